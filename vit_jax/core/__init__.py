@@ -1,0 +1,1 @@
+"""Floor 0: errors, names, random streams, cadence, logical axes. Imports nothing of the project."""

@@ -1,0 +1,22 @@
+"""When something is due: every so many steps, and always at the last one."""
+
+from __future__ import annotations
+
+import dataclasses
+
+
+@dataclasses.dataclass(frozen=True)
+class Cadence:
+    """Due after steps `every_steps`, `2 * every_steps`, ... and after `total_steps`.
+
+    `every_steps` 0 or None: after the last step alone.
+    """
+
+    every_steps: int | None
+    total_steps: int
+
+    def __call__(self, step: int) -> bool:
+        """True if due after `step` updates; step 0 (before any update) never is."""
+        if step == self.total_steps:
+            return True
+        return bool(self.every_steps) and step > 0 and step % self.every_steps == 0

@@ -1,0 +1,40 @@
+"""What can go wrong, and the exit status that each kind of it ends a command with.
+
+Raise `UserError` for whatever a user can mend: its message is all that is printed, so it states the
+rule, the value, the nearest valid value and the field to change. Everything else that escapes a
+command is a bug and keeps its traceback.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+EXIT_OK = 0
+EXIT_USER_ERROR = 1
+EXIT_INTERNAL = 2
+EXIT_PREEMPTED = 75  # EX_TEMPFAIL of sysexits.h: start the same command again.
+
+
+class UserError(ValueError):
+    """The input is wrong (config, data, files, disk); the message says what to change. Exit 1."""
+
+
+class NonFiniteError(ArithmeticError):
+    """A loss or a gradient is NaN or infinite; nothing was updated by that step. Exit 2."""
+
+
+class Preempted(Exception):
+    """Training was asked to stop and has saved its state. Exit 75."""
+
+
+def nearest(word: str, valid: Iterable[str]) -> str:
+    """The end of an error message: the valid names nearest to `word`, or all of them if few.
+
+    Returns e.g. `Did you mean "decode"? Valid: decode, flip_lr, resize.`
+    """
+    names = sorted(valid)
+    close = difflib.get_close_matches(word, names, n=3, cutoff=0.5)
+    hint = f"Did you mean {' or '.join(repr(c) for c in close)}? " if close else ""
+    shown = names if len(names) <= 40 else [*names[:40], "..."]
+    return f"{hint}Valid: {', '.join(shown)}."

@@ -1,0 +1,39 @@
+"""Nested dictionaries of arrays by name: {"head": {"bias": x}} <-> {"head/bias": x}."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+
+
+def path_name(path: tuple[Any, ...]) -> str:
+    """A jax key path as "blocks/attn/qkv/kernel"; sequence positions and attributes count as names."""
+    return jax.tree_util.keystr(path, simple=True, separator="/")
+
+
+def flatten(tree: Any) -> dict[str, Any]:
+    """Leaves by name, in jax's order of leaves."""
+    return {path_name(p): x for p, x in jax.tree_util.tree_leaves_with_path(tree)}
+
+
+def unflatten(named: dict[str, Any]) -> dict[str, Any]:
+    """The nested dictionary that `flatten` came from; only for trees of dictionaries."""
+    tree: dict[str, Any] = {}
+    for name, leaf in named.items():
+        *parents, last = name.split("/")
+        node = tree
+        for parent in parents:
+            node = node.setdefault(parent, {})
+        node[last] = leaf
+    return tree
+
+
+def map_named(function: Any, tree: Any, *rest: Any) -> Any:
+    """`function(name, leaf, *other_leaves)` over trees of one structure."""
+    return jax.tree_util.tree_map_with_path(lambda p, *xs: function(path_name(p), *xs), tree, *rest)
+
+
+def num_elements(tree: Any) -> int:
+    """Number of scalars in all leaves (arrays or ShapeDtypeStructs)."""
+    return sum(int(x.size) for x in jax.tree.leaves(tree))
