@@ -1,0 +1,342 @@
+"""What a run is: one dataclass a section, and the strict way from a config file to them.
+
+A config file lays its values over the defaults below; flags lay theirs over the file's. Every name
+and every type is checked, so a field that does not exist, or that nothing could read, cannot hide.
+The defaults live here and nowhere else.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import importlib.util
+import math
+import re
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import ml_collections
+
+from vit_jax.core import errors
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelConfig:
+    """Which network. A size left at None is what `name` says; the image size is what the input gives."""
+
+    name: str = "ViT-B/16"
+    width: int | None = None
+    depth: int | None = None
+    mlp_dim: int | None = None
+    heads: int | None = None
+    pool: Literal["cls", "avg"] = "cls"  # class token or global average pooling
+    pre_logits: bool = False  # dense(width) + tanh before the head
+    dropout: float = 0.0
+    stochastic_depth: float = 0.0  # rate at the last block, rising linearly from 0 at the first
+    gelu: Literal["tanh", "exact"] = "tanh"
+    head_bias: float = 0.0  # initial value; -10 for sigmoid losses over many classes
+    dtype: Literal["float32", "bfloat16"] = "float32"  # of the computation; parameters are float32
+    scan: bool = False  # blocks by one compiled loop, or unrolled
+    remat: Literal["none", "dots", "dots_no_batch", "full"] = "none"
+
+
+@dataclasses.dataclass(frozen=True)
+class InputConfig:
+    """The training data and how an example becomes an array."""
+
+    source: str = "digits"
+    data_dir: str | None = None
+    split: str = "train"
+    preprocess: str = "decode|inception_crop(224)|flip_lr"
+    batch_size: int = 4096  # global and effective
+    num_examples: int | None = None  # declared: checked against the data where there is data
+    num_classes: int | None = None
+    mean: tuple[float, ...] = (0.5, 0.5, 0.5)  # of [0, 1] RGB; (0.5, 0.5) maps it to [-1, 1]
+    std: tuple[float, ...] = (0.5, 0.5, 0.5)
+    on_bad_image: Literal["fail", "skip"] = "fail"
+    max_image_pixels: int = 100_000_000
+    threads: int = 0  # of the host's input pipeline; 0: one a core
+
+
+@dataclasses.dataclass(frozen=True)
+class LossConfig:
+    """What is minimised: the mean over the batch, skipped examples left out."""
+
+    kind: Literal["softmax", "sigmoid"] = "softmax"
+    label_smoothing: float = 0.0
+    mixup: float = 0.0  # alpha of Beta(alpha, alpha); 0: off
+
+
+@dataclasses.dataclass(frozen=True)
+class OptimConfig:
+    """How parameters follow gradients. Weight decay: kernels only."""
+
+    name: Literal["adam", "sgd"] = "adam"
+    lr: float = 1e-3  # at the peak
+    schedule: Literal["linear", "cosine", "constant"] = "linear"
+    warmup_steps: int | None = None  # of the three at most one
+    warmup_epochs: float | None = None
+    warmup_examples: int | None = None
+    weight_decay: float = 0.0
+    weight_decay_meaning: Literal["lr_scaled", "schedule_scaled", "coupled"] = "lr_scaled"
+    grad_clip_norm: float | None = 1.0
+    b1: float = 0.9
+    b2: float = 0.999
+    eps: float = 1e-8
+    momentum: float = 0.9
+    nesterov: bool = False
+    mu_dtype: Literal["float32", "bfloat16"] = "float32"  # of Adam's first moment, SGD's momentum
+
+
+@dataclasses.dataclass(frozen=True)
+class TotalConfig:
+    """How long: exactly one of the three."""
+
+    steps: int | None = None
+    epochs: float | None = None
+    examples: int | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class MeshConfig:
+    """How many devices along each axis of the mesh; -1: all there are."""
+
+    data: int = -1
+
+
+@dataclasses.dataclass(frozen=True)
+class CheckpointConfig:
+    """When to save and what to keep; the newest is always kept, and the last step always saved."""
+
+    every_steps: int = 1000
+    keep_last: int = 2
+    keep_every_steps: int | None = None
+    best_metric: str | None = None  # such as "test/accuracy"
+    best_mode: Literal["max", "min"] = "max"
+
+
+@dataclasses.dataclass(frozen=True)
+class EvalConfig:
+    """One evaluation. None: the same as in `input`. It always runs after the last step."""
+
+    kind: str = "classification"
+    source: str | None = None
+    data_dir: str | None = None
+    split: str = "test"
+    preprocess: str = "decode|resize_small(256)|central_crop(224)"
+    batch_size: int | None = None
+    every_steps: int | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class LogConfig:
+    """What is written and shown, and how often."""
+
+    every_steps: int = 50
+    tensorboard: bool = True
+    profile_at_step: int | None = (
+        None  # a trace of `profile_steps` steps from here, for TensorBoard
+    )
+    profile_steps: int = 5
+    peak_tflops: float | None = None  # of one device, for MFU; None: its datasheet's, where known
+
+
+@dataclasses.dataclass(frozen=True)
+class InitConfig:
+    """Start from these parameters instead of random ones."""
+
+    weights: str | None = None  # a work directory or checkpoint of this project
+    head: Literal["keep", "reset"] = "keep"
+
+
+@dataclasses.dataclass(frozen=True)
+class RunConfig:
+    """A whole run."""
+
+    model: ModelConfig = dataclasses.field(default_factory=ModelConfig)
+    input: InputConfig = dataclasses.field(default_factory=InputConfig)
+    loss: LossConfig = dataclasses.field(default_factory=LossConfig)
+    optim: OptimConfig = dataclasses.field(default_factory=OptimConfig)
+    total: TotalConfig = dataclasses.field(default_factory=TotalConfig)
+    mesh: MeshConfig = dataclasses.field(default_factory=MeshConfig)
+    checkpoint: CheckpointConfig = dataclasses.field(default_factory=CheckpointConfig)
+    evals: dict[str, EvalConfig] = dataclasses.field(default_factory=dict)
+    log: LogConfig = dataclasses.field(default_factory=LogConfig)
+    init: InitConfig = dataclasses.field(default_factory=InitConfig)
+    seed: int = 0
+    deterministic: bool = False  # on GPU: only kernels whose results repeat bit by bit (slower)
+
+
+# A run may be resumed although these differ: they do not touch the numbers.
+FREE_FIELDS = ("log", "evals", "checkpoint", "mesh", "input.threads", "input.data_dir")
+
+
+def load(path: str, overrides: Sequence[str] = ()) -> RunConfig:
+    """The run that a file and its overrides describe.
+
+    Args:
+      path: "configs/x.py" or "configs/x.py:arg"; the file's `get_config(arg=None)` returns a
+        ConfigDict.
+      overrides: "optim.lr=3e-4" and the like, applied in their order.
+
+    Raises:
+      UserError: no such file; unknown, misspelt or mistyped fields.
+    """
+    return resolve(_call_get_config(path), overrides)
+
+
+def resolve(values: Mapping[str, Any], overrides: Sequence[str] = ()) -> RunConfig:
+    """Lays `values` (nested) and then `overrides` ("optim.lr=3e-4") over the defaults, strictly."""
+    if isinstance(values, ml_collections.ConfigDict):
+        values = values.to_dict()
+    tree = dict(values)
+    for override in overrides:
+        name, eq, text = override.partition("=")
+        if not eq:
+            raise errors.UserError(f"Override {override!r} has no value: write name=value.")
+        _set(tree, name.split("."), text, name)
+    return _build(RunConfig, tree, "")
+
+
+def to_dict(config: RunConfig) -> dict[str, Any]:
+    """Nested plain dictionaries with JSON's types, every field present."""
+    return _plain(dataclasses.asdict(config))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {k: _plain(v) for k, v in value.items()}
+    if isinstance(value, tuple):
+        return [_plain(v) for v in value]
+    return value
+
+
+def _call_get_config(path: str) -> Mapping[str, Any]:
+    file_name, _, arg = path.partition(":")
+    file = Path(file_name)
+    if not file.is_file():
+        there = [str(p) for p in Path("configs").glob("*.py")]
+        raise errors.UserError(f"No config file {file_name}. {errors.nearest(file_name, there)}")
+    spec = importlib.util.spec_from_file_location(f"config_{file.stem}", file)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except SyntaxError as e:
+        raise errors.UserError(f"{file_name} is not valid Python: {e}") from e
+    if not hasattr(module, "get_config"):
+        raise errors.UserError(f"{file_name} has no function get_config(arg=None).")
+    return module.get_config(arg or None)
+
+
+def _set(tree: dict[str, Any], names: list[str], text: str, path: str) -> None:
+    """Puts one override, still as text, into the nested values, copying on the way down."""
+    name, *rest = names
+    if not rest:
+        tree[name] = _Text(text)
+        return
+    below = tree.get(name)
+    if isinstance(below, ml_collections.ConfigDict):
+        below = below.to_dict()
+    if below is not None and not isinstance(below, Mapping):
+        raise errors.UserError(f"config.{path}: {name} is not a section.")
+    tree[name] = dict(below or {})
+    _set(tree[name], rest, text, path)
+
+
+class _Text(str):
+    """A value as it was written on the command line: its type is still to be found."""
+
+
+def _build(cls: type, values: Mapping[str, Any], where: str) -> Any:
+    """An instance of dataclass `cls` from nested values; names and types are checked."""
+    if not isinstance(values, Mapping):
+        raise errors.UserError(f"config.{where} is a section, got {values!r}.")
+    hints = typing.get_type_hints(cls)
+    for name in values:
+        if name not in hints:
+            full = f"{where}.{name}".lstrip(".")
+            raise errors.UserError(f"config has no field {full}. {errors.nearest(name, hints)}")
+    done = {n: _typed(v, hints[n], f"{where}.{n}".lstrip(".")) for n, v in values.items()}
+    return cls(**done)
+
+
+def _typed(value: Any, hint: Any, where: str) -> Any:
+    """`value` as type `hint`, or a UserError that says what the field takes."""
+    if dataclasses.is_dataclass(hint):
+        return _build(typing.cast(type, hint), value, where)
+    if typing.get_origin(hint) is dict:
+        if not isinstance(value, Mapping):
+            raise errors.UserError(f"config.{where} maps names to sections, got {value!r}.")
+        item = typing.get_args(hint)[1]
+        return {str(k): _typed(v, item, f"{where}.{k}") for k, v in value.items()}
+    options = _options(hint)
+    for option in sorted(options, key=lambda o: o is not type(None)):  # "None" is None, no string
+        try:
+            return _as(value, option)
+        except (ValueError, SyntaxError, TypeError):
+            continue
+    wanted = " or ".join(_spell(o) for o in options)
+    hint_text = ""
+    if isinstance(value, str) and all(isinstance(o, str) for o in options):
+        hint_text = " " + errors.nearest(value, [o for o in options if o])
+    raise errors.UserError(f"config.{where} takes {wanted}, got {str(value)!r}.{hint_text}")
+
+
+def _options(hint: Any) -> tuple[Any, ...]:
+    """The alternatives of a hint: types, literal strings, None."""
+    if typing.get_origin(hint) in (types.UnionType, typing.Union):
+        return tuple(o for h in typing.get_args(hint) for o in _options(h))
+    if typing.get_origin(hint) is Literal:
+        return typing.get_args(hint)
+    return (hint,)
+
+
+def _spell(option: Any) -> str:
+    if option is type(None):
+        return "None"
+    if isinstance(option, type) and typing.get_origin(option) is None:
+        return {"int": "a whole number", "float": "a number", "str": "a string"}.get(
+            option.__name__, option.__name__
+        )
+    return repr(option) if isinstance(option, str) else str(option)
+
+
+_WHOLE = re.compile(r"[+-]?\d+(_\d+)*")
+
+
+def _as(value: Any, option: Any) -> Any:
+    """`value` as one alternative, or ValueError. Text from the command line is parsed."""
+    text = isinstance(value, _Text)
+    if isinstance(option, str):  # one choice of a Literal
+        if value == option:
+            return option
+    elif option is type(None):
+        if value is None or (text and value.lower() == "none"):
+            return None
+    elif option is bool:
+        if isinstance(value, bool):
+            return value
+        if text and value.lower() in ("true", "false"):
+            return value.lower() == "true"
+    elif option is int:
+        if text and _WHOLE.fullmatch(value):
+            return int(value)
+        if isinstance(value, int) and not isinstance(value, bool):
+            return value
+    elif option is float:
+        if text or (isinstance(value, int | float) and not isinstance(value, bool)):
+            number = float(value)
+            if math.isfinite(number):
+                return number
+    elif option is str:
+        if isinstance(value, str):
+            return str(value)
+    elif typing.get_origin(option) is tuple:
+        items = ast.literal_eval(value) if text else value
+        if isinstance(items, list | tuple):
+            return tuple(_as(v, typing.get_args(option)[0]) for v in items)
+    raise ValueError(value)
