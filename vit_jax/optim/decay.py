@@ -1,0 +1,86 @@
+"""Weight decay: which parameters it shrinks, and the three things people mean by its number.
+
+With learning rate lr(t), peak lr_peak and the decay's number wd:
+
+    lr_scaled        p -= lr(t) * wd * p             AdamW as torch and optax write it
+    schedule_scaled  p -= lr(t) / lr_peak * wd * p   configs that quote the product lr_peak * wd
+    coupled          g += wd * p                     L2 regularisation, after clipping
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import optax
+
+from vit_jax.core import pytrees
+from vit_jax.core.errors import UserError, nearest
+
+
+class Meaning(NamedTuple):
+    """How a meaning of weight decay enters an update of size lr(t) * direction."""
+
+    after_direction: bool  # True: p itself is shrunk. False: the gradient gets a term.
+    over_peak: bool  # True: the number already contains the peak learning rate.
+
+
+WEIGHT_DECAY_MEANINGS = {
+    "lr_scaled": Meaning(after_direction=True, over_peak=False),
+    "schedule_scaled": Meaning(after_direction=True, over_peak=True),
+    "coupled": Meaning(after_direction=False, over_peak=False),
+}
+
+
+def kernels_only(params: Any) -> Any:
+    """Tree of bool, True where the leaf's name is "kernel".
+
+    So no biases, norms' scales, position embedding or class token: the paper's recipes
+    (arXiv 2010.11929, appendix B.1) decay the kernels alone.
+    """
+    return pytrees.map_named(lambda name, _: name.split("/")[-1] == "kernel", params)
+
+
+def add_decay(
+    direction: optax.GradientTransformation, *, weight_decay: float, meaning: str, peak_lr: float
+) -> optax.GradientTransformation:
+    """The direction of an update, with the decay of the kernels put before or behind it.
+
+    The result is still to be scaled by -lr(t). Raises UserError for an unknown meaning, or if the
+    meaning divides by a peak learning rate of 0.
+    """
+    factor = _decay_per_lr(weight_decay, meaning, peak_lr)
+    if not weight_decay:
+        return direction
+    decay = optax.add_decayed_weights(factor, mask=kernels_only)
+    if WEIGHT_DECAY_MEANINGS[meaning].after_direction:
+        return optax.chain(direction, decay)
+    return optax.chain(decay, direction)
+
+
+def shrinkage(
+    lr: jax.Array | float, *, weight_decay: float, meaning: str, peak_lr: float
+) -> jax.Array | float:
+    """The share of itself that a kernel loses to decay in one update at learning rate `lr`.
+
+    Exact for the two decoupled meanings. For `coupled` it is what plain SGD would take off:
+    momentum multiplies that by 1 / (1 - momentum), Adam by the inverse size of the gradients.
+    """
+    return lr * _decay_per_lr(weight_decay, meaning, peak_lr)
+
+
+def _decay_per_lr(weight_decay: float, meaning: str, peak_lr: float) -> float:
+    """The factor f with which an update is lr(t) * (direction + f * p)."""
+    if meaning not in WEIGHT_DECAY_MEANINGS:
+        raise UserError(
+            f"optim.weight_decay_meaning={meaning!r} is unknown. "
+            f"{nearest(meaning, WEIGHT_DECAY_MEANINGS)}"
+        )
+    if not WEIGHT_DECAY_MEANINGS[meaning].over_peak or not weight_decay:
+        return weight_decay
+    if not peak_lr:
+        raise UserError(
+            f"optim.weight_decay_meaning={meaning!r} divides by the peak learning rate, but "
+            "optim.lr=0; set optim.lr above 0 or optim.weight_decay=0."
+        )
+    return weight_decay / peak_lr
