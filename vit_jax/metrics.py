@@ -1,0 +1,17 @@
+"""What is counted per example besides the loss."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+
+
+def top_k_correct(logits: jax.Array, targets: jax.Array, k: int) -> jax.Array:
+    """[B, C], multi-hot [B, C] -> float32 [B]: 1 if any of the k highest logits is at a label.
+
+    `targets` as they were before smoothing and mixup: whatever is above 0 is a label. An example
+    without a label gives 0; with k >= C every other one gives 1. Equal logits rank by class number.
+    """
+    _, classes = jax.lax.top_k(logits, min(k, logits.shape[-1]))
+    hits = jnp.take_along_axis(targets, classes, axis=-1) > 0
+    return hits.any(axis=-1).astype(jnp.float32)
