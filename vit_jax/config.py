@@ -25,22 +25,25 @@ from vit_jax.core import errors
 
 @dataclasses.dataclass(frozen=True)
 class ModelConfig:
-    """Which network. A size left at None is what `name` says; the image size is what the input gives."""
+    """Which network. None: what `name` says (models.info shows it).
+
+    The image size is what `input.preprocess` gives, the number of classes what the data has.
+    """
 
     name: str = "ViT-B/16"
     width: int | None = None
     depth: int | None = None
     mlp_dim: int | None = None
     heads: int | None = None
-    pool: Literal["cls", "avg"] = "cls"  # class token or global average pooling
-    pre_logits: bool = False  # dense(width) + tanh before the head
-    dropout: float = 0.0
-    stochastic_depth: float = 0.0  # rate at the last block, rising linearly from 0 at the first
-    gelu: Literal["tanh", "exact"] = "tanh"
-    head_bias: float = 0.0  # initial value; -10 for sigmoid losses over many classes
-    dtype: Literal["float32", "bfloat16"] = "float32"  # of the computation; parameters are float32
-    scan: bool = False  # blocks by one compiled loop, or unrolled
-    remat: Literal["none", "dots", "dots_no_batch", "full"] = "none"
+    pool: Literal["cls", "avg"] | None = None  # class token or global average pooling
+    pre_logits: bool | None = None  # dense(width) + tanh before the head
+    dropout: float | None = None
+    stochastic_depth: float | None = None  # at the last block; rises linearly from 0 at the first
+    gelu: Literal["tanh", "exact"] | None = None
+    head_bias: float | None = None  # initial value; -10 for sigmoid losses over many classes
+    dtype: Literal["float32", "bfloat16"] | None = None  # of the computation, not of parameters
+    scan: bool | None = None  # blocks by one compiled loop, or unrolled
+    remat: Literal["none", "dots", "dots_no_batch", "full"] | None = None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -16,7 +16,8 @@ from jax.sharding import PartitionSpec
 
 BATCH = "batch"
 TOKENS = "tokens"
-WIDTH = "width"  # D, the residual stream
+WIDTH = "width"  # D, of parameters
+STREAM = "stream"  # D, of activations: the residual stream
 HEADS = "heads"  # H
 HEAD_SIZE = "head_size"  # K
 MLP = "mlp"  # hidden layer of the MLP
@@ -27,7 +28,7 @@ PATCH = "patch"  # rows, columns and channels of a patch
 POSITIONS = "positions"  # entries of a position table
 
 LOGICAL_AXES = (
-    BATCH, TOKENS, WIDTH, HEADS, HEAD_SIZE, MLP, LAYERS, CLASSES, QKV, PATCH, POSITIONS,
+    BATCH, TOKENS, WIDTH, STREAM, HEADS, HEAD_SIZE, MLP, LAYERS, CLASSES, QKV, PATCH, POSITIONS,
 )  # fmt: skip
 
 Rules = Mapping[str, str | tuple[str, ...] | None]

@@ -8,7 +8,7 @@ import jax
 
 
 def path_name(path: tuple[Any, ...]) -> str:
-    """A jax key path as "blocks/attn/qkv/kernel"; sequence positions and attributes count as names."""
+    """A jax key path as "blocks/attn/qkv/kernel"; positions and attributes count as names."""
     return jax.tree_util.keystr(path, simple=True, separator="/")
 
 

@@ -1,0 +1,212 @@
+"""The Vision Transformer (arXiv 2010.11929, section 3.1)."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax.nn import initializers
+
+from vit_jax.core import errors
+from vit_jax.core.axes import BATCH, CLASSES, STREAM, TOKENS, WIDTH, constrain
+from vit_jax.models.preprocess import Preprocess
+from vit_jax.nn.block import Block
+from vit_jax.nn.linear import LayerNorm, Linear, param
+from vit_jax.nn.patches import PatchEmbedding
+from vit_jax.nn.posemb import LearnedPositions
+from vit_jax.nn.stack import Stack
+
+# Table 1 of the paper; Ti and S from arXiv 2012.12877 and 2106.10270.
+SIZES: dict[str, dict[str, int]] = {
+    "Ti": {"depth": 12, "width": 192, "mlp_dim": 768, "heads": 3},
+    "S": {"depth": 12, "width": 384, "mlp_dim": 1536, "heads": 6},
+    "B": {"depth": 12, "width": 768, "mlp_dim": 3072, "heads": 12},
+    "L": {"depth": 24, "width": 1024, "mlp_dim": 4096, "heads": 16},
+    "H": {"depth": 32, "width": 1280, "mlp_dim": 5120, "heads": 16},
+}
+PUBLISHED = ("Ti/16", "S/16", "S/32", "B/16", "B/32", "L/16", "L/32", "H/14")
+
+
+@dataclasses.dataclass(frozen=True)
+class ViTSpec:
+    """The fields of a ViT; those without a default come from its name."""
+
+    patch_size: int
+    depth: int
+    width: int
+    mlp_dim: int
+    heads: int
+    pool: str = "cls"  # "cls": class token; "avg": mean over tokens
+    pre_logits: bool = False  # dense(width) + tanh before the head (section 3.1: pre-training)
+    dropout: float = 0.0
+    stochastic_depth: float = 0.0
+    gelu: str = "tanh"
+    head_bias: float = 0.0
+    dtype: str = "float32"
+    scan: bool = False
+    remat: str = "none"
+
+
+def spec(size: str, patch_size: int, **fields: Any) -> ViTSpec:
+    """The spec of "B", 16 and so on, with fields overridden. UserError if it cannot be built."""
+    if size not in SIZES:
+        raise errors.UserError(f"No ViT size {size!r}. {errors.nearest(size, SIZES)}")
+    done = ViTSpec(**{"patch_size": patch_size, **SIZES[size], **fields})
+    if done.width % done.heads:
+        raise errors.UserError(
+            f"model.width={done.width} does not divide into model.heads={done.heads} heads; "
+            f"nearest width: {max(1, round(done.width / done.heads)) * done.heads}."
+        )
+    if not 0 <= done.dropout < 1 or not 0 <= done.stochastic_depth < 1:
+        raise errors.UserError(
+            "model.dropout and model.stochastic_depth are rates in [0, 1), got "
+            f"{done.dropout} and {done.stochastic_depth}."
+        )
+    return done
+
+
+class ViT(nnx.Module):
+    """Patches, class token, position embedding, a stack of blocks, a norm, a head.
+
+    Args:
+      spec: the architecture.
+      num_classes: C, of the head; at least 1.
+      image_size: (height, width) in pixels; multiples of the patch size.
+      preprocess: what its images must look like.
+      rngs: nnx.Rngs with a stream for "params".
+    """
+
+    def __init__(
+        self,
+        spec: ViTSpec,
+        *,
+        num_classes: int,
+        image_size: tuple[int, int],
+        preprocess: Preprocess,
+        rngs: nnx.Rngs,
+    ):
+        self.spec, self.num_classes, self.preprocess = spec, num_classes, preprocess
+        dtype, width = jnp.dtype(spec.dtype), spec.width
+        self.patches = PatchEmbedding(spec.patch_size, width, dtype=dtype, rngs=rngs)
+        if spec.pool == "cls":
+            self.cls = param(initializers.zeros, (width,), (WIDTH,), rngs.params())
+        self.positions = LearnedPositions(num_tokens(spec, image_size), width, rngs=rngs)
+        self.dropout = nnx.Dropout(spec.dropout)
+
+        def block(rngs: nnx.Rngs) -> Block:
+            return Block(
+                width=width,
+                mlp_dim=spec.mlp_dim,
+                heads=spec.heads,
+                gelu=spec.gelu,
+                dropout=spec.dropout,
+                dtype=dtype,
+                rngs=rngs,
+            )
+
+        self.blocks = Stack(
+            block,
+            depth=spec.depth,
+            stochastic_depth=spec.stochastic_depth,
+            scan=spec.scan,
+            remat=spec.remat,
+            rngs=rngs,
+        )
+        self.norm = LayerNorm(width, WIDTH, dtype=dtype, rngs=rngs)
+        if spec.pre_logits:
+            init = initializers.xavier_uniform()
+            self.pre_logits = Linear(
+                (width,), (width,), (WIDTH,), (STREAM,), kernel_init=init, dtype=dtype, rngs=rngs
+            )
+        # The head computes in float32 whatever the blocks do: its sums decide the loss.
+        self.head = Linear(
+            (width,),
+            (num_classes,),
+            (WIDTH,),
+            (CLASSES,),
+            kernel_init=initializers.zeros,
+            bias_init=initializers.constant(spec.head_bias),
+            dtype=jnp.float32,
+            rngs=rngs,
+        )
+
+    def __call__(self, images: jax.Array, train: bool = False, rngs: Any = None) -> jax.Array:
+        """[B, H, W, 3] float32, normalised -> logits [B, C] float32.
+
+        Args:
+          images: as `preprocess` says.
+          train: with dropout and stochastic depth; then `rngs` is needed.
+          rngs: an nnx.Rngs with a stream "dropout", or a key.
+        """
+        key = _dropout_key(rngs) if train else None
+        logits = self.head(self._features(images, key).astype(jnp.float32))
+        return constrain(logits, BATCH, CLASSES)
+
+    def features(self, images: jax.Array) -> jax.Array:
+        """[B, H, W, 3] -> [B, D]: what the head sees."""
+        return self._features(images, None)
+
+    def tokens(self, images: jax.Array, layers: tuple[int, ...] | None = None) -> Any:
+        """[B, H, W, 3] -> [B, N, D] after the last norm; class token first where there is one.
+
+        With `layers` a tuple: of [B, N, D] after each of these blocks (from 0), without a norm.
+        """
+        if layers is None:
+            return self._encode(images, None)
+        x, key = self._embed(images, None)
+        return self.blocks(x, key, layers)[1]
+
+    def _embed(self, images: jax.Array, key: Any) -> tuple[jax.Array, Any]:
+        """Eq. 1; returns the tokens and the key for the blocks."""
+        x = self.patches(images)
+        if self.spec.pool == "cls":
+            cls = jnp.broadcast_to(self.cls[...].astype(x.dtype), (x.shape[0], 1, x.shape[2]))
+            x = jnp.concatenate([cls, x], axis=1)
+        x = constrain(self.positions(x), BATCH, TOKENS, STREAM)
+        first, rest = (None, None) if key is None else jax.random.split(key)
+        return self.dropout(x, deterministic=key is None, rngs=first), rest
+
+    def _encode(self, images: jax.Array, key: Any) -> jax.Array:
+        """Eq. 1-4 without the pooling."""
+        x, key = self._embed(images, key)
+        return self.norm(self.blocks(x, key)[0])
+
+    def _features(self, images: jax.Array, key: Any) -> jax.Array:
+        x = self._encode(images, key)
+        if self.spec.pool == "cls":
+            x = x[:, 0]
+        else:
+            x = jnp.mean(x, axis=1, dtype=jnp.float32).astype(x.dtype)
+        return jnp.tanh(self.pre_logits(x)) if self.spec.pre_logits else x
+
+
+def _dropout_key(rngs: Any) -> jax.Array:
+    if rngs is None:
+        raise ValueError("train=True draws random numbers: pass rngs=nnx.Rngs(dropout=0) or a key.")
+    return rngs.dropout() if isinstance(rngs, nnx.Rngs) else rngs
+
+
+def num_tokens(spec: ViTSpec, image_size: tuple[int, int]) -> int:
+    """N, the class token included. UserError if the patches do not tile the image."""
+    p = spec.patch_size
+    if any(side % p or side < p for side in image_size):
+        near = tuple(max(p, round(side / p) * p) for side in image_size)
+        raise errors.UserError(
+            f"Image size {image_size} does not divide into patches of {p} pixels; nearest: {near}. "
+            "Change the size in input.preprocess or the patch in model.name."
+        )
+    return (image_size[0] // p) * (image_size[1] // p) + (spec.pool == "cls")
+
+
+def forward_flops(spec: ViTSpec, *, num_classes: int, image_size: tuple[int, int]) -> int:
+    """FLOPs of the matrix products of one image's forward pass; a multiply-add counts 2."""
+    n, d = num_tokens(spec, image_size), spec.width
+    patches = (n - (spec.pool == "cls")) * spec.patch_size**2 * 3 * d
+    projections = n * 4 * d * d
+    attention = 2 * n * n * d
+    mlp = n * 2 * d * spec.mlp_dim
+    head = d * num_classes + spec.pre_logits * d * d
+    return 2 * (patches + spec.depth * (projections + attention + mlp) + head)

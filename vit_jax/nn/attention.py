@@ -1,0 +1,70 @@
+"""Multi-head self-attention (appendix A)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax.nn import initializers
+
+from vit_jax.core.axes import (
+    BATCH, HEAD_SIZE, HEADS, QKV, STREAM, TOKENS, WIDTH, constrain,
+)  # fmt: skip
+from vit_jax.nn.linear import Linear
+
+XAVIER = initializers.xavier_uniform()
+
+
+class SelfAttention(nnx.Module):
+    """Query, key and value from one product, softmax in float32, no dropout on the weights."""
+
+    def __init__(self, width: int, heads: int, *, dtype: Any, rngs: nnx.Rngs):
+        head_size = width // heads
+        self.qkv = Linear(
+            (width,),
+            (3, heads, head_size),
+            (WIDTH,),
+            (QKV, HEADS, HEAD_SIZE),
+            kernel_init=_qkv_init,
+            dtype=dtype,
+            rngs=rngs,
+        )
+        self.out = Linear(
+            (heads, head_size),
+            (width,),
+            (HEADS, HEAD_SIZE),
+            (WIDTH,),
+            kernel_init=_out_init,
+            dtype=dtype,
+            rngs=rngs,
+        )
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """[B, N, D] -> [B, N, D]; attention over N."""
+        qkv = constrain(self.qkv(x), BATCH, TOKENS, QKV, HEADS, HEAD_SIZE)
+        query, key, value = (qkv[:, :, i] for i in range(3))
+        mixed = attend(query, key, value)
+        return constrain(self.out(mixed), BATCH, TOKENS, STREAM)
+
+
+def attend(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
+    """softmax(q k^T / sqrt(K)) v for [B, N, H, K] each; the softmax and its sums in float32."""
+    scaled = query * query.shape[-1] ** -0.5
+    logits = jnp.einsum("bqhk,bshk->bhqs", scaled, key, preferred_element_type=jnp.float32)
+    weights = jax.nn.softmax(logits, axis=-1).astype(value.dtype)
+    return jnp.einsum("bhqs,bshk->bqhk", weights, value)
+
+
+def _qkv_init(key: Any, shape: tuple[int, ...], dtype: Any) -> jax.Array:
+    """Xavier for each of the three [D, H * K] kernels by itself, as if they were separate."""
+    width, three, heads, head_size = shape
+    make = jax.vmap(lambda k: XAVIER(k, (width, heads * head_size), dtype), out_axes=1)
+    return make(jax.random.split(key, three)).reshape(shape)
+
+
+def _out_init(key: Any, shape: tuple[int, ...], dtype: Any) -> jax.Array:
+    """Xavier for the kernel seen as [H * K, D]."""
+    heads, head_size, width = shape
+    return XAVIER(key, (heads * head_size, width), dtype).reshape(shape)

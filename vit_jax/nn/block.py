@@ -1,0 +1,65 @@
+"""The encoder block: attention, then MLP, each behind a norm and added to its input (Eq. 2-3)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from vit_jax.core.axes import WIDTH
+from vit_jax.nn.attention import SelfAttention
+from vit_jax.nn.linear import LayerNorm
+from vit_jax.nn.mlp import Mlp
+
+
+class Block(nnx.Module):
+    """Pre-norm, residual last."""
+
+    def __init__(
+        self,
+        *,
+        width: int,
+        mlp_dim: int,
+        heads: int,
+        gelu: str,
+        dropout: float,
+        dtype: Any,
+        rngs: nnx.Rngs,
+    ):
+        self.norm1 = LayerNorm(width, WIDTH, dtype=dtype, rngs=rngs)
+        self.attention = SelfAttention(width, heads, dtype=dtype, rngs=rngs)
+        self.norm2 = LayerNorm(width, WIDTH, dtype=dtype, rngs=rngs)
+        self.mlp = Mlp(width, mlp_dim, gelu=gelu, dropout=dropout, dtype=dtype, rngs=rngs)
+        self.dropout = nnx.Dropout(dropout)
+
+    def __call__(
+        self, x: jax.Array, key: jax.Array | None = None, drop_rate: jax.Array | None = None
+    ) -> jax.Array:
+        """[B, N, D] -> [B, N, D].
+
+        Args:
+          x: tokens.
+          key: of dropout and stochastic depth; None in evaluation.
+          drop_rate: probability that an example skips a branch; None: never.
+        """
+        keys = [None] * 5 if key is None else list(jax.random.split(key, 5))
+        y = self.attention(self.norm1(x))
+        y = self.dropout(y, deterministic=key is None, rngs=keys[0])
+        x = x + drop_branch(y, drop_rate, keys[1])
+        y = self.mlp(self.norm2(x), keys[2])
+        y = self.dropout(y, deterministic=key is None, rngs=keys[3])
+        return x + drop_branch(y, drop_rate, keys[4])
+
+
+def drop_branch(y: jax.Array, rate: jax.Array | None, key: jax.Array | None) -> jax.Array:
+    """Stochastic depth (arXiv 1603.09382): a whole branch [B, ...] to zero, per example.
+
+    Those that stay are scaled by 1 / (1 - rate), so evaluation needs no correction.
+    """
+    if key is None or rate is None:
+        return y
+    keep = 1.0 - rate
+    kept = jax.random.bernoulli(key, keep, (y.shape[0],) + (1,) * (y.ndim - 1))
+    return jnp.where(kept, y / jnp.asarray(keep, y.dtype), 0)

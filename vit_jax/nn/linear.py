@@ -1,0 +1,68 @@
+"""Dense layers whose parameters say what their axes mean."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax.nn import initializers
+
+Initializer = Callable[..., jax.Array]
+
+
+def param(init: Initializer, shape: tuple[int, ...], axes: tuple[str, ...], key: Any) -> nnx.Param:
+    """A float32 parameter with the logical names of its axes as metadata `axes`."""
+    assert len(shape) == len(axes), (shape, axes)
+    return nnx.Param(init(key, shape, jnp.float32), axes=axes)
+
+
+class Linear(nnx.Module):
+    """y = x @ kernel + bias over the last axes of x; kernel float32, computed in `dtype`.
+
+    Args:
+      in_shape, out_shape: the axes contracted and produced, such as (H, K) -> (D,).
+      in_axes, out_axes: their logical names.
+      kernel_init: called with (key, (*in_shape, *out_shape), dtype).
+      dtype: of the product and the result.
+    """
+
+    def __init__(
+        self,
+        in_shape: tuple[int, ...],
+        out_shape: tuple[int, ...],
+        in_axes: tuple[str, ...],
+        out_axes: tuple[str, ...],
+        *,
+        kernel_init: Initializer,
+        bias_init: Initializer = initializers.zeros,
+        dtype: Any,
+        rngs: nnx.Rngs,
+    ):
+        shape, axes = (*in_shape, *out_shape), (*in_axes, *out_axes)
+        self.kernel = param(kernel_init, shape, axes, rngs.params())
+        self.bias = param(bias_init, out_shape, out_axes, rngs.params())
+        self.contracted = len(in_shape)
+        self.dtype = dtype
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """[..., *in_shape] -> [..., *out_shape]."""
+        kernel = self.kernel[...].astype(self.dtype)
+        y = jnp.tensordot(x.astype(self.dtype), kernel, axes=self.contracted)
+        return y + self.bias[...].astype(self.dtype)
+
+
+class LayerNorm(nnx.LayerNorm):
+    """nnx.LayerNorm with named axes; epsilon 1e-6 as in the released weights, float32 statistics."""
+
+    def __init__(self, width: int, axis: str, *, dtype: Any, rngs: nnx.Rngs):
+        super().__init__(
+            width,
+            epsilon=1e-6,
+            dtype=dtype,
+            scale_init=nnx.with_metadata(initializers.ones, axes=(axis,)),
+            bias_init=nnx.with_metadata(initializers.zeros, axes=(axis,)),
+            rngs=rngs,
+        )

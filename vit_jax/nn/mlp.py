@@ -1,0 +1,43 @@
+"""The two dense layers of a block, with a GELU between them (section 3.1)."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import jax
+from flax import nnx
+from jax.nn import initializers
+
+from vit_jax.core.axes import BATCH, MLP, STREAM, TOKENS, WIDTH, constrain
+from vit_jax.nn.linear import Linear
+
+# The released weights were trained with the tanh approximation; "exact" is the erf form.
+GELUS = {
+    "tanh": functools.partial(jax.nn.gelu, approximate=True),
+    "exact": functools.partial(jax.nn.gelu, approximate=False),
+}
+
+
+class Mlp(nnx.Module):
+    """dense(M), GELU, dropout, dense(D)."""
+
+    def __init__(
+        self, width: int, mlp_dim: int, *, gelu: str, dropout: float, dtype: Any, rngs: nnx.Rngs
+    ):
+        init = {
+            "kernel_init": initializers.xavier_uniform(),
+            "bias_init": initializers.normal(1e-6),
+            "dtype": dtype,
+            "rngs": rngs,
+        }
+        self.fc1 = Linear((width,), (mlp_dim,), (WIDTH,), (MLP,), **init)
+        self.fc2 = Linear((mlp_dim,), (width,), (MLP,), (WIDTH,), **init)
+        self.dropout = nnx.Dropout(dropout)
+        self.gelu = gelu
+
+    def __call__(self, x: jax.Array, key: jax.Array | None) -> jax.Array:
+        """[B, N, D] -> [B, N, D]; key: of the dropout, None in evaluation."""
+        x = constrain(GELUS[self.gelu](self.fc1(x)), BATCH, TOKENS, MLP)
+        x = self.dropout(x, deterministic=key is None, rngs=key)
+        return constrain(self.fc2(x), BATCH, TOKENS, STREAM)

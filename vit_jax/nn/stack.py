@@ -1,0 +1,96 @@
+"""Equal blocks one after the other: one stacked parameter tree, run by a scan or unrolled.
+
+The parameters of all L blocks lie in one tree with a leading axis L, whatever way they are run, so
+checkpoints, optimizers and numbers do not depend on that choice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from vit_jax.core.axes import LAYERS
+
+# What the backward pass finds in memory; the rest of a block is computed again.
+REMAT_POLICIES: dict[str, Callable[..., bool] | None] = {
+    "none": None,  # no rematerialisation: every intermediate is kept
+    "dots": jax.checkpoint_policies.dots_saveable,
+    "dots_no_batch": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
+    "full": jax.checkpoint_policies.nothing_saveable,
+}
+
+
+class Stack(nnx.Module):
+    """`depth` blocks made by `make_block(rngs=...)`.
+
+    Args:
+      make_block: its result is called as block(x, key, drop_rate).
+      stochastic_depth: drop rate of the last block; it rises linearly from 0 at the first.
+      scan: run by `jax.lax.scan` (compiles one block) or unrolled (compiles all, runs faster).
+      remat: a name of REMAT_POLICIES.
+    """
+
+    def __init__(
+        self,
+        make_block: Callable[..., nnx.Module],
+        *,
+        depth: int,
+        stochastic_depth: float,
+        scan: bool,
+        remat: str,
+        rngs: nnx.Rngs,
+    ):
+        keys = jax.random.split(rngs.params(), depth)
+        self.block = nnx.vmap(lambda key: make_block(rngs=nnx.Rngs(key)))(keys)
+        for _, variable in nnx.iter_graph(self.block):
+            if isinstance(variable, nnx.Param):
+                variable.set_metadata(axes=(LAYERS, *variable.get_metadata()["axes"]))
+        self.depth = depth
+        self.stochastic_depth = stochastic_depth
+        self.scan = scan
+        self.remat = remat
+
+    def __call__(
+        self, x: jax.Array, key: jax.Array | None, layers: tuple[int, ...] = ()
+    ) -> tuple[jax.Array, tuple[jax.Array, ...]]:
+        """[B, N, D] -> ([B, N, D] after the last block, those after blocks `layers`, from 0)."""
+        graph, params = nnx.split(self.block)
+
+        def layer(x: jax.Array, each: Any) -> jax.Array:
+            params, key, rate = each
+            return nnx.merge(graph, params)(x, key, rate)
+
+        if self.remat != "none":
+            # Inside a scan nothing can be merged back by CSE, so the barrier is not needed.
+            policy = REMAT_POLICIES[self.remat]
+            layer = jax.checkpoint(layer, policy=policy, prevent_cse=not self.scan)
+
+        # None rather than zeros: then no random bits are drawn for it.
+        rates = jnp.linspace(0.0, self.stochastic_depth, self.depth)
+        rates = rates if self.stochastic_depth else None
+        keys = None if key is None else jax.random.split(key, self.depth)
+
+        if self.scan:
+            step = lambda x, e: (y := layer(x, e), y if layers else None)  # noqa: E731
+            x, outputs = jax.lax.scan(step, x, (params, keys, rates))
+            return x, tuple(outputs[i] for i in layers)
+        outputs = []
+        for i, one in enumerate(unstack(params, self.depth)):
+            own = jax.tree.map(lambda a, i=i: a[i], (keys, rates))
+            x = layer(x, (one, *own))
+            outputs.append(x)
+        return x, tuple(outputs[i] for i in layers)
+
+
+def unstack(tree: Any, depth: int) -> list[Any]:
+    """A tree of [L, ...] arrays as L trees of [...].
+
+    By lax.split, whose gradient is one concatenation; that of indexing is a sum of L padded arrays.
+    """
+    leaves, structure = jax.tree.flatten(tree)
+    parts = [jax.lax.split(leaf, [1] * depth) for leaf in leaves]
+    return [structure.unflatten([jnp.squeeze(p[i], 0) for p in parts]) for i in range(depth)]

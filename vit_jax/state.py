@@ -1,0 +1,115 @@
+"""What training carries from step to step, and where each of its arrays lives."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from flax import nnx
+from jax.sharding import Mesh
+
+from vit_jax.core import rng
+from vit_jax.dist import mesh as meshes
+
+
+class TrainState(NamedTuple):
+    """The state after `step` updates: a pure function of (config, seed, step).
+
+    Attributes:
+      step: int32 [], number of updates.
+      params: nested dictionary of float32 parameters, repeated blocks stacked.
+      opt_state: optax's.
+      first_bad_step: int32 [], the first update with a loss or gradient that was not finite, or 0.
+      first_bad_values: float32 [2], its loss and its gradients' norm.
+    """
+
+    step: Any
+    params: Any
+    opt_state: Any
+    first_bad_step: Any
+    first_bad_values: Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """Shapes, dtypes and shardings of a TrainState, and the graph that its parameters belong to.
+
+    Attributes:
+      make_model: nnx.Rngs -> module.
+      graph: merges with parameters to a module.
+      state: TrainState of jax.ShapeDtypeStruct with shardings.
+      mesh: the mesh of these shardings.
+    """
+
+    make_model: Callable[[nnx.Rngs], nnx.Module]
+    graph: nnx.GraphDef
+    optimizer: optax.GradientTransformation
+    state: TrainState
+    mesh: Mesh
+
+    def init(self, seed: int) -> TrainState:
+        """A fresh state; every device computes the part that it holds."""
+        shardings = jax.tree.map(lambda x: x.sharding, self.state)
+        with jax.set_mesh(self.mesh):
+            make = jax.jit(lambda key: self._fresh(key), out_shardings=shardings)
+            return make(rng.stream(seed, "params"))
+
+    def _fresh(self, key: jax.Array) -> TrainState:
+        params = nnx.to_pure_dict(nnx.state(self.make_model(nnx.Rngs(params=key)), nnx.Param))
+        return _start(params, self.optimizer)
+
+
+def state_layout(
+    make_model: Callable[[nnx.Rngs], nnx.Module],
+    optimizer: optax.GradientTransformation,
+    mesh: Mesh,
+) -> Layout:
+    """The layout of a run's state; nothing is allocated.
+
+    The optimizer's arrays that mirror a parameter are sharded as that parameter is.
+    """
+    abstract = nnx.eval_shape(lambda: make_model(nnx.Rngs(params=0)))
+    graph, variables = nnx.split(abstract, nnx.Param)
+    axes_of = jax.tree.map(
+        lambda v: v.get_metadata()["axes"], variables, is_leaf=lambda v: isinstance(v, nnx.Param)
+    )
+    shardings = jax.tree.map(
+        lambda names: meshes.sharding(mesh, names),
+        nnx.to_pure_dict(axes_of),
+        is_leaf=lambda x: isinstance(x, tuple),
+    )
+    params = nnx.to_pure_dict(variables)
+    shapes = jax.eval_shape(lambda p: _start(p, optimizer), params)
+    whole = meshes.replicated(mesh)
+    state = TrainState(
+        step=_placed(shapes.step, whole),
+        params=jax.tree.map(_placed, shapes.params, shardings),
+        opt_state=optax.tree_map_params(
+            optimizer,
+            _placed,
+            shapes.opt_state,
+            shardings,
+            transform_non_params=lambda x: _placed(x, whole),
+        ),
+        first_bad_step=_placed(shapes.first_bad_step, whole),
+        first_bad_values=_placed(shapes.first_bad_values, whole),
+    )
+    return Layout(make_model, graph, optimizer, state, mesh)
+
+
+def _start(params: Any, optimizer: optax.GradientTransformation) -> TrainState:
+    return TrainState(
+        step=jnp.zeros((), jnp.int32),
+        params=params,
+        opt_state=optimizer.init(params),
+        first_bad_step=jnp.zeros((), jnp.int32),
+        first_bad_values=jnp.zeros(2, jnp.float32),
+    )
+
+
+def _placed(x: Any, sharding: Any) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
