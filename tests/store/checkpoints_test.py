@@ -1,0 +1,232 @@
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from vit_jax.core.errors import UserError
+from vit_jax.store import checkpoints as checkpoints_lib
+
+DESCRIPTION = {"model": {"depth": 12, "patch": (16, 16)}, "class_names": ["cat", "dog"]}
+
+
+def assert_same(left, right):
+    """Equal type for type and bit for bit."""
+    assert jax.tree.structure(left) == jax.tree.structure(right)
+    for a, b in zip(jax.tree.leaves(left), jax.tree.leaves(right), strict=True):
+        assert a.dtype == b.dtype
+        np.testing.assert_array_equal(
+            np.asarray(a).reshape(-1).view(np.uint8), np.asarray(b).reshape(-1).view(np.uint8)
+        )
+
+
+def folders(directory) -> list[int]:
+    return sorted(int(f.name) for f in directory.iterdir())
+
+
+def test_an_empty_directory_has_nothing_to_restore(open_checkpoints, make_state, layout_of):
+    checkpoints = open_checkpoints()
+    assert checkpoints.restore(layout_of(make_state(0))) is None
+    assert checkpoints.latest_step() is None
+
+
+def test_restore_gives_back_the_state_and_its_types(open_checkpoints, make_state, layout_of):
+    state = make_state(7)
+    first = open_checkpoints()
+    first.save(7, state, DESCRIPTION, None)
+    first.close()
+    second = open_checkpoints()
+    assert second.latest_step() == 7
+    restored = second.restore(layout_of(state))
+    assert_same(restored, state)
+    assert all(isinstance(x, jax.Array) for x in jax.tree.leaves(restored))
+
+
+def test_parameters_alone_are_readable_by_name(open_checkpoints, make_state, layout_of, tmp_path):
+    state = make_state(3)
+    checkpoints = open_checkpoints()
+    checkpoints.save(3, state, DESCRIPTION, None)
+    checkpoints.wait()
+    step_dir = checkpoints_lib.find(tmp_path / "run")
+    assert_same(checkpoints_lib.restore_params(step_dir, layout_of(state.params)), state.params)
+    # Without shardings, as a prediction asks for them.
+    layout = jax.eval_shape(lambda: state.params)
+    assert_same(checkpoints_lib.restore_params(step_dir, layout), state.params)
+
+
+def test_the_description_comes_back_as_json(open_checkpoints, make_state, tmp_path):
+    checkpoints = open_checkpoints()
+    checkpoints.save(1, make_state(1), DESCRIPTION, {"val/accuracy": 0.5, "val/loss": np.nan})
+    checkpoints.wait()
+    document = checkpoints_lib.read_description(tmp_path / "run" / "checkpoints" / "1")
+    assert document["model"] == {"depth": 12, "patch": [16, 16]}
+    assert document["class_names"] == ["cat", "dog"]
+    assert document["metrics"] == {"val/accuracy": 0.5}
+    assert (
+        document["arrays"]["params/head/bias"].items()
+        >= {
+            "shape": [3],
+            "dtype": "bfloat16",
+        }.items()
+    )
+    assert len(document["arrays"]) == len(jax.tree.leaves(make_state(1)))
+
+
+def test_find_takes_a_work_directory_a_checkpoints_folder_or_a_step(
+    open_checkpoints, make_state, tmp_path
+):
+    checkpoints = open_checkpoints()
+    for step in (9, 10):
+        checkpoints.save(step, make_state(step), DESCRIPTION, None)
+    checkpoints.wait()
+    directory = tmp_path / "run" / "checkpoints"
+    assert checkpoints_lib.find(tmp_path / "run") == directory / "10"
+    assert checkpoints_lib.find(directory) == directory / "10"
+    assert checkpoints_lib.find(directory / "9") == directory / "9"
+    for nothing in (tmp_path, tmp_path / "missing"):
+        with pytest.raises(UserError, match="No checkpoint in"):
+            checkpoints_lib.find(nothing)
+
+
+# What is kept.
+
+
+@pytest.mark.parametrize(
+    ("rules", "kept"),
+    [
+        ({"keep_last": 2}, [50, 60]),
+        ({"keep_last": 1, "keep_every_steps": 20}, [20, 40, 60]),
+        ({"keep_last": 1, "best_metric": "accuracy"}, [20, 60]),
+        ({"keep_last": 1, "best_metric": "loss", "best_mode": "min"}, [30, 60]),
+        ({"keep_last": 2, "keep_every_steps": 40, "best_metric": "accuracy"}, [20, 40, 50, 60]),
+        ({"keep_last": 1, "best_metric": "never reported"}, [60]),
+    ],
+)
+@pytest.mark.parametrize("restarted", [False, True])
+def test_keeps_the_last_every_so_many_and_the_best(
+    open_checkpoints, tmp_path, rules, kept, restarted
+):
+    metrics = {
+        10: None,
+        20: {"accuracy": 0.9, "loss": 2.0},
+        30: {"accuracy": 0.5, "loss": 1.0},
+        40: {"accuracy": float("nan"), "loss": float("inf")},
+        50: None,
+        60: {"accuracy": 0.1, "loss": 3.0},
+    }
+    checkpoints = open_checkpoints(**rules)
+    for step, values in metrics.items():
+        checkpoints.save(step, {"params": {"x": jnp.float32(step)}}, {}, values)
+        if restarted:
+            checkpoints.close()
+            checkpoints = open_checkpoints(**rules)
+    checkpoints.wait()
+    assert folders(tmp_path / "run" / "checkpoints") == kept
+    assert checkpoints.latest_step() == 60
+
+
+def test_refuses_to_keep_nothing(open_checkpoints):
+    with pytest.raises(UserError, match=r"checkpoint\.keep_last=0"):
+        open_checkpoints(keep_last=0)
+    with pytest.raises(UserError, match=r'checkpoint\.best_mode="maximum".*Valid: max, min'):
+        open_checkpoints(best_mode="maximum")
+
+
+# Asynchrony and devices.
+
+
+def test_what_is_saved_survives_the_donation_of_its_buffers(open_checkpoints, layout_of):
+    @jax.jit
+    def make(seed):
+        return {f"x{i}": jax.random.normal(jax.random.key(seed + i), (512, 1024)) for i in range(4)}
+
+    update = jax.jit(lambda s: jax.tree.map(lambda x: x * 2 + 1, s), donate_argnums=0)
+    checkpoints = open_checkpoints()
+    for step in range(1, 6):
+        state = {"params": make(step)}
+        layout, expected = layout_of(state), jax.tree.map(np.array, state)
+        checkpoints.save(step, state, {}, None)
+        for _ in range(4):
+            state = update(state)
+        jax.block_until_ready(state)
+        checkpoints.wait()
+        assert_same(checkpoints.restore(layout), expected)
+
+
+RESHARD = """
+import sys, jax, numpy as np
+from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
+from vit_jax.store.checkpoints import Checkpoints
+x = {"k": np.random.default_rng(0).standard_normal((16, 8)).astype(np.float32), "b": np.ones(3)}
+x["b"] = x["b"].astype(jax.numpy.bfloat16)
+
+def layout(devices):
+    mesh = jax.make_mesh((devices,), ("data",), axis_types=(AxisType.Auto,),
+                         devices=jax.devices()[:devices])
+    specs = {"k": P("data"), "b": P()}
+    return {"params": {n: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=NamedSharding(mesh, s))
+                       for (n, a), s in zip(x.items(), specs.values())}}
+
+for step, devices in enumerate((8, 4, 1, 8)):
+    c = Checkpoints(sys.argv[1], keep_last=9, keep_every_steps=None, best_metric=None,
+                    best_mode="max")
+    here = layout(devices)
+    if step == 0:
+        state = {"params": {n: jax.device_put(a, here["params"][n].sharding) for n, a in x.items()}}
+    else:
+        state = c.restore(here)
+        for n, a in x.items():
+            assert state["params"][n].sharding == here["params"][n].sharding
+            assert np.asarray(state["params"][n]).tobytes() == a.tobytes()
+    c.save(step, state, {}, None)
+    c.close()
+
+# A caller's mistake is not taken for damage: 3 elements do not divide over 8 devices.
+here["params"]["b"] = jax.ShapeDtypeStruct(
+    (3,), x["b"].dtype, sharding=NamedSharding(here["params"]["k"].sharding.mesh, P("data")))
+try:
+    c.restore(here)
+except ValueError as error:
+    assert "evenly divide" in str(error) and "damaged" not in str(error), error
+else:
+    raise AssertionError("restored an impossible sharding")
+"""
+
+
+def test_restores_the_same_bits_on_8_4_and_1_devices(tmp_path, eight_devices):
+    subprocess.run([sys.executable, "-c", RESHARD, tmp_path], env=eight_devices, check=True)
+
+
+def test_imports_no_tensorflow(environment):
+    code = (
+        "import sys, vit_jax.store.checkpoints;"
+        "assert not any(m.split('.')[0] in ('tensorflow', 'torch', 'flax') for m in sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], env=environment, check=True)
+
+
+# Another model.
+
+
+def test_another_models_layout_is_refused_with_the_differences(
+    open_checkpoints, make_state, layout_of, tmp_path
+):
+    checkpoints = open_checkpoints()
+    checkpoints.save(5, make_state(5), DESCRIPTION, None)
+    checkpoints.wait()
+    wide = make_state(5, width=16)
+    other = layout_of(wide._replace(params={**wide.params, "extra": jnp.ones(2)}))
+    with pytest.raises(UserError) as caught:
+        checkpoints.restore(other)
+    message = str(caught.value)
+    assert "params/blocks/0/kernel: float32 (8, 4) there, float32 (16, 4) here" in message
+    assert "params/extra: nothing there, float32 (2,) here" in message
+    assert "more" in message.splitlines()[-2]
+    assert folders(tmp_path / "run" / "checkpoints") == [5]
+    step_dir = tmp_path / "run" / "checkpoints" / "5"
+    with pytest.raises(UserError, match="params/head/bias: bfloat16"):
+        checkpoints_lib.restore_params(
+            step_dir, {"blocks": layout_of(make_state(5)).params["blocks"]}
+        )

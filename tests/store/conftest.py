@@ -1,0 +1,74 @@
+import os
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+import pytest
+
+from vit_jax.store.checkpoints import Checkpoints
+
+REPOSITORY = Path(__file__).parents[2]
+
+
+class TrainState(NamedTuple):
+    step: jax.Array
+    params: dict[str, Any]
+    opt_state: Any
+    first_bad_step: jax.Array
+    first_bad_values: jax.Array
+
+
+@pytest.fixture
+def make_state():
+    """`make_state(step)`: a small state; arrays depend on the step, layers have integer keys."""
+
+    def make(step: int, width: int = 8) -> TrainState:
+        keys = jax.random.split(jax.random.key(step), 12)
+        layers = {i: {"kernel": jax.random.normal(keys[i], (width, 4))} for i in range(12)}
+        head = {"bias": jnp.arange(3, dtype=jnp.bfloat16) + step}
+        params = {"blocks": layers, "head": head}
+        optimizer = optax.chain(
+            optax.clip_by_global_norm(1.0), optax.adam(1e-3, mu_dtype=jnp.bfloat16)
+        )
+        opt_state = jax.tree.map(lambda x: x + jnp.asarray(step, x.dtype), optimizer.init(params))
+        return TrainState(
+            jnp.int32(step), params, opt_state, jnp.int32(-1), jnp.zeros((2,), jnp.float32)
+        )
+
+    return make
+
+
+@pytest.fixture
+def layout_of():
+    """The abstract state that a restore is told: shapes, types and shardings."""
+    return lambda state: jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), state
+    )
+
+
+@pytest.fixture
+def open_checkpoints(tmp_path):
+    """`open_checkpoints(keep_last=...)` on the same work directory each time; closed at the end."""
+    opened = []
+
+    def open_(**changes) -> Checkpoints:
+        rules = {"keep_last": 3, "keep_every_steps": None, "best_metric": None, "best_mode": "max"}
+        opened.append(Checkpoints(tmp_path / "run" / "checkpoints", **(rules | changes)))
+        return opened[-1]
+
+    yield open_
+    for checkpoints in opened:
+        checkpoints.close()
+
+
+@pytest.fixture
+def environment() -> dict[str, str]:
+    """Of subprocesses: they import the package as it is here, and see one CPU device."""
+    return os.environ | {"PYTHONPATH": str(REPOSITORY), "JAX_PLATFORMS": "cpu"}
+
+
+@pytest.fixture
+def eight_devices(environment) -> dict[str, str]:
+    return environment | {"XLA_FLAGS": "--xla_force_host_platform_device_count=8"}

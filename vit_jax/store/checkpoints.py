@@ -1,0 +1,244 @@
+"""The checkpoints of one work directory: asynchronous, self-describing, verified.
+
+A save returns as soon as the arrays are copied from the devices; files are written behind the
+training steps and renamed into place when complete, so a killed process leaves no half checkpoint
+under a step's name. A failed save surfaces in the next `save`, `wait` or `close`. A new checkpoint
+is complete before an old one is deleted: the disk needs room for one more than is kept.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import math
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+import jax
+import orbax.checkpoint as ocp
+from etils import epath
+from jax.experimental import multihost_utils
+from orbax.checkpoint import checkpoint_managers as policies
+
+from vit_jax.core import pytrees
+from vit_jax.core.errors import UserError, nearest
+from vit_jax.store import step_folder
+from vit_jax.store.step_folder import DamagedError, find, read_description, restore_params
+
+__all__ = ["Checkpoints", "DamagedError", "find", "read_description", "restore_params"]
+
+# What a user can mend, by the operating system's error.
+ADVICE = {
+    errno.ENOSPC: "Free space on that disk, or keep fewer checkpoints (checkpoint.keep_last).",
+    errno.EDQUOT: "Your quota is used up: delete files, or keep fewer (checkpoint.keep_last).",
+    errno.EFBIG: "Raise the limit on the size of files (ulimit -f).",
+    errno.EROFS: "The file system is mounted read-only: give another --workdir.",
+    errno.EACCES: "You may not write there: change the permissions or give another --workdir.",
+    errno.EPERM: "You may not write there: change the permissions or give another --workdir.",
+    errno.ENOTDIR: "A part of the path is a file: give another --workdir.",
+    errno.ENOENT: "The folder was removed while training: give another --workdir.",
+    errno.EIO: "The disk has failed: give a --workdir on another one.",
+}
+
+
+class Checkpoints:
+    """Saves and restores the states of one run in `directory` (`<workdir>/checkpoints`).
+
+    keep_last: how many of the newest stay; at least 1, so the newest is never lost.
+    keep_every_steps: multiples of it stay for good; None: none.
+    best_metric: the step with the best value of it stays as well; None: none. best_mode: "max" or
+    "min". All processes of a multi-host run call every method alike.
+    """
+
+    def __init__(
+        self,
+        directory: epath.PathLike,
+        *,
+        keep_last: int,
+        keep_every_steps: int | None,
+        best_metric: str | None,
+        best_mode: str,
+    ):
+        if keep_last < 1:
+            raise UserError(
+                f"checkpoint.keep_last={keep_last}: at least 1 is kept, to resume from."
+            )
+        if best_mode not in ("max", "min"):
+            raise UserError(
+                f'checkpoint.best_mode="{best_mode}". {nearest(best_mode, ("max", "min"))}'
+            )
+        self._directory = epath.Path(directory)
+        _check_writable(self._directory)
+        self._best = _Best(metric=best_metric, sign=1 if best_mode == "max" else -1)
+        self._best.read(self._directory)
+        kept: list[policies.PreservationPolicy] = [policies.LatestN(keep_last), self._best]
+        if keep_every_steps:
+            kept.append(policies.EveryNSteps(keep_every_steps))
+        self._manager = ocp.CheckpointManager(
+            self._directory,
+            options=ocp.CheckpointManagerOptions(
+                preservation_policy=policies.AnyPreservationPolicy(kept),
+                cleanup_tmp_directories=True,  # what a killed process left
+                lightweight_initialize=True,  # orbax's own metadata are not needed
+            ),
+        )
+
+    def latest_step(self) -> int | None:
+        """The newest step saved or being saved; None if there is none."""
+        return self._manager.latest_step()
+
+    def save(
+        self, step: int, state: Any, description: dict[str, Any], metrics: dict[str, float] | None
+    ) -> None:
+        """Starts saving and returns; the state's buffers may be donated right afterwards.
+
+        description: whatever JSON can hold; see `step_folder` for what is added. Raises UserError
+        if this save cannot start or an earlier one has failed, ValueError for a step that exists.
+        """
+        self.wait()
+        arrays = pytrees.flatten(state)
+        assert len(arrays) == len(jax.tree.leaves(state)), "two leaves of one name"
+        finite = {k: float(v) for k, v in (metrics or {}).items() if math.isfinite(v)}
+        document = step_folder.describe(arrays, description, finite)
+        self._best.add(step, finite)
+        items = {
+            step_folder.STATE: ocp.args.StandardSave(pytrees.unflatten(arrays)),
+            step_folder.DESCRIPTION: ocp.args.JsonSave(document),
+        }
+        try:
+            self._manager.save(step, args=ocp.args.Composite(**items), force=True)
+        except OSError as error:
+            self._fail(error)
+
+    def restore(self, layout: Any) -> Any | None:
+        """The newest valid state, placed as `layout` says; None if there is no checkpoint.
+
+        layout: the state's pytree with jax.ShapeDtypeStructs that have shardings. A damaged
+        checkpoint is skipped with a notice and moved to `<workdir>/damaged/<step>`, out of the way
+        of training that comes to this step again. Nothing is moved before a valid one was found:
+        if all are damaged, UserError. Another model's checkpoint: UserError with the differences.
+        """
+        damaged: list[DamagedError] = []
+        for step in reversed(step_folder.steps(self._directory)):
+            try:
+                state = step_folder.read(self._directory / str(step), layout)
+            except DamagedError as error:
+                damaged.append(error)
+                continue
+            self._move_aside(damaged, instead=step)
+            return state
+        if damaged:
+            raise UserError(
+                f"Every checkpoint in {self._directory} is damaged:\n"
+                + "\n".join(f"  {error.folder.name}: {error.reason}" for error in damaged)
+                + "\nDelete that folder to start from the beginning, or give another --workdir."
+            )
+        return None
+
+    def wait(self) -> None:
+        """Returns when nothing is being saved any more. Raises UserError if saving failed."""
+        try:
+            self._manager.wait_until_finished()
+        except Exception as error:
+            self._fail(error)
+
+    def close(self) -> None:
+        """Waits as `wait` does, and ends the threads."""
+        try:
+            self.wait()
+        finally:
+            self._manager.close()
+
+    def _fail(self, error: Exception) -> NoReturn:
+        """Cleans up after a failed save; raises a UserError if `error` is the disk's."""
+        for left in self._directory.glob("*.orbax-checkpoint-tmp*"):
+            left.rmtree(missing_ok=True)  # it may be all that fills the disk
+        self._manager.reload()
+        latest = self.latest_step()
+        valid = "No earlier one exists." if latest is None else f"Step {latest} is still valid."
+        for code, advice in ADVICE.items():
+            if getattr(error, "errno", None) == code or os.strerror(code) in str(error):
+                raise UserError(
+                    f"A checkpoint could not be saved in {self._directory}: {os.strerror(code)}. "
+                    f"{advice} {valid} Then start the same command again."
+                ) from error
+        raise error
+
+    def _move_aside(self, damaged: Sequence[DamagedError], *, instead: int) -> None:
+        if jax.process_index() == 0:
+            for error in damaged:
+                there = _unused(self._directory.parent / "damaged" / error.folder.name)
+                try:
+                    there.parent.mkdir(exist_ok=True)
+                    error.folder.rename(there)
+                except OSError as failure:
+                    raise UserError(
+                        f"{error} It could not be moved out of the way ({failure}): move it."
+                    ) from failure
+                print(
+                    f"Notice: checkpoint {error.folder.name} is damaged ({error.reason}). It was "
+                    f"moved to {there}; going on from step {instead}.",
+                    file=sys.stderr,
+                )
+        multihost_utils.sync_global_devices("damaged checkpoints moved aside")
+        self._manager.reload()
+
+
+@dataclasses.dataclass
+class _Best:
+    """Preserves the step with the best metric; the newest of equals, none if none has a value.
+
+    Not orbax's BestN: that reads a file of its own at the start and fails if it is damaged.
+    """
+
+    metric: str | None
+    sign: int  # 1: larger is better; -1: smaller
+    scores: dict[int, float] = dataclasses.field(default_factory=dict)
+
+    def add(self, step: int, metrics: dict[str, float]) -> None:
+        self.scores.pop(step, None)
+        if self.metric in metrics:
+            self.scores[step] = self.sign * metrics[self.metric]
+
+    def read(self, directory: epath.Path) -> None:
+        """Takes the values of an earlier process from the checkpoints' descriptions."""
+        for step in step_folder.steps(directory):
+            try:
+                self.add(step, read_description(directory / str(step))["metrics"])
+            except DamagedError:
+                continue
+
+    def should_preserve(
+        self, checkpoints: Sequence[Any], *, context: policies.PreservationContext
+    ) -> Sequence[bool]:
+        del context
+        steps = [c.step for c in checkpoints]
+        best = max((s for s in steps if s in self.scores), key=self._order, default=None)
+        return [s == best for s in steps]
+
+    def _order(self, step: int) -> tuple[float, int]:
+        return self.scores[step], step
+
+
+def _check_writable(directory: epath.Path) -> None:
+    """Tries it out: permissions alone do not tell, least of all to root or on gs://."""
+    trial = directory / f".writable_{jax.process_index()}"
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        trial.touch()
+        trial.unlink()
+    except OSError as error:
+        raise UserError(
+            f"Checkpoints cannot be written to {directory}: {error.strerror}. Give a --workdir "
+            "that is writable."
+        ) from error
+
+
+def _unused(path: epath.Path) -> epath.Path:
+    """`path`, or with -2, -3 ... behind it if it exists."""
+    candidate, number = path, 2
+    while candidate.exists():
+        candidate, number = path.with_name(f"{path.name}-{number}"), number + 1
+    return candidate

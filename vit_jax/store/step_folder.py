@@ -1,0 +1,179 @@
+"""One checkpoint on disk: `<workdir>/checkpoints/<step>/`, how it is described, read and verified.
+
+    state/         the arrays (orbax), as nested plain dictionaries by name
+    description/   JSON: what the caller tells (model fields, class names, preprocessing ...), and
+                   "arrays": {name: {"shape", "dtype", "checksum"}}, "metrics", and
+                   "crc32", of the JSON of all the rest
+
+Names ("params/head/bias") and not positions tie an array to its place, so that neither the order of
+keys nor the type of a container matters. A folder without a description is not a checkpoint.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import orbax.checkpoint as ocp
+from etils import epath
+
+from vit_jax.core import pytrees
+from vit_jax.core.errors import UserError
+from vit_jax.store.checksums import checksums
+
+STATE = "state"
+DESCRIPTION = "description"
+DESCRIPTION_FILE = "metadata"  # the name that orbax's JsonSave gives
+PARAMS = "params"
+MAX_DIFFERENCES_SHOWN = 20
+
+Layout = Mapping[str, jax.ShapeDtypeStruct]
+
+
+class DamagedError(UserError):
+    """This checkpoint cannot be believed: unfinished, unreadable, or its bits have changed."""
+
+    def __init__(self, folder: epath.Path, reason: str):
+        self.folder, self.reason = folder, reason
+        super().__init__(
+            f"The checkpoint {folder} is damaged: {reason}. Use another step's folder."
+        )
+
+
+def steps(directory: epath.PathLike) -> list[int]:
+    """The steps that have a folder in a checkpoints folder, valid or not, in rising order."""
+    folder = epath.Path(directory)
+    if not folder.is_dir():
+        return []
+    return sorted(int(child.name) for child in folder.iterdir() if child.name.isdigit())
+
+
+def find(path: epath.PathLike) -> epath.Path:
+    """A work directory, its checkpoints folder or a step's folder -> the step's folder.
+
+    Of several steps the newest whose description is intact; its arrays are verified when they are
+    read. Raises UserError if there is none.
+    """
+    folder = epath.Path(path)
+    if (folder / DESCRIPTION).is_dir():
+        return folder
+    directory = folder / "checkpoints" if (folder / "checkpoints").is_dir() else folder
+    found = steps(directory)
+    for step in reversed(found):
+        try:
+            read_description(directory / str(step))
+        except DamagedError:
+            continue
+        return directory / str(step)
+    if found:
+        raise UserError(f"All checkpoints in {directory} are damaged: steps {found}.")
+    raise UserError(
+        f"No checkpoint in {folder}. Give a work directory, its checkpoints folder or a step's "
+        "folder, e.g. DIR, DIR/checkpoints or DIR/checkpoints/1000."
+    )
+
+
+def describe(
+    arrays: Mapping[str, jax.Array], description: dict[str, Any], metrics: dict[str, float]
+) -> dict[str, Any]:
+    """What `read_description` will give back: JSON types alone, checksums included."""
+    sums = checksums(arrays)
+    document = {
+        **description,
+        "metrics": metrics,
+        "arrays": {
+            name: {"shape": list(x.shape), "dtype": str(x.dtype), "checksum": sums[name]}
+            for name, x in arrays.items()
+        },
+    }
+    document = json.loads(json.dumps(document))  # tuples become lists, keys strings
+    return {**document, "crc32": _crc32(document)}
+
+
+def read_description(step_dir: epath.PathLike) -> dict[str, Any]:
+    """The JSON of a checkpoint. Raises DamagedError if it is missing or was changed."""
+    folder = epath.Path(step_dir)
+    try:
+        document = json.loads((folder / DESCRIPTION / DESCRIPTION_FILE).read_text())
+        intact = document.pop("crc32") == _crc32(document)
+    except (OSError, ValueError, KeyError, AttributeError) as error:
+        raise DamagedError(folder, f"its description cannot be read ({error})") from error
+    if not intact:
+        raise DamagedError(folder, "its description has changed since it was written")
+    return document
+
+
+def restore_params(step_dir: epath.PathLike, layout: Any) -> Any:
+    """The parameters alone, verified; nothing else of the checkpoint is read.
+
+    layout: the parameters' tree of ShapeDtypeStructs; one without a sharding goes to the first
+    local device. Raises UserError for another model's layout and DamagedError for a damaged one.
+    """
+    return read(step_dir, {PARAMS: layout}, under=PARAMS + "/")[PARAMS]
+
+
+def read(step_dir: epath.PathLike, layout: Any, *, under: str = "") -> Any:
+    """The arrays whose names start with `under`, verified, in the tree of `layout`."""
+    folder = epath.Path(step_dir)
+    wanted = {name: _placed(x) for name, x in pytrees.flatten(layout).items()}
+    saved = {n: a for n, a in read_description(folder)["arrays"].items() if n.startswith(under)}
+    _check_same_arrays(folder, saved, wanted)
+    arrays = _read_arrays(folder, wanted)
+    changed = [n for n, s in checksums(arrays).items() if s != saved[n]["checksum"]]
+    if changed:
+        raise DamagedError(folder, f"the checksum of {', '.join(changed)} does not match")
+    return jax.tree.unflatten(jax.tree.structure(layout), arrays.values())
+
+
+def _placed(x: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
+    sharding = x.sharding or jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+    # An impossible sharding is our caller's error and must not look like damage later on.
+    sharding.shard_shape(x.shape)
+    return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
+
+
+def _check_same_arrays(folder: epath.Path, saved: dict[str, Any], wanted: Layout) -> None:
+    """UserError that lists what differs in names, shapes and types."""
+    there = {name: f"{a['dtype']} {tuple(a['shape'])}" for name, a in saved.items()}
+    here = {name: f"{x.dtype} {tuple(x.shape)}" for name, x in wanted.items()}
+    differences = [
+        f"  {name}: {there.get(name, 'nothing')} there, {here.get(name, 'nothing')} here"
+        for name in [*here, *(n for n in there if n not in here)]
+        if there.get(name) != here.get(name)
+    ]
+    if not differences:
+        return
+    shown = differences[:MAX_DIFFERENCES_SHOWN]
+    if len(differences) > len(shown):
+        shown.append(f"  ... and {len(differences) - len(shown)} more")
+    raise UserError(
+        f"The checkpoint {folder} is of another model or optimizer than the config:\n"
+        + "\n".join(shown)
+        + "\nUse the config that wrote it, or another --workdir."
+    )
+
+
+def _read_arrays(folder: epath.Path, wanted: Layout) -> dict[str, jax.Array]:
+    """Names -> arrays as they lie on disk, in the order of `wanted`; not yet verified."""
+    tree = pytrees.unflatten(dict(wanted))
+    restore = ocp.args.PyTreeRestore(
+        item=tree,
+        restore_args=ocp.checkpoint_utils.construct_restore_args(tree),
+        partial_restore=True,
+    )
+    try:
+        with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as checkpointer:
+            found = pytrees.flatten(checkpointer.restore(folder / STATE, args=restore))
+    except (MemoryError, jax.errors.JaxRuntimeError):  # too little memory is no damage
+        raise
+    except Exception as error:  # orbax and tensorstore raise whatever the damage leads them to
+        first_line = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise DamagedError(folder, f"its arrays cannot be read ({first_line})") from error
+    return {name: found[name] for name in wanted}
+
+
+def _crc32(document: dict[str, Any]) -> str:
+    return f"{zlib.crc32(json.dumps(document, sort_keys=True).encode()):08x}"
