@@ -1,0 +1,146 @@
+"""The floor plan: who may import whom, where TensorFlow may be, how long a file may get."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PACKAGE = ROOT / "vit_jax"
+
+# A file imports only from floors below its own, or from its own folder.
+FLOORS = {
+    "core/": 0,
+    "nn/": 1,
+    "data/": 1,
+    "optim/": 1,
+    "dist/": 1,
+    "store/": 1,
+    "losses.py": 1,
+    "metrics.py": 1,
+    "mixup.py": 1,
+    "models/": 2,
+    "weights/": 3,
+    "evals/": 4,
+    "state.py": 4,
+    "step.py": 4,
+    "warm_start.py": 4,
+    "config.py": 5,
+    "build.py": 5,
+    "train.py": 6,
+    "evaluate.py": 6,
+    "predict.py": 6,
+}
+
+# clu's metric writers and periodic actions import TensorFlow as soon as they are imported.
+TENSORFLOW = ("tensorflow", "tensorflow_datasets", "clu")
+MAX_LINES = 450
+
+FILES = sorted(p for p in PACKAGE.rglob("*.py") if p != PACKAGE / "__init__.py")
+
+
+class Import(NamedTuple):
+    """One imported name."""
+
+    module: str  # with dots: "vit_jax.core.errors"
+    line: int
+    lazy: bool  # inside a function, so only when that is called
+
+
+def imports(source: str) -> list[Import]:
+    """Every import in a file, those inside functions too."""
+    found = []
+
+    def visit(node: ast.AST, lazy: bool) -> None:
+        if isinstance(node, ast.Import):
+            found.extend(Import(a.name, node.lineno, lazy) for a in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            start = "." * node.level + (node.module or "")
+            found.extend(Import(f"{start}.{a.name}", node.lineno, lazy) for a in node.names)
+        lazy = lazy or isinstance(node, ast.FunctionDef | ast.Lambda)
+        for child in ast.iter_child_nodes(node):
+            visit(child, lazy)
+
+    visit(ast.parse(source), False)
+    return found
+
+
+def place(module: str) -> str | None:
+    """Key of FLOORS: vit_jax.core.errors -> core/; None for other packages and the version."""
+    package, *names = module.split(".")
+    if package != "vit_jax" or not names or names[0].startswith("__"):
+        return None
+    return f"{names[0]}/" if (PACKAGE / names[0]).is_dir() else f"{names[0]}.py"
+
+
+def place_of_file(file: Path) -> str:
+    first, *rest = file.relative_to(PACKAGE).parts
+    return f"{first}/" if rest else first
+
+
+def name(file: Path) -> str:
+    return str(file.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("file", FILES, ids=name)
+def test_imports_go_downwards(file):
+    here = place_of_file(file)
+    assert here in FLOORS, f"{name(file)} is new: give it a floor in the table above."
+    for imported in imports(file.read_text()):
+        where = f"{name(file)}:{imported.line}"
+        assert not imported.module.startswith("."), f"{where}: write out vit_jax in the import."
+        there = place(imported.module)
+        if there is None or there == here:
+            continue
+        assert there in FLOORS, f"{where} imports {imported.module}, which has no floor."
+        same_folder = not here.endswith("/") and not there.endswith("/")
+        assert FLOORS[there] < FLOORS[here] or (same_folder and FLOORS[there] == FLOORS[here]), (
+            f"{where}: floor {FLOORS[here]} imports {imported.module} of floor {FLOORS[there]}."
+        )
+
+
+@pytest.mark.parametrize("file", FILES, ids=name)
+def test_tensorflow_stays_in_its_place(file):
+    """In data/ freely; clu in the commands, where nothing but a call of it may load TensorFlow."""
+    here = place_of_file(file)
+    if here == "data/":
+        return
+    for imported in imports(file.read_text()):
+        if imported.module.split(".")[0] not in TENSORFLOW:
+            continue
+        where = f"{name(file)}:{imported.line} imports {imported.module}"
+        assert imported.module.startswith("clu"), f"{where} outside data/."
+        assert FLOORS[here] == 6 and imported.lazy, f"{where}: only inside a command's function."
+
+
+def test_importing_everything_but_data_does_not_import_tensorflow():
+    modules = [
+        ".".join(f.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+        for f in FILES
+        if place_of_file(f) != "data/"
+    ]
+    program = f"import {', '.join(modules)}, sys; sys.exit('tensorflow' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=False).returncode == 0
+
+
+@pytest.mark.parametrize("file", FILES, ids=name)
+def test_files_stay_short(file):
+    lines = len(file.read_text().splitlines())
+    assert lines <= MAX_LINES, f"{name(file)} has {lines} lines: split it by idea, not by size."
+
+
+def test_finds_what_it_looks_for():
+    """The tests above would pass on anything if this failed."""
+    source = "import vit_jax.a\ndef f():\n    from vit_jax.data import b as c\nfrom .x import y"
+    assert imports(source) == [
+        Import("vit_jax.a", 1, False),
+        Import("vit_jax.data.b", 3, True),
+        Import(".x.y", 4, False),
+    ]
+    assert place("vit_jax.data.b") == "data/"
+    assert place("vit_jax.losses.multi_hot") == "losses.py"
+    assert place("vit_jax.__version__") is None
+    assert place("jax.numpy") is None
