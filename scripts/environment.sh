@@ -1,0 +1,70 @@
+# shellcheck shell=bash
+# Sourced by the other scripts: finds a Python, makes the virtual environment, installs into it.
+#
+#   PYTHON   the interpreter to make the environment with; default: the newest that is new enough
+#   VENV     where the environment is; default: .venv in the repository
+#
+# Defines `root` (the repository), `python` (the environment's) and `make_environment`.
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+VENV=${VENV:-$root/.venv}
+[[ $VENV == /* ]] || VENV=$PWD/$VENV
+python=$VENV/bin/python
+
+say() { printf '\n\033[1m%s\033[0m\n' "$*"; }
+
+die() {
+  printf '%s\n' "$@" >&2
+  exit 1
+}
+
+# TensorFlow, which reads the data, has wheels for these versions alone.
+supported() {
+  "$1" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null
+}
+
+# Prints the interpreter to use. Names that are there but do not run (pyenv's) are passed over.
+find_python() {
+  local candidate candidates=(python3.13 python3.12 python3.11 python3 python)
+  [[ -z ${PYTHON:-} ]] || candidates=("$PYTHON")
+  for candidate in "${candidates[@]}"; do
+    if supported "$candidate"; then
+      echo "$candidate"
+      return
+    fi
+  done
+  die "vit_jax needs Python 3.11, 3.12 or 3.13; ${PYTHON:-python3} here is:" \
+    "  $("${PYTHON:-python3}" --version 2>&1 | head -n 1)" \
+    "Get one in any of these ways, then start this script again:" \
+    "  Debian, Ubuntu   sudo apt install python3 python3-venv   (Debian 12, Ubuntu 24.04 or later)" \
+    "  macOS            brew install python@3.13" \
+    "  Linux, macOS     curl -LsSf https://astral.sh/uv/install.sh | sh && uv python install 3.13" \
+    "  any system       https://www.python.org/downloads/" \
+    "An interpreter that is not on the PATH is named by PYTHON=/path/to/python3.13."
+}
+
+make_venv() {
+  local base
+  base=$(find_python)
+  "$base" -c 'import ensurepip, venv' 2>/dev/null || die \
+    "$base cannot make virtual environments: its module venv or ensurepip is missing." \
+    "On Debian and Ubuntu: sudo apt install python3-venv"
+  say "Making a virtual environment in $VENV with $("$base" --version)"
+  "$base" -m venv "$VENV"
+}
+
+# make_environment [EXTRA]: installs the package from this clone, editable, with one of its extras.
+# A second call with nothing changed returns at once.
+make_environment() {
+  local extra=${1:-} stamp installed
+  installed=$VENV/installed${extra:+-$extra}
+  "$python" -m pip --version &>/dev/null || make_venv
+  supported "$python" || die "$VENV has $("$python" --version), but vit_jax needs 3.11 to 3.13." \
+    "Delete that folder, or choose another with VENV=/path/to/folder."
+  stamp=$(cd "$root" && cat setup.py pyproject.toml constraints.txt | cksum)
+  [[ $(cat "$installed" 2>/dev/null) == "$stamp" ]] && return
+  say "Installing vit_jax${extra:+ with extra \"$extra\"} (some minutes, about 2.5 GB on disk; once)"
+  "$python" -m pip install --disable-pip-version-check --progress-bar off --quiet \
+    --constraint "$root/constraints.txt" --editable "$root${extra:+[$extra]}"
+  echo "$stamp" >"$installed"
+}

@@ -1,0 +1,54 @@
+"""The package's metadata; settings of the tools are in pyproject.toml."""
+
+import re
+from pathlib import Path
+
+from setuptools import find_packages, setup
+
+# Read, not imported: the build environment has none of the dependencies.
+INIT = Path(__file__).parent / "vit_jax" / "__init__.py"
+VERSION = re.search(r'^__version__ = "(.+)"$', INIT.read_text(), re.MULTILINE)[1]
+
+# tensorflow-cpu, half the size, has wheels for Linux and Windows on x86-64 alone.
+HAS_TENSORFLOW_CPU = (
+    "(platform_system == 'Linux' or platform_system == 'Windows') and "
+    "(platform_machine == 'x86_64' or platform_machine == 'AMD64')"
+)
+HAS_NO_TENSORFLOW_CPU = (
+    "(platform_system != 'Linux' and platform_system != 'Windows') or "
+    "(platform_machine != 'x86_64' and platform_machine != 'AMD64')"
+)
+
+setup(
+    name="vit_jax",
+    version=VERSION,
+    description="Pre-training of Vision Transformers in JAX, from a laptop to a TPU pod",
+    license="Apache-2.0",
+    python_requires=">=3.11",
+    packages=find_packages(include=["vit_jax", "vit_jax.*"]),
+    package_data={"vit_jax.data": ["digits*"]},
+    # Each lower bound is the oldest version that the tests have passed with; the newest are in
+    # constraints.txt.
+    install_requires=[
+        "absl-py>=2.5",
+        "array_record>=0.8.6; platform_system != 'Windows'",
+        "clu>=0.0.12",
+        "flax>=0.12.8",
+        "jax>=0.10.2",
+        "ml_collections>=1.1",
+        "numpy>=2.4",
+        "optax>=0.2.8",
+        "orbax-checkpoint>=0.12.8",
+        "pillow>=13",
+        "tensorboard>=2.21",  # imported by clu's writer, which does not install it
+        "tensorflow-datasets>=4.9.10",
+        f"tensorflow-cpu>=2.21; {HAS_TENSORFLOW_CPU}",
+        f"tensorflow>=2.21; {HAS_NO_TENSORFLOW_CPU}",
+    ],
+    extras_require={
+        "test": ["mypy>=2.4", "pytest>=9.2", "pytest-xdist>=3.8", "ruff>=0.17"],
+        # CUDA 12, since it runs on the drivers of CUDA 13 as well, but not the other way round.
+        "gpu": ["jax[cuda12]"],
+        "tpu": ["jax[tpu]"],
+    },
+)
