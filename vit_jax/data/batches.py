@@ -1,0 +1,102 @@
+"""Taking batches out of tf.data: numpy arrays, and clean ends, failures and closing."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+
+from vit_jax.data.host_tf import tf
+
+NO_LABEL = -1
+NO_EXAMPLE = -1
+
+Batch = dict[str, np.ndarray]
+
+
+class Batches:
+    """Iterator over batches of one host, b examples each; also a context manager.
+
+    A batch is a dictionary of arrays (read-only where tf.data made them):
+
+        image   uint8   [b, H, W, 3]
+        labels  int32   [b, K]   classes; -1 behind the last one
+        weight  float32 [b]      1; 0 for a bad image that is skipped, and for padding
+        index   int64   [b]      which example of the source; -1 for padding
+
+    A slot of weight 0 has a black image and no labels. `num_bad` counts the skipped images so far.
+    UserError for a corrupt record, and for a bad image if that is not to be skipped.
+
+    Close it, or leave its `with` block: a process must not end while tf.data still calls Python.
+    At the latest that happens when it is collected or the interpreter exits.
+    """
+
+    def __init__(
+        self,
+        dataset: tf.data.Dataset,
+        *,
+        batch_size: int,
+        num_batches: int | None,
+        explain: Callable[[int, Exception], Exception],
+    ) -> None:
+        """`num_batches` None: endless. `explain(batch, error)`: what to raise for tf.data's error
+        in making that batch, counted from 0."""
+        self.num_bad = 0
+        self._batch_size = batch_size
+        self._num_batches = num_batches
+        self._explain = explain
+        self._made = 0
+        self._empty = {
+            name: np.zeros((0, *spec.shape[1:]), spec.dtype.as_numpy_dtype)
+            for name, spec in dataset.element_spec.items()
+        }
+        # TensorFlow frees the threads of a dataset with its last reference: these two.
+        self._open: dict[str, Any] = {"dataset": dataset, "iterator": dataset.as_numpy_iterator()}
+        weakref.finalize(self, self._open.clear)
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Batch:
+        if not self._open or self._made == self._num_batches:
+            raise StopIteration
+        try:
+            batch = next(self._open["iterator"], self._empty)
+        except tf.errors.OpError as error:
+            self.close()
+            raise self._explain(self._made, error) from error
+        self._made += 1
+        self.num_bad += int(np.sum(batch["weight"] == 0))
+        return _padded(batch, self._batch_size)
+
+    def close(self) -> None:
+        """Stops the threads and frees the buffers; the iteration is over. May be called again."""
+        self._open.clear()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def _padded(batch: Batch, batch_size: int) -> Batch:
+    """With slots of weight 0 behind the examples, up to `batch_size`."""
+    missing = batch_size - len(batch["index"])
+    if missing == 0:
+        return batch
+    fill = {"labels": NO_LABEL, "index": NO_EXAMPLE}
+    return {
+        name: np.concatenate(
+            [array, np.full((missing, *array.shape[1:]), fill.get(name, 0), array.dtype)]
+        )
+        for name, array in batch.items()
+    }

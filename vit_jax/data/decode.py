@@ -1,0 +1,118 @@
+"""Encoded image files to RGB pixels: whole images, or a window of them.
+
+JPEG, PNG, GIF and WebP (their first frame) and BMP. Grayscale, palettes, CMYK and 16 bits become
+8-bit RGB; alpha is dropped, not composited, as Pillow's `convert("RGB")` does. Inside the pipeline
+as outside, an image that cannot be decoded raises tf.errors.InvalidArgumentError.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from vit_jax.data.example import Example
+from vit_jax.data.header import stored_size
+from vit_jax.data.host_tf import tf
+
+_DCT = "INTEGER_ACCURATE"  # what Pillow uses; TensorFlow's default saved no time
+
+
+class Encoded(NamedTuple):
+    """An image file and what its header says. Scalars and a vector: tensors or plain values."""
+
+    data: tf.Tensor | bytes
+    size: tf.Tensor | tuple[int, int]  # int32 [2], height and width when shown upright
+    orientation: tf.Tensor | int  # int32, EXIF: 1..8
+
+
+UNDECODABLE = Encoded(b"", (0, 0), 1)
+
+
+def encoded(example: Example, max_image_pixels: int) -> Encoded | str:
+    """The example's image ready to be decoded; a reason why not, if its header gives one."""
+    data, orientation = example.image, example.orientation
+    size = stored_size(data)
+    if size is None:
+        return "not a JPEG, PNG, GIF, WebP or true-colour BMP file" if data else "the file is empty"
+    if size[0] * size[1] > max_image_pixels:
+        return f"{size[0]} x {size[1]} pixels exceed input.max_image_pixels={max_image_pixels}"
+    return Encoded(data, size[::-1] if orientation >= 5 else size, orientation)
+
+
+def decode(image: Encoded) -> tf.Tensor:
+    """The whole image, upright: uint8 [H, W, 3]."""
+    return _upright(_decode_stored(image.data), image.orientation)
+
+
+def decode_window(image: Encoded, window: tf.Tensor) -> tf.Tensor:
+    """Pixels of `window` (top, left, height, width of the upright image): uint8 [h, w, 3].
+
+    Of a complete JPEG only the window is decoded. One without its end marker is decoded as a whole,
+    so that a truncated file is found whichever window is asked for.
+    """
+    window = _stored_window(window, image)
+    is_jpeg = tf.strings.substr(image.data, 0, 3) == b"\xff\xd8\xff"
+    is_complete = tf.strings.substr(image.data, -2, 2) == b"\xff\xd9"
+    pixels = tf.cond(
+        is_jpeg & is_complete,
+        lambda: tf.io.decode_and_crop_jpeg(image.data, window, channels=3, dct_method=_DCT),
+        lambda: crop(_decode_stored(image.data), window),
+    )
+    return _upright(pixels, image.orientation)
+
+
+def crop(pixels: tf.Tensor, window: tf.Tensor) -> tf.Tensor:
+    """Pixels of `window` (top, left, height, width): [H, W, 3] -> [h, w, 3]."""
+    return tf.slice(pixels, tf.concat([window[:2], [0]], 0), tf.concat([window[2:], [3]], 0))
+
+
+def _decode_stored(data: tf.Tensor) -> tf.Tensor:
+    pixels = tf.cond(
+        tf.strings.substr(data, 0, 3) == b"\xff\xd8\xff",
+        lambda: tf.io.decode_jpeg(data, channels=3, dct_method=_DCT),
+        lambda: tf.io.decode_image(data, channels=3, expand_animations=False),
+    )
+    pixels.set_shape([None, None, 3])  # decode_image alone does not say so
+    return pixels
+
+
+# EXIF orientation (Exif 2.3, tag 274): what is stored becomes upright by a transposition (5..8),
+# then a flip along the width (2, 3, 6, 7), then one along the height (3, 4, 7, 8).
+
+
+def _flips(orientation: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """(transposed, flipped along the width, flipped along the height), each bool []."""
+    by_orientation = tf.constant(
+        [
+            [False, False, False],  # 0 is no orientation; taken as upright
+            [False, False, False],
+            [False, True, False],
+            [False, True, True],
+            [False, False, True],
+            [True, False, False],
+            [True, True, False],
+            [True, True, True],
+            [True, False, True],
+        ]
+    )
+    row = by_orientation[orientation]
+    return row[0], row[1], row[2]
+
+
+def _upright(pixels: tf.Tensor, orientation: tf.Tensor) -> tf.Tensor:
+    def turn() -> tf.Tensor:
+        transposed, flipped_x, flipped_y = _flips(orientation)
+        x = tf.cond(transposed, lambda: tf.transpose(pixels, [1, 0, 2]), lambda: pixels)
+        x = tf.cond(flipped_x, lambda: x[:, ::-1], lambda: x)
+        return tf.cond(flipped_y, lambda: x[::-1], lambda: x)
+
+    return tf.cond(orientation > 1, turn, lambda: pixels)
+
+
+def _stored_window(window: tf.Tensor, image: Encoded) -> tf.Tensor:
+    """Where the pixels of an upright window are stored: int32 [4] -> int32 [4]."""
+    transposed, flipped_x, flipped_y = _flips(image.orientation)
+    height, width = image.size[0], image.size[1]
+    top = tf.where(flipped_y, height - window[0] - window[2], window[0])
+    left = tf.where(flipped_x, width - window[1] - window[3], window[1])
+    upright = tf.stack([top, left, window[2], window[3]])
+    return tf.where(transposed, tf.gather(upright, [1, 0, 3, 2]), upright)

@@ -1,0 +1,250 @@
+"""Preprocessing as a string of ops: "decode|inception_crop(224)|flip_lr".
+
+`parse` looks every op up in OPS; its arguments are Python literals, nothing is evaluated. The first
+op must be `decode`, which ends in uint8 RGB; every op after it takes and gives uint8 [H, W, 3].
+
+Interpolation is bilinear. `resize` and `resize_small` filter when they shrink (antialias), as
+Pillow does, so that evaluation and prediction see the same pixels. `inception_crop` samples
+without a filter, as the published recipes do: that costs a sixth.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from vit_jax.core.errors import UserError, nearest
+from vit_jax.data import decode as decoding
+from vit_jax.data.decode import Encoded
+from vit_jax.data.host_tf import tf
+
+Size = int | tuple[int, int]  # both sides, or (height, width); in pixels
+FixedSize = tuple[int, int] | None  # None: not the same for all images
+
+
+class Op(NamedTuple):
+    """One step of preprocessing. `seed` is int64 [2]; only random ops look at it."""
+
+    apply: Callable[[tf.Tensor, tf.Tensor], tf.Tensor]  # (pixels, seed) -> pixels
+    output_size: Callable[[FixedSize], FixedSize]  # of its input -> of its output
+    # For the first op after `decode`: both in one, (encoded image, seed) -> pixels.
+    decode: Callable[[Encoded, tf.Tensor], tf.Tensor] | None = None
+
+
+def decode() -> Op:
+    """The whole image, upright, as RGB."""
+    return Op(
+        apply=lambda pixels, seed: pixels,
+        output_size=lambda size: None,
+        decode=lambda image, seed: decoding.decode(image),
+    )
+
+
+def inception_crop(size: Size, area_min: float = 0.05, area_max: float = 1.0) -> Op:
+    """A random window of `area_min` to `area_max` of the image, 3/4 to 4/3 in aspect, resized.
+
+    Right after `decode`, only the window is decoded. Szegedy et al., Going Deeper with Convolutions
+    (arXiv 1409.4842), section 6.
+    """
+    height, width = _pair(size)
+    _check(0 < area_min <= area_max <= 1, "0 < area_min <= area_max <= 1 must hold")
+
+    def window(image_size: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+        begin, extent, _ = tf.image.stateless_sample_distorted_bounding_box(
+            tf.concat([image_size, [3]], 0),
+            tf.zeros([1, 0, 4]),  # no object that has to be seen
+            seed,
+            min_object_covered=0.0,
+            aspect_ratio_range=(3 / 4, 4 / 3),
+            area_range=(area_min, area_max),
+            max_attempts=100,
+            use_image_if_no_bounding_boxes=True,
+        )
+        return tf.concat([begin[:2], extent[:2]], 0)
+
+    def resized(pixels: tf.Tensor) -> tf.Tensor:
+        return _resized(pixels, (height, width), antialias=False)
+
+    return Op(
+        apply=lambda pixels, seed: resized(
+            decoding.crop(pixels, window(tf.shape(pixels)[:2], seed))
+        ),
+        output_size=lambda _: (height, width),
+        decode=lambda image, seed: resized(decoding.decode_window(image, window(image.size, seed))),
+    )
+
+
+def resize(size: Size) -> Op:
+    """To exactly `size`, whatever the aspect."""
+    height, width = _pair(size)
+    return Op(
+        apply=lambda pixels, seed: _resized(pixels, (height, width), antialias=True),
+        output_size=lambda _: (height, width),
+    )
+
+
+def resize_small(size: int) -> Op:
+    """The shorter side to `size` pixels, the longer one in proportion."""
+    _check_pixels("size", size, at_least=1)
+
+    def apply(pixels: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+        sides = tf.cast(tf.shape(pixels)[:2], tf.float64)
+        sides = tf.cast(tf.round(sides * (size / tf.reduce_min(sides))), tf.int32)
+        return _resized(pixels, sides, antialias=True)
+
+    def output_size(before: FixedSize) -> FixedSize:
+        if before is None:
+            return None
+        ratio = size / min(before)
+        return round(before[0] * ratio), round(before[1] * ratio)
+
+    return Op(apply, output_size)
+
+
+def central_crop(size: Size) -> Op:
+    """The `size` pixels in the middle. A smaller image is a bad image."""
+    height, width = _pair(size)
+
+    def apply(pixels: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+        begin = (tf.shape(pixels)[:2] - [height, width]) // 2
+        return decoding.crop(pixels, tf.concat([begin, [height, width]], 0))
+
+    return Op(apply, output_size=lambda _: (height, width))
+
+
+def pad_crop(size: Size, padding: int) -> Op:
+    """Black on every side, `padding` pixels wide, then a random window of `size`.
+
+    The usual augmentation for CIFAR: Lee et al., Deeply-Supervised Nets (arXiv 1409.5185).
+    """
+    height, width = _pair(size)
+    _check_pixels("padding", padding, at_least=0)
+
+    def apply(pixels: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+        padded = tf.pad(pixels, [[padding, padding], [padding, padding], [0, 0]])
+        places = tf.shape(padded)[:2] - [height, width] + 1
+        begin = tf.random.stateless_uniform([2], seed) * tf.cast(places, tf.float32)
+        return decoding.crop(padded, tf.concat([tf.cast(begin, tf.int32), [height, width]], 0))
+
+    return Op(apply, output_size=lambda _: (height, width))
+
+
+def flip_lr() -> Op:
+    """Mirrored along the width, every second image on average."""
+    return Op(apply=tf.image.stateless_random_flip_left_right, output_size=lambda size: size)
+
+
+OPS: dict[str, Callable[..., Op]] = {
+    "decode": decode,
+    "inception_crop": inception_crop,
+    "resize": resize,
+    "resize_small": resize_small,
+    "central_crop": central_crop,
+    "pad_crop": pad_crop,
+    "flip_lr": flip_lr,
+}
+
+
+class Preprocess:
+    """Parsed ops; calling it makes pixels of an encoded image."""
+
+    def __init__(self, ops: tuple[Op, ...]) -> None:
+        self._ops = ops
+
+    @property
+    def output_size(self) -> FixedSize:
+        """(height, width) of the result in pixels; None if it depends on the image."""
+        size: FixedSize = None
+        for op in self._ops:
+            size = op.output_size(size)
+        return size
+
+    def __call__(self, image: Encoded, seed: tf.Tensor) -> tf.Tensor:
+        """uint8 [H, W, 3], a function of the image and `seed` (int64 [2]).
+
+        The op at place i of the string draws from seed + (0, i): the seeds of two examples must
+        differ in the first number, or by more than the number of ops in the second.
+        """
+        first = 1 if len(self._ops) > 1 and self._ops[1].decode else 0
+        start = self._ops[first].decode
+        assert start is not None, "parse begins with decode"
+        pixels = start(image, _at(seed, first))
+        for place, op in enumerate(self._ops[first + 1 :], start=first + 1):
+            pixels = op.apply(pixels, _at(seed, place))
+        return pixels
+
+
+def parse(preprocess: str) -> Preprocess:
+    """The ops that a string like "decode|resize_small(256)|central_crop(224)" names.
+
+    Arguments may have names: "decode|inception_crop(224, area_min=0.25)". UserError for an unknown
+    op or argument, an argument that is no literal or out of range, and unless the first op and no
+    other is `decode`.
+    """
+    calls = [_parse_call(text.strip(), preprocess) for text in preprocess.split("|")]
+    if [name == "decode" for name, _ in calls] != [True] + [False] * (len(calls) - 1):
+        raise UserError(
+            f'input.preprocess="{preprocess}" must have decode as its first op, and only there: '
+            "decode|inception_crop(224)|flip_lr."
+        )
+    return Preprocess(tuple(op for _, op in calls))
+
+
+def _parse_call(text: str, preprocess: str) -> tuple[str, Op]:
+    """ "resize(224)" -> ("resize", resize(224))"""
+    where = f'input.preprocess="{preprocess}"'
+    try:
+        call = ast.parse(text, mode="eval").body
+        call = ast.Call(call, [], []) if isinstance(call, ast.Name) else call
+        if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Name)):
+            raise SyntaxError
+        name = call.func.id
+        args = [ast.literal_eval(a) for a in call.args]
+        kwargs = {str(k.arg): ast.literal_eval(k.value) for k in call.keywords}
+    except (SyntaxError, ValueError) as error:
+        raise UserError(
+            f"{where}: {text!r} is not an op. Write a name, or a name and literals in parentheses, "
+            "with | between ops: decode|inception_crop(224)|flip_lr."
+        ) from error
+    if name not in OPS:
+        raise UserError(f"{where}: there is no op {name!r}. {nearest(name, OPS)}")
+    try:
+        inspect.signature(OPS[name]).bind(*args, **kwargs)
+        return name, OPS[name](*args, **kwargs)
+    except (TypeError, ValueError) as error:
+        raise UserError(f"{where}: {text} does not fit {_usage(name)}: {error}.") from error
+
+
+def _usage(name: str) -> str:
+    """ "inception_crop(size, area_min=0.05, area_max=1.0)" """
+    parameters = inspect.signature(OPS[name]).parameters.values()
+    return f"{name}({', '.join(str(p.replace(annotation=p.empty)) for p in parameters)})"
+
+
+def _check(condition: bool, rule: str) -> None:
+    if not condition:
+        raise ValueError(rule)
+
+
+def _check_pixels(name: str, value: Any, at_least: int) -> None:
+    is_fine = type(value) is int and value >= at_least
+    _check(is_fine, f"{name} must be a whole number of pixels, at least {at_least}")
+
+
+def _pair(size: Size) -> tuple[int, int]:
+    height, width = size if isinstance(size, tuple) and len(size) == 2 else (size, size)
+    _check_pixels("size, or each of (height, width),", height, at_least=1)
+    _check_pixels("size, or each of (height, width),", width, at_least=1)
+    return height, width  # type: ignore[return-value]  # both were found to be int
+
+
+def _at(seed: tf.Tensor, place: int) -> tf.Tensor:
+    return seed + tf.constant([0, place], tf.int64)
+
+
+def _resized(pixels: tf.Tensor, size: Any, antialias: bool) -> tf.Tensor:
+    """Bilinear, rounded to uint8."""
+    resized = tf.image.resize(pixels, size, antialias=antialias)
+    return tf.cast(tf.round(resized), tf.uint8)

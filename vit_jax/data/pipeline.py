@@ -1,0 +1,247 @@
+"""Batches of pixels: from a source, through tf.data, to dictionaries of numpy arrays.
+
+Training: example k of step s (from 0) is position `s * batch_size + k` of the stream in order.py,
+and its random numbers come from (seed, epoch, example index): a batch is a function of (seed,
+step), whatever the number of hosts and threads. Evaluation: every example once, in order.
+
+A host makes its own slots of each global batch only. tf.data runs in threads of its own, so the
+next batches are made while the accelerator computes.
+"""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+
+from vit_jax.core.errors import UserError
+from vit_jax.data import ops
+from vit_jax.data.batches import NO_LABEL, Batches
+from vit_jax.data.decode import Encoded
+from vit_jax.data.example import Source
+from vit_jax.data.host_tf import tf
+from vit_jax.data.order import epoch_and_index
+from vit_jax.data.reader import Elements, Reader
+
+_READ_EXAMPLES = 128  # in one call of Python
+_PREFETCH_BATCHES = 2
+_ENDLESS = 2**62
+
+
+def train_batches(
+    source: Source,
+    preprocess: str,
+    *,
+    batch_size: int,
+    seed: int,
+    start_step: int,
+    on_bad_image: str,
+    max_image_pixels: int,
+    threads: int,
+    host: int = 0,
+    num_hosts: int = 1,
+) -> Batches:
+    """This host's part of the batches of steps `start_step`, `start_step + 1`, ... without end.
+
+    `batch_size` is global; host `host` makes the slots [host * b, (host + 1) * b) of every batch,
+    b = batch_size / num_hosts. `threads` 0 means one a core. See `Batches` for the rest.
+    """
+    host_batch_size = _host_batch_size(batch_size, num_hosts)
+
+    def choose(slots: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        steps, places = np.divmod(slots, host_batch_size)
+        epochs, indices = epoch_and_index(
+            steps * batch_size + host * host_batch_size + places,
+            num_examples=source.num_examples,
+            seed=seed,
+        )
+        return indices, _seeds(seed, epochs, indices)
+
+    return _batches(
+        Reader(source, choose, max_image_pixels),
+        ops.parse(preprocess),
+        first_slot=start_step * host_batch_size,
+        num_slots=None,
+        num_batches=None,
+        batch_size=host_batch_size,
+        on_bad_image=on_bad_image,
+        threads=threads,
+    )
+
+
+def eval_batches(
+    source: Source,
+    preprocess: str,
+    *,
+    batch_size: int,
+    on_bad_image: str,
+    max_image_pixels: int,
+    threads: int,
+    host: int = 0,
+    num_hosts: int = 1,
+) -> Batches:
+    """This host's part of the batches that hold every example once, in order.
+
+    Every host makes the same number of batches; the last one is filled up with padding. Arguments
+    as in `train_batches`.
+    """
+    host_batch_size = _host_batch_size(batch_size, num_hosts)
+    num_full, num_last = divmod(source.num_examples, batch_size)
+    num_own_last = min(max(num_last - host * host_batch_size, 0), host_batch_size)
+
+    def choose(slots: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        batches, places = np.divmod(slots, host_batch_size)
+        indices = batches * batch_size + host * host_batch_size + places
+        return indices, _seeds(0, np.zeros_like(indices), indices)
+
+    return _batches(
+        Reader(source, choose, max_image_pixels),
+        ops.parse(preprocess),
+        first_slot=0,
+        num_slots=num_full * host_batch_size + num_own_last,
+        num_batches=num_full + (num_last > 0),
+        batch_size=host_batch_size,
+        on_bad_image=on_bad_image,
+        threads=threads,
+    )
+
+
+def _host_batch_size(batch_size: int, num_hosts: int) -> int:
+    if batch_size % num_hosts:
+        below = batch_size // num_hosts * num_hosts
+        raise UserError(
+            f"input.batch_size={batch_size} does not divide over {num_hosts} hosts; nearest: "
+            f"{below}, {below + num_hosts}."
+        )
+    return batch_size // num_hosts
+
+
+def _seeds(seed: int, epochs: np.ndarray, indices: np.ndarray) -> np.ndarray:
+    """One for each example of each epoch, int64 [n, 2]; room is left for the places of ops."""
+    return np.stack([seed * 2**32 + epochs, indices * 2**8], axis=1)
+
+
+def _batches(
+    reader: Reader,
+    preprocess: ops.Preprocess,
+    *,
+    first_slot: int,
+    num_slots: int | None,
+    num_batches: int | None,
+    batch_size: int,
+    on_bad_image: str,
+    threads: int,
+) -> Batches:
+    stop = _ENDLESS if num_slots is None else first_slot + num_slots
+    threads = threads or os.cpu_count() or 1
+
+    def explain(batch: int, error: Exception) -> Exception:
+        first = first_slot + batch * batch_size
+        reason = reader.failure or _bad_image(
+            reader, preprocess, first, min(first + batch_size, stop)
+        )
+        return reason or error
+
+    dataset = _elements(reader, first_slot, stop, threads)
+    dataset = _decoded(dataset, preprocess, on_bad_image, threads)
+    dataset = dataset.batch(batch_size).prefetch(_PREFETCH_BATCHES).with_options(_options(threads))
+    return Batches(dataset, batch_size=batch_size, num_batches=num_batches, explain=explain)
+
+
+def _elements(reader: Reader, first: int, stop: int, threads: int) -> tf.data.Dataset:
+    """Encoded examples, one by one, in the order of their slots."""
+    num_labels = reader.source.max_labels
+    signature = Elements(
+        data=tf.TensorSpec([None], tf.string),
+        size=tf.TensorSpec([None, 2], tf.int32),
+        orientation=tf.TensorSpec([None], tf.int32),
+        labels=tf.TensorSpec([None, num_labels], tf.int32),
+        example=tf.TensorSpec([None], tf.int64),
+        seed=tf.TensorSpec([None, 2], tf.int64),
+    )
+
+    def read(start: tf.Tensor) -> Elements:
+        arrays = tf.numpy_function(
+            lambda start: tuple(reader.read(start, min(start + _READ_EXAMPLES, stop))),
+            [start],
+            [spec.dtype for spec in signature],
+        )
+        for array, spec in zip(arrays, signature, strict=True):
+            array.set_shape(spec.shape)
+        return Elements(*arrays)
+
+    starts = tf.data.Dataset.range(first, stop, _READ_EXAMPLES)
+    return starts.map(read, num_parallel_calls=threads, deterministic=True).unbatch()
+
+
+def _decoded(
+    elements: tf.data.Dataset, preprocess: ops.Preprocess, on_bad_image: str, threads: int
+) -> tf.data.Dataset:
+    """Slots of a batch, one by one: what `Batches` says, without the leading axis."""
+    size = preprocess.output_size
+    if size is None:
+        raise UserError(
+            "input.preprocess must end in images of one size: add resize(224) or central_crop(224)."
+        )
+
+    def good(e: Elements) -> dict[str, tf.Tensor]:
+        image = preprocess(Encoded(e.data, e.size, e.orientation), e.seed)
+        return _slot(tf.ensure_shape(image, (*size, 3)), e.labels, tf.constant(1.0), e.example)
+
+    def bad(e: Elements) -> dict[str, tf.Tensor]:
+        no_labels = tf.fill(tf.shape(e.labels), NO_LABEL)
+        black = tf.zeros((*size, 3), tf.uint8)
+        return _slot(black, no_labels, tf.constant(0.0), e.example)
+
+    if on_bad_image == "fail":
+        return elements.map(good, num_parallel_calls=threads, deterministic=True)
+
+    def good_or_bad(e: Elements) -> tf.data.Dataset:
+        one = tf.data.Dataset.from_tensors(e)
+        decoded = one.map(good).ignore_errors(log_warning=False)
+        return decoded.concatenate(one.map(bad)).take(1)
+
+    # A dataset for each example keeps an error from taking its slot away with it. That costs about
+    # 0.15 ms of CPU time an example, which the other policy does not pay.
+    return elements.interleave(
+        good_or_bad, cycle_length=threads, num_parallel_calls=threads, deterministic=True
+    )
+
+
+def _slot(
+    image: tf.Tensor, labels: tf.Tensor, weight: tf.Tensor, index: tf.Tensor
+) -> dict[str, tf.Tensor]:
+    return {"image": image, "labels": labels, "weight": weight, "index": index}
+
+
+def _options(threads: int) -> tf.data.Options:
+    options = tf.data.Options()
+    options.deterministic = True
+    options.autotune.enabled = False  # what it finds out, is given: all stages share these threads
+    options.threading.private_threadpool_size = threads
+    options.threading.max_intra_op_parallelism = 1
+    return options
+
+
+def _bad_image(
+    reader: Reader, preprocess: ops.Preprocess, first: int, stop: int
+) -> UserError | None:
+    """Names the first of the slots [first, stop) whose image fails, by doing each again."""
+    for start in range(first, stop, _READ_EXAMPLES):
+        elements = reader.read(start, min(start + _READ_EXAMPLES, stop))
+        for e in map(Elements._make, zip(*elements, strict=True)):
+            try:
+                preprocess(Encoded(e.data, tf.constant(e.size), e.orientation), tf.constant(e.seed))
+            except tf.errors.OpError as error:
+                reason = reader.header_fault(int(e.example)) or _sentence(error)
+                example = reader.source.describe(int(e.example))
+                return UserError(
+                    f"{example} is a bad image: {reason}. Replace it, or set "
+                    'input.on_bad_image="skip" to give such images weight 0.'
+                )
+    return None
+
+
+def _sentence(error: tf.errors.OpError) -> str:
+    """What the operation says, without the names that TensorFlow puts around it."""
+    return error.message.split("}}")[-1].split("[Op:")[0].strip(" .")

@@ -1,0 +1,86 @@
+"""The part of the pipeline that is Python: slots of batches to arrays of encoded examples."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from vit_jax.core.errors import UserError
+from vit_jax.data.batches import NO_LABEL
+from vit_jax.data.decode import UNDECODABLE, Encoded, encoded
+from vit_jax.data.example import Example, Source
+
+# Slots, int64 [n] -> their example indices, int64 [n], and seeds, int64 [n, 2].
+Choose = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
+
+
+class Elements(NamedTuple):
+    """n examples as arrays: what tf.data takes apart and decodes."""
+
+    data: np.ndarray  # object [n] of bytes
+    size: np.ndarray  # int32 [n, 2]: height, width
+    orientation: np.ndarray  # int32 [n]
+    labels: np.ndarray  # int32 [n, K], NO_LABEL behind the last one
+    example: np.ndarray  # int64 [n]: index in the source
+    seed: np.ndarray  # int64 [n, 2]
+
+
+class Reader:
+    """Reads the examples of a run of slots; a slot is a place in this host's batches, from 0 on."""
+
+    def __init__(self, source: Source, choose: Choose, max_image_pixels: int) -> None:
+        self.source = source
+        self.failure: Exception | None = None  # tf.data would make a string of it
+        self._choose = choose
+        self._max_image_pixels = max_image_pixels
+
+    def read(self, first: int, stop: int) -> Elements:
+        """Slots [first, stop). UserError if an example cannot be read or its labels are wrong."""
+        try:
+            return self._read(first, stop)
+        except Exception as error:
+            self.failure = self.failure or error
+            raise
+
+    def _read(self, first: int, stop: int) -> Elements:
+        indices, seeds = self._choose(np.arange(first, stop))
+        examples = self.source.read(indices)
+        images = [self._encoded(example) for example in examples]
+        data = np.empty(len(images), object)  # np.array(list of bytes) drops trailing zeros
+        data[:] = [image.data for image in images]
+        return Elements(
+            data=data,
+            size=np.array([image.size for image in images], np.int32),
+            orientation=np.array([image.orientation for image in images], np.int32),
+            labels=np.stack([self._labels(*pair) for pair in zip(indices, examples, strict=True)]),
+            example=indices,
+            seed=seeds,
+        )
+
+    def _encoded(self, example: Example) -> Encoded:
+        image = encoded(example, self._max_image_pixels)
+        return UNDECODABLE if isinstance(image, str) else image
+
+    def header_fault(self, index: int) -> str | None:
+        """Why the header of that example's image forbids decoding; None if it does not."""
+        image = encoded(self.source.read(np.array([index]))[0], self._max_image_pixels)
+        return image if isinstance(image, str) else None
+
+    def _labels(self, index: int, example: Example) -> np.ndarray:
+        """int32 [K]"""
+        labels, source = example.labels, self.source
+        if len(labels) > source.max_labels:
+            raise UserError(
+                f"{source.describe(index)}: {len(labels)} labels; {source.name} says that an "
+                f"example has at most {source.max_labels}."
+            )
+        for label in labels:
+            if not 0 <= label < source.num_classes:
+                raise UserError(
+                    f"{source.describe(index)}: label {label} is outside [0, {source.num_classes}),"
+                    " the classes of the data set. Correct the data or input.num_classes."
+                )
+        padding = [NO_LABEL] * (source.max_labels - len(labels))
+        return np.array([*labels, *padding], np.int32)

@@ -1,0 +1,71 @@
+"""Splits and their slices, as TFDS writes them: "train", "train[:98%]", "full[25600:51200]"."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from vit_jax.core.errors import UserError, nearest
+
+_BOUNDARY = r"(-?\d+%?)?"
+_SPLIT = re.compile(rf"(?P<name>[\w.-]+)(\[(?P<start>{_BOUNDARY}):(?P<stop>{_BOUNDARY})\])?")
+
+
+class Slice(NamedTuple):
+    """Examples [start, stop) of the split called `name`."""
+
+    name: str
+    start: int
+    stop: int
+
+    @property
+    def num_examples(self) -> int:
+        """How many examples the slice holds; at least 1."""
+        return self.stop - self.start
+
+
+def base_name(split: str) -> str:
+    """ "train[:98%]" -> "train". UserError if `split` is not written like a split."""
+    return _match(split)["name"]
+
+
+def resolve(split: str, num_examples: Mapping[str, int]) -> Slice:
+    """The slice that `split` means, given the sizes of the splits that exist.
+
+    As in TFDS, percentages are rounded to the nearest example (so [:98%] and [98%:] share none and
+    miss none) and negative boundaries count from the end. UserError if the split does not exist, or
+    the slice leaves it or is empty.
+    """
+    match = _match(split)
+    name = match["name"]
+    if name not in num_examples:
+        raise UserError(
+            f"input.split={split!r}: the data set has no split {name!r}. "
+            f"{nearest(name, num_examples)}"
+        )
+    size = num_examples[name]
+    start, stop = _boundary(match["start"], size, 0), _boundary(match["stop"], size, size)
+    if not 0 <= start < stop <= size:
+        raise UserError(
+            f"input.split={split!r} means examples [{start}, {stop}) of the {size} in {name!r}; a "
+            f"slice must hold at least one and end at {size} or before."
+        )
+    return Slice(name, start, stop)
+
+
+def _match(split: str) -> re.Match[str]:
+    match = _SPLIT.fullmatch(split)
+    if match is None:
+        raise UserError(
+            f"input.split={split!r} is not a split. Write a name, or a name and one slice in "
+            "examples or percent: train, train[:98%], train[51200:], full[25600:51200]."
+        )
+    return match
+
+
+def _boundary(text: str | None, size: int, default: int) -> int:
+    if not text:
+        return default
+    value = round(int(text[:-1]) * size / 100) if text.endswith("%") else int(text)
+    return value + size if text.startswith("-") else value
