@@ -11,10 +11,9 @@ import ast
 import dataclasses
 import importlib.util
 import math
-import re
 import types
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -86,6 +85,7 @@ class OptimConfig:
     weight_decay: float = 0.0
     weight_decay_meaning: Literal["lr_scaled", "schedule_scaled", "coupled"] = "lr_scaled"
     grad_clip_norm: float | None = 1.0
+    accumulate: int = 1  # parts that a batch is worked off in: less memory, the same update
     b1: float = 0.9
     b2: float = 0.999
     eps: float = 1e-8
@@ -308,38 +308,59 @@ def _spell(option: Any) -> str:
     return repr(option) if isinstance(option, str) else str(option)
 
 
-_WHOLE = re.compile(r"[+-]?\d+(_\d+)*")
-
-
 def _as(value: Any, option: Any) -> Any:
     """`value` as one alternative, or ValueError. Text from the command line is parsed."""
-    text = isinstance(value, _Text)
     if isinstance(option, str):  # one choice of a Literal
-        if value == option:
-            return option
-    elif option is type(None):
-        if value is None or (text and value.lower() == "none"):
-            return None
-    elif option is bool:
-        if isinstance(value, bool):
-            return value
-        if text and value.lower() in ("true", "false"):
-            return value.lower() == "true"
-    elif option is int:
-        if text and _WHOLE.fullmatch(value):
-            return int(value)
-        if isinstance(value, int) and not isinstance(value, bool):
-            return value
-    elif option is float:
-        if text or (isinstance(value, int | float) and not isinstance(value, bool)):
-            number = float(value)
-            if math.isfinite(number):
-                return number
-    elif option is str:
-        if isinstance(value, str):
-            return str(value)
-    elif typing.get_origin(option) is tuple:
-        items = ast.literal_eval(value) if text else value
-        if isinstance(items, list | tuple):
-            return tuple(_as(v, typing.get_args(option)[0]) for v in items)
-    raise ValueError(value)
+        if value != option:
+            raise ValueError(value)
+        return option
+    if typing.get_origin(option) is tuple:
+        items = ast.literal_eval(value) if isinstance(value, _Text) else value
+        if not isinstance(items, list | tuple):
+            raise ValueError(value)
+        return tuple(_as(item, typing.get_args(option)[0]) for item in items)
+    return _READERS[option](value)
+
+
+def _as_none(value: Any) -> None:
+    if value is not None and not (isinstance(value, _Text) and value.lower() == "none"):
+        raise ValueError(value)
+
+
+def _as_bool(value: Any) -> bool:
+    if isinstance(value, _Text) and value.lower() in ("true", "false"):
+        return value.lower() == "true"
+    if not isinstance(value, bool):
+        raise ValueError(value)
+    return value
+
+
+def _as_int(value: Any) -> int:
+    if isinstance(value, _Text):
+        return int(value)  # "1_000" is a whole number, "1e3" and "1.0" are none
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise ValueError(value)
+    return value
+
+
+def _as_float(value: Any) -> float:
+    if not isinstance(value, int | float | _Text) or isinstance(value, bool):
+        raise ValueError(value)
+    if not math.isfinite(float(value)):
+        raise ValueError(value)
+    return float(value)
+
+
+def _as_str(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError(value)
+    return str(value)
+
+
+_READERS: dict[Any, Callable[[Any], Any]] = {
+    type(None): _as_none,
+    bool: _as_bool,
+    int: _as_int,
+    float: _as_float,
+    str: _as_str,
+}

@@ -55,7 +55,7 @@ class Layout:
         """A fresh state; every device computes the part that it holds."""
         shardings = jax.tree.map(lambda x: x.sharding, self.state)
         with jax.set_mesh(self.mesh):
-            make = jax.jit(lambda key: self._fresh(key), out_shardings=shardings)
+            make = jax.jit(self._fresh, out_shardings=shardings)
             return make(rng.stream(seed, "params"))
 
     def _fresh(self, key: jax.Array) -> TrainState:
@@ -74,14 +74,7 @@ def state_layout(
     """
     abstract = nnx.eval_shape(lambda: make_model(nnx.Rngs(params=0)))
     graph, variables = nnx.split(abstract, nnx.Param)
-    axes_of = jax.tree.map(
-        lambda v: v.get_metadata()["axes"], variables, is_leaf=lambda v: isinstance(v, nnx.Param)
-    )
-    shardings = jax.tree.map(
-        lambda names: meshes.sharding(mesh, names),
-        nnx.to_pure_dict(axes_of),
-        is_leaf=lambda x: isinstance(x, tuple),
-    )
+    shardings = param_shardings(variables, mesh)
     params = nnx.to_pure_dict(variables)
     shapes = jax.eval_shape(lambda p: _start(p, optimizer), params)
     whole = meshes.replicated(mesh)
@@ -99,6 +92,13 @@ def state_layout(
         first_bad_values=_placed(shapes.first_bad_values, whole),
     )
     return Layout(make_model, graph, optimizer, state, mesh)
+
+
+def param_shardings(variables: nnx.State, mesh: Mesh) -> Any:
+    """Of each parameter, by the logical names of its axes; a plain nested dictionary."""
+    is_param = lambda v: isinstance(v, nnx.Param)  # noqa: E731
+    place = lambda v: meshes.sharding(mesh, v.get_metadata()["axes"])  # noqa: E731
+    return nnx.to_pure_dict(jax.tree.map(place, variables, is_leaf=is_param))
 
 
 def _start(params: Any, optimizer: optax.GradientTransformation) -> TrainState:

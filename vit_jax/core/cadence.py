@@ -19,4 +19,6 @@ class Cadence:
         """True if due after `step` updates; step 0 (before any update) never is."""
         if step == self.total_steps:
             return True
-        return bool(self.every_steps) and step > 0 and step % self.every_steps == 0
+        if not self.every_steps:
+            return False
+        return step > 0 and step % self.every_steps == 0

@@ -6,7 +6,6 @@ import dataclasses
 import re
 from typing import Any
 
-import jax
 from flax import nnx
 
 from vit_jax.core import errors, pytrees
@@ -48,9 +47,7 @@ def spec(name: str, **fields: Any) -> vit.ViTSpec:
     known = [f.name for f in dataclasses.fields(vit.ViTSpec)]
     for field in fields:
         if field not in known:
-            raise errors.UserError(
-                f"A ViT has no field {field!r}. {errors.nearest(field, known)}"
-            )
+            raise errors.UserError(f"A ViT has no field {field!r}. {errors.nearest(field, known)}")
     return vit.spec(match[1], int(match[2]), **fields)
 
 
@@ -76,8 +73,7 @@ def create(
     Raises:
       UserError: unknown name or field; patches that do not tile the image.
     """
-    size = (image_size, image_size) if isinstance(image_size, int) else tuple(image_size)
-    assert len(size) == 2, image_size
+    size = _pair(image_size)
     preprocess = preprocess or Preprocess(image_size=size, resize=size)
     return vit.ViT(
         spec(name, **fields),
@@ -92,7 +88,7 @@ def info(
     name: str, *, num_classes: int = 1000, image_size: int | tuple[int, int] = 224, **fields: Any
 ) -> ModelInfo:
     """What is known of a model without allocating it."""
-    size = (image_size, image_size) if isinstance(image_size, int) else tuple(image_size)
+    size = _pair(image_size)
     make = lambda: create(  # noqa: E731
         name, num_classes=num_classes, image_size=size, rngs=nnx.Rngs(0), **fields
     )
@@ -100,7 +96,14 @@ def info(
     own = spec(name, **fields)
     return ModelInfo(
         name=name,
-        parameters=pytrees.num_elements(jax.tree.map(lambda x: x, params)),
+        parameters=pytrees.num_elements(params),
         forward_flops=vit.forward_flops(own, num_classes=num_classes, image_size=size),
         spec=dataclasses.asdict(own),
     )
+
+
+def _pair(size: int | tuple[int, int]) -> tuple[int, int]:
+    if isinstance(size, int):
+        return size, size
+    height, width = size
+    return height, width

@@ -10,7 +10,14 @@ from flax import nnx
 from jax.nn import initializers
 
 from vit_jax.core.axes import (
-    BATCH, HEAD_SIZE, HEADS, QKV, STREAM, TOKENS, WIDTH, constrain,
+    BATCH,
+    HEAD_SIZE,
+    HEADS,
+    QKV,
+    STREAM,
+    TOKENS,
+    WIDTH,
+    constrain,
 )  # fmt: skip
 from vit_jax.nn.linear import Linear
 

@@ -55,7 +55,7 @@ class Linear(nnx.Module):
 
 
 class LayerNorm(nnx.LayerNorm):
-    """nnx.LayerNorm with named axes; epsilon 1e-6 as in the released weights, float32 statistics."""
+    """nnx.LayerNorm with a named axis; epsilon as in the released weights, float32 statistics."""
 
     def __init__(self, width: int, axis: str, *, dtype: Any, rngs: nnx.Rngs):
         super().__init__(

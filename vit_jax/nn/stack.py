@@ -70,19 +70,20 @@ class Stack(nnx.Module):
             layer = jax.checkpoint(layer, policy=policy, prevent_cse=not self.scan)
 
         # None rather than zeros: then no random bits are drawn for it.
-        rates = jnp.linspace(0.0, self.stochastic_depth, self.depth)
-        rates = rates if self.stochastic_depth else None
+        rate = self.stochastic_depth
+        rates = jnp.linspace(0.0, rate, self.depth) if rate else None
         keys = None if key is None else jax.random.split(key, self.depth)
 
+        outputs: Any
         if self.scan:
             step = lambda x, e: (y := layer(x, e), y if layers else None)  # noqa: E731
             x, outputs = jax.lax.scan(step, x, (params, keys, rates))
-            return x, tuple(outputs[i] for i in layers)
-        outputs = []
-        for i, one in enumerate(unstack(params, self.depth)):
-            own = jax.tree.map(lambda a, i=i: a[i], (keys, rates))
-            x = layer(x, (one, *own))
-            outputs.append(x)
+        else:
+            outputs = []
+            for i, one in enumerate(unstack(params, self.depth)):
+                own = jax.tree.map(lambda a, i=i: a[i], (keys, rates))
+                x = layer(x, (one, *own))
+                outputs.append(x)
         return x, tuple(outputs[i] for i in layers)
 
 
@@ -93,4 +94,5 @@ def unstack(tree: Any, depth: int) -> list[Any]:
     """
     leaves, structure = jax.tree.flatten(tree)
     parts = [jax.lax.split(leaf, [1] * depth) for leaf in leaves]
-    return [structure.unflatten([jnp.squeeze(p[i], 0) for p in parts]) for i in range(depth)]
+    layers = [[jnp.squeeze(p[i], 0) for p in parts] for i in range(depth)]
+    return [jax.tree.unflatten(structure, layer) for layer in layers]

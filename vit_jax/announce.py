@@ -1,0 +1,111 @@
+"""What a run tells the person who watches it."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from jax.sharding import Mesh
+
+from vit_jax.config import RunConfig
+from vit_jax.models import ModelInfo
+from vit_jax.screen import Screen, count, duration
+
+if TYPE_CHECKING:
+    from vit_jax.build import Plan
+    from vit_jax.data.example import Source
+
+
+def run(
+    screen: Screen,
+    config: RunConfig,
+    source: Source,
+    mesh: Mesh,
+    info: ModelInfo,
+    plan: Plan,
+    changes: Sequence[str],
+) -> None:
+    """Data, devices, model, plan: what is about to happen."""
+    devices = mesh.devices.ravel()
+    epochs = plan.total_steps / plan.steps_per_epoch
+    screen.say(
+        f"data     {source.name}, {config.input.split}: {source.num_examples:,} examples, "
+        f"{source.num_classes:,} classes"
+    )
+    screen.say(f"devices  {len(devices)} x {devices[0].device_kind}")
+    screen.say(
+        f"model    {info.name}: {count(info.parameters)}parameters, "
+        f"{count(info.forward_flops)}FLOPs per image forward"
+    )
+    screen.say(
+        f"plan     {plan.total_steps:,} steps of {config.input.batch_size:,} examples "
+        f"({epochs:.1f} epochs), {plan.warmup_steps:,} of them warmup"
+    )
+    for change in changes:
+        screen.say(f"changed  {change}")
+
+
+def resumed(screen: Screen, step: int) -> None:
+    """The run goes on from a checkpoint."""
+    screen.say(f"resumed  from the checkpoint of step {step:,}")
+
+
+@contextlib.contextmanager
+def compiling(screen: Screen) -> Iterator[None]:
+    """Around the compilation of the step."""
+    screen.update("compiling the first step ...")
+    started = time.perf_counter()
+    yield
+    screen.say(f"compiled in {time.perf_counter() - started:.1f} s")
+
+
+def progress(
+    screen: Screen, step: int, plan: Plan, values: Mapping[str, float], eta_secs: float
+) -> None:
+    """The line that updates: step, epoch, loss, accuracy, speed, input wait, MFU, time left."""
+    mfu = f"{values['speed/mfu']:.1%}" if "speed/mfu" in values else "-"
+    skipped = values.get("input/skipped_images", 0)
+    screen.update(
+        f"step {step:,}/{plan.total_steps:,} | epoch {step / plan.steps_per_epoch:.1f} | "
+        f"loss {values['train/loss']:.4f} | accuracy {values['train/accuracy']:.1%} | "
+        f"{values['speed/images_per_second']:,.0f} images/s | "
+        f"input wait {values['speed/input_wait']:.0%} | MFU {mfu} | {duration(eta_secs)} left"
+        + (f" | {skipped:,.0f} bad images skipped" if skipped else "")
+    )
+
+
+def results(screen: Screen, step: int, numbers: Mapping[str, float]) -> None:
+    """What the evaluations found, one line each; nothing if none was due."""
+    for name, line in _by_evaluation(numbers).items():
+        screen.say(f"step {step:,} | {name}: {line}")
+
+
+def preempted(signal_name: str, step: int, workdir: Path) -> str:
+    """The last words of a run that was asked to stop."""
+    return (
+        f"Stopped by {signal_name}; step {step:,} is saved in {workdir}. "
+        "Start the same command again to go on."
+    )
+
+
+def finished(screen: Screen, plan: Plan, row: Mapping[str, float], workdir: Path) -> None:
+    """The result, where it is, and what to do next."""
+    screen.say(f"finished {plan.total_steps:,} steps")
+    for name, line in _by_evaluation(row).items():
+        screen.say(f"result   {name}: {line}")
+    screen.say(f"saved    {workdir / 'checkpoints' / str(plan.total_steps)}")
+    screen.say(f"next     python -m vit_jax.predict --checkpoint {workdir} IMAGE...")
+
+
+def _by_evaluation(numbers: Mapping[str, float]) -> dict[str, str]:
+    """{"test/accuracy": 0.9, ...} -> {"test": "accuracy 90.00%, ..."}."""
+    lines: dict[str, list[str]] = {}
+    for key, value in numbers.items():
+        name, _, number = key.partition("/")
+        if name not in ("train", "speed", "input") and number and number != "examples":
+            shown = f"{value:.2%}" if number.endswith("accuracy") else f"{value:.4f}"
+            lines.setdefault(name, []).append(f"{number.replace('_', ' ')} {shown}")
+    return {name: ", ".join(parts) for name, parts in lines.items()}

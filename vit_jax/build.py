@@ -1,0 +1,394 @@
+"""Config sections become objects. The only file besides the commands that sees a config.
+
+Every function takes one section, and what other objects it needs. `data/` and with it TensorFlow
+are imported where they are first used.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
+import optax
+from flax import nnx
+from jax.sharding import Mesh
+
+from vit_jax import environment, models, step
+from vit_jax.clock import Clock
+from vit_jax.config import (
+    CheckpointConfig,
+    InputConfig,
+    LogConfig,
+    MeshConfig,
+    OptimConfig,
+    RunConfig,
+)
+from vit_jax.core import errors, opstring
+from vit_jax.core.cadence import Cadence
+from vit_jax.dist import mesh as meshes
+from vit_jax.evals import EVALUATORS, Evals, Evaluator
+from vit_jax.feed import Feed
+from vit_jax.log import RunLog
+from vit_jax.optim import optimizers, schedules
+from vit_jax.step import Batch, Objective
+from vit_jax.store.checkpoints import Checkpoints
+from vit_jax.weights.checkpoint import describe
+
+if TYPE_CHECKING:
+    from vit_jax.data.example import Source
+
+
+class Classes(NamedTuple):
+    """What a model tells apart."""
+
+    number: int
+    names: tuple[str, ...] | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """How long a run is, in steps, and what is due when."""
+
+    total_steps: int
+    warmup_steps: int
+    steps_per_epoch: float
+    log: Cadence
+    save: Cadence
+
+
+def mesh(c: MeshConfig) -> Mesh:
+    """The devices of the run."""
+    return meshes.make_mesh(data=c.data)
+
+
+def source(c: InputConfig) -> Source:
+    """The training data; opened, checked, not yet read."""
+    from vit_jax.data import sources
+
+    return sources.create(
+        c.source,
+        data_dir=c.data_dir,
+        split=c.split,
+        num_examples=c.num_examples,
+        num_classes=c.num_classes,
+        image_size=image_size(c.preprocess, "input.preprocess"),
+    )
+
+
+def image_size(preprocess: str, field: str) -> tuple[int, int]:
+    """(height, width) that a preprocess string ends with. UserError if it is not fixed."""
+    from vit_jax.data import ops
+
+    size = ops.parse(preprocess).output_size
+    if size is None:
+        raise errors.UserError(
+            f"{field}={preprocess!r} gives images of different sizes: end it with an op that takes "
+            "a size, such as resize(224)."
+        )
+    return size
+
+
+def plan(config: RunConfig, *, num_examples: int) -> Plan:
+    """Durations in steps, rounded to the nearest whole one."""
+    batch_size, optim = config.input.batch_size, config.optim
+
+    def steps(where: str, **given: float | None) -> int | None:
+        some = {k: v for k, v in given.items() if v is not None}
+        if len(some) > 1:
+            raise errors.UserError(f"Give one of {where}: {', '.join(some)} are all set.")
+        per_step = {"steps": 1.0, "epochs": num_examples / batch_size, "examples": 1 / batch_size}
+        for unit, amount in some.items():
+            if amount < 0:
+                raise errors.UserError(f"{where} is negative: {unit}={amount}.")
+            return round(amount * per_step[unit])
+        return None
+
+    total_steps = steps("total.*", **dataclasses.asdict(config.total))
+    if not total_steps:
+        raise errors.UserError(
+            "How long to train is not set: give one of total.steps, total.epochs, total.examples, "
+            f"at least one step of {batch_size} examples."
+        )
+    warmup_steps = steps(
+        "optim.warmup_*",
+        steps=optim.warmup_steps,
+        epochs=optim.warmup_epochs,
+        examples=optim.warmup_examples,
+    )
+    _at_least_one("log.every_steps", config.log.every_steps)
+    _at_least_one("checkpoint.every_steps", config.checkpoint.every_steps)
+    return Plan(
+        total_steps=total_steps,
+        warmup_steps=warmup_steps or 0,
+        steps_per_epoch=num_examples / batch_size,
+        log=Cadence(config.log.every_steps, total_steps),
+        save=Cadence(config.checkpoint.every_steps, total_steps),
+    )
+
+
+def _at_least_one(field: str, value: int | None) -> None:
+    if value is not None and value < 1:
+        raise errors.UserError(f"{field}={value}: give at least 1.")
+
+
+@dataclasses.dataclass(frozen=True)
+class Model:
+    """A model that is not built yet.
+
+    Attributes:
+      make: nnx.Rngs -> module.
+      info: its name, parameters, FLOPs and fields.
+      image_size: (height, width) in pixels of its images.
+    """
+
+    make: Callable[[nnx.Rngs], nnx.Module]
+    info: models.ModelInfo
+    image_size: tuple[int, int]
+
+
+def model(config: RunConfig, *, num_classes: int) -> Model:
+    """The model of the run; names and sizes are checked now."""
+    prepared = preprocess(config)
+    fields = {k: v for k, v in dataclasses.asdict(config.model).items() if v is not None}
+    arguments: dict[str, Any] = {
+        "num_classes": num_classes,
+        "image_size": prepared.image_size,
+        **fields,
+    }
+    name = arguments.pop("name")
+    return Model(
+        make=lambda rngs: models.create(name, rngs=rngs, preprocess=prepared, **arguments),
+        info=models.info(name, **arguments),
+        image_size=prepared.image_size,
+    )
+
+
+def schedule(c: OptimConfig, plan: Plan) -> schedules.Schedule:
+    """Learning rate by number of updates done."""
+    return schedules.schedule(
+        c.schedule, peak=c.lr, warmup_steps=plan.warmup_steps, total_steps=plan.total_steps
+    )
+
+
+def optimizer(c: OptimConfig, schedule: schedules.Schedule) -> optax.GradientTransformation:
+    """What turns gradients into updates."""
+    return optimizers.create(
+        c.name,
+        schedule=schedule,
+        peak_lr=c.lr,
+        weight_decay=c.weight_decay,
+        weight_decay_meaning=c.weight_decay_meaning,
+        grad_clip_norm=c.grad_clip_norm,
+        b1=c.b1,
+        b2=c.b2,
+        eps=c.eps,
+        momentum=c.momentum,
+        nesterov=c.nesterov,
+        mu_dtype=c.mu_dtype,
+    )
+
+
+def objective(config: RunConfig, *, num_classes: int) -> Objective:
+    """What a step minimises, from uint8 images on."""
+    c, parts, batch_size = config.loss, config.optim.accumulate, config.input.batch_size
+    if parts < 1 or batch_size % parts:
+        raise errors.UserError(
+            f"input.batch_size={batch_size} does not divide into optim.accumulate={parts} parts."
+        )
+    if not 0 <= c.label_smoothing < 1 or c.mixup < 0:
+        raise errors.UserError(
+            f"loss.label_smoothing={c.label_smoothing} must be in [0, 1) and loss.mixup={c.mixup} "
+            "not negative."
+        )
+    return Objective(
+        loss=c.kind,
+        label_smoothing=c.label_smoothing,
+        mixup_alpha=c.mixup,
+        num_classes=num_classes,
+        accumulate=parts,
+        mean=config.input.mean,
+        std=config.input.std,
+    )
+
+
+def store(c: CheckpointConfig, workdir: Path) -> Checkpoints:
+    """The checkpoints of a work directory."""
+    return Checkpoints(
+        workdir / "checkpoints",
+        keep_last=c.keep_last,
+        keep_every_steps=c.keep_every_steps,
+        best_metric=c.best_metric,
+        best_mode=c.best_mode,
+    )
+
+
+def batch_layout(c: InputConfig, source: Source, mesh: Mesh) -> Batch:
+    """Shapes and shardings of a training batch."""
+    meshes.check_batch(mesh, c.batch_size, "input.batch_size")
+    return step.batch_layout(
+        mesh,
+        batch_size=c.batch_size,
+        image_size=image_size(c.preprocess, "input.preprocess"),
+        max_labels=source.max_labels,
+    )
+
+
+def train_feed(config: RunConfig, source: Source, layout: Batch, *, start_step: int) -> Feed:
+    """Batches from step `start_step` on, counted from 0."""
+    from vit_jax.data import pipeline
+
+    c = config.input
+    batches = pipeline.train_batches(
+        source,
+        c.preprocess,
+        batch_size=c.batch_size,
+        seed=config.seed,
+        start_step=start_step,
+        on_bad_image=c.on_bad_image,
+        max_image_pixels=c.max_image_pixels,
+        threads=c.threads,
+        host=jax.process_index(),
+        num_hosts=jax.process_count(),
+    )
+    return Feed(batches, layout)
+
+
+def log(c: LogConfig, workdir: Path, *, start_step: int) -> RunLog:
+    """Where the numbers of the run go."""
+    profile = None if c.profile_at_step is None else (c.profile_at_step, c.profile_steps)
+    return RunLog(workdir, tensorboard=c.tensorboard, start_step=start_step, profile=profile)
+
+
+def clock(
+    config: RunConfig,
+    info: models.ModelInfo,
+    plan: Plan,
+    mesh: Mesh,
+    feed: Feed,
+    *,
+    start_step: int,
+) -> Clock:
+    """Measures the speed of the run."""
+    return Clock(
+        batch_size=config.input.batch_size,
+        step_flops=3 * info.forward_flops * config.input.batch_size,
+        peak_flops=environment.total_peak_flops(mesh, config.log.peak_tflops),
+        start_step=start_step,
+        total_steps=plan.total_steps,
+        feed=feed,
+    )
+
+
+def evals(
+    config: RunConfig,
+    classes: Classes,
+    graph: nnx.GraphDef,
+    mesh: Mesh,
+    objective: Objective,
+    *,
+    image_size: tuple[int, int],
+    total_steps: int,
+) -> Evals:
+    """The evaluations of the run, for models of `image_size`; their data are checked now."""
+    made: dict[str, tuple[Evaluator, Cadence]] = {}
+    for name, c in config.evals.items():
+        if c.kind not in EVALUATORS:
+            raise errors.UserError(
+                f"evals.{name}.kind={c.kind!r} is no evaluation. "
+                f"{errors.nearest(c.kind, EVALUATORS)}"
+            )
+        _at_least_one(f"evals.{name}.every_steps", c.every_steps)
+        open_feed = _eval_feed(name, config, classes, mesh, image_size)
+        evaluator = EVALUATORS[c.kind](
+            graph=graph, mesh=mesh, objective=objective, open_feed=open_feed
+        )
+        made[name] = (evaluator, Cadence(c.every_steps, total_steps))
+    return Evals(made)
+
+
+def _eval_feed(
+    name: str, config: RunConfig, classes: Classes, mesh: Mesh, wanted: tuple[int, int]
+) -> Callable[[], tuple[Feed, int]]:
+    """A function that opens the split anew: its feed, and its number of batches."""
+    from vit_jax.data import pipeline, sources
+
+    c, input = config.evals[name], config.input
+    size = image_size(c.preprocess, f"evals.{name}.preprocess")
+    if size != wanted:
+        raise errors.UserError(
+            f"evals.{name}.preprocess gives images of {size}, the model takes {wanted}."
+        )
+    batch_size = input.batch_size if c.batch_size is None else c.batch_size
+    meshes.check_batch(mesh, batch_size, f"evals.{name}.batch_size")
+    kind = c.source or input.source
+    source = sources.create(
+        kind,
+        data_dir=c.data_dir or input.data_dir,
+        split=c.split,
+        num_examples=batch_size if kind == "synthetic" else None,
+        num_classes=classes.number,
+        image_size=size,
+    )
+    if source.class_names and classes.names and source.class_names != classes.names:
+        raise errors.UserError(
+            f"evals.{name} has other classes than the training data ({len(source.class_names)} "
+            f"against {classes.number}, or in another order): its accuracy would mean nothing."
+        )
+    arrays = step.batch_layout(
+        mesh, batch_size=batch_size, image_size=size, max_labels=source.max_labels
+    )
+
+    def open_feed() -> tuple[Feed, int]:
+        batches = pipeline.eval_batches(
+            source,
+            c.preprocess,
+            batch_size=batch_size,
+            on_bad_image=input.on_bad_image,
+            max_image_pixels=input.max_image_pixels,
+            threads=input.threads,
+            host=jax.process_index(),
+            num_hosts=jax.process_count(),
+        )
+        return Feed(batches, arrays), math.ceil(source.num_examples / batch_size)
+
+    return open_feed
+
+
+def preprocess(config: RunConfig) -> models.Preprocess:
+    """How images are to be prepared for prediction: as the first evaluation prepares them."""
+    text = next((e.preprocess for e in config.evals.values()), config.input.preprocess)
+    size = image_size(config.input.preprocess, "input.preprocess")
+    resize: tuple[int, int] | int | None = None
+    crop = None
+    for call in opstring.parse(text):
+        wanted = call.argument(0, "size")
+        if call.name == "resize_small":
+            resize = wanted
+        elif call.name == "resize":
+            resize = _pair(wanted)
+        elif call.name == "central_crop":
+            crop = _pair(wanted)
+    if resize is None and crop is None:
+        resize = size  # random crops of training: the whole image stands for them
+    return models.Preprocess(size, resize, crop, config.input.mean, config.input.std)
+
+
+def _pair(size: int | tuple[int, int]) -> tuple[int, int]:
+    return (size, size) if isinstance(size, int) else size
+
+
+def description(config: RunConfig, source: Source) -> dict[str, Any]:
+    """What the run's checkpoints say about themselves."""
+    fields = {k: v for k, v in dataclasses.asdict(config.model).items() if v is not None}
+    name = fields.pop("name")
+    return describe(
+        name,
+        models.spec(name, **fields),
+        num_classes=source.num_classes,
+        class_names=source.class_names,
+        preprocess=preprocess(config),
+    )

@@ -1,0 +1,65 @@
+"""How fast a run goes, measured between logged steps."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+from typing import Protocol
+
+
+class Feed(Protocol):
+    """What the clock asks the input."""
+
+    wait_secs: float
+    skipped_images: int
+
+
+class Clock:
+    """Speeds since the tick before; pauses (evaluation, saving) do not count.
+
+    Args:
+      batch_size: global.
+      step_flops: matrix FLOPs of one training step, 3 x the forward pass's.
+      peak_flops: of all devices together; None: unknown, then no MFU.
+      start_step: updates done before this process.
+      feed: knows how long the loop has waited for it, and what it skipped.
+    """
+
+    def __init__(
+        self,
+        *,
+        batch_size: int,
+        step_flops: float,
+        peak_flops: float | None,
+        start_step: int,
+        total_steps: int,
+        feed: Feed,
+    ):
+        self._batch_size, self._step_flops, self._peak = batch_size, step_flops, peak_flops
+        self._total_steps, self._feed = total_steps, feed
+        self._step, self._waited = start_step, feed.wait_secs
+        self._since = time.perf_counter()
+        self.eta_secs = float("nan")
+
+    def tick(self, step: int) -> dict[str, float]:
+        """Images per second, input wait (share of the time, 0 to 1), MFU; images skipped so far."""
+        now, waited = time.perf_counter(), self._feed.wait_secs
+        elapsed, steps = max(now - self._since, 1e-9), step - self._step
+        self.eta_secs = (self._total_steps - step) * elapsed / max(steps, 1)
+        speeds = {
+            "speed/images_per_second": steps * self._batch_size / elapsed,
+            "speed/input_wait": min(1.0, (waited - self._waited) / elapsed),
+            "input/skipped_images": float(self._feed.skipped_images),
+        }
+        if self._peak:
+            speeds["speed/mfu"] = steps * self._step_flops / elapsed / self._peak
+        self._step, self._since, self._waited = step, now, waited
+        return speeds
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """What happens inside takes no time by this clock."""
+        started = time.perf_counter()
+        yield
+        self._since += time.perf_counter() - started

@@ -1,0 +1,96 @@
+"""How every command starts and ends: its flags, its exit status, its last words.
+
+`--config.optim.lr=3e-4` overrides a field of the config. absl cannot know these flags before the
+config file is read, so they are collected here and applied, with types, by config.py.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+
+from absl import app, flags, logging
+
+from vit_jax.core import errors
+
+OVERRIDE = "config_override"
+PREFIX = "--config."
+
+
+def define_config(required: bool = True) -> None:
+    """Defines --config and makes --config.section.field=value work."""
+    flags.DEFINE_string("config", None, "Config file, such as configs/vit_digits.py[:variant].")
+    flags.DEFINE_multi_string(
+        OVERRIDE, [], "Overrides a field: --config.optim.lr=3e-4 is short for it. May be repeated."
+    )
+    if required:
+        flags.mark_flag_as_required("config")
+
+
+def run(main: Callable[[list[str]], None]) -> None:
+    """Parses the flags, calls main(arguments that are no flags) and ends the process.
+
+    Status 0: finished. 1: the user's error, one message. 2: a bug, with its traceback, or numbers
+    that are not finite. 75: preempted and saved; start the same command again.
+    """
+    logging.set_verbosity(logging.WARNING)  # orbax tells a page at every save; --verbosity=0 shows
+    app.run(lambda argv: _exit(_status(main, argv[1:])), flags_parser=_parse)
+
+
+def no_more(arguments: Sequence[str]) -> None:
+    """UserError if there are arguments that are no flags."""
+    if arguments:
+        raise errors.UserError(f"Takes flags only, got {' '.join(arguments)!r}: is a -- missing?")
+
+
+def spell_overrides(argv: Sequence[str]) -> list[str]:
+    """Rewrites --config.x.y=v, and --config.x.y v, to the flag that collects overrides."""
+    rest: list[str] = []
+    given = iter(argv)
+    for arg in given:
+        if arg == "--":
+            return [*rest, arg, *given]
+        if not arg.startswith(PREFIX):
+            rest.append(arg)
+            continue
+        text = arg.removeprefix(PREFIX)
+        if "=" not in text:
+            text = f"{text}={next(given, '')}"
+        rest.append(f"--{OVERRIDE}={text}")
+    return rest
+
+
+def _parse(argv: list[str]) -> list[str]:
+    try:
+        return flags.FLAGS(spell_overrides(argv))
+    except flags.Error as error:
+        print(f"error: {error}\nTry: python -m vit_jax.<command> --help", file=sys.stderr)
+        raise SystemExit(errors.EXIT_USER_ERROR) from error
+
+
+def _status(main: Callable[[list[str]], None], arguments: list[str]) -> int:
+    try:
+        main(arguments)
+    except errors.UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return errors.EXIT_USER_ERROR
+    except errors.Preempted as stop:
+        print(stop, file=sys.stderr)
+        return errors.EXIT_PREEMPTED
+    except errors.NonFiniteError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return errors.EXIT_INTERNAL
+    except BrokenPipeError:  # the reader of our output has gone, as in `predict ... | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return errors.EXIT_OK
+    except Exception:
+        traceback.print_exc()
+        return errors.EXIT_INTERNAL
+    return errors.EXIT_OK
+
+
+def _exit(status: int) -> None:
+    sys.stdout.flush()
+    sys.exit(status)

@@ -1,0 +1,39 @@
+"""Floor 4: evaluations by name, and the set of them that a run has."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from vit_jax.core.cadence import Cadence
+from vit_jax.evals.classification import Classification
+
+Progress = Callable[[str, int, int], None]  # name, batches done, batches in all
+
+EVALUATORS = {"classification": Classification}
+
+
+class Evaluator(Protocol):
+    """Scores parameters."""
+
+    def run(self, params: Any, progress: Callable[[int, int], None]) -> dict[str, float]:
+        """Numbers by name."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True)
+class Evals:
+    """The evaluations of a run, each with its own cadence."""
+
+    by_name: dict[str, tuple[Evaluator, Cadence]]
+
+    def run(self, step: int, params: Any, progress: Progress) -> dict[str, float]:
+        """Runs those that are due after `step`; returns numbers by "<eval name>/<number>"."""
+        results: dict[str, float] = {}
+        for name, (evaluator, due) in self.by_name.items():
+            if due(step):
+                report = lambda done, total, name=name: progress(name, done, total)  # noqa: E731
+                numbers = evaluator.run(params, report)
+                results |= {f"{name}/{key}": value for key, value in numbers.items()}
+        return results

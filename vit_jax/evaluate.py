@@ -1,0 +1,86 @@
+"""Evaluates a checkpoint: python -m vit_jax.evaluate --checkpoint runs/digits
+
+Runs the evaluations of the run that wrote it, or those of --config FILE.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import jax
+from absl import flags
+from flax import nnx
+
+from vit_jax import announce, build, weights
+from vit_jax import config as configs
+from vit_jax.config import RunConfig
+from vit_jax.core import command
+from vit_jax.core.errors import UserError
+from vit_jax.memory import explain_out_of_memory
+from vit_jax.screen import Screen
+from vit_jax.state import param_shardings
+from vit_jax.store import step_folder
+from vit_jax.store.workdir import read_config
+
+
+def evaluate(config: RunConfig, checkpoint: Path, screen: Screen) -> dict[str, float]:
+    """All evaluations of `config` with a checkpoint's model; numbers by "<evaluation>/<number>".
+
+    Raises:
+      UserError: no checkpoint, no evaluation, or data that do not fit.
+    """
+    if not config.evals:
+        raise UserError("The config has no evals: give one that has, by --config.")
+    loaded = weights.load_described(checkpoint)
+    classes = build.Classes(loaded.model.num_classes, loaded.class_names)
+    mesh = build.mesh(config.mesh)
+    graph, variables = nnx.split(loaded.model, nnx.Param)
+    params = jax.device_put(nnx.to_pure_dict(variables), param_shardings(variables, mesh))
+    evals = build.evals(
+        config,
+        classes,
+        graph,
+        mesh,
+        build.objective(config, num_classes=classes.number),
+        image_size=loaded.model.preprocess.image_size,
+        total_steps=loaded.step,
+    )
+    with explain_out_of_memory(config):
+        return evals.run(loaded.step, params, screen.bar)
+
+
+FLAGS = flags.FLAGS
+
+
+def main(arguments: list[str]) -> None:
+    """The command."""
+    command.no_more(arguments)
+    checkpoint = Path(FLAGS.checkpoint)
+    if FLAGS.config:
+        config = configs.load(FLAGS.config, FLAGS.config_override)
+    else:
+        config = configs.resolve(read_config(_workdir(checkpoint)), FLAGS.config_override)
+    screen = Screen(sys.stderr if FLAGS.json else sys.stdout)
+    numbers = evaluate(config, checkpoint, screen)
+    if FLAGS.json:
+        print(json.dumps(numbers))
+    else:
+        announce.results(screen, int(step_folder.find(checkpoint).name), numbers)
+
+
+def _workdir(checkpoint: Path) -> Path:
+    """The work directory that a checkpoint lies in."""
+    for folder in (checkpoint, *checkpoint.resolve().parents[:2]):
+        if (folder / "config.json").is_file():
+            return folder
+    raise UserError(f"{checkpoint} lies in no work directory: say how to evaluate by --config.")
+
+
+if __name__ == "__main__":
+    command.define_config(required=False)
+    flags.DEFINE_string("checkpoint", None, "Work directory, or a step's folder in it.")
+    flags.DEFINE_bool("json", False, "The numbers as one JSON object.")
+    flags.mark_flag_as_required("checkpoint")
+    command.run(main)

@@ -1,0 +1,100 @@
+"""Batches on their way to the devices: fetched and copied ahead, in a thread of their own."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import threading
+import time
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+AHEAD = 2  # batches on the devices before they are asked for
+
+
+class Fed(NamedTuple):
+    """A batch on the devices, and how many of this host's images were skipped in it."""
+
+    batch: dict[str, jax.Array]
+    skipped: int
+
+
+class Feed:
+    """Iterates over a host's batches as global arrays; a context manager.
+
+    Args:
+      batches: yields dictionaries of numpy arrays, this host's part; is closed with the feed.
+      layout: jax.ShapeDtypeStruct with sharding for each array that goes to the devices.
+
+    Attributes:
+      wait_secs: how long the caller has waited for batches so far.
+      skipped_images: how many images had to be skipped in the batches handed out so far.
+    """
+
+    def __init__(self, batches: Any, layout: dict[str, jax.ShapeDtypeStruct]):
+        self._batches, self._layout = batches, layout
+        self._queue: queue.Queue[Fed | BaseException | None] = queue.Queue(maxsize=AHEAD)
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._fill, name="feed", daemon=True)
+        self._thread.start()
+        self.wait_secs = 0.0
+        self.skipped_images = 0
+
+    def __iter__(self) -> Iterator[dict[str, jax.Array]]:
+        return self
+
+    def __next__(self) -> dict[str, jax.Array]:
+        started = time.perf_counter()
+        item = self._queue.get()
+        self.wait_secs += time.perf_counter() - started
+        if item is None:
+            self._queue.put(None)  # stays at the end however often one asks
+            raise StopIteration
+        if isinstance(item, BaseException):
+            self._queue.put(item)
+            raise item
+        self.skipped_images += item.skipped
+        return item.batch
+
+    def _fill(self) -> None:
+        try:
+            for batch in self._batches:
+                skipped = int(np.sum((batch["weight"] == 0) & (batch["index"] >= 0)))
+                self._put(Fed({k: self._place(batch[k], k) for k in self._layout}, skipped))
+                if self._closed.is_set():
+                    return
+            self._put(None)
+        except BaseException as error:
+            self._put(error)
+
+    def _place(self, host_array: np.ndarray, name: str) -> jax.Array:
+        layout = self._layout[name]
+        assert host_array.dtype == layout.dtype, (name, host_array.dtype, layout.dtype)
+        return jax.make_array_from_process_local_data(layout.sharding, host_array, layout.shape)
+
+    def _put(self, item: Fed | BaseException | None) -> None:
+        while not self._closed.is_set():
+            with contextlib.suppress(queue.Full):
+                self._queue.put(item, timeout=0.1)
+                return
+
+    def close(self) -> None:
+        """Ends the thread and closes the batches; may be called twice."""
+        self._closed.set()
+        self._thread.join()
+        self._batches.close()
+
+    def __enter__(self) -> Feed:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()

@@ -1,0 +1,71 @@
+"""Classifies images: python -m vit_jax.predict --checkpoint runs/digits IMAGE|FOLDER...
+
+Needs nothing but the checkpoint: it says which model it holds and how images are prepared.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import jax
+import numpy as np
+from absl import flags
+from flax import nnx
+
+from vit_jax import images, weights
+from vit_jax.core import command
+from vit_jax.core.errors import UserError
+
+BATCH_SIZE = 32
+
+
+def predict(checkpoint: str, paths: list[str], *, top_k: int) -> Iterator[tuple[Path, list[dict]]]:
+    """Yields (file, its `top_k` classes): {"class", "name", "probability"}, most likely first.
+
+    The probability is the softmax over classes, also for models trained with a sigmoid loss.
+    """
+    if top_k < 1:
+        raise UserError(f"--top_k={top_k}: give at least 1.")
+    files = images.find(paths)
+    loaded = weights.load_described(checkpoint)
+    graph, params = nnx.split(loaded.model, nnx.Param)
+    forward = jax.jit(lambda p, x: jax.nn.softmax(nnx.merge(graph, p)(x)))
+    for start in range(0, len(files), BATCH_SIZE):
+        part = files[start : start + BATCH_SIZE]
+        batch = np.stack([images.load(f, loaded.model.preprocess) for f in part])
+        # One compiled size: the last batch is filled up.
+        padding = (min(BATCH_SIZE, len(files)) - len(part),)
+        batch = np.concatenate([batch, np.zeros((*padding, *batch.shape[1:]), np.float32)])
+        for file, p in zip(part, np.asarray(forward(params, batch)), strict=False):
+            order = np.argsort(-p, kind="stable")[:top_k]
+            yield file, [_entry(int(c), float(p[c]), loaded.class_names) for c in order]
+
+
+def _entry(c: int, probability: float, names: tuple[str, ...] | None) -> dict:
+    name = names[c] if names else str(c)
+    return {"class": c, "name": name, "probability": round(probability, 6)}
+
+
+FLAGS = flags.FLAGS
+
+
+def main(arguments: list[str]) -> None:
+    """The command."""
+    if not arguments:
+        raise UserError("Which images? Give files or folders behind the flags.")
+    for file, classes in predict(FLAGS.checkpoint, arguments, top_k=FLAGS.top_k):
+        if FLAGS.json:
+            print(json.dumps({"file": str(file), "classes": classes}))
+        else:
+            shown = "  ".join(f"{c['name']} {c['probability']:.1%}" for c in classes)
+            print(f"{file}  {shown}")
+
+
+if __name__ == "__main__":
+    flags.DEFINE_string("checkpoint", None, "Work directory, or a step's folder in it.")
+    flags.DEFINE_integer("top_k", 5, "How many classes to show for an image.")
+    flags.DEFINE_bool("json", False, "One JSON object a line instead of text.")
+    flags.mark_flag_as_required("checkpoint")
+    command.run(main)

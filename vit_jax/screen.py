@@ -1,0 +1,84 @@
+"""What a person sees while a command runs: plain lines, and one line that updates."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import time
+from typing import TextIO
+
+
+class Screen:
+    """Writes to a terminal or a file; on a terminal the last line can be rewritten in place.
+
+    Args:
+      out: where to; default standard output.
+      quiet: print nothing (processes other than the first).
+    """
+
+    BAR_AFTER_SECS = 2.0  # what is quicker needs no bar
+    PLAIN_EVERY_SECS = 30.0  # without a terminal a bar is a line now and then
+
+    def __init__(self, out: TextIO | None = None, quiet: bool = False):
+        self._out = out or sys.stdout
+        self._quiet = quiet
+        self._live = self._out.isatty()
+        self._open = False  # the cursor stands behind a line that may be rewritten
+        self._bar_started: float | None = None
+        self._bar_shown = 0.0
+
+    def say(self, text: str = "") -> None:
+        """A line that stays."""
+        if self._quiet:
+            return
+        self._out.write(("\r\x1b[K" if self._open else "") + text + "\n")
+        self._out.flush()
+        self._open = False
+
+    def update(self, text: str) -> None:
+        """A line that the next one replaces; without a terminal it stays."""
+        if not self._live:
+            self.say(text)
+        elif not self._quiet:
+            # A wrapped line could not be rewritten.
+            columns = shutil.get_terminal_size().columns
+            self._out.write("\r\x1b[K" + text[: columns - 1])
+            self._out.flush()
+            self._open = True
+
+    def bar(self, what: str, done: int, total: int) -> None:
+        """Progress of something that may take long; call it often."""
+        now = time.monotonic()
+        if self._bar_started is None:
+            self._bar_started = self._bar_shown = now
+        every = 0.2 if self._live else self.PLAIN_EVERY_SECS
+        long_enough = now - self._bar_started > self.BAR_AFTER_SECS
+        if done < total and long_enough and now - self._bar_shown > every:
+            self._bar_shown = now
+            left = (now - self._bar_started) / done * (total - done)
+            filled = 20 * done // total
+            self.update(
+                f"{what} [{'#' * filled}{'.' * (20 - filled)}] {done:,}/{total:,}, "
+                f"{duration(left)} left"
+            )
+        if done >= total:
+            self._bar_started = None
+
+
+def duration(secs: float) -> str:
+    """75 -> "1:15", 7500 -> "2:05:00", 200000 -> "2d 7:33:20"."""
+    if not secs < 1e9:  # also NaN
+        return "-"
+    days, rest = divmod(round(secs), 86_400)
+    hours, rest = divmod(rest, 3600)
+    minutes, seconds = divmod(rest, 60)
+    clock = f"{hours}:{minutes:02}:{seconds:02}" if days or hours else f"{minutes}:{seconds:02}"
+    return f"{days}d {clock}" if days else clock
+
+
+def count(number: float) -> str:
+    """86567656 -> "86.6 M"; for parameters and FLOPs."""
+    for unit, size in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if number >= size:
+            return f"{number / size:.3g} {unit}"
+    return f"{number:.0f} "

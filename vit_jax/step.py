@@ -1,0 +1,172 @@
+"""One step of training, and one of evaluation: plain functions, compiled once over the mesh."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from flax import nnx
+from jax.sharding import Mesh
+
+from vit_jax import losses, metrics
+from vit_jax.core import axes, rng
+from vit_jax.dist import mesh as meshes
+from vit_jax.mixup import mixup
+from vit_jax.state import Layout, TrainState
+
+Batch = dict[str, Any]
+Scalars = dict[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Objective:
+    """What a step minimises: the loss by name, and what happens to images and labels before it."""
+
+    loss: str  # a key of losses.LOSSES
+    label_smoothing: float
+    mixup_alpha: float
+    num_classes: int
+    accumulate: int  # parts that a batch is worked off in
+    mean: tuple[float, ...]  # of RGB in [0, 1]
+    std: tuple[float, ...]
+
+    def inputs(self, batch: Batch) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """uint8 images and label indices -> normalised images, targets [B, C], weight [B]."""
+        mean, std = jnp.asarray(self.mean), jnp.asarray(self.std)
+        images = (batch["image"].astype(jnp.float32) / 255.0 - mean) / std
+        targets = losses.multi_hot(batch["labels"], self.num_classes)
+        return images, targets, batch["weight"]
+
+    def losses(self, logits: jax.Array, targets: jax.Array) -> jax.Array:
+        """[B, C], [B, C] -> [B]."""
+        return losses.LOSSES[self.loss](logits, targets)
+
+
+def make_update(
+    layout: Layout,
+    objective: Objective,
+    schedule: Callable[[Any], Any],
+    seed: int,
+) -> Callable[[TrainState, Batch], tuple[TrainState, Scalars]]:
+    """Returns update(state, batch) -> (state after one more step, scalars), to be compiled.
+
+    A step whose loss or gradient is not finite changes neither parameters nor optimizer; the first
+    such step is kept in the state, on the device, so that nothing has to wait for it.
+    """
+    dropout, mixing = rng.stream(seed, "dropout"), rng.stream(seed, "mixup")
+
+    def update(state: TrainState, batch: Batch) -> tuple[TrainState, Scalars]:
+        images, targets, weight = objective.inputs(batch)
+        images, targets, weight = mixup(
+            images,
+            targets,
+            weight,
+            alpha=objective.mixup_alpha,
+            key=rng.at_step(mixing, state.step),
+        )
+        smooth = losses.smooth_labels(targets, objective.label_smoothing)
+        key = rng.at_step(dropout, state.step)
+
+        def mean_loss(params: Any, part: Any, key: jax.Array) -> tuple[jax.Array, jax.Array]:
+            images, targets, share = part
+            logits = nnx.merge(layout.graph, params)(images, train=True, rngs=key)
+            return jnp.sum(objective.losses(logits, targets) * share), logits
+
+        share = weight / jnp.maximum(jnp.sum(weight), 1e-9)
+        loss, logits, grads = _accumulated(
+            jax.value_and_grad(mean_loss, has_aux=True),
+            state.params,
+            (images, smooth, share),
+            key,
+            objective.accumulate,
+        )
+        norm = optax.global_norm(grads)
+        finite = jnp.isfinite(loss) & jnp.isfinite(norm)
+        updates, opt_state = layout.optimizer.update(grads, state.opt_state, state.params)
+        params = optax.apply_updates(state.params, updates)
+
+        step = state.step + 1
+        first_bad = ~finite & (state.first_bad_step == 0)
+        after = TrainState(
+            step=step,
+            params=_where(finite, params, state.params),
+            opt_state=_where(finite, opt_state, state.opt_state),
+            first_bad_step=jnp.where(first_bad, step, state.first_bad_step),
+            first_bad_values=jnp.where(first_bad, jnp.stack([loss, norm]), state.first_bad_values),
+        )
+        # Of a blend of two images the larger share's label counts.
+        mainly = (targets >= targets.max(axis=-1, keepdims=True)) & (targets > 0)
+        scalars = {
+            "train/loss": loss,
+            "train/accuracy": jnp.sum(metrics.top_k_correct(logits, mainly, 1) * share),
+            "train/grad_norm": norm,
+            "train/learning_rate": schedule(state.step),
+            "first_bad_step": after.first_bad_step,
+            "first_bad_values": after.first_bad_values,
+        }
+        return after, scalars
+
+    return update
+
+
+def _accumulated(
+    value_and_grad: Callable[..., Any], params: Any, batch: Any, key: jax.Array, parts: int
+) -> tuple[jax.Array, jax.Array, Any]:
+    """Loss, logits [B, C] and gradients of a batch, worked off in `parts` one after the other."""
+    if parts == 1:
+        (loss, logits), grads = value_and_grad(params, batch, key)
+        return loss, logits, grads
+    # Part i has the examples i, i + parts, ...: every device works on its own share of each.
+    split = jax.tree.map(lambda x: x.reshape(-1, parts, *x.shape[1:]).swapaxes(0, 1), batch)
+
+    def add(total: Any, each: Any) -> tuple[Any, jax.Array]:
+        part, key = each
+        (loss, logits), grads = value_and_grad(params, part, key)
+        return jax.tree.map(jnp.add, total, (loss, grads)), logits
+
+    zero = (jnp.zeros(()), jax.tree.map(jnp.zeros_like, params))
+    (loss, grads), logits = jax.lax.scan(add, zero, (split, jax.random.split(key, parts)))
+    return loss, logits.swapaxes(0, 1).reshape(-1, logits.shape[-1]), grads
+
+
+def compile_update(
+    update: Callable[[TrainState, Batch], tuple[TrainState, Scalars]],
+    layout: Layout,
+    batch: Batch,
+) -> Any:
+    """Compiles an update for a layout and a batch (of ShapeDtypeStruct); its state is donated."""
+    shardings = jax.tree.map(lambda x: x.sharding, layout.state)
+    with jax.set_mesh(layout.mesh), axes.use_rules(meshes.RULES):
+        jitted = jax.jit(
+            update,
+            donate_argnums=0,
+            out_shardings=(shardings, meshes.replicated(layout.mesh)),
+        )
+        return jitted.lower(layout.state, batch).compile()
+
+
+def batch_layout(
+    mesh: Mesh, *, batch_size: int, image_size: tuple[int, int], max_labels: int
+) -> Batch:
+    """Shapes and shardings of a batch as it arrives on the devices."""
+    shapes = {
+        "image": ((batch_size, *image_size, 3), jnp.uint8),
+        "labels": ((batch_size, max_labels), jnp.int32),
+        "weight": ((batch_size,), jnp.float32),
+    }
+    return {
+        name: jax.ShapeDtypeStruct(
+            shape,
+            dtype,
+            sharding=meshes.sharding(mesh, (axes.BATCH, *(None,) * (len(shape) - 1))),
+        )
+        for name, (shape, dtype) in shapes.items()
+    }
+
+
+def _where(condition: jax.Array, a: Any, b: Any) -> Any:
+    return jax.tree.map(lambda x, y: jnp.where(condition, x, y), a, b)

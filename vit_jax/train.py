@@ -1,0 +1,166 @@
+"""Trains a model: python -m vit_jax.train --config configs/vit_digits.py --workdir DIR
+
+Any field of the config can be overridden: --config.optim.lr=3e-4. Run the same command again to go
+on where it stopped, for whatever reason it stopped.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+import jax
+from absl import flags
+
+from vit_jax import announce, build, environment
+from vit_jax import config as configs
+from vit_jax.config import RunConfig
+from vit_jax.core import command
+from vit_jax.core.errors import NonFiniteError, Preempted
+from vit_jax.core.stop import StopRequest
+from vit_jax.memory import explain_out_of_memory
+from vit_jax.screen import Screen
+from vit_jax.state import TrainState, state_layout
+from vit_jax.step import Scalars, compile_update, make_update
+from vit_jax.store.workdir import open_workdir
+from vit_jax.warm_start import warm_start
+
+
+def train(config: RunConfig, workdir: Path, *, allow_config_change: bool = False) -> TrainState:
+    """Trains to the end of the plan, resuming from workdir; step k means: after k updates.
+
+    Raises:
+      UserError: config, data, weights or work directory are not right.
+      NonFiniteError: a loss or gradient is NaN or infinite.
+      Preempted: SIGTERM or SIGINT came; the state is saved.
+    """
+    # Where: every array below lives on this mesh.
+    mesh = build.mesh(config.mesh)
+    source = build.source(config.input)
+    batch_layout = build.batch_layout(config.input, source, mesh)
+    plan = build.plan(config, num_examples=source.num_examples)
+
+    # What: shapes and shardings only, nothing is allocated yet.
+    model = build.model(config, num_classes=source.num_classes)
+    schedule = build.schedule(config.optim, plan)
+    layout = state_layout(model.make, build.optimizer(config.optim, schedule), mesh)
+    objective = build.objective(config, num_classes=source.num_classes)
+    evals = build.evals(
+        config,
+        build.Classes(source.num_classes, source.class_names),
+        layout.graph,
+        mesh,
+        objective,
+        image_size=model.image_size,
+        total_steps=plan.total_steps,
+    )
+
+    # From here on things are written: a wrong config has left no trace.
+    changes = open_workdir(
+        workdir,
+        config=configs.to_dict(config),
+        fingerprint={"input": source.fingerprint},
+        free_fields=configs.FREE_FIELDS,
+        allow_config_change=allow_config_change,
+        run=environment.describe(mesh),
+    )
+    screen = Screen(quiet=jax.process_index() > 0)
+    announce.run(screen, config, source, mesh, model.info, plan, changes)
+
+    with (
+        StopRequest() as stop,
+        explain_out_of_memory(config),
+        contextlib.closing(build.store(config.checkpoint, workdir)) as store,
+    ):
+        # Start: resume, else warm start, else scratch. Never another order.
+        state = store.restore(layout.state)
+        if state is not None:
+            announce.resumed(screen, int(state.step))
+        else:
+            state = layout.init(config.seed)
+            if config.init.weights:
+                state = warm_start(state, config.init.weights, head=config.init.head)
+        start = int(state.step)
+
+        # Repeat. The batch of step k is a function of k, so nothing else needs to be restored.
+        with (
+            build.log(config.log, workdir, start_step=start) as log,
+            build.train_feed(config, source, batch_layout, start_step=start) as feed,
+        ):
+            if start < plan.total_steps:
+                with announce.compiling(screen):
+                    update = make_update(layout, objective, schedule, config.seed)
+                    update = compile_update(update, layout, batch_layout)
+            clock = build.clock(config, model.info, plan, mesh, feed, start_step=start)
+            for step in range(start + 1, plan.total_steps + 1):
+                state, scalars = update(state, next(feed))  # returns at once
+                log.after_step(step)
+                stopping = bool(stop) and step < plan.total_steps
+                row = {}
+                if plan.log(step) or plan.save(step) or stopping:
+                    scalars = fetch(scalars)  # the only sync
+                    stop_if_not_finite(scalars)  # before anything is saved
+                if plan.log(step):
+                    row = numbers(scalars) | clock.tick(step)
+                    announce.progress(screen, step, plan, row, clock.eta_secs)
+                with clock.paused():
+                    if not stopping:
+                        results = evals.run(step, state.params, screen.bar)
+                        announce.results(screen, step, results)
+                        row |= results
+                    if row:
+                        log.write(step, row)
+                    if plan.save(step) or stopping:
+                        store.save(step, state, build.description(config, source), row)
+                if stopping:
+                    store.wait()
+                    raise Preempted(announce.preempted(str(stop), step, workdir))
+            store.wait()
+            announce.finished(screen, plan, log.row(plan.total_steps), workdir)
+    return state
+
+
+def fetch(scalars: Scalars) -> Scalars:
+    """Waits for the devices: the one place where the loop does."""
+    return jax.device_get(scalars)
+
+
+def numbers(scalars: Scalars) -> dict[str, float]:
+    """The scalars that are logged."""
+    return {name: float(x) for name, x in scalars.items() if name.startswith("train/")}
+
+
+def stop_if_not_finite(scalars: Scalars) -> None:
+    """Raises NonFiniteError if this step or one before it had no finite loss and gradients."""
+    step = int(scalars["first_bad_step"])
+    if step:
+        loss, norm = (float(x) for x in scalars["first_bad_values"])
+        raise NonFiniteError(
+            f"Step {step:,}: loss {loss}, gradient norm {norm}. Nothing was updated from that step "
+            "on and nothing saved since. Usual cures: a lower optim.lr, a longer optim.warmup_*, "
+            "optim.grad_clip_norm, model.dtype=float32; or look at the images of that step."
+        )
+
+
+FLAGS = flags.FLAGS
+
+
+def main(arguments: list[str]) -> None:
+    """The command."""
+    command.no_more(arguments)
+    config = configs.load(FLAGS.config, FLAGS.config_override)
+    if config.deterministic:
+        environment.deterministic()
+    train(config, Path(FLAGS.workdir), allow_config_change=FLAGS.allow_config_change)
+
+
+if __name__ == "__main__":
+    command.define_config()
+    flags.DEFINE_string("workdir", None, "Where checkpoints and logs go; resumes what is there.")
+    flags.DEFINE_bool(
+        "allow_config_change",
+        False,
+        "Go on although the config differs from the one it began with.",
+    )
+    flags.mark_flag_as_required("workdir")
+    command.run(main)
