@@ -24,22 +24,21 @@ from orbax.checkpoint import checkpoint_managers as policies
 
 from vit_jax.core import pytrees
 from vit_jax.core.errors import UserError, nearest
-from vit_jax.store import step_folder
+from vit_jax.store import orbax_log, step_folder
 from vit_jax.store.step_folder import DamagedError, find, read_description, restore_params
 
 __all__ = ["Checkpoints", "DamagedError", "find", "read_description", "restore_params"]
 
 # What a user can mend, by the operating system's error.
 ADVICE = {
-    errno.ENOSPC: "Free space on that disk, or keep fewer checkpoints (checkpoint.keep_last).",
-    errno.EDQUOT: "Your quota is used up: delete files, or keep fewer (checkpoint.keep_last).",
-    errno.EFBIG: "Raise the limit on the size of files (ulimit -f).",
-    errno.EROFS: "The file system is mounted read-only: give another --workdir.",
-    errno.EACCES: "You may not write there: change the permissions or give another --workdir.",
-    errno.EPERM: "You may not write there: change the permissions or give another --workdir.",
-    errno.ENOTDIR: "A part of the path is a file: give another --workdir.",
-    errno.ENOENT: "The folder was removed while training: give another --workdir.",
-    errno.EIO: "The disk has failed: give a --workdir on another one.",
+    errno.ENOSPC: "Free space on that disk or keep fewer checkpoints (checkpoint.keep_last)",
+    errno.EDQUOT: "Your quota is used up: delete files or keep fewer (checkpoint.keep_last)",
+    errno.EFBIG: "Raise the limit on the size of files (ulimit -f)",
+    errno.EROFS: "The file system is mounted read-only: make it writable",
+    errno.EACCES: "You may not write there: change the permissions",
+    errno.EPERM: "You may not write there: change the permissions",
+    errno.ENOENT: "The folder was removed during the run: put it back or give another --workdir",
+    errno.EIO: "The disk has failed: copy the work directory to another one",
 }
 
 
@@ -69,6 +68,7 @@ class Checkpoints:
             raise UserError(
                 f'checkpoint.best_mode="{best_mode}". {nearest(best_mode, ("max", "min"))}'
             )
+        orbax_log.mute()
         self._directory = epath.Path(directory)
         _check_writable(self._directory)
         self._best = _Best(metric=best_metric, sign=1 if best_mode == "max" else -1)
@@ -82,6 +82,9 @@ class Checkpoints:
                 preservation_policy=policies.AnyPreservationPolicy(kept),
                 cleanup_tmp_directories=True,  # what a killed process left
                 lightweight_initialize=True,  # orbax's own metadata are not needed
+                # Made asynchronously, a folder that cannot be made (read-only disk) leaves threads
+                # that wait five minutes for it and keep the process from ending.
+                async_options=ocp.AsyncOptions(create_directories_asynchronously=False),
             ),
         )
 
@@ -162,7 +165,7 @@ class Checkpoints:
             if getattr(error, "errno", None) == code or os.strerror(code) in str(error):
                 raise UserError(
                     f"A checkpoint could not be saved in {self._directory}: {os.strerror(code)}. "
-                    f"{advice} {valid} Then start the same command again."
+                    f"{valid} {advice}, then start the same command again."
                 ) from error
         raise error
 

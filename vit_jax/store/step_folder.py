@@ -22,6 +22,7 @@ from etils import epath
 
 from vit_jax.core import pytrees
 from vit_jax.core.errors import UserError
+from vit_jax.store import orbax_log
 from vit_jax.store.checksums import checksums
 
 STATE = "state"
@@ -29,6 +30,7 @@ DESCRIPTION = "description"
 DESCRIPTION_FILE = "metadata"  # the name that orbax's JsonSave gives
 PARAMS = "params"
 MAX_DIFFERENCES_SHOWN = 20
+MAX_CAUSE_CHARACTERS = 200
 
 Layout = Mapping[str, jax.ShapeDtypeStruct]
 
@@ -158,6 +160,7 @@ def _check_same_arrays(folder: epath.Path, saved: dict[str, Any], wanted: Layout
 
 def _read_arrays(folder: epath.Path, wanted: Layout) -> dict[str, jax.Array]:
     """Names -> arrays as they lie on disk, in the order of `wanted`; not yet verified."""
+    orbax_log.mute()
     tree = pytrees.unflatten(dict(wanted))
     restore = ocp.args.PyTreeRestore(
         item=tree,
@@ -170,9 +173,15 @@ def _read_arrays(folder: epath.Path, wanted: Layout) -> dict[str, jax.Array]:
     except (MemoryError, jax.errors.JaxRuntimeError):  # too little memory is no damage
         raise
     except Exception as error:  # orbax and tensorstore raise whatever the damage leads them to
-        first_line = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise DamagedError(folder, f"its arrays cannot be read ({first_line})") from error
+        raise DamagedError(folder, f"its arrays cannot be read ({_root_cause(error)})") from error
     return {name: found[name] for name in wanted}
+
+
+def _root_cause(error: BaseException) -> str:
+    """The first line of what went wrong first."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return (str(error).splitlines() or [type(error).__name__])[0][:MAX_CAUSE_CHARACTERS]
 
 
 def _crc32(document: dict[str, Any]) -> str:

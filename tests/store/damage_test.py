@@ -1,0 +1,140 @@
+"""Whatever happens to the files of a checkpoint: nothing wrong is ever restored."""
+
+import shutil
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from vit_jax.core.errors import UserError
+from vit_jax.store import checkpoints as checkpoints_lib
+from vit_jax.store.checkpoints import DamagedError
+
+
+@pytest.fixture
+def run(open_checkpoints, make_state, tmp_path):
+    """A work directory with steps 1 and 2."""
+    checkpoints = open_checkpoints()
+    for step in (1, 2):
+        checkpoints.save(step, make_state(step), {"classes": ["a"]}, {"accuracy": 0.5})
+    checkpoints.close()
+    return tmp_path / "run"
+
+
+def flip(file):
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 1
+    file.write_bytes(data)
+
+
+def truncate(file):
+    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+
+
+def delete(file):
+    file.unlink()
+
+
+@pytest.mark.parametrize("damage", [flip, truncate, delete])
+def test_any_file_damaged_in_any_way_restores_the_right_bits(
+    run, damage, open_checkpoints, make_state, layout_of
+):
+    layout = layout_of(make_state(0))
+    expected = {step: np.asarray(make_state(step).params["head"]["bias"]) for step in (1, 2)}
+    intact = run.with_name("intact")
+    shutil.copytree(run, intact)
+    outcomes = set()
+    for file in sorted(f for f in (intact / "checkpoints" / "2").rglob("*") if f.is_file()):
+        shutil.rmtree(run)
+        shutil.copytree(intact, run)
+        damage(run / file.relative_to(intact))
+        checkpoints = open_checkpoints(best_metric="accuracy")
+        state = checkpoints.restore(layout)
+        step = int(state.step)
+        np.testing.assert_array_equal(state.params["head"]["bias"], expected[step])
+        assert checkpoints.latest_step() == step
+        assert (run / "damaged" / "2").exists() == (step == 1)
+        outcomes.add(step)
+    # Some files are orbax's notes and not needed (2), most are (1).
+    assert outcomes == {1, 2}
+
+
+def test_a_damaged_checkpoint_is_moved_aside_with_a_notice_and_saved_again(
+    run, open_checkpoints, make_state, layout_of, capsys
+):
+    layout = layout_of(make_state(0))
+    for time in (1, 2):
+        (run / "checkpoints" / "2" / "description" / "metadata").write_text("{")
+        checkpoints = open_checkpoints()
+        assert int(checkpoints.restore(layout).step) == 1
+        notice = capsys.readouterr().err
+        assert "checkpoint 2 is damaged" in notice
+        assert "going on from step 1" in notice
+        assert (run / "damaged" / ("2" if time == 1 else "2-2")).is_dir()
+        checkpoints.save(2, make_state(2), {}, None)
+        checkpoints.close()
+        assert int(open_checkpoints().restore(layout).step) == 2
+
+
+def test_if_all_are_damaged_it_says_so_and_moves_nothing(
+    run, open_checkpoints, make_state, layout_of
+):
+    shutil.rmtree(run / "checkpoints" / "1" / "description")
+    truncate(run / "checkpoints" / "2" / "description" / "metadata")
+    with pytest.raises(UserError) as caught:
+        open_checkpoints().restore(layout_of(make_state(0)))
+    assert "Every checkpoint" in str(caught.value)
+    assert "  2: its description cannot be read" in str(caught.value)
+    assert "  1: its description cannot be read" in str(caught.value)
+    assert not (run / "damaged").exists()
+
+
+def test_a_checkpoint_that_cannot_be_moved_aside_stops_the_run(
+    run, open_checkpoints, make_state, layout_of
+):
+    delete(run / "checkpoints" / "2" / "description" / "metadata")
+    (run / "damaged").write_text("a file where the folder should be")
+    with pytest.raises(UserError, match="could not be moved out of the way"):
+        open_checkpoints().restore(layout_of(make_state(0)))
+
+
+def test_an_edited_description_is_noticed(run, make_state):
+    file = run / "checkpoints" / "2" / "description" / "metadata"
+    file.write_text(file.read_text().replace('"classes": ["a"]', '"classes": ["b"]'))
+    with pytest.raises(DamagedError, match="has changed since it was written"):
+        checkpoints_lib.read_description(run / "checkpoints" / "2")
+    assert checkpoints_lib.find(run).name == "1"
+
+
+def test_an_array_exchanged_for_another_valid_one_fails_its_checksum(run, make_state, layout_of):
+    """Files that orbax reads without complaint, of another step."""
+    there = run / "checkpoints" / "2"
+    shutil.rmtree(there / "state")
+    shutil.copytree(run / "checkpoints" / "1" / "state", there / "state")
+    with pytest.raises(DamagedError, match=r"the checksum of .*params/blocks/0/kernel"):
+        checkpoints_lib.restore_params(there, layout_of(make_state(0)).params)
+
+
+def test_find_says_when_nothing_is_left(run):
+    for step in ("1", "2"):
+        delete(run / "checkpoints" / step / "description" / "metadata")
+    with pytest.raises(UserError, match=r"are damaged: steps \[1, 2\]"):
+        checkpoints_lib.find(run)
+
+
+def test_too_little_memory_is_not_damage(run, open_checkpoints, make_state, layout_of, monkeypatch):
+    def out_of_memory(*args, **kwargs):
+        raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory")
+
+    checkpoints = open_checkpoints()
+    monkeypatch.setattr(checkpoints_lib.step_folder.ocp.Checkpointer, "restore", out_of_memory)
+    with pytest.raises(jax.errors.JaxRuntimeError):
+        checkpoints.restore(layout_of(make_state(0)))
+    assert not (run / "damaged").exists()
+
+
+def test_a_deleted_step_folder_is_simply_gone(run, open_checkpoints, make_state, layout_of):
+    shutil.rmtree(run / "checkpoints" / "2")
+    state = open_checkpoints().restore(layout_of(make_state(0)))
+    assert state.step == jnp.int32(1)

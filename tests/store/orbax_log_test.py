@@ -1,0 +1,38 @@
+import sys
+from types import SimpleNamespace
+
+import pytest
+from absl import logging as absl_logging
+
+from vit_jax.store import orbax_log
+
+
+@pytest.fixture
+def heard(monkeypatch):
+    """What reaches the hook that was there before."""
+    messages = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda u: messages.append(str(u.exc_value)))
+    monkeypatch.setattr(orbax_log, "_print_unraisable", orbax_log._print_unraisable)
+    orbax_log.mute()
+    return messages
+
+
+def report(error: Exception) -> None:
+    sys.unraisablehook(SimpleNamespace(exc_value=error, exc_traceback=error.__traceback__))
+
+
+def test_leftovers_of_failed_reads_are_not_shown(heard):
+    report(RuntimeError("Event loop is closed"))
+    assert heard == []
+
+
+def test_other_unraisable_exceptions_are_shown(heard):
+    orbax_log.mute()  # a second time changes nothing
+    report(RuntimeError("a bug"))
+    assert heard == ["a bug"]
+
+
+def test_at_verbosity_info_everything_is_shown(heard, monkeypatch):
+    monkeypatch.setattr(absl_logging, "get_verbosity", lambda: absl_logging.INFO)
+    report(RuntimeError("Event loop is closed"))
+    assert heard == ["Event loop is closed"]

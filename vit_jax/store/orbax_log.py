@@ -1,0 +1,48 @@
+"""Keeps orbax's own words off the terminal: a user's error is to be one readable message.
+
+Orbax logs every failure that it also raises, several tracebacks deep, and when a read fails, its
+other reads in flight complain about their closed event loop. `--verbosity=0` shows all of it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import traceback
+from types import TracebackType
+
+from absl import logging as absl_logging
+
+ORBAX = f"{os.sep}orbax{os.sep}checkpoint{os.sep}"
+LOOP_CLOSED = "Event loop is closed"
+
+_print_unraisable = sys.unraisablehook
+
+
+def mute() -> None:
+    """From now on orbax is heard only if absl's verbosity is INFO or more."""
+    global _print_unraisable
+    # The same function added twice counts once.
+    absl_logging.get_absl_logger().addFilter(_passes)
+    if sys.unraisablehook is not _unraisable:
+        _print_unraisable, sys.unraisablehook = sys.unraisablehook, _unraisable
+
+
+def _passes(record: logging.LogRecord) -> bool:
+    return _wanted() or ORBAX not in record.pathname
+
+
+def _unraisable(unraisable: sys.UnraisableHookArgs) -> None:
+    """What threads and destructors could not raise; called by the interpreter."""
+    orbax = _is_in_orbax(unraisable.exc_traceback) or str(unraisable.exc_value) == LOOP_CLOSED
+    if _wanted() or not orbax:
+        _print_unraisable(unraisable)
+
+
+def _is_in_orbax(trace: TracebackType | None) -> bool:
+    return any(ORBAX in frame.filename for frame in traceback.extract_tb(trace))
+
+
+def _wanted() -> bool:
+    return absl_logging.get_verbosity() >= absl_logging.INFO
