@@ -1,0 +1,150 @@
+import json
+
+import pytest
+
+from vit_jax.core.errors import UserError
+from vit_jax.store.workdir import open_workdir
+
+CONFIG = {
+    "optim": {"lr": 0.001, "betas": (0.9, 0.999), "clip": None},
+    "log": {"every_steps": 10},
+    "logits": 3,
+    "input": {"batch_size": 64, "threads": 2},
+    "evals": {},
+}
+FINGERPRINT = {"train": "abc", "test": "def"}
+RUN = {"commit": "1234", "devices": "1 cpu", "start_step": 0}
+
+
+def enter(path, **changes):
+    arguments = {
+        "config": CONFIG,
+        "fingerprint": FINGERPRINT,
+        "free_fields": ("log", "input.threads"),
+        "allow_config_change": False,
+        "run": RUN,
+    }
+    return open_workdir(path, **(arguments | changes))
+
+
+def changed(**sections):
+    return CONFIG | {name: CONFIG[name] | fields for name, fields in sections.items()}
+
+
+def read(path):
+    return json.loads((path / "config.json").read_text())
+
+
+@pytest.fixture
+def trained(tmp_path):
+    """A work directory with a checkpoint."""
+    path = tmp_path / "some" / "run"
+    assert enter(path) == []
+    (path / "checkpoints" / "10").mkdir(parents=True)
+    return path
+
+
+def test_a_new_directory_is_created_with_its_parents(tmp_path):
+    path = tmp_path / "a" / "b"
+    assert enter(path) == []
+    assert [f.name for f in path.iterdir()] == ["config.json"]
+    assert read(path) == {
+        "config": json.loads(json.dumps(CONFIG)),
+        "fingerprint": FINGERPRINT,
+        "runs": [RUN | {"config_changes": []}],
+    }
+
+
+def test_the_same_config_resumes_and_adds_its_run(trained):
+    assert enter(trained, run=RUN | {"start_step": 10}) == []
+    assert [run["start_step"] for run in read(trained)["runs"]] == [0, 10]
+
+
+def test_free_fields_may_differ_and_are_recorded(trained):
+    config = changed(log={"every_steps": 50}, input={"threads": 8})
+    expected = ["log.every_steps: 10 there, 50 here", "input.threads: 2 there, 8 here"]
+    assert enter(trained, config=config) == expected
+    assert read(trained)["runs"][-1]["config_changes"] == expected
+    assert read(trained)["config"]["log"]["every_steps"] == 50
+
+
+def test_other_differences_are_refused_with_a_full_list(trained):
+    before = (trained / "config.json").read_bytes()
+    config = changed(optim={"lr": 0.003, "clip": 1.0, "new": "x"}, log={"every_steps": 1})
+    del config["logits"]
+    with pytest.raises(UserError) as caught:
+        enter(trained, config=config)
+    message = str(caught.value)
+    for line in (
+        "  optim.lr: 0.001 there, 0.003 here",
+        "  optim.clip: null there, 1.0 here",
+        '  optim.new: nothing there, "x" here',
+        "  logits: 3 there, nothing here",  # "log" is a free section, not a free prefix of letters
+        "--allow_config_change",
+        "--workdir",
+    ):
+        assert line in message
+    assert "every_steps" not in message
+    assert (trained / "config.json").read_bytes() == before
+
+
+def test_an_allowed_change_is_recorded_and_becomes_the_config(trained):
+    config = changed(optim={"lr": 0.003})
+    expected = ["optim.lr: 0.001 there, 0.003 here"]
+    assert enter(trained, config=config, allow_config_change=True) == expected
+    assert read(trained)["runs"][1]["config_changes"] == expected
+    assert enter(trained, config=config) == []
+
+
+def test_another_data_set_is_refused(trained):
+    fingerprint = FINGERPRINT | {"train": "xyz"}
+    with pytest.raises(UserError, match=r'data fingerprint\.train: "abc" there, "xyz" here'):
+        enter(trained, fingerprint=fingerprint)
+    assert len(enter(trained, fingerprint=fingerprint, allow_config_change=True)) == 1
+    assert read(trained)["fingerprint"] == fingerprint
+
+
+def test_before_the_first_checkpoint_the_config_may_still_change(tmp_path):
+    """A first attempt that ran out of memory must not claim the directory."""
+    enter(tmp_path / "run")
+    config = changed(input={"batch_size": 32})
+    changes = ["input.batch_size: 64 there, 32 here"]
+    assert enter(tmp_path / "run", config=config) == changes
+    assert read(tmp_path / "run")["runs"][1]["config_changes"] == changes
+
+
+@pytest.mark.parametrize("trace", ["checkpoints", "metrics.jsonl"])
+def test_traces_of_an_unknown_run_are_refused(tmp_path, trace):
+    (tmp_path / trace).mkdir()
+    with pytest.raises(UserError, match=rf"has {trace} but no config\.json"):
+        enter(tmp_path)
+    assert enter(tmp_path, allow_config_change=True) == []
+
+
+def test_somebodys_other_files_are_left_alone(tmp_path):
+    (tmp_path / "slurm.out").write_text("job 17")
+    enter(tmp_path)
+    assert sorted(f.name for f in tmp_path.iterdir()) == ["config.json", "slurm.out"]
+
+
+@pytest.mark.parametrize("content", ["", '{"config": {', "[]", "{}", '{"config": {}}'])
+def test_a_damaged_config_json_is_named_and_not_overwritten(trained, content):
+    (trained / "config.json").write_text(content)
+    with pytest.raises(UserError, match=r"config\.json is damaged"):
+        enter(trained, allow_config_change=True)
+    assert (trained / "config.json").read_text() == content
+
+
+def test_a_path_that_is_a_file_is_refused(tmp_path):
+    (tmp_path / "file").write_text("")
+    for path in (tmp_path / "file", tmp_path / "file" / "run"):
+        with pytest.raises(UserError, match=r"cannot be written: .*--workdir"):
+            enter(path)
+
+
+def test_a_write_that_fails_leaves_the_old_file(trained):
+    before = (trained / "config.json").read_bytes()
+    (trained / ".config.json.new").mkdir()  # in the way of the temporary file
+    with pytest.raises(UserError, match="cannot be written"):
+        enter(trained)
+    assert (trained / "config.json").read_bytes() == before

@@ -1,0 +1,74 @@
+"""metrics.jsonl: the numbers of a run, one JSON object per logged step."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from etils import epath
+
+from vit_jax.core.errors import UserError
+from vit_jax.store import atomic_file
+
+
+class MetricsFile:
+    """Rows like {"step": 100, "train/loss": 0.31}; NaN and infinity, which JSON lacks, as null."""
+
+    def __init__(self, path: epath.PathLike):
+        self._path = epath.Path(path)
+
+    def write(self, step: int, values: Mapping[str, float]) -> None:
+        """Appends a row, which survives a kill from here on. Raises UserError if it cannot."""
+        row = {"step": step} | {
+            name: float(v) if math.isfinite(v) else None for name, v in values.items()
+        }
+        try:
+            with self._path.open("a") as file:
+                file.write(json.dumps(row) + "\n")
+        except OSError as error:
+            raise self._unwritable(error) from error
+
+    def rows(self) -> list[dict[str, Any]]:
+        """All whole rows; a last line that a kill cut short is left out. [] if there is no file.
+
+        Raises UserError for any other line that is no JSON object with a step.
+        """
+        return [row for _, row in self._lines()]
+
+    def truncate_after(self, step: int) -> None:
+        """Removes the rows above `step`, which a resumed run writes again, and half a last one."""
+        if not self._path.exists():
+            return
+        kept = b"".join(line for line, row in self._lines() if row["step"] <= step)
+        if kept != self._path.read_bytes():
+            try:
+                atomic_file.write_text(self._path, kept.decode())
+            except OSError as error:
+                raise self._unwritable(error) from error
+
+    def _lines(self) -> list[tuple[bytes, dict[str, Any]]]:
+        """Whole lines and what they say."""
+        if not self._path.exists():
+            return []
+        lines = self._path.read_bytes().splitlines(keepends=True)
+        whole = [line for line in lines if line.endswith(b"\n")]
+        return [(line, self._parse(number, line)) for number, line in enumerate(whole, start=1)]
+
+    def _parse(self, number: int, line: bytes) -> dict[str, Any]:
+        try:
+            row = json.loads(line)
+            int(row["step"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise UserError(
+                f"Line {number} of {self._path} is not a row of metrics: {line[:80]!r}. Delete "
+                "that line, or the file: training does not need it."
+            ) from error
+        return row
+
+    def _unwritable(self, error: OSError) -> UserError:
+        return UserError(
+            f"{self._path} cannot be written: {error.strerror}. Make room and make it writable, or "
+            "give another --workdir."
+        )

@@ -1,0 +1,138 @@
+"""A work directory's identity: config.json says which run it belongs to, and who wrote there.
+
+    {"config": the resolved config, "fingerprint": the data set's, "runs": [one entry per start]}
+
+A run may be resumed only with the config it was started with: otherwise the result would be of
+neither config, and nobody could tell.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from etils import epath
+
+from vit_jax.core.errors import UserError
+from vit_jax.store import atomic_file
+
+CONFIG_FILE = "config.json"
+TRACES = ("checkpoints", "metrics.jsonl")  # of a run, if there is no config.json
+
+
+def open_workdir(
+    path: epath.PathLike,
+    *,
+    config: Mapping[str, Any],
+    fingerprint: Mapping[str, str],
+    free_fields: Sequence[str],
+    allow_config_change: bool,
+    run: Mapping[str, Any],
+) -> list[str]:
+    """Creates a work directory or enters an existing one, and adds `run` to its list of runs.
+
+    config: nested dictionary of JSON values. fingerprint: of the data set. free_fields: dotted
+    prefixes of fields that may differ, e.g. "log" or "input.threads". run: versions, commit,
+    devices ...; "config_changes" is added to it.
+
+    Returns the differences to the directory's config that were allowed, e.g.
+    ["optim.lr: 0.001 there, 0.003 here"]: those of free fields, all with `allow_config_change`, and
+    all as long as there is no checkpoint, since training then starts from the beginning. Otherwise
+    raises UserError that lists them, and writes nothing. On several hosts process 0 alone calls it.
+    """
+    folder = epath.Path(path)
+    _make(folder)
+    before = _read(folder, allow_config_change)
+    now = json.loads(json.dumps({"config": config, "fingerprint": fingerprint}))
+    differences = _differences(before, now) if before else {}
+    if _has_checkpoints(folder) and not allow_config_change:
+        _refuse_unless_free(folder, differences, free_fields)
+    changes = list(differences.values())
+    earlier_runs = before["runs"] if before else []
+    document = {**now, "runs": [*earlier_runs, {**run, "config_changes": changes}]}
+    try:
+        atomic_file.write_text(folder / CONFIG_FILE, json.dumps(document, indent=2) + "\n")
+    except OSError as error:
+        raise _unwritable(folder, error) from error
+    return changes
+
+
+def _make(folder: epath.Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _unwritable(folder, error) from error
+
+
+def _unwritable(folder: epath.Path, error: OSError) -> UserError:
+    return UserError(
+        f"The work directory {folder} cannot be written: {error.strerror}. Give a --workdir that "
+        "is writable and has room."
+    )
+
+
+def _read(folder: epath.Path, allow_config_change: bool) -> dict[str, Any] | None:
+    """What config.json says; None for a directory that belongs to no run yet."""
+    file = folder / CONFIG_FILE
+    if not file.exists():
+        found = [name for name in TRACES if (folder / name).exists()]
+        if found and not allow_config_change:
+            raise UserError(
+                f"{folder} has {' and '.join(found)} but no {CONFIG_FILE} that says of which run. "
+                "Give another --workdir, or --allow_config_change to go on with them as they are."
+            )
+        return None
+    try:
+        document = json.loads(file.read_text())
+        return {key: document[key] for key in ("config", "fingerprint", "runs")}
+    except (ValueError, KeyError, TypeError) as error:
+        raise UserError(
+            f"{file} is damaged ({error}). Put back a copy of it or give another --workdir; or "
+            "delete it and give --allow_config_change to go on with the checkpoints as they are."
+        ) from error
+
+
+def _has_checkpoints(folder: epath.Path) -> bool:
+    directory = folder / "checkpoints"
+    return directory.is_dir() and any(child.name.isdigit() for child in directory.iterdir())
+
+
+def _differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, str]:
+    """Field -> "field: value there, value here", for all that differ."""
+    there = _flat(before["config"]) | _flat({"data fingerprint": before["fingerprint"]})
+    here = _flat(now["config"]) | _flat({"data fingerprint": now["fingerprint"]})
+    return {
+        name: f"{name}: {there.get(name, 'nothing')} there, {here.get(name, 'nothing')} here"
+        for name in [*here, *(n for n in there if n not in here)]
+        if there.get(name) != here.get(name)
+    }
+
+
+def _flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+    """{"optim": {"lr": 0.1}} -> {"optim.lr": "0.1"}; values as JSON, so that 1 is not 1.0."""
+    flat = {}
+    for key, value in tree.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, dict) and value:
+            flat.update(_flat(value, f"{name}."))
+        else:
+            flat[name] = json.dumps(value)
+    return flat
+
+
+def _refuse_unless_free(
+    folder: epath.Path, differences: Mapping[str, str], free_fields: Sequence[str]
+) -> None:
+    bound = [
+        text
+        for name, text in differences.items()
+        if not any(name == free or name.startswith(f"{free}.") for free in free_fields)
+    ]
+    if bound:
+        raise UserError(
+            f"The work directory {folder} belongs to a run with another config:\n  "
+            + "\n  ".join(bound)
+            + "\nUse the same values to resume it or give another --workdir to start a new run; "
+            "--allow_config_change goes on with the new values and records the change."
+        )
