@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 
 # Start-of-frame markers: SOF0..SOF15 without DHT (C4), JPG (C8) and DAC (CC).
 _JPEG_FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 # Markers that no length follows: the fill byte, TEM, RST0..RST7 and SOI.
 _JPEG_BARE = frozenset({0xFF, 0x01, *range(0xD0, 0xD9)})
+_JPEG_SCAN = 0xDA
 
 
 def stored_size(data: bytes) -> tuple[int, int] | None:
@@ -40,18 +42,29 @@ def _stored_size(data: bytes) -> tuple[int, int] | None:
 
 
 def _jpeg_size(data: bytes) -> tuple[int, int] | None:
-    """Walks from marker to marker to the start of the frame (ITU T.81, B.1 and B.2.2)."""
+    for marker, start, _ in jpeg_segments(data):
+        if marker in _JPEG_FRAMES:
+            height, width = struct.unpack_from(">HH", data, start + 1)
+            return height, width
+    return None
+
+
+def jpeg_segments(data: bytes) -> Iterator[tuple[int, int, int]]:
+    """(marker, start, length) of the content of each segment before the pixels, in bytes.
+
+    ITU T.81, section B.1. IndexError or struct.error where the file ends inside one.
+    """
     position = 2
     while data[position] == 0xFF:
         marker = data[position + 1]
-        if marker in _JPEG_FRAMES:
-            height, width = struct.unpack_from(">HH", data, position + 5)
-            return height, width
+        if marker == _JPEG_SCAN:
+            return
         if marker in _JPEG_BARE:
             position += 1 if marker == 0xFF else 2
-        else:
-            position += 2 + struct.unpack_from(">H", data, position + 2)[0]
-    return None
+            continue
+        length = struct.unpack_from(">H", data, position + 2)[0]
+        yield marker, position + 4, length - 2
+        position += 2 + length
 
 
 def _webp_size(data: bytes) -> tuple[int, int] | None:

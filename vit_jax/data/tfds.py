@@ -1,0 +1,200 @@
+"""Data sets on disk as TFDS writes them: record files, dataset_info.json and features.json.
+
+The metadata are read by tensorflow_datasets itself; the records at random, by this package.
+https://www.tensorflow.org/datasets/external_tfrecord
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from vit_jax.core.errors import UserError
+from vit_jax.data.array_record import ArrayRecords
+from vit_jax.data.example import Example
+from vit_jax.data.splits import resolve
+from vit_jax.data.tfrecord import TFRecords
+
+_INFO = "dataset_info.json"
+_MOST_LABELS = 16  # of an example, where `labels` is a list; the metadata do not say
+
+_HOW_TO_GET = (
+    "To get a data set: python -c \"import tensorflow_datasets as tfds; tfds.builder('cifar10', "
+    "data_dir='DIR').download_and_prepare()\"; then set input.data_dir=DIR/cifar10."
+)
+
+
+class Records(Protocol):
+    """The files of a split with random access."""
+
+    def read(self, file: int, records: Sequence[int]) -> list[bytes]:
+        """The records of one file; UserError if one is corrupt."""
+        ...
+
+
+_FORMATS: dict[str, Callable[[list[Path], list[int]], Records]] = {
+    "tfrecord": TFRecords,
+    "array_record": ArrayRecords,
+}
+
+
+class Tfds:
+    """A split of a data set whose examples have `image` and `label` (or the list `labels`)."""
+
+    def __init__(self, data_dir: str | None, split: str, num_classes: int | None) -> None:
+        """`num_classes` is needed where the metadata do not say how many there are."""
+        folder = find_folder(data_dir)
+        info = _read_info(folder)
+        self.name = info.name
+        part = resolve(split, {name: s.num_examples for name, s in info.splits.items()})
+        self._first = part.start
+        self.num_examples = part.num_examples
+
+        published = info.splits[part.name]
+        self._files = [Path(path) for path in published.filepaths]
+        counts = list(published.shard_lengths)
+        self._ends = np.cumsum(counts)
+        self.fingerprint = _fingerprint(info, part, self._files, counts)
+        self._records = _open(folder, info.file_format.value, self._files, counts)
+
+        self._label_key, label = _label_feature(folder, info.features)
+        self.max_labels = 1 if self._label_key == "label" else _MOST_LABELS
+        self.num_classes, self.class_names = _classes(folder, label, num_classes)
+        # Imported here and not at every record; the class is protobuf's, and quick.
+        from vit_jax.data.host_tf import tf
+
+        self._parse = tf.train.Example.FromString
+
+    def read(self, indices: np.ndarray) -> list[Example]:
+        """One read for each file that is concerned."""
+        examples: dict[int, Example] = {}
+        files, records = self._locate(indices)
+        for file in np.unique(files):
+            chosen = np.flatnonzero(files == file)
+            stored = self._records.read(int(file), records[chosen].tolist())
+            for place, data in zip(chosen, stored, strict=True):
+                examples[int(place)] = self._example(data, int(indices[place]))
+        return [examples[place] for place in range(len(indices))]
+
+    def describe(self, index: int) -> str:
+        """The file and the record in it."""
+        files, records = self._locate(np.array([index]))
+        return f"{self._files[files[0]]}, record {records[0]}"
+
+    def _locate(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(files, records in them), int64 [n] each."""
+        positions = indices + self._first
+        files = np.searchsorted(self._ends, positions, side="right")
+        starts = np.concatenate([[0], self._ends])[files]
+        return files, positions - starts
+
+    def _example(self, data: bytes, index: int) -> Example:
+        from google.protobuf.message import DecodeError
+
+        try:
+            feature = self._parse(data).features.feature
+        except DecodeError as error:
+            raise UserError(f"{self.describe(index)}: not a tf.train.Example ({error}).") from error
+        image, labels = feature["image"].bytes_list.value, feature[self._label_key].int64_list.value
+        if len(image) != 1 or (self._label_key == "label" and len(labels) != 1):
+            raise UserError(
+                f"{self.describe(index)}: {len(image)} values of `image` and {len(labels)} of "
+                f"`{self._label_key}`; one of each must be there."
+            )
+        return Example(image[0], tuple(labels))
+
+
+def find_folder(data_dir: str | None) -> Path:
+    """The folder with dataset_info.json: `data_dir`, or below it as <name>/<config>/<version>.
+
+    Of several versions the highest. UserError if there is none, or more than one data set.
+    """
+    if data_dir is None:
+        raise UserError(f'input.data_dir is not set; input.source="tfds" needs it. {_HOW_TO_GET}')
+    root = Path(data_dir).expanduser()
+    if not root.is_dir():
+        raise UserError(f"input.data_dir={data_dir} is not a folder. {_HOW_TO_GET}")
+    for depth in range(4):
+        found = [path.parent for path in root.glob("*/" * depth + _INFO)]
+        if len({path.parent for path in found} if depth else found) > 1:
+            names = ", ".join(sorted(str(path.relative_to(root)) for path in found))
+            raise UserError(
+                f"input.data_dir={data_dir} holds several data sets: {names}. Name one."
+            )
+        if found:
+            return max(found, key=_version)
+    raise UserError(
+        f"input.data_dir={data_dir} holds no {_INFO}, neither itself nor as "
+        f"<name>/<version>/{_INFO}. {_HOW_TO_GET}"
+    )
+
+
+def _version(folder: Path) -> tuple[int, ...]:
+    return tuple(int(number) if number.isdigit() else -1 for number in folder.name.split("."))
+
+
+def _read_info(folder: Path) -> Any:
+    import tensorflow_datasets as tfds
+
+    try:
+        return tfds.builder_from_directory(folder).info
+    except Exception as error:  # whatever tfds raises for damaged metadata
+        raise UserError(
+            f"{folder}: {_INFO} or features.json is missing or damaged ({error}). {_HOW_TO_GET}"
+        ) from error
+
+
+def _open(folder: Path, file_format: str, files: list[Path], counts: list[int]) -> Records:
+    missing = [file.name for file in files if not file.is_file()]
+    if missing:
+        raise UserError(
+            f"{folder}: {len(missing)} of {len(files)} files are missing, the first is "
+            f"{missing[0]}. Get the data set again."
+        )
+    if file_format not in _FORMATS:
+        raise UserError(
+            f"{folder} is written in {file_format!r}; only {' and '.join(_FORMATS)} are read."
+        )
+    return _FORMATS[file_format](files, counts)
+
+
+def _label_feature(folder: Path, features: Any) -> tuple[str, Any]:
+    """ "label" or "labels", and the feature of one label."""
+    keys = [key for key in ("label", "labels") if key in features]
+    if "image" not in features or not keys:
+        raise UserError(
+            f"{folder}: examples have the features {', '.join(features)}; image, and label or "
+            "labels, are needed."
+        )
+    feature = features[keys[0]]
+    return keys[0], getattr(feature, "feature", feature)
+
+
+def _classes(folder: Path, label: Any, declared: int | None) -> tuple[int, tuple[str, ...] | None]:
+    """(number of classes, their names if published)."""
+    published: int | None = getattr(label, "num_classes", None)
+    if published is None:
+        if declared is None:
+            raise UserError(f"{folder} does not say how many classes it has; set input.num_classes")
+        return declared, None
+    if label.names != [str(i) for i in range(published)]:  # what tfds makes up without names
+        return published, tuple(label.names)
+    if declared is not None and declared < published:
+        raise UserError(
+            f"input.num_classes={declared}, but {folder} has {published}. Without names of its "
+            "classes a larger number is possible, a smaller one is not."
+        )
+    return declared or published, None
+
+
+def _fingerprint(info: Any, part: Any, files: list[Path], counts: list[int]) -> str:
+    """Over names, sizes and counts; the content of the files is not read."""
+    sizes = [file.stat().st_size if file.is_file() else None for file in files]
+    names = [file.name for file in files]
+    content = [info.name, str(info.version), list(part), names, sizes, counts]
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()
