@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from vit_jax.core.errors import UserError
-from vit_jax.store import checkpoints as checkpoints_lib
+from vit_jax.store import step_folder
 
 DESCRIPTION = {"model": {"depth": 12, "patch": (16, 16)}, "class_names": ["cat", "dog"]}
 
@@ -49,18 +49,18 @@ def test_parameters_alone_are_readable_by_name(open_checkpoints, make_state, lay
     checkpoints = open_checkpoints()
     checkpoints.save(3, state, DESCRIPTION, None)
     checkpoints.wait()
-    step_dir = checkpoints_lib.find(tmp_path / "run")
-    assert_same(checkpoints_lib.restore_params(step_dir, layout_of(state.params)), state.params)
+    step_dir = step_folder.find(tmp_path / "run")
+    assert_same(step_folder.restore_params(step_dir, layout_of(state.params)), state.params)
     # Without shardings, as a prediction asks for them.
     layout = jax.eval_shape(lambda: state.params)
-    assert_same(checkpoints_lib.restore_params(step_dir, layout), state.params)
+    assert_same(step_folder.restore_params(step_dir, layout), state.params)
 
 
 def test_the_description_comes_back_as_json(open_checkpoints, make_state, tmp_path):
     checkpoints = open_checkpoints()
     checkpoints.save(1, make_state(1), DESCRIPTION, {"val/accuracy": 0.5, "val/loss": np.nan})
     checkpoints.wait()
-    document = checkpoints_lib.read_description(tmp_path / "run" / "checkpoints" / "1")
+    document = step_folder.read_description(tmp_path / "run" / "checkpoints" / "1")
     assert document["model"] == {"depth": 12, "patch": [16, 16]}
     assert document["class_names"] == ["cat", "dog"]
     assert document["metrics"] == {"val/accuracy": 0.5}
@@ -82,12 +82,12 @@ def test_find_takes_a_work_directory_a_checkpoints_folder_or_a_step(
         checkpoints.save(step, make_state(step), DESCRIPTION, None)
     checkpoints.wait()
     directory = tmp_path / "run" / "checkpoints"
-    assert checkpoints_lib.find(tmp_path / "run") == directory / "10"
-    assert checkpoints_lib.find(directory) == directory / "10"
-    assert checkpoints_lib.find(directory / "9") == directory / "9"
+    assert step_folder.find(tmp_path / "run") == directory / "10"
+    assert step_folder.find(directory) == directory / "10"
+    assert step_folder.find(directory / "9") == directory / "9"
     for nothing in (tmp_path, tmp_path / "missing"):
         with pytest.raises(UserError, match="No checkpoint in"):
-            checkpoints_lib.find(nothing)
+            step_folder.find(nothing)
 
 
 # What is kept.
@@ -227,6 +227,4 @@ def test_another_models_layout_is_refused_with_the_differences(
     assert folders(tmp_path / "run" / "checkpoints") == [5]
     step_dir = tmp_path / "run" / "checkpoints" / "5"
     with pytest.raises(UserError, match="params/head/bias: bfloat16"):
-        checkpoints_lib.restore_params(
-            step_dir, {"blocks": layout_of(make_state(5)).params["blocks"]}
-        )
+        step_folder.restore_params(step_dir, {"blocks": layout_of(make_state(5)).params["blocks"]})

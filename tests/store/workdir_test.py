@@ -3,7 +3,7 @@ import json
 import pytest
 
 from vit_jax.core.errors import UserError
-from vit_jax.store.workdir import open_workdir
+from vit_jax.store.workdir import open_workdir, read_config
 
 CONFIG = {
     "optim": {"lr": 0.001, "betas": (0.9, 0.999), "clip": None},
@@ -148,3 +148,12 @@ def test_a_write_that_fails_leaves_the_old_file(trained):
     with pytest.raises(UserError, match="cannot be written"):
         enter(trained)
     assert (trained / "config.json").read_bytes() == before
+
+
+def test_the_config_can_be_read_back(trained):
+    assert read_config(trained) == json.loads(json.dumps(CONFIG))
+    with pytest.raises(UserError, match=r"is no work directory: it has no config\.json"):
+        read_config(trained.parent)
+    (trained / "config.json").write_text("{")
+    with pytest.raises(UserError, match="is damaged"):
+        read_config(trained)

@@ -25,9 +25,7 @@ from orbax.checkpoint import checkpoint_managers as policies
 from vit_jax.core import pytrees
 from vit_jax.core.errors import UserError, nearest
 from vit_jax.store import orbax_log, step_folder
-from vit_jax.store.step_folder import DamagedError, find, read_description, restore_params
-
-__all__ = ["Checkpoints", "DamagedError", "find", "read_description", "restore_params"]
+from vit_jax.store.step_folder import DamagedError
 
 # What a user can mend, by the operating system's error.
 ADVICE = {
@@ -209,7 +207,7 @@ class _Best:
         """Takes the values of an earlier process from the checkpoints' descriptions."""
         for step in step_folder.steps(directory):
             try:
-                self.add(step, read_description(directory / str(step))["metrics"])
+                self.add(step, step_folder.read_description(directory / str(step))["metrics"])
             except DamagedError:
                 continue
 

@@ -58,6 +58,17 @@ def open_workdir(
     return changes
 
 
+def read_config(path: epath.PathLike) -> dict[str, Any]:
+    """The resolved config of a work directory, as a nested dictionary.
+
+    Raises UserError if the directory has no config.json or a damaged one.
+    """
+    file = epath.Path(path) / CONFIG_FILE
+    if not file.exists():
+        raise UserError(f"{path} is no work directory: it has no {CONFIG_FILE}.")
+    return _load(file)["config"]
+
+
 def _make(folder: epath.Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -83,6 +94,10 @@ def _read(folder: epath.Path, allow_config_change: bool) -> dict[str, Any] | Non
                 "Give another --workdir, or --allow_config_change to go on with them as they are."
             )
         return None
+    return _load(file)
+
+
+def _load(file: epath.Path) -> dict[str, Any]:
     try:
         document = json.loads(file.read_text())
         return {key: document[key] for key in ("config", "fingerprint", "runs")}

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from vit_jax.core.errors import UserError
-from vit_jax.store import checkpoints as checkpoints_lib
-from vit_jax.store.checkpoints import DamagedError
+from vit_jax.store import step_folder
+from vit_jax.store.step_folder import DamagedError
 
 
 @pytest.fixture
@@ -103,8 +103,8 @@ def test_an_edited_description_is_noticed(run, make_state):
     file = run / "checkpoints" / "2" / "description" / "metadata"
     file.write_text(file.read_text().replace('"classes": ["a"]', '"classes": ["b"]'))
     with pytest.raises(DamagedError, match="has changed since it was written"):
-        checkpoints_lib.read_description(run / "checkpoints" / "2")
-    assert checkpoints_lib.find(run).name == "1"
+        step_folder.read_description(run / "checkpoints" / "2")
+    assert step_folder.find(run).name == "1"
 
 
 def test_an_array_exchanged_for_another_valid_one_fails_its_checksum(run, make_state, layout_of):
@@ -113,14 +113,14 @@ def test_an_array_exchanged_for_another_valid_one_fails_its_checksum(run, make_s
     shutil.rmtree(there / "state")
     shutil.copytree(run / "checkpoints" / "1" / "state", there / "state")
     with pytest.raises(DamagedError, match=r"the checksum of .*params/blocks/0/kernel"):
-        checkpoints_lib.restore_params(there, layout_of(make_state(0)).params)
+        step_folder.restore_params(there, layout_of(make_state(0)).params)
 
 
 def test_find_says_when_nothing_is_left(run):
     for step in ("1", "2"):
         delete(run / "checkpoints" / step / "description" / "metadata")
     with pytest.raises(UserError, match=r"are damaged: steps \[1, 2\]"):
-        checkpoints_lib.find(run)
+        step_folder.find(run)
 
 
 def test_too_little_memory_is_not_damage(run, open_checkpoints, make_state, layout_of, monkeypatch):
@@ -128,7 +128,7 @@ def test_too_little_memory_is_not_damage(run, open_checkpoints, make_state, layo
         raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory")
 
     checkpoints = open_checkpoints()
-    monkeypatch.setattr(checkpoints_lib.step_folder.ocp.Checkpointer, "restore", out_of_memory)
+    monkeypatch.setattr(step_folder.ocp.Checkpointer, "restore", out_of_memory)
     with pytest.raises(jax.errors.JaxRuntimeError):
         checkpoints.restore(layout_of(make_state(0)))
     assert not (run / "damaged").exists()
