@@ -283,10 +283,9 @@ def _typed(value: Any, hint: Any, where: str) -> Any:
         except (ValueError, SyntaxError, TypeError):
             continue
     wanted = " or ".join(_spell(o) for o in options)
-    hint_text = ""
-    if isinstance(value, str) and all(isinstance(o, str) for o in options):
-        hint_text = " " + errors.nearest(value, [o for o in options if o])
-    raise errors.UserError(f"config.{where} takes {wanted}, got {str(value)!r}.{hint_text}")
+    choices = [o for o in options if isinstance(o, str)]
+    help = f" {errors.nearest(str(value), choices)}" if choices else ""
+    raise errors.UserError(f"config.{where} takes {wanted}, got {str(value)!r}.{help}")
 
 
 def _options(hint: Any) -> tuple[Any, ...]:

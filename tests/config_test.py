@@ -1,0 +1,105 @@
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+from ml_collections import ConfigDict
+
+from vit_jax import config as configs
+from vit_jax.core.errors import UserError
+
+PACKAGE = Path(configs.__file__).parent
+
+
+def test_file_over_defaults_and_flags_over_both(tmp_path):
+    file = tmp_path / "run.py"
+    file.write_text(
+        "from ml_collections import ConfigDict\n"
+        "def get_config(arg=None):\n"
+        "    return ConfigDict({'optim': {'lr': 0.5, 'b1': 0.8}, 'model': {'name': arg}})\n"
+    )
+    config = configs.load(f"{file}:ViT-S/16", ["optim.lr=3e-4", "optim.warmup_steps=1_000"])
+    assert config.model.name == "ViT-S/16"
+    assert (config.optim.lr, config.optim.b1, config.optim.b2) == (3e-4, 0.8, 0.999)
+    assert config.optim.warmup_steps == 1000
+
+
+def test_fields_that_are_none_or_absent_can_be_overridden():
+    overrides = [
+        "model.width=32",
+        "model.scan=True",
+        "checkpoint.best_metric=test/accuracy",
+        "evals.val.split=validation",
+        "input.mean=(0.1, 0.2, 0.3)",
+        "optim.grad_clip_norm=none",
+        "input.data_dir=none",
+    ]
+    config = configs.resolve(ConfigDict(), overrides)
+    assert (config.model.width, config.model.scan) == (32, True)
+    assert config.checkpoint.best_metric == "test/accuracy"
+    assert config.evals["val"].split == "validation"
+    assert config.input.mean == (0.1, 0.2, 0.3)
+    assert config.optim.grad_clip_norm is None
+    assert config.input.data_dir is None
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("optim.lrr=1", "no field optim.lrr. Did you mean 'lr'"),
+        ("optm.lr=1", "no field optm. Did you mean 'optim'"),
+        ("evals.val.splt=x", "no field evals.val.splt. Did you mean 'split'"),
+        ("optim.lr=fast", "optim.lr takes a number, got 'fast'"),
+        ("optim.lr=nan", "optim.lr takes a number, got 'nan'"),
+        ("optim.warmup_steps=1.5", "optim.warmup_steps takes a whole number or None"),
+        ("model.pool=clss", "takes 'cls' or 'avg' or None, got 'clss'. Did you mean 'cls'"),
+        ("log.tensorboard=1", "log.tensorboard takes bool, got '1'"),
+        ("model=3", "config.model is a section"),
+        ("seed.x=1", "seed takes a whole number"),
+        ("seed", "no value"),
+        ("input.mean=(1,", "input.mean takes"),
+    ],
+)
+def test_what_is_wrong_is_named(override, message):
+    with pytest.raises(UserError) as error:
+        configs.resolve({}, [override])
+    assert message in str(error.value)
+
+
+@pytest.mark.parametrize("value", [1.5, "3", True, None])
+def test_types_in_files_are_checked_too(value):
+    with pytest.raises(UserError, match="seed takes a whole number"):
+        configs.resolve({"seed": value})
+
+
+def test_missing_file_names_the_ones_there_are():
+    with pytest.raises(UserError, match=r"No config file configs/vit_digit.py"):
+        configs.load("configs/vit_digit.py")
+
+
+def test_plain_dictionary_and_back():
+    config = configs.resolve({}, ["evals.test.split=test", "optim.lr=0.1"])
+    there = json.loads(json.dumps(configs.to_dict(config)))
+    assert configs.resolve(there) == config
+
+
+def leaves(cls, prefix=()):
+    for field in dataclasses.fields(cls):
+        if dataclasses.is_dataclass(field.default_factory):
+            yield from leaves(field.default_factory, (*prefix, field.name))
+        else:
+            yield (*prefix, field.name)
+
+
+def test_every_field_is_read_by_name_or_handed_over_whole():
+    # The fields of `model` go to the model, and those of `total` to the plan, as keywords.
+    whole = {"model", "total"}
+    text = "\n".join(
+        p.read_text() for p in PACKAGE.rglob("*.py") if p.name not in ("config.py", "announce.py")
+    )
+    unread = [
+        ".".join(names)
+        for names in leaves(configs.RunConfig)
+        if names[0] not in whole and f".{names[-1]}" not in text
+    ]
+    assert not unread

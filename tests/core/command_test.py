@@ -1,0 +1,56 @@
+import pytest
+
+from vit_jax.core import command
+
+PROGRAM = """
+import sys
+from vit_jax.core import command, errors
+command.define_config(required=False)
+def main(arguments):
+    {body}
+command.run(main)
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "said"),
+    [
+        ("pass", 0, ""),
+        ("raise errors.UserError('wrong size')", 1, "error: wrong size\n"),
+        ("raise errors.NonFiniteError('loss nan')", 2, "error: loss nan\n"),
+        ("raise errors.Preempted('saved')", 75, "saved\n"),
+    ],
+)
+def test_exit_status_and_one_message(run_python, body, status, said):
+    done = run_python("-c", PROGRAM.format(body=body))
+    assert (done.returncode, done.stderr) == (status, said)
+
+
+def test_a_bug_keeps_its_traceback(run_python):
+    done = run_python("-c", PROGRAM.format(body="1 / 0"))
+    assert done.returncode == 2
+    assert "Traceback" in done.stderr
+    assert "ZeroDivisionError" in done.stderr
+
+
+def test_unknown_flag_is_the_users_error(run_python):
+    done = run_python("-c", PROGRAM.format(body="pass"), "--confg=x")
+    assert done.returncode == 1
+    assert "confg" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_overrides_are_collected():
+    argv = [
+        "prog",
+        "--config=a.py",
+        "--config.optim.lr=1",
+        "--config.seed",
+        "3",
+        "--",
+        "--config.x",
+    ]
+    assert command.spell_overrides(argv) == [
+        "prog", "--config=a.py", "--config_override=optim.lr=1", "--config_override=seed=3",
+        "--", "--config.x",
+    ]  # fmt: skip

@@ -1,0 +1,21 @@
+import pytest
+
+from vit_jax.core import opstring
+from vit_jax.core.errors import UserError
+
+
+def test_names_and_literals():
+    decode, crop, flip = opstring.parse("decode | inception_crop((224, 192), area_min=0.1)|flip_lr")
+    assert (decode.name, flip.name) == ("decode", "flip_lr")
+    assert crop.args == ((224, 192),)
+    assert crop.kwargs == {"area_min": 0.1}
+    assert crop.argument(0, "size") == (224, 192)
+    assert crop.argument(1, "area_min") == 0.1
+
+
+@pytest.mark.parametrize(
+    "text", ["", "decode||flip_lr", "resize(x)", "a.b(1)", "resize(open('f'))"]
+)
+def test_what_is_no_op_is_refused(text):
+    with pytest.raises(UserError, match="is not an op"):
+        opstring.parse(text)

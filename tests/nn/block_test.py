@@ -1,0 +1,51 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from vit_jax.nn.block import Block, drop_branch
+
+ROUNDING = 1e-5  # float32, another order of sums
+
+
+def make_block(dropout=0.0):
+    return Block(
+        width=16, mlp_dim=32, heads=2, gelu="exact", dropout=dropout, dtype=jnp.float32,
+        rngs=nnx.Rngs(0),
+    )  # fmt: skip
+
+
+def layer_norm(x):
+    return (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-6)
+
+
+def test_equals_the_papers_equations():
+    block = make_block()
+    x = jax.random.normal(jax.random.key(1), (2, 5, 16))
+    y = x + block.attention(layer_norm(x))
+    fc1, fc2 = block.mlp.fc1, block.mlp.fc2
+    hidden = jax.nn.gelu(layer_norm(y) @ fc1.kernel[...] + fc1.bias[...], approximate=False)
+    expected = y + hidden @ fc2.kernel[...] + fc2.bias[...]
+    np.testing.assert_allclose(block(x), expected, atol=ROUNDING)
+
+
+def test_dropout_acts_with_a_key_alone():
+    block, x = make_block(dropout=0.5), jnp.ones((2, 5, 16))
+    np.testing.assert_array_equal(block(x), make_block()(x))
+    key = jax.random.key(0)
+    assert not np.array_equal(block(x, key), block(x))
+    np.testing.assert_array_equal(block(x, key), block(x, key))
+
+
+def test_dropped_branches_are_whole_and_the_mean_stays():
+    y = jnp.ones((4000, 3, 2))
+    dropped = drop_branch(y, jnp.float32(0.25), jax.random.key(0))
+    per_example = dropped.reshape(4000, -1)
+    assert (per_example == per_example[:, :1]).all()
+    np.testing.assert_allclose(np.unique(per_example), [0, 1 / 0.75], rtol=1e-6)
+    assert abs(float(dropped.mean()) - 1) < 0.03  # one sigma of 4,000 draws: 0.009
+
+
+def test_evaluation_drops_nothing():
+    y = jnp.ones((8, 3, 2))
+    assert drop_branch(y, jnp.float32(0.9), None) is y

@@ -1,0 +1,77 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from vit_jax.core import pytrees
+from vit_jax.nn.block import Block
+from vit_jax.nn.stack import REMAT_POLICIES, Stack, unstack
+
+AGREEMENT = 1e-5  # the bar: relative to the largest entry
+
+
+def make_stack(scan=False, remat="none", stochastic_depth=0.3):
+    def block(rngs):
+        return Block(
+            width=16, mlp_dim=32, heads=2, gelu="tanh", dropout=0.1, dtype=jnp.float32, rngs=rngs
+        )
+
+    return Stack(
+        block, depth=3, stochastic_depth=stochastic_depth, scan=scan, remat=remat, rngs=nnx.Rngs(0)
+    )
+
+
+def outputs_and_gradients(stack):
+    graph, params = nnx.split(stack, nnx.Param)
+    x = jax.random.normal(jax.random.key(1), (2, 5, 16))
+
+    def f(params):
+        y, _ = nnx.merge(graph, params)(x, jax.random.key(2))
+        return jnp.sum(jnp.sin(y)), y
+
+    (_, y), grads = jax.jit(jax.value_and_grad(f, has_aux=True))(params)
+    return y, nnx.to_pure_dict(grads)
+
+
+@pytest.mark.parametrize("remat", REMAT_POLICIES)
+@pytest.mark.parametrize("scan", [True, False])
+def test_ways_to_run_it_agree(scan, remat):
+    expected_y, expected_grads = outputs_and_gradients(make_stack())
+    y, grads = outputs_and_gradients(make_stack(scan, remat))
+    np.testing.assert_allclose(y, expected_y, atol=AGREEMENT * float(jnp.abs(expected_y).max()))
+    expected = pytrees.flatten(expected_grads)
+    for name, grad in pytrees.flatten(grads).items():
+        scale = float(jnp.abs(expected[name]).max())
+        np.testing.assert_allclose(grad, expected[name], atol=AGREEMENT * scale, err_msg=name)
+
+
+def test_layers_differ_and_do_not_depend_on_how_they_are_run():
+    scanned, unrolled = (make_stack(scan).block.mlp.fc1.kernel[...] for scan in (True, False))
+    np.testing.assert_array_equal(scanned, unrolled)
+    assert not np.array_equal(scanned[0], scanned[1])
+
+
+def test_every_parameter_has_a_layer_axis():
+    variables = nnx.state(make_stack(), nnx.Param)
+    for path, variable in nnx.to_flat_state(variables):
+        axes = variable.get_metadata()["axes"]
+        assert axes[0] == "layers", path
+        assert len(axes) == variable[...].ndim, path
+
+
+@pytest.mark.parametrize("scan", [True, False])
+def test_intermediate_layers(scan):
+    stack, x = make_stack(scan), jnp.ones((1, 2, 16))
+    last, (first, third) = stack(x, None, layers=(0, 2))
+    np.testing.assert_array_equal(last, third)
+    assert not np.array_equal(first, third)
+
+
+def test_unstack_has_a_gradient_of_one_concatenation():
+    def f(x):
+        return sum(i * jnp.sum(part) for i, part in enumerate(unstack(x, 3)))
+
+    x = jnp.ones((3, 2))
+    np.testing.assert_array_equal(jax.grad(f)(x), [[0, 0], [1, 1], [2, 2]])
+    assert "concatenate" in jax.jit(jax.grad(f)).lower(x).as_text()
