@@ -1,6 +1,9 @@
 """Whatever happens to the files of a checkpoint: nothing wrong is ever restored."""
 
 import shutil
+import socket
+import subprocess
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -128,7 +131,7 @@ def test_too_little_memory_is_not_damage(run, open_checkpoints, make_state, layo
         raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory")
 
     checkpoints = open_checkpoints()
-    monkeypatch.setattr(step_folder.ocp.Checkpointer, "restore", out_of_memory)
+    monkeypatch.setattr(step_folder.ocp.PyTreeCheckpointHandler, "restore", out_of_memory)
     with pytest.raises(jax.errors.JaxRuntimeError):
         checkpoints.restore(layout_of(make_state(0)))
     assert not (run / "damaged").exists()
@@ -138,3 +141,66 @@ def test_a_deleted_step_folder_is_simply_gone(run, open_checkpoints, make_state,
     shutil.rmtree(run / "checkpoints" / "2")
     state = open_checkpoints().restore(layout_of(make_state(0)))
     assert state.step == jnp.int32(1)
+
+
+TWO_PROCESSES = """
+import sys
+import jax
+jax.distributed.initialize(sys.argv[2], num_processes=2, process_id=int(sys.argv[3]))
+import jax.numpy as jnp
+from etils import epath
+from jax.experimental.multihost_utils import sync_global_devices
+from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
+from vit_jax.store.checkpoints import Checkpoints
+
+directory = epath.Path(sys.argv[1])
+mesh = jax.make_mesh((2,), ("data",), axis_types=(AxisType.Auto,))
+sharded = NamedSharding(mesh, P("data"))
+
+def state_of(step):
+    noise = lambda: jax.random.normal(jax.random.key(step), (4, 100_000))
+    return {"params": {"x": jax.jit(noise, out_shardings=sharded)()}}
+
+def opened():
+    return Checkpoints(directory, keep_last=3, keep_every_steps=None, best_metric=None,
+                       best_mode="max")
+
+layout = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding),
+                      state_of(0))
+checkpoints = opened()
+for step in (1, 2):
+    checkpoints.save(step, state_of(step), {}, None)
+checkpoints.close()
+sync_global_devices("saved")
+if jax.process_index() == 0:  # what process 0 wrote, and only it will read
+    for file in (directory / "2" / "state" / "ocdbt.process_0" / "d").iterdir():
+        file.unlink()
+sync_global_devices("damaged")
+checkpoints = opened()
+restored = checkpoints.restore(layout)
+assert (restored["params"]["x"] == state_of(1)["params"]["x"]).all()
+checkpoints.save(2, state_of(2), {}, None)
+checkpoints.close()
+"""
+
+
+@pytest.mark.slow
+def test_processes_agree_on_the_checkpoint_before_a_damaged_one(tmp_path, environment):
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        address = f"localhost:{free.getsockname()[1]}"
+    directory = tmp_path / "checkpoints"
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", TWO_PROCESSES, directory, address, str(index)],
+            env=environment,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for index in range(2)
+    ]
+    errors = [process.communicate(timeout=120)[1] for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], errors
+    assert ["Notice" in error for error in errors] == [True, False]
+    assert sorted(f.name for f in directory.iterdir()) == ["1", "2"]
+    assert (tmp_path / "damaged" / "2").is_dir()

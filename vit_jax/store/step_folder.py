@@ -17,8 +17,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import jax
+import numpy as np
 import orbax.checkpoint as ocp
 from etils import epath
+from jax.experimental import multihost_utils
 
 from vit_jax.core import pytrees
 from vit_jax.core.errors import UserError
@@ -167,14 +169,27 @@ def _read_arrays(folder: epath.Path, wanted: Layout) -> dict[str, jax.Array]:
         restore_args=ocp.checkpoint_utils.construct_restore_args(tree),
         partial_restore=True,
     )
+    error: Exception | None = None
     try:
-        with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as checkpointer:
-            found = pytrees.flatten(checkpointer.restore(folder / STATE, args=restore))
+        # The handler and not a Checkpointer, whose barrier a process that fails would never reach.
+        handler = ocp.PyTreeCheckpointHandler()
+        found = pytrees.flatten(handler.restore(folder / STATE, args=restore))
+        handler.close()
     except (MemoryError, jax.errors.JaxRuntimeError):  # too little memory is no damage
         raise
-    except Exception as error:  # orbax and tensorstore raise whatever the damage leads them to
-        raise DamagedError(folder, f"its arrays cannot be read ({_root_cause(error)})") from error
+    except Exception as caught:  # orbax and tensorstore raise whatever the damage leads them to
+        error = caught
+    if not _on_every_process(error is None):
+        cause = _root_cause(error) if error else "another process could not read its part"
+        raise DamagedError(folder, f"its arrays cannot be read ({cause})") from error
     return {name: found[name] for name in wanted}
+
+
+def _on_every_process(succeeded: bool) -> bool:
+    """Whether all succeeded: they must go on with the same checkpoint."""
+    if jax.process_count() == 1:
+        return succeeded
+    return bool(multihost_utils.process_allgather(np.array(succeeded)).all())
 
 
 def _root_cause(error: BaseException) -> str:
