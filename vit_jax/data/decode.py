@@ -1,6 +1,6 @@
 """Encoded image files to RGB pixels: whole images, or a window of them.
 
-JPEG, PNG, GIF and WebP (their first frame) and BMP. Grayscale, palettes, CMYK and 16 bits become
+JPEG, PNG, GIF (its first frame), WebP and BMP. Grayscale, palettes, CMYK and 16 bits become
 8-bit RGB; alpha is dropped, not composited, as Pillow's `convert("RGB")` does. Inside the pipeline
 as outside, an image that cannot be decoded raises tf.errors.InvalidArgumentError.
 """
@@ -13,6 +13,7 @@ from vit_jax.data.example import Example
 from vit_jax.data.header import stored_size
 from vit_jax.data.host_tf import tf
 
+_JPEG = b"\xff\xd8\xff"
 _DCT = "INTEGER_ACCURATE"  # what Pillow uses; TensorFlow's default saved no time
 
 
@@ -32,7 +33,11 @@ def encoded(example: Example, max_image_pixels: int) -> Encoded | str:
     data, orientation = example.image, example.orientation
     size = stored_size(data)
     if size is None:
-        return "not a JPEG, PNG, GIF, WebP or true-colour BMP file" if data else "the file is empty"
+        return (
+            "not a JPEG, PNG, GIF, still WebP or true-colour BMP file"
+            if data
+            else "the file is empty"
+        )
     if size[0] * size[1] > max_image_pixels:
         return f"{size[0]} x {size[1]} pixels exceed input.max_image_pixels={max_image_pixels}"
     return Encoded(data, size[::-1] if orientation >= 5 else size, orientation)
@@ -50,7 +55,7 @@ def decode_window(image: Encoded, window: tf.Tensor) -> tf.Tensor:
     so that a truncated file is found whichever window is asked for.
     """
     window = _stored_window(window, image)
-    is_jpeg = tf.strings.substr(image.data, 0, 3) == b"\xff\xd8\xff"
+    is_jpeg = tf.strings.substr(image.data, 0, 3) == _JPEG
     is_complete = tf.strings.substr(image.data, -2, 2) == b"\xff\xd9"
     pixels = tf.cond(
         is_jpeg & is_complete,
@@ -66,13 +71,20 @@ def crop(pixels: tf.Tensor, window: tf.Tensor) -> tf.Tensor:
 
 
 def _decode_stored(data: tf.Tensor) -> tf.Tensor:
-    pixels = tf.cond(
-        tf.strings.substr(data, 0, 3) == b"\xff\xd8\xff",
-        lambda: tf.io.decode_jpeg(data, channels=3, dct_method=_DCT),
-        lambda: tf.io.decode_image(data, channels=3, expand_animations=False),
-    )
-    pixels.set_shape([None, None, 3])  # decode_image alone does not say so
-    return pixels
+    def jpeg() -> tf.Tensor:
+        return tf.io.decode_jpeg(data, channels=3, dct_method=_DCT)
+
+    def webp() -> tf.Tensor:  # three channels cannot be asked for if there are four
+        pixels = tf.io.decode_image(data, channels=0, expand_animations=False)
+        return tf.ensure_shape(pixels, [None, None, None])[:, :, :3]
+
+    def other() -> tf.Tensor:
+        return tf.io.decode_image(data, channels=3, expand_animations=False)
+
+    signature = tf.strings.substr(data, 0, 4)
+    is_jpeg = tf.strings.substr(data, 0, 3) == _JPEG
+    pixels = tf.cond(is_jpeg, jpeg, lambda: tf.cond(signature == b"RIFF", webp, other))
+    return tf.ensure_shape(pixels, [None, None, 3])
 
 
 # EXIF orientation (Exif 2.3, tag 274): what is stored becomes upright by a transposition (5..8),

@@ -10,13 +10,15 @@ _JPEG_FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 # Markers that no length follows: the fill byte, TEM, RST0..RST7 and SOI.
 _JPEG_BARE = frozenset({0xFF, 0x01, *range(0xD0, 0xD9)})
 _JPEG_SCAN = 0xDA
+_WEBP_ANIMATION = 0x02
 
 
 def stored_size(data: bytes) -> tuple[int, int] | None:
     """(height, width) in pixels as stored; EXIF orientation is not applied.
 
-    None if the header is damaged, or not that of a JPEG, PNG, GIF, WebP or BMP file. A BMP with a
-    palette counts as damaged: TensorFlow decodes it to wrong colours without an error.
+    None if the header is damaged, or not that of a JPEG, PNG, GIF, WebP or BMP file. So it is for
+    two kinds that TensorFlow 2.21 takes but gets wrong: a BMP with a palette comes out in other
+    colours, and an animated WebP damages the process's memory.
     """
     try:
         return _stored_size(data)
@@ -70,7 +72,7 @@ def jpeg_segments(data: bytes) -> Iterator[tuple[int, int, int]]:
 def _webp_size(data: bytes) -> tuple[int, int] | None:
     """The three kinds of first chunk (RFC 9649, sections 2.5 to 2.7)."""
     kind = data[12:16]
-    if kind == b"VP8X":
+    if kind == b"VP8X" and not data[20] & _WEBP_ANIMATION:
         width = int.from_bytes(data[24:27], "little") + 1
         height = int.from_bytes(data[27:30], "little") + 1
         return height, width

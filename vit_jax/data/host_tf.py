@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 
-# Both TensorFlow and JAX would reserve the GPU's memory. TensorFlow here only feeds JAX, so the GPU
-# is hidden from it before its first operation. Start-up notices (below errors) stay silent.
+# Below errors, silence. oneDNN has nothing to offer to decoding and resizing, would announce itself
+# twice at every start, and rounds differently from machine to machine.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
 
 import tensorflow as tf
 
+# TensorFlow and JAX would both reserve the GPU's memory; TensorFlow only feeds JAX here.
 tf.config.set_visible_devices([], "GPU")
 
 __all__ = ["tf"]

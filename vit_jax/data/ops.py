@@ -108,7 +108,7 @@ def central_crop(size: Size) -> Op:
     height, width = _pair(size)
 
     def apply(pixels: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
-        begin = (tf.shape(pixels)[:2] - [height, width]) // 2
+        begin = _room(pixels, (height, width)) // 2
         return decoding.crop(pixels, tf.concat([begin, [height, width]], 0))
 
     return Op(apply, output_size=lambda _: (height, width))
@@ -124,9 +124,9 @@ def pad_crop(size: Size, padding: int) -> Op:
 
     def apply(pixels: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
         padded = tf.pad(pixels, [[padding, padding], [padding, padding], [0, 0]])
-        places = tf.shape(padded)[:2] - [height, width] + 1
-        begin = tf.random.stateless_uniform([2], seed) * tf.cast(places, tf.float32)
-        return decoding.crop(padded, tf.concat([tf.cast(begin, tf.int32), [height, width]], 0))
+        places = tf.cast(_room(padded, (height, width)) + 1, tf.float32)
+        begin = tf.cast(tf.random.stateless_uniform([2], seed) * places, tf.int32)
+        return decoding.crop(padded, tf.concat([begin, [height, width]], 0))
 
     return Op(apply, output_size=lambda _: (height, width))
 
@@ -242,6 +242,14 @@ def _pair(size: Size) -> tuple[int, int]:
 
 def _at(seed: tf.Tensor, place: int) -> tf.Tensor:
     return seed + tf.constant([0, place], tf.int64)
+
+
+def _room(pixels: tf.Tensor, size: tuple[int, int]) -> tf.Tensor:
+    """How far a window of `size` can move, int32 [2]; fails where it is larger than the image."""
+    room = tf.shape(pixels)[:2] - size
+    message = f"the image is smaller than the crop of {size[0]} x {size[1]} pixels"
+    with tf.control_dependencies([tf.debugging.assert_non_negative(room, message)]):
+        return tf.identity(room)
 
 
 def _resized(pixels: tf.Tensor, size: Any, antialias: bool) -> tf.Tensor:

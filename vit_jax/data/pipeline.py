@@ -243,5 +243,5 @@ def _bad_image(
 
 
 def _sentence(error: tf.errors.OpError) -> str:
-    """What the operation says, without the names that TensorFlow puts around it."""
-    return error.message.split("}}")[-1].split("[Op:")[0].strip(" .")
+    """The first line, without the names that TensorFlow puts around it."""
+    return error.message.split("}}")[-1].split("[Op:")[0].split("\n")[0].strip(" .")

@@ -1,0 +1,127 @@
+import io
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from PIL import Image, ImageOps
+
+from vit_jax.data.decode import Encoded, decode, decode_window, encoded
+from vit_jax.data.example import Example
+from vit_jax.data.exif import orientation
+from vit_jax.data.host_tf import tf
+
+NO_LIMIT = 10**9
+# Pillow and TensorFlow link different libjpegs, whose colour conversions round differently.
+JPEG_LEVELS = 2
+# Pillow turns CMYK into RGB by another rounding, on top of that.
+CMYK_LEVELS = 3
+
+
+def ready(data: bytes, turned: int = 1) -> Encoded:
+    image = encoded(Example(data, (0,), turned), NO_LIMIT)
+    assert isinstance(image, Encoded), image
+    return Encoded(tf.constant(image.data), tf.constant(image.size), tf.constant(turned))
+
+
+def by_pillow(data: bytes) -> np.ndarray:
+    image = ImageOps.exif_transpose(Image.open(io.BytesIO(data)))
+    return np.asarray(image.convert("RGB")).astype(int)
+
+
+def saved(image: Image.Image, file_format: str, **options: object) -> bytes:
+    file = io.BytesIO()
+    image.save(file, file_format, **options)
+    return file.getvalue()
+
+
+@pytest.fixture
+def image(photo_like: Callable[..., np.ndarray]) -> Image.Image:
+    return Image.fromarray(photo_like(40, 61))
+
+
+@pytest.fixture
+def transparent(image: Image.Image) -> Image.Image:
+    image = image.copy()
+    image.putalpha(Image.linear_gradient("L").resize(image.size))
+    return image
+
+
+def test_lossless_formats_equal_pillow(image: Image.Image, transparent: Image.Image) -> None:
+    files = {
+        "PNG": saved(image, "PNG"),
+        "PNG, gray": saved(image.convert("L"), "PNG"),
+        "PNG, one bit": saved(image.convert("1"), "PNG"),
+        "PNG, palette": saved(image.quantize(16), "PNG"),
+        "PNG, palette and transparency": saved(image.quantize(16), "PNG", transparency=3),
+        "PNG, alpha is dropped": saved(transparent, "PNG"),
+        "PNG, gray and alpha": saved(transparent.convert("LA"), "PNG"),
+        "GIF": saved(image, "GIF"),
+        "BMP": saved(image, "BMP"),
+        "WebP": saved(image, "WEBP", lossless=True),
+        "WebP, alpha": saved(transparent, "WEBP", lossless=True, exact=True),
+    }
+    for name, data in files.items():
+        np.testing.assert_array_equal(decode(ready(data)), by_pillow(data), err_msg=name)
+
+
+def test_16_bits_keep_the_upper_8() -> None:
+    pixels = np.random.default_rng(0).integers(0, 2**16, (9, 7)).astype(np.uint16)
+    found = decode(ready(saved(Image.fromarray(pixels), "PNG"))).numpy()
+    np.testing.assert_array_equal(found, np.repeat((pixels >> 8)[..., None], 3, axis=2))
+
+
+def test_jpeg_is_near_pillow(image: Image.Image) -> None:
+    files = {
+        "colour": (saved(image, "JPEG", quality=90), JPEG_LEVELS),
+        "gray": (saved(image.convert("L"), "JPEG"), JPEG_LEVELS),
+        "progressive": (saved(image, "JPEG", progressive=True), JPEG_LEVELS),
+        "CMYK": (saved(image.convert("CMYK"), "JPEG"), CMYK_LEVELS),
+    }
+    for name, (data, levels) in files.items():
+        found = decode(ready(data)).numpy()
+        np.testing.assert_allclose(found, by_pillow(data), atol=levels, err_msg=name)
+
+
+def test_first_frame_of_an_animation(image: Image.Image) -> None:
+    data = saved(image, "GIF", save_all=True, append_images=[image.rotate(90)])
+    np.testing.assert_array_equal(decode(ready(data)), by_pillow(data))
+
+
+def test_what_tensorflow_gets_wrong_is_refused(image: Image.Image) -> None:
+    animated = saved(image, "WEBP", save_all=True, append_images=[image.rotate(90)])
+    for data in (animated, saved(image.quantize(16), "BMP"), saved(image.convert("1"), "BMP")):
+        assert "still WebP or true-colour BMP" in str(encoded(Example(data, (0,)), NO_LIMIT))
+
+
+@pytest.mark.parametrize("value", range(1, 9))
+def test_orientation_of_images_and_windows(image: Image.Image, value: int) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = value
+    for file_format, levels in (("PNG", 0), ("JPEG", JPEG_LEVELS)):
+        # Colour in every pixel, or a window's rim would be interpolated without what is outside.
+        options = {"subsampling": 0} if file_format == "JPEG" else {}
+        data = saved(image, file_format, exif=exif, **options)
+        upright = by_pillow(data)
+        file = ready(data, orientation(data))
+        np.testing.assert_array_equal(file.size, upright.shape[:2])
+        np.testing.assert_allclose(decode(file).numpy(), upright, atol=levels)
+        window = decode_window(file, tf.constant([3, 5, 11, 17])).numpy()
+        np.testing.assert_allclose(window, upright[3:14, 5:22], atol=levels)
+
+
+def test_headers_forbid_decoding() -> None:
+    huge = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR" + (100_000).to_bytes(4, "big") * 2
+    assert "100000 x 100000" in str(encoded(Example(huge, (0,)), 10**8))
+    assert "max_image_pixels=100000000" in str(encoded(Example(huge, (0,)), 10**8))
+    assert "empty" in str(encoded(Example(b"", (0,)), 10**8))
+    assert "not a JPEG" in str(encoded(Example(b"text", (0,)), 10**8))
+
+
+@pytest.mark.parametrize("window", [[0, 0, 8, 8], [30, 50, 8, 8]])
+def test_a_truncated_jpeg_fails_in_every_window(image: Image.Image, window: list[int]) -> None:
+    data = saved(image, "JPEG")
+    file = ready(data[: len(data) * 2 // 3])
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        decode(file)
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        decode_window(file, tf.constant(window))

@@ -1,0 +1,202 @@
+import io
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from vit_jax.core.errors import UserError
+from vit_jax.data import ops
+from vit_jax.data.decode import Encoded, encoded
+from vit_jax.data.example import Example
+from vit_jax.data.host_tf import tf
+
+# Pillow rounds to 8 bits after each of the two directions, TensorFlow once.
+PILLOW_LEVELS = 1
+PILLOW_MEAN_LEVELS = 0.25
+# Rounding to uint8 is at most half a level, and a quarter on average.
+ROUNDING_MEAN_LEVELS = 0.3
+# Where a window is cut from a JPEG, chroma at its rim is interpolated without what lies outside.
+WINDOW_LEVELS = 8
+WINDOW_MEAN_LEVELS = 0.1
+
+
+def run(preprocess: str, data: bytes, seed: int = 0) -> np.ndarray:
+    image = encoded(Example(data, (0,)), 10**9)
+    assert isinstance(image, Encoded), image
+    image = Encoded(tf.constant(image.data), tf.constant(image.size), tf.constant(1))
+    return ops.parse(preprocess)(image, tf.constant([seed, 0], tf.int64)).numpy()
+
+
+@pytest.fixture
+def pixels(photo_like: Callable[..., np.ndarray]) -> np.ndarray:
+    return photo_like(120, 90)
+
+
+@pytest.fixture
+def png(pixels: np.ndarray, encode: Callable[..., bytes]) -> bytes:
+    return encode(pixels)
+
+
+def resized_by_pillow(pixels: np.ndarray, height: int, width: int) -> np.ndarray:
+    image = Image.fromarray(pixels).resize((width, height), Image.Resampling.BILINEAR)
+    return np.asarray(image).astype(int)
+
+
+@pytest.mark.parametrize(("height", "width"), [(32, 48), (64, 64), (200, 150)])
+def test_resize_equals_pillow(pixels: np.ndarray, png: bytes, height: int, width: int) -> None:
+    found = run(f"decode|resize(({height}, {width}))", png).astype(int)
+    difference = np.abs(found - resized_by_pillow(pixels, height, width))
+    assert difference.max() <= PILLOW_LEVELS
+    assert difference.mean() <= PILLOW_MEAN_LEVELS
+
+
+def test_resize_small_equals_pillow(pixels: np.ndarray, png: bytes) -> None:
+    found = run("decode|resize_small(31)", png).astype(int)
+    assert found.shape == (41, 31, 3)  # 120 * 31 / 90 = 41.3
+    assert np.abs(found - resized_by_pillow(pixels, 41, 31)).max() <= PILLOW_LEVELS
+
+
+def test_central_crop(pixels: np.ndarray, png: bytes) -> None:
+    np.testing.assert_array_equal(run("decode|central_crop(50)", png), pixels[35:85, 20:70])
+    np.testing.assert_array_equal(run("decode|central_crop((9, 4))", png), pixels[55:64, 43:47])
+
+
+def test_flip_lr(pixels: np.ndarray, png: bytes) -> None:
+    results = [run("decode|flip_lr", png, seed) for seed in range(100)]
+    flipped = [np.array_equal(result, pixels[:, ::-1]) for result in results]
+    unchanged = [np.array_equal(result, pixels) for result in results]
+    assert all(f != u for f, u in zip(flipped, unchanged, strict=True))
+    assert 30 <= sum(flipped) <= 70  # four standard deviations
+
+
+def test_pad_crop_takes_every_window(encode: Callable[..., bytes]) -> None:
+    pixels = np.arange(1, 5 * 6 * 3 + 1, dtype=np.uint8).reshape(5, 6, 3)
+    padded = np.pad(pixels, [(1, 1), (1, 1), (0, 0)])
+    windows = {
+        padded[top : top + 5, left : left + 6].tobytes() for top in range(3) for left in range(3)
+    }
+    data = encode(pixels)
+    assert {run("decode|pad_crop((5, 6), 1)", data, s).tobytes() for s in range(100)} == windows
+
+
+def test_inception_crop_of_the_whole_image_is_a_resize(png: bytes, pixels: np.ndarray) -> None:
+    found = run("decode|inception_crop((60, 45), area_min=1.0)", png)
+    # Halving without a filter: the mean of 2 x 2 pixels.
+    expected = pixels.reshape(60, 2, 45, 2, 3).mean(axis=(1, 3))
+    assert np.abs(found - expected).mean() < ROUNDING_MEAN_LEVELS + 1  # the window may be smaller
+
+
+def test_inception_crop_draws_areas_and_aspects_as_stated(encode: Callable[..., bytes]) -> None:
+    """Red tells the row and green the column, so that the corners of a result tell its window."""
+    rows, columns = np.mgrid[0:200, 0:200]
+    pixels = np.stack([rows, columns, rows * 0], axis=-1).astype(np.uint8)
+    data = encode(pixels)
+    areas, aspects = [], []
+    for seed in range(300):
+        crop = run("decode|inception_crop(64, 0.25, 0.75)", data, seed).astype(float)
+        height = (crop[-1, 0, 0] - crop[0, 0, 0]) * 64 / 63
+        width = (crop[0, -1, 1] - crop[0, 0, 1]) * 64 / 63
+        areas.append(height * width / 200**2)
+        aspects.append(width / height)
+    rounding = 0.03
+    assert 0.25 - rounding < min(areas) < 0.3 and 0.7 < max(areas) < 0.75 + rounding
+    assert 3 / 4 - rounding < min(aspects) < 0.8 and 1.25 < max(aspects) < 4 / 3 + rounding
+    assert np.mean(areas) == pytest.approx(0.5, abs=0.04)
+
+
+def test_only_the_window_is_decoded_and_equals_the_whole_decoded(
+    photo_like: Callable[..., np.ndarray], encode: Callable[..., bytes]
+) -> None:
+    data = encode(photo_like(300, 200), "JPEG", quality=90)
+    for seed in range(10):
+        window = run("decode|inception_crop(96)", data, seed).astype(int)
+        # An op in between makes it decode the whole image first; the crop's seed moves with it.
+        image = encoded(Example(data, (0,)), 10**9)
+        assert isinstance(image, Encoded)
+        whole = ops.decode().decode(Encoded(image.data, image.size, tf.constant(1)), None)
+        crop = ops.inception_crop(96).apply(whole, tf.constant([seed, 1], tf.int64)).numpy()
+        difference = np.abs(window - crop)
+        assert difference.max() <= WINDOW_LEVELS
+        assert difference.mean() <= WINDOW_MEAN_LEVELS
+
+
+def test_uint8_is_within_a_level_of_float(photo_like: Callable[..., np.ndarray]) -> None:
+    pixels = tf.constant(photo_like(130, 170))
+    found = ops.inception_crop(64).apply(pixels, tf.constant([5, 0], tf.int64))
+    begin, extent, _ = tf.image.stateless_sample_distorted_bounding_box(
+        tf.constant([130, 170, 3]), tf.zeros([1, 0, 4]), [5, 0], min_object_covered=0.0,
+        aspect_ratio_range=(3 / 4, 4 / 3), area_range=(0.05, 1.0), max_attempts=100,
+        use_image_if_no_bounding_boxes=True,
+    )  # fmt: skip
+    expected = tf.image.resize(tf.slice(pixels, begin, extent), (64, 64))
+    difference = np.abs(expected.numpy() - found.numpy().astype(float))
+    assert difference.mean() <= ROUNDING_MEAN_LEVELS  # of 255: well within 1 / 255
+
+
+def test_random_ops_depend_on_the_seed_and_their_place(png: bytes) -> None:
+    once = run("decode|inception_crop(32)|flip_lr", png, seed=1)
+    np.testing.assert_array_equal(once, run("decode|inception_crop(32)|flip_lr", png, seed=1))
+    assert (once != run("decode|inception_crop(32)|flip_lr", png, seed=2)).any()
+    two = run("decode|pad_crop(60, 8)|pad_crop(60, 8)", png)
+    shifted = run("decode|pad_crop(60, 16)", png)
+    assert (two != shifted).any()
+
+
+@pytest.mark.parametrize(
+    ("preprocess", "size"),
+    [
+        ("decode|inception_crop(224)|flip_lr", (224, 224)),
+        ("decode|resize((3, 5))", (3, 5)),
+        ("decode|resize_small(256)|central_crop(224)", (224, 224)),
+        ("decode|resize((10, 20))|resize_small(5)", (5, 10)),
+        (" decode | pad_crop(size=32, padding=4) ", (32, 32)),
+        ("decode", None),
+        ("decode|resize_small(256)|flip_lr", None),
+    ],
+)
+def test_output_size(preprocess: str, size: tuple[int, int] | None) -> None:
+    assert ops.parse(preprocess).output_size == size
+
+
+@pytest.mark.parametrize(
+    ("preprocess", "message"),
+    [
+        ("decode|inception_crp(224)", "Did you mean 'inception_crop'"),
+        ("resize(224)", "decode as its first op"),
+        ("decode|decode|resize(2)", "only there"),
+        ("decode|resize", "missing a required argument: 'size'"),
+        ("decode|resize(2, 3)", "too many"),
+        ("decode|inception_crop(224, area=0.1)", "area_min=0.05"),
+        ("decode|inception_crop(224, area_min=0)", "area_min"),
+        ("decode|inception_crop('a')", "whole number of pixels"),
+        ("decode|resize(0)", "at least 1"),
+        ("decode|resize(1.5)", "whole number"),
+        ("decode|resize((1, 2, 3))", "whole number"),
+        ("decode|pad_crop(32, -1)", "padding"),
+        ("decode|resize(__import__('os'))", "not an op"),
+        ("decode|__import__('os')", "no op '__import__'"),
+        ("decode|resize(*[1])", "not an op"),
+        ("decode||flip_lr", "not an op"),
+        ("", "not an op"),
+    ],
+)
+def test_wrong_strings(preprocess: str, message: str) -> None:
+    with pytest.raises(UserError, match="preprocess") as error:
+        ops.parse(preprocess)
+    assert message in str(error.value)
+
+
+def test_a_crop_larger_than_the_image_fails(png: bytes) -> None:
+    for preprocess in ("decode|central_crop(91)", "decode|pad_crop(100, 2)"):
+        with pytest.raises(tf.errors.InvalidArgumentError, match="smaller than"):
+            run(preprocess, png)
+
+
+def test_prediction_can_decode_by_pillow(png: bytes) -> None:
+    """The usual evaluation preprocessing, once by each."""
+    image = Image.open(io.BytesIO(png)).resize((48, 64), Image.Resampling.BILINEAR)
+    left, top = (48 - 48) // 2, (64 - 48) // 2
+    expected = np.asarray(image.crop((left, top, left + 48, top + 48))).astype(int)
+    found = run("decode|resize_small(48)|central_crop(48)", png).astype(int)
+    assert np.abs(found - expected).max() <= PILLOW_LEVELS

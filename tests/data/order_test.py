@@ -1,0 +1,56 @@
+import numpy as np
+import pytest
+
+from vit_jax.data.order import epoch_and_index
+
+# Mean squared deviation over its expectation has a standard deviation of sqrt(2 / 81) here.
+LARGEST_CHI_SQUARED_PER_DEGREE = 1 + 4 * (2 / 81) ** 0.5
+
+
+@pytest.mark.parametrize("num_examples", [1, 2, 3, 4, 5, 7, 64, 100, 1437, 2**12, 2**12 + 1])
+def test_every_epoch_is_a_permutation(num_examples: int) -> None:
+    for epoch in (0, 1, 90):
+        positions = np.arange(num_examples) + epoch * num_examples
+        epochs, indices = epoch_and_index(positions, num_examples=num_examples, seed=3)
+        assert (epochs == epoch).all()
+        np.testing.assert_array_equal(np.sort(indices), np.arange(num_examples))
+
+
+def test_order_depends_on_seed_and_epoch_alone() -> None:
+    positions = np.arange(3000)
+    _, indices = epoch_and_index(positions, num_examples=1000, seed=0)
+    _, again = epoch_and_index(positions[1234:1300], num_examples=1000, seed=0)
+    np.testing.assert_array_equal(indices[1234:1300], again)
+    _, other_seed = epoch_and_index(positions, num_examples=1000, seed=1)
+    assert (indices != other_seed).mean() > 0.99
+    assert (indices[:1000] != indices[1000:2000]).mean() > 0.99
+
+
+def test_examples_take_all_places_equally_often() -> None:
+    num_examples, num_epochs = 10, 3000
+    _, indices = epoch_and_index(np.arange(30_000), num_examples=num_examples, seed=0)
+    counts = np.zeros((num_examples, num_examples))
+    np.add.at(counts, (np.tile(np.arange(num_examples), num_epochs), indices), 1)
+    expected = num_epochs / num_examples
+    chi_squared = ((counts - expected) ** 2 / expected).sum()
+    degrees = (num_examples - 1) ** 2
+    assert chi_squared / degrees < LARGEST_CHI_SQUARED_PER_DEGREE
+
+
+def test_neighbours_are_not_related() -> None:
+    _, indices = epoch_and_index(np.arange(100_000), num_examples=100_000, seed=0)
+    assert abs(np.corrcoef(indices[:-1], indices[1:])[0, 1]) < 0.02  # 6 standard deviations
+
+
+def test_far_positions() -> None:
+    """Steps of the longest published runs, on the largest published data set."""
+    positions = np.arange(64) + 10**12
+    epochs, indices = epoch_and_index(positions, num_examples=303_000_000, seed=2**31 - 1)
+    assert epochs[0] == 10**12 // 303_000_000
+    assert len(set(indices)) == 64
+
+
+def test_order_never_changes() -> None:
+    """Every published run depends on these numbers."""
+    _, indices = epoch_and_index(np.arange(8), num_examples=1000, seed=0)
+    assert indices.tolist() == [18, 993, 249, 846, 246, 623, 537, 975]
