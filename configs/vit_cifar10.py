@@ -29,7 +29,7 @@ def get_config(arg=None):
                 "dtype": "bfloat16",
             },
             "input": {
-                "source": "tfds:cifar10",
+                "source": "tfds",
                 "split": "train",
                 "preprocess": "decode|pad_crop(32, 4)|flip_lr",
                 "batch_size": 512,

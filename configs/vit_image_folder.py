@@ -3,8 +3,8 @@
     python -m vit_jax.train --config configs/vit_image_folder.py --workdir DIR
         --config.input.data_dir=FOLDER
 
-Data     FOLDER/<split>/<class>/* with splits `train` and `test`, or FOLDER/<class>/*, of which a
-         tenth, chosen by file name, then is `test`.
+Data     FOLDER/<split>/<class>/* with splits `train` and `val`, or FOLDER/<class>/*, of which a
+         tenth, chosen by file name, is `val`.
 Model    ViT-Ti/16, 5.5 million parameters: from scratch, a few thousand images teach no larger one.
 Reaches  depends on the images.
 """
@@ -36,8 +36,8 @@ def get_config(arg=None):
             },
             "total": {"epochs": 100},
             "evals": {
-                "test": {
-                    "split": "test",
+                "val": {
+                    "split": "val",
                     "preprocess": "decode|resize_small(256)|central_crop(224)",
                     "every_steps": 500,
                 }

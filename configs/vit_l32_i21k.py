@@ -27,7 +27,7 @@ def get_config(arg=None):
                 "dtype": "bfloat16",  # not stated in the paper
             },
             "input": {
-                "source": "tfds:imagenet21k",
+                "source": "tfds",
                 "split": "train",
                 "preprocess": "decode|inception_crop(224)|flip_lr",
                 "batch_size": 4096,

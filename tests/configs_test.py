@@ -1,0 +1,159 @@
+"""Every config is built, compared with the paper's table, and run for two steps at toy size."""
+
+import json
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+import numpy as np
+import pytest
+
+from vit_jax import build, config, models, train
+
+ROOT = Path(__file__).parent.parent
+FILES = sorted((ROOT / "configs").glob("*.py"))
+
+VARIANTS = {
+    "vit_cifar10.py": ("", ":gpu", ":cpu"),
+    "vit_i1k.py": ("", ":variant=S/16", ":variant=B/32", ":variant=L/16", ":variant=L/32"),
+}
+CONFIGS = [f"{file.name}{variant}" for file in FILES for variant in VARIANTS.get(file.name, ("",))]
+
+
+def load(name, overrides=()):
+    return config.load(str(ROOT / "configs" / name), overrides)
+
+
+class Published(NamedTuple):
+    """A row of arXiv 2010.11929, table 3."""
+
+    model: str
+    epochs: int
+    lr: float
+    schedule: str
+    weight_decay: float
+    dropout: float
+
+
+TABLE_3 = {
+    "vit_b16_jft.py": Published("ViT-B/16", 7, 8e-4, "linear", 0.1, 0.0),
+    "vit_l16_jft.py": Published("ViT-L/16", 14, 4e-4, "linear", 0.1, 0.0),
+    "vit_h14_jft.py": Published("ViT-H/14", 14, 3e-4, "linear", 0.1, 0.0),
+    "vit_b16_i21k.py": Published("ViT-B/16", 90, 1e-3, "linear", 0.03, 0.1),
+    "vit_b32_i21k.py": Published("ViT-B/32", 90, 1e-3, "linear", 0.03, 0.1),
+    "vit_l16_i21k.py": Published("ViT-L/16", 90, 1e-3, "linear", 0.03, 0.1),
+    "vit_l32_i21k.py": Published("ViT-L/32", 90, 1e-3, "linear", 0.03, 0.1),
+    "vit_i1k.py": Published("ViT-B/16", 300, 3e-3, "cosine", 0.3, 0.1),
+}
+
+
+@pytest.mark.parametrize("name", TABLE_3)
+def test_recipes_are_the_papers(name):
+    c = load(name)
+    expected = TABLE_3[name]
+    found = Published(
+        c.model.name, c.total.epochs, c.optim.lr, c.optim.schedule, c.optim.weight_decay,
+        c.model.dropout,
+    )  # fmt: skip
+    assert found == expected
+    assert (c.optim.name, c.optim.b1, c.optim.b2) == ("adam", 0.9, 0.999)
+    assert (c.input.batch_size, c.optim.warmup_steps) == (4096, 10_000)
+    assert c.optim.grad_clip_norm == 1.0
+    assert c.optim.weight_decay_meaning == "lr_scaled"
+    many_classes = "i1k" not in name
+    assert c.loss.kind == ("sigmoid" if many_classes else "softmax")
+    assert c.model.head_bias == (-10.0 if many_classes else None)
+    assert c.model.pre_logits
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_is_planned_without_data(name):
+    """The model's figures and the number of steps follow from the config alone."""
+    c = load(name)
+    plan = build.plan(c, num_examples=c.input.num_examples or 1000)
+    assert plan.warmup_steps < plan.total_steps
+    assert build.model(c, num_classes=c.input.num_classes or 10).info.parameters > 0
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda f: f.name)
+def test_docstring_has_the_command_and_the_result(file):
+    text = file.read_text()
+    assert f"python -m vit_jax.train --config configs/{file.name}" in text
+    assert "\nReaches  " in text
+    assert "not yet measured" in text or "%" in text or "depends" in text
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda f: f.name)
+def test_docstring_states_the_planned_steps(file):
+    """A cost in steps is what the plan comes to, so that nobody has to trust it."""
+    stated = re.search(r"\nCost +([\d,]+) steps", file.read_text())
+    if stated:
+        c = load(file.name)
+        plan = build.plan(c, num_examples=c.input.num_examples)
+        assert plan.total_steps == int(stated[1].replace(",", ""))
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda f: f.name)
+def test_an_unknown_variant_is_refused(file):
+    with pytest.raises(ValueError, match=r"no variants|has the variants|Unknown|No ViT"):
+        build.model(load(f"{file.name}:nothing"), num_classes=10)
+
+
+def toy(name):
+    """The config with everything that costs time made small; what it says otherwise is kept."""
+    c = load(name)
+    patch = models.spec(c.model.name).patch_size
+    size = str(2 * patch)
+    return load(
+        name,
+        [
+            "model.depth=1",
+            "model.width=32",
+            "model.mlp_dim=32",
+            "model.heads=2",
+            "input.source=synthetic",
+            "input.data_dir=None",
+            "input.split=train",
+            "input.num_examples=24",
+            "input.num_classes=10",
+            "input.batch_size=8",
+            f"input.preprocess={re.sub(r'[0-9]+', size, c.input.preprocess)}",
+            "optim.warmup_epochs=None",
+            "optim.warmup_steps=1",
+            "total.epochs=None",
+            "total.steps=2",
+            *(
+                f"evals.{n}.preprocess={re.sub(r'[0-9]+', size, e.preprocess)}"
+                for n, e in c.evals.items()
+            ),
+            "log.every_steps=1",
+            "log.tensorboard=False",
+        ],
+    )
+
+
+@pytest.fixture
+def quick_compilation():
+    """Two steps need no fast code."""
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)
+
+
+# One of each kind; the others take most of a minute together.
+QUICK = ("vit_digits.py", "vit_i1k.py", "vit_b16_i21k.py")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(c, marks=[] if c in QUICK else pytest.mark.slow) for c in CONFIGS]
+)
+def test_two_steps_at_toy_size(name, tmp_path, quick_compilation):
+    c = toy(name)
+    state = train.train(c, tmp_path)
+    assert int(state.step) == 2
+    rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert [row["step"] for row in rows] == [1, 2]
+    assert all(np.isfinite(row["train/loss"]) for row in rows)
+    for evaluation in c.evals:
+        assert 0 <= rows[-1][f"{evaluation}/accuracy"] <= 1
