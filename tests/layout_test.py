@@ -1,6 +1,8 @@
 """The floor plan: who may import whom, where TensorFlow may be, how long a file may get."""
 
 import ast
+import importlib.metadata
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -138,6 +140,39 @@ def test_importing_everything_but_data_does_not_import_tensorflow():
     ]
     program = f"import {', '.join(modules)}, sys; sys.exit('tensorflow' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=False).returncode == 0
+
+
+def declared_packages() -> set[str]:
+    """What setup.py installs, by normalised name."""
+    tree = ast.parse((ROOT / "setup.py").read_text())
+    (required,) = [
+        node.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.keyword) and node.arg == "install_requires"
+    ]
+    # Each is a string or an f-string; its first word is the name.
+    names = (re.search(r"['\"]([\w.-]+)", ast.unparse(item)) for item in required.elts)
+    return {normalised(found[1]) for found in names if found}
+
+
+def normalised(package: str) -> str:
+    return re.sub(r"[-_.]+", "-", package).lower()
+
+
+def test_what_is_imported_is_installed():
+    """By setup.py, and not by chance because another package needs it."""
+    declared = declared_packages()
+    installed_by = importlib.metadata.packages_distributions()
+    for file in FILES:
+        for imported in imports(file.read_text()):
+            top = imported.module.split(".")[0]
+            if top in sys.stdlib_module_names or top == "vit_jax":
+                continue
+            packages = {normalised(package) for package in installed_by.get(top, ())}
+            assert packages & declared, (
+                f"{name(file)}:{imported.line} imports {top}, which setup.py does not install; it "
+                f"comes with {packages}: add it there and to constraints.txt."
+            )
 
 
 @pytest.mark.parametrize("file", FILES, ids=name)
