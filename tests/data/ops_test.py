@@ -182,14 +182,14 @@ def test_output_size(preprocess: str, size: tuple[int, int] | None) -> None:
     ],
 )
 def test_wrong_strings(preprocess: str, message: str) -> None:
-    with pytest.raises(UserError, match="preprocess") as error:
+    with pytest.raises(UserError, match=r"preprocess") as error:
         ops.parse(preprocess)
     assert message in str(error.value)
 
 
 def test_a_crop_larger_than_the_image_fails(png: bytes) -> None:
     for preprocess in ("decode|central_crop(91)", "decode|pad_crop(100, 2)"):
-        with pytest.raises(tf.errors.InvalidArgumentError, match="smaller than"):
+        with pytest.raises(tf.errors.InvalidArgumentError, match=r"smaller than"):
             run(preprocess, png)
 
 

@@ -1,0 +1,148 @@
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from vit_jax.core.errors import UserError
+from vit_jax.data import sources
+
+
+def fill(folder: Path, names: Iterable[str]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in names:
+        (folder / name).write_bytes(f"{folder.name}/{name}".encode())
+
+
+def create(folder: Path | None, split: str = "train") -> sources.Source:
+    return sources.create(
+        "image_folder",
+        data_dir=None if folder is None else str(folder),
+        split=split,
+        num_examples=None,
+        num_classes=None,
+        image_size=(1, 1),
+    )
+
+
+def contents(source: sources.Source) -> list[tuple[str, int]]:
+    examples = source.read(np.arange(source.num_examples))
+    return [(example.image.decode(), example.labels[0]) for example in examples]
+
+
+@pytest.fixture
+def with_splits(tmp_path: Path) -> Path:
+    for split, count in (("train", 5), ("val", 2)):
+        for name in ("dog", "cat", "10"):
+            fill(tmp_path / split / name, [f"{i}.jpg" for i in range(count)])
+    return tmp_path
+
+
+def test_folders_of_splits(with_splits: Path) -> None:
+    source = create(with_splits)
+    assert source.class_names == ("10", "cat", "dog")
+    assert (source.num_examples, source.num_classes) == (15, 3)
+    for name, label in contents(source):
+        assert name.startswith(("10", "cat", "dog")[label] + "/")
+    assert create(with_splits, "val").num_examples == 6
+    assert create(with_splits, "train[:20%]").num_examples == 3
+    assert source.describe(0).startswith("train/")
+
+
+def test_folders_of_classes_are_split_by_name(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        fill(tmp_path / name, [f"{i}.png" for i in range(500)])
+    train, val = contents(create(tmp_path)), contents(create(tmp_path, "val"))
+    assert len(train) + len(val) == len({*train, *val}) == 1000
+    assert 70 <= len(val) <= 130  # three standard deviations around 1 in 10
+    fill(tmp_path / "a", [f"more{i}.png" for i in range(300)])
+    assert set(train) < set(contents(create(tmp_path)))
+    assert set(val) < set(contents(create(tmp_path, "val")))
+
+
+def test_a_slice_holds_all_classes(tmp_path: Path) -> None:
+    for name in "abcd":
+        fill(tmp_path / "train" / name, [f"{i}.png" for i in range(100)])
+    labels = [label for _, label in contents(create(tmp_path, "train[:25%]"))]
+    assert min(np.bincount(labels, minlength=4)) > 10
+
+
+def test_what_is_no_image_is_left_out(with_splits: Path) -> None:
+    before = create(with_splits)
+    fill(with_splits / "train/cat", ["Thumbs.db", ".DS_Store", ".hidden.jpg", "notes.txt"])
+    fill(with_splits / "train/.cache", ["x.jpg"])
+    fill(with_splits, ["README.md"])
+    assert contents(create(with_splits)) == contents(before)
+    fill(with_splits / "train/cat", ["UPPER.JPG", "x.WebP", "y.jpeg"])
+    assert create(with_splits).num_examples == before.num_examples + 3
+
+
+def test_order_does_not_depend_on_the_file_system(tmp_path: Path) -> None:
+    names = [f"{i}.jpg" for i in range(30)]
+    fill(tmp_path / "one/train/a", names)
+    fill(tmp_path / "two/train/a", reversed(names))
+    one, two = create(tmp_path / "one"), create(tmp_path / "two")
+    assert contents(one) == contents(two)
+    assert one.fingerprint == two.fingerprint
+    fill(tmp_path / "two/train/a", ["30.jpg"])
+    assert create(tmp_path / "two").fingerprint != one.fingerprint
+
+
+def test_orientation_is_honoured(tmp_path: Path) -> None:
+    folder = tmp_path / "train/a"
+    folder.mkdir(parents=True)
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    Image.new("RGB", (4, 4)).save(folder / "x.jpg", exif=exif)
+    assert create(tmp_path).read(np.array([0]))[0].orientation == 6
+
+
+def test_a_class_that_the_other_split_lacks(with_splits: Path) -> None:
+    fill(with_splits / "train/ant", ["x.jpg"])
+    assert create(with_splits, "val").class_names == ("10", "ant", "cat", "dog")
+    fill(with_splits / "val/bee", ["x.jpg"])
+    with pytest.raises(UserError, match=r"has the class 'bee'"):
+        create(with_splits, "val")
+
+
+def test_missing_folder(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"input\.data_dir is not set.*<class>/image\.jpg"):
+        create(None)
+    with pytest.raises(UserError, match=r"is not a folder.*<class>/image\.jpg"):
+        create(tmp_path / "nowhere")
+
+
+def test_missing_split(with_splits: Path) -> None:
+    with pytest.raises(UserError, match=r"no split 'test'.*Valid: train, val"):
+        create(with_splits, "test")
+
+
+def test_empty_class_folder(with_splits: Path) -> None:
+    fill(with_splits / "train/empty", ["notes.txt"])
+    with pytest.raises(UserError, match=r"train/empty has no images.*or delete the folder"):
+        create(with_splits)
+
+
+def test_no_images(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"has no images"):
+        create(tmp_path)
+    fill(tmp_path, ["x.jpg"])
+    with pytest.raises(UserError, match=r"has no images"):
+        create(tmp_path)
+    (tmp_path / "train").mkdir()
+    with pytest.raises(UserError, match=r"no images"):
+        create(tmp_path)
+
+
+def test_formats_that_are_not_read(with_splits: Path) -> None:
+    fill(with_splits / "train/cat", ["scan.TIFF"])
+    with pytest.raises(UserError, match=r"scan\.TIFF: \.tiff images are not read. Convert"):
+        create(with_splits)
+
+
+def test_a_file_that_disappears(with_splits: Path) -> None:
+    source = create(with_splits)
+    (with_splits / source.describe(3)).unlink()
+    with pytest.raises(UserError, match=r"cannot be read"):
+        source.read(np.array([3]))
