@@ -8,6 +8,7 @@ import pytest
 
 from vit_jax.core.errors import UserError
 from vit_jax.store import step_folder
+from vit_jax.store.checkpoints import Checkpoints
 
 DESCRIPTION = {"model": {"depth": 12, "patch": (16, 16)}, "class_names": ["cat", "dog"]}
 
@@ -88,6 +89,17 @@ def test_find_takes_a_work_directory_a_checkpoints_folder_or_a_step(
     for nothing in (tmp_path, tmp_path / "missing"):
         with pytest.raises(UserError, match="No checkpoint in"):
             step_folder.find(nothing)
+
+
+def test_relative_paths_mean_the_current_folder(make_state, layout_of, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rules = {"keep_last": 1, "keep_every_steps": None, "best_metric": None, "best_mode": "max"}
+    checkpoints = Checkpoints("run/checkpoints", **rules)
+    checkpoints.save(1, make_state(1), DESCRIPTION, None)
+    checkpoints.close()
+    params = step_folder.restore_params(step_folder.find("run"), layout_of(make_state(1).params))
+    assert_same(params, make_state(1).params)
+    assert (tmp_path / "run" / "checkpoints" / "1").is_dir()
 
 
 # What is kept.

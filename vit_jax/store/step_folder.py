@@ -121,7 +121,7 @@ def restore_params(step_dir: epath.PathLike, layout: Any) -> Any:
 
 def read(step_dir: epath.PathLike, layout: Any, *, under: str = "") -> Any:
     """The arrays whose names start with `under`, verified, in the tree of `layout`."""
-    folder = epath.Path(step_dir)
+    folder = epath.Path(step_dir).absolute()  # orbax takes no relative path
     wanted = {name: _placed(x) for name, x in pytrees.flatten(layout).items()}
     saved = {n: a for n, a in read_description(folder)["arrays"].items() if n.startswith(under)}
     _check_same_arrays(folder, saved, wanted)
