@@ -42,7 +42,7 @@ setup(
         "optax>=0.2.8",
         "orbax-checkpoint>=0.12.8",
         "pillow>=13",
-        "protobuf>=7.36",
+        "protobuf>=6.33",
         "tensorboard>=2.21",  # imported by clu's writer, which does not install it
         "tensorflow-datasets>=4.9.10",
         f"tensorflow-cpu>=2.21; {HAS_TENSORFLOW_CPU}",
