@@ -61,10 +61,11 @@ class Batches:
         return self
 
     def __next__(self) -> Batch:
-        if not self._open or self._made == self._num_batches:
+        iterator = self._open.get("iterator")  # another thread may close it at any time
+        if iterator is None or self._made == self._num_batches:
             raise StopIteration
         try:
-            batch = next(self._open["iterator"], self._empty)
+            batch = next(iterator, self._empty)
         except tf.errors.OpError as error:
             self.close()
             raise self._explain(self._made, error) from error

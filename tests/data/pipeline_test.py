@@ -1,0 +1,300 @@
+import itertools
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from vit_jax.core.errors import UserError
+from vit_jax.data import sources
+from vit_jax.data.batches import Batch
+from vit_jax.data.example import Example, Source
+from vit_jax.data.order import epoch_and_index
+from vit_jax.data.pipeline import Batches, eval_batches, train_batches
+
+AUGMENT = "decode|pad_crop(8, 2)|flip_lr"
+# A far step may take this many times as long to start as the first one.
+LARGEST_START_RATIO = 1.5
+
+MakeSource = Callable[[Sequence[Example]], Source]
+
+
+def train(source: Source, preprocess: str = AUGMENT, **changed: Any) -> Batches:
+    arguments = {
+        "batch_size": 16, "seed": 0, "start_step": 0, "on_bad_image": "fail",
+        "max_image_pixels": 10**6, "threads": 2,
+    }  # fmt: skip
+    return train_batches(source, preprocess, **arguments | changed)
+
+
+def evaluate(source: Source, preprocess: str = "decode|resize(4)", **changed: Any) -> Batches:
+    arguments = {
+        "batch_size": 16, "on_bad_image": "fail", "max_image_pixels": 10**6, "threads": 2,
+    }  # fmt: skip
+    return eval_batches(source, preprocess, **arguments | changed)
+
+
+def take(batches: Batches, count: int) -> list[Batch]:
+    with batches:
+        return list(itertools.islice(batches, count))
+
+
+def assert_equal(found: Batch, expected: Batch) -> None:
+    assert found.keys() == expected.keys()
+    for name in found:
+        np.testing.assert_array_equal(found[name], expected[name], err_msg=name)
+
+
+@pytest.fixture(scope="module")
+def digits() -> Source:
+    return sources.create(
+        "digits", data_dir=None, split="train", num_examples=None, num_classes=None,
+        image_size=(8, 8),
+    )  # fmt: skip
+
+
+@pytest.fixture
+def few(list_source: MakeSource, encode: Callable[..., bytes]) -> Callable[[int], Source]:
+    """A source of n gray squares; the one of example i has the shade i."""
+
+    def make(count: int) -> Source:
+        squares = [np.full((4, 4), i, np.uint8) for i in range(count)]
+        return list_source([Example(encode(x), (i % 10,)) for i, x in enumerate(squares)])
+
+    return make
+
+
+# --- what is in a batch ---------------------------------------------------------------------------
+
+
+def test_shapes_and_types(few: Callable[[int], Source]) -> None:
+    (batch,) = take(train(few(20), "decode|resize((6, 8))"), 1)
+    assert {name: (x.shape, x.dtype.name) for name, x in batch.items()} == {
+        "image": ((16, 6, 8, 3), "uint8"),
+        "labels": ((16, 2), "int32"),
+        "weight": ((16,), "float32"),
+        "index": ((16,), "int64"),
+    }
+    np.testing.assert_array_equal(batch["labels"][:, 0], batch["index"] % 10)
+    np.testing.assert_array_equal(batch["labels"][:, 1], -1)
+    np.testing.assert_array_equal(batch["image"][:, 0, 0, 0], batch["index"])
+    np.testing.assert_array_equal(batch["weight"], 1)
+
+
+@pytest.mark.parametrize(("num_examples", "batch_size"), [(7, 3), (20, 16), (3, 10), (1, 4)])
+def test_batches_straddle_epochs_and_nothing_is_dropped(
+    few: Callable[[int], Source], num_examples: int, batch_size: int
+) -> None:
+    num_epochs = 6
+    count = -(-num_examples * num_epochs // batch_size)
+    batches = take(train(few(num_examples), "decode|resize(4)", batch_size=batch_size), count)
+    indices = np.concatenate([batch["index"] for batch in batches])
+    epochs = indices[: num_examples * num_epochs].reshape(num_epochs, num_examples)
+    np.testing.assert_array_equal(np.sort(epochs), np.tile(np.arange(num_examples), (6, 1)))
+    _, expected = epoch_and_index(np.arange(len(indices)), num_examples=num_examples, seed=0)
+    np.testing.assert_array_equal(indices, expected)
+
+
+def test_random_numbers_differ_between_epochs_and_seeds() -> None:
+    one = sources.create(
+        "digits", data_dir=None, split="train[:1]", num_examples=1, num_classes=10,
+        image_size=(8, 8),
+    )  # fmt: skip
+    first, second = (take(train(one, seed=seed, batch_size=64), 1)[0]["image"] for seed in (0, 1))
+    # 64 epochs of one digit, which has 5 x 5 places and is flipped or not.
+    assert len({image.tobytes() for image in first}) > 25
+    assert (first != second).any()
+
+
+# --- determinism ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("on_bad_image", ["fail", "skip"])
+def test_hosts_together_make_the_batches_of_one(digits: Source, on_bad_image: str) -> None:
+    """Byte for byte, over the end of an epoch."""
+    options = {"start_step": 88, "on_bad_image": on_bad_image}
+    expected = take(train(digits, **options), 4)
+    for num_hosts in (2, 4):
+        parts = [
+            take(train(digits, host=host, num_hosts=num_hosts, **options), 4)
+            for host in range(num_hosts)
+        ]
+        for step, batch in enumerate(expected):
+            joined = {k: np.concatenate([part[step][k] for part in parts]) for k in batch}
+            assert_equal(joined, batch)
+
+
+def test_resumed_equals_straight(digits: Source) -> None:
+    straight = take(train(digits), 12)
+    for step in (1, 7, 11):
+        (resumed,) = take(train(digits, start_step=step), 1)
+        assert_equal(resumed, straight[step])
+
+
+@pytest.mark.parametrize("changed", [{"threads": 1}, {"threads": 5}, {"on_bad_image": "skip"}])
+def test_what_does_not_touch_the_batches(digits: Source, changed: dict[str, Any]) -> None:
+    for found, expected in zip(
+        take(train(digits, **changed), 3), take(train(digits), 3), strict=True
+    ):
+        assert_equal(found, expected)
+
+
+def test_a_far_step_starts_as_fast_as_the_first(digits: Source) -> None:
+    def seconds(start_step: int) -> float:
+        start = time.perf_counter()
+        take(train(digits, start_step=start_step), 1)
+        return time.perf_counter() - start
+
+    seconds(0)  # the first of a process is slower
+    times = [(seconds(0), seconds(1_000_000)) for _ in range(5)]
+    first, far = np.min(times, axis=0)  # the machine may be busy with other things
+    assert far < LARGEST_START_RATIO * first
+
+
+# --- evaluation -----------------------------------------------------------------------------------
+
+
+HOSTS_AND_BATCHES = [(1, 1), (1, 4), (2, 8), (4, 8), (4, 16), (2, 64)]
+EVALUATIONS = [(n, *sizes) for n in (1, 2, 7, 8, 9, 16, 17) for sizes in HOSTS_AND_BATCHES]
+QUICK_EVALUATIONS = [(1, 2, 4), (7, 1, 4), (8, 2, 8), (9, 2, 8), (17, 4, 8)]
+
+
+@pytest.mark.parametrize(
+    ("num_examples", "num_hosts", "batch_size"),
+    [
+        *QUICK_EVALUATIONS,
+        *(pytest.param(*sizes, marks=pytest.mark.slow) for sizes in EVALUATIONS),
+    ],
+)
+def test_every_example_is_seen_once(
+    few: Callable[[int], Source], num_examples: int, num_hosts: int, batch_size: int
+) -> None:
+    source = few(num_examples)
+    hosts = [
+        list(evaluate(source, batch_size=batch_size, host=host, num_hosts=num_hosts))
+        for host in range(num_hosts)
+    ]
+    assert {len(batches) for batches in hosts} == {-(-num_examples // batch_size)}
+    batches = [batch for host in hosts for batch in host]
+    assert {len(b["index"]) for b in batches} == {batch_size // num_hosts}
+    index = np.concatenate([b["index"] for b in batches])
+    weight = np.concatenate([b["weight"] for b in batches])
+    np.testing.assert_array_equal(np.sort(index[weight == 1]), np.arange(num_examples))
+    assert (index[weight == 0] == -1).all()
+    for b in batches:
+        assert (b["labels"][b["weight"] == 0] == -1).all()
+        assert (b["image"][b["weight"] == 0] == 0).all()
+
+
+def test_batch_size_must_divide_over_hosts(digits: Source) -> None:
+    with pytest.raises(UserError, match=r"input.batch_size=16 .* 3 hosts; nearest: 15, 18"):
+        train(digits, num_hosts=3)
+
+
+# --- bad input ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def with_bad_images(few: Callable[[int], Source], encode: Callable[..., bytes]) -> Source:
+    source: Any = few(40)
+    whole = source.examples[17].image
+    source.examples[17] = Example(whole[: len(whole) // 2], (7,))
+    source.examples[18] = Example(b"", (8,))
+    source.examples[33] = Example(encode(np.zeros((1001, 1000), np.uint8)), (3,))
+    return source
+
+
+def test_skipped_images_keep_their_slots(with_bad_images: Source) -> None:
+    batches = evaluate(with_bad_images, on_bad_image="skip")
+    index, weight, labels, image = (
+        np.concatenate(arrays)
+        for arrays in zip(
+            *((b["index"], b["weight"], b["labels"], b["image"]) for b in batches), strict=True
+        )
+    )
+    np.testing.assert_array_equal(index[:40], np.arange(40))
+    np.testing.assert_array_equal(np.flatnonzero(weight[:40] == 0), [17, 18, 33])
+    assert (labels[[17, 18, 33]] == -1).all()
+    assert (image[[17, 18, 33]] == 0).all()
+    assert batches.num_bad == 3
+
+
+def test_only_bad_images(list_source: MakeSource) -> None:
+    source = list_source([Example(b"junk", (0,))] * 3)
+    batches = train(source, on_bad_image="skip")
+    assert [batch["weight"].sum() for batch in take(batches, 3)] == [0, 0, 0]
+    assert batches.num_bad == 48
+
+
+@pytest.mark.parametrize(
+    ("index", "reason"),
+    [(17, "Invalid PNG"), (18, "the file is empty"), (33, "1001 x 1000 pixels exceed")],
+)
+def test_failing_names_the_image(with_bad_images: Any, index: int, reason: str) -> None:
+    good = with_bad_images.examples[0]
+    with_bad_images.examples = [
+        example if i == index else good for i, example in enumerate(with_bad_images.examples)
+    ]
+    batches = evaluate(with_bad_images)
+    seen = 0
+    with pytest.raises(UserError, match=rf"example {index} is a bad image: {reason}") as error:
+        for batch in batches:
+            seen += len(batch["index"])
+    assert seen == index // 16 * 16
+    assert 'input.on_bad_image="skip"' in str(error.value)
+    assert list(batches) == []
+
+
+def test_a_later_op_that_fails_is_explained(few: Callable[[int], Source]) -> None:
+    with pytest.raises(UserError, match=r"example 0 is a bad image: the image is smaller than"):
+        next(evaluate(few(3), "decode|central_crop(5)"))
+
+
+@pytest.mark.parametrize("on_bad_image", ["fail", "skip"])
+@pytest.mark.parametrize("label", [-1, 10])
+def test_labels_outside_the_classes(
+    few: Callable[[int], Source], on_bad_image: str, label: int
+) -> None:
+    source: Any = few(20)
+    source.examples[5] = source.examples[5]._replace(labels=(3, label))
+    message = rf"example 5: label {label} is outside \[0, 10\).*input\.num_classes"
+    with pytest.raises(UserError, match=message):
+        take(evaluate(source, on_bad_image=on_bad_image), 2)
+    source.examples[5] = source.examples[5]._replace(labels=(1, 2, 3))
+    with pytest.raises(UserError, match=r"example 5: 3 labels"):
+        take(evaluate(source, on_bad_image=on_bad_image), 2)
+
+
+@pytest.mark.parametrize("on_bad_image", ["fail", "skip"])
+def test_a_source_that_fails_is_never_skipped(
+    few: Callable[[int], Source], monkeypatch: pytest.MonkeyPatch, on_bad_image: str
+) -> None:
+    source = few(20)
+
+    def read(indices: np.ndarray) -> list[Example]:
+        raise UserError("x.tfrecord, record 3: corrupt")
+
+    monkeypatch.setattr(source, "read", read)
+    with pytest.raises(UserError, match=r"x.tfrecord, record 3: corrupt"):
+        next(train(source, on_bad_image=on_bad_image))
+
+
+def test_images_must_come_out_in_one_size(digits: Source) -> None:
+    with pytest.raises(UserError, match=r"input.preprocess must end in images of one size"):
+        train(digits, "decode|flip_lr")
+
+
+def test_reads_real_photographs_as_one_source() -> None:
+    photos = Path(__file__).parents[3] / "shared/data/photos"
+    if not photos.exists():
+        pytest.skip("needs the photographs")
+    source = sources.create(
+        "image_folder", data_dir=str(photos), split="val", num_examples=60, num_classes=6,
+        image_size=(64, 64),
+    )  # fmt: skip
+    batches = list(evaluate(source, "decode|resize_small(64)|central_crop(64)"))
+    assert sum(batch["weight"].sum() for batch in batches) == 60
+    (batch,) = take(train(source, "decode|inception_crop(64)|flip_lr"), 1)
+    assert batch["image"].std() > 10
