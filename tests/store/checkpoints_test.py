@@ -100,6 +100,7 @@ def test_relative_paths_mean_the_current_folder(make_state, layout_of, tmp_path,
     params = step_folder.restore_params(step_folder.find("run"), layout_of(make_state(1).params))
     assert_same(params, make_state(1).params)
     assert (tmp_path / "run" / "checkpoints" / "1").is_dir()
+    assert str(step_folder.absolute("gs://bucket/run")) == "gs://bucket/run"
 
 
 # What is kept.

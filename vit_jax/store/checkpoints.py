@@ -67,7 +67,7 @@ class Checkpoints:
                 f'checkpoint.best_mode="{best_mode}". {nearest(best_mode, ("max", "min"))}'
             )
         orbax_log.mute()
-        self._directory = epath.Path(directory).absolute()  # orbax takes no relative path
+        self._directory = step_folder.absolute(directory)
         _check_writable(self._directory)
         self._best = _Best(metric=best_metric, sign=1 if best_mode == "max" else -1)
         self._best.read(self._directory)

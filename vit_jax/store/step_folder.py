@@ -47,6 +47,13 @@ class DamagedError(UserError):
         )
 
 
+def absolute(path: epath.PathLike) -> epath.Path:
+    """As orbax wants its paths."""
+    folder = epath.Path(path)
+    # Asked first, because epath's absolute() takes gs:// for a relative path.
+    return folder if folder.is_absolute() else folder.absolute()
+
+
 def steps(directory: epath.PathLike) -> list[int]:
     """The steps that have a folder in a checkpoints folder, valid or not, in rising order."""
     folder = epath.Path(directory)
@@ -121,7 +128,7 @@ def restore_params(step_dir: epath.PathLike, layout: Any) -> Any:
 
 def read(step_dir: epath.PathLike, layout: Any, *, under: str = "") -> Any:
     """The arrays whose names start with `under`, verified, in the tree of `layout`."""
-    folder = epath.Path(step_dir).absolute()  # orbax takes no relative path
+    folder = absolute(step_dir)
     wanted = {name: _placed(x) for name, x in pytrees.flatten(layout).items()}
     saved = {n: a for n, a in read_description(folder)["arrays"].items() if n.startswith(under)}
     _check_same_arrays(folder, saved, wanted)
