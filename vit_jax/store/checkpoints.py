@@ -110,7 +110,7 @@ class Checkpoints:
         }
         try:
             self._manager.save(step, args=ocp.args.Composite(**items), force=True)
-        except OSError as error:
+        except Exception as error:
             self._fail(error)
 
     def restore(self, layout: Any) -> Any | None:
