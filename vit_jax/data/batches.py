@@ -40,22 +40,23 @@ class Batches:
         *,
         batch_size: int,
         num_batches: int | None,
-        explain: Callable[[int, Exception], Exception],
+        recover: Callable[[int, Exception], tf.data.Dataset],
     ) -> None:
-        """`num_batches` None: endless. `explain(batch, error)`: what to raise for tf.data's error
-        in making that batch, counted from 0."""
+        """`num_batches` None: endless. `recover(batch, error)` is asked when tf.data fails to make
+        that batch, counted from 0: it raises, or returns a dataset that goes on there."""
         self.num_bad = 0
         self._batch_size = batch_size
         self._num_batches = num_batches
-        self._explain = explain
+        self._recover = recover
         self._made = 0
         self._empty = {
             name: np.zeros((0, *spec.shape[1:]), spec.dtype.as_numpy_dtype)
             for name, spec in dataset.element_spec.items()
         }
-        # TensorFlow frees the threads of a dataset with its last reference: these two.
-        self._open: dict[str, Any] = {"dataset": dataset, "iterator": dataset.as_numpy_iterator()}
+        # TensorFlow stops the threads of a dataset with the last reference to it: those in here.
+        self._open: dict[str, Any] = {}
         weakref.finalize(self, self._open.clear)
+        self._start(dataset)
 
     def __iter__(self) -> Self:
         return self
@@ -68,10 +69,14 @@ class Batches:
             batch = next(iterator, self._empty)
         except tf.errors.OpError as error:
             self.close()
-            raise self._explain(self._made, error) from error
+            self._start(self._recover(self._made, error))
+            return next(self)
         self._made += 1
         self.num_bad += int(np.sum(batch["weight"] == 0))
         return _padded(batch, self._batch_size)
+
+    def _start(self, dataset: tf.data.Dataset) -> None:
+        self._open.update(dataset=dataset, iterator=dataset.as_numpy_iterator())
 
     def close(self) -> None:
         """Stops the threads and frees the buffers; the iteration is over. May be called again."""

@@ -10,11 +10,11 @@ without a filter, as the published recipes do: that costs a sixth.
 
 from __future__ import annotations
 
-import ast
 import inspect
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from vit_jax.core import opstring
 from vit_jax.core.errors import UserError, nearest
 from vit_jax.data import decode as decoding
 from vit_jax.data.decode import Encoded
@@ -183,38 +183,27 @@ def parse(preprocess: str) -> Preprocess:
     op or argument, an argument that is no literal or out of range, and unless the first op and no
     other is `decode`.
     """
-    calls = [_parse_call(text.strip(), preprocess) for text in preprocess.split("|")]
-    if [name == "decode" for name, _ in calls] != [True] + [False] * (len(calls) - 1):
+    calls = opstring.parse(preprocess)
+    ops = tuple(_op(call, preprocess) for call in calls)
+    if [call.name == "decode" for call in calls] != [True] + [False] * (len(calls) - 1):
         raise UserError(
-            f'input.preprocess="{preprocess}" must have decode as its first op, and only there: '
+            f"preprocess={preprocess!r} must have decode as its first op, and only there: "
             "decode|inception_crop(224)|flip_lr."
         )
-    return Preprocess(tuple(op for _, op in calls))
+    return Preprocess(ops)
 
 
-def _parse_call(text: str, preprocess: str) -> tuple[str, Op]:
-    """ "resize(224)" -> ("resize", resize(224))"""
-    where = f'input.preprocess="{preprocess}"'
+def _op(call: opstring.Call, preprocess: str) -> Op:
+    where = f"preprocess={preprocess!r}"
+    if call.name not in OPS:
+        raise UserError(f"{where}: there is no op {call.name!r}. {nearest(call.name, OPS)}")
+    op = OPS[call.name]
     try:
-        call = ast.parse(text, mode="eval").body
-        call = ast.Call(call, [], []) if isinstance(call, ast.Name) else call
-        if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Name)):
-            raise SyntaxError
-        name = call.func.id
-        args = [ast.literal_eval(a) for a in call.args]
-        kwargs = {str(k.arg): ast.literal_eval(k.value) for k in call.keywords}
-    except (SyntaxError, ValueError) as error:
-        raise UserError(
-            f"{where}: {text!r} is not an op. Write a name, or a name and literals in parentheses, "
-            "with | between ops: decode|inception_crop(224)|flip_lr."
-        ) from error
-    if name not in OPS:
-        raise UserError(f"{where}: there is no op {name!r}. {nearest(name, OPS)}")
-    try:
-        inspect.signature(OPS[name]).bind(*args, **kwargs)
-        return name, OPS[name](*args, **kwargs)
+        inspect.signature(op).bind(*call.args, **call.kwargs)
+        return op(*call.args, **call.kwargs)
     except (TypeError, ValueError) as error:
-        raise UserError(f"{where}: {text} does not fit {_usage(name)}: {error}.") from error
+        usage = _usage(call.name)
+        raise UserError(f"{where}: {call.text} does not fit {usage}: {error}.") from error
 
 
 def _usage(name: str) -> str:

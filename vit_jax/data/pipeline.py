@@ -11,6 +11,7 @@ next batches are made while the accelerator computes.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 
 import numpy as np
 
@@ -26,6 +27,9 @@ from vit_jax.data.reader import Elements, Reader
 _READ_EXAMPLES = 128  # in one call of Python
 _PREFETCH_BATCHES = 2
 _ENDLESS = 2**62
+
+Decode = Callable[[tf.data.Dataset, ops.Preprocess, int], tf.data.Dataset]
+SlotFunction = Callable[[Elements], dict[str, tf.Tensor]]
 
 # Nothing here is for autograph to rewrite: tracing takes half as long, and no files.
 _traced_as_it_is = tf.autograph.experimental.do_not_convert
@@ -138,17 +142,29 @@ def _batches(
     stop = _ENDLESS if num_slots is None else first_slot + num_slots
     threads = threads or os.cpu_count() or 1
 
-    def explain(batch: int, error: Exception) -> Exception:
-        first = first_slot + batch * batch_size
-        reason = reader.failure or _bad_image(
-            reader, preprocess, first, min(first + batch_size, stop)
-        )
-        return reason or error
+    def dataset(first: int, decode: Decode) -> tf.data.Dataset:
+        slots = decode(_elements(reader, first, stop, threads), preprocess, threads)
+        return slots.batch(batch_size).prefetch(_PREFETCH_BATCHES).with_options(_options(threads))
 
-    dataset = _elements(reader, first_slot, stop, threads)
-    dataset = _decoded(dataset, preprocess, on_bad_image, threads)
-    dataset = dataset.batch(batch_size).prefetch(_PREFETCH_BATCHES).with_options(_options(threads))
-    return Batches(dataset, batch_size=batch_size, num_batches=num_batches, explain=explain)
+    is_skipping = False
+
+    def recover(batch: int, error: Exception) -> tf.data.Dataset:
+        nonlocal is_skipping
+        first = first_slot + batch * batch_size
+        if reader.failure:
+            raise reader.failure from error
+        if on_bad_image == "fail" or is_skipping:
+            last = min(first + batch_size, stop)
+            raise _bad_image(reader, preprocess, first, last) or error from error
+        is_skipping = True
+        return dataset(first, _decoded_or_skipped)
+
+    return Batches(
+        dataset(first_slot, _decoded),
+        batch_size=batch_size,
+        num_batches=num_batches,
+        recover=recover,
+    )
 
 
 def _elements(reader: Reader, first: int, stop: int, threads: int) -> tf.data.Dataset:
@@ -179,9 +195,36 @@ def _elements(reader: Reader, first: int, stop: int, threads: int) -> tf.data.Da
 
 
 def _decoded(
-    elements: tf.data.Dataset, preprocess: ops.Preprocess, on_bad_image: str, threads: int
+    elements: tf.data.Dataset, preprocess: ops.Preprocess, threads: int
 ) -> tf.data.Dataset:
     """Slots of a batch, one by one: what `Batches` says, without the leading axis."""
+    good, _ = _slot_functions(preprocess)
+    return elements.map(good, num_parallel_calls=threads, deterministic=True)
+
+
+def _decoded_or_skipped(
+    elements: tf.data.Dataset, preprocess: ops.Preprocess, threads: int
+) -> tf.data.Dataset:
+    """As `_decoded`, but a bad image becomes a slot of weight 0.
+
+    A dataset for each example keeps an error from taking its slot away with it. That costs about
+    0.15 ms of CPU time an example, so it is done from the first bad image on, not before.
+    """
+    good, bad = _slot_functions(preprocess)
+
+    @_traced_as_it_is
+    def good_or_bad(e: Elements) -> tf.data.Dataset:
+        one = tf.data.Dataset.from_tensors(e)
+        decoded = one.map(good).ignore_errors(log_warning=False)
+        return decoded.concatenate(one.map(bad)).take(1)
+
+    return elements.interleave(
+        good_or_bad, cycle_length=threads, num_parallel_calls=threads, deterministic=True
+    )
+
+
+def _slot_functions(preprocess: ops.Preprocess) -> tuple[SlotFunction, SlotFunction]:
+    """How an element becomes a slot: if its image is good, and if it is bad."""
     size = preprocess.output_size
     if size is None:
         raise UserError(
@@ -191,34 +234,23 @@ def _decoded(
     @_traced_as_it_is
     def good(e: Elements) -> dict[str, tf.Tensor]:
         image = preprocess(Encoded(e.data, e.size, e.orientation), e.seed)
-        return _slot(tf.ensure_shape(image, (*size, 3)), e.labels, tf.constant(1.0), e.example)
+        return {
+            "image": tf.ensure_shape(image, (*size, 3)),
+            "labels": e.labels,
+            "weight": tf.constant(1.0),
+            "index": e.example,
+        }
 
     @_traced_as_it_is
     def bad(e: Elements) -> dict[str, tf.Tensor]:
-        no_labels = tf.fill(tf.shape(e.labels), NO_LABEL)
-        black = tf.zeros((*size, 3), tf.uint8)
-        return _slot(black, no_labels, tf.constant(0.0), e.example)
+        return {
+            "image": tf.zeros((*size, 3), tf.uint8),
+            "labels": tf.fill(tf.shape(e.labels), NO_LABEL),
+            "weight": tf.constant(0.0),
+            "index": e.example,
+        }
 
-    if on_bad_image == "fail":
-        return elements.map(good, num_parallel_calls=threads, deterministic=True)
-
-    @_traced_as_it_is
-    def good_or_bad(e: Elements) -> tf.data.Dataset:
-        one = tf.data.Dataset.from_tensors(e)
-        decoded = one.map(good).ignore_errors(log_warning=False)
-        return decoded.concatenate(one.map(bad)).take(1)
-
-    # A dataset for each example keeps an error from taking its slot away with it. That costs about
-    # 0.15 ms of CPU time an example, which the other policy does not pay.
-    return elements.interleave(
-        good_or_bad, cycle_length=threads, num_parallel_calls=threads, deterministic=True
-    )
-
-
-def _slot(
-    image: tf.Tensor, labels: tf.Tensor, weight: tf.Tensor, index: tf.Tensor
-) -> dict[str, tf.Tensor]:
-    return {"image": image, "labels": labels, "weight": weight, "index": index}
+    return good, bad
 
 
 def _options(threads: int) -> tf.data.Options:
