@@ -58,7 +58,7 @@ def main(_: list[str]) -> None:
         print(f"{repetition}: " + ", ".join(f"{k} {v[-1]:.0f}" for k, v in rates.items()))
     medians = {name: statistics.median(values) for name, values in rates.items()}
     row = {
-        "commit": _output("git", "describe", "--always", "--dirty"),
+        "commit": _output("git", "log", "-1", "--format=%h", "--", "vit_jax/data"),
         "device": f"{_cpu()}, {_THREADS.value} threads",
         "versions": f"python {platform.python_version()}, tensorflow {tf.__version__}",
         "images": _BATCHES.value * _BATCH_SIZE.value * _REPETITIONS.value,
