@@ -37,7 +37,7 @@ def run(
     )
     screen.say(f"devices  {len(devices)} x {devices[0].device_kind}")
     screen.say(
-        f"model    {info.name}: {count(info.parameters)}parameters, "
+        f"model    {info.name}: {count(info.parameters)} parameters, "
         f"{count(info.forward_flops)}FLOPs per image forward"
     )
     screen.say(

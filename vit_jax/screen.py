@@ -81,4 +81,4 @@ def count(number: float) -> str:
     for unit, size in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
         if number >= size:
             return f"{number / size:.3g} {unit}"
-    return f"{number:.0f} "
+    return f"{number:.0f}"

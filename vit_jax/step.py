@@ -84,7 +84,7 @@ def make_update(
             key,
             objective.accumulate,
         )
-        norm = optax.global_norm(grads)
+        norm = optax.tree.norm(grads)
         finite = jnp.isfinite(loss) & jnp.isfinite(norm)
         updates, opt_state = layout.optimizer.update(grads, state.opt_state, state.params)
         params = optax.apply_updates(state.params, updates)

@@ -1,0 +1,124 @@
+import json
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from vit_jax import images, weights
+from vit_jax.core.errors import UserError
+from vit_jax.models import Preprocess
+from vit_jax.train import train
+
+PREDICT = ("-m", "vit_jax.predict")
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    from vit_jax import config as configs
+
+    workdir = tmp_path_factory.mktemp("trained")
+    config = configs.load(
+        "configs/vit_digits.py",
+        ["total.epochs=none", "total.steps=10", "optim.warmup_epochs=none", "model.depth=1",
+         "model.width=16", "model.mlp_dim=32", "model.heads=2", "log.tensorboard=false"],
+    )  # fmt: skip
+    train(config, workdir)
+    return workdir
+
+
+@pytest.fixture
+def photo(tmp_path):
+    file = tmp_path / "photo.png"
+    pixels = np.random.default_rng(0).integers(0, 256, (8, 8, 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(file)
+    return file
+
+
+def test_table_and_json(trained, photo, run_python):
+    done = run_python(*PREDICT, "--checkpoint", str(trained), "--top_k=2", str(photo))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(f"{photo}  ")
+    assert done.stdout.count("%") == 2
+    done = run_python(*PREDICT, "--checkpoint", str(trained), "--json", str(photo.parent))
+    answer = json.loads(done.stdout)
+    assert answer["file"] == str(photo)
+    assert len(answer["classes"]) == 5
+    probabilities = [c["probability"] for c in answer["classes"]]
+    assert probabilities == sorted(probabilities, reverse=True)
+
+
+def test_imports_no_tensorflow_and_no_data(trained, photo, run_python):
+    code = (
+        "import sys; from vit_jax.predict import predict\n"
+        f"assert list(predict({str(trained)!r}, [{str(photo)!r}], top_k=1))\n"
+        "bad = [m for m in sys.modules if m.split('.')[0] == 'tensorflow' or m == 'vit_jax.data']\n"
+        "assert not bad, bad"
+    )
+    done = run_python("-c", code)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda p: p.write_bytes(b""), "is not an image"),
+        (lambda p: p.write_text("no image"), "is not an image"),
+        (lambda p: p.write_bytes(p.read_bytes()[:60]), "is not an image"),
+        (lambda p: p.unlink(), "No image or folder"),
+    ],
+)
+def test_bad_image_is_one_message(trained, photo, run_python, make, message):
+    make(photo)
+    done = run_python(*PREDICT, "--checkpoint", str(trained), str(photo))
+    assert done.returncode == 1
+    assert message in done.stderr
+    assert photo.name in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_no_checkpoint_no_images(tmp_path, trained, photo, run_python):
+    done = run_python(*PREDICT, "--checkpoint", str(tmp_path), str(photo))
+    assert (done.returncode, "No checkpoint" in done.stderr) == (1, True)
+    done = run_python(*PREDICT, "--checkpoint", str(trained))
+    assert (done.returncode, "Which images" in done.stderr) == (1, True)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UserError, match="No image in"):
+        images.find([str(tmp_path / "empty")])
+
+
+def test_load_gives_the_trained_model(trained):
+    model = weights.load(trained)
+    assert model.spec.depth == 1
+    assert model.preprocess.image_size == (8, 8)
+    assert model(np.zeros((1, 8, 8, 3), np.float32)).shape == (1, 10)
+    assert weights.load(trained, dtype="bfloat16").spec.dtype == "bfloat16"
+
+
+def test_every_mode_becomes_rgb(tmp_path):
+    preprocess = Preprocess(image_size=(4, 4), resize=(4, 4))
+    for mode in ("1", "L", "P", "RGB", "RGBA", "LA", "CMYK", "I;16"):
+        file = tmp_path / f"{mode.replace(';', '_')}.tiff"
+        Image.new(mode, (6, 5)).save(file)
+        assert images.load(file, preprocess).shape == (4, 4, 3), mode
+
+
+def test_exif_orientation_is_honoured(tmp_path):
+    image = Image.new("RGB", (8, 4))
+    image.putpixel((0, 0), (255, 0, 0))
+    exif = Image.Exif()
+    exif[0x0112] = 6  # to be shown turned by 90 degrees clockwise
+    file = tmp_path / "turned.png"
+    image.save(file, exif=exif)
+    shown = images.load(file, Preprocess(image_size=(8, 4), resize=None))
+    assert shown.shape == (8, 4, 3)
+    assert shown[0, 3, 0] == 1.0
+
+
+def test_evaluate_gives_the_runs_own_numbers(trained, run_python):
+    rows = [json.loads(line) for line in (trained / "metrics.jsonl").read_text().splitlines()]
+    done = run_python("-m", "vit_jax.evaluate", "--checkpoint", str(trained), "--json")
+    assert done.returncode == 0, done.stderr
+    numbers = json.loads(done.stdout)
+    assert numbers["test/examples"] == 360
+    for name, value in numbers.items():
+        assert value == pytest.approx(rows[-1][name], rel=1e-6), name

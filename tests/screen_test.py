@@ -1,0 +1,64 @@
+import io
+
+import pytest
+
+from vit_jax.screen import Screen, count, duration
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def test_a_terminal_rewrites_one_line():
+    out = Terminal()
+    screen = Screen(out)
+    screen.update("step 1")
+    screen.update("step 2")
+    screen.say("done")
+    assert out.getvalue() == "\r\x1b[Kstep 1\r\x1b[Kstep 2\r\x1b[Kdone\n"
+
+
+def test_a_file_gets_plain_lines():
+    out = io.StringIO()
+    screen = Screen(out)
+    screen.update("step 1")
+    screen.say("done")
+    assert out.getvalue() == "step 1\ndone\n"
+
+
+def test_quiet_says_nothing():
+    out = Terminal()
+    screen = Screen(out, quiet=True)
+    screen.update("step 1")
+    screen.say("done")
+    screen.bar("evaluating", 1, 2)
+    assert not out.getvalue()
+
+
+def test_a_bar_comes_only_when_it_takes_long(monkeypatch):
+    out, now = Terminal(), [0.0]
+    monkeypatch.setattr("vit_jax.screen.time.monotonic", lambda: now[0])
+    screen = Screen(out)
+    screen.bar("test", 1, 100)
+    now[0] = 1.0
+    screen.bar("test", 2, 100)
+    assert not out.getvalue()
+    now[0] = 10.0
+    screen.bar("test", 50, 100)
+    assert "test [##########..........] 50/100, 0:10 left" in out.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("secs", "text"),
+    [(5, "0:05"), (75.4, "1:15"), (7500, "2:05:00"), (200_000, "2d 7:33:20"), (float("nan"), "-")],
+)
+def test_durations(secs, text):
+    assert duration(secs) == text
+
+
+@pytest.mark.parametrize(
+    ("number", "text"), [(512, "512"), (202_570, "203 k"), (86_567_656, "86.6 M"), (1e12, "1 T")]
+)
+def test_counts(number, text):
+    assert count(number) == text

@@ -1,0 +1,164 @@
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from vit_jax import models
+from vit_jax.dist import mesh as meshes
+from vit_jax.optim import optimizers, schedules
+from vit_jax.state import state_layout
+from vit_jax.step import Objective, batch_layout, compile_update, make_update
+
+SAME_MATH = 1e-5  # relative; float32 sums in another order
+TINY = {"depth": 2, "width": 32, "mlp_dim": 64, "heads": 2}
+CLASSES, SIZE = 4, (8, 8)
+
+
+class Trainer:
+    """A compiled step on its own, without files."""
+
+    def __init__(self, batch_size=16, accumulate=1, mixup=0.0, lr=1e-3, seed=0, **fields):
+        mesh = meshes.make_mesh(data=-1)
+        schedule = schedules.schedule("constant", peak=lr, warmup_steps=0, total_steps=1000)
+        optimizer = optimizers.create(
+            "adam", schedule=schedule, peak_lr=lr, weight_decay=0.01,
+            weight_decay_meaning="lr_scaled", grad_clip_norm=1.0, b1=0.9, b2=0.999, eps=1e-8,
+            momentum=0.9, nesterov=False, mu_dtype="float32",
+        )  # fmt: skip
+
+        def make_model(rngs):
+            fields_ = TINY | fields
+            return models.create(
+                "ViT-Ti/4", num_classes=CLASSES, image_size=SIZE, rngs=rngs, **fields_
+            )
+
+        self.layout = state_layout(make_model, optimizer, mesh)
+        objective = Objective(
+            loss="softmax", label_smoothing=0.0, mixup_alpha=mixup, num_classes=CLASSES,
+            accumulate=accumulate, mean=(0.5,) * 3, std=(0.5,) * 3,
+        )  # fmt: skip
+        self.batch_layout = batch_layout(mesh, batch_size=batch_size, image_size=SIZE, max_labels=1)
+        update = make_update(self.layout, objective, schedule, seed)
+        self.update = compile_update(update, self.layout, self.batch_layout)
+        self.state = self.layout.init(seed)
+
+    def batch(self, seed, **changes):
+        rng = np.random.default_rng(seed)
+        n = self.batch_layout["weight"].shape[0]
+        arrays = {
+            "image": rng.integers(0, 256, (n, *SIZE, 3), dtype=np.uint8),
+            "labels": rng.integers(0, CLASSES, (n, 1), dtype=np.int32),
+            "weight": np.ones(n, np.float32),
+        } | changes
+        return {k: jax.device_put(v, self.batch_layout[k].sharding) for k, v in arrays.items()}
+
+    def step(self, batch):
+        self.state, scalars = self.update(self.state, batch)
+        return jax.device_get(scalars)
+
+
+def test_memorises_64_images():
+    trainer = Trainer(batch_size=64, lr=3e-3)
+    batch = trainer.batch(0)
+    for _ in range(150):
+        scalars = trainer.step(batch)
+    assert scalars["train/accuracy"] == 1.0
+    assert scalars["train/loss"] < 0.05
+
+
+def test_a_step_that_is_not_finite_changes_nothing_but_the_count():
+    trainer = Trainer()
+    trainer.step(trainer.batch(0))
+    before = jax.device_get(trainer.state)
+    # An infinite weight stands for an overflow anywhere in the forward pass.
+    bad = trainer.batch(1, weight=np.full(16, np.inf, np.float32))
+    scalars = trainer.step(bad)
+    after = jax.device_get(trainer.state)
+    assert (before.step, after.step) == (1, 2)
+    jax.tree.map(np.testing.assert_array_equal, before.params, after.params)
+    jax.tree.map(np.testing.assert_array_equal, before.opt_state, after.opt_state)
+    assert after.first_bad_step == scalars["first_bad_step"] == 2
+    assert not np.isfinite(after.first_bad_values).all()
+    trainer.step(trainer.batch(2))
+    assert trainer.state.first_bad_step == 2  # the first one is kept
+
+
+def test_examples_of_weight_0_count_for_nothing():
+    weight = np.ones(16, np.float32)
+    weight[3] = 0
+    one, two = Trainer(), Trainer()
+    image = np.asarray(one.batch(0)["image"]).copy()
+    first = one.step(one.batch(0, weight=weight))
+    image[3] = 0
+    second = two.step(two.batch(0, weight=weight, image=image))
+    assert first["train/loss"] == second["train/loss"]
+    jax.tree.map(np.testing.assert_array_equal, one.state.params, two.state.params)
+
+
+def test_a_batch_without_a_valid_example_leaves_finite_numbers():
+    trainer = Trainer()
+    scalars = trainer.step(trainer.batch(0, weight=np.zeros(16, np.float32)))
+    assert scalars["train/loss"] == 0
+    assert scalars["first_bad_step"] == 0
+
+
+@pytest.mark.parametrize("mixup", [0.0, 0.5])
+def test_accumulation_gives_the_same_update(mixup):
+    whole, parts = Trainer(mixup=mixup), Trainer(accumulate=4, mixup=mixup)
+    weight = np.ones(16, np.float32)
+    weight[:5] = 0  # parts with different numbers of valid examples
+    for seed in range(3):
+        a = whole.step(whole.batch(seed, weight=weight))
+        b = parts.step(parts.batch(seed, weight=weight))
+        for name in ("train/loss", "train/accuracy", "train/grad_norm"):
+            np.testing.assert_allclose(a[name], b[name], rtol=SAME_MATH, err_msg=name)
+
+
+def test_dropout_differs_between_steps_and_seeds():
+    def losses(seed):
+        trainer = Trainer(dropout=0.5, lr=0.0, seed=seed)
+        # A fresh head is zero, and so would be every effect of dropout.
+        head = jnp.ones((32, CLASSES)) * jnp.arange(CLASSES)
+        trainer.state.params["head"]["kernel"] = jax.device_put(
+            head, trainer.layout.state.params["head"]["kernel"].sharding
+        )
+        return [float(trainer.step(trainer.batch(0))["train/loss"]) for _ in range(2)]
+
+    (a, b), (c, d) = losses(0), losses(1)
+    assert len({a, b, c, d}) == 4
+    assert losses(0) == [a, b]
+
+
+CURVE = """
+import json, sys
+sys.path.insert(0, "tests")
+from step_test import Trainer
+trainer = Trainer(mixup=0.2, dropout=0.1, stochastic_depth=0.1, remat="dots")
+losses = [float(trainer.step(trainer.batch(i))["train/loss"]) for i in range(20)]
+print(json.dumps({"devices": trainer.layout.mesh.size, "losses": losses}))
+"""
+
+
+def test_eight_devices_give_the_curve_of_one(run_python):
+    one, eight = (json.loads(run_python("-c", CURVE, devices=n).stdout) for n in (1, 8))
+    assert (one["devices"], eight["devices"]) == (1, 8)
+    np.testing.assert_allclose(eight["losses"], one["losses"], rtol=SAME_MATH)
+
+
+def test_state_and_update_are_sharded_by_the_rules(run_python):
+    code = """
+import sys
+sys.path.insert(0, "tests")
+from step_test import Trainer
+trainer = Trainer()
+batch = trainer.batch(0)
+assert len(batch["image"].sharding.device_set) == 8
+assert batch["image"].addressable_shards[0].data.shape[0] == 2
+trainer.step(batch)
+kernel = trainer.state.params["head"]["kernel"]
+assert kernel.sharding.is_fully_replicated and len(kernel.sharding.device_set) == 8
+"""
+    done = run_python("-c", code, devices=8)
+    assert done.returncode == 0, done.stderr

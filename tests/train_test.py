@@ -1,0 +1,236 @@
+"""The loop from end to end: what it writes, how it stops, that it resumes to the same bits."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from vit_jax.core.errors import NonFiniteError, Preempted, UserError
+from vit_jax.store import step_folder
+from vit_jax.train import train
+
+REPOSITORY = Path(__file__).parents[1]
+STEPS = 40
+
+# Everything random is on: what is not a function of (seed, step) would show.
+COMMAND = [
+    sys.executable, "-m", "vit_jax.train", "--config", "configs/vit_digits.py",
+    "--config.model.depth=2", "--config.model.width=16", "--config.model.mlp_dim=32",
+    "--config.model.heads=2", "--config.model.dropout=0.1", "--config.model.stochastic_depth=0.2",
+    "--config.loss.mixup=0.2", "--config.input.preprocess=decode|pad_crop(8, 1)",
+    "--config.input.batch_size=32", "--config.total.epochs=none", f"--config.total.steps={STEPS}",
+    "--config.optim.warmup_epochs=none", "--config.optim.warmup_steps=5",
+    "--config.evals.test.every_steps=10", "--config.checkpoint.every_steps=5",
+    "--config.log.every_steps=5", "--config.log.tensorboard=false",
+]  # fmt: skip
+
+
+def start(workdir, *more):
+    environment = os.environ | {"JAX_PLATFORMS": "cpu", "PYTHONUNBUFFERED": "1"}
+    return subprocess.Popen(
+        [*COMMAND, "--workdir", str(workdir), *more],
+        cwd=REPOSITORY,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def finish(workdir, *more):
+    process = start(workdir, *more)
+    output, _ = process.communicate(timeout=600)
+    return process.returncode, output
+
+
+def checksums(workdir, step=STEPS):
+    arrays = step_folder.read_description(workdir / "checkpoints" / str(step))["arrays"]
+    assert any(name.startswith("params/") for name in arrays)
+    return {name: a["checksum"] for name, a in arrays.items()}
+
+
+def losses(workdir):
+    rows = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
+    return [(row["step"], row["train/loss"]) for row in rows if "train/loss" in row]
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory):
+    workdir = tmp_path_factory.mktemp("uninterrupted")
+    status, output = finish(workdir)
+    assert status == 0, output
+    return workdir, output
+
+
+def test_what_a_person_sees(uninterrupted):
+    workdir, output = uninterrupted
+    for text in (
+        "digits, train: 1,437 examples, 10 classes",
+        "1 x cpu",
+        "ViT-Ti/2:",
+        "parameters",
+        "FLOPs per image",
+        f"{STEPS} steps of 32 examples",
+        "compiling the first step ...",
+        f"step 5/{STEPS} | epoch 0.1 | loss",
+        "images/s | input wait",
+        "left",
+        "test: accuracy",
+        f"saved    {workdir}/checkpoints/{STEPS}",
+        f"python -m vit_jax.predict --checkpoint {workdir}",
+    ):
+        assert text in output
+    assert "Traceback" not in output
+
+
+def test_metrics_rows(uninterrupted):
+    workdir, _ = uninterrupted
+    rows = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
+    assert [row["step"] for row in rows] == list(range(5, STEPS + 1, 5))
+    assert {"train/loss", "train/accuracy", "train/learning_rate", "train/grad_norm"} <= set(
+        rows[0]
+    )
+    assert {"speed/images_per_second", "speed/input_wait"} <= set(rows[0])
+    with_results = [row["step"] for row in rows if "test/accuracy" in row]
+    assert with_results == [10, 20, 30, 40]
+
+
+def test_sigterm_saves_and_resuming_gives_the_same_bits(uninterrupted, tmp_path):
+    process = start(tmp_path)
+    for line in process.stdout:
+        if line.startswith("step 15/"):
+            process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=300) == 75
+    stopped = max(step_folder.steps(tmp_path / "checkpoints"))
+    assert 15 <= stopped < STEPS
+    status, output = finish(tmp_path)
+    assert status == 0, output
+    assert f"resumed  from the checkpoint of step {stopped}" in output
+    assert checksums(tmp_path) == checksums(uninterrupted[0])
+    assert losses(tmp_path) == losses(uninterrupted[0])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(2))
+def test_kill_9_three_times_then_the_same_bits(uninterrupted, tmp_path, seed):
+    """Also while saving: every fifth step saves, and the kill comes at a random moment."""
+    moments = random.Random(seed)
+    for _ in range(3):
+        process = start(tmp_path)
+        for line in process.stdout:
+            if line.startswith("step "):
+                time.sleep(moments.uniform(0, 0.5))
+                break
+        process.kill()
+        process.communicate()
+    status, output = finish(tmp_path)
+    assert status == 0, output
+    assert checksums(tmp_path) == checksums(uninterrupted[0])
+    assert losses(tmp_path) == losses(uninterrupted[0])
+
+
+def test_finished_run_shows_its_result_again(uninterrupted):
+    workdir, first = uninterrupted
+    status, output = finish(workdir)
+    assert status == 0
+    result = [line for line in first.splitlines() if line.startswith("result")]
+    assert result
+    assert result == [line for line in output.splitlines() if line.startswith("result")]
+    assert "compiling" not in output
+
+
+def test_another_config_is_refused_and_named(uninterrupted):
+    status, output = finish(uninterrupted[0], "--config.optim.lr=0.5")
+    assert status == 1
+    assert "optim.lr: 0.003 there, 0.5 here" in output
+    assert "--allow_config_change" in output
+    assert "Traceback" not in output
+
+
+def test_a_wrong_config_leaves_no_trace(tmp_path, tiny_run):
+    for override in (
+        "model.name=ViT-Ti/3",
+        "input.batch_size=0",
+        "optim.warmup_steps=7",
+        "total.epochs=1",
+        "evals.test.preprocess=decode|resize(12)",
+        "evals.test.kind=clasification",
+        "loss.label_smoothing=2",
+        "optim.accumulate=5",
+        "log.every_steps=0",
+        "input.source=imagnet",
+    ):
+        with pytest.raises(UserError):
+            train(tiny_run(override), tmp_path / "run")
+        assert not (tmp_path / "run").exists(), override
+
+
+def test_a_loss_that_is_not_finite_stops_the_run_and_is_not_saved(tmp_path, tiny_run):
+    config = tiny_run(
+        "optim.lr=1e30", "optim.warmup_steps=none", "optim.grad_clip_norm=none",
+        "checkpoint.every_steps=1", "log.every_steps=100", "total.steps=50",
+    )  # fmt: skip
+    with pytest.raises(NonFiniteError, match=r"Step \d+: loss .*(nan|inf)"):
+        train(config, tmp_path)
+    for step in step_folder.steps(tmp_path / "checkpoints"):
+        assert not int(_state_number(tmp_path, step, "first_bad_step"))
+
+
+def _state_number(workdir, step, name):
+    layout = {name: jax.ShapeDtypeStruct((), np.int32)}
+    return step_folder.read(workdir / "checkpoints" / str(step), layout, under=name)[name]
+
+
+def test_preempted_in_process(tmp_path, tiny_run, monkeypatch):
+    monkeypatch.setattr("vit_jax.train.StopRequest.__bool__", lambda self: True)
+    with pytest.raises(Preempted, match="step 1 is saved"):
+        train(tiny_run(), tmp_path)
+    assert step_folder.steps(tmp_path / "checkpoints") == [1]
+
+
+def test_the_devices_are_waited_for_at_log_cadence_alone(tmp_path, tiny_run, monkeypatch):
+    fetches = []
+    fetch = jax.device_get
+    monkeypatch.setattr("vit_jax.train.fetch", lambda s: fetches.append(1) or fetch(s))
+    train(tiny_run("total.steps=40", "log.every_steps=10"), tmp_path)
+    assert len(fetches) == 4
+
+
+def test_warm_start_takes_the_parameters(tmp_path, tiny_run):
+    first = train(tiny_run(), tmp_path / "first")
+    overrides = [f"init.weights={tmp_path / 'first'}", "optim.lr=0.0", "total.steps=2"]
+    kept = train(tiny_run(*overrides), tmp_path / "kept")
+    jax.tree.map(np.testing.assert_array_equal, kept.params, first.params)
+    fewer = [*overrides, "input.num_classes=3"]
+    with pytest.raises(UserError, match=r"init.head=reset"):
+        train(tiny_run(*fewer), tmp_path / "refused")
+    reset = train(tiny_run(*fewer, "init.head=reset"), tmp_path / "reset")
+    assert not np.asarray(reset.params["head"]["kernel"]).any()
+    np.testing.assert_array_equal(reset.params["cls"], first.params["cls"])
+
+
+def test_out_of_memory_names_the_cures(tmp_path, tiny_run, monkeypatch):
+    def exhausted(*_):
+        raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 1024 bytes")
+
+    monkeypatch.setattr("vit_jax.train.compile_update", exhausted)
+    with pytest.raises(UserError) as error:
+        train(tiny_run(), tmp_path)
+    for cure in ("input.batch_size", "optim.accumulate", "model.remat", "1024 bytes"):
+        assert cure in str(error.value)
+
+
+def test_tensorboard_and_profile_are_written(tmp_path, tiny_run):
+    train(
+        tiny_run("log.tensorboard=true", "log.profile_at_step=2", "log.profile_steps=2"), tmp_path
+    )
+    assert list(tmp_path.glob("events.out.tfevents.*"))
+    assert list(tmp_path.rglob("*.xplane.pb"))
