@@ -77,6 +77,21 @@ def test_missing_file_names_the_ones_there_are():
         configs.load("configs/vit_digit.py")
 
 
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("def get_config(arg=None):\n    raise ValueError('no variant')", "no variant"),
+        ("x = 1", "needs a function get_config"),
+        ("def get_config(:", "SyntaxError"),
+        ("import not_there", "not_there"),
+    ],
+)
+def test_a_config_file_that_fails_says_why(tmp_path, text, message):
+    (tmp_path / "run.py").write_text(text)
+    with pytest.raises(UserError, match=message):
+        configs.load(str(tmp_path / "run.py"))
+
+
 def test_plain_dictionary_and_back():
     config = configs.resolve({}, ["evals.test.split=test", "optim.lr=0.1"])
     there = json.loads(json.dumps(configs.to_dict(config)))

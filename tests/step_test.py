@@ -7,9 +7,10 @@ import pytest
 
 from vit_jax import models
 from vit_jax.dist import mesh as meshes
+from vit_jax.objective import Objective
 from vit_jax.optim import optimizers, schedules
 from vit_jax.state import state_layout
-from vit_jax.step import Objective, batch_layout, compile_update, make_update
+from vit_jax.step import batch_layout, compile_update, make_update
 
 SAME_MATH = 1e-5  # relative; float32 sums in another order
 TINY = {"depth": 2, "width": 32, "mlp_dim": 64, "heads": 2}
@@ -40,7 +41,7 @@ class Trainer:
             accumulate=accumulate, mean=(0.5,) * 3, std=(0.5,) * 3,
         )  # fmt: skip
         self.batch_layout = batch_layout(mesh, batch_size=batch_size, image_size=SIZE, max_labels=1)
-        update = make_update(self.layout, objective, schedule, seed)
+        update = make_update(self.layout, objective, lambda step: {"lr": schedule(step)}, seed)
         self.update = compile_update(update, self.layout, self.batch_layout)
         self.state = self.layout.init(seed)
 

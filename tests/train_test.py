@@ -103,6 +103,12 @@ def test_metrics_rows(uninterrupted):
     assert with_results == [10, 20, 30, 40]
 
 
+def test_parameters_are_listed(uninterrupted):
+    table = (uninterrupted[0] / "parameters.txt").read_text()
+    assert "head/kernel" in table
+    assert "Total: " in table
+
+
 def test_sigterm_saves_and_resuming_gives_the_same_bits(uninterrupted, tmp_path):
     process = start(tmp_path)
     for line in process.stdout:

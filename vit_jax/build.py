@@ -33,8 +33,8 @@ from vit_jax.dist import mesh as meshes
 from vit_jax.evals import EVALUATORS, Evals, Evaluator
 from vit_jax.feed import Feed
 from vit_jax.log import RunLog
-from vit_jax.optim import optimizers, schedules
-from vit_jax.step import Batch, Objective
+from vit_jax.objective import Batch, Objective
+from vit_jax.optim import decay, optimizers, schedules
 from vit_jax.store.checkpoints import Checkpoints
 from vit_jax.weights.checkpoint import describe
 
@@ -172,6 +172,19 @@ def schedule(c: OptimConfig, plan: Plan) -> schedules.Schedule:
     return schedules.schedule(
         c.schedule, peak=c.lr, warmup_steps=plan.warmup_steps, total_steps=plan.total_steps
     )
+
+
+def rates(c: OptimConfig, schedule: schedules.Schedule) -> Callable[[Any], dict[str, Any]]:
+    """What the log says of an update: learning rate, and the share that kernels shrink by."""
+
+    def at(step: Any) -> dict[str, Any]:
+        lr = schedule(step)
+        shrinkage = decay.shrinkage(
+            lr, weight_decay=c.weight_decay, meaning=c.weight_decay_meaning, peak_lr=c.lr
+        )
+        return {"train/learning_rate": lr, "train/shrinkage": shrinkage}
+
+    return at
 
 
 def optimizer(c: OptimConfig, schedule: schedules.Schedule) -> optax.GradientTransformation:

@@ -228,11 +228,14 @@ def _call_get_config(path: str) -> Mapping[str, Any]:
     module = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
-    except SyntaxError as e:
-        raise errors.UserError(f"{file_name} is not valid Python: {e}") from e
-    if not hasattr(module, "get_config"):
-        raise errors.UserError(f"{file_name} has no function get_config(arg=None).")
-    return module.get_config(arg or None)
+        return module.get_config(arg or None)
+    except ValueError as error:  # how a config file refuses an argument
+        raise errors.UserError(str(error)) from error
+    except Exception as error:
+        raise errors.UserError(
+            f"{file_name} cannot be used; it needs a function get_config(arg=None) that returns a "
+            f"ConfigDict. {type(error).__name__}: {error}"
+        ) from error
 
 
 def _set(tree: dict[str, Any], names: list[str], text: str, path: str) -> None:

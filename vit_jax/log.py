@@ -69,6 +69,15 @@ class RunLog:
             self._board.close()
 
 
+def write_parameters(workdir: Path, params: Any) -> None:
+    """parameters.txt: name, shape, type, size and sharding of every parameter, by clu."""
+    from clu import parameter_overview
+
+    if jax.process_index() == 0:
+        table = parameter_overview.get_parameter_overview(params, include_stats="sharding")
+        (workdir / "parameters.txt").write_text(f"{table}\n")
+
+
 def _board(workdir: Path) -> Any:
     """TensorBoard's files through clu, which imports TensorFlow; written in a thread."""
     from clu import metric_writers

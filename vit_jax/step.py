@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -16,44 +15,21 @@ from vit_jax import losses, metrics
 from vit_jax.core import axes, rng
 from vit_jax.dist import mesh as meshes
 from vit_jax.mixup import mixup
+from vit_jax.objective import Batch, Objective
 from vit_jax.state import Layout, TrainState
 
-Batch = dict[str, Any]
 Scalars = dict[str, Any]
-
-
-@dataclasses.dataclass(frozen=True)
-class Objective:
-    """What a step minimises: the loss by name, and what happens to images and labels before it."""
-
-    loss: str  # a key of losses.LOSSES
-    label_smoothing: float
-    mixup_alpha: float
-    num_classes: int
-    accumulate: int  # parts that a batch is worked off in
-    mean: tuple[float, ...]  # of RGB in [0, 1]
-    std: tuple[float, ...]
-
-    def inputs(self, batch: Batch) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """uint8 images and label indices -> normalised images, targets [B, C], weight [B]."""
-        mean, std = jnp.asarray(self.mean), jnp.asarray(self.std)
-        images = (batch["image"].astype(jnp.float32) / 255.0 - mean) / std
-        targets = losses.multi_hot(batch["labels"], self.num_classes)
-        return images, targets, batch["weight"]
-
-    def losses(self, logits: jax.Array, targets: jax.Array) -> jax.Array:
-        """[B, C], [B, C] -> [B]."""
-        return losses.LOSSES[self.loss](logits, targets)
 
 
 def make_update(
     layout: Layout,
     objective: Objective,
-    schedule: Callable[[Any], Any],
+    rates: Callable[[Any], Scalars],
     seed: int,
 ) -> Callable[[TrainState, Batch], tuple[TrainState, Scalars]]:
     """Returns update(state, batch) -> (state after one more step, scalars), to be compiled.
 
+    `rates` gives further scalars to log, such as the learning rate, by the number of updates done.
     A step whose loss or gradient is not finite changes neither parameters nor optimizer; the first
     such step is kept in the state, on the device, so that nothing has to wait for it.
     """
@@ -104,7 +80,7 @@ def make_update(
             "train/loss": loss,
             "train/accuracy": jnp.sum(metrics.top_k_correct(logits, mainly, 1) * share),
             "train/grad_norm": norm,
-            "train/learning_rate": schedule(state.step),
+            **rates(state.step),
             "first_bad_step": after.first_bad_step,
             "first_bad_values": after.first_bad_values,
         }

@@ -18,6 +18,7 @@ from vit_jax.config import RunConfig
 from vit_jax.core import command
 from vit_jax.core.errors import NonFiniteError, Preempted
 from vit_jax.core.stop import StopRequest
+from vit_jax.log import write_parameters
 from vit_jax.memory import explain_out_of_memory
 from vit_jax.screen import Screen
 from vit_jax.state import TrainState, state_layout
@@ -81,6 +82,7 @@ def train(config: RunConfig, workdir: Path, *, allow_config_change: bool = False
             if config.init.weights:
                 state = warm_start(state, config.init.weights, head=config.init.head)
         start = int(state.step)
+        write_parameters(workdir, layout.state.params)
 
         # Repeat. The batch of step k is a function of k, so nothing else needs to be restored.
         with (
@@ -89,7 +91,8 @@ def train(config: RunConfig, workdir: Path, *, allow_config_change: bool = False
         ):
             if start < plan.total_steps:
                 with announce.compiling(screen):
-                    update = make_update(layout, objective, schedule, config.seed)
+                    rates = build.rates(config.optim, schedule)
+                    update = make_update(layout, objective, rates, config.seed)
                     update = compile_update(update, layout, batch_layout)
             clock = build.clock(config, model.info, plan, mesh, feed, start_step=start)
             for step in range(start + 1, plan.total_steps + 1):

@@ -13,7 +13,7 @@ from jax.sharding import Mesh
 from vit_jax import metrics
 from vit_jax.core import axes
 from vit_jax.dist import mesh as meshes
-from vit_jax.step import Batch, Objective
+from vit_jax.objective import Batch, Objective
 
 Progress = Callable[[int, int], None]  # batches done, batches in all
 
