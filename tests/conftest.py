@@ -55,3 +55,9 @@ def run_python():
         )
 
     return run
+
+
+def pytest_addoption(parser):
+    parser.addoption(
+        "--regenerate_goldens", action="store_true", help="Write the golden files anew."
+    )

@@ -169,6 +169,7 @@ def test_a_wrong_config_leaves_no_trace(tmp_path, tiny_run):
         "total.epochs=1",
         "evals.test.preprocess=decode|resize(12)",
         "evals.test.kind=clasification",
+        "checkpoint.best_metric=test/acuracy",
         "loss.label_smoothing=2",
         "optim.accumulate=5",
         "log.every_steps=0",

@@ -20,7 +20,6 @@ from jax.sharding import Mesh
 from vit_jax import environment, models, step
 from vit_jax.clock import Clock
 from vit_jax.config import (
-    CheckpointConfig,
     InputConfig,
     LogConfig,
     MeshConfig,
@@ -228,8 +227,9 @@ def objective(config: RunConfig, *, num_classes: int) -> Objective:
     )
 
 
-def store(c: CheckpointConfig, workdir: Path) -> Checkpoints:
+def store(config: RunConfig, workdir: Path) -> Checkpoints:
     """The checkpoints of a work directory."""
+    c = config.checkpoint
     return Checkpoints(
         workdir / "checkpoints",
         keep_last=c.keep_last,
@@ -320,7 +320,19 @@ def evals(
             graph=graph, mesh=mesh, objective=objective, open_feed=open_feed
         )
         made[name] = (evaluator, Cadence(c.every_steps, total_steps))
+    _check_best_metric(config)
     return Evals(made)
+
+
+def _check_best_metric(config: RunConfig) -> None:
+    """A metric that never comes would silently keep nothing."""
+    best = config.checkpoint.best_metric
+    there = [f"{n}/{x}" for n, c in config.evals.items() for x in EVALUATORS[c.kind].numbers]
+    if best is not None and best not in there:
+        raise errors.UserError(
+            f"checkpoint.best_metric={best!r} is given by no evaluation. "
+            f"{errors.nearest(best, there)}"
+        )
 
 
 def _eval_feed(

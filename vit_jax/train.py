@@ -71,7 +71,7 @@ def train(config: RunConfig, workdir: Path, *, allow_config_change: bool = False
     with (
         StopRequest() as stop,
         explain_out_of_memory(config),
-        contextlib.closing(build.store(config.checkpoint, workdir)) as store,
+        contextlib.closing(build.store(config, workdir)) as store,
     ):
         # Start: resume, else warm start, else scratch. Never another order.
         state = store.restore(layout.state)

@@ -21,12 +21,17 @@ Progress = Callable[[int, int], None]  # batches done, batches in all
 class Classification:
     """Scores parameters on one split.
 
+    Attributes:
+      numbers: the names of what `run` returns.
+
     Args:
       graph: merges with the parameters to a model.
       mesh: where they live.
       objective: how images become arrays, and the loss to report (without smoothing and mixup).
       open_feed: opens the split anew: a feed of batches, and their number.
     """
+
+    numbers = ("accuracy", "top5_accuracy", "loss", "examples")
 
     def __init__(
         self,

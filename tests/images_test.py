@@ -1,0 +1,55 @@
+"""Prediction with Pillow sees what evaluation with TensorFlow sees."""
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from vit_jax import build, images
+from vit_jax import config as configs
+from vit_jax.data.image_folder import ImageFolder
+from vit_jax.data.pipeline import eval_batches
+
+# Of 255. Both resize bilinearly with antialiasing but round at different places; JPEG decoders may
+# differ by two levels.
+MEAN_LEVELS, MAX_LEVELS = 0.5, 4
+
+
+@pytest.fixture
+def folder(tmp_path):
+    rng = np.random.default_rng(0)
+    for split in ("train", "val"):
+        (tmp_path / split / "a").mkdir(parents=True)
+        for i, (size, ending) in enumerate(
+            [((90, 70), "png"), ((64, 100), "jpg"), ((61, 61), "png")]
+        ):
+            # Smooth, as photographs are: noise would only measure the decoder of JPEG.
+            small = rng.integers(0, 256, (7, 7, 3), dtype=np.uint8)
+            image = Image.fromarray(small).resize(size, Image.Resampling.BICUBIC)
+            image.save(tmp_path / split / "a" / f"{i}.{ending}")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    "preprocess", ["decode|resize_small(48)|central_crop((40, 32))", "decode|resize((24, 40))"]
+)
+def test_equals_the_evaluations_pixels(folder, preprocess):
+    config = configs.resolve(
+        {
+            "input": {"preprocess": preprocess},
+            "evals": {"val": {"preprocess": preprocess, "split": "val"}},
+        }
+    )
+    prepared = build.preprocess(config)
+    source = ImageFolder(str(folder), "val")
+    with eval_batches(
+        source, preprocess, batch_size=4, on_bad_image="fail", max_image_pixels=10**6, threads=1
+    ) as batches:
+        batch = next(iter(batches))
+    for image, index in zip(batch["image"], batch["index"], strict=True):
+        if index < 0:
+            continue
+        ours = images.load(folder / source.describe(index), prepared)
+        theirs = (image / 255.0 - prepared.mean) / prepared.std
+        levels = np.abs(ours - theirs) * 255 * 0.5
+        assert levels.mean() <= MEAN_LEVELS
+        assert levels.max() <= MAX_LEVELS
