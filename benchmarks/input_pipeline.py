@@ -11,11 +11,8 @@ to benchmarks/results/input_pipeline.csv.
 
 from __future__ import annotations
 
-import csv
 import itertools
-import platform
 import statistics
-import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,6 +20,7 @@ from pathlib import Path
 import numpy as np
 from absl import app, flags
 
+from benchmarks import rows
 from vit_jax.data import pipeline, sources
 from vit_jax.data.host_tf import tf
 
@@ -34,7 +32,6 @@ _BATCHES = flags.DEFINE_integer("batches", 12, "Batches of a turn that are measu
 _BATCH_SIZE = flags.DEFINE_integer("batch_size", 64, "Images in a batch.")
 _THREADS = flags.DEFINE_integer("threads", 2, "Threads of either pipeline.")
 
-_RESULTS = Path(__file__).with_name("results") / "input_pipeline.csv"
 _SIZE_PX = 224
 _WARM_UP_BATCHES = 2
 _SHUFFLE_BUFFER = 1000
@@ -58,16 +55,16 @@ def main(_: list[str]) -> None:
         print(f"{repetition}: " + ", ".join(f"{k} {v[-1]:.0f}" for k, v in rates.items()))
     medians = {name: statistics.median(values) for name, values in rates.items()}
     row = {
-        "commit": _output("git", "log", "-1", "--format=%h", "--", "vit_jax/data"),
-        "device": f"{_cpu()}, {_THREADS.value} threads",
-        "versions": f"python {platform.python_version()}, tensorflow {tf.__version__}",
+        "commit": rows.commit("vit_jax/data"),
+        "device": f"{rows.cpu()}, {_THREADS.value} threads",
+        "versions": rows.versions("tensorflow-cpu"),
         "images": _BATCHES.value * _BATCH_SIZE.value * _REPETITIONS.value,
         "vit_jax_images_per_cpu_second": round(medians["vit_jax"]),
         "plain_images_per_cpu_second": round(medians["plain"]),
         "ratio": round(medians["vit_jax"] / medians["plain"], 3),
     }
     print(row)
-    _append(row)
+    rows.append("input_pipeline", row)
 
 
 def _ours(source: sources.Source, seed: int) -> pipeline.Batches:
@@ -129,25 +126,6 @@ def _images_per_cpu_second(batches: Iterator[object]) -> float:
     start = time.process_time()
     take(_BATCHES.value)
     return _BATCHES.value * _BATCH_SIZE.value / (time.process_time() - start)
-
-
-def _output(*command: str) -> str:
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-
-
-def _cpu() -> str:
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    names = [line.split(":")[1].strip() for line in lines if line.startswith("model name")]
-    return f"{names[0] if names else platform.processor()} x {len(names)}"
-
-
-def _append(row: dict[str, object]) -> None:
-    is_new = not _RESULTS.exists()
-    with _RESULTS.open("a", newline="") as file:
-        writer = csv.DictWriter(file, row)
-        if is_new:
-            writer.writeheader()
-        writer.writerow(row)
 
 
 if __name__ == "__main__":

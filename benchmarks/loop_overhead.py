@@ -1,0 +1,97 @@
+"""Microseconds of Python per step of the training loop.
+
+    python -m benchmarks.loop_overhead
+
+Runs train.py as it is, but for two things: the compiled step is a function that returns the state
+it was given, and the feed always has a batch ready. What is left between two steps is the loop:
+asking for the batch, cadences, the signal flag, and every `log.every_steps` steps the fetch, the
+row of metrics.jsonl, TensorBoard and the line on the screen. Not included is what XLA's own call
+of a compiled program costs. Appends a row to benchmarks/results/loop_overhead.csv.
+"""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+import time
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import jax
+import jax.numpy as jnp
+from absl import flags
+
+from benchmarks import rows
+from vit_jax import config as configs
+from vit_jax import train
+from vit_jax.core import command
+
+_STEPS = flags.DEFINE_integer("steps", 5_000, "Steps to run.")
+_LOG_EVERY_STEPS = flags.DEFINE_integer("log_every_steps", 50, "log.every_steps of the run.")
+
+
+class ReadyFeed:
+    """A feed that never lets anybody wait."""
+
+    wait_secs = 0.0
+    skipped_images = 0
+
+    def __next__(self) -> dict[str, jax.Array]:
+        return {}
+
+    def __enter__(self) -> ReadyFeed:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+
+def main(_: list[str]) -> None:
+    """Measures, prints and records."""
+    moments: list[float] = []
+
+    def compile_nothing(update: Any, layout: Any, batch: Any) -> Any:
+        _, shapes = jax.eval_shape(update, layout.state, batch)
+        scalars = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+
+        def step(state: Any, batch: Any) -> Any:
+            moments.append(time.perf_counter())
+            return state, scalars
+
+        return step
+
+    config = configs.load(
+        "configs/vit_digits.py",
+        [
+            "total.epochs=none",
+            f"total.steps={_STEPS.value}",
+            f"log.every_steps={_LOG_EVERY_STEPS.value}",
+            # After the last step, where nothing is measured any more:
+            f"checkpoint.every_steps={_STEPS.value}",
+            "evals.test.every_steps=none",
+        ],
+    )
+    with (
+        tempfile.TemporaryDirectory() as workdir,
+        mock.patch.object(train, "compile_update", compile_nothing),
+        mock.patch.object(train.build, "train_feed", lambda *_, **__: ReadyFeed()),
+    ):
+        train.train(config, Path(workdir))
+    micros = [1e6 * (after - before) for before, after in pairwise(moments)]
+    row = {
+        "commit": rows.commit("vit_jax"),
+        "device": rows.cpu(),
+        "versions": rows.versions("jax", "clu"),
+        "steps": _STEPS.value,
+        "log_every_steps": _LOG_EVERY_STEPS.value,
+        "median_microseconds": round(statistics.median(micros), 1),
+        "mean_microseconds": round(statistics.mean(micros), 1),  # with the logged steps
+        "largest_microseconds": round(max(micros)),
+    }
+    print(row)
+    rows.append("loop_overhead", row)
+
+
+if __name__ == "__main__":
+    command.run(main)

@@ -1,0 +1,48 @@
+"""Rows of measurements: benchmarks/results/<name>.csv, one row for each measured run."""
+
+from __future__ import annotations
+
+import csv
+import importlib.metadata
+import platform
+import subprocess
+from pathlib import Path
+
+RESULTS = Path(__file__).with_name("results")
+
+
+def append(name: str, row: dict[str, object]) -> None:
+    """Adds a row to results/<name>.csv. ValueError if it has columns that the file has not."""
+    RESULTS.mkdir(exist_ok=True)
+    path = RESULTS / f"{name}.csv"
+    is_new = not path.exists()
+    columns = list(row) if is_new else path.read_text().splitlines()[0].split(",")
+    with path.open("a", newline="") as file:
+        writer = csv.DictWriter(file, columns)
+        if is_new:
+            writer.writeheader()
+        writer.writerow(row)
+
+
+def commit(*paths: str) -> str:
+    """The last one that touched `paths`, "+" if they have been changed since."""
+    last = _git("log", "-1", "--format=%h", "--", *paths)
+    return last + ("+" if _git("status", "--porcelain", "--", *paths) else "")
+
+
+def versions(*packages: str) -> str:
+    """That of Python and of each package: "python 3.11.7, jax 0.10.2"."""
+    found = [f"{package} {importlib.metadata.version(package)}" for package in packages]
+    return ", ".join([f"python {platform.python_version()}", *found])
+
+
+def cpu() -> str:
+    """Name and number of the processor's cores."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    names = [line.split(":")[1].strip() for line in lines if line.startswith("model name")]
+    return f"{names[0] if names else platform.processor()} x {len(names)}"
+
+
+def _git(*arguments: str) -> str:
+    command = ["git", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
