@@ -1,0 +1,217 @@
+"""What the pages say is true: their commands and programs run, their links lead somewhere, their
+tables are the code's.
+
+A block that takes long is preceded by `<!-- test: slow -->`, one that cannot run here by
+`<!-- test: skip REASON -->`. Trainings are made small by overrides behind those of the page.
+"""
+
+import dataclasses
+import inspect
+import os
+import re
+import shlex
+import subprocess
+import sys
+import typing
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from vit_jax import config as configs
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", ROOT / "BENCHMARKS.md", *sorted((ROOT / "docs").glob("*.md"))]
+FOLDERS = ("configs", "docs", "scripts")  # what the commands expect to find where they run
+SHELLS = {"bash": ["bash", "-euo", "pipefail"], "python": ["python", "-"]}
+TOY_OVERRIDES = (
+    "total.epochs=none", "total.steps=12", "optim.warmup_epochs=0", "model.depth=1",
+    "input.batch_size=16", "log.tensorboard=false",
+)  # fmt: skip
+
+_BLOCK = re.compile(
+    r"(?:^<!-- test: (?P<mark>slow|skip .+?) -->\n)?^```(?P<language>\w+)\n(?P<text>.*?)^```$",
+    re.MULTILINE | re.DOTALL,
+)
+_LINK = re.compile(r"\]\(([^)#:]+)(?:#[\w-]+)?\)")
+
+
+class Block(NamedTuple):
+    """A fenced block of a page."""
+
+    mark: str  # "", "slow" or "skip REASON"
+    language: str
+    text: str
+
+
+def blocks(page):
+    """Those in bash and Python, in order."""
+    found = [Block(m["mark"] or "", m["language"], m["text"]) for m in _BLOCK.finditer(page)]
+    return [block for block in found if block.language in ("bash", "python")]
+
+
+def train_commands():
+    """(page, arguments) of every training in any block, also of those that are skipped."""
+    for page in PAGES:
+        for block in blocks(page.read_text()):
+            text = block.text.replace("\\\n", " ")
+            for found in re.finditer(r"python -m vit_jax\.train (.*)", text):
+                yield page.name, shlex.split(found[1].split("||")[0], comments=True)
+
+
+def name(page):
+    return page.name
+
+
+@pytest.fixture
+def run_blocks(tmp_path):
+    """Runs blocks one after the other in one folder that looks like the repository."""
+    for folder in FOLDERS:
+        (tmp_path / folder).symlink_to(ROOT / folder)
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    python = tools / "python"
+    small = " ".join(f"--config.{override}" for override in TOY_OVERRIDES)
+    python.write_text(
+        "#!/usr/bin/env bash\n"
+        f'case " $* " in *" vit_jax.train "*) set -- "$@" {small};; esac\n'
+        f'exec {shlex.quote(sys.executable)} "$@"\n'
+    )
+    python.chmod(0o755)
+    for cls in ("cat", "dog"):
+        for file in ("train/{}/001.png", "train/{}/003.png", "val/{}/002.png"):
+            write_image(tmp_path / "my_images" / file.format(cls))
+    environment = os.environ | {
+        "PATH": f"{tools}:{os.environ['PATH']}",
+        "PYTHONPATH": str(ROOT),
+        "JAX_PLATFORMS": "cpu",
+    }
+
+    def run(to_run):
+        for block in to_run:
+            done = subprocess.run(
+                SHELLS[block.language],
+                input=block.text,
+                cwd=tmp_path,
+                env=environment,
+                capture_output=True,
+                text=True,
+                timeout=600,
+                check=False,
+            )
+            assert done.returncode == 0, f"{block.text}\n{done.stdout}\n{done.stderr}"
+
+    return run
+
+
+def write_image(file):
+    file.parent.mkdir(parents=True, exist_ok=True)
+    pixels = np.random.default_rng(0).integers(0, 256, (40, 48, 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(file)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_quick_blocks_run(page, run_blocks):
+    run_blocks(block for block in blocks(page.read_text()) if not block.mark)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_all_blocks_run_in_order(page, run_blocks):
+    run_blocks(b for b in blocks(page.read_text()) if not b.mark.startswith("skip"))
+
+
+def test_commands_train_configs_with_fields_that_exist():
+    for page, arguments in train_commands():
+        given = dict(zip(arguments, [*arguments[1:], ""], strict=True))
+        overrides = [a.removeprefix("--config.") for a in arguments if a.startswith("--config.")]
+        path = ROOT / given["--config"]
+        assert configs.load(str(path), overrides), page
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_links_lead_somewhere(page):
+    for target in _LINK.findall(page.read_text()):
+        assert (page.parent / target).exists(), target
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_tests_that_are_named_exist(page):
+    for file, function in re.findall(r"(tests/[\w/]+\.py)(?:::(\w+))?", page.read_text()):
+        assert (ROOT / file).exists(), file
+        assert f"def {function}" in (ROOT / file).read_text(), f"{file}::{function}"
+
+
+def sections():
+    """(heading in docs/config.md, dataclass) of every section; None for the run's own fields."""
+    for field, hint in typing.get_type_hints(configs.RunConfig).items():
+        if dataclasses.is_dataclass(hint):
+            yield field, hint
+        elif typing.get_origin(hint) is dict:
+            yield f"{field}.<name>", typing.get_args(hint)[1]
+
+
+def rows_of(section_text):
+    """(field, default) of a table's rows."""
+    return re.findall(r"^\| `(\w+)`(?: \*)? \| `(.+?)` \|", section_text, re.MULTILINE)
+
+
+def test_every_field_is_documented_with_its_default():
+    page = (ROOT / "docs" / "config.md").read_text().split("## Every field")[1]
+    by_heading = {}
+    for part in page.split("\n### ")[1:]:
+        heading, _, text = part.partition("\n")
+        by_heading[heading.removesuffix(" *").strip("`")] = rows_of(text)
+    in_sections = {field.partition(".")[0] for field, _ in sections()}
+    own = [f for f in dataclasses.fields(configs.RunConfig) if f.name not in in_sections]
+    expected = {
+        **{heading: dataclasses.fields(section) for heading, section in sections()},
+        "The run itself": own,
+    }
+    assert by_heading == {
+        heading: [(f.name, repr(f.default).replace("|", "\\|")) for f in fields]
+        for heading, fields in expected.items()
+    }
+
+
+def test_fields_marked_as_free_are_free():
+    page = (ROOT / "docs" / "config.md").read_text()
+    marked = set()
+    for part in page.split("\n### ")[1:]:
+        heading, _, text = part.partition("\n")
+        section = heading.removesuffix(" *").strip("`").partition(".")[0]
+        if heading.endswith(" *"):
+            marked.add(section)
+        marked |= {f"{section}.{f}" for f in re.findall(r"^\| `(\w+)` \* \|", text, re.MULTILINE)}
+    assert marked == set(configs.FREE_FIELDS)
+
+
+def test_free_fields_are_named_in_resuming():
+    page = (ROOT / "docs" / "resuming.md").read_text()
+    assert all(f"`{field}`" in page for field in configs.FREE_FIELDS)
+
+
+def test_every_op_is_documented_with_its_arguments():
+    from vit_jax.data import ops
+
+    page = (ROOT / "docs" / "config.md").read_text()
+    for op, function in ops.OPS.items():
+        arguments = inspect.signature(function).parameters.values()
+        usage = ", ".join(str(a.replace(annotation=a.empty)) for a in arguments)
+        assert f"| `{op}({usage})` |" in page
+
+
+def test_every_config_is_in_the_table():
+    page = (ROOT / "README.md").read_text()
+    for file in sorted((ROOT / "configs").glob("*.py")):
+        assert f"(configs/{file.name})" in page
+
+
+def test_finds_what_it_looks_for():
+    """The tests above would pass on anything if these failed."""
+    page = "a\n<!-- test: slow -->\n```bash\nls\n```\n```text\nx\n```\n```python\n1\n```\n"
+    assert blocks(page) == [Block("slow", "bash", "ls\n"), Block("", "python", "1\n")]
+    assert len(list(train_commands())) > 5
+    assert _LINK.findall("[a](b.md), [c](d.md#e) and [f](https://g.h)") == ["b.md", "d.md"]
