@@ -65,12 +65,13 @@ def get_config(arg=None):
             "depth": 6,
             "width": 128,
             "mlp_dim": 256,
-            "heads": 4,
+            "heads": 2,
             "pool": "avg",
         }
         config.input.batch_size = 128
         config.loss = {"kind": "softmax"}
-        config.optim.lr = 2e-3
-        config.optim.warmup_epochs = 2
-        config.total.epochs = 20
+        config.optim.lr = 1e-3
+        config.optim.warmup_epochs = 1
+        config.total.epochs = 12
+        config.evals.test.every_steps = None
     return config

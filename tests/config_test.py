@@ -53,7 +53,13 @@ def test_fields_that_are_none_or_absent_can_be_overridden():
         ("optim.lr=nan", "optim.lr takes a number, got 'nan'"),
         ("optim.warmup_steps=1.5", "optim.warmup_steps takes a whole number or None"),
         ("model.pool=clss", "takes 'cls' or 'avg' or None, got 'clss'. Did you mean 'cls'"),
-        ("log.tensorboard=1", "log.tensorboard takes bool, got '1'"),
+        ("log.tensorboard=1", "log.tensorboard takes true or false, got '1'"),
+        ("input.batch_size=0", "config.input.batch_size=0: give at least 1."),
+        ("seed=-1", "give at least 0 and below 2147483648"),
+        ("optim.b1=1.5", "config.optim.b1=1.5: give at least 0 and below 1."),
+        ("input.std=(0.0, 1.0, 1.0)", "config.input.std="),
+        ("input.mean=(0.5, 0.5)", "give three numbers"),
+        ("evals.val.batch_size=0", "config.evals.val.batch_size=0"),
         ("model=3", "config.model is a section"),
         ("seed.x=1", "seed takes a whole number"),
         ("seed", "no value"),
@@ -64,6 +70,19 @@ def test_what_is_wrong_is_named(override, message):
     with pytest.raises(UserError) as error:
         configs.resolve({}, [override])
     assert message in str(error.value)
+
+
+def test_bounds_are_of_fields_that_exist():
+    numbers = (int, float, tuple)
+    config = configs.resolve({"evals": {"val": {}}})
+    for name in configs.BOUNDS:
+        for _, value in configs._find(config, name.split("."), ""):
+            assert value is None or isinstance(value, numbers), name
+
+
+def test_none_takes_an_evaluation_away():
+    config = configs.resolve({"evals": {"val": {}, "test": {}}}, ["evals.val=none"])
+    assert list(config.evals) == ["test"]
 
 
 @pytest.mark.parametrize("value", [1.5, "3", True, None])

@@ -172,6 +172,10 @@ def test_a_wrong_config_leaves_no_trace(tmp_path, tiny_run):
         "checkpoint.best_metric=test/acuracy",
         "loss.label_smoothing=2",
         "optim.accumulate=5",
+        "total.steps=none",
+        "model.heads=0",
+        "model.depth=0",
+        "input.num_examples=0",
         "log.every_steps=0",
         "input.source=imagnet",
     ):
@@ -194,6 +198,28 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_is_not_saved(tmp_path, tiny
 def _state_number(workdir, step, name):
     layout = {name: jax.ShapeDtypeStruct((), np.int32)}
     return step_folder.read(workdir / "checkpoints" / str(step), layout, under=name)[name]
+
+
+def test_a_plan_that_ends_before_the_checkpoint_is_refused(tmp_path, tiny_run):
+    train(tiny_run(), tmp_path)
+    with pytest.raises(UserError, match="is at step 6, but total"):
+        train(tiny_run("total.steps=3"), tmp_path, allow_config_change=True)
+
+
+def test_an_evaluation_that_a_stop_cut_short_is_made_up(tmp_path, tiny_run, monkeypatch):
+    config = tiny_run(
+        "evals.test.preprocess=decode|resize(8)", "total.steps=1", "optim.warmup_steps=none"
+    )
+    with monkeypatch.context() as patched:
+        patched.setattr("vit_jax.train.StopRequest.__bool__", lambda self: True)
+        with pytest.raises(Preempted):
+            train(config, tmp_path)
+    rows = (tmp_path / "metrics.jsonl").read_text()
+    assert "test/accuracy" not in rows
+    train(config, tmp_path)
+    added = (tmp_path / "metrics.jsonl").read_text().removeprefix(rows)
+    assert json.loads(added)["step"] == 1
+    assert "test/accuracy" in added
 
 
 def test_preempted_in_process(tmp_path, tiny_run, monkeypatch):

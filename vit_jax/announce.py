@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from etils import epath
 from jax.sharding import Mesh
 
 from vit_jax.config import RunConfig
@@ -83,7 +83,7 @@ def results(screen: Screen, step: int, numbers: Mapping[str, float]) -> None:
         screen.say(f"step {step:,} | {name}: {line}")
 
 
-def preempted(signal_name: str, step: int, workdir: Path) -> str:
+def preempted(signal_name: str, step: int, workdir: epath.Path) -> str:
     """The last words of a run that was asked to stop."""
     return (
         f"Stopped by {signal_name}; step {step:,} is saved in {workdir}. "
@@ -91,7 +91,7 @@ def preempted(signal_name: str, step: int, workdir: Path) -> str:
     )
 
 
-def finished(screen: Screen, plan: Plan, row: Mapping[str, float], workdir: Path) -> None:
+def finished(screen: Screen, plan: Plan, row: Mapping[str, float], workdir: epath.Path) -> None:
     """The result, where it is, and what to do next."""
     screen.say(f"finished {plan.total_steps:,} steps")
     for name, line in _by_evaluation(row).items():

@@ -9,11 +9,11 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import optax
+from etils import epath
 from flax import nnx
 from jax.sharding import Mesh
 
@@ -58,6 +58,14 @@ class Plan:
     log: Cadence
     save: Cadence
 
+    def check_start(self, step: int, workdir: epath.Path) -> None:
+        """UserError if a run that is at `step` is already beyond this plan."""
+        if step > self.total_steps:
+            raise errors.UserError(
+                f"{workdir} is at step {step:,}, but total.* amounts to {self.total_steps:,} "
+                "steps: raise it, or give another --workdir."
+            )
+
 
 def mesh(c: MeshConfig) -> Mesh:
     """The devices of the run."""
@@ -101,16 +109,18 @@ def plan(config: RunConfig, *, num_examples: int) -> Plan:
             raise errors.UserError(f"Give one of {where}: {', '.join(some)} are all set.")
         per_step = {"steps": 1.0, "epochs": num_examples / batch_size, "examples": 1 / batch_size}
         for unit, amount in some.items():
-            if amount < 0:
-                raise errors.UserError(f"{where} is negative: {unit}={amount}.")
             return round(amount * per_step[unit])
         return None
 
     total_steps = steps("total.*", **dataclasses.asdict(config.total))
-    if not total_steps:
+    if total_steps is None:
         raise errors.UserError(
-            "How long to train is not set: give one of total.steps, total.epochs, total.examples, "
-            f"at least one step of {batch_size} examples."
+            "How long to train is not set: give one of total.steps, total.epochs, total.examples."
+        )
+    if not 1 <= total_steps < 2**31:
+        raise errors.UserError(
+            f"total.* amounts to {total_steps} steps of input.batch_size={batch_size} examples "
+            f"(an epoch has {num_examples / batch_size:.4g}): give at least 1."
         )
     warmup_steps = steps(
         "optim.warmup_*",
@@ -118,8 +128,6 @@ def plan(config: RunConfig, *, num_examples: int) -> Plan:
         epochs=optim.warmup_epochs,
         examples=optim.warmup_examples,
     )
-    _at_least_one("log.every_steps", config.log.every_steps)
-    _at_least_one("checkpoint.every_steps", config.checkpoint.every_steps)
     return Plan(
         total_steps=total_steps,
         warmup_steps=warmup_steps or 0,
@@ -127,11 +135,6 @@ def plan(config: RunConfig, *, num_examples: int) -> Plan:
         log=Cadence(config.log.every_steps, total_steps),
         save=Cadence(config.checkpoint.every_steps, total_steps),
     )
-
-
-def _at_least_one(field: str, value: int | None) -> None:
-    if value is not None and value < 1:
-        raise errors.UserError(f"{field}={value}: give at least 1.")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -207,14 +210,9 @@ def optimizer(c: OptimConfig, schedule: schedules.Schedule) -> optax.GradientTra
 def objective(config: RunConfig, *, num_classes: int) -> Objective:
     """What a step minimises, from uint8 images on."""
     c, parts, batch_size = config.loss, config.optim.accumulate, config.input.batch_size
-    if parts < 1 or batch_size % parts:
+    if batch_size % parts:
         raise errors.UserError(
             f"input.batch_size={batch_size} does not divide into optim.accumulate={parts} parts."
-        )
-    if not 0 <= c.label_smoothing < 1 or c.mixup < 0:
-        raise errors.UserError(
-            f"loss.label_smoothing={c.label_smoothing} must be in [0, 1) and loss.mixup={c.mixup} "
-            "not negative."
         )
     return Objective(
         loss=c.kind,
@@ -227,7 +225,7 @@ def objective(config: RunConfig, *, num_classes: int) -> Objective:
     )
 
 
-def store(config: RunConfig, workdir: Path) -> Checkpoints:
+def store(config: RunConfig, workdir: epath.Path) -> Checkpoints:
     """The checkpoints of a work directory."""
     c = config.checkpoint
     return Checkpoints(
@@ -270,7 +268,7 @@ def train_feed(config: RunConfig, source: Source, layout: Batch, *, start_step: 
     return Feed(batches, layout)
 
 
-def log(c: LogConfig, workdir: Path, *, start_step: int) -> RunLog:
+def log(c: LogConfig, workdir: epath.Path, *, start_step: int) -> RunLog:
     """Where the numbers of the run go."""
     profile = None if c.profile_at_step is None else (c.profile_at_step, c.profile_steps)
     return RunLog(workdir, tensorboard=c.tensorboard, start_step=start_step, profile=profile)
@@ -314,7 +312,6 @@ def evals(
                 f"evals.{name}.kind={c.kind!r} is no evaluation. "
                 f"{errors.nearest(c.kind, EVALUATORS)}"
             )
-        _at_least_one(f"evals.{name}.every_steps", c.every_steps)
         open_feed = _eval_feed(name, config, classes, mesh, image_size)
         evaluator = EVALUATORS[c.kind](
             graph=graph, mesh=mesh, objective=objective, open_feed=open_feed
@@ -384,21 +381,28 @@ def _eval_feed(
 
 
 def preprocess(config: RunConfig) -> models.Preprocess:
-    """How images are to be prepared for prediction: as the first evaluation prepares them."""
-    text = next((e.preprocess for e in config.evals.values()), config.input.preprocess)
+    """How images are to be prepared for prediction: as the first evaluation prepares them.
+
+    Without an evaluation, the whole image stands for the random crops of training.
+    """
     size = image_size(config.input.preprocess, "input.preprocess")
     resize: tuple[int, int] | int | None = None
     crop = None
-    for call in opstring.parse(text):
-        wanted = call.argument(0, "size")
-        if call.name == "resize_small":
-            resize = wanted
-        elif call.name == "resize":
-            resize = _pair(wanted)
-        elif call.name == "central_crop":
-            crop = _pair(wanted)
-    if resize is None and crop is None:
-        resize = size  # random crops of training: the whole image stands for them
+    for name, c in list(config.evals.items())[:1]:
+        for call in opstring.parse(c.preprocess):
+            wanted = call.argument(0, "size")
+            if call.name in ("resize", "resize_small") and resize is crop is None:
+                resize = wanted if call.name == "resize_small" else _pair(wanted)
+            elif call.name == "central_crop" and crop is None:
+                crop = _pair(wanted)
+            elif call.name != "decode":
+                raise errors.UserError(
+                    f"evals.{name}.preprocess={c.preprocess!r} is the first evaluation's, which "
+                    "prediction repeats; it can: decode, then resize or resize_small or neither, "
+                    "then central_crop or not."
+                )
+    if resize is crop is None:
+        resize = size
     return models.Preprocess(size, resize, crop, config.input.mean, config.input.std)
 
 

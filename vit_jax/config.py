@@ -173,6 +173,51 @@ class RunConfig:
     deterministic: bool = False  # on GPU: only kernels whose results repeat bit by bit (slower)
 
 
+# Smallest value of a field, and what it stays below; of a tuple: of each of its numbers. None is
+# always within. What a string or the data decide is checked where it is used.
+BOUNDS: dict[str, tuple[float, float]] = {
+    "model.width": (1, math.inf),
+    "model.depth": (1, math.inf),
+    "model.mlp_dim": (1, math.inf),
+    "model.heads": (1, math.inf),
+    "model.dropout": (0, 1),
+    "model.stochastic_depth": (0, 1),
+    "input.batch_size": (1, math.inf),
+    "input.num_examples": (1, math.inf),
+    "input.num_classes": (1, math.inf),
+    "input.std": (1e-6, math.inf),
+    "input.max_image_pixels": (1, math.inf),
+    "input.threads": (0, math.inf),
+    "loss.label_smoothing": (0, 1),
+    "loss.mixup": (0, math.inf),
+    "optim.lr": (0, math.inf),
+    "optim.warmup_steps": (0, math.inf),
+    "optim.warmup_epochs": (0, math.inf),
+    "optim.warmup_examples": (0, math.inf),
+    "optim.weight_decay": (0, math.inf),
+    "optim.grad_clip_norm": (1e-30, math.inf),
+    "optim.accumulate": (1, math.inf),
+    "optim.b1": (0, 1),
+    "optim.b2": (0, 1),
+    "optim.eps": (0, math.inf),
+    "optim.momentum": (0, 1),
+    "total.steps": (1, 2**31),  # the state counts them in an int32
+    "total.epochs": (0, math.inf),
+    "total.examples": (1, math.inf),
+    "mesh.data": (-1, math.inf),
+    "checkpoint.every_steps": (1, math.inf),
+    "checkpoint.keep_last": (1, math.inf),
+    "checkpoint.keep_every_steps": (1, math.inf),
+    "evals.*.batch_size": (1, math.inf),
+    "evals.*.every_steps": (1, math.inf),
+    "log.every_steps": (1, math.inf),
+    "log.profile_at_step": (1, math.inf),
+    "log.profile_steps": (1, math.inf),
+    "log.peak_tflops": (1e-6, math.inf),
+    "seed": (0, 2**31),
+}
+
+
 # A run may be resumed although these differ: they do not touch the numbers.
 FREE_FIELDS = ("log", "evals", "checkpoint", "mesh", "input.threads", "input.data_dir")
 
@@ -201,7 +246,9 @@ def resolve(values: Mapping[str, Any], overrides: Sequence[str] = ()) -> RunConf
         if not eq:
             raise errors.UserError(f"Override {override!r} has no value: write name=value.")
         _set(tree, name.split("."), text, name)
-    return _build(RunConfig, tree, "")
+    config = _build(RunConfig, tree, "")
+    _check_bounds(config)
+    return config
 
 
 def to_dict(config: RunConfig) -> dict[str, Any]:
@@ -215,6 +262,31 @@ def _plain(value: Any) -> Any:
     if isinstance(value, tuple):
         return [_plain(v) for v in value]
     return value
+
+
+def _check_bounds(config: RunConfig) -> None:
+    for name, (smallest, below) in BOUNDS.items():
+        for where, value in _find(config, name.split("."), ""):
+            numbers = value if isinstance(value, tuple) else (value,)
+            if any(x is not None and not smallest <= x < below for x in numbers):
+                limit = "" if below == math.inf else f" and below {below}"
+                raise errors.UserError(f"config.{where}={value}: give at least {smallest}{limit}.")
+    for name in ("mean", "std"):
+        if len(getattr(config.input, name)) != 3:
+            raise errors.UserError(
+                f"config.input.{name}={getattr(config.input, name)}: give three numbers, for red, "
+                "green and blue."
+            )
+
+
+def _find(value: Any, names: list[str], where: str) -> list[tuple[str, Any]]:
+    """The values of a dotted name, "*" standing for every key, with their full names."""
+    if not names:
+        return [(where.lstrip("."), value)]
+    name, *rest = names
+    if name == "*":
+        return [found for k, v in value.items() for found in _find(v, rest, f"{where}.{k}")]
+    return _find(getattr(value, name), rest, f"{where}.{name}")
 
 
 def _call_get_config(path: str) -> Mapping[str, Any]:
@@ -278,7 +350,8 @@ def _typed(value: Any, hint: Any, where: str) -> Any:
         if not isinstance(value, Mapping):
             raise errors.UserError(f"config.{where} maps names to sections, got {value!r}.")
         item = typing.get_args(hint)[1]
-        return {str(k): _typed(v, item, f"{where}.{k}") for k, v in value.items()}
+        there = {str(k): v for k, v in value.items() if not _is_none(v)}  # None takes an item away
+        return {k: _typed(v, item, f"{where}.{k}") for k, v in there.items()}
     options = _options(hint)
     for option in sorted(options, key=lambda o: o is not type(None)):  # "None" is None, no string
         try:
@@ -304,9 +377,7 @@ def _spell(option: Any) -> str:
     if option is type(None):
         return "None"
     if isinstance(option, type) and typing.get_origin(option) is None:
-        return {"int": "a whole number", "float": "a number", "str": "a string"}.get(
-            option.__name__, option.__name__
-        )
+        return _SPELLED.get(option, option.__name__)
     return repr(option) if isinstance(option, str) else str(option)
 
 
@@ -324,8 +395,12 @@ def _as(value: Any, option: Any) -> Any:
     return _READERS[option](value)
 
 
+def _is_none(value: Any) -> bool:
+    return value is None or (isinstance(value, _Text) and value.lower() == "none")
+
+
 def _as_none(value: Any) -> None:
-    if value is not None and not (isinstance(value, _Text) and value.lower() == "none"):
+    if not _is_none(value):
         raise ValueError(value)
 
 
@@ -359,6 +434,7 @@ def _as_str(value: Any) -> str:
     return str(value)
 
 
+_SPELLED = {int: "a whole number", float: "a number", str: "a string", bool: "true or false"}
 _READERS: dict[Any, Callable[[Any], Any]] = {
     type(None): _as_none,
     bool: _as_bool,

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import json
 import sys
-from pathlib import Path
 
 import jax
 from absl import flags
+from etils import epath
 from flax import nnx
 
 from vit_jax import announce, build, weights
@@ -25,7 +25,7 @@ from vit_jax.store import step_folder
 from vit_jax.store.workdir import read_config
 
 
-def evaluate(config: RunConfig, checkpoint: Path, screen: Screen) -> dict[str, float]:
+def evaluate(config: RunConfig, checkpoint: epath.Path, screen: Screen) -> dict[str, float]:
     """All evaluations of `config` with a checkpoint's model; numbers by "<evaluation>/<number>".
 
     Raises:
@@ -57,7 +57,7 @@ FLAGS = flags.FLAGS
 def main(arguments: list[str]) -> None:
     """The command."""
     command.no_more(arguments)
-    checkpoint = Path(FLAGS.checkpoint)
+    checkpoint = epath.Path(FLAGS.checkpoint)
     if FLAGS.config:
         config = configs.load(FLAGS.config, FLAGS.config_override)
     else:
@@ -70,9 +70,9 @@ def main(arguments: list[str]) -> None:
         announce.results(screen, int(step_folder.find(checkpoint).name), numbers)
 
 
-def _workdir(checkpoint: Path) -> Path:
+def _workdir(checkpoint: epath.Path) -> epath.Path:
     """The work directory that a checkpoint lies in."""
-    for folder in (checkpoint, *checkpoint.resolve().parents[:2]):
+    for folder in (checkpoint, *checkpoint.parents[:2]):
         if (folder / "config.json").is_file():
             return folder
     raise UserError(f"{checkpoint} lies in no work directory: say how to evaluate by --config.")

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 import jax
+from etils import epath
 
 from vit_jax.store.metrics_file import MetricsFile
 
@@ -23,7 +23,7 @@ class RunLog:
 
     def __init__(
         self,
-        workdir: Path,
+        workdir: epath.Path,
         *,
         tensorboard: bool,
         start_step: int,
@@ -69,7 +69,7 @@ class RunLog:
             self._board.close()
 
 
-def write_parameters(workdir: Path, params: Any) -> None:
+def write_parameters(workdir: epath.Path, params: Any) -> None:
     """parameters.txt: name, shape, type, size and sharding of every parameter, by clu."""
     from clu import parameter_overview
 
@@ -78,14 +78,14 @@ def write_parameters(workdir: Path, params: Any) -> None:
         (workdir / "parameters.txt").write_text(f"{table}\n")
 
 
-def _board(workdir: Path) -> Any:
+def _board(workdir: epath.Path) -> Any:
     """TensorBoard's files through clu, which imports TensorFlow; written in a thread."""
     from clu import metric_writers
 
     return metric_writers.AsyncWriter(metric_writers.SummaryWriter(str(workdir)))
 
 
-def _profiler(workdir: Path, first_step: int, num_steps: int) -> Callable[[int], Any]:
+def _profiler(workdir: epath.Path, first_step: int, num_steps: int) -> Callable[[int], Any]:
     """clu's profiler action; it imports TensorFlow."""
     from clu import periodic_actions
 

@@ -7,10 +7,10 @@ on where it stopped, for whatever reason it stopped.
 from __future__ import annotations
 
 import contextlib
-from pathlib import Path
 
 import jax
 from absl import flags
+from etils import epath
 
 from vit_jax import announce, build, environment
 from vit_jax import config as configs
@@ -21,13 +21,15 @@ from vit_jax.core.stop import StopRequest
 from vit_jax.log import write_parameters
 from vit_jax.memory import explain_out_of_memory
 from vit_jax.screen import Screen
-from vit_jax.state import TrainState, state_layout
+from vit_jax.state import Layout, TrainState, state_layout
 from vit_jax.step import Scalars, compile_update, make_update
 from vit_jax.store.workdir import open_workdir
 from vit_jax.warm_start import warm_start
 
 
-def train(config: RunConfig, workdir: Path, *, allow_config_change: bool = False) -> TrainState:
+def train(
+    config: RunConfig, workdir: epath.Path, *, allow_config_change: bool = False
+) -> TrainState:
     """Trains to the end of the plan, resuming from workdir; step k means: after k updates.
 
     Raises:
@@ -75,13 +77,12 @@ def train(config: RunConfig, workdir: Path, *, allow_config_change: bool = False
     ):
         # Start: resume, else warm start, else scratch. Never another order.
         state = store.restore(layout.state)
-        if state is not None:
-            announce.resumed(screen, int(state.step))
+        if state is None:
+            state = first_state(config, layout)
         else:
-            state = layout.init(config.seed)
-            if config.init.weights:
-                state = warm_start(state, config.init.weights, head=config.init.head)
+            announce.resumed(screen, int(state.step))
         start = int(state.step)
+        plan.check_start(start, workdir)
         write_parameters(workdir, layout.state.params)
 
         # Repeat. The batch of step k is a function of k, so nothing else needs to be restored.
@@ -94,32 +95,44 @@ def train(config: RunConfig, workdir: Path, *, allow_config_change: bool = False
                     rates = build.rates(config.optim, schedule)
                     update = make_update(layout, objective, rates, config.seed)
                     update = compile_update(update, layout, batch_layout)
+            # Stopped during the last evaluation?
+            missed = evals.run(start, state.params, screen.bar, stop, done=log.row(start))
+            if missed:
+                announce.results(screen, start, missed)
+                log.write(start, missed)
             clock = build.clock(config, model.info, plan, mesh, feed, start_step=start)
             for step in range(start + 1, plan.total_steps + 1):
                 state, scalars = update(state, next(feed))  # returns at once
                 log.after_step(step)
-                stopping = bool(stop) and step < plan.total_steps
                 row = {}
-                if plan.log(step) or plan.save(step) or stopping:
+                if plan.log(step) or plan.save(step) or stop:
                     scalars = fetch(scalars)  # the only sync
                     stop_if_not_finite(scalars)  # before anything is saved
                 if plan.log(step):
                     row = numbers(scalars) | clock.tick(step)
                     announce.progress(screen, step, plan, row, clock.eta_secs)
                 with clock.paused():
-                    if not stopping:
-                        results = evals.run(step, state.params, screen.bar)
+                    results = {} if stop else evals.run(step, state.params, screen.bar, stop)
+                    stopping = bool(stop)  # once: a signal may come between two looks
+                    if results:
                         announce.results(screen, step, results)
-                        row |= results
-                    if row:
-                        log.write(step, row)
+                    if row | results:
+                        log.write(step, row | results)
                     if plan.save(step) or stopping:
-                        store.save(step, state, build.description(config, source), row)
+                        store.save(step, state, build.description(config, source), results)
                 if stopping:
                     store.wait()
                     raise Preempted(announce.preempted(str(stop), step, workdir))
             store.wait()
             announce.finished(screen, plan, log.row(plan.total_steps), workdir)
+    return state
+
+
+def first_state(config: RunConfig, layout: Layout) -> TrainState:
+    """The state after 0 steps: from scratch, or with the parameters that `init` names."""
+    state = layout.init(config.seed)
+    if config.init.weights:
+        state = warm_start(state, config.init.weights, head=config.init.head)
     return state
 
 
@@ -154,7 +167,7 @@ def main(arguments: list[str]) -> None:
     config = configs.load(FLAGS.config, FLAGS.config_override)
     if config.deterministic:
         environment.deterministic()
-    train(config, Path(FLAGS.workdir), allow_config_change=FLAGS.allow_config_change)
+    train(config, epath.Path(FLAGS.workdir), allow_config_change=FLAGS.allow_config_change)
 
 
 if __name__ == "__main__":

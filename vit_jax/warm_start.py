@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import jax
+from etils import epath
 
 from vit_jax.core import pytrees
 from vit_jax.core.errors import UserError
@@ -25,7 +24,7 @@ def warm_start(fresh: TrainState, weights: str, *, head: str) -> TrainState:
     Raises:
       UserError: no such checkpoint, or one whose parameters have other names or shapes.
     """
-    folder = step_folder.find(Path(weights))
+    folder = step_folder.find(epath.Path(weights))
     own = pytrees.flatten(fresh.params)
     wanted = {
         n: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding) for n, x in own.items()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, Protocol
 
 from vit_jax.core.cadence import Cadence
@@ -11,14 +11,18 @@ from vit_jax.evals.classification import Classification
 
 Progress = Callable[[str, int, int], None]  # name, batches done, batches in all
 
+Stop = Any  # its bool says whether somebody asked to stop
+
 EVALUATORS = {"classification": Classification}
 
 
 class Evaluator(Protocol):
     """Scores parameters."""
 
-    def run(self, params: Any, progress: Callable[[int, int], None]) -> dict[str, float]:
-        """Numbers by name."""
+    def run(
+        self, params: Any, progress: Callable[[int, int], None], stop: Stop
+    ) -> dict[str, float]:
+        """Numbers by name; none if `stop` became true on the way."""
         ...
 
 
@@ -28,12 +32,22 @@ class Evals:
 
     by_name: dict[str, tuple[Evaluator, Cadence]]
 
-    def run(self, step: int, params: Any, progress: Progress) -> dict[str, float]:
-        """Runs those that are due after `step`; returns numbers by "<eval name>/<number>"."""
+    def run(
+        self,
+        step: int,
+        params: Any,
+        progress: Progress,
+        stop: Stop = False,
+        done: Collection[str] = (),
+    ) -> dict[str, float]:
+        """Runs those that are due after `step`; returns numbers by "<eval name>/<number>".
+
+        Ends early once bool(stop) is true. Leaves out those of which `done` has a number already.
+        """
         results: dict[str, float] = {}
         for name, (evaluator, due) in self.by_name.items():
-            if due(step):
+            if due(step) and not any(key.startswith(f"{name}/") for key in done):
                 report = lambda done, total, name=name: progress(name, done, total)  # noqa: E731
-                numbers = evaluator.run(params, report)
+                numbers = evaluator.run(params, report, stop)
                 results |= {f"{name}/{key}": value for key, value in numbers.items()}
         return results

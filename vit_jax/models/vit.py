@@ -55,6 +55,9 @@ def spec(size: str, patch_size: int, **fields: Any) -> ViTSpec:
     if size not in SIZES:
         raise errors.UserError(f"No ViT size {size!r}. {errors.nearest(size, SIZES)}")
     done = ViTSpec(**{"patch_size": patch_size, **SIZES[size], **fields})
+    for field in ("patch_size", "depth", "width", "mlp_dim", "heads"):
+        if getattr(done, field) < 1:
+            raise errors.UserError(f"model.{field}={getattr(done, field)}: give at least 1.")
     if done.width % done.heads:
         raise errors.UserError(
             f"model.width={done.width} does not divide into model.heads={done.heads} heads; "

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from pathlib import Path
 from typing import Any, NamedTuple
 
+from etils import epath
 from flax import nnx
 
 from vit_jax import models
@@ -25,7 +25,7 @@ class Loaded(NamedTuple):
     step: int
 
 
-def load(path: str | Path, *, dtype: str | None = None) -> ViT:
+def load(path: str | epath.Path, *, dtype: str | None = None) -> ViT:
     """The trained model of a checkpoint, in evaluation mode; the optimizer is not read.
 
     Args:
@@ -39,7 +39,7 @@ def load(path: str | Path, *, dtype: str | None = None) -> ViT:
     return load_described(path, dtype=dtype).model
 
 
-def load_described(path: str | Path, *, dtype: str | None = None) -> Loaded:
+def load_described(path: str | epath.Path, *, dtype: str | None = None) -> Loaded:
     """As `load`, with the rest of the description."""
     folder = step_folder.find(path)
     about = step_folder.read_description(folder)
