@@ -14,7 +14,9 @@ import ml_collections
 
 
 def get_config(arg=None):
-    variant = (arg or "variant=B/16").removeprefix("variant=")
+    key, _, variant = (arg or "variant=B/16").partition("=")
+    if key != "variant":
+        raise ValueError(f"write variant=B/16 (or L/16 ...) behind the colon, not {arg!r}.")
     return ml_collections.ConfigDict(
         {
             "model": {

@@ -206,14 +206,12 @@ def test_a_plan_that_ends_before_the_checkpoint_is_refused(tmp_path, tiny_run):
         train(tiny_run("total.steps=3"), tmp_path, allow_config_change=True)
 
 
-def test_an_evaluation_that_a_stop_cut_short_is_made_up(tmp_path, tiny_run, monkeypatch):
+def test_an_evaluation_that_a_stop_cut_short_is_made_up(tmp_path, tiny_run):
     config = tiny_run(
         "evals.test.preprocess=decode|resize(8)", "total.steps=1", "optim.warmup_steps=none"
     )
-    with monkeypatch.context() as patched:
-        patched.setattr("vit_jax.train.StopRequest.__bool__", lambda self: True)
-        with pytest.raises(Preempted):
-            train(config, tmp_path)
+    with pytest.raises(Preempted):
+        train(config, tmp_path, stop="SIGTERM")
     rows = (tmp_path / "metrics.jsonl").read_text()
     assert "test/accuracy" not in rows
     train(config, tmp_path)
@@ -222,10 +220,27 @@ def test_an_evaluation_that_a_stop_cut_short_is_made_up(tmp_path, tiny_run, monk
     assert "test/accuracy" in added
 
 
-def test_preempted_in_process(tmp_path, tiny_run, monkeypatch):
-    monkeypatch.setattr("vit_jax.train.StopRequest.__bool__", lambda self: True)
+def test_an_evaluation_that_fails_loses_no_training(tmp_path, tiny_run, monkeypatch):
+    def fail(*_, **__):
+        raise UserError("val/a.png is a bad image")
+
+    monkeypatch.setattr("vit_jax.evals.Evals.run", lambda self, step, *_, **__: step and fail())
+    with pytest.raises(UserError, match=r"a.png is a bad image"):
+        train(tiny_run("checkpoint.every_steps=100"), tmp_path)
+    assert step_folder.steps(tmp_path / "checkpoints")
+
+
+def test_a_closed_pipe_does_not_end_training(tmp_path):
+    process = start(tmp_path)
+    process.stdout.readline()
+    process.stdout.close()
+    assert process.wait(timeout=300) == 0
+    assert step_folder.steps(tmp_path / "checkpoints")[-1] == STEPS
+
+
+def test_preempted_in_process(tmp_path, tiny_run):
     with pytest.raises(Preempted, match="step 1 is saved"):
-        train(tiny_run(), tmp_path)
+        train(tiny_run(), tmp_path, stop="SIGTERM")
     assert step_folder.steps(tmp_path / "checkpoints") == [1]
 
 

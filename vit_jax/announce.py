@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from etils import epath
 from jax.sharding import Mesh
 
-from vit_jax.config import RunConfig
+from vit_jax.config import RESERVED, RunConfig
 from vit_jax.models import ModelInfo
 from vit_jax.screen import Screen, count, duration
 
@@ -105,7 +105,8 @@ def _by_evaluation(numbers: Mapping[str, float]) -> dict[str, str]:
     lines: dict[str, list[str]] = {}
     for key, value in numbers.items():
         name, _, number = key.partition("/")
-        if name not in ("train", "speed", "input") and number and number != "examples":
-            shown = f"{value:.2%}" if number.endswith("accuracy") else f"{value:.4f}"
+        hidden = number in ("", "examples") or (number == "skipped_images" and not value)
+        if name not in RESERVED and not hidden:
+            shown = f"{value:.2%}" if number.endswith("accuracy") else f"{value:.4g}"
             lines.setdefault(name, []).append(f"{number.replace('_', ' ')} {shown}")
     return {name: ", ".join(parts) for name, parts in lines.items()}

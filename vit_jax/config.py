@@ -176,39 +176,39 @@ class RunConfig:
 # Smallest value of a field, and what it stays below; of a tuple: of each of its numbers. None is
 # always within. What a string or the data decide is checked where it is used.
 BOUNDS: dict[str, tuple[float, float]] = {
-    "model.width": (1, math.inf),
-    "model.depth": (1, math.inf),
-    "model.mlp_dim": (1, math.inf),
-    "model.heads": (1, math.inf),
+    "model.width": (1, 2**20),
+    "model.depth": (1, 2**20),
+    "model.mlp_dim": (1, 2**20),
+    "model.heads": (1, 2**20),
     "model.dropout": (0, 1),
     "model.stochastic_depth": (0, 1),
-    "input.batch_size": (1, math.inf),
-    "input.num_examples": (1, math.inf),
-    "input.num_classes": (1, math.inf),
+    "input.batch_size": (1, 2**31),
+    "input.num_examples": (1, 2**53),
+    "input.num_classes": (1, 2**31),
     "input.std": (1e-6, math.inf),
     "input.max_image_pixels": (1, math.inf),
-    "input.threads": (0, math.inf),
+    "input.threads": (0, 1024),
     "loss.label_smoothing": (0, 1),
     "loss.mixup": (0, math.inf),
     "optim.lr": (0, math.inf),
-    "optim.warmup_steps": (0, math.inf),
-    "optim.warmup_epochs": (0, math.inf),
-    "optim.warmup_examples": (0, math.inf),
+    "optim.warmup_steps": (0, 2**31),
+    "optim.warmup_epochs": (0, 1e6),
+    "optim.warmup_examples": (0, 2**53),
     "optim.weight_decay": (0, math.inf),
     "optim.grad_clip_norm": (1e-30, math.inf),
-    "optim.accumulate": (1, math.inf),
+    "optim.accumulate": (1, 2**31),
     "optim.b1": (0, 1),
     "optim.b2": (0, 1),
     "optim.eps": (0, math.inf),
     "optim.momentum": (0, 1),
     "total.steps": (1, 2**31),  # the state counts them in an int32
-    "total.epochs": (0, math.inf),
-    "total.examples": (1, math.inf),
+    "total.epochs": (0, 1e6),
+    "total.examples": (1, 2**53),
     "mesh.data": (-1, math.inf),
     "checkpoint.every_steps": (1, math.inf),
     "checkpoint.keep_last": (1, math.inf),
     "checkpoint.keep_every_steps": (1, math.inf),
-    "evals.*.batch_size": (1, math.inf),
+    "evals.*.batch_size": (1, 2**31),
     "evals.*.every_steps": (1, math.inf),
     "log.every_steps": (1, math.inf),
     "log.profile_at_step": (1, math.inf),
@@ -217,6 +217,9 @@ BOUNDS: dict[str, tuple[float, float]] = {
     "seed": (0, 2**31),
 }
 
+
+# Beginnings of names in the log that no evaluation may have.
+RESERVED = ("train", "speed", "input", "step")
 
 # A run may be resumed although these differ: they do not touch the numbers.
 FREE_FIELDS = ("log", "evals", "checkpoint", "mesh", "input.threads", "input.data_dir")
@@ -271,6 +274,12 @@ def _check_bounds(config: RunConfig) -> None:
             if any(x is not None and not smallest <= x < below for x in numbers):
                 limit = "" if below == math.inf else f" and below {below}"
                 raise errors.UserError(f"config.{where}={value}: give at least {smallest}{limit}.")
+    for name in config.evals:
+        if name in RESERVED or not name.isidentifier():
+            raise errors.UserError(
+                f"config.evals.{name}: an evaluation's name is made of letters, digits and _, and "
+                f"is none of {', '.join(RESERVED)}, which name other rows of the log."
+            )
     for name in ("mean", "std"):
         if len(getattr(config.input, name)) != 3:
             raise errors.UserError(
@@ -293,21 +302,27 @@ def _call_get_config(path: str) -> Mapping[str, Any]:
     file_name, _, arg = path.partition(":")
     file = Path(file_name)
     if not file.is_file():
-        there = [str(p) for p in Path("configs").glob("*.py")]
+        there = [str(p) for p in file.parent.glob("*.py")]
         raise errors.UserError(f"No config file {file_name}. {errors.nearest(file_name, there)}")
     spec = importlib.util.spec_from_file_location(f"config_{file.stem}", file)
-    assert spec is not None and spec.loader is not None
+    if spec is None or spec.loader is None:
+        raise errors.UserError(f"--config={file_name} is no Python file (.py).")
     module = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
-        return module.get_config(arg or None)
+        values = module.get_config(arg or None)
     except ValueError as error:  # how a config file refuses an argument
-        raise errors.UserError(str(error)) from error
+        raise errors.UserError(f"{file_name}: {error}") from error
     except Exception as error:
         raise errors.UserError(
             f"{file_name} cannot be used; it needs a function get_config(arg=None) that returns a "
             f"ConfigDict. {type(error).__name__}: {error}"
         ) from error
+    if not isinstance(values, Mapping | ml_collections.ConfigDict):
+        raise errors.UserError(
+            f"get_config of {file_name} returns {values!r}; it has to return a ConfigDict."
+        )
+    return values
 
 
 def _set(tree: dict[str, Any], names: list[str], text: str, path: str) -> None:
@@ -334,7 +349,7 @@ def _build(cls: type, values: Mapping[str, Any], where: str) -> Any:
     if not isinstance(values, Mapping):
         raise errors.UserError(f"config.{where} is a section, got {values!r}.")
     hints = typing.get_type_hints(cls)
-    for name in values:
+    for name in map(str, values):
         if name not in hints:
             full = f"{where}.{name}".lstrip(".")
             raise errors.UserError(f"config has no field {full}. {errors.nearest(name, hints)}")
@@ -376,9 +391,7 @@ def _options(hint: Any) -> tuple[Any, ...]:
 def _spell(option: Any) -> str:
     if option is type(None):
         return "None"
-    if isinstance(option, type) and typing.get_origin(option) is None:
-        return _SPELLED.get(option, option.__name__)
-    return repr(option) if isinstance(option, str) else str(option)
+    return _SPELLED.get(option, repr(option))
 
 
 def _as(value: Any, option: Any) -> Any:
@@ -434,7 +447,13 @@ def _as_str(value: Any) -> str:
     return str(value)
 
 
-_SPELLED = {int: "a whole number", float: "a number", str: "a string", bool: "true or false"}
+_SPELLED = {
+    int: "a whole number",
+    float: "a number",
+    str: "a string",
+    bool: "true or false",
+    tuple[float, ...]: "numbers such as 0.5,0.5,0.5",
+}
 _READERS: dict[Any, Callable[[Any], Any]] = {
     type(None): _as_none,
     bool: _as_bool,

@@ -57,7 +57,7 @@ FLAGS = flags.FLAGS
 def main(arguments: list[str]) -> None:
     """The command."""
     command.no_more(arguments)
-    checkpoint = epath.Path(FLAGS.checkpoint)
+    checkpoint = step_folder.find(epath.Path(FLAGS.checkpoint).expanduser())
     if FLAGS.config:
         config = configs.load(FLAGS.config, FLAGS.config_override)
     else:
@@ -67,12 +67,12 @@ def main(arguments: list[str]) -> None:
     if FLAGS.json:
         print(json.dumps(numbers))
     else:
-        announce.results(screen, int(step_folder.find(checkpoint).name), numbers)
+        announce.results(screen, int(checkpoint.name), numbers)
 
 
 def _workdir(checkpoint: epath.Path) -> epath.Path:
     """The work directory that a checkpoint lies in."""
-    for folder in (checkpoint, *checkpoint.parents[:2]):
+    for folder in checkpoint.parents[:2]:
         if (folder / "config.json").is_file():
             return folder
     raise UserError(f"{checkpoint} lies in no work directory: say how to evaluate by --config.")

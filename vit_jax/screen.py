@@ -29,21 +29,17 @@ class Screen:
 
     def say(self, text: str = "") -> None:
         """A line that stays."""
-        if self._quiet:
-            return
-        self._out.write(("\r\x1b[K" if self._open else "") + text + "\n")
-        self._out.flush()
+        self._write(("\r\x1b[K" if self._open else "") + text + "\n")
         self._open = False
 
     def update(self, text: str) -> None:
         """A line that the next one replaces; without a terminal it stays."""
         if not self._live:
             self.say(text)
-        elif not self._quiet:
+        else:
             # A wrapped line could not be rewritten.
             columns = shutil.get_terminal_size().columns
-            self._out.write("\r\x1b[K" + text[: columns - 1])
-            self._out.flush()
+            self._write("\r\x1b[K" + text[: columns - 1])
             self._open = True
 
     def bar(self, what: str, done: int, total: int) -> None:
@@ -63,6 +59,15 @@ class Screen:
             )
         if done >= total:
             self._bar_started = None
+
+    def _write(self, text: str) -> None:
+        if self._quiet:
+            return
+        try:
+            self._out.write(text)
+            self._out.flush()
+        except OSError:  # the reader of a pipe has gone: no reason to end what runs for days
+            self._quiet = True
 
 
 def duration(secs: float) -> str:

@@ -16,7 +16,7 @@ from vit_jax import announce, build, environment
 from vit_jax import config as configs
 from vit_jax.config import RunConfig
 from vit_jax.core import command
-from vit_jax.core.errors import NonFiniteError, Preempted
+from vit_jax.core.errors import NonFiniteError, Preempted, UserError
 from vit_jax.core.stop import StopRequest
 from vit_jax.log import write_parameters
 from vit_jax.memory import explain_out_of_memory
@@ -28,15 +28,23 @@ from vit_jax.warm_start import warm_start
 
 
 def train(
-    config: RunConfig, workdir: epath.Path, *, allow_config_change: bool = False
+    config: RunConfig,
+    workdir: epath.Path,
+    *,
+    allow_config_change: bool = False,
+    stop: StopRequest | None = None,
 ) -> TrainState:
     """Trains to the end of the plan, resuming from workdir; step k means: after k updates.
+
+    As soon as bool(stop) is true the state is saved, and training ends.
 
     Raises:
       UserError: config, data, weights or work directory are not right.
       NonFiniteError: a loss or gradient is NaN or infinite.
-      Preempted: SIGTERM or SIGINT came; the state is saved.
+      Preempted: `stop` became true; the state is saved.
     """
+    stop = StopRequest() if stop is None else stop
+
     # Where: every array below lives on this mesh.
     mesh = build.mesh(config.mesh)
     source = build.source(config.input)
@@ -71,7 +79,6 @@ def train(
     announce.run(screen, config, source, mesh, model.info, plan, changes)
 
     with (
-        StopRequest() as stop,
         explain_out_of_memory(config),
         contextlib.closing(build.store(config, workdir)) as store,
     ):
@@ -112,7 +119,11 @@ def train(
                     row = numbers(scalars) | clock.tick(step)
                     announce.progress(screen, step, plan, row, clock.eta_secs)
                 with clock.paused():
-                    results = {} if stop else evals.run(step, state.params, screen.bar, stop)
+                    try:
+                        results = {} if stop else evals.run(step, state.params, screen.bar, stop)
+                    except UserError:  # its data are bad: no reason to lose the training
+                        store.save(step, state, build.description(config, source), {})
+                        raise
                     stopping = bool(stop)  # once: a signal may come between two looks
                     if results:
                         announce.results(screen, step, results)
@@ -167,7 +178,11 @@ def main(arguments: list[str]) -> None:
     config = configs.load(FLAGS.config, FLAGS.config_override)
     if config.deterministic:
         environment.deterministic()
-    train(config, epath.Path(FLAGS.workdir), allow_config_change=FLAGS.allow_config_change)
+    if not FLAGS.workdir:
+        raise UserError("--workdir is empty: give the folder for checkpoints and logs.")
+    workdir = epath.Path(FLAGS.workdir).expanduser()
+    with StopRequest() as stop:
+        train(config, workdir, allow_config_change=FLAGS.allow_config_change, stop=stop)
 
 
 if __name__ == "__main__":

@@ -40,6 +40,12 @@ def test_unknown_flag_is_the_users_error(run_python):
     assert "Traceback" not in done.stderr
 
 
+def test_help_is_no_failure(run_python):
+    done = run_python("-c", PROGRAM.format(body="pass"), "--help")
+    assert done.returncode == 0
+    assert "--config" in done.stdout
+
+
 def test_overrides_are_collected():
     argv = [
         "prog",

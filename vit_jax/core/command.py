@@ -15,6 +15,8 @@ from absl import app, flags, logging
 
 from vit_jax.core import errors
 
+flags.disclaim_key_flags()  # --help shows what is defined here as the command's own
+
 OVERRIDE = "config_override"
 PREFIX = "--config."
 
@@ -35,6 +37,8 @@ def run(main: Callable[[list[str]], None]) -> None:
     Status 0: finished. 1: the user's error, one message. 2: a bug, with its traceback, or numbers
     that are not finite. 75: preempted and saved; start the same command again.
     """
+    if sys.stdout is not None:
+        sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     logging.set_verbosity(logging.WARNING)  # orbax tells a page at every save; --verbosity=0 shows
     app.run(lambda argv: _exit(_status(main, argv[1:])), flags_parser=_parse)
 
@@ -55,14 +59,15 @@ def spell_overrides(argv: Sequence[str]) -> list[str]:
         if not arg.startswith(PREFIX):
             rest.append(arg)
             continue
-        text = arg.removeprefix(PREFIX)
-        if "=" not in text:
-            text = f"{text}={next(given, '')}"
-        rest.append(f"--{OVERRIDE}={text}")
+        rest.append(f"--{OVERRIDE}={arg.removeprefix(PREFIX)}")
+        if "=" not in arg:  # the value is the next argument
+            rest[-1] += f"={next(given, '')}"
     return rest
 
 
 def _parse(argv: list[str]) -> list[str]:
+    if any(arg in ("--help", "-h", "-help", "--helpshort") for arg in argv[1:]):
+        app.usage(shorthelp=True, writeto_stdout=True, exitcode=errors.EXIT_OK)
     try:
         return flags.FLAGS(spell_overrides(argv))
     except flags.Error as error:
@@ -73,17 +78,16 @@ def _parse(argv: list[str]) -> list[str]:
 def _status(main: Callable[[list[str]], None], arguments: list[str]) -> int:
     try:
         main(arguments)
-    except errors.UserError as error:
+    except (errors.UserError, errors.NonFiniteError) as error:
         print(f"error: {error}", file=sys.stderr)
-        return errors.EXIT_USER_ERROR
+        return error.exit_status
     except errors.Preempted as stop:
         print(stop, file=sys.stderr)
+        return stop.exit_status
+    except KeyboardInterrupt:  # while training this is a signal like any other, see stop.py
+        print("Interrupted before anything was to be saved.", file=sys.stderr)
         return errors.EXIT_PREEMPTED
-    except errors.NonFiniteError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return errors.EXIT_INTERNAL
     except BrokenPipeError:  # the reader of our output has gone, as in `predict ... | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return errors.EXIT_OK
     except Exception:
         traceback.print_exc()
@@ -92,5 +96,9 @@ def _status(main: Callable[[list[str]], None], arguments: list[str]) -> int:
 
 
 def _exit(status: int) -> None:
-    sys.stdout.flush()
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except OSError:  # nobody reads any more: Python would complain once again at its end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     sys.exit(status)

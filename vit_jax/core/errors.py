@@ -17,15 +17,21 @@ EXIT_PREEMPTED = 75  # EX_TEMPFAIL of sysexits.h: start the same command again.
 
 
 class UserError(ValueError):
-    """The input is wrong (config, data, files, disk); the message says what to change. Exit 1."""
+    """The input is wrong (config, data, files, disk); the message says what to change."""
+
+    exit_status = EXIT_USER_ERROR
 
 
 class NonFiniteError(ArithmeticError):
-    """A loss or a gradient is NaN or infinite; nothing was updated by that step. Exit 2."""
+    """A loss or a gradient is NaN or infinite; nothing was updated by that step."""
+
+    exit_status = EXIT_INTERNAL
 
 
 class Preempted(Exception):
-    """Training was asked to stop and has saved its state. Exit 75."""
+    """Training was asked to stop and has saved its state."""
+
+    exit_status = EXIT_PREEMPTED
 
 
 def nearest(word: str, valid: Iterable[str]) -> str:
@@ -34,6 +40,8 @@ def nearest(word: str, valid: Iterable[str]) -> str:
     Returns e.g. `Did you mean "decode"? Valid: decode, flip_lr, resize.`
     """
     names = sorted(valid)
+    if not names:
+        return ""
     close = difflib.get_close_matches(word, names, n=3, cutoff=0.5)
     hint = f"Did you mean {' or '.join(repr(c) for c in close)}? " if close else ""
     shown = names if len(names) <= 40 else [*names[:40], "..."]

@@ -31,7 +31,7 @@ class Classification:
       open_feed: opens the split anew: a feed of batches, and their number.
     """
 
-    numbers = ("accuracy", "top5_accuracy", "loss", "examples")
+    numbers = ("accuracy", "top5_accuracy", "loss", "examples", "skipped_images")
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class Classification:
         self._sums = jax.jit(sums, out_shardings=meshes.replicated(mesh))
 
     def run(self, params: Any, progress: Progress, stop: Any) -> dict[str, float]:
-        """Returns accuracy, top5_accuracy and loss (means over the examples) and their number.
+        """Returns `numbers`: means over the examples that are no bad images, and counts.
 
         Nothing if bool(stop) becomes true on the way: whoever stops has no time for the rest.
         """
@@ -76,4 +76,4 @@ class Classification:
         totals = {k: sum(float(p[k]) for p in jax.device_get(parts)) for k in parts[0]}
         examples = totals.pop("examples")
         means = {name: total / max(examples, 1.0) for name, total in totals.items()}
-        return {**means, "examples": examples}
+        return {**means, "examples": examples, "skipped_images": float(feed.skipped_images)}
