@@ -56,7 +56,7 @@ make_venv() {
 # make_environment [EXTRA]: installs the package from this clone, editable, with one of its extras.
 # A second call with nothing changed returns at once.
 make_environment() {
-  local extra=${1:-} stamp installed
+  local extra=${1:-} stamp installed quiet=()
   installed=$VENV/installed${extra:+-$extra}
   "$python" -m pip --version &>/dev/null || make_venv
   supported "$python" || die "$VENV has $("$python" --version), but vit_jax needs 3.11 to 3.13." \
@@ -64,7 +64,8 @@ make_environment() {
   stamp=$(cd "$root" && cat setup.py pyproject.toml constraints.txt | cksum)
   [[ $(cat "$installed" 2>/dev/null) == "$stamp" ]] && return
   say "Installing vit_jax${extra:+ with extra \"$extra\"} (some minutes, about 2.5 GB on disk; once)"
-  "$python" -m pip install --disable-pip-version-check --progress-bar off --quiet \
+  [[ -t 1 ]] || quiet=(--quiet) # a person at a terminal sees what pip is doing
+  "$python" -m pip install --disable-pip-version-check "${quiet[@]}" \
     --constraint "$root/constraints.txt" --editable "$root${extra:+[$extra]}"
   echo "$stamp" >"$installed"
 }
