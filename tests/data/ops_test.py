@@ -21,11 +21,12 @@ WINDOW_LEVELS = 8
 WINDOW_MEAN_LEVELS = 0.1
 
 
-def run(preprocess: str, data: bytes, seed: int = 0) -> np.ndarray:
-    image = encoded(Example(data, (0,)), 10**9)
+def run(preprocess: str, data: bytes, seed: int = 0, max_image_pixels: int = 10**9) -> np.ndarray:
+    image = encoded(Example(data, (0,)), max_image_pixels)
     assert isinstance(image, Encoded), image
     image = Encoded(tf.constant(image.data), tf.constant(image.size), tf.constant(1))
-    return ops.parse(preprocess)(image, tf.constant([seed, 0], tf.int64)).numpy()
+    seeds = tf.constant([seed, 0], tf.int64)
+    return ops.parse(preprocess)(image, seeds, max_image_pixels=max_image_pixels).numpy()
 
 
 @pytest.fixture
@@ -191,6 +192,31 @@ def test_a_crop_larger_than_the_image_fails(png: bytes) -> None:
     for preprocess in ("decode|central_crop(91)", "decode|pad_crop(100, 2)"):
         with pytest.raises(tf.errors.InvalidArgumentError, match=r"smaller than"):
             run(preprocess, png)
+
+
+@pytest.mark.parametrize(
+    ("preprocess", "shape"),
+    [
+        ("decode|resize_small(200)", (1, 200)),  # would be 200 x 40,000
+        ("decode|resize_small(200)", (200, 1)),
+        ("decode|resize((200, 8))", (1, 600)),  # 200 x 600 in between: rows are resized first
+        ("decode|pad_crop(8, 150)", (8, 200)),
+    ],
+)
+def test_ops_hold_the_pixel_limit(
+    encode: Callable[..., bytes], preprocess: str, shape: tuple[int, int]
+) -> None:
+    data = encode(np.zeros(shape, np.uint8))
+    run(preprocess, data, max_image_pixels=200**3)
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"more than .*max_image_pixels=30000"):
+        run(preprocess, data, max_image_pixels=30_000)
+
+
+def test_a_thin_image_allocates_nothing(encode: Callable[..., bytes]) -> None:
+    """256 x 7,680,000 pixels would be 23 GB, and 2**31 of them overflow 32 bits."""
+    for size in (256, 2**20):
+        with pytest.raises(tf.errors.InvalidArgumentError, match=r"more than"):
+            run(f"decode|resize_small({size})", encode(np.zeros((1, 30_000), np.uint8)))
 
 
 def test_prediction_can_decode_by_pillow(png: bytes) -> None:

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from vit_jax.core.errors import UserError
-from vit_jax.data import sources
+from vit_jax.data import ops, sources
 from vit_jax.data.batches import Batch
 from vit_jax.data.example import Example, Source
+from vit_jax.data.host_tf import tf
 from vit_jax.data.order import epoch_and_index
 from vit_jax.data.pipeline import Batches, eval_batches, train_batches
 
@@ -266,6 +267,44 @@ def test_failing_names_the_image(with_bad_images: Any, index: int, reason: str) 
 def test_a_later_op_that_fails_is_explained(few: Callable[[int], Source]) -> None:
     with pytest.raises(UserError, match=r"example 0 is a bad image: the image is smaller than"):
         next(evaluate(few(3), "decode|central_crop(5)"))
+
+
+def test_thin_images_are_bad_images(
+    few: Callable[[int], Source], encode: Callable[..., bytes]
+) -> None:
+    source: Any = few(20)
+    source.examples[3] = Example(encode(np.zeros((1, 30_000), np.uint8)), (3,))
+    preprocess = "decode|resize_small(256)|central_crop(16)"
+    with pytest.raises(UserError, match=r"example 3 is a bad image: .* input.max_image_pixels="):
+        next(evaluate(source, preprocess))
+    (batch,) = take(evaluate(source, preprocess, on_bad_image="skip"), 1)
+    np.testing.assert_array_equal(np.flatnonzero(batch["weight"] == 0), [3])
+
+
+@pytest.mark.parametrize("on_bad_image", ["fail", "skip"])
+@pytest.mark.parametrize("exhausts", ["always", "once"])
+def test_memory_that_runs_out_makes_no_bad_image(
+    few: Callable[[int], Source], monkeypatch: pytest.MonkeyPatch, on_bad_image: str, exhausts: str
+) -> None:
+    """Also behind a bad image, from which on errors are looked at one by one."""
+    source: Any = few(20)
+    source.examples[2] = Example(b"junk", (2,))
+
+    def shade_17_exhausts() -> ops.Op:
+        def apply(pixels: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+            if exhausts == "once" and tf.executing_eagerly():
+                return pixels
+            shade = tf.cast(pixels[0, 0, 0], tf.int64)
+            huge = tf.zeros(tf.where(shade == 17, tf.constant(2**60, tf.int64), 1), tf.uint8)
+            return pixels + huge[:1]
+
+        return ops.Op(apply, output_size=lambda size: size)
+
+    monkeypatch.setitem(ops.OPS, "exhaust", shade_17_exhausts)
+    if on_bad_image == "fail":
+        source.examples[2] = source.examples[1]
+    with pytest.raises((tf.errors.ResourceExhaustedError, MemoryError)):
+        list(evaluate(source, "decode|resize(4)|exhaust", on_bad_image=on_bad_image))
 
 
 @pytest.mark.parametrize("on_bad_image", ["fail", "skip"])

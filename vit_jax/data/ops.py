@@ -29,6 +29,9 @@ class Op(NamedTuple):
 
     apply: Callable[[tf.Tensor, tf.Tensor], tf.Tensor]  # (pixels, seed) -> pixels
     output_size: Callable[[FixedSize], FixedSize]  # of its input -> of its output
+    # Pixels, int64 [], of the largest image on the way, given the input's size, int64 [2]. None:
+    # not more than those of its input and its output, which are known before.
+    largest: Callable[[tf.Tensor], tf.Tensor] | None = None
     # For the first op after `decode`: both in one, (encoded image, seed) -> pixels.
     decode: Callable[[Encoded, tf.Tensor], tf.Tensor] | None = None
 
@@ -82,6 +85,7 @@ def resize(size: Size) -> Op:
     return Op(
         apply=lambda pixels, seed: _resized(pixels, (height, width), antialias=True),
         output_size=lambda _: (height, width),
+        largest=lambda before: _largest_resized(before, (height, width)),
     )
 
 
@@ -89,10 +93,13 @@ def resize_small(size: int) -> Op:
     """The shorter side to `size` pixels, the longer one in proportion."""
     _check_pixels("size", size, at_least=1)
 
+    def resized_sides(before: tf.Tensor) -> tf.Tensor:
+        sides = tf.cast(before, tf.float64)
+        return tf.cast(tf.round(sides * (size / tf.reduce_min(sides))), tf.int64)
+
     def apply(pixels: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
-        sides = tf.cast(tf.shape(pixels)[:2], tf.float64)
-        sides = tf.cast(tf.round(sides * (size / tf.reduce_min(sides))), tf.int32)
-        return _resized(pixels, sides, antialias=True)
+        sides = resized_sides(tf.shape(pixels)[:2])
+        return _resized(pixels, tf.cast(sides, tf.int32), antialias=True)
 
     def output_size(before: FixedSize) -> FixedSize:
         if before is None:
@@ -100,7 +107,11 @@ def resize_small(size: int) -> Op:
         ratio = size / min(before)
         return round(before[0] * ratio), round(before[1] * ratio)
 
-    return Op(apply, output_size)
+    return Op(
+        apply,
+        output_size,
+        largest=lambda before: _largest_resized(before, resized_sides(before)),
+    )
 
 
 def central_crop(size: Size) -> Op:
@@ -128,7 +139,11 @@ def pad_crop(size: Size, padding: int) -> Op:
         begin = tf.cast(tf.random.stateless_uniform([2], seed) * places, tf.int32)
         return decoding.crop(padded, tf.concat([begin, [height, width]], 0))
 
-    return Op(apply, output_size=lambda _: (height, width))
+    return Op(
+        apply,
+        output_size=lambda _: (height, width),
+        largest=lambda before: tf.reduce_prod(before + 2 * padding),
+    )
 
 
 def flip_lr() -> Op:
@@ -161,8 +176,10 @@ class Preprocess:
             size = op.output_size(size)
         return size
 
-    def __call__(self, image: Encoded, seed: tf.Tensor) -> tf.Tensor:
+    def __call__(self, image: Encoded, seed: tf.Tensor, *, max_image_pixels: int) -> tf.Tensor:
         """uint8 [H, W, 3], a function of the image and `seed` (int64 [2]).
+
+        Fails where an op would make an image of more than `max_image_pixels`, before it does.
 
         The op at place i of the string draws from seed + (0, i): the seeds of two examples must
         differ in the first number, or by more than the number of ops in the second.
@@ -172,6 +189,8 @@ class Preprocess:
         assert start is not None, "parse begins with decode"
         pixels = start(image, _at(seed, first))
         for place, op in enumerate(self._ops[first + 1 :], start=first + 1):
+            if op.largest:
+                pixels = _limited(pixels, op.largest, max_image_pixels)
             pixels = op.apply(pixels, _at(seed, place))
         return pixels
 
@@ -239,6 +258,25 @@ def _room(pixels: tf.Tensor, size: tuple[int, int]) -> tf.Tensor:
     message = f"the image is smaller than the crop of {size[0]} x {size[1]} pixels"
     with tf.control_dependencies([tf.debugging.assert_non_negative(room, message)]):
         return tf.identity(room)
+
+
+def _limited(
+    pixels: tf.Tensor, largest: Callable[[tf.Tensor], tf.Tensor], max_image_pixels: int
+) -> tf.Tensor:
+    """`pixels`; fails where an op would make too many of them."""
+    num_pixels = largest(tf.shape(pixels, tf.int64)[:2])
+    message = f"preprocessing it takes more than input.max_image_pixels={max_image_pixels} pixels"
+    enough = tf.debugging.assert_less_equal(
+        num_pixels, tf.constant(max_image_pixels, tf.int64), message
+    )
+    with tf.control_dependencies([enough]):
+        return tf.identity(pixels)
+
+
+def _largest_resized(before: tf.Tensor, after: Any) -> tf.Tensor:
+    """Pixels, int64 [], of the larger of what TensorFlow makes: rows first, then columns."""
+    height, width = tf.unstack(tf.cast(after, tf.int64))
+    return height * tf.maximum(before[1], width)
 
 
 def _resized(pixels: tf.Tensor, size: Any, antialias: bool) -> tf.Tensor:

@@ -28,7 +28,7 @@ _READ_EXAMPLES = 128  # in one call of Python
 _PREFETCH_BATCHES = 2
 _ENDLESS = 2**62
 
-Decode = Callable[[tf.data.Dataset, ops.Preprocess, int], tf.data.Dataset]
+Decode = Callable[[tf.data.Dataset, Reader, ops.Preprocess, int], tf.data.Dataset]
 SlotFunction = Callable[[Elements], dict[str, tf.Tensor]]
 
 # Nothing here is for autograph to rewrite: tracing takes half as long, and no files.
@@ -143,7 +143,7 @@ def _batches(
     threads = threads or os.cpu_count() or 1
 
     def dataset(first: int, decode: Decode) -> tf.data.Dataset:
-        slots = decode(_elements(reader, first, stop, threads), preprocess, threads)
+        slots = decode(_elements(reader, first, stop, threads), reader, preprocess, threads)
         return slots.batch(batch_size).prefetch(_PREFETCH_BATCHES).with_options(_options(threads))
 
     is_skipping = False
@@ -153,6 +153,8 @@ def _batches(
         first = first_slot + batch * batch_size
         if reader.failure:
             raise reader.failure from error
+        if isinstance(error, tf.errors.ResourceExhaustedError):
+            raise error  # the fault of no image
         if on_bad_image == "fail" or is_skipping:
             last = min(first + batch_size, stop)
             raise _bad_image(reader, preprocess, first, last) or error from error
@@ -195,22 +197,22 @@ def _elements(reader: Reader, first: int, stop: int, threads: int) -> tf.data.Da
 
 
 def _decoded(
-    elements: tf.data.Dataset, preprocess: ops.Preprocess, threads: int
+    elements: tf.data.Dataset, reader: Reader, preprocess: ops.Preprocess, threads: int
 ) -> tf.data.Dataset:
     """Slots of a batch, one by one: what `Batches` says, without the leading axis."""
-    good, _ = _slot_functions(preprocess)
+    good, _ = _slot_functions(reader, preprocess)
     return elements.map(good, num_parallel_calls=threads, deterministic=True)
 
 
 def _decoded_or_skipped(
-    elements: tf.data.Dataset, preprocess: ops.Preprocess, threads: int
+    elements: tf.data.Dataset, reader: Reader, preprocess: ops.Preprocess, threads: int
 ) -> tf.data.Dataset:
     """As `_decoded`, but a bad image becomes a slot of weight 0.
 
     A dataset for each example keeps an error from taking its slot away with it. That costs about
     0.15 ms of CPU time an example, so it is done from the first bad image on, not before.
     """
-    good, bad = _slot_functions(preprocess)
+    good, bad = _slot_functions(reader, preprocess)
 
     @_traced_as_it_is
     def good_or_bad(e: Elements) -> tf.data.Dataset:
@@ -223,7 +225,9 @@ def _decoded_or_skipped(
     )
 
 
-def _slot_functions(preprocess: ops.Preprocess) -> tuple[SlotFunction, SlotFunction]:
+def _slot_functions(
+    reader: Reader, preprocess: ops.Preprocess
+) -> tuple[SlotFunction, SlotFunction]:
     """How an element becomes a slot: if its image is good, and if it is bad."""
     size = preprocess.output_size
     if size is None:
@@ -233,7 +237,7 @@ def _slot_functions(preprocess: ops.Preprocess) -> tuple[SlotFunction, SlotFunct
 
     @_traced_as_it_is
     def good(e: Elements) -> dict[str, tf.Tensor]:
-        image = preprocess(Encoded(e.data, e.size, e.orientation), e.seed)
+        image = _pixels(e, reader, preprocess)
         return {
             "image": tf.ensure_shape(image, (*size, 3)),
             "labels": e.labels,
@@ -243,14 +247,51 @@ def _slot_functions(preprocess: ops.Preprocess) -> tuple[SlotFunction, SlotFunct
 
     @_traced_as_it_is
     def bad(e: Elements) -> dict[str, tf.Tensor]:
+        # Good images that memory ran out for must not end here.
+        weight = tf.numpy_function(
+            lambda *arrays: _zero_if_bad(Elements(*arrays), reader, preprocess), e, tf.float32
+        )
         return {
             "image": tf.zeros((*size, 3), tf.uint8),
             "labels": tf.fill(tf.shape(e.labels), NO_LABEL),
-            "weight": tf.constant(0.0),
+            "weight": tf.ensure_shape(weight, []),
             "index": e.example,
         }
 
     return good, bad
+
+
+def _pixels(e: Elements, reader: Reader, preprocess: ops.Preprocess) -> tf.Tensor:
+    return preprocess(
+        Encoded(e.data, tf.convert_to_tensor(e.size), e.orientation),
+        tf.convert_to_tensor(e.seed),
+        max_image_pixels=reader.max_image_pixels,
+    )
+
+
+def _fault(e: Elements, reader: Reader, preprocess: ops.Preprocess) -> tf.errors.OpError | None:
+    """What is wrong with an example's image, found by doing it again; None if nothing is."""
+    try:
+        _pixels(e, reader, preprocess)
+    except tf.errors.ResourceExhaustedError:
+        raise
+    except tf.errors.OpError as error:
+        return error
+    return None
+
+
+def _zero_if_bad(e: Elements, reader: Reader, preprocess: ops.Preprocess) -> np.float32:
+    """The weight of a bad image; fails if it is none."""
+    try:
+        if _fault(e, reader, preprocess) is None:
+            raise MemoryError(
+                f"{reader.source.describe(int(e.example))} failed once, but is a good image: "
+                "memory ran short. Fewer input.threads need less of it."
+            )
+    except Exception as error:
+        reader.failure = reader.failure or error
+        raise
+    return np.float32(0)
 
 
 def _options(threads: int) -> tf.data.Options:
@@ -269,9 +310,8 @@ def _bad_image(
     for start in range(first, stop, _READ_EXAMPLES):
         elements = reader.read(start, min(start + _READ_EXAMPLES, stop))
         for e in map(Elements._make, zip(*elements, strict=True)):
-            try:
-                preprocess(Encoded(e.data, tf.constant(e.size), e.orientation), tf.constant(e.seed))
-            except tf.errors.OpError as error:
+            error = _fault(e, reader, preprocess)
+            if error is not None:
                 reason = reader.header_fault(int(e.example)) or _sentence(error)
                 example = reader.source.describe(int(e.example))
                 return UserError(

@@ -32,9 +32,9 @@ class Reader:
 
     def __init__(self, source: Source, choose: Choose, max_image_pixels: int) -> None:
         self.source = source
+        self.max_image_pixels = max_image_pixels
         self.failure: Exception | None = None  # tf.data would make a string of it
         self._choose = choose
-        self._max_image_pixels = max_image_pixels
 
     def read(self, first: int, stop: int) -> Elements:
         """Slots [first, stop). UserError if an example cannot be read or its labels are wrong."""
@@ -60,12 +60,12 @@ class Reader:
         )
 
     def _encoded(self, example: Example) -> Encoded:
-        image = encoded(example, self._max_image_pixels)
+        image = encoded(example, self.max_image_pixels)
         return UNDECODABLE if isinstance(image, str) else image
 
     def header_fault(self, index: int) -> str | None:
         """Why the header of that example's image forbids decoding; None if it does not."""
-        image = encoded(self.source.read(np.array([index]))[0], self._max_image_pixels)
+        image = encoded(self.source.read(np.array([index]))[0], self.max_image_pixels)
         return image if isinstance(image, str) else None
 
     def _labels(self, index: int, example: Example) -> np.ndarray:
