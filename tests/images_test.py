@@ -6,8 +6,10 @@ from PIL import Image
 
 from vit_jax import build, images
 from vit_jax import config as configs
+from vit_jax.core.errors import UserError
 from vit_jax.data.image_folder import ImageFolder
 from vit_jax.data.pipeline import eval_batches
+from vit_jax.models import Preprocess
 
 # Of 255. Both resize bilinearly with antialiasing but round at different places; JPEG decoders may
 # differ by two levels.
@@ -53,3 +55,31 @@ def test_equals_the_evaluations_pixels(folder, preprocess):
         levels = np.abs(ours - theirs) * 255 * 0.5
         assert levels.mean() <= MEAN_LEVELS
         assert levels.max() <= MAX_LEVELS
+
+
+def test_the_pixel_limit_is_that_of_training():
+    assert configs.RunConfig().input.max_image_pixels == images.MAX_PIXELS
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(
+    ("size", "preprocess"),
+    [
+        ((1, 5_000_000), Preprocess((16, 16), resize=256, crop=(16, 16))),  # would be 1.28e9 high
+        ((5_000_000, 1), Preprocess((16, 16), resize=256, crop=(16, 16))),
+        ((1, 5_000_000), Preprocess((224, 224), resize=(224, 224))),  # 224 x 5,000,000 in between
+        ((10_000, 10_001), Preprocess((16, 16), resize=16)),
+    ],
+)
+def test_images_that_take_too_many_pixels_are_refused(tmp_path, size, preprocess):
+    file = tmp_path / "large.png"
+    Image.new("1", size).save(file)
+    with pytest.raises(UserError, match=r"large.png of .* pixels is too large.*100,000,000"):
+        images.load(file, preprocess)
+
+
+@pytest.mark.filterwarnings("error")
+def test_pillow_does_not_warn_below_the_limit(tmp_path):
+    file = tmp_path / "large.png"
+    Image.new("1", (9_500, 9_500)).save(file)  # Pillow warns from 89,478,485 pixels on
+    assert images.load(file, Preprocess((8, 8), resize=(8, 8))).shape == (8, 8, 3)

@@ -5,6 +5,8 @@ The same steps as the evaluation's: decode to RGB, resize (bilinear, antialiased
 
 from __future__ import annotations
 
+import math
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +14,9 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 
 from vit_jax.core.errors import UserError
 from vit_jax.models import Preprocess
+
+# What input.max_image_pixels is by default: prediction has no config.
+MAX_PIXELS = 100_000_000
 
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".gif", ".bmp", ".webp", ".tif", ".tiff")
 
@@ -36,14 +41,39 @@ def find(paths: list[str]) -> list[Path]:
 
 
 def load(path: Path, preprocess: Preprocess) -> np.ndarray:
-    """A file -> float32 [H, W, 3], normalised. UserError if it is no intact image."""
+    """A file -> float32 [H, W, 3], normalised. UserError if it is no intact image, or too large."""
     try:
-        with Image.open(path) as opened:
+        with _opened(path) as opened:
+            _check_pixels(path, opened.size, preprocess)
             image = ImageOps.exif_transpose(opened)
             pixels = _rgb(image)
     except (UnidentifiedImageError, OSError, SyntaxError, Image.DecompressionBombError) as error:
         raise UserError(f"{path} is not an image that can be read: {error}") from error
     return normalise(_cropped(_resized(pixels, preprocess), preprocess), preprocess)
+
+
+def _opened(path: Path) -> Image.Image:
+    with warnings.catch_warnings():
+        # Pillow has a limit of its own, at which it only warns.
+        warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+        return Image.open(path)
+
+
+def _check_pixels(path: Path, stored: tuple[int, int], preprocess: Preprocess) -> None:
+    """UserError if the image, or what resizing makes of it, has more than MAX_PIXELS.
+
+    `stored` is (width, height); the sides may turn out to be exchanged.
+    """
+    sizes = [stored]
+    for width, height in (stored, stored[::-1]):
+        new_width, new_height = _resized_size((width, height), preprocess)
+        sizes += [(new_width, new_height), (new_width, height)]  # Pillow resizes columns first
+    width, height = max(sizes, key=math.prod)
+    if width * height > MAX_PIXELS:
+        raise UserError(
+            f"{path} of {stored[0]} x {stored[1]} pixels is too large: it takes {width} x {height} "
+            f"pixels to prepare it, and {MAX_PIXELS:,} is the limit. Crop it or make it smaller."
+        )
 
 
 def normalise(image: Image.Image, preprocess: Preprocess) -> np.ndarray:
@@ -65,15 +95,21 @@ def _rgb(image: Image.Image) -> Image.Image:
 
 
 def _resized(image: Image.Image, preprocess: Preprocess) -> Image.Image:
+    if preprocess.resize is None:
+        return image
+    return image.resize(_resized_size(image.size, preprocess), Image.Resampling.BILINEAR)
+
+
+def _resized_size(size: tuple[int, int], preprocess: Preprocess) -> tuple[int, int]:
+    """(width, height) -> (width, height)"""
     wanted = preprocess.resize
     if wanted is None:
-        return image
+        return size
     if isinstance(wanted, int):  # the shorter side
-        ratio = wanted / min(image.size)
-        width, height = (round(side * ratio) for side in image.size)
-    else:
-        height, width = wanted
-    return image.resize((width, height), Image.Resampling.BILINEAR)
+        ratio = wanted / min(size)
+        return round(size[0] * ratio), round(size[1] * ratio)
+    height, width = wanted
+    return width, height
 
 
 def _cropped(image: Image.Image, preprocess: Preprocess) -> Image.Image:
