@@ -65,6 +65,7 @@ def train(
         image_size=model.image_size,
         total_steps=plan.total_steps,
     )
+    description = build.description(config, source)
 
     # From here on things are written: a wrong config has left no trace.
     changes = open_workdir(
@@ -114,7 +115,7 @@ def train(
                 row = {}
                 if plan.log(step) or plan.save(step) or stop:
                     scalars = fetch(scalars)  # the only sync
-                    stop_if_not_finite(scalars)  # before anything is saved
+                    stop_if_not_finite(scalars)
                 if plan.log(step):
                     row = numbers(scalars) | clock.tick(step)
                     announce.progress(screen, step, plan, row, clock.eta_secs)
@@ -122,7 +123,8 @@ def train(
                     try:
                         results = {} if stop else evals.run(step, state.params, screen.bar, stop)
                     except UserError:  # its data are bad: no reason to lose the training
-                        store.save(step, state, build.description(config, source), {})
+                        stop_if_not_finite(scalars)
+                        store.save(step, state, description, {})
                         raise
                     stopping = bool(stop)  # once: a signal may come between two looks
                     if results:
@@ -130,7 +132,8 @@ def train(
                     if row | results:
                         log.write(step, row | results)
                     if plan.save(step) or stopping:
-                        store.save(step, state, build.description(config, source), results)
+                        stop_if_not_finite(scalars)
+                        store.save(step, state, description, results)
                 if stopping:
                     store.wait()
                     raise Preempted(announce.preempted(str(stop), step, workdir))
