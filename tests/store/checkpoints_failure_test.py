@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import pytest
 
 from vit_jax.core.errors import UserError
+from vit_jax.store import step_folder
 from vit_jax.store.checkpoints import Checkpoints
 
 RULES = {"keep_last": 1, "keep_every_steps": None, "best_metric": None, "best_mode": "max"}
@@ -57,6 +58,56 @@ def test_a_full_disk_leaves_the_previous_checkpoint_valid(small_disk, capfd):
     checkpoints.save(3, state_of(3), {}, None)
     checkpoints.close()
     assert [f.name for f in (small_disk / "checkpoints").iterdir()] == ["3"]
+
+
+FILLS_UP = """
+import itertools, os, sys
+import jax, jax.numpy as jnp
+from vit_jax.core.errors import UserError
+from vit_jax.store.checkpoints import Checkpoints
+
+disk, left = sys.argv[1], int(sys.argv[2])
+arrays = {str(i): jax.random.normal(jax.random.key(i), (64, 64)) for i in range(30)}
+state = {"params": arrays, "step": jnp.int32(0)}
+c = Checkpoints(disk + "/checkpoints", keep_last=1, keep_every_steps=None, best_metric=None,
+                best_mode="max")
+c.save(1, state, {}, None)
+c.wait()
+c.save(2, state, {}, None)
+try:
+    with open(disk + "/somebody else's", "wb", buffering=0) as filler:
+        for _ in itertools.count():
+            filler.write(bytes(4096))
+except OSError:
+    os.truncate(disk + "/somebody else's", os.path.getsize(disk + "/somebody else's") - left)
+try:
+    try:
+        for step in itertools.count(3):
+            c.save(step, state, {}, None)
+    finally:
+        c.close()
+except UserError as error:
+    print(error)
+    sys.exit(1)
+"""
+
+
+@pytest.mark.parametrize("left_bytes", [0, 8 * 1024, 64 * 1024])
+def test_a_disk_that_fills_up_between_saves_gives_one_message(small_disk, environment, left_bytes):
+    """Several files of a save fail, each in a thread of its own."""
+    done = subprocess.run(
+        [sys.executable, "-c", FILLS_UP, small_disk, str(left_bytes)],
+        env=environment,
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stderr) == (1, "")
+    (step,) = [f.name for f in (small_disk / "checkpoints").iterdir()]
+    assert f"No space left on device. Step {step} is still valid." in done.stdout
+    (small_disk / "somebody else's").unlink()
+    layout = {str(i): jax.ShapeDtypeStruct((64, 64), "float32") for i in range(30)}
+    step_folder.restore_params(small_disk / "checkpoints" / step, layout)
 
 
 LIMITED = """

@@ -1,3 +1,5 @@
+import asyncio
+import logging
 import sys
 from types import SimpleNamespace
 
@@ -36,3 +38,21 @@ def test_at_verbosity_info_everything_is_shown(heard, monkeypatch):
     monkeypatch.setattr(absl_logging, "get_verbosity", lambda: absl_logging.INFO)
     report(RuntimeError("Event loop is closed"))
     assert heard == ["Event loop is closed"]
+
+
+@pytest.mark.parametrize(
+    ("verbosity", "shown"), [(absl_logging.WARNING, 0), (absl_logging.INFO, 1)]
+)
+def test_errors_that_asyncio_found_unfetched_are_muted(
+    heard, monkeypatch, caplog, verbosity, shown
+):
+    """Those of the writes in flight when the first of them failed."""
+    monkeypatch.setattr(absl_logging, "get_verbosity", lambda: verbosity)
+    loop = asyncio.new_event_loop()
+    future = loop.create_future()
+    future.set_exception(OSError("No space left on device"))
+    del future  # it complains when it is collected
+    loop.close()
+    assert len(caplog.records) == shown
+    logging.getLogger("asyncio").warning("a bug")
+    assert caplog.messages[-1] == "a bug"

@@ -8,11 +8,13 @@ is complete before an old one is deleted: the disk needs room for one more than 
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import errno
 import math
 import os
 import sys
+import threading
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
@@ -38,6 +40,7 @@ ADVICE = {
     errno.ENOENT: "The folder was removed during the run: put it back or give another --workdir",
     errno.EIO: "The disk has failed: copy the work directory to another one",
 }
+MAX_ERRORS_OF_A_SAVE = 10  # its arrays, its description and orbax's own metadata
 
 
 class Checkpoints:
@@ -154,8 +157,8 @@ class Checkpoints:
 
     def _fail(self, error: Exception) -> NoReturn:
         """Cleans up after a failed save; raises a UserError if `error` is the disk's."""
-        for left in self._directory.glob("*.orbax-checkpoint-tmp*"):
-            left.rmtree(missing_ok=True)  # it may be all that fills the disk
+        self._settle()
+        _remove_unfinished(self._directory)
         self._manager.reload()
         latest = self.latest_step()
         valid = "No earlier one exists." if latest is None else f"Step {latest} is still valid."
@@ -166,6 +169,21 @@ class Checkpoints:
                     f"{valid} {advice}, then start the same command again."
                 ) from error
         raise error
+
+    def _settle(self) -> None:
+        """Returns when the failed save writes no more, and forgets what else failed in it.
+
+        Orbax reports the first error while other threads of the same save still write, and would
+        raise their errors in later calls.
+        """
+        for thread in threading.enumerate():
+            if thread.name == "async_save" or type(thread).__module__.startswith("orbax."):
+                with contextlib.suppress(Exception):  # their join raises
+                    thread.join()
+        for _ in range(MAX_ERRORS_OF_A_SAVE):  # one call, one error
+            with contextlib.suppress(Exception):
+                self._manager.check_for_errors()
+                return
 
     def _move_aside(self, damaged: Sequence[DamagedError], *, instead: int) -> None:
         if jax.process_index() == 0:
@@ -235,6 +253,13 @@ def _check_writable(directory: epath.Path) -> None:
             f"Checkpoints cannot be written to {directory}: {error.strerror}. Give a --workdir "
             "that is writable."
         ) from error
+
+
+def _remove_unfinished(directory: epath.Path) -> None:
+    """Removes what a failed save has written: it may be all that fills the disk."""
+    for left in directory.glob("*.orbax-checkpoint-tmp*"):
+        with contextlib.suppress(OSError):  # of a broken disk; the next start removes it
+            left.rmtree(missing_ok=True)
 
 
 def _unused(path: epath.Path) -> epath.Path:

@@ -1,7 +1,8 @@
 """Keeps orbax's own words off the terminal: a user's error is to be one readable message.
 
-Orbax logs every failure that it also raises, several tracebacks deep, and when a read fails, its
-other reads in flight complain about their closed event loop. `--verbosity=0` shows all of it.
+Orbax logs every failure that it also raises, several tracebacks deep. When a read or a write fails,
+the others in flight complain about their closed event loop, and Python about errors that nobody
+fetched and coroutines that nobody awaited. `--verbosity=0` shows all of it.
 """
 
 from __future__ import annotations
@@ -10,12 +11,15 @@ import logging
 import os
 import sys
 import traceback
+import warnings
 from types import TracebackType
 
 from absl import logging as absl_logging
 
 ORBAX = f"{os.sep}orbax{os.sep}checkpoint{os.sep}"
 LOOP_CLOSED = "Event loop is closed"
+NOT_FETCHED = "exception was never retrieved"
+NOT_AWAITED = "coroutine 'async_serialize.* was never awaited"
 
 _print_unraisable = sys.unraisablehook
 
@@ -25,12 +29,19 @@ def mute() -> None:
     global _print_unraisable
     # The same function added twice counts once.
     absl_logging.get_absl_logger().addFilter(_passes)
+    logging.getLogger("asyncio").addFilter(_passes_asyncio)
+    if not _wanted():
+        warnings.filterwarnings("ignore", NOT_AWAITED, RuntimeWarning)
     if sys.unraisablehook is not _unraisable:
         _print_unraisable, sys.unraisablehook = sys.unraisablehook, _unraisable
 
 
 def _passes(record: logging.LogRecord) -> bool:
     return _wanted() or ORBAX not in record.pathname
+
+
+def _passes_asyncio(record: logging.LogRecord) -> bool:
+    return _wanted() or NOT_FETCHED not in record.getMessage()
 
 
 def _unraisable(unraisable: sys.UnraisableHookArgs) -> None:
