@@ -19,3 +19,8 @@ def test_names_and_literals():
 def test_what_is_no_op_is_refused(text):
     with pytest.raises(UserError, match="is not an op"):
         opstring.parse(text)
+
+
+def test_an_argument_given_twice_is_refused():
+    with pytest.raises(UserError, match=r"'resize\(size=8, size=9\)' gives an argument twice"):
+        opstring.parse("decode|resize(size=8, size=9)")

@@ -35,9 +35,11 @@ def _parse_call(part: str, text: str) -> Call:
             raise SyntaxError
         args = tuple(ast.literal_eval(a) for a in call.args)
         kwargs = {str(k.arg): ast.literal_eval(k.value) for k in call.keywords}
-        return Call(call.func.id, args, kwargs, part)
     except (SyntaxError, ValueError) as error:
         raise UserError(
             f"preprocess={text!r}: {part!r} is not an op. Write a name, or a name and literals in "
             "parentheses, with | between ops: decode|inception_crop(224)|flip_lr."
         ) from error
+    if len(kwargs) < len(call.keywords):
+        raise UserError(f"preprocess={text!r}: {part!r} gives an argument twice; give it once.")
+    return Call(call.func.id, args, kwargs, part)

@@ -52,7 +52,11 @@ def inception_crop(size: Size, area_min: float = 0.05, area_max: float = 1.0) ->
     (arXiv 1409.4842), section 6.
     """
     height, width = _pair(size)
-    _check(0 < area_min <= area_max <= 1, "0 < area_min <= area_max <= 1 must hold")
+    are_numbers = all(type(area) in (int, float) for area in (area_min, area_max))
+    _check(
+        are_numbers and 0 < area_min <= area_max <= 1,
+        "area_min and area_max must be numbers, 0 < area_min <= area_max <= 1",
+    )
 
     def window(image_size: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
         begin, extent, _ = tf.image.stateless_sample_distorted_bounding_box(
@@ -217,8 +221,11 @@ def _op(call: opstring.Call, preprocess: str) -> Op:
     if call.name not in OPS:
         raise UserError(f"{where}: there is no op {call.name!r}. {nearest(call.name, OPS)}")
     op = OPS[call.name]
+    signature = inspect.signature(op)
     try:
-        inspect.signature(op).bind(*call.args, **call.kwargs)
+        for name in call.kwargs:
+            _check(name in signature.parameters, f"there is no argument {name!r}")
+        signature.bind(*call.args, **call.kwargs)
         return op(*call.args, **call.kwargs)
     except (TypeError, ValueError) as error:
         usage = _usage(call.name)
