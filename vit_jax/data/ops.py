@@ -21,14 +21,16 @@ from vit_jax.data.decode import Encoded
 from vit_jax.data.host_tf import tf
 
 Size = int | tuple[int, int]  # both sides, or (height, width); in pixels
-FixedSize = tuple[int, int] | None  # None: not the same for all images
+# What is known of images without looking at them: both sides, the shorter side only, or nothing.
+KnownSize = tuple[int, int] | int | None
 
 
 class Op(NamedTuple):
     """One step of preprocessing. `seed` is int64 [2]; only random ops look at it."""
 
     apply: Callable[[tf.Tensor, tf.Tensor], tf.Tensor]  # (pixels, seed) -> pixels
-    output_size: Callable[[FixedSize], FixedSize]  # of its input -> of its output
+    # Of its input -> of its output; ValueError where no image of that size will do.
+    output_size: Callable[[KnownSize], KnownSize]
     # Pixels, int64 [], of the largest image on the way, given the input's size, int64 [2]. None:
     # not more than those of its input and its output, which are known before.
     largest: Callable[[tf.Tensor], tf.Tensor] | None = None
@@ -105,9 +107,9 @@ def resize_small(size: int) -> Op:
         sides = resized_sides(tf.shape(pixels)[:2])
         return _resized(pixels, tf.cast(sides, tf.int32), antialias=True)
 
-    def output_size(before: FixedSize) -> FixedSize:
-        if before is None:
-            return None
+    def output_size(before: KnownSize) -> KnownSize:
+        if not isinstance(before, tuple):
+            return size
         ratio = size / min(before)
         return round(before[0] * ratio), round(before[1] * ratio)
 
@@ -126,7 +128,7 @@ def central_crop(size: Size) -> Op:
         begin = _room(pixels, (height, width)) // 2
         return decoding.crop(pixels, tf.concat([begin, [height, width]], 0))
 
-    return Op(apply, output_size=lambda _: (height, width))
+    return Op(apply, output_size=lambda before: _cropped_size(before, (height, width), padding=0))
 
 
 def pad_crop(size: Size, padding: int) -> Op:
@@ -145,7 +147,7 @@ def pad_crop(size: Size, padding: int) -> Op:
 
     return Op(
         apply,
-        output_size=lambda _: (height, width),
+        output_size=lambda before: _cropped_size(before, (height, width), padding=padding),
         largest=lambda before: tf.reduce_prod(before + 2 * padding),
     )
 
@@ -167,18 +169,15 @@ OPS: dict[str, Callable[..., Op]] = {
 
 
 class Preprocess:
-    """Parsed ops; calling it makes pixels of an encoded image."""
+    """Parsed ops; calling it makes pixels of an encoded image.
 
-    def __init__(self, ops: tuple[Op, ...]) -> None:
+    Attributes:
+      output_size: (height, width) of the result in pixels; None if it depends on the image.
+    """
+
+    def __init__(self, ops: tuple[Op, ...], output_size: tuple[int, int] | None) -> None:
         self._ops = ops
-
-    @property
-    def output_size(self) -> FixedSize:
-        """(height, width) of the result in pixels; None if it depends on the image."""
-        size: FixedSize = None
-        for op in self._ops:
-            size = op.output_size(size)
-        return size
+        self.output_size = output_size
 
     def __call__(self, image: Encoded, seed: tf.Tensor, *, max_image_pixels: int) -> tf.Tensor:
         """uint8 [H, W, 3], a function of the image and `seed` (int64 [2]).
@@ -203,8 +202,8 @@ def parse(preprocess: str) -> Preprocess:
     """The ops that a string like "decode|resize_small(256)|central_crop(224)" names.
 
     Arguments may have names: "decode|inception_crop(224, area_min=0.25)". UserError for an unknown
-    op or argument, an argument that is no literal or out of range, and unless the first op and no
-    other is `decode`.
+    op or argument, an argument that is no literal or out of range, a crop of more than there can
+    be, and unless the first op and no other is `decode`.
     """
     calls = opstring.parse(preprocess)
     ops = tuple(_op(call, preprocess) for call in calls)
@@ -213,7 +212,13 @@ def parse(preprocess: str) -> Preprocess:
             f"preprocess={preprocess!r} must have decode as its first op, and only there: "
             "decode|inception_crop(224)|flip_lr."
         )
-    return Preprocess(ops)
+    size: KnownSize = None
+    for call, op in zip(calls, ops, strict=True):
+        try:
+            size = op.output_size(size)
+        except ValueError as error:
+            raise UserError(f"preprocess={preprocess!r}: {call.text} {error}.") from error
+    return Preprocess(ops, size if isinstance(size, tuple) else None)
 
 
 def _op(call: opstring.Call, preprocess: str) -> Op:
@@ -253,6 +258,21 @@ def _pair(size: Size) -> tuple[int, int]:
     _check_pixels("size, or each of (height, width),", height, at_least=1)
     _check_pixels("size, or each of (height, width),", width, at_least=1)
     return height, width  # type: ignore[return-value]  # both were found to be int
+
+
+def _cropped_size(before: KnownSize, size: tuple[int, int], *, padding: int) -> tuple[int, int]:
+    """`size`; ValueError where a padded image of `before` can never hold it."""
+    if before is None:
+        return size
+    if isinstance(before, int):
+        fits, known = min(size) <= before + 2 * padding, f"{before} pixels on the shorter side"
+    else:
+        fits = all(s <= b + 2 * padding for s, b in zip(size, before, strict=True))
+        known = f"{before[0]} x {before[1]} pixels"
+    if not fits:
+        padded = f" and a padding of {padding}" if padding else ""
+        raise ValueError(f"asks for {size[0]} x {size[1]} of {known}{padded}: make it smaller")
+    return size
 
 
 def _at(seed: tf.Tensor, place: int) -> tf.Tensor:
