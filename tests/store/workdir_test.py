@@ -3,7 +3,7 @@ import json
 import pytest
 
 from vit_jax.core.errors import UserError
-from vit_jax.store.workdir import open_workdir, read_config
+from vit_jax.store.workdir import check_workdir, read_config, record
 
 CONFIG = {
     "optim": {"lr": 0.001, "betas": (0.9, 0.999), "clip": None},
@@ -16,15 +16,20 @@ FINGERPRINT = {"train": "abc", "test": "def"}
 RUN = {"commit": "1234", "devices": "1 cpu", "start_step": 0}
 
 
-def enter(path, **changes):
+def check(path, **changes):
     arguments = {
         "config": CONFIG,
         "fingerprint": FINGERPRINT,
         "free_fields": ("log", "input.threads"),
         "allow_config_change": False,
-        "run": RUN,
     }
-    return open_workdir(path, **(arguments | changes))
+    return check_workdir(path, **(arguments | changes))
+
+
+def enter(path, run=RUN, **changes):
+    entry = check(path, **changes)
+    record(entry, run)
+    return entry.changes
 
 
 def changed(**sections):
@@ -58,6 +63,17 @@ def test_a_new_directory_is_created_with_its_parents(tmp_path):
 def test_the_same_config_resumes_and_adds_its_run(trained):
     assert enter(trained, run=RUN | {"start_step": 10}) == []
     assert [run["start_step"] for run in read(trained)["runs"]] == [0, 10]
+
+
+def test_a_check_writes_nothing_until_it_is_recorded(trained, tmp_path):
+    before = (trained / "config.json").read_bytes()
+    config = changed(optim={"lr": 0.003})
+    entry = check(trained, config=config, allow_config_change=True)
+    assert entry.changes == ["optim.lr: 0.001 there, 0.003 here"]
+    assert (trained / "config.json").read_bytes() == before
+    assert enter(trained) == []
+    check(tmp_path / "new")
+    assert list((tmp_path / "new").iterdir()) == []
 
 
 def test_free_fields_may_differ_and_are_recorded(trained):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from etils import epath
 
@@ -19,6 +19,63 @@ from vit_jax.store import atomic_file
 
 CONFIG_FILE = "config.json"
 TRACES = ("checkpoints", "metrics.jsonl")  # of a run, if there is no config.json
+
+
+class Entry(NamedTuple):
+    """A run that may work in a directory; see `check_workdir`.
+
+    Attributes:
+      folder: the work directory.
+      document: what config.json is to say, still without this run in its list.
+      changes: the differences to the directory's config, all of them allowed.
+    """
+
+    folder: epath.Path
+    document: dict[str, Any]
+    changes: list[str]
+
+
+def check_workdir(
+    path: epath.PathLike,
+    *,
+    config: Mapping[str, Any],
+    fingerprint: Mapping[str, str],
+    free_fields: Sequence[str],
+    allow_config_change: bool,
+) -> Entry:
+    """Whether this run may start or go on in a work directory; the folder is made, no file written.
+
+    config: nested dictionary of JSON values. fingerprint: of the data set. free_fields: dotted
+    prefixes of fields that may differ, e.g. "log" or "input.threads".
+
+    `changes` of the result are e.g. ["optim.lr: 0.001 there, 0.003 here"]. Allowed are those of
+    free fields, all with `allow_config_change`, and all as long as there is no checkpoint, since
+    training then starts from the beginning. Otherwise raises UserError that lists them.
+    """
+    folder = epath.Path(path)
+    make(folder)
+    before = _read(folder, allow_config_change)
+    now = json.loads(json.dumps({"config": config, "fingerprint": fingerprint}))
+    differences = _differences(before, now) if before else {}
+    if _has_checkpoints(folder) and not allow_config_change:
+        _refuse_unless_free(folder, differences, free_fields)
+    document = {**now, "runs": before["runs"] if before else []}
+    return Entry(folder, document, changes=list(differences.values()))
+
+
+def record(entry: Entry, run: Mapping[str, Any]) -> None:
+    """Writes config.json, in one step: the config, and `run` added to the list of runs.
+
+    To be called when nothing can refuse the config any more, and before anything is saved under it.
+    run: versions, commit, devices ...; "config_changes" is added. Raises UserError if it cannot.
+    On several hosts process 0 alone calls it.
+    """
+    runs = [*entry.document["runs"], {**run, "config_changes": entry.changes}]
+    text = json.dumps({**entry.document, "runs": runs}, indent=2) + "\n"
+    try:
+        atomic_file.write_text(entry.folder / CONFIG_FILE, text)
+    except OSError as error:
+        raise unwritable(entry.folder, error) from error
 
 
 def open_workdir(
@@ -30,32 +87,16 @@ def open_workdir(
     allow_config_change: bool,
     run: Mapping[str, Any],
 ) -> list[str]:
-    """Creates a work directory or enters an existing one, and adds `run` to its list of runs.
-
-    config: nested dictionary of JSON values. fingerprint: of the data set. free_fields: dotted
-    prefixes of fields that may differ, e.g. "log" or "input.threads". run: versions, commit,
-    devices ...; "config_changes" is added to it.
-
-    Returns the differences to the directory's config that were allowed, e.g.
-    ["optim.lr: 0.001 there, 0.003 here"]: those of free fields, all with `allow_config_change`, and
-    all as long as there is no checkpoint, since training then starts from the beginning. Otherwise
-    raises UserError that lists them, and writes nothing. On several hosts process 0 alone calls it.
-    """
-    folder = epath.Path(path)
-    _make(folder)
-    before = _read(folder, allow_config_change)
-    now = json.loads(json.dumps({"config": config, "fingerprint": fingerprint}))
-    differences = _differences(before, now) if before else {}
-    if _has_checkpoints(folder) and not allow_config_change:
-        _refuse_unless_free(folder, differences, free_fields)
-    changes = list(differences.values())
-    earlier_runs = before["runs"] if before else []
-    document = {**now, "runs": [*earlier_runs, {**run, "config_changes": changes}]}
-    try:
-        atomic_file.write_text(folder / CONFIG_FILE, json.dumps(document, indent=2) + "\n")
-    except OSError as error:
-        raise _unwritable(folder, error) from error
-    return changes
+    """`check_workdir` and `record` in one; returns the changes."""
+    entry = check_workdir(
+        path,
+        config=config,
+        fingerprint=fingerprint,
+        free_fields=free_fields,
+        allow_config_change=allow_config_change,
+    )
+    record(entry, run)
+    return entry.changes
 
 
 def read_config(path: epath.PathLike) -> dict[str, Any]:
@@ -69,14 +110,16 @@ def read_config(path: epath.PathLike) -> dict[str, Any]:
     return _load(file)["config"]
 
 
-def _make(folder: epath.Path) -> None:
+def make(folder: epath.Path) -> None:
+    """Makes the folder and its parents. Raises UserError if it cannot."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise _unwritable(folder, error) from error
+        raise unwritable(folder, error) from error
 
 
-def _unwritable(folder: epath.Path, error: OSError) -> UserError:
+def unwritable(folder: epath.Path, error: OSError) -> UserError:
+    """What to tell the user."""
     return UserError(
         f"The work directory {folder} cannot be written: {error.strerror}. Give a --workdir that "
         "is writable and has room."
