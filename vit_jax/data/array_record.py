@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import functools
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,16 +12,22 @@ from vit_jax.core.errors import UserError
 
 _OPEN_FILES = 256  # well below the usual limit of 1,024 a process
 _READ_BYTES = 32 * 1024
+_OPENING_THREADS = 16  # they wait for the disk
 
 
 class ArrayRecords:
     """The ArrayRecord files of a split, in order; record k of file f is `read(f, [k])`."""
 
     def __init__(self, files: Sequence[Path], num_records: Sequence[int]) -> None:
-        """`num_records` of each file as published; checked whenever a file is opened."""
+        """`num_records` of each file as published: UserError if a file holds more or fewer.
+
+        That takes a file's last bytes only, 0.1 ms a file where they are on a local disk.
+        """
         self._files = list(files)
         self._num_records = list(num_records)
         self._reader = functools.lru_cache(_OPEN_FILES)(self._open)
+        with concurrent.futures.ThreadPoolExecutor(_OPENING_THREADS) as pool:
+            list(pool.map(self._reader, range(len(self._files))))
 
     def read(self, file: int, records: Sequence[int]) -> list[bytes]:
         """The data of the records; the format's own checksums are verified."""
