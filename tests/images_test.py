@@ -1,5 +1,7 @@
 """Prediction with Pillow sees what evaluation with TensorFlow sees."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from PIL import Image
@@ -50,7 +52,7 @@ def test_equals_the_evaluations_pixels(folder, preprocess):
     for image, index in zip(batch["image"], batch["index"], strict=True):
         if index < 0:
             continue
-        ours = images.load(folder / source.describe(index), prepared)
+        ours = images.load(Path(source.describe(index)), prepared)
         theirs = (image / 255.0 - prepared.mean) / prepared.std
         levels = np.abs(ours - theirs) * 255 * 0.5
         assert levels.mean() <= MEAN_LEVELS

@@ -47,7 +47,7 @@ def test_folders_of_splits(with_splits: Path) -> None:
         assert name.startswith(("10", "cat", "dog")[label] + "/")
     assert create(with_splits, "val").num_examples == 6
     assert create(with_splits, "train[:20%]").num_examples == 3
-    assert source.describe(0).startswith("train/")
+    assert Path(source.describe(0)).parent.parent == with_splits / "train"
 
 
 def test_folders_of_classes_are_split_by_name(tmp_path: Path) -> None:
@@ -143,6 +143,6 @@ def test_formats_that_are_not_read(with_splits: Path) -> None:
 
 def test_a_file_that_disappears(with_splits: Path) -> None:
     source = create(with_splits)
-    (with_splits / source.describe(3)).unlink()
+    Path(source.describe(3)).unlink()
     with pytest.raises(UserError, match=r"cannot be read"):
         source.read(np.array([3]))

@@ -34,5 +34,5 @@ class Source(Protocol):
         ...
 
     def describe(self, index: int) -> str:
-        """Where example `index` is stored, for messages: "train/glass/a.jpg"."""
+        """Where example `index` is stored, for messages: "/data/waste/train/glass/a.jpg"."""
         ...

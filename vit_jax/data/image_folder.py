@@ -38,8 +38,7 @@ class ImageFolder:
     max_labels = 1
 
     def __init__(self, data_dir: str | None, split: str) -> None:
-        self._root = _root(data_dir)
-        images, classes = _images_of_split(self._root, split)
+        images, classes = _images_of_split(_root(data_dir), split)
         self.class_names: tuple[str, ...] | None = tuple(classes)
         self.num_classes = len(classes)
         self.num_examples = len(images)
@@ -54,8 +53,8 @@ class ImageFolder:
         return [self._read(int(index)) for index in indices]
 
     def describe(self, index: int) -> str:
-        """The file, from the data's folder on."""
-        return str(self._paths[index].relative_to(self._root))
+        """The file's path."""
+        return str(self._paths[index])
 
     def _read(self, index: int) -> Example:
         try:
