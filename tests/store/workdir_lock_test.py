@@ -1,0 +1,98 @@
+import errno
+import os
+import signal
+import socket
+import subprocess
+import sys
+
+import jax
+import pytest
+
+from vit_jax.core.errors import UserError
+from vit_jax.store import workdir_lock
+from vit_jax.store.workdir_lock import lock
+
+HOLD = """
+import sys
+from vit_jax.store.workdir_lock import lock
+
+with lock(sys.argv[1]):
+    print("locked", flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def other_run(tmp_path, environment):
+    """A process that is in `tmp_path / "run"`."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLD, tmp_path / "run"],
+        env=environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout.readline() == "locked\n"
+    yield process
+    process.kill()
+    process.communicate()
+
+
+def test_a_second_run_is_told_who_is_there(tmp_path, other_run):
+    who = rf"Another run \(process {other_run.pid} on {socket.gethostname()}\) is writing to "
+    for _ in range(2):  # the one who is refused leaves no trace
+        with pytest.raises(UserError, match=who), lock(tmp_path / "run"):
+            pass
+
+
+def test_a_killed_run_holds_nothing(tmp_path, other_run):
+    other_run.send_signal(signal.SIGKILL)
+    other_run.wait()
+    with lock(tmp_path / "run"):
+        held_by = (tmp_path / "run" / ".lock").read_text()
+    assert held_by == f"process {os.getpid()} on {socket.gethostname()}\n"
+
+
+def test_the_lock_ends_with_the_block_and_with_errors(tmp_path):
+    with pytest.raises(ZeroDivisionError), lock(tmp_path):
+        raise ZeroDivisionError
+    with lock(tmp_path), pytest.raises(UserError, match="Another run"), lock(tmp_path):
+        pass
+
+
+def test_other_processes_of_the_run_take_no_lock(tmp_path, monkeypatch):
+    monkeypatch.setattr(jax, "process_index", lambda: 1)
+    with lock(tmp_path), lock(tmp_path):
+        assert list(tmp_path.iterdir()) == []
+
+
+def test_without_locks_the_run_goes_on(tmp_path, monkeypatch):
+    def refuse(*args):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(workdir_lock.fcntl, "flock", refuse)
+    with lock(tmp_path), lock(tmp_path):
+        pass
+    monkeypatch.setattr(workdir_lock, "fcntl", None)
+    with lock(tmp_path), lock(tmp_path):
+        pass
+    with lock("gs://bucket/run"):
+        pass
+
+
+def test_a_directory_that_cannot_be_written_is_the_users_error(tmp_path):
+    (tmp_path / ".lock").mkdir()
+    with pytest.raises(UserError, match="cannot be written: Is a directory"), lock(tmp_path):
+        pass
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match=r"cannot be written: .*--workdir"), lock(tmp_path / "file"):
+        pass
+
+
+def test_a_full_disk_is_the_users_error(tmp_path, monkeypatch):
+    def refuse(*args):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "write", refuse)
+    with pytest.raises(UserError, match="cannot be written: No space left"), lock(tmp_path):
+        pass
