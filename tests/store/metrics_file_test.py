@@ -76,6 +76,17 @@ def test_a_file_that_cannot_be_written_is_the_users_error(tmp_path):
         MetricsFile(tmp_path / "missing" / "metrics.jsonl").write(1, {})
 
 
+def test_a_folder_in_its_place_is_the_users_error(path):
+    path.mkdir()
+    metrics = MetricsFile(path)
+    with pytest.raises(UserError, match=r"cannot be read: Is a directory\. Move it away"):
+        metrics.truncate_after(0)
+    with pytest.raises(UserError, match="cannot be read: Is a directory"):
+        metrics.rows()
+    with pytest.raises(UserError, match="cannot be written: Is a directory"):
+        metrics.write(1, {})
+
+
 def test_needs_neither_jax_nor_orbax(environment):
     code = (
         "import sys, vit_jax.store.metrics_file, vit_jax.store.workdir;"

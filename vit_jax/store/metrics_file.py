@@ -33,16 +33,15 @@ class MetricsFile:
     def rows(self) -> list[dict[str, Any]]:
         """All whole rows; a last line that a kill cut short is left out. [] if there is no file.
 
-        Raises UserError for any other line that is no JSON object with a step.
+        Raises UserError for any other line that is no JSON object with a step, and if the file
+        cannot be read.
         """
         return [row for _, row in self._lines()]
 
     def truncate_after(self, step: int) -> None:
         """Removes the rows above `step`, which a resumed run writes again, and half a last one."""
-        if not self._path.exists():
-            return
         kept = b"".join(line for line, row in self._lines() if row["step"] <= step)
-        if kept != self._path.read_bytes():
+        if kept != self._read():
             try:
                 atomic_file.write_text(self._path, kept.decode())
             except OSError as error:
@@ -50,11 +49,20 @@ class MetricsFile:
 
     def _lines(self) -> list[tuple[bytes, dict[str, Any]]]:
         """Whole lines and what they say."""
-        if not self._path.exists():
-            return []
-        lines = self._path.read_bytes().splitlines(keepends=True)
+        lines = self._read().splitlines(keepends=True)
         whole = [line for line in lines if line.endswith(b"\n")]
         return [(line, self._parse(number, line)) for number, line in enumerate(whole, start=1)]
+
+    def _read(self) -> bytes:
+        if not self._path.exists():
+            return b""
+        try:
+            return self._path.read_bytes()
+        except OSError as error:
+            raise UserError(
+                f"{self._path} cannot be read: {error.strerror}. Move it away, or give another "
+                "--workdir."
+            ) from error
 
     def _parse(self, number: int, line: bytes) -> dict[str, Any]:
         try:
