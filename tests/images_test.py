@@ -44,7 +44,7 @@ def test_equals_the_evaluations_pixels(folder, preprocess):
         }
     )
     prepared = build.preprocess(config)
-    source = ImageFolder(str(folder), "val")
+    source = ImageFolder(str(folder), "val", where="input")
     with eval_batches(
         source, preprocess, batch_size=4, on_bad_image="fail", max_image_pixels=10**6, threads=1
     ) as batches:

@@ -83,6 +83,7 @@ def source(c: InputConfig) -> Source:
         num_examples=c.num_examples,
         num_classes=c.num_classes,
         image_size=image_size(c.preprocess, "input.preprocess"),
+        where="input",
     )
 
 
@@ -354,11 +355,12 @@ def _eval_feed(
         num_examples=batch_size if kind == "synthetic" else None,
         num_classes=classes.number,
         image_size=size,
+        where=f"evals.{name}",
     )
     if source.class_names and classes.names and source.class_names != classes.names:
         raise errors.UserError(
-            f"evals.{name} has other classes than the training data ({len(source.class_names)} "
-            f"against {classes.number}, or in another order): its accuracy would mean nothing."
+            f"evals.{name} has other classes than the training data, or has them in another "
+            "order: its accuracy would mean nothing."
         )
     arrays = step.batch_layout(
         mesh, batch_size=batch_size, image_size=size, max_labels=source.max_labels

@@ -202,6 +202,12 @@ def test_wrong_strings(preprocess: str, message: str) -> None:
     assert message in str(error.value)
 
 
+def test_messages_name_the_field() -> None:
+    for preprocess in ("resize(2)", "decode|resiz(2)", "decode|resize(2)|central_crop(3)"):
+        with pytest.raises(UserError, match=r"^evals\.test\.preprocess='"):
+            ops.parse(preprocess, field="evals.test.preprocess")
+
+
 def test_a_crop_larger_than_the_image_fails(png: bytes) -> None:
     for preprocess in ("decode|central_crop(91)", "decode|pad_crop(100, 2)"):
         with pytest.raises(tf.errors.InvalidArgumentError, match=r"smaller than"):

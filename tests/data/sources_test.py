@@ -1,5 +1,6 @@
 import io
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,9 +12,9 @@ from vit_jax.data import sources
 DOCUMENTED_DIGITS = Path(__file__).parents[2] / "docs/digits"
 
 
-def create(name: str, split: str = "train", **declared: int | None) -> sources.Source:
-    counts = {"num_examples": None, "num_classes": None} | declared
-    return sources.create(name, data_dir=None, split=split, image_size=(24, 40), **counts)
+def create(name: str, split: str = "train", **changed: Any) -> sources.Source:
+    arguments = {"data_dir": None, "num_examples": None, "num_classes": None} | changed
+    return sources.create(name, split=split, image_size=(24, 40), **arguments)
 
 
 def test_unknown_source() -> None:
@@ -27,6 +28,28 @@ def test_declared_counts_are_checked() -> None:
         create("digits", num_examples=1438)
     with pytest.raises(UserError, match=r"input.num_classes=9, but the data have 10"):
         create("digits", num_classes=9)
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "message"),
+    [
+        ("digts", {}, r"evals\.test\.source='digts': there is no"),
+        ("digits", {"split": "tst"}, r"evals\.test\.split='tst': the data set has no"),
+        ("digits", {"split": "test[9:2]"}, r"evals\.test\.split='test\[9:2\]' means"),
+        ("tfds", {}, r"evals\.test\.data_dir is not set; evals\.test\.source="),
+        ("tfds", {"data_dir": "/nowhere"}, r"evals\.test\.data_dir=/nowhere is not"),
+        ("tfds", {"data_dir": str(Path(__file__).parent)}, r"evals\.test\.data_dir=.* holds no"),
+        ("image_folder", {}, r"evals\.test\.data_dir is not set; evals\.test\.source="),
+        ("image_folder", {"data_dir": "/nowhere"}, r"evals\.test\.data_dir=/nowhere is not"),
+        ("digits", {"num_classes": 9}, r"evals\.test has other classes .*: 10 .* against 9"),
+    ],
+)
+def test_messages_of_an_evaluation_name_its_section(
+    name: str, arguments: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(UserError, match=message) as error:
+        create(name, where="evals.test", **arguments)
+    assert "input." not in str(error.value)
 
 
 def test_digits_splits_do_not_overlap() -> None:

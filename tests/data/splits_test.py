@@ -21,7 +21,7 @@ SIZES = {"train": 50_000, "test": 10_000, "tiny": 7}
     ],
 )
 def test_slices(split: str, expected: tuple[str, int, int]) -> None:
-    assert resolve(split, SIZES) == Slice(*expected)
+    assert resolve(split, SIZES, where="input") == Slice(*expected)
 
 
 def test_slices_mean_what_tfds_means() -> None:
@@ -38,7 +38,7 @@ def test_slices_mean_what_tfds_means() -> None:
         splits = tfds.core.SplitDict([info])
         for text in ("train[:98%]", "train[98%:]", "train[25%:75%]", "train[-33%:]", "train[2:5]"):
             (expected,) = splits[text].file_instructions
-            found = resolve(text, {"train": num_examples})
+            found = resolve(text, {"train": num_examples}, where="input")
             assert found.num_examples == splits[text].num_examples
             assert found.start == expected.skip
 
@@ -56,5 +56,6 @@ def test_slices_mean_what_tfds_means() -> None:
     ],
 )
 def test_wrong_splits(split: str, message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        resolve(split, SIZES)
+    with pytest.raises(UserError, match=message) as error:
+        resolve(split, SIZES, where="evals.test")
+    assert str(error.value).startswith(f"evals.test.split={split!r}")

@@ -24,10 +24,11 @@ class Digits:
     class_names: tuple[str, ...] | None = tuple("0123456789")
     max_labels = 1
 
-    def __init__(self, split: str) -> None:
+    def __init__(self, split: str, *, where: str) -> None:
         with np.load(_FILE) as arrays:
             images, labels = arrays["images"], arrays["labels"]
-        part = resolve(split, {"train": _NUM_TRAIN, "test": len(labels) - _NUM_TRAIN})
+        sizes = {"train": _NUM_TRAIN, "test": len(labels) - _NUM_TRAIN}
+        part = resolve(split, sizes, where=where)
         offset = _NUM_TRAIN if part.name == "test" else 0
         chosen = slice(offset + part.start, offset + part.stop)
         self._first = chosen.start

@@ -37,8 +37,8 @@ class ImageFolder:
     name = "image_folder"
     max_labels = 1
 
-    def __init__(self, data_dir: str | None, split: str) -> None:
-        images, classes = _images_of_split(_root(data_dir), split)
+    def __init__(self, data_dir: str | None, split: str, *, where: str) -> None:
+        images, classes = _images_of_split(_root(data_dir, where), split, where)
         self.class_names: tuple[str, ...] | None = tuple(classes)
         self.num_classes = len(classes)
         self.num_examples = len(images)
@@ -67,21 +67,21 @@ class ImageFolder:
         return Example(data, (self._labels[index],), orientation(data))
 
 
-def _root(data_dir: str | None) -> Path:
+def _root(data_dir: str | None, where: str) -> Path:
     if data_dir is None:
         raise UserError(
-            f'input.data_dir is not set; input.source="image_folder" needs it: a folder with '
+            f'{where}.data_dir is not set; {where}.source="image_folder" needs it: a folder with '
             f"{_LAYOUTS}."
         )
     root = Path(data_dir).expanduser()
     if not root.is_dir():
-        raise UserError(f"input.data_dir={data_dir} is not a folder. It should hold {_LAYOUTS}.")
+        raise UserError(f"{where}.data_dir={data_dir} is not a folder. It should hold {_LAYOUTS}.")
     return root
 
 
-def _images_of_split(root: Path, split: str) -> tuple[list[_Image], list[str]]:
+def _images_of_split(root: Path, split: str, where: str) -> tuple[list[_Image], list[str]]:
     """(the images of the split in order, all class names)"""
-    name = base_name(split)
+    name = base_name(split, where=where)
     folders = {folder.name: folder for folder in _subfolders(root)}
     has_splits = any(_subfolders(folder) for folder in folders.values())
     if not has_splits:
@@ -105,7 +105,7 @@ def _images_of_split(root: Path, split: str) -> tuple[list[_Image], list[str]]:
             )
     else:
         by_split = {folder_name: [] for folder_name in folders}
-    part = resolve(split, {key: len(images) for key, images in by_split.items()})
+    part = resolve(split, {key: len(images) for key, images in by_split.items()}, where=where)
     return by_split[part.name][part.start : part.stop], classes
 
 

@@ -198,18 +198,19 @@ class Preprocess:
         return pixels
 
 
-def parse(preprocess: str) -> Preprocess:
+def parse(preprocess: str, *, field: str = "preprocess") -> Preprocess:
     """The ops that a string like "decode|resize_small(256)|central_crop(224)" names.
 
     Arguments may have names: "decode|inception_crop(224, area_min=0.25)". UserError for an unknown
     op or argument, an argument that is no literal or out of range, a crop of more than there can
-    be, and unless the first op and no other is `decode`.
+    be, and unless the first op and no other is `decode`. `field` is the config's, for messages.
     """
     calls = opstring.parse(preprocess)
-    ops = tuple(_op(call, preprocess) for call in calls)
+    where = f"{field}={preprocess!r}"
+    ops = tuple(_op(call, where) for call in calls)
     if [call.name == "decode" for call in calls] != [True] + [False] * (len(calls) - 1):
         raise UserError(
-            f"preprocess={preprocess!r} must have decode as its first op, and only there: "
+            f"{where} must have decode as its first op, and only there: "
             "decode|inception_crop(224)|flip_lr."
         )
     size: KnownSize = None
@@ -217,12 +218,11 @@ def parse(preprocess: str) -> Preprocess:
         try:
             size = op.output_size(size)
         except ValueError as error:
-            raise UserError(f"preprocess={preprocess!r}: {call.text} {error}.") from error
+            raise UserError(f"{where}: {call.text} {error}.") from error
     return Preprocess(ops, size if isinstance(size, tuple) else None)
 
 
-def _op(call: opstring.Call, preprocess: str) -> Op:
-    where = f"preprocess={preprocess!r}"
+def _op(call: opstring.Call, where: str) -> Op:
     if call.name not in OPS:
         raise UserError(f"{where}: there is no op {call.name!r}. {nearest(call.name, OPS)}")
     op = OPS[call.name]

@@ -15,6 +15,9 @@ from vit_jax.data.tfds import Tfds
 __all__ = ["SOURCES", "Example", "Request", "Source", "create"]
 
 
+TRAINING = "input"  # the config's section of the training data
+
+
 class Request(NamedTuple):
     """What is asked of a source; each looks at what concerns it."""
 
@@ -23,12 +26,13 @@ class Request(NamedTuple):
     num_examples: int | None
     num_classes: int | None
     image_size: tuple[int, int]
+    where: str
 
 
 SOURCES: dict[str, Callable[[Request], Source]] = {
-    "digits": lambda r: Digits(r.split),
-    "tfds": lambda r: Tfds(r.data_dir, r.split, r.num_classes),
-    "image_folder": lambda r: ImageFolder(r.data_dir, r.split),
+    "digits": lambda r: Digits(r.split, where=r.where),
+    "tfds": lambda r: Tfds(r.data_dir, r.split, r.num_classes, where=r.where),
+    "image_folder": lambda r: ImageFolder(r.data_dir, r.split, where=r.where),
     "synthetic": lambda r: Synthetic(r.num_examples, r.num_classes, r.image_size),
 }
 
@@ -41,23 +45,35 @@ def create(
     num_examples: int | None,
     num_classes: int | None,
     image_size: tuple[int, int],
+    where: str = TRAINING,
 ) -> Source:
     """The split of a data set, its counts checked against the declared ones.
 
-    `image_size` (height, width) is that of synthetic images. UserError for an unknown source or
+    `image_size` (height, width) is that of synthetic images; `where` is the config's section that
+    asks, which messages name: "input", or "evals.test", whose declared number of classes is the
+    training data's. UserError for an unknown source or
     split, missing data (and how to get it), and counts that are not the declared ones.
     """
     if name not in SOURCES:
-        raise UserError(f"input.source={name!r}: there is no such source. {nearest(name, SOURCES)}")
-    source = SOURCES[name](Request(data_dir, split, num_examples, num_classes, image_size))
-    _check("input.num_examples", num_examples, source.num_examples, source, split)
-    _check("input.num_classes", num_classes, source.num_classes, source, split)
-    return source
-
-
-def _check(field: str, declared: int | None, found: int, source: Source, split: str) -> None:
-    if declared is not None and declared != found:
         raise UserError(
-            f"{field}={declared}, but the data have {found} ({source.name}, {split}). Correct it, "
-            "or input.split or input.data_dir."
+            f"{where}.source={name!r}: there is no such source. {nearest(name, SOURCES)}"
         )
+    source = SOURCES[name](Request(data_dir, split, num_examples, num_classes, image_size, where))
+    data = f"({source.name}, {split})"
+    # An evaluation has no such field: what it is declared to have are the training data's classes.
+    if where != TRAINING and num_classes not in (None, source.num_classes):
+        raise UserError(
+            f"{where} has other classes than the training data: {source.num_classes} {data} "
+            f"against {num_classes}. Its accuracy would mean nothing; correct {where}.source, "
+            f"{where}.data_dir or {where}.split."
+        )
+    for field, declared, found in (
+        ("num_examples", num_examples, source.num_examples),
+        ("num_classes", num_classes, source.num_classes),
+    ):
+        if declared not in (None, found):
+            raise UserError(
+                f"{where}.{field}={declared}, but the data have {found} {data}. Correct it, or "
+                f"{where}.split or {where}.data_dir."
+            )
+    return source

@@ -25,40 +25,43 @@ class Slice(NamedTuple):
         return self.stop - self.start
 
 
-def base_name(split: str) -> str:
-    """ "train[:98%]" -> "train". UserError if `split` is not written like a split."""
-    return _match(split)["name"]
+def base_name(split: str, *, where: str) -> str:
+    """ "train[:98%]" -> "train". UserError if `split` is not written like a split.
+
+    `where` is the config's section that gives the split, for messages: "input", "evals.test".
+    """
+    return _match(split, where)["name"]
 
 
-def resolve(split: str, num_examples: Mapping[str, int]) -> Slice:
+def resolve(split: str, num_examples: Mapping[str, int], *, where: str) -> Slice:
     """The slice that `split` means, given the sizes of the splits that exist.
 
     As in TFDS, percentages are rounded to the nearest example (so [:98%] and [98%:] share none and
     miss none) and negative boundaries count from the end. UserError if the split does not exist, or
-    the slice leaves it or is empty.
+    the slice leaves it or is empty; it names the config's section `where`.
     """
-    match = _match(split)
+    match = _match(split, where)
     name = match["name"]
     if name not in num_examples:
         raise UserError(
-            f"input.split={split!r}: the data set has no split {name!r}. "
+            f"{where}.split={split!r}: the data set has no split {name!r}. "
             f"{nearest(name, num_examples)}"
         )
     size = num_examples[name]
     start, stop = _boundary(match["start"], size, 0), _boundary(match["stop"], size, size)
     if not 0 <= start < stop <= size:
         raise UserError(
-            f"input.split={split!r} means examples [{start}, {stop}) of the {size} in {name!r}; a "
-            f"slice must hold at least one and end at {size} or before."
+            f"{where}.split={split!r} means examples [{start}, {stop}) of the {size} in {name!r}; "
+            f"a slice must hold at least one and end at {size} or before."
         )
     return Slice(name, start, stop)
 
 
-def _match(split: str) -> re.Match[str]:
+def _match(split: str, where: str) -> re.Match[str]:
     match = _SPLIT.fullmatch(split)
     if match is None:
         raise UserError(
-            f"input.split={split!r} is not a split. Write a name, or a name and one slice in "
+            f"{where}.split={split!r} is not a split. Write a name, or a name and one slice in "
             "examples or percent: train, train[:98%], train[51200:], full[25600:51200]."
         )
     return match

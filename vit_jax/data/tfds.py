@@ -24,8 +24,9 @@ _INFO = "dataset_info.json"
 _MOST_LABELS = 16  # of an example, where `labels` is a list; the metadata do not say
 
 _HOW_TO_GET = (
-    "To get a data set: python -c \"import tensorflow_datasets as tfds; tfds.builder('cifar10', "
-    "data_dir='DIR').download_and_prepare()\"; then set input.data_dir=DIR/cifar10."
+    'To get a data set, for example CIFAR-10: python -c "import tensorflow_datasets as tfds; '
+    "tfds.builder('cifar10', data_dir='DIR').download_and_prepare()\"; then set "
+    "data_dir=DIR/cifar10."
 )
 
 
@@ -46,12 +47,18 @@ _FORMATS: dict[str, Callable[[list[Path], list[int]], Records]] = {
 class Tfds:
     """A split of a data set whose examples have `image` and `label` (or the list `labels`)."""
 
-    def __init__(self, data_dir: str | None, split: str, num_classes: int | None) -> None:
-        """`num_classes` is needed where the metadata do not say how many there are."""
-        folder = find_folder(data_dir)
+    def __init__(
+        self, data_dir: str | None, split: str, num_classes: int | None, *, where: str
+    ) -> None:
+        """`num_classes` is needed where the metadata do not say how many there are.
+
+        `where` is the config's section that asks, for messages.
+        """
+        folder = find_folder(data_dir, where=where)
         info = _read_info(folder)
         self.name = info.name
-        part = resolve(split, {name: s.num_examples for name, s in info.splits.items()})
+        sizes = {name: s.num_examples for name, s in info.splits.items()}
+        part = resolve(split, sizes, where=where)
         self._first = part.start
         self.num_examples = part.num_examples
 
@@ -109,27 +116,29 @@ class Tfds:
         return Example(image[0], tuple(labels))
 
 
-def find_folder(data_dir: str | None) -> Path:
+def find_folder(data_dir: str | None, *, where: str) -> Path:
     """The folder with dataset_info.json: `data_dir`, or below it as <name>/<config>/<version>.
 
     Of several versions the highest. UserError if there is none, or more than one data set.
     """
     if data_dir is None:
-        raise UserError(f'input.data_dir is not set; input.source="tfds" needs it. {_HOW_TO_GET}')
+        raise UserError(
+            f'{where}.data_dir is not set; {where}.source="tfds" needs it. {_HOW_TO_GET}'
+        )
     root = Path(data_dir).expanduser()
     if not root.is_dir():
-        raise UserError(f"input.data_dir={data_dir} is not a folder. {_HOW_TO_GET}")
+        raise UserError(f"{where}.data_dir={data_dir} is not a folder. {_HOW_TO_GET}")
     for depth in range(4):
         found = [path.parent for path in root.glob("*/" * depth + _INFO)]
         if len({path.parent for path in found} if depth else found) > 1:
             names = ", ".join(sorted(str(path.relative_to(root)) for path in found))
             raise UserError(
-                f"input.data_dir={data_dir} holds several data sets: {names}. Name one."
+                f"{where}.data_dir={data_dir} holds several data sets: {names}. Name one."
             )
         if found:
             return max(found, key=_version)
     raise UserError(
-        f"input.data_dir={data_dir} holds no {_INFO}, neither itself nor as "
+        f"{where}.data_dir={data_dir} holds no {_INFO}, neither itself nor as "
         f"<name>/<version>/{_INFO}. {_HOW_TO_GET}"
     )
 
@@ -184,12 +193,8 @@ def _classes(folder: Path, label: Any, declared: int | None) -> tuple[int, tuple
         return declared, None
     if label.names != [str(i) for i in range(published)]:  # what tfds makes up without names
         return published, tuple(label.names)
-    if declared is not None and declared < published:
-        raise UserError(
-            f"input.num_classes={declared}, but {folder} has {published}. Without names of its "
-            "classes a larger number is possible, a smaller one is not."
-        )
-    return declared or published, None
+    # Without names a larger number is possible, a smaller one is not.
+    return max(declared or 0, published), None
 
 
 def _fingerprint(info: Any, part: Any, files: list[Path], counts: list[int]) -> str:
