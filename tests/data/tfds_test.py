@@ -136,8 +136,10 @@ def test_the_folder_or_one_above(tmp_path: Path) -> None:
 
 def test_missing_data_say_how_to_get_them(tmp_path: Path) -> None:
     for folder in (None, tmp_path / "nowhere", tmp_path):
-        with pytest.raises(UserError, match=r"input.data_dir.*download_and_prepare"):
+        with pytest.raises(UserError, match=r"input.data_dir.*download_and_prepare") as error:
             create(folder)
+        assert "for example CIFAR-10" in str(error.value)
+        assert "ImageNet (imagenet2012) has to be downloaded by hand" in str(error.value)
 
 
 def test_missing_and_damaged_metadata(tmp_path: Path) -> None:

@@ -26,7 +26,8 @@ _MOST_LABELS = 16  # of an example, where `labels` is a list; the metadata do no
 _HOW_TO_GET = (
     'To get a data set, for example CIFAR-10: python -c "import tensorflow_datasets as tfds; '
     "tfds.builder('cifar10', data_dir='DIR').download_and_prepare()\"; then set "
-    "data_dir=DIR/cifar10."
+    "data_dir=DIR/cifar10. ImageNet (imagenet2012) has to be downloaded by hand first: its tar "
+    "files, ILSVRC2012_img_train.tar and ILSVRC2012_img_val.tar, into DIR/downloads/manual."
 )
 
 
