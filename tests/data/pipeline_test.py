@@ -238,9 +238,10 @@ def test_a_bad_image_changes_no_other_slot_on_any_host(digits: Source, list_sour
         np.testing.assert_array_equal(joined["image"][~bad], batch["image"][~bad])
 
 
-def test_only_bad_images(list_source: MakeSource) -> None:
+@pytest.mark.parametrize("threads", [1, 2])
+def test_only_bad_images(list_source: MakeSource, threads: int) -> None:
     source = list_source([Example(b"junk", (0,))] * 3)
-    batches = train(source, on_bad_image="skip")
+    batches = train(source, on_bad_image="skip", threads=threads)
     assert [batch["weight"].sum() for batch in take(batches, 3)] == [0, 0, 0]
     assert batches.num_bad == 48
 

@@ -210,7 +210,8 @@ def _decoded_or_skipped(
     """As `_decoded`, but a bad image becomes a slot of weight 0.
 
     A dataset for each example keeps an error from taking its slot away with it. That costs about
-    0.15 ms of CPU time an example, so it is done from the first bad image on, not before.
+    0.15 ms of CPU time an example, so it is done from the first bad image on, not before. A bad
+    image is done twice: the second time tells it from one that memory ran out for.
     """
     good, bad = _slot_functions(reader, preprocess)
 

@@ -26,7 +26,7 @@ class Request(NamedTuple):
     num_examples: int | None
     num_classes: int | None
     image_size: tuple[int, int]
-    where: str
+    where: str  # the config's section, for messages
 
 
 SOURCES: dict[str, Callable[[Request], Source]] = {
@@ -51,8 +51,8 @@ def create(
 
     `image_size` (height, width) is that of synthetic images; `where` is the config's section that
     asks, which messages name: "input", or "evals.test", whose declared number of classes is the
-    training data's. UserError for an unknown source or
-    split, missing data (and how to get it), and counts that are not the declared ones.
+    training data's. UserError for an unknown source or split, missing data (and how to get it),
+    and counts that are not the declared ones.
     """
     if name not in SOURCES:
         raise UserError(
