@@ -161,6 +161,29 @@ def test_another_config_is_refused_and_named(uninterrupted):
     assert "Traceback" not in output
 
 
+def test_a_change_that_does_not_fit_leaves_the_run_as_it_was(tmp_path, tiny_run):
+    train(tiny_run(), tmp_path)
+    before = (tmp_path / "config.json").read_text()
+    with pytest.raises(UserError, match="another model"):
+        train(tiny_run("model.width=32"), tmp_path, allow_config_change=True)
+    assert (tmp_path / "config.json").read_text() == before
+    train(tiny_run(), tmp_path)
+
+
+def test_two_runs_in_one_directory_are_refused(tmp_path):
+    endless = "--config.total.steps=1_000_000"
+    first = start(tmp_path, endless)
+    for line in first.stdout:
+        if line.startswith("step 5/"):
+            break
+    status, output = finish(tmp_path, endless)
+    first.kill()
+    first.communicate()
+    assert status == 1
+    assert f"process {first.pid} on" in output
+    assert "is writing to" in output
+
+
 def test_a_wrong_config_leaves_no_trace(tmp_path, tiny_run):
     for override in (
         "model.name=ViT-Ti/3",

@@ -48,9 +48,10 @@ def run(
         screen.say(f"changed  {change}")
 
 
-def resumed(screen: Screen, step: int) -> None:
-    """The run goes on from a checkpoint."""
-    screen.say(f"resumed  from the checkpoint of step {step:,}")
+def start(screen: Screen, step: int) -> None:
+    """Whether the run goes on from a checkpoint."""
+    if step:
+        screen.say(f"resumed  from the checkpoint of step {step:,}")
 
 
 @contextlib.contextmanager

@@ -23,7 +23,8 @@ from vit_jax.memory import explain_out_of_memory
 from vit_jax.screen import Screen
 from vit_jax.state import Layout, TrainState, state_layout
 from vit_jax.step import Scalars, compile_update, make_update
-from vit_jax.store.workdir import open_workdir
+from vit_jax.store.workdir import check_workdir, record
+from vit_jax.store.workdir_lock import lock
 from vit_jax.warm_start import warm_start
 
 
@@ -67,78 +68,75 @@ def train(
     )
     description = build.description(config, source)
 
-    # From here on things are written: a wrong config has left no trace.
-    changes = open_workdir(
-        workdir,
-        config=configs.to_dict(config),
-        fingerprint={"input": source.fingerprint},
-        free_fields=configs.FREE_FIELDS,
-        allow_config_change=allow_config_change,
-        run=environment.describe(mesh),
-    )
     screen = Screen(quiet=jax.process_index() > 0)
-    announce.run(screen, config, source, mesh, model.info, plan, changes)
+    with contextlib.ExitStack() as until_the_end:
+        enter = until_the_end.enter_context
+        # Whose work directory: nobody else's, and of this very run.
+        enter(lock(workdir))
+        entry = check_workdir(
+            workdir,
+            config=configs.to_dict(config),
+            fingerprint={"input": source.fingerprint},
+            free_fields=configs.FREE_FIELDS,
+            allow_config_change=allow_config_change,
+        )
+        announce.run(screen, config, source, mesh, model.info, plan, entry.changes)
 
-    with (
-        explain_out_of_memory(config),
-        contextlib.closing(build.store(config, workdir)) as store,
-    ):
         # Start: resume, else warm start, else scratch. Never another order.
-        state = store.restore(layout.state)
-        if state is None:
-            state = first_state(config, layout)
-        else:
-            announce.resumed(screen, int(state.step))
+        enter(explain_out_of_memory(config))
+        store = enter(contextlib.closing(build.store(config, workdir)))
+        state = store.restore(layout.state) or first_state(config, layout)
         start = int(state.step)
         plan.check_start(start, workdir)
+        announce.start(screen, start)
+        if jax.process_index() == 0:
+            record(entry, run=environment.describe(mesh))
         write_parameters(workdir, layout.state.params)
 
         # Repeat. The batch of step k is a function of k, so nothing else needs to be restored.
-        with (
-            build.log(config.log, workdir, start_step=start) as log,
-            build.train_feed(config, source, batch_layout, start_step=start) as feed,
-        ):
-            if start < plan.total_steps:
-                with announce.compiling(screen):
-                    rates = build.rates(config.optim, schedule)
-                    update = make_update(layout, objective, rates, config.seed)
-                    update = compile_update(update, layout, batch_layout)
-            # Stopped during the last evaluation?
-            missed = evals.run(start, state.params, screen.bar, stop, done=log.row(start))
-            if missed:
-                announce.results(screen, start, missed)
-                log.write(start, missed)
-            clock = build.clock(config, model.info, plan, mesh, feed, start_step=start)
-            for step in range(start + 1, plan.total_steps + 1):
-                state, scalars = update(state, next(feed))  # returns at once
-                log.after_step(step)
-                row = {}
-                if plan.log(step) or plan.save(step) or stop:
-                    scalars = fetch(scalars)  # the only sync
+        log = enter(build.log(config.log, workdir, start_step=start))
+        feed = enter(build.train_feed(config, source, batch_layout, start_step=start))
+        if start < plan.total_steps:
+            with announce.compiling(screen):
+                rates = build.rates(config.optim, schedule)
+                update = make_update(layout, objective, rates, config.seed)
+                update = compile_update(update, layout, batch_layout)
+        # Stopped during the last evaluation?
+        missed = evals.run(start, state.params, screen.bar, stop, done=log.row(start))
+        if missed:
+            announce.results(screen, start, missed)
+            log.write(start, missed)
+        clock = build.clock(config, model.info, plan, mesh, feed, start_step=start)
+        for step in range(start + 1, plan.total_steps + 1):
+            state, scalars = update(state, next(feed))  # returns at once
+            log.after_step(step)
+            row = {}
+            if plan.log(step) or plan.save(step) or stop:
+                scalars = fetch(scalars)  # the only sync
+                stop_if_not_finite(scalars)
+            if plan.log(step):
+                row = numbers(scalars) | clock.tick(step)
+                announce.progress(screen, step, plan, row, clock.eta_secs)
+            with clock.paused():
+                try:
+                    results = {} if stop else evals.run(step, state.params, screen.bar, stop)
+                except UserError:  # its data are bad: no reason to lose the training
                     stop_if_not_finite(scalars)
-                if plan.log(step):
-                    row = numbers(scalars) | clock.tick(step)
-                    announce.progress(screen, step, plan, row, clock.eta_secs)
-                with clock.paused():
-                    try:
-                        results = {} if stop else evals.run(step, state.params, screen.bar, stop)
-                    except UserError:  # its data are bad: no reason to lose the training
-                        stop_if_not_finite(scalars)
-                        store.save(step, state, description, {})
-                        raise
-                    stopping = bool(stop)  # once: a signal may come between two looks
-                    if results:
-                        announce.results(screen, step, results)
-                    if row | results:
-                        log.write(step, row | results)
-                    if plan.save(step) or stopping:
-                        stop_if_not_finite(scalars)
-                        store.save(step, state, description, results)
-                if stopping:
-                    store.wait()
-                    raise Preempted(announce.preempted(str(stop), step, workdir))
-            store.wait()
-            announce.finished(screen, plan, log.row(plan.total_steps), workdir)
+                    store.save(step, state, description, {})
+                    raise
+                stopping = bool(stop)  # once: a signal may come between two looks
+                if results:
+                    announce.results(screen, step, results)
+                if row | results:
+                    log.write(step, row | results)
+                if plan.save(step) or stopping:
+                    stop_if_not_finite(scalars)
+                    store.save(step, state, description, results)
+            if stopping:
+                store.wait()
+                raise Preempted(announce.preempted(str(stop), step, workdir))
+        store.wait()
+        announce.finished(screen, plan, log.row(plan.total_steps), workdir)
     return state
 
 

@@ -78,27 +78,6 @@ def record(entry: Entry, run: Mapping[str, Any]) -> None:
         raise unwritable(entry.folder, error) from error
 
 
-def open_workdir(
-    path: epath.PathLike,
-    *,
-    config: Mapping[str, Any],
-    fingerprint: Mapping[str, str],
-    free_fields: Sequence[str],
-    allow_config_change: bool,
-    run: Mapping[str, Any],
-) -> list[str]:
-    """`check_workdir` and `record` in one; returns the changes."""
-    entry = check_workdir(
-        path,
-        config=config,
-        fingerprint=fingerprint,
-        free_fields=free_fields,
-        allow_config_change=allow_config_change,
-    )
-    record(entry, run)
-    return entry.changes
-
-
 def read_config(path: epath.PathLike) -> dict[str, Any]:
     """The resolved config of a work directory, as a nested dictionary.
 

@@ -1,0 +1,161 @@
+"""Nested values become dataclasses, strictly: every name and every type is checked.
+
+Values come from a file, with Python's types, or from the command line, as text.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import math
+import types
+import typing
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+import ml_collections
+
+from vit_jax.core import errors
+
+
+def override(tree: dict[str, Any], path: str, text: str) -> None:
+    """Puts the text of "section.field" into the nested values; `build` will find its type."""
+    _set(tree, path.split("."), text, path)
+
+
+def _set(tree: dict[str, Any], names: list[str], text: str, path: str) -> None:
+    """Copies on the way down: what the file returned stays as it is."""
+    name, *rest = names
+    if not rest:
+        tree[name] = _Text(text)
+        return
+    below = tree.get(name)
+    if isinstance(below, ml_collections.ConfigDict):
+        below = below.to_dict()
+    if below is not None and not isinstance(below, Mapping):
+        raise errors.UserError(f"config.{path}: {name} is not a section.")
+    tree[name] = dict(below or {})
+    _set(tree[name], rest, text, path)
+
+
+class _Text(str):
+    """A value as it was written on the command line: its type is still to be found."""
+
+
+def build(cls: type, values: Mapping[str, Any], where: str = "") -> Any:
+    """An instance of dataclass `cls` from nested values; names and types are checked."""
+    if not isinstance(values, Mapping):
+        raise errors.UserError(f"config.{where} is a section, got {values!r}.")
+    hints = typing.get_type_hints(cls)
+    for name in map(str, values):
+        if name not in hints:
+            full = f"{where}.{name}".lstrip(".")
+            raise errors.UserError(f"config has no field {full}. {errors.nearest(name, hints)}")
+    done = {n: _typed(v, hints[n], f"{where}.{n}".lstrip(".")) for n, v in values.items()}
+    return cls(**done)
+
+
+def _typed(value: Any, hint: Any, where: str) -> Any:
+    """`value` as type `hint`, or a UserError that says what the field takes."""
+    if dataclasses.is_dataclass(hint):
+        return build(typing.cast(type, hint), value, where)
+    if typing.get_origin(hint) is dict:
+        if not isinstance(value, Mapping):
+            raise errors.UserError(f"config.{where} maps names to sections, got {value!r}.")
+        item = typing.get_args(hint)[1]
+        there = {str(k): v for k, v in value.items() if not _is_none(v)}  # None takes an item away
+        return {k: _typed(v, item, f"{where}.{k}") for k, v in there.items()}
+    options = _options(hint)
+    for option in sorted(options, key=lambda o: o is not type(None)):  # "None" is None, no string
+        try:
+            return _as(value, option)
+        except (ValueError, SyntaxError, TypeError):
+            continue
+    wanted = " or ".join(_spell(o) for o in options)
+    choices = [o for o in options if isinstance(o, str)]
+    help = f" {errors.nearest(str(value), choices)}" if choices else ""
+    raise errors.UserError(f"config.{where} takes {wanted}, got {str(value)!r}.{help}")
+
+
+def _options(hint: Any) -> tuple[Any, ...]:
+    """The alternatives of a hint: types, literal strings, None."""
+    if typing.get_origin(hint) in (types.UnionType, typing.Union):
+        return tuple(o for h in typing.get_args(hint) for o in _options(h))
+    if typing.get_origin(hint) is Literal:
+        return typing.get_args(hint)
+    return (hint,)
+
+
+def _spell(option: Any) -> str:
+    if option is type(None):
+        return "None"
+    return _SPELLED.get(option, repr(option))
+
+
+def _as(value: Any, option: Any) -> Any:
+    """`value` as one alternative, or ValueError. Text from the command line is parsed."""
+    if isinstance(option, str):  # one choice of a Literal
+        if value != option:
+            raise ValueError(value)
+        return option
+    if typing.get_origin(option) is tuple:
+        items = ast.literal_eval(value) if isinstance(value, _Text) else value
+        if not isinstance(items, list | tuple):
+            raise ValueError(value)
+        return tuple(_as(item, typing.get_args(option)[0]) for item in items)
+    return _READERS[option](value)
+
+
+def _is_none(value: Any) -> bool:
+    return value is None or (isinstance(value, _Text) and value.lower() == "none")
+
+
+def _as_none(value: Any) -> None:
+    if not _is_none(value):
+        raise ValueError(value)
+
+
+def _as_bool(value: Any) -> bool:
+    if isinstance(value, _Text) and value.lower() in ("true", "false"):
+        return value.lower() == "true"
+    if not isinstance(value, bool):
+        raise ValueError(value)
+    return value
+
+
+def _as_int(value: Any) -> int:
+    if isinstance(value, _Text):
+        return int(value)  # "1_000" is a whole number, "1e3" and "1.0" are none
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise ValueError(value)
+    return value
+
+
+def _as_float(value: Any) -> float:
+    if not isinstance(value, int | float | _Text) or isinstance(value, bool):
+        raise ValueError(value)
+    if not math.isfinite(float(value)):
+        raise ValueError(value)
+    return float(value)
+
+
+def _as_str(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError(value)
+    return str(value)
+
+
+_SPELLED = {
+    int: "a whole number",
+    float: "a number",
+    str: "a string",
+    bool: "true or false",
+    tuple[float, ...]: "numbers such as 0.5,0.5,0.5",
+}
+_READERS: dict[Any, Callable[[Any], Any]] = {
+    type(None): _as_none,
+    bool: _as_bool,
+    int: _as_int,
+    float: _as_float,
+    str: _as_str,
+}
