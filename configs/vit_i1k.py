@@ -16,7 +16,7 @@ import ml_collections
 def get_config(arg=None):
     key, _, variant = (arg or "variant=B/16").partition("=")
     if key != "variant":
-        raise ValueError(f"write variant=B/16 (or L/16 ...) behind the colon, not {arg!r}.")
+        raise ValueError(f"it has the variants variant=B/16, variant=L/16 ..., got {arg!r}.")
     return ml_collections.ConfigDict(
         {
             "model": {
