@@ -145,12 +145,12 @@ class Model:
     Attributes:
       make: nnx.Rngs -> module.
       info: its name, parameters, FLOPs and fields.
-      image_size: (height, width) in pixels of its images.
+      preprocess: what prediction makes of an image, and so the size of its images.
     """
 
     make: Callable[[nnx.Rngs], nnx.Module]
     info: models.ModelInfo
-    image_size: tuple[int, int]
+    preprocess: models.Preprocess
 
 
 def model(config: RunConfig, *, num_classes: int) -> Model:
@@ -166,7 +166,7 @@ def model(config: RunConfig, *, num_classes: int) -> Model:
     return Model(
         make=lambda rngs: models.create(name, rngs=rngs, preprocess=prepared, **arguments),
         info=models.info(name, **arguments),
-        image_size=prepared.image_size,
+        preprocess=prepared,
     )
 
 
@@ -412,14 +412,11 @@ def _pair(size: int | tuple[int, int]) -> tuple[int, int]:
     return (size, size) if isinstance(size, int) else size
 
 
-def description(config: RunConfig, source: Source) -> dict[str, Any]:
+def description(model: Model, source: Source) -> dict[str, Any]:
     """What the run's checkpoints say about themselves."""
-    fields = {k: v for k, v in dataclasses.asdict(config.model).items() if v is not None}
-    name = fields.pop("name")
     return describe(
-        name,
-        models.spec(name, **fields),
+        model.info,
         num_classes=source.num_classes,
         class_names=source.class_names,
-        preprocess=preprocess(config),
+        preprocess=model.preprocess,
     )

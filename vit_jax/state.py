@@ -96,8 +96,8 @@ def state_layout(
 
 def param_shardings(variables: nnx.State, mesh: Mesh) -> Any:
     """Of each parameter, by the logical names of its axes; a plain nested dictionary."""
-    is_param = lambda v: isinstance(v, nnx.Param)  # noqa: E731
-    place = lambda v: meshes.sharding(mesh, v.get_metadata()["axes"])  # noqa: E731
+    is_param = lambda v: isinstance(v, nnx.Param)
+    place = lambda v: meshes.sharding(mesh, v.get_metadata()["axes"])
     return nnx.to_pure_dict(jax.tree.map(place, variables, is_leaf=is_param))
 
 

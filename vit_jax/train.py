@@ -63,10 +63,10 @@ def train(
         layout.graph,
         mesh,
         objective,
-        image_size=model.image_size,
+        image_size=model.preprocess.image_size,
         total_steps=plan.total_steps,
     )
-    description = build.description(config, source)
+    description = build.description(model, source)
 
     screen = Screen(quiet=jax.process_index() > 0)
     with contextlib.ExitStack() as until_the_end:

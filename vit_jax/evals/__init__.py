@@ -47,7 +47,7 @@ class Evals:
         results: dict[str, float] = {}
         for name, (evaluator, due) in self.by_name.items():
             if due(step) and not any(key.startswith(f"{name}/") for key in done):
-                report = lambda done, total, name=name: progress(name, done, total)  # noqa: E731
+                report = lambda done, total, name=name: progress(name, done, total)
                 numbers = evaluator.run(params, report, stop)
                 results |= {f"{name}/{key}": value for key, value in numbers.items()}
         return results

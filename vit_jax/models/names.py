@@ -89,7 +89,7 @@ def info(
 ) -> ModelInfo:
     """What is known of a model without allocating it."""
     size = _pair(image_size)
-    make = lambda: create(  # noqa: E731
+    make = lambda: create(
         name, num_classes=num_classes, image_size=size, rngs=nnx.Rngs(0), **fields
     )
     params = nnx.state(nnx.eval_shape(make), nnx.Param)

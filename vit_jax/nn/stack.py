@@ -76,7 +76,7 @@ class Stack(nnx.Module):
 
         outputs: Any
         if self.scan:
-            step = lambda x, e: (y := layer(x, e), y if layers else None)  # noqa: E731
+            step = lambda x, e: (y := layer(x, e), y if layers else None)
             x, outputs = jax.lax.scan(step, x, (params, keys, rates))
         else:
             outputs = []

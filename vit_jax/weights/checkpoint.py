@@ -75,8 +75,7 @@ def load_described(path: str | epath.Path, *, dtype: str | None = None) -> Loade
 
 
 def describe(
-    name: str,
-    spec: ViTSpec,
+    info: models.ModelInfo,
     *,
     num_classes: int,
     class_names: tuple[str, ...] | None,
@@ -85,7 +84,7 @@ def describe(
     """What a checkpoint says about itself: all that `load` and prediction need, as JSON."""
     return {
         "format_version": FORMAT_VERSION,
-        "model": {"name": name, **dataclasses.asdict(spec)},
+        "model": {"name": info.name, **info.spec},
         "num_classes": num_classes,
         "class_names": list(class_names) if class_names else None,
         "preprocess": dataclasses.asdict(preprocess),
