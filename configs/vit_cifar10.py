@@ -10,7 +10,7 @@ To tune without looking at the test split, hold out 2 % of train:
 
 Recipe   none published: the augmentation usual for CIFAR, mixup, and the paper's optimizer.
 Data     `cifar10` of TFDS in input.data_dir, splits `train` and `test`.
-Cost     not yet measured; `:cpu` 35 minutes on two cores.
+Cost     not yet measured; `:cpu` 36 minutes on two cores.
 Reaches  not yet measured; `:cpu` 64.35 % on test, seed 0 (BENCHMARKS.md).
 """
 

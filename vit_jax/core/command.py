@@ -38,6 +38,7 @@ def run(main: Callable[[list[str]], None]) -> None:
     that are not finite. 75: preempted and saved; start the same command again.
     """
     if sys.stdout is not None:
+        # A file name that cannot be shown must not end a command. (TextIO lacks the method.)
         sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     logging.set_verbosity(logging.WARNING)  # orbax tells a page at every save; --verbosity=0 shows
     app.run(lambda argv: _exit(_status(main, argv[1:])), flags_parser=_parse)

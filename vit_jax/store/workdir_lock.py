@@ -20,7 +20,7 @@ from vit_jax.store import workdir
 try:
     import fcntl
 except ImportError:  # Windows
-    fcntl = None  # type: ignore[assignment]
+    fcntl = None  # type: ignore[assignment]  # a system without it, such as Windows
 
 LOCK_FILE = ".lock"
 MAX_HOLDER_BYTES = 1000
