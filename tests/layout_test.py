@@ -38,7 +38,7 @@ FLOORS = {
     "screen.py": 4,
     "images.py": 5,
     "config.py": 5,
-    "build.py": 5,
+    "build/": 5,
     "announce.py": 6,
     "memory.py": 6,
     "train.py": 6,

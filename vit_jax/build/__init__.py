@@ -1,0 +1,18 @@
+"""Floor 5: config sections become objects. Besides the commands, only these files see a config.
+
+Every function takes one section, and what other objects it needs. `data/` and with it TensorFlow
+are imported where they are first used.
+"""
+
+from vit_jax.build.evaluations import Classes, evals
+from vit_jax.build.inputs import batch_layout, image_size, mesh, source, train_feed
+from vit_jax.build.networks import Model, description, model, preprocess
+from vit_jax.build.outputs import clock, log, store
+from vit_jax.build.plans import Plan, plan
+from vit_jax.build.updates import objective, optimizer, rates, schedule
+
+__all__ = [
+    "Classes", "Model", "Plan", "batch_layout", "clock", "description", "evals", "image_size",
+    "log", "mesh", "model", "objective", "optimizer", "plan", "preprocess", "rates", "schedule",
+    "source", "store", "train_feed",
+]  # fmt: skip

@@ -1,0 +1,115 @@
+"""The evaluations of a run; their data are opened and checked."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+from flax import nnx
+from jax.sharding import Mesh
+
+from vit_jax import step
+from vit_jax.build.inputs import image_size
+from vit_jax.config import RunConfig
+from vit_jax.core import errors
+from vit_jax.core.cadence import Cadence
+from vit_jax.dist import mesh as meshes
+from vit_jax.evals import EVALUATORS, Evals, Evaluator
+from vit_jax.feed import Feed
+from vit_jax.objective import Objective
+
+
+class Classes(NamedTuple):
+    """What a model tells apart."""
+
+    number: int
+    names: tuple[str, ...] | None
+
+
+def evals(
+    config: RunConfig,
+    classes: Classes,
+    graph: nnx.GraphDef,
+    mesh: Mesh,
+    objective: Objective,
+    *,
+    image_size: tuple[int, int],
+    total_steps: int,
+) -> Evals:
+    """The evaluations of the run, for models of `image_size`; their data are checked now."""
+    made: dict[str, tuple[Evaluator, Cadence]] = {}
+    for name, c in config.evals.items():
+        if c.kind not in EVALUATORS:
+            raise errors.UserError(
+                f"evals.{name}.kind={c.kind!r} is no evaluation. "
+                f"{errors.nearest(c.kind, EVALUATORS)}"
+            )
+        open_feed = _eval_feed(name, config, classes, mesh, image_size)
+        evaluator = EVALUATORS[c.kind](
+            graph=graph, mesh=mesh, objective=objective, open_feed=open_feed
+        )
+        made[name] = (evaluator, Cadence(c.every_steps, total_steps))
+    _check_best_metric(config)
+    return Evals(made)
+
+
+def _check_best_metric(config: RunConfig) -> None:
+    """A metric that never comes would silently keep nothing."""
+    best = config.checkpoint.best_metric
+    there = [f"{n}/{x}" for n, c in config.evals.items() for x in EVALUATORS[c.kind].numbers]
+    if best is not None and best not in there:
+        raise errors.UserError(
+            f"checkpoint.best_metric={best!r} is given by no evaluation. "
+            f"{errors.nearest(best, there)}"
+        )
+
+
+def _eval_feed(
+    name: str, config: RunConfig, classes: Classes, mesh: Mesh, wanted: tuple[int, int]
+) -> Callable[[], tuple[Feed, int]]:
+    """A function that opens the split anew: its feed, and its number of batches."""
+    from vit_jax.data import pipeline, sources
+
+    c, input = config.evals[name], config.input
+    size = image_size(c.preprocess, f"evals.{name}.preprocess")
+    if size != wanted:
+        raise errors.UserError(
+            f"evals.{name}.preprocess gives images of {size}, the model takes {wanted}."
+        )
+    batch_size = input.batch_size if c.batch_size is None else c.batch_size
+    meshes.check_batch(mesh, batch_size, f"evals.{name}.batch_size")
+    kind = c.source or input.source
+    source = sources.create(
+        kind,
+        data_dir=c.data_dir or input.data_dir,
+        split=c.split,
+        num_examples=batch_size if kind == "synthetic" else None,
+        num_classes=classes.number,
+        image_size=size,
+        where=f"evals.{name}",
+    )
+    if source.class_names and classes.names and source.class_names != classes.names:
+        raise errors.UserError(
+            f"evals.{name} has other classes than the training data, or has them in another "
+            "order: its accuracy would mean nothing."
+        )
+    arrays = step.batch_layout(
+        mesh, batch_size=batch_size, image_size=size, max_labels=source.max_labels
+    )
+
+    def open_feed() -> tuple[Feed, int]:
+        batches = pipeline.eval_batches(
+            source,
+            c.preprocess,
+            batch_size=batch_size,
+            on_bad_image=input.on_bad_image,
+            max_image_pixels=input.max_image_pixels,
+            threads=input.threads,
+            host=jax.process_index(),
+            num_hosts=jax.process_count(),
+        )
+        return Feed(batches, arrays), math.ceil(source.num_examples / batch_size)
+
+    return open_feed

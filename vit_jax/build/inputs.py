@@ -1,0 +1,82 @@
+"""The mesh, the training data, and the batches that arrive on the mesh."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import jax
+from jax.sharding import Mesh
+
+from vit_jax import step
+from vit_jax.config import InputConfig, MeshConfig, RunConfig
+from vit_jax.core import errors
+from vit_jax.dist import mesh as meshes
+from vit_jax.feed import Feed
+from vit_jax.objective import Batch
+
+if TYPE_CHECKING:
+    from vit_jax.data.example import Source
+
+
+def mesh(c: MeshConfig) -> Mesh:
+    """The devices of the run."""
+    return meshes.make_mesh(data=c.data)
+
+
+def source(c: InputConfig) -> Source:
+    """The training data; opened, checked, not yet read."""
+    from vit_jax.data import sources
+
+    return sources.create(
+        c.source,
+        data_dir=c.data_dir,
+        split=c.split,
+        num_examples=c.num_examples,
+        num_classes=c.num_classes,
+        image_size=image_size(c.preprocess, "input.preprocess"),
+        where="input",
+    )
+
+
+def image_size(preprocess: str, field: str) -> tuple[int, int]:
+    """(height, width) that a preprocess string ends with. UserError if it is not fixed."""
+    from vit_jax.data import ops
+
+    size = ops.parse(preprocess, field=field).output_size
+    if size is None:
+        raise errors.UserError(
+            f"{field}={preprocess!r} gives images of different sizes: end it with an op that takes "
+            "a size, such as resize(224)."
+        )
+    return size
+
+
+def batch_layout(c: InputConfig, source: Source, mesh: Mesh) -> Batch:
+    """Shapes and shardings of a training batch."""
+    meshes.check_batch(mesh, c.batch_size, "input.batch_size")
+    return step.batch_layout(
+        mesh,
+        batch_size=c.batch_size,
+        image_size=image_size(c.preprocess, "input.preprocess"),
+        max_labels=source.max_labels,
+    )
+
+
+def train_feed(config: RunConfig, source: Source, layout: Batch, *, start_step: int) -> Feed:
+    """Batches from step `start_step` on, counted from 0."""
+    from vit_jax.data import pipeline
+
+    c = config.input
+    batches = pipeline.train_batches(
+        source,
+        c.preprocess,
+        batch_size=c.batch_size,
+        seed=config.seed,
+        start_step=start_step,
+        on_bad_image=c.on_bad_image,
+        max_image_pixels=c.max_image_pixels,
+        threads=c.threads,
+        host=jax.process_index(),
+        num_hosts=jax.process_count(),
+    )
+    return Feed(batches, layout)

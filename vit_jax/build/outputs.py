@@ -1,0 +1,52 @@
+"""Where checkpoints and numbers of a run go, and what measures its speed."""
+
+from __future__ import annotations
+
+from etils import epath
+from jax.sharding import Mesh
+
+from vit_jax import environment, models
+from vit_jax.build.plans import Plan
+from vit_jax.clock import Clock
+from vit_jax.config import LogConfig, RunConfig
+from vit_jax.feed import Feed
+from vit_jax.log import RunLog
+from vit_jax.store.checkpoints import Checkpoints
+
+
+def store(config: RunConfig, workdir: epath.Path) -> Checkpoints:
+    """The checkpoints of a work directory."""
+    c = config.checkpoint
+    return Checkpoints(
+        workdir / "checkpoints",
+        keep_last=c.keep_last,
+        keep_every_steps=c.keep_every_steps,
+        best_metric=c.best_metric,
+        best_mode=c.best_mode,
+    )
+
+
+def log(c: LogConfig, workdir: epath.Path, *, start_step: int) -> RunLog:
+    """Where the numbers of the run go."""
+    profile = None if c.profile_at_step is None else (c.profile_at_step, c.profile_steps)
+    return RunLog(workdir, tensorboard=c.tensorboard, start_step=start_step, profile=profile)
+
+
+def clock(
+    config: RunConfig,
+    info: models.ModelInfo,
+    plan: Plan,
+    mesh: Mesh,
+    feed: Feed,
+    *,
+    start_step: int,
+) -> Clock:
+    """Measures the speed of the run."""
+    return Clock(
+        batch_size=config.input.batch_size,
+        step_flops=3 * info.forward_flops * config.input.batch_size,
+        peak_flops=environment.total_peak_flops(mesh, config.log.peak_tflops),
+        start_step=start_step,
+        total_steps=plan.total_steps,
+        feed=feed,
+    )

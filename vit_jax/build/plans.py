@@ -1,0 +1,68 @@
+"""How long a run is, and what is due when."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from etils import epath
+
+from vit_jax.config import RunConfig
+from vit_jax.core import errors
+from vit_jax.core.cadence import Cadence
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """How long a run is, in steps, and what is due when."""
+
+    total_steps: int
+    warmup_steps: int
+    steps_per_epoch: float
+    log: Cadence
+    save: Cadence
+
+    def check_start(self, step: int, workdir: epath.Path) -> None:
+        """UserError if a run that is at `step` is already beyond this plan."""
+        if step > self.total_steps:
+            raise errors.UserError(
+                f"{workdir} is at step {step:,}, but total.* amounts to {self.total_steps:,} "
+                "steps: raise it, or give another --workdir."
+            )
+
+
+def plan(config: RunConfig, *, num_examples: int) -> Plan:
+    """Durations in steps, rounded to the nearest whole one."""
+    batch_size, optim = config.input.batch_size, config.optim
+
+    def steps(where: str, **given: float | None) -> int | None:
+        some = {k: v for k, v in given.items() if v is not None}
+        if len(some) > 1:
+            raise errors.UserError(f"Give one of {where}: {', '.join(some)} are all set.")
+        per_step = {"steps": 1.0, "epochs": num_examples / batch_size, "examples": 1 / batch_size}
+        for unit, amount in some.items():
+            return round(amount * per_step[unit])
+        return None
+
+    total_steps = steps("total.*", **dataclasses.asdict(config.total))
+    if total_steps is None:
+        raise errors.UserError(
+            "How long to train is not set: give one of total.steps, total.epochs, total.examples."
+        )
+    if not 1 <= total_steps < 2**31:
+        raise errors.UserError(
+            f"total.* amounts to {total_steps} steps of input.batch_size={batch_size} examples "
+            f"(an epoch has {num_examples / batch_size:.4g}): give at least 1."
+        )
+    warmup_steps = steps(
+        "optim.warmup_*",
+        steps=optim.warmup_steps,
+        epochs=optim.warmup_epochs,
+        examples=optim.warmup_examples,
+    )
+    return Plan(
+        total_steps=total_steps,
+        warmup_steps=warmup_steps or 0,
+        steps_per_epoch=num_examples / batch_size,
+        log=Cadence(config.log.every_steps, total_steps),
+        save=Cadence(config.checkpoint.every_steps, total_steps),
+    )
