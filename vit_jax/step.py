@@ -21,6 +21,18 @@ from vit_jax.state import Layout, TrainState
 Scalars = dict[str, Any]
 
 
+def examples(
+    batch: Batch, objective: Objective, *, seed: int, step: jax.Array | int
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """What the update after `step` updates learns from: a batch, normalised and mixed.
+
+    Returns images [B, H, W, 3], targets [B, C] before label smoothing, weight [B]; all float32.
+    """
+    images, targets, weight = objective.inputs(batch)
+    key = rng.at_step(rng.stream(seed, "mixup"), step)
+    return mixup(images, targets, weight, alpha=objective.mixup_alpha, key=key)
+
+
 def make_update(
     layout: Layout,
     objective: Objective,
@@ -33,17 +45,10 @@ def make_update(
     A step whose loss or gradient is not finite changes neither parameters nor optimizer; the first
     such step is kept in the state, on the device, so that nothing has to wait for it.
     """
-    dropout, mixing = rng.stream(seed, "dropout"), rng.stream(seed, "mixup")
+    dropout = rng.stream(seed, "dropout")
 
     def update(state: TrainState, batch: Batch) -> tuple[TrainState, Scalars]:
-        images, targets, weight = objective.inputs(batch)
-        images, targets, weight = mixup(
-            images,
-            targets,
-            weight,
-            alpha=objective.mixup_alpha,
-            key=rng.at_step(mixing, state.step),
-        )
+        images, targets, weight = examples(batch, objective, seed=seed, step=state.step)
         smooth = losses.smooth_labels(targets, objective.label_smoothing)
         key = rng.at_step(dropout, state.step)
 

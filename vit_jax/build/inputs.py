@@ -15,6 +15,7 @@ from vit_jax.feed import Feed
 from vit_jax.objective import Batch
 
 if TYPE_CHECKING:
+    from vit_jax.data.batches import Batches
     from vit_jax.data.example import Source
 
 
@@ -62,12 +63,12 @@ def batch_layout(c: InputConfig, source: Source, mesh: Mesh) -> Batch:
     )
 
 
-def train_feed(config: RunConfig, source: Source, layout: Batch, *, start_step: int) -> Feed:
-    """Batches from step `start_step` on, counted from 0."""
+def train_batches(config: RunConfig, source: Source, *, start_step: int) -> Batches:
+    """This host's part of the batches from step `start_step` on, counted from 0."""
     from vit_jax.data import pipeline
 
     c = config.input
-    batches = pipeline.train_batches(
+    return pipeline.train_batches(
         source,
         c.preprocess,
         batch_size=c.batch_size,
@@ -79,4 +80,8 @@ def train_feed(config: RunConfig, source: Source, layout: Batch, *, start_step: 
         host=jax.process_index(),
         num_hosts=jax.process_count(),
     )
-    return Feed(batches, layout)
+
+
+def train_feed(config: RunConfig, source: Source, layout: Batch, *, start_step: int) -> Feed:
+    """The same batches, on the mesh."""
+    return Feed(train_batches(config, source, start_step=start_step), layout)
