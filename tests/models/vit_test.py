@@ -16,7 +16,8 @@ def tiny(**fields):
     return models.create(**(TINY | fields))
 
 
-# The table of models, 1000 classes, 224 px; Ti, S: arXiv 2012.12877.
+# The table of models, 1000 classes, 224 px; Ti, S: arXiv 2012.12877. No paper counts So400m, g and
+# G with a class token and such a head: theirs are `counted`.
 PARAMETERS = {
     "ViT-Ti/16": 5_717_416,
     "ViT-S/16": 22_050_664,
@@ -25,12 +26,29 @@ PARAMETERS = {
     "ViT-L/16": 304_326_632,
     "ViT-L/32": 306_535_400,
     "ViT-H/14": 632_045_800,
+    "ViT-So400m/14": 413_597_656,
+    "ViT-g/14": 1_012_611_432,
+    "ViT-G/14": 1_844_440_680,
 }
 
 
 @pytest.mark.parametrize("name", PARAMETERS)
 def test_parameter_counts(name):
     assert models.info(name).parameters == PARAMETERS[name]
+
+
+def counted(name):
+    """Kernels, biases and norms by hand."""
+    s = models.spec(name)
+    d, m, tokens = s.width, s.mlp_dim, (224 // s.patch_size) ** 2 + 1
+    embedding = s.patch_size**2 * 3 * d + d + d + tokens * d
+    block = 4 * (d * d + d) + (d * m + m) + (m * d + d) + 2 * 2 * d
+    return embedding + s.depth * block + 2 * d + d * 1000 + 1000
+
+
+@pytest.mark.parametrize("name", PARAMETERS)
+def test_parameter_counts_by_hand(name):
+    assert counted(name) == PARAMETERS[name]
 
 
 # exaFLOPs of pre-training on 303 M images (paper, table 6), and how near the rule "3 x forward
@@ -151,6 +169,7 @@ def test_bfloat16_is_near_float32():
     [
         ({"name": "ViT-X/16"}, "Unknown model 'ViT-X/16'"),
         ({"name": "vit-b/16"}, "Did you mean"),
+        ({"name": "ViT-So400/14"}, "Did you mean 'ViT-So400m/14'"),
         ({"name": "ViT-B/0"}, "Unknown model"),
         ({"image_size": 10}, r"nearest: \(8, 8\)"),
         ({"image_size": (8, 3)}, r"nearest: \(8, 4\)"),

@@ -19,15 +19,21 @@ from vit_jax.nn.patches import PatchEmbedding
 from vit_jax.nn.posemb import LearnedPositions
 from vit_jax.nn.stack import Stack
 
-# Table 1 of the paper; Ti and S from arXiv 2012.12877 and 2106.10270.
+# Table 1 of the paper; Ti and S from arXiv 2012.12877 and 2106.10270, g and G from 2106.04560
+# (table 2), So400m from 2305.13035.
 SIZES: dict[str, dict[str, int]] = {
     "Ti": {"depth": 12, "width": 192, "mlp_dim": 768, "heads": 3},
     "S": {"depth": 12, "width": 384, "mlp_dim": 1536, "heads": 6},
     "B": {"depth": 12, "width": 768, "mlp_dim": 3072, "heads": 12},
     "L": {"depth": 24, "width": 1024, "mlp_dim": 4096, "heads": 16},
+    "So400m": {"depth": 27, "width": 1152, "mlp_dim": 4304, "heads": 16},
     "H": {"depth": 32, "width": 1280, "mlp_dim": 5120, "heads": 16},
+    "g": {"depth": 40, "width": 1408, "mlp_dim": 6144, "heads": 16},
+    "G": {"depth": 48, "width": 1664, "mlp_dim": 8192, "heads": 16},
 }
-PUBLISHED = ("Ti/16", "S/16", "S/32", "B/16", "B/32", "L/16", "L/32", "H/14")
+PUBLISHED = (
+    "Ti/16", "S/16", "S/32", "B/16", "B/32", "L/16", "L/32", "So400m/14", "H/14", "g/14", "G/14",
+)  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
