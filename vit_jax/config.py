@@ -31,10 +31,12 @@ class ModelConfig:
     depth: int | None = None
     mlp_dim: int | None = None
     heads: int | None = None
-    pool: Literal["cls", "avg"] | None = None  # class token or global average pooling
+    pool: Literal["cls", "avg", "map"] | None = None  # class token, average, attention pooling
     pre_logits: bool | None = None  # dense(width) + tanh before the head
+    position_embedding: Literal["learned_1d", "sincos_1d", "sincos_2d"] | None = None
     dropout: float | None = None
     stochastic_depth: float | None = None  # at the last block; rises linearly from 0 at the first
+    layer_scale: float | None = None  # initial value; 0: no LayerScale
     gelu: Literal["tanh", "exact"] | None = None
     head_bias: float | None = None  # initial value; -10 for sigmoid losses over many classes
     dtype: Literal["float32", "bfloat16"] | None = None  # of the computation, not of parameters
@@ -179,6 +181,7 @@ BOUNDS: dict[str, tuple[float, float]] = {
     "model.heads": (1, 2**20),
     "model.dropout": (0, 1),
     "model.stochastic_depth": (0, 1),
+    "model.layer_scale": (0, math.inf),
     "input.batch_size": (1, 2**31),
     "input.num_examples": (1, 2**53),
     "input.num_classes": (1, 2**31),

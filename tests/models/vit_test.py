@@ -1,8 +1,11 @@
+import math
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from jax.extend.core import jaxprs_in_params
 
 from vit_jax import models
 from vit_jax.core.errors import UserError
@@ -70,8 +73,37 @@ def test_flops_against_the_paper(name, epochs):
     assert abs(3 * flops * epochs * 303e6 / 1e18 / published - 1) < tolerance
 
 
+def product_flops(jaxpr):
+    """2 x multiplications of every matrix product in a jaxpr, inner ones included."""
+    total = 0
+    for eqn in jaxpr.eqns:
+        if eqn.primitive.name == "dot_general":
+            (contracted, _), _ = eqn.params["dimension_numbers"]
+            terms = math.prod(eqn.invars[0].aval.shape[axis] for axis in contracted)
+            total += 2 * terms * math.prod(eqn.outvars[0].aval.shape)
+        total += sum(product_flops(inner) for inner in jaxprs_in_params(eqn.params))
+    return total
+
+
+@pytest.mark.parametrize("pool", ["cls", "avg", "map"])
+def test_flops_are_those_of_the_matrix_products(pool):
+    fields = TINY | {"pool": pool, "pre_logits": True}
+    info = models.info("ViT-Ti/4", num_classes=5, image_size=(8, 16), **fields)
+    model = tiny(image_size=(8, 16), pool=pool, pre_logits=True)
+    found = product_flops(jax.make_jaxpr(model)(jnp.zeros((1, 8, 16, 3))).jaxpr)
+    once = 2 * 16 * 16 if pool == "map" else 0  # the probe's query, whatever the number of images
+    assert found == info.forward_flops + once
+
+
 @pytest.mark.parametrize("name", models.available())
-@pytest.mark.parametrize("fields", [{}, {"pool": "avg", "pre_logits": True, "scan": True}])
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"pool": "avg", "pre_logits": True, "scan": True},
+        {"pool": "map", "position_embedding": "sincos_2d", "layer_scale": 1e-4, "scan": True},
+    ],
+)
 def test_every_name_builds_and_gives_float32_logits(name, fields):
     fields = fields | {"dtype": "bfloat16"}
     images = jax.ShapeDtypeStruct((2, 224, 224, 3), jnp.float32)
@@ -117,6 +149,38 @@ def test_tokens_features_and_logits_fit_together():
         np.testing.assert_allclose(model.features(images), pooled, atol=ROUNDING)
         expected = pooled @ model.head.kernel[...] + model.head.bias[...]
         np.testing.assert_allclose(model(images), expected, atol=ROUNDING)
+
+
+def test_attention_pooling_sees_the_tokens():
+    images = jax.random.normal(jax.random.key(0), (2, 8, 8, 3))
+    model = tiny(pool="map")
+    tokens = model.tokens(images)
+    assert tokens.shape == (2, 4, 16)
+    np.testing.assert_allclose(model.features(images), model.pooling(tokens), atol=ROUNDING)
+
+
+# Weights of the SigLIP image tower: the head's classes left out (timm's model card: 427.68 M).
+def test_parameters_with_attention_pooling_are_the_published_ones():
+    info = models.info("ViT-So400m/14", num_classes=1, pool="map")
+    assert round((info.parameters - 1152 - 1) / 1e6, 2) == 427.68
+
+
+@pytest.mark.parametrize("kind", ["learned_1d", "sincos_1d", "sincos_2d"])
+def test_position_embeddings_tell_places_apart(kind):
+    """Equal patches give tokens that differ by their places alone."""
+    model = tiny(position_embedding=kind, depth=1, image_size=(8, 12))
+    learned = "positions" in nnx.to_pure_dict(nnx.state(model, nnx.Param))
+    assert learned == (kind == "learned_1d")
+    tokens = model.tokens(jnp.ones((1, 8, 12, 3)))[0]
+    distances = jnp.abs(tokens[:, None] - tokens[None]).max(axis=-1) + jnp.eye(7)
+    assert float(distances.min()) > ROUNDING
+
+
+def test_layer_scale_is_a_parameter_of_every_block():
+    block = tiny(layer_scale=1e-4).blocks.block
+    assert block.scale1.scale.shape == block.scale2.scale.shape == (2, 16)
+    assert (block.scale1.scale[...] == np.float32(1e-4)).all()
+    assert not hasattr(tiny().blocks.block, "scale1")
 
 
 def test_layers_of_tokens():
@@ -174,6 +238,10 @@ def test_bfloat16_is_near_float32():
         ({"image_size": 10}, r"nearest: \(8, 8\)"),
         ({"image_size": (8, 3)}, r"nearest: \(8, 4\)"),
         ({"width": 17}, "nearest width: 16"),
+        ({"width": 18, "position_embedding": "sincos_2d"}, "nearest width: 16"),
+        ({"width": 17, "heads": 1, "position_embedding": "sincos_1d"}, "nearest width: 16"),
+        ({"pool": "max"}, r"model.pool='max'.* map"),
+        ({"position_embedding": "sincos"}, "Did you mean 'sincos_2d'"),
         ({"dropout": 1.0}, "rates in"),
         ({"widht": 17}, "Did you mean 'width'"),
     ],

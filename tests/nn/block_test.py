@@ -8,10 +8,10 @@ from vit_jax.nn.block import Block, drop_branch
 ROUNDING = 1e-5  # float32, another order of sums
 
 
-def make_block(dropout=0.0):
+def make_block(dropout=0.0, layer_scale=0.0):
     return Block(
-        width=16, mlp_dim=32, heads=2, gelu="exact", dropout=dropout, dtype=jnp.float32,
-        rngs=nnx.Rngs(0),
+        width=16, mlp_dim=32, heads=2, gelu="exact", dropout=dropout, layer_scale=layer_scale,
+        dtype=jnp.float32, rngs=nnx.Rngs(0),
     )  # fmt: skip
 
 
@@ -27,6 +27,19 @@ def test_equals_the_papers_equations():
     hidden = jax.nn.gelu(layer_norm(y) @ fc1.kernel[...] + fc1.bias[...], approximate=False)
     expected = y + hidden @ fc2.kernel[...] + fc2.bias[...]
     np.testing.assert_allclose(block(x), expected, atol=ROUNDING)
+
+
+def test_layer_scale_multiplies_each_branch_by_channel():
+    block, plain = make_block(layer_scale=0.5), make_block()
+    x = jax.random.normal(jax.random.key(1), (2, 5, 16))
+    y = x + 0.5 * plain.attention(plain.norm1(x))
+    expected = y + 0.5 * plain.mlp(plain.norm2(y), None)
+    np.testing.assert_allclose(block(x), expected, atol=ROUNDING)
+    block.scale1.scale[...] = jnp.zeros(16)
+    block.scale2.scale[...] = jnp.zeros(16).at[3].set(1)
+    changed = np.asarray(block(x) != x)
+    assert changed[..., 3].all()
+    assert changed.sum() == changed[..., 3].size
 
 
 def test_dropout_acts_with_a_key_alone():

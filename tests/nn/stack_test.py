@@ -14,7 +14,14 @@ AGREEMENT = 1e-5  # the bar: relative to the largest entry
 def make_stack(scan=False, remat="none", stochastic_depth=0.3):
     def block(rngs):
         return Block(
-            width=16, mlp_dim=32, heads=2, gelu="tanh", dropout=0.1, dtype=jnp.float32, rngs=rngs
+            width=16,
+            mlp_dim=32,
+            heads=2,
+            gelu="tanh",
+            dropout=0.1,
+            layer_scale=0.1,
+            dtype=jnp.float32,
+            rngs=rngs,
         )
 
     return Stack(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any
 
 import jax
@@ -15,9 +16,11 @@ from vit_jax.core.axes import BATCH, CLASSES, STREAM, TOKENS, WIDTH, constrain
 from vit_jax.models.preprocess import Preprocess
 from vit_jax.nn.block import Block
 from vit_jax.nn.linear import LayerNorm, Linear, param
+from vit_jax.nn.mlp import GELUS
 from vit_jax.nn.patches import PatchEmbedding
-from vit_jax.nn.posemb import LearnedPositions
-from vit_jax.nn.stack import Stack
+from vit_jax.nn.pooling import AttentionPooling
+from vit_jax.nn.posemb import LearnedPositions, SinCos1dPositions, SinCos2dPositions
+from vit_jax.nn.stack import REMAT_POLICIES, Stack
 
 # Table 1 of the paper; Ti and S from arXiv 2012.12877 and 2106.10270, g and G from 2106.04560
 # (table 2), So400m from 2305.13035.
@@ -36,6 +39,18 @@ PUBLISHED = (
 )  # fmt: skip
 
 
+# Fields with a choice of words.
+CHOICES: dict[str, tuple[str, ...]] = {
+    "pool": ("cls", "avg", "map"),
+    "position_embedding": ("learned_1d", "sincos_1d", "sincos_2d"),
+    "gelu": tuple(GELUS),
+    "dtype": ("float32", "bfloat16"),
+    "remat": tuple(REMAT_POLICIES),
+}
+# The width is cut into as many equal parts: sines and cosines, of one coordinate or of two.
+POSITION_PARTS = {"learned_1d": 1, "sincos_1d": 2, "sincos_2d": 4}
+
+
 @dataclasses.dataclass(frozen=True)
 class ViTSpec:
     """The fields of a ViT; those without a default come from its name."""
@@ -45,10 +60,12 @@ class ViTSpec:
     width: int
     mlp_dim: int
     heads: int
-    pool: str = "cls"  # "cls": class token; "avg": mean over tokens
+    pool: str = "cls"  # "cls": class token; "avg": mean over tokens; "map": attention pooling
     pre_logits: bool = False  # dense(width) + tanh before the head (section 3.1: pre-training)
+    position_embedding: str = "learned_1d"
     dropout: float = 0.0
     stochastic_depth: float = 0.0
+    layer_scale: float = 0.0  # initial value of LayerScale; 0: none
     gelu: str = "tanh"
     head_bias: float = 0.0
     dtype: str = "float32"
@@ -64,10 +81,23 @@ def spec(size: str, patch_size: int, **fields: Any) -> ViTSpec:
     for field in ("patch_size", "depth", "width", "mlp_dim", "heads"):
         if getattr(done, field) < 1:
             raise errors.UserError(f"model.{field}={getattr(done, field)}: give at least 1.")
+    for field, choices in CHOICES.items():
+        if getattr(done, field) not in choices:
+            raise errors.UserError(
+                f"model.{field}={getattr(done, field)!r}. "
+                f"{errors.nearest(str(getattr(done, field)), choices)}"
+            )
     if done.width % done.heads:
         raise errors.UserError(
             f"model.width={done.width} does not divide into model.heads={done.heads} heads; "
-            f"nearest width: {max(1, round(done.width / done.heads)) * done.heads}."
+            f"nearest width: {_nearest_multiple(done.width, done.heads)}."
+        )
+    parts = POSITION_PARTS[done.position_embedding]
+    if done.width % parts:
+        nearest = _nearest_multiple(done.width, math.lcm(parts, done.heads))
+        raise errors.UserError(
+            f"model.width={done.width} does not divide into the {parts} parts of "
+            f"model.position_embedding={done.position_embedding}; nearest width: {nearest}."
         )
     if not 0 <= done.dropout < 1 or not 0 <= done.stochastic_depth < 1:
         raise errors.UserError(
@@ -75,6 +105,10 @@ def spec(size: str, patch_size: int, **fields: Any) -> ViTSpec:
             f"{done.dropout} and {done.stochastic_depth}."
         )
     return done
+
+
+def _nearest_multiple(value: int, of: int) -> int:
+    return max(1, round(value / of)) * of
 
 
 class ViT(nnx.Module):
@@ -102,7 +136,7 @@ class ViT(nnx.Module):
         self.patches = PatchEmbedding(spec.patch_size, width, dtype=dtype, rngs=rngs)
         if spec.pool == "cls":
             self.cls = param(initializers.zeros, (width,), (WIDTH,), rngs.params())
-        self.positions = LearnedPositions(num_tokens(spec, image_size), width, rngs=rngs)
+        self.positions = _positions(spec, image_size, rngs)
         self.dropout = nnx.Dropout(spec.dropout)
 
         def block(rngs: nnx.Rngs) -> Block:
@@ -112,6 +146,7 @@ class ViT(nnx.Module):
                 heads=spec.heads,
                 gelu=spec.gelu,
                 dropout=spec.dropout,
+                layer_scale=spec.layer_scale,
                 dtype=dtype,
                 rngs=rngs,
             )
@@ -125,6 +160,10 @@ class ViT(nnx.Module):
             rngs=rngs,
         )
         self.norm = LayerNorm(width, WIDTH, dtype=dtype, rngs=rngs)
+        if spec.pool == "map":
+            self.pooling = AttentionPooling(
+                width, spec.mlp_dim, spec.heads, gelu=spec.gelu, dtype=dtype, rngs=rngs
+            )
         if spec.pre_logits:
             init = initializers.xavier_uniform()
             self.pre_logits = Linear(
@@ -187,6 +226,8 @@ class ViT(nnx.Module):
         x = self._encode(images, key)
         if self.spec.pool == "cls":
             x = x[:, 0]
+        elif self.spec.pool == "map":
+            x = self.pooling(x)
         else:
             x = jnp.mean(x, axis=1, dtype=jnp.float32).astype(x.dtype)
         return jnp.tanh(self.pre_logits(x)) if self.spec.pre_logits else x
@@ -198,16 +239,30 @@ def _dropout_key(rngs: Any) -> jax.Array:
     return rngs.dropout() if isinstance(rngs, nnx.Rngs) else rngs
 
 
+def _positions(spec: ViTSpec, image_size: tuple[int, int], rngs: nnx.Rngs) -> nnx.Module:
+    if spec.position_embedding == "sincos_1d":
+        return SinCos1dPositions()
+    if spec.position_embedding == "sincos_2d":
+        return SinCos2dPositions(grid(spec, image_size), class_token=spec.pool == "cls")
+    return LearnedPositions(num_tokens(spec, image_size), spec.width, rngs=rngs)
+
+
 def num_tokens(spec: ViTSpec, image_size: tuple[int, int]) -> int:
     """N, the class token included. UserError if the patches do not tile the image."""
+    rows, columns = grid(spec, image_size)
+    return rows * columns + (spec.pool == "cls")
+
+
+def grid(spec: ViTSpec, image_size: tuple[int, int]) -> tuple[int, int]:
+    """(rows, columns) of patches. UserError if they do not tile the image."""
     p = spec.patch_size
     if any(side % p or side < p for side in image_size):
-        near = tuple(max(p, round(side / p) * p) for side in image_size)
+        near = tuple(_nearest_multiple(side, p) for side in image_size)
         raise errors.UserError(
             f"Image size {image_size} does not divide into patches of {p} pixels; nearest: {near}. "
             "Change the size in input.preprocess or the patch in model.name."
         )
-    return (image_size[0] // p) * (image_size[1] // p) + (spec.pool == "cls")
+    return image_size[0] // p, image_size[1] // p
 
 
 def forward_flops(spec: ViTSpec, *, num_classes: int, image_size: tuple[int, int]) -> int:
@@ -217,5 +272,8 @@ def forward_flops(spec: ViTSpec, *, num_classes: int, image_size: tuple[int, int
     projections = n * 4 * d * d
     attention = 2 * n * n * d
     mlp = n * 2 * d * spec.mlp_dim
+    # The probe's query is the same for every image, so it is not counted.
+    one_query = n * 2 * d * d + 2 * n * d + d * d + 2 * d * spec.mlp_dim
+    pooling = (spec.pool == "map") * one_query
     head = d * num_classes + spec.pre_logits * d * d
-    return 2 * (patches + spec.depth * (projections + attention + mlp) + head)
+    return 2 * (patches + spec.depth * (projections + attention + mlp) + pooling + head)

@@ -28,25 +28,8 @@ class SelfAttention(nnx.Module):
     """Query, key and value from one product, softmax in float32, no dropout on the weights."""
 
     def __init__(self, width: int, heads: int, *, dtype: Any, rngs: nnx.Rngs):
-        head_size = width // heads
-        self.qkv = Linear(
-            (width,),
-            (3, heads, head_size),
-            (WIDTH,),
-            (QKV, HEADS, HEAD_SIZE),
-            kernel_init=_qkv_init,
-            dtype=dtype,
-            rngs=rngs,
-        )
-        self.out = Linear(
-            (heads, head_size),
-            (width,),
-            (HEADS, HEAD_SIZE),
-            (WIDTH,),
-            kernel_init=_out_init,
-            dtype=dtype,
-            rngs=rngs,
-        )
+        self.qkv = input_projections(3, width, heads, dtype=dtype, rngs=rngs)
+        self.out = output_projection(width, heads, dtype=dtype, rngs=rngs)
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """[B, N, D] -> [B, N, D]; attention over N."""
@@ -64,11 +47,37 @@ def attend(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
     return jnp.einsum("bhqs,bshk->bqhk", weights, value)
 
 
-def _qkv_init(key: Any, shape: tuple[int, ...], dtype: Any) -> jax.Array:
-    """Xavier for each of the three [D, H * K] kernels by itself, as if they were separate."""
-    width, three, heads, head_size = shape
+def input_projections(number: int, width: int, heads: int, *, dtype: Any, rngs: nnx.Rngs) -> Linear:
+    """[..., D] -> [..., number, H, K]: of query, key and value those that see the same tokens."""
+    return Linear(
+        (width,),
+        (number, heads, width // heads),
+        (WIDTH,),
+        (QKV, HEADS, HEAD_SIZE),
+        kernel_init=_in_init,
+        dtype=dtype,
+        rngs=rngs,
+    )
+
+
+def output_projection(width: int, heads: int, *, dtype: Any, rngs: nnx.Rngs) -> Linear:
+    """[..., H, K] -> [..., D]: the heads' results brought together."""
+    return Linear(
+        (heads, width // heads),
+        (width,),
+        (HEADS, HEAD_SIZE),
+        (WIDTH,),
+        kernel_init=_out_init,
+        dtype=dtype,
+        rngs=rngs,
+    )
+
+
+def _in_init(key: Any, shape: tuple[int, ...], dtype: Any) -> jax.Array:
+    """Xavier for each of the [D, H * K] kernels by itself, as if they were separate."""
+    width, number, heads, head_size = shape
     make = jax.vmap(lambda k: XAVIER(k, (width, heads * head_size), dtype), out_axes=1)
-    return make(jax.random.split(key, three)).reshape(shape)
+    return make(jax.random.split(key, number)).reshape(shape)
 
 
 def _out_init(key: Any, shape: tuple[int, ...], dtype: Any) -> jax.Array:

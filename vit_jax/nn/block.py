@@ -10,12 +10,13 @@ from flax import nnx
 
 from vit_jax.core.axes import WIDTH
 from vit_jax.nn.attention import SelfAttention
+from vit_jax.nn.layer_scale import LayerScale
 from vit_jax.nn.linear import LayerNorm
 from vit_jax.nn.mlp import Mlp
 
 
 class Block(nnx.Module):
-    """Pre-norm, residual last."""
+    """Pre-norm, residual last; with LayerScale before it unless `layer_scale` is 0."""
 
     def __init__(
         self,
@@ -25,6 +26,7 @@ class Block(nnx.Module):
         heads: int,
         gelu: str,
         dropout: float,
+        layer_scale: float,
         dtype: Any,
         rngs: nnx.Rngs,
     ):
@@ -33,6 +35,10 @@ class Block(nnx.Module):
         self.norm2 = LayerNorm(width, WIDTH, dtype=dtype, rngs=rngs)
         self.mlp = Mlp(width, mlp_dim, gelu=gelu, dropout=dropout, dtype=dtype, rngs=rngs)
         self.dropout = nnx.Dropout(dropout)
+        if layer_scale:
+            self.scale1 = LayerScale(width, layer_scale, rngs=rngs)
+            self.scale2 = LayerScale(width, layer_scale, rngs=rngs)
+        self.scaled = bool(layer_scale)
 
     def __call__(
         self, x: jax.Array, key: jax.Array | None = None, drop_rate: jax.Array | None = None
@@ -47,9 +53,11 @@ class Block(nnx.Module):
         keys = [None] * 5 if key is None else list(jax.random.split(key, 5))
         y = self.attention(self.norm1(x))
         y = self.dropout(y, deterministic=key is None, rngs=keys[0])
+        y = self.scale1(y) if self.scaled else y
         x = x + drop_branch(y, drop_rate, keys[1])
         y = self.mlp(self.norm2(x), keys[2])
         y = self.dropout(y, deterministic=key is None, rngs=keys[3])
+        y = self.scale2(y) if self.scaled else y
         return x + drop_branch(y, drop_rate, keys[4])
 
 
