@@ -75,7 +75,7 @@ class LossConfig:
 class OptimConfig:
     """How parameters follow gradients. Weight decay: kernels only."""
 
-    name: Literal["adam", "sgd"] = "adam"
+    name: Literal["adam", "sgd", "adafactor", "lion", "muon", "lamb"] = "adam"
     lr: float = 1e-3  # at the peak
     schedule: Literal["linear", "cosine", "constant"] = "linear"
     warmup_steps: int | None = None  # of the three at most one
@@ -85,12 +85,12 @@ class OptimConfig:
     weight_decay_meaning: Literal["lr_scaled", "schedule_scaled", "coupled"] = "lr_scaled"
     grad_clip_norm: float | None = 1.0
     accumulate: int = 1  # parts that a batch is worked off in: less memory, the same update
-    b1: float = 0.9
+    b1: float = 0.9  # these six: see docs/optimizers.md for who reads which
     b2: float = 0.999
     eps: float = 1e-8
     momentum: float = 0.9
     nesterov: bool = False
-    mu_dtype: Literal["float32", "bfloat16"] = "float32"  # of Adam's first moment, SGD's momentum
+    mu_dtype: Literal["float32", "bfloat16"] = "float32"  # of the first moment or momentum
 
 
 @dataclasses.dataclass(frozen=True)

@@ -70,7 +70,8 @@ def state_layout(
 ) -> Layout:
     """The layout of a run's state; nothing is allocated.
 
-    The optimizer's arrays that mirror a parameter are sharded as that parameter is.
+    The optimizer's arrays that have a parameter's shape are sharded as that parameter is; the
+    others, such as the rows' and columns' means of a factored moment, are small and whole.
     """
     abstract = nnx.eval_shape(lambda: make_model(nnx.Rngs(params=0)))
     graph, variables = nnx.split(abstract, nnx.Param)
@@ -78,15 +79,23 @@ def state_layout(
     params = nnx.to_pure_dict(variables)
     shapes = jax.eval_shape(lambda p: _start(p, optimizer), params)
     whole = meshes.replicated(mesh)
+    placed = jax.tree.map(_placed, shapes.params, shardings)
+
+    def like(x: Any, param: jax.ShapeDtypeStruct) -> Any:
+        if isinstance(x, optax.MaskedNode):  # nothing is kept for this parameter
+            return x
+        return _placed(x, param.sharding if x.shape == param.shape else whole)
+
     state = TrainState(
         step=_placed(shapes.step, whole),
-        params=jax.tree.map(_placed, shapes.params, shardings),
+        params=placed,
         opt_state=optax.tree_map_params(
             optimizer,
-            _placed,
+            like,
             shapes.opt_state,
-            shardings,
+            placed,
             transform_non_params=lambda x: _placed(x, whole),
+            is_leaf=lambda x: isinstance(x, optax.MaskedNode),
         ),
         first_bad_step=_placed(shapes.first_bad_step, whole),
         first_bad_values=_placed(shapes.first_bad_values, whole),

@@ -1,6 +1,7 @@
 """Each update is compared with one written out in float64 NumPy."""
 
 import itertools
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -8,6 +9,7 @@ import numpy as np
 import optax
 import pytest
 
+from vit_jax.core import pytrees
 from vit_jax.core.errors import UserError
 from vit_jax.optim import decay, optimizers
 
@@ -38,57 +40,147 @@ def settings(**changes):
     return defaults | changes
 
 
-def tree(seed, layers=()):
+def tree(seed, num_layers=2):
+    """Parameters in the shapes of a ViT's: blocks of every kind of kernel, and a head."""
     rng = np.random.default_rng(seed)
-    return {
-        "block": {"kernel": rng.normal(size=(*layers, 3, 4)), "bias": rng.normal(size=(*layers, 4))}
+    layers = {
+        "attention": {
+            "qkv": {"kernel": (4, 3, 2, 2), "bias": (3, 2, 2)},
+            "out": {"kernel": (2, 2, 4)},
+        },
+        "mlp": {"fc1": {"kernel": (4, 6), "bias": (6,)}},
     }
+    one = {"head": {"kernel": (4, 3), "bias": (3,)}, "cls": (4,)}
+    is_shape = lambda x: isinstance(x, tuple)
+    stacked = jax.tree.map(lambda s: rng.normal(size=(num_layers, *s)), layers, is_leaf=is_shape)
+    others = jax.tree.map(lambda s: rng.normal(size=s), one, is_leaf=is_shape)
+    return {"blocks": {"block": stacked}, **others}
+
+
+def matrices(params):
+    """Every matrix and vector of a tree by itself: {"0/query/kernel": [4, 4], ...}."""
+    block, one = params["blocks"]["block"], {}
+    for i in range(len(block["mlp"]["fc1"]["bias"])):
+        for j, part in enumerate(("query", "key", "value")):
+            one[f"{i}/{part}/kernel"] = block["attention"]["qkv"]["kernel"][i, :, j].reshape(4, 4)
+            one[f"{i}/{part}/bias"] = block["attention"]["qkv"]["bias"][i, j].reshape(4)
+        one[f"{i}/out/kernel"] = block["attention"]["out"]["kernel"][i].reshape(4, 4)
+        one[f"{i}/fc1/kernel"] = block["mlp"]["fc1"]["kernel"][i]
+        one[f"{i}/fc1/bias"] = block["mlp"]["fc1"]["bias"][i]
+    head = {f"head/{name}": x for name, x in params["head"].items()}
+    return {name: np.asarray(x) for name, x in {**one, **head, "cls": params["cls"]}.items()}
 
 
 def float32(params):
     return jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), params)
 
 
+def steps(tx, params, gradients):
+    """Parameters after one update per tree of gradients."""
+
+    def step(carry, grads):
+        params, state = carry
+        updates, state = tx.update(grads, state, params)
+        return (optax.apply_updates(params, updates), state), None
+
+    stacked = jax.tree.map(lambda *x: jnp.stack(x), *map(float32, gradients))
+    run = jax.jit(lambda p: jax.lax.scan(step, (p, tx.init(p)), stacked)[0][0])
+    return run(float32(params))
+
+
 def run(name, params, gradients, **changes):
-    """Parameters after one update per tree of gradients, and the optimizer's last state."""
-    tx = optimizers.create(name, **settings(**changes))
-    params = float32(params)
-    state = tx.init(params)
-    for grads in gradients:
-        updates, state = jax.jit(tx.update)(float32(grads), state, params)
-        params = optax.apply_updates(params, updates)
-    return params, state
+    """The same, by the optimizer of that name."""
+    return steps(optimizers.create(name, **settings(**changes)), params, gradients)
+
+
+def moment(memory, key, decay, value, weight=None):
+    """memory[key] = decay * memory[key] + weight * value; weight: 1 - decay unless given."""
+    weight = 1 - decay if weight is None else weight
+    memory[key] = decay * memory.get(key, 0.0) + weight * value
+    return memory[key]
+
+
+def numpy_adam(name, g, t, memory):
+    m = moment(memory, "m", B1, g) / (1 - B1**t)
+    v = moment(memory, "v", B2, g**2) / (1 - B2**t)
+    return m / (np.sqrt(v) + EPS)
+
+
+def numpy_sgd(name, g, t, memory, nesterov=False):
+    v = moment(memory, "v", MOMENTUM, g, weight=1)
+    return g + MOMENTUM * v if nesterov else v
+
+
+def numpy_lion(name, g, t, memory):
+    direction = np.sign(B1 * memory.get("m", 0.0) + (1 - B1) * g)
+    moment(memory, "m", B2, g)
+    return direction
+
+
+def numpy_adafactor(name, g, t, memory):
+    """Algorithms 4 and 5 of arXiv 1804.04235, then the clipping and the first moment."""
+    b2 = min(B2, 1 - t**-0.8)
+    if g.ndim == 2:
+        rows, columns = (moment(memory, axis, b2, (g**2).mean(axis)) for axis in (1, 0))
+        v = np.outer(rows, columns) / rows.mean()
+    else:
+        v = moment(memory, "v", b2, g**2)
+    direction = g / np.sqrt(v)
+    direction = direction / max(1.0, np.sqrt((direction**2).mean()))
+    return moment(memory, "m", B1, direction)
+
+
+def numpy_muon(name, g, t, memory, nesterov=False):
+    """The momentum's Newton-Schulz iterate, as long as 0.2 a number."""
+    if not name[0].isdigit() or not name.endswith("kernel"):
+        return numpy_adam(name, g, t, memory)
+    m = moment(memory, "m", MOMENTUM, g)
+    x = m / (1 - MOMENTUM ** (t + nesterov))
+    if nesterov:
+        x = MOMENTUM * x + (1 - MOMENTUM) * g / (1 - MOMENTUM**t)
+    x = x / np.linalg.norm(x)
+    for _ in range(5):
+        a = x @ x.T
+        x = 3.4445 * x + (-4.7750 * a + 2.0315 * a @ a) @ x
+    return x * 0.2 * np.sqrt(max(x.shape))
+
+
+NUMPY = {
+    "adam": numpy_adam,
+    "sgd": numpy_sgd,
+    "adafactor": numpy_adafactor,
+    "lion": numpy_lion,
+    "muon": numpy_muon,
+    "lamb": numpy_adam,
+}
 
 
 def numpy_run(
-    name, p, gradients, *, weight_decay=0.0, meaning="lr_scaled", clip=None, nesterov=False
+    name, params, gradients, *, weight_decay=0.0, meaning="lr_scaled", clip=None, **special
 ):
-    """As torch.optim.AdamW, Adam and SGD document their updates; norms over all leaves."""
-    first, second = {}, {}
-    p = dict(p["block"])
-    for t, (grads, lr) in enumerate(zip(gradients, LRS, strict=False), start=1):
-        norm = np.sqrt(sum((g**2).sum() for g in grads["block"].values()))
-        for n in p:
-            g = grads["block"][n] * (min(1.0, clip / norm) if clip else 1.0)
-            wd = weight_decay if n == "kernel" else 0.0
+    """Every matrix by itself after the updates; only the norm that clips is over all of them."""
+    params, memories = matrices(params), {}
+    for t, (tree_, lr) in enumerate(zip(gradients, LRS, strict=False), start=1):
+        grads = matrices(tree_)
+        norm = np.sqrt(sum((g**2).sum() for g in grads.values()))
+        for n, p in params.items():
+            g = grads[n] * (min(1.0, clip / norm) if clip else 1.0)
+            wd = weight_decay if n.endswith("kernel") else 0.0
             if meaning == "coupled":
-                g = g + wd * p[n]
-            if name == "adam":
-                first[n] = B1 * first.get(n, 0) + (1 - B1) * g
-                second[n] = B2 * second.get(n, 0) + (1 - B2) * g**2
-                direction = (first[n] / (1 - B1**t)) / (np.sqrt(second[n] / (1 - B2**t)) + EPS)
-            else:
-                first[n] = MOMENTUM * first.get(n, 0) + g
-                direction = g + MOMENTUM * first[n] if nesterov else first[n]
-            shrink = {"lr_scaled": lr * wd, "schedule_scaled": lr / PEAK * wd, "coupled": 0.0}
-            p[n] = p[n] - lr * direction - shrink[meaning] * p[n]
-    return {"block": p}
+                g = g + wd * p
+            step = NUMPY[name](n, g, t, memories.setdefault(n, {}), **special)
+            step = step + {"lr_scaled": wd, "schedule_scaled": wd / PEAK, "coupled": 0}[meaning] * p
+            if name == "lamb" and n.endswith("kernel"):
+                step = step * np.linalg.norm(p) / np.linalg.norm(step)
+            params[n] = p - lr * step
+    return params
 
 
 def assert_close(found, expected, tolerance):
-    jax.tree.map(
-        lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=tolerance), found, expected
-    )
+    found = matrices(found)
+    assert found.keys() == expected.keys()
+    for name, x in expected.items():
+        np.testing.assert_allclose(found[name], x, rtol=0, atol=tolerance, err_msg=name)
 
 
 GRADIENTS = [tree(seed) for seed in range(1, 1 + len(LRS))]
@@ -99,7 +191,7 @@ GRADIENTS = [tree(seed) for seed in range(1, 1 + len(LRS))]
 )
 def test_meanings_of_weight_decay(name, meaning):
     params, weight_decay = tree(0), 0.3
-    found, _ = run(name, params, GRADIENTS, weight_decay=weight_decay, weight_decay_meaning=meaning)
+    found = run(name, params, GRADIENTS, weight_decay=weight_decay, weight_decay_meaning=meaning)
     expected = numpy_run(name, params, GRADIENTS, weight_decay=weight_decay, meaning=meaning)
     assert_close(found, expected, ROUNDING)
 
@@ -107,25 +199,27 @@ def test_meanings_of_weight_decay(name, meaning):
 @pytest.mark.parametrize("meaning", decay.WEIGHT_DECAY_MEANINGS)
 def test_shrinkage_is_what_plain_sgd_takes_off(meaning):
     zeros = jax.tree.map(np.zeros_like, tree(0))
-    found, _ = run(
+    found = run(
         "sgd", tree(0), [zeros], weight_decay=0.3, weight_decay_meaning=meaning, momentum=0.0
     )
     share = decay.shrinkage(LRS[0], weight_decay=0.3, meaning=meaning, peak_lr=PEAK)
-    before = tree(0)["block"]
-    np.testing.assert_allclose(found["block"]["kernel"], before["kernel"] * (1 - share), ROUNDING)
-    np.testing.assert_array_equal(found["block"]["bias"], before["bias"].astype(np.float32))
+    for (name, after), before in zip(
+        matrices(found).items(), matrices(tree(0)).values(), strict=True
+    ):
+        factor = 1 - share if name.endswith("kernel") else 1.0
+        np.testing.assert_allclose(after, before * factor, ROUNDING, err_msg=name)
 
 
-@pytest.mark.parametrize("nesterov", [False, True])
-def test_sgd_with_momentum(nesterov):
-    found, _ = run("sgd", tree(0), GRADIENTS, nesterov=nesterov)
-    assert_close(found, numpy_run("sgd", tree(0), GRADIENTS, nesterov=nesterov), ROUNDING)
+@pytest.mark.parametrize("name", ["sgd", "muon"])
+def test_nesterov(name):
+    found = run(name, tree(0), GRADIENTS, nesterov=True)
+    assert_close(found, numpy_run(name, tree(0), GRADIENTS, nesterov=True), ROUNDING)
 
 
-@pytest.mark.parametrize("name", optimizers.OPTIMIZERS)
+@pytest.mark.parametrize("name", ["adam", "sgd"])
 @pytest.mark.parametrize("clip", [0.5, 1e3])
 def test_clips_by_the_norm_over_all_leaves_before_coupled_decay(name, clip):
-    found, _ = run(
+    found = run(
         name,
         tree(0),
         GRADIENTS,
@@ -137,32 +231,68 @@ def test_clips_by_the_norm_over_all_leaves_before_coupled_decay(name, clip):
     assert_close(found, expected, ROUNDING)
 
 
-@pytest.mark.parametrize("name", optimizers.OPTIMIZERS)
+@pytest.mark.parametrize("name", set(optimizers.OPTIMIZERS) - {"lion", "muon"})
 def test_first_moment_in_bfloat16(name):
-    found, state = run(name, tree(0), GRADIENTS, mu_dtype="bfloat16")
-    dtypes = [x.dtype for x in jax.tree.leaves(state) if x.ndim]
-    assert dtypes.count(jnp.bfloat16) == 2  # kernel and bias
-    assert dtypes.count(jnp.float32) == (2 if name == "adam" else 0)  # the second moment
+    found = run(name, tree(0), GRADIENTS, mu_dtype="bfloat16")
     assert_close(found, numpy_run(name, tree(0), GRADIENTS), BF16_ROUNDING)
 
 
-def test_no_momentum_keeps_no_velocity():
-    _, state = run("sgd", tree(0), GRADIENTS, momentum=0.0)
-    assert not [x for x in jax.tree.leaves(state) if x.ndim]
+# Arrays of a parameter's size in the state, [bfloat16, float32]: for a kernel of the blocks, for
+# another kernel, for a bias.
+KEPT = {
+    "adam": ([1, 1], [1, 1], [1, 1]),
+    "sgd": ([1, 0], [1, 0], [1, 0]),
+    "adafactor": ([1, 0], [1, 0], [1, 1]),
+    "lion": ([1, 0], [1, 0], [1, 0]),
+    "muon": ([1, 0], [1, 1], [1, 1]),
+    "lamb": ([1, 1], [1, 1], [1, 1]),
+}
+
+
+@pytest.mark.parametrize("name", optimizers.OPTIMIZERS)
+def test_what_is_kept_for_a_parameter(name):
+    params = jax.eval_shape(lambda: float32(tree(0)))
+    tx = optimizers.create(name, **settings(mu_dtype="bfloat16"))
+    state = pytrees.flatten(jax.eval_shape(tx.init, params))
+    for i, param in enumerate(("blocks/block/mlp/fc1/kernel", "head/kernel", "head/bias")):
+        size = pytrees.flatten(params)[param].size
+        found = [x.dtype for n, x in state.items() if n.endswith(param) and x.size == size]
+        assert [found.count(d) for d in (jnp.bfloat16, jnp.float32)] == KEPT[name][i], param
+
+
+@pytest.mark.parametrize("name", ["sgd", "adafactor"])
+def test_no_momentum_keeps_none(name):
+    off = {"sgd": {"momentum": 0.0}, "adafactor": {"b1": 0.0}}[name]
+    params = jax.eval_shape(lambda: float32(tree(0)))
+    state = jax.eval_shape(optimizers.create(name, **settings(**off)).init, params)
+    assert not [n for n in pytrees.flatten(state) if "trace/" in n or "ema/" in n]
 
 
 @pytest.mark.parametrize("name", optimizers.OPTIMIZERS)
 def test_stacked_blocks_are_updated_as_if_each_were_alone(name):
-    num_layers = 3
-    params, gradients = tree(0, (num_layers,)), [tree(s, (num_layers,)) for s in (1, 2, 3)]
-    stacked, _ = run(name, params, gradients, weight_decay=0.3)
-    for layer in range(num_layers):
+    params, *gradients = (tree(seed, num_layers=3) for seed in range(4))
+    one = lambda tree, i: {"blocks": jax.tree.map(lambda x: x[i : i + 1], tree["blocks"])}
+    tx = optimizers.create(name, **settings(weight_decay=0.3))
+    stacked = steps(tx, params, gradients)
+    for i in range(3):
+        alone = steps(tx, one(params, i), [one(g, i) for g in gradients])
+        # To the bit, but for Muon's products: those of three matrices round otherwise than one's.
+        compare = partial(np.testing.assert_allclose, rtol=0, atol=(name == "muon") * ROUNDING)
+        jax.tree.map(compare, one(stacked, i), alone)
 
-        def one(stack, layer=layer):
-            return jax.tree.map(lambda x: x[layer], stack)
 
-        alone, _ = run(name, one(params), [one(g) for g in gradients], weight_decay=0.3)
-        jax.tree.map(np.testing.assert_array_equal, one(stacked), alone)
+@pytest.mark.parametrize("name", optimizers.OPTIMIZERS)
+def test_reads_the_fields_that_the_table_says_and_no_other(name):
+    other = {"b1": 0.5, "b2": 0.6, "eps": 0.1, "momentum": 0.4, "nesterov": True}
+    other |= {"mu_dtype": "bfloat16"}
+    params = jax.eval_shape(lambda: float32(tree(0)))
+
+    def program(**changes):
+        tx = optimizers.create(name, **settings(**changes))
+        return str(jax.make_jaxpr(lambda p: tx.update(p, tx.init(p), p))(params))
+
+    read = [field for field, value in other.items() if program(**{field: value}) != program()]
+    assert tuple(read) == optimizers.OPTIMIZERS[name].reads
 
 
 @pytest.mark.parametrize(

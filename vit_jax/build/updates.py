@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import optax
@@ -35,7 +35,8 @@ def rates(c: OptimConfig, schedule: schedules.Schedule) -> Callable[[Any], dict[
 
 
 def optimizer(c: OptimConfig, schedule: schedules.Schedule) -> optax.GradientTransformation:
-    """What turns gradients into updates."""
+    """What turns gradients into updates. UserError for fields that would go unread."""
+    _check_read(c, "name", {name: o.reads for name, o in optimizers.OPTIMIZERS.items()})
     return optimizers.create(
         c.name,
         schedule=schedule,
@@ -50,6 +51,22 @@ def optimizer(c: OptimConfig, schedule: schedules.Schedule) -> optax.GradientTra
         nesterov=c.nesterov,
         mu_dtype=c.mu_dtype,
     )
+
+
+def _check_read(c: OptimConfig, choice: str, reads: Mapping[str, Collection[str]]) -> None:
+    """UserError for a field that is set although what `choice` names does not read it.
+
+    reads: fields by value of `choice`.
+    """
+    chosen, default = getattr(c, choice), OptimConfig()
+    for field in sorted({field for fields in reads.values() for field in fields}):
+        value, unset = getattr(c, field), getattr(default, field)
+        if field not in reads[chosen] and value != unset:
+            readers = ", ".join(name for name, fields in reads.items() if field in fields)
+            raise errors.UserError(
+                f"optim.{field}={value} is not read by optim.{choice}={chosen}, only by {readers}: "
+                f"set optim.{field}={unset}."
+            )
 
 
 def objective(config: RunConfig, *, num_classes: int) -> Objective:

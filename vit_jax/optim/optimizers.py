@@ -8,37 +8,26 @@ from typing import NamedTuple
 import optax
 
 from vit_jax.core.errors import UserError, nearest
-from vit_jax.optim import decay
+from vit_jax.optim import decay, directions
+from vit_jax.optim.directions import Moments
 from vit_jax.optim.schedules import Schedule
 
 
-class Moments(NamedTuple):
-    """How an optimizer averages gradients over steps; each reads the fields it is named for."""
+class Optimizer(NamedTuple):
+    """What is special about an optimizer; `create` puts the rest around it."""
 
-    b1: float  # Adam: memory of the first moment
-    b2: float  # Adam: memory of the second moment
-    eps: float  # Adam: added to the root of the second moment
-    momentum: float  # SGD: memory of the velocity; 0 keeps none
-    nesterov: bool  # SGD
-    mu_dtype: str | None  # both: how the first moment is stored; None as the parameters are
+    direction: Callable[[Moments], optax.GradientTransformation]
+    reads: tuple[str, ...]  # fields of Moments
+    after_decay: tuple[Callable[[], optax.GradientTransformation], ...] = ()
 
 
-def _adam(m: Moments) -> optax.GradientTransformation:
-    """Kingma and Ba, arXiv 1412.6980, algorithm 1, without the learning rate."""
-    return optax.scale_by_adam(m.b1, m.b2, m.eps, mu_dtype=m.mu_dtype)
-
-
-def _sgd(m: Moments) -> optax.GradientTransformation:
-    """Velocity v = momentum * v + g, as torch writes it: the learning rate comes afterwards."""
-    if not m.momentum:
-        return optax.identity()
-    return optax.trace(m.momentum, m.nesterov, accumulator_dtype=m.mu_dtype)
-
-
-# The direction in which each optimizer moves; `create` puts the rest around it.
-OPTIMIZERS: dict[str, Callable[[Moments], optax.GradientTransformation]] = {
-    "adam": _adam,
-    "sgd": _sgd,
+OPTIMIZERS = {
+    "adam": Optimizer(directions.adam, ("b1", "b2", "eps", "mu_dtype")),
+    "sgd": Optimizer(directions.sgd, ("momentum", "nesterov", "mu_dtype")),
+    "adafactor": Optimizer(directions.adafactor, ("b1", "b2", "mu_dtype")),
+    "lion": Optimizer(directions.lion, ("b1", "b2", "mu_dtype")),
+    "muon": Optimizer(directions.muon, Moments._fields),
+    "lamb": Optimizer(directions.adam, ("b1", "b2", "eps", "mu_dtype"), (directions.trust_ratio,)),
 }
 
 MU_DTYPES = ("float32", "bfloat16")
@@ -61,8 +50,8 @@ def create(
 ) -> optax.GradientTransformation:
     """The optimizer of that name; its updates are to be added to the parameters.
 
-    Everything but the clipping is elementwise, so blocks that are stacked on a layer axis are
-    updated as if each were alone. `update` needs the parameters where there is weight decay.
+    Blocks that are stacked on a layer axis are updated as if each were alone, but for the clipping
+    of the gradients, which looks at all of them together. `update` needs the parameters.
 
     Args:
       name: a key of OPTIMIZERS.
@@ -71,7 +60,7 @@ def create(
       weight_decay: its number; 0 for none. Kernels only.
       weight_decay_meaning: a key of decay.WEIGHT_DECAY_MEANINGS.
       grad_clip_norm: largest L2 norm over all gradients together; None never clips.
-      b1: see Moments, also for the rest.
+      b1: see Moments, also for the rest; which optimizer reads what stands in OPTIMIZERS.
 
     Raises:
       UserError: for an unknown name, meaning or dtype, or a clipping norm that is not positive.
@@ -85,11 +74,13 @@ def create(
             f"optim.grad_clip_norm={grad_clip_norm} would stop or reverse training; "
             "it has to be above 0, or None for no clipping."
         )
-    direction = OPTIMIZERS[name](Moments(b1, b2, eps, momentum, nesterov, mu_dtype))
+    optimizer = OPTIMIZERS[name]
+    direction = optimizer.direction(Moments(b1, b2, eps, momentum, nesterov, mu_dtype))
     return optax.chain(
         optax.identity() if grad_clip_norm is None else optax.clip_by_global_norm(grad_clip_norm),
         decay.add_decay(
             direction, weight_decay=weight_decay, meaning=weight_decay_meaning, peak_lr=peak_lr
         ),
+        *(make() for make in optimizer.after_decay),
         optax.scale_by_learning_rate(schedule),
     )

@@ -1,0 +1,116 @@
+"""The directions in which optimizers move, before learning rate and decoupled weight decay.
+
+All work on stacked blocks as on separate ones; where a rule looks at more than single numbers it
+sees one matrix at a time (optim/matrices.py).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from vit_jax.core import pytrees
+from vit_jax.core.layers import is_stacked
+from vit_jax.optim import matrices
+from vit_jax.optim.decay import kernels_only
+
+ADAFACTOR_MAX_RMS = 1.0  # of one matrix's direction
+ADAFACTOR_MEMORY_POWER = 0.8  # the second moment's memory is 1 - t ** -0.8 until b2 caps it
+MUON_RMS = 0.2  # about that of Adam's direction
+
+
+class Moments(NamedTuple):
+    """How an optimizer averages gradients over steps; which reads what stands in OPTIMIZERS."""
+
+    b1: float  # memory of the first moment
+    b2: float  # memory of the second moment; Lion: of the momentum
+    eps: float  # added to the root of the second moment
+    momentum: float  # SGD, Muon: memory of the velocity; with SGD 0 keeps none
+    nesterov: bool  # SGD, Muon: look one step of the momentum ahead
+    mu_dtype: str | None  # how the first moment or momentum is stored; None as the parameters are
+
+
+def adam(m: Moments) -> optax.GradientTransformation:
+    """Kingma and Ba, arXiv 1412.6980, algorithm 1."""
+    return optax.scale_by_adam(m.b1, m.b2, m.eps, mu_dtype=m.mu_dtype)
+
+
+def sgd(m: Moments) -> optax.GradientTransformation:
+    """Velocity v = momentum * v + g, as torch writes it: the learning rate comes afterwards."""
+    if not m.momentum:
+        return optax.identity()
+    return optax.trace(m.momentum, m.nesterov, accumulator_dtype=m.mu_dtype)
+
+
+def lion(m: Moments) -> optax.GradientTransformation:
+    """The sign of b1 * momentum + (1 - b1) * g; arXiv 2302.06675, algorithm 2."""
+    return optax.scale_by_lion(m.b1, m.b2, mu_dtype=m.mu_dtype)
+
+
+def adafactor(m: Moments) -> optax.GradientTransformation:
+    """Adafactor as Vision Transformers use it: arXiv 2106.04560, section 3.4.
+
+    Of arXiv 1804.04235 the factored second moment (algorithm 4) and the clipping of a matrix's
+    direction to a root mean square of 1 (section 6), but no step relative to the parameters' size;
+    then a first moment without bias correction, and the second moment's memory capped at b2.
+    """
+
+    def memory(step: jax.Array, power: float) -> jax.Array:
+        return jnp.minimum(m.b2, 1.0 - (step + 1.0) ** -power)
+
+    factored = optax.scale_by_factored_rms(
+        decay_rate=ADAFACTOR_MEMORY_POWER, decay_rate_fn=memory, min_dim_size_to_factor=1
+    )
+    clipped = optax.chain(factored, optax.clip_by_block_rms(ADAFACTOR_MAX_RMS))
+    if not m.b1:
+        return matrices.per_matrix(clipped)
+    return optax.chain(
+        matrices.per_matrix(clipped),
+        optax.ema(m.b1, debias=False, accumulator_dtype=m.mu_dtype),
+    )
+
+
+def muon(m: Moments) -> optax.GradientTransformation:
+    """Muon (kellerjordan.github.io/posts/muon) for the kernels of blocks, Adam for the rest.
+
+    The momentum of a matrix is made orthogonal by five Newton-Schulz steps, then scaled to the root
+    mean square of Adam's directions (arXiv 2502.16982, equation 4), so that one learning rate
+    and one weight decay serve both.
+    """
+
+    def axes(tree: Any) -> Any:
+        def of(name: str, x: Any) -> optax.contrib.MuonDimensionNumbers:
+            _, rows, columns = matrices.axes(name, x.ndim)
+            return optax.contrib.MuonDimensionNumbers(rows, columns)
+
+        return pytrees.map_named(of, tree)
+
+    def like_adam(update: jax.Array) -> jax.Array:
+        return update * (MUON_RMS * math.sqrt(max(update.shape)))
+
+    orthogonal = optax.contrib.scale_by_muon(
+        beta=m.momentum,
+        nesterov=m.nesterov,
+        mu_dtype=m.mu_dtype,
+        weight_dimension_numbers=axes,
+    )
+    scaled = matrices.per_matrix(optax.stateless_with_tree_map(lambda u, _: like_adam(u)))
+
+    def labels(params: Any) -> Any:
+        in_blocks = lambda name, kernel: "muon" if kernel and is_stacked(name) else "adam"
+        return pytrees.map_named(in_blocks, kernels_only(params))
+
+    return optax.partition({"muon": optax.chain(orthogonal, scaled), "adam": adam(m)}, labels)
+
+
+def trust_ratio() -> optax.GradientTransformation:
+    """Scales each kernel's update to the kernel's norm: LAMB, arXiv 1904.00962, algorithm 2.
+
+    Kernels alone, as in the code that trained DeiT III: a bias that starts at zero would hardly
+    move.
+    """
+    return optax.masked(matrices.per_matrix(optax.scale_by_trust_ratio()), kernels_only)

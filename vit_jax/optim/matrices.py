@@ -1,0 +1,94 @@
+"""Parameters seen as the matrices they are: one for every layer, and for query, key and value.
+
+Some rules look at a whole matrix: its norm, the root mean square of its update, its rows and
+columns. An array of parameters is often many matrices, and a matrix may have more than two axes:
+
+    blocks/block/attention/qkv/kernel  [L, D, 3, H, K]   L * 3 matrices  [D, H * K]
+    blocks/block/attention/out/kernel  [L, H, K, D]      L matrices      [H * K, D]
+    blocks/block/mlp/fc1/bias          [L, M]            L vectors       [M]
+    patches/kernel                     [P, P, 3, D]      one matrix      [P * P * 3, D]
+
+So a stack of blocks is updated as if each block were alone.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from vit_jax.core import pytrees
+from vit_jax.core.layers import is_stacked
+
+# Several projections to H heads of K side by side: kernels [D, n, H, K], biases [n, H, K].
+PROJECTIONS = ("qkv", "query", "key_value")
+
+
+class Axes(NamedTuple):
+    """What the axes of an array of parameters are."""
+
+    batch: tuple[int, ...]  # one matrix for each index: layers, projections
+    rows: tuple[int, ...]  # what a kernel contracts; none in a vector
+    columns: tuple[int, ...]
+
+
+def axes(name: str, ndim: int) -> Axes:
+    """The axes of the parameter of this name."""
+    *_, parent, _ = ("", *name.split("/"))
+    layer = (0,) if is_stacked(name) else ()
+    own = tuple(range(len(layer), ndim))
+    if parent not in PROJECTIONS:
+        return Axes(layer, own[:-1], own[-1:])
+    *rows, number, heads, head_size = own
+    return Axes((*layer, number), tuple(rows), (heads, head_size))
+
+
+def split(name: str, x: jax.Array) -> jax.Array:
+    """[...] -> [number of matrices, rows, columns], or [number of vectors, columns]."""
+    batch, rows, columns = axes(name, x.ndim)
+    size = lambda axes: math.prod(x.shape[a] for a in axes)
+    matrix = (size(rows), size(columns)) if rows else (size(columns),)
+    return x.transpose(*batch, *rows, *columns).reshape(size(batch), *matrix)
+
+
+def join(name: str, matrices: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+    """The array of this shape whose `split` gave the matrices."""
+    batch, rows, columns = axes(name, len(shape))
+    order = (*batch, *rows, *columns)
+    back = sorted(range(len(shape)), key=lambda a: order[a])
+    return matrices.reshape([shape[a] for a in order]).transpose(back)
+
+
+def per_matrix(transformation: optax.GradientTransformation) -> optax.GradientTransformation:
+    """`transformation`, applied to every matrix as if there were no other.
+
+    Its state is that of the transformation with a tree like the parameters' for each of its arrays;
+    their leading axis is that of `split`.
+    """
+    number = jax.ShapeDtypeStruct((), jnp.float32)
+    structure: Any = jax.tree.structure(jax.eval_shape(transformation.init, number))
+
+    def init(params: Any) -> Any:
+        def array(i: int) -> Any:
+            one = lambda name, p: jax.tree.leaves(jax.vmap(transformation.init)(split(name, p)))[i]
+            return pytrees.map_named(one, params)
+
+        return structure.unflatten([array(i) for i in range(structure.num_leaves)])
+
+    def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
+        def one(name: str, update: jax.Array, param: jax.Array, *arrays: jax.Array) -> Any:
+            before = structure.unflatten(arrays)
+            update_, after = jax.vmap(transformation.update)(
+                split(name, update), before, split(name, param)
+            )
+            return join(name, update_, param.shape), *jax.tree.leaves(after)
+
+        done = pytrees.map_named(one, updates, params, *structure.flatten_up_to(state))
+        outer: Any = jax.tree.structure(updates)
+        pick = lambda i: outer.unflatten([each[i] for each in outer.flatten_up_to(done)])
+        return pick(0), structure.unflatten([pick(1 + i) for i in range(structure.num_leaves)])
+
+    return optax.GradientTransformation(init, update)
