@@ -22,7 +22,10 @@ class Trainer:
 
     def __init__(self, batch_size=16, accumulate=1, mixup=0.0, lr=1e-3, seed=0, **fields):
         mesh = meshes.make_mesh(data=-1)
-        schedule = schedules.schedule("constant", peak=lr, warmup_steps=0, total_steps=1000)
+        schedule = schedules.schedule(
+            "constant", peak=lr, warmup_steps=0, cooldown_steps=0, total_steps=1000,
+            rsqrt_timescale_steps=1,
+        )  # fmt: skip
         optimizer = optimizers.create(
             "adam", schedule=schedule, peak_lr=lr, weight_decay=0.01,
             weight_decay_meaning="lr_scaled", grad_clip_norm=1.0, b1=0.9, b2=0.999, eps=1e-8,

@@ -77,10 +77,14 @@ class OptimConfig:
 
     name: Literal["adam", "sgd", "adafactor", "lion", "muon", "lamb"] = "adam"
     lr: float = 1e-3  # at the peak
-    schedule: Literal["linear", "cosine", "constant"] = "linear"
+    schedule: Literal["linear", "cosine", "constant", "rsqrt"] = "linear"
+    rsqrt_timescale_steps: int = 10_000
     warmup_steps: int | None = None  # of the three at most one
     warmup_epochs: float | None = None
     warmup_examples: int | None = None
+    cooldown_steps: int | None = None  # of the three at most one; for constant and rsqrt
+    cooldown_epochs: float | None = None
+    cooldown_examples: int | None = None
     weight_decay: float = 0.0
     weight_decay_meaning: Literal["lr_scaled", "schedule_scaled", "coupled"] = "lr_scaled"
     grad_clip_norm: float | None = 1.0
@@ -192,9 +196,13 @@ BOUNDS: dict[str, tuple[float, float]] = {
     "loss.mixup": (0, math.inf),
     "optim.lr": (0, math.inf),
     "optim.warmup_steps": (0, 2**31),
+    "optim.rsqrt_timescale_steps": (1, 2**31),
     "optim.warmup_epochs": (0, 1e6),
     "optim.warmup_examples": (0, 2**53),
     "optim.weight_decay": (0, math.inf),
+    "optim.cooldown_steps": (0, 2**31),
+    "optim.cooldown_epochs": (0, 1e6),
+    "optim.cooldown_examples": (0, 2**53),
     "optim.grad_clip_norm": (1e-30, math.inf),
     "optim.accumulate": (1, 2**31),
     "optim.b1": (0, 1),

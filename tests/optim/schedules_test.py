@@ -9,47 +9,84 @@ from vit_jax.optim import schedules
 ROUNDING = 1e-6  # a few float32 operations on numbers of order one
 
 
+def schedule(kind, **changes):
+    fields = {"peak": 1.0, "warmup_steps": 0, "cooldown_steps": 0, "total_steps": 10}
+    return schedules.schedule(kind, **{**fields, "rsqrt_timescale_steps": 4, **changes})
+
+
 @pytest.mark.parametrize(
     ("kind", "expected"),
     [
         ("linear", [0, 0.05, 0.1, 0.075, 0.05, 0.025, 0]),
         ("cosine", [0, 0.05, 0.1, 0.05 * (1 + 0.5**0.5), 0.05, 0.05 * (1 - 0.5**0.5), 0]),
         ("constant", [0, 0.05, 0.1, 0.1, 0.1, 0.1, 0.1]),
+        ("rsqrt", [0, 0.05, 0.1, 0.1 / 1.5**0.5, 0.1 / 2**0.5, 0.1 / 2.5**0.5, 0.1 / 3**0.5]),
     ],
 )
 def test_closed_form(kind, expected):
-    lr = schedules.schedule(kind, peak=0.1, warmup_steps=4, total_steps=12)
+    lr = schedule(kind, peak=0.1, warmup_steps=4, total_steps=12)
     steps = range(0, 13, 2)
     np.testing.assert_allclose([lr(s) for s in steps], expected, atol=ROUNDING)
     np.testing.assert_allclose(jax.jit(jax.vmap(lr))(jnp.array(steps)), expected, atol=ROUNDING)
 
 
+@pytest.mark.parametrize("kind", ["constant", "rsqrt"])
+def test_cooldown_is_a_line_to_zero(kind):
+    without = schedule(kind, warmup_steps=2, total_steps=12)
+    lr = schedule(kind, warmup_steps=2, cooldown_steps=4, total_steps=12)
+    factors = {0: 1, 2: 1, 8: 1, 9: 0.75, 10: 0.5, 11: 0.25, 12: 0, 13: 0}
+    for step, factor in factors.items():
+        np.testing.assert_allclose(lr(step), without(step) * factor, atol=ROUNDING)
+
+
+def test_timescale_stretches_rsqrt():
+    np.testing.assert_allclose(schedule("rsqrt", rsqrt_timescale_steps=3)(9), 0.5, atol=ROUNDING)
+    np.testing.assert_allclose(schedule("rsqrt", rsqrt_timescale_steps=1)(3), 0.5, atol=ROUNDING)
+
+
+@pytest.mark.parametrize("kind", schedules.DECAYS)
+def test_knows_whether_it_arrives_at_zero(kind):
+    assert schedules.DECAYS[kind].to_zero == (schedule(kind)(10) < ROUNDING)
+
+
 def test_no_warmup_starts_at_the_peak():
-    assert schedules.schedule("linear", peak=0.5, warmup_steps=0, total_steps=10)(0) == 0.5
+    assert schedule("linear", peak=0.5)(0) == 0.5
 
 
 def test_warmup_may_fill_the_whole_training():
-    lr = schedules.schedule("cosine", peak=1.0, warmup_steps=10, total_steps=10)
+    lr = schedule("cosine", warmup_steps=10)
     np.testing.assert_allclose([lr(5), lr(9)], [0.5, 0.9], atol=ROUNDING)
 
 
 def test_past_the_end_stays_at_the_end():
-    lr = schedules.schedule("cosine", peak=1.0, warmup_steps=0, total_steps=10)
+    lr = schedule("cosine")
     assert lr(11) == lr(10) == 0.0
 
 
 @pytest.mark.parametrize("kind", schedules.DECAYS)
 def test_scalar_of_float32(kind):
-    lr = schedules.schedule(kind, peak=1.0, warmup_steps=1, total_steps=3)(jnp.int32(2))
+    lr = schedule(kind, warmup_steps=1, total_steps=3)(jnp.int32(2))
     assert lr.shape == () and lr.dtype == jnp.float32
 
 
 def test_unknown_kind_names_the_nearest():
     with pytest.raises(UserError, match="'cosine'"):
-        schedules.schedule("cosin", peak=1.0, warmup_steps=0, total_steps=1)
+        schedule("cosin")
 
 
 @pytest.mark.parametrize(("warmup_steps", "nearest"), [(11, 10), (-1, 0)])
 def test_warmup_that_does_not_fit(warmup_steps, nearest):
     with pytest.raises(UserError, match=f"nearest: {nearest} "):
-        schedules.schedule("linear", peak=1.0, warmup_steps=warmup_steps, total_steps=10)
+        schedule("linear", warmup_steps=warmup_steps)
+
+
+@pytest.mark.parametrize(("cooldown_steps", "nearest"), [(8, 7), (-1, 0)])
+def test_cooldown_that_does_not_fit(cooldown_steps, nearest):
+    with pytest.raises(UserError, match=f"nearest: {nearest} steps of cooldown"):
+        schedule("rsqrt", warmup_steps=3, cooldown_steps=cooldown_steps)
+
+
+@pytest.mark.parametrize("kind", ["linear", "cosine"])
+def test_cooldown_of_what_arrives_at_zero_by_itself(kind):
+    with pytest.raises(UserError, match=r"by itself.*none.* constant or rsqrt"):
+        schedule(kind, cooldown_steps=3)

@@ -17,6 +17,7 @@ class Plan:
 
     total_steps: int
     warmup_steps: int
+    cooldown_steps: int
     steps_per_epoch: float
     log: Cadence
     save: Cadence
@@ -59,9 +60,16 @@ def plan(config: RunConfig, *, num_examples: int) -> Plan:
         epochs=optim.warmup_epochs,
         examples=optim.warmup_examples,
     )
+    cooldown_steps = steps(
+        "optim.cooldown_*",
+        steps=optim.cooldown_steps,
+        epochs=optim.cooldown_epochs,
+        examples=optim.cooldown_examples,
+    )
     return Plan(
         total_steps=total_steps,
         warmup_steps=warmup_steps or 0,
+        cooldown_steps=cooldown_steps or 0,
         steps_per_epoch=num_examples / batch_size,
         log=Cadence(config.log.every_steps, total_steps),
         save=Cadence(config.checkpoint.every_steps, total_steps),

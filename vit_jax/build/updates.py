@@ -15,9 +15,16 @@ from vit_jax.optim import decay, optimizers, schedules
 
 
 def schedule(c: OptimConfig, plan: Plan) -> schedules.Schedule:
-    """Learning rate by number of updates done."""
+    """Learning rate by number of updates done. UserError for fields that would go unread."""
+    only_rsqrt = {name: ("rsqrt_timescale_steps",) * (name == "rsqrt") for name in schedules.DECAYS}
+    _check_read(c, "schedule", only_rsqrt)
     return schedules.schedule(
-        c.schedule, peak=c.lr, warmup_steps=plan.warmup_steps, total_steps=plan.total_steps
+        c.schedule,
+        peak=c.lr,
+        warmup_steps=plan.warmup_steps,
+        cooldown_steps=plan.cooldown_steps,
+        total_steps=plan.total_steps,
+        rsqrt_timescale_steps=c.rsqrt_timescale_steps,
     )
 
 
