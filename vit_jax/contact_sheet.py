@@ -1,0 +1,135 @@
+"""Draws a contact sheet: images in rows, with a few words under each."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from PIL import Image, ImageDraw, ImageFont
+
+# In pixels.
+SMALLEST_SIDE = 112  # images are enlarged by a whole factor to at least this
+MARGIN, GAP = 24, 16
+LINE_HEIGHT, TITLE_HEIGHT = 17, 28
+SMALLEST_WIDTH = 640  # of a sheet: room for its title
+
+ASPECT = 1.4  # width to height that the rows are chosen for
+
+PAPER, INK, PALE, RED = "#ffffff", "#1b1b1b", "#7a7a7a", "#c62828"
+
+
+@dataclasses.dataclass(frozen=True)
+class Cell:
+    """An image and what stands under it.
+
+    Attributes:
+      image: uint8 [H, W, 3]; all images of a sheet have one size.
+      labels: lines in dark, each of a name, which is cut if it is too long, and of what follows it.
+      note: a line in grey below them.
+      crossed: drawn as not counting.
+    """
+
+    image: np.ndarray
+    labels: Sequence[tuple[str, str]]
+    note: str
+    crossed: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Grid:
+    """Where the cells of a sheet are, in pixels."""
+
+    columns: int
+    rows: int
+    scale: int  # image pixels become squares of this side
+    width: int  # of an image as it is drawn
+    height: int
+    text_height: int  # below it
+    top: int  # of the first row
+
+    def corner(self, i: int) -> tuple[int, int]:
+        """(left, top) of image i."""
+        row, column = divmod(i, self.columns)
+        return (
+            MARGIN + column * (self.width + GAP),
+            self.top + row * (self.height + self.text_height + GAP),
+        )
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """(width, height) of the sheet."""
+        width = self.columns * (self.width + GAP) - GAP
+        height = self.rows * (self.height + self.text_height + GAP) - GAP
+        return max(width + 2 * MARGIN, SMALLEST_WIDTH), self.top + height + MARGIN
+
+
+def grid(cells: Sequence[Cell], num_titles: int) -> Grid:
+    """Places at least one cell below so many lines of title."""
+    height, width, _ = cells[0].image.shape
+    scale = math.ceil(SMALLEST_SIDE / min(height, width))
+    text_height = LINE_HEIGHT * (1 + max(len(cell.labels) for cell in cells)) + 6
+    aspect = (width * scale + GAP) / (height * scale + text_height + GAP)
+    columns = min(len(cells), math.ceil(math.sqrt(len(cells) * ASPECT / aspect)))
+    return Grid(
+        columns=columns,
+        rows=math.ceil(len(cells) / columns),
+        scale=scale,
+        width=width * scale,
+        height=height * scale,
+        text_height=text_height,
+        top=MARGIN + num_titles * TITLE_HEIGHT + GAP // 2,
+    )
+
+
+def draw(titles: Sequence[str], cells: Sequence[Cell]) -> Image.Image:
+    """The sheet; pixels of images are exactly those given, only enlarged."""
+    places = grid(cells, len(titles))
+    sheet = Image.new("RGB", places.size, PAPER)
+    pen = ImageDraw.Draw(sheet)
+    large, small = (ImageFont.load_default(size) for size in (20, 14))
+    room = places.size[0] - 2 * MARGIN
+    for line, title in enumerate(titles):
+        font, colour = (large, INK) if line == 0 else (small, PALE)
+        y = MARGIN + line * TITLE_HEIGHT
+        pen.text((MARGIN, y), cut(title, "", font, room), colour, font)
+    for i, cell in enumerate(cells):
+        _draw_cell(sheet, pen, cell, places, places.corner(i), small)
+    return sheet
+
+
+def _draw_cell(
+    sheet: Image.Image,
+    pen: ImageDraw.ImageDraw,
+    cell: Cell,
+    places: Grid,
+    corner: tuple[int, int],
+    font: ImageFont.FreeTypeFont | ImageFont.ImageFont,
+) -> None:
+    x, y = corner
+    image = Image.fromarray(cell.image.repeat(places.scale, 0).repeat(places.scale, 1))
+    sheet.paste(image, corner)
+    # Around the image, not over it: all of its pixels stay visible.
+    pen.rectangle((x - 1, y - 1, x + places.width, y + places.height), outline="#d0d0d0")
+    if cell.crossed:
+        right, bottom = x + places.width - 1, y + places.height - 1
+        pen.line((x, y, right, bottom), RED, width=3)
+        pen.line((x, bottom, right, y), RED, width=3)
+    y += places.height + 5
+    for name, value in cell.labels:
+        pen.text((x, y), cut(name, value, font, places.width), INK, font)
+        y += LINE_HEIGHT
+    pen.text((x, y), cut(cell.note, "", font, places.width), RED if cell.crossed else PALE, font)
+
+
+def cut(
+    name: str, value: str, font: ImageFont.FreeTypeFont | ImageFont.ImageFont, room: int
+) -> str:
+    """`name` and `value` on one line of `room` pixels; the end of the name gives way to "…"."""
+    name = " ".join(name.split())
+    if font.getlength(name + value) <= room:
+        return name + value
+    while name and font.getlength(f"{name}…{value}") > room:
+        name = name[:-1]
+    return f"{name.rstrip()}…{value}"
