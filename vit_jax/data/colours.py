@@ -1,0 +1,110 @@
+"""Colours of pixels, one by one or by their statistics: uint8 [..., 3] -> uint8 [..., 3].
+
+The arithmetic is Pillow's (ImageOps, ImageEnhance), to the bit unless it says otherwise. It is
+spelled out in float32, which holds all these whole numbers: TensorFlow does that several times
+faster than it looks 150,000 bytes up in a table or selects them by `tf.where`.
+"""
+
+from __future__ import annotations
+
+from vit_jax.data.host_tf import tf
+
+_WHITE = tf.constant(255, tf.uint8)
+# ITU-R 601-2 luma, in 65536ths.
+_LUMA = (19595.0, 38470.0, 7471.0)
+
+
+def blend(other: tf.Tensor | float, pixels: tf.Tensor, factor: tf.Tensor | float) -> tf.Tensor:
+    """From `other` (float32) at factor 0 over `pixels` at 1 to what lies beyond, cut to 0..255."""
+    blended = other + factor * (tf.cast(pixels, tf.float32) - other)
+    return tf.cast(tf.clip_by_value(blended, 0.0, 255.0), tf.uint8)
+
+
+def brightness(pixels: tf.Tensor, factor: tf.Tensor | float) -> tf.Tensor:
+    """Blended with black."""
+    return blend(0.0, pixels, factor)
+
+
+def contrast(pixels: tf.Tensor, factor: tf.Tensor | float) -> tf.Tensor:
+    """Blended with the mean of the image's luma."""
+    mean = tf.reduce_mean(tf.cast(luma(pixels), tf.float64))
+    return blend(tf.cast(tf.floor(mean + 0.5), tf.float32), pixels, factor)
+
+
+def saturation(pixels: tf.Tensor, factor: tf.Tensor | float) -> tf.Tensor:
+    """Blended with the luma of each pixel."""
+    return blend(luma(pixels), pixels, factor)
+
+
+def hue(pixels: tf.Tensor, turn: tf.Tensor | float) -> tf.Tensor:
+    """Hues turned by that part of the circle; value and saturation are kept."""
+    return tf.image.adjust_hue(pixels, turn)
+
+
+def luma(pixels: tf.Tensor) -> tf.Tensor:
+    """Of each pixel, in whole numbers 0..255: uint8 [..., 3] -> float32 [..., 1]."""
+    red, green, blue = tf.split(tf.cast(pixels, tf.float32), 3, axis=-1)
+    # Sums of whole numbers under 2**24: nothing is rounded before `floor`.
+    weighted = red * _LUMA[0] + green * _LUMA[1] + blue * _LUMA[2]
+    return tf.floor((weighted + 2**15) / 2**16)
+
+
+def grayscale(pixels: tf.Tensor) -> tf.Tensor:
+    """The luma in all three channels."""
+    return tf.repeat(tf.cast(luma(pixels), tf.uint8), 3, axis=-1)
+
+
+def invert(pixels: tf.Tensor) -> tf.Tensor:
+    """The negative."""
+    return _WHITE - pixels
+
+
+def solarize(pixels: tf.Tensor, threshold: tf.Tensor | float) -> tf.Tensor:
+    """The negative of values that are at least `threshold`; 256 leaves all as they are."""
+    values = tf.cast(pixels, tf.float32)
+    return tf.cast(tf.abs(values - 255.0 * tf.cast(values >= threshold, tf.float32)), tf.uint8)
+
+
+def solarize_add(pixels: tf.Tensor, addition: tf.Tensor | float) -> tf.Tensor:
+    """`addition` to values under 128, cut to 255 (Pillow has no such op)."""
+    values = tf.cast(pixels, tf.float32)
+    added = values + addition * tf.cast(values < 128.0, tf.float32)
+    return tf.cast(tf.minimum(added, 255.0), tf.uint8)
+
+
+def posterize(pixels: tf.Tensor, bits: tf.Tensor | float) -> tf.Tensor:
+    """Only the highest `bits` of each value, 0 to 8 of them."""
+    mask = 256.0 - 2.0 ** (8.0 - bits)
+    return tf.bitwise.bitwise_and(pixels, tf.cast(mask, tf.uint8))
+
+
+def autocontrast(pixels: tf.Tensor) -> tf.Tensor:
+    """Each channel stretched to reach from 0 to 255; one of a single value stays as it is.
+
+    Rounded down from the exact quotient. Pillow's is sometimes one less, where its scale is rounded
+    and the quotient is a whole number.
+    """
+    low = tf.cast(tf.reduce_min(pixels, axis=(0, 1)), tf.float32)
+    high = tf.cast(tf.reduce_max(pixels, axis=(0, 1)), tf.float32)
+    is_flat = tf.cast(low == high, tf.float32)
+    low, extent = low * (1 - is_flat), high - low + 255 * is_flat
+    return tf.cast((tf.cast(pixels, tf.float32) - low) * 255.0 / extent, tf.uint8)
+
+
+def equalize(pixels: tf.Tensor) -> tf.Tensor:
+    """Each channel's values spread so that all are about equally frequent."""
+    channels = tf.unstack(tf.cast(pixels, tf.int32), axis=-1)
+    equalized = [tf.gather_nd(_equalizing(c), c[..., None]) for c in channels]
+    return tf.stack(equalized, axis=-1)
+
+
+def _equalizing(channel: tf.Tensor) -> tf.Tensor:
+    """What becomes of each value of a channel: int32 [H, W] -> uint8 [256]."""
+    values = tf.range(256)
+    frequencies = tf.histogram_fixed_width(channel, [0, 255], nbins=256)
+    of_highest = frequencies[tf.reduce_max(channel)]
+    step = (tf.size(channel) - of_highest) // 255
+    lower = tf.cumsum(frequencies, exclusive=True)
+    spread = tf.minimum((lower + step // 2) // tf.maximum(step, 1), 255)
+    # Of too few pixels, or of one value, nothing can be spread.
+    return tf.cast(tf.where(step > 0, spread, values), tf.uint8)

@@ -1,0 +1,50 @@
+"""Pixels mixed with their neighbours: uint8 [H, W, 3] -> uint8 [H, W, 3]."""
+
+from __future__ import annotations
+
+from vit_jax.data import colours
+from vit_jax.data.host_tf import tf
+
+
+def sharpness(pixels: tf.Tensor, factor: tf.Tensor | float) -> tf.Tensor:
+    """Blended with a smoothed image: factor 0 is that one, 1 the image, 2 is sharper.
+
+    Equal to Pillow's ImageEnhance.Sharpness. An image of fewer than three rows or columns has no
+    pixel with all its neighbours, and is left as it is.
+    """
+    has_inside = tf.reduce_min(tf.shape(pixels)[:2]) >= 3
+    return tf.cond(has_inside, lambda: _sharpened(pixels, factor), lambda: pixels)
+
+
+def _sharpened(pixels: tf.Tensor, factor: tf.Tensor | float) -> tf.Tensor:
+    values = tf.cast(pixels, tf.float32)
+    rows = values[:-2] + values[1:-1] + values[2:]
+    inside = values[1:-1, 1:-1]
+    # 1 1 1, 1 5 1, 1 1 1, of 13; rounded, as a sum of whole numbers never lies in the middle.
+    smooth = (rows[:, :-2] + rows[:, 1:-1] + rows[:, 2:] + 4 * inside) / 13
+    change = tf.pad(tf.round(smooth) - inside, [[1, 1], [1, 1], [0, 0]])  # the rim stays
+    return colours.blend(values + change, pixels, factor)
+
+
+def gaussian_blur(pixels: tf.Tensor, sigma: tf.Tensor | float) -> tf.Tensor:
+    """Convolved with a Gaussian of `sigma` pixels; at the rim, with the part of it that is inside.
+
+    Its cost grows with the cube of the side, so it belongs behind the crop.
+    """
+    values = tf.cast(pixels, tf.float32)
+    for _ in range(2):
+        values = tf.transpose(_blurred_along_first(values, sigma), [1, 0, 2])
+    return tf.cast(values, tf.uint8)
+
+
+def _blurred_along_first(values: tf.Tensor, sigma: tf.Tensor | float) -> tf.Tensor:
+    """Whole numbers 0..255, float32 [N, M, 3] -> the same, mixed along N."""
+    shape = tf.shape(values)
+    places = tf.range(tf.cast(shape[0], tf.float32))
+    distances = (places[:, None] - places) / sigma
+    # In whole 65536ths, so that the product's sums stay under 2**24: they are exact, and do not
+    # depend on the order that a machine takes them in.
+    weights = tf.round(2**16 * tf.nn.softmax(-0.5 * distances**2))
+    sums = weights @ tf.reshape(values, [shape[0], -1])
+    means = sums / tf.reduce_sum(weights, axis=1, keepdims=True)
+    return tf.reshape(tf.floor(means + 0.5), shape)
