@@ -5,7 +5,8 @@ from vit_jax.core.errors import UserError
 
 
 def test_names_and_literals():
-    decode, crop, flip = opstring.parse("decode | inception_crop((224, 192), area_min=0.1)|flip_lr")
+    text = "decode | inception_crop((224, 192), area_min=0.1)|flip_lr"
+    decode, crop, flip = opstring.parse(text, field="preprocess")
     assert (decode.name, flip.name) == ("decode", "flip_lr")
     assert crop.args == ((224, 192),)
     assert crop.kwargs == {"area_min": 0.1}
@@ -17,10 +18,10 @@ def test_names_and_literals():
     "text", ["", "decode||flip_lr", "resize(x)", "a.b(1)", "resize(open('f'))"]
 )
 def test_what_is_no_op_is_refused(text):
-    with pytest.raises(UserError, match="is not an op"):
-        opstring.parse(text)
+    with pytest.raises(UserError, match="^input.preprocess=.* is not an op"):
+        opstring.parse(text, field="input.preprocess")
 
 
 def test_an_argument_given_twice_is_refused():
     with pytest.raises(UserError, match=r"'resize\(size=8, size=9\)' gives an argument twice"):
-        opstring.parse("decode|resize(size=8, size=9)")
+        opstring.parse("decode|resize(size=8, size=9)", field="preprocess")

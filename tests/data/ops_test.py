@@ -157,6 +157,9 @@ def test_random_ops_depend_on_the_seed_and_their_place(png: bytes) -> None:
         (" decode | pad_crop(size=32, padding=4) ", (32, 32)),
         ("decode", None),
         ("decode|resize_small(256)|flip_lr", None),
+        ("decode|inception_crop(96)|randaugment(2, 10)|random_erasing(0.25)", (96, 96)),
+        ("decode|resize_small(96)|three_augment|color_jitter(0.3)|central_crop(96)", (96, 96)),
+        ("decode|autoaugment('v0')", None),
     ],
 )
 def test_output_size(preprocess: str, size: tuple[int, int] | None) -> None:
@@ -189,6 +192,34 @@ def test_output_size(preprocess: str, size: tuple[int, int] | None) -> None:
         ("decode|resize(1.5)", "whole number"),
         ("decode|resize((1, 2, 3))", "whole number"),
         ("decode|pad_crop(32, -1)", "padding"),
+        ("decode|randaugmen(2, 10)", "Did you mean 'randaugment'"),
+        ("decode|color_jiter(0.4)", "Did you mean 'color_jitter'"),
+        ("decode|randaugment(2)", "missing a required argument: 'magnitude'"),
+        ("decode|randaugment(2, 31)", "a number from 0 to 30; nearest to 31: 30."),
+        ("decode|randaugment(2, -1)", "nearest to -1: 0."),
+        ("decode|randaugment(2, 1e999)", "nearest to inf: 30."),
+        ("decode|randaugment(2, nan)", "not an op"),
+        ("decode|randaugment(2, True)", "magnitude must be a number"),
+        ("decode|randaugment(2, '10')", "magnitude must be a number"),
+        ("decode|randaugment(0, 10)", "num_ops must be a whole number from 1 to 16"),
+        ("decode|randaugment(2.0, 10)", "num_ops must be a whole number"),
+        ("decode|randaugment(True, 10)", "num_ops must be a whole number"),
+        ("decode|autoaugment('imagnet')", "Did you mean 'imagenet'? Valid: cifar10, imagenet, "),
+        ("decode|autoaugment(0)", "there is no policy 0. Did you mean 'v0'?"),
+        ("decode|autoaugment(['v0'])", "there is no policy ['v0']."),
+        ("decode|color_jitter(-0.1)", "brightness must be a number from 0 to 10; nearest to -0.1"),
+        ("decode|color_jitter(0, 0, '1')", "saturation must be a number"),
+        ("decode|color_jitter(hue=0.6)", "hue must be a number from 0 to 0.5; nearest to 0.6: 0.5"),
+        ("decode|grayscale", "missing a required argument: 'probability'"),
+        ("decode|grayscale(1.1)", "probability must be a number from 0 to 1; nearest to 1.1: 1."),
+        ("decode|solarize(0.5, 300)", "threshold must be a number from 0 to 256"),
+        ("decode|gaussian_blur(0.5, 0)", "0 < sigma_min <= sigma_max"),
+        ("decode|gaussian_blur(0.5, 2, 1)", "0 < sigma_min <= sigma_max"),
+        ("decode|gaussian_blur(0.5, -1)", "sigma_min must be a number from 0 to 100"),
+        ("decode|three_augment(1)", "too many"),
+        ("decode|random_erasing(False)", "probability must be a number"),
+        ("decode|random_erasing(1, 0.5, 0.4)", "area_min must be at most area_max"),
+        ("decode|random_erasing(1, aspect_min=0)", "aspect_min must be a number from 0.01 to 1"),
         ("decode|resize(__import__('os'))", "not an op"),
         ("decode|__import__('os')", "no op '__import__'"),
         ("decode|resize(*[1])", "not an op"),
@@ -203,7 +234,12 @@ def test_wrong_strings(preprocess: str, message: str) -> None:
 
 
 def test_messages_name_the_field() -> None:
-    for preprocess in ("resize(2)", "decode|resiz(2)", "decode|resize(2)|central_crop(3)"):
+    for preprocess in (
+        "resize(2)",
+        "decode|resiz(2)",
+        "decode||",
+        "decode|resize(2)|central_crop(3)",
+    ):
         with pytest.raises(UserError, match=r"^evals\.test\.preprocess='"):
             ops.parse(preprocess, field="evals.test.preprocess")
 

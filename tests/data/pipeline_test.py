@@ -16,6 +16,10 @@ from vit_jax.data.order import epoch_and_index
 from vit_jax.data.pipeline import Batches, eval_batches, train_batches
 
 AUGMENT = "decode|pad_crop(8, 2)|flip_lr"
+AUGMENT_STRONGLY = (
+    "decode|resize(24)|inception_crop(16)|flip_lr|randaugment(2, 9)|autoaugment('cifar10')"
+    "|three_augment|color_jitter(0.3, 0.3, 0.3, 0.1)|random_erasing(0.5)"
+)
 # A far step may take this many times as long to start as the first one.
 LARGEST_START_RATIO = 1.5
 
@@ -139,6 +143,15 @@ def test_what_does_not_touch_the_batches(digits: Source, changed: dict[str, Any]
         take(train(digits, **changed), 3), take(train(digits), 3), strict=True
     ):
         assert_equal(found, expected)
+
+
+def test_neither_threads_nor_hosts_touch_strong_augmentation(digits: Source) -> None:
+    expected = take(train(digits, AUGMENT_STRONGLY), 2)
+    found = take(train(digits, AUGMENT_STRONGLY, threads=5), 2)
+    parts = [take(train(digits, AUGMENT_STRONGLY, host=host, num_hosts=2), 2) for host in range(2)]
+    for step, batch in enumerate(expected):
+        assert_equal(found[step], batch)
+        assert_equal({k: np.concatenate([part[step][k] for part in parts]) for k in batch}, batch)
 
 
 def test_a_far_step_starts_as_fast_as_the_first(digits: Source) -> None:

@@ -59,7 +59,7 @@ def preprocess(config: RunConfig) -> models.Preprocess:
     resize: tuple[int, int] | int | None = None
     crop = None
     for name, c in list(config.evals.items())[:1]:
-        for call in opstring.parse(c.preprocess):
+        for call in opstring.parse(c.preprocess, field=f"evals.{name}.preprocess"):
             wanted = call.argument(0, "size")
             if call.name in ("resize", "resize_small") and resize is crop is None:
                 resize = wanted if call.name == "resize_small" else _pair(wanted)

@@ -21,12 +21,16 @@ class Call(NamedTuple):
         return self.args[place] if place < len(self.args) else self.kwargs.get(name)
 
 
-def parse(text: str) -> list[Call]:
-    """The ops of a string in their order. UserError for what is not a name with literals."""
-    return [_parse_call(part.strip(), text) for part in text.split("|")]
+def parse(text: str, *, field: str) -> list[Call]:
+    """The ops of a string in their order. UserError for what is not a name with literals.
+
+    `field` is the config's that holds it, for messages.
+    """
+    where = f"{field}={text!r}"
+    return [_parse_call(part.strip(), where) for part in text.split("|")]
 
 
-def _parse_call(part: str, text: str) -> Call:
+def _parse_call(part: str, where: str) -> Call:
     try:
         call = ast.parse(part, mode="eval").body
         if isinstance(call, ast.Name):
@@ -37,9 +41,9 @@ def _parse_call(part: str, text: str) -> Call:
         kwargs = {str(k.arg): ast.literal_eval(k.value) for k in call.keywords}
     except (SyntaxError, ValueError) as error:
         raise UserError(
-            f"preprocess={text!r}: {part!r} is not an op. Write a name, or a name and literals in "
+            f"{where}: {part!r} is not an op. Write a name, or a name and literals in "
             "parentheses, with | between ops: decode|inception_crop(224)|flip_lr."
         ) from error
     if len(kwargs) < len(call.keywords):
-        raise UserError(f"preprocess={text!r}: {part!r} gives an argument twice; give it once.")
+        raise UserError(f"{where}: {part!r} gives an argument twice; give it once.")
     return Call(call.func.id, args, kwargs, part)

@@ -12,30 +12,20 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 from vit_jax.core import opstring
 from vit_jax.core.errors import UserError, nearest
 from vit_jax.data import decode as decoding
+from vit_jax.data.autoaugment import autoaugment
 from vit_jax.data.decode import Encoded
 from vit_jax.data.host_tf import tf
+from vit_jax.data.op import KnownSize, Op, check, check_pixels, same_size
+from vit_jax.data.photometric import color_jitter, gaussian_blur, grayscale, solarize, three_augment
+from vit_jax.data.randaugment import randaugment
+from vit_jax.data.random_erasing import random_erasing
 
 Size = int | tuple[int, int]  # both sides, or (height, width); in pixels
-# What is known of images without looking at them: both sides, the shorter side only, or nothing.
-KnownSize = tuple[int, int] | int | None
-
-
-class Op(NamedTuple):
-    """One step of preprocessing. `seed` is int64 [2]; only random ops look at it."""
-
-    apply: Callable[[tf.Tensor, tf.Tensor], tf.Tensor]  # (pixels, seed) -> pixels
-    # Of its input -> of its output; ValueError where no image of that size will do.
-    output_size: Callable[[KnownSize], KnownSize]
-    # Pixels, int64 [], of the largest image on the way, given the input's size, int64 [2]. None:
-    # not more than those of its input and its output, which are known before.
-    largest: Callable[[tf.Tensor], tf.Tensor] | None = None
-    # For the first op after `decode`: both in one, (encoded image, seed) -> pixels.
-    decode: Callable[[Encoded, tf.Tensor], tf.Tensor] | None = None
 
 
 def decode() -> Op:
@@ -55,7 +45,7 @@ def inception_crop(size: Size, area_min: float = 0.05, area_max: float = 1.0) ->
     """
     height, width = _pair(size)
     are_numbers = all(type(area) in (int, float) for area in (area_min, area_max))
-    _check(
+    check(
         are_numbers and 0 < area_min <= area_max <= 1,
         "area_min and area_max must be numbers, 0 < area_min <= area_max <= 1",
     )
@@ -97,7 +87,7 @@ def resize(size: Size) -> Op:
 
 def resize_small(size: int) -> Op:
     """The shorter side to `size` pixels, the longer one in proportion."""
-    _check_pixels("size", size, at_least=1)
+    check_pixels("size", size, at_least=1)
 
     def resized_sides(before: tf.Tensor) -> tf.Tensor:
         sides = tf.cast(before, tf.float64)
@@ -137,7 +127,7 @@ def pad_crop(size: Size, padding: int) -> Op:
     The usual augmentation for CIFAR: Lee et al., Deeply-Supervised Nets (arXiv 1409.5185).
     """
     height, width = _pair(size)
-    _check_pixels("padding", padding, at_least=0)
+    check_pixels("padding", padding, at_least=0)
 
     def apply(pixels: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
         padded = tf.pad(pixels, [[padding, padding], [padding, padding], [0, 0]])
@@ -154,7 +144,7 @@ def pad_crop(size: Size, padding: int) -> Op:
 
 def flip_lr() -> Op:
     """Mirrored along the width, every second image on average."""
-    return Op(apply=tf.image.stateless_random_flip_left_right, output_size=lambda size: size)
+    return same_size(tf.image.stateless_random_flip_left_right)
 
 
 OPS: dict[str, Callable[..., Op]] = {
@@ -165,6 +155,14 @@ OPS: dict[str, Callable[..., Op]] = {
     "central_crop": central_crop,
     "pad_crop": pad_crop,
     "flip_lr": flip_lr,
+    "randaugment": randaugment,
+    "autoaugment": autoaugment,
+    "color_jitter": color_jitter,
+    "grayscale": grayscale,
+    "solarize": solarize,
+    "gaussian_blur": gaussian_blur,
+    "three_augment": three_augment,
+    "random_erasing": random_erasing,
 }
 
 
@@ -205,7 +203,7 @@ def parse(preprocess: str, *, field: str = "preprocess") -> Preprocess:
     op or argument, an argument that is no literal or out of range, a crop of more than there can
     be, and unless the first op and no other is `decode`. `field` is the config's, for messages.
     """
-    calls = opstring.parse(preprocess)
+    calls = opstring.parse(preprocess, field=field)
     where = f"{field}={preprocess!r}"
     ops = tuple(_op(call, where) for call in calls)
     if [call.name == "decode" for call in calls] != [True] + [False] * (len(calls) - 1):
@@ -229,7 +227,7 @@ def _op(call: opstring.Call, where: str) -> Op:
     signature = inspect.signature(op)
     try:
         for name in call.kwargs:
-            _check(name in signature.parameters, f"there is no argument {name!r}")
+            check(name in signature.parameters, f"there is no argument {name!r}")
         signature.bind(*call.args, **call.kwargs)
         return op(*call.args, **call.kwargs)
     except (TypeError, ValueError) as error:
@@ -243,20 +241,10 @@ def _usage(name: str) -> str:
     return f"{name}({', '.join(str(p.replace(annotation=p.empty)) for p in parameters)})"
 
 
-def _check(condition: bool, rule: str) -> None:
-    if not condition:
-        raise ValueError(rule)
-
-
-def _check_pixels(name: str, value: Any, at_least: int) -> None:
-    is_fine = type(value) is int and value >= at_least
-    _check(is_fine, f"{name} must be a whole number of pixels, at least {at_least}")
-
-
 def _pair(size: Size) -> tuple[int, int]:
     height, width = size if isinstance(size, tuple) and len(size) == 2 else (size, size)
-    _check_pixels("size, or each of (height, width),", height, at_least=1)
-    _check_pixels("size, or each of (height, width),", width, at_least=1)
+    check_pixels("size, or each of (height, width),", height, at_least=1)
+    check_pixels("size, or each of (height, width),", width, at_least=1)
     return height, width  # type: ignore[return-value]  # both were found to be int
 
 

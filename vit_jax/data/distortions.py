@@ -1,0 +1,131 @@
+"""The distortions that RandAugment and AutoAugment choose from, and what a level means.
+
+The set and the meaning of levels are those of the authors' TensorFlow implementation (EfficientNet
+on TPU, which AugReg's pipeline took over): a level of 10 gives the limits in the table below, and
+greater levels go on in proportion. Three of its accidents are mended:
+
+- Contrast blends with the mean luma, as Pillow does; there it was the number of pixels / 256.
+- Solarize's threshold ends at 256, which changes nothing; there it wrapped (to 0 at level 10).
+- Posterize keeps 1 to 8 bits; there a shift by 8 or by less than 0 was what the machine made of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from vit_jax.data import colours, filters, geometry
+from vit_jax.data.host_tf import tf
+
+NOTHING = -1  # the place that `distort` leaves an image as it is for
+
+
+class Reach(NamedTuple):
+    """What RandAugment and AutoAugment do not share: limits at level 10, in pixels."""
+
+    translate_px: int
+    cutout_px: int
+
+
+class Distortion(NamedTuple):
+    """How a level becomes an argument, and what the argument does.
+
+    `chance` is float32 [3], uniform in [0, 1): for the sign, and for a place (y, x).
+    """
+
+    argument: Callable[[float, Reach], float]
+    apply: Callable[[tf.Tensor, tf.Tensor, tf.Tensor], tf.Tensor]  # (pixels, argument, chance)
+
+
+def distort(
+    pixels: tf.Tensor, place: tf.Tensor, argument: tf.Tensor, chance: tf.Tensor
+) -> tf.Tensor:
+    """Does what the table has at `place`, int32 []; uint8 [H, W, 3] -> uint8 [H, W, 3]."""
+    branches = {
+        i: lambda apply=distortion.apply: apply(pixels, argument, chance)
+        for i, distortion in enumerate(DISTORTIONS.values())
+    }
+    distorted = tf.switch_case(place, branches, default=lambda: pixels)
+    return tf.ensure_shape(distorted, pixels.shape)
+
+
+def _no_argument(level: float, reach: Reach) -> float:
+    return 0.0
+
+
+def _factor(level: float, reach: Reach) -> float:
+    return level / 10 * 1.8 + 0.1
+
+
+def _distance_px(level: float, reach: Reach) -> float:
+    return level * reach.translate_px / 10
+
+
+def _up_to(limit: float) -> Callable[[float, Reach], float]:
+    return lambda level, reach: level * limit / 10
+
+
+def _whole(limit: float, lowest: int, highest: int) -> Callable[[float, Reach], float]:
+    return lambda level, reach: float(min(max(int(level * limit / 10), lowest), highest))
+
+
+def _plain(function: Callable[[tf.Tensor], tf.Tensor]) -> Distortion:
+    return Distortion(_no_argument, lambda pixels, argument, chance: function(pixels))
+
+
+def _with(
+    argument: Callable[[float, Reach], float],
+    function: Callable[[tf.Tensor, tf.Tensor], tf.Tensor],
+) -> Distortion:
+    return Distortion(argument, lambda pixels, argument, chance: function(pixels, argument))
+
+
+def _either_way(
+    argument: Callable[[float, Reach], float],
+    function: Callable[[tf.Tensor, tf.Tensor], tf.Tensor],
+) -> Distortion:
+    """The argument or its negative, equally often."""
+
+    def apply(pixels: tf.Tensor, argument: tf.Tensor, chance: tf.Tensor) -> tf.Tensor:
+        return function(pixels, tf.where(chance[0] < 0.5, -argument, argument))
+
+    return Distortion(argument, apply)
+
+
+def _side(pixels: tf.Tensor, axis: int) -> tf.Tensor:
+    return tf.cast(tf.shape(pixels)[axis], tf.float32)
+
+
+# By the names that the papers give them.
+DISTORTIONS: dict[str, Distortion] = {
+    "AutoContrast": _plain(colours.autocontrast),
+    "Equalize": _plain(colours.equalize),
+    "Invert": _plain(colours.invert),
+    "Rotate": _either_way(_up_to(30), geometry.rotate),
+    "Posterize": _with(_whole(4, lowest=1, highest=8), colours.posterize),
+    "Solarize": _with(_whole(256, lowest=0, highest=256), colours.solarize),
+    "Color": _with(_factor, colours.saturation),
+    "Contrast": _with(_factor, colours.contrast),
+    "Brightness": _with(_factor, colours.brightness),
+    "Sharpness": _with(_factor, filters.sharpness),
+    "ShearX": _either_way(_up_to(0.3), geometry.shear_x),
+    "ShearY": _either_way(_up_to(0.3), geometry.shear_y),
+    "TranslateX": _either_way(_distance_px, geometry.translate_x),
+    "TranslateY": _either_way(_distance_px, geometry.translate_y),
+    "Cutout": Distortion(
+        lambda level, reach: float(int(level * reach.cutout_px / 10)),
+        lambda pixels, half_side, chance: geometry.cutout(pixels, half_side, chance[1:]),
+    ),
+    "SolarizeAdd": _with(_whole(110, lowest=0, highest=255), colours.solarize_add),
+    # The AutoAugment paper's own, for images of any size: 150 pixels of 331.
+    "TranslateX of width": _either_way(
+        _up_to(150 / 331),
+        lambda pixels, part: geometry.translate_x(pixels, part * _side(pixels, 1)),
+    ),
+    "TranslateY of height": _either_way(
+        _up_to(150 / 331),
+        lambda pixels, part: geometry.translate_y(pixels, part * _side(pixels, 0)),
+    ),
+}
+
+PLACES = {name: place for place, name in enumerate(DISTORTIONS)}

@@ -1,0 +1,65 @@
+"""What one step of preprocessing is, and how an op checks the arguments that a config gives it.
+
+Every check raises ValueError with the rule; ops.py adds the op's usage and the config's field.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from vit_jax.data.decode import Encoded
+from vit_jax.data.host_tf import tf
+
+# What is known of images without looking at them: both sides, the shorter side only, or nothing.
+KnownSize = tuple[int, int] | int | None
+
+
+class Op(NamedTuple):
+    """One step of preprocessing. `seed` is int64 [2]; only random ops look at it."""
+
+    apply: Callable[[tf.Tensor, tf.Tensor], tf.Tensor]  # (pixels, seed) -> pixels
+    # Of its input -> of its output; ValueError where no image of that size will do.
+    output_size: Callable[[KnownSize], KnownSize]
+    # Pixels, int64 [], of the largest image on the way, given the input's size, int64 [2]. None:
+    # not more than those of its input and its output, which are known before.
+    largest: Callable[[tf.Tensor], tf.Tensor] | None = None
+    # For the first op after `decode`: both in one, (encoded image, seed) -> pixels.
+    decode: Callable[[Encoded, tf.Tensor], tf.Tensor] | None = None
+
+
+def same_size(apply: Callable[[tf.Tensor, tf.Tensor], tf.Tensor]) -> Op:
+    """An op that keeps the image's size, as augmentations do."""
+    return Op(apply, output_size=lambda size: size)
+
+
+def sometimes(probability: float, change: Callable[[tf.Tensor, tf.Tensor], tf.Tensor]) -> Op:
+    """An op that applies `change` with that probability, and else leaves the image as it is."""
+    check_number("probability", probability, at_least=0, at_most=1)
+
+    def apply(pixels: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+        coin, seed = tf.unstack(tf.random.experimental.stateless_split(seed, 2))
+        happens = tf.random.stateless_uniform([], coin) < probability
+        return tf.cond(happens, lambda: change(pixels, seed), lambda: pixels)
+
+    return same_size(apply)
+
+
+def check(condition: bool, rule: str) -> None:
+    """ValueError with the rule that `condition` is about, unless it holds."""
+    if not condition:
+        raise ValueError(rule)
+
+
+def check_pixels(name: str, value: Any, at_least: int) -> None:
+    """ValueError unless it is a whole number of pixels."""
+    is_fine = type(value) is int and value >= at_least
+    check(is_fine, f"{name} must be a whole number of pixels, at least {at_least}")
+
+
+def check_number(name: str, value: Any, *, at_least: float, at_most: float) -> None:
+    """ValueError unless it is a number in that range."""
+    rule = f"{name} must be a number from {at_least:g} to {at_most:g}"
+    check(type(value) in (int, float), rule)
+    closest = min(max(value, at_least), at_most)
+    check(value == closest, f"{rule}; nearest to {value:g}: {closest:g}")

@@ -1,0 +1,40 @@
+"""RandAugment: a few distortions drawn for each image, all at one magnitude (arXiv 1909.13719)."""
+
+from __future__ import annotations
+
+from vit_jax.data.distortions import DISTORTIONS, PLACES, Reach, distort
+from vit_jax.data.host_tf import tf
+from vit_jax.data.op import Op, check, check_number, same_size
+
+_CHOICES = (
+    "AutoContrast", "Equalize", "Invert", "Rotate", "Posterize", "Solarize", "Color", "Contrast",
+    "Brightness", "Sharpness", "ShearX", "ShearY", "TranslateX", "TranslateY", "Cutout",
+    "SolarizeAdd",
+)  # fmt: skip
+_REACH = Reach(translate_px=100, cutout_px=40)
+_MAX_MAGNITUDE = 30  # of the paper's search, section 4
+
+
+def randaugment(num_ops: int, magnitude: float) -> Op:
+    """`num_ops` distortions one after the other, each drawn uniformly from sixteen.
+
+    `magnitude`, 0 to 30, is the level that distortions.py gives a meaning to.
+    """
+    most = len(_CHOICES)
+    check(
+        type(num_ops) is int and 1 <= num_ops <= most,
+        f"num_ops must be a whole number from 1 to {most}",
+    )
+    check_number("magnitude", magnitude, at_least=0, at_most=_MAX_MAGNITUDE)
+    places = [PLACES[name] for name in _CHOICES]
+    arguments = [DISTORTIONS[name].argument(magnitude, _REACH) for name in _CHOICES]
+
+    def apply(pixels: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+        draws = tf.random.stateless_uniform([num_ops, 4], seed)
+        chosen = tf.cast(draws[:, 0] * len(_CHOICES), tf.int32)
+        for i in range(num_ops):
+            place, argument = tf.constant(places)[chosen[i]], tf.constant(arguments)[chosen[i]]
+            pixels = distort(pixels, place, argument, draws[i, 1:])
+        return pixels
+
+    return same_size(apply)
