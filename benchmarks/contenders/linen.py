@@ -1,0 +1,102 @@
+"""A plain ViT in flax.linen with optax, as most code bases have one: blocks one after the other."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import optax
+
+from benchmarks.contenders import (
+    CLIP_NORM,
+    LEARNING_RATE,
+    TOTAL_STEPS,
+    WARMUP_STEPS,
+    WEIGHT_DECAY,
+    Contender,
+    Shape,
+)
+from benchmarks.contenders.jax_common import contender, images_and_labels
+
+
+class Block(nn.Module):
+    """Pre-norm attention and MLP."""
+
+    shape: Shape
+    dtype: Any
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """[B, N, D] -> [B, N, D]."""
+        xavier = nn.initializers.xavier_uniform()
+        y = nn.LayerNorm(epsilon=1e-6, dtype=self.dtype)(x)
+        x = x + nn.MultiHeadDotProductAttention(
+            num_heads=self.shape.heads, kernel_init=xavier, dtype=self.dtype
+        )(y, y)
+        y = nn.LayerNorm(epsilon=1e-6, dtype=self.dtype)(x)
+        y = nn.Dense(self.shape.mlp_dim, kernel_init=xavier, dtype=self.dtype)(y)
+        y = nn.Dense(self.shape.width, kernel_init=xavier, dtype=self.dtype)(nn.gelu(y))
+        return x + y
+
+
+class ViT(nn.Module):
+    """Images [B, H, W, 3] -> logits [B, C]."""
+
+    shape: Shape
+    dtype: Any
+
+    @nn.compact
+    def __call__(self, images: jax.Array) -> jax.Array:
+        """Class token, learned positions."""
+        s = self.shape
+        patch = (s.patch_px, s.patch_px)
+        x = nn.Conv(s.width, patch, patch, padding="VALID", dtype=self.dtype)(images)
+        x = x.reshape(x.shape[0], -1, s.width)
+        cls = self.param("cls", nn.initializers.zeros, (1, 1, s.width)).astype(x.dtype)
+        x = jnp.concatenate([jnp.tile(cls, (x.shape[0], 1, 1)), x], axis=1)
+        positions = nn.initializers.normal(0.02)
+        x = x + self.param("positions", positions, (1, *x.shape[1:])).astype(x.dtype)
+        for _ in range(s.depth):
+            x = Block(s, self.dtype)(x)
+        x = nn.LayerNorm(epsilon=1e-6, dtype=self.dtype)(x)[:, 0]
+        return nn.Dense(s.classes, kernel_init=nn.initializers.zeros)(x.astype(jnp.float32))
+
+
+def make(shape: Shape, dtype: str) -> Contender:
+    """The contender."""
+    uint8, labels = images_and_labels(shape)
+    images = jnp.asarray(uint8, jnp.float32) / 127.5 - 1.0
+    model = ViT(shape, jnp.dtype(dtype))
+    params = jax.jit(model.init)(jax.random.key(0), images)["params"]
+    schedule = optax.warmup_cosine_decay_schedule(0, LEARNING_RATE, WARMUP_STEPS, TOTAL_STEPS)
+    decayed = jax.tree_util.tree_map_with_path(lambda path, _: path[-1].key == "kernel", params)
+    tx = optax.chain(
+        optax.clip_by_global_norm(CLIP_NORM),
+        optax.adamw(schedule, weight_decay=WEIGHT_DECAY, mask=decayed),
+    )
+
+    def update(params: Any, opt_state: Any, images: jax.Array, labels: jax.Array) -> Any:
+        def mean_loss(params: Any) -> jax.Array:
+            logits = model.apply({"params": params}, images)
+            return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
+
+        loss, grads = jax.value_and_grad(mean_loss)(params)
+        updates, opt_state = tx.update(grads, opt_state, params)
+        return optax.apply_updates(params, updates), opt_state, loss
+
+    state = (params, tx.init(params))
+    labels = jnp.asarray(labels)
+    lowered = jax.jit(update, donate_argnums=(0, 1)).lower(*state, images, labels)
+    start = time.perf_counter()
+    compiled = lowered.compile()
+    compile_secs = time.perf_counter() - start
+
+    def step() -> float:
+        nonlocal state
+        *state, loss = compiled(*state, images, labels)
+        return float(loss)
+
+    return contender(step, dtype, compile_secs)

@@ -1,0 +1,88 @@
+"""This project's step, made as train.py makes it."""
+
+from __future__ import annotations
+
+import time
+
+import jax
+import numpy as np
+
+from benchmarks.contenders import (
+    CLIP_NORM,
+    LEARNING_RATE,
+    TOTAL_STEPS,
+    WARMUP_STEPS,
+    WEIGHT_DECAY,
+    Contender,
+    Shape,
+)
+from benchmarks.contenders.jax_common import contender, images_and_labels
+from vit_jax import build, models
+from vit_jax import config as configs
+from vit_jax.state import state_layout
+from vit_jax.step import batch_layout, compile_update, make_update
+
+
+def make(shape: Shape, dtype: str, overrides: tuple[str, ...] = ()) -> Contender:
+    """The contender; `overrides` are of the config: "model.scan=true"."""
+    config = configs.resolve(
+        {
+            "input": {"batch_size": shape.batch, "num_classes": shape.classes},
+            "model": {"dtype": dtype},
+            "optim": {
+                "lr": LEARNING_RATE,
+                "schedule": "cosine",
+                "warmup_steps": WARMUP_STEPS,
+                "weight_decay": WEIGHT_DECAY,
+                "grad_clip_norm": CLIP_NORM,
+            },
+            "total": {"steps": TOTAL_STEPS},
+        },
+        overrides,
+    )
+    fields = {k: v for k, v in vars(config.model).items() if v is not None and k != "name"}
+
+    def make_model(rngs):  # type: ignore[no-untyped-def]
+        return models.create(
+            f"ViT-S/{shape.patch_px}",
+            depth=shape.depth,
+            width=shape.width,
+            mlp_dim=shape.mlp_dim,
+            heads=shape.heads,
+            num_classes=shape.classes,
+            image_size=shape.image_px,
+            rngs=rngs,
+            **fields,
+        )
+
+    mesh = build.mesh(config.mesh)
+    plan = build.plan(config, num_examples=shape.batch)
+    schedule = build.schedule(config.optim, plan)
+    layout = state_layout(make_model, build.optimizer(config.optim, schedule), mesh)
+    objective = build.objective(config, num_classes=shape.classes)
+    arrays = batch_layout(
+        mesh,
+        batch_size=shape.batch,
+        image_size=(shape.image_px, shape.image_px),
+        max_labels=1,
+    )
+    update = make_update(layout, objective, build.rates(config.optim, schedule), seed=0)
+    start = time.perf_counter()
+    compiled = compile_update(update, layout, arrays)
+    compile_secs = time.perf_counter() - start
+
+    images, labels = images_and_labels(shape)
+    host = {
+        "image": images,
+        "labels": labels[:, None],
+        "weight": np.ones(shape.batch, np.float32),
+    }
+    batch = {name: jax.device_put(host[name], x.sharding) for name, x in arrays.items()}
+    state = layout.init(0)
+
+    def step() -> float:
+        nonlocal state
+        state, scalars = compiled(state, batch)
+        return float(scalars["train/loss"])
+
+    return contender(step, dtype, compile_secs)
