@@ -26,7 +26,7 @@ class ModelConfig:
     The image size is what `input.preprocess` gives, the number of classes what the data has.
     """
 
-    name: str = "ViT-B/16"
+    name: str | None = "ViT-B/16"  # None: name and architecture of init.weights
     width: int | None = None
     depth: int | None = None
     mlp_dim: int | None = None
@@ -162,6 +162,7 @@ class InitConfig:
 class RunConfig:
     """A whole run."""
 
+    position_resize: Literal["bilinear", "bicubic"] = "bilinear"  # for images of another size
     model: ModelConfig = dataclasses.field(default_factory=ModelConfig)
     input: InputConfig = dataclasses.field(default_factory=InputConfig)
     loss: LossConfig = dataclasses.field(default_factory=LossConfig)

@@ -142,9 +142,12 @@ def train(
 
 def first_state(config: RunConfig, layout: Layout) -> TrainState:
     """The state after 0 steps: from scratch, or with the parameters that `init` names."""
-    state = layout.init(config.seed)
-    if config.init.weights:
-        state = warm_start(state, config.init.weights, head=config.init.head)
+    state, init = layout.init(config.seed), config.init
+    if not init.weights:
+        return state
+    trained = build.trained_weights(init)
+    state = warm_start(state, trained, model, head=init.head, position_resize=init.position_resize)
+    announce.warm_start(screen, trained, model)
     return state
 
 

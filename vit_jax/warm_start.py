@@ -1,48 +1,131 @@
-"""Start from trained parameters instead of random ones."""
+"""Start from trained parameters instead of random ones (section 3.2).
+
+With head="reset" everything up to the last norm is taken; what follows it is fresh, and what the
+new model has no place for (class token, pooling, pre-logits) stays behind. With head="keep" the
+model has to be the same. In both cases learned positions are resized for images of another size.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import jax
-from etils import epath
 
 from vit_jax.core import pytrees
 from vit_jax.core.errors import UserError
+from vit_jax.models import ModelInfo
+from vit_jax.nn.posemb import TokenLayout
+from vit_jax.nn.position_resize import resize_positions
 from vit_jax.state import TrainState
 from vit_jax.store import step_folder
+from vit_jax.weights import Description
 
-PARAMS, HEAD = "params/", "head/"
+PARAMS = "params/"
+POSITIONS = "positions/embedding"
+# Parts that the weights may have and a model with a fresh head may lack.
+OPTIONAL = frozenset({"cls", "pooling", "pre_logits"})
+# Fields that change what the parameters compute, but not always their shapes.
+FUNCTION = ("gelu", "position_embedding")
+
+Shapes = dict[str, tuple[int, ...]]
 
 
-def warm_start(fresh: TrainState, weights: str, *, head: str) -> TrainState:
-    """`fresh` with the parameters of a checkpoint of this project.
+def warm_start(
+    fresh: TrainState, trained: Description, model: ModelInfo, *, head: str, position_resize: str
+) -> TrainState:
+    """`fresh` with the parameters of a checkpoint of this project, placed as those of `fresh` are.
 
     Args:
-      fresh: a state after 0 steps.
-      weights: a work directory, its checkpoints folder or a step's folder.
+      fresh: a state of `model` after 0 steps.
+      trained: the checkpoint.
+      model: what is known of the new model.
       head: "keep" takes the head from the checkpoint too, "reset" leaves the fresh one.
+      position_resize: a name of position_resize.METHODS.
 
     Raises:
-      UserError: no such checkpoint, or one whose parameters have other names or shapes.
+      UserError: another architecture; lists all differences.
+      DamagedError: the checkpoint cannot be read, or its bits have changed.
     """
-    folder = step_folder.find(epath.Path(weights))
     own = pytrees.flatten(fresh.params)
-    wanted = {
-        n: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding) for n, x in own.items()
+    there = {n.removeprefix(PARAMS): s for n, s in trained.shapes.items() if n.startswith(PARAMS)}
+    stays_fresh, left_out = _parts_not_taken(own, there, head)
+    wanted = {n: x.shape for n, x in own.items() if _part(n) not in stays_fresh}
+    offered = {n: s for n, s in there.items() if _part(n) not in left_out}
+    _check(trained, model, wanted, offered)
+
+    # Positions, which have still another shape, are read whole: as the step lies, on every device.
+    layout = {
+        PARAMS + name: jax.ShapeDtypeStruct(
+            there[name],
+            own[name].dtype,
+            sharding=(fresh.step if name == POSITIONS else own[name]).sharding,
+        )
+        for name in wanted
     }
-    if head == "reset":  # read as it is there, and left out below
-        there = step_folder.read_description(folder)["arrays"]
-        wanted = {n: x for n, x in wanted.items() if not n.startswith(HEAD)}
-        wanted |= {
-            n.removeprefix(PARAMS): jax.ShapeDtypeStruct(x["shape"], x["dtype"])
-            for n, x in there.items()
-            if n.startswith(PARAMS + HEAD)
-        }
-    try:
-        loaded = pytrees.flatten(step_folder.restore_params(folder, pytrees.unflatten(wanted)))
-    except UserError as error:
-        raise UserError(
-            f"init.weights={weights} does not fit this model. {error} A head over other classes "
-            "is left out by --config.init.head=reset."
-        ) from error
-    kept = {n: x for n, x in loaded.items() if head == "keep" or not n.startswith(HEAD)}
-    return fresh._replace(params=pytrees.unflatten(own | kept))
+    arrays = step_folder.read_some(trained.folder, layout)
+    taken = {name: arrays[PARAMS + name] for name in wanted}
+    if POSITIONS in taken:
+        taken[POSITIONS] = _resized(
+            taken[POSITIONS], trained.tokens, model.tokens, own[POSITIONS].sharding, position_resize
+        )
+    return fresh._replace(params=pytrees.unflatten(own | taken))
+
+
+def _part(name: str) -> str:
+    """ "head/kernel" -> "head"."""
+    return name.split("/", maxsplit=1)[0]
+
+
+def _parts_not_taken(
+    own: Iterable[str], there: Iterable[str], head: str
+) -> tuple[set[str], set[str]]:
+    """(parts of the model that stay fresh, parts of the checkpoint that are left out)"""
+    if head == "keep":
+        return set(), set()
+    own_parts, their_parts = set(map(_part, own)), set(map(_part, there))
+    return {"head"} | ({"pooling"} - their_parts), {"head"} | (OPTIONAL - own_parts)
+
+
+def _resized(
+    table: jax.Array,
+    old: TokenLayout,
+    new: TokenLayout,
+    sharding: jax.sharding.Sharding,
+    method: str,
+) -> jax.Array:
+    resize = lambda t: resize_positions(t, old, new, method=method)
+    return jax.jit(resize, out_shardings=sharding)(table)
+
+
+def _check(trained: Description, model: ModelInfo, wanted: Shapes, offered: Shapes) -> None:
+    """UserError that lists all differences, and how to mend them."""
+    names = [*wanted, *(n for n in offered if n not in wanted)]
+    differing = [n for n in names if _shape(n, wanted) != _shape(n, offered)]
+    fields = [f for f in FUNCTION if getattr(trained.spec, f) != model.spec[f]]
+    if not differing and not fields:
+        return
+    lines = [f"model.{f}: {getattr(trained.spec, f)} there, {model.spec[f]} here" for f in fields]
+    lines += [
+        f"{n}: {offered.get(n, 'nothing')} there, {wanted.get(n, 'nothing')} here"
+        for n in differing
+    ]
+    parts = set(map(_part, differing))
+    if "head" in parts:
+        lines.append("A head over other classes is left out by --config.init.head=reset.")
+    if "pre_logits" in parts:
+        has_it = str("pre_logits/kernel" in offered).lower()
+        lines.append(f"--config.model.pre_logits={has_it} is what the weights have.")
+    if fields or parts - {"head", "pre_logits"}:
+        lines.append(
+            "--config.model.name=none, and nothing else in model.* that changes the architecture, "
+            "takes it from the weights."
+        )
+    raise UserError(
+        f"init.weights={trained.folder} does not fit this model:\n  " + "\n  ".join(lines)
+    )
+
+
+def _shape(name: str, shapes: Shapes) -> tuple[int, ...] | None:
+    """As it has to agree: the number of positions may differ."""
+    shape = shapes.get(name)
+    return shape[1:] if shape and name == POSITIONS else shape

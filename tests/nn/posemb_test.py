@@ -9,6 +9,7 @@ from vit_jax.nn.posemb import (
     LearnedPositions,
     SinCos1dPositions,
     SinCos2dPositions,
+    TokenLayout,
     sincos_1d,
     sincos_2d,
 )
@@ -41,10 +42,10 @@ def test_sincos_2d_at_the_smallest_width():
 
 def test_a_class_token_has_no_place_in_2d_and_the_first_in_1d():
     x = jnp.zeros((2, 7, 8))
-    two = SinCos2dPositions((2, 3), class_token=True)(x)
+    two = SinCos2dPositions(TokenLayout((2, 3), True))(x)
     assert not two[:, 0].any()
     np.testing.assert_allclose(two[0, 1:], sincos_2d((2, 3), 8), atol=ROUNDING)
-    without = SinCos2dPositions((2, 3), class_token=False)(x[:, 1:])
+    without = SinCos2dPositions(TokenLayout((2, 3), False))(x[:, 1:])
     np.testing.assert_array_equal(without, two[:, 1:])
     one = SinCos1dPositions()(x)
     np.testing.assert_allclose(one[0, 0], [0, 1] * 4)
@@ -53,7 +54,7 @@ def test_a_class_token_has_no_place_in_2d_and_the_first_in_1d():
 
 def test_fixed_positions_are_no_parameters():
     assert not nnx.state(SinCos1dPositions())
-    assert not nnx.state(SinCos2dPositions((2, 3), class_token=True))
+    assert not nnx.state(SinCos2dPositions(TokenLayout((2, 3), True)))
     assert nnx.state(LearnedPositions(7, 8, rngs=nnx.Rngs(0)))
 
 
@@ -62,6 +63,6 @@ def test_the_tokens_keep_their_type():
     for positions in (
         LearnedPositions(6, 8, rngs=nnx.Rngs(0)),
         SinCos1dPositions(),
-        SinCos2dPositions((2, 3), class_token=False),
+        SinCos2dPositions(TokenLayout((2, 3), False)),
     ):
         assert positions(x).dtype == jnp.bfloat16

@@ -6,11 +6,12 @@ import dataclasses
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from etils import epath
 from flax import nnx
 
-from vit_jax import models
+from vit_jax import models, weights
 from vit_jax.build.inputs import image_size
-from vit_jax.config import RunConfig
+from vit_jax.config import InitConfig, RunConfig
 from vit_jax.core import errors, opstring
 from vit_jax.weights.checkpoint import describe
 
@@ -36,18 +37,50 @@ class Model:
 def model(config: RunConfig, *, num_classes: int) -> Model:
     """The model of the run; names and sizes are checked now."""
     prepared = preprocess(config)
-    fields = {k: v for k, v in dataclasses.asdict(config.model).items() if v is not None}
+    name, fields = _architecture(config)
     arguments: dict[str, Any] = {
         "num_classes": num_classes,
         "image_size": prepared.image_size,
         **fields,
     }
-    name = arguments.pop("name")
     return Model(
         make=lambda rngs: models.create(name, rngs=rngs, preprocess=prepared, **arguments),
         info=models.info(name, **arguments),
         preprocess=prepared,
     )
+
+
+def _architecture(config: RunConfig) -> tuple[str, dict[str, Any]]:
+    """The model's name, and the fields that differ from what the name says."""
+    fields = {k: v for k, v in dataclasses.asdict(config.model).items() if v is not None}
+    if "name" in fields:
+        return fields.pop("name"), fields
+    if config.init.weights is None:
+        raise errors.UserError(
+            "model.name=None takes the architecture from init.weights, which is not set: give "
+            "--config.init.weights=DIR, or a model by --config.model.name=ViT-B/16."
+        )
+    try:
+        trained = trained_weights(config.init)
+    except errors.UserError as error:
+        raise errors.UserError(
+            f"{error} model.name=None takes the architecture from there, also when a run is "
+            "resumed: put the weights back; or give model.name and what else in model.* the run "
+            "had, with --allow_config_change."
+        ) from error
+    of_weights = {field: getattr(trained.spec, field) for field in models.ARCHITECTURE}
+    if config.init.head == "keep":
+        of_weights["pre_logits"] = trained.spec.pre_logits
+    return trained.name, of_weights | fields
+
+
+def trained_weights(c: InitConfig) -> weights.Description:
+    """What init.weights, which has to be set, says about itself."""
+    assert c.weights is not None
+    try:
+        return weights.description(epath.Path(c.weights).expanduser())
+    except errors.UserError as error:
+        raise errors.UserError(f"init.weights={c.weights}: {error}") from error
 
 
 def preprocess(config: RunConfig) -> models.Preprocess:

@@ -2,5 +2,6 @@
 
 from vit_jax.models.names import ModelInfo, available, create, info, spec
 from vit_jax.models.preprocess import Preprocess
+from vit_jax.models.vit import ARCHITECTURE
 
-__all__ = ["ModelInfo", "Preprocess", "available", "create", "info", "spec"]
+__all__ = ["ARCHITECTURE", "ModelInfo", "Preprocess", "available", "create", "info", "spec"]

@@ -11,6 +11,7 @@ from flax import nnx
 from vit_jax.core import errors, pytrees
 from vit_jax.models import vit
 from vit_jax.models.preprocess import Preprocess
+from vit_jax.nn.posemb import TokenLayout
 
 _VIT = re.compile(r"ViT-([A-Za-z0-9]+)/(\d+)")
 
@@ -23,12 +24,14 @@ class ModelInfo:
       parameters: number of scalars.
       forward_flops: FLOPs of the matrix products of one image's forward pass (multiply-add = 2).
       spec: its fields.
+      tokens: where its tokens come from.
     """
 
     name: str
     parameters: int
     forward_flops: int
     spec: dict[str, Any]
+    tokens: TokenLayout
 
 
 def available() -> tuple[str, ...]:
@@ -99,6 +102,7 @@ def info(
         parameters=pytrees.num_elements(params),
         forward_flops=vit.forward_flops(own, num_classes=num_classes, image_size=size),
         spec=dataclasses.asdict(own),
+        tokens=vit.token_layout(own, size),
     )
 
 

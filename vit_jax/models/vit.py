@@ -19,7 +19,12 @@ from vit_jax.nn.linear import LayerNorm, Linear, param
 from vit_jax.nn.mlp import GELUS
 from vit_jax.nn.patches import PatchEmbedding
 from vit_jax.nn.pooling import AttentionPooling
-from vit_jax.nn.posemb import LearnedPositions, SinCos1dPositions, SinCos2dPositions
+from vit_jax.nn.posemb import (
+    LearnedPositions,
+    SinCos1dPositions,
+    SinCos2dPositions,
+    TokenLayout,
+)  # fmt: skip
 from vit_jax.nn.stack import REMAT_POLICIES, Stack
 
 # Table 1 of the paper; Ti and S from arXiv 2012.12877 and 2106.10270, g and G from 2106.04560
@@ -38,6 +43,11 @@ PUBLISHED = (
     "Ti/16", "S/16", "S/32", "B/16", "B/32", "L/16", "L/32", "So400m/14", "H/14", "g/14", "G/14",
 )  # fmt: skip
 
+
+# What the weights were trained as. The other fields say how to train or compute them further.
+ARCHITECTURE = (
+    "width", "depth", "mlp_dim", "heads", "pool", "position_embedding", "layer_scale", "gelu",
+)  # fmt: skip
 
 # Fields with a choice of words.
 CHOICES: dict[str, tuple[str, ...]] = {
@@ -240,21 +250,16 @@ def _dropout_key(rngs: Any) -> jax.Array:
 
 
 def _positions(spec: ViTSpec, image_size: tuple[int, int], rngs: nnx.Rngs) -> nnx.Module:
+    layout = token_layout(spec, image_size)
     if spec.position_embedding == "sincos_1d":
         return SinCos1dPositions()
     if spec.position_embedding == "sincos_2d":
-        return SinCos2dPositions(grid(spec, image_size), class_token=spec.pool == "cls")
-    return LearnedPositions(num_tokens(spec, image_size), spec.width, rngs=rngs)
+        return SinCos2dPositions(layout)
+    return LearnedPositions(layout.num_tokens, spec.width, rngs=rngs)
 
 
-def num_tokens(spec: ViTSpec, image_size: tuple[int, int]) -> int:
-    """N, the class token included. UserError if the patches do not tile the image."""
-    rows, columns = grid(spec, image_size)
-    return rows * columns + (spec.pool == "cls")
-
-
-def grid(spec: ViTSpec, image_size: tuple[int, int]) -> tuple[int, int]:
-    """(rows, columns) of patches. UserError if they do not tile the image."""
+def token_layout(spec: ViTSpec, image_size: tuple[int, int]) -> TokenLayout:
+    """Of images of this size in pixels. UserError if the patches do not tile them."""
     p = spec.patch_size
     if any(side % p or side < p for side in image_size):
         near = tuple(_nearest_multiple(side, p) for side in image_size)
@@ -262,13 +267,14 @@ def grid(spec: ViTSpec, image_size: tuple[int, int]) -> tuple[int, int]:
             f"Image size {image_size} does not divide into patches of {p} pixels; nearest: {near}. "
             "Change the size in input.preprocess or the patch in model.name."
         )
-    return image_size[0] // p, image_size[1] // p
+    return TokenLayout((image_size[0] // p, image_size[1] // p), class_token=spec.pool == "cls")
 
 
 def forward_flops(spec: ViTSpec, *, num_classes: int, image_size: tuple[int, int]) -> int:
     """FLOPs of the matrix products of one image's forward pass; a multiply-add counts 2."""
-    n, d = num_tokens(spec, image_size), spec.width
-    patches = (n - (spec.pool == "cls")) * spec.patch_size**2 * 3 * d
+    tokens, d = token_layout(spec, image_size), spec.width
+    n = tokens.num_tokens
+    patches = (n - tokens.class_token) * spec.patch_size**2 * 3 * d
     projections = n * 4 * d * d
     attention = 2 * n * n * d
     mlp = n * 2 * d * spec.mlp_dim

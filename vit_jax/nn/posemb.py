@@ -6,6 +6,8 @@ needed, and no checkpoint has them.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -16,6 +18,23 @@ from vit_jax.core.axes import POSITIONS, WIDTH
 from vit_jax.nn.linear import param
 
 LONGEST = 10_000.0  # wavelength of the slowest sine, over that of the fastest
+
+
+class TokenLayout(NamedTuple):
+    """Where the N tokens come from: a class token first, if there is one, then patches row by row.
+
+    Attributes:
+      grid: (rows, columns) of patches.
+      class_token: whether there is one.
+    """
+
+    grid: tuple[int, int]
+    class_token: bool
+
+    @property
+    def num_tokens(self) -> int:
+        """N, the class token included."""
+        return self.grid[0] * self.grid[1] + self.class_token
 
 
 class LearnedPositions(nnx.Module):
@@ -41,17 +60,15 @@ class SinCos1dPositions(nnx.Module):
 
 
 class SinCos2dPositions(nnx.Module):
-    """Fixed, by the patch's row and column; a class token, which has neither, gets zeros.
+    """Fixed, by the patch's row and column; a class token, which has neither, gets zeros."""
 
-    grid: (rows, columns) of patches. class_token: whether one is first.
-    """
-
-    def __init__(self, grid: tuple[int, int], *, class_token: bool):
-        self.grid, self.class_token = grid, class_token
+    def __init__(self, layout: TokenLayout):
+        self.layout = layout
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """[B, N, D] -> [B, N, D]."""
-        table = np.pad(sincos_2d(self.grid, x.shape[-1]), ((int(self.class_token), 0), (0, 0)))
+        table = sincos_2d(self.layout.grid, x.shape[-1])
+        table = np.pad(table, ((int(self.layout.class_token), 0), (0, 0)))
         return x + jnp.asarray(table, x.dtype)
 
 

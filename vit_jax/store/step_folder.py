@@ -132,11 +132,28 @@ def read(step_dir: epath.PathLike, layout: Any, *, under: str = "") -> Any:
     wanted = {name: _placed(x) for name, x in pytrees.flatten(layout).items()}
     saved = {n: a for n, a in read_description(folder)["arrays"].items() if n.startswith(under)}
     _check_same_arrays(folder, saved, wanted)
+    arrays = _read_verified(folder, saved, wanted)
+    return jax.tree.unflatten(jax.tree.structure(layout), arrays.values())
+
+
+def read_some(step_dir: epath.PathLike, wanted: Layout) -> dict[str, jax.Array]:
+    """The arrays of these names, verified; no other is read.
+
+    They must be there in these shapes; see `read_description`. Raises DamagedError.
+    """
+    folder = absolute(step_dir)
+    saved = read_description(folder)["arrays"]
+    return _read_verified(folder, saved, {name: _placed(x) for name, x in wanted.items()})
+
+
+def _read_verified(
+    folder: epath.Path, saved: Mapping[str, Any], wanted: Layout
+) -> dict[str, jax.Array]:
     arrays = _read_arrays(folder, wanted)
     changed = [n for n, s in checksums(arrays).items() if s != saved[n]["checksum"]]
     if changed:
         raise DamagedError(folder, f"the checksum of {', '.join(changed)} does not match")
-    return jax.tree.unflatten(jax.tree.structure(layout), arrays.values())
+    return arrays
 
 
 def _placed(x: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:

@@ -10,7 +10,8 @@ from flax import nnx
 
 from vit_jax import models
 from vit_jax.core.errors import UserError
-from vit_jax.models.vit import ViT, ViTSpec
+from vit_jax.models.vit import ViT, ViTSpec, token_layout
+from vit_jax.nn.posemb import TokenLayout
 from vit_jax.store import step_folder
 
 FORMAT_VERSION = 1  # of the description that this code writes and reads
@@ -23,6 +24,37 @@ class Loaded(NamedTuple):
     name: str  # such as "ViT-B/16"
     class_names: tuple[str, ...] | None
     step: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Description:
+    """What a checkpoint says about itself; none of its arrays is read.
+
+    Attributes:
+      folder: the step's.
+      name: such as "ViT-B/16".
+      spec: the fields of its model.
+      preprocess: what prediction makes of an image.
+      shapes: of its arrays, by name.
+    """
+
+    folder: epath.Path
+    name: str
+    spec: ViTSpec
+    num_classes: int
+    class_names: tuple[str, ...] | None
+    preprocess: models.Preprocess
+    shapes: dict[str, tuple[int, ...]]
+
+    @property
+    def step(self) -> int:
+        """The number of updates behind it."""
+        return int(self.folder.name)
+
+    @property
+    def tokens(self) -> TokenLayout:
+        """Where the tokens of its model come from."""
+        return token_layout(self.spec, self.preprocess.image_size)
 
 
 def load(path: str | epath.Path, *, dtype: str | None = None) -> ViT:
@@ -41,6 +73,34 @@ def load(path: str | epath.Path, *, dtype: str | None = None) -> ViT:
 
 def load_described(path: str | epath.Path, *, dtype: str | None = None) -> Loaded:
     """As `load`, with the rest of the description."""
+    about = description(path)
+    spec = about.spec if dtype is None else dataclasses.replace(about.spec, dtype=dtype)
+
+    def make() -> ViT:
+        return ViT(
+            spec,
+            num_classes=about.num_classes,
+            image_size=about.preprocess.image_size,
+            preprocess=about.preprocess,
+            rngs=nnx.Rngs(0),
+        )
+
+    graph, variables = nnx.split(nnx.eval_shape(make), nnx.Param)
+    params = step_folder.restore_params(about.folder, nnx.to_pure_dict(variables))
+    return Loaded(
+        model=nnx.merge(graph, params),
+        name=about.name,
+        class_names=about.class_names,
+        step=about.step,
+    )
+
+
+def description(path: str | epath.Path) -> Description:
+    """What the checkpoint of `path`, as in `load`, says about itself.
+
+    Raises:
+      UserError: no checkpoint there, or one of a newer version.
+    """
     folder = step_folder.find(path)
     about = step_folder.read_description(folder)
     if about.get("format_version") != FORMAT_VERSION:
@@ -49,28 +109,15 @@ def load_described(path: str | epath.Path, *, dtype: str | None = None) -> Loade
             f"{FORMAT_VERSION}: install the version that wrote it."
         )
     fields = dict(about["model"])
-    name = fields.pop("name")
-    if dtype is not None:
-        fields["dtype"] = dtype
-    prepared = models.Preprocess(**{k: _tuples(v) for k, v in about["preprocess"].items()})
-
-    def make() -> ViT:
-        return ViT(
-            ViTSpec(**fields),
-            num_classes=about["num_classes"],
-            image_size=prepared.image_size,
-            preprocess=prepared,
-            rngs=nnx.Rngs(0),
-        )
-
-    graph, variables = nnx.split(nnx.eval_shape(make), nnx.Param)
-    params = step_folder.restore_params(folder, nnx.to_pure_dict(variables))
     names = about["class_names"]
-    return Loaded(
-        model=nnx.merge(graph, params),
-        name=name,
+    return Description(
+        folder=folder,
+        name=fields.pop("name"),
+        spec=ViTSpec(**fields),
+        num_classes=about["num_classes"],
         class_names=tuple(names) if names else None,
-        step=int(folder.name),
+        preprocess=models.Preprocess(**{k: _tuples(v) for k, v in about["preprocess"].items()}),
+        shapes={name: tuple(array["shape"]) for name, array in about["arrays"].items()},
     )
 
 

@@ -1,0 +1,74 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from vit_jax.nn.posemb import TokenLayout
+from vit_jax.nn.position_resize import METHODS, resize_positions
+
+ROUNDING = 1e-5  # float32 sums of at most 16 products of numbers of about 1
+
+
+def at_centres(f, grid):
+    """[N, 1]: a function of the image's height and width, each 0 to 1, at the patches' centres."""
+    rows, columns = ((np.arange(n) + 0.5) / n for n in grid)
+    return jnp.asarray([[f(y, x)] for y in rows for x in columns], jnp.float32)
+
+
+def inner(table, grid):
+    return np.asarray(table).reshape(grid)[3:-3, 3:-3]
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("new", [(12, 18), (10, 8)])
+def test_a_plane_stays_the_plane(method, new):
+    """Away from the edges, where the methods see no old centre on one side."""
+    plane = lambda y, x: 2 * y - 3 * x
+    old = (6, 9)
+    resized = resize_positions(
+        at_centres(plane, old), TokenLayout(old, False), TokenLayout(new, False), method=method
+    )
+    expected = at_centres(plane, new)
+    np.testing.assert_allclose(inner(resized, new), inner(expected, new), atol=ROUNDING)
+
+
+def test_bilinear_between_two_rows():
+    """Centres at 1/4 and 3/4 of the image become 1/8, 3/8, 5/8, 7/8; the outer values go on."""
+    table = jnp.asarray([[0.0], [1.0]])
+    resized = resize_positions(
+        table, TokenLayout((2, 1), False), TokenLayout((4, 1), False), method="bilinear"
+    )
+    np.testing.assert_allclose(resized[:, 0], [0, 0.25, 0.75, 1], atol=ROUNDING)
+
+
+def test_rows_and_columns_are_not_mixed_up():
+    table = at_centres(lambda y, x: 10 * (y > 0.5) + (x > 0.5), (2, 2))
+    resized = resize_positions(
+        table, TokenLayout((2, 2), False), TokenLayout((2, 4), False), method="bilinear"
+    )
+    expected = [[0, 0.25, 0.75, 1], [10, 10.25, 10.75, 11]]
+    np.testing.assert_allclose(resized.reshape(2, 4), expected, atol=ROUNDING)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_nothing_changes_at_the_same_size(method):
+    table = jax.random.normal(jax.random.key(0), (7, 4))
+    layout = TokenLayout((2, 3), True)
+    np.testing.assert_array_equal(resize_positions(table, layout, layout, method=method), table)
+
+
+def test_the_class_tokens_row_stays_or_is_left_out():
+    table = jax.random.normal(jax.random.key(0), (7, 4))
+    old = TokenLayout((2, 3), True)
+    resize = lambda new: resize_positions(table, old, new, method="bilinear")
+    larger = resize(TokenLayout((4, 6), True))
+    np.testing.assert_array_equal(larger[0], table[0])
+    np.testing.assert_array_equal(resize(TokenLayout((4, 6), False)), larger[1:])
+    np.testing.assert_array_equal(resize(TokenLayout((2, 3), False)), table[1:])
+
+
+def test_methods_differ():
+    table = jax.random.normal(jax.random.key(0), (16, 4))
+    old, new = TokenLayout((4, 4), False), TokenLayout((8, 8), False)
+    one, other = (resize_positions(table, old, new, method=m) for m in METHODS)
+    assert not np.allclose(one, other, atol=0.01)
