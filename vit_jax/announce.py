@@ -13,6 +13,7 @@ from jax.sharding import Mesh
 from vit_jax.config import RESERVED, RunConfig
 from vit_jax.models import ModelInfo
 from vit_jax.screen import Screen, count, duration
+from vit_jax.weights import Description
 
 if TYPE_CHECKING:
     from vit_jax.build import Plan
@@ -52,6 +53,13 @@ def start(screen: Screen, step: int) -> None:
     """Whether the run goes on from a checkpoint."""
     if step:
         screen.say(f"resumed  from the checkpoint of step {step:,}")
+
+
+def warm_start(screen: Screen, trained: Description, model: ModelInfo) -> None:
+    """Where the first parameters are from."""
+    old, new = (" x ".join(map(str, tokens.grid)) for tokens in (trained.tokens, model.tokens))
+    change = "" if old == new else f"; {old} patches become {new}"
+    screen.say(f"weights  {trained.name} from {trained.folder}{change}")
 
 
 @contextlib.contextmanager

@@ -20,6 +20,7 @@ from vit_jax.core.errors import NonFiniteError, Preempted, UserError
 from vit_jax.core.stop import StopRequest
 from vit_jax.log import write_parameters
 from vit_jax.memory import explain_out_of_memory
+from vit_jax.models import ModelInfo
 from vit_jax.screen import Screen
 from vit_jax.state import Layout, TrainState, state_layout
 from vit_jax.step import Scalars, compile_update, make_update
@@ -85,7 +86,7 @@ def train(
         # Start: resume, else warm start, else scratch. Never another order.
         enter(explain_out_of_memory(config))
         store = enter(contextlib.closing(build.store(config, workdir)))
-        state = store.restore(layout.state) or first_state(config, layout)
+        state = store.restore(layout.state) or first_state(config, layout, model.info, screen)
         start = int(state.step)
         plan.check_start(start, workdir)
         announce.start(screen, start)
@@ -140,7 +141,7 @@ def train(
     return state
 
 
-def first_state(config: RunConfig, layout: Layout) -> TrainState:
+def first_state(config: RunConfig, layout: Layout, model: ModelInfo, screen: Screen) -> TrainState:
     """The state after 0 steps: from scratch, or with the parameters that `init` names."""
     state, init = layout.init(config.seed), config.init
     if not init.weights:
