@@ -50,6 +50,7 @@ setup(
     ],
     extras_require={
         "test": ["mypy>=2.4", "pytest>=9.2", "pytest-xdist>=3.8", "ruff>=0.17"],
+        "wandb": ["wandb>=0.31"],
         # CUDA 12, since it runs on the drivers of CUDA 13 as well, but not the other way round.
         "gpu": ["jax[cuda12]"],
         "tpu": ["jax[tpu]"],

@@ -143,6 +143,7 @@ class LogConfig:
 
     every_steps: int = 50
     tensorboard: bool = True
+    wandb_project: str | None = None  # of Weights & Biases, which shows the run there as well
     profile_at_step: int | None = (
         None  # a trace of `profile_steps` steps from here, for TensorBoard
     )

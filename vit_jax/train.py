@@ -68,6 +68,7 @@ def train(
         total_steps=plan.total_steps,
     )
     description = build.description(model, source)
+    build.check_log(config.log)
 
     screen = Screen(quiet=jax.process_index() > 0)
     with contextlib.ExitStack() as until_the_end:
@@ -95,7 +96,7 @@ def train(
         write_parameters(workdir, layout.state.params)
 
         # Repeat. The batch of step k is a function of k, so nothing else needs to be restored.
-        log = enter(build.log(config.log, workdir, start_step=start))
+        log = enter(build.log(config, workdir, start_step=start))
         feed = enter(build.train_feed(config, source, batch_layout, start_step=start))
         if start < plan.total_steps:
             with announce.compiling(screen):

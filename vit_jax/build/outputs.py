@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import jax
 from etils import epath
 from jax.sharding import Mesh
 
+from vit_jax import config as configs
 from vit_jax import environment, models
 from vit_jax.build.plans import Plan
 from vit_jax.clock import Clock
 from vit_jax.config import LogConfig, RunConfig
 from vit_jax.feed import Feed
-from vit_jax.log import RunLog
+from vit_jax.log import RunLog, TensorBoard, WeightsAndBiases, Writer, check_project
 from vit_jax.store.checkpoints import Checkpoints
 
 
@@ -26,10 +28,23 @@ def store(config: RunConfig, workdir: epath.Path) -> Checkpoints:
     )
 
 
-def log(c: LogConfig, workdir: epath.Path, *, start_step: int) -> RunLog:
+def check_log(c: LogConfig) -> None:
+    """UserError if the numbers of a run cannot go where they should."""
+    if c.wandb_project is not None:
+        check_project(c.wandb_project)
+
+
+def log(config: RunConfig, workdir: epath.Path, *, start_step: int) -> RunLog:
     """Where the numbers of the run go."""
+    c = config.log
+    writers: list[Writer] = []
+    if c.wandb_project is not None and jax.process_index() == 0:
+        fields = configs.to_dict(config)
+        writers.append(WeightsAndBiases(workdir, project=c.wandb_project, config=fields))
+    if c.tensorboard and jax.process_index() == 0:
+        writers.append(TensorBoard(workdir))
     profile = None if c.profile_at_step is None else (c.profile_at_step, c.profile_steps)
-    return RunLog(workdir, tensorboard=c.tensorboard, start_step=start_step, profile=profile)
+    return RunLog(workdir, writers=writers, start_step=start_step, profile=profile)
 
 
 def clock(

@@ -1,10 +1,10 @@
-"""Where the numbers of a run go: metrics.jsonl and TensorBoard."""
+"""The log of a run: one record, and the places where people look at it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 from etils import epath
@@ -12,11 +12,24 @@ from etils import epath
 from vit_jax.store.metrics_file import MetricsFile
 
 
+class Writer(Protocol):
+    """Where numbers can be looked at."""
+
+    def write(self, step: int, values: Mapping[str, float]) -> None:
+        """One row."""
+        ...
+
+    def close(self, error: BaseException | None) -> None:
+        """The end; `error` is what ended the run, if it did not finish."""
+        ...
+
+
 class RunLog:
-    """Writes rows of numbers; a context manager. Only process 0 writes.
+    """Writes rows of numbers to metrics.jsonl and to `writers`; a context manager.
 
     Args:
-      workdir: gets metrics.jsonl, and TensorBoard's files if `tensorboard`.
+      workdir: gets metrics.jsonl, and what the profiler writes. Only process 0 writes rows.
+      writers: further places; closed with the log.
       start_step: rows above it were written by a run that had gone on from here; they go.
       profile: (first step, number of steps) to trace for TensorBoard's profiler, or None.
     """
@@ -25,27 +38,25 @@ class RunLog:
         self,
         workdir: epath.Path,
         *,
-        tensorboard: bool,
+        writers: Sequence[Writer],
         start_step: int,
         profile: tuple[int, int] | None,
     ):
         self._file: MetricsFile | None = None
-        self._board: Any = None
+        self._writers = writers
         self._after_step: Callable[[int], Any] = lambda step: None
         if jax.process_index() == 0:
             self._file = MetricsFile(workdir / "metrics.jsonl")
             self._file.truncate_after(start_step)
-            if tensorboard:
-                self._board = _board(workdir)
         if profile:
             self._after_step = _profiler(workdir, *profile)
 
-    def write(self, step: int, values: dict[str, float]) -> None:
+    def write(self, step: int, values: Mapping[str, float]) -> None:
         """One row."""
         if self._file:
             self._file.write(step, values)
-        if self._board:
-            self._board.write_scalars(step, values)
+        for writer in self._writers:
+            writer.write(step, values)
 
     def after_step(self, step: int) -> None:
         """Starts and stops the profiler, where one is wanted."""
@@ -65,24 +76,8 @@ class RunLog:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self._board:
-            self._board.close()
-
-
-def write_parameters(workdir: epath.Path, params: Any) -> None:
-    """parameters.txt: name, shape, type, size and sharding of every parameter, by clu."""
-    from clu import parameter_overview
-
-    if jax.process_index() == 0:
-        table = parameter_overview.get_parameter_overview(params, include_stats="sharding")
-        (workdir / "parameters.txt").write_text(f"{table}\n")
-
-
-def _board(workdir: epath.Path) -> Any:
-    """TensorBoard's files through clu, which imports TensorFlow; written in a thread."""
-    from clu import metric_writers
-
-    return metric_writers.AsyncWriter(metric_writers.SummaryWriter(str(workdir)))
+        for writer in self._writers:
+            writer.close(error)
 
 
 def _profiler(workdir: epath.Path, first_step: int, num_steps: int) -> Callable[[int], Any]:
