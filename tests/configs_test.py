@@ -10,11 +10,22 @@ import numpy as np
 import pytest
 
 from vit_jax import build, config, models, train
+from vit_jax.core.errors import UserError
 
 ROOT = Path(__file__).parent.parent
 FILES = sorted((ROOT / "configs").glob("*.py"))
 
 VARIANTS = {
+    "finetune.py": (
+        "",
+        ":folder",
+        ":imagenet",
+        ":cifar10",
+        ":cifar100",
+        ":pets",
+        ":flowers",
+        ":vtab",
+    ),
     "vit_cifar10.py": ("", ":gpu", ":cpu"),
     "vit_i1k.py": ("", ":variant=S/16", ":variant=B/32", ":variant=L/16", ":variant=L/32"),
 }
@@ -23,6 +34,11 @@ CONFIGS = [f"{file.name}{variant}" for file in FILES for variant in VARIANTS.get
 
 def load(name, overrides=()):
     return config.load(str(ROOT / "configs" / name), overrides)
+
+
+def with_architecture(name):
+    """Overrides for a config that takes it from weights, of which there are none here."""
+    return ["model.name=ViT-B/16"] if load(name).model.name is None else []
 
 
 class Published(NamedTuple):
@@ -67,10 +83,33 @@ def test_recipes_are_the_papers(name):
     assert c.model.pre_logits
 
 
+# Table 4: steps, and the learning rates tried (ResNets and hybrids left out).
+TABLE_4 = {
+    ":imagenet": (20_000, (0.003, 0.01, 0.03)),
+    ":cifar10": (10_000, (0.001, 0.003, 0.01, 0.03)),
+    ":cifar100": (10_000, (0.001, 0.003, 0.01, 0.03)),
+    ":pets": (500, (0.001, 0.003, 0.01, 0.03)),
+    ":flowers": (500, (0.001, 0.003, 0.01, 0.03)),
+    ":vtab": (2_500, (0.01,)),
+}
+
+
+@pytest.mark.parametrize("variant", TABLE_4)
+def test_fine_tuning_is_the_papers(variant):
+    c = load(f"finetune.py{variant}")
+    steps, rates = TABLE_4[variant]
+    assert c.total.steps == steps
+    assert c.optim.lr in rates
+    assert c.optim.warmup_steps == (500 if steps > 500 else 100)
+    assert (c.optim.name, c.optim.momentum, c.optim.schedule) == ("sgd", 0.9, "cosine")
+    assert (c.optim.weight_decay, c.optim.grad_clip_norm) == (0, 1)
+    assert (c.input.batch_size, build.image_size(c.input.preprocess, "")) == (512, (384, 384))
+
+
 @pytest.mark.parametrize("name", CONFIGS)
 def test_is_planned_without_data(name):
     """The model's figures and the number of steps follow from the config alone."""
-    c = load(name)
+    c = load(name, with_architecture(name))
     plan = build.plan(c, num_examples=c.input.num_examples or 1000)
     assert plan.warmup_steps < plan.total_steps
     assert build.model(c, num_classes=c.input.num_classes or 10).info.parameters > 0
@@ -100,14 +139,20 @@ def test_an_unknown_variant_is_refused(file):
         build.model(load(f"{file.name}:nothing"), num_classes=10)
 
 
+def test_fine_tuning_without_weights_says_what_is_missing():
+    with pytest.raises(UserError, match=r"--config.init.weights=DIR"):
+        build.model(load("finetune.py"), num_classes=10)
+
+
 def toy(name):
     """The config with everything that costs time made small; what it says otherwise is kept."""
-    c = load(name)
+    c = load(name, with_architecture(name))
     patch = models.spec(c.model.name).patch_size
     size = str(2 * patch)
     return load(
         name,
         [
+            *with_architecture(name),
             "model.depth=1",
             "model.width=32",
             "model.mlp_dim=32",

@@ -27,8 +27,8 @@ PAGES = [ROOT / "README.md", ROOT / "BENCHMARKS.md", *sorted((ROOT / "docs").glo
 FOLDERS = ("configs", "docs", "scripts")  # what the commands expect to find where they run
 SHELLS = {"bash": ["bash", "-euo", "pipefail"], "python": ["python", "-"]}
 TOY_OVERRIDES = (
-    "total.epochs=none", "total.steps=12", "optim.warmup_epochs=0", "model.depth=1",
-    "input.batch_size=16", "log.tensorboard=false",
+    "total.epochs=none", "total.steps=12", "optim.warmup_epochs=none", "optim.warmup_steps=0",
+    "model.depth=1", "input.batch_size=16", "log.tensorboard=false",
 )  # fmt: skip
 
 _BLOCK = re.compile(

@@ -22,7 +22,9 @@ NON_SQUARE = "input.preprocess=decode|resize((12, 16))"  # 3 x 4 patches instead
 def fresh(config, num_classes=4, seed=0):
     """(what is known of the model, a state of it with random parameters and a head of zeros)"""
     model = build.model(config, num_classes=num_classes)
-    layout = state_layout(model.make, optax.identity(), build.mesh(config.mesh)).state
+    layout = state_layout(
+        model.make, optax.identity(), build.mesh(config.mesh), ema_decay=None
+    ).state
     draw = np.random.default_rng(seed).normal
     state = jax.tree.map(
         lambda x: jax.device_put(draw(size=x.shape).astype(x.dtype), x.sharding), layout
@@ -201,3 +203,27 @@ def test_keep_leaves_nothing_out(save, start):
 
 def test_a_path_without_a_checkpoint(start):
     assert "pretrained: No checkpoint in" in refusal(start)
+
+
+NO_NAME = [f"model.{field}=none" for field in ("name", "depth", "width", "mlp_dim", "heads")]
+
+
+def test_a_model_without_a_name_is_that_of_the_weights(save, start, tiny_run):
+    saved, workdir = save("model.pre_logits=true", "model.gelu=exact", "model.dropout=0.2")
+    found, _ = start(RESET, *NO_NAME, num_classes=7)
+    assert_same(found, saved, but(found, "head"))
+    assert "pre_logits/kernel" not in found
+    kept, _ = start(*NO_NAME)
+    assert_same(kept, saved, list(saved))
+
+    weights = f"init.weights={workdir}"
+    spec = build.model(tiny_run(weights, RESET, *NO_NAME), num_classes=7).info.spec
+    assert (spec["depth"], spec["gelu"], spec["dropout"]) == (2, "exact", 0.0)
+    config = tiny_run(weights, RESET, *NO_NAME, "model.pool=avg", "model.dropout=0.1")
+    spec = build.model(config, num_classes=7).info.spec
+    assert (spec["depth"], spec["pool"], spec["dropout"]) == (2, "avg", 0.1)
+
+
+def test_a_model_without_name_and_weights(tiny_run):
+    with pytest.raises(UserError, match=r"init.weights, which is not set.*model.name=ViT"):
+        build.model(tiny_run("model.name=none"), num_classes=4)
