@@ -157,13 +157,13 @@ class InitConfig:
 
     weights: str | None = None  # a work directory or checkpoint of this project
     head: Literal["keep", "reset"] = "keep"
+    position_resize: Literal["bilinear", "bicubic"] = "bilinear"  # for images of another size
 
 
 @dataclasses.dataclass(frozen=True)
 class RunConfig:
     """A whole run."""
 
-    position_resize: Literal["bilinear", "bicubic"] = "bilinear"  # for images of another size
     model: ModelConfig = dataclasses.field(default_factory=ModelConfig)
     input: InputConfig = dataclasses.field(default_factory=InputConfig)
     loss: LossConfig = dataclasses.field(default_factory=LossConfig)
