@@ -71,6 +71,9 @@ def test_fields_that_are_none_or_absent_can_be_overridden():
         ("seed.x=1", "seed takes a whole number"),
         ("seed", "no value"),
         ("input.mean=(1,", "input.mean takes"),
+        ("optim.rsqrt_timescale_steps=0", "give at least 1"),
+        ("optim.cooldown_steps=-1", "give at least 0"),
+        ("optim.layer_decay=fast", "optim.layer_decay takes a number or None"),
     ],
 )
 def test_what_is_wrong_is_named(override, message):
@@ -90,6 +93,30 @@ def test_bounds_are_of_fields_that_exist():
 def test_none_takes_an_evaluation_away():
     config = configs.resolve({"evals": {"val": {}, "test": {}}}, ["evals.val=none"])
     assert list(config.evals) == ["test"]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("patches/.*", ("patches/.*",)),
+        ("patches/.*, head/.*=2", ("patches/.*", "head/.*=2")),
+        ("(cls|positions)/.*,[ab]", ("(cls|positions)/.*", "[ab]")),
+        (r"blocks/\d/.*", (r"blocks/\d/.*",)),
+        (r"(r'blocks/\d{1,2}/.*', 'cls')", (r"blocks/\d{1,2}/.*", "cls")),
+        ("['.{1,9}']", (".{1,9}",)),
+        ("[0]", ("[0]",)),
+        ("()", ()),
+        ("", ()),
+    ],
+)
+def test_several_strings_from_the_command_line(text, expected):
+    assert configs.resolve({}, [f"optim.freeze={text}"]).optim.freeze == expected
+
+
+@pytest.mark.parametrize("value", ["patches/.*", [1], [["a"]]])
+def test_several_strings_in_files_are_a_list(value):
+    with pytest.raises(UserError, match=r"optim\.freeze takes strings such as a,b"):
+        configs.resolve({"optim": {"freeze": value}})
 
 
 @pytest.mark.parametrize("value", [1.5, "3", True, None])

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from vit_jax import models
+from vit_jax.core import pytrees
 from vit_jax.dist import mesh as meshes
 from vit_jax.objective import Objective
-from vit_jax.optim import optimizers, schedules
+from vit_jax.optim import freezing, optimizers, schedules
 from vit_jax.state import state_layout
 from vit_jax.step import batch_layout, compile_update, make_update
 
@@ -20,14 +21,17 @@ CLASSES, SIZE = 4, (8, 8)
 class Trainer:
     """A compiled step on its own, without files."""
 
-    def __init__(self, batch_size=16, accumulate=1, mixup=0.0, lr=1e-3, seed=0, **fields):
+    def __init__(
+        self, batch_size=16, accumulate=1, mixup=0.0, lr=1e-3, seed=0, optimizer="adam", freeze=(),
+        **fields,
+    ):  # fmt: skip
         mesh = meshes.make_mesh(data=-1)
         schedule = schedules.schedule(
             "constant", peak=lr, warmup_steps=0, cooldown_steps=0, total_steps=1000,
             rsqrt_timescale_steps=1,
         )  # fmt: skip
         optimizer = optimizers.create(
-            "adam", schedule=schedule, peak_lr=lr, weight_decay=0.01,
+            optimizer, schedule=schedule, peak_lr=lr, weight_decay=0.01,
             weight_decay_meaning="lr_scaled", grad_clip_norm=1.0, b1=0.9, b2=0.999, eps=1e-8,
             momentum=0.9, nesterov=False, mu_dtype="float32",
         )  # fmt: skip
@@ -38,10 +42,10 @@ class Trainer:
                 "ViT-Ti/4", num_classes=CLASSES, image_size=SIZE, rngs=rngs, **fields_
             )
 
-        self.layout = state_layout(make_model, optimizer, mesh)
+        self.layout = state_layout(make_model, freezing.without(optimizer, freeze), mesh)
         objective = Objective(
             loss="softmax", label_smoothing=0.0, mixup_alpha=mixup, num_classes=CLASSES,
-            accumulate=accumulate, mean=(0.5,) * 3, std=(0.5,) * 3,
+            accumulate=accumulate, freeze=freeze, mean=(0.5,) * 3, std=(0.5,) * 3,
         )  # fmt: skip
         self.batch_layout = batch_layout(mesh, batch_size=batch_size, image_size=SIZE, max_labels=1)
         update = make_update(self.layout, objective, lambda step: {"lr": schedule(step)}, seed)
@@ -135,18 +139,40 @@ def test_dropout_differs_between_steps_and_seeds():
     assert losses(0) == [a, b]
 
 
+def test_frozen_parameters_stay_to_the_bit_and_count_in_no_norm():
+    freeze = ("patches/.*", "blocks/0/.*", "blocks/block/attention/.*/bias", "norm/scale")
+    trainer, free = Trainer(freeze=freeze), Trainer()
+    before = jax.device_get(trainer.state.params)
+    for seed in range(2):  # a fresh head is zero, so the first gradient is the head's alone
+        norms = [float(t.step(t.batch(seed))["train/grad_norm"]) for t in (trainer, free)]
+    assert norms[0] < norms[1]
+    moved = jax.tree.map(lambda a, b: a != b, before, jax.device_get(trainer.state.params))
+    frozen = pytrees.flatten(freezing.frozen(before, freeze))
+    for name, changed in pytrees.flatten(moved).items():
+        by_layer = changed.reshape(frozen[name].size, -1).any(axis=1)
+        np.testing.assert_array_equal(by_layer, ~frozen[name].reshape(-1), err_msg=name)
+
+
 CURVE = """
 import json, sys
 sys.path.insert(0, "tests")
 from step_test import Trainer
-trainer = Trainer(mixup=0.2, dropout=0.1, stochastic_depth=0.1, remat="dots")
+name = sys.argv[1]
+trainer = Trainer(mixup=0.2, dropout=0.1, stochastic_depth=0.1, remat="dots", optimizer=name)
 losses = [float(trainer.step(trainer.batch(i))["train/loss"]) for i in range(20)]
 print(json.dumps({"devices": trainer.layout.mesh.size, "losses": losses}))
 """
 
 
-def test_eight_devices_give_the_curve_of_one(run_python):
-    one, eight = (json.loads(run_python("-c", CURVE, devices=n).stdout) for n in (1, 8))
+@pytest.mark.parametrize(
+    "name",
+    [
+        "adam",
+        *(pytest.param(n, marks=pytest.mark.slow) for n in optimizers.OPTIMIZERS if n != "adam"),
+    ],
+)
+def test_eight_devices_give_the_curve_of_one(run_python, name):
+    one, eight = (json.loads(run_python("-c", CURVE, name, devices=n).stdout) for n in (1, 8))
     assert (one["devices"], eight["devices"]) == (1, 8)
     np.testing.assert_allclose(eight["losses"], one["losses"], rtol=SAME_MATH)
 

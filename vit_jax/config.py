@@ -88,6 +88,9 @@ class OptimConfig:
     weight_decay: float = 0.0
     weight_decay_meaning: Literal["lr_scaled", "schedule_scaled", "coupled"] = "lr_scaled"
     grad_clip_norm: float | None = 1.0
+    freeze: tuple[str, ...] = ()  # patterns of parameters that stay as they are
+    lr_multipliers: tuple[str, ...] = ()  # "PATTERN=FACTOR"
+    layer_decay: float | None = None  # rate of a layer by that of the layer above it
     accumulate: int = 1  # parts that a batch is worked off in: less memory, the same update
     b1: float = 0.9  # these six: see docs/optimizers.md for who reads which
     b2: float = 0.999

@@ -16,6 +16,7 @@ from vit_jax.core import axes, rng
 from vit_jax.dist import mesh as meshes
 from vit_jax.mixup import mixup
 from vit_jax.objective import Batch, Objective
+from vit_jax.optim.freezing import stop_gradients
 from vit_jax.state import Layout, TrainState
 
 Scalars = dict[str, Any]
@@ -60,6 +61,7 @@ def make_update(
         share = weight / jnp.maximum(jnp.sum(weight), 1e-9)
         loss, logits, grads = _accumulated(
             jax.value_and_grad(mean_loss, has_aux=True),
+            params = stop_gradients(params, objective.freeze)
             state.params,
             (images, smooth, share),
             key,

@@ -11,7 +11,7 @@ from vit_jax.build.plans import Plan
 from vit_jax.config import OptimConfig, RunConfig
 from vit_jax.core import errors
 from vit_jax.objective import Objective
-from vit_jax.optim import decay, optimizers, schedules
+from vit_jax.optim import decay, freezing, multipliers, optimizers, schedules
 
 
 def schedule(c: OptimConfig, plan: Plan) -> schedules.Schedule:
@@ -44,7 +44,7 @@ def rates(c: OptimConfig, schedule: schedules.Schedule) -> Callable[[Any], dict[
 def optimizer(c: OptimConfig, schedule: schedules.Schedule) -> optax.GradientTransformation:
     """What turns gradients into updates. UserError for fields that would go unread."""
     _check_read(c, "name", {name: o.reads for name, o in optimizers.OPTIMIZERS.items()})
-    return optimizers.create(
+    optimizer = optimizers.create(
         c.name,
         schedule=schedule,
         peak_lr=c.lr,
@@ -57,6 +57,11 @@ def optimizer(c: OptimConfig, schedule: schedules.Schedule) -> optax.GradientTra
         momentum=c.momentum,
         nesterov=c.nesterov,
         mu_dtype=c.mu_dtype,
+    )
+    return multipliers.multiplied(
+        freezing.without(optimizer, c.freeze),
+        layer_decay=c.layer_decay,
+        lr_multipliers=c.lr_multipliers,
     )
 
 
@@ -90,5 +95,6 @@ def objective(config: RunConfig, *, num_classes: int) -> Objective:
         num_classes=num_classes,
         accumulate=parts,
         mean=config.input.mean,
+        freeze=config.optim.freeze,
         std=config.input.std,
     )

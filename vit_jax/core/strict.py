@@ -99,11 +99,25 @@ def _as(value: Any, option: Any) -> Any:
             raise ValueError(value)
         return option
     if typing.get_origin(option) is tuple:
-        items = ast.literal_eval(value) if isinstance(value, _Text) else value
+        kind = typing.get_args(option)[0]
+        items = _items(value, kind) if isinstance(value, _Text) else value
         if not isinstance(items, list | tuple):
             raise ValueError(value)
-        return tuple(_as(item, typing.get_args(option)[0]) for item in items)
+        return tuple(_as(item, kind) for item in items)
     return _READERS[option](value)
+
+
+def _items(text: str, kind: type) -> Any:
+    """What text gives as several values: a Python literal, or strings with commas between them."""
+    if kind is not str:
+        return ast.literal_eval(text)
+    try:
+        items = ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        items = None
+    if isinstance(items, list | tuple) and all(isinstance(item, str) for item in items):
+        return items
+    return [item.strip() for item in text.split(",") if item.strip()]
 
 
 def _is_none(value: Any) -> bool:
@@ -151,6 +165,7 @@ _SPELLED = {
     str: "a string",
     bool: "true or false",
     tuple[float, ...]: "numbers such as 0.5,0.5,0.5",
+    tuple[str, ...]: "strings such as a,b",
 }
 _READERS: dict[Any, Callable[[Any], Any]] = {
     type(None): _as_none,

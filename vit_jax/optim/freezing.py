@@ -1,0 +1,72 @@
+"""Parameters that training leaves as they are, by pattern (optim/patterns.py).
+
+They have no gradient, so neither clipping nor the log sees one; no weight decay; and, where all
+layers of a parameter are frozen, no arrays in the optimizer's state.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from vit_jax.core.errors import UserError
+from vit_jax.optim import patterns
+
+
+def frozen(params: Any, freeze: tuple[str, ...]) -> Any:
+    """Tree of bool arrays, [L] for a stacked parameter and [] for another: what stays as it is.
+
+    Raises UserError for a pattern that matches nothing, or if nothing is left to be trained.
+    """
+    masks = [patterns.match(pattern, params, field="optim.freeze") for pattern in freeze]
+    found = jax.tree.map(lambda *each: np.logical_or.reduce(each), *masks)
+    leaves = jax.tree.leaves(found)
+    if leaves and all(mask.all() for mask in leaves):
+        raise UserError(f"optim.freeze={','.join(freeze)} leaves no parameter to be trained.")
+    return found
+
+
+def stop_gradients(params: Any, freeze: tuple[str, ...]) -> Any:
+    """The same parameters; the gradients of the frozen ones are zero and not computed.
+
+    Of a stack's layers each is cut off by itself, so that the compiler sees which gradients are
+    needed where blocks are unrolled. A scan computes those of all its layers.
+    """
+    if not freeze:
+        return params
+
+    def stop(param: jax.Array, mask: np.ndarray) -> jax.Array:
+        if mask.all():
+            return jax.lax.stop_gradient(param)
+        if not mask.any():
+            return param
+        layers = jax.lax.split(param, [1] * len(mask))
+        each = [jax.lax.stop_gradient(x) if m else x for x, m in zip(layers, mask, strict=True)]
+        return jnp.concatenate(each)
+
+    return jax.tree.map(stop, params, frozen(params, freeze))
+
+
+def without(
+    optimizer: optax.GradientTransformation, freeze: tuple[str, ...]
+) -> optax.GradientTransformation:
+    """`optimizer` for all but the frozen parameters, whose updates are zero.
+
+    `init` raises UserError as `frozen` does. The gradients are expected from `stop_gradients`.
+    """
+    if not freeze:
+        return optimizer
+
+    def labels(params: Any) -> Any:
+        return jax.tree.map(lambda m: "frozen" if m.all() else "trained", frozen(params, freeze))
+
+    def zero(updates: Any, _: Any) -> Any:
+        keep = lambda update, mask: jnp.where(patterns.over(mask, update), 0.0, update)
+        return jax.tree.map(keep, updates, frozen(updates, freeze))
+
+    parts = optax.partition({"trained": optimizer, "frozen": optax.set_to_zero()}, labels)
+    return optax.chain(parts, optax.stateless(zero))

@@ -1,0 +1,98 @@
+"""Learning rates of their own: smaller towards the first layer, or by pattern.
+
+They multiply a parameter's whole update, decoupled weight decay included.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import jax
+import numpy as np
+import optax
+
+from vit_jax.core import pytrees
+from vit_jax.core.errors import UserError
+from vit_jax.core.layers import is_stacked
+from vit_jax.optim import patterns
+
+FIELD = "optim.lr_multipliers"
+BEFORE_THE_BLOCKS = ("patches", "positions", "cls")  # first parts of names
+
+
+def multiplied(
+    optimizer: optax.GradientTransformation,
+    *,
+    layer_decay: float | None,
+    lr_multipliers: tuple[str, ...],
+) -> optax.GradientTransformation:
+    """`optimizer` with its updates multiplied.
+
+    Args:
+      optimizer: a complete one, learning rate included.
+      layer_decay: what a layer's rate is of that of the layer above it; None: 1.
+      lr_multipliers: "PATTERN=FACTOR" (optim/patterns.py); factors of all that match are
+        multiplied.
+
+    Raises:
+      UserError: here or by `init`, for a number out of range or a pattern that matches nothing.
+    """
+    if layer_decay is not None and not 0 < layer_decay <= 1:
+        raise UserError(
+            f"optim.layer_decay={layer_decay}: give more than 0 and at most 1, or None; 0.65 to "
+            "0.9 are usual."
+        )
+    by_pattern = [_parsed(text) for text in lr_multipliers]
+    if layer_decay is None and not by_pattern:
+        return optimizer
+
+    def factors(params: Any) -> Any:
+        found = layer_factors(params, 1.0 if layer_decay is None else layer_decay)
+        for pattern, factor in by_pattern:
+            masks = patterns.match(pattern, params, field=FIELD)
+            found = jax.tree.map(lambda f, m, x=factor: f * np.where(m, x, 1.0), found, masks)
+        return found
+
+    def init(params: Any) -> optax.EmptyState:
+        factors(params)  # a pattern that matches nothing is refused before anything compiles
+        return optax.EmptyState()
+
+    def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
+        scale = lambda u, f: u * patterns.over(f, u).astype(u.dtype)
+        return jax.tree.map(scale, updates, factors(updates)), state
+
+    return optax.chain(optimizer, optax.GradientTransformation(init, update))
+
+
+def layer_factors(params: Any, layer_decay: float) -> Any:
+    """Factors of rates, [L] for a stacked parameter and [] for another.
+
+    As in BEiT (arXiv 2106.08254) and MAE (arXiv 2111.06377, appendix A.1): of L blocks the last
+    has layer_decay, the first layer_decay ** L, the embeddings one power more, and what follows the
+    blocks has 1.
+    """
+    stacked = (x for name, x in pytrees.flatten(params).items() if is_stacked(name))
+    depth = max((x.shape[0] for x in stacked), default=0)
+
+    def factor(name: str, x: Any) -> np.ndarray:
+        if is_stacked(name):
+            return layer_decay ** (x.shape[0] - np.arange(x.shape[0]))
+        before = name.partition("/")[0] in BEFORE_THE_BLOCKS
+        return np.array(layer_decay ** (depth + 1) if before else 1.0)
+
+    return pytrees.map_named(factor, params)
+
+
+def _parsed(text: str) -> tuple[str, float]:
+    pattern, _, number = text.rpartition("=")
+    try:
+        factor = float(number)
+    except ValueError:
+        factor = math.nan
+    if not pattern or not 0 < factor < math.inf:
+        raise UserError(
+            f"{FIELD} takes PATTERN=FACTOR with a factor above 0, such as head/.*=10, got "
+            f"{text!r}. What is not to move at all belongs into optim.freeze."
+        )
+    return pattern, factor
