@@ -56,11 +56,11 @@ def check_workdir(
     make(folder)
     before = _read(folder, allow_config_change)
     now = json.loads(json.dumps({"config": config, "fingerprint": fingerprint}))
-    differences = _differences(before, now) if before else {}
+    changes = differences(before, now) if before else {}
     if _has_checkpoints(folder) and not allow_config_change:
-        _refuse_unless_free(folder, differences, free_fields)
+        _refuse_unless_free(folder, changes, free_fields)
     document = {**now, "runs": before["runs"] if before else []}
-    return Entry(folder, document, changes=list(differences.values()))
+    return Entry(folder, document, changes=list(changes.values()))
 
 
 def record(entry: Entry, run: Mapping[str, Any]) -> None:
@@ -79,14 +79,19 @@ def record(entry: Entry, run: Mapping[str, Any]) -> None:
 
 
 def read_config(path: epath.PathLike) -> dict[str, Any]:
-    """The resolved config of a work directory, as a nested dictionary.
+    """The resolved config of a work directory, as a nested dictionary; see `read_document`."""
+    return read_document(path)["config"]
+
+
+def read_document(path: epath.PathLike) -> dict[str, Any]:
+    """What config.json says: "config", "fingerprint", "runs".
 
     Raises UserError if the directory has no config.json or a damaged one.
     """
     file = epath.Path(path) / CONFIG_FILE
     if not file.exists():
         raise UserError(f"{path} is no work directory: it has no {CONFIG_FILE}.")
-    return _load(file)["config"]
+    return _load(file)
 
 
 def make(folder: epath.Path) -> None:
@@ -135,10 +140,10 @@ def _has_checkpoints(folder: epath.Path) -> bool:
     return directory.is_dir() and any(child.name.isdigit() for child in directory.iterdir())
 
 
-def _differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, str]:
-    """Field -> "field: value there, value here", for all that differ."""
-    there = _flat(before["config"]) | _flat({"data fingerprint": before["fingerprint"]})
-    here = _flat(now["config"]) | _flat({"data fingerprint": now["fingerprint"]})
+def differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> dict[str, str]:
+    """Field -> "field: value there, value here", for all that differ in config and fingerprint."""
+    there = _flat(there["config"]) | _flat({"data fingerprint": there["fingerprint"]})
+    here = _flat(here["config"]) | _flat({"data fingerprint": here["fingerprint"]})
     return {
         name: f"{name}: {there.get(name, 'nothing')} there, {here.get(name, 'nothing')} here"
         for name in [*here, *(n for n in there if n not in here)]
@@ -159,11 +164,11 @@ def _flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
 
 
 def _refuse_unless_free(
-    folder: epath.Path, differences: Mapping[str, str], free_fields: Sequence[str]
+    folder: epath.Path, changes: Mapping[str, str], free_fields: Sequence[str]
 ) -> None:
     bound = [
         text
-        for name, text in differences.items()
+        for name, text in changes.items()
         if not any(name == free or name.startswith(f"{free}.") for free in free_fields)
     ]
     if bound:
