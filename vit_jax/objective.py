@@ -23,8 +23,8 @@ class Objective:
     mixup_alpha: float
     num_classes: int
     accumulate: int  # parts that a batch is worked off in
-    mean: tuple[float, ...]  # of RGB in [0, 1]
     freeze: tuple[str, ...]  # patterns of parameters that are not trained (optim/patterns.py)
+    mean: tuple[float, ...]  # of RGB in [0, 1]
     std: tuple[float, ...]
 
     def inputs(self, batch: Batch) -> tuple[jax.Array, jax.Array, jax.Array]:

@@ -55,13 +55,13 @@ def make_update(
 
         def mean_loss(params: Any, part: Any, key: jax.Array) -> tuple[jax.Array, jax.Array]:
             images, targets, share = part
+            params = stop_gradients(params, objective.freeze)
             logits = nnx.merge(layout.graph, params)(images, train=True, rngs=key)
             return jnp.sum(objective.losses(logits, targets) * share), logits
 
         share = weight / jnp.maximum(jnp.sum(weight), 1e-9)
         loss, logits, grads = _accumulated(
             jax.value_and_grad(mean_loss, has_aux=True),
-            params = stop_gradients(params, objective.freeze)
             state.params,
             (images, smooth, share),
             key,

@@ -94,7 +94,7 @@ def objective(config: RunConfig, *, num_classes: int) -> Objective:
         mixup_alpha=c.mixup,
         num_classes=num_classes,
         accumulate=parts,
-        mean=config.input.mean,
         freeze=config.optim.freeze,
+        mean=config.input.mean,
         std=config.input.std,
     )
