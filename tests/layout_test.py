@@ -23,7 +23,7 @@ FLOORS = {
     "store/": 1,
     "losses.py": 1,
     "metrics.py": 1,
-    "mixup.py": 1,
+    "mixing.py": 1,
     "models/": 2,
     "objective.py": 2,
     "weights/": 3,

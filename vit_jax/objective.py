@@ -20,7 +20,8 @@ class Objective:
 
     loss: str  # a key of losses.LOSSES
     label_smoothing: float
-    mixup_alpha: float
+    mixup_alpha: float  # of mixing.py, as the next; 0: off
+    cutmix_alpha: float
     num_classes: int
     accumulate: int  # parts that a batch is worked off in
     freeze: tuple[str, ...]  # patterns of parameters that are not trained (optim/patterns.py)

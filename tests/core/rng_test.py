@@ -11,7 +11,7 @@ def test_streams_depend_on_seed_name_and_step_alone():
     variants = {
         bits(0, "dropout", 5),
         bits(1, "dropout", 5),
-        bits(0, "mixup", 5),
+        bits(0, "mixing", 5),
         bits(0, "dropout", 6),
     }
     assert len(variants) == 4

@@ -12,7 +12,7 @@ import jax
 
 
 def stream(seed: int, name: str) -> jax.Array:
-    """The key of one named stream ("params", "dropout", "mixup") of a run."""
+    """The key of one named stream ("params", "dropout", "mixing") of a run."""
     # A checksum, not hash(): Python salts that anew in every process.
     return jax.random.fold_in(jax.random.key(seed), zlib.crc32(name.encode()) & 0x7FFFFFFF)
 

@@ -1,0 +1,83 @@
+"""Mixup (arXiv 1710.09412) and CutMix (arXiv 1905.04899): each example gets a part of another one.
+
+The partner is the next example in global order, the last one's the first: a roll, never a
+permutation. A roll moves one image between neighbouring devices, a permutation would gather all
+images on every device.
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+
+CUTMIX_PROBABILITY = 0.5  # of a step that could do either (arXiv 2012.12877, table 9)
+
+
+def mix(
+    images: jax.Array,
+    targets: jax.Array,
+    weight: jax.Array,
+    *,
+    mixup_alpha: float,
+    cutmix_alpha: float,
+    key: jax.Array,
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Blends each example with the next one, all of a batch in the same way; and their targets.
+
+    Mixup takes the own share ~ Beta(alpha, alpha) of every pixel, and as the share the larger of it
+    and its complement: a slot stays mostly its own example. CutMix takes all of it outside of a box
+    of the area 1 - Beta(alpha, alpha), and none inside. Targets are blended by the mean share.
+
+    Args:
+      images: float [B, H, W, 3].
+      targets: float [B, C], any weights of classes.
+      weight: float [B]. A pair with an example of weight 0 gets weight 0.
+      mixup_alpha, cutmix_alpha: 0: off. If both are off the arguments are returned, nothing is
+        traced; if both are on each step draws one of them.
+      key: of this step.
+
+    Returns:
+      images, targets, weight; shapes and dtypes as they came.
+    """
+    if not mixup_alpha and not cutmix_alpha:
+        return images, targets, weight
+    ratio_key, box_key, choice_key = jax.random.split(key, 3)
+    pixels = images.shape[1:3]
+    if not cutmix_alpha:
+        share = _mixup_share(ratio_key, mixup_alpha, pixels)
+    elif not mixup_alpha:
+        share = _cutmix_share(box_key, cutmix_alpha, pixels)
+    else:
+        share = jnp.where(
+            jax.random.bernoulli(choice_key, CUTMIX_PROBABILITY),
+            _cutmix_share(box_key, cutmix_alpha, pixels),
+            _mixup_share(ratio_key, mixup_alpha, pixels),
+        )
+
+    def blend(x: jax.Array, own: jax.Array) -> jax.Array:
+        own = own.astype(x.dtype)
+        return own * x + (1 - own) * jnp.roll(x, -1, axis=0)
+
+    images = blend(images, share[:, :, None])
+    return images, blend(targets, share.mean()), weight * jnp.roll(weight, -1)
+
+
+def _mixup_share(key: jax.Array, alpha: float, pixels: tuple[int, ...]) -> jax.Array:
+    """[H, W], the same everywhere, at least a half."""
+    ratio = jax.random.beta(key, alpha, alpha)
+    return jnp.full(pixels, jnp.maximum(ratio, 1 - ratio))
+
+
+def _cutmix_share(key: jax.Array, alpha: float, pixels: tuple[int, ...]) -> jax.Array:
+    """[H, W] of 1, with a box of 0 whose centre is anywhere: at the border it is cut off."""
+    ratio_key, *centre_keys = jax.random.split(key, 3)
+    side = jnp.sqrt(1 - jax.random.beta(ratio_key, alpha, alpha))  # of the box, by the image's
+
+    def covered(key: jax.Array, length: int) -> jax.Array:
+        centre = jax.random.randint(key, (), 0, length)
+        half = jnp.floor(side * length).astype(jnp.int32) // 2
+        places = jnp.arange(length)
+        return (places >= centre - half) & (places < centre + half)
+
+    rows, columns = (covered(k, n) for k, n in zip(centre_keys, pixels, strict=True))
+    return 1.0 - (rows[:, None] & columns[None, :]).astype(jnp.float32)
