@@ -94,7 +94,9 @@ def _compile(mesh: Mesh, scan: bool, remat: str) -> Variant:
     )
     schedule = build.schedule(config.optim, build.plan(config, num_examples=1000))
     model = build.model(config, num_classes=_NUM_CLASSES.value)
-    layout = state_layout(model.make, build.optimizer(config.optim, schedule), mesh)
+    layout = state_layout(
+        model.make, build.optimizer(config.optim, schedule), mesh, ema_decay=config.optim.ema_decay
+    )
     batch = step.batch_layout(
         mesh, batch_size=_BATCH_SIZE.value, image_size=(size, size), max_labels=1
     )

@@ -7,6 +7,7 @@ from PIL import Image
 from vit_jax import images, weights
 from vit_jax.core.errors import UserError
 from vit_jax.models import Preprocess
+from vit_jax.predict import predict
 from vit_jax.train import train
 
 PREDICT = ("-m", "vit_jax.predict")
@@ -20,7 +21,8 @@ def trained(tmp_path_factory):
     config = configs.load(
         "configs/vit_digits.py",
         ["total.epochs=none", "total.steps=10", "optim.warmup_epochs=none", "model.depth=1",
-         "model.width=16", "model.mlp_dim=32", "model.heads=2", "log.tensorboard=false"],
+         "model.width=16", "model.mlp_dim=32", "model.heads=2", "log.tensorboard=false",
+         "optim.ema_decay=0.9"],
     )  # fmt: skip
     train(config, workdir)
     return workdir
@@ -122,3 +124,29 @@ def test_evaluate_gives_the_runs_own_numbers(trained, run_python):
     assert numbers["test/examples"] == 360
     for name, value in numbers.items():
         assert value == pytest.approx(rows[-1][name], rel=1e-6), name
+
+
+def test_evaluate_and_predict_by_the_moving_average(trained, photo, run_python):
+    rows = [json.loads(line) for line in (trained / "metrics.jsonl").read_text().splitlines()]
+    done = run_python("-m", "vit_jax.evaluate", "--checkpoint", str(trained), "--json", "--ema")
+    assert done.returncode == 0, done.stderr
+    numbers = json.loads(done.stdout)
+    assert numbers["test_ema/loss"] == pytest.approx(rows[-1]["test_ema/loss"], rel=1e-6)
+    assert numbers["test_ema/loss"] != rows[-1]["test/loss"]
+    ((_, raw),) = predict(str(trained), [str(photo)], top_k=1)
+    ((_, averaged),) = predict(str(trained), [str(photo)], top_k=1, ema=True)
+    assert raw[0]["probability"] != averaged[0]["probability"]
+
+
+def test_a_checkpoint_without_a_moving_average_has_none_to_give(tiny_run, tmp_path):
+    train(tiny_run("total.steps=2"), tmp_path)
+    with pytest.raises(UserError, match=r"no moving average .* no optim.ema_decay"):
+        weights.load(tmp_path, ema=True)
+
+
+def test_the_best_moving_average_can_be_kept(tiny_run, tmp_path):
+    evaluated = ("evals.test.split=test", "evals.test.preprocess=decode|resize(8)")
+    best = "checkpoint.best_metric=test_ema/accuracy"
+    with pytest.raises(UserError, match="given by no evaluation"):
+        train(tiny_run("total.steps=2", best, *evaluated), tmp_path)
+    train(tiny_run("total.steps=2", best, *evaluated, "optim.ema_decay=0.9"), tmp_path)

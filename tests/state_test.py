@@ -15,7 +15,7 @@ def layout(scan=False):
             scan=scan, rngs=rngs,
         )  # fmt: skip
 
-    return state_layout(make, optax.adam(1e-3), meshes.make_mesh(data=-1))
+    return state_layout(make, optax.adam(1e-3), meshes.make_mesh(data=-1), ema_decay=None)
 
 
 def test_layout_is_that_of_the_state():

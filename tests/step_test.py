@@ -22,8 +22,8 @@ class Trainer:
     """A compiled step on its own, without files."""
 
     def __init__(
-        self, batch_size=16, accumulate=1, mixup=0.0, lr=1e-3, seed=0, optimizer="adam", freeze=(),
-        **fields,
+        self, batch_size=16, accumulate=1, mixup=0.0, cutmix=0.0, lr=1e-3, seed=0,
+        optimizer="adam", freeze=(), ema_decay=None, **fields,
     ):  # fmt: skip
         mesh = meshes.make_mesh(data=-1)
         schedule = schedules.schedule(
@@ -42,10 +42,13 @@ class Trainer:
                 "ViT-Ti/4", num_classes=CLASSES, image_size=SIZE, rngs=rngs, **fields_
             )
 
-        self.layout = state_layout(make_model, freezing.without(optimizer, freeze), mesh)
+        self.layout = state_layout(
+            make_model, freezing.without(optimizer, freeze), mesh, ema_decay=ema_decay
+        )
         objective = Objective(
-            loss="softmax", label_smoothing=0.0, mixup_alpha=mixup, num_classes=CLASSES,
-            accumulate=accumulate, freeze=freeze, mean=(0.5,) * 3, std=(0.5,) * 3,
+            loss="softmax", label_smoothing=0.0, mixup_alpha=mixup, cutmix_alpha=cutmix,
+            num_classes=CLASSES, accumulate=accumulate, freeze=freeze, mean=(0.5,) * 3,
+            std=(0.5,) * 3,
         )  # fmt: skip
         self.batch_layout = batch_layout(mesh, batch_size=batch_size, image_size=SIZE, max_labels=1)
         update = make_update(self.layout, objective, lambda step: {"lr": schedule(step)}, seed)
@@ -112,9 +115,9 @@ def test_a_batch_without_a_valid_example_leaves_finite_numbers():
     assert scalars["first_bad_step"] == 0
 
 
-@pytest.mark.parametrize("mixup", [0.0, 0.5])
-def test_accumulation_gives_the_same_update(mixup):
-    whole, parts = Trainer(mixup=mixup), Trainer(accumulate=4, mixup=mixup)
+@pytest.mark.parametrize("mixing", [{}, {"mixup": 0.5, "cutmix": 1.0}])
+def test_accumulation_gives_the_same_update(mixing):
+    whole, parts = Trainer(**mixing), Trainer(accumulate=4, **mixing)
     weight = np.ones(16, np.float32)
     weight[:5] = 0  # parts with different numbers of valid examples
     for seed in range(3):
@@ -122,6 +125,28 @@ def test_accumulation_gives_the_same_update(mixup):
         b = parts.step(parts.batch(seed, weight=weight))
         for name in ("train/loss", "train/accuracy", "train/grad_norm"):
             np.testing.assert_allclose(a[name], b[name], rtol=SAME_MATH, err_msg=name)
+
+
+def test_the_moving_average_follows_the_parameters():
+    decay = 0.3
+    trainer = Trainer(lr=0.01, ema_decay=decay)
+    expected = jax.device_get(trainer.state.params)
+    for step in range(4):
+        trainer.step(trainer.batch(step))
+        kept = min(decay, (1 + step) / (10 + step))  # 0.1, 2/11, 3/12, 4/13 -> 0.3
+        expected = jax.tree.map(
+            lambda a, p, kept=kept: kept * a + (1 - kept) * p,
+            expected,
+            jax.device_get(trainer.state.params),
+        )
+        jax.tree.map(
+            lambda a, b: np.testing.assert_allclose(a, b, rtol=SAME_MATH, atol=1e-7),
+            jax.device_get(trainer.state.ema),
+            expected,
+        )
+    before = jax.device_get(trainer.state.ema)
+    trainer.step(trainer.batch(0, weight=np.full(16, np.nan, np.float32)))
+    jax.tree.map(np.testing.assert_array_equal, before, jax.device_get(trainer.state.ema))
 
 
 def test_dropout_differs_between_steps_and_seeds():

@@ -19,7 +19,7 @@ RESET = "init.head=reset"
 NON_SQUARE = "input.preprocess=decode|resize((12, 16))"  # 3 x 4 patches instead of 2 x 2
 
 
-def fresh(config, num_classes=4, seed=0):
+def fresh(config, num_classes=4, seed=0, ema_decay=None):
     """(what is known of the model, a state of it with random parameters and a head of zeros)"""
     model = build.model(config, num_classes=num_classes)
     layout = state_layout(

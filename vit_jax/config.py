@@ -69,6 +69,7 @@ class LossConfig:
     kind: Literal["softmax", "sigmoid"] = "softmax"
     label_smoothing: float = 0.0
     mixup: float = 0.0  # alpha of Beta(alpha, alpha); 0: off
+    cutmix: float = 0.0  # likewise; with both, each step draws one
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,6 +92,7 @@ class OptimConfig:
     freeze: tuple[str, ...] = ()  # patterns of parameters that stay as they are
     lr_multipliers: tuple[str, ...] = ()  # "PATTERN=FACTOR"
     layer_decay: float | None = None  # rate of a layer by that of the layer above it
+    ema_decay: float | None = None  # of the weights' moving average, for each step; None: none
     accumulate: int = 1  # parts that a batch is worked off in: less memory, the same update
     b1: float = 0.9  # these six: see docs/optimizers.md for who reads which
     b2: float = 0.999
@@ -159,6 +161,7 @@ class InitConfig:
     """Start from these parameters instead of random ones."""
 
     weights: str | None = None  # a work directory or checkpoint of this project
+    ema: bool = False  # the moving average of these weights instead of the weights themselves
     head: Literal["keep", "reset"] = "keep"
     position_resize: Literal["bilinear", "bicubic"] = "bilinear"  # for images of another size
 
@@ -199,6 +202,7 @@ BOUNDS: dict[str, tuple[float, float]] = {
     "input.threads": (0, 1024),
     "loss.label_smoothing": (0, 1),
     "loss.mixup": (0, math.inf),
+    "loss.cutmix": (0, math.inf),
     "optim.lr": (0, math.inf),
     "optim.rsqrt_timescale_steps": (1, 2**31),
     "optim.warmup_steps": (0, 2**31),
@@ -209,6 +213,7 @@ BOUNDS: dict[str, tuple[float, float]] = {
     "optim.cooldown_examples": (0, 2**53),
     "optim.weight_decay": (0, math.inf),
     "optim.grad_clip_norm": (1e-30, math.inf),
+    "optim.ema_decay": (0, 1),
     "optim.accumulate": (1, 2**31),
     "optim.b1": (0, 1),
     "optim.b2": (0, 1),
@@ -288,10 +293,11 @@ def _check_bounds(config: RunConfig) -> None:
                 limit = "" if below == math.inf else f" and below {below}"
                 raise errors.UserError(f"config.{where}={value}: give at least {smallest}{limit}.")
     for name in config.evals:
-        if name in RESERVED or not name.isidentifier():
+        if name in RESERVED or name.endswith("_ema") or not name.isidentifier():
             raise errors.UserError(
-                f"config.evals.{name}: an evaluation's name is made of letters, digits and _, and "
-                f"is none of {', '.join(RESERVED)}, which name other rows of the log."
+                f"config.evals.{name}: an evaluation's name is made of letters, digits and _, does "
+                f"not end in _ema, and is none of {', '.join(RESERVED)}: these name other rows of "
+                "the log."
             )
     for name in ("mean", "std"):
         if len(getattr(config.input, name)) != 3:

@@ -20,20 +20,24 @@ from vit_jax.core import command
 from vit_jax.core.errors import UserError
 from vit_jax.memory import explain_out_of_memory
 from vit_jax.screen import Screen
-from vit_jax.state import param_shardings
+from vit_jax.state import EMA_ENDING, param_shardings
 from vit_jax.store import step_folder
 from vit_jax.store.workdir import read_config
 
 
-def evaluate(config: RunConfig, checkpoint: epath.Path, screen: Screen) -> dict[str, float]:
+def evaluate(
+    config: RunConfig, checkpoint: epath.Path, screen: Screen, *, ema: bool = False
+) -> dict[str, float]:
     """All evaluations of `config` with a checkpoint's model; numbers by "<evaluation>/<number>".
+
+    With `ema` it is the moving average of the weights, and the names are "<evaluation>_ema".
 
     Raises:
       UserError: no checkpoint, no evaluation, or data that do not fit.
     """
     if not config.evals:
         raise UserError("The config has no evals: give one that has, by --config.")
-    loaded = weights.load_described(checkpoint)
+    loaded = weights.load_described(checkpoint, ema=ema)
     classes = build.Classes(loaded.model.num_classes, loaded.class_names)
     mesh = build.mesh(config.mesh)
     graph, variables = nnx.split(loaded.model, nnx.Param)
@@ -48,7 +52,7 @@ def evaluate(config: RunConfig, checkpoint: epath.Path, screen: Screen) -> dict[
         total_steps=loaded.step,
     )
     with explain_out_of_memory(config):
-        return evals.run(loaded.step, params, screen.bar)
+        return evals.run(loaded.step, {EMA_ENDING if ema else "": params}, screen.bar)
 
 
 FLAGS = flags.FLAGS
@@ -63,7 +67,7 @@ def main(arguments: list[str]) -> None:
     else:
         config = configs.resolve(read_config(_workdir(checkpoint)), FLAGS.config_override)
     screen = Screen(sys.stderr if FLAGS.json else sys.stdout)
-    numbers = evaluate(config, checkpoint, screen)
+    numbers = evaluate(config, checkpoint, screen, ema=FLAGS.ema)
     if FLAGS.json:
         print(json.dumps(numbers))
     else:
@@ -81,6 +85,7 @@ def _workdir(checkpoint: epath.Path) -> epath.Path:
 if __name__ == "__main__":
     command.define_config(required=False)
     flags.DEFINE_string("checkpoint", None, "Work directory, or a step's folder in it.")
+    flags.DEFINE_bool("ema", False, "The moving average of the weights, where the run kept one.")
     flags.DEFINE_bool("json", False, "The numbers as one JSON object.")
     flags.mark_flag_as_required("checkpoint")
     command.run(main)

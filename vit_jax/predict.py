@@ -21,15 +21,18 @@ from vit_jax.core.errors import UserError
 BATCH_SIZE = 32
 
 
-def predict(checkpoint: str, paths: list[str], *, top_k: int) -> Iterator[tuple[Path, list[dict]]]:
+def predict(
+    checkpoint: str, paths: list[str], *, top_k: int, ema: bool = False
+) -> Iterator[tuple[Path, list[dict]]]:
     """Yields (file, its `top_k` classes): {"class", "name", "probability"}, most likely first.
 
+    With `ema` by the moving average of the weights instead of the weights themselves.
     The probability is the softmax over classes, also for models trained with a sigmoid loss.
     """
     if top_k < 1:
         raise UserError(f"--top_k={top_k}: give at least 1.")
     files = images.find(paths)
-    loaded = weights.load_described(checkpoint)
+    loaded = weights.load_described(checkpoint, ema=ema)
     graph, params = nnx.split(loaded.model, nnx.Param)
     forward = jax.jit(lambda p, x: jax.nn.softmax(nnx.merge(graph, p)(x)))
     for start in range(0, len(files), BATCH_SIZE):
@@ -55,7 +58,8 @@ def main(arguments: list[str]) -> None:
     """The command."""
     if not arguments:
         raise UserError("Which images? Give files or folders behind the flags.")
-    for file, classes in predict(FLAGS.checkpoint, arguments, top_k=FLAGS.top_k):
+    found = predict(FLAGS.checkpoint, arguments, top_k=FLAGS.top_k, ema=FLAGS.ema)
+    for file, classes in found:
         if FLAGS.json:
             print(json.dumps({"file": str(file), "classes": classes}))
         else:
@@ -66,6 +70,7 @@ def main(arguments: list[str]) -> None:
 if __name__ == "__main__":
     flags.DEFINE_string("checkpoint", None, "Work directory, or a step's folder in it.")
     flags.DEFINE_integer("top_k", 5, "How many classes to show for an image.")
+    flags.DEFINE_bool("ema", False, "The moving average of the weights, where the run kept one.")
     flags.DEFINE_bool("json", False, "One JSON object a line instead of text.")
     flags.mark_flag_as_required("checkpoint")
     command.run(main)

@@ -15,6 +15,8 @@ from jax.sharding import Mesh
 from vit_jax.core import rng
 from vit_jax.dist import mesh as meshes
 
+EMA_ENDING = "_ema"  # of the evaluations of the moving average: "test_ema/accuracy"
+
 
 class TrainState(NamedTuple):
     """The state after `step` updates: a pure function of (config, seed, step).
@@ -23,6 +25,7 @@ class TrainState(NamedTuple):
       step: int32 [], number of updates.
       params: nested dictionary of float32 parameters, repeated blocks stacked.
       opt_state: optax's.
+      ema: moving average of the parameters, as `params`; an empty dictionary where there is none.
       first_bad_step: int32 [], the first update with a loss or gradient that was not finite, or 0.
       first_bad_values: float32 [2], its loss and its gradients' norm.
     """
@@ -30,8 +33,13 @@ class TrainState(NamedTuple):
     step: Any
     params: Any
     opt_state: Any
+    ema: Any
     first_bad_step: Any
     first_bad_values: Any
+
+    def weights(self) -> dict[str, Any]:
+        """What can be evaluated: parameters by the ending of their evaluations' names."""
+        return {"": self.params} | ({EMA_ENDING: self.ema} if self.ema else {})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,6 +51,7 @@ class Layout:
       graph: merges with parameters to a module.
       state: TrainState of jax.ShapeDtypeStruct with shardings.
       mesh: the mesh of these shardings.
+      ema_decay: what the moving average keeps of itself in a step; None: there is none.
     """
 
     make_model: Callable[[nnx.Rngs], nnx.Module]
@@ -50,6 +59,7 @@ class Layout:
     optimizer: optax.GradientTransformation
     state: TrainState
     mesh: Mesh
+    ema_decay: float | None
 
     def init(self, seed: int) -> TrainState:
         """A fresh state; every device computes the part that it holds."""
@@ -60,24 +70,33 @@ class Layout:
 
     def _fresh(self, key: jax.Array) -> TrainState:
         params = nnx.to_pure_dict(nnx.state(self.make_model(nnx.Rngs(params=key)), nnx.Param))
-        return _start(params, self.optimizer)
+        return _start(params, self.optimizer, with_ema=self.ema_decay is not None)
+
+    def with_params(self, state: TrainState, params: Any) -> TrainState:
+        """`state` with other parameters, from which its moving average begins as well."""
+        ema = {} if self.ema_decay is None else jax.tree.map(jnp.copy, params)
+        return state._replace(params=params, ema=ema)
 
 
 def state_layout(
     make_model: Callable[[nnx.Rngs], nnx.Module],
     optimizer: optax.GradientTransformation,
     mesh: Mesh,
+    *,
+    ema_decay: float | None,
 ) -> Layout:
     """The layout of a run's state; nothing is allocated.
 
-    The optimizer's arrays that have a parameter's shape are sharded as that parameter is; the
-    others, such as the rows' and columns' means of a factored moment, are small and whole.
+    The moving average, and the optimizer's arrays that have a parameter's shape, are sharded as
+    that parameter is; the others, such as the rows' and columns' means of a factored moment, are
+    small and whole.
     """
     abstract = nnx.eval_shape(lambda: make_model(nnx.Rngs(params=0)))
     graph, variables = nnx.split(abstract, nnx.Param)
     shardings = param_shardings(variables, mesh)
     params = nnx.to_pure_dict(variables)
-    shapes = jax.eval_shape(lambda p: _start(p, optimizer), params)
+    with_ema = ema_decay is not None
+    shapes = jax.eval_shape(lambda p: _start(p, optimizer, with_ema), params)
     whole = meshes.replicated(mesh)
     placed = jax.tree.map(_placed, shapes.params, shardings)
 
@@ -97,10 +116,11 @@ def state_layout(
             transform_non_params=lambda x: _placed(x, whole),
             is_leaf=lambda x: isinstance(x, optax.MaskedNode),
         ),
+        ema=placed if with_ema else {},
         first_bad_step=_placed(shapes.first_bad_step, whole),
         first_bad_values=_placed(shapes.first_bad_values, whole),
     )
-    return Layout(make_model, graph, optimizer, state, mesh)
+    return Layout(make_model, graph, optimizer, state, mesh, ema_decay)
 
 
 def param_shardings(variables: nnx.State, mesh: Mesh) -> Any:
@@ -110,11 +130,12 @@ def param_shardings(variables: nnx.State, mesh: Mesh) -> Any:
     return nnx.to_pure_dict(jax.tree.map(place, variables, is_leaf=is_param))
 
 
-def _start(params: Any, optimizer: optax.GradientTransformation) -> TrainState:
+def _start(params: Any, optimizer: optax.GradientTransformation, with_ema: bool) -> TrainState:
     return TrainState(
         step=jnp.zeros((), jnp.int32),
         params=params,
         opt_state=optimizer.init(params),
+        ema=params if with_ema else {},
         first_bad_step=jnp.zeros((), jnp.int32),
         first_bad_values=jnp.zeros(2, jnp.float32),
     )

@@ -14,7 +14,7 @@ from jax.sharding import Mesh
 from vit_jax import losses, metrics
 from vit_jax.core import axes, rng
 from vit_jax.dist import mesh as meshes
-from vit_jax.mixup import mixup
+from vit_jax.mixing import mix
 from vit_jax.objective import Batch, Objective
 from vit_jax.optim.freezing import stop_gradients
 from vit_jax.state import Layout, TrainState
@@ -30,8 +30,14 @@ def examples(
     Returns images [B, H, W, 3], targets [B, C] before label smoothing, weight [B]; all float32.
     """
     images, targets, weight = objective.inputs(batch)
-    key = rng.at_step(rng.stream(seed, "mixup"), step)
-    return mixup(images, targets, weight, alpha=objective.mixup_alpha, key=key)
+    return mix(
+        images,
+        targets,
+        weight,
+        mixup_alpha=objective.mixup_alpha,
+        cutmix_alpha=objective.cutmix_alpha,
+        key=rng.at_step(rng.stream(seed, "mixing"), step),
+    )
 
 
 def make_update(
@@ -71,6 +77,7 @@ def make_update(
         finite = jnp.isfinite(loss) & jnp.isfinite(norm)
         updates, opt_state = layout.optimizer.update(grads, state.opt_state, state.params)
         params = optax.apply_updates(state.params, updates)
+        ema = _averaged(state.ema, params, layout.ema_decay, state.step)
 
         step = state.step + 1
         first_bad = ~finite & (state.first_bad_step == 0)
@@ -78,6 +85,7 @@ def make_update(
             step=step,
             params=_where(finite, params, state.params),
             opt_state=_where(finite, opt_state, state.opt_state),
+            ema=_where(finite, ema, state.ema),
             first_bad_step=jnp.where(first_bad, step, state.first_bad_step),
             first_bad_values=jnp.where(first_bad, jnp.stack([loss, norm]), state.first_bad_values),
         )
@@ -149,6 +157,18 @@ def batch_layout(
         )
         for name, (shape, dtype) in shapes.items()
     }
+
+
+def _averaged(ema: Any, params: Any, decay: float | None, step: jax.Array) -> Any:
+    """The moving average after one more update; `step` updates came before.
+
+    It forgets faster at the beginning, or a run shorter than 1 / (1 - decay) steps would end with
+    an average that is mostly its first parameters.
+    """
+    if decay is None:
+        return ema
+    kept = jnp.minimum(decay, (1.0 + step) / (10.0 + step))
+    return jax.tree.map(lambda a, p: a + (1.0 - kept) * (p - a), ema, params)
 
 
 def _where(condition: jax.Array, a: Any, b: Any) -> Any:

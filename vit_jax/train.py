@@ -56,7 +56,9 @@ def train(
     # What: shapes and shardings only, nothing is allocated yet.
     model = build.model(config, num_classes=source.num_classes)
     schedule = build.schedule(config.optim, plan)
-    layout = state_layout(model.make, build.optimizer(config.optim, schedule), mesh)
+    layout = state_layout(
+        model.make, build.optimizer(config.optim, schedule), mesh, ema_decay=config.optim.ema_decay
+    )
     objective = build.objective(config, num_classes=source.num_classes)
     evals = build.evals(
         config,
@@ -104,7 +106,7 @@ def train(
                 update = make_update(layout, objective, rates, config.seed)
                 update = compile_update(update, layout, batch_layout)
         # Stopped during the last evaluation?
-        missed = evals.run(start, state.params, screen.bar, stop, done=log.row(start))
+        missed = evals.run(start, state.weights(), screen.bar, stop, done=log.row(start))
         if missed:
             announce.results(screen, start, missed)
             log.write(start, missed)
@@ -121,7 +123,7 @@ def train(
                 announce.progress(screen, step, plan, row, clock.eta_secs)
             with clock.paused():
                 try:
-                    results = {} if stop else evals.run(step, state.params, screen.bar, stop)
+                    results = {} if stop else evals.run(step, state.weights(), screen.bar, stop)
                 except UserError:  # its data are bad: no reason to lose the training
                     stop_if_not_finite(scalars)
                     store.save(step, state, description, {})
@@ -148,9 +150,16 @@ def first_state(config: RunConfig, layout: Layout, model: ModelInfo, screen: Scr
     if not init.weights:
         return state
     trained = build.trained_weights(init)
-    state = warm_start(state, trained, model, head=init.head, position_resize=init.position_resize)
+    state = warm_start(
+        state,
+        trained,
+        model,
+        head=init.head,
+        position_resize=init.position_resize,
+        ema=init.ema,
+    )
     announce.warm_start(screen, trained, model)
-    return state
+    return layout.with_params(state, state.params)
 
 
 def fetch(scalars: Scalars) -> Scalars:

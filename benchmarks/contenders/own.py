@@ -58,7 +58,9 @@ def make(shape: Shape, dtype: str, overrides: tuple[str, ...] = ()) -> Contender
     mesh = build.mesh(config.mesh)
     plan = build.plan(config, num_examples=shape.batch)
     schedule = build.schedule(config.optim, plan)
-    layout = state_layout(make_model, build.optimizer(config.optim, schedule), mesh)
+    layout = state_layout(
+        make_model, build.optimizer(config.optim, schedule), mesh, ema_decay=config.optim.ema_decay
+    )
     objective = build.objective(config, num_classes=shape.classes)
     arrays = batch_layout(
         mesh,

@@ -22,7 +22,7 @@ def test_parameters_are_those_of_the_golden(name, request):
         return models.create(name, num_classes=1000, image_size=224, pre_logits=True, rngs=rngs)
 
     mesh = jax.sharding.AbstractMesh((8,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
-    layout = state_layout(make, optax.identity(), mesh)
+    layout = state_layout(make, optax.identity(), mesh, ema_decay=None)
     rows = [
         f"{path:42} {x.shape!s:28} {tuple(x.sharding.spec)}\n"
         for path, x in pytrees.flatten(layout.state.params).items()

@@ -34,7 +34,7 @@ def make_state():
         )
         opt_state = jax.tree.map(lambda x: x + jnp.asarray(step, x.dtype), optimizer.init(params))
         return TrainState(
-            jnp.int32(step), params, opt_state, jnp.int32(-1), jnp.zeros((2,), jnp.float32)
+            jnp.int32(step), params, opt_state, {}, jnp.int32(-1), jnp.zeros((2,), jnp.float32)
         )
 
     return make

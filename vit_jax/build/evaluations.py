@@ -19,6 +19,7 @@ from vit_jax.dist import mesh as meshes
 from vit_jax.evals import EVALUATORS, Evals, Evaluator
 from vit_jax.feed import Feed
 from vit_jax.objective import Objective
+from vit_jax.state import EMA_ENDING
 
 
 class Classes(NamedTuple):
@@ -58,7 +59,13 @@ def evals(
 def _check_best_metric(config: RunConfig) -> None:
     """A metric that never comes would silently keep nothing."""
     best = config.checkpoint.best_metric
-    there = [f"{n}/{x}" for n, c in config.evals.items() for x in EVALUATORS[c.kind].numbers]
+    endings = ("",) if config.optim.ema_decay is None else ("", EMA_ENDING)
+    there = [
+        f"{name}{ending}/{number}"
+        for name, c in config.evals.items()
+        for ending in endings
+        for number in EVALUATORS[c.kind].numbers
+    ]
     if best is not None and best not in there:
         raise errors.UserError(
             f"checkpoint.best_metric={best!r} is given by no evaluation. "

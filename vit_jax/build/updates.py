@@ -92,6 +92,7 @@ def objective(config: RunConfig, *, num_classes: int) -> Objective:
         loss=c.kind,
         label_smoothing=c.label_smoothing,
         mixup_alpha=c.mixup,
+        cutmix_alpha=c.cutmix,
         num_classes=num_classes,
         accumulate=parts,
         freeze=config.optim.freeze,

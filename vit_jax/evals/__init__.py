@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Protocol
 
 from vit_jax.core.cadence import Cadence
@@ -35,19 +35,26 @@ class Evals:
     def run(
         self,
         step: int,
-        params: Any,
+        weights: Mapping[str, Any],
         progress: Progress,
         stop: Stop = False,
         done: Collection[str] = (),
     ) -> dict[str, float]:
-        """Runs those that are due after `step`; returns numbers by "<eval name>/<number>".
+        """Runs those that are due after `step`; returns numbers by "<eval name><ending>/<number>".
 
-        Ends early once bool(stop) is true. Leaves out those of which `done` has a number already.
+        Args:
+          step: number of updates done.
+          weights: parameters by the ending of their results' names; see TrainState.weights.
+          progress: is told how far an evaluation is.
+          stop: ends early once bool(stop) is true.
+          done: names of numbers; evaluations of which there is one already are left out.
         """
         results: dict[str, float] = {}
         for name, (evaluator, due) in self.by_name.items():
-            if due(step) and not any(key.startswith(f"{name}/") for key in done):
-                report = lambda done, total, name=name: progress(name, done, total)
-                numbers = evaluator.run(params, report, stop)
-                results |= {f"{name}/{key}": value for key, value in numbers.items()}
+            for ending, params in weights.items():
+                label = f"{name}{ending}"
+                if due(step) and not any(key.startswith(f"{label}/") for key in done):
+                    report = lambda done, total, label=label: progress(label, done, total)
+                    numbers = evaluator.run(params, report, stop)
+                    results |= {f"{label}/{key}": value for key, value in numbers.items()}
         return results

@@ -31,6 +31,7 @@ STATE = "state"
 DESCRIPTION = "description"
 DESCRIPTION_FILE = "metadata"  # the name that orbax's JsonSave gives
 PARAMS = "params"
+EMA = "ema"  # the parameters' moving average, where there is one
 MAX_DIFFERENCES_SHOWN = 20
 MAX_CAUSE_CHARACTERS = 200
 
@@ -117,13 +118,25 @@ def read_description(step_dir: epath.PathLike) -> dict[str, Any]:
     return document
 
 
-def restore_params(step_dir: epath.PathLike, layout: Any) -> Any:
-    """The parameters alone, verified; nothing else of the checkpoint is read.
+def restore_params(step_dir: epath.PathLike, layout: Any, *, ema: bool = False) -> Any:
+    """The parameters alone, or their moving average, verified; nothing else is read.
 
     layout: the parameters' tree of ShapeDtypeStructs; one without a sharding goes to the first
-    local device. Raises UserError for another model's layout and DamagedError for a damaged one.
+    local device. Raises UserError for another model's layout, or a checkpoint without a moving
+    average, and DamagedError for a damaged one.
     """
-    return read(step_dir, {PARAMS: layout}, under=PARAMS + "/")[PARAMS]
+    which = params_or_ema(step_dir, ema=ema)
+    return read(step_dir, {which: layout}, under=which + "/")[which]
+
+
+def params_or_ema(step_dir: epath.PathLike, *, ema: bool) -> str:
+    """What the names of the wanted parameters start with. UserError if they are not there."""
+    if ema and not any(n.startswith(EMA + "/") for n in read_description(step_dir)["arrays"]):
+        raise UserError(
+            f"The checkpoint {step_dir} has no moving average (EMA) of its weights: its run had no "
+            "optim.ema_decay. Ask for the raw weights: leave out --ema, ema=True or init.ema."
+        )
+    return EMA if ema else PARAMS
 
 
 def read(step_dir: epath.PathLike, layout: Any, *, under: str = "") -> Any:

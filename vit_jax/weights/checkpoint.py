@@ -57,21 +57,24 @@ class Description:
         return token_layout(self.spec, self.preprocess.image_size)
 
 
-def load(path: str | epath.Path, *, dtype: str | None = None) -> ViT:
+def load(path: str | epath.Path, *, dtype: str | None = None, ema: bool = False) -> ViT:
     """The trained model of a checkpoint, in evaluation mode; the optimizer is not read.
 
     Args:
       path: a work directory (its newest checkpoint), its checkpoints folder or a step's folder.
       dtype: of the computation, "float32" or "bfloat16"; default: as it was trained.
+      ema: the moving average of the weights instead of the weights themselves.
 
     Raises:
-      UserError: no checkpoint there, or one of a newer version.
+      UserError: no checkpoint there, one of a newer version, or one without a moving average.
       DamagedError: it cannot be read, or its bits have changed.
     """
-    return load_described(path, dtype=dtype).model
+    return load_described(path, dtype=dtype, ema=ema).model
 
 
-def load_described(path: str | epath.Path, *, dtype: str | None = None) -> Loaded:
+def load_described(
+    path: str | epath.Path, *, dtype: str | None = None, ema: bool = False
+) -> Loaded:
     """As `load`, with the rest of the description."""
     about = description(path)
     spec = about.spec if dtype is None else dataclasses.replace(about.spec, dtype=dtype)
@@ -86,7 +89,7 @@ def load_described(path: str | epath.Path, *, dtype: str | None = None) -> Loade
         )
 
     graph, variables = nnx.split(nnx.eval_shape(make), nnx.Param)
-    params = step_folder.restore_params(about.folder, nnx.to_pure_dict(variables))
+    params = step_folder.restore_params(about.folder, nnx.to_pure_dict(variables), ema=ema)
     return Loaded(
         model=nnx.merge(graph, params),
         name=about.name,
