@@ -22,9 +22,8 @@ NON_SQUARE = "input.preprocess=decode|resize((12, 16))"  # 3 x 4 patches instead
 def fresh(config, num_classes=4, seed=0, ema_decay=None):
     """(what is known of the model, a state of it with random parameters and a head of zeros)"""
     model = build.model(config, num_classes=num_classes)
-    layout = state_layout(
-        model.make, optax.identity(), build.mesh(config.mesh), ema_decay=None
-    ).state
+    mesh = build.mesh(config.mesh)
+    layout = state_layout(model.make, optax.identity(), mesh, ema_decay=ema_decay).state
     draw = np.random.default_rng(seed).normal
     state = jax.tree.map(
         lambda x: jax.device_put(draw(size=x.shape).astype(x.dtype), x.sharding), layout
@@ -35,10 +34,10 @@ def fresh(config, num_classes=4, seed=0, ema_decay=None):
 
 @pytest.fixture
 def save(tmp_path, tiny_run):
-    """Saves a model that was never trained, and returns (its parameters, the work directory)."""
+    """Saves a model that was never trained; (its parameters or EMA, the work directory)"""
 
-    def save(*overrides):
-        model, state = fresh(tiny_run(*overrides))
+    def save(*overrides, ema_decay=None):
+        model, state = fresh(tiny_run(*overrides), ema_decay=ema_decay)
         state.params["head"]["kernel"] += 1
         about = describe(model.info, num_classes=4, class_names=None, preprocess=model.preprocess)
         workdir = tmp_path / "pretrained"
@@ -52,7 +51,7 @@ def save(tmp_path, tiny_run):
             )
         ) as store:
             store.save(3, state, about, {})
-        return pytrees.flatten(state.params), workdir
+        return pytrees.flatten(state.ema or state.params), workdir
 
     return save
 
@@ -67,7 +66,12 @@ def start(tmp_path, tiny_run):
         trained = build.trained_weights(config.init)
         init = config.init
         after = warm_start(
-            state, trained, model.info, head=init.head, position_resize=init.position_resize
+            state,
+            trained,
+            model.info,
+            head=init.head,
+            position_resize=init.position_resize,
+            ema=init.ema,
         )
         assert jax.tree.map(lambda x: (x.shape, x.dtype, x.sharding), after) == jax.tree.map(
             lambda x: (x.shape, x.dtype, x.sharding), state
@@ -154,6 +158,19 @@ def test_fixed_positions_need_no_resizing(save, start):
     saved, _ = save("model.position_embedding=sincos_2d")
     found, _ = start(RESET, NON_SQUARE, "model.position_embedding=sincos_2d")
     assert_same(found, saved, but(found, "head"))
+
+
+def test_the_moving_average_is_taken_on_request(save, start):
+    average, _ = save(ema_decay=0.9)
+    found, _ = start(RESET, "init.ema=true")
+    assert_same(found, average, but(found, "head"))
+    found, _ = start(RESET)
+    assert not np.array_equal(found["cls"], average["cls"])
+
+
+def test_no_moving_average_is_made_up(save, start):
+    save()
+    assert "has no moving average (EMA)" in refusal(start, RESET, "init.ema=true")
 
 
 def refusal(start, *overrides, **others):

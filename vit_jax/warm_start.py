@@ -20,7 +20,6 @@ from vit_jax.state import TrainState
 from vit_jax.store import step_folder
 from vit_jax.weights import Description
 
-PARAMS = "params/"
 POSITIONS = "positions/embedding"
 # Parts that the weights may have and a model with a fresh head may lack.
 OPTIONAL = frozenset({"cls", "pooling", "pre_logits"})
@@ -31,7 +30,13 @@ Shapes = dict[str, tuple[int, ...]]
 
 
 def warm_start(
-    fresh: TrainState, trained: Description, model: ModelInfo, *, head: str, position_resize: str
+    fresh: TrainState,
+    trained: Description,
+    model: ModelInfo,
+    *,
+    head: str,
+    position_resize: str,
+    ema: bool,
 ) -> TrainState:
     """`fresh` with the parameters of a checkpoint of this project, placed as those of `fresh` are.
 
@@ -41,13 +46,15 @@ def warm_start(
       model: what is known of the new model.
       head: "keep" takes the head from the checkpoint too, "reset" leaves the fresh one.
       position_resize: a name of position_resize.METHODS.
+      ema: the moving average of the checkpoint's parameters instead of the parameters themselves.
 
     Raises:
-      UserError: another architecture; lists all differences.
+      UserError: another architecture; lists all differences. Or no moving average.
       DamagedError: the checkpoint cannot be read, or its bits have changed.
     """
     own = pytrees.flatten(fresh.params)
-    there = {n.removeprefix(PARAMS): s for n, s in trained.shapes.items() if n.startswith(PARAMS)}
+    under = step_folder.params_or_ema(trained.folder, ema=ema) + "/"
+    there = {n.removeprefix(under): s for n, s in trained.shapes.items() if n.startswith(under)}
     stays_fresh, left_out = _parts_not_taken(own, there, head)
     wanted = {n: x.shape for n, x in own.items() if _part(n) not in stays_fresh}
     offered = {n: s for n, s in there.items() if _part(n) not in left_out}
@@ -55,7 +62,7 @@ def warm_start(
 
     # Positions, which have still another shape, are read whole: as the step lies, on every device.
     layout = {
-        PARAMS + name: jax.ShapeDtypeStruct(
+        under + name: jax.ShapeDtypeStruct(
             there[name],
             own[name].dtype,
             sharding=(fresh.step if name == POSITIONS else own[name]).sharding,
@@ -63,7 +70,7 @@ def warm_start(
         for name in wanted
     }
     arrays = step_folder.read_some(trained.folder, layout)
-    taken = {name: arrays[PARAMS + name] for name in wanted}
+    taken = {name: arrays[under + name] for name in wanted}
     if POSITIONS in taken:
         taken[POSITIONS] = _resized(
             taken[POSITIONS], trained.tokens, model.tokens, own[POSITIONS].sharding, position_resize
