@@ -1,4 +1,5 @@
 from collections import Counter
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -17,14 +18,17 @@ FEWEST, MOST = 45, 115
 def recorded(monkeypatch: pytest.MonkeyPatch) -> Calls:
     """(name or None, argument) of every distortion that is asked for; none is done."""
     calls: Calls = []
-    names = list(distortions.DISTORTIONS)
 
     def record(
-        pixels: tf.Tensor, place: tf.Tensor, argument: tf.Tensor, chance: tf.Tensor
+        pixels: tf.Tensor,
+        names: Sequence[str],
+        choice: tf.Tensor,
+        argument: tf.Tensor,
+        chance: tf.Tensor,
     ) -> tf.Tensor:
         assert chance.shape == [3]
-        is_nothing = int(place) == distortions.NOTHING
-        calls.append((None if is_nothing else names[int(place)], float(argument)))
+        is_nothing = int(choice) == distortions.NOTHING
+        calls.append((None if is_nothing else names[int(choice)], float(argument)))
         return pixels
 
     monkeypatch.setattr(autoaugment, "distort", record)

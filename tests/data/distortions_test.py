@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from vit_jax.data.distortions import DISTORTIONS, NOTHING, PLACES, Reach, distort
+from vit_jax.data.distortions import DISTORTIONS, NOTHING, Reach, distort
 from vit_jax.data.host_tf import tf
 
 REACH = Reach(translate_px=100, cutout_px=40)
@@ -12,8 +12,10 @@ MIDDLE = (0.75, 0.5, 0.5)  # the positive sign, the centre
 def distorted(
     pixels: np.ndarray, name: str, argument: float, chance: tuple[float, ...] = MIDDLE
 ) -> np.ndarray:
+    names = list(DISTORTIONS)
+    choice = tf.constant(names.index(name))
     return distort(
-        tf.constant(pixels), tf.constant(PLACES[name]), tf.constant(argument), tf.constant(chance)
+        tf.constant(pixels), names, choice, tf.constant(argument), tf.constant(chance)
     ).numpy()
 
 
@@ -89,6 +91,6 @@ def test_translations_of_a_part_go_with_the_size(axis: int) -> None:
 
 def test_nothing() -> None:
     pixels = np.random.default_rng(0).integers(0, 256, (5, 6, 3), np.uint8)
-    chance = tf.constant(MIDDLE)
-    found = distort(tf.constant(pixels), tf.constant(NOTHING), tf.constant(1.0), chance)
+    choice, argument, chance = tf.constant(NOTHING), tf.constant(1.0), tf.constant(MIDDLE)
+    found = distort(tf.constant(pixels), ["Invert"], choice, argument, chance)
     np.testing.assert_array_equal(found.numpy(), pixels)

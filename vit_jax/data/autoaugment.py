@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from vit_jax.core.errors import nearest
-from vit_jax.data.distortions import DISTORTIONS, NOTHING, PLACES, Reach, distort
+from vit_jax.data.distortions import DISTORTIONS, NOTHING, Reach, distort
 from vit_jax.data.host_tf import tf
 from vit_jax.data.op import Op, check, same_size
 from vit_jax.data.policies import POLICIES
@@ -21,7 +21,8 @@ def autoaugment(policy: str) -> Op:
         f"there is no policy {policy!r}. {nearest(str(policy), POLICIES)}".removesuffix("."),
     )
     sub_policies = POLICIES[policy]
-    places = [[PLACES[name] for name, _, _ in steps] for steps in sub_policies]
+    names = sorted({name for steps in sub_policies for name, _, _ in steps})
+    choices = [[names.index(name) for name, _, _ in steps] for steps in sub_policies]
     probabilities = [[probability for _, probability, _ in steps] for steps in sub_policies]
     arguments = [
         [DISTORTIONS[name].argument(level, _REACH) for name, _, level in steps]
@@ -32,10 +33,10 @@ def autoaugment(policy: str) -> Op:
         draws = tf.random.stateless_uniform([9], seed)
         chosen = tf.cast(draws[0] * len(sub_policies), tf.int32)
         happens = draws[1:3] < tf.constant(probabilities)[chosen]
-        place = tf.where(happens, tf.constant(places)[chosen], NOTHING)
+        choice = tf.where(happens, tf.constant(choices)[chosen], NOTHING)
         argument, chance = tf.constant(arguments)[chosen], tf.reshape(draws[3:], [2, 3])
         for i in range(2):
-            pixels = distort(pixels, place[i], argument[i], chance[i])
+            pixels = distort(pixels, names, choice[i], argument[i], chance[i])
         return pixels
 
     return same_size(apply)

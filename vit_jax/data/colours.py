@@ -1,4 +1,4 @@
-"""Colours of pixels, one by one or by their statistics: uint8 [..., 3] -> uint8 [..., 3].
+"""Colours of pixels, one by one or by their statistics: uint8 [H, W, 3] -> uint8 [H, W, 3].
 
 The arithmetic is Pillow's (ImageOps, ImageEnhance), to the bit unless it says otherwise. It is
 spelled out in float32, which holds all these whole numbers: TensorFlow does that several times
@@ -42,16 +42,16 @@ def hue(pixels: tf.Tensor, turn: tf.Tensor | float) -> tf.Tensor:
 
 
 def luma(pixels: tf.Tensor) -> tf.Tensor:
-    """Of each pixel, in whole numbers 0..255: uint8 [..., 3] -> float32 [..., 1]."""
-    red, green, blue = tf.split(tf.cast(pixels, tf.float32), 3, axis=-1)
+    """Of each pixel, three times, in whole numbers 0..255: uint8 [H, W, 3] -> float32 [H, W, 3]."""
+    values = tf.reshape(tf.cast(pixels, tf.float32), [-1, 3])
     # Sums of whole numbers under 2**24: nothing is rounded before `floor`.
-    weighted = red * _LUMA[0] + green * _LUMA[1] + blue * _LUMA[2]
-    return tf.floor((weighted + 2**15) / 2**16)
+    weighted = values @ tf.constant([[weight] * 3 for weight in _LUMA])
+    return tf.reshape(tf.floor((weighted + 2**15) / 2**16), tf.shape(pixels))
 
 
 def grayscale(pixels: tf.Tensor) -> tf.Tensor:
     """The luma in all three channels."""
-    return tf.repeat(tf.cast(luma(pixels), tf.uint8), 3, axis=-1)
+    return tf.cast(luma(pixels), tf.uint8)
 
 
 def invert(pixels: tf.Tensor) -> tf.Tensor:
@@ -88,23 +88,39 @@ def autocontrast(pixels: tf.Tensor) -> tf.Tensor:
     high = tf.cast(tf.reduce_max(pixels, axis=(0, 1)), tf.float32)
     is_flat = tf.cast(low == high, tf.float32)
     low, extent = low * (1 - is_flat), high - low + 255 * is_flat
-    return tf.cast((tf.cast(pixels, tf.float32) - low) * 255.0 / extent, tf.uint8)
+    values = tf.cast(_rows(pixels), tf.float32)
+    stretched = (values - _row(low, pixels)) * 255.0 / _row(extent, pixels)
+    return tf.reshape(tf.cast(stretched, tf.uint8), tf.shape(pixels))
 
 
 def equalize(pixels: tf.Tensor) -> tf.Tensor:
     """Each channel's values spread so that all are about equally frequent."""
-    channels = tf.unstack(tf.cast(pixels, tf.int32), axis=-1)
-    equalized = [tf.gather_nd(_equalizing(c), c[..., None]) for c in channels]
-    return tf.stack(equalized, axis=-1)
+    values = tf.cast(pixels, tf.int32)
+    tables = [_equalizing(channel) for channel in tf.unstack(values, axis=-1)]
+    places = _rows(values) + _row(tf.constant([0, 256, 512]), pixels)
+    return tf.reshape(tf.gather_nd(tf.concat(tables, 0), places[..., None]), tf.shape(pixels))
 
 
 def _equalizing(channel: tf.Tensor) -> tf.Tensor:
     """What becomes of each value of a channel: int32 [H, W] -> uint8 [256]."""
-    values = tf.range(256)
     frequencies = tf.histogram_fixed_width(channel, [0, 255], nbins=256)
     of_highest = frequencies[tf.reduce_max(channel)]
     step = (tf.size(channel) - of_highest) // 255
     lower = tf.cumsum(frequencies, exclusive=True)
     spread = tf.minimum((lower + step // 2) // tf.maximum(step, 1), 255)
     # Of too few pixels, or of one value, nothing can be spread.
-    return tf.cast(tf.where(step > 0, spread, values), tf.uint8)
+    return tf.cast(tf.where(step > 0, spread, tf.range(256)), tf.uint8)
+
+
+# What is different for each channel goes along rows of W * 3 values: TensorFlow repeats a row over
+# an image several times faster than three values over every pixel.
+
+
+def _rows(values: tf.Tensor) -> tf.Tensor:
+    """[H, W, 3] -> [H, W * 3]."""
+    return tf.reshape(values, [tf.shape(values)[0], -1])
+
+
+def _row(of_channels: tf.Tensor, pixels: tf.Tensor) -> tf.Tensor:
+    """[3] -> [W * 3] for pixels [H, W, 3]."""
+    return tf.tile(of_channels, [tf.shape(pixels)[1]])

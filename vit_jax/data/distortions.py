@@ -5,19 +5,21 @@ on TPU, which AugReg's pipeline took over): a level of 10 gives the limits in th
 greater levels go on in proportion. Three of its accidents are mended:
 
 - Contrast blends with the mean luma, as Pillow does; there it was the number of pixels / 256.
-- Solarize's threshold ends at 256, which changes nothing; there it wrapped (to 0 at level 10).
+- Solarize's threshold ends at 256, which changes nothing; there it did not fit 8 bits from level 10
+  on (NumPy 1 let it wrap).
 - Posterize keeps 1 to 8 bits; there a shift by 8 or by less than 0 was what the machine made of it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from vit_jax.data import colours, filters, geometry
 from vit_jax.data.host_tf import tf
 
-NOTHING = -1  # the place that `distort` leaves an image as it is for
+NOTHING = -1  # the choice that leaves an image as it is
 
 
 class Reach(NamedTuple):
@@ -38,14 +40,18 @@ class Distortion(NamedTuple):
 
 
 def distort(
-    pixels: tf.Tensor, place: tf.Tensor, argument: tf.Tensor, chance: tf.Tensor
+    pixels: tf.Tensor,
+    names: Sequence[str],
+    choice: tf.Tensor,
+    argument: tf.Tensor,
+    chance: tf.Tensor,
 ) -> tf.Tensor:
-    """Does what the table has at `place`, int32 []; uint8 [H, W, 3] -> uint8 [H, W, 3]."""
+    """Does what `choice`, int32 [], chooses of `names`; uint8 [H, W, 3] -> uint8 [H, W, 3]."""
     branches = {
-        i: lambda apply=distortion.apply: apply(pixels, argument, chance)
-        for i, distortion in enumerate(DISTORTIONS.values())
+        i: functools.partial(DISTORTIONS[name].apply, pixels, argument, chance)
+        for i, name in enumerate(names)
     }
-    distorted = tf.switch_case(place, branches, default=lambda: pixels)
+    distorted = tf.switch_case(choice, branches, default=lambda: pixels)
     return tf.ensure_shape(distorted, pixels.shape)
 
 
@@ -127,5 +133,3 @@ DISTORTIONS: dict[str, Distortion] = {
         lambda pixels, part: geometry.translate_y(pixels, part * _side(pixels, 0)),
     ),
 }
-
-PLACES = {name: place for place, name in enumerate(DISTORTIONS)}

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from vit_jax.data import colours
+from vit_jax.data import colours, geometry
 from vit_jax.data.host_tf import tf
 
 
 def sharpness(pixels: tf.Tensor, factor: tf.Tensor | float) -> tf.Tensor:
     """Blended with a smoothed image: factor 0 is that one, 1 the image, 2 is sharper.
 
-    Equal to Pillow's ImageEnhance.Sharpness. An image of fewer than three rows or columns has no
-    pixel with all its neighbours, and is left as it is.
+    Equal to Pillow's ImageEnhance.Sharpness. Pixels at the rim, which lack neighbours, stay as they
+    are, and so does an image of fewer than three rows or columns.
     """
     has_inside = tf.reduce_min(tf.shape(pixels)[:2]) >= 3
     return tf.cond(has_inside, lambda: _sharpened(pixels, factor), lambda: pixels)
@@ -21,9 +21,8 @@ def _sharpened(pixels: tf.Tensor, factor: tf.Tensor | float) -> tf.Tensor:
     rows = values[:-2] + values[1:-1] + values[2:]
     inside = values[1:-1, 1:-1]
     # 1 1 1, 1 5 1, 1 1 1, of 13; rounded, as a sum of whole numbers never lies in the middle.
-    smooth = (rows[:, :-2] + rows[:, 1:-1] + rows[:, 2:] + 4 * inside) / 13
-    change = tf.pad(tf.round(smooth) - inside, [[1, 1], [1, 1], [0, 0]])  # the rim stays
-    return colours.blend(values + change, pixels, factor)
+    smooth = tf.round((rows[:, :-2] + rows[:, 1:-1] + rows[:, 2:] + 4 * inside) / 13)
+    return geometry.paste(pixels, colours.blend(smooth, inside, factor), tf.constant([1, 1]))
 
 
 def gaussian_blur(pixels: tf.Tensor, sigma: tf.Tensor | float) -> tf.Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from vit_jax.data.distortions import DISTORTIONS, PLACES, Reach, distort
+from vit_jax.data.distortions import DISTORTIONS, Reach, distort
 from vit_jax.data.host_tf import tf
 from vit_jax.data.op import Op, check, check_number, same_size
 
@@ -26,15 +26,14 @@ def randaugment(num_ops: int, magnitude: float) -> Op:
         f"num_ops must be a whole number from 1 to {most}",
     )
     check_number("magnitude", magnitude, at_least=0, at_most=_MAX_MAGNITUDE)
-    places = [PLACES[name] for name in _CHOICES]
     arguments = [DISTORTIONS[name].argument(magnitude, _REACH) for name in _CHOICES]
 
     def apply(pixels: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
         draws = tf.random.stateless_uniform([num_ops, 4], seed)
-        chosen = tf.cast(draws[:, 0] * len(_CHOICES), tf.int32)
+        choices = tf.cast(draws[:, 0] * len(_CHOICES), tf.int32)
+        chosen = tf.gather(tf.constant(arguments), choices)
         for i in range(num_ops):
-            place, argument = tf.constant(places)[chosen[i]], tf.constant(arguments)[chosen[i]]
-            pixels = distort(pixels, place, argument, draws[i, 1:])
+            pixels = distort(pixels, _CHOICES, choices[i], chosen[i], draws[i, 1:])
         return pixels
 
     return same_size(apply)

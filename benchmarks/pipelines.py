@@ -1,0 +1,134 @@
+"""Images per CPU-second: this project's input pipeline against a plain one of tf.data.
+
+Both read the same folder of JPEG files over and over. The plain one is what most training code has:
+folders interleaved, a shuffle buffer, stateful random numbers, float32 with mean and std applied on
+the host. They take turns in one process, and medians are compared, since single runs scatter by a
+fifth.
+"""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+from absl import flags
+
+from benchmarks import rows
+from vit_jax.data import pipeline, sources
+from vit_jax.data.host_tf import tf
+
+_DATA_DIR = flags.DEFINE_string(
+    "data_dir", None, "Image folder with a split `train`.", required=True
+)
+_REPETITIONS = flags.DEFINE_integer("repetitions", 9, "How often each pipeline has its turn.")
+_BATCHES = flags.DEFINE_integer("batches", 12, "Batches of a turn that are measured.")
+_BATCH_SIZE = flags.DEFINE_integer("batch_size", 64, "Images in a batch.")
+_THREADS = flags.DEFINE_integer("threads", 2, "Threads of either pipeline.")
+
+SIZE_PX = 224
+_WARM_UP_BATCHES = 2
+_SHUFFLE_BUFFER = 1000
+
+
+def compare(name: str, preprocess: str, plain: Callable[[tf.Tensor], tf.Tensor]) -> None:
+    """Measures, prints, and appends a row to benchmarks/results/<name>.csv.
+
+    `plain` does what the ops of `preprocess` do in the usual way: an encoded image, string [], to
+    float32 [224, 224, 3] with values from 0 to 255.
+    """
+    source = sources.create(
+        "image_folder",
+        data_dir=_DATA_DIR.value,
+        split="train",
+        num_examples=None,
+        num_classes=None,
+        image_size=(SIZE_PX, SIZE_PX),
+    )
+    rates: dict[str, list[float]] = {"vit_jax": [], "plain": []}
+    for repetition in range(_REPETITIONS.value):
+        with _ours(source, preprocess, seed=repetition) as batches:
+            rates["vit_jax"].append(_images_per_cpu_second(batches))
+        rates["plain"].append(_images_per_cpu_second(_plain(_DATA_DIR.value, plain)))
+        print(f"{repetition}: " + ", ".join(f"{k} {v[-1]:.0f}" for k, v in rates.items()))
+    medians = {name: statistics.median(values) for name, values in rates.items()}
+    row = {
+        "commit": rows.commit("vit_jax/data"),
+        "device": f"{rows.cpu()}, {_THREADS.value} threads",
+        "versions": rows.versions("tensorflow-cpu"),
+        "images": _BATCHES.value * _BATCH_SIZE.value * _REPETITIONS.value,
+        "vit_jax_images_per_cpu_second": round(medians["vit_jax"]),
+        "plain_images_per_cpu_second": round(medians["plain"]),
+        "ratio": round(medians["vit_jax"] / medians["plain"], 3),
+    }
+    print(row)
+    rows.append(name, row)
+
+
+def plain_crop_and_flip(data: tf.Tensor) -> tf.Tensor:
+    """A random window, decoded alone and resized, mirrored or not: float32 [224, 224, 3]."""
+    begin, extent, _ = tf.image.sample_distorted_bounding_box(
+        tf.image.extract_jpeg_shape(data),
+        tf.zeros([1, 0, 4]),
+        min_object_covered=0.0,
+        area_range=(0.05, 1.0),
+        use_image_if_no_bounding_boxes=True,
+    )
+    window = tf.concat([begin[:2], extent[:2]], 0)
+    image = tf.io.decode_and_crop_jpeg(data, window, channels=3)
+    image = tf.image.resize(image, (SIZE_PX, SIZE_PX))
+    return tf.image.random_flip_left_right(image)
+
+
+def _ours(source: sources.Source, preprocess: str, seed: int) -> pipeline.Batches:
+    return pipeline.train_batches(
+        source,
+        preprocess,
+        batch_size=_BATCH_SIZE.value,
+        seed=seed,
+        start_step=0,
+        on_bad_image="fail",
+        max_image_pixels=10**8,
+        threads=_THREADS.value,
+    )
+
+
+def _plain(
+    data_dir: str, augment: Callable[[tf.Tensor], tf.Tensor]
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    folders = sorted(Path(data_dir, "train").iterdir())
+
+    def list_files(folder: tf.Tensor, label: tf.Tensor) -> tf.data.Dataset:
+        files = tf.data.Dataset.list_files(folder + "/*").repeat()
+        return files.map(lambda file: (file, label))
+
+    def image_and_label(file: tf.Tensor, label: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        return (augment(tf.io.read_file(file)) / 255.0 - 0.5) / 0.5, label
+
+    options = tf.data.Options()
+    options.deterministic = False
+    options.threading.private_threadpool_size = _THREADS.value
+    options.threading.max_intra_op_parallelism = 1
+    dataset = (
+        tf.data.Dataset.from_tensor_slices(([str(f) for f in folders], range(len(folders))))
+        .interleave(list_files, cycle_length=len(folders), num_parallel_calls=_THREADS.value)
+        .shuffle(_SHUFFLE_BUFFER)
+        .map(image_and_label, num_parallel_calls=_THREADS.value)
+        .batch(_BATCH_SIZE.value)
+        .prefetch(2)
+    )
+    return dataset.with_options(options).as_numpy_iterator()
+
+
+def _images_per_cpu_second(batches: Iterator[object]) -> float:
+    def take(count: int) -> None:
+        for _ in itertools.islice(batches, count):
+            pass
+
+    take(_WARM_UP_BATCHES)
+    start = time.process_time()
+    take(_BATCHES.value)
+    return _BATCHES.value * _BATCH_SIZE.value / (time.process_time() - start)
