@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -40,21 +40,31 @@ def examples(
     )
 
 
-def make_update(
-    layout: Layout,
-    objective: Objective,
-    rates: Callable[[Any], Scalars],
-    seed: int,
-) -> Callable[[TrainState, Batch], tuple[TrainState, Scalars]]:
-    """Returns update(state, batch) -> (state after one more step, scalars), to be compiled.
+class Backward(NamedTuple):
+    """What the forward and the backward pass of a batch give.
 
-    `rates` gives further scalars to log, such as the learning rate, by the number of updates done.
-    A step whose loss or gradient is not finite changes neither parameters nor optimizer; the first
-    such step is kept in the state, on the device, so that nothing has to wait for it.
+    Attributes:
+      loss: float32 [], the mean over the batch that is minimised.
+      grads: its gradients, as the parameters are nested; before any clipping.
+      logits: [B, C].
+      targets: [B, C], before label smoothing.
+      share: [B], of each example in the mean.
     """
+
+    loss: jax.Array
+    grads: Any
+    logits: jax.Array
+    targets: jax.Array
+    share: jax.Array
+
+
+def make_backward(
+    layout: Layout, objective: Objective, seed: int
+) -> Callable[[TrainState, Batch], Backward]:
+    """Returns backward(state, batch), for the next update; see `Backward`."""
     dropout = rng.stream(seed, "dropout")
 
-    def update(state: TrainState, batch: Batch) -> tuple[TrainState, Scalars]:
+    def backward(state: TrainState, batch: Batch) -> Backward:
         images, targets, weight = examples(batch, objective, seed=seed, step=state.step)
         smooth = losses.smooth_labels(targets, objective.label_smoothing)
         key = rng.at_step(dropout, state.step)
@@ -73,6 +83,27 @@ def make_update(
             key,
             objective.accumulate,
         )
+        return Backward(loss, grads, logits, targets, share)
+
+    return backward
+
+
+def make_update(
+    layout: Layout,
+    objective: Objective,
+    rates: Callable[[Any], Scalars],
+    seed: int,
+) -> Callable[[TrainState, Batch], tuple[TrainState, Scalars]]:
+    """Returns update(state, batch) -> (state after one more step, scalars), to be compiled.
+
+    `rates` gives further scalars to log, such as the learning rate, by the number of updates done.
+    A step whose loss or gradient is not finite changes neither parameters nor optimizer; the first
+    such step is kept in the state, on the device, so that nothing has to wait for it.
+    """
+    backward = make_backward(layout, objective, seed)
+
+    def update(state: TrainState, batch: Batch) -> tuple[TrainState, Scalars]:
+        loss, grads, logits, targets, share = backward(state, batch)
         norm = optax.tree.norm(grads)
         finite = jnp.isfinite(loss) & jnp.isfinite(norm)
         updates, opt_state = layout.optimizer.update(grads, state.opt_state, state.params)
