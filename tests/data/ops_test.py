@@ -81,6 +81,11 @@ def test_pad_crop_takes_every_window(encode: Callable[..., bytes]) -> None:
     assert {run("decode|pad_crop((5, 6), 1)", data, s).tobytes() for s in range(100)} == windows
 
 
+def test_pad_crop_reflects(pixels: np.ndarray, png: bytes) -> None:
+    padded = np.pad(pixels, [(4, 4), (4, 4), (0, 0)], mode="reflect")
+    np.testing.assert_array_equal(run("decode|pad_crop((128, 98), 4, reflect=True)", png), padded)
+
+
 def test_inception_crop_of_the_whole_image_is_a_resize(png: bytes, pixels: np.ndarray) -> None:
     found = run("decode|inception_crop((60, 45), area_min=1.0)", png)
     # Halving without a filter: the mean of 2 x 2 pixels.
@@ -192,6 +197,7 @@ def test_output_size(preprocess: str, size: tuple[int, int] | None) -> None:
         ("decode|resize(1.5)", "whole number"),
         ("decode|resize((1, 2, 3))", "whole number"),
         ("decode|pad_crop(32, -1)", "padding"),
+        ("decode|pad_crop(32, 4, 1)", "reflect must be True or False"),
         ("decode|randaugmen(2, 10)", "Did you mean 'randaugment'"),
         ("decode|color_jiter(0.4)", "Did you mean 'color_jitter'"),
         ("decode|randaugment(2)", "missing a required argument: 'magnitude'"),

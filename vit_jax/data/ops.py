@@ -121,16 +121,20 @@ def central_crop(size: Size) -> Op:
     return Op(apply, output_size=lambda before: _cropped_size(before, (height, width), padding=0))
 
 
-def pad_crop(size: Size, padding: int) -> Op:
+def pad_crop(size: Size, padding: int, reflect: bool = False) -> Op:
     """Black on every side, `padding` pixels wide, then a random window of `size`.
 
-    The usual augmentation for CIFAR: Lee et al., Deeply-Supervised Nets (arXiv 1409.5185).
+    The usual augmentation for CIFAR: Lee et al., Deeply-Supervised Nets (arXiv 1409.5185). With
+    `reflect`, the image's mirror image instead of black, which an image with a side of at most
+    `padding` pixels is too small for: the simple random crop of DeiT III (arXiv 2204.07118).
     """
     height, width = _pair(size)
     check_pixels("padding", padding, at_least=0)
+    check(type(reflect) is bool, "reflect must be True or False")
+    mode = "REFLECT" if reflect else "CONSTANT"
 
     def apply(pixels: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
-        padded = tf.pad(pixels, [[padding, padding], [padding, padding], [0, 0]])
+        padded = tf.pad(pixels, [[padding, padding], [padding, padding], [0, 0]], mode)
         places = tf.cast(_room(padded, (height, width)) + 1, tf.float32)
         begin = tf.cast(tf.random.stateless_uniform([2], seed) * places, tf.int32)
         return decoding.crop(padded, tf.concat([begin, [height, width]], 0))
