@@ -106,6 +106,12 @@ def test_reset_has_a_fresh_head_over_other_classes_and_no_pre_logits(save, start
     assert_same(found, saved, but(found, "head"))
 
 
+def test_reset_takes_pre_logits_that_are_wanted(save, start):
+    saved, _ = save("model.pre_logits=true")
+    found, _ = start(RESET, "model.pre_logits=true")
+    assert_same(found, saved, but(found, "head"))
+
+
 def test_reset_over_as_many_classes(save, start):
     save()
     found, _ = start(RESET)
