@@ -6,12 +6,12 @@ from vit_jax.data.distortions import DISTORTIONS, Reach, distort
 from vit_jax.data.host_tf import tf
 from vit_jax.data.op import Op, check, check_number, same_size
 
-_CHOICES = (
+CHOICES = (
     "AutoContrast", "Equalize", "Invert", "Rotate", "Posterize", "Solarize", "Color", "Contrast",
     "Brightness", "Sharpness", "ShearX", "ShearY", "TranslateX", "TranslateY", "Cutout",
     "SolarizeAdd",
 )  # fmt: skip
-_REACH = Reach(translate_px=100, cutout_px=40)
+REACH = Reach(translate_px=100, cutout_px=40)
 _MAX_MAGNITUDE = 30  # of the paper's search, section 4
 
 
@@ -20,20 +20,20 @@ def randaugment(num_ops: int, magnitude: float) -> Op:
 
     `magnitude`, 0 to 30, is the level that distortions.py gives a meaning to.
     """
-    most = len(_CHOICES)
+    most = len(CHOICES)
     check(
         type(num_ops) is int and 1 <= num_ops <= most,
         f"num_ops must be a whole number from 1 to {most}",
     )
     check_number("magnitude", magnitude, at_least=0, at_most=_MAX_MAGNITUDE)
-    arguments = [DISTORTIONS[name].argument(magnitude, _REACH) for name in _CHOICES]
+    arguments = [DISTORTIONS[name].argument(magnitude, REACH) for name in CHOICES]
 
     def apply(pixels: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
         draws = tf.random.stateless_uniform([num_ops, 4], seed)
-        choices = tf.cast(draws[:, 0] * len(_CHOICES), tf.int32)
+        choices = tf.cast(draws[:, 0] * len(CHOICES), tf.int32)
         chosen = tf.gather(tf.constant(arguments), choices)
         for i in range(num_ops):
-            pixels = distort(pixels, _CHOICES, choices[i], chosen[i], draws[i, 1:])
+            pixels = distort(pixels, CHOICES, choices[i], chosen[i], draws[i, 1:])
         return pixels
 
     return same_size(apply)
