@@ -1,8 +1,15 @@
+import contextlib
+
+import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from vit_jax import build
-from vit_jax.core.errors import UserError
+from vit_jax.core.errors import Preempted, UserError
 from vit_jax.optim import optimizers
+from vit_jax.state import state_layout
+from vit_jax.train import train
 
 
 @pytest.mark.parametrize("name", optimizers.OPTIMIZERS)
@@ -59,3 +66,59 @@ def test_cooldown_in_three_units(tiny_run, length):
 def test_a_schedule_that_cannot_be_is_explained(tiny_run, overrides, message):
     with pytest.raises(UserError, match=message):
         lr(tiny_run(*overrides))
+
+
+@pytest.mark.parametrize(
+    ("override", "moved"),
+    [
+        ("seed=0", {"head": 1.0, "patches": 1.0}),
+        ("optim.freeze=patches/.*", {"head": 1.0, "patches": 0.0}),
+        ("optim.lr_multipliers=head/.*=2", {"head": 2.0, "patches": 1.0}),
+        ("optim.layer_decay=0.5", {"head": 1.0, "patches": 0.5}),  # no blocks: one layer below
+    ],
+)
+def test_parameters_by_pattern(tiny_run, override, moved):
+    c = tiny_run("optim.name=sgd", "optim.grad_clip_norm=none", override).optim
+    params = {name: {"kernel": jnp.ones((2, 2))} for name in moved}
+    tx = build.optimizer(c, lambda step: 1.0)
+    updates, _ = tx.update(params, tx.init(params), params)
+    for name, by in moved.items():
+        np.testing.assert_allclose(updates[name]["kernel"], -by)
+
+
+@pytest.mark.parametrize("field", ["freeze=haed/.*", "lr_multipliers=haed/.*=2"])
+def test_a_pattern_that_matches_nothing_stops_before_anything_is_written(tiny_run, tmp_path, field):
+    with pytest.raises(UserError, match=r"'haed/\.\*' matches no parameter.*'head/bias'"):
+        train(tiny_run(f"optim.{field}"), tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", optimizers.OPTIMIZERS)
+def test_a_checkpoint_keeps_every_array_in_its_place(tiny_run, tmp_path, name):
+    config = tiny_run(f"optim.name={name}", "optim.mu_dtype=bfloat16", "optim.freeze=patches/.*")
+    model = build.model(config, num_classes=4)
+    optimizer = build.optimizer(config.optim, lambda step: config.optim.lr)
+    mesh = build.mesh(config.mesh)
+    layout = state_layout(model.make, optimizer, mesh, ema_decay=None).state
+    leaves, structure = jax.tree.flatten(layout)
+    numbers = (np.full(x.shape, i, x.dtype) for i, x in enumerate(leaves))
+    state = structure.unflatten(
+        jax.device_put(n, x.sharding) for n, x in zip(numbers, leaves, strict=True)
+    )
+    with contextlib.closing(build.store(config, tmp_path)) as store:
+        store.save(0, state, {}, {})
+        store.wait()
+        restored = store.restore(layout)
+    assert jax.tree.structure(restored) == structure
+    jax.tree.map(np.testing.assert_array_equal, restored, state)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", optimizers.OPTIMIZERS)
+def test_resuming_gives_the_same_bits(tiny_run, tmp_path, name):
+    config = tiny_run(f"optim.name={name}", "optim.mu_dtype=bfloat16", "optim.freeze=blocks/0/.*")
+    straight = train(config, tmp_path / "straight")
+    with pytest.raises(Preempted):
+        train(config, tmp_path / "stopped", stop="SIGTERM")
+    resumed = train(config, tmp_path / "stopped")
+    jax.tree.map(np.testing.assert_array_equal, straight, resumed)
