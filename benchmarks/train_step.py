@@ -27,7 +27,7 @@ from absl import app, flags
 from benchmarks import rows
 from benchmarks.contenders import SHAPES, Shape
 from vit_jax import models
-from vit_jax.core import host_memory
+from vit_jax.core import huge_pages
 
 _SHAPE = flags.DEFINE_enum("shape", "S/16", list(SHAPES), "Which network.")
 _BATCH = flags.DEFINE_integer("batch", None, "Images in a batch; default: the shape's.")
@@ -51,7 +51,7 @@ class Worker:
         self.peak_bytes = 0
         environment = dict(os.environ, XLA_PYTHON_CLIENT_PREALLOCATE="false")
         if module == "own" or name.endswith(_PAGES):
-            environment |= host_memory.settings()
+            environment |= huge_pages.settings()
         self._process = subprocess.Popen(
             [
                 sys.executable, "-m", "benchmarks.train_step_worker", f"--contender={module}",

@@ -7,6 +7,7 @@ on where it stopped, for whatever reason it stopped.
 from __future__ import annotations
 
 import contextlib
+from typing import Any
 
 import jax
 from absl import flags
@@ -15,9 +16,10 @@ from etils import epath
 from vit_jax import announce, build, environment
 from vit_jax import config as configs
 from vit_jax.config import RunConfig
-from vit_jax.core import command
+from vit_jax.core import command, huge_pages
 from vit_jax.core.errors import NonFiniteError, Preempted, UserError
 from vit_jax.core.stop import StopRequest
+from vit_jax.histograms import make_distributions
 from vit_jax.log import write_parameters
 from vit_jax.memory import explain_out_of_memory
 from vit_jax.models import ModelInfo
@@ -110,13 +112,17 @@ def train(
         if missed:
             announce.results(screen, start, missed)
             log.write(start, missed)
+        distributions = make_distributions(layout, objective, config.seed)
         clock = build.clock(config, model.info, plan, mesh, feed, start_step=start)
         for step in range(start + 1, plan.total_steps + 1):
-            state, scalars = update(state, next(feed))  # returns at once
+            batch = next(feed)
+            if plan.histograms(step):
+                log.write_distributions(step, fetch(distributions(state, batch)))
+            state, scalars = update(state, batch)  # returns at once
             log.after_step(step)
             row = {}
             if plan.log(step) or plan.save(step) or stop:
-                scalars = fetch(scalars)  # the only sync
+                scalars = fetch(scalars)  # the only sync, but for histograms
                 stop_if_not_finite(scalars)
             if plan.log(step):
                 row = numbers(scalars) | clock.tick(step)
@@ -162,9 +168,9 @@ def first_state(config: RunConfig, layout: Layout, model: ModelInfo, screen: Scr
     return layout.with_params(state, state.params)
 
 
-def fetch(scalars: Scalars) -> Scalars:
+def fetch(numbers: Any) -> Any:
     """Waits for the devices: the one place where the loop does."""
-    return jax.device_get(scalars)
+    return jax.device_get(numbers)
 
 
 def numbers(scalars: Scalars) -> dict[str, float]:
@@ -193,6 +199,8 @@ def main(arguments: list[str]) -> None:
     config = configs.load(FLAGS.config, FLAGS.config_override)
     if config.deterministic:
         environment.deterministic()
+    if jax.default_backend() == "cpu":
+        huge_pages.use()
     if not FLAGS.workdir:
         raise UserError("--workdir is empty: give the folder for checkpoints and logs.")
     workdir = epath.Path(FLAGS.workdir).expanduser()
