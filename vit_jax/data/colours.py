@@ -1,8 +1,8 @@
 """Colours of pixels, one by one or by their statistics: uint8 [H, W, 3] -> uint8 [H, W, 3].
 
 The arithmetic is Pillow's (ImageOps, ImageEnhance), to the bit unless it says otherwise. It is
-spelled out in float32, which holds all these whole numbers: TensorFlow does that several times
-faster than it looks 150,000 bytes up in a table or selects them by `tf.where`.
+spelled out in float32, which holds all these whole numbers: on a CPU, TensorFlow is slow at looking
+bytes up in a table and at selecting them by `tf.where`.
 """
 
 from __future__ import annotations
@@ -112,8 +112,8 @@ def _equalizing(channel: tf.Tensor) -> tf.Tensor:
     return tf.cast(tf.where(step > 0, spread, tf.range(256)), tf.uint8)
 
 
-# What is different for each channel goes along rows of W * 3 values: TensorFlow repeats a row over
-# an image several times faster than three values over every pixel.
+# What is different for each channel goes along rows of W * 3 values: TensorFlow is slow at
+# repeating three values over every pixel.
 
 
 def _rows(values: tf.Tensor) -> tf.Tensor:

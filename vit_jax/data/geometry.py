@@ -52,8 +52,8 @@ def affine(
 ) -> tf.Tensor:
     """Output (x, y) shows input (a x + b y + c, d x + e y + f), given (a, b, c) and (d, e, f).
 
-    x and y are measured from `origin`. Several times as fast as TensorFlow's
-    ImageProjectiveTransformV3, which works out the place again for each channel.
+    x and y are measured from `origin`. It is not TensorFlow's ImageProjectiveTransformV3, because
+    that works out the place again for each channel.
     """
     height, width = tf.unstack(tf.shape(pixels)[:2])
     x = tf.range(tf.cast(width, tf.float32)) + 0.5 - origin[0]
