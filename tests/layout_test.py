@@ -35,6 +35,7 @@ FLOORS = {
     "contact_sheet.py": 4,
     "environment.py": 4,
     "feed.py": 4,
+    "histograms.py": 4,
     "log/": 4,
     "recipe_card.py": 4,
     "screen.py": 4,

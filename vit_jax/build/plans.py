@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 
 from etils import epath
 
@@ -21,6 +22,7 @@ class Plan:
     steps_per_epoch: float
     log: Cadence
     save: Cadence
+    histograms: Callable[[int], bool]
 
     def check_start(self, step: int, workdir: epath.Path) -> None:
         """UserError if a run that is at `step` is already beyond this plan."""
@@ -66,6 +68,7 @@ def plan(config: RunConfig, *, num_examples: int) -> Plan:
         epochs=optim.cooldown_epochs,
         examples=optim.cooldown_examples,
     )
+    every = config.log.histograms_every_steps
     return Plan(
         total_steps=total_steps,
         warmup_steps=warmup_steps or 0,
@@ -73,4 +76,5 @@ def plan(config: RunConfig, *, num_examples: int) -> Plan:
         steps_per_epoch=num_examples / batch_size,
         log=Cadence(config.log.every_steps, total_steps),
         save=Cadence(config.checkpoint.every_steps, total_steps),
+        histograms=Cadence(every, total_steps) if every else lambda step: False,
     )

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import jax
 from etils import epath
 
+from vit_jax.histograms import Distributions, Histogram, histogram
 from vit_jax.store.metrics_file import MetricsFile
 
 
@@ -17,6 +18,10 @@ class Writer(Protocol):
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
         """One row."""
+        ...
+
+    def write_histograms(self, step: int, histograms: Mapping[str, Histogram]) -> None:
+        """Histograms by name."""
         ...
 
     def close(self, error: BaseException | None) -> None:
@@ -57,6 +62,13 @@ class RunLog:
             self._file.write(step, values)
         for writer in self._writers:
             writer.write(step, values)
+
+    def write_distributions(self, step: int, found: Distributions) -> None:
+        """A row of their scalars, and histograms, which metrics.jsonl has no place for."""
+        self.write(step, {name: float(x) for name, x in found.scalars.items()})
+        histograms = {name: histogram(counts) for name, counts in found.counts.items()}
+        for writer in self._writers:
+            writer.write_histograms(step, histograms)
 
     def after_step(self, step: int) -> None:
         """Starts and stops the profiler, where one is wanted."""

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import numpy as np
 from etils import epath
+
+from vit_jax.histograms import Histogram
 
 
 class TensorBoard:
@@ -18,6 +21,17 @@ class TensorBoard:
     def write(self, step: int, values: Mapping[str, float]) -> None:
         """One row."""
         self._writer.write_scalars(step, values)
+
+    def write_histograms(self, step: int, histograms: Mapping[str, Histogram]) -> None:
+        """A tensor [K, 3] of left edges, right edges and counts each, as TensorBoard wants it."""
+        from tensorboard.plugins.histogram import metadata
+
+        arrays = {
+            name: np.stack([h.edges[:-1], h.edges[1:], h.counts], axis=1)
+            for name, h in histograms.items()
+        }
+        kinds = {name: metadata.create_summary_metadata(name, "") for name in histograms}
+        self._writer.write_summaries(step, arrays, kinds)
 
     def close(self, error: BaseException | None) -> None:
         """Writes what is left."""

@@ -10,6 +10,7 @@ from typing import Any
 from etils import epath
 
 from vit_jax.core.errors import Preempted, UserError
+from vit_jax.histograms import Histogram
 from vit_jax.store import atomic_file
 
 ID_FILE = "wandb_id.txt"
@@ -29,7 +30,7 @@ class WeightsAndBiases:
     """
 
     def __init__(self, workdir: epath.Path, *, project: str, config: Mapping[str, Any]):
-        wandb = _wandb()
+        self._wandb = wandb = _wandb()
         try:
             self._run = wandb.init(
                 project=project,
@@ -54,6 +55,14 @@ class WeightsAndBiases:
     def write(self, step: int, values: Mapping[str, float]) -> None:
         """One row."""
         self._run.log({"step": step, **values})
+
+    def write_histograms(self, step: int, histograms: Mapping[str, Histogram]) -> None:
+        """Histograms by name."""
+        pictures = {
+            name: self._wandb.Histogram(np_histogram=(h.counts, h.edges))
+            for name, h in histograms.items()
+        }
+        self._run.log({"step": step, **pictures})
 
     def close(self, error: BaseException | None) -> None:
         """Ends the run: finished, failed, or preempted."""
