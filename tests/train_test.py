@@ -32,6 +32,13 @@ COMMAND = [
     "--config.log.every_steps=5", "--config.log.tensorboard=false",
 ]  # fmt: skip
 
+# And what else keeps something from step to step, or draws random numbers.
+EVERYTHING = (
+    "--config.optim.name=muon", "--config.optim.ema_decay=0.9", "--config.optim.accumulate=2",
+    "--config.loss.cutmix=1",
+    "--config.input.preprocess=decode|pad_crop(8, 1)|randaugment(2, 15)|random_erasing(0.25)",
+)  # fmt: skip
+
 
 def start(workdir, *more):
     environment = os.environ | {"JAX_PLATFORMS": "cpu", "PYTHONUNBUFFERED": "1"}
@@ -125,22 +132,24 @@ def test_sigterm_saves_and_resuming_gives_the_same_bits(uninterrupted, tmp_path)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(2))
-def test_kill_9_three_times_then_the_same_bits(uninterrupted, tmp_path, seed):
+@pytest.mark.parametrize(("more", "seed"), [((), 0), (EVERYTHING, 1)], ids=["usual", "everything"])
+def test_kill_9_three_times_then_the_same_bits(tmp_path, more, seed):
     """Also while saving: every fifth step saves, and the kill comes at a random moment."""
+    killed, uninterrupted = tmp_path / "killed", tmp_path / "uninterrupted"
     moments = random.Random(seed)
     for _ in range(3):
-        process = start(tmp_path)
+        process = start(killed, *more)
         for line in process.stdout:
             if line.startswith("step "):
                 time.sleep(moments.uniform(0, 0.5))
                 break
         process.kill()
         process.communicate()
-    status, output = finish(tmp_path)
-    assert status == 0, output
-    assert checksums(tmp_path) == checksums(uninterrupted[0])
-    assert losses(tmp_path) == losses(uninterrupted[0])
+    for workdir in (killed, uninterrupted):
+        status, output = finish(workdir, *more)
+        assert status == 0, output
+    assert checksums(killed) == checksums(uninterrupted)
+    assert losses(killed) == losses(uninterrupted)
 
 
 def test_finished_run_shows_its_result_again(uninterrupted):
