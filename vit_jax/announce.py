@@ -44,6 +44,7 @@ def run(
     screen.say(
         f"plan     {plan.total_steps:,} steps of {config.input.batch_size:,} examples "
         f"({epochs:.1f} epochs), {plan.warmup_steps:,} of them warmup"
+        + (f", {plan.cooldown_steps:,} cooldown" if plan.cooldown_steps else "")
     )
     for change in changes:
         screen.say(f"changed  {change}")
