@@ -26,7 +26,14 @@ VARIANTS = {
         ":flowers",
         ":vtab",
     ),
+    "vit_augreg.py": (
+        "",
+        ":aug=light1",
+        ":variant=S/32,aug=none,data=i1k,reg=0.1",
+        ":data=i1k,aug=strong2,variant=H/14",
+    ),
     "vit_cifar10.py": ("", ":gpu", ":cpu"),
+    "vit_i1k_deit3.py": ("", ":variant=S/16", ":variant=L/16", ":variant=H/14"),
     "vit_i1k.py": ("", ":variant=S/16", ":variant=B/32", ":variant=L/16", ":variant=L/32"),
 }
 CONFIGS = [f"{file.name}{variant}" for file in FILES for variant in VARIANTS.get(file.name, ("",))]
@@ -106,6 +113,61 @@ def test_fine_tuning_is_the_papers(variant):
     assert (c.input.batch_size, build.image_size(c.input.preprocess, "")) == (512, (384, 384))
 
 
+# arXiv 2106.10270, section 3.3: RandAugment's layers and magnitude, mixup's alpha.
+AUGREG = {
+    "none": (None, 0.0),
+    "light1": ((2, 0), 0.0),
+    "light2": ((2, 10), 0.2),
+    "medium1": ((2, 15), 0.2),
+    "medium2": ((2, 15), 0.5),
+    "strong1": ((2, 20), 0.5),
+    "strong2": ((2, 20), 0.8),
+}
+
+
+@pytest.mark.parametrize("aug", AUGREG)
+@pytest.mark.parametrize("model", models.available())
+def test_augreg_has_its_seven_settings(aug, model):
+    c = load(f"vit_augreg.py:variant={model.removeprefix('ViT-')},aug={aug},reg=0.1")
+    arguments, mixup = AUGREG[aug]
+    randaugment = f"|randaugment{arguments}" if arguments else ""
+    assert c.input.preprocess == f"decode|inception_crop(224)|flip_lr{randaugment}"
+    assert (c.loss.mixup, c.loss.cutmix) == (mixup, 0)
+    assert (c.model.name, c.model.dropout, c.model.stochastic_depth) == (model, 0.1, 0.1)
+
+
+@pytest.mark.parametrize("data", ["i21k", "i1k"])
+def test_augreg_knows_both_data_sets(data):
+    c = load(f"vit_augreg.py:data={data}")
+    expected = {"i21k": ("sigmoid", -10.0, 21_843), "i1k": ("softmax", 0.0, 1000)}
+    assert (c.loss.kind, c.model.head_bias, c.input.num_classes) == expected[data]
+    assert (c.total.epochs, c.input.batch_size, c.optim.lr) == (300, 4096, 1e-3)
+    assert (c.model.dropout, c.model.stochastic_depth, c.optim.weight_decay) == (0, 0, 0.1)
+
+
+@pytest.mark.parametrize(
+    "argument, says",
+    [
+        (
+            "aug=medium",
+            r"aug=none\|light1\|light2\|medium1\|medium2\|strong1\|strong2, got 'medium'",
+        ),
+        ("data=jft", r"data=i21k\|i1k, got 'jft'"),
+        ("reg=0.2", r"reg=0\|0.1, got '0.2'"),
+        ("augment=none", r"variant, aug, data, reg, got 'augment=none'"),
+    ],
+)
+def test_augreg_says_what_there_is(argument, says):
+    with pytest.raises(UserError, match=says):
+        load(f"vit_augreg.py:{argument}")
+
+
+def test_deit3_steps_as_if_its_loss_were_the_mean_over_classes():
+    c = load("vit_i1k_deit3.py")
+    assert c.optim.grad_clip_norm == 1.0 * c.input.num_classes
+    assert c.optim.eps == pytest.approx(1e-8 * c.input.num_classes)
+
+
 @pytest.mark.parametrize("name", CONFIGS)
 def test_is_planned_without_data(name):
     """The model's figures and the number of steps follow from the config alone."""
@@ -144,11 +206,16 @@ def test_fine_tuning_without_weights_says_what_is_missing():
         build.model(load("finetune.py"), num_classes=10)
 
 
+def shrunk(preprocess, size):
+    """The same ops for images of `size` pixels; other numbers are kept."""
+    return re.sub(r"(crop|resize|resize_small)\(\d+", rf"\g<1>({size}", preprocess)
+
+
 def toy(name):
     """The config with everything that costs time made small; what it says otherwise is kept."""
     c = load(name, with_architecture(name))
     patch = models.spec(c.model.name).patch_size
-    size = str(2 * patch)
+    size = 2 * patch
     return load(
         name,
         [
@@ -163,15 +230,12 @@ def toy(name):
             "input.num_examples=24",
             "input.num_classes=10",
             "input.batch_size=8",
-            f"input.preprocess={re.sub(r'[0-9]+', size, c.input.preprocess)}",
+            f"input.preprocess={shrunk(c.input.preprocess, size)}",
             "optim.warmup_epochs=None",
             "optim.warmup_steps=1",
             "total.epochs=None",
             "total.steps=2",
-            *(
-                f"evals.{n}.preprocess={re.sub(r'[0-9]+', size, e.preprocess)}"
-                for n, e in c.evals.items()
-            ),
+            *(f"evals.{n}.preprocess={shrunk(e.preprocess, size)}" for n, e in c.evals.items()),
             "log.every_steps=1",
             "log.tensorboard=False",
         ],
