@@ -6,15 +6,17 @@ from vit_jax import recipe_card
 from vit_jax.core.errors import UserError
 
 STEPS = range(10, 1001, 10)
-CURVE = recipe_card.CURVE
+LOSS = recipe_card.LOSS
 
 
 def rows(seed, factor=1.0, spread=0.02):
-    """A made-up run: a falling loss with noise of its own, and its evaluation at the end."""
+    """A made-up run: a falling loss with noise of its own, and evaluations."""
     random = np.random.default_rng(seed)
     losses = 0.3 + 2 * np.exp(-np.array(STEPS) / 300)
     losses = losses * factor * (1 + spread * random.normal(size=len(losses)))
-    logged = {step: {"step": step, CURVE: loss} for step, loss in zip(STEPS, losses, strict=True)}
+    logged = {step: {"step": step, LOSS: loss} for step, loss in zip(STEPS, losses, strict=True)}
+    for step in range(200, 1001, 200):
+        logged[step] |= {"test/loss": 0.5 * (1 + spread * random.normal())}
     logged[1000] |= {"test/accuracy": 0.9 + 0.002 * random.normal(), "test/examples": 360.0}
     return logged
 
@@ -26,7 +28,7 @@ def card(seeds=(0, 1, 2), **fields):
         {"input": "0123"},
         [{"seed": seed} for seed in seeds],
         [rows(seed, **fields) for seed in seeds],
-        ["test/accuracy", "test/examples"],
+        ["test/loss", "test/accuracy", "test/examples"],
     )
 
 
@@ -44,40 +46,45 @@ def test_runs_of_other_seeds_are_within():
     assert sum(fallen) / len(fallen) < 0.03
 
 
-def test_every_number_is_compared():
+def test_every_number_is_compared_in_order():
     compared = recipe_card.compare(card(), rows(5))
-    assert [c.step for c in compared] == [*range(100, 1001, 100), 1000, 1000]
-    assert [c.metric for c in compared[-2:]] == ["test/accuracy", "test/examples"]
+    of = lambda metric: [c.step for c in compared if c.metric == metric]
+    assert of(LOSS) == [*range(100, 1001, 100)]
+    assert of("test/loss") == [*range(200, 1001, 200)]
+    assert of("test/accuracy") == of("test/examples") == [1000]
+    assert [c.step for c in compared] == sorted(c.step for c in compared)
 
 
 @pytest.mark.parametrize("factor", [0.9, 1.1])
 def test_another_curve_leaves_the_range_at_once(factor):
-    assert outside(card(), rows(5, factor))[0] == (100, CURVE)
+    assert outside(card(), rows(5, factor))[0] == (100, LOSS)
 
 
 def test_the_first_deviation_is_the_first_window_of_it():
     logged = rows(5)
     for step in range(510, 1001, 10):
-        logged[step][CURVE] *= 1.2
-    assert outside(card(), logged)[0] == (600, CURVE)
+        logged[step][LOSS] *= 1.2
+    assert outside(card(), logged)[0] == (600, LOSS)
 
 
 def test_equal_seeds_leave_the_floor():
     made = card(spread=0.0)
     assert not outside(made, rows(0, factor=1.009, spread=0.0))
-    assert outside(made, rows(0, factor=1.011, spread=0.0))[0] == (100, CURVE)
+    assert outside(made, rows(0, factor=1.011, spread=0.0))[0] == (100, LOSS)
 
 
 def test_metrics_at_the_end_are_compared():
     logged = rows(5)
     logged[1000] |= {"test/accuracy": 0.7, "test/examples": 1437.0}
     assert outside(card(), logged) == [(1000, "test/accuracy"), (1000, "test/examples")]
+    logged[400] |= {"test/loss": 0.6}
+    assert outside(card(), logged)[0] == (400, "test/loss")
 
 
 def test_a_loss_that_is_not_finite_is_a_deviation():
     logged = rows(5)
-    logged[320][CURVE] = None
-    assert outside(card(), logged) == [(400, CURVE)]
+    logged[320][LOSS] = None
+    assert outside(card(), logged) == [(400, LOSS)]
     logged = rows(5)
     logged[1000]["test/accuracy"] = None
     assert outside(card(), logged) == [(1000, "test/accuracy")]
@@ -85,14 +92,25 @@ def test_a_loss_that_is_not_finite_is_a_deviation():
 
 def test_a_run_that_goes_on_is_compared_as_far_as_it_is():
     logged = {step: row for step, row in rows(5).items() if step <= 430}
-    assert [c.step for c in recipe_card.compare(card(), logged)] == [100, 200, 300, 400]
+    steps = [100, 200, 200, 300, 400, 400]
+    assert [c.step for c in recipe_card.compare(card(), logged)] == steps
 
 
 def test_a_run_that_logs_more_often_is_compared_at_the_steps_of_the_card():
-    logged = rows(5) | {5: {CURVE: 100.0}, 15: {}}
+    logged = rows(5) | {5: {LOSS: 100.0}, 15: {}}
     assert not outside(card(), logged)
     del logged[250]
-    assert 300 not in [c.step for c in recipe_card.compare(card(), logged)]
+    losses = [c.step for c in recipe_card.compare(card(), logged) if c.metric == LOSS]
+    assert losses == [100, 200, *range(400, 1001, 100)]
+
+
+def test_the_very_same_run_is_noticed():
+    made, same, other = card(), rows(1), rows(1)
+    assert recipe_card.same_until(made, 1, same) == 1000
+    other[400][LOSS] *= 1.001
+    assert recipe_card.same_until(made, 1, other) == 390
+    assert recipe_card.same_until(made, 2, same) == 0
+    assert recipe_card.same_until(made, 7, rows(7)) == 0
 
 
 def test_a_card_is_read_as_it_was_written(tmp_path):
@@ -119,8 +137,8 @@ def test_a_damaged_card_is_one_message(tmp_path, text):
         ((0, 1), [rows(0), rows(1)], "needs at least 3"),
         ((0, 1, 1), [rows(0), rows(1), rows(1)], "all different"),
         ((0, 1, 2), [rows(0), rows(1), {10: rows(2)[10]}], "end at the steps 1000, 1000, 10"),
-        ((0, 1, 2), [{}, {}, {}], "nothing to record"),
-        ((0, 1, 2), [rows(0), rows(1), rows(2) | {20: {CURVE: None}}], "no finite train/loss at"),
+        ((0, 1, 2), [{}, {}, {}], "Not every run has logged train/loss"),
+        ((0, 1, 2), [rows(0), rows(1), rows(2) | {20: {LOSS: None}}], "no finite train/loss at"),
     ],
 )
 def test_runs_that_make_no_card_are_refused(seeds, logged, message):

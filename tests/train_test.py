@@ -108,6 +108,9 @@ def test_metrics_rows(uninterrupted):
     assert {"speed/images_per_second", "speed/input_wait"} <= set(rows[0])
     with_results = [row["step"] for row in rows if "test/accuracy" in row]
     assert with_results == [10, 20, 30, 40]
+    page = (REPOSITORY / "docs" / "reading_logs.md").read_text()
+    for key in {key.replace("test/", "<evaluation>/") for row in rows for key in row}:
+        assert f"| `{key}` |" in page
 
 
 def test_parameters_are_listed(uninterrupted):

@@ -1,4 +1,5 @@
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -42,7 +43,8 @@ def make_run(tmp_path, config_file):
         with (folder / "metrics.jsonl").open("w") as file:
             for step in range(10, steps + 1, 10):
                 loss = factor * (1 + 1 / step) * (1 + 0.001 * config.seed)
-                file.write(json.dumps({"step": step, "train/loss": loss}) + "\n")
+                row = {"step": step, "train/loss": loss, "train/accuracy": 0.5}
+                file.write(json.dumps(row) + "\n")
             if steps == 100:
                 file.write(json.dumps({"step": 100, "test/accuracy": 0.9}) + "\n")
         return epath.Path(folder)
@@ -64,7 +66,17 @@ def test_a_run_like_the_others_is_within(card, make_run, capsys):
     output = capsys.readouterr().out
     assert "seeds 0, 1, 2; jax 0.10, 1 x cpu" in output
     assert "seed 7, step 100 of 100" in output
-    assert "within   all 11 numbers of the finished run" in output
+    assert re.search(r"train/loss +10 of 10 +100 +1\.0", output)
+    assert "same" not in output
+    assert "within   all 21 numbers of the finished run" in output
+
+
+def test_a_run_of_a_recorded_seed_is_compared_digit_by_digit(card, make_run, capsys):
+    verify.verify(verify.read_run(make_run("run", "seed=1")), card)
+    assert (
+        "same     losses as the card's seed 1, all digits, up to step 100"
+        in capsys.readouterr().out
+    )
 
 
 def test_the_first_deviation_is_named(card, make_run):
@@ -72,7 +84,7 @@ def test_the_first_deviation_is_named(card, make_run):
     with pytest.raises(UserError) as error:
         verify.verify(run, card)
     assert "at step 10: train/loss 1.21, expected 1.09" in str(error.value)
-    assert "10 of 11 numbers are outside" in str(error.value)
+    assert "10 of 21 numbers are outside" in str(error.value)
 
 
 def test_numbers_that_are_not_finite_are_shown_as_such(card, make_run):
@@ -87,7 +99,7 @@ def test_a_run_that_goes_on_is_said_to(card, make_run, capsys):
     verify.verify(verify.read_run(make_run("run", steps=50)), card)
     output = capsys.readouterr().out
     assert "step 50 of 100" in output
-    assert "within   all 5 numbers of the run so far" in output
+    assert "within   all 10 numbers of the run so far" in output
 
 
 @pytest.mark.parametrize("steps", [0, 1])

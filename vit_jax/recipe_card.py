@@ -1,11 +1,11 @@
 """Recipe cards: how the runs of a config went, and whether another run goes like them.
 
-A card is a JSON file with the losses that runs of several seeds logged, their final metrics, and
-the rule by which a further run is compared:
+A card is a JSON file with the losses and the evaluations that runs of several seeds logged, and the
+rule by which a further run is compared:
 
-- The curve is cut into windows of neighbouring logged steps, whose mean is compared: the loss of a
-  single batch says little. The spread between the seeds, as a share of their mean, is pooled over
-  the windows next to each other, since three numbers alone estimate a spread badly.
+- A curve of many points is cut into windows of neighbouring ones, whose mean is compared: the loss
+  of a single batch says little. The spread between the seeds, as a share of their mean, is pooled
+  over the windows next to each other, since three numbers alone estimate a spread badly.
 - Found must be within mean +- max(sigmas * spread * sqrt(1 + 1 / seeds), floor * mean): the
   prediction interval of one more run, and what other devices and versions may differ by.
 """
@@ -15,7 +15,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,8 +24,9 @@ from etils import epath
 from vit_jax.core.errors import UserError
 from vit_jax.store import atomic_file
 
-CURVE = "train/loss"
+LOSS = "train/loss"
 MIN_SEEDS = 3
+FEW = 4  # windows: fewer estimate a spread badly
 
 Rows = Mapping[int, Mapping[str, float | None]]  # what was logged, by step; None: not finite
 
@@ -35,19 +36,32 @@ class Tolerance:
     """How far a run may be from those of a card.
 
     Attributes:
-      windows: that the curve is cut into.
+      windows: that a curve is cut into; one of fewer points has a window for each.
       neighbours: windows on each side that a window's spread is pooled with.
-      curve_sigmas: at 3 seeds and 3 neighbours the spread has 14 degrees of freedom, and Student's
-        t stays within 4 in 99.87 % of all cases.
-      final_sigmas: here it has 2, and t stays within 10 in 99 %.
+      sigmas: where at least 4 windows are pooled. With 3 seeds the spread has 8 to 14 degrees of
+        freedom then, and Student's t stays within 4 in 99.6 to 99.9 % of all cases.
+      few_sigmas: where there are fewer; with 2 degrees of freedom t stays within 10 in 99 %.
       floor: share of the mean that is allowed in any case.
     """
 
     windows: int = 10
     neighbours: int = 3
-    curve_sigmas: float = 4.0
-    final_sigmas: float = 10.0
+    sigmas: float = 4.0
+    few_sigmas: float = 10.0
     floor: float = 0.01
+
+
+@dataclasses.dataclass(frozen=True)
+class Curve:
+    """A metric over the steps.
+
+    Attributes:
+      steps: those at which all runs logged it, in order.
+      runs: its values at these steps, a list for each run.
+    """
+
+    steps: list[int]
+    runs: list[list[float]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,9 +73,7 @@ class Card:
       fields: nested, those that touch the numbers, but the seed.
       fingerprint: of the data.
       runs: seed, time, versions, commit and devices of each.
-      steps: those that all runs logged, in order; the last one ends the run.
-      losses: CURVE at these steps, a list for each run.
-      final: metrics by name after the last step, a number for each run.
+      curves: by metric; LOSS is one of them.
       tolerance: see above.
     """
 
@@ -69,10 +81,13 @@ class Card:
     fields: dict[str, Any]
     fingerprint: dict[str, str]
     runs: list[dict[str, Any]]
-    steps: list[int]
-    losses: list[list[float]]
-    final: dict[str, list[float]]
+    curves: dict[str, Curve]
     tolerance: Tolerance
+
+    @property
+    def end(self) -> int:
+        """The last step of the runs."""
+        return self.curves[LOSS].steps[-1]
 
     def write(self, path: epath.Path) -> None:
         """UserError if it cannot."""
@@ -92,8 +107,9 @@ def read(path: epath.Path) -> Card:
         raise UserError(f"No recipe card {path}.")
     try:
         document = json.loads(path.read_text())
+        curves = {metric: Curve(**curve) for metric, curve in document.pop("curves").items()}
         tolerance = Tolerance(**document.pop("tolerance"))
-        return Card(**document, tolerance=tolerance)
+        return Card(**document, curves=curves, tolerance=tolerance)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise UserError(f"{path} is no recipe card: {error}.") from error
 
@@ -119,33 +135,29 @@ class Comparison(NamedTuple):
 
 
 def compare(card: Card, rows: Rows) -> list[Comparison]:
-    """All that can be compared, in order; windows of which a step was not logged are left out."""
-    t, done = card.tolerance, []
-    windows = np.array_split(np.arange(len(card.steps)), min(t.windows, len(card.steps)))
-    means = np.stack([np.mean(np.asarray(card.losses)[:, w], axis=1) for w in windows])
-    relative = np.var(means, axis=1, ddof=1) / np.maximum(np.mean(means, axis=1), 1e-30) ** 2
+    """All that can be compared, by step; windows of which a step was not logged are left out."""
+    found = [
+        c for metric, curve in card.curves.items() for c in _windows(card, metric, curve, rows)
+    ]
+    return sorted(found, key=lambda comparison: comparison.step)
+
+
+def _windows(card: Card, metric: str, curve: Curve, rows: Rows) -> Iterator[Comparison]:
+    t, seeds = card.tolerance, len(curve.runs)
+    windows = np.array_split(np.arange(len(curve.steps)), min(t.windows, len(curve.steps)))
+    means = np.stack([np.mean(np.asarray(curve.runs)[:, w], axis=1) for w in windows])
+    centres = np.mean(means, axis=1)
+    relative = np.var(means, axis=1, ddof=1) / np.maximum(np.abs(centres), 1e-30) ** 2
     for i, window in enumerate(windows):
-        steps = [card.steps[k] for k in window]
-        if all(CURVE in rows.get(step, {}) for step in steps):
+        steps = [curve.steps[k] for k in window]
+        if all(metric in rows.get(step, {}) for step in steps):
             near = relative[max(0, i - t.neighbours) : i + t.neighbours + 1]
-            spread = float(np.mean(means[i]) * np.sqrt(np.mean(near)))
-            low, high = _range(means[i], spread, t.curve_sigmas, t.floor)
-            found = _mean([rows[step][CURVE] for step in steps])
-            done.append(Comparison(steps[-1], CURVE, found, low, high))
-    end = card.steps[-1]
-    for metric, values in card.final.items():
-        if metric in rows.get(end, {}):
-            spread = float(np.std(values, ddof=1))
-            low, high = _range(np.asarray(values), spread, t.final_sigmas, t.floor)
-            done.append(Comparison(end, metric, rows[end][metric], low, high))
-    return done
-
-
-def _range(values: np.ndarray, spread: float, sigmas: float, floor: float) -> tuple[float, float]:
-    """[seeds] -> the lowest and the highest value of one more run."""
-    mean = float(np.mean(values))
-    most = max(sigmas * spread * float(np.sqrt(1 + 1 / len(values))), floor * abs(mean))
-    return mean - most, mean + most
+            sigmas = t.sigmas if len(near) >= FEW else t.few_sigmas
+            share = max(sigmas * float(np.sqrt(np.mean(near) * (1 + 1 / seeds))), t.floor)
+            most = share * abs(float(centres[i]))
+            low = max(0.0, float(centres[i]) - most)  # no metric is negative
+            found = _mean([rows[step][metric] for step in steps])
+            yield Comparison(steps[-1], metric, found, low, float(centres[i]) + most)
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
@@ -159,12 +171,13 @@ def record(
     fingerprint: dict[str, str],
     runs: Sequence[Mapping[str, Any]],
     logged: Sequence[Rows],
-    final_metrics: Sequence[str],
+    metrics: Sequence[str],
 ) -> Card:
     """A card of several runs of one config; of the numbers 6 digits are kept.
 
-    `runs` say where each comes from, "seed" among it; `logged` is what each logged. Raises
-    UserError for too few seeds, runs of different lengths, and numbers that are missing.
+    `runs` say where each comes from, "seed" among it; `logged` is what each logged, of which LOSS
+    and `metrics` are recorded. Raises UserError for too few seeds, runs of different lengths, and
+    numbers that are missing.
     """
     seeds = [run["seed"] for run in runs]
     if len(set(seeds)) < max(MIN_SEEDS, len(seeds)):
@@ -175,24 +188,42 @@ def record(
     ends = [max(rows, default=0) for rows in logged]
     if len(set(ends)) > 1:
         raise UserError(f"The runs end at the steps {', '.join(map(str, ends))}: finish them all.")
-    curves = [{step for step, row in rows.items() if CURVE in row} for rows in logged]
-    steps = sorted(set.intersection(*curves))
-    if not steps or steps[-1] != ends[0]:
-        raise UserError(f"No run has logged {CURVE} at its last step: there is nothing to record.")
-    return Card(
-        config=config,
-        fields=fields,
-        fingerprint=fingerprint,
-        runs=[dict(run) for run in runs],
-        steps=steps,
-        losses=[[_number(rows, step, CURVE) for step in steps] for rows in logged],
-        final={m: [_number(rows, steps[-1], m) for rows in logged] for m in final_metrics},
-        tolerance=Tolerance(),
+    curves = {metric: _curve(metric, logged) for metric in (LOSS, *metrics)}
+    for metric, curve in curves.items():
+        if curve.steps[-1:] != ends[:1]:
+            raise UserError(f"Not every run has logged {metric} at its last step, {ends[0]}.")
+    return Card(config, fields, fingerprint, [dict(run) for run in runs], curves, Tolerance())
+
+
+def _curve(metric: str, logged: Sequence[Rows]) -> Curve:
+    steps = sorted(
+        set.intersection(
+            *({step for step, row in rows.items() if metric in row} for rows in logged)
+        )
     )
+    return Curve(steps, [[_number(rows, step, metric) for step in steps] for rows in logged])
 
 
 def _number(rows: Rows, step: int, metric: str) -> float:
-    value = rows[step].get(metric)
+    value = rows[step][metric]
     if value is None:
         raise UserError(f"A run has no finite {metric} at step {step}: it cannot be recorded.")
+    return rounded(value)
+
+
+def rounded(value: float) -> float:
+    """To the digits that a card keeps."""
     return float(f"{value:.6g}")
+
+
+def same_until(card: Card, seed: int, rows: Rows) -> int:
+    """The last step up to which a run has the very losses of the card's run of its seed; or 0."""
+    last = 0
+    for run, losses in zip(card.runs, card.curves[LOSS].runs, strict=True):
+        if run["seed"] == seed:
+            for step, loss in zip(card.curves[LOSS].steps, losses, strict=True):
+                found = rows.get(step, {}).get(LOSS)
+                if found is None or rounded(found) != loss:
+                    break
+                last = step
+    return last

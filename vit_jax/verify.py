@@ -23,6 +23,9 @@ from vit_jax.store.metrics_file import MetricsFile
 
 CARDS = "cards"  # the folder beside configs/
 
+# Steadier than the loss where each batch is blended with another ratio.
+ACCURACY = "train/accuracy"
+
 # Beside those that touch no numbers: what the runs of a card may differ in.
 FREE_FIELDS = (*configs.FREE_FIELDS, "seed", "deterministic")
 
@@ -108,20 +111,24 @@ def verify(run: Run, file: epath.Path) -> None:
             + "\n  ".join(found)
         )
     compared = recipe_card.compare(card, run.rows)
-    last, end = max(run.rows, default=0), card.steps[-1]
+    last = max(run.rows, default=0)
     if not compared:
+        steps = card.curves[recipe_card.LOSS].steps
         raise UserError(
             f"{run.folder} has logged nothing yet to compare with {file}: its last step is {last}, "
-            f"and the card has {recipe_card.CURVE} at the steps "
-            f"{', '.join(map(str, card.steps[:3]))} ... {end}. Let it go on, with log.every_steps "
-            "as in the card's config."
+            f"the card has losses at the steps {', '.join(map(str, steps[:3]))} ... {steps[-1]}. "
+            "Let it go on, with log.every_steps as in the card's config."
         )
-    seeds = ", ".join(str(origin["seed"]) for origin in card.runs)
-    print(f"card     {file}: {card.config}, seeds {seeds}; {_made_with(card.runs[0])}")
+    seed, seeds = run.origin["seed"], [origin["seed"] for origin in card.runs]
+    made_with = _made_with(card.runs[0])
+    print(f"card     {file}: {card.config}, seeds {', '.join(map(str, seeds))}; {made_with}")
     print(
-        f"run      {run.folder}: seed {run.origin['seed']}, step {last:,} of {end:,}; "
+        f"run      {run.folder}: seed {seed}, step {last:,} of {card.end:,}; "
         f"{_made_with(run.origin)}"
     )
+    if seed in seeds:
+        same = recipe_card.same_until(card, seed, run.rows)
+        print(f"same     losses as the card's seed {seed}, all digits, up to step {same:,}")
     for line in _table(compared):
         print(line)
     outside = [c for c in compared if not c.is_within]
@@ -132,7 +139,7 @@ def verify(run: Run, file: epath.Path) -> None:
             f"{_shown(first.found)}, expected {first.low:.4g} to {first.high:.4g}. "
             f"{len(outside)} of {len(compared)} numbers are outside."
         )
-    end_of = "the finished run" if last >= end else "the run so far"
+    end_of = "the finished run" if last >= card.end else "the run so far"
     print(f"within   all {len(compared)} numbers of {end_of} are in their ranges")
 
 
@@ -149,27 +156,35 @@ def record(runs: Sequence[Run], config_file: str, output: epath.Path) -> None:
                 + "\n  ".join(found)
             )
     last = runs[0].rows[max(runs[0].rows)] if runs[0].rows else {}
+    metrics = [
+        name for name in last if name == ACCURACY or name.partition("/")[0] not in configs.RESERVED
+    ]
     card = recipe_card.record(
         config_file,
         fields,
         runs[0].fingerprint,
         [run.origin for run in runs],
         [run.rows for run in runs],
-        [name for name in last if name.partition("/")[0] not in configs.RESERVED],
+        metrics,
     )
     card.write(output)
-    print(f"recorded {output}: {len(runs)} runs of {config_file}, {card.steps[-1]:,} steps")
+    print(f"recorded {output}: {len(runs)} runs of {config_file}, {card.end:,} steps")
 
 
 def _table(compared: Sequence[Comparison]) -> list[str]:
-    width = max(len(c.metric) for c in compared)
-    head = f"{'to step':>9}  {'metric':{width}}  {'found':>10}  {'lowest':>10}  {'highest':>10}"
-    rows = [
-        f"{c.step:>9,}  {c.metric:{width}}  {_shown(c.found):>10}  {c.low:>10.4g}  {c.high:>10.4g}"
-        + ("" if c.is_within else "  outside")
-        for c in compared
-    ]
-    return [head, *rows]
+    """A line for each metric: how many of its numbers are within, and the last one."""
+    by_metric: dict[str, list[Comparison]] = {}
+    for comparison in compared:
+        by_metric.setdefault(comparison.metric, []).append(comparison)
+    width = max(map(len, by_metric))
+    lines = [f"{'':{width}}    within  last to step       found      lowest     highest"]
+    for metric, each in by_metric.items():
+        last, within = each[-1], sum(c.is_within for c in each)
+        lines.append(
+            f"{metric:{width}}  {within:>3} of {len(each):<2}  {last.step:>12,}  "
+            f"{_shown(last.found):>10}  {last.low:>10.4g}  {last.high:>10.4g}"
+        )
+    return lines
 
 
 def _shown(found: float | None) -> str:
