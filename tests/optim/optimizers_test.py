@@ -75,22 +75,22 @@ def float32(params):
     return jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), params)
 
 
-def steps(tx, params, gradients):
-    """Parameters after one update per tree of gradients."""
+def make_run(tx):
+    """run(params, gradients): parameters after one update per tree of gradients."""
 
     def step(carry, grads):
         params, state = carry
         updates, state = tx.update(grads, state, params)
         return (optax.apply_updates(params, updates), state), None
 
-    stacked = jax.tree.map(lambda *x: jnp.stack(x), *map(float32, gradients))
-    run = jax.jit(lambda p: jax.lax.scan(step, (p, tx.init(p)), stacked)[0][0])
-    return run(float32(params))
+    run = jax.jit(lambda p, gradients: jax.lax.scan(step, (p, tx.init(p)), gradients)[0][0])
+    stack = lambda trees: jax.tree.map(lambda *x: jnp.stack(x), *trees)
+    return lambda params, gradients: run(float32(params), stack([float32(g) for g in gradients]))
 
 
 def run(name, params, gradients, **changes):
     """The same, by the optimizer of that name."""
-    return steps(optimizers.create(name, **settings(**changes)), params, gradients)
+    return make_run(optimizers.create(name, **settings(**changes)))(params, gradients)
 
 
 def moment(memory, key, decay, value, weight=None):
@@ -272,10 +272,10 @@ def test_no_momentum_keeps_none(name):
 def test_stacked_blocks_are_updated_as_if_each_were_alone(name):
     params, *gradients = (tree(seed, num_layers=3) for seed in range(4))
     one = lambda tree, i: {"blocks": jax.tree.map(lambda x: x[i : i + 1], tree["blocks"])}
-    tx = optimizers.create(name, **settings(weight_decay=0.3))
-    stacked = steps(tx, params, gradients)
+    run = make_run(optimizers.create(name, **settings(weight_decay=0.3)))
+    stacked = run(params, gradients)
     for i in range(3):
-        alone = steps(tx, one(params, i), [one(g, i) for g in gradients])
+        alone = run(one(params, i), [one(g, i) for g in gradients])
         # To the bit, but for Muon's products: those of three matrices round otherwise than one's.
         compare = partial(np.testing.assert_allclose, rtol=0, atol=(name == "muon") * ROUNDING)
         jax.tree.map(compare, one(stacked, i), alone)
