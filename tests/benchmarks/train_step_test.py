@@ -1,0 +1,83 @@
+"""The contenders of benchmarks/train_step.py, their worker and its figures, at toy size.
+
+train_step and its worker define flags of the same names, so each is imported in its own process.
+"""
+
+import json
+import math
+
+import pytest
+
+from benchmarks.contenders import Shape, linen
+from vit_jax import models
+
+TOY = Shape("toy", 1, 16, 32, 2, patch_px=4, image_px=8, classes=10, batch=4)
+LOSS_OF_CHANCE = math.log(TOY.classes)  # the head starts at zero
+NEAR = 1e-3  # one step of the warmup, at a learning rate of at most 1e-5, moves it by far less
+
+FAKE_WORKER = """
+import io, sys, types
+from absl import flags
+from benchmarks import train_step_worker as worker
+from benchmarks.contenders import Contender
+
+steps = []
+
+def make(shape, dtype):
+    assert (shape.name, shape.batch, dtype) == ("cifar", 3, "float32")
+    return Contender(lambda: steps.append(1), lambda: None, 8.0, lambda: 1024, 0.5)
+
+sys.modules["benchmarks.contenders.fake"] = types.SimpleNamespace(make=make)
+flags.FLAGS(["worker", "--contender=fake", "--shape=cifar", "--batch=3", "--dtype=float32"])
+sys.stdin = io.StringIO("steps 2\\nproducts 1\\n")
+worker.main([])
+assert len(steps) == 3
+"""
+
+FLOPS = """
+import json
+from benchmarks.contenders import SHAPES
+from benchmarks.train_step import flops
+print(json.dumps({name: flops(shape) / shape.batch for name, shape in SHAPES.items()}))
+"""
+
+OWN = """
+import json, sys
+from benchmarks.contenders import Shape, own
+contender = own.make(Shape("toy", 1, 16, 32, 2, 4, 8, 10, 4), "float32")
+losses = [contender.step(), contender.step()]
+packages = {module.split(".")[0] for module in sys.modules}
+print(json.dumps({"losses": losses, "tensorflow": "tensorflow" in packages}))
+"""
+
+
+def test_linen_begins_at_the_loss_of_chance():
+    contender = linen.make(TOY, "float32")
+    assert contender.compile_secs > 0
+    assert [contender.step(), contender.step()] == pytest.approx([LOSS_OF_CHANCE] * 2, abs=NEAR)
+
+
+def test_own_begins_at_the_loss_of_chance_and_needs_no_tensorflow(run_python):
+    done = run_python("-c", OWN)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["losses"] == pytest.approx([LOSS_OF_CHANCE] * 2, abs=NEAR)
+    assert not found["tensorflow"]
+
+
+def test_a_worker_builds_says_ready_and_obeys(run_python):
+    done = run_python("-c", FAKE_WORKER)
+    assert done.returncode == 0, done.stderr
+    ready, steps, products = map(json.loads, done.stdout.splitlines())
+    assert ready["compile_secs"] == 0.5
+    assert ready["ready_secs"] >= 0
+    for found, number in ((steps, 2), (products, 1)):
+        assert len(found["wall_secs"]) == len(found["cpu_secs"]) == number
+        assert (found["flops"], found["peak_bytes"]) == (8.0, 1024)
+
+
+def test_flops_of_a_shape_are_those_of_the_model_it_is_named_after(run_python):
+    done = run_python("-c", FLOPS)
+    found = json.loads(done.stdout)
+    for name in set(found) - {"cifar"}:
+        assert found[name] == 3 * models.info(f"ViT-{name}").forward_flops
