@@ -72,6 +72,6 @@ def get_config(arg=None):
         config.loss = {"kind": "softmax"}
         config.optim.lr = 1e-3
         config.optim.warmup_epochs = 1
-        config.total.epochs = 12
+        config.total.epochs = 8
         config.evals.test.every_steps = None
     return config

@@ -61,7 +61,7 @@ def product(x: jax.Array, kernel: jax.Array, contracted: int) -> jax.Array:
 
     The same as jnp.tensordot, but with a backward pass of its own: JAX's rule writes the kernel's
     gradient as a product in the other order and a transposition, for which XLA on a CPU leaves its
-    fast kernels (benchmarks/weight_gradient.py). Not for forward-mode differentiation.
+    fast kernels (docs/benchmarks.md). Not for forward-mode differentiation.
     """
     return jnp.tensordot(x, kernel, axes=contracted)
 
