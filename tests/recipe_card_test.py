@@ -37,19 +37,19 @@ def outside(card, logged):
 
 
 def test_runs_of_other_seeds_are_within():
-    """Student's t at 14 degrees of freedom, fewer at the ends, ten times: one in 70 falls out."""
+    """Student's t at 10 degrees of freedom is beyond 5 in one of 2,000, and ten are compared."""
     fallen = [
         bool(outside(made, rows(seed)))
         for made in (card((s, s + 1, s + 2)) for s in range(0, 60, 3))
         for seed in range(100, 110)
     ]
-    assert sum(fallen) / len(fallen) < 0.03
+    assert sum(fallen) / len(fallen) < 0.02
 
 
 def test_every_number_is_compared_in_order():
     compared = recipe_card.compare(card(), rows(5))
     of = lambda metric: [c.step for c in compared if c.metric == metric]
-    assert of(LOSS) == [*range(100, 1001, 100)]
+    assert of(LOSS) == [*range(200, 1001, 200)]
     assert of("test/loss") == [*range(200, 1001, 200)]
     assert of("test/accuracy") == of("test/examples") == [1000]
     assert [c.step for c in compared] == sorted(c.step for c in compared)
@@ -57,7 +57,7 @@ def test_every_number_is_compared_in_order():
 
 @pytest.mark.parametrize("factor", [0.9, 1.1])
 def test_another_curve_leaves_the_range_at_once(factor):
-    assert outside(card(), rows(5, factor))[0] == (100, LOSS)
+    assert outside(card(), rows(5, factor))[0] == (200, LOSS)
 
 
 def test_the_first_deviation_is_the_first_window_of_it():
@@ -70,7 +70,7 @@ def test_the_first_deviation_is_the_first_window_of_it():
 def test_equal_seeds_leave_the_floor():
     made = card(spread=0.0)
     assert not outside(made, rows(0, factor=1.009, spread=0.0))
-    assert outside(made, rows(0, factor=1.011, spread=0.0))[0] == (100, LOSS)
+    assert outside(made, rows(0, factor=1.011, spread=0.0))[0] == (200, LOSS)
 
 
 def test_metrics_at_the_end_are_compared():
@@ -92,7 +92,7 @@ def test_a_loss_that_is_not_finite_is_a_deviation():
 
 def test_a_run_that_goes_on_is_compared_as_far_as_it_is():
     logged = {step: row for step, row in rows(5).items() if step <= 430}
-    steps = [100, 200, 200, 300, 400, 400]
+    steps = [200, 200, 400, 400]
     assert [c.step for c in recipe_card.compare(card(), logged)] == steps
 
 
@@ -101,7 +101,7 @@ def test_a_run_that_logs_more_often_is_compared_at_the_steps_of_the_card():
     assert not outside(card(), logged)
     del logged[250]
     losses = [c.step for c in recipe_card.compare(card(), logged) if c.metric == LOSS]
-    assert losses == [100, 200, *range(400, 1001, 100)]
+    assert losses == [200, 600, 800, 1000]
 
 
 def test_the_very_same_run_is_noticed():

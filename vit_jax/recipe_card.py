@@ -3,9 +3,10 @@
 A card is a JSON file with the losses and the evaluations that runs of several seeds logged, and the
 rule by which a further run is compared:
 
-- A curve of many points is cut into windows of neighbouring ones, whose mean is compared: the loss
-  of a single batch says little. The spread between the seeds, as a share of their mean, is pooled
-  over the windows next to each other, since three numbers alone estimate a spread badly.
+- A curve of training is cut into windows of neighbouring steps, whose mean is compared: the loss of
+  a single batch says little. Each evaluation is a window of its own. The spread between the seeds,
+  as a share of their mean, is pooled over the windows next to each other, since three numbers alone
+  estimate a spread badly.
 - Found must be within mean +- max(sigmas * spread * sqrt(1 + 1 / seeds), floor * mean): the
   prediction interval of one more run, and what other devices and versions may differ by.
 """
@@ -36,17 +37,18 @@ class Tolerance:
     """How far a run may be from those of a card.
 
     Attributes:
-      windows: that a curve is cut into; one of fewer points has a window for each.
+      windows: that a curve of training is cut into.
       neighbours: windows on each side that a window's spread is pooled with.
-      sigmas: where at least 4 windows are pooled. With 3 seeds the spread has 8 to 14 degrees of
-        freedom then, and Student's t stays within 4 in 99.6 to 99.9 % of all cases.
+      sigmas: where at least 4 windows are pooled. With 3 seeds the spread has 8 degrees of freedom
+        or more, and Student's t stays within 5 in 99.9 % of all cases; batches under mixup, whose
+        losses have heavier tails, leave it more often.
       few_sigmas: where there are fewer; with 2 degrees of freedom t stays within 10 in 99 %.
       floor: share of the mean that is allowed in any case.
     """
 
-    windows: int = 10
-    neighbours: int = 3
-    sigmas: float = 4.0
+    windows: int = 5
+    neighbours: int = 4
+    sigmas: float = 5.0
     few_sigmas: float = 10.0
     floor: float = 0.01
 
@@ -144,7 +146,9 @@ def compare(card: Card, rows: Rows) -> list[Comparison]:
 
 def _windows(card: Card, metric: str, curve: Curve, rows: Rows) -> Iterator[Comparison]:
     t, seeds = card.tolerance, len(curve.runs)
-    windows = np.array_split(np.arange(len(curve.steps)), min(t.windows, len(curve.steps)))
+    points = len(curve.steps)
+    of_batches = metric.startswith("train/")
+    windows = np.array_split(np.arange(points), min(t.windows, points) if of_batches else points)
     means = np.stack([np.mean(np.asarray(curve.runs)[:, w], axis=1) for w in windows])
     centres = np.mean(means, axis=1)
     relative = np.var(means, axis=1, ddof=1) / np.maximum(np.abs(centres), 1e-30) ** 2
