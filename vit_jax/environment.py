@@ -23,7 +23,8 @@ DETERMINISTIC_FLAGS = ("--xla_gpu_deterministic_ops=true", "--xla_gpu_autotune_l
 def deterministic() -> None:
     """Makes XLA choose kernels whose results repeat bit by bit; before any device is used."""
     given = os.environ.get("XLA_FLAGS", "").split()
-    os.environ["XLA_FLAGS"] = " ".join([*given, *DETERMINISTIC_FLAGS])
+    missing = [flag for flag in DETERMINISTIC_FLAGS if flag not in given]
+    os.environ["XLA_FLAGS"] = " ".join([*given, *missing])
 
 
 def describe(mesh: Mesh) -> dict[str, Any]:
