@@ -1,0 +1,72 @@
+"""docs/colab.ipynb runs from top to bottom, at toy size and without installing anything."""
+
+import json
+import os
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+NOTEBOOK = json.loads((ROOT / "docs" / "colab.ipynb").read_text())
+LEFT_OUT = {"install", "interactive"}  # tags of cells that cannot run here
+# Behind the cell that is tagged "sizes".
+TOY_SIZES = "IMAGES_PER_CLASS, PRETRAINING_EPOCHS, FINETUNING_STEPS = 48, 6, 2"
+
+# "!command", which may go on in lines behind a backslash and hold {expressions}.
+_COMMAND = re.compile(r"^!((?:.*\\\n)*.*)$", re.MULTILINE)
+
+
+def cells(kind):
+    """(text, tags) in order."""
+    for cell in NOTEBOOK["cells"]:
+        if cell["cell_type"] == kind:
+            yield "".join(cell["source"]), set(cell["metadata"].get("tags", ()))
+
+
+def plain_python(text):
+    """A cell without what only IPython understands; a command that fails is an error."""
+
+    def run(found):
+        return f'subprocess.run(f""" {found[1]} """, shell=True, check=True)'
+
+    return _COMMAND.sub(run, text)
+
+
+def test_is_a_clean_notebook():
+    assert (NOTEBOOK["nbformat"], NOTEBOOK["nbformat_minor"]) == (4, 5)
+    ids = [cell["id"] for cell in NOTEBOOK["cells"]]
+    assert len(set(ids)) == len(ids)
+    for cell in NOTEBOOK["cells"]:
+        if cell["cell_type"] == "code":
+            assert (cell["outputs"], cell["execution_count"]) == ([], None), cell["id"]
+
+
+def test_every_cell_that_runs_here_is_python():
+    for text, tags in cells("code"):
+        if not tags & LEFT_OUT:
+            compile(plain_python(text), "cell", "exec")
+
+
+def test_pages_and_configs_that_it_names_exist():
+    everything = "".join(text for kind in ("markdown", "code") for text, _ in cells(kind))
+    named = re.findall(r"\b(?:docs|configs)/\w+\.\w+", everything)
+    assert len(named) > 5
+    assert all((ROOT / file).is_file() for file in named)
+
+
+@pytest.mark.slow
+def test_runs_from_top_to_bottom(run_python, tmp_path):
+    (tmp_path / "configs").symlink_to(ROOT / "configs")
+    program = ["import os, subprocess", f"os.chdir({str(tmp_path)!r})"]
+    for text, tags in cells("code"):
+        if not tags & LEFT_OUT:
+            program.append(plain_python(text))
+        if "sizes" in tags:
+            program.append(TOY_SIZES)
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"  # which python the commands find
+    done = run_python("-c", "\n".join(program), timeout_secs=900, PATH=path)
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    assert "val accuracy [(2, " in done.stdout
+    assert (tmp_path / "batch.png").is_file()
