@@ -209,6 +209,14 @@ def test_every_config_is_in_the_table():
         assert f"(configs/{file.name})" in page
 
 
+def test_every_benchmark_is_explained():
+    page = (ROOT / "docs" / "benchmarks.md").read_text()
+    for file in sorted((ROOT / "benchmarks").glob("*.py")):
+        if f"python -m benchmarks.{file.stem}" in file.read_text():
+            assert f"| `{file.stem}` |" in page
+            assert f"python -m benchmarks.{file.stem}" in page
+
+
 def test_finds_what_it_looks_for():
     """The tests above would pass on anything if these failed."""
     page = "a\n<!-- test: slow -->\n```bash\nls\n```\n```text\nx\n```\n```python\n1\n```\n"
