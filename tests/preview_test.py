@@ -24,6 +24,11 @@ def batch(config, step):
         return next(batches)
 
 
+def test_a_name_that_cannot_be_drawn_keeps_its_number():
+    assert preview._drawable("cat", 3) == "cat"
+    assert preview._drawable("日本", 3) == "3 ??"
+
+
 def test_the_command_shows_the_batch_of_the_step(tmp_path, run_python, tiny_run):
     file = tmp_path / "new" / "sheet.png"
     done = run_python(*COMMAND, "--config.loss.mixup=0", "--step", "7", "--output", str(file))

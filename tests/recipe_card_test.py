@@ -21,12 +21,17 @@ def rows(seed, factor=1.0, spread=0.02):
     return logged
 
 
+def run(seed):
+    """Where a run comes from."""
+    return {"seed": seed, "versions": {"jax": "0.10"}, "devices": {"count": 1, "kind": "cpu"}}
+
+
 def card(seeds=(0, 1, 2), **fields):
     return recipe_card.record(
         "configs/x.py",
         {"optim": {"lr": 0.1}},
         {"input": "0123"},
-        [{"seed": seed} for seed in seeds],
+        [run(seed) for seed in seeds],
         [rows(seed, **fields) for seed in seeds],
         ["test/loss", "test/accuracy", "test/examples"],
     )
@@ -127,7 +132,7 @@ def test_a_damaged_card_is_one_message(tmp_path, text):
     with pytest.raises(UserError, match="No recipe card"):
         recipe_card.read(file)
     file.write_text(text)
-    with pytest.raises(UserError, match=r"x\.json is no recipe card"):
+    with pytest.raises(UserError, match=r"x\.json is no intact recipe card"):
         recipe_card.read(file)
 
 
@@ -142,6 +147,6 @@ def test_a_damaged_card_is_one_message(tmp_path, text):
     ],
 )
 def test_runs_that_make_no_card_are_refused(seeds, logged, message):
-    runs = [{"seed": seed} for seed in seeds]
+    runs = [run(seed) for seed in seeds]
     with pytest.raises(UserError, match=message):
         recipe_card.record("configs/x.py", {}, {}, runs, logged, ["test/accuracy"])

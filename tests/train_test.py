@@ -206,6 +206,16 @@ def test_a_wrong_config_leaves_no_trace(tmp_path, tiny_run):
         "evals.test.kind=clasification",
         "checkpoint.best_metric=test/acuracy",
         "loss.label_smoothing=2",
+        "loss.mixup=1e-40",
+        "optim.ema_decay=1",
+        "init.weights=",
+        "init.ema=true",
+        "init.head=reset",
+        "optim.freeze=hed/.*",
+        "optim.freeze=a{99999999999}",
+        "optim.lr_multipliers=head/.*=x",
+        "input.preprocess=decode|resize(8)|pad_crop(8, 8, reflect=True)",
+        "input.preprocess=decode|resize(8)|randaugmnt(2, 10)",
         "optim.accumulate=5",
         "total.steps=none",
         "model.heads=0",
@@ -230,6 +240,26 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_is_not_saved(tmp_path, tiny
         train(config, tmp_path)
     for step in step_folder.steps(tmp_path / "checkpoints"):
         assert not int(_state_number(tmp_path, step, "first_bad_step"))
+
+
+def test_an_update_that_is_not_finite_stops_the_run_and_is_not_saved(tmp_path, tiny_run):
+    """The head starts at zero, so the gradients below it are: Adam without eps divides 0 by 0."""
+    config = tiny_run("optim.eps=0", "checkpoint.every_steps=1", "total.steps=2")
+    with pytest.raises(NonFiniteError, match="an update that is not finite"):
+        train(config, tmp_path)
+    assert not step_folder.steps(tmp_path / "checkpoints")
+
+
+def test_changes_that_keep_the_arrays_are_allowed_by_choice(tmp_path, tiny_run):
+    train(tiny_run("total.steps=3", "optim.weight_decay=0.1"), tmp_path)
+    for change in (
+        ("optim.weight_decay=0.0",),
+        ("optim.weight_decay=0.1", "optim.weight_decay_meaning=coupled"),
+        ("optim.lr_multipliers=head/.*=2",),
+        ("optim.layer_decay=0.5",),
+        ("optim.grad_clip_norm=none",),
+    ):
+        train(tiny_run("total.steps=3", *change), tmp_path, allow_config_change=True)
 
 
 def _state_number(workdir, step, name):

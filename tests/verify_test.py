@@ -60,6 +60,42 @@ def card(tmp_path, make_run, config_file):
     return file
 
 
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        ("config.json", '{"config": "a", "runs": [], "fingerprint": {}}'),
+        ("config.json", '{"config": {}, "runs": [], "fingerprint": {}}'),
+        ("config.json", '{"config": {}, "runs": [{"time": "x"}], "fingerprint": {}}'),
+        ("metrics.jsonl", '{"step": 10, "train/loss": "x"}\n'),
+    ],
+)
+def test_a_damaged_run_is_called_so(make_run, file, text):
+    run = make_run("a")
+    (run / file).write_text(text)
+    with pytest.raises(UserError, match="is damaged"):
+        verify.read_run(run)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"runs": []},
+        {"curves": {}},
+        {"runs": [{"seed": 0}]},
+        {"fields": "x"},
+        {"tolerance": {"floor": "x"}},
+        {"tolerance": {"windows": 0}},
+        {"curves": {"train/loss": {"steps": [1, 2], "runs": [[1.0], [2.0, 3.0]]}}},
+    ],
+)
+def test_a_damaged_card_is_called_so(card, change):
+    card.write_text(json.dumps(json.loads(card.read_text()) | change))
+    with pytest.raises(UserError, match="is no intact recipe card"):
+        recipe_card.read(card)
+    with pytest.raises(UserError, match="is no intact recipe card"):
+        recipe_card.read(card.parent)  # a folder
+
+
 def test_a_run_like_the_others_is_within(card, make_run, capsys):
     run = verify.read_run(make_run("run", "seed=7", "log.every_steps=5"))
     verify.verify(run, verify.find_card(run, card.parent))

@@ -96,11 +96,20 @@ def _cell(
 ) -> Cell:
     """An example above its largest targets: "cat: 0.700", "dog: 0.300"; "cat" for one of 1."""
     order = [c for c in np.argsort(-targets, kind="stable") if targets[c] > 0]
-    labels = [(names[c], "" if targets[c] == 1 else f": {targets[c]:.3f}") for c in order]
+    labels = [(_drawable(names[c], c), _share(targets[c])) for c in order]
     if len(labels) > MOST_LABELS:
         labels[MOST_LABELS - 1 :] = [(f"and {len(labels) - MOST_LABELS + 1} more", "")]
     note = f"#{index}, weight {weight:.3g}" if is_good else f"#{index}, bad image"
     return Cell(image, labels, note, crossed=not weight)
+
+
+def _share(target: float) -> str:
+    return "" if target == 1 else f": {target:.3f}"
+
+
+def _drawable(name: str, number: int) -> str:
+    """The class's name; with its number where the built-in font lacks some of the letters."""
+    return name if name.isascii() else f"{number} {name.encode('ascii', 'replace').decode()}"
 
 
 def save(image: Image.Image, output: epath.Path) -> None:

@@ -111,9 +111,28 @@ def read(path: epath.Path) -> Card:
         document = json.loads(path.read_text())
         curves = {metric: Curve(**curve) for metric, curve in document.pop("curves").items()}
         tolerance = Tolerance(**document.pop("tolerance"))
-        return Card(**document, curves=curves, tolerance=tolerance)
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise UserError(f"{path} is no recipe card: {error}.") from error
+        card = Card(**document, curves=curves, tolerance=tolerance)
+        _check(card)
+        return card
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        raise UserError(
+            f"{path} is no intact recipe card ({type(error).__name__}: {error}). Restore it, or "
+            "record a new one."
+        ) from error
+
+
+def _check(card: Card) -> None:
+    """Raises one of the errors that `read` explains, unless all that is compared is there."""
+    if not card.runs or LOSS not in card.curves or not isinstance(card.fields, dict):
+        raise ValueError("it has no runs, no losses or no fields")
+    for run in card.runs:
+        _ = run["seed"], run["versions"]["jax"], run["devices"]["count"], run["devices"]["kind"]
+    for metric, curve in card.curves.items():
+        values = np.asarray([curve.steps, *curve.runs], np.float64)  # ragged: ValueError
+        if values.size == 0 or len(curve.runs) != len(card.runs):
+            raise ValueError(f"{metric} has not one curve for each run")
+    if any(not number > 0 for number in dataclasses.astuple(card.tolerance)):
+        raise ValueError("its tolerance has numbers that are not above 0")
 
 
 class Comparison(NamedTuple):

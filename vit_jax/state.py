@@ -26,7 +26,8 @@ class TrainState(NamedTuple):
       params: nested dictionary of float32 parameters, repeated blocks stacked.
       opt_state: optax's.
       ema: moving average of the parameters, as `params`; an empty dictionary where there is none.
-      first_bad_step: int32 [], the first update with a loss or gradient that was not finite, or 0.
+      first_bad_step: int32 [], the first update that was not finite, or whose loss or gradient was
+        not; or 0.
       first_bad_values: float32 [2], its loss and its gradients' norm.
     """
 

@@ -97,16 +97,17 @@ def make_update(
     """Returns update(state, batch) -> (state after one more step, scalars), to be compiled.
 
     `rates` gives further scalars to log, such as the learning rate, by the number of updates done.
-    A step whose loss or gradient is not finite changes neither parameters nor optimizer; the first
-    such step is kept in the state, on the device, so that nothing has to wait for it.
+    A step whose loss, gradient or update is not finite changes neither parameters nor optimizer;
+    the first such step is kept in the state, on the device, so that nothing has to wait for it.
     """
     backward = make_backward(layout, objective, seed)
 
     def update(state: TrainState, batch: Batch) -> tuple[TrainState, Scalars]:
         loss, grads, logits, targets, share = backward(state, batch)
         norm = optax.tree.norm(grads)
-        finite = jnp.isfinite(loss) & jnp.isfinite(norm)
         updates, opt_state = layout.optimizer.update(grads, state.opt_state, state.params)
+        # The update as well: finite gradients can be divided by 0, or multiplied beyond float32.
+        finite = jnp.isfinite(loss) & jnp.isfinite(norm) & jnp.isfinite(optax.tree.norm(updates))
         params = optax.apply_updates(state.params, updates)
         ema = _averaged(state.ema, params, layout.ema_decay, state.step)
 

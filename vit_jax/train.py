@@ -7,6 +7,7 @@ on where it stopped, for whatever reason it stopped.
 from __future__ import annotations
 
 import contextlib
+import math
 from typing import Any
 
 import jax
@@ -72,6 +73,7 @@ def train(
         total_steps=plan.total_steps,
     )
     description = build.description(model, source)
+    build.check_init(config.init)
     build.check_log(config.log)
 
     screen = Screen(quiet=jax.process_index() > 0)
@@ -153,7 +155,7 @@ def train(
 def first_state(config: RunConfig, layout: Layout, model: ModelInfo, screen: Screen) -> TrainState:
     """The state after 0 steps: from scratch, or with the parameters that `init` names."""
     state, init = layout.init(config.seed), config.init
-    if not init.weights:
+    if init.weights is None:
         return state
     trained = build.trained_weights(init)
     state = warm_start(
@@ -183,9 +185,11 @@ def stop_if_not_finite(scalars: Scalars) -> None:
     step = int(scalars["first_bad_step"])
     if step:
         loss, norm = (float(x) for x in scalars["first_bad_values"])
+        finite = math.isfinite(loss) and math.isfinite(norm)
+        update = ", and an update that is not finite" if finite else ""
         raise NonFiniteError(
-            f"Step {step:,}: loss {loss}, gradient norm {norm}. Nothing was updated from that step "
-            "on and nothing saved since. Usual cures: a lower optim.lr, a longer optim.warmup_*, "
+            f"Step {step:,}: loss {loss}, gradient norm {norm}{update}. Nothing was updated or "
+            "saved from that step on. Usual cures: a lower optim.lr, a longer optim.warmup_*, "
             "optim.grad_clip_norm, model.dtype=float32; or look at the images of that step."
         )
 

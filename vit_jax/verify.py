@@ -49,12 +49,19 @@ class Run(NamedTuple):
 def read_run(folder: epath.Path) -> Run:
     """UserError if the folder is no work directory, or damaged."""
     document = workdir.read_document(folder)
-    config = configs.resolve(document["config"])
-    started = document["runs"][-1]
-    origin = {name: started[name] for name in ("time", "versions", "commit", "devices")}
-    rows: dict[int, dict[str, float | None]] = {}
-    for row in MetricsFile(folder / "metrics.jsonl").rows():
-        rows.setdefault(row["step"], {}).update(row)
+    try:
+        config = configs.resolve(document["config"])
+        started = document["runs"][-1]
+        origin = {name: started[name] for name in ("time", "versions", "commit", "devices")}
+        rows: dict[int, dict[str, float | None]] = {}
+        for row in MetricsFile(folder / "metrics.jsonl").rows():
+            numbers = {k: None if v is None else float(v) for k, v in row.items()}
+            rows.setdefault(row["step"], {}).update(numbers)
+    except (ValueError, TypeError, KeyError, IndexError) as error:
+        raise UserError(
+            f"{folder} is damaged: its config.json or metrics.jsonl is not as training writes it "
+            f"({type(error).__name__}: {error})."
+        ) from error
     return Run(
         folder,
         compared_fields(config),

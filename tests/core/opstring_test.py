@@ -18,7 +18,7 @@ def test_names_and_literals():
     "text", ["", "decode||flip_lr", "resize(x)", "a.b(1)", "resize(open('f'))"]
 )
 def test_what_is_no_op_is_refused(text):
-    with pytest.raises(UserError, match="^input.preprocess=.* is not an op"):
+    with pytest.raises(UserError, match=r"^input\.preprocess=.* is not an op"):
         opstring.parse(text, field="input.preprocess")
 
 

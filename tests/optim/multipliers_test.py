@@ -63,8 +63,16 @@ def test_decay_is_multiplied_too():
 
 
 def test_nothing_set_changes_nothing():
-    tx = optax.sgd(1.0)
-    assert multipliers.multiplied(tx, layer_decay=None, lr_multipliers=()) is tx
+    jax.tree.map(lambda u: np.testing.assert_array_equal(u, 1), updated())
+
+
+def test_the_state_has_one_structure_with_and_without():
+    tx = optax.adam(1.0)
+    states = [
+        multipliers.multiplied(tx, layer_decay=decay, lr_multipliers=()).init(params())
+        for decay in (None, 0.5)
+    ]
+    assert jax.tree.structure(states[0]) == jax.tree.structure(states[1])
 
 
 @pytest.mark.parametrize("layer_decay", [0.0, -0.5, 1.01])

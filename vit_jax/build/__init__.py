@@ -6,13 +6,20 @@ are imported where they are first used.
 
 from vit_jax.build.evaluations import Classes, evals
 from vit_jax.build.inputs import batch_layout, image_size, mesh, source, train_batches, train_feed
-from vit_jax.build.networks import Model, description, model, preprocess, trained_weights
+from vit_jax.build.networks import (
+    Model,
+    check_init,
+    description,
+    model,
+    preprocess,
+    trained_weights,
+)
 from vit_jax.build.outputs import check_log, clock, log, store
 from vit_jax.build.plans import Plan, plan
 from vit_jax.build.updates import objective, optimizer, rates, schedule
 
 __all__ = [
-    "Classes", "Model", "Plan", "batch_layout", "check_log", "clock", "description", "evals",
-    "image_size", "log", "mesh", "model", "objective", "optimizer", "plan", "preprocess", "rates",
-    "schedule", "source", "store", "train_batches", "train_feed", "trained_weights",
+    "Classes", "Model", "Plan", "batch_layout", "check_init", "check_log", "clock", "description",
+    "evals", "image_size", "log", "mesh", "model", "objective", "optimizer", "plan", "preprocess",
+    "rates", "schedule", "source", "store", "train_batches", "train_feed", "trained_weights",
 ]  # fmt: skip

@@ -74,6 +74,20 @@ def _architecture(config: RunConfig) -> tuple[str, dict[str, Any]]:
     return trained.name, of_weights | fields
 
 
+def check_init(c: InitConfig) -> None:
+    """UserError for fields that would go unread, since they say how weights are taken."""
+    if c.weights == "":
+        raise errors.UserError(
+            "init.weights is empty: give a work directory or checkpoint, or none for random ones."
+        )
+    unread = [f.name for f in dataclasses.fields(c) if getattr(c, f.name) != f.default]
+    if c.weights is None and unread:
+        raise errors.UserError(
+            f"init.{unread[0]}={getattr(c, unread[0])} says how to take weights, but init.weights "
+            "is not set: give --config.init.weights=DIR."
+        )
+
+
 def trained_weights(c: InitConfig) -> weights.Description:
     """What init.weights, which has to be set, says about itself."""
     assert c.weights is not None

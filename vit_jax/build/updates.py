@@ -13,6 +13,8 @@ from vit_jax.core import errors
 from vit_jax.objective import Objective
 from vit_jax.optim import decay, freezing, multipliers, optimizers, schedules
 
+LEAST_ALPHA = 1e-6  # of mixup and CutMix
+
 
 def schedule(c: OptimConfig, plan: Plan) -> schedules.Schedule:
     """Learning rate by number of updates done. UserError for fields that would go unread."""
@@ -88,6 +90,12 @@ def objective(config: RunConfig, *, num_classes: int) -> Objective:
         raise errors.UserError(
             f"input.batch_size={batch_size} does not divide into optim.accumulate={parts} parts."
         )
+    for field, alpha in (("mixup", c.mixup), ("cutmix", c.cutmix)):
+        if 0 < alpha < LEAST_ALPHA:
+            raise errors.UserError(
+                f"loss.{field}={alpha}: give 0 for none, or at least {LEAST_ALPHA:g}; below that, "
+                "draws from a Beta distribution are not finite in float32."
+            )
     return Objective(
         loss=c.kind,
         label_smoothing=c.label_smoothing,

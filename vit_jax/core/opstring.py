@@ -39,7 +39,7 @@ def _parse_call(part: str, where: str) -> Call:
             raise SyntaxError
         args = tuple(ast.literal_eval(a) for a in call.args)
         kwargs = {str(k.arg): ast.literal_eval(k.value) for k in call.keywords}
-    except (SyntaxError, ValueError) as error:
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise UserError(
             f"{where}: {part!r} is not an op. Write a name, or a name and literals in "
             "parentheses, with | between ops: decode|inception_crop(224)|flip_lr."

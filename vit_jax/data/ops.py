@@ -139,9 +139,15 @@ def pad_crop(size: Size, padding: int, reflect: bool = False) -> Op:
         begin = tf.cast(tf.random.stateless_uniform([2], seed) * places, tf.int32)
         return decoding.crop(padded, tf.concat([begin, [height, width]], 0))
 
+    def output_size(before: KnownSize) -> KnownSize:
+        shorter = min(before) if isinstance(before, tuple) else before
+        if reflect and shorter is not None and padding >= shorter:
+            raise ValueError(f"reflects {padding} pixels of {shorter}: pad by fewer than there are")
+        return _cropped_size(before, (height, width), padding=padding)
+
     return Op(
         apply,
-        output_size=lambda before: _cropped_size(before, (height, width), padding=padding),
+        output_size=output_size,
         largest=lambda before: tf.reduce_prod(before + 2 * padding),
     )
 
@@ -234,7 +240,7 @@ def _op(call: opstring.Call, where: str) -> Op:
             check(name in signature.parameters, f"there is no argument {name!r}")
         signature.bind(*call.args, **call.kwargs)
         return op(*call.args, **call.kwargs)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         usage = _usage(call.name)
         raise UserError(f"{where}: {call.text} does not fit {usage}: {error}.") from error
 

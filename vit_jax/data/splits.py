@@ -48,6 +48,12 @@ def resolve(split: str, num_examples: Mapping[str, int], *, where: str) -> Slice
             f"{nearest(name, num_examples)}"
         )
     size = num_examples[name]
+    if not size:
+        raise UserError(
+            f"{where}.split={split!r}: {name!r} has no examples. There are "
+            f"{', '.join(f'{n:,} in {k!r}' for k, n in num_examples.items())}; add some, or give "
+            "another split."
+        )
     start, stop = _boundary(match["start"], size, 0), _boundary(match["stop"], size, size)
     if not 0 <= start < stop <= size:
         raise UserError(

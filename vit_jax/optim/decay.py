@@ -50,12 +50,13 @@ def add_decay(
     meaning divides by a peak learning rate of 0.
     """
     factor = _decay_per_lr(weight_decay, meaning, peak_lr)
-    if not weight_decay:
-        return direction
-    decay = optax.add_decayed_weights(factor, mask=kernels_only)
-    if WEIGHT_DECAY_MEANINGS[meaning].after_direction:
-        return optax.chain(direction, decay)
-    return optax.chain(decay, direction)
+    before = after = optax.identity()
+    if weight_decay and WEIGHT_DECAY_MEANINGS[meaning].after_direction:
+        after = optax.add_decayed_weights(factor, mask=kernels_only)
+    elif weight_decay:
+        before = optax.add_decayed_weights(factor, mask=kernels_only)
+    # Always three, so that the optimizer's arrays have one name whatever the decay.
+    return optax.chain(before, direction, after)
 
 
 def shrinkage(

@@ -45,7 +45,8 @@ def multiplied(
         )
     by_pattern = [_parsed(text) for text in lr_multipliers]
     if layer_decay is None and not by_pattern:
-        return optimizer
+        # A chain as below, so that the optimizer's arrays have one name either way.
+        return optax.chain(optimizer, optax.identity())
 
     def factors(params: Any) -> Any:
         found = layer_factors(params, 1.0 if layer_decay is None else layer_decay)

@@ -24,7 +24,7 @@ def match(pattern: str, params: Any, *, field: str) -> Any:
     """
     try:
         matches = re.compile(pattern).fullmatch
-    except re.error as error:
+    except (re.error, OverflowError, RecursionError) as error:
         raise UserError(f"{field}: {pattern!r} is not a regular expression: {error}.") from error
 
     def mask(name: str, param: Any) -> np.ndarray:

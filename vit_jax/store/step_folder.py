@@ -12,6 +12,7 @@ keys nor the type of a container matters. A folder without a description is not 
 from __future__ import annotations
 
 import json
+import sys
 import zlib
 from collections.abc import Mapping
 from typing import Any
@@ -66,8 +67,8 @@ def steps(directory: epath.PathLike) -> list[int]:
 def find(path: epath.PathLike) -> epath.Path:
     """A work directory, its checkpoints folder or a step's folder -> the step's folder.
 
-    Of several steps the newest whose description is intact; its arrays are verified when they are
-    read. Raises UserError if there is none.
+    Of several steps the newest whose description is intact, with a notice if that is not the last;
+    its arrays are verified when they are read. Raises UserError if there is none.
     """
     folder = epath.Path(path)
     if (folder / DESCRIPTION).is_dir():
@@ -77,7 +78,8 @@ def find(path: epath.PathLike) -> epath.Path:
     for step in reversed(found):
         try:
             read_description(directory / str(step))
-        except DamagedError:
+        except DamagedError as error:
+            print(f"Notice: checkpoint {step} is skipped: {error.reason}.", file=sys.stderr)
             continue
         return directory / str(step)
     if found:
@@ -111,7 +113,7 @@ def read_description(step_dir: epath.PathLike) -> dict[str, Any]:
     try:
         document = json.loads((folder / DESCRIPTION / DESCRIPTION_FILE).read_text())
         intact = document.pop("crc32") == _crc32(document)
-    except (OSError, ValueError, KeyError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
         raise DamagedError(folder, f"its description cannot be read ({error})") from error
     if not intact:
         raise DamagedError(folder, "its description has changed since it was written")
