@@ -100,11 +100,11 @@ def main(_: list[str]) -> None:
             worker.turn(_STEPS.value)
         now = ", ".join(f"{w.name} {rate(w, shape):.2f}" for w in workers)
         print(f"turn {turn + 1} of {_TURNS.value}: images/s {now}", flush=True)
-    for worker in workers:
-        row = describe(worker, shape, workers[0])
+    for row in [describe(worker, shape, workers[0]) for worker in workers]:
         print(row)
         if _RECORD.value:
             rows.append("train_step", row)
+    for worker in workers:
         worker.close()
 
 
