@@ -231,7 +231,7 @@ def test_clips_by_the_norm_over_all_leaves_before_coupled_decay(name, clip):
     assert_close(found, expected, ROUNDING)
 
 
-@pytest.mark.parametrize("name", set(optimizers.OPTIMIZERS) - {"lion", "muon"})
+@pytest.mark.parametrize("name", ["adam", "sgd", "adafactor", "lamb"])
 def test_first_moment_in_bfloat16(name):
     found = run(name, tree(0), GRADIENTS, mu_dtype="bfloat16")
     assert_close(found, numpy_run(name, tree(0), GRADIENTS), BF16_ROUNDING)
