@@ -150,16 +150,7 @@ def describe(worker: Worker, shape: Shape, own: Worker) -> dict[str, object]:
 
 def flops(shape: Shape) -> float:
     """Of the matrix products of a step: forward, and twice that backward."""
-    forward = models.info(
-        f"ViT-S/{shape.patch_px}",
-        num_classes=shape.classes,
-        image_size=shape.image_px,
-        depth=shape.depth,
-        width=shape.width,
-        mlp_dim=shape.mlp_dim,
-        heads=shape.heads,
-    ).forward_flops
-    return 3.0 * forward * shape.batch
+    return 3.0 * models.info(**shape.of_models()).forward_flops * shape.batch
 
 
 def device() -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from typing import Any
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,6 +24,18 @@ class Shape:
     image_px: int
     classes: int
     batch: int
+
+    def of_models(self) -> dict[str, Any]:
+        """Name and arguments of `models.create` and `models.info`."""
+        return {
+            "name": f"ViT-S/{self.patch_px}",
+            "depth": self.depth,
+            "width": self.width,
+            "mlp_dim": self.mlp_dim,
+            "heads": self.heads,
+            "num_classes": self.classes,
+            "image_size": self.image_px,
+        }
 
 
 # By name: the published sizes, and the one of configs/vit_cifar10.py:cpu.

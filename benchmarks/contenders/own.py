@@ -6,6 +6,7 @@ import time
 
 import jax
 import numpy as np
+from flax import nnx
 
 from benchmarks.contenders import (
     CLIP_NORM,
@@ -23,12 +24,11 @@ from vit_jax.state import state_layout
 from vit_jax.step import batch_layout, compile_update, make_update
 
 
-def make(shape: Shape, dtype: str, overrides: tuple[str, ...] = ()) -> Contender:
-    """The contender; `overrides` are of the config: "model.scan=true"."""
+def make(shape: Shape, dtype: str) -> Contender:
+    """The contender."""
     config = configs.resolve(
         {
             "input": {"batch_size": shape.batch, "num_classes": shape.classes},
-            "model": {"dtype": dtype},
             "optim": {
                 "lr": LEARNING_RATE,
                 "schedule": "cosine",
@@ -37,23 +37,11 @@ def make(shape: Shape, dtype: str, overrides: tuple[str, ...] = ()) -> Contender
                 "grad_clip_norm": CLIP_NORM,
             },
             "total": {"steps": TOTAL_STEPS},
-        },
-        overrides,
+        }
     )
-    fields = {k: v for k, v in vars(config.model).items() if v is not None and k != "name"}
 
-    def make_model(rngs):  # type: ignore[no-untyped-def]
-        return models.create(
-            f"ViT-S/{shape.patch_px}",
-            depth=shape.depth,
-            width=shape.width,
-            mlp_dim=shape.mlp_dim,
-            heads=shape.heads,
-            num_classes=shape.classes,
-            image_size=shape.image_px,
-            rngs=rngs,
-            **fields,
-        )
+    def make_model(rngs: nnx.Rngs) -> nnx.Module:
+        return models.create(**shape.of_models(), dtype=dtype, rngs=rngs)
 
     mesh = build.mesh(config.mesh)
     plan = build.plan(config, num_examples=shape.batch)
