@@ -233,7 +233,7 @@ def test_a_wrong_config_leaves_no_trace(tmp_path, tiny_run):
 
 def test_a_loss_that_is_not_finite_stops_the_run_and_is_not_saved(tmp_path, tiny_run):
     config = tiny_run(
-        "optim.lr=1e30", "optim.warmup_steps=none", "optim.grad_clip_norm=none",
+        "optim.lr=1e15", "optim.warmup_steps=none", "optim.grad_clip_norm=none",
         "checkpoint.every_steps=1", "log.every_steps=100", "total.steps=50",
     )  # fmt: skip
     with pytest.raises(NonFiniteError, match=r"Step \d+: loss .*(nan|inf)"):

@@ -16,6 +16,7 @@ class TrainState(NamedTuple):
     step: jax.Array
     params: dict[str, Any]
     opt_state: Any
+    ema: dict[str, Any]
     first_bad_step: jax.Array
     first_bad_values: jax.Array
 
