@@ -2,9 +2,6 @@
 
     python -m vit_jax.train --config configs/vit_cifar10.py --workdir DIR
     python -m vit_jax.train --config configs/vit_cifar10.py:cpu --workdir DIR
-    python -m vit_jax.train --config configs/vit_cifar10.py:cpu_short --workdir DIR
-
-`cpu_short` is `cpu` in 8 epochs instead of 12: the run of cards/vit_cifar10_cpu_short.json.
 
 To tune without looking at the test split, hold out 2 % of train:
 
@@ -14,15 +11,15 @@ To tune without looking at the test split, hold out 2 % of train:
 Recipe   none published: the augmentation usual for CIFAR, mixup, and the paper's optimizer.
 Data     `cifar10` of TFDS in input.data_dir, splits `train` and `test`.
 Cost     not yet measured; `:cpu` 36 minutes on two cores.
-Reaches  not yet measured; `:cpu` 64.35 % on test, seed 0; `:cpu_short` 59.90 (BENCHMARKS.md).
+Reaches  not yet measured; `:cpu` 64.35 % on test, seed 0 (BENCHMARKS.md).
 """
 
 import ml_collections
 
 
 def get_config(arg=None):
-    if arg not in (None, "gpu", "cpu", "cpu_short"):
-        raise ValueError(f"it has the variants gpu, cpu and cpu_short, got {arg!r}.")
+    if arg not in (None, "gpu", "cpu"):
+        raise ValueError(f"it has the variants gpu and cpu, got {arg!r}.")
     config = ml_collections.ConfigDict(
         {
             "model": {
@@ -61,7 +58,7 @@ def get_config(arg=None):
             "log": {"every_steps": 50},
         }
     )
-    if arg in ("cpu", "cpu_short"):
+    if arg == "cpu":
         # Small, short, and hence with little against overfitting.
         config.model = {
             "name": "ViT-Ti/4",
@@ -75,6 +72,6 @@ def get_config(arg=None):
         config.loss = {"kind": "softmax"}
         config.optim.lr = 1e-3
         config.optim.warmup_epochs = 1
-        config.total.epochs = 12 if arg == "cpu" else 8
+        config.total.epochs = 12
         config.evals.test.every_steps = None
     return config

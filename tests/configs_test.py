@@ -32,7 +32,7 @@ VARIANTS = {
         ":variant=S/32,aug=none,data=i1k,reg=0.1",
         ":data=i1k,aug=strong2,variant=H/14",
     ),
-    "vit_cifar10.py": ("", ":gpu", ":cpu", ":cpu_short"),
+    "vit_cifar10.py": ("", ":gpu", ":cpu"),
     "vit_i1k_deit3.py": ("", ":variant=S/16", ":variant=L/16", ":variant=H/14"),
     "vit_i1k.py": ("", ":variant=S/16", ":variant=B/32", ":variant=L/16", ":variant=L/32"),
 }
