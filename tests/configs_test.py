@@ -224,6 +224,7 @@ def toy(name):
             "model.width=32",
             "model.mlp_dim=32",
             "model.heads=2",
+            "init.head=keep",  # of finetune.py: there are no weights here
             "input.source=synthetic",
             "input.data_dir=None",
             "input.split=train",
