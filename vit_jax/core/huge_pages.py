@@ -1,9 +1,9 @@
 """Huge pages for the memory of a step that runs on a CPU.
 
 XLA asks the C library for all temporary memory of a step at once, which asks the kernel and gives
-it back at the end. The kernel clears it anew for each step, by 150,000 page faults of 4 KiB in a
-small run and half a million in a larger one: up to a third of the processor's time. By 2 MiB, which
-glibc asks for where it is told to (glibc manual, "Memory Allocation Tunables"), hardly any.
+it back at the end. The kernel clears it anew for each step, by a page fault for every 4 KiB, or for
+every 2 MiB, which glibc asks for where it is told to (glibc manual, "Memory Allocation Tunables").
+docs/benchmarks.md says what that gains.
 """
 
 from __future__ import annotations
