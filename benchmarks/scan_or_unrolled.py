@@ -22,15 +22,16 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 from absl import flags
-from jax.experimental import mesh_utils, topologies
-from jax.sharding import AxisType, Mesh
+from jax.experimental import topologies
+from jax.sharding import Mesh
 
 from benchmarks import rows
 from vit_jax import build, models, step
 from vit_jax import config as configs
 from vit_jax.core import command
+from vit_jax.dist import mesh as meshes
 from vit_jax.nn.stack import REMAT_POLICIES
-from vit_jax.state import Layout, state_layout
+from vit_jax.state import Layout
 
 _MODEL = flags.DEFINE_string("model", "ViT-Ti/16", "Name of the model.")
 _BATCH_SIZE = flags.DEFINE_integer("batch_size", 8, "Global batch size.")
@@ -94,9 +95,7 @@ def _compile(mesh: Mesh, scan: bool, remat: str) -> Variant:
     )
     schedule = build.schedule(config.optim, build.plan(config, num_examples=1000))
     model = build.model(config, num_classes=_NUM_CLASSES.value)
-    layout = state_layout(
-        model.make, build.optimizer(config.optim, schedule), mesh, ema_decay=config.optim.ema_decay
-    )
+    layout = build.layout(config, model.make, schedule, mesh)
     batch = step.batch_layout(
         mesh, batch_size=_BATCH_SIZE.value, image_size=(size, size), max_labels=1
     )
@@ -133,8 +132,7 @@ def _topology_mesh(name: str) -> Mesh:
     os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
     os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")
     devices = topologies.get_topology_desc(platform="tpu", topology_name=name).devices
-    grid = mesh_utils.create_device_mesh((len(devices),), list(devices))
-    return Mesh(grid, ("data",), axis_types=(AxisType.Auto,))
+    return meshes.make_mesh(replica=1, data=-1, fsdp=1, tensor=1, devices=devices)
 
 
 def _device(mesh: Mesh) -> str:

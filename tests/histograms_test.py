@@ -55,7 +55,7 @@ def step():
     plan = build.plan(config, num_examples=source.num_examples)
     model = build.model(config, num_classes=source.num_classes)
     optimizer = build.optimizer(config.optim, build.schedule(config.optim, plan))
-    layout = state_layout(model.make, optimizer, mesh, ema_decay=None)
+    layout = state_layout(model.make, optimizer, mesh, ema_decay=None, shard_optimizer=False)
     objective = build.objective(config, num_classes=source.num_classes)
     batch_layout = build.batch_layout(config.input, source, mesh)
     with build.train_feed(config, source, batch_layout, start_step=0) as feed:

@@ -15,7 +15,13 @@ def layout(scan=False):
             scan=scan, rngs=rngs,
         )  # fmt: skip
 
-    return state_layout(make, optax.adam(1e-3), meshes.make_mesh(data=-1), ema_decay=None)
+    return state_layout(
+        make,
+        optax.adam(1e-3),
+        meshes.make_mesh(replica=1, data=-1, fsdp=1, tensor=1),
+        ema_decay=None,
+        shard_optimizer=False,
+    )
 
 
 def test_layout_is_that_of_the_state():

@@ -31,7 +31,7 @@ class Trainer:
         self, batch_size=16, accumulate=1, mixup=0.0, cutmix=0.0, lr=1e-3, seed=0,
         optimizer="adam", freeze=(), ema_decay=None, **fields,
     ):  # fmt: skip
-        mesh = meshes.make_mesh(data=-1)
+        mesh = meshes.make_mesh(replica=1, data=-1, fsdp=1, tensor=1)
         schedule = schedules.schedule(
             "constant", peak=lr, warmup_steps=0, cooldown_steps=0, total_steps=1000,
             rsqrt_timescale_steps=1,
@@ -49,8 +49,9 @@ class Trainer:
             )
 
         self.layout = state_layout(
-            make_model, freezing.without(optimizer, freeze), mesh, ema_decay=ema_decay
-        )
+            make_model, freezing.without(optimizer, freeze), mesh, ema_decay=ema_decay,
+            shard_optimizer=False,
+        )  # fmt: skip
         objective = Objective(
             loss="softmax", label_smoothing=0.0, mixup_alpha=mixup, cutmix_alpha=cutmix,
             num_classes=CLASSES, accumulate=accumulate, freeze=freeze, mean=(0.5,) * 3,

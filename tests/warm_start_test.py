@@ -23,7 +23,9 @@ def fresh(config, num_classes=4, seed=0, ema_decay=None):
     """(what is known of the model, a state of it with random parameters and a head of zeros)"""
     model = build.model(config, num_classes=num_classes)
     mesh = build.mesh(config.mesh)
-    layout = state_layout(model.make, optax.identity(), mesh, ema_decay=ema_decay).state
+    layout = state_layout(
+        model.make, optax.identity(), mesh, ema_decay=ema_decay, shard_optimizer=False
+    ).state
     draw = np.random.default_rng(seed).normal
     state = jax.tree.map(
         lambda x: jax.device_put(draw(size=x.shape).astype(x.dtype), x.sharding), layout

@@ -13,6 +13,7 @@ from jax.sharding import Mesh
 from vit_jax.config import RESERVED, RunConfig
 from vit_jax.models import ModelInfo
 from vit_jax.screen import Screen, count, duration
+from vit_jax.state import Layout
 from vit_jax.weights import Description
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ def run(
         f"data     {source.name}, {config.input.split}: {source.num_examples:,} examples, "
         f"{source.num_classes:,} classes"
     )
-    screen.say(f"devices  {len(devices)} x {devices[0].device_kind}")
+    screen.say(f"devices  {len(devices)} x {devices[0].device_kind}{_axes(mesh)}")
     screen.say(
         f"model    {info.name}: {count(info.parameters)} parameters, "
         f"{count(info.forward_flops)}FLOPs per image forward"
@@ -48,6 +49,18 @@ def run(
     )
     for change in changes:
         screen.say(f"changed  {change}")
+
+
+def _axes(mesh: Mesh) -> str:
+    """ "" for one device, else e.g. ": data 4 x fsdp 2"."""
+    sizes = [f"{name} {size}" for name, size in mesh.shape.items() if size > 1]
+    return f": {' x '.join(sizes)}" if sizes else ""
+
+
+def undivided(screen: Screen, layout: Layout) -> None:
+    """Which parameters are whole on every device although they should be divided."""
+    for name, why in layout.undivided.items():
+        screen.say(f"whole    {name}: {why} does not divide")
 
 
 def start(screen: Screen, step: int) -> None:

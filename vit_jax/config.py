@@ -113,9 +113,13 @@ class TotalConfig:
 
 @dataclasses.dataclass(frozen=True)
 class MeshConfig:
-    """How many devices along each axis of the mesh; -1: all there are."""
+    """How many devices along each axis of the mesh, one of them -1: the rest."""
 
+    replica: int = 1  # slices of a pod, joined by the data-centre network
     data: int = -1
+    fsdp: int = 1  # parameters, optimizer and examples are divided
+    tensor: int = 1  # heads and MLP are divided, examples are not
+    shard_optimizer: bool = False  # its state over `data` as well (ZeRO-1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -223,7 +227,10 @@ BOUNDS: dict[str, tuple[float, float]] = {
     "total.steps": (1, 2**31),  # the state counts them in an int32
     "total.epochs": (0, 1e6),
     "total.examples": (1, 2**53),
+    "mesh.replica": (-1, math.inf),
     "mesh.data": (-1, math.inf),
+    "mesh.fsdp": (-1, math.inf),
+    "mesh.tensor": (-1, math.inf),
     "checkpoint.every_steps": (1, math.inf),
     "checkpoint.keep_last": (1, math.inf),
     "checkpoint.keep_every_steps": (1, math.inf),

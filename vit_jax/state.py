@@ -12,7 +12,8 @@ import optax
 from flax import nnx
 from jax.sharding import Mesh
 
-from vit_jax.core import rng
+from vit_jax.core import pytrees, rng
+from vit_jax.core.axes import Rules, undivided
 from vit_jax.dist import mesh as meshes
 
 EMA_ENDING = "_ema"  # of the evaluations of the moving average: "test_ema/accuracy"
@@ -53,6 +54,8 @@ class Layout:
       state: TrainState of jax.ShapeDtypeStruct with shardings.
       mesh: the mesh of these shardings.
       ema_decay: what the moving average keeps of itself in a step; None: there is none.
+      update_shardings: of gradients and updates, nested as the parameters.
+      undivided: what stays whole against the rules, since it does not divide, by name.
     """
 
     make_model: Callable[[nnx.Rngs], nnx.Module]
@@ -61,6 +64,8 @@ class Layout:
     state: TrainState
     mesh: Mesh
     ema_decay: float | None
+    update_shardings: Any
+    undivided: dict[str, str]
 
     def init(self, seed: int) -> TrainState:
         """A fresh state; every device computes the part that it holds."""
@@ -85,26 +90,28 @@ def state_layout(
     mesh: Mesh,
     *,
     ema_decay: float | None,
+    shard_optimizer: bool,
 ) -> Layout:
     """The layout of a run's state; nothing is allocated.
 
-    The moving average, and the optimizer's arrays that have a parameter's shape, are sharded as
-    that parameter is; the others, such as the rows' and columns' means of a factored moment, are
-    small and whole.
+    The moving average is sharded as the parameters are, and so are the optimizer's arrays that have
+    a parameter's shape; with `shard_optimizer` these are divided over `data` too. The others, such
+    as the rows' and columns' means of a factored moment, are small and whole.
     """
     abstract = nnx.eval_shape(lambda: make_model(nnx.Rngs(params=0)))
     graph, variables = nnx.split(abstract, nnx.Param)
-    shardings = param_shardings(variables, mesh)
+    update_rules = meshes.SHARDED_OPTIMIZER_RULES if shard_optimizer else meshes.RULES
+    update_shardings = param_shardings(variables, mesh, update_rules)
     params = nnx.to_pure_dict(variables)
     with_ema = ema_decay is not None
     shapes = jax.eval_shape(lambda p: _start(p, optimizer, with_ema), params)
     whole = meshes.replicated(mesh)
-    placed = jax.tree.map(_placed, shapes.params, shardings)
+    placed = jax.tree.map(_placed, shapes.params, param_shardings(variables, mesh))
 
-    def like(x: Any, param: jax.ShapeDtypeStruct) -> Any:
+    def like(x: Any, param: jax.ShapeDtypeStruct, sharding: Any) -> Any:
         if isinstance(x, optax.MaskedNode):  # nothing is kept for this parameter
             return x
-        return _placed(x, param.sharding if x.shape == param.shape else whole)
+        return _placed(x, sharding if x.shape == param.shape else whole)
 
     state = TrainState(
         step=_placed(shapes.step, whole),
@@ -114,6 +121,7 @@ def state_layout(
             like,
             shapes.opt_state,
             placed,
+            update_shardings,
             transform_non_params=lambda x: _placed(x, whole),
             is_leaf=lambda x: isinstance(x, optax.MaskedNode),
         ),
@@ -121,14 +129,32 @@ def state_layout(
         first_bad_step=_placed(shapes.first_bad_step, whole),
         first_bad_values=_placed(shapes.first_bad_values, whole),
     )
-    return Layout(make_model, graph, optimizer, state, mesh, ema_decay)
+    return Layout(
+        make_model,
+        graph,
+        optimizer,
+        state,
+        mesh,
+        ema_decay,
+        update_shardings,
+        _undivided(variables, mesh, update_rules),
+    )
 
 
-def param_shardings(variables: nnx.State, mesh: Mesh) -> Any:
+def param_shardings(variables: nnx.State, mesh: Mesh, rules: Rules = meshes.RULES) -> Any:
     """Of each parameter, by the logical names of its axes; a plain nested dictionary."""
-    is_param = lambda v: isinstance(v, nnx.Param)
-    place = lambda v: meshes.sharding(mesh, v.get_metadata()["axes"])
-    return nnx.to_pure_dict(jax.tree.map(place, variables, is_leaf=is_param))
+    place = lambda v: meshes.sharding(mesh, v.get_metadata()["axes"], v.shape, rules)
+    return nnx.to_pure_dict(jax.tree.map(place, variables, is_leaf=_is_param))
+
+
+def _undivided(variables: nnx.State, mesh: Mesh, rules: Rules) -> dict[str, str]:
+    say = lambda v: ", ".join(undivided(v.get_metadata()["axes"], v.shape, rules, mesh.shape))
+    said = jax.tree.map(say, variables, is_leaf=_is_param)
+    return {name: text for name, text in pytrees.flatten(nnx.to_pure_dict(said)).items() if text}
+
+
+def _is_param(x: Any) -> bool:
+    return isinstance(x, nnx.Param)
 
 
 def _start(params: Any, optimizer: optax.GradientTransformation, with_ema: bool) -> TrainState:

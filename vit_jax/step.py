@@ -104,6 +104,8 @@ def make_update(
 
     def update(state: TrainState, batch: Batch) -> tuple[TrainState, Scalars]:
         loss, grads, logits, targets, share = backward(state, batch)
+        # From here on every device works on its part of the optimizer's state alone.
+        grads = jax.lax.with_sharding_constraint(grads, layout.update_shardings)
         norm = optax.tree.norm(grads)
         updates, opt_state = layout.optimizer.update(grads, state.opt_state, state.params)
         # The update as well: finite gradients can be divided by 0, or multiplied beyond float32.
@@ -185,7 +187,7 @@ def batch_layout(
         name: jax.ShapeDtypeStruct(
             shape,
             dtype,
-            sharding=meshes.sharding(mesh, (axes.BATCH, *(None,) * (len(shape) - 1))),
+            sharding=meshes.sharding(mesh, (axes.BATCH, *(None,) * (len(shape) - 1)), shape),
         )
         for name, (shape, dtype) in shapes.items()
     }

@@ -25,7 +25,7 @@ from vit_jax.log import write_parameters
 from vit_jax.memory import explain_out_of_memory
 from vit_jax.models import ModelInfo
 from vit_jax.screen import Screen
-from vit_jax.state import Layout, TrainState, state_layout
+from vit_jax.state import Layout, TrainState
 from vit_jax.step import Scalars, compile_update, make_update
 from vit_jax.store.workdir import check_workdir, record
 from vit_jax.store.workdir_lock import lock
@@ -53,15 +53,13 @@ def train(
     # Where: every array below lives on this mesh.
     mesh = build.mesh(config.mesh)
     source = build.source(config.input)
-    batch_layout = build.batch_layout(config.input, source, mesh)
+    batch_layout = build.batch_layout(config, source, mesh)
     plan = build.plan(config, num_examples=source.num_examples)
 
     # What: shapes and shardings only, nothing is allocated yet.
     model = build.model(config, num_classes=source.num_classes)
     schedule = build.schedule(config.optim, plan)
-    layout = state_layout(
-        model.make, build.optimizer(config.optim, schedule), mesh, ema_decay=config.optim.ema_decay
-    )
+    layout = build.layout(config, model.make, schedule, mesh)
     objective = build.objective(config, num_classes=source.num_classes)
     evals = build.evals(
         config,
@@ -89,6 +87,7 @@ def train(
             allow_config_change=allow_config_change,
         )
         announce.run(screen, config, source, mesh, model.info, plan, entry.changes)
+        announce.undivided(screen, layout)
 
         # Start: resume, else warm start, else scratch. Never another order.
         enter(explain_out_of_memory(config))

@@ -20,7 +20,6 @@ from benchmarks.contenders import (
 from benchmarks.contenders.jax_common import contender, images_and_labels
 from vit_jax import build, models
 from vit_jax import config as configs
-from vit_jax.state import state_layout
 from vit_jax.step import batch_layout, compile_update, make_update
 
 
@@ -46,9 +45,7 @@ def make(shape: Shape, dtype: str) -> Contender:
     mesh = build.mesh(config.mesh)
     plan = build.plan(config, num_examples=shape.batch)
     schedule = build.schedule(config.optim, plan)
-    layout = state_layout(
-        make_model, build.optimizer(config.optim, schedule), mesh, ema_decay=config.optim.ema_decay
-    )
+    layout = build.layout(config, make_model, schedule, mesh)
     objective = build.objective(config, num_classes=shape.classes)
     arrays = batch_layout(
         mesh,

@@ -13,14 +13,14 @@ def test_without_rules_nothing_is_constrained():
 
 
 def test_constraint_reaches_the_compiled_program():
-    mesh = meshes.make_mesh(data=-1)
+    mesh = meshes.make_mesh(replica=1, data=-1, fsdp=1, tensor=1)
     f = jax.jit(lambda x: axes.constrain(x * 2, axes.BATCH, axes.STREAM))
     with jax.set_mesh(mesh), axes.use_rules(meshes.RULES):
         assert "sharding" in f.lower(jnp.zeros((2, 3))).as_text()
 
 
 def test_every_axis_needs_a_name():
-    mesh = meshes.make_mesh(data=-1)
+    mesh = meshes.make_mesh(replica=1, data=-1, fsdp=1, tensor=1)
     with (
         jax.set_mesh(mesh),
         axes.use_rules(meshes.RULES),
@@ -31,7 +31,20 @@ def test_every_axis_needs_a_name():
 
 def test_names_become_a_spec():
     names = (axes.BATCH, None, axes.WIDTH)
-    assert axes.to_spec(names, meshes.RULES) == PartitionSpec("data", None, None)
+    mesh_shape = {"replica": 1, "data": 2, "fsdp": 4, "tensor": 1}
+    spec = axes.to_spec(names, (16, 3, 12), meshes.RULES, mesh_shape)
+    assert spec == PartitionSpec(("replica", "data", "fsdp"), None, "fsdp")
+
+
+def test_what_does_not_divide_stays_whole_and_is_reported():
+    names, shape = (axes.WIDTH, axes.HEADS), (6, 3)
+    mesh_shape = {"replica": 1, "data": 3, "fsdp": 2, "tensor": 2}
+    assert axes.to_spec(names, shape, meshes.RULES, mesh_shape) == PartitionSpec("fsdp", None)
+    assert axes.undivided(names, shape, meshes.RULES, mesh_shape) == ["heads 3 over tensor=2"]
+    further = meshes.SHARDED_OPTIMIZER_RULES
+    assert axes.undivided((axes.WIDTH,), (8,), further, mesh_shape) == [
+        "width 8 over fsdp=2 x data=3"
+    ]
 
 
 def test_every_logical_axis_has_a_rule():

@@ -11,6 +11,7 @@ import pytest
 
 from vit_jax import models
 from vit_jax.core import pytrees
+from vit_jax.dist.mesh import AXES
 from vit_jax.state import state_layout
 
 FOLDER = Path(__file__).parent / "golden"
@@ -21,8 +22,9 @@ def test_parameters_are_those_of_the_golden(name, request):
     def make(rngs):
         return models.create(name, num_classes=1000, image_size=224, pre_logits=True, rngs=rngs)
 
-    mesh = jax.sharding.AbstractMesh((8,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
-    layout = state_layout(make, optax.identity(), mesh, ema_decay=None)
+    types = (jax.sharding.AxisType.Auto,) * len(AXES)
+    mesh = jax.sharding.AbstractMesh((1, 2, 2, 2), AXES, axis_types=types)
+    layout = state_layout(make, optax.identity(), mesh, ema_decay=None, shard_optimizer=False)
     rows = [
         f"{path:42} {x.shape!s:28} {tuple(x.sharding.spec)}\n"
         for path, x in pytrees.flatten(layout.state.params).items()

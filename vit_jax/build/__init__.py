@@ -16,10 +16,11 @@ from vit_jax.build.networks import (
 )
 from vit_jax.build.outputs import check_log, clock, log, store
 from vit_jax.build.plans import Plan, plan
-from vit_jax.build.updates import objective, optimizer, rates, schedule
+from vit_jax.build.updates import layout, objective, optimizer, rates, schedule
 
 __all__ = [
     "Classes", "Model", "Plan", "batch_layout", "check_init", "check_log", "clock", "description",
-    "evals", "image_size", "log", "mesh", "model", "objective", "optimizer", "plan", "preprocess",
-    "rates", "schedule", "source", "store", "train_batches", "train_feed", "trained_weights",
+    "evals", "image_size", "layout", "log", "mesh", "model", "objective", "optimizer", "plan",
+    "preprocess", "rates", "schedule", "source", "store", "train_batches", "train_feed",
+    "trained_weights",
 ]  # fmt: skip

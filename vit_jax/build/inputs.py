@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 def mesh(c: MeshConfig) -> Mesh:
     """The devices of the run."""
-    return meshes.make_mesh(data=c.data)
+    return meshes.make_mesh(replica=c.replica, data=c.data, fsdp=c.fsdp, tensor=c.tensor)
 
 
 def source(c: InputConfig) -> Source:
@@ -52,9 +52,10 @@ def image_size(preprocess: str, field: str) -> tuple[int, int]:
     return size
 
 
-def batch_layout(c: InputConfig, source: Source, mesh: Mesh) -> Batch:
+def batch_layout(config: RunConfig, source: Source, mesh: Mesh) -> Batch:
     """Shapes and shardings of a training batch."""
-    meshes.check_batch(mesh, c.batch_size, "input.batch_size")
+    c = config.input
+    meshes.check_batch(mesh, c.batch_size, "input.batch_size", parts=config.optim.accumulate)
     return step.batch_layout(
         mesh,
         batch_size=c.batch_size,

@@ -6,12 +6,15 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import optax
+from flax import nnx
+from jax.sharding import Mesh
 
 from vit_jax.build.plans import Plan
 from vit_jax.config import OptimConfig, RunConfig
 from vit_jax.core import errors
 from vit_jax.objective import Objective
 from vit_jax.optim import decay, freezing, multipliers, optimizers, schedules
+from vit_jax.state import Layout, state_layout
 
 LEAST_ALPHA = 1e-6  # of mixup and CutMix
 
@@ -67,6 +70,22 @@ def optimizer(c: OptimConfig, schedule: schedules.Schedule) -> optax.GradientTra
     )
 
 
+def layout(
+    config: RunConfig,
+    make_model: Callable[[nnx.Rngs], nnx.Module],
+    schedule: schedules.Schedule,
+    mesh: Mesh,
+) -> Layout:
+    """Shapes and shardings of the run's state; nothing is allocated."""
+    return state_layout(
+        make_model,
+        optimizer(config.optim, schedule),
+        mesh,
+        ema_decay=config.optim.ema_decay,
+        shard_optimizer=config.mesh.shard_optimizer,
+    )
+
+
 def _check_read(c: OptimConfig, choice: str, reads: Mapping[str, Collection[str]]) -> None:
     """UserError for a field that is set although what `choice` names does not read it.
 
@@ -85,11 +104,7 @@ def _check_read(c: OptimConfig, choice: str, reads: Mapping[str, Collection[str]
 
 def objective(config: RunConfig, *, num_classes: int) -> Objective:
     """What a step minimises, from uint8 images on."""
-    c, parts, batch_size = config.loss, config.optim.accumulate, config.input.batch_size
-    if batch_size % parts:
-        raise errors.UserError(
-            f"input.batch_size={batch_size} does not divide into optim.accumulate={parts} parts."
-        )
+    c = config.loss
     for field, alpha in (("mixup", c.mixup), ("cutmix", c.cutmix)):
         if 0 < alpha < LEAST_ALPHA:
             raise errors.UserError(
@@ -102,7 +117,7 @@ def objective(config: RunConfig, *, num_classes: int) -> Objective:
         mixup_alpha=c.mixup,
         cutmix_alpha=c.cutmix,
         num_classes=num_classes,
-        accumulate=parts,
+        accumulate=config.optim.accumulate,
         freeze=config.optim.freeze,
         mean=config.input.mean,
         std=config.input.std,

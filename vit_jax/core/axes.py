@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Iterator, Mapping, Sequence
 
 import jax
 from jax.sharding import PartitionSpec
@@ -31,7 +32,8 @@ LOGICAL_AXES = (
     BATCH, TOKENS, WIDTH, STREAM, HEADS, HEAD_SIZE, MLP, LAYERS, CLASSES, QKV, PATCH, POSITIONS,
 )  # fmt: skip
 
-Rules = Mapping[str, str | tuple[str, ...] | None]
+# Logical axis -> the mesh axes that it is divided over, the slowest first; () for none.
+Rules = Mapping[str, tuple[str, ...]]
 
 _RULES: contextvars.ContextVar[Rules | None] = contextvars.ContextVar("rules", default=None)
 
@@ -46,16 +48,46 @@ def use_rules(rules: Rules) -> Iterator[None]:
         _RULES.reset(token)
 
 
-def to_spec(names: tuple[str | None, ...], rules: Rules) -> PartitionSpec:
-    """Logical names of an array's axes -> its PartitionSpec. KeyError for a name without a rule."""
-    return PartitionSpec(*(None if n is None else rules[n] for n in names))
+def to_spec(
+    names: Sequence[str | None],
+    shape: Sequence[int],
+    rules: Rules,
+    mesh_shape: Mapping[str, int],
+) -> PartitionSpec:
+    """Logical names of an array's axes -> its PartitionSpec. KeyError for a name without a rule.
+
+    An axis that does not divide over its devices stays whole; `undivided` says which do.
+    """
+    if len(names) != len(shape):
+        raise ValueError(f"{len(shape)} axes, but {len(names)} logical names {tuple(names)}")
+    over = [() if name is None else rules[name] for name in names]
+    fits = [size % num_devices(a, mesh_shape) == 0 for size, a in zip(shape, over, strict=True)]
+    return PartitionSpec(*(a if a and fit else None for a, fit in zip(over, fits, strict=True)))
+
+
+def undivided(
+    names: Sequence[str | None],
+    shape: Sequence[int],
+    rules: Rules,
+    mesh_shape: Mapping[str, int],
+) -> list[str]:
+    """The axes that `to_spec` leaves whole against their rule: ["heads 3 over tensor=2"]."""
+    spec = to_spec(names, shape, rules, mesh_shape)
+    return [
+        f"{name} {size} over {' x '.join(f'{a}={mesh_shape[a]}' for a in rules[name])}"
+        for name, size, done in zip(names, shape, spec, strict=True)
+        if name is not None and rules[name] and done is None
+    ]
+
+
+def num_devices(mesh_axes: Sequence[str], mesh_shape: Mapping[str, int]) -> int:
+    """How many parts an array axis has that is divided over these mesh axes."""
+    return math.prod(mesh_shape[a] for a in mesh_axes)
 
 
 def constrain(x: jax.Array, *names: str | None) -> jax.Array:
     """Pins the sharding of an activation whose axes have these logical names."""
-    rules = _RULES.get()
-    if rules is None or jax.sharding.get_abstract_mesh().empty:
+    rules, mesh = _RULES.get(), jax.sharding.get_abstract_mesh()
+    if rules is None or mesh.empty:
         return x
-    if len(names) != x.ndim:
-        raise ValueError(f"{x.ndim} axes, but {len(names)} logical names {names}")
-    return jax.lax.with_sharding_constraint(x, to_spec(names, rules))
+    return jax.lax.with_sharding_constraint(x, to_spec(names, x.shape, rules, mesh.shape))
