@@ -58,3 +58,36 @@ def test_may_be_left_before_its_end():
         next(feed)
     assert batches.closed == 1
     assert not feed._thread.is_alive()
+
+
+def test_each_process_holds_the_rows_of_its_devices(run_python):
+    """Also where they are no neighbours, and where several devices hold the same ones."""
+    code = """
+import jax, numpy as np
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec as P
+from vit_jax.feed import Feed, own_rows
+
+devices = np.array(jax.devices())[[0, 4, 2, 6, 1, 5, 3, 7]].reshape(4, 2)
+mesh = Mesh(devices, ("data", "tensor"), axis_types=(AxisType.Auto,) * 2)
+layout = jax.ShapeDtypeStruct((8, 3), np.float32, sharding=NamedSharding(mesh, P("data")))
+np.testing.assert_array_equal(own_rows(layout), np.arange(8))
+
+class Half:  # as a process with every second pair of devices sees it
+    addressable = [devices[i, j] for i in (0, 2) for j in (0, 1)]
+    def addressable_devices_indices_map(self, shape):
+        return {d: i for d, i in layout.sharding.devices_indices_map(shape).items()
+                if d in self.addressable}
+
+half = type("L", (), {"sharding": Half(), "shape": (8, 3)})
+np.testing.assert_array_equal(own_rows(half), [0, 1, 4, 5])
+
+x = np.arange(24, dtype=np.float32).reshape(8, 3)
+class Batches:
+    def __iter__(self):
+        yield {"x": x, "weight": np.ones(8, np.float32), "index": np.arange(8)}
+    def close(self): pass
+with Feed(Batches(), {"x": layout}) as feed:
+    np.testing.assert_array_equal(next(feed)["x"], x)
+"""
+    done = run_python("-c", code, devices=8)
+    assert done.returncode == 0, done.stderr

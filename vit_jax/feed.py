@@ -23,6 +23,14 @@ class Fed(NamedTuple):
     skipped: int
 
 
+def own_rows(layout: jax.ShapeDtypeStruct) -> np.ndarray:
+    """Which rows (first axis) of a global array this process's devices hold; int64, rising."""
+    assert layout.sharding is not None
+    parts = layout.sharding.addressable_devices_indices_map(layout.shape).values()
+    ranges = {index[0].indices(layout.shape[0]) for index in parts if index}
+    return np.unique(np.concatenate([np.arange(*each) for each in ranges]))
+
+
 class Feed:
     """Iterates over a host's batches as global arrays; a context manager.
 
@@ -74,7 +82,14 @@ class Feed:
     def _place(self, host_array: np.ndarray, name: str) -> jax.Array:
         layout = self._layout[name]
         assert host_array.dtype == layout.dtype, (name, host_array.dtype, layout.dtype)
-        return jax.make_array_from_process_local_data(layout.sharding, host_array, layout.shape)
+        rows = own_rows(layout)
+
+        def part(index: tuple[slice, ...]) -> np.ndarray:
+            first, stop, _ = index[0].indices(layout.shape[0])
+            start = int(np.searchsorted(rows, first))
+            return host_array[start : start + stop - first]
+
+        return jax.make_array_from_callback(layout.shape, layout.sharding, part)
 
     def _put(self, item: Fed | BaseException | None) -> None:
         while not self._closed.is_set():

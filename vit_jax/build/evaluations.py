@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable
 from typing import NamedTuple
 
-import jax
 from flax import nnx
 from jax.sharding import Mesh
 
@@ -17,7 +16,7 @@ from vit_jax.core import errors
 from vit_jax.core.cadence import Cadence
 from vit_jax.dist import mesh as meshes
 from vit_jax.evals import EVALUATORS, Evals, Evaluator
-from vit_jax.feed import Feed
+from vit_jax.feed import Feed, own_rows
 from vit_jax.objective import Objective
 from vit_jax.state import EMA_ENDING
 
@@ -114,8 +113,7 @@ def _eval_feed(
             on_bad_image=input.on_bad_image,
             max_image_pixels=input.max_image_pixels,
             threads=input.threads,
-            host=jax.process_index(),
-            num_hosts=jax.process_count(),
+            rows=own_rows(arrays["weight"]),
         )
         return Feed(batches, arrays), math.ceil(source.num_examples / batch_size)
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import jax
+import numpy as np
 from jax.sharding import Mesh
 
 from vit_jax import step
 from vit_jax.config import InputConfig, MeshConfig, RunConfig
 from vit_jax.core import errors
 from vit_jax.dist import mesh as meshes
-from vit_jax.feed import Feed
+from vit_jax.feed import Feed, own_rows
 from vit_jax.objective import Batch
 
 if TYPE_CHECKING:
@@ -64,8 +64,10 @@ def batch_layout(config: RunConfig, source: Source, mesh: Mesh) -> Batch:
     )
 
 
-def train_batches(config: RunConfig, source: Source, *, start_step: int) -> Batches:
-    """This host's part of the batches from step `start_step` on, counted from 0."""
+def train_batches(
+    config: RunConfig, source: Source, *, start_step: int, rows: np.ndarray | None = None
+) -> Batches:
+    """`rows` (None: all) of the batches from step `start_step` on, counted from 0."""
     from vit_jax.data import pipeline
 
     c = config.input
@@ -78,11 +80,11 @@ def train_batches(config: RunConfig, source: Source, *, start_step: int) -> Batc
         on_bad_image=c.on_bad_image,
         max_image_pixels=c.max_image_pixels,
         threads=c.threads,
-        host=jax.process_index(),
-        num_hosts=jax.process_count(),
+        rows=rows,
     )
 
 
 def train_feed(config: RunConfig, source: Source, layout: Batch, *, start_step: int) -> Feed:
-    """The same batches, on the mesh."""
-    return Feed(train_batches(config, source, start_step=start_step), layout)
+    """The same batches, on the mesh; each process reads the rows of its own devices."""
+    rows = own_rows(layout["weight"])
+    return Feed(train_batches(config, source, start_step=start_step, rows=rows), layout)

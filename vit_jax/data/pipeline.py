@@ -45,20 +45,19 @@ def train_batches(
     on_bad_image: str,
     max_image_pixels: int,
     threads: int,
-    host: int = 0,
-    num_hosts: int = 1,
+    rows: np.ndarray | None = None,
 ) -> Batches:
     """This host's part of the batches of steps `start_step`, `start_step + 1`, ... without end.
 
-    `batch_size` is global; host `host` makes the slots [host * b, (host + 1) * b) of every batch,
-    b = batch_size / num_hosts. `threads` 0 means one a core. See `Batches` for the rest.
+    `batch_size` is global; this host makes the slots `rows`, int64 [b] in rising order, of every
+    batch; None: all of them. `threads` 0 means one a core. See `Batches` for the rest.
     """
-    host_batch_size = _host_batch_size(batch_size, num_hosts)
+    rows = np.arange(batch_size) if rows is None else rows
 
     def choose(slots: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        steps, places = np.divmod(slots, host_batch_size)
+        steps, places = np.divmod(slots, len(rows))
         epochs, indices = epoch_and_index(
-            steps * batch_size + host * host_batch_size + places,
+            steps * batch_size + rows[places],
             num_examples=source.num_examples,
             seed=seed,
         )
@@ -67,10 +66,10 @@ def train_batches(
     return _batches(
         Reader(source, choose, max_image_pixels),
         ops.parse(preprocess),
-        first_slot=start_step * host_batch_size,
+        first_slot=start_step * len(rows),
         num_slots=None,
         num_batches=None,
-        batch_size=host_batch_size,
+        batch_size=len(rows),
         on_bad_image=on_bad_image,
         threads=threads,
     )
@@ -84,43 +83,32 @@ def eval_batches(
     on_bad_image: str,
     max_image_pixels: int,
     threads: int,
-    host: int = 0,
-    num_hosts: int = 1,
+    rows: np.ndarray | None = None,
 ) -> Batches:
     """This host's part of the batches that hold every example once, in order.
 
     Every host makes the same number of batches; the last one is filled up with padding. Arguments
     as in `train_batches`.
     """
-    host_batch_size = _host_batch_size(batch_size, num_hosts)
+    rows = np.arange(batch_size) if rows is None else rows
     num_full, num_last = divmod(source.num_examples, batch_size)
-    num_own_last = min(max(num_last - host * host_batch_size, 0), host_batch_size)
+    num_own_last = int(np.sum(rows < num_last))
 
     def choose(slots: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        batches, places = np.divmod(slots, host_batch_size)
-        indices = batches * batch_size + host * host_batch_size + places
+        batches, places = np.divmod(slots, len(rows))
+        indices = batches * batch_size + rows[places]
         return indices, _seeds(0, np.zeros_like(indices), indices)
 
     return _batches(
         Reader(source, choose, max_image_pixels),
         ops.parse(preprocess),
         first_slot=0,
-        num_slots=num_full * host_batch_size + num_own_last,
+        num_slots=num_full * len(rows) + num_own_last,
         num_batches=num_full + (num_last > 0),
-        batch_size=host_batch_size,
+        batch_size=len(rows),
         on_bad_image=on_bad_image,
         threads=threads,
     )
-
-
-def _host_batch_size(batch_size: int, num_hosts: int) -> int:
-    if batch_size % num_hosts:
-        below = batch_size // num_hosts * num_hosts
-        raise UserError(
-            f"input.batch_size={batch_size} does not divide over {num_hosts} hosts; nearest: "
-            f"{below}, {below + num_hosts}."
-        )
-    return batch_size // num_hosts
 
 
 def _seeds(seed: int, epochs: np.ndarray, indices: np.ndarray) -> np.ndarray:
