@@ -145,8 +145,13 @@ def _accumulated(
     if parts == 1:
         (loss, logits), grads = value_and_grad(params, batch, key)
         return loss, logits, grads
+
     # Part i has the examples i, i + parts, ...: every device works on its own share of each.
-    split = jax.tree.map(lambda x: x.reshape(-1, parts, *x.shape[1:]).swapaxes(0, 1), batch)
+    def part(x: jax.Array) -> jax.Array:
+        x = x.reshape(-1, parts, *x.shape[1:]).swapaxes(0, 1)
+        return axes.constrain(x, None, axes.BATCH, *(None,) * (x.ndim - 2))
+
+    split = jax.tree.map(part, batch)
 
     def add(total: Any, each: Any) -> tuple[Any, jax.Array]:
         part, key = each

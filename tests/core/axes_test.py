@@ -4,6 +4,7 @@ import pytest
 from jax.sharding import PartitionSpec
 
 from vit_jax.core import axes
+from vit_jax.core.errors import UserError
 from vit_jax.dist import mesh as meshes
 
 
@@ -45,6 +46,11 @@ def test_what_does_not_divide_stays_whole_and_is_reported():
     assert axes.undivided((axes.WIDTH,), (8,), further, mesh_shape) == [
         "width 8 over fsdp=2 x data=3"
     ]
+
+
+def test_a_name_without_a_rule_is_told():
+    with pytest.raises(UserError, match="'head' has no rule .*Did you mean 'heads'"):
+        axes.to_spec(("head",), (4,), meshes.RULES, {"tensor": 2})
 
 
 def test_every_logical_axis_has_a_rule():

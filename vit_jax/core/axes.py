@@ -15,6 +15,8 @@ from collections.abc import Iterator, Mapping, Sequence
 import jax
 from jax.sharding import PartitionSpec
 
+from vit_jax.core import errors
+
 BATCH = "batch"
 TOKENS = "tokens"
 WIDTH = "width"  # D, of parameters
@@ -54,10 +56,16 @@ def to_spec(
     rules: Rules,
     mesh_shape: Mapping[str, int],
 ) -> PartitionSpec:
-    """Logical names of an array's axes -> its PartitionSpec. KeyError for a name without a rule.
+    """Logical names of an array's axes -> its PartitionSpec. UserError for a name without a rule.
 
     An axis that does not divide over its devices stays whole; `undivided` says which do.
     """
+    unknown = [name for name in names if name is not None and name not in rules]
+    if unknown:
+        raise errors.UserError(
+            f"The logical axis {unknown[0]!r} has no rule that says which axes of the mesh divide "
+            f"it: add it to LOGICAL_AXES (core/axes.py). {errors.nearest(unknown[0], rules)}"
+        )
     if len(names) != len(shape):
         raise ValueError(f"{len(shape)} axes, but {len(names)} logical names {tuple(names)}")
     over = [() if name is None else rules[name] for name in names]
