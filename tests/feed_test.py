@@ -1,9 +1,15 @@
+import re
+import socket
+import threading
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from vit_jax.core import stuck
 from vit_jax.core.errors import UserError
+from vit_jax.core.waiting import waiting_for
 from vit_jax.feed import Feed
 
 
@@ -34,9 +40,13 @@ LAYOUT = {
 }
 
 
+def feed_of(batches, timeout_secs=60):
+    return Feed(batches, LAYOUT, timeout_secs=timeout_secs)
+
+
 def test_batches_in_order_then_the_end():
     batches = Batches(0, 1, 2, 3)
-    with Feed(batches, LAYOUT) as feed:
+    with feed_of(batches) as feed:
         assert [float(b["x"][0]) for b in feed] == [0, 1, 2, 3]
         assert list(feed) == []
         assert feed.skipped_images == 1  # weight 0 at an index; padding has none
@@ -45,7 +55,7 @@ def test_batches_in_order_then_the_end():
 
 
 def test_an_error_comes_out_where_batches_are_asked_for():
-    with Feed(Batches(0, UserError("a.jpg is broken")), LAYOUT) as feed:
+    with feed_of(Batches(0, UserError("a.jpg is broken"))) as feed:
         next(feed)
         for _ in range(2):
             with pytest.raises(UserError, match=r"a.jpg is broken"):
@@ -54,7 +64,7 @@ def test_an_error_comes_out_where_batches_are_asked_for():
 
 def test_may_be_left_before_its_end():
     batches = Batches(*range(1000))
-    with Feed(batches, LAYOUT) as feed:
+    with feed_of(batches) as feed:
         next(feed)
     assert batches.closed == 1
     assert not feed._thread.is_alive()
@@ -86,8 +96,31 @@ class Batches:
     def __iter__(self):
         yield {"x": x, "weight": np.ones(8, np.float32), "index": np.arange(8)}
     def close(self): pass
-with Feed(Batches(), {"x": layout}) as feed:
+with Feed(Batches(), {"x": layout}, timeout_secs=60) as feed:
     np.testing.assert_array_equal(next(feed)["x"], x)
 """
     done = run_python("-c", code, devices=8)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_batch_that_does_not_come_names_host_and_file(monkeypatch):
+    monkeypatch.setattr("vit_jax.feed.CLOSING_SECS", 0.1)
+    free = threading.Event()
+
+    class Hanging(Batches):
+        def __iter__(self):
+            with waiting_for(lambda: "/data/a.png"):
+                free.wait()
+            return iter(())
+
+    batches = Hanging()
+    with feed_of(batches, timeout_secs=0.2) as feed, pytest.raises(UserError) as error:
+        next(feed)
+    assert socket.gethostname() in str(error.value)
+    assert "input.timeout_secs" in str(error.value)
+    assert re.search(r"/data/a.png, for \d+ s", str(error.value))
+    assert stuck.any_left_behind()
+    free.set()
+    feed._thread.join()
+    assert batches.closed == 1
+    assert not stuck.any_left_behind()

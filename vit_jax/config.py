@@ -62,6 +62,7 @@ class InputConfig:
     threads: int = 0  # of the host's input pipeline; 0: one a core
 
 
+    timeout_secs: int = 600  # without a batch until the run gives up
 @dataclasses.dataclass(frozen=True)
 class LossConfig:
     """What is minimised: the mean over the batch, skipped examples left out."""
@@ -207,6 +208,7 @@ BOUNDS: dict[str, tuple[float, float]] = {
     "input.threads": (0, 1024),
     "loss.label_smoothing": (0, 1),
     "loss.mixup": (0, 1e6),
+    "input.timeout_secs": (1, 2**31),
     "loss.cutmix": (0, 1e6),
     "optim.lr": (0, 1e38),
     "optim.rsqrt_timescale_steps": (1, 2**31),
@@ -249,7 +251,9 @@ BOUNDS: dict[str, tuple[float, float]] = {
 RESERVED = ("train", "speed", "input", "step", "gradients", "activations")
 
 # A run may be resumed although these differ: they do not touch the numbers.
-FREE_FIELDS = ("log", "evals", "checkpoint", "mesh", "input.threads", "input.data_dir")
+FREE_FIELDS = (
+    "log", "evals", "checkpoint", "mesh", "input.threads", "input.timeout_secs", "input.data_dir",
+)  # fmt: skip
 
 
 def load(path: str, overrides: Sequence[str] = ()) -> RunConfig:

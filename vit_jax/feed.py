@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import queue
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -13,7 +14,13 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from vit_jax.core import stuck
+from vit_jax.core.errors import UserError
+from vit_jax.core.waiting import waits
+
 AHEAD = 2  # batches on the devices before they are asked for
+CLOSING_SECS = 10  # reads that have begun may take that long; then they hang
+MAX_SHOWN = 5  # of the files that are waited for
 
 
 class Fed(NamedTuple):
@@ -37,14 +44,17 @@ class Feed:
     Args:
       batches: yields dictionaries of numpy arrays, this host's part; is closed with the feed.
       layout: jax.ShapeDtypeStruct with sharding for each array that goes to the devices.
+      timeout_secs: UserError if a batch takes longer; names what is being read.
 
     Attributes:
       wait_secs: how long the caller has waited for batches so far.
       skipped_images: how many images had to be skipped in the batches handed out so far.
     """
 
-    def __init__(self, batches: Any, layout: dict[str, jax.ShapeDtypeStruct]):
-        self._batches, self._layout = batches, layout
+    def __init__(
+        self, batches: Any, layout: dict[str, jax.ShapeDtypeStruct], *, timeout_secs: float
+    ):
+        self._batches, self._layout, self._timeout_secs = batches, layout, timeout_secs
         self._queue: queue.Queue[Fed | BaseException | None] = queue.Queue(maxsize=AHEAD)
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._fill, name="feed", daemon=True)
@@ -57,7 +67,10 @@ class Feed:
 
     def __next__(self) -> dict[str, jax.Array]:
         started = time.perf_counter()
-        item = self._queue.get()
+        try:
+            item = self._queue.get(timeout=self._timeout_secs)
+        except queue.Empty as error:
+            raise _timed_out(self._timeout_secs) from error
         self.wait_secs += time.perf_counter() - started
         if item is None:
             self._queue.put(None)  # stays at the end however often one asks
@@ -78,6 +91,8 @@ class Feed:
             self._put(None)
         except BaseException as error:
             self._put(error)
+        finally:
+            self._batches.close()  # here, since it waits for reads that have begun
 
     def _place(self, host_array: np.ndarray, name: str) -> jax.Array:
         layout = self._layout[name]
@@ -98,10 +113,14 @@ class Feed:
                 return
 
     def close(self) -> None:
-        """Ends the thread and closes the batches; may be called twice."""
+        """Ends the thread and closes the batches; may be called twice.
+
+        If a read hangs they are left behind: see core/stuck.py.
+        """
         self._closed.set()
-        self._thread.join()
-        self._batches.close()
+        self._thread.join(CLOSING_SECS)
+        if self._thread.is_alive():
+            stuck.leave_behind(self._thread)
 
     def __enter__(self) -> Feed:
         return self
@@ -113,3 +132,15 @@ class Feed:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def _timed_out(timeout_secs: float) -> UserError:
+    """Names the host and the files: who meets this has hundreds of both."""
+    shown = [f"\n  {wait.what}, for {wait.secs:.0f} s" for wait in waits()[:MAX_SHOWN]]
+    reading = f"It reads:{''.join(shown)}\n" if shown else "It reads no file at this moment. "
+    return UserError(
+        f"{socket.gethostname()} (process {jax.process_index()} of {jax.process_count()}) got no "
+        f"batch of data for {timeout_secs:g} s (input.timeout_secs). {reading}"
+        "See whether that disk or network hangs, then start the same command again; if it is only "
+        "slow, raise input.timeout_secs, or input.threads, which read at the same time."
+    )

@@ -115,6 +115,7 @@ def _eval_feed(
             threads=input.threads,
             rows=own_rows(arrays["weight"]),
         )
-        return Feed(batches, arrays), math.ceil(source.num_examples / batch_size)
+        feed = Feed(batches, arrays, timeout_secs=input.timeout_secs)
+        return feed, math.ceil(source.num_examples / batch_size)
 
     return open_feed

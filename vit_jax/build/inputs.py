@@ -87,4 +87,5 @@ def train_batches(
 def train_feed(config: RunConfig, source: Source, layout: Batch, *, start_step: int) -> Feed:
     """The same batches, on the mesh; each process reads the rows of its own devices."""
     rows = own_rows(layout["weight"])
-    return Feed(train_batches(config, source, start_step=start_step, rows=rows), layout)
+    batches = train_batches(config, source, start_step=start_step, rows=rows)
+    return Feed(batches, layout, timeout_secs=config.input.timeout_secs)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 
 from absl import app, flags, logging
 
-from vit_jax.core import errors
+from vit_jax.core import errors, stuck
 
 flags.disclaim_key_flags()  # --help shows what is defined here as the command's own
 
@@ -103,3 +103,5 @@ def _exit(status: int) -> None:
     except OSError:  # nobody reads any more: Python would complain once again at its end
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     sys.exit(status)
+    if stuck.any_left_behind():
+        os._exit(status)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from vit_jax.core.errors import UserError
+from vit_jax.core.waiting import waiting_for
 
 _OPEN_FILES = 256  # well below the usual limit of 1,024 a process
 _READ_BYTES = 32 * 1024
@@ -31,14 +32,15 @@ class ArrayRecords:
 
     def read(self, file: int, records: Sequence[int]) -> list[bytes]:
         """The data of the records; the format's own checksums are verified."""
-        reader = self._reader(file)
-        try:
-            return reader.read(list(records))
-        except (RuntimeError, ValueError, IndexError) as error:
-            raise UserError(
-                f"{self._files[file]}, one of the records {_few(records)}: corrupt ({error}). Get "
-                "the file again."
-            ) from error
+        with waiting_for(lambda: f"{self._files[file]}, records {_few(records)}"):
+            reader = self._reader(file)
+            try:
+                return reader.read(list(records))
+            except (RuntimeError, ValueError, IndexError) as error:
+                raise UserError(
+                    f"{self._files[file]}, one of the records {_few(records)}: corrupt ({error}). "
+                    "Get the file again."
+                ) from error
 
     def _open(self, file: int) -> Any:
         from array_record.python.array_record_module import ArrayRecordReader

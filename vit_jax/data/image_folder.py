@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from vit_jax.core.errors import UserError
+from vit_jax.core.waiting import waiting_for
 from vit_jax.data.example import Example
 from vit_jax.data.exif import orientation
 from vit_jax.data.splits import base_name, resolve
@@ -58,7 +59,8 @@ class ImageFolder:
 
     def _read(self, index: int) -> Example:
         try:
-            data = self._paths[index].read_bytes()
+            with waiting_for(lambda: f"{self.describe(index)} (example {index})"):
+                data = self._paths[index].read_bytes()
         except OSError as error:
             raise UserError(
                 f"{self._paths[index]} cannot be read ({error.strerror}); it was there when the "

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from vit_jax.core.errors import UserError
+from vit_jax.core.waiting import waiting_for
 from vit_jax.data.batches import NO_LABEL
 from vit_jax.data.decode import UNDECODABLE, Encoded, encoded
 from vit_jax.data.example import Example, Source
@@ -46,7 +47,9 @@ class Reader:
 
     def _read(self, first: int, stop: int) -> Elements:
         indices, seeds = self._choose(np.arange(first, stop))
-        examples = self.source.read(indices)
+        # What the source itself does not say: it knows its files.
+        with waiting_for(lambda: f"{self.source.name}: {self._places(indices)}"):
+            examples = self.source.read(indices)
         images = [self._encoded(example) for example in examples]
         data = np.empty(len(images), object)  # np.array(list of bytes) drops trailing zeros
         data[:] = [image.data for image in images]
@@ -58,6 +61,11 @@ class Reader:
             example=indices,
             seed=seeds,
         )
+
+    def _places(self, indices: np.ndarray) -> str:
+        """Where examples are stored, the first few of them."""
+        few = [self.source.describe(int(index)) for index in indices[:3]]
+        return ", ".join(few) + (", ..." if len(indices) > len(few) else "")
 
     def _encoded(self, example: Example) -> Encoded:
         image = encoded(example, self.max_image_pixels)

@@ -17,6 +17,7 @@ import google_crc32c
 import numpy as np
 
 from vit_jax.core.errors import UserError
+from vit_jax.core.waiting import waiting_for
 from vit_jax.data import offset_cache
 
 _HEADER = struct.Struct("<QI")  # length, its checksum
@@ -47,7 +48,7 @@ class TFRecords:
         """The data of the records, checked against their checksums."""
         assert self._offsets is not None
         path, offsets = self._files[file], self._offsets[file]
-        with path.open("rb", buffering=0) as handle:
+        with waiting_for(lambda: str(path)), path.open("rb", buffering=0) as handle:
             return [
                 _read(handle.fileno(), path, record, int(offsets[record]), int(offsets[record + 1]))
                 for record in records
@@ -85,7 +86,8 @@ def _record_end(file: Path, offsets: list[int], header: bytes, size_bytes: int) 
 
 
 def _read(handle: int, file: Path, record: int, start: int, stop: int) -> bytes:
-    stored = os.pread(handle, stop - start, start)
+    with waiting_for(lambda: f"{file}, record {record} (at byte {start})"):
+        stored = os.pread(handle, stop - start, start)
     data = stored[_HEADER.size : -_CHECKSUM.size]
     if len(stored) != stop - start or masked_crc32c(data) != _CHECKSUM.unpack(stored[-4:])[0]:
         raise UserError(f"{file}, record {record}: corrupt (wrong checksum). Get the file again.")
