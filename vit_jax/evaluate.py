@@ -8,19 +8,18 @@ from __future__ import annotations
 import json
 import sys
 
-import jax
 from absl import flags
 from etils import epath
 from flax import nnx
 
-from vit_jax import announce, build, weights
+from vit_jax import announce, build, compilation_cache, weights
 from vit_jax import config as configs
 from vit_jax.config import RunConfig
 from vit_jax.core import command
 from vit_jax.core.errors import UserError
 from vit_jax.memory import explain_out_of_memory
 from vit_jax.screen import Screen
-from vit_jax.state import EMA_ENDING, param_shardings
+from vit_jax.state import EMA_ENDING
 from vit_jax.store import step_folder
 from vit_jax.store.workdir import read_config
 
@@ -37,11 +36,10 @@ def evaluate(
     """
     if not config.evals:
         raise UserError("The config has no evals: give one that has, by --config.")
-    loaded = weights.load_described(checkpoint, ema=ema)
-    classes = build.Classes(loaded.model.num_classes, loaded.class_names)
     mesh = build.mesh(config.mesh)
+    loaded = weights.load_described(checkpoint, ema=ema, mesh=mesh)
+    classes = build.Classes(loaded.model.num_classes, loaded.class_names)
     graph, variables = nnx.split(loaded.model, nnx.Param)
-    params = jax.device_put(nnx.to_pure_dict(variables), param_shardings(variables, mesh))
     evals = build.evals(
         config,
         classes,
@@ -52,7 +50,9 @@ def evaluate(
         total_steps=loaded.step,
     )
     with explain_out_of_memory(config):
-        return evals.run(loaded.step, {EMA_ENDING if ema else "": params}, screen.bar)
+        return evals.run(
+            loaded.step, {EMA_ENDING if ema else "": nnx.to_pure_dict(variables)}, screen.bar
+        )
 
 
 FLAGS = flags.FLAGS
@@ -66,6 +66,7 @@ def main(arguments: list[str]) -> None:
         config = configs.load(FLAGS.config, FLAGS.config_override)
     else:
         config = configs.resolve(read_config(_workdir(checkpoint)), FLAGS.config_override)
+    compilation_cache.use()
     screen = Screen(sys.stderr if FLAGS.json else sys.stdout)
     numbers = evaluate(config, checkpoint, screen, ema=FLAGS.ema)
     if FLAGS.json:

@@ -12,9 +12,9 @@ import optax
 from flax import nnx
 from jax.sharding import Mesh
 
-from vit_jax.core import pytrees, rng
-from vit_jax.core.axes import Rules, undivided
+from vit_jax.core import rng
 from vit_jax.dist import mesh as meshes
+from vit_jax.dist import parameters
 
 EMA_ENDING = "_ema"  # of the evaluations of the moving average: "test_ema/accuracy"
 
@@ -101,12 +101,12 @@ def state_layout(
     abstract = nnx.eval_shape(lambda: make_model(nnx.Rngs(params=0)))
     graph, variables = nnx.split(abstract, nnx.Param)
     update_rules = meshes.SHARDED_OPTIMIZER_RULES if shard_optimizer else meshes.RULES
-    update_shardings = param_shardings(variables, mesh, update_rules)
+    update_shardings = parameters.shardings(variables, mesh, update_rules)
     params = nnx.to_pure_dict(variables)
     with_ema = ema_decay is not None
     shapes = jax.eval_shape(lambda p: _start(p, optimizer, with_ema), params)
     whole = meshes.replicated(mesh)
-    placed = jax.tree.map(_placed, shapes.params, param_shardings(variables, mesh))
+    placed = parameters.layout(variables, mesh)
 
     def like(x: Any, param: jax.ShapeDtypeStruct, sharding: Any) -> Any:
         if isinstance(x, optax.MaskedNode):  # nothing is kept for this parameter
@@ -137,24 +137,8 @@ def state_layout(
         mesh,
         ema_decay,
         update_shardings,
-        _undivided(variables, mesh, update_rules),
+        parameters.undivided(variables, mesh, update_rules),
     )
-
-
-def param_shardings(variables: nnx.State, mesh: Mesh, rules: Rules = meshes.RULES) -> Any:
-    """Of each parameter, by the logical names of its axes; a plain nested dictionary."""
-    place = lambda v: meshes.sharding(mesh, v.get_metadata()["axes"], v.shape, rules)
-    return nnx.to_pure_dict(jax.tree.map(place, variables, is_leaf=_is_param))
-
-
-def _undivided(variables: nnx.State, mesh: Mesh, rules: Rules) -> dict[str, str]:
-    say = lambda v: ", ".join(undivided(v.get_metadata()["axes"], v.shape, rules, mesh.shape))
-    said = jax.tree.map(say, variables, is_leaf=_is_param)
-    return {name: text for name, text in pytrees.flatten(nnx.to_pure_dict(said)).items() if text}
-
-
-def _is_param(x: Any) -> bool:
-    return isinstance(x, nnx.Param)
 
 
 def _start(params: Any, optimizer: optax.GradientTransformation, with_ema: bool) -> TrainState:

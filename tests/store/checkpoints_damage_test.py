@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from vit_jax.core.errors import UserError
-from vit_jax.store import step_folder
+from vit_jax.store import array_files, step_folder
 from vit_jax.store.step_folder import DamagedError
 
 
@@ -131,7 +131,7 @@ def test_too_little_memory_is_not_damage(run, open_checkpoints, make_state, layo
         raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory")
 
     checkpoints = open_checkpoints()
-    monkeypatch.setattr(step_folder.ocp.PyTreeCheckpointHandler, "restore", out_of_memory)
+    monkeypatch.setattr(array_files.StateHandler, "restore", out_of_memory)
     with pytest.raises(jax.errors.JaxRuntimeError):
         checkpoints.restore(layout_of(make_state(0)))
     assert not (run / "damaged").exists()

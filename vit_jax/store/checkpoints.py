@@ -15,10 +15,12 @@ import math
 import os
 import sys
 import threading
+import zlib
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
 import jax
+import numpy as np
 import orbax.checkpoint as ocp
 from etils import epath
 from jax.experimental import multihost_utils
@@ -26,7 +28,7 @@ from orbax.checkpoint import checkpoint_managers as policies
 
 from vit_jax.core import pytrees
 from vit_jax.core.errors import UserError, nearest
-from vit_jax.store import orbax_log, step_folder
+from vit_jax.store import array_files, orbax_log, step_folder
 from vit_jax.store.step_folder import DamagedError
 
 # What a user can mend, by the operating system's error.
@@ -77,8 +79,12 @@ class Checkpoints:
         kept: list[policies.PreservationPolicy] = [policies.LatestN(keep_last), self._best]
         if keep_every_steps:
             kept.append(policies.EveryNSteps(keep_every_steps))
+        handlers = ocp.handlers.DefaultCheckpointHandlerRegistry()
+        handlers.add(step_folder.STATE, ocp.args.PyTreeSave, array_files.StateHandler())
+        handlers.add(step_folder.DESCRIPTION, ocp.args.JsonSave, ocp.JsonCheckpointHandler())
         self._manager = ocp.CheckpointManager(
             self._directory,
+            handler_registry=handlers,
             options=ocp.CheckpointManagerOptions(
                 preservation_policy=policies.AnyPreservationPolicy(kept),
                 cleanup_tmp_directories=True,  # what a killed process left
@@ -108,7 +114,7 @@ class Checkpoints:
         document = step_folder.describe(arrays, description, finite)
         self._best.add(step, finite)
         items = {
-            step_folder.STATE: ocp.args.StandardSave(pytrees.unflatten(arrays)),
+            step_folder.STATE: array_files.to_save(pytrees.unflatten(arrays)),
             step_folder.DESCRIPTION: ocp.args.JsonSave(document),
         }
         try:
@@ -125,7 +131,7 @@ class Checkpoints:
         if all are damaged, UserError. Another model's checkpoint: UserError with the differences.
         """
         damaged: list[DamagedError] = []
-        for step in reversed(step_folder.steps(self._directory)):
+        for step in reversed(self._steps()):
             try:
                 state = step_folder.read(self._directory / str(step), layout)
             except DamagedError as error:
@@ -154,6 +160,17 @@ class Checkpoints:
             self.wait()
         finally:
             self._manager.close()
+
+    def _steps(self) -> list[int]:
+        """Those with a folder, valid or not. UserError if not all processes see the same ones."""
+        steps = step_folder.steps(self._directory)
+        seen = multihost_utils.process_allgather(np.uint32(zlib.crc32(repr(steps).encode())))
+        if len(set(seen.ravel().tolist())) > 1:
+            raise UserError(
+                f"Process {jax.process_index()} sees the steps {steps} in {self._directory}, "
+                "another process others. Give a --workdir on a file system that all hosts share."
+            )
+        return steps
 
     def _fail(self, error: Exception) -> NoReturn:
         """Cleans up after a failed save; raises a UserError if `error` is the disk's."""

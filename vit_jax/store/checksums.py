@@ -28,8 +28,10 @@ def checksums(arrays: Mapping[str, jax.Array]) -> dict[str, str]:
 
     On several hosts every process must call this with the same names in the same order.
     """
-    words = jax.device_get([_words(x) for x in arrays.values()])
-    return {name: f"{a:08x}{b:08x}" for name, (a, b) in zip(arrays, words, strict=True)}
+    # One at a time: on CPUs, simulated devices share so few threads that several computations
+    # wait for each other for ever, each with some of its devices in an exchange of partial sums.
+    words = {name: jax.device_get(_words(x)) for name, x in arrays.items()}
+    return {name: f"{a:08x}{b:08x}" for name, (a, b) in words.items()}
 
 
 @jax.jit

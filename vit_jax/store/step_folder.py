@@ -14,18 +14,17 @@ from __future__ import annotations
 import json
 import sys
 import zlib
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar, cast
 
 import jax
 import numpy as np
-import orbax.checkpoint as ocp
 from etils import epath
 from jax.experimental import multihost_utils
 
 from vit_jax.core import pytrees
 from vit_jax.core.errors import UserError
-from vit_jax.store import orbax_log
+from vit_jax.store import array_files, orbax_log
 from vit_jax.store.checksums import checksums
 
 STATE = "state"
@@ -37,6 +36,7 @@ MAX_DIFFERENCES_SHOWN = 20
 MAX_CAUSE_CHARACTERS = 200
 
 Layout = Mapping[str, jax.ShapeDtypeStruct]
+T = TypeVar("T")
 
 
 class DamagedError(UserError):
@@ -145,7 +145,8 @@ def read(step_dir: epath.PathLike, layout: Any, *, under: str = "") -> Any:
     """The arrays whose names start with `under`, verified, in the tree of `layout`."""
     folder = absolute(step_dir)
     wanted = {name: _placed(x) for name, x in pytrees.flatten(layout).items()}
-    saved = {n: a for n, a in read_description(folder)["arrays"].items() if n.startswith(under)}
+    about = _on_every_process(folder, lambda: read_description(folder))
+    saved = {n: a for n, a in about["arrays"].items() if n.startswith(under)}
     _check_same_arrays(folder, saved, wanted)
     arrays = _read_verified(folder, saved, wanted)
     return jax.tree.unflatten(jax.tree.structure(layout), arrays.values())
@@ -157,14 +158,14 @@ def read_some(step_dir: epath.PathLike, wanted: Layout) -> dict[str, jax.Array]:
     They must be there in these shapes; see `read_description`. Raises DamagedError.
     """
     folder = absolute(step_dir)
-    saved = read_description(folder)["arrays"]
+    saved = _on_every_process(folder, lambda: read_description(folder))["arrays"]
     return _read_verified(folder, saved, {name: _placed(x) for name, x in wanted.items()})
 
 
 def _read_verified(
     folder: epath.Path, saved: Mapping[str, Any], wanted: Layout
 ) -> dict[str, jax.Array]:
-    arrays = _read_arrays(folder, wanted)
+    arrays = _on_every_process(folder, lambda: _read_arrays(folder, wanted))
     changed = [n for n, s in checksums(arrays).items() if s != saved[n]["checksum"]]
     if changed:
         raise DamagedError(folder, f"the checksum of {', '.join(changed)} does not match")
@@ -202,33 +203,36 @@ def _check_same_arrays(folder: epath.Path, saved: dict[str, Any], wanted: Layout
 def _read_arrays(folder: epath.Path, wanted: Layout) -> dict[str, jax.Array]:
     """Names -> arrays as they lie on disk, in the order of `wanted`; not yet verified."""
     orbax_log.mute()
-    tree = pytrees.unflatten(dict(wanted))
-    restore = ocp.args.PyTreeRestore(
-        item=tree,
-        restore_args=ocp.checkpoint_utils.construct_restore_args(tree),
-        partial_restore=True,
-    )
-    error: Exception | None = None
+    restore = array_files.to_restore(pytrees.unflatten(dict(wanted)))
     try:
         # The handler and not a Checkpointer, whose barrier a process that fails would never reach.
-        handler = ocp.PyTreeCheckpointHandler()
+        handler = array_files.StateHandler()
         found = pytrees.flatten(handler.restore(folder / STATE, args=restore))
-        handler.close()
     except (MemoryError, jax.errors.JaxRuntimeError):  # too little memory is no damage
         raise
-    except Exception as caught:  # orbax and tensorstore raise whatever the damage leads them to
-        error = caught
-    if not _on_every_process(error is None):
-        cause = _root_cause(error) if error else "another process could not read its part"
-        raise DamagedError(folder, f"its arrays cannot be read ({cause})") from error
+    except Exception as error:  # orbax and tensorstore raise whatever the damage leads them to
+        raise DamagedError(folder, f"its arrays cannot be read ({_root_cause(error)})") from error
     return {name: found[name] for name in wanted}
 
 
-def _on_every_process(succeeded: bool) -> bool:
-    """Whether all succeeded: they must go on with the same checkpoint."""
-    if jax.process_count() == 1:
-        return succeeded
-    return bool(multihost_utils.process_allgather(np.array(succeeded)).all())
+def _on_every_process(folder: epath.Path, read: Callable[[], T]) -> T:
+    """What `read` returns, or DamagedError if it raises that on any process.
+
+    All processes must go on with the same checkpoint, and meet in the same computations.
+    """
+    try:
+        found, error = read(), None
+    except DamagedError as caught:
+        found, error = None, caught
+    if jax.process_count() > 1:
+        good = multihost_utils.process_allgather(np.array(error is None))
+        if not good.all():
+            raise error or DamagedError(
+                folder, f"process {int(np.argmin(good))} could not read its part"
+            )
+    elif error:
+        raise error
+    return cast(T, found)
 
 
 def _root_cause(error: BaseException) -> str:

@@ -7,9 +7,11 @@ from typing import Any, NamedTuple
 
 from etils import epath
 from flax import nnx
+from jax.sharding import Mesh
 
 from vit_jax import models
 from vit_jax.core.errors import UserError
+from vit_jax.dist import parameters
 from vit_jax.models.vit import ViT, ViTSpec, token_layout
 from vit_jax.nn.posemb import TokenLayout
 from vit_jax.store import step_folder
@@ -57,23 +59,35 @@ class Description:
         return token_layout(self.spec, self.preprocess.image_size)
 
 
-def load(path: str | epath.Path, *, dtype: str | None = None, ema: bool = False) -> ViT:
+def load(
+    path: str | epath.Path,
+    *,
+    dtype: str | None = None,
+    ema: bool = False,
+    mesh: Mesh | None = None,
+) -> ViT:
     """The trained model of a checkpoint, in evaluation mode; the optimizer is not read.
 
     Args:
       path: a work directory (its newest checkpoint), its checkpoints folder or a step's folder.
       dtype: of the computation, "float32" or "bfloat16"; default: as it was trained.
       ema: the moving average of the weights instead of the weights themselves.
+      mesh: of `dist.mesh.make_mesh`, over which the parameters are divided by its rules: each
+        process reads the parts that its devices hold. Default: the first device has them all.
 
     Raises:
       UserError: no checkpoint there, one of a newer version, or one without a moving average.
       DamagedError: it cannot be read, or its bits have changed.
     """
-    return load_described(path, dtype=dtype, ema=ema).model
+    return load_described(path, dtype=dtype, ema=ema, mesh=mesh).model
 
 
 def load_described(
-    path: str | epath.Path, *, dtype: str | None = None, ema: bool = False
+    path: str | epath.Path,
+    *,
+    dtype: str | None = None,
+    ema: bool = False,
+    mesh: Mesh | None = None,
 ) -> Loaded:
     """As `load`, with the rest of the description."""
     about = description(path)
@@ -89,7 +103,8 @@ def load_described(
         )
 
     graph, variables = nnx.split(nnx.eval_shape(make), nnx.Param)
-    params = step_folder.restore_params(about.folder, nnx.to_pure_dict(variables), ema=ema)
+    layout = nnx.to_pure_dict(variables) if mesh is None else parameters.layout(variables, mesh)
+    params = step_folder.restore_params(about.folder, layout, ema=ema)
     return Loaded(
         model=nnx.merge(graph, params),
         name=about.name,
