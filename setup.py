@@ -34,6 +34,7 @@ setup(
         "array_record>=0.8.6; platform_system != 'Windows'",
         "clu>=0.0.12",
         "etils[epath]>=1.15",
+        "filelock>=4.2",
         "flax>=0.12.8",
         "google-crc32c>=1.9",
         "jax>=0.10.2",

@@ -32,6 +32,7 @@ FLOORS = {
     "step.py": 4,
     "warm_start.py": 4,
     "clock.py": 4,
+    "compilation_cache.py": 4,
     "contact_sheet.py": 4,
     "environment.py": 4,
     "feed.py": 4,

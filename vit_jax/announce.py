@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from etils import epath
 from jax.sharding import Mesh
 
+from vit_jax import compilation_cache
 from vit_jax.config import RESERVED, RunConfig
 from vit_jax.models import ModelInfo
 from vit_jax.screen import Screen, count, duration
@@ -80,9 +81,12 @@ def warm_start(screen: Screen, trained: Description, model: ModelInfo) -> None:
 def compiling(screen: Screen) -> Iterator[None]:
     """Around the compilation of the step."""
     screen.update("compiling the first step ...")
-    started = time.perf_counter()
+    started, before = time.perf_counter(), compilation_cache.tally()
     yield
-    screen.say(f"compiled in {time.perf_counter() - started:.1f} s")
+    after = compilation_cache.tally()
+    cached = after.found > before.found and after.stored == before.stored
+    source = ", from the cache" if cached else ""
+    screen.say(f"compiled in {time.perf_counter() - started:.1f} s{source}")
 
 
 def progress(
