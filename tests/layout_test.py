@@ -42,6 +42,7 @@ FLOORS = {
     "screen.py": 4,
     "images.py": 5,
     "config.py": 5,
+    "processes.py": 5,
     "build/": 5,
     "announce.py": 6,
     "memory.py": 6,

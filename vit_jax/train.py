@@ -8,18 +8,21 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
 from typing import Any
 
 import jax
 from absl import flags
 from etils import epath
 
-from vit_jax import announce, build, environment
+from vit_jax import announce, build, environment, processes
 from vit_jax import config as configs
 from vit_jax.config import RunConfig
 from vit_jax.core import command, huge_pages
 from vit_jax.core.errors import NonFiniteError, Preempted, UserError
 from vit_jax.core.stop import StopRequest
+from vit_jax.dist.peers import Peers
+from vit_jax.dist.preemption import AgreedStop, stop_request
 from vit_jax.histograms import make_distributions
 from vit_jax.log import write_parameters
 from vit_jax.memory import explain_out_of_memory
@@ -37,18 +40,22 @@ def train(
     workdir: epath.Path,
     *,
     allow_config_change: bool = False,
-    stop: StopRequest | None = None,
+    stop: StopRequest | AgreedStop | None = None,
+    peers: Peers | None = None,
 ) -> TrainState:
     """Trains to the end of the plan, resuming from workdir; step k means: after k updates.
 
-    As soon as bool(stop) is true the state is saved, and training ends.
+    As soon as bool(stop) is true the state is saved, and training ends. `peers` are the processes
+    that call this together, each on its own host; default: this one alone.
 
     Raises:
       UserError: config, data, weights or work directory are not right.
       NonFiniteError: a loss or gradient is NaN or infinite.
       Preempted: `stop` became true; the state is saved.
+      PeerLost: another process did not come to a barrier, or has ended.
     """
     stop = StopRequest() if stop is None else stop
+    peers = Peers.alone() if peers is None else peers
 
     # Where: every array below lives on this mesh.
     mesh = build.mesh(config.mesh)
@@ -90,6 +97,7 @@ def train(
         announce.undivided(screen, layout)
 
         # Start: resume, else warm start, else scratch. Never another order.
+        peers.barrier("before restoring")  # all have checked what process 0 now writes to
         enter(explain_out_of_memory(config))
         store = enter(contextlib.closing(build.store(config, workdir)))
         state = store.restore(layout.state) or first_state(config, layout, model.info, screen)
@@ -109,7 +117,8 @@ def train(
                 update = make_update(layout, objective, rates, config.seed)
                 update = compile_update(update, layout, batch_layout)
         # Stopped during the last evaluation?
-        missed = evals.run(start, state.weights(), screen.bar, stop, done=log.row(start))
+        done = peers.from_first("before the evaluations that were missed", log.row(start))
+        missed = evals.run(start, state.weights(), screen.bar, stop, peers.barrier, done)
         if missed:
             announce.results(screen, start, missed)
             log.write(start, missed)
@@ -130,10 +139,14 @@ def train(
                 announce.progress(screen, step, plan, row, clock.eta_secs)
             with clock.paused():
                 try:
-                    results = {} if stop else evals.run(step, state.weights(), screen.bar, stop)
+                    weights = state.weights()
+                    results = {}
+                    if not stop:
+                        results = evals.run(step, weights, screen.bar, stop, peers.barrier)
                 except UserError:  # its data are bad: no reason to lose the training
-                    stop_if_not_finite(scalars)
-                    store.save(step, state, description, {})
+                    if not peers.several:  # who would not come to save
+                        stop_if_not_finite(scalars)
+                        store.save(step, state, description, {})
                     raise
                 stopping = bool(stop)  # once: a signal may come between two looks
                 if results:
@@ -142,6 +155,7 @@ def train(
                     log.write(step, row | results)
                 if plan.save(step) or stopping:
                     stop_if_not_finite(scalars)
+                    peers.barrier(f"before saving step {step}")
                     store.save(step, state, description, results)
             if stopping:
                 store.wait()
@@ -202,17 +216,25 @@ def main(arguments: list[str]) -> None:
     config = configs.load(FLAGS.config, FLAGS.config_override)
     if config.deterministic:
         environment.deterministic()
-    if jax.default_backend() == "cpu":
+    found = processes.find()
+    # JAX must not be asked for devices before all processes have met.
+    on_cpu = (os.environ.get("JAX_PLATFORMS") if found else jax.default_backend()) == "cpu"
+    if on_cpu:
         huge_pages.use()
     if not FLAGS.workdir:
         raise UserError("--workdir is empty: give the folder for checkpoints and logs.")
     workdir = epath.Path(FLAGS.workdir).expanduser()
-    with StopRequest() as stop:
-        train(config, workdir, allow_config_change=FLAGS.allow_config_change, stop=stop)
+    with (
+        processes.together(found, preemptible=True) as peers,
+        stop_request(several=peers.several) as stop,
+    ):
+        allow = FLAGS.allow_config_change
+        train(config, workdir, allow_config_change=allow, stop=stop, peers=peers)
 
 
 if __name__ == "__main__":
     command.define_config()
+    processes.define_flags()
     flags.DEFINE_string("workdir", None, "Where checkpoints and logs go; resumes what is there.")
     flags.DEFINE_bool(
         "allow_config_change",

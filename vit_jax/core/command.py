@@ -35,7 +35,8 @@ def run(main: Callable[[list[str]], None]) -> None:
     """Parses the flags, calls main(arguments that are no flags) and ends the process.
 
     Status 0: finished. 1: the user's error, one message. 2: a bug, with its traceback, or numbers
-    that are not finite. 75: preempted and saved; start the same command again.
+    that are not finite. 75: preempted and saved; start the same command again. 76: another process
+    of the run was lost; start it again on every host.
     """
     if sys.stdout is not None:
         # A file name that cannot be shown must not end a command. (TextIO lacks the method.)
@@ -79,21 +80,32 @@ def _parse(argv: list[str]) -> list[str]:
 def _status(main: Callable[[list[str]], None], arguments: list[str]) -> int:
     try:
         main(arguments)
-    except (errors.UserError, errors.NonFiniteError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_status
-    except errors.Preempted as stop:
-        print(stop, file=sys.stderr)
-        return stop.exit_status
-    except KeyboardInterrupt:  # while training this is a signal like any other, see stop.py
-        print("Interrupted before anything was to be saved.", file=sys.stderr)
-        return errors.EXIT_PREEMPTED
-    except BrokenPipeError:  # the reader of our output has gone, as in `predict ... | head`
-        return errors.EXIT_OK
-    except Exception:
-        traceback.print_exc()
-        return errors.EXIT_INTERNAL
+    except (Exception, KeyboardInterrupt) as error:
+        return report(error)
     return errors.EXIT_OK
+
+
+def report(error: BaseException, speaker: str = "") -> int:
+    """Prints the last words of a command that `error` has ended; returns its exit status.
+
+    speaker: which of several processes this is, to begin with.
+    """
+    match error:
+        case errors.UserError() | errors.NonFiniteError() | errors.PeerLost():
+            print(f"{speaker}error: {error}", file=sys.stderr)
+            return error.exit_status
+        case errors.Preempted():
+            print(error, file=sys.stderr)
+            return error.exit_status
+        case KeyboardInterrupt():  # while training this is a signal like any other, see stop.py
+            print("Interrupted before anything was to be saved.", file=sys.stderr)
+            return errors.EXIT_PREEMPTED
+        case BrokenPipeError():  # the reader of our output has gone, as in `predict ... | head`
+            return errors.EXIT_OK
+        case _:
+            text = "".join(traceback.format_exception(error))
+            print(f"{speaker}{text}", end="", file=sys.stderr)
+            return errors.EXIT_INTERNAL
 
 
 def _exit(status: int) -> None:
@@ -102,6 +114,6 @@ def _exit(status: int) -> None:
             sys.stdout.flush()
     except OSError:  # nobody reads any more: Python would complain once again at its end
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    sys.exit(status)
     if stuck.any_left_behind():
         os._exit(status)
+    sys.exit(status)

@@ -14,6 +14,7 @@ EXIT_OK = 0
 EXIT_USER_ERROR = 1
 EXIT_INTERNAL = 2
 EXIT_PREEMPTED = 75  # EX_TEMPFAIL of sysexits.h: start the same command again.
+EXIT_PEER_LOST = 76  # start it again on every host
 
 
 class UserError(ValueError):
@@ -32,6 +33,12 @@ class Preempted(Exception):
     """Training was asked to stop and has saved its state."""
 
     exit_status = EXIT_PREEMPTED
+
+
+class PeerLost(Exception):
+    """Another process of the run did not come, has ended, or gives no sign of life."""
+
+    exit_status = EXIT_PEER_LOST
 
 
 def nearest(word: str, valid: Iterable[str]) -> str:

@@ -38,6 +38,7 @@ class Evals:
         weights: Mapping[str, Any],
         progress: Progress,
         stop: Stop = False,
+        barrier: Callable[[str], object] = lambda name: None,
         done: Collection[str] = (),
     ) -> dict[str, float]:
         """Runs those that are due after `step`; returns numbers by "<eval name><ending>/<number>".
@@ -47,6 +48,7 @@ class Evals:
           weights: parameters by the ending of their results' names; see TrainState.weights.
           progress: is told how far an evaluation is.
           stop: ends early once bool(stop) is true.
+          barrier: is called with the name of what all processes are about to begin.
           done: names of numbers; evaluations of which there is one already are left out.
         """
         results: dict[str, float] = {}
@@ -54,6 +56,7 @@ class Evals:
             for ending, params in weights.items():
                 label = f"{name}{ending}"
                 if due(step) and not any(key.startswith(f"{label}/") for key in done):
+                    barrier(f"before evaluation {label} of step {step}")
                     report = lambda done, total, label=label: progress(label, done, total)
                     numbers = evaluator.run(params, report, stop)
                     results |= {f"{label}/{key}": value for key, value in numbers.items()}

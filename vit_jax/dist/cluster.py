@@ -1,0 +1,105 @@
+"""Which processes belong to a run: by the flags, else by the cluster, else this one alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+# What jax.distributed.initialize finds out by itself; there is no public way to ask first.
+from jax._src.clusters import ClusterEnv
+
+from vit_jax.core.errors import UserError
+
+
+class Cluster(NamedTuple):
+    """A process's place among the processes of a run.
+
+    Attributes:
+      coordinator: HOST:PORT of process 0, on which it listens and which the others can reach.
+      num_processes: how many there are, at least 2.
+      process_id: this one's number, from 0.
+      local_devices: the devices of this machine that are this process's; None: all.
+    """
+
+    coordinator: str
+    num_processes: int
+    process_id: int
+    local_devices: Sequence[int] | None = None
+
+    @property
+    def host(self) -> str:
+        """Of the coordinator."""
+        return self.coordinator.rpartition(":")[0].strip("[]")
+
+    @property
+    def port(self) -> int:
+        """Of the coordinator."""
+        return int(self.coordinator.rpartition(":")[2])
+
+
+def find(
+    coordinator: str | None,
+    num_processes: int | None,
+    process_id: int | None,
+    *,
+    timeout_secs: float,
+) -> Cluster | None:
+    """The cluster that is given, else the one that is detected; None: this process is alone.
+
+    Detected are Cloud TPU, GKE, SLURM, Open MPI, and Kubernetes jobs where the package kubernetes
+    is installed; num_processes=1 keeps from asking. timeout_secs: how long to wait until the
+    coordinator has a name on the network. Raises UserError if the flags do not fit together or
+    the cluster does not say enough.
+    """
+    given = {
+        "--coordinator": coordinator,
+        "--num_processes": num_processes,
+        "--process_id": process_id,
+    }
+    missing = [flag for flag, value in given.items() if value is None]
+    if given == {**dict.fromkeys(given), "--num_processes": 1}:
+        return None
+    if not missing:
+        found = Cluster(str(coordinator), int(num_processes or 0), int(process_id or 0))
+        return _checked(found)
+    if len(missing) < len(given):
+        there = " and ".join(flag for flag in given if flag not in missing)
+        raise UserError(
+            f"{there} without {' and '.join(missing)}: give all three, or none where the cluster "
+            "says them (Cloud TPU, GKE, SLURM)."
+        )
+    return _detect(timeout_secs)
+
+
+def _checked(cluster: Cluster) -> Cluster | None:
+    _, colon, port = cluster.coordinator.rpartition(":")
+    if not colon or not port.isdigit() or not 0 < int(port) < 2**16:
+        raise UserError(
+            f"--coordinator={cluster.coordinator}: give HOST:PORT of process 0, with a free port, "
+            "such as 10.0.0.1:8476."
+        )
+    if cluster.num_processes < 1:
+        raise UserError(f"--num_processes={cluster.num_processes}: at least 1.")
+    if not 0 <= cluster.process_id < cluster.num_processes:
+        raise UserError(
+            f"--process_id={cluster.process_id} of --num_processes={cluster.num_processes}: the "
+            f"processes count from 0 to {cluster.num_processes - 1}."
+        )
+    return cluster if cluster.num_processes > 1 else None
+
+
+def _detect(timeout_secs: float) -> Cluster | None:
+    try:
+        found = ClusterEnv.auto_detect_unset_distributed_params(
+            None, None, None, None, None, int(timeout_secs)
+        )
+    except Exception as error:  # whatever a half-configured cluster leads it to
+        raise UserError(
+            f"This looks like a cluster, but it does not say who belongs to the run: {error}. Give "
+            "--coordinator, --num_processes and --process_id, or --num_processes=1 for this "
+            "process alone."
+        ) from error
+    coordinator, num_processes, process_id, local_devices = found
+    if coordinator is None or num_processes is None or process_id is None:
+        return None
+    return _checked(Cluster(coordinator, num_processes, process_id, local_devices))

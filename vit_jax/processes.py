@@ -1,0 +1,55 @@
+"""The flags of a command that can run as several processes, and what they start."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+
+from absl import flags
+
+from vit_jax.dist import cluster, start
+from vit_jax.dist.cluster import Cluster
+from vit_jax.dist.peers import Peers
+
+FLAGS = flags.FLAGS
+
+
+def define_flags() -> None:
+    """These differ from process to process, so they are no fields of a config."""
+    flags.DEFINE_string(
+        "coordinator",
+        None,
+        "HOST:PORT of process 0, with a free port. Cloud TPU, GKE and SLURM say this and the "
+        "next two by themselves.",
+    )
+    flags.DEFINE_integer("num_processes", None, "How many processes train together.")
+    flags.DEFINE_integer("process_id", None, "Which of them this is, from 0.")
+    flags.DEFINE_float("start_timeout_secs", 300, "How long to wait until all of them are there.")
+    flags.DEFINE_float(
+        "peer_timeout_secs", 60, "A process without a sign of life for so long counts as lost."
+    )
+    flags.DEFINE_float(
+        "barrier_timeout_secs",
+        600,
+        "How long processes wait for the last before they save, restore or evaluate.",
+    )
+
+
+def find() -> Cluster | None:
+    """Which processes belong to this run; None: this one alone. UserError for wrong flags."""
+    return cluster.find(
+        FLAGS.coordinator,
+        FLAGS.num_processes,
+        FLAGS.process_id,
+        timeout_secs=FLAGS.start_timeout_secs,
+    )
+
+
+def together(found: Cluster | None, *, preemptible: bool) -> AbstractContextManager[Peers]:
+    """The processes as one; see dist/start.py."""
+    return start.together(
+        found,
+        start_timeout_secs=FLAGS.start_timeout_secs,
+        peer_timeout_secs=FLAGS.peer_timeout_secs,
+        barrier_timeout_secs=FLAGS.barrier_timeout_secs,
+        preemptible=preemptible,
+    )
