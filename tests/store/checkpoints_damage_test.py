@@ -144,7 +144,7 @@ def test_a_deleted_step_folder_is_simply_gone(run, open_checkpoints, make_state,
 
 
 TWO_PROCESSES = """
-import sys
+import shutil, sys
 import jax
 jax.distributed.initialize(sys.argv[2], num_processes=2, process_id=int(sys.argv[3]))
 import jax.numpy as jnp
@@ -172,9 +172,16 @@ for step in (1, 2):
     checkpoints.save(step, state_of(step), {}, None)
 checkpoints.close()
 sync_global_devices("saved")
-if jax.process_index() == 0:  # what process 0 wrote, and only it will read
-    for file in (directory / "2" / "state" / "ocdbt.process_0" / "d").iterdir():
-        file.unlink()
+if jax.process_index() == 0:
+    state = directory / "2" / "state"
+    if sys.argv[4] == "exchanged":  # sound files, of another step
+        shutil.rmtree(state)
+        shutil.copytree(directory / "1" / "state", state)
+    else:  # what process 0 wrote, and only it will read
+        for file in (state / "ocdbt.process_0" / "d").iterdir():
+            data = bytearray(file.read_bytes())
+            data[len(data) // 2] ^= 1
+            file.unlink() if sys.argv[4] == "removed" else file.write_bytes(data)
 sync_global_devices("damaged")
 checkpoints = opened()
 restored = checkpoints.restore(layout)
@@ -185,21 +192,22 @@ checkpoints.close()
 
 
 @pytest.mark.slow
-def test_processes_agree_on_the_checkpoint_before_a_damaged_one(tmp_path, environment):
+@pytest.mark.parametrize("damage", ["removed", "flipped", "exchanged"])
+def test_processes_agree_on_the_checkpoint_before_a_damaged_one(tmp_path, environment, damage):
     with socket.socket() as free:
         free.bind(("localhost", 0))
         address = f"localhost:{free.getsockname()[1]}"
     directory = tmp_path / "checkpoints"
     processes = [
         subprocess.Popen(
-            [sys.executable, "-c", TWO_PROCESSES, directory, address, str(index)],
+            [sys.executable, "-c", TWO_PROCESSES, directory, address, str(index), damage],
             env=environment,
             stderr=subprocess.PIPE,
             text=True,
         )
         for index in range(2)
     ]
-    errors = [process.communicate(timeout=120)[1] for process in processes]
+    errors = [process.communicate(timeout=300)[1] for process in processes]
     assert [process.returncode for process in processes] == [0, 0], errors
     assert ["Notice" in error for error in errors] == [True, False]
     assert sorted(f.name for f in directory.iterdir()) == ["1", "2"]
