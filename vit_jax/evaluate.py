@@ -8,11 +8,12 @@ from __future__ import annotations
 import json
 import sys
 
+import jax
 from absl import flags
 from etils import epath
 from flax import nnx
 
-from vit_jax import announce, build, compilation_cache, weights
+from vit_jax import announce, build, compilation_cache, processes, weights
 from vit_jax import config as configs
 from vit_jax.config import RunConfig
 from vit_jax.core import command
@@ -62,16 +63,22 @@ def main(arguments: list[str]) -> None:
     """The command."""
     command.no_more(arguments)
     checkpoint = step_folder.find(epath.Path(FLAGS.checkpoint).expanduser())
+    with processes.together(processes.find(), preemptible=False):
+        _evaluate_checkpoint()
+
+
+def _evaluate_checkpoint() -> None:
     if FLAGS.config:
         config = configs.load(FLAGS.config, FLAGS.config_override)
     else:
         config = configs.resolve(read_config(_workdir(checkpoint)), FLAGS.config_override)
     compilation_cache.use()
-    screen = Screen(sys.stderr if FLAGS.json else sys.stdout)
+    first = jax.process_index() == 0
+    screen = Screen(sys.stderr if FLAGS.json else sys.stdout, quiet=not first)
     numbers = evaluate(config, checkpoint, screen, ema=FLAGS.ema)
-    if FLAGS.json:
+    if FLAGS.json and first:
         print(json.dumps(numbers))
-    else:
+    elif not FLAGS.json:
         announce.results(screen, int(checkpoint.name), numbers)
 
 
@@ -86,6 +93,7 @@ def _workdir(checkpoint: epath.Path) -> epath.Path:
 if __name__ == "__main__":
     command.define_config(required=False)
     flags.DEFINE_string("checkpoint", None, "Work directory, or a step's folder in it.")
+    processes.define_flags()
     flags.DEFINE_bool("ema", False, "The moving average of the weights, where the run kept one.")
     flags.DEFINE_bool("json", False, "The numbers as one JSON object.")
     flags.mark_flag_as_required("checkpoint")

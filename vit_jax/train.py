@@ -97,10 +97,10 @@ def train(
         announce.undivided(screen, layout)
 
         # Start: resume, else warm start, else scratch. Never another order.
-        peers.barrier("before restoring")  # all have checked what process 0 now writes to
         enter(explain_out_of_memory(config))
-        store = enter(contextlib.closing(build.store(config, workdir)))
-        state = store.restore(layout.state) or first_state(config, layout, model.info, screen)
+        with peers.together("restoring"):
+            store = enter(contextlib.closing(build.store(config, workdir)))
+            state = store.restore(layout.state) or first_state(config, layout, model.info, screen)
         start = int(state.step)
         plan.check_start(start, workdir)
         announce.start(screen, start)
@@ -118,7 +118,7 @@ def train(
                 update = compile_update(update, layout, batch_layout)
         # Stopped during the last evaluation?
         done = peers.from_first("before the evaluations that were missed", log.row(start))
-        missed = evals.run(start, state.weights(), screen.bar, stop, peers.barrier, done)
+        missed = evals.run(start, state.weights(), screen.bar, stop, peers.together, done)
         if missed:
             announce.results(screen, start, missed)
             log.write(start, missed)
@@ -142,7 +142,7 @@ def train(
                     weights = state.weights()
                     results = {}
                     if not stop:
-                        results = evals.run(step, weights, screen.bar, stop, peers.barrier)
+                        results = evals.run(step, weights, screen.bar, stop, peers.together)
                 except UserError:  # its data are bad: no reason to lose the training
                     if not peers.several:  # who would not come to save
                         stop_if_not_finite(scalars)
@@ -155,8 +155,8 @@ def train(
                     log.write(step, row | results)
                 if plan.save(step) or stopping:
                     stop_if_not_finite(scalars)
-                    peers.barrier(f"before saving step {step}")
-                    store.save(step, state, description, results)
+                    with peers.together(f"saving step {step}"):
+                        store.save(step, state, description, results)
             if stopping:
                 store.wait()
                 raise Preempted(announce.preempted(str(stop), step, workdir))

@@ -8,11 +8,12 @@ aborts without a name.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import selectors
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from vit_jax.core.errors import PeerLost
@@ -94,6 +95,13 @@ class Peers:
         Raises PeerLost, which names those that have not come, if they do not in time.
         """
         self.from_first(name, None)
+
+    @contextlib.contextmanager
+    def together(self, what: str) -> Iterator[None]:
+        """Between two barriers, so that one of them says who hangs in `what` ("saving step 5")."""
+        self.barrier(f"before {what}")
+        yield
+        self.barrier(f"after {what}")
 
     def from_first(self, name: str, value: Any) -> Any:
         """A barrier that gives all of them the JSON value of process 0, so that they agree."""

@@ -12,9 +12,11 @@ import signal
 from collections.abc import Iterator
 from types import FrameType
 
+import jax
 from jax.experimental import multihost_utils
 
 from vit_jax.core.stop import StopRequest
+from vit_jax.dist import maintenance
 
 
 class AgreedStop:
@@ -36,7 +38,12 @@ class AgreedStop:
 
 @contextlib.contextmanager
 def stop_request(*, several: bool) -> Iterator[StopRequest | AgreedStop]:
-    """What says whether SIGTERM or SIGINT has come, to this process or to one of several."""
+    """What says whether SIGTERM or SIGINT has come, to this process or to one of several.
+
+    On a TPU the maintenance of its machine counts as a SIGTERM.
+    """
+    if jax.default_backend() == "tpu":
+        maintenance.watch()
     if not several:
         with StopRequest() as stop:
             yield stop

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Callable, Collection, Mapping
+from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 from vit_jax.core.cadence import Cadence
@@ -38,7 +40,7 @@ class Evals:
         weights: Mapping[str, Any],
         progress: Progress,
         stop: Stop = False,
-        barrier: Callable[[str], object] = lambda name: None,
+        together: Callable[[str], AbstractContextManager[Any]] = contextlib.nullcontext,
         done: Collection[str] = (),
     ) -> dict[str, float]:
         """Runs those that are due after `step`; returns numbers by "<eval name><ending>/<number>".
@@ -48,7 +50,8 @@ class Evals:
           weights: parameters by the ending of their results' names; see TrainState.weights.
           progress: is told how far an evaluation is.
           stop: ends early once bool(stop) is true.
-          barrier: is called with the name of what all processes are about to begin.
+          together: with the name of an evaluation it gives a context that all processes enter and
+            leave at the same time.
           done: names of numbers; evaluations of which there is one already are left out.
         """
         results: dict[str, float] = {}
@@ -56,8 +59,8 @@ class Evals:
             for ending, params in weights.items():
                 label = f"{name}{ending}"
                 if due(step) and not any(key.startswith(f"{label}/") for key in done):
-                    barrier(f"before evaluation {label} of step {step}")
                     report = lambda done, total, label=label: progress(label, done, total)
-                    numbers = evaluator.run(params, report, stop)
+                    with together(f"evaluation {label} of step {step}"):
+                        numbers = evaluator.run(params, report, stop)
                     results |= {f"{label}/{key}": value for key, value in numbers.items()}
         return results
