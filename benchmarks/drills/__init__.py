@@ -1,0 +1,1 @@
+"""The drills of benchmarks/failure_drill.py, one each."""

@@ -1,0 +1,69 @@
+"""Files of the newest checkpoint damaged: is it found, named, and the one before it used?"""
+
+from __future__ import annotations
+
+import random
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+from benchmarks.drills.run import Outcome, bits, finish, saved
+
+STEPS = 20
+PARTS = ("state", "description")  # of a checkpoint; see store/step_folder.py
+
+
+def damage(folder: Path, chance: random.Random) -> Outcome:
+    """Damages a finished run's last checkpoint in every way, and starts it again."""
+    undisturbed, failures = folder / "undisturbed", []
+    finish(undisturbed, steps=STEPS, processes=1)
+    before = undisturbed / "checkpoints" / str(saved(undisturbed)[-2])
+    ways = [(name, part) for name in DAMAGES for part in PARTS]
+    for name, part in ways:
+        workdir = folder / f"{part}_{name}"
+        shutil.copytree(undisturbed, workdir)
+        DAMAGES[name](workdir / "checkpoints" / str(STEPS) / part, before / part, chance)
+        said = finish(workdir, steps=STEPS, processes=1)
+        notices = [line for line in said if "is damaged" in line]
+        print(f"  {part} {name}: {' '.join(notices)}")
+        wanted = f"checkpoint {STEPS} is damaged .* going on from step {before.name}"
+        if not any(re.search(wanted, notice) for notice in notices):
+            failures.append(f"{part} {name}: not noticed")
+        if bits(workdir, STEPS) != bits(undisturbed, STEPS):
+            failures.append(f"{part} {name}: the run ended with other bits")
+    return Outcome(len(ways), failures, "each was found before anything was computed with it")
+
+
+def _remove(part: Path, before: Path, chance: random.Random) -> None:
+    _largest(part).unlink()
+
+
+def _truncate(part: Path, before: Path, chance: random.Random) -> None:
+    data = _largest(part).read_bytes()
+    _largest(part).write_bytes(data[: chance.randrange(len(data))])
+
+
+def _flip(part: Path, before: Path, chance: random.Random) -> None:
+    data = bytearray(_largest(part).read_bytes())
+    data[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
+    _largest(part).write_bytes(data)
+
+
+def _exchange(part: Path, before: Path, chance: random.Random) -> None:
+    """Every file is sound in itself, but of another step."""
+    shutil.rmtree(part)
+    shutil.copytree(before, part)
+
+
+# A part of the newest checkpoint, the same part of the one before.
+DAMAGES: dict[str, Callable[[Path, Path, random.Random], None]] = {
+    "removed": _remove,
+    "truncated": _truncate,
+    "flipped": _flip,
+    "exchanged": _exchange,
+}
+
+
+def _largest(part: Path) -> Path:
+    return max((f for f in part.rglob("*") if f.is_file()), key=lambda f: f.stat().st_size)

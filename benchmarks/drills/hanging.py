@@ -1,0 +1,48 @@
+"""Data that hang, as on a network disk that went away: does the run say where, and end?"""
+
+from __future__ import annotations
+
+import os
+import random
+import socket
+import time
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from benchmarks.drills.run import PATIENCE_SECS, USER_ERROR, Outcome, Started
+
+TIMEOUT_SECS = 10
+SLACK_SECS = 60  # until the hanging image is read, and for the way to the exit
+
+
+def hanging(folder: Path, chance: random.Random) -> Outcome:
+    """Puts a pipe that nobody writes to in the place of an image that was read before."""
+    for kind in ("a", "b"):
+        (folder / "train" / kind).mkdir(parents=True)
+        for i in range(8):
+            image = Image.fromarray(np.full((8, 8, 3), 30 * i, np.uint8))
+            image.save(folder / "train" / kind / f"{i}.png")
+    more = [
+        "--config.input.source=image_folder", f"--config.input.data_dir={folder}",
+        "--config.evals.test.every_steps=none", f"--config.input.timeout_secs={TIMEOUT_SECS}",
+    ]  # fmt: skip
+    with Started(folder / "run", steps=100_000, processes=1, more=more) as run:
+        run.wait_for("^step ")
+        pipe = chance.choice(sorted(folder.glob("train/*/*.png")))
+        pipe.unlink()
+        os.mkfifo(pipe)
+        began_at = time.monotonic()
+        (status, *left_over) = run.end(PATIENCE_SECS)
+        secs = time.monotonic() - began_at
+    said = "\n".join(run.lines)
+    failures = []
+    if status != USER_ERROR or left_over:
+        failures.append(f"ended with {status}: {run.lines[-3:]}")
+    failures += [
+        f"{what} is not named" for what in (str(pipe), socket.gethostname()) if what not in said
+    ]
+    if secs > TIMEOUT_SECS + SLACK_SECS:
+        failures.append(f"ended after {secs:.0f} s")
+    return Outcome(1, failures, f"ended after {secs:.1f} s with input.timeout_secs={TIMEOUT_SECS}")

@@ -1,0 +1,40 @@
+"""Stopped half-way, and ended with half and with double the processes: is it the same run?"""
+
+from __future__ import annotations
+
+import random
+import shutil
+import signal
+from pathlib import Path
+
+from benchmarks.drills.run import ORPHAN_SECS, Outcome, Started, finish, losses
+
+STEPS = 40
+PROCESSES = 2
+# Other devices add up float32 numbers in another order.
+MAX_RELATIVE_DIFFERENCE = 1e-5
+
+
+def restart(folder: Path, chance: random.Random) -> Outcome:
+    """Compares the logged losses with those of a run that nobody stopped."""
+    undisturbed, stopped = folder / "undisturbed", folder / "stopped"
+    finish(undisturbed, steps=STEPS, processes=PROCESSES)
+    with Started(stopped, steps=STEPS, processes=PROCESSES) as run:
+        run.wait_for(f"^step {STEPS // 2}/")
+        run.send(chance.randrange(PROCESSES), signal.SIGTERM)
+        run.end(ORPHAN_SECS)
+    expected, failures, worst = losses(undisturbed), [], 0.0
+    for processes in (PROCESSES // 2, PROCESSES * 2):
+        workdir = folder / f"with_{processes}"
+        shutil.copytree(stopped, workdir)
+        finish(workdir, steps=STEPS, processes=processes)
+        found = losses(workdir)
+        if found.keys() != expected.keys():
+            failures.append(f"with {processes} processes it logged the steps {list(found)}")
+            continue
+        difference = max(abs(found[step] / loss - 1) for step, loss in expected.items())
+        print(f"  with {processes} processes: losses differ by {difference:.1e}")
+        worst = max(worst, difference)
+        if difference > MAX_RELATIVE_DIFFERENCE:
+            failures.append(f"with {processes} processes losses differ by {difference:.1e}")
+    return Outcome(2, failures, f"losses differ by {worst:.1e} at most, relatively")

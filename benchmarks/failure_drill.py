@@ -1,0 +1,100 @@
+"""Kills, damages and stops training runs, and looks whether they end as if nothing had happened.
+
+    python -m benchmarks.failure_drill --kills 50
+
+kills      at random moments of start-up, restore, compilation, step, save and evaluation, by
+           SIGTERM and SIGKILL, of a single process or of one of several; started again each time.
+           The run has to end with the bits of one that nobody disturbed, to lose no step that was
+           saved, and to leave no process behind.
+restart    with half and with double the processes: the losses of the undisturbed run.
+damage     files of the newest checkpoint removed, truncated, flipped, exchanged for those of
+           another step: found and named, the one before is used, the end has the same bits.
+stopped    one of two processes is SIGSTOPped: the other names it and exits with 76 in time.
+hanging    an image becomes a pipe that nobody writes to: the run names file and host, and ends.
+
+The runs are of a tiny model, in processes on this machine. Prints a table and appends its rows to
+benchmarks/results/failure_drill.csv; exits with 1 if something was not as it has to be.
+"""
+
+from __future__ import annotations
+
+import functools
+import random
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from absl import flags
+
+from benchmarks import rows
+from benchmarks.drills.damage import damage
+from benchmarks.drills.hanging import hanging
+from benchmarks.drills.kills import kills
+from benchmarks.drills.restart import restart
+from benchmarks.drills.run import Outcome
+from benchmarks.drills.stopped import stopped
+from vit_jax.core import command
+
+Drill = Callable[[Path, random.Random], Outcome]
+
+_KILLS = flags.DEFINE_integer("kills", 50, "How often to kill, over all of --processes together.")
+_PROCESSES = flags.DEFINE_list("processes", ["1", "2"], "Of the runs that are killed.")
+_SEED = flags.DEFINE_integer("seed", 0, "Of moments, signals, victims and damages.")
+_DRILLS = flags.DEFINE_list(
+    "drills", ["kills", "restart", "damage", "stopped", "hanging"], "Which of them."
+)
+_APPEND = flags.DEFINE_bool("append", True, "Whether to append the rows to the results.")
+
+
+def main(_: list[str]) -> None:
+    """Runs the drills, prints and records."""
+    failed = False
+    table = []
+    for name, drill in _drills().items():
+        print(f"{name}:", flush=True)
+        started = time.monotonic()
+        with tempfile.TemporaryDirectory(prefix="failure_drill_") as folder:
+            outcome = drill(Path(folder), random.Random(f"{_SEED.value} {name}"))
+        row = {
+            "commit": rows.commit("vit_jax"),
+            "device": rows.cpu(),
+            "versions": rows.versions("jax", "orbax-checkpoint"),
+            "seed": _SEED.value,
+            "drill": name,
+            "rounds": outcome.rounds,
+            "outcome": "; ".join(outcome.failures) or "passed",
+            "worst": outcome.worst,
+            "minutes": round((time.monotonic() - started) / 60, 1),
+        }
+        table.append(row)
+        failed = failed or bool(outcome.failures)
+        if _APPEND.value:
+            rows.append("failure_drill", row)
+    print("\n| drill | rounds | outcome | worst |\n|---|---|---|---|")
+    for row in table:
+        print(f"| {row['drill']} | {row['rounds']} | {row['outcome']} | {row['worst']} |")
+    sys.exit(1 if failed else 0)
+
+
+def _drills() -> dict[str, Drill]:
+    """The drills that are wanted, by name."""
+    groups = [int(n) for n in _PROCESSES.value]
+    every: dict[str, dict[str, Drill]] = {
+        "kills": {
+            f"kills, {n} process{'es' * (n > 1)}": functools.partial(
+                kills, number=_KILLS.value // len(groups), processes=n
+            )
+            for n in groups
+        },
+        "restart": {"restart": restart},
+        "damage": {"damage": damage},
+        "stopped": {"stopped": stopped},
+        "hanging": {"hanging": hanging},
+    }
+    return {name: drill for which in _DRILLS.value for name, drill in every[which].items()}
+
+
+if __name__ == "__main__":
+    command.run(main)

@@ -1,0 +1,29 @@
+import signal
+
+import pytest
+
+from benchmarks.drills.kills import as_expected
+
+
+@pytest.mark.parametrize(
+    ("statuses", "passes"),
+    [
+        ([75, 75], True),  # all saved
+        ([76, -9], True),  # the victim died, the other noticed
+        ([-9, 76], False),  # the other one died
+        ([76, -15], False),  # of another signal
+        ([76, 0], False),  # the run ended before it was killed
+        ([None, -9], False),  # the other hangs
+        ([76, -9, None], False),  # something is left behind
+    ],
+)
+def test_what_counts_as_an_orderly_end(statuses, passes):
+    assert as_expected(statuses, processes=2, victim=1, number=signal.SIGKILL) == passes
+
+
+@pytest.mark.slow
+def test_a_short_drill_passes(run_python):
+    done = run_python(
+        "-m", "benchmarks.failure_drill", "--kills=6", "--noappend", timeout_secs=3600
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
