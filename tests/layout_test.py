@@ -44,6 +44,8 @@ FLOORS = {
     "config.py": 5,
     "processes.py": 5,
     "build/": 5,
+    "preflight.py": 6,
+    "check.py": 6,
     "announce.py": 6,
     "memory.py": 6,
     "preview.py": 6,

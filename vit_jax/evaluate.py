@@ -41,13 +41,14 @@ def evaluate(
     loaded = weights.load_described(checkpoint, ema=ema, mesh=mesh)
     classes = build.Classes(loaded.model.num_classes, loaded.class_names)
     graph, variables = nnx.split(loaded.model, nnx.Param)
+    build.check_evals(config)
+    image_size = loaded.model.preprocess.image_size
     evals = build.evals(
         config,
-        classes,
+        {name: build.eval_data(name, config, classes, mesh, image_size) for name in config.evals},
         graph,
         mesh,
         build.objective(config, num_classes=classes.number),
-        image_size=loaded.model.preprocess.image_size,
         total_steps=loaded.step,
     )
     with explain_out_of_memory(config):

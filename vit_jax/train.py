@@ -15,8 +15,9 @@ import jax
 from absl import flags
 from etils import epath
 
-from vit_jax import announce, build, environment, processes
+from vit_jax import announce, build, compilation_cache, environment, preflight, processes
 from vit_jax import config as configs
+from vit_jax.check import check
 from vit_jax.config import RunConfig
 from vit_jax.core import command, huge_pages
 from vit_jax.core.errors import NonFiniteError, Preempted, UserError
@@ -57,29 +58,12 @@ def train(
     stop = StopRequest() if stop is None else stop
     peers = Peers.alone() if peers is None else peers
 
-    # Where: every array below lives on this mesh.
-    mesh = build.mesh(config.mesh)
-    source = build.source(config.input)
-    batch_layout = build.batch_layout(config, source, mesh)
-    plan = build.plan(config, num_examples=source.num_examples)
-
-    # What: shapes and shardings only, nothing is allocated yet.
-    model = build.model(config, num_classes=source.num_classes)
-    schedule = build.schedule(config.optim, plan)
-    layout = build.layout(config, model.make, schedule, mesh)
-    objective = build.objective(config, num_classes=source.num_classes)
-    evals = build.evals(
-        config,
-        build.Classes(source.num_classes, source.class_names),
-        layout.graph,
-        mesh,
-        objective,
-        image_size=model.preprocess.image_size,
-        total_steps=plan.total_steps,
-    )
-    description = build.description(model, source)
-    build.check_init(config.init)
-    build.check_log(config.log)
+    # Where and what: mesh, data and plan; model, shapes and shardings. Nothing is allocated yet,
+    # and all that is wrong is told at once.
+    run = preflight.prepare(config, workdir)
+    mesh, source, batch_layout, plan = run.mesh, run.source, run.batch_layout, run.plan
+    model, schedule, layout = run.model, run.schedule, run.layout
+    objective, evals, description = run.objective, run.evals, run.description
 
     screen = Screen(quiet=jax.process_index() > 0)
     with contextlib.ExitStack() as until_the_end:
@@ -221,6 +205,7 @@ def main(arguments: list[str]) -> None:
     on_cpu = (os.environ.get("JAX_PLATFORMS") if found else jax.default_backend()) == "cpu"
     if on_cpu:
         huge_pages.use()
+    compilation_cache.use()
     if not FLAGS.workdir:
         raise UserError("--workdir is empty: give the folder for checkpoints and logs.")
     workdir = epath.Path(FLAGS.workdir).expanduser()
@@ -229,7 +214,11 @@ def main(arguments: list[str]) -> None:
         stop_request(several=peers.several) as stop,
     ):
         allow = FLAGS.allow_config_change
-        train(config, workdir, allow_config_change=allow, stop=stop, peers=peers)
+        if FLAGS.check:
+            screen = Screen(quiet=jax.process_index() > 0)
+            check(config, workdir, screen, allow_config_change=allow)
+        else:
+            train(config, workdir, allow_config_change=allow, stop=stop, peers=peers)
 
 
 if __name__ == "__main__":
@@ -242,4 +231,7 @@ if __name__ == "__main__":
         "Go on although the config differs from the one it began with.",
     )
     flags.mark_flag_as_required("workdir")
+    flags.DEFINE_bool(
+        "check", False, "Only look whether config, data, weights and disk are right; train nothing."
+    )
     command.run(main)

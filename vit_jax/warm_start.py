@@ -8,6 +8,7 @@ model has to be the same. In both cases learned positions are resized for images
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import jax
 
@@ -53,29 +54,41 @@ def warm_start(
       DamagedError: the checkpoint cannot be read, or its bits have changed.
     """
     own = pytrees.flatten(fresh.params)
+    shapes = shapes_to_take(fresh.params, trained, model, head=head, ema=ema)
+    under = step_folder.params_or_ema(trained.folder, ema=ema) + "/"
+    # Positions, which have still another shape, are read whole: as the step lies, on every device.
+    layout = {
+        under + name: jax.ShapeDtypeStruct(
+            shape,
+            own[name].dtype,
+            sharding=(fresh.step if name == POSITIONS else own[name]).sharding,
+        )
+        for name, shape in shapes.items()
+    }
+    arrays = step_folder.read_some(trained.folder, layout)
+    taken = {name: arrays[under + name] for name in shapes}
+    if POSITIONS in taken:
+        taken[POSITIONS] = _resized(
+            taken[POSITIONS], trained.tokens, model.tokens, own[POSITIONS].sharding, position_resize
+        )
+    return fresh._replace(params=pytrees.unflatten(own | taken))
+
+
+def shapes_to_take(
+    params: Any, trained: Description, model: ModelInfo, *, head: str, ema: bool
+) -> Shapes:
+    """The parameters that `warm_start` takes, and their shapes in the checkpoint; none is read.
+
+    `params` may be a tree of ShapeDtypeStructs. UserError as `warm_start`.
+    """
+    own = pytrees.flatten(params)
     under = step_folder.params_or_ema(trained.folder, ema=ema) + "/"
     there = {n.removeprefix(under): s for n, s in trained.shapes.items() if n.startswith(under)}
     stays_fresh, left_out = _parts_not_taken(own, there, head)
     wanted = {n: x.shape for n, x in own.items() if _part(n) not in stays_fresh}
     offered = {n: s for n, s in there.items() if _part(n) not in left_out}
     _check(trained, model, wanted, offered)
-
-    # Positions, which have still another shape, are read whole: as the step lies, on every device.
-    layout = {
-        under + name: jax.ShapeDtypeStruct(
-            there[name],
-            own[name].dtype,
-            sharding=(fresh.step if name == POSITIONS else own[name]).sharding,
-        )
-        for name in wanted
-    }
-    arrays = step_folder.read_some(trained.folder, layout)
-    taken = {name: arrays[under + name] for name in wanted}
-    if POSITIONS in taken:
-        taken[POSITIONS] = _resized(
-            taken[POSITIONS], trained.tokens, model.tokens, own[POSITIONS].sharding, position_resize
-        )
-    return fresh._replace(params=pytrees.unflatten(own | taken))
+    return {name: there[name] for name in wanted}
 
 
 def _part(name: str) -> str:

@@ -4,8 +4,17 @@ Every function takes one section, and what other objects it needs. `data/` and w
 are imported where they are first used.
 """
 
-from vit_jax.build.evaluations import Classes, evals
-from vit_jax.build.inputs import batch_layout, image_size, mesh, source, train_batches, train_feed
+from vit_jax.build.evaluations import Classes, EvalData, check_evals, eval_data, evals
+from vit_jax.build.inputs import (
+    batch_layout,
+    check_batch,
+    image_size,
+    mesh,
+    samples,
+    source,
+    train_batches,
+    train_feed,
+)
 from vit_jax.build.networks import (
     Model,
     check_init,
@@ -19,8 +28,8 @@ from vit_jax.build.plans import Plan, plan
 from vit_jax.build.updates import layout, objective, optimizer, rates, schedule
 
 __all__ = [
-    "Classes", "Model", "Plan", "batch_layout", "check_init", "check_log", "clock", "description",
-    "evals", "image_size", "layout", "log", "mesh", "model", "objective", "optimizer", "plan",
-    "preprocess", "rates", "schedule", "source", "store", "train_batches", "train_feed",
-    "trained_weights",
+    "Classes", "EvalData", "Model", "Plan", "batch_layout", "check_batch", "check_evals",
+    "check_init", "check_log", "clock", "description", "eval_data", "evals", "image_size", "layout",
+    "log", "mesh", "model", "objective", "optimizer", "plan", "preprocess", "rates", "samples",
+    "schedule", "source", "store", "train_batches", "train_feed", "trained_weights",
 ]  # fmt: skip

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, NamedTuple
 
 from flax import nnx
 from jax.sharding import Mesh
@@ -20,6 +20,9 @@ from vit_jax.feed import Feed, own_rows
 from vit_jax.objective import Objective
 from vit_jax.state import EMA_ENDING
 
+if TYPE_CHECKING:
+    from vit_jax.data.example import Source
+
 
 class Classes(NamedTuple):
     """What a model tells apart."""
@@ -28,35 +31,45 @@ class Classes(NamedTuple):
     names: tuple[str, ...] | None
 
 
+class EvalData(NamedTuple):
+    """The data of an evaluation.
+
+    Attributes:
+      source: the split.
+      open_feed: opens it anew: its feed, and its number of batches.
+    """
+
+    source: Source
+    open_feed: Callable[[], tuple[Feed, int]]
+
+
 def evals(
     config: RunConfig,
-    classes: Classes,
+    data: Mapping[str, EvalData],
     graph: nnx.GraphDef,
     mesh: Mesh,
     objective: Objective,
     *,
-    image_size: tuple[int, int],
     total_steps: int,
 ) -> Evals:
-    """The evaluations of the run, for models of `image_size`; their data are checked now."""
+    """The evaluations of the run, with the `data` of each."""
     made: dict[str, tuple[Evaluator, Cadence]] = {}
+    for name, c in config.evals.items():
+        evaluator = EVALUATORS[c.kind](
+            graph=graph, mesh=mesh, objective=objective, open_feed=data[name].open_feed
+        )
+        made[name] = (evaluator, Cadence(c.every_steps, total_steps))
+    return Evals(made)
+
+
+def check_evals(config: RunConfig) -> None:
+    """UserError for an unknown kind, or for a best metric that never comes and so keeps nothing."""
     for name, c in config.evals.items():
         if c.kind not in EVALUATORS:
             raise errors.UserError(
                 f"evals.{name}.kind={c.kind!r} is no evaluation. "
                 f"{errors.nearest(c.kind, EVALUATORS)}"
             )
-        open_feed = _eval_feed(name, config, classes, mesh, image_size)
-        evaluator = EVALUATORS[c.kind](
-            graph=graph, mesh=mesh, objective=objective, open_feed=open_feed
-        )
-        made[name] = (evaluator, Cadence(c.every_steps, total_steps))
-    _check_best_metric(config)
-    return Evals(made)
-
-
-def _check_best_metric(config: RunConfig) -> None:
-    """A metric that never comes would silently keep nothing."""
     best = config.checkpoint.best_metric
     endings = ("",) if config.optim.ema_decay is None else ("", EMA_ENDING)
     there = [
@@ -72,10 +85,10 @@ def _check_best_metric(config: RunConfig) -> None:
         )
 
 
-def _eval_feed(
+def eval_data(
     name: str, config: RunConfig, classes: Classes, mesh: Mesh, wanted: tuple[int, int]
-) -> Callable[[], tuple[Feed, int]]:
-    """A function that opens the split anew: its feed, and its number of batches."""
+) -> EvalData:
+    """The data of an evaluation of models that take images of the size `wanted`; checked now."""
     from vit_jax.data import pipeline, sources
 
     c, input = config.evals[name], config.input
@@ -118,4 +131,4 @@ def _eval_feed(
         feed = Feed(batches, arrays, timeout_secs=input.timeout_secs)
         return feed, math.ceil(source.num_examples / batch_size)
 
-    return open_feed
+    return EvalData(source, open_feed)

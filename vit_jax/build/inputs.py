@@ -52,10 +52,16 @@ def image_size(preprocess: str, field: str) -> tuple[int, int]:
     return size
 
 
+def check_batch(config: RunConfig, mesh: Mesh) -> None:
+    """UserError unless a training batch divides over the mesh."""
+    batch_size, parts = config.input.batch_size, config.optim.accumulate
+    meshes.check_batch(mesh, batch_size, "input.batch_size", parts=parts)
+
+
 def batch_layout(config: RunConfig, source: Source, mesh: Mesh) -> Batch:
     """Shapes and shardings of a training batch."""
     c = config.input
-    meshes.check_batch(mesh, c.batch_size, "input.batch_size", parts=config.optim.accumulate)
+    check_batch(config, mesh)
     return step.batch_layout(
         mesh,
         batch_size=c.batch_size,
@@ -89,3 +95,18 @@ def train_feed(config: RunConfig, source: Source, layout: Batch, *, start_step: 
     rows = own_rows(layout["weight"])
     batches = train_batches(config, source, start_step=start_step, rows=rows)
     return Feed(batches, layout, timeout_secs=config.input.timeout_secs)
+
+
+def samples(c: InputConfig, source: Source, preprocess: str, indices: np.ndarray) -> Batches:
+    """One batch: these examples of a split, prepared as an evaluation prepares them."""
+    from vit_jax.data import pipeline
+    from vit_jax.data.chosen import Chosen
+
+    return pipeline.eval_batches(
+        Chosen(source, indices),
+        preprocess,
+        batch_size=len(indices),
+        on_bad_image=c.on_bad_image,
+        max_image_pixels=c.max_image_pixels,
+        threads=c.threads,
+    )

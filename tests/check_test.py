@@ -1,0 +1,150 @@
+"""train --check: reads a little of everything, compiles nothing, leaves nothing."""
+
+import io
+
+import jax
+import numpy as np
+import pytest
+from etils import epath
+from PIL import Image
+
+from vit_jax.check import check, device_bytes
+from vit_jax.core.errors import UserError
+from vit_jax.screen import Screen
+from vit_jax.train import train
+
+EVAL = "evals.test.preprocess=decode|resize(8)"
+
+
+@pytest.fixture
+def look(tmp_path, tiny_run):
+    """(the table, what is wrong or None) of a run with these overrides."""
+
+    def look(*overrides):
+        screen, error = io.StringIO(), None
+        workdir = epath.Path(tmp_path / "run")
+        try:
+            check(tiny_run(*overrides), workdir, Screen(screen), allow_config_change=False)
+        except UserError as caught:
+            error = str(caught)
+        return screen.getvalue(), error
+
+    return look
+
+
+@pytest.fixture
+def images(tmp_path):
+    """A folder of 8 images, the overrides that name it."""
+    for split in ("train", "test"):
+        for name in ("a", "b"):
+            folder = tmp_path / "images" / split / name
+            folder.mkdir(parents=True)
+            for i in range(2):
+                Image.fromarray(np.zeros((8, 8, 3), np.uint8)).save(folder / f"{i}.png")
+    return [
+        "input.source=image_folder", f"input.data_dir={tmp_path / 'images'}", "input.batch_size=2",
+        "input.num_examples=none", "input.num_classes=none",
+    ]  # fmt: skip
+
+
+def rows(table):
+    return {line.split()[0]: line for line in table.splitlines()}
+
+
+def test_what_is_right_is_shown_and_nothing_stays(tmp_path, look, monkeypatch):
+    def no_compilation(*_, **__):
+        raise AssertionError("something is compiled")
+
+    monkeypatch.setattr(jax.stages.Lowered, "compile", no_compilation)
+    table, error = look(EVAL)
+    assert error is None
+    assert all(line.endswith(" ok") for line in table.splitlines())
+    found = rows(table)
+    assert "synthetic, train: 64 examples, 4 classes; read the first batch" in found["input"]
+    assert "; read 16" in found["evals.test"]
+    assert "1 x cpu" in found["mesh"]
+    assert "begins anew" in found["workdir"]
+    assert not (tmp_path / "run").exists()
+
+
+def test_bad_images_of_all_data_are_named_at_once(tmp_path, look, images):
+    broken = [tmp_path / "images" / split / "b" / "1.png" for split in ("train", "test")]
+    for file in broken:
+        file.write_bytes(b"no image")
+    table, error = look(*images, EVAL)
+    assert error.startswith("2 problems:")
+    assert all(f"{file} is a bad image" in error for file in broken)
+    found = rows(table)
+    assert found["input"].endswith("problem 1")
+    assert found["evals.test"].endswith("problem 2")
+    assert found["model"].endswith("ok")
+    table, error = look(*images, EVAL, "input.on_bad_image=skip")
+    assert error is None
+    assert "read 4, 1 of them bad images" in rows(table)["evals.test"]
+
+
+def test_what_cannot_be_looked_at_is_said(look):
+    table, error = look("input.source=tfds", "input.data_dir=/nowhere", "input.num_classes=none")
+    assert "/nowhere is not a folder" in error
+    found = rows(table)
+    assert found["input"].endswith("problem")
+    assert found["model"].split() == ["model", "not", "looked", "at", "-"]
+
+
+def test_weights_are_read_and_verified(tmp_path, tiny_run, look):
+    train(tiny_run(), epath.Path(tmp_path / "first"))
+    override = f"init.weights={tmp_path / 'first'}"
+    table, error = look(override)
+    assert error is None
+    assert "arrays fit, checksums right" in rows(table)["init"]
+    for file in (tmp_path / "first" / "checkpoints" / "6" / "state").rglob("*"):
+        if file.is_file() and file.parent.name == "d":  # the arrays' bytes
+            data = bytearray(file.read_bytes())
+            data[len(data) // 2] ^= 1
+            file.write_bytes(data)
+    table, error = look(override)
+    assert "is damaged" in error
+    assert rows(table)["init"].endswith("problem")
+
+
+def test_another_config_in_the_work_directory_is_found(tmp_path, tiny_run, look):
+    train(tiny_run(), epath.Path(tmp_path / "run"))
+    before = sorted(tmp_path.rglob("*"))
+    table, error = look("optim.lr=0.5")
+    assert "optim.lr: 0.001 there, 0.5 here" in error
+    assert "goes on from step 6" in rows(table)["workdir"]
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_state_that_no_device_can_hold(look, monkeypatch):
+    monkeypatch.setattr("vit_jax.check._device_memory", lambda _: 1000)
+    table, error = look()
+    assert "of each device, which has 1 kB" in error
+    assert "mesh.fsdp" in error
+    assert " of 1 kB a device" in rows(table)["memory"]
+
+
+def test_device_bytes_count_what_one_device_holds(run_python):
+    code = """
+import jax, jax.numpy as jnp
+from jax.sharding import NamedSharding, PartitionSpec as P
+from vit_jax.check import device_bytes
+mesh = jax.make_mesh((4,), ("data",))
+split = jax.ShapeDtypeStruct((8, 3), jnp.float32, sharding=NamedSharding(mesh, P("data")))
+whole = jax.ShapeDtypeStruct((8, 3), jnp.float32, sharding=NamedSharding(mesh, P()))
+assert device_bytes([split]) == 2 * 3 * 4 and device_bytes([whole]) == 8 * 3 * 4
+"""
+    done = run_python("-c", code, devices=4)
+    assert done.returncode == 0, done.stderr
+    assert device_bytes({}) == 0
+
+
+def test_the_command(tmp_path, run_python):
+    done = run_python(
+        "-m", "vit_jax.train", "--config", "configs/vit_digits.py", "--check",
+        "--workdir", str(tmp_path / "run"), "--config.optim.freeze=hed",
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert done.stdout.count("\n") > 5
+    assert done.stderr.startswith("error: optim.freeze: 'hed'")
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,239 @@
+"""train --check: all that a run would stumble over, looked at closely; nothing is trained.
+
+Besides what every start looks at (preflight.py): some examples of each data set are read and
+decoded, the checksums of init.weights verified, the work directory's config compared, and the
+state's size held against the devices' memory. No chip compiles anything, and nothing is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+import jax
+import numpy as np
+from etils import epath
+
+from vit_jax import build, preflight
+from vit_jax import config as configs
+from vit_jax.config import RunConfig
+from vit_jax.core.errors import UserError
+from vit_jax.core.problems import MISSING, Problems
+from vit_jax.preflight import Prepared
+from vit_jax.screen import Screen, count
+from vit_jax.state import Layout
+from vit_jax.store import room, step_folder, workdir
+
+if TYPE_CHECKING:
+    from vit_jax.data.example import Source
+
+SAMPLES = 16  # of each data set, the first and the last among them
+
+
+class Row(NamedTuple):
+    """A line of the table: a part of the run, and what was found."""
+
+    what: str
+    found: str
+
+
+def check(
+    config: RunConfig, folder: epath.Path, screen: Screen, *, allow_config_change: bool
+) -> None:
+    """Looks at everything that the run of `config` in `folder` needs, and says what it found.
+
+    Raises:
+      UserError: something is not right; lists all that is wrong.
+    """
+    problems = Problems()
+    parts = preflight.look(config, folder, problems)
+    rows = [_mesh(parts)]
+    rows += _data(config, parts, problems, screen)
+    rows += _model(config, parts, problems, screen)
+    rows += _workdir(config, folder, parts, problems, allow_config_change)
+    _show(screen, rows, problems)
+    problems.tell()
+
+
+def _show(screen: Screen, rows: list[Row], problems: Problems) -> None:
+    """The table: part, what was found, and whether that is all right."""
+    whats = [problem.what for problem in problems.found]
+    rows += [Row(what, "") for what in dict.fromkeys(whats) if what not in [r.what for r in rows]]
+    widths = [max(len(row[i]) for row in rows) for i in range(2)]
+    for row in rows:
+        numbers = [str(i) for i, what in enumerate(whats, start=1) if what == row.what]
+        said = f"problem {', '.join(numbers)}" if numbers and len(whats) > 1 else "problem"
+        found = row.found or ("" if numbers else "not looked at")
+        state = said if numbers else ("ok" if row.found else "-")
+        screen.say(f"{row.what:{widths[0]}}  {found:{widths[1]}}  {state}")
+
+
+def _mesh(parts: Prepared) -> Row:
+    if parts.mesh is MISSING:
+        return Row("mesh", "")
+    devices = parts.mesh.devices.ravel()
+    axes = " x ".join(f"{name} {size}" for name, size in parts.mesh.shape.items())
+    return Row("mesh", f"{len(devices)} x {devices[0].device_kind}: {axes}")
+
+
+def _data(config: RunConfig, parts: Prepared, problems: Problems, screen: Screen) -> Iterator[Row]:
+    c = config.input
+    read = problems.look(
+        "input",
+        lambda source, _: _samples(config, source, c.preprocess, "input"),
+        parts.source,
+        parts.batch_layout,
+    )
+    skipped = problems.look(
+        "input",
+        lambda source, layout, _: _first_batch(config, source, layout),
+        parts.source,
+        parts.batch_layout,
+        read,
+    )
+    found = "" if parts.source is MISSING else _describe(parts.source, c.split)
+    if skipped is not MISSING:
+        found += f"; read the first batch and {read.examples} more{_bad(read.bad + skipped)}"
+    yield Row("input", found)
+    for number, (name, data) in enumerate(parts.eval_data.items()):
+        screen.bar("reading examples", number, len(parts.eval_data))
+        preprocess, split = config.evals[name].preprocess, config.evals[name].split
+        where = f"evals.{name}"
+        read = problems.look(
+            where,
+            lambda data, where=where, preprocess=preprocess: _samples(
+                config, data.source, preprocess, where
+            ),
+            data,
+        )
+        found = "" if data is MISSING else _describe(data.source, split)
+        if read is not MISSING:
+            found += f"; read {read.examples}{_bad(read.bad)}"
+        yield Row(where, found)
+
+
+class Read(NamedTuple):
+    """How many examples were read, and how many of them are bad images that will be skipped."""
+
+    examples: int
+    bad: int
+
+
+def _samples(config: RunConfig, source: Source, preprocess: str, where: str) -> Read:
+    """Reads and decodes some of a split, the first and the last among them."""
+    indices = np.unique(np.linspace(0, source.num_examples - 1, SAMPLES).astype(np.int64))
+    try:
+        with build.samples(config.input, source, preprocess, indices) as batches:
+            next(batches)
+            return Read(len(indices), batches.num_bad)
+    except UserError as error:
+        raise UserError(f"{where}: {error}") from error
+
+
+def _first_batch(config: RunConfig, source: Source, layout: preflight.Batch) -> int:
+    """Makes this process's part of the first batch; returns how many images are skipped in it."""
+    with build.train_feed(config, source, layout, start_step=0) as feed:
+        next(feed)
+        return feed.skipped_images
+
+
+def _describe(source: Source, split: str) -> str:
+    return (
+        f"{source.name}, {split}: {source.num_examples:,} examples, {source.num_classes:,} classes"
+    )
+
+
+def _bad(number: int) -> str:
+    return f", {number} of them bad images" if number else ""
+
+
+def _model(config: RunConfig, parts: Prepared, problems: Problems, screen: Screen) -> Iterator[Row]:
+    plan, model, layout = parts.plan, parts.model, parts.layout
+    yield Row("plan", "" if plan is MISSING else f"{plan.total_steps:,} steps")
+    if model is MISSING:
+        yield Row("model", "")
+    else:
+        yield Row("model", f"{model.info.name}, {count(model.info.parameters)} parameters")
+    problems.look("memory", _check_memory, layout)
+    yield Row("memory", "" if layout is MISSING else _memory(layout))
+    if config.init.weights is not None:
+        verified = problems.look(
+            "init", lambda *_: _verify(config, parts, screen), parts.trained, parts.shapes
+        )
+        yield Row("init", "" if verified is MISSING else verified)
+
+
+def _memory(layout: Layout) -> str:
+    """What the state takes of each device."""
+    state = layout.state
+    sizes = {"parameters": state.params, "optimizer": state.opt_state, "average": state.ema}
+    parts = [f"{name} {room.size(device_bytes(tree))}" for name, tree in sizes.items() if tree]
+    there = _device_memory(layout)
+    of = "" if there is None else f" of {room.size(there)}"
+    return f"state {room.size(device_bytes(state))}{of} a device: {', '.join(parts)}"
+
+
+def _check_memory(layout: Layout) -> None:
+    """UserError if not even the state fits; gradients and activations come on top."""
+    needed, there = device_bytes(layout.state), _device_memory(layout)
+    if there is not None and needed > there:
+        raise UserError(
+            f"The state takes {room.size(needed)} of each device, which has {room.size(there)}: "
+            "divide it over more devices by mesh.fsdp or mesh.tensor, its optimizer's part by "
+            "mesh.shard_optimizer=true, or take a smaller model."
+        )
+
+
+def device_bytes(tree: object) -> int:
+    """What one device holds of a tree of arrays, by their shardings."""
+    return sum(
+        int(np.prod(x.sharding.shard_shape(x.shape))) * x.dtype.itemsize
+        for x in jax.tree.leaves(tree)
+    )
+
+
+def _device_memory(layout: Layout) -> int | None:
+    """Bytes of a device; None where it does not say, as a CPU."""
+    stats = layout.mesh.local_devices[0].memory_stats()
+    return None if not stats else stats.get("bytes_limit")
+
+
+def _verify(config: RunConfig, parts: Prepared, screen: Screen) -> str:
+    """Reads what a warm start takes, one array after the other, on the host."""
+    trained = parts.trained
+    if trained is None:
+        return "not needed any more: the run goes on from its own checkpoint"
+    under = step_folder.params_or_ema(trained.folder, ema=config.init.ema)
+    host = jax.sharding.SingleDeviceSharding(jax.local_devices(backend="cpu")[0])
+    for number, (name, shape) in enumerate(parts.shapes.items()):
+        screen.bar("verifying init.weights", number + 1, len(parts.shapes))
+        array = jax.ShapeDtypeStruct(shape, np.float32, sharding=host)
+        step_folder.read_some(trained.folder, {f"{under}/{name}": array})
+    return f"{trained.name} from {trained.folder}: {len(parts.shapes)} arrays fit, checksums right"
+
+
+def _workdir(
+    config: RunConfig,
+    folder: epath.Path,
+    parts: Prepared,
+    problems: Problems,
+    allow_config_change: bool,
+) -> Iterator[Row]:
+    there = step_folder.steps(folder / "checkpoints")
+    if folder.exists():
+        problems.look(
+            "workdir",
+            lambda source: workdir.check_workdir(
+                folder,
+                config=configs.to_dict(config),
+                fingerprint={"input": source.fingerprint},
+                free_fields=configs.FREE_FIELDS,
+                allow_config_change=allow_config_change,
+            ),
+            parts.source,
+        )
+    begins = f"goes on from step {there[-1]:,}" if there else "begins anew"
+    size = ""
+    if parts.layout is not MISSING:
+        size = f"; a checkpoint is {room.size(preflight.state_bytes(parts.layout.state))}"
+    yield Row("workdir", f"{folder}: {begins}{size}")
