@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import AbstractContextManager
 
 from absl import flags
+from etils import epath
 
+from vit_jax import config as configs
+from vit_jax.config import RunConfig
+from vit_jax.core.errors import UserError
 from vit_jax.dist import cluster, start
 from vit_jax.dist.cluster import Cluster
 from vit_jax.dist.peers import Peers
+from vit_jax.store.workdir import differences
 
+OF_A_HOST = ("input.threads", "input.data_dir")  # fields in which processes may differ
 FLAGS = flags.FLAGS
 
 
@@ -53,3 +60,20 @@ def together(found: Cluster | None, *, preemptible: bool) -> AbstractContextMana
         barrier_timeout_secs=FLAGS.barrier_timeout_secs,
         preemptible=preemptible,
     )
+
+
+def check_same(peers: Peers, config: RunConfig, workdir: epath.Path) -> None:
+    """UserError, with a list, unless all processes have the config and work directory of the first.
+
+    Otherwise they would wait for each other in different places, or train different models.
+    """
+    here = {"config": {**configs.to_dict(config), "workdir": str(workdir)}, "fingerprint": {}}
+    there = peers.from_first("before training", here)
+    found = differences(there, json.loads(json.dumps(here)))
+    wrong = [text for name, text in found.items() if name not in OF_A_HOST]
+    if wrong:
+        raise UserError(
+            f"{peers.me} was started with other values than {peers.members[0]}:\n  "
+            + "\n  ".join(wrong)
+            + "\nGive all processes the same command, but for --process_id."
+        )

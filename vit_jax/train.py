@@ -213,6 +213,7 @@ def main(arguments: list[str]) -> None:
         processes.together(found, preemptible=True) as peers,
         stop_request(several=peers.several) as stop,
     ):
+        processes.check_same(peers, config, workdir)
         allow = FLAGS.allow_config_change
         if FLAGS.check:
             screen = Screen(quiet=jax.process_index() > 0)
