@@ -1,0 +1,189 @@
+"""Several real processes on this machine, started as a user starts them."""
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from vit_jax import config as configs
+from vit_jax.store import step_folder
+
+REPOSITORY = Path(__file__).parents[1]
+TIMEOUT_SECS = 500  # of a whole run, on a machine that is busy
+
+FLAGS = (
+    "--config.model.depth=1",
+    "--config.model.dropout=0.1",
+    "--config.checkpoint.every_steps=2",
+    "--config.evals.test.preprocess=decode|resize(8)",
+    "--config.evals.test.every_steps=3",
+)
+CONFIG = """
+import ml_collections
+
+def get_config(arg=None):
+    return ml_collections.ConfigDict({config})
+"""
+# These programs compile in less time, and need not run fast.
+XLA_FLAGS = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
+
+
+class Processes:
+    """The processes of one run, by number; their output goes to files."""
+
+    def __init__(self, config, folder, number, *flags, devices=1, only=None, more=None):
+        with socket.create_server(("", 0)) as server:
+            port = server.getsockname()[1]
+        environment = os.environ | {
+            "JAX_PLATFORMS": "cpu",
+            "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices} {XLA_FLAGS}",
+            "PYTHONUNBUFFERED": "1",
+        }
+        self.outputs = {i: folder / f"output{i}" for i in range(number)}
+        self.running = {}
+        for i in only or range(number):
+            command = [
+                sys.executable, "-m", "vit_jax.train", "--config", str(config),
+                "--workdir", str(folder / "run"), "--coordinator", f"localhost:{port}",
+                "--num_processes", str(number), "--process_id", str(i),
+                *FLAGS, *flags, *(more or {}).get(i, ()),
+            ]  # fmt: skip
+            with self.outputs[i].open("w") as output:
+                self.running[i] = subprocess.Popen(
+                    command, cwd=REPOSITORY, env=environment, stdout=output, stderr=output
+                )
+
+    def said(self, i):
+        return self.outputs[i].read_text()
+
+    def wait_for(self, text, i=0):
+        deadline = time.monotonic() + TIMEOUT_SECS
+        while text not in self.said(i):
+            assert time.monotonic() < deadline, self.said(i)
+            assert self.running[i].poll() is None, self.said(i)
+            time.sleep(0.1)
+
+    def end(self, but=(), within_secs=TIMEOUT_SECS):
+        """Exit statuses by number of those that are to end by themselves."""
+        deadline = time.monotonic() + within_secs
+        waited = {i: p for i, p in self.running.items() if i not in but}
+        return {i: p.wait(max(0, deadline - time.monotonic())) for i, p in waited.items()}
+
+
+@pytest.fixture
+def start(tmp_path, tiny_run):
+    """Starts processes in this test's folder; none of them outlives the test."""
+    started = []
+    config = tmp_path / "config.py"
+    config.write_text(CONFIG.format(config=configs.to_dict(tiny_run())))
+
+    def start(number, *flags, folder=tmp_path, **options):
+        folder.mkdir(exist_ok=True)
+        started.append(Processes(config, folder, number, *flags, **options))
+        return started[-1]
+
+    yield start
+    for processes in started:
+        for process in processes.running.values():
+            process.kill()
+            process.wait()
+
+
+def checksums(workdir):
+    step = max(step_folder.steps(workdir / "checkpoints"))
+    arrays = step_folder.read_description(workdir / "checkpoints" / str(step))["arrays"]
+    return step, {name: array["checksum"] for name, array in arrays.items()}
+
+
+def test_two_processes_train_and_start_again(start, tmp_path):
+    """The same command afterwards finds it finished."""
+    first = start(2, devices=2)
+    assert first.end() == {0: 0, 1: 0}, first.said(0) + first.said(1)
+    assert "4 x cpu: data 4" in first.said(0)
+    assert "finished 6 steps" in first.said(0)
+    rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").open()]
+    assert [row["step"] for row in rows] == [1, 2, 3, 4, 5, 6]
+    assert {"train/loss", "test/accuracy"} <= set(rows[-1])
+    document = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert [run["processes"] for run in document["runs"]] == [2]
+    said = re.sub(r"\[Gloo\].*\n", "", first.said(1))
+    assert not said, "only process 0 speaks while all is well"
+
+
+@pytest.mark.slow
+def test_a_process_that_is_killed_and_one_that_does_not_come(start, tmp_path):
+    """It is named, the others end with status 76; and so do they when they start without it."""
+    run = start(2, "--config.total.steps=1_000_000", "--peer_timeout_secs=20")
+    run.wait_for("step 2/")
+    run.running[1].kill()
+    assert run.end(but=[1], within_secs=120) == {0: 76}, run.said(0)
+    killed = f"process 1 ({socket.gethostname()}, pid {run.running[1].pid})"
+    assert f"[process 0 of 2] error: {killed} is gone without a word" in run.said(0)
+    assert "Traceback" not in run.said(0)
+    alone = start(2, "--start_timeout_secs=1", only=[0])
+    assert alone.end() == {0: 76}
+    assert "error: process 1 of 2 did not come within 1 s (here: process 0 (" in alone.said(0)
+
+
+@pytest.mark.slow
+def test_four_processes(start):
+    run = start(4)
+    assert run.end() == dict.fromkeys(range(4), 0), run.said(0)
+    assert "4 x cpu: data 4" in run.said(0)
+
+
+@pytest.mark.slow
+def test_sigterm_to_one_then_the_same_bits(start, tmp_path):
+    """All save the same step; resumed, it is as if nobody had stopped them."""
+    steps = "--config.total.steps=400"
+    straight = start(2, steps, folder=tmp_path / "straight")
+    assert straight.end() == {0: 0, 1: 0}
+    stopped = start(2, steps, folder=tmp_path / "stopped")
+    stopped.wait_for("step 5/")
+    stopped.running[1].send_signal(signal.SIGTERM)
+    assert stopped.end() == {0: 75, 1: 75}, stopped.said(0)
+    steps_said = {re.search(r"Stopped by SIGTERM; step (\d+)", stopped.said(i))[1] for i in (0, 1)}
+    step, _ = checksums(tmp_path / "stopped" / "run")
+    assert steps_said == {str(step)}
+    assert step < 400
+    again = start(2, steps, folder=tmp_path / "stopped")
+    assert again.end() == {0: 0, 1: 0}
+    assert f"resumed  from the checkpoint of step {step}" in again.said(0)
+    assert checksums(tmp_path / "stopped" / "run") == checksums(tmp_path / "straight" / "run")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("killed", [0, 1])
+def test_kill_9_then_start_again(start, killed):
+    run = start(4, "--config.total.steps=1_000_000", "--peer_timeout_secs=20")
+    run.wait_for("step 20/")
+    run.running[killed].kill()
+    others = [i for i in range(4) if i != killed]
+    assert run.end(but=[killed], within_secs=120) == dict.fromkeys(others, 76)
+    for i in others:
+        assert f"process {killed} ({socket.gethostname()}, pid" in run.said(i)
+    again = start(4, "--config.total.steps=1_000_000")
+    again.wait_for("resumed  from the checkpoint of step")
+    again.wait_for("| loss")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("wrong", [0, 1])
+def test_the_error_of_one_is_told_to_all(start, tmp_path, wrong):
+    right = 1 - wrong
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "metrics.jsonl").touch()  # of which run?
+    run = start(2, more={right: ["--allow_config_change"]})
+    assert run.end() == {wrong: 1, right: 76}, run.said(0) + run.said(1)
+    assert f"[process {wrong} of 2] error: " in run.said(wrong)
+    assert f"process {wrong} ({socket.gethostname()}, pid " in run.said(right)
+    assert "has metrics.jsonl but no config.json" in run.said(wrong)
+    assert "has ended: " in run.said(right)
+    assert "has metrics.jsonl but no config.json" in run.said(right)
