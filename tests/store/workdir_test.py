@@ -129,9 +129,14 @@ def test_before_the_first_checkpoint_the_config_may_still_change(tmp_path):
     assert read(tmp_path / "run")["runs"][1]["config_changes"] == changes
 
 
+def test_a_run_that_was_killed_before_it_wrote_its_config_can_start_again(tmp_path):
+    (tmp_path / "run" / "checkpoints").mkdir(parents=True)
+    assert enter(tmp_path / "run") == []
+
+
 @pytest.mark.parametrize("trace", ["checkpoints", "metrics.jsonl"])
 def test_traces_of_an_unknown_run_are_refused(tmp_path, trace):
-    (tmp_path / trace).mkdir()
+    (tmp_path / trace / "10").mkdir(parents=True)
     with pytest.raises(UserError, match=rf"has {trace} but no config\.json"):
         enter(tmp_path)
     assert enter(tmp_path, allow_config_change=True) == []

@@ -9,7 +9,7 @@ neither config, and nobody could tell.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from etils import epath
@@ -18,7 +18,6 @@ from vit_jax.core.errors import UserError
 from vit_jax.store import atomic_file
 
 CONFIG_FILE = "config.json"
-TRACES = ("checkpoints", "metrics.jsonl")  # of a run, if there is no config.json
 
 
 class Entry(NamedTuple):
@@ -110,11 +109,23 @@ def unwritable(folder: epath.Path, error: OSError) -> UserError:
     )
 
 
+def _has_checkpoints(folder: epath.Path) -> bool:
+    directory = folder / "checkpoints"
+    return directory.is_dir() and any(child.name.isdigit() for child in directory.iterdir())
+
+
+# Of a run, if there is no config.json. A run that is killed early has made an empty folder.
+TRACES: dict[str, Callable[[epath.Path], bool]] = {
+    "checkpoints": _has_checkpoints,
+    "metrics.jsonl": lambda folder: (folder / "metrics.jsonl").exists(),
+}
+
+
 def _read(folder: epath.Path, allow_config_change: bool) -> dict[str, Any] | None:
     """What config.json says; None for a directory that belongs to no run yet."""
     file = folder / CONFIG_FILE
     if not file.exists():
-        found = [name for name in TRACES if (folder / name).exists()]
+        found = [name for name, is_there in TRACES.items() if is_there(folder)]
         if found and not allow_config_change:
             raise UserError(
                 f"{folder} has {' and '.join(found)} but no {CONFIG_FILE} that says of which run. "
@@ -133,11 +144,6 @@ def _load(file: epath.Path) -> dict[str, Any]:
             f"{file} is damaged ({error}). Put back a copy of it or give another --workdir; or "
             "delete it and give --allow_config_change to go on with the checkpoints as they are."
         ) from error
-
-
-def _has_checkpoints(folder: epath.Path) -> bool:
-    directory = folder / "checkpoints"
-    return directory.is_dir() and any(child.name.isdigit() for child in directory.iterdir())
 
 
 def differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> dict[str, str]:
