@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks.drills.run import (
-    ORPHAN_SECS,
     PATIENCE_SECS,
     PEER_LOST,
     PREEMPTED,
@@ -83,8 +82,7 @@ def _kill_once(
         there = max(saved(workdir), default=0)
         run.send(victim, number)
         killed_at = time.monotonic()
-        # Whoever waits for the first steps of the others may wait as long as those take.
-        statuses = run.end(PATIENCE_SECS if moment == "start-up" else ORPHAN_SECS)
+        statuses = run.end(PATIENCE_SECS)
         ending_secs = time.monotonic() - killed_at
     after = max(saved(workdir), default=0)
     which = f"{moment}, {number.name} to process {victim}"
@@ -97,6 +95,8 @@ def _kill_once(
     resumed = [line for line in run.lines if line.startswith("resumed")]
     if resumed and not resumed[0].endswith(f" step {before:,}"):
         failures.append(f"{which}: step {before} was saved, but: {resumed[0]}")
+    for text in failures:
+        print(f"  failed: {text}")
     return Killed(failures, ending_secs)
 
 
