@@ -57,7 +57,7 @@ def find(
         "--process_id": process_id,
     }
     missing = [flag for flag, value in given.items() if value is None]
-    if given == {**dict.fromkeys(given), "--num_processes": 1}:
+    if num_processes == 1 and len(missing) == 2:
         return None
     if not missing:
         found = Cluster(str(coordinator), int(num_processes or 0), int(process_id or 0))

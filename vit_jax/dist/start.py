@@ -101,9 +101,8 @@ class _Ending:
 
     def because_of(self, error: BaseException, peers: Peers) -> NoReturn:
         """The main thread's way: `error` may be no more than the end of another process."""
-        lost = peers.lost(None if _may_be_a_loss(error) else 0)
-        if lost is not None and not isinstance(error, UserError | NonFiniteError):
-            error = lost
+        if not isinstance(error, UserError | NonFiniteError):
+            error = peers.lost(None if _may_be_a_loss(error) else 0) or error
         self._first.acquire()
         status = self._report(error)
         peers.leave(str(error)[:MAX_LAST_WORDS])
@@ -129,5 +128,10 @@ class _Ending:
 
 
 def _may_be_a_loss(error: BaseException) -> bool:
-    """Whether it may come from a connection whose other end has gone."""
-    return isinstance(error, jax.errors.JaxRuntimeError) or "Gloo" in str(error)
+    """Whether it may come from a connection whose other end has gone, or hide one that does."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, jax.errors.JaxRuntimeError) or "Gloo" in str(cause):
+            return True
+        cause = cause.__cause__ or cause.__context__
+    return False
