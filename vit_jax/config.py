@@ -40,8 +40,10 @@ class ModelConfig:
     gelu: Literal["tanh", "exact"] | None = None
     head_bias: float | None = None  # initial value; -10 for sigmoid losses over many classes
     dtype: Literal["float32", "bfloat16"] | None = None  # of the computation, not of parameters
+    softmax_dtype: Literal["float32", "bfloat16"] | None = None  # of attention's
+    gradient_dtype: Literal["float32", "bfloat16"] | None = None  # of kernels', over devices
     scan: bool | None = None  # blocks by one compiled loop, or unrolled
-    remat: Literal["none", "dots", "dots_no_batch", "full"] | None = None
+    remat: Literal["none", "dots", "dots_no_batch", "full", "offload"] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,9 +62,9 @@ class InputConfig:
     on_bad_image: Literal["fail", "skip"] = "fail"
     max_image_pixels: int = 100_000_000
     threads: int = 0  # of the host's input pipeline; 0: one a core
-
-
     timeout_secs: int = 600  # without a batch until the run gives up
+
+
 @dataclasses.dataclass(frozen=True)
 class LossConfig:
     """What is minimised: the mean over the batch, skipped examples left out."""
@@ -206,9 +208,9 @@ BOUNDS: dict[str, tuple[float, float]] = {
     "input.std": (1e-6, math.inf),
     "input.max_image_pixels": (1, math.inf),
     "input.threads": (0, 1024),
+    "input.timeout_secs": (1, 2**31),
     "loss.label_smoothing": (0, 1),
     "loss.mixup": (0, 1e6),
-    "input.timeout_secs": (1, 2**31),
     "loss.cutmix": (0, 1e6),
     "optim.lr": (0, 1e38),
     "optim.rsqrt_timescale_steps": (1, 2**31),

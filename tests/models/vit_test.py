@@ -228,6 +228,26 @@ def test_bfloat16_is_near_float32():
     np.testing.assert_allclose(half.astype(jnp.float32), full, atol=0.1)
 
 
+def test_the_softmax_has_a_dtype_of_its_own():
+    images = jax.random.normal(jax.random.key(0), (2, 8, 8, 3))
+    fine = tiny(dtype="bfloat16").tokens(images).astype(jnp.float32)
+    coarse = tiny(dtype="bfloat16", softmax_dtype="bfloat16").tokens(images).astype(jnp.float32)
+    assert 0 < float(jnp.abs(fine - coarse).max()) < 0.1  # as above
+
+
+@pytest.mark.parametrize("dtype", [None, "float32", "bfloat16"])
+def test_gradients_of_kernels_have_a_dtype_of_their_own(dtype):
+    model = tiny(dtype="bfloat16", gradient_dtype=dtype)
+    graph, params = nnx.split(model, nnx.Param)
+    images = jax.random.normal(jax.random.key(0), (2, 8, 8, 3))
+    grads = jax.grad(lambda p: jnp.sin(nnx.merge(graph, p)(images)).sum())(params)
+    in_blocks, in_head = grads.blocks.block.mlp.fc2.kernel[...], grads.head.kernel[...]
+    assert in_blocks.dtype == in_head.dtype == jnp.float32
+    is_coarse = lambda x: bool((x == x.astype(jnp.bfloat16)).all())
+    assert is_coarse(in_blocks) == (dtype != "float32")
+    assert is_coarse(in_head) == (dtype == "bfloat16")
+
+
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
@@ -241,6 +261,7 @@ def test_bfloat16_is_near_float32():
         ({"width": 18, "position_embedding": "sincos_2d"}, "nearest width: 16"),
         ({"width": 17, "heads": 1, "position_embedding": "sincos_1d"}, "nearest width: 16"),
         ({"pool": "max"}, r"model.pool='max'.* map"),
+        ({"gradient_dtype": "float16"}, "Did you mean 'float32' or 'bfloat16'"),
         ({"position_embedding": "sincos"}, "Did you mean 'sincos_2d'"),
         ({"dropout": 1.0}, "rates in"),
         ({"widht": 17}, "Did you mean 'width'"),

@@ -1,9 +1,14 @@
+import functools
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from flax import nnx
 
 from vit_jax.nn.attention import SelfAttention, attend
+from vit_jax.nn.precision import FLOAT32
 
 ROUNDING = 1e-5  # float32 sums of some tens of terms, in another order
 
@@ -17,19 +22,44 @@ def test_attend_is_softmax_of_scaled_products():
             logits = query[i, :, j] @ key[i, :, j].T / np.sqrt(k)
             weights = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
             expected[i, :, j] = weights @ value[i, :, j]
-    np.testing.assert_allclose(attend(query, key, value), expected, atol=ROUNDING)
+    np.testing.assert_allclose(attend(query, key, value, jnp.float32), expected, atol=ROUNDING)
 
 
-def test_softmax_is_in_float32_though_inputs_are_not():
+@pytest.mark.parametrize(
+    ("softmax_dtype", "written"), [(jnp.float32, "f32"), (jnp.bfloat16, "bf16")]
+)
+def test_softmax_is_in_its_own_dtype_whatever_the_inputs_are(softmax_dtype, written):
     x = jax.ShapeDtypeStruct((1, 5, 2, 8), jnp.bfloat16)
-    text = jax.jit(attend).lower(x, x, x).as_text()
-    assert "tensor<1x2x5x5xf32>" in text
-    assert jax.eval_shape(attend, x, x, x).dtype == jnp.bfloat16
+    own = functools.partial(attend, softmax_dtype=softmax_dtype)
+    text = jax.jit(own).lower(x, x, x).as_text()
+    assert re.findall(r"exponential .*tensor<1x2x5x5x(\w+)>", text) == [written]
+    assert jax.eval_shape(own, x, x, x).dtype == jnp.bfloat16
+
+
+@pytest.mark.parametrize(("dtype", "rounding"), [(jnp.float32, ROUNDING), (jnp.bfloat16, 2**-6)])
+def test_gradients_are_those_of_jax(dtype, rounding):
+    """rounding: in bfloat16 that of sums of products of order one, each side by its own way."""
+    arguments = jax.random.normal(jax.random.key(0), (3, 2, 7, 3, 8), dtype)
+    dy = jax.random.normal(jax.random.key(1), (2, 7, 3, 8), dtype)
+
+    def plain(query, key, value):
+        logits = jnp.einsum("bqhk,bshk->bhqs", query, key, preferred_element_type=jnp.float32)
+        weights = jax.nn.softmax(logits / np.sqrt(8)).astype(dtype)
+        return jnp.einsum("bhqs,bshk->bqhk", weights, value)
+
+    expected = jax.vjp(plain, *arguments)[1](dy)
+    own = lambda query, key, value: attend(query, key, value, jnp.float32)
+    for a, b in zip(jax.vjp(own, *arguments)[1](dy), expected, strict=True):
+        assert a.dtype == dtype
+        scale = float(jnp.abs(b).max())
+        np.testing.assert_allclose(
+            np.asarray(a, np.float32), np.asarray(b, np.float32), atol=rounding * scale
+        )
 
 
 def test_initialisation_is_xavier_of_each_projection_by_itself():
     width = 64
-    attention = SelfAttention(width, 4, dtype=jnp.float32, rngs=nnx.Rngs(0))
+    attention = SelfAttention(width, 4, precision=FLOAT32, rngs=nnx.Rngs(0))
     limit = np.sqrt(6 / (width + width))
     for kernel in (attention.qkv.kernel[...], attention.out.kernel[...]):
         # 4096 uniform draws or more come within 2 % of their bound, and never above it.

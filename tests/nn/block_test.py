@@ -4,6 +4,7 @@ import numpy as np
 from flax import nnx
 
 from vit_jax.nn.block import Block, drop_branch
+from vit_jax.nn.precision import FLOAT32
 
 ROUNDING = 1e-5  # float32, another order of sums
 
@@ -11,7 +12,7 @@ ROUNDING = 1e-5  # float32, another order of sums
 def make_block(dropout=0.0, layer_scale=0.0):
     return Block(
         width=16, mlp_dim=32, heads=2, gelu="exact", dropout=dropout, layer_scale=layer_scale,
-        dtype=jnp.float32, rngs=nnx.Rngs(0),
+        precision=FLOAT32, rngs=nnx.Rngs(0),
     )  # fmt: skip
 
 

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from vit_jax.nn.linear import product
+from vit_jax.nn.precision import FLOAT32, Precision
 
 ROUNDING = 1e-5  # sums of up to 30 float32 products of order one, in another order
 
@@ -22,7 +23,7 @@ def test_product_and_its_gradients_are_those_of_tensordot(x_shape, kernel_shape,
     keys = jax.random.split(jax.random.key(0), 3)
     x, kernel = jax.random.normal(keys[0], x_shape), jax.random.normal(keys[1], kernel_shape)
     expected, expected_vjp = jax.vjp(lambda x, k: jnp.tensordot(x, k, contracted), x, kernel)
-    found, found_vjp = jax.vjp(lambda x, k: product(x, k, contracted), x, kernel)
+    found, found_vjp = jax.vjp(lambda x, k: product(x, k, contracted, FLOAT32), x, kernel)
     np.testing.assert_allclose(found, expected, atol=ROUNDING)
     dy = jax.random.normal(keys[2], expected.shape)
     for a, b in zip(found_vjp(dy), expected_vjp(dy), strict=True):
@@ -30,14 +31,22 @@ def test_product_and_its_gradients_are_those_of_tensordot(x_shape, kernel_shape,
         np.testing.assert_allclose(a, b, atol=ROUNDING)
 
 
-def test_gradients_keep_the_dtype():
-    x, kernel = jnp.ones((2, 3), jnp.bfloat16), jnp.ones((3, 4), jnp.bfloat16)
-    gradients = jax.grad(lambda x, k: product(x, k, 1).sum(), argnums=(0, 1))(x, kernel)
-    assert all(g.dtype == jnp.bfloat16 for g in gradients)
+@pytest.mark.parametrize("compute", [jnp.float32, jnp.bfloat16])
+@pytest.mark.parametrize("gradient", [None, jnp.float32, jnp.bfloat16])
+def test_the_kernels_gradient_has_been_what_its_precision_says(compute, gradient):
+    precision = Precision(compute, jnp.float32, gradient)
+    keys = jax.random.split(jax.random.key(0), 2)
+    x = jax.random.normal(keys[0], (300, 3), compute)
+    kernel = jax.random.normal(keys[1], (3, 4), jnp.float32)
+    y, vjp = jax.vjp(lambda x, k: product(x, k, 1, precision), x, kernel)
+    dx, d_kernel = vjp(y)
+    assert (y.dtype, dx.dtype, d_kernel.dtype) == (compute, compute, jnp.float32)
+    in_bfloat16 = d_kernel == d_kernel.astype(jnp.bfloat16)
+    assert bool(in_bfloat16.all()) == ((gradient or compute) == jnp.bfloat16)
 
 
 def test_the_gradient_of_the_kernel_needs_no_transposition():
     """What makes it fast on a CPU: rows of inputs by rows of gradients, in this order."""
-    gradient = jax.grad(lambda k, x: (product(x, k, 1) ** 2).sum())
+    gradient = jax.grad(lambda k, x: (product(x, k, 1, FLOAT32) ** 2).sum())
     program = str(jax.make_jaxpr(gradient)(jnp.ones((3, 4)), jnp.ones((2, 5, 3))))
     assert "transpose[" not in program

@@ -5,6 +5,7 @@ import pytest
 from flax import nnx
 
 from vit_jax.nn.pooling import AttentionPooling
+from vit_jax.nn.precision import FLOAT32
 
 ROUNDING = 1e-5  # float32 sums of some tens of terms, in another order
 WIDTH, HEADS = 16, 2
@@ -13,7 +14,7 @@ WIDTH, HEADS = 16, 2
 @pytest.fixture(scope="module")
 def pooling():
     return AttentionPooling(
-        WIDTH, 32, HEADS, gelu="exact", dtype=jnp.float32, rngs=nnx.Rngs(0)
+        WIDTH, 32, HEADS, gelu="exact", precision=FLOAT32, rngs=nnx.Rngs(0)
     )  # fmt: skip
 
 
@@ -42,7 +43,7 @@ def test_the_order_of_the_tokens_does_not_matter(pooling):
 
 def test_initialisation():
     width = 64
-    pooling = AttentionPooling(width, 8, 4, gelu="tanh", dtype=jnp.float32, rngs=nnx.Rngs(0))
+    pooling = AttentionPooling(width, 8, 4, gelu="tanh", precision=FLOAT32, rngs=nnx.Rngs(0))
     limit = np.sqrt(6 / (width + width))
     for kernel in (pooling.query.kernel[...], pooling.key_value.kernel[...]):
         assert 0.98 * limit < float(jnp.abs(kernel).max()) <= limit

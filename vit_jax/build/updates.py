@@ -10,8 +10,9 @@ from flax import nnx
 from jax.sharding import Mesh
 
 from vit_jax.build.plans import Plan
-from vit_jax.config import OptimConfig, RunConfig
+from vit_jax.config import ModelConfig, OptimConfig, RunConfig
 from vit_jax.core import errors
+from vit_jax.nn.stack import OFFLOAD_MEMORY
 from vit_jax.objective import Objective
 from vit_jax.optim import decay, freezing, multipliers, optimizers, schedules
 from vit_jax.state import Layout, state_layout
@@ -77,6 +78,7 @@ def layout(
     mesh: Mesh,
 ) -> Layout:
     """Shapes and shardings of the run's state; nothing is allocated."""
+    _check_offload(config.model, mesh)
     return state_layout(
         make_model,
         optimizer(config.optim, schedule),
@@ -84,6 +86,19 @@ def layout(
         ema_decay=config.optim.ema_decay,
         shard_optimizer=config.mesh.shard_optimizer,
     )
+
+
+def _check_offload(c: ModelConfig, mesh: Mesh) -> None:
+    """UserError where activations cannot wait in the host's memory."""
+    if c.remat != "offload":
+        return
+    device = mesh.devices.flat[0]
+    kinds = [memory.kind for memory in device.addressable_memories()]
+    if OFFLOAD_MEMORY not in kinds:
+        raise errors.UserError(
+            f"model.remat=offload takes {OFFLOAD_MEMORY} memory, but {device.device_kind} "
+            f"has {', '.join(kinds)}: set model.remat=full, which keeps the blocks' inputs there."
+        )
 
 
 def _check_read(c: OptimConfig, choice: str, reads: Mapping[str, Collection[str]]) -> None:

@@ -25,6 +25,7 @@ from vit_jax.nn.posemb import (
     SinCos2dPositions,
     TokenLayout,
 )  # fmt: skip
+from vit_jax.nn.precision import Precision
 from vit_jax.nn.stack import REMAT_POLICIES, Stack
 
 # Table 1 of the paper; Ti and S from arXiv 2012.12877 and 2106.10270, g and G from 2106.04560
@@ -50,11 +51,13 @@ ARCHITECTURE = (
 )  # fmt: skip
 
 # Fields with a choice of words.
-CHOICES: dict[str, tuple[str, ...]] = {
+CHOICES: dict[str, tuple[str | None, ...]] = {
     "pool": ("cls", "avg", "map"),
     "position_embedding": ("learned_1d", "sincos_1d", "sincos_2d"),
     "gelu": tuple(GELUS),
     "dtype": ("float32", "bfloat16"),
+    "softmax_dtype": ("float32", "bfloat16"),
+    "gradient_dtype": (None, "float32", "bfloat16"),
     "remat": tuple(REMAT_POLICIES),
 }
 # The width is cut into as many equal parts: sines and cosines, of one coordinate or of two.
@@ -79,8 +82,16 @@ class ViTSpec:
     gelu: str = "tanh"
     head_bias: float = 0.0
     dtype: str = "float32"
+    softmax_dtype: str = "float32"
+    gradient_dtype: str | None = None  # of kernels' gradients over devices; None: as computed
     scan: bool = False
     remat: str = "none"
+
+    @property
+    def precision(self) -> Precision:
+        """In what the blocks compute."""
+        gradient = self.gradient_dtype and jnp.dtype(self.gradient_dtype)
+        return Precision(jnp.dtype(self.dtype), jnp.dtype(self.softmax_dtype), gradient)
 
 
 def spec(size: str, patch_size: int, **fields: Any) -> ViTSpec:
@@ -95,7 +106,7 @@ def spec(size: str, patch_size: int, **fields: Any) -> ViTSpec:
         if getattr(done, field) not in choices:
             raise errors.UserError(
                 f"model.{field}={getattr(done, field)!r}. "
-                f"{errors.nearest(str(getattr(done, field)), choices)}"
+                f"{errors.nearest(str(getattr(done, field)), filter(None, choices))}"
             )
     if done.width % done.heads:
         raise errors.UserError(
@@ -142,8 +153,8 @@ class ViT(nnx.Module):
         rngs: nnx.Rngs,
     ):
         self.spec, self.num_classes, self.preprocess = spec, num_classes, preprocess
-        dtype, width = jnp.dtype(spec.dtype), spec.width
-        self.patches = PatchEmbedding(spec.patch_size, width, dtype=dtype, rngs=rngs)
+        precision, width = spec.precision, spec.width
+        self.patches = PatchEmbedding(spec.patch_size, width, precision=precision, rngs=rngs)
         if spec.pool == "cls":
             self.cls = param(initializers.zeros, (width,), (WIDTH,), rngs.params())
         self.positions = _positions(spec, image_size, rngs)
@@ -157,7 +168,7 @@ class ViT(nnx.Module):
                 gelu=spec.gelu,
                 dropout=spec.dropout,
                 layer_scale=spec.layer_scale,
-                dtype=dtype,
+                precision=precision,
                 rngs=rngs,
             )
 
@@ -169,15 +180,21 @@ class ViT(nnx.Module):
             remat=spec.remat,
             rngs=rngs,
         )
-        self.norm = LayerNorm(width, WIDTH, dtype=dtype, rngs=rngs)
+        self.norm = LayerNorm(width, WIDTH, precision=precision, rngs=rngs)
         if spec.pool == "map":
             self.pooling = AttentionPooling(
-                width, spec.mlp_dim, spec.heads, gelu=spec.gelu, dtype=dtype, rngs=rngs
+                width, spec.mlp_dim, spec.heads, gelu=spec.gelu, precision=precision, rngs=rngs
             )
         if spec.pre_logits:
             init = initializers.xavier_uniform()
             self.pre_logits = Linear(
-                (width,), (width,), (WIDTH,), (STREAM,), kernel_init=init, dtype=dtype, rngs=rngs
+                (width,),
+                (width,),
+                (WIDTH,),
+                (STREAM,),
+                kernel_init=init,
+                precision=precision,
+                rngs=rngs,
             )
         # The head computes in float32 whatever the blocks do: its sums decide the loss.
         self.head = Linear(
@@ -187,7 +204,7 @@ class ViT(nnx.Module):
             (CLASSES,),
             kernel_init=initializers.zeros,
             bias_init=initializers.constant(spec.head_bias),
-            dtype=jnp.float32,
+            precision=dataclasses.replace(precision, compute=jnp.float32),
             rngs=rngs,
         )
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax.ad_checkpoint import checkpoint_name
 from jax.nn import initializers
 
 from vit_jax.core.axes import (
@@ -20,34 +22,74 @@ from vit_jax.core.axes import (
     constrain,
 )  # fmt: skip
 from vit_jax.nn.linear import Linear
+from vit_jax.nn.precision import Precision
 
 XAVIER = initializers.xavier_uniform()
 
+WEIGHTS, MIXED = "attention_weights", "attention_mixed"  # names of arrays, for remat policies
+
 
 class SelfAttention(nnx.Module):
-    """Query, key and value from one product, softmax in float32, no dropout on the weights."""
+    """Query, key and value from one product; no dropout on the weights."""
 
-    def __init__(self, width: int, heads: int, *, dtype: Any, rngs: nnx.Rngs):
-        self.qkv = input_projections(3, width, heads, dtype=dtype, rngs=rngs)
-        self.out = output_projection(width, heads, dtype=dtype, rngs=rngs)
+    def __init__(self, width: int, heads: int, *, precision: Precision, rngs: nnx.Rngs):
+        self.qkv = input_projections(3, width, heads, precision=precision, rngs=rngs)
+        self.out = output_projection(width, heads, precision=precision, rngs=rngs)
+        self.precision = precision
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """[B, N, D] -> [B, N, D]; attention over N."""
         qkv = constrain(self.qkv(x), BATCH, TOKENS, QKV, HEADS, HEAD_SIZE)
         query, key, value = (qkv[:, :, i] for i in range(3))
-        mixed = attend(query, key, value)
+        mixed = attend(query, key, value, self.precision.softmax)
         return constrain(self.out(mixed), BATCH, TOKENS, STREAM)
 
 
-def attend(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
-    """softmax(q k^T / sqrt(K)) v for [B, N, H, K] each; the softmax and its sums in float32."""
+@functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
+def attend(query: jax.Array, key: jax.Array, value: jax.Array, softmax_dtype: Any) -> jax.Array:
+    """softmax(q k^T / sqrt(K)) v for [B, N, H, K] each; [B, N, H, K].
+
+    With a backward pass of its own, which finds the weights in memory once, as `value` was
+    multiplied by them; JAX's would keep them in `softmax_dtype` too. Of all that a block keeps they
+    are the largest (N x N for each head). Not for forward-mode differentiation.
+    """
+    return _forward(query, key, value, softmax_dtype)[0]
+
+
+def _forward(
+    query: jax.Array, key: jax.Array, value: jax.Array, softmax_dtype: Any
+) -> tuple[jax.Array, tuple[jax.Array, ...]]:
     scaled = query * query.shape[-1] ** -0.5
-    logits = jnp.einsum("bqhk,bshk->bhqs", scaled, key, preferred_element_type=jnp.float32)
-    weights = jax.nn.softmax(logits, axis=-1).astype(value.dtype)
-    return jnp.einsum("bhqs,bshk->bqhk", weights, value)
+    logits = jnp.einsum("bqhk,bshk->bhqs", scaled, key, preferred_element_type=softmax_dtype)
+    weights = checkpoint_name(jax.nn.softmax(logits, axis=-1).astype(value.dtype), WEIGHTS)
+    mixed = checkpoint_name(jnp.einsum("bhqs,bshk->bqhk", weights, value), MIXED)
+    return mixed, (scaled, key, value, weights)
 
 
-def input_projections(number: int, width: int, heads: int, *, dtype: Any, rngs: nnx.Rngs) -> Linear:
+def _backward(
+    softmax_dtype: Any, saved: tuple[jax.Array, ...], dy: jax.Array
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    scaled, key, value, weights = saved
+    d_value = jnp.einsum("bhqs,bqhk->bshk", weights, dy)
+    d_weights = jnp.einsum("bqhk,bshk->bhqs", dy, value)
+    d_logits = _softmax_backward(weights.astype(softmax_dtype), d_weights.astype(softmax_dtype))
+    d_logits = d_logits.astype(key.dtype)
+    d_query = jnp.einsum("bhqs,bshk->bqhk", d_logits, key) * key.shape[-1] ** -0.5
+    d_key = jnp.einsum("bhqs,bqhk->bshk", d_logits, scaled)
+    return d_query, d_key, d_value
+
+
+def _softmax_backward(y: jax.Array, dy: jax.Array) -> jax.Array:
+    """The gradient of softmax's argument, by softmax's result and its gradient; last axis."""
+    return y * (dy - jnp.sum(y * dy, axis=-1, keepdims=True))
+
+
+attend.defvjp(_forward, _backward)
+
+
+def input_projections(
+    number: int, width: int, heads: int, *, precision: Precision, rngs: nnx.Rngs
+) -> Linear:
     """[..., D] -> [..., number, H, K]: of query, key and value those that see the same tokens."""
     return Linear(
         (width,),
@@ -55,12 +97,12 @@ def input_projections(number: int, width: int, heads: int, *, dtype: Any, rngs: 
         (WIDTH,),
         (QKV, HEADS, HEAD_SIZE),
         kernel_init=_in_init,
-        dtype=dtype,
+        precision=precision,
         rngs=rngs,
     )
 
 
-def output_projection(width: int, heads: int, *, dtype: Any, rngs: nnx.Rngs) -> Linear:
+def output_projection(width: int, heads: int, *, precision: Precision, rngs: nnx.Rngs) -> Linear:
     """[..., H, K] -> [..., D]: the heads' results brought together."""
     return Linear(
         (heads, width // heads),
@@ -68,7 +110,7 @@ def output_projection(width: int, heads: int, *, dtype: Any, rngs: nnx.Rngs) -> 
         (HEADS, HEAD_SIZE),
         (WIDTH,),
         kernel_init=_out_init,
-        dtype=dtype,
+        precision=precision,
         rngs=rngs,
     )
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 from flax import nnx
@@ -13,6 +11,7 @@ from vit_jax.nn.attention import SelfAttention
 from vit_jax.nn.layer_scale import LayerScale
 from vit_jax.nn.linear import LayerNorm
 from vit_jax.nn.mlp import Mlp
+from vit_jax.nn.precision import Precision
 
 
 class Block(nnx.Module):
@@ -27,13 +26,13 @@ class Block(nnx.Module):
         gelu: str,
         dropout: float,
         layer_scale: float,
-        dtype: Any,
+        precision: Precision,
         rngs: nnx.Rngs,
     ):
-        self.norm1 = LayerNorm(width, WIDTH, dtype=dtype, rngs=rngs)
-        self.attention = SelfAttention(width, heads, dtype=dtype, rngs=rngs)
-        self.norm2 = LayerNorm(width, WIDTH, dtype=dtype, rngs=rngs)
-        self.mlp = Mlp(width, mlp_dim, gelu=gelu, dropout=dropout, dtype=dtype, rngs=rngs)
+        self.norm1 = LayerNorm(width, WIDTH, precision=precision, rngs=rngs)
+        self.attention = SelfAttention(width, heads, precision=precision, rngs=rngs)
+        self.norm2 = LayerNorm(width, WIDTH, precision=precision, rngs=rngs)
+        self.mlp = Mlp(width, mlp_dim, gelu=gelu, dropout=dropout, precision=precision, rngs=rngs)
         self.dropout = nnx.Dropout(dropout)
         if layer_scale:
             self.scale1 = LayerScale(width, layer_scale, rngs=rngs)

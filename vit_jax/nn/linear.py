@@ -11,6 +11,8 @@ import jax.numpy as jnp
 from flax import nnx
 from jax.nn import initializers
 
+from vit_jax.nn.precision import Precision
+
 Initializer = Callable[..., jax.Array]
 
 
@@ -21,13 +23,13 @@ def param(init: Initializer, shape: tuple[int, ...], axes: tuple[str, ...], key:
 
 
 class Linear(nnx.Module):
-    """y = x @ kernel + bias over the last axes of x; kernel float32, computed in `dtype`.
+    """y = x @ kernel + bias over the last axes of x; kernel float32, computed in another dtype.
 
     Args:
       in_shape, out_shape: the axes contracted and produced, such as (H, K) -> (D,).
       in_axes, out_axes: their logical names.
       kernel_init: called with (key, (*in_shape, *out_shape), dtype).
-      dtype: of the product and the result.
+      precision: of the product and of its gradients; the result is in its `compute`.
     """
 
     def __init__(
@@ -39,46 +41,57 @@ class Linear(nnx.Module):
         *,
         kernel_init: Initializer,
         bias_init: Initializer = initializers.zeros,
-        dtype: Any,
+        precision: Precision,
         rngs: nnx.Rngs,
     ):
         shape, axes = (*in_shape, *out_shape), (*in_axes, *out_axes)
         self.kernel = param(kernel_init, shape, axes, rngs.params())
         self.bias = param(bias_init, out_shape, out_axes, rngs.params())
         self.contracted = len(in_shape)
-        self.dtype = dtype
+        self.precision = precision
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """[..., *in_shape] -> [..., *out_shape]."""
-        kernel = self.kernel[...].astype(self.dtype)
-        y = product(x.astype(self.dtype), kernel, self.contracted)
-        return y + self.bias[...].astype(self.dtype)
+        x = x.astype(self.precision.compute)
+        y = product(x, self.kernel[...], self.contracted, self.precision)
+        return y + self.bias[...].astype(y.dtype)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
-def product(x: jax.Array, kernel: jax.Array, contracted: int) -> jax.Array:
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3))
+def product(x: jax.Array, kernel: jax.Array, contracted: int, precision: Precision) -> jax.Array:
     """[..., *in], [*in, *out] -> [..., *out]; `in` has `contracted` axes.
+
+    x and the result are in `precision.compute`, the kernel and its gradient in float32.
 
     The same as jnp.tensordot, but with a backward pass of its own: JAX's rule writes the kernel's
     gradient as a product in the other order and a transposition, for which XLA on a CPU leaves its
     fast kernels (docs/benchmarks.md). Not for forward-mode differentiation.
     """
-    return jnp.tensordot(x, kernel, axes=contracted)
+    return _forward(x, kernel, contracted, precision)[0]
 
 
-def _forward(x: jax.Array, kernel: jax.Array, contracted: int) -> tuple[jax.Array, Any]:
-    return product(x, kernel, contracted), (x, kernel)
+def _forward(
+    x: jax.Array, kernel: jax.Array, contracted: int, precision: Precision
+) -> tuple[jax.Array, Any]:
+    return jnp.tensordot(x, kernel.astype(precision.compute), axes=contracted), (x, kernel)
 
 
-def _backward(contracted: int, saved: Any, dy: jax.Array) -> tuple[jax.Array, jax.Array]:
+def _backward(
+    contracted: int, precision: Precision, saved: Any, dy: jax.Array
+) -> tuple[jax.Array, jax.Array]:
     x, kernel = saved
     num_out = kernel.ndim - contracted
     out_axes = (range(dy.ndim - num_out, dy.ndim), range(contracted, kernel.ndim))
-    dx = jax.lax.dot_general(dy, kernel, (out_axes, ((), ())))
+    dx = jax.lax.dot_general(dy, kernel.astype(precision.compute), (out_axes, ((), ())))
     # Over one axis: of several XLA would make one by copying.
     rows = lambda a, kept: a.reshape(-1, *a.shape[a.ndim - kept :])
-    d_kernel = jnp.tensordot(rows(x, contracted), rows(dy, num_out), axes=(0, 0))
-    return dx, d_kernel
+    d_kernel = jnp.tensordot(
+        rows(x, contracted),
+        rows(dy, num_out),
+        axes=(0, 0),
+        preferred_element_type=precision.gradient,
+    )
+    return dx, d_kernel.astype(kernel.dtype)
 
 
 product.defvjp(_forward, _backward)
@@ -87,11 +100,11 @@ product.defvjp(_forward, _backward)
 class LayerNorm(nnx.LayerNorm):
     """nnx.LayerNorm with a named axis; epsilon as in the released weights, float32 statistics."""
 
-    def __init__(self, width: int, axis: str, *, dtype: Any, rngs: nnx.Rngs):
+    def __init__(self, width: int, axis: str, *, precision: Precision, rngs: nnx.Rngs):
         super().__init__(
             width,
             epsilon=1e-6,
-            dtype=dtype,
+            dtype=precision.compute,
             scale_init=nnx.with_metadata(initializers.ones, axes=(axis,)),
             bias_init=nnx.with_metadata(initializers.zeros, axes=(axis,)),
             rngs=rngs,

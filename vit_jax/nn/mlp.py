@@ -11,6 +11,7 @@ from jax.nn import initializers
 
 from vit_jax.core.axes import BATCH, MLP, STREAM, TOKENS, WIDTH, constrain
 from vit_jax.nn.linear import Linear
+from vit_jax.nn.precision import Precision
 
 # The released weights were trained with the tanh approximation; "exact" is the erf form.
 GELUS = {
@@ -23,12 +24,19 @@ class Mlp(nnx.Module):
     """dense(M), GELU, dropout, dense(D)."""
 
     def __init__(
-        self, width: int, mlp_dim: int, *, gelu: str, dropout: float, dtype: Any, rngs: nnx.Rngs
+        self,
+        width: int,
+        mlp_dim: int,
+        *,
+        gelu: str,
+        dropout: float,
+        precision: Precision,
+        rngs: nnx.Rngs,
     ):
-        init = {
+        init: dict[str, Any] = {
             "kernel_init": initializers.xavier_uniform(),
             "bias_init": initializers.normal(1e-6),
-            "dtype": dtype,
+            "precision": precision,
             "rngs": rngs,
         }
         self.fc1 = Linear((width,), (mlp_dim,), (WIDTH,), (MLP,), **init)

@@ -2,36 +2,34 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
-import jax.numpy as jnp
 from flax import nnx
 from jax.nn import initializers
 
 from vit_jax.core.axes import BATCH, PATCH, STREAM, TOKENS, WIDTH, constrain
-from vit_jax.nn.linear import param
+from vit_jax.nn.linear import param, product
+from vit_jax.nn.precision import Precision
 
 
 class PatchEmbedding(nnx.Module):
     """The projection of P x P patches; LeCun-normal kernel [P, P, 3, D] as a convolution's."""
 
-    def __init__(self, patch_size: int, width: int, *, dtype: Any, rngs: nnx.Rngs):
+    def __init__(self, patch_size: int, width: int, *, precision: Precision, rngs: nnx.Rngs):
         shape = (patch_size, patch_size, 3, width)
         self.kernel = param(
             initializers.lecun_normal(), shape, (PATCH, PATCH, PATCH, WIDTH), rngs.params()
         )
         self.bias = param(initializers.zeros, (width,), (WIDTH,), rngs.params())
         self.patch_size = patch_size
-        self.dtype = dtype
+        self.precision = precision
 
     def __call__(self, images: jax.Array) -> jax.Array:
         """[B, H, W, 3] -> [B, N, D]; patches row by row."""
         # Cut and multiply instead of a strided convolution: the same sum, as one matrix product.
         b, h, w, c = images.shape
         p = self.patch_size
-        x = images.astype(self.dtype).reshape(b, h // p, p, w // p, p, c)
+        x = images.astype(self.precision.compute).reshape(b, h // p, p, w // p, p, c)
         x = x.transpose(0, 1, 3, 2, 4, 5).reshape(b, (h // p) * (w // p), p * p * c)
-        kernel = self.kernel[...].astype(self.dtype).reshape(p * p * c, -1)
-        x = jnp.dot(x, kernel) + self.bias[...].astype(self.dtype)
+        kernel = self.kernel[...].reshape(p * p * c, -1)
+        x = product(x, kernel, 1, self.precision) + self.bias[...].astype(x.dtype)
         return constrain(x, BATCH, TOKENS, STREAM)

@@ -25,27 +25,37 @@ from vit_jax.core.axes import (
 from vit_jax.nn.attention import XAVIER, attend, input_projections, output_projection
 from vit_jax.nn.linear import LayerNorm, param
 from vit_jax.nn.mlp import Mlp
+from vit_jax.nn.precision import Precision
 
 
 class AttentionPooling(nnx.Module):
     """The probe attends to the tokens, then an MLP behind a norm is added; without dropout."""
 
     def __init__(
-        self, width: int, mlp_dim: int, heads: int, *, gelu: str, dtype: Any, rngs: nnx.Rngs
+        self,
+        width: int,
+        mlp_dim: int,
+        heads: int,
+        *,
+        gelu: str,
+        precision: Precision,
+        rngs: nnx.Rngs,
     ):
         self.probe = param(_probe_init, (width,), (WIDTH,), rngs.params())
-        self.query = input_projections(1, width, heads, dtype=dtype, rngs=rngs)
-        self.key_value = input_projections(2, width, heads, dtype=dtype, rngs=rngs)
-        self.out = output_projection(width, heads, dtype=dtype, rngs=rngs)
-        self.norm = LayerNorm(width, WIDTH, dtype=dtype, rngs=rngs)
-        self.mlp = Mlp(width, mlp_dim, gelu=gelu, dropout=0.0, dtype=dtype, rngs=rngs)
+        self.query = input_projections(1, width, heads, precision=precision, rngs=rngs)
+        self.key_value = input_projections(2, width, heads, precision=precision, rngs=rngs)
+        self.out = output_projection(width, heads, precision=precision, rngs=rngs)
+        self.precision = precision
+        self.norm = LayerNorm(width, WIDTH, precision=precision, rngs=rngs)
+        self.mlp = Mlp(width, mlp_dim, gelu=gelu, dropout=0.0, precision=precision, rngs=rngs)
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """[B, N, D] -> [B, D]."""
         query = self.query(self.probe[...])  # [1, H, K]: one token, the same for every image
         query = jnp.broadcast_to(query, (x.shape[0], *query.shape))
         key_value = constrain(self.key_value(x), BATCH, TOKENS, QKV, HEADS, HEAD_SIZE)
-        x = self.out(attend(query, key_value[:, :, 0], key_value[:, :, 1]))
+        key, value = key_value[:, :, 0], key_value[:, :, 1]
+        x = self.out(attend(query, key, value, self.precision.softmax))
         x = x + self.mlp(self.norm(x), None)
         return constrain(x[:, 0], BATCH, STREAM)
 

@@ -12,15 +12,31 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax.ad_checkpoint import checkpoint_name
 
 from vit_jax.core.axes import LAYERS
+from vit_jax.nn.attention import MIXED, WEIGHTS
+
+OFFLOAD_MEMORY = "pinned_host"  # jax's kind of memory that `offload` needs
+BLOCK_INPUT = "block_input"  # name of the tokens that enter a block, for policies
 
 # What the backward pass finds in memory; the rest of a block is computed again.
 REMAT_POLICIES: dict[str, Callable[..., bool] | None] = {
-    "none": None,  # no rematerialisation: every intermediate is kept
-    "dots": jax.checkpoint_policies.dots_saveable,
+    "none": None,  # no rematerialisation: every intermediate may be kept
+    # All that takes a matrix product; of attention the softmax's result instead of its argument.
+    "dots": jax.checkpoint_policies.save_from_both_policies(
+        jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
+        jax.checkpoint_policies.save_only_these_names(WEIGHTS, MIXED),
+    ),
     "dots_no_batch": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
     "full": jax.checkpoint_policies.nothing_saveable,
+    # As `full`, and the blocks' inputs wait in the host's memory.
+    "offload": jax.checkpoint_policies.save_and_offload_only_these_names(
+        names_which_can_be_saved=[],
+        names_which_can_be_offloaded=[BLOCK_INPUT],
+        offload_src="device",
+        offload_dst=OFFLOAD_MEMORY,
+    ),
 }
 
 
@@ -62,11 +78,13 @@ class Stack(nnx.Module):
 
         def layer(x: jax.Array, each: Any) -> jax.Array:
             params, key, rate = each
-            return nnx.merge(graph, params)(x, key, rate)
+            return nnx.merge(graph, params)(checkpoint_name(x, BLOCK_INPUT), key, rate)
 
-        if self.remat != "none":
+        # A scan writes to memory all that it keeps, so it does not keep what is cheap to compute.
+        remat = "dots" if self.scan and self.remat == "none" else self.remat
+        policy = REMAT_POLICIES[remat]
+        if policy is not None:
             # Inside a scan nothing can be merged back by CSE, so the barrier is not needed.
-            policy = REMAT_POLICIES[self.remat]
             layer = jax.checkpoint(layer, policy=policy, prevent_cse=not self.scan)
 
         # None rather than zeros: then no random bits are drawn for it.
