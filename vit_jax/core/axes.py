@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import jax
 from jax.sharding import PartitionSpec
@@ -88,7 +88,7 @@ def undivided(
     ]
 
 
-def num_devices(mesh_axes: Sequence[str], mesh_shape: Mapping[str, int]) -> int:
+def num_devices(mesh_axes: Iterable[str], mesh_shape: Mapping[str, int]) -> int:
     """How many parts an array axis has that is divided over these mesh axes."""
     return math.prod(mesh_shape[a] for a in mesh_axes)
 

@@ -1,0 +1,90 @@
+"""What a training step takes on TPUs that are not there: memory, traffic, compile time.
+
+    JAX_PLATFORMS=cpu python -m benchmarks.compiled_for_tpu --topology v5e:16x16 \
+        model.name=ViT-L/16 input.batch_size=4096 mesh.data=16 mesh.fsdp=16 model.scan=true
+
+Needs `pip install libtpu` and no TPU. The arguments are fields of a config, laid over ViT-L/16 in
+bfloat16 at 224 px, batch 4096, 1000 classes, AdamW. Memory is exact, and a program that does not
+fit is refused by the compiler with the bytes it needs. `mega_cycles` is the sum of the compiler's
+own estimates: good for ranking on one chip and nothing more. Appends a row to
+benchmarks/results/compiled_for_tpu.csv.
+"""
+
+from __future__ import annotations
+
+import collections
+
+from absl import flags
+
+from benchmarks import rows
+from benchmarks.compiled_step import CompiledStep, compile_step, mega_cycles, topology_mesh
+from vit_jax import config as configs
+from vit_jax.core import command
+from vit_jax.dist.collectives import KINDS, collectives
+
+_TOPOLOGY = flags.DEFINE_string("topology", "v5e:2x2", "Such as v5e:16x16, v4:4x4x4, v3:4x4.")
+
+GIB, GB = 2**30, 1e9
+BASE = {
+    "model": {"name": "ViT-L/16", "dtype": "bfloat16"},
+    "input": {"preprocess": "decode|resize(224)", "batch_size": 4096, "num_classes": 1000},
+    "optim": {"weight_decay": 0.1},
+    "total": {"steps": 1000},
+}
+
+
+def main(arguments: list[str]) -> None:
+    """Compiles, prints and records."""
+    config = configs.resolve(BASE, arguments)
+    mesh = topology_mesh(_TOPOLOGY.value, config.mesh)
+    done = compile_step(config, mesh)
+    model = config.model
+    row = {
+        "commit": rows.commit("vit_jax"),
+        "device": f"compiled for {_TOPOLOGY.value}",
+        "versions": rows.versions("jax", "libtpu"),
+        "model": model.name,
+        "settings": " ".join(arguments),
+        "batch_size": config.input.batch_size,
+        "mesh": " ".join(f"{name}={size}" for name, size in mesh.shape.items() if size > 1),
+        "scan": bool(model.scan),
+        "remat": model.remat or "none",
+        "softmax_dtype": model.softmax_dtype or "float32",
+        "gradient_dtype": model.gradient_dtype or "",
+        "compile_secs": round(done.compile_secs, 1),
+        **measured(done, images_per_chip=config.input.batch_size / mesh.size),
+    }
+    print(row)
+    rows.append("compiled_for_tpu", row)
+
+
+def measured(done: CompiledStep, *, images_per_chip: float) -> dict[str, object]:
+    """What the compiler says of the step, of one chip."""
+    memory, cost = done.compiled.memory_analysis(), done.compiled.cost_analysis()
+    hlo = done.compiled.as_text()
+    sent: collections.Counter[str] = collections.Counter()
+    for one in collectives(hlo, done.layout.mesh.shape):
+        sent[one.kind] += one.total_bytes
+    # Of a loop it counts the body once.
+    unrolled = " while(" not in hlo
+    return {
+        "peak_gib": round(peak_bytes(memory) / GIB, 2),
+        "temp_gib": round(memory.temp_size_in_bytes / GIB, 2),
+        "host_gib": round(memory.host_temp_size_in_bytes / GIB, 2),
+        "accessed_gb": round(cost["bytes accessed"] / GB, 1) if unrolled else "",
+        "flops_by_model": round(cost["flops"] / (3 * done.forward_flops * images_per_chip), 3)
+        if unrolled
+        else "",
+        "mega_cycles": round(mega_cycles(hlo), 2),
+        **{f"{kind.replace('-', '_')}_gb": round(sent[kind] / GB, 3) for kind in KINDS},
+    }
+
+
+def peak_bytes(memory: object) -> int:
+    """Of one chip: the state and the batch, which a step is given, and what it takes besides."""
+    new = memory.output_size_in_bytes - memory.alias_size_in_bytes
+    return memory.argument_size_in_bytes + memory.temp_size_in_bytes + new
+
+
+if __name__ == "__main__":
+    command.run(main)
