@@ -63,12 +63,12 @@ FLAGS = flags.FLAGS
 def main(arguments: list[str]) -> None:
     """The command."""
     command.no_more(arguments)
-    checkpoint = step_folder.find(epath.Path(FLAGS.checkpoint).expanduser())
     with processes.together(processes.find(), preemptible=False):
         _evaluate_checkpoint()
 
 
 def _evaluate_checkpoint() -> None:
+    checkpoint = step_folder.find(epath.Path(FLAGS.checkpoint).expanduser())
     if FLAGS.config:
         config = configs.load(FLAGS.config, FLAGS.config_override)
     else:
@@ -93,8 +93,8 @@ def _workdir(checkpoint: epath.Path) -> epath.Path:
 
 if __name__ == "__main__":
     command.define_config(required=False)
-    flags.DEFINE_string("checkpoint", None, "Work directory, or a step's folder in it.")
     processes.define_flags()
+    flags.DEFINE_string("checkpoint", None, "Work directory, or a step's folder in it.")
     flags.DEFINE_bool("ema", False, "The moving average of the weights, where the run kept one.")
     flags.DEFINE_bool("json", False, "The numbers as one JSON object.")
     flags.mark_flag_as_required("checkpoint")

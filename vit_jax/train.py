@@ -231,8 +231,8 @@ if __name__ == "__main__":
         False,
         "Go on although the config differs from the one it began with.",
     )
-    flags.mark_flag_as_required("workdir")
     flags.DEFINE_bool(
         "check", False, "Only look whether config, data, weights and disk are right; train nothing."
     )
+    flags.mark_flag_as_required("workdir")
     command.run(main)
