@@ -1,28 +1,48 @@
 """One config on every mesh: the same batches, and the single device's losses to rounding."""
 
 import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pytest
 
+REPOSITORY = Path(__file__).parents[1]
+
 SAME_MATH = 1e-5  # relative; float32 sums in another order
 STEPS = 20
 
-# Trains on each mesh of 8 devices in turn and prints the losses; with everything on that is random
-# or carried along, so that what depended on the mesh would show.
+# Trains one config after the other and prints losses, and the checksums of batches; with everything
+# on that is random or carried along, so that what depended on the mesh would show.
 TRAIN = """
-import json, sys, tempfile
+import json, sys
 from pathlib import Path
 sys.path.insert(0, "tests")
+folder, runs, process, processes, port = sys.argv[1:]
+import jax
+if int(processes) > 1:
+    jax.distributed.initialize(f"localhost:{port}", int(processes), int(process))
 from conftest import TINY_RUN
-from vit_jax import config as configs
+from vit_jax import build, config as configs
+from vit_jax.store.checksums import checksums
 from vit_jax.train import train
 
-for name, overrides in json.loads(sys.argv[1]).items():
-    workdir = Path(tempfile.mkdtemp())
-    train(configs.resolve(TINY_RUN, overrides), workdir)
-    rows = [json.loads(line) for line in (workdir / "metrics.jsonl").open()]
-    print(json.dumps([name, [r["train/loss"] for r in rows if "train/loss" in r]]))
+for name, overrides in json.loads(runs).items():
+    config = configs.resolve(TINY_RUN, overrides)
+    source, mesh = build.source(config.input), build.mesh(config.mesh)
+    layout = build.batch_layout(config, source, mesh)
+    with build.train_feed(config, source, layout, start_step=7) as feed:
+        batches = [checksums(next(feed)) for _ in range(2)]
+    workdir = Path(folder) / name
+    train(config, workdir)
+    if jax.process_index() == 0:
+        rows = [json.loads(line) for line in (workdir / "metrics.jsonl").open()]
+        losses = [r["train/loss"] for r in rows if "train/loss" in r]
+        print(json.dumps([name, losses, batches]))
 """
 RUN = (
     f"total.steps={STEPS}", "input.batch_size=32", "model.heads=4", "model.dropout=0.1",
@@ -32,7 +52,7 @@ RUN = (
 MESHES = {
     "data": ("mesh.data=8",),
     "fsdp": ("mesh.data=1", "mesh.fsdp=8"),
-    "tensor": ("mesh.data=1", "mesh.tensor=4"),
+    "tensor 4": ("mesh.data=2", "mesh.tensor=4"),
     "data x fsdp x tensor": ("mesh.data=2", "mesh.fsdp=2", "mesh.tensor=2"),
     "replica x data x fsdp": ("mesh.replica=2", "mesh.data=2", "mesh.fsdp=2"),
     "ZeRO-1": ("mesh.data=8", "mesh.shard_optimizer=true"),
@@ -40,53 +60,88 @@ MESHES = {
     "heads that do not divide": ("mesh.data=1", "mesh.tensor=8"),
     "scan and remat": ("mesh.data=2", "mesh.fsdp=4", "model.scan=true", "model.remat=full"),
 }
+# With 4 processes of 2 devices the last one has neighbours along `tensor` in another process.
+ACROSS_PROCESSES = ("data", "fsdp", "data x fsdp x tensor", "ZeRO-1 and fsdp", "tensor 4")
 QUICK = ("data x fsdp x tensor", "ZeRO-1 and fsdp")
 
 
-def losses(run_python, runs):
-    """Losses by name of the run; `runs`: overrides by name."""
-    done = run_python("-c", TRAIN, json.dumps(runs), devices=8, timeout_secs=1200)
-    assert done.returncode == 0, done.stderr[-3000:]
-    lines = [line for line in done.stdout.splitlines() if line.startswith("[")]
-    return {name: np.array(values) for name, values in map(json.loads, lines)}
+class Outcome(NamedTuple):
+    """Of a run: its losses, and the checksums of some of its batches."""
+
+    losses: np.ndarray
+    batches: list
 
 
-def check(run_python, names):
-    runs = {"alone": ("mesh.data=1",)} | {name: MESHES[name] for name in names}
-    found = losses(run_python, {name: (*RUN, *overrides) for name, overrides in runs.items()})
-    for name, values in found.items():
-        assert len(values) == STEPS
-        np.testing.assert_allclose(values, found["alone"], rtol=SAME_MATH, err_msg=name)
+def outcomes(folder, runs, *, processes=1, devices=8):
+    """By name of the run; `runs`: overrides by name. `devices` in all, shared by the processes."""
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        port = free.getsockname()[1]
+    flags = f"--xla_force_host_platform_device_count={devices // processes}"
+    environment = os.environ | {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags, "PYTHONPATH": "."}
+    common = [sys.executable, "-c", TRAIN, str(folder), json.dumps(runs)]
+    started = [
+        subprocess.Popen(
+            [*common, str(i), str(processes), str(port)],
+            cwd=REPOSITORY, env=environment, text=True, stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        for i in range(processes)
+    ]  # fmt: skip
+    try:
+        said = [process.communicate(timeout=1200) for process in started]
+    finally:
+        for process in started:
+            process.kill()
+    for process, (_, errors) in zip(started, said, strict=True):
+        assert process.returncode == 0, errors[-3000:]
+    lines = [json.loads(line) for line in said[0][0].splitlines() if line.startswith("[")]
+    return {name: Outcome(np.array(losses), batches) for name, losses, batches in lines}
 
 
-def test_some_meshes_give_the_losses_of_one_device(run_python):
-    check(run_python, QUICK)
+def check(folder, names, **machine):
+    alone = outcomes(folder / "alone", {"alone": (*RUN, "mesh.data=1")})["alone"]
+    found = outcomes(folder / "mesh", {name: (*RUN, *MESHES[name]) for name in names}, **machine)
+    for name in names:
+        assert len(found[name].losses) == STEPS
+        assert found[name].batches == alone.batches, name
+        np.testing.assert_allclose(found[name].losses, alone.losses, rtol=SAME_MATH, err_msg=name)
+
+
+def test_some_meshes_give_the_losses_of_one_device(tmp_path):
+    check(tmp_path, QUICK)
 
 
 @pytest.mark.slow
-def test_every_mesh_gives_the_losses_of_one_device(run_python):
-    check(run_python, MESHES)
+def test_every_mesh_gives_the_losses_of_one_device(tmp_path):
+    check(tmp_path, MESHES)
 
 
 @pytest.mark.slow
-def test_accumulation_composes_with_the_mesh(run_python):
+@pytest.mark.parametrize("processes", [2, 4])
+def test_several_processes_give_the_losses_of_one_device(tmp_path, processes):
+    check(tmp_path, ACROSS_PROCESSES, processes=processes)
+
+
+@pytest.mark.slow
+def test_accumulation_composes_with_the_mesh(tmp_path):
     """Against one device that accumulates as well: its parts draw the same dropout."""
     runs = {
         "alone": (*RUN, "mesh.data=1", "optim.accumulate=2"),
         "mesh": (*RUN, "mesh.data=2", "mesh.fsdp=2", "mesh.tensor=2", "optim.accumulate=2"),
     }
-    found = losses(run_python, runs)
-    np.testing.assert_allclose(found["mesh"], found["alone"], rtol=SAME_MATH)
+    found = outcomes(tmp_path, runs)
+    np.testing.assert_allclose(found["mesh"].losses, found["alone"].losses, rtol=SAME_MATH)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("optimizer", ["adafactor", "lamb", "lion", "muon", "sgd"])
-def test_every_optimizer_composes_with_the_mesh(run_python, optimizer):
+def test_every_optimizer_composes_with_the_mesh(tmp_path, optimizer):
     """Lion is left out of the comparison of losses: the sign of a rounding error is anything."""
     more = (f"optim.name={optimizer}", "optim.lr=1e-3", "total.steps=5")
     sharded = ("mesh.data=2", "mesh.fsdp=2", "mesh.tensor=2", "mesh.shard_optimizer=true")
     runs = {"alone": (*RUN, "mesh.data=1", *more), "mesh": (*RUN, *sharded, *more)}
-    found = losses(run_python, runs)
-    assert len(found["mesh"]) == 5
+    found = outcomes(tmp_path, runs)
+    assert len(found["mesh"].losses) == 5
     if optimizer != "lion":
-        np.testing.assert_allclose(found["mesh"], found["alone"], rtol=SAME_MATH)
+        np.testing.assert_allclose(found["mesh"].losses, found["alone"].losses, rtol=SAME_MATH)

@@ -14,6 +14,7 @@ import pytest
 
 from vit_jax import config as configs
 from vit_jax.store import step_folder
+from vit_jax.train import train
 
 REPOSITORY = Path(__file__).parents[1]
 TIMEOUT_SECS = 500  # of a whole run, on a machine that is busy
@@ -38,7 +39,7 @@ XLA_FLAGS = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_pas
 class Processes:
     """The processes of one run, by number; their output goes to files."""
 
-    def __init__(self, config, folder, number, *flags, devices=1, only=None, more=None):
+    def __init__(self, folder, number, command, *, devices=1, only=None, more=None):
         with socket.create_server(("", 0)) as server:
             port = server.getsockname()[1]
         environment = os.environ | {
@@ -49,15 +50,17 @@ class Processes:
         self.outputs = {i: folder / f"output{i}" for i in range(number)}
         self.running = {}
         for i in only or range(number):
-            command = [
-                sys.executable, "-m", "vit_jax.train", "--config", str(config),
-                "--workdir", str(folder / "run"), "--coordinator", f"localhost:{port}",
-                "--num_processes", str(number), "--process_id", str(i),
-                *FLAGS, *flags, *(more or {}).get(i, ()),
+            arguments = [
+                *command, "--coordinator", f"localhost:{port}", "--num_processes", str(number),
+                "--process_id", str(i), *(more or {}).get(i, ()),
             ]  # fmt: skip
             with self.outputs[i].open("w") as output:
                 self.running[i] = subprocess.Popen(
-                    command, cwd=REPOSITORY, env=environment, stdout=output, stderr=output
+                    [sys.executable, "-m", *arguments],
+                    cwd=REPOSITORY,
+                    env=environment,
+                    stdout=output,
+                    stderr=output,
                 )
 
     def said(self, i):
@@ -84,9 +87,10 @@ def start(tmp_path, tiny_run):
     config = tmp_path / "config.py"
     config.write_text(CONFIG.format(config=configs.to_dict(tiny_run())))
 
-    def start(number, *flags, folder=tmp_path, **options):
+    def start(number, *flags, folder=tmp_path, command=None, **options):
         folder.mkdir(exist_ok=True)
-        started.append(Processes(config, folder, number, *flags, **options))
+        run = ["vit_jax.train", "--config", str(config), "--workdir", str(folder / "run"), *FLAGS]
+        started.append(Processes(folder, number, [*(command or run), *flags], **options))
         return started[-1]
 
     yield start
@@ -130,6 +134,19 @@ def test_a_process_that_is_killed_and_one_that_does_not_come(start, tmp_path):
     alone = start(2, "--start_timeout_secs=1", only=[0])
     assert alone.end() == {0: 76}
     assert "error: process 1 of 2 did not come within 1 s (here: process 0 (" in alone.said(0)
+
+
+@pytest.mark.slow
+def test_two_processes_evaluate_as_one_does(start, tmp_path, tiny_run):
+    overrides = [flag.removeprefix("--config.") for flag in FLAGS]
+    train(tiny_run(*overrides), tmp_path / "run")
+    command = ["vit_jax.evaluate", "--checkpoint", str(tmp_path / "run"), "--json"]
+    run = start(2, command=command, devices=2)
+    assert run.end() == {0: 0, 1: 0}, run.said(0) + run.said(1)
+    numbers = json.loads(run.said(0).splitlines()[-1])
+    *_, last = (json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").open())
+    assert numbers == pytest.approx({name: last[name] for name in numbers}, rel=1e-5)
+    assert "accuracy" not in run.said(1)
 
 
 @pytest.mark.slow
