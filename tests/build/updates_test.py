@@ -1,4 +1,5 @@
 import contextlib
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -31,6 +32,18 @@ def test_a_field_that_goes_unread_is_refused(tiny_run, name, field, message):
     c = tiny_run(f"optim.name={name}", f"optim.{field}").optim
     with pytest.raises(UserError, match=message):
         build.optimizer(c, lambda step: c.lr)
+
+
+def test_offloading_needs_memory_to_go_to(tiny_run):
+    class Device:
+        device_kind = "a chip"
+
+        def addressable_memories(self):
+            return [SimpleNamespace(kind="device")]
+
+    mesh = SimpleNamespace(devices=np.array([Device()]))
+    with pytest.raises(UserError, match=r"a chip has device: set model\.remat=full"):
+        build.layout(tiny_run("model.remat=offload"), None, None, mesh)
 
 
 def lr(config, *, num_examples=64):

@@ -44,12 +44,14 @@ def sent(step):
 def expected(config, step):
     """The formula's bytes by (kind, axes)."""
     layout, remat = step.layout, config.model.remat or "none"
-    in_float32 = config.model.gradient_dtype == "float32"
+    in_blocks, in_head = {None: (2, 4), "bfloat16": (2, 2), "float32": (4, 4)}[
+        config.model.gradient_dtype
+    ]
     transfers = parameter_traffic(
         layout.state.params,
         layout.update_shardings,
         compute_bytes=lambda name: 2,  # the head's as well: TPUs multiply float32 in bfloat16
-        gradient_bytes=lambda name: 4 if in_float32 or name.startswith("head/") else 2,
+        gradient_bytes=lambda name: in_head if name.startswith("head/") else in_blocks,
         gathers=2 if config.model.scan or remat == "full" else 1,
         accumulate=config.optim.accumulate,
     ) + activation_traffic(
