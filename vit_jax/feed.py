@@ -99,7 +99,8 @@ class Feed:
         assert host_array.dtype == layout.dtype, (name, host_array.dtype, layout.dtype)
         rows = own_rows(layout)
 
-        def part(index: tuple[slice, ...]) -> np.ndarray:
+        def part(index: tuple[slice, ...] | None) -> np.ndarray:
+            assert index is not None
             first, stop, _ = index[0].indices(layout.shape[0])
             start = int(np.searchsorted(rows, first))
             return host_array[start : start + stop - first]

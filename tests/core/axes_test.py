@@ -49,7 +49,7 @@ def test_what_does_not_divide_stays_whole_and_is_reported():
 
 
 def test_a_name_without_a_rule_is_told():
-    with pytest.raises(UserError, match="'head' has no rule .*Did you mean 'heads'"):
+    with pytest.raises(UserError, match=r"'head' has no rule .*Did you mean 'heads'"):
         axes.to_spec(("head",), (4,), meshes.RULES, {"tensor": 2})
 
 
