@@ -1,4 +1,5 @@
 import contextlib
+import json
 
 import jax
 import numpy as np
@@ -6,6 +7,7 @@ import optax
 import pytest
 
 from vit_jax import build
+from vit_jax import config as configs
 from vit_jax.core import pytrees
 from vit_jax.core.errors import UserError
 from vit_jax.nn.posemb import TokenLayout
@@ -252,3 +254,56 @@ def test_a_model_without_a_name_is_that_of_the_weights(save, start, tiny_run):
 def test_a_model_without_name_and_weights(tiny_run):
     with pytest.raises(UserError, match=r"init.weights, which is not set.*model.name=ViT"):
         build.model(tiny_run("model.name=none"), num_classes=4)
+
+
+ON_OTHER_MESHES = """
+import json, sys
+import numpy as np
+from etils import epath
+from vit_jax import build
+from vit_jax import config as configs
+from vit_jax.core import pytrees
+from vit_jax.store.checkpoints import Checkpoints
+from vit_jax.warm_start import warm_start
+from vit_jax.weights.checkpoint import describe
+
+folder = epath.Path(sys.argv[1])
+
+def fresh(*overrides, seed):
+    config = configs.resolve(json.loads(sys.argv[2]), overrides)
+    model = build.model(config, num_classes=4)
+    schedule = build.schedule(config.optim, build.plan(config, num_examples=64))
+    layout = build.layout(config, model.make, schedule, build.mesh(config.mesh))
+    return config.init, model, layout.init(seed)
+
+_, model, state = fresh(seed=0)
+about = describe(model.info, num_classes=4, class_names=None, preprocess=model.preprocess)
+store = Checkpoints(folder / "checkpoints", keep_last=1, keep_every_steps=None, best_metric=None,
+                    best_mode="max")
+store.save(1, state, about, {})
+store.close()
+
+def started(*mesh):
+    larger = "input.preprocess=decode|resize((16, 8))"
+    init, model, state = fresh(f"init.weights={folder}", "init.head=reset", larger, *mesh, seed=1)
+    after = warm_start(state, build.trained_weights(init), model.info, head=init.head,
+                       position_resize=init.position_resize, ema=False)
+    return pytrees.flatten(after.params)
+
+expected = started("mesh.data=1")
+for mesh in (["mesh.fsdp=4"], ["mesh.fsdp=2", "mesh.tensor=2"]):
+    found = started(*mesh)
+    for name, x in found.items():
+        np.testing.assert_array_equal(x, expected[name], err_msg=f"{mesh} {name}")
+    positions = found["positions/embedding"]
+    assert positions.addressable_shards[0].data.size < positions.size
+"""
+
+
+@pytest.mark.slow
+def test_on_other_meshes_it_takes_the_same(tmp_path, tiny_run, run_python):
+    """Positions too, which are resized."""
+    done = run_python(
+        "-c", ON_OTHER_MESHES, str(tmp_path), json.dumps(configs.to_dict(tiny_run())), devices=8
+    )
+    assert done.returncode == 0, done.stderr
