@@ -57,7 +57,7 @@ def step():
     optimizer = build.optimizer(config.optim, build.schedule(config.optim, plan))
     layout = state_layout(model.make, optimizer, mesh, ema_decay=None, shard_optimizer=False)
     objective = build.objective(config, num_classes=source.num_classes)
-    batch_layout = build.batch_layout(config.input, source, mesh)
+    batch_layout = build.batch_layout(config, source, mesh)
     with build.train_feed(config, source, batch_layout, start_step=0) as feed:
         batch = next(feed)
     update = make_update(layout, objective, lambda step: {}, config.seed)

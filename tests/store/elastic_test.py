@@ -65,8 +65,8 @@ def save(step, layout):
 
 def bytes_read():
     metrics = tensorstore.experimental_collect_matching_metrics
-    (metric,) = metrics("/tensorstore/kvstore/file/bytes_read")
-    return metric["values"][0]["value"]
+    found = metrics("/tensorstore/kvstore/file/bytes_read")  # none before the first read
+    return sum(metric["values"][0]["value"] for metric in found)
 
 def restore(layout):
     before, checkpoints = bytes_read(), opened()
