@@ -61,7 +61,7 @@ MESHES = {
     "scan and remat": ("mesh.data=2", "mesh.fsdp=4", "model.scan=true", "model.remat=full"),
 }
 # With 4 processes of 2 devices the last one has neighbours along `tensor` in another process.
-ACROSS_PROCESSES = ("data", "fsdp", "data x fsdp x tensor", "ZeRO-1 and fsdp", "tensor 4")
+ACROSS_PROCESSES = ("data x fsdp x tensor", "ZeRO-1 and fsdp", "tensor 4")
 QUICK = ("data x fsdp x tensor", "ZeRO-1 and fsdp")
 
 
