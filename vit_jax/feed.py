@@ -55,6 +55,7 @@ class Feed:
         self, batches: Any, layout: dict[str, jax.ShapeDtypeStruct], *, timeout_secs: float
     ):
         self._batches, self._layout, self._timeout_secs = batches, layout, timeout_secs
+        self._rows = {name: own_rows(array) for name, array in layout.items()}
         self._queue: queue.Queue[Fed | BaseException | None] = queue.Queue(maxsize=AHEAD)
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._fill, name="feed", daemon=True)
@@ -97,7 +98,7 @@ class Feed:
     def _place(self, host_array: np.ndarray, name: str) -> jax.Array:
         layout = self._layout[name]
         assert host_array.dtype == layout.dtype, (name, host_array.dtype, layout.dtype)
-        rows = own_rows(layout)
+        rows = self._rows[name]
 
         def part(index: tuple[slice, ...] | None) -> np.ndarray:
             assert index is not None
