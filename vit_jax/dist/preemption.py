@@ -2,6 +2,8 @@
 
 JAX has a handler for SIGTERM of its own then: the process that gets the signal tells the others,
 and they agree on the next look that none of them has had.
+
+At present they sometimes miss that look, and train on: tests/multihost_test.py has such a run.
 """
 
 from __future__ import annotations
