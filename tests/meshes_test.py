@@ -95,7 +95,7 @@ def outcomes(folder, runs, *, processes=1, devices=8):
             process.kill()
     for process, (_, errors) in zip(started, said, strict=True):
         assert process.returncode == 0, errors[-3000:]
-    lines = [json.loads(line) for line in said[0][0].splitlines() if line.startswith("[")]
+    lines = [json.loads(line) for line in said[0][0].splitlines() if line.startswith('["')]
     return {name: Outcome(np.array(losses), batches) for name, losses, batches in lines}
 
 

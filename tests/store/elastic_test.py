@@ -83,7 +83,7 @@ def restore(layout):
     return read
 
 read = []
-for step, (mesh, others) in enumerate(task["saved_and_restored"]):
+for step, (mesh, others) in enumerate(task["saved_and_restored"], task["first_step"]):
     if mesh is not None:
         save(step, layout_on(*mesh))
     read += [restore(layout_on(*other)) for other in others]
@@ -96,8 +96,10 @@ print(json.dumps({"read": read, "total": total}))
 @pytest.fixture
 def run(tmp_path, environment):
     """`run(processes, devices, saved_and_restored)`: what each of the processes says."""
+    first_step = 0
 
     def run(processes, devices, saved_and_restored, *, width=16, chunk_bytes=2**24):
+        nonlocal first_step
         with socket.socket() as free:
             free.bind(("localhost", 0))
             address = f"localhost:{free.getsockname()[1]}"
@@ -106,9 +108,11 @@ def run(tmp_path, environment):
             "processes": processes,
             "address": address,
             "saved_and_restored": saved_and_restored,
+            "first_step": first_step,
             "width": width,
             "chunk_bytes": chunk_bytes,
         }
+        first_step += len(saved_and_restored)
         started = [
             subprocess.Popen(
                 [sys.executable, "-c", PROGRAM, json.dumps({**task, "index": index})],
