@@ -157,20 +157,20 @@ def test_four_processes(start):
 
 
 @pytest.mark.slow
-@pytest.mark.xfail(reason="JAX's processes sometimes miss the look that they have agreed on")
 def test_sigterm_to_one_then_the_same_bits(start, tmp_path):
     """All save the same step; resumed, it is as if nobody had stopped them."""
-    steps = "--config.total.steps=400"
+    steps = "--config.total.steps=100"
     straight = start(2, steps, folder=tmp_path / "straight")
     assert straight.end() == {0: 0, 1: 0}
     stopped = start(2, steps, folder=tmp_path / "stopped")
     stopped.wait_for("step 5/")
     stopped.running[1].send_signal(signal.SIGTERM)
     assert stopped.end() == {0: 75, 1: 75}, stopped.said(0)
-    steps_said = {re.search(r"Stopped by SIGTERM; step (\d+)", stopped.said(i))[1] for i in (0, 1)}
+    last_words = rf"Stopped by SIGTERM to process 1 \({socket.gethostname()}, pid \d+\); step (\d+)"
+    steps_said = {re.search(last_words, stopped.said(i))[1] for i in (0, 1)}
     step, _ = checksums(tmp_path / "stopped" / "run")
     assert steps_said == {str(step)}
-    assert step < 400
+    assert step < 100
     again = start(2, steps, folder=tmp_path / "stopped")
     assert again.end() == {0: 0, 1: 0}
     assert f"resumed  from the checkpoint of step {step}" in again.said(0)

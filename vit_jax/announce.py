@@ -110,10 +110,10 @@ def results(screen: Screen, step: int, numbers: Mapping[str, float]) -> None:
         screen.say(f"step {step:,} | {name}: {line}")
 
 
-def preempted(signal_name: str, step: int, workdir: epath.Path) -> str:
+def preempted(reason: str, step: int, workdir: epath.Path) -> str:
     """The last words of a run that was asked to stop."""
     return (
-        f"Stopped by {signal_name}; step {step:,} is saved in {workdir}. "
+        f"Stopped by {reason}; step {step:,} is saved in {workdir}. "
         "Start the same command again to go on."
     )
 

@@ -63,7 +63,7 @@ FLAGS = flags.FLAGS
 def main(arguments: list[str]) -> None:
     """The command."""
     command.no_more(arguments)
-    with processes.together(processes.find(), preemptible=False):
+    with processes.together(processes.find()):
         _evaluate_checkpoint()
 
 

@@ -51,14 +51,13 @@ def find() -> Cluster | None:
     )
 
 
-def together(found: Cluster | None, *, preemptible: bool) -> AbstractContextManager[Peers]:
+def together(found: Cluster | None) -> AbstractContextManager[Peers]:
     """The processes as one; see dist/start.py."""
     return start.together(
         found,
         start_timeout_secs=FLAGS.start_timeout_secs,
         peer_timeout_secs=FLAGS.peer_timeout_secs,
         barrier_timeout_secs=FLAGS.barrier_timeout_secs,
-        preemptible=preemptible,
     )
 
 

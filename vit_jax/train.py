@@ -209,10 +209,7 @@ def main(arguments: list[str]) -> None:
     if not FLAGS.workdir:
         raise UserError("--workdir is empty: give the folder for checkpoints and logs.")
     workdir = epath.Path(FLAGS.workdir).expanduser()
-    with (
-        processes.together(found, preemptible=True) as peers,
-        stop_request(several=peers.several) as stop,
-    ):
+    with processes.together(found) as peers, stop_request(peers) as stop:
         processes.check_same(peers, config, workdir)
         allow = FLAGS.allow_config_change
         if FLAGS.check:

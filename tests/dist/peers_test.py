@@ -151,3 +151,28 @@ def test_signs_of_life_keep_a_quiet_run_going():
     run.all(lambda p: p.barrier("still here"))
     run.all(lambda p: p.close())
     assert not run.lost
+
+
+def test_all_stop_at_the_look_that_they_agree_on():
+    run = Run(3)
+
+    def train(peers):
+        for look in range(1, 1000):
+            if look == 5 and peers.me.process_id == 2:
+                peers.stop.ask("SIGTERM")
+            if peers.stop.look():
+                return look
+            time.sleep(0.01 * peers.me.process_id)
+        return None
+
+    looks = run.all(train)
+    assert looks[0] == looks[1] == looks[2], looks
+    assert {p.stop.reason for p in run.peers.values()} == {"SIGTERM"}
+    run.all(lambda p: p.close())
+
+
+def test_nobody_waits_for_an_agreement_with_a_lost_process():
+    run = Run(3, silent=[2])
+    run.peers[1].stop.ask("SIGTERM")
+    run.all(lambda p: p.lost())
+    assert run.all(lambda p: p.stop.look()) == {0: False, 1: False}

@@ -31,9 +31,8 @@ def main(arguments):
             start_timeout_secs=60,
             peer_timeout_secs={SILENCE_SECS},
             barrier_timeout_secs=60,
-            preemptible=True,
         ) as peers,
-        stop_request(several=True) as stop,
+        stop_request(peers) as stop,
     ):
         for step in range(1, steps + 1):
             multihost_utils.sync_global_devices(str(step))

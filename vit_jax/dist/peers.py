@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from vit_jax.core.errors import PeerLost
+from vit_jax.dist.agreed_look import AgreedLook
 from vit_jax.dist.rendezvous import Meeting, Member, here
 from vit_jax.dist.wire import Message
 
@@ -68,6 +69,8 @@ class Peers:
         self._verdict: str | None = None
         self._culprits: Sequence[int] = ()
         self._closing = threading.Event()
+        say = lambda i, message: self._lines[i].send({"stop": message})
+        self.stop = AgreedLook(process_id, len(self.members), say)
         self._heard = dict.fromkeys(self._lines, time.monotonic())
         self._thread = threading.Thread(target=self._watch, name="peers", daemon=True)
         if self._lines:
@@ -202,6 +205,8 @@ class Peers:
             self._arrive(i, message["at"], message["timeout_secs"], None)
         elif "go" in message:
             self._release(message["go"], message["value"])
+        elif "stop" in message:
+            self.stop.take(i, message["stop"])
         elif "lost" in message:
             self._conclude(message["who"], message["lost"])
         elif "end" in message:
@@ -261,4 +266,5 @@ class Peers:
                 return False
             self._culprits, self._verdict = who, verdict
             self._changed.notify_all()
-            return True
+        self.stop.give_up()
+        return True

@@ -28,7 +28,6 @@ def together(
     start_timeout_secs: float,
     peer_timeout_secs: float,
     barrier_timeout_secs: float,
-    preemptible: bool,
 ) -> Iterator[Peers]:
     """Within it jax.devices() are those of all processes of the cluster; None: of this one.
 
@@ -36,7 +35,6 @@ def together(
       start_timeout_secs: how long to wait until all are there.
       peer_timeout_secs: without a sign of life for so long a process counts as lost.
       barrier_timeout_secs: how long a process waits for the others at a barrier.
-      preemptible: a SIGTERM asks all processes to stop (preemption.py) instead of ending this one.
 
     If anything but Preempted ends it, this process ends here and now with its exit status: to go
     on, or to end orderly, would wait for the others. They notice, and end with status 76.
@@ -57,7 +55,7 @@ def together(
     )
     with abort.explained_by(lambda: ending.if_lost(peers)):
         try:
-            _initialize(cluster, start_timeout_secs, peer_timeout_secs, preemptible)
+            _initialize(cluster, start_timeout_secs, peer_timeout_secs)
             try:
                 yield peers
             except Preempted:
@@ -70,10 +68,8 @@ def together(
             ending.because_of(error, peers)
 
 
-def _initialize(
-    cluster: Cluster, start_timeout_secs: float, peer_timeout_secs: float, preemptible: bool
-) -> None:
-    jax.config.update("jax_enable_preemption_service", preemptible)
+def _initialize(cluster: Cluster, start_timeout_secs: float, peer_timeout_secs: float) -> None:
+    jax.config.update("jax_enable_preemption_service", False)  # agreed_look.py has its place
     jax.distributed.initialize(
         cluster.coordinator,
         cluster.num_processes,
