@@ -12,6 +12,7 @@ from jax.sharding import Mesh
 
 from vit_jax import compilation_cache
 from vit_jax.config import RESERVED, RunConfig
+from vit_jax.core import axes
 from vit_jax.models import ModelInfo
 from vit_jax.screen import Screen, count, duration
 from vit_jax.state import Layout
@@ -58,10 +59,25 @@ def _axes(mesh: Mesh) -> str:
     return f": {' x '.join(sizes)}" if sizes else ""
 
 
+FIELDS = {axes.WIDTH: "model.width", axes.HEADS: "model.heads", axes.MLP: "model.mlp_dim"}
+
+
 def undivided(screen: Screen, layout: Layout) -> None:
-    """Which parameters are whole on every device although they should be divided."""
-    for name, why in layout.undivided.items():
-        screen.say(f"whole    {name}: {why} does not divide")
+    """What is whole along axes of the mesh that should divide it: one line for each cause."""
+    sizes = layout.mesh.shape
+    several = lambda mesh_axes: " x ".join(f"{a}={sizes[a]}" for a in mesh_axes)
+    for whose, causes in (
+        ("", layout.undivided),
+        ("the optimizer's arrays of ", layout.undivided_updates),
+    ):
+        for cause, names in causes.items():
+            fields = [FIELDS[cause.name], *(f"mesh.{a}" for a in cause.whole)]
+            screen.say(
+                f"whole    along {several(cause.whole)}: {whose}{len(names)} "
+                f"parameter{'s' if len(names) > 1 else ''}, such as {names[0]}: {cause.name} "
+                f"{cause.size} does not divide over {several(cause.over)}; change "
+                f"{' or '.join(fields)}"
+            )
 
 
 def start(screen: Screen, step: int) -> None:

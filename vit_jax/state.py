@@ -12,7 +12,7 @@ import optax
 from flax import nnx
 from jax.sharding import Mesh
 
-from vit_jax.core import rng
+from vit_jax.core import axes, rng
 from vit_jax.dist import mesh as meshes
 from vit_jax.dist import parameters
 
@@ -55,7 +55,8 @@ class Layout:
       mesh: the mesh of these shardings.
       ema_decay: what the moving average keeps of itself in a step; None: there is none.
       update_shardings: of gradients and updates, nested as the parameters.
-      undivided: what stays whole against the rules, since it does not divide, by name.
+      undivided: of the parameters, what is divided less than the rules say, with their names.
+      undivided_updates: of gradients, updates and optimizer, what is so besides.
     """
 
     make_model: Callable[[nnx.Rngs], nnx.Module]
@@ -65,7 +66,8 @@ class Layout:
     mesh: Mesh
     ema_decay: float | None
     update_shardings: Any
-    undivided: dict[str, str]
+    undivided: dict[axes.Undivided, list[str]]
+    undivided_updates: dict[axes.Undivided, list[str]]
 
     def init(self, seed: int) -> TrainState:
         """A fresh state; every device computes the part that it holds."""
@@ -129,6 +131,8 @@ def state_layout(
         first_bad_step=_placed(shapes.first_bad_step, whole),
         first_bad_values=_placed(shapes.first_bad_values, whole),
     )
+    undivided = parameters.undivided(variables, mesh, meshes.RULES)
+    further = parameters.undivided(variables, mesh, update_rules)
     return Layout(
         make_model,
         graph,
@@ -137,7 +141,8 @@ def state_layout(
         mesh,
         ema_decay,
         update_shardings,
-        parameters.undivided(variables, mesh, update_rules),
+        undivided,
+        {cause: names for cause, names in further.items() if cause not in undivided},
     )
 
 

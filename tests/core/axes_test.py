@@ -39,13 +39,26 @@ def test_names_become_a_spec():
 
 def test_what_does_not_divide_stays_whole_and_is_reported():
     names, shape = (axes.WIDTH, axes.HEADS), (6, 3)
-    mesh_shape = {"replica": 1, "data": 3, "fsdp": 2, "tensor": 2}
+    mesh_shape = {"replica": 1, "data": 1, "fsdp": 2, "tensor": 2}
     assert axes.to_spec(names, shape, meshes.RULES, mesh_shape) == PartitionSpec("fsdp", None)
-    assert axes.undivided(names, shape, meshes.RULES, mesh_shape) == ["heads 3 over tensor=2"]
-    further = meshes.SHARDED_OPTIMIZER_RULES
-    assert axes.undivided((axes.WIDTH,), (8,), further, mesh_shape) == [
-        "width 8 over fsdp=2 x data=3"
-    ]
+    (found,) = axes.undivided(names, shape, meshes.RULES, mesh_shape)
+    assert found == axes.Undivided("heads", 3, over=("tensor",), whole=("tensor",))
+
+
+@pytest.mark.parametrize(
+    ("size", "divided", "whole"),
+    [
+        (8, ("fsdp", "data"), ()),
+        (36, ("fsdp",), ("data",)),
+        (6, (), ("fsdp", "data")),
+    ],
+)
+def test_several_axes_divide_as_far_as_they_can(size, divided, whole):
+    rules, mesh_shape = meshes.SHARDED_OPTIMIZER_RULES, {"data": 2, "fsdp": 4}
+    spec = axes.to_spec((axes.WIDTH,), (size,), rules, mesh_shape)
+    assert spec == PartitionSpec(divided or None)
+    found = axes.undivided((axes.WIDTH,), (size,), rules, mesh_shape)
+    assert [x.whole for x in found] == [whole] * bool(whole)
 
 
 def test_a_name_without_a_rule_is_told():

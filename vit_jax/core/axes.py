@@ -11,6 +11,7 @@ import contextlib
 import contextvars
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import jax
 from jax.sharding import PartitionSpec
@@ -58,7 +59,8 @@ def to_spec(
 ) -> PartitionSpec:
     """Logical names of an array's axes -> its PartitionSpec. UserError for a name without a rule.
 
-    An axis that does not divide over its devices stays whole; `undivided` says which do.
+    An axis that does not divide over all axes of its rule is divided over as many of the first of
+    them as it can be, else it stays whole; `undivided` says which.
     """
     unknown = [name for name in names if name is not None and name not in rules]
     if unknown:
@@ -68,9 +70,26 @@ def to_spec(
         )
     if len(names) != len(shape):
         raise ValueError(f"{len(shape)} axes, but {len(names)} logical names {tuple(names)}")
-    over = [() if name is None else rules[name] for name in names]
-    fits = [size % num_devices(a, mesh_shape) == 0 for size, a in zip(shape, over, strict=True)]
-    return PartitionSpec(*(a if a and fit else None for a, fit in zip(over, fits, strict=True)))
+    over = [
+        () if name is None else _dividing(size, rules[name], mesh_shape)
+        for name, size in zip(names, shape, strict=True)
+    ]
+    return PartitionSpec(*(mesh_axes or None for mesh_axes in over))
+
+
+class Undivided(NamedTuple):
+    """An axis of arrays that is whole along axes of the mesh, since it does not divide over them.
+
+    Attributes:
+      name, size: of the arrays' axis.
+      over: the mesh axes of its rule, without those of one device.
+      whole: those of them along which it is whole.
+    """
+
+    name: str
+    size: int
+    over: tuple[str, ...]
+    whole: tuple[str, ...]
 
 
 def undivided(
@@ -78,14 +97,23 @@ def undivided(
     shape: Sequence[int],
     rules: Rules,
     mesh_shape: Mapping[str, int],
-) -> list[str]:
-    """The axes that `to_spec` leaves whole against their rule: ["heads 3 over tensor=2"]."""
-    spec = to_spec(names, shape, rules, mesh_shape)
-    return [
-        f"{name} {size} over {' x '.join(f'{a}={mesh_shape[a]}' for a in rules[name])}"
-        for name, size, done in zip(names, shape, spec, strict=True)
-        if name is not None and rules[name] and done is None
-    ]
+) -> list[Undivided]:
+    """What `to_spec` divides less than the rules say."""
+    found = []
+    for name, size in zip(names, shape, strict=True):
+        over = tuple(a for a in rules[name] if mesh_shape[a] > 1) if name is not None else ()
+        whole = over[len(_dividing(size, over, mesh_shape)) :]
+        if name is not None and whole:
+            found.append(Undivided(name, size, over, whole))
+    return found
+
+
+def _dividing(
+    size: int, mesh_axes: tuple[str, ...], mesh_shape: Mapping[str, int]
+) -> tuple[str, ...]:
+    """The most of the first of these mesh axes over which `size` divides."""
+    leading = (mesh_axes[:n] for n in range(len(mesh_axes), -1, -1))
+    return next(part for part in leading if size % num_devices(part, mesh_shape) == 0)
 
 
 def num_devices(mesh_axes: Iterable[str], mesh_shape: Mapping[str, int]) -> int:

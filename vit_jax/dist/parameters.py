@@ -8,7 +8,7 @@ import jax
 from flax import nnx
 from jax.sharding import Mesh
 
-from vit_jax.core import axes, pytrees
+from vit_jax.core import axes
 from vit_jax.dist import mesh as meshes
 
 
@@ -24,11 +24,15 @@ def layout(variables: nnx.State, mesh: Mesh) -> Any:
     return jax.tree.map(place, nnx.to_pure_dict(variables), shardings(variables, mesh))
 
 
-def undivided(variables: nnx.State, mesh: Mesh, rules: axes.Rules) -> dict[str, str]:
-    """What stays whole against the rules, since it does not divide, by the parameter's name."""
-    say = lambda v: ", ".join(axes.undivided(_names(v), v.shape, rules, mesh.shape))
-    said = jax.tree.map(say, variables, is_leaf=_is_param)
-    return {name: text for name, text in pytrees.flatten(nnx.to_pure_dict(said)).items() if text}
+def undivided(
+    variables: nnx.State, mesh: Mesh, rules: axes.Rules
+) -> dict[axes.Undivided, list[str]]:
+    """What is divided less than the rules say, and the names of the parameters of which it is."""
+    causes: dict[axes.Undivided, list[str]] = {}
+    for path, variable in nnx.to_flat_state(variables):
+        for cause in axes.undivided(_names(variable), variable.shape, rules, mesh.shape):
+            causes.setdefault(cause, []).append("/".join(map(str, path)))
+    return causes
 
 
 def _names(variable: nnx.Param) -> tuple[str | None, ...]:
