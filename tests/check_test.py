@@ -10,6 +10,7 @@ from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 from PIL import Image
 
 from vit_jax.check import check, device_bytes
+from vit_jax.core import axes
 from vit_jax.core.errors import UserError
 from vit_jax.screen import Screen
 from vit_jax.train import train
@@ -123,6 +124,14 @@ def test_a_state_that_no_device_can_hold(look, monkeypatch):
     assert "of each device, which has 1 kB" in error
     assert "mesh.fsdp" in error
     assert " of 1 kB a device" in rows(table)["memory"]
+
+
+def test_what_stays_whole_is_said(look, monkeypatch):
+    cause = axes.Undivided(axes.HEADS, 2, over=("tensor",), whole=("tensor",))
+    monkeypatch.setattr("vit_jax.dist.parameters.undivided", lambda *_: {cause: ["head/kernel"]})
+    table, error = look()
+    assert error is None
+    assert "1 parameter, such as head/kernel: heads 2 does not" in rows(table)["whole"]
 
 
 def test_device_bytes_count_what_one_device_holds():

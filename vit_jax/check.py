@@ -14,7 +14,7 @@ import jax
 import numpy as np
 from etils import epath
 
-from vit_jax import build, preflight
+from vit_jax import announce, build, preflight
 from vit_jax import config as configs
 from vit_jax.config import RunConfig
 from vit_jax.core.errors import UserError
@@ -52,6 +52,8 @@ def check(
     rows += _model(config, parts, problems, screen)
     rows += _workdir(config, folder, parts, problems, allow_config_change)
     _show(screen, rows, problems)
+    if parts.layout is not MISSING:
+        announce.undivided(screen, parts.layout)
     problems.tell()
 
 
