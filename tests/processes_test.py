@@ -30,3 +30,12 @@ def test_processes_with_different_commands_are_refused(tiny_run):
 
 def test_what_belongs_to_a_host_may_differ(tiny_run):
     check(tiny_run(), tiny_run("input.threads=3", "input.data_dir=/local/disk"))
+
+
+@pytest.mark.parametrize("value", ["inf", "nan", "0", "-3", "0.5", "1e9"])
+@pytest.mark.parametrize("name", processes.TIMEOUTS)
+def test_timeouts_have_bounds(monkeypatch, name, value):
+    given = {**dict.fromkeys(processes.TIMEOUTS, 60.0), name: float(value)}
+    monkeypatch.setattr(processes, "FLAGS", SimpleNamespace(**given))
+    with pytest.raises(UserError, match=f"--{name}=.*: give at least 1 and at most 1,000,000 sec"):
+        processes.find()

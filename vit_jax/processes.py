@@ -17,6 +17,8 @@ from vit_jax.dist.peers import Peers
 from vit_jax.store.workdir import differences
 
 OF_A_HOST = ("input.threads", "input.data_dir")  # fields in which processes may differ
+TIMEOUTS = ("start_timeout_secs", "peer_timeout_secs", "barrier_timeout_secs")
+MAX_TIMEOUT_SECS = 1_000_000
 FLAGS = flags.FLAGS
 
 
@@ -43,6 +45,12 @@ def define_flags() -> None:
 
 def find() -> Cluster | None:
     """Which processes belong to this run; None: this one alone. UserError for wrong flags."""
+    for name in TIMEOUTS:
+        secs = getattr(FLAGS, name)
+        if not 1 <= secs <= MAX_TIMEOUT_SECS:  # also NaN
+            raise UserError(
+                f"--{name}={secs:g}: give at least 1 and at most {MAX_TIMEOUT_SECS:,} seconds."
+            )
     return cluster.find(
         FLAGS.coordinator,
         FLAGS.num_processes,
