@@ -22,11 +22,16 @@ EVAL = "evals.test.preprocess=decode|resize(8)"
 def look(tmp_path, tiny_run):
     """(the table, what is wrong or None) of a run with these overrides."""
 
-    def look(*overrides):
+    def look(*overrides, allow_config_change=False):
         screen, error = io.StringIO(), None
         workdir = epath.Path(tmp_path / "run")
         try:
-            check(tiny_run(*overrides), workdir, Screen(screen), allow_config_change=False)
+            check(
+                tiny_run(*overrides),
+                workdir,
+                Screen(screen),
+                allow_config_change=allow_config_change,
+            )
         except UserError as caught:
             error = str(caught)
         return screen.getvalue(), error
@@ -116,6 +121,12 @@ def test_another_config_in_the_work_directory_is_found(tmp_path, tiny_run, look)
     assert "optim.lr: 0.001 there, 0.5 here" in error
     assert "goes on from step 6" in rows(table)["workdir"]
     assert sorted(tmp_path.rglob("*")) == before
+    table, error = look("model.mlp_dim=48", allow_config_change=True)
+    assert "is of another model or optimizer than the config:" in error
+    assert "fc1/bias: float32 (2, 32) there, float32 (2, 48) here" in error
+    assert rows(table)["workdir"].endswith("problem")
+    assert "is at step 6, but total" in look("total.steps=5", allow_config_change=True)[1]
+    assert look("optim.lr=0.5", allow_config_change=True)[1] is None
 
 
 def test_a_state_that_no_device_can_hold(look, monkeypatch):

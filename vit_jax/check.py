@@ -223,7 +223,7 @@ def _workdir(
 ) -> Iterator[Row]:
     there = step_folder.steps(folder / "checkpoints")
     if folder.exists():
-        problems.look(
+        entry = problems.look(
             "workdir",
             lambda source: workdir.check_workdir(
                 folder,
@@ -234,8 +234,22 @@ def _workdir(
             ),
             parts.source,
         )
+        problems.look(
+            "workdir",
+            lambda layout, plan, _: _check_checkpoint(folder, layout, plan) if there else None,
+            parts.layout,
+            parts.plan,
+            entry,
+        )
     begins = f"goes on from step {there[-1]:,}" if there else "begins anew"
     size = ""
     if parts.layout is not MISSING:
         size = f"; a checkpoint is {room.size(preflight.state_bytes(parts.layout.state))}"
     yield Row("workdir", f"{folder}: {begins}{size}")
+
+
+def _check_checkpoint(folder: epath.Path, layout: Layout, plan: build.Plan) -> None:
+    """UserError unless the run can go on from the newest checkpoint."""
+    newest = step_folder.find(folder)
+    step_folder.check_layout(newest, layout.state)
+    plan.check_start(int(newest.name), folder)

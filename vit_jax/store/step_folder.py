@@ -179,6 +179,12 @@ def _placed(x: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
 
 
+def check_layout(step_dir: epath.PathLike, layout: Any) -> None:
+    """UserError that `read` would raise, unless the arrays are those of `layout`; none is read."""
+    saved = read_description(step_dir)["arrays"]
+    _check_same_arrays(epath.Path(step_dir), saved, pytrees.flatten(layout))
+
+
 def _check_same_arrays(folder: epath.Path, saved: dict[str, Any], wanted: Layout) -> None:
     """UserError that lists what differs in names, shapes and types."""
     there = {name: f"{a['dtype']} {tuple(a['shape'])}" for name, a in saved.items()}
