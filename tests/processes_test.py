@@ -8,24 +8,26 @@ from vit_jax import processes
 from vit_jax.core.errors import UserError
 
 
-def check(of_first, here, workdir="runs/a"):
-    """What process 1 does when process 0 has the config `of_first`, and works in runs/a."""
-    values = {"config": {**configs.to_dict(of_first), "workdir": "runs/a"}, "fingerprint": {}}
+def check(of_first, here, workdir="runs/a", checks=False):
+    """What process 1 does when process 0 has the config `of_first`, and trains in runs/a."""
+    first = {"--workdir": "runs/a", "--check": False, **configs.to_dict(of_first)}
+    values = {"config": first, "fingerprint": {}}
     peers = SimpleNamespace(
         from_first=lambda name, value: values,
         members=["process 0 (a, pid 1)", "process 1 (b, pid 2)"],
         me="process 1 (b, pid 2)",
     )
-    processes.check_same(peers, here, epath.Path(workdir))
+    processes.check_same(peers, here, epath.Path(workdir), {"--check": checks})
 
 
 def test_processes_with_different_commands_are_refused(tiny_run):
     check(tiny_run(), tiny_run())
     with pytest.raises(UserError) as error:
-        check(tiny_run(), tiny_run("optim.lr=0.5"), workdir="runs/b")
+        check(tiny_run(), tiny_run("optim.lr=0.5"), workdir="runs/b", checks=True)
     assert "process 1 (b, pid 2) was started with other values than process 0" in str(error.value)
     assert "optim.lr: 0.001 there, 0.5 here" in str(error.value)
-    assert 'workdir: "runs/a" there, "runs/b" here' in str(error.value)
+    assert "--check: false there, true here" in str(error.value)
+    assert '--workdir: "runs/a" there, "runs/b" here' in str(error.value)
 
 
 def test_what_belongs_to_a_host_may_differ(tiny_run):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 
 from absl import flags
@@ -69,12 +70,16 @@ def together(found: Cluster | None) -> AbstractContextManager[Peers]:
     )
 
 
-def check_same(peers: Peers, config: RunConfig, workdir: epath.Path) -> None:
-    """UserError, with a list, unless all processes have the config and work directory of the first.
+def check_same(
+    peers: Peers, config: RunConfig, workdir: epath.Path, options: Mapping[str, bool]
+) -> None:
+    """UserError, with a list, unless all processes have the same values as the first.
 
     Otherwise they would wait for each other in different places, or train different models.
+    options: of the command, by their flags.
     """
-    here = {"config": {**configs.to_dict(config), "workdir": str(workdir)}, "fingerprint": {}}
+    values = {"--workdir": str(workdir), **options, **configs.to_dict(config)}
+    here = {"config": values, "fingerprint": {}}
     there = peers.from_first("before training", here)
     found = differences(there, json.loads(json.dumps(here)))
     wrong = [text for name, text in found.items() if name not in OF_A_HOST]

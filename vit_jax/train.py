@@ -210,8 +210,9 @@ def main(arguments: list[str]) -> None:
         raise UserError("--workdir is empty: give the folder for checkpoints and logs.")
     workdir = epath.Path(FLAGS.workdir).expanduser()
     with processes.together(found) as peers, stop_request(peers) as stop:
-        processes.check_same(peers, config, workdir)
         allow = FLAGS.allow_config_change
+        options = {"--check": FLAGS.check, "--allow_config_change": allow}
+        processes.check_same(peers, config, workdir, options)
         if FLAGS.check:
             screen = Screen(quiet=jax.process_index() > 0)
             check(config, workdir, screen, allow_config_change=allow)

@@ -128,12 +128,10 @@ def test_silent(i):
 @pytest.mark.parametrize("i", [0, 1])
 def test_last_words_are_heard(i):
     run = Run(3)
-    run.peers[i].leave("val/a.png is a bad image")
+    run.peers[i].leave("val/a.png is a bad image. Mend it.")
     del run.peers[i]
-    for lost in run.all(lambda p: str(p.lost())).values():
-        assert lost.startswith(
-            f"process {i} (host-{i}, pid 10{i}) has ended: val/a.png is a bad image."
-        )
+    said = f"process {i} (host-{i}, pid 10{i}) has ended: val/a.png is a bad image. Mend it."
+    assert set(run.all(lambda p: str(p.lost())).values()) == {said}
 
 
 def test_a_main_thread_that_hangs_is_ended():

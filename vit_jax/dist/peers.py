@@ -140,7 +140,7 @@ class Peers:
     def leave(self, last_words: str) -> None:
         """Leaves because of an error: the others are told, and end."""
         if self._me == 0:
-            self._judge([0], f"has ended: {last_words}")
+            self._judge([0], _ended(last_words), advice="")
             self._see_off()
         else:
             self._lines[0].send({"end": last_words})
@@ -212,7 +212,7 @@ class Peers:
         elif "end" in message:
             self._forget(i)
             if message["end"] is not None:
-                self._judge([i], f"has ended: {message['end']}")
+                self._judge([i], _ended(message["end"]), advice="")
 
     def _forget(self, i: int) -> None:
         """It will say no more."""
@@ -251,10 +251,10 @@ class Peers:
             self._released[name] = value
             self._changed.notify_all()
 
-    def _judge(self, who: Sequence[int], what: str) -> None:
+    def _judge(self, who: Sequence[int], what: str, advice: str = f" {AGAIN}") -> None:
         """These processes are lost. Process 0 tells all others."""
         names = ", ".join(str(self.members[i]) for i in who)
-        verdict = f"{names} {what}. {AGAIN}"
+        verdict = f"{names} {what}.{advice}"
         if self._conclude(who, verdict) and self._me == 0:
             for line in self._lines.values():
                 line.send({"lost": verdict, "who": who})
@@ -268,3 +268,8 @@ class Peers:
             self._changed.notify_all()
         self.stop.give_up()
         return True
+
+
+def _ended(last_words: str) -> str:
+    """What has become of a process with these words, which themselves say what to do."""
+    return f"has ended: {last_words.rstrip('.') or 'an error'}"
