@@ -62,6 +62,16 @@ def test_without_process_0(port):
     (error,) = all_meet(port, [1], timeout_secs=0.3)
     assert isinstance(error, PeerLost)
     assert f"process 0 at localhost:{port} did not come within 0.3 s (here: process 1" in str(error)
+    assert "The last call found: Connection refused. Start it;" in str(error)
+
+
+def test_a_name_that_does_not_resolve(monkeypatch):
+    def unknown(*_, **__):
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", unknown)
+    with pytest.raises(PeerLost, match="The name nohost.invalid does not resolve: Name or serv"):
+        meet(Cluster("nohost.invalid:9999", 2, 1), timeout_secs=0.1)
 
 
 def test_one_number_twice(port):
@@ -99,6 +109,7 @@ def test_a_port_that_is_taken(port):
         (error,) = all_meet(port, [0])
     assert isinstance(error, UserError)
     assert f"cannot listen on port {port}" in str(error)
+    assert "If another process 0 of this run is there already" in str(error)
 
 
 def _connected(port):

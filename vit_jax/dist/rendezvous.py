@@ -162,9 +162,13 @@ def _listen(port: int) -> socket.socket:
         except OSError as error:
             busy = error.errno == errno.EADDRINUSE
             if not busy or time.monotonic() > deadline:
+                twice = (
+                    "If another process 0 of this run is there already, give each its own "
+                    "--process_id; else give"
+                )
                 raise UserError(
-                    f"Process 0 cannot listen on port {port}: {error.strerror}. Give all processes "
-                    "a --coordinator with another port."
+                    f"Process 0 cannot listen on port {port}: {error.strerror}. "
+                    f"{twice if busy else 'Give'} all processes a --coordinator with another port."
                 ) from error
         time.sleep(RETRY_SECS)
 
@@ -173,10 +177,12 @@ def _call(cluster: Cluster, timeout_secs: float) -> Meeting:
     """The side of all others: calls on process 0 until it answers."""
     me = here(cluster.process_id)
     deadline = time.monotonic() + timeout_secs
+    failure = ""
     while time.monotonic() < deadline:
         try:
             connection = socket.create_connection((cluster.host, cluster.port), timeout=RETRY_SECS)
-        except OSError:
+        except OSError as error:
+            failure = f" {_unreached(cluster.host, error)}"
             time.sleep(RETRY_SECS)
             continue
         line = Line(connection)
@@ -190,10 +196,17 @@ def _call(cluster: Cluster, timeout_secs: float) -> Meeting:
             raise (UserError if answer["user"] else PeerLost)(answer["refused"])
         time.sleep(RETRY_SECS)  # it was another program, or process 0 is being started anew
     raise PeerLost(
-        f"process 0 at {cluster.coordinator} did not come within {timeout_secs:g} s (here: {me}). "
-        "Start it; see that this address is its, and can be reached from here (--coordinator). "
-        "--start_timeout_secs waits longer."
+        f"process 0 at {cluster.coordinator} did not come within {timeout_secs:g} s (here: {me})."
+        f"{failure} Start it; see that this address is its, and can be reached from here "
+        "(--coordinator). --start_timeout_secs waits longer."
     )
+
+
+def _unreached(host: str, error: OSError) -> str:
+    """Why a call did not come through."""
+    if isinstance(error, socket.gaierror):
+        return f"The name {host} does not resolve: {error.strerror}."
+    return f"The last call found: {error.strerror or error}."
 
 
 def _answer(line: Line, timeout_secs: float) -> Message:
