@@ -13,6 +13,7 @@ from jax.sharding import Mesh
 from vit_jax import compilation_cache
 from vit_jax.config import RESERVED, RunConfig
 from vit_jax.core import axes
+from vit_jax.dist import mesh as meshes
 from vit_jax.models import ModelInfo
 from vit_jax.screen import Screen, count, duration
 from vit_jax.state import Layout
@@ -39,7 +40,8 @@ def run(
         f"data     {source.name}, {config.input.split}: {source.num_examples:,} examples, "
         f"{source.num_classes:,} classes"
     )
-    screen.say(f"devices  {len(devices)} x {devices[0].device_kind}{_axes(mesh)}")
+    kind = devices[0].device_kind
+    screen.say(f"devices  {len(devices)} x {kind}{_axes(mesh)}{meshes.unused(mesh)}")
     screen.say(
         f"model    {info.name}: {count(info.parameters)} parameters, "
         f"{count(info.forward_flops)}FLOPs per image forward"

@@ -19,6 +19,7 @@ from vit_jax import config as configs
 from vit_jax.config import RunConfig
 from vit_jax.core.errors import UserError
 from vit_jax.core.problems import MISSING, Problems
+from vit_jax.dist import mesh as meshes
 from vit_jax.preflight import Prepared
 from vit_jax.screen import Screen, count
 from vit_jax.state import Layout
@@ -75,7 +76,8 @@ def _mesh(parts: Prepared) -> Row:
         return Row("mesh", "")
     devices = parts.mesh.devices.ravel()
     axes = " x ".join(f"{name} {size}" for name, size in parts.mesh.shape.items())
-    return Row("mesh", f"{len(devices)} x {devices[0].device_kind}: {axes}")
+    unused = meshes.unused(parts.mesh)
+    return Row("mesh", f"{len(devices)} x {devices[0].device_kind}: {axes}{unused}")
 
 
 def _data(config: RunConfig, parts: Prepared, problems: Problems, screen: Screen) -> Iterator[Row]:

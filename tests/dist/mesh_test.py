@@ -45,12 +45,24 @@ def test_one_process_may_leave_devices_unused():
     assert mesh.devices.flat[0] == jax.devices()[0]
 
 
+def test_unused_devices_are_told(monkeypatch):
+    monkeypatch.setattr(jax, "device_count", lambda: 8)
+    monkeypatch.setattr(jax, "devices", lambda: EIGHT)
+    unused = lambda **sizes: meshes.unused(
+        meshes.make_mesh(**dict.fromkeys(meshes.AXES, 1) | sizes)
+    )
+    assert unused(data=8) == ""
+    assert unused(data=3) == " (5 of 8 unused: mesh.data=-1 takes all)"
+    assert unused(fsdp=3) == " (5 of 8 unused)"
+
+
 @pytest.mark.parametrize(
     ("sizes", "message"),
     [
         ({"data": 0}, "mesh.data=0: give each axis of the mesh at least 1 device"),
         ({"data": -1, "fsdp": -1}, "mesh.data=-1, mesh.fsdp=-1: give each axis"),
-        ({"data": -1, "fsdp": 3}, "3 = 3 devices or a multiple, but there are 8; .*: 2, 4"),
+        ({"data": -1, "fsdp": 3}, "mesh.fsdp=3 takes 3 devices or a multiple, but there are 8; .*: 2, 4"),
+        ({"data": 16}, "mesh.data=16 takes 16 devices, but there are 8; .*: 8"),
         ({"data": 5, "tensor": 2}, "5 x 2 = 10 devices, but there are 8; .*: 8"),
         ({"data": 2, "fsdp": 2}, "takes 4 of 8 devices, but every process has to take part"),
     ],

@@ -72,9 +72,10 @@ def _shape(sizes: Mapping[str, int], there: int, *, may_leave: bool) -> tuple[in
         near = [n for n in range(1, there + 1) if there % n == 0]
         below = max((n for n in near if n <= fixed), default=1)
         above = min((n for n in near if n >= fixed), default=there)
-        product = " x ".join(str(size) for size in sizes.values() if size not in (1, -1))
+        factors = [str(size) for size in sizes.values() if size not in (1, -1)]
+        product = f"{' x '.join(factors)} = " if len(factors) > 1 else ""
         raise errors.UserError(
-            f"{said} takes {product or 1} = {fixed} devices{' or a multiple' if open_ else ''}, "
+            f"{said} takes {product}{fixed} devices{' or a multiple' if open_ else ''}, "
             f"but there are {there}; nearest products that fit: "
             f"{', '.join(map(str, sorted({below, above})))}."
         )
@@ -102,6 +103,15 @@ def _over_slices(shape: tuple[int, ...], devices: Sequence[jax.Device], slices: 
     return mesh_utils.create_hybrid_device_mesh(
         inside, between, devices, allow_split_physical_axes=True
     )
+
+
+def unused(mesh: Mesh) -> str:
+    """ "" for a mesh of all devices, else e.g. " (5 of 8 unused: mesh.data=-1 takes all)"."""
+    there = jax.device_count()
+    if mesh.size == there:
+        return ""
+    all_ = ": mesh.data=-1 takes all" if there % (mesh.size // mesh.shape["data"]) == 0 else ""
+    return f" ({there - mesh.size} of {there} unused{all_})"
 
 
 def sharding(
