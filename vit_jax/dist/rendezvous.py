@@ -133,7 +133,10 @@ class _Reception:
             del self.lines[i], self.members[i]
 
     def _introduce(self, member: Member, num_processes: int, line: Line) -> None:
-        first, i = self.members.get(member.process_id), member.process_id
+        i = member.process_id
+        if i in self.lines and _has_gone(self.lines[i]):
+            self._forget(self.lines[i])
+        first = self.members.get(i)
         problem = None
         if num_processes != self._num_processes:
             problem = (
@@ -150,6 +153,13 @@ class _Reception:
             line.send({"refused": problem, "user": True})
             raise UserError(problem)
         self.members[i], self.lines[i] = member, line
+
+
+def _has_gone(line: Line) -> bool:
+    """Whether the other end, which has nothing to say now, is closed."""
+    with selectors.DefaultSelector() as selector:
+        selector.register(line, selectors.EVENT_READ)
+        return bool(selector.select(0)) and line.receive() is None
 
 
 def _listen(port: int) -> socket.socket:
