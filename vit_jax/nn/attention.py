@@ -26,7 +26,8 @@ from vit_jax.nn.precision import Precision
 
 XAVIER = initializers.xavier_uniform()
 
-WEIGHTS, MIXED = "attention_weights", "attention_mixed"  # names of arrays, for remat policies
+# Names of arrays, for remat policies.
+PROJECTED, WEIGHTS, MIXED = "attention_projected", "attention_weights", "attention_mixed"
 
 
 class SelfAttention(nnx.Module):
@@ -40,6 +41,7 @@ class SelfAttention(nnx.Module):
     def __call__(self, x: jax.Array) -> jax.Array:
         """[B, N, D] -> [B, N, D]; attention over N."""
         qkv = constrain(self.qkv(x), BATCH, TOKENS, QKV, HEADS, HEAD_SIZE)
+        qkv = checkpoint_name(qkv, PROJECTED)
         query, key, value = (qkv[:, :, i] for i in range(3))
         mixed = attend(query, key, value, self.precision.softmax)
         return constrain(self.out(mixed), BATCH, TOKENS, STREAM)

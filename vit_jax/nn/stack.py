@@ -15,20 +15,30 @@ from flax import nnx
 from jax.ad_checkpoint import checkpoint_name
 
 from vit_jax.core.axes import LAYERS
-from vit_jax.nn.attention import MIXED, WEIGHTS
+from vit_jax.nn.attention import MIXED, PROJECTED, WEIGHTS
 
 OFFLOAD_MEMORY = "pinned_host"  # jax's kind of memory that `offload` needs
 BLOCK_INPUT = "block_input"  # name of the tokens that enter a block, for policies
 
+
+_DOTS = jax.checkpoint_policies.dots_with_no_batch_dims_saveable
+_ATTENTION = jax.checkpoint_policies.save_only_these_names(PROJECTED, WEIGHTS, MIXED)
+
+
+def _products(primitive: Any, *arguments: Any, **parameters: Any) -> bool:
+    """All that takes a matrix product; of attention what its backward pass reads.
+
+    And the sums of norms: they are small, and to compute one takes to read what was summed.
+    """
+    wanted = (policy(primitive, *arguments, **parameters) for policy in (_DOTS, _ATTENTION))
+    return any(wanted) or primitive is jax.lax.reduce_sum_p
+
+
 # What the backward pass finds in memory; the rest of a block is computed again.
 REMAT_POLICIES: dict[str, Callable[..., bool] | None] = {
     "none": None,  # no rematerialisation: every intermediate may be kept
-    # All that takes a matrix product; of attention the softmax's result instead of its argument.
-    "dots": jax.checkpoint_policies.save_from_both_policies(
-        jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
-        jax.checkpoint_policies.save_only_these_names(WEIGHTS, MIXED),
-    ),
-    "dots_no_batch": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
+    "dots": _products,
+    "dots_no_batch": _DOTS,
     "full": jax.checkpoint_policies.nothing_saveable,
     # As `full`, and the blocks' inputs wait in the host's memory.
     "offload": jax.checkpoint_policies.save_and_offload_only_these_names(
@@ -106,11 +116,23 @@ class Stack(nnx.Module):
 
 
 def unstack(tree: Any, depth: int) -> list[Any]:
-    """A tree of [L, ...] arrays as L trees of [...].
-
-    By lax.split, whose gradient is one concatenation; that of indexing is a sum of L padded arrays.
-    """
+    """A tree of [L, ...] arrays as L trees of [...]."""
     leaves, structure = jax.tree.flatten(tree)
-    parts = [jax.lax.split(leaf, [1] * depth) for leaf in leaves]
-    layers = [[jnp.squeeze(p[i], 0) for p in parts] for i in range(depth)]
-    return [jax.tree.unflatten(structure, layer) for layer in layers]
+    parts = [_unstack(leaf) for leaf in leaves]
+    return [jax.tree.unflatten(structure, [p[i] for p in parts]) for i in range(depth)]
+
+
+@jax.custom_vjp
+def _unstack(x: jax.Array) -> tuple[jax.Array, ...]:
+    """[L, ...] as L arrays.
+
+    By indices that XLA cannot see through: it would make one conversion of all layers' kernels to
+    the dtype of their products, and keep that through both passes. Layer by layer, conversions
+    become part of the products.
+    """
+    indices = jax.lax.optimization_barrier(tuple(jnp.int32(i) for i in range(x.shape[0])))
+    return tuple(jax.lax.dynamic_index_in_dim(x, i, keepdims=False) for i in indices)
+
+
+# The gradient of indexing would be a sum of L padded arrays.
+_unstack.defvjp(lambda x: (_unstack(x), None), lambda _, dy: (jnp.stack(dy),))
