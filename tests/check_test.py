@@ -1,6 +1,10 @@
 """train --check: reads a little of everything, compiles nothing, leaves nothing."""
 
 import io
+import os
+import signal
+from contextlib import nullcontext
+from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -9,9 +13,11 @@ from etils import epath
 from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 from PIL import Image
 
+from vit_jax import train as train_file
 from vit_jax.check import check, device_bytes
 from vit_jax.core import axes
 from vit_jax.core.errors import UserError
+from vit_jax.dist.peers import Peers
 from vit_jax.screen import Screen
 from vit_jax.train import train
 
@@ -153,6 +159,22 @@ def test_device_bytes_count_what_one_device_holds():
     )
     assert device_bytes({"a": split, "b": whole}) == (2 * 3 + 8 * 3) * 4
     assert device_bytes({}) == 0
+
+
+def test_a_signal_ends_it_at_once(tmp_path, monkeypatch):
+    given = {
+        "config": "configs/vit_digits.py", "config_override": [], "workdir": str(tmp_path),
+        "check": True, "allow_config_change": False,
+    }  # fmt: skip
+    monkeypatch.setattr(train_file, "FLAGS", SimpleNamespace(**given))
+    monkeypatch.setattr(train_file.processes, "find", lambda: None)
+    monkeypatch.setattr(train_file.processes, "together", lambda _: nullcontext(Peers.alone()))
+    monkeypatch.setattr(train_file.compilation_cache, "use", lambda: None)
+    monkeypatch.setattr(train_file.huge_pages, "use", lambda: None)
+    stopped = lambda *_, **__: os.kill(os.getpid(), signal.SIGTERM)
+    monkeypatch.setattr(train_file, "check", stopped)
+    with pytest.raises(KeyboardInterrupt, match="Stopped by SIGTERM before the check was finish"):
+        train_file.main([])
 
 
 @pytest.mark.slow

@@ -21,7 +21,7 @@ from vit_jax.check import check
 from vit_jax.config import RunConfig
 from vit_jax.core import command, huge_pages
 from vit_jax.core.errors import NonFiniteError, Preempted, UserError
-from vit_jax.core.stop import StopRequest
+from vit_jax.core.stop import StopRequest, at_once
 from vit_jax.dist.peers import Peers
 from vit_jax.dist.preemption import AgreedStop, stop_request
 from vit_jax.histograms import make_distributions
@@ -209,15 +209,19 @@ def main(arguments: list[str]) -> None:
     if not FLAGS.workdir:
         raise UserError("--workdir is empty: give the folder for checkpoints and logs.")
     workdir = epath.Path(FLAGS.workdir).expanduser()
-    with processes.together(found) as peers, stop_request(peers) as stop:
-        allow = FLAGS.allow_config_change
-        options = {"--check": FLAGS.check, "--allow_config_change": allow}
-        processes.check_same(peers, config, workdir, options)
+    allow = FLAGS.allow_config_change
+    options = {"--check": FLAGS.check, "--allow_config_change": allow}
+    with processes.together(found) as peers:
+        # Before the devices are asked for: for that all processes wait for each other.
+        with at_once("before anything was begun. Start the same command again."):
+            processes.check_same(peers, config, workdir, options)
         if FLAGS.check:
-            screen = Screen(quiet=jax.process_index() > 0)
-            check(config, workdir, screen, allow_config_change=allow)
+            with at_once("before the check was finished."):
+                screen = Screen(quiet=jax.process_index() > 0)
+                check(config, workdir, screen, allow_config_change=allow)
         else:
-            train(config, workdir, allow_config_change=allow, stop=stop, peers=peers)
+            with stop_request(peers) as stop:
+                train(config, workdir, allow_config_change=allow, stop=stop, peers=peers)
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ command.run(main)
         ("raise errors.UserError('wrong size')", 1, "error: wrong size\n"),
         ("raise errors.NonFiniteError('loss nan')", 2, "error: loss nan\n"),
         ("raise errors.Preempted('saved')", 75, "saved\n"),
+        ("raise KeyboardInterrupt('Stopped by SIGTERM')", 75, "Stopped by SIGTERM\n"),
     ],
 )
 def test_exit_status_and_one_message(run_python, body, status, said):
@@ -38,6 +39,12 @@ def test_unknown_flag_is_the_users_error(run_python):
     assert done.returncode == 1
     assert "confg" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_wrong_value_of_a_flag_names_the_command(run_python):
+    done = run_python("-m", "vit_jax.train", "--num_processes=two")
+    assert done.returncode == 1
+    assert done.stderr.endswith("\nTry: python -m vit_jax.train --help\n")
 
 
 def test_help_is_no_failure(run_python):

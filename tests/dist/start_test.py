@@ -11,6 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from vit_jax.dist import start
+from vit_jax.dist.cluster import Cluster
+
 REPOSITORY = Path(__file__).parents[2]
 SILENCE_SECS = 10
 WITHIN_SECS = 120  # to notice and end; a busy machine needs some of it
@@ -96,6 +99,19 @@ def run(tmp_path):
     for process in (p for one in started for p in one.processes):
         process.kill()
         process.wait()
+
+
+def test_a_signal_before_all_have_come_ends_at_once(monkeypatch):
+    meet = lambda *_, **__: os.kill(os.getpid(), signal.SIGTERM)
+    monkeypatch.setattr(start.rendezvous, "meet", meet)
+    alone = start.together(
+        Cluster("localhost:1", 2, 1),
+        start_timeout_secs=1,
+        peer_timeout_secs=1,
+        barrier_timeout_secs=1,
+    )
+    with pytest.raises(KeyboardInterrupt, match="SIGTERM before all .*; nothing was begun"), alone:
+        pass
 
 
 def test_they_finish_together_and_quietly(run):

@@ -73,7 +73,9 @@ def _parse(argv: list[str]) -> list[str]:
     try:
         return flags.FLAGS(spell_overrides(argv))
     except flags.Error as error:
-        print(f"error: {error}\nTry: python -m vit_jax.<command> --help", file=sys.stderr)
+        spec = sys.modules["__main__"].__spec__
+        module = spec.name if spec else "vit_jax.<command>"
+        print(f"error: {error}\nTry: python -m {module} --help", file=sys.stderr)
         raise SystemExit(errors.EXIT_USER_ERROR) from error
 
 
@@ -98,7 +100,7 @@ def report(error: BaseException, speaker: str = "") -> int:
             print(error, file=sys.stderr)
             return error.exit_status
         case KeyboardInterrupt():  # while training this is a signal like any other, see stop.py
-            print("Interrupted before anything was to be saved.", file=sys.stderr)
+            print(str(error) or "Interrupted before anything was to be saved.", file=sys.stderr)
             return errors.EXIT_PREEMPTED
         case BrokenPipeError():  # the reader of our output has gone, as in `predict ... | head`
             return errors.EXIT_OK

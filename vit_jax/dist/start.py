@@ -11,13 +11,16 @@ from typing import NoReturn
 
 import jax
 
-from vit_jax.core import command
+from vit_jax.core import command, stop
 from vit_jax.core.errors import NonFiniteError, PeerLost, Preempted, UserError
 from vit_jax.dist import abort, rendezvous
 from vit_jax.dist.cluster import Cluster
 from vit_jax.dist.peers import GRACE_SECS, Peers
 
 MAX_LAST_WORDS = 500  # characters
+BEFORE_ALL_CAME = (
+    "before all processes had come; nothing was begun. Start the same command again."
+)
 JAX_SLOWER = 3  # than our own time-out, so that this one speaks first
 
 
@@ -44,7 +47,8 @@ def together(
     if cluster is None:
         yield Peers.alone()
         return
-    meeting = rendezvous.meet(cluster, timeout_secs=start_timeout_secs)
+    with stop.at_once(BEFORE_ALL_CAME):
+        meeting = rendezvous.meet(cluster, timeout_secs=start_timeout_secs)
     ending = _Ending(f"[process {cluster.process_id} of {cluster.num_processes}] ")
     peers = Peers(
         meeting,
