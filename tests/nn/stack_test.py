@@ -13,7 +13,7 @@ from vit_jax.nn.stack import REMAT_POLICIES, Stack, unstack
 AGREEMENT = 1e-5  # the bar: relative to the largest entry
 
 
-def make_stack(scan=False, remat="none", stochastic_depth=0.3):
+def make_stack(scan=False, remat="none", stochastic_depth=0.3, converts=False):
     def block(rngs):
         return Block(
             width=16,
@@ -27,7 +27,13 @@ def make_stack(scan=False, remat="none", stochastic_depth=0.3):
         )
 
     return Stack(
-        block, depth=3, stochastic_depth=stochastic_depth, scan=scan, remat=remat, rngs=nnx.Rngs(0)
+        block,
+        depth=3,
+        stochastic_depth=stochastic_depth,
+        scan=scan,
+        remat=remat,
+        converts=converts,
+        rngs=nnx.Rngs(0),
     )
 
 
@@ -53,6 +59,12 @@ def test_ways_to_run_it_agree(scan, remat):
     for name, grad in pytrees.flatten(grads).items():
         scale = float(jnp.abs(expected[name]).max())
         np.testing.assert_allclose(grad, expected[name], atol=AGREEMENT * scale, err_msg=name)
+
+
+def test_layers_that_are_converted_agree_too():
+    expected_y, expected_grads = outputs_and_gradients(make_stack())
+    y, grads = outputs_and_gradients(make_stack(converts=True))
+    jax.tree.map(np.testing.assert_array_equal, (y, grads), (expected_y, expected_grads))
 
 
 def num_products(remat, scan):
@@ -99,9 +111,11 @@ def test_intermediate_layers(scan):
     assert not np.array_equal(first, third)
 
 
-def test_unstack_has_a_gradient_of_one_concatenation():
+@pytest.mark.parametrize("converted", [False, True])
+def test_unstack_has_a_gradient_of_one_concatenation(converted):
     def f(x):
-        return sum(i * jnp.sum(part) for i, part in enumerate(unstack(x, 3)))
+        parts = unstack(x, 3, converted=converted)
+        return sum(i * jnp.sum(part) for i, part in enumerate(parts))
 
     x = jnp.ones((3, 2))
     np.testing.assert_array_equal(jax.grad(f)(x), [[0, 0], [1, 1], [2, 2]])

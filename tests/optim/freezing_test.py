@@ -56,7 +56,7 @@ def test_what_is_frozen_costs_no_gradient():
     """Counted in products of matrices, which is all there is in this network."""
 
     def loss(params, x):
-        for layer in unstack(params["blocks"]["block"]["kernel"], 4):
+        for layer in unstack(params["blocks"]["block"]["kernel"], 4, converted=False):
             x = x @ layer
         return jnp.sum(x @ params["head"])
 

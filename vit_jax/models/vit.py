@@ -178,6 +178,7 @@ class ViT(nnx.Module):
             stochastic_depth=spec.stochastic_depth,
             scan=spec.scan,
             remat=spec.remat,
+            converts=precision.compute != jnp.float32,
             rngs=rngs,
         )
         self.norm = LayerNorm(width, WIDTH, precision=precision, rngs=rngs)

@@ -58,6 +58,7 @@ class Stack(nnx.Module):
       stochastic_depth: drop rate of the last block; it rises linearly from 0 at the first.
       scan: run by `jax.lax.scan` (compiles one block) or unrolled (compiles all, runs faster).
       remat: a name of REMAT_POLICIES.
+      converts: whether the blocks convert their parameters to another dtype (see `unstack`).
     """
 
     def __init__(
@@ -68,6 +69,7 @@ class Stack(nnx.Module):
         stochastic_depth: float,
         scan: bool,
         remat: str,
+        converts: bool,
         rngs: nnx.Rngs,
     ):
         keys = jax.random.split(rngs.params(), depth)
@@ -79,6 +81,7 @@ class Stack(nnx.Module):
         self.stochastic_depth = stochastic_depth
         self.scan = scan
         self.remat = remat
+        self.converts = converts
 
     def __call__(
         self, x: jax.Array, key: jax.Array | None, layers: tuple[int, ...] = ()
@@ -108,31 +111,35 @@ class Stack(nnx.Module):
             x, outputs = jax.lax.scan(step, x, (params, keys, rates))
         else:
             outputs = []
-            for i, one in enumerate(unstack(params, self.depth)):
+            each_alone = unstack(params, self.depth, converted=self.converts)
+            for i, one in enumerate(each_alone):
                 own = jax.tree.map(lambda a, i=i: a[i], (keys, rates))
                 x = layer(x, (one, *own))
                 outputs.append(x)
         return x, tuple(outputs[i] for i in layers)
 
 
-def unstack(tree: Any, depth: int) -> list[Any]:
-    """A tree of [L, ...] arrays as L trees of [...]."""
+def unstack(tree: Any, depth: int, *, converted: bool) -> list[Any]:
+    """A tree of [L, ...] arrays as L trees of [...].
+
+    Of layers that are converted to another dtype one by one, XLA would make one conversion of all,
+    and keep that through both passes. So these are cut out by indices that it cannot see through:
+    then conversions become part of the products. Others it finds in place by constant indices.
+    """
     leaves, structure = jax.tree.flatten(tree)
-    parts = [_unstack(leaf) for leaf in leaves]
+    parts = [(_cut_out if converted else _split)(leaf) for leaf in leaves]
     return [jax.tree.unflatten(structure, [p[i] for p in parts]) for i in range(depth)]
 
 
-@jax.custom_vjp
-def _unstack(x: jax.Array) -> tuple[jax.Array, ...]:
-    """[L, ...] as L arrays.
+def _split(x: jax.Array) -> tuple[jax.Array, ...]:
+    """By lax.split, whose gradient is one concatenation; that of indexing is a sum of L arrays."""
+    return tuple(jnp.squeeze(part, 0) for part in jax.lax.split(x, [1] * x.shape[0]))
 
-    By indices that XLA cannot see through: it would make one conversion of all layers' kernels to
-    the dtype of their products, and keep that through both passes. Layer by layer, conversions
-    become part of the products.
-    """
+
+@jax.custom_vjp
+def _cut_out(x: jax.Array) -> tuple[jax.Array, ...]:
     indices = jax.lax.optimization_barrier(tuple(jnp.int32(i) for i in range(x.shape[0])))
     return tuple(jax.lax.dynamic_index_in_dim(x, i, keepdims=False) for i in indices)
 
 
-# The gradient of indexing would be a sum of L padded arrays.
-_unstack.defvjp(lambda x: (_unstack(x), None), lambda _, dy: (jnp.stack(dy),))
+_cut_out.defvjp(lambda x: (_cut_out(x), None), lambda _, dy: (jnp.stack(dy),))
