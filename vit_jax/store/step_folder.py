@@ -32,6 +32,7 @@ DESCRIPTION = "description"
 DESCRIPTION_FILE = "metadata"  # the name that orbax's JsonSave gives
 PARAMS = "params"
 EMA = "ema"  # the parameters' moving average, where there is one
+MAX_DAMAGED_SHOWN = 3  # arrays
 MAX_DIFFERENCES_SHOWN = 20
 MAX_CAUSE_CHARACTERS = 200
 
@@ -168,7 +169,10 @@ def _read_verified(
     arrays = _on_every_process(folder, lambda: _read_arrays(folder, wanted))
     changed = [n for n, s in checksums(arrays).items() if s != saved[n]["checksum"]]
     if changed:
-        raise DamagedError(folder, f"the checksum of {', '.join(changed)} does not match")
+        some = ", ".join(changed[:MAX_DAMAGED_SHOWN])
+        more = len(changed) - MAX_DAMAGED_SHOWN
+        others = f" and {more} more" if more > 0 else ""
+        raise DamagedError(folder, f"the checksum of {some}{others} does not match")
     return arrays
 
 
