@@ -17,10 +17,11 @@ import collections
 from absl import flags
 
 from benchmarks import rows
-from benchmarks.compiled_step import CompiledStep, compile_step, mega_cycles, topology_mesh
 from vit_jax import config as configs
 from vit_jax.core import command
 from vit_jax.dist.collectives import KINDS, collectives
+from vit_jax.planning import topology
+from vit_jax.planning.compiled import CompiledStep, compile_step, mega_cycles, peak_bytes
 
 _TOPOLOGY = flags.DEFINE_string("topology", "v5e:2x2", "Such as v5e:16x16, v4:4x4x4, v3:4x4.")
 
@@ -36,7 +37,7 @@ BASE = {
 def main(arguments: list[str]) -> None:
     """Compiles, prints and records."""
     config = configs.resolve(BASE, arguments)
-    mesh = topology_mesh(_TOPOLOGY.value, config.mesh)
+    mesh = topology.mesh(_TOPOLOGY.value, config.mesh)
     done = compile_step(config, mesh)
     model = config.model
     row = {
@@ -78,12 +79,6 @@ def measured(done: CompiledStep, *, images_per_chip: float) -> dict[str, object]
         "mega_cycles": round(mega_cycles(hlo), 2),
         **{f"{kind.replace('-', '_')}_gb": round(sent[kind] / GB, 3) for kind in KINDS},
     }
-
-
-def peak_bytes(memory: object) -> int:
-    """Of one chip: the state and the batch, which a step is given, and what it takes besides."""
-    new = memory.output_size_in_bytes - memory.alias_size_in_bytes
-    return memory.argument_size_in_bytes + memory.temp_size_in_bytes + new
 
 
 if __name__ == "__main__":

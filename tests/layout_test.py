@@ -44,6 +44,8 @@ FLOORS = {
     "config.py": 5,
     "processes.py": 5,
     "build/": 5,
+    "planning/": 6,
+    "plan.py": 7,
     "preflight.py": 6,
     "check.py": 6,
     "announce.py": 6,

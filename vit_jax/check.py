@@ -22,7 +22,7 @@ from vit_jax.core.problems import MISSING, Problems
 from vit_jax.dist import mesh as meshes
 from vit_jax.preflight import Prepared
 from vit_jax.screen import Screen, count
-from vit_jax.state import Layout
+from vit_jax.state import Layout, device_bytes
 from vit_jax.store import room, step_folder, workdir
 
 if TYPE_CHECKING:
@@ -186,14 +186,6 @@ def _check_memory(layout: Layout) -> None:
             "divide it over more devices by mesh.fsdp or mesh.tensor, its optimizer's part by "
             "mesh.shard_optimizer=true, or take a smaller model."
         )
-
-
-def device_bytes(tree: object) -> int:
-    """What one device holds of a tree of arrays, by their shardings."""
-    return sum(
-        int(np.prod(x.sharding.shard_shape(x.shape))) * x.dtype.itemsize
-        for x in jax.tree.leaves(tree)
-    )
 
 
 def _device_memory(layout: Layout) -> int | None:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from flax import nnx
 from jax.sharding import Mesh
@@ -143,6 +144,14 @@ def state_layout(
         update_shardings,
         undivided,
         {cause: names for cause, names in further.items() if cause not in undivided},
+    )
+
+
+def device_bytes(tree: object) -> int:
+    """What one device holds of a tree of arrays, by their shardings."""
+    return sum(
+        int(np.prod(x.sharding.shard_shape(x.shape))) * x.dtype.itemsize
+        for x in jax.tree.leaves(tree)
     )
 
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from benchmarks.compiled_for_tpu import BASE, GIB, measured, peak_bytes
-from benchmarks.compiled_step import compile_step, topology_mesh
+from benchmarks.compiled_for_tpu import BASE, GIB, measured
 from vit_jax import config as configs
+from vit_jax.planning.compiled import compile_step, peak_bytes
 
 pytest.importorskip("libtpu", reason="compiling for TPUs without one takes: pip install libtpu")
 
@@ -18,7 +18,7 @@ PLAIN_22B = (
 
 def compiled(topology, *overrides):
     config = configs.resolve(BASE, overrides)
-    return compile_step(config, topology_mesh(topology, config.mesh))
+    return compile_step(config, topology.mesh(topology, config.mesh))
 
 
 @pytest.mark.slow

@@ -4,7 +4,8 @@ import collections
 
 import pytest
 
-from benchmarks.compiled_step import compile_step, topology_mesh
+from vit_jax.planning import topology
+from vit_jax.planning.compiled import compile_step
 from vit_jax import config as configs
 from vit_jax.dist.collectives import collectives
 from vit_jax.dist.traffic import SMALLEST_BYTES, activation_traffic, parameter_traffic
@@ -24,7 +25,7 @@ TOLERANCE = 0.05  # of the bytes: scattered arrays are padded to tiles, as 1,024
 
 def compiled(topology, *overrides):
     config = configs.resolve(RUN, overrides)
-    mesh = topology_mesh(topology, config.mesh)
+    mesh = topology.mesh(topology, config.mesh)
     batch = IMAGES_PER_DEVICE * mesh.size // mesh.shape["tensor"]
     config = configs.resolve(RUN, [*overrides, f"input.batch_size={batch}"])
     return config, compile_step(config, mesh)

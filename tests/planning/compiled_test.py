@@ -1,4 +1,4 @@
-from benchmarks.compiled_step import mega_cycles
+from vit_jax.planning.compiled import mega_cycles
 
 HLO = """HloModule step
 %body (x: f32[]) -> f32[] {

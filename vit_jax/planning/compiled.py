@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.util
-import os
 import re
 import time
 from typing import Any, NamedTuple
 
-from jax.experimental import topologies
 from jax.sharding import Mesh
 
 from vit_jax import build, step
-from vit_jax.config import MeshConfig, RunConfig
-from vit_jax.core.errors import UserError
-from vit_jax.dist import mesh as meshes
+from vit_jax.config import RunConfig
 from vit_jax.dist.hlo import instructions
 from vit_jax.state import Layout
 
@@ -35,7 +30,9 @@ def compile_step(config: RunConfig, mesh: Mesh) -> CompiledStep:
     """The step of a run whose number of classes is declared (input.num_classes)."""
     num_classes, batch_size = config.input.num_classes, config.input.batch_size
     assert num_classes is not None
-    schedule = build.schedule(config.optim, build.plan(config, num_examples=batch_size))
+    schedule = build.schedule(
+        config.optim, build.plan(config, num_examples=config.input.num_examples or batch_size)
+    )
     model = build.model(config, num_classes=num_classes)
     layout = build.layout(config, model.make, schedule, mesh)
     batch = step.batch_layout(
@@ -53,18 +50,10 @@ def compile_step(config: RunConfig, mesh: Mesh) -> CompiledStep:
     return CompiledStep(compiled, layout, batch, model.info.forward_flops, secs)
 
 
-def topology_mesh(name: str, c: MeshConfig) -> Mesh:
-    """A mesh over the TPUs of a topology such as "v5e:16x16"; needs libtpu, but no TPU."""
-    if importlib.util.find_spec("libtpu") is None:
-        raise UserError("To compile for TPUs that are not there: pip install libtpu.")
-    os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
-    os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")  # else a lock stops a second process
-    # Two cores of a v4 chip act as one device.
-    options = {"chip_config_name": "megacore"} if name.startswith("v4:") else {}
-    topology = topologies.get_topology_desc(platform="tpu", topology_name=name, **options)
-    return meshes.make_mesh(
-        replica=c.replica, data=c.data, fsdp=c.fsdp, tensor=c.tensor, devices=topology.devices
-    )
+def peak_bytes(memory: Any) -> int:
+    """Of one device: the state and the batch, which a step is given, and what it takes besides."""
+    new = memory.output_size_in_bytes - memory.alias_size_in_bytes
+    return int(memory.argument_size_in_bytes + memory.temp_size_in_bytes + new)
 
 
 def mega_cycles(hlo: str) -> float:

@@ -1,0 +1,61 @@
+import json
+
+import pytest
+
+CONFIG = """
+import ml_collections
+
+def get_config(arg=None):
+    return ml_collections.ConfigDict({
+        "model": {"name": "ViT-Ti/16"},
+        "input": {"preprocess": "decode|resize(32)", "batch_size": 8, "num_classes": 10,
+                  "num_examples": 800},
+        "total": {"steps": 100}, "optim": {"warmup_steps": 0},
+    })
+"""
+
+
+@pytest.fixture
+def plan(tmp_path, run_python):
+    (tmp_path / "config.py").write_text(CONFIG)
+    arguments = ("-m", "vit_jax.plan", "--config", str(tmp_path / "config.py"))
+    return lambda *flags: run_python(*arguments, *flags)
+
+
+def test_a_table_of_the_devices_here(plan):
+    done = plan("--nocompile")
+    assert done.returncode == 0, done.stderr
+    assert "ViT-Ti/16, " in done.stdout
+    assert "100 steps of 8 images" in done.stdout, done.stdout
+    assert "parameters" in done.stdout
+
+
+def test_as_json(plan):
+    found = json.loads(plan("--nocompile", "--json").stdout)
+    assert found["steps"] == 100
+    assert found["memory"]["peak"] is None
+    assert found["model"]["name"] == "ViT-Ti/16"
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (("--topology=v9:2x2",), "generation 'v9'"),
+        (("--nocompile", "--config.input.num_classes=none"), "--config.input.num_classes="),
+        (("--nocompile", "--chip_hour_price=1"), "--topology"),
+    ],
+)
+def test_the_users_errors_are_one_message(plan, flags, said):
+    done = plan(*flags)
+    assert done.returncode == 1
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.slow
+def test_a_topology_that_is_too_small_says_what_would_fit(plan):
+    pytest.importorskip("libtpu")
+    done = plan("--topology=v5e:1x1", "--config.model.name=ViT-G/14", "--config.model.dtype=bfloat16",
+                "--config.input.preprocess=decode|resize(224)")  # fmt: skip
+    assert done.returncode == 1
+    assert "does not fit" in done.stderr

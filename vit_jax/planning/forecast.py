@@ -1,0 +1,249 @@
+"""What a run will take: memory of a device, time of a step, chip-hours.
+
+Memory and traffic come from the compiled step, where it is compiled; sizes of the state always from
+its shapes and shardings. The time is an estimate, whose parts are all given.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax
+from jax.sharding import Mesh
+
+from vit_jax import build
+from vit_jax.config import RunConfig
+from vit_jax.core.errors import UserError
+from vit_jax.dist import chips
+from vit_jax.dist.chips import TpuChip
+from vit_jax.dist.collectives import collectives
+from vit_jax.models import ModelInfo
+from vit_jax.planning.compiled import CompiledStep, compile_step, mega_cycles, peak_bytes
+from vit_jax.state import Layout, device_bytes
+
+SECS_A_DAY = 86_400
+MXU_FLOPS_A_CYCLE = 2 * 128 * 128
+# Units for matrix products in a jax device, from which the clock follows; of v6e it does not, by
+# what its page says of them.
+MXUS = {"v2": 1, "v3": 2, "v4": 8, "v5e": 4, "v5p": 8}
+
+
+@dataclasses.dataclass(frozen=True)
+class Memory:
+    """Bytes of one device.
+
+    Attributes:
+      parameters, optimizer, average: by shapes and shardings.
+      peak: of the compiled step, of everything; None: not compiled.
+      there: what the device has; None: unknown.
+    """
+
+    parameters: int
+    optimizer: int
+    average: int
+    peak: int | None
+    there: int | None
+
+    @property
+    def state(self) -> int:
+        """What lives from step to step."""
+        return self.parameters + self.optimizer + self.average
+
+
+@dataclasses.dataclass(frozen=True)
+class StepTime:
+    """Seconds of a step, by what would take them if nothing else did; None: unknown.
+
+    Attributes:
+      matrix: the model's matrix products (3 x forward) at the data sheet's rate.
+      hbm: the bytes that the compiled step accesses, at the memory's bandwidth. Unrolled steps
+        alone: of a loop the compiler counts the body once.
+      interconnect: what devices send each other, at the bandwidth of all-reduces.
+      cycles: the compiler's own estimates of all operations but those between devices.
+    """
+
+    matrix: float | None
+    hbm: float | None
+    interconnect: float | None
+    cycles: float | None
+
+    @property
+    def roofline(self) -> float | None:
+        """At least so long: all three overlap."""
+        known = [x for x in (self.matrix, self.hbm, self.interconnect) if x is not None]
+        return max(known, default=None)
+
+    @property
+    def estimate(self) -> float | None:
+        """The compiler's cycles, and what is sent besides, one after the other; else `roofline`."""
+        if self.cycles is None:
+            return self.roofline
+        return max(self.cycles + (self.interconnect or 0), self.roofline or 0)
+
+
+@dataclasses.dataclass(frozen=True)
+class Forecast:
+    """A run on some devices.
+
+    Attributes:
+      topology: its name; None: the devices here.
+      chips: how many; None: of devices that are no TPUs.
+      sent: bytes that a device sends or reduces in a step, by kind; None: not compiled.
+      saved_bytes: of a checkpoint, of all hosts together.
+    """
+
+    topology: str | None
+    device_kind: str
+    devices: int
+    chips: int | None
+    hosts: int
+    mesh: dict[str, int]
+    model: ModelInfo
+    batch_size: int
+    steps: int
+    memory: Memory
+    sent: dict[str, int] | None
+    compile_secs: float | None
+    time: StepTime
+    peak_flops: float | None
+    saved_bytes: int
+
+    @property
+    def exaflops(self) -> float:
+        """3 x forward matrix FLOPs x images of the whole run, 1e18."""
+        return 3 * self.model.forward_flops * self.batch_size * self.steps / 1e18
+
+    @property
+    def days(self) -> float | None:
+        """By the estimate of a step, without evaluations and saving."""
+        secs = self.time.estimate
+        return None if secs is None else secs * self.steps / SECS_A_DAY
+
+    @property
+    def chip_hours(self) -> float | None:
+        """Of all chips together."""
+        return None if self.days is None or self.chips is None else self.days * 24 * self.chips
+
+    @property
+    def core_days(self) -> float | None:
+        """Of TensorCores, as the paper's table 2 counts: two in a chip, of v5e and v6e one."""
+        if self.chip_hours is None:
+            return None
+        one = (self.topology or "").partition(":")[0] in ("v5e", "v6e")
+        return self.chip_hours / 24 * (1 if one else 2)
+
+    @property
+    def mfu(self) -> float | None:
+        """Share of the data sheet's rate that the model's products take, by the estimate."""
+        matrix, estimate = self.time.matrix, self.time.estimate
+        if matrix is None or estimate is None or self.time.cycles is None:  # no more than a bound
+            return None
+        return matrix / estimate
+
+    @property
+    def images_per_host_second(self) -> float | None:
+        """What each host's input has to keep up with."""
+        secs = self.time.estimate
+        return None if not secs else self.batch_size / self.hosts / secs
+
+
+def forecast(config: RunConfig, mesh: Mesh, *, topology: str | None, compiled: bool) -> Forecast:
+    """What the run of `config` will take on `mesh`; reads no data.
+
+    Args:
+      config: with input.num_examples and input.num_classes.
+      mesh: over devices that may not be there.
+      topology: their name, such as "v5e:16x16".
+      compiled: whether to compile the step.
+
+    Raises:
+      UserError: the config does not fit the mesh, or does not say what a plan needs.
+      jax.errors.JaxRuntimeError: RESOURCE_EXHAUSTED if the compiler finds that it does not fit.
+    """
+    c = config.input
+    for field in ("num_examples", "num_classes"):
+        if getattr(c, field) is None:
+            raise UserError(
+                f"A plan reads no data, and the config does not say how many "
+                f"{field.removeprefix('num_')} it has: give --config.input.{field}=..."
+            )
+    assert c.num_examples is not None and c.num_classes is not None
+    plan = build.plan(config, num_examples=c.num_examples)
+    model = build.model(config, num_classes=c.num_classes)
+    build.check_batch(config, mesh)
+    done = compile_step(config, mesh) if compiled else None
+    schedule = build.schedule(config.optim, plan)
+    layout = done.layout if done else build.layout(config, model.make, schedule, mesh)
+    some = mesh.devices.flat
+    generation = topology.partition(":")[0] if topology else None
+    chip = chips.TPUS[generation] if generation else None
+    peak = chip.tflops * 1e12 / chip.cores if chip else chips.peak_flops(some[0].device_kind)
+    return Forecast(
+        topology=topology,
+        device_kind=some[0].device_kind,
+        devices=mesh.size,
+        chips=mesh.size // chip.cores if chip else None,
+        hosts=len({d.process_index for d in some}),
+        mesh={name: size for name, size in mesh.shape.items() if size > 1},
+        model=model.info,
+        batch_size=c.batch_size,
+        steps=plan.total_steps,
+        memory=_memory(layout, done, chip),
+        sent=_sent(done) if done else None,
+        compile_secs=done.compile_secs if done else None,
+        time=_time(done, model.info, c.batch_size / mesh.size, generation, peak),
+        peak_flops=peak,
+        saved_bytes=sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(layout.state)),
+    )
+
+
+def _memory(layout: Layout, done: CompiledStep | None, chip: TpuChip | None) -> Memory:
+    state = layout.state
+    stats = None if chip else layout.mesh.local_devices[0].memory_stats()
+    there = int(chip.hbm_gib * 2**30) // chip.cores if chip else (stats or {}).get("bytes_limit")
+    return Memory(
+        parameters=device_bytes(state.params),
+        optimizer=device_bytes(state.opt_state),
+        average=device_bytes(state.ema),
+        peak=peak_bytes(done.compiled.memory_analysis()) if done else None,
+        there=there,
+    )
+
+
+def _sent(done: CompiledStep) -> dict[str, int]:
+    sent: dict[str, int] = {}
+    for one in collectives(done.compiled.as_text(), done.layout.mesh.shape):
+        sent[one.kind] = sent.get(one.kind, 0) + one.total_bytes
+    return sent
+
+
+def _time(
+    done: CompiledStep | None,
+    model: ModelInfo,
+    images: float,
+    generation: str | None,
+    peak: float | None,
+) -> StepTime:
+    """images: of a device, in a step."""
+    flops = 3 * model.forward_flops * images
+    matrix = flops / peak if peak else None
+    if generation is None or done is None:
+        return StepTime(matrix, None, None, None)
+    chip, hlo = chips.TPUS[generation], done.compiled.as_text()
+    unrolled = " while(" not in hlo
+    accessed = done.compiled.cost_analysis()["bytes accessed"]
+    a_second = lambda gbps: gbps * 1e9 / chip.cores
+    return StepTime(
+        matrix=matrix,
+        hbm=accessed / a_second(chip.hbm_gbps) if unrolled and chip.hbm_gbps else None,
+        interconnect=sum(_sent(done).values()) / a_second(chip.reduce_gbps)
+        if chip.reduce_gbps
+        else None,
+        cycles=mega_cycles(hlo) * 1e6 / clock if (clock := _clock(generation)) else None,
+    )
+
+
+def _clock(generation: str) -> float | None:
+    """Cycles a second, from the data sheet's rate of matrix products."""
+    chip, units = chips.TPUS[generation], MXUS.get(generation)
+    return None if units is None else chip.tflops * 1e12 / chip.cores / (units * MXU_FLOPS_A_CYCLE)
