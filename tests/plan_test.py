@@ -55,7 +55,15 @@ def test_the_users_errors_are_one_message(plan, flags, said):
 @pytest.mark.slow
 def test_a_topology_that_is_too_small_says_what_would_fit(plan):
     pytest.importorskip("libtpu")
-    done = plan("--topology=v5e:1x1", "--config.model.name=ViT-G/14", "--config.model.dtype=bfloat16",
-                "--config.input.preprocess=decode|resize(224)")  # fmt: skip
+    done = plan(
+        "--topology=v5e:1x1",
+        "--config.model.scan=true",
+        "--config.model.name=ViT-L/16",
+        "--config.model.dtype=bfloat16",
+        "--config.input.preprocess=decode|resize(224)",
+        "--config.input.batch_size=256",
+    )
     assert done.returncode == 1
-    assert "does not fit" in done.stderr
+    assert "The step does not fit" in done.stderr
+    assert "It fits, in" in done.stderr
+    assert "--config.model.remat=full" in done.stderr

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import sys
 from collections.abc import Iterator
 
@@ -59,8 +60,8 @@ class DoesNotFit(UserError):
 
 def _needed(message: str) -> str:
     """The compiler's own sentence about it."""
-    lines = [line.strip() for line in message.splitlines() if "GiB" in line or "Used" in line]
-    return (lines or message.splitlines())[0]
+    found = re.search(r"Ran out of memory.*?(?=\. |\n|$)", message)
+    return f"{found[0] if found else message.splitlines()[0]}."
 
 
 def smaller(overrides: list[str], name: str, screen: Screen) -> str:
@@ -77,7 +78,7 @@ def smaller(overrides: list[str], name: str, screen: Screen) -> str:
             screen.say(f"  {str(error).splitlines()[0]}")
             continue
         flags_ = " ".join(f"--config.{override}" for override in ("model.scan=true", *more))
-        return f"It fits, in {_size(found.memory.peak or 0)} of each device, with {flags_}"
+        return f"It fits, in {_size(found.memory.peak or 0).strip()} of each device, with {flags_}"
     return ""
 
 

@@ -52,7 +52,7 @@ def test_what_only_data_could_tell_has_to_be_declared(field):
 
 def test_a_batch_that_does_not_divide():
     config = configs.resolve(TINY, ["optim.accumulate=3"])
-    with pytest.raises(UserError, match="input.batch_size=16"):
+    with pytest.raises(UserError, match=r"input\.batch_size=16"):
         forecast(config, build.mesh(config.mesh), topology=None, compiled=False)
 
 
