@@ -82,39 +82,55 @@ def smaller(overrides: list[str], name: str, screen: Screen) -> str:
     return ""
 
 
-def rows(found: Forecast, *, dollars: float | None) -> Iterator[tuple[str, str]]:
-    """The table: what, and how much. An empty line between its parts."""
-    model, memory, time = found.model, found.memory, found.time
+Row = tuple[str, str]  # what, and how much
+
+
+def rows(found: Forecast, *, dollars: float | None) -> Iterator[Row]:
+    """The table. An empty row stands between its parts."""
+    model = found.model
     axes = " x ".join(f"{axis} {size}" for axis, size in found.mesh.items())
     where = f"{found.topology}: " if found.topology else ""
+    steps = f"{found.steps:,} steps of {found.batch_size:,} images"
     yield "devices", f"{where}{found.devices:,} x {found.device_kind}{f', {axes}' if axes else ''}"
     yield "hosts", f"{found.hosts:,}"
     yield "", ""
     yield "model", f"{model.name}, {count(model.parameters)} parameters"
     yield "an image", f"{count(model.forward_flops)}FLOPs forward, in matrix products"
-    steps = f"{found.steps:,} steps of {found.batch_size:,} images"
     yield "the run", f"{steps}: {found.exaflops:,.4g} exaFLOPs"
     yield "", ""
+    yield from _memory(found)
+    yield "", ""
+    yield from _time(found)
+    yield from _cost(found, dollars)
+    if found.compile_secs is not None:
+        yield "compiled in", f"{found.compile_secs:.1f} s"
+
+
+def _memory(found: Forecast) -> Iterator[Row]:
+    memory, taken = found.memory, found.memory.peak
     yield "a device holds", ""
-    for what, nbytes in (
-        ("  parameters", memory.parameters),
-        ("  optimizer", memory.optimizer),
-        ("  average", memory.average),
-    ):
-        yield what, _size(nbytes)
-    if memory.peak is not None:
-        yield "  gradients, activations", _size(memory.peak - memory.state)
-        yield "  peak", _size(memory.peak)
+    yield "  parameters", _size(memory.parameters)
+    yield "  optimizer", _size(memory.optimizer)
+    yield "  average", _size(memory.average)
+    if taken is not None:
+        yield "  gradients, activations", _size(taken - memory.state)
+        yield "  peak", _size(taken)
+    elif memory.activations is not None:
+        yield "  activations, about", _size(memory.activations)
+        taken = memory.state + memory.activations
     if memory.there is not None:
         yield "  of", _size(memory.there)
-        yield "  free", _size(memory.there - (memory.peak or memory.state))
+        yield "  free", _size(memory.there - (taken or memory.state))
     yield "a checkpoint", _size(found.saved_bytes)
     if found.sent is not None:
         yield "", ""
         yield "a device sends in a step", "" if any(found.sent.values()) else "nothing"
         for kind, nbytes in sorted(found.sent.items()):
             yield f"  {kind}", f"{nbytes / 1e9:.3f} GB"
-    yield "", ""
+
+
+def _time(found: Forecast) -> Iterator[Row]:
+    time = found.time
     yield "a step takes", ""
     yield "  matrix products", _ms(time.matrix)
     yield "  memory", _ms(time.hbm)
@@ -123,21 +139,21 @@ def rows(found: Forecast, *, dollars: float | None) -> Iterator[tuple[str, str]]
     yield "  at least, these together", _ms(time.roofline)
     if time.cycles is not None:
         yield "  estimate", f"{_ms(time.estimate)}, cycles and interconnect one after the other"
-    bound = "" if time.cycles is not None else "at least "
+
+
+def _cost(found: Forecast, dollars: float | None) -> Iterator[Row]:
+    least, most = ("at least ", "at most ") if found.time.cycles is None else ("", "")
     if found.images_per_host_second is not None:
-        most = "at most " if bound else ""
         yield "a host reads", f"{most}{found.images_per_host_second:,.0f} images/s"
     if found.mfu is not None:
         yield "MFU", f"{found.mfu:.0%}"
     if found.days is not None:
-        yield "time", bound + duration(found.days * SECS_A_DAY)
+        yield "time", least + duration(found.days * SECS_A_DAY)
     if found.chip_hours is not None and found.core_days is not None:
-        hours = f"{bound}{found.chip_hours:,.0f}"
+        hours = f"{least}{found.chip_hours:,.0f}"
         yield "chip-hours", f"{hours} ({found.core_days:,.1f} TPU-core-days)"
         if dollars is not None:
-            yield "cost", f"{bound}{found.chip_hours * dollars:,.0f}, at {dollars:g} a chip-hour"
-    if found.compile_secs is not None:
-        yield "compiled in", f"{found.compile_secs:.1f} s"
+            yield "cost", f"{least}{found.chip_hours * dollars:,.0f}, at {dollars:g} a chip-hour"
 
 
 def _size(nbytes: float) -> str:

@@ -23,6 +23,9 @@ class ModelInfo:
     Attributes:
       parameters: number of scalars.
       forward_flops: FLOPs of the matrix products of one image's forward pass (multiply-add = 2).
+      activation_bytes: of one image in bfloat16, what the blocks' backward pass finds in memory
+        where nothing is computed again; without the padding that devices add.
+      stride: pixels from one token to the next.
       spec: its fields.
       tokens: where its tokens come from.
     """
@@ -30,6 +33,8 @@ class ModelInfo:
     name: str
     parameters: int
     forward_flops: int
+    activation_bytes: int
+    stride: int
     spec: dict[str, Any]
     tokens: TokenLayout
 
@@ -101,6 +106,8 @@ def info(
         name=name,
         parameters=pytrees.num_elements(params),
         forward_flops=vit.forward_flops(own, num_classes=num_classes, image_size=size),
+        activation_bytes=vit.activation_bytes(own, image_size=size),
+        stride=own.patch_size,
         spec=dataclasses.asdict(own),
         tokens=vit.token_layout(own, size),
     )

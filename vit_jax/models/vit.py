@@ -301,3 +301,14 @@ def forward_flops(spec: ViTSpec, *, num_classes: int, image_size: tuple[int, int
     pooling = (spec.pool == "map") * one_query
     head = d * num_classes + spec.pre_logits * d * d
     return 2 * (patches + spec.depth * (projections + attention + mlp) + pooling + head)
+
+
+def activation_bytes(spec: ViTSpec, *, image_size: tuple[int, int]) -> int:
+    """What the backward pass of the blocks finds in memory of one image in bfloat16, unpadded.
+
+    Of each token a block's input, its middle, query, key, value, what attention mixed, the hidden
+    layer before its GELU, and attention's weights.
+    """
+    n = token_layout(spec, image_size).num_tokens
+    of_a_token = 6 * spec.width + spec.mlp_dim + spec.heads * n
+    return 2 * spec.depth * n * of_a_token

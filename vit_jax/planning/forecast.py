@@ -34,6 +34,8 @@ class Memory:
 
     Attributes:
       parameters, optimizer, average: by shapes and shardings.
+      activations: what the blocks keep for the backward pass, by the model's shapes alone; None
+        where remat leaves that to the compiler.
       peak: of the compiled step, of everything; None: not compiled.
       there: what the device has; None: unknown.
     """
@@ -41,6 +43,7 @@ class Memory:
     parameters: int
     optimizer: int
     average: int
+    activations: int | None
     peak: int | None
     there: int | None
 
@@ -188,7 +191,7 @@ def forecast(config: RunConfig, mesh: Mesh, *, topology: str | None, compiled: b
         model=model.info,
         batch_size=c.batch_size,
         steps=plan.total_steps,
-        memory=_memory(layout, done, chip),
+        memory=_memory(layout, done, chip, _activations(config, model.info, mesh)),
         sent=_sent(done) if done else None,
         compile_secs=done.compile_secs if done else None,
         time=_time(done, model.info, c.batch_size / mesh.size, generation, peak),
@@ -197,7 +200,9 @@ def forecast(config: RunConfig, mesh: Mesh, *, topology: str | None, compiled: b
     )
 
 
-def _memory(layout: Layout, done: CompiledStep | None, chip: TpuChip | None) -> Memory:
+def _memory(
+    layout: Layout, done: CompiledStep | None, chip: TpuChip | None, activations: int | None
+) -> Memory:
     state = layout.state
     stats = None if chip else layout.mesh.local_devices[0].memory_stats()
     there = int(chip.hbm_gib * 2**30) // chip.cores if chip else (stats or {}).get("bytes_limit")
@@ -205,9 +210,22 @@ def _memory(layout: Layout, done: CompiledStep | None, chip: TpuChip | None) -> 
         parameters=device_bytes(state.params),
         optimizer=device_bytes(state.opt_state),
         average=device_bytes(state.ema),
+        activations=activations,
         peak=peak_bytes(done.compiled.memory_analysis()) if done else None,
         there=there,
     )
+
+
+def _activations(config: RunConfig, model: ModelInfo, mesh: Mesh) -> int | None:
+    """Of one device, of the part of a batch that is worked off at once."""
+    parts = mesh.size // mesh.shape["tensor"] * config.optim.accumulate
+    images, of_bfloat16 = config.input.batch_size / parts, model.spec["dtype"] == "bfloat16"
+    nbytes = {
+        "none": model.activation_bytes,
+        "dots": model.activation_bytes,
+        "full": 2 * model.spec["depth"] * model.tokens.num_tokens * model.spec["width"],
+    }.get(model.spec["remat"])
+    return None if nbytes is None else int(nbytes * images * (1 if of_bfloat16 else 2))
 
 
 def _sent(done: CompiledStep) -> dict[str, int]:

@@ -1,0 +1,10 @@
+from pathlib import Path
+
+from vit_jax.models.__main__ import page
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+def test_the_page_is_what_the_table_of_names_says():
+    written = (DOCS / "models.md").read_text()
+    assert written == "\n".join(page()) + "\n", "python -m vit_jax.models > docs/models.md"
