@@ -90,7 +90,19 @@ def recorded(clone, tmp_path):
 def bare_path(programs):
     """A PATH with what the scripts need of the system, and no gcloud, kubectl or sbatch."""
     folder = programs()
-    for name in ("bash", "env", "awk", "sed", "dirname", "git", "cksum", "tr", "date", "mkdir"):
+    for name in (
+        "bash",
+        "env",
+        "awk",
+        "sed",
+        "dirname",
+        "git",
+        "cksum",
+        "tr",
+        "date",
+        "mkdir",
+        "cat",
+    ):
         found = shutil.which(name)
         assert found
         (folder / name).symlink_to(found)

@@ -1,0 +1,102 @@
+#!/usr/bin/env bash
+# Trains on the GPUs of a SLURM cluster: submits a job with one process for each GPU, which puts
+# itself into the queue again until the training has finished.
+#
+#   scripts/slurm.sh --name=l16 --nodes=4 --gpus=8 [FLAG...] -- \
+#     --config configs/vit_l16_i21k.py --workdir /shared/l16
+#
+# A job of yours with this name that waits or runs is kept, so the same command may be given again.
+# It goes back into the queue on status 75 and 76 and when a process was killed; not on an error.
+#
+#   --name            of the job
+#   --nodes           how many
+#   --gpus            GPUs on each node, and so processes
+#   --cpus_per_gpu    CPU cores for each process; default: as the cluster decides
+#   --memory          of each node, such as 400G; default: as the cluster decides
+#   --time            limit of one go, such as 24:00:00; default: as the cluster decides
+#   --partition       default: the cluster's
+#   --account         default: yours
+#   --python          interpreter on the nodes; default: .venv/bin/python of this clone
+#   --log             file that all goes append to; default: launched/NAME.log in this clone
+#   --save_secs       this long before the time limit the training saves and ends; default: 300
+#   --max_restarts    at most so often it goes back into the queue; default: 100
+#   --sbatch_flag     one more flag for sbatch, such as --sbatch_flag=--constraint=a100
+#   --dry_run         show the commands and the job script, and run none
+set -euo pipefail
+# shellcheck source-path=SCRIPTDIR
+source "$(dirname "${BASH_SOURCE[0]}")/launcher.sh"
+
+name="" nodes="" gpus="" cpus_per_gpu="" memory="" time="" partition="" account=""
+python=$VENV/bin/python log="" save_secs=300 max_restarts=100 sbatch_flag=""
+parse "name nodes gpus cpus_per_gpu memory time partition account python log save_secs \
+max_restarts sbatch_flag" "" "$@"
+
+# The job script. An error is status 1 or 2 of one process and 76 of the others, or that of a signal,
+# and srun ends with the highest: 250 more make the error win. SLURM signals the shell around a
+# process as well, which without the trap would end before the process has saved.
+job() {
+  cat <<END
+#!/usr/bin/env bash
+srun --kill-on-bad-exit=0 --wait=600 ${cpus_per_gpu:+--cpus-per-task=$cpus_per_gpu }bash -c '
+  trap : TERM
+  "\$@"
+  status=\$?
+  ((status == 1 || status == 2)) && ((status += 250))
+  exit \$status
+' training \\
+  $(quoted "$python" -m vit_jax.train "${training[@]}")
+status=\$?
+case \$status in
+  0)
+    echo "The training has finished."
+    exit 0 ;;
+  251 | 252)
+    echo "The training failed; the reason is above. When it is mended, submit it again."
+    exit \$((status - 250)) ;;
+esac
+if [[ \${SLURM_RESTART_COUNT:-0} -ge $max_restarts ]]; then
+  echo "Ended with status \$status, and has been in the queue $max_restarts times more: giving up."
+  exit \$status
+fi
+echo "Ended with status \$status; going back into the queue."
+scontrol requeue "\$SLURM_JOB_ID" || exit \$status
+END
+}
+
+require name nodes gpus
+number nodes gpus save_secs max_restarts
+[[ -z $cpus_per_gpu ]] || number cpus_per_gpu
+[[ $name =~ ^[A-Za-z0-9_.-]+$ ]] || die "--name=$name: letters, digits, \"_\", \".\" and \"-\" only."
+require_training /shared/l16
+need sbatch "Run this script where jobs are submitted: on a login node of the cluster."
+[[ -n $dry_run || -x $python ]] || die "There is no Python at $python. Install vit_jax there" \
+  "(docs/install.md: pip install --editable '.[gpu]'), or name another with --python."
+log=${log:-$root/launched/$name.log}
+[[ $log == /* ]] || log=$PWD/$log
+
+look=(squeue --me --noheader --name="$name" --format="%i %T")
+if ! show "${look[@]}"; then
+  found=$("${look[@]}") || die "squeue does not answer; it says why above. The same command again."
+  if [[ -n $found ]]; then
+    note "Job $found is there already, with what it was submitted with; to change that, first:"
+    echo "  scancel ${found%% *}"
+    echo "  tail -F $(quoted "$log")"
+    exit 0
+  fi
+fi
+
+command=(sbatch --parsable --job-name="$name" --nodes="$nodes" --ntasks-per-node="$gpus"
+  --gpus-per-node="$gpus" ${cpus_per_gpu:+--cpus-per-task="$cpus_per_gpu"}
+  ${memory:+--mem="$memory"} ${time:+--time="$time"} ${partition:+--partition="$partition"}
+  ${account:+--account="$account"} --requeue --signal="TERM@$save_secs" --open-mode=append
+  --output="$log" --chdir="$root" ${sbatch_flag:+"$sbatch_flag"})
+run mkdir -p "$(dirname "$log")"
+if show "${command[@]}"; then
+  job >&3
+  exit 0
+fi
+submitted=$(job | "${command[@]}") ||
+  die "sbatch does not take the job; it says why above. The same command again submits it."
+note "Submitted job ${submitted%%;*}"
+echo "  squeue --jobs=${submitted%%;*}"
+echo "  tail -F $(quoted "$log")"

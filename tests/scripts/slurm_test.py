@@ -1,0 +1,171 @@
+"""scripts/slurm.sh against programs in the place of SLURM's; its job script is really run."""
+
+import os
+import subprocess
+
+import pytest
+
+WANTED = ("--name=l16", "--nodes=2", "--gpus=1", "--time=24:00:00", "--cpus_per_gpu=12")
+TRAINING = ("--", "--config=configs/vit_digits.py", "--workdir=/shared/l16", "--name=a 'b'")
+
+# Two processes, one after the other, each with a status of its own; the highest is srun's.
+SRUN = """
+while [[ $1 == --* ]]; do shift; done
+highest=0
+for SLURM_PROCID in 0 1; do
+  export SLURM_PROCID
+  "$@" || { status=$?; ((status > highest)) && highest=$status; }
+done
+exit $highest
+"""
+PYTHON = """
+printf '%s\\n' "$@" >"$WORLD/arguments-$SLURM_PROCID"
+exit "$(cat "$WORLD/status-$SLURM_PROCID")"
+"""
+
+
+@pytest.fixture
+def world(tmp_path, programs):
+    folder = tmp_path / "world"
+    folder.mkdir()
+    (folder / "queue").touch()
+    programs(
+        squeue='[[ ! -e $WORLD/down ]] && cat "$WORLD/queue"',
+        sbatch='[[ ! -e $WORLD/full ]] && printf "%s\\n" "$@" >"$WORLD/flags" &&'
+        ' cat >"$WORLD/job" && echo "7 PENDING" >"$WORLD/queue" && echo "7;cluster"',
+        scontrol='echo "$@" >>"$WORLD/scontrol"',
+        srun=SRUN,
+        nodes_python=PYTHON,
+    )
+    return folder
+
+
+@pytest.fixture
+def submit(launch, world, programs):
+    python = f"--python={programs()}/nodes_python"
+    return lambda *arguments: launch("slurm.sh", python, *arguments, WORLD=str(world))
+
+
+@pytest.fixture
+def run_job(world, programs):
+    """`run_job(0, 76)`: the submitted job, whose processes end with these statuses."""
+
+    def run(*statuses, restarts=0):
+        for process, status in enumerate(statuses):
+            (world / f"status-{process}").write_text(str(status))
+        return subprocess.run(
+            ["bash", str(world / "job")],
+            env={
+                "PATH": f"{programs()}:{os.environ['PATH']}",
+                "WORLD": str(world),
+                "SLURM_JOB_ID": "7",
+                "SLURM_RESTART_COUNT": str(restarts),
+            },
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    return run
+
+
+def test_a_job_is_submitted_once(submit, world):
+    first = submit(*WANTED, *TRAINING)
+    assert first.returncode == 0, first.stderr
+    assert "Submitted job 7\n" in first.stdout
+    (world / "job").unlink()
+    again = submit(*WANTED, *TRAINING)
+    assert again.returncode == 0
+    assert "Job 7 PENDING is there already" in again.stdout
+    assert not (world / "job").exists()
+
+
+def test_every_process_gets_the_arguments_as_they_were(submit, run_job, world):
+    submit(*WANTED, *TRAINING)
+    done = run_job(0, 0)
+    assert done.returncode == 0, done.stderr
+    expected = ["-m", "vit_jax.train", *TRAINING[1:]]
+    for process in (0, 1):
+        assert (world / f"arguments-{process}").read_text().splitlines() == expected
+
+
+@pytest.mark.parametrize("statuses", [(75, 75), (0, 76), (76, 137), (75, 0)])
+def test_the_job_goes_back_into_the_queue(submit, run_job, world, statuses):
+    submit(*WANTED, *TRAINING)
+    assert run_job(*statuses).returncode == 0
+    assert (world / "scontrol").read_text() == "requeue 7\n"
+
+
+@pytest.mark.parametrize("statuses", [(0, 0), (1, 76), (76, 2), (1, 137)])
+def test_the_job_ends_when_it_has_finished_or_failed(submit, run_job, world, statuses):
+    submit(*WANTED, *TRAINING)
+    assert run_job(*statuses).returncode == min(set(statuses) - {0}, default=0)
+    assert not (world / "scontrol").exists()
+
+
+def test_the_job_gives_up(submit, run_job, world):
+    submit(*WANTED, "--max_restarts=3", *TRAINING)
+    done = run_job(76, 76, restarts=3)
+    assert done.returncode == 76
+    assert "giving up" in done.stdout
+    assert not (world / "scontrol").exists()
+
+
+def test_a_process_is_not_cut_off_by_the_signal_to_its_shell(submit, world, programs):
+    """SLURM signals every process of a step: the shell must wait for the training's own end."""
+    submit(*WANTED, *TRAINING)
+    programs(nodes_python="trap 'sleep 0.2; exit 75' TERM; kill -TERM $PPID $$; sleep 5 & wait")
+    done = subprocess.run(
+        ["bash", str(world / "job")],
+        env={"PATH": f"{programs()}:{os.environ['PATH']}", "WORLD": str(world)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "Ended with status 75; going back" in done.stdout
+
+
+@pytest.mark.parametrize(("file", "message"), [("down", "squeue"), ("full", "sbatch")])
+def test_a_step_that_fails_is_told_and_done_again(submit, world, file, message):
+    (world / file).touch()
+    done = submit(*WANTED, *TRAINING)
+    assert done.returncode == 1
+    assert message in done.stderr
+    (world / file).unlink()
+    assert "Submitted job 7" in submit(*WANTED, *TRAINING).stdout
+
+
+def test_dry_run_shows_every_command_and_runs_none(launch, recorded, bare_path):
+    done = launch("slurm.sh", "--dry_run", *WANTED, *TRAINING, path=bare_path)
+    assert done.returncode == 0, done.stderr
+    assert recorded("slurm.txt", done.stdout)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "slurm.sh needs --name --nodes --gpus"),
+        ((*WANTED, "--nodes=two", *TRAINING), "--nodes=two"),
+        (("--name=a b", "--nodes=1", "--gpus=1", *TRAINING), "--name=a b"),
+        (WANTED, "--workdir /shared/l16"),
+        ((*WANTED, "--python=/nowhere/python", *TRAINING), "no Python at /nowhere/python"),
+    ],
+)
+def test_wrong_arguments_get_one_message(submit, world, arguments, message):
+    done = submit(*arguments)
+    assert done.returncode == 1
+    assert message in done.stderr
+    assert not (world / "job").exists()
+
+
+def test_without_sbatch_it_says_where_to_be(launch, bare_path):
+    done = launch("slurm.sh", *WANTED, *TRAINING, path=bare_path)
+    assert done.returncode == 1
+    assert "sbatch is not on the PATH" in done.stderr
+    assert "login node" in done.stderr
+
+
+def test_help_explains_every_flag(launch):
+    done = launch("slurm.sh", "--help")
+    for name in ("name", "nodes", "gpus", "cpus_per_gpu", "time", "sbatch_flag", "dry_run"):
+        assert f"--{name} " in done.stdout
