@@ -55,8 +55,10 @@ tpus() {
   command=(gcloud compute tpus "$@" --zone="$zone" ${project:+--project="$project"} --quiet)
 }
 
-# on WORKER COMMAND: the same for a command on a worker, or on all.
-on() { tpus tpu-vm ssh "$name" --worker="$1" --command="$2"; }
+# on WORKER COMMAND: the same for a command on a worker, or on all; it notices if that vanishes.
+on() {
+  tpus tpu-vm ssh "$name" --worker="$1" --ssh-flag=-oServerAliveInterval=30 --command="$2"
+}
 
 pause() { [[ -n $dry_run ]] || sleep "$poll_secs"; }
 
@@ -71,9 +73,10 @@ interrupted() {
   exit 130
 }
 
-# Prints the state of the request: absent, WAITING_FOR_RESOURCES, PROVISIONING, ACTIVE, ...
+# Prints the state of the request, absent, WAITING_FOR_RESOURCES, ACTIVE, ..., and what it is for.
 request_state() {
-  tpus queued-resources describe "$name" --format="value(state.state)"
+  tpus queued-resources describe "$name" \
+    --format="value(state.state,tpu.nodeSpec[0].node.acceleratorType)"
   if show "${command[@]}"; then
     echo "$pretend_request"
   elif "${command[@]}" 2>"$errors"; then
@@ -259,9 +262,12 @@ tend() {
 }
 
 run_all() {
-  local state shown=""
+  local found state has shown=""
   while true; do
-    state=$(request_state)
+    found=$(request_state)
+    read -r state has <<<"$found"
+    [[ ${has:-$type} == "$type" ]] || die "$name is there already, as $has, not as --type=$type." \
+      "Take another --name, or first: $(same delete)"
     case $state in
       absent) create ;;
       ACTIVE) tend || break ;;
@@ -296,7 +302,7 @@ require name zone
 need gcloud "Install the Google Cloud CLI (https://cloud.google.com/sdk/docs/install), then run
 gcloud auth login."
 mkdir -p "$bundle"
-code=none ours="" setbacks=0 seen=""
+code=clone ours="" setbacks=0 seen=""
 job=$(printf '%s\n' ${training[@]+"${training[@]}"} | checksum)
 
 case $action in

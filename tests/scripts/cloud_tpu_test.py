@@ -234,6 +234,14 @@ def test_a_slice_that_was_taken_back_is_asked_for_again(world):
     assert len(world.calls("resources delete")) == len(world.calls("resources create")) == 1
 
 
+def test_another_type_is_not_taken_for_the_one_that_is_there(world):
+    world.tell("cut", "tpu_worker.sh status")
+    world(*WANTED, *TRAINING)
+    done = world(*SLICE, "--type=v5litepod-32", *TRAINING)
+    assert done.returncode == 1
+    assert "is there already, as v5litepod-16" in done.stderr
+
+
 def test_a_request_that_failed_is_told_with_its_reason(world):
     world.tell("request", "FAILED")
     done = world(*WANTED, *TRAINING)

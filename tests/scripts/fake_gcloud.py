@@ -51,7 +51,8 @@ def describe() -> int:
     if "failedData" in (flag("format") or ""):
         print("no quota for 16 chips")
     else:
-        print(now)
+        file = WORLD / "type"
+        print(now, file.read_text() if file.exists() else "", sep="\t")
         REQUEST.write_text("\n".join(coming or [now]))
     return 0
 
@@ -61,6 +62,7 @@ def create() -> int:
         print("ERROR: ALREADY_EXISTS", file=sys.stderr)
         return 1
     REQUEST.write_text("\n".join(COMING))
+    (WORLD / "type").write_text(flag("accelerator-type") or "")
     for home in (WORLD / "w-0", WORLD / "w-1"):
         shutil.rmtree(home, ignore_errors=True)
         python = home / "venv" / "bin" / "python"
