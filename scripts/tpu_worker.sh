@@ -28,7 +28,7 @@ running() { ! flock --nonblock "$launched/lock" true; }
 
 # Ubuntu 22.04, which the TPU images are made of, has Python 3.10.
 install() {
-  if ! (find_python) &>/dev/null; then
+  if ! supported "$python" && ! (find_python) &>/dev/null; then
     curl -LsSf https://astral.sh/uv/install.sh | sh
     "$HOME/.local/bin/uv" python install 3.12
     PYTHON=$("$HOME/.local/bin/uv" python find 3.12)

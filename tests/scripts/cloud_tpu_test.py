@@ -1,6 +1,8 @@
 """scripts/cloud_tpu.sh against a gcloud that is not one: its workers are two folders."""
 
+import os
 import shlex
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -256,6 +258,35 @@ def test_ctrl_c_says_what_goes_on(world):
     assert done.returncode == 130
     assert "the slice is paid for" in done.stderr
     assert "cloud_tpu.sh delete --name=l16 --zone=us-west4-a" in done.stderr
+
+
+def test_a_worker_without_a_new_enough_python_fetches_one(clone, programs, tmp_path):
+    """As on Ubuntu 22.04: uv brings one, which makes the virtual environment."""
+    path = programs(
+        curl="echo 'mkdir -p ~/.local/bin; cp \"$UV\" ~/.local/bin/uv'",
+        uv='[[ $* != "python find 3.12" ]] || echo "$BASE"',
+        base='[[ $2 != venv ]] || { mkdir -p "$3/bin"; cp "$BASE" "$3/bin/python"; }',
+    )
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / "vit_jax.cksum").write_text("1-2\n")
+    done = subprocess.run(
+        ["bash", str(clone / "scripts" / "tpu_worker.sh"), "install"],
+        env={
+            "PATH": f"{path}:{os.environ['PATH']}",
+            "HOME": str(home),
+            "VENV": str(home / "venv"),
+            "PYTHON": "/nowhere/python3.10",
+            "UV": f"{path}/uv",
+            "BASE": f"{path}/base",
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (home / "venv" / "bin" / "python").exists()
+    assert (clone / "installed.cksum").read_text() == "1-2\n"
 
 
 def test_dry_run_shows_every_command_and_runs_none(world, recorded):
