@@ -26,15 +26,18 @@ mkdir -p "$here"
 # whatever became of them; a file with a number could outlive them.
 running() { ! flock --nonblock "$launched/lock" true; }
 
-# Ubuntu 22.04, which the TPU images are made of, has Python 3.10.
+# Ubuntu 22.04, which the TPU images are made of, has Python 3.10. An earlier installation may still
+# be running, when its launcher was interrupted: the lock waits for it.
 install() {
+  exec 9>"$launched/installing"
+  flock 9
   if ! supported "$python" && ! (find_python) &>/dev/null; then
     curl -LsSf https://astral.sh/uv/install.sh | sh
     "$HOME/.local/bin/uv" python install 3.12
     PYTHON=$("$HOME/.local/bin/uv" python find 3.12)
   fi
   make_environment tpu
-  mv "$HOME/vit_jax.cksum" "$root/installed.cksum"
+  cp "$HOME/vit_jax.cksum" "$root/installed.cksum"
 }
 
 start() {
@@ -67,7 +70,7 @@ loop() {
     began=$SECONDS
     status=0
     "$python" -m vit_jax.train "$@" || status=$?
-    short=$((SECONDS - began < ${SHORT_SECS:-600} ? short + 1 : 0))
+    short=$((SECONDS - began < 600 ? short + 1 : 0))
     if [[ $status == 0 ]]; then
       echo finished >"$here/state"
       return

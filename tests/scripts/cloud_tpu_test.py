@@ -4,7 +4,6 @@ import os
 import shlex
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -117,11 +116,24 @@ STEPS = (
 )
 
 
-BEFORE = pytest.param(False, id="before", marks=pytest.mark.slow)
+CHANGING = ("queued-resources create", "tpu-vm scp", "tpu_worker.sh install", "tpu_worker.sh start")
 
 
-@pytest.mark.parametrize("after", [BEFORE, pytest.param(True, id="after")])
-@pytest.mark.parametrize("step", STEPS)
+def cuts():
+    """(step, after) of all; quick are those after a step that changes something."""
+    return [
+        pytest.param(
+            step,
+            after,
+            id=f"{'after' if after else 'before'} {step}",
+            marks=() if after and step in CHANGING else pytest.mark.slow,
+        )
+        for step in STEPS
+        for after in (False, True)
+    ]
+
+
+@pytest.mark.parametrize(("step", "after"), cuts())
 def test_interrupted_at_any_step_the_same_command_goes_on(world, step, after):
     """Killed right before gcloud does its work, or right after."""
     world.tell("cut", step)
@@ -199,9 +211,7 @@ def test_stop_saves_and_run_goes_on(world):
     other = world(*WANTED, *TRAINING, "--config.optim.lr=1")
     assert other.returncode == 1
     assert "trains something else" in other.stderr
-    began = time.monotonic()
     assert world("stop", *SLICE).returncode == 0
-    assert time.monotonic() - began < 30
     assert world("status", *SLICE).stdout.count(" stopped ") == 2
     done = world(*WANTED, *TRAINING)
     assert done.returncode == 0

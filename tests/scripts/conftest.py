@@ -59,7 +59,7 @@ def launch(clone, programs, tmp_path):
             env=environment,
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=300,
             start_new_session=True,
             check=False,
         )

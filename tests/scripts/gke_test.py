@@ -99,7 +99,10 @@ def test_what_is_there_decides_what_is_done(gke, world, state, overrides, verbs,
     assert [call.split()[0] for call in (world / "calls").read_text().splitlines()] == verbs
 
 
-@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+BEFORE = pytest.param(False, id="before", marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize("after", [BEFORE, pytest.param(True, id="after")])
 @pytest.mark.parametrize("step", ["get", "delete", "apply"])
 def test_interrupted_at_any_step_the_same_command_goes_on(gke, world, step, after):
     gke(*WANTED, *TRAINING)
