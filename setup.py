@@ -26,7 +26,7 @@ setup(
     license="Apache-2.0",
     python_requires=">=3.11",
     packages=find_packages(include=["vit_jax", "vit_jax.*"]),
-    package_data={"vit_jax.data": ["digits*"]},
+    package_data={"vit_jax.data": ["digits*"], "vit_jax.reporting": ["page.*"]},
     # Each lower bound is the oldest version that the tests have passed with; the newest are in
     # constraints.txt.
     install_requires=[

@@ -39,6 +39,7 @@ FLOORS = {
     "histograms.py": 4,
     "log/": 4,
     "recipe_card.py": 4,
+    "reporting/": 4,
     "screen.py": 4,
     "images.py": 5,
     "config.py": 5,
@@ -54,6 +55,7 @@ FLOORS = {
     "train.py": 6,
     "evaluate.py": 6,
     "predict.py": 6,
+    "report.py": 6,
     "verify.py": 6,
 }
 

@@ -148,8 +148,8 @@ def _load(file: epath.Path) -> dict[str, Any]:
 
 def differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> dict[str, str]:
     """Field -> "field: value there, value here", for all that differ in config and fingerprint."""
-    there = _flat(there["config"]) | _flat({"data fingerprint": there["fingerprint"]})
-    here = _flat(here["config"]) | _flat({"data fingerprint": here["fingerprint"]})
+    there = flatten(there["config"]) | flatten({"data fingerprint": there["fingerprint"]})
+    here = flatten(here["config"]) | flatten({"data fingerprint": here["fingerprint"]})
     return {
         name: f"{name}: {there.get(name, 'nothing')} there, {here.get(name, 'nothing')} here"
         for name in [*here, *(n for n in there if n not in here)]
@@ -157,13 +157,13 @@ def differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> dict[str, 
     }
 
 
-def _flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
     """{"optim": {"lr": 0.1}} -> {"optim.lr": "0.1"}; values as JSON, so that 1 is not 1.0."""
     flat = {}
     for key, value in tree.items():
         name = f"{prefix}{key}"
         if isinstance(value, dict) and value:
-            flat.update(_flat(value, f"{name}."))
+            flat.update(flatten(value, f"{name}."))
         else:
             flat[name] = json.dumps(value)
     return flat

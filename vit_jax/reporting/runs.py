@@ -1,0 +1,148 @@
+"""What work directories say, as a report shows it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from etils import epath
+
+from vit_jax.core.errors import UserError
+from vit_jax.store import workdir
+from vit_jax.store.metrics_file import MetricsFile
+
+METRICS_FILE = "metrics.jsonl"
+
+# Larger numbers come before NaN in a run that diverges, and would flatten all others in a picture.
+LARGEST = 1e30
+
+
+class Series(NamedTuple):
+    """A number over the steps at which it was logged, in order; NaN where it was not finite."""
+
+    steps: list[int]
+    values: list[float]
+
+
+class Run(NamedTuple):
+    """A work directory.
+
+    Attributes:
+      folder: where it is.
+      name: the end of its path, as long as it takes to differ from the other runs'.
+      series: by key of metrics.jsonl.
+      fields: its config and data fingerprint, "optim.lr" -> JSON; empty without a config.json.
+      starts: what config.json records of each start, the newest last.
+      planned_steps: of the whole run; None if its config alone does not tell.
+    """
+
+    folder: epath.Path
+    name: str
+    series: dict[str, Series]
+    fields: dict[str, str]
+    starts: list[dict[str, Any]]
+    planned_steps: int | None
+
+    @property
+    def last_step(self) -> int:
+        """The last logged step; 0 if nothing was logged."""
+        return max((series.steps[-1] for series in self.series.values()), default=0)
+
+
+def read_all(folders: Sequence[epath.Path]) -> list[Run]:
+    """One run for each folder. UserError if one is no work directory, or none has any numbers."""
+    runs = [read(folder, name) for folder, name in zip(folders, short_names(folders), strict=True)]
+    if not any(run.series for run in runs):
+        where = str(folders[0]) if len(runs) == 1 else f"None of the {len(runs)} runs"
+        raise UserError(
+            f"{where} has {'not ' if len(runs) == 1 else ''}logged anything yet: there is no whole "
+            f"row in {METRICS_FILE}. Rows come every log.every_steps steps; try again then."
+        )
+    return runs
+
+
+def read(folder: epath.Path, name: str) -> Run:
+    """UserError if the folder is no work directory, or damaged."""
+    has_config = _check_folder(folder)
+    document = workdir.read_document(folder) if has_config else {}
+    try:
+        config, starts = document.get("config", {}), list(document.get("runs", []))
+        fields = workdir.flatten(config)
+        if document:
+            fields |= workdir.flatten({"data fingerprint": document["fingerprint"]})
+        series = _series(MetricsFile(folder / METRICS_FILE).rows())
+        if not all(isinstance(start, dict) for start in starts):
+            raise TypeError("its list of runs has other entries than objects")
+        return Run(folder, name, series, fields, starts, _planned_steps(config))
+    except (TypeError, KeyError, AttributeError, OverflowError) as error:
+        raise UserError(
+            f"{folder} is damaged: its {workdir.CONFIG_FILE} or {METRICS_FILE} is not as training "
+            f"writes it ({type(error).__name__}: {error}). Restore it, or leave this run out."
+        ) from error
+
+
+def short_names(folders: Sequence[epath.Path]) -> list[str]:
+    """The fewest last parts of their paths that tell them apart: a/seed0, b/seed0."""
+    parts = [folder.parts for folder in folders]
+    for length in range(1, max(map(len, parts)) + 1):
+        names = ["/".join(part[-length:]) for part in parts]
+        if len(set(names)) == len(names):
+            return names
+    return [str(folder) for folder in folders]
+
+
+def _check_folder(folder: epath.Path) -> bool:
+    """Whether it has a config.json; UserError if it is no work directory."""
+    if not folder.exists():
+        raise UserError(f"There is no folder {folder}: give the --workdir of a run.")
+    if not folder.is_dir():
+        raise UserError(
+            f"{folder} is a file: give work directories. A pattern with a slash at its end, such "
+            "as runs/*/, stands for folders alone."
+        )
+    if (folder / workdir.CONFIG_FILE).exists():
+        return True
+    if (folder / METRICS_FILE).exists():
+        return False
+    inside = sorted(child for child in folder.iterdir() if (child / METRICS_FILE).exists())
+    instead = f" Runs are below it: give {folder}/*/." if inside else " Leave it out."
+    raise UserError(
+        f"{folder} is no work directory: it has neither {METRICS_FILE} nor {workdir.CONFIG_FILE}."
+        + instead
+    )
+
+
+def _series(rows: Iterable[Mapping[str, Any]]) -> dict[str, Series]:
+    """By key; rows of one step belong together, and the last word on a number holds."""
+    by_step: dict[int, dict[str, Any]] = {}
+    for row in rows:
+        by_step.setdefault(int(row["step"]), {}).update(row)
+    found: dict[str, Series] = {}
+    for step in sorted(by_step):
+        for key, value in by_step[step].items():
+            if key != "step":
+                series = found.setdefault(key, Series([], []))
+                series.steps.append(step)
+                series.values.append(_number(key, value))
+    return found
+
+
+def _number(key: str, value: Any) -> float:
+    """NaN for null, which stands for all that is not finite, and for what is as good as that."""
+    if value is None:
+        return math.nan
+    if not isinstance(value, int | float):
+        raise TypeError(f"{key} is {value!r}, no number")
+    return float(value) if abs(value) < LARGEST else math.nan
+
+
+def _planned_steps(config: Mapping[str, Any]) -> int | None:
+    total, source = config.get("total", {}), config.get("input", {})
+    if total.get("steps"):
+        return int(total["steps"])
+    examples = total.get("examples")
+    if total.get("epochs") and source.get("num_examples"):
+        examples = total["epochs"] * source["num_examples"]
+    batch_size = source.get("batch_size")
+    return round(examples / batch_size) if examples and batch_size else None
