@@ -16,24 +16,24 @@ PLAIN_22B = (
 )  # fmt: skip
 
 
-def compiled(topology, *overrides):
+def compiled(name, *overrides):
     config = configs.resolve(BASE, overrides)
-    return compile_step(config, topology.mesh(topology, config.mesh))
+    return compile_step(config, topology.mesh(name, config.mesh))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("topology", "overrides"),
+    ("name", "overrides"),
     [
         ("v3:2x2", (HUGE, "mesh.data=1", "mesh.fsdp=8", "optim.accumulate=32")),
         ("v5e:4x4", (HUGE, "mesh.data=1", "mesh.fsdp=16", "optim.accumulate=16")),
         ("v5p:4x4x4", (*PLAIN_22B, "mesh.data=1", "mesh.fsdp=16", "mesh.tensor=4")),
     ],
 )
-def test_fits(topology, overrides):
-    step = compiled(topology, *overrides, "model.scan=true", "model.remat=full")
+def test_fits(name, overrides):
+    step = compiled(name, *overrides, "model.scan=true", "model.remat=full")
     memory = step.compiled.memory_analysis()
-    assert peak_bytes(memory) < MEMORY_GIB[topology.split(":")[0]] * GIB
+    assert peak_bytes(memory) < MEMORY_GIB[name.split(":")[0]] * GIB
 
 
 @pytest.mark.slow

@@ -23,9 +23,9 @@ RUN = {
 TOLERANCE = 0.05  # of the bytes: scattered arrays are padded to tiles, as 1,024 rows to 1,056
 
 
-def compiled(topology, *overrides):
+def compiled(name, *overrides):
     config = configs.resolve(RUN, overrides)
-    mesh = topology.mesh(topology, config.mesh)
+    mesh = topology.mesh(name, config.mesh)
     batch = IMAGES_PER_DEVICE * mesh.size // mesh.shape["tensor"]
     config = configs.resolve(RUN, [*overrides, f"input.batch_size={batch}"])
     return config, compile_step(config, mesh)
@@ -67,8 +67,8 @@ def expected(config, step):
     return found
 
 
-def check(topology, *overrides):
-    config, step = compiled(topology, *overrides)
+def check(name, *overrides):
+    config, step = compiled(name, *overrides)
     (found, reduced), wanted = sent(step), expected(config, step)
     assert found.keys() == wanted.keys(), (found, wanted)
     for key, number in wanted.items():
