@@ -35,11 +35,10 @@ def peak_flops(device_kind: str) -> float | None:
 
 
 class TpuChip(NamedTuple):
-    """A generation of TPUs, a chip of it.
+    """A generation of TPUs, a chip of it; its rate is that of its devices (`peak_flops`).
 
     Attributes:
       cores: devices that jax sees of it.
-      tflops: dense bfloat16, 1e12 a second.
       hbm_gib: memory, GiB.
       hbm_gbps: its bandwidth, 1e9 bytes a second; None: not found.
       reduce_gbps: bandwidth of all-reduces, 1e9 bytes a second; None: not found.
@@ -47,7 +46,6 @@ class TpuChip(NamedTuple):
     """
 
     cores: int
-    tflops: float
     hbm_gib: float
     hbm_gbps: float | None
     reduce_gbps: float | None
@@ -58,10 +56,10 @@ class TpuChip(NamedTuple):
 # bandwidth of a pod divided by its chips; of v5p, whose page has none, half of the interconnect's
 # bidirectional bandwidth, which is what that quotient is for v5e and v6e.
 TPUS: dict[str, TpuChip] = {
-    "v2": TpuChip(2, 45, 16, None, None, 256),
-    "v3": TpuChip(2, 123, 32, 900, 332, 1024),
-    "v4": TpuChip(1, 275, 32, 1200, 268, 4096),
-    "v5e": TpuChip(1, 197, 16, 819, 200, 256),
-    "v5p": TpuChip(1, 459, 95, 2765, 600, 6144),
-    "v6e": TpuChip(1, 918, 32, 1638, 400, 256),
+    "v2": TpuChip(2, 16, None, None, 256),
+    "v3": TpuChip(2, 32, 900, 332, 1024),
+    "v4": TpuChip(1, 32, 1200, 268, 4096),
+    "v5e": TpuChip(1, 16, 819, 200, 256),
+    "v5p": TpuChip(1, 95, 2765, 600, 6144),
+    "v6e": TpuChip(1, 32, 1638, 400, 256),
 }

@@ -180,7 +180,8 @@ def forecast(config: RunConfig, mesh: Mesh, *, topology: str | None, compiled: b
     some = mesh.devices.flat
     generation = topology.partition(":")[0] if topology else None
     chip = chips.TPUS[generation] if generation else None
-    peak = chip.tflops * 1e12 / chip.cores if chip else chips.peak_flops(some[0].device_kind)
+    peak = chips.peak_flops(some[0].device_kind)
+    sent = _sent(done) if done else None
     return Forecast(
         topology=topology,
         device_kind=some[0].device_kind,
@@ -192,9 +193,9 @@ def forecast(config: RunConfig, mesh: Mesh, *, topology: str | None, compiled: b
         batch_size=c.batch_size,
         steps=plan.total_steps,
         memory=_memory(layout, done, chip, _activations(config, model.info, mesh)),
-        sent=_sent(done) if done else None,
+        sent=sent,
         compile_secs=done.compile_secs if done else None,
-        time=_time(done, model.info, c.batch_size / mesh.size, generation, peak),
+        time=_time(done, sent, model.info, c.batch_size / mesh.size, generation, peak),
         peak_flops=peak,
         saved_bytes=sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(layout.state)),
     )
@@ -237,6 +238,7 @@ def _sent(done: CompiledStep) -> dict[str, int]:
 
 def _time(
     done: CompiledStep | None,
+    sent: dict[str, int] | None,
     model: ModelInfo,
     images: float,
     generation: str | None,
@@ -245,7 +247,7 @@ def _time(
     """images: of a device, in a step."""
     flops = 3 * model.forward_flops * images
     matrix = flops / peak if peak else None
-    if generation is None or done is None:
+    if generation is None or done is None or sent is None:
         return StepTime(matrix, None, None, None)
     chip, hlo = chips.TPUS[generation], done.compiled.as_text()
     unrolled = " while(" not in hlo
@@ -254,14 +256,12 @@ def _time(
     return StepTime(
         matrix=matrix,
         hbm=accessed / a_second(chip.hbm_gbps) if unrolled and chip.hbm_gbps else None,
-        interconnect=sum(_sent(done).values()) / a_second(chip.reduce_gbps)
-        if chip.reduce_gbps
-        else None,
-        cycles=mega_cycles(hlo) * 1e6 / clock if (clock := _clock(generation)) else None,
+        interconnect=sum(sent.values()) / a_second(chip.reduce_gbps) if chip.reduce_gbps else None,
+        cycles=mega_cycles(hlo) * 1e6 / clock if (clock := _clock(generation, peak)) else None,
     )
 
 
-def _clock(generation: str) -> float | None:
+def _clock(generation: str, peak: float | None) -> float | None:
     """Cycles a second, from the data sheet's rate of matrix products."""
-    chip, units = chips.TPUS[generation], MXUS.get(generation)
-    return None if units is None else chip.tflops * 1e12 / chip.cores / (units * MXU_FLOPS_A_CYCLE)
+    units = MXUS.get(generation)
+    return None if units is None or peak is None else peak / (units * MXU_FLOPS_A_CYCLE)
