@@ -26,7 +26,11 @@ setup(
     license="Apache-2.0",
     python_requires=">=3.11",
     packages=find_packages(include=["vit_jax", "vit_jax.*"]),
-    package_data={"vit_jax.data": ["digits*"], "vit_jax.reporting": ["page.*"]},
+    package_data={
+        "vit_jax.data": ["digits*"],
+        "vit_jax.preparing": ["*.gz"],
+        "vit_jax.reporting": ["page.*"],
+    },
     # Each lower bound is the oldest version that the tests have passed with; the newest are in
     # constraints.txt.
     install_requires=[
@@ -44,6 +48,7 @@ setup(
         "orbax-checkpoint>=0.12.8",
         "pillow>=13",
         "protobuf>=6.33",
+        "pyarrow>=26",
         "tensorboard>=2.21",  # imported by clu's writer, which does not install it
         "tensorflow-datasets>=4.9.10",
         f"tensorflow-cpu>=2.21; {HAS_TENSORFLOW_CPU}",

@@ -46,6 +46,8 @@ FLOORS = {
     "processes.py": 5,
     "build/": 5,
     "planning/": 6,
+    "preparing/": 5,
+    "prepare.py": 6,
     "plan.py": 7,
     "preflight.py": 6,
     "check.py": 6,

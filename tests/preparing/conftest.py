@@ -1,0 +1,51 @@
+"""Small archives of random images."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+
+def jpeg(seed: int, size: tuple[int, int] = (40, 30), **options: object) -> bytes:
+    """A JPEG file of smooth noise."""
+    small = np.random.default_rng(seed).integers(0, 256, (6, 8, 3), np.uint8)
+    out = io.BytesIO()
+    Image.fromarray(small).resize(size, Image.Resampling.BICUBIC).save(out, "JPEG", **options)
+    return out.getvalue()
+
+
+def tar(files: Mapping[str, bytes]) -> bytes:
+    """A tar archive."""
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w") as archive:
+        for name, data in files.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            archive.addfile(info, io.BytesIO(data))
+    return out.getvalue()
+
+
+SYNSETS = ("n00004475", "n00005787", "n01440764")
+
+
+@pytest.fixture
+def synset_tars() -> dict[str, bytes]:
+    """Three synsets of ten images each, as ImageNet-21k has them."""
+    return {
+        f"{synset}.tar": tar({f"{synset}_{i}.JPEG": jpeg(100 * k + i) for i in range(10)})
+        for k, synset in enumerate(SYNSETS)
+    }
+
+
+@pytest.fixture
+def imagenet21k(tmp_path: Path, synset_tars: dict[str, bytes]) -> Path:
+    """The tars in a tar."""
+    path = tmp_path / "fall11_whole.tar"
+    path.write_bytes(tar(synset_tars))
+    return path

@@ -1,0 +1,163 @@
+"""From archives to a data set that TFDS and training read."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import io
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow_datasets as tfds
+
+from tests.preparing.conftest import SYNSETS, jpeg, tar
+from vit_jax.core.errors import UserError
+from vit_jax.data.tfds import Tfds
+from vit_jax.preparing import imagenet21k as archive
+from vit_jax.preparing import parts, shards, synsets, workers
+from vit_jax.preparing.collection import Collection, Request
+from vit_jax.preparing.preparation import Options, Prepared, prepare
+from vit_jax.screen import Screen
+
+SMALL = Options(splits="test=5,validation=5,train=rest", shard_mib=0.02)
+
+
+def prepared(
+    collection: Collection, output: Path, options: Options = SMALL, num_workers: int = 1
+) -> Prepared:
+    run = workers.in_processes(num_workers)
+    return prepare(collection, output, options, run, Screen(io.StringIO()))
+
+
+def files(folder: Path) -> dict[str, str]:
+    """Digests of a data set's files."""
+    return {
+        path.name: hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(folder.iterdir())
+        if path.is_file()
+    }
+
+
+def test_an_archive_becomes_a_data_set(
+    tmp_path: Path, imagenet21k: Path, synset_tars: dict[str, bytes]
+) -> None:
+    found = prepared(archive.collection(Request(str(imagenet21k))), tmp_path / "out")
+    assert {name: len(rows) for name, rows in found.arrangement.splits.items()} == {
+        "test": 5,
+        "validation": 5,
+        "train": 20,
+    }
+    source = Tfds(str(tmp_path / "out"), "train", None, where="input")
+    assert source.num_classes == 21_843 and source.num_examples == 20
+    assert source.class_names is not None and source.class_names[0] == "n00004475 organism, being"
+    examples = source.read(np.arange(20))
+    assert all(example.image in synset_tars[_tar(example.labels[0])] for example in examples)
+    by_tfds = tfds.builder_from_directory(found.folder).as_data_source(split="train")
+    assert [one["label"] for one in by_tfds] == [example.labels[0] for example in examples]
+
+
+def _tar(label: int) -> str:
+    return f"{list(synsets.names())[label]}.tar"
+
+
+def test_a_folder_of_tars_gives_the_same_set(
+    tmp_path: Path, imagenet21k: Path, synset_tars: dict[str, bytes]
+) -> None:
+    folder = tmp_path / "tars"
+    folder.mkdir()
+    for name, data in synset_tars.items():
+        (folder / name).write_bytes(data)
+    one = prepared(archive.collection(Request(str(imagenet21k))), tmp_path / "one")
+    other = prepared(archive.collection(Request(str(folder))), tmp_path / "other")
+    assert one.digest == other.digest and files(one.folder) == files(other.folder)
+
+
+def test_any_number_of_workers_writes_the_same_bytes(tmp_path: Path, imagenet21k: Path) -> None:
+    collection = archive.collection(Request(str(imagenet21k)))
+    one = prepared(collection, tmp_path / "one")
+    two = prepared(collection, tmp_path / "two", num_workers=2)
+    assert one.digest == two.digest and files(one.folder) == files(two.folder)
+
+
+@pytest.mark.parametrize("stop_after", range(5))
+def test_goes_on_where_it_was_stopped(
+    tmp_path: Path, imagenet21k: Path, monkeypatch: pytest.MonkeyPatch, stop_after: int
+) -> None:
+    collection = archive.collection(Request(str(imagenet21k)))
+    whole = prepared(collection, tmp_path / "whole")
+    calls = []
+
+    def stopping(run):
+        def wrapped(task):
+            if len(calls) == stop_after:
+                raise KeyboardInterrupt
+            calls.append(task)
+            return run(task)
+
+        return wrapped
+
+    with monkeypatch.context() as patch:
+        patch.setattr(parts, "run", stopping(parts.run))
+        patch.setattr(shards, "run", stopping(shards.run))
+        with pytest.raises(KeyboardInterrupt):
+            prepared(collection, tmp_path / "stopped")
+    done = len(calls)
+    with monkeypatch.context() as patch:
+        counting = lambda run: lambda task: calls.append(task) or run(task)
+        patch.setattr(parts, "run", counting(parts.run))
+        patch.setattr(shards, "run", counting(shards.run))
+        again = prepared(collection, tmp_path / "stopped")
+    assert files(again.folder) == files(whole.folder)
+    num_tasks = len(collection.parts) + sum(len(s.shard_lengths) for s in whole.splits.values())
+    assert len(calls) == num_tasks and done == stop_after  # nothing was done twice
+
+
+def test_images_of_several_classes_are_merged_or_dropped(tmp_path: Path) -> None:
+    same = jpeg(1)
+    source = tmp_path / "all.tar"
+    tars = {
+        f"{synset}.tar": tar({f"{synset}_0.JPEG": same, f"{synset}_1.JPEG": jpeg(2 + k)})
+        for k, synset in enumerate(SYNSETS)
+    }
+    source.write_bytes(tar(tars))
+    collection = archive.collection(Request(str(source)))
+    counts = {}
+    for duplicates in ("keep", "drop", "merge"):
+        options = Options(splits="train=rest", duplicates=duplicates)
+        found = prepared(collection, tmp_path / duplicates, options)
+        counts[duplicates] = len(found.arrangement.splits["train"])
+    assert counts == {"keep": 6, "drop": 4, "merge": 4}
+    merged = Tfds(str(tmp_path / "merge"), "train", None, where="input")
+    labels = list(synsets.names())
+    all_of_them = tuple(labels.index(synset) for synset in SYNSETS)
+    assert [e.labels for e in merged.read(np.arange(4)) if e.image == same] == [all_of_them]
+
+
+def test_other_options_are_refused_in_the_same_folder(tmp_path: Path, imagenet21k: Path) -> None:
+    collection = archive.collection(Request(str(imagenet21k)))
+    prepared(collection, tmp_path)
+    with pytest.raises(UserError, match="begun with other options: duplicates was 'keep'"):
+        prepared(collection, tmp_path, dataclasses.replace(SMALL, duplicates="drop"))
+
+
+def test_the_order_of_the_classes_is_that_of_the_released_heads() -> None:
+    names = list(synsets.names())
+    assert len(names) == 21_843 and names == sorted(names)
+    assert names.index("n01440764") == 359 and names[-1] == "n15102894"
+    digest = hashlib.sha256("\n".join(names).encode()).hexdigest()
+    assert digest == "c03345e3490e010defaeac86b00012db28ecb79af13daba0b72525fa37c66e94"
+
+
+def test_the_archive_s_own_order(imagenet21k: Path) -> None:
+    collection = archive.collection(Request(str(imagenet21k), label_order="archive"))
+    assert [name.split()[0] for name in collection.class_names] == list(SYNSETS)
+    assert [part.labels for part in collection.parts] == [(0,), (1,), (2,)]
+
+
+def test_releases_are_told_apart() -> None:
+    names = list(synsets.names())
+    fall = [name for name in names if name not in synsets.NOT_IN_FALL_2011]
+    assert archive.release(fall) == "All 21,841 synsets of fall 2011."
+    assert "winter 2021" in archive.release(fall[: synsets.WINTER_2021])
+    assert "neither" in archive.release(fall[:-1]) and fall[-1] in archive.release(fall[:-1])

@@ -1,0 +1,112 @@
+"""Writes data sets as TFDS does: records of tf.train.Example, and the metadata beside them.
+
+https://www.tensorflow.org/datasets/external_tfrecord
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+FORMAT = "array_record"
+# Each record by itself, since examples are read at random, and as it is: images are compressed.
+OPTIONS = "group_size:1,uncompressed"
+
+
+class SplitSize(NamedTuple):
+    """What the metadata say of a split."""
+
+    shard_lengths: Sequence[int]  # examples in each file
+    nbytes: int  # of all records
+
+
+def file_name(name: str, split: str, shard: int, shards: int) -> str:
+    """Of a shard of a data set."""
+    return f"{name}-{split}.{FORMAT}-{shard:05}-of-{shards:05}"
+
+
+def example(
+    image: bytes,
+    labels: Sequence[int],
+    name: str,
+    *,
+    weights: Sequence[float] = (),
+    multi_label: bool,
+) -> bytes:
+    """A serialized tf.train.Example, always the same bytes.
+
+    Its features: `image`, `label` or the list `labels`, `label_weights` where `multi_label`, and
+    `file_name`.
+    """
+    from vit_jax.data.host_tf import tf
+
+    train = tf.train
+    integers = train.Feature(int64_list=train.Int64List(value=labels))
+    text = name.encode(errors="surrogateescape")
+    feature = {
+        "image": train.Feature(bytes_list=train.BytesList(value=[image])),
+        "labels" if multi_label else "label": integers,
+        "file_name": train.Feature(bytes_list=train.BytesList(value=[text])),
+    }
+    if multi_label:
+        feature["label_weights"] = train.Feature(float_list=train.FloatList(value=weights))
+    found = train.Example(features=train.Features(feature=feature))
+    return found.SerializeToString(deterministic=True)
+
+
+def write_records(path: Path, records: Iterable[bytes]) -> None:
+    """One ArrayRecord file, in place of what was there."""
+    from array_record.python.array_record_module import ArrayRecordWriter
+
+    writer = ArrayRecordWriter(str(path), OPTIONS)
+    for record in records:
+        writer.write(record)
+    writer.close()
+
+
+def write_metadata(
+    folder: Path,
+    *,
+    name: str,
+    version: str,
+    description: str,
+    class_names: Sequence[str],
+    splits: Mapping[str, SplitSize],
+    multi_label: bool,
+) -> None:
+    """dataset_info.json, features.json and the list of classes; `class_names` are unique."""
+    import tensorflow_datasets as tfds
+
+    label = tfds.features.ClassLabel(names=list(class_names))
+    features = {
+        "image": tfds.features.Image(shape=(None, None, 3)),
+        "file_name": tfds.features.Text(),
+    }
+    if multi_label:
+        features["labels"] = tfds.features.Sequence(label)
+        features["label_weights"] = tfds.features.Sequence(tfds.features.Scalar(np.float32))
+    else:
+        features["label"] = label
+    template = tfds.core.ShardedFileTemplate(
+        data_dir=folder, dataset_name=name, filetype_suffix=FORMAT
+    )
+    tfds.folder_dataset.write_metadata(
+        data_dir=folder,
+        features=tfds.features.FeaturesDict(features),
+        split_infos=[
+            tfds.core.SplitInfo(
+                name=split,
+                shard_lengths=list(size.shard_lengths),
+                num_bytes=size.nbytes,
+                filename_template=template.replace(split=split),
+            )
+            for split, size in splits.items()
+        ],
+        version=version,
+        filename_template=template,
+        check_data=False,
+        description=description,
+    )

@@ -1,0 +1,92 @@
+"""Makes a data set for training from a raw collection of images.
+
+    python -m vit_jax.prepare imagenet21k --source fall11_whole.tar --output ~/data
+    python -m vit_jax.prepare image_folder --source photos --output ~/data
+
+Every image is checked, and its bytes are kept as they are. The set lies in OUTPUT/<name>/<version>
+as TFDS writes it: ArrayRecord files that are read at random, by training and by TFDS. The same
+command goes on with what was interrupted.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from absl import flags
+
+from vit_jax.core import command
+from vit_jax.core.errors import Preempted, UserError, nearest
+from vit_jax.preparing import image_folder, imagenet21k, workers
+from vit_jax.preparing.collection import Collection, Request
+from vit_jax.preparing.preparation import Options, Prepared, prepare
+from vit_jax.screen import Screen
+
+COLLECTIONS: dict[str, Callable[[Request], Collection]] = {
+    "imagenet21k": imagenet21k.collection,
+    "image_folder": image_folder.collection,
+}
+FLAGS = flags.FLAGS
+
+
+def main(arguments: list[str]) -> None:
+    """The command."""
+    kind = _kind(arguments)
+    screen = Screen()
+    collection = COLLECTIONS[kind](Request(FLAGS.source, FLAGS.label_order))
+    for note in collection.notes:
+        screen.say(note)
+    screen.say(f"{len(collection.parts):,} parts, {len(collection.class_names):,} classes")
+    options = Options(
+        version=FLAGS.version,
+        splits=FLAGS.splits,
+        policy=tuple(sorted(FLAGS.policy)),
+        duplicates=FLAGS.duplicates,
+        max_image_pixels=FLAGS.max_image_pixels,
+        shard_mib=FLAGS.shard_mib,
+    )
+    run = workers.in_processes(FLAGS.workers or os.cpu_count() or 1)
+    try:
+        found = prepare(collection, Path(FLAGS.output).expanduser(), options, run, screen)
+    except KeyboardInterrupt as error:
+        raise Preempted("Stopped. What is done is kept: the same command goes on.") from error
+    _tell(found, screen)
+
+
+def _kind(arguments: list[str]) -> str:
+    if len(arguments) != 1:
+        raise UserError(f"Name one collection: {', '.join(COLLECTIONS)}.")
+    if arguments[0] not in COLLECTIONS:
+        raise UserError(f"No collection {arguments[0]!r}. {nearest(arguments[0], COLLECTIONS)}")
+    return arguments[0]
+
+
+def _tell(found: Prepared, screen: Screen) -> None:
+    for split, size in found.splits.items():
+        screen.say(
+            f"{split:12} {sum(size.shard_lengths):,} examples in {len(size.shard_lengths):,} files,"
+            f" {size.nbytes / 2**30:,.2f} GiB"
+        )
+    if found.arrangement.left_out:
+        screen.say(f"left out     {len(found.arrangement.left_out):,} images")
+    screen.say(f"content      {found.digest}")
+    screen.say(f"ready        {found.folder}")
+
+
+if __name__ == "__main__":
+    default = Options()
+    flags.DEFINE_string("source", None, "The collection: a file or a folder.")
+    flags.DEFINE_string("output", None, "The set becomes OUTPUT/<name>/<version>.")
+    flags.DEFINE_string("version", default.version, "Of the set.")
+    flags.DEFINE_string("splits", default.splits, "As test=25600,train=rest; default: its own.")
+    flags.DEFINE_enum("label_order", "released", imagenet21k.ORDERS, "Of ImageNet-21k's classes.")
+    flags.DEFINE_multi_string("policy", [], "What to do with a fault, as gray:set_aside.")
+    flags.DEFINE_enum(
+        "duplicates", default.duplicates, ("keep", "drop", "merge"), "The same bytes."
+    )
+    flags.DEFINE_integer("max_image_pixels", default.max_image_pixels, "Of one image.", 1)
+    flags.DEFINE_float("shard_mib", default.shard_mib, "Size of a file, about.", 0)
+    flags.DEFINE_integer("workers", None, "Processes; default: one for each core.", 1)
+    flags.mark_flags_as_required(["source", "output"])
+    command.run(main)

@@ -1,0 +1,154 @@
+"""Which image is in which split and shard, and in what order: a function of the catalogue alone."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from vit_jax.core.errors import UserError
+from vit_jax.preparing.faults import SET_ASIDE
+
+REST = "rest"
+
+
+class Splits(tuple[tuple[str, int | None], ...]):
+    """Names and numbers of examples, None for all that remain: "test=100,train=rest"."""
+
+    @classmethod
+    def parse(cls, text: str) -> Splits:
+        """Raises UserError."""
+        found = [part.partition("=") for part in text.split(",")]
+        names = [name for name, _, _ in found]
+        for name, _, number in found:
+            if not re.fullmatch(r"[a-z][a-z0-9_]*", name) or not (
+                number == REST or re.fullmatch(r"[1-9]\d*", number)
+            ):
+                raise UserError(
+                    f"--splits={text}: {name}={number} is not a name and a number, as in "
+                    "test=25600,validation=25600,train=rest."
+                )
+        if len(set(names)) < len(names) or [n for _, _, n in found].count(REST) != 1:
+            raise UserError(f"--splits={text}: each name once, and one of them takes the {REST}.")
+        return cls((name, None if number == REST else int(number)) for name, _, number in found)
+
+
+@dataclasses.dataclass
+class Arrangement:
+    """The set.
+
+    Attributes:
+      splits: rows of the catalogue in the order of their examples, int64, by the split's name.
+      labels: of rows that are examples of several images: all classes of these.
+      left_out: why rows are in no split: a fault's name, "duplicate", "merged" ...
+    """
+
+    splits: dict[str, np.ndarray]
+    labels: dict[int, tuple[int, ...]]
+    left_out: dict[int, str]
+
+
+def arrange(table: pa.Table, splits: Splits, *, duplicates: str = "keep") -> Arrangement:
+    """Puts the images of a catalogue in their places.
+
+    Args:
+      table: catalogue.SCHEMA, the parts in their order.
+      splits: of images whose part names none.
+      duplicates: what becomes of images with the very bytes of one before them: "keep", "drop",
+        or "merge", which gives their labels to the first.
+
+    Raises:
+      UserError: nothing is left for a split.
+    """
+    order = np.argsort(table["order"].to_numpy(), kind="stable")
+    left_out = _set_aside(table, order)
+    labels: dict[int, tuple[int, ...]] = {}
+    if duplicates != "keep":
+        same = same_bytes(table, order, left_out)
+        left_out |= dict.fromkeys(same, "duplicate" if duplicates == "drop" else "merged")
+        if duplicates == "merge":
+            labels = _merged(table, same)
+    kept = order[~np.isin(order, np.fromiter(left_out, np.int64, len(left_out)))]
+    return Arrangement(_split(table, kept, splits), labels, left_out)
+
+
+def _set_aside(table: pa.Table, order: np.ndarray) -> dict[int, str]:
+    """Rows with a fault whose action says so, and those with a name that was there already."""
+    rows = np.flatnonzero(pc.equal(table["action"].cast(pa.string()), SET_ASIDE).to_numpy())
+    # A name has one place in the order: only neighbours can be the same.
+    hashes = table["order"].to_numpy()[order]
+    found = {int(row): table["faults"][int(row)].as_py()[-1] for row in rows}
+    names = table["name"]
+    for place in np.flatnonzero(hashes[1:] == hashes[:-1]) + 1:
+        before, row = int(order[place - 1]), int(order[place])
+        if names[before].as_py() == names[row].as_py():
+            found.setdefault(row, "same_name")
+    return found
+
+
+def same_bytes(table: pa.Table, order: np.ndarray, left_out: dict[int, str]) -> dict[int, int]:
+    """Row -> the first row, in order, with the same bytes; only of those that are not first."""
+    digests = np.frombuffer(table["sha256"].combine_chunks().buffers()[1], "V32")[: len(table)]
+    kept = order[~np.isin(order, np.fromiter(left_out, np.int64, len(left_out)))]
+    halves = digests[kept].view(np.uint64).reshape(-1, 4)
+    by_digest = np.lexsort((np.arange(len(kept)), halves[:, 1], halves[:, 0]))
+    same = (halves[by_digest[1:]] == halves[by_digest[:-1]]).all(axis=1)
+    first: dict[int, int] = {}
+    for place in np.flatnonzero(same) + 1:
+        before, row = int(kept[by_digest[place - 1]]), int(kept[by_digest[place]])
+        first[row] = first.get(before, before)
+    return first
+
+
+def _merged(table: pa.Table, same: dict[int, int]) -> dict[int, tuple[int, ...]]:
+    labels = table["labels"]
+    found: dict[int, set[int]] = {}
+    for row, first in same.items():
+        found.setdefault(first, set(labels[first].as_py())).update(labels[row].as_py())
+    return {first: tuple(sorted(classes)) for first, classes in found.items()}
+
+
+def _split(table: pa.Table, kept: np.ndarray, splits: Splits) -> dict[str, np.ndarray]:
+    column = table["split"].cast(pa.string()).combine_chunks()
+    given = column.is_valid().to_numpy(zero_copy_only=False)[kept]
+    found: dict[str, np.ndarray] = {}
+    if given.any():
+        names = column.to_numpy(zero_copy_only=False)[kept]
+        found = {str(name): kept[names == name] for name in sorted(set(names[given]))}
+    free = kept[~given]
+    if not len(free) and found:
+        return found
+    taken = sum(number or 0 for _, number in splits)
+    if len(free) <= taken:
+        raise UserError(
+            f"{len(free):,} images are left, and --splits wants {taken:,} and some for the rest: "
+            + ",".join(f"{name}={number or REST}" for name, number in splits)
+        )
+    start = 0
+    for name, number in splits:
+        stop = start + (len(free) - taken if number is None else number)
+        found[name] = np.concatenate([found.get(name, kept[:0]), free[start:stop]])
+        start = stop
+    return found
+
+
+def shard_ends(nbytes: np.ndarray, shard_bytes: int) -> list[int]:
+    """Where the shards of a split end: of nearly equal numbers of examples, int in (0, n]."""
+    count = min(max(1, round(float(nbytes.sum()) / shard_bytes)), len(nbytes))
+    return [len(nbytes) * (i + 1) // count for i in range(count)]
+
+
+def entries(
+    table: pa.Table, rows: np.ndarray, labels: dict[int, tuple[int, ...]]
+) -> Sequence[tuple]:
+    """(name, labels, weights, path, offset, nbytes) of rows, as Python objects."""
+    columns = ["name", "labels", "weights", "path", "offset", "nbytes"]
+    part = table.select(columns).take(pa.array(rows)).to_pydict()
+    part["labels"] = [
+        labels.get(int(row), tuple(own)) for row, own in zip(rows, part["labels"], strict=True)
+    ]
+    return list(zip(*(part[column] for column in columns), strict=True))

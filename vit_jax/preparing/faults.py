@@ -1,0 +1,68 @@
+"""What can be wrong with an image, and what is then done about it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from vit_jax.core.errors import UserError, nearest
+
+KEEP, CONVERT, SET_ASIDE = "keep", "convert", "set_aside"
+
+
+class Fault(NamedTuple):
+    """One kind of it.
+
+    Attributes:
+      what: for people.
+      action: by default.
+      choices: the others that are possible.
+    """
+
+    what: str
+    action: str
+    choices: tuple[str, ...]
+
+
+FAULTS: dict[str, Fault] = {
+    "unsafe_name": Fault("the name is absolute or leads out of the archive", SET_ASIDE, ()),
+    "no_file": Fault("a link or a device, not a file", SET_ASIDE, ()),
+    "no_label": Fault("nothing says of which class it is", SET_ASIDE, ()),
+    "same_name": Fault("another image before it has the same name", SET_ASIDE, ()),
+    "empty": Fault("no bytes", SET_ASIDE, ()),
+    "unreadable": Fault("not an image, or its header is damaged", SET_ASIDE, ()),
+    "too_large": Fault("more pixels than --max_image_pixels, or more bytes", SET_ASIDE, ()),
+    "truncated": Fault("the file ends too early, or its pixels are damaged", SET_ASIDE, ()),
+    "other_format": Fault(
+        "of a format that training does not read: a TIFF, a BMP with a palette, an animated WebP",
+        CONVERT,
+        (SET_ASIDE,),
+    ),
+    "rotated": Fault("EXIF says that it has to be turned", KEEP, (CONVERT, SET_ASIDE)),
+    "cmyk": Fault("for print: CMYK", KEEP, (CONVERT, SET_ASIDE)),
+    "gray": Fault("shades of gray alone", KEEP, (CONVERT, SET_ASIDE)),
+    "animated": Fault("several images in one file, of which the first counts", KEEP, (SET_ASIDE,)),
+    "wrong_extension": Fault("named as another format than it is", KEEP, (SET_ASIDE,)),
+}
+
+Policy = Mapping[str, str]  # fault -> action
+
+
+def policy(choices: Sequence[str], defaults: Policy) -> Policy:
+    """The actions: those of `choices` ("gray:set_aside"), else of `defaults`, else of FAULTS.
+
+    Raises:
+      UserError: a fault or an action that there is not, or that does not go together.
+    """
+    chosen = {name: fault.action for name, fault in FAULTS.items()} | dict(defaults)
+    for choice in choices:
+        name, _, action = choice.partition(":")
+        if name not in FAULTS:
+            raise UserError(f"--policy={choice}: no such fault. {nearest(name, FAULTS)}")
+        possible = (FAULTS[name].action, *FAULTS[name].choices)
+        if action not in possible:
+            raise UserError(
+                f"--policy={choice}: {name} ({FAULTS[name].what}) can be {' or '.join(possible)}."
+            )
+        chosen[name] = action
+    return chosen

@@ -1,0 +1,64 @@
+"""One's own images: `<class>/*`, or `<split>/<class>/*`."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from vit_jax.core.errors import UserError
+from vit_jax.preparing.collection import Collection, Request
+from vit_jax.preparing.entry import Part
+from vit_jax.preparing.faults import CONVERT
+
+FILES_A_PART = 1000
+
+
+def collection(request: Request) -> Collection:
+    """UserError if the folders do not have this form."""
+    root = Path(request.source)
+    if not root.is_dir():
+        raise UserError(f"--source={root} is not a folder.")
+    folders = _folders(root)
+    by_split = {name: _folders(root / name) for name in folders}
+    has_splits = any(by_split.values())
+    classes = sorted({c for found in by_split.values() for c in found} if has_splits else folders)
+    labels = {name: label for label, name in enumerate(classes)}
+    parts = [
+        part
+        for split in (folders if has_splits else [None])
+        for name in (by_split[split] if split else classes)
+        for part in _parts(root, split, name, labels[name])
+    ]
+    if not parts:
+        raise UserError(f"--source={root} holds no files as <class>/* or <split>/<class>/*.")
+    return Collection(
+        name="image_folder",
+        description=f"Images of {root.name}.",
+        class_names=classes,
+        parts=parts,
+        # Training ignores the orientation in data sets, where it honours it in folders.
+        policy={"rotated": CONVERT},
+    )
+
+
+def _parts(root: Path, split: str | None, class_name: str, label: int) -> list[Part]:
+    folder = root / (split or "") / class_name
+    with os.scandir(folder) as found:
+        names = sorted(e.name for e in found if e.is_file() and not e.name.startswith("."))
+    files = [str(Path(split or "", class_name, name)) for name in names]
+    return [
+        Part(
+            name=f"{Path(split or '', class_name)}, {start + 1:,} ...",
+            reader="files",
+            path=str(root),
+            files=tuple(files[start : start + FILES_A_PART]),
+            split=split,
+            labels=(label,),
+        )
+        for start in range(0, len(files), FILES_A_PART)
+    ]
+
+
+def _folders(folder: Path) -> list[str]:
+    with os.scandir(folder) as found:
+        return sorted(e.name for e in found if e.is_dir() and not e.name.startswith("."))

@@ -1,0 +1,161 @@
+"""The first task: reads a part once, checks its images, keeps what was found."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import os
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import IO, NamedTuple
+
+from vit_jax.core.errors import UserError
+from vit_jax.preparing import catalogue, folders, tars
+from vit_jax.preparing.catalogue import Row
+from vit_jax.preparing.checking import check, strictest
+from vit_jax.preparing.entry import Labels, Member, Part, Place
+from vit_jax.preparing.faults import SET_ASIDE, Policy
+
+READERS: dict[str, Callable[[Part], Iterator[Member]]] = {
+    "tar": tars.members,
+    "files": folders.members,
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class PartTask:
+    """What a worker needs for it.
+
+    Attributes:
+      number: of the part, from 0 on.
+      folder: where the catalogues, and copies of images, are kept.
+      max_pixels: of an image.
+    """
+
+    number: int
+    part: Part
+    policy: Policy
+    max_pixels: int
+    folder: str
+
+    @property
+    def catalogue(self) -> Path:
+        """The file with what was found; other files in the part's place have another."""
+        stat = os.stat(self.part.path)
+        definition = repr((self.part, stat.st_size, stat.st_mtime_ns, sorted(self.policy.items())))
+        digest = hashlib.sha256(definition.encode(errors="surrogateescape")).hexdigest()[:16]
+        return Path(self.folder, f"{self.number:06}-{digest}.parquet")
+
+
+class PartDone(NamedTuple):
+    """What came of it."""
+
+    number: int
+    images: int
+    nbytes: int
+
+
+def run_or_tell(task: PartTask) -> PartDone | str:
+    """As `run`, but returns what it would raise: the other parts go on."""
+    try:
+        return run(task)
+    except UserError as error:
+        return str(error)
+
+
+def run(task: PartTask) -> PartDone:
+    """Writes the part's catalogue. UserError if the part as a whole cannot be read."""
+    path = task.catalogue
+    with Copies(path.with_suffix(".images")) as copies:
+        rows = [_row(task, member, copies) for member in READERS[task.part.reader](task.part)]
+    catalogue.write(path, rows)
+    return PartDone(task.number, len(rows), sum(row.nbytes for row in rows))
+
+
+def _row(task: PartTask, member: Member, copies: Copies) -> Row:
+    part, name = task.part, member.name
+    labels = _labels(part, member)
+    if member.data is None:
+        assert member.place is not None
+        row = _unread(member, labels, member.place)
+        return row._replace(action=task.policy[member.fault], split=part.split)
+    found = check(member.data, name, task.policy, task.max_pixels)
+    faults = found.faults if labels else (*found.faults, "no_label")
+    action = strictest((found.action, *(task.policy[fault] for fault in faults)))
+    place = member.place
+    if action != SET_ASIDE and (found.converted or place is None):
+        place = copies.keep(found.converted or member.data)
+    return Row(
+        name=name,
+        order=catalogue.order(name),
+        split=part.split,
+        labels=labels,
+        weights=member.weights,
+        path=place.path if place else "",
+        offset=place.offset if place else 0,
+        nbytes=place.nbytes if place else len(member.data),
+        faults=faults,
+        action=action,
+        height=found.height,
+        width=found.width,
+        format=found.format,
+        sha256=found.sha256,
+        look=found.look,
+    )
+
+
+def _unread(member: Member, labels: Labels, place: Place) -> Row:
+    return Row(
+        name=member.name,
+        order=catalogue.order(member.name),
+        split=None,
+        labels=labels,
+        weights=(),
+        path=place.path,
+        offset=place.offset,
+        nbytes=place.nbytes,
+        faults=(member.fault,),
+        action=SET_ASIDE,
+        height=0,
+        width=0,
+        format="",
+        sha256=bytes(32),
+        look=None,
+    )
+
+
+def _labels(part: Part, member: Member) -> Labels:
+    if member.labels is not None:
+        return member.labels
+    if isinstance(part.labels, Mapping):
+        return part.labels.get(member.name, ())
+    return part.labels
+
+
+class Copies:
+    """Images that are not stored as they lie in the collection, one behind the other in a file."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._temporary = path.with_name(f".{path.name}.{os.getpid()}")
+        self._file: IO[bytes] | None = None
+
+    def __enter__(self) -> Copies:
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if self._file is None:
+            return
+        self._file.close()
+        if kind is None:
+            self._temporary.replace(self._path)
+        else:
+            self._temporary.unlink()
+
+    def keep(self, data: bytes) -> Place:
+        """Where it will lie."""
+        if self._file is None:
+            self._file = open(self._temporary, "wb")  # noqa: SIM115
+        place = Place(str(self._path), self._file.tell(), len(data))
+        self._file.write(data)
+        return place

@@ -1,0 +1,239 @@
+"""From a collection to a data set, in the order in which it happens."""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import hashlib
+import json
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import filelock
+import numpy as np
+import pyarrow as pa
+
+from vit_jax.core.errors import UserError
+from vit_jax.data import tfds_writer
+from vit_jax.data.tfds_writer import SplitSize
+from vit_jax.preparing import arrangement, catalogue, faults, parts, shards
+from vit_jax.preparing.arrangement import Arrangement, Splits
+from vit_jax.preparing.collection import Collection
+from vit_jax.preparing.parts import PartTask
+from vit_jax.preparing.shards import ShardDone, ShardTask, Stored
+from vit_jax.screen import Screen, count
+
+WORK = ".preparing"  # in the data set's folder, until it is ready
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """What the data set depends on besides the collection.
+
+    Attributes:
+      version: of the data set, which ends the path of its folder.
+      splits: see arrangement.Splits; "": the collection's.
+      policy: see faults.policy.
+      duplicates: see arrangement.arrange.
+      max_image_pixels: of an image; larger ones are set aside.
+      shard_mib: size of a file, about.
+    """
+
+    version: str = "1.0.0"
+    splits: str = ""
+    policy: tuple[str, ...] = ()
+    duplicates: str = "keep"
+    max_image_pixels: int = 100_000_000
+    shard_mib: float = 256
+
+
+@dataclasses.dataclass(frozen=True)
+class Prepared:
+    """A data set that is ready.
+
+    Attributes:
+      digest: of names, labels and images in their order; hexadecimal.
+    """
+
+    folder: Path
+    table: pa.Table
+    arrangement: Arrangement
+    splits: dict[str, SplitSize]
+    digest: str
+
+
+def prepare(
+    collection: Collection,
+    output: Path,
+    options: Options,
+    run: Callable[..., Iterator[Any]],
+    screen: Screen,
+) -> Prepared:
+    """Makes the data set `output`/<name>/<version>, or goes on with it.
+
+    Args:
+      run: of workers.py; runs tasks.
+
+    Raises:
+      UserError: the collection cannot be read; the folder holds something else; the disk is full.
+    """
+    folder = output / collection.name / options.version
+    work = folder / WORK
+    work.mkdir(parents=True, exist_ok=True)
+    try:
+        with filelock.FileLock(work / "lock", timeout=0):
+            _go_on(work, options)
+            return _prepare(collection, folder, work, options, run, screen)
+    except filelock.Timeout as error:
+        raise UserError(f"Another preparation is writing to {folder}: wait for it.") from error
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise UserError(
+            f"No room is left for {folder}. Make some, then the same command goes on."
+        ) from error
+
+
+def _prepare(
+    collection: Collection,
+    folder: Path,
+    work: Path,
+    options: Options,
+    run: Callable[..., Iterator[Any]],
+    screen: Screen,
+) -> Prepared:
+    # What there is.
+    table = _check(collection, work, options, run, screen)
+    # What goes where.
+    splits = Splits.parse(options.splits or collection.splits)
+    arranged = arrangement.arrange(table, splits, duplicates=options.duplicates)
+    multi_label = collection.multi_label or options.duplicates == "merge"
+    files = _shards(table, arranged, collection.name, folder, options.shard_mib)
+    # Writes it.
+    every = [shard for of_split in files.values() for shard in of_split]
+    written = _write(every, table, arranged.labels, work, multi_label, run, screen)
+    done = {split: [written[str(one.path)] for one in found] for split, found in files.items()}
+    sizes = {
+        split: SplitSize([one.examples for one in found], sum(one.nbytes for one in found))
+        for split, found in done.items()
+    }
+    digests = [one.digest for found in done.values() for one in found]
+    tfds_writer.write_metadata(
+        folder,
+        name=collection.name,
+        version=options.version,
+        description=collection.description,
+        class_names=collection.class_names,
+        splits=sizes,
+        multi_label=multi_label,
+    )
+    digest = hashlib.sha256("\n".join(digests).encode()).hexdigest()
+    return Prepared(folder, table, arranged, sizes, digest)
+
+
+def _go_on(work: Path, options: Options) -> None:
+    """UserError if the folder was begun with other options."""
+    path = work / "options.json"
+    now = json.loads(json.dumps(dataclasses.asdict(options)))
+    if path.exists():
+        before = json.loads(path.read_text())
+        differing = [name for name in now if before.get(name) != now[name]]
+        if differing:
+            raise UserError(
+                f"{work.parent} was begun with other options: "
+                + ", ".join(f"{name} was {before.get(name)!r}" for name in differing)
+                + f". Give the same, another --version, or delete {work.parent}."
+            )
+    path.write_text(json.dumps(now))
+
+
+def _check(
+    collection: Collection,
+    work: Path,
+    options: Options,
+    run: Callable[..., Iterator[Any]],
+    screen: Screen,
+) -> pa.Table:
+    """Reads the parts that no catalogue is there of."""
+    policy = faults.policy(options.policy, collection.policy)
+    folder = work / "parts"
+    folder.mkdir(exist_ok=True)
+    tasks = [
+        PartTask(number, part, policy, options.max_image_pixels, str(folder))
+        for number, part in enumerate(collection.parts)
+    ]
+    paths = [task.catalogue for task in tasks]
+    todo = [task for task, path in zip(tasks, paths, strict=True) if not path.exists()]
+    problems: list[str] = []
+    images = 0
+    for done, found in enumerate(run(parts.run_or_tell, todo), len(tasks) - len(todo) + 1):
+        if isinstance(found, str):
+            problems.append(found)
+        else:
+            images += found.images
+        screen.bar(f"checking, {count(images)} images", done, len(tasks))
+    if problems:
+        raise UserError("\n".join(problems))
+    return catalogue.read(paths)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Shard:
+    """A file of the set and the rows of the catalogue that are in it, in order."""
+
+    path: Path
+    rows: np.ndarray
+
+
+def _shards(
+    table: pa.Table, arranged: Arrangement, name: str, folder: Path, shard_mib: float
+) -> dict[str, list[_Shard]]:
+    nbytes = table["nbytes"].to_numpy()
+    found: dict[str, list[_Shard]] = {}
+    for split, rows in arranged.splits.items():
+        ends = arrangement.shard_ends(nbytes[rows], int(shard_mib * 2**20))
+        found[split] = [
+            _Shard(folder / tfds_writer.file_name(name, split, i, len(ends)), rows[start:end])
+            for i, (start, end) in enumerate(zip([0, *ends[:-1]], ends, strict=True))
+        ]
+    return found
+
+
+def _write(
+    every: Sequence[_Shard],
+    table: pa.Table,
+    labels: dict[int, tuple[int, ...]],
+    work: Path,
+    multi_label: bool,
+    run: Callable[..., Iterator[Any]],
+    screen: Screen,
+) -> dict[str, ShardDone]:
+    """Writes the shards that are not there; what is in each, by its path."""
+    found: dict[str, ShardDone] = {}
+    nbytes = table["nbytes"].to_numpy()
+    needed = sum(int(nbytes[shard.rows].sum()) for shard in every if not shard.path.exists())
+    free = shutil.disk_usage(work).free
+    if needed > free:
+        raise UserError(
+            f"{work.parent} needs {needed / 2**30:,.1f} GiB more, and {free / 2**30:,.1f} are free."
+        )
+
+    def tasks() -> Iterator[ShardTask]:
+        """Made one by one: all of them are as large as the catalogue."""
+        for shard in every:
+            examples = arrangement.entries(table, shard.rows, labels)
+            note = work / f"{shard.path.name}.json"
+            task = ShardTask(
+                str(shard.path), str(note), tuple(Stored(*one) for one in examples), multi_label
+            )
+            if one := shards.done(task):
+                found[task.path] = one
+            else:
+                yield task
+
+    for path, one in run(shards.run_and_name, tasks()):
+        found[path] = one
+        screen.bar("writing", len(found), len(every))
+    return found

@@ -1,0 +1,159 @@
+"""Tar archives, also within others: their members and where these lie. Nothing is unpacked."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+from collections.abc import Iterator
+from pathlib import PurePosixPath, PureWindowsPath
+from typing import IO
+
+from vit_jax.core.errors import UserError
+from vit_jax.preparing.entry import Member, Part, Place
+
+MAX_MEMBER_BYTES = 256 * 2**20  # no image is larger, and all of it is read at once
+_COMPRESSED = {b"\x1f\x8b": "gzip -d", b"BZh": "bzip2 -d", b"\xfd7z": "xz -d", b"(\xb5/": "zstd -d"}
+
+
+def members(part: Part) -> Iterator[Member]:
+    """The members of a tar in their order, each an image."""
+    for info, fault, archive in entries(part):
+        name = PurePosixPath(info.name).name if not fault else info.name
+        place = Place(part.path, part.offset + info.offset_data, info.size)
+        data = None if fault else archive.read(info)
+        yield Member(name, data, place, fault=fault)
+
+
+class Archive:
+    """A tar that is read from its beginning to its end.
+
+    Raises UserError, in all methods, if it is damaged, truncated or compressed.
+    """
+
+    def __init__(self, part: Part) -> None:
+        self._part = part
+        try:
+            file: IO[bytes] = open(part.path, "rb")  # noqa: SIM115, closed by __exit__
+        except OSError as error:
+            raise UserError(f"{part.path} cannot be read: {error.strerror}.") from error
+        if part.offset or part.nbytes is not None:
+            size = part.nbytes if part.nbytes is not None else _size(file) - part.offset
+            file = io.BufferedReader(Slice(file, part.offset, size), 1 << 20)
+        self._file = file
+        self._refuse_compressed()
+
+    def __enter__(self) -> Archive:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    def infos(self) -> Iterator[tarfile.TarInfo]:
+        """All members, and a look at the end mark."""
+        try:
+            with tarfile.open(fileobj=self._file, mode="r:") as tar:
+                while (info := tar.next()) is not None:
+                    yield info
+                    tar.members.clear()  # type: ignore[attr-defined]  # else all are kept
+                end = tar.offset
+        except (tarfile.TarError, EOFError, ValueError, OverflowError) as error:
+            raise self._damaged(str(error)) from error
+        self._file.seek(end)
+        if self._file.read(tarfile.BLOCKSIZE).count(0) != tarfile.BLOCKSIZE:
+            raise self._damaged("its end is missing")
+
+    def read(self, info: tarfile.TarInfo) -> bytes:
+        """The bytes of a member."""
+        self._file.seek(info.offset_data)
+        data = self._file.read(info.size)
+        if len(data) != info.size:
+            raise self._damaged(f"it ends inside {info.name}")
+        return data
+
+    def _refuse_compressed(self) -> None:
+        start = self._file.read(4)
+        self._file.seek(0)
+        for magic, program in _COMPRESSED.items():
+            if start.startswith(magic):
+                raise UserError(
+                    f"{self._part.path} is compressed, and cannot be read at any place. Images "
+                    f"gain nothing by it: decompress it ({program} {self._part.path})."
+                )
+
+    def _damaged(self, why: str) -> UserError:
+        inside = f", {self._part.name} in it" if self._part.offset else ""
+        return UserError(
+            f"{self._part.path}{inside}: not a tar, or damaged or truncated ({why}). Get it again."
+        )
+
+
+def entries(part: Part) -> Iterator[tuple[tarfile.TarInfo, str, Archive]]:
+    """(member, what is wrong with it, the archive to read it from); without folders."""
+    with Archive(part) as archive:
+        for info in archive.infos():
+            if not info.isdir():
+                yield info, fault(info), archive
+
+
+def fault(info: tarfile.TarInfo) -> str:
+    """Why a member must not be read; "" if it may."""
+    if not info.isreg() or info.issparse():
+        return "no_file"
+    if is_unsafe(info.name):
+        return "unsafe_name"
+    return "too_large" if info.size > MAX_MEMBER_BYTES else ""
+
+
+def is_unsafe(name: str) -> bool:
+    """Whether a file of this name, unpacked, could lie outside of the folder."""
+    path = PurePosixPath(name)
+    windows = PureWindowsPath(name)
+    return (
+        path.is_absolute()
+        or bool(windows.drive or windows.root)
+        or ".." in path.parts
+        or ".." in windows.parts
+        or "\0" in name
+    )
+
+
+class Slice(io.RawIOBase):
+    """Bytes [start, start + size) of a file, as a file; what lies beyond its end is not there."""
+
+    def __init__(self, file: IO[bytes], start: int, size: int) -> None:
+        self._file, self._start, self._size, self._position = file, start, size, 0
+
+    def readable(self) -> bool:
+        """It is."""
+        return True
+
+    def seekable(self) -> bool:
+        """It is."""
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """As of any file."""
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[whence]
+        self._position = max(base + offset, 0)
+        return self._position
+
+    def readinto(self, buffer: bytearray | memoryview) -> int:  # type: ignore[override]
+        """As of any file."""
+        wanted = min(len(buffer), self._size - self._position)
+        if wanted <= 0:
+            return 0
+        self._file.seek(self._start + self._position)
+        data = self._file.read(wanted)
+        buffer[: len(data)] = data
+        self._position += len(data)
+        return len(data)
+
+    def close(self) -> None:
+        """With the file."""
+        if not self.closed:
+            self._file.close()
+        super().close()
+
+
+def _size(file: IO[bytes]) -> int:
+    return file.seek(0, io.SEEK_END)
