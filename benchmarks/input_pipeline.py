@@ -8,16 +8,16 @@ it is measured. Appends a row to benchmarks/results/input_pipeline.csv.
 
 from __future__ import annotations
 
-from absl import app
-
 from benchmarks import pipelines
+from vit_jax.core import command
 
 
-def main(_: list[str]) -> None:
+def main(arguments: list[str]) -> None:
     """Measures, prints and records."""
+    command.no_more(arguments)
     preprocess = f"decode|inception_crop({pipelines.SIZE_PX})|flip_lr"
     pipelines.compare("input_pipeline", preprocess, pipelines.plain_crop_and_flip)
 
 
 if __name__ == "__main__":
-    app.run(main)
+    command.run(main)

@@ -14,9 +14,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from absl import app
-
 from benchmarks import pipelines
+from vit_jax.core import command
 from vit_jax.data.host_tf import tf
 
 _NUM_OPS, _MAGNITUDE = 2, 15
@@ -25,8 +24,9 @@ _FACTOR = 1.8 * _LEVEL + 0.1
 _GRAY = 128
 
 
-def main(_: list[str]) -> None:
+def main(arguments: list[str]) -> None:
     """Measures, prints and records."""
+    command.no_more(arguments)
     crop_and_flip = f"decode|inception_crop({pipelines.SIZE_PX})|flip_lr"
     pipelines.compare(
         "randaugment_pipeline",
@@ -171,4 +171,4 @@ DISTORTIONS: tuple[Callable[[tf.Tensor], tf.Tensor], ...] = (
 
 
 if __name__ == "__main__":
-    app.run(main)
+    command.run(main)

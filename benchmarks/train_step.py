@@ -22,12 +22,12 @@ import subprocess
 import sys
 from typing import Any
 
-from absl import app, flags
+from absl import flags
 
 from benchmarks import rows
 from benchmarks.contenders import SHAPES, Shape
 from vit_jax import models
-from vit_jax.core import huge_pages
+from vit_jax.core import command, errors, huge_pages
 
 _SHAPE = flags.DEFINE_enum("shape", "S/16", list(SHAPES), "Which network.")
 _BATCH = flags.DEFINE_integer("batch", None, "Images in a batch; default: the shape's.")
@@ -38,6 +38,7 @@ _STEPS = flags.DEFINE_integer("steps", 5, "Steps of a turn.")
 _RECORD = flags.DEFINE_bool("record", True, "Append the rows to the results.")
 
 _PAGES = "+pages"
+_KNOWN = ("own", "linen", "torch_vit")  # files in contenders/
 
 
 class Worker:
@@ -90,10 +91,13 @@ class Worker:
         return json.loads(line)
 
 
-def main(_: list[str]) -> None:
+def main(arguments: list[str]) -> None:
     """Measures, prints and records."""
+    command.no_more(arguments)
     shape = SHAPES[_SHAPE.value]
     shape = dataclasses.replace(shape, batch=_BATCH.value or shape.batch)
+    for name in _CONTENDERS.value:
+        check(name)
     workers = [Worker(name, shape, _DTYPE.value) for name in _CONTENDERS.value if there(name)]
     for turn in range(_TURNS.value):
         for worker in workers:
@@ -106,6 +110,16 @@ def main(_: list[str]) -> None:
             rows.append("train_step", row)
     for worker in workers:
         worker.close()
+
+
+def check(name: str) -> None:
+    """UserError if there is no such contender."""
+    module = name.removesuffix(_PAGES)
+    if module not in _KNOWN:
+        raise errors.UserError(
+            f"--contenders: there is no {name!r}. {errors.nearest(module, _KNOWN)} "
+            f"Each may be followed by {_PAGES}."
+        )
 
 
 def there(name: str) -> bool:
@@ -167,4 +181,4 @@ def packages(name: str) -> tuple[str, ...]:
 
 
 if __name__ == "__main__":
-    app.run(main)
+    command.run(main)

@@ -3,8 +3,11 @@
 train_step and its worker define flags of the same names, so each is imported in its own process.
 """
 
+import ast
 import json
 import math
+import re
+from pathlib import Path
 
 import pytest
 
@@ -81,3 +84,18 @@ def test_flops_of_a_shape_are_those_of_the_model_it_is_named_after(run_python):
     found = json.loads(done.stdout)
     for name in set(found) - {"cifar"}:
         assert found[name] == 3 * models.info(f"ViT-{name}").forward_flops
+
+
+def test_a_contender_that_does_not_exist_is_one_message(run_python):
+    done = run_python("-m", "benchmarks.train_step", "--contenders=own,lnen+pages", "--norecord")
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: --contenders: there is no 'lnen+pages'. Did you mean")
+    assert "'linen'" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_contenders_are_the_files_there_are():
+    files = {file.stem for file in Path(linen.__file__).parent.glob("[!_]*.py")}
+    text = Path(linen.__file__).parents[1].joinpath("train_step.py").read_text()
+    (known,) = re.findall(r"^_KNOWN = (\(.*\))", text, re.MULTILINE)
+    assert set(ast.literal_eval(known)) == files - {"jax_common"}
