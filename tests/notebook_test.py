@@ -56,6 +56,26 @@ def test_pages_and_configs_that_it_names_exist():
     assert all((ROOT / file).is_file() for file in named)
 
 
+# What Colab has anyway, in versions that are kept or that do.
+OF_COLAB = {
+    "absl-py", "array_record", "filelock", "google-crc32c", "numpy", "pillow", "protobuf",
+    "pyarrow", "tensorboard", "tensorflow", "tensorflow-cpu", "tensorflow-datasets",
+}  # fmt: skip
+
+
+def test_installs_all_that_the_package_needs_and_nothing_older():
+    name = r"([\w-]+(?:\[\w+\])?)"
+    (cell,) = (text for text, _ in cells("code") if "pip freeze" in text)
+    command = cell[cell.index("keep.txt '") :].replace("{JAX}", "jax")
+    installed = dict(re.findall(rf"{name}(>=[\d.]+)?", command))
+    setup = (ROOT / "setup.py").read_text()
+    requires = setup[setup.index("install_requires") : setup.index("extras_require")]
+    needed = dict(re.findall(rf"{name}(>=[\d.]+)", requires))
+    assert len(needed) > 15
+    for package in set(needed) - OF_COLAB:
+        assert installed[package] in ("", needed[package]), package
+
+
 @pytest.mark.slow
 def test_runs_from_top_to_bottom(run_python, tmp_path):
     (tmp_path / "configs").symlink_to(ROOT / "configs")
