@@ -89,7 +89,7 @@ def train(
         plan.check_start(start, workdir)
         announce.start(screen, start)
         if jax.process_index() == 0:
-            record(entry, run=environment.describe(mesh))
+            record(entry, run=environment.describe(mesh) | {"total_steps": plan.total_steps})
         write_parameters(workdir, layout.state.params)
 
         # Repeat. The batch of step k is a function of k, so nothing else needs to be restored.

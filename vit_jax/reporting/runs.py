@@ -34,7 +34,7 @@ class Run(NamedTuple):
       series: by key of metrics.jsonl.
       fields: its config and data fingerprint, "optim.lr" -> JSON; empty without a config.json.
       starts: what config.json records of each start, the newest last.
-      planned_steps: of the whole run; None if its config alone does not tell.
+      planned_steps: of the whole run; None if neither its starts nor its config tell.
     """
 
     folder: epath.Path
@@ -74,7 +74,7 @@ def read(folder: epath.Path, name: str) -> Run:
         series = _series(MetricsFile(folder / METRICS_FILE).rows())
         if not all(isinstance(start, dict) for start in starts):
             raise TypeError("its list of runs has other entries than objects")
-        return Run(folder, name, series, fields, starts, _planned_steps(config))
+        return Run(folder, name, series, fields, starts, _planned_steps(config, starts))
     except (TypeError, KeyError, AttributeError, OverflowError) as error:
         raise UserError(
             f"{folder} is damaged: its {workdir.CONFIG_FILE} or {METRICS_FILE} is not as training "
@@ -137,7 +137,9 @@ def _number(key: str, value: Any) -> float:
     return float(value) if abs(value) < LARGEST else math.nan
 
 
-def _planned_steps(config: Mapping[str, Any]) -> int | None:
+def _planned_steps(config: Mapping[str, Any], starts: Sequence[Mapping[str, Any]]) -> int | None:
+    if starts and starts[-1].get("total_steps"):
+        return int(starts[-1]["total_steps"])
     total, source = config.get("total", {}), config.get("input", {})
     if total.get("steps"):
         return int(total["steps"])

@@ -34,7 +34,17 @@ def lock(path: epath.PathLike) -> Iterator[None]:
     Windows, on file systems without locks. On several hosts process 0 holds the lock for all.
     """
     folder = epath.Path(path)
-    if fcntl is None or "://" in str(folder) or jax.process_index() > 0:
+    if jax.process_index() > 0:
+        yield
+        return
+    with alone_in(folder):
+        yield
+
+
+@contextlib.contextmanager
+def alone_in(folder: epath.Path) -> Iterator[None]:
+    """The same for a single process, which is not asked for its devices."""
+    if fcntl is None or "://" in str(folder):
         yield
         return
     workdir.make(folder)
@@ -47,6 +57,20 @@ def lock(path: epath.PathLike) -> Iterator[None]:
         yield
     finally:
         os.close(file)
+
+
+def is_locked(folder: epath.Path, name: str = LOCK_FILE) -> bool:
+    """Whether a process holds a lock of the folder; False where nothing can be locked."""
+    if fcntl is None or "://" in str(folder) or not (folder / name).exists():
+        return False
+    with (folder / name).open("rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        except OSError:  # this file system knows no locks
+            pass
+    return False
 
 
 def _take(file: int, folder: epath.Path) -> None:
