@@ -49,6 +49,8 @@ FLOORS = {
     "preparing/": 5,
     "prepare.py": 6,
     "plan.py": 7,
+    "sweeping/": 6,
+    "sweep.py": 7,
     "preflight.py": 6,
     "check.py": 6,
     "announce.py": 6,

@@ -1,0 +1,46 @@
+"""scripts/sweep.sh: what it would start, and its messages; tests/sweeping runs sweeps."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).parents[2]
+GRID = ("--config", "configs/vit_digits.py", "--config.optim.lr=1e-3,3e-3", "--config.seed=0,1,2")
+
+
+@pytest.fixture
+def sweep(clone, launch):
+    (clone / "configs").mkdir()
+    shutil.copy(REPOSITORY / "configs" / "vit_digits.py", clone / "configs")
+    env = {"PYTHONPATH": str(REPOSITORY), "JAX_PLATFORMS": "cpu"}
+    return lambda *arguments, **more: launch("sweep.sh", *arguments, **env, **more)
+
+
+def test_dry_run_shows_every_point_and_starts_none(sweep, recorded, clone):
+    op = "--config.input.preprocess=decode|resize(8),'decode|pad_crop(32, 4)'"
+    done = sweep("--dry_run", "--workdir=runs/lr", "--", *GRID, op)
+    assert done.returncode == 0, done.stderr
+    assert recorded("sweep.txt", done.stdout)
+    assert not (clone / "runs").exists()
+
+
+def test_mistakes_get_one_message(sweep, clone):
+    done = sweep("--workdir=runs/lr", "--", *GRID, "--config.sed=1", "--config.loss.mixup=x,0")
+    assert done.returncode == 1
+    assert "no field sed" in done.stderr
+    assert "loss.mixup takes a number" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (clone / "runs").exists()
+
+
+def test_help_explains_every_flag(sweep):
+    done = sweep("--help")
+    for name in ("workdir", "slots", "metric", "dry_run", "retry_failed", "slot_variable"):
+        assert f"--{name}" in done.stdout.replace("[no]", "")
+
+
+def test_without_vit_jax_it_says_what_to_do(sweep):
+    done = sweep("--workdir=x", "--", *GRID, PYTHON="/nowhere/python")
+    assert done.returncode == 1
+    assert "/nowhere/python has no vit_jax" in done.stderr
