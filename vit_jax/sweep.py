@@ -4,13 +4,17 @@
       --config.optim.lr=1e-3,3e-3 --config.seed=0,1,2
 
 Behind the -- stands what vit_jax.train gets. Each point has a folder of its own below --workdir.
-The same command again goes on, and at the end shows the results: a table and results.csv.
+The same command again goes on, and at the end shows the results: a table, results.csv, results.png.
+
+--launcher="scripts/slurm.sh --nodes=1 --gpus=8" makes each point a job instead of a process here.
 """
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
+import time
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -20,20 +24,24 @@ from etils import epath
 from vit_jax.core import command
 from vit_jax.core.errors import Preempted, UserError
 from vit_jax.core.stop import StopRequest
-from vit_jax.screen import Screen
 from vit_jax.store import workdir_lock
-from vit_jax.sweeping import definition, grid, progress, results
+from vit_jax.sweeping import definition, grid, jobs, picture, progress, results
 from vit_jax.sweeping.grid import Point
+from vit_jax.sweeping.live import Live
 from vit_jax.sweeping.progress import Progress
 from vit_jax.sweeping.slots import Slots, Task
 
 TRAIN = ("-m", "vit_jax.train")
+FOLLOW_SECS = 5.0  # between looks at work directories that jobs write to
 
 
 class Options(NamedTuple):
-    """What the flags say."""
+    """What the flags say; see there."""
 
+    name: str = "sweep"
     slots: int = 1
+    launcher: str | None = None
+    follow: bool = True
     metric: str | None = None
     retry_failed: bool = False
     slot_variable: str | None = None
@@ -44,68 +52,114 @@ def sweep(
     folder: epath.Path,
     asked: grid.Grid,
     options: Options,
-    screen: Screen,
     trainer: Sequence[str] = (sys.executable, *TRAIN),
 ) -> None:
     """Trains the points that have not ended, and shows how all ended.
 
     Raises:
       UserError: grid, configs or folder are not right; or a point failed.
-      Preempted: a signal came, and the trainings have saved.
+      Preempted: a signal came; trainings of this machine have saved.
     """
     every, wanted = definition.points(folder, asked)
     with workdir_lock.alone_in(folder), StopRequest() as stop:
         definition.write(folder, every, asked)
-        rows = {point.number: progress.look(point, folder / point.name) for point in every}
+        live = Live({p.number: progress.look(p, folder / p.name) for p in every}, options.metric)
         again = ("waiting", "failed") if options.retry_failed else ("waiting",)
-        to_do = [point for point in wanted if rows[point.number].state in again]
-        _announce(screen, rows, wanted, to_do, options)
-        tasks = [_task(point, folder, trainer) for point in to_do]
-        slots = Slots(
-            options.slots,
-            done=lambda task: progress.look(task.point, task.folder).state == "finished",
-            tell=lambda task, what, why: _tell(screen, task, what, why),
-            variable=options.slot_variable,
-            max_restarts=options.max_restarts,
-        )
-        for _ in slots.run(tasks, stop):
-            pass
-        rows = {point.number: progress.look(point, folder / point.name) for point in every}
+        to_do = [point for point in wanted if live.rows[point.number].state in again]
+        _announce(live, wanted, to_do, options)
+        try:
+            if options.launcher is None:
+                _train(live, folder, to_do, options, trainer, stop)
+            elif not _launch(live, folder, to_do, options, stop):
+                return
+        finally:
+            live.close()
+        rows = {p.number: progress.look(p, folder / p.name) for p in every}
         if stop:
-            raise Preempted(_stopped(str(stop), rows, wanted))
-        _show(screen, folder, list(rows.values()), options.metric)
-    failed = [rows[p.number] for p in wanted if rows[p.number].state != "finished"]
-    if failed:
-        raise UserError(
-            f"{len(failed)} of {len(wanted)} points did not finish:"
-            + "".join(f"\n  {row.point.name}: {row.reason or row.state}" for row in failed)
-            + "\nThe whole story is in log.txt of each. Mend it, then the same command with "
-            "--retry_failed."
-        )
+            raise Preempted(_stopped(str(stop), [rows[p.number] for p in wanted], options))
+        _show(live, folder, list(rows.values()), options.metric)
+    _tell_failures([rows[point.number] for point in wanted])
 
 
-def dry_run(folder: epath.Path, asked: grid.Grid) -> None:
+def dry_run(folder: epath.Path, asked: grid.Grid, options: Options) -> None:
     """Prints the command of every point."""
     for point in definition.points(folder, asked)[1]:
-        words = [*TRAIN, *point.arguments(str(folder / point.name))]
-        print(f"python {shlex.join(words)}")
+        place = str(folder / point.name)
+        if options.launcher is None:
+            print(shlex.join(["python", *TRAIN, *point.arguments(place)]))
+        else:
+            print(shlex.join(jobs.job(point, place, options.launcher, options.name).command))
 
 
-def _task(point: Point, folder: epath.Path, trainer: Sequence[str]) -> Task:
-    place = folder / point.name
-    return Task(point, place, [*trainer, *point.arguments(str(place))])
+def _train(
+    live: Live,
+    folder: epath.Path,
+    to_do: Sequence[Point],
+    options: Options,
+    trainer: Sequence[str],
+    stop: StopRequest,
+) -> None:
+    """In slots of this machine."""
+    slots = Slots(
+        options.slots,
+        done=lambda task: progress.look(task.point, task.folder).state == "finished",
+        tell=lambda task, what, why: live.tell(task.point, what, why),
+        variable=options.slot_variable,
+        max_restarts=options.max_restarts,
+    )
+    tasks = []
+    for point in to_do:
+        place = folder / point.name
+        tasks.append(Task(point, place, [*trainer, *point.arguments(str(place))]))
+    for _ in slots.run(tasks, stop):
+        live.refresh(slots.running)
+
+
+def _launch(
+    live: Live, folder: epath.Path, to_do: Sequence[Point], options: Options, stop: StopRequest
+) -> bool:
+    """As jobs, which are then followed; False if that is not wanted. UserError if one fails."""
+    failed: dict[str, str] = {}
+    launched: set[str] = set()
+
+    def tell(point: Point, what: str, why: str) -> None:
+        live.tell(point, what, why)
+        if what == "failed":
+            failed[point.name] = why
+        else:
+            launched.add(point.name)
+
+    launcher = options.launcher or ""
+    to_launch = [
+        jobs.job(point, str(folder / point.name), launcher, options.name) for point in to_do
+    ]
+    for _ in jobs.launch(to_launch, options.slots, stop, tell):
+        live.refresh((), launched)
+    looked = 0.0
+    while options.follow and launched and not stop:
+        live.refresh((), launched)
+        if time.monotonic() - looked > FOLLOW_SECS:
+            looked = time.monotonic()
+            ended = {row.point.name for row in live.look_at(launched) if row.state == "finished"}
+            launched -= ended
+        time.sleep(jobs.POLL_SECS)
+    if failed and not stop:
+        raise UserError(
+            f"The launcher failed for {len(failed)} of {len(to_do)} points:"
+            + "".join(f"\n  {name}: {why}" for name, why in failed.items())
+            + "\nThe same command launches them again; the other jobs are there."
+        )
+    if not options.follow and not stop:
+        live.say("All jobs are launched. The same command without --nofollow shows how they are.")
+    return options.follow
 
 
 def _announce(
-    screen: Screen,
-    rows: dict[int, Progress],
-    wanted: Sequence[Point],
-    to_do: Sequence[Point],
-    options: Options,
+    live: Live, wanted: Sequence[Point], to_do: Sequence[Point], options: Options
 ) -> None:
-    states = [rows[point.number].state for point in wanted]
-    begun = sum(rows[point.number].step > 0 for point in to_do)
-    screen.say(
+    states = [live.rows[point.number].state for point in wanted]
+    begun = sum(live.rows[point.number].step > 0 for point in to_do)
+    live.say(
         f"sweep    {len(wanted)} points: {states.count('finished')} finished, "
         f"{states.count('failed')} failed, {len(to_do)} to do"
         + (f" ({begun} of them begun)" if begun else "")
@@ -113,31 +167,40 @@ def _announce(
     )
 
 
-def _tell(screen: Screen, task: Task, what: str, why: str) -> None:
-    screen.say(f"{what:8} {task.point.name}{f': {why}' if why else ''}")
-
-
-def _stopped(signal_name: str, rows: dict[int, Progress], wanted: Sequence[Point]) -> str:
-    states = [rows[point.number].state for point in wanted]
+def _stopped(signal_name: str, rows: Sequence[Progress], options: Options) -> str:
+    states = [row.state for row in rows]
+    others = "those that ran have saved" if options.launcher is None else "the jobs go on"
     return (
-        f"Stopped by {signal_name}; {states.count('finished')} of {len(wanted)} points are "
-        "finished, and those that ran have saved. Start the same command again to go on."
+        f"Stopped by {signal_name}; {states.count('finished')} of {len(rows)} points are "
+        f"finished, and {others}. Start the same command again to go on."
     )
 
 
-def _show(screen: Screen, folder: epath.Path, rows: Sequence[Progress], metric: str | None) -> None:
+def _show(live: Live, folder: epath.Path, rows: Sequence[Progress], metric: str | None) -> None:
+    """The results on the screen and in files."""
     metric = metric or progress.choose_metric(rows)
     known = sorted({key for row in rows for key in row.numbers})
     if known and metric not in known:
         raise UserError(f"--metric={metric}: no point has it. There are: {', '.join(known)}.")
     results.write_csv(folder / results.CSV_FILE, rows, metric)
+    drawn = picture.write(folder / picture.PNG_FILE, rows, metric)
     for lines in (results.table(rows, metric), results.over_seeds(rows, metric)):
         if lines:
-            screen.say()
-        for line in lines:
-            screen.say(line)
-    screen.say()
-    screen.say(f"saved    {folder / results.CSV_FILE}")
+            live.say("\n" + "\n".join(lines))
+    live.say(f"\nsaved    {folder / results.CSV_FILE}")
+    if drawn:
+        live.say(f"saved    {folder / picture.PNG_FILE}")
+
+
+def _tell_failures(rows: Sequence[Progress]) -> None:
+    failed = [row for row in rows if row.state != "finished"]
+    if failed:
+        raise UserError(
+            f"{len(failed)} of {len(rows)} points did not finish:"
+            + "".join(f"\n  {row.point.name}: {row.reason or row.state}" for row in failed)
+            + "\nlog.txt in the folder of each has the rest. Mend it, then the same command with "
+            "--retry_failed."
+        )
 
 
 FLAGS = flags.FLAGS
@@ -147,27 +210,38 @@ def main(arguments: list[str]) -> None:
     """The command."""
     folder = epath.Path(FLAGS.workdir).expanduser()
     asked = grid.parse(arguments)
-    if FLAGS.dry_run:
-        dry_run(folder, asked)
-        return
-    if "://" in str(folder):
-        raise UserError(
-            f"--workdir={folder}: trainings of this machine need a folder on it, where their logs "
-            "and locks can be."
-        )
     options = Options(
+        name=FLAGS.name or os.path.basename(os.path.normpath(FLAGS.workdir)),
         slots=FLAGS.slots,
+        launcher=FLAGS.launcher,
+        follow=FLAGS.follow,
         metric=FLAGS.metric,
         retry_failed=FLAGS.retry_failed,
         slot_variable=FLAGS.slot_variable,
         max_restarts=FLAGS.max_restarts,
     )
-    sweep(folder, asked, options, Screen())
+    if FLAGS.dry_run:
+        dry_run(folder, asked, options)
+        return
+    if "://" in str(folder) and options.launcher is None:
+        raise UserError(
+            f"--workdir={folder}: trainings of this machine need a folder on it, where their logs "
+            "and locks can be. Jobs (--launcher) need none."
+        )
+    sweep(folder, asked, options)
 
 
 if __name__ == "__main__":
     flags.DEFINE_string("workdir", None, "Folder of the sweep, with one below it for each point.")
-    flags.DEFINE_integer("slots", 1, "So many trainings at a time.", lower_bound=1)
+    flags.DEFINE_string("name", None, "Of jobs: NAME-1, NAME-2, ...; default: that of the folder.")
+    flags.DEFINE_integer("slots", 1, "So many trainings, or launchers, at a time.", lower_bound=1)
+    flags.DEFINE_string(
+        "launcher",
+        None,
+        'Gives each point to this command, such as "scripts/slurm.sh --nodes=1 --gpus=8", as a job '
+        "of its own; default: trains on this machine.",
+    )
+    flags.DEFINE_bool("follow", True, "Wait until all jobs of --launcher have finished.")
     flags.DEFINE_string(
         "slot_variable",
         None,
@@ -178,7 +252,10 @@ if __name__ == "__main__":
         "metric", None, "To sort by, such as test/accuracy; default: by what was evaluated."
     )
     flags.DEFINE_integer(
-        "max_restarts", 5, "So often in a row without a newer checkpoint.", lower_bound=0
+        "max_restarts",
+        5,
+        "So often in a row a training is started again without a newer checkpoint.",
+        lower_bound=0,
     )
     flags.DEFINE_bool("retry_failed", False, "Start points that have failed again.")
     flags.DEFINE_bool("dry_run", False, "Show the command of every point, and start none.")

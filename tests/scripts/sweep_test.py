@@ -21,7 +21,10 @@ def test_dry_run_shows_every_point_and_starts_none(sweep, recorded, clone):
     op = "--config.input.preprocess=decode|resize(8),'decode|pad_crop(32, 4)'"
     done = sweep("--dry_run", "--workdir=runs/lr", "--", *GRID, op)
     assert done.returncode == 0, done.stderr
-    assert recorded("sweep.txt", done.stdout)
+    arguments = ("--launcher=scripts/slurm.sh --nodes=1 --gpus=8", "--workdir=/shared/lr", "--")
+    jobs = sweep("--dry_run", "--name=lr", *arguments, *GRID)
+    assert jobs.returncode == 0, jobs.stderr
+    assert recorded("sweep.txt", done.stdout + jobs.stdout)
     assert not (clone / "runs").exists()
 
 
@@ -36,7 +39,7 @@ def test_mistakes_get_one_message(sweep, clone):
 
 def test_help_explains_every_flag(sweep):
     done = sweep("--help")
-    for name in ("workdir", "slots", "metric", "dry_run", "retry_failed", "slot_variable"):
+    for name in ("workdir", "slots", "metric", "dry_run", "launcher", "follow"):
         assert f"--{name}" in done.stdout.replace("[no]", "")
 
 

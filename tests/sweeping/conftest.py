@@ -10,7 +10,6 @@ import pytest
 from etils import epath
 
 from vit_jax import sweep
-from vit_jax.screen import Screen
 from vit_jax.sweeping import grid
 
 FAKE = [sys.executable, str(Path(__file__).parent / "fake_train.py")]
@@ -24,11 +23,10 @@ import json, sys
 from etils import epath
 from vit_jax import sweep
 from vit_jax.core import command
-from vit_jax.screen import Screen
 from vit_jax.sweeping import grid
 folder, arguments, options, trainer = json.loads(sys.argv.pop())
 command.run(lambda _: sweep.sweep(
-    epath.Path(folder), grid.parse(arguments), sweep.Options(**options), Screen(), trainer))
+    epath.Path(folder), grid.parse(arguments), sweep.Options(**options), trainer))
 """
 
 
@@ -47,7 +45,7 @@ def world(tmp_path, monkeypatch):
 
     def run(*arguments, **options):
         asked = grid.parse(arguments or GRID)
-        sweep.sweep(folder, asked, sweep.Options(**options), Screen(), FAKE)
+        sweep.sweep(folder, asked, sweep.Options(**options), FAKE)
 
     def start(**options):
         given = json.dumps([str(folder), GRID, options, FAKE])
