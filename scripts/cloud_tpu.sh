@@ -44,7 +44,7 @@ parse "name zone type project runtime valid_for create_flag poll_secs" "spot res
 
 bundle=${XDG_CACHE_HOME:-$HOME/.cache}/vit_jax/launch/$name # what is sent to the workers
 worker="bash vit_jax/scripts/tpu_worker.sh"
-answer=$bundle/answer # of the last question to all workers
+answer="" # to the last question to all workers
 errors=$bundle/errors # what gcloud said meanwhile
 # What --dry_run takes for the truth: the request's state, and that of the workers.
 pretend_request=absent
@@ -133,7 +133,7 @@ list_files() {
 
 install() {
   note "Installing this clone on all workers (some minutes)"
-  echo "$code" >"$bundle/vit_jax.cksum"
+  [[ -n $dry_run ]] || echo "$code" >"$bundle/vit_jax.cksum"
   local failed="The reason is above. The same command again goes on. The slice is still paid for:"
   run tar -czf "$bundle/vit_jax.tar.gz" -C "$root" --null -T "$bundle/files" ||
     die "Packing the clone failed. $failed" "  $(same delete)"
@@ -174,9 +174,9 @@ ask_workers() {
   on all "if [ -e vit_jax/installed.cksum ]; then $worker status $job;\
  else echo worker \$(hostname) nothing none 0; fi"
   if show "${command[@]}"; then
-    echo "worker all $pretend_workers 0" >"$answer"
+    answer="worker all $pretend_workers 0"
   else
-    "${command[@]}" >"$answer" 2>"$errors"
+    answer=$("${command[@]}" 2>"$errors")
   fi
 }
 
@@ -201,12 +201,12 @@ next_step() {
       else if (idle || !running) print "start"
       else if (other && !ours) print "attach"
       else print "follow"
-    }' "$answer"
+    }' <<<"$answer"
 }
 
 # Worker 0's part of the log that an earlier call has shown, all but its last lines.
 log_bytes() {
-  awk '$1 == "worker" && $2 ~ /(^all|-0)$/ { print ($5 > 2000 ? $5 - 2000 : 0) }' "$answer"
+  awk '$1 == "worker" && $2 ~ /(^all|-0)$/ { print ($5 > 2000 ? $5 - 2000 : 0) }' <<<"$answer"
 }
 
 # setback TEXT: what may be better in a moment, but not for ever.
@@ -257,7 +257,7 @@ tend() {
       "  $(same stop)" ;;
     mixed) die "Workers that run the training have other files than this clone, and others none." \
       "End it, then the same command again installs and goes on: $(same stop)" ;;
-    nobody) die "The workers' answer is not understood: $(cat "$answer")" ;;
+    nobody) die "The workers' answer is not understood: $answer" ;;
   esac
 }
 
@@ -301,7 +301,7 @@ require name zone
   die "--name=$name: begin with a letter; small letters, digits and \"-\" only."
 need gcloud "Install the Google Cloud CLI (https://cloud.google.com/sdk/docs/install), then run
 gcloud auth login."
-mkdir -p "$bundle"
+[[ -n $dry_run ]] || mkdir -p "$bundle"
 code=clone ours="" setbacks=0 seen=""
 job=$(printf '%s\n' ${training[@]+"${training[@]}"} | checksum)
 

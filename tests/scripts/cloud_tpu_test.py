@@ -299,10 +299,11 @@ def test_a_worker_without_a_new_enough_python_fetches_one(clone, programs, tmp_p
     assert (clone / "installed.cksum").read_text() == "1-2\n"
 
 
-def test_dry_run_shows_every_command_and_runs_none(world, recorded):
+def test_dry_run_shows_every_command_and_runs_none(world, recorded, tmp_path):
     done = world("--dry_run", *WANTED, "--spot", "--delete", *TRAINING)
     assert done.returncode == 0, done.stderr
     assert not world.calls()
+    assert not list((tmp_path / "home").iterdir())
     assert recorded("cloud_tpu.txt", done.stdout)
 
 
