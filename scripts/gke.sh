@@ -24,6 +24,8 @@
 #   --max_restarts      default: 100
 #   --context           of kubectl; default: the current one
 #   --namespace         default: the current one
+#   --follow            show the log until the JobSet has ended; Ctrl-C ends that alone
+#   --poll_secs         how often --follow looks at the JobSet; default: 30
 #   --dry_run           show the commands and the manifest, and run none
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR
@@ -37,9 +39,9 @@ case ${1:-} in
     ;;
 esac
 name="" topology="" slices=1 chips_per_host=4 image="" service_account=default spot=""
-node_selector="" save_secs=300 max_restarts=100 context="" namespace=""
+node_selector="" save_secs=300 max_restarts=100 context="" namespace="" follow="" poll_secs=30
 parse "name topology slices chips_per_host image service_account node_selector save_secs \
-max_restarts context namespace" "spot" "$@"
+max_restarts context namespace poll_secs" "spot follow" "$@"
 
 # kube VERB ARGUMENT...: a command of kubectl in this cluster; sets `command`.
 kube() {
@@ -184,11 +186,38 @@ apply() {
     die "kubectl could not apply the manifest; it says why above. The same command goes on."
 }
 
-hints() {
+# The log of the first process, which speaks for all; sets `command`.
+log_command() {
   local selector="jobset.sigs.k8s.io/jobset-name=$name,jobset.sigs.k8s.io/job-index=0"
+  kube logs --follow --selector="$selector,batch.kubernetes.io/job-completion-index=0"
+}
+
+# Shows the log until the JobSet has ended, that of one pod after the other.
+follow_log() {
+  local found
+  [[ -n $follow ]] || return 0
+  while true; do
+    log_command
+    if show "${command[@]}"; then return; fi
+    "${command[@]}" 2>/dev/null || true # there is no pod yet, or no longer
+    found=$(look)
+    case $found in
+      "") die "$name is no longer there. The same command starts it again." ;;
+      *state=Completed)
+        note "$name has finished"
+        return
+        ;;
+      *state=Failed) die "$name has failed; the reason is above. When it is mended, the same" \
+        "command goes on." ;;
+    esac
+    sleep "$poll_secs"
+  done
+}
+
+hints() {
   kube get jobset "$name" --watch
   echo "  watch    $(quoted "${command[@]}")"
-  kube logs --follow --selector="$selector,batch.kubernetes.io/job-completion-index=0"
+  log_command
   echo "  log      $(quoted "${command[@]}")"
   echo "  delete   $(ending)"
 }
@@ -205,6 +234,7 @@ fi
 
 require topology image
 number slices chips_per_host save_secs max_restarts
+[[ $poll_secs =~ ^[0-9]+(\.[0-9]+)?$ ]] || die "--poll_secs=$poll_secs: give seconds."
 [[ -z $node_selector || $node_selector == ?*=* ]] ||
   die "--node_selector=$node_selector: give KEY=VALUE."
 read_topology
@@ -232,12 +262,17 @@ case $found in
   "sum=$sum state=")
     note "$name is there already"
     hints
+    follow_log
     exit 0
     ;;
   *) die "$name runs with other settings. To change them, delete it, then the same command again:" \
     "  $(ending)" ;;
 esac
 apply
-[[ -n $dry_run ]] && exit 0
+if [[ -n $dry_run ]]; then
+  follow_log
+  exit 0
+fi
 note "$name is there: $slices x $topology, $((slices * pods)) hosts"
 hints
+follow_log

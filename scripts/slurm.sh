@@ -21,6 +21,8 @@
 #   --save_secs       this long before the time limit the training saves and ends; default: 300
 #   --max_restarts    at most so often it goes back into the queue; default: 100
 #   --sbatch_flag     one more flag for sbatch, such as --sbatch_flag=--constraint=a100
+#   --follow          show the log until the job has left the queue; Ctrl-C ends that alone
+#   --poll_secs       how often --follow looks at the queue; default: 30
 #   --dry_run         show the commands and the job script, and run none
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR
@@ -28,8 +30,9 @@ source "$(dirname "${BASH_SOURCE[0]}")/launcher.sh"
 
 name="" nodes="" gpus="" cpus_per_gpu="" memory="" time="" partition="" account=""
 python=$VENV/bin/python log="" save_secs=300 max_restarts=100 sbatch_flag=""
+follow="" poll_secs=30
 parse "name nodes gpus cpus_per_gpu memory time partition account python log save_secs \
-max_restarts sbatch_flag" "" "$@"
+max_restarts sbatch_flag poll_secs" "follow" "$@"
 
 # The job script. An error is status 1 or 2 of one process and 76 of the others, or that of a signal,
 # and srun ends with the highest: 250 more make the error win. SLURM signals the shell around a
@@ -63,8 +66,23 @@ scontrol requeue "\$SLURM_JOB_ID" || exit \$status
 END
 }
 
+# Shows the log as long as the job waits or runs.
+follow_log() {
+  local found
+  [[ -n $follow ]] || return 0
+  command=(tail -n 10 -F "$log")
+  if show "${command[@]}"; then return; fi
+  "${command[@]}" 2>/dev/null & # it complains until there is a log
+  # shellcheck disable=SC2064  # the process is known now
+  trap "kill $!" EXIT
+  # A queue that does not answer is asked again.
+  while ! found=$("${look[@]}" 2>/dev/null) || [[ -n $found ]]; do sleep "$poll_secs"; done
+  sleep 1 # for the last lines
+}
+
 require name nodes gpus
 number nodes gpus save_secs max_restarts
+[[ $poll_secs =~ ^[0-9]+(\.[0-9]+)?$ ]] || die "--poll_secs=$poll_secs: give seconds."
 [[ -z $cpus_per_gpu ]] || number cpus_per_gpu
 [[ $name =~ ^[A-Za-z0-9_.-]+$ ]] || die "--name=$name: letters, digits, \"_\", \".\" and \"-\" only."
 require_training /shared/l16
@@ -81,6 +99,7 @@ if ! show "${look[@]}"; then
     note "Job $found is there already, with what it was submitted with; to change that, first:"
     echo "  scancel ${found%% *}"
     echo "  tail -F $(quoted "$log")"
+    follow_log
     exit 0
   fi
 fi
@@ -93,6 +112,7 @@ command=(sbatch --parsable --job-name="$name" --nodes="$nodes" --ntasks-per-node
 run mkdir -p "$(dirname "$log")"
 if show "${command[@]}"; then
   job >&3
+  follow_log
   exit 0
 fi
 submitted=$(job | "${command[@]}") ||
@@ -100,3 +120,4 @@ submitted=$(job | "${command[@]}") ||
 note "Submitted job ${submitted%%;*}"
 echo "  squeue --jobs=${submitted%%;*}"
 echo "  tail -F $(quoted "$log")"
+follow_log

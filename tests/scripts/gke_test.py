@@ -26,6 +26,8 @@ cut() { if [[ -e cut && $1 == *$(cat cut)* ]]; then rm cut; kill -KILL 0; fi; }
 case " $* " in
   *" apply "*) cat >jobset && echo >state ;;
   *" delete "*) rm -f jobset state ;;
+  *" logs "*)
+    [[ ! -e pods ]] || { head -n 1 pods; sed -i 1d pods; [[ -s pods ]] || cat ending >state; } ;;
   *" get "*)
     if [[ -e jobset ]]; then
       sum=$(sed -n 's/.*vit-jax-manifest: "\\(.*\\)"/\\1/p' jobset)
@@ -69,6 +71,20 @@ def test_the_manifest_says_what_was_asked_for(gke, world):
     assert container["resources"]["limits"] == {"google.com/tpu": 8}
     arguments = [word.replace("$(", "$$(") for word in TRAINING[1:]]
     assert container["command"] == ["python", "-m", "vit_jax.train", *arguments]
+
+
+@pytest.mark.parametrize(
+    ("ending", "status", "message"),
+    [("Completed", 0, "l16 has finished"), ("Failed", 1, "l16 has failed")],
+)
+def test_the_log_is_followed_from_pod_to_pod(gke, world, ending, status, message):
+    (world / "pods").write_text("step 1\nstep 2\n")
+    (world / "ending").write_text(ending)
+    done = gke(*WANTED, "--follow", "--poll_secs=0", *TRAINING)
+    assert done.returncode == status
+    assert "step 1\nstep 2\n" in done.stdout
+    assert message in done.stdout + done.stderr
+    assert (world / "calls").read_text().count("logs --follow") == 2
 
 
 def test_one_host_with_fewer_chips_than_asked_for(gke, world):

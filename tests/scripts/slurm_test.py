@@ -80,6 +80,36 @@ def test_a_job_is_submitted_once(submit, world):
     assert not (world / "job").exists()
 
 
+def test_the_log_is_followed_until_the_job_has_left_the_queue(submit, world, programs, tmp_path):
+    log = tmp_path / "log"
+    log.write_text("step 1\n")
+    # The queue is full, does not answer, and is empty at the fourth look.
+    programs(
+        squeue='echo >>"$WORLD/looks"; looks=$(wc -l <"$WORLD/looks")\n'
+        "((looks != 3)) || exit 1; ((looks != 2)) || echo 7 RUNNING"
+    )
+    done = submit(*WANTED, f"--log={log}", "--follow", "--poll_secs=0.1", *TRAINING)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith("step 1\n")
+    assert (world / "looks").read_text().count("\n") == 4
+
+
+@pytest.mark.parametrize("step", ["squeue", "mkdir", "sbatch", "after sbatch"])
+def test_interrupted_at_any_step_the_same_command_goes_on(submit, world, programs, step):
+    """The step takes the launcher down with it; what it had done by then counts."""
+    program = step.split()[-1]
+    whole = (programs() / program).read_text() if program != "mkdir" else 'exec /bin/mkdir "$@"'
+    cut = 'if [[ -e $WORLD/cut ]]; then rm "$WORLD/cut"; kill -KILL 0; fi'
+    programs(**{program: f"{whole}\n{cut}" if step.startswith("after") else f"{cut}\n{whole}"})
+    (world / "cut").touch()
+    assert submit(*WANTED, *TRAINING).returncode == -9
+    done = submit(*WANTED, *TRAINING)
+    assert done.returncode == 0, done.stderr
+    found = "Job 7 PENDING is there already" if step == "after sbatch" else "Submitted job 7"
+    assert found in done.stdout
+    assert (world / "queue").read_text() == "7 PENDING\n"
+
+
 def test_every_process_gets_the_arguments_as_they_were(submit, run_job, world):
     submit(*WANTED, *TRAINING)
     done = run_job(0, 0)
