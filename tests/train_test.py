@@ -176,6 +176,7 @@ def test_another_config_is_refused_and_named(uninterrupted):
 def test_a_change_that_does_not_fit_leaves_the_run_as_it_was(tmp_path, tiny_run):
     train(tiny_run(), tmp_path)
     before = (tmp_path / "config.json").read_text()
+    assert [run["total_steps"] for run in json.loads(before)["runs"]] == [6]
     with pytest.raises(UserError, match="another model"):
         train(tiny_run("model.width=32"), tmp_path, allow_config_change=True)
     assert (tmp_path / "config.json").read_text() == before

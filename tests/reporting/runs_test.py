@@ -35,6 +35,14 @@ def test_a_config_says_how_far_it_goes(make_workdir):
     assert (run.planned_steps, run.fields, run.starts) == (None, {}, [])
 
 
+def test_the_last_start_knows_better_than_the_config(make_workdir):
+    folder = make_workdir("a", {})
+    document = json.loads((folder / "config.json").read_text())
+    document["runs"][-1]["total_steps"] = 31
+    (folder / "config.json").write_text(json.dumps(document))
+    assert runs.read(folder, "a").planned_steps == 31
+
+
 def test_names_are_as_long_as_they_must_be(tmp_path):
     def short(*paths):
         return runs.short_names([runs.epath.Path(path) for path in paths])

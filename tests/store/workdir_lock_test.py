@@ -7,6 +7,7 @@ import sys
 
 import jax
 import pytest
+from etils import epath
 
 from vit_jax.core.errors import UserError
 from vit_jax.store import workdir_lock
@@ -43,6 +44,22 @@ def test_a_second_run_is_told_who_is_there(tmp_path, other_run):
     for _ in range(2):  # the one who is refused leaves no trace
         with pytest.raises(UserError, match=who), lock(tmp_path / "run"):
             pass
+
+
+def test_whether_a_run_is_there_can_be_seen_from_outside(tmp_path, other_run):
+    folder = epath.Path(tmp_path / "run")
+    assert workdir_lock.is_locked(folder)
+    assert not workdir_lock.is_locked(folder, "other")
+    other_run.kill()
+    other_run.wait()
+    assert not workdir_lock.is_locked(folder)
+    assert not workdir_lock.is_locked(epath.Path("gs://bucket/run"))
+
+
+def test_a_process_without_devices_locks_as_a_run_does(tmp_path, monkeypatch):
+    monkeypatch.setattr(jax, "process_index", lambda: pytest.fail("asked for devices"))
+    with workdir_lock.alone_in(epath.Path(tmp_path)):
+        assert workdir_lock.is_locked(epath.Path(tmp_path))
 
 
 def test_a_killed_run_holds_nothing(tmp_path, other_run):

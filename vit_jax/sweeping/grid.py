@@ -18,6 +18,10 @@ from vit_jax.core import command
 from vit_jax.core.errors import UserError
 
 CONFIG = "config"  # the axis of config files
+NOT_FOR_TRAININGS = (
+    *("workdir", "name", "slots", "launcher", "follow", "nofollow", "metric", "dry_run"),
+    *("slot_variable", "max_restarts", "retry_failed", "check", "nocheck"),
+)
 PAIRS = {"(": ")", "[": "]", "{": "}"}
 QUOTES = "'\""
 HINT = "A comma separates values, but not inside brackets or quotes: [0.5,0.5,0.5] is one."
@@ -88,10 +92,10 @@ def parse(arguments: Sequence[str]) -> Grid:
     axes: dict[str, tuple[str, ...]] = {}
     flags = []
     for flag, value in _flags(command.spell_overrides(arguments)):
-        if flag in ("workdir", "check", "nocheck"):
+        if flag in NOT_FOR_TRAININGS:
             raise UserError(
-                f"--{flag} is not for the trainings of a sweep. Its own --workdir stands before "
-                "the --; each training gets a folder below it."
+                f"--{flag} is not for the trainings of a sweep. What is for the sweep stands before "
+                "the --, its --workdir, too: each training gets a folder below that."
             )
         if flag == CONFIG:
             field, values = CONFIG, _config_files(value or "")

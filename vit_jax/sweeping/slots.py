@@ -17,7 +17,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 from etils import epath
 
@@ -167,11 +167,7 @@ class Slots:
         progress.forget_failure(task.folder)
         self._saved.setdefault(task.point.name, progress.saved_step(task.folder))
         environment = os.environ | ({self._variable: str(slot)} if self._variable else {})
-        file = Path(task.folder) / LOG_FILE
-        with file.open("ab") as log:
-            now = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
-            log.write(f"--- started {now}\n".encode())
-            log.flush()
+        with _open_log(task.folder) as log:
             start = log.tell()
             # In a session of its own: Ctrl-C is for the sweep, which tells its trainings once.
             process = subprocess.Popen(
@@ -188,6 +184,18 @@ class Slots:
             os.close(file_number)
         self._running.append(Running(task, slot, process, start))
         self._tell(task, "started", "")
+
+
+def _open_log(folder: epath.Path) -> BinaryIO:
+    """At its end, behind a line that says when. UserError if it cannot be written."""
+    now = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
+    try:
+        log = (Path(folder) / LOG_FILE).open("ab")
+        log.write(f"--- started {now}\n".encode())
+        log.flush()
+    except OSError as error:
+        raise workdir.unwritable(folder, error) from error
+    return log
 
 
 def last_words(folder: epath.Path, start: int = 0) -> str:
