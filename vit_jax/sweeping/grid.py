@@ -94,8 +94,8 @@ def parse(arguments: Sequence[str]) -> Grid:
     for flag, value in _flags(command.spell_overrides(arguments)):
         if flag in NOT_FOR_TRAININGS:
             raise UserError(
-                f"--{flag} is not for the trainings of a sweep. What is for the sweep stands before "
-                "the --, its --workdir, too: each training gets a folder below that."
+                f"--{flag} is not for the trainings of a sweep. What is for the sweep stands "
+                "before the --, its --workdir, too: each training gets a folder below that."
             )
         if flag == CONFIG:
             field, values = CONFIG, _config_files(value or "")
