@@ -79,3 +79,22 @@ ENTRY %main (x: f32[8]) -> f32[4] {
 }
 """
     assert collectives(program, MESH) == [Collective("reduce-scatter", "f32", 32, 1, ("tensor",))]
+
+
+def test_in_a_loop_that_ends_when_it_likes():
+    program = """HloModule step
+
+%body (x: f32[8]) -> f32[8] {
+  ROOT %r = f32[8]{0} all-reduce(%x), replica_groups=[1,8]<=[8]
+}
+
+%until (x: f32[8]) -> pred[] {
+  ROOT %p = pred[] compare(%a, %b), direction=LT
+}
+
+ENTRY %main (x: f32[8]) -> f32[8] {
+  ROOT %w = f32[8]{0} while(%x), condition=%until, body=%body
+}
+"""
+    with pytest.raises(ValueError, match="How often does this run"):
+        collectives(program, MESH)

@@ -1,6 +1,5 @@
 import jax
 import jax.numpy as jnp
-import pytest
 
 from vit_jax.dist.hlo import instructions
 
@@ -54,9 +53,16 @@ def test_a_loop_that_counts_by_two():
     assert runs(hlo)["a"] == ("fusion", 3 * 3, False)
 
 
-def test_a_loop_without_a_limit():
-    with pytest.raises(ValueError, match="How often does this loop run"):
-        instructions(LOOPS.replace("constant(5)", "parameter(1)"))
+def test_a_loop_that_ends_when_it_likes_counts_once():
+    found = instructions(LOOPS.replace("constant(5)", "parameter(1)"))
+    assert {i.name: (i.runs, i.counted) for i in found} == {
+        "v": (1, True),
+        "w": (3, True),
+        "a": (3, False),
+        "p": (3, False),
+        "n": (3, False),
+        "t": (3, False),
+    }
 
 
 def test_reads_what_the_compiler_writes():

@@ -49,13 +49,16 @@ def collectives(hlo: str, mesh_shape: Mapping[str, int]) -> list[Collective]:
     """Of a program (compiled.as_text()) for a mesh whose axes have these sizes.
 
     One that is divided over several instructions, to be hidden behind others, counts once; an
-    operation on several arrays counts as several.
+    operation on several arrays counts as several. ValueError for one in a loop of which the
+    program does not say how often it turns.
     """
     found, channels = [], set()
     for one in instructions(hlo):
         kind, channel = _kind(one), _CHANNEL.search(one.text)
         if kind is None or (channel and channel[0] in channels):
             continue
+        if not one.counted:
+            raise ValueError(f"How often does this run? {one.text.strip()[:200]}")
         channels |= {channel[0]} if channel else set()
         found += _of_arrays(kind, one, mesh_shape)
     return found

@@ -33,6 +33,8 @@ class Instruction(NamedTuple):
       computation: name of the one that it is in.
       fused: whether it is a part of a fusion, whose costs the fusion itself states.
       runs: how often it runs in one run of the program.
+      counted: whether that is known; what is in a loop that ends when a condition comes true, as
+        one that draws random numbers until one is accepted, counts as if the loop turned once.
     """
 
     name: str
@@ -42,30 +44,31 @@ class Instruction(NamedTuple):
     computation: str
     fused: bool
     runs: int
+    counted: bool
 
 
 def instructions(hlo: str) -> list[Instruction]:
-    """Everything that runs. Of the branches of a conditional each counts as if it were taken.
-
-    ValueError for a loop whose number of turns the program does not state.
-    """
+    """Everything that runs. Of the branches of a conditional each counts as if it were taken."""
     computations, entry = _computations(hlo)
     found: list[Instruction] = []
 
-    def visit(computation: str, runs: int, fused: bool) -> None:
+    def visit(computation: str, runs: int, fused: bool, counted: bool) -> None:
         for line in computations[computation]:
             match = _INSTRUCTION.match(line)
             if match is None:
                 continue
             name, result, opcode = match.groups()
-            found.append(Instruction(name, result, opcode, line, computation, fused, runs))
+            found.append(
+                Instruction(name, result, opcode, line, computation, fused, runs, counted)
+            )
             if opcode.endswith("-done"):  # names what its start has run
                 continue
             turns = _turns(line, computations) if opcode == "while" else 1
             for called in _called(line):
-                visit(called, runs * turns, fused or opcode == "fusion")
+                inside = fused or opcode == "fusion"
+                visit(called, runs * (turns or 1), inside, counted and turns is not None)
 
-    visit(entry, 1, False)
+    visit(entry, 1, fused=False, counted=True)
     return found
 
 
@@ -88,15 +91,15 @@ def _called(line: str) -> list[str]:
     return [*_CALLED.findall(line), *(b.lstrip("%") for b in branches)]
 
 
-def _turns(line: str, computations: dict[str, list[str]]) -> int:
-    """How often the body of a while runs."""
+def _turns(line: str, computations: dict[str, list[str]]) -> int | None:
+    """How often the body of a while runs; None: until its condition says so."""
     if known := _TRIPS.search(line):
         return int(known[1])
     # A loop that counts from 0: its condition compares with a constant.
     (condition,), (body,) = _CONDITION.findall(line), _BODY.findall(line)
     limits = _CONSTANT.findall("\n".join(computations[condition]))
     if len(limits) != 1:
-        raise ValueError(f"How often does this loop run? {line.strip()[:200]}")
+        return None
     return math.ceil(int(limits[0][1]) / _step(computations[condition], computations[body]))
 
 
