@@ -19,7 +19,7 @@ def get_config(arg=None):
 def plan(tmp_path, run_python):
     (tmp_path / "config.py").write_text(CONFIG)
     arguments = ("-m", "vit_jax.plan", "--config", str(tmp_path / "config.py"))
-    return lambda *flags: run_python(*arguments, *flags)
+    return lambda *flags, **env: run_python(*arguments, *flags, **env)
 
 
 def test_a_table_of_the_devices_here(plan):
@@ -50,6 +50,26 @@ def test_the_users_errors_are_one_message(plan, flags, said):
     assert done.returncode == 1
     assert said in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_of_a_step_that_draws_until_it_is_accepted(plan):
+    done = plan("--config.loss.mixup=0.2")
+    assert done.returncode == 0, done.stderr
+    assert "compiled in" in done.stdout
+
+
+@pytest.mark.slow
+def test_a_second_plan_for_a_topology_compiles_nothing(plan, tmp_path):
+    pytest.importorskip("libtpu")
+    arguments = ("--topology=v5e:1x1", "--config.model.depth=1", "--json")
+    found = [
+        json.loads(plan(*arguments, *more, XDG_CACHE_HOME=str(tmp_path)).stdout)
+        for more in ((), (), ("--nocache",))
+    ]
+    assert [one.pop("from_cache") for one in found] == [False, True, False]
+    assert found[0] == found[1]
+    assert found[2].pop("compile_secs") != found[0].pop("compile_secs")
+    assert found[2] == found[0]
 
 
 @pytest.mark.slow

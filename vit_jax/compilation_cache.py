@@ -36,7 +36,7 @@ def use() -> None:
     if not _setting("jax_enable_compilation_cache") or given == "":
         return
     jax.monitoring.register_event_listener(lambda event, **_: _events.update([event]))
-    folder = _default_folder() if given is None else Path(given)
+    folder = users_folder() / "xla" if given is None else Path(given)
     if "://" in str(given) or not _usable(folder):
         return
     jax.config.update("jax_compilation_cache_dir", str(folder))
@@ -62,10 +62,10 @@ def _setting(name: str) -> Any:
     return getattr(jax.config, name)
 
 
-def _default_folder() -> Path:
+def users_folder() -> Path:
     """The user's, not a common one: whoever can write to it decides what is executed."""
     caches = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    return Path(caches) / "vit_jax" / "xla"
+    return Path(caches) / "vit_jax"
 
 
 def _usable(folder: Path) -> bool:

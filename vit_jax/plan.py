@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import re
 import sys
 from collections.abc import Iterator
 
@@ -24,6 +23,7 @@ from vit_jax.config import RunConfig
 from vit_jax.core import command
 from vit_jax.core.errors import UserError
 from vit_jax.planning import topology
+from vit_jax.planning.compiled import DoesNotFit
 from vit_jax.planning.forecast import SECS_A_DAY, Forecast, forecast
 from vit_jax.screen import Screen, count, duration
 
@@ -39,29 +39,14 @@ SMALLER = (
 )
 
 
-def plan(config: RunConfig, name: str | None, *, compiled: bool) -> Forecast:
+def plan(config: RunConfig, name: str | None, *, compiled: bool, anew: bool) -> Forecast:
     """What the run takes on a topology, or on the devices here.
 
     Raises:
-      UserError: config or topology are wrong, or the step does not fit.
+      UserError: config or topology are wrong, or (DoesNotFit) the step does not fit.
     """
     mesh = topology.mesh(name, config.mesh) if name else build.mesh(config.mesh)
-    try:
-        return forecast(config, mesh, topology=name, compiled=compiled)
-    except jax.errors.JaxRuntimeError as error:
-        if "RESOURCE_EXHAUSTED" not in str(error):
-            raise
-        raise DoesNotFit(f"The step does not fit: {_needed(str(error))}") from error
-
-
-class DoesNotFit(UserError):
-    """The compiler says that a step takes more memory than a device has."""
-
-
-def _needed(message: str) -> str:
-    """The compiler's own sentence about it."""
-    found = re.search(r"Ran out of memory.*?(?=\. |\n|$)", message)
-    return f"{found[0] if found else message.splitlines()[0]}."
+    return forecast(config, mesh, topology=name, compiled=compiled, anew=anew)
 
 
 def smaller(overrides: list[str], name: str, screen: Screen) -> str:
@@ -73,6 +58,7 @@ def smaller(overrides: list[str], name: str, screen: Screen) -> str:
                 configs.load(FLAGS.config, [*overrides, "model.scan=true", *more]),
                 name,
                 compiled=True,
+                anew=not FLAGS.cache,
             )
         except UserError as error:
             screen.say(f"  {str(error).splitlines()[0]}")
@@ -103,7 +89,8 @@ def rows(found: Forecast, *, dollars: float | None) -> Iterator[Row]:
     yield from _time(found)
     yield from _cost(found, dollars)
     if found.compile_secs is not None:
-        yield "compiled in", f"{found.compile_secs:.1f} s"
+        cached = ", for an earlier plan (--nocache compiles anew)" if found.from_cache else ""
+        yield "compiled in", f"{found.compile_secs:.1f} s{cached}"
 
 
 def _memory(found: Forecast) -> Iterator[Row]:
@@ -183,12 +170,15 @@ def main(arguments: list[str]) -> None:
     config = configs.load(FLAGS.config, overrides)
     if FLAGS.chip_hour_price is not None and not FLAGS.topology:
         raise UserError("--chip_hour_price needs --topology, which says how many chips.")
-    compilation_cache.use()
+    if FLAGS.topology:  # jax would keep programs for devices that are not there, and not read them
+        jax.config.update("jax_enable_compilation_cache", False)
+    else:
+        compilation_cache.use()
     screen = Screen(sys.stderr)
     try:
         if FLAGS.compile:
             screen.say("compiling ...")
-        found = plan(config, FLAGS.topology, compiled=FLAGS.compile)
+        found = plan(config, FLAGS.topology, compiled=FLAGS.compile, anew=not FLAGS.cache)
     except DoesNotFit as error:
         hint = smaller(overrides, FLAGS.topology, screen) if FLAGS.topology else ""
         hint = hint or "Nothing that was tried fits: take more chips."
@@ -206,6 +196,7 @@ if __name__ == "__main__":
     command.define_config()
     flags.DEFINE_string("topology", None, "TPUs, such as v5e:16x16; default: the devices here.")
     flags.DEFINE_bool("compile", True, "Compile the step; else only what shapes tell.")
+    flags.DEFINE_bool("cache", True, "Take from the cache what an earlier plan has compiled.")
     flags.DEFINE_float("chip_hour_price", None, "Of one chip, in any currency.", lower_bound=0)
     flags.DEFINE_bool("json", False, "All figures as one JSON object.")
     command.run(main)

@@ -169,6 +169,15 @@ def compile_update(
     batch: Batch,
 ) -> Any:
     """Compiles an update for a layout and a batch (of ShapeDtypeStruct); its state is donated."""
+    return lower_update(update, layout, batch).compile()
+
+
+def lower_update(
+    update: Callable[[TrainState, Batch], tuple[TrainState, Scalars]],
+    layout: Layout,
+    batch: Batch,
+) -> Any:
+    """The program of an update, of which jax's `compile` makes one that runs."""
     shardings = jax.tree.map(lambda x: x.sharding, layout.state)
     with jax.set_mesh(layout.mesh), axes.use_rules(meshes.RULES):
         jitted = jax.jit(
@@ -176,7 +185,7 @@ def compile_update(
             donate_argnums=0,
             out_shardings=(shardings, meshes.replicated(layout.mesh)),
         )
-        return jitted.lower(layout.state, batch).compile()
+        return jitted.lower(layout.state, batch)
 
 
 def batch_layout(

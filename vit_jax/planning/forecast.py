@@ -16,9 +16,9 @@ from vit_jax.config import RunConfig
 from vit_jax.core.errors import UserError
 from vit_jax.dist import chips
 from vit_jax.dist.chips import TpuChip
-from vit_jax.dist.collectives import collectives
 from vit_jax.models import ModelInfo
-from vit_jax.planning.compiled import CompiledStep, compile_step, mega_cycles, peak_bytes
+from vit_jax.planning import cache
+from vit_jax.planning.compiled import Figures, lower_step, read_figures
 from vit_jax.state import Layout, device_bytes
 
 SECS_A_DAY = 86_400
@@ -92,6 +92,8 @@ class Forecast:
       topology: its name; None: the devices here.
       chips: how many; None: of devices that are no TPUs.
       sent: bytes that a device sends or reduces in a step, by kind; None: not compiled.
+      compile_secs: None: not compiled.
+      from_cache: whether it was compiled for an earlier plan, which then took `compile_secs`.
       saved_bytes: of a checkpoint, of all hosts together.
     """
 
@@ -107,6 +109,7 @@ class Forecast:
     memory: Memory
     sent: dict[str, int] | None
     compile_secs: float | None
+    from_cache: bool
     time: StepTime
     peak_flops: float | None
     saved_bytes: int
@@ -150,7 +153,9 @@ class Forecast:
         return None if not secs else self.batch_size / self.hosts / secs
 
 
-def forecast(config: RunConfig, mesh: Mesh, *, topology: str | None, compiled: bool) -> Forecast:
+def forecast(
+    config: RunConfig, mesh: Mesh, *, topology: str | None, compiled: bool, anew: bool = False
+) -> Forecast:
     """What the run of `config` will take on `mesh`; reads no data.
 
     Args:
@@ -158,10 +163,11 @@ def forecast(config: RunConfig, mesh: Mesh, *, topology: str | None, compiled: b
       mesh: over devices that may not be there.
       topology: their name, such as "v5e:16x16".
       compiled: whether to compile the step.
+      anew: whether to compile it even if what that finds was kept (planning/cache.py).
 
     Raises:
       UserError: the config does not fit the mesh, or does not say what a plan needs.
-      jax.errors.JaxRuntimeError: RESOURCE_EXHAUSTED if the compiler finds that it does not fit.
+      DoesNotFit: the step takes more memory than a device has.
     """
     c = config.input
     for field in ("num_examples", "num_classes"):
@@ -174,14 +180,22 @@ def forecast(config: RunConfig, mesh: Mesh, *, topology: str | None, compiled: b
     plan = build.plan(config, num_examples=c.num_examples)
     model = build.model(config, num_classes=c.num_classes)
     build.check_batch(config, mesh)
-    done = compile_step(config, mesh) if compiled else None
-    schedule = build.schedule(config.optim, plan)
-    layout = done.layout if done else build.layout(config, model.make, schedule, mesh)
+    found, from_cache = None, False
+    if compiled:
+        step = lower_step(config, mesh)
+        layout = step.layout
+        # For the devices here jax keeps the program itself.
+        known = (
+            cache.figures(step, topology, anew=anew) if topology else (read_figures(step), False)
+        )
+        found, from_cache = known
+    else:
+        schedule = build.schedule(config.optim, plan)
+        layout = build.layout(config, model.make, schedule, mesh)
     some = mesh.devices.flat
     generation = topology.partition(":")[0] if topology else None
     chip = chips.TPUS[generation] if generation else None
     peak = chips.peak_flops(some[0].device_kind)
-    sent = _sent(done) if done else None
     return Forecast(
         topology=topology,
         device_kind=some[0].device_kind,
@@ -192,17 +206,18 @@ def forecast(config: RunConfig, mesh: Mesh, *, topology: str | None, compiled: b
         model=model.info,
         batch_size=c.batch_size,
         steps=plan.total_steps,
-        memory=_memory(layout, done, chip, _activations(config, model.info, mesh)),
-        sent=sent,
-        compile_secs=done.compile_secs if done else None,
-        time=_time(done, sent, model.info, c.batch_size / mesh.size, generation, peak),
+        memory=_memory(layout, found, chip, _activations(config, model.info, mesh)),
+        sent=found.sent if found else None,
+        compile_secs=found.compile_secs if found else None,
+        from_cache=from_cache,
+        time=_time(found, model.info, c.batch_size / mesh.size, generation, peak),
         peak_flops=peak,
         saved_bytes=sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(layout.state)),
     )
 
 
 def _memory(
-    layout: Layout, done: CompiledStep | None, chip: TpuChip | None, activations: int | None
+    layout: Layout, found: Figures | None, chip: TpuChip | None, activations: int | None
 ) -> Memory:
     state = layout.state
     stats = None if chip else layout.mesh.local_devices[0].memory_stats()
@@ -212,7 +227,7 @@ def _memory(
         optimizer=device_bytes(state.opt_state),
         average=device_bytes(state.ema),
         activations=activations,
-        peak=peak_bytes(done.compiled.memory_analysis()) if done else None,
+        peak=found.peak_bytes if found else None,
         there=there,
     )
 
@@ -229,16 +244,8 @@ def _activations(config: RunConfig, model: ModelInfo, mesh: Mesh) -> int | None:
     return None if nbytes is None else int(nbytes * images * (1 if of_bfloat16 else 2))
 
 
-def _sent(done: CompiledStep) -> dict[str, int]:
-    sent: dict[str, int] = {}
-    for one in collectives(done.compiled.as_text(), done.layout.mesh.shape):
-        sent[one.kind] = sent.get(one.kind, 0) + one.total_bytes
-    return sent
-
-
 def _time(
-    done: CompiledStep | None,
-    sent: dict[str, int] | None,
+    found: Figures | None,
     model: ModelInfo,
     images: float,
     generation: str | None,
@@ -247,17 +254,17 @@ def _time(
     """images: of a device, in a step."""
     flops = 3 * model.forward_flops * images
     matrix = flops / peak if peak else None
-    if generation is None or done is None or sent is None:
+    if generation is None or found is None:
         return StepTime(matrix, None, None, None)
-    chip, hlo = chips.TPUS[generation], done.compiled.as_text()
-    unrolled = " while(" not in hlo
-    accessed = done.compiled.cost_analysis()["bytes accessed"]
+    chip, clock, accessed = chips.TPUS[generation], _clock(generation, peak), found.accessed_bytes
     a_second = lambda gbps: gbps * 1e9 / chip.cores
     return StepTime(
         matrix=matrix,
-        hbm=accessed / a_second(chip.hbm_gbps) if unrolled and chip.hbm_gbps else None,
-        interconnect=sum(sent.values()) / a_second(chip.reduce_gbps) if chip.reduce_gbps else None,
-        cycles=mega_cycles(hlo) * 1e6 / clock if (clock := _clock(generation, peak)) else None,
+        hbm=accessed / a_second(chip.hbm_gbps) if accessed and chip.hbm_gbps else None,
+        interconnect=sum(found.sent.values()) / a_second(chip.reduce_gbps)
+        if chip.reduce_gbps
+        else None,
+        cycles=found.cycles / clock if clock else None,
     )
 
 
