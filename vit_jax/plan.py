@@ -9,10 +9,7 @@ in seconds what shapes and shardings alone tell.
 
 from __future__ import annotations
 
-import dataclasses
-import json
 import sys
-from collections.abc import Iterator
 
 import jax
 from absl import flags
@@ -24,10 +21,10 @@ from vit_jax.core import command
 from vit_jax.core.errors import UserError
 from vit_jax.planning import topology
 from vit_jax.planning.compiled import DoesNotFit
-from vit_jax.planning.forecast import SECS_A_DAY, Forecast, forecast
-from vit_jax.screen import Screen, count, duration
+from vit_jax.planning.forecast import Forecast, forecast
+from vit_jax.planning.table import as_json, rows, size
+from vit_jax.screen import Screen
 
-UNITS = {"GiB": 2**30, "MiB": 2**20}
 # What makes a step smaller, the cheapest first.
 SMALLER = (
     ("model.remat=dots",),
@@ -64,100 +61,8 @@ def smaller(overrides: list[str], name: str, screen: Screen) -> str:
             screen.say(f"  {str(error).splitlines()[0]}")
             continue
         flags_ = " ".join(f"--config.{override}" for override in ("model.scan=true", *more))
-        return f"It fits, in {_size(found.memory.peak or 0).strip()} of each device, with {flags_}"
+        return f"It fits, in {size(found.memory.peak or 0).strip()} of each device, with {flags_}"
     return ""
-
-
-Row = tuple[str, str]  # what, and how much
-
-
-def rows(found: Forecast, *, dollars: float | None) -> Iterator[Row]:
-    """The table. An empty row stands between its parts."""
-    model = found.model
-    axes = " x ".join(f"{axis} {size}" for axis, size in found.mesh.items())
-    where = f"{found.topology}: " if found.topology else ""
-    steps = f"{found.steps:,} steps of {found.batch_size:,} images"
-    yield "devices", f"{where}{found.devices:,} x {found.device_kind}{f', {axes}' if axes else ''}"
-    yield "hosts", f"{found.hosts:,}"
-    yield "", ""
-    yield "model", f"{model.name}, {count(model.parameters)} parameters"
-    yield "an image", f"{count(model.forward_flops)}FLOPs forward, in matrix products"
-    yield "the run", f"{steps}: {found.exaflops:,.4g} exaFLOPs"
-    yield "", ""
-    yield from _memory(found)
-    yield "", ""
-    yield from _time(found)
-    yield from _cost(found, dollars)
-    if found.compile_secs is not None:
-        cached = ", for an earlier plan (--nocache compiles anew)" if found.from_cache else ""
-        yield "compiled in", f"{found.compile_secs:.1f} s{cached}"
-
-
-def _memory(found: Forecast) -> Iterator[Row]:
-    memory, taken = found.memory, found.memory.peak
-    yield "a device holds", ""
-    yield "  parameters", _size(memory.parameters)
-    yield "  optimizer", _size(memory.optimizer)
-    yield "  average", _size(memory.average)
-    if taken is not None:
-        yield "  gradients, activations", _size(taken - memory.state)
-        yield "  peak", _size(taken)
-    elif memory.activations is not None:
-        yield "  activations, about", _size(memory.activations)
-        taken = memory.state + memory.activations
-    if memory.there is not None:
-        yield "  of", _size(memory.there)
-        yield "  free", _size(memory.there - (taken or memory.state))
-    yield "a checkpoint", _size(found.saved_bytes)
-    if found.sent is not None:
-        yield "", ""
-        yield "a device sends in a step", "" if any(found.sent.values()) else "nothing"
-        for kind, nbytes in sorted(found.sent.items()):
-            yield f"  {kind}", f"{nbytes / 1e9:.3f} GB"
-
-
-def _time(found: Forecast) -> Iterator[Row]:
-    time = found.time
-    yield "a step takes", ""
-    yield "  matrix products", _ms(time.matrix)
-    yield "  memory", _ms(time.hbm)
-    yield "  interconnect", _ms(time.interconnect)
-    yield "  the compiler's cycles", _ms(time.cycles)
-    yield "  at least, these together", _ms(time.roofline)
-    if time.cycles is not None:
-        yield "  estimate", f"{_ms(time.estimate)}, cycles and interconnect one after the other"
-
-
-def _cost(found: Forecast, dollars: float | None) -> Iterator[Row]:
-    least, most = ("at least ", "at most ") if found.time.cycles is None else ("", "")
-    if found.images_per_host_second is not None:
-        yield "a host reads", f"{most}{found.images_per_host_second:,.0f} images/s"
-    if found.mfu is not None:
-        yield "MFU", f"{found.mfu:.0%}"
-    if found.days is not None:
-        yield "time", least + duration(found.days * SECS_A_DAY)
-    if found.chip_hours is not None and found.core_days is not None:
-        hours = f"{least}{found.chip_hours:,.0f}"
-        yield "chip-hours", f"{hours} ({found.core_days:,.1f} TPU-core-days)"
-        if dollars is not None:
-            yield "cost", f"{least}{found.chip_hours * dollars:,.0f}, at {dollars:g} a chip-hour"
-
-
-def _size(nbytes: float) -> str:
-    unit = "GiB" if abs(nbytes) >= UNITS["GiB"] / 10 else "MiB"
-    return f"{nbytes / UNITS[unit]:8.2f} {unit}"
-
-
-def _ms(secs: float | None) -> str:
-    return f"{'-':>8}" if secs is None else f"{secs * 1e3:8.1f} ms"
-
-
-def as_json(found: Forecast) -> str:
-    """All of it, and what follows from it."""
-    derived = ("exaflops", "days", "chip_hours", "core_days", "mfu", "images_per_host_second")
-    document = dataclasses.asdict(found) | {name: getattr(found, name) for name in derived}
-    document["time"] |= {"roofline": found.time.roofline, "estimate": found.time.estimate}
-    return json.dumps(document, indent=2)
 
 
 FLAGS = flags.FLAGS

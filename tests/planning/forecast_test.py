@@ -38,6 +38,12 @@ def test_memory_is_that_of_the_state_and_of_the_compiled_program(found):
     assert found.saved_bytes == pytest.approx(memory.state, abs=100)
 
 
+def test_what_a_host_needs(found):
+    assert found.host.images == 16
+    assert found.host.saving_bytes == pytest.approx(1.27 * found.saved_bytes, abs=1)
+    assert found.host.input_bytes > 4 * 16 * 8 * 8 * 3
+
+
 def test_of_a_cpu_no_time_is_known(found):
     assert found.time == StepTime(None, None, None, None)
     assert found.days is None and found.chip_hours is None and found.mfu is None

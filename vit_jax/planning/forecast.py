@@ -17,9 +17,12 @@ from vit_jax.core.errors import UserError
 from vit_jax.dist import chips
 from vit_jax.dist.chips import TpuChip
 from vit_jax.models import ModelInfo
-from vit_jax.planning import cache
+from vit_jax.objective import Batch
+from vit_jax.planning import cache, hosts
 from vit_jax.planning.compiled import Figures, lower_step, read_figures
+from vit_jax.planning.hosts import Host
 from vit_jax.state import Layout, device_bytes
+from vit_jax.step import batch_layout
 
 SECS_A_DAY = 86_400
 MXU_FLOPS_A_CYCLE = 2 * 128 * 128
@@ -95,6 +98,7 @@ class Forecast:
       compile_secs: None: not compiled.
       from_cache: whether it was compiled for an earlier plan, which then took `compile_secs`.
       saved_bytes: of a checkpoint, of all hosts together.
+      host: what one host needs.
     """
 
     topology: str | None
@@ -113,6 +117,7 @@ class Forecast:
     time: StepTime
     peak_flops: float | None
     saved_bytes: int
+    host: Host
 
     @property
     def exaflops(self) -> float:
@@ -150,7 +155,7 @@ class Forecast:
     def images_per_host_second(self) -> float | None:
         """What each host's input has to keep up with."""
         secs = self.time.estimate
-        return None if not secs else self.batch_size / self.hosts / secs
+        return None if not secs else self.host.images / secs
 
 
 def forecast(
@@ -180,18 +185,7 @@ def forecast(
     plan = build.plan(config, num_examples=c.num_examples)
     model = build.model(config, num_classes=c.num_classes)
     build.check_batch(config, mesh)
-    found, from_cache = None, False
-    if compiled:
-        step = lower_step(config, mesh)
-        layout = step.layout
-        # For the devices here jax keeps the program itself.
-        known = (
-            cache.figures(step, topology, anew=anew) if topology else (read_figures(step), False)
-        )
-        found, from_cache = known
-    else:
-        schedule = build.schedule(config.optim, plan)
-        layout = build.layout(config, model.make, schedule, mesh)
+    layout, batch, found, from_cache = _step(config, mesh, topology, compiled=compiled, anew=anew)
     some = mesh.devices.flat
     generation = topology.partition(":")[0] if topology else None
     chip = chips.TPUS[generation] if generation else None
@@ -213,7 +207,27 @@ def forecast(
         time=_time(found, model.info, c.batch_size / mesh.size, generation, peak),
         peak_flops=peak,
         saved_bytes=sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(layout.state)),
+        host=hosts.needs(layout, batch),
     )
+
+
+def _step(
+    config: RunConfig, mesh: Mesh, topology: str | None, *, compiled: bool, anew: bool
+) -> tuple[Layout, Batch, Figures | None, bool]:
+    """Layouts of state and batch; figures if compiled, and whether they are from the cache."""
+    c = config.input
+    if not compiled:
+        assert c.num_examples is not None and c.num_classes is not None
+        model = build.model(config, num_classes=c.num_classes)
+        schedule = build.schedule(config.optim, build.plan(config, num_examples=c.num_examples))
+        layout = build.layout(config, model.make, schedule, mesh)
+        size = model.preprocess.image_size
+        batch = batch_layout(mesh, batch_size=c.batch_size, image_size=size, max_labels=1)
+        return layout, batch, None, False
+    lowered = lower_step(config, mesh)
+    if topology is None:  # jax keeps the program itself
+        return lowered.layout, lowered.batch, read_figures(lowered), False
+    return lowered.layout, lowered.batch, *cache.figures(lowered, topology, anew=anew)
 
 
 def _memory(
