@@ -42,7 +42,7 @@ def plan(config: RunConfig, name: str | None, *, compiled: bool, anew: bool) -> 
     Raises:
       UserError: config or topology are wrong, or (DoesNotFit) the step does not fit.
     """
-    mesh = topology.mesh(name, config.mesh) if name else build.mesh(config.mesh)
+    mesh = topology.mesh(name, config.mesh) if name is not None else build.mesh(config.mesh)
     return forecast(config, mesh, topology=name, compiled=compiled, anew=anew)
 
 
@@ -73,7 +73,7 @@ def main(arguments: list[str]) -> None:
     command.no_more(arguments)
     overrides = list(FLAGS.config_override)
     config = configs.load(FLAGS.config, overrides)
-    if FLAGS.chip_hour_price is not None and not FLAGS.topology:
+    if FLAGS.chip_hour_price is not None and FLAGS.topology is None:
         raise UserError("--chip_hour_price needs --topology, which says how many chips.")
     if FLAGS.topology:  # jax would keep programs for devices that are not there, and not read them
         jax.config.update("jax_enable_compilation_cache", False)

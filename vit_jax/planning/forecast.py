@@ -21,6 +21,7 @@ from vit_jax.objective import Batch
 from vit_jax.planning import cache, hosts
 from vit_jax.planning.compiled import Figures, lower_step, read_figures
 from vit_jax.planning.hosts import Host
+from vit_jax.planning.topology import dividing
 from vit_jax.state import Layout, device_bytes
 from vit_jax.step import batch_layout
 
@@ -175,16 +176,16 @@ def forecast(
       DoesNotFit: the step takes more memory than a device has.
     """
     c = config.input
-    for field in ("num_examples", "num_classes"):
-        if getattr(c, field) is None:
-            raise UserError(
-                f"A plan reads no data, and the config does not say how many "
-                f"{field.removeprefix('num_')} it has: give --config.input.{field}=..."
-            )
+    if missing := [f for f in ("num_examples", "num_classes") if getattr(c, f) is None]:
+        raise UserError(
+            f"A plan reads no data, and the config does not say how many "
+            f"{' and '.join(f.removeprefix('num_') for f in missing)} they have: give "
+            f"{' '.join(f'--config.input.{f}=...' for f in missing)}"
+        )
     assert c.num_examples is not None and c.num_classes is not None
     plan = build.plan(config, num_examples=c.num_examples)
     model = build.model(config, num_classes=c.num_classes)
-    build.check_batch(config, mesh)
+    _check_batch(config, mesh, topology)
     layout, batch, found, from_cache = _step(config, mesh, topology, compiled=compiled, anew=anew)
     some = mesh.devices.flat
     generation = topology.partition(":")[0] if topology else None
@@ -209,6 +210,23 @@ def forecast(
         saved_bytes=sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(layout.state)),
         host=hosts.needs(layout, batch),
     )
+
+
+def _check_batch(config: RunConfig, mesh: Mesh, topology: str | None) -> None:
+    """UserError unless a batch divides over the mesh; says over which topologies it would."""
+    try:
+        build.check_batch(config, mesh)
+    except UserError as error:
+        if topology is None or -1 not in dataclasses.astuple(config.mesh):
+            raise
+        near = dividing(
+            topology,
+            batch_size=config.input.batch_size,
+            parts=config.optim.accumulate,
+            share=mesh.shape["tensor"],
+        )
+        others = f" Topologies that it divides over: {', '.join(near)}." if near else ""
+        raise UserError(f"{topology}: {error}{others}") from error
 
 
 def _step(

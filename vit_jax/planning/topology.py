@@ -83,6 +83,19 @@ def check(name: str) -> str:
     return generation
 
 
+def dividing(name: str, *, batch_size: int, parts: int, share: int) -> list[str]:
+    """The largest topologies of the same generation that a batch divides over; at most three.
+
+    Args:
+      parts: that a batch is worked off in, each of which has to divide.
+      share: devices that work on the same images (mesh.tensor).
+    """
+    generation, cores = check(name), TPUS[name.partition(":")[0]].cores
+    devices = lambda shape: cores * math.prod(map(int, shape.split("x")))
+    divides = [s for s in SHAPES[generation] if batch_size * share % (devices(s) * parts) == 0]
+    return [f"{generation}:{shape}" for shape in sorted(divides, key=devices)[-3:]]
+
+
 def _nearest(name: str) -> str:
     """The topologies of a generation whose number of chips is nearest."""
     generation, _, shape = name.partition(":")
