@@ -14,8 +14,6 @@ the state of memory and 2 x of disk. Appends a row to benchmarks/results/checkpo
 from __future__ import annotations
 
 import contextlib
-import ctypes
-import gc
 import statistics
 import tempfile
 import time
@@ -28,6 +26,7 @@ import jax.numpy as jnp
 from absl import flags
 
 from benchmarks import rows
+from benchmarks.resident import Memory
 from vit_jax import build
 from vit_jax import config as configs
 from vit_jax.core import command
@@ -37,26 +36,6 @@ from vit_jax.store.checkpoints import Checkpoints
 _MODEL = flags.DEFINE_string("model", "ViT-L/16", "A name of models.available().")
 _SAVES = flags.DEFINE_integer("saves", 3, "How many saves to time; the median counts.")
 _FOLDER = flags.DEFINE_string("folder", None, "Where to write; default: the temporary folder.")
-
-
-class Memory:
-    """Resident memory of this process: before, and at its peak since."""
-
-    def __init__(self) -> None:
-        gc.collect()
-        ctypes.CDLL("libc.so.6").malloc_trim(0)  # what was freed is not to count as used
-        Path("/proc/self/clear_refs").write_text("5")  # starts the peak anew
-        self.before_bytes = _status_bytes("VmRSS")
-
-    def risen_bytes(self) -> int:
-        """How far the peak lies above the beginning."""
-        return _status_bytes("VmHWM") - self.before_bytes
-
-
-def _status_bytes(field: str) -> int:
-    lines = Path("/proc/self/status").read_text().splitlines()
-    (kilobytes,) = (line.split()[1] for line in lines if line.startswith(field + ":"))
-    return 1024 * int(kilobytes)
 
 
 def main(_: list[str]) -> None:
