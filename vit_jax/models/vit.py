@@ -15,6 +15,7 @@ from vit_jax.core import errors
 from vit_jax.core.axes import BATCH, CLASSES, STREAM, TOKENS, WIDTH, constrain
 from vit_jax.models.preprocess import Preprocess
 from vit_jax.nn.block import Block
+from vit_jax.nn.dropout import Dropout
 from vit_jax.nn.linear import LayerNorm, Linear, param
 from vit_jax.nn.mlp import GELUS
 from vit_jax.nn.patches import PatchEmbedding
@@ -158,7 +159,7 @@ class ViT(nnx.Module):
         if spec.pool == "cls":
             self.cls = param(initializers.zeros, (width,), (WIDTH,), rngs.params())
         self.positions = _positions(spec, image_size, rngs)
-        self.dropout = nnx.Dropout(spec.dropout)
+        self.dropout = Dropout(spec.dropout)
 
         def block(rngs: nnx.Rngs) -> Block:
             return Block(
@@ -243,7 +244,7 @@ class ViT(nnx.Module):
             x = jnp.concatenate([cls, x], axis=1)
         x = constrain(self.positions(x), BATCH, TOKENS, STREAM)
         first, rest = (None, None) if key is None else jax.random.split(key)
-        return self.dropout(x, deterministic=key is None, rngs=first), rest
+        return self.dropout(x, first), rest
 
     def _encode(self, images: jax.Array, key: Any) -> jax.Array:
         """Eq. 1-4 without the pooling."""

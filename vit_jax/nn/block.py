@@ -8,6 +8,7 @@ from flax import nnx
 
 from vit_jax.core.axes import WIDTH
 from vit_jax.nn.attention import SelfAttention
+from vit_jax.nn.dropout import Dropout
 from vit_jax.nn.layer_scale import LayerScale
 from vit_jax.nn.linear import LayerNorm
 from vit_jax.nn.mlp import Mlp
@@ -33,7 +34,7 @@ class Block(nnx.Module):
         self.attention = SelfAttention(width, heads, precision=precision, rngs=rngs)
         self.norm2 = LayerNorm(width, WIDTH, precision=precision, rngs=rngs)
         self.mlp = Mlp(width, mlp_dim, gelu=gelu, dropout=dropout, precision=precision, rngs=rngs)
-        self.dropout = nnx.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         if layer_scale:
             self.scale1 = LayerScale(width, layer_scale, rngs=rngs)
             self.scale2 = LayerScale(width, layer_scale, rngs=rngs)
@@ -51,11 +52,11 @@ class Block(nnx.Module):
         """
         keys = [None] * 5 if key is None else list(jax.random.split(key, 5))
         y = self.attention(self.norm1(x))
-        y = self.dropout(y, deterministic=key is None, rngs=keys[0])
+        y = self.dropout(y, keys[0])
         y = self.scale1(y) if self.scaled else y
         x = x + drop_branch(y, drop_rate, keys[1])
         y = self.mlp(self.norm2(x), keys[2])
-        y = self.dropout(y, deterministic=key is None, rngs=keys[3])
+        y = self.dropout(y, keys[3])
         y = self.scale2(y) if self.scaled else y
         return x + drop_branch(y, drop_rate, keys[4])
 

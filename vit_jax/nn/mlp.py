@@ -10,6 +10,7 @@ from flax import nnx
 from jax.nn import initializers
 
 from vit_jax.core.axes import BATCH, MLP, STREAM, TOKENS, WIDTH, constrain
+from vit_jax.nn.dropout import Dropout
 from vit_jax.nn.linear import Linear
 from vit_jax.nn.precision import Precision
 
@@ -41,11 +42,11 @@ class Mlp(nnx.Module):
         }
         self.fc1 = Linear((width,), (mlp_dim,), (WIDTH,), (MLP,), **init)
         self.fc2 = Linear((mlp_dim,), (width,), (MLP,), (WIDTH,), **init)
-        self.dropout = nnx.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         self.gelu = gelu
 
     def __call__(self, x: jax.Array, key: jax.Array | None) -> jax.Array:
         """[B, N, D] -> [B, N, D]; key: of the dropout, None in evaluation."""
         x = constrain(GELUS[self.gelu](self.fc1(x)), BATCH, TOKENS, MLP)
-        x = self.dropout(x, deterministic=key is None, rngs=key)
+        x = self.dropout(x, key)
         return constrain(self.fc2(x), BATCH, TOKENS, STREAM)

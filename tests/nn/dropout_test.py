@@ -1,0 +1,42 @@
+"""Dropout: how many values, which, and what stands in their place."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from vit_jax.nn.dropout import Dropout
+
+KEY = jax.random.key(0)
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])
+@pytest.mark.parametrize("tokens", [8, 5, 1])
+def test_drops_so_many_and_scales_the_others(rate: float, tokens: int) -> None:
+    x = jnp.ones([400, tokens, 60])
+    y = np.asarray(Dropout(rate)(x, KEY))
+    # Five standard deviations of a binomial's share.
+    tolerance = 5 * (rate * (1 - rate) / y.size) ** 0.5
+    np.testing.assert_allclose(np.mean(y == 0), rate, atol=tolerance)
+    np.testing.assert_allclose(y[y != 0], 1 / (1 - rate), rtol=1e-4)  # 2**-16 of a rate of 0.9
+
+
+def test_values_are_dropped_independently() -> None:
+    """Also those that share a word of random bits: tokens i and i + N/2."""
+    dropped = np.asarray(Dropout(0.5)(jnp.ones([2000, 4, 16]), KEY)).transpose(1, 0, 2) == 0
+    correlations = np.corrcoef(dropped.reshape(4, -1))
+    np.testing.assert_allclose(correlations, np.eye(4), atol=5 / 32_000**0.5)
+
+
+def test_without_a_key_or_a_rate_nothing_is_dropped() -> None:
+    x = jnp.ones([2, 3, 4])
+    assert Dropout(0.1)(x, None) is x and Dropout(0.0)(x, KEY) is x
+
+
+def test_keeps_the_dtype_and_passes_gradients_of_what_is_kept() -> None:
+    x = jnp.ones([2, 6, 8], jnp.bfloat16)
+    y, gradient = jax.value_and_grad(lambda x: Dropout(0.5)(x, KEY).sum())(x)
+    assert y.dtype == gradient.dtype == jnp.bfloat16
+    assert set(np.asarray(gradient, np.float32).ravel()) == {0.0, 2.0}

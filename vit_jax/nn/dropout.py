@@ -1,0 +1,40 @@
+"""Dropout (section B.1) at half the random bits, which are what it costs.
+
+A word of 32 random bits decides about two values, so rates are multiples of 2**-16. Drawing a word
+for each value took most of dropout's time on a TPU.
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+BITS = 16  # for one value
+
+
+class Dropout(nnx.Module):
+    """Zeroes values with probability `rate`, in [0, 1), and scales the others to make up for it."""
+
+    def __init__(self, rate: float):
+        self.rate = rate
+
+    def __call__(self, x: jax.Array, key: jax.Array | None) -> jax.Array:
+        """[B, N, ...] -> [B, N, ...]; None as key: evaluation, `x` as it is."""
+        kept = round((1 - self.rate) * 2**BITS)
+        if key is None or kept == 2**BITS:
+            return x
+        return jnp.where(keep_mask(key, x.shape, kept), x / (kept / 2**BITS), 0).astype(x.dtype)
+
+
+def keep_mask(key: jax.Array, shape: tuple[int, ...], kept: int) -> jax.Array:
+    """bool [B, N, ...], each True with probability kept / 2**16.
+
+    The two halves of a word belong to two tokens: no mesh divides these, as it may the batch and
+    the width.
+    """
+    batch, tokens, *rest = shape
+    words = jax.random.bits(key, (batch, (tokens + 1) // 2, *rest), jnp.uint32)
+    low, high = words & jnp.uint32(2**BITS - 1), words >> jnp.uint32(BITS)
+    mask = jnp.concatenate([low < kept, high < kept], axis=1)
+    return mask[:, :tokens]
