@@ -20,6 +20,7 @@ from vit_jax.core import command
 from vit_jax.core.errors import Preempted, UserError, nearest
 from vit_jax.preparing import image_folder, imagenet21k, workers
 from vit_jax.preparing.collection import Collection, Request
+from vit_jax.preparing.near import MOST_BITS
 from vit_jax.preparing.preparation import Options, Prepared, prepare
 from vit_jax.screen import Screen
 
@@ -43,6 +44,8 @@ def main(arguments: list[str]) -> None:
         splits=FLAGS.splits,
         policy=tuple(sorted(FLAGS.policy)),
         duplicates=FLAGS.duplicates,
+        near_duplicates=FLAGS.near_duplicates,
+        near_bits=FLAGS.near_bits,
         max_image_pixels=FLAGS.max_image_pixels,
         shard_mib=FLAGS.shard_mib,
     )
@@ -84,6 +87,16 @@ if __name__ == "__main__":
     flags.DEFINE_multi_string("policy", [], "What to do with a fault, as gray:set_aside.")
     flags.DEFINE_enum(
         "duplicates", default.duplicates, ("keep", "drop", "merge"), "The same bytes."
+    )
+    flags.DEFINE_enum(
+        "near_duplicates", default.near_duplicates, ("report", "drop"), "The same to look at."
+    )
+    flags.DEFINE_integer(
+        "near_bits",
+        default.near_bits,
+        "Of 64 in which perceptual hashes of near duplicates differ at most.",
+        0,
+        MOST_BITS,
     )
     flags.DEFINE_integer("max_image_pixels", default.max_image_pixels, "Of one image.", 1)
     flags.DEFINE_float("shard_mib", default.shard_mib, "Size of a file, about.", 0)

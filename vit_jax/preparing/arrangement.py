@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from vit_jax.core.errors import UserError
+from vit_jax.preparing.duplicates import NEAR_BITS, Duplicates, Evaluation, find
 from vit_jax.preparing.faults import SET_ASIDE
 
 REST = "rest"
@@ -44,15 +45,26 @@ class Arrangement:
     Attributes:
       splits: rows of the catalogue in the order of their examples, int64, by the split's name.
       labels: of rows that are examples of several images: all classes of these.
-      left_out: why rows are in no split: a fault's name, "duplicate", "merged" ...
+      left_out: why rows are in no split: a fault's name, "duplicate", "merged", "near_duplicate",
+        or "in_evaluation:NAME".
+      copies: duplicates, whether they are left out or not.
     """
 
     splits: dict[str, np.ndarray]
     labels: dict[int, tuple[int, ...]]
     left_out: dict[int, str]
+    copies: Duplicates
 
 
-def arrange(table: pa.Table, splits: Splits, *, duplicates: str = "keep") -> Arrangement:
+def arrange(
+    table: pa.Table,
+    splits: Splits,
+    *,
+    duplicates: str = "keep",
+    near_duplicates: str = "report",
+    near_bits: int = NEAR_BITS,
+    evaluations: Sequence[Evaluation] = (),
+) -> Arrangement:
     """Puts the images of a catalogue in their places.
 
     Args:
@@ -60,20 +72,35 @@ def arrange(table: pa.Table, splits: Splits, *, duplicates: str = "keep") -> Arr
       splits: of images whose part names none.
       duplicates: what becomes of images with the very bytes of one before them: "keep", "drop",
         or "merge", which gives their labels to the first.
+      near_duplicates: "report" or "drop" images that look like one before them.
+      near_bits: see duplicates.find.
+      evaluations: sets whose images are left out, but for splits that the collection itself holds
+        out: those that it names, and not `train...`.
 
     Raises:
       UserError: nothing is left for a split.
     """
     order = np.argsort(table["order"].to_numpy(), kind="stable")
     left_out = _set_aside(table, order)
-    labels: dict[int, tuple[int, ...]] = {}
+    in_training = _in_training(table)
+    # What is held out stays as it is, and goes before what is trained on.
+    rows = order[~np.isin(order, np.fromiter(left_out, np.int64, len(left_out)))]
+    rows = np.concatenate([rows[~in_training[rows]], rows[in_training[rows]]])
+    copies = find(table, rows, near_bits, evaluations, in_training)
+    left_out |= {row: f"in_evaluation:{name}" for row, name in copies.evaluated.items()}
     if duplicates != "keep":
-        same = same_bytes(table, order, left_out)
-        left_out |= dict.fromkeys(same, "duplicate" if duplicates == "drop" else "merged")
-        if duplicates == "merge":
-            labels = _merged(table, same)
+        left_out |= dict.fromkeys(copies.same, "duplicate" if duplicates == "drop" else "merged")
+    if near_duplicates == "drop":
+        left_out |= dict.fromkeys(copies.near, "near_duplicate")
+    labels = _merged(table, copies.same) if duplicates == "merge" else {}
     kept = order[~np.isin(order, np.fromiter(left_out, np.int64, len(left_out)))]
-    return Arrangement(_split(table, kept, splits), labels, left_out)
+    return Arrangement(_split(table, kept, splits), labels, left_out, copies)
+
+
+def _in_training(table: pa.Table) -> np.ndarray:
+    """bool [n]: not in a split that the collection itself holds out."""
+    split = table["split"].cast(pa.string())
+    return pc.fill_null(pc.starts_with(split, "train"), True).to_numpy()
 
 
 def _set_aside(table: pa.Table, order: np.ndarray) -> dict[int, str]:
@@ -88,20 +115,6 @@ def _set_aside(table: pa.Table, order: np.ndarray) -> dict[int, str]:
         if names[before].as_py() == names[row].as_py():
             found.setdefault(row, "same_name")
     return found
-
-
-def same_bytes(table: pa.Table, order: np.ndarray, left_out: dict[int, str]) -> dict[int, int]:
-    """Row -> the first row, in order, with the same bytes; only of those that are not first."""
-    digests = np.frombuffer(table["sha256"].combine_chunks().buffers()[1], "V32")[: len(table)]
-    kept = order[~np.isin(order, np.fromiter(left_out, np.int64, len(left_out)))]
-    halves = digests[kept].view(np.uint64).reshape(-1, 4)
-    by_digest = np.lexsort((np.arange(len(kept)), halves[:, 1], halves[:, 0]))
-    same = (halves[by_digest[1:]] == halves[by_digest[:-1]]).all(axis=1)
-    first: dict[int, int] = {}
-    for place in np.flatnonzero(same) + 1:
-        before, row = int(kept[by_digest[place - 1]]), int(kept[by_digest[place]])
-        first[row] = first.get(before, before)
-    return first
 
 
 def _merged(table: pa.Table, same: dict[int, int]) -> dict[int, tuple[int, ...]]:

@@ -21,6 +21,7 @@ from vit_jax.data.tfds_writer import SplitSize
 from vit_jax.preparing import arrangement, catalogue, faults, parts, shards
 from vit_jax.preparing.arrangement import Arrangement, Splits
 from vit_jax.preparing.collection import Collection
+from vit_jax.preparing.duplicates import NEAR_BITS
 from vit_jax.preparing.parts import PartTask
 from vit_jax.preparing.shards import ShardDone, ShardTask, Stored
 from vit_jax.screen import Screen, count
@@ -36,7 +37,7 @@ class Options:
       version: of the data set, which ends the path of its folder.
       splits: see arrangement.Splits; "": the collection's.
       policy: see faults.policy.
-      duplicates: see arrangement.arrange.
+      duplicates, near_duplicates, near_bits: see arrangement.arrange.
       max_image_pixels: of an image; larger ones are set aside.
       shard_mib: size of a file, about.
     """
@@ -45,6 +46,8 @@ class Options:
     splits: str = ""
     policy: tuple[str, ...] = ()
     duplicates: str = "keep"
+    near_duplicates: str = "report"
+    near_bits: int = NEAR_BITS
     max_image_pixels: int = 100_000_000
     shard_mib: float = 256
 
@@ -108,7 +111,14 @@ def _prepare(
     table = _check(collection, work, options, run, screen)
     # What goes where.
     splits = Splits.parse(options.splits or collection.splits)
-    arranged = arrangement.arrange(table, splits, duplicates=options.duplicates)
+    screen.update("looking for duplicates ...")
+    arranged = arrangement.arrange(
+        table,
+        splits,
+        duplicates=options.duplicates,
+        near_duplicates=options.near_duplicates,
+        near_bits=options.near_bits,
+    )
     multi_label = collection.multi_label or options.duplicates == "merge"
     files = _shards(table, arranged, collection.name, folder, options.shard_mib)
     # Writes it.

@@ -1,0 +1,136 @@
+"""How long finding near duplicates takes, and how well hashes tell copies from other images.
+
+    python -m benchmarks.near_duplicates --hashes 14197122
+    python -m benchmarks.near_duplicates --data_dir PHOTOS
+
+The first searches random hashes among which pairs are planted; the second makes copies of photos.
+"""
+
+from __future__ import annotations
+
+import io
+import resource
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+from absl import app, flags
+from PIL import Image
+
+from benchmarks import rows
+from vit_jax.preparing import faults
+from vit_jax.preparing.checking import check
+from vit_jax.preparing.near import near_pairs
+
+MEASURED = ("vit_jax/preparing/near.py", "vit_jax/preparing/perceptual.py")
+PLANTED = 1000
+DISTANCES = (2, 4, 6, 8)
+FLAGS = flags.FLAGS
+
+
+def search(count: int, bits: int) -> dict[str, object]:
+    """Time, memory and what is found, of random hashes and pairs planted among them."""
+    rng = np.random.default_rng(0)
+    hashes = rng.integers(0, 2**64, count, np.uint64)
+    for i in range(PLANTED):
+        flips = rng.choice(64, 1 + i % bits, replace=False)
+        hashes[count - 1 - i] = hashes[i] ^ np.uint64(sum(1 << int(bit) for bit in flips))
+    before = resource.getrusage(resource.RUSAGE_SELF)
+    start = time.monotonic()
+    found = near_pairs(hashes, bits)
+    seconds = time.monotonic() - start
+    after = resource.getrusage(resource.RUSAGE_SELF)
+    planted = {(i, count - 1 - i) for i in range(PLANTED)}
+    pairs = set(zip(found.first.tolist(), found.second.tolist(), strict=True))
+    return {
+        "what": f"search of {count} hashes",
+        "bits": bits,
+        "planted_found": len(planted & pairs) / PLANTED,
+        "other_pairs": len(pairs - planted),
+        "seconds": round(seconds, 1),
+        "cpu_seconds": round(
+            after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, 1
+        ),
+        "peak_mib": after.ru_maxrss // 1024,
+        "not_compared": found.not_compared,
+    }
+
+
+def copies(photos: Path) -> Iterator[dict[str, object]]:
+    """How many changed copies, and how many other photos, are within so many bits."""
+    originals = [
+        Image.open(path).convert("RGB")
+        for path in sorted(photos.rglob("*"))
+        if path.suffix.lower() in (".jpg", ".jpeg", ".png")
+    ]
+    looks = np.array([_look(_encoded(one, 95)) for one in originals], np.uint64)
+    for what, change in CHANGES.items():
+        changed = np.array([_look(change(one)) for one in originals], np.uint64)
+        differing = np.bitwise_count(looks ^ changed)
+        yield {"what": what, **{f"within_{d}": float((differing <= d).mean()) for d in DISTANCES}}
+    first, second = np.triu_indices(len(looks), 1)
+    differing = np.bitwise_count(looks[first] ^ looks[second])
+    yield {
+        "what": f"{len(first)} pairs of different photos, closest {differing.min()} bits",
+        **{f"within_{d}": float((differing <= d).mean()) for d in DISTANCES},
+    }
+
+
+def _look(data: bytes) -> int:
+    found = check(data, "photo.jpg", faults.policy([], {}), 10**8).look
+    assert found is not None
+    return found
+
+
+def _encoded(image: Image.Image, quality: int) -> bytes:
+    out = io.BytesIO()
+    image.save(out, "JPEG", quality=quality)
+    return out.getvalue()
+
+
+def _half(image: Image.Image) -> bytes:
+    size = (image.width // 2, image.height // 2)
+    return _encoded(image.resize(size, Image.Resampling.BICUBIC), 90)
+
+
+def _cropped(percent: int) -> Callable[[Image.Image], bytes]:
+    def crop(image: Image.Image) -> bytes:
+        x, y = image.width * percent // 200, image.height * percent // 200
+        return _encoded(image.crop((x, y, image.width - x, image.height - y)), 90)
+
+    return crop
+
+
+CHANGES: dict[str, Callable[[Image.Image], bytes]] = {
+    "quality 50": lambda image: _encoded(image, 50),
+    "half the size": _half,
+    "2 % of each side's length cropped": _cropped(2),
+    "5 % cropped": _cropped(5),
+    "10 % cropped": _cropped(10),
+    "a fifth brighter": lambda image: _encoded(image.point(lambda v: min(255, int(1.2 * v))), 90),
+}
+
+
+def main(_: list[str]) -> None:
+    """Appends rows."""
+    common = {
+        "commit": rows.commit(*MEASURED),
+        "device": rows.cpu(),
+        "versions": rows.versions("numpy", "pillow"),
+    }
+    if FLAGS.data_dir:
+        for row in copies(Path(FLAGS.data_dir)):
+            print(row)
+            rows.append("near_duplicates_copies", common | row)
+    else:
+        row = search(FLAGS.hashes, FLAGS.bits)
+        print(row)
+        rows.append("near_duplicates", common | row)
+
+
+if __name__ == "__main__":
+    flags.DEFINE_integer("hashes", 14_197_122, "How many are searched.", 10_000)
+    flags.DEFINE_integer("bits", 4, "In which near ones differ at most.", 1, 8)
+    flags.DEFINE_string("data_dir", None, "Photos to make copies of, instead of searching.")
+    app.run(main)

@@ -1,0 +1,100 @@
+"""Images that are there twice."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+
+import pyarrow as pa
+import pytest
+
+from vit_jax.preparing import arrangement, catalogue, duplicates
+from vit_jax.preparing.arrangement import Splits
+from vit_jax.preparing.duplicates import Evaluation
+
+A, B = 0x0F0F_1234_5678_9ABC, 0xF0F0_4321_8765_CBA9  # two looks far from each other
+
+
+def table(*images: tuple[str, int | None], splits: Sequence[str | None] = ()) -> pa.Table:
+    """A catalogue of (content, look), in this order; the labels are their places."""
+    columns = {name: [None] * len(images) for name in catalogue.SCHEMA.names}
+    columns |= {
+        "name": [f"{i}.jpg" for i in range(len(images))],
+        "order": list(range(len(images))),
+        "labels": [[i] for i in range(len(images))],
+        "faults": [[] for _ in images],
+        "action": ["keep"] * len(images),
+        "sha256": [hashlib.sha256(content.encode()).digest() for content, _ in images],
+        "look": [look for _, look in images],
+    }
+    if splits:
+        columns["split"] = list(splits)
+    return pa.table([pa.array(columns[f.name], f.type) for f in catalogue.SCHEMA], catalogue.SCHEMA)
+
+
+def arranged(images: pa.Table, **options: object) -> arrangement.Arrangement:
+    return arrangement.arrange(images, Splits.parse("train=rest"), **options)
+
+
+def test_of_the_same_bytes_the_first_stays() -> None:
+    images = table(("a", A), ("b", B), ("a", A), ("a", A))
+    found = arranged(images)
+    assert found.copies.same == {2: 0, 3: 0} and not found.copies.near and not found.left_out
+    assert arranged(images, duplicates="drop").left_out == {2: "duplicate", 3: "duplicate"}
+    merged = arranged(images, duplicates="merge")
+    assert merged.labels == {0: (0, 2, 3)} and merged.left_out == {2: "merged", 3: "merged"}
+
+
+def test_near_ones_are_within_so_many_bits() -> None:
+    images = table(("a", A), ("b", A ^ 0b1111), ("c", A ^ 0b11111), ("d", B))
+    assert arranged(images, near_bits=4).copies.near == {1: 0}  # 2 is near what goes
+    assert arranged(images, near_bits=3).copies.near == {2: 1}
+    assert arranged(images, near_bits=0).copies.near == {}
+    assert not arranged(images).left_out
+    dropped = arranged(images, near_bits=5, near_duplicates="drop")
+    assert dropped.left_out == {1: "near_duplicate", 2: "near_duplicate"}
+
+
+def test_a_chain_is_not_dropped_as_a_whole() -> None:
+    """Each is near the next one, the ends are far apart: whoever goes is near one that stays."""
+    chain = table(*((str(i), A ^ ((1 << 4 * i) - 1)) for i in range(6)))
+    assert arranged(chain, near_bits=4).copies.near == {1: 0, 3: 2, 5: 4}
+
+
+def test_images_without_a_look_are_the_same_by_bytes_alone() -> None:
+    found = arranged(table(("a", None), ("b", None), ("a", None), ("c", 0))).copies
+    assert found.same == {2: 0} and found.near == {}
+
+
+def test_images_of_evaluation_sets_are_left_out() -> None:
+    images = table(("a", A), ("b", B), ("c", B ^ 1), ("d", ~B & (2**64 - 1)), ("e", None))
+    evaluation = Evaluation("test_set", table(("x", B ^ 0b110), ("e", None), ("a", A)))
+    found = arranged(images, evaluations=[evaluation])
+    assert found.left_out == dict.fromkeys([0, 1, 2, 4], "in_evaluation:test_set")
+    assert found.copies.by_look == 2
+    assert found.splits["train"].tolist() == [3]
+
+
+def test_what_is_near_to_what_went_stays() -> None:
+    """1 is near 0, which is in the evaluation set; 1 itself is not near it."""
+    images = table(("a", A), ("b", A ^ 0b1111))
+    evaluation = Evaluation("test_set", table(("x", A ^ 0b1111_0000)))
+    found = arranged(images, evaluations=[evaluation], near_duplicates="drop")
+    assert found.left_out == {0: "in_evaluation:test_set"}
+
+
+def test_splits_that_are_held_out_stay_as_they_are() -> None:
+    images = table(("a", A), ("a", A), ("b", B), ("b", B), splits=["train", "val", "train", "val"])
+    found = arranged(images, duplicates="drop")
+    assert found.left_out == {0: "duplicate", 2: "duplicate"}
+    evaluation = Evaluation("mine", table(("a", A), ("z", B)))
+    found = arranged(images, evaluations=[evaluation])
+    assert found.left_out == dict.fromkeys([0, 2], "in_evaluation:mine")
+    assert {name: rows.tolist() for name, rows in found.splits.items()} == {"val": [1, 3]}
+
+
+@pytest.mark.parametrize("count", [0, 1])
+def test_of_few_images_nothing_is_a_duplicate(count: int) -> None:
+    images = table(*[("a", A)] * count)
+    found = duplicates.find(images, images["order"].to_numpy().astype("int64"))
+    assert not found.same and not found.near

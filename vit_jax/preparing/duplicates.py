@@ -1,0 +1,155 @@
+"""Which images are there twice: the same bytes, or nearly the same to look at.
+
+Also against evaluation sets, which a model must not have been trained on. The same look is a
+perceptual hash (perceptual.py) that differs in few bits; what has none is compared by bytes alone.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from vit_jax.preparing.near import Pairs, near_pairs
+
+NEAR_BITS = 4  # docs/data_right.md has the measurement
+
+
+class Evaluation(NamedTuple):
+    """A set that is to be evaluated on.
+
+    Attributes:
+      hashes: a table with the columns `sha256` and `look` of catalogue.SCHEMA.
+    """
+
+    name: str
+    hashes: pa.Table
+
+
+@dataclasses.dataclass
+class Duplicates:
+    """Rows of the catalogue, and what they are copies of.
+
+    Attributes:
+      same: row -> the first row with the same bytes.
+      near: row -> a row before it that looks the same, and is itself not in `near` or `same`.
+      evaluated: row -> the name of the evaluation set that has it.
+      by_look: how many of `evaluated` have other bytes there.
+      not_compared: looks that so many others resemble that not all of these were compared.
+    """
+
+    same: dict[int, int] = dataclasses.field(default_factory=dict)
+    near: dict[int, int] = dataclasses.field(default_factory=dict)
+    evaluated: dict[int, str] = dataclasses.field(default_factory=dict)
+    by_look: int = 0
+    not_compared: int = 0
+
+
+def find(
+    table: pa.Table,
+    order: np.ndarray,
+    bits: int = NEAR_BITS,
+    evaluations: Sequence[Evaluation] = (),
+    in_training: np.ndarray | None = None,
+) -> Duplicates:
+    """Compares the images of a catalogue.
+
+    Args:
+      order: the rows to compare, int64; of duplicates the first is the one that stays.
+      bits: looks that differ in no more are the same.
+      in_training: bool for each row of the table, whether it must not be in an evaluation set;
+        None: all of them.
+    """
+    looks, seen = _looks(table)
+    known = [_looks(one.hashes) for one in evaluations]
+    distinct = np.unique(np.concatenate([looks[order][seen[order]], *(v[ok] for v, ok in known)]))
+    pairs = near_pairs(distinct, bits)
+    found = Duplicates(not_compared=pairs.not_compared)
+    place = np.where(seen, np.searchsorted(distinct, looks), len(distinct))
+    for one, (values, ok) in zip(evaluations, known, strict=True):
+        rows = order if in_training is None else order[in_training[order]]
+        same = _is_in(_digests(table)[rows], _digests(one.hashes))
+        near = _near(np.searchsorted(distinct, values[ok]), len(distinct), pairs)[place[rows]]
+        found.by_look += int((near & ~same).sum())
+        found.evaluated |= dict.fromkeys(rows[same | near].tolist(), one.name)
+        order = order[~np.isin(order, rows[same | near])]
+    found.same = _same(_digests(table), order)
+    visible = order[seen[order]]
+    keeper = _keepers(visible, place[visible], len(distinct), pairs)
+    differing = np.flatnonzero(keeper != visible)
+    near_rows = zip(visible[differing].tolist(), keeper[differing].tolist(), strict=True)
+    found.near = {row: stays for row, stays in near_rows if row not in found.same}
+    return found
+
+
+def _near(places: np.ndarray, looks: int, pairs: Pairs) -> np.ndarray:
+    """bool [looks + 1], whether one of `places` is there or near; the last is of no look."""
+    there = np.zeros(looks + 1, bool)
+    there[places] = True
+    near = there.copy()
+    near[pairs.first[there[pairs.second]]] = True
+    near[pairs.second[there[pairs.first]]] = True
+    return near
+
+
+def _same(digests: np.ndarray, order: np.ndarray) -> dict[int, int]:
+    halves = digests[order]
+    by_digest = np.lexsort((np.arange(len(order)), halves[:, 1], halves[:, 0]))
+    same = (halves[by_digest[1:]] == halves[by_digest[:-1]]).all(axis=1)
+    first: dict[int, int] = {}
+    for place in np.flatnonzero(same) + 1:
+        before, row = int(order[by_digest[place - 1]]), int(order[by_digest[place]])
+        first[row] = first.get(before, before)
+    return first
+
+
+def _keepers(rows: np.ndarray, places: np.ndarray, looks: int, pairs: Pairs) -> np.ndarray:
+    """Of each row the one that stays for it, maybe itself.
+
+    In the order of rows a look stays if none that stays is near it. So all that goes is near
+    something that stays; chains, in which the ends are not alike, do not go as a whole.
+
+    Args:
+      places: of the look of each row, among so many `looks`.
+      pairs: of looks that are near each other.
+    """
+    rank = np.full(looks, len(rows))  # of a look's first row
+    np.minimum.at(rank, places, np.arange(len(rows)))
+    there = (rank[pairs.first] < len(rows)) & (rank[pairs.second] < len(rows))
+    first, second = pairs.first[there], pairs.second[there]
+    swap = rank[first] > rank[second]
+    earlier, later = np.where(swap, second, first), np.where(swap, first, second)
+    stays = np.arange(looks)
+    for at in np.lexsort((rank[earlier], rank[later])).tolist():
+        one, other = earlier[at], later[at]
+        if stays[other] == other and stays[one] == one:
+            stays[other] = one
+    return rows[rank[stays[places]]]
+
+
+def _digests(table: pa.Table) -> np.ndarray:
+    """uint64 [n, 4], the SHA-256 of each row."""
+    column = table["sha256"].combine_chunks()
+    if isinstance(column, pa.ChunkedArray):  # of no chunk
+        column = pa.concat_arrays([*column.chunks, pa.array([], column.type)])
+    start = 32 * column.offset
+    data = np.frombuffer(column.buffers()[1] or b"", np.uint8)[start : start + 32 * len(column)]
+    return data.view(np.uint64).reshape(-1, 4)
+
+
+def _looks(table: pa.Table) -> tuple[np.ndarray, np.ndarray]:
+    """(looks, whether there is one), uint64 and bool [n]."""
+    column = table["look"]
+    return column.fill_null(0).to_numpy(), column.is_valid().to_numpy()
+
+
+def _is_in(digests: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """bool [n], whether a row of `digests` is among the rows of `others`."""
+    candidates = np.flatnonzero(np.isin(digests[:, 0], others[:, 0]))
+    known = set(map(bytes, others))
+    found = np.zeros(len(digests), bool)
+    found[candidates] = [bytes(digests[at]) in known for at in candidates]
+    return found
