@@ -7,6 +7,7 @@ import importlib.metadata
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,11 +33,7 @@ def describe(mesh: Mesh) -> dict[str, Any]:
     devices = mesh.devices.ravel()
     return {
         "time": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "versions": {
-            "vit_jax": vit_jax.__version__,
-            "python": sys.version.split()[0],
-            **_versions(),
-        },
+        "versions": versions(PACKAGES),
         "commit": _commit(),
         "devices": {"count": len(devices), "kind": devices[0].device_kind},
         "processes": jax.process_count(),
@@ -50,9 +47,10 @@ def total_peak_flops(mesh: Mesh, peak_tflops: float | None) -> float | None:
     return None if one is None else one * mesh.size
 
 
-def _versions() -> dict[str, str]:
-    found = {}
-    for package in PACKAGES:
+def versions(packages: Sequence[str]) -> dict[str, str]:
+    """Of this project, Python, and of those packages that are installed."""
+    found = {"vit_jax": vit_jax.__version__, "python": sys.version.split()[0]}
+    for package in packages:
         try:
             found[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:

@@ -21,7 +21,8 @@ from vit_jax.core.errors import Preempted, UserError, nearest
 from vit_jax.preparing import image_folder, imagenet21k, workers
 from vit_jax.preparing.collection import Collection, Request
 from vit_jax.preparing.near import MOST_BITS
-from vit_jax.preparing.preparation import Options, Prepared, prepare
+from vit_jax.preparing.preparation import Options, prepare
+from vit_jax.preparing.prepared import Prepared
 from vit_jax.screen import Screen
 
 COLLECTIONS: dict[str, Callable[[Request], Collection]] = {
@@ -46,6 +47,7 @@ def main(arguments: list[str]) -> None:
         duplicates=FLAGS.duplicates,
         near_duplicates=FLAGS.near_duplicates,
         near_bits=FLAGS.near_bits,
+        drop_duplicates_of=tuple(FLAGS.drop_duplicates_of),
         max_image_pixels=FLAGS.max_image_pixels,
         shard_mib=FLAGS.shard_mib,
     )
@@ -97,6 +99,12 @@ if __name__ == "__main__":
         "Of 64 in which perceptual hashes of near duplicates differ at most.",
         0,
         MOST_BITS,
+    )
+    flags.DEFINE_multi_string(
+        "drop_duplicates_of",
+        [],
+        "An evaluation set whose images are left out: a data set, a folder of images, or a Parquet "
+        "file of hashes. May be repeated.",
     )
     flags.DEFINE_integer("max_image_pixels", default.max_image_pixels, "Of one image.", 1)
     flags.DEFINE_float("shard_mib", default.shard_mib, "Size of a file, about.", 0)

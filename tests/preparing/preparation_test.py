@@ -17,7 +17,8 @@ from vit_jax.data.tfds import Tfds
 from vit_jax.preparing import imagenet21k as archive
 from vit_jax.preparing import parts, shards, synsets, workers
 from vit_jax.preparing.collection import Collection, Request
-from vit_jax.preparing.preparation import Options, Prepared, prepare
+from vit_jax.preparing.preparation import Options, prepare
+from vit_jax.preparing.prepared import NOTE, Prepared
 from vit_jax.screen import Screen
 
 SMALL = Options(splits="test=5,validation=5,train=rest", shard_mib=0.02)
@@ -31,11 +32,11 @@ def prepared(
 
 
 def files(folder: Path) -> dict[str, str]:
-    """Digests of a data set's files."""
+    """Digests of a data set's files, but for those that say how long it took."""
     return {
         path.name: hashlib.sha256(path.read_bytes()).hexdigest()
         for path in sorted(folder.iterdir())
-        if path.is_file()
+        if path.is_file() and path.name not in (NOTE, "report.json", "report.html")
     }
 
 
@@ -161,3 +162,22 @@ def test_releases_are_told_apart() -> None:
     assert archive.release(fall) == "All 21,841 synsets of fall 2011."
     assert "winter 2021" in archive.release(fall[: synsets.WINTER_2021])
     assert "neither" in archive.release(fall[:-1]) and fall[-1] in archive.release(fall[:-1])
+
+
+def test_a_finished_preparation_is_not_done_again(tmp_path: Path, imagenet21k: Path) -> None:
+    collection = archive.collection(Request(str(imagenet21k)))
+    options = dataclasses.replace(SMALL, duplicates="drop")
+    first = prepared(collection, tmp_path, options)
+    left = {path.name for path in (first.folder / ".preparing").iterdir()}
+    assert left == {"lock", "options.json"}
+    nothing = lambda *_: pytest.fail("there is nothing to do")
+    again = prepare(collection, tmp_path, options, nothing, Screen(io.StringIO()))
+    assert again.digest == first.digest and again.splits == first.splits
+    assert again.arrangement.left_out == first.arrangement.left_out
+    assert again.arrangement.copies == first.arrangement.copies
+    assert again.arrangement.splits.keys() == first.arrangement.splits.keys()
+    for split, rows in first.arrangement.splits.items():
+        np.testing.assert_array_equal(again.arrangement.splits[split], rows)
+    imagenet21k.write_bytes(imagenet21k.read_bytes() + bytes(512))
+    with pytest.raises(UserError, match="is ready, but the collection has been changed since"):
+        prepared(collection, tmp_path, options)

@@ -144,6 +144,17 @@ def find_folder(data_dir: str | None, *, where: str) -> Path:
     )
 
 
+def find(root: Path, *, where: str) -> Path | None:
+    """As find_folder, but None if there is no data set."""
+    there = any(next(root.glob("*/" * depth + _INFO), None) for depth in range(4))
+    return find_folder(str(root), where=where) if there else None
+
+
+def split_sizes(folder: Path) -> dict[str, int]:
+    """The number of examples of each split; UserError if the metadata are damaged."""
+    return {name: split.num_examples for name, split in _read_info(folder).splits.items()}
+
+
 def _version(folder: Path) -> tuple[int, ...]:
     return tuple(int(number) if number.isdigit() else -1 for number in folder.name.split("."))
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import IO, NamedTuple
 
 from vit_jax.core.errors import UserError
-from vit_jax.preparing import catalogue, folders, tars
+from vit_jax.preparing import catalogue, evaluations, folders, tars
 from vit_jax.preparing.catalogue import Row
 from vit_jax.preparing.checking import check, strictest
 from vit_jax.preparing.entry import Labels, Member, Part, Place
@@ -19,6 +19,7 @@ from vit_jax.preparing.faults import SET_ASIDE, Policy
 READERS: dict[str, Callable[[Part], Iterator[Member]]] = {
     "tar": tars.members,
     "files": folders.members,
+    "tfds": evaluations.examples,
 }
 
 

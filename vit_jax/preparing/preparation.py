@@ -7,7 +7,8 @@ import errno
 import hashlib
 import json
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +19,29 @@ import pyarrow as pa
 from vit_jax.core.errors import UserError
 from vit_jax.data import tfds_writer
 from vit_jax.data.tfds_writer import SplitSize
-from vit_jax.preparing import arrangement, catalogue, faults, parts, shards
+from vit_jax.environment import versions
+from vit_jax.preparing import (
+    arrangement,
+    catalogue,
+    evaluations,
+    faults,
+    parts,
+    prepared,
+    shards,
+)
 from vit_jax.preparing.arrangement import Arrangement, Splits
 from vit_jax.preparing.collection import Collection
-from vit_jax.preparing.duplicates import NEAR_BITS
+from vit_jax.preparing.duplicates import NEAR_BITS, Evaluation
+from vit_jax.preparing.entry import Part
 from vit_jax.preparing.parts import PartTask
+from vit_jax.preparing.prepared import Prepared
 from vit_jax.preparing.shards import ShardDone, ShardTask, Stored
 from vit_jax.screen import Screen, count
 
-WORK = ".preparing"  # in the data set's folder, until it is ready
+WORK = ".preparing"  # in the data set's folder; next to nothing, once that is ready
+LOCK, OPTIONS = "lock", "options.json"  # in it
+PACKAGES = ("array_record", "numpy", "pillow", "protobuf", "pyarrow", "tensorflow-datasets")
+EVALUATIONS = "evaluations"  # in both: hashes of those that were given
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,6 +53,7 @@ class Options:
       splits: see arrangement.Splits; "": the collection's.
       policy: see faults.policy.
       duplicates, near_duplicates, near_bits: see arrangement.arrange.
+      drop_duplicates_of: evaluation sets, see evaluations.load.
       max_image_pixels: of an image; larger ones are set aside.
       shard_mib: size of a file, about.
     """
@@ -48,23 +64,9 @@ class Options:
     duplicates: str = "keep"
     near_duplicates: str = "report"
     near_bits: int = NEAR_BITS
+    drop_duplicates_of: tuple[str, ...] = ()
     max_image_pixels: int = 100_000_000
     shard_mib: float = 256
-
-
-@dataclasses.dataclass(frozen=True)
-class Prepared:
-    """A data set that is ready.
-
-    Attributes:
-      digest: of names, labels and images in their order; hexadecimal.
-    """
-
-    folder: Path
-    table: pa.Table
-    arrangement: Arrangement
-    splits: dict[str, SplitSize]
-    digest: str
 
 
 def prepare(
@@ -86,7 +88,7 @@ def prepare(
     work = folder / WORK
     work.mkdir(parents=True, exist_ok=True)
     try:
-        with filelock.FileLock(work / "lock", timeout=0):
+        with filelock.FileLock(work / LOCK, timeout=0):
             _go_on(work, options)
             return _prepare(collection, folder, work, options, run, screen)
     except filelock.Timeout as error:
@@ -107,17 +109,24 @@ def _prepare(
     run: Callable[..., Iterator[Any]],
     screen: Screen,
 ) -> Prepared:
+    started = time.monotonic()
+    policy = faults.policy(options.policy, collection.policy)
+    tasks = _tasks(collection.parts, work / "parts", policy, options.max_image_pixels)
+    source = hashlib.sha256("\n".join(task.catalogue.name for task in tasks).encode()).hexdigest()
+    if said := prepared.about(folder):
+        return _ready(folder, said, source)
     # What there is.
-    table = _check(collection, work, options, run, screen)
+    table = _read(tasks, "checking", run, screen)
+    known = _evaluations(work, options, run, screen)
     # What goes where.
-    splits = Splits.parse(options.splits or collection.splits)
     screen.update("looking for duplicates ...")
     arranged = arrangement.arrange(
         table,
-        splits,
+        Splits.parse(options.splits or collection.splits),
         duplicates=options.duplicates,
         near_duplicates=options.near_duplicates,
         near_bits=options.near_bits,
+        evaluations=known,
     )
     multi_label = collection.multi_label or options.duplicates == "merge"
     files = _shards(table, arranged, collection.name, folder, options.shard_mib)
@@ -140,12 +149,66 @@ def _prepare(
         multi_label=multi_label,
     )
     digest = hashlib.sha256("\n".join(digests).encode()).hexdigest()
-    return Prepared(folder, table, arranged, sizes, digest)
+    found = Prepared(folder, table, arranged, sizes, digest)
+    evaluations.save(folder / EVALUATIONS, known)
+    about = {
+        "source": source,
+        "evaluations": {one.name: evaluations.digest(one) for one in known},
+        "options": dataclasses.asdict(options),
+        "versions": versions(PACKAGES),
+        "seconds": round(time.monotonic() - started, 1),
+    }
+    prepared.write(found, about)
+    _remove_leftovers(work)
+    return found
+
+
+def _ready(folder: Path, said: Mapping[str, Any], source: str) -> Prepared:
+    """The data set that an earlier preparation finished. UserError if it was of other images."""
+    if said["source"] != source:
+        raise UserError(
+            f"{folder} is ready, but the collection has been changed since. Give another "
+            f"--version, or delete {folder}."
+        )
+    return prepared.read(folder)
+
+
+def _evaluations(
+    work: Path, options: Options, run: Callable[..., Iterator[Any]], screen: Screen
+) -> list[Evaluation]:
+    """UserError if one has been changed since this preparation began."""
+
+    def read(parts: Sequence[Part], name: str) -> pa.Table:
+        folder = work / EVALUATIONS / name
+        tasks = _tasks(parts, folder, evaluations.POLICY, options.max_image_pixels)
+        return _read(tasks, f"hashing {name}", run, screen)
+
+    known = evaluations.load(options.drop_duplicates_of, read)
+    note = work / f"{EVALUATIONS}.json"
+    now = [evaluations.digest(one) for one in known]
+    before = json.loads(note.read_text()) if note.exists() else now
+    for path, one, other in zip(options.drop_duplicates_of, now, before, strict=True):
+        if one != other:
+            raise UserError(
+                f"{path} has been changed since {work.parent} was begun. Give another --version, "
+                f"or delete {work.parent}."
+            )
+    note.write_text(json.dumps(now))
+    return known
+
+
+def _remove_leftovers(work: Path) -> None:
+    """All but what says that the data set is being written to, and with which options."""
+    for path in work.iterdir():
+        if path.is_dir():
+            shutil.rmtree(path)
+        elif path.name not in (LOCK, OPTIONS):
+            path.unlink()
 
 
 def _go_on(work: Path, options: Options) -> None:
     """UserError if the folder was begun with other options."""
-    path = work / "options.json"
+    path = work / OPTIONS
     now = json.loads(json.dumps(dataclasses.asdict(options)))
     if path.exists():
         before = json.loads(path.read_text())
@@ -159,21 +222,19 @@ def _go_on(work: Path, options: Options) -> None:
     path.write_text(json.dumps(now))
 
 
-def _check(
-    collection: Collection,
-    work: Path,
-    options: Options,
-    run: Callable[..., Iterator[Any]],
-    screen: Screen,
+def _tasks(
+    parts: Sequence[Part], folder: Path, policy: faults.Policy, max_pixels: int
+) -> list[PartTask]:
+    folder.mkdir(parents=True, exist_ok=True)
+    return [
+        PartTask(number, part, policy, max_pixels, str(folder)) for number, part in enumerate(parts)
+    ]
+
+
+def _read(
+    tasks: Sequence[PartTask], what: str, run: Callable[..., Iterator[Any]], screen: Screen
 ) -> pa.Table:
     """Reads the parts that no catalogue is there of."""
-    policy = faults.policy(options.policy, collection.policy)
-    folder = work / "parts"
-    folder.mkdir(exist_ok=True)
-    tasks = [
-        PartTask(number, part, policy, options.max_image_pixels, str(folder))
-        for number, part in enumerate(collection.parts)
-    ]
     paths = [task.catalogue for task in tasks]
     todo = [task for task, path in zip(tasks, paths, strict=True) if not path.exists()]
     problems: list[str] = []
@@ -183,7 +244,7 @@ def _check(
             problems.append(found)
         else:
             images += found.images
-        screen.bar(f"checking, {count(images)} images", done, len(tasks))
+        screen.bar(f"{what}, {count(images)} images", done, len(tasks))
     if problems:
         raise UserError("\n".join(problems))
     return catalogue.read(paths)

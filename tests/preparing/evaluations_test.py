@@ -1,0 +1,98 @@
+"""Images of evaluation sets are left out of what is trained on."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from tests.preparing.conftest import jpeg
+from vit_jax.core.errors import UserError
+from vit_jax.preparing import evaluations, image_folder, workers
+from vit_jax.preparing.collection import Request
+from vit_jax.preparing.preparation import Options, prepare
+from vit_jax.preparing.prepared import Prepared, about
+from vit_jax.screen import Screen
+
+
+def folder_of(root: Path, images: dict[str, bytes]) -> Path:
+    """<class>/* of these images, two classes."""
+    for i, (name, data) in enumerate(images.items()):
+        path = root / f"class{i % 2}" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+    return root
+
+
+def prepared(source: Path, output: Path, *evaluated: Path, version: str = "1.0.0") -> Prepared:
+    options = Options(version=version, drop_duplicates_of=tuple(map(str, evaluated)))
+    collection = image_folder.collection(Request(str(source)))
+    return prepare(collection, output, options, workers.in_processes(1), Screen(io.StringIO()))
+
+
+def left_out(found: Prepared) -> dict[str, str]:
+    names = found.table["name"]
+    return {names[row].as_py(): why for row, why in found.arrangement.left_out.items()}
+
+
+def test_a_folder_a_data_set_and_saved_hashes_are_the_same(tmp_path: Path) -> None:
+    large = {f"{i}.jpg": jpeg(i, (160, 120), quality=95) for i in range(8)}
+    smaller = io.BytesIO()
+    Image.open(io.BytesIO(large["3.jpg"])).resize((80, 60)).save(smaller, "JPEG", quality=80)
+    test_set = folder_of(
+        tmp_path / "test_set",
+        {"same.jpg": large["1.jpg"], "smaller.jpg": smaller.getvalue(), "other.jpg": jpeg(99)},
+    )
+    as_data_set = prepared(test_set, tmp_path / "evaluation").folder
+    (as_data_set / "catalogue.parquet").unlink()  # as of a set that others made
+
+    train = folder_of(tmp_path / "train", large)
+    by_folder = prepared(train, tmp_path / "one", test_set)
+    assert left_out(by_folder) == {
+        "class1/1.jpg": "in_evaluation:test_set",
+        "class1/3.jpg": "in_evaluation:test_set",
+    }
+    assert by_folder.arrangement.copies.by_look == 1
+    by_data_set = prepared(train, tmp_path / "two", as_data_set)
+    saved = by_folder.folder / "evaluations" / "test_set.parquet"
+    by_hashes = prepared(train, tmp_path / "three", saved)
+    assert by_folder.digest == by_data_set.digest == by_hashes.digest
+    assert set(left_out(by_data_set).values()) == {"in_evaluation:image_folder"}
+    said = [about(one.folder) for one in (by_folder, by_data_set, by_hashes)]
+    digests = [next(iter(one["evaluations"].values())) for one in said if one]
+    assert len(digests) == 3 and len(set(digests)) == 1
+
+
+def test_an_evaluation_set_that_changes_in_between_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train = folder_of(tmp_path / "train", {f"{i}.jpg": jpeg(i) for i in range(4)})
+    test_set = folder_of(tmp_path / "test_set", {"a.jpg": jpeg(1), "b.jpg": jpeg(50)})
+
+    def full(*_: object, **__: object) -> None:
+        raise UserError("the disk is full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("vit_jax.preparing.preparation._write", full)
+        with pytest.raises(UserError, match="full"):
+            prepared(train, tmp_path / "out", test_set)
+    (test_set / "class0" / "a.jpg").write_bytes(jpeg(2))
+    with pytest.raises(UserError, match="test_set has been changed since"):
+        prepared(train, tmp_path / "out", test_set)
+    found = prepared(train, tmp_path / "out", test_set, version="2.0.0")
+    assert left_out(found) == {"class0/2.jpg": "in_evaluation:test_set"}
+
+
+def test_what_is_no_set_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "text.parquet").write_text("a,b")
+    read = lambda *_: pytest.fail("there is nothing to read")
+    for name, message in {
+        "absent": "no such file or folder",
+        "empty": "neither a data set in TFDS layout .* nor a folder with images",
+        "text.parquet": "not a Parquet file with the columns sha256 and look",
+    }.items():
+        with pytest.raises(UserError, match=message):
+            evaluations.load([str(tmp_path / name)], read)

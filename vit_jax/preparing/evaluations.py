@@ -1,0 +1,118 @@
+"""Evaluation sets, whose images must not be in a data set that is trained on: their hashes.
+
+They are read by the same tasks as the collection itself, and remain beside the data set as Parquet
+files, which do where the images are not at hand.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from vit_jax.core.errors import UserError
+from vit_jax.data import tfds
+from vit_jax.preparing import catalogue, faults
+from vit_jax.preparing.checking import KNOWN_EXTENSIONS
+from vit_jax.preparing.duplicates import Evaluation
+from vit_jax.preparing.entry import Member, Part
+
+FLAG = "--drop_duplicates_of"
+COLUMNS = ["sha256", "look"]
+IMAGES_A_PART = 1000
+_READ_EXAMPLES = 64  # at once
+# Nothing is to be kept of them but hashes: no copies, no conversion.
+POLICY: faults.Policy = dict.fromkeys(faults.FAULTS, faults.SET_ASIDE)
+
+Read = Callable[[Sequence[Part], str], pa.Table]
+
+
+def load(paths: Sequence[str], read: Read) -> list[Evaluation]:
+    """The sets at `paths`: data sets in TFDS layout, folders of images, Parquet files of hashes.
+
+    Args:
+      read: reads parts, for the set of this name; a table of catalogue.SCHEMA.
+
+    Raises:
+      UserError: a path is none of these.
+    """
+    return [_load(Path(path).expanduser(), read) for path in paths]
+
+
+def _load(path: Path, read: Read) -> Evaluation:
+    if path.is_file():
+        name = path.stem if path.name != catalogue.NAME else path.absolute().parents[1].name
+        return Evaluation(name, _saved(path))
+    if not path.is_dir():
+        raise UserError(f"{FLAG}={path}: no such file or folder.")
+    if folder := tfds.find(path, where=FLAG):
+        return Evaluation(folder.parent.name, read(_examples(folder), folder.parent.name))
+    return Evaluation(path.absolute().name, read(_images(path), path.absolute().name))
+
+
+def digest(one: Evaluation) -> str:
+    """Of its images in any order; hexadecimal."""
+    column = one.hashes["sha256"].to_numpy(zero_copy_only=False)
+    return hashlib.sha256(b"".join(np.sort(column))).hexdigest()
+
+
+def save(folder: Path, evaluations: Sequence[Evaluation]) -> None:
+    """Writes hashes that can be given in the place of the sets: `folder`/NAME.parquet."""
+    for one in evaluations:
+        folder.mkdir(exist_ok=True)
+        pq.write_table(one.hashes.select(COLUMNS), folder / f"{one.name}.parquet")
+
+
+def _saved(path: Path) -> pa.Table:
+    try:
+        return pq.read_table(path, columns=COLUMNS)
+    except (pa.ArrowException, OSError) as error:
+        raise UserError(
+            f"{FLAG}={path}: not a Parquet file with the columns {' and '.join(COLUMNS)}, as a "
+            f"preparation leaves it ({error})."
+        ) from error
+
+
+def _examples(folder: Path) -> list[Part]:
+    return [
+        Part(f"{split}[{start}:]", "tfds", str(folder), files=(f"{split}[{start}:{stop}]",))
+        for split, size in tfds.split_sizes(folder).items()
+        for start in range(0, size, IMAGES_A_PART)
+        for stop in [min(start + IMAGES_A_PART, size)]
+    ]
+
+
+def examples(part: Part) -> Iterator[Member]:
+    """Images of a data set in TFDS layout; the split is in the place of the part's files."""
+    (split,) = part.files
+    source = tfds.Tfds(part.path, split, 1, where=FLAG)
+    for start in range(0, source.num_examples, _READ_EXAMPLES):
+        indices = np.arange(start, min(start + _READ_EXAMPLES, source.num_examples))
+        for index, example in zip(indices, source.read(indices), strict=True):
+            yield Member(f"{split}, {index}", example.image, None)
+
+
+def _images(root: Path) -> list[Part]:
+    sizes: Mapping[str, int] = {
+        os.path.relpath(os.path.join(folder, name), root): os.stat(f"{folder}/{name}").st_size
+        for folder, _, names in os.walk(root)
+        for name in names
+        if Path(name).suffix.lower() in KNOWN_EXTENSIONS
+    }
+    names = sorted(sizes)
+    if not names:
+        raise UserError(
+            f"{FLAG}={root} is neither a data set in TFDS layout (it has no dataset_info.json) nor "
+            "a folder with images in it."
+        )
+    groups = [names[at : at + IMAGES_A_PART] for at in range(0, len(names), IMAGES_A_PART)]
+    # With the sizes in the name, files that have changed are read again.
+    return [
+        Part(f"{group[0]}, {[sizes[n] for n in group]}", "files", str(root), files=tuple(group))
+        for group in groups
+    ]
