@@ -28,7 +28,7 @@ setup(
     packages=find_packages(include=["vit_jax", "vit_jax.*"]),
     package_data={
         "vit_jax.data": ["digits*"],
-        "vit_jax.preparing": ["*.gz"],
+        "vit_jax.preparing": ["*.css", "*.gz"],
         "vit_jax.reporting": ["page.*"],
     },
     # Each lower bound is the oldest version that the tests have passed with; the newest are in

@@ -18,7 +18,7 @@ from absl import flags
 
 from vit_jax.core import command
 from vit_jax.core.errors import Preempted, UserError, nearest
-from vit_jax.preparing import image_folder, imagenet21k, workers
+from vit_jax.preparing import image_folder, imagenet21k, reports, workers
 from vit_jax.preparing.collection import Collection, Request
 from vit_jax.preparing.near import MOST_BITS
 from vit_jax.preparing.preparation import Options, prepare
@@ -75,6 +75,7 @@ def _tell(found: Prepared, screen: Screen) -> None:
         )
     if found.arrangement.left_out:
         screen.say(f"left out     {len(found.arrangement.left_out):,} images")
+    screen.say(f"report       {found.folder / reports.PAGE}")
     screen.say(f"content      {found.digest}")
     screen.say(f"ready        {found.folder}")
 

@@ -27,6 +27,7 @@ from vit_jax.preparing import (
     faults,
     parts,
     prepared,
+    reports,
     shards,
 )
 from vit_jax.preparing.arrangement import Arrangement, Splits
@@ -134,22 +135,8 @@ def _prepare(
     every = [shard for of_split in files.values() for shard in of_split]
     written = _write(every, table, arranged.labels, work, multi_label, run, screen)
     done = {split: [written[str(one.path)] for one in found] for split, found in files.items()}
-    sizes = {
-        split: SplitSize([one.examples for one in found], sum(one.nbytes for one in found))
-        for split, found in done.items()
-    }
-    digests = [one.digest for found in done.values() for one in found]
-    tfds_writer.write_metadata(
-        folder,
-        name=collection.name,
-        version=options.version,
-        description=collection.description,
-        class_names=collection.class_names,
-        splits=sizes,
-        multi_label=multi_label,
-    )
-    digest = hashlib.sha256("\n".join(digests).encode()).hexdigest()
-    found = Prepared(folder, table, arranged, sizes, digest)
+    found = _with_metadata(collection, folder, options.version, table, arranged, done, multi_label)
+    # Says what it is; with prepared.json, the last one, it is ready.
     evaluations.save(folder / EVALUATIONS, known)
     about = {
         "source": source,
@@ -158,9 +145,38 @@ def _prepare(
         "versions": versions(PACKAGES),
         "seconds": round(time.monotonic() - started, 1),
     }
+    reports.write(found, collection, policy, about, options.max_image_pixels)
     prepared.write(found, about)
     _remove_leftovers(work)
     return found
+
+
+def _with_metadata(
+    collection: Collection,
+    folder: Path,
+    version: str,
+    table: pa.Table,
+    arranged: Arrangement,
+    done: Mapping[str, Sequence[ShardDone]],
+    multi_label: bool,
+) -> Prepared:
+    """Writes TFDS's files beside the shards."""
+    sizes = {
+        split: SplitSize([one.examples for one in found], sum(one.nbytes for one in found))
+        for split, found in done.items()
+    }
+    tfds_writer.write_metadata(
+        folder,
+        name=collection.name,
+        version=version,
+        description=collection.description,
+        class_names=collection.class_names,
+        splits=sizes,
+        multi_label=multi_label,
+    )
+    digests = [one.digest for found in done.values() for one in found]
+    digest = hashlib.sha256("\n".join(digests).encode()).hexdigest()
+    return Prepared(folder, table, arranged, sizes, digest)
 
 
 def _ready(folder: Path, said: Mapping[str, Any], source: str) -> Prepared:
