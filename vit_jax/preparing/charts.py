@@ -40,8 +40,9 @@ def curve(title: str, note: str, values: Sequence[int]) -> str:
     filled = [value for value in values if value]
     log = bool(filled) and filled[0] / filled[-1] >= 30
     up = scales.fit(filled or [1], start=None if log else 0, end=None, log=log)
-    across = Scale(0, max(len(values) - 1, 1))
-    chosen = sorted({round(i * (len(values) - 1) / POINTS) for i in range(POINTS + 1)})
+    last = len(values) - 1
+    across = Scale(0, max(last, 1))
+    chosen = sorted({round(i * last / POINTS) for i in range(POINTS + 1)}) if values else []
     points = " ".join(
         f"{LEFT + (RIGHT - LEFT) * across.place(i):.1f},"
         f"{_y(up, values[i]) if values[i] else BOTTOM:.1f}"

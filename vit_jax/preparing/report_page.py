@@ -156,11 +156,7 @@ def _pixels(value: float) -> str:
 def _bytes(value: float) -> str:
     for unit, size in (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
         if value >= size:
-            return (
-                f"{value / size:.3g} {unit}"
-                if value < 1000 * size
-                else f"{value / size:,.0f} {unit}"
-            )
+            return f"{float(f'{value / size:.3g}'):,g} {unit}"
     return f"{value:.0f} B"
 
 
@@ -191,7 +187,7 @@ def _pairs(pairs: Sequence[tuple[Picture, Picture]], number: int) -> str:
     if not pairs:
         return ""
     cells = [f'<div class="pair">{_figure(one)}{_figure(other)}</div>' for one, other in pairs]
-    shown = f"{len(cells)} of {number:,}, left what stays or comes first"
+    shown = f"{len(cells)} of {number:,}, on the left the first; red: of another class"
     return (
         f'<h2>Near duplicates <span class="note">{shown}</span></h2>'
         f'<div class="pairs">\n{_joined(cells)}\n</div>'
@@ -199,12 +195,10 @@ def _pairs(pairs: Sequence[tuple[Picture, Picture]], number: int) -> str:
 
 
 def _figure(picture: Picture) -> str:
-    note = f"<{'em' if picture.bad else 'code'}>{escape(picture.note)}</>"
-    note = note.replace("</>", "</em>" if picture.bad else "</code>")
-    name = escape(picture.name)
+    name, tag = escape(picture.name), "em" if picture.bad else "code"
     return (
         f'<figure title="{name}"><img alt="{name}" src="{picture.url}">'
-        f"<figcaption><span>{name}</span>{note}</figcaption></figure>"
+        f"<figcaption><span>{name}</span><{tag}>{escape(picture.note)}</{tag}></figcaption></figure>"
     )
 
 

@@ -79,27 +79,29 @@ def _sheets(
     table: pa.Table, arranged: Arrangement, collection: Collection, max_pixels: int
 ) -> Sheets:
     largest = max(arranged.splits.values(), key=len, default=np.zeros(0, np.int64))
-    names = collection.class_names
+    near = arranged.copies.near
 
-    def picture(row: int, url: str, note: str = "", bad: bool = False) -> Picture:
-        labels = arranged.labels.get(row) or table["labels"][row].as_py()
-        note = note or ", ".join(names[label] for label in labels)
-        return Picture(url, table["name"][row].as_py(), note, bad)
+    def labels(row: int) -> str:
+        found = arranged.labels.get(row) or table["labels"][row].as_py()
+        return ", ".join(collection.class_names[label] for label in found)
+
+    def picture(row: int, url: str, note: str = "", *, bad: bool = False) -> Picture:
+        return Picture(url, table["name"][row].as_py(), note or labels(row), bad)
 
     def some(rows: Iterable[int], number: int) -> list[tuple[int, str]]:
         return list(thumbnails.some(table, rows, number, max_pixels))
 
-    kept = [picture(row, url) for row, url in some(map(int, largest[: 4 * KEPT]), KEPT)]
-    aside = thumbnails.mixed(table, arranged.left_out)
-    left_out = [
-        picture(row, url, arranged.left_out[row], bad=True) for row, url in some(aside, LEFT_OUT)
-    ]
-    near = arranged.copies.near
+    left_out = some(thumbnails.mixed(table, arranged.left_out), LEFT_OUT)
     pairs = []
     for row, url in some(thumbnails.mixed(table, dict.fromkeys(near, "near")), NEAR):
         if first := thumbnails.of_row(table, near[row], max_pixels):
-            pairs.append((picture(near[row], first), picture(row, url)))
-    return Sheets(kept, left_out, pairs)
+            other = picture(row, url, bad=labels(row) != labels(near[row]))
+            pairs.append((picture(near[row], first), other))
+    return Sheets(
+        [picture(row, url) for row, url in some(map(int, largest), KEPT)],
+        [picture(row, url, arranged.left_out[row], bad=True) for row, url in left_out],
+        pairs,
+    )
 
 
 def _write(path: Path, lines: Iterable[str]) -> None:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import base64
 import io
+import itertools
 import warnings
 from collections.abc import Iterable, Iterator
-from itertools import zip_longest
 
 import numpy as np
 import pyarrow as pa
 from PIL import Image, ImageFile
 
 SIDE = 144  # pixels of the longer side
+MOST_TRIED = 200  # images, to find some that can be shown
 QUALITY = 78
 
 
@@ -58,16 +59,16 @@ def mixed(table: pa.Table, reasons: dict[int, str]) -> Iterator[int]:
         np.asarray(rows)[np.argsort(order[rows], kind="stable")]
         for _, rows in sorted(groups.items())
     ]
-    for turn in zip_longest(*ordered):
+    for turn in itertools.zip_longest(*ordered):
         yield from (int(row) for row in turn if row is not None)
 
 
 def some(
     table: pa.Table, rows: Iterable[int], number: int, max_pixels: int
 ) -> Iterator[tuple[int, str]]:
-    """(row, URL) of the first so many that can be shown; of four times as many it gives up."""
-    for tried, row in enumerate(rows):
-        if number == 0 or tried >= 4 * 48:
+    """(row, URL) of the first so many that can be shown, among the first MOST_TRIED."""
+    for row in itertools.islice(rows, MOST_TRIED):
+        if number == 0:
             return
         if url := of_row(table, row, max_pixels):
             number -= 1
