@@ -1,0 +1,72 @@
+"""How fast `python -m vit_jax.prepare` is, with all checks and hashes.
+
+    python -m benchmarks.preparation --data_dir PHOTOS --images 6000
+
+The photos are linked as often as needed into a folder, which becomes a data set; measured is the
+command as a whole, from its start to its end.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from absl import app, flags
+
+from benchmarks import rows
+
+FLAGS = flags.FLAGS
+
+
+def link(photos: Path, folder: Path, images: int) -> int:
+    """Fills the folder with at least so many links, in 10 classes; the bytes they lead to."""
+    files = [path for path in sorted(photos.rglob("*")) if path.suffix.lower() in (".jpg", ".jpeg")]
+    for i in range(images):
+        target = folder / f"class{i % 10}" / f"{i:07}.jpg"
+        target.parent.mkdir(exist_ok=True)
+        os.symlink(files[i % len(files)].absolute(), target)
+    return sum(files[i % len(files)].stat().st_size for i in range(images))
+
+
+def main(_: list[str]) -> None:
+    """Appends a row."""
+    with tempfile.TemporaryDirectory(dir=FLAGS.scratch) as scratch:
+        source = Path(scratch, "source")
+        source.mkdir()
+        nbytes = link(Path(FLAGS.data_dir), source, FLAGS.images)
+        command = [sys.executable, "-m", "vit_jax.prepare", "image_folder", f"--source={source}"]
+        command += [f"--output={scratch}/output", f"--workers={FLAGS.workers}"]
+        start = time.monotonic()
+        subprocess.run(command, check=True)
+        seconds = time.monotonic() - start
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    cpu_seconds = used.ru_utime + used.ru_stime
+    row = {
+        "commit": rows.commit("vit_jax/prepare.py", "vit_jax/preparing"),
+        "device": rows.cpu(),
+        "versions": rows.versions("numpy", "pillow", "pyarrow", "array_record"),
+        "images": FLAGS.images,
+        "mean_kb": round(nbytes / FLAGS.images / 1000, 1),
+        "workers": FLAGS.workers,
+        "load_average": round(os.getloadavg()[0], 1),
+        "seconds": round(seconds, 1),
+        "cpu_seconds": round(cpu_seconds, 1),
+        "images_per_second": round(FLAGS.images / seconds),
+        "images_per_cpu_second": round(FLAGS.images / cpu_seconds),
+    }
+    print(row)
+    rows.append("preparation", row)
+
+
+if __name__ == "__main__":
+    flags.DEFINE_string("data_dir", None, "A folder of photos.")
+    flags.DEFINE_string("scratch", None, "Where the data set is written; default: /tmp.")
+    flags.DEFINE_integer("images", 6000, "Of the folder.", 1)
+    flags.DEFINE_integer("workers", os.cpu_count(), "Processes.", 1)
+    flags.mark_flag_as_required("data_dir")
+    app.run(main)
