@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pytest
 
+from vit_jax.core.errors import UserError
 from vit_jax.preparing import arrangement, catalogue, duplicates
 from vit_jax.preparing.arrangement import Splits
 from vit_jax.preparing.duplicates import Evaluation
@@ -84,13 +85,21 @@ def test_what_is_near_to_what_went_stays() -> None:
 
 
 def test_splits_that_are_held_out_stay_as_they_are() -> None:
-    images = table(("a", A), ("a", A), ("b", B), ("b", B), splits=["train", "val", "train", "val"])
+    splits = ["train", "val", "train", "val", "train"]
+    images = table(("a", A), ("a", A), ("b", B), ("b", B), ("c", None), splits=splits)
     found = arranged(images, duplicates="drop")
     assert found.left_out == {0: "duplicate", 2: "duplicate"}
     evaluation = Evaluation("mine", table(("a", A), ("z", B)))
     found = arranged(images, evaluations=[evaluation])
     assert found.left_out == dict.fromkeys([0, 2], "in_evaluation:mine")
-    assert {name: rows.tolist() for name, rows in found.splits.items()} == {"val": [1, 3]}
+    kept = {name: rows.tolist() for name, rows in found.splits.items()}
+    assert kept == {"train": [4], "val": [1, 3]}
+
+
+def test_a_split_of_which_nothing_is_left_is_refused() -> None:
+    images = table(("a", A), ("a", A), splits=["train", "val"])
+    with pytest.raises(UserError, match=r"Nothing is left of train: .* 1 as duplicate"):
+        arranged(images, duplicates="drop")
 
 
 @pytest.mark.parametrize("count", [0, 1])

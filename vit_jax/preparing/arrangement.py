@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
@@ -94,7 +95,23 @@ def arrange(
         left_out |= dict.fromkeys(copies.near, "near_duplicate")
     labels = _merged(table, copies.same) if duplicates == "merge" else {}
     kept = order[~np.isin(order, np.fromiter(left_out, np.int64, len(left_out)))]
+    _refuse_emptied(table, kept, left_out)
     return Arrangement(_split(table, kept, splits), labels, left_out, copies)
+
+
+def _refuse_emptied(table: pa.Table, kept: np.ndarray, left_out: dict[int, str]) -> None:
+    """UserError if nothing is left of a split that the collection names."""
+    split = table["split"].cast(pa.string())
+    remaining = set(split.take(pa.array(kept)).unique().to_pylist())
+    for name in split.unique().to_pylist():
+        if name not in remaining and name is not None:
+            rows = np.flatnonzero(pc.fill_null(pc.equal(split, name), False).to_numpy())
+            reasons = Counter(left_out[int(row)] for row in rows)
+            raise UserError(
+                f"Nothing is left of {name}: of its {len(rows):,} images were left out "
+                + ", ".join(f"{number:,} as {why}" for why, number in reasons.most_common())
+                + ". Change --policy, --duplicates or --drop_duplicates_of, or leave the split out."
+            )
 
 
 def _in_training(table: pa.Table) -> np.ndarray:
