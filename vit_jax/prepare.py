@@ -104,8 +104,8 @@ if __name__ == "__main__":
     flags.DEFINE_multi_string(
         "drop_duplicates_of",
         [],
-        "An evaluation set whose images are left out: a data set, a folder of images, or a Parquet "
-        "file of hashes. May be repeated.",
+        "An evaluation set whose images are left out: DATA_SET:SPLIT, a folder of images, or a "
+        "Parquet file of hashes. May be repeated.",
     )
     flags.DEFINE_integer("max_image_pixels", default.max_image_pixels, "Of one image.", 1)
     flags.DEFINE_float("shard_mib", default.shard_mib, "Size of a file, about.", 0)

@@ -69,10 +69,11 @@ def test_images_without_a_look_are_the_same_by_bytes_alone() -> None:
 
 def test_images_of_evaluation_sets_are_left_out() -> None:
     images = table(("a", A), ("b", B), ("c", B ^ 1), ("d", ~B & (2**64 - 1)), ("e", None))
-    evaluation = Evaluation("test_set", table(("x", B ^ 0b110), ("e", None), ("a", A)))
+    test_set = table(("x", B ^ 0b110), ("e", None), ("a", A), ("y", ~A & (2**64 - 1)), ("z", None))
+    evaluation = Evaluation("test_set", test_set)
     found = arranged(images, evaluations=[evaluation])
     assert found.left_out == dict.fromkeys([0, 1, 2, 4], "in_evaluation:test_set")
-    assert found.copies.by_look == 2
+    assert found.copies.by_look == 2 and found.copies.matched == {"test_set": 3}
     assert found.splits["train"].tolist() == [3]
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
+from collections.abc import Sequence
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from PIL import Image
 
@@ -12,6 +15,7 @@ from tests.preparing.conftest import jpeg
 from vit_jax.core.errors import UserError
 from vit_jax.preparing import evaluations, image_folder, workers
 from vit_jax.preparing.collection import Request
+from vit_jax.preparing.entry import Part
 from vit_jax.preparing.preparation import Options, prepare
 from vit_jax.preparing.prepared import Prepared, about
 from vit_jax.screen import Screen
@@ -85,6 +89,25 @@ def test_an_evaluation_set_that_changes_in_between_is_refused(
     assert left_out(found) == {"class0/2.jpg": "in_evaluation:test_set"}
 
 
+def test_of_several_splits_one_is_named(tmp_path: Path) -> None:
+    images = {f"{i}.jpg": jpeg(i) for i in range(6)}
+    collection = image_folder.collection(Request(str(folder_of(tmp_path / "set", images))))
+    options = Options(splits="test=2,train=rest")
+    run = workers.in_processes(1)
+    folder = prepare(collection, tmp_path, options, run, Screen(io.StringIO())).folder
+
+    def count(parts: Sequence[Part], _: str) -> pa.Table:
+        members = [member for part in parts for member in evaluations.examples(part)]
+        return pa.table({"sha256": [hashlib.sha256(m.data or b"").digest() for m in members]})
+
+    for split, number in {"test": 2, "train": 4, "all": 6}.items():
+        (found,) = evaluations.load([f"{folder}:{split}"], count)
+        assert found.name == f"image_folder-{split}" and len(found.hashes) == number
+    for path in (f"{folder}", f"{folder}:tests"):
+        with pytest.raises(UserError, match=r"say which split .*:test or .*:train or .*:all"):
+            evaluations.load([path], count)
+
+
 def test_what_is_no_set_is_refused(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "text.parquet").write_text("a,b")
@@ -92,6 +115,7 @@ def test_what_is_no_set_is_refused(tmp_path: Path) -> None:
     for name, message in {
         "absent": "no such file or folder",
         "empty": "neither a data set in TFDS layout .* nor a folder with images",
+        "text.parquet:test": "no data set in TFDS layout, and has no splits",
         "text.parquet": "not a Parquet file with the columns sha256 and look",
     }.items():
         with pytest.raises(UserError, match=message):

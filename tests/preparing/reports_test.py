@@ -12,7 +12,17 @@ import pytest
 from PIL import Image
 
 from tests.preparing.conftest import jpeg
-from vit_jax.preparing import charts, faults, image_folder, report_page, summary, workers
+from tests.preparing.duplicates_test import table
+from vit_jax.preparing import (
+    arrangement,
+    charts,
+    faults,
+    image_folder,
+    report_page,
+    summary,
+    workers,
+)
+from vit_jax.preparing.arrangement import Splits
 from vit_jax.preparing.collection import Request
 from vit_jax.preparing.preparation import Options, prepare
 from vit_jax.screen import Screen
@@ -117,3 +127,10 @@ def test_charts_of_nothing_and_of_one() -> None:
         assert charts.bars("title", "note", bins, str).count("<rect") == len(bins)
     for values in ([], [0], [3], [0, 0], [1000, 1, 0]):
         assert "nan" not in charts.curve("title", "note", values)
+
+
+def test_merged_images_count_for_all_of_their_classes() -> None:
+    images = table(("a", 1), ("b", 2), ("a", 1))
+    found = arrangement.arrange(images, Splits.parse("train=rest"), duplicates="merge")
+    counts = summary.labels_of(images, found, found.splits["train"], 4)
+    assert counts.tolist() == [1, 1, 1, 0]

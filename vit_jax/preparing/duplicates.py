@@ -38,6 +38,7 @@ class Duplicates:
       near: row -> a row before it that looks the same, and is itself not in `near` or `same`.
       evaluated: row -> the name of the evaluation set that has it.
       by_look: how many of `evaluated` have other bytes there.
+      matched: how many images of an evaluation set, by its name, have a copy among the rows.
       not_compared: looks that so many others resemble that not all of these were compared.
     """
 
@@ -45,6 +46,7 @@ class Duplicates:
     near: dict[int, int] = dataclasses.field(default_factory=dict)
     evaluated: dict[int, str] = dataclasses.field(default_factory=dict)
     by_look: int = 0
+    matched: dict[str, int] = dataclasses.field(default_factory=dict)
     not_compared: int = 0
 
 
@@ -71,8 +73,11 @@ def find(
     place = np.where(seen, np.searchsorted(distinct, looks), len(distinct))
     for one, (values, ok) in zip(evaluations, known, strict=True):
         rows = order if in_training is None else order[in_training[order]]
-        same = _is_in(_digests(table)[rows], _digests(one.hashes))
-        near = _near(np.searchsorted(distinct, values[ok]), len(distinct), pairs)[place[rows]]
+        here, there = _digests(table)[rows], _digests(one.hashes)
+        their_place = np.where(ok, np.searchsorted(distinct, values), len(distinct))
+        same, near = _is_in(here, there), _near(their_place, len(distinct), pairs)[place[rows]]
+        also = _is_in(there, here) | _near(place[rows], len(distinct), pairs)[their_place]
+        found.matched[one.name] = int(also.sum())
         found.by_look += int((near & ~same).sum())
         found.evaluated |= dict.fromkeys(rows[same | near].tolist(), one.name)
         order = order[~np.isin(order, rows[same | near])]
@@ -86,9 +91,10 @@ def find(
 
 
 def _near(places: np.ndarray, looks: int, pairs: Pairs) -> np.ndarray:
-    """bool [looks + 1], whether one of `places` is there or near; the last is of no look."""
+    """bool [looks + 1], whether one of `places` is there or near; the last stands for no look."""
     there = np.zeros(looks + 1, bool)
     there[places] = True
+    there[looks] = False
     near = there.copy()
     near[pairs.first[there[pairs.second]]] = True
     near[pairs.second[there[pairs.first]]] = True

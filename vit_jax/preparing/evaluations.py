@@ -17,12 +17,13 @@ import pyarrow.parquet as pq
 
 from vit_jax.core.errors import UserError
 from vit_jax.data import tfds
-from vit_jax.preparing import catalogue, faults
+from vit_jax.preparing import faults
 from vit_jax.preparing.checking import KNOWN_EXTENSIONS
 from vit_jax.preparing.duplicates import Evaluation
 from vit_jax.preparing.entry import Member, Part
 
 FLAG = "--drop_duplicates_of"
+ALL = "all"  # splits of a data set
 COLUMNS = ["sha256", "look"]
 IMAGES_A_PART = 1000
 _READ_EXAMPLES = 64  # at once
@@ -35,24 +36,50 @@ Read = Callable[[Sequence[Part], str], pa.Table]
 def load(paths: Sequence[str], read: Read) -> list[Evaluation]:
     """The sets at `paths`: data sets in TFDS layout, folders of images, Parquet files of hashes.
 
+    A split of a data set is PATH:SPLIT, all of several are PATH:all.
+
     Args:
       read: reads parts, for the set of this name; a table of catalogue.SCHEMA.
 
     Raises:
-      UserError: a path is none of these.
+      UserError: a path is none of these, or of a data set that has several splits.
     """
-    return [_load(Path(path).expanduser(), read) for path in paths]
+    return [_load(path, read) for path in paths]
 
 
-def _load(path: Path, read: Read) -> Evaluation:
+def _load(text: str, read: Read) -> Evaluation:
+    path, split = _path_and_split(text)
+    folder = tfds.find(path, where=FLAG) if path.is_dir() else None
+    if folder:
+        name = f"{folder.parent.name}-{split}" if split else folder.parent.name
+        return Evaluation(name, read(_examples(folder, _chosen(folder, split, text)), name))
+    if split:
+        raise UserError(f"{FLAG}={text}: {path} is no data set in TFDS layout, and has no splits.")
     if path.is_file():
-        name = path.stem if path.name != catalogue.NAME else path.absolute().parents[1].name
-        return Evaluation(name, _saved(path))
-    if not path.is_dir():
-        raise UserError(f"{FLAG}={path}: no such file or folder.")
-    if folder := tfds.find(path, where=FLAG):
-        return Evaluation(folder.parent.name, read(_examples(folder), folder.parent.name))
+        return Evaluation(path.stem, _saved(path))
     return Evaluation(path.absolute().name, read(_images(path), path.absolute().name))
+
+
+def _path_and_split(text: str) -> tuple[Path, str]:
+    path = Path(text).expanduser()
+    if path.exists():
+        return path, ""
+    start, _, split = text.rpartition(":")
+    if not start or not Path(start).expanduser().exists():
+        raise UserError(f"{FLAG}={text}: no such file or folder.")
+    return Path(start).expanduser(), split
+
+
+def _chosen(folder: Path, split: str, text: str) -> dict[str, int]:
+    """The splits that count, and their sizes."""
+    sizes = tfds.split_sizes(folder)
+    if split in sizes:
+        return {split: sizes[split]}
+    if split == ALL or (not split and len(sizes) == 1):
+        return sizes
+    path = text.removesuffix(f":{split}")
+    choices = " or ".join(f"{path}:{name}" for name in [*sizes, ALL])
+    raise UserError(f"{FLAG}={text}: say which split is evaluated on, {choices}.")
 
 
 def digest(one: Evaluation) -> str:
@@ -78,10 +105,10 @@ def _saved(path: Path) -> pa.Table:
         ) from error
 
 
-def _examples(folder: Path) -> list[Part]:
+def _examples(folder: Path, splits: Mapping[str, int]) -> list[Part]:
     return [
         Part(f"{split}[{start}:]", "tfds", str(folder), files=(f"{split}[{start}:{stop}]",))
-        for split, size in tfds.split_sizes(folder).items()
+        for split, size in splits.items()
         for start in range(0, size, IMAGES_A_PART)
         for stop in [min(start + IMAGES_A_PART, size)]
     ]

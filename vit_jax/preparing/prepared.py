@@ -23,7 +23,9 @@ from vit_jax.preparing.arrangement import Arrangement
 from vit_jax.preparing.duplicates import Duplicates
 
 NOTE = "prepared.json"
-_COPIES = ("same", "near")  # of duplicates.Duplicates
+# Of duplicates.Duplicates:
+_COPIES = ("same", "near")
+_COUNTS = ("by_look", "matched", "not_compared")
 # Where the images lay is of no use any more; without it the file depends on the images alone.
 _NOT_KEPT = ["path", "offset"]
 
@@ -57,7 +59,7 @@ def write(found: Prepared, about: Mapping[str, Any]) -> None:
     text = {
         "content": found.digest,
         "splits": {name: size._asdict() for name, size in found.splits.items()},
-        "copies": {"by_look": copies.by_look, "not_compared": copies.not_compared},
+        "copies": {name: getattr(copies, name) for name in _COUNTS},
         **about,
     }
     temporary = found.folder / f".{NOTE}"
@@ -82,7 +84,7 @@ def read(folder: Path) -> Prepared:
     try:
         table = pq.read_table(folder / catalogue.NAME)
         splits = {name: SplitSize(**size) for name, size in said["splits"].items()}
-        copies = _copies(table, **said["copies"])
+        copies = _copies(table, said["copies"])
     except (pa.ArrowException, OSError, KeyError, TypeError) as error:
         raise UserError(
             f"{folder}: {NOTE} or {catalogue.NAME} is damaged ({error}). Delete {folder}."
@@ -121,7 +123,7 @@ def _rows(copies: dict[int, int], size: int) -> pa.Array:
     return pa.array(of, mask=of < 0)
 
 
-def _copies(table: pa.Table, *, by_look: int, not_compared: int) -> Duplicates:
+def _copies(table: pa.Table, counts: Mapping[str, Any]) -> Duplicates:
     found = [_valid(table, f"{kind}_as") for kind in _COPIES]
     same, near = (dict(zip(rows.tolist(), of.to_pylist(), strict=True)) for rows, of in found)
     rows, why = _valid(table, "left_out")
@@ -130,7 +132,7 @@ def _copies(table: pa.Table, *, by_look: int, not_compared: int) -> Duplicates:
         for row, name in zip(rows.tolist(), why.to_pylist(), strict=True)
         if name.startswith("in_evaluation:")
     }
-    return Duplicates(same, near, evaluated, by_look, not_compared)
+    return Duplicates(same, near, evaluated, **counts)
 
 
 def _arrangement(table: pa.Table, copies: Duplicates) -> Arrangement:

@@ -65,8 +65,11 @@ def looks(said: Mapping[str, Any]) -> list[str]:
             )
     if across := same["across_splits"] + near["across_splits"]:
         found.append(f"Examples with such a copy in another split of the set: {across:,}.")
-    for name, number in copies["in_evaluation"].items():
-        found.append(f"Left out, since they are also in {name}: {number:,} images.")
+    for name, of in copies["in_evaluation"].items():
+        found.append(
+            f"Images of {name} that are also here: {of['images_of_it']:,}; left out as copies of "
+            f"them: {of['left_out']:,}."
+        )
     if copies["not_compared"]:
         found.append(
             f"{copies['not_compared']:,} looks resemble so many others that not all of these were "

@@ -191,7 +191,11 @@ def _duplicates(table: pa.Table, arranged: Arrangement) -> dict[str, Any]:
         }
         for kind, of in (("same_bytes", copies.same), ("near", copies.near))
     }
-    found["in_evaluation"] = dict(Counter(copies.evaluated.values()))
+    left_out = Counter(copies.evaluated.values())
+    found["in_evaluation"] = {
+        name: {"left_out": left_out[name], "images_of_it": number}
+        for name, number in copies.matched.items()
+    }
     found["in_evaluation_by_look"] = copies.by_look
     found["not_compared"] = copies.not_compared
     return found
