@@ -115,7 +115,7 @@ def _prepare(
     tasks = _tasks(collection.parts, work / "parts", policy, options.max_image_pixels)
     source = hashlib.sha256("\n".join(task.catalogue.name for task in tasks).encode()).hexdigest()
     if said := prepared.about(folder):
-        return _ready(folder, said, source)
+        return _ready(folder, work, said, source)
     # What there is.
     table = _read(tasks, "checking", run, screen)
     known = _evaluations(work, options, run, screen)
@@ -179,13 +179,14 @@ def _with_metadata(
     return Prepared(folder, table, arranged, sizes, digest)
 
 
-def _ready(folder: Path, said: Mapping[str, Any], source: str) -> Prepared:
+def _ready(folder: Path, work: Path, said: Mapping[str, Any], source: str) -> Prepared:
     """The data set that an earlier preparation finished. UserError if it was of other images."""
     if said["source"] != source:
         raise UserError(
             f"{folder} is ready, but the collection has been changed since. Give another "
             f"--version, or delete {folder}."
         )
+    _remove_leftovers(work)  # it may have been stopped before that
     return prepared.read(folder)
 
 

@@ -17,6 +17,7 @@ from vit_jax.preparing.collection import Collection
 from vit_jax.preparing.prepared import Prepared
 
 NAMED = 100  # of empty classes, at most
+BINS = 4  # of a distribution, for each factor of 2
 EXTREMES = 10  # classes with the most and the fewest examples
 
 REASONS = {
@@ -129,14 +130,14 @@ def _shorter_side(table: pa.Table) -> np.ndarray:
 
 
 def _distribution(rows: np.ndarray, values: np.ndarray) -> dict[str, Any]:
-    """Of the images that are kept; bins are as wide as a factor of the square root of 2."""
+    """Of the images that are kept; the edges of bins grow by equal factors."""
     values = values[rows]
     if not len(values):
         return {"min": None, "median": None, "max": None, "mean": None, "bins": []}
-    bins = np.floor(2 * np.log2(np.maximum(values, 1)) + 1e-9).astype(int)
+    bins = np.floor(BINS * np.log2(np.maximum(values, 1)) + 1e-9).astype(int)
     first = bins.min()
     counts = np.bincount(bins - first)
-    edges = [round(2 ** ((first + i) / 2), 1) for i in range(len(counts) + 1)]
+    edges = [round(2 ** ((first + i) / BINS), 1) for i in range(len(counts) + 1)]
     return {
         "min": int(values.min()),
         "median": float(np.median(values)),
