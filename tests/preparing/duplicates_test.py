@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from vit_jax.core.errors import UserError
-from vit_jax.preparing import arrangement, catalogue, duplicates
+from vit_jax.preparing import arrangement, catalogue, duplicates, summary
 from vit_jax.preparing.arrangement import Splits
 from vit_jax.preparing.duplicates import Evaluation
 
@@ -62,6 +62,20 @@ def test_a_chain_is_not_dropped_as_a_whole() -> None:
     assert arranged(chain, near_bits=4).copies.near == {1: 0, 3: 2, 5: 4}
 
 
+@pytest.mark.parametrize("duplicates", ["keep", "drop", "merge"])
+def test_copies_of_what_goes_go_too(duplicates: str) -> None:
+    """1 looks like 0; 2 has the bytes of 1, 3 those of 0."""
+    images = table(("a", A), ("b", A ^ 1), ("b", A ^ 1), ("a", A))
+    found = arranged(images, duplicates=duplicates, near_duplicates="drop")
+    assert found.copies.near == {1: 0, 2: 0} and found.copies.same == {2: 1, 3: 0}
+    why = {"keep": "near_duplicate", "drop": "duplicate", "merge": "merged"}[duplicates]
+    kept = {3: why} if duplicates != "keep" else {}
+    assert found.left_out == {1: "near_duplicate", 2: why} | kept
+    assert found.labels == ({0: (0, 3)} if duplicates == "merge" else {})
+    told = {one["name"]: one["of"] for one in summary.left_out(images, found)}
+    assert told.keys() == {images["name"][row].as_py() for row in found.left_out}
+
+
 def test_images_without_a_look_are_the_same_by_bytes_alone() -> None:
     found = arranged(table(("a", None), ("b", None), ("a", None), ("c", 0))).copies
     assert found.same == {2: 0} and found.near == {}
@@ -108,3 +122,12 @@ def test_of_few_images_nothing_is_a_duplicate(count: int) -> None:
     images = table(*[("a", A)] * count)
     found = duplicates.find(images, images["order"].to_numpy().astype("int64"))
     assert not found.same and not found.near
+
+
+def test_copies_in_other_splits_are_counted_once() -> None:
+    splits = ["val", "train", "train", "train"]
+    images = table(("a", A), ("a", A), ("b", A ^ 1), ("c", B), splits=splits)
+    found = arranged(images)
+    assert summary.duplicates(images, found)["across_splits"] == 2
+    dropped = arranged(images, duplicates="drop", near_duplicates="drop")
+    assert summary.duplicates(images, dropped)["across_splits"] == 0

@@ -89,11 +89,12 @@ def arrange(
     rows = np.concatenate([rows[~in_training[rows]], rows[in_training[rows]]])
     copies = find(table, rows, near_bits, evaluations, in_training)
     left_out |= {row: f"in_evaluation:{name}" for row, name in copies.evaluated.items()}
-    if duplicates != "keep":
-        left_out |= dict.fromkeys(copies.same, "duplicate" if duplicates == "drop" else "merged")
     if near_duplicates == "drop":
         left_out |= dict.fromkeys(copies.near, "near_duplicate")
-    labels = _merged(table, copies.same) if duplicates == "merge" else {}
+    if duplicates != "keep":
+        left_out |= dict.fromkeys(copies.same, "duplicate" if duplicates == "drop" else "merged")
+    merged = _merged(table, copies.same) if duplicates == "merge" else {}
+    labels = {row: classes for row, classes in merged.items() if row not in left_out}
     kept = order[~np.isin(order, np.fromiter(left_out, np.int64, len(left_out)))]
     _refuse_emptied(table, kept, left_out)
     return Arrangement(_split(table, kept, splits), labels, left_out, copies)

@@ -35,7 +35,8 @@ class Duplicates:
 
     Attributes:
       same: row -> the first row with the same bytes.
-      near: row -> a row before it that looks the same, and is itself not in `near` or `same`.
+      near: row -> a row before it that looks the same but has other bytes, and is itself not in
+        `near` or `same`.
       evaluated: row -> the name of the evaluation set that has it.
       by_look: how many of `evaluated` have other bytes there.
       matched: how many images of an evaluation set, by its name, have a copy among the rows.
@@ -86,7 +87,7 @@ def find(
     keeper = _keepers(visible, place[visible], len(distinct), pairs)
     differing = np.flatnonzero(keeper != visible)
     near_rows = zip(visible[differing].tolist(), keeper[differing].tolist(), strict=True)
-    found.near = {row: stays for row, stays in near_rows if row not in found.same}
+    found.near = {row: stays for row, stays in near_rows if found.same.get(row) != stays}
     return found
 
 

@@ -101,8 +101,6 @@ def _with_places(table: pa.Table, arranged: Arrangement) -> pa.Table:
     split, example = np.full(len(table), -1), np.full(len(table), -1)
     for number, rows in enumerate(arranged.splits.values()):
         split[rows], example[rows] = number, np.arange(len(rows))
-    for first, classes in arranged.labels.items():
-        assert split[first] >= 0, f"{classes} of an image that is not there"
     in_split = pa.DictionaryArray.from_arrays(
         pa.array(split.astype(np.int32), mask=split < 0), pa.array(names, pa.string())
     )

@@ -63,7 +63,7 @@ def looks(said: Mapping[str, Any]) -> list[str]:
                 f"Images {what} one before them: {of['images']:,}, "
                 f"of these in another class: {of['of_other_classes']:,}."
             )
-    if across := same["across_splits"] + near["across_splits"]:
+    if across := copies["across_splits"]:
         found.append(f"Examples with such a copy in another split of the set: {across:,}.")
     for name, of in copies["in_evaluation"].items():
         found.append(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -55,7 +56,7 @@ def summary(found: Prepared, collection: Collection, policy: faults.Policy) -> d
         "shorter_side": _distribution(_kept(arranged), _shorter_side(table)),
         "file_bytes": _distribution(_kept(arranged), table["nbytes"].to_numpy()),
         "classes": _classes(table, arranged, collection.class_names),
-        "duplicates": _duplicates(table, arranged),
+        "duplicates": duplicates(table, arranged),
     }
 
 
@@ -69,7 +70,7 @@ def what(reason: str) -> str:
 
 def left_out(table: pa.Table, arranged: Arrangement) -> Iterator[dict[str, Any]]:
     """An object for each image that is not in the set, in the order of the collection."""
-    of = arranged.copies.near | arranged.copies.same
+    of = {"near_duplicate": arranged.copies.near}  # else of the same bytes
     rows = sorted(arranged.left_out)
     columns = ["name", "faults", "format", "width", "height", "nbytes"]
     for start in range(0, len(rows), 10_000):
@@ -77,8 +78,9 @@ def left_out(table: pa.Table, arranged: Arrangement) -> Iterator[dict[str, Any]]
         for row, one in zip(batch, _taken(table, columns, batch), strict=True):
             why = arranged.left_out[row]
             found = {"name": one.pop("name"), "why": why} | one
-            if row in of and why in REASONS:
-                found["of"] = table["name"][of[row]].as_py()
+            if why in REASONS:
+                copies = of.get(why, arranged.copies.same)
+                found["of"] = table["name"][copies[row]].as_py()
             yield found
 
 
@@ -178,20 +180,18 @@ def labels_of(table: pa.Table, arranged: Arrangement, rows: np.ndarray, classes:
     return counts
 
 
-def _duplicates(table: pa.Table, arranged: Arrangement) -> dict[str, Any]:
+def duplicates(table: pa.Table, arranged: Arrangement) -> dict[str, Any]:
+    """How many copies of which kind were found, whether they are left out or not."""
     copies = arranged.copies
     split = np.full(len(table), -1)
     for number, rows in enumerate(arranged.splits.values()):
         split[rows] = number
     found: dict[str, Any] = {
-        kind: {
-            "images": len(of),
-            "of_other_classes": _of_other_classes(table, of),
-            # As far as both are in the set.
-            "across_splits": sum(bool(0 <= split[a] != split[b] >= 0) for a, b in of.items()),
-        }
+        kind: {"images": len(of), "of_other_classes": _of_other_classes(table, of)}
         for kind, of in (("same_bytes", copies.same), ("near", copies.near))
     }
+    pairs = itertools.chain(copies.same.items(), copies.near.items())
+    found["across_splits"] = len({row for row, of in pairs if 0 <= split[row] != split[of] >= 0})
     left_out = Counter(copies.evaluated.values())
     found["in_evaluation"] = {
         name: {"left_out": left_out[name], "images_of_it": number}
