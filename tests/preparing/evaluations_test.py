@@ -108,6 +108,17 @@ def test_of_several_splits_one_is_named(tmp_path: Path) -> None:
             evaluations.load([path], count)
 
 
+def test_sets_of_the_same_name_are_told_apart(tmp_path: Path) -> None:
+    train = folder_of(tmp_path / "train", {f"{i}.jpg": jpeg(i) for i in range(4)})
+    sets = [folder_of(tmp_path / f"{i}" / "test", {"x.jpg": jpeg(i)}) for i in range(2)]
+    found = prepared(train, tmp_path / "out", *sets)
+    assert set(left_out(found).values()) == {"in_evaluation:test", "in_evaluation:test-2"}
+    assert {path.name for path in (found.folder / "evaluations").iterdir()} == {
+        "test.parquet",
+        "test-2.parquet",
+    }
+
+
 def test_what_is_no_set_is_refused(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "text.parquet").write_text("a,b")

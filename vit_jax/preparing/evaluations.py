@@ -44,7 +44,13 @@ def load(paths: Sequence[str], read: Read) -> list[Evaluation]:
     Raises:
       UserError: a path is none of these, or of a data set that has several splits.
     """
-    return [_load(path, read) for path in paths]
+    found: dict[str, Evaluation] = {}
+    for path in paths:
+        one = _load(path, read)
+        names = (one.name, *(f"{one.name}-{number}" for number in range(2, len(paths) + 1)))
+        name = next(name for name in names if name not in found)
+        found[name] = one._replace(name=name)
+    return list(found.values())
 
 
 def _load(text: str, read: Read) -> Evaluation:
