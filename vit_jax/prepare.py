@@ -75,6 +75,8 @@ def _tell(found: Prepared, screen: Screen) -> None:
         )
     if found.arrangement.left_out:
         screen.say(f"left out     {len(found.arrangement.left_out):,} images")
+    for sentence in reports.looks(reports.read(found.folder)):
+        screen.say(f"look at      {sentence}")
     screen.say(f"report       {found.folder / reports.PAGE}")
     screen.say(f"content      {found.digest}")
     screen.say(f"ready        {found.folder}")

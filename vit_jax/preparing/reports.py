@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from vit_jax.core.errors import UserError
 from vit_jax.preparing import faults, report_page, summary, thumbnails
 from vit_jax.preparing.arrangement import Arrangement
 from vit_jax.preparing.collection import Collection
-from vit_jax.preparing.prepared import Prepared
+from vit_jax.preparing.prepared import NOTE, Prepared
 from vit_jax.preparing.report_page import Picture, Sheets
 
 JSON, PAGE, SET_ASIDE = "report.json", "report.html", "set_aside.jsonl"
@@ -43,14 +44,26 @@ def write(
     _write(found.folder / SET_ASIDE, summary.lines(summary.left_out(table, arranged)))
     first = list(itertools.islice(summary.left_out(table, arranged), LISTED))
     sheets = _sheets(table, arranged, collection, max_pixels)
-    _write(found.folder / PAGE, [report_page.page(said, looks(said), sheets, first)])
+    sentences = [*collection.notes, *looks(said)]
+    _write(found.folder / PAGE, [report_page.page(said, sentences, sheets, first)])
+
+
+def read(folder: Path) -> dict[str, Any]:
+    """What report.json says. UserError if it is not there any more."""
+    try:
+        return json.loads((folder / JSON).read_text())
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"{folder / JSON} is missing or damaged. Delete {folder / NOTE}: the same command then "
+            "makes the data set again, the same bytes."
+        ) from error
 
 
 def looks(said: Mapping[str, Any]) -> list[str]:
     """Sentences about what should be looked at before anything is trained on the set."""
     copies, classes = said["duplicates"], said["classes"]
     same, near = copies["same_bytes"], copies["near"]
-    found = list(said["notes"])
+    found = []
     if classes["empty"]:
         names = ", ".join(name.split(" ")[0] for name in classes["empty_names"][:3])
         found.append(f"Classes without examples: {classes['empty']:,}, first {names}.")
