@@ -2,13 +2,17 @@
 
     python -m benchmarks.near_duplicates --hashes 14197122
     python -m benchmarks.near_duplicates --data_dir PHOTOS
+    python -m benchmarks.near_duplicates --data_set data/cifar10
 
-The first searches random hashes among which pairs are planted; the second makes copies of photos.
+The first searches random hashes among which pairs are planted; the second makes copies of photos;
+the third counts near pairs in a data set, and how many of them are of one class: of pairs by chance
+that would be one in the number of classes.
 """
 
 from __future__ import annotations
 
 import io
+import itertools
 import resource
 import time
 from collections.abc import Callable, Iterator
@@ -19,6 +23,7 @@ from absl import app, flags
 from PIL import Image
 
 from benchmarks import rows
+from vit_jax.data import tfds
 from vit_jax.preparing import faults
 from vit_jax.preparing.checking import check
 from vit_jax.preparing.near import near_pairs
@@ -77,8 +82,33 @@ def copies(photos: Path) -> Iterator[dict[str, object]]:
     }
 
 
+def pairs(data_set: Path) -> Iterator[dict[str, object]]:
+    """The near pairs of all splits of a data set, by their distance."""
+    looks, labels = [], []
+    for split in tfds.split_sizes(tfds.find_folder(str(data_set), where="--data_set")):
+        source = tfds.Tfds(str(data_set), split, None, where="--data_set")
+        for start in range(0, source.num_examples, 1000):
+            indices = np.arange(start, min(start + 1000, source.num_examples))
+            for example in source.read(indices):
+                looks.append(_look(example.image))
+                labels.append(example.labels[0])
+    distinct, place = np.unique(np.array(looks, np.uint64), return_inverse=True)
+    images = np.split(np.argsort(place, kind="stable"), np.cumsum(np.bincount(place))[:-1])
+    found = near_pairs(distinct, max(DISTANCES))
+    differing = np.bitwise_count(distinct[found.first] ^ distinct[found.second])
+    near: dict[int, list[tuple[int, int]]] = {distance: [] for distance in (0, *DISTANCES)}
+    near[0] = [pair for same in images for pair in itertools.combinations(same, 2)]
+    for first, second, distance in zip(found.first, found.second, differing, strict=True):
+        # An odd number of bits differs only where two frequencies are equally strong.
+        near[distance + distance % 2] += itertools.product(images[first], images[second])
+    for distance, of in near.items():
+        one_class = sum(labels[first] == labels[second] for first, second in of)
+        what = f"{data_set.name}, {len(looks)} images, {distance} bits"
+        yield {"what": what, "pairs": len(of), "of_one_class": one_class}
+
+
 def _look(data: bytes) -> int:
-    found = check(data, "photo.jpg", faults.policy([], {}), 10**8).look
+    found = check(data, "", faults.policy([], {}), 10**8).look
     assert found is not None
     return found
 
@@ -123,6 +153,10 @@ def main(_: list[str]) -> None:
         for row in copies(Path(FLAGS.data_dir)):
             print(row)
             rows.append("near_duplicates_copies", common | row)
+    elif FLAGS.data_set:
+        for row in pairs(Path(FLAGS.data_set)):
+            print(row)
+            rows.append("near_duplicates_pairs", common | row)
     else:
         row = search(FLAGS.hashes, FLAGS.bits)
         print(row)
@@ -133,4 +167,5 @@ if __name__ == "__main__":
     flags.DEFINE_integer("hashes", 14_197_122, "How many are searched.", 10_000)
     flags.DEFINE_integer("bits", 4, "In which near ones differ at most.", 1, 8)
     flags.DEFINE_string("data_dir", None, "Photos to make copies of, instead of searching.")
+    flags.DEFINE_string("data_set", None, "In TFDS layout, to count its near pairs.")
     app.run(main)

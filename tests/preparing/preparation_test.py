@@ -178,6 +178,10 @@ def test_a_finished_preparation_is_not_done_again(tmp_path: Path, imagenet21k: P
     assert again.arrangement.splits.keys() == first.arrangement.splits.keys()
     for split, rows in first.arrangement.splits.items():
         np.testing.assert_array_equal(again.arrangement.splits[split], rows)
+    before = files(first.folder)
+    (first.folder / NOTE).unlink()
+    prepared(collection, tmp_path, options)
+    assert files(first.folder) == before
     imagenet21k.write_bytes(imagenet21k.read_bytes() + bytes(512))
     with pytest.raises(UserError, match="is ready, but the collection has been changed since"):
         prepared(collection, tmp_path, options)
