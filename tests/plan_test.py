@@ -43,6 +43,7 @@ def test_as_json(plan):
         (("--topology=v9:2x2",), "generation 'v9'"),
         (("--nocompile", "--config.input.num_classes=none"), "--config.input.num_classes="),
         (("--nocompile", "--chip_hour_price=1"), "--topology"),
+        (("--topology=v5e:2x2", "--chip_hour_price=nan"), "--chip_hour_price=nan: give a number"),
     ],
 )
 def test_the_users_errors_are_one_message(plan, flags, said):

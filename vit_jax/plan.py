@@ -9,6 +9,7 @@ in seconds what shapes and shardings alone tell.
 
 from __future__ import annotations
 
+import math
 import sys
 
 import jax
@@ -73,7 +74,10 @@ def main(arguments: list[str]) -> None:
     command.no_more(arguments)
     overrides = list(FLAGS.config_override)
     config = configs.load(FLAGS.config, overrides)
-    if FLAGS.chip_hour_price is not None and FLAGS.topology is None:
+    price = FLAGS.chip_hour_price
+    if price is not None and not math.isfinite(price):
+        raise UserError(f"--chip_hour_price={price}: give a number, such as 1.2.")
+    if price is not None and FLAGS.topology is None:
         raise UserError("--chip_hour_price needs --topology, which says how many chips.")
     if FLAGS.topology:  # jax would keep programs for devices that are not there, and not read them
         jax.config.update("jax_enable_compilation_cache", False)
@@ -89,9 +93,9 @@ def main(arguments: list[str]) -> None:
         hint = hint or "Nothing that was tried fits: take more chips."
         raise UserError(f"{error}\n{hint}") from error
     if FLAGS.json:
-        print(as_json(found))
+        print(as_json(found, price=price))
         return
-    lines = list(rows(found, dollars=FLAGS.chip_hour_price))
+    lines = list(rows(found, price=price))
     width = max(len(what) for what, _ in lines)
     for what, said in lines:
         print(f"{what:{width}}  {said}".rstrip())

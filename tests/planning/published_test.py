@@ -41,7 +41,7 @@ def test_the_runs_of_table_2(name, steps, core_days):
     ours = 512 * 0.1 * steps / 86_400
     found = forecast(name, steps)
     assert published.compare(found) == (core_days, pytest.approx(ours / core_days))
-    said = dict(table.rows(found, dollars=None))["the paper"]
+    said = dict(table.rows(found, price=None))["the paper"]
     assert said == (f"{core_days:,} TPUv3-core-days (table 2); this plan: {ours / core_days:.2f} x")
 
 
@@ -55,13 +55,13 @@ def test_the_runs_of_table_2(name, steps, core_days):
 )
 def test_another_run_is_not_compared(found):
     assert published.compare(found) is None
-    assert "the paper" not in dict(table.rows(found, dollars=None))
+    assert "the paper" not in dict(table.rows(found, price=None))
 
 
 def test_other_chips_have_no_ratio():
     found = forecast("ViT-L/16", 310_823, topology="v5e:16x16")
     assert published.compare(found) == (230, None)
-    assert dict(table.rows(found, dollars=None))["the paper"] == "230 TPUv3-core-days (table 2)"
+    assert dict(table.rows(found, price=None))["the paper"] == "230 TPUv3-core-days (table 2)"
 
 
 def test_without_an_estimate_there_is_no_ratio():

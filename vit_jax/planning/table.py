@@ -11,11 +11,12 @@ from vit_jax.planning.forecast import SECS_A_DAY, Forecast
 from vit_jax.screen import count, duration
 
 UNITS = {"GiB": 2**30, "MiB": 2**20}
+TOO_LITTLE = "it will hardly fit; without --nocompile the plan tries what would"
 Row = tuple[str, str]  # what, and how much
 
 
-def rows(found: Forecast, *, dollars: float | None) -> Iterator[Row]:
-    """The table. An empty row stands between its parts."""
+def rows(found: Forecast, *, price: float | None) -> Iterator[Row]:
+    """The table; price: of a chip-hour. An empty row stands between its parts."""
     model = found.model
     axes = " x ".join(f"{axis} {size}" for axis, size in found.mesh.items())
     where = f"{found.topology}: " if found.topology else ""
@@ -25,14 +26,14 @@ def rows(found: Forecast, *, dollars: float | None) -> Iterator[Row]:
     yield "", ""
     yield "model", f"{model.name}, {count(model.parameters)} parameters"
     yield "an image", f"{count(model.forward_flops)}FLOPs forward, in matrix products"
-    yield "the run", f"{steps}: {found.exaflops:,.4g} exaFLOPs"
+    yield "the run", f"{steps}: {_flops(found.exaflops)}"
     yield "", ""
     yield from _memory(found)
     yield "", ""
     yield from _hosts(found)
     yield "", ""
     yield from _time(found)
-    yield from _cost(found, dollars)
+    yield from _cost(found, price)
     yield from _paper(found)
     if found.compile_secs is not None:
         cached = ", for an earlier plan (--nocache compiles anew)" if found.from_cache else ""
@@ -53,7 +54,8 @@ def _memory(found: Forecast) -> Iterator[Row]:
         taken = memory.state + memory.activations
     if memory.there is not None:
         yield "  of", size(memory.there)
-        yield "  free", size(memory.there - (taken or memory.state))
+        free = memory.there - (taken or memory.state)
+        yield "  free", size(free) + ("" if free >= 0 else f": {TOO_LITTLE}")
     if found.sent is not None:
         yield "", ""
         yield "a device sends in a step", "" if any(found.sent.values()) else "nothing"
@@ -93,7 +95,7 @@ def _paper(found: Forecast) -> Iterator[Row]:
         yield "the paper", f"{paper.core_days:,g} TPUv3-core-days (table 2){ours}"
 
 
-def _cost(found: Forecast, dollars: float | None) -> Iterator[Row]:
+def _cost(found: Forecast, price: float | None) -> Iterator[Row]:
     least = "at least " if found.time.cycles is None else ""
     if found.mfu is not None:
         yield "MFU", f"{found.mfu:.0%}"
@@ -102,8 +104,8 @@ def _cost(found: Forecast, dollars: float | None) -> Iterator[Row]:
     if found.chip_hours is not None and found.core_days is not None:
         hours = f"{least}{found.chip_hours:,.0f}"
         yield "chip-hours", f"{hours} ({found.core_days:,.1f} TPU-core-days)"
-        if dollars is not None:
-            yield "cost", f"{least}{found.chip_hours * dollars:,.0f}, at {dollars:g} a chip-hour"
+        if price is not None:
+            yield "cost", f"{least}{found.chip_hours * price:,.0f}, at {price:g} a chip-hour"
 
 
 def size(nbytes: float) -> str:
@@ -112,14 +114,20 @@ def size(nbytes: float) -> str:
     return f"{nbytes / UNITS[unit]:8.2f} {unit}"
 
 
+def _flops(exaflops: float) -> str:
+    return f"{count(exaflops * 1e18)}FLOPs" if exaflops < 1e-3 else f"{exaflops:,.4g} exaFLOPs"
+
+
 def _ms(secs: float | None) -> str:
     return f"{'-':>8}" if secs is None else f"{secs * 1e3:8.1f} ms"
 
 
-def as_json(found: Forecast) -> str:
-    """All of it, and what follows from it."""
+def as_json(found: Forecast, *, price: float | None) -> str:
+    """All of it, and what follows from it; price: of a chip-hour."""
     derived = ("exaflops", "days", "chip_hours", "core_days", "mfu", "images_per_host_second")
     document = dataclasses.asdict(found) | {name: getattr(found, name) for name in derived}
+    hours = found.chip_hours
+    document["cost"] = None if price is None or hours is None else hours * price
     document["host"] = found.host._asdict()
     paper = published.compare(found)
     document["paper"] = paper and paper._asdict()
