@@ -147,7 +147,7 @@ def _launch(
         raise UserError(
             f"The launcher failed for {len(failed)} of {len(to_do)} points:"
             + "".join(f"\n  {name}: {why}" for name, why in failed.items())
-            + "\nThe same command launches them again; the other jobs are there."
+            + "\nThe same command launches them again."
         )
     if not options.follow and not stop:
         live.say("All jobs are launched. The same command without --nofollow shows how they are.")
@@ -208,6 +208,10 @@ FLAGS = flags.FLAGS
 
 def main(arguments: list[str]) -> None:
     """The command."""
+    if not FLAGS.workdir:
+        raise UserError("--workdir is empty: give the sweep a folder of its own, such as runs/lr.")
+    if FLAGS.launcher is not None:
+        jobs.command(FLAGS.launcher)  # before a folder is made
     folder = epath.Path(FLAGS.workdir).expanduser()
     asked = grid.parse(arguments)
     options = Options(

@@ -37,6 +37,23 @@ def test_mistakes_get_one_message(sweep, clone):
     assert not (clone / "runs").exists()
 
 
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (("--workdir=",), "--workdir is empty"),
+        (("--workdir=runs/lr", "--launcher="), "--launcher is empty"),
+        (("--workdir=runs/lr", "--launcher=slurm.sh 'x"), "--launcher=slurm.sh 'x: No closing"),
+    ],
+)
+@pytest.mark.parametrize("dry_run", [(), ("--dry_run",)], ids=["run", "dry_run"])
+def test_flags_that_say_nothing_get_one_message(sweep, clone, flags, message, dry_run):
+    done = sweep(*flags, *dry_run, "--", *GRID)
+    assert done.returncode == 1
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (clone / "runs").exists()
+
+
 def test_help_explains_every_flag(sweep):
     done = sweep("--help")
     for name in ("workdir", "slots", "metric", "dry_run", "launcher", "follow"):

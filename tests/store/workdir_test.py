@@ -3,7 +3,7 @@ import json
 import pytest
 
 from vit_jax.core.errors import UserError
-from vit_jax.store.workdir import check_workdir, read_config, record
+from vit_jax.store.workdir import check_workdir, read_config, record, unwritable
 
 CONFIG = {
     "optim": {"lr": 0.001, "betas": (0.9, 0.999), "clip": None},
@@ -178,3 +178,8 @@ def test_the_config_can_be_read_back(trained):
     (trained / "config.json").write_text("{")
     with pytest.raises(UserError, match="is damaged"):
         read_config(trained)
+
+
+@pytest.mark.parametrize("error", [OSError("no room"), OSError(28, "no room")])
+def test_the_reason_is_told_whatever_raised_it(tmp_path, error):
+    assert "cannot be written: no room." in str(unwritable(tmp_path, error))

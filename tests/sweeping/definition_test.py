@@ -81,7 +81,17 @@ def test_the_folder_of_a_training_is_no_sweeps(points, tmp_path):
         points("--config.seed=0,1")
 
 
-def test_a_damaged_definition_is_told(points, tmp_path):
-    (tmp_path / "sweep.json").write_text("{")
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{",
+        "[]",
+        '{"common": 3, "flags": 1, "axes": 2, "points": "x"}',
+        '{"common": {}, "flags": [], "axes": ["seed"], "points": [1]}',
+        '{"common": {}, "flags": [], "axes": ["seed"], "points": [{"seed": 1}]}',
+    ],
+)
+def test_a_damaged_definition_is_told(points, tmp_path, text):
+    (tmp_path / "sweep.json").write_text(text)
     with pytest.raises(UserError, match=r"sweep.json is damaged"):
         points("--config.seed=0,1")

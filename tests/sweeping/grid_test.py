@@ -78,7 +78,7 @@ def test_names_are_read_and_differ():
         (["--config", FILE, "--workdir=x"], "--workdir is not for"),
         (["--config", FILE, "runs/x"], "'runs/x' is no flag"),
         (["--config", FILE, "--config.seed=1,1"], "stands there twice"),
-        (["--config", FILE, "--config.seed=1,"], "empty value"),
+        (["--config", FILE, "--config.seed=1,"], "^seed=1,: an empty value"),
     ],
 )
 def test_wrong_arguments_are_told(arguments, message):

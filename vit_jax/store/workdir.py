@@ -104,8 +104,8 @@ def make(folder: epath.Path) -> None:
 def unwritable(folder: epath.Path, error: OSError) -> UserError:
     """What to tell the user."""
     return UserError(
-        f"The work directory {folder} cannot be written: {error.strerror}. Give a --workdir that "
-        "is writable and has room."
+        f"The work directory {folder} cannot be written: {error.strerror or error}. Give a "
+        "--workdir that is writable and has room."
     )
 
 

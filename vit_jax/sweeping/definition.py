@@ -21,6 +21,7 @@ from vit_jax.sweeping.grid import CONFIG, HINT, Grid, Point
 FILE = "sweep.json"
 ALLOW = "--allow_config_change"  # of vit_jax.train
 MAX_NAMED = 3  # points beside a message
+LIKE = {"common": {"": ""}, "flags": [""], "axes": [""], "points": [{"": ""}]}
 
 
 def points(folder: epath.Path, grid: Grid) -> tuple[list[Point], list[Point]]:
@@ -66,12 +67,23 @@ def _read(folder: epath.Path) -> dict[str, Any]:
         return {}
     try:
         document = json.loads(file.read_text())
-        return {key: document[key] for key in ("common", "flags", "axes", "points")}
+        return {key: _checked(document[key], like) for key, like in LIKE.items()}
     except (ValueError, KeyError, TypeError) as error:
         raise UserError(
             f"{file} is damaged ({error}). Delete it, and give the whole grid again: trainings "
             "below it go on."
         ) from error
+
+
+def _checked(value: Any, like: Any) -> Any:
+    """The value, made as `like` is: {"": ""} are strings by name. TypeError if it is not."""
+    if type(value) is not type(like):
+        raise TypeError(f"{value!r} stands where a {type(like).__name__} belongs")
+    if isinstance(like, list):
+        return [_checked(one, like[0]) for one in value]
+    if isinstance(like, dict):
+        return {name: _checked(one, like[""]) for name, one in value.items()}
+    return value
 
 
 def _check_same(folder: epath.Path, there: Mapping[str, Any], grid: Grid) -> None:

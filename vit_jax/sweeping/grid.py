@@ -112,7 +112,7 @@ def parse(arguments: Sequence[str]) -> Grid:
         if len(values) == 1:
             common[field] = values[0]
         elif "" in values:
-            raise UserError(f"{field}={value}: an empty value between commas.")
+            raise UserError(f"{field}={','.join(values)}: an empty value between commas.")
         elif len(set(values)) < len(values):
             raise UserError(f"{field}={','.join(values)}: a value stands there twice. {HINT}")
         else:

@@ -39,13 +39,26 @@ class Job(NamedTuple):
         return epath.Path(LOGS) / f"{self.name}.launcher.log"
 
 
+def command(launcher: str) -> list[str]:
+    """The words of --launcher. UserError if it has none, or a quote that is not closed."""
+    try:
+        words = shlex.split(launcher)
+    except ValueError as error:
+        raise errors.UserError(f"--launcher={launcher}: {error}; see to its quotes.") from error
+    if not words:
+        raise errors.UserError(
+            '--launcher is empty: give a command, such as "scripts/slurm.sh --nodes=1 --gpus=8", '
+            "or leave it out to train here."
+        )
+    return words
+
+
 def job(point: Point, workdir: str, launcher: str, sweep_name: str) -> Job:
     """The launcher's command; a relative workdir is made absolute, since jobs run elsewhere."""
     place = workdir if "://" in workdir else os.path.abspath(workdir)
     name = f"{sweep_name}-{point.number}"
-    return Job(
-        point, name, [*shlex.split(launcher), f"--name={name}", "--", *point.arguments(place)]
-    )
+    words = [*command(launcher), f"--name={name}", "--", *point.arguments(place)]
+    return Job(point, name, words)
 
 
 def launch(
