@@ -54,22 +54,25 @@ ending() {
     ${namespace:+--namespace="$namespace"}
 }
 
-# text WORD: as a string of YAML.
-text() { printf '"%s"' "$(printf '%s' "$1" | sed 's/\\/\\\\/g; s/"/\\"/g')"; }
+# text WORD: as a string of YAML, on one line.
+text() {
+  printf '"%s"' "$(printf '%s' "$1" | sed 's/\\/\\\\/g; s/"/\\"/g' |
+    awk 'NR > 1 { printf "\\n" } { printf "%s", $0 }')"
+}
 
 # Sets `accelerator`, GKE's name of the generation, and `pods`, the hosts of a slice.
 read_topology() {
-  local side chips=1
+  local side chips=1 more example
   case $topology in
-    v4:*) accelerator=tpu-v4-podslice ;;
-    v5e:*) accelerator=tpu-v5-lite-podslice ;;
-    v5p:*) accelerator=tpu-v5p-slice ;;
-    v6e:*) accelerator=tpu-v6e-slice ;;
+    v4:*) accelerator=tpu-v4-podslice more=2 example=v4:4x4x8 ;;
+    v5e:*) accelerator=tpu-v5-lite-podslice more=1 example=v5e:16x16 ;;
+    v5p:*) accelerator=tpu-v5p-slice more=2 example=v5p:4x4x8 ;;
+    v6e:*) accelerator=tpu-v6e-slice more=1 example=v6e:16x16 ;;
     *) die "--topology=$topology: begin with v4:, v5e:, v5p: or v6e:, such as v5e:16x16." ;;
   esac
   sides=${topology#*:}
-  [[ $sides =~ ^[1-9][0-9]*(x[1-9][0-9]*){1,2}$ ]] ||
-    die "--topology=$topology: give the sides of a slice, such as v5e:16x16 or v5p:4x4x8."
+  [[ $sides =~ ^[1-9][0-9]*(x[1-9][0-9]*){$more}$ ]] ||
+    die "--topology=$topology: give the $((more + 1)) sides of a slice, such as $example."
   for side in ${sides//x/ }; do chips=$((chips * side)); done
   ((chips >= chips_per_host)) || chips_per_host=$chips
   pods=$((chips / chips_per_host))

@@ -9,6 +9,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
 
 dry_run=""
 training=()
+config_file=""
 exec 3>&1 # what --dry_run shows, also inside $(...)
 
 # The comment at the head of the script.
@@ -75,6 +76,22 @@ require_training() {
   [[ $words == *" --config"[=\ ]* && $words == *" --workdir"[=\ ]* ]] ||
     die "Give what vit_jax.train gets behind \" -- \", with a config and a work directory:" \
       "  $0 ... -- --config configs/vit_l16_i21k.py --workdir $1"
+}
+
+# require_config [absolute]: the file has to be there, in this clone, where trainings start. Sets
+# `config_file`, as it was given.
+require_config() {
+  local word before="" place
+  for word in "${training[@]}"; do
+    [[ $before != --config ]] || word=--config=$word
+    [[ $word != --config=* ]] || config_file=${word#--config=}
+    before=$word
+  done
+  config_file=${config_file%%:*} # without its variant
+  place=$root/$config_file
+  [[ ${1:-} != absolute || $config_file != /* ]] || place=$config_file
+  [[ -f $place ]] || die "--config=$config_file: there is no such file in $root," \
+    "where the training starts. Name it as seen from there."
 }
 
 # quoted WORD...: as one would type it.

@@ -86,6 +86,7 @@ number nodes gpus save_secs max_restarts
 [[ -z $cpus_per_gpu ]] || number cpus_per_gpu
 [[ $name =~ ^[A-Za-z0-9_.-]+$ ]] || die "--name=$name: letters, digits, \"_\", \".\" and \"-\" only."
 require_training /shared/l16
+require_config absolute
 need sbatch "Run this script where jobs are submitted: on a login node of the cluster."
 [[ -n $dry_run || -x $python ]] || die "There is no Python at $python. Install vit_jax there" \
   "(docs/install.md: pip install --editable '.[gpu]'), or name another with --python."

@@ -13,6 +13,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the workers are
 FAKE = Path(__file__).parent / "fake_gcloud.py"
 SLICE = ("--name=l16", "--zone=us-west4-a")
 WANTED = (*SLICE, "--type=v5litepod-16", "--poll_secs=0.05")
+CONFIG = Path(__file__).parents[2] / "configs" / "vit_digits.py"
 TRAINING = ("--", "--config", "configs/vit_digits.py", "--workdir=gs://bucket/l16", "--name=a b")
 
 # A Python for the workers' environments. Its training ends with the next status in ~/statuses, or
@@ -314,6 +315,8 @@ def test_dry_run_shows_every_command_and_runs_none(world, recorded, tmp_path):
         (SLICE, "cloud_tpu.sh needs --type"),
         (WANTED, "behind"),
         ((*WANTED, "--", "--config=a.py", "--workdir=runs/l16"), "has to be gs://"),
+        ((*WANTED, *TRAINING, "--config=configs/b.py:x=1"), "--config=configs/b.py: there is no"),
+        ((*WANTED, *TRAINING, "--config", str(CONFIG)), "seen from there"),  # not on workers
         ((*SLICE, "--type=v9-16", *TRAINING), "--runtime"),
         (("--name=L 16", "--zone=a", "--type=v2-8", *TRAINING), "small letters"),
         (("--zne=a",), '"--zne=a" is none of the flags'),
@@ -325,6 +328,14 @@ def test_wrong_arguments_get_one_message(world, arguments, message):
     done = world(*arguments)
     assert done.returncode == 1
     assert message in done.stderr
+    assert not world.calls()
+
+
+def test_a_config_that_is_not_sent_is_told(world, clone):
+    (clone / ".gitignore").write_text("/configs\n")
+    done = world(*WANTED, *TRAINING)
+    assert done.returncode == 1
+    assert "git ignores this file" in done.stderr
     assert not world.calls()
 
 

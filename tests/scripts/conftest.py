@@ -14,12 +14,14 @@ SENT = ("setup.py", "pyproject.toml", "constraints.txt")
 
 @pytest.fixture
 def clone(tmp_path):
-    """The scripts in a git repository of their own."""
+    """The scripts and a config in a git repository of their own."""
     folder = tmp_path / "clone"
     folder.mkdir()
     shutil.copytree(REPOSITORY / "scripts", folder / "scripts")
     for name in SENT:
         shutil.copy(REPOSITORY / name, folder)
+    (folder / "configs").mkdir()
+    shutil.copy(REPOSITORY / "configs" / "vit_digits.py", folder / "configs")
     subprocess.run(["git", "init", "--quiet", folder], check=True)
     return folder
 

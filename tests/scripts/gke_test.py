@@ -54,7 +54,8 @@ def gke(launch, world):
 
 
 def test_the_manifest_says_what_was_asked_for(gke, world):
-    done = gke(*WANTED, "--spot", "--chips_per_host=8", *TRAINING)
+    about = '--about="two"\nlines \\n'
+    done = gke(*WANTED, "--spot", "--chips_per_host=8", *TRAINING, about)
     assert done.returncode == 0, done.stderr
     assert "2 x v5e:4x8, 8 hosts" in done.stdout
     jobset = yaml.safe_load((world / "jobset").read_text())
@@ -69,7 +70,7 @@ def test_the_manifest_says_what_was_asked_for(gke, world):
     }
     (container,) = pod["containers"]
     assert container["resources"]["limits"] == {"google.com/tpu": 8}
-    arguments = [word.replace("$(", "$$(") for word in TRAINING[1:]]
+    arguments = [word.replace("$(", "$$(") for word in (*TRAINING[1:], about)]
     assert container["command"] == ["python", "-m", "vit_jax.train", *arguments]
 
 
@@ -173,7 +174,9 @@ def test_dry_run_shows_every_command_and_runs_none(launch, recorded, bare_path):
         (("--name=l16",), "gke.sh needs --topology --image"),
         (("--name=L16", *WANTED[1:], *TRAINING), "small letters"),
         ((*WANTED, "--topology=v9:4x4", *TRAINING), "begin with v4:"),
-        ((*WANTED, "--topology=v5e:16", *TRAINING), "sides of a slice"),
+        ((*WANTED, "--topology=v5e:16", *TRAINING), "2 sides of a slice, such as v5e:16x16"),
+        ((*WANTED, "--topology=v5e:4x4x4", *TRAINING), "2 sides of a slice, such as v5e:16x16"),
+        ((*WANTED, "--topology=v5p:4x4", *TRAINING), "3 sides of a slice, such as v5p:4x4x8"),
         ((*WANTED, "--topology=v5e:2x2", *TRAINING), "more than one host"),
         ((*WANTED, "--chips_per_host=3", *TRAINING), "do not divide"),
         ((*WANTED, "--slices=0", *TRAINING), "--slices=0"),

@@ -178,6 +178,7 @@ def test_dry_run_shows_every_command_and_runs_none(launch, recorded, bare_path):
         ((*WANTED, "--nodes=two", *TRAINING), "--nodes=two"),
         (("--name=a b", "--nodes=1", "--gpus=1", *TRAINING), "--name=a b"),
         (WANTED, "--workdir /shared/l16"),
+        ((*WANTED, "--", "--config=b.py", "--workdir=/shared/l16"), "--config=b.py: there is no"),
         ((*WANTED, "--python=/nowhere/python", *TRAINING), "no Python at /nowhere/python"),
     ],
 )

@@ -1,6 +1,5 @@
 """scripts/sweep.sh: what it would start, and its messages; tests/sweeping runs sweeps."""
 
-import shutil
 from pathlib import Path
 
 import pytest
@@ -10,9 +9,7 @@ GRID = ("--config", "configs/vit_digits.py", "--config.optim.lr=1e-3,3e-3", "--c
 
 
 @pytest.fixture
-def sweep(clone, launch):
-    (clone / "configs").mkdir()
-    shutil.copy(REPOSITORY / "configs" / "vit_digits.py", clone / "configs")
+def sweep(launch):
     env = {"PYTHONPATH": str(REPOSITORY), "JAX_PLATFORMS": "cpu"}
     return lambda *arguments, **more: launch("sweep.sh", *arguments, **env, **more)
 
