@@ -264,4 +264,4 @@ if __name__ == "__main__":
     flags.DEFINE_bool("retry_failed", False, "Start points that have failed again.")
     flags.DEFINE_bool("dry_run", False, "Show the command of every point, and start none.")
     flags.mark_flag_as_required("workdir")
-    command.run(main)
+    command.run(main, 'What is for vit_jax.train stands behind " -- ".')

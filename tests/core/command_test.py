@@ -47,6 +47,12 @@ def test_a_wrong_value_of_a_flag_names_the_command(run_python):
     assert done.stderr.endswith("\nTry: python -m vit_jax.train --help\n")
 
 
+def test_a_missing_flag_is_named(run_python):
+    done = run_python("-m", "vit_jax.plan")
+    assert done.returncode == 1
+    assert done.stderr == "error: --config is missing.\nTry: python -m vit_jax.plan --help\n"
+
+
 def test_help_is_no_failure(run_python):
     done = run_python("-c", PROGRAM.format(body="pass"), "--help")
     assert done.returncode == 0

@@ -38,12 +38,14 @@ def test_mistakes_get_one_message(sweep, clone):
     ("flags", "message"),
     [
         (("--workdir=",), "--workdir is empty"),
+        ((), "--workdir is missing"),
+        (("--workdir=runs/lr", "--config=configs/vit_digits.py"), 'stands behind " -- "'),
         (("--workdir=runs/lr", "--launcher="), "--launcher is empty"),
         (("--workdir=runs/lr", "--launcher=slurm.sh 'x"), "--launcher=slurm.sh 'x: No closing"),
     ],
 )
 @pytest.mark.parametrize("dry_run", [(), ("--dry_run",)], ids=["run", "dry_run"])
-def test_flags_that_say_nothing_get_one_message(sweep, clone, flags, message, dry_run):
+def test_wrong_flags_get_one_message(sweep, clone, flags, message, dry_run):
     done = sweep(*flags, *dry_run, "--", *GRID)
     assert done.returncode == 1
     assert message in done.stderr

@@ -7,6 +7,7 @@ config file is read, so they are collected here and applied, with types, by conf
 from __future__ import annotations
 
 import os
+import re
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -31,8 +32,10 @@ def define_config(required: bool = True) -> None:
         flags.mark_flag_as_required("config")
 
 
-def run(main: Callable[[list[str]], None]) -> None:
+def run(main: Callable[[list[str]], None], hint: str = "") -> None:
     """Parses the flags, calls main(arguments that are no flags) and ends the process.
+
+    hint: to add when flags are wrong.
 
     Status 0: finished. 1: the user's error, one message. 2: a bug, with its traceback, or numbers
     that are not finite. 75: preempted and saved; start the same command again. 76: another process
@@ -42,7 +45,10 @@ def run(main: Callable[[list[str]], None]) -> None:
         # A file name that cannot be shown must not end a command. (TextIO lacks the method.)
         sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     logging.set_verbosity(logging.WARNING)  # orbax tells a page at every save; --verbosity=0 shows
-    app.run(lambda argv: _exit(_status(main, argv[1:])), flags_parser=_parse)
+    app.run(
+        lambda argv: _exit(_status(main, argv[1:])),
+        flags_parser=lambda argv: _parse(argv, hint),
+    )
 
 
 def no_more(arguments: Sequence[str]) -> None:
@@ -67,7 +73,7 @@ def spell_overrides(argv: Sequence[str]) -> list[str]:
     return rest
 
 
-def _parse(argv: list[str]) -> list[str]:
+def _parse(argv: list[str], hint: str) -> list[str]:
     if any(arg in ("--help", "-h", "-help", "--helpshort") for arg in argv[1:]):
         app.usage(shorthelp=True, writeto_stdout=True, exitcode=errors.EXIT_OK)
     try:
@@ -75,7 +81,9 @@ def _parse(argv: list[str]) -> list[str]:
     except flags.Error as error:
         spec = sys.modules["__main__"].__spec__
         module = spec.name if spec else "vit_jax.<command>"
-        print(f"error: {error}\nTry: python -m {module} --help", file=sys.stderr)
+        said = re.sub(r"^flag --(\w+)=None: Flag .*", r"--\1 is missing.", str(error))
+        lines = [f"error: {said}", hint, f"Try: python -m {module} --help"]
+        print("\n".join(line for line in lines if line), file=sys.stderr)
         raise SystemExit(errors.EXIT_USER_ERROR) from error
 
 
