@@ -1,6 +1,7 @@
 """Makes a data set for training from a raw collection of images.
 
     python -m vit_jax.prepare imagenet21k --source fall11_whole.tar --output ~/data
+    python -m vit_jax.prepare imagenet2012 --source folder_of_both_tars --output ~/data
     python -m vit_jax.prepare image_folder --source photos --output ~/data
 
 Every image is checked, and its bytes are kept as they are. The set lies in OUTPUT/<name>/<version>
@@ -18,7 +19,14 @@ from absl import flags
 
 from vit_jax.core import command
 from vit_jax.core.errors import Preempted, UserError, nearest
-from vit_jax.preparing import image_folder, imagenet21k, reports, workers
+from vit_jax.preparing import (
+    image_folder,
+    imagenet21k,
+    imagenet2012,
+    imagenet_v2,
+    reports,
+    workers,
+)
 from vit_jax.preparing.collection import Collection, Request
 from vit_jax.preparing.near import MOST_BITS
 from vit_jax.preparing.preparation import Options, prepare
@@ -27,6 +35,9 @@ from vit_jax.screen import Screen
 
 COLLECTIONS: dict[str, Callable[[Request], Collection]] = {
     "imagenet21k": imagenet21k.collection,
+    "imagenet2012": imagenet2012.collection,
+    "imagenet2012_real": imagenet2012.real,
+    "imagenet_v2": imagenet_v2.collection,
     "image_folder": image_folder.collection,
 }
 FLAGS = flags.FLAGS

@@ -6,41 +6,28 @@ of them); or a folder with the inner tars.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
-from vit_jax.core.errors import UserError
-from vit_jax.preparing import synsets, tars
+from vit_jax.preparing import synset_tars, synsets
 from vit_jax.preparing.collection import Collection, Request
-from vit_jax.preparing.entry import Part
 
 SPLITS = "test=25600,validation=25600,train=rest"
 ORDERS = ("released", "archive")
-_SYNSET = re.compile(r"(n\d{8})\.tar")
 
 
 def collection(request: Request) -> Collection:
     """UserError if the source is not that of ImageNet-21k."""
-    parts = _parts(Path(request.source))
     known = synsets.names()
-    ids = [part.name.removesuffix(".tar") for part in parts]
-    unknown = sorted(set(ids) - set(known))
-    if unknown:
-        raise UserError(
-            f"{request.source} has synsets that are not in ImageNet-21k: "
-            f"{', '.join(unknown[:5])} ({len(unknown)} of {len(ids)})."
-        )
-    order = list(known) if request.label_order == "released" else sorted(ids)
-    label = {synset: number for number, synset in enumerate(order)}
+    found = synset_tars.listed(Path(request.source))
+    ids = [synset_tars.synset(part) for part in found]
+    order = list(known) if request.label_order == "released" else sorted(set(ids) & set(known))
+    labels = {synset: number for number, synset in enumerate(order)}
     return Collection(
         name="imagenet21k",
         description="ImageNet-21k (https://image-net.org), images as published.",
         class_names=[known[synset] for synset in order],
-        parts=[
-            Part(p.name, p.reader, p.path, p.offset, p.nbytes, labels=(label[synset],))
-            for p, synset in zip(parts, ids, strict=True)
-        ],
+        parts=synset_tars.labelled(found, labels),
         splits=SPLITS,
         notes=[release(ids)],
     )
@@ -59,31 +46,3 @@ def release(ids: Sequence[str]) -> str:
         f"({synsets.WINTER_2021:,}). Of fall 2011 {len(missing):,} are missing, "
         f"first {', '.join(missing[:3])}."
     )
-
-
-def _parts(source: Path) -> list[Part]:
-    """A tar each, sorted."""
-    if source.is_dir():
-        found = [Part(path.name, "tar", str(path)) for path in source.glob("*.tar")]
-    elif source.is_file():
-        found = [
-            Part(PurePosixPath(info.name).name, "tar", str(source), info.offset_data, info.size)
-            for info, fault, _ in tars.entries(Part(source.name, "tar", str(source)))
-            if not fault or fault == "too_large"  # a tar may be
-        ]
-    else:
-        raise UserError(f"--source={source}: no such file or folder.")
-    parts = sorted((p for p in found if _SYNSET.fullmatch(p.name)), key=lambda part: part.name)
-    names = [part.name for part in parts]
-    if not parts:
-        raise UserError(
-            f"--source={source} holds no tars named as synsets (n01440764.tar ...): neither the "
-            "archive of ImageNet-21k, nor a folder of the tars in it."
-        )
-    if (
-        twice := sorted({name for name in names if names.count(name) > 1})
-        if len(set(names)) < len(names)
-        else []
-    ):
-        raise UserError(f"--source={source} holds {', '.join(twice[:5])} twice.")
-    return parts

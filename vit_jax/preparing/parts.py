@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import IO, NamedTuple
 
 from vit_jax.core.errors import UserError
-from vit_jax.preparing import catalogue, evaluations, folders, tars
+from vit_jax.preparing import catalogue, evaluations, folders, imagenet_v2, tars
 from vit_jax.preparing.catalogue import Row
 from vit_jax.preparing.checking import check, strictest
 from vit_jax.preparing.entry import Labels, Member, Part, Place
@@ -18,6 +18,7 @@ from vit_jax.preparing.faults import SET_ASIDE, Policy
 
 READERS: dict[str, Callable[[Part], Iterator[Member]]] = {
     "tar": tars.members,
+    "numbered_tar": imagenet_v2.members,
     "files": folders.members,
     "tfds": evaluations.examples,
 }
@@ -77,8 +78,7 @@ def _row(task: PartTask, member: Member, copies: Copies) -> Row:
     part, name = task.part, member.name
     labels = _labels(part, member)
     if member.data is None:
-        assert member.place is not None
-        row = _unread(member, labels, member.place)
+        row = _unread(member, labels, member.place or Place("", 0, 0))
         return row._replace(action=task.policy[member.fault], split=part.split)
     found = check(member.data, name, task.policy, task.max_pixels)
     faults = found.faults if labels else (*found.faults, "no_label")

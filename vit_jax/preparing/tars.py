@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import tarfile
-from collections.abc import Iterator
+import zlib
+from collections.abc import Callable, Iterator
 from pathlib import PurePosixPath, PureWindowsPath
 from typing import IO
 
@@ -13,24 +15,32 @@ from vit_jax.preparing.entry import Member, Part, Place
 
 MAX_MEMBER_BYTES = 256 * 2**20  # no image is larger, and all of it is read at once
 _COMPRESSED = {b"\x1f\x8b": "gzip -d", b"BZh": "bzip2 -d", b"\xfd7z": "xz -d", b"(\xb5/": "zstd -d"}
+_DAMAGE = (tarfile.TarError, EOFError, gzip.BadGzipFile, zlib.error)
 
 
-def members(part: Part) -> Iterator[Member]:
-    """The members of a tar in their order, each an image."""
-    for info, fault, archive in entries(part):
-        name = PurePosixPath(info.name).name if not fault else info.name
-        place = Place(part.path, part.offset + info.offset_data, info.size)
-        data = None if fault else archive.read(info)
-        yield Member(name, data, place, fault=fault)
+def members(
+    part: Part, *, named: Callable[[str], str] = lambda path: PurePosixPath(path).name
+) -> Iterator[Member]:
+    """The members of a tar in their order, each an image; of a compressed one without places.
+
+    Args:
+      named: makes an image's name of its path in the tar.
+    """
+    with Archive(part, decompress=True) as archive:
+        for info, fault in archive.files():
+            name = info.name if fault else named(info.name)
+            data = None if fault else archive.read(info)
+            yield Member(name, data, archive.place(info), fault=fault)
 
 
 class Archive:
     """A tar that is read from its beginning to its end.
 
-    Raises UserError, in all methods, if it is damaged, truncated or compressed.
+    Raises UserError, in all methods, if it is damaged or truncated, or compressed unless
+    `decompress` says that gzip is meant to be read.
     """
 
-    def __init__(self, part: Part) -> None:
+    def __init__(self, part: Part, *, decompress: bool = False) -> None:
         self._part = part
         try:
             file: IO[bytes] = open(part.path, "rb")  # noqa: SIM115, closed by __exit__
@@ -40,7 +50,14 @@ class Archive:
             size = part.nbytes if part.nbytes is not None else _size(file) - part.offset
             file = io.BufferedReader(Slice(file, part.offset, size), 1 << 20)
         self._file = file
-        self._refuse_compressed()
+        start = file.read(4)
+        file.seek(0)
+        self._is_gzip = decompress and start.startswith(b"\x1f\x8b")
+        if self._is_gzip:
+            # The buffer, since a seek back would decompress all from the beginning.
+            self._file = io.BufferedReader(gzip.GzipFile(fileobj=file), 1 << 20)  # type: ignore
+        else:
+            self._refuse_compressed(start)
 
     def __enter__(self) -> Archive:
         return self
@@ -56,23 +73,35 @@ class Archive:
                     yield info
                     tar.members.clear()  # type: ignore[attr-defined]  # else all are kept
                 end = tar.offset
-        except (tarfile.TarError, EOFError, ValueError, OverflowError) as error:
+            self._file.seek(end)
+            mark = self._file.read(tarfile.BLOCKSIZE)
+        except (*_DAMAGE, ValueError, OverflowError) as error:
             raise self._damaged(str(error)) from error
-        self._file.seek(end)
-        if self._file.read(tarfile.BLOCKSIZE).count(0) != tarfile.BLOCKSIZE:
+        if mark.count(0) != tarfile.BLOCKSIZE:
             raise self._damaged("its end is missing")
+
+    def files(self) -> Iterator[tuple[tarfile.TarInfo, str]]:
+        """(member, what is wrong with it), without folders."""
+        return ((info, fault(info)) for info in self.infos() if not info.isdir())
+
+    def place(self, info: tarfile.TarInfo) -> Place | None:
+        """Where a member's bytes lie; None if the tar is compressed."""
+        if self._is_gzip:
+            return None
+        return Place(self._part.path, self._part.offset + info.offset_data, info.size)
 
     def read(self, info: tarfile.TarInfo) -> bytes:
         """The bytes of a member."""
-        self._file.seek(info.offset_data)
-        data = self._file.read(info.size)
+        try:
+            self._file.seek(info.offset_data)
+            data = self._file.read(info.size)
+        except _DAMAGE as error:
+            raise self._damaged(str(error)) from error
         if len(data) != info.size:
             raise self._damaged(f"it ends inside {info.name}")
         return data
 
-    def _refuse_compressed(self) -> None:
-        start = self._file.read(4)
-        self._file.seek(0)
+    def _refuse_compressed(self, start: bytes) -> None:
         for magic, program in _COMPRESSED.items():
             if start.startswith(magic):
                 raise UserError(
@@ -85,14 +114,6 @@ class Archive:
         return UserError(
             f"{self._part.path}{inside}: not a tar, or damaged or truncated ({why}). Get it again."
         )
-
-
-def entries(part: Part) -> Iterator[tuple[tarfile.TarInfo, str, Archive]]:
-    """(member, what is wrong with it, the archive to read it from); without folders."""
-    with Archive(part) as archive:
-        for info in archive.infos():
-            if not info.isdir():
-                yield info, fault(info), archive
 
 
 def fault(info: tarfile.TarInfo) -> str:
