@@ -1,8 +1,10 @@
 """Makes a data set for training from a raw collection of images.
 
-    python -m vit_jax.prepare imagenet21k --source fall11_whole.tar --output ~/data
-    python -m vit_jax.prepare imagenet2012 --source folder_of_both_tars --output ~/data
-    python -m vit_jax.prepare image_folder --source photos --output ~/data
+    python -m vit_jax.prepare imagenet21k --source fall11_whole.tar --output DIR
+    python -m vit_jax.prepare imagenet2012 --source folder_of_both_tars --output DIR
+    python -m vit_jax.prepare image_folder --source photos --output DIR
+    python -m vit_jax.prepare webdataset --source "{000..127}.tar" --num_classes 9 --output DIR
+    python -m vit_jax.prepare records --source lists --classes names.txt --output DIR
 
 Every image is checked, and its bytes are kept as they are. The set lies in OUTPUT/<name>/<version>
 as TFDS writes it: ArrayRecord files that are read at random, by training and by TFDS. The same
@@ -11,7 +13,9 @@ command goes on with what was interrupted.
 
 from __future__ import annotations
 
+import dataclasses
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -24,7 +28,9 @@ from vit_jax.preparing import (
     imagenet21k,
     imagenet2012,
     imagenet_v2,
+    records,
     reports,
+    webdataset,
     workers,
 )
 from vit_jax.preparing.collection import Collection, Request
@@ -39,6 +45,8 @@ COLLECTIONS: dict[str, Callable[[Request], Collection]] = {
     "imagenet2012_real": imagenet2012.real,
     "imagenet_v2": imagenet_v2.collection,
     "image_folder": image_folder.collection,
+    "webdataset": webdataset.collection,
+    "records": records.collection,
 }
 FLAGS = flags.FLAGS
 
@@ -47,7 +55,7 @@ def main(arguments: list[str]) -> None:
     """The command."""
     kind = _kind(arguments)
     screen = Screen()
-    collection = COLLECTIONS[kind](Request(FLAGS.source, FLAGS.label_order))
+    collection = _named(COLLECTIONS[kind](_request()))
     for note in collection.notes:
         screen.say(note)
     screen.say(f"{len(collection.parts):,} parts, {len(collection.class_names):,} classes")
@@ -78,6 +86,26 @@ def _kind(arguments: list[str]) -> str:
     return arguments[0]
 
 
+def _request() -> Request:
+    return Request(
+        source=FLAGS.source,
+        label_order=FLAGS.label_order,
+        classes=FLAGS.classes,
+        num_classes=FLAGS.num_classes,
+        label_field=FLAGS.label_field,
+        multi_label=FLAGS.multi_label,
+        images_root=FLAGS.images_root,
+    )
+
+
+def _named(collection: Collection) -> Collection:
+    if FLAGS.name is None:
+        return collection
+    if not re.fullmatch(r"[a-z][a-z0-9_]*", FLAGS.name):
+        raise UserError(f"--name={FLAGS.name}: lower-case letters, digits and _, a letter first.")
+    return dataclasses.replace(collection, name=FLAGS.name)
+
+
 def _tell(found: Prepared, screen: Screen) -> None:
     for split, size in found.splits.items():
         screen.say(
@@ -97,6 +125,12 @@ if __name__ == "__main__":
     default = Options()
     flags.DEFINE_string("source", None, "The collection: a file or a folder.")
     flags.DEFINE_string("output", None, "The set becomes OUTPUT/<name>/<version>.")
+    flags.DEFINE_string("name", None, "Of the set; default: the collection's.")
+    flags.DEFINE_string("classes", None, "Of records, webdataset: their names, one in a line.")
+    flags.DEFINE_integer("num_classes", None, "Instead of --classes: labels are numbers.", 1)
+    flags.DEFINE_string("label_field", None, "Of records, and of webdataset's .json.")
+    flags.DEFINE_boolean("multi_label", None, "Lists of labels; default: only records have them.")
+    flags.DEFINE_string("images_root", None, "Of records: the folder that no path may leave.")
     flags.DEFINE_string("version", default.version, "Of the set.")
     flags.DEFINE_string("splits", default.splits, "As test=25600,train=rest; default: its own.")
     flags.DEFINE_enum("label_order", "released", imagenet21k.ORDERS, "Of ImageNet-21k's classes.")

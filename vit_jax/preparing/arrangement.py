@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from vit_jax.core.errors import UserError
 from vit_jax.preparing.duplicates import NEAR_BITS, Duplicates, Evaluation, find
-from vit_jax.preparing.faults import SET_ASIDE
+from vit_jax.preparing.faults import FAULTS, SET_ASIDE
 
 REST = "rest"
 
@@ -97,7 +97,7 @@ def arrange(
     labels = {row: classes for row, classes in merged.items() if row not in left_out}
     kept = order[~np.isin(order, np.fromiter(left_out, np.int64, len(left_out)))]
     _refuse_emptied(table, kept, left_out)
-    return Arrangement(_split(table, kept, splits), labels, left_out, copies)
+    return Arrangement(_split(table, kept, splits, left_out), labels, left_out, copies)
 
 
 def _refuse_emptied(table: pa.Table, kept: np.ndarray, left_out: dict[int, str]) -> None:
@@ -143,7 +143,9 @@ def _merged(table: pa.Table, same: dict[int, int]) -> dict[int, tuple[int, ...]]
     return {first: tuple(sorted(classes)) for first, classes in found.items()}
 
 
-def _split(table: pa.Table, kept: np.ndarray, splits: Splits) -> dict[str, np.ndarray]:
+def _split(
+    table: pa.Table, kept: np.ndarray, splits: Splits, left_out: dict[int, str]
+) -> dict[str, np.ndarray]:
     column = table["split"].cast(pa.string()).combine_chunks()
     given = column.is_valid().to_numpy(zero_copy_only=False)[kept]
     found: dict[str, np.ndarray] = {}
@@ -158,6 +160,7 @@ def _split(table: pa.Table, kept: np.ndarray, splits: Splits) -> dict[str, np.nd
         raise UserError(
             f"{len(free):,} images are left, and --splits wants {taken:,} and some for the rest: "
             + ",".join(f"{name}={number or REST}" for name, number in splits)
+            + _reasons(left_out)
         )
     start = 0
     for name, number in splits:
@@ -165,6 +168,16 @@ def _split(table: pa.Table, kept: np.ndarray, splits: Splits) -> dict[str, np.nd
         found[name] = np.concatenate([found.get(name, kept[:0]), free[start:stop]])
         start = stop
     return found
+
+
+def _reasons(left_out: dict[int, str]) -> str:
+    """Why images were left out, the most frequent first."""
+    found = Counter(left_out.values()).most_common()
+    told = [
+        f"{number:,} {reason}" + (f": {FAULTS[reason].what}" if reason in FAULTS else "")
+        for reason, number in found
+    ]
+    return f" ({'; '.join(told)})" if told else ""
 
 
 def shard_ends(nbytes: np.ndarray, shard_bytes: int) -> list[int]:

@@ -13,12 +13,22 @@ class Request:
     """What is asked for; each collection looks at what concerns it.
 
     Attributes:
-      source: a file or a folder.
+      source: a file or a folder; of lists and WebDataset's tars also as source_files.py says.
       label_order: "released" or "archive", of ImageNet-21k.
+      classes: a file with the names of the classes, one in a line, of lists and WebDataset's tars.
+      num_classes: instead of it, where labels are numbers.
+      label_field: of their entries.
+      multi_label: whether an image of them has a list of labels; None: as is usual for them.
+      images_root: the folder that paths in lists must not leave; None: the list's.
     """
 
     source: str
     label_order: str = "released"
+    classes: str | None = None
+    num_classes: int | None = None
+    label_field: str | None = None
+    multi_label: bool | None = None
+    images_root: str | None = None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from vit_jax.preparing.labels import Reading
 
 Labels = tuple[int, ...]
 
@@ -17,10 +20,12 @@ class Part:
       name: readable, and unique in the collection: "n01440764.tar".
       reader: what reads it, in readers.READERS.
       path: of the file or the folder.
-      offset, nbytes: of the piece in the file; nbytes=None: all of it.
+      offset, nbytes: of the piece in the file; nbytes=None: all of it. Of Parquet `offset` is the
+        number of the group of rows.
       files: their names below the folder `path`, of a part of a folder.
       split: of its images; None: by their order (arrangement.py).
       labels: of all its images, or of each by its name.
+      reading: of lists and samples, which say themselves what their labels are.
     """
 
     name: str
@@ -31,6 +36,7 @@ class Part:
     files: tuple[str, ...] = ()
     split: str | None = None
     labels: Labels | Mapping[str, Labels] = ()
+    reading: Reading | None = None
 
 
 class Place(NamedTuple):

@@ -25,8 +25,16 @@ class Fault(NamedTuple):
 
 
 FAULTS: dict[str, Fault] = {
-    "unsafe_name": Fault("the name is absolute or leads out of the archive", SET_ASIDE, ()),
+    "unsafe_name": Fault(
+        "the name is not UTF-8, or it leads out of the archive or folder", SET_ASIDE, ()
+    ),
     "no_file": Fault("a link or a device, not a file", SET_ASIDE, ()),
+    "missing": Fault("a list names a file that is not there", SET_ASIDE, ()),
+    "bad_entry": Fault("a line or row of a list that names no image", SET_ASIDE, ()),
+    "no_image": Fault("a sample without an image", SET_ASIDE, ()),
+    "bad_label": Fault(
+        "a label that is no class or is there twice, or a weight that is no number", SET_ASIDE, ()
+    ),
     "no_label": Fault("nothing says of which class it is", SET_ASIDE, ()),
     "same_name": Fault("another image before it has the same name", SET_ASIDE, ()),
     "empty": Fault("no bytes", SET_ASIDE, ()),

@@ -10,7 +10,15 @@ from pathlib import Path
 from typing import IO, NamedTuple
 
 from vit_jax.core.errors import UserError
-from vit_jax.preparing import catalogue, evaluations, folders, imagenet_v2, tars
+from vit_jax.preparing import (
+    catalogue,
+    evaluations,
+    folders,
+    imagenet_v2,
+    records,
+    tars,
+    webdataset,
+)
 from vit_jax.preparing.catalogue import Row
 from vit_jax.preparing.checking import check, strictest
 from vit_jax.preparing.entry import Labels, Member, Part, Place
@@ -20,6 +28,9 @@ READERS: dict[str, Callable[[Part], Iterator[Member]]] = {
     "tar": tars.members,
     "numbered_tar": imagenet_v2.members,
     "files": folders.members,
+    "webdataset": webdataset.members,
+    "json_lines": records.json_lines,
+    "parquet": records.parquet_rows,
     "tfds": evaluations.examples,
 }
 
@@ -69,7 +80,8 @@ def run(task: PartTask) -> PartDone:
     """Writes the part's catalogue. UserError if the part as a whole cannot be read."""
     path = task.catalogue
     with Copies(path.with_suffix(".images")) as copies:
-        rows = [_row(task, member, copies) for member in READERS[task.part.reader](task.part)]
+        members = map(_with_text, READERS[task.part.reader](task.part))
+        rows = [_row(task, member, copies) for member in members]
     catalogue.write(path, rows)
     return PartDone(task.number, len(rows), sum(row.nbytes for row in rows))
 
@@ -103,6 +115,23 @@ def _row(task: PartTask, member: Member, copies: Copies) -> Row:
         sha256=found.sha256,
         look=found.look,
     )
+
+
+def _with_text(member: Member) -> Member:
+    """Sets aside what has a name that cannot be written as text."""
+    if is_text(member.name):
+        return member
+    name = member.name.encode("utf-8", "backslashreplace").decode()
+    return Member(name, None, None, fault="unsafe_name")
+
+
+def is_text(name: str) -> bool:
+    """Whether it has a form in UTF-8; names that the operating system gave may not."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _unread(member: Member, labels: Labels, place: Place) -> Row:

@@ -15,7 +15,21 @@ from vit_jax.preparing.entry import Member, Part, Place
 
 MAX_MEMBER_BYTES = 256 * 2**20  # no image is larger, and all of it is read at once
 _COMPRESSED = {b"\x1f\x8b": "gzip -d", b"BZh": "bzip2 -d", b"\xfd7z": "xz -d", b"(\xb5/": "zstd -d"}
-_DAMAGE = (tarfile.TarError, EOFError, gzip.BadGzipFile, zlib.error)
+_DAMAGE = (
+    tarfile.TarError,
+    EOFError,
+    gzip.BadGzipFile,
+    zlib.error,
+    RecursionError,  # of very many headers for one member
+)
+MAX_HEADER_BYTES = 2**20
+_LONG_HEADERS = (
+    tarfile.XHDTYPE,
+    tarfile.XGLTYPE,
+    tarfile.SOLARIS_XHDTYPE,
+    tarfile.GNUTYPE_LONGNAME,
+    tarfile.GNUTYPE_LONGLINK,
+)
 
 
 def members(
@@ -68,8 +82,12 @@ class Archive:
     def infos(self) -> Iterator[tarfile.TarInfo]:
         """All members, and a look at the end mark."""
         try:
-            with tarfile.open(fileobj=self._file, mode="r:") as tar:
+            with tarfile.open(fileobj=self._file, mode="r:", tarinfo=_Header) as tar:
+                before = -1
                 while (info := tar.next()) is not None:
+                    if info.size < 0 or tar.offset <= before:
+                        raise tarfile.ReadError("a negative size")
+                    before = tar.offset
                     yield info
                     tar.members.clear()  # type: ignore[attr-defined]  # else all are kept
                 end = tar.offset
@@ -114,6 +132,19 @@ class Archive:
         return UserError(
             f"{self._part.path}{inside}: not a tar, or damaged or truncated ({why}). Get it again."
         )
+
+
+class _Header(tarfile.TarInfo):
+    """A header that is not read where it would take much memory."""
+
+    def _proc_member(self, archive: tarfile.TarFile) -> tarfile.TarInfo:
+        if self.size < 0 or (self.type in _LONG_HEADERS and self.size > MAX_HEADER_BYTES):
+            raise tarfile.ReadError(f"a header of {self.size:,} bytes")
+        return super()._proc_member(archive)  # type: ignore[misc]
+
+    def _proc_gnusparse_10(self, member: tarfile.TarInfo, *_: object) -> None:
+        """The list of a sparse file's holes may be as long as the archive; it is not needed."""
+        member.sparse = []  # type: ignore[assignment]
 
 
 def fault(info: tarfile.TarInfo) -> str:

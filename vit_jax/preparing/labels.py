@@ -1,0 +1,111 @@
+"""What a list says of an image's classes, as their numbers."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+from pathlib import Path
+
+from vit_jax.core.errors import UserError
+from vit_jax.preparing.collection import Request
+from vit_jax.preparing.entry import Labels
+
+MAX_WEIGHT = 1e30  # well inside of float32
+
+
+class BadLabelError(ValueError):
+    """A label or a weight that there cannot be."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Classes:
+    """The classes of a set that was given none by its source.
+
+    Attributes:
+      names: unique; the index of one is its label.
+    """
+
+    names: tuple[str, ...]
+
+    @functools.cached_property
+    def _numbers(self) -> dict[str, int]:
+        return {name: number for number, name in enumerate(self.names)}
+
+    def label(self, value: object) -> int:
+        """Of a class's name or number. Raises BadLabelError."""
+        if isinstance(value, str) and value in self._numbers:
+            return self._numbers[value]
+        if type(value) is int and 0 <= value < len(self.names):  # a bool is none
+            return value
+        raise BadLabelError(value)
+
+    def labels(self, value: object, *, several: bool) -> Labels:
+        """Of one value or, where an image has `several`, a list; () of None. BadLabelError."""
+        if value is None:
+            return ()
+        if isinstance(value, list) and (several or len(value) <= 1):
+            found = tuple(map(self.label, value))
+            if len(set(found)) == len(found):
+                return found
+            raise BadLabelError(value)
+        return (self.label(value),)
+
+
+def weights(value: object, labels: Labels) -> tuple[float, ...]:
+    """One for each label, or none. Raises BadLabelError."""
+    if value is None:
+        return ()
+    if not isinstance(value, list) or len(value) != len(labels):
+        raise BadLabelError(value)
+    for weight in value:
+        if type(weight) not in (int, float) or not 0 <= weight <= MAX_WEIGHT:  # NaN is not either
+            raise BadLabelError(weight)
+    return tuple(float(weight) for weight in value)
+
+
+@dataclasses.dataclass(frozen=True)
+class Reading:
+    """How entries of lists and samples are understood.
+
+    Attributes:
+      label_field: of the entry, the class or classes.
+      several: whether an image has a list of labels.
+      images_root: the folder that paths of images must not leave.
+    """
+
+    classes: Classes
+    label_field: str
+    several: bool
+    images_root: str = ""
+
+
+def classes(request: Request) -> Classes:
+    """Of --classes, else as many as --num_classes. UserError."""
+    if (request.classes is None) == (request.num_classes is None):
+        raise UserError(
+            "Give the classes: either --classes, a file with their names, one in a line, or "
+            "--num_classes where labels are numbers; not both."
+        )
+    if request.classes is None:
+        return Classes(tuple(map(str, range(request.num_classes or 0))))
+    return Classes(tuple(_names(Path(request.classes))))
+
+
+def _names(path: Path) -> Sequence[str]:
+    try:
+        names = [line.strip() for line in path.read_text("utf-8").splitlines()]
+    except OSError as error:
+        raise UserError(f"--classes={path} cannot be read: {error.strerror}.") from error
+    except UnicodeDecodeError as error:
+        raise UserError(f"--classes={path} is not UTF-8 text ({error}).") from error
+    if not names or not all(names):
+        raise UserError(f"--classes={path} has an empty line; each must have a class's name.")
+    numbers: dict[str, int] = {}
+    for number, name in enumerate(names):
+        if name in numbers:
+            raise UserError(
+                f"--classes={path}: lines {numbers[name] + 1} and {number + 1} are both {name!r}."
+            )
+        numbers[name] = number
+    return names

@@ -1,0 +1,92 @@
+"""The files that --source names."""
+
+from __future__ import annotations
+
+import collections
+import glob
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from vit_jax.core.errors import UserError
+
+MOST = 1_000_000
+_RANGE = re.compile(r"\{(\d+)\.\.(\d+)\}")
+_SPLIT = re.compile(r"([a-z][a-z0-9_]*)=(.+)")
+
+
+class SourceFile(NamedTuple):
+    """One of them.
+
+    Attributes:
+      name: its path below the folder that all of them are in.
+      split: of its images; None: by their order.
+    """
+
+    name: str
+    path: Path
+    split: str | None
+
+
+def source_files(source: str, suffixes: Sequence[str]) -> list[SourceFile]:
+    """Sorted by split and path.
+
+    Args:
+      source: files, folders, or patterns as "shard-{000..127}.tar" and "*.tar", with commas between
+        them; "train=..." puts a pattern's files into a split.
+      suffixes: of the files of a folder.
+
+    Raises:
+      UserError: there are none of a pattern, or too many.
+    """
+    found = []
+    for item in source.split(","):
+        match = _SPLIT.fullmatch(item)
+        split, pattern = match.groups() if match else (None, item)
+        found += [(split or "", path) for path in _files(pattern, suffixes)]
+    paths = [path for _, path in found]
+    twice = [path for path, count in collections.Counter(paths).items() if count > 1]
+    if twice:
+        raise UserError(f"--source={source} names {twice[0]} twice.")
+    root = os.path.commonpath([path.parent for path in paths])
+    return [
+        SourceFile(str(path.relative_to(root)), path, split or None)
+        for split, path in sorted(found)
+    ]
+
+
+def _files(pattern: str, suffixes: Sequence[str]) -> list[Path]:
+    path = Path(pattern)
+    if path.is_dir():
+        paths = [p for p in path.iterdir() if p.name.endswith(tuple(suffixes)) and p.is_file()]
+    elif path.exists():
+        paths = [path]
+    else:
+        named = _ranges(pattern)
+        paths = [
+            Path(p) for one in named for p in (glob.glob(one) if glob.has_magic(one) else [one])
+        ]
+        if missing := [p for p in paths if not p.is_file()]:
+            raise UserError(
+                f"--source: no file {missing[0]} ({len(missing)} of {len(paths)} lack)."
+            )
+    if not paths:
+        raise UserError(f"--source: {pattern} names no files ({', '.join(suffixes)}).")
+    return [path.absolute() for path in paths]
+
+
+def _ranges(pattern: str) -> list[str]:
+    """ "a{08..11}" -> a08, a09, a10, a11."""
+    match = _RANGE.search(pattern)
+    if not match:
+        return [pattern]
+    first, last = int(match[1]), int(match[2])
+    if not 0 <= last - first < MOST:
+        raise UserError(f"--source: {match[0]} names no files, or more than {MOST:,}.")
+    numbers = [f"{number:0{len(match[1])}}" for number in range(first, last + 1)]
+    rest = _ranges(pattern[match.end() :])
+    if len(rest) * len(numbers) > MOST:
+        raise UserError(f"--source: {pattern} names more than {MOST:,} files.")
+    return [pattern[: match.start()] + number + end for number in numbers for end in rest]
