@@ -1,6 +1,8 @@
 """Fixtures for all tests: a tiny run, and Python in a process of its own."""
 
 import os
+import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +11,9 @@ import pytest
 
 from vit_jax import config as configs
 
+# Of a test that is `bounded`; an image of 100 M pixels, the most that is decoded, takes 0.4 GiB.
+MORE_MEMORY_BYTES = 2**30
+MORE_SECS = 60
 REPOSITORY = Path(__file__).parents[1]
 
 # A ViT that compiles in a second or two, on images that need no files.
@@ -55,6 +60,30 @@ def run_python():
         )
 
     return run
+
+
+@pytest.fixture
+def bounded():
+    """Fails a test that takes much memory, and ends one that hangs.
+
+    A limit of addresses would do more, but ArrayRecord's reader then waits for threads forever.
+    """
+
+    def used_bytes(field):
+        (line,) = re.findall(rf"{field}:\s+(\d+) kB", Path("/proc/self/status").read_text())
+        return 1024 * int(line)
+
+    def stop(*_):
+        raise TimeoutError
+
+    Path("/proc/self/clear_refs").write_text("5")  # the most from here on
+    before = used_bytes("VmRSS")
+    handler = signal.signal(signal.SIGALRM, stop)
+    signal.alarm(MORE_SECS)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, handler)
+    assert used_bytes("VmHWM") - before < MORE_MEMORY_BYTES
 
 
 def pytest_addoption(parser):

@@ -132,7 +132,8 @@ def _images_of_class(folder: Path) -> list[_Image]:
     images = []
     for entry in os.scandir(folder):
         extension = Path(entry.name).suffix.lower()
-        if entry.name.startswith(".") or not entry.is_file():
+        # os.path.isfile, since DirEntry.is_file raises where links lead in a circle.
+        if entry.name.startswith(".") or not os.path.isfile(entry.path):
             continue
         if extension in _NOT_READ:
             raise UserError(
@@ -148,7 +149,7 @@ def _images_of_class(folder: Path) -> list[_Image]:
 
 def _subfolders(folder: Path) -> list[Path]:
     with os.scandir(folder) as entries:
-        names = [e.name for e in entries if e.is_dir() and not e.name.startswith(".")]
+        names = [e.name for e in entries if os.path.isdir(e.path) and not e.name.startswith(".")]
     return [folder / name for name in sorted(names)]
 
 

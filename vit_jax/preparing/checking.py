@@ -18,12 +18,15 @@ from vit_jax.preparing.perceptual import SIDE, perceptual_hash
 JPEG_QUALITY = 95  # of converted images, without subsampling of colours
 EXTENSIONS = {
     "JPEG": (".jpg", ".jpeg", ".jpe", ".jfif"),
+    "MPO": (".jpg", ".jpeg", ".mpo"),  # a JPEG with further ones behind it
     "PNG": (".png", ".apng"),
     "GIF": (".gif",),
     "WEBP": (".webp",),
     "BMP": (".bmp", ".dib"),
     "TIFF": (".tif", ".tiff"),
 }
+# No others are looked at: for EPS Pillow would start a program, and some plugins are hardly used.
+FORMATS = ("JPEG", "PNG", "GIF", "WEBP", "BMP", "DIB", "TIFF", "AVIF", "JPEG2000", "MPO")
 KNOWN_EXTENSIONS = frozenset(extension for group in EXTENSIONS.values() for extension in group)
 GRAY_MODES = frozenset({"1", "L", "LA", "La", "I", "F", "I;16", "I;16L", "I;16B", "I;16N"})
 
@@ -75,7 +78,7 @@ def _decoded(data: bytes, name: str, policy: Policy, max_pixels: int, digest: by
     )
     # Pillow's plugins raise whatever comes to their minds for damaged files.
     try:
-        image = Image.open(io.BytesIO(data))
+        image = Image.open(io.BytesIO(data), formats=FORMATS)
         size, kind = image.size, image.format or ""
     except Exception:
         return bad("unreadable")
@@ -123,8 +126,8 @@ def _look(image: Image.Image) -> int | None:
 
 def _converted(data: bytes, *, rotated: bool) -> bytes:
     """The first image of a file as RGB: a JPEG remains one, all else becomes a PNG."""
-    image = Image.open(io.BytesIO(data))
-    kind = "JPEG" if image.format == "JPEG" else "PNG"
+    image = Image.open(io.BytesIO(data), formats=FORMATS)
+    kind = "JPEG" if image.format in ("JPEG", "MPO") else "PNG"
     image.load()
     pixels = (ImageOps.exif_transpose(image) if rotated else image).convert("RGB")
     out = io.BytesIO()

@@ -65,3 +65,12 @@ class Member(NamedTuple):
     labels: Labels | None = None
     weights: tuple[float, ...] = ()
     fault: str = ""
+
+
+def is_text(name: str) -> bool:
+    """Whether it has a form in UTF-8; names that the operating system gave may not."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 from vit_jax.core.errors import UserError
 from vit_jax.preparing.collection import Collection, Request
-from vit_jax.preparing.entry import Part
+from vit_jax.preparing.entry import Part, is_text
 from vit_jax.preparing.faults import CONVERT
 
 FILES_A_PART = 1000
@@ -21,6 +22,11 @@ def collection(request: Request) -> Collection:
     folders = _folders(root)
     by_split = {name: _folders(root / name) for name in folders}
     has_splits = any(by_split.values())
+    if odd := [name for name in folders if has_splits and not re.fullmatch(r"[\w-]+", name)]:
+        raise UserError(
+            f"{root} has the folder {odd[0]!r} in the place of a split, whose name has letters, "
+            "digits, _ and - alone: rename it."
+        )
     classes = sorted({c for found in by_split.values() for c in found} if has_splits else folders)
     labels = {name: label for label, name in enumerate(classes)}
     parts = [
@@ -43,8 +49,8 @@ def collection(request: Request) -> Collection:
 
 def _parts(root: Path, split: str | None, class_name: str, label: int) -> list[Part]:
     folder = root / (split or "") / class_name
-    with os.scandir(folder) as found:
-        names = sorted(e.name for e in found if e.is_file() and not e.name.startswith("."))
+    # os.path.isfile, since DirEntry.is_file raises where links lead in a circle.
+    names = [name for name in _names(folder) if os.path.isfile(folder / name)]
     files = [str(Path(split or "", class_name, name)) for name in names]
     return [
         Part(
@@ -60,5 +66,18 @@ def _parts(root: Path, split: str | None, class_name: str, label: int) -> list[P
 
 
 def _folders(folder: Path) -> list[str]:
-    with os.scandir(folder) as found:
-        return sorted(e.name for e in found if e.is_dir() and not e.name.startswith("."))
+    names = [name for name in _names(folder) if os.path.isdir(folder / name)]
+    for name in names:
+        if not is_text(name) or len(name.splitlines()) > 1:
+            raise UserError(
+                f"{folder} has a folder whose name is not UTF-8 or has several lines, {name!r}: "
+                "rename it. It would be a class."
+            )
+    return names
+
+
+def _names(folder: Path) -> list[str]:
+    try:
+        return sorted(name for name in os.listdir(folder) if not name.startswith("."))
+    except OSError as error:
+        raise UserError(f"{folder} cannot be read: {error.strerror}.") from error

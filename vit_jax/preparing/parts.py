@@ -21,7 +21,7 @@ from vit_jax.preparing import (
 )
 from vit_jax.preparing.catalogue import Row
 from vit_jax.preparing.checking import check, strictest
-from vit_jax.preparing.entry import Labels, Member, Part, Place
+from vit_jax.preparing.entry import Labels, Member, Part, Place, is_text
 from vit_jax.preparing.faults import SET_ASIDE, Policy
 
 READERS: dict[str, Callable[[Part], Iterator[Member]]] = {
@@ -123,15 +123,6 @@ def _with_text(member: Member) -> Member:
         return member
     name = member.name.encode("utf-8", "backslashreplace").decode()
     return Member(name, None, None, fault="unsafe_name")
-
-
-def is_text(name: str) -> bool:
-    """Whether it has a form in UTF-8; names that the operating system gave may not."""
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _unread(member: Member, labels: Labels, place: Place) -> Row:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import io
 import tarfile
@@ -95,6 +96,8 @@ class Archive:
             mark = self._file.read(tarfile.BLOCKSIZE)
         except (*_DAMAGE, ValueError, OverflowError) as error:
             raise self._damaged(str(error)) from error
+        except OSError as error:
+            raise self._unreadable(error) from error
         if mark.count(0) != tarfile.BLOCKSIZE:
             raise self._damaged("its end is missing")
 
@@ -115,6 +118,8 @@ class Archive:
             data = self._file.read(info.size)
         except _DAMAGE as error:
             raise self._damaged(str(error)) from error
+        except OSError as error:
+            raise self._unreadable(error) from error
         if len(data) != info.size:
             raise self._damaged(f"it ends inside {info.name}")
         return data
@@ -126,6 +131,11 @@ class Archive:
                     f"{self._part.path} is compressed, and cannot be read at any place. Images "
                     f"gain nothing by it: decompress it ({program} {self._part.path})."
                 )
+
+    def _unreadable(self, error: OSError) -> UserError:
+        if error.errno == errno.EINVAL:  # a place that no file can have
+            return self._damaged("an absurd size")
+        return UserError(f"{self._part.path} cannot be read: {error.strerror}.")
 
     def _damaged(self, why: str) -> UserError:
         inside = f", {self._part.name} in it" if self._part.offset else ""

@@ -1,0 +1,78 @@
+"""A corpus of bad input, each case with its outcome: nothing crashes, hangs or fills the memory.
+
+Lists and samples are in records_test.py, record files in tests/data/bad_records_test.py.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.preparing.bad_archives import FOLDERS, TARS
+from tests.preparing.bad_images import IMAGES
+from tests.preparing.conftest import jpeg
+from tests.preparing.preparation_test import prepared
+from vit_jax.core.errors import UserError
+from vit_jax.data.decode import decode, encoded
+from vit_jax.data.example import Example
+from vit_jax.preparing import faults, image_folder
+from vit_jax.preparing.checking import check
+from vit_jax.preparing.collection import Collection, Request
+from vit_jax.preparing.entry import Part
+from vit_jax.preparing.preparation import Options
+
+MAX_PIXELS = 100_000_000
+
+
+pytestmark = pytest.mark.usefixtures("bounded")
+
+
+@pytest.mark.parametrize("name", IMAGES)
+def test_images(name: str) -> None:
+    """What is kept or converted can be decoded in training."""
+    data, outcome = IMAGES[name]
+    found = check(data, name, faults.policy([], {}), MAX_PIXELS)
+    assert re.fullmatch(outcome, " ".join([found.action, *found.faults]))
+    if found.action != faults.SET_ASIDE:
+        image = encoded(Example(found.converted or data, (0,)), MAX_PIXELS)
+        assert not isinstance(image, str)
+        assert decode(image).shape == (found.height, found.width, 3)
+
+
+def outcome_of(collection: Collection, output: Path) -> str:
+    """Why one image was left out of the set, or the error."""
+    try:
+        found = prepared(collection, output, Options(shard_mib=0.02))
+    except UserError as error:
+        assert "Traceback" not in str(error)
+        return f"error: {error}"
+    (rows,) = found.arrangement.splits.values()
+    assert len(rows) == 1  # the good one
+    return ",".join(found.arrangement.left_out.values())
+
+
+@pytest.mark.parametrize("name", TARS)
+def test_tars(tmp_path: Path, name: str) -> None:
+    data, outcome = TARS[name]
+    path = tmp_path / "a.tar"
+    path.write_bytes(data)
+    part = Part("a.tar", "tar", str(path), labels=(0,))
+    collection = Collection("tars", "Of this test.", ["thing"], [part])
+    assert re.match(outcome or "$", outcome_of(collection, tmp_path / "out"), re.DOTALL)
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_folders(tmp_path: Path, name: str) -> None:
+    add, outcome = FOLDERS[name]
+    folder = tmp_path / "photos" / "thing"
+    folder.mkdir(parents=True)
+    (folder / "good.jpg").write_bytes(jpeg(0))
+    add(folder)
+    try:
+        collection = image_folder.collection(Request(str(tmp_path / "photos")))
+    except UserError as error:
+        assert re.match(outcome, f"error: {error}")
+        return
+    assert re.match(outcome or "$", outcome_of(collection, tmp_path / "out"), re.DOTALL)
