@@ -5,6 +5,9 @@ https://www.tensorflow.org/datasets/external_tfrecord
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -14,6 +17,7 @@ import numpy as np
 FORMAT = "array_record"
 # Each record by itself, since examples are read at random, and as it is: images are compressed.
 OPTIONS = "group_size:1,uncompressed"
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class SplitSize(NamedTuple):
@@ -58,13 +62,19 @@ def example(
 
 
 def write_records(path: Path, records: Iterable[bytes]) -> None:
-    """One ArrayRecord file, in place of what was there."""
+    """One ArrayRecord file, in place of what was there. OSError, also for what ArrayRecord says."""
     from array_record.python.array_record_module import ArrayRecordWriter
 
     writer = ArrayRecordWriter(str(path), OPTIONS)
-    for record in records:
-        writer.write(record)
-    writer.close()
+    try:
+        for record in records:
+            writer.write(record)
+        writer.close()
+    except RuntimeError as error:
+        with contextlib.suppress(RuntimeError):
+            writer.close()  # else it tries again when it is collected
+        number = next((n for n in _FULL if os.strerror(n) in str(error)), errno.EIO)
+        raise OSError(number, str(error), str(path)) from error
 
 
 def write_metadata(

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+
+from vit_jax.preparing.whole_file import whole_file
 
 NAME = "catalogue.parquet"  # beside a data set
 _WORD = pa.dictionary(pa.int32(), pa.string())
@@ -74,9 +75,8 @@ def write(path: Path, rows: Iterable[Row]) -> None:
         [pa.array(column, field.type) for column, field in zip(columns, SCHEMA, strict=True)],
         schema=SCHEMA,
     )
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    pq.write_table(table, temporary, compression="zstd")
-    temporary.replace(path)
+    with whole_file(path) as written:
+        pq.write_table(table, written, compression="zstd")
 
 
 def read(paths: Sequence[Path]) -> pa.Table:

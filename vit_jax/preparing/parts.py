@@ -23,6 +23,7 @@ from vit_jax.preparing.catalogue import Row
 from vit_jax.preparing.checking import check, strictest
 from vit_jax.preparing.entry import Labels, Member, Part, Place, is_text
 from vit_jax.preparing.faults import SET_ASIDE, Policy
+from vit_jax.preparing.whole_file import temporary
 
 READERS: dict[str, Callable[[Part], Iterator[Member]]] = {
     "tar": tars.members,
@@ -158,7 +159,7 @@ class Copies:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._temporary = path.with_name(f".{path.name}.{os.getpid()}")
+        self._temporary = temporary(path)
         self._file: IO[bytes] | None = None
 
     def __enter__(self) -> Copies:
@@ -167,11 +168,12 @@ class Copies:
     def __exit__(self, kind: object, *_: object) -> None:
         if self._file is None:
             return
-        self._file.close()
-        if kind is None:
-            self._temporary.replace(self._path)
-        else:
-            self._temporary.unlink()
+        try:
+            self._file.close()  # writes what is left
+            if kind is None:
+                self._temporary.replace(self._path)
+        finally:
+            self._temporary.unlink(missing_ok=True)
 
     def keep(self, data: bytes) -> Place:
         """Where it will lie."""

@@ -37,6 +37,7 @@ from vit_jax.preparing.entry import Part
 from vit_jax.preparing.parts import PartTask
 from vit_jax.preparing.prepared import Prepared
 from vit_jax.preparing.shards import ShardDone, ShardTask, Stored
+from vit_jax.preparing.whole_file import sweep, whole_file
 from vit_jax.screen import Screen, count
 
 WORK = ".preparing"  # in the data set's folder; next to nothing, once that is ready
@@ -87,18 +88,22 @@ def prepare(
     """
     folder = output / collection.name / options.version
     work = folder / WORK
-    work.mkdir(parents=True, exist_ok=True)
     try:
+        work.mkdir(parents=True, exist_ok=True)
         with filelock.FileLock(work / LOCK, timeout=0):
+            for one in (folder, work, work / "parts"):
+                sweep(one)
             _go_on(work, options)
             return _prepare(collection, folder, work, options, run, screen)
     except filelock.Timeout as error:
         raise UserError(f"Another preparation is writing to {folder}: wait for it.") from error
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-            raise
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise UserError(
+                f"No room is left for {folder}. Make some, then the same command goes on."
+            ) from error
         raise UserError(
-            f"No room is left for {folder}. Make some, then the same command goes on."
+            f"{folder} cannot be written ({error}); then the same command goes on."
         ) from error
 
 
@@ -236,7 +241,8 @@ def _go_on(work: Path, options: Options) -> None:
                 + ", ".join(f"{name} was {before.get(name)!r}" for name in differing)
                 + f". Give the same, another --version, or delete {work.parent}."
             )
-    path.write_text(json.dumps(now))
+    with whole_file(path) as written:
+        written.write_text(json.dumps(now))
 
 
 def _tasks(

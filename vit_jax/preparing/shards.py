@@ -12,6 +12,7 @@ from typing import IO, NamedTuple
 
 from vit_jax.core.errors import UserError
 from vit_jax.data import tfds_writer
+from vit_jax.preparing.whole_file import whole_file
 
 
 class Stored(NamedTuple):
@@ -94,15 +95,13 @@ def run(task: ShardTask) -> ShardDone:
                 yield record
 
     path, note = Path(task.path), Path(task.note)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    tfds_writer.write_records(temporary, records())
-    file_bytes = temporary.stat().st_size
-    temporary.replace(path)
+    with whole_file(path) as written:
+        tfds_writer.write_records(written, records())
+        file_bytes = written.stat().st_size
     found = ShardDone(len(task.examples), nbytes, digest.hexdigest())
     text = json.dumps({"key": task.key, "file_bytes": file_bytes, "done": found._asdict()})
-    temporary = note.with_name(f".{note.name}.{os.getpid()}")
-    temporary.write_text(text)
-    temporary.replace(note)
+    with whole_file(note) as written:
+        written.write_text(text)
     return found
 
 

@@ -1,0 +1,179 @@
+"""Full disks, two preparations at once, and kills at random moments."""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.preparing.conftest import jpeg, tar
+from tests.preparing.preparation_test import files, prepared
+from vit_jax.core.errors import UserError
+from vit_jax.data import tfds_writer
+from vit_jax.preparing import catalogue, image_folder, imagenet21k, parts
+from vit_jax.preparing import imagenet21k as archive
+from vit_jax.preparing.collection import Request
+from vit_jax.preparing.preparation import WORK, Options
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    """Some of them turned, so that copies are written."""
+    from tests.preparing.bad_images import exif
+
+    for i in range(12):
+        path = tmp_path / "photos" / f"class{i % 2}" / f"{i}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(jpeg(i, exif=exif(6 if i % 3 else 1)))
+    return tmp_path / "photos"
+
+
+def leftovers(folder: Path) -> list[Path]:
+    return list(folder.rglob("*.part"))
+
+
+FULL = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+WRITES = ["options", "catalogue", "copies", "records", "note", "metadata"]
+
+
+@pytest.mark.parametrize("write", WRITES)
+def test_a_full_disk(
+    tmp_path: Path, photos: Path, monkeypatch: pytest.MonkeyPatch, write: str
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise FULL
+
+    collection = image_folder.collection(Request(str(photos)))
+    whole = prepared(collection, tmp_path / "whole", Options(shard_mib=0.02))
+    with monkeypatch.context() as patch:
+        if write == "catalogue":
+            patch.setattr(catalogue.pq, "write_table", full)
+        elif write == "copies":
+            patch.setattr(parts.Copies, "keep", full)
+        elif write == "records":
+            patch.setattr(tfds_writer, "write_records", full)
+        elif write == "metadata":
+            patch.setattr(tfds_writer, "write_metadata", full)
+        else:
+            plain = Path.write_text
+            of_it = "options.json" if write == "options" else ".json"
+            patch.setattr(
+                Path, "write_text",
+                lambda path, *a: full() if of_it in path.name else plain(path, *a),
+            )  # fmt: skip
+        with pytest.raises(UserError, match=r"No room is left .* the same command goes on"):
+            prepared(collection, tmp_path / "out", Options(shard_mib=0.02))
+    assert not leftovers(tmp_path / "out")
+    again = prepared(collection, tmp_path / "out", Options(shard_mib=0.02))
+    assert files(again.folder) == files(whole.folder)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    done = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=16k", "tmpfs", str(folder)],
+        capture_output=True,
+        check=False,
+    )
+    if done.returncode:
+        pytest.skip("only root can make a small disk")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+def test_a_disk_that_grows_until_it_suffices(
+    tmp_path: Path, photos: Path, small_disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    collection = image_folder.collection(Request(str(photos)))
+    whole = prepared(collection, tmp_path / "whole", Options(shard_mib=0.02))
+    # It would say beforehand that this is not enough.
+    monkeypatch.setattr("shutil.disk_usage", lambda _: type("", (), {"free": 2**40}))
+    failed = 0
+    for kib in range(16, 1024, 16):
+        subprocess.run(["mount", "-o", f"remount,size={kib}k", str(small_disk)], check=True)
+        try:
+            found = prepared(collection, small_disk, Options(shard_mib=0.02))
+        except UserError as error:
+            assert "No room is left" in str(error) and not leftovers(small_disk)
+            failed += 1
+        else:
+            break
+    assert failed > 2 and files(found.folder) == files(whole.folder)
+
+
+def test_the_second_of_two_preparations_refuses(tmp_path: Path, imagenet21k: Path) -> None:
+    collection = archive.collection(Request(str(imagenet21k)))
+    work = tmp_path / "imagenet21k" / "1.0.0" / WORK
+    work.mkdir(parents=True)
+    held = (
+        f"import filelock, sys; lock = filelock.FileLock({str(work / 'lock')!r}); lock.acquire(); "
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", held + "print('held', flush=True); sys.stdin.read()"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as other:
+        assert other.stdout is not None and other.stdout.readline() == b"held\n"
+        with pytest.raises(UserError, match="Another preparation is writing"):
+            prepared(collection, tmp_path)
+        other.kill()
+    prepared(collection, tmp_path)
+
+
+def test_a_file_that_was_cut_is_written_again(tmp_path: Path, imagenet21k: Path) -> None:
+    collection = archive.collection(Request(str(imagenet21k)))
+    found = prepared(collection, tmp_path)
+    before = files(found.folder)
+    shard = next(found.folder.glob("*train*-00000-*"))
+    shard.write_bytes(shard.read_bytes()[:1000])
+    (found.folder / ".x.part").write_bytes(b"of a killed process")
+    prepared(collection, tmp_path)
+    assert files(found.folder) == before
+
+
+@pytest.mark.slow
+def test_killed_at_random_moments(tmp_path: Path) -> None:
+    """The whole family, or the parent alone."""
+    source = tmp_path / "tars"
+    source.mkdir()
+    for k, synset in enumerate(list(imagenet21k.synsets.names())[:30]):
+        images = {f"{synset}_{i}.JPEG": jpeg(100 * k + i, (200, 150)) for i in range(40)}
+        (source / f"{synset}.tar").write_bytes(tar(images))
+    command = [
+        sys.executable, "-m", "vit_jax.prepare", "imagenet21k", f"--source={source}",
+        "--splits=test=50,train=rest", "--shard_mib=0.2", "--workers=2",
+    ]  # fmt: skip
+    numbers, kills = random.Random(0), 0
+    for attempt in range(60):
+        with subprocess.Popen(
+            [*command, f"--output={tmp_path / 'killed'}"],
+            start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+        ) as process:  # fmt: skip
+            try:
+                _, said = process.communicate(timeout=2 + attempt * numbers.random())
+                assert process.returncode == 0, said.decode()
+                break
+            except subprocess.TimeoutExpired:
+                kills += 1
+                if attempt % 2:
+                    os.killpg(process.pid, signal.SIGKILL)
+                else:
+                    process.kill()
+                    time.sleep(1)
+    assert kills > 2
+    whole = prepared(
+        archive.collection(Request(str(source))),
+        tmp_path / "whole",
+        Options(splits="test=50,train=rest", shard_mib=0.2),
+    )
+    assert files(tmp_path / "killed" / "imagenet21k" / "1.0.0") == files(whole.folder)
