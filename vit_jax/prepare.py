@@ -24,6 +24,7 @@ from absl import flags
 from vit_jax.core import command
 from vit_jax.core.errors import Preempted, UserError, nearest
 from vit_jax.preparing import (
+    beam,
     image_folder,
     imagenet21k,
     imagenet2012,
@@ -35,7 +36,7 @@ from vit_jax.preparing import (
 )
 from vit_jax.preparing.collection import Collection, Request
 from vit_jax.preparing.near import MOST_BITS
-from vit_jax.preparing.preparation import Options, prepare
+from vit_jax.preparing.preparation import WORK, Options, prepare
 from vit_jax.preparing.prepared import Prepared
 from vit_jax.screen import Screen
 
@@ -55,7 +56,10 @@ def main(arguments: list[str]) -> None:
     """The command."""
     kind = _kind(arguments)
     screen = Screen()
-    collection = _named(COLLECTIONS[kind](_request()))
+    try:
+        collection = _named(COLLECTIONS[kind](_request()))
+    except OSError as error:
+        raise UserError(f"{error.filename} cannot be read: {error.strerror}.") from error
     for note in collection.notes:
         screen.say(note)
     screen.say(f"{len(collection.parts):,} parts, {len(collection.class_names):,} classes")
@@ -70,9 +74,14 @@ def main(arguments: list[str]) -> None:
         max_image_pixels=FLAGS.max_image_pixels,
         shard_mib=FLAGS.shard_mib,
     )
-    run = workers.in_processes(FLAGS.workers or os.cpu_count() or 1)
+    output = _local("output", FLAGS.output)
+    if FLAGS.runner == "beam":
+        folder = output / collection.name / options.version / WORK / "beam"
+        run = beam.on_beam(folder, FLAGS.beam_flags)
+    else:
+        run = workers.in_processes(FLAGS.workers or os.cpu_count() or 1)
     try:
-        found = prepare(collection, Path(FLAGS.output).expanduser(), options, run, screen)
+        found = prepare(collection, output, options, run, screen)
     except KeyboardInterrupt as error:
         raise Preempted("Stopped. What is done is kept: the same command goes on.") from error
     _tell(found, screen)
@@ -88,7 +97,7 @@ def _kind(arguments: list[str]) -> str:
 
 def _request() -> Request:
     return Request(
-        source=FLAGS.source,
+        source=str(_local("source", FLAGS.source)),
         label_order=FLAGS.label_order,
         classes=FLAGS.classes,
         num_classes=FLAGS.num_classes,
@@ -96,6 +105,15 @@ def _request() -> Request:
         multi_label=FLAGS.multi_label,
         images_root=FLAGS.images_root,
     )
+
+
+def _local(flag: str, path: str) -> Path:
+    if "://" in path:
+        raise UserError(
+            f"--{flag}={path}: only folders of this machine's file system are read and written. "
+            "Mount the bucket (gcsfuse), or prepare on a disk and copy the set."
+        )
+    return Path(path).expanduser()
 
 
 def _named(collection: Collection) -> Collection:
@@ -157,5 +175,7 @@ if __name__ == "__main__":
     flags.DEFINE_integer("max_image_pixels", default.max_image_pixels, "Of one image.", 1)
     flags.DEFINE_float("shard_mib", default.shard_mib, "Size of a file, about.", 0)
     flags.DEFINE_integer("workers", None, "Processes; default: one for each core.", 1)
+    flags.DEFINE_enum("runner", "local", ("local", "beam"), "Processes here, or Apache Beam.")
+    flags.DEFINE_list("beam_flags", [], "For Beam, as --runner=DataflowRunner,--project=ID.")
     flags.mark_flags_as_required(["source", "output"])
     command.run(main)
