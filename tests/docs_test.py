@@ -203,6 +203,18 @@ def test_every_op_is_documented_with_its_arguments():
         assert f"| `{op}({usage})` |" in page
 
 
+def test_every_fault_and_collection_is_documented():
+    from vit_jax import prepare
+    from vit_jax.preparing.faults import FAULTS
+
+    page = (ROOT / "docs" / "data_formats.md").read_text()
+    for name, fault in FAULTS.items():
+        others = ", ".join(fault.choices) or "-"
+        assert f"| `{name}` | {fault.what} | {fault.action} | {others} |" in page
+    for name in prepare.COLLECTIONS:
+        assert f"| `{name}` | " in page
+
+
 def test_every_config_is_in_the_table():
     page = (ROOT / "README.md").read_text()
     for file in sorted((ROOT / "configs").glob("*.py")):
