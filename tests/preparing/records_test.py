@@ -17,6 +17,7 @@ from tests.preparing.conftest import jpeg, tar
 from tests.preparing.preparation_test import prepared
 from vit_jax.core.errors import UserError
 from vit_jax.data.tfds import Tfds
+from vit_jax.preparing import labels as labels_module
 from vit_jax.preparing import records, webdataset
 from vit_jax.preparing.collection import Request
 from vit_jax.preparing.preparation import Options, Prepared
@@ -225,6 +226,15 @@ def test_lists_of_classes(folder: Path, content: str, message: str) -> None:
     write_lines(folder / "list.jsonl", [{"image": "images/0.jpg", "labels": [0]}])
     with pytest.raises(UserError, match=message):
         records.collection(request(folder, str(folder)))
+
+
+def test_a_list_of_classes_that_changes(tmp_path: Path, folder: Path) -> None:
+    write_lines(folder / "list.jsonl", [{"image": "images/0.jpg", "labels": ["ant"]}])
+    collection = records.collection(request(folder, str(folder)))
+    labels_module._numbers.cache_clear()  # as in another process
+    (folder / "classes.txt").write_text("bee\nant\n")
+    with pytest.raises(UserError, match="has changed in the meantime"):
+        prepared(collection, tmp_path / "out", SMALL)
 
 
 def test_empty_lists(tmp_path: Path, folder: Path) -> None:

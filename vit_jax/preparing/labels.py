@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+import hashlib
 from pathlib import Path
 
 from vit_jax.core.errors import UserError
@@ -22,21 +22,27 @@ class BadLabelError(ValueError):
 class Classes:
     """The classes of a set that was given none by its source.
 
+    The names stay in their file: each of very many tasks has a copy of this.
+
     Attributes:
-      names: unique; the index of one is its label.
+      path: of a file with their names; "": they are numbers.
+      digest: of this file.
     """
 
-    names: tuple[str, ...]
+    number: int
+    path: str = ""
+    digest: str = ""
 
-    @functools.cached_property
-    def _numbers(self) -> dict[str, int]:
-        return {name: number for number, name in enumerate(self.names)}
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Unique; the index of one is its label. UserError if the file has changed."""
+        return tuple(_numbers(self))
 
     def label(self, value: object) -> int:
         """Of a class's name or number. Raises BadLabelError."""
-        if isinstance(value, str) and value in self._numbers:
-            return self._numbers[value]
-        if type(value) is int and 0 <= value < len(self.names):  # a bool is none
+        if isinstance(value, str) and value in (numbers := _numbers(self)):
+            return numbers[value]
+        if type(value) is int and 0 <= value < self.number:  # a bool is none
             return value
         raise BadLabelError(value)
 
@@ -88,15 +94,34 @@ def classes(request: Request) -> Classes:
             "--num_classes where labels are numbers; not both."
         )
     if request.classes is None:
-        return Classes(tuple(map(str, range(request.num_classes or 0))))
-    return Classes(tuple(_names(Path(request.classes))))
+        return Classes(request.num_classes or 0)
+    path = Path(request.classes).expanduser().absolute()
+    data = _read(path)
+    return Classes(len(_names(path, data)), str(path), hashlib.sha256(data).hexdigest())
 
 
-def _names(path: Path) -> Sequence[str]:
+@functools.lru_cache(maxsize=4)
+def _numbers(found: Classes) -> dict[str, int]:
+    """Name -> label."""
+    if not found.path:
+        return {str(number): number for number in range(found.number)}
+    data = _read(Path(found.path))
+    if hashlib.sha256(data).hexdigest() != found.digest:
+        raise UserError(f"--classes={found.path} has changed in the meantime: start again.")
+    return _names(Path(found.path), data)
+
+
+def _read(path: Path) -> bytes:
     try:
-        names = [line.strip() for line in path.read_text("utf-8").splitlines()]
+        return path.read_bytes()
     except OSError as error:
         raise UserError(f"--classes={path} cannot be read: {error.strerror}.") from error
+
+
+def _names(path: Path, data: bytes) -> dict[str, int]:
+    """Name -> label, of the lines."""
+    try:
+        names = [line.strip() for line in data.decode().splitlines()]
     except UnicodeDecodeError as error:
         raise UserError(f"--classes={path} is not UTF-8 text ({error}).") from error
     if not names or not all(names):
@@ -108,4 +133,4 @@ def _names(path: Path) -> Sequence[str]:
                 f"--classes={path}: lines {numbers[name] + 1} and {number + 1} are both {name!r}."
             )
         numbers[name] = number
-    return names
+    return numbers

@@ -40,11 +40,11 @@ def collection(request: Request) -> Collection:
     """UserError if there are no lists, the classes are not given, or Parquet lacks columns."""
     several = request.multi_label is not False
     field = request.label_field or ("labels" if several else "label")
-    files = source_files(request.source, SUFFIXES)
+    of_set = classes(request)
     parts: list[Part] = []
-    for file in files:
+    for file in source_files(request.source, SUFFIXES):
         root = str(Path(request.images_root or file.path.parent).expanduser().absolute())
-        reading = Reading(classes(request), field, several, root)
+        reading = Reading(of_set, field, several, root)
         is_parquet = file.path.suffix == ".parquet"
         parts += (parquet.parts if is_parquet else _parts)(file, reading)
     if not parts:
@@ -52,7 +52,7 @@ def collection(request: Request) -> Collection:
     return Collection(
         name="records",
         description="Images of lists.",
-        class_names=classes(request).names,
+        class_names=of_set.names,
         parts=parts,
         multi_label=several,
     )

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import PurePosixPath
 from typing import NamedTuple
 
+from vit_jax.core.errors import UserError
 from vit_jax.preparing.collection import Collection, Request
 from vit_jax.preparing.entry import Labels, Member, Part, Place
 from vit_jax.preparing.labels import BadLabelError, Reading, classes
@@ -77,6 +78,8 @@ def _sample(part: Part, key: str, image: _Image | None, text: bytes | None) -> M
         return Member(f"{part.name}/{key}", None, None, fault="no_image")
     try:
         labels = _labels(text, part.reading) if text is not None and part.reading else ()
+    except UserError:  # of the list of classes
+        raise
     except (ValueError, RecursionError):  # of JSON, of UTF-8, BadLabelError
         return Member(image.name, None, image.place, fault="bad_label")
     return Member(image.name, image.data, image.place, labels)
@@ -89,6 +92,9 @@ def _labels(text: bytes, reading: Reading) -> Labels:
             raise BadLabelError(entry)
         return reading.classes.labels(entry.get(reading.label_field), several=reading.several)
     word = text.decode().strip()
-    if word.isascii() and word.isdigit() and word not in reading.classes.names:
+    try:
+        return (reading.classes.label(word),)
+    except BadLabelError:
+        if not word.isascii() or not word.isdigit():
+            raise
         return (reading.classes.label(int(word)),)
-    return (reading.classes.label(word),)
