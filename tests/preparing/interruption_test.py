@@ -136,6 +136,7 @@ def test_a_file_that_was_cut_is_written_again(tmp_path: Path, imagenet21k: Path)
     before = files(found.folder)
     shard = next(found.folder.glob("*train*-00000-*"))
     shard.write_bytes(shard.read_bytes()[:1000])
+    (found.folder / "prepared.json").unlink(missing_ok=True)  # the set is not ready
     (found.folder / ".x.part").write_bytes(b"of a killed process")
     prepared(collection, tmp_path)
     assert files(found.folder) == before
