@@ -5,8 +5,13 @@ Lists and samples are in records_test.py, record files in tests/data/bad_records
 
 from __future__ import annotations
 
+import errno
+import os
 import re
+import tarfile
+from collections.abc import Callable
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -76,3 +81,32 @@ def test_folders(tmp_path: Path, name: str) -> None:
         assert re.match(outcome, f"error: {error}")
         return
     assert re.match(outcome or "$", outcome_of(collection, tmp_path / "out"), re.DOTALL)
+
+
+def failing(number: int) -> Callable[..., NoReturn]:
+    def fail(*_: object) -> NoReturn:
+        raise OSError(number, os.strerror(number))
+
+    return fail
+
+
+def test_files_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As root, whom permissions do not stop, and on a disk that fails."""
+    folder = tmp_path / "photos" / "thing"
+    folder.mkdir(parents=True)
+    (folder / "good.jpg").write_bytes(jpeg(0))
+    request = Request(str(tmp_path / "photos"))
+    collection = image_folder.collection(request)
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "read_bytes", failing(errno.EACCES))
+        said = outcome_of(collection, tmp_path / "one")
+        assert re.match(r"error: .*good\.jpg cannot be read: Permission denied", said)
+        patch.setattr(os, "listdir", failing(errno.EACCES))
+        with pytest.raises(UserError, match="photos cannot be read: Permission denied"):
+            image_folder.collection(request)
+    (tmp_path / "a.tar").write_bytes(TARS["no bytes"][0])
+    part = Part("a.tar", "tar", str(tmp_path / "a.tar"), labels=(0,))
+    with monkeypatch.context() as patch:
+        patch.setattr(tarfile.TarFile, "next", failing(errno.EIO))
+        said = outcome_of(Collection("tars", "Of this.", ["thing"], [part]), tmp_path / "two")
+        assert re.match(r"error: .*a\.tar cannot be read: Input/output error", said)
