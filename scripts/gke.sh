@@ -90,7 +90,7 @@ manifest() {
   [[ -z $spot ]] || selector='
                 cloud.google.com/gke-spot: "true"'
   [[ -z $node_selector ]] || selector+="
-                ${node_selector%%=*}: $(text "${node_selector#*=}")"
+                $(text "${node_selector%%=*}"): $(text "${node_selector#*=}")"
   cat <<END
 apiVersion: jobset.x-k8s.io/v1alpha2
 kind: JobSet
@@ -125,7 +125,7 @@ spec:
             spec:
               restartPolicy: Never
               terminationGracePeriodSeconds: $save_secs
-              serviceAccountName: $service_account
+              serviceAccountName: $(text "$service_account")
               hostNetwork: true
               dnsPolicy: ClusterFirstWithHostNet
               nodeSelector:

@@ -66,6 +66,20 @@ scontrol requeue "\$SLURM_JOB_ID" || exit \$status
 END
 }
 
+# Seconds of a time as SLURM writes it: minutes, M:S, H:M:S, D-H, D-H:M, D-H:M:S; nothing if it is
+# none of these.
+seconds() {
+  local part="([0-9]{1,9})"
+  if [[ $1 =~ ^$part(:$part)?$ ]]; then
+    echo $((10#${BASH_REMATCH[1]} * 60 + 10#0${BASH_REMATCH[3]}))
+  elif [[ $1 =~ ^$part:$part:$part$ ]]; then
+    echo $((10#${BASH_REMATCH[1]} * 3600 + 10#${BASH_REMATCH[2]} * 60 + 10#${BASH_REMATCH[3]}))
+  elif [[ $1 =~ ^$part-$part(:$part)?(:$part)?$ ]]; then
+    echo $((10#${BASH_REMATCH[1]} * 86400 + 10#${BASH_REMATCH[2]} * 3600 +
+      10#0${BASH_REMATCH[4]} * 60 + 10#0${BASH_REMATCH[6]}))
+  fi
+}
+
 # Shows the log as long as the job waits or runs.
 follow_log() {
   local found
@@ -84,6 +98,9 @@ require name nodes gpus
 number nodes gpus save_secs max_restarts
 [[ $poll_secs =~ ^[0-9]+(\.[0-9]+)?$ ]] || die "--poll_secs=$poll_secs: give seconds."
 [[ -z $cpus_per_gpu ]] || number cpus_per_gpu
+limit=$(seconds "$time")
+[[ -z $limit || $limit -gt $save_secs ]] || die "--time=$time is no longer than --save_secs=$save_secs:" \
+  "the training would be told to save as soon as it starts, again and again. Give it more time."
 [[ $name =~ ^[A-Za-z0-9_.-]+$ ]] || die "--name=$name: letters, digits, \"_\", \".\" and \"-\" only."
 require_training /shared/l16
 require_config absolute

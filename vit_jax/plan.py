@@ -49,8 +49,10 @@ def plan(config: RunConfig, name: str | None, *, compiled: bool, anew: bool) -> 
 
 def smaller(overrides: list[str], name: str, screen: Screen) -> str:
     """Says which of SMALLER are the first that fit; "" if none does."""
-    for number, more in enumerate(SMALLER):
-        screen.say(f"does it fit with {' '.join(more)}? ({number + 1} of {len(SMALLER)})")
+    several = len(topology.devices(name)) > 1
+    tries = [more for more in SMALLER if several or "mesh.fsdp=-1" not in more]
+    for number, more in enumerate(tries):
+        screen.say(f"does it fit with {' '.join(more)}? ({number + 1} of {len(tries)})")
         try:
             found = plan(
                 configs.load(FLAGS.config, [*overrides, "model.scan=true", *more]),

@@ -200,3 +200,15 @@ def test_help_explains_every_flag(launch):
     done = launch("slurm.sh", "--help")
     for name in ("name", "nodes", "gpus", "cpus_per_gpu", "time", "sbatch_flag", "dry_run"):
         assert f"--{name} " in done.stdout
+
+
+@pytest.mark.parametrize("time", ["5", "4:59", "0:05:00", "0-0:5", "0-00:04:59"])
+def test_a_time_that_leaves_none_to_train_is_refused(submit, time):
+    done = submit("--dry_run", *WANTED, f"--time={time}", *TRAINING)
+    assert done.returncode == 1
+    assert f"--time={time} is no longer than --save_secs=300" in done.stderr
+
+
+@pytest.mark.parametrize("time", ["6", "5:01", "0:05:01", "1-0", "0-0:6", "0-00:05:01", "infinite"])
+def test_any_longer_time_is_taken(submit, time):
+    assert submit("--dry_run", *WANTED, f"--time={time}", *TRAINING).returncode == 0
