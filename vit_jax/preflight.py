@@ -14,6 +14,7 @@ from jax.sharding import Mesh
 
 from vit_jax import build
 from vit_jax.config import InputConfig, RunConfig
+from vit_jax.core.errors import UserError
 from vit_jax.core.problems import MISSING, Problems
 from vit_jax.evals import Evals
 from vit_jax.objective import Batch, Objective
@@ -178,9 +179,13 @@ def _found(source: Source) -> Counts:
 
 def _declared(c: InputConfig) -> Counts:
     """What the config says of data that are not there: enough to look at all the rest."""
-    if c.num_examples is None or c.num_classes is None:
+    try:
+        num_examples = build.declared_examples(c)
+    except UserError:  # told by what looked at the data
         return MISSING
-    return Counts(c.num_examples, c.num_classes, None)
+    if num_examples is None or c.num_classes is None:
+        return MISSING
+    return Counts(num_examples, c.num_classes, None)
 
 
 def _shapes(

@@ -8,6 +8,7 @@ from vit_jax.build.evaluations import Classes, EvalData, check_evals, eval_data,
 from vit_jax.build.inputs import (
     batch_layout,
     check_batch,
+    declared_examples,
     image_size,
     mesh,
     samples,
@@ -29,7 +30,8 @@ from vit_jax.build.updates import layout, objective, optimizer, rates, schedule
 
 __all__ = [
     "Classes", "EvalData", "Model", "Plan", "batch_layout", "check_batch", "check_evals",
-    "check_init", "check_log", "clock", "description", "eval_data", "evals", "image_size", "layout",
-    "log", "mesh", "model", "objective", "optimizer", "plan", "preprocess", "rates", "samples",
-    "schedule", "source", "store", "train_batches", "train_feed", "trained_weights",
+    "check_init", "check_log", "clock", "declared_examples", "description", "eval_data", "evals",
+    "image_size", "layout", "log", "mesh", "model", "objective", "optimizer", "plan", "preprocess",
+    "rates", "samples", "schedule", "source", "store", "train_batches", "train_feed",
+    "trained_weights",
 ]  # fmt: skip

@@ -25,10 +25,11 @@ def mesh(c: MeshConfig) -> Mesh:
 
 
 def source(c: InputConfig) -> Source:
-    """The training data; opened, checked, not yet read."""
-    from vit_jax.data import sources
+    """The training data, or the subset of them that is asked for; opened, checked, not yet read."""
+    from vit_jax.data import sources, subset
 
-    return sources.create(
+    _check_subset(c)
+    whole = sources.create(
         c.source,
         data_dir=c.data_dir,
         split=c.split,
@@ -37,6 +38,29 @@ def source(c: InputConfig) -> Source:
         image_size=image_size(c.preprocess, "input.preprocess"),
         where="input",
     )
+    if c.subset_fraction is None and c.subset_examples is None:
+        return whole
+    return subset.first(whole, _subset_size(c, whole.num_examples))
+
+
+def declared_examples(c: InputConfig) -> int | None:
+    """How many examples an epoch has, by what the config declares; None if it does not."""
+    _check_subset(c)
+    return None if c.num_examples is None else _subset_size(c, c.num_examples)
+
+
+def _subset_size(c: InputConfig, num_examples: int) -> int:
+    from vit_jax.data import subset
+
+    return subset.size(num_examples, fraction=c.subset_fraction, examples=c.subset_examples)
+
+
+def _check_subset(c: InputConfig) -> None:
+    """UserError if more than one kind of subset is asked for."""
+    fields = ("subset_fraction", "subset_examples")
+    given = [f"input.{name}" for name in fields if getattr(c, name) is not None]
+    if len(given) > 1:
+        raise errors.UserError(f"Give one of {' and '.join(given)}; both are set.")
 
 
 def image_size(preprocess: str, field: str) -> tuple[int, int]:
@@ -100,10 +124,10 @@ def train_feed(config: RunConfig, source: Source, layout: Batch, *, start_step: 
 def samples(c: InputConfig, source: Source, preprocess: str, indices: np.ndarray) -> Batches:
     """One batch: these examples of a split, prepared as an evaluation prepares them."""
     from vit_jax.data import pipeline
-    from vit_jax.data.chosen import Chosen
+    from vit_jax.data.chosen import listed
 
     return pipeline.eval_batches(
-        Chosen(source, indices),
+        listed(source, indices),
         preprocess,
         batch_size=len(indices),
         on_bad_image=c.on_bad_image,

@@ -65,9 +65,8 @@ def lower_step(config: RunConfig, mesh: Mesh) -> LoweredStep:
     """The step of a run whose number of classes is declared (input.num_classes)."""
     num_classes, batch_size = config.input.num_classes, config.input.batch_size
     assert num_classes is not None
-    schedule = build.schedule(
-        config.optim, build.plan(config, num_examples=config.input.num_examples or batch_size)
-    )
+    num_examples = build.declared_examples(config.input) or batch_size
+    schedule = build.schedule(config.optim, build.plan(config, num_examples=num_examples))
     model = build.model(config, num_classes=num_classes)
     layout = build.layout(config, model.make, schedule, mesh)
     batch = step.batch_layout(

@@ -182,8 +182,9 @@ def forecast(
             f"{' and '.join(f.removeprefix('num_') for f in missing)} they have: give "
             f"{' '.join(f'--config.input.{f}=...' for f in missing)}"
         )
-    assert c.num_examples is not None and c.num_classes is not None
-    plan = build.plan(config, num_examples=c.num_examples)
+    num_examples = build.declared_examples(c)
+    assert num_examples is not None and c.num_classes is not None
+    plan = build.plan(config, num_examples=num_examples)
     model = build.model(config, num_classes=c.num_classes)
     _check_batch(config, mesh, topology)
     layout, batch, found, from_cache = _step(config, mesh, topology, compiled=compiled, anew=anew)
