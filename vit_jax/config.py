@@ -57,8 +57,9 @@ class InputConfig:
     batch_size: int = 4096  # global and effective
     num_examples: int | None = None  # of the split, declared: checked where there is data
     num_classes: int | None = None
-    subset_fraction: float | None = None  # train on a part of the split; of the two at most one
+    subset_fraction: float | None = None  # train on a part of the split; of the three at most one
     subset_examples: int | None = None
+    subset_per_class: int | None = None
     mean: tuple[float, ...] = (0.5, 0.5, 0.5)  # of [0, 1] RGB; (0.5, 0.5) maps it to [-1, 1]
     std: tuple[float, ...] = (0.5, 0.5, 0.5)
     on_bad_image: Literal["fail", "skip"] = "fail"
@@ -209,6 +210,7 @@ BOUNDS: dict[str, tuple[float, float]] = {
     "input.num_classes": (1, 2**31),
     "input.subset_fraction": (0, math.inf),
     "input.subset_examples": (1, 2**53),
+    "input.subset_per_class": (1, 2**53),
     "input.std": (1e-6, math.inf),
     "input.max_image_pixels": (1, math.inf),
     "input.threads": (0, 1024),

@@ -29,9 +29,19 @@ def test_the_subset_does_not_depend_on_the_seed(tiny_run):
     assert one.fingerprint == other.fingerprint
 
 
+def test_a_subset_by_class(tiny_run):
+    config = tiny_run("input.subset_per_class=3")  # of four classes
+    source = build.source(config.input)
+    assert source.num_examples == 12
+    assert build.declared_examples(config.input) is None
+    with build.train_batches(config, source, start_step=0) as batches:
+        labels = next(batches)["labels"][:12, 0]
+    np.testing.assert_array_equal(np.bincount(labels), [3] * 4)
+
+
 def test_one_kind_of_subset_at_most(tiny_run):
     both = tiny_run("input.subset_examples=5", "input.subset_fraction=0.5").input
-    message = r"Give one of input\.subset_fraction and input\.subset_examples"
+    message = r"Give one of input\.subset_fraction, input\.subset_examples; 2 are set"
     for function in (build.source, build.declared_examples):
         with pytest.raises(UserError, match=message):
             function(both)

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from vit_jax.core.errors import UserError
-from vit_jax.data import subset
+from vit_jax.data import label_index, subset
 from vit_jax.data.chosen import Chosen, listed
+from vit_jax.data.digits import Digits
 from vit_jax.data.example import Example, Source
 from vit_jax.data.synthetic import Synthetic
 
@@ -23,9 +24,9 @@ def images(source: Source) -> list[bytes]:
 
 @pytest.mark.parametrize(
     ("fraction", "examples", "expected"),
-    [(None, None, 100), (0.01, None, 1), (0.1, None, 10), (1.0, None, 100), (None, 7, 7)],
+    [(None, None, None), (0.01, None, 1), (0.1, None, 10), (1.0, None, 100), (None, 7, 7)],
 )
-def test_sizes(fraction: float | None, examples: int | None, expected: int) -> None:
+def test_sizes(fraction: float | None, examples: int | None, expected: int | None) -> None:
     assert subset.size(100, fraction=fraction, examples=examples) == expected
 
 
@@ -52,6 +53,33 @@ def test_smaller_subsets_are_parts_of_larger_ones(hundred: Source) -> None:
 def test_subsets_hold_all_parts_of_the_split(hundred: Source) -> None:
     numbers = np.array([int(image) for image in images(subset.first(hundred, 50))])
     assert 15 < np.sum(numbers < 50) < 35  # 4 standard deviations of a hypergeometric draw: 10
+
+
+def test_examples_of_each_class(list_source: MakeSource) -> None:
+    """Class c of ten has c + 1 examples; each fifth example has class 0 as well."""
+    labels = [(c,) if i % 5 else (c, 0) for c in range(10) for i in range(c + 1)]
+    source = list_source([Example(b"%d" % i, some) for i, some in enumerate(labels)])
+    index = label_index.collect(labels)
+    before: set[bytes] = set()
+    for number in (1, 3, 100):
+        part = subset.of_each_class(source, number, index)
+        examples = part.read(np.arange(part.num_examples))
+        for c in range(10):
+            there = sum(c in example.labels for example in examples)
+            assert there >= min(number, sum(c in some for some in labels))
+        now = {example.image for example in examples}
+        assert before < now and len(now) == len(examples) <= 10 * number
+        before = now
+    assert part.num_examples == source.num_examples
+
+
+def test_classes_of_one_label_have_exactly_that_many() -> None:
+    digits = Digits("train", where="input")
+    part = subset.of_each_class(digits, 10, label_index.find(digits))
+    labels = [example.labels[0] for example in part.read(np.arange(part.num_examples))]
+    np.testing.assert_array_equal(np.bincount(labels), [10] * 10)
+    other = subset.of_each_class(digits, 11, label_index.find(digits))
+    assert len({digits.fingerprint, part.fingerprint, other.fingerprint}) == 3
 
 
 def test_the_order_never_changes() -> None:

@@ -1,12 +1,13 @@
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from vit_jax.core.errors import UserError
-from vit_jax.data import sources
+from vit_jax.data import label_index, sources
 from vit_jax.data.host_tf import tf
 
 CIFAR10 = Path(__file__).parents[3] / "shared/data/cifar10"
@@ -121,6 +122,33 @@ def test_slices_are_parts_of_the_whole(tmp_path: Path) -> None:
     assert [e.image for e in source.read(np.arange(4))] == [b"image %d\0" % i for i in range(4, 8)]
     fingerprints = {create(folder, s).fingerprint for s in ("train", "train[4:8]", "train[4:9]")}
     assert len(fingerprints) == 3
+
+
+@pytest.mark.parametrize("key", ["label", "labels"])
+def test_labels_are_read_from_their_file(tmp_path: Path, key: str) -> None:
+    folder = write(tmp_path / "1.0.0", key=key)
+    by_reading = label_index.find(create(folder, "train[3:11]"))
+    label_index.write(folder / "labels-train.npz", label_index.single(np.arange(12) % 3))
+    source: Any = create(folder, "train[3:11]")
+    from_file = source.stored_labels()
+    for found, expected in zip(from_file, by_reading, strict=True):
+        np.testing.assert_array_equal(found, expected)
+    assert source.max_labels == 1
+
+
+def test_a_label_file_of_other_examples_is_refused(tmp_path: Path) -> None:
+    folder = write(tmp_path / "1.0.0")
+    label_index.write(folder / "labels-train.npz", label_index.single(np.arange(13) % 3))
+    with pytest.raises(UserError, match=r"labels-train\.npz has the labels of 13 .* split has 12"):
+        label_index.find(create(folder))
+
+
+def test_the_label_file_says_how_many_labels_an_example_has(tmp_path: Path) -> None:
+    folder = write(tmp_path / "1.0.0", key="labels")
+    assert create(folder).max_labels == 64
+    many = label_index.collect([range(200), *[(0,)] * 11])
+    label_index.write(folder / "labels-train.npz", many)
+    assert create(folder).max_labels == 200
 
 
 def test_the_folder_or_one_above(tmp_path: Path) -> None:

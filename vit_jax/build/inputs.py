@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import jax
 import numpy as np
 from jax.sharding import Mesh
 
@@ -13,10 +14,12 @@ from vit_jax.core import errors
 from vit_jax.dist import mesh as meshes
 from vit_jax.feed import Feed, own_rows
 from vit_jax.objective import Batch
+from vit_jax.screen import Screen
 
 if TYPE_CHECKING:
     from vit_jax.data.batches import Batches
     from vit_jax.data.example import Source
+    from vit_jax.data.label_index import Labels
 
 
 def mesh(c: MeshConfig) -> Mesh:
@@ -38,18 +41,25 @@ def source(c: InputConfig) -> Source:
         image_size=image_size(c.preprocess, "input.preprocess"),
         where="input",
     )
-    if c.subset_fraction is None and c.subset_examples is None:
-        return whole
-    return subset.first(whole, _subset_size(c, whole.num_examples))
+    if c.subset_per_class is not None:
+        return subset.of_each_class(whole, c.subset_per_class, _labels(whole))
+    size = _subset_size(c, whole.num_examples)
+    return whole if size is None else subset.first(whole, size)
 
 
 def declared_examples(c: InputConfig) -> int | None:
-    """How many examples an epoch has, by what the config declares; None if it does not."""
+    """How many examples an epoch has, by what the config declares.
+
+    None if it does not, or if that depends on the labels: for a subset by class.
+    """
     _check_subset(c)
-    return None if c.num_examples is None else _subset_size(c, c.num_examples)
+    if c.num_examples is None or c.subset_per_class is not None:
+        return None
+    return _subset_size(c, c.num_examples) or c.num_examples
 
 
-def _subset_size(c: InputConfig, num_examples: int) -> int:
+def _subset_size(c: InputConfig, num_examples: int) -> int | None:
+    """Of `num_examples`; None: no subset by fraction or number is asked for."""
     from vit_jax.data import subset
 
     return subset.size(num_examples, fraction=c.subset_fraction, examples=c.subset_examples)
@@ -57,10 +67,18 @@ def _subset_size(c: InputConfig, num_examples: int) -> int:
 
 def _check_subset(c: InputConfig) -> None:
     """UserError if more than one kind of subset is asked for."""
-    fields = ("subset_fraction", "subset_examples")
+    fields = ("subset_fraction", "subset_examples", "subset_per_class")
     given = [f"input.{name}" for name in fields if getattr(c, name) is not None]
     if len(given) > 1:
-        raise errors.UserError(f"Give one of {' and '.join(given)}; both are set.")
+        raise errors.UserError(f"Give one of {', '.join(given)}; {len(given)} are set.")
+
+
+def _labels(source: Source) -> Labels:
+    """Of all examples, with a bar if they have to be read."""
+    from vit_jax.data import label_index
+
+    screen = Screen(quiet=jax.process_index() > 0)
+    return label_index.find(source, lambda done, of: screen.bar("reading labels", done, of))
 
 
 def image_size(preprocess: str, field: str) -> tuple[int, int]:

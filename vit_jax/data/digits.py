@@ -10,6 +10,7 @@ import numpy as np
 from PIL import Image
 
 from vit_jax.data.example import Example
+from vit_jax.data.label_index import Labels, single
 from vit_jax.data.splits import resolve
 
 _FILE = Path(__file__).with_name("digits.npz")
@@ -41,6 +42,10 @@ class Digits:
     def read(self, indices: np.ndarray) -> list[Example]:
         """Examples as PNG files."""
         return [Example(self._images[i], (int(self._labels[i]),)) for i in indices]
+
+    def stored_labels(self) -> Labels:
+        """Of all digits."""
+        return single(self._labels)
 
     def describe(self, index: int) -> str:
         """The digit's place in the file."""

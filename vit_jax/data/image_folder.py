@@ -18,6 +18,7 @@ from vit_jax.core.errors import UserError
 from vit_jax.core.waiting import waiting_for
 from vit_jax.data.example import Example
 from vit_jax.data.exif import orientation
+from vit_jax.data.label_index import Labels, single
 from vit_jax.data.splits import base_name, resolve
 
 _READ = frozenset({".jpg", ".jpeg", ".jpe", ".png", ".gif", ".bmp", ".webp"})
@@ -52,6 +53,10 @@ class ImageFolder:
     def read(self, indices: np.ndarray) -> list[Example]:
         """Whole files."""
         return [self._read(int(index)) for index in indices]
+
+    def stored_labels(self) -> Labels:
+        """Of all images, by their folders."""
+        return single(self._labels)
 
     def describe(self, index: int) -> str:
         """The file's path."""

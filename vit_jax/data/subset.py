@@ -12,13 +12,14 @@ import numpy as np
 from vit_jax.core.errors import UserError
 from vit_jax.data.chosen import Chosen
 from vit_jax.data.example import Source
+from vit_jax.data.label_index import Labels, by_class
 from vit_jax.data.order import permute
 
 _KEY = np.uint64(0x5B5E7)  # of the one permutation; all published subsets depend on it
 
 
-def size(num_examples: int, *, fraction: float | None, examples: int | None) -> int:
-    """How many of `num_examples` a subset has; both None: all of them.
+def size(num_examples: int, *, fraction: float | None, examples: int | None) -> int | None:
+    """How many of `num_examples` a subset has; None if none is asked for.
 
     UserError that names the field if that is none of them or more than all.
     """
@@ -27,7 +28,7 @@ def size(num_examples: int, *, fraction: float | None, examples: int | None) -> 
     elif examples is not None:
         field, found = f"input.subset_examples={examples:,}", examples
     else:
-        return num_examples
+        return None
     if not 1 <= found <= num_examples:
         raise UserError(
             f"{field} means {found:,} of the {num_examples:,} examples of input.split; give at "
@@ -44,6 +45,22 @@ def first(source: Source, num_examples: int) -> Chosen:
         lambda indices: _in_fixed_order(indices, source.num_examples),
         rule=f"subset of {num_examples}",
     )
+
+
+def of_each_class(source: Source, number: int, labels: Labels) -> Chosen:
+    """Of each class its first `number` examples in a fixed order; all, where it has fewer.
+
+    An example with several labels counts for each of its classes and is there once, so a class
+    may have more than `number`. Nested like the others. `labels` are those of `source`.
+    """
+    classes, examples = by_class(labels, source.num_classes, describe=source.describe)
+    sizes = np.diff(classes)
+    of = np.repeat(np.arange(source.num_classes), sizes)
+    order = np.lexsort((_in_fixed_order(examples.astype(np.int64), source.num_examples), of))
+    rank = np.arange(len(examples)) - np.repeat(classes[:-1], sizes)
+    indices = np.unique(examples[order[rank < number]]).astype(np.int64)
+    rule = f"subset of {number} per class"
+    return Chosen(source, len(indices), indices.__getitem__, rule=rule)
 
 
 def _in_fixed_order(places: np.ndarray, num_examples: int) -> np.ndarray:

@@ -10,6 +10,7 @@ from PIL import Image
 
 from vit_jax.core.errors import UserError
 from vit_jax.data.example import Example
+from vit_jax.data.label_index import Labels, single
 
 _DISTINCT_IMAGES = 16  # encoded once; example i shows number i mod 16
 _BLOTCHES = 8  # along each side
@@ -43,6 +44,10 @@ class Synthetic:
             Example(self._images[i % _DISTINCT_IMAGES], (int(i % self.num_classes),))
             for i in indices
         ]
+
+    def stored_labels(self) -> Labels:
+        """Made up like the examples."""
+        return single(np.arange(self.num_examples) % self.num_classes)
 
     def describe(self, index: int) -> str:
         """Its number."""

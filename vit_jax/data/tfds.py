@@ -15,13 +15,15 @@ from typing import Any, Protocol
 import numpy as np
 
 from vit_jax.core.errors import UserError
+from vit_jax.data import label_index
 from vit_jax.data.array_record import ArrayRecords
 from vit_jax.data.example import Example
+from vit_jax.data.label_index import Labels
 from vit_jax.data.splits import resolve
 from vit_jax.data.tfrecord import TFRecords
 
 _INFO = "dataset_info.json"
-_MOST_LABELS = 16  # of an example, where `labels` is a list; the metadata do not say
+_MOST_LABELS = 64  # of an example, where `labels` is a list and nothing says how many it has
 
 _HOW_TO_GET = (
     'To get a data set, for example CIFAR-10: python -c "import tensorflow_datasets as tfds; '
@@ -70,8 +72,10 @@ class Tfds:
         self.fingerprint = _fingerprint(info, part, self._files, counts)
         self._records = _open(folder, info.file_format.value, self._files, counts)
 
+        self._label_file = folder / label_index.file_name(part.name)
+        self._split_size = sizes[part.name]
         self._label_key, label = _label_feature(folder, info.features)
-        self.max_labels = 1 if self._label_key == "label" else _MOST_LABELS
+        self.max_labels = 1 if self._label_key == "label" else self._most_labels()
         self.num_classes, self.class_names = _classes(folder, label, num_classes)
         # Imported here and not at every record; the class is protobuf's, and quick.
         from vit_jax.data.host_tf import tf
@@ -88,6 +92,26 @@ class Tfds:
             for place, data in zip(chosen, stored, strict=True):
                 examples[int(place)] = self._example(data, int(indices[place]))
         return [examples[place] for place in range(len(indices))]
+
+    def stored_labels(self) -> Labels | None:
+        """From the file beside the records, if there is one."""
+        try:
+            labels = label_index.read(self._label_file)
+        except FileNotFoundError:
+            return None
+        if labels.num_examples != self._split_size:
+            raise UserError(
+                f"{self._label_file} has the labels of {labels.num_examples:,} examples, but the "
+                f"split has {self._split_size:,}. Delete it: then the labels are read from the "
+                "records, once."
+            )
+        return labels.slice(self._first, self._first + self.num_examples)
+
+    def _most_labels(self) -> int:
+        try:
+            return max(1, label_index.most_labels(self._label_file))
+        except FileNotFoundError:
+            return _MOST_LABELS
 
     def describe(self, index: int) -> str:
         """The file and the record in it."""

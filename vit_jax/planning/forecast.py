@@ -183,7 +183,13 @@ def forecast(
             f"{' '.join(f'--config.input.{f}=...' for f in missing)}"
         )
     num_examples = build.declared_examples(c)
-    assert num_examples is not None and c.num_classes is not None
+    if num_examples is None:
+        raise UserError(
+            "A plan reads no data, and only these can tell how many examples "
+            "input.subset_per_class takes: give --config.input.subset_per_class=none and "
+            "--config.input.subset_examples=..."
+        )
+    assert c.num_classes is not None
     plan = build.plan(config, num_examples=num_examples)
     model = build.model(config, num_classes=c.num_classes)
     _check_batch(config, mesh, topology)
