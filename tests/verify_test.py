@@ -191,6 +191,13 @@ def test_no_card_and_no_run_are_one_message(tmp_path, make_run):
         verify.read_run(epath.Path(tmp_path / "nothing"))
 
 
+def test_free_fields_are_not_compared():
+    data = {"mixture": {"a": {"data_dir": "x"}, "b": {"data_dir": "y"}}, "data_dir": "z"}
+    fields = verify.compared_fields(configs.resolve({"input": data, "log": {"every_steps": 3}}))
+    assert "data_dir" not in str(fields) and "log" not in fields
+    assert list(fields["input"]["mixture"]) == ["a", "b"]
+
+
 @pytest.mark.parametrize("file", sorted((ROOT / verify.CARDS).glob("*.json")), ids=lambda f: f.name)
 def test_cards_are_of_the_configs_that_they_name(file, monkeypatch):
     monkeypatch.chdir(ROOT)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from etils import epath
 from jax.sharding import Mesh
 
-from vit_jax import compilation_cache
+from vit_jax import build, compilation_cache
 from vit_jax.config import RESERVED, RunConfig
 from vit_jax.core import axes
 from vit_jax.dist import mesh as meshes
@@ -20,7 +20,6 @@ from vit_jax.state import Layout
 from vit_jax.weights import Description
 
 if TYPE_CHECKING:
-    from vit_jax.build import Plan
     from vit_jax.data.example import Source
 
 
@@ -30,14 +29,14 @@ def run(
     source: Source,
     mesh: Mesh,
     info: ModelInfo,
-    plan: Plan,
+    plan: build.Plan,
     changes: Sequence[str],
 ) -> None:
     """Data, devices, model, plan: what is about to happen."""
     devices = mesh.devices.ravel()
     epochs = plan.total_steps / plan.steps_per_epoch
     screen.say(
-        f"data     {source.name}, {config.input.split}: {source.num_examples:,} examples, "
+        f"data     {build.title(config.input, source)}: {source.num_examples:,} examples, "
         f"{source.num_classes:,} classes"
     )
     kind = devices[0].device_kind
@@ -108,7 +107,7 @@ def compiling(screen: Screen) -> Iterator[None]:
 
 
 def progress(
-    screen: Screen, step: int, plan: Plan, values: Mapping[str, float], eta_secs: float
+    screen: Screen, step: int, plan: build.Plan, values: Mapping[str, float], eta_secs: float
 ) -> None:
     """The line that updates: step, epoch, loss, accuracy, speed, input wait, MFU, time left."""
     mfu = f"{values['speed/mfu']:.1%}" if "speed/mfu" in values else "-"
@@ -136,7 +135,9 @@ def preempted(reason: str, step: int, workdir: epath.Path) -> str:
     )
 
 
-def finished(screen: Screen, plan: Plan, row: Mapping[str, float], workdir: epath.Path) -> None:
+def finished(
+    screen: Screen, plan: build.Plan, row: Mapping[str, float], workdir: epath.Path
+) -> None:
     """The result, where it is, and what to do next."""
     screen.say(f"finished {plan.total_steps:,} steps")
     for name, line in _by_evaluation(row).items():

@@ -95,7 +95,7 @@ def _data(config: RunConfig, parts: Prepared, problems: Problems, screen: Screen
         parts.batch_layout,
         read,
     )
-    found = "" if parts.source is MISSING else _describe(parts.source, c.split)
+    found = "" if parts.source is MISSING else _describe(parts.source, build.title(c, parts.source))
     if skipped is not MISSING:
         found += f"; read the first batch and {read.examples} more{_bad(read.bad + skipped)}"
     yield Row("input", found)
@@ -110,7 +110,7 @@ def _data(config: RunConfig, parts: Prepared, problems: Problems, screen: Screen
             ),
             data,
         )
-        found = "" if data is MISSING else _describe(data.source, split)
+        found = "" if data is MISSING else _describe(data.source, f"{data.source.name}, {split}")
         if read is not MISSING:
             found += f"; read {read.examples}{_bad(read.bad)}"
         yield Row(where, found)
@@ -141,10 +141,8 @@ def _first_batch(config: RunConfig, source: Source, layout: preflight.Batch) -> 
         return feed.skipped_images
 
 
-def _describe(source: Source, split: str) -> str:
-    return (
-        f"{source.name}, {split}: {source.num_examples:,} examples, {source.num_classes:,} classes"
-    )
+def _describe(source: Source, title: str) -> str:
+    return f"{title}: {source.num_examples:,} examples, {source.num_classes:,} classes"
 
 
 def _bad(number: int) -> str:

@@ -47,6 +47,17 @@ class ModelConfig:
 
 
 @dataclasses.dataclass(frozen=True)
+class ComponentConfig:
+    """One of several data sets to train on. None: the same as in `input`."""
+
+    weight: float = 1.0  # its share of the stream, relative to the others' weights
+    source: str | None = None
+    data_dir: str | None = None
+    split: str | None = None
+    num_examples: int | None = None  # declared
+
+
+@dataclasses.dataclass(frozen=True)
 class InputConfig:
     """The training data and how an example becomes an array."""
 
@@ -55,11 +66,13 @@ class InputConfig:
     split: str = "train"
     preprocess: str = "decode|inception_crop(224)|flip_lr"
     batch_size: int = 4096  # global and effective
-    num_examples: int | None = None  # of the split, declared: checked where there is data
+    num_examples: int | None = None  # of the split or mixture, declared: checked against the data
     num_classes: int | None = None
     subset_fraction: float | None = None  # train on a part of the split; of the three at most one
     subset_examples: int | None = None
     subset_per_class: int | None = None
+    balance: Literal["class"] | None = None  # all classes equally often; None: as in the data
+    mixture: dict[str, ComponentConfig] = dataclasses.field(default_factory=dict)
     mean: tuple[float, ...] = (0.5, 0.5, 0.5)  # of [0, 1] RGB; (0.5, 0.5) maps it to [-1, 1]
     std: tuple[float, ...] = (0.5, 0.5, 0.5)
     on_bad_image: Literal["fail", "skip"] = "fail"
@@ -211,6 +224,8 @@ BOUNDS: dict[str, tuple[float, float]] = {
     "input.subset_fraction": (0, math.inf),
     "input.subset_examples": (1, 2**53),
     "input.subset_per_class": (1, 2**53),
+    "input.mixture.*.weight": (0, 1e9),
+    "input.mixture.*.num_examples": (1, 2**53),
     "input.std": (1e-6, math.inf),
     "input.max_image_pixels": (1, math.inf),
     "input.threads": (0, 1024),
@@ -258,9 +273,10 @@ BOUNDS: dict[str, tuple[float, float]] = {
 # Beginnings of names in the log that no evaluation may have.
 RESERVED = ("train", "speed", "input", "step", "gradients", "activations")
 
-# A run may be resumed although these differ: they do not touch the numbers.
+# A run may be resumed although these differ: they do not touch the numbers. "*" is any name.
 FREE_FIELDS = (
     "log", "evals", "checkpoint", "mesh", "input.threads", "input.timeout_secs", "input.data_dir",
+    "input.mixture.*.data_dir",
 )  # fmt: skip
 
 

@@ -76,10 +76,11 @@ def compared_fields(config: RunConfig) -> dict[str, Any]:
     fields = configs.to_dict(config)
     for name in FREE_FIELDS:
         *sections, last = name.split(".")
-        section = fields
+        found = [fields]
         for part in sections:
-            section = section[part]
-        del section[last]
+            found = [x for f in found for x in (f.values() if part == "*" else [f[part]])]
+        for section in found:
+            del section[last]
     return fields
 
 

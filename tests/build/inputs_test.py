@@ -52,3 +52,56 @@ def test_the_declared_number_is_that_of_the_split(tiny_run):
     assert build.source(tiny_run("input.num_examples=1437", *changed).input).num_examples == 100
     with pytest.raises(UserError, match=r"input\.num_examples=100, but the data have 1437"):
         build.source(tiny_run("input.num_examples=100", *changed).input)
+
+
+MIXTURE = (
+    "input.num_examples=none",
+    "input.mixture.large.num_examples=60",
+    "input.mixture.large.weight=3",
+    "input.mixture.small.num_examples=8",
+)
+
+
+def test_a_mixture_takes_its_shares(tiny_run):
+    """Batches of 16: 12 of the first component, which has the examples [0, 60), and 4 others."""
+    config = tiny_run(*MIXTURE)
+    assert build.declared_examples(config.input) == build.source(config.input).num_examples == 68
+    batches = indices(config, 10).reshape(10, 16)
+    np.testing.assert_array_equal((batches < 60).sum(axis=1), [12] * 10)
+    small = batches[batches >= 60].reshape(-1, 8)
+    np.testing.assert_array_equal(np.sort(small), [np.arange(60, 68)] * 5)
+    assert build.title(config.input, build.source(config.input)) == "large 75.0% + small 25.0%"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["input.num_examples=67"], r"input\.num_examples=67, but .* have 68 together"),
+        (["input.subset_examples=5"], r"input\.subset_examples does not apply to input\.mixture"),
+        (["input.balance=class"], r"input\.balance does not apply to input\.mixture"),
+        (["input.mixture.small.weight=0"], r"input\.mixture\.small\.weight=0 of 3 in all"),
+        (["input.mixture.small.source=digits"], r"input\.mixture\.small\.num_examples=8, but"),
+        (
+            ["input.mixture.small.source=digits", "input.mixture.small.num_examples=none"],
+            r"input\.num_classes=4, but the data have 10 \(digits, train\)",
+        ),
+        (
+            ["input.mixture.small.split=x", "input.mixture.small.source=digits"],
+            r"input\.mixture\.small\.split='x'",
+        ),
+    ],
+)
+def test_mixtures_that_cannot_be(tiny_run, overrides, message):
+    with pytest.raises(UserError, match=message):
+        build.source(tiny_run(*MIXTURE, *overrides).input)
+
+
+def test_classes_of_equal_weight(tiny_run):
+    """Digits 0 to 9 in every ten examples, of a split that has not equally many."""
+    config = tiny_run(
+        "input.source=digits", "input.num_examples=none", "input.num_classes=10",
+        "input.balance=class", "input.batch_size=20",
+    )  # fmt: skip
+    with build.train_batches(config, build.source(config.input), start_step=5) as batches:
+        labels = next(batches)["labels"].reshape(2, 10)
+    np.testing.assert_array_equal(np.sort(labels), [np.arange(10)] * 2)

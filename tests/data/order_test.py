@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from vit_jax.data.order import epoch_and_index
+from vit_jax.data.order import epoch_and_index, keys, permute
 
 # Mean squared deviation over its expectation has a standard deviation of sqrt(2 / 81) here.
 LARGEST_CHI_SQUARED_PER_DEGREE = 1 + 4 * (2 / 81) ** 0.5
@@ -48,6 +48,16 @@ def test_far_positions() -> None:
     epochs, indices = epoch_and_index(positions, num_examples=303_000_000, seed=2**31 - 1)
     assert epochs[0] == 10**12 // 303_000_000
     assert len(set(indices)) == 64
+
+
+def test_sizes_may_differ_from_place_to_place() -> None:
+    """Each place as if its size were that of all."""
+    sizes = np.array([1, 2, 3, 4, 5, 1000, 2**20, 2**20 + 1, 303_000_000])
+    places = sizes - 1
+    found = permute(places, num_examples=sizes, keys=keys(0, places))
+    for place, size, expected in zip(places, sizes, found, strict=True):
+        one = np.array([place])
+        assert permute(one, num_examples=int(size), keys=keys(0, one)).tolist() == [expected]
 
 
 def test_order_never_changes() -> None:

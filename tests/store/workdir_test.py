@@ -84,6 +84,14 @@ def test_free_fields_may_differ_and_are_recorded(trained):
     assert read(trained)["config"]["log"]["every_steps"] == 50
 
 
+def test_a_star_stands_for_any_name(trained):
+    parts = {"a": {"data_dir": "x", "weight": 1.0}}
+    arguments = {"free_fields": ("input.*.data_dir",)}
+    check(trained, config=changed(input={"a": {"data_dir": "y"}}), **arguments)
+    with pytest.raises(UserError, match=r"input\.a\.weight: nothing there, 1\.0 here\n"):
+        check(trained, config=changed(input=parts), **arguments)
+
+
 def test_other_differences_are_refused_with_a_full_list(trained):
     before = (trained / "config.json").read_bytes()
     config = changed(optim={"lr": 0.003, "clip": 1.0, "new": "x"}, log={"every_steps": 1})

@@ -5,14 +5,12 @@ are imported where they are first used.
 """
 
 from vit_jax.build.evaluations import Classes, EvalData, check_evals, eval_data, evals
+from vit_jax.build.examples import declared_examples, source, title
 from vit_jax.build.inputs import (
     batch_layout,
     check_batch,
-    declared_examples,
-    image_size,
     mesh,
     samples,
-    source,
     train_batches,
     train_feed,
 )
@@ -26,12 +24,40 @@ from vit_jax.build.networks import (
 )
 from vit_jax.build.outputs import check_log, clock, log, store
 from vit_jax.build.plans import Plan, plan
+from vit_jax.build.preprocessing import image_size
 from vit_jax.build.updates import layout, objective, optimizer, rates, schedule
 
 __all__ = [
-    "Classes", "EvalData", "Model", "Plan", "batch_layout", "check_batch", "check_evals",
-    "check_init", "check_log", "clock", "declared_examples", "description", "eval_data", "evals",
-    "image_size", "layout", "log", "mesh", "model", "objective", "optimizer", "plan", "preprocess",
-    "rates", "samples", "schedule", "source", "store", "train_batches", "train_feed",
+    "Classes",
+    "EvalData",
+    "Model",
+    "Plan",
+    "batch_layout",
+    "check_batch",
+    "check_evals",
+    "check_init",
+    "check_log",
+    "clock",
+    "declared_examples",
+    "description",
+    "eval_data",
+    "evals",
+    "image_size",
+    "layout",
+    "log",
+    "mesh",
+    "model",
+    "objective",
+    "optimizer",
+    "plan",
+    "preprocess",
+    "rates",
+    "samples",
+    "schedule",
+    "source",
+    "store",
+    "title",
+    "train_batches",
+    "train_feed",
     "trained_weights",
 ]  # fmt: skip

@@ -10,7 +10,7 @@ from flax import nnx
 from jax.sharding import Mesh
 
 from vit_jax import step
-from vit_jax.build.inputs import image_size
+from vit_jax.build.preprocessing import image_size
 from vit_jax.config import RunConfig
 from vit_jax.core import errors
 from vit_jax.core.cadence import Cadence

@@ -4,94 +4,25 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import jax
 import numpy as np
 from jax.sharding import Mesh
 
 from vit_jax import step
+from vit_jax.build.examples import stream
+from vit_jax.build.preprocessing import image_size
 from vit_jax.config import InputConfig, MeshConfig, RunConfig
-from vit_jax.core import errors
 from vit_jax.dist import mesh as meshes
 from vit_jax.feed import Feed, own_rows
 from vit_jax.objective import Batch
-from vit_jax.screen import Screen
 
 if TYPE_CHECKING:
     from vit_jax.data.batches import Batches
     from vit_jax.data.example import Source
-    from vit_jax.data.label_index import Labels
 
 
 def mesh(c: MeshConfig) -> Mesh:
     """The devices of the run."""
     return meshes.make_mesh(replica=c.replica, data=c.data, fsdp=c.fsdp, tensor=c.tensor)
-
-
-def source(c: InputConfig) -> Source:
-    """The training data, or the subset of them that is asked for; opened, checked, not yet read."""
-    from vit_jax.data import sources, subset
-
-    _check_subset(c)
-    whole = sources.create(
-        c.source,
-        data_dir=c.data_dir,
-        split=c.split,
-        num_examples=c.num_examples,
-        num_classes=c.num_classes,
-        image_size=image_size(c.preprocess, "input.preprocess"),
-        where="input",
-    )
-    if c.subset_per_class is not None:
-        return subset.of_each_class(whole, c.subset_per_class, _labels(whole))
-    size = _subset_size(c, whole.num_examples)
-    return whole if size is None else subset.first(whole, size)
-
-
-def declared_examples(c: InputConfig) -> int | None:
-    """How many examples an epoch has, by what the config declares.
-
-    None if it does not, or if that depends on the labels: for a subset by class.
-    """
-    _check_subset(c)
-    if c.num_examples is None or c.subset_per_class is not None:
-        return None
-    return _subset_size(c, c.num_examples) or c.num_examples
-
-
-def _subset_size(c: InputConfig, num_examples: int) -> int | None:
-    """Of `num_examples`; None: no subset by fraction or number is asked for."""
-    from vit_jax.data import subset
-
-    return subset.size(num_examples, fraction=c.subset_fraction, examples=c.subset_examples)
-
-
-def _check_subset(c: InputConfig) -> None:
-    """UserError if more than one kind of subset is asked for."""
-    fields = ("subset_fraction", "subset_examples", "subset_per_class")
-    given = [f"input.{name}" for name in fields if getattr(c, name) is not None]
-    if len(given) > 1:
-        raise errors.UserError(f"Give one of {', '.join(given)}; {len(given)} are set.")
-
-
-def _labels(source: Source) -> Labels:
-    """Of all examples, with a bar if they have to be read."""
-    from vit_jax.data import label_index
-
-    screen = Screen(quiet=jax.process_index() > 0)
-    return label_index.find(source, lambda done, of: screen.bar("reading labels", done, of))
-
-
-def image_size(preprocess: str, field: str) -> tuple[int, int]:
-    """(height, width) that a preprocess string ends with. UserError if it is not fixed."""
-    from vit_jax.data import ops
-
-    size = ops.parse(preprocess, field=field).output_size
-    if size is None:
-        raise errors.UserError(
-            f"{field}={preprocess!r} gives images of different sizes: end it with an op that takes "
-            "a size, such as resize(224)."
-        )
-    return size
 
 
 def check_batch(config: RunConfig, mesh: Mesh) -> None:
@@ -129,6 +60,7 @@ def train_batches(
         max_image_pixels=c.max_image_pixels,
         threads=c.threads,
         rows=rows,
+        stream=stream(c, source, seed=config.seed),
     )
 
 

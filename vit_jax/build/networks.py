@@ -10,7 +10,7 @@ from etils import epath
 from flax import nnx
 
 from vit_jax import models, weights
-from vit_jax.build.inputs import image_size
+from vit_jax.build.preprocessing import image_size
 from vit_jax.config import InitConfig, RunConfig
 from vit_jax.core import errors, opstring
 from vit_jax.weights.checkpoint import describe

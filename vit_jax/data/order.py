@@ -7,9 +7,20 @@ examples says which one it is. Any position costs the same, so training starts a
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
+# Positions of the stream, int64 [n] -> (epochs, example indices), int64 [n] each. The same example
+# has other random numbers in another epoch.
+Stream = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
+
 _ROUNDS = 6  # of the Feistel network; with four, orders of ten examples were visibly uneven
+
+
+def shuffled(num_examples: int, *, seed: int) -> Stream:
+    """Every example once an epoch, each epoch in an order of its own."""
+    return lambda positions: epoch_and_index(positions, num_examples=num_examples, seed=seed)
 
 
 def epoch_and_index(
@@ -17,31 +28,37 @@ def epoch_and_index(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Positions of the stream, int64 [n] -> (epochs, example indices), int64 [n] each."""
     epochs, places = np.divmod(positions, num_examples)
-    return epochs, permute(places, num_examples=num_examples, keys=_keys(seed, epochs))
+    return epochs, permute(places, num_examples=num_examples, keys=keys(seed, epochs))
 
 
-def _keys(seed: int, epochs: np.ndarray) -> np.ndarray:
-    return _mix(_mix(seed) ^ epochs.astype(np.uint64))
+def keys(seed: int, *numbers: np.ndarray | int) -> np.ndarray:
+    """Of permutations: another one for each seed and each tuple of numbers, int64 [n] each."""
+    key = _mix(seed)
+    for number in numbers:
+        key = _mix(key ^ np.asarray(number).astype(np.uint64))
+    return key
 
 
-def permute(places: np.ndarray, *, num_examples: int, keys: np.ndarray) -> np.ndarray:
+def permute(places: np.ndarray, *, num_examples: int | np.ndarray, keys: np.ndarray) -> np.ndarray:
     """The image of each place under the pseudo-random permutation of [0, num_examples) of its key.
 
     A Feistel network is a permutation of all numbers of some bits, whatever its round function; a
     number that comes out too large goes in again (cycle walking: Black and Rogaway, Ciphers with
-    Arbitrary Finite Domains, 2002). int64 [n], uint64 [n] -> int64 [n].
+    Arbitrary Finite Domains, 2002). int64 [n], sizes below 2^53 that may be int64 [n] as well,
+    uint64 [n] -> int64 [n].
     """
-    bits = max(2, (num_examples - 1).bit_length())
+    sizes = np.broadcast_to(num_examples, places.shape)
+    bits = np.maximum(2, np.frexp(sizes - 1.0)[1]).astype(np.uint64)
     result = _feistel(places.astype(np.uint64), keys, bits)
-    while (outside := result >= num_examples).any():
-        result[outside] = _feistel(result[outside], keys[outside], bits)
+    while (outside := result >= sizes).any():
+        result[outside] = _feistel(result[outside], keys[outside], bits[outside])
     return result.astype(np.int64)
 
 
-def _feistel(x: np.ndarray, keys: np.ndarray, bits: int) -> np.ndarray:
-    """An unbalanced Feistel network on numbers of `bits` bits: uint64 [n] -> uint64 [n]."""
-    low_bits = np.uint64(bits // 2)
-    high_bits = np.uint64(bits) - low_bits
+def _feistel(x: np.ndarray, keys: np.ndarray, bits: np.ndarray) -> np.ndarray:
+    """An unbalanced Feistel network on numbers of `bits` bits: uint64 [n], all three."""
+    low_bits = bits // np.uint64(2)
+    high_bits = bits - low_bits
     for round_number in range(_ROUNDS):
         low = x & ((np.uint64(1) << low_bits) - np.uint64(1))
         high = x >> low_bits

@@ -21,7 +21,7 @@ from vit_jax.data.batches import NO_LABEL, Batches
 from vit_jax.data.decode import Encoded
 from vit_jax.data.example import Source
 from vit_jax.data.host_tf import tf
-from vit_jax.data.order import epoch_and_index
+from vit_jax.data.order import Stream, shuffled
 from vit_jax.data.reader import Elements, Reader
 
 _READ_EXAMPLES = 128  # in one call of Python
@@ -46,21 +46,20 @@ def train_batches(
     max_image_pixels: int,
     threads: int,
     rows: np.ndarray | None = None,
+    stream: Stream | None = None,
 ) -> Batches:
     """This host's part of the batches of steps `start_step`, `start_step + 1`, ... without end.
 
     `batch_size` is global; this host makes the slots `rows`, int64 [b] in rising order, of every
-    batch; None: all of them. `threads` 0 means one a core. See `Batches` for the rest.
+    batch; None: all of them. `threads` 0 means one a core. `stream` says which example stands
+    where; None: all of them, shuffled, epoch by epoch. See `Batches` for the rest.
     """
     rows = np.arange(batch_size) if rows is None else rows
+    stream = stream or shuffled(source.num_examples, seed=seed)
 
     def choose(slots: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         steps, places = np.divmod(slots, len(rows))
-        epochs, indices = epoch_and_index(
-            steps * batch_size + rows[places],
-            num_examples=source.num_examples,
-            seed=seed,
-        )
+        epochs, indices = stream(steps * batch_size + rows[places])
         return indices, _seeds(seed, epochs, indices)
 
     return _batches(

@@ -15,7 +15,7 @@ from vit_jax.data.tfds import Tfds
 __all__ = ["SOURCES", "Example", "Request", "Source", "create"]
 
 
-TRAINING = "input"  # the config's section of the training data
+EVALUATIONS = "evals."  # how the config's sections of evaluations begin
 
 
 class Request(NamedTuple):
@@ -45,14 +45,14 @@ def create(
     num_examples: int | None,
     num_classes: int | None,
     image_size: tuple[int, int],
-    where: str = TRAINING,
+    where: str = "input",
 ) -> Source:
     """The split of a data set, its counts checked against the declared ones.
 
     `image_size` (height, width) is that of synthetic images; `where` is the config's section that
-    asks, which messages name: "input", or "evals.test", whose declared number of classes is the
-    training data's. UserError for an unknown source or split, missing data (and how to get it),
-    and counts that are not the declared ones.
+    asks, which messages name: "input", "input.mixture.birds", or "evals.test", whose declared
+    number of classes is the training data's. UserError for an unknown source or split, missing data
+    (and how to get it), and counts that are not the declared ones.
     """
     if name not in SOURCES:
         raise UserError(
@@ -61,19 +61,19 @@ def create(
     source = SOURCES[name](Request(data_dir, split, num_examples, num_classes, image_size, where))
     data = f"({source.name}, {split})"
     # An evaluation has no such field: what it is declared to have are the training data's classes.
-    if where != TRAINING and num_classes not in (None, source.num_classes):
+    if where.startswith(EVALUATIONS) and num_classes not in (None, source.num_classes):
         raise UserError(
             f"{where} has other classes than the training data: {source.num_classes} {data} "
             f"against {num_classes}. Its accuracy would mean nothing; correct {where}.source, "
             f"{where}.data_dir or {where}.split."
         )
     for field, declared, found in (
-        ("num_examples", num_examples, source.num_examples),
-        ("num_classes", num_classes, source.num_classes),
+        (f"{where}.num_examples", num_examples, source.num_examples),
+        ("input.num_classes", num_classes, source.num_classes),
     ):
         if declared not in (None, found):
             raise UserError(
-                f"{where}.{field}={declared}, but the data have {found} {data}. Correct it, or "
+                f"{field}={declared}, but the data have {found} {data}. Correct it, or "
                 f"{where}.split or {where}.data_dir."
             )
     return source

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 
 from etils import epath
@@ -45,7 +46,7 @@ def check_workdir(
     """Whether this run may start or go on in a work directory; the folder is made, no file written.
 
     config: nested dictionary of JSON values. fingerprint: of the data set. free_fields: dotted
-    prefixes of fields that may differ, e.g. "log" or "input.threads".
+    prefixes of fields that may differ, e.g. "log" or "input.threads", or patterns with "*".
 
     `changes` of the result are e.g. ["optim.lr: 0.001 there, 0.003 here"]. Allowed are those of
     free fields, all with `allow_config_change`, and all as long as there is no checkpoint, since
@@ -175,7 +176,7 @@ def _refuse_unless_free(
     bound = [
         text
         for name, text in changes.items()
-        if not any(name == free or name.startswith(f"{free}.") for free in free_fields)
+        if not any(fnmatchcase(name, free) or name.startswith(f"{free}.") for free in free_fields)
     ]
     if bound:
         raise UserError(

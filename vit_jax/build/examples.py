@@ -1,0 +1,144 @@
+"""Which examples a run trains on, and in which order."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import jax
+
+from vit_jax.build.preprocessing import image_size
+from vit_jax.config import InputConfig
+from vit_jax.core import errors
+from vit_jax.screen import Screen
+
+if TYPE_CHECKING:
+    from vit_jax.data.example import Source
+    from vit_jax.data.label_index import Labels
+    from vit_jax.data.order import Stream
+
+_SUBSETS = ("subset_fraction", "subset_examples", "subset_per_class")
+
+
+def source(c: InputConfig) -> Source:
+    """The training data: a split, a subset of it, or a mixture; opened, checked, not yet read."""
+    from vit_jax.data import subset
+
+    _check_choice(c)
+    if c.mixture:
+        return _joined(c)
+    whole = _split(c)
+    if c.subset_per_class is not None:
+        return subset.of_each_class(whole, c.subset_per_class, _labels(whole))
+    size = _subset_size(c, whole.num_examples)
+    return whole if size is None else subset.first(whole, size)
+
+
+def stream(c: InputConfig, source: Source, *, seed: int) -> Stream:
+    """Which example of `source` stands where in the endless stream."""
+    from vit_jax.data import balance, label_index, mixture, order
+
+    if isinstance(source, mixture.Joined):
+        weights = {name: component.weight for name, component in c.mixture.items()}
+        return mixture.mixed(source, mixture.quotas(weights), seed=seed)
+    if c.balance == "class":
+        classes = label_index.by_class(
+            _labels(source), source.num_classes, describe=source.describe
+        )
+        return balance.balanced(classes, seed=seed)
+    return order.shuffled(source.num_examples, seed=seed)
+
+
+def declared_examples(c: InputConfig) -> int | None:
+    """How many examples an epoch has, by what the config declares.
+
+    None if it does not, or if that depends on the labels: for a subset by class.
+    """
+    _check_choice(c)
+    declared = c.num_examples
+    if c.mixture and declared is None:
+        sizes = [component.num_examples for component in c.mixture.values()]
+        known = [size for size in sizes if size is not None]
+        declared = sum(known) if len(known) == len(sizes) else None
+    if declared is None or c.subset_per_class is not None:
+        return None
+    return _subset_size(c, declared) or declared
+
+
+def title(c: InputConfig, source: Source) -> str:
+    """What the data are called, for people: "digits, train", "birds 75.0 % + dogs 25.0 %"."""
+    from vit_jax.data import mixture
+
+    if not c.mixture:
+        return f"{source.name}, {c.split}"
+    quotas = mixture.quotas({name: component.weight for name, component in c.mixture.items()})
+    block = sum(quotas.values())
+    return " + ".join(f"{name} {quota / block:.1%}" for name, quota in sorted(quotas.items()))
+
+
+def _split(c: InputConfig) -> Source:
+    from vit_jax.data import sources
+
+    return sources.create(
+        c.source,
+        data_dir=c.data_dir,
+        split=c.split,
+        num_examples=c.num_examples,
+        num_classes=c.num_classes,
+        image_size=image_size(c.preprocess, "input.preprocess"),
+        where="input",
+    )
+
+
+def _joined(c: InputConfig) -> Source:
+    from vit_jax.data import mixture, sources
+
+    mixture.quotas({name: component.weight for name, component in c.mixture.items()})
+    joined = mixture.Joined(
+        {
+            name: sources.create(
+                component.source or c.source,
+                data_dir=component.data_dir or c.data_dir,
+                split=component.split or c.split,
+                num_examples=component.num_examples,
+                num_classes=c.num_classes,
+                image_size=image_size(c.preprocess, "input.preprocess"),
+                where=f"input.mixture.{name}",
+            )
+            for name, component in c.mixture.items()
+        }
+    )
+    if c.num_examples not in (None, joined.num_examples):
+        raise errors.UserError(
+            f"input.num_examples={c.num_examples}, but the components of input.mixture have "
+            f"{joined.num_examples} together. Correct it, or the components."
+        )
+    return joined
+
+
+def _subset_size(c: InputConfig, num_examples: int) -> int | None:
+    """Of `num_examples`; None: no subset by fraction or number is asked for."""
+    from vit_jax.data import subset
+
+    return subset.size(num_examples, fraction=c.subset_fraction, examples=c.subset_examples)
+
+
+def _check_choice(c: InputConfig) -> None:
+    """UserError if fields that exclude each other are set."""
+    given = [f"input.{name}" for name in _SUBSETS if getattr(c, name) is not None]
+    if len(given) > 1:
+        raise errors.UserError(f"Give one of {', '.join(given)}; {len(given)} are set.")
+    if c.balance is not None:
+        given.append("input.balance")
+    if c.mixture and given:
+        raise errors.UserError(
+            f"{given[0]} does not apply to input.mixture. Take parts of components by their "
+            f"splits, such as train[:10%], and set {given[0]}=none."
+        )
+
+
+def _labels(source: Source) -> Labels:
+    """Of all examples, with a bar if they have to be read."""
+    from vit_jax.data import label_index
+
+    screen = Screen(quiet=jax.process_index() > 0)
+    return label_index.find(source, lambda done, of: screen.bar("reading labels", done, of))
