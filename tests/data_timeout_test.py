@@ -16,7 +16,7 @@ listed = ImageFolder.__init__
 def list_then_hang(self, data_dir, split, *, where):
     listed(self, data_dir, split, where=where)
     if split == os.environ["HANGS"]:
-        self._paths[2].unlink()
+        os.unlink(self._paths[2])
         os.mkfifo(self._paths[2])
         print("pipe", self._paths[2])
 

@@ -1,4 +1,5 @@
 import json
+import uuid
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -92,7 +93,7 @@ def _writer(file_format: str) -> Callable[[Path, list[bytes]], None]:
 
 
 def create(
-    folder: Path | None, split: str = "train", num_classes: int | None = None
+    folder: Path | str | None, split: str = "train", num_classes: int | None = None
 ) -> sources.Source:
     return sources.create(
         "tfds",
@@ -122,6 +123,21 @@ def test_slices_are_parts_of_the_whole(tmp_path: Path) -> None:
     assert [e.image for e in source.read(np.arange(4))] == [b"image %d\0" % i for i in range(4, 8)]
     fingerprints = {create(folder, s).fingerprint for s in ("train", "train[4:8]", "train[4:9]")}
     assert len(fingerprints) == 3
+
+
+def remote_copy(folder: Path) -> str:
+    """The data set in TensorFlow's file system in memory, which stands for gs://."""
+    remote = f"ram://{uuid.uuid4().hex}/{folder.name}"
+    for path in folder.iterdir():
+        tf.io.gfile.makedirs(remote)
+        tf.io.gfile.copy(str(path), f"{remote}/{path.name}")
+    return remote
+
+
+def test_remote_records_that_cannot_be_read_at_random(tmp_path: Path) -> None:
+    remote = remote_copy(write(tmp_path / "pets/1.0.0"))
+    with pytest.raises(UserError, match=r"ram://.*local disks only. Set input\.cache=FOLDER"):
+        create(remote)
 
 
 @pytest.mark.parametrize("key", ["label", "labels"])

@@ -10,6 +10,7 @@ from typing import Any
 
 from vit_jax.core.errors import UserError
 from vit_jax.core.waiting import waiting_for
+from vit_jax.data import files
 
 _OPEN_FILES = 256  # well below the usual limit of 1,024 a process
 _READ_BYTES = 32 * 1024
@@ -19,12 +20,12 @@ _OPENING_THREADS = 16  # they wait for the disk
 class ArrayRecords:
     """The ArrayRecord files of a split, in order; record k of file f is `read(f, [k])`."""
 
-    def __init__(self, files: Sequence[Path], num_records: Sequence[int]) -> None:
+    def __init__(self, paths: Sequence[str | Path], num_records: Sequence[int]) -> None:
         """`num_records` of each file as published: UserError if a file holds more or fewer.
 
         That takes a file's last bytes only, 0.1 ms a file where they are on a local disk.
         """
-        self._files = list(files)
+        self._files = [str(path) for path in paths]
         self._num_records = list(num_records)
         self._reader = functools.lru_cache(_OPEN_FILES)(self._open)
         with concurrent.futures.ThreadPoolExecutor(_OPENING_THREADS) as pool:
@@ -35,7 +36,7 @@ class ArrayRecords:
         with waiting_for(lambda: f"{self._files[file]}, records {_few(records)}"):
             reader = self._reader(file)
             try:
-                return reader.read(list(records))
+                return files.retried(self._files[file], lambda: reader.read(list(records)))
             except (RuntimeError, ValueError, IndexError) as error:
                 raise UserError(
                     f"{self._files[file]}, one of the records {_few(records)}: corrupt ({error}). "
@@ -46,8 +47,11 @@ class ArrayRecords:
         from array_record.python.array_record_module import ArrayRecordReader
 
         path, expected = self._files[file], self._num_records[file]
-        reader = ArrayRecordReader(
-            str(path), options="readahead_buffer_size:0", file_reader_buffer_size=_READ_BYTES
+        reader = files.retried(
+            path,
+            lambda: ArrayRecordReader(
+                path, options="readahead_buffer_size:0", file_reader_buffer_size=_READ_BYTES
+            ),
         )
         # A truncated file opens as one without records, and then reads as empty strings.
         if not reader.ok() or reader.num_records() != expected:

@@ -8,14 +8,14 @@ hash, so that a slice of a split holds all classes. Classes are sorted by name.
 from __future__ import annotations
 
 import hashlib
-import os
-from pathlib import Path
+from pathlib import PurePath
 from typing import NamedTuple
 
 import numpy as np
 
 from vit_jax.core.errors import UserError
 from vit_jax.core.waiting import waiting_for
+from vit_jax.data import files
 from vit_jax.data.example import Example
 from vit_jax.data.exif import orientation
 from vit_jax.data.label_index import Labels, single
@@ -28,8 +28,9 @@ _LAYOUTS = "<split>/<class>/image.jpg or <class>/image.jpg"
 
 class _Image(NamedTuple):
     digest: str  # of its class and file name: the order
-    path: Path
+    path: str
     class_name: str
+    name: str
     size_bytes: int
 
 
@@ -47,7 +48,7 @@ class ImageFolder:
         labels = {name: label for label, name in enumerate(classes)}
         self._paths = [image.path for image in images]
         self._labels = [labels[image.class_name] for image in images]
-        content = [f"{image.class_name}/{image.path.name} {image.size_bytes}" for image in images]
+        content = [f"{image.class_name}/{image.name} {image.size_bytes}" for image in images]
         self.fingerprint = hashlib.sha256("\n".join([*classes, *content]).encode()).hexdigest()
 
     def read(self, indices: np.ndarray) -> list[Example]:
@@ -60,12 +61,12 @@ class ImageFolder:
 
     def describe(self, index: int) -> str:
         """The file's path."""
-        return str(self._paths[index])
+        return self._paths[index]
 
     def _read(self, index: int) -> Example:
         try:
             with waiting_for(lambda: f"{self.describe(index)} (example {index})"):
-                data = self._paths[index].read_bytes()
+                data = files.read(self._paths[index])
         except OSError as error:
             raise UserError(
                 f"{self._paths[index]} cannot be read ({error.strerror}); it was there when the "
@@ -74,23 +75,23 @@ class ImageFolder:
         return Example(data, (self._labels[index],), orientation(data))
 
 
-def _root(data_dir: str | None, where: str) -> Path:
+def _root(data_dir: str | None, where: str) -> str:
     if data_dir is None:
         raise UserError(
             f'{where}.data_dir is not set; {where}.source="image_folder" needs it: a folder with '
             f"{_LAYOUTS}."
         )
-    root = Path(data_dir).expanduser()
-    if not root.is_dir():
+    root = files.expanded(data_dir)
+    if not files.is_folder(root):
         raise UserError(f"{where}.data_dir={data_dir} is not a folder. It should hold {_LAYOUTS}.")
     return root
 
 
-def _images_of_split(root: Path, split: str, where: str) -> tuple[list[_Image], list[str]]:
+def _images_of_split(root: str, split: str, where: str) -> tuple[list[_Image], list[str]]:
     """(the images of the split in order, all class names)"""
     name = base_name(split, where=where)
-    folders = {folder.name: folder for folder in _subfolders(root)}
-    has_splits = any(_subfolders(folder) for folder in folders.values())
+    folders = {name: files.join(root, name) for name in files.subfolders(root)}
+    has_splits = any(files.subfolders(folder) for folder in folders.values())
     if not has_splits:
         images = _images(root)
         is_val = {image.digest: int(image.digest[:8], 16) % 10 == 0 for image in images}
@@ -103,7 +104,7 @@ def _images_of_split(root: Path, split: str, where: str) -> tuple[list[_Image], 
         by_split = {name: _images(folders[name])}
         # Labels are those of the training split: `val` may lack a class, but not shift the others.
         of_train = folders.get("train", folders[name])
-        classes = sorted(folder.name for folder in _subfolders(of_train))
+        classes = files.subfolders(of_train)
         unknown = sorted({image.class_name for image in by_split[name]} - set(classes))
         if unknown:
             raise UserError(
@@ -116,16 +117,15 @@ def _images_of_split(root: Path, split: str, where: str) -> tuple[list[_Image], 
     return by_split[part.name][part.start : part.stop], classes
 
 
-def _images(folder: Path) -> list[_Image]:
+def _images(folder: str) -> list[_Image]:
     """The images of `<class>/*` in the order of their hash."""
     images: list[_Image] = []
-    classes = _subfolders(folder)
-    for class_folder in classes:
-        of_class = _images_of_class(class_folder)
+    for class_name in files.subfolders(folder):
+        of_class = _images_of_class(files.join(folder, class_name), class_name)
         if not of_class:
             raise UserError(
-                f"{class_folder} has no images ({_formats()}). Add some, or delete the folder: "
-                "every folder there is a class."
+                f"{files.join(folder, class_name)} has no images ({_formats()}). Add some, or "
+                "delete the folder: every folder there is a class."
             )
         images.extend(of_class)
     if not images:
@@ -133,29 +133,21 @@ def _images(folder: Path) -> list[_Image]:
     return sorted(images)
 
 
-def _images_of_class(folder: Path) -> list[_Image]:
+def _images_of_class(folder: str, class_name: str) -> list[_Image]:
     images = []
-    for entry in os.scandir(folder):
-        extension = Path(entry.name).suffix.lower()
-        # os.path.isfile, since DirEntry.is_file raises where links lead in a circle.
-        if entry.name.startswith(".") or not os.path.isfile(entry.path):
+    for name, is_folder, size_bytes in files.list_folder(folder):
+        path, extension = files.join(folder, name), PurePath(name).suffix.lower()
+        if name.startswith(".") or is_folder:
             continue
         if extension in _NOT_READ:
             raise UserError(
-                f"{entry.path}: {extension} images are not read. Convert them to one of "
+                f"{path}: {extension} images are not read. Convert them to one of "
                 f"{_formats()} with any image program, or remove them."
             )
         if extension in _READ:
-            digest = hashlib.sha256(f"{folder.name}/{entry.name}".encode()).hexdigest()
-            size_bytes = entry.stat().st_size
-            images.append(_Image(digest, Path(entry.path), folder.name, size_bytes))
+            digest = hashlib.sha256(f"{class_name}/{name}".encode()).hexdigest()
+            images.append(_Image(digest, path, class_name, name, size_bytes))
     return images
-
-
-def _subfolders(folder: Path) -> list[Path]:
-    with os.scandir(folder) as entries:
-        names = [e.name for e in entries if os.path.isdir(e.path) and not e.name.startswith(".")]
-    return [folder / name for name in sorted(names)]
 
 
 def _formats() -> str:

@@ -13,17 +13,19 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import io
 import itertools
 import os
 import tempfile
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
 from vit_jax.core.errors import UserError
+from vit_jax.data import files
 from vit_jax.data.chosen import Chosen
 from vit_jax.data.example import Source
 
@@ -171,9 +173,9 @@ def write(path: Path, labels: Labels) -> None:
     os.replace(part.name, path)
 
 
-def read(path: Path) -> Labels:
+def read(path: str | Path) -> Labels:
     """FileNotFoundError if there is none, UserError if it is damaged."""
-    with _intact(path), np.load(path) as arrays:
+    with _intact(path), _open(path) as arrays:
         labels = Labels(arrays["offsets"], arrays["labels"])
         offsets = labels.offsets
         if offsets[0] != 0 or offsets[-1] != len(labels.labels) or (np.diff(offsets) < 0).any():
@@ -181,14 +183,19 @@ def read(path: Path) -> Labels:
         return labels
 
 
-def most_labels(path: Path) -> int:
+def most_labels(path: str | Path) -> int:
     """How many labels the example has that has most; errors as in `read`."""
-    with _intact(path), np.load(path) as arrays:
+    with _intact(path), _open(path) as arrays:
         return int(arrays["most"])
 
 
+def _open(path: str | Path) -> Any:
+    # A local file's arrays are read one by one, when they are asked for.
+    return np.load(io.BytesIO(files.read(path)) if files.is_remote(path) else path)
+
+
 @contextlib.contextmanager
-def _intact(path: Path) -> Iterator[None]:
+def _intact(path: str | Path) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError:

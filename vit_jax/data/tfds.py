@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import posixpath
+import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -15,7 +17,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from vit_jax.core.errors import UserError
-from vit_jax.data import label_index
+from vit_jax.data import files, label_index
 from vit_jax.data.array_record import ArrayRecords
 from vit_jax.data.example import Example
 from vit_jax.data.label_index import Labels
@@ -41,10 +43,11 @@ class Records(Protocol):
         ...
 
 
-_FORMATS: dict[str, Callable[[list[Path], list[int]], Records]] = {
+_FORMATS: dict[str, Callable[[list[str], list[int]], Records]] = {
     "tfrecord": TFRecords,
     "array_record": ArrayRecords,
 }
+_METADATA = (".json", ".txt")
 
 
 class Tfds:
@@ -66,13 +69,15 @@ class Tfds:
         self.num_examples = part.num_examples
 
         published = info.splits[part.name]
-        self._files = [Path(path) for path in published.filepaths]
+        self._files = [files.join(folder, Path(path).name) for path in published.filepaths]
         counts = list(published.shard_lengths)
         self._ends = np.cumsum(counts)
-        self.fingerprint = _fingerprint(info, part, self._files, counts)
+        sizes_bytes = files.sizes(self._files)
+        self.fingerprint = _fingerprint(info, part, self._files, sizes_bytes, counts)
+        _check_complete(folder, self._files, sizes_bytes)
         self._records = _open(folder, info.file_format.value, self._files, counts)
 
-        self._label_file = folder / label_index.file_name(part.name)
+        self._label_file = files.join(folder, label_index.file_name(part.name))
         self._split_size = sizes[part.name]
         self._label_key, label = _label_feature(folder, info.features)
         self.max_labels = 1 if self._label_key == "label" else self._most_labels()
@@ -85,9 +90,9 @@ class Tfds:
     def read(self, indices: np.ndarray) -> list[Example]:
         """One read for each file that is concerned."""
         examples: dict[int, Example] = {}
-        files, records = self._locate(indices)
-        for file in np.unique(files):
-            chosen = np.flatnonzero(files == file)
+        of_files, records = self._locate(indices)
+        for file in np.unique(of_files):
+            chosen = np.flatnonzero(of_files == file)
             stored = self._records.read(int(file), records[chosen].tolist())
             for place, data in zip(chosen, stored, strict=True):
                 examples[int(place)] = self._example(data, int(indices[place]))
@@ -115,15 +120,15 @@ class Tfds:
 
     def describe(self, index: int) -> str:
         """The file and the record in it."""
-        files, records = self._locate(np.array([index]))
-        return f"{self._files[files[0]]}, record {records[0]}"
+        of_files, records = self._locate(np.array([index]))
+        return f"{self._files[of_files[0]]}, record {records[0]}"
 
     def _locate(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """(files, records in them), int64 [n] each."""
         positions = indices + self._first
-        files = np.searchsorted(self._ends, positions, side="right")
-        starts = np.concatenate([[0], self._ends])[files]
-        return files, positions - starts
+        of_files = np.searchsorted(self._ends, positions, side="right")
+        starts = np.concatenate([[0], self._ends])[of_files]
+        return of_files, positions - starts
 
     def _example(self, data: bytes, index: int) -> Example:
         from google.protobuf.message import DecodeError
@@ -141,7 +146,7 @@ class Tfds:
         return Example(image[0], tuple(labels))
 
 
-def find_folder(data_dir: str | None, *, where: str) -> Path:
+def find_folder(data_dir: str | None, *, where: str) -> str:
     """The folder with dataset_info.json: `data_dir`, or below it as <name>/<config>/<version>.
 
     Of several versions the highest. UserError if there is none, or more than one data set.
@@ -150,13 +155,14 @@ def find_folder(data_dir: str | None, *, where: str) -> Path:
         raise UserError(
             f'{where}.data_dir is not set; {where}.source="tfds" needs it. {_HOW_TO_GET}'
         )
-    root = Path(data_dir).expanduser()
-    if not root.is_dir():
+    root = files.expanded(data_dir)
+    if not files.is_folder(root):
         raise UserError(f"{where}.data_dir={data_dir} is not a folder. {_HOW_TO_GET}")
     for depth in range(4):
-        found = [path.parent for path in root.glob("*/" * depth + _INFO)]
-        if len({path.parent for path in found} if depth else found) > 1:
-            names = ", ".join(sorted(str(path.relative_to(root)) for path in found))
+        paths = files.glob(root, "*/" * depth + _INFO)
+        found = [posixpath.dirname(path) for path in paths]
+        if len({posixpath.dirname(folder) for folder in found} if depth else found) > 1:
+            names = ", ".join(folder.removeprefix(root).strip("/") for folder in found)
             raise UserError(
                 f"{where}.data_dir={data_dir} holds several data sets: {names}. Name one."
             )
@@ -171,44 +177,59 @@ def find_folder(data_dir: str | None, *, where: str) -> Path:
 def find(root: Path, *, where: str) -> Path | None:
     """As find_folder, but None if there is no data set."""
     there = any(next(root.glob("*/" * depth + _INFO), None) for depth in range(4))
-    return find_folder(str(root), where=where) if there else None
+    return Path(find_folder(str(root), where=where)) if there else None
 
 
 def split_sizes(folder: Path) -> dict[str, int]:
     """The number of examples of each split; UserError if the metadata are damaged."""
-    return {name: split.num_examples for name, split in _read_info(folder).splits.items()}
+    return {name: split.num_examples for name, split in _read_info(str(folder)).splits.items()}
 
 
-def _version(folder: Path) -> tuple[int, ...]:
-    return tuple(int(number) if number.isdigit() else -1 for number in folder.name.split("."))
+def _version(folder: str) -> tuple[int, ...]:
+    numbers = posixpath.basename(folder).split(".")
+    return tuple(int(number) if number.isdigit() else -1 for number in numbers)
 
 
-def _read_info(folder: Path) -> Any:
+def _read_info(folder: str) -> Any:
+    if not files.is_remote(folder):
+        return _builder_info(folder, folder)
+    # So tfds need not know the file system.
+    with tempfile.TemporaryDirectory() as copy:
+        for entry in files.list_folder(folder):
+            if entry.name.endswith(_METADATA):
+                Path(copy, entry.name).write_bytes(files.read(files.join(folder, entry.name)))
+        return _builder_info(copy, folder)
+
+
+def _builder_info(folder: str, name: str) -> Any:
     import tensorflow_datasets as tfds
 
     try:
         return tfds.builder_from_directory(folder).info
     except Exception as error:  # whatever tfds raises for damaged metadata
         raise UserError(
-            f"{folder}: {_INFO} or features.json is missing or damaged ({error}). {_HOW_TO_GET}"
+            f"{name}: {_INFO} or features.json is missing or damaged ({error}). {_HOW_TO_GET}"
         ) from error
 
 
-def _open(folder: Path, file_format: str, files: list[Path], counts: list[int]) -> Records:
-    missing = [file.name for file in files if not file.is_file()]
+def _check_complete(folder: str, paths: list[str], sizes_bytes: list[int | None]) -> None:
+    missing = [path for path, size in zip(paths, sizes_bytes, strict=True) if size is None]
     if missing:
         raise UserError(
-            f"{folder}: {len(missing)} of {len(files)} files are missing, the first is "
-            f"{missing[0]}. Get the data set again."
+            f"{folder}: {len(missing)} of {len(paths)} files are missing, the first is "
+            f"{posixpath.basename(missing[0])}. Get the data set again."
         )
+
+
+def _open(folder: str, file_format: str, paths: list[str], counts: list[int]) -> Records:
     if file_format not in _FORMATS:
         raise UserError(
             f"{folder} is written in {file_format!r}; only {' and '.join(_FORMATS)} are read."
         )
-    return _FORMATS[file_format](files, counts)
+    return _FORMATS[file_format](paths, counts)
 
 
-def _label_feature(folder: Path, features: Any) -> tuple[str, Any]:
+def _label_feature(folder: str, features: Any) -> tuple[str, Any]:
     """ "label" or "labels", and the feature of one label."""
     keys = [key for key in ("label", "labels") if key in features]
     if "image" not in features or not keys:
@@ -220,7 +241,7 @@ def _label_feature(folder: Path, features: Any) -> tuple[str, Any]:
     return keys[0], getattr(feature, "feature", feature)
 
 
-def _classes(folder: Path, label: Any, declared: int | None) -> tuple[int, tuple[str, ...] | None]:
+def _classes(folder: str, label: Any, declared: int | None) -> tuple[int, tuple[str, ...] | None]:
     """(number of classes, their names if published)."""
     published: int | None = getattr(label, "num_classes", None)
     if published is None:
@@ -233,9 +254,10 @@ def _classes(folder: Path, label: Any, declared: int | None) -> tuple[int, tuple
     return max(declared or 0, published), None
 
 
-def _fingerprint(info: Any, part: Any, files: list[Path], counts: list[int]) -> str:
+def _fingerprint(
+    info: Any, part: Any, paths: list[str], sizes_bytes: list[int | None], counts: list[int]
+) -> str:
     """Over names, sizes and counts; the content of the files is not read."""
-    sizes = [file.stat().st_size if file.is_file() else None for file in files]
-    names = [file.name for file in files]
-    content = [info.name, str(info.version), list(part), names, sizes, counts]
+    names = [posixpath.basename(path) for path in paths]
+    content = [info.name, str(info.version), list(part), names, sizes_bytes, counts]
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()

@@ -18,7 +18,7 @@ import numpy as np
 
 from vit_jax.core.errors import UserError
 from vit_jax.core.waiting import waiting_for
-from vit_jax.data import offset_cache
+from vit_jax.data import files, offset_cache
 
 _HEADER = struct.Struct("<QI")  # length, its checksum
 _CHECKSUM = struct.Struct("<I")
@@ -29,15 +29,22 @@ _INDEXING_THREADS = 16  # they wait for the disk
 class TFRecords:
     """The TFRecord files of a split, in order; record k of file f is `read(f, [k])`."""
 
-    def __init__(self, files: Sequence[Path], num_records: Sequence[int]) -> None:
+    def __init__(self, paths: Sequence[str | Path], num_records: Sequence[int]) -> None:
         """`num_records` of each file as published: UserError if a file holds more or fewer."""
-        self._files = list(files)
+        remote = [path for path in paths if files.is_remote(path)]
+        if remote:
+            raise UserError(
+                f"{remote[0]}: TFRecord files are read at random from local disks only. Set "
+                "input.cache=FOLDER, where the files are copied to, or prepare the data set as "
+                "ArrayRecord files."
+            )
+        self._files = [Path(path) for path in paths]
         self._offsets = offset_cache.load(self._files)
         if self._offsets is None:
             with concurrent.futures.ThreadPoolExecutor(_INDEXING_THREADS) as pool:
                 self._offsets = list(pool.map(record_offsets, self._files))
             offset_cache.save(self._files, self._offsets)
-        for file, offsets, expected in zip(files, self._offsets, num_records, strict=True):
+        for file, offsets, expected in zip(self._files, self._offsets, num_records, strict=True):
             if len(offsets) - 1 != expected:
                 raise UserError(
                     f"{file} holds {len(offsets) - 1} records, but dataset_info.json says "
@@ -48,11 +55,21 @@ class TFRecords:
         """The data of the records, checked against their checksums."""
         assert self._offsets is not None
         path, offsets = self._files[file], self._offsets[file]
-        with waiting_for(lambda: str(path)), path.open("rb", buffering=0) as handle:
-            return [
-                _read(handle.fileno(), path, record, int(offsets[record]), int(offsets[record + 1]))
-                for record in records
-            ]
+
+        def read_all() -> list[bytes]:
+            with path.open("rb", buffering=0) as handle:
+                return [
+                    _read(handle.fileno(), path, i, int(offsets[i]), int(offsets[i + 1]))
+                    for i in records
+                ]
+
+        try:
+            with waiting_for(lambda: str(path)):
+                return files.retried(str(path), read_all)
+        except OSError as error:
+            raise UserError(
+                f"{path} cannot be read ({error.strerror}); it could when the run began."
+            ) from error
 
 
 def record_offsets(file: Path) -> np.ndarray:

@@ -1,0 +1,120 @@
+"""TensorFlow's file system in memory, ram://, stands for gs://."""
+
+import errno
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from vit_jax.core.errors import UserError
+from vit_jax.data import files
+from vit_jax.data.host_tf import tf
+from vit_jax.data.image_folder import ImageFolder
+
+
+@pytest.fixture(autouse=True)
+def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "RETRY_SECS", (0, 0))
+
+
+@pytest.fixture
+def remote() -> str:
+    folder = f"ram://{uuid.uuid4().hex}"
+    for name in ("b/2.png", "b/1.png", "a/0.png", "x.txt"):
+        tf.io.gfile.makedirs(files.join(folder, name).rpartition("/")[0])
+        with tf.io.gfile.GFile(files.join(folder, name), "wb") as file:
+            file.write(name.encode())
+    return folder
+
+
+@pytest.fixture
+def local(tmp_path: Path) -> str:
+    for name in ("b/2.png", "b/1.png", "a/0.png", "x.txt"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(name)
+    return str(tmp_path)
+
+
+@pytest.fixture(params=["remote", "local"])
+def folder(request: pytest.FixtureRequest) -> str:
+    return request.getfixturevalue(request.param)
+
+
+def test_folders_and_files(folder: str) -> None:
+    assert [entry.name for entry in files.list_folder(folder)] == ["a", "b", "x.txt"]
+    assert [entry.is_folder for entry in files.list_folder(folder)] == [True, True, False]
+    assert files.list_folder(folder)[2].size_bytes == 5
+    assert files.subfolders(folder) == ["a", "b"]
+    assert files.is_folder(folder) and not files.is_folder(files.join(folder, "nothing"))
+    assert files.glob(folder, "*/1.png") == [files.join(folder, "b/1.png")]
+    paths = [files.join(folder, name) for name in ("x.txt", "nothing", "b/2.png")]
+    assert files.sizes(paths) == [5, None, 7]
+    assert files.read(paths[2]) == b"b/2.png"
+
+
+def test_what_is_not_there(folder: str) -> None:
+    with pytest.raises(FileNotFoundError):
+        files.read(files.join(folder, "nothing"))
+    with pytest.raises(FileNotFoundError):
+        files.list_folder(files.join(folder, "nothing"))
+
+
+def test_file_systems_that_nobody_knows() -> None:
+    with pytest.raises(UserError, match=r"foo://x/y cannot be read: .*not implemented"):
+        files.read("foo://x/y")
+
+
+def test_image_folders_may_be_remote(remote: str, local: str) -> None:
+    (Path(local) / "x.txt").unlink()
+    found, expected = (ImageFolder(root, "train", where="input") for root in (remote, local))
+    assert found.fingerprint == expected.fingerprint
+    everything = np.arange(found.num_examples)
+    assert found.read(everything) == expected.read(everything)
+    assert found.describe(0).startswith("ram://")
+
+
+def failing(times: int, error: Exception) -> Callable[[], str]:
+    """Fails so many times, then works."""
+    errors = [error] * times
+
+    def action() -> str:
+        if errors:
+            raise errors.pop()
+        return "read"
+
+    return action
+
+
+PASSING = [
+    OSError(errno.EIO, "Input/output error"),
+    TimeoutError("timed out"),
+    ConnectionResetError("reset"),
+    tf.errors.UnavailableError(None, None, "try later"),
+    tf.errors.DeadlineExceededError(None, None, "too slow"),
+    RuntimeError("UNAVAILABLE: try later"),
+]
+
+
+@pytest.mark.parametrize("error", PASSING, ids=repr)
+def test_what_may_pass_is_tried_again(error: Exception) -> None:
+    assert files.retried("gs://x/y", failing(2, error)) == "read"
+    with pytest.raises(UserError, match=r"gs://x/y cannot be read: .*3 attempts"):
+        files.retried("gs://x/y", failing(3, error))
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        FileNotFoundError(errno.ENOENT, "no such file"),
+        PermissionError(errno.EACCES, "denied"),
+        RuntimeError("corrupt chunk"),
+        tf.errors.PermissionDeniedError(None, None, "denied"),
+        UserError("x is corrupt"),
+    ],
+    ids=repr,
+)
+def test_what_cannot_pass_is_an_error_at_once(error: Exception) -> None:
+    with pytest.raises(type(error)):
+        files.retried("gs://x/y", failing(1, error))

@@ -1,0 +1,184 @@
+"""Files on local disks and wherever else TensorFlow opens them, gs:// above all; with retries.
+
+Networks and the file servers behind them fail now and then for a moment. What may pass is tried
+again, ever more slowly; what cannot, such as a missing file, is an error at once.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import errno
+import glob as local_glob
+import os
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+from vit_jax.core.errors import UserError
+from vit_jax.core.waiting import waiting_for
+
+T = TypeVar("T")
+
+RETRY_SECS = (1, 2, 4, 8, 16)  # before the second, third, ... attempt
+_PASSING = frozenset(
+    {
+        errno.EAGAIN, errno.EINTR, errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.ECONNRESET,
+        errno.ECONNABORTED, errno.ECONNREFUSED, errno.ENETDOWN, errno.ENETUNREACH,
+        errno.EHOSTUNREACH, errno.EPIPE,
+    }
+)  # fmt: skip
+_PASSING_CODES = ("UNAVAILABLE", "DEADLINE_EXCEEDED", "ABORTED", "INTERNAL", "RESOURCE_EXHAUSTED")
+_THREADS = 32  # they wait for the network
+
+
+def is_remote(path: str | Path) -> bool:
+    """Whether it is a URL such as "gs://bucket/folder"."""
+    return "://" in str(path)
+
+
+def retried(where: str, action: Callable[[], T]) -> T:
+    """The result of `action`, tried again after errors that may pass.
+
+    UserError that names `where` when it has failed too often; other errors as they are.
+    """
+    for wait_secs in (*RETRY_SECS, None):
+        try:
+            return action()
+        except Exception as error:
+            if not _may_pass(error):
+                raise
+            if wait_secs is None:
+                raise UserError(
+                    f"{where} cannot be read: {error or type(error).__name__} "
+                    f"({len(RETRY_SECS) + 1} attempts in {sum(RETRY_SECS)} s). See whether that "
+                    "disk or network is well, then start the same command again."
+                ) from error
+        with waiting_for(lambda: f"{where}, to try it again"):
+            time.sleep(wait_secs)
+    raise AssertionError("unreachable")
+
+
+def _may_pass(error: Exception) -> bool:
+    if isinstance(error, OSError):
+        return isinstance(error, TimeoutError | ConnectionError) or error.errno in _PASSING
+    if type(error).__module__.startswith("tensorflow"):
+        from vit_jax.data.host_tf import tf
+
+        passing = (
+            tf.errors.UnavailableError, tf.errors.DeadlineExceededError, tf.errors.AbortedError,
+            tf.errors.InternalError, tf.errors.ResourceExhaustedError, tf.errors.UnknownError,
+        )  # fmt: skip
+        return isinstance(error, passing)
+    # How array_record tells of Google's file systems.
+    return isinstance(error, RuntimeError) and str(error).startswith(_PASSING_CODES)
+
+
+class Entry(NamedTuple):
+    """What a folder holds."""
+
+    name: str
+    is_folder: bool
+    size_bytes: int
+
+
+def list_folder(folder: str | Path) -> list[Entry]:
+    """By name. FileNotFoundError or NotADirectoryError if it is no folder."""
+    if is_remote(folder):
+        return _remote(str(folder), lambda gfile: _list_remote(str(folder), gfile))
+    with os.scandir(folder) as entries:
+        found = [Entry(e.name, e.is_dir(), e.stat().st_size) for e in entries if _is_there(e)]
+    return sorted(found)
+
+
+def subfolders(folder: str | Path) -> list[str]:
+    """Their names, sorted, without hidden ones. Costs less than `list_folder` on a local disk."""
+    if is_remote(folder):
+        names = [entry.name for entry in list_folder(folder) if entry.is_folder]
+    else:
+        with os.scandir(folder) as entries:
+            names = sorted(entry.name for entry in entries if entry.is_dir())
+    return [name for name in names if not name.startswith(".")]
+
+
+def _is_there(entry: os.DirEntry[str]) -> bool:
+    return entry.is_dir() or entry.is_file()  # neither is what a dangling link names
+
+
+def _list_remote(folder: str, gfile: Any) -> list[Entry]:
+    names = [name.rstrip("/") for name in gfile.listdir(folder)]
+
+    def entry(name: str) -> Entry:
+        stat = gfile.stat(join(folder, name))
+        return Entry(name, stat.is_directory, stat.length)
+
+    with concurrent.futures.ThreadPoolExecutor(_THREADS) as pool:
+        return sorted(pool.map(entry, names))
+
+
+def is_folder(path: str | Path) -> bool:
+    """False if there is nothing."""
+    if is_remote(path):
+        return _remote(str(path), lambda gfile: gfile.isdir(str(path)))
+    return Path(path).is_dir()
+
+
+def glob(folder: str, pattern: str) -> list[str]:
+    """Paths below a folder; in the pattern "*" stands for any name."""
+    if is_remote(folder):
+        return sorted(_remote(folder, lambda gfile: gfile.glob(join(folder, pattern))))
+    return sorted(local_glob.glob(join(local_glob.escape(folder), pattern)))
+
+
+def sizes(paths: Sequence[str | Path]) -> list[int | None]:
+    """Of each file in bytes; None if it is not there."""
+    if any(map(is_remote, paths)):
+        with concurrent.futures.ThreadPoolExecutor(_THREADS) as pool:
+            return list(pool.map(_size, paths))
+    return [_size(path) for path in paths]
+
+
+def _size(path: str | Path) -> int | None:
+    try:
+        if is_remote(path):
+            return _remote(str(path), lambda gfile: gfile.stat(str(path)).length)
+        return Path(path).stat().st_size if Path(path).is_file() else None
+    except FileNotFoundError:
+        return None
+
+
+def read(path: str | Path) -> bytes:
+    """All of a file. OSError if it cannot be read, FileNotFoundError if there is none."""
+    if is_remote(path):
+        return _remote(str(path), lambda gfile: _all_of(gfile, str(path)))
+    return retried(str(path), Path(path).read_bytes)
+
+
+def _all_of(gfile: Any, path: str) -> bytes:
+    with gfile.GFile(path, "rb") as file:
+        return file.read()
+
+
+def _remote(where: str, action: Callable[[Any], T]) -> T:
+    """`action` with TensorFlow's file systems, retried."""
+    from vit_jax.data.host_tf import tf
+
+    try:
+        return retried(where, lambda: action(tf.io.gfile))
+    except tf.errors.NotFoundError as error:
+        raise FileNotFoundError(errno.ENOENT, "there is no such file", where) from error
+    except tf.errors.OpError as error:
+        raise UserError(
+            f"{where} cannot be read: {error.message or type(error).__name__}. See whether the "
+            "path is right, and whether this machine may read it."
+        ) from error
+
+
+def expanded(path: str) -> str:
+    """With the home folder in the place of "~"."""
+    return path.rstrip("/") if is_remote(path) else str(Path(path).expanduser())
+
+
+def join(folder: str | Path, *names: str) -> str:
+    """The path of what lies in a folder, which may be remote."""
+    return "/".join([str(folder).rstrip("/"), *names])
