@@ -77,6 +77,8 @@ class InputConfig:
     std: tuple[float, ...] = (0.5, 0.5, 0.5)
     on_bad_image: Literal["fail", "skip"] = "fail"
     max_image_pixels: int = 100_000_000
+    cache: str | None = None  # "ram", or a folder on a local disk that record files are copied to
+    cache_bytes: int | None = None  # its limit; None: 8 GiB of memory, or what the disk has
     threads: int = 0  # of the host's input pipeline; 0: one a core
     timeout_secs: int = 600  # without a batch until the run gives up
 
@@ -228,6 +230,7 @@ BOUNDS: dict[str, tuple[float, float]] = {
     "input.mixture.*.num_examples": (1, 2**53),
     "input.std": (1e-6, math.inf),
     "input.max_image_pixels": (1, math.inf),
+    "input.cache_bytes": (1, 2**63),
     "input.threads": (0, 1024),
     "input.timeout_secs": (1, 2**31),
     "loss.label_smoothing": (0, 1),
@@ -276,7 +279,7 @@ RESERVED = ("train", "speed", "input", "step", "gradients", "activations")
 # A run may be resumed although these differ: they do not touch the numbers. "*" is any name.
 FREE_FIELDS = (
     "log", "evals", "checkpoint", "mesh", "input.threads", "input.timeout_secs", "input.data_dir",
-    "input.mixture.*.data_dir",
+    "input.mixture.*.data_dir", "input.cache", "input.cache_bytes",
 )  # fmt: skip
 
 

@@ -108,6 +108,23 @@ def test_classes_of_equal_weight(tiny_run):
     np.testing.assert_array_equal(np.sort(labels), [np.arange(10)] * 2)
 
 
+def test_examples_are_kept_in_memory(tiny_run, monkeypatch):
+    reads = []
+    read = Synthetic.read
+    monkeypatch.setattr(Synthetic, "read", lambda self, i: (reads.extend(i), read(self, i))[1])
+    config = tiny_run("input.cache=ram")
+    np.testing.assert_array_equal(indices(config, 30), indices(tiny_run(), 30))
+    sampled, kept, read_each_time = 64, 64, 30 * 16
+    assert sampled + kept + read_each_time <= len(reads) < sampled + kept + 2 * read_each_time
+    with pytest.raises(UserError, match=r"limit of 1,000\. Set input\.cache_bytes"):
+        build.source(tiny_run("input.cache=ram", "input.cache_bytes=1000").input)
+
+
+def test_only_record_files_are_copied(tiny_run, tmp_path):
+    with pytest.raises(UserError, match=r"synthetic may be kept in memory by input\.cache=\"ram"):
+        build.source(tiny_run(f"input.cache={tmp_path}").input)
+
+
 MOST_BYTES_RATIO = 1.02  # of all that is sent to the devices over the images alone
 
 

@@ -1,6 +1,7 @@
+import itertools
 import json
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,8 @@ import numpy as np
 import pytest
 
 from vit_jax.core.errors import UserError
-from vit_jax.data import label_index, sources
+from vit_jax.data import files, label_index, sources
+from vit_jax.data.file_cache import FileCache
 from vit_jax.data.host_tf import tf
 
 CIFAR10 = Path(__file__).parents[3] / "shared/data/cifar10"
@@ -93,7 +95,10 @@ def _writer(file_format: str) -> Callable[[Path, list[bytes]], None]:
 
 
 def create(
-    folder: Path | str | None, split: str = "train", num_classes: int | None = None
+    folder: Path | str | None,
+    split: str = "train",
+    num_classes: int | None = None,
+    cache: FileCache | None = None,
 ) -> sources.Source:
     return sources.create(
         "tfds",
@@ -102,6 +107,7 @@ def create(
         num_examples=None,
         num_classes=num_classes,
         image_size=(1, 1),
+        cache=cache,
     )
 
 
@@ -138,6 +144,52 @@ def test_remote_records_that_cannot_be_read_at_random(tmp_path: Path) -> None:
     remote = remote_copy(write(tmp_path / "pets/1.0.0"))
     with pytest.raises(UserError, match=r"ram://.*local disks only. Set input\.cache=FOLDER"):
         create(remote)
+
+
+@pytest.mark.parametrize("file_format", ["tfrecord", "array_record"])
+def test_remote_data_are_read_from_copies(
+    tmp_path: Path, file_format: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Although the network fails now and then."""
+    folder = write(tmp_path / "pets/1.0.0", file_format=file_format)
+    label_index.write(folder / "labels-train.npz", label_index.single(np.arange(12) % 3))
+    remote = remote_copy(folder)
+    fail_every_third_call(monkeypatch)
+    cache = FileCache(tmp_path / "near", None, lambda done, of: None)
+    for split in ("train", "train[6:9]"):
+        expected: Any = create(folder, split)
+        source: Any = create(remote, split, cache=cache)
+        everything = np.arange(source.num_examples)
+        assert source.read(everything) == expected.read(everything)
+        assert source.class_names == expected.class_names
+        assert source.fingerprint == expected.fingerprint
+        labels = source.stored_labels().labels
+        np.testing.assert_array_equal(labels, expected.stored_labels().labels)
+    assert source.describe(0).startswith(str(tmp_path / "near"))
+
+
+def fail_every_third_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "RETRY_SECS", (0, 0, 0, 0, 0, 0))
+    calls = itertools.count(1)
+    for name in ("stat", "listdir", "glob", "GFile"):
+        monkeypatch.setattr(tf.io.gfile, name, _flaky(getattr(tf.io.gfile, name), calls))
+
+
+def _flaky(function: Callable[..., Any], calls: Iterator[int]) -> Callable[..., Any]:
+    def call(*arguments: Any) -> Any:
+        if next(calls) % 3 == 0:
+            raise tf.errors.UnavailableError(None, None, "try later")
+        return function(*arguments)
+
+    return call
+
+
+def test_of_a_slice_only_its_files_are_copied(tmp_path: Path) -> None:
+    remote = remote_copy(write(tmp_path / "pets/1.0.0"))
+    create(remote, "train[6:9]", cache=FileCache(tmp_path / "near", None, lambda done, of: None))
+    assert [path.name for path in (tmp_path / "near").glob("*/pets*")] == [
+        "pets-train.tfrecord-00002-of-00003"
+    ]
 
 
 @pytest.mark.parametrize("key", ["label", "labels"])

@@ -10,6 +10,7 @@ from flax import nnx
 from jax.sharding import Mesh
 
 from vit_jax import step
+from vit_jax.build.examples import file_cache
 from vit_jax.build.preprocessing import image_size
 from vit_jax.config import RunConfig
 from vit_jax.core import errors
@@ -107,6 +108,7 @@ def eval_data(
         num_examples=batch_size if kind == "synthetic" else None,
         num_classes=classes.number,
         image_size=size,
+        cache=file_cache(input),
         where=f"evals.{name}",
     )
     if source.class_names and classes.names and source.class_names != classes.names:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import jax
@@ -13,24 +14,47 @@ from vit_jax.screen import Screen
 
 if TYPE_CHECKING:
     from vit_jax.data.example import Source
+    from vit_jax.data.file_cache import FileCache
     from vit_jax.data.label_index import Labels
     from vit_jax.data.order import Stream
 
+_RAM = "ram"
 _SUBSETS = ("subset_fraction", "subset_examples", "subset_per_class")
 
 
 def source(c: InputConfig) -> Source:
     """The training data: a split, a subset of it, or a mixture; opened, checked, not yet read."""
-    from vit_jax.data import subset
+    from vit_jax.data import ram_cache
 
     _check_choice(c)
-    if c.mixture:
-        return _joined(c)
-    whole = _split(c)
-    if c.subset_per_class is not None:
-        return subset.of_each_class(whole, c.subset_per_class, _labels(whole))
-    size = _subset_size(c, whole.num_examples)
-    return whole if size is None else subset.first(whole, size)
+    chosen = _joined(c) if c.mixture else _subset(c, _split(c))
+    if c.cache == _RAM:
+        ram_cache.check_fits(chosen, limit_bytes=c.cache_bytes or ram_cache.LIMIT_BYTES)
+    return chosen
+
+
+def in_memory(c: InputConfig, source: Source) -> Source:
+    """`source`, or with input.cache="ram" what keeps its examples in memory."""
+    from vit_jax.data import ram_cache
+
+    if c.cache != _RAM:
+        return source
+    return ram_cache.InMemory(source, limit_bytes=c.cache_bytes or ram_cache.LIMIT_BYTES)
+
+
+def file_cache(c: InputConfig) -> FileCache | None:
+    """Where record files are copied to, with a bar."""
+    from vit_jax.data.file_cache import FileCache
+
+    if c.cache in (None, _RAM):
+        return None
+    screen, mib = Screen(quiet=jax.process_index() > 0), 2**20
+    what = f"copying to {c.cache}, MiB"
+    return FileCache(
+        Path(c.cache).expanduser(),
+        c.cache_bytes,
+        lambda done, of: screen.bar(what, max(1, done // mib), -(-of // mib)),
+    )
 
 
 def stream(c: InputConfig, source: Source, *, seed: int) -> Stream:
@@ -75,6 +99,15 @@ def title(c: InputConfig, source: Source) -> str:
     return " + ".join(f"{name} {quota / block:.1%}" for name, quota in sorted(quotas.items()))
 
 
+def _subset(c: InputConfig, whole: Source) -> Source:
+    from vit_jax.data import subset
+
+    if c.subset_per_class is not None:
+        return subset.of_each_class(whole, c.subset_per_class, _labels(whole))
+    size = _subset_size(c, whole.num_examples)
+    return whole if size is None else subset.first(whole, size)
+
+
 def _split(c: InputConfig) -> Source:
     from vit_jax.data import sources
 
@@ -85,6 +118,7 @@ def _split(c: InputConfig) -> Source:
         num_examples=c.num_examples,
         num_classes=c.num_classes,
         image_size=image_size(c.preprocess, "input.preprocess"),
+        cache=file_cache(c),
         where="input",
     )
 
@@ -102,6 +136,7 @@ def _joined(c: InputConfig) -> Source:
                 num_examples=component.num_examples,
                 num_classes=c.num_classes,
                 image_size=image_size(c.preprocess, "input.preprocess"),
+                cache=file_cache(c),
                 where=f"input.mixture.{name}",
             )
             for name, component in c.mixture.items()
@@ -129,6 +164,13 @@ def _check_choice(c: InputConfig) -> None:
         raise errors.UserError(f"Give one of {', '.join(given)}; {len(given)} are set.")
     if c.balance is not None:
         given.append("input.balance")
+    kinds = {component.source or c.source for component in c.mixture.values()} or {c.source}
+    if c.cache not in (None, _RAM) and "tfds" not in kinds:
+        raise errors.UserError(
+            f"input.cache={c.cache}: a folder keeps copies of record files, which "
+            f'input.source="tfds" has; {", ".join(sorted(kinds))} may be kept in memory by '
+            'input.cache="ram".'
+        )
     if c.mixture and given:
         raise errors.UserError(
             f"{given[0]} does not apply to input.mixture. Take parts of components by their "

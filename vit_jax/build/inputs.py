@@ -8,7 +8,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from vit_jax import step
-from vit_jax.build.examples import stream
+from vit_jax.build.examples import in_memory, stream
 from vit_jax.build.preprocessing import image_size
 from vit_jax.config import InputConfig, MeshConfig, RunConfig
 from vit_jax.dist import mesh as meshes
@@ -51,7 +51,7 @@ def train_batches(
 
     c = config.input
     return pipeline.train_batches(
-        source,
+        in_memory(c, source),
         c.preprocess,
         batch_size=c.batch_size,
         seed=config.seed,

@@ -29,6 +29,7 @@ _PASSING = frozenset(
     }
 )  # fmt: skip
 _PASSING_CODES = ("UNAVAILABLE", "DEADLINE_EXCEEDED", "ABORTED", "INTERNAL", "RESOURCE_EXHAUSTED")
+_COPIED_BYTES = 8 * 2**20  # at once
 _THREADS = 32  # they wait for the network
 
 
@@ -85,7 +86,7 @@ class Entry(NamedTuple):
 def list_folder(folder: str | Path) -> list[Entry]:
     """By name. FileNotFoundError or NotADirectoryError if it is no folder."""
     if is_remote(folder):
-        return _remote(str(folder), lambda gfile: _list_remote(str(folder), gfile))
+        return _list_remote(str(folder))
     with os.scandir(folder) as entries:
         found = [Entry(e.name, e.is_dir(), e.stat().st_size) for e in entries if _is_there(e)]
     return sorted(found)
@@ -105,11 +106,11 @@ def _is_there(entry: os.DirEntry[str]) -> bool:
     return entry.is_dir() or entry.is_file()  # neither is what a dangling link names
 
 
-def _list_remote(folder: str, gfile: Any) -> list[Entry]:
-    names = [name.rstrip("/") for name in gfile.listdir(folder)]
+def _list_remote(folder: str) -> list[Entry]:
+    names = [name.rstrip("/") for name in _remote(folder, lambda gfile: gfile.listdir(folder))]
 
     def entry(name: str) -> Entry:
-        stat = gfile.stat(join(folder, name))
+        stat = _remote(join(folder, name), lambda gfile: gfile.stat(join(folder, name)))
         return Entry(name, stat.is_directory, stat.length)
 
     with concurrent.futures.ThreadPoolExecutor(_THREADS) as pool:
@@ -157,6 +158,32 @@ def read(path: str | Path) -> bytes:
 def _all_of(gfile: Any, path: str) -> bytes:
     with gfile.GFile(path, "rb") as file:
         return file.read()
+
+
+def copy(path: str, target: Path, on_bytes: Callable[[int], None]) -> None:
+    """To a local file, which is overwritten; `on_bytes` is told the size of each part.
+
+    OSError if the target cannot be written; if `path` cannot be read, errors as in `read`.
+    """
+
+    def from_(source: Any) -> None:
+        with target.open("wb") as file:
+            while part := source.read(_COPIED_BYTES):
+                file.write(part)
+                on_bytes(len(part))
+
+    def remote(gfile: Any) -> None:
+        with gfile.GFile(path, "rb") as source:
+            from_(source)
+
+    def local() -> None:
+        with Path(path).open("rb") as source:
+            from_(source)
+
+    if is_remote(path):
+        _remote(path, remote)
+    else:
+        retried(path, local)
 
 
 def _remote(where: str, action: Callable[[Any], T]) -> T:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from vit_jax.core.errors import UserError, nearest
 from vit_jax.data.digits import Digits
 from vit_jax.data.example import Example, Source
+from vit_jax.data.file_cache import FileCache
 from vit_jax.data.image_folder import ImageFolder
 from vit_jax.data.synthetic import Synthetic
 from vit_jax.data.tfds import Tfds
@@ -26,12 +27,13 @@ class Request(NamedTuple):
     num_examples: int | None
     num_classes: int | None
     image_size: tuple[int, int]
+    cache: FileCache | None
     where: str  # the config's section, for messages
 
 
 SOURCES: dict[str, Callable[[Request], Source]] = {
     "digits": lambda r: Digits(r.split, where=r.where),
-    "tfds": lambda r: Tfds(r.data_dir, r.split, r.num_classes, where=r.where),
+    "tfds": lambda r: Tfds(r.data_dir, r.split, r.num_classes, where=r.where, cache=r.cache),
     "image_folder": lambda r: ImageFolder(r.data_dir, r.split, where=r.where),
     "synthetic": lambda r: Synthetic(r.num_examples, r.num_classes, r.image_size),
 }
@@ -45,11 +47,13 @@ def create(
     num_examples: int | None,
     num_classes: int | None,
     image_size: tuple[int, int],
+    cache: FileCache | None = None,
     where: str = "input",
 ) -> Source:
     """The split of a data set, its counts checked against the declared ones.
 
-    `image_size` (height, width) is that of synthetic images; `where` is the config's section that
+    `image_size` (height, width) is that of synthetic images; `cache`, if any, is where record files
+    are copied to, which other sources have none of; `where` is the config's section that
     asks, which messages name: "input", "input.mixture.birds", or "evals.test", whose declared
     number of classes is the training data's. UserError for an unknown source or split, missing data
     (and how to get it), and counts that are not the declared ones.
@@ -58,7 +62,8 @@ def create(
         raise UserError(
             f"{where}.source={name!r}: there is no such source. {nearest(name, SOURCES)}"
         )
-    source = SOURCES[name](Request(data_dir, split, num_examples, num_classes, image_size, where))
+    request = Request(data_dir, split, num_examples, num_classes, image_size, cache, where)
+    source = SOURCES[name](request)
     data = f"({source.name}, {split})"
     # An evaluation has no such field: what it is declared to have are the training data's classes.
     if where.startswith(EVALUATIONS) and num_classes not in (None, source.num_classes):

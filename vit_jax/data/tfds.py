@@ -20,6 +20,7 @@ from vit_jax.core.errors import UserError
 from vit_jax.data import files, label_index
 from vit_jax.data.array_record import ArrayRecords
 from vit_jax.data.example import Example
+from vit_jax.data.file_cache import FileCache, copies
 from vit_jax.data.label_index import Labels
 from vit_jax.data.splits import resolve
 from vit_jax.data.tfrecord import TFRecords
@@ -54,27 +55,42 @@ class Tfds:
     """A split of a data set whose examples have `image` and `label` (or the list `labels`)."""
 
     def __init__(
-        self, data_dir: str | None, split: str, num_classes: int | None, *, where: str
+        self,
+        data_dir: str | None,
+        split: str,
+        num_classes: int | None,
+        *,
+        where: str,
+        cache: FileCache | None = None,
     ) -> None:
         """`num_classes` is needed where the metadata do not say how many there are.
 
-        `where` is the config's section that asks, for messages.
+        `where` is the config's section that asks, for messages; `cache`, if any, is where the files
+        are copied to before they are read.
         """
         folder = find_folder(data_dir, where=where)
         info = _read_info(folder)
         self.name = info.name
         sizes = {name: s.num_examples for name, s in info.splits.items()}
         part = resolve(split, sizes, where=where)
-        self._first = part.start
+        self._part = part
         self.num_examples = part.num_examples
 
         published = info.splits[part.name]
-        self._files = [files.join(folder, Path(path).name) for path in published.filepaths]
+        paths = [files.join(folder, Path(path).name) for path in published.filepaths]
         counts = list(published.shard_lengths)
+        sizes_bytes = files.sizes(paths)
+        self.fingerprint = _fingerprint(info, part, paths, sizes_bytes, counts)
+        # Of a slice only the files that it touches are looked at.
+        ends = np.cumsum(counts)
+        first, last = np.searchsorted(ends, [part.start, part.stop - 1], side="right")
+        touched = slice(first, last + 1)
+        self._files, counts = paths[touched], counts[touched]
+        self._first = part.start - int(ends[touched][0] - counts[0])
         self._ends = np.cumsum(counts)
-        sizes_bytes = files.sizes(self._files)
-        self.fingerprint = _fingerprint(info, part, self._files, sizes_bytes, counts)
-        _check_complete(folder, self._files, sizes_bytes)
+        present = _complete(folder, self._files, sizes_bytes[touched])
+        if cache is not None:
+            self._files = copies(cache, info.name, self._files, present)
         self._records = _open(folder, info.file_format.value, self._files, counts)
 
         self._label_file = files.join(folder, label_index.file_name(part.name))
@@ -110,7 +126,7 @@ class Tfds:
                 f"split has {self._split_size:,}. Delete it: then the labels are read from the "
                 "records, once."
             )
-        return labels.slice(self._first, self._first + self.num_examples)
+        return labels.slice(self._part.start, self._part.stop)
 
     def _most_labels(self) -> int:
         try:
@@ -212,13 +228,15 @@ def _builder_info(folder: str, name: str) -> Any:
         ) from error
 
 
-def _check_complete(folder: str, paths: list[str], sizes_bytes: list[int | None]) -> None:
+def _complete(folder: str, paths: list[str], sizes_bytes: list[int | None]) -> list[int]:
+    """The sizes. UserError if files are missing."""
     missing = [path for path, size in zip(paths, sizes_bytes, strict=True) if size is None]
     if missing:
         raise UserError(
             f"{folder}: {len(missing)} of {len(paths)} files are missing, the first is "
             f"{posixpath.basename(missing[0])}. Get the data set again."
         )
+    return [size for size in sizes_bytes if size is not None]
 
 
 def _open(folder: str, file_format: str, paths: list[str], counts: list[int]) -> Records:

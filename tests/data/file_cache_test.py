@@ -1,0 +1,119 @@
+import concurrent.futures
+import errno
+from pathlib import Path
+
+import pytest
+
+from vit_jax.core.errors import UserError
+from vit_jax.data import file_cache, files
+
+CONTENT = {"x-00": b"one" * 1000, "x-01": b"two" * 500, "x-02": b""}
+TOTAL_BYTES = 4500
+
+
+@pytest.fixture(autouse=True)
+def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "RETRY_SECS", (0, 0))
+
+
+@pytest.fixture
+def originals(tmp_path: Path) -> list[str]:
+    (tmp_path / "far").mkdir()
+    for name, data in CONTENT.items():
+        (tmp_path / "far" / name).write_bytes(data)
+    return [str(tmp_path / "far" / name) for name in CONTENT]
+
+
+@pytest.fixture
+def copied(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Names of the files that are copied, from now on."""
+    seen: list[str] = []
+    copy = files.copy
+    monkeypatch.setattr(
+        files, "copy", lambda path, *rest: (seen.append(Path(path).name), copy(path, *rest))
+    )
+    return seen
+
+
+def cache(tmp_path: Path, limit_bytes: int | None = None) -> file_cache.FileCache:
+    return file_cache.FileCache(tmp_path / "near", limit_bytes, lambda done, of: None)
+
+
+def copies(found: file_cache.FileCache, originals: list[str]) -> list[str]:
+    sizes = [Path(path).stat().st_size for path in originals]
+    return file_cache.copies(found, "x", originals, sizes)
+
+
+def test_files_are_copied_once(tmp_path: Path, originals: list[str], copied: list[str]) -> None:
+    seen: list[tuple[int, int]] = []
+    found = cache(tmp_path)._replace(progress=lambda done, of: seen.append((done, of)))
+    for _ in range(2):
+        paths = copies(found, originals)
+        assert [Path(path).read_bytes() for path in paths] == list(CONTENT.values())
+    assert sorted(copied) == sorted(CONTENT)
+    assert seen[-1] == (TOTAL_BYTES, TOTAL_BYTES)
+    left = {path.name for path in Path(paths[0]).parent.iterdir()}
+    assert left == {*CONTENT, ".lock"}
+
+
+def test_a_copy_that_is_not_complete_is_made_again(
+    tmp_path: Path, originals: list[str], copied: list[str]
+) -> None:
+    paths = copies(cache(tmp_path), originals)
+    Path(paths[1]).write_bytes(b"tw")
+    Path(paths[0] + ".part").write_bytes(b"left by a process that was killed")
+    copied.clear()
+    copies(cache(tmp_path), originals)
+    assert copied == ["x-01"]
+    assert Path(paths[1]).read_bytes() == CONTENT["x-01"]
+
+
+def test_sets_of_one_name_in_two_places(tmp_path: Path, originals: list[str]) -> None:
+    paths = copies(cache(tmp_path), originals)
+    other = tmp_path / "other" / "x-00"
+    other.parent.mkdir()
+    other.write_bytes(b"1" * 3000)
+    (path,) = copies(cache(tmp_path), [str(other)])
+    assert path != paths[0] and Path(path).read_bytes() == b"1" * 3000
+
+
+def test_several_at_once_copy_once(tmp_path: Path, originals: list[str], copied: list[str]) -> None:
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda _: copies(cache(tmp_path), originals), range(4)))
+    assert found == [found[0]] * 4
+    assert sorted(copied) == sorted(CONTENT)
+
+
+def test_a_limit_of_all_that_lies_there(tmp_path: Path, originals: list[str]) -> None:
+    copies(cache(tmp_path, TOTAL_BYTES), originals[1:])
+    message = r"near has 1,500 bytes, and 3,000 more .*input\.cache_bytes=4,499"
+    with pytest.raises(UserError, match=message):
+        copies(cache(tmp_path, TOTAL_BYTES - 1), originals)
+    copies(cache(tmp_path, TOTAL_BYTES), originals)
+
+
+def test_a_disk_without_room(tmp_path: Path, originals: list[str]) -> None:
+    with pytest.raises(UserError, match=r"1,000,000,000,000,000 bytes .* disk has [\d,]+ left"):
+        file_cache.copies(cache(tmp_path), "x", originals, [10**15, 0, 0])
+
+
+def test_a_disk_that_fills_up(
+    tmp_path: Path, originals: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def copy(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(files, "copy", copy)
+    with pytest.raises(UserError, match=r"near cannot be written: its disk is full"):
+        copies(cache(tmp_path), originals)
+
+
+def test_a_folder_that_cannot_be(tmp_path: Path, originals: list[str]) -> None:
+    (tmp_path / "near").write_text("a file")
+    with pytest.raises(UserError, match=r"input\.cache=.*near cannot be written"):
+        copies(cache(tmp_path), originals)
+
+
+def test_an_original_that_changes(tmp_path: Path, originals: list[str]) -> None:
+    with pytest.raises(UserError, match=r"x-00 had 3,001 bytes, but 3,000 were copied"):
+        file_cache.copies(cache(tmp_path), "x", originals, [3001, 1500, 0])

@@ -1,0 +1,115 @@
+"""Copies of record files on a local disk, for data sets that lie behind a network.
+
+    <folder>/<data set>-<hash of where it lies>/<file>
+
+A file is copied under another name and renamed when it is complete; one process copies, others on
+the same host wait for it. A copy is good if it has the size of the original.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import errno
+import hashlib
+import shutil
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import filelock
+
+from vit_jax.core.errors import UserError
+from vit_jax.data import files
+
+_THREADS = 8  # they wait for the network
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+class FileCache(NamedTuple):
+    """Where copies lie.
+
+    Attributes:
+      folder: made if it is not there.
+      limit_bytes: of all that lies in it; None: what the disk has.
+      progress: called with the bytes that are copied, and those that have to be.
+    """
+
+    folder: Path
+    limit_bytes: int | None
+    progress: Callable[[int, int], None]
+
+
+def copies(
+    cache: FileCache, name: str, paths: Sequence[str], sizes_bytes: Sequence[int]
+) -> list[str]:
+    """The local paths of `paths`, which are copied if need be. All of them lie in one folder.
+
+    `name` is that of the data set. UserError if there is no room, or if copying fails.
+    """
+    home, _, _ = paths[0].rpartition("/")
+    folder = cache.folder / f"{name}-{hashlib.sha256(home.encode()).hexdigest()[:16]}"
+    targets = [folder / path.rpartition("/")[2] for path in paths]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with filelock.FileLock(folder / ".lock"):
+            missing = [
+                (path, target, size)
+                for path, target, size in zip(paths, targets, sizes_bytes, strict=True)
+                if files.sizes([target]) != [size]
+            ]
+            if missing:
+                _check_room(cache, sum(size for _, _, size in missing))
+                _copy_all(cache, missing)
+    except OSError as error:
+        raise _unwritable(cache, error) from error
+    return [str(target) for target in targets]
+
+
+def _check_room(cache: FileCache, needed_bytes: int) -> None:
+    there = sum(path.stat().st_size for path in cache.folder.rglob("*") if path.is_file())
+    if cache.limit_bytes is not None and there + needed_bytes > cache.limit_bytes:
+        raise UserError(
+            f"input.cache={cache.folder} has {there:,} bytes, and {needed_bytes:,} more are to be "
+            f"copied there: more than input.cache_bytes={cache.limit_bytes:,}. Raise that, or "
+            "delete data sets there that are no longer needed."
+        )
+    free = shutil.disk_usage(cache.folder).free
+    if needed_bytes > free:
+        raise UserError(
+            f"input.cache={cache.folder}: {needed_bytes:,} bytes are to be copied there, but its "
+            f"disk has {free:,} left. Give another folder, or make room."
+        )
+
+
+def _copy_all(cache: FileCache, missing: Sequence[tuple[str, Path, int]]) -> None:
+    total_bytes = sum(size for _, _, size in missing)
+    done_bytes, lock = 0, threading.Lock()
+
+    def on_bytes(count: int) -> None:
+        nonlocal done_bytes
+        with lock:
+            done_bytes += count
+            cache.progress(min(done_bytes, total_bytes), total_bytes)
+
+    def copy(job: tuple[str, Path, int]) -> None:
+        path, target, size = job
+        part = target.with_name(f"{target.name}.part")
+        files.copy(path, part, on_bytes)
+        if part.stat().st_size != size:
+            raise UserError(
+                f"{path} had {size:,} bytes, but {part.stat().st_size:,} were copied: it has "
+                "changed. Start the same command again."
+            )
+        part.replace(target)
+
+    with concurrent.futures.ThreadPoolExecutor(_THREADS) as pool:
+        list(pool.map(copy, missing))
+
+
+def _unwritable(cache: FileCache, error: OSError) -> UserError:
+    why = "its disk is full" if error.errno in _NO_ROOM else error.strerror or str(error)
+    return UserError(
+        f"input.cache={cache.folder} cannot be written: {why}. Give another folder, or "
+        "input.cache=none; what has been copied stays and is used by the next start."
+    )

@@ -1,0 +1,71 @@
+"""Examples stay in memory, still encoded, once they have been read: for small data sets."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+
+from vit_jax.core.errors import UserError
+from vit_jax.data.example import Example, Source
+
+LIMIT_BYTES = 8 * 2**30  # where the config gives none
+_OVERHEAD_BYTES = 300  # of Python's objects for an example
+_SAMPLE = 256  # examples whose mean size stands for all
+
+
+class InMemory:
+    """What was read of `source` is not read again.
+
+    Memory stays below the limit: what does not fit is read each time.
+    """
+
+    def __init__(self, source: Source, *, limit_bytes: int) -> None:
+        self._source = source
+        self._examples: dict[int, Example] = {}
+        self._free_bytes = limit_bytes
+        self._lock = threading.Lock()
+        self.name = source.name
+        self.num_examples = source.num_examples
+        self.num_classes = source.num_classes
+        self.class_names = source.class_names
+        self.max_labels = source.max_labels
+        self.fingerprint = source.fingerprint
+
+    def read(self, indices: np.ndarray) -> list[Example]:
+        """From memory, the others from the source."""
+        missing = np.array([i for i in indices.tolist() if i not in self._examples], np.int64)
+        read = self._source.read(missing) if len(missing) else []
+        new = dict(zip(missing.tolist(), read, strict=True))
+        self._keep(new)
+        return [new[i] if i in new else self._examples[i] for i in indices.tolist()]
+
+    def _keep(self, new: dict[int, Example]) -> None:
+        with self._lock:
+            for index, example in new.items():
+                if index not in self._examples and self._free_bytes >= _bytes(example):
+                    self._free_bytes -= _bytes(example)
+                    self._examples[index] = example
+
+    def describe(self, index: int) -> str:
+        """As the source does."""
+        return self._source.describe(index)
+
+
+def check_fits(source: Source, *, limit_bytes: int) -> None:
+    """UserError if the source is larger than the limit, by the mean size of some examples."""
+    count = min(_SAMPLE, source.num_examples)
+    indices = np.linspace(0, source.num_examples - 1, count).astype(np.int64)
+    mean_bytes = np.mean([_bytes(example) for example in source.read(indices)])
+    needed_bytes = round(float(mean_bytes) * source.num_examples)
+    if needed_bytes > limit_bytes:
+        raise UserError(
+            f'input.cache="ram": the {source.num_examples:,} examples take about '
+            f"{needed_bytes:,} bytes, which is more than the limit of {limit_bytes:,}. Set "
+            "input.cache_bytes to more, if the host has as much to spare for each process, or "
+            "input.cache=none."
+        )
+
+
+def _bytes(example: Example) -> int:
+    return len(example.image) + _OVERHEAD_BYTES
