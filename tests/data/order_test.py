@@ -1,3 +1,5 @@
+import tracemalloc
+
 import numpy as np
 import pytest
 
@@ -5,6 +7,12 @@ from vit_jax.data.order import epoch_and_index, keys, permute
 
 # Mean squared deviation over its expectation has a standard deviation of sqrt(2 / 81) here.
 LARGEST_CHI_SQUARED_PER_DEGREE = 1 + 4 * (2 / 81) ** 0.5
+
+# A dozen numbers for each position that is asked for; none for each example.
+MOST_BYTES_A_POSITION = 200
+
+# In standard deviations of a correlation of independent ranks, 1 / sqrt(n); the largest of 21.
+LARGEST_RANK_CORRELATION = 4.0
 
 
 @pytest.mark.parametrize("num_examples", [1, 2, 3, 4, 5, 7, 64, 100, 1437, 2**12, 2**12 + 1])
@@ -42,6 +50,33 @@ def test_neighbours_are_not_related() -> None:
     assert abs(np.corrcoef(indices[:-1], indices[1:])[0, 1]) < 0.02  # 6 standard deviations
 
 
+def places_by_epoch(num_examples: int, num_epochs: int) -> np.ndarray:
+    """Where each example stands in each epoch, int64 [epochs, examples]."""
+    positions = np.arange(num_epochs * num_examples)
+    _, indices = epoch_and_index(positions, num_examples=num_examples, seed=0)
+    return np.argsort(indices.reshape(num_epochs, num_examples), axis=1)
+
+
+@pytest.mark.parametrize("num_examples", [1437, 2**14, 100_003])
+def test_places_in_different_epochs_are_not_related(num_examples: int) -> None:
+    """Spearman's rank correlation of 15 pairs of epochs, and of places and indices."""
+    places = places_by_epoch(num_examples, 6)
+    correlations = np.corrcoef(np.concatenate([places, np.arange(num_examples)[None]]))
+    of_pairs = correlations[np.triu_indices(7, k=1)]
+    assert np.abs(of_pairs).max() < LARGEST_RANK_CORRELATION / num_examples**0.5
+
+
+def test_shards_are_mixed() -> None:
+    """Of a thousand shards with a hundred examples each, every batch has a fair sample."""
+    num_shards, batch_size = 1000, 1000
+    _, indices = epoch_and_index(np.arange(100_000), num_examples=100_000, seed=0)
+    shards = (indices // 100).reshape(-1, batch_size)
+    counts = np.stack([np.bincount(batch, minlength=num_shards) for batch in shards])
+    # Almost a Poisson distribution of mean 1: its variance is 1 - batch_size / num_examples.
+    assert abs(counts.var() - 0.99) < 0.03
+    assert counts.max() < 12
+
+
 def test_far_positions() -> None:
     """Steps of the longest published runs, on the largest published data set."""
     positions = np.arange(64) + 10**12
@@ -58,6 +93,16 @@ def test_sizes_may_differ_from_place_to_place() -> None:
     for place, size, expected in zip(places, sizes, found, strict=True):
         one = np.array([place])
         assert permute(one, num_examples=int(size), keys=keys(0, one)).tolist() == [expected]
+
+
+def test_300_million_examples_take_no_memory() -> None:
+    positions = np.arange(4096) + 10**12
+    epoch_and_index(positions, num_examples=1000, seed=0)
+    tracemalloc.start()
+    epoch_and_index(positions, num_examples=303_000_000, seed=0)
+    _, peak_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak_bytes / len(positions) < MOST_BYTES_A_POSITION
 
 
 def test_order_never_changes() -> None:

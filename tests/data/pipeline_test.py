@@ -1,4 +1,5 @@
 import itertools
+import os
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -8,12 +9,13 @@ import numpy as np
 import pytest
 
 from vit_jax.core.errors import UserError
-from vit_jax.data import ops, sources
+from vit_jax.data import balance, label_index, mixture, ops, sources, subset
 from vit_jax.data.batches import Batch
 from vit_jax.data.example import Example, Source
 from vit_jax.data.host_tf import tf
-from vit_jax.data.order import epoch_and_index
+from vit_jax.data.order import Stream, epoch_and_index, shuffled
 from vit_jax.data.pipeline import Batches, eval_batches, train_batches
+from vit_jax.data.synthetic import Synthetic
 
 AUGMENT = "decode|pad_crop(8, 2)|flip_lr"
 AUGMENT_STRONGLY = (
@@ -22,6 +24,8 @@ AUGMENT_STRONGLY = (
 )
 # A far step may take this many times as long to start as the first one.
 LARGEST_START_RATIO = 1.5
+# Over 12,000 steps: a tenth of a kilobyte for each, less than any forgotten object would take.
+MOST_GROWTH_BYTES = 1_200_000
 
 MakeSource = Callable[[Sequence[Example]], Source]
 
@@ -142,6 +146,33 @@ def test_resumed_equals_straight(digits: Source) -> None:
         assert_equal(resumed, straight[step])
 
 
+def streams(digits: Source) -> dict[str, tuple[Source, Stream]]:
+    """Every way to choose examples, with what it chooses from."""
+    joined = mixture.Joined({"all": digits, "few": subset.first(digits, 37)})
+    by_class = label_index.by_class(label_index.find(digits), 10, describe=digits.describe)
+    return {
+        "shuffled": (digits, shuffled(digits.num_examples, seed=0)),
+        "mixed": (joined, mixture.mixed(joined, {"all": 2, "few": 1}, seed=0)),
+        "balanced": (digits, balance.balanced(by_class, seed=0)),
+    }
+
+
+@pytest.mark.parametrize("name", ["shuffled", "mixed", "balanced"])
+def test_restarts_with_other_numbers_of_hosts(digits: Source, name: str) -> None:
+    """Steps 86 to 92, over the end of an epoch: 1 host, then 4, then 2."""
+    source, stream = streams(digits)[name]
+    straight = take(train(source, stream=stream, start_step=86), 6)
+    for first, count, num_hosts in ((86, 2, 1), (88, 3, 4), (91, 1, 2)):
+        options = {"stream": stream, "start_step": first}
+        parts = [
+            take(train(source, rows=rows_of(host, num_hosts), **options), count)
+            for host in range(num_hosts)
+        ]
+        for step in range(count):
+            joined = {k: np.concatenate([p[step][k] for p in parts]) for k in parts[0][step]}
+            assert_equal(joined, straight[first - 86 + step])
+
+
 @pytest.mark.parametrize("changed", [{"threads": 1}, {"threads": 5}, {"on_bad_image": "skip"}])
 def test_what_does_not_touch_the_batches(digits: Source, changed: dict[str, Any]) -> None:
     for found, expected in zip(
@@ -159,16 +190,36 @@ def test_neither_threads_nor_hosts_touch_strong_augmentation(digits: Source) -> 
         assert_equal({k: np.concatenate([part[step][k] for part in parts]) for k in batch}, batch)
 
 
-def test_a_far_step_starts_as_fast_as_the_first(digits: Source) -> None:
+@pytest.mark.parametrize("num_examples", [1437, 14_000_000])
+def test_a_far_step_starts_as_fast_as_the_first(num_examples: int) -> None:
+    source = Synthetic(num_examples, 10, (8, 8))
+
     def seconds(start_step: int) -> float:
         start = time.perf_counter()
-        take(train(digits, start_step=start_step), 1)
+        take(train(source, start_step=start_step), 1)
         return time.perf_counter() - start
 
     seconds(0)  # the first of a process is slower
     times = [(seconds(0), seconds(1_000_000)) for _ in range(5)]
     first, far = np.min(times, axis=0)  # the machine may be busy with other things
     assert far < LARGEST_START_RATIO * first
+
+
+@pytest.mark.slow
+def test_memory_is_flat_over_20_000_steps() -> None:
+    """Resident memory of this process, by thousands of steps; the first ones fill buffers."""
+    source = Synthetic(14_000_000, 10, (16, 16))
+    sizes = []
+    with train(source, "decode|resize(16)|flip_lr", batch_size=8) as batches:
+        for step, _ in enumerate(itertools.islice(batches, 20_000), 1):
+            if step % 1000 == 0:
+                sizes.append(resident_bytes())
+    first, last = np.mean(sizes[4:8]), np.mean(sizes[-4:])
+    assert last - first < MOST_GROWTH_BYTES, sizes
+
+
+def resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 # --- evaluation -----------------------------------------------------------------------------------

@@ -140,9 +140,18 @@ def remote_copy(folder: Path) -> str:
     return remote
 
 
-def test_remote_records_that_cannot_be_read_at_random(tmp_path: Path) -> None:
-    remote = remote_copy(write(tmp_path / "pets/1.0.0"))
-    with pytest.raises(UserError, match=r"ram://.*local disks only. Set input\.cache=FOLDER"):
+@pytest.mark.parametrize(
+    ("file_format", "message"),
+    [
+        ("tfrecord", "from local disks only"),
+        ("array_record", "reads local files and .* gs:// only"),
+    ],
+)
+def test_remote_records_that_cannot_be_read_at_random(
+    tmp_path: Path, file_format: str, message: str
+) -> None:
+    remote = remote_copy(write(tmp_path / "pets/1.0.0", file_format=file_format))
+    with pytest.raises(UserError, match=rf"ram://.*{message}\. Set input\.cache=FOLDER"):
         create(remote)
 
 

@@ -14,6 +14,7 @@ from vit_jax.data import files
 
 _OPEN_FILES = 256  # well below the usual limit of 1,024 a process
 _READ_BYTES = 32 * 1024
+_OWN_SCHEME = "gs://"  # of the remote files that array_record itself opens
 _OPENING_THREADS = 16  # they wait for the disk
 
 
@@ -26,6 +27,12 @@ class ArrayRecords:
         That takes a file's last bytes only, 0.1 ms a file where they are on a local disk.
         """
         self._files = [str(path) for path in paths]
+        unread = [p for p in self._files if files.is_remote(p) and not p.startswith(_OWN_SCHEME)]
+        if unread:
+            raise UserError(
+                f"{unread[0]}: array_record reads local files and those at {_OWN_SCHEME} only. Set "
+                "input.cache=FOLDER, where the files are copied to."
+            )
         self._num_records = list(num_records)
         self._reader = functools.lru_cache(_OPEN_FILES)(self._open)
         with concurrent.futures.ThreadPoolExecutor(_OPENING_THREADS) as pool:
