@@ -8,10 +8,12 @@ fifth.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import numpy as np
@@ -40,7 +42,26 @@ def compare(name: str, preprocess: str, plain: Callable[[tf.Tensor], tf.Tensor])
     `plain` does what the ops of `preprocess` do in the usual way: an encoded image, string [], to
     float32 [224, 224, 3] with values from 0 to 255.
     """
-    source = sources.create(
+    source = images()
+    medians = take_turns(
+        {
+            "vit_jax": lambda repetition: ours(source, preprocess, seed=repetition),
+            "plain": lambda _: contextlib.nullcontext(_plain(_DATA_DIR.value, plain)),
+        }
+    )
+    row = {
+        **origin(),
+        "vit_jax_images_per_cpu_second": round(medians["vit_jax"]),
+        "plain_images_per_cpu_second": round(medians["plain"]),
+        "ratio": round(medians["vit_jax"] / medians["plain"], 3),
+    }
+    print(row)
+    rows.append(name, row)
+
+
+def images() -> sources.Source:
+    """The folder that --data_dir names."""
+    return sources.create(
         "image_folder",
         data_dir=_DATA_DIR.value,
         split="train",
@@ -48,24 +69,30 @@ def compare(name: str, preprocess: str, plain: Callable[[tf.Tensor], tf.Tensor])
         num_classes=None,
         image_size=(SIZE_PX, SIZE_PX),
     )
-    rates: dict[str, list[float]] = {"vit_jax": [], "plain": []}
+
+
+Contender = Callable[[int], AbstractContextManager[Iterator[object]]]
+
+
+def take_turns(contenders: Mapping[str, Contender]) -> dict[str, float]:
+    """Median images per CPU-second of each; `contender(repetition)` opens its batches."""
+    rates: dict[str, list[float]] = {name: [] for name in contenders}
     for repetition in range(_REPETITIONS.value):
-        with _ours(source, preprocess, seed=repetition) as batches:
-            rates["vit_jax"].append(_images_per_cpu_second(batches))
-        rates["plain"].append(_images_per_cpu_second(_plain(_DATA_DIR.value, plain)))
+        for name, contender in contenders.items():
+            with contender(repetition) as batches:
+                rates[name].append(_images_per_cpu_second(batches))
         print(f"{repetition}: " + ", ".join(f"{k} {v[-1]:.0f}" for k, v in rates.items()))
-    medians = {name: statistics.median(values) for name, values in rates.items()}
-    row = {
+    return {name: statistics.median(values) for name, values in rates.items()}
+
+
+def origin() -> dict[str, object]:
+    """The columns of a row that say where it is from."""
+    return {
         "commit": rows.commit("vit_jax/data"),
         "device": f"{rows.cpu()}, {_THREADS.value} threads",
         "versions": rows.versions("tensorflow-cpu"),
         "images": _BATCHES.value * _BATCH_SIZE.value * _REPETITIONS.value,
-        "vit_jax_images_per_cpu_second": round(medians["vit_jax"]),
-        "plain_images_per_cpu_second": round(medians["plain"]),
-        "ratio": round(medians["vit_jax"] / medians["plain"], 3),
     }
-    print(row)
-    rows.append(name, row)
 
 
 def plain_crop_and_flip(data: tf.Tensor) -> tf.Tensor:
@@ -83,7 +110,8 @@ def plain_crop_and_flip(data: tf.Tensor) -> tf.Tensor:
     return tf.image.random_flip_left_right(image)
 
 
-def _ours(source: sources.Source, preprocess: str, seed: int) -> pipeline.Batches:
+def ours(source: sources.Source, preprocess: str, seed: int) -> pipeline.Batches:
+    """This project's batches."""
     return pipeline.train_batches(
         source,
         preprocess,
@@ -121,6 +149,39 @@ def _plain(
         .prefetch(2)
     )
     return dataset.with_options(options).as_numpy_iterator()
+
+
+def decoding_alone(source: sources.Source, seed: int) -> Iterator[object]:
+    """No more than the decoding of windows, drawn and read beforehand; a batch is their sizes.
+
+    The limit of what any pipeline with this decoder can reach.
+    """
+    order = np.random.default_rng(seed).permutation(source.num_examples)
+    files = [example.image for example in source.read(order)]
+    windows = [_window(file, (seed, place)) for place, file in enumerate(files)]
+    options = tf.data.Options()
+    options.threading.private_threadpool_size = _THREADS.value
+    options.threading.max_intra_op_parallelism = 1
+
+    def size(file: tf.Tensor, window: tf.Tensor) -> tf.Tensor:
+        pixels = tf.io.decode_and_crop_jpeg(file, window, channels=3, dct_method="INTEGER_ACCURATE")
+        return tf.shape(pixels)
+
+    dataset = tf.data.Dataset.from_tensor_slices((files, windows)).repeat()
+    dataset = dataset.map(size, num_parallel_calls=_THREADS.value).batch(_BATCH_SIZE.value)
+    return dataset.with_options(options).as_numpy_iterator()
+
+
+def _window(file: bytes, seed: tuple[int, int]) -> np.ndarray:
+    begin, extent, _ = tf.image.stateless_sample_distorted_bounding_box(
+        tf.io.extract_jpeg_shape(file),
+        tf.zeros([1, 0, 4]),
+        seed,
+        min_object_covered=0.0,
+        area_range=(0.05, 1.0),
+        use_image_if_no_bounding_boxes=True,
+    )
+    return np.concatenate([begin[:2], extent[:2]])
 
 
 def _images_per_cpu_second(batches: Iterator[object]) -> float:

@@ -109,6 +109,20 @@ def test_orientation_of_images_and_windows(image: Image.Image, value: int) -> No
         np.testing.assert_allclose(window, upright[3:14, 5:22], atol=levels)
 
 
+@pytest.mark.parametrize("value", [1, 3, 6, 7])
+def test_orientation_of_reduced_windows(value: int) -> None:
+    """A quarter of the size: means of 4 x 4 pixels, but for what is outside the window."""
+    exif = Image.Exif()
+    exif[0x0112] = value
+    smooth = np.linspace(0, 255, 64 * 48).reshape(64, 48).astype(np.uint8)
+    data = saved(Image.fromarray(smooth), "JPEG", exif=exif, quality=95)
+    upright = by_pillow(data)
+    window = tf.constant([8, 4, 32, 24])
+    found = decode_window(ready(data, orientation(data)), window, at_least=(8, 6)).numpy()
+    expected = upright[8:40, 4:28].reshape(8, 4, 6, 4, 3).mean(axis=(1, 3))
+    np.testing.assert_allclose(found, expected, atol=JPEG_LEVELS)
+
+
 def test_headers_forbid_decoding() -> None:
     huge = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR" + (100_000).to_bytes(4, "big") * 2
     assert "100000 x 100000" in str(encoded(Example(huge, (0,)), 10**8))

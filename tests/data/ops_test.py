@@ -19,6 +19,8 @@ ROUNDING_MEAN_LEVELS = 0.3
 # Where a window is cut from a JPEG, chroma at its rim is interpolated without what lies outside.
 WINDOW_LEVELS = 8
 WINDOW_MEAN_LEVELS = 0.1
+# Of colours that change by three levels a pixel: up to four pixels for one, half of that at a rim.
+LOW_QUALITY_MEAN_LEVELS = 4.0
 
 
 def run(preprocess: str, data: bytes, seed: int = 0, max_image_pixels: int = 10**9) -> np.ndarray:
@@ -127,6 +129,39 @@ def test_only_the_window_is_decoded_and_equals_the_whole_decoded(
         assert difference.mean() <= WINDOW_MEAN_LEVELS
 
 
+def test_a_reduced_window_shows_the_same(
+    photo_like: Callable[..., np.ndarray], encode: Callable[..., bytes]
+) -> None:
+    data = encode(photo_like(600, 480), "JPEG", quality=90)
+    for seed in range(10):
+        exact = run("decode|inception_crop(64)", data, seed).astype(int)
+        for mode in ("reduced=1", "reduced=0.5", "nearest=True", "nearest=True, reduced=2.0"):
+            found = run(f"decode|inception_crop(64, {mode})", data, seed)
+            assert np.abs(found - exact).mean() < LOW_QUALITY_MEAN_LEVELS, mode
+
+
+def test_only_jpegs_with_room_are_reduced(
+    photo_like: Callable[..., np.ndarray], encode: Callable[..., bytes], png: bytes
+) -> None:
+    small = encode(photo_like(120, 90), "JPEG")
+    for data in (small, png):
+        for seed in range(5):
+            exact = run("decode|inception_crop(64)", data, seed)
+            np.testing.assert_array_equal(
+                run("decode|inception_crop(64, reduced=1)", data, seed), exact
+            )
+
+
+@pytest.mark.parametrize("size", [1, 2, 16])
+def test_hardly_anything_may_be_left(
+    size: int, photo_like: Callable[..., np.ndarray], encode: Callable[..., bytes]
+) -> None:
+    data = encode(photo_like(31, 33), "JPEG")
+    for seed in range(20):
+        found = run(f"decode|inception_crop({size}, reduced=0.001)", data, seed)
+        assert found.shape == (size, size, 3)
+
+
 def test_uint8_is_within_a_level_of_float(photo_like: Callable[..., np.ndarray]) -> None:
     pixels = tf.constant(photo_like(130, 170))
     found = ops.inception_crop(64).apply(pixels, tf.constant([5, 0], tf.int64))
@@ -192,6 +227,9 @@ def test_output_size(preprocess: str, size: tuple[int, int] | None) -> None:
         ("decode|inception_crop(224, area_min='a')", "area_min and area_max must be numbers"),
         ("decode|inception_crop(224, area_max=[1])", "area_min and area_max must be numbers"),
         ("decode|inception_crop(224, area_min=0)", "area_min"),
+        ("decode|inception_crop(224, reduced=0)", "reduced must be None or a number"),
+        ("decode|inception_crop(224, reduced='a')", "reduced must be None or a number"),
+        ("decode|inception_crop(224, nearest=1)", "nearest must be True or False"),
         ("decode|inception_crop('a')", "whole number of pixels"),
         ("decode|resize(0)", "at least 1"),
         ("decode|resize(1.5)", "whole number"),

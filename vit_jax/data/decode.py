@@ -7,6 +7,7 @@ as outside, an image that cannot be decoded raises tf.errors.InvalidArgumentErro
 
 from __future__ import annotations
 
+import functools
 from typing import NamedTuple
 
 from vit_jax.data.example import Example
@@ -15,6 +16,8 @@ from vit_jax.data.host_tf import tf
 
 _JPEG = b"\xff\xd8\xff"
 _DCT = "INTEGER_ACCURATE"  # what Pillow uses; TensorFlow's default saved no time
+
+_SCALES = (1, 2, 4, 8)  # by which a JPEG decoder may shrink an image: it leaves out frequencies
 
 
 class Encoded(NamedTuple):
@@ -48,21 +51,48 @@ def decode(image: Encoded) -> tf.Tensor:
     return _upright(_decode_stored(image.data), image.orientation)
 
 
-def decode_window(image: Encoded, window: tf.Tensor) -> tf.Tensor:
+def decode_window(
+    image: Encoded, window: tf.Tensor, *, at_least: tuple[float, float] | None = None
+) -> tf.Tensor:
     """Pixels of `window` (top, left, height, width of the upright image): uint8 [h, w, 3].
 
     Of a complete JPEG only the window is decoded. One without its end marker is decoded as a whole,
-    so that a truncated file is found whichever window is asked for.
+    so that a truncated file is found whichever window is asked for. With `at_least` (height, width)
+    a JPEG's window is decoded at 1/2, 1/4 or 1/8 of its size, if it is still as large as that.
     """
+    scale = tf.constant(1) if at_least is None else _largest_scale(window, at_least)
     window = _stored_window(window, image)
     is_jpeg = tf.strings.substr(image.data, 0, 3) == _JPEG
     is_complete = tf.strings.substr(image.data, -2, 2) == b"\xff\xd9"
+
+    def jpeg(ratio: int) -> tf.Tensor:
+        begin, end = ((corner + ratio // 2) // ratio for corner in (window[:2], _end(window)))
+        shrunk = tf.concat([begin, end - begin], 0)
+        return tf.io.decode_and_crop_jpeg(
+            image.data, shrunk, channels=3, ratio=ratio, dct_method=_DCT
+        )
+
+    def jpeg_of_scale() -> tf.Tensor:
+        if at_least is None:
+            return jpeg(1)
+        index = tf.argmax(tf.constant(_SCALES) == scale, output_type=tf.int32)
+        return tf.switch_case(index, [functools.partial(jpeg, ratio) for ratio in _SCALES])
+
     pixels = tf.cond(
-        is_jpeg & is_complete,
-        lambda: tf.io.decode_and_crop_jpeg(image.data, window, channels=3, dct_method=_DCT),
-        lambda: crop(_decode_stored(image.data), window),
+        is_jpeg & is_complete, jpeg_of_scale, lambda: crop(_decode_stored(image.data), window)
     )
     return _upright(pixels, image.orientation)
+
+
+def _end(window: tf.Tensor) -> tf.Tensor:
+    return window[:2] + window[2:]
+
+
+def _largest_scale(window: tf.Tensor, at_least: tuple[float, float]) -> tf.Tensor:
+    """The largest of the scales by which a window may shrink, int32 []."""
+    room = tf.reduce_min(tf.cast(window[2:], tf.float32) / tf.constant(at_least, tf.float32))
+    scales = tf.constant(_SCALES)
+    return tf.reduce_max(tf.where(tf.cast(scales, tf.float32) <= room, scales, 1))
 
 
 def crop(pixels: tf.Tensor, window: tf.Tensor) -> tf.Tensor:
