@@ -4,7 +4,8 @@
 
 Every mode crops at random, resizes to 224 px and flips, as input_pipeline.py does; "decoding alone"
 decodes windows and does nothing else. See pipelines.py for how it is measured. Appends a row for
-each mode to benchmarks/results/decoding_modes.csv.
+each mode to benchmarks/results/decoding_modes.csv, where "nearest" was an option that gained
+nothing and is gone.
 """
 
 from __future__ import annotations
@@ -24,8 +25,6 @@ MODES = {
     EXACT: "",
     "reduced=1": ", reduced=1",
     "reduced=0.5": ", reduced=0.5",
-    "nearest": ", nearest=True",
-    "reduced=0.5, nearest": ", reduced=0.5, nearest=True",
 }
 _COMPARED_BATCHES = 5
 

@@ -42,14 +42,12 @@ def inception_crop(
     area_min: float = 0.05,
     area_max: float = 1.0,
     reduced: float | None = None,
-    nearest: bool = False,
 ) -> Op:
     """A random window of `area_min` to `area_max` of the image, 3/4 to 4/3 in aspect, resized.
 
     Right after `decode`, only the window is decoded; with `reduced`, of a JPEG at 1/2, 1/4 or 1/8
-    of its size if `reduced` times `size` pixels are left. `nearest` takes the nearest pixel instead
-    of interpolating. Both are quicker, and lower in quality. Szegedy et al., Going Deeper with
-    Convolutions (arXiv 1409.4842), section 6.
+    of its size if `reduced` times `size` pixels are left, which is quicker for large images.
+    Szegedy et al., Going Deeper with Convolutions (arXiv 1409.4842), section 6.
     """
     height, width = _pair(size)
     are_numbers = all(type(area) in (int, float) for area in (area_min, area_max))
@@ -61,7 +59,6 @@ def inception_crop(
         reduced is None or (type(reduced) in (int, float) and 0 < reduced <= 8),
         "reduced must be None or a number in (0, 8]",
     )
-    check(type(nearest) is bool, "nearest must be True or False")
     at_least = None if reduced is None else (max(1, reduced * height), max(1, reduced * width))
 
     def window(image_size: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
@@ -78,8 +75,6 @@ def inception_crop(
         return tf.concat([begin[:2], extent[:2]], 0)
 
     def resized(pixels: tf.Tensor) -> tf.Tensor:
-        if nearest:
-            return tf.image.resize(pixels, (height, width), "nearest")
         return _resized(pixels, (height, width), antialias=False)
 
     def decode_window(image: Encoded, seed: tf.Tensor) -> tf.Tensor:
