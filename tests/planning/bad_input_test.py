@@ -42,6 +42,13 @@ NEED_LIBTPU = ("v3:16x17", "v3:32x32", "v5e:4x4")  # names that could be right
             (),
             r"--config.input.num_examples=... --config.input.num_classes=...$",
         ),
+        (L16, None, ("input.subset_per_class=10",), "only these can tell how many examples"),
+        (
+            "configs/vit_image_folder.py",
+            None,
+            ("input.mixture.a.num_examples=5", "input.mixture.b.weight=2", "input.num_classes=5"),
+            r"how many examples they have: give --config.input.num_examples=...$",
+        ),
         (L16, None, ("optim.accumulate=4097",), "times optim.accumulate=4097 parts"),
     ],
 )
@@ -50,6 +57,20 @@ def test_is_one_message(path, name, overrides, said):
         pytest.importorskip("libtpu")
     with pytest.raises(UserError, match=said):
         plan(configs.load(path, overrides), name, compiled=False, anew=False)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "num_examples"),
+    [
+        (["input.num_examples=1000", "input.subset_fraction=0.1"], 100),
+        (["input.num_examples=1000", "input.subset_examples=300"], 300),
+        (["input.mixture.a.num_examples=700", "input.mixture.b.num_examples=200"], 900),
+    ],
+)
+def test_parts_and_mixtures_have_epochs_of_their_own(overrides, num_examples):
+    overrides = (*overrides, "input.num_classes=5", "input.batch_size=10")
+    config = configs.load("configs/vit_image_folder.py", overrides)
+    assert plan(config, None, compiled=False, anew=False).steps == 100 * num_examples / 10
 
 
 def test_data_that_are_not_there_are_not_missed():

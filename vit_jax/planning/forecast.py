@@ -12,7 +12,7 @@ import jax
 from jax.sharding import Mesh
 
 from vit_jax import build
-from vit_jax.config import RunConfig
+from vit_jax.config import InputConfig, RunConfig
 from vit_jax.core.errors import UserError
 from vit_jax.dist import chips
 from vit_jax.dist.chips import TpuChip
@@ -176,21 +176,8 @@ def forecast(
       DoesNotFit: the step takes more memory than a device has.
     """
     c = config.input
-    if missing := [f for f in ("num_examples", "num_classes") if getattr(c, f) is None]:
-        raise UserError(
-            f"A plan reads no data, and the config does not say how many "
-            f"{' and '.join(f.removeprefix('num_') for f in missing)} they have: give "
-            f"{' '.join(f'--config.input.{f}=...' for f in missing)}"
-        )
-    num_examples = build.declared_examples(c)
-    if num_examples is None:
-        raise UserError(
-            "A plan reads no data, and only these can tell how many examples "
-            "input.subset_per_class takes: give --config.input.subset_per_class=none and "
-            "--config.input.subset_examples=..."
-        )
+    plan = build.plan(config, num_examples=_declared_examples(c))
     assert c.num_classes is not None
-    plan = build.plan(config, num_examples=num_examples)
     model = build.model(config, num_classes=c.num_classes)
     _check_batch(config, mesh, topology)
     layout, batch, found, from_cache = _step(config, mesh, topology, compiled=compiled, anew=anew)
@@ -219,6 +206,28 @@ def forecast(
     )
 
 
+def _declared_examples(c: InputConfig) -> int:
+    """Of an epoch. UserError unless the config says that, and how many classes there are."""
+    declared = build.declared_examples(c)
+    there = {
+        "num_examples": declared or (c.subset_per_class and c.num_examples),
+        "num_classes": c.num_classes,
+    }
+    if missing := [field for field, number in there.items() if number is None]:
+        raise UserError(
+            f"A plan reads no data, and the config does not say how many "
+            f"{' and '.join(f.removeprefix('num_') for f in missing)} they have: give "
+            f"{' '.join(f'--config.input.{f}=...' for f in missing)}"
+        )
+    if declared is None:
+        raise UserError(
+            "A plan reads no data, and only these can tell how many examples "
+            "input.subset_per_class takes: give --config.input.subset_per_class=none and "
+            "--config.input.subset_examples=..."
+        )
+    return declared
+
+
 def _check_batch(config: RunConfig, mesh: Mesh, topology: str | None) -> None:
     """UserError unless a batch divides over the mesh; says over which topologies it would."""
     try:
@@ -242,9 +251,10 @@ def _step(
     """Layouts of state and batch; figures if compiled, and whether they are from the cache."""
     c = config.input
     if not compiled:
-        assert c.num_examples is not None and c.num_classes is not None
+        assert c.num_classes is not None
         model = build.model(config, num_classes=c.num_classes)
-        schedule = build.schedule(config.optim, build.plan(config, num_examples=c.num_examples))
+        plan = build.plan(config, num_examples=_declared_examples(c))
+        schedule = build.schedule(config.optim, plan)
         layout = build.layout(config, model.make, schedule, mesh)
         size = model.preprocess.image_size
         batch = batch_layout(mesh, batch_size=c.batch_size, image_size=size, max_labels=1)
