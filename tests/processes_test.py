@@ -32,6 +32,11 @@ def test_processes_with_different_commands_are_refused(tiny_run):
 
 def test_what_belongs_to_a_host_may_differ(tiny_run):
     check(tiny_run(), tiny_run("input.threads=3", "input.data_dir=/local/disk"))
+    first, other = (
+        tiny_run(f"input.mixture.a.data_dir={folder}", f"input.cache={folder}")
+        for folder in ("/one", "/other")
+    )
+    check(first, other)
 
 
 @pytest.mark.parametrize("value", ["inf", "nan", "0", "-3", "0.5", "1e9"])

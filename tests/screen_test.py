@@ -47,6 +47,8 @@ def test_a_bar_comes_only_when_it_takes_long(monkeypatch):
     now[0] = 10.0
     screen.bar("test", 50, 100)
     assert "test [##########..........] 50/100, 0:10 left" in out.getvalue()
+    screen.bar("test", 100, 100)
+    assert out.getvalue().endswith("0:10 left\r\x1b[K")
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
+from fnmatch import fnmatchcase
 
 from absl import flags
 from etils import epath
@@ -17,7 +18,11 @@ from vit_jax.dist.cluster import Cluster
 from vit_jax.dist.peers import Peers
 from vit_jax.store.workdir import differences
 
-OF_A_HOST = ("input.threads", "input.data_dir")  # fields in which processes may differ
+# Fields in which processes may differ; "*" is any name.
+OF_A_HOST = (
+    "input.threads", "input.data_dir", "input.mixture.*.data_dir", "input.cache",
+    "input.cache_bytes",
+)  # fmt: skip
 TIMEOUTS = ("start_timeout_secs", "peer_timeout_secs", "barrier_timeout_secs")
 MAX_TIMEOUT_SECS = 1_000_000
 FLAGS = flags.FLAGS
@@ -82,7 +87,9 @@ def check_same(
     here = {"config": values, "fingerprint": {}}
     there = peers.from_first("before training", here)
     found = differences(there, json.loads(json.dumps(here)))
-    wrong = [text for name, text in found.items() if name not in OF_A_HOST]
+    wrong = [
+        text for name, text in found.items() if not any(fnmatchcase(name, own) for own in OF_A_HOST)
+    ]
     if wrong:
         raise UserError(
             f"{peers.me} was started with other values than {peers.members[0]}:\n  "

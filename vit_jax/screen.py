@@ -59,6 +59,9 @@ class Screen:
             )
         if done >= total:
             self._bar_started = None
+            if self._open:  # what follows may come from elsewhere and would stand behind it
+                self._write("\r\x1b[K")
+                self._open = False
 
     def _write(self, text: str) -> None:
         if self._quiet:
