@@ -200,9 +200,13 @@ def test_a_far_step_starts_as_fast_as_the_first(num_examples: int) -> None:
         return time.perf_counter() - start
 
     seconds(0)  # the first of a process is slower
-    times = [(seconds(0), seconds(1_000_000)) for _ in range(5)]
-    first, far = np.min(times, axis=0)  # the machine may be busy with other things
-    assert far < LARGEST_START_RATIO * first
+    times: list[tuple[float, float]] = []
+    while len(times) < 20:  # the machine may be busy with other things
+        times += [(seconds(0), seconds(1_000_000)) for _ in range(5)]
+        first, far = np.min(times, axis=0)
+        if far < LARGEST_START_RATIO * first:
+            return
+    raise AssertionError(times)
 
 
 @pytest.mark.slow

@@ -62,8 +62,7 @@ def stream(c: InputConfig, source: Source, *, seed: int) -> Stream:
     from vit_jax.data import balance, label_index, mixture, order
 
     if isinstance(source, mixture.Joined):
-        weights = {name: component.weight for name, component in c.mixture.items()}
-        return mixture.mixed(source, mixture.quotas(weights), seed=seed)
+        return mixture.mixed(source, _quotas(c), seed=seed)
     if c.balance == "class":
         classes = label_index.by_class(
             _labels(source), source.num_classes, describe=source.describe
@@ -89,12 +88,10 @@ def declared_examples(c: InputConfig) -> int | None:
 
 
 def title(c: InputConfig, source: Source) -> str:
-    """What the data are called, for people: "digits, train", "birds 75.0 % + dogs 25.0 %"."""
-    from vit_jax.data import mixture
-
+    """What the data are called, for people: "digits, train", "birds 75.0% + dogs 25.0%"."""
     if not c.mixture:
         return f"{source.name}, {c.split}"
-    quotas = mixture.quotas({name: component.weight for name, component in c.mixture.items()})
+    quotas = _quotas(c)
     block = sum(quotas.values())
     return " + ".join(f"{name} {quota / block:.1%}" for name, quota in sorted(quotas.items()))
 
@@ -126,7 +123,7 @@ def _split(c: InputConfig) -> Source:
 def _joined(c: InputConfig) -> Source:
     from vit_jax.data import mixture, sources
 
-    mixture.quotas({name: component.weight for name, component in c.mixture.items()})
+    _quotas(c)  # weights are checked before data are opened
     joined = mixture.Joined(
         {
             name: sources.create(
@@ -148,6 +145,12 @@ def _joined(c: InputConfig) -> Source:
             f"{joined.num_examples} together. Correct it, or the components."
         )
     return joined
+
+
+def _quotas(c: InputConfig) -> dict[str, int]:
+    from vit_jax.data import mixture
+
+    return mixture.quotas({name: component.weight for name, component in c.mixture.items()})
 
 
 def _subset_size(c: InputConfig, num_examples: int) -> int | None:

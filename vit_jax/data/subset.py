@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from vit_jax.core.errors import UserError
-from vit_jax.data.chosen import Chosen
+from vit_jax.data.chosen import Chosen, listed
 from vit_jax.data.example import Source
 from vit_jax.data.label_index import Labels, by_class
 from vit_jax.data.order import permute
@@ -59,8 +59,7 @@ def of_each_class(source: Source, number: int, labels: Labels) -> Chosen:
     order = np.lexsort((_in_fixed_order(examples.astype(np.int64), source.num_examples), of))
     rank = np.arange(len(examples)) - np.repeat(classes[:-1], sizes)
     indices = np.unique(examples[order[rank < number]]).astype(np.int64)
-    rule = f"subset of {number} per class"
-    return Chosen(source, len(indices), indices.__getitem__, rule=rule)
+    return listed(source, indices)
 
 
 def _in_fixed_order(places: np.ndarray, num_examples: int) -> np.ndarray:
