@@ -196,7 +196,7 @@ def find(root: Path, *, where: str) -> Path | None:
     return Path(find_folder(str(root), where=where)) if there else None
 
 
-def split_sizes(folder: Path) -> dict[str, int]:
+def split_sizes(folder: str | Path) -> dict[str, int]:
     """The number of examples of each split; UserError if the metadata are damaged."""
     return {name: split.num_examples for name, split in _read_info(str(folder)).splits.items()}
 
