@@ -88,8 +88,13 @@ def list_folder(folder: str | Path) -> list[Entry]:
     if is_remote(folder):
         return _list_remote(str(folder))
     with os.scandir(folder) as entries:
-        found = [Entry(e.name, e.is_dir(), e.stat().st_size) for e in entries if _is_there(e)]
-    return sorted(found)
+        # By os.path, since what DirEntry has raises where links lead in a circle.
+        is_folder = {entry: os.path.isdir(entry.path) for entry in entries}
+    return sorted(
+        Entry(entry.name, is_folder[entry], entry.stat().st_size)
+        for entry in is_folder
+        if is_folder[entry] or os.path.isfile(entry.path)
+    )
 
 
 def subfolders(folder: str | Path) -> list[str]:
@@ -98,12 +103,8 @@ def subfolders(folder: str | Path) -> list[str]:
         names = [entry.name for entry in list_folder(folder) if entry.is_folder]
     else:
         with os.scandir(folder) as entries:
-            names = sorted(entry.name for entry in entries if entry.is_dir())
+            names = sorted(entry.name for entry in entries if os.path.isdir(entry.path))
     return [name for name in names if not name.startswith(".")]
-
-
-def _is_there(entry: os.DirEntry[str]) -> bool:
-    return entry.is_dir() or entry.is_file()  # neither is what a dangling link names
 
 
 def _list_remote(folder: str) -> list[Entry]:
