@@ -79,6 +79,8 @@ class Tfds:
         published = info.splits[part.name]
         paths = [files.join(folder, Path(path).name) for path in published.filepaths]
         counts = list(published.shard_lengths)
+        if min(counts) < 0:
+            raise UserError(f"{folder}: {_INFO} is damaged: a file of {min(counts)} examples.")
         sizes_bytes = files.sizes(paths)
         self.fingerprint = _fingerprint(info, part, paths, sizes_bytes, counts)
         # Of a slice only the files that it touches are looked at.
