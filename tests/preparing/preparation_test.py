@@ -13,6 +13,7 @@ import tensorflow_datasets as tfds
 
 from tests.preparing.conftest import SYNSETS, jpeg, tar
 from vit_jax.core.errors import UserError
+from vit_jax.data import label_index
 from vit_jax.data.tfds import Tfds
 from vit_jax.preparing import imagenet21k as archive
 from vit_jax.preparing import parts, shards, synsets, workers
@@ -54,6 +55,8 @@ def test_an_archive_becomes_a_data_set(
     assert source.class_names is not None and source.class_names[0] == "n00004475 organism, being"
     examples = source.read(np.arange(20))
     assert all(example.image in synset_tars[_tar(example.labels[0])] for example in examples)
+    index = label_index.read(found.folder / label_index.file_name("train"))
+    assert index.labels.tolist() == [example.labels[0] for example in examples]
     by_tfds = tfds.builder_from_directory(found.folder).as_data_source(split="train")
     assert [one["label"] for one in by_tfds] == [example.labels[0] for example in examples]
 
@@ -132,7 +135,11 @@ def test_images_of_several_classes_are_merged_or_dropped(tmp_path: Path) -> None
     merged = Tfds(str(tmp_path / "merge"), "train", None, where="input")
     labels = list(synsets.names())
     all_of_them = tuple(labels.index(synset) for synset in SYNSETS)
-    assert [e.labels for e in merged.read(np.arange(4)) if e.image == same] == [all_of_them]
+    examples = merged.read(np.arange(4))
+    assert [e.labels for e in examples if e.image == same] == [all_of_them]
+    index = merged.stored_labels()
+    assert index is not None and index.labels.tolist() == [c for e in examples for c in e.labels]
+    assert merged.max_labels == len(SYNSETS)
 
 
 def test_other_options_are_refused_in_the_same_folder(tmp_path: Path, imagenet21k: Path) -> None:

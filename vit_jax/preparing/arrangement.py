@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from vit_jax.core.errors import UserError
+from vit_jax.data import label_index
 from vit_jax.preparing.duplicates import NEAR_BITS, Duplicates, Evaluation, find
 from vit_jax.preparing.faults import FAULTS, SET_ASIDE
 
@@ -196,3 +197,17 @@ def entries(
         labels.get(int(row), tuple(own)) for row, own in zip(rows, part["labels"], strict=True)
     ]
     return list(zip(*(part[column] for column in columns), strict=True))
+
+
+def label_index_of(
+    table: pa.Table, rows: np.ndarray, labels: dict[int, tuple[int, ...]]
+) -> label_index.Labels:
+    """The labels of rows, in that order."""
+    own = pa.concat_arrays(table["labels"].take(pa.array(rows)).chunks)
+    if labels:
+        merged = [labels.get(int(row)) for row in rows]
+        lists = zip(merged, own.to_pylist(), strict=True)
+        return label_index.collect([one or each for one, each in lists])
+    offsets = own.offsets.to_numpy().astype(np.int64)
+    values = own.values.to_numpy()[offsets[0] : offsets[-1]]
+    return label_index.Labels(offsets - offsets[0], values.astype(np.int32))

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from vit_jax.core.errors import UserError
-from vit_jax.data import tfds_writer
+from vit_jax.data import label_index, tfds_writer
 from vit_jax.data.tfds_writer import SplitSize
 from vit_jax.environment import versions
 from vit_jax.preparing import (
@@ -179,6 +179,9 @@ def _with_metadata(
         splits=sizes,
         multi_label=multi_label,
     )
+    for split, rows in arranged.splits.items():
+        index = arrangement.label_index_of(table, rows, arranged.labels)
+        label_index.write(folder / label_index.file_name(split), index)
     digests = [one.digest for found in done.values() for one in found]
     digest = hashlib.sha256("\n".join(digests).encode()).hexdigest()
     return Prepared(folder, table, arranged, sizes, digest)
