@@ -161,7 +161,7 @@ def test_dropout_differs_between_steps_and_seeds():
     def losses(seed):
         trainer = Trainer(dropout=0.5, lr=0.0, seed=seed)
         # A fresh head is zero, and so would be every effect of dropout.
-        head = jnp.ones((32, CLASSES)) * jnp.arange(CLASSES)
+        head = jax.random.normal(jax.random.key(0), (32, CLASSES))
         trainer.state.params["head"]["kernel"] = jax.device_put(
             head, trainer.layout.state.params["head"]["kernel"].sharding
         )
