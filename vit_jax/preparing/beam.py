@@ -23,7 +23,7 @@ def on_beam(folder: Path, beam_flags: Sequence[str]) -> Callable[..., Iterator[o
     Raises UserError if Beam is not installed.
     """
     try:
-        import apache_beam  # noqa: F401
+        import apache_beam  # noqa: F401, only to see whether it is there
     except ImportError as error:
         raise UserError(
             f"--runner=beam needs Apache Beam ({error}): pip install 'vit_jax[beam]'."

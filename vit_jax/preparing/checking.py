@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import warnings
+from collections.abc import Iterable
 from pathlib import PurePosixPath
 from typing import NamedTuple
 
@@ -96,9 +97,9 @@ def _decoded(data: bytes, name: str, policy: Policy, max_pixels: int, digest: by
     return Checked(faults, action, size[1], size[0], kind, digest, look, converted)
 
 
-def strictest(actions: object) -> str:
+def strictest(actions: Iterable[str]) -> str:
     """Of several actions the one to take."""
-    found = set(actions)  # type: ignore[call-overload]
+    found = set(actions)
     return next((action for action in (SET_ASIDE, CONVERT) if action in found), KEEP)
 
 

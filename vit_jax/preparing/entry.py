@@ -18,7 +18,7 @@ class Part:
 
     Attributes:
       name: readable, and unique in the collection: "n01440764.tar".
-      reader: what reads it, in readers.READERS.
+      reader: what reads it, in parts.READERS.
       path: of the file or the folder.
       offset, nbytes: of the piece in the file; nbytes=None: all of it. Of Parquet `offset` is the
         number of the group of rows.

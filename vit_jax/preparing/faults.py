@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from vit_jax.core.errors import UserError, nearest
 
-KEEP, CONVERT, SET_ASIDE = "keep", "convert", "set_aside"
+ACTIONS = KEEP, CONVERT, SET_ASIDE = "keep", "convert", "set_aside"
 
 
 class Fault(NamedTuple):

@@ -178,7 +178,7 @@ class Copies:
     def keep(self, data: bytes) -> Place:
         """Where it will lie."""
         if self._file is None:
-            self._file = open(self._temporary, "wb")  # noqa: SIM115
+            self._file = open(self._temporary, "wb")  # noqa: SIM115, closed by __exit__
         place = Place(str(self._path), self._file.tell(), len(data))
         self._file.write(data)
         return place

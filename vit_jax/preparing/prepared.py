@@ -21,6 +21,7 @@ from vit_jax.data.tfds_writer import SplitSize
 from vit_jax.preparing import catalogue
 from vit_jax.preparing.arrangement import Arrangement
 from vit_jax.preparing.duplicates import Duplicates
+from vit_jax.preparing.whole_file import whole_file
 
 NOTE = "prepared.json"
 # Of duplicates.Duplicates:
@@ -51,10 +52,9 @@ def write(found: Prepared, about: Mapping[str, Any]) -> None:
 
     about: what else prepared.json is to say; as JSON.
     """
-    temporary = found.folder / f".{catalogue.NAME}"
     table = _with_places(found.table, found.arrangement).drop_columns(_NOT_KEPT)
-    pq.write_table(table, temporary, compression="zstd")
-    temporary.replace(found.folder / catalogue.NAME)
+    with whole_file(found.folder / catalogue.NAME) as written:
+        pq.write_table(table, written, compression="zstd")
     copies = found.arrangement.copies
     text = {
         "content": found.digest,
@@ -62,9 +62,8 @@ def write(found: Prepared, about: Mapping[str, Any]) -> None:
         "copies": {name: getattr(copies, name) for name in _COUNTS},
         **about,
     }
-    temporary = found.folder / f".{NOTE}"
-    temporary.write_text(json.dumps(text, indent=1) + "\n")
-    temporary.replace(found.folder / NOTE)
+    with whole_file(found.folder / NOTE) as written:
+        written.write_text(json.dumps(text, indent=1) + "\n")
 
 
 def about(folder: Path) -> dict[str, Any] | None:

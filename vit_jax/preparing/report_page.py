@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from vit_jax import reporting
 from vit_jax.preparing import charts
+from vit_jax.preparing.faults import ACTIONS
 from vit_jax.preparing.summary import what
 from vit_jax.screen import duration
 
@@ -117,7 +118,7 @@ def _counts(said: Mapping[str, Any]) -> str:
         for reason, number in said["left_out"].items()
     ]
     found = [
-        [f["what"], f"{f['images']:,}", *(f"{f['became'].get(a, 0):,}" for a in _ACTIONS)]
+        [f["what"], f"{f['images']:,}", *(f"{f['became'].get(a, 0):,}" for a in ACTIONS)]
         for f in said["faults"].values()
     ]
     formats = [[name, f"{number:,}"] for name, number in said["formats"].items()]
@@ -129,9 +130,6 @@ def _counts(said: Mapping[str, Any]) -> str:
         + _titled("Formats", ["format", "images"], formats)
         + "</div>"
     )
-
-
-_ACTIONS = ("keep", "convert", "set_aside")
 
 
 def _charts(said: Mapping[str, Any]) -> str:

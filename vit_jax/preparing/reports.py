@@ -18,6 +18,7 @@ from vit_jax.preparing.arrangement import Arrangement
 from vit_jax.preparing.collection import Collection
 from vit_jax.preparing.prepared import NOTE, Prepared
 from vit_jax.preparing.report_page import Picture, Sheets
+from vit_jax.preparing.whole_file import whole_file
 
 JSON, PAGE, SET_ASIDE = "report.json", "report.html", "set_aside.jsonl"
 KEPT, LEFT_OUT, NEAR = 48, 24, 12  # images on the page
@@ -121,7 +122,5 @@ def _sheets(
 
 
 def _write(path: Path, lines: Iterable[str]) -> None:
-    temporary = path.with_name(f".{path.name}")
-    with temporary.open("w", encoding="utf-8") as file:
+    with whole_file(path) as written, written.open("w", encoding="utf-8") as file:
         file.writelines(lines)
-    temporary.replace(path)

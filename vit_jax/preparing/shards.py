@@ -126,6 +126,7 @@ class _Files:
             if one.path not in self._open:
                 if len(self._open) >= self.MOST:
                     self._open.pop(next(iter(self._open))).close()
+                # Closed by __exit__, or when too many are open.
                 self._open[one.path] = open(one.path, "rb")  # noqa: SIM115
             file = self._open[one.path]
             file.seek(one.offset)

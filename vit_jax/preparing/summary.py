@@ -104,13 +104,10 @@ def _faults(table: pa.Table, policy: faults.Policy) -> dict[str, dict[str, Any]]
         with_it = rows[names == name]
         if len(with_it):
             became = Counter(actions[with_it].tolist())
-            counts = {action: became[action] for action in _ACTIONS if became[action]}
+            counts = {action: became[action] for action in faults.ACTIONS if became[action]}
             images = {"images": len(with_it), "policy": policy[name]}
             found[name] = {"what": fault.what, **images, "became": counts}
     return found
-
-
-_ACTIONS = (faults.KEEP, faults.CONVERT, faults.SET_ASIDE)
 
 
 def _counts(column: pa.ChunkedArray) -> dict[str, int]:

@@ -94,6 +94,11 @@ def read_document(path: epath.PathLike) -> dict[str, Any]:
     return _load(file)
 
 
+def is_free(name: str, free_fields: Sequence[str]) -> bool:
+    """Whether a field may differ; `free_fields` as in `check_workdir`."""
+    return any(fnmatchcase(name, free) or name.startswith(f"{free}.") for free in free_fields)
+
+
 def make(folder: epath.Path) -> None:
     """Makes the folder and its parents. Raises UserError if it cannot."""
     try:
@@ -173,11 +178,7 @@ def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
 def _refuse_unless_free(
     folder: epath.Path, changes: Mapping[str, str], free_fields: Sequence[str]
 ) -> None:
-    bound = [
-        text
-        for name, text in changes.items()
-        if not any(fnmatchcase(name, free) or name.startswith(f"{free}.") for free in free_fields)
-    ]
+    bound = [text for name, text in changes.items() if not is_free(name, free_fields)]
     if bound:
         raise UserError(
             f"The work directory {folder} belongs to a run with another config:\n  "

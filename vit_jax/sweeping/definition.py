@@ -159,7 +159,7 @@ def _check_workdir(folder: epath.Path, config: Mapping[str, Any]) -> None:
     changes = [
         text
         for field, text in workdir.differences(there, here).items()
-        if not any(field == free or field.startswith(f"{free}.") for free in configs.FREE_FIELDS)
+        if not workdir.is_free(field, configs.FREE_FIELDS)
     ]
     if changes:
         raise UserError(f"begun with another config: {'; '.join(changes)}. Give another --workdir.")
