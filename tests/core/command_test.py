@@ -51,6 +51,8 @@ def test_a_missing_flag_is_named(run_python):
     done = run_python("-m", "vit_jax.plan")
     assert done.returncode == 1
     assert done.stderr == "error: --config is missing.\nTry: python -m vit_jax.plan --help\n"
+    done = run_python("-m", "vit_jax.prepare")
+    assert done.stderr.startswith("error: --source is missing.\n--output is missing.\nTry: ")
 
 
 def test_help_is_no_failure(run_python):

@@ -81,7 +81,7 @@ def _parse(argv: list[str], hint: str) -> list[str]:
     except flags.Error as error:
         spec = sys.modules["__main__"].__spec__
         module = spec.name if spec else "vit_jax.<command>"
-        said = re.sub(r"^flag --(\w+)=None: Flag .*", r"--\1 is missing.", str(error))
+        said = re.sub(r"(?m)^flag --(\w+)=None: Flag .*", r"--\1 is missing.", str(error))
         lines = [f"error: {said}", hint, f"Try: python -m {module} --help"]
         print("\n".join(line for line in lines if line), file=sys.stderr)
         raise SystemExit(errors.EXIT_USER_ERROR) from error
