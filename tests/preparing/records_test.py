@@ -228,6 +228,13 @@ def test_lists_of_classes(folder: Path, content: str, message: str) -> None:
         records.collection(request(folder, str(folder)))
 
 
+def test_a_list_of_classes_from_windows(folder: Path) -> None:
+    """A mark of the byte order, and carriage returns."""
+    (folder / "classes.txt").write_bytes(b"\xef\xbb\xbfant\r\nbee\r\n")
+    write_lines(folder / "list.jsonl", [{"image": "images/0.jpg", "labels": ["ant"]}])
+    assert records.collection(request(folder, str(folder))).class_names == ("ant", "bee")
+
+
 def test_a_list_of_classes_that_changes(tmp_path: Path, folder: Path) -> None:
     write_lines(folder / "list.jsonl", [{"image": "images/0.jpg", "labels": ["ant"]}])
     collection = records.collection(request(folder, str(folder)))

@@ -121,7 +121,7 @@ def _read(path: Path) -> bytes:
 def _names(path: Path, data: bytes) -> dict[str, int]:
     """Name -> label, of the lines."""
     try:
-        names = [line.strip() for line in data.decode().splitlines()]
+        names = [line.strip() for line in data.decode("utf-8-sig").splitlines()]
     except UnicodeDecodeError as error:
         raise UserError(f"--classes={path} is not UTF-8 text ({error}).") from error
     if not names or not all(names):
