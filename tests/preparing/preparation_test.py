@@ -6,6 +6,7 @@ import dataclasses
 import hashlib
 import io
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,8 +16,8 @@ from tests.preparing.conftest import SYNSETS, jpeg, tar
 from vit_jax.core.errors import UserError
 from vit_jax.data import label_index
 from vit_jax.data.tfds import Tfds
+from vit_jax.preparing import image_folder, parts, shards, synsets, workers
 from vit_jax.preparing import imagenet21k as archive
-from vit_jax.preparing import parts, shards, synsets, workers
 from vit_jax.preparing.collection import Collection, Request
 from vit_jax.preparing.preparation import Options, prepare
 from vit_jax.preparing.prepared import NOTE, Prepared
@@ -149,6 +150,57 @@ def test_other_options_are_refused_in_the_same_folder(tmp_path: Path, imagenet21
         prepared(collection, tmp_path, dataclasses.replace(SMALL, duplicates="drop"))
 
 
+MISTAKES = {
+    "a version": ({"version": "1"}, "--version=1: three numbers, as in 1.0.0"),
+    "a path as the version": ({"version": "../x"}, "--version=../x: three numbers"),
+    "other digits": ({"version": "\uff11.0.0"}, "three numbers"),
+    "splits": ({"splits": "train"}, "--splits=train: train= is not a name and a number"),
+    "a word of TFDS": ({"splits": "all=rest"}, "all means all splits, and is no name of one"),
+    "a policy": ({"policy": ("gray",)}, "--policy=gray: gray .* can be keep or convert"),
+    "a test set": ({"drop_duplicates_of": ("nowhere",)}, "nowhere: no such file or folder"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("mistake, message", MISTAKES.values(), ids=list(MISTAKES))
+def test_wrong_options_are_told_before_images_are_read(
+    tmp_path: Path,
+    imagenet21k: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    mistake: dict[str, Any],
+    message: str,
+) -> None:
+    collection = archive.collection(Request(str(imagenet21k)))
+    with monkeypatch.context() as patch:
+        patch.setattr(parts, "run", lambda _: pytest.fail("an image was read"))
+        with pytest.raises(UserError, match=message):
+            prepared(collection, tmp_path, dataclasses.replace(SMALL, **mistake))
+    prepared(collection, tmp_path)  # and the right ones go on
+
+
+def test_options_may_change_until_files_are_written(
+    tmp_path: Path, imagenet21k: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    collection = archive.collection(Request(str(imagenet21k)))
+    with pytest.raises(UserError, match="30 images are left, and --splits wants 99"):
+        prepared(collection, tmp_path / "one", dataclasses.replace(SMALL, splits="b=99,a=rest"))
+    (tmp_path / "test_set").mkdir()
+    (tmp_path / "test_set" / "1.jpg").write_bytes(jpeg(1))
+    options = dataclasses.replace(
+        SMALL, duplicates="drop", drop_duplicates_of=(str(tmp_path / "test_set"),)
+    )
+    whole = prepared(collection, tmp_path / "whole", options)
+    with monkeypatch.context() as patch:
+        read = parts.run
+        hashes = lambda task: read(task) if task.part.reader == parts.FILES else pytest.fail()
+        patch.setattr(parts, "run", hashes)  # the collection is not read again
+        found = prepared(collection, tmp_path / "one", options)
+    assert files(found.folder) == files(whole.folder)
+    other = dataclasses.replace(SMALL, policy=("gray:set_aside",), max_image_pixels=100)
+    with pytest.raises(UserError, match="0 images are left"):
+        prepared(collection, tmp_path / "two", other)
+    assert prepared(collection, tmp_path / "two").splits == prepared(collection, tmp_path).splits
+
+
 def test_the_order_of_the_classes_is_that_of_the_released_heads() -> None:
     names = list(synsets.names())
     assert len(names) == 21_843 and names == sorted(names)
@@ -192,3 +244,41 @@ def test_a_finished_preparation_is_not_done_again(tmp_path: Path, imagenet21k: P
     imagenet21k.write_bytes(imagenet21k.read_bytes() + bytes(512))
     with pytest.raises(UserError, match="is ready, but the collection has been changed since"):
         prepared(collection, tmp_path, options)
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    for i in range(6):
+        path = tmp_path / "photos" / "class" / f"{i}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(jpeg(i))
+    return tmp_path / "photos"
+
+
+def test_an_image_that_was_replaced_is_noticed(tmp_path: Path, photos: Path) -> None:
+    """The folder that it lies in remains as it was."""
+    collection = image_folder.collection(Request(str(photos)))
+    prepared(collection, tmp_path, Options())
+    (photos / "class" / "3.jpg").write_bytes(jpeg(9))
+    with pytest.raises(UserError, match="is ready, but the collection has been changed since"):
+        prepared(collection, tmp_path, Options())
+
+
+def test_an_image_that_changes_before_it_is_written(
+    tmp_path: Path, photos: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    collection = image_folder.collection(Request(str(photos)))
+    changed, write = photos / "class" / "3.jpg", shards.run
+    longer = jpeg(9) + bytes(1000)  # no read would be too short
+
+    def late(task: shards.ShardTask) -> shards.ShardDone:
+        changed.write_bytes(longer)
+        return write(task)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shards, "run", late)
+        with pytest.raises(UserError, match=r"3\.jpg has been changed since it was checked"):
+            prepared(collection, tmp_path, Options())
+    prepared(collection, tmp_path, Options())
+    source = Tfds(str(tmp_path), "train", None, where="input")
+    assert longer in [example.image for example in source.read(np.arange(6))]

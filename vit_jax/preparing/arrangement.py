@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -14,9 +14,10 @@ import pyarrow.compute as pc
 from vit_jax.core.errors import UserError
 from vit_jax.data import label_index
 from vit_jax.preparing.duplicates import NEAR_BITS, Duplicates, Evaluation, find
-from vit_jax.preparing.faults import FAULTS, SET_ASIDE
+from vit_jax.preparing.faults import CONVERT, FAULTS, SET_ASIDE
 
 REST = "rest"
+ALL = "all"  # splits of a data set, to TFDS too
 
 
 class Splits(tuple[tuple[str, int | None], ...]):
@@ -27,6 +28,8 @@ class Splits(tuple[tuple[str, int | None], ...]):
         """Raises UserError."""
         found = [part.partition("=") for part in text.split(",")]
         names = [name for name, _, _ in found]
+        if ALL in names:
+            raise UserError(f"--splits={text}: {ALL} means all splits, and is no name of one.")
         for name, _, number in found:
             if not re.fullmatch(r"[a-z][a-z0-9_]*", name) or not (
                 number == REST or re.fullmatch(r"[1-9]\d*", number)
@@ -108,10 +111,10 @@ def _refuse_emptied(table: pa.Table, kept: np.ndarray, left_out: dict[int, str])
     for name in split.unique().to_pylist():
         if name not in remaining and name is not None:
             rows = np.flatnonzero(pc.fill_null(pc.equal(split, name), False).to_numpy())
-            reasons = Counter(left_out[int(row)] for row in rows)
+            why = reasons({int(row): left_out[int(row)] for row in rows})
             raise UserError(
                 f"Nothing is left of {name}: of its {len(rows):,} images were left out "
-                + ", ".join(f"{number:,} as {why}" for why, number in reasons.most_common())
+                + ", ".join(f"{number:,} as {reason}" for reason, number in why)
                 + ". Change --policy, --duplicates or --drop_duplicates_of, or leave the split out."
             )
 
@@ -161,7 +164,7 @@ def _split(
         raise UserError(
             f"{len(free):,} images are left, and --splits wants {taken:,} and some for the rest: "
             + ",".join(f"{name}={number or REST}" for name, number in splits)
-            + _reasons(left_out)
+            + _explained(left_out)
         )
     start = 0
     for name, number in splits:
@@ -171,12 +174,15 @@ def _split(
     return found
 
 
-def _reasons(left_out: dict[int, str]) -> str:
-    """Why images were left out, the most frequent first."""
-    found = Counter(left_out.values()).most_common()
+def reasons(left_out: Mapping[int, str]) -> list[tuple[str, int]]:
+    """Why images were left out and how many, the most frequent first."""
+    return Counter(left_out.values()).most_common()
+
+
+def _explained(left_out: Mapping[int, str]) -> str:
     told = [
         f"{number:,} {reason}" + (f": {FAULTS[reason].what}" if reason in FAULTS else "")
-        for reason, number in found
+        for reason, number in reasons(left_out)
     ]
     return f" ({'; '.join(told)})" if told else ""
 
@@ -190,9 +196,16 @@ def shard_ends(nbytes: np.ndarray, shard_bytes: int) -> list[int]:
 def entries(
     table: pa.Table, rows: np.ndarray, labels: dict[int, tuple[int, ...]]
 ) -> Sequence[tuple]:
-    """(name, labels, weights, path, offset, nbytes) of rows, as Python objects."""
-    columns = ["name", "labels", "weights", "path", "offset", "nbytes"]
-    part = table.select(columns).take(pa.array(rows)).to_pydict()
+    """(name, labels, weights, path, offset, nbytes, sha256) of rows, as Python objects.
+
+    sha256 is None of images that were converted.
+    """
+    columns = ["name", "labels", "weights", "path", "offset", "nbytes", "sha256"]
+    part = table.select([*columns, "action"]).take(pa.array(rows)).to_pydict()
+    part["sha256"] = [
+        None if action == CONVERT else digest
+        for action, digest in zip(part["action"], part["sha256"], strict=True)
+    ]
     part["labels"] = [
         labels.get(int(row), tuple(own)) for row, own in zip(rows, part["labels"], strict=True)
     ]

@@ -18,12 +18,12 @@ import pyarrow.parquet as pq
 from vit_jax.core.errors import UserError
 from vit_jax.data import tfds
 from vit_jax.preparing import faults
+from vit_jax.preparing.arrangement import ALL
 from vit_jax.preparing.checking import KNOWN_EXTENSIONS
 from vit_jax.preparing.duplicates import Evaluation
 from vit_jax.preparing.entry import Member, Part
 
 FLAG = "--drop_duplicates_of"
-ALL = "all"  # splits of a data set
 COLUMNS = ["sha256", "look"]
 IMAGES_A_PART = 1000
 _READ_EXAMPLES = 64  # at once
@@ -131,21 +131,17 @@ def examples(part: Part) -> Iterator[Member]:
 
 
 def _images(root: Path) -> list[Part]:
-    sizes: Mapping[str, int] = {
-        os.path.relpath(os.path.join(folder, name), root): os.stat(f"{folder}/{name}").st_size
+    names = sorted(
+        os.path.relpath(os.path.join(folder, name), root)
         for folder, _, names in os.walk(root)
         for name in names
         if Path(name).suffix.lower() in KNOWN_EXTENSIONS
-    }
-    names = sorted(sizes)
+        and os.path.isfile(os.path.join(folder, name))
+    )
     if not names:
         raise UserError(
             f"{FLAG}={root} is neither a data set in TFDS layout (it has no dataset_info.json) nor "
             "a folder with images in it."
         )
     groups = [names[at : at + IMAGES_A_PART] for at in range(0, len(names), IMAGES_A_PART)]
-    # With the sizes in the name, files that have changed are read again.
-    return [
-        Part(f"{group[0]}, {[sizes[n] for n in group]}", "files", str(root), files=tuple(group))
-        for group in groups
-    ]
+    return [Part(group[0], "files", str(root), files=tuple(group)) for group in groups]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -25,10 +26,11 @@ from vit_jax.preparing.entry import Labels, Member, Part, Place, is_text
 from vit_jax.preparing.faults import SET_ASIDE, Policy
 from vit_jax.preparing.whole_file import temporary
 
+FILES = "files"  # of a folder
 READERS: dict[str, Callable[[Part], Iterator[Member]]] = {
     "tar": tars.members,
     "numbered_tar": imagenet_v2.members,
-    "files": folders.members,
+    FILES: folders.members,
     "webdataset": webdataset.members,
     "json_lines": records.json_lines,
     "parquet": records.parquet_rows,
@@ -52,13 +54,28 @@ class PartTask:
     max_pixels: int
     folder: str
 
-    @property
+    @functools.cached_property
     def catalogue(self) -> Path:
-        """The file with what was found; other files in the part's place have another."""
-        stat = os.stat(self.part.path)
-        definition = repr((self.part, stat.st_size, stat.st_mtime_ns, sorted(self.policy.items())))
+        """The file with what was found; other files in the part's place, or options, have another.
+
+        Raises:
+          UserError: there is no such part any more.
+        """
+        part = self.part
+        # A folder stays as it is when a file in it is replaced.
+        paths = [Path(part.path, name) for name in part.files] if part.reader == FILES else ()
+        stats = [_stat(path) for path in paths or [Path(part.path)]]
+        state = [(stat.st_size, stat.st_mtime_ns) for stat in stats]
+        definition = repr((part, state, sorted(self.policy.items()), self.max_pixels))
         digest = hashlib.sha256(definition.encode(errors="surrogateescape")).hexdigest()[:16]
         return Path(self.folder, f"{self.number:06}-{digest}.parquet")
+
+
+def _stat(path: Path) -> os.stat_result:
+    try:
+        return path.stat()
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}.") from error
 
 
 class PartDone(NamedTuple):

@@ -6,6 +6,7 @@ import dataclasses
 import errno
 import hashlib
 import json
+import re
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -42,6 +43,7 @@ from vit_jax.screen import Screen, count
 
 WORK = ".preparing"  # in the data set's folder; next to nothing, once that is ready
 LOCK, OPTIONS = "lock", "options.json"  # in it
+VERSION = r"(0|[1-9][0-9]*)(\.(0|[1-9][0-9]*)){2}"  # what TFDS can read
 PACKAGES = ("array_record", "numpy", "pillow", "protobuf", "pyarrow", "tensorflow-datasets")
 EVALUATIONS = "evaluations"  # in both: hashes of those that were given
 
@@ -86,15 +88,20 @@ def prepare(
     Raises:
       UserError: the collection cannot be read; the folder holds something else; the disk is full.
     """
+    if not re.fullmatch(VERSION, options.version):
+        raise UserError(f"--version={options.version}: three numbers, as in 1.0.0.")
     folder = output / collection.name / options.version
     work = folder / WORK
+    # Before images are read for hours: what they are to become.
+    policy = faults.policy(options.policy, collection.policy)
+    splits = Splits.parse(options.splits or collection.splits)
     try:
         work.mkdir(parents=True, exist_ok=True)
         with filelock.FileLock(work / LOCK, timeout=0):
             for one in (folder, work, work / "parts"):
                 sweep(one)
-            _go_on(work, options)
-            return _prepare(collection, folder, work, options, run, screen)
+            _same_options(work, options)
+            return _prepare(collection, folder, work, options, policy, splits, run, screen)
     except filelock.Timeout as error:
         raise UserError(f"Another preparation is writing to {folder}: wait for it.") from error
     except OSError as error:
@@ -112,23 +119,24 @@ def _prepare(
     folder: Path,
     work: Path,
     options: Options,
+    policy: faults.Policy,
+    splits: Splits,
     run: Callable[..., Iterator[Any]],
     screen: Screen,
 ) -> Prepared:
     started = time.monotonic()
-    policy = faults.policy(options.policy, collection.policy)
     tasks = _tasks(collection.parts, work / "parts", policy, options.max_image_pixels)
     source = hashlib.sha256("\n".join(task.catalogue.name for task in tasks).encode()).hexdigest()
     if said := prepared.about(folder):
         return _ready(folder, work, said, source)
-    # What there is.
-    table = _read(tasks, "checking", run, screen)
+    # What there is; the evaluation sets first, which are small and may be named wrongly.
     known = _evaluations(work, options, run, screen)
+    table = _read(tasks, "checking", run, screen)
     # What goes where.
     screen.update("looking for duplicates ...")
     arranged = arrangement.arrange(
         table,
-        Splits.parse(options.splits or collection.splits),
+        splits,
         duplicates=options.duplicates,
         near_duplicates=options.near_duplicates,
         near_bits=options.near_bits,
@@ -136,7 +144,8 @@ def _prepare(
     )
     multi_label = collection.multi_label or options.duplicates == "merge"
     files = _shards(table, arranged, collection.name, folder, options.shard_mib)
-    # Writes it.
+    # Writes it. Until here other options may be given, and nothing is read again.
+    _keep_options(work, options, known)
     every = [shard for of_split in files.values() for shard in of_split]
     written = _write(every, table, arranged.labels, work, multi_label, run, screen)
     done = {split: [written[str(one.path)] for one in found] for split, found in files.items()}
@@ -209,17 +218,20 @@ def _evaluations(
         return _read(tasks, f"hashing {name}", run, screen)
 
     known = evaluations.load(options.drop_duplicates_of, read)
-    note = work / f"{EVALUATIONS}.json"
-    now = [evaluations.digest(one) for one in known]
-    before = json.loads(note.read_text()) if note.exists() else now
-    for path, one, other in zip(options.drop_duplicates_of, now, before, strict=True):
+    now = _digests(known)
+    for path, one, other in zip(
+        options.drop_duplicates_of, now, _begun(work).get(EVALUATIONS, now), strict=True
+    ):
         if one != other:
             raise UserError(
                 f"{path} has been changed since {work.parent} was begun. Give another --version, "
                 f"or delete {work.parent}."
             )
-    note.write_text(json.dumps(now))
     return known
+
+
+def _digests(known: Sequence[Evaluation]) -> list[str]:
+    return [evaluations.digest(one) for one in known]
 
 
 def _remove_leftovers(work: Path) -> None:
@@ -231,21 +243,36 @@ def _remove_leftovers(work: Path) -> None:
             path.unlink()
 
 
-def _go_on(work: Path, options: Options) -> None:
-    """UserError if the folder was begun with other options."""
+def _same_options(work: Path, options: Options) -> None:
+    """UserError if files of the folder were written with other options."""
+    now, before = _plain(options), _begun(work)
+    differing = [name for name in now if name in before and before[name] != now[name]]
+    if differing:
+        raise UserError(
+            f"{work.parent} was begun with other options: "
+            + ", ".join(f"{name} was {before[name]!r}" for name in differing)
+            + f". Give the same, another --version, or delete {work.parent}."
+        )
+
+
+def _keep_options(work: Path, options: Options, known: Sequence[Evaluation]) -> None:
+    """Says what the files are made with that are now written."""
+    with whole_file(work / OPTIONS) as written:
+        written.write_text(json.dumps(_plain(options) | {EVALUATIONS: _digests(known)}))
+
+
+def _begun(work: Path) -> dict[str, Any]:
+    """What `_keep_options` said; {} before any file was written."""
     path = work / OPTIONS
-    now = json.loads(json.dumps(dataclasses.asdict(options)))
-    if path.exists():
-        before = json.loads(path.read_text())
-        differing = [name for name in now if before.get(name) != now[name]]
-        if differing:
-            raise UserError(
-                f"{work.parent} was begun with other options: "
-                + ", ".join(f"{name} was {before.get(name)!r}" for name in differing)
-                + f". Give the same, another --version, or delete {work.parent}."
-            )
-    with whole_file(path) as written:
-        written.write_text(json.dumps(now))
+    try:
+        return json.loads(path.read_text()) if path.exists() else {}
+    except ValueError as error:
+        raise UserError(f"{path} is damaged ({error}). Delete {work.parent}.") from error
+
+
+def _plain(options: Options) -> dict[str, Any]:
+    """As JSON gives it back."""
+    return json.loads(json.dumps(dataclasses.asdict(options)))
 
 
 def _tasks(

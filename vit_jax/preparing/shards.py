@@ -16,7 +16,11 @@ from vit_jax.preparing.whole_file import whole_file
 
 
 class Stored(NamedTuple):
-    """An example, and where its image lies."""
+    """An example, and where its image lies.
+
+    Attributes:
+      sha256: of the image when it was checked; None: it lies in a copy, and nobody changes that.
+    """
 
     name: str
     labels: tuple[int, ...]
@@ -24,6 +28,7 @@ class Stored(NamedTuple):
     path: str
     offset: int
     nbytes: int
+    sha256: bytes | None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -133,6 +138,9 @@ class _Files:
             data = file.read(one.nbytes)
         except OSError as error:
             raise UserError(f"{one.path} cannot be read: {error.strerror}.") from error
-        if len(data) != one.nbytes:
-            raise UserError(f"{one.path} has become shorter since it was checked: {one.name}.")
+        if len(data) != one.nbytes or one.sha256 not in (None, hashlib.sha256(data).digest()):
+            raise UserError(
+                f"{one.path} has been changed since it was checked: {one.name}. Give another "
+                "--version, or delete what was prepared so far."
+            )
         return data
