@@ -142,6 +142,34 @@ def test_a_file_that_was_cut_is_written_again(tmp_path: Path, imagenet21k: Path)
     assert files(found.folder) == before
 
 
+def test_a_finished_set_that_was_damaged_is_not_called_ready(
+    tmp_path: Path, imagenet21k: Path
+) -> None:
+    collection = archive.collection(Request(str(imagenet21k)))
+    found = prepared(collection, tmp_path)
+    before = files(found.folder)
+    shard = next(found.folder.glob("*train*-00000-*"))
+    for damage, said in (
+        (lambda: shard.write_bytes(shard.read_bytes()[:1000]), "is 1,000 bytes, and had"),
+        (shard.unlink, "is missing, and had"),
+        ((found.folder / "features.json").unlink, r"features\.json is missing"),
+    ):
+        damage()
+        with pytest.raises(UserError, match=rf"{said}.* Delete .*prepared\.json: the same command"):
+            prepared(collection, tmp_path)
+        (found.folder / "prepared.json").unlink()
+        prepared(collection, tmp_path)
+        assert files(found.folder) == before
+
+
+def test_damaged_options(tmp_path: Path, imagenet21k: Path) -> None:
+    collection = archive.collection(Request(str(imagenet21k)))
+    found = prepared(collection, tmp_path)
+    (found.folder / WORK / "options.json").write_text("{")
+    with pytest.raises(UserError, match=r"options\.json is damaged .* Delete"):
+        prepared(collection, tmp_path)
+
+
 @pytest.mark.slow
 def test_killed_at_random_moments(tmp_path: Path) -> None:
     """The whole family, or the parent alone."""

@@ -61,6 +61,7 @@ def write(found: Prepared, about: Mapping[str, Any]) -> None:
         "splits": {name: size._asdict() for name, size in found.splits.items()},
         "copies": {name: getattr(copies, name) for name in _COUNTS},
         **about,
+        "files": _sizes(found.folder),
     }
     with whole_file(found.folder / NOTE) as written:
         written.write_text(json.dumps(text, indent=1) + "\n")
@@ -76,10 +77,25 @@ def about(folder: Path) -> dict[str, Any] | None:
         raise UserError(f"{folder / NOTE} is damaged ({error}). Delete {folder}.") from error
 
 
+def _sizes(folder: Path) -> dict[str, int]:
+    """Bytes of the set's files, but for prepared.json."""
+    paths = (path for path in sorted(folder.iterdir()) if path.is_file() and path.name != NOTE)
+    return {path.name: path.stat().st_size for path in paths if not path.name.startswith(".")}
+
+
 def read(folder: Path) -> Prepared:
     """A data set of which there is a prepared.json. UserError if files are damaged or missing."""
     said = about(folder)
     assert said is not None
+    now = _sizes(folder)
+    for name, size in said.get("files", {}).items():
+        if now.get(name) != size:
+            found = f"{now[name]:,} bytes" if name in now else "missing"
+            raise UserError(
+                f"{folder / name} is {found}, and had {size:,} bytes when the set was ready. "
+                f"Delete {folder / NOTE}: the same command then makes the data set again, the same "
+                "bytes."
+            )
     try:
         table = pq.read_table(folder / catalogue.NAME)
         splits = {name: SplitSize(**size) for name, size in said["splits"].items()}
