@@ -18,7 +18,8 @@ def prepare(tmp_path, run_python):
     usual = {"source": f"{tmp_path}/list.jsonl", "num_classes": 3, "output": f"{tmp_path}/out"}
 
     def run(collection="records", **options):
-        given = [f"--{name}={value}" for name, value in (usual | options).items()]
+        flags = {name: value for name, value in (usual | options).items() if value is not None}
+        given = [f"--{name}={value}" for name, value in flags.items()]
         return run_python("-m", "vit_jax.prepare", collection, "--workers=1", *given)
 
     return run
@@ -31,11 +32,25 @@ def test_tells_what_it_made(tmp_path, prepare):
     assert f"ready        {tmp_path}/out/mine/1.0.0" in done.stdout
 
 
+def test_tells_why_images_were_left_out(prepare):
+    done = prepare(num_classes=2)
+    assert done.returncode == 0, done.stderr
+    assert "left out     1 images: 1 bad_label" in done.stdout
+
+
 MISTAKES = {
     "a bucket": ({"output": "gs://bucket/data"}, "--output=gs://bucket/data: only folders of"),
     "a name with capitals": ({"name": "Mine"}, "--name=Mine: lower-case letters"),
     "an unknown collection": ({"collection": "recods"}, "Did you mean 'records'"),
     "no such file": ({"source": "nowhere.jsonl"}, "--source: no file nowhere.jsonl"),
+    "a flag of others": (
+        {"collection": "image_folder"}, "--num_classes is for records and webdataset: leave it out"
+    ),
+    "nowhere": ({"output": ""}, "--output is empty: name a folder."),
+    "a place in the collection": (
+        {"collection": "image_folder", "source": ".", "output": "sets", "num_classes": None},
+        "--output=sets lies in --source=., where every folder is a class",
+    ),
     "an unknown fault": ({"policy": "grey:set_aside"}, "no such fault. Did you mean 'gray'"),
 }  # fmt: skip
 

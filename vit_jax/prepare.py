@@ -34,6 +34,7 @@ from vit_jax.preparing import (
     webdataset,
     workers,
 )
+from vit_jax.preparing.arrangement import reasons
 from vit_jax.preparing.collection import Collection, Request
 from vit_jax.preparing.near import MOST_BITS
 from vit_jax.preparing.preparation import WORK, Options, prepare
@@ -49,12 +50,24 @@ COLLECTIONS: dict[str, Callable[[Request], Collection]] = {
     "webdataset": webdataset.collection,
     "records": records.collection,
 }
+# Flags that not all collections read.
+READ_BY = {
+    "label_order": ("imagenet21k",),
+    "classes": ("records", "webdataset"),
+    "num_classes": ("records", "webdataset"),
+    "label_field": ("records", "webdataset"),
+    "multi_label": ("records", "webdataset"),
+    "images_root": ("records",),
+}
 FLAGS = flags.FLAGS
 
 
 def main(arguments: list[str]) -> None:
     """The command."""
     kind = _kind(arguments)
+    output = _local("output", FLAGS.output)
+    if kind == "image_folder":
+        _refuse_inside(output, _local("source", FLAGS.source))
     screen = Screen()
     try:
         collection = _named(COLLECTIONS[kind](_request()))
@@ -74,7 +87,6 @@ def main(arguments: list[str]) -> None:
         max_image_pixels=FLAGS.max_image_pixels,
         shard_mib=FLAGS.shard_mib,
     )
-    output = _local("output", FLAGS.output)
     if FLAGS.runner == "beam":
         folder = output / collection.name / options.version / WORK / "beam"
         run = beam.on_beam(folder, FLAGS.beam_flags)
@@ -92,6 +104,9 @@ def _kind(arguments: list[str]) -> str:
         raise UserError(f"Name one collection: {', '.join(COLLECTIONS)}.")
     if arguments[0] not in COLLECTIONS:
         raise UserError(f"No collection {arguments[0]!r}. {nearest(arguments[0], COLLECTIONS)}")
+    for name, kinds in READ_BY.items():
+        if FLAGS[name].present and arguments[0] not in kinds:
+            raise UserError(f"--{name} is for {' and '.join(kinds)}: leave it out.")
     return arguments[0]
 
 
@@ -107,7 +122,18 @@ def _request() -> Request:
     )
 
 
+def _refuse_inside(output: Path, source: Path) -> None:
+    """UserError if the set would be one of the collection's folders."""
+    if output.resolve().is_relative_to(source.resolve()):
+        raise UserError(
+            f"--output={output} lies in --source={source}, where every folder is a class or a "
+            "split: give one beside it."
+        )
+
+
 def _local(flag: str, path: str) -> Path:
+    if not path:
+        raise UserError(f"--{flag} is empty: name a folder.")
     if "://" in path:
         raise UserError(
             f"--{flag}={path}: only folders of this machine's file system are read and written. "
@@ -131,7 +157,10 @@ def _tell(found: Prepared, screen: Screen) -> None:
             f" {size.nbytes / 2**30:,.2f} GiB"
         )
     if found.arrangement.left_out:
-        screen.say(f"left out     {len(found.arrangement.left_out):,} images")
+        screen.say(
+            f"left out     {len(found.arrangement.left_out):,} images: "
+            + ", ".join(f"{number:,} {why}" for why, number in reasons(found.arrangement.left_out))
+        )
     for sentence in reports.looks(reports.read(found.folder)):
         screen.say(f"look at      {sentence}")
     screen.say(f"report       {found.folder / reports.PAGE}")
