@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -168,6 +168,44 @@ def test_damaged_options(tmp_path: Path, imagenet21k: Path) -> None:
     (found.folder / WORK / "options.json").write_text("{")
     with pytest.raises(UserError, match=r"options\.json is damaged .* Delete"):
         prepared(collection, tmp_path)
+
+
+WORKING = """
+import sys, time
+from pathlib import Path
+from vit_jax.preparing.workers import in_processes
+
+def task(path):
+    import os
+    Path(path).write_text(str(os.getpid()))
+    time.sleep(600)
+
+if __name__ == "__main__":
+    list(in_processes(2)(task, sys.argv[1:]))
+"""
+
+
+def test_workers_end_with_a_parent_that_is_killed(tmp_path: Path) -> None:
+    (tmp_path / "working.py").write_text(WORKING)
+    notes = [tmp_path / "1.pid", tmp_path / "2.pid"]
+    with subprocess.Popen([sys.executable, tmp_path / "working.py", *notes]) as parent:
+        _wait_for(lambda: all(note.exists() and note.read_text() for note in notes))
+        parent.kill()
+    workers = [int(note.read_text()) for note in notes]
+    _wait_for(lambda: not any(_runs(pid) for pid in workers))
+
+
+def _runs(pid: int) -> bool:
+    """Whether it is there, and not only until somebody asks how it ended."""
+    stat = Path(f"/proc/{pid}/stat")
+    return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+def _wait_for(condition: Callable[[], bool], timeout_secs: float = 60) -> None:
+    end = time.monotonic() + timeout_secs
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.05)
 
 
 @pytest.mark.slow

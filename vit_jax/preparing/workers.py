@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import concurrent.futures
-import multiprocessing
+import contextlib
+import multiprocessing.connection
+import os
 import signal
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures.process import BrokenProcessPool
 from typing import TypeVar
@@ -24,7 +27,7 @@ def in_processes(workers: int) -> Callable[..., Iterator[object]]:
             return
         # Not forked: a copy of a process with threads may stand still.
         context = multiprocessing.get_context("spawn")
-        pool = concurrent.futures.ProcessPoolExecutor(workers, context, initializer=_quiet)
+        pool = concurrent.futures.ProcessPoolExecutor(workers, context, initializer=_watch)
         try:
             yield from _run(pool, function, tasks, ahead=2 * workers)
         except BrokenProcessPool as error:
@@ -50,11 +53,29 @@ def _run(
         if len(waiting) >= ahead:
             done, waiting = concurrent.futures.wait(waiting, return_when="FIRST_COMPLETED")
             yield from (future.result() for future in done)
-        waiting.add(pool.submit(function, task))
+        with _no_interrupts():
+            waiting.add(pool.submit(function, task))
     for future in concurrent.futures.as_completed(waiting):
         yield future.result()
 
 
-def _quiet() -> None:
-    """Ctrl-C is for the parent, which then ends its workers."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+@contextlib.contextmanager
+def _no_interrupts() -> Iterator[None]:
+    """Ctrl-C comes afterwards, and never to processes started here: the parent ends its workers."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _watch() -> None:
+    """Ends this worker with its parent, also if that is killed: nothing else would tell it."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def end() -> None:
+        multiprocessing.connection.wait([parent.sentinel])
+        os._exit(1)
+
+    threading.Thread(target=end, daemon=True).start()
