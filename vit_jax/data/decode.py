@@ -61,27 +61,34 @@ def decode_window(
     a JPEG's window is decoded at 1/2, 1/4 or 1/8 of its size, if it is still as large as that.
     """
     scale = tf.constant(1) if at_least is None else _largest_scale(window, at_least)
-    window = _stored_window(window, image)
     is_jpeg = tf.strings.substr(image.data, 0, 3) == _JPEG
     is_complete = tf.strings.substr(image.data, -2, 2) == b"\xff\xd9"
 
-    def jpeg(ratio: int) -> tf.Tensor:
+    def jpeg(window: tf.Tensor, ratio: int) -> tf.Tensor:
         begin, end = ((corner + ratio // 2) // ratio for corner in (window[:2], _end(window)))
         shrunk = tf.concat([begin, end - begin], 0)
         return tf.io.decode_and_crop_jpeg(
             image.data, shrunk, channels=3, ratio=ratio, dct_method=_DCT
         )
 
-    def jpeg_of_scale() -> tf.Tensor:
+    def jpeg_of_scale(window: tf.Tensor) -> tf.Tensor:
         if at_least is None:
-            return jpeg(1)
+            return jpeg(window, 1)
         index = tf.argmax(tf.constant(_SCALES) == scale, output_type=tf.int32)
-        return tf.switch_case(index, [functools.partial(jpeg, ratio) for ratio in _SCALES])
+        return tf.switch_case(index, [functools.partial(jpeg, window, ratio) for ratio in _SCALES])
 
-    pixels = tf.cond(
-        is_jpeg & is_complete, jpeg_of_scale, lambda: crop(_decode_stored(image.data), window)
-    )
-    return _upright(pixels, image.orientation)
+    def stored() -> tf.Tensor:
+        inside = _stored_window(window, image)
+        pixels = tf.cond(
+            is_jpeg & is_complete,
+            lambda: jpeg_of_scale(inside),
+            lambda: crop(_decode_stored(image.data), inside),
+        )
+        return _upright(pixels, image.orientation)
+
+    # What nearly every image is, comes first: asking all questions one by one takes CPU time.
+    is_upright = image.orientation <= 1
+    return tf.cond(is_jpeg & is_complete & is_upright, lambda: jpeg_of_scale(window), stored)
 
 
 def _end(window: tf.Tensor) -> tf.Tensor:

@@ -319,6 +319,6 @@ def _largest_resized(before: tf.Tensor, after: Any) -> tf.Tensor:
 
 
 def _resized(pixels: tf.Tensor, size: Any, antialias: bool) -> tf.Tensor:
-    """Bilinear, rounded to uint8."""
+    """Bilinear, rounded to uint8: halves up, as Pillow does."""
     resized = tf.image.resize(pixels, size, antialias=antialias)
-    return tf.cast(tf.round(resized), tf.uint8)
+    return tf.cast(resized + 0.5, tf.uint8)
