@@ -131,6 +131,18 @@ def test_slices_are_parts_of_the_whole(tmp_path: Path) -> None:
     assert len(fingerprints) == 3
 
 
+def test_the_hash_of_a_prepared_set_tells_contents_of_one_size_apart(tmp_path: Path) -> None:
+    folder = write(tmp_path / "1.0.0")
+    fingerprints = {create(folder).fingerprint}
+    for content in "ab":
+        (folder / "prepared.json").write_text(json.dumps({"content": content}))
+        fingerprints.add(create(folder).fingerprint)
+    assert len(fingerprints) == 3
+    (folder / "prepared.json").write_text("{")
+    with pytest.raises(UserError, match=r"prepared\.json is damaged"):
+        create(folder)
+
+
 def remote_copy(folder: Path) -> str:
     """The data set in TensorFlow's file system in memory, which stands for gs://."""
     remote = f"ram://{uuid.uuid4().hex}/{folder.name}"

@@ -16,11 +16,12 @@ from tests.preparing.conftest import SYNSETS, jpeg, tar
 from vit_jax.core.errors import UserError
 from vit_jax.data import label_index
 from vit_jax.data.tfds import Tfds
+from vit_jax.data.tfds_writer import NOTE
 from vit_jax.preparing import image_folder, parts, shards, synsets, workers
 from vit_jax.preparing import imagenet21k as archive
 from vit_jax.preparing.collection import Collection, Request
 from vit_jax.preparing.preparation import Options, prepare
-from vit_jax.preparing.prepared import NOTE, Prepared
+from vit_jax.preparing.prepared import Prepared
 from vit_jax.screen import Screen
 
 SMALL = Options(splits="test=5,validation=5,train=rest", shard_mib=0.02)

@@ -23,6 +23,7 @@ from vit_jax.data.example import Example
 from vit_jax.data.file_cache import FileCache, copies
 from vit_jax.data.label_index import Labels
 from vit_jax.data.splits import resolve
+from vit_jax.data.tfds_writer import NOTE
 from vit_jax.data.tfrecord import TFRecords
 
 _INFO = "dataset_info.json"
@@ -82,7 +83,8 @@ class Tfds:
         if min(counts) < 0:
             raise UserError(f"{folder}: {_INFO} is damaged: a file of {min(counts)} examples.")
         sizes_bytes = files.sizes(paths)
-        self.fingerprint = _fingerprint(info, part, paths, sizes_bytes, counts)
+        content = _content_hash(folder)
+        self.fingerprint = _fingerprint(info, part, paths, sizes_bytes, counts, content)
         # Of a slice only the files that it touches are looked at.
         ends = np.cumsum(counts)
         first, last = np.searchsorted(ends, [part.start, part.stop - 1], side="right")
@@ -274,10 +276,29 @@ def _classes(folder: str, label: Any, declared: int | None) -> tuple[int, tuple[
     return max(declared or 0, published), None
 
 
+def _content_hash(folder: str) -> str | None:
+    """Over all images and labels, where python -m vit_jax.prepare has left one."""
+    there = [entry.name for entry in files.list_folder(folder)]
+    if NOTE not in there:
+        return None
+    path = files.join(folder, NOTE)
+    try:
+        return str(json.loads(files.read(path))["content"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{path} is damaged ({error!r}). Prepare the data set again.") from error
+
+
 def _fingerprint(
-    info: Any, part: Any, paths: list[str], sizes_bytes: list[int | None], counts: list[int]
+    info: Any,
+    part: Any,
+    paths: list[str],
+    sizes_bytes: list[int | None],
+    counts: list[int],
+    content_hash: str | None,
 ) -> str:
-    """Over names, sizes and counts; the content of the files is not read."""
+    """Over names, sizes and counts; the content of the files is not read, but its hash if any."""
     names = [posixpath.basename(path) for path in paths]
     content = [info.name, str(info.version), list(part), names, sizes_bytes, counts]
+    if content_hash is not None:
+        content.append(content_hash)
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()

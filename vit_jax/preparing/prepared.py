@@ -17,13 +17,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from vit_jax.core.errors import UserError
-from vit_jax.data.tfds_writer import SplitSize
+from vit_jax.data.tfds_writer import NOTE, SplitSize
 from vit_jax.preparing import catalogue
 from vit_jax.preparing.arrangement import Arrangement
 from vit_jax.preparing.duplicates import Duplicates
 from vit_jax.preparing.whole_file import whole_file
 
-NOTE = "prepared.json"
 # Of duplicates.Duplicates:
 _COPIES = ("same", "near")
 _COUNTS = ("by_look", "matched", "not_compared")

@@ -13,10 +13,11 @@ import numpy as np
 import pyarrow as pa
 
 from vit_jax.core.errors import UserError
+from vit_jax.data.tfds_writer import NOTE
 from vit_jax.preparing import faults, report_page, summary, thumbnails
 from vit_jax.preparing.arrangement import Arrangement
 from vit_jax.preparing.collection import Collection
-from vit_jax.preparing.prepared import NOTE, Prepared
+from vit_jax.preparing.prepared import Prepared
 from vit_jax.preparing.report_page import Picture, Sheets
 from vit_jax.preparing.whole_file import whole_file
 
