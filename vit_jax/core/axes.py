@@ -30,9 +30,12 @@ CLASSES = "classes"
 QKV = "qkv"  # the three projections of one kernel
 PATCH = "patch"  # rows, columns and channels of a patch
 POSITIONS = "positions"  # entries of a position table
+KERNEL = "kernel"  # rows and columns of a convolution's kernel
+CHANNELS = "channels"  # of the feature maps inside a ResNet's unit
 
 LOGICAL_AXES = (
     BATCH, TOKENS, WIDTH, STREAM, HEADS, HEAD_SIZE, MLP, LAYERS, CLASSES, QKV, PATCH, POSITIONS,
+    KERNEL, CHANNELS,
 )  # fmt: skip
 
 # Logical axis -> the mesh axes that it is divided over, the slowest first; () for none.

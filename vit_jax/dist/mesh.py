@@ -3,7 +3,8 @@
     replica   slices of a pod, joined by the data-centre network: whole copies of what is below
     data      copies of the parameters, on different examples
     fsdp      the width of the parameters is divided, and so are the examples
-    tensor    heads and the MLP's hidden layer are divided; the examples are not
+    tensor    heads, the MLP's hidden layer and the channels inside a ResNet's units are divided; the
+              examples are not
 
 Data parallel, fully sharded, hybrid and tensor parallel training differ in these four sizes alone
 (docs/sharding.md).
@@ -29,6 +30,7 @@ RULES: axes.Rules = {name: () for name in axes.LOGICAL_AXES} | {
     axes.WIDTH: ("fsdp",),
     axes.HEADS: ("tensor",),
     axes.MLP: ("tensor",),
+    axes.CHANNELS: ("tensor",),
 }
 # Of the optimizer's state where it is sharded further than the parameters (ZeRO stage 1,
 # arXiv 1910.02054): each of the devices along `data` keeps, and updates, a part of its own.

@@ -21,7 +21,14 @@ OFFLOAD_MEMORY = "pinned_host"  # jax's kind of memory that `offload` needs
 BLOCK_INPUT = "block_input"  # name of the tokens that enter a block, for policies
 
 
-_DOTS = jax.checkpoint_policies.dots_with_no_batch_dims_saveable
+def _dots(primitive: Any, *arguments: Any, **parameters: Any) -> bool:
+    """Products without batch axes, and convolutions."""
+    product = jax.checkpoint_policies.dots_with_no_batch_dims_saveable
+    return primitive is jax.lax.conv_general_dilated_p or bool(
+        product(primitive, *arguments, **parameters)
+    )
+
+
 _ATTENTION = jax.checkpoint_policies.save_only_these_names(PROJECTED, WEIGHTS, MIXED)
 
 
@@ -30,7 +37,7 @@ def _products(primitive: Any, *arguments: Any, **parameters: Any) -> bool:
 
     And the sums of norms: they are small, and to compute one takes to read what was summed.
     """
-    wanted = (policy(primitive, *arguments, **parameters) for policy in (_DOTS, _ATTENTION))
+    wanted = (policy(primitive, *arguments, **parameters) for policy in (_dots, _ATTENTION))
     return any(wanted) or primitive is jax.lax.reduce_sum_p
 
 
@@ -38,7 +45,7 @@ def _products(primitive: Any, *arguments: Any, **parameters: Any) -> bool:
 REMAT_POLICIES: dict[str, Callable[..., bool] | None] = {
     "none": None,  # no rematerialisation: every intermediate may be kept
     "dots": _products,
-    "dots_no_batch": _DOTS,
+    "dots_no_batch": _dots,
     "full": jax.checkpoint_policies.nothing_saveable,
     # As `full`, and the blocks' inputs wait in the host's memory.
     "offload": jax.checkpoint_policies.save_and_offload_only_these_names(
@@ -86,7 +93,10 @@ class Stack(nnx.Module):
     def __call__(
         self, x: jax.Array, key: jax.Array | None, layers: tuple[int, ...] = ()
     ) -> tuple[jax.Array, tuple[jax.Array, ...]]:
-        """[B, N, D] -> ([B, N, D] after the last block, those after blocks `layers`, from 0)."""
+        """[B, N, D] -> ([B, N, D] after the last block, those after blocks `layers`, from 0).
+
+        Any other shape that the blocks keep, such as a feature map's, is as good.
+        """
         graph, params = nnx.split(self.block)
 
         def layer(x: jax.Array, each: Any) -> jax.Array:

@@ -1,0 +1,109 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from vit_jax.core.axes import STREAM, WIDTH
+from vit_jax.nn.convolution import Standardization, StdConv, convolve, padding
+from vit_jax.nn.precision import FLOAT32, Precision
+
+ROUNDING = 1e-5  # float32 sums in another order
+OF_VARIANCE = Standardization(1e-10, "variance")
+OF_DEVIATION = Standardization(1e-5, "deviation")
+
+
+def by_hand(x, kernel, stride, pad):
+    """Sums over the kernel's places, one after the other, in float64."""
+    x, kernel = np.asarray(x, np.float64), np.asarray(kernel, np.float64)
+    k, (height, width) = kernel.shape[0], (-(-side // stride) for side in x.shape[1:3])
+    x = np.pad(x, ((0, 0), *pad, (0, 0)))
+    y = np.zeros((x.shape[0], height, width, kernel.shape[-1]))
+    for i in range(k):
+        for j in range(k):
+            part = x[:, i : i + height * stride : stride, j : j + width * stride : stride]
+            y += part[:, :height, :width] @ kernel[i, j]
+    return y
+
+
+def conv(kernel_size, stride=1, pad="fixed", standardize=OF_VARIANCE):
+    return StdConv(
+        kernel_size, (3, 4), (STREAM, WIDTH), stride=stride, pad=pad, standardize=standardize,
+        precision=FLOAT32, rngs=nnx.Rngs(0),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("size", [(8, 6), (7, 5)])
+@pytest.mark.parametrize("pad", ["fixed", "same"])
+@pytest.mark.parametrize(("kernel_size", "stride"), [(1, 1), (1, 2), (3, 1), (3, 2), (7, 2)])
+def test_it_is_a_convolution_with_standardised_weights(kernel_size, stride, pad, size):
+    layer = conv(kernel_size, stride, pad)
+    x = jax.random.normal(jax.random.key(1), (2, *size, 3))
+    kernel = np.asarray(layer.kernel[...], np.float64)
+    kernel = (kernel - kernel.mean((0, 1, 2))) / kernel.std((0, 1, 2))
+    expected = by_hand(x, kernel, stride, padding(pad, size, kernel_size, stride))
+    np.testing.assert_allclose(layer(x), expected, atol=ROUNDING * np.abs(expected).max())
+
+
+def test_padding_is_that_of_the_released_models():
+    assert padding("fixed", (224, 224), 7, 2) == ((3, 3), (3, 3))
+    assert padding("same", (224, 224), 7, 2) == ((2, 3), (2, 3))
+    assert padding("same", (112, 111), 3, 2) == ((0, 1), (1, 1))
+    assert padding("same", (7, 7), 3, 1) == padding("fixed", (7, 7), 3, 1) == ((1, 1), (1, 1))
+
+
+@pytest.mark.parametrize("standardize", [OF_VARIANCE, OF_DEVIATION])
+def test_weights_of_each_output_have_mean_0_and_variance_1(standardize):
+    kernel = 3 + 0.1 * jax.random.normal(jax.random.key(0), (3, 3, 8, 4))
+    done = standardize(kernel)
+    np.testing.assert_allclose(done.mean((0, 1, 2)), 0, atol=ROUNDING)
+    np.testing.assert_allclose(done.std((0, 1, 2)), 1, rtol=2e-4)  # eps of a deviation of 0.1
+
+
+def test_the_two_divisors_differ_by_what_eps_is_added_to():
+    kernel = 1e-3 * jax.random.normal(jax.random.key(0), (3, 3, 8, 4))
+    variance = np.asarray(kernel).var((0, 1, 2))
+    for standardize, divisor in (
+        (Standardization(1e-6, "variance"), np.sqrt(variance + 1e-6)),
+        (Standardization(1e-3, "deviation"), np.sqrt(variance) + 1e-3),
+    ):
+        expected = (kernel - kernel.mean((0, 1, 2))) / divisor
+        np.testing.assert_allclose(standardize(kernel), expected, atol=ROUNDING)
+
+
+@pytest.mark.parametrize("standardize", [OF_VARIANCE, OF_DEVIATION])
+def test_equal_weights_have_finite_gradients(standardize):
+    grad = jax.grad(lambda k: standardize(k).sum())(jnp.zeros((3, 3, 2, 2)))
+    assert jnp.isfinite(grad).all()
+
+
+@pytest.mark.parametrize("size", [(8, 6), (7, 5)])
+@pytest.mark.parametrize("pad", ["fixed", "same"])
+@pytest.mark.parametrize(("kernel_size", "stride"), [(3, 1), (3, 2), (7, 2)])
+def test_gradients_are_jaxs_own(kernel_size, stride, pad, size):
+    pads = padding(pad, size, kernel_size, stride)
+    x = jax.random.normal(jax.random.key(0), (2, *size, 3))
+    kernel = jax.random.normal(jax.random.key(1), (kernel_size, kernel_size, 3, 4))
+
+    def plain(x, kernel):
+        layout = ("NHWC", "HWIO", "NHWC")
+        return jax.lax.conv_general_dilated(
+            x, kernel, (stride, stride), pads, dimension_numbers=layout
+        )
+
+    own = lambda x, kernel: convolve(x, kernel, stride, pads, FLOAT32)
+    sine = lambda f: jax.grad(lambda *a: jnp.sin(f(*a)).sum(), argnums=(0, 1))(x, kernel)
+    for found, expected in zip(sine(own), sine(plain), strict=True):
+        scale = float(jnp.abs(expected).max())
+        np.testing.assert_allclose(found, expected, atol=ROUNDING * scale)
+
+
+@pytest.mark.parametrize("dtype", [None, jnp.float32, jnp.bfloat16])
+def test_the_kernels_gradient_has_a_dtype_of_its_own(dtype):
+    precision = Precision(compute=jnp.bfloat16, softmax=jnp.float32, gradient=dtype)
+    x = jax.random.normal(jax.random.key(0), (2, 8, 8, 3), jnp.bfloat16)
+    kernel = jax.random.normal(jax.random.key(1), (3, 3, 3, 4))
+    own = lambda k: convolve(x, k, 1, padding("fixed", (8, 8), 3, 1), precision)
+    grad = jax.grad(lambda k: jnp.sin(own(k)).sum())(kernel)
+    assert grad.dtype == jnp.float32
+    assert bool((grad == grad.astype(jnp.bfloat16)).all()) == (dtype != jnp.float32)

@@ -1,0 +1,205 @@
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from vit_jax.core import pytrees
+from vit_jax.nn.bottleneck import Style
+from vit_jax.nn.convolution import Standardization, padding
+from vit_jax.nn.precision import FLOAT32
+from vit_jax.nn.resnet import (
+    ResNet,
+    ResNetShape,
+    activation_bytes,
+    forward_flops,
+    unit_input_bytes,
+)
+
+AGREEMENT = 1e-4  # of float32 in another order, through several norms; relative to the largest
+STYLES = {
+    "pre": Style(True, "fixed", Standardization(1e-10, "variance"), 1e-5),
+    "post": Style(False, "same", Standardization(1e-5, "deviation"), 1e-6),
+}
+
+
+def make(style, units=(1, 3), scan=False, remat="none"):
+    shape = ResNetShape(units, 32)
+    return ResNet(shape, STYLES[style], scan=scan, remat=remat, precision=FLOAT32, rngs=nnx.Rngs(0))
+
+
+def group_norm(x, layer, eps, index=None):
+    scale, bias = (np.asarray(p[...] if index is None else p[index]) for p in
+                   (layer.scale, layer.bias))  # fmt: skip
+    groups = x.reshape(x.shape[0], -1, 32, x.shape[-1] // 32)
+    mean, var = groups.mean((1, 3), keepdims=True), groups.var((1, 3), keepdims=True)
+    return ((groups - mean) / np.sqrt(var + eps)).reshape(x.shape) * scale + bias
+
+
+def std_conv(x, layer, pad, stride=1, index=None):
+    """By a product of all k x k windows."""
+    kernel = np.asarray(layer.kernel[...] if index is None else layer.kernel[index], np.float64)
+    kernel = (kernel - kernel.mean((0, 1, 2))) / kernel.std((0, 1, 2))
+    k = kernel.shape[0]
+    x = np.pad(x, ((0, 0), *padding(pad, x.shape[1:3], k, stride), (0, 0)))
+    windows = np.lib.stride_tricks.sliding_window_view(x, (k, k), axis=(1, 2))
+    return np.einsum("bhwcij,ijco->bhwo", windows[:, ::stride, ::stride], kernel)
+
+
+relu = lambda x: np.maximum(x, 0)
+
+
+def root(x, model, pad):
+    x = std_conv(x, model.root.conv, pad, 2)
+    if not model.style.pre_activation:
+        x = relu(group_norm(x, model.root.norm, 1e-6))
+    x = np.pad(x, ((0, 0), *padding(pad, x.shape[1:3], 3, 2), (0, 0)))
+    windows = np.lib.stride_tricks.sliding_window_view(x, (3, 3), axis=(1, 2))
+    return windows[:, ::2, ::2].max((-2, -1))
+
+
+def pre_activated(x, u, i, stride, projects):
+    y = relu(group_norm(x, u.norm1, 1e-5, i))
+    shortcut = std_conv(y, u.projection, "fixed", stride, i) if projects else x
+    y = relu(group_norm(std_conv(y, u.conv1, "fixed", 1, i), u.norm2, 1e-5, i))
+    y = relu(group_norm(std_conv(y, u.conv2, "fixed", stride, i), u.norm3, 1e-5, i))
+    return shortcut + std_conv(y, u.conv3, "fixed", 1, i)
+
+
+def post_activated(x, u, i, stride, projects):
+    shortcut = x
+    if projects:
+        shortcut = group_norm(
+            std_conv(x, u.projection, "same", stride, i), u.projection_norm, 1e-6, i
+        )
+    y = relu(group_norm(std_conv(x, u.conv1, "same", 1, i), u.norm1, 1e-6, i))
+    y = relu(group_norm(std_conv(y, u.conv2, "same", stride, i), u.norm2, 1e-6, i))
+    y = group_norm(std_conv(y, u.conv3, "same", 1, i), u.norm3, 1e-6, i)
+    return relu(shortcut + y)
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_it_computes_what_the_papers_say(style):
+    """Against the same in numpy, with every parameter drawn."""
+    model = make(style)
+    graph, params = nnx.split(model, nnx.Param)
+    keys = iter(jax.random.split(jax.random.key(3), len(jax.tree.leaves(params))))
+    params = jax.tree.map(lambda p: 0.1 + jax.random.normal(next(keys), p.shape), params)
+    model = nnx.merge(graph, params)
+    images = jax.random.normal(jax.random.key(0), (2, 32, 48, 3))
+    unit = pre_activated if style == "pre" else post_activated
+    x = root(np.asarray(images, np.float64), model, STYLES[style].pad)
+    x = unit(x, model.stage1.first.block, 0, 1, True)
+    x = unit(x, model.stage2.first.block, 0, 2, True)
+    expected = [x]
+    for i in range(2):
+        x = unit(x, model.stage2.rest.block, i, 1, False)
+        expected.append(x)
+    found, layers = model(images, layers=(1, 2, 3))
+    assert found.shape == (2, 4, 6, 256)
+    for there, here in zip((found, *layers), (x, *expected), strict=True):
+        np.testing.assert_allclose(there, here, atol=AGREEMENT * np.abs(here).max())
+
+
+def outcome(model):
+    """The feature map of some images, and gradients by name."""
+    images = jax.random.normal(jax.random.key(0), (2, 32, 32, 3))
+    graph, params = nnx.split(model, nnx.Param)
+
+    def f(params):
+        y, _ = nnx.merge(graph, params)(images)
+        return jnp.sum(jnp.sin(y)), y
+
+    (_, y), grads = jax.jit(jax.value_and_grad(f, has_aux=True))(params)
+    return y, pytrees.flatten(nnx.to_pure_dict(grads))
+
+
+@pytest.fixture(scope="module")
+def unrolled():
+    return outcome(make("pre"))
+
+
+@pytest.mark.parametrize(
+    ("scan", "remat"),
+    [
+        (True, "none"),
+        pytest.param(False, "full", marks=pytest.mark.slow),
+        pytest.param(False, "dots", marks=pytest.mark.slow),
+        pytest.param(True, "full", marks=pytest.mark.slow),
+    ],
+)
+def test_ways_to_run_it_agree(scan, remat, unrolled):
+    expected_y, expected = unrolled
+    y, grads = outcome(make("pre", scan=scan, remat=remat))
+    np.testing.assert_allclose(y, expected_y, atol=AGREEMENT * float(jnp.abs(expected_y).max()))
+    for name, grad in grads.items():
+        scale = float(jnp.abs(expected[name]).max())
+        np.testing.assert_allclose(grad, expected[name], atol=AGREEMENT * scale, err_msg=name)
+
+
+def test_a_scan_does_not_compute_convolutions_again():
+    def convolutions(remat):
+        graph, params = nnx.split(make("pre", scan=True, remat=remat), nnx.Param)
+        f = lambda p, x: nnx.merge(graph, p)(x)[0].sum()
+        text = jax.jit(jax.grad(f)).lower(params, jnp.ones((1, 32, 32, 3))).as_text()
+        return text.count("stablehlo.convolution")
+
+    # Forward, and of images and kernel backward, of root and 3 x 3 in the scan and two others; the
+    # images themselves have no gradient.
+    assert convolutions("none") == convolutions("dots") == 3 * 4 - 1
+    assert convolutions("full") > 3 * 4 - 1
+
+
+def test_hybrids_units_are_their_shortcuts_at_first():
+    unit = make("post", (2,)).stage1.rest.block
+    assert not unit.norm3.scale[...].any()
+    assert (unit.norm2.scale[...] == 1).all()
+
+
+def test_no_stages_leave_the_root():
+    model = make("post", ())
+    assert model.shape.stride == 4
+    x, _ = model(jnp.ones((1, 32, 32, 3)))
+    assert x.shape == (1, 8, 8, model.shape.channels)
+
+
+def xla_flops(jaxpr):
+    """Of every product and convolution of a jaxpr, each compiled alone, as XLA counts it."""
+    total = 0.0
+    for eqn in jaxpr.eqns:
+        if eqn.primitive.name in ("dot_general", "conv_general_dilated"):
+            run = jax.jit(lambda *a, e=eqn: e.primitive.bind(*a, **e.params))
+            shapes = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in eqn.invars]
+            total += run.lower(*shapes).cost_analysis()["flops"]
+        total += sum(xla_flops(inner) for inner in jax.extend.core.jaxprs_in_params(eqn.params))
+    return total
+
+
+@pytest.mark.parametrize("size", [(64, 96), (40, 72)])
+@pytest.mark.parametrize("style", STYLES)
+def test_flops_are_those_that_xla_counts(style, size):
+    model = make(style, (2, 1, 1, 1))
+    counted = xla_flops(jax.make_jaxpr(model)(jnp.zeros((1, *size, 3))).jaxpr)
+    assert forward_flops(model.shape, STYLES[style].pad, size) == counted
+
+
+def test_bytes_of_one_unit_by_hand():
+    shape = ResNetShape((1,), 32)
+    root_, places = 32 * 16 * 16, 8 * 8
+    pre, post = (
+        activation_bytes(shape, pre_activation=p, image_size=(32, 32)) for p in (True, False)
+    )
+    assert pre == 2 * (root_ + 3 * 32 * places)
+    assert post == pre + 2 * 2 * 128 * places
+    assert unit_input_bytes(shape, (32, 32)) == 2 * 32 * places
+
+
+def test_shapes_are_those_of_the_feature_map():
+    shape = ResNetShape((3, 4, 6, 3), 64)
+    assert (shape.stride, shape.channels) == (32, 2048)
+    *_, last = shape.each((224, 160))
+    assert (last.size_out, last.outputs) == ((7, 5), 2048)
+    assert sum(unit.stride == 2 for unit in shape.each((224, 160))) == 3
+    assert math.prod(unit.stride for unit in shape.each((224, 160))) * 4 == shape.stride

@@ -1,0 +1,241 @@
+"""A ResNet of bottleneck units without its head: images to a feature map."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from vit_jax.core.axes import BATCH, PATCH, STREAM, WIDTH, constrain
+from vit_jax.nn.bottleneck import EXPANSION, Bottleneck, Style
+from vit_jax.nn.convolution import StdConv, padding
+from vit_jax.nn.group_norm import GroupNorm
+from vit_jax.nn.precision import Precision
+from vit_jax.nn.stack import Stack
+
+ROOT_KERNEL, POOL_KERNEL, UNIT_KERNEL = 7, 3, 3
+ROOT_STRIDE = 4  # of convolution and pooling together
+
+
+class UnitShape(NamedTuple):
+    """One unit of a ResNet, and the feature maps before and behind it."""
+
+    inputs: int  # channels
+    hidden: int
+    stride: int
+    size_in: tuple[int, int]
+    size_out: tuple[int, int]
+    projection: bool
+
+    @property
+    def outputs(self) -> int:
+        """Channels."""
+        return EXPANSION * self.hidden
+
+
+@dataclasses.dataclass(frozen=True)
+class ResNetShape:
+    """The sizes of a ResNet.
+
+    Attributes:
+      units: in each stage; the first of a stage halves the feature map, but in the first stage.
+      root_width: channels behind the root; of the output of stage s (from 0) 4 * 2^s times as many.
+    """
+
+    units: tuple[int, ...]
+    root_width: int
+
+    @property
+    def stride(self) -> int:
+        """Pixels from one place of the feature map to the next."""
+        return ROOT_STRIDE * 2 ** max(len(self.units) - 1, 0)
+
+    @property
+    def channels(self) -> int:
+        """Of the feature map."""
+        stages = len(self.units)
+        return EXPANSION * self.root_width * 2 ** (stages - 1) if stages else self.root_width
+
+    def each(self, image_size: tuple[int, int]) -> Iterator[UnitShape]:
+        """The units, one after the other, for images of this size in pixels."""
+        inputs, size = self.root_width, halved(halved(image_size))
+        for stage, units in enumerate(self.units):
+            for i in range(units):
+                stride = 2 if stage and not i else 1
+                after = halved(size) if stride == 2 else size
+                unit = UnitShape(inputs, self.root_width * 2**stage, stride, size, after, i == 0)
+                yield unit
+                inputs, size = unit.outputs, after
+
+
+def halved(size: tuple[int, int]) -> tuple[int, int]:
+    """Of the feature map behind a stride of 2, odd sides rounded up."""
+    return -(-size[0] // 2), -(-size[1] // 2)
+
+
+class ResNet(nnx.Module):
+    """Root and stages; `stage1` and so on are stacks of a first unit and of the equal others."""
+
+    def __init__(
+        self,
+        shape: ResNetShape,
+        style: Style,
+        *,
+        scan: bool,
+        remat: str,
+        precision: Precision,
+        rngs: nnx.Rngs,
+    ):
+        self.shape, self.style = shape, style
+        self.root = Root(shape.root_width, style, precision=precision, rngs=rngs)
+        self.stages = len(shape.units)
+        run: dict[str, Any] = {"scan": scan, "remat": remat, "precision": precision, "rngs": rngs}
+        inputs = shape.root_width
+        for stage, units in enumerate(shape.units):
+            channels = (inputs, shape.root_width * 2**stage)
+            stride = 2 if stage else 1
+            setattr(self, f"stage{stage + 1}", Stage(channels, units, stride, style, **run))
+            inputs = EXPANSION * channels[1]
+
+    def __call__(
+        self, images: jax.Array, layers: tuple[int, ...] = ()
+    ) -> tuple[jax.Array, tuple[jax.Array, ...]]:
+        """[B, H, W, 3] -> ([B, h, w, C], feature maps behind the units `layers`, from 0)."""
+        x = self.root(images)
+        found: list[jax.Array] = []
+        for i in range(self.stages):
+            x, maps = getattr(self, f"stage{i + 1}")(x, keep=bool(layers))
+            found += maps
+        return x, tuple(found[i] for i in layers)
+
+
+class Root(nnx.Module):
+    """7 x 7 convolution, stride 2; norm and relu where they follow; 3 x 3 maximum, stride 2."""
+
+    def __init__(self, width: int, style: Style, *, precision: Precision, rngs: nnx.Rngs):
+        common: dict[str, Any] = {"precision": precision, "rngs": rngs}
+        self.conv = StdConv(
+            ROOT_KERNEL,
+            (3, width),
+            (PATCH, WIDTH),
+            stride=2,
+            pad=style.pad,
+            standardize=style.standardize,
+            **common,
+        )
+        if not style.pre_activation:
+            self.norm = GroupNorm(width, WIDTH, eps=style.norm_eps, **common)
+        self.style = style
+
+    def __call__(self, images: jax.Array) -> jax.Array:
+        """[B, H, W, 3] -> [B, ceil(H / 4), ceil(W / 4), width]."""
+        x = self.conv(images)
+        if not self.style.pre_activation:
+            x = jax.nn.relu(self.norm(x))
+        # Padded by zeros: released BiTs have seen them as they are, behind a relu they change none.
+        rows, columns = padding(self.style.pad, (x.shape[1], x.shape[2]), POOL_KERNEL, 2)
+        x = jnp.pad(x, ((0, 0), rows, columns, (0, 0)))
+        x = nnx.max_pool(x, (POOL_KERNEL, POOL_KERNEL), strides=(2, 2), padding="VALID")
+        return constrain(x, BATCH, None, None, STREAM)
+
+
+class Stage(nnx.Module):
+    """Units of one width: the first changes the feature map, the others are equal."""
+
+    def __init__(
+        self,
+        channels: tuple[int, int],
+        units: int,
+        stride: int,
+        style: Style,
+        *,
+        scan: bool,
+        remat: str,
+        precision: Precision,
+        rngs: nnx.Rngs,
+    ):
+        def stack(depth: int, inputs: int, stride: int, projection: bool) -> Stack:
+            def unit(rngs: nnx.Rngs) -> Bottleneck:
+                return Bottleneck(
+                    (inputs, channels[1]),
+                    stride=stride,
+                    projection=projection,
+                    style=style,
+                    precision=precision,
+                    rngs=rngs,
+                )
+
+            return Stack(
+                unit,
+                depth=depth,
+                stochastic_depth=0.0,
+                scan=scan and depth > 1,
+                remat=remat,
+                converts=precision.compute != jnp.float32,
+                rngs=rngs,
+            )
+
+        self.first = stack(1, channels[0], stride, projection=True)
+        if units > 1:
+            self.rest = stack(units - 1, EXPANSION * channels[1], 1, projection=False)
+        self.units = units
+
+    def __call__(self, x: jax.Array, keep: bool) -> tuple[jax.Array, tuple[jax.Array, ...]]:
+        """[B, H, W, I] -> ([B, H', W', O], with `keep` the feature maps behind all units)."""
+        x, _ = self.first(x, None)
+        if self.units == 1:
+            return x, (x,)
+        y, others = self.rest(x, None, tuple(range(self.units - 1)) if keep else ())
+        return y, (x, *others)
+
+
+def forward_flops(shape: ResNetShape, pad: str, image_size: tuple[int, int]) -> int:
+    """FLOPs of the products of one image's forward pass; a multiply-add counts 2.
+
+    Products with the zeros of padding are not counted, as XLA does not count them.
+    """
+    total = 3 * shape.root_width * _taps(image_size, ROOT_KERNEL, 2, pad)
+    for unit in shape.each(image_size):
+        before, after = math.prod(unit.size_in), math.prod(unit.size_out)
+        total += unit.inputs * unit.hidden * before
+        total += unit.hidden**2 * _taps(unit.size_in, UNIT_KERNEL, unit.stride, pad)
+        total += unit.hidden * unit.outputs * after
+        total += unit.projection * unit.inputs * unit.outputs * after
+    return 2 * total
+
+
+def _taps(size: tuple[int, int], kernel_size: int, stride: int, pad: str) -> int:
+    """Pairs of an output's place and an input's place that a convolution joins."""
+    pads = padding(pad, size, kernel_size, stride)
+    one = 1
+    for side, (before, _) in zip(size, pads, strict=True):
+        starts = range(-before, -(-side // stride) * stride - before, stride)
+        one *= sum(min(start + kernel_size, side) - max(start, 0) for start in starts)
+    return one
+
+
+def activation_bytes(
+    shape: ResNetShape, *, pre_activation: bool, image_size: tuple[int, int]
+) -> int:
+    """What the backward pass of root and units finds in memory of one image in bfloat16.
+
+    What each norm and the pooling take in, and so what relus and convolutions can be had from
+    without a product: of a unit its input, and what its convolutions give to norms.
+    """
+    elements = shape.root_width * math.prod(halved(image_size))
+    for unit in shape.each(image_size):
+        before, after = math.prod(unit.size_in), math.prod(unit.size_out)
+        elements += (unit.inputs + unit.hidden) * before + unit.hidden * after
+        if not pre_activation:
+            elements += (1 + unit.projection) * unit.outputs * after
+    return 2 * elements
+
+
+def unit_input_bytes(shape: ResNetShape, image_size: tuple[int, int]) -> int:
+    """Of one image in bfloat16, what enters the units: the least that a backward pass keeps."""
+    return 2 * sum(unit.inputs * math.prod(unit.size_in) for unit in shape.each(image_size))
