@@ -92,3 +92,28 @@ def test_what_is_no_factor_is_explained(text):
 def test_a_pattern_that_matches_nothing():
     with pytest.raises(UserError, match=r"optim\.lr_multipliers: 'haed/kernel' .*'head/kernel'"):
         updated(lr_multipliers=("haed/kernel=2",))
+
+
+def test_units_of_resnets_are_layers():
+    """From the head down: ViT's blocks, then units from the last stage to the first, the root."""
+    stage = lambda n: {"block": {"kernel": np.ones((n, 2))}}
+    resnet = {
+        "root": {"conv": {"kernel": np.ones(2)}},
+        "stage1": {"first": stage(1), "rest": stage(2)},
+        "stage2": {"first": stage(1)},
+    }
+    alone = multipliers.layer_factors({"resnet": resnet, "head": {"kernel": np.ones(2)}}, 0.5)
+    found = alone["resnet"]
+    np.testing.assert_array_equal(found["stage2"]["first"]["block"]["kernel"], [1 / 2])
+    np.testing.assert_array_equal(found["stage1"]["rest"]["block"]["kernel"], [1 / 8, 1 / 4])
+    np.testing.assert_array_equal(found["stage1"]["first"]["block"]["kernel"], [1 / 16])
+    assert found["root"]["conv"]["kernel"] == 1 / 32
+    assert alone["head"]["kernel"] == 1
+
+    patches = {"resnet": resnet, "projection": {"kernel": np.ones(2)}}
+    hybrid = multipliers.layer_factors({"patches": patches, "blocks": stage(3)}, 0.5)
+    np.testing.assert_array_equal(hybrid["blocks"]["block"]["kernel"], [1 / 8, 1 / 4, 1 / 2])
+    found = hybrid["patches"]["resnet"]
+    np.testing.assert_array_equal(found["stage2"]["first"]["block"]["kernel"], [1 / 16])
+    assert found["root"]["conv"]["kernel"] == 1 / 256
+    assert hybrid["patches"]["projection"]["kernel"] == 1 / 16

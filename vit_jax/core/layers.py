@@ -19,3 +19,9 @@ def layer_name(name: str, layer: int) -> str:
     parts = name.split("/")
     parts[parts.index(STACKED)] = str(layer)
     return "/".join(parts)
+
+
+def stack_name(name: str) -> str:
+    """What a stacked parameter's stack is called: "blocks" of "blocks/block/mlp/fc1/kernel"."""
+    parts = name.split("/")
+    return "/".join(parts[: parts.index(STACKED)])

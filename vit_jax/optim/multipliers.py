@@ -14,11 +14,12 @@ import optax
 
 from vit_jax.core import pytrees
 from vit_jax.core.errors import UserError
-from vit_jax.core.layers import is_stacked
+from vit_jax.core.layers import is_stacked, stack_name
 from vit_jax.optim import patterns
 
 FIELD = "optim.lr_multipliers"
 BEFORE_THE_BLOCKS = ("patches", "positions", "cls")  # first parts of names
+ROOT = "root"  # the part of a name of what is before the units of a ResNet
 
 
 def multiplied(
@@ -71,18 +72,32 @@ def layer_factors(params: Any, layer_decay: float) -> Any:
 
     As in BEiT (arXiv 2106.08254) and MAE (arXiv 2111.06377, appendix A.1): of L blocks the last
     has layer_decay, the first layer_decay ** L, the embeddings one power more, and what follows the
-    blocks has 1.
+    blocks has 1. The units of a ResNet are blocks too, those of a hybrid below its ViT's; a
+    ResNet's root has one power more than its first unit.
     """
-    stacked = (x for name, x in pytrees.flatten(params).items() if is_stacked(name))
-    depth = max((x.shape[0] for x in stacked), default=0)
+    arrays = pytrees.flatten(params).items()
+    stacks = {stack_name(name): x.shape[0] for name, x in arrays if is_stacked(name)}
+    above: dict[str, int] = {}  # layers above a stack
+    total = in_vit = 0
+    for stack in sorted(sorted(stacks, reverse=True), key=_is_before):  # from the head down
+        above[stack] = total
+        total += stacks[stack]
+        in_vit = in_vit if _is_before(stack) else total
 
     def factor(name: str, x: Any) -> np.ndarray:
         if is_stacked(name):
-            return layer_decay ** (x.shape[0] - np.arange(x.shape[0]))
-        before = name.partition("/")[0] in BEFORE_THE_BLOCKS
-        return np.array(layer_decay ** (depth + 1) if before else 1.0)
+            from_above = x.shape[0] - np.arange(x.shape[0])
+            return layer_decay ** (above[stack_name(name)] + from_above)
+        if ROOT in name.split("/"):
+            return np.array(layer_decay ** (total + 1))
+        return np.array(layer_decay ** (in_vit + 1) if _is_before(name) else 1.0)
 
     return pytrees.map_named(factor, params)
+
+
+def _is_before(name: str) -> bool:
+    """Whether a parameter comes before the blocks of a ViT."""
+    return name.partition("/")[0] in BEFORE_THE_BLOCKS
 
 
 def _parsed(text: str) -> tuple[str, float]:
