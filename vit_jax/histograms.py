@@ -6,7 +6,7 @@ step's program stays as it is, and where no histograms are wanted nothing is com
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -72,7 +72,10 @@ def make_distributions(
         model = nnx.merge(layout.graph, state.params)
         layers = tuple(range(model.spec.depth))
         tokens = model.tokens(images[:: objective.accumulate], layers=layers)
-        outputs = {f"activations/blocks/{STACKED}": jnp.stack(tokens).astype(jnp.float32)}
+        outputs = {
+            name: x.astype(jnp.float32)
+            for name, x in _stacked_if_equal("activations/blocks", tokens)
+        }
         statistics = pytrees.flatten(_each(_statistics, outputs))
         return Distributions(
             scalars=_norms(_each(_square, grads)) | statistics,
@@ -118,6 +121,14 @@ def _each(function: Callable[[jax.Array], Any], arrays: dict[str, jax.Array]) ->
     return found
 
 
+def _stacked_if_equal(name: str, layers: tuple[jax.Array, ...]) -> Iterator[tuple[str, jax.Array]]:
+    """The layers' arrays by name: one array for all of them, but of a ResNet one for each shape."""
+    if len({x.shape for x in layers}) == 1:
+        yield f"{name}/{STACKED}", jnp.stack(layers)
+    else:
+        yield from ((f"{name}/{i}", x) for i, x in enumerate(layers))
+
+
 def _square(x: jax.Array) -> jax.Array:
     return jnp.sum(jnp.square(x))
 
@@ -127,7 +138,8 @@ def _norms(squares: dict[str, jax.Array]) -> dict[str, jax.Array]:
     totals: dict[str, jax.Array] = {}
     for name, square in squares.items():
         parts = name.split("/")
-        part = "/".join(parts[: 3 if parts[2].isdigit() else 2]) if parts[2:] else name
+        layer = next((i for i, part in enumerate(parts) if part.isdigit()), 1)
+        part = "/".join(parts[: layer + 1])
         totals[part] = totals.get(part, jnp.zeros(())) + square
     return {f"{part}/norm": jnp.sqrt(total) for part, total in totals.items()}
 
