@@ -31,6 +31,8 @@ class ModelConfig:
     depth: int | None = None
     mlp_dim: int | None = None
     heads: int | None = None
+    units: tuple[int, ...] | None = None  # of each stage of a ResNet
+    root_width: int | None = None  # channels behind a ResNet's first convolution
     pool: Literal["cls", "avg", "map"] | None = None  # class token, average, attention pooling
     pre_logits: bool | None = None  # dense(width) + tanh before the head
     position_embedding: Literal["learned_1d", "sincos_1d", "sincos_2d"] | None = None
@@ -217,6 +219,8 @@ BOUNDS: dict[str, tuple[float, float]] = {
     "model.depth": (1, 2**20),
     "model.mlp_dim": (1, 2**20),
     "model.heads": (1, 2**20),
+    "model.units": (1, 2**20),
+    "model.root_width": (1, 2**20),
     "model.dropout": (0, 1),
     "model.stochastic_depth": (0, 1),
     "model.layer_scale": (0, math.inf),

@@ -25,7 +25,7 @@ POSITIONS = "positions/embedding"
 # Parts that the weights may have and a model with a fresh head may lack.
 OPTIONAL = frozenset({"cls", "pooling", "pre_logits"})
 # Fields that change what the parameters compute, but not always their shapes.
-FUNCTION = ("gelu", "position_embedding")
+FUNCTION = ("gelu", "position_embedding", "weight_eps", "weight_eps_of", "norm_eps")
 
 Shapes = dict[str, tuple[int, ...]]
 
@@ -121,10 +121,12 @@ def _check(trained: Description, model: ModelInfo, wanted: Shapes, offered: Shap
     """UserError that lists all differences, and how to mend them."""
     names = [*wanted, *(n for n in offered if n not in wanted)]
     differing = [n for n in names if _shape(n, wanted) != _shape(n, offered)]
-    fields = [f for f in FUNCTION if getattr(trained.spec, f) != model.spec[f]]
+    theirs = {f: getattr(trained.spec, f, None) for f in FUNCTION}
+    ours = {f: model.spec.get(f) for f in FUNCTION}
+    fields = [f for f in FUNCTION if theirs[f] != ours[f]]
     if not differing and not fields:
         return
-    lines = [f"model.{f}: {getattr(trained.spec, f)} there, {model.spec[f]} here" for f in fields]
+    lines = [f"model.{f}: {theirs[f]} there, {ours[f]} here" for f in fields]
     lines += [
         f"{n}: {offered.get(n, 'nothing')} there, {wanted.get(n, 'nothing')} here"
         for n in differing

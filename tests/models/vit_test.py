@@ -95,7 +95,7 @@ def test_flops_are_those_of_the_matrix_products(pool):
     assert found == info.forward_flops + once
 
 
-@pytest.mark.parametrize("name", models.available())
+@pytest.mark.parametrize("name", [n for n in models.available() if n.startswith("ViT-")])
 @pytest.mark.parametrize(
     "fields",
     [

@@ -68,8 +68,8 @@ def _architecture(config: RunConfig) -> tuple[str, dict[str, Any]]:
             "resumed: put the weights back; or give model.name and what else in model.* the run "
             "had, with --allow_config_change."
         ) from error
-    of_weights = {field: getattr(trained.spec, field) for field in models.ARCHITECTURE}
-    if config.init.head == "keep":
+    of_weights = models.architecture(trained.spec)
+    if config.init.head == "keep" and hasattr(trained.spec, "pre_logits"):
         of_weights["pre_logits"] = trained.spec.pre_logits
     return trained.name, of_weights | fields
 

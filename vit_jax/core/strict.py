@@ -164,6 +164,7 @@ _SPELLED = {
     float: "a number",
     str: "a string",
     bool: "true or false",
+    tuple[int, ...]: "whole numbers such as 3,4,6,3",
     tuple[float, ...]: "numbers such as 0.5,0.5,0.5",
     tuple[str, ...]: "strings such as a,b",
 }

@@ -1,7 +1,19 @@
 """Floor 2: models by name: `create("ViT-B/16", num_classes=1000, image_size=224, rngs=...)`."""
 
-from vit_jax.models.names import ModelInfo, available, create, info, spec
+from vit_jax.models.names import (
+    ModelInfo,
+    architecture,
+    available,
+    build,
+    create,
+    info,
+    spec,
+    spec_of_json,
+    token_layout,
+)
 from vit_jax.models.preprocess import Preprocess
-from vit_jax.models.vit import ARCHITECTURE
 
-__all__ = ["ARCHITECTURE", "ModelInfo", "Preprocess", "available", "create", "info", "spec"]
+__all__ = [
+    "ModelInfo", "Preprocess", "architecture", "available", "build", "create", "info", "spec",
+    "spec_of_json", "token_layout",
+]  # fmt: skip

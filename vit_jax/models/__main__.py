@@ -8,17 +8,32 @@ from vit_jax.models.names import available, info
 
 HEAD = """# Models
 
-`models.create(NAME, ...)` and `config.model.name` take these names, and any other patch size, such
-as `ViT-Ti/4`. Every field may be overridden, such as `depth=4`. The sizes are from table 1 of arXiv
-2010.11929, table 2 of 2106.04560, and from 2012.12877, 2106.10270 and 2305.13035.
+`models.create(NAME, ...)` and `config.model.name` take these names and others of their form: any
+other patch size, such as `ViT-Ti/4`; any width factor, such as `R101x2`; hybrids of `R`, `R26`,
+`R50`, `R101`, `R152` or `R200` and any ViT, such as `R101+ViT-H/32`. Every field may be overridden,
+such as `depth=4`. The sizes are from table 1 of arXiv 2010.11929, table 2 of 2106.04560, and from
+2012.12877, 2106.10270 and 2305.13035; of the ResNets from 1912.11370, of the hybrids from section
+3.1 of 2010.11929 and from 2106.10270.
+
+- **ViT** ([vit.py](../vit_jax/models/vit.py)): patches, class token, position embedding, blocks.
+- **BiT** ([bit.py](../vit_jax/models/bit.py)), `R50x1`: a ResNet with norm and relu before each
+  convolution. `model.units` are the units of each stage, `model.root_width` the channels behind the
+  first convolution, 64 x the width factor. Images may have any size.
+- **Hybrids** ([hybrid.py](../vit_jax/models/hybrid.py)), `R50+ViT-B/16`: a ViT on the feature map
+  of a ResNet with norm and relu behind each convolution. They have the fields of both.
+
+Both ResNets have group norms of 32 groups and convolutions whose weights are standardised when they
+are used, with the paddings and small constants of the code that their released weights come from.
+A field that a model does not have is refused.
 
 The figures are for images of 224 x 224 pixels and 1000 classes. FLOPs are those of the matrix
-products of one image's forward pass, a multiply-add counting 2. Activations are what the backward
-pass finds in memory of one image in bfloat16, if nothing is computed again.
-`python -m vit_jax.models` prints this page.
+products and convolutions of one image's forward pass, a multiply-add counting 2; products with the
+zeros around an image are not counted. Activations are what the backward pass finds in memory of one
+image in bfloat16, if nothing is computed again. `python -m vit_jax.models` prints this page.
 
-| name | parameters | GFLOPs | activations | stride | depth | width | MLP | heads | tokens |
-|---|---|---|---|---|---|---|---|---|---|"""
+| name | parameters | GFLOPs | activations | stride | units | depth | width | MLP | heads | tokens |
+|---|---|---|---|---|---|---|---|---|---|---|"""
+FIELDS = ("depth", "width", "mlp_dim", "heads")
 
 
 def page() -> Iterator[str]:
@@ -33,7 +48,8 @@ def page() -> Iterator[str]:
             f"{found.forward_flops / 1e9:,.1f}",
             f"{found.activation_bytes / 1e6:,.1f} MB",
             found.stride,
-            *(spec[field] for field in ("depth", "width", "mlp_dim", "heads")),
+            ", ".join(map(str, spec.get("units", ()))),
+            *(spec.get(field, "") for field in FIELDS),
             found.tokens.num_tokens,
         )
         yield f"| {' | '.join(map(str, cells))} |"

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 from typing import Any
 
 from flax import nnx
 
 from vit_jax.core import errors, pytrees
-from vit_jax.models import vit
+from vit_jax.models import bit, hybrid, vit
+from vit_jax.models.family import Family
 from vit_jax.models.preprocess import Preprocess
 from vit_jax.nn.posemb import TokenLayout
 
-_VIT = re.compile(r"ViT-([A-Za-z0-9]+)/(\d+)")
+FAMILIES = (vit.FAMILY, hybrid.FAMILY, bit.FAMILY)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,9 +22,10 @@ class ModelInfo:
 
     Attributes:
       parameters: number of scalars.
-      forward_flops: FLOPs of the matrix products of one image's forward pass (multiply-add = 2).
+      forward_flops: FLOPs of the products of one image's forward pass (multiply-add = 2).
       activation_bytes: of one image in bfloat16, what the blocks' backward pass finds in memory
         where nothing is computed again; without the padding that devices add.
+      block_input_bytes: likewise, where all of a block is computed again.
       stride: pixels from one token to the next.
       spec: its fields.
       tokens: where its tokens come from.
@@ -34,29 +35,63 @@ class ModelInfo:
     parameters: int
     forward_flops: int
     activation_bytes: int
+    block_input_bytes: int
     stride: int
     spec: dict[str, Any]
     tokens: TokenLayout
 
 
 def available() -> tuple[str, ...]:
-    """Published names; any other patch size, such as "ViT-Ti/4", is valid too."""
-    return tuple(f"ViT-{name}" for name in vit.PUBLISHED)
+    """Published names; others of their form, such as "ViT-Ti/4", are valid too."""
+    return tuple(name for family in FAMILIES for name in family.published)
 
 
-def spec(name: str, **fields: Any) -> vit.ViTSpec:
+def spec(name: str, **fields: Any) -> Any:
     """The fields behind a name, with some overridden. UserError for unknown names and fields."""
-    match = _VIT.fullmatch(name)
-    if not match or match[1] not in vit.SIZES or int(match[2]) == 0:
-        raise errors.UserError(
-            f"Unknown model {name!r}: ViT-<{'|'.join(vit.SIZES)}>/<patch size in pixels>. "
-            f"{errors.nearest(name, available())}"
-        )
-    known = [f.name for f in dataclasses.fields(vit.ViTSpec)]
+    family = _of_name(name)
+    known = [f.name for f in dataclasses.fields(family.spec)]
     for field in fields:
         if field not in known:
-            raise errors.UserError(f"A ViT has no field {field!r}. {errors.nearest(field, known)}")
-    return vit.spec(match[1], int(match[2]), **fields)
+            nearest = errors.nearest(field, known)
+            raise errors.UserError(f"{family.kind} has no field {field!r}. {nearest}")
+    done = family.spec(**{**(family.named(name) or {}), **fields})
+    family.check(done)
+    return done
+
+
+def spec_of_json(name: str, fields: dict[str, Any]) -> Any:
+    """The specification whose fields were written as JSON."""
+    tuples = {k: tuple(v) if isinstance(v, list) else v for k, v in fields.items()}
+    return _of_name(name).spec(**tuples)
+
+
+def build(spec: Any, **arguments: Any) -> Any:
+    """The model of a specification; arguments as of ViT."""
+    return _of_spec(spec).create(spec, **arguments)
+
+
+def token_layout(spec: Any, image_size: tuple[int, int]) -> TokenLayout:
+    """Where tokens come from, of images of this size in pixels. UserError if it does not fit."""
+    return _of_spec(spec).token_layout(spec, image_size)
+
+
+def architecture(spec: Any) -> dict[str, Any]:
+    """The fields of what weights were trained as."""
+    return {field: getattr(spec, field) for field in _of_spec(spec).architecture}
+
+
+def _of_name(name: str) -> Family:
+    found = next((family for family in FAMILIES if family.named(name) is not None), None)
+    if found is None:
+        forms = "; ".join(family.form for family in FAMILIES)
+        raise errors.UserError(
+            f"Unknown model {name!r}. {errors.nearest(name, available())} There are {forms}."
+        )
+    return found
+
+
+def _of_spec(spec: Any) -> Family:
+    return next(family for family in FAMILIES if family.spec is type(spec))
 
 
 def create(
@@ -67,7 +102,7 @@ def create(
     rngs: nnx.Rngs,
     preprocess: Preprocess | None = None,
     **fields: Any,
-) -> vit.ViT:
+) -> Any:
     """A model with random parameters, in evaluation mode.
 
     Args:
@@ -83,7 +118,7 @@ def create(
     """
     size = _pair(image_size)
     preprocess = preprocess or Preprocess(image_size=size, resize=size)
-    return vit.ViT(
+    return build(
         spec(name, **fields),
         num_classes=num_classes,
         image_size=size,
@@ -102,14 +137,16 @@ def info(
     )
     params = nnx.state(nnx.eval_shape(make), nnx.Param)
     own = spec(name, **fields)
+    family = _of_spec(own)
     return ModelInfo(
         name=name,
         parameters=pytrees.num_elements(params),
-        forward_flops=vit.forward_flops(own, num_classes=num_classes, image_size=size),
-        activation_bytes=vit.activation_bytes(own, image_size=size),
-        stride=own.patch_size,
+        forward_flops=family.forward_flops(own, num_classes=num_classes, image_size=size),
+        activation_bytes=family.activation_bytes(own, image_size=size),
+        block_input_bytes=family.block_input_bytes(own, image_size=size),
+        stride=family.stride(own),
         spec=dataclasses.asdict(own),
-        tokens=vit.token_layout(own, size),
+        tokens=family.token_layout(own, size),
     )
 
 

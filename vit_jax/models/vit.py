@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -13,6 +15,8 @@ from jax.nn import initializers
 
 from vit_jax.core import errors
 from vit_jax.core.axes import BATCH, CLASSES, STREAM, TOKENS, WIDTH, constrain
+from vit_jax.models import fields as checks
+from vit_jax.models.family import Family
 from vit_jax.models.preprocess import Preprocess
 from vit_jax.nn.block import Block
 from vit_jax.nn.dropout import Dropout
@@ -27,7 +31,7 @@ from vit_jax.nn.posemb import (
     TokenLayout,
 )  # fmt: skip
 from vit_jax.nn.precision import Precision
-from vit_jax.nn.stack import REMAT_POLICIES, Stack
+from vit_jax.nn.stack import Stack
 
 # Table 1 of the paper; Ti and S from arXiv 2012.12877 and 2106.10270, g and G from 2106.04560
 # (table 2), So400m from 2305.13035.
@@ -42,9 +46,11 @@ SIZES: dict[str, dict[str, int]] = {
     "G": {"depth": 48, "width": 1664, "mlp_dim": 8192, "heads": 16},
 }
 PUBLISHED = (
-    "Ti/16", "S/16", "S/32", "B/16", "B/32", "L/16", "L/32", "So400m/14", "H/14", "g/14", "G/14",
+    "ViT-Ti/16", "ViT-S/16", "ViT-S/32", "ViT-B/16", "ViT-B/32", "ViT-L/16", "ViT-L/32",
+    "ViT-So400m/14", "ViT-H/14", "ViT-g/14", "ViT-G/14",
 )  # fmt: skip
 
+_NAME = re.compile(r"ViT-([A-Za-z0-9]+)/(\d+)")
 
 # What the weights were trained as. The other fields say how to train or compute them further.
 ARCHITECTURE = (
@@ -56,10 +62,8 @@ CHOICES: dict[str, tuple[str | None, ...]] = {
     "pool": ("cls", "avg", "map"),
     "position_embedding": ("learned_1d", "sincos_1d", "sincos_2d"),
     "gelu": tuple(GELUS),
-    "dtype": ("float32", "bfloat16"),
     "softmax_dtype": ("float32", "bfloat16"),
-    "gradient_dtype": (None, "float32", "bfloat16"),
-    "remat": tuple(REMAT_POLICIES),
+    **checks.OF_PRECISION,
 }
 # The width is cut into as many equal parts: sines and cosines, of one coordinate or of two.
 POSITION_PARTS = {"learned_1d": 1, "sincos_1d": 2, "sincos_2d": 4}
@@ -95,20 +99,18 @@ class ViTSpec:
         return Precision(jnp.dtype(self.dtype), jnp.dtype(self.softmax_dtype), gradient)
 
 
-def spec(size: str, patch_size: int, **fields: Any) -> ViTSpec:
-    """The spec of "B", 16 and so on, with fields overridden. UserError if it cannot be built."""
-    if size not in SIZES:
-        raise errors.UserError(f"No ViT size {size!r}. {errors.nearest(size, SIZES)}")
-    done = ViTSpec(**{"patch_size": patch_size, **SIZES[size], **fields})
-    for field in ("patch_size", "depth", "width", "mlp_dim", "heads"):
-        if getattr(done, field) < 1:
-            raise errors.UserError(f"model.{field}={getattr(done, field)}: give at least 1.")
-    for field, choices in CHOICES.items():
-        if getattr(done, field) not in choices:
-            raise errors.UserError(
-                f"model.{field}={getattr(done, field)!r}. "
-                f"{errors.nearest(str(getattr(done, field)), filter(None, choices))}"
-            )
+def named(name: str) -> dict[str, Any] | None:
+    """The fields that "ViT-B/16" stands for; None for a name of another form."""
+    match = _NAME.fullmatch(name)
+    if not match or match[1] not in SIZES or int(match[2]) == 0:
+        return None
+    return {"patch_size": int(match[2]), **SIZES[match[1]]}
+
+
+def check(done: ViTSpec) -> None:
+    """UserError if it cannot be built."""
+    checks.check_at_least_1(done, ("patch_size", "depth", "width", "mlp_dim", "heads"))
+    checks.check_choices(done, CHOICES)
     if done.width % done.heads:
         raise errors.UserError(
             f"model.width={done.width} does not divide into model.heads={done.heads} heads; "
@@ -126,7 +128,6 @@ def spec(size: str, patch_size: int, **fields: Any) -> ViTSpec:
             "model.dropout and model.stochastic_depth are rates in [0, 1), got "
             f"{done.dropout} and {done.stochastic_depth}."
         )
-    return done
 
 
 def _nearest_multiple(value: int, of: int) -> int:
@@ -142,6 +143,7 @@ class ViT(nnx.Module):
       image_size: (height, width) in pixels; multiples of the patch size.
       preprocess: what its images must look like.
       rngs: nnx.Rngs with a stream for "params".
+      patches: what makes [B, N, D] of images; None: a projection of their patches.
     """
 
     def __init__(
@@ -152,10 +154,13 @@ class ViT(nnx.Module):
         image_size: tuple[int, int],
         preprocess: Preprocess,
         rngs: nnx.Rngs,
+        patches: Callable[[jax.Array], jax.Array] | None = None,
     ):
         self.spec, self.num_classes, self.preprocess = spec, num_classes, preprocess
         precision, width = spec.precision, spec.width
-        self.patches = PatchEmbedding(spec.patch_size, width, precision=precision, rngs=rngs)
+        self.patches = patches or PatchEmbedding(
+            spec.patch_size, width, precision=precision, rngs=rngs
+        )
         if spec.pool == "cls":
             self.cls = param(initializers.zeros, (width,), (WIDTH,), rngs.params())
         self.positions = _positions(spec, image_size, rngs)
@@ -289,11 +294,22 @@ def token_layout(spec: ViTSpec, image_size: tuple[int, int]) -> TokenLayout:
     return TokenLayout((image_size[0] // p, image_size[1] // p), class_token=spec.pool == "cls")
 
 
+def stride(spec: ViTSpec) -> int:
+    """Pixels from one token to the next."""
+    return spec.patch_size
+
+
 def forward_flops(spec: ViTSpec, *, num_classes: int, image_size: tuple[int, int]) -> int:
     """FLOPs of the matrix products of one image's forward pass; a multiply-add counts 2."""
-    tokens, d = token_layout(spec, image_size), spec.width
-    n = tokens.num_tokens
-    patches = (n - tokens.class_token) * spec.patch_size**2 * 3 * d
+    rows, columns = token_layout(spec, image_size).grid
+    patches = 2 * rows * columns * spec.patch_size**2 * 3 * spec.width
+    behind = flops_behind_patches(spec, num_classes=num_classes, image_size=image_size)
+    return patches + behind
+
+
+def flops_behind_patches(spec: ViTSpec, *, num_classes: int, image_size: tuple[int, int]) -> int:
+    """As `forward_flops`, from the tokens on."""
+    n, d = token_layout(spec, image_size).num_tokens, spec.width
     projections = n * 4 * d * d
     attention = 2 * n * n * d
     mlp = n * 2 * d * spec.mlp_dim
@@ -301,7 +317,7 @@ def forward_flops(spec: ViTSpec, *, num_classes: int, image_size: tuple[int, int
     one_query = n * 2 * d * d + 2 * n * d + d * d + 2 * d * spec.mlp_dim
     pooling = (spec.pool == "map") * one_query
     head = d * num_classes + spec.pre_logits * d * d
-    return 2 * (patches + spec.depth * (projections + attention + mlp) + pooling + head)
+    return 2 * (spec.depth * (projections + attention + mlp) + pooling + head)
 
 
 def activation_bytes(spec: ViTSpec, *, image_size: tuple[int, int]) -> int:
@@ -313,3 +329,25 @@ def activation_bytes(spec: ViTSpec, *, image_size: tuple[int, int]) -> int:
     n = token_layout(spec, image_size).num_tokens
     of_a_token = 6 * spec.width + spec.mlp_dim + spec.heads * n
     return 2 * spec.depth * n * of_a_token
+
+
+def block_input_bytes(spec: ViTSpec, *, image_size: tuple[int, int]) -> int:
+    """Of one image in bfloat16, what enters the blocks: the least that a backward pass keeps."""
+    return 2 * spec.depth * token_layout(spec, image_size).num_tokens * spec.width
+
+
+FAMILY = Family(
+    kind="A ViT",
+    form=f"ViT-<{'|'.join(SIZES)}>/<patch size in pixels>",
+    published=PUBLISHED,
+    architecture=ARCHITECTURE,
+    spec=ViTSpec,
+    named=named,
+    check=check,
+    create=ViT,
+    token_layout=token_layout,
+    stride=stride,
+    forward_flops=forward_flops,
+    activation_bytes=activation_bytes,
+    block_input_bytes=block_input_bytes,
+)

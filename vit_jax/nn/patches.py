@@ -12,10 +12,21 @@ from vit_jax.nn.precision import Precision
 
 
 class PatchEmbedding(nnx.Module):
-    """The projection of P x P patches; LeCun-normal kernel [P, P, 3, D] as a convolution's."""
+    """The projection of P x P patches; LeCun-normal kernel [P, P, 3, D] as a convolution's.
 
-    def __init__(self, patch_size: int, width: int, *, precision: Precision, rngs: nnx.Rngs):
-        shape = (patch_size, patch_size, 3, width)
+    `channels`: of the images, or of the feature maps that take their place.
+    """
+
+    def __init__(
+        self,
+        patch_size: int,
+        width: int,
+        *,
+        channels: int = 3,
+        precision: Precision,
+        rngs: nnx.Rngs,
+    ):
+        shape = (patch_size, patch_size, channels, width)
         self.kernel = param(
             initializers.lecun_normal(), shape, (PATCH, PATCH, PATCH, WIDTH), rngs.params()
         )

@@ -288,7 +288,7 @@ def _activations(config: RunConfig, model: ModelInfo, mesh: Mesh) -> int | None:
     nbytes = {
         "none": model.activation_bytes,
         "dots": model.activation_bytes,
-        "full": 2 * model.spec["depth"] * model.tokens.num_tokens * model.spec["width"],
+        "full": model.block_input_bytes,
     }.get(model.spec["remat"])
     return None if nbytes is None else int(nbytes * images * (1 if of_bfloat16 else 2))
 

@@ -12,7 +12,6 @@ from jax.sharding import Mesh
 from vit_jax import models
 from vit_jax.core.errors import UserError
 from vit_jax.dist import parameters
-from vit_jax.models.vit import ViT, ViTSpec, token_layout
 from vit_jax.nn.posemb import TokenLayout
 from vit_jax.store import step_folder
 
@@ -22,7 +21,7 @@ FORMAT_VERSION = 1  # of the description that this code writes and reads
 class Loaded(NamedTuple):
     """A model and what its checkpoint says besides."""
 
-    model: ViT
+    model: Any  # of models.create
     name: str  # such as "ViT-B/16"
     class_names: tuple[str, ...] | None
     step: int
@@ -42,7 +41,7 @@ class Description:
 
     folder: epath.Path
     name: str
-    spec: ViTSpec
+    spec: Any
     num_classes: int
     class_names: tuple[str, ...] | None
     preprocess: models.Preprocess
@@ -56,7 +55,7 @@ class Description:
     @property
     def tokens(self) -> TokenLayout:
         """Where the tokens of its model come from."""
-        return token_layout(self.spec, self.preprocess.image_size)
+        return models.token_layout(self.spec, self.preprocess.image_size)
 
 
 def load(
@@ -65,7 +64,7 @@ def load(
     dtype: str | None = None,
     ema: bool = False,
     mesh: Mesh | None = None,
-) -> ViT:
+) -> Any:
     """The trained model of a checkpoint, in evaluation mode; the optimizer is not read.
 
     Args:
@@ -93,8 +92,8 @@ def load_described(
     about = description(path)
     spec = about.spec if dtype is None else dataclasses.replace(about.spec, dtype=dtype)
 
-    def make() -> ViT:
-        return ViT(
+    def make() -> Any:
+        return models.build(
             spec,
             num_classes=about.num_classes,
             image_size=about.preprocess.image_size,
@@ -127,11 +126,11 @@ def description(path: str | epath.Path) -> Description:
             f"{FORMAT_VERSION}: install the version that wrote it."
         )
     fields = dict(about["model"])
-    names = about["class_names"]
+    names, name = about["class_names"], fields.pop("name")
     return Description(
         folder=folder,
-        name=fields.pop("name"),
-        spec=ViTSpec(**fields),
+        name=name,
+        spec=models.spec_of_json(name, fields),
         num_classes=about["num_classes"],
         class_names=tuple(names) if names else None,
         preprocess=models.Preprocess(**{k: _tuples(v) for k, v in about["preprocess"].items()}),

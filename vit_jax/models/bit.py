@@ -1,0 +1,209 @@
+"""BiT: pre-activation ResNets with group norm and standardised weights (arXiv 1912.11370)."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax.nn import initializers
+
+from vit_jax.core import errors
+from vit_jax.core.axes import BATCH, CLASSES, STREAM, TOKENS, WIDTH, constrain
+from vit_jax.models import fields as checks
+from vit_jax.models.family import Family
+from vit_jax.models.preprocess import Preprocess
+from vit_jax.nn import resnet
+from vit_jax.nn.bottleneck import Style
+from vit_jax.nn.convolution import Standardization
+from vit_jax.nn.group_norm import GroupNorm
+from vit_jax.nn.linear import Linear
+from vit_jax.nn.posemb import TokenLayout
+from vit_jax.nn.precision import Precision
+from vit_jax.nn.resnet import ResNet, ResNetShape
+
+# Layers by name -> units of each stage (arXiv 1603.05027; 26 from arXiv 2106.10270).
+DEPTHS: dict[int, tuple[int, ...]] = {
+    26: (2, 2, 2, 2),
+    50: (3, 4, 6, 3),
+    101: (3, 4, 23, 3),
+    152: (3, 8, 36, 3),
+    200: (3, 24, 36, 3),
+}
+ROOT_WIDTH = 64  # of width factor 1
+PUBLISHED = (
+    "R26x1", "R50x1", "R50x2", "R50x3", "R101x1", "R101x3", "R152x1", "R152x2", "R152x4", "R200x3",
+)  # fmt: skip
+ARCHITECTURE = ("units", "root_width", "weight_eps", "weight_eps_of", "norm_eps")
+
+_NAME = re.compile(r"R(\d+)x(\d+)")
+
+
+@dataclasses.dataclass(frozen=True)
+class BiTSpec:
+    """The fields of a BiT ResNet; those without a default come from its name."""
+
+    units: tuple[int, ...]  # of each stage
+    root_width: int  # channels behind the first convolution
+    weight_eps: float = 1e-10  # of nn.convolution.Standardization, as in the released code
+    weight_eps_of: Literal["variance", "deviation"] = "variance"
+    norm_eps: float = 1e-5  # of group norms
+    head_bias: float = 0.0
+    dtype: str = "float32"
+    gradient_dtype: str | None = None  # of kernels' gradients over devices; None: as computed
+    scan: bool = False
+    remat: str = "none"
+
+    @property
+    def precision(self) -> Precision:
+        """In what the units compute."""
+        gradient = self.gradient_dtype and jnp.dtype(self.gradient_dtype)
+        return Precision(jnp.dtype(self.dtype), jnp.dtype("float32"), gradient)
+
+    @property
+    def depth(self) -> int:
+        """How many units there are."""
+        return sum(self.units)
+
+    @property
+    def shape(self) -> ResNetShape:
+        """The sizes."""
+        return ResNetShape(self.units, self.root_width)
+
+    @property
+    def style(self) -> Style:
+        """That of the released BiTs."""
+        standardize = Standardization(self.weight_eps, self.weight_eps_of)
+        return Style(True, "fixed", standardize, self.norm_eps)
+
+
+def named(name: str) -> dict[str, Any] | None:
+    """The fields that "R50x1" stands for; None for a name of another form."""
+    match = _NAME.fullmatch(name)
+    if not match or int(match[1]) not in DEPTHS or int(match[2]) == 0:
+        return None
+    return {"units": DEPTHS[int(match[1])], "root_width": ROOT_WIDTH * int(match[2])}
+
+
+def check(spec: BiTSpec) -> None:
+    """UserError if it cannot be built."""
+    if not spec.units:
+        raise errors.UserError(
+            "model.units is empty: give the number of units of each stage, such as 3,4,6,3."
+        )
+    checks.check_resnet(spec)
+    checks.check_choices(spec, checks.OF_PRECISION)
+
+
+class BiT(nnx.Module):
+    """Root, stages, a norm and a relu, the mean over all places, a head.
+
+    Args:
+      spec: the architecture.
+      num_classes: C, of the head; at least 1.
+      image_size: (height, width) in pixels; any.
+      preprocess: what its images must look like.
+      rngs: nnx.Rngs with a stream for "params".
+    """
+
+    def __init__(
+        self,
+        spec: BiTSpec,
+        *,
+        num_classes: int,
+        image_size: tuple[int, int],
+        preprocess: Preprocess,
+        rngs: nnx.Rngs,
+    ):
+        self.spec, self.num_classes, self.preprocess = spec, num_classes, preprocess
+        precision, width = spec.precision, spec.shape.channels
+        self.resnet = ResNet(
+            spec.shape,
+            spec.style,
+            scan=spec.scan,
+            remat=spec.remat,
+            precision=precision,
+            rngs=rngs,
+        )
+        self.norm = GroupNorm(width, WIDTH, eps=spec.norm_eps, precision=precision, rngs=rngs)
+        # The head computes in float32 whatever the units do: its sums decide the loss.
+        self.head = Linear(
+            (width,),
+            (num_classes,),
+            (WIDTH,),
+            (CLASSES,),
+            kernel_init=initializers.zeros,
+            bias_init=initializers.constant(spec.head_bias),
+            precision=dataclasses.replace(precision, compute=jnp.float32),
+            rngs=rngs,
+        )
+
+    def __call__(self, images: jax.Array, train: bool = False, rngs: Any = None) -> jax.Array:
+        """[B, H, W, 3] float32, normalised -> logits [B, C] float32.
+
+        Training draws no random numbers: `train` and `rngs` change nothing.
+        """
+        logits = self.head(self.features(images).astype(jnp.float32))
+        return constrain(logits, BATCH, CLASSES)
+
+    def features(self, images: jax.Array) -> jax.Array:
+        """[B, H, W, 3] -> [B, D]: what the head sees."""
+        tokens = self.tokens(images)
+        return jnp.mean(tokens, axis=1, dtype=jnp.float32).astype(tokens.dtype)
+
+    def tokens(self, images: jax.Array, layers: tuple[int, ...] | None = None) -> Any:
+        """[B, H, W, 3] -> [B, N, D]: the places of the last feature map, normed, row by row.
+
+        With `layers` a tuple: of [B, N', D'] behind each of these units (from 0), without a norm.
+        """
+        flat = lambda x: constrain(x.reshape(x.shape[0], -1, x.shape[-1]), BATCH, TOKENS, STREAM)
+        if layers is not None:
+            return tuple(map(flat, self.resnet(images, layers)[1]))
+        return flat(jax.nn.relu(self.norm(self.resnet(images)[0])))
+
+
+def token_layout(spec: BiTSpec, image_size: tuple[int, int]) -> TokenLayout:
+    """Of images of this size in pixels."""
+    rows, columns = (-(-side // spec.shape.stride) for side in image_size)
+    return TokenLayout((rows, columns), class_token=False)
+
+
+def stride(spec: BiTSpec) -> int:
+    """Pixels from one token to the next."""
+    return spec.shape.stride
+
+
+def forward_flops(spec: BiTSpec, *, num_classes: int, image_size: tuple[int, int]) -> int:
+    """FLOPs of the products of one image's forward pass; a multiply-add counts 2."""
+    of_units = resnet.forward_flops(spec.shape, spec.style.pad, image_size)
+    return of_units + 2 * spec.shape.channels * num_classes
+
+
+def activation_bytes(spec: BiTSpec, *, image_size: tuple[int, int]) -> int:
+    """What the backward pass of root and units finds in memory of one image in bfloat16."""
+    return resnet.activation_bytes(spec.shape, pre_activation=True, image_size=image_size)
+
+
+def block_input_bytes(spec: BiTSpec, *, image_size: tuple[int, int]) -> int:
+    """Of one image in bfloat16, what enters the units."""
+    return resnet.unit_input_bytes(spec.shape, image_size)
+
+
+FAMILY = Family(
+    kind="A BiT ResNet",
+    form=f"R<{'|'.join(map(str, DEPTHS))}>x<width factor>",
+    published=PUBLISHED,
+    architecture=ARCHITECTURE,
+    spec=BiTSpec,
+    named=named,
+    check=check,
+    create=BiT,
+    token_layout=token_layout,
+    stride=stride,
+    forward_flops=forward_flops,
+    activation_bytes=activation_bytes,
+    block_input_bytes=block_input_bytes,
+)

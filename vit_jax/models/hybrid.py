@@ -1,0 +1,178 @@
+"""Hybrids: a ViT whose patches are cut from a ResNet's feature map (arXiv 2010.11929, 3.1).
+
+The ResNet is that of the released hybrids: unlike a BiT it has norms and relus behind its
+convolutions.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from typing import Any, Literal
+
+import jax
+from flax import nnx
+
+from vit_jax.core import errors
+from vit_jax.models import fields as checks
+from vit_jax.models import vit
+from vit_jax.models.bit import DEPTHS
+from vit_jax.models.family import Family
+from vit_jax.models.preprocess import Preprocess
+from vit_jax.models.vit import ViT, ViTSpec, stride, token_layout
+from vit_jax.nn import resnet
+from vit_jax.nn.bottleneck import Style
+from vit_jax.nn.convolution import Standardization
+from vit_jax.nn.patches import PatchEmbedding
+from vit_jax.nn.precision import Precision
+from vit_jax.nn.resnet import ResNet, ResNetShape
+
+# Of the paper, and of AugReg (arXiv 2106.10270).
+PUBLISHED = (
+    "R+ViT-Ti/16", "R26+ViT-S/32", "R50+ViT-B/16", "R50+ViT-B/32", "R50+ViT-L/16", "R50+ViT-L/32",
+)  # fmt: skip
+OF_RESNET = ("units", "root_width", "weight_eps", "weight_eps_of", "norm_eps")
+ARCHITECTURE = (*vit.ARCHITECTURE, *OF_RESNET)
+
+_NAME = re.compile(r"R(\d*)\+ViT-([A-Za-z0-9]+)/(16|32)")
+
+
+@dataclasses.dataclass(frozen=True)
+class HybridSpec(ViTSpec):
+    """The fields of a ViT, and of the ResNet before it; `patch_size` is in pixels of the image."""
+
+    units: tuple[int, ...] = ()  # of each stage; none: only the root
+    root_width: int = 64
+    weight_eps: float = 1e-5  # of nn.convolution.Standardization, as in the released code
+    weight_eps_of: Literal["variance", "deviation"] = "deviation"
+    norm_eps: float = 1e-6  # of group norms
+
+    @property
+    def shape(self) -> ResNetShape:
+        """The ResNet's sizes."""
+        return ResNetShape(self.units, self.root_width)
+
+    @property
+    def style(self) -> Style:
+        """That of the released hybrids."""
+        standardize = Standardization(self.weight_eps, self.weight_eps_of)
+        return Style(False, "same", standardize, self.norm_eps)
+
+    @property
+    def map_patch_size(self) -> int:
+        """Of a patch, in places of the feature map."""
+        return self.patch_size // self.shape.stride
+
+
+def named(name: str) -> dict[str, Any] | None:
+    """The fields that "R50+ViT-B/16" stands for; None for a name of another form.
+
+    For /16 the units of the fourth stage are put into the third, for /32 all four are kept. R alone
+    is the root; the released R+ViT-Ti/16 cuts its map into patches of 8 x 8, which are 32 pixels.
+    """
+    match = _NAME.fullmatch(name)
+    if not match or match[2] not in vit.SIZES:
+        return None
+    patch_size, size = int(match[3]), vit.SIZES[match[2]]
+    if not match[1]:
+        return {"patch_size": 32, "units": (), **size} if patch_size == 16 else None
+    if int(match[1]) not in DEPTHS:
+        return None
+    first, second, third, fourth = DEPTHS[int(match[1])]
+    units = (first, second, third + fourth) if patch_size == 16 else (first, second, third, fourth)
+    return {"patch_size": patch_size, "units": units, **size}
+
+
+def check(spec: HybridSpec) -> None:
+    """UserError if it cannot be built."""
+    vit.check(spec)
+    checks.check_resnet(spec)
+    if spec.patch_size % spec.shape.stride:
+        raise errors.UserError(
+            f"model.units={spec.units} gives a feature map of stride {spec.shape.stride}, which "
+            f"patches of {spec.patch_size} pixels do not divide into: give fewer stages."
+        )
+
+
+class ResNetPatches(nnx.Module):
+    """Images to tokens: a ResNet, and a projection of its feature map's patches."""
+
+    def __init__(self, spec: HybridSpec, *, precision: Precision, rngs: nnx.Rngs):
+        self.resnet = ResNet(
+            spec.shape,
+            spec.style,
+            scan=spec.scan,
+            remat=spec.remat,
+            precision=precision,
+            rngs=rngs,
+        )
+        self.projection = PatchEmbedding(
+            spec.map_patch_size,
+            spec.width,
+            channels=spec.shape.channels,
+            precision=precision,
+            rngs=rngs,
+        )
+
+    def __call__(self, images: jax.Array) -> jax.Array:
+        """[B, H, W, 3] -> [B, N, D]; patches row by row."""
+        return self.projection(self.resnet(images)[0])
+
+
+def create(
+    spec: HybridSpec,
+    *,
+    num_classes: int,
+    image_size: tuple[int, int],
+    preprocess: Preprocess,
+    rngs: nnx.Rngs,
+) -> ViT:
+    """A ViT behind a ResNet; arguments as of ViT."""
+    return ViT(
+        spec,
+        num_classes=num_classes,
+        image_size=image_size,
+        preprocess=preprocess,
+        rngs=rngs,
+        patches=ResNetPatches(spec, precision=spec.precision, rngs=rngs),
+    )
+
+
+def forward_flops(spec: HybridSpec, *, num_classes: int, image_size: tuple[int, int]) -> int:
+    """FLOPs of the products of one image's forward pass; a multiply-add counts 2."""
+    rows, columns = token_layout(spec, image_size).grid
+    patch = spec.map_patch_size**2 * spec.shape.channels
+    return (
+        resnet.forward_flops(spec.shape, spec.style.pad, image_size)
+        + 2 * rows * columns * patch * spec.width
+        + vit.flops_behind_patches(spec, num_classes=num_classes, image_size=image_size)
+    )
+
+
+def activation_bytes(spec: HybridSpec, *, image_size: tuple[int, int]) -> int:
+    """What the backward pass of units and blocks finds in memory of one image in bfloat16."""
+    of_units = resnet.activation_bytes(spec.shape, pre_activation=False, image_size=image_size)
+    return of_units + vit.activation_bytes(spec, image_size=image_size)
+
+
+def block_input_bytes(spec: HybridSpec, *, image_size: tuple[int, int]) -> int:
+    """Of one image in bfloat16, what enters units and blocks."""
+    of_units = resnet.unit_input_bytes(spec.shape, image_size)
+    return of_units + vit.block_input_bytes(spec, image_size=image_size)
+
+
+FAMILY = Family(
+    kind="A hybrid",
+    form=f"R<{'|'.join(map(str, DEPTHS))}>+ViT-<size>/<16|32>, R+ViT-<size>/16",
+    published=PUBLISHED,
+    architecture=ARCHITECTURE,
+    spec=HybridSpec,
+    named=named,
+    check=check,
+    create=create,
+    token_layout=token_layout,
+    stride=stride,
+    forward_flops=forward_flops,
+    activation_bytes=activation_bytes,
+    block_input_bytes=block_input_bytes,
+)
