@@ -25,7 +25,13 @@ POSITIONS = "positions/embedding"
 # Parts that the weights may have and a model with a fresh head may lack.
 OPTIONAL = frozenset({"cls", "pooling", "pre_logits"})
 # Fields that change what the parameters compute, but not always their shapes.
-FUNCTION = ("gelu", "position_embedding", "weight_eps", "weight_eps_of", "norm_eps")
+FUNCTION = (
+    "gelu",
+    "position_embedding",
+    "weight_epsilon",
+    "weight_epsilon_of",
+    "group_norm_epsilon",
+)
 
 Shapes = dict[str, tuple[int, ...]]
 

@@ -111,7 +111,10 @@ def test_images_of_any_size():
 
 def test_constants_of_the_ports_are_fields():
     images = jax.random.normal(jax.random.key(0), (1, 16, 16, 3))
-    own, other = tiny().tokens(images), tiny(weight_eps=1e-3, norm_eps=0.1).tokens(images)
+    own, other = (
+        tiny().tokens(images),
+        tiny(weight_epsilon=1e-3, group_norm_epsilon=0.1).tokens(images),
+    )
     assert float(jnp.abs(own - other).max()) > 1e-3
 
 
@@ -125,7 +128,7 @@ def test_constants_of_the_ports_are_fields():
         ({"pool": "avg"}, "A BiT ResNet has no field 'pool'"),
         ({"dropout": 0.1}, "A BiT ResNet has no field 'dropout'"),
         ({"dtype": "float16"}, "model.dtype='float16'"),
-        ({"weight_eps_of": "std"}, "deviation"),
+        ({"weight_epsilon_of": "std"}, "deviation"),
     ],
 )
 def test_what_cannot_be_built(fields, message):

@@ -12,7 +12,7 @@ EPS = 1e-5
 
 
 def norm(precision=FLOAT32):
-    return GroupNorm(64, WIDTH, eps=EPS, precision=precision, rngs=nnx.Rngs(0))
+    return GroupNorm(64, WIDTH, epsilon=EPS, precision=precision, rngs=nnx.Rngs(0))
 
 
 def test_each_pair_of_64_channels_is_a_group():

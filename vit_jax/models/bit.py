@@ -37,7 +37,7 @@ ROOT_WIDTH = 64  # of width factor 1
 PUBLISHED = (
     "R26x1", "R50x1", "R50x2", "R50x3", "R101x1", "R101x3", "R152x1", "R152x2", "R152x4", "R200x3",
 )  # fmt: skip
-ARCHITECTURE = ("units", "root_width", "weight_eps", "weight_eps_of", "norm_eps")
+ARCHITECTURE = ("units", "root_width", "weight_epsilon", "weight_epsilon_of", "group_norm_epsilon")
 
 _NAME = re.compile(r"R(\d+)x(\d+)")
 
@@ -48,9 +48,9 @@ class BiTSpec:
 
     units: tuple[int, ...]  # of each stage
     root_width: int  # channels behind the first convolution
-    weight_eps: float = 1e-10  # of nn.convolution.Standardization, as in the released code
-    weight_eps_of: Literal["variance", "deviation"] = "variance"
-    norm_eps: float = 1e-5  # of group norms
+    weight_epsilon: float = 1e-10  # of nn.convolution.Standardization, as in the released code
+    weight_epsilon_of: Literal["variance", "deviation"] = "variance"
+    group_norm_epsilon: float = 1e-5  # of group norms
     head_bias: float = 0.0
     dtype: str = "float32"
     gradient_dtype: str | None = None  # of kernels' gradients over devices; None: as computed
@@ -76,8 +76,8 @@ class BiTSpec:
     @property
     def style(self) -> Style:
         """That of the released BiTs."""
-        standardize = Standardization(self.weight_eps, self.weight_eps_of)
-        return Style(True, "fixed", standardize, self.norm_eps)
+        standardize = Standardization(self.weight_epsilon, self.weight_epsilon_of)
+        return Style(True, "fixed", standardize, self.group_norm_epsilon)
 
 
 def named(name: str) -> dict[str, Any] | None:
@@ -128,7 +128,9 @@ class BiT(nnx.Module):
             precision=precision,
             rngs=rngs,
         )
-        self.norm = GroupNorm(width, WIDTH, eps=spec.norm_eps, precision=precision, rngs=rngs)
+        self.norm = GroupNorm(
+            width, WIDTH, epsilon=spec.group_norm_epsilon, precision=precision, rngs=rngs
+        )
         # The head computes in float32 whatever the units do: its sums decide the loss.
         self.head = Linear(
             (width,),

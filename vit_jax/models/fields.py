@@ -15,7 +15,7 @@ OF_PRECISION: dict[str, tuple[str | None, ...]] = {
     "gradient_dtype": (None, "float32", "bfloat16"),
     "remat": tuple(REMAT_POLICIES),
 }
-OF_RESNETS: dict[str, tuple[str | None, ...]] = {"weight_eps_of": ("variance", "deviation")}
+OF_RESNETS: dict[str, tuple[str | None, ...]] = {"weight_epsilon_of": ("variance", "deviation")}
 
 
 def check_choices(spec: Any, choices: Mapping[str, tuple[str | None, ...]]) -> None:

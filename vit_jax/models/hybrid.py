@@ -31,7 +31,7 @@ from vit_jax.nn.resnet import ResNet, ResNetShape
 PUBLISHED = (
     "R+ViT-Ti/16", "R26+ViT-S/32", "R50+ViT-B/16", "R50+ViT-B/32", "R50+ViT-L/16", "R50+ViT-L/32",
 )  # fmt: skip
-OF_RESNET = ("units", "root_width", "weight_eps", "weight_eps_of", "norm_eps")
+OF_RESNET = ("units", "root_width", "weight_epsilon", "weight_epsilon_of", "group_norm_epsilon")
 ARCHITECTURE = (*vit.ARCHITECTURE, *OF_RESNET)
 
 _NAME = re.compile(r"R(\d*)\+ViT-([A-Za-z0-9]+)/(16|32)")
@@ -43,9 +43,9 @@ class HybridSpec(ViTSpec):
 
     units: tuple[int, ...] = ()  # of each stage; none: only the root
     root_width: int = 64
-    weight_eps: float = 1e-5  # of nn.convolution.Standardization, as in the released code
-    weight_eps_of: Literal["variance", "deviation"] = "deviation"
-    norm_eps: float = 1e-6  # of group norms
+    weight_epsilon: float = 1e-5  # of nn.convolution.Standardization, as in the released code
+    weight_epsilon_of: Literal["variance", "deviation"] = "deviation"
+    group_norm_epsilon: float = 1e-6  # of group norms
 
     @property
     def shape(self) -> ResNetShape:
@@ -55,8 +55,8 @@ class HybridSpec(ViTSpec):
     @property
     def style(self) -> Style:
         """That of the released hybrids."""
-        standardize = Standardization(self.weight_eps, self.weight_eps_of)
-        return Style(False, "same", standardize, self.norm_eps)
+        standardize = Standardization(self.weight_epsilon, self.weight_epsilon_of)
+        return Style(False, "same", standardize, self.group_norm_epsilon)
 
     @property
     def map_patch_size(self) -> int:

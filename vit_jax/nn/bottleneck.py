@@ -26,13 +26,13 @@ class Style:
         (arXiv 1603.05027: BiT); or behind each, and a relu behind the sum (the hybrids).
       pad: a kind of convolution.padding.
       standardize: of convolutions' weights.
-      norm_eps: of group norms.
+      group_norm_epsilon: of group norms.
     """
 
     pre_activation: bool
     pad: str
     standardize: Standardization
-    norm_eps: float
+    group_norm_epsilon: float
 
 
 class Bottleneck(nnx.Module):
@@ -58,7 +58,7 @@ class Bottleneck(nnx.Module):
         outputs = EXPANSION * hidden
         common: dict[str, Any] = {"precision": precision, "rngs": rngs}
         conv = {"pad": style.pad, "standardize": style.standardize, **common}
-        norm = {"eps": style.norm_eps, **common}
+        norm = {"epsilon": style.group_norm_epsilon, **common}
         self.conv1 = StdConv(1, (inputs, hidden), (WIDTH, CHANNELS), **conv)
         self.conv2 = StdConv(3, (hidden, hidden), (WIDTH, CHANNELS), stride=stride, **conv)
         self.conv3 = StdConv(1, (hidden, outputs), (CHANNELS, WIDTH), **conv)

@@ -27,11 +27,11 @@ class Standardization:
     """How the weights of one output are brought to mean 0 and variance 1.
 
     Attributes:
-      eps: what the divisor is kept away from 0 by.
+      epsilon: what the divisor is kept away from 0 by.
       eps_of: whether it is added to the "variance" or to the standard "deviation".
     """
 
-    eps: float
+    epsilon: float
     eps_of: Literal["variance", "deviation"]
 
     def __call__(self, kernel: jax.Array) -> jax.Array:
@@ -40,10 +40,10 @@ class Standardization:
         kernel = kernel - jnp.mean(kernel, axis=inputs, keepdims=True)
         variance = jnp.mean(jnp.square(kernel), axis=inputs, keepdims=True)
         if self.eps_of == "variance":
-            return kernel * jax.lax.rsqrt(variance + self.eps)
+            return kernel * jax.lax.rsqrt(variance + self.epsilon)
         # The gradient of a root at 0 is infinite; weights that are all equal have none.
         deviation = jnp.sqrt(jnp.maximum(variance, jnp.finfo(jnp.float32).tiny))
-        return kernel / (deviation + self.eps)
+        return kernel / (deviation + self.epsilon)
 
 
 def padding(kind: str, size: tuple[int, int], kernel_size: int, stride: int) -> Padding:

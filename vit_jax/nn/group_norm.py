@@ -19,7 +19,7 @@ class GroupNorm(nnx.Module):
     Args:
       channels: a multiple of 32.
       axis: their logical name.
-      eps: added to the variance; 1e-5 in the released BiT, 1e-6 in the released hybrids.
+      epsilon: added to the variance; 1e-5 in the released BiT, 1e-6 in the released hybrids.
     """
 
     def __init__(
@@ -27,14 +27,14 @@ class GroupNorm(nnx.Module):
         channels: int,
         axis: str,
         *,
-        eps: float,
+        epsilon: float,
         scale_init: Initializer = initializers.ones,
         precision: Precision,
         rngs: nnx.Rngs,
     ):
         self.scale = param(scale_init, (channels,), (axis,), rngs.params())
         self.bias = param(initializers.zeros, (channels,), (axis,), rngs.params())
-        self.eps, self.precision = eps, precision
+        self.epsilon, self.precision = epsilon, precision
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """[B, H, W, C] -> [B, H, W, C]; statistics in float32."""
@@ -42,6 +42,6 @@ class GroupNorm(nnx.Module):
         over = (1, 2, 4)
         groups = groups - jnp.mean(groups, axis=over, keepdims=True)
         variance = jnp.mean(jnp.square(groups), axis=over, keepdims=True)
-        groups = groups * jax.lax.rsqrt(variance + self.eps)
+        groups = groups * jax.lax.rsqrt(variance + self.epsilon)
         y = groups.reshape(x.shape) * self.scale[...] + self.bias[...]
         return y.astype(self.precision.compute)

@@ -129,7 +129,7 @@ class Root(nnx.Module):
             **common,
         )
         if not style.pre_activation:
-            self.norm = GroupNorm(width, WIDTH, eps=style.norm_eps, **common)
+            self.norm = GroupNorm(width, WIDTH, epsilon=style.group_norm_epsilon, **common)
         self.style = style
 
     def __call__(self, images: jax.Array) -> jax.Array:
