@@ -40,6 +40,7 @@ class ModelConfig:
     stochastic_depth: float | None = None  # at the last block; rises linearly from 0 at the first
     layer_scale: float | None = None  # initial value; 0: no LayerScale
     gelu: Literal["tanh", "exact"] | None = None
+    norm_epsilon: float | None = None  # of layer norms
     head_bias: float | None = None  # initial value; -10 for sigmoid losses over many classes
     dtype: Literal["float32", "bfloat16"] | None = None  # of the computation, not of parameters
     softmax_dtype: Literal["float32", "bfloat16"] | None = None  # of attention's

@@ -27,6 +27,7 @@ OPTIONAL = frozenset({"cls", "pooling", "pre_logits"})
 # Fields that change what the parameters compute, but not always their shapes.
 FUNCTION = (
     "gelu",
+    "norm_epsilon",
     "position_embedding",
     "weight_epsilon",
     "weight_epsilon_of",

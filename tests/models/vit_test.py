@@ -220,6 +220,24 @@ def test_gelu_forms_differ_slightly():
     assert 0 < float(difference) < 1e-2  # the approximation is good to about 1e-3
 
 
+@pytest.mark.parametrize("pool", ["cls", "map"])
+def test_norm_epsilon_is_that_of_every_layer_norm(pool):
+    model = tiny(pool=pool, norm_epsilon=0.5)
+    norms = [m.epsilon for _, m in nnx.iter_graph(model) if isinstance(m, nnx.LayerNorm)]
+    assert set(norms) == {0.5}
+    assert len(norms) == (4 if pool == "map" else 3)
+    with pytest.raises(UserError, match="norm_epsilon=0"):
+        tiny(norm_epsilon=0.0)
+
+
+def test_without_a_head_a_model_gives_features():
+    images = jax.random.normal(jax.random.key(0), (2, 8, 8, 3))
+    model = tiny(num_classes=0)
+    assert not hasattr(model, "head")
+    np.testing.assert_array_equal(model(images), model.features(images))
+    np.testing.assert_array_equal(model(images), tiny().features(images))
+
+
 def test_bfloat16_is_near_float32():
     images = jax.random.normal(jax.random.key(0), (2, 8, 8, 3))
     half, full = tiny(dtype="bfloat16").features(images), tiny().features(images)

@@ -107,7 +107,7 @@ def create(
 
     Args:
       name: such as "ViT-B/16"; see `available`.
-      num_classes: C, of the head.
+      num_classes: C, of the head; 0: no head, the model gives features.
       image_size: pixels, one number for squares or (height, width).
       rngs: nnx.Rngs; the stream "params" (or the default one) seeds the initialisation.
       preprocess: default: images resized to `image_size`, [0, 1] mapped to [-1, 1].

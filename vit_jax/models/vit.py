@@ -20,7 +20,7 @@ from vit_jax.models.family import Family
 from vit_jax.models.preprocess import Preprocess
 from vit_jax.nn.block import Block
 from vit_jax.nn.dropout import Dropout
-from vit_jax.nn.linear import LayerNorm, Linear, param
+from vit_jax.nn.linear import EPSILON, LayerNorm, Linear, param
 from vit_jax.nn.mlp import GELUS
 from vit_jax.nn.patches import PatchEmbedding
 from vit_jax.nn.pooling import AttentionPooling
@@ -55,6 +55,7 @@ _NAME = re.compile(r"ViT-([A-Za-z0-9]+)/(\d+)")
 # What the weights were trained as. The other fields say how to train or compute them further.
 ARCHITECTURE = (
     "width", "depth", "mlp_dim", "heads", "pool", "position_embedding", "layer_scale", "gelu",
+    "norm_epsilon",
 )  # fmt: skip
 
 # Fields with a choice of words.
@@ -85,6 +86,7 @@ class ViTSpec:
     stochastic_depth: float = 0.0
     layer_scale: float = 0.0  # initial value of LayerScale; 0: none
     gelu: str = "tanh"
+    norm_epsilon: float = EPSILON  # of layer norms
     head_bias: float = 0.0
     dtype: str = "float32"
     softmax_dtype: str = "float32"
@@ -123,6 +125,10 @@ def check(done: ViTSpec) -> None:
             f"model.width={done.width} does not divide into the {parts} parts of "
             f"model.position_embedding={done.position_embedding}; nearest width: {nearest}."
         )
+    if not 0 < done.norm_epsilon < 1:
+        raise errors.UserError(
+            f"model.norm_epsilon={done.norm_epsilon}: a small positive number, such as 1e-6."
+        )
     if not 0 <= done.dropout < 1 or not 0 <= done.stochastic_depth < 1:
         raise errors.UserError(
             "model.dropout and model.stochastic_depth are rates in [0, 1), got "
@@ -139,7 +145,7 @@ class ViT(nnx.Module):
 
     Args:
       spec: the architecture.
-      num_classes: C, of the head; at least 1.
+      num_classes: C, of the head; 0: no head.
       image_size: (height, width) in pixels; multiples of the patch size.
       preprocess: what its images must look like.
       rngs: nnx.Rngs with a stream for "params".
@@ -174,6 +180,7 @@ class ViT(nnx.Module):
                 gelu=spec.gelu,
                 dropout=spec.dropout,
                 layer_scale=spec.layer_scale,
+                norm_epsilon=spec.norm_epsilon,
                 precision=precision,
                 rngs=rngs,
             )
@@ -187,10 +194,18 @@ class ViT(nnx.Module):
             converts=precision.compute != jnp.float32,
             rngs=rngs,
         )
-        self.norm = LayerNorm(width, WIDTH, precision=precision, rngs=rngs)
+        self.norm = LayerNorm(
+            width, WIDTH, epsilon=spec.norm_epsilon, precision=precision, rngs=rngs
+        )
         if spec.pool == "map":
             self.pooling = AttentionPooling(
-                width, spec.mlp_dim, spec.heads, gelu=spec.gelu, precision=precision, rngs=rngs
+                width,
+                spec.mlp_dim,
+                spec.heads,
+                gelu=spec.gelu,
+                norm_epsilon=spec.norm_epsilon,
+                precision=precision,
+                rngs=rngs,
             )
         if spec.pre_logits:
             init = initializers.xavier_uniform()
@@ -203,6 +218,8 @@ class ViT(nnx.Module):
                 precision=precision,
                 rngs=rngs,
             )
+        if not num_classes:
+            return
         # The head computes in float32 whatever the blocks do: its sums decide the loss.
         self.head = Linear(
             (width,),
@@ -216,7 +233,7 @@ class ViT(nnx.Module):
         )
 
     def __call__(self, images: jax.Array, train: bool = False, rngs: Any = None) -> jax.Array:
-        """[B, H, W, 3] float32, normalised -> logits [B, C] float32.
+        """[B, H, W, 3] float32, normalised -> logits [B, C] float32; without a head features [B, D].
 
         Args:
           images: as `preprocess` says.
@@ -224,7 +241,10 @@ class ViT(nnx.Module):
           rngs: an nnx.Rngs with a stream "dropout", or a key.
         """
         key = _dropout_key(rngs) if train else None
-        logits = self.head(self._features(images, key).astype(jnp.float32))
+        features = self._features(images, key).astype(jnp.float32)
+        if not self.num_classes:
+            return features
+        logits = self.head(features)
         return constrain(logits, BATCH, CLASSES)
 
     def features(self, images: jax.Array) -> jax.Array:

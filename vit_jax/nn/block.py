@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from flax import nnx
@@ -10,7 +12,7 @@ from vit_jax.core.axes import WIDTH
 from vit_jax.nn.attention import SelfAttention
 from vit_jax.nn.dropout import Dropout
 from vit_jax.nn.layer_scale import LayerScale
-from vit_jax.nn.linear import LayerNorm
+from vit_jax.nn.linear import EPSILON, LayerNorm
 from vit_jax.nn.mlp import Mlp
 from vit_jax.nn.precision import Precision
 
@@ -27,12 +29,14 @@ class Block(nnx.Module):
         gelu: str,
         dropout: float,
         layer_scale: float,
+        norm_epsilon: float = EPSILON,
         precision: Precision,
         rngs: nnx.Rngs,
     ):
-        self.norm1 = LayerNorm(width, WIDTH, precision=precision, rngs=rngs)
+        norm: Any = {"epsilon": norm_epsilon, "precision": precision, "rngs": rngs}
+        self.norm1 = LayerNorm(width, WIDTH, **norm)
         self.attention = SelfAttention(width, heads, precision=precision, rngs=rngs)
-        self.norm2 = LayerNorm(width, WIDTH, precision=precision, rngs=rngs)
+        self.norm2 = LayerNorm(width, WIDTH, **norm)
         self.mlp = Mlp(width, mlp_dim, gelu=gelu, dropout=dropout, precision=precision, rngs=rngs)
         self.dropout = Dropout(dropout)
         if layer_scale:

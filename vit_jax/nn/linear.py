@@ -15,6 +15,8 @@ from vit_jax.nn.precision import Precision
 
 Initializer = Callable[..., jax.Array]
 
+EPSILON = 1e-6  # of layer norms
+
 
 def param(init: Initializer, shape: tuple[int, ...], axes: tuple[str, ...], key: Any) -> nnx.Param:
     """A float32 parameter with the logical names of its axes as metadata `axes`."""
@@ -100,10 +102,18 @@ product.defvjp(_forward, _backward)
 class LayerNorm(nnx.LayerNorm):
     """nnx.LayerNorm with a named axis; epsilon as in the released weights, float32 statistics."""
 
-    def __init__(self, width: int, axis: str, *, precision: Precision, rngs: nnx.Rngs):
+    def __init__(
+        self,
+        width: int,
+        axis: str,
+        *,
+        epsilon: float = EPSILON,
+        precision: Precision,
+        rngs: nnx.Rngs,
+    ):
         super().__init__(
             width,
-            epsilon=1e-6,
+            epsilon=epsilon,
             dtype=precision.compute,
             scale_init=nnx.with_metadata(initializers.ones, axes=(axis,)),
             bias_init=nnx.with_metadata(initializers.zeros, axes=(axis,)),
