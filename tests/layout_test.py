@@ -57,6 +57,7 @@ FLOORS = {
     "memory.py": 6,
     "preview.py": 6,
     "train.py": 6,
+    "convert.py": 6,
     "evaluate.py": 6,
     "predict.py": 6,
     "report.py": 6,

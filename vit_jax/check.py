@@ -197,13 +197,13 @@ def _verify(config: RunConfig, parts: Prepared, screen: Screen) -> str:
     trained = parts.trained
     if trained is None:
         return "not needed any more: the run goes on from its own checkpoint"
-    under = step_folder.params_or_ema(trained.folder, ema=config.init.ema)
     host = jax.sharding.SingleDeviceSharding(jax.local_devices(backend="cpu")[0])
     for number, (name, shape) in enumerate(parts.shapes.items()):
         screen.bar("verifying init.weights", number + 1, len(parts.shapes))
         array = jax.ShapeDtypeStruct(shape, np.float32, sharding=host)
-        step_folder.read_some(trained.folder, {f"{under}/{name}": array})
-    return f"{trained.name} from {trained.folder}: {len(parts.shapes)} arrays fit, checksums right"
+        trained.read({name: array}, ema=config.init.ema)
+    right = "" if trained.foreign else ", checksums right"
+    return f"{trained.name} from {trained.folder}: {len(parts.shapes)} arrays fit{right}"
 
 
 def _workdir(

@@ -189,7 +189,7 @@ class LogConfig:
 class InitConfig:
     """Start from these parameters instead of random ones."""
 
-    weights: str | None = None  # a work directory or checkpoint of this project
+    weights: str | None = None  # a work directory, checkpoint or file of weights
     ema: bool = False  # the moving average of these weights instead of the weights themselves
     head: Literal["keep", "reset"] = "keep"
     position_resize: Literal["bilinear", "bicubic"] = "bilinear"  # for images of another size

@@ -68,7 +68,11 @@ def main(arguments: list[str]) -> None:
 
 
 def _evaluate_checkpoint() -> None:
-    checkpoint = step_folder.find(epath.Path(FLAGS.checkpoint).expanduser())
+    checkpoint = epath.Path(FLAGS.checkpoint).expanduser()
+    if not weights.is_foreign(checkpoint):
+        checkpoint = step_folder.find(checkpoint)
+    elif not FLAGS.config:
+        raise UserError(f"{checkpoint} does not say what to evaluate it on: give --config FILE.")
     if FLAGS.config:
         config = configs.load(FLAGS.config, FLAGS.config_override)
     else:

@@ -33,6 +33,8 @@ def predict(
         raise UserError(f"--top_k={top_k}: give at least 1.")
     files = images.find(paths)
     loaded = weights.load_described(checkpoint, ema=ema)
+    if not loaded.model.num_classes:
+        raise UserError(f"{checkpoint} is a backbone without a head: it cannot name classes.")
     graph, params = nnx.split(loaded.model, nnx.Param)
     forward = jax.jit(lambda p, x: jax.nn.softmax(nnx.merge(graph, p)(x)))
     for start in range(0, len(files), BATCH_SIZE):
@@ -68,7 +70,9 @@ def main(arguments: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    flags.DEFINE_string("checkpoint", None, "Work directory, or a step's folder in it.")
+    flags.DEFINE_string(
+        "checkpoint", None, "Work directory, or a step's folder in it; or other weights."
+    )
     flags.DEFINE_integer("top_k", 5, "How many classes to show for an image.")
     flags.DEFINE_bool("ema", False, "The moving average of the weights, where the run kept one.")
     flags.DEFINE_bool("json", False, "One JSON object a line instead of text.")

@@ -18,7 +18,6 @@ from vit_jax.models import ModelInfo
 from vit_jax.nn.posemb import TokenLayout
 from vit_jax.nn.position_resize import resize_positions
 from vit_jax.state import TrainState
-from vit_jax.store import step_folder
 from vit_jax.weights import Description
 
 POSITIONS = "positions/embedding"
@@ -46,11 +45,11 @@ def warm_start(
     position_resize: str,
     ema: bool,
 ) -> TrainState:
-    """`fresh` with the parameters of a checkpoint of this project, placed as those of `fresh` are.
+    """`fresh` with trained parameters, placed as those of `fresh` are.
 
     Args:
       fresh: a state of `model` after 0 steps.
-      trained: the checkpoint.
+      trained: the checkpoint, or the file of another project.
       model: what is known of the new model.
       head: "keep" takes the head from the checkpoint too, "reset" leaves the fresh one.
       position_resize: a name of position_resize.METHODS.
@@ -62,18 +61,16 @@ def warm_start(
     """
     own = pytrees.flatten(fresh.params)
     shapes = shapes_to_take(fresh.params, trained, model, head=head, ema=ema)
-    under = step_folder.params_or_ema(trained.folder, ema=ema) + "/"
     # Positions, which have still another shape, are read whole: as the step lies, on every device.
     layout = {
-        under + name: jax.ShapeDtypeStruct(
+        name: jax.ShapeDtypeStruct(
             shape,
             own[name].dtype,
             sharding=(fresh.step if name == POSITIONS else own[name]).sharding,
         )
         for name, shape in shapes.items()
     }
-    arrays = step_folder.read_some(trained.folder, layout)
-    taken = {name: arrays[under + name] for name in shapes}
+    taken = trained.read(layout, ema=ema)
     if POSITIONS in taken:
         taken[POSITIONS] = _resized(
             taken[POSITIONS], trained.tokens, model.tokens, own[POSITIONS].sharding, position_resize
@@ -89,8 +86,7 @@ def shapes_to_take(
     `params` may be a tree of ShapeDtypeStructs. UserError as `warm_start`.
     """
     own = pytrees.flatten(params)
-    under = step_folder.params_or_ema(trained.folder, ema=ema) + "/"
-    there = {n.removeprefix(under): s for n, s in trained.shapes.items() if n.startswith(under)}
+    there = trained.param_shapes(ema=ema)
     stays_fresh, left_out = _parts_not_taken(own, there, head)
     wanted = {n: x.shape for n, x in own.items() if _part(n) not in stays_fresh}
     offered = {n: s for n, s in there.items() if _part(n) not in left_out}

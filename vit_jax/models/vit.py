@@ -233,7 +233,7 @@ class ViT(nnx.Module):
         )
 
     def __call__(self, images: jax.Array, train: bool = False, rngs: Any = None) -> jax.Array:
-        """[B, H, W, 3] float32, normalised -> logits [B, C] float32; without a head features [B, D].
+        """[B, H, W, 3] float32, normalised -> logits [B, C] float32; headless: features [B, D].
 
         Args:
           images: as `preprocess` says.

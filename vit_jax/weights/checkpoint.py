@@ -1,42 +1,35 @@
-"""Models from this project's own checkpoints, which describe themselves."""
+"""What a checkpoint of this project says about itself, and its arrays."""
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any
 
+import jax
+import numpy as np
 from etils import epath
-from flax import nnx
-from jax.sharding import Mesh
 
 from vit_jax import models
 from vit_jax.core.errors import UserError
-from vit_jax.dist import parameters
 from vit_jax.nn.posemb import TokenLayout
 from vit_jax.store import step_folder
+from vit_jax.weights.foreign import Foreign
 
 FORMAT_VERSION = 1  # of the description that this code writes and reads
 
 
-class Loaded(NamedTuple):
-    """A model and what its checkpoint says besides."""
-
-    model: Any  # of models.create
-    name: str  # such as "ViT-B/16"
-    class_names: tuple[str, ...] | None
-    step: int
-
-
 @dataclasses.dataclass(frozen=True)
 class Description:
-    """What a checkpoint says about itself; none of its arrays is read.
+    """What a checkpoint, or a file of another project, says about itself; no array is read.
 
     Attributes:
-      folder: the step's.
+      folder: the step's, or the file.
       name: such as "ViT-B/16".
       spec: the fields of its model.
       preprocess: what prediction makes of an image.
-      shapes: of its arrays, by name.
+      shapes: of its arrays, by name; parameters are under "params/", their moving average "ema/".
+      foreign: what is in the file of another project; None: it is a checkpoint of this one.
     """
 
     folder: epath.Path
@@ -46,74 +39,60 @@ class Description:
     class_names: tuple[str, ...] | None
     preprocess: models.Preprocess
     shapes: dict[str, tuple[int, ...]]
+    foreign: Foreign | None = None
 
     @property
     def step(self) -> int:
-        """The number of updates behind it."""
-        return int(self.folder.name)
+        """The number of updates behind it; 0 for files of other projects, which do not say."""
+        return 0 if self.foreign else int(self.folder.name)
 
     @property
     def tokens(self) -> TokenLayout:
         """Where the tokens of its model come from."""
         return models.token_layout(self.spec, self.preprocess.image_size)
 
+    def param_shapes(self, *, ema: bool) -> dict[str, tuple[int, ...]]:
+        """Of the parameters or their moving average. UserError if there is none."""
+        under = self._under(ema) + "/"
+        return {n.removeprefix(under): s for n, s in self.shapes.items() if n.startswith(under)}
 
-def load(
-    path: str | epath.Path,
-    *,
-    dtype: str | None = None,
-    ema: bool = False,
-    mesh: Mesh | None = None,
-) -> Any:
-    """The trained model of a checkpoint, in evaluation mode; the optimizer is not read.
+    def read(
+        self, layout: Mapping[str, jax.ShapeDtypeStruct], *, ema: bool
+    ) -> dict[str, jax.Array]:
+        """The parameters of these names, verified where there are checksums; no other is read.
 
-    Args:
-      path: a work directory (its newest checkpoint), its checkpoints folder or a step's folder.
-      dtype: of the computation, "float32" or "bfloat16"; default: as it was trained.
-      ema: the moving average of the weights instead of the weights themselves.
-      mesh: of `dist.mesh.make_mesh`, over which the parameters are divided by its rules: each
-        process reads the parts that its devices hold. Default: the first device has them all.
+        Args:
+          layout: shapes as `param_shapes` says; one without a sharding goes to the first device.
+          ema: the moving average instead of the parameters.
 
-    Raises:
-      UserError: no checkpoint there, one of a newer version, or one without a moving average.
-      DamagedError: it cannot be read, or its bits have changed.
-    """
-    return load_described(path, dtype=dtype, ema=ema, mesh=mesh).model
+        Raises:
+          UserError: there is no moving average.
+          DamagedError: the checkpoint cannot be read, or its bits have changed.
+        """
+        under = self._under(ema)
+        if self.foreign:
+            return {name: _placed(self.foreign.array(name), x) for name, x in layout.items()}
+        arrays = step_folder.read_some(self.folder, {f"{under}/{n}": x for n, x in layout.items()})
+        return {name: arrays[f"{under}/{name}"] for name in layout}
 
-
-def load_described(
-    path: str | epath.Path,
-    *,
-    dtype: str | None = None,
-    ema: bool = False,
-    mesh: Mesh | None = None,
-) -> Loaded:
-    """As `load`, with the rest of the description."""
-    about = description(path)
-    spec = about.spec if dtype is None else dataclasses.replace(about.spec, dtype=dtype)
-
-    def make() -> Any:
-        return models.build(
-            spec,
-            num_classes=about.num_classes,
-            image_size=about.preprocess.image_size,
-            preprocess=about.preprocess,
-            rngs=nnx.Rngs(0),
+    def _under(self, ema: bool) -> str:
+        if self.foreign and ema:
+            raise UserError(f"{self.folder} has no moving average (EMA): it is one set of weights.")
+        return (
+            step_folder.PARAMS if self.foreign else step_folder.params_or_ema(self.folder, ema=ema)
         )
 
-    graph, variables = nnx.split(nnx.eval_shape(make), nnx.Param)
-    layout = nnx.to_pure_dict(variables) if mesh is None else parameters.layout(variables, mesh)
-    params = step_folder.restore_params(about.folder, layout, ema=ema)
-    return Loaded(
-        model=nnx.merge(graph, params),
-        name=about.name,
-        class_names=about.class_names,
-        step=about.step,
-    )
+
+def _placed(array: np.ndarray, x: jax.ShapeDtypeStruct) -> jax.Array:
+    if x.sharding is None:
+        return jax.device_put(array, jax.local_devices()[0])
+    return jax.make_array_from_callback(array.shape, x.sharding, lambda index: array[index])
 
 
 def description(path: str | epath.Path) -> Description:
-    """What the checkpoint of `path`, as in `load`, says about itself.
+    """What the checkpoint at `path` says about itself.
+
+    path: a work directory (its newest checkpoint), its checkpoints folder or a step's folder.
 
     Raises:
       UserError: no checkpoint there, or one of a newer version.

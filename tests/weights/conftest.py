@@ -1,0 +1,52 @@
+"""Toy ViTs with parameters of a size that shows every mistake."""
+
+import jax
+import numpy as np
+import pytest
+from flax import nnx
+
+from vit_jax import models, weights
+from vit_jax.core import pytrees
+
+TOY = {"depth": 2, "width": 16, "mlp_dim": 24, "heads": 2, "num_classes": 3, "image_size": 12}
+
+
+def params_of(model):
+    """By name, as NumPy arrays."""
+    named = pytrees.flatten(nnx.to_pure_dict(nnx.state(model, nnx.Param)))
+    return {name: np.asarray(x) for name, x in named.items()}
+
+
+@pytest.fixture
+def toy():
+    """`toy(pool="map")`: a Loaded model whose parameters are all random, norms and biases too."""
+
+    def make(class_names=("ant", "bee", "cat"), **fields):
+        model = models.create("ViT-Ti/4", rngs=nnx.Rngs(0), **(TOY | fields))
+        graph, state = nnx.split(model, nnx.Param)
+        rng = np.random.default_rng(0)
+        draw = lambda x: np.asarray(rng.normal(0, 0.3, x.shape), np.float32)
+        random = jax.tree.map(draw, nnx.to_pure_dict(state))
+        names = class_names if model.num_classes else None
+        return weights.Loaded(nnx.merge(graph, random), "ViT-Ti/4", names, step=0)
+
+    return make
+
+
+@pytest.fixture
+def images():
+    """[2, 12, 12, 3]."""
+    return np.random.default_rng(1).normal(size=(2, 12, 12, 3)).astype(np.float32)
+
+
+@pytest.fixture
+def same():
+    """Asserts that two models have the same parameters, bit for bit."""
+
+    def check(one, other):
+        left, right = params_of(one), params_of(other)
+        assert list(left) == list(right)
+        for name, x in left.items():
+            np.testing.assert_array_equal(right[name], x, err_msg=name)
+
+    return check

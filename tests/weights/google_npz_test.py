@@ -1,0 +1,234 @@
+"""Google's .npz: the same numbers as a Linen ViT with the names of those files, and back."""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import pytest
+
+from vit_jax import weights
+from vit_jax.core.errors import UserError
+
+ROUNDING = 1e-4  # float32 through a few layers, sums in another order
+
+
+class Reference(nn.Module):
+    """A ViT of depth 2 whose parameters are called as in the released files, or big_vision's."""
+
+    pool: str
+    pre_logits: bool
+    num_classes: int
+    released: bool
+
+    @nn.compact
+    def __call__(self, images):
+        x = nn.Conv(16, (4, 4), (4, 4), padding="VALID", name="embedding")(images)
+        x = x.reshape(x.shape[0], -1, 16)
+        if not self.released:  # big_vision: positions first, so that of the class token is none
+            x = x + self.param("pos_embedding", nn.initializers.normal(1), (1, x.shape[1], 16))
+        if self.pool == "cls":
+            cls = self.param("cls", nn.initializers.normal(1), (1, 1, 16))
+            x = jnp.concatenate([jnp.tile(cls, (x.shape[0], 1, 1)), x], axis=1)
+        x = Encoder(self.released, name="Transformer")(x)
+        if self.pool == "map":
+            x = MapHead(name="MAPHead_0")(x)
+        else:
+            x = x[:, 0] if self.pool == "cls" else x.mean(1)
+        if self.pre_logits:
+            x = jnp.tanh(nn.Dense(16, name="pre_logits")(x))
+        return nn.Dense(self.num_classes, name="head")(x) if self.num_classes else x
+
+
+class Encoder(nn.Module):
+    released: bool
+
+    @nn.compact
+    def __call__(self, x):
+        if self.released:
+            x = Positions(name="posembed_input")(x)
+        for i in range(2):
+            x = Block(self.released, name=f"encoderblock_{i}")(x)
+        return nn.LayerNorm(name="encoder_norm")(x)
+
+
+class Positions(nn.Module):
+    @nn.compact
+    def __call__(self, x):
+        return x + self.param("pos_embedding", nn.initializers.normal(1), (1, *x.shape[1:]))
+
+
+class Block(nn.Module):
+    released: bool
+
+    @nn.compact
+    def __call__(self, x):
+        numbers = (0, 1, 2, 3) if self.released else (0, 0, 1, 0)
+        norm1, attention, norm2, mlp = (
+            f"{kind}_{number}"
+            for kind, number in zip(
+                ("LayerNorm", "MultiHeadDotProductAttention", "LayerNorm", "MlpBlock"),
+                numbers,
+                strict=True,
+            )
+        )
+        y = nn.LayerNorm(name=norm1)(x)
+        x = x + nn.MultiHeadDotProductAttention(num_heads=2, name=attention)(y, y)
+        return x + Mlp(name=mlp)(nn.LayerNorm(name=norm2)(x))
+
+
+class Mlp(nn.Module):
+    @nn.compact
+    def __call__(self, x):
+        return nn.Dense(16, name="Dense_1")(nn.gelu(nn.Dense(24, name="Dense_0")(x)))
+
+
+class MapHead(nn.Module):
+    @nn.compact
+    def __call__(self, x):
+        probe = self.param("probe", nn.initializers.normal(1), (1, 1, 16))
+        probe = jnp.tile(probe, (x.shape[0], 1, 1))
+        attention = nn.MultiHeadDotProductAttention(
+            num_heads=2, name="MultiHeadDotProductAttention_0"
+        )
+        x = attention(probe, x)
+        return (x + Mlp(name="MlpBlock_0")(nn.LayerNorm(name="LayerNorm_0")(x)))[:, 0]
+
+
+def reference(images, *, released, pool="cls", pre_logits=False, num_classes=3):
+    """(arrays by Google's names, its results)"""
+    module = Reference(pool, pre_logits, num_classes, released)
+    params = module.init(jax.random.key(0), images)["params"]
+    rng = np.random.default_rng(0)
+    params = jax.tree.map(lambda x: rng.normal(0, 0.3, x.shape).astype(np.float32), params)
+    named = jax.tree_util.tree_leaves_with_path(params)
+    arrays = {jax.tree_util.keystr(p, simple=True, separator="/"): x for p, x in named}
+    return arrays, module.apply({"params": params}, images)
+
+
+def stacked(arrays):
+    """The layers of each array as one with a leading axis."""
+    found = {n: x for n, x in arrays.items() if "encoderblock_" not in n}
+    for name, first in arrays.items():
+        if "encoderblock_0/" in name:
+            second = arrays[name.replace("encoderblock_0/", "encoderblock_1/")]
+            found[name.replace("encoderblock_0/", "encoderblock/")] = np.stack([first, second])
+    return found
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [
+        {"released": True},
+        {"released": True, "pre_logits": True, "num_classes": 5},
+        {"released": True, "num_classes": 0},
+        {"released": False},
+        {"released": False, "pool": "map"},
+        {"released": False, "pool": "avg"},
+    ],
+    ids=["released", "pre_logits", "headless", "big_vision", "map", "avg"],
+)
+def test_computes_the_same(tmp_path, images, layout):
+    arrays, expected = reference(images, **layout)
+    np.savez(tmp_path / "x.npz", **arrays)
+    model = weights.load(tmp_path / "x.npz")
+    np.testing.assert_allclose(model(images), expected, atol=ROUNDING)
+    assert model.preprocess.image_size == (12, 12)
+
+
+def test_layers_may_be_stacked_and_names_prefixed(tmp_path, images, same):
+    arrays, _ = reference(images, released=False, pool="map")
+    np.savez(tmp_path / "plain.npz", **arrays)
+    np.savez_compressed(tmp_path / "stacked.npz", **stacked(arrays))
+    state = {"opt/0/count": np.zeros(3), "opt/0/mu/head/kernel": np.zeros((16, 3))}
+    prefixed = {f"params/{name}": x for name, x in arrays.items()}
+    np.savez(tmp_path / "state.npz", **state, **prefixed)
+    plain = weights.load(tmp_path / "plain.npz")
+    same(weights.load(tmp_path / "stacked.npz"), plain)
+    same(weights.load(tmp_path / "state.npz"), plain)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float64])
+def test_other_floats(tmp_path, images, dtype):
+    arrays, expected = reference(images, released=True)
+    arrays = {name: x.astype(dtype) for name, x in arrays.items()}
+    arrays["head/kernel"] = np.asfortranarray(arrays["head/kernel"])
+    np.savez(tmp_path / "x.npz", **arrays)
+    found = weights.load(tmp_path / "x.npz")(images)
+    assert np.abs(found - expected).max() < 0.1
+    exact = arrays["head/kernel"].astype(np.float32)
+    np.testing.assert_array_equal(weights.load(tmp_path / "x.npz").head.kernel[...], exact)
+
+
+@pytest.mark.parametrize(
+    "fields", [{"pre_logits": True}, {"num_classes": 0}, {"pool": "map"}, {"pool": "avg"}]
+)
+def test_there_and_back_is_the_same(tmp_path, toy, same, fields):
+    ours = toy(**fields)
+    weights.save(ours, tmp_path / "x.npz", "google_npz")
+    again = weights.load(tmp_path / "x.npz")
+    same(again, ours.model)
+    arrays = dict(np.load(tmp_path / "x.npz"))
+    weights.save(ours._replace(model=again), tmp_path / "y.npz", "google_npz")
+    for name, x in np.load(tmp_path / "y.npz").items():
+        np.testing.assert_array_equal(x, arrays.pop(name))
+    assert not arrays
+
+
+def test_names_are_those_of_the_released_files(tmp_path, toy, images):
+    weights.save(toy(pre_logits=True), tmp_path / "x.npz", "google_npz")
+    expected, _ = reference(images, released=True, pre_logits=True)
+    written = dict(np.load(tmp_path / "x.npz"))
+    assert {n: x.shape for n, x in written.items()} == {n: x.shape for n, x in expected.items()}
+
+
+def test_fixed_positions_are_written_as_a_table(tmp_path, toy, images):
+    for kind in ("sincos_1d", "sincos_2d"):
+        ours = toy(position_embedding=kind)
+        weights.save(ours, tmp_path / f"{kind}.npz", "google_npz")
+        again = weights.load(tmp_path / f"{kind}.npz")
+        np.testing.assert_allclose(again(images), ours.model(images), atol=ROUNDING)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"gelu": "exact"}, "gelu=exact"),
+        ({"norm_epsilon": 0.01}, "norm_epsilon=0.01"),
+        ({"layer_scale": 0.1}, "no place for blocks/block/scale1/scale"),
+        ({"image_size": (12, 8)}, "is for squares"),
+    ],
+)
+def test_what_the_arrays_cannot_tell_is_not_written(tmp_path, toy, fields, message):
+    with pytest.raises(UserError, match=message):
+        weights.save(toy(**fields), tmp_path / "x.npz", "google_npz")
+    assert not list(tmp_path.iterdir())
+
+
+def test_differences_are_told_all_at_once(tmp_path, images):
+    arrays, _ = reference(images, released=True)
+    arrays["head/kernal"] = arrays.pop("head/kernel")
+    arrays["Transformer/encoderblock_1/MlpBlock_3/Dense_0/bias"] = np.zeros(23)
+    np.savez(tmp_path / "x.npz", **arrays)
+    with pytest.raises(UserError) as error:
+        weights.load(tmp_path / "x.npz")
+    assert str(error.value).splitlines() == [
+        f"{tmp_path}/x.npz looks like Google's .npz as released, but is not the same:",
+        "  head/kernel is missing (nearest there: head/kernal)",
+        "  Transformer/encoderblock_1/MlpBlock_3/Dense_0/bias has the shape (23,), expected (24,)",
+        "  head/kernal is unexpected (nearest expected: head/kernel)",
+    ]
+
+
+def test_an_unknown_layout_names_those_that_were_tried(tmp_path):
+    np.savez(tmp_path / "x.npz", conv1=np.zeros((3, 3)), fc=np.zeros(4))
+    with pytest.raises(UserError) as error:
+        weights.load(tmp_path / "x.npz")
+    lines = str(error.value).splitlines()
+    assert "none of the layouts" in lines[0]
+    assert [line.split(":")[0].strip() for line in lines[1:]] == [
+        "Google's .npz as released",
+        "big_vision's .npz, layer by layer",
+        "big_vision's .npz, layers stacked",
+    ]
+    assert all("is missing" in line for line in lines[1:])

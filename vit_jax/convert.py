@@ -1,0 +1,76 @@
+"""Weights from one format to another: python -m vit_jax.convert --input B_16.npz --output vit_b16
+
+What the input is, is told by what is in it; see docs/weights.md.
+"""
+
+from __future__ import annotations
+
+from absl import flags
+
+from vit_jax import weights
+from vit_jax.core import command
+from vit_jax.core.errors import UserError
+from vit_jax.weights import writing
+
+FLAGS = flags.FLAGS
+
+
+def convert(
+    source: str,
+    output: str,
+    *,
+    to: str,
+    ema: bool = False,
+    head: str = "keep",
+    image_size: int | None = None,
+    position_resize: str = "bilinear",
+) -> str:
+    """Reads weights of any format, writes those of another; says in a line what they are.
+
+    Args:
+      source: as `weights.load` takes it; so do the arguments not named here.
+      output: must not exist yet.
+      to: one of `writing.FORMATS`.
+
+    Raises:
+      UserError: the input cannot be read, or `to` cannot hold its model; then nothing is written.
+    """
+    loaded = weights.load_described(
+        source, ema=ema, head=head, image_size=image_size, position_resize=position_resize
+    )
+    weights.save(loaded, output, to)
+    model = loaded.model
+    height, width = model.preprocess.image_size
+    classes = f"{model.num_classes:,} classes" if model.num_classes else "no head"
+    return f"{loaded.name}, images of {height} x {width} pixels, {classes}: {output}"
+
+
+def main(arguments: list[str]) -> None:
+    """The command."""
+    command.no_more(arguments)
+    if FLAGS.image_size is not None and FLAGS.image_size < 1:
+        raise UserError(f"--image_size={FLAGS.image_size}: give at least 1 pixel.")
+    to = FLAGS.to or ("google_npz" if FLAGS.output.endswith(".npz") else "huggingface")
+    print(
+        convert(
+            FLAGS.input,
+            FLAGS.output,
+            to=to,
+            ema=FLAGS.ema,
+            head=FLAGS.head,
+            image_size=FLAGS.image_size,
+            position_resize=FLAGS.position_resize,
+        )
+    )
+
+
+if __name__ == "__main__":
+    flags.DEFINE_string("input", None, "Weights: a checkpoint, .npz, .safetensors, or a folder.")
+    flags.DEFINE_string("output", None, "A file that ends in .npz, or a folder; not there yet.")
+    flags.DEFINE_enum("to", None, writing.FORMATS, "Default: by the output, .npz or huggingface.")
+    flags.DEFINE_bool("ema", False, "The moving average of the weights, where the run kept one.")
+    flags.DEFINE_enum("head", "keep", ("keep", "drop"), "What becomes of the classes' layer.")
+    flags.DEFINE_integer("image_size", None, "Resizes learned positions for images of this size.")
+    flags.DEFINE_enum("position_resize", "bilinear", ("bilinear", "bicubic"), "How.")
+    flags.mark_flags_as_required(["input", "output"])
+    command.run(main)

@@ -1,0 +1,205 @@
+"""Hugging Face's ViT: ViTForImageClassification, ViTModel and ViTForMaskedImageModeling.
+
+ViTModel's pooler is a dense layer with tanh on the class token: what is called pre-logits here. Its
+GELU is exact and its layer norms have 1e-12 where config.json does not say otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from vit_jax import models
+from vit_jax.core.errors import UserError, nearest
+from vit_jax.models.vit import ViTSpec
+from vit_jax.weights.layout import Layout, rule
+
+
+def _layout(
+    title: str, layer: str, attention: tuple[str, str, str, str], fc1: str, fc2: str
+) -> Layout:
+    """By what is called differently: a layer, its query, key, value and output, and its MLP."""
+    *qkv, out = (f"{layer}.{{}}.{name}" for name in attention)
+    names = lambda leaf: " ".join(f"{name}.{leaf}" for name in qkv)
+    rules = (
+        rule("patches/kernel", "embeddings.patch_embeddings.projection.weight", "D 3 P p"),
+        rule("patches/bias", "embeddings.patch_embeddings.projection.bias", "D"),
+        rule("cls", "embeddings.cls_token", "1 1 D"),
+        rule("positions/embedding", "embeddings.position_embeddings", "1 N D"),
+        rule("norm1/scale", f"{layer}.{{}}.layernorm_before.weight", "D"),
+        rule("norm1/bias", f"{layer}.{{}}.layernorm_before.bias", "D"),
+        rule("attention/qkv/kernel", names("weight"), "(H K) D"),
+        rule("attention/qkv/bias", names("bias"), "(H K)"),
+        rule("attention/out/kernel", f"{out}.weight", "D (H K)"),
+        rule("attention/out/bias", f"{out}.bias", "D"),
+        rule("norm2/scale", f"{layer}.{{}}.layernorm_after.weight", "D"),
+        rule("norm2/bias", f"{layer}.{{}}.layernorm_after.bias", "D"),
+        rule("mlp/fc1/kernel", f"{layer}.{{}}.{fc1}.weight", "M D"),
+        rule("mlp/fc1/bias", f"{layer}.{{}}.{fc1}.bias", "M"),
+        rule("mlp/fc2/kernel", f"{layer}.{{}}.{fc2}.weight", "D M"),
+        rule("mlp/fc2/bias", f"{layer}.{{}}.{fc2}.bias", "D"),
+        rule("norm/scale", "layernorm.weight", "D"),
+        rule("norm/bias", "layernorm.bias", "D"),
+        rule("pre_logits/kernel", "pooler.dense.weight", "E D"),
+        rule("pre_logits/bias", "pooler.dense.bias", "E"),
+        rule("head/kernel", "classifier.weight", "C D"),
+        rule("head/bias", "classifier.bias", "C"),
+    )
+    # Ignored is what masked image modelling has besides.
+    ignored = (r"embeddings\.mask_token", r"decoder\.0\.(weight|bias)")
+    return Layout(title, rules, prefixes=("", "vit."), ignored=ignored)
+
+
+LAYOUT = _layout(
+    "Hugging Face's ViT",
+    "encoder.layer",
+    (
+        "attention.attention.query",
+        "attention.attention.key",
+        "attention.attention.value",
+        "attention.output.dense",
+    ),
+    "intermediate.dense",
+    "output.dense",
+)
+# transformers 5 still writes files by the names above, but calls its modules otherwise.
+STATE_DICT = _layout(
+    "the state_dict() of Hugging Face's ViT since transformers 5",
+    "layers",
+    ("attention.q_proj", "attention.k_proj", "attention.v_proj", "attention.o_proj"),
+    "mlp.fc1",
+    "mlp.fc2",
+)
+LAYOUTS = (LAYOUT, STATE_DICT)
+GELUS = {"gelu": "exact", "gelu_new": "tanh", "gelu_pytorch_tanh": "tanh", "gelu_fast": "tanh"}
+BILINEAR = 2  # Pillow's number
+
+
+def fields(config: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The model's fields that its config.json tells. UserError for what cannot be computed here."""
+    config = config or {}
+    activation = config.get("hidden_act", "gelu")
+    if activation not in GELUS:
+        raise UserError(
+            f"config.json: hidden_act={activation!r}. {nearest(str(activation), GELUS)}"
+        )
+    if config.get("pooler_act", "tanh") != "tanh":
+        raise UserError(
+            f"config.json: pooler_act={config['pooler_act']!r}; only tanh is supported."
+        )
+    return {"gelu": GELUS[activation], "norm_epsilon": float(config.get("layer_norm_eps", 1e-12))}
+
+
+def name_in_classifier(name: str) -> str:
+    """An array's name in ViTForImageClassification, by that in the table above."""
+    return name if name.startswith("classifier.") else f"vit.{name}"
+
+
+def class_names(config: Mapping[str, Any] | None, num_classes: int) -> tuple[str, ...] | None:
+    """From id2label; None if it has none but LABEL_0, LABEL_1 ... or not one for each class."""
+    labels = (config or {}).get("id2label") or {}
+    names = [labels.get(str(i)) for i in range(num_classes)]
+    if any(name is None for name in names) or names == _placeholders(num_classes):
+        return None
+    return tuple(str(name) for name in names) or None
+
+
+def preprocess(document: Mapping[str, Any], image_size: tuple[int, int]) -> models.Preprocess:
+    """From preprocessor_config.json. UserError for steps that prediction does not have."""
+    if not document.get("do_rescale", True):
+        raise UserError("preprocessor_config.json: do_rescale=false; pixels have to become [0, 1].")
+    size: Any = document.get("size") or list(image_size)
+    resize: tuple[int, int] | int | None = None
+    if document.get("do_resize", True):
+        resize = size["shortest_edge"] if _has(size, "shortest_edge") else _pair(size)
+    crop = None
+    if document.get("do_center_crop", False):
+        crop = _pair(document.get("crop_size") or size)
+    normalise = document.get("do_normalize", True)
+    mean = document.get("image_mean") if normalise else (0.0, 0.0, 0.0)
+    std = document.get("image_std") if normalise else (1.0, 1.0, 1.0)
+    return models.Preprocess(
+        image_size, resize, crop, tuple(mean or (0.5,) * 3), tuple(std or (0.5,) * 3)
+    )
+
+
+def documents(
+    spec: ViTSpec, num_classes: int, names: tuple[str, ...] | None, about: models.Preprocess
+) -> dict[str, dict[str, Any]]:
+    """config.json and preprocessor_config.json. UserError for a model that ViT cannot be."""
+    if spec.pool != "cls":
+        raise UserError(
+            f"Hugging Face's ViT sees the class token; this model has pool={spec.pool}. Write "
+            "--to=timm or --to=google_npz."
+        )
+    if spec.pre_logits and num_classes:
+        raise UserError(
+            "Hugging Face's ViTForImageClassification has no layer between backbone and head, this "
+            "model has pre-logits: leave the head out (--head=drop), which makes it ViTModel with "
+            "a pooler, or write --to=google_npz."
+        )
+    labels = list(names) if names else _placeholders(num_classes)
+    height, width = about.image_size
+    config = {
+        "architectures": ["ViTForImageClassification" if num_classes else "ViTModel"],
+        "model_type": "vit",
+        "hidden_size": spec.width,
+        "num_hidden_layers": spec.depth,
+        "num_attention_heads": spec.heads,
+        "intermediate_size": spec.mlp_dim,
+        "hidden_act": "gelu" if spec.gelu == "exact" else "gelu_pytorch_tanh",
+        "layer_norm_eps": spec.norm_epsilon,
+        "image_size": height if height == width else [height, width],
+        "patch_size": spec.patch_size,
+        "num_channels": 3,
+        "qkv_bias": True,
+        "hidden_dropout_prob": 0.0,
+        "attention_probs_dropout_prob": 0.0,
+        "pooler_act": "tanh",
+        "pooler_output_size": spec.width,
+        "torch_dtype": "float32",
+    }
+    if num_classes:
+        config["id2label"] = {str(i): label for i, label in enumerate(labels)}
+        config["label2id"] = {label: i for i, label in enumerate(labels)}
+    return {"config.json": config, "preprocessor_config.json": _preprocessor(about)}
+
+
+def _preprocessor(about: models.Preprocess) -> dict[str, Any]:
+    document: dict[str, Any] = {
+        "image_processor_type": "ViTImageProcessor",
+        "do_resize": about.resize is not None,
+        "do_rescale": True,
+        "rescale_factor": 1 / 255,
+        "do_normalize": True,
+        "image_mean": list(about.mean),
+        "image_std": list(about.std),
+        "resample": BILINEAR,
+        "do_center_crop": about.crop is not None,
+    }
+    if isinstance(about.resize, int):
+        document["size"] = {"shortest_edge": about.resize}
+    else:
+        document["size"] = _sides(about.resize or about.image_size)
+    if about.crop:
+        document["crop_size"] = _sides(about.crop)
+    return document
+
+
+def _sides(size: tuple[int, int]) -> dict[str, int]:
+    return {"height": size[0], "width": size[1]}
+
+
+def _placeholders(num_classes: int) -> list[str]:
+    return [f"LABEL_{i}" for i in range(num_classes)]
+
+
+def _has(size: Any, key: str) -> bool:
+    return isinstance(size, Mapping) and key in size
+
+
+def _pair(size: Any) -> tuple[int, int]:
+    """Of a number, two of them, or {"height", "width"}."""
+    if isinstance(size, Mapping):
+        return int(size["height"]), int(size["width"])
+    return (int(size), int(size)) if isinstance(size, int) else (int(size[0]), int(size[1]))

@@ -1,0 +1,283 @@
+"""Tables of parameters in other formats, and both directions from one table.
+
+A rule says how one of this project's parameters is called elsewhere and how its axes lie there. In
+the names "{}" stands for the number of the layer; without it the layers are an axis "L". Several
+names are the parts of one parameter, along the axis that is called by their number.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from vit_jax.core.errors import UserError
+from vit_jax.weights.rearrange import groups, rearrange, shape
+from vit_jax.weights.tensors import Tensor, Tensors
+
+BLOCK = "blocks/block/"
+MAX_NEAREST = 20  # names that are looked for
+# Letters: L layers, D width, H heads, K head size, M width of the MLP, P and p the height and width
+# of a patch, N positions, C classes, E the pre-logits.
+OURS = {
+    "patches/kernel": "P p 3 D",
+    "patches/bias": "D",
+    "cls": "D",
+    "positions/embedding": "N D",
+    BLOCK + "norm1/scale": "L D",
+    BLOCK + "norm1/bias": "L D",
+    BLOCK + "attention/qkv/kernel": "L D 3 H K",
+    BLOCK + "attention/qkv/bias": "L 3 H K",
+    BLOCK + "attention/out/kernel": "L H K D",
+    BLOCK + "attention/out/bias": "L D",
+    BLOCK + "scale1/scale": "L D",
+    BLOCK + "norm2/scale": "L D",
+    BLOCK + "norm2/bias": "L D",
+    BLOCK + "mlp/fc1/kernel": "L D M",
+    BLOCK + "mlp/fc1/bias": "L M",
+    BLOCK + "mlp/fc2/kernel": "L M D",
+    BLOCK + "mlp/fc2/bias": "L D",
+    BLOCK + "scale2/scale": "L D",
+    "norm/scale": "D",
+    "norm/bias": "D",
+    "pooling/probe": "D",
+    "pooling/query/kernel": "D 1 H K",
+    "pooling/query/bias": "1 H K",
+    "pooling/key_value/kernel": "D 2 H K",
+    "pooling/key_value/bias": "2 H K",
+    "pooling/out/kernel": "H K D",
+    "pooling/out/bias": "D",
+    "pooling/norm/scale": "D",
+    "pooling/norm/bias": "D",
+    "pooling/mlp/fc1/kernel": "D M",
+    "pooling/mlp/fc1/bias": "M",
+    "pooling/mlp/fc2/kernel": "M D",
+    "pooling/mlp/fc2/bias": "D",
+    "pre_logits/kernel": "D E",
+    "pre_logits/bias": "E",
+    "head/kernel": "D C",
+    "head/bias": "C",
+}
+# A model has all of such a part or nothing.
+OPTIONAL = ("cls", "scale1", "scale2", "pooling", "pre_logits", "head")
+
+
+class Rule(NamedTuple):
+    """How the parameter `ours` is called and lies in another format."""
+
+    ours: str
+    names: tuple[str, ...]
+    axes: str  # of each of them
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """A format.
+
+    Attributes:
+      title: for messages.
+      rules: one for each parameter that it can hold.
+      prefixes: what may stand before all names, "" among them if it may lack.
+      ignored: patterns of further names, in full, that are no part of the model.
+    """
+
+    title: str
+    rules: tuple[Rule, ...]
+    prefixes: tuple[str, ...] = ("",)
+    ignored: tuple[str, ...] = ()
+
+
+def rule(ours: str, names: str, axes: str) -> Rule:
+    """`ours` without "blocks/block/" where it is a block's; `names` separated by blanks."""
+    full = ours if ours in OURS else BLOCK + ours
+    assert full in OURS, ours
+    return Rule(full, tuple(names.split()), axes)
+
+
+def part(ours: str) -> str:
+    """ "blocks/block/scale1/scale" -> "scale1", "head/bias" -> "head"."""
+    return ours.removeprefix(BLOCK).split("/")[0]
+
+
+class Piece(NamedTuple):
+    """One array elsewhere, and its place in one of ours."""
+
+    name: str
+    place: tuple[Any, ...]  # of our array
+    axes: str  # of ours at that place
+
+
+def pieces(rule: Rule, sizes: Mapping[str, int]) -> Iterator[Piece]:
+    """All of a rule's arrays."""
+    words = OURS[rule.ours].split()
+    by_layer = "{}" in rule.names[0]
+    several = len(rule.names) > 1
+    rest = [w for w in words if not (by_layer and w == "L")]
+    if several:
+        rest.remove(str(len(rule.names)))
+    for layer in range(sizes["L"] if by_layer else 1):
+        for number, name in enumerate(rule.names):
+            fixed = {"L": layer} if by_layer else {}
+            if several:
+                fixed[str(len(rule.names))] = number
+            index = tuple(fixed.get(word, slice(None)) for word in words)
+            yield Piece(name.format(layer), index, " ".join(rest))
+
+
+@dataclasses.dataclass(frozen=True)
+class Match:
+    """A file seen as a layout.
+
+    Attributes:
+      sizes: by letter.
+      tensors: of the file, by the layout's names.
+      rules: those of the parameters that the file has.
+      problems: what does not fit, a line each; none: it fits.
+    """
+
+    layout: Layout
+    sizes: dict[str, int]
+    tensors: Tensors
+    rules: tuple[Rule, ...]
+    problems: tuple[str, ...]
+
+    def has(self, name: str) -> bool:
+        """Whether there is such a part."""
+        return any(part(r.ours) == name for r in self.rules)
+
+    def ours(self, name: str) -> np.ndarray:
+        """One of our parameters, float32."""
+        (found,) = [r for r in self.rules if r.ours == name]
+        array = np.empty(shape(OURS[name], self.sizes), np.float32)
+        for piece in pieces(found, self.sizes):
+            theirs = self.tensors[piece.name].read()
+            array[piece.place] = rearrange(theirs, found.axes, piece.axes, self.sizes)
+        return array
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Of all our parameters."""
+        return {r.ours: shape(OURS[r.ours], self.sizes) for r in self.rules}
+
+
+def match(layout: Layout, tensors: Tensors, known: Mapping[str, int]) -> Match:
+    """How a file looks as `layout`; `known` sizes are those that its shapes do not tell."""
+    named = _without_prefix(layout, tensors)
+    depth = known.get("L") or _depth(layout, named)  # 0: layers are an axis
+    rules = _rules_of_parts_there(layout, named, depth)
+    sizes = _sizes(rules, named, {**known, "L": depth} if depth else known)
+    wanted = {p.name: r for r in rules for p in pieces(r, {"L": depth, **sizes})}
+    return Match(layout, sizes, named, rules, tuple(_problems(layout, named, wanted, sizes)))
+
+
+def to_theirs(
+    layout: Layout, params: Mapping[str, np.ndarray], sizes: Mapping[str, int]
+) -> dict[str, Tensor]:
+    """Our parameters as `layout` has them, each made when it is read.
+
+    Raises:
+      UserError: lists those that have no place there.
+    """
+    by_name = {r.ours: r for r in layout.rules}
+    homeless = [name for name in params if name not in by_name]
+    if homeless:
+        raise UserError(f"{layout.title} has no place for {', '.join(homeless)}.")
+    return {
+        piece.name: _theirs(np.asarray(array), by_name[name], piece, sizes)
+        for name, array in params.items()
+        for piece in pieces(by_name[name], sizes)
+    }
+
+
+def _theirs(ours: np.ndarray, own: Rule, piece: Piece, sizes: Mapping[str, int]) -> Tensor:
+    read = lambda: np.ascontiguousarray(
+        rearrange(ours[piece.place], piece.axes, own.axes, sizes), np.float32
+    )
+    return Tensor(shape(own.axes, sizes), np.dtype(np.float32), read)
+
+
+def sizes_of(params: Mapping[str, Any]) -> dict[str, int]:
+    """The letters' sizes of our own parameters, by name (arrays, or whatever has a shape)."""
+    sizes: dict[str, int] = {}
+    for name, array in params.items():
+        words = OURS[name].split()
+        sizes |= {w: int(s) for w, s in zip(words, array.shape, strict=True) if not w.isdigit()}
+    return sizes
+
+
+def _without_prefix(layout: Layout, tensors: Tensors) -> Tensors:
+    """By the names of the table; with the prefix that most of the table's names are behind."""
+    firsts = {p.name for r in layout.rules for p in pieces(r, {"L": 1})}
+    best = max(layout.prefixes, key=lambda p: sum(p + n in tensors for n in firsts))
+    if not best:
+        return tensors
+    # What is not behind it is known by its whole name, as a classifier beside "vit.".
+    return {n.removeprefix(best): t for n, t in tensors.items()}
+
+
+def _depth(layout: Layout, named: Tensors) -> int:
+    """By the numbers in names, at least 1; 0 where the layout has none."""
+    patterns = [
+        re.compile(re.escape(name).replace(r"\{\}", r"(\d{1,4})"))
+        for r in layout.rules
+        for name in r.names
+        if "{}" in name
+    ]
+    found = (p.fullmatch(name) for name in named for p in patterns)
+    return 1 + max((int(m[1]) for m in found if m), default=0) if patterns else 0
+
+
+def _rules_of_parts_there(layout: Layout, named: Tensors, depth: int) -> tuple[Rule, ...]:
+    """Those that the file has to have: of needed parts, and of optional ones that it has any of."""
+    there = {
+        part(r.ours)
+        for r in layout.rules
+        if any(piece.name in named for piece in pieces(r, {"L": depth}))
+    }
+    return tuple(r for r in layout.rules if part(r.ours) in there or part(r.ours) not in OPTIONAL)
+
+
+def _sizes(rules: Iterable[Rule], named: Tensors, known: Mapping[str, int]) -> dict[str, int]:
+    """From the shapes of arrays, the first that tells; 0 for what none tells."""
+    sizes = dict(known)
+    for r in rules:
+        for piece in pieces(r, {"L": 1}):
+            tensor = named.get(piece.name)
+            words = groups(r.axes)
+            if tensor is None or len(words) != len(tensor.shape):
+                continue
+            for group, size in zip(words, tensor.shape, strict=True):
+                if len(group) == 1 and not group[0].isdigit():
+                    sizes.setdefault(group[0], size)
+    if "H" in sizes and "D" in sizes:
+        sizes.setdefault("K", sizes["D"] // max(1, sizes["H"]))
+    letters = {w for r in rules for w in OURS[r.ours].split() if not w.isdigit()}
+    return {letter: sizes.get(letter, 0) for letter in letters}
+
+
+def _problems(
+    layout: Layout, named: Tensors, wanted: Mapping[str, Rule], sizes: Mapping[str, int]
+) -> Iterator[str]:
+    ignored = [re.compile(pattern) for pattern in layout.ignored]
+    extra = [
+        name
+        for name in named
+        if name not in wanted and not any(pattern.fullmatch(name) for pattern in ignored)
+    ]
+    for number, name in enumerate(n for n in wanted if n not in named):
+        yield f"{name} is missing{_nearest(name, extra, 'there', number)}"
+    for name, r in wanted.items():
+        expected = shape(r.axes, sizes)
+        if name in named and named[name].shape != expected:
+            yield f"{name} has the shape {named[name].shape}, expected {expected}"
+    for number, name in enumerate(extra):
+        yield f"{name} is unexpected{_nearest(name, wanted, 'expected', number)}"
+
+
+def _nearest(name: str, names: Iterable[str], where: str, number: int) -> str:
+    # A search through all names takes long for a file with thousands that do not fit.
+    near = difflib.get_close_matches(name, names, n=1) if number < MAX_NEAREST else ()
+    return f" (nearest {where}: {near[0]})" if near else ""

@@ -1,0 +1,166 @@
+"""Models from whatever holds weights: checkpoints of this project, and files of others."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+from etils import epath
+from flax import nnx
+from jax.sharding import Mesh
+
+from vit_jax import models
+from vit_jax.core import pytrees
+from vit_jax.core.errors import UserError, nearest
+from vit_jax.dist import parameters
+from vit_jax.nn.position_resize import METHODS, resize_positions
+from vit_jax.weights import checkpoint, opening
+from vit_jax.weights.checkpoint import Description
+from vit_jax.weights.foreign import understand
+
+POSITIONS = "positions/embedding"
+
+
+class Loaded(NamedTuple):
+    """A model and what its checkpoint or file says besides."""
+
+    model: Any  # of models.create
+    name: str  # such as "ViT-B/16"
+    class_names: tuple[str, ...] | None
+    step: int
+
+
+def load(
+    path: str | epath.Path,
+    *,
+    dtype: str | None = None,
+    ema: bool = False,
+    mesh: Mesh | None = None,
+    head: str = "keep",
+    image_size: int | tuple[int, int] | None = None,
+    position_resize: str = "bilinear",
+) -> Any:
+    """A trained model, in evaluation mode; an optimizer's state is not read.
+
+    Args:
+      path: a work directory (its newest checkpoint), its checkpoints folder or a step's folder; or
+        Google's .npz, a .safetensors file of Hugging Face or timm, or a folder as these have it.
+        What it is, is told by what is in it.
+      dtype: of the computation, "float32" or "bfloat16"; default: as it was trained.
+      ema: the moving average of the weights instead of the weights themselves.
+      mesh: of `dist.mesh.make_mesh`, over which the parameters are divided by its rules: each
+        process reads the parts that its devices hold. Default: the first device has them all.
+      head: "keep", or "drop": the model gives features.
+      image_size: pixels, if it is to take images of another size than the weights.
+      position_resize: how learned positions are resized then, "bilinear" or "bicubic".
+
+    Raises:
+      UserError: nothing there, of a newer version or an unknown layout; or no moving average.
+      DamagedError: a checkpoint cannot be read, or its bits have changed.
+    """
+    return load_described(
+        path,
+        dtype=dtype,
+        ema=ema,
+        mesh=mesh,
+        head=head,
+        image_size=image_size,
+        position_resize=position_resize,
+    ).model
+
+
+def load_described(
+    path: str | epath.Path,
+    *,
+    dtype: str | None = None,
+    ema: bool = False,
+    mesh: Mesh | None = None,
+    head: str = "keep",
+    image_size: int | tuple[int, int] | None = None,
+    position_resize: str = "bilinear",
+) -> Loaded:
+    """As `load`, with the rest of the description."""
+    for word, choices in ((head, ("keep", "drop")), (position_resize, METHODS)):
+        if word not in choices:
+            raise UserError(f"{word!r}. {nearest(word, choices)}")
+    about = description(path)
+    spec = about.spec if dtype is None else dataclasses.replace(about.spec, dtype=dtype)
+    preprocess = about.preprocess if image_size is None else _at(about.preprocess, image_size)
+    num_classes = 0 if head == "drop" else about.num_classes
+
+    def make() -> Any:
+        return models.build(
+            spec,
+            num_classes=num_classes,
+            image_size=preprocess.image_size,
+            preprocess=preprocess,
+            rngs=nnx.Rngs(0),
+        )
+
+    graph, variables = nnx.split(nnx.eval_shape(make), nnx.Param)
+    layout = nnx.to_pure_dict(variables) if mesh is None else parameters.layout(variables, mesh)
+    wanted = pytrees.flatten(layout)
+    there = about.param_shapes(ema=ema)
+    params = about.read(
+        {n: _of_shape(x, there.get(n, x.shape)) for n, x in wanted.items()}, ema=ema
+    )
+    if POSITIONS in params:
+        new = models.token_layout(spec, preprocess.image_size)
+        resized = resize_positions(params[POSITIONS], about.tokens, new, method=position_resize)
+        params[POSITIONS] = jax.device_put(resized, wanted[POSITIONS].sharding)
+    return Loaded(
+        model=nnx.merge(graph, pytrees.unflatten(params)),
+        name=about.name,
+        class_names=about.class_names if num_classes else None,
+        step=about.step,
+    )
+
+
+def description(path: str | epath.Path) -> Description:
+    """What the checkpoint or file at `path`, as in `load`, says about itself.
+
+    Raises:
+      UserError: nothing there, or what `load` says.
+    """
+    if not is_foreign(path):
+        return checkpoint.description(path)
+    found = understand(opening.open_weights(Path(path)))
+    return Description(
+        folder=epath.Path(path),
+        name=found.name,
+        spec=found.spec,
+        num_classes=found.num_classes,
+        class_names=found.class_names,
+        preprocess=found.preprocess,
+        shapes={f"params/{name}": shape for name, shape in found.shapes().items()},
+        foreign=found,
+    )
+
+
+def is_foreign(path: str | epath.Path) -> bool:
+    """Whether it is a file or folder of another project, and no checkpoint of this one."""
+    # Files on gs:// and the like are not looked at: they are no local ones that can be mapped.
+    return "://" not in os.fspath(path) and opening.is_foreign(Path(path))
+
+
+def _of_shape(x: jax.ShapeDtypeStruct, shape: tuple[int, ...]) -> jax.ShapeDtypeStruct:
+    """With as many positions as the weights have, which are resized later."""
+    if shape == x.shape:
+        return x
+    # Another number may not divide over the devices.
+    sharding = x.sharding and jax.sharding.NamedSharding(x.sharding.mesh, jax.P())
+    return jax.ShapeDtypeStruct(shape, x.dtype, sharding=sharding)
+
+
+def _at(old: models.Preprocess, image_size: int | tuple[int, int]) -> models.Preprocess:
+    """Images prepared alike, at another size."""
+    size = (image_size, image_size) if isinstance(image_size, int) else image_size
+    resize: tuple[int, int] | int | None = None if old.resize is None else size
+    if isinstance(old.resize, int):
+        resize = round(old.resize * min(size) / min(old.image_size))
+    return dataclasses.replace(
+        old, image_size=size, resize=resize, crop=None if old.crop is None else size
+    )

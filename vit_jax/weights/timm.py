@@ -1,0 +1,165 @@
+"""timm's vit_* models.
+
+Their GELU is exact, but for those of TANH, and their layer norms have 1e-6.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from vit_jax import models
+from vit_jax.core.errors import UserError, nearest
+from vit_jax.models.vit import ViTSpec
+from vit_jax.weights.layout import Layout, Rule, rule
+
+
+def _linear(ours: str, theirs: str, weight: str, bias: str) -> tuple[Rule, ...]:
+    return (
+        rule(f"{ours}/kernel", f"{theirs}.weight", weight),
+        rule(f"{ours}/bias", f"{theirs}.bias", bias),
+    )
+
+
+def _norm(ours: str, theirs: str) -> tuple[Rule, ...]:
+    return (
+        rule(f"{ours}/scale", f"{theirs}.weight", "D"),
+        rule(f"{ours}/bias", f"{theirs}.bias", "D"),
+    )
+
+
+LAYOUT = Layout(
+    title="timm's ViT",
+    rules=(
+        *_linear("patches", "patch_embed.proj", "D 3 P p", "D"),
+        rule("cls", "cls_token", "1 1 D"),
+        rule("positions/embedding", "pos_embed", "1 N D"),
+        *_norm("norm1", "blocks.{}.norm1"),
+        *_linear("attention/qkv", "blocks.{}.attn.qkv", "(3 H K) D", "(3 H K)"),
+        *_linear("attention/out", "blocks.{}.attn.proj", "D (H K)", "D"),
+        rule("scale1/scale", "blocks.{}.ls1.gamma", "D"),
+        *_norm("norm2", "blocks.{}.norm2"),
+        *_linear("mlp/fc1", "blocks.{}.mlp.fc1", "M D", "M"),
+        *_linear("mlp/fc2", "blocks.{}.mlp.fc2", "D M", "D"),
+        rule("scale2/scale", "blocks.{}.ls2.gamma", "D"),
+        *_norm("norm", "norm"),
+        rule("pooling/probe", "attn_pool.latent", "1 1 D"),
+        *_linear("pooling/query", "attn_pool.q", "(H K) D", "(H K)"),
+        *_linear("pooling/key_value", "attn_pool.kv", "(2 H K) D", "(2 H K)"),
+        *_linear("pooling/out", "attn_pool.proj", "D (H K)", "D"),
+        *_norm("pooling/norm", "attn_pool.norm"),
+        *_linear("pooling/mlp/fc1", "attn_pool.mlp.fc1", "M D", "M"),
+        *_linear("pooling/mlp/fc2", "attn_pool.mlp.fc2", "D M", "D"),
+        *_linear("head", "head", "C D", "C"),
+    ),
+)
+# Names of architectures whose GELU is the tanh form, or another function, without saying so.
+TANH = re.compile(
+    r"vit_((base_patch32|so400m_patch16|giantopt_patch16)_siglip_.*|large_patch16_siglip_(gap_)?512.*)"
+)
+QUICK = re.compile(r"vit_.*quickgelu.*")
+GELUS = {"gelu": "exact", "gelu_tanh": "tanh"}
+POOLS = {"cls": "token", "avg": "avg", "map": "map"}
+
+
+def fields(config: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The model's fields that its config.json tells. UserError for what cannot be computed here."""
+    config = config or {}
+    name, arguments = str(config.get("architecture", "")), config.get("model_args") or {}
+    default = "quick_gelu" if QUICK.match(name) else "gelu_tanh" if TANH.match(name) else "gelu"
+    activation = arguments.get("act_layer") or default
+    if activation not in GELUS:
+        raise UserError(
+            f"config.json: {name} has the activation {activation!r}. "
+            f"{nearest(str(activation), GELUS)}"
+        )
+    found: dict[str, Any] = {"gelu": GELUS[activation], "norm_epsilon": 1e-6}
+    pool = arguments.get("global_pool") or config.get("global_pool")
+    if pool and pool not in POOLS.values():
+        raise UserError(f"config.json: global_pool={pool!r}. {nearest(str(pool), POOLS.values())}")
+    return found
+
+
+def pool(config: Mapping[str, Any] | None) -> str | None:
+    """What config.json says of the pooling, in this project's words."""
+    config = config or {}
+    said = (config.get("model_args") or {}).get("global_pool") or config.get("global_pool")
+    return {theirs: ours for ours, theirs in POOLS.items()}.get(str(said))
+
+
+def class_names(config: Mapping[str, Any] | None, num_classes: int) -> tuple[str, ...] | None:
+    """From label_names, if there is one for each class."""
+    names = (config or {}).get("label_names")
+    if not isinstance(names, list) or len(names) != num_classes:
+        return None
+    return tuple(map(str, names)) or None
+
+
+def preprocess(config: Mapping[str, Any], image_size: tuple[int, int]) -> models.Preprocess:
+    """From pretrained_cfg: resized so that a central crop of `crop_pct` is the image."""
+    about = config.get("pretrained_cfg") or {}
+    share = float(about.get("crop_pct") or 1.0)
+    mean, std = tuple(about.get("mean") or (0.5,) * 3), tuple(about.get("std") or (0.5,) * 3)
+    height, width = image_size
+    if not about or about.get("crop_mode") == "squash":
+        return models.Preprocess(image_size, image_size, None, mean, std)
+    return models.Preprocess(image_size, int(min(height, width) / share), image_size, mean, std)
+
+
+def documents(
+    spec: ViTSpec, num_classes: int, names: tuple[str, ...] | None, about: models.Preprocess
+) -> dict[str, dict[str, Any]]:
+    """config.json. UserError for a model that timm's ViT cannot be."""
+    if spec.pre_logits:
+        raise UserError("timm's ViT has no pre-logits, this model has: write --to=google_npz.")
+    if spec.norm_epsilon != 1e-6:
+        raise UserError(
+            f"timm's ViT has layer norms with an epsilon of 1e-6, this model {spec.norm_epsilon}: "
+            "it would compute something else. Write --to=huggingface."
+        )
+    height, width = about.image_size
+    squash = about.crop is None
+    arguments: dict[str, Any] = {
+        "img_size": [height, width],
+        "patch_size": spec.patch_size,
+        "embed_dim": spec.width,
+        "depth": spec.depth,
+        "num_heads": spec.heads,
+        "mlp_ratio": _ratio(spec.mlp_dim, spec.width),
+        "class_token": spec.pool == "cls",
+        "global_pool": POOLS[spec.pool],
+        "fc_norm": False,
+        "init_values": spec.layer_scale or None,
+        "act_layer": "gelu" if spec.gelu == "exact" else "gelu_tanh",
+    }
+    config: dict[str, Any] = {
+        "architecture": "vit_base_patch16_224",  # which all fields of model_args override
+        "num_classes": num_classes,
+        "num_features": spec.width,
+        "global_pool": POOLS[spec.pool],
+        "model_args": arguments,
+        "pretrained_cfg": {
+            "num_classes": num_classes,
+            "input_size": [3, height, width],
+            "fixed_input_size": True,
+            "interpolation": "bilinear",
+            "crop_pct": 1.0
+            if squash or not isinstance(about.resize, int)
+            else width / about.resize,
+            "crop_mode": "squash" if squash else "center",
+            "mean": list(about.mean),
+            "std": list(about.std),
+            "first_conv": "patch_embed.proj",
+            "classifier": "head",
+        },
+    }
+    if names:
+        config["label_names"] = list(names)
+    return {"config.json": config}
+
+
+def _ratio(mlp_dim: int, width: int) -> float:
+    """The factor that timm multiplies the width by and cuts to an integer."""
+    ratio = mlp_dim / width
+    return ratio if int(width * ratio) == mlp_dim else (mlp_dim + 0.5) / width

@@ -1,0 +1,150 @@
+"""A loaded model into a file or folder of another project, or into a checkpoint of this one."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from etils import epath
+from flax import nnx
+
+from vit_jax import models
+from vit_jax.core import pytrees
+from vit_jax.core.errors import UserError, nearest
+from vit_jax.models.vit import ViTSpec, token_layout
+from vit_jax.nn.posemb import sincos_1d, sincos_2d
+from vit_jax.store.checkpoints import Checkpoints
+from vit_jax.weights import google_npz, huggingface, npz_file, safetensors_file, timm
+from vit_jax.weights.checkpoint import describe
+from vit_jax.weights.layout import Layout, sizes_of, to_theirs
+from vit_jax.weights.loading import Loaded
+
+FORMATS = ("huggingface", "timm", "google_npz", "checkpoint")
+POSITIONS = "positions/embedding"
+
+
+def save(loaded: Loaded, path: str | Path, to: str) -> None:
+    """Writes a model.
+
+    Args:
+      loaded: of `load_described`.
+      path: a file that ends in .npz for "google_npz", else a folder; it must not exist yet.
+      to: one of FORMATS. A checkpoint is written as the only one of a work directory, of the step
+        that the model says.
+
+    Raises:
+      UserError: the format cannot hold this model, or the path cannot be written; then nothing is.
+    """
+    path = Path(path)
+    if to not in FORMATS:
+        raise UserError(f"to={to!r}. {nearest(to, FORMATS)}")
+    if path.exists():
+        raise UserError(f"{path} is there already: give another output, or delete it.")
+    if to == "google_npz" and path.suffix != ".npz":
+        raise UserError(f"{path}: the name of a file with Google's arrays ends in .npz.")
+    writer = {"google_npz": _npz, "checkpoint": _checkpoint}.get(to)
+    try:
+        if writer:
+            writer(loaded, path)
+        else:
+            _folder(loaded, path, huggingface if to == "huggingface" else timm)
+    except OSError as error:
+        raise UserError(f"{path} cannot be written: {error}.") from error
+
+
+def _params(loaded: Loaded) -> dict[str, np.ndarray]:
+    """By name; fixed positions as a table, since other projects know no other."""
+    params = pytrees.flatten(nnx.to_pure_dict(nnx.state(loaded.model, nnx.Param)))
+    found = {name: np.asarray(jax.device_get(x)) for name, x in params.items()}
+    if POSITIONS not in found:
+        found[POSITIONS] = _fixed_positions(loaded.model.spec, loaded.model.preprocess)
+    return found
+
+
+def _fixed_positions(spec: ViTSpec, about: models.Preprocess) -> np.ndarray:
+    tokens = token_layout(spec, about.image_size)
+    if spec.position_embedding == "sincos_1d":
+        return sincos_1d(tokens.num_tokens, spec.width).astype(np.float32)
+    table = sincos_2d(tokens.grid, spec.width)
+    return np.pad(table, ((int(tokens.class_token), 0), (0, 0))).astype(np.float32)
+
+
+def _arrays(loaded: Loaded, layout: Layout) -> dict[str, Any]:
+    params = _params(loaded)
+    return to_theirs(layout, params, sizes_of(params))
+
+
+def _npz(loaded: Loaded, path: Path) -> None:
+    spec, (height, width) = loaded.model.spec, loaded.model.preprocess.image_size
+    if height != width:
+        raise UserError(
+            f"Google's .npz cannot say that images are {height} x {width} pixels: it is for "
+            "squares. Give --image_size, or write --to=huggingface or timm."
+        )
+    differing = [
+        f"{field}={getattr(spec, field)} (there: {theirs})"
+        for field, theirs in google_npz.FIELDS.items()
+        if getattr(spec, field) != theirs
+    ]
+    if differing:
+        raise UserError(
+            "Google's .npz holds arrays alone, and its readers would compute something else: "
+            f"{', '.join(differing)}. Write --to=huggingface or timm."
+        )
+    arrays = _arrays(loaded, google_npz.layout_for(spec.pool))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    npz_file.write(path, arrays)
+
+
+def _folder(loaded: Loaded, path: Path, format_: Any) -> None:
+    """config.json and the like, and model.safetensors."""
+    model = loaded.model
+    documents: Mapping[str, Any] = format_.documents(
+        model.spec, model.num_classes, loaded.class_names, model.preprocess
+    )
+    arrays = _arrays(loaded, format_.LAYOUT)
+    if format_ is huggingface and model.num_classes:
+        arrays = {huggingface.name_in_classifier(name): x for name, x in arrays.items()}
+    # Complete or not there: it gets its name when all is in it.
+    temporary = path.with_name(f".{path.name}.new")
+    try:
+        temporary.mkdir(parents=True)
+        safetensors_file.write(temporary / "model.safetensors", arrays)
+        for name, document in documents.items():
+            (temporary / name).write_text(json.dumps(document, indent=2) + "\n")
+        temporary.rename(path)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _checkpoint(loaded: Loaded, path: Path) -> None:
+    model = loaded.model
+    spec = dataclasses.asdict(model.spec)
+    info = models.info(
+        loaded.name,
+        num_classes=model.num_classes,
+        image_size=model.preprocess.image_size,
+        **spec,
+    )
+    about = describe(
+        info,
+        num_classes=model.num_classes,
+        class_names=loaded.class_names,
+        preprocess=model.preprocess,
+    )
+    params = nnx.to_pure_dict(nnx.state(model, nnx.Param))
+    store = Checkpoints(
+        epath.Path(path) / "checkpoints",
+        keep_last=1,
+        keep_every_steps=None,
+        best_metric=None,
+        best_mode="max",
+    )
+    store.save(loaded.step, {"params": params}, about, {})
+    store.close()
