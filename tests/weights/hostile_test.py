@@ -1,0 +1,187 @@
+"""Files that are damaged or mean harm: one message each, and nothing large is allocated."""
+
+import io
+import json
+import os
+import zipfile
+
+import numpy as np
+import pytest
+
+from vit_jax.core.errors import UserError
+from vit_jax.weights import npz_file, opening, safetensors_file
+from vit_jax.weights.tensors import of_array
+
+ARRAYS = {"a": np.arange(6, dtype=np.float32).reshape(2, 3), "b": np.ones(4, np.float32)}
+
+
+def refused(read, path):
+    with pytest.raises(UserError) as error:
+        for tensor in read(path).values():
+            tensor.read()
+    return str(error.value)
+
+
+# --- .npz
+
+
+def npy(array, allow_pickle=False):
+    stream = io.BytesIO()
+    np.lib.format.write_array(stream, array, allow_pickle=allow_pickle)
+    return stream.getvalue()
+
+
+def zipped(path, **members):
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
+        for name, data in members.items():
+            file.writestr(f"{name}.npy", data)
+    return path
+
+
+def header(text):
+    """An array's file with this header and 4 bytes."""
+    return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text.encode() + b"1234"
+
+
+def test_npz_as_it_should_be(tmp_path):
+    npz_file.write(tmp_path / "x.npz", {n: of_array(x) for n, x in ARRAYS.items()})
+    for name, tensor in npz_file.read(tmp_path / "x.npz").items():
+        np.testing.assert_array_equal(tensor.read(), ARRAYS[name])
+    assert os.listdir(tmp_path) == ["x.npz"]
+
+
+def test_npz_cut_off(tmp_path):
+    path = tmp_path / "x.npz"
+    np.savez(path, **ARRAYS)
+    path.write_bytes(path.read_bytes()[:-30])
+    assert "cannot be read as .npz" in refused(npz_file.read, path)
+
+
+def test_npz_with_a_flipped_bit(tmp_path):
+    path = tmp_path / "x.npz"
+    np.savez(path, **ARRAYS)
+    data = bytearray(path.read_bytes())
+    data[data.index(b"\x00\x00\x80\x3f") + 2] ^= 1
+    path.write_bytes(data)
+    assert "Bad CRC-32" in refused(npz_file.read, path)
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (npy(np.array([{"a": 1}], object), allow_pickle=True), "run code"),
+        (npy(np.array(["x"])), "not of numbers"),
+        (b"MZ" + bytes(40), "no NumPy array"),
+        (b"", "no NumPy array"),
+        (npy(ARRAYS["a"])[:-1], "24 bytes, but has 23"),
+        (b"\x93NUMPY\x02\x00\xff\xff\xff\xff" + bytes(40), "header of 4,294,967,295 bytes"),
+        (header("__import__('os').abort()"), "header that cannot be read"),
+        (header("(" * 3000), "header that cannot be read"),
+        (header("{'descr': '<f4', 'fortran_order': False, 'shape': (-1,)}"), "shape (-1,)"),
+        (
+            header("{'descr': '<f4', 'fortran_order': False, 'shape': (99999999999, 9999999)}"),
+            "the file is damaged",
+        ),
+    ],
+    ids="pickle text no_array empty short long_header code deep negative huge".split(),
+)
+def test_npz_with_a_bad_array(tmp_path, data, message):
+    assert message in refused(npz_file.read, zipped(tmp_path / "x.npz", a=data))
+
+
+def test_zip_bomb(tmp_path):
+    """4 GiB of zeros in some megabytes: nothing is unpacked."""
+    path = tmp_path / "x.npz"
+    zipped(path, a=npy(np.zeros(2**20, np.uint8)))
+    data = path.read_bytes().replace((2**20 + 128).to_bytes(4, "little"), b"\xff\xff\xff\xf0")
+    path.write_bytes(data)
+    assert "zip bomb" in refused(npz_file.read, path)
+
+
+# --- safetensors
+
+
+def safetensors(path, entries, data=b"", length=None):
+    text = entries if isinstance(entries, bytes) else json.dumps(entries).encode()
+    length = len(text) if length is None else length
+    path.write_bytes(length.to_bytes(8, "little") + text + data)
+    return path
+
+
+def entry(first=0, last=8, shape=(2,), dtype="F32"):
+    return {"dtype": dtype, "shape": list(shape), "data_offsets": [first, last]}
+
+
+def test_safetensors_as_they_should_be(tmp_path):
+    path = tmp_path / "x.safetensors"
+    safetensors_file.write(path, {n: of_array(x) for n, x in ARRAYS.items()})
+    found = safetensors_file.read(path)
+    assert list(found) == list(ARRAYS)
+    for name, tensor in found.items():
+        np.testing.assert_array_equal(tensor.read(), ARRAYS[name])
+    path.write_bytes(path.read_bytes()[:-1])
+    assert "no intact safetensors" in refused(safetensors_file.read, path)
+
+
+@pytest.mark.parametrize(
+    ("entries", "length", "message"),
+    [
+        ({"a": entry()}, 2**63, "a header of 9,223,372,036,854,775,808 bytes"),
+        (b"[" * 100_000, None, "its header is no JSON"),
+        (b"\xff\xfe", None, "its header is no JSON"),
+        (b"[]", None, "no JSON object"),
+        (b'{"a": 1, "a": 2}', None, "there twice"),
+        ({"a": entry(last=16, shape=[4])}, None, "in 8 bytes of data"),
+        ({"a": entry(first=-8)}, None, "in 8 bytes of data"),
+        ({"a": entry(shape=[2**40])}, None, "does not have 8 bytes"),
+        ({"a": entry(shape=[-1, -2])}, None, "in 8 bytes of data"),
+        ({"a": entry(shape=[2.0])}, None, "in 8 bytes of data"),
+        ({"a": entry(dtype="F7")}, None, "types read: F64, F32"),
+        ({"a": None}, None, "its entry 'a'"),
+        ({"a": entry(), "b": entry()}, None, "begins at byte 0 of the data, expected 8"),
+        ({"a": entry(last=4, shape=[1])}, None, "end at byte 4 of the data, which has 8"),
+    ],
+)
+def test_safetensors_with_a_bad_header(tmp_path, entries, length, message):
+    path = safetensors(tmp_path / "x.safetensors", entries, bytes(8), length)
+    assert message in refused(safetensors_file.read, path)
+
+
+def test_an_index_stays_in_its_folder(tmp_path):
+    index = tmp_path / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": {"a": "../x.safetensors"}}))
+    assert "not a file in its own folder" in refused(opening.open_weights, tmp_path)
+    index.write_text(json.dumps({"weight_map": {"a": "x.safetensors"}}))
+    assert "get all parts" in refused(opening.open_weights, tmp_path)
+    safetensors(tmp_path / "x.safetensors", {"b": entry()}, bytes(8))
+    assert "names arrays that are not there: a in" in refused(opening.open_weights, tmp_path)
+    index.write_text("[]")
+    assert "no JSON object" in refused(opening.open_weights, tmp_path)
+
+
+# --- whatever it is
+
+
+def test_files_of_another_kind(tmp_path):
+    path = tmp_path / "x.npz"
+    for content in (b"", b"\x89PNG\r\n\x1a\n" + bytes(30)):
+        path.write_bytes(content)
+        assert "cannot be read as .npz" in refused(opening.open_weights, path)
+    other = tmp_path / "x.txt"
+    other.write_text("hello, world")
+    assert "no file of weights" in refused(opening.open_weights, other)
+
+
+def test_a_pickle_is_never_run(tmp_path):
+    """Without PyTorch it is refused; with it by its safe loader."""
+
+    class Evil:
+        def __reduce__(self):
+            return (os.mkdir, (str(tmp_path / "ran"),))
+
+    import pickle
+
+    path = tmp_path / "pytorch_model.bin"
+    path.write_bytes(pickle.dumps(Evil()))
+    assert "pickle" in refused(opening.open_weights, path)
+    assert not (tmp_path / "ran").exists()
