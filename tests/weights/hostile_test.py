@@ -83,7 +83,18 @@ def test_npz_with_a_flipped_bit(tmp_path):
             "the file is damaged",
         ),
     ],
-    ids="pickle text no_array empty short long_header code deep negative huge".split(),
+    ids=[
+        "pickle",
+        "text",
+        "no_array",
+        "empty",
+        "short",
+        "long_header",
+        "code",
+        "deep",
+        "negative",
+        "huge",
+    ],
 )
 def test_npz_with_a_bad_array(tmp_path, data, message):
     assert message in refused(npz_file.read, zipped(tmp_path / "x.npz", a=data))
