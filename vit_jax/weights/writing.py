@@ -126,6 +126,7 @@ def _folder(loaded: Loaded, path: Path, format_: Any) -> None:
 def _checkpoint(loaded: Loaded, path: Path) -> None:
     model = loaded.model
     spec = dataclasses.asdict(model.spec)
+    del spec["patch_size"]  # is in the name
     info = models.info(
         loaded.name,
         num_classes=model.num_classes,

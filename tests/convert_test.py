@@ -1,0 +1,113 @@
+"""python -m vit_jax.convert, and other weights where this project takes its own."""
+
+import jax
+import numpy as np
+import optax
+import pytest
+from flax import nnx
+from PIL import Image
+
+from vit_jax import build, models, predict, weights
+from vit_jax.convert import convert
+from vit_jax.core import pytrees
+from vit_jax.core.errors import UserError
+from vit_jax.state import state_layout
+from vit_jax.warm_start import warm_start
+
+
+@pytest.fixture
+def npz(tmp_path):
+    """A toy ViT in Google's format, and its parameters by name."""
+    model = models.create(
+        "ViT-Ti/4", depth=2, width=16, mlp_dim=32, heads=2, num_classes=4, image_size=8,
+        rngs=nnx.Rngs(0),
+    )  # fmt: skip
+    path = tmp_path / "toy.npz"
+    weights.save(weights.Loaded(model, "ViT-Ti/4", None, 0), path, "google_npz")
+    return path, params_of(model)
+
+
+def params_of(model):
+    named = pytrees.flatten(nnx.to_pure_dict(nnx.state(model, nnx.Param)))
+    return {name: np.asarray(x) for name, x in named.items()}
+
+
+def assert_same(left, right):
+    assert list(left) == list(right)
+    for name, x in left.items():
+        np.testing.assert_array_equal(right[name], x, err_msg=name)
+
+
+def test_through_all_formats_and_back(npz, tmp_path):
+    path, expected = npz
+    said = convert(str(path), str(tmp_path / "a"), to="checkpoint")
+    assert said == f"ViT-B/4, images of 8 x 8 pixels, 4 classes: {tmp_path}/a"
+    convert(str(tmp_path / "a"), str(tmp_path / "b"), to="timm")
+    convert(str(tmp_path / "b"), str(tmp_path / "c"), to="huggingface")
+    for folder in "abc":
+        assert_same(params_of(weights.load(tmp_path / folder)), expected)
+    convert(str(tmp_path / "c"), str(tmp_path / "e.npz"), to="google_npz")
+    assert_same(dict(np.load(tmp_path / "e.npz")), dict(np.load(path)))
+
+
+def test_another_size_and_no_head(npz, tmp_path):
+    path, expected = npz
+    convert(str(path), str(tmp_path / "a"), to="huggingface", image_size=16, head="drop")
+    model = weights.load(tmp_path / "a")
+    assert (model.num_classes, model.preprocess.image_size) == (0, (16, 16))
+    table = model.positions.embedding[...]
+    assert table.shape == (17, 16)
+    np.testing.assert_array_equal(table[0], expected["positions/embedding"][0])
+
+
+def test_what_is_there_is_not_overwritten(npz, tmp_path):
+    with pytest.raises(UserError, match="there already"):
+        convert(str(npz[0]), str(npz[0]), to="google_npz")
+    with pytest.raises(UserError, match=r"ends in \.npz"):
+        convert(str(npz[0]), str(tmp_path / "x"), to="google_npz")
+    with pytest.raises(UserError, match="moving average"):
+        convert(str(npz[0]), str(tmp_path / "x"), to="timm", ema=True)
+    assert [p.name for p in tmp_path.iterdir()] == ["toy.npz"]
+
+
+def test_the_command_ends_with_one_message(tmp_path, run_python):
+    (tmp_path / "x.npz").write_bytes(b"PK\x03\x04 no zip file")
+    arguments = (f"--input={tmp_path}/x.npz", f"--output={tmp_path}/out")
+    done = run_python("-m", "vit_jax.convert", *arguments)
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: ") and len(done.stderr.splitlines()) == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_run_starts_from_them(npz, tiny_run):
+    path, expected = npz
+    config = tiny_run("model.name=none", f"init.weights={path}", "init.head=reset",
+                      "input.num_classes=7", "input.preprocess=decode|resize(16)",
+                      "model.depth=none", "model.width=none", "model.mlp_dim=none",
+                      "model.heads=none")  # fmt: skip
+    model = build.model(config, num_classes=7)
+    assert (model.info.spec["depth"], model.info.spec["width"]) == (2, 16)
+    mesh = build.mesh(config.mesh)
+    layout = state_layout(
+        model.make, optax.identity(), mesh, ema_decay=None, shard_optimizer=False
+    ).state
+    state = jax.tree.map(lambda x: jax.device_put(np.zeros(x.shape, x.dtype), x.sharding), layout)
+    trained = build.trained_weights(config.init)
+    after = warm_start(
+        state, trained, model.info, head="reset", position_resize="bilinear", ema=False
+    )
+    found = pytrees.flatten(after.params)
+    assert found["positions/embedding"].shape == (17, 16)
+    assert found["head/kernel"].shape == (16, 7)
+    for name in set(expected) - {"positions/embedding", "head/kernel", "head/bias"}:
+        np.testing.assert_array_equal(found[name], expected[name], err_msg=name)
+
+
+def test_predict_takes_them(npz, tmp_path):
+    pixels = np.random.default_rng(0).integers(0, 256, (20, 30, 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(tmp_path / "image.png")
+    ((_, classes),) = predict.predict(str(npz[0]), [str(tmp_path / "image.png")], top_k=2)
+    assert len(classes) == 2
+    convert(str(npz[0]), str(tmp_path / "backbone"), to="timm", head="drop")
+    with pytest.raises(UserError, match="without a head"):
+        list(predict.predict(str(tmp_path / "backbone"), [str(tmp_path / "image.png")], top_k=1))

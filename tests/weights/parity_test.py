@@ -1,0 +1,230 @@
+"""Against the real implementations, on random weights: pip install '.[parity]' brings them."""
+
+import json
+import sys
+import types
+
+import jax
+import numpy as np
+import pytest
+
+from vit_jax import weights
+from vit_jax.core.errors import UserError
+
+pytestmark = pytest.mark.parity
+torch = pytest.importorskip("torch")
+
+LOGITS = 1e-4  # float32 through a few layers, sums in another order
+GRADIENTS = 1e-3  # relative to the largest
+
+
+def randomise(module, seed=0):
+    """All parameters, norms, biases and class token too; evaluation mode."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for p in module.parameters():
+            p.normal_(0, 0.3, generator=generator)
+    return module.eval()
+
+
+def assert_same_function(theirs, ours, images):
+    """Results and gradients by the input; `theirs` takes [B, 3, H, W] and gives [B, C]."""
+    x = torch.tensor(images.transpose(0, 3, 1, 2), requires_grad=True)
+    expected = theirs(x)
+    weight = torch.linspace(-1, 1, expected.numel()).reshape(expected.shape)
+    (expected * weight).sum().backward()
+    expected = expected.detach().numpy()
+    np.testing.assert_allclose(ours(images), expected, atol=LOGITS, rtol=0)
+    gradient = jax.grad(lambda x: (ours(x) * weight.numpy()).sum())(images)
+    reference = x.grad.numpy().transpose(0, 2, 3, 1)
+    assert np.abs(gradient - reference).max() <= GRADIENTS * np.abs(reference).max()
+
+
+# --- Hugging Face
+
+
+@pytest.fixture
+def hf():
+    transformers = pytest.importorskip("transformers")
+    transformers.utils.logging.disable_progress_bar()
+    return transformers
+
+
+def hf_config(hf, **fields):
+    toy = {
+        "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2,
+        "intermediate_size": 24, "image_size": 12, "patch_size": 4, "encoder_stride": 4,
+        "id2label": {0: "ant", 1: "bee", 2: "cat"}, "label2id": {"ant": 0, "bee": 1, "cat": 2},
+    }  # fmt: skip
+    return hf.ViTConfig(**(toy | fields))
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{}, {"hidden_act": "gelu_pytorch_tanh", "layer_norm_eps": 0.03}, {"image_size": [12, 8]}],
+    ids=["default", "tanh_and_epsilon", "rectangle"],
+)
+def test_image_classification(hf, tmp_path, images, fields):
+    theirs = randomise(hf.ViTForImageClassification(hf_config(hf, **fields)))
+    theirs.save_pretrained(tmp_path)
+    ours = weights.load_described(tmp_path)
+    assert ours.class_names == ("ant", "bee", "cat")
+    images = images[:, :, : ours.model.preprocess.image_size[1]]
+    assert_same_function(lambda x: theirs(x).logits, ours.model, images)
+
+
+@pytest.mark.parametrize("pooler", [True, False])
+def test_backbone(hf, tmp_path, images, pooler):
+    theirs = randomise(hf.ViTModel(hf_config(hf), add_pooling_layer=pooler))
+    theirs.save_pretrained(tmp_path)
+    ours = weights.load(tmp_path)
+    assert (ours.num_classes, ours.spec.pre_logits) == (0, pooler)
+    output = lambda x: theirs(x).pooler_output if pooler else theirs(x).last_hidden_state[:, 0]
+    assert_same_function(output, ours, images)
+
+
+def test_masked_image_modelling(hf, tmp_path, images):
+    theirs = randomise(hf.ViTForMaskedImageModeling(hf_config(hf)))
+    theirs.save_pretrained(tmp_path)
+    ours = weights.load(tmp_path)
+    assert_same_function(lambda x: theirs.vit(x).last_hidden_state[:, 0], ours, images)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_halves(hf, tmp_path, images, dtype):
+    theirs = randomise(hf.ViTForImageClassification(hf_config(hf))).to(getattr(torch, dtype))
+    theirs.save_pretrained(tmp_path)
+    assert_same_function(lambda x: theirs.float()(x).logits, weights.load(tmp_path), images)
+
+
+def test_several_files(hf, tmp_path, same):
+    theirs = randomise(hf.ViTForImageClassification(hf_config(hf)))
+    theirs.save_pretrained(tmp_path / "one")
+    theirs.save_pretrained(tmp_path / "several", max_shard_size="8KB")
+    assert len(list((tmp_path / "several").glob("*.safetensors"))) > 1
+    same(weights.load(tmp_path / "several"), weights.load(tmp_path / "one"))
+
+
+def test_pickles_are_read_if_they_hold_tensors_alone(hf, tmp_path, same):
+    theirs = randomise(hf.ViTForImageClassification(hf_config(hf)))
+    theirs.save_pretrained(tmp_path / "safe")
+    (tmp_path / "pickle").mkdir()
+    (tmp_path / "pickle" / "config.json").write_text((tmp_path / "safe/config.json").read_text())
+    file = tmp_path / "pickle" / "pytorch_model.bin"
+    torch.save(theirs.state_dict(), file)
+    same(weights.load(tmp_path / "pickle"), weights.load(tmp_path / "safe"))
+    for held in ({"model": theirs}, {"step": 3}):
+        torch.save(held, file)
+        with pytest.raises(UserError, match="other things than tensors"):
+            weights.load(tmp_path / "pickle")
+
+
+@pytest.mark.parametrize("num_classes", [3, 0])
+@pytest.mark.parametrize("fields", [{}, {"gelu": "exact", "norm_epsilon": 0.02}])
+def test_what_is_written_loads_in_transformers(
+    hf, tmp_path, toy, images, same, fields, num_classes
+):
+    ours = toy(num_classes=num_classes, pre_logits=not num_classes, **fields)
+    weights.save(ours, tmp_path / "out", "huggingface")
+    auto = hf.AutoModelForImageClassification if num_classes else hf.AutoModel
+    theirs, told = auto.from_pretrained(tmp_path / "out", output_loading_info=True)
+    assert not any(told[what] for what in ("missing_keys", "unexpected_keys", "mismatched_keys"))
+    theirs.eval()
+    result = lambda x: theirs(x).logits if num_classes else theirs(x).pooler_output
+    assert_same_function(result, ours.model, images)
+    again = weights.load_described(tmp_path / "out")
+    assert again.class_names == ours.class_names
+    assert again.model.preprocess == ours.model.preprocess
+    same(again.model, ours.model)
+
+
+def test_the_processor_prepares_as_prediction_does(hf, tmp_path, toy):
+    pil = pytest.importorskip("PIL.Image")
+    from vit_jax import images as prediction
+
+    ours = toy()
+    weights.save(ours, tmp_path / "out", "huggingface")
+    pixels = np.random.default_rng(0).integers(0, 256, (30, 40, 3), dtype=np.uint8)
+    pil.fromarray(pixels).save(tmp_path / "image.png")
+    processor = hf.AutoImageProcessor.from_pretrained(tmp_path / "out", use_fast=False)
+    theirs = processor(pil.open(tmp_path / "image.png"), return_tensors="np")["pixel_values"][0]
+    found = prediction.load(tmp_path / "image.png", ours.model.preprocess)
+    np.testing.assert_allclose(found, theirs.transpose(1, 2, 0), atol=1e-6)
+
+
+# --- timm
+
+
+class AbsentClass(type):
+    """Whose every attribute is a word, as those of an enumeration."""
+
+    def __getattr__(cls, name):
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return f"{cls.__name__}.{name}"
+
+
+class Absent(types.ModuleType):
+    """In the place of torchvision, which timm imports for images and never calls here."""
+
+    def __getattr__(self, name):
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return AbsentClass(name, (), {})
+
+
+@pytest.fixture(scope="module")
+def timm():
+    try:
+        import torchvision  # noqa: F401
+    except (ImportError, RuntimeError):
+        names = ("", ".ops", ".ops.misc", ".transforms", ".transforms.functional", ".datasets")
+        absent = {f"torchvision{name}": Absent(f"torchvision{name}") for name in names}
+        for module in absent.values():
+            module.__path__ = []
+        absent["torchvision"].transforms = absent["torchvision.transforms"]
+        absent["torchvision.transforms"].functional = absent["torchvision.transforms.functional"]
+        sys.modules.update(absent)
+        try:
+            return pytest.importorskip("timm")
+        finally:
+            for name in absent:
+                sys.modules.pop(name)
+    return pytest.importorskip("timm")
+
+
+TIMM_TOY = {
+    "img_size": 12, "patch_size": 4, "embed_dim": 16, "depth": 2, "num_heads": 2, "mlp_ratio": 1.5,
+}  # fmt: skip
+
+
+def save_timm(folder, model, **model_args):
+    from vit_jax.weights import safetensors_file
+    from vit_jax.weights.tensors import of_array
+
+    folder.mkdir()
+    arrays = {name: of_array(x.numpy()) for name, x in model.state_dict().items()}
+    safetensors_file.write(folder / "model.safetensors", arrays)
+    config = {"architecture": "vit_base_patch16_224", "model_args": TIMM_TOY | model_args}
+    (folder / "config.json").write_text(json.dumps(config))
+
+
+@pytest.mark.parametrize(
+    "model_args",
+    [
+        {},
+        {"init_values": 0.1, "act_layer": "gelu_tanh"},
+        {"class_token": False, "global_pool": "avg", "fc_norm": False},
+        {"class_token": False, "global_pool": "map"},
+        {"no_embed_class": True},
+        {"img_size": [12, 8]},
+    ],
+    ids=["cls", "layer_scale", "avg", "map", "no_embed_class", "rectangle"],
+)
+def test_timm(timm, tmp_path, images, model_args):
+    arguments = TIMM_TOY | model_args
+    theirs = timm.create_model("vit_base_patch16_224", num_classes=3, **arguments)
+    randomise(theirs)
+    save_timm(tmp_path / "in", theirs, **model_args)
+    ours = weights.load(tmp_path / "in")
+    assert_same_function(theirs, ours, images[:, :, : ours.preprocess.image_size[1]])
