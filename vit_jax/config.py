@@ -35,12 +35,25 @@ class ModelConfig:
     root_width: int | None = None  # channels behind a ResNet's first convolution
     pool: Literal["cls", "avg", "map"] | None = None  # class token, average, attention pooling
     pre_logits: bool | None = None  # dense(width) + tanh before the head
-    position_embedding: Literal["learned_1d", "sincos_1d", "sincos_2d"] | None = None
+    position_embedding: (
+        Literal[
+            "none", "learned_1d", "learned_2d", "relative", "sincos_1d", "sincos_2d", "rotary_2d"
+        ]
+        | None
+    ) = None  # fmt: skip
+    position_at: Literal["input", "layers", "shared"] | None = None
+    registers: int | None = None  # learned tokens besides, which the head does not see
     dropout: float | None = None
     stochastic_depth: float | None = None  # at the last block; rises linearly from 0 at the first
     layer_scale: float | None = None  # initial value; 0: no LayerScale
+    mlp: Literal["mlp", "swiglu", "geglu"] | None = None
     gelu: Literal["tanh", "exact"] | None = None
-    norm_epsilon: float | None = None  # of layer norms
+    parallel: bool | None = None  # attention and MLP side by side
+    qk_norm: bool | None = None  # a norm over each head's queries and keys
+    qkv_bias: Literal["all", "query_value", "none"] | None = None  # which have one
+    dense_bias: bool | None = None  # of attention's output and the MLP
+    norm: Literal["layer", "layer_no_bias", "rms"] | None = None
+    norm_epsilon: float | None = None  # of these norms
     head_bias: float | None = None  # initial value; -10 for sigmoid losses over many classes
     dtype: Literal["float32", "bfloat16"] | None = None  # of the computation, not of parameters
     softmax_dtype: Literal["float32", "bfloat16"] | None = None  # of attention's
@@ -222,6 +235,7 @@ BOUNDS: dict[str, tuple[float, float]] = {
     "model.heads": (1, 2**20),
     "model.units": (1, 2**20),
     "model.root_width": (1, 2**20),
+    "model.registers": (0, 2**20),
     "model.dropout": (0, 1),
     "model.stochastic_depth": (0, 1),
     "model.layer_scale": (0, math.inf),

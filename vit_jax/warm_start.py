@@ -16,11 +16,10 @@ from vit_jax.core import pytrees
 from vit_jax.core.errors import UserError
 from vit_jax.models import ModelInfo
 from vit_jax.nn.posemb import TokenLayout
-from vit_jax.nn.position_resize import resize_positions
+from vit_jax.nn.position_resize import is_table, places_axis, resize
 from vit_jax.state import TrainState
 from vit_jax.weights import Description
 
-POSITIONS = "positions/embedding"
 # Parts that the weights may have and a model with a fresh head may lack.
 OPTIONAL = frozenset({"cls", "pooling", "pre_logits"})
 # Fields that change what the parameters compute, but not always their shapes.
@@ -28,6 +27,9 @@ FUNCTION = (
     "gelu",
     "norm_epsilon",
     "position_embedding",
+    "position_at",
+    "mlp",
+    "norm",
     "weight_epsilon",
     "weight_epsilon_of",
     "group_norm_epsilon",
@@ -66,14 +68,14 @@ def warm_start(
         name: jax.ShapeDtypeStruct(
             shape,
             own[name].dtype,
-            sharding=(fresh.step if name == POSITIONS else own[name]).sharding,
+            sharding=(fresh.step if is_table(name) else own[name]).sharding,
         )
         for name, shape in shapes.items()
     }
     taken = trained.read(layout, ema=ema)
-    if POSITIONS in taken:
-        taken[POSITIONS] = _resized(
-            taken[POSITIONS], trained.tokens, model.tokens, own[POSITIONS].sharding, position_resize
+    for name in filter(is_table, shapes):
+        taken[name] = _resized(
+            name, taken[name], trained.tokens, model.tokens, own[name].sharding, position_resize
         )
     return fresh._replace(params=pytrees.unflatten(own | taken))
 
@@ -110,14 +112,15 @@ def _parts_not_taken(
 
 
 def _resized(
+    name: str,
     table: jax.Array,
     old: TokenLayout,
     new: TokenLayout,
     sharding: jax.sharding.Sharding,
     method: str,
 ) -> jax.Array:
-    resize = lambda t: resize_positions(t, old, new, method=method)
-    return jax.jit(resize, out_shardings=sharding)(table)
+    resized = lambda t: resize(name, t, old, new, method=method)
+    return jax.jit(resized, out_shardings=sharding)(table)
 
 
 def _check(trained: Description, model: ModelInfo, wanted: Shapes, offered: Shapes) -> None:
@@ -135,6 +138,11 @@ def _check(trained: Description, model: ModelInfo, wanted: Shapes, offered: Shap
         for n in differing
     ]
     parts = set(map(_part, differing))
+    if any(n.endswith("positions/offsets") for n in differing):
+        lines.append(
+            "Offsets (model.position_embedding=relative) cannot be resized: keep the size of the "
+            "weights' images."
+        )
     if "head" in parts:
         lines.append("A head over other classes is left out by --config.init.head=reset.")
     if "pre_logits" in parts:
@@ -153,4 +161,7 @@ def _check(trained: Description, model: ModelInfo, wanted: Shapes, offered: Shap
 def _shape(name: str, shapes: Shapes) -> tuple[int, ...] | None:
     """As it has to agree: the number of positions may differ."""
     shape = shapes.get(name)
-    return shape[1:] if shape and name == POSITIONS else shape
+    if not shape or not is_table(name):
+        return shape
+    axis = places_axis(name)
+    return (*shape[:axis], *shape[axis + 1 :])

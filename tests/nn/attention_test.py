@@ -57,6 +57,51 @@ def test_gradients_are_those_of_jax(dtype, rounding):
         )
 
 
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+def test_a_bias_is_added_to_the_logits_and_has_a_gradient(dtype):
+    arguments = jax.random.normal(jax.random.key(0), (3, 2, 5, 3, 8), jnp.float32)
+    bias = jax.random.normal(jax.random.key(1), (2, 3, 5, 5)).astype(dtype)
+    dy = jax.random.normal(jax.random.key(2), (2, 5, 3, 8))
+
+    def plain(query, key, value, bias):
+        logits = jnp.einsum("bqhk,bshk->bhqs", query, key) / np.sqrt(8) + bias
+        return jnp.einsum("bhqs,bshk->bqhk", jax.nn.softmax(logits), value)
+
+    own = lambda query, key, value, bias: attend(query, key, value, jnp.float32, bias)
+    expected, expected_back = jax.vjp(plain, *arguments, bias)
+    found, back = jax.vjp(own, *arguments, bias)
+    np.testing.assert_allclose(found, expected, atol=ROUNDING)
+    for a, b in zip(back(dy), expected_back(dy), strict=True):
+        assert a.dtype == b.dtype
+        np.testing.assert_allclose(
+            np.asarray(a, np.float32), np.asarray(b, np.float32), atol=ROUNDING
+        )
+
+
+def test_query_and_key_may_have_norms_and_the_key_no_bias():
+    attention = SelfAttention(
+        16, 2, qkv_bias="query_value", qk_norm=True, precision=FLOAT32, rngs=nnx.Rngs(0)
+    )
+    assert attention.qkv.bias is None
+    attention.query_bias[...] = jnp.arange(16.0).reshape(2, 8)
+    attention.value_bias[...] = jnp.arange(16.0).reshape(2, 8) / 3
+    attention.key_norm.scale[...] = jnp.arange(8.0)
+    x = jax.random.normal(jax.random.key(1), (2, 5, 16))
+    query, key, value = jnp.einsum("bnd,dihk->ibnhk", x, attention.qkv.kernel[...])
+
+    def layer_norm(x):
+        centred = x - x.mean(-1, keepdims=True)
+        return centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-6)
+
+    query = layer_norm(query + attention.query_bias[...])
+    key = layer_norm(key) * jnp.arange(8.0)
+    logits = jnp.einsum("bqhk,bshk->bhqs", query, key) / np.sqrt(8)
+    value = value + attention.value_bias[...]
+    mixed = jnp.einsum("bhqs,bshk->bqhk", jax.nn.softmax(logits), value)
+    expected = jnp.einsum("bqhk,hkd->bqd", mixed, attention.out.kernel[...])
+    np.testing.assert_allclose(attention(x), expected, atol=10 * ROUNDING)  # logits of about 30
+
+
 def test_initialisation_is_xavier_of_each_projection_by_itself():
     width = 64
     attention = SelfAttention(width, 4, precision=FLOAT32, rngs=nnx.Rngs(0))

@@ -4,15 +4,16 @@ import numpy as np
 from flax import nnx
 
 from vit_jax.nn.block import Block, drop_branch
+from vit_jax.nn.posemb import LearnedPositions, TokenLayout
 from vit_jax.nn.precision import FLOAT32
 
 ROUNDING = 1e-5  # float32, another order of sums
 
 
-def make_block(dropout=0.0, layer_scale=0.0):
+def make_block(dropout=0.0, layer_scale=0.0, **fields):
     return Block(
         width=16, mlp_dim=32, heads=2, gelu="exact", dropout=dropout, layer_scale=layer_scale,
-        precision=FLOAT32, rngs=nnx.Rngs(0),
+        precision=FLOAT32, rngs=nnx.Rngs(0), **fields,
     )  # fmt: skip
 
 
@@ -41,6 +42,24 @@ def test_layer_scale_multiplies_each_branch_by_channel():
     changed = np.asarray(block(x) != x)
     assert changed[..., 3].all()
     assert changed.sum() == changed[..., 3].size
+
+
+def test_parallel_branches_see_the_same():
+    block = make_block(parallel=True)
+    assert not hasattr(block, "norm2")
+    x = jax.random.normal(jax.random.key(1), (2, 5, 16))
+    normed = layer_norm(x)
+    expected = x + block.attention(normed) + block.mlp(normed, None)
+    np.testing.assert_allclose(block(x), expected, atol=ROUNDING)
+
+
+def test_positions_are_added_before_the_first_norm():
+    make = lambda rngs: LearnedPositions(TokenLayout((1, 5), False), 16, rngs=rngs)
+    block, plain = make_block(positions=make), make_block()
+    x = jax.random.normal(jax.random.key(1), (2, 5, 16))
+    expected = plain(x + block.positions.embedding[...])
+    np.testing.assert_allclose(block(x), expected, atol=ROUNDING)
+    np.testing.assert_allclose(plain(x, positions=block.positions), expected, atol=ROUNDING)
 
 
 def test_dropout_acts_with_a_key_alone():

@@ -1,12 +1,15 @@
 import math
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
 
 from vit_jax.nn.posemb import (
+    Learned2dPositions,
     LearnedPositions,
+    RelativePositions,
     SinCos1dPositions,
     SinCos2dPositions,
     TokenLayout,
@@ -47,22 +50,55 @@ def test_a_class_token_has_no_place_in_2d_and_the_first_in_1d():
     np.testing.assert_allclose(two[0, 1:], sincos_2d((2, 3), 8), atol=ROUNDING)
     without = SinCos2dPositions(TokenLayout((2, 3), False))(x[:, 1:])
     np.testing.assert_array_equal(without, two[:, 1:])
-    one = SinCos1dPositions()(x)
+    one = SinCos1dPositions(TokenLayout((2, 3), True))(x)
     np.testing.assert_allclose(one[0, 0], [0, 1] * 4)
     np.testing.assert_allclose(one[1], sincos_1d(7, 8), atol=ROUNDING)
 
 
 def test_fixed_positions_are_no_parameters():
-    assert not nnx.state(SinCos1dPositions())
+    assert not nnx.state(SinCos1dPositions(TokenLayout((2, 3), True)))
     assert not nnx.state(SinCos2dPositions(TokenLayout((2, 3), True)))
-    assert nnx.state(LearnedPositions(7, 8, rngs=nnx.Rngs(0)))
+    assert nnx.state(LearnedPositions(TokenLayout((2, 3), True), 8, rngs=nnx.Rngs(0)))
 
 
 def test_the_tokens_keep_their_type():
     x = jnp.zeros((1, 6, 8), jnp.bfloat16)
     for positions in (
-        LearnedPositions(6, 8, rngs=nnx.Rngs(0)),
-        SinCos1dPositions(),
+        LearnedPositions(TokenLayout((2, 3), False), 8, rngs=nnx.Rngs(0)),
+        SinCos1dPositions(TokenLayout((2, 3), False)),
         SinCos2dPositions(TokenLayout((2, 3), False)),
     ):
         assert positions(x).dtype == jnp.bfloat16
+
+
+def test_learned_2d_is_a_half_of_the_column_and_one_of_the_row():
+    positions = Learned2dPositions(TokenLayout((2, 3), True), 8, rngs=nnx.Rngs(0))
+    table = positions(jnp.zeros((1, 7, 8)))[0]
+    assert not table[0].any()
+    for row in range(2):
+        for column in range(3):
+            expected = [*positions.columns[column], *positions.rows[row]]
+            np.testing.assert_array_equal(table[1 + 3 * row + column], expected)
+
+
+@pytest.mark.parametrize("n", [1, 2, 5])
+def test_relative_is_the_querys_product_with_a_vector_of_the_offset(n):
+    positions = RelativePositions(TokenLayout((1, n), False), 4, rngs=nnx.Rngs(0))
+    query = jax.random.normal(jax.random.key(0), (2, n, 3, 4))
+    offsets = np.arange(n)[:, None] - np.arange(n) + n - 1
+    vectors = np.asarray(positions.offsets)[offsets]  # [query, key, K]
+    expected = np.einsum("bqhk,qsk->bhqs", query, vectors)
+    np.testing.assert_allclose(positions.bias(query), expected, atol=ROUNDING)
+
+
+@pytest.mark.parametrize("kind", [LearnedPositions, Learned2dPositions, SinCos1dPositions])
+def test_registers_have_no_place(kind):
+    """They stand between the class token and the patches, whose positions stay the same."""
+    arguments = () if kind is SinCos1dPositions else (8,)
+    rngs = {"rngs": nnx.Rngs(0)} if arguments else {}
+    positions = kind(TokenLayout((2, 3), True), *arguments, **rngs)
+    without = positions(jnp.zeros((1, 7, 8)))[0]
+    positions.layout = TokenLayout((2, 3), True, registers=2)
+    table = positions(jnp.zeros((1, 9, 8)))[0]
+    assert not table[1:3].any()
+    np.testing.assert_array_equal(jnp.delete(table, jnp.array([1, 2]), axis=0), without)

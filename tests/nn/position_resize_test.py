@@ -3,8 +3,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from vit_jax.core.errors import UserError
 from vit_jax.nn.posemb import TokenLayout
-from vit_jax.nn.position_resize import METHODS, resize_positions
+from vit_jax.nn.position_resize import (
+    METHODS,
+    check_resizable,
+    is_table,
+    places_axis,
+    resize,
+    resize_positions,
+)
 
 ROUNDING = 1e-5  # float32 sums of at most 16 products of numbers of about 1
 
@@ -72,3 +80,45 @@ def test_methods_differ():
     old, new = TokenLayout((4, 4), False), TokenLayout((8, 8), False)
     one, other = (resize_positions(table, old, new, method=m) for m in METHODS)
     assert not np.allclose(one, other, atol=0.01)
+
+
+OLD, NEW = TokenLayout((2, 3), True), TokenLayout((4, 6), True, registers=2)
+
+
+def test_tables_are_known_by_name():
+    assert is_table("positions/embedding")
+    assert is_table("blocks/block/positions/rows")
+    assert not is_table("positions/offsets")
+    assert not is_table("pooling/embedding")
+    assert (places_axis("positions/rows"), places_axis("blocks/block/positions/rows")) == (0, 1)
+
+
+@pytest.mark.parametrize(("leaf", "old", "new"), [("rows", 2, 4), ("columns", 3, 6)])
+def test_rows_and_columns_are_resized_along_their_side(leaf, old, new):
+    """As the table of the grid would be, whose interpolation takes one side after the other."""
+    table = jax.random.normal(jax.random.key(0), (old, 4))
+    resized = resize(f"positions/{leaf}", table, OLD, NEW, method="bilinear")
+    grid = table[:, None] if leaf == "rows" else table[None]
+    whole = jnp.broadcast_to(grid, (2, 3, 4)).reshape(6, 4)
+    without = resize_positions(
+        whole, TokenLayout((2, 3), False), TokenLayout((4, 6), False), method="bilinear"
+    ).reshape(4, 6, 4)
+    expected = without[:, 0] if leaf == "rows" else without[0]
+    assert resized.shape == (new, 4)
+    np.testing.assert_allclose(resized, expected, atol=ROUNDING)
+
+
+def test_those_of_the_layers_are_resized_one_by_one():
+    tables = jax.random.normal(jax.random.key(0), (3, 7, 4))
+    resized = resize("blocks/block/positions/embedding", tables, OLD, NEW, method="bicubic")
+    for one, table in zip(resized, tables, strict=True):
+        np.testing.assert_allclose(
+            one, resize_positions(table, OLD, NEW, method="bicubic"), atol=ROUNDING
+        )
+
+
+def test_offsets_cannot_be_resized():
+    check_resizable("positions/offsets", (9, 4), (9, 4))
+    check_resizable("positions/embedding", (9, 4), (5, 4))
+    with pytest.raises(UserError, match="Keep the image size of the weights"):
+        check_resizable("positions/offsets", (9, 4), (5, 4))

@@ -66,7 +66,8 @@ def _typed(value: Any, hint: Any, where: str) -> Any:
         there = {str(k): v for k, v in value.items() if not _is_none(v)}  # None takes an item away
         return {k: _typed(v, item, f"{where}.{k}") for k, v in there.items()}
     options = _options(hint)
-    for option in sorted(options, key=lambda o: o is not type(None)):  # "None" is None, no string
+    # "None" is None, no string; but where "none" is a choice, that is it.
+    for option in sorted(options, key=lambda o: (o != "none", o is not type(None))):
         try:
             return _as(value, option)
         except (ValueError, SyntaxError, TypeError):

@@ -15,7 +15,8 @@ such as `depth=4`. The sizes are from table 1 of arXiv 2010.11929, table 2 of 21
 2012.12877, 2106.10270 and 2305.13035; of the ResNets from 1912.11370, of the hybrids from section
 3.1 of 2010.11929 and from 2106.10270.
 
-- **ViT** ([vit.py](../vit_jax/models/vit.py)): patches, class token, position embedding, blocks.
+- **ViT** ([vit.py](../vit_jax/models/vit.py)): patches, class token, position embedding, blocks. It
+  has [many fields](vit_variants.md); a backbone such as `ViT-B/14-dinov2` is a choice of them.
 - **BiT** ([bit.py](../vit_jax/models/bit.py)), `R50x1`: a ResNet with norm and relu before each
   convolution. `model.units` are the units of each stage, `model.root_width` the channels behind the
   first convolution, 64 x the width factor. Images may have any size.

@@ -21,7 +21,9 @@ from vit_jax.core.axes import (
     WIDTH,
     constrain,
 )  # fmt: skip
-from vit_jax.nn.linear import Linear
+from vit_jax.nn.linear import EPSILON, Linear, param
+from vit_jax.nn.norm import norm as make_norm
+from vit_jax.nn.posemb import Positions
 from vit_jax.nn.precision import Precision
 
 XAVIER = initializers.xavier_uniform()
@@ -30,55 +32,120 @@ XAVIER = initializers.xavier_uniform()
 PROJECTED, WEIGHTS, MIXED = "attention_projected", "attention_weights", "attention_mixed"
 
 
+# Which of query, key and value have a bias; DINOv3's key has none (arXiv 2508.10104).
+QKV_BIASES = ("all", "query_value", "none")
+
+
 class SelfAttention(nnx.Module):
-    """Query, key and value from one product; no dropout on the weights."""
+    """Query, key and value from one product; no dropout on the weights.
 
-    def __init__(self, width: int, heads: int, *, precision: Precision, rngs: nnx.Rngs):
-        self.qkv = input_projections(3, width, heads, precision=precision, rngs=rngs)
-        self.out = output_projection(width, heads, precision=precision, rngs=rngs)
+    Args:
+      qkv_bias: one of QKV_BIASES.
+      out_bias: whether the output has one.
+      qk_norm: a norm over each head's query and key (arXiv 2302.05442, section 2), without bias.
+      norm: one of norm.NORMS, for `qk_norm`.
+      norm_epsilon: likewise.
+    """
+
+    def __init__(
+        self,
+        width: int,
+        heads: int,
+        *,
+        qkv_bias: str = "all",
+        out_bias: bool = True,
+        qk_norm: bool = False,
+        norm: str = "layer",
+        norm_epsilon: float = EPSILON,
+        precision: Precision,
+        rngs: nnx.Rngs,
+    ):
+        self.qkv = input_projections(
+            3, width, heads, bias=qkv_bias == "all", precision=precision, rngs=rngs
+        )
+        self.out = output_projection(width, heads, bias=out_bias, precision=precision, rngs=rngs)
         self.precision = precision
+        self.qkv_bias, self.qk_norm = qkv_bias, qk_norm
+        head_size = width // heads
+        if qkv_bias == "query_value":
+            zeros, axes = initializers.zeros, (HEADS, HEAD_SIZE)
+            self.query_bias = param(zeros, (heads, head_size), axes, rngs.params())
+            self.value_bias = param(zeros, (heads, head_size), axes, rngs.params())
+        if qk_norm:
+            kind = "rms" if norm == "rms" else "layer_no_bias"
+            shared: Any = {"epsilon": norm_epsilon, "precision": precision, "rngs": rngs}
+            self.query_norm = make_norm(kind, head_size, HEAD_SIZE, **shared)
+            self.key_norm = make_norm(kind, head_size, HEAD_SIZE, **shared)
 
-    def __call__(self, x: jax.Array) -> jax.Array:
+    def __call__(self, x: jax.Array, positions: Positions | None = None) -> jax.Array:
         """[B, N, D] -> [B, N, D]; attention over N."""
         qkv = constrain(self.qkv(x), BATCH, TOKENS, QKV, HEADS, HEAD_SIZE)
         qkv = checkpoint_name(qkv, PROJECTED)
         query, key, value = (qkv[:, :, i] for i in range(3))
-        mixed = attend(query, key, value, self.precision.softmax)
+        if self.qkv_bias == "query_value":
+            query = query + self.query_bias[...].astype(query.dtype)
+            value = value + self.value_bias[...].astype(value.dtype)
+        if self.qk_norm:
+            query, key = self.query_norm(query), self.key_norm(key)
+        bias = None
+        if positions is not None:
+            query, key = positions.rotate(query), positions.rotate(key)
+            bias = positions.bias(_scaled(query))
+        mixed = attend(query, key, value, self.precision.softmax, bias)
         return constrain(self.out(mixed), BATCH, TOKENS, STREAM)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
-def attend(query: jax.Array, key: jax.Array, value: jax.Array, softmax_dtype: Any) -> jax.Array:
-    """softmax(q k^T / sqrt(K)) v for [B, N, H, K] each; [B, N, H, K].
+def attend(
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    softmax_dtype: Any,
+    bias: jax.Array | None = None,
+) -> jax.Array:
+    """softmax(q k^T / sqrt(K) + bias) v for [B, N, H, K] each and [B, H, N, N]; [B, N, H, K].
 
     With a backward pass of its own, which finds the weights in memory once, as `value` was
     multiplied by them; JAX's would keep them in `softmax_dtype` too. Of all that a block keeps they
     are the largest (N x N for each head). Not for forward-mode differentiation.
     """
-    return _forward(query, key, value, softmax_dtype)[0]
+    return _forward(query, key, value, softmax_dtype, bias)[0]
+
+
+def _scaled(query: jax.Array) -> jax.Array:
+    return query * query.shape[-1] ** -0.5
 
 
 def _forward(
-    query: jax.Array, key: jax.Array, value: jax.Array, softmax_dtype: Any
-) -> tuple[jax.Array, tuple[jax.Array, ...]]:
-    scaled = query * query.shape[-1] ** -0.5
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    softmax_dtype: Any,
+    bias: jax.Array | None,
+) -> tuple[jax.Array, tuple[Any, ...]]:
+    scaled = _scaled(query)
     logits = jnp.einsum("bqhk,bshk->bhqs", scaled, key, preferred_element_type=softmax_dtype)
+    if bias is not None:
+        logits = logits + bias.astype(softmax_dtype)
     weights = checkpoint_name(jax.nn.softmax(logits, axis=-1).astype(value.dtype), WEIGHTS)
     mixed = checkpoint_name(jnp.einsum("bhqs,bshk->bqhk", weights, value), MIXED)
-    return mixed, (scaled, key, value, weights)
+    # Of the bias its dtype is kept, if there is one.
+    like_bias = None if bias is None else jnp.zeros((), bias.dtype)
+    return mixed, (scaled, key, value, weights, like_bias)
 
 
 def _backward(
-    softmax_dtype: Any, saved: tuple[jax.Array, ...], dy: jax.Array
-) -> tuple[jax.Array, jax.Array, jax.Array]:
-    scaled, key, value, weights = saved
+    softmax_dtype: Any, saved: tuple[Any, ...], dy: jax.Array
+) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array | None]:
+    scaled, key, value, weights, like_bias = saved
     d_value = jnp.einsum("bhqs,bqhk->bshk", weights, dy)
     d_weights = jnp.einsum("bqhk,bshk->bhqs", dy, value)
     d_logits = _softmax_backward(weights.astype(softmax_dtype), d_weights.astype(softmax_dtype))
+    d_bias = None if like_bias is None else d_logits.astype(like_bias.dtype)
     d_logits = d_logits.astype(key.dtype)
     d_query = jnp.einsum("bhqs,bshk->bqhk", d_logits, key) * key.shape[-1] ** -0.5
     d_key = jnp.einsum("bhqs,bqhk->bshk", d_logits, scaled)
-    return d_query, d_key, d_value
+    return d_query, d_key, d_value, d_bias
 
 
 def _softmax_backward(y: jax.Array, dy: jax.Array) -> jax.Array:
@@ -90,7 +157,13 @@ attend.defvjp(_forward, _backward)
 
 
 def input_projections(
-    number: int, width: int, heads: int, *, precision: Precision, rngs: nnx.Rngs
+    number: int,
+    width: int,
+    heads: int,
+    *,
+    bias: bool = True,
+    precision: Precision,
+    rngs: nnx.Rngs,
 ) -> Linear:
     """[..., D] -> [..., number, H, K]: of query, key and value those that see the same tokens."""
     return Linear(
@@ -99,12 +172,15 @@ def input_projections(
         (WIDTH,),
         (QKV, HEADS, HEAD_SIZE),
         kernel_init=_in_init,
+        bias=bias,
         precision=precision,
         rngs=rngs,
     )
 
 
-def output_projection(width: int, heads: int, *, precision: Precision, rngs: nnx.Rngs) -> Linear:
+def output_projection(
+    width: int, heads: int, *, bias: bool = True, precision: Precision, rngs: nnx.Rngs
+) -> Linear:
     """[..., H, K] -> [..., D]: the heads' results brought together."""
     return Linear(
         (heads, width // heads),
@@ -112,6 +188,7 @@ def output_projection(width: int, heads: int, *, precision: Precision, rngs: nnx
         (HEADS, HEAD_SIZE),
         (WIDTH,),
         kernel_init=_out_init,
+        bias=bias,
         precision=precision,
         rngs=rngs,
     )

@@ -31,6 +31,7 @@ class Linear(nnx.Module):
       in_shape, out_shape: the axes contracted and produced, such as (H, K) -> (D,).
       in_axes, out_axes: their logical names.
       kernel_init: called with (key, (*in_shape, *out_shape), dtype).
+      bias: whether there is one.
       precision: of the product and of its gradients; the result is in its `compute`.
     """
 
@@ -43,12 +44,13 @@ class Linear(nnx.Module):
         *,
         kernel_init: Initializer,
         bias_init: Initializer = initializers.zeros,
+        bias: bool = True,
         precision: Precision,
         rngs: nnx.Rngs,
     ):
         shape, axes = (*in_shape, *out_shape), (*in_axes, *out_axes)
         self.kernel = param(kernel_init, shape, axes, rngs.params())
-        self.bias = param(bias_init, out_shape, out_axes, rngs.params())
+        self.bias = param(bias_init, out_shape, out_axes, rngs.params()) if bias else None
         self.contracted = len(in_shape)
         self.precision = precision
 
@@ -56,7 +58,7 @@ class Linear(nnx.Module):
         """[..., *in_shape] -> [..., *out_shape]."""
         x = x.astype(self.precision.compute)
         y = product(x, self.kernel[...], self.contracted, self.precision)
-        return y + self.bias[...].astype(y.dtype)
+        return y if self.bias is None else y + self.bias[...].astype(y.dtype)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3))
@@ -107,6 +109,7 @@ class LayerNorm(nnx.LayerNorm):
         width: int,
         axis: str,
         *,
+        bias: bool = True,
         epsilon: float = EPSILON,
         precision: Precision,
         rngs: nnx.Rngs,
@@ -114,6 +117,7 @@ class LayerNorm(nnx.LayerNorm):
         super().__init__(
             width,
             epsilon=epsilon,
+            use_bias=bias,
             dtype=precision.compute,
             scale_init=nnx.with_metadata(initializers.ones, axes=(axis,)),
             bias_init=nnx.with_metadata(initializers.zeros, axes=(axis,)),

@@ -1,4 +1,4 @@
-"""The two dense layers of a block, with a GELU between them (section 3.1)."""
+"""The dense layers of a block: two with a GELU between them (section 3.1), or gated ones."""
 
 from __future__ import annotations
 
@@ -19,10 +19,15 @@ GELUS = {
     "tanh": functools.partial(jax.nn.gelu, approximate=True),
     "exact": functools.partial(jax.nn.gelu, approximate=False),
 }
+MLPS = ("mlp", "swiglu", "geglu")
 
 
 class Mlp(nnx.Module):
-    """dense(M), GELU, dropout, dense(D)."""
+    """dense(M), GELU, dropout, dense(D).
+
+    Gated (arXiv 2002.05202), the first is two: their outputs are multiplied, one of them behind a
+    SiLU ("swiglu") or GELU ("geglu"). M is then the width of each.
+    """
 
     def __init__(
         self,
@@ -30,6 +35,8 @@ class Mlp(nnx.Module):
         mlp_dim: int,
         *,
         gelu: str,
+        kind: str = "mlp",
+        bias: bool = True,
         dropout: float,
         precision: Precision,
         rngs: nnx.Rngs,
@@ -37,16 +44,27 @@ class Mlp(nnx.Module):
         init: dict[str, Any] = {
             "kernel_init": initializers.xavier_uniform(),
             "bias_init": initializers.normal(1e-6),
+            "bias": bias,
             "precision": precision,
             "rngs": rngs,
         }
         self.fc1 = Linear((width,), (mlp_dim,), (WIDTH,), (MLP,), **init)
         self.fc2 = Linear((mlp_dim,), (width,), (MLP,), (WIDTH,), **init)
+        if kind != "mlp":
+            self.gate = Linear((width,), (mlp_dim,), (WIDTH,), (MLP,), **init)
         self.dropout = Dropout(dropout)
+        self.kind = kind
         self.gelu = gelu
 
     def __call__(self, x: jax.Array, key: jax.Array | None) -> jax.Array:
         """[B, N, D] -> [B, N, D]; key: of the dropout, None in evaluation."""
-        x = constrain(GELUS[self.gelu](self.fc1(x)), BATCH, TOKENS, MLP)
+        x = constrain(self._hidden(x), BATCH, TOKENS, MLP)
         x = self.dropout(x, key)
         return constrain(self.fc2(x), BATCH, TOKENS, STREAM)
+
+    def _hidden(self, x: jax.Array) -> jax.Array:
+        """[B, N, D] -> [B, N, M]."""
+        if self.kind == "mlp":
+            return GELUS[self.gelu](self.fc1(x))
+        activation = jax.nn.silu if self.kind == "swiglu" else GELUS[self.gelu]
+        return activation(self.gate(x)) * self.fc1(x)

@@ -23,8 +23,9 @@ from vit_jax.core.axes import (
     constrain,
 )  # fmt: skip
 from vit_jax.nn.attention import XAVIER, attend, input_projections, output_projection
-from vit_jax.nn.linear import EPSILON, LayerNorm, param
+from vit_jax.nn.linear import EPSILON, param
 from vit_jax.nn.mlp import Mlp
+from vit_jax.nn.norm import norm as make_norm
 from vit_jax.nn.precision import Precision
 
 
@@ -38,6 +39,7 @@ class AttentionPooling(nnx.Module):
         heads: int,
         *,
         gelu: str,
+        norm: str = "layer",
         norm_epsilon: float = EPSILON,
         precision: Precision,
         rngs: nnx.Rngs,
@@ -47,7 +49,9 @@ class AttentionPooling(nnx.Module):
         self.key_value = input_projections(2, width, heads, precision=precision, rngs=rngs)
         self.out = output_projection(width, heads, precision=precision, rngs=rngs)
         self.precision = precision
-        self.norm = LayerNorm(width, WIDTH, epsilon=norm_epsilon, precision=precision, rngs=rngs)
+        self.norm = make_norm(
+            norm, width, WIDTH, epsilon=norm_epsilon, precision=precision, rngs=rngs
+        )
         self.mlp = Mlp(width, mlp_dim, gelu=gelu, dropout=0.0, precision=precision, rngs=rngs)
 
     def __call__(self, x: jax.Array) -> jax.Array:

@@ -1,7 +1,8 @@
 """Position embeddings: what tells a token where it was in the image.
 
 Learned ones are parameters; fixed ones are sines and cosines of the place, computed when they are
-needed, and no checkpoint has them.
+needed, and no checkpoint has them. Most are added to the tokens. The relative one and the rotary
+one (rotary.py) act inside attention instead. Registers have no place and get nothing.
 """
 
 from __future__ import annotations
@@ -14,52 +15,149 @@ import numpy as np
 from flax import nnx
 from jax.nn import initializers
 
-from vit_jax.core.axes import POSITIONS, WIDTH
+from vit_jax.core.axes import HEAD_SIZE, POSITIONS, WIDTH
 from vit_jax.nn.linear import param
 
 LONGEST = 10_000.0  # wavelength of the slowest sine, over that of the fastest
+INIT = initializers.normal(0.02)  # of the released code
 
 
 class TokenLayout(NamedTuple):
-    """Where the N tokens come from: a class token first, if there is one, then patches row by row.
+    """Where the N tokens come from: class token, registers, then patches row by row.
 
     Attributes:
       grid: (rows, columns) of patches.
       class_token: whether there is one.
+      registers: how many.
     """
 
     grid: tuple[int, int]
     class_token: bool
+    registers: int = 0
+
+    @property
+    def num_patches(self) -> int:
+        """Rows times columns."""
+        return self.grid[0] * self.grid[1]
+
+    @property
+    def num_places(self) -> int:
+        """Tokens that have a place in the 1-D sequence: the class token and the patches."""
+        return self.num_patches + self.class_token
 
     @property
     def num_tokens(self) -> int:
-        """N, the class token included."""
-        return self.grid[0] * self.grid[1] + self.class_token
+        """N, class token and registers included."""
+        return self.num_places + self.registers
+
+    def pad_patches(self, table: jax.Array) -> jax.Array:
+        """[patches, ...] -> [N, ...] with zeros for all other tokens."""
+        return _pad_first(table, self.num_tokens - self.num_patches)
+
+    def pad_places(self, table: jax.Array) -> jax.Array:
+        """[places, ...] -> [N, ...] with zeros for the registers."""
+        if not self.registers:
+            return table
+        first, patches = table[: self.class_token], table[self.class_token :]
+        return jnp.concatenate([first, _pad_first(patches, self.registers)])
 
 
-class LearnedPositions(nnx.Module):
+def _pad_first(table: jax.Array, rows: int) -> jax.Array:
+    return jnp.pad(table, ((rows, 0), *((0, 0),) * (table.ndim - 1))) if rows else table
+
+
+class Positions(nnx.Module):
+    """What a position embedding may do; each does one of these, and leaves the others."""
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """[B, N, D] -> [B, N, D]: added to the tokens."""
+        return x
+
+    def rotate(self, x: jax.Array) -> jax.Array:
+        """[B, N, H, K] -> [B, N, H, K], of queries and of keys."""
+        return x
+
+    def bias(self, query: jax.Array) -> jax.Array | None:
+        """Queries [B, N, H, K], scaled -> [B, H, N, N], added to the logits of attention."""
+        return None
+
+
+class LearnedPositions(Positions):
     """One learned vector a token of the 1-D sequence, the class token's first (section 3.1)."""
 
-    def __init__(self, num_tokens: int, width: int, *, rngs: nnx.Rngs):
-        self.embedding = param(
-            initializers.normal(0.02), (num_tokens, width), (POSITIONS, WIDTH), rngs.params()
-        )
+    def __init__(self, layout: TokenLayout, width: int, *, rngs: nnx.Rngs):
+        shape = (layout.num_places, width)
+        self.embedding = param(INIT, shape, (POSITIONS, WIDTH), rngs.params())
+        self.layout = layout
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """[B, N, D] -> [B, N, D]."""
-        return x + self.embedding[...].astype(x.dtype)
+        return x + self.layout.pad_places(self.embedding[...]).astype(x.dtype)
 
 
-class SinCos1dPositions(nnx.Module):
+class Learned2dPositions(Positions):
+    """A learned half for the patch's column and one for its row, side by side (appendix D.4).
+
+    A class token, which has neither, gets zeros.
+    """
+
+    def __init__(self, layout: TokenLayout, width: int, *, rngs: nnx.Rngs):
+        rows, columns = layout.grid
+        axes = (POSITIONS, WIDTH)
+        self.columns = param(INIT, (columns, width // 2), axes, rngs.params())
+        self.rows = param(INIT, (rows, width // 2), axes, rngs.params())
+        self.layout = layout
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """[B, N, D] -> [B, N, D]."""
+        row, column = np.indices(self.layout.grid).reshape(2, -1)
+        table = jnp.concatenate([self.columns[...][column], self.rows[...][row]], axis=-1)
+        return x + self.layout.pad_patches(table).astype(x.dtype)
+
+
+class RelativePositions(Positions):
+    """A learned key for each offset in the 1-D sequence, of all heads (appendix D.4).
+
+    The query's product with it is added to the logits of attention, as in arXiv 1803.02155,
+    section 3.2. Offset o, from -(N - 1) to N - 1, is the query's place less the key's; its vector
+    is in row o + N - 1.
+    """
+
+    def __init__(self, layout: TokenLayout, head_size: int, *, rngs: nnx.Rngs):
+        shape = (2 * layout.num_tokens - 1, head_size)
+        self.offsets = param(INIT, shape, (POSITIONS, HEAD_SIZE), rngs.params())
+
+    def bias(self, query: jax.Array) -> jax.Array:
+        """Queries [B, N, H, K], scaled -> [B, H, N, N]."""
+        keys = self.offsets[...].astype(query.dtype)[::-1]  # row N - 1 + (key's place - query's)
+        products = jnp.einsum("bqhk,ok->bhqo", query, keys)
+        return _skewed(products)
+
+
+def _skewed(x: jax.Array) -> jax.Array:
+    """[..., N, 2N - 1] -> [..., N, N]: of row q the N entries from N - 1 - q on.
+
+    By reshaping alone. In one row after the other, padded to 2N, entry N - 1 - q + k of row q has
+    the place (N - 1) + q (2N - 1) + k, so rows of 2N - 1 begin with what is wanted.
+    """
+    *batch, n, width = x.shape
+    flat = jnp.pad(x, ((0, 0),) * (len(batch) + 1) + ((0, 1),)).reshape(*batch, n * (width + 1))
+    return flat[..., n - 1 : n - 1 + n * width].reshape(*batch, n, width)[..., :n]
+
+
+class SinCos1dPositions(Positions):
     """Fixed, by the place in the 1-D sequence; a class token is at place 0 and shifts the rest."""
 
+    def __init__(self, layout: TokenLayout):
+        self.layout = layout
+
     def __call__(self, x: jax.Array) -> jax.Array:
         """[B, N, D] -> [B, N, D]."""
-        _, num_tokens, width = x.shape
-        return x + jnp.asarray(sincos_1d(num_tokens, width), x.dtype)
+        table = jnp.asarray(sincos_1d(self.layout.num_places, x.shape[-1]), x.dtype)
+        return x + self.layout.pad_places(table)
 
 
-class SinCos2dPositions(nnx.Module):
+class SinCos2dPositions(Positions):
     """Fixed, by the patch's row and column; a class token, which has neither, gets zeros."""
 
     def __init__(self, layout: TokenLayout):
@@ -67,9 +165,8 @@ class SinCos2dPositions(nnx.Module):
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """[B, N, D] -> [B, N, D]."""
-        table = sincos_2d(self.layout.grid, x.shape[-1])
-        table = np.pad(table, ((int(self.layout.class_token), 0), (0, 0)))
-        return x + jnp.asarray(table, x.dtype)
+        table = jnp.asarray(sincos_2d(self.layout.grid, x.shape[-1]), x.dtype)
+        return x + self.layout.pad_patches(table)
 
 
 def sincos_1d(num_tokens: int, width: int) -> np.ndarray:

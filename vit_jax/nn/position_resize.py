@@ -1,13 +1,52 @@
-"""A learned table of positions for images of another size (section 3.2)."""
+"""Learned tables of positions for images of another size (section 3.2)."""
 
 from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
 
+from vit_jax.core.errors import UserError
+from vit_jax.core.layers import is_stacked
 from vit_jax.nn.posemb import TokenLayout
 
 METHODS = {"bilinear": "linear", "bicubic": "cubic"}  # jax.image's names
+TABLES = ("embedding", "rows", "columns")  # of LearnedPositions and Learned2dPositions
+
+
+def is_table(name: str) -> bool:
+    """Whether the parameter of this name can be resized, in the blocks or outside of them."""
+    *_, parent, leaf = ("", *name.split("/"))
+    return parent == "positions" and leaf in TABLES
+
+
+def places_axis(name: str) -> int:
+    """Which axis of such a parameter counts places."""
+    return int(is_stacked(name))
+
+
+def check_resizable(name: str, old: tuple[int, ...], new: tuple[int, ...]) -> None:
+    """UserError for a parameter of another shape that cannot be resized."""
+    if old != new and not is_table(name):
+        raise UserError(
+            f"{name} has the shape {old}, for images of this size it would be {new}, and it cannot "
+            "be resized: offsets in the sequence of patches (model.position_embedding=relative) "
+            "mean something else in another one. Keep the image size of the weights."
+        )
+
+
+def resize(
+    name: str, table: jax.Array, old: TokenLayout, new: TokenLayout, *, method: str
+) -> jax.Array:
+    """The parameter of this name, for which `is_table` holds, in the layout `new`."""
+    leaf = name.rpartition("/")[2]
+
+    def one(table: jax.Array) -> jax.Array:
+        if leaf == "embedding":
+            return resize_positions(table, old, new, method=method)
+        shape = (new.grid[leaf == "columns"], table.shape[1])
+        return jax.image.resize(table, shape, METHODS[method], antialias=False)
+
+    return (jax.vmap(one) if is_stacked(name) else one)(table)
 
 
 def resize_positions(

@@ -91,17 +91,23 @@ class Stack(nnx.Module):
         self.converts = converts
 
     def __call__(
-        self, x: jax.Array, key: jax.Array | None, layers: tuple[int, ...] = ()
+        self,
+        x: jax.Array,
+        key: jax.Array | None,
+        layers: tuple[int, ...] = (),
+        shared: Any = None,
     ) -> tuple[jax.Array, tuple[jax.Array, ...]]:
         """[B, N, D] -> ([B, N, D] after the last block, those after blocks `layers`, from 0).
 
-        Any other shape that the blocks keep, such as a feature map's, is as good.
+        Any other shape that the blocks keep, such as a feature map's, is as good. With `shared`
+        every block is called as block(x, key, drop_rate, shared).
         """
         graph, params = nnx.split(self.block)
+        also = () if shared is None else (shared,)
 
         def layer(x: jax.Array, each: Any) -> jax.Array:
             params, key, rate = each
-            return nnx.merge(graph, params)(checkpoint_name(x, BLOCK_INPUT), key, rate)
+            return nnx.merge(graph, params)(checkpoint_name(x, BLOCK_INPUT), key, rate, *also)
 
         # A scan writes to memory all that it keeps, so it does not keep what is cheap to compute.
         remat = "dots" if self.scan and self.remat == "none" else self.remat

@@ -18,7 +18,7 @@ from vit_jax.core.layers import is_stacked, stack_name
 from vit_jax.optim import patterns
 
 FIELD = "optim.lr_multipliers"
-BEFORE_THE_BLOCKS = ("patches", "positions", "cls")  # first parts of names
+BEFORE_THE_BLOCKS = ("patches", "positions", "cls", "registers")  # first parts of names
 ROOT = "root"  # the part of a name of what is before the units of a ResNet
 
 

@@ -16,12 +16,10 @@ from vit_jax import models
 from vit_jax.core import pytrees
 from vit_jax.core.errors import UserError, nearest
 from vit_jax.dist import parameters
-from vit_jax.nn.position_resize import METHODS, resize_positions
+from vit_jax.nn.position_resize import METHODS, check_resizable, is_table, resize
 from vit_jax.weights import checkpoint, opening
 from vit_jax.weights.checkpoint import Description
 from vit_jax.weights.foreign import understand
-
-POSITIONS = "positions/embedding"
 
 
 class Loaded(NamedTuple):
@@ -104,13 +102,15 @@ def load_described(
     layout = nnx.to_pure_dict(variables) if mesh is None else parameters.layout(variables, mesh)
     wanted = pytrees.flatten(layout)
     there = about.param_shapes(ema=ema)
+    for name, x in wanted.items():
+        check_resizable(name, there.get(name, x.shape), x.shape)
     params = about.read(
         {n: _of_shape(x, there.get(n, x.shape)) for n, x in wanted.items()}, ema=ema
     )
-    if POSITIONS in params:
-        new = models.token_layout(spec, preprocess.image_size)
-        resized = resize_positions(params[POSITIONS], about.tokens, new, method=position_resize)
-        params[POSITIONS] = jax.device_put(resized, wanted[POSITIONS].sharding)
+    new = models.token_layout(spec, preprocess.image_size)
+    for name in filter(is_table, wanted):
+        resized = resize(name, params[name], about.tokens, new, method=position_resize)
+        params[name] = jax.device_put(resized, wanted[name].sharding)
     return Loaded(
         model=nnx.merge(graph, pytrees.unflatten(params)),
         name=about.name,

@@ -27,6 +27,11 @@ from vit_jax.weights.loading import Loaded
 
 FORMATS = ("huggingface", "timm", "google_npz", "checkpoint")
 POSITIONS = "positions/embedding"
+AS_A_TABLE = ("learned_1d", "sincos_1d", "sincos_2d")  # position embeddings
+# Fields of which other projects' plain ViT has the default alone.
+NOT_ELSEWHERE = (
+    "position_at", "registers", "mlp", "parallel", "qk_norm", "qkv_bias", "dense_bias", "norm",
+)  # fmt: skip
 
 
 def save(loaded: Loaded, path: str | Path, to: str) -> None:
@@ -42,6 +47,8 @@ def save(loaded: Loaded, path: str | Path, to: str) -> None:
       UserError: the format cannot hold this model, or the path cannot be written; then nothing is.
     """
     path = Path(path)
+    if to in ("huggingface", "timm", "google_npz"):
+        _check_plain(loaded.model.spec, to)
     if to not in FORMATS:
         raise UserError(f"to={to!r}. {nearest(to, FORMATS)}")
     if path.exists():
@@ -56,6 +63,22 @@ def save(loaded: Loaded, path: str | Path, to: str) -> None:
             _folder(loaded, path, huggingface if to == "huggingface" else timm)
     except OSError as error:
         raise UserError(f"{path} cannot be written: {error}.") from error
+
+
+def _check_plain(spec: ViTSpec, to: str) -> None:
+    """UserError for a ViT with fields that these formats have no place for."""
+    fields = {f.name: f.default for f in dataclasses.fields(spec)}
+    differing = [
+        f"{name}={getattr(spec, name)}"
+        for name in NOT_ELSEWHERE
+        if name in fields and getattr(spec, name) != fields[name]
+    ]
+    if getattr(spec, "position_embedding", "learned_1d") not in AS_A_TABLE:
+        differing.append(f"position_embedding={spec.position_embedding}")
+    if differing:
+        raise UserError(
+            f"--to={to} has no place for {', '.join(differing)}: write --to=checkpoint."
+        )
 
 
 def _params(loaded: Loaded) -> dict[str, np.ndarray]:
