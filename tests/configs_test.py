@@ -12,11 +12,14 @@ import pytest
 
 from vit_jax import build, config, models, train
 from vit_jax.core.errors import UserError
+from vit_jax.models.vit_names import PLAIN
+from vit_jax.models.vit_spec import PLACES
 
 ROOT = Path(__file__).parent.parent
 FILES = sorted((ROOT / "configs").glob("*.py"))
 
 VARIANTS = {
+    "ablation_position.py": ("", ":none", ":learned_2d_layers", ":relative_shared", ":rotary_2d"),
     "bit.py": ("", ":variant=R152x2,data=i21k"),
     "hybrid.py": ("", ":variant=R50+ViT-L/16,data=i21k"),
     "finetune.py": (
@@ -84,6 +87,7 @@ TABLE_3 = {
     },
     "hybrid.py:data=i21k": Published("R50+ViT-B/16", 90, 1e-3, "linear", 0.03, 0.1),
     "bit.py:data=i21k": Published("R50x1", 90, 1e-3, "linear", 0.03, None),
+    "ablation_position.py": Published("ViT-B/16", 7, 8e-4, "linear", 0.1, 0.0),
     "vit_b16_jft.py": Published("ViT-B/16", 7, 8e-4, "linear", 0.1, 0.0),
     "vit_l16_jft.py": Published("ViT-L/16", 14, 4e-4, "linear", 0.1, 0.0),
     "vit_h14_jft.py": Published("ViT-H/14", 14, 3e-4, "linear", 0.1, 0.0),
@@ -112,6 +116,19 @@ def test_recipes_are_the_papers(name):
     assert c.loss.kind == ("sigmoid" if many_classes else "softmax")
     assert c.model.head_bias == (-10.0 if many_classes else None)
     assert c.model.pre_logits or name.startswith("bit.py")
+
+
+def test_the_ablation_of_positions_has_every_one():
+    file = (ROOT / "configs" / "ablation_position.py").read_text()
+    variants = re.findall(r'^    "(\w+)": \("', file, re.MULTILINE)
+    assert len(variants) == 12
+    found = set()
+    for variant in variants:
+        m = load(f"ablation_position.py:{variant}").model
+        assert m.position_at in PLACES[m.position_embedding]
+        found.add((m.position_embedding, m.position_at))
+    of_tables = {(kind, place) for kind, places in PLACES.items() for place in places}
+    assert found == of_tables - {("sincos_1d", "shared"), ("sincos_2d", "shared")}
 
 
 # Table 4: steps, and the learning rates tried (ResNets and hybrids left out).
@@ -150,7 +167,7 @@ AUGREG = {
 
 
 @pytest.mark.parametrize("aug", AUGREG)
-@pytest.mark.parametrize("model", [n for n in models.available() if n.startswith("ViT-")])
+@pytest.mark.parametrize("model", PLAIN)
 def test_augreg_has_its_seven_settings(aug, model):
     c = load(f"vit_augreg.py:variant={model.removeprefix('ViT-')},aug={aug},reg=0.1")
     arguments, mixup = AUGREG[aug]
