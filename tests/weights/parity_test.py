@@ -228,3 +228,19 @@ def test_timm(timm, tmp_path, images, model_args):
     save_timm(tmp_path / "in", theirs, **model_args)
     ours = weights.load(tmp_path / "in")
     assert_same_function(theirs, ours, images[:, :, : ours.preprocess.image_size[1]])
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{}, {"pool": "avg", "gelu": "exact"}, {"pool": "map", "num_classes": 0}, {"layer_scale": 0.1}],
+    ids=["cls", "avg", "map", "layer_scale"],
+)
+def test_what_is_written_loads_in_timm(timm, tmp_path, toy, images, same, fields):
+    ours = toy(**fields)
+    weights.save(ours, tmp_path / "out", "timm")
+    theirs = timm.create_model(f"local-dir:{tmp_path / 'out'}", pretrained=True).eval()
+    assert_same_function(theirs, ours.model, images)
+    again = weights.load_described(tmp_path / "out")
+    assert again.class_names == ours.class_names
+    assert again.model.preprocess == ours.model.preprocess
+    same(again.model, ours.model)
