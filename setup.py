@@ -43,6 +43,7 @@ setup(
         "google-crc32c>=1.9",
         "jax>=0.10.2",
         "ml_collections>=1.1",
+        "ml_dtypes>=0.6",  # bfloat16 for NumPy; JAX needs it too
         "numpy>=2.4",
         "optax>=0.2.8",
         "orbax-checkpoint>=0.12.8",

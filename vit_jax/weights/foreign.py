@@ -101,8 +101,7 @@ def _the_match(opened: Opened) -> Match:
     layouts = _candidates(opened)
     tried = [_match(layout, opened) for layout in layouts]
     for found in tried:
-        problems = [*found.problems, *(() if found.problems else _contradictions(found))]
-        if not problems:
+        if found.fits and not _contradictions(found):
             return found
     # The nearest one, if most of the file's names are its own.
     nearest = min(tried, key=lambda m: len(m.problems))

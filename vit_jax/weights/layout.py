@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import functools
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
@@ -136,14 +137,22 @@ class Match:
       sizes: by letter.
       tensors: of the file, by the layout's names.
       rules: those of the parameters that the file has.
-      problems: what does not fit, a line each; none: it fits.
     """
 
     layout: Layout
     sizes: dict[str, int]
     tensors: Tensors
     rules: tuple[Rule, ...]
-    problems: tuple[str, ...]
+
+    @functools.cached_property
+    def fits(self) -> bool:
+        """Whether there are no problems."""
+        return next(_problems(self, nearest=False), None) is None
+
+    @functools.cached_property
+    def problems(self) -> tuple[str, ...]:
+        """What does not fit, a line each."""
+        return tuple(_problems(self, nearest=True))
 
     def has(self, name: str) -> bool:
         """Whether there is such a part."""
@@ -169,8 +178,7 @@ def match(layout: Layout, tensors: Tensors, known: Mapping[str, int]) -> Match:
     depth = known.get("L") or _depth(layout, named)  # 0: layers are an axis
     rules = _rules_of_parts_there(layout, named, depth)
     sizes = _sizes(rules, named, {**known, "L": depth} if depth else known)
-    wanted = {p.name: r for r in rules for p in pieces(r, {"L": depth, **sizes})}
-    return Match(layout, sizes, named, rules, tuple(_problems(layout, named, wanted, sizes)))
+    return Match(layout, sizes, named, rules)
 
 
 def to_theirs(
@@ -258,23 +266,26 @@ def _sizes(rules: Iterable[Rule], named: Tensors, known: Mapping[str, int]) -> d
     return {letter: sizes.get(letter, 0) for letter in letters}
 
 
-def _problems(
-    layout: Layout, named: Tensors, wanted: Mapping[str, Rule], sizes: Mapping[str, int]
-) -> Iterator[str]:
-    ignored = [re.compile(pattern) for pattern in layout.ignored]
+def _problems(found: Match, *, nearest: bool) -> Iterator[str]:
+    """A line each; the nearest names take longer to find than anything else."""
+    named = found.tensors
+    wanted = {p.name: r for r in found.rules for p in pieces(r, found.sizes)}
+    ignored = [re.compile(pattern) for pattern in found.layout.ignored]
     extra = [
         name
         for name in named
         if name not in wanted and not any(pattern.fullmatch(name) for pattern in ignored)
     ]
     for number, name in enumerate(n for n in wanted if n not in named):
-        yield f"{name} is missing{_nearest(name, extra, 'there', number)}"
+        near = _nearest(name, extra, "there", number) if nearest else ""
+        yield f"{name} is missing{near}"
     for name, r in wanted.items():
-        expected = shape(r.axes, sizes)
+        expected = shape(r.axes, found.sizes)
         if name in named and named[name].shape != expected:
             yield f"{name} has the shape {named[name].shape}, expected {expected}"
     for number, name in enumerate(extra):
-        yield f"{name} is unexpected{_nearest(name, wanted, 'expected', number)}"
+        near = _nearest(name, wanted, "expected", number) if nearest else ""
+        yield f"{name} is unexpected{near}"
 
 
 def _nearest(name: str, names: Iterable[str], where: str, number: int) -> str:

@@ -31,10 +31,10 @@ def read(path: Path) -> dict[str, Tensor]:
       UserError: no such file, or damaged, hostile, or with arrays of other things than numbers.
     """
     try:
-        with zipfile.ZipFile(path) as file:
-            members = file.infolist()
-            _check_sizes(path, members)
-            found = {m.filename.removesuffix(".npy"): _tensor(path, file, m) for m in members}
+        file = zipfile.ZipFile(path)  # open for as long as there are tensors of it
+        members = file.infolist()
+        _check_sizes(path, members)
+        found = {m.filename.removesuffix(".npy"): _tensor(path, file, m) for m in members}
     except (OSError, zipfile.BadZipFile, NotImplementedError, EOFError, RuntimeError) as error:
         raise UserError(f"{path} cannot be read as .npz: {error}. Get the file anew.") from error
     if len(found) != len(members):
@@ -82,7 +82,7 @@ def _tensor(path: Path, file: zipfile.ZipFile, member: zipfile.ZipInfo) -> Tenso
 
     def values() -> np.ndarray:
         try:
-            with zipfile.ZipFile(path) as opened, opened.open(member) as stream:
+            with file.open(member) as stream:
                 stream.read(offset)
                 data = stream.read(nbytes + 1)  # past the end, where zip's checksum is compared
         except (OSError, zipfile.BadZipFile, EOFError, zlib.error) as error:
