@@ -2,9 +2,10 @@ import json
 
 import numpy as np
 import pytest
+from flax import nnx
 from PIL import Image
 
-from vit_jax import images, weights
+from vit_jax import images, models, weights
 from vit_jax.core.errors import UserError
 from vit_jax.models import Preprocess
 from vit_jax.predict import predict
@@ -150,3 +151,52 @@ def test_the_best_moving_average_can_be_kept(tiny_run, tmp_path):
     with pytest.raises(UserError, match="given by no evaluation"):
         train(tiny_run("total.steps=2", best, *evaluated), tmp_path)
     train(tiny_run("total.steps=2", best, *evaluated, "optim.ema_decay=0.9"), tmp_path)
+
+
+@pytest.fixture
+def toy_npz(tmp_path):
+    """`toy_npz(num_classes)`: a toy ViT in Google's format, which has no names of classes."""
+
+    def make(num_classes):
+        fields = {"depth": 1, "width": 8, "mlp_dim": 8, "heads": 2, "image_size": 8}
+        model = models.create("ViT-Ti/4", num_classes=num_classes, rngs=nnx.Rngs(0), **fields)
+        file = tmp_path / "toy.npz"
+        weights.save(weights.Loaded(model, "ViT-Ti/4", None, 0), file, "google_npz")
+        return str(file)
+
+    return make
+
+
+def test_classes_of_the_released_heads_have_names(toy_npz, photo, capsys):
+    ((_, (first, *_)),) = predict(toy_npz(21_843), [str(photo)], top_k=3)
+    assert first == {"class": 0, "name": "n00004475 organism, being", "probability": 4.6e-05}
+    assert "The weights name no classes; 21,843" in capsys.readouterr().err
+
+
+def test_other_classes_are_numbers(toy_npz, photo, capsys):
+    ((_, (first, *_)),) = predict(toy_npz(3), [str(photo)], top_k=3)
+    assert first["name"] == "0"
+    assert not capsys.readouterr().err
+
+
+def test_the_size_of_batches_changes_nothing(trained, photo):
+    for number in range(4):
+        pixels = np.random.default_rng(number).integers(0, 256, (9, 7, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(photo.parent / f"{number}.png")
+    together, one_by_one = (
+        list(predict(str(trained), [str(photo.parent)], top_k=10, batch_size=b)) for b in (3, 1)
+    )
+    assert [file.name for file, _ in together] == ["0.png", "1.png", "2.png", "3.png", "photo.png"]
+    for (file, left), (_, right) in zip(together, one_by_one, strict=True):
+        expected = {c["class"]: c["probability"] for c in right}
+        found = {c["class"]: c["probability"] for c in left}
+        assert found == pytest.approx(expected, abs=2e-6), file
+    with pytest.raises(UserError, match="--batch_size=0"):
+        list(predict(str(trained), [str(photo)], top_k=1, batch_size=0))
+
+
+def test_images_that_are_not_resized_must_have_their_size(photo):
+    with pytest.raises(UserError, match=r"photo.png has 8 x 8 pixels .* takes 6 x 4"):
+        images.load(photo, Preprocess(image_size=(4, 6), resize=None))
+    with pytest.raises(UserError, match=r"photo.png: .* 8 x 8 .* smaller"):
+        images.load(photo, Preprocess(image_size=(9, 9), resize=None, crop=(9, 9)))

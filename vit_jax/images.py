@@ -1,6 +1,6 @@
 """Image files to model inputs with Pillow: what prediction does, without TensorFlow.
 
-The same steps as the evaluation's: decode to RGB, resize (bilinear, antialiased), central crop.
+The same steps as the evaluation's: decode to RGB, resize (antialiased), central crop.
 """
 
 from __future__ import annotations
@@ -49,7 +49,14 @@ def load(path: Path, preprocess: Preprocess) -> np.ndarray:
             pixels = _rgb(image)
     except (UnidentifiedImageError, OSError, SyntaxError, Image.DecompressionBombError) as error:
         raise UserError(f"{path} is not an image that can be read: {error}") from error
-    return normalise(_cropped(_resized(pixels, preprocess), preprocess), preprocess)
+    prepared = _cropped(path, _resized(pixels, preprocess), preprocess)
+    height, width = preprocess.image_size
+    if prepared.size != (width, height):
+        raise UserError(
+            f"{path} has {prepared.width} x {prepared.height} pixels when it is prepared, the "
+            f"model takes {width} x {height}: its weights say that images have that size already."
+        )
+    return normalise(prepared, preprocess)
 
 
 def _opened(path: Path) -> Image.Image:
@@ -97,7 +104,8 @@ def _rgb(image: Image.Image) -> Image.Image:
 def _resized(image: Image.Image, preprocess: Preprocess) -> Image.Image:
     if preprocess.resize is None:
         return image
-    return image.resize(_resized_size(image.size, preprocess), Image.Resampling.BILINEAR)
+    how = Image.Resampling[preprocess.interpolation.upper()]
+    return image.resize(_resized_size(image.size, preprocess), how)
 
 
 def _resized_size(size: tuple[int, int], preprocess: Preprocess) -> tuple[int, int]:
@@ -112,13 +120,14 @@ def _resized_size(size: tuple[int, int], preprocess: Preprocess) -> tuple[int, i
     return width, height
 
 
-def _cropped(image: Image.Image, preprocess: Preprocess) -> Image.Image:
+def _cropped(path: Path, image: Image.Image, preprocess: Preprocess) -> Image.Image:
     if preprocess.crop is None:
         return image
     height, width = preprocess.crop
     if image.width < width or image.height < height:
         raise UserError(
-            f"An image of {image.size} is smaller than the central crop {(width, height)}."
+            f"{path}: an image of {image.width} x {image.height} pixels is smaller than the "
+            f"central crop of {width} x {height}."
         )
     left, top = (image.width - width) // 2, (image.height - height) // 2
     return image.crop((left, top, left + width, top + height))

@@ -6,6 +6,7 @@ Needs nothing but the checkpoint: it says which model it holds and how images ar
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,35 +15,37 @@ import numpy as np
 from absl import flags
 from flax import nnx
 
-from vit_jax import images, weights
+from vit_jax import class_names, images, weights
 from vit_jax.core import command
 from vit_jax.core.errors import UserError
 
-BATCH_SIZE = 32
-
 
 def predict(
-    checkpoint: str, paths: list[str], *, top_k: int, ema: bool = False
+    checkpoint: str, paths: list[str], *, top_k: int, ema: bool = False, batch_size: int = 32
 ) -> Iterator[tuple[Path, list[dict]]]:
     """Yields (file, its `top_k` classes): {"class", "name", "probability"}, most likely first.
 
     With `ema` by the moving average of the weights instead of the weights themselves.
     The probability is the softmax over classes, also for models trained with a sigmoid loss.
     """
-    if top_k < 1:
-        raise UserError(f"--top_k={top_k}: give at least 1.")
+    for flag, value in (("top_k", top_k), ("batch_size", batch_size)):
+        if value < 1:
+            raise UserError(f"--{flag}={value}: give at least 1.")
     files = images.find(paths)
-    loaded = weights.load_described(checkpoint, ema=ema)
+    loaded, said = class_names.complete(weights.load_described(checkpoint, ema=ema))
+    if said:
+        print(said, file=sys.stderr)
     if not loaded.model.num_classes:
         raise UserError(f"{checkpoint} is a backbone without a head: it cannot name classes.")
     graph, params = nnx.split(loaded.model, nnx.Param)
     forward = jax.jit(lambda p, x: jax.nn.softmax(nnx.merge(graph, p)(x)))
-    for start in range(0, len(files), BATCH_SIZE):
-        part = files[start : start + BATCH_SIZE]
+    batch_size = min(batch_size, len(files))
+    for start in range(0, len(files), batch_size):
+        part = files[start : start + batch_size]
         batch = np.stack([images.load(f, loaded.model.preprocess) for f in part])
         # One compiled size: the last batch is filled up.
-        padding = (min(BATCH_SIZE, len(files)) - len(part),)
-        batch = np.concatenate([batch, np.zeros((*padding, *batch.shape[1:]), np.float32)])
+        padding = np.zeros((batch_size - len(part), *batch.shape[1:]), np.float32)
+        batch = np.concatenate([batch, padding])
         for file, p in zip(part, np.asarray(forward(params, batch)), strict=False):
             order = np.argsort(-p, kind="stable")[:top_k]
             yield file, [_entry(int(c), float(p[c]), loaded.class_names) for c in order]
@@ -60,7 +63,13 @@ def main(arguments: list[str]) -> None:
     """The command."""
     if not arguments:
         raise UserError("Which images? Give files or folders behind the flags.")
-    found = predict(FLAGS.checkpoint, arguments, top_k=FLAGS.top_k, ema=FLAGS.ema)
+    found = predict(
+        FLAGS.checkpoint,
+        arguments,
+        top_k=FLAGS.top_k,
+        ema=FLAGS.ema,
+        batch_size=FLAGS.batch_size,
+    )
     for file, classes in found:
         if FLAGS.json:
             print(json.dumps({"file": str(file), "classes": classes}))
@@ -74,6 +83,7 @@ if __name__ == "__main__":
         "checkpoint", None, "Work directory, or a step's folder in it; or other weights."
     )
     flags.DEFINE_integer("top_k", 5, "How many classes to show for an image.")
+    flags.DEFINE_integer("batch_size", 32, "How many images are computed at once.")
     flags.DEFINE_bool("ema", False, "The moving average of the weights, where the run kept one.")
     flags.DEFINE_bool("json", False, "One JSON object a line instead of text.")
     flags.mark_flag_as_required("checkpoint")

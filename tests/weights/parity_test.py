@@ -10,6 +10,7 @@ import pytest
 
 from vit_jax import weights
 from vit_jax.core.errors import UserError
+from vit_jax.models import Preprocess
 
 pytestmark = pytest.mark.parity
 torch = pytest.importorskip("torch")
@@ -138,12 +139,15 @@ def test_what_is_written_loads_in_transformers(
     same(again.model, ours.model)
 
 
-def test_the_processor_prepares_as_prediction_does(hf, tmp_path, toy):
+@pytest.mark.parametrize("interpolation", ["bilinear", "bicubic", "lanczos"])
+def test_the_processor_prepares_as_prediction_does(hf, tmp_path, toy, interpolation):
     pil = pytest.importorskip("PIL.Image")
     from vit_jax import images as prediction
 
-    ours = toy()
+    about = Preprocess((12, 12), 16, (12, 12), (0.4, 0.5, 0.6), (0.2, 0.3, 0.4), interpolation)
+    ours = toy(preprocess=about)
     weights.save(ours, tmp_path / "out", "huggingface")
+    assert weights.load(tmp_path / "out").preprocess == about
     pixels = np.random.default_rng(0).integers(0, 256, (30, 40, 3), dtype=np.uint8)
     pil.fromarray(pixels).save(tmp_path / "image.png")
     processor = hf.AutoImageProcessor.from_pretrained(tmp_path / "out", use_fast=False)

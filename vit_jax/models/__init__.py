@@ -11,9 +11,9 @@ from vit_jax.models.names import (
     spec_of_json,
     token_layout,
 )
-from vit_jax.models.preprocess import Preprocess
+from vit_jax.models.preprocess import INTERPOLATIONS, Preprocess
 
 __all__ = [
-    "ModelInfo", "Preprocess", "architecture", "available", "build", "create", "info", "spec",
-    "spec_of_json", "token_layout",
+    "INTERPOLATIONS", "ModelInfo", "Preprocess", "architecture", "available", "build", "create",
+    "info", "spec", "spec_of_json", "token_layout",
 ]  # fmt: skip

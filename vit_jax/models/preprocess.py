@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 
+# Pillow's, in the order of its numbers.
+INTERPOLATIONS = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")
+
 
 @dataclasses.dataclass(frozen=True)
 class Preprocess:
@@ -15,6 +18,7 @@ class Preprocess:
         images already have their size.
       crop: (height, width) of the central crop after that, or None.
       mean, std: of RGB in [0, 1], subtracted and divided by.
+      interpolation: of the resizing, one of INTERPOLATIONS; filtered where it shrinks.
     """
 
     image_size: tuple[int, int]
@@ -22,3 +26,4 @@ class Preprocess:
     crop: tuple[int, int] | None = None
     mean: tuple[float, ...] = (0.5, 0.5, 0.5)
     std: tuple[float, ...] = (0.5, 0.5, 0.5)
+    interpolation: str = "bilinear"

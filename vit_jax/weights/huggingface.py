@@ -72,7 +72,6 @@ STATE_DICT = _layout(
 )
 LAYOUTS = (LAYOUT, STATE_DICT)
 GELUS = {"gelu": "exact", "gelu_new": "tanh", "gelu_pytorch_tanh": "tanh", "gelu_fast": "tanh"}
-BILINEAR = 2  # Pillow's number
 
 
 def fields(config: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -119,8 +118,23 @@ def preprocess(document: Mapping[str, Any], image_size: tuple[int, int]) -> mode
     mean = document.get("image_mean") if normalise else (0.0, 0.0, 0.0)
     std = document.get("image_std") if normalise else (1.0, 1.0, 1.0)
     return models.Preprocess(
-        image_size, resize, crop, tuple(mean or (0.5,) * 3), tuple(std or (0.5,) * 3)
+        image_size,
+        resize,
+        crop,
+        tuple(mean or (0.5,) * 3),
+        tuple(std or (0.5,) * 3),
+        _interpolation(document.get("resample")),
     )
+
+
+def _interpolation(number: Any) -> str:
+    """By Pillow's number; bilinear where there is none, as ViT's processor has it."""
+    if number is None:
+        return "bilinear"
+    if type(number) is not int or not 0 <= number < len(models.INTERPOLATIONS):
+        known = ", ".join(f"{i} ({name})" for i, name in enumerate(models.INTERPOLATIONS))
+        raise UserError(f"preprocessor_config.json: resample={number!r}. There are {known}.")
+    return models.INTERPOLATIONS[number]
 
 
 def documents(
@@ -174,7 +188,7 @@ def _preprocessor(about: models.Preprocess) -> dict[str, Any]:
         "do_normalize": True,
         "image_mean": list(about.mean),
         "image_std": list(about.std),
-        "resample": BILINEAR,
+        "resample": models.INTERPOLATIONS.index(about.interpolation),
         "do_center_crop": about.crop is not None,
     }
     if isinstance(about.resize, int):

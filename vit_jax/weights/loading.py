@@ -158,9 +158,15 @@ def _of_shape(x: jax.ShapeDtypeStruct, shape: tuple[int, ...]) -> jax.ShapeDtype
 def _at(old: models.Preprocess, image_size: int | tuple[int, int]) -> models.Preprocess:
     """Images prepared alike, at another size."""
     size = (image_size, image_size) if isinstance(image_size, int) else image_size
-    resize: tuple[int, int] | int | None = None if old.resize is None else size
+    resize: tuple[int, int] | int | None = None
     if isinstance(old.resize, int):
         resize = round(old.resize * min(size) / min(old.image_size))
+    elif old.resize is not None:
+        height, width = (
+            round(now * new / before)
+            for now, new, before in zip(old.resize, size, old.image_size, strict=True)
+        )
+        resize = height, width
     return dataclasses.replace(
         old, image_size=size, resize=resize, crop=None if old.crop is None else size
     )

@@ -6,7 +6,7 @@ Their GELU is exact, but for those of TANH, and their layer norms have 1e-6.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from vit_jax import models
@@ -59,6 +59,7 @@ TANH = re.compile(
     r"vit_((base_patch32|so400m_patch16|giantopt_patch16)_siglip_.*|large_patch16_siglip_(gap_)?512.*)"
 )
 QUICK = re.compile(r"vit_.*quickgelu.*")
+CROP_MODES = ("center", "squash")
 GELUS = {"gelu": "exact", "gelu_tanh": "tanh"}
 POOLS = {"cls": "token", "avg": "avg", "map": "map"}
 
@@ -97,14 +98,32 @@ def class_names(config: Mapping[str, Any] | None, num_classes: int) -> tuple[str
 
 
 def preprocess(config: Mapping[str, Any], image_size: tuple[int, int]) -> models.Preprocess:
-    """From pretrained_cfg: resized so that a central crop of `crop_pct` is the image."""
+    """From pretrained_cfg: resized so that a central crop of `crop_pct` is the image.
+
+    What it leaves out is as timm.data.resolve_data_config has it. UserError for what prediction
+    does not have.
+    """
     about = config.get("pretrained_cfg") or {}
-    share = float(about.get("crop_pct") or 1.0)
-    mean, std = tuple(about.get("mean") or (0.5,) * 3), tuple(about.get("std") or (0.5,) * 3)
+    if not about:
+        return models.Preprocess(image_size, image_size)
+    mode = _word(about, "crop_mode", "center", CROP_MODES)
+    how = _word(about, "interpolation", "bicubic", models.INTERPOLATIONS)
+    share = float(about.get("crop_pct") or 0.875)
+    mean = tuple(about.get("mean") or (0.485, 0.456, 0.406))
+    std = tuple(about.get("std") or (0.229, 0.224, 0.225))
     height, width = image_size
-    if not about or about.get("crop_mode") == "squash":
-        return models.Preprocess(image_size, image_size, None, mean, std)
-    return models.Preprocess(image_size, int(min(height, width) / share), image_size, mean, std)
+    resize: tuple[int, int] | int = int(min(height, width) / share)
+    if mode == "squash":
+        resize = (int(height / share), int(width / share))
+    crop = None if resize == image_size else image_size
+    return models.Preprocess(image_size, resize, crop, mean, std, how)
+
+
+def _word(about: Mapping[str, Any], key: str, default: str, choices: Sequence[str]) -> str:
+    found = about.get(key) or default
+    if found not in choices:
+        raise UserError(f"config.json: {key}={found!r}. {nearest(str(found), choices)}")
+    return str(found)
 
 
 def documents(
@@ -119,7 +138,7 @@ def documents(
             "it would compute something else. Write --to=huggingface."
         )
     height, width = about.image_size
-    squash = about.crop is None
+    squash = not isinstance(about.resize, int)
     arguments: dict[str, Any] = {
         "img_size": [height, width],
         "patch_size": spec.patch_size,
@@ -143,10 +162,8 @@ def documents(
             "num_classes": num_classes,
             "input_size": [3, height, width],
             "fixed_input_size": True,
-            "interpolation": "bilinear",
-            "crop_pct": 1.0
-            if squash or not isinstance(about.resize, int)
-            else width / about.resize,
+            "interpolation": about.interpolation,
+            "crop_pct": _share(about),
             "crop_mode": "squash" if squash else "center",
             "mean": list(about.mean),
             "std": list(about.std),
@@ -157,6 +174,17 @@ def documents(
     if names:
         config["label_names"] = list(names)
     return {"config.json": config}
+
+
+def _share(about: models.Preprocess) -> float:
+    """Of the resized image that the crop keeps; timm divides by it and cuts to an integer."""
+    if about.crop is None or about.resize is None:
+        return 1.0
+    if isinstance(about.resize, int):
+        kept, side = min(about.crop), about.resize
+    else:
+        kept, side = about.crop[0], about.resize[0]
+    return kept / side if int(kept / (kept / side)) == side else kept / (side + 0.5)
 
 
 def _ratio(mlp_dim: int, width: int) -> float:

@@ -1,0 +1,85 @@
+"""python -m vit_jax.export: what it writes runs where this package cannot be imported."""
+
+import json
+
+import numpy as np
+import pytest
+from flax import nnx
+
+from vit_jax import models, weights
+from vit_jax.core.errors import UserError
+from vit_jax.export import stablehlo
+
+# What docs/export.md shows, in a process that has no vit_jax.
+PROGRAM = """
+import json, sys
+sys.modules["vit_jax"] = None  # importing it fails
+import jax, numpy as np
+from jax import export
+folder = sys.argv[1]
+program = export.deserialize(open(f"{folder}/program.jax_export", "rb").read())
+params = dict(np.load(f"{folder}/weights.npz"))
+about = json.load(open(f"{folder}/about.json"))
+images = np.load(sys.argv[2])
+for batch in (1, len(images)):
+    logits = program.call(params, images[:batch])
+    assert logits.shape == (batch, about["num_classes"]), logits.shape
+np.save(sys.argv[3], logits)
+try:
+    import vit_jax
+except ImportError:
+    print(about["class_names"], about["preprocess"]["image_size"], program.platforms)
+"""
+
+
+@pytest.fixture
+def toy():
+    """A Loaded model, of which every parameter counts."""
+    model = models.create(
+        "ViT-Ti/4", depth=2, width=16, mlp_dim=24, heads=2, num_classes=3, image_size=(12, 8),
+        rngs=nnx.Rngs(0), position_embedding="sincos_2d", head_bias=0.5,
+    )  # fmt: skip
+    rng = np.random.default_rng(0)
+    model.head.kernel[...] = rng.normal(size=(16, 3)).astype(np.float32)
+    return weights.Loaded(model, "ViT-Ti/4", ("ant", "bee", "cat"), 0)
+
+
+def test_stablehlo_runs_without_this_package(toy, tmp_path, run_python):
+    images = np.random.default_rng(1).normal(size=(5, 12, 8, 3)).astype(np.float32)
+    np.save(tmp_path / "images.npy", images)
+    stablehlo(toy, tmp_path / "out", ("cpu", "cuda", "tpu"))
+    files = [str(tmp_path / name) for name in ("out", "images.npy", "logits.npy")]
+    done = run_python("-c", PROGRAM, *files)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "['ant', 'bee', 'cat'] [12, 8] ('cpu', 'cuda', 'tpu')\n"
+    logits = np.load(tmp_path / "logits.npy")
+    np.testing.assert_allclose(logits, toy.model(images), atol=1e-5)  # two compilations
+    about = json.loads((tmp_path / "out" / "about.json").read_text())
+    assert about["preprocess"]["mean"] == [0.5, 0.5, 0.5]
+    assert sorted(p.name for p in tmp_path.iterdir() if p.name.startswith(".")) == []
+
+
+def test_bad_input(toy, tmp_path):
+    with pytest.raises(UserError, match=r"'cuba'.*cuda"):
+        stablehlo(toy, tmp_path / "out", ("cpu", "cuba"))
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="there already"):
+        stablehlo(toy, tmp_path / "file", ("cpu",))
+    with pytest.raises(UserError, match="cannot be written"):
+        stablehlo(toy, tmp_path / "file" / "out", ("cpu",))
+
+
+@pytest.mark.parametrize("to", ["huggingface", "stablehlo"])
+def test_the_command(toy, tmp_path, run_python, to):
+    weights.save(toy, tmp_path / "weights", "timm")
+    arguments = (f"--checkpoint={tmp_path}/weights", f"--output={tmp_path}/out", f"--to={to}")
+    done = run_python("-m", "vit_jax.export", *arguments)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == f"ViT-B/4, images of 12 x 8 pixels: {tmp_path}/out\n"
+    if to == "huggingface":
+        assert weights.load_described(tmp_path / "out").class_names == ("ant", "bee", "cat")
+    else:
+        assert (tmp_path / "out" / "program.jax_export").stat().st_size < 200_000
+    done = run_python("-m", "vit_jax.export", *arguments)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "there already" in done.stderr

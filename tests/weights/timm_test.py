@@ -1,0 +1,56 @@
+"""How timm says that images are prepared, and back."""
+
+import pytest
+
+from vit_jax.core.errors import UserError
+from vit_jax.models import Preprocess, spec
+from vit_jax.weights import timm
+
+SIZE = (224, 224)
+IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+HALF = ((0.5,) * 3, (0.5,) * 3)
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        ({}, Preprocess(SIZE, SIZE)),
+        ({"mean": HALF[0]}, Preprocess(SIZE, 256, SIZE, HALF[0], IMAGENET[1], "bicubic")),
+        (
+            {"crop_pct": 0.9, "interpolation": "bilinear"},
+            Preprocess(SIZE, 248, SIZE, *IMAGENET, "bilinear"),
+        ),
+        (
+            {"crop_pct": 1.0, "crop_mode": "squash"},
+            Preprocess(SIZE, SIZE, None, *IMAGENET, "bicubic"),
+        ),
+        (
+            {"crop_pct": 0.9, "crop_mode": "squash"},
+            Preprocess(SIZE, (248, 248), SIZE, *IMAGENET, "bicubic"),
+        ),
+    ],
+)
+def test_preprocessing(said, expected):
+    assert timm.preprocess({"pretrained_cfg": said}, SIZE) == expected
+
+
+@pytest.mark.parametrize("side", [*range(224, 260), 438])
+@pytest.mark.parametrize("squash", [False, True])
+def test_preprocessing_there_and_back(side, squash):
+    resize = (side, side) if squash else side
+    crop = None if resize == SIZE else SIZE
+    about = Preprocess(SIZE, resize, crop, *HALF, "lanczos")
+    config = timm.documents(spec("ViT-B/16", norm_epsilon=1e-6), 3, None, about)["config.json"]
+    assert timm.preprocess(config, SIZE) == about
+
+
+@pytest.mark.parametrize(
+    ("said", "message"),
+    [
+        ({"crop_mode": "border"}, "crop_mode='border'.*center"),
+        ({"interpolation": "bicubik"}, "interpolation='bicubik'.*bicubic"),
+    ],
+)
+def test_what_prediction_does_not_have_is_refused(said, message):
+    with pytest.raises(UserError, match=message):
+        timm.preprocess({"pretrained_cfg": said}, SIZE)
