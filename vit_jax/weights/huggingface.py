@@ -143,14 +143,14 @@ def documents(
     """config.json and preprocessor_config.json. UserError for a model that ViT cannot be."""
     if spec.pool != "cls":
         raise UserError(
-            f"Hugging Face's ViT sees the class token; this model has pool={spec.pool}. Write "
-            "--to=timm or --to=google_npz."
+            f"Hugging Face's ViT sees the class token; this model has pool={spec.pool}: write "
+            "it by python -m vit_jax.convert --to=timm or --to=google_npz."
         )
     if spec.pre_logits and num_classes:
         raise UserError(
             "Hugging Face's ViTForImageClassification has no layer between backbone and head, this "
             "model has pre-logits: leave the head out (--head=drop), which makes it ViTModel with "
-            "a pooler, or write --to=google_npz."
+            "a pooler, or write it by python -m vit_jax.convert --to=google_npz."
         )
     labels = list(names) if names else _placeholders(num_classes)
     height, width = about.image_size
