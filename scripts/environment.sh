@@ -4,7 +4,7 @@
 #   PYTHON   the interpreter to make the environment with; default: the newest that is new enough
 #   VENV     where the environment is; default: .venv in the repository
 #
-# Defines `root` (the repository), `python` (the environment's) and `make_environment`.
+# Defines `root` (the repository), `python` (the environment's), `make_environment`, `add_parity`.
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 VENV=${VENV:-$root/.venv}
@@ -53,6 +53,8 @@ make_venv() {
   "$base" -m venv "$VENV"
 }
 
+stamp_of_requirements() { (cd "$root" && cat setup.py pyproject.toml constraints.txt | cksum); }
+
 # make_environment [EXTRA]: installs the package from this clone, editable, with one of its extras.
 # A second call with nothing changed returns at once.
 make_environment() {
@@ -61,11 +63,28 @@ make_environment() {
   "$python" -m pip --version &>/dev/null || make_venv
   supported "$python" || die "$VENV has $("$python" --version), but vit_jax needs 3.11 to 3.13." \
     "Delete that folder, or choose another with VENV=/path/to/folder."
-  stamp=$(cd "$root" && cat setup.py pyproject.toml constraints.txt | cksum)
+  stamp=$(stamp_of_requirements)
   [[ $(cat "$installed" 2>/dev/null) == "$stamp" ]] && return
   say "Installing vit_jax${extra:+ with extra \"$extra\"} (some minutes, about 2.5 GB on disk; once)"
   [[ -t 1 ]] || quiet=(--quiet) # a person at a terminal sees what pip is doing
   "$python" -m pip install --disable-pip-version-check ${quiet[@]+"${quiet[@]}"} \
     --constraint "$root/constraints.txt" --editable "$root${extra:+[$extra]}"
   echo "$stamp" >"$installed"
+}
+
+# add_parity: installs what the weights of other projects are compared with, into the environment
+# that is there; false if it cannot be had. PyTorch comes without CUDA, and timm without torchvision,
+# which it needs for images alone.
+add_parity() {
+  local stamp torch install installed=$VENV/installed-parity
+  stamp=$(stamp_of_requirements)
+  [[ $(cat "$installed" 2>/dev/null) == "$stamp" ]] && return
+  say "Installing PyTorch for CPUs, transformers and timm (about 1 GB on disk; once)"
+  torch=$(sed -n 's/^torch==//p' "$root/constraints.txt")
+  install=("$python" -m pip install --quiet --retries 1 --disable-pip-version-check
+    --constraint "$root/constraints.txt")
+  "${install[@]}" --extra-index-url https://download.pytorch.org/whl/cpu "torch==$torch+cpu" &&
+    "${install[@]}" --editable "${root}[parity]" &&
+    "${install[@]}" --no-deps timm &&
+    echo "$stamp" >"$installed"
 }

@@ -1,4 +1,4 @@
-"""Against the real implementations, on random weights: pip install '.[parity]' brings them."""
+"""Against the real implementations, on random weights; docs/install.md says how to get them."""
 
 import json
 import sys
@@ -13,7 +13,8 @@ from vit_jax.core.errors import UserError
 from vit_jax.models import Preprocess
 
 pytestmark = pytest.mark.parity
-torch = pytest.importorskip("torch")
+MISSING = "the extra `parity` is not installed, see docs/install.md"
+torch = pytest.importorskip("torch", reason=MISSING)
 
 LOGITS = 1e-4  # float32 through a few layers, sums in another order
 GRADIENTS = 1e-3  # relative to the largest
@@ -46,7 +47,7 @@ def assert_same_function(theirs, ours, images):
 
 @pytest.fixture
 def hf():
-    transformers = pytest.importorskip("transformers")
+    transformers = pytest.importorskip("transformers", reason=MISSING)
     transformers.utils.logging.disable_progress_bar()
     return transformers
 
@@ -190,11 +191,11 @@ def timm():
         absent["torchvision.transforms"].functional = absent["torchvision.transforms.functional"]
         sys.modules.update(absent)
         try:
-            return pytest.importorskip("timm")
+            return pytest.importorskip("timm", reason=MISSING)
         finally:
             for name in absent:
                 sys.modules.pop(name)
-    return pytest.importorskip("timm")
+    return pytest.importorskip("timm", reason=MISSING)
 
 
 TIMM_TOY = {

@@ -1,4 +1,4 @@
-"""A Hugging Face ViT comes in, learns images here, goes out, and transformers sees what it learnt."""
+"""A Hugging Face ViT comes in, learns images here, goes out; transformers sees what it learnt."""
 
 import json
 
@@ -12,6 +12,7 @@ from vit_jax.convert import convert
 from vit_jax.train import train
 
 pytestmark = pytest.mark.parity
+MISSING = "the extra `parity` is not installed, see docs/install.md"
 PROBABILITY = 1e-4  # the same pixels; float32 in another order
 CLASSES = ("ant", "bee", "cat", "dog")
 IMAGES = 32
@@ -19,12 +20,12 @@ IMAGES = 32
 
 @pytest.fixture(scope="module")
 def torch():
-    return pytest.importorskip("torch", reason="the extra `parity` is not installed")
+    return pytest.importorskip("torch", reason=MISSING)
 
 
 @pytest.fixture(scope="module")
 def hf(torch):
-    found = pytest.importorskip("transformers", reason="the extra `parity` is not installed")
+    found = pytest.importorskip("transformers", reason=MISSING)
     found.utils.logging.disable_progress_bar()
     torch.manual_seed(0)
     return found
