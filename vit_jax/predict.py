@@ -32,7 +32,8 @@ def predict(
         if value < 1:
             raise UserError(f"--{flag}={value}: give at least 1.")
     files = images.find(paths)
-    loaded, said = class_names.complete(weights.load_described(checkpoint, ema=ema))
+    loaded = weights.load_described(checkpoint, ema=ema, scan=True)
+    loaded, said = class_names.complete(loaded)
     if said:
         print(said, file=sys.stderr)
     if not loaded.model.num_classes:

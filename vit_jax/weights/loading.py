@@ -79,13 +79,20 @@ def load_described(
     head: str = "keep",
     image_size: int | tuple[int, int] | None = None,
     position_resize: str = "bilinear",
+    scan: bool | None = None,
 ) -> Loaded:
-    """As `load`, with the rest of the description."""
+    """As `load`, with the rest of the description.
+
+    `scan`: whether blocks are run in a loop, which compiles in a fraction of the time; default: as
+    the model was trained.
+    """
     for word, choices in ((head, ("keep", "drop")), (position_resize, METHODS)):
         if word not in choices:
             raise UserError(f"{word!r}. {nearest(word, choices)}")
     about = description(path)
-    spec = about.spec if dtype is None else dataclasses.replace(about.spec, dtype=dtype)
+    wanted = {"dtype": dtype, "scan": scan}
+    changes = {field: value for field, value in wanted.items() if value is not None}
+    spec = dataclasses.replace(about.spec, **changes)
     preprocess = about.preprocess if image_size is None else _at(about.preprocess, image_size)
     num_classes = 0 if head == "drop" else about.num_classes
 

@@ -1,0 +1,82 @@
+"""What `python -m vit_jax.convert` takes: CPU time, and memory in multiples of the weights.
+
+    python -m benchmarks.conversion --model ViT-L/16
+
+Weights of random numbers go from Google's .npz to Hugging Face's folder and back, each by the
+command in a process of its own. CPU time is that of the whole command, importing included. Memory
+is the most that the process had resident, less what it has when it only imports: pages of files
+that are mapped into it count.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from absl import app, flags
+
+from benchmarks import rows
+
+FLAGS = flags.FLAGS
+
+# In a process of its own: the memory of this one would count as that of those that it starts.
+MAKE = """
+import sys
+import jax, numpy as np
+from flax import nnx
+from vit_jax import models, weights
+make = lambda: models.create(sys.argv[1], num_classes=1000, image_size=224, rngs=nnx.Rngs(0))
+graph, state = nnx.split(nnx.eval_shape(make), nnx.Param)
+rng = np.random.default_rng(0)
+params = jax.tree.map(lambda x: 0.02 * rng.standard_normal(x.shape, np.float32), state)
+loaded = weights.Loaded(nnx.merge(graph, params), sys.argv[1], None, 0)
+weights.save(loaded, sys.argv[2], "google_npz")
+"""
+
+
+def measured(*arguments: str) -> tuple[float, int]:
+    """(CPU seconds, most resident bytes) of Python with these arguments."""
+    process = subprocess.Popen([sys.executable, *arguments], stdout=subprocess.DEVNULL)
+    _, status, used = os.wait4(process.pid, 0)
+    if status:
+        raise SystemExit(f"{' '.join(arguments)} ended with {os.waitstatus_to_exitcode(status)}.")
+    return used.ru_utime + used.ru_stime, 1024 * used.ru_maxrss
+
+
+def main(_: list[str]) -> None:
+    """Appends a row for each direction."""
+    with tempfile.TemporaryDirectory(dir=FLAGS.scratch) as scratch:
+        first, folder, second = (f"{scratch}/{name}" for name in ("1.npz", "folder", "2.npz"))
+        subprocess.run([sys.executable, "-c", MAKE, FLAGS.model, first], check=True)
+        size = Path(first).stat().st_size
+        import_secs, imported = measured("-c", "import vit_jax.convert")
+        for source, to, output in (
+            (first, "huggingface", folder),
+            (folder, "google_npz", second),
+        ):
+            arguments = (f"--input={source}", f"--output={output}", f"--to={to}")
+            cpu_secs, peak = measured("-m", "vit_jax.convert", *arguments)
+            row = {
+                "commit": rows.commit("vit_jax/weights", "vit_jax/convert.py"),
+                "device": rows.cpu(),
+                "versions": rows.versions("jax", "flax", "numpy"),
+                "model": FLAGS.model,
+                "to": to,
+                "file_mb": round(size / 1e6),
+                "cpu_seconds": round(cpu_secs, 1),
+                "import_cpu_seconds": round(import_secs, 1),
+                "memory_of_file": round((peak - imported) / size, 2),
+            }
+            print(row)
+            if FLAGS.record:
+                rows.append("conversion", row)
+
+
+if __name__ == "__main__":
+    flags.DEFINE_string("model", "ViT-L/16", "Whose weights.")
+    flags.DEFINE_string("scratch", None, "Where three copies of them are written; default: /tmp.")
+    flags.DEFINE_bool("record", True, "Append to benchmarks/results/conversion.csv.")
+    app.run(main)

@@ -1,0 +1,71 @@
+"""How long `python -m vit_jax.predict` takes for one image, from its start to its end.
+
+    python -m benchmarks.first_prediction --model ViT-B/16
+
+Loading, compiling and predicting, by the command in a process of its own, from weights of random
+numbers in each format that it reads. Nothing is kept between runs but the pages of the files.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+
+from absl import app, flags
+
+from benchmarks import rows
+
+FLAGS = flags.FLAGS
+
+MAKE = """
+import sys
+import numpy as np
+from flax import nnx
+from PIL import Image
+from vit_jax import models, weights
+model = models.create(sys.argv[1], num_classes=1000, image_size=224, rngs=nnx.Rngs(0))
+loaded = weights.Loaded(model, sys.argv[1], None, 0)
+weights.save(loaded, sys.argv[2] + "/google.npz", "google_npz")
+weights.save(loaded, sys.argv[2] + "/huggingface", "huggingface")
+weights.save(loaded, sys.argv[2] + "/checkpoint", "checkpoint")
+pixels = np.random.default_rng(0).integers(0, 256, (480, 640, 3), np.uint8)
+Image.fromarray(pixels).save(sys.argv[2] + "/image.jpg")
+"""
+INPUTS = {"google_npz": "google.npz", "huggingface": "huggingface", "checkpoint": "checkpoint"}
+
+
+def main(_: list[str]) -> None:
+    """Appends a row for each format."""
+    with tempfile.TemporaryDirectory(dir=FLAGS.scratch) as scratch:
+        subprocess.run([sys.executable, "-c", MAKE, FLAGS.model, scratch], check=True)
+        for format_, name in INPUTS.items():
+            command = [sys.executable, "-m", "vit_jax.predict", f"--checkpoint={scratch}/{name}"]
+            start = time.monotonic()
+            process = subprocess.Popen([*command, f"{scratch}/image.jpg"])
+            _, status, used = os.wait4(process.pid, 0)
+            seconds = time.monotonic() - start
+            if status:
+                raise SystemExit(f"It ended with {os.waitstatus_to_exitcode(status)}.")
+            row = {
+                "commit": rows.commit("vit_jax/weights", "vit_jax/predict.py", "vit_jax/images.py"),
+                "device": rows.cpu(),
+                "versions": rows.versions("jax", "flax", "numpy", "pillow"),
+                "model": FLAGS.model,
+                "weights": format_,
+                "load_average": round(os.getloadavg()[0], 1),
+                "seconds": round(seconds, 1),
+                "cpu_seconds": round(used.ru_utime + used.ru_stime, 1),
+            }
+            print(row)
+            if FLAGS.record:
+                rows.append("first_prediction", row)
+
+
+if __name__ == "__main__":
+    flags.DEFINE_string("model", "ViT-B/16", "Whose weights.")
+    flags.DEFINE_string("scratch", None, "Where three copies of them are written; default: /tmp.")
+    flags.DEFINE_bool("record", True, "Append to benchmarks/results/first_prediction.csv.")
+    app.run(main)
