@@ -90,8 +90,7 @@ def load_described(
         if word not in choices:
             raise UserError(f"{word!r}. {nearest(word, choices)}")
     about = description(path)
-    wanted = {"dtype": dtype, "scan": scan}
-    changes = {field: value for field, value in wanted.items() if value is not None}
+    changes = {f: x for f, x in (("dtype", dtype), ("scan", scan)) if x is not None}
     spec = dataclasses.replace(about.spec, **changes)
     preprocess = about.preprocess if image_size is None else _at(about.preprocess, image_size)
     num_classes = 0 if head == "drop" else about.num_classes
