@@ -1,6 +1,7 @@
-"""Toy ViTs with parameters of a size that shows every mistake."""
+"""Toy models with parameters of a size that shows every mistake."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
@@ -17,20 +18,35 @@ def params_of(model):
     return {name: np.asarray(x) for name, x in named.items()}
 
 
+def randomised(name, class_names=("ant", "bee", "cat"), **fields):
+    """A Loaded model whose parameters are all random, norms and biases too."""
+    make = lambda: models.create(name, rngs=nnx.Rngs(0), **fields)
+    graph, state = nnx.split(nnx.eval_shape(make), nnx.Param)
+    rng = np.random.default_rng(0)
+    draw = lambda x: jnp.asarray(rng.normal(0, 0.3, x.shape), np.float32)
+    model = nnx.merge(graph, jax.tree.map(draw, nnx.to_pure_dict(state)))
+    names = class_names if model.num_classes else None
+    return weights.Loaded(model, name, names, step=0)
+
+
 @pytest.fixture
 def toy():
-    """`toy(pool="map")`: a Loaded model whose parameters are all random, norms and biases too."""
+    """`toy(pool="map")`: a Loaded ViT."""
+    return lambda **fields: randomised("ViT-Ti/4", **(TOY | fields))
 
-    def make(class_names=("ant", "bee", "cat"), **fields):
-        model = models.create("ViT-Ti/4", rngs=nnx.Rngs(0), **(TOY | fields))
-        graph, state = nnx.split(model, nnx.Param)
-        rng = np.random.default_rng(0)
-        draw = lambda x: np.asarray(rng.normal(0, 0.3, x.shape), np.float32)
-        random = jax.tree.map(draw, nnx.to_pure_dict(state))
-        names = class_names if model.num_classes else None
-        return weights.Loaded(nnx.merge(graph, random), "ViT-Ti/4", names, step=0)
 
-    return make
+@pytest.fixture
+def bit():
+    """`bit(units=(2, 1))`: a Loaded BiT."""
+    small = {"units": (1, 2), "root_width": 32, "num_classes": 3, "image_size": 24}
+    return lambda **fields: randomised("R50x1", **(small | fields))
+
+
+@pytest.fixture
+def hybrid():
+    """`hybrid(units=(2, 1))`: a Loaded hybrid."""
+    small = {"units": (1, 2), "root_width": 32, "patch_size": 8, "image_size": 24}
+    return lambda **fields: randomised("R50+ViT-B/16", **(TOY | small | fields))
 
 
 @pytest.fixture

@@ -230,5 +230,7 @@ def test_an_unknown_layout_names_those_that_were_tried(tmp_path):
         "Google's .npz as released",
         "big_vision's .npz, layer by layer",
         "big_vision's .npz, layers stacked",
+        "Google's .npz of hybrids",
+        "Google's .npz of BiT",
     ]
     assert all("is missing" in line for line in lines[1:])

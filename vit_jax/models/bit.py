@@ -103,7 +103,7 @@ class BiT(nnx.Module):
 
     Args:
       spec: the architecture.
-      num_classes: C, of the head; at least 1.
+      num_classes: C, of the head; 0: no head, the model gives features.
       image_size: (height, width) in pixels; any.
       preprocess: what its images must look like.
       rngs: nnx.Rngs with a stream for "params".
@@ -131,6 +131,8 @@ class BiT(nnx.Module):
         self.norm = GroupNorm(
             width, WIDTH, epsilon=spec.group_norm_epsilon, precision=precision, rngs=rngs
         )
+        if not num_classes:
+            return
         # The head computes in float32 whatever the units do: its sums decide the loss.
         self.head = Linear(
             (width,),
@@ -144,12 +146,14 @@ class BiT(nnx.Module):
         )
 
     def __call__(self, images: jax.Array, train: bool = False, rngs: Any = None) -> jax.Array:
-        """[B, H, W, 3] float32, normalised -> logits [B, C] float32.
+        """[B, H, W, 3] float32, normalised -> logits [B, C] float32; headless: features [B, D].
 
         Training draws no random numbers: `train` and `rngs` change nothing.
         """
-        logits = self.head(self.features(images).astype(jnp.float32))
-        return constrain(logits, BATCH, CLASSES)
+        features = self.features(images).astype(jnp.float32)
+        if not self.num_classes:
+            return features
+        return constrain(self.head(features), BATCH, CLASSES)
 
     def features(self, images: jax.Array) -> jax.Array:
         """[B, H, W, 3] -> [B, D]: what the head sees."""

@@ -1,22 +1,23 @@
-"""A ViT out of another project's file: which layout it is, and what model it makes."""
+"""A model out of another project's file: which layout it is, and what model it makes."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from vit_jax import models
 from vit_jax.core.errors import UserError
-from vit_jax.models.vit import SIZES, ViTSpec
-from vit_jax.weights import google_npz, huggingface, timm
+from vit_jax.models.vit import SIZES
+from vit_jax.weights import architecture, google_npz, huggingface, timm
+from vit_jax.weights.architecture import contradictions
 from vit_jax.weights.layout import Layout, Match, match
 from vit_jax.weights.opening import Opened
 
 MAX_PROBLEMS_SHOWN = 40
+BIT_IMAGE_SIZE = (224, 224)  # of files of ResNets that do not say it, and take any
 HEAD_SIZE = 64  # of most ViTs; for files that tell neither their heads nor a published size
 
 
@@ -31,7 +32,7 @@ class Foreign:
     """
 
     name: str
-    spec: ViTSpec
+    spec: Any
     num_classes: int  # 0: no head
     class_names: tuple[str, ...] | None
     preprocess: models.Preprocess
@@ -48,6 +49,8 @@ class Foreign:
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Of all parameters."""
         found = self.match.shapes()
+        if "positions/embedding" not in found:
+            return found
         rows, width = found["positions/embedding"]
         return found | {"positions/embedding": (rows + self.pads_class_position, width)}
 
@@ -71,25 +74,21 @@ def understand(opened: Opened) -> Foreign:
         names = timm.class_names(config, found.sizes.get("C", 0))
         prepared = timm.preprocess(config or {}, image_size)
     else:
-        fields, names = dict(google_npz.FIELDS), None
+        fields, names = {}, None
         prepared = models.Preprocess(image_size, image_size)
-    sizes = found.sizes
-    fields |= {
-        "depth": sizes["L"],
-        "width": sizes["D"],
-        "mlp_dim": sizes["M"],
-        "heads": sizes["H"],
-        "pool": _pool(found),
-        "pre_logits": found.has("pre_logits"),
-    }
+    fields |= found.layout.computes
+    if architecture.is_bit(found):
+        name, of_arrays = architecture.bit(found)
+    else:
+        name, of_arrays = architecture.vit(found, architecture.size_name(found))
+        of_arrays |= {"pool": _pool(found), "pre_logits": found.has("pre_logits")}
     if found.has("scale1"):
         arguments = (config or {}).get("model_args") or {}
         fields["layer_scale"] = float(arguments.get("init_values") or 1e-5)
-    name = f"ViT-{_size_name(sizes) or 'B'}/{sizes['P']}"
     return Foreign(
         name=name,
-        spec=models.spec(name, **fields),
-        num_classes=sizes.get("C", 0),
+        spec=models.spec(name, **fields, **of_arrays),
+        num_classes=found.sizes.get("C", 0),
         class_names=names,
         preprocess=prepared,
         match=found,
@@ -101,13 +100,13 @@ def _the_match(opened: Opened) -> Match:
     layouts = _candidates(opened)
     tried = [_match(layout, opened) for layout in layouts]
     for found in tried:
-        if found.fits and not _contradictions(found):
+        if found.fits and not contradictions(found):
             return found
     # The nearest one, if most of the file's names are its own.
     nearest = min(tried, key=lambda m: len(m.problems))
     known = len(nearest.tensors) - sum(" is unexpected" in p for p in nearest.problems)
     if len(tried) == 1 or 2 * known > len(nearest.tensors):
-        lines = list(nearest.problems or _contradictions(nearest))
+        lines = list(nearest.problems or contradictions(nearest))
         if len(lines) > MAX_PROBLEMS_SHOWN:
             rest = len(lines) - MAX_PROBLEMS_SHOWN
             lines = [*lines[:MAX_PROBLEMS_SHOWN], f"... and {rest} more"]
@@ -115,7 +114,7 @@ def _the_match(opened: Opened) -> Match:
             f"{opened.path} looks like {nearest.layout.title}, but is not the same:\n  "
             + "\n  ".join(lines)
         )
-    firsts = [f"{m.layout.title}: {(m.problems or _contradictions(m))[0]}" for m in tried]
+    firsts = [f"{m.layout.title}: {(m.problems or contradictions(m))[0]}" for m in tried]
     raise UserError(
         f"{opened.path} has none of the layouts that are known here; tried, and the first "
         "difference of each:\n  " + "\n  ".join(firsts)
@@ -141,38 +140,15 @@ def _candidates(opened: Opened) -> tuple[Layout, ...]:
 def _match(layout: Layout, opened: Opened) -> Match:
     """The number of heads is no array's size in some layouts; then it is said beside them."""
     first = match(layout, opened.tensors, {})
-    if layout in google_npz.LAYOUTS or not first.sizes["D"]:
+    if layout in google_npz.LAYOUTS or architecture.is_bit(first) or not first.sizes["D"]:
         return first
     config = opened.config or {}
     said = config.get("num_attention_heads") or (config.get("model_args") or {}).get("num_heads")
-    size = _size_name(first.sizes)
+    size = architecture.size_name(first)
     heads = said or (SIZES[size]["heads"] if size else max(1, first.sizes["D"] // HEAD_SIZE))
     if type(heads) is not int or heads < 1:
         raise UserError(f"{opened.path}: its config.json says {heads!r} heads.")
     return match(layout, opened.tensors, {"H": heads})
-
-
-def _size_name(sizes: Mapping[str, int]) -> str | None:
-    """ "B", if depth, width and MLP are those of ViT-B; and the heads, where they are known."""
-    letters = {"depth": "L", "width": "D", "mlp_dim": "M", "heads": "H"}
-    for name, fields in SIZES.items():
-        same = (sizes.get(letters[f], 0) in (0, value) for f, value in fields.items())
-        if all(same):
-            return name
-    return None
-
-
-def _contradictions(found: Match) -> list[str]:
-    """What arrays of the right shapes cannot be together."""
-    sizes = found.sizes
-    lines = []
-    if sizes["P"] != sizes["p"]:
-        lines.append(f"its patches are {sizes['P']} x {sizes['p']} pixels; they must be square")
-    if found.has("pre_logits") and sizes["E"] != sizes["D"]:
-        lines.append(f"its pre-logits are {sizes['E']} wide, its tokens {sizes['D']}")
-    if found.has("cls") and found.has("pooling"):
-        lines.append("it has a class token and attention pooling; a model has one of them")
-    return lines
 
 
 def _pool(found: Match) -> str:
@@ -183,8 +159,10 @@ def _pool(found: Match) -> str:
 
 def _image_size(opened: Opened, found: Match) -> tuple[bool, tuple[int, int]]:
     """(whether the class token has no position, (height, width) in pixels)"""
-    rows, patch, cls = found.sizes["N"], found.sizes["P"], found.has("cls")
     said = _said_image_size(opened, found.layout)
+    if architecture.is_bit(found):
+        return False, said or BIT_IMAGE_SIZE
+    rows, patch, cls = found.sizes["N"], architecture.patch_pixels(found), found.has("cls")
     if said:
         patches = (said[0] // patch) * (said[1] // patch)
         if rows in (patches, patches + cls):

@@ -1,20 +1,40 @@
-"""Google's .npz files: the released ones of ViT and AugReg, and those of big_vision.
+"""Google's .npz files: the released ones of ViT, AugReg and BiT, and those of big_vision.
 
 The released files have a position for the class token; in big_vision it has none, which is the
 same as one of zeros. Neither has LayerScale.
+
+The names of hybrids are those of vit_jax/models_resnet.py and models_vit.py in
+github.com/google-research/vision_transformer, those of BiT what bit_pytorch/models.py in
+github.com/google-research/big_transfer reads.
 """
 
 from __future__ import annotations
 
+from vit_jax.models.bit import BiTSpec
+from vit_jax.models.hybrid import HybridSpec
+from vit_jax.models.vit import ViTSpec
+from vit_jax.weights import resnet_rules
 from vit_jax.weights.layout import Layout, Rule, rule
 
 # What its readers compute; the arrays do not tell.
 FIELDS = {"gelu": "tanh", "norm_epsilon": 1e-6}
+FIELDS_OF_HYBRIDS = {
+    "weight_epsilon": 1e-5,
+    "weight_epsilon_of": "deviation",
+    "group_norm_epsilon": 1e-6,
+}
+FIELDS_OF_BIT = {
+    "weight_epsilon": 1e-10,
+    "weight_epsilon_of": "variance",
+    "group_norm_epsilon": 1e-5,
+}
 
 # Wherever a name is optional in one file it is so in all, so one table describes each.
-_AROUND = (
+_PATCHES = (
     rule("patches/kernel", "embedding/kernel", "P p 3 D"),
     rule("patches/bias", "embedding/bias", "D"),
+)
+_AROUND = (
     rule("cls", "cls", "1 1 D"),
     rule("norm/scale", "Transformer/encoder_norm/scale", "D"),
     rule("norm/bias", "Transformer/encoder_norm/bias", "D"),
@@ -95,26 +115,56 @@ _NEW = {
 }
 _NEW_POSITIONS = rule("positions/embedding", "pos_embedding", "1 N D")
 
+_RELEASED = (
+    *_AROUND,
+    rule("positions/embedding", "Transformer/posembed_input/pos_embedding", "1 N D"),
+    *_blocks(
+        "Transformer/encoderblock_{}",
+        "",
+        norm1="LayerNorm_0",
+        attention="MultiHeadDotProductAttention_1",
+        norm2="LayerNorm_2",
+        mlp="MlpBlock_3",
+    ),
+)
+_RESNET_OF_HYBRIDS = resnet_rules.Names(
+    root={"root/conv": "conv_root/", "root/norm": "gn_root/"},
+    unit={
+        **{f"conv{i}": f"conv{i}/" for i in (1, 2, 3)},
+        **{f"norm{i}": f"gn{i}/" for i in (1, 2, 3)},
+        "projection": "conv_proj/",
+        "projection_norm": "gn_proj/",
+    },
+    folder="block%d/unit{}/",
+    first=1,
+    leaves={"kernel": "kernel", "scale": "scale", "bias": "bias"},
+    torch=False,
+)
+_CONV = "standardized_conv2d/"
+_RESNET_OF_BIT = resnet_rules.Names(
+    root={"root/conv": f"resnet/root_block/{_CONV}"},
+    unit={
+        **{f"conv{i + 1}": f"{letter}/{_CONV}" for i, letter in enumerate("abc")},
+        **{f"norm{i + 1}": f"{letter}/group_norm/" for i, letter in enumerate("abc")},
+        "projection": f"a/proj/{_CONV}",
+    },
+    folder="resnet/block%d/unit{:02}/",
+    first=1,
+    leaves={"kernel": "kernel", "scale": "gamma", "bias": "beta"},
+    torch=False,
+)
+
 RELEASED = Layout(
     title="Google's .npz as released",
-    rules=(
-        *_AROUND,
-        rule("positions/embedding", "Transformer/posembed_input/pos_embedding", "1 N D"),
-        *_blocks(
-            "Transformer/encoderblock_{}",
-            "",
-            norm1="LayerNorm_0",
-            attention="MultiHeadDotProductAttention_1",
-            norm2="LayerNorm_2",
-            mlp="MlpBlock_3",
-        ),
-    ),
+    rules=(*_PATCHES, *_RELEASED),
     prefixes=PREFIXES,
     ignored=IGNORED,
+    computes=FIELDS,
 )
 BIG_VISION = Layout(
     title="big_vision's .npz, layer by layer",
     rules=(
+        *_PATCHES,
         *_AROUND,
         _NEW_POSITIONS,
         *_blocks("Transformer/encoderblock_{}", "", **_NEW),
@@ -122,10 +172,12 @@ BIG_VISION = Layout(
     ),
     prefixes=PREFIXES,
     ignored=IGNORED,
+    computes=FIELDS,
 )
 BIG_VISION_STACKED = Layout(
     title="big_vision's .npz, layers stacked",
     rules=(
+        *_PATCHES,
         *_AROUND,
         _NEW_POSITIONS,
         *_blocks("Transformer/encoderblock", "L", **_NEW),
@@ -133,10 +185,38 @@ BIG_VISION_STACKED = Layout(
     ),
     prefixes=PREFIXES,
     ignored=IGNORED,
+    computes=FIELDS,
 )
-LAYOUTS = (RELEASED, BIG_VISION, BIG_VISION_STACKED)
+HYBRID = Layout(
+    title="Google's .npz of hybrids",
+    rules=(
+        *resnet_rules.rules("patches/resnet", _RESNET_OF_HYBRIDS, pre_activation=False),
+        rule("patches/projection/kernel", "embedding/kernel", "P p F D"),
+        rule("patches/projection/bias", "embedding/bias", "D"),
+        *_RELEASED,
+    ),
+    prefixes=PREFIXES,
+    ignored=IGNORED,
+    computes=FIELDS | FIELDS_OF_HYBRIDS,
+)
+BIT = Layout(
+    title="Google's .npz of BiT",
+    rules=(
+        *resnet_rules.rules("resnet", _RESNET_OF_BIT, pre_activation=True),
+        rule("norm/scale", "resnet/group_norm/gamma", "D"),
+        rule("norm/bias", "resnet/group_norm/beta", "D"),
+        rule("head/kernel", "resnet/head/conv2d/kernel", "1 1 D C"),
+        rule("head/bias", "resnet/head/conv2d/bias", "C"),
+    ),
+    computes=FIELDS_OF_BIT,
+)
+LAYOUTS = (RELEASED, BIG_VISION, BIG_VISION_STACKED, HYBRID, BIT)
 
 
-def layout_for(pool: str) -> Layout:
-    """The one that a model with this pooling is written in; the released one where it can be."""
-    return RELEASED if pool == "cls" else BIG_VISION
+def layout_for(spec: ViTSpec | BiTSpec) -> Layout:
+    """The one that a model is written in; of ViTs the released one where it can be."""
+    if isinstance(spec, BiTSpec):
+        return BIT
+    if isinstance(spec, HybridSpec):
+        return HYBRID
+    return RELEASED if spec.pool == "cls" else BIG_VISION

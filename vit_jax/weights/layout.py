@@ -1,8 +1,8 @@
 """Tables of parameters in other formats, and both directions from one table.
 
 A rule says how one of this project's parameters is called elsewhere and how its axes lie there. In
-the names "{}" stands for the number of the layer; without it the layers are an axis "L". Several
-names are the parts of one parameter, along the axis that is called by their number.
+the names "{}" stands for the number of the layer; without it the layers are an axis. Several names
+are the parts of one parameter, along the axis that is called by their number.
 """
 
 from __future__ import annotations
@@ -17,13 +17,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from vit_jax.core.errors import UserError
-from vit_jax.weights.rearrange import groups, rearrange, shape
+from vit_jax.weights import resnet_axes
+from vit_jax.weights.rearrange import groups, is_letter, rearrange, shape
 from vit_jax.weights.tensors import Tensor, Tensors
 
 BLOCK = "blocks/block/"
 MAX_NEAREST = 20  # names that are looked for
 # Letters: L layers, D width, H heads, K head size, M width of the MLP, P and p the height and width
-# of a patch, N positions, C classes, E the pre-logits.
+# of a patch, N positions, C classes, E the pre-logits, F channels of the map that hybrids cut into
+# patches; those of ResNets are in resnet_axes.py.
 OURS = {
     "patches/kernel": "P p 3 D",
     "patches/bias": "D",
@@ -62,9 +64,18 @@ OURS = {
     "pre_logits/bias": "E",
     "head/kernel": "D C",
     "head/bias": "C",
+    "patches/projection/kernel": "P p F D",
+    "patches/projection/bias": "D",
+    **resnet_axes.of("patches/resnet", pre_activation=False),
+    **resnet_axes.of("resnet", pre_activation=True),
 }
-# A model has all of such a part or nothing.
-OPTIONAL = ("cls", "scale1", "scale2", "pooling", "pre_logits", "head")
+_STAGES = range(1, resnet_axes.MAX_STAGES + 1)
+# An optional part, of which a model has all or nothing -> the part that it cannot be without.
+OPTIONAL: dict[str, str | None] = {
+    **dict.fromkeys(("cls", "scale1", "scale2", "pooling", "pre_logits", "head")),
+    **{f"stage{s}/first": f"stage{s - 1}/first" if s > 1 else None for s in _STAGES},
+    **{f"stage{s}/rest": f"stage{s}/first" for s in _STAGES},
+}
 
 
 class Rule(NamedTuple):
@@ -73,6 +84,12 @@ class Rule(NamedTuple):
     ours: str
     names: tuple[str, ...]
     axes: str  # of each of them
+    start: int = 0  # the number of the first layer
+
+    @property
+    def layers(self) -> str | None:
+        """The letter of how many layers the names count; None: they do not."""
+        return OURS[self.ours].split()[0] if "{" in self.names[0] else None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,12 +101,14 @@ class Layout:
       rules: one for each parameter that it can hold.
       prefixes: what may stand before all names, "" among them if it may lack.
       ignored: patterns of further names, in full, that are no part of the model.
+      computes: the model's fields that its readers take for granted.
     """
 
     title: str
     rules: tuple[Rule, ...]
     prefixes: tuple[str, ...] = ("",)
     ignored: tuple[str, ...] = ()
+    computes: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
 def rule(ours: str, names: str, axes: str) -> Rule:
@@ -100,8 +119,9 @@ def rule(ours: str, names: str, axes: str) -> Rule:
 
 
 def part(ours: str) -> str:
-    """ "blocks/block/scale1/scale" -> "scale1", "head/bias" -> "head"."""
-    return ours.removeprefix(BLOCK).split("/")[0]
+    """ "blocks/block/scale1/scale" -> "scale1", "resnet/stage1/rest/..." -> "stage1/rest"."""
+    stage = re.search(r"stage\d/(first|rest)", ours)
+    return stage[0] if stage else ours.removeprefix(BLOCK).split("/")[0]
 
 
 class Piece(NamedTuple):
@@ -113,20 +133,19 @@ class Piece(NamedTuple):
 
 
 def pieces(rule: Rule, sizes: Mapping[str, int]) -> Iterator[Piece]:
-    """All of a rule's arrays."""
+    """All of a rule's arrays; of one layer, where its number of layers is no size."""
     words = OURS[rule.ours].split()
-    by_layer = "{}" in rule.names[0]
     several = len(rule.names) > 1
-    rest = [w for w in words if not (by_layer and w == "L")]
+    rest = [w for w in words if w != rule.layers]
     if several:
         rest.remove(str(len(rule.names)))
-    for layer in range(sizes["L"] if by_layer else 1):
+    for layer in range(sizes.get(rule.layers, 1) if rule.layers else 1):
         for number, name in enumerate(rule.names):
-            fixed = {"L": layer} if by_layer else {}
+            fixed = {rule.layers: layer} if rule.layers else {}
             if several:
                 fixed[str(len(rule.names))] = number
             index = tuple(fixed.get(word, slice(None)) for word in words)
-            yield Piece(name.format(layer), index, " ".join(rest))
+            yield Piece(name.format(layer + rule.start), index, " ".join(rest))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -175,9 +194,9 @@ class Match:
 def match(layout: Layout, tensors: Tensors, known: Mapping[str, int]) -> Match:
     """How a file looks as `layout`; `known` sizes are those that its shapes do not tell."""
     named = _without_prefix(layout, tensors)
-    depth = known.get("L") or _depth(layout, named)  # 0: layers are an axis
-    rules = _rules_of_parts_there(layout, named, depth)
-    sizes = _sizes(rules, named, {**known, "L": depth} if depth else known)
+    counted = {**_counted(layout, named), **known}
+    rules = _rules_of_parts_there(layout, named, counted)
+    sizes = _sizes(rules, named, counted)
     return Match(layout, sizes, named, rules)
 
 
@@ -212,13 +231,13 @@ def sizes_of(params: Mapping[str, Any]) -> dict[str, int]:
     sizes: dict[str, int] = {}
     for name, array in params.items():
         words = OURS[name].split()
-        sizes |= {w: int(s) for w, s in zip(words, array.shape, strict=True) if not w.isdigit()}
+        sizes |= {w: int(s) for w, s in zip(words, array.shape, strict=True) if is_letter(w)}
     return sizes
 
 
 def _without_prefix(layout: Layout, tensors: Tensors) -> Tensors:
     """By the names of the table; with the prefix that most of the table's names are behind."""
-    firsts = {p.name for r in layout.rules for p in pieces(r, {"L": 1})}
+    firsts = {p.name for r in layout.rules for p in pieces(r, {})}
     best = max(layout.prefixes, key=lambda p: sum(p + n in tensors for n in firsts))
     if not best:
         return tensors
@@ -226,25 +245,35 @@ def _without_prefix(layout: Layout, tensors: Tensors) -> Tensors:
     return {n.removeprefix(best): t for n, t in tensors.items()}
 
 
-def _depth(layout: Layout, named: Tensors) -> int:
-    """By the numbers in names, at least 1; 0 where the layout has none."""
-    patterns = [
-        re.compile(re.escape(name).replace(r"\{\}", r"(\d{1,4})"))
-        for r in layout.rules
-        for name in r.names
-        if "{}" in name
-    ]
-    found = (p.fullmatch(name) for name in named for p in patterns)
-    return 1 + max((int(m[1]) for m in found if m), default=0) if patterns else 0
+def _counted(layout: Layout, named: Tensors) -> dict[str, int]:
+    """By letter how many layers the numbers in names tell, at least 1."""
+    counted: dict[str, int] = {}
+    for r in layout.rules:
+        if not r.layers:
+            continue
+        counted.setdefault(r.layers, 1)
+        for theirs in r.names:
+            pattern = re.compile(re.sub(r"\\{.*?\\}", r"(\\d{1,4})", re.escape(theirs)))
+            found = (pattern.fullmatch(name) for name in named)
+            numbers = [int(m[1]) - r.start + 1 for m in found if m]
+            counted[r.layers] = max(counted[r.layers], *numbers, 1)
+    return counted
 
 
-def _rules_of_parts_there(layout: Layout, named: Tensors, depth: int) -> tuple[Rule, ...]:
+def _rules_of_parts_there(
+    layout: Layout, named: Tensors, counted: Mapping[str, int]
+) -> tuple[Rule, ...]:
     """Those that the file has to have: of needed parts, and of optional ones that it has any of."""
     there = {
         part(r.ours)
         for r in layout.rules
-        if any(piece.name in named for piece in pieces(r, {"L": depth}))
+        if any(piece.name in named for piece in pieces(r, counted))
     }
+    for name in tuple(there):
+        needed = OPTIONAL.get(name)
+        while needed:
+            there.add(needed)
+            needed = OPTIONAL[needed]
     return tuple(r for r in layout.rules if part(r.ours) in there or part(r.ours) not in OPTIONAL)
 
 
@@ -252,17 +281,17 @@ def _sizes(rules: Iterable[Rule], named: Tensors, known: Mapping[str, int]) -> d
     """From the shapes of arrays, the first that tells; 0 for what none tells."""
     sizes = dict(known)
     for r in rules:
-        for piece in pieces(r, {"L": 1}):
+        for piece in pieces(r, {}):
             tensor = named.get(piece.name)
             words = groups(r.axes)
             if tensor is None or len(words) != len(tensor.shape):
                 continue
             for group, size in zip(words, tensor.shape, strict=True):
-                if len(group) == 1 and not group[0].isdigit():
+                if len(group) == 1 and is_letter(group[0]):
                     sizes.setdefault(group[0], size)
     if "H" in sizes and "D" in sizes:
         sizes.setdefault("K", sizes["D"] // max(1, sizes["H"]))
-    letters = {w for r in rules for w in OURS[r.ours].split() if not w.isdigit()}
+    letters = {w for r in rules for w in OURS[r.ours].split() if is_letter(w)}
     return {letter: sizes.get(letter, 0) for letter in letters}
 
 
@@ -281,11 +310,16 @@ def _problems(found: Match, *, nearest: bool) -> Iterator[str]:
         yield f"{name} is missing{near}"
     for name, r in wanted.items():
         expected = shape(r.axes, found.sizes)
-        if name in named and named[name].shape != expected:
+        if name in named and _without_ones(named[name].shape) != _without_ones(expected):
             yield f"{name} has the shape {named[name].shape}, expected {expected}"
     for number, name in enumerate(extra):
         near = _nearest(name, wanted, "expected", number) if nearest else ""
         yield f"{name} is unexpected{near}"
+
+
+def _without_ones(found: tuple[int, ...]) -> tuple[int, ...]:
+    """Axes of size 1 come and go: norms of the released hybrids have the shape [1, 1, 1, C]."""
+    return tuple(size for size in found if size != 1)
 
 
 def _nearest(name: str, names: Iterable[str], where: str, number: int) -> str:

@@ -1,17 +1,20 @@
 """The axes of one array in two formats, as words: "(H K) D" of one is "D H K" of another.
 
 A word is an axis, a group in brackets several that lie in one, and 1 an axis of that size, which
-may come and go.
+may come and go. "3" is an axis of that size, "2W" one twice as long as W, and "W'" another one that
+is as long as W.
 """
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 
 import numpy as np
 
 Sizes = Mapping[str, int]
+_WORD = re.compile(r"(\d*)([A-Za-z]\w*)?'?")
 
 
 def groups(axes: str) -> list[tuple[str, ...]]:
@@ -47,5 +50,13 @@ def rearrange(array: np.ndarray, old: str, new: str, sizes: Sizes) -> np.ndarray
     return apart.transpose([atoms[0].index(word) for word in atoms[1]]).reshape(shape(new, sizes))
 
 
+def is_letter(word: str) -> bool:
+    """Whether it is a name of a size: "W", and not "3", "2W" or "W'"."""
+    return word.isidentifier()
+
+
 def _size(word: str, sizes: Sizes) -> int:
-    return int(word) if word.isdigit() else sizes[word]
+    found = _WORD.fullmatch(word)
+    assert found, word
+    number, letter = found.groups()
+    return int(number or 1) * (sizes[letter] if letter else 1)

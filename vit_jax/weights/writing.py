@@ -85,7 +85,7 @@ def _params(loaded: Loaded) -> dict[str, np.ndarray]:
     """By name; fixed positions as a table, since other projects know no other."""
     params = pytrees.flatten(nnx.to_pure_dict(nnx.state(loaded.model, nnx.Param)))
     found = {name: np.asarray(jax.device_get(x)) for name, x in params.items()}
-    if POSITIONS not in found:
+    if POSITIONS not in found and isinstance(loaded.model.spec, ViTSpec):
         found[POSITIONS] = _fixed_positions(loaded.model.spec, loaded.model.preprocess)
     return found
 
@@ -110,9 +110,10 @@ def _npz(loaded: Loaded, path: Path) -> None:
             f"Google's .npz cannot say that images are {height} x {width} pixels: it is for "
             "squares. Give --image_size, or write --to=huggingface or timm."
         )
+    layout = google_npz.layout_for(spec)
     differing = [
         f"{field}={getattr(spec, field)} (there: {theirs})"
-        for field, theirs in google_npz.FIELDS.items()
+        for field, theirs in layout.computes.items()
         if getattr(spec, field) != theirs
     ]
     if differing:
@@ -120,7 +121,7 @@ def _npz(loaded: Loaded, path: Path) -> None:
             "Google's .npz holds arrays alone, and its readers would compute something else: "
             f"{', '.join(differing)}. Write --to=huggingface or timm."
         )
-    arrays = _arrays(loaded, google_npz.layout_for(spec.pool))
+    arrays = _arrays(loaded, layout)
     path.parent.mkdir(parents=True, exist_ok=True)
     npz_file.write(path, arrays)
 
@@ -149,7 +150,6 @@ def _folder(loaded: Loaded, path: Path, format_: Any) -> None:
 def _checkpoint(loaded: Loaded, path: Path) -> None:
     model = loaded.model
     spec = dataclasses.asdict(model.spec)
-    del spec["patch_size"]  # is in the name
     info = models.info(
         loaded.name,
         num_classes=model.num_classes,
