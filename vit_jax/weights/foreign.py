@@ -11,13 +11,14 @@ import numpy as np
 from vit_jax import models
 from vit_jax.core.errors import UserError
 from vit_jax.models.vit import SIZES
-from vit_jax.weights import architecture, google_npz, huggingface, timm
+from vit_jax.weights import architecture, google_npz, huggingface, timm, timm_resnets
 from vit_jax.weights.architecture import contradictions
 from vit_jax.weights.layout import Layout, Match, match
 from vit_jax.weights.opening import Opened
 
 MAX_PROBLEMS_SHOWN = 40
 BIT_IMAGE_SIZE = (224, 224)  # of files of ResNets that do not say it, and take any
+TIMM = (timm.LAYOUT, *timm_resnets.LAYOUTS)
 HEAD_SIZE = 64  # of most ViTs; for files that tell neither their heads nor a published size
 
 
@@ -69,8 +70,13 @@ def understand(opened: Opened) -> Foreign:
         fields = huggingface.fields(config)
         names = huggingface.class_names(config, found.sizes.get("C", 0))
         prepared = huggingface.preprocess(opened.preprocessor or {}, image_size)
-    elif found.layout is timm.LAYOUT:
-        fields = timm.fields(config)
+    elif found.layout in TIMM:
+        resnets = found.layout in timm_resnets.LAYOUTS
+        fields = (
+            timm_resnets.fields(config, bit=architecture.is_bit(found))
+            if resnets
+            else timm.fields(config)
+        )
         names = timm.class_names(config, found.sizes.get("C", 0))
         prepared = timm.preprocess(config or {}, image_size)
     else:
@@ -133,8 +139,8 @@ def _candidates(opened: Opened) -> tuple[Layout, ...]:
             )
         return huggingface.LAYOUTS
     if "architecture" in config:
-        return (timm.LAYOUT,)
-    return (*huggingface.LAYOUTS, timm.LAYOUT)
+        return TIMM
+    return (*huggingface.LAYOUTS, *TIMM)
 
 
 def _match(layout: Layout, opened: Opened) -> Match:
@@ -185,7 +191,7 @@ def _said_image_size(opened: Opened, layout: Layout) -> tuple[int, int] | None:
     config: dict[str, Any] = opened.config or {}
     if layout in huggingface.LAYOUTS:
         said = config.get("image_size", 224) if config else None
-    elif layout is timm.LAYOUT:
+    elif layout in TIMM:
         said = (config.get("model_args") or {}).get("img_size")
         said = said or (config.get("pretrained_cfg") or {}).get("input_size", [0])[1:]
     else:

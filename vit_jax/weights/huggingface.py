@@ -74,6 +74,11 @@ LAYOUTS = (LAYOUT, STATE_DICT)
 GELUS = {"gelu": "exact", "gelu_new": "tanh", "gelu_pytorch_tanh": "tanh", "gelu_fast": "tanh"}
 
 
+def layout_for(_: ViTSpec) -> Layout:
+    """The one that a model is written in."""
+    return LAYOUT
+
+
 def fields(config: Mapping[str, Any] | None) -> dict[str, Any]:
     """The model's fields that its config.json tells. UserError for what cannot be computed here."""
     config = config or {}

@@ -49,3 +49,8 @@ def _unit(
 
 def _norm(name: str, axes: str) -> dict[str, str]:
     return {f"{name}/scale": axes, f"{name}/bias": axes}
+
+
+def is_standardized(name: str) -> bool:
+    """Whether it is a kernel of a ResNet's convolutions, whose scale is taken out."""
+    return name.endswith("/kernel") and name.removeprefix("patches/").startswith("resnet/")

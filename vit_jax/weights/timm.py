@@ -64,6 +64,11 @@ GELUS = {"gelu": "exact", "gelu_tanh": "tanh"}
 POOLS = {"cls": "token", "avg": "avg", "map": "map"}
 
 
+def layout_for(_: ViTSpec) -> Layout:
+    """The one that a model is written in."""
+    return LAYOUT
+
+
 def fields(config: Mapping[str, Any] | None) -> dict[str, Any]:
     """The model's fields that its config.json tells. UserError for what cannot be computed here."""
     config = config or {}
@@ -138,7 +143,6 @@ def documents(
             "it would compute something else. Write --to=huggingface."
         )
     height, width = about.image_size
-    squash = not isinstance(about.resize, int)
     arguments: dict[str, Any] = {
         "img_size": [height, width],
         "patch_size": spec.patch_size,
@@ -158,22 +162,27 @@ def documents(
         "num_features": spec.width,
         "global_pool": POOLS[spec.pool],
         "model_args": arguments,
-        "pretrained_cfg": {
-            "num_classes": num_classes,
-            "input_size": [3, height, width],
-            "fixed_input_size": True,
-            "interpolation": about.interpolation,
-            "crop_pct": _share(about),
-            "crop_mode": "squash" if squash else "center",
-            "mean": list(about.mean),
-            "std": list(about.std),
-            "first_conv": "patch_embed.proj",
-            "classifier": "head",
-        },
+        "pretrained_cfg": pretrained_cfg(num_classes, about),
     }
     if names:
         config["label_names"] = list(names)
     return {"config.json": config}
+
+
+def pretrained_cfg(num_classes: int, about: models.Preprocess) -> dict[str, Any]:
+    """That part of config.json which says what images look like."""
+    return {
+        "num_classes": num_classes,
+        "input_size": [3, *about.image_size],
+        "fixed_input_size": True,
+        "interpolation": about.interpolation,
+        "crop_pct": _share(about),
+        "crop_mode": "center" if isinstance(about.resize, int) else "squash",
+        "mean": list(about.mean),
+        "std": list(about.std),
+        "first_conv": "patch_embed.proj",
+        "classifier": "head",
+    }
 
 
 def _share(about: models.Preprocess) -> float:

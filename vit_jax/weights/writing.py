@@ -17,15 +17,32 @@ from flax import nnx
 from vit_jax import models
 from vit_jax.core import pytrees
 from vit_jax.core.errors import UserError, nearest
+from vit_jax.models.bit import BiTSpec
+from vit_jax.models.hybrid import HybridSpec
 from vit_jax.models.vit import ViTSpec, token_layout
 from vit_jax.nn.posemb import sincos_1d, sincos_2d
 from vit_jax.store.checkpoints import Checkpoints
-from vit_jax.weights import google_npz, huggingface, npz_file, safetensors_file, timm
+from vit_jax.weights import (
+    constants,
+    google_npz,
+    huggingface,
+    npz_file,
+    safetensors_file,
+    timm,
+    timm_resnets,
+)
 from vit_jax.weights.checkpoint import describe
 from vit_jax.weights.layout import Layout, sizes_of, to_theirs
 from vit_jax.weights.loading import Loaded
 
 FORMATS = ("huggingface", "timm", "google_npz", "checkpoint")
+# Modules by format and kind of model.
+FOLDERS: dict[tuple[str, type], Any] = {
+    ("huggingface", ViTSpec): huggingface,
+    ("timm", ViTSpec): timm,
+    ("timm", HybridSpec): timm_resnets,
+    ("timm", BiTSpec): timm_resnets,
+}
 POSITIONS = "positions/embedding"
 AS_A_TABLE = ("learned_1d", "sincos_1d", "sincos_2d")  # position embeddings
 # Fields of which other projects' plain ViT has the default alone.
@@ -60,7 +77,7 @@ def save(loaded: Loaded, path: str | Path, to: str) -> None:
         if writer:
             writer(loaded, path)
         else:
-            _folder(loaded, path, huggingface if to == "huggingface" else timm)
+            _folder(loaded, path, to)
     except OSError as error:
         raise UserError(f"{path} cannot be written: {error}.") from error
 
@@ -98,8 +115,10 @@ def _fixed_positions(spec: ViTSpec, about: models.Preprocess) -> np.ndarray:
     return np.pad(table, ((int(tokens.class_token), 0), (0, 0))).astype(np.float32)
 
 
-def _arrays(loaded: Loaded, layout: Layout) -> dict[str, Any]:
-    params = _params(loaded)
+def _arrays(loaded: Loaded, layout: Layout, instead: str) -> dict[str, Any]:
+    spec = loaded.model.spec
+    constants.check(spec, layout, instead)
+    params = constants.kernels_for(_params(loaded), spec, layout)
     return to_theirs(layout, params, sizes_of(params))
 
 
@@ -110,31 +129,23 @@ def _npz(loaded: Loaded, path: Path) -> None:
             f"Google's .npz cannot say that images are {height} x {width} pixels: it is for "
             "squares. Give --image_size, or write --to=huggingface or timm."
         )
-    layout = google_npz.layout_for(spec)
-    differing = [
-        f"{field}={getattr(spec, field)} (there: {theirs})"
-        for field, theirs in layout.computes.items()
-        if getattr(spec, field) != theirs
-    ]
-    if differing:
-        raise UserError(
-            "Google's .npz holds arrays alone, and its readers would compute something else: "
-            f"{', '.join(differing)}. Write --to=huggingface or timm."
-        )
-    arrays = _arrays(loaded, layout)
+    arrays = _arrays(loaded, google_npz.layout_for(spec), "Write --to=huggingface or timm.")
     path.parent.mkdir(parents=True, exist_ok=True)
     npz_file.write(path, arrays)
 
 
-def _folder(loaded: Loaded, path: Path, format_: Any) -> None:
+def _folder(loaded: Loaded, path: Path, to: str) -> None:
     """config.json and the like, and model.safetensors."""
     model = loaded.model
+    format_ = FOLDERS.get((to, type(model.spec)))
+    if format_ is None:
+        raise UserError(f"{to} has no {loaded.name}: write --to=timm or google_npz.")
     documents: Mapping[str, Any] = format_.documents(
         model.spec, model.num_classes, loaded.class_names, model.preprocess
     )
-    arrays = _arrays(loaded, format_.LAYOUT)
-    if format_ is huggingface and model.num_classes:
-        arrays = {huggingface.name_in_classifier(name): x for name, x in arrays.items()}
+    arrays = _arrays(loaded, format_.layout_for(model.spec), "Write --to=google_npz or checkpoint.")
+    if to == "huggingface" and model.num_classes:
+        arrays = {format_.name_in_classifier(name): x for name, x in arrays.items()}
     # Complete or not there: it gets its name when all is in it.
     temporary = path.with_name(f".{path.name}.new")
     try:

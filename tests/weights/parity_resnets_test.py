@@ -1,0 +1,221 @@
+"""BiT and hybrids against the real timm and transformers on random weights, and both ways."""
+
+import functools
+import json
+import sys
+import types
+
+import jax
+import numpy as np
+import pytest
+from flax import nnx
+
+from vit_jax import weights
+from vit_jax.weights import safetensors_file
+from vit_jax.weights.tensors import of_array
+
+pytestmark = pytest.mark.parity
+torch = pytest.importorskip("torch")
+
+LOGITS = 1e-4  # float32 through a few layers, sums in another order
+GRADIENTS = 1e-3  # relative to the largest
+
+
+def randomise(module, seed=0):
+    """All parameters, norms and biases too; evaluation mode."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for p in module.parameters():
+            p.normal_(0, 0.3, generator=generator)
+    return module.eval()
+
+
+def assert_same_function(theirs, ours, images, gradients=True):
+    """Results and gradients by the input; `theirs` takes [B, 3, H, W] and gives [B, C]."""
+    x = torch.tensor(images.transpose(0, 3, 1, 2), requires_grad=True)
+    expected = theirs(x)
+    weight = np.linspace(-1, 1, expected.numel(), dtype=np.float32).reshape(expected.shape)
+    graph, params = nnx.split(ours)
+
+    @jax.jit
+    def run(params, images):
+        logits, back = jax.vjp(nnx.merge(graph, params), images)
+        return logits, back(weight)[0] if gradients else None
+
+    logits, gradient = run(params, images)
+    difference = np.abs(logits - expected.detach().numpy()).max()
+    print(f"logits up to {np.abs(logits).max():.2f}, largest difference {difference:.1e}")
+    assert difference <= LOGITS
+    if gradients:
+        (expected * torch.tensor(weight)).sum().backward()
+        reference = x.grad.numpy().transpose(0, 2, 3, 1)
+        difference = np.abs(gradient - reference).max() / np.abs(reference).max()
+        print(f"gradients: largest difference {difference:.1e} of the largest")
+        assert difference <= GRADIENTS
+
+
+def some_images(height, width=None):
+    shape = (2, height, width or height, 3)
+    return np.random.default_rng(1).normal(size=shape).astype(np.float32)
+
+
+# --- timm
+
+
+class AbsentClass(type):
+    """Whose every attribute is a word, as those of an enumeration."""
+
+    def __getattr__(cls, name):
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return f"{cls.__name__}.{name}"
+
+
+class Absent(types.ModuleType):
+    """In the place of torchvision, which timm imports for images and never calls here."""
+
+    def __getattr__(self, name):
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return AbsentClass(name, (), {})
+
+
+@pytest.fixture(scope="module")
+def timm():
+    try:
+        import torchvision  # noqa: F401
+    except (ImportError, RuntimeError):
+        names = ("", ".ops", ".ops.misc", ".transforms", ".transforms.functional", ".datasets")
+        absent = {f"torchvision{name}": Absent(f"torchvision{name}") for name in names}
+        for module in absent.values():
+            module.__path__ = []
+        absent["torchvision"].transforms = absent["torchvision.transforms"]
+        absent["torchvision.transforms"].functional = absent["torchvision.transforms.functional"]
+        sys.modules.update(absent)
+        try:
+            return pytest.importorskip("timm")
+        finally:
+            for name in absent:
+                sys.modules.pop(name)
+    return pytest.importorskip("timm")
+
+
+def timm_resnet(timm, **fields):
+    """A toy of timm's ResNetV2 of which its BiTs and hybrids are made."""
+    from timm.models.resnetv2 import ResNetV2
+
+    return ResNetV2(layers=(1, 2), channels=(128, 256), stem_chs=32, **fields)
+
+
+def timm_bit(timm, num_classes=3):
+    from timm.layers import StdConv2d
+
+    conv = functools.partial(StdConv2d, eps=1e-8)
+    return timm_resnet(timm, num_classes=num_classes, stem_type="fixed", conv_layer=conv)
+
+
+def timm_hybrid(timm, size):
+    from timm.layers import HybridEmbed, StdConv2dSame
+    from timm.models.vision_transformer import VisionTransformer
+
+    conv = functools.partial(StdConv2dSame, eps=1e-8)
+    backbone = timm_resnet(
+        timm, num_classes=0, global_pool="", preact=False, stem_type="same", conv_layer=conv
+    )
+    return VisionTransformer(
+        img_size=size, patch_size=1, embed_dim=16, depth=1, num_heads=2, mlp_ratio=1.5,
+        num_classes=3, embed_layer=functools.partial(HybridEmbed, backbone=backbone),
+    )  # fmt: skip
+
+
+def save_timm(folder, model, **config):
+    folder.mkdir()
+    arrays = {name: of_array(x.numpy()) for name, x in model.state_dict().items()}
+    safetensors_file.write(folder / "model.safetensors", arrays)
+    (folder / "config.json").write_text(json.dumps(config))
+
+
+@pytest.mark.parametrize("size", [(24, 24), (21, 34)], ids=["square", "odd"])
+def test_timms_bit(timm, tmp_path, size):
+    theirs = randomise(timm_bit(timm))
+    save_timm(tmp_path / "in", theirs, architecture="resnetv2_50x1_bit")
+    assert_same_function(theirs, weights.load(tmp_path / "in"), some_images(*size))
+
+
+def test_timms_hybrid(timm, tmp_path):
+    theirs = randomise(timm_hybrid(timm, (24, 40)))
+    arguments = {"img_size": [24, 40], "num_heads": 2}
+    save_timm(tmp_path / "in", theirs, architecture="vit_base_r50_s16_224", model_args=arguments)
+    ours = weights.load(tmp_path / "in")
+    assert (ours.spec.units, ours.spec.patch_size) == ((1, 2), 8)
+    assert_same_function(theirs, ours, some_images(24, 40))
+
+
+def test_timm_reads_googles_bit_as_here(timm, tmp_path, bit):
+    """What is written as Google's file, by timm's own reader of these."""
+    ours = bit()
+    weights.save(ours, tmp_path / "x.npz", "google_npz")
+    theirs = timm_bit(timm).eval()
+    with torch.no_grad():
+        theirs.load_pretrained(str(tmp_path / "x.npz"))
+    for module in theirs.modules():
+        if hasattr(module, "eps") and isinstance(module, torch.nn.Conv2d):
+            module.eps = 1e-10  # of the released code, where timm has 1e-8
+    assert_same_function(theirs, ours.model, some_images(24), gradients=False)
+
+
+def test_timm_reads_googles_hybrids_as_here(timm, tmp_path, hybrid):
+    ours = hybrid(depth=1, weight_epsilon=1e-5, weight_epsilon_of="deviation", gelu="tanh")
+    weights.save(ours, tmp_path / "x.npz", "google_npz")
+    theirs = timm_hybrid(timm, 24).eval()
+    with torch.no_grad():
+        theirs.load_pretrained(str(tmp_path / "x.npz"))
+    found = weights.load(tmp_path / "x.npz")
+    expected = dict(theirs.named_parameters())
+    assert sum(p.numel() for p in expected.values()) == sum(
+        x.size for x in jax.tree.leaves(nnx.state(found, nnx.Param))
+    )
+    for module in theirs.modules():
+        if isinstance(module, torch.nn.GroupNorm):
+            module.eps = 1e-6  # of the released code, where timm has 1e-5
+        elif isinstance(module, torch.nn.GELU):
+            module.approximate = "tanh"
+    # 1e-5 beside a deviation of 0.3 or 1e-8 beside its square: up to 3e-5 in each kernel.
+    logits = jax.jit(found)(some_images(24))
+    with torch.no_grad():
+        reference = theirs(torch.tensor(some_images(24).transpose(0, 3, 1, 2))).numpy()
+    assert np.abs(logits - reference).max() <= 1e-3 * np.abs(reference).max()
+
+
+def assert_timm_takes(timm, folder, ours, images, **arguments):
+    weights.save(ours, folder, "timm")
+    theirs = timm.create_model(f"local-dir:{folder}", pretrained=True).eval()
+    assert_same_function(theirs, ours.model, images, **arguments)
+    again = weights.load_described(folder)
+    assert again.class_names == ours.class_names
+    assert again.model.preprocess == ours.model.preprocess
+    return again
+
+
+OF_TIMM = {"weight_epsilon": 1e-8, "weight_epsilon_of": "variance", "group_norm_epsilon": 1e-5}
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"units": (), "patch_size": 32, "image_size": 64}, {"units": (2, 2, 2, 2), "patch_size": 32}],
+    ids=["root", "R26"],
+)
+def test_hybrids_that_are_written_load_in_timm(timm, tmp_path, hybrid, same, fields):
+    size = {"depth": 1, "root_width": 64, "image_size": 32, "gelu": "exact"}
+    ours = hybrid(**(OF_TIMM | size | fields | {"scan": True}))
+    images = some_images(ours.model.preprocess.image_size[0])
+    again = assert_timm_takes(timm, tmp_path / "out", ours, images, gradients=False)
+    same(again.model, ours.model)
+
+
+def test_a_bit_that_is_written_loads_in_timm(timm, tmp_path, bit, same):
+    """R50x1 as it is, since timm has no smaller one."""
+    fields = {"units": (3, 4, 6, 3), "root_width": 64, "image_size": 32}
+    ours = bit(**fields, **OF_TIMM, scan=True)
+    again = assert_timm_takes(timm, tmp_path / "out", ours, some_images(32), gradients=False)
+    same(again.model, ours.model)
