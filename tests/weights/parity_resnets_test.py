@@ -11,6 +11,7 @@ import pytest
 from flax import nnx
 
 from vit_jax import weights
+from vit_jax.core.errors import UserError
 from vit_jax.weights import safetensors_file
 from vit_jax.weights.tensors import of_array
 
@@ -219,3 +220,88 @@ def test_a_bit_that_is_written_loads_in_timm(timm, tmp_path, bit, same):
     ours = bit(**fields, **OF_TIMM, scan=True)
     again = assert_timm_takes(timm, tmp_path / "out", ours, some_images(32), gradients=False)
     same(again.model, ours.model)
+
+
+# --- Hugging Face
+
+
+@pytest.fixture
+def hf():
+    transformers = pytest.importorskip("transformers")
+    transformers.utils.logging.disable_progress_bar()
+    return transformers
+
+
+def hf_config(hf, **fields):
+    toy = {
+        "embedding_size": 32, "hidden_sizes": [128, 256], "depths": [1, 2],
+        "id2label": {0: "ant", 1: "bee", 2: "cat"}, "label2id": {"ant": 0, "bee": 1, "cat": 2},
+    }  # fmt: skip
+    return hf.BitConfig(**(toy | fields))
+
+
+@pytest.mark.parametrize("head", [True, False], ids=["classifier", "backbone"])
+def test_hugging_faces_bit(hf, tmp_path, head):
+    kind = hf.BitForImageClassification if head else hf.BitModel
+    theirs = randomise(kind(hf_config(hf)))
+    theirs.save_pretrained(tmp_path)
+    ours = weights.load_described(tmp_path)
+    assert ours.class_names == (("ant", "bee", "cat") if head else None)
+    result = lambda x: theirs(x).logits if head else theirs(x).pooler_output[:, :, 0, 0]
+    assert_same_function(result, ours.model, some_images(21, 34))
+
+
+@pytest.mark.parametrize("num_classes", [3, 0])
+@pytest.mark.parametrize("weight_epsilon", [1e-8, 1e-10], ids=["same_epsilon", "released"])
+def test_what_is_written_loads_in_transformers(
+    hf, tmp_path, bit, same, num_classes, weight_epsilon
+):
+    ours = bit(num_classes=num_classes, weight_epsilon=weight_epsilon)
+    weights.save(ours, tmp_path / "out", "huggingface")
+    auto = hf.AutoModelForImageClassification if num_classes else hf.AutoModel
+    theirs, told = auto.from_pretrained(tmp_path / "out", output_loading_info=True)
+    assert not any(told[what] for what in ("missing_keys", "unexpected_keys", "mismatched_keys"))
+    theirs.eval()
+    result = lambda x: theirs(x).logits if num_classes else theirs(x).pooler_output[:, :, 0, 0]
+    assert_same_function(result, ours.model, some_images(24))
+    again = weights.load_described(tmp_path / "out")
+    assert again.class_names == ours.class_names
+    assert again.model.preprocess == ours.model.preprocess
+    if weight_epsilon == 1e-8:
+        same(again.model, ours.model)
+
+
+@pytest.mark.parametrize("crop", [False, True])
+def test_the_processor_prepares_as_prediction_does(hf, tmp_path, bit, crop):
+    pil = pytest.importorskip("PIL.Image")
+    from vit_jax import images as prediction
+    from vit_jax import models
+
+    ours = bit()
+    if crop:
+        ours.model.preprocess = models.Preprocess((24, 24), 28, (24, 24))
+    weights.save(ours, tmp_path / "out", "huggingface")
+    assert weights.load(tmp_path / "out").preprocess == ours.model.preprocess
+    pixels = np.random.default_rng(0).integers(0, 256, (30, 40, 3), dtype=np.uint8)
+    pil.fromarray(pixels).save(tmp_path / "image.png")
+    processor = hf.AutoImageProcessor.from_pretrained(tmp_path / "out", use_fast=False)
+    theirs = processor(pil.open(tmp_path / "image.png"), return_tensors="np")["pixel_values"][0]
+    found = prediction.load(tmp_path / "image.png", ours.model.preprocess)
+    np.testing.assert_allclose(found, theirs.transpose(1, 2, 0), atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"layer_type": "bottleneck"},
+        {"global_padding": "SAME"},
+        {"num_groups": 16},
+        {"output_stride": 8, "depths": [1, 1, 1], "hidden_sizes": [128, 256, 512]},
+        {"embedding_dynamic_padding": True},
+    ],
+    ids=["bottleneck", "padding", "groups", "stride", "dynamic"],
+)
+def test_another_kind_of_resnet_is_refused(hf, tmp_path, fields):
+    hf.BitForImageClassification(hf_config(hf, **fields)).save_pretrained(tmp_path)
+    with pytest.raises(UserError, match=f"cannot be computed here: {next(iter(fields))}"):
+        weights.load(tmp_path)

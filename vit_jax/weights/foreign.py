@@ -11,13 +11,22 @@ import numpy as np
 from vit_jax import models
 from vit_jax.core.errors import UserError
 from vit_jax.models.vit import SIZES
-from vit_jax.weights import architecture, google_npz, huggingface, timm, timm_resnets
+from vit_jax.weights import (
+    architecture,
+    google_npz,
+    huggingface,
+    huggingface_bit,
+    timm,
+    timm_resnets,
+)
 from vit_jax.weights.architecture import contradictions
 from vit_jax.weights.layout import Layout, Match, match
 from vit_jax.weights.opening import Opened
 
 MAX_PROBLEMS_SHOWN = 40
 BIT_IMAGE_SIZE = (224, 224)  # of files of ResNets that do not say it, and take any
+# Of Hugging Face, by the model_type of its config.json.
+HUGGING_FACE = {"vit": huggingface.LAYOUTS, "bit": (huggingface_bit.LAYOUT,)}
 TIMM = (timm.LAYOUT, *timm_resnets.LAYOUTS)
 HEAD_SIZE = 64  # of most ViTs; for files that tell neither their heads nor a published size
 
@@ -70,6 +79,10 @@ def understand(opened: Opened) -> Foreign:
         fields = huggingface.fields(config)
         names = huggingface.class_names(config, found.sizes.get("C", 0))
         prepared = huggingface.preprocess(opened.preprocessor or {}, image_size)
+    elif found.layout is huggingface_bit.LAYOUT:
+        fields = huggingface_bit.fields(config)
+        names = huggingface.class_names(config, found.sizes.get("C", 0))
+        prepared = huggingface_bit.preprocess(opened.preprocessor, image_size)
     elif found.layout in TIMM:
         resnets = found.layout in timm_resnets.LAYOUTS
         fields = (
@@ -132,15 +145,18 @@ def _candidates(opened: Opened) -> tuple[Layout, ...]:
         return google_npz.LAYOUTS
     config = opened.config or {}
     if "model_type" in config:
-        if config["model_type"] != "vit":
+        kind = config["model_type"]
+        if kind not in HUGGING_FACE:
             raise UserError(
-                f"{opened.path} holds a model of the type {config['model_type']!r}; of Hugging "
-                "Face's models 'vit' can be read."
+                f"{opened.path} holds a model of the type {kind!r}; of Hugging Face's models "
+                f"{' and '.join(map(repr, HUGGING_FACE))} can be read."
             )
-        return huggingface.LAYOUTS
+        if kind == "bit":
+            huggingface_bit.fields(config)  # of another kind the arrays differ in ways that mislead
+        return HUGGING_FACE[kind]
     if "architecture" in config:
         return TIMM
-    return (*huggingface.LAYOUTS, *TIMM)
+    return (*huggingface.LAYOUTS, huggingface_bit.LAYOUT, *TIMM)
 
 
 def _match(layout: Layout, opened: Opened) -> Match:

@@ -157,7 +157,6 @@ def documents(
             "model has pre-logits: leave the head out (--head=drop), which makes it ViTModel with "
             "a pooler, or write it by python -m vit_jax.convert --to=google_npz."
         )
-    labels = list(names) if names else _placeholders(num_classes)
     height, width = about.image_size
     config = {
         "architectures": ["ViTForImageClassification" if num_classes else "ViTModel"],
@@ -177,14 +176,24 @@ def documents(
         "pooler_act": "tanh",
         "pooler_output_size": spec.width,
         "torch_dtype": "float32",
+        **labels(num_classes, names),
     }
-    if num_classes:
-        config["id2label"] = {str(i): label for i, label in enumerate(labels)}
-        config["label2id"] = {label: i for i, label in enumerate(labels)}
-    return {"config.json": config, "preprocessor_config.json": _preprocessor(about)}
+    return {"config.json": config, "preprocessor_config.json": processor(about)}
 
 
-def _preprocessor(about: models.Preprocess) -> dict[str, Any]:
+def labels(num_classes: int, names: tuple[str, ...] | None) -> dict[str, dict[str, Any]]:
+    """What config.json says of the classes; nothing without them."""
+    if not num_classes:
+        return {}
+    found = list(names) if names else _placeholders(num_classes)
+    return {
+        "id2label": {str(i): label for i, label in enumerate(found)},
+        "label2id": {label: i for i, label in enumerate(found)},
+    }
+
+
+def processor(about: models.Preprocess) -> dict[str, Any]:
+    """preprocessor_config.json."""
     document: dict[str, Any] = {
         "image_processor_type": "ViTImageProcessor",
         "do_resize": about.resize is not None,

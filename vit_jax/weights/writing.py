@@ -26,6 +26,7 @@ from vit_jax.weights import (
     constants,
     google_npz,
     huggingface,
+    huggingface_bit,
     npz_file,
     safetensors_file,
     timm,
@@ -39,6 +40,7 @@ FORMATS = ("huggingface", "timm", "google_npz", "checkpoint")
 # Modules by format and kind of model.
 FOLDERS: dict[tuple[str, type], Any] = {
     ("huggingface", ViTSpec): huggingface,
+    ("huggingface", BiTSpec): huggingface_bit,
     ("timm", ViTSpec): timm,
     ("timm", HybridSpec): timm_resnets,
     ("timm", BiTSpec): timm_resnets,
