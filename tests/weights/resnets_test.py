@@ -3,11 +3,18 @@
 Whether the others compute the same from these files is in parity_resnets_test.py.
 """
 
+import json
+
 import numpy as np
 import pytest
 
 from vit_jax import weights
+from vit_jax.convert import convert
 from vit_jax.core.errors import UserError
+
+# What timm and Hugging Face compute.
+OF_PORTS = {"weight_epsilon": 1e-8, "weight_epsilon_of": "variance", "group_norm_epsilon": 1e-5}
+TIMM_HYBRID = {"units": (), "root_width": 64, "patch_size": 32, "image_size": 64, **OF_PORTS}
 
 
 @pytest.mark.parametrize(
@@ -162,3 +169,116 @@ def test_what_googles_hybrids_cannot_be_is_not_written(tmp_path, hybrid, fields,
     with pytest.raises(UserError, match=message):
         weights.save(hybrid(**fields), tmp_path / "x.npz", "google_npz")
     assert not list(tmp_path.iterdir())
+
+
+def edit_config(folder, **changes):
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | changes))
+
+
+@pytest.mark.parametrize("fields", [{}, {"num_classes": 0}, {"units": (1, 1, 1, 1)}])
+def test_hugging_faces_bit_there_and_back(tmp_path, bit, same, fields):
+    ours = bit(weight_epsilon=1e-8, **fields)
+    weights.save(ours, tmp_path / "out", "huggingface")
+    again = weights.load_described(tmp_path / "out")
+    same(again.model, ours.model)
+    assert again.model.spec == ours.model.spec
+    assert again.model.preprocess == ours.model.preprocess
+    assert again.class_names == ours.class_names
+
+
+def test_timms_hybrid_there_and_back(tmp_path, hybrid, same):
+    ours = hybrid(**TIMM_HYBRID)
+    weights.save(ours, tmp_path / "out", "timm")
+    again = weights.load_described(tmp_path / "out")
+    same(again.model, ours.model)
+    assert again.model.spec == ours.model.spec
+    assert again.model.preprocess == ours.model.preprocess
+    assert again.class_names == ours.class_names
+
+
+def test_by_command_through_formats(tmp_path, bit, same):
+    ours = bit(num_classes=3)
+    weights.save(ours, tmp_path / "a.npz", "google_npz")
+    said = convert(str(tmp_path / "a.npz"), str(tmp_path / "b"), to="checkpoint", image_size=32)
+    assert said == f"R50x1, images of 32 x 32 pixels, 3 classes: {tmp_path}/b"
+    same(weights.load(tmp_path / "b"), ours.model)
+    convert(str(tmp_path / "b"), str(tmp_path / "c"), to="huggingface", head="drop")
+    assert weights.load(tmp_path / "c").num_classes == 0
+    convert(str(tmp_path / "b"), str(tmp_path / "d"), to="huggingface")
+    convert(str(tmp_path / "d"), str(tmp_path / "e.npz"), to="google_npz")
+    again = np.load(tmp_path / "e.npz")
+    # From one epsilon to another and back: kernels are multiplied by 10 and divided by it.
+    for name, x in np.load(tmp_path / "a.npz").items():
+        np.testing.assert_allclose(again[name], x, rtol=2e-7, err_msg=name)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"layer_type": "bottleneck"}, "layer_type='bottleneck' .here: 'preactivation'."),
+        ({"global_padding": "SAME"}, "global_padding='SAME'"),
+        ({"num_groups": 16}, "num_groups=16"),
+        ({"hidden_act": "gelu"}, "hidden_act='gelu'"),
+        ({"output_stride": 4}, "output_stride=4"),
+        ({"model_type": "resnet"}, "'resnet'; of Hugging Face's models .* can be read"),
+    ],
+)
+def test_another_resnet_of_hugging_face_is_refused(tmp_path, bit, changes, message):
+    weights.save(bit(), tmp_path / "out", "huggingface")
+    edit_config(tmp_path / "out", **changes)
+    with pytest.raises(UserError, match=message):
+        weights.load(tmp_path / "out")
+
+
+def test_processors_of_hugging_faces_bit(tmp_path, bit):
+    weights.save(bit(), tmp_path / "out", "huggingface")
+    file = tmp_path / "out" / "preprocessor_config.json"
+    file.write_text(json.dumps({"size": 256, "crop_size": 192, "image_mean": [0.5, 0.5, 0.5]}))
+    about = weights.load(tmp_path / "out").preprocess
+    assert (about.resize, about.crop, about.image_size) == (256, (192, 192), (192, 192))
+    assert (about.mean, about.std[0]) == ((0.5, 0.5, 0.5), 0.26862954)  # of BitImageProcessor
+    file.write_text(json.dumps({"do_center_crop": False}))
+    with pytest.raises(UserError, match="does not say how large images become"):
+        weights.load(tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"model_args": {"padding_same": False}}, "padding_same=False cannot be computed"),
+        ({"model_args": {"global_pool": "max"}}, "global_pool='max'"),
+    ],
+)
+def test_another_hybrid_of_timm_is_refused(tmp_path, hybrid, changes, message):
+    weights.save(hybrid(**TIMM_HYBRID), tmp_path / "out", "timm")
+    edit_config(tmp_path / "out", **changes)
+    with pytest.raises(UserError, match=message):
+        weights.load(tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("model", "fields", "to", "message"),
+    [
+        ("bit", {}, "timm", "timm has no BiT with units=.1, 2. and root_width=32, but R50x1"),
+        ("bit", {"group_norm_epsilon": 1e-3}, "huggingface", "group_norm_epsilon=0.001"),
+        ("bit", {"weight_epsilon_of": "deviation"}, "huggingface", "weight_epsilon_of=deviation"),
+        ("hybrid", {}, "huggingface", "huggingface has no R50.ViT-B/16: write --to=timm"),
+        ("hybrid", OF_PORTS, "timm", "timm has no hybrid with units=.1, 2., root_width=32"),
+        ("hybrid", TIMM_HYBRID | {"group_norm_epsilon": 1e-6}, "timm", "group_norm_epsilon=1e-06"),
+    ],
+)
+def test_what_cannot_be_written(request, tmp_path, model, fields, to, message):
+    ours = request.getfixturevalue(model)(**fields)
+    with pytest.raises(UserError, match=message):
+        weights.save(ours, tmp_path / "out", to)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_width_that_is_no_groups_of_a_norm(tmp_path, bit):
+    weights.save(bit(units=(1,)), tmp_path / "x.npz", "google_npz")
+    arrays = dict(np.load(tmp_path / "x.npz"))
+    halved = lambda x: tuple(s if s in (1, 3, 7) else s // 2 for s in x.shape)
+    np.savez(tmp_path / "x.npz", **{n: np.zeros(halved(x)) for n, x in arrays.items()})
+    with pytest.raises(UserError, match=r"root_width=16 does not divide into the 32 groups"):
+        weights.load(tmp_path / "x.npz")
