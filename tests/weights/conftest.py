@@ -1,5 +1,8 @@
 """Toy models with parameters of a size that shows every mistake."""
 
+import sys
+import types
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -66,3 +69,42 @@ def same():
             np.testing.assert_array_equal(right[name], x, err_msg=name)
 
     return check
+
+
+class AbsentClass(type):
+    """Whose every attribute is a word, as those of an enumeration."""
+
+    def __getattr__(cls, name):
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return f"{cls.__name__}.{name}"
+
+
+class Absent(types.ModuleType):
+    """In the place of torchvision, which timm imports for images and never calls here."""
+
+    def __getattr__(self, name):
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return AbsentClass(name, (), {})
+
+
+@pytest.fixture(scope="module")
+def timm():
+    """The package, with or without torchvision."""
+    try:
+        import torchvision  # noqa: F401
+    except (ImportError, RuntimeError):
+        names = ("", ".ops", ".ops.misc", ".transforms", ".transforms.functional", ".datasets")
+        absent = {f"torchvision{name}": Absent(f"torchvision{name}") for name in names}
+        for module in absent.values():
+            module.__path__ = []
+        absent["torchvision"].transforms = absent["torchvision.transforms"]
+        absent["torchvision.transforms"].functional = absent["torchvision.transforms.functional"]
+        sys.modules.update(absent)
+        try:
+            return pytest.importorskip("timm")
+        finally:
+            for name in absent:
+                sys.modules.pop(name)
+    return pytest.importorskip("timm")

@@ -1,8 +1,6 @@
 """Against the real implementations, on random weights; docs/install.md says how to get them."""
 
 import json
-import sys
-import types
 
 import jax
 import numpy as np
@@ -158,44 +156,6 @@ def test_the_processor_prepares_as_prediction_does(hf, tmp_path, toy, interpolat
 
 
 # --- timm
-
-
-class AbsentClass(type):
-    """Whose every attribute is a word, as those of an enumeration."""
-
-    def __getattr__(cls, name):
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return f"{cls.__name__}.{name}"
-
-
-class Absent(types.ModuleType):
-    """In the place of torchvision, which timm imports for images and never calls here."""
-
-    def __getattr__(self, name):
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return AbsentClass(name, (), {})
-
-
-@pytest.fixture(scope="module")
-def timm():
-    try:
-        import torchvision  # noqa: F401
-    except (ImportError, RuntimeError):
-        names = ("", ".ops", ".ops.misc", ".transforms", ".transforms.functional", ".datasets")
-        absent = {f"torchvision{name}": Absent(f"torchvision{name}") for name in names}
-        for module in absent.values():
-            module.__path__ = []
-        absent["torchvision"].transforms = absent["torchvision.transforms"]
-        absent["torchvision.transforms"].functional = absent["torchvision.transforms.functional"]
-        sys.modules.update(absent)
-        try:
-            return pytest.importorskip("timm", reason=MISSING)
-        finally:
-            for name in absent:
-                sys.modules.pop(name)
-    return pytest.importorskip("timm", reason=MISSING)
 
 
 TIMM_TOY = {
