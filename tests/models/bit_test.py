@@ -104,6 +104,20 @@ def test_tokens_features_and_logits_fit_together():
     )
 
 
+def test_without_classes_it_gives_features():
+    images = jax.ShapeDtypeStruct((2, 16, 16, 3), jnp.float32)
+
+    def run(images):
+        model = tiny(num_classes=0, dtype="bfloat16")
+        return model(images)
+
+    features = jax.eval_shape(run, images)
+    assert (features.shape, features.dtype) == ((2, 256), jnp.float32)
+    assert models.info("R50x1", num_classes=0, **TINY).parameters == (
+        models.info("R50x1", num_classes=5, **TINY).parameters - 5 * 257
+    )
+
+
 def test_images_of_any_size():
     info = models.info("R50x1", image_size=(37, 50), num_classes=5, **TINY)
     assert tiny().tokens(jnp.ones((1, 37, 50, 3))).shape[1] == info.tokens.num_tokens == 5 * 7

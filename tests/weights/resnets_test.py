@@ -5,12 +5,17 @@ Whether the others compute the same from these files is in parity_resnets_test.p
 
 import json
 
+import jax
 import numpy as np
+import optax
 import pytest
 
-from vit_jax import weights
+from vit_jax import build, weights
 from vit_jax.convert import convert
+from vit_jax.core import pytrees
 from vit_jax.core.errors import UserError
+from vit_jax.state import state_layout
+from vit_jax.warm_start import warm_start
 
 # What timm and Hugging Face compute.
 OF_PORTS = {"weight_epsilon": 1e-8, "weight_epsilon_of": "variance", "group_norm_epsilon": 1e-5}
@@ -221,6 +226,7 @@ def test_by_command_through_formats(tmp_path, bit, same):
         ({"num_groups": 16}, "num_groups=16"),
         ({"hidden_act": "gelu"}, "hidden_act='gelu'"),
         ({"output_stride": 4}, "output_stride=4"),
+        ({"model_type": "vit"}, "none of the layouts"),
         ({"model_type": "resnet"}, "'resnet'; of Hugging Face's models .* can be read"),
     ],
 )
@@ -282,3 +288,28 @@ def test_a_width_that_is_no_groups_of_a_norm(tmp_path, bit):
     np.savez(tmp_path / "x.npz", **{n: np.zeros(halved(x)) for n, x in arrays.items()})
     with pytest.raises(UserError, match=r"root_width=16 does not divide into the 32 groups"):
         weights.load(tmp_path / "x.npz")
+
+
+def test_a_run_starts_from_them(tmp_path, bit, tiny_run):
+    ours = bit(weight_epsilon=1e-8)
+    weights.save(ours, tmp_path / "in", "huggingface")
+    config = tiny_run(
+        "model.name=none", "model.depth=none", "model.width=none", "model.mlp_dim=none",
+        "model.heads=none", f"init.weights={tmp_path / 'in'}", "init.head=reset",
+        "input.num_classes=7",
+    )  # fmt: skip
+    model = build.model(config, num_classes=7)
+    assert model.info.name == "R50x1"
+    assert (model.info.spec["units"], model.info.spec["weight_epsilon"]) == ((1, 2), 1e-8)
+    layout = state_layout(
+        model.make, optax.identity(), build.mesh(config.mesh), ema_decay=None, shard_optimizer=False
+    ).state
+    state = jax.tree.map(lambda x: jax.device_put(np.zeros(x.shape, x.dtype), x.sharding), layout)
+    trained = build.trained_weights(config.init)
+    after = warm_start(
+        state, trained, model.info, head="reset", position_resize="bilinear", ema=False
+    )
+    found = pytrees.flatten(after.params)
+    assert found["head/kernel"].shape == (256, 7)
+    kernel = ours.model.resnet.stage2.rest.block.conv2.kernel[...]
+    np.testing.assert_array_equal(found["resnet/stage2/rest/block/conv2/kernel"], kernel)
