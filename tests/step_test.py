@@ -28,9 +28,10 @@ class Trainer:
 
     def __init__(
         self, batch_size=16, accumulate=1, mixup=0.0, cutmix=0.0, lr=1e-3, seed=0,
-        optimizer="adam", freeze=(), ema_decay=None, **fields,
+        optimizer="adam", freeze=(), ema_decay=None, model="ViT-Ti/4", toy=TINY, size=SIZE,
+        mesh=None, **fields,
     ):  # fmt: skip
-        mesh = meshes.make_mesh(replica=1, data=-1, fsdp=1, tensor=1)
+        mesh = meshes.make_mesh(**{"replica": 1, "data": -1, "fsdp": 1, "tensor": 1} | (mesh or {}))
         schedule = schedules.schedule(
             "constant", peak=lr, warmup_steps=0, cooldown_steps=0, total_steps=1000,
             rsqrt_timescale_steps=1,
@@ -42,10 +43,8 @@ class Trainer:
         )  # fmt: skip
 
         def make_model(rngs):
-            fields_ = TINY | fields
-            return models.create(
-                "ViT-Ti/4", num_classes=CLASSES, image_size=SIZE, rngs=rngs, **fields_
-            )
+            fields_ = toy | fields
+            return models.create(model, num_classes=CLASSES, image_size=size, rngs=rngs, **fields_)
 
         self.layout = state_layout(
             make_model, freezing.without(optimizer, freeze), mesh, ema_decay=ema_decay,
@@ -56,16 +55,16 @@ class Trainer:
             num_classes=CLASSES, accumulate=accumulate, freeze=freeze, mean=(0.5,) * 3,
             std=(0.5,) * 3,
         )  # fmt: skip
-        self.batch_layout = batch_layout(mesh, batch_size=batch_size, image_size=SIZE, max_labels=1)
+        self.batch_layout = batch_layout(mesh, batch_size=batch_size, image_size=size, max_labels=1)
         update = make_update(self.layout, objective, lambda step: {"lr": schedule(step)}, seed)
         self.update = compile_update(update, self.layout, self.batch_layout)
-        self.state = self.layout.init(seed)
+        self.state, self.size = self.layout.init(seed), size
 
     def batch(self, seed, **changes):
         rng = np.random.default_rng(seed)
         n = self.batch_layout["weight"].shape[0]
         arrays = {
-            "image": rng.integers(0, 256, (n, *SIZE, 3), dtype=np.uint8),
+            "image": rng.integers(0, 256, (n, *self.size, 3), dtype=np.uint8),
             "labels": rng.integers(0, CLASSES, (n, 1), dtype=np.int32),
             "weight": np.ones(n, np.float32),
         } | changes

@@ -1,0 +1,88 @@
+"""Every name takes training steps at toy size on eight devices, sharded by the one rules table."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+
+from vit_jax import models
+
+# Relative. float32: sums in another order. bfloat16: its three digits, through all layers.
+AGREEMENT = {"float32": 2e-4, "bfloat16": 2e-2}
+TOY = {"depth": 2, "width": 32, "mlp_dim": 64, "heads": 2, "units": (1, 2), "root_width": 32}
+STEPS = 3  # the head begins at zero, so in the first step nothing but the head has a gradient
+# One of each kind; the others differ from it in the side of a patch alone.
+KINDS = ("ViT-B/16", "R50+ViT-B/16", "R+ViT-Ti/16", "R50x1")
+
+TRAIN = """
+import json, sys
+sys.path.insert(0, "tests")
+import jax
+jax.config.update("jax_disable_most_optimizations", True)
+from step_test import Trainer
+from vit_jax import models
+from vit_jax.core import pytrees
+
+MESHES = {"1": {"data": 1}, "8": {"data": 2, "fsdp": 2, "tensor": 2}}
+steps, runs = sys.argv[1:]
+for name, toy, devices in json.loads(runs):
+    side = models.info(name).stride
+    trainer = Trainer(
+        batch_size=8, model=name, toy=toy, size=(side, 2 * side), mesh=MESHES[devices]
+    )
+    rows = [trainer.step(trainer.batch(i)) for i in range(int(steps))]
+    params = pytrees.flatten(trainer.state.params)
+    found = {
+        "numbers": [[float(row["train/" + n]) for row in rows] for n in ("loss", "grad_norm")],
+        "divided": {n: [axis or "" for axis in x.sharding.spec] for n, x in params.items()},
+    }
+    print(json.dumps([name, devices, found]))
+"""
+# Programs that are compiled in half the time; they run a few steps.
+QUICKLY_COMPILED = "--xla_force_host_platform_device_count=8 --xla_cpu_use_fusion_emitters=false"
+
+
+def toy(name, **fields):
+    """The toy's fields that this model has; one without stages keeps none."""
+    own = models.spec(name)
+    known = {f.name for f in dataclasses.fields(own)}
+    fields = {k: v for k, v in (TOY | fields).items() if k in known}
+    return fields | ({} if getattr(own, "units", True) else {"units": ()})
+
+
+def one_of_each():
+    """Names that differ at toy size; every other is the same model as one of them."""
+    found = {models.spec(name, **toy(name)): name for name in (*models.available(), *KINDS)}
+    return list(found.values())
+
+
+def outcomes(run_python, runs):
+    """By name and number of devices: losses and norms of gradients; how parameters are divided."""
+    done = run_python(
+        "-c", TRAIN, str(STEPS), json.dumps(runs), XLA_FLAGS=QUICKLY_COMPILED, timeout_secs=1200
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("[")]
+    return {(name, devices): found for name, devices, found in lines}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", AGREEMENT)
+def test_every_name_trains_on_eight_devices_as_on_one(run_python, dtype):
+    names = {"1": KINDS, "8": one_of_each()}
+    assert set(KINDS) <= set(names["8"])
+    runs = [(name, toy(name, dtype=dtype), n) for n in names for name in names[n]]
+    found = outcomes(run_python, runs)
+    for name in names["8"]:
+        assert np.isfinite(found[name, "8"]["numbers"]).all(), name
+    for name in KINDS:
+        alone, together = (found[name, devices]["numbers"] for devices in ("1", "8"))
+        assert np.ptp(alone[0]) > 1e-4, name  # the loss has moved
+        np.testing.assert_allclose(together, alone, rtol=AGREEMENT[dtype], err_msg=name)
+    divided = found["R50x1", "8"]["divided"]
+    of_hybrid = found["R50+ViT-B/16", "8"]["divided"]
+    unit = "resnet/stage2/rest/block"
+    assert divided[f"{unit}/conv2/kernel"] == ["", "", "", "fsdp", "tensor"]
+    assert divided[f"{unit}/conv3/kernel"] == ["", "", "", "tensor", "fsdp"]
+    assert of_hybrid[f"patches/{unit}/conv3/kernel"] == divided[f"{unit}/conv3/kernel"]
