@@ -6,7 +6,6 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
-import jax
 import numpy as np
 import pytest
 
@@ -282,14 +281,6 @@ def toy(name):
             "log.tensorboard=False",
         ],
     )
-
-
-@pytest.fixture
-def quick_compilation():
-    """Two steps need no fast code."""
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
 
 
 # One of each kind; the others take most of a minute together.

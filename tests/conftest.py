@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import jax
+import jax.extend
 import pytest
 
 from vit_jax import config as configs
@@ -36,6 +38,39 @@ TINY_RUN = {
 def tiny_run():
     """`tiny_run("optim.lr=1", ...)`: a RunConfig of a run that takes seconds."""
     return lambda *overrides: configs.resolve(TINY_RUN, overrides)
+
+
+@pytest.fixture
+def quick_compilation():
+    """For programs that run once or twice, and so need no fast code."""
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)
+
+
+@pytest.fixture
+def xla_flops():
+    """`xla_flops(f, shape)`: of all products and convolutions of f(x), as XLA counts each alone.
+
+    Nothing is compiled, or computed. A scan's body counts once for each of its rounds.
+    """
+
+    def of_equation(eqn):
+        run = jax.jit(lambda *arguments: eqn.primitive.bind(*arguments, **eqn.params))
+        return run.lower(*(v.aval for v in eqn.invars)).cost_analysis()["flops"]
+
+    def of_jaxpr(jaxpr):
+        total = 0
+        for eqn in jaxpr.eqns:
+            if eqn.primitive.name in ("dot_general", "conv_general_dilated"):
+                total += of_equation(eqn)
+            inner = sum(map(of_jaxpr, jax.extend.core.jaxprs_in_params(eqn.params)))
+            total += inner * (eqn.params["length"] if eqn.primitive.name == "scan" else 1)
+        return total
+
+    return lambda f, shape: of_jaxpr(
+        jax.make_jaxpr(f)(jax.ShapeDtypeStruct(shape, "float32")).jaxpr
+    )
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ from vit_jax.core.axes import STREAM, WIDTH
 from vit_jax.nn.convolution import Standardization, StdConv, convolve, padding
 from vit_jax.nn.precision import FLOAT32, Precision
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
 ROUNDING = 1e-5  # float32 sums in another order
 OF_VARIANCE = Standardization(1e-10, "variance")
 OF_DEVIATION = Standardization(1e-5, "deviation")

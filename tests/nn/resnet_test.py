@@ -18,6 +18,7 @@ from vit_jax.nn.resnet import (
     unit_input_bytes,
 )
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
 AGREEMENT = 1e-4  # of float32 in another order, through several norms; relative to the largest
 STYLES = {
     "pre": Style(True, "fixed", Standardization(1e-10, "variance"), 1e-5),
@@ -25,9 +26,17 @@ STYLES = {
 }
 
 
-def make(style, units=(1, 3), scan=False, remat="none"):
+def resnet(style, units=(1, 3), scan=False, remat="none"):
     shape = ResNetShape(units, 32)
     return ResNet(shape, STYLES[style], scan=scan, remat=remat, precision=FLOAT32, rngs=nnx.Rngs(0))
+
+
+def make(*arguments, **how):
+    """A resnet whose every parameter is drawn, by numpy: nothing is compiled."""
+    graph, params = nnx.split(nnx.eval_shape(lambda: resnet(*arguments, **how)), nnx.Param)
+    rng = np.random.default_rng(3)
+    draw = lambda p: jnp.asarray(0.1 + rng.normal(size=p.shape), jnp.float32)
+    return nnx.merge(graph, jax.tree.map(draw, params))
 
 
 def group_norm(x, layer, eps, index=None):
@@ -82,12 +91,9 @@ def post_activated(x, u, i, stride, projects):
 
 @pytest.mark.parametrize("style", STYLES)
 def test_it_computes_what_the_papers_say(style):
-    """Against the same in numpy, with every parameter drawn."""
+    """Against the same in numpy."""
     model = make(style)
-    graph, params = nnx.split(model, nnx.Param)
-    keys = iter(jax.random.split(jax.random.key(3), len(jax.tree.leaves(params))))
-    params = jax.tree.map(lambda p: 0.1 + jax.random.normal(next(keys), p.shape), params)
-    model = nnx.merge(graph, params)
+    model = make(style)
     images = jax.random.normal(jax.random.key(0), (2, 32, 48, 3))
     unit = pre_activated if style == "pre" else post_activated
     x = root(np.asarray(images, np.float64), model, STYLES[style].pad)
@@ -97,10 +103,13 @@ def test_it_computes_what_the_papers_say(style):
     for i in range(2):
         x = unit(x, model.stage2.rest.block, i, 1, False)
         expected.append(x)
-    found, layers = model(images, layers=(1, 2, 3))
+    found, layers = nnx.jit(lambda m, x: m(x, layers=(1, 2, 3)))(model, images)
     assert found.shape == (2, 4, 6, 256)
     for there, here in zip((found, *layers), (x, *expected), strict=True):
         np.testing.assert_allclose(there, here, atol=AGREEMENT * np.abs(here).max())
+
+
+OF_WAYS = (3,)  # units of one stage: a first, and two to scan over
 
 
 def outcome(model):
@@ -118,7 +127,7 @@ def outcome(model):
 
 @pytest.fixture(scope="module")
 def unrolled():
-    return outcome(make("pre"))
+    return outcome(make("pre", OF_WAYS))
 
 
 @pytest.mark.parametrize(
@@ -132,7 +141,7 @@ def unrolled():
 )
 def test_ways_to_run_it_agree(scan, remat, unrolled):
     expected_y, expected = unrolled
-    y, grads = outcome(make("pre", scan=scan, remat=remat))
+    y, grads = outcome(make("pre", OF_WAYS, scan=scan, remat=remat))
     np.testing.assert_allclose(y, expected_y, atol=AGREEMENT * float(jnp.abs(expected_y).max()))
     for name, grad in grads.items():
         scale = float(jnp.abs(expected[name]).max())
@@ -141,7 +150,8 @@ def test_ways_to_run_it_agree(scan, remat, unrolled):
 
 def test_a_scan_does_not_compute_convolutions_again():
     def convolutions(remat):
-        graph, params = nnx.split(make("pre", scan=True, remat=remat), nnx.Param)
+        abstract = nnx.eval_shape(lambda: resnet("pre", scan=True, remat=remat))
+        graph, params = nnx.split(abstract, nnx.Param)
         f = lambda p, x: nnx.merge(graph, p)(x)[0].sum()
         text = jax.jit(jax.grad(f)).lower(params, jnp.ones((1, 32, 32, 3))).as_text()
         return text.count("stablehlo.convolution")
@@ -153,36 +163,24 @@ def test_a_scan_does_not_compute_convolutions_again():
 
 
 def test_hybrids_units_are_their_shortcuts_at_first():
-    unit = make("post", (2,)).stage1.rest.block
+    unit = nnx.jit(lambda: resnet("post", (2,)))().stage1.rest.block
     assert not unit.norm3.scale[...].any()
     assert (unit.norm2.scale[...] == 1).all()
 
 
 def test_no_stages_leave_the_root():
-    model = make("post", ())
-    assert model.shape.stride == 4
-    x, _ = model(jnp.ones((1, 32, 32, 3)))
-    assert x.shape == (1, 8, 8, model.shape.channels)
-
-
-def xla_flops(jaxpr):
-    """Of every product and convolution of a jaxpr, each compiled alone, as XLA counts it."""
-    total = 0.0
-    for eqn in jaxpr.eqns:
-        if eqn.primitive.name in ("dot_general", "conv_general_dilated"):
-            run = jax.jit(lambda *a, e=eqn: e.primitive.bind(*a, **e.params))
-            shapes = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in eqn.invars]
-            total += run.lower(*shapes).cost_analysis()["flops"]
-        total += sum(xla_flops(inner) for inner in jax.extend.core.jaxprs_in_params(eqn.params))
-    return total
+    shape = ResNetShape((), 32)
+    assert (shape.stride, shape.channels) == (4, 32)
+    x = jax.eval_shape(lambda x: resnet("post", ())(x)[0], jnp.ones((1, 32, 32, 3)))
+    assert x.shape == (1, 8, 8, 32)
 
 
 @pytest.mark.parametrize("size", [(64, 96), (40, 72)])
 @pytest.mark.parametrize("style", STYLES)
-def test_flops_are_those_that_xla_counts(style, size):
-    model = make(style, (2, 1, 1, 1))
-    counted = xla_flops(jax.make_jaxpr(model)(jnp.zeros((1, *size, 3))).jaxpr)
-    assert forward_flops(model.shape, STYLES[style].pad, size) == counted
+def test_flops_are_those_that_xla_counts(style, size, xla_flops):
+    units = (2, 1, 1, 1)
+    counted = xla_flops(lambda x: resnet(style, units)(x)[0], (1, *size, 3))
+    assert forward_flops(ResNetShape(units, 32), STYLES[style].pad, size) == counted
 
 
 def test_bytes_of_one_unit_by_hand():
