@@ -10,7 +10,7 @@ Data     In TFDS layout in input.data_dir, splits `train` and `validation`. JFT-
          any set of this form will do, once its counts stand below. ImageNet-21k: fall 2011, splits
          as of configs/vit_b16_i21k.py.
 Cost     517,822 steps of R50+ViT-B/16 on JFT-300M; 310,823 on ImageNet-21k.
-Reaches  not yet measured. Its models are still to come: training says that it knows none of them.
+Reaches  not yet measured.
 """
 
 import ml_collections
