@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from vit_jax import build, config, models, train
+from vit_jax.core import pytrees
 from vit_jax.core.errors import UserError
 from vit_jax.models.vit_names import PLAIN
 from vit_jax.models.vit_spec import PLACES
@@ -18,7 +19,10 @@ ROOT = Path(__file__).parent.parent
 FILES = sorted((ROOT / "configs").glob("*.py"))
 
 VARIANTS = {
+    "ablation_head.py": ("", ":head=avg"),
+    "ablation_optimizer.py": ("", ":sgd=R50x1"),
     "ablation_position.py": ("", ":none", ":learned_2d_layers", ":relative_shared", ":rotary_2d"),
+    "ablation_shape.py": ("", ":patch=16"),
     "bit.py": ("", ":variant=R152x2,data=i21k"),
     "hybrid.py": ("", ":variant=R50+ViT-L/16,data=i21k"),
     "finetune.py": (
@@ -128,6 +132,45 @@ def test_the_ablation_of_positions_has_every_one():
         found.add((m.position_embedding, m.position_at))
     of_tables = {(kind, place) for kind, places in PLACES.items() for place in places}
     assert found == of_tables - {("sincos_1d", "shared"), ("sincos_2d", "shared")}
+
+
+# Ablations: what they change in a run of the paper, or in the model that they begin at.
+ABLATIONS = {
+    ("vit_b16_jft.py", "ablation_head.py:head=cls"): {"model/pool": "cls"},
+    ("vit_b16_jft.py", "ablation_head.py:head=avg"): {
+        "model/pool": "avg", "model/pre_logits": False, "optim/lr": 3e-4,
+    },
+    ("bit.py", "ablation_optimizer.py:adam=R50x1"): {},
+    ("bit.py:variant=R152x2", "ablation_optimizer.py:adam=R152x2"): {},
+    ("bit.py", "ablation_optimizer.py:sgd=R50x1"): {
+        "optim/name": "sgd", "optim/lr": 0.48, "optim/warmup_steps": 5_000,
+        "optim/weight_decay": 1e-4, "optim/weight_decay_meaning": "coupled",
+    },
+    ("vit_b16_jft.py", "ablation_shape.py"): {
+        "model/name": "ViT-L/32", "model/depth": 8, "model/width": 1024, "model/mlp_dim": 2048,
+        "model/heads": 16,
+    },
+    ("ablation_shape.py", "ablation_shape.py:depth=64"): {"model/depth": 64},
+    ("ablation_shape.py", "ablation_shape.py:width=256"): {"model/width": 256, "model/heads": 4},
+    ("ablation_shape.py", "ablation_shape.py:mlp=8192"): {"model/mlp_dim": 8192},
+    ("ablation_shape.py", "ablation_shape.py:patch=16"): {"model/name": "ViT-L/16"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("names", ABLATIONS, ids=" ".join)
+def test_ablations_change_one_thing(names):
+    one, other = (pytrees.flatten(dataclasses.asdict(load(name))) for name in names)
+    changed = {field: other[field] for field in other if one.get(field) != other[field]}
+    assert changed == ABLATIONS[names]
+    assert set(one) <= set(other)
+
+
+@pytest.mark.parametrize(
+    "name", ["ablation_shape.py:depth=", "ablation_head.py:head=map", "ablation_optimizer.py:sgd"]
+)
+def test_ablations_say_what_there_is(name):
+    with pytest.raises(UserError, match="it has the variants"):
+        load(name)
 
 
 # Table 4: steps, and the learning rates tried (ResNets and hybrids left out).
