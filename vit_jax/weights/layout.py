@@ -24,12 +24,13 @@ from vit_jax.weights.tensors import Tensor, Tensors
 BLOCK = "blocks/block/"
 MAX_NEAREST = 20  # names that are looked for
 # Letters: L layers, D width, H heads, K head size, M width of the MLP, P and p the height and width
-# of a patch, N positions, C classes, E the pre-logits, F channels of the map that hybrids cut into
-# patches; those of ResNets are in resnet_axes.py.
+# of a patch, N positions, R registers, C classes, E the pre-logits, F channels of the map that
+# hybrids cut into patches; those of ResNets are in resnet_axes.py.
 OURS = {
     "patches/kernel": "P p 3 D",
     "patches/bias": "D",
     "cls": "D",
+    "registers": "R D",
     "positions/embedding": "N D",
     BLOCK + "norm1/scale": "L D",
     BLOCK + "norm1/bias": "L D",
@@ -42,6 +43,8 @@ OURS = {
     BLOCK + "norm2/bias": "L D",
     BLOCK + "mlp/fc1/kernel": "L D M",
     BLOCK + "mlp/fc1/bias": "L M",
+    BLOCK + "mlp/gate/kernel": "L D M",
+    BLOCK + "mlp/gate/bias": "L M",
     BLOCK + "mlp/fc2/kernel": "L M D",
     BLOCK + "mlp/fc2/bias": "L D",
     BLOCK + "scale2/scale": "L D",
@@ -72,7 +75,7 @@ OURS = {
 _STAGES = range(1, resnet_axes.MAX_STAGES + 1)
 # An optional part, of which a model has all or nothing -> the part that it cannot be without.
 OPTIONAL: dict[str, str | None] = {
-    **dict.fromkeys(("cls", "scale1", "scale2", "pooling", "pre_logits", "head")),
+    **dict.fromkeys(("cls", "registers", "scale1", "scale2", "pooling", "pre_logits", "head")),
     **{f"stage{s}/first": f"stage{s - 1}/first" if s > 1 else None for s in _STAGES},
     **{f"stage{s}/rest": f"stage{s}/first" for s in _STAGES},
 }

@@ -17,7 +17,7 @@ from vit_jax.core import pytrees
 from vit_jax.core.errors import UserError, nearest
 from vit_jax.dist import parameters
 from vit_jax.nn.position_resize import METHODS, check_resizable, is_table, resize
-from vit_jax.weights import checkpoint, opening
+from vit_jax.weights import checkpoint, dinov2, opening
 from vit_jax.weights.checkpoint import Description
 from vit_jax.weights.foreign import understand
 
@@ -133,7 +133,8 @@ def description(path: str | epath.Path) -> Description:
     """
     if not is_foreign(path):
         return checkpoint.description(path)
-    found = understand(opening.open_weights(Path(path)))
+    opened = opening.open_weights(Path(path))
+    found = dinov2.understand(opened) if dinov2.is_dinov2(opened) else understand(opened)
     return Description(
         folder=epath.Path(path),
         name=found.name,

@@ -24,6 +24,7 @@ from vit_jax.nn.posemb import sincos_1d, sincos_2d
 from vit_jax.store.checkpoints import Checkpoints
 from vit_jax.weights import (
     constants,
+    dinov2,
     google_npz,
     huggingface,
     huggingface_bit,
@@ -35,6 +36,7 @@ from vit_jax.weights import (
 from vit_jax.weights.checkpoint import describe
 from vit_jax.weights.layout import Layout, sizes_of, to_theirs
 from vit_jax.weights.loading import Loaded
+from vit_jax.weights.tensors import Tensors
 
 FORMATS = ("huggingface", "timm", "google_npz", "checkpoint")
 # Modules by format and kind of model.
@@ -66,7 +68,8 @@ def save(loaded: Loaded, path: str | Path, to: str) -> None:
       UserError: the format cannot hold this model, or the path cannot be written; then nothing is.
     """
     path = Path(path)
-    if to in ("huggingface", "timm", "google_npz"):
+    as_dinov2 = to == "huggingface" and dinov2.fits(loaded.model.spec, loaded.model.num_classes)
+    if to in ("huggingface", "timm", "google_npz") and not as_dinov2:
         _check_plain(loaded.model.spec, to)
     if to not in FORMATS:
         raise UserError(f"to={to!r}. {nearest(to, FORMATS)}")
@@ -78,6 +81,8 @@ def save(loaded: Loaded, path: str | Path, to: str) -> None:
     try:
         if writer:
             writer(loaded, path)
+        elif as_dinov2:
+            _dinov2_folder(loaded, path)
         else:
             _folder(loaded, path, to)
     except OSError as error:
@@ -148,6 +153,16 @@ def _folder(loaded: Loaded, path: Path, to: str) -> None:
     arrays = _arrays(loaded, format_.layout_for(model.spec), "Write --to=google_npz or checkpoint.")
     if to == "huggingface" and model.num_classes:
         arrays = {format_.name_in_classifier(name): x for name, x in arrays.items()}
+    _write_folder(path, arrays, documents)
+
+
+def _dinov2_folder(loaded: Loaded, path: Path) -> None:
+    spec, about = loaded.model.spec, loaded.model.preprocess
+    arrays = _arrays(loaded, dinov2.layout_for(spec), "Write --to=checkpoint.")
+    _write_folder(path, dinov2.packed(arrays, spec), dinov2.documents(spec, about))
+
+
+def _write_folder(path: Path, arrays: Tensors, documents: Mapping[str, Any]) -> None:
     # Complete or not there: it gets its name when all is in it.
     temporary = path.with_name(f".{path.name}.new")
     try:

@@ -1,0 +1,266 @@
+"""Hugging Face's Dinov2Model and Dinov2WithRegistersModel, in and out.
+
+Its SwiGLU has both dense layers of the gate in one array, which is taken apart here: the first half
+goes through the SiLU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from vit_jax import models
+from vit_jax.core.errors import UserError, nearest
+from vit_jax.models.vit import ViTSpec
+from vit_jax.weights import huggingface
+from vit_jax.weights.foreign import Foreign
+from vit_jax.weights.layout import Layout, Match, Rule, match, rule
+from vit_jax.weights.opening import Opened
+from vit_jax.weights.tensors import Tensor, Tensors, of_array
+
+REGISTERS = "dinov2_with_registers"
+TYPES = ("dinov2", REGISTERS)  # model_type of config.json
+PACKED, GATE, UP = "mlp.weights_in.", "mlp.gate.", "mlp.up."
+BACKBONE = (
+    "Hugging Face's Dinov2 has a head on the class token and the mean of the patches side by side, "
+    "which is no model here"
+)
+
+
+def _layer(ours: str, theirs: str, axes: str) -> Rule:
+    names = " ".join(f"encoder.layer.{{}}.{name}" for name in theirs.split())
+    return rule(ours, names, axes)
+
+
+def _dense(ours: str, theirs: str, kernel: str, bias: str) -> tuple[Rule, Rule]:
+    leaf = lambda kind: " ".join(f"{name}.{kind}" for name in theirs.split())
+    return (
+        _layer(f"{ours}/kernel", leaf("weight"), kernel),
+        _layer(f"{ours}/bias", leaf("bias"), bias),
+    )
+
+
+def _layout(title: str, *mlp: Rule) -> Layout:
+    qkv = " ".join(f"attention.attention.{name}" for name in ("query", "key", "value"))
+    rules = (
+        rule("patches/kernel", "embeddings.patch_embeddings.projection.weight", "D 3 P p"),
+        rule("patches/bias", "embeddings.patch_embeddings.projection.bias", "D"),
+        rule("cls", "embeddings.cls_token", "1 1 D"),
+        rule("registers", "embeddings.register_tokens", "1 R D"),
+        rule("positions/embedding", "embeddings.position_embeddings", "1 N D"),
+        *(
+            _layer(f"{norm}/{ours}", f"{norm}.{theirs}", "D")
+            for norm in ("norm1", "norm2")
+            for ours, theirs in (("scale", "weight"), ("bias", "bias"))
+        ),
+        *_dense("attention/qkv", qkv, "(H K) D", "(H K)"),
+        *_dense("attention/out", "attention.output.dense", "D (H K)", "D"),
+        *mlp,
+        _layer("scale1/scale", "layer_scale1.lambda1", "D"),
+        _layer("scale2/scale", "layer_scale2.lambda1", "D"),
+        rule("norm/scale", "layernorm.weight", "D"),
+        rule("norm/bias", "layernorm.bias", "D"),
+    )
+    return Layout(title, rules, ("", "dinov2.", f"{REGISTERS}."), (r"embeddings\.mask_token",))
+
+
+PLAIN = _layout(
+    "Hugging Face's Dinov2",
+    *_dense("mlp/fc1", "mlp.fc1", "M D", "M"),
+    *_dense("mlp/fc2", "mlp.fc2", "D M", "D"),
+)
+GATED = _layout(
+    "Hugging Face's Dinov2 with SwiGLU",
+    *_dense("mlp/gate", GATE[:-1], "M D", "M"),
+    *_dense("mlp/fc1", UP[:-1], "M D", "M"),
+    *_dense("mlp/fc2", "mlp.weights_out", "D M", "D"),
+)
+
+
+def is_dinov2(opened: Opened) -> bool:
+    """Whether config.json says so."""
+    return (opened.config or {}).get("model_type") in TYPES
+
+
+def understand(opened: Opened) -> Foreign:
+    """The model in a file for which `is_dinov2` holds. UserError as foreign.understand."""
+    config = opened.config or {}
+    found = _match(opened, config)
+    sizes = found.sizes
+    if sizes["P"] != sizes["p"]:
+        raise UserError(f"{opened.path}: its patches are {sizes['P']} x {sizes['p']} pixels.")
+    image_size = _image_size(opened, sizes)
+    name = f"ViT-B/{sizes['P']}"
+    spec = models.spec(
+        name,
+        depth=sizes["L"],
+        width=sizes["D"],
+        mlp_dim=sizes["M"],
+        heads=sizes["H"],
+        mlp="swiglu" if found.layout is GATED else "mlp",
+        registers=sizes.get("R", 0),
+        layer_scale=float(config.get("layerscale_value", 1.0)),
+        gelu=_gelu(config),
+        norm_epsilon=float(config.get("layer_norm_eps", 1e-6)),
+    )
+    return Foreign(
+        name=name,
+        spec=spec,
+        num_classes=0,
+        class_names=None,
+        preprocess=_preprocess(opened, image_size),
+        match=found,
+        pads_class_position=False,
+    )
+
+
+def _match(opened: Opened, config: Mapping[str, Any]) -> Match:
+    if any("classifier." in name for name in opened.tensors):
+        raise UserError(
+            f"{opened.path}: {BACKBONE}. Save its backbone alone: model.base_model.save_pretrained."
+        )
+    if not config.get("qkv_bias", True):
+        raise UserError(f"{opened.path}: config.json says qkv_bias=false, which is not supported.")
+    heads = config.get("num_attention_heads")
+    if type(heads) is not int or heads < 1:
+        raise UserError(f"{opened.path}: its config.json says {heads!r} heads.")
+    tensors = unpacked(opened.tensors)
+    layout = GATED if any(PACKED in name for name in opened.tensors) else PLAIN
+    found = match(layout, tensors, {"H": heads})
+    if found.problems:
+        raise UserError(
+            f"{opened.path} looks like {layout.title}, but is not the same:\n  "
+            + "\n  ".join(found.problems)
+        )
+    return found
+
+
+def unpacked(tensors: Tensors) -> dict[str, Tensor]:
+    """With the two halves of each packed array under names of their own."""
+    found = {}
+    for name, whole in tensors.items():
+        if PACKED not in name or not whole.shape or whole.shape[0] % 2:
+            found[name] = whole
+            continue
+        rows = whole.shape[0] // 2
+        shape = (rows, *whole.shape[1:])
+        first = lambda whole=whole, rows=rows: whole.read()[:rows]
+        second = lambda whole=whole, rows=rows: whole.read()[rows:]
+        found[name.replace(PACKED, GATE)] = Tensor(shape, whole.dtype, first)
+        found[name.replace(PACKED, UP)] = Tensor(shape, whole.dtype, second)
+    return found
+
+
+def packed(tensors: Tensors, spec: ViTSpec) -> dict[str, Tensor]:
+    """The opposite of `unpacked`; with the mask token that a model with registers has to have."""
+    found = {}
+    if spec.registers:
+        found["embeddings.mask_token"] = of_array(np.zeros((1, spec.width), np.float32))
+    for name, one in tensors.items():
+        if GATE in name:
+            other = tensors[name.replace(GATE, UP)]
+            both = lambda one=one, other=other: np.concatenate([one.read(), other.read()])
+            shape = (2 * one.shape[0], *one.shape[1:])
+            found[name.replace(GATE, PACKED)] = Tensor(shape, one.dtype, both)
+        elif UP not in name:
+            found[name] = one
+    return found
+
+
+def _gelu(config: Mapping[str, Any]) -> str:
+    activation = config.get("hidden_act", "gelu")
+    if activation not in huggingface.GELUS:
+        known = nearest(str(activation), huggingface.GELUS)
+        raise UserError(f"config.json: hidden_act={activation!r}. {known}")
+    return huggingface.GELUS[activation]
+
+
+def _image_size(opened: Opened, sizes: Mapping[str, int]) -> tuple[int, int]:
+    said: Any = (opened.config or {}).get("image_size", 224)
+    side, patch = (said if isinstance(said, int) else 0), sizes["P"]
+    if side < patch or (side // patch) ** 2 + 1 != sizes["N"]:
+        raise UserError(
+            f"{opened.path} has {sizes['N']} positions, but config.json says image_size={said!r}, "
+            f"for patches of {patch} pixels."
+        )
+    return side // patch * patch, side // patch * patch
+
+
+def _preprocess(opened: Opened, image_size: tuple[int, int]) -> models.Preprocess:
+    """As preprocessor_config.json says, at the size that the positions are for."""
+    found = huggingface.preprocess(opened.preprocessor or {}, image_size)
+    if found.crop in (None, image_size):
+        return found
+    resize = found.resize
+    if isinstance(resize, int):
+        resize = round(resize * image_size[0] / found.crop[0])
+    return models.Preprocess(image_size, resize, image_size, found.mean, found.std)
+
+
+# --- writing
+
+
+def fits(spec: Any, num_classes: int) -> bool:
+    """Whether a model is a Dinov2 and no plain ViT."""
+    plain = ("position_at", "parallel", "qk_norm", "qkv_bias", "dense_bias", "norm", "pre_logits")
+    defaults = {name: getattr(ViTSpec, name) for name in plain}
+    return (
+        type(spec) is ViTSpec
+        and num_classes == 0
+        and spec.pool == "cls"
+        and spec.position_embedding == "learned_1d"
+        and spec.layer_scale > 0
+        and spec.mlp in ("mlp", "swiglu")
+        and _ratio(spec) is not None
+        and all(getattr(spec, name) == default for name, default in defaults.items())
+    )
+
+
+def _ratio(spec: ViTSpec) -> int | None:
+    """mlp_ratio of config.json, a whole number; None: there is none for this hidden width."""
+    for ratio in range(1, 2 * spec.mlp_dim // spec.width + 2):
+        hidden = ratio * spec.width
+        # The width behind the gate is 2/3 of it, rounded up to a multiple of 8.
+        behind = (int(hidden * 2 / 3) + 7) // 8 * 8
+        if spec.mlp_dim == (behind if spec.mlp == "swiglu" else hidden):
+            return ratio
+    return None
+
+
+def layout_for(spec: ViTSpec) -> Layout:
+    """That of what `fits`."""
+    return GATED if spec.mlp == "swiglu" else PLAIN
+
+
+def documents(spec: ViTSpec, about: models.Preprocess) -> dict[str, dict[str, Any]]:
+    """config.json and preprocessor_config.json. UserError for images that are no squares."""
+    height, width = about.image_size
+    if height != width:
+        raise UserError(
+            f"Hugging Face's Dinov2 is for squares, this model for {height} x {width} pixels: give "
+            "--image_size."
+        )
+    plain = huggingface.documents(spec, 0, None, about)
+    config = {
+        "architectures": ["Dinov2WithRegistersModel" if spec.registers else "Dinov2Model"],
+        "model_type": REGISTERS if spec.registers else "dinov2",
+        "hidden_size": spec.width,
+        "num_hidden_layers": spec.depth,
+        "num_attention_heads": spec.heads,
+        "mlp_ratio": _ratio(spec),
+        "use_swiglu_ffn": spec.mlp == "swiglu",
+        "hidden_act": "gelu" if spec.gelu == "exact" else "gelu_pytorch_tanh",
+        "layer_norm_eps": spec.norm_epsilon,
+        "layerscale_value": spec.layer_scale,
+        "image_size": height,
+        "patch_size": spec.patch_size,
+        "num_channels": 3,
+        "qkv_bias": True,
+        "use_mask_token": False,
+        "torch_dtype": "float32",
+    }
+    if spec.registers:
+        config["num_register_tokens"] = spec.registers
+    return {**plain, "config.json": config}
