@@ -133,6 +133,37 @@ def test_positions_are_resized_for_another_size_which_need_not_be_square(save, s
     assert_same(found, saved, but(found, "head", "positions"))
 
 
+def test_tables_of_rows_and_columns_in_the_layers_are_resized(save, start):
+    fields = ("model.position_embedding=learned_2d", "model.position_at=layers")
+    saved, _ = save(*fields)
+    found, _ = start(RESET, NON_SQUARE, *fields)
+    for leaf, size in (("rows", 3), ("columns", 4)):
+        name = f"blocks/block/positions/{leaf}"
+        assert (saved[name].shape[1], found[name].shape[1]) == (2, size)
+        # The outermost values go on beyond the old centres.
+        np.testing.assert_array_equal(found[name][:, 0], saved[name][:, 0])
+        np.testing.assert_array_equal(found[name][:, -1], saved[name][:, -1])
+    names = but(found, "head", "positions")
+    assert_same(found, saved, [name for name in names if "positions" not in name])
+
+
+def test_offsets_of_another_size_are_told_not_to_be_resized(save, start):
+    saved, _ = save("model.position_embedding=relative")
+    found, _ = start(RESET, "model.position_embedding=relative")
+    assert_same(found, saved, but(found, "head"))
+    with pytest.raises(UserError, match=r"positions/offsets: .* there(.|\n)*cannot be resized"):
+        start(RESET, NON_SQUARE, "model.position_embedding=relative")
+
+
+@pytest.mark.parametrize(
+    "field", ["position_embedding=sincos_2d", "position_at=shared", "norm=layer_no_bias"]
+)
+def test_what_computes_something_else_is_refused(save, start, field):
+    save()
+    with pytest.raises(UserError, match=f"model.{field.split('=')[0]}: "):
+        start(RESET, f"model.{field}")
+
+
 def test_the_class_token_is_told_by_the_declared_pooling_and_not_by_the_number_of_tokens(
     save, start
 ):
