@@ -267,6 +267,7 @@ def test_another_hybrid_of_timm_is_refused(tmp_path, hybrid, changes, message):
     ("model", "fields", "to", "message"),
     [
         ("bit", {}, "timm", "timm has no BiT with units=.1, 2. and root_width=32, but R50x1"),
+        ("bit", {"units": (1, 1, 1, 1, 1)}, "google_npz", "no place for resnet/stage5/first/"),
         ("bit", {"group_norm_epsilon": 1e-3}, "huggingface", "group_norm_epsilon=0.001"),
         ("bit", {"weight_epsilon_of": "deviation"}, "huggingface", "weight_epsilon_of=deviation"),
         ("hybrid", {}, "huggingface", "huggingface has no R50.ViT-B/16: write --to=timm"),
@@ -277,7 +278,7 @@ def test_another_hybrid_of_timm_is_refused(tmp_path, hybrid, changes, message):
 def test_what_cannot_be_written(request, tmp_path, model, fields, to, message):
     ours = request.getfixturevalue(model)(**fields)
     with pytest.raises(UserError, match=message):
-        weights.save(ours, tmp_path / "out", to)
+        weights.save(ours, tmp_path / ("x.npz" if to == "google_npz" else "out"), to)
     assert not list(tmp_path.iterdir())
 
 

@@ -230,10 +230,13 @@ def _theirs(ours: np.ndarray, own: Rule, piece: Piece, sizes: Mapping[str, int])
 
 
 def sizes_of(params: Mapping[str, Any]) -> dict[str, int]:
-    """The letters' sizes of our own parameters, by name (arrays, or whatever has a shape)."""
+    """The letters' sizes of our own parameters, by name (arrays, or whatever has a shape).
+
+    Those that no table has are left to `to_theirs`.
+    """
     sizes: dict[str, int] = {}
-    for name, array in params.items():
-        words = OURS[name].split()
+    for name in params.keys() & OURS.keys():
+        words, array = OURS[name].split(), params[name]
         sizes |= {w: int(s) for w, s in zip(words, array.shape, strict=True) if is_letter(w)}
     return sizes
 
