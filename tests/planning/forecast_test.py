@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import pytest
 
 from vit_jax import build, models
@@ -5,6 +7,7 @@ from vit_jax import config as configs
 from vit_jax.core.errors import UserError
 from vit_jax.planning.forecast import StepTime, forecast
 
+CONFIGS = Path(__file__).parents[2] / "configs"
 TINY = {
     "model": {"name": "ViT-Ti/4", "depth": 2, "width": 32, "mlp_dim": 64, "heads": 2},
     "input": {
@@ -84,3 +87,13 @@ def test_an_estimate_is_never_less_than_the_roofline():
 def test_exaflops_of_the_paper(name, epochs, exaflops, within):
     info = models.info(name, num_classes=18_291, pre_logits=True)
     assert 3 * info.forward_flops * 303e6 * epochs / 1e18 == pytest.approx(exaflops, rel=within)
+
+
+@pytest.mark.parametrize(("name", "exaflops"), [("bit.py", 50), ("hybrid.py", 274)])
+def test_resnets_and_hybrids_are_planned(name, exaflops):
+    """Without compiling; exaFLOPs are those of arXiv 2010.11929, table 6."""
+    config = configs.load(str(CONFIGS / name), [])
+    found = forecast(config, build.mesh(config.mesh), topology=None, compiled=False)
+    assert found.exaflops == pytest.approx(exaflops, rel=0.015)
+    assert found.memory.parameters == 4 * found.model.parameters
+    assert found.memory.activations == 4096 * found.model.activation_bytes
