@@ -8,7 +8,7 @@ from flax import nnx
 from PIL import Image
 
 from vit_jax import build, models, predict, weights
-from vit_jax.convert import convert
+from vit_jax.convert import convert, image_size
 from vit_jax.core import pytrees
 from vit_jax.core.errors import UserError
 from vit_jax.state import state_layout
@@ -52,7 +52,7 @@ def test_through_all_formats_and_back(npz, tmp_path):
 
 def test_another_size_and_no_head(npz, tmp_path):
     path, expected = npz
-    convert(str(path), str(tmp_path / "a"), to="huggingface", image_size=16, head="drop")
+    convert(str(path), str(tmp_path / "a"), to="huggingface", image_size=(16, 16), head="drop")
     model = weights.load(tmp_path / "a")
     assert (model.num_classes, model.preprocess.image_size) == (0, (16, 16))
     table = model.positions.embedding[...]
@@ -111,3 +111,51 @@ def test_predict_takes_them(npz, tmp_path):
     convert(str(npz[0]), str(tmp_path / "backbone"), to="timm", head="drop")
     with pytest.raises(UserError, match="without a head"):
         list(predict.predict(str(tmp_path / "backbone"), [str(tmp_path / "image.png")], top_k=1))
+
+
+def test_rectangles_of_google_are_given(tmp_path):
+    model = models.create(
+        "ViT-Ti/4", depth=1, width=8, mlp_dim=8, heads=2, num_classes=0, image_size=(8, 12),
+        rngs=nnx.Rngs(0),
+    )  # fmt: skip
+    weights.save(weights.Loaded(model, "ViT-Ti/4", None, 0), tmp_path / "timm", "timm")
+    params = params_of(model)
+    square = models.create(
+        "ViT-Ti/4", depth=1, width=8, mlp_dim=8, heads=2, num_classes=0, image_size=8,
+        rngs=nnx.Rngs(0),
+    )  # fmt: skip
+    weights.save(weights.Loaded(square, "ViT-Ti/4", None, 0), tmp_path / "square.npz", "google_npz")
+    arrays = dict(np.load(tmp_path / "square.npz"))
+    table = "Transformer/posembed_input/pos_embedding"
+    np.savez(tmp_path / "x.npz", **(arrays | {table: params["positions/embedding"][None]}))
+    with pytest.raises(UserError, match=r"7 positions .* --image_size=HEIGHTxWIDTH"):
+        weights.load(tmp_path / "x.npz")
+    convert(str(tmp_path / "x.npz"), str(tmp_path / "out"), to="timm", image_size=(8, 12))
+    again = weights.load(tmp_path / "out")
+    assert again.preprocess.image_size == (8, 12)
+    np.testing.assert_array_equal(again.positions.embedding[...], params["positions/embedding"])
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"), [(None, None), ("384", (384, 384)), ("224x160", (224, 160))]
+)
+def test_image_sizes(text, expected):
+    assert image_size(text) == expected
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "8x", "8x8x8", "8 x 8", "x", "1e3"])
+def test_what_is_no_image_size(text):
+    with pytest.raises(UserError, match="HEIGHTxWIDTH"):
+        image_size(text)
+
+
+def test_evaluate_takes_them(tmp_path, run_python):
+    model = models.create(
+        "ViT-Ti/4", depth=1, width=8, mlp_dim=8, heads=2, num_classes=10, image_size=8,
+        rngs=nnx.Rngs(0),
+    )  # fmt: skip
+    weights.save(weights.Loaded(model, "ViT-Ti/4", None, 0), tmp_path / "x.npz", "google_npz")
+    arguments = (f"--checkpoint={tmp_path}/x.npz", "--config=configs/vit_digits.py")
+    done = run_python("-m", "vit_jax.evaluate", *arguments)
+    assert done.returncode == 0, done.stderr
+    assert "test: accuracy" in done.stdout

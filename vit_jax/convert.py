@@ -5,6 +5,8 @@ What the input is, is told by what is in it; see docs/weights.md.
 
 from __future__ import annotations
 
+import re
+
 from absl import flags
 
 from vit_jax import weights
@@ -22,7 +24,7 @@ def convert(
     to: str,
     ema: bool = False,
     head: str = "keep",
-    image_size: int | None = None,
+    image_size: tuple[int, int] | None = None,
     position_resize: str = "bilinear",
 ) -> str:
     """Reads weights of any format, writes those of another; says in a line what they are.
@@ -45,11 +47,19 @@ def convert(
     return f"{loaded.name}, images of {height} x {width} pixels, {classes}: {output}"
 
 
+def image_size(text: str | None) -> tuple[int, int] | None:
+    """ "384" -> (384, 384), "224x160" -> (224, 160). UserError for anything else."""
+    if text is None:
+        return None
+    match = re.fullmatch(r"([1-9]\d{0,5})(?:x([1-9]\d{0,5}))?", text)
+    if not match:
+        raise UserError(f"--image_size={text}: pixels, such as 384 or HEIGHTxWIDTH, as in 224x160.")
+    return int(match[1]), int(match[2] or match[1])
+
+
 def main(arguments: list[str]) -> None:
     """The command."""
     command.no_more(arguments)
-    if FLAGS.image_size is not None and FLAGS.image_size < 1:
-        raise UserError(f"--image_size={FLAGS.image_size}: give at least 1 pixel.")
     to = FLAGS.to or ("google_npz" if FLAGS.output.endswith(".npz") else "huggingface")
     print(
         convert(
@@ -58,7 +68,7 @@ def main(arguments: list[str]) -> None:
             to=to,
             ema=FLAGS.ema,
             head=FLAGS.head,
-            image_size=FLAGS.image_size,
+            image_size=image_size(FLAGS.image_size),
             position_resize=FLAGS.position_resize,
         )
     )
@@ -70,7 +80,9 @@ if __name__ == "__main__":
     flags.DEFINE_enum("to", None, writing.FORMATS, "Default: by the output, .npz or huggingface.")
     flags.DEFINE_bool("ema", False, "The moving average of the weights, where the run kept one.")
     flags.DEFINE_enum("head", "keep", ("keep", "drop"), "What becomes of the classes' layer.")
-    flags.DEFINE_integer("image_size", None, "Resizes learned positions for images of this size.")
+    flags.DEFINE_string(
+        "image_size", None, "Resizes learned positions for images of this size: 384, or 224x160."
+    )
     flags.DEFINE_enum("position_resize", "bilinear", ("bilinear", "bicubic"), "How.")
     flags.mark_flags_as_required(["input", "output"])
     command.run(main)

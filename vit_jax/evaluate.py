@@ -81,10 +81,11 @@ def _evaluate_checkpoint() -> None:
     first = jax.process_index() == 0
     screen = Screen(sys.stderr if FLAGS.json else sys.stdout, quiet=not first)
     numbers = evaluate(config, checkpoint, screen, ema=FLAGS.ema)
+    step = 0 if weights.is_foreign(checkpoint) else int(checkpoint.name)
     if FLAGS.json and first:
         print(json.dumps(numbers))
     elif not FLAGS.json:
-        announce.results(screen, int(checkpoint.name), numbers)
+        announce.results(screen, step, numbers)
 
 
 def _workdir(checkpoint: epath.Path) -> epath.Path:

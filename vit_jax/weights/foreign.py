@@ -65,8 +65,12 @@ class Foreign:
         return found | {"positions/embedding": (rows + self.pads_class_position, width)}
 
 
-def understand(opened: Opened) -> Foreign:
+def understand(opened: Opened, image_size: tuple[int, int] | None = None) -> Foreign:
     """The model in a file.
+
+    Args:
+      opened: the file.
+      image_size: in pixels, where nothing in the file says of which rectangle its positions are.
 
     Raises:
       UserError: no known layout, with the first difference of each; or one that does not fit, with
@@ -74,7 +78,7 @@ def understand(opened: Opened) -> Foreign:
     """
     found = _the_match(opened)
     config = opened.config
-    pads, image_size = _image_size(opened, found)
+    pads, image_size = _image_size(opened, found, image_size)
     if found.layout in huggingface.LAYOUTS:
         fields = huggingface.fields(config)
         names = huggingface.class_names(config, found.sizes.get("C", 0))
@@ -179,7 +183,9 @@ def _pool(found: Match) -> str:
     return "cls" if found.has("cls") else "avg"
 
 
-def _image_size(opened: Opened, found: Match) -> tuple[bool, tuple[int, int]]:
+def _image_size(
+    opened: Opened, found: Match, given: tuple[int, int] | None
+) -> tuple[bool, tuple[int, int]]:
     """(whether the class token has no position, (height, width) in pixels)"""
     said = _said_image_size(opened, found.layout)
     if architecture.is_bit(found):
@@ -197,9 +203,13 @@ def _image_size(opened: Opened, found: Match) -> tuple[bool, tuple[int, int]]:
         side = math.isqrt(max(0, rows - with_class))
         if side > 0 and side**2 == rows - with_class:
             return bool(cls) and not with_class, (side * patch, side * patch)
+    patches = (given[0] // patch) * (given[1] // patch) if given else 0
+    if given and rows in (patches, patches + cls):
+        return bool(cls) and rows == patches, given
     raise UserError(
-        f"{opened.path} has {rows} positions, which are no square of patches; nothing beside it "
-        "says which rectangle they are (config.json would)."
+        f"{opened.path} has {rows} positions of patches of {patch} pixels, which are no square; "
+        "nothing beside it says which rectangle they are. Give it when it is converted: "
+        "python -m vit_jax.convert --image_size=HEIGHTxWIDTH."
     )
 
 

@@ -52,7 +52,8 @@ def load(
       mesh: of `dist.mesh.make_mesh`, over which the parameters are divided by its rules: each
         process reads the parts that its devices hold. Default: the first device has them all.
       head: "keep", or "drop": the model gives features.
-      image_size: pixels, if it is to take images of another size than the weights.
+      image_size: pixels, one number or (height, width), if it is to take images of another size
+        than the weights; or the size of these, where they do not say of which rectangle they are.
       position_resize: how learned positions are resized then, "bilinear" or "bicubic".
 
     Raises:
@@ -89,10 +90,11 @@ def load_described(
     for word, choices in ((head, ("keep", "drop")), (position_resize, METHODS)):
         if word not in choices:
             raise UserError(f"{word!r}. {nearest(word, choices)}")
-    about = description(path)
+    size = (image_size, image_size) if isinstance(image_size, int) else image_size
+    about = description(path, image_size=size)
     changes = {f: x for f, x in (("dtype", dtype), ("scan", scan)) if x is not None}
     spec = dataclasses.replace(about.spec, **changes)
-    preprocess = about.preprocess if image_size is None else _at(about.preprocess, image_size)
+    preprocess = about.preprocess if size is None else _at(about.preprocess, size)
     num_classes = 0 if head == "drop" else about.num_classes
 
     def make() -> Any:
@@ -125,8 +127,12 @@ def load_described(
     )
 
 
-def description(path: str | epath.Path) -> Description:
+def description(
+    path: str | epath.Path, *, image_size: tuple[int, int] | None = None
+) -> Description:
     """What the checkpoint or file at `path`, as in `load`, says about itself.
+
+    `image_size` is for files whose positions are no square and that do not say which rectangle.
 
     Raises:
       UserError: nothing there, or what `load` says.
@@ -134,7 +140,10 @@ def description(path: str | epath.Path) -> Description:
     if not is_foreign(path):
         return checkpoint.description(path)
     opened = opening.open_weights(Path(path))
-    found = dinov2.understand(opened) if dinov2.is_dinov2(opened) else understand(opened)
+    if dinov2.is_dinov2(opened):
+        found = dinov2.understand(opened)
+    else:
+        found = understand(opened, image_size)
     return Description(
         folder=epath.Path(path),
         name=found.name,
@@ -162,9 +171,8 @@ def _of_shape(x: jax.ShapeDtypeStruct, shape: tuple[int, ...]) -> jax.ShapeDtype
     return jax.ShapeDtypeStruct(shape, x.dtype, sharding=sharding)
 
 
-def _at(old: models.Preprocess, image_size: int | tuple[int, int]) -> models.Preprocess:
+def _at(old: models.Preprocess, size: tuple[int, int]) -> models.Preprocess:
     """Images prepared alike, at another size."""
-    size = (image_size, image_size) if isinstance(image_size, int) else image_size
     resize: tuple[int, int] | int | None = None
     if isinstance(old.resize, int):
         resize = round(old.resize * min(size) / min(old.image_size))
