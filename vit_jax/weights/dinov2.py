@@ -6,6 +6,7 @@ goes through the SiLU.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
@@ -196,7 +197,7 @@ def _preprocess(opened: Opened, image_size: tuple[int, int]) -> models.Preproces
     resize = found.resize
     if isinstance(resize, int):
         resize = round(resize * image_size[0] / found.crop[0])
-    return models.Preprocess(image_size, resize, image_size, found.mean, found.std)
+    return dataclasses.replace(found, resize=resize, crop=image_size)
 
 
 # --- writing

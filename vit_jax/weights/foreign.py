@@ -27,6 +27,7 @@ MAX_PROBLEMS_SHOWN = 40
 BIT_IMAGE_SIZE = (224, 224)  # of files of ResNets that do not say it, and take any
 # Of Hugging Face, by the model_type of its config.json.
 HUGGING_FACE = {"vit": huggingface.LAYOUTS, "bit": (huggingface_bit.LAYOUT,)}
+READABLE = (*HUGGING_FACE, "dinov2", "dinov2_with_registers")  # these two by dinov2.py
 TIMM = (timm.LAYOUT, *timm_resnets.LAYOUTS)
 HEAD_SIZE = 64  # of most ViTs; for files that tell neither their heads nor a published size
 
@@ -153,7 +154,7 @@ def _candidates(opened: Opened) -> tuple[Layout, ...]:
         if kind not in HUGGING_FACE:
             raise UserError(
                 f"{opened.path} holds a model of the type {kind!r}; of Hugging Face's models "
-                f"{' and '.join(map(repr, HUGGING_FACE))} can be read."
+                f"{', '.join(map(repr, READABLE))} can be read."
             )
         if kind == "bit":
             huggingface_bit.fields(config)  # of another kind the arrays differ in ways that mislead
