@@ -9,7 +9,10 @@ from pathlib import Path
 
 import jax
 import jax.extend
+import jax.numpy as jnp
+import numpy as np
 import pytest
+from flax import nnx
 
 from vit_jax import config as configs
 
@@ -46,6 +49,19 @@ def quick_compilation():
     jax.config.update("jax_disable_most_optimizations", True)
     yield
     jax.config.update("jax_disable_most_optimizations", False)
+
+
+@pytest.fixture(scope="session")
+def drawn():
+    """`drawn(make)`: the module that make() gives, every parameter drawn; nothing is compiled."""
+
+    def draw(make):
+        graph, params = nnx.split(nnx.eval_shape(make), nnx.Param)
+        rng = np.random.default_rng(3)
+        normal = lambda p: jnp.asarray(0.1 + rng.normal(size=p.shape), jnp.float32)
+        return nnx.merge(graph, jax.tree.map(normal, params))
+
+    return draw
 
 
 @pytest.fixture

@@ -94,11 +94,10 @@ def test_units_are_those_of_the_paper():
     assert all(models.spec(name).map_patch_size == 1 for name in HYBRIDS if name[1] != "+")
 
 
-def test_tokens_are_places_of_the_feature_map():
+def test_tokens_are_places_of_the_feature_map(drawn):
     """With 2 x 2 patches of a map of stride 8: what a token is made of, by hand."""
     spec = models.spec("R50+ViT-B/16", **TINY)
-    make = lambda: ResNetPatches(spec, precision=spec.precision, rngs=nnx.Rngs(0))
-    patches = nnx.jit(make)()
+    patches = drawn(lambda: ResNetPatches(spec, precision=spec.precision, rngs=nnx.Rngs(0)))
     images = jax.random.normal(jax.random.key(0), (2, 32, 48, 3))
     found, feature_map = nnx.jit(lambda m, x: (m(x), m.resnet(x)[0]))(patches, images)
     assert found.shape == (2, 2 * 3, 16)
@@ -106,7 +105,7 @@ def test_tokens_are_places_of_the_feature_map():
     projection = patches.projection
     corner = feature_map[:, 2:4, 2:4].reshape(2, -1)
     expected = corner @ projection.kernel[...].reshape(-1, 16) + projection.bias[...]
-    np.testing.assert_allclose(found[:, 1 * 3 + 1], expected, rtol=1e-4, atol=10 * ROUNDING)
+    np.testing.assert_allclose(found[:, 1 * 3 + 1], expected, rtol=1e-4, atol=100 * ROUNDING)
 
 
 def test_every_field_of_a_vit_is_one_of_a_hybrid():

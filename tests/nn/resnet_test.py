@@ -31,14 +31,6 @@ def resnet(style, units=(1, 3), scan=False, remat="none"):
     return ResNet(shape, STYLES[style], scan=scan, remat=remat, precision=FLOAT32, rngs=nnx.Rngs(0))
 
 
-def make(*arguments, **how):
-    """A resnet whose every parameter is drawn, by numpy: nothing is compiled."""
-    graph, params = nnx.split(nnx.eval_shape(lambda: resnet(*arguments, **how)), nnx.Param)
-    rng = np.random.default_rng(3)
-    draw = lambda p: jnp.asarray(0.1 + rng.normal(size=p.shape), jnp.float32)
-    return nnx.merge(graph, jax.tree.map(draw, params))
-
-
 def group_norm(x, layer, eps, index=None):
     scale, bias = (np.asarray(p[...] if index is None else p[index]) for p in
                    (layer.scale, layer.bias))  # fmt: skip
@@ -90,10 +82,10 @@ def post_activated(x, u, i, stride, projects):
 
 
 @pytest.mark.parametrize("style", STYLES)
-def test_it_computes_what_the_papers_say(style):
+def test_it_computes_what_the_papers_say(style, drawn):
     """Against the same in numpy."""
-    model = make(style)
-    model = make(style)
+    model = drawn(lambda: resnet(style))
+    model = drawn(lambda: resnet(style))
     images = jax.random.normal(jax.random.key(0), (2, 32, 48, 3))
     unit = pre_activated if style == "pre" else post_activated
     x = root(np.asarray(images, np.float64), model, STYLES[style].pad)
@@ -126,8 +118,8 @@ def outcome(model):
 
 
 @pytest.fixture(scope="module")
-def unrolled():
-    return outcome(make("pre", OF_WAYS))
+def unrolled(drawn):
+    return outcome(drawn(lambda: resnet("pre", OF_WAYS)))
 
 
 @pytest.mark.parametrize(
@@ -139,9 +131,9 @@ def unrolled():
         pytest.param(True, "full", marks=pytest.mark.slow),
     ],
 )
-def test_ways_to_run_it_agree(scan, remat, unrolled):
+def test_ways_to_run_it_agree(scan, remat, unrolled, drawn):
     expected_y, expected = unrolled
-    y, grads = outcome(make("pre", OF_WAYS, scan=scan, remat=remat))
+    y, grads = outcome(drawn(lambda: resnet("pre", OF_WAYS, scan=scan, remat=remat)))
     np.testing.assert_allclose(y, expected_y, atol=AGREEMENT * float(jnp.abs(expected_y).max()))
     for name, grad in grads.items():
         scale = float(jnp.abs(expected[name]).max())
