@@ -176,9 +176,11 @@ class ViT(nnx.Module):
     def _embed(self, images: jax.Array) -> jax.Array:
         """The tokens of eq. 1."""
         x = self.patches(images)
-        first = [self.cls[...][None]] if self.spec.pool == "cls" else []
-        first += [self.registers[...]] if self.spec.registers else []
-        of_all = [jnp.broadcast_to(t.astype(x.dtype), (x.shape[0], *t.shape)) for t in first]
+        first = [self.cls[...].astype(x.dtype)] if self.spec.pool == "cls" else []
+        first += [self.registers[...].astype(x.dtype)] if self.spec.registers else []
+        of_all = [
+            jnp.broadcast_to(t, (x.shape[0], t.size // x.shape[2], x.shape[2])) for t in first
+        ]
         x = jnp.concatenate([*of_all, x], axis=1) if first else x
         x = self.positions(x) if self.spec.position_place == "input" else x
         return constrain(x, BATCH, TOKENS, STREAM)

@@ -7,7 +7,7 @@ one (rotary.py) act inside attention instead. Registers have no place and get no
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +17,8 @@ from jax.nn import initializers
 
 from vit_jax.core.axes import HEAD_SIZE, POSITIONS, WIDTH
 from vit_jax.nn.linear import param
+
+Table = TypeVar("Table", jax.Array, np.ndarray)
 
 LONGEST = 10_000.0  # wavelength of the slowest sine, over that of the fastest
 INIT = initializers.normal(0.02)  # of the released code
@@ -50,20 +52,25 @@ class TokenLayout(NamedTuple):
         """N, class token and registers included."""
         return self.num_places + self.registers
 
-    def pad_patches(self, table: jax.Array) -> jax.Array:
+    def pad_patches(self, table: Table) -> Table:
         """[patches, ...] -> [N, ...] with zeros for all other tokens."""
         return _pad_first(table, self.num_tokens - self.num_patches)
 
-    def pad_places(self, table: jax.Array) -> jax.Array:
+    def pad_places(self, table: Table) -> Table:
         """[places, ...] -> [N, ...] with zeros for the registers."""
         if not self.registers:
             return table
         first, patches = table[: self.class_token], table[self.class_token :]
-        return jnp.concatenate([first, _pad_first(patches, self.registers)])
+        return _of(table).concatenate([first, _pad_first(patches, self.registers)])
 
 
-def _pad_first(table: jax.Array, rows: int) -> jax.Array:
-    return jnp.pad(table, ((rows, 0), *((0, 0),) * (table.ndim - 1))) if rows else table
+def _pad_first(table: Table, rows: int) -> Table:
+    return _of(table).pad(table, ((rows, 0), *((0, 0),) * (table.ndim - 1))) if rows else table
+
+
+def _of(table: Any) -> Any:
+    """NumPy for what is fixed: it becomes a constant of the program."""
+    return np if isinstance(table, np.ndarray) else jnp
 
 
 class Positions(nnx.Module):
@@ -153,8 +160,8 @@ class SinCos1dPositions(Positions):
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """[B, N, D] -> [B, N, D]."""
-        table = jnp.asarray(sincos_1d(self.layout.num_places, x.shape[-1]), x.dtype)
-        return x + self.layout.pad_places(table)
+        table = self.layout.pad_places(sincos_1d(self.layout.num_places, x.shape[-1]))
+        return x + jnp.asarray(table, x.dtype)
 
 
 class SinCos2dPositions(Positions):
@@ -165,8 +172,8 @@ class SinCos2dPositions(Positions):
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """[B, N, D] -> [B, N, D]."""
-        table = jnp.asarray(sincos_2d(self.layout.grid, x.shape[-1]), x.dtype)
-        return x + self.layout.pad_patches(table)
+        table = self.layout.pad_patches(sincos_2d(self.layout.grid, x.shape[-1]))
+        return x + jnp.asarray(table, x.dtype)
 
 
 def sincos_1d(num_tokens: int, width: int) -> np.ndarray:

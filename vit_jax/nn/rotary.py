@@ -27,8 +27,8 @@ class Rotary2dPositions(Positions):
     def rotate(self, x: jax.Array) -> jax.Array:
         """[B, N, H, K] -> [B, N, H, K]: entries i and i + K/2 are a pair that is turned."""
         # An angle of 0 turns nothing.
-        table = self.layout.pad_patches(jnp.asarray(angles(self.layout.grid, x.shape[-1])))
-        cos, sin = jnp.cos(table)[:, None], jnp.sin(table)[:, None]
+        table = self.layout.pad_patches(angles(self.layout.grid, x.shape[-1]))[:, None]
+        cos, sin = jnp.asarray(np.cos(table)), jnp.asarray(np.sin(table))
         first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
         turned = [first * cos - second * sin, second * cos + first * sin]
         return jnp.concatenate(turned, axis=-1).astype(x.dtype)
