@@ -128,7 +128,7 @@ def test_without_classes_it_gives_features():
     images = jax.ShapeDtypeStruct((2, 16, 16, 3), jnp.float32)
 
     def run(images):
-        model = tiny(num_classes=0, dtype="bfloat16")
+        model = build(num_classes=0, dtype="bfloat16")
         return model(images)
 
     features = jax.eval_shape(run, images)
