@@ -4,7 +4,6 @@ import json
 import shutil
 from pathlib import Path
 
-import jax
 import numpy as np
 import pytest
 from PIL import Image
@@ -29,14 +28,6 @@ def own_images(tmp_path):
                 pixels[..., np.argmax(colour)] += 190
                 Image.fromarray(pixels).save(folder / f"{number}.png")
     return tmp_path / "images"
-
-
-@pytest.fixture
-def quick_compilation():
-    """So few steps need no fast code."""
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
 
 
 def rows(workdir):

@@ -17,6 +17,7 @@ from vit_jax.models.vit_spec import PLACES
 from vit_jax.optim.decay import kernels_only
 from vit_jax.state import state_layout
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
 ROUNDING = 1e-5  # float32 sums in another order
 AGREEMENT = 1e-5  # likewise, relative to the largest entry
 TOY = {"depth": 2, "width": 16, "mlp_dim": 24, "heads": 2}
@@ -112,20 +113,17 @@ def test_parameters_by_hand(fields):
 
 
 def loss_and_gradients(images, **fields):
-    """Of a fresh model whose head is not zero; all of it in one program."""
-    graph, _ = nnx.split(nnx.eval_shape(lambda: toy(**fields)), nnx.Param)
+    """Of a model with parameters drawn by NumPy: nothing but this is compiled."""
+    graph, shapes = nnx.split(nnx.eval_shape(lambda: toy(**fields)), nnx.Param)
+    rng = np.random.default_rng(0)
+    draw = lambda p: jnp.asarray(0.1 + 0.3 * rng.normal(size=p.shape), jnp.float32)
+    params = jax.tree.map(draw, nnx.to_pure_dict(shapes))
 
     def loss(params):
         logits = nnx.merge(graph, params)(images, train=True, rngs=jax.random.key(1))
         return -jax.nn.log_softmax(logits)[:, 0].mean()
 
-    @jax.jit
-    def run():
-        params = nnx.to_pure_dict(nnx.state(toy(**fields), nnx.Param))
-        params["head"]["kernel"] = jax.random.normal(jax.random.key(2), (16, 5))
-        return jax.value_and_grad(loss)(params)
-
-    value, grads = run()
+    value, grads = jax.jit(jax.value_and_grad(loss))(params)
     return value, pytrees.flatten(grads)
 
 
