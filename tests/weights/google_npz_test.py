@@ -234,3 +234,15 @@ def test_an_unknown_layout_names_those_that_were_tried(tmp_path):
         "Google's .npz of BiT",
     ]
     assert all("is missing" in line for line in lines[1:])
+
+
+def test_a_stray_layer_makes_no_thousand_missing(toy, tmp_path):
+    weights.save(toy(), tmp_path / "x.npz", "google_npz")
+    arrays = dict(np.load(tmp_path / "x.npz"))
+    name = "Transformer/encoderblock_{}/LayerNorm_0/bias"
+    np.savez(tmp_path / "y.npz", **arrays, **{name.format(9999): arrays[name.format(0)]})
+    with pytest.raises(UserError) as error:
+        weights.load(tmp_path / "y.npz")
+    first, second = str(error.value).splitlines()
+    assert "looks like Google's .npz as released" in first
+    assert f"  {name.format(9999)} is unexpected" in second

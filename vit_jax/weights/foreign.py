@@ -124,10 +124,10 @@ def _the_match(opened: Opened) -> Match:
     layouts = _candidates(opened)
     tried = [_match(layout, opened) for layout in layouts]
     for found in tried:
-        if found.fits and not contradictions(found):
+        if not found.misfits and not contradictions(found):
             return found
     # The nearest one, if most of the file's names are its own.
-    nearest = min(tried, key=lambda m: len(m.problems))
+    nearest = min(tried, key=lambda m: m.misfits)
     known = len(nearest.tensors) - sum(" is unexpected" in p for p in nearest.problems)
     if len(tried) == 1 or 2 * known > len(nearest.tensors):
         lines = list(nearest.problems or contradictions(nearest))

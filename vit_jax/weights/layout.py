@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import functools
+import itertools
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
@@ -23,6 +24,7 @@ from vit_jax.weights.tensors import Tensor, Tensors
 
 BLOCK = "blocks/block/"
 MAX_NEAREST = 20  # names that are looked for
+MAX_SEARCHED = 2000  # names among which the nearest one is looked for
 # Letters: L layers, D width, H heads, K head size, M width of the MLP, P and p the height and width
 # of a patch, N positions, R registers, C classes, E the pre-logits, F channels of the map that
 # hybrids cut into patches; those of ResNets are in resnet_axes.py.
@@ -167,9 +169,9 @@ class Match:
     rules: tuple[Rule, ...]
 
     @functools.cached_property
-    def fits(self) -> bool:
-        """Whether there are no problems."""
-        return next(_problems(self, nearest=False), None) is None
+    def misfits(self) -> int:
+        """How many problems there are; found much faster than their lines."""
+        return sum(1 for _ in _problems(self, nearest=False))
 
     @functools.cached_property
     def problems(self) -> tuple[str, ...]:
@@ -252,18 +254,25 @@ def _without_prefix(layout: Layout, tensors: Tensors) -> Tensors:
 
 
 def _counted(layout: Layout, named: Tensors) -> dict[str, int]:
-    """By letter how many layers the numbers in names tell, at least 1."""
-    counted: dict[str, int] = {}
+    """By letter how many layers the names tell, at least 1.
+
+    Not just the highest number: a stray name makes no thousand layers missing.
+    """
+    numbers: dict[str, set[int]] = {}
     for r in layout.rules:
         if not r.layers:
             continue
-        counted.setdefault(r.layers, 1)
+        there = numbers.setdefault(r.layers, set())
         for theirs in r.names:
             pattern = re.compile(re.sub(r"\\{.*?\\}", r"(\\d{1,4})", re.escape(theirs)))
             found = (pattern.fullmatch(name) for name in named)
-            numbers = [int(m[1]) - r.start + 1 for m in found if m]
-            counted[r.layers] = max(counted[r.layers], *numbers, 1)
-    return counted
+            there.update(int(m[1]) - r.start + 1 for m in found if m)
+    return {letter: _last(sorted(n for n in there if n > 0)) for letter, there in numbers.items()}
+
+
+def _last(numbers: list[int]) -> int:
+    """The highest one up to which at least half are there."""
+    return max((n for count, n in enumerate(numbers, 1) if 2 * count >= n), default=1)
 
 
 def _rules_of_parts_there(
@@ -330,5 +339,6 @@ def _without_ones(found: tuple[int, ...]) -> tuple[int, ...]:
 
 def _nearest(name: str, names: Iterable[str], where: str, number: int) -> str:
     # A search through all names takes long for a file with thousands that do not fit.
-    near = difflib.get_close_matches(name, names, n=1) if number < MAX_NEAREST else ()
+    searched = itertools.islice(names, MAX_SEARCHED)
+    near = difflib.get_close_matches(name, searched, n=1) if number < MAX_NEAREST else ()
     return f" (nearest {where}: {near[0]})" if near else ""
