@@ -8,6 +8,7 @@ import zipfile
 import numpy as np
 import pytest
 
+from vit_jax import weights
 from vit_jax.core.errors import UserError
 from vit_jax.weights import npz_file, opening, safetensors_file
 from vit_jax.weights.tensors import of_array
@@ -168,6 +169,84 @@ def test_an_index_stays_in_its_folder(tmp_path):
     assert "names arrays that are not there: a in" in refused(opening.open_weights, tmp_path)
     index.write_text("[]")
     assert "no JSON object" in refused(opening.open_weights, tmp_path)
+
+
+# --- config.json and the like
+
+
+@pytest.fixture
+def edited(tmp_path, toy, bit):
+    """`edited("timm", "config.json", key=value)`: a folder whose JSON says something else."""
+    epsilons = {"weight_epsilon": 1e-8, "weight_epsilon_of": "variance", "group_norm_epsilon": 1e-5}
+    makers = {
+        "huggingface": (toy, {}),
+        "dinov2": (toy, {"layer_scale": 1.0, "num_classes": 0, "mlp_dim": 32}),
+        "timm": (toy, {"norm_epsilon": 1e-6}),
+        "bit": (bit, epsilons),
+    }
+
+    def make(kind, file, changes):
+        maker, fields = makers[kind]
+        to = "timm" if kind == "timm" else "huggingface"
+        weights.save(maker(**fields), tmp_path / kind, to)
+        document = json.loads((tmp_path / kind / file).read_text())
+        for key, value in changes.items():
+            inside = document
+            *sections, last = key.split(".")
+            for section in sections:
+                inside = inside[section]
+            inside[last] = value
+        (tmp_path / kind / file).write_text(json.dumps(document))
+        return tmp_path / kind
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes", "message"),
+    [
+        ("huggingface", {"model_type": ["vit"]}, "model of the type ['vit']"),
+        ("huggingface", {"hidden_act": ["gelu"]}, "hidden_act=['gelu']"),
+        ("huggingface", {"layer_norm_eps": "x"}, "layer_norm_eps='x'; it must be a number above 0"),
+        ("huggingface", {"layer_norm_eps": float("nan")}, "layer_norm_eps=nan"),
+        ("huggingface", {"id2label": ["a", "b"]}, "id2label=['a', 'b']; it must be a JSON object"),
+        ("huggingface", {"image_size": -12}, "image_size=-12; it must be pixels"),
+        ("huggingface", {"num_attention_heads": 0}, "says 0 heads"),
+        ("huggingface", {"num_attention_heads": 3}, "expected"),
+        ("dinov2", {"layerscale_value": None, "layer_norm_eps": []}, "layer_norm_eps=[]"),
+        ("dinov2", {"hidden_act": {}, "layerscale_value": -1}, "layerscale_value=-1"),
+        ("timm", {"model_args": [1]}, "model_args=[1]; it must be a JSON object"),
+        ("timm", {"pretrained_cfg": "x"}, "pretrained_cfg='x'"),
+        ("timm", {"pretrained_cfg.crop_pct": 1e-300}, "crop_pct"),
+        ("timm", {"pretrained_cfg.crop_pct": "x"}, "crop_pct='x'"),
+        ("timm", {"pretrained_cfg.mean": [1, 2]}, "mean=[1, 2]; it must be three numbers"),
+        ("timm", {"pretrained_cfg.std": [1, 0, 1]}, "std=[1, 0, 1]"),
+        ("timm", {"model_args.act_layer": {"a": 1}}, "act_layer={'a': 1}"),
+        ("timm", {"model_args.global_pool": "avg"}, "global_pool='avg', but its arrays are those"),
+    ],
+)
+def test_a_config_that_lies(edited, kind, changes, message):
+    with pytest.raises(UserError) as error:
+        weights.load(edited(kind, "config.json", changes))
+    assert message in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"size": {"width": 3}}, "size=None; it must be pixels"),
+        ({"size": {"shortest_edge": "x"}}, "shortest_edge='x'"),
+        ({"size": [1, 2, 3]}, "size=[1, 2, 3]"),
+        ({"do_center_crop": True, "crop_size": {"height": 10**9, "width": 1}}, "crop_size=1000000"),
+        ({"image_mean": ["a", "b", "c"]}, "image_mean=['a', 'b', 'c']"),
+        ({"image_std": [0.5, 0.5, 0.0]}, "image_std"),
+        ({"rescale_factor": 1 / 127.5}, "which is 1/255"),
+    ],
+)
+def test_a_processor_that_lies(edited, changes, message):
+    with pytest.raises(UserError) as error:
+        weights.load(edited("huggingface", "preprocessor_config.json", changes))
+    assert message in str(error.value)
 
 
 # --- whatever it is

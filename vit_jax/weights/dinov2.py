@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from vit_jax import models
-from vit_jax.core.errors import UserError, nearest
+from vit_jax.core.errors import UserError
 from vit_jax.models.vit import ViTSpec
-from vit_jax.weights import huggingface
+from vit_jax.weights import huggingface, said
 from vit_jax.weights.foreign import Foreign
 from vit_jax.weights.layout import Layout, Match, Rule, match, rule
 from vit_jax.weights.opening import Opened
@@ -102,9 +102,9 @@ def understand(opened: Opened) -> Foreign:
         heads=sizes["H"],
         mlp="swiglu" if found.layout is GATED else "mlp",
         registers=sizes.get("R", 0),
-        layer_scale=float(config.get("layerscale_value", 1.0)),
+        layer_scale=said.positive(config, "layerscale_value", 1.0),
         gelu=_gelu(config),
-        norm_epsilon=float(config.get("layer_norm_eps", 1e-6)),
+        norm_epsilon=said.positive(config, "layer_norm_eps", 1e-6),
     )
     return Foreign(
         name=name,
@@ -171,11 +171,7 @@ def packed(tensors: Tensors, spec: ViTSpec) -> dict[str, Tensor]:
 
 
 def _gelu(config: Mapping[str, Any]) -> str:
-    activation = config.get("hidden_act", "gelu")
-    if activation not in huggingface.GELUS:
-        known = nearest(str(activation), huggingface.GELUS)
-        raise UserError(f"config.json: hidden_act={activation!r}. {known}")
-    return huggingface.GELUS[activation]
+    return huggingface.GELUS[said.word(config, "hidden_act", "gelu", huggingface.GELUS)]
 
 
 def _image_size(opened: Opened, sizes: Mapping[str, int]) -> tuple[int, int]:

@@ -16,6 +16,7 @@ from vit_jax.weights import (
     google_npz,
     huggingface,
     huggingface_bit,
+    said,
     timm,
     timm_resnets,
 )
@@ -106,9 +107,11 @@ def understand(opened: Opened, image_size: tuple[int, int] | None = None) -> For
     else:
         name, of_arrays = architecture.vit(found, architecture.size_name(found))
         of_arrays |= {"pool": _pool(found), "pre_logits": found.has("pre_logits")}
+        if found.layout in TIMM:
+            timm.check_pool(config, of_arrays["pool"])
     if found.has("scale1"):
-        arguments = (config or {}).get("model_args") or {}
-        fields["layer_scale"] = float(arguments.get("init_values") or 1e-5)
+        arguments = said.section(config, "model_args")
+        fields["layer_scale"] = said.positive(arguments, "init_values", 1e-5)
     return Foreign(
         name=name,
         spec=models.spec(name, **fields, **of_arrays),
@@ -151,7 +154,7 @@ def _candidates(opened: Opened) -> tuple[Layout, ...]:
     config = opened.config or {}
     if "model_type" in config:
         kind = config["model_type"]
-        if kind not in HUGGING_FACE:
+        if not isinstance(kind, str) or kind not in HUGGING_FACE:
             raise UserError(
                 f"{opened.path} holds a model of the type {kind!r}; of Hugging Face's models "
                 f"{', '.join(map(repr, READABLE))} can be read."
@@ -170,9 +173,10 @@ def _match(layout: Layout, opened: Opened) -> Match:
     if layout in google_npz.LAYOUTS or architecture.is_bit(first) or not first.sizes["D"]:
         return first
     config = opened.config or {}
-    said = config.get("num_attention_heads") or (config.get("model_args") or {}).get("num_heads")
+    heads = config.get("num_attention_heads", said.section(config, "model_args").get("num_heads"))
     size = architecture.size_name(first)
-    heads = said or (SIZES[size]["heads"] if size else max(1, first.sizes["D"] // HEAD_SIZE))
+    if heads is None:
+        heads = SIZES[size]["heads"] if size else max(1, first.sizes["D"] // HEAD_SIZE)
     if type(heads) is not int or heads < 1:
         raise UserError(f"{opened.path}: its config.json says {heads!r} heads.")
     return match(layout, opened.tensors, {"H": heads})
@@ -188,17 +192,17 @@ def _image_size(
     opened: Opened, found: Match, given: tuple[int, int] | None
 ) -> tuple[bool, tuple[int, int]]:
     """(whether the class token has no position, (height, width) in pixels)"""
-    said = _said_image_size(opened, found.layout)
+    size = _said_image_size(opened, found.layout)
     if architecture.is_bit(found):
-        return False, said or BIT_IMAGE_SIZE
+        return False, size or BIT_IMAGE_SIZE
     rows, patch, cls = found.sizes["N"], architecture.patch_pixels(found), found.has("cls")
-    if said:
-        patches = (said[0] // patch) * (said[1] // patch)
+    if size:
+        patches = (size[0] // patch) * (size[1] // patch)
         if rows in (patches, patches + cls):
-            return bool(cls) and rows == patches, said
+            return bool(cls) and rows == patches, size
         raise UserError(
-            f"{opened.path} has {rows} positions, but config.json says images of {said[0]} x "
-            f"{said[1]} pixels, which have {patches} patches of {patch} pixels."
+            f"{opened.path} has {rows} positions, but config.json says images of {size[0]} x "
+            f"{size[1]} pixels, which have {patches} patches of {patch} pixels."
         )
     for with_class in (cls, False):
         side = math.isqrt(max(0, rows - with_class))
@@ -217,15 +221,12 @@ def _image_size(
 def _said_image_size(opened: Opened, layout: Layout) -> tuple[int, int] | None:
     config: dict[str, Any] = opened.config or {}
     if layout in huggingface.LAYOUTS:
-        said = config.get("image_size", 224) if config else None
-    elif layout in TIMM:
-        said = (config.get("model_args") or {}).get("img_size")
-        said = said or (config.get("pretrained_cfg") or {}).get("input_size", [0])[1:]
-    else:
-        said = None
-    if not said:
-        return None
-    sides = [said, said] if isinstance(said, int) else said
-    if not isinstance(sides, list) or len(sides) != 2 or not all(type(s) is int for s in sides):
-        raise UserError(f"{opened.path}: its config.json says the image size {said!r}.")
-    return sides[0], sides[1]
+        return said.sides("image_size", config.get("image_size", 224)) if config else None
+    if layout in TIMM:
+        arguments, about = (said.section(config, key) for key in ("model_args", "pretrained_cfg"))
+        if arguments.get("img_size"):
+            return said.sides("img_size", arguments["img_size"])
+        size = about.get("input_size")  # of channels, too
+        if size:
+            return said.sides("input_size", size[1:] if isinstance(size, list) else size)
+    return None

@@ -10,8 +10,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from vit_jax import models
-from vit_jax.core.errors import UserError, nearest
+from vit_jax.core.errors import UserError
 from vit_jax.models.vit import ViTSpec
+from vit_jax.weights import said
 from vit_jax.weights.layout import Layout, rule
 
 
@@ -82,16 +83,12 @@ def layout_for(_: ViTSpec) -> Layout:
 def fields(config: Mapping[str, Any] | None) -> dict[str, Any]:
     """The model's fields that its config.json tells. UserError for what cannot be computed here."""
     config = config or {}
-    activation = config.get("hidden_act", "gelu")
-    if activation not in GELUS:
-        raise UserError(
-            f"config.json: hidden_act={activation!r}. {nearest(str(activation), GELUS)}"
-        )
+    gelu = GELUS[said.word(config, "hidden_act", "gelu", GELUS)]
     if config.get("pooler_act", "tanh") != "tanh":
         raise UserError(
             f"config.json: pooler_act={config['pooler_act']!r}; only tanh is supported."
         )
-    return {"gelu": GELUS[activation], "norm_epsilon": float(config.get("layer_norm_eps", 1e-12))}
+    return {"gelu": gelu, "norm_epsilon": said.positive(config, "layer_norm_eps", 1e-12)}
 
 
 def name_in_classifier(name: str) -> str:
@@ -101,7 +98,7 @@ def name_in_classifier(name: str) -> str:
 
 def class_names(config: Mapping[str, Any] | None, num_classes: int) -> tuple[str, ...] | None:
     """From id2label; None if it has none but LABEL_0, LABEL_1 ... or not one for each class."""
-    labels = (config or {}).get("id2label") or {}
+    labels = said.section(config, "id2label")
     names = [labels.get(str(i)) for i in range(num_classes)]
     if any(name is None for name in names) or names == _placeholders(num_classes):
         return None
@@ -112,22 +109,34 @@ def preprocess(document: Mapping[str, Any], image_size: tuple[int, int]) -> mode
     """From preprocessor_config.json. UserError for steps that prediction does not have."""
     if not document.get("do_rescale", True):
         raise UserError("preprocessor_config.json: do_rescale=false; pixels have to become [0, 1].")
+    factor = said.positive(document, "rescale_factor", 1 / 255)
+    if abs(factor * 255 - 1) > 1e-3:
+        raise UserError(
+            f"preprocessor_config.json: rescale_factor={factor}; pixels have to become [0, 1], "
+            "which is 1/255."
+        )
     size: Any = document.get("size") or list(image_size)
     resize: tuple[int, int] | int | None = None
     if document.get("do_resize", True):
-        resize = size["shortest_edge"] if _has(size, "shortest_edge") else _pair(size)
+        shortest = isinstance(size, Mapping) and "shortest_edge" in size
+        resize = (
+            said.side("shortest_edge", size["shortest_edge"])
+            if shortest
+            else said.sides("size", size)
+        )
     crop = None
     if document.get("do_center_crop", False):
-        crop = _pair(document.get("crop_size") or size)
+        crop = said.sides("crop_size", document.get("crop_size") or size)
     normalise = document.get("do_normalize", True)
-    mean = document.get("image_mean") if normalise else (0.0, 0.0, 0.0)
-    std = document.get("image_std") if normalise else (1.0, 1.0, 1.0)
+    half = (0.5, 0.5, 0.5)
+    mean = said.channels(document, "image_mean", half) if normalise else (0.0, 0.0, 0.0)
+    std = said.channels(document, "image_std", half) if normalise else (1.0, 1.0, 1.0)
     return models.Preprocess(
         image_size,
         resize,
         crop,
-        tuple(mean or (0.5,) * 3),
-        tuple(std or (0.5,) * 3),
+        mean,
+        std,
         _interpolation(document.get("resample")),
     )
 
@@ -220,14 +229,3 @@ def _sides(size: tuple[int, int]) -> dict[str, int]:
 
 def _placeholders(num_classes: int) -> list[str]:
     return [f"LABEL_{i}" for i in range(num_classes)]
-
-
-def _has(size: Any, key: str) -> bool:
-    return isinstance(size, Mapping) and key in size
-
-
-def _pair(size: Any) -> tuple[int, int]:
-    """Of a number, two of them, or {"height", "width"}."""
-    if isinstance(size, Mapping):
-        return int(size["height"]), int(size["width"])
-    return (int(size), int(size)) if isinstance(size, int) else (int(size[0]), int(size[1]))

@@ -14,7 +14,7 @@ from vit_jax.core.errors import UserError
 from vit_jax.models.bit import BiTSpec
 from vit_jax.nn.group_norm import GROUPS
 from vit_jax.nn.resnet import EXPANSION
-from vit_jax.weights import huggingface, resnet_rules
+from vit_jax.weights import huggingface, resnet_rules, said
 from vit_jax.weights.layout import Layout, rule
 
 _NAMES = resnet_rules.Names(
@@ -101,10 +101,8 @@ def preprocess(
         document["size"] = {"shortest_edge": document["size"]}
     key = "crop_size" if document["do_center_crop"] else "size"
     sides = document[key]
-    if isinstance(sides, int):
-        return huggingface.preprocess(document, (sides, sides))
-    if isinstance(sides, dict) and {"height", "width"} <= sides.keys():
-        return huggingface.preprocess(document, (sides["height"], sides["width"]))
+    if not isinstance(sides, dict) or {"height", "width"} <= sides.keys():
+        return huggingface.preprocess(document, said.sides(key, sides))
     raise UserError(
         f"preprocessor_config.json: {key}={sides!r} does not say how large images become: give "
         "height and width, or a crop."

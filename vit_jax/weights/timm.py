@@ -6,12 +6,13 @@ Their GELU is exact, but for those of TANH, and their layer norms have 1e-6.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from vit_jax import models
-from vit_jax.core.errors import UserError, nearest
+from vit_jax.core.errors import UserError
 from vit_jax.models.vit import ViTSpec
+from vit_jax.weights import said
 from vit_jax.weights.layout import Layout, Rule, rule
 
 
@@ -72,26 +73,21 @@ def layout_for(_: ViTSpec) -> Layout:
 def fields(config: Mapping[str, Any] | None) -> dict[str, Any]:
     """The model's fields that its config.json tells. UserError for what cannot be computed here."""
     config = config or {}
-    name, arguments = str(config.get("architecture", "")), config.get("model_args") or {}
+    name, arguments = str(config.get("architecture", "")), said.section(config, "model_args")
     default = "quick_gelu" if QUICK.match(name) else "gelu_tanh" if TANH.match(name) else "gelu"
-    activation = arguments.get("act_layer") or default
-    if activation not in GELUS:
+    activation = said.word(arguments, "act_layer", default, GELUS)
+    return {"gelu": GELUS[activation], "norm_epsilon": 1e-6}
+
+
+def check_pool(config: Mapping[str, Any] | None, pool: str) -> None:
+    """UserError if config.json says another pooling than that of a model with these arrays."""
+    arguments = said.section(config, "model_args")
+    in_use = arguments if arguments.get("global_pool") else (config or {})
+    if said.word(in_use, "global_pool", POOLS[pool], POOLS.values()) != POOLS[pool]:
         raise UserError(
-            f"config.json: {name} has the activation {activation!r}. "
-            f"{nearest(str(activation), GELUS)}"
+            f"config.json: global_pool={in_use['global_pool']!r}, but its arrays are those of a "
+            f"model with {POOLS[pool]!r}; with these arrays no other pooling can be computed here."
         )
-    found: dict[str, Any] = {"gelu": GELUS[activation], "norm_epsilon": 1e-6}
-    pool = arguments.get("global_pool") or config.get("global_pool")
-    if pool and pool not in POOLS.values():
-        raise UserError(f"config.json: global_pool={pool!r}. {nearest(str(pool), POOLS.values())}")
-    return found
-
-
-def pool(config: Mapping[str, Any] | None) -> str | None:
-    """What config.json says of the pooling, in this project's words."""
-    config = config or {}
-    said = (config.get("model_args") or {}).get("global_pool") or config.get("global_pool")
-    return {theirs: ours for ours, theirs in POOLS.items()}.get(str(said))
 
 
 def class_names(config: Mapping[str, Any] | None, num_classes: int) -> tuple[str, ...] | None:
@@ -108,27 +104,21 @@ def preprocess(config: Mapping[str, Any], image_size: tuple[int, int]) -> models
     What it leaves out is as timm.data.resolve_data_config has it. UserError for what prediction
     does not have.
     """
-    about = config.get("pretrained_cfg") or {}
+    about = said.section(config, "pretrained_cfg")
     if not about:
         return models.Preprocess(image_size, image_size)
-    mode = _word(about, "crop_mode", "center", CROP_MODES)
-    how = _word(about, "interpolation", "bicubic", models.INTERPOLATIONS)
-    share = float(about.get("crop_pct") or 0.875)
-    mean = tuple(about.get("mean") or (0.485, 0.456, 0.406))
-    std = tuple(about.get("std") or (0.229, 0.224, 0.225))
+    mode = said.word(about, "crop_mode", "center", CROP_MODES)
+    how = said.word(about, "interpolation", "bicubic", models.INTERPOLATIONS)
+    share = said.positive(about, "crop_pct", 0.875)
+    mean = said.channels(about, "mean", (0.485, 0.456, 0.406))
+    std = said.channels(about, "std", (0.229, 0.224, 0.225))
     height, width = image_size
+    said.side("crop_pct", int(max(image_size) / share))
     resize: tuple[int, int] | int = int(min(height, width) / share)
     if mode == "squash":
         resize = (int(height / share), int(width / share))
     crop = None if resize == image_size else image_size
     return models.Preprocess(image_size, resize, crop, mean, std, how)
-
-
-def _word(about: Mapping[str, Any], key: str, default: str, choices: Sequence[str]) -> str:
-    found = about.get(key) or default
-    if found not in choices:
-        raise UserError(f"config.json: {key}={found!r}. {nearest(str(found), choices)}")
-    return str(found)
 
 
 def documents(

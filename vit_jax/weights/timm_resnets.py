@@ -14,7 +14,7 @@ from vit_jax import models
 from vit_jax.core.errors import UserError
 from vit_jax.models.bit import BiTSpec
 from vit_jax.models.hybrid import HybridSpec
-from vit_jax.weights import resnet_rules, timm
+from vit_jax.weights import resnet_rules, said, timm
 from vit_jax.weights.layout import Layout, rule
 
 COMPUTES = {"weight_epsilon": 1e-8, "weight_epsilon_of": "variance", "group_norm_epsilon": 1e-5}
@@ -80,14 +80,14 @@ _UNREAD_OF_HYBRID = ("padding_same",)
 def fields(config: Mapping[str, Any] | None, *, bit: bool) -> dict[str, Any]:
     """The model's fields that its config.json tells. UserError for what cannot be computed here."""
     config = config or {}
-    arguments = config.get("model_args") or {}
+    arguments = said.section(config, "model_args")
     unread = _UNREAD_OF_BIT if bit else _UNREAD_OF_HYBRID
-    said = [f"{name}={arguments[name]!r}" for name in unread if name in arguments]
+    unknown = [f"{name}={arguments[name]!r}" for name in unread if name in arguments]
     pool = arguments.get("global_pool") or config.get("global_pool") or "avg"
     if bit and pool != "avg":
-        said.append(f"global_pool={pool!r}")
-    if said:
-        raise UserError(f"config.json: {', '.join(said)} cannot be computed here.")
+        unknown.append(f"global_pool={pool!r}")
+    if unknown:
+        raise UserError(f"config.json: {', '.join(unknown)} cannot be computed here.")
     return {} if bit else timm.fields(config)
 
 
