@@ -1,5 +1,6 @@
 """Prediction with Pillow sees what evaluation with TensorFlow sees."""
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -85,3 +86,11 @@ def test_pillow_does_not_warn_below_the_limit(tmp_path):
     file = tmp_path / "large.png"
     Image.new("1", (9_500, 9_500)).save(file)  # Pillow warns from 89,478,485 pixels on
     assert images.load(file, Preprocess((8, 8), resize=(8, 8))).shape == (8, 8, 3)
+
+
+def test_what_is_no_file_is_not_opened(tmp_path):
+    """A pipe would be waited for, for ever."""
+    os.mkfifo(tmp_path / "pipe.png")
+    for name in (f"{tmp_path}/pipe.png", "a" * 5000):
+        with pytest.raises(UserError, match="No image or folder"):
+            images.find([name])

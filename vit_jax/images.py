@@ -6,6 +6,7 @@ The same steps as the evaluation's: decode to RGB, resize (antialiased), central
 from __future__ import annotations
 
 import math
+import os
 import warnings
 from pathlib import Path
 
@@ -28,10 +29,10 @@ def find(paths: list[str]) -> list[Path]:
     """
     found: list[Path] = []
     for path in map(Path, paths):
-        if path.is_dir():
+        if os.path.isdir(path):
             inside = sorted(p for p in path.rglob("*") if p.suffix.lower() in EXTENSIONS)
             found += [p for p in inside if p.is_file() and not p.name.startswith(".")]
-        elif path.exists():
+        elif os.path.isfile(path):  # no pipe, which may never end
             found.append(path)
         else:
             raise UserError(f"No image or folder {path}.")
