@@ -300,3 +300,26 @@ def test_vit_22b_has_the_published_size():
 def test_what_cannot_be_built(fields, message):
     with pytest.raises(UserError, match=message):
         toy(**fields)
+
+
+@pytest.mark.parametrize(
+    ("name", "fields"),
+    [
+        ("ViT-Ti/16", {"width": "192"}),
+        ("ViT-Ti/16", {"depth": 1.5}),
+        ("ViT-Ti/16", {"registers": 1.5}),
+        ("ViT-Ti/16", {"mlp_dim": True}),
+        ("ViT-Ti/16", {"parallel": "yes"}),
+        ("ViT-Ti/16", {"layer_scale": float("nan")}),
+        ("ViT-Ti/16", {"norm_epsilon": "x"}),
+        ("ViT-Ti/16", {"num_classes": -1}),
+        ("ViT-Ti/16", {"image_size": (16, 16, 16)}),
+        ("ViT-Ti/16", {"image_size": 16.0}),
+        ("R50x1", {"units": 3}),
+        ("R50x1", {"units": (1.5,)}),
+    ],
+)
+def test_values_of_another_type_are_refused(name, fields):
+    ((field, _),) = fields.items()
+    with pytest.raises(UserError, match=field):
+        models.info(name, **({"image_size": 16} | fields))

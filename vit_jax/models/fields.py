@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
+import math
+import numbers
+import typing
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -16,6 +20,34 @@ OF_PRECISION: dict[str, tuple[str | None, ...]] = {
     "remat": tuple(REMAT_POLICIES),
 }
 OF_RESNETS: dict[str, tuple[str | None, ...]] = {"weight_epsilon_of": ("variance", "deviation")}
+
+
+def check_types(spec: Any) -> None:
+    """UserError for a field of another type than it is declared with, or a number not finite."""
+    hints = typing.get_type_hints(type(spec))
+    for field in dataclasses.fields(spec):
+        value, hint = getattr(spec, field.name), hints[field.name]
+        if typing.get_origin(hint) is tuple:
+            fits = isinstance(value, tuple | list) and all(map(is_whole, value))
+        elif hint is float:
+            fits = not isinstance(value, bool) and _is_finite(value)
+        elif hint is int:
+            fits = is_whole(value)
+        else:
+            # Words are looked up among their choices, which are told.
+            fits = hint is not bool or isinstance(value, bool)
+        if not fits:
+            kind = getattr(hint, "__name__", str(hint)) if hint is not float else "finite number"
+            raise errors.UserError(f"model.{field.name}={value!r}: it must be of type {kind}.")
+
+
+def is_whole(value: Any) -> bool:
+    """Whether it is an integer, Python's or NumPy's."""
+    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
+
+
+def _is_finite(value: Any) -> bool:
+    return isinstance(value, numbers.Real) and math.isfinite(value)
 
 
 def check_choices(spec: Any, choices: Mapping[str, tuple[str | None, ...]]) -> None:

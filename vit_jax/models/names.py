@@ -10,6 +10,7 @@ from flax import nnx
 from vit_jax.core import errors, pytrees
 from vit_jax.models import bit, hybrid, vit
 from vit_jax.models.family import Family
+from vit_jax.models.fields import check_types, is_whole
 from vit_jax.models.preprocess import Preprocess
 from vit_jax.nn.posemb import TokenLayout
 
@@ -55,6 +56,7 @@ def spec(name: str, **fields: Any) -> Any:
             nearest = errors.nearest(field, known)
             raise errors.UserError(f"{family.kind} has no field {field!r}. {nearest}")
     done = family.spec(**{**(family.named(name) or {}), **fields})
+    check_types(done)
     family.check(done)
     return done
 
@@ -117,6 +119,8 @@ def create(
       UserError: unknown name or field; patches that do not tile the image.
     """
     size = _pair(image_size)
+    if not is_whole(num_classes) or num_classes < 0:
+        raise errors.UserError(f"num_classes={num_classes!r}: a number of classes; 0: no head.")
     preprocess = preprocess or Preprocess(image_size=size, resize=size)
     return build(
         spec(name, **fields),
@@ -151,7 +155,7 @@ def info(
 
 
 def _pair(size: int | tuple[int, int]) -> tuple[int, int]:
-    if isinstance(size, int):
-        return size, size
-    height, width = size
-    return height, width
+    sides = size if isinstance(size, tuple | list) else (size, size)
+    if len(sides) != 2 or not all(map(is_whole, sides)):
+        raise errors.UserError(f"image_size={size!r}: pixels, one number or (height, width).")
+    return sides[0], sides[1]
