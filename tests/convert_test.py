@@ -67,7 +67,35 @@ def test_what_is_there_is_not_overwritten(npz, tmp_path):
         convert(str(npz[0]), str(tmp_path / "x"), to="google_npz")
     with pytest.raises(UserError, match="moving average"):
         convert(str(npz[0]), str(tmp_path / "x"), to="timm", ema=True)
-    assert [p.name for p in tmp_path.iterdir()] == ["toy.npz"]
+    (tmp_path / "link").symlink_to("nowhere")
+    for name in ("link", "link.npz", "a" * 300):
+        if name == "link.npz":
+            (tmp_path / name).symlink_to("nowhere")
+        to = "google_npz" if name.endswith(".npz") else "timm"
+        with pytest.raises(UserError, match=r"there already|cannot be written"):
+            convert(str(npz[0]), str(tmp_path / name), to=to)
+    for to in ("timm", "checkpoint"):
+        with pytest.raises(UserError, match="this machine's files"):
+            convert(str(npz[0]), "gs://bucket/x", to=to)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["link", "link.npz", "toy.npz"]
+
+
+def test_what_a_killed_process_left_is_no_obstacle(npz, tmp_path):
+    (tmp_path / ".out.new").mkdir()
+    convert(str(npz[0]), str(tmp_path / "out"), to="timm")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["out", "toy.npz"]
+
+
+@pytest.mark.parametrize(
+    "argument",
+    [{"image_size": 10**9}, {"image_size": (8,)}, {"image_size": "8"}, {"dtype": "float16"},
+     {"head": 3}, {"position_resize": ["bicubic"]}],
+)  # fmt: skip
+def test_arguments_of_load_that_are_wrong(npz, argument):
+    with pytest.raises(UserError):
+        weights.load(npz[0], **argument)
+    with pytest.raises(UserError, match="cannot be read"):
+        weights.load("a" * 5000)
 
 
 def test_the_command_ends_with_one_message(tmp_path, run_python):

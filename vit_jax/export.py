@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -46,7 +47,7 @@ def stablehlo(loaded: Loaded, folder: str | Path, platforms: Sequence[str]) -> N
     for platform in platforms:
         if platform not in PLATFORMS:
             raise UserError(f"--platforms: {platform!r}. {nearest(platform, PLATFORMS)}")
-    if folder.exists():
+    if os.path.lexists(folder):
         raise UserError(f"{folder} is there already: give another output, or delete it.")
     graph, state = nnx.split(loaded.model, nnx.Param)
     params = pytrees.flatten(nnx.to_pure_dict(state))
@@ -58,6 +59,7 @@ def stablehlo(loaded: Loaded, folder: str | Path, platforms: Sequence[str]) -> N
     # Complete or not there: it gets its name when all is in it.
     temporary = folder.with_name(f".{folder.name}.new")
     try:
+        shutil.rmtree(temporary, ignore_errors=True)  # of a process that was killed
         temporary.mkdir(parents=True)
         (temporary / PROGRAM).write_bytes(program.serialize())
         arrays = {name: of_array(np.asarray(x)) for name, x in params.items()}

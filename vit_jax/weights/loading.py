@@ -17,7 +17,7 @@ from vit_jax.core import pytrees
 from vit_jax.core.errors import UserError, nearest
 from vit_jax.dist import parameters
 from vit_jax.nn.position_resize import METHODS, check_resizable, is_table, resize
-from vit_jax.weights import checkpoint, dinov2, opening
+from vit_jax.weights import checkpoint, dinov2, opening, said
 from vit_jax.weights.checkpoint import Description
 from vit_jax.weights.foreign import understand
 
@@ -87,10 +87,14 @@ def load_described(
     `scan`: whether blocks are run in a loop, which compiles in a fraction of the time; default: as
     the model was trained.
     """
-    for word, choices in ((head, ("keep", "drop")), (position_resize, METHODS)):
+    for word, choices in (
+        (head, ("keep", "drop")),
+        (position_resize, tuple(METHODS)),
+        (dtype or "float32", ("float32", "bfloat16")),
+    ):
         if word not in choices:
-            raise UserError(f"{word!r}. {nearest(word, choices)}")
-    size = (image_size, image_size) if isinstance(image_size, int) else image_size
+            raise UserError(f"{word!r}. {nearest(str(word), choices)}")
+    size = None if image_size is None else said.sides("image_size", image_size)
     about = description(path, image_size=size)
     changes = {f: x for f, x in (("dtype", dtype), ("scan", scan)) if x is not None}
     spec = dataclasses.replace(about.spec, **changes)

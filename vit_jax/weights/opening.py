@@ -37,7 +37,10 @@ class Opened:
 
 def is_foreign(path: Path) -> bool:
     """Whether it is a file, or a folder as Hugging Face and timm have it."""
-    return path.is_file() or any((path / name).is_file() for name in FILES)
+    try:
+        return path.is_file() or any((path / name).is_file() for name in FILES)
+    except OSError as error:  # of a name that is too long
+        raise UserError(f"{path} cannot be read: {error}.") from error
 
 
 def open_weights(path: Path) -> Opened:

@@ -72,7 +72,7 @@ def sides(key: str, found: Any) -> tuple[int, int]:
 
 class _Wrong(UserError):
     def __init__(self, key: str, found: Any, wanted: str):
-        super().__init__(f"The model's JSON files say {key}={_short(found)}; it must be {wanted}.")
+        super().__init__(f"{key}={_short(found)}; it must be {wanted}.")
 
 
 def _is_number(found: Any) -> bool:

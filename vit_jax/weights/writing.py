@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -67,13 +68,15 @@ def save(loaded: Loaded, path: str | Path, to: str) -> None:
     Raises:
       UserError: the format cannot hold this model, or the path cannot be written; then nothing is.
     """
-    path = Path(path)
     as_dinov2 = to == "huggingface" and dinov2.fits(loaded.model.spec, loaded.model.num_classes)
     if to in ("huggingface", "timm", "google_npz") and not as_dinov2:
         _check_plain(loaded.model.spec, to)
     if to not in FORMATS:
         raise UserError(f"to={to!r}. {nearest(to, FORMATS)}")
-    if path.exists():
+    if "://" in os.fspath(path):
+        raise UserError(f"{path}: weights are written to this machine's files; copy them there.")
+    path = Path(path)
+    if os.path.lexists(path):
         raise UserError(f"{path} is there already: give another output, or delete it.")
     if to == "google_npz" and path.suffix != ".npz":
         raise UserError(f"{path}: the name of a file with Google's arrays ends in .npz.")
@@ -166,6 +169,7 @@ def _write_folder(path: Path, arrays: Tensors, documents: Mapping[str, Any]) -> 
     # Complete or not there: it gets its name when all is in it.
     temporary = path.with_name(f".{path.name}.new")
     try:
+        shutil.rmtree(temporary, ignore_errors=True)  # of a process that was killed
         temporary.mkdir(parents=True)
         safetensors_file.write(temporary / "model.safetensors", arrays)
         for name, document in documents.items():
