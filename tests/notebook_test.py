@@ -58,8 +58,8 @@ def test_pages_and_configs_that_it_names_exist():
 
 # What Colab has anyway, in versions that are kept or that do.
 OF_COLAB = {
-    "absl-py", "array_record", "filelock", "google-crc32c", "numpy", "pillow", "protobuf",
-    "pyarrow", "tensorboard", "tensorflow", "tensorflow-cpu", "tensorflow-datasets",
+    "absl-py", "array_record", "filelock", "google-crc32c", "ml_dtypes", "numpy", "pillow",
+    "protobuf", "pyarrow", "tensorboard", "tensorflow", "tensorflow-cpu", "tensorflow-datasets",
 }  # fmt: skip
 
 
