@@ -54,7 +54,7 @@ def test_fields_that_are_none_or_absent_can_be_overridden():
         ("optim.warmup_steps=1.5", "optim.warmup_steps takes a whole number or None"),
         (
             "model.pool=clss",
-            "takes 'cls' or 'avg' or 'map' or None, got 'clss'. Did you mean 'cls'",
+            "takes 'cls' or 'avg' or 'cls_avg' or 'map' or None, got 'clss'. Did you mean 'cls'",
         ),
         ("log.tensorboard=1", "log.tensorboard takes true or false, got '1'"),
         ("input.batch_size=0", "config.input.batch_size=0: give at least 1"),

@@ -33,7 +33,7 @@ class ModelConfig:
     heads: int | None = None
     units: tuple[int, ...] | None = None  # of each stage of a ResNet
     root_width: int | None = None  # channels behind a ResNet's first convolution
-    pool: Literal["cls", "avg", "map"] | None = None  # class token, average, attention pooling
+    pool: Literal["cls", "avg", "cls_avg", "map"] | None = None  # what the head sees
     pre_logits: bool | None = None  # dense(width) + tanh before the head
     position_embedding: (
         Literal[

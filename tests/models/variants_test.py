@@ -30,6 +30,7 @@ POSITIONS = [
 FIELDS = [
     {"registers": 3},
     {"registers": 3, "pool": "avg"},
+    {"registers": 3, "pool": "cls_avg"},
     {"registers": 3, "pool": "map", "norm": "rms"},
     {"mlp": "swiglu"},
     {"mlp": "geglu", "dense_bias": False},
@@ -86,7 +87,7 @@ def counted(name, **fields):
     """Kernels, biases, norms and tables by hand."""
     s = models.spec(name, **TOY, **fields)
     d, m, k, rows, columns = 16, 24, 8, 8 // s.patch_size, 12 // s.patch_size
-    cls, gated = s.pool == "cls", s.mlp != "mlp"
+    cls, gated = s.has_class_token, s.mlp != "mlp"
     norm = d * (1 + (s.norm == "layer"))
     table = {
         "learned_1d": (rows * columns + cls) * d,
@@ -99,7 +100,7 @@ def counted(name, **fields):
     block = 4 * d * d + (2 + gated) * d * m + biases + norm * (2 - s.parallel)
     block += s.qk_norm * 2 * k + (s.layer_scale > 0) * 2 * d
     probe = d + 4 * (d * d + d) + norm + 2 * d * m + m + d
-    around = s.patch_size**2 * 3 * d + d + cls * d + s.registers * d + norm + d * 5 + 5
+    around = s.patch_size**2 * 3 * d + d + cls * d + s.registers * d + norm + s.features * 5 + 5
     return around + table * tables + s.depth * block + (s.pool == "map") * probe
 
 

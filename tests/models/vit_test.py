@@ -140,12 +140,16 @@ def test_fresh_head_gives_its_bias():
 
 def test_tokens_features_and_logits_fit_together():
     images = jax.random.normal(jax.random.key(0), (2, 8, 8, 3))
-    for pool in ("cls", "avg"):
+    for pool in ("cls", "avg", "cls_avg"):
         model = tiny(pool=pool)
-        model.head.kernel[...] = jax.random.normal(jax.random.key(1), (16, 5))
+        model.head.kernel[...] = jax.random.normal(jax.random.key(1), model.head.kernel.shape)
         tokens = model.tokens(images)
-        assert tokens.shape == (2, 4 + (pool == "cls"), 16)
-        pooled = tokens[:, 0] if pool == "cls" else tokens.mean(axis=1)
+        assert tokens.shape == (2, 4 + (pool != "avg"), 16)
+        pooled = {
+            "cls": tokens[:, 0],
+            "avg": tokens.mean(axis=1),
+            "cls_avg": jnp.concatenate([tokens[:, 0], tokens[:, 1:].mean(axis=1)], axis=1),
+        }[pool]
         np.testing.assert_allclose(model.features(images), pooled, atol=ROUNDING)
         expected = pooled @ model.head.kernel[...] + model.head.bias[...]
         np.testing.assert_allclose(model(images), expected, atol=ROUNDING)

@@ -64,6 +64,36 @@ def test_dinov2(tmp_path, images, same, registers, gated):
     same(weights.load(tmp_path / "ours"), ours.model)
 
 
+@pytest.mark.parametrize("registers", [0, 3])
+def test_classifier_of_dinov2(tmp_path, images, same, registers):
+    names = {"id2label": {0: "ant", 1: "bee", 2: "cat"}, "label2id": {"ant": 0, "bee": 1, "cat": 2}}
+    if registers:
+        config = hf.Dinov2WithRegistersConfig(num_register_tokens=registers, **TOY, **names)
+        theirs = randomise(hf.Dinov2WithRegistersForImageClassification(config))
+    else:
+        theirs = randomise(hf.Dinov2ForImageClassification(hf.Dinov2Config(**TOY, **names)))
+    theirs.save_pretrained(tmp_path / "theirs")
+    ours = weights.load_described(tmp_path / "theirs")
+    assert ours.class_names == ("ant", "bee", "cat")
+
+    x = torch.tensor(images.transpose(0, 3, 1, 2), requires_grad=True)
+    expected = theirs(x).logits
+    expected[:, 1].sum().backward()
+    np.testing.assert_allclose(ours.model(images), expected.detach().numpy(), atol=FEATURES, rtol=0)
+    gradient = jax.grad(lambda x: ours.model(x)[:, 1].sum())(images)
+    reference = x.grad.numpy().transpose(0, 2, 3, 1)
+    assert np.abs(gradient - reference).max() <= GRADIENTS * np.abs(reference).max()
+
+    weights.save(ours, tmp_path / "ours", "huggingface")
+    again, told = hf.AutoModelForImageClassification.from_pretrained(
+        tmp_path / "ours", output_loading_info=True
+    )
+    assert not any(told[what] for what in ("missing_keys", "unexpected_keys", "mismatched_keys"))
+    assert again.config.id2label[2] == "cat"
+    np.testing.assert_array_equal(again.eval()(x).logits.detach(), expected.detach())
+    same(weights.load(tmp_path / "ours"), ours.model)
+
+
 def of_dinov3(state, spec):
     """The parameters of DINOv3ViTModel by our names, [out, in] turned around."""
     array = lambda name: state[name].numpy()

@@ -67,7 +67,7 @@ class ViT(nnx.Module):
         self.patches = patches or PatchEmbedding(
             spec.patch_size, width, precision=precision, rngs=rngs
         )
-        if spec.pool == "cls":
+        if spec.has_class_token:
             self.cls = param(initializers.zeros, (width,), (WIDTH,), rngs.params())
         if spec.registers:
             # Unlike a class token they have no positions: zeros would stay equal to each other.
@@ -135,7 +135,7 @@ class ViT(nnx.Module):
             return
         # The head computes in float32 whatever the blocks do: its sums decide the loss.
         self.head = Linear(
-            (width,),
+            (spec.features,),
             (num_classes,),
             (WIDTH,),
             (CLASSES,),
@@ -176,7 +176,7 @@ class ViT(nnx.Module):
     def _embed(self, images: jax.Array) -> jax.Array:
         """The tokens of eq. 1."""
         x = self.patches(images)
-        first = [self.cls[...].astype(x.dtype)] if self.spec.pool == "cls" else []
+        first = [self.cls[...].astype(x.dtype)] if self.spec.has_class_token else []
         first += [self.registers[...].astype(x.dtype)] if self.spec.registers else []
         of_all = [
             jnp.broadcast_to(t, (x.shape[0], t.size // x.shape[2], x.shape[2])) for t in first
@@ -205,7 +205,9 @@ class ViT(nnx.Module):
         elif self.spec.pool == "map":
             x = self.pooling(x[:, self.spec.registers :])
         else:
-            x = jnp.mean(x[:, self.spec.registers :], axis=1, dtype=jnp.float32).astype(x.dtype)
+            first = self.spec.registers + self.spec.has_class_token
+            mean = jnp.mean(x[:, first:], axis=1, dtype=jnp.float32).astype(x.dtype)
+            x = mean if self.spec.pool == "avg" else jnp.concatenate([x[:, 0], mean], axis=1)
         return jnp.tanh(self.pre_logits(x)) if self.spec.pre_logits else x
 
 

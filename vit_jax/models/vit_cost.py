@@ -25,7 +25,7 @@ def flops_behind_patches(spec: ViTSpec, *, num_classes: int, image_size: tuple[i
     seen = n - layout.registers
     one_query = seen * 2 * d * d + 2 * seen * d + d * d + 2 * d * spec.mlp_dim
     pooling = (spec.pool == "map") * one_query
-    head = d * num_classes + spec.pre_logits * d * d
+    head = spec.features * num_classes + spec.pre_logits * d * d
     return 2 * (spec.depth * (projections + attention + offsets + mlp) + pooling + head)
 
 

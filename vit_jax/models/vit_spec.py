@@ -40,7 +40,7 @@ POSITION_PARTS = {"sincos_1d": 2, "sincos_2d": 4, "learned_2d": 2}
 
 # Fields with a choice of words.
 CHOICES: dict[str, tuple[str | None, ...]] = {
-    "pool": ("cls", "avg", "map"),
+    "pool": ("cls", "avg", "cls_avg", "map"),
     "position_embedding": tuple(PLACES),
     "position_at": (None, "input", "layers", "shared"),
     "mlp": MLPS,
@@ -61,7 +61,7 @@ class ViTSpec:
     width: int
     mlp_dim: int
     heads: int
-    pool: str = "cls"  # "cls": class token; "avg": mean over tokens; "map": attention pooling
+    pool: str = "cls"  # class token; "avg": mean; "cls_avg": both; "map": attention pooling
     pre_logits: bool = False  # dense(width) + tanh before the head (section 3.1: pre-training)
     position_embedding: str = "learned_1d"
     position_at: str | None = None  # of PLACES; None: the first
@@ -91,6 +91,16 @@ class ViTSpec:
         return Precision(jnp.dtype(self.dtype), jnp.dtype(self.softmax_dtype), gradient)
 
     @property
+    def has_class_token(self) -> bool:
+        """Whether there is one."""
+        return self.pool in ("cls", "cls_avg")
+
+    @property
+    def features(self) -> int:
+        """How wide is what the head sees."""
+        return self.width * (2 if self.pool == "cls_avg" else 1)
+
+    @property
     def position_place(self) -> str:
         """Where the position embedding acts, of PLACES."""
         return self.position_at or PLACES[self.position_embedding][0]
@@ -107,6 +117,10 @@ def check(done: ViTSpec) -> None:
         )
     if done.registers < 0:
         raise errors.UserError(f"model.registers={done.registers}: give at least 0.")
+    if done.pre_logits and done.pool == "cls_avg":
+        raise errors.UserError(
+            "model.pre_logits does not go with model.pool=cls_avg: leave it out, or take pool=cls."
+        )
     _check_positions(done)
     if not 0 < done.norm_epsilon < 1:
         raise errors.UserError(
@@ -156,7 +170,7 @@ def token_layout(spec: ViTSpec, image_size: tuple[int, int]) -> TokenLayout:
             "Change the size in input.preprocess or the patch in model.name."
         )
     grid = (image_size[0] // p, image_size[1] // p)
-    return TokenLayout(grid, class_token=spec.pool == "cls", registers=spec.registers)
+    return TokenLayout(grid, class_token=spec.has_class_token, registers=spec.registers)
 
 
 def stride(spec: ViTSpec) -> int:

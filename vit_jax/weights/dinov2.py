@@ -1,7 +1,8 @@
-"""Hugging Face's Dinov2Model and Dinov2WithRegistersModel, in and out.
+"""Hugging Face's Dinov2 and Dinov2WithRegisters, backbones and classifiers, in and out.
 
-Its SwiGLU has both dense layers of the gate in one array, which is taken apart here: the first half
-goes through the SiLU.
+Its classifier sees the class token and the mean of the patches side by side. Its SwiGLU has both
+dense layers of the gate in one array, which is taken apart here: the first half goes through the
+SiLU.
 """
 
 from __future__ import annotations
@@ -24,10 +25,6 @@ from vit_jax.weights.tensors import Tensor, Tensors, of_array
 REGISTERS = "dinov2_with_registers"
 TYPES = ("dinov2", REGISTERS)  # model_type of config.json
 PACKED, GATE, UP = "mlp.weights_in.", "mlp.gate.", "mlp.up."
-BACKBONE = (
-    "Hugging Face's Dinov2 has a head on the class token and the mean of the patches side by side, "
-    "which is no model here"
-)
 
 
 def _layer(ours: str, theirs: str, axes: str) -> Rule:
@@ -63,6 +60,8 @@ def _layout(title: str, *mlp: Rule) -> Layout:
         _layer("scale2/scale", "layer_scale2.lambda1", "D"),
         rule("norm/scale", "layernorm.weight", "D"),
         rule("norm/bias", "layernorm.bias", "D"),
+        Rule("head/kernel", ("classifier.weight",), "C 2D", own="2D C"),
+        rule("head/bias", "classifier.bias", "C"),
     )
     return Layout(title, rules, ("", "dinov2.", f"{REGISTERS}."), (r"embeddings\.mask_token",))
 
@@ -93,13 +92,14 @@ def understand(opened: Opened) -> Foreign:
     if sizes["P"] != sizes["p"]:
         raise UserError(f"{opened.path}: its patches are {sizes['P']} x {sizes['p']} pixels.")
     image_size = _image_size(opened, sizes)
-    name = f"ViT-B/{sizes['P']}"
+    name, num_classes = f"ViT-B/{sizes['P']}", sizes.get("C", 0)
     spec = models.spec(
         name,
         depth=sizes["L"],
         width=sizes["D"],
         mlp_dim=sizes["M"],
         heads=sizes["H"],
+        pool="cls_avg" if num_classes else "cls",
         mlp="swiglu" if found.layout is GATED else "mlp",
         registers=sizes.get("R", 0),
         layer_scale=said.positive(config, "layerscale_value", 1.0),
@@ -109,8 +109,8 @@ def understand(opened: Opened) -> Foreign:
     return Foreign(
         name=name,
         spec=spec,
-        num_classes=0,
-        class_names=None,
+        num_classes=num_classes,
+        class_names=huggingface.class_names(config, num_classes),
         preprocess=_preprocess(opened, image_size),
         match=found,
         pads_class_position=False,
@@ -118,10 +118,6 @@ def understand(opened: Opened) -> Foreign:
 
 
 def _match(opened: Opened, config: Mapping[str, Any]) -> Match:
-    if any("classifier." in name for name in opened.tensors):
-        raise UserError(
-            f"{opened.path}: {BACKBONE}. Save its backbone alone: model.base_model.save_pretrained."
-        )
     if not config.get("qkv_bias", True):
         raise UserError(f"{opened.path}: config.json says qkv_bias=false, which is not supported.")
     heads = config.get("num_attention_heads")
@@ -205,8 +201,7 @@ def fits(spec: Any, num_classes: int) -> bool:
     defaults = {name: getattr(ViTSpec, name) for name in plain}
     return (
         type(spec) is ViTSpec
-        and num_classes == 0
-        and spec.pool == "cls"
+        and spec.pool == ("cls_avg" if num_classes else "cls")
         and spec.position_embedding == "learned_1d"
         and spec.layer_scale > 0
         and spec.mlp in ("mlp", "swiglu")
@@ -231,7 +226,18 @@ def layout_for(spec: ViTSpec) -> Layout:
     return GATED if spec.mlp == "swiglu" else PLAIN
 
 
-def documents(spec: ViTSpec, about: models.Preprocess) -> dict[str, dict[str, Any]]:
+def name_in_classifier(name: str, spec: ViTSpec) -> str:
+    """Its head has no prefix, the rest has."""
+    return name if name.startswith("classifier.") else f"{_type(spec)}.{name}"
+
+
+def _type(spec: ViTSpec) -> str:
+    return REGISTERS if spec.registers else "dinov2"
+
+
+def documents(
+    spec: ViTSpec, num_classes: int, names: tuple[str, ...] | None, about: models.Preprocess
+) -> dict[str, dict[str, Any]]:
     """config.json and preprocessor_config.json. UserError for images that are no squares."""
     height, width = about.image_size
     if height != width:
@@ -239,10 +245,10 @@ def documents(spec: ViTSpec, about: models.Preprocess) -> dict[str, dict[str, An
             f"Hugging Face's Dinov2 is for squares, this model for {height} x {width} pixels: give "
             "--image_size."
         )
-    plain = huggingface.documents(spec, 0, None, about)
-    config = {
-        "architectures": ["Dinov2WithRegistersModel" if spec.registers else "Dinov2Model"],
-        "model_type": REGISTERS if spec.registers else "dinov2",
+    kind = "Dinov2WithRegisters" if spec.registers else "Dinov2"
+    config: dict[str, Any] = {
+        "architectures": [f"{kind}{'ForImageClassification' if num_classes else 'Model'}"],
+        "model_type": _type(spec),
         "hidden_size": spec.width,
         "num_hidden_layers": spec.depth,
         "num_attention_heads": spec.heads,
@@ -257,7 +263,8 @@ def documents(spec: ViTSpec, about: models.Preprocess) -> dict[str, dict[str, An
         "qkv_bias": True,
         "use_mask_token": False,
         "torch_dtype": "float32",
+        **huggingface.labels(num_classes, names),
     }
     if spec.registers:
         config["num_register_tokens"] = spec.registers
-    return {**plain, "config.json": config}
+    return {"config.json": config, "preprocessor_config.json": huggingface.processor(about)}

@@ -90,11 +90,17 @@ class Rule(NamedTuple):
     names: tuple[str, ...]
     axes: str  # of each of them
     start: int = 0  # the number of the first layer
+    own: str = ""  # our axes, where they are not those of OURS
 
     @property
     def layers(self) -> str | None:
         """The letter of how many layers the names count; None: they do not."""
-        return OURS[self.ours].split()[0] if "{" in self.names[0] else None
+        return self.own_axes.split()[0] if "{" in self.names[0] else None
+
+    @property
+    def own_axes(self) -> str:
+        """Of our parameter."""
+        return self.own or OURS[self.ours]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -139,7 +145,7 @@ class Piece(NamedTuple):
 
 def pieces(rule: Rule, sizes: Mapping[str, int]) -> Iterator[Piece]:
     """All of a rule's arrays; of one layer, where its number of layers is no size."""
-    words = OURS[rule.ours].split()
+    words = rule.own_axes.split()
     several = len(rule.names) > 1
     rest = [w for w in words if w != rule.layers]
     if several:
@@ -185,7 +191,7 @@ class Match:
     def ours(self, name: str) -> np.ndarray:
         """One of our parameters, float32."""
         (found,) = [r for r in self.rules if r.ours == name]
-        array = np.empty(shape(OURS[name], self.sizes), np.float32)
+        array = np.empty(shape(found.own_axes, self.sizes), np.float32)
         for piece in pieces(found, self.sizes):
             theirs = self.tensors[piece.name].read()
             array[piece.place] = rearrange(theirs, found.axes, piece.axes, self.sizes)
@@ -193,7 +199,7 @@ class Match:
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Of all our parameters."""
-        return {r.ours: shape(OURS[r.ours], self.sizes) for r in self.rules}
+        return {r.ours: shape(r.own_axes, self.sizes) for r in self.rules}
 
 
 def match(layout: Layout, tensors: Tensors, known: Mapping[str, int]) -> Match:
@@ -231,14 +237,16 @@ def _theirs(ours: np.ndarray, own: Rule, piece: Piece, sizes: Mapping[str, int])
     return Tensor(shape(own.axes, sizes), np.dtype(np.float32), read)
 
 
-def sizes_of(params: Mapping[str, Any]) -> dict[str, int]:
+def sizes_of(layout: Layout, params: Mapping[str, Any]) -> dict[str, int]:
     """The letters' sizes of our own parameters, by name (arrays, or whatever has a shape).
 
-    Those that no table has are left to `to_theirs`.
+    Those that the layout has no place for are left to `to_theirs`.
     """
     sizes: dict[str, int] = {}
-    for name in params.keys() & OURS.keys():
-        words, array = OURS[name].split(), params[name]
+    for r in layout.rules:
+        if r.ours not in params:
+            continue
+        words, array = r.own_axes.split(), params[r.ours]
         sizes |= {w: int(s) for w, s in zip(words, array.shape, strict=True) if is_letter(w)}
     return sizes
 
@@ -306,7 +314,7 @@ def _sizes(rules: Iterable[Rule], named: Tensors, known: Mapping[str, int]) -> d
                     sizes.setdefault(group[0], size)
     if "H" in sizes and "D" in sizes:
         sizes.setdefault("K", sizes["D"] // max(1, sizes["H"]))
-    letters = {w for r in rules for w in OURS[r.ours].split() if is_letter(w)}
+    letters = {w for r in rules for w in r.own_axes.split() if is_letter(w)}
     return {letter: sizes.get(letter, 0) for letter in letters}
 
 

@@ -100,6 +100,8 @@ def _check_plain(spec: ViTSpec, to: str) -> None:
         for name in NOT_ELSEWHERE
         if name in fields and getattr(spec, name) != fields[name]
     ]
+    if getattr(spec, "pool", "cls") == "cls_avg":
+        differing.append("pool=cls_avg")
     if getattr(spec, "position_embedding", "learned_1d") not in AS_A_TABLE:
         differing.append(f"position_embedding={spec.position_embedding}")
     if differing:
@@ -129,7 +131,7 @@ def _arrays(loaded: Loaded, layout: Layout, instead: str) -> dict[str, Any]:
     spec = loaded.model.spec
     constants.check(spec, layout, instead)
     params = constants.kernels_for(_params(loaded), spec, layout)
-    return to_theirs(layout, params, sizes_of(params))
+    return to_theirs(layout, params, sizes_of(layout, params))
 
 
 def _npz(loaded: Loaded, path: Path) -> None:
@@ -160,9 +162,16 @@ def _folder(loaded: Loaded, path: Path, to: str) -> None:
 
 
 def _dinov2_folder(loaded: Loaded, path: Path) -> None:
-    spec, about = loaded.model.spec, loaded.model.preprocess
-    arrays = _arrays(loaded, dinov2.layout_for(spec), "Write --to=checkpoint.")
-    _write_folder(path, dinov2.packed(arrays, spec), dinov2.documents(spec, about))
+    model = loaded.model
+    arrays = dinov2.packed(
+        _arrays(loaded, dinov2.layout_for(model.spec), "Write --to=checkpoint."), model.spec
+    )
+    if model.num_classes:
+        arrays = {dinov2.name_in_classifier(name, model.spec): x for name, x in arrays.items()}
+    documents = dinov2.documents(
+        model.spec, model.num_classes, loaded.class_names, model.preprocess
+    )
+    _write_folder(path, arrays, documents)
 
 
 def _write_folder(path: Path, arrays: Tensors, documents: Mapping[str, Any]) -> None:
