@@ -12,6 +12,7 @@ from absl import flags
 from vit_jax import weights
 from vit_jax.core import command
 from vit_jax.core.errors import UserError
+from vit_jax.nn.position_resize import METHODS
 from vit_jax.weights import writing
 
 FLAGS = flags.FLAGS
@@ -83,6 +84,6 @@ if __name__ == "__main__":
     flags.DEFINE_string(
         "image_size", None, "Resizes learned positions for images of this size: 384, or 224x160."
     )
-    flags.DEFINE_enum("position_resize", "bilinear", ("bilinear", "bicubic"), "How.")
+    flags.DEFINE_enum("position_resize", "bilinear", tuple(METHODS), "How.")
     flags.mark_flags_as_required(["input", "output"])
     command.run(main)

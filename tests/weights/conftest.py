@@ -93,7 +93,7 @@ class Absent(types.ModuleType):
 def timm():
     """The package, with or without torchvision."""
     try:
-        import torchvision  # noqa: F401
+        import torchvision  # noqa: F401, only to see whether it is there
     except (ImportError, RuntimeError):
         names = ("", ".ops", ".ops.misc", ".transforms", ".transforms.functional", ".datasets")
         absent = {f"torchvision{name}": Absent(f"torchvision{name}") for name in names}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -41,6 +42,6 @@ def read(path: Path) -> dict[str, Tensor]:
     return {name: of_array(_array(x)) for name, x in found.items()}
 
 
-def _array(tensor) -> np.ndarray:  # type: ignore[no-untyped-def]
+def _array(tensor: Any) -> np.ndarray:
     """NumPy knows no bfloat16; float32 holds it exactly."""
     return tensor.float().numpy() if tensor.is_floating_point() else tensor.numpy()
