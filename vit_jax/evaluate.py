@@ -69,7 +69,8 @@ def main(arguments: list[str]) -> None:
 
 def _evaluate_checkpoint() -> None:
     checkpoint = epath.Path(FLAGS.checkpoint).expanduser()
-    if not weights.is_foreign(checkpoint):
+    foreign = weights.is_foreign(checkpoint)
+    if not foreign:
         checkpoint = step_folder.find(checkpoint)
     elif not FLAGS.config:
         raise UserError(f"{checkpoint} does not say what to evaluate it on: give --config FILE.")
@@ -81,11 +82,10 @@ def _evaluate_checkpoint() -> None:
     first = jax.process_index() == 0
     screen = Screen(sys.stderr if FLAGS.json else sys.stdout, quiet=not first)
     numbers = evaluate(config, checkpoint, screen, ema=FLAGS.ema)
-    step = 0 if weights.is_foreign(checkpoint) else int(checkpoint.name)
     if FLAGS.json and first:
         print(json.dumps(numbers))
     elif not FLAGS.json:
-        announce.results(screen, step, numbers)
+        announce.results(screen, 0 if foreign else int(checkpoint.name), numbers)
 
 
 def _workdir(checkpoint: epath.Path) -> epath.Path:
