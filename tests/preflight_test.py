@@ -2,7 +2,6 @@
 
 import collections
 
-import jax
 import pytest
 from etils import epath
 
@@ -92,8 +91,3 @@ def test_a_full_disk_is_found_before_the_start(tmp_path, tiny_run, monkeypatch):
     with pytest.raises(UserError, match=r"10 kB free; 1 more checkpoints of .*keep_last=2"):
         train(tiny_run(), epath.Path(tmp_path / "run"))
     assert not (tmp_path / "run").exists()
-
-
-def test_state_bytes_are_those_of_the_whole_arrays():
-    shape = jax.ShapeDtypeStruct((3, 5), jax.numpy.float32)
-    assert preflight.state_bytes({"a": shape, "b": {"c": shape}}) == 2 * 3 * 5 * 4

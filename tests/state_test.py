@@ -9,7 +9,7 @@ from jax.sharding import AbstractMesh
 from vit_jax import announce, models
 from vit_jax.dist import mesh as meshes
 from vit_jax.screen import Screen
-from vit_jax.state import state_layout
+from vit_jax.state import state_layout, total_bytes
 
 
 def layout(scan=False, mesh=None, shard_optimizer=False, width=16):
@@ -79,3 +79,8 @@ def test_what_stays_whole_is_one_line_for_each_cause():
     wide, many = said(1, 1, 5, 4).splitlines()
     assert ": heads 2 does not divide over tensor=4; change model.heads or mesh.tensor" in many
     assert ": width 16 does not divide over fsdp=5; change model.width or mesh.fsdp" in wide
+
+
+def test_total_bytes_are_those_of_the_whole_arrays():
+    shape = jax.ShapeDtypeStruct((3, 5), jax.numpy.float32)
+    assert total_bytes({"a": shape, "b": {"c": shape}}) == 2 * 3 * 5 * 4

@@ -22,7 +22,7 @@ from vit_jax.core.problems import MISSING, Problems
 from vit_jax.dist import mesh as meshes
 from vit_jax.preflight import Prepared
 from vit_jax.screen import Screen, count
-from vit_jax.state import Layout, device_bytes
+from vit_jax.state import Layout, device_bytes, total_bytes
 from vit_jax.store import room, step_folder, workdir
 
 if TYPE_CHECKING:
@@ -236,7 +236,7 @@ def _workdir(
     begins = f"goes on from step {there[-1]:,}" if there else "begins anew"
     size = ""
     if parts.layout is not MISSING:
-        size = f"; a checkpoint is {room.size(preflight.state_bytes(parts.layout.state))}"
+        size = f"; a checkpoint is {room.size(total_bytes(parts.layout.state))}"
     yield Row("workdir", f"{folder}: {begins}{size}")
 
 

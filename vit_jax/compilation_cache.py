@@ -12,12 +12,13 @@ be read is compiled.
 from __future__ import annotations
 
 import collections
-import os
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import filelock
 import jax
+
+from vit_jax.core.users_folder import users_folder
 
 MAX_BYTES = 4 * 2**30  # then what was not used for longest goes
 LOCK_FILE = ".lockfile"  # jax's
@@ -60,12 +61,6 @@ def tally() -> Tally:
 def _setting(name: str) -> Any:
     """Of jax, whose settings type checkers do not know."""
     return getattr(jax.config, name)
-
-
-def users_folder() -> Path:
-    """The user's, not a common one: whoever can write to it decides what is executed."""
-    caches = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    return Path(caches) / "vit_jax"
 
 
 def _usable(folder: Path) -> bool:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import jax
 from etils import epath
 from jax.sharding import Mesh
 
@@ -19,7 +18,7 @@ from vit_jax.core.problems import MISSING, Problems
 from vit_jax.evals import Evals
 from vit_jax.objective import Batch, Objective
 from vit_jax.optim.schedules import Schedule
-from vit_jax.state import Layout
+from vit_jax.state import Layout, total_bytes
 from vit_jax.store import room, step_folder
 from vit_jax.warm_start import shapes_to_take
 from vit_jax.weights import Description
@@ -143,7 +142,7 @@ def look(config: RunConfig, workdir: epath.Path, problems: Problems) -> Prepared
         "workdir",
         lambda layout, plan: room.check_room(
             workdir,
-            checkpoint_bytes=state_bytes(layout.state),
+            checkpoint_bytes=total_bytes(layout.state),
             keep_last=config.checkpoint.keep_last,
             every_steps=config.checkpoint.every_steps,
             total_steps=plan.total_steps,
@@ -166,11 +165,6 @@ def look(config: RunConfig, workdir: epath.Path, problems: Problems) -> Prepared
         shapes,
         description,
     )
-
-
-def state_bytes(state: Any) -> int:
-    """Of the whole arrays of a state, wherever they lie."""
-    return sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(state))
 
 
 def _found(source: Source) -> Counts:

@@ -147,6 +147,11 @@ def state_layout(
     )
 
 
+def total_bytes(tree: object) -> int:
+    """Of the whole arrays of a tree, wherever they lie."""
+    return sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(tree))
+
+
 def device_bytes(tree: object) -> int:
     """What one device holds of a tree of arrays, by their shardings."""
     return sum(

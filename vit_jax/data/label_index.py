@@ -15,8 +15,6 @@ import concurrent.futures
 import contextlib
 import io
 import itertools
-import os
-import tempfile
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -25,6 +23,8 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 
 from vit_jax.core.errors import UserError
+from vit_jax.core.users_folder import users_folder
+from vit_jax.core.whole_file import whole_file
 from vit_jax.data import files
 from vit_jax.data.chosen import Chosen
 from vit_jax.data.example import Source
@@ -124,7 +124,7 @@ def find(source: Source, progress: Progress = lambda done, total: None) -> Label
     stored = source.stored_labels() if isinstance(source, KnowsLabels) else None
     if stored is not None:
         return stored
-    cache = _cache_folder() / f"{source.fingerprint}.npz"
+    cache = users_folder() / "labels" / f"{source.fingerprint}.npz"
     with contextlib.suppress(UserError, FileNotFoundError):  # damaged: made again
         cached = read(cache)
         if cached.num_examples == source.num_examples:
@@ -134,11 +134,6 @@ def find(source: Source, progress: Progress = lambda done, total: None) -> Label
         cache.parent.mkdir(parents=True, exist_ok=True)
         write(cache, scanned)
     return scanned
-
-
-def _cache_folder() -> Path:
-    caches = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(caches) / "vit_jax" / "labels"
 
 
 def _scan(source: Source, progress: Progress) -> Labels:
@@ -163,14 +158,8 @@ def file_name(split: str) -> str:
 def write(path: Path, labels: Labels) -> None:
     """The file at once or not at all. OSError if it cannot."""
     most = np.diff(labels.offsets).max(initial=0)
-    with tempfile.NamedTemporaryFile(dir=path.parent, suffix=".part", delete=False) as part:
-        try:
-            np.savez(part, offsets=labels.offsets, labels=labels.labels, most=most)
-        except OSError:
-            os.unlink(part.name)
-            raise
-    os.chmod(part.name, 0o644)  # others use the data set too
-    os.replace(part.name, path)
+    with whole_file(path) as part, part.open("wb") as file:
+        np.savez(file, offsets=labels.offsets, labels=labels.labels, most=most)
 
 
 def read(path: str | Path) -> Labels:

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import os
-import tempfile
 import zipfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
+
+from vit_jax.core.users_folder import users_folder
+from vit_jax.core.whole_file import whole_file
 
 _FOLDER = ".vit_jax"
 
@@ -38,10 +39,8 @@ def save(files: Sequence[Path], offsets: Sequence[np.ndarray]) -> None:
     for folder in _folders(files):
         with contextlib.suppress(OSError):
             folder.mkdir(parents=True, exist_ok=True)
-            with tempfile.NamedTemporaryFile(dir=folder, delete=False) as part:
-                np.savez(part, stamps=_stamps(files), ends=ends, offsets=np.concatenate(offsets))
-            os.chmod(part.name, 0o644)  # others use the data set too
-            os.replace(part.name, folder / _name(files))
+            with whole_file(folder / _name(files)) as part, part.open("wb") as file:
+                np.savez(file, stamps=_stamps(files), ends=ends, offsets=np.concatenate(offsets))
             return
 
 
@@ -49,8 +48,7 @@ def _folders(files: Sequence[Path]) -> Iterator[Path]:
     data = files[0].resolve().parent
     if data.stat().st_mode & 0o222:  # read-only is meant, also for root
         yield data / _FOLDER
-    caches = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    yield Path(caches) / "vit_jax" / hashlib.sha256(str(data).encode()).hexdigest()[:16]
+    yield users_folder() / hashlib.sha256(str(data).encode()).hexdigest()[:16]
 
 
 def _name(files: Sequence[Path]) -> str:

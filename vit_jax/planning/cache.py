@@ -17,7 +17,7 @@ from pathlib import Path
 
 from etils import epath
 
-from vit_jax import compilation_cache
+from vit_jax.core.users_folder import users_folder
 from vit_jax.dist import collectives, hlo
 from vit_jax.planning import compiled
 from vit_jax.planning.compiled import DoesNotFit, Figures, LoweredStep
@@ -54,7 +54,7 @@ def figures(step: LoweredStep, topology: str, *, anew: bool) -> tuple[Figures, b
 
 def folder() -> Path:
     """Where they are kept; may be deleted at any time."""
-    return compilation_cache.users_folder() / "plans"
+    return users_folder() / "plans"
 
 
 def key(step: LoweredStep, topology: str) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 
-import jax
 from jax.sharding import Mesh
 
 from vit_jax import build
@@ -22,7 +21,7 @@ from vit_jax.planning import cache, hosts
 from vit_jax.planning.compiled import Figures, lower_step, read_figures
 from vit_jax.planning.hosts import Host
 from vit_jax.planning.topology import dividing
-from vit_jax.state import Layout, device_bytes
+from vit_jax.state import Layout, device_bytes, total_bytes
 from vit_jax.step import batch_layout
 
 SECS_A_DAY = 86_400
@@ -201,7 +200,7 @@ def forecast(
         from_cache=from_cache,
         time=_time(found, model.info, c.batch_size / mesh.size, generation, peak),
         peak_flops=peak,
-        saved_bytes=sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(layout.state)),
+        saved_bytes=total_bytes(layout.state),
         host=hosts.needs(layout, batch),
     )
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from vit_jax.core.errors import UserError
-from vit_jax.preparing.whole_file import whole_file
+from vit_jax.core.whole_file import whole_file
 
 
 def on_beam(folder: Path, beam_flags: Sequence[str]) -> Callable[..., Iterator[object]]:

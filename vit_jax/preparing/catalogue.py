@@ -10,7 +10,7 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from vit_jax.preparing.whole_file import whole_file
+from vit_jax.core.whole_file import whole_file
 
 NAME = "catalogue.parquet"  # beside a data set
 _WORD = pa.dictionary(pa.int32(), pa.string())

@@ -8,9 +8,10 @@ import hashlib
 import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import IO
 
 from vit_jax.core.errors import UserError
+from vit_jax.core.whole_file import temporary
 from vit_jax.preparing import (
     catalogue,
     evaluations,
@@ -24,7 +25,6 @@ from vit_jax.preparing.catalogue import Row
 from vit_jax.preparing.checking import check, strictest
 from vit_jax.preparing.entry import Labels, Member, Part, Place, is_text
 from vit_jax.preparing.faults import SET_ASIDE, Policy
-from vit_jax.preparing.whole_file import temporary
 
 FILES = "files"  # of a folder
 READERS: dict[str, Callable[[Part], Iterator[Member]]] = {
@@ -78,15 +78,7 @@ def _stat(path: Path) -> os.stat_result:
         raise UserError(f"{path} cannot be read: {error.strerror}.") from error
 
 
-class PartDone(NamedTuple):
-    """What came of it."""
-
-    number: int
-    images: int
-    nbytes: int
-
-
-def run_or_tell(task: PartTask) -> PartDone | str:
+def run_or_tell(task: PartTask) -> int | str:
     """As `run`, but returns what it would raise: the other parts go on."""
     try:
         return run(task)
@@ -94,14 +86,17 @@ def run_or_tell(task: PartTask) -> PartDone | str:
         return str(error)
 
 
-def run(task: PartTask) -> PartDone:
-    """Writes the part's catalogue. UserError if the part as a whole cannot be read."""
+def run(task: PartTask) -> int:
+    """Writes the part's catalogue; how many images it has.
+
+    UserError if the part as a whole cannot be read.
+    """
     path = task.catalogue
     with Copies(path.with_suffix(".images")) as copies:
         members = map(_with_text, READERS[task.part.reader](task.part))
         rows = [_row(task, member, copies) for member in members]
     catalogue.write(path, rows)
-    return PartDone(task.number, len(rows), sum(row.nbytes for row in rows))
+    return len(rows)
 
 
 def _row(task: PartTask, member: Member, copies: Copies) -> Row:

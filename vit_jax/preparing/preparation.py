@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from vit_jax.core.errors import UserError
+from vit_jax.core.whole_file import sweep, whole_file
 from vit_jax.data import label_index, tfds_writer
 from vit_jax.data.tfds_writer import SplitSize
 from vit_jax.environment import versions
@@ -38,7 +39,6 @@ from vit_jax.preparing.entry import Part
 from vit_jax.preparing.parts import PartTask
 from vit_jax.preparing.prepared import Prepared
 from vit_jax.preparing.shards import ShardDone, ShardTask, Stored
-from vit_jax.preparing.whole_file import sweep, whole_file
 from vit_jax.screen import Screen, count
 
 WORK = ".preparing"  # in the data set's folder; next to nothing, once that is ready
@@ -296,7 +296,7 @@ def _read(
         if isinstance(found, str):
             problems.append(found)
         else:
-            images += found.images
+            images += found
         screen.bar(f"{what}, {count(images)} images", done, len(tasks))
     if problems:
         raise UserError("\n".join(problems))

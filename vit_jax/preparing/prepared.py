@@ -17,11 +17,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from vit_jax.core.errors import UserError
+from vit_jax.core.whole_file import whole_file
 from vit_jax.data.tfds_writer import NOTE, SplitSize
 from vit_jax.preparing import catalogue
 from vit_jax.preparing.arrangement import Arrangement
 from vit_jax.preparing.duplicates import Duplicates
-from vit_jax.preparing.whole_file import whole_file
 
 # Of duplicates.Duplicates:
 _COPIES = ("same", "near")

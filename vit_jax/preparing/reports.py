@@ -13,13 +13,13 @@ import numpy as np
 import pyarrow as pa
 
 from vit_jax.core.errors import UserError
+from vit_jax.core.whole_file import whole_file
 from vit_jax.data.tfds_writer import NOTE
 from vit_jax.preparing import faults, report_page, summary, thumbnails
 from vit_jax.preparing.arrangement import Arrangement
 from vit_jax.preparing.collection import Collection
 from vit_jax.preparing.prepared import Prepared
 from vit_jax.preparing.report_page import Picture, Sheets
-from vit_jax.preparing.whole_file import whole_file
 
 JSON, PAGE, SET_ASIDE = "report.json", "report.html", "set_aside.jsonl"
 KEPT, LEFT_OUT, NEAR = 48, 24, 12  # images on the page

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import IO, NamedTuple
 
 from vit_jax.core.errors import UserError
+from vit_jax.core.whole_file import whole_file
 from vit_jax.data import tfds_writer
-from vit_jax.preparing.whole_file import whole_file
 
 
 class Stored(NamedTuple):
