@@ -14,7 +14,11 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from tests.xla_flags import QUICKLY_COMPILED, xla_flags
 from vit_jax import config as configs
+
+# Read when jax first looks for devices; processes that tests start inherit it.
+os.environ.setdefault("XLA_FLAGS", QUICKLY_COMPILED)
 
 # Of a test that is `bounded`; an image of 100 M pixels, the most that is decoded, takes 0.4 GiB.
 MORE_MEMORY_BYTES = 2**30
@@ -97,7 +101,7 @@ def run_python():
         environment = os.environ | {
             "PYTHONPATH": str(REPOSITORY),
             "JAX_PLATFORMS": "cpu",
-            "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
+            "XLA_FLAGS": xla_flags(devices),
             **env,
         }
         return subprocess.run(

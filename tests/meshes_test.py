@@ -11,6 +11,8 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
+from tests.xla_flags import xla_flags
+
 REPOSITORY = Path(__file__).parents[1]
 
 SAME_MATH = 1e-5  # relative; float32 sums in another order
@@ -77,8 +79,11 @@ def outcomes(folder, runs, *, processes=1, devices=8):
     with socket.socket() as free:
         free.bind(("localhost", 0))
         port = free.getsockname()[1]
-    flags = f"--xla_force_host_platform_device_count={devices // processes}"
-    environment = os.environ | {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags, "PYTHONPATH": "."}
+    environment = os.environ | {
+        "JAX_PLATFORMS": "cpu",
+        "XLA_FLAGS": xla_flags(devices // processes),
+        "PYTHONPATH": ".",
+    }
     common = [sys.executable, "-c", TRAIN, str(folder), json.dumps(runs)]
     started = [
         subprocess.Popen(

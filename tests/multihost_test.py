@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.gloo import without_gloo
+from tests.xla_flags import xla_flags
 from vit_jax import config as configs
 from vit_jax.store import step_folder
 from vit_jax.train import train
@@ -33,8 +34,6 @@ import ml_collections
 def get_config(arg=None):
     return ml_collections.ConfigDict({config})
 """
-# These programs compile in less time, and need not run fast.
-XLA_FLAGS = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
 
 
 class Processes:
@@ -45,7 +44,7 @@ class Processes:
             port = server.getsockname()[1]
         environment = os.environ | {
             "JAX_PLATFORMS": "cpu",
-            "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices} {XLA_FLAGS}",
+            "XLA_FLAGS": xla_flags(devices),
             "PYTHONUNBUFFERED": "1",
         }
         self.outputs = {i: folder / f"output{i}" for i in range(number)}

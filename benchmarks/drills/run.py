@@ -64,7 +64,8 @@ class Started:
         environment = os.environ | {
             "JAX_PLATFORMS": "cpu",
             "PYTHONUNBUFFERED": "1",
-            "XLA_FLAGS": f"--xla_force_host_platform_device_count={DEVICES_OF_A_PROCESS}",
+            "XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} "
+            f"--xla_force_host_platform_device_count={DEVICES_OF_A_PROCESS}",
         }
         self.workdir = workdir
         self.lines: list[str] = []

@@ -39,8 +39,6 @@ for name, toy, devices in json.loads(runs):
     }
     print(json.dumps([name, devices, found]))
 """
-# Programs that are compiled in half the time; they run a few steps.
-QUICKLY_COMPILED = "--xla_force_host_platform_device_count=8 --xla_cpu_use_fusion_emitters=false"
 
 
 def toy(name, **fields):
@@ -59,9 +57,7 @@ def one_of_each():
 
 def outcomes(run_python, runs):
     """By name and number of devices: losses and norms of gradients; how parameters are divided."""
-    done = run_python(
-        "-c", TRAIN, str(STEPS), json.dumps(runs), XLA_FLAGS=QUICKLY_COMPILED, timeout_secs=1200
-    )
+    done = run_python("-c", TRAIN, str(STEPS), json.dumps(runs), devices=8, timeout_secs=1200)
     assert done.returncode == 0, done.stderr[-3000:]
     lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("[")]
     return {(name, devices): found for name, devices, found in lines}

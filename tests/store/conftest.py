@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import optax
 import pytest
 
+from tests.xla_flags import xla_flags
 from vit_jax.store.checkpoints import Checkpoints
 
 REPOSITORY = Path(__file__).parents[2]
@@ -72,4 +73,4 @@ def environment() -> dict[str, str]:
 
 @pytest.fixture
 def eight_devices(environment) -> dict[str, str]:
-    return environment | {"XLA_FLAGS": "--xla_force_host_platform_device_count=8"}
+    return environment | {"XLA_FLAGS": xla_flags(8)}

@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+from tests.xla_flags import xla_flags
+
 # A mesh is (data, fsdp, tensor, shard_optimizer).
 ONE = (1, 1, 1, False)
 ALL_THREE = (2, 2, 2, False)
@@ -116,8 +118,7 @@ def run(tmp_path, environment):
         started = [
             subprocess.Popen(
                 [sys.executable, "-c", PROGRAM, json.dumps({**task, "index": index})],
-                env=environment
-                | {"XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}"},
+                env=environment | {"XLA_FLAGS": xla_flags(devices)},
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 text=True,
