@@ -1,9 +1,10 @@
 """DINOv2 and DINOv3 against transformers, on random weights: pip install '.[parity]' brings it."""
 
+import shutil
+
 import jax
 import numpy as np
 import pytest
-from flax import nnx
 
 from vit_jax import models, weights
 
@@ -94,76 +95,57 @@ def test_classifier_of_dinov2(tmp_path, images, same, registers):
     same(weights.load(tmp_path / "ours"), ours.model)
 
 
-def of_dinov3(state, spec):
-    """The parameters of DINOv3ViTModel by our names, [out, in] turned around."""
-    array = lambda name: state[name].numpy()
-    heads = (spec.heads, spec.width // spec.heads)
-
-    def stacked(name, *shape, turned=False):
-        each = [array(f"model.layer.{i}.{name}") for i in range(spec.depth)]
-        return np.stack([(x.T if turned else x).reshape(shape or x.T.shape) for x in each])
-
-    def dense(name):
-        return {
-            "kernel": stacked(f"{name}.weight", turned=True),
-            "bias": stacked(f"{name}.bias"),
-        }
-
-    def kernel(name, *shape):
-        return stacked(f"attention.{name}_proj.weight", *shape, turned=True)
-
-    norm = lambda name: {"scale": stacked(f"{name}.weight"), "bias": stacked(f"{name}.bias")}
-    qkv = [kernel(n, spec.width, *heads) for n in "qkv"]
-    mlp = {"fc1": dense("mlp.up_proj"), "fc2": dense("mlp.down_proj")}
-    if spec.mlp == "swiglu":
-        mlp["gate"] = dense("mlp.gate_proj")
-    block = {
-        "norm1": norm("norm1"),
-        "attention": {
-            "qkv": {"kernel": np.stack(qkv, axis=2)},
-            "query_bias": stacked("attention.q_proj.bias", *heads),
-            "value_bias": stacked("attention.v_proj.bias", *heads),
-            "out": {
-                "kernel": kernel("o", *heads, spec.width),
-                "bias": stacked("attention.o_proj.bias"),
-            },
-        },
-        "norm2": norm("norm2"),
-        "mlp": mlp,
-        "scale1": {"scale": stacked("layer_scale1.lambda1")},
-        "scale2": {"scale": stacked("layer_scale2.lambda1")},
-    }
-    return {
-        "patches": {
-            "kernel": array("embeddings.patch_embeddings.weight").transpose(2, 3, 1, 0),
-            "bias": array("embeddings.patch_embeddings.bias"),
-        },
-        "cls": array("embeddings.cls_token")[0, 0],
-        "registers": array("embeddings.register_tokens")[0],
-        "blocks": {"block": block},
-        "norm": {"scale": array("norm.weight"), "bias": array("norm.bias")},
-    }
+NO_BIASES = {f"{name}_bias": False for name in ("query", "value", "proj", "mlp")}
 
 
-@pytest.mark.parametrize(("name", "gated"), [("ViT-B/4-dinov3", False), ("ViT-S+/4-dinov3", True)])
-def test_dinov3(images, name, gated):
-    config = hf.DINOv3ViTConfig(
-        intermediate_size=24,
-        num_register_tokens=4,
-        use_gated_mlp=gated,
-        hidden_act="silu" if gated else "gelu",
-        **TOY,
-    )
-    theirs = randomise(hf.DINOv3ViTModel(config))
-    ours = models.create(
-        name, num_classes=0, image_size=(12, 8), depth=2, width=16, mlp_dim=24, heads=2,
-        rngs=nnx.Rngs(0),
-    )  # fmt: skip
-    graph, own = nnx.split(ours, nnx.Param)
-    params = of_dinov3(theirs.state_dict(), ours.spec)
-    same_shapes = jax.tree.map(lambda a, b: a.shape == b.shape, params, nnx.to_pure_dict(own))
-    assert all(jax.tree.leaves(same_shapes))
-    assert_same_tokens(theirs, nnx.merge(graph, params), images[:, :, :8])
+def dinov3(name, config):
+    """With weights that differ from 0 everywhere; its config has what the name says, and TOY's."""
+    gated = "+" in name
+    fields = {
+        "intermediate_size": 24, "num_register_tokens": 4, "use_gated_mlp": gated,
+        "hidden_act": "silu" if gated else "gelu",
+    }  # fmt: skip
+    return randomise(hf.DINOv3ViTModel(hf.DINOv3ViTConfig(**(TOY | fields | config))))
+
+
+@pytest.mark.parametrize(
+    ("name", "config", "fields"),
+    [
+        ("ViT-B/4-dinov3", {}, {}),
+        ("ViT-S+/4-dinov3", {"layer_norm_eps": 1e-3}, {"norm_epsilon": 1e-3}),
+        ("ViT-B/4-dinov3", {"key_bias": True}, {"qkv_bias": "all"}),
+        ("ViT-S+/4-dinov3", NO_BIASES, {"qkv_bias": "none", "dense_bias": False}),
+        ("ViT-S+/4-dinov3", {"hidden_act": "gelu_pytorch_tanh"}, {"mlp": "geglu", "gelu": "tanh"}),
+        ("ViT-S+/4-dinov3", {"num_register_tokens": 0}, {"registers": 0}),
+    ],
+)
+def test_dinov3(tmp_path, images, same, name, config, fields):
+    theirs = dinov3(name, config)
+    theirs.save_pretrained(tmp_path / "theirs", max_shard_size="10KB")
+    assert (tmp_path / "theirs" / "model.safetensors.index.json").exists()
+    images = images[:, :, :8]
+    ours = weights.load_described(tmp_path / "theirs", image_size=(12, 8))
+    sizes = {"depth": 2, "width": 16, "mlp_dim": 24, "heads": 2, "layer_scale": 1.0}
+    assert ours.model.spec == models.spec(name, **(sizes | fields))
+    assert_same_tokens(theirs, ours.model, images)
+
+    weights.save(ours, tmp_path / "ours", "huggingface")
+    again, told = hf.AutoModel.from_pretrained(tmp_path / "ours", output_loading_info=True)
+    assert not any(told[what] for what in ("missing_keys", "unexpected_keys", "mismatched_keys"))
+    assert again.config.pos_embed_rescale is None  # what their training would do besides
+    same_in_torch = theirs.state_dict() | {"embeddings.mask_token": torch.zeros(1, 1, 16)}
+    assert all(torch.equal(same_in_torch[name], x) for name, x in again.state_dict().items())
+    same(weights.load(tmp_path / "ours"), ours.model)
+
+
+def test_state_dict_of_dinov3(tmp_path, same):
+    """Which calls its layers otherwise than its files."""
+    theirs = dinov3("ViT-B/4-dinov3", {})
+    theirs.save_pretrained(tmp_path / "files")
+    (tmp_path / "state").mkdir()
+    torch.save(theirs.state_dict(), tmp_path / "state" / "pytorch_model.bin")
+    shutil.copy(tmp_path / "files" / "config.json", tmp_path / "state")
+    same(weights.load(tmp_path / "state"), weights.load(tmp_path / "files"))
 
 
 def size_of(make):

@@ -8,6 +8,7 @@ SiLU.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,9 +17,9 @@ import numpy as np
 from vit_jax import models
 from vit_jax.core.errors import UserError
 from vit_jax.models.vit import ViTSpec
-from vit_jax.weights import huggingface, said
+from vit_jax.weights import dino, huggingface, said
 from vit_jax.weights.foreign import Foreign
-from vit_jax.weights.layout import Layout, Match, Rule, match, rule
+from vit_jax.weights.layout import Layout, Match, Rule, rule
 from vit_jax.weights.opening import Opened
 from vit_jax.weights.tensors import Tensor, Tensors, of_array
 
@@ -27,17 +28,7 @@ TYPES = ("dinov2", REGISTERS)  # model_type of config.json
 PACKED, GATE, UP = "mlp.weights_in.", "mlp.gate.", "mlp.up."
 
 
-def _layer(ours: str, theirs: str, axes: str) -> Rule:
-    names = " ".join(f"encoder.layer.{{}}.{name}" for name in theirs.split())
-    return rule(ours, names, axes)
-
-
-def _dense(ours: str, theirs: str, kernel: str, bias: str) -> tuple[Rule, Rule]:
-    leaf = lambda kind: " ".join(f"{name}.{kind}" for name in theirs.split())
-    return (
-        _layer(f"{ours}/kernel", leaf("weight"), kernel),
-        _layer(f"{ours}/bias", leaf("bias"), bias),
-    )
+_dense = functools.partial(dino.dense, "encoder.layer")
 
 
 def _layout(title: str, *mlp: Rule) -> Layout:
@@ -45,25 +36,18 @@ def _layout(title: str, *mlp: Rule) -> Layout:
     rules = (
         rule("patches/kernel", "embeddings.patch_embeddings.projection.weight", "D 3 P p"),
         rule("patches/bias", "embeddings.patch_embeddings.projection.bias", "D"),
-        rule("cls", "embeddings.cls_token", "1 1 D"),
-        rule("registers", "embeddings.register_tokens", "1 R D"),
+        *dino.tokens(),
         rule("positions/embedding", "embeddings.position_embeddings", "1 N D"),
-        *(
-            _layer(f"{norm}/{ours}", f"{norm}.{theirs}", "D")
-            for norm in ("norm1", "norm2")
-            for ours, theirs in (("scale", "weight"), ("bias", "bias"))
-        ),
+        *dino.norms_and_scales("encoder.layer"),
         *_dense("attention/qkv", qkv, "(H K) D", "(H K)"),
         *_dense("attention/out", "attention.output.dense", "D (H K)", "D"),
         *mlp,
-        _layer("scale1/scale", "layer_scale1.lambda1", "D"),
-        _layer("scale2/scale", "layer_scale2.lambda1", "D"),
         rule("norm/scale", "layernorm.weight", "D"),
         rule("norm/bias", "layernorm.bias", "D"),
         Rule("head/kernel", ("classifier.weight",), "C 2D", own="2D C"),
         rule("head/bias", "classifier.bias", "C"),
     )
-    return Layout(title, rules, ("", "dinov2.", f"{REGISTERS}."), (r"embeddings\.mask_token",))
+    return Layout(title, rules, ("", "dinov2.", f"{REGISTERS}."), (dino.MASK_TOKEN_PATTERN,))
 
 
 PLAIN = _layout(
@@ -79,18 +63,16 @@ GATED = _layout(
 )
 
 
-def is_dinov2(opened: Opened) -> bool:
-    """Whether config.json says so."""
+def reads(opened: Opened) -> bool:
+    """Whether config.json says that it is one."""
     return (opened.config or {}).get("model_type") in TYPES
 
 
 def understand(opened: Opened) -> Foreign:
-    """The model in a file for which `is_dinov2` holds. UserError as foreign.understand."""
+    """The model in a file that is `reads`. UserError as foreign.understand."""
     config = opened.config or {}
     found = _match(opened, config)
     sizes = found.sizes
-    if sizes["P"] != sizes["p"]:
-        raise UserError(f"{opened.path}: its patches are {sizes['P']} x {sizes['p']} pixels.")
     image_size = _image_size(opened, sizes)
     name, num_classes = f"ViT-B/{sizes['P']}", sizes.get("C", 0)
     spec = models.spec(
@@ -120,18 +102,8 @@ def understand(opened: Opened) -> Foreign:
 def _match(opened: Opened, config: Mapping[str, Any]) -> Match:
     if not config.get("qkv_bias", True):
         raise UserError(f"{opened.path}: config.json says qkv_bias=false, which is not supported.")
-    heads = config.get("num_attention_heads")
-    if type(heads) is not int or heads < 1:
-        raise UserError(f"{opened.path}: its config.json says {heads!r} heads.")
-    tensors = unpacked(opened.tensors)
     layout = GATED if any(PACKED in name for name in opened.tensors) else PLAIN
-    found = match(layout, tensors, {"H": heads})
-    if found.problems:
-        raise UserError(
-            f"{opened.path} looks like {layout.title}, but is not the same:\n  "
-            + "\n  ".join(found.problems)
-        )
-    return found
+    return dino.matched(opened, layout, unpacked(opened.tensors))
 
 
 def unpacked(tensors: Tensors) -> dict[str, Tensor]:
@@ -154,7 +126,7 @@ def packed(tensors: Tensors, spec: ViTSpec) -> dict[str, Tensor]:
     """The opposite of `unpacked`; with the mask token that a model with registers has to have."""
     found = {}
     if spec.registers:
-        found["embeddings.mask_token"] = of_array(np.zeros((1, spec.width), np.float32))
+        found[dino.MASK_TOKEN] = of_array(np.zeros((1, spec.width), np.float32))
     for name, one in tensors.items():
         if GATE in name:
             other = tensors[name.replace(GATE, UP)]
@@ -226,9 +198,13 @@ def layout_for(spec: ViTSpec) -> Layout:
     return GATED if spec.mlp == "swiglu" else PLAIN
 
 
-def name_in_classifier(name: str, spec: ViTSpec) -> str:
-    """Its head has no prefix, the rest has."""
-    return name if name.startswith("classifier.") else f"{_type(spec)}.{name}"
+def completed(arrays: Tensors, spec: ViTSpec, num_classes: int) -> dict[str, Tensor]:
+    """As its files have them; in a classifier the head has no prefix, the rest has."""
+    found = packed(arrays, spec)
+    if not num_classes:
+        return found
+    prefix = lambda name: "" if name.startswith("classifier.") else f"{_type(spec)}."
+    return {prefix(name) + name: x for name, x in found.items()}
 
 
 def _type(spec: ViTSpec) -> str:

@@ -28,7 +28,8 @@ MAX_PROBLEMS_SHOWN = 40
 BIT_IMAGE_SIZE = (224, 224)  # of files of ResNets that do not say it, and take any
 # Of Hugging Face, by the model_type of its config.json.
 HUGGING_FACE = {"vit": huggingface.LAYOUTS, "bit": (huggingface_bit.LAYOUT,)}
-READABLE = (*HUGGING_FACE, "dinov2", "dinov2_with_registers")  # these two by dinov2.py
+# The last three by dinov2.py and dinov3.py.
+READABLE = (*HUGGING_FACE, "dinov2", "dinov2_with_registers", "dinov3_vit")
 TIMM = (timm.LAYOUT, *timm_resnets.LAYOUTS)
 HEAD_SIZE = 64  # of most ViTs; for files that tell neither their heads nor a published size
 

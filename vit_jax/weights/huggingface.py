@@ -141,6 +141,23 @@ def preprocess(document: Mapping[str, Any], image_size: tuple[int, int]) -> mode
     )
 
 
+def preprocess_of_any_size(document: Mapping[str, Any]) -> models.Preprocess:
+    """As `preprocess`, for a model that takes images of any size: of that which they become.
+
+    Raises:
+      UserError: `document`, complete with its defaults, does not say which size that is; or as
+        `preprocess`.
+    """
+    key = "crop_size" if document.get("do_center_crop") else "size"
+    sides = document.get(key)
+    if not isinstance(sides, Mapping) or {"height", "width"} <= sides.keys():
+        return preprocess(document, said.sides(key, sides))
+    raise UserError(
+        f"preprocessor_config.json: {key}={sides!r} does not say how large images become: give "
+        "height and width, or a crop."
+    )
+
+
 def _interpolation(number: Any) -> str:
     """By Pillow's number; bilinear where there is none, as ViT's processor has it."""
     if number is None:

@@ -14,7 +14,7 @@ from vit_jax.core.errors import UserError
 from vit_jax.models.bit import BiTSpec
 from vit_jax.nn.group_norm import GROUPS
 from vit_jax.nn.resnet import EXPANSION
-from vit_jax.weights import huggingface, resnet_rules, said
+from vit_jax.weights import huggingface, resnet_rules
 from vit_jax.weights.layout import Layout, rule
 
 _NAMES = resnet_rules.Names(
@@ -99,14 +99,7 @@ def preprocess(
     document = {**_PROCESSOR, **document}
     if isinstance(document["size"], int):
         document["size"] = {"shortest_edge": document["size"]}
-    key = "crop_size" if document["do_center_crop"] else "size"
-    sides = document[key]
-    if not isinstance(sides, dict) or {"height", "width"} <= sides.keys():
-        return huggingface.preprocess(document, said.sides(key, sides))
-    raise UserError(
-        f"preprocessor_config.json: {key}={sides!r} does not say how large images become: give "
-        "height and width, or a crop."
-    )
+    return huggingface.preprocess_of_any_size(document)
 
 
 def documents(

@@ -38,6 +38,8 @@ OURS = {
     BLOCK + "norm1/bias": "L D",
     BLOCK + "attention/qkv/kernel": "L D 3 H K",
     BLOCK + "attention/qkv/bias": "L 3 H K",
+    BLOCK + "attention/query_bias": "L H K",
+    BLOCK + "attention/value_bias": "L H K",
     BLOCK + "attention/out/kernel": "L H K D",
     BLOCK + "attention/out/bias": "L D",
     BLOCK + "scale1/scale": "L D",

@@ -17,7 +17,7 @@ from vit_jax.core import pytrees
 from vit_jax.core.errors import UserError, nearest
 from vit_jax.dist import parameters
 from vit_jax.nn.position_resize import METHODS, check_resizable, is_table, resize
-from vit_jax.weights import checkpoint, dinov2, opening, said
+from vit_jax.weights import checkpoint, dinov2, dinov3, opening, said
 from vit_jax.weights.checkpoint import Description
 from vit_jax.weights.foreign import understand
 
@@ -144,10 +144,8 @@ def description(
     if not is_foreign(path):
         return checkpoint.description(path)
     opened = opening.open_weights(Path(path))
-    if dinov2.is_dinov2(opened):
-        found = dinov2.understand(opened)
-    else:
-        found = understand(opened, image_size)
+    dino = next((family for family in (dinov2, dinov3) if family.reads(opened)), None)
+    found = dino.understand(opened) if dino else understand(opened, image_size)
     return Description(
         folder=epath.Path(path),
         name=found.name,

@@ -30,6 +30,16 @@ def word(document: Document, key: str, default: str, choices: Collection[str]) -
     return found
 
 
+def flag(document: Document, key: str, default: bool) -> bool:
+    """True or false."""
+    found = document.get(key)
+    if found is None:
+        return default
+    if not isinstance(found, bool):
+        raise _Wrong(key, found, "true or false")
+    return found
+
+
 def positive(document: Document, key: str, default: float) -> float:
     """A finite number above 0."""
     found = document.get(key)

@@ -26,6 +26,7 @@ from vit_jax.store.checkpoints import Checkpoints
 from vit_jax.weights import (
     constants,
     dinov2,
+    dinov3,
     google_npz,
     huggingface,
     huggingface_bit,
@@ -49,7 +50,8 @@ FOLDERS: dict[tuple[str, type], Any] = {
     ("timm", BiTSpec): timm_resnets,
 }
 POSITIONS = "positions/embedding"
-AS_A_TABLE = ("learned_1d", "sincos_1d", "sincos_2d")  # position embeddings
+FIXED = ("sincos_1d", "sincos_2d")  # position embeddings
+AS_A_TABLE = ("learned_1d", *FIXED)
 # Fields of which other projects' plain ViT has the default alone.
 NOT_ELSEWHERE = (
     "position_at", "registers", "mlp", "parallel", "qk_norm", "qkv_bias", "dense_bias", "norm",
@@ -68,8 +70,8 @@ def save(loaded: Loaded, path: str | Path, to: str) -> None:
     Raises:
       UserError: the format cannot hold this model, or the path cannot be written; then nothing is.
     """
-    as_dinov2 = to == "huggingface" and dinov2.fits(loaded.model.spec, loaded.model.num_classes)
-    if to in ("huggingface", "timm", "google_npz") and not as_dinov2:
+    dino = _dino(loaded.model) if to == "huggingface" else None
+    if to in ("huggingface", "timm", "google_npz") and not dino:
         _check_plain(loaded.model.spec, to)
     if to not in FORMATS:
         raise UserError(f"to={to!r}. {nearest(to, FORMATS)}")
@@ -84,8 +86,8 @@ def save(loaded: Loaded, path: str | Path, to: str) -> None:
     try:
         if writer:
             writer(loaded, path)
-        elif as_dinov2:
-            _dinov2_folder(loaded, path)
+        elif dino:
+            _dino_folder(loaded, path, dino)
         else:
             _folder(loaded, path, to)
     except OSError as error:
@@ -114,8 +116,9 @@ def _params(loaded: Loaded) -> dict[str, np.ndarray]:
     """By name; fixed positions as a table, since other projects know no other."""
     params = pytrees.flatten(nnx.to_pure_dict(nnx.state(loaded.model, nnx.Param)))
     found = {name: np.asarray(jax.device_get(x)) for name, x in params.items()}
-    if POSITIONS not in found and isinstance(loaded.model.spec, ViTSpec):
-        found[POSITIONS] = _fixed_positions(loaded.model.spec, loaded.model.preprocess)
+    spec = loaded.model.spec
+    if isinstance(spec, ViTSpec) and spec.position_embedding in FIXED:
+        found[POSITIONS] = _fixed_positions(spec, loaded.model.preprocess)
     return found
 
 
@@ -161,17 +164,18 @@ def _folder(loaded: Loaded, path: Path, to: str) -> None:
     _write_folder(path, arrays, documents)
 
 
-def _dinov2_folder(loaded: Loaded, path: Path) -> None:
+def _dino(model: Any) -> Any:
+    """The module for a model that Hugging Face has as a DINOv2 or DINOv3, or None."""
+    modules = (m for m in (dinov2, dinov3) if m.fits(model.spec, model.num_classes))
+    return next(modules, None)
+
+
+def _dino_folder(loaded: Loaded, path: Path, dino: Any) -> None:
+    """As `_folder`, by one of these modules."""
     model = loaded.model
-    arrays = dinov2.packed(
-        _arrays(loaded, dinov2.layout_for(model.spec), "Write --to=checkpoint."), model.spec
-    )
-    if model.num_classes:
-        arrays = {dinov2.name_in_classifier(name, model.spec): x for name, x in arrays.items()}
-    documents = dinov2.documents(
-        model.spec, model.num_classes, loaded.class_names, model.preprocess
-    )
-    _write_folder(path, arrays, documents)
+    documents = dino.documents(model.spec, model.num_classes, loaded.class_names, model.preprocess)
+    arrays = _arrays(loaded, dino.layout_for(model.spec), "Write --to=checkpoint.")
+    _write_folder(path, dino.completed(arrays, model.spec, model.num_classes), documents)
 
 
 def _write_folder(path: Path, arrays: Tensors, documents: Mapping[str, Any]) -> None:
