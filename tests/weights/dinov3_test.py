@@ -148,6 +148,13 @@ def test_processors_that_cannot_be(written, values, message):
         weights.load(folder)
 
 
+def test_that_of_timm_is_refused(tmp_path, toy):
+    weights.save(toy(norm_epsilon=1e-6), tmp_path / "out", "timm")
+    edit(tmp_path / "out", architecture="vit_small_patch16_dinov3.lvd1689m")
+    with pytest.raises(UserError, match="timm's DINOv3 cannot be read"):
+        weights.load(tmp_path / "out")
+
+
 STRANGE = (None, True, -1, 0, 0.5, 10**30, float("nan"), "", "x", [], [1, 2, 3], {"x": 1}, ...)
 
 

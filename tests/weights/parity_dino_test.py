@@ -5,7 +5,9 @@ import shutil
 import jax
 import numpy as np
 import pytest
+from PIL import Image
 
+from vit_jax import images as prediction
 from vit_jax import models, weights
 
 pytestmark = pytest.mark.parity
@@ -146,6 +148,27 @@ def test_state_dict_of_dinov3(tmp_path, same):
     torch.save(theirs.state_dict(), tmp_path / "state" / "pytorch_model.bin")
     shutil.copy(tmp_path / "files" / "config.json", tmp_path / "state")
     same(weights.load(tmp_path / "state"), weights.load(tmp_path / "files"))
+
+
+def test_images_of_dinov3(tmp_path):
+    """As DINOv3ViTImageProcessor has them (with torchvision alone), to the rounding of pixels."""
+    pixels = np.random.default_rng(0).integers(0, 256, (30, 40, 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(tmp_path / "image.png")
+    theirs = dinov3("ViT-B/4-dinov3", {})
+    theirs.save_pretrained(tmp_path / "in")
+    ours = weights.load_described(tmp_path / "in")
+    found = prediction.load(tmp_path / "image.png", ours.model.preprocess)
+
+    floats = torch.tensor(pixels.transpose(2, 0, 1)[None]) / 255
+    resized = torch.nn.functional.interpolate(floats, (12, 12), mode="bilinear", antialias=True)
+    mean, std = np.array([0.485, 0.456, 0.406]), np.array([0.229, 0.224, 0.225])
+    expected = (resized[0].numpy().transpose(1, 2, 0) - mean) / std
+    assert np.abs((found - expected) * std).max() <= 1 / 255
+
+    weights.save(ours, tmp_path / "out", "huggingface")
+    processor = hf.AutoImageProcessor.from_pretrained(tmp_path / "out", use_fast=False)
+    again = processor(Image.open(tmp_path / "image.png"), return_tensors="np")["pixel_values"][0]
+    np.testing.assert_allclose(again.transpose(1, 2, 0), found, atol=1e-6)
 
 
 def size_of(make):

@@ -206,7 +206,7 @@ def documents(
     if num_classes:
         raise UserError(
             "Hugging Face's DINOv3 has no head, this model has: leave it out (--head=drop), or "
-            "write --to=checkpoint."
+            "keep it in a checkpoint (python -m vit_jax.convert --to=checkpoint)."
         )
     query, key, value = next(has for has, word in QKV_BIASES.items() if word == spec.qkv_bias)
     gelu = "gelu" if spec.gelu == "exact" else "gelu_pytorch_tanh"

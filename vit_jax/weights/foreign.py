@@ -164,6 +164,7 @@ def _candidates(opened: Opened) -> tuple[Layout, ...]:
             huggingface_bit.fields(config)  # of another kind the arrays differ in ways that mislead
         return HUGGING_FACE[kind]
     if "architecture" in config:
+        timm.check_architecture(config)
         return TIMM
     return (*huggingface.LAYOUTS, huggingface_bit.LAYOUT, *TIMM)
 

@@ -65,6 +65,16 @@ GELUS = {"gelu": "exact", "gelu_tanh": "tanh"}
 POOLS = {"cls": "token", "avg": "avg", "map": "map"}
 
 
+def check_architecture(config: Mapping[str, Any]) -> None:
+    """UserError for a DINOv3: it is of timm's Eva and gives the mean of its patches."""
+    name = str(config.get("architecture", ""))
+    if "dinov3" in name:
+        raise UserError(
+            f"config.json: architecture={name!r}; timm's DINOv3 cannot be read. Take the folder of "
+            "the same model as Hugging Face's DINOv3ViTModel."
+        )
+
+
 def layout_for(_: ViTSpec) -> Layout:
     """The one that a model is written in."""
     return LAYOUT
