@@ -21,6 +21,23 @@ def test_multi_hot():
     )
 
 
+def test_weights_of_labels():
+    """A label that is there twice has the larger weight; what weighs 0 is no label."""
+    labels = jnp.array([[2, 0, -1], [1, 1, 3], [3, -1, -1]])
+    weights = jnp.array([[0.25, 1, 0], [0.5, 0.75, 0], [0, 0, 0]])
+    targets = losses.multi_hot(labels, 4, weights)
+    np.testing.assert_array_equal(targets, [[1, 0, 0.25, 0], [0, 0.75, 0, 0], [0, 0, 0, 0]])
+    np.testing.assert_array_equal(
+        losses.multi_hot(labels, 4, jnp.ones([3, 3])), losses.multi_hot(labels, 4)
+    )
+    divided = np.array([[0.8, 0, 0.2, 0], [0, 1, 0, 0], [0, 0, 0, 0]])
+    np.testing.assert_allclose(
+        losses.softmax_cross_entropy(jnp.array(LOGITS), targets),
+        numpy_softmax_loss(LOGITS, divided),
+        rtol=ROUNDING,
+    )
+
+
 def test_smoothing_keeps_the_sum_of_a_row():
     targets = jnp.array([[0.0, 1.0, 0.0, 0.0], [1.0, 1.0, 0.0, 0.0], [0.0, 0.0, 0.0, 0.0]])
     np.testing.assert_allclose(

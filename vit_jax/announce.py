@@ -37,7 +37,7 @@ def run(
     epochs = plan.total_steps / plan.steps_per_epoch
     screen.say(
         f"data     {build.title(config.input, source)}: {source.num_examples:,} examples, "
-        f"{source.num_classes:,} classes"
+        f"{source.num_classes:,} classes{', weighted labels' if source.weighted else ''}"
     )
     kind = devices[0].device_kind
     screen.say(f"devices  {len(devices)} x {kind}{_axes(mesh)}{meshes.unused(mesh)}")

@@ -142,7 +142,8 @@ def _first_batch(config: RunConfig, source: Source, layout: preflight.Batch) -> 
 
 
 def _describe(source: Source, title: str) -> str:
-    return f"{title}: {source.num_examples:,} examples, {source.num_classes:,} classes"
+    classes = f"{source.num_classes:,} classes{', weighted labels' if source.weighted else ''}"
+    return f"{title}: {source.num_examples:,} examples, {classes}"
 
 
 def _bad(number: int) -> str:

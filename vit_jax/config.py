@@ -93,6 +93,7 @@ class InputConfig:
     std: tuple[float, ...] = (0.5, 0.5, 0.5)
     on_bad_image: Literal["fail", "skip"] = "fail"
     max_image_pixels: int = 100_000_000
+    label_weights: bool = True  # used where the data have them; False: every label weighs 1
     cache: str | None = None  # "ram", or a folder on a local disk that record files are copied to
     cache_bytes: int | None = None  # its limit; None: 8 GiB of memory, or what the disk has
     threads: int = 0  # of the host's input pipeline; 0: one a core

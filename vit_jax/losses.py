@@ -6,12 +6,16 @@ import jax
 import jax.numpy as jnp
 
 
-def multi_hot(labels: jax.Array, num_classes: int) -> jax.Array:
+def multi_hot(labels: jax.Array, num_classes: int, weights: jax.Array | None = None) -> jax.Array:
     """int32 [B, K] labels, unused places -1 -> float32 [B, C], 1 at each label.
 
-    A row of -1 alone gives zeros; a label that is named twice counts once.
+    With `weights`, float32 [B, K] in [0, 1], the label's weight instead of 1. A row of -1 alone
+    gives zeros; a label that is named twice counts once, with the larger of its weights.
     """
-    return jax.nn.one_hot(labels, num_classes, dtype=jnp.float32).max(axis=1)
+    hot = jax.nn.one_hot(labels, num_classes, dtype=jnp.float32)
+    if weights is not None:
+        hot *= weights[..., None]
+    return hot.max(axis=1)
 
 
 def smooth_labels(targets: jax.Array, smoothing: float) -> jax.Array:
@@ -26,8 +30,9 @@ def smooth_labels(targets: jax.Array, smoothing: float) -> jax.Array:
 def softmax_cross_entropy(logits: jax.Array, targets: jax.Array) -> jax.Array:
     """[B, C], [B, C] -> float32 [B]; cross-entropy to the row of targets made to sum to one.
 
-    So an image with several labels is asked to divide its probability evenly between them, and the
-    loss's size does not depend on their number. A row without a label gives 0.
+    So an image with several labels is asked to divide its probability between them, evenly or by
+    their weights, and the loss's size does not depend on their number. A row without a label, or
+    whose labels all weigh 0, gives 0.
     """
     total = targets.sum(axis=-1)
     log_p = jax.nn.log_softmax(logits.astype(jnp.float32))

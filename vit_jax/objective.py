@@ -10,7 +10,8 @@ import jax.numpy as jnp
 
 from vit_jax import losses
 
-# "image" uint8 [B, H, W, 3], "labels" int32 [B, K] padded with -1, "weight" float32 [B].
+# "image" uint8 [B, H, W, 3], "labels" int32 [B, K] padded with -1, "weight" float32 [B]; where
+# labels are weighted, "label_weights" float32 [B, K] besides.
 Batch = dict[str, Any]
 
 
@@ -32,7 +33,7 @@ class Objective:
         """A batch -> normalised images [B, H, W, 3], targets [B, C], weight [B]; all float32."""
         mean, std = jnp.asarray(self.mean), jnp.asarray(self.std)
         images = (batch["image"].astype(jnp.float32) / 255.0 - mean) / std
-        targets = losses.multi_hot(batch["labels"], self.num_classes)
+        targets = losses.multi_hot(batch["labels"], self.num_classes, batch.get("label_weights"))
         return images, targets, batch["weight"]
 
     def losses(self, logits: jax.Array, targets: jax.Array) -> jax.Array:

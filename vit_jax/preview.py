@@ -57,7 +57,7 @@ def preview(config: RunConfig, name: str, *, step: int, max_images: int) -> Imag
         return [x[:max_images] for x in seen]
 
     images, targets, weight = jax.device_get(
-        first({name: batch[name] for name in ("image", "labels", "weight")})
+        first({name: array for name, array in batch.items() if name != "index"})
     )
     pixels = _pixels(images, objective.mean, objective.std)
     names = source.class_names or tuple(map(str, range(source.num_classes)))

@@ -123,7 +123,7 @@ def make_update(
             first_bad_step=jnp.where(first_bad, step, state.first_bad_step),
             first_bad_values=jnp.where(first_bad, jnp.stack([loss, norm]), state.first_bad_values),
         )
-        # Of a blend of two images the larger share's label counts.
+        # Of a blend of two images the larger share's label counts, of weighted labels the heaviest.
         mainly = (targets >= targets.max(axis=-1, keepdims=True)) & (targets > 0)
         scalars = {
             "train/loss": loss,
@@ -189,14 +189,24 @@ def lower_update(
 
 
 def batch_layout(
-    mesh: Mesh, *, batch_size: int, image_size: tuple[int, int], max_labels: int
+    mesh: Mesh,
+    *,
+    batch_size: int,
+    image_size: tuple[int, int],
+    max_labels: int,
+    weighted: bool = False,
 ) -> Batch:
-    """Shapes and shardings of a batch as it arrives on the devices."""
-    shapes = {
+    """Shapes and shardings of a batch as it arrives on the devices.
+
+    `max_labels` is K of objective.Batch; `weighted`: whether labels have weights.
+    """
+    shapes: dict[str, tuple[tuple[int, ...], Any]] = {
         "image": ((batch_size, *image_size, 3), jnp.uint8),
         "labels": ((batch_size, max_labels), jnp.int32),
         "weight": ((batch_size,), jnp.float32),
     }
+    if weighted:
+        shapes["label_weights"] = ((batch_size, max_labels), jnp.float32)
     return {
         name: jax.ShapeDtypeStruct(
             shape,

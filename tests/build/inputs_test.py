@@ -128,9 +128,11 @@ def test_only_record_files_are_copied(tiny_run, tmp_path):
 MOST_BYTES_RATIO = 1.02  # of all that is sent to the devices over the images alone
 
 
-def test_labels_of_many_classes_add_little_to_what_is_sent(tiny_run, monkeypatch):
+@pytest.mark.parametrize("weighted", [False, True])
+def test_labels_of_many_classes_add_little_to_what_is_sent(tiny_run, monkeypatch, weighted):
     """Up to 64 of 21,843 classes beside 224 x 224 pixels; as 0 and 1 the ratio would be 1.58."""
     monkeypatch.setattr(Synthetic, "max_labels", 64)
+    monkeypatch.setattr(Synthetic, "weighted", weighted)
     config = tiny_run(
         "input.num_classes=21843", "input.num_examples=2", "input.batch_size=2",
         "input.preprocess=decode|resize(224)",
@@ -140,5 +142,6 @@ def test_labels_of_many_classes_add_little_to_what_is_sent(tiny_run, monkeypatch
     with build.train_feed(config, source, layout, start_step=0) as feed:
         batch = next(feed)
     assert batch["labels"].shape == (2, 64)
+    assert [x.shape for name, x in batch.items() if name == "label_weights"] == [(2, 64)] * weighted
     sent = sum(array.nbytes for array in batch.values())
     assert sent / batch["image"].nbytes < MOST_BYTES_RATIO

@@ -15,6 +15,7 @@ class ListSource:
     num_classes = 10
     class_names = None
     max_labels = 2
+    weighted = False
     fingerprint = "0"
 
     def __init__(self, examples: Sequence[Example]) -> None:

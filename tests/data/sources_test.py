@@ -75,7 +75,7 @@ def test_documented_digits_are_held_out_ones() -> None:
     assert files
     for file in files:
         label, index = map(int, file.stem.split("_"))
-        assert test.read(np.array([index]))[0] == (file.read_bytes(), (label,), 1)
+        assert test.read(np.array([index]))[0] == (file.read_bytes(), (label,), 1, ())
 
 
 def test_synthetic_is_what_it_is_told_to_be() -> None:

@@ -118,7 +118,7 @@ def test_reads_both_formats_at_random(tmp_path: Path, file_format: str) -> None:
     assert source.class_names == ("cat", "dog", "fish")
     order = np.random.default_rng(0).permutation(12)
     for i, example in zip(order, source.read(order), strict=True):
-        assert example == (b"image %d\0" % i, (i % 3,), 1)
+        assert example == (b"image %d\0" % i, (i % 3,), 1, ())
     assert source.describe(4).endswith("-00000-of-00003, record 4")
     assert source.describe(5).endswith("-00002-of-00003, record 0")
 
@@ -342,4 +342,4 @@ def test_cifar10_equals_what_tfds_reads() -> None:
         split="test[100:200]", decoders={"image": tfds.decode.SkipDecoding()}
     )
     for found, wanted in zip(source.read(np.arange(100)), expected, strict=True):
-        assert found == (wanted["image"].numpy(), (int(wanted["label"]),), 1)
+        assert found == (wanted["image"].numpy(), (int(wanted["label"]),), 1, ())

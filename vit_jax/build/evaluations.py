@@ -109,6 +109,7 @@ def eval_data(
         num_classes=classes.number,
         image_size=size,
         cache=file_cache(input),
+        label_weights=input.label_weights,
         where=f"evals.{name}",
     )
     if source.class_names and classes.names and source.class_names != classes.names:
@@ -117,7 +118,11 @@ def eval_data(
             "order: its accuracy would mean nothing."
         )
     arrays = step.batch_layout(
-        mesh, batch_size=batch_size, image_size=size, max_labels=source.max_labels
+        mesh,
+        batch_size=batch_size,
+        image_size=size,
+        max_labels=source.max_labels,
+        weighted=source.weighted,
     )
 
     def open_feed() -> tuple[Feed, int]:

@@ -116,6 +116,7 @@ def _split(c: InputConfig) -> Source:
         num_classes=c.num_classes,
         image_size=image_size(c.preprocess, "input.preprocess"),
         cache=file_cache(c),
+        label_weights=c.label_weights,
         where="input",
     )
 
@@ -134,6 +135,7 @@ def _joined(c: InputConfig) -> Source:
                 num_classes=c.num_classes,
                 image_size=image_size(c.preprocess, "input.preprocess"),
                 cache=file_cache(c),
+                label_weights=c.label_weights,
                 where=f"input.mixture.{name}",
             )
             for name, component in c.mixture.items()

@@ -40,6 +40,7 @@ def batch_layout(config: RunConfig, source: Source, mesh: Mesh) -> Batch:
         batch_size=c.batch_size,
         image_size=image_size(c.preprocess, "input.preprocess"),
         max_labels=source.max_labels,
+        weighted=source.weighted,
     )
 
 

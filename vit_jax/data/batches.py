@@ -27,6 +27,10 @@ class Batches:
         weight  float32 [b]      1; 0 for a bad image that is skipped, and for padding
         index   int64   [b]      which example of the source; -1 for padding
 
+    and, if the source is weighted, of these labels:
+
+        label_weights  float32  [b, K]  in [0, 1]; 0 behind the last one
+
     A slot of weight 0 has a black image and no labels. `num_bad` counts the skipped images so far.
     UserError for a corrupt record, and for a bad image if that is not to be skipped.
 

@@ -24,6 +24,7 @@ class Chosen:
         self.num_classes = source.num_classes
         self.class_names = source.class_names
         self.max_labels = source.max_labels
+        self.weighted = source.weighted
         content = f"{source.fingerprint}: {rule}"
         self.fingerprint = hashlib.sha256(content.encode()).hexdigest()
 

@@ -24,6 +24,7 @@ class Digits:
     num_classes = 10
     class_names: tuple[str, ...] | None = tuple("0123456789")
     max_labels = 1
+    weighted = False
 
     def __init__(self, split: str, *, where: str) -> None:
         with np.load(_FILE) as arrays:

@@ -13,6 +13,7 @@ class Example(NamedTuple):
     image: bytes  # an encoded image file
     labels: tuple[int, ...]  # classes, at most the source's `max_labels` of them
     orientation: int = 1  # EXIF orientation 1..8; only image folders honour it
+    weights: tuple[float, ...] = ()  # of the labels, each in [0, 1]; (): all of them 1
 
 
 class Source(Protocol):
@@ -23,6 +24,7 @@ class Source(Protocol):
     num_classes: int
     class_names: tuple[str, ...] | None
     max_labels: int  # K: labels of an example are padded to this many
+    weighted: bool  # whether its examples may have weights
     fingerprint: str  # hexadecimal; equal for equal content, as far as that is cheap to tell
 
     def read(self, indices: np.ndarray) -> list[Example]:

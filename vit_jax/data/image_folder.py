@@ -39,6 +39,7 @@ class ImageFolder:
 
     name = "image_folder"
     max_labels = 1
+    weighted = False
 
     def __init__(self, data_dir: str | None, split: str, *, where: str) -> None:
         images, classes = _images_of_split(_root(data_dir, where), split, where)

@@ -36,6 +36,7 @@ class Joined:
         named = [part.class_names for part in self._parts if part.class_names]
         self.class_names: tuple[str, ...] | None = named[0] if named else None
         self.max_labels = max(part.max_labels for part in self._parts)
+        self.weighted = any(part.weighted for part in self._parts)
         content = "\n".join(part.fingerprint for part in self._parts)
         self.fingerprint = hashlib.sha256(content.encode()).hexdigest()
 

@@ -158,12 +158,12 @@ def _batches(
 
 def _elements(reader: Reader, first: int, stop: int, threads: int) -> tf.data.Dataset:
     """Encoded examples, one by one, in the order of their slots."""
-    num_labels = reader.source.max_labels
+    width = reader.source.max_labels * (2 if reader.source.weighted else 1)
     signature = Elements(
         data=tf.TensorSpec([None], tf.string),
         size=tf.TensorSpec([None, 2], tf.int32),
         orientation=tf.TensorSpec([None], tf.int32),
-        labels=tf.TensorSpec([None, num_labels], tf.int32),
+        labels=tf.TensorSpec([None, width], tf.int32),
         example=tf.TensorSpec([None], tf.int64),
         seed=tf.TensorSpec([None, 2], tf.int64),
     )
@@ -223,14 +223,23 @@ def _slot_functions(
             "input.preprocess must end in images of one size: add resize(224) or central_crop(224)."
         )
 
+    source = reader.source
+    no_labels = [NO_LABEL] * source.max_labels + [0] * source.max_labels * source.weighted
+
+    def labels(stored: tf.Tensor) -> dict[str, tf.Tensor]:
+        if not source.weighted:
+            return {"labels": stored}
+        classes, weights = tf.split(stored, 2)
+        return {"labels": classes, "label_weights": tf.bitcast(weights, tf.float32)}
+
     @_traced_as_it_is
     def good(e: Elements) -> dict[str, tf.Tensor]:
         image = _pixels(e, reader, preprocess)
         return {
             "image": tf.ensure_shape(image, (*size, 3)),
-            "labels": e.labels,
             "weight": tf.constant(1.0),
             "index": e.example,
+            **labels(e.labels),
         }
 
     @_traced_as_it_is
@@ -241,9 +250,9 @@ def _slot_functions(
         )
         return {
             "image": tf.zeros((*size, 3), tf.uint8),
-            "labels": tf.fill(tf.shape(e.labels), NO_LABEL),
             "weight": tf.ensure_shape(weight, []),
             "index": e.example,
+            **labels(tf.constant(no_labels)),
         }
 
     return good, bad

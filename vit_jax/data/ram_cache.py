@@ -11,6 +11,7 @@ from vit_jax.data.example import Example, Source
 
 LIMIT_BYTES = 8 * 2**30  # where the config gives none
 _OVERHEAD_BYTES = 300  # of Python's objects for an example
+_WEIGHT_BYTES = 32  # of a label's weight, likewise
 _SAMPLE = 256  # examples whose mean size stands for all
 
 
@@ -30,6 +31,7 @@ class InMemory:
         self.num_classes = source.num_classes
         self.class_names = source.class_names
         self.max_labels = source.max_labels
+        self.weighted = source.weighted
         self.fingerprint = source.fingerprint
 
     def read(self, indices: np.ndarray) -> list[Example]:
@@ -68,4 +70,4 @@ def check_fits(source: Source, *, limit_bytes: int) -> None:
 
 
 def _bytes(example: Example) -> int:
-    return len(example.image) + _OVERHEAD_BYTES
+    return len(example.image) + _OVERHEAD_BYTES + _WEIGHT_BYTES * len(example.weights)

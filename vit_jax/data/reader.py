@@ -13,6 +13,8 @@ from vit_jax.data.batches import NO_LABEL
 from vit_jax.data.decode import UNDECODABLE, Encoded, encoded
 from vit_jax.data.example import Example, Source
 
+_REMEDY = "Correct the data, or set input.label_weights=false: then every label weighs 1."
+
 # Slots, int64 [n] -> their example indices, int64 [n], and seeds, int64 [n, 2].
 Choose = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
 
@@ -23,7 +25,9 @@ class Elements(NamedTuple):
     data: np.ndarray  # object [n] of bytes
     size: np.ndarray  # int32 [n, 2]: height, width
     orientation: np.ndarray  # int32 [n]
-    labels: np.ndarray  # int32 [n, K], NO_LABEL behind the last one
+    # int32 [n, K], NO_LABEL behind the last one. Of a weighted source [n, 2 K]: then their weights,
+    # as the bits of float32. An array of their own would take time of sources without them too.
+    labels: np.ndarray
     example: np.ndarray  # int64 [n]: index in the source
     seed: np.ndarray  # int64 [n, 2]
 
@@ -77,7 +81,7 @@ class Reader:
         return image if isinstance(image, str) else None
 
     def _labels(self, index: int, example: Example) -> np.ndarray:
-        """int32 [K]"""
+        """int32 [K], or [2 K]"""
         labels, source = example.labels, self.source
         if len(labels) > source.max_labels:
             raise UserError(
@@ -91,4 +95,25 @@ class Reader:
                     " the classes of the data set. Correct the data or input.num_classes."
                 )
         padding = [NO_LABEL] * (source.max_labels - len(labels))
-        return np.array([*labels, *padding], np.int32)
+        padded = np.array([*labels, *padding], np.int32)
+        if not source.weighted:
+            return padded
+        return np.concatenate([padded, self._weights(index, example).view(np.int32)])
+
+    def _weights(self, index: int, example: Example) -> np.ndarray:
+        """float32 [K], 0 behind the last one"""
+        labels, weights, source = example.labels, example.weights, self.source
+        if len(weights) not in (0, len(labels)):
+            raise UserError(
+                f"{source.describe(index)}: {len(weights)} weights of {len(labels)} labels; give "
+                f"one for each label, or none. {_REMEDY}"
+            )
+        for weight in weights:
+            if not 0 <= weight <= 1:  # NaN is not either
+                raise UserError(
+                    f"{source.describe(index)}: a label's weight of {weight:g} is outside [0, 1]. "
+                    f"{_REMEDY}"
+                )
+        padded = np.zeros(source.max_labels, np.float32)
+        padded[: len(labels)] = weights or 1
+        return padded

@@ -28,12 +28,20 @@ class Request(NamedTuple):
     num_classes: int | None
     image_size: tuple[int, int]
     cache: FileCache | None
+    label_weights: bool
     where: str  # the config's section, for messages
 
 
 SOURCES: dict[str, Callable[[Request], Source]] = {
     "digits": lambda r: Digits(r.split, where=r.where),
-    "tfds": lambda r: Tfds(r.data_dir, r.split, r.num_classes, where=r.where, cache=r.cache),
+    "tfds": lambda r: Tfds(
+        r.data_dir,
+        r.split,
+        r.num_classes,
+        where=r.where,
+        cache=r.cache,
+        label_weights=r.label_weights,
+    ),
     "image_folder": lambda r: ImageFolder(r.data_dir, r.split, where=r.where),
     "synthetic": lambda r: Synthetic(r.num_examples, r.num_classes, r.image_size),
 }
@@ -48,21 +56,25 @@ def create(
     num_classes: int | None,
     image_size: tuple[int, int],
     cache: FileCache | None = None,
+    label_weights: bool = True,
     where: str = "input",
 ) -> Source:
     """The split of a data set, its counts checked against the declared ones.
 
     `image_size` (height, width) is that of synthetic images; `cache`, if any, is where record files
-    are copied to, which other sources have none of; `where` is the config's section that
-    asks, which messages name: "input", "input.mixture.birds", or "evals.test", whose declared
-    number of classes is the training data's. UserError for an unknown source or split, missing data
-    (and how to get it), and counts that are not the declared ones.
+    are copied to, which other sources have none of; `label_weights` says whether labels have the
+    weights that the data give them; `where` is the config's section that asks, which messages name:
+    "input", "input.mixture.birds", or "evals.test", whose declared number of classes is the
+    training data's. UserError for an unknown source or split, missing data (and how to get it), and
+    counts that are not the declared ones.
     """
     if name not in SOURCES:
         raise UserError(
             f"{where}.source={name!r}: there is no such source. {nearest(name, SOURCES)}"
         )
-    request = Request(data_dir, split, num_examples, num_classes, image_size, cache, where)
+    request = Request(
+        data_dir, split, num_examples, num_classes, image_size, cache, label_weights, where
+    )
     source = SOURCES[name](request)
     data = f"({source.name}, {split})"
     # An evaluation has no such field: what it is declared to have are the training data's classes.

@@ -22,6 +22,7 @@ class Synthetic:
     name = "synthetic"
     class_names: tuple[str, ...] | None = None
     max_labels = 1
+    weighted = False
 
     def __init__(
         self, num_examples: int | None, num_classes: int | None, image_size: tuple[int, int]

@@ -23,7 +23,7 @@ from vit_jax.data.example import Example
 from vit_jax.data.file_cache import FileCache, copies
 from vit_jax.data.label_index import Labels
 from vit_jax.data.splits import resolve
-from vit_jax.data.tfds_writer import NOTE
+from vit_jax.data.tfds_writer import NOTE, WEIGHTS
 from vit_jax.data.tfrecord import TFRecords
 
 _INFO = "dataset_info.json"
@@ -53,7 +53,10 @@ _METADATA = (".json", ".txt")
 
 
 class Tfds:
-    """A split of a data set whose examples have `image` and `label` (or the list `labels`)."""
+    """A split of a data set whose examples have `image` and `label` (or the list `labels`).
+
+    They may have `label_weights` besides, of their labels.
+    """
 
     def __init__(
         self,
@@ -63,9 +66,11 @@ class Tfds:
         *,
         where: str,
         cache: FileCache | None = None,
+        label_weights: bool = True,
     ) -> None:
         """`num_classes` is needed where the metadata do not say how many there are.
 
+        `label_weights`: whether they are read, if the data set has some.
         `where` is the config's section that asks, for messages; `cache`, if any, is where the files
         are copied to before they are read.
         """
@@ -100,6 +105,7 @@ class Tfds:
         self._label_file = files.join(folder, label_index.file_name(part.name))
         self._split_size = sizes[part.name]
         self._label_key, label = _label_feature(folder, info.features)
+        self.weighted = label_weights and WEIGHTS in info.features
         self.max_labels = 1 if self._label_key == "label" else self._most_labels()
         self.num_classes, self.class_names = _classes(folder, label, num_classes)
         # Imported here and not at every record; the class is protobuf's, and quick.
@@ -163,7 +169,13 @@ class Tfds:
                 f"{self.describe(index)}: {len(image)} values of `image` and {len(labels)} of "
                 f"`{self._label_key}`; one of each must be there."
             )
-        return Example(image[0], tuple(labels))
+        return Example(image[0], tuple(labels), weights=self._weights(feature))
+
+    def _weights(self, feature: Any) -> tuple[float, ...]:
+        if not self.weighted:
+            return ()
+        stored = feature[WEIGHTS]
+        return tuple(stored.float_list.value or stored.int64_list.value)
 
 
 def find_folder(data_dir: str | None, *, where: str) -> str:

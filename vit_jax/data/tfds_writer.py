@@ -17,6 +17,7 @@ import numpy as np
 FORMAT = "array_record"
 # Each record by itself, since examples are read at random, and as it is: images are compressed.
 OPTIONS = "group_size:1,uncompressed"
+WEIGHTS = "label_weights"  # the feature, one number for each label or none at all
 NOTE = "prepared.json"  # beside the metadata: a hash of the content, and how it was made
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 

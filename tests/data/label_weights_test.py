@@ -1,0 +1,106 @@
+"""Weights of labels, from a source to a batch."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from vit_jax.core.errors import UserError
+from vit_jax.data import balance, label_index, mixture, ram_cache, subset
+from vit_jax.data.batches import Batch
+from vit_jax.data.example import Example, Source
+from vit_jax.data.pipeline import eval_batches, train_batches
+
+# Of the examples 0 to 7: two labels and their weights, one label, or labels without weights.
+LABELED = [((1, 2), (0.5, 0.25)), ((3,), (0.125,)), ((4, 5), ()), ((), ())] * 2
+EXPECTED = np.array([[0.5, 0.25], [0.125, 0], [1, 1], [0, 0]] * 2, np.float32)
+
+
+@pytest.fixture
+def source(list_source: Any, encode: Callable[..., bytes]) -> Any:
+    """Eight examples."""
+    image = encode(np.zeros((4, 4), np.uint8))
+    found = list_source([Example(image, labels, weights=weights) for labels, weights in LABELED])
+    found.weighted = True
+    return found
+
+
+def every(source: Source, **changed: Any) -> Batch:
+    """All examples in one batch, and a place more."""
+    arguments = {
+        "batch_size": 9, "on_bad_image": "fail", "max_image_pixels": 10**6, "threads": 1,
+    }  # fmt: skip
+    with eval_batches(source, "decode|resize(4)", **arguments | changed) as batches:
+        return next(batches)
+
+
+def test_weights_stand_where_the_labels_do(source: Any) -> None:
+    source.examples[4] = source.examples[4]._replace(image=b"junk")
+    batch = every(source, on_bad_image="skip")
+    found, expected = batch["label_weights"], EXPECTED.copy()
+    expected[4] = 0
+    assert found.dtype == np.float32
+    np.testing.assert_array_equal(found, [*expected, [0, 0]])
+    np.testing.assert_array_equal(found > 0, batch["labels"] >= 0)
+
+
+def test_a_source_without_weights_sends_none(source: Any) -> None:
+    source.weighted = False
+    assert "label_weights" not in every(source)
+
+
+def test_a_component_without_weights_has_those_of_1(source: Any, list_source: Any) -> None:
+    plain = list_source([example._replace(weights=()) for example in source.examples])
+    joined = mixture.Joined({"a": plain, "b": source})
+    assert joined.weighted and not mixture.Joined({"a": plain}).weighted
+    found = every(joined, batch_size=16)
+    ones = (found["labels"][:8] >= 0).astype(np.float32)
+    np.testing.assert_array_equal(found["label_weights"], [*ones, *EXPECTED])
+
+
+def test_parts_and_caches_keep_the_weights(source: Any) -> None:
+    """And weights decide neither what a subset by class takes nor how often a class comes."""
+    whole = label_index.collect([labels for labels, _ in LABELED])
+    for part in (
+        subset.first(source, 5),
+        subset.of_each_class(source, 1, whole),
+        ram_cache.InMemory(source, limit_bytes=10**6),
+    ):
+        for _ in range(2):
+            found = every(part)
+            there = found["index"] >= 0
+            of_source = getattr(part, "choose", lambda i: i)(found["index"][there])
+            np.testing.assert_array_equal(found["label_weights"][there], EXPECTED[of_source])
+    by_class = label_index.by_class(whole, 10, describe=str)
+    _, examples = balance.balanced(by_class, seed=0)(np.arange(5 * 20))
+    assert (np.bincount(examples, minlength=8)[[1, 5]] == 10).all()
+
+
+def test_weights_of_a_step_are_those_of_its_examples(source: Any) -> None:
+    def steps(start: int, count: int) -> list[Batch]:
+        with train_batches(
+            source, "decode|resize(4)", batch_size=6, seed=0, start_step=start, on_bad_image="fail",
+            max_image_pixels=10**6, threads=2,
+        ) as batches:  # fmt: skip
+            return [next(batches) for _ in range(count)]
+
+    straight, resumed = steps(0, 5), steps(3, 2)
+    for batch in straight:
+        np.testing.assert_array_equal(batch["label_weights"], EXPECTED[batch["index"]])
+    for one, other in zip(straight[3:], resumed, strict=True):
+        np.testing.assert_array_equal(one["label_weights"], other["label_weights"])
+
+
+@pytest.mark.parametrize("weights", [(1.5, 1.0), (0.5, -0.1), (float("nan"), 1.0)])
+def test_weights_outside_of_0_to_1_are_refused(source: Any, weights: tuple[float, ...]) -> None:
+    source.examples[4] = source.examples[4]._replace(weights=weights)
+    message = r"example 4: a label's weight of \S+ is outside \[0, 1\]\. .*input\.label_weights"
+    with pytest.raises(UserError, match=message):
+        every(source, on_bad_image="skip")
+
+
+def test_a_weight_for_each_label_or_none(source: Any) -> None:
+    source.examples[4] = source.examples[4]._replace(weights=(0.5,))
+    with pytest.raises(UserError, match=r"example 4: 1 weights of 2 labels; give one for each"):
+        every(source)
