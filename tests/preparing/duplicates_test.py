@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -44,6 +45,27 @@ def test_of_the_same_bytes_the_first_stays() -> None:
     assert arranged(images, duplicates="drop").left_out == {2: "duplicate", 3: "duplicate"}
     merged = arranged(images, duplicates="merge")
     assert merged.labels == {0: (0, 2, 3)} and merged.left_out == {2: "merged", 3: "merged"}
+
+
+def test_merged_labels_have_the_largest_of_their_weights() -> None:
+    """Those of an image without weights weigh 1; where none has any, nothing is made up."""
+    images = table(*(("a", A), ("b", B)) * 3)
+    columns = {
+        "labels": [[4, 1], [0], [2], [2], [1, 4], [0]],
+        "weights": [[0.5, 0.25], [], [], [], [0.75, 0.125], []],
+    }
+    for name, values in columns.items():
+        place = catalogue.SCHEMA.get_field_index(name)
+        field = catalogue.SCHEMA.field(place)
+        images = images.set_column(place, field, pa.array(values, field.type))
+    found = arranged(images, duplicates="merge")
+    assert found.labels == {0: (1, 2, 4), 1: (0, 2)}
+    assert found.weights == {0: (0.75, 1.0, 0.5)}
+    entries = arrangement.entries(images, np.arange(2), found)
+    assert [entry[1:3] for entry in entries] == [((1, 2, 4), (0.75, 1.0, 0.5)), ((0, 2), ())]
+    assert arrangement.weighted(images, found)
+    plain = images.slice(1, 3)
+    assert not arrangement.weighted(plain, arranged(plain))
 
 
 def test_near_ones_are_within_so_many_bits() -> None:

@@ -141,7 +141,7 @@ def test_images_of_several_classes_are_merged_or_dropped(tmp_path: Path) -> None
     assert [e.labels for e in examples if e.image == same] == [all_of_them]
     index = merged.stored_labels()
     assert index is not None and index.labels.tolist() == [c for e in examples for c in e.labels]
-    assert merged.max_labels == len(SYNSETS)
+    assert merged.max_labels == len(SYNSETS) and not merged.weighted
 
 
 def test_other_options_are_refused_in_the_same_folder(tmp_path: Path, imagenet21k: Path) -> None:

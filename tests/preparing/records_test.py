@@ -69,6 +69,22 @@ def test_paths_names_and_weights(tmp_path: Path, folder: Path) -> None:
     assert set(examples) == {b"zero", b"images/1.jpg", b"17"}
     assert examples[b"zero"]["label_weights"] == [0.5, 1]
     assert examples[b"17"]["label_weights"] == []
+    source = Tfds(str(found.folder), "train", None, where="input")
+    weights = {e.image: e.weights for e in source.read(np.arange(3))}
+    assert source.weighted and weights == {jpeg(0): (0.5, 1.0), jpeg(1): (), jpeg(2): ()}
+
+
+def test_one_label_may_have_a_weight(tmp_path: Path, folder: Path) -> None:
+    entries = [{"image": f"images/{i}.jpg", "label": i % 3, "weights": [i / 8]} for i in range(6)]
+    write_lines(folder / "list.jsonl", entries)
+    asked = request(folder, str(folder), multi_label=False)
+    found = prepared(records.collection(asked), tmp_path / "out", SMALL)
+    source = Tfds(str(found.folder), "train", None, where="input")
+    weights = {e.image: (e.labels, e.weights) for e in source.read(np.arange(6))}
+    assert weights == {jpeg(i): ((i % 3,), (i / 8,)) for i in range(6)}
+    assert source.max_labels == 1
+    plain = Tfds(str(found.folder), "train", None, where="input", label_weights=False)
+    assert not plain.weighted and {e.weights for e in plain.read(np.arange(6))} == {()}
 
 
 def test_bytes_in_json_and_parquet_give_the_same_set(tmp_path: Path, folder: Path) -> None:
@@ -99,6 +115,7 @@ def test_one_label_per_image(tmp_path: Path, folder: Path) -> None:
     found = prepared(records.collection(asked), tmp_path / "out", SMALL)
     assert labels(found) == {jpeg(i): (i % 3,) for i in range(6)}
     assert (found.folder / "features.json").read_text().count('"label"') == 1
+    assert "label_weights" not in (found.folder / "features.json").read_text()
 
 
 def test_many_parts_have_each_line_once(
@@ -145,6 +162,7 @@ BAD_ENTRIES = {
     "an unknown name": ('{"image": "images/0.jpg", "labels": ["dog"]}', "bad_label"),
     "a label twice": ('{"image": "images/0.jpg", "labels": ["ant", 0]}', "bad_label"),
     "NaN": ('{"image": "images/0.jpg", "labels": [1], "weights": [NaN]}', "bad_label"),
+    "a weight above 1": ('{"image": "images/0.jpg", "labels": [1], "weights": [2]}', "bad_label"),
     "a negative weight": ('{"image": "images/0.jpg", "labels": [1], "weights": [-1]}', "bad_label"),
     "an infinite weight": (
         '{"image": "images/0.jpg", "labels": [1], "weights": [1e999]}',

@@ -41,11 +41,12 @@ def example(
     *,
     weights: Sequence[float] = (),
     multi_label: bool,
+    weighted: bool,
 ) -> bytes:
     """A serialized tf.train.Example, always the same bytes.
 
-    Its features: `image`, `label` or the list `labels`, `label_weights` where `multi_label`, and
-    `file_name`.
+    Its features: `image`, `label` or, where `multi_label`, the list `labels`, `label_weights` where
+    `weighted`, and `file_name`.
     """
     from vit_jax.data.host_tf import tf
 
@@ -57,8 +58,8 @@ def example(
         "labels" if multi_label else "label": integers,
         "file_name": train.Feature(bytes_list=train.BytesList(value=[text])),
     }
-    if multi_label:
-        feature["label_weights"] = train.Feature(float_list=train.FloatList(value=weights))
+    if weighted:
+        feature[WEIGHTS] = train.Feature(float_list=train.FloatList(value=weights))
     found = train.Example(features=train.Features(feature=feature))
     return found.SerializeToString(deterministic=True)
 
@@ -88,6 +89,7 @@ def write_metadata(
     class_names: Sequence[str],
     splits: Mapping[str, SplitSize],
     multi_label: bool,
+    weighted: bool,
 ) -> None:
     """dataset_info.json, features.json and the list of classes; `class_names` are unique."""
     import tensorflow_datasets as tfds
@@ -99,9 +101,10 @@ def write_metadata(
     }
     if multi_label:
         features["labels"] = tfds.features.Sequence(label)
-        features["label_weights"] = tfds.features.Sequence(tfds.features.Scalar(np.float32))
     else:
         features["label"] = label
+    if weighted:
+        features[WEIGHTS] = tfds.features.Sequence(tfds.features.Scalar(np.float32))
     template = tfds.core.ShardedFileTemplate(
         data_dir=folder, dataset_name=name, filetype_suffix=FORMAT
     )

@@ -53,12 +53,14 @@ class Arrangement:
       left_out: why rows are in no split: a fault's name, "duplicate", "merged", "near_duplicate",
         or "in_evaluation:NAME".
       copies: duplicates, whether they are left out or not.
+      weights: of `labels`, where one of the images has weights.
     """
 
     splits: dict[str, np.ndarray]
     labels: dict[int, tuple[int, ...]]
     left_out: dict[int, str]
     copies: Duplicates
+    weights: dict[int, tuple[float, ...]] = dataclasses.field(default_factory=dict)
 
 
 def arrange(
@@ -97,11 +99,22 @@ def arrange(
         left_out |= dict.fromkeys(copies.near, "near_duplicate")
     if duplicates != "keep":
         left_out |= dict.fromkeys(copies.same, "duplicate" if duplicates == "drop" else "merged")
-    merged = _merged(table, copies.same) if duplicates == "merge" else {}
-    labels = {row: classes for row, classes in merged.items() if row not in left_out}
+    merged = _merged(table, copies.same, left_out) if duplicates == "merge" else {}
     kept = order[~np.isin(order, np.fromiter(left_out, np.int64, len(left_out)))]
     _refuse_emptied(table, kept, left_out)
-    return Arrangement(_split(table, kept, splits, left_out), labels, left_out, copies)
+    return Arrangement(
+        _split(table, kept, splits, left_out),
+        {row: tuple(weights) for row, (weights, _) in merged.items()},
+        left_out,
+        copies,
+        {row: tuple(weights.values()) for row, (weights, given) in merged.items() if given},
+    )
+
+
+def weighted(table: pa.Table, arranged: Arrangement) -> bool:
+    """Whether labels of the set have weights."""
+    given = pc.greater(pc.list_value_length(table["weights"]), 0).to_numpy()
+    return bool(arranged.weights) or any(given[rows].any() for rows in arranged.splits.values())
 
 
 def _refuse_emptied(table: pa.Table, kept: np.ndarray, left_out: dict[int, str]) -> None:
@@ -139,12 +152,28 @@ def _set_aside(table: pa.Table, order: np.ndarray) -> dict[int, str]:
     return found
 
 
-def _merged(table: pa.Table, same: dict[int, int]) -> dict[int, tuple[int, ...]]:
-    labels = table["labels"]
-    found: dict[int, set[int]] = {}
+def _merged(
+    table: pa.Table, same: dict[int, int], left_out: dict[int, str]
+) -> dict[int, tuple[dict[int, float], bool]]:
+    """Of rows that stay for others: all labels, rising, with the largest of each one's weights.
+
+    And whether any were given; a label without one weighs 1.
+    """
+    rows: dict[int, list[int]] = {}
     for row, first in same.items():
-        found.setdefault(first, set(labels[first].as_py())).update(labels[row].as_py())
-    return {first: tuple(sorted(classes)) for first, classes in found.items()}
+        if first not in left_out:
+            rows.setdefault(first, [first]).append(row)
+    found = {}
+    for first, of in rows.items():
+        weights: dict[int, float] = {}
+        given = False
+        for row in of:
+            labels, own = table["labels"][row].as_py(), table["weights"][row].as_py()
+            given |= bool(own)
+            for label, weight in zip(labels, own or [1.0] * len(labels), strict=True):
+                weights[label] = max(weights.get(label, 0.0), weight)
+        found[first] = dict(sorted(weights.items())), given
+    return found
 
 
 def _split(
@@ -193,9 +222,7 @@ def shard_ends(nbytes: np.ndarray, shard_bytes: int) -> list[int]:
     return [len(nbytes) * (i + 1) // count for i in range(count)]
 
 
-def entries(
-    table: pa.Table, rows: np.ndarray, labels: dict[int, tuple[int, ...]]
-) -> Sequence[tuple]:
+def entries(table: pa.Table, rows: np.ndarray, arranged: Arrangement) -> Sequence[tuple]:
     """(name, labels, weights, path, offset, nbytes, sha256) of rows, as Python objects.
 
     sha256 is None of images that were converted.
@@ -206,9 +233,9 @@ def entries(
         None if action == CONVERT else digest
         for action, digest in zip(part["action"], part["sha256"], strict=True)
     ]
-    part["labels"] = [
-        labels.get(int(row), tuple(own)) for row, own in zip(rows, part["labels"], strict=True)
-    ]
+    for column, merged in (("labels", arranged.labels), ("weights", arranged.weights)):
+        own = zip(rows.tolist(), part[column], strict=True)
+        part[column] = [merged.get(row, tuple(of_row)) for row, of_row in own]
     return list(zip(*(part[column] for column in columns), strict=True))
 
 

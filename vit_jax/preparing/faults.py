@@ -33,7 +33,7 @@ FAULTS: dict[str, Fault] = {
     "bad_entry": Fault("a line or row of a list that names no image", SET_ASIDE, ()),
     "no_image": Fault("a sample without an image", SET_ASIDE, ()),
     "bad_label": Fault(
-        "a label that is no class or is there twice, or a weight that is no number", SET_ASIDE, ()
+        "a label that is no class or is there twice, or a weight outside of 0 to 1", SET_ASIDE, ()
     ),
     "no_label": Fault("nothing says of which class it is", SET_ASIDE, ()),
     "same_name": Fault("another image before it has the same name", SET_ASIDE, ()),

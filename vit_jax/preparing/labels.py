@@ -11,8 +11,6 @@ from vit_jax.core.errors import UserError
 from vit_jax.preparing.collection import Request
 from vit_jax.preparing.entry import Labels
 
-MAX_WEIGHT = 1e30  # well inside of float32
-
 
 class BadLabelError(ValueError):
     """A label or a weight that there cannot be."""
@@ -59,13 +57,13 @@ class Classes:
 
 
 def weights(value: object, labels: Labels) -> tuple[float, ...]:
-    """One for each label, or none. Raises BadLabelError."""
+    """One in [0, 1] for each label, or none. Raises BadLabelError."""
     if value is None:
         return ()
     if not isinstance(value, list) or len(value) != len(labels):
         raise BadLabelError(value)
     for weight in value:
-        if type(weight) not in (int, float) or not 0 <= weight <= MAX_WEIGHT:  # NaN is not either
+        if type(weight) not in (int, float) or not 0 <= weight <= 1:  # NaN is not either
             raise BadLabelError(weight)
     return tuple(float(weight) for weight in value)
 

@@ -147,7 +147,7 @@ def _prepare(
     # Writes it. Until here other options may be given, and nothing is read again.
     _keep_options(work, options, known)
     every = [shard for of_split in files.values() for shard in of_split]
-    written = _write(every, table, arranged.labels, work, multi_label, run, screen)
+    written = _write(every, table, arranged, work, multi_label, run, screen)
     done = {split: [written[str(one.path)] for one in found] for split, found in files.items()}
     found = _with_metadata(collection, folder, options.version, table, arranged, done, multi_label)
     # Says what it is; with prepared.json, the last one, it is ready.
@@ -187,6 +187,7 @@ def _with_metadata(
         class_names=collection.class_names,
         splits=sizes,
         multi_label=multi_label,
+        weighted=arrangement.weighted(table, arranged),
     )
     for split, rows in arranged.splits.items():
         index = arrangement.label_index_of(table, rows, arranged.labels)
@@ -328,7 +329,7 @@ def _shards(
 def _write(
     every: Sequence[_Shard],
     table: pa.Table,
-    labels: dict[int, tuple[int, ...]],
+    arranged: Arrangement,
     work: Path,
     multi_label: bool,
     run: Callable[..., Iterator[Any]],
@@ -344,13 +345,19 @@ def _write(
             f"{work.parent} needs {needed / 2**30:,.1f} GiB more, and {free / 2**30:,.1f} are free."
         )
 
+    weighted = arrangement.weighted(table, arranged)
+
     def tasks() -> Iterator[ShardTask]:
         """Made one by one: all of them are as large as the catalogue."""
         for shard in every:
-            examples = arrangement.entries(table, shard.rows, labels)
+            examples = arrangement.entries(table, shard.rows, arranged)
             note = work / f"{shard.path.name}.json"
             task = ShardTask(
-                str(shard.path), str(note), tuple(Stored(*one) for one in examples), multi_label
+                str(shard.path),
+                str(note),
+                tuple(Stored(*one) for one in examples),
+                multi_label,
+                weighted,
             )
             if one := shards.done(task):
                 found[task.path] = one

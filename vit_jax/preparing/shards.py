@@ -45,11 +45,14 @@ class ShardTask:
     note: str
     examples: tuple[Stored, ...]
     multi_label: bool
+    weighted: bool
 
     @property
     def key(self) -> str:
         """Differs for other examples."""
-        return hashlib.sha256(repr((self.examples, self.multi_label)).encode()).hexdigest()
+        return hashlib.sha256(
+            repr((self.examples, self.multi_label, self.weighted)).encode()
+        ).hexdigest()
 
 
 class ShardDone(NamedTuple):
@@ -94,7 +97,12 @@ def run(task: ShardTask) -> ShardDone:
                 digest.update(repr((one.name, one.labels, one.weights, len(image))).encode())
                 digest.update(image)
                 record = tfds_writer.example(
-                    image, one.labels, one.name, weights=one.weights, multi_label=task.multi_label
+                    image,
+                    one.labels,
+                    one.name,
+                    weights=one.weights,
+                    multi_label=task.multi_label,
+                    weighted=task.weighted,
                 )
                 nbytes += len(record)
                 yield record
