@@ -10,7 +10,7 @@ import pytest
 
 from tests.preparing.conftest import jpeg
 from tests.preparing.preparation_test import prepared
-from vit_jax import build
+from vit_jax import build, contact_sheet, preview
 from vit_jax.preparing import records
 from vit_jax.preparing.collection import Request
 from vit_jax.preparing.preparation import Options
@@ -64,8 +64,21 @@ def test_targets_are_the_weights(run_on):
     assert list(targets(run_on(ENTRIES, "input.label_weights=false"))) == [ones] * 2
 
 
+def test_the_preview_shows_them(run_on, monkeypatch):
+    sheets = []
+    monkeypatch.setattr(contact_sheet, "draw", lambda titles, cells: sheets.append(cells))
+    preview.preview(run_on(ENTRIES), "weighted", step=1, max_images=3)
+    assert sorted(cell.labels for cell in sheets[0]) == [
+        [("0", ": 0.500"), ("1", ": 0.250")],
+        [("2", ": 0.125")],
+        [("3", ""), ("4", "")],
+    ]
+
+
 @pytest.mark.slow
-def test_a_run_without_them_is_that_of_a_set_without_weights(tmp_path, run_on):
+def test_a_run_without_them_is_that_of_a_set_without_weights(
+    tmp_path, run_on, capsys, quick_compilation
+):
     plain = [{key: e[key] for key in ("image", "labels")} for e in ENTRIES]
     params, losses = {}, {}
     for name, entries, override in (
@@ -78,6 +91,8 @@ def test_a_run_without_them_is_that_of_a_set_without_weights(tmp_path, run_on):
         params[name] = jax.tree.leaves(jax.device_get(state.params))
         lines = (tmp_path / name / "metrics.jsonl").read_text().splitlines()
         losses[name] = [v for row in map(json.loads, lines) for k, v in row.items() if "loss" in k]
+        said = "5 classes, weighted labels\n" in capsys.readouterr().out
+        assert said == (name == "weights")
     assert losses["ignored"] == losses["none"]
     for one, other in zip(params["ignored"], params["none"], strict=True):
         np.testing.assert_array_equal(one, other)

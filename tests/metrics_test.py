@@ -25,3 +25,9 @@ def test_an_untrained_head_does_not_look_right():
     """All logits equal: as good as guessing one class, not right everywhere."""
     targets = jnp.eye(4)
     assert metrics.top_k_correct(jnp.zeros((4, 4)), targets, 1).sum() == 1
+
+
+def test_main_labels():
+    targets = jnp.array([[0, 1, 1], [0.3, 0.7, 0], [0.4, 0, 0.9], [0, 0, 0]])
+    expected = [[0, 1, 1], [0, 1, 0], [0, 0, 1], [0, 0, 0]]
+    np.testing.assert_array_equal(metrics.main_labels(targets), expected)

@@ -15,3 +15,11 @@ def top_k_correct(logits: jax.Array, targets: jax.Array, k: int) -> jax.Array:
     _, classes = jax.lax.top_k(logits, min(k, logits.shape[-1]))
     hits = jnp.take_along_axis(targets, classes, axis=-1) > 0
     return hits.any(axis=-1).astype(jnp.float32)
+
+
+def main_labels(targets: jax.Array) -> jax.Array:
+    """[B, C] -> bool [B, C]: what weighs most in its row; nothing in a row of zeros.
+
+    Of a blend of two images that is the larger share's label, of weighted labels the heaviest.
+    """
+    return (targets >= targets.max(axis=-1, keepdims=True)) & (targets > 0)

@@ -123,11 +123,11 @@ def make_update(
             first_bad_step=jnp.where(first_bad, step, state.first_bad_step),
             first_bad_values=jnp.where(first_bad, jnp.stack([loss, norm]), state.first_bad_values),
         )
-        # Of a blend of two images the larger share's label counts, of weighted labels the heaviest.
-        mainly = (targets >= targets.max(axis=-1, keepdims=True)) & (targets > 0)
         scalars = {
             "train/loss": loss,
-            "train/accuracy": jnp.sum(metrics.top_k_correct(logits, mainly, 1) * share),
+            "train/accuracy": jnp.sum(
+                metrics.top_k_correct(logits, metrics.main_labels(targets), 1) * share
+            ),
             "train/grad_norm": norm,
             **rates(state.step),
             "first_bad_step": after.first_bad_step,

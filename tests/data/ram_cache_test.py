@@ -61,3 +61,11 @@ def test_what_does_not_fit_is_refused_with_numbers(source: Source) -> None:
     message = r"100 examples take about 100,000 bytes, .* limit of 99,999\. Set input\.cache_bytes"
     with pytest.raises(UserError, match=message):
         ram_cache.check_fits(source, limit_bytes=100 * SIZE_BYTES - 1)
+
+
+def test_weights_of_labels_take_memory_too(list_source: MakeSource) -> None:
+    example = Example(bytes(700), (1, 2), weights=(0.5, 1.0))
+    for limit, fits in ((SIZE_BYTES, False), (SIZE_BYTES + 64, True)):
+        cached = ram_cache.InMemory(list_source([example]), limit_bytes=limit)
+        one, other = cached.read(np.array([0])), cached.read(np.array([0]))
+        assert one == other == [example] and (0 in cached._examples) == fits
