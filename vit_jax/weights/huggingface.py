@@ -12,7 +12,7 @@ from typing import Any
 from vit_jax import models
 from vit_jax.core.errors import UserError
 from vit_jax.models.vit import ViTSpec
-from vit_jax.weights import said
+from vit_jax.weights import label_names, said
 from vit_jax.weights.layout import Layout, rule
 
 
@@ -97,12 +97,8 @@ def name_in_classifier(name: str) -> str:
 
 
 def class_names(config: Mapping[str, Any] | None, num_classes: int) -> tuple[str, ...] | None:
-    """From id2label; None if it has none but LABEL_0, LABEL_1 ... or not one for each class."""
-    labels = said.section(config, "id2label")
-    names = [labels.get(str(i)) for i in range(num_classes)]
-    if any(name is None for name in names) or names == _placeholders(num_classes):
-        return None
-    return tuple(str(name) for name in names) or None
+    """From id2label, as label_names.read gives them."""
+    return label_names.read("id2label", said.section(config, "id2label"), num_classes)
 
 
 def preprocess(document: Mapping[str, Any], image_size: tuple[int, int]) -> models.Preprocess:
@@ -211,7 +207,7 @@ def labels(num_classes: int, names: tuple[str, ...] | None) -> dict[str, dict[st
     """What config.json says of the classes; nothing without them."""
     if not num_classes:
         return {}
-    found = list(names) if names else _placeholders(num_classes)
+    found = names or tuple(map(label_names.placeholder, range(num_classes)))
     return {
         "id2label": {str(i): label for i, label in enumerate(found)},
         "label2id": {label: i for i, label in enumerate(found)},
@@ -242,7 +238,3 @@ def processor(about: models.Preprocess) -> dict[str, Any]:
 
 def _sides(size: tuple[int, int]) -> dict[str, int]:
     return {"height": size[0], "width": size[1]}
-
-
-def _placeholders(num_classes: int) -> list[str]:
-    return [f"LABEL_{i}" for i in range(num_classes)]

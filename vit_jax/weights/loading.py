@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,7 +18,7 @@ from vit_jax.core import pytrees
 from vit_jax.core.errors import UserError, nearest
 from vit_jax.dist import parameters
 from vit_jax.nn.position_resize import METHODS, check_resizable, is_table, resize
-from vit_jax.weights import checkpoint, dinov2, dinov3, opening, said
+from vit_jax.weights import checkpoint, dinov2, dinov3, label_names, opening, said
 from vit_jax.weights.checkpoint import Description
 from vit_jax.weights.foreign import understand
 
@@ -126,7 +127,7 @@ def load_described(
     return Loaded(
         model=nnx.merge(graph, pytrees.unflatten(params)),
         name=about.name,
-        class_names=about.class_names if num_classes else None,
+        class_names=_class_names(about) if num_classes else None,
         step=about.step,
     )
 
@@ -162,6 +163,14 @@ def is_foreign(path: str | epath.Path) -> bool:
     """Whether it is a file or folder of another project, and no checkpoint of this one."""
     # Files on gs:// and the like are not looked at: they are no local ones that can be mapped.
     return "://" not in os.fspath(path) and opening.is_foreign(Path(path))
+
+
+def _class_names(about: Description) -> tuple[str, ...] | None:
+    """Those of the weights; says which classes of another project's file have none."""
+    told = label_names.notice(about.class_names or ()) if about.foreign else ""
+    if told and jax.process_index() == 0:
+        print(f"Notice: {about.folder}: {told}", file=sys.stderr)
+    return about.class_names
 
 
 def _of_shape(x: jax.ShapeDtypeStruct, shape: tuple[int, ...]) -> jax.ShapeDtypeStruct:

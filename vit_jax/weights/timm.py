@@ -12,7 +12,7 @@ from typing import Any
 from vit_jax import models
 from vit_jax.core.errors import UserError
 from vit_jax.models.vit import ViTSpec
-from vit_jax.weights import said
+from vit_jax.weights import label_names, said
 from vit_jax.weights.layout import Layout, Rule, rule
 
 
@@ -101,11 +101,12 @@ def check_pool(config: Mapping[str, Any] | None, pool: str) -> None:
 
 
 def class_names(config: Mapping[str, Any] | None, num_classes: int) -> tuple[str, ...] | None:
-    """From label_names, if there is one for each class."""
+    """From label_names, a list or as label_names.read takes them."""
     names = (config or {}).get("label_names")
-    if not isinstance(names, list) or len(names) != num_classes:
-        return None
-    return tuple(map(str, names)) or None
+    if isinstance(names, list):
+        names = {str(i): name for i, name in enumerate(names)}
+    labels = said.section({"label_names": names}, "label_names")
+    return label_names.read("label_names", labels, num_classes)
 
 
 def preprocess(config: Mapping[str, Any], image_size: tuple[int, int]) -> models.Preprocess:

@@ -1,0 +1,64 @@
+"""What classes are called: sparse names are kept and told of, nonsense is refused."""
+
+import json
+
+import pytest
+
+from vit_jax import weights
+from vit_jax.core.errors import UserError
+from vit_jax.weights import label_names, timm
+
+
+@pytest.mark.parametrize(
+    ("labels", "expected"),
+    [
+        ({}, None),
+        ({"0": "LABEL_0", "1": "LABEL_1"}, None),  # what transformers writes for no names
+        ({"1": "bee", "0": "ant", "2": "cat"}, ("ant", "bee", "cat")),
+        ({"0": "ant", "2": "cat"}, ("ant", "LABEL_1", "cat")),
+        ({"0": "ant", "1": None, "2": ""}, ("ant", "LABEL_1", "LABEL_2")),
+        ({"0": 7, "1": 8, "2": 9}, ("7", "8", "9")),
+    ],
+)
+def test_names_by_number(labels, expected):
+    assert label_names.read("id2label", labels, 3) == expected
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        ({"ant": 0, "bee": 1}, "no numbers of classes: ant, bee; it goes from number to name"),
+        ({"0": "ant", "01": "bee", "-1": "cat"}, "no numbers of classes: 01, -1;"),
+        ({"1": "a", "2": "b", "3": "c"}, "the classes 3, but the head has 3, 0 to 2"),
+        ({str(i): "a" for i in range(20)}, "classes 3, 4, 5, 6, 7 and 12 more, but the head"),
+        ({"0": ["ant"], "1": {}}, r"names that are no words: 0: \['ant'\], 1: {}"),
+    ],
+)
+def test_nonsense_is_refused(labels, message):
+    with pytest.raises(UserError, match=f"config.json: id2label .*{message}"):
+        label_names.read("id2label", labels, 3)
+    assert label_names.read("id2label", labels, 0) is None  # no head, no classes
+
+
+def test_timms_names():
+    assert timm.class_names({"label_names": ["ant", "bee"]}, 2) == ("ant", "bee")
+    assert timm.class_names({"label_names": {"1": "bee"}}, 2) == ("LABEL_0", "bee")
+    assert timm.class_names({}, 2) is None
+
+
+@pytest.mark.parametrize("to", ["huggingface", "timm"])
+def test_classes_without_names_are_told(tmp_path, toy, capsys, to):
+    weights.save(toy(norm_epsilon=1e-6), tmp_path / "out", to)
+    assert weights.load_described(tmp_path / "out").class_names == ("ant", "bee", "cat")
+    assert capsys.readouterr().err == ""
+    key = "id2label" if to == "huggingface" else "label_names"
+    file = tmp_path / "out" / "config.json"
+    config = json.loads(file.read_text())
+    file.write_text(json.dumps(config | {key: {"1": "bee"}}))
+    assert weights.load_described(tmp_path / "out").class_names == ("LABEL_0", "bee", "LABEL_2")
+    assert capsys.readouterr().err == (
+        f"Notice: {tmp_path}/out: 1 of 3 classes have names; without one are 0, 2, called LABEL_0 "
+        "and so on.\n"
+    )
+    weights.load_described(tmp_path / "out", head="drop")
+    assert capsys.readouterr().err == ""

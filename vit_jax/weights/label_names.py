@@ -1,0 +1,79 @@
+"""What classes are called, by the numbers that a config.json gives them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from vit_jax.core.errors import UserError
+
+_NUMBER = re.compile(r"0|[1-9]\d{0,8}")
+_SHOWN = 5  # of what is wrong
+
+
+def read(key: str, labels: Mapping[str, Any], num_classes: int) -> tuple[str, ...] | None:
+    """The names in order; a class without one has that of `placeholder`.
+
+    Args:
+      key: what config.json calls `labels`, for messages.
+      labels: names by numbers, as JSON has them: {"0": "cat", "1": "dog"}.
+      num_classes: of the head; 0 for a model without one, whose names are not looked at.
+
+    Returns:
+      None if no class has a name of its own.
+
+    Raises:
+      UserError: keys that are no numbers or no classes of the head; names that are no words.
+    """
+    if not num_classes:
+        return None
+    _check_keys(key, labels, num_classes)
+    named = {int(number): name for number, name in labels.items() if name not in (None, "")}
+    nonsense = [f"{n}: {str(x)[:40]}" for n, x in named.items() if type(x) not in (str, int, float)]
+    if nonsense:
+        raise UserError(f"config.json: {key} has names that are no words: {_some(nonsense)}.")
+    names = tuple(str(named.get(i, placeholder(i))) for i in range(num_classes))
+    return None if len(nameless(names)) == num_classes else names
+
+
+def placeholder(number: int) -> str:
+    """What Hugging Face calls a class without a name: "LABEL_3"."""
+    return f"LABEL_{number}"
+
+
+def nameless(names: Sequence[str]) -> list[int]:
+    """The classes that have no name of their own."""
+    return [i for i, name in enumerate(names) if name == placeholder(i)]
+
+
+def notice(names: Sequence[str]) -> str:
+    """What to tell of names that `read` has filled up; "" if all classes have names."""
+    without = nameless(names)
+    if not without:
+        return ""
+    called = f"{placeholder(without[0])}" + (" and so on" if len(without) > 1 else "")
+    return (
+        f"{len(names) - len(without):,} of {len(names):,} classes have names; without one are "
+        f"{_some(without)}, called {called}."
+    )
+
+
+def _check_keys(key: str, labels: Mapping[str, Any], num_classes: int) -> None:
+    words = [number for number in labels if not _NUMBER.fullmatch(number)]
+    if words:
+        raise UserError(
+            f"config.json: {key} has keys that are no numbers of classes: {_some(words)}; it goes "
+            'from number to name: {"0": "cat", "1": "dog"}.'
+        )
+    outside = sorted(int(number) for number in labels if int(number) >= num_classes)
+    if outside:
+        raise UserError(
+            f"config.json: {key} names the classes {_some(outside)}, but the head has "
+            f"{num_classes:,}, 0 to {num_classes - 1}."
+        )
+
+
+def _some(found: Sequence[Any]) -> str:
+    rest = len(found) - _SHOWN
+    return ", ".join(str(x)[:40] for x in found[:_SHOWN]) + (f" and {rest:,} more" * (rest > 0))
