@@ -66,7 +66,7 @@ def edit_config(folder, **values):
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"image_size": 24}, "has 10 positions"),
+        ({"image_size": 24}, "have 10 positions"),
         ({"num_attention_heads": None}, "says None heads"),
         ({"qkv_bias": False}, "qkv_bias=false"),
         ({"hidden_act": "gel"}, "Did you mean 'gelu'"),

@@ -1,5 +1,6 @@
 """Files that are damaged or mean harm: one message each, and nothing large is allocated."""
 
+import ast
 import io
 import json
 import os
@@ -212,7 +213,7 @@ def edited(tmp_path, toy, bit):
         ("huggingface", {"id2label": ["a", "b"]}, "id2label=['a', 'b']; it must be a JSON object"),
         ("huggingface", {"image_size": -12}, "image_size=-12; it must be pixels"),
         ("huggingface", {"num_attention_heads": 0}, "says 0 heads"),
-        ("huggingface", {"num_attention_heads": 3}, "expected"),
+        ("huggingface", {"num_attention_heads": 2.0}, "says 2.0 heads"),
         ("dinov2", {"layerscale_value": None, "layer_norm_eps": []}, "layer_norm_eps=[]"),
         ("dinov2", {"hidden_act": {}, "layerscale_value": -1}, "layerscale_value=-1"),
         ("timm", {"model_args": [1]}, "model_args=[1]; it must be a JSON object"),
@@ -229,6 +230,71 @@ def test_a_config_that_lies(edited, kind, changes, message):
     with pytest.raises(UserError) as error:
         weights.load(edited(kind, "config.json", changes))
     assert message in str(error.value)
+
+
+CONTRADICTIONS = {
+    "huggingface": {
+        "hidden_size=32": "16",
+        "num_hidden_layers=True": "2",
+        "num_attention_heads=3": "a width of 16, over which they do not divide",
+        "patch_size=[4, 8]": "4",
+        "num_channels=1": "3",
+        "intermediate_size=64": "24",
+        "image_size=[12, 16]": "10 positions of patches of 4 pixels",
+        "qkv_bias=False": "True",
+        "num_labels=4": "3",
+    },
+    "dinov2": {
+        "hidden_size=12": "16",
+        "num_hidden_layers=1": "2",
+        "num_attention_heads=32": "a width of 16, over which they do not divide",
+        "patch_size=14": "4",
+        "use_swiglu_ffn=True": "False",
+        "mlp_ratio=4": "an MLP of 32 behind tokens of 16",
+        "image_size=224": "10 positions of patches of 4 pixels",
+        "num_register_tokens=4": "0",
+    },
+    "bit": {
+        "embedding_size=64": "32",
+        "depths=[1, 2, 1]": "[1, 2]",
+        "hidden_sizes=[128]": "[128, 256]",
+        "num_labels=2": "3",
+    },
+    "timm": {
+        "num_classes=1000": "3",
+        "num_features=768": "16",
+        "model_args.in_chans=1": "3",
+        "model_args.embed_dim=768": "16",
+        "model_args.depth=12": "2",
+        "model_args.num_heads=12": "a width of 16, over which they do not divide",
+        "model_args.mlp_ratio=1e+300": "an MLP of 24 behind tokens of 16",
+        "model_args.patch_size=16": "4",
+        "model_args.img_size=224": "10 positions of patches of 4 pixels",
+    },
+}
+
+
+@pytest.mark.parametrize("kind", CONTRADICTIONS)
+def test_sizes_of_another_model_are_told_all_at_once(edited, kind):
+    changes = {}
+    for line in CONTRADICTIONS[kind]:
+        key, value = line.split("=")
+        changes[key] = ast.literal_eval(value)
+    folder = edited(kind, "config.json", changes)
+    with pytest.raises(UserError) as error:
+        weights.load(folder)
+    assert str(error.value).splitlines() == [
+        f"{folder}: its config.json is of another model than its arrays:",
+        *(f"  {line}, the arrays have {there}" for line, there in CONTRADICTIONS[kind].items()),
+    ]
+
+
+@pytest.mark.parametrize("kind", CONTRADICTIONS)
+def test_sizes_need_not_be_stated(edited, kind):
+    needed = ("image_size", "img_size", "num_attention_heads", "num_heads")
+    keys = [line.split("=")[0] for line in CONTRADICTIONS[kind]]
+    changes = {key: None for key in keys if not key.endswith(needed)}
+    weights.description(edited(kind, "config.json", changes))
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ import numpy as np
 from vit_jax import models
 from vit_jax.core.errors import UserError
 from vit_jax.models.vit import ViTSpec
-from vit_jax.weights import dino, huggingface, said
+from vit_jax.weights import dino, huggingface, said, stated
 from vit_jax.weights.foreign import Foreign
 from vit_jax.weights.layout import Layout, Match, Rule, rule
 from vit_jax.weights.opening import Opened
@@ -103,7 +103,9 @@ def _match(opened: Opened, config: Mapping[str, Any]) -> Match:
     if not config.get("qkv_bias", True):
         raise UserError(f"{opened.path}: config.json says qkv_bias=false, which is not supported.")
     layout = GATED if any(PACKED in name for name in opened.tensors) else PLAIN
-    return dino.matched(opened, layout, unpacked(opened.tensors))
+    found = dino.matched(opened, layout, unpacked(opened.tensors))
+    stated.check(opened, stated.of_dinov2(found, gated=layout is GATED))
+    return found
 
 
 def unpacked(tensors: Tensors) -> dict[str, Tensor]:

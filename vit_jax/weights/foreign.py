@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from vit_jax.weights import (
     huggingface,
     huggingface_bit,
     said,
+    stated,
     timm,
     timm_resnets,
 )
@@ -81,6 +83,7 @@ def understand(opened: Opened, image_size: tuple[int, int] | None = None) -> For
     """
     found = _the_match(opened)
     config = opened.config
+    stated.check(opened, _stated_sizes(opened, found))
     pads, image_size = _image_size(opened, found, image_size)
     if found.layout in huggingface.LAYOUTS:
         fields = huggingface.fields(config)
@@ -176,12 +179,24 @@ def _match(layout: Layout, opened: Opened) -> Match:
         return first
     config = opened.config or {}
     heads = config.get("num_attention_heads", said.section(config, "model_args").get("num_heads"))
-    size = architecture.size_name(first)
+    size, width = architecture.size_name(first), first.sizes["D"]
     if heads is None:
-        heads = SIZES[size]["heads"] if size else max(1, first.sizes["D"] // HEAD_SIZE)
-    if type(heads) is not int or heads < 1:
+        heads = SIZES[size]["heads"] if size else max(1, width // HEAD_SIZE)
+    elif type(heads) is not int or heads < 1:
         raise UserError(f"{opened.path}: its config.json says {heads!r} heads.")
+    elif width % heads:
+        heads = 1  # only to see whether the rest fits: stated.check refuses it
     return match(layout, opened.tensors, {"H": heads})
+
+
+def _stated_sizes(opened: Opened, found: Match) -> Iterator[stated.Size]:
+    if found.layout in huggingface.LAYOUTS:
+        return stated.of_vit(found)
+    if found.layout is huggingface_bit.LAYOUT:
+        return stated.of_bit(found)
+    if found.layout in TIMM:
+        return stated.of_timm(found, opened.config)
+    return iter(())  # Google's files have no config.json
 
 
 def _pool(found: Match) -> str:
@@ -203,8 +218,8 @@ def _image_size(
         if rows in (patches, patches + cls):
             return bool(cls) and rows == patches, size
         raise UserError(
-            f"{opened.path} has {rows} positions, but config.json says images of {size[0]} x "
-            f"{size[1]} pixels, which have {patches} patches of {patch} pixels."
+            f"{opened.path} has {rows} positions of patches of {patch} pixels; its config.json "
+            f"says no image_size, and so {size[0]} x {size[1]} pixels: that would be {patches}."
         )
     for with_class in (cls, False):
         side = math.isqrt(max(0, rows - with_class))

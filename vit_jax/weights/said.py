@@ -26,7 +26,7 @@ def word(document: Document, key: str, default: str, choices: Collection[str]) -
     """One of `choices`."""
     found = document.get(key) or default
     if not isinstance(found, str) or found not in choices:
-        raise UserError(f"config.json: {key}={_short(found)}. {nearest(str(found), choices)}")
+        raise UserError(f"config.json: {key}={short(found)}. {nearest(str(found), choices)}")
     return found
 
 
@@ -80,14 +80,15 @@ def sides(key: str, found: Any) -> tuple[int, int]:
     return side(key, found[0]), side(key, found[1])
 
 
+def short(found: Any) -> str:
+    """For a message."""
+    return repr(found)[:100]
+
+
 class _Wrong(UserError):
     def __init__(self, key: str, found: Any, wanted: str):
-        super().__init__(f"{key}={_short(found)}; it must be {wanted}.")
+        super().__init__(f"{key}={short(found)}; it must be {wanted}.")
 
 
 def _is_number(found: Any) -> bool:
     return type(found) in (int, float) and math.isfinite(found)
-
-
-def _short(found: Any) -> str:
-    return repr(found)[:100]
