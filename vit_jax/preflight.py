@@ -130,10 +130,12 @@ def look(config: RunConfig, workdir: epath.Path, problems: Problems) -> Prepared
     # From where, and where to.
     is_new = not step_folder.steps(workdir / "checkpoints")
     init = look("init", lambda: build.check_init(config.init))
+    # With model.name=None the model was made from them: what is wrong with them is told already.
+    needed = (init, model) if config.model.name is None else (init,)
     trained = look(
         "init",
-        lambda _: build.trained_weights(config.init) if config.init.weights and is_new else None,
-        init,
+        lambda *_: build.trained_weights(config.init) if config.init.weights and is_new else None,
+        *needed,
     )
     shapes = look("init", lambda *parts: _shapes(config, *parts), trained, layout, model)
     look("log", lambda: build.check_log(config.log))

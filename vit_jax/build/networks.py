@@ -63,10 +63,11 @@ def _architecture(config: RunConfig) -> tuple[str, dict[str, Any]]:
     try:
         trained = trained_weights(config.init)
     except errors.UserError as error:
+        between = "\n" if "\n" in str(error) else " "
         raise errors.UserError(
-            f"{error} model.name=None takes the architecture from there, also when a run is "
-            "resumed: put the weights back; or give model.name and what else in model.* the run "
-            "had, with --allow_config_change."
+            f"{error}{between}model.name=None takes the architecture from there, also when a run "
+            "is resumed: put the weights back; or give model.name and what else in model.* the "
+            "run had, with --allow_config_change."
         ) from error
     of_weights = models.architecture(trained.spec)
     if config.init.head == "keep" and hasattr(trained.spec, "pre_logits"):

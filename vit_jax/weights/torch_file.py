@@ -21,8 +21,9 @@ def read(path: Path) -> dict[str, Tensor]:
         import torch
     except ImportError as error:
         raise UserError(
-            f"{path} is a pickle of PyTorch's, which is read by PyTorch alone: install it, or use "
-            "the model's .safetensors file."
+            f"{path} is a pickle, which can run code of its own as it is read. PyTorch's loader of "
+            "weights alone reads such files, and PyTorch is not installed: use the model's "
+            ".safetensors file, or install PyTorch."
         ) from error
     try:
         found = torch.load(path, map_location="cpu", weights_only=True)

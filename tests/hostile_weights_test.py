@@ -1,0 +1,122 @@
+"""config.init.weights of files that are damaged, mean harm or do not fit: told before anything."""
+
+import io
+import os
+import pickle
+import re
+import zipfile
+
+import numpy as np
+import pytest
+from etils import epath
+from flax import nnx
+
+from vit_jax import models, weights
+from vit_jax import train as training
+from vit_jax.core.errors import UserError
+
+TOY = {"depth": 2, "width": 16, "mlp_dim": 32, "heads": 2, "num_classes": 4, "image_size": 8}
+UNNAMED = tuple(f"model.{field}=none" for field in ("name", "depth", "width", "mlp_dim", "heads"))
+
+
+def saved(path, to="google_npz", **fields):
+    model = models.create("ViT-Ti/4", rngs=nnx.Rngs(0), **(TOY | fields))
+    weights.save(weights.Loaded(model, "ViT-Ti/4", None, 0), path, to)
+    return path
+
+
+def truncated(tmp_path):
+    folder = saved(tmp_path / "timm", "timm")
+    file = folder / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-100])
+    return folder
+
+
+class Evil:
+    def __reduce__(self):
+        return (os.mkdir, ("ran",))
+
+
+def a_pickle(tmp_path):
+    path = tmp_path / "weights.npz"
+    path.write_bytes(pickle.dumps(Evil()))
+    return path
+
+
+def zip_bomb(tmp_path):
+    """A MB of zeros that claims to be 4 GiB."""
+    stream = io.BytesIO()
+    np.lib.format.write_array(stream, np.zeros(2**20, np.uint8))
+    path = tmp_path / "x.npz"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
+        file.writestr("a.npy", stream.getvalue())
+    size = len(stream.getvalue()).to_bytes(4, "little")
+    path.write_bytes(path.read_bytes().replace(size, b"\xff\xff\xff\xf0"))
+    return path
+
+
+def unknown(tmp_path):
+    np.savez(tmp_path / "x.npz", conv1=np.zeros((3, 3)), fc=np.zeros(4))
+    return tmp_path / "x.npz"
+
+
+HOSTILE = {
+    truncated: "is no intact safetensors file",
+    a_pickle: "is a pickle|would run code",
+    zip_bomb: "a zip bomb",
+    unknown: "none of the layouts that are known",
+}
+
+
+@pytest.fixture
+def refused(tmp_path, tiny_run, monkeypatch):
+    """`refused(path, ...)`: the one message of a run from these weights, which wrote nothing."""
+
+    def compiled(*_, **__):
+        raise AssertionError("the step was compiled")
+
+    monkeypatch.setattr(training, "compile_update", compiled)
+    monkeypatch.chdir(tmp_path)
+
+    def refused(path, *overrides):
+        with pytest.raises(UserError) as error:
+            config = tiny_run(f"init.weights={path}", *overrides)
+            training.train(config, epath.Path(tmp_path / "run"))
+        assert not {"run", "ran"} & set(os.listdir(tmp_path))
+        assert str(error.value).startswith(f"init.weights={path}")
+        return str(error.value)
+
+    return refused
+
+
+@pytest.mark.parametrize("overrides", [(), UNNAMED], ids=["named", "unnamed"])
+@pytest.mark.parametrize("make", HOSTILE, ids=lambda make: make.__name__)
+def test_hostile_files(tmp_path, refused, make, overrides):
+    message = refused(make(tmp_path), *overrides)
+    assert re.search(HOSTILE[make], message)
+    last = message.splitlines()[-1]
+    assert ("model.name=None takes the architecture from there" in last) == bool(overrides)
+
+
+def test_another_architecture(tmp_path, refused):
+    message = refused(saved(tmp_path / "x.npz", width=32, depth=3))
+    assert "blocks/block/norm1/bias: (3, 32) there, (2, 16) here" in message
+    assert "--config.model.name=none" in message
+
+
+@pytest.mark.parametrize("overrides", [(), UNNAMED], ids=["named", "unnamed"])
+def test_a_head_of_another_size(tmp_path, refused, overrides):
+    message = refused(saved(tmp_path / "x.npz", num_classes=7), "init.head=keep", *overrides)
+    assert "head/kernel: (16, 7) there, (16, 4) here" in message
+    assert "--config.init.head=reset" in message
+
+
+def test_the_command_ends_with_one_message(tmp_path, run_python):
+    folder, workdir = truncated(tmp_path), tmp_path / "run"
+    done = run_python(
+        "-m", "vit_jax.train", "--config=configs/vit_digits.py", f"--workdir={workdir}",
+        f"--config.init.weights={folder}",
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (1, "")
+    assert re.fullmatch(rf"error: init.weights={folder}: .*Get the file anew\.\n", done.stderr)
+    assert not workdir.exists()
