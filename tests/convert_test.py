@@ -1,5 +1,8 @@
 """python -m vit_jax.convert, and other weights where this project takes its own."""
 
+import os
+import resource
+
 import jax
 import numpy as np
 import optax
@@ -13,6 +16,7 @@ from vit_jax.core import pytrees
 from vit_jax.core.errors import UserError
 from vit_jax.state import state_layout
 from vit_jax.warm_start import warm_start
+from vit_jax.weights import writing
 
 
 @pytest.fixture
@@ -84,6 +88,23 @@ def test_what_a_killed_process_left_is_no_obstacle(npz, tmp_path):
     (tmp_path / ".out.new").mkdir()
     convert(str(npz[0]), str(tmp_path / "out"), to="timm")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["out", "toy.npz"]
+
+
+@pytest.fixture
+def full_disk():
+    """A limit on the size of files stands in for it, where no small disk can be mounted."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.parametrize("to", writing.FORMATS)
+def test_a_full_disk_leaves_nothing(npz, tmp_path, full_disk, to):
+    output = tmp_path / ("out.npz" if to == "google_npz" else "out")
+    with pytest.raises(UserError, match=r"cannot be written: \[Errno 27\] File too large\.$"):
+        convert(str(npz[0]), str(output), to=to)
+    assert os.listdir(tmp_path) == ["toy.npz"]
 
 
 @pytest.mark.parametrize(

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from vit_jax.models.bit import BiTSpec
 from vit_jax.models.hybrid import HybridSpec
 from vit_jax.models.vit import ViTSpec, token_layout
 from vit_jax.nn.posemb import sincos_1d, sincos_2d
-from vit_jax.store.checkpoints import Checkpoints
+from vit_jax.store.checkpoints import ADVICE, Checkpoints
 from vit_jax.weights import (
     constants,
     dinov2,
@@ -179,17 +180,10 @@ def _dino_folder(loaded: Loaded, path: Path, dino: Any) -> None:
 
 
 def _write_folder(path: Path, arrays: Tensors, documents: Mapping[str, Any]) -> None:
-    # Complete or not there: it gets its name when all is in it.
-    temporary = path.with_name(f".{path.name}.new")
-    try:
-        shutil.rmtree(temporary, ignore_errors=True)  # of a process that was killed
-        temporary.mkdir(parents=True)
-        safetensors_file.write(temporary / "model.safetensors", arrays)
+    with _complete(path) as folder:
+        safetensors_file.write(folder / "model.safetensors", arrays)
         for name, document in documents.items():
-            (temporary / name).write_text(json.dumps(document, indent=2) + "\n")
-        temporary.rename(path)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+            (folder / name).write_text(json.dumps(document, indent=2) + "\n")
 
 
 def _checkpoint(loaded: Loaded, path: Path) -> None:
@@ -208,12 +202,38 @@ def _checkpoint(loaded: Loaded, path: Path) -> None:
         preprocess=model.preprocess,
     )
     params = nnx.to_pure_dict(nnx.state(model, nnx.Param))
-    store = Checkpoints(
-        epath.Path(path) / "checkpoints",
-        keep_last=1,
-        keep_every_steps=None,
-        best_metric=None,
-        best_mode="max",
-    )
-    store.save(loaded.step, {"params": params}, about, {})
-    store.close()
+    with _complete(path) as folder, _plain_errors():
+        store = Checkpoints(
+            epath.Path(folder) / "checkpoints",
+            keep_last=1,
+            keep_every_steps=None,
+            best_metric=None,
+            best_mode="max",
+        )
+        with contextlib.closing(store):
+            store.save(loaded.step, {"params": params}, about, {})
+
+
+@contextlib.contextmanager
+def _complete(path: Path) -> Iterator[Path]:
+    """A folder to write into, which gets the name `path` when all is in it; else it is removed."""
+    temporary = path.with_name(f".{path.name}.new")
+    try:
+        shutil.rmtree(temporary, ignore_errors=True)  # of a process that was killed
+        temporary.mkdir(parents=True)
+        yield temporary
+        temporary.rename(path)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _plain_errors() -> Iterator[None]:
+    """OSErrors for the store's, which speak of a run that goes on when it is started again."""
+    try:
+        yield
+    except UserError as error:
+        for code in ADVICE:
+            if os.strerror(code) in str(error):
+                raise OSError(code, os.strerror(code)) from error
+        raise
