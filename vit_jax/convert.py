@@ -27,6 +27,7 @@ def convert(
     head: str = "keep",
     image_size: tuple[int, int] | None = None,
     position_resize: str = "bilinear",
+    approximate: bool = False,
 ) -> str:
     """Reads weights of any format, writes those of another; says in a line what they are.
 
@@ -34,6 +35,7 @@ def convert(
       source: as `weights.load` takes it; so do the arguments not named here.
       output: must not exist yet.
       to: one of `writing.FORMATS`.
+      approximate: as `weights.save` takes it.
 
     Raises:
       UserError: the input cannot be read, or `to` cannot hold its model; then nothing is written.
@@ -41,7 +43,7 @@ def convert(
     loaded = weights.load_described(
         source, ema=ema, head=head, image_size=image_size, position_resize=position_resize
     )
-    weights.save(loaded, output, to)
+    weights.save(loaded, output, to, approximate=approximate)
     model = loaded.model
     height, width = model.preprocess.image_size
     classes = f"{model.num_classes:,} classes" if model.num_classes else "no head"
@@ -71,6 +73,7 @@ def main(arguments: list[str]) -> None:
             head=FLAGS.head,
             image_size=image_size(FLAGS.image_size),
             position_resize=FLAGS.position_resize,
+            approximate=FLAGS.approximate,
         )
     )
 
@@ -85,5 +88,8 @@ if __name__ == "__main__":
         "image_size", None, "Resizes learned positions for images of this size: 384, or 224x160."
     )
     flags.DEFINE_enum("position_resize", "bilinear", tuple(METHODS), "How.")
+    flags.DEFINE_bool(
+        "approximate", False, "Also write what the format's readers compute only nearly the same."
+    )
     flags.mark_flags_as_required(["input", "output"])
     command.run(main)

@@ -4,6 +4,7 @@ Whether the others compute the same from these files is in parity_resnets_test.p
 """
 
 import json
+import re
 
 import jax
 import numpy as np
@@ -19,6 +20,8 @@ from vit_jax.warm_start import warm_start
 
 # What timm and Hugging Face compute.
 OF_PORTS = {"weight_epsilon": 1e-8, "weight_epsilon_of": "variance", "group_norm_epsilon": 1e-5}
+# What Google's released hybrids compute.
+OF_GOOGLE = {"weight_epsilon": 1e-5, "weight_epsilon_of": "deviation", "group_norm_epsilon": 1e-6}
 TIMM_HYBRID = {"units": (), "root_width": 64, "patch_size": 32, "image_size": 64, **OF_PORTS}
 
 
@@ -272,7 +275,7 @@ def test_another_hybrid_of_timm_is_refused(tmp_path, hybrid, changes, message):
         ("bit", {"weight_epsilon_of": "deviation"}, "huggingface", "weight_epsilon_of=deviation"),
         ("hybrid", {}, "huggingface", "huggingface has no R50.ViT-B/16: write --to=timm"),
         ("hybrid", OF_PORTS, "timm", "timm has no hybrid with units=.1, 2., root_width=32"),
-        ("hybrid", TIMM_HYBRID | {"group_norm_epsilon": 1e-6}, "timm", "group_norm_epsilon=1e-06"),
+        ("hybrid", TIMM_HYBRID | OF_GOOGLE, "timm", "group_norm_epsilon=1e-06.* --approximate"),
     ],
 )
 def test_what_cannot_be_written(request, tmp_path, model, fields, to, message):
@@ -280,6 +283,41 @@ def test_what_cannot_be_written(request, tmp_path, model, fields, to, message):
     with pytest.raises(UserError, match=message):
         weights.save(ours, tmp_path / ("x.npz" if to == "google_npz" else "out"), to)
     assert not list(tmp_path.iterdir())
+
+
+def test_other_epsilons_are_written_if_that_is_asked_for(tmp_path, hybrid, same, capsys):
+    ours = hybrid(**TIMM_HYBRID | OF_GOOGLE)
+    weights.save(ours, tmp_path / "out", "timm", approximate=True)
+    told = capsys.readouterr().err
+    again = weights.load_described(tmp_path / "out")
+    same(again.model, ours.model)
+    assert {field: getattr(again.model.spec, field) for field in OF_PORTS} == OF_PORTS
+    kernel = np.asarray(ours.model.patches.resnet.root.conv.kernel[...])
+    deviation = np.std(kernel, axis=(0, 1, 2))
+    change = (deviation + 1e-5) / np.sqrt(np.square(deviation) + 1e-8) - 1
+    number = re.search(r"kernels by up to (\S+)", told)[1]
+    assert float(number) == pytest.approx(change.max(), rel=0.05)
+    assert told == (
+        f"Notice: {tmp_path}/out: only nearly the same model: timm's hybrid without stages is "
+        "computed with weight_epsilon=1e-08 instead of 1e-05, weight_epsilon_of=variance instead "
+        "of deviation, group_norm_epsilon=1e-05 instead of 1e-06, which changes standardised "
+        f"kernels by up to {number} of their size and what group norms give by up to 4.5e-06 / "
+        "variance of the group, relatively.\n"
+    )
+
+
+def test_only_small_epsilons_are_approximated(tmp_path, bit, hybrid, capsys):
+    for model, to in (
+        (hybrid(**TIMM_HYBRID | {"group_norm_epsilon": 1e-4}), "timm"),
+        (hybrid(**TIMM_HYBRID | {"gelu": "exact"}), "google_npz"),
+        (bit(group_norm_epsilon=1e-3), "huggingface"),
+    ):
+        with pytest.raises(UserError, match=r"(gelu|group_norm_epsilon)=.* Write --to=[^.]*\.$"):
+            weights.save(model, tmp_path / ("x.npz" if to == "google_npz" else "x"), to,
+                         approximate=True)  # fmt: skip
+    assert not list(tmp_path.iterdir())
+    weights.save(bit(), tmp_path / "x", "huggingface", approximate=True)  # exactly
+    assert capsys.readouterr().err == ""
 
 
 def test_a_width_that_is_no_groups_of_a_norm(tmp_path, bit):

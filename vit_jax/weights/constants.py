@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -12,24 +12,54 @@ from vit_jax.core.errors import UserError
 from vit_jax.weights.layout import Layout
 from vit_jax.weights.resnet_axes import is_standardized
 
-_EPSILON, _OF = "weight_epsilon", "weight_epsilon_of"
+_EPSILON, _OF, _NORM = "weight_epsilon", "weight_epsilon_of", "group_norm_epsilon"
+# Other epsilons of a ResNet, up to this one, change little of what it computes.
+MAX_APPROXIMATE_EPSILON = 1e-5
 
 
-def check(spec: Any, layout: Layout, instead: str) -> None:
+def check(spec: Any, layout: Layout, instead: str, *, approximate: bool) -> None:
     """UserError if `layout`'s readers compute something else from the same arrays.
 
-    instead: the end of the message, what to do.
+    Args:
+      instead: the end of the message, what to do.
+      approximate: whether small epsilons may differ; `notice` says what that changes.
     """
-    differing = [
-        f"{field}={getattr(spec, field)} (there: {theirs})"
-        for field, theirs in layout.computes.items()
-        if getattr(spec, field) != theirs and not (field == _EPSILON and _scalable(spec, layout))
-    ]
-    if differing:
-        raise UserError(
-            f"{layout.title} says nothing of these, and its readers would compute something else: "
-            f"{', '.join(differing)}. {instead}"
+    differing = _differing(spec, layout)
+    if not differing:
+        return
+    close = _is_close(spec, layout, differing)
+    if close and approximate:
+        return
+    listed = [f"{f}={getattr(spec, f)} (there: {layout.computes[f]})" for f in differing]
+    hint = " Or python -m vit_jax.convert --approximate, which says how near it is."
+    raise UserError(
+        f"{layout.title} says nothing of these, and its readers would compute something else: "
+        f"{', '.join(listed)}. {instead}{hint if close else ''}"
+    )
+
+
+def notice(params: Mapping[str, np.ndarray], spec: Any, layout: Layout) -> str:
+    """What a reader of `layout` computes otherwise, and how much that is; "" if nothing is.
+
+    params: by this project's names, as they are written.
+    """
+    differing, theirs = _differing(spec, layout), layout.computes
+    if not differing:
+        return ""
+    changes = []
+    if _EPSILON in differing or _OF in differing:
+        change = _change_of_kernels(params, spec, layout)
+        changes.append(f"standardised kernels by up to {change:.2g} of their size")
+    if _NORM in differing:
+        half = abs(spec.group_norm_epsilon - theirs[_NORM]) / 2
+        changes.append(
+            f"what group norms give by up to {half:.2g} / variance of the group, relatively"
         )
+    listed = [f"{f}={theirs[f]} instead of {getattr(spec, f)}" for f in differing]
+    return (
+        f"only nearly the same model: {layout.title} is computed with {', '.join(listed)}, which "
+        f"changes {' and '.join(changes)}."
+    )
 
 
 def kernels_for(
@@ -50,3 +80,39 @@ def _scalable(spec: Any, layout: Layout) -> bool:
     """Whether both add an epsilon to the variance."""
     there = layout.computes.get(_OF)
     return there == "variance" == getattr(spec, _OF, None) and spec.weight_epsilon > 0
+
+
+def _differing(spec: Any, layout: Layout) -> list[str]:
+    """Fields for which `layout` takes another value for granted, and no scale makes up for it."""
+    return [
+        field
+        for field, theirs in layout.computes.items()
+        if getattr(spec, field) != theirs and not (field == _EPSILON and _scalable(spec, layout))
+    ]
+
+
+def _is_close(spec: Any, layout: Layout, differing: Collection[str]) -> bool:
+    """Whether only epsilons differ, which are small in both."""
+    if not {_EPSILON, _OF, _NORM}.issuperset(differing):
+        return False
+    epsilons = [x for f in (_EPSILON, _NORM) for x in (getattr(spec, f), layout.computes[f])]
+    return max(epsilons) <= MAX_APPROXIMATE_EPSILON
+
+
+def _change_of_kernels(params: Mapping[str, np.ndarray], spec: Any, layout: Layout) -> float:
+    """The largest relative one of what standardised kernels become."""
+    largest = 0.0
+    for name, kernel in params.items():
+        if is_standardized(name):
+            variance = np.var(kernel, axis=(-4, -3, -2), dtype=np.float64)  # [..., k, k, I, O]
+            ours = _divisor(variance, spec.weight_epsilon, spec.weight_epsilon_of)
+            theirs = _divisor(variance, layout.computes[_EPSILON], layout.computes[_OF])
+            change = np.abs(ours / theirs - 1)[variance > 0]  # else it is 0 in both
+            largest = max(largest, float(change.max(initial=0)))
+    return largest
+
+
+def _divisor(variance: np.ndarray, epsilon: float, epsilon_of: str) -> np.ndarray:
+    if epsilon_of == "variance":
+        return np.sqrt(variance + epsilon)
+    return np.sqrt(variance) + epsilon

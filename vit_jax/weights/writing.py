@@ -7,6 +7,7 @@ import dataclasses
 import json
 import os
 import shutil
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -59,7 +60,7 @@ NOT_ELSEWHERE = (
 )  # fmt: skip
 
 
-def save(loaded: Loaded, path: str | Path, to: str) -> None:
+def save(loaded: Loaded, path: str | Path, to: str, *, approximate: bool = False) -> None:
     """Writes a model.
 
     Args:
@@ -67,6 +68,8 @@ def save(loaded: Loaded, path: str | Path, to: str) -> None:
       path: a file that ends in .npz for "google_npz", else a folder; it must not exist yet.
       to: one of FORMATS. A checkpoint is written as the only one of a work directory, of the step
         that the model says.
+      approximate: also where the format's readers have slightly other epsilons in a ResNet; says
+        on stderr what that changes.
 
     Raises:
       UserError: the format cannot hold this model, or the path cannot be written; then nothing is.
@@ -83,16 +86,21 @@ def save(loaded: Loaded, path: str | Path, to: str) -> None:
         raise UserError(f"{path} is there already: give another output, or delete it.")
     if to == "google_npz" and path.suffix != ".npz":
         raise UserError(f"{path}: the name of a file with Google's arrays ends in .npz.")
-    writer = {"google_npz": _npz, "checkpoint": _checkpoint}.get(to)
     try:
-        if writer:
-            writer(loaded, path)
+        if to == "checkpoint":
+            _checkpoint(loaded, path)
+            notice = ""
+        elif to == "google_npz":
+            notice = _npz(loaded, path, approximate)
         elif dino:
             _dino_folder(loaded, path, dino)
+            notice = ""
         else:
-            _folder(loaded, path, to)
+            notice = _folder(loaded, path, to, approximate)
     except OSError as error:
         raise UserError(f"{path} cannot be written: {error}.") from error
+    if notice:
+        print(f"Notice: {path}: {notice}", file=sys.stderr)
 
 
 def _check_plain(spec: ViTSpec, to: str) -> None:
@@ -131,26 +139,32 @@ def _fixed_positions(spec: ViTSpec, about: models.Preprocess) -> np.ndarray:
     return np.pad(table, ((int(tokens.class_token), 0), (0, 0))).astype(np.float32)
 
 
-def _arrays(loaded: Loaded, layout: Layout, instead: str) -> dict[str, Any]:
+def _arrays(
+    loaded: Loaded, layout: Layout, instead: str, *, approximate: bool = False
+) -> tuple[dict[str, Any], str]:
+    """(by `layout`'s names, what its readers compute otherwise)"""
     spec = loaded.model.spec
-    constants.check(spec, layout, instead)
+    constants.check(spec, layout, instead, approximate=approximate)
     params = constants.kernels_for(_params(loaded), spec, layout)
-    return to_theirs(layout, params, sizes_of(layout, params))
+    notice = constants.notice(params, spec, layout)
+    return to_theirs(layout, params, sizes_of(layout, params)), notice
 
 
-def _npz(loaded: Loaded, path: Path) -> None:
+def _npz(loaded: Loaded, path: Path, approximate: bool) -> str:
     spec, (height, width) = loaded.model.spec, loaded.model.preprocess.image_size
     if height != width:
         raise UserError(
             f"Google's .npz cannot say that images are {height} x {width} pixels: it is for "
             "squares. Give --image_size, or write --to=huggingface or timm."
         )
-    arrays = _arrays(loaded, google_npz.layout_for(spec), "Write --to=huggingface or timm.")
+    layout, instead = google_npz.layout_for(spec), "Write --to=huggingface or timm."
+    arrays, notice = _arrays(loaded, layout, instead, approximate=approximate)
     path.parent.mkdir(parents=True, exist_ok=True)
     npz_file.write(path, arrays)
+    return notice
 
 
-def _folder(loaded: Loaded, path: Path, to: str) -> None:
+def _folder(loaded: Loaded, path: Path, to: str, approximate: bool) -> str:
     """config.json and the like, and model.safetensors."""
     model = loaded.model
     format_ = FOLDERS.get((to, type(model.spec)))
@@ -159,10 +173,12 @@ def _folder(loaded: Loaded, path: Path, to: str) -> None:
     documents: Mapping[str, Any] = format_.documents(
         model.spec, model.num_classes, loaded.class_names, model.preprocess
     )
-    arrays = _arrays(loaded, format_.layout_for(model.spec), "Write --to=google_npz or checkpoint.")
+    layout, instead = format_.layout_for(model.spec), "Write --to=google_npz or checkpoint."
+    arrays, notice = _arrays(loaded, layout, instead, approximate=approximate)
     if to == "huggingface" and model.num_classes:
         arrays = {format_.name_in_classifier(name): x for name, x in arrays.items()}
     _write_folder(path, arrays, documents)
+    return notice
 
 
 def _dino(model: Any) -> Any:
@@ -175,7 +191,7 @@ def _dino_folder(loaded: Loaded, path: Path, dino: Any) -> None:
     """As `_folder`, by one of these modules."""
     model = loaded.model
     documents = dino.documents(model.spec, model.num_classes, loaded.class_names, model.preprocess)
-    arrays = _arrays(loaded, dino.layout_for(model.spec), "Write --to=checkpoint.")
+    arrays, _ = _arrays(loaded, dino.layout_for(model.spec), "Write --to=checkpoint.")
     _write_folder(path, dino.completed(arrays, model.spec, model.num_classes), documents)
 
 
