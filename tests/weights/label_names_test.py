@@ -46,6 +46,20 @@ def test_timms_names():
     assert timm.class_names({}, 2) is None
 
 
+@pytest.mark.parametrize(
+    ("others", "expected"),
+    [
+        (("ant", "bee", "cat"), True),
+        (("LABEL_0", "bee", "LABEL_2"), True),
+        (("LABEL_0", "bee", "LABEL_1"), False),
+        (("ant", "cat", "bee"), False),
+        (("ant", "bee"), False),
+    ],
+)
+def test_classes_without_names_agree_with_any(others, expected):
+    assert label_names.agree(("ant", "bee", "cat"), others) == expected
+
+
 @pytest.mark.parametrize("to", ["huggingface", "timm"])
 def test_classes_without_names_are_told(tmp_path, toy, capsys, to):
     weights.save(toy(norm_epsilon=1e-6), tmp_path / "out", to)

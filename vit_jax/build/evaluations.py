@@ -20,6 +20,7 @@ from vit_jax.evals import EVALUATORS, Evals, Evaluator
 from vit_jax.feed import Feed, own_rows
 from vit_jax.objective import Objective
 from vit_jax.state import EMA_ENDING
+from vit_jax.weights import label_names
 
 if TYPE_CHECKING:
     from vit_jax.data.example import Source
@@ -112,7 +113,8 @@ def eval_data(
         label_weights=input.label_weights,
         where=f"evals.{name}",
     )
-    if source.class_names and classes.names and source.class_names != classes.names:
+    theirs, ours = source.class_names, classes.names
+    if theirs and ours and not label_names.agree(theirs, ours):
         raise errors.UserError(
             f"evals.{name} has other classes than the training data, or has them in another "
             "order: its accuracy would mean nothing."

@@ -47,6 +47,14 @@ def nameless(names: Sequence[str]) -> list[int]:
     return [i for i, name in enumerate(names) if name == placeholder(i)]
 
 
+def agree(names: Sequence[str], others: Sequence[str]) -> bool:
+    """Whether these are the same classes in the same order, as far as both have names."""
+    return len(names) == len(others) and all(
+        a == b or placeholder(i) in (a, b)
+        for i, (a, b) in enumerate(zip(names, others, strict=True))
+    )
+
+
 def notice(names: Sequence[str]) -> str:
     """What to tell of names that `read` has filled up; "" if all classes have names."""
     without = nameless(names)

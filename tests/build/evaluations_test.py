@@ -1,0 +1,29 @@
+"""Whether the classes of an evaluation are those of the model."""
+
+import pytest
+
+from vit_jax import build
+from vit_jax import config as configs
+from vit_jax.core.errors import UserError
+
+DIGITS = tuple("0123456789")
+
+
+@pytest.mark.parametrize(
+    ("names", "same"),
+    [
+        (None, True),
+        (DIGITS, True),
+        (("LABEL_0", *DIGITS[1:]), True),  # a class without a name
+        (DIGITS[::-1], False),
+    ],
+)
+def test_classes_are_the_same_as_far_as_they_have_names(names, same):
+    config = configs.load("configs/vit_digits.py", [])
+    classes, mesh = build.Classes(10, names), build.mesh(config.mesh)
+    look = lambda: build.eval_data("test", config, classes, mesh, (8, 8))
+    if same:
+        assert look().source.class_names == DIGITS
+    else:
+        with pytest.raises(UserError, match="has other classes than the training data"):
+            look()
