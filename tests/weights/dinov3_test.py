@@ -206,3 +206,16 @@ def test_what_is_no_dinov3_is_not_written(tmp_path, toy, fields, to, message):
     with pytest.raises(UserError, match=message):
         weights.save(toy(**DINOV3 | fields), tmp_path / "x", to)
     assert not list(tmp_path.iterdir())
+
+
+def test_sizes_of_another_model_are_told_all_at_once(written):
+    folder = written(**DINOV3)
+    stated = {
+        "hidden_size": 32, "num_hidden_layers": 5, "num_attention_heads": 3, "patch_size": 8,
+        "num_channels": 4, "intermediate_size": 48, "num_register_tokens": 5,
+    }  # fmt: skip
+    edit(folder, **stated)
+    with pytest.raises(UserError, match="is of another model than its arrays") as error:
+        weights.load(folder)
+    lines = str(error.value).splitlines()[1:]
+    assert [line.split("=")[0].strip() for line in lines] == list(stated)

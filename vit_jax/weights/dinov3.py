@@ -17,7 +17,7 @@ from vit_jax.core.errors import UserError
 from vit_jax.models.vit import ViTSpec
 from vit_jax.models.vit_names import STYLES
 from vit_jax.nn.rotary import BASE
-from vit_jax.weights import dino, huggingface, said
+from vit_jax.weights import dino, huggingface, said, stated
 from vit_jax.weights.foreign import Foreign
 from vit_jax.weights.layout import Layout, rule
 from vit_jax.weights.opening import Opened
@@ -85,6 +85,7 @@ def understand(opened: Opened) -> Foreign:
     tensors = {name: x for name, x in opened.tensors.items() if 0 not in x.shape}
     layers = LAYERS[any(name.startswith(f"{LAYERS[1]}.") for name in tensors)]
     found = dino.matched(opened, _layout_of(fields, layers), tensors)
+    stated.check(opened, stated.of_dinov3(found))
     sizes = found.sizes
     fields |= {
         "depth": sizes["L"],

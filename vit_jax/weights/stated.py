@@ -88,6 +88,14 @@ def of_dinov2(found: Match, *, gated: bool) -> Iterator[Size]:
         yield Size("num_labels", sizes["C"])
 
 
+def of_dinov3(found: Match) -> Iterator[Size]:
+    """Of Hugging Face's DINOv3, which takes images of any size."""
+    sizes = found.sizes
+    yield from _tokens(sizes)
+    yield Size("intermediate_size", sizes["M"])
+    yield Size("num_register_tokens", sizes.get("R", 0))
+
+
 def of_bit(found: Match) -> Iterator[Size]:
     """Of Hugging Face's BiT."""
     shape = architecture.resnet_shape(found)

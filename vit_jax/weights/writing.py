@@ -86,15 +86,14 @@ def save(loaded: Loaded, path: str | Path, to: str, *, approximate: bool = False
         raise UserError(f"{path} is there already: give another output, or delete it.")
     if to == "google_npz" and path.suffix != ".npz":
         raise UserError(f"{path}: the name of a file with Google's arrays ends in .npz.")
+    notice = ""
     try:
         if to == "checkpoint":
             _checkpoint(loaded, path)
-            notice = ""
         elif to == "google_npz":
             notice = _npz(loaded, path, approximate)
         elif dino:
             _dino_folder(loaded, path, dino)
-            notice = ""
         else:
             notice = _folder(loaded, path, to, approximate)
     except OSError as error:
