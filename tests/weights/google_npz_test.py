@@ -148,7 +148,7 @@ def test_layers_may_be_stacked_and_names_prefixed(tmp_path, images, same):
     same(weights.load(tmp_path / "state.npz"), plain)
 
 
-@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float64])
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float64, ">f4"])
 def test_other_floats(tmp_path, images, dtype):
     arrays, expected = reference(images, released=True)
     arrays = {name: x.astype(dtype) for name, x in arrays.items()}
@@ -158,6 +158,14 @@ def test_other_floats(tmp_path, images, dtype):
     assert np.abs(found - expected).max() < 0.1
     exact = arrays["head/kernel"].astype(np.float32)
     np.testing.assert_array_equal(weights.load(tmp_path / "x.npz").head.kernel[...], exact)
+
+
+def test_integers_are_no_weights(tmp_path, images):
+    arrays, _ = reference(images, released=True)
+    arrays["head/kernel"] = arrays["head/kernel"].astype(np.int8)
+    np.savez(tmp_path / "x.npz", **arrays)
+    with pytest.raises(UserError, match="head/kernel is of int8, expected floating-point numbers"):
+        weights.load(tmp_path / "x.npz")
 
 
 @pytest.mark.parametrize(

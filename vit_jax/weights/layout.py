@@ -20,7 +20,7 @@ import numpy as np
 from vit_jax.core.errors import UserError
 from vit_jax.weights import resnet_axes
 from vit_jax.weights.rearrange import groups, is_letter, rearrange, shape
-from vit_jax.weights.tensors import Tensor, Tensors
+from vit_jax.weights.tensors import Tensor, Tensors, is_floating
 
 BLOCK = "blocks/block/"
 MAX_NEAREST = 20  # names that are looked for
@@ -334,9 +334,13 @@ def _problems(found: Match, *, nearest: bool) -> Iterator[str]:
         near = _nearest(name, extra, "there", number) if nearest else ""
         yield f"{name} is missing{near}"
     for name, r in wanted.items():
-        expected = shape(r.axes, found.sizes)
-        if name in named and _without_ones(named[name].shape) != _without_ones(expected):
-            yield f"{name} has the shape {named[name].shape}, expected {expected}"
+        if name not in named:
+            continue
+        expected, there = shape(r.axes, found.sizes), named[name]
+        if _without_ones(there.shape) != _without_ones(expected):
+            yield f"{name} has the shape {there.shape}, expected {expected}"
+        elif not is_floating(there.dtype):  # quantised, perhaps
+            yield f"{name} is of {there.dtype}, expected floating-point numbers"
     for number, name in enumerate(extra):
         near = _nearest(name, wanted, "expected", number) if nearest else ""
         yield f"{name} is unexpected{near}"

@@ -10,18 +10,16 @@ import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-import ml_dtypes
 import numpy as np
 
 from vit_jax.core.errors import UserError
-from vit_jax.weights.tensors import Tensor
+from vit_jax.weights.tensors import BFLOAT16, Tensor
 
 MAX_HEADER_BYTES = 64 * 2**10  # of one array
 MAX_ARRAYS = 100_000
 # A file of zeros alone is compressed to a thousandth, one of weights hardly at all.
 MAX_EXPANSION = 100
 ALWAYS_ALLOWED_BYTES = 2**30
-BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 
 
 def read(path: Path) -> dict[str, Tensor]:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 import ml_dtypes
 import numpy as np
 
-FLOATS = tuple(np.dtype(t) for t in (np.float16, ml_dtypes.bfloat16, np.float32, np.float64))
+BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,6 +25,11 @@ class Tensor:
 
 
 Tensors = Mapping[str, Tensor]
+
+
+def is_floating(dtype: np.dtype) -> bool:
+    """Whether it is of floating-point numbers; bfloat16 is none of NumPy's own."""
+    return dtype.kind == "f" or dtype == BFLOAT16
 
 
 def of_array(array: np.ndarray) -> Tensor:
