@@ -1,7 +1,10 @@
 """How timm says that images are prepared, and back."""
 
+import json
+
 import pytest
 
+from vit_jax import weights
 from vit_jax.core.errors import UserError
 from vit_jax.models import Preprocess, spec
 from vit_jax.weights import timm
@@ -54,3 +57,12 @@ def test_preprocessing_there_and_back(side, squash):
 def test_what_prediction_does_not_have_is_refused(said, message):
     with pytest.raises(UserError, match=message):
         timm.preprocess({"pretrained_cfg": said}, SIZE)
+
+
+def test_heads_that_only_the_architecture_tells(tmp_path, toy):
+    weights.save(toy(width=64, heads=16, norm_epsilon=1e-6), tmp_path / "out", "timm")
+    file = tmp_path / "out" / "config.json"
+    config = json.loads(file.read_text()) | {"architecture": "vit_giantopt_patch16_siglip_256"}
+    del config["model_args"]["num_heads"]
+    file.write_text(json.dumps(config))
+    assert weights.load(tmp_path / "out").spec.heads == 16

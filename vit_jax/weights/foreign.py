@@ -181,7 +181,8 @@ def _match(layout: Layout, opened: Opened) -> Match:
     heads = config.get("num_attention_heads", said.section(config, "model_args").get("num_heads"))
     size, width = architecture.size_name(first), first.sizes["D"]
     if heads is None:
-        heads = SIZES[size]["heads"] if size else max(1, width // HEAD_SIZE)
+        usual = SIZES[size]["heads"] if size else max(1, width // HEAD_SIZE)
+        heads = timm.heads(config) or usual
     elif type(heads) is not int or heads < 1:
         raise UserError(f"{opened.path}: its config.json says {heads!r} heads.")
     elif width % heads:

@@ -60,6 +60,8 @@ TANH = re.compile(
     r"vit_((base_patch32|so400m_patch16|giantopt_patch16)_siglip_.*|large_patch16_siglip_(gap_)?512.*)"
 )
 QUICK = re.compile(r"vit_.*quickgelu.*")
+# Of architectures that are no published size, and whose heads do not have 64 channels.
+HEADS = {"vit_giantopt_": 16}
 CROP_MODES = ("center", "squash")
 GELUS = {"gelu": "exact", "gelu_tanh": "tanh"}
 POOLS = {"cls": "token", "avg": "avg", "map": "map"}
@@ -78,6 +80,12 @@ def check_architecture(config: Mapping[str, Any]) -> None:
 def layout_for(_: ViTSpec) -> Layout:
     """The one that a model is written in."""
     return LAYOUT
+
+
+def heads(config: Mapping[str, Any]) -> int | None:
+    """By the architecture's name; None: it does not tell."""
+    name = str(config.get("architecture", ""))
+    return next((number for start, number in HEADS.items() if name.startswith(start)), None)
 
 
 def fields(config: Mapping[str, Any] | None) -> dict[str, Any]:
