@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tensorflow_datasets import features as tfds_features
 
 from vit_jax.core.errors import UserError
 from vit_jax.data import files, label_index, sources
@@ -99,6 +100,7 @@ def create(
     split: str = "train",
     num_classes: int | None = None,
     cache: FileCache | None = None,
+    label_weights: bool = True,
 ) -> sources.Source:
     return sources.create(
         "tfds",
@@ -108,6 +110,7 @@ def create(
         num_classes=num_classes,
         image_size=(1, 1),
         cache=cache,
+        label_weights=label_weights,
     )
 
 
@@ -316,6 +319,33 @@ def test_several_labels(tmp_path: Path) -> None:
     assert source.num_classes == 3
     assert source.max_labels > 1
     assert source.read(np.array([5]))[0].labels == (2,)
+
+
+@pytest.mark.parametrize(
+    ("feature", "fits"),
+    [
+        (tfds_features.Sequence(np.float16), True),
+        (tfds_features.Sequence(np.int64), True),
+        (tfds_features.Scalar(np.float32), True),
+        (tfds_features.Sequence(tfds_features.Text()), False),
+        (tfds_features.Sequence(tfds_features.Sequence(np.float32)), False),
+        (tfds_features.Sequence({"weight": np.float32}), False),
+        (tfds_features.Tensor(shape=(2,), dtype=np.float32, encoding="zlib"), False),
+    ],
+    ids=["float16", "int64", "one", "text", "nested", "dict", "encoded"],
+)
+def test_weights_that_no_list_of_numbers_holds_are_refused(
+    tmp_path: Path, feature: Any, fits: bool
+) -> None:
+    folder = write(tmp_path / "1.0.0")
+    described = {"image": tfds_features.Image(), "label": tfds_features.ClassLabel(num_classes=3)}
+    tfds_features.FeaturesDict({**described, "label_weights": feature}).save_config(str(folder))
+    if fits:
+        assert create(folder).weighted
+        return
+    with pytest.raises(UserError, match=r"label_weights is stored as .*input\.label_weights=false"):
+        create(folder)
+    assert not create(folder, label_weights=False).weighted
 
 
 @pytest.mark.parametrize(

@@ -106,6 +106,8 @@ class Tfds:
         self._split_size = sizes[part.name]
         self._label_key, label = _label_feature(folder, info.features)
         self.weighted = label_weights and WEIGHTS in info.features
+        if self.weighted:
+            _check_weights(folder, info.features[WEIGHTS])
         self.max_labels = 1 if self._label_key == "label" else self._most_labels()
         self.num_classes, self.class_names = _classes(folder, label, num_classes)
         # Imported here and not at every record; the class is protobuf's, and quick.
@@ -273,6 +275,18 @@ def _label_feature(folder: str, features: Any) -> tuple[str, Any]:
         )
     feature = features[keys[0]]
     return keys[0], getattr(feature, "feature", feature)
+
+
+def _check_weights(folder: str, feature: Any) -> None:
+    """UserError if records have no list of numbers for them: then each label would weigh 1."""
+    stored = feature.get_serialized_info()  # a dict where it consists of others
+    if isinstance(stored, dict) or np.dtype(stored.np_dtype).hasobject or len(stored.shape) > 1:
+        text = " ".join(str(feature).split())
+        raise UserError(
+            f"{folder}: label_weights is stored as {text}; it must be a list of numbers that are "
+            "not encoded, one for each label. Correct the data, or set input.label_weights=false: "
+            "then every label weighs 1."
+        )
 
 
 def _classes(folder: str, label: Any, declared: int | None) -> tuple[int, tuple[str, ...] | None]:
