@@ -136,6 +136,19 @@ def test_safetensors_as_they_should_be(tmp_path):
     assert "no intact safetensors" in refused(safetensors_file.read, path)
 
 
+def test_arrays_of_a_quantised_file_are_no_damage(tmp_path, toy):
+    weights.save(toy(norm_epsilon=1e-6), tmp_path / "x", "timm")
+    file = tmp_path / "x" / "model.safetensors"
+    named = {name: tensor.read() for name, tensor in safetensors_file.read(file).items()}
+    entries, data = {}, b""
+    for name, x in named.items():
+        data, first = data + x.astype(np.int8).tobytes(), len(data)
+        entries[name] = entry(first, len(data), x.shape, "I8")
+    safetensors(file, entries, data)
+    with pytest.raises(UserError, match=r"head\.bias is of int8, expected floating-point numbers"):
+        weights.load(tmp_path / "x")
+
+
 @pytest.mark.parametrize(
     ("entries", "length", "message"),
     [
