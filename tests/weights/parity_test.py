@@ -113,6 +113,17 @@ def test_pickles_are_read_if_they_hold_tensors_alone(hf, tmp_path, same):
     file = tmp_path / "pickle" / "pytorch_model.bin"
     torch.save(theirs.state_dict(), file)
     same(weights.load(tmp_path / "pickle"), weights.load(tmp_path / "safe"))
+    sharded = tmp_path / "sharded"
+    sharded.mkdir()
+    (sharded / "config.json").write_text((tmp_path / "safe/config.json").read_text())
+    parts = {"a.bin": {}, "b.bin": {}}
+    for number, (name, x) in enumerate(theirs.state_dict().items()):
+        parts["ab"[number % 2] + ".bin"][name] = x
+    for part, tensors in parts.items():
+        torch.save(tensors, sharded / part)
+    index = {"weight_map": {name: part for part, tensors in parts.items() for name in tensors}}
+    (sharded / "pytorch_model.bin.index.json").write_text(json.dumps(index))
+    same(weights.load(sharded), weights.load(tmp_path / "safe"))
     for held in ({"model": theirs}, {"step": 3}):
         torch.save(held, file)
         with pytest.raises(UserError, match="other things than tensors"):

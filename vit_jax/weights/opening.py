@@ -12,9 +12,11 @@ from vit_jax.core.errors import UserError
 from vit_jax.weights import npz_file, safetensors_file, torch_file
 from vit_jax.weights.tensors import Tensor, Tensors
 
-INDEX = "model.safetensors.index.json"
+INDEX = ".index.json"  # behind the name of the file that its parts would be
 # Of a folder the first that is there.
-FILES = ("model.safetensors", INDEX, "pytorch_model.bin")
+FILES = tuple(
+    f"{name}{end}" for name in ("model.safetensors", "pytorch_model.bin") for end in ("", INDEX)
+)
 MAX_JSON_BYTES = 64 * 2**20
 
 
@@ -47,8 +49,8 @@ def open_weights(path: Path) -> Opened:
     """The arrays of a file or folder, none of them read yet (but PyTorch's). UserError."""
     inside = (path / name for name in FILES if (path / name).is_file())
     file = next(inside) if path.is_dir() else path
-    if file.name.endswith(".index.json"):
-        kind, tensors = "safetensors", _sharded(file)
+    if file.name.endswith(INDEX):
+        kind, tensors = _sharded(file)
     else:
         kind, tensors = _arrays(file)
     if not tensors:
@@ -101,8 +103,10 @@ def _is_torch(file: Path) -> bool:
         return False  # the reader of .npz says what is wrong
 
 
-def _sharded(index: Path) -> dict[str, Tensor]:
-    """The arrays of several files, as their index says."""
+def _sharded(index: Path) -> tuple[str, dict[str, Tensor]]:
+    """The kind and the arrays of several files, as their index says."""
+    torch = index.name.endswith(f".bin{INDEX}")
+    kind, read = ("torch", torch_file.read) if torch else ("safetensors", safetensors_file.read)
     where = read_json(index).get("weight_map")
     if not isinstance(where, dict) or not all(isinstance(f, str) for f in where.values()):
         raise UserError(f"{index} has no weight_map from names to files.")
@@ -113,8 +117,8 @@ def _sharded(index: Path) -> dict[str, Tensor]:
     absent = [f for f in files if not (index.parent / f).is_file()]
     if absent:
         raise UserError(f"{index} names {', '.join(absent)}, which is not there: get all parts.")
-    parts = {f: safetensors_file.read(index.parent / f) for f in files}
+    parts = {f: read(index.parent / f) for f in files}
     lost = [f"{name} in {f}" for name, f in where.items() if name not in parts[f]]
     if lost:
         raise UserError(f"{index} names arrays that are not there: {', '.join(lost[:20])}.")
-    return {name: parts[f][name] for name, f in where.items()}
+    return kind, {name: parts[f][name] for name, f in where.items()}
