@@ -147,9 +147,12 @@ def _prepare(
     # Writes it. Until here other options may be given, and nothing is read again.
     _keep_options(work, options, known)
     every = [shard for of_split in files.values() for shard in of_split]
-    written = _write(every, table, arranged, work, multi_label, run, screen)
+    weighted = arrangement.weighted(table, arranged)
+    written = _write(every, table, arranged, work, multi_label, weighted, run, screen)
     done = {split: [written[str(one.path)] for one in found] for split, found in files.items()}
-    found = _with_metadata(collection, folder, options.version, table, arranged, done, multi_label)
+    found = _with_metadata(
+        collection, folder, options.version, table, arranged, done, multi_label, weighted
+    )
     # Says what it is; with prepared.json, the last one, it is ready.
     evaluations.save(folder / EVALUATIONS, known)
     about = {
@@ -173,6 +176,7 @@ def _with_metadata(
     arranged: Arrangement,
     done: Mapping[str, Sequence[ShardDone]],
     multi_label: bool,
+    weighted: bool,
 ) -> Prepared:
     """Writes TFDS's files beside the shards."""
     sizes = {
@@ -187,7 +191,7 @@ def _with_metadata(
         class_names=collection.class_names,
         splits=sizes,
         multi_label=multi_label,
-        weighted=arrangement.weighted(table, arranged),
+        weighted=weighted,
     )
     for split, rows in arranged.splits.items():
         index = arrangement.label_index_of(table, rows, arranged.labels)
@@ -332,6 +336,7 @@ def _write(
     arranged: Arrangement,
     work: Path,
     multi_label: bool,
+    weighted: bool,
     run: Callable[..., Iterator[Any]],
     screen: Screen,
 ) -> dict[str, ShardDone]:
@@ -344,8 +349,6 @@ def _write(
         raise UserError(
             f"{work.parent} needs {needed / 2**30:,.1f} GiB more, and {free / 2**30:,.1f} are free."
         )
-
-    weighted = arrangement.weighted(table, arranged)
 
     def tasks() -> Iterator[ShardTask]:
         """Made one by one: all of them are as large as the catalogue."""
