@@ -145,3 +145,9 @@ def pytest_addoption(parser):
     parser.addoption(
         "--regenerate_goldens", action="store_true", help="Write the golden files anew."
     )
+    parser.addoption(
+        "--references",
+        metavar="DIR",
+        default=os.environ.get("VIT_JAX_REFERENCES"),
+        help="Folder of checkouts for -m outside; see docs/outside.md.",
+    )

@@ -1,0 +1,59 @@
+"""Checkouts of other people's repositories, which lie beside each other in one folder."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+
+# By the folder that --references has.
+ADDRESSES = {
+    "big_vision": "https://github.com/google-research/big_vision",
+    "deit": "https://github.com/facebookresearch/deit",
+    "pytorch-image-models": "https://github.com/huggingface/pytorch-image-models",
+    "vision_transformer": "https://github.com/google-research/vision_transformer",
+}
+PROGRAMS = Path(__file__).parent / "programs"
+STUBS = PROGRAMS / "stubs"  # packages that checkouts import and the tests do without
+
+
+class Checkout(NamedTuple):
+    """A folder with somebody's repository, and a way to run its code."""
+
+    path: Path
+
+    def run(self, program: Path, inputs: dict[str, np.ndarray], folder: Path) -> dict:
+        """Runs `program INPUTS.npz OUTPUTS.npz` where the checkout comes first among the imports.
+
+        In a process of its own, since names of modules collide: vision_transformer's package is
+        called vit_jax as well. `folder` is for the two files. Returns the arrays by name.
+        """
+        files = folder / "inputs.npz", folder / "outputs.npz"
+        np.savez(files[0], **inputs)
+        done = subprocess.run(
+            [sys.executable, str(program), *map(str, files)],
+            env=os.environ
+            | {"PYTHONPATH": os.pathsep.join(map(str, (self.path, STUBS))), "JAX_PLATFORMS": "cpu"},
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            timeout=600,
+            check=False,
+        )
+        assert done.returncode == 0, f"{program}\n{done.stdout}\n{done.stderr}"
+        with np.load(files[1]) as outputs:
+            return dict(outputs)
+
+
+def checkout(name: str, references: str | None) -> Checkout:
+    """The one of that name in the folder `references`; else the test is skipped."""
+    path = Path(references or "DIR") / name
+    if references is None or not path.is_dir():
+        pytest.skip(
+            f"needs a checkout of {name}: git clone {ADDRESSES[name]} {path}, "
+            f"then pytest -m outside --references {path.parent}"
+        )
+    return Checkout(path.resolve())
