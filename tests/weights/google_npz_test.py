@@ -20,6 +20,7 @@ class Reference(nn.Module):
     pre_logits: bool
     num_classes: int
     released: bool
+    old_names: bool
 
     @nn.compact
     def __call__(self, images):
@@ -30,7 +31,7 @@ class Reference(nn.Module):
         if self.pool == "cls":
             cls = self.param("cls", nn.initializers.normal(1), (1, 1, 16))
             x = jnp.concatenate([jnp.tile(cls, (x.shape[0], 1, 1)), x], axis=1)
-        x = Encoder(self.released, name="Transformer")(x)
+        x = Encoder(self.released, self.old_names, name="Transformer")(x)
         if self.pool == "map":
             x = MapHead(name="MAPHead_0")(x)
         else:
@@ -42,13 +43,14 @@ class Reference(nn.Module):
 
 class Encoder(nn.Module):
     released: bool
+    old_names: bool
 
     @nn.compact
     def __call__(self, x):
         if self.released:
             x = Positions(name="posembed_input")(x)
         for i in range(2):
-            x = Block(self.released, name=f"encoderblock_{i}")(x)
+            x = Block(self.old_names, name=f"encoderblock_{i}")(x)
         return nn.LayerNorm(name="encoder_norm")(x)
 
 
@@ -59,11 +61,11 @@ class Positions(nn.Module):
 
 
 class Block(nn.Module):
-    released: bool
+    old_names: bool
 
     @nn.compact
     def __call__(self, x):
-        numbers = (0, 1, 2, 3) if self.released else (0, 0, 1, 0)
+        numbers = (0, 1, 2, 3) if self.old_names else (0, 0, 1, 0)
         norm1, attention, norm2, mlp = (
             f"{kind}_{number}"
             for kind, number in zip(
@@ -95,9 +97,10 @@ class MapHead(nn.Module):
         return (x + Mlp(name="MlpBlock_0")(nn.LayerNorm(name="LayerNorm_0")(x)))[:, 0]
 
 
-def reference(images, *, released, pool="cls", pre_logits=False, num_classes=3):
-    """(arrays by Google's names, its results)"""
-    module = Reference(pool, pre_logits, num_classes, released)
+def reference(images, *, released, old_names=None, pool="cls", pre_logits=False, num_classes=3):
+    """(arrays by Google's names, its results); `old_names` as the released files have, or not."""
+    old_names = released if old_names is None else old_names
+    module = Reference(pool, pre_logits, num_classes, released, old_names)
     params = module.init(jax.random.key(0), images)["params"]
     rng = np.random.default_rng(0)
     params = jax.tree.map(lambda x: rng.normal(0, 0.3, x.shape).astype(np.float32), params)
@@ -122,11 +125,13 @@ def stacked(arrays):
         {"released": True},
         {"released": True, "pre_logits": True, "num_classes": 5},
         {"released": True, "num_classes": 0},
+        {"released": True, "old_names": False},
+        {"released": True, "old_names": False, "pool": "avg", "pre_logits": True},
         {"released": False},
         {"released": False, "pool": "map"},
         {"released": False, "pool": "avg"},
     ],
-    ids=["released", "pre_logits", "headless", "big_vision", "map", "avg"],
+    ids=["released", "pre_logits", "headless", "linen", "linen_avg", "big_vision", "map", "avg"],
 )
 def test_computes_the_same(tmp_path, images, layout):
     arrays, expected = reference(images, **layout)
@@ -158,6 +163,18 @@ def test_other_floats(tmp_path, images, dtype):
     assert np.abs(found - expected).max() < 0.1
     exact = arrays["head/kernel"].astype(np.float32)
     np.testing.assert_array_equal(weights.load(tmp_path / "x.npz").head.kernel[...], exact)
+
+
+def test_a_missing_array_of_todays_names_is_told_as_such(tmp_path, images):
+    arrays, _ = reference(images, released=True, old_names=False)
+    lost = "Transformer/encoderblock_1/MlpBlock_0/Dense_0/bias"
+    arrays.pop(lost)
+    np.savez(tmp_path / "x.npz", **arrays)
+    with pytest.raises(UserError) as error:
+        weights.load(tmp_path / "x.npz")
+    first, second = str(error.value).splitlines()
+    assert "looks like Google's .npz with the names of today's code" in first
+    assert f"  {lost} is missing" in second
 
 
 def test_integers_are_no_weights(tmp_path, images):
@@ -236,9 +253,11 @@ def test_an_unknown_layout_names_those_that_were_tried(tmp_path):
     assert "none of the layouts" in lines[0]
     assert [line.split(":")[0].strip() for line in lines[1:]] == [
         "Google's .npz as released",
+        "Google's .npz with the names of today's code",
         "big_vision's .npz, layer by layer",
         "big_vision's .npz, layers stacked",
         "Google's .npz of hybrids",
+        "Google's .npz of hybrids with the names of today's code",
         "Google's .npz of BiT",
     ]
     assert all("is missing" in line for line in lines[1:])

@@ -105,6 +105,26 @@ def test_norms_with_axes_of_size_1(tmp_path, hybrid, same):
     same(weights.load(tmp_path / "released.npz"), ours.model)
 
 
+LATER = {
+    "MultiHeadDotProductAttention_1": "MultiHeadDotProductAttention_0",
+    "LayerNorm_2": "LayerNorm_1",
+    "MlpBlock_3": "MlpBlock_0",
+}
+
+
+@pytest.mark.parametrize("fields", [{}, {"units": (), "patch_size": 4}], ids=["default", "root"])
+def test_hybrids_with_the_names_of_todays_code(tmp_path, hybrid, same, fields):
+    ours = hybrid(**fields)
+    weights.save(ours, tmp_path / "x.npz", "google_npz")
+    arrays = dict(np.load(tmp_path / "x.npz"))
+    later = {re.sub("|".join(LATER), lambda m: LATER[m[0]], n): x for n, x in arrays.items()}
+    assert len(later) == len(arrays) and later.keys() != arrays.keys()
+    np.savez(tmp_path / "later.npz", **later)
+    again = weights.load_described(tmp_path / "later.npz")
+    same(again.model, ours.model)
+    assert again.model.spec == ours.model.spec
+
+
 def test_published_names_are_found(tmp_path, bit, hybrid):
     weights.save(bit(units=(2, 2, 2, 2)), tmp_path / "bit.npz", "google_npz")
     assert weights.description(tmp_path / "bit.npz").name == "R26x1"

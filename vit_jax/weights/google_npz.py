@@ -1,5 +1,8 @@
 """Google's .npz files: the released ones of ViT, AugReg and BiT, and those of big_vision.
 
+The released files number the parts of a block as they come; vision_transformer's own code renames
+them when it reads them, each kind counted by itself, and what it trains has these later names.
+
 The released files have a position for the class token; in big_vision it has none, which is the
 same as one of zeros. Neither has LayerScale.
 
@@ -9,6 +12,8 @@ github.com/google-research/big_transfer reads.
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 from vit_jax.models.bit import BiTSpec
 from vit_jax.models.hybrid import HybridSpec
@@ -115,18 +120,23 @@ _NEW = {
 }
 _NEW_POSITIONS = rule("positions/embedding", "pos_embedding", "1 N D")
 
-_RELEASED = (
-    *_AROUND,
-    rule("positions/embedding", "Transformer/posembed_input/pos_embedding", "1 N D"),
-    *_blocks(
-        "Transformer/encoderblock_{}",
-        "",
-        norm1="LayerNorm_0",
-        attention="MultiHeadDotProductAttention_1",
-        norm2="LayerNorm_2",
-        mlp="MlpBlock_3",
-    ),
-)
+_OLD = {
+    "norm1": "LayerNorm_0",
+    "attention": "MultiHeadDotProductAttention_1",
+    "norm2": "LayerNorm_2",
+    "mlp": "MlpBlock_3",
+}
+
+
+def _of_vision_transformer(parts: Mapping[str, str]) -> tuple[Rule, ...]:
+    """All but the patches, by what the parts of a block are called."""
+    return (
+        *_AROUND,
+        rule("positions/embedding", "Transformer/posembed_input/pos_embedding", "1 N D"),
+        *_blocks("Transformer/encoderblock_{}", "", **parts),
+    )
+
+
 _RESNET_OF_HYBRIDS = resnet_rules.Names(
     root={"root/conv": "conv_root/", "root/norm": "gn_root/"},
     unit={
@@ -156,7 +166,14 @@ _RESNET_OF_BIT = resnet_rules.Names(
 
 RELEASED = Layout(
     title="Google's .npz as released",
-    rules=(*_PATCHES, *_RELEASED),
+    rules=(*_PATCHES, *_of_vision_transformer(_OLD)),
+    prefixes=PREFIXES,
+    ignored=IGNORED,
+    computes=FIELDS,
+)
+LINEN = Layout(
+    title="Google's .npz with the names of today's code",
+    rules=(*_PATCHES, *_of_vision_transformer(_NEW)),
     prefixes=PREFIXES,
     ignored=IGNORED,
     computes=FIELDS,
@@ -187,14 +204,21 @@ BIG_VISION_STACKED = Layout(
     ignored=IGNORED,
     computes=FIELDS,
 )
+_PATCHES_OF_HYBRIDS = (
+    *resnet_rules.rules("patches/resnet", _RESNET_OF_HYBRIDS, pre_activation=False),
+    rule("patches/projection/kernel", "embedding/kernel", "P p F D"),
+    rule("patches/projection/bias", "embedding/bias", "D"),
+)
 HYBRID = Layout(
     title="Google's .npz of hybrids",
-    rules=(
-        *resnet_rules.rules("patches/resnet", _RESNET_OF_HYBRIDS, pre_activation=False),
-        rule("patches/projection/kernel", "embedding/kernel", "P p F D"),
-        rule("patches/projection/bias", "embedding/bias", "D"),
-        *_RELEASED,
-    ),
+    rules=(*_PATCHES_OF_HYBRIDS, *_of_vision_transformer(_OLD)),
+    prefixes=PREFIXES,
+    ignored=IGNORED,
+    computes=FIELDS | FIELDS_OF_HYBRIDS,
+)
+HYBRID_LINEN = Layout(
+    title="Google's .npz of hybrids with the names of today's code",
+    rules=(*_PATCHES_OF_HYBRIDS, *_of_vision_transformer(_NEW)),
     prefixes=PREFIXES,
     ignored=IGNORED,
     computes=FIELDS | FIELDS_OF_HYBRIDS,
@@ -210,7 +234,7 @@ BIT = Layout(
     ),
     computes=FIELDS_OF_BIT,
 )
-LAYOUTS = (RELEASED, BIG_VISION, BIG_VISION_STACKED, HYBRID, BIT)
+LAYOUTS = (RELEASED, LINEN, BIG_VISION, BIG_VISION_STACKED, HYBRID, HYBRID_LINEN, BIT)
 
 
 def layout_for(spec: ViTSpec | BiTSpec) -> Layout:
