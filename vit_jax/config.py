@@ -54,6 +54,7 @@ class ModelConfig:
     dense_bias: bool | None = None  # of attention's output and the MLP
     norm: Literal["layer", "layer_no_bias", "rms"] | None = None
     norm_epsilon: float | None = None  # of these norms
+    initialization: Literal["vit", "big_vision", "deit"] | None = None  # how parameters start
     head_bias: float | None = None  # initial value; -10 for sigmoid losses over many classes
     dtype: Literal["float32", "bfloat16"] | None = None  # of the computation, not of parameters
     softmax_dtype: Literal["float32", "bfloat16"] | None = None  # of attention's

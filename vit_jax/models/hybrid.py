@@ -110,6 +110,7 @@ class ResNetPatches(nnx.Module):
             spec.map_patch_size,
             spec.width,
             channels=spec.shape.channels,
+            start=spec.start,
             precision=precision,
             rngs=rngs,
         )

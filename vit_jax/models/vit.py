@@ -63,16 +63,16 @@ class ViT(nnx.Module):
         patches: Callable[[jax.Array], jax.Array] | None = None,
     ):
         self.spec, self.num_classes, self.preprocess = spec, num_classes, preprocess
-        precision, width = spec.precision, spec.width
+        precision, width, start = spec.precision, spec.width, spec.start
         self.patches = patches or PatchEmbedding(
-            spec.patch_size, width, precision=precision, rngs=rngs
+            spec.patch_size, width, start=start, precision=precision, rngs=rngs
         )
         if spec.has_class_token:
-            self.cls = param(initializers.zeros, (width,), (WIDTH,), rngs.params())
+            self.cls = param(start.class_token, (width,), (WIDTH,), rngs.params())
         if spec.registers:
             # Unlike a class token they have no positions: zeros would stay equal to each other.
             shape, axes = (spec.registers, width), (TOKENS, WIDTH)
-            self.registers = param(posemb.INIT, shape, axes, rngs.params())
+            self.registers = param(start.positions, shape, axes, rngs.params())
         layout, of_blocks = token_layout(spec, image_size), spec.position_place == "layers"
         self.positions = Positions() if of_blocks else positions(spec, layout, rngs)
         self.dropout = Dropout(spec.dropout)
@@ -92,6 +92,7 @@ class ViT(nnx.Module):
                 layer_scale=spec.layer_scale,
                 norm=spec.norm,
                 norm_epsilon=spec.norm_epsilon,
+                start=start,
                 positions=(lambda rngs: positions(spec, layout, rngs)) if of_blocks else None,
                 precision=precision,
                 rngs=rngs,
@@ -117,17 +118,17 @@ class ViT(nnx.Module):
                 gelu=spec.gelu,
                 norm=spec.norm,
                 norm_epsilon=spec.norm_epsilon,
+                start=start,
                 precision=precision,
                 rngs=rngs,
             )
         if spec.pre_logits:
-            init = initializers.xavier_uniform()
             self.pre_logits = Linear(
                 (width,),
                 (width,),
                 (WIDTH,),
                 (STREAM,),
-                kernel_init=init,
+                kernel_init=start.pre_logits,
                 precision=precision,
                 rngs=rngs,
             )
@@ -139,7 +140,7 @@ class ViT(nnx.Module):
             (num_classes,),
             (WIDTH,),
             (CLASSES,),
-            kernel_init=initializers.zeros,
+            kernel_init=start.head,
             bias_init=initializers.constant(spec.head_bias),
             precision=dataclasses.replace(precision, compute=jnp.float32),
             rngs=rngs,
@@ -219,11 +220,12 @@ def _dropout_key(rngs: Any) -> jax.Array:
 
 def positions(spec: ViTSpec, layout: TokenLayout, rngs: nnx.Rngs) -> Positions:
     """A position embedding, of all blocks or of one."""
+    made: dict[str, Any] = {"init": spec.start.positions, "rngs": rngs}
     make: dict[str, Callable[[], Positions]] = {
         "none": Positions,
-        "learned_1d": lambda: posemb.LearnedPositions(layout, spec.width, rngs=rngs),
-        "learned_2d": lambda: posemb.Learned2dPositions(layout, spec.width, rngs=rngs),
-        "relative": lambda: posemb.RelativePositions(layout, spec.width // spec.heads, rngs=rngs),
+        "learned_1d": lambda: posemb.LearnedPositions(layout, spec.width, **made),
+        "learned_2d": lambda: posemb.Learned2dPositions(layout, spec.width, **made),
+        "relative": lambda: posemb.RelativePositions(layout, spec.width // spec.heads, **made),
         "sincos_1d": lambda: posemb.SinCos1dPositions(layout),
         "sincos_2d": lambda: posemb.SinCos2dPositions(layout),
         "rotary_2d": lambda: Rotary2dPositions(layout),

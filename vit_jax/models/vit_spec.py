@@ -11,6 +11,7 @@ from vit_jax.core import errors
 from vit_jax.models import fields as checks
 from vit_jax.nn import rotary
 from vit_jax.nn.attention import QKV_BIASES
+from vit_jax.nn.initialization import INITIALIZATIONS, Initialization
 from vit_jax.nn.linear import EPSILON
 from vit_jax.nn.mlp import GELUS, MLPS
 from vit_jax.nn.norm import NORMS
@@ -47,6 +48,7 @@ CHOICES: dict[str, tuple[str | None, ...]] = {
     "gelu": tuple(GELUS),
     "qkv_bias": QKV_BIASES,
     "norm": NORMS,
+    "initialization": tuple(INITIALIZATIONS),
     "softmax_dtype": ("float32", "bfloat16"),
     **checks.OF_PRECISION,
 }
@@ -77,6 +79,7 @@ class ViTSpec:
     dense_bias: bool = True  # of attention's output and the MLP
     norm: str = "layer"  # of nn.norm.NORMS
     norm_epsilon: float = EPSILON  # of these norms
+    initialization: str = "vit"  # of nn.initialization.INITIALIZATIONS: how parameters start
     head_bias: float = 0.0
     dtype: str = "float32"
     softmax_dtype: str = "float32"
@@ -89,6 +92,11 @@ class ViTSpec:
         """In what the blocks compute."""
         gradient = self.gradient_dtype and jnp.dtype(self.gradient_dtype)
         return Precision(jnp.dtype(self.dtype), jnp.dtype(self.softmax_dtype), gradient)
+
+    @property
+    def start(self) -> Initialization:
+        """How parameters start."""
+        return INITIALIZATIONS[self.initialization](self.width)
 
     @property
     def has_class_token(self) -> bool:

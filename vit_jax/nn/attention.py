@@ -9,7 +9,6 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax.ad_checkpoint import checkpoint_name
-from jax.nn import initializers
 
 from vit_jax.core.axes import (
     BATCH,
@@ -21,12 +20,11 @@ from vit_jax.core.axes import (
     WIDTH,
     constrain,
 )  # fmt: skip
-from vit_jax.nn.linear import EPSILON, Linear, param
+from vit_jax.nn.initialization import VIT, ZEROS
+from vit_jax.nn.linear import EPSILON, Initializer, Linear, param
 from vit_jax.nn.norm import norm as make_norm
 from vit_jax.nn.posemb import Positions
 from vit_jax.nn.precision import Precision
-
-XAVIER = initializers.xavier_uniform()
 
 # Names of arrays, for remat policies.
 PROJECTED, WEIGHTS, MIXED = "attention_projected", "attention_weights", "attention_mixed"
@@ -45,6 +43,7 @@ class SelfAttention(nnx.Module):
       qk_norm: a norm over each head's query and key (arXiv 2302.05442, section 2), without bias.
       norm: one of norm.NORMS, for `qk_norm`.
       norm_epsilon: likewise.
+      kernel_init: of the kernels as [D, D], query, key and value each by itself.
     """
 
     def __init__(
@@ -57,20 +56,20 @@ class SelfAttention(nnx.Module):
         qk_norm: bool = False,
         norm: str = "layer",
         norm_epsilon: float = EPSILON,
+        kernel_init: Initializer = VIT.kernel,
         precision: Precision,
         rngs: nnx.Rngs,
     ):
-        self.qkv = input_projections(
-            3, width, heads, bias=qkv_bias == "all", precision=precision, rngs=rngs
-        )
-        self.out = output_projection(width, heads, bias=out_bias, precision=precision, rngs=rngs)
+        made: dict[str, Any] = {"kernel_init": kernel_init, "precision": precision, "rngs": rngs}
+        self.qkv = input_projections(3, width, heads, bias=qkv_bias == "all", **made)
+        self.out = output_projection(width, heads, bias=out_bias, **made)
         self.precision = precision
         self.qkv_bias, self.qk_norm = qkv_bias, qk_norm
         head_size = width // heads
         if qkv_bias == "query_value":
-            zeros, axes = initializers.zeros, (HEADS, HEAD_SIZE)
-            self.query_bias = param(zeros, (heads, head_size), axes, rngs.params())
-            self.value_bias = param(zeros, (heads, head_size), axes, rngs.params())
+            axes = (HEADS, HEAD_SIZE)
+            self.query_bias = param(ZEROS, (heads, head_size), axes, rngs.params())
+            self.value_bias = param(ZEROS, (heads, head_size), axes, rngs.params())
         if qk_norm:
             kind = "rms" if norm == "rms" else "layer_no_bias"
             shared: Any = {"epsilon": norm_epsilon, "precision": precision, "rngs": rngs}
@@ -162,6 +161,7 @@ def input_projections(
     heads: int,
     *,
     bias: bool = True,
+    kernel_init: Initializer = VIT.kernel,
     precision: Precision,
     rngs: nnx.Rngs,
 ) -> Linear:
@@ -171,7 +171,7 @@ def input_projections(
         (number, heads, width // heads),
         (WIDTH,),
         (QKV, HEADS, HEAD_SIZE),
-        kernel_init=_in_init,
+        kernel_init=functools.partial(_in_init, kernel_init),
         bias=bias,
         precision=precision,
         rngs=rngs,
@@ -179,7 +179,13 @@ def input_projections(
 
 
 def output_projection(
-    width: int, heads: int, *, bias: bool = True, precision: Precision, rngs: nnx.Rngs
+    width: int,
+    heads: int,
+    *,
+    bias: bool = True,
+    kernel_init: Initializer = VIT.kernel,
+    precision: Precision,
+    rngs: nnx.Rngs,
 ) -> Linear:
     """[..., H, K] -> [..., D]: the heads' results brought together."""
     return Linear(
@@ -187,21 +193,21 @@ def output_projection(
         (width,),
         (HEADS, HEAD_SIZE),
         (WIDTH,),
-        kernel_init=_out_init,
+        kernel_init=functools.partial(_out_init, kernel_init),
         bias=bias,
         precision=precision,
         rngs=rngs,
     )
 
 
-def _in_init(key: Any, shape: tuple[int, ...], dtype: Any) -> jax.Array:
-    """Xavier for each of the [D, H * K] kernels by itself, as if they were separate."""
+def _in_init(init: Initializer, key: Any, shape: tuple[int, ...], dtype: Any) -> jax.Array:
+    """`init` for each of the [D, H * K] kernels by itself, as if they were separate."""
     width, number, heads, head_size = shape
-    make = jax.vmap(lambda k: XAVIER(k, (width, heads * head_size), dtype), out_axes=1)
+    make = jax.vmap(lambda k: init(k, (width, heads * head_size), dtype), out_axes=1)
     return make(jax.random.split(key, number)).reshape(shape)
 
 
-def _out_init(key: Any, shape: tuple[int, ...], dtype: Any) -> jax.Array:
-    """Xavier for the kernel seen as [H * K, D]."""
+def _out_init(init: Initializer, key: Any, shape: tuple[int, ...], dtype: Any) -> jax.Array:
+    """`init` for the kernel seen as [H * K, D]."""
     heads, head_size, width = shape
-    return XAVIER(key, (heads * head_size, width), dtype).reshape(shape)
+    return init(key, (heads * head_size, width), dtype).reshape(shape)

@@ -12,6 +12,7 @@ from flax import nnx
 from vit_jax.core.axes import WIDTH
 from vit_jax.nn.attention import SelfAttention
 from vit_jax.nn.dropout import Dropout
+from vit_jax.nn.initialization import VIT, Initialization
 from vit_jax.nn.layer_scale import LayerScale
 from vit_jax.nn.linear import EPSILON
 from vit_jax.nn.mlp import Mlp
@@ -31,6 +32,7 @@ class Block(nnx.Module):
         (arXiv 2302.05442, section 2).
       layer_scale: initial value of LayerScale before each residual; 0: none.
       norm: one of norm.NORMS.
+      start: how its parameters start.
       positions: makes a position embedding of this block's own.
     """
 
@@ -50,6 +52,7 @@ class Block(nnx.Module):
         layer_scale: float,
         norm: str = "layer",
         norm_epsilon: float = EPSILON,
+        start: Initialization = VIT,
         positions: Callable[[nnx.Rngs], Positions] | None = None,
         precision: Precision,
         rngs: nnx.Rngs,
@@ -64,6 +67,7 @@ class Block(nnx.Module):
             qk_norm=qk_norm,
             norm=norm,
             norm_epsilon=norm_epsilon,
+            kernel_init=start.kernel,
             precision=precision,
             rngs=rngs,
         )
@@ -76,6 +80,7 @@ class Block(nnx.Module):
             kind=mlp,
             bias=dense_bias,
             dropout=dropout,
+            start=start,
             precision=precision,
             rngs=rngs,
         )

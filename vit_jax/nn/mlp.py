@@ -7,10 +7,10 @@ from typing import Any
 
 import jax
 from flax import nnx
-from jax.nn import initializers
 
 from vit_jax.core.axes import BATCH, MLP, STREAM, TOKENS, WIDTH, constrain
 from vit_jax.nn.dropout import Dropout
+from vit_jax.nn.initialization import VIT, Initialization
 from vit_jax.nn.linear import Linear
 from vit_jax.nn.precision import Precision
 
@@ -38,12 +38,13 @@ class Mlp(nnx.Module):
         kind: str = "mlp",
         bias: bool = True,
         dropout: float,
+        start: Initialization = VIT,
         precision: Precision,
         rngs: nnx.Rngs,
     ):
         init: dict[str, Any] = {
-            "kernel_init": initializers.xavier_uniform(),
-            "bias_init": initializers.normal(1e-6),
+            "kernel_init": start.kernel,
+            "bias_init": start.mlp_bias,
             "bias": bias,
             "precision": precision,
             "rngs": rngs,

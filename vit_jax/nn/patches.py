@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import functools
+
 import jax
 from flax import nnx
-from jax.nn import initializers
 
 from vit_jax.core.axes import BATCH, PATCH, STREAM, TOKENS, WIDTH, constrain
+from vit_jax.nn.initialization import VIT, Initialization
 from vit_jax.nn.linear import param, product
 from vit_jax.nn.precision import Precision
 
 
 class PatchEmbedding(nnx.Module):
-    """The projection of P x P patches; LeCun-normal kernel [P, P, 3, D] as a convolution's.
+    """The projection of P x P patches; its kernel is [P, P, 3, D] as a convolution's.
 
     `channels`: of the images, or of the feature maps that take their place.
     """
@@ -23,14 +25,15 @@ class PatchEmbedding(nnx.Module):
         width: int,
         *,
         channels: int = 3,
+        start: Initialization = VIT,
         precision: Precision,
         rngs: nnx.Rngs,
     ):
         shape = (patch_size, patch_size, channels, width)
-        self.kernel = param(
-            initializers.lecun_normal(), shape, (PATCH, PATCH, PATCH, WIDTH), rngs.params()
-        )
-        self.bias = param(initializers.zeros, (width,), (WIDTH,), rngs.params())
+        axes = (PATCH, PATCH, PATCH, WIDTH)
+        self.kernel = param(start.patch_kernel, shape, axes, rngs.params())
+        bias_init = functools.partial(start.patch_bias, inputs=patch_size**2 * channels)
+        self.bias = param(bias_init, (width,), (WIDTH,), rngs.params())
         self.patch_size = patch_size
         self.precision = precision
 

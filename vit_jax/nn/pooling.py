@@ -6,6 +6,7 @@ Transformers have it since arXiv 2106.04560 (section 3.2).
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import jax
@@ -22,8 +23,9 @@ from vit_jax.core.axes import (
     WIDTH,
     constrain,
 )  # fmt: skip
-from vit_jax.nn.attention import XAVIER, attend, input_projections, output_projection
-from vit_jax.nn.linear import EPSILON, param
+from vit_jax.nn.attention import attend, input_projections, output_projection
+from vit_jax.nn.initialization import VIT, Initialization
+from vit_jax.nn.linear import EPSILON, Initializer, param
 from vit_jax.nn.mlp import Mlp
 from vit_jax.nn.norm import norm as make_norm
 from vit_jax.nn.precision import Precision
@@ -41,18 +43,20 @@ class AttentionPooling(nnx.Module):
         gelu: str,
         norm: str = "layer",
         norm_epsilon: float = EPSILON,
+        start: Initialization = VIT,
         precision: Precision,
         rngs: nnx.Rngs,
     ):
-        self.probe = param(_probe_init, (width,), (WIDTH,), rngs.params())
-        self.query = input_projections(1, width, heads, precision=precision, rngs=rngs)
-        self.key_value = input_projections(2, width, heads, precision=precision, rngs=rngs)
-        self.out = output_projection(width, heads, precision=precision, rngs=rngs)
+        made: dict[str, Any] = {"precision": precision, "rngs": rngs}
+        with_kernel = {"kernel_init": start.kernel, **made}
+        probe_init = functools.partial(_probe_init, start.kernel)
+        self.probe = param(probe_init, (width,), (WIDTH,), rngs.params())
+        self.query = input_projections(1, width, heads, **with_kernel)
+        self.key_value = input_projections(2, width, heads, **with_kernel)
+        self.out = output_projection(width, heads, **with_kernel)
         self.precision = precision
-        self.norm = make_norm(
-            norm, width, WIDTH, epsilon=norm_epsilon, precision=precision, rngs=rngs
-        )
-        self.mlp = Mlp(width, mlp_dim, gelu=gelu, dropout=0.0, precision=precision, rngs=rngs)
+        self.norm = make_norm(norm, width, WIDTH, epsilon=norm_epsilon, **made)
+        self.mlp = Mlp(width, mlp_dim, gelu=gelu, dropout=0.0, start=start, **made)
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """[B, N, D] -> [B, D]."""
@@ -65,6 +69,6 @@ class AttentionPooling(nnx.Module):
         return constrain(x[:, 0], BATCH, STREAM)
 
 
-def _probe_init(key: Any, shape: tuple[int, ...], dtype: Any) -> jax.Array:
-    """Xavier for the probe seen as [1, D]."""
-    return XAVIER(key, (1, *shape), dtype)[0]
+def _probe_init(init: Initializer, key: Any, shape: tuple[int, ...], dtype: Any) -> jax.Array:
+    """`init` for the probe seen as [1, D]."""
+    return init(key, (1, *shape), dtype)[0]

@@ -13,15 +13,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jax.nn import initializers
 
 from vit_jax.core.axes import HEAD_SIZE, POSITIONS, WIDTH
-from vit_jax.nn.linear import param
+from vit_jax.nn.initialization import VIT
+from vit_jax.nn.linear import Initializer, param
 
 Table = TypeVar("Table", jax.Array, np.ndarray)
 
 LONGEST = 10_000.0  # wavelength of the slowest sine, over that of the fastest
-INIT = initializers.normal(0.02)  # of the released code
 
 
 class TokenLayout(NamedTuple):
@@ -92,9 +91,16 @@ class Positions(nnx.Module):
 class LearnedPositions(Positions):
     """One learned vector a token of the 1-D sequence, the class token's first (section 3.1)."""
 
-    def __init__(self, layout: TokenLayout, width: int, *, rngs: nnx.Rngs):
+    def __init__(
+        self,
+        layout: TokenLayout,
+        width: int,
+        *,
+        init: Initializer = VIT.positions,
+        rngs: nnx.Rngs,
+    ):
         shape = (layout.num_places, width)
-        self.embedding = param(INIT, shape, (POSITIONS, WIDTH), rngs.params())
+        self.embedding = param(init, shape, (POSITIONS, WIDTH), rngs.params())
         self.layout = layout
 
     def __call__(self, x: jax.Array) -> jax.Array:
@@ -108,11 +114,18 @@ class Learned2dPositions(Positions):
     A class token, which has neither, gets zeros.
     """
 
-    def __init__(self, layout: TokenLayout, width: int, *, rngs: nnx.Rngs):
+    def __init__(
+        self,
+        layout: TokenLayout,
+        width: int,
+        *,
+        init: Initializer = VIT.positions,
+        rngs: nnx.Rngs,
+    ):
         rows, columns = layout.grid
         axes = (POSITIONS, WIDTH)
-        self.columns = param(INIT, (columns, width // 2), axes, rngs.params())
-        self.rows = param(INIT, (rows, width // 2), axes, rngs.params())
+        self.columns = param(init, (columns, width // 2), axes, rngs.params())
+        self.rows = param(init, (rows, width // 2), axes, rngs.params())
         self.layout = layout
 
     def __call__(self, x: jax.Array) -> jax.Array:
@@ -130,9 +143,16 @@ class RelativePositions(Positions):
     is in row o + N - 1.
     """
 
-    def __init__(self, layout: TokenLayout, head_size: int, *, rngs: nnx.Rngs):
+    def __init__(
+        self,
+        layout: TokenLayout,
+        head_size: int,
+        *,
+        init: Initializer = VIT.positions,
+        rngs: nnx.Rngs,
+    ):
         shape = (2 * layout.num_tokens - 1, head_size)
-        self.offsets = param(INIT, shape, (POSITIONS, HEAD_SIZE), rngs.params())
+        self.offsets = param(init, shape, (POSITIONS, HEAD_SIZE), rngs.params())
 
     def bias(self, query: jax.Array) -> jax.Array:
         """Queries [B, N, H, K], scaled -> [B, H, N, N]."""

@@ -1,0 +1,141 @@
+"""How a ViT's parameters start, by the distributions that the recipes' own code states."""
+
+import math
+
+import numpy as np
+import pytest
+from flax import nnx
+
+from vit_jax import models
+from vit_jax.core import pytrees
+from vit_jax.core.errors import UserError
+
+D, M, P = 64, 256, 8
+FIELDS = {"depth": 3, "width": D, "mlp_dim": M, "heads": 4, "pre_logits": True, "registers": 4}
+# Four times the deviation of a standard deviation that is estimated by n normal draws.
+SAMPLING = lambda n: 4 / math.sqrt(2 * n)
+PEAK = 6.0  # standard deviations: 50,000 normal draws have none beyond it
+
+
+def normal(deviation):
+    return deviation, PEAK * deviation
+
+
+def uniform(bound):
+    return bound / math.sqrt(3), bound
+
+
+def lecun(inputs):
+    """Flax's and JAX's: cut off at two deviations of the normal before it is scaled."""
+    return 1 / math.sqrt(inputs), 2 / math.sqrt(inputs) / 0.8796
+
+
+def xavier(inputs, outputs):
+    return uniform(math.sqrt(6 / (inputs + outputs)))
+
+
+ZERO = (0.0, 0.0)
+VIT = {
+    "patches/kernel": lecun(P * P * 3),
+    "patches/bias": ZERO,
+    "cls": ZERO,
+    "registers": normal(0.02),
+    "positions/embedding": normal(0.02),
+    "blocks/block/attention/qkv/kernel": xavier(D, D),
+    "blocks/block/attention/qkv/bias": ZERO,
+    "blocks/block/attention/out/kernel": xavier(D, D),
+    "blocks/block/attention/out/bias": ZERO,
+    "blocks/block/mlp/fc1/kernel": xavier(D, M),
+    "blocks/block/mlp/fc1/bias": normal(1e-6),
+    "blocks/block/mlp/fc2/kernel": xavier(M, D),
+    "blocks/block/mlp/fc2/bias": normal(1e-6),
+    "pre_logits/kernel": lecun(D),
+    "pre_logits/bias": ZERO,
+    "head/kernel": ZERO,
+    "head/bias": ZERO,
+}
+TABLE = dict.fromkeys(("positions/embedding", "registers"), normal(1 / math.sqrt(D)))
+# (standard deviation, largest absolute value) of each parameter but the norms'.
+STARTS = {
+    "vit": VIT,
+    "big_vision": VIT | TABLE,
+    "deit": {name: ZERO if name.endswith("bias") else normal(0.02) for name in VIT}
+    | {name: uniform(1 / math.sqrt(P * P * 3)) for name in ("patches/kernel", "patches/bias")},
+}
+
+
+def started(initialization, **fields):
+    model = models.create(
+        "ViT-Ti/8",
+        num_classes=50,
+        image_size=96,
+        rngs=nnx.Rngs(0),
+        initialization=initialization,
+        **(FIELDS | fields),
+    )
+    params = pytrees.flatten(nnx.to_pure_dict(nnx.state(model, nnx.Param)))
+    return {name: np.asarray(p) for name, p in params.items()}
+
+
+@pytest.mark.parametrize("initialization", STARTS)
+def test_every_parameter_starts_as_its_code_says(initialization):
+    params = started(initialization)
+    norms = {name: p for name, p in params.items() if "norm" in name}
+    assert params.keys() - norms.keys() == STARTS[initialization].keys()
+    for name, p in norms.items():
+        assert (p == float(name.endswith("scale"))).all(), name
+    for name, (deviation, largest) in STARTS[initialization].items():
+        values = params[name].astype(np.float64)
+        assert np.abs(values).max() <= largest * (1 + 1e-6), name
+        if deviation:
+            assert abs(np.sqrt((values**2).mean()) / deviation - 1) < SAMPLING(values.size), name
+            # A uniform distribution comes near its bound; a normal one exceeds two deviations.
+            assert np.abs(values).max() > min(0.9 * largest, 2 * deviation), name
+
+
+def test_query_key_and_value_start_as_matrices_of_their_own():
+    kernel = started("vit")["blocks/block/attention/qkv/kernel"]
+    bound = math.sqrt(6 / (D + D))  # of one [D, 3D] matrix it would be sqrt(6 / 4D)
+    assert np.abs(kernel).max(axis=(0, 1, 3, 4)) == pytest.approx([bound] * 3, rel=0.01)
+
+
+@pytest.mark.parametrize("fields", [{"pool": "map"}, {"mlp": "swiglu"}])
+def test_what_deit_does_not_have_starts_as_its_other_layers(fields):
+    own = {"pool": "cls", "pre_logits": False} | fields
+    params = started("deit", **own)
+    for part in ("pooling/probe", "pooling/query/kernel", "pooling/mlp/fc1/kernel", "gate/kernel"):
+        for name in (n for n in params if n.endswith(part)):
+            assert params[name].std() / 0.02 == pytest.approx(
+                1, abs=0.5 if "probe" in name else 0.1
+            )
+
+
+def test_hybrids_start_their_projection_and_blocks_alike():
+    shapes = {"depth": 1, "width": D, "mlp_dim": M, "heads": 4, "root_width": 32}
+    models_ = {
+        name: models.create(
+            "R+ViT-Ti/16", num_classes=5, image_size=32, rngs=nnx.Rngs(0),
+            initialization=name, **shapes,
+        )
+        for name in ("vit", "deit")
+    }  # fmt: skip
+    inputs = 8 * 8 * 32
+    kernel = models_["deit"].patches.projection.kernel[...]
+    assert abs(kernel).max() == pytest.approx(1 / math.sqrt(inputs), rel=1e-3)
+    assert models_["deit"].head.kernel[...].std() == pytest.approx(0.02, rel=0.2)
+    assert not models_["vit"].head.kernel[...].any()
+
+
+def test_specifications_written_before_the_field_get_the_default():
+    fields = models.info("ViT-Ti/16").spec
+    fields.pop("initialization")
+    assert models.spec_of_json("ViT-Ti/16", fields).initialization == "vit"
+
+
+def test_it_is_no_part_of_what_weights_were_trained_as():
+    assert "initialization" not in models.architecture(models.spec("ViT-Ti/16"))
+
+
+def test_unknown_names_are_told():
+    with pytest.raises(UserError, match=r"model.initialization='diet'.*deit"):
+        models.spec("ViT-Ti/16", initialization="diet")
