@@ -1,0 +1,151 @@
+"""Forty steps of a recipe at toy size: the losses and parameters of big_vision's own code."""
+
+import json
+
+import jax
+import numpy as np
+import pytest
+
+from vit_jax import build
+from vit_jax import config as configs
+from vit_jax.core import pytrees
+from vit_jax.step import batch_layout, compile_update, examples, make_update
+from vit_jax.weights import google_npz
+from vit_jax.weights.layout import sizes_of, to_theirs
+
+STEPS, BATCH, CLASSES, PIXELS, PATCH = 40, 16, 10, 16, 4
+WARMUP_STEPS = 8
+SIZES = {"width": 16, "depth": 2, "mlp_dim": 32}
+HEADS = 2
+# Relative for loss and gradient's norm: float32, in which sums have another order, through forty
+# updates. Parameters: Adam's first moment is in bfloat16, so a last bit shows as 2^-8 of an update.
+LOSS, NORM, PARAMETERS = 1e-6, 1e-5, 1e-4
+LEAST_CHANGE = 50 * PARAMETERS  # of every parameter in these steps
+
+# Our config by the name of theirs, and what it takes to mean the same where recipes differ.
+CONFIGS = {
+    "vit_s16_i1k": ("vit_s16_i1k.py", ()),
+    "vit_i21k": ("vit_augreg.py:aug=light2", ("model.pool=avg", "optim.mu_dtype=bfloat16")),
+}
+TOY = (
+    *(f"model.{name}={value}" for name, value in SIZES.items()),
+    f"model.heads={HEADS}",
+    f"model.name=ViT-S/{PATCH}",
+    "model.dtype=float32",  # as theirs
+    f"input.preprocess=decode|resize({PIXELS})",
+    f"input.batch_size={BATCH}",
+    f"input.num_classes={CLASSES}",
+    "input.num_examples=none",
+    "total.epochs=none",
+    f"total.steps={STEPS}",
+    f"optim.warmup_steps={WARMUP_STEPS}",
+)
+THEIR_TOY = {
+    "num_classes": CLASSES,
+    "input.batch_size": BATCH,
+    "schedule.warmup_steps": WARMUP_STEPS,
+}
+THEIR_MODEL = {**SIZES, "num_heads": HEADS, "patch_size": (PATCH, PATCH)}
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_forty_steps_of_a_recipe_are_those_of_big_vision(name, theirs, monkeypatch):
+    file, overrides = CONFIGS[name]
+    config = configs.load(f"configs/{file}", (*TOY, *overrides))
+    layout, objective, rates = prepared(config)
+    state, batches = drawn_start(layout), drawn_batches()
+    start = by_their_names(state.params)
+    expected = theirs(
+        "big_vision",
+        "big_vision_recipe",
+        lambda: {
+            "about": json.dumps({"config": name, "overrides": THEIR_TOY, "model": THEIR_MODEL}),
+            "images": np.stack([batch["image"] for batch in batches]),
+            "labels": np.stack([batch["labels"][:, 0] for batch in batches]),
+            "ratios": mixup_ratios(objective, batches, config.seed, monkeypatch),
+            **{f"params/{name}": x for name, x in start.items()},
+        },
+        case=name,
+    )
+
+    shapes = batch_layout(layout.mesh, batch_size=BATCH, image_size=(PIXELS, PIXELS), max_labels=1)
+    update = compile_update(make_update(layout, objective, rates, config.seed), layout, shapes)
+    rows = []
+    for batch in batches:
+        placed = {k: jax.device_put(x, shapes[k].sharding) for k, x in batch.items()}
+        state, scalars = update(state, placed)
+        rows.append(jax.device_get(scalars))
+
+    losses, norms = ([row[f"train/{what}"] for row in rows] for what in ("loss", "grad_norm"))
+    np.testing.assert_allclose(losses, expected["losses"], rtol=LOSS)
+    np.testing.assert_allclose(norms, expected["norms"], rtol=NORM)
+    assert losses[-1] < losses[0]
+    after = by_their_names(state.params)
+    assert {f"params/{param}" for param in after} == {
+        n for n in expected if n.startswith("params/")
+    }
+    for param, found in after.items():
+        if param.endswith("key/bias"):  # has no gradient: the softmax over keys takes it out
+            continue
+        wanted = expected[f"params/{param}"]
+        np.testing.assert_allclose(found, wanted, rtol=0, atol=PARAMETERS, err_msg=param)
+        assert np.abs(wanted - start[param]).max() > LEAST_CHANGE, f"{param} stood still"
+
+
+def prepared(config):
+    """(layout, objective, rates) of a run, as the train command makes them."""
+    plan = build.plan(config, num_examples=1000)
+    schedule = build.schedule(config.optim, plan)
+    model = build.model(config, num_classes=CLASSES)
+    layout = build.layout(config, model.make, schedule, build.mesh(config.mesh))
+    objective = build.objective(config, num_classes=CLASSES)
+    return layout, objective, build.rates(config.optim, schedule)
+
+
+def drawn_start(layout):
+    """The state before the first step, every parameter drawn: also those that start at zero."""
+    rng = np.random.default_rng(0)
+
+    def draw(name, shape):
+        if not name.endswith("kernel"):
+            return float(name.endswith("scale")) + rng.uniform(-0.1, 0.1, shape.shape)
+        return rng.uniform(-0.4, 0.4, shape.shape)
+
+    def placed(name, shape):
+        return jax.device_put(draw(name, shape).astype(np.float32), shape.sharding)
+
+    return layout.with_params(layout.init(0), pytrees.map_named(placed, layout.state.params))
+
+
+def drawn_batches():
+    """Classes are told apart by brightness, so that there is something to learn."""
+    rng = np.random.default_rng(1)
+    batches = []
+    for _ in range(STEPS):
+        labels = rng.integers(0, CLASSES, (BATCH, 1), dtype=np.int32)
+        noise = rng.integers(0, 80, (BATCH, PIXELS, PIXELS, 3))
+        images = (noise + 17 * labels[:, :, None, None]).astype(np.uint8)
+        batches.append({"image": images, "labels": labels, "weight": np.ones(BATCH, np.float32)})
+    return batches
+
+
+def mixup_ratios(objective, batches, seed, monkeypatch):
+    """[STEPS]: what our steps draw from the Beta distribution."""
+    drawn, beta = [], jax.random.beta
+
+    def recorded(*arguments):
+        drawn.append(beta(*arguments))
+        return drawn[-1]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(jax.random, "beta", recorded)
+        for step, batch in enumerate(batches):
+            examples(batch, objective, seed=seed, step=step)
+    return np.asarray(drawn)
+
+
+def by_their_names(params):
+    params = {name: np.asarray(x) for name, x in pytrees.flatten(params).items()}
+    layout = google_npz.BIG_VISION
+    arrays = to_theirs(layout, params, sizes_of(layout, params))
+    return {name: tensor.read() for name, tensor in arrays.items()}
