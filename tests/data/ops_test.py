@@ -188,6 +188,7 @@ def test_random_ops_depend_on_the_seed_and_their_place(png: bytes) -> None:
     ("preprocess", "size"),
     [
         ("decode|inception_crop(224)|flip_lr", (224, 224)),
+        ("decode|random_resized_crop(192, method='bicubic')|flip_lr", (192, 192)),
         ("decode|resize((3, 5))", (3, 5)),
         ("decode|resize_small(256)|central_crop(224)", (224, 224)),
         ("decode|resize((10, 20))|resize_small(5)", (5, 10)),
@@ -230,6 +231,8 @@ def test_output_size(preprocess: str, size: tuple[int, int] | None) -> None:
         ("decode|inception_crop(224, reduced=0)", "reduced must be None or a number"),
         ("decode|inception_crop(224, reduced='a')", "reduced must be None or a number"),
         ("decode|inception_crop('a')", "whole number of pixels"),
+        ("decode|random_resized_crop(8, area_max=2)", "area_min and area_max must be numbers"),
+        ("decode|random_resized_crop(8, method='cubic')", "one of bilinear, bicubic, random"),
         ("decode|resize(0)", "at least 1"),
         ("decode|resize(1.5)", "whole number"),
         ("decode|resize((1, 2, 3))", "whole number"),

@@ -3,9 +3,9 @@
 `parse` looks every op up in OPS; its arguments are Python literals, nothing is evaluated. The first
 op must be `decode`, which ends in uint8 RGB; every op after it takes and gives uint8 [H, W, 3].
 
-Interpolation is bilinear. `resize` and `resize_small` filter when they shrink (antialias), as
-Pillow does, so that evaluation and prediction see the same pixels. `inception_crop` samples
-without a filter, as the published recipes do: that costs a sixth.
+Interpolation is bilinear unless an op says otherwise. All filter when they shrink (antialias), as
+Pillow does, so that evaluation and prediction see the same pixels; but for `inception_crop`, which
+samples without a filter, as the published recipes do: that costs a sixth.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any
 
 from vit_jax.core import opstring
 from vit_jax.core.errors import UserError, nearest
+from vit_jax.data import crops
 from vit_jax.data import decode as decoding
 from vit_jax.data.autoaugment import autoaugment
 from vit_jax.data.decode import Encoded
@@ -26,6 +27,8 @@ from vit_jax.data.randaugment import randaugment
 from vit_jax.data.random_erasing import random_erasing
 
 Size = int | tuple[int, int]  # both sides, or (height, width); in pixels
+
+_METHODS = ("bilinear", "bicubic", "random")
 
 
 def decode() -> Op:
@@ -49,43 +52,46 @@ def inception_crop(
     of its size if `reduced` times `size` pixels are left, which is quicker for large images.
     Szegedy et al., Going Deeper with Convolutions (arXiv 1409.4842), section 6.
     """
-    height, width = _pair(size)
-    are_numbers = all(type(area) in (int, float) for area in (area_min, area_max))
-    check(
-        are_numbers and 0 < area_min <= area_max <= 1,
-        "area_min and area_max must be numbers, 0 < area_min <= area_max <= 1",
+    return _cropped_and_resized(
+        _pair(size),
+        lambda of, seed: crops.inception_window(of, seed, area_min, area_max),
+        lambda pixels, seed: _resized(pixels, _pair(size), antialias=False),
+        _at_least(_pair(size), area_min, area_max, reduced),
     )
-    check(
-        reduced is None or (type(reduced) in (int, float) and 0 < reduced <= 8),
-        "reduced must be None or a number in (0, 8]",
-    )
-    at_least = None if reduced is None else (max(1, reduced * height), max(1, reduced * width))
 
-    def window(image_size: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
-        begin, extent, _ = tf.image.stateless_sample_distorted_bounding_box(
-            tf.concat([image_size, [3]], 0),
-            tf.zeros([1, 0, 4]),  # no object that has to be seen
-            seed,
-            min_object_covered=0.0,
-            aspect_ratio_range=(3 / 4, 4 / 3),
-            area_range=(area_min, area_max),
-            max_attempts=100,
-            use_image_if_no_bounding_boxes=True,
+
+def random_resized_crop(
+    size: Size,
+    area_min: float = 0.08,
+    area_max: float = 1.0,
+    method: str = "bilinear",
+    reduced: float | None = None,
+) -> Op:
+    """The crop of torchvision and timm: as `inception_crop`, but drawn and resized as there.
+
+    Areas are uniform, aspects uniform by their logarithms, and it filters when it shrinks. For the
+    same bounds the areas are larger: 0.43 of an image of 375 x 500 pixels on average, where
+    `inception_crop` has 0.37. `method` is bilinear, bicubic or random: either, equally often, as
+    timm's default is.
+    """
+    check(method in _METHODS, f"method must be one of {', '.join(_METHODS)}")
+
+    def resized(pixels: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+        if method != "random":
+            return _resized(pixels, _pair(size), antialias=True, method=method)
+        coin = tf.random.experimental.stateless_fold_in(seed, 1)  # the window has drawn from seed
+        is_bicubic = tf.random.stateless_uniform([], coin) < 0.5
+        return tf.cond(
+            is_bicubic,
+            lambda: _resized(pixels, _pair(size), antialias=True, method="bicubic"),
+            lambda: _resized(pixels, _pair(size), antialias=True),
         )
-        return tf.concat([begin[:2], extent[:2]], 0)
 
-    def resized(pixels: tf.Tensor) -> tf.Tensor:
-        return _resized(pixels, (height, width), antialias=False)
-
-    def decode_window(image: Encoded, seed: tf.Tensor) -> tf.Tensor:
-        return decoding.decode_window(image, window(image.size, seed), at_least=at_least)
-
-    return Op(
-        apply=lambda pixels, seed: resized(
-            decoding.crop(pixels, window(tf.shape(pixels)[:2], seed))
-        ),
-        output_size=lambda _: (height, width),
-        decode=lambda image, seed: resized(decode_window(image, seed)),
+    return _cropped_and_resized(
+        _pair(size),
+        lambda of, seed: crops.resized_crop_window(of, seed, area_min, area_max),
+        resized,
+        _at_least(_pair(size), area_min, area_max, reduced),
     )
 
 
@@ -174,6 +180,7 @@ def flip_lr() -> Op:
 OPS: dict[str, Callable[..., Op]] = {
     "decode": decode,
     "inception_crop": inception_crop,
+    "random_resized_crop": random_resized_crop,
     "resize": resize,
     "resize_small": resize_small,
     "central_crop": central_crop,
@@ -318,7 +325,48 @@ def _largest_resized(before: tf.Tensor, after: Any) -> tf.Tensor:
     return height * tf.maximum(before[1], width)
 
 
-def _resized(pixels: tf.Tensor, size: Any, antialias: bool) -> tf.Tensor:
-    """Bilinear, rounded to uint8: halves up, as Pillow does."""
-    resized = tf.image.resize(pixels, size, antialias=antialias)
+def _at_least(
+    size: tuple[int, int], area_min: float, area_max: float, reduced: float | None
+) -> tuple[float, float] | None:
+    """Pixels that a JPEG's window keeps, (height, width); ValueError for arguments of a crop."""
+    are_numbers = all(type(area) in (int, float) for area in (area_min, area_max))
+    check(
+        are_numbers and 0 < area_min <= area_max <= 1,
+        "area_min and area_max must be numbers, 0 < area_min <= area_max <= 1",
+    )
+    check(
+        reduced is None or (type(reduced) in (int, float) and 0 < reduced <= 8),
+        "reduced must be None or a number in (0, 8]",
+    )
+    return None if reduced is None else (max(1, reduced * size[0]), max(1, reduced * size[1]))
+
+
+def _cropped_and_resized(
+    size: tuple[int, int],
+    window: Callable[[tf.Tensor, tf.Tensor], tf.Tensor],
+    resized: Callable[[tf.Tensor, tf.Tensor], tf.Tensor],
+    at_least: tuple[float, float] | None,
+) -> Op:
+    """A window, (size, seed) -> int32 [4], then what makes `size` of it, (pixels, seed) -> pixels.
+
+    Right after `decode`, only the window is decoded.
+    """
+
+    def decode_window(image: Encoded, seed: tf.Tensor) -> tf.Tensor:
+        return decoding.decode_window(image, window(image.size, seed), at_least=at_least)
+
+    return Op(
+        apply=lambda pixels, seed: resized(
+            decoding.crop(pixels, window(tf.shape(pixels)[:2], seed)), seed
+        ),
+        output_size=lambda _: size,
+        decode=lambda image, seed: resized(decode_window(image, seed), seed),
+    )
+
+
+def _resized(pixels: tf.Tensor, size: Any, antialias: bool, method: str = "bilinear") -> tf.Tensor:
+    """Rounded to uint8: halves up, as Pillow does."""
+    resized = tf.image.resize(pixels, size, method, antialias=antialias)
+    if method == "bicubic":
+        resized = tf.clip_by_value(resized, 0.0, 255.0)
     return tf.cast(resized + 0.5, tf.uint8)
