@@ -89,6 +89,7 @@ class InputConfig:
     subset_examples: int | None = None
     subset_per_class: int | None = None
     balance: Literal["class"] | None = None  # all classes equally often; None: as in the data
+    repeats: int = 1  # copies of an image in a batch, each augmented anew
     mixture: dict[str, ComponentConfig] = dataclasses.field(default_factory=dict)
     mean: tuple[float, ...] = (0.5, 0.5, 0.5)  # of [0, 1] RGB; (0.5, 0.5) maps it to [-1, 1]
     std: tuple[float, ...] = (0.5, 0.5, 0.5)
@@ -247,6 +248,7 @@ BOUNDS: dict[str, tuple[float, float]] = {
     "input.subset_fraction": (0, math.inf),
     "input.subset_examples": (1, 2**53),
     "input.subset_per_class": (1, 2**53),
+    "input.repeats": (1, 2**10),
     "input.mixture.*.weight": (0, 1e9),
     "input.mixture.*.num_examples": (1, 2**53),
     "input.std": (1e-6, math.inf),

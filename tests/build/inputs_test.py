@@ -97,6 +97,34 @@ def test_mixtures_that_cannot_be(tiny_run, overrides, message):
         build.source(tiny_run(*MIXTURE, *overrides).input)
 
 
+def test_repeats(tiny_run):
+    """Of 64 examples an epoch, four batches of 16, has 22: 20 three times and two twice."""
+    config = tiny_run("input.repeats=3")
+    assert build.declared_examples(config.input) == 64
+    assert build.plan(config, num_examples=64).steps_per_epoch == 4
+    counts = np.bincount(indices(config, 4), minlength=64)
+    np.testing.assert_array_equal(np.bincount(counts), [42, 0, 2, 20])
+    for batch in indices(config, 4).reshape(4, 16):
+        assert len(set(batch)) < 9
+    subset = tiny_run("input.repeats=2", "input.subset_examples=16")
+    assert set(np.bincount(indices(subset, 1), minlength=16)) == {0, 2}
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (MIXTURE, r"input\.repeats=3 does not apply to input\.mixture"),
+        (["input.balance=class"], r"input\.repeats=3 does not apply to input\.balance"),
+        (["input.batch_size=2"], r"input\.batch_size=2; give at most 2"),
+    ],
+)
+def test_repeats_that_cannot_be(tiny_run, overrides, message):
+    config = tiny_run(*overrides, "input.repeats=3")
+    for function in (build.source, build.declared_examples):
+        with pytest.raises(UserError, match=message):
+            function(config.input)
+
+
 def test_classes_of_equal_weight(tiny_run):
     """Digits 0 to 9 in every ten examples, of a split that has not equally many."""
     config = tiny_run(

@@ -3,7 +3,7 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from vit_jax.data.order import epoch_and_index, keys, permute
+from vit_jax.data.order import keys, permute, round_and_index
 
 # Mean squared deviation over its expectation has a standard deviation of sqrt(2 / 81) here.
 LARGEST_CHI_SQUARED_PER_DEGREE = 1 + 4 * (2 / 81) ** 0.5
@@ -19,24 +19,24 @@ LARGEST_RANK_CORRELATION = 4.0
 def test_every_epoch_is_a_permutation(num_examples: int) -> None:
     for epoch in (0, 1, 90):
         positions = np.arange(num_examples) + epoch * num_examples
-        epochs, indices = epoch_and_index(positions, num_examples=num_examples, seed=3)
+        epochs, indices = round_and_index(positions, num_examples=num_examples, seed=3)
         assert (epochs == epoch).all()
         np.testing.assert_array_equal(np.sort(indices), np.arange(num_examples))
 
 
 def test_order_depends_on_seed_and_epoch_alone() -> None:
     positions = np.arange(3000)
-    _, indices = epoch_and_index(positions, num_examples=1000, seed=0)
-    _, again = epoch_and_index(positions[1234:1300], num_examples=1000, seed=0)
+    _, indices = round_and_index(positions, num_examples=1000, seed=0)
+    _, again = round_and_index(positions[1234:1300], num_examples=1000, seed=0)
     np.testing.assert_array_equal(indices[1234:1300], again)
-    _, other_seed = epoch_and_index(positions, num_examples=1000, seed=1)
+    _, other_seed = round_and_index(positions, num_examples=1000, seed=1)
     assert (indices != other_seed).mean() > 0.99
     assert (indices[:1000] != indices[1000:2000]).mean() > 0.99
 
 
 def test_examples_take_all_places_equally_often() -> None:
     num_examples, num_epochs = 10, 3000
-    _, indices = epoch_and_index(np.arange(30_000), num_examples=num_examples, seed=0)
+    _, indices = round_and_index(np.arange(30_000), num_examples=num_examples, seed=0)
     counts = np.zeros((num_examples, num_examples))
     np.add.at(counts, (np.tile(np.arange(num_examples), num_epochs), indices), 1)
     expected = num_epochs / num_examples
@@ -46,14 +46,14 @@ def test_examples_take_all_places_equally_often() -> None:
 
 
 def test_neighbours_are_not_related() -> None:
-    _, indices = epoch_and_index(np.arange(100_000), num_examples=100_000, seed=0)
+    _, indices = round_and_index(np.arange(100_000), num_examples=100_000, seed=0)
     assert abs(np.corrcoef(indices[:-1], indices[1:])[0, 1]) < 0.02  # 6 standard deviations
 
 
 def places_by_epoch(num_examples: int, num_epochs: int) -> np.ndarray:
     """Where each example stands in each epoch, int64 [epochs, examples]."""
     positions = np.arange(num_epochs * num_examples)
-    _, indices = epoch_and_index(positions, num_examples=num_examples, seed=0)
+    _, indices = round_and_index(positions, num_examples=num_examples, seed=0)
     return np.argsort(indices.reshape(num_epochs, num_examples), axis=1)
 
 
@@ -69,7 +69,7 @@ def test_places_in_different_epochs_are_not_related(num_examples: int) -> None:
 def test_shards_are_mixed() -> None:
     """Of a thousand shards with a hundred examples each, every batch has a fair sample."""
     num_shards, batch_size = 1000, 1000
-    _, indices = epoch_and_index(np.arange(100_000), num_examples=100_000, seed=0)
+    _, indices = round_and_index(np.arange(100_000), num_examples=100_000, seed=0)
     shards = (indices // 100).reshape(-1, batch_size)
     counts = np.stack([np.bincount(batch, minlength=num_shards) for batch in shards])
     # Almost a Poisson distribution of mean 1: its variance is 1 - batch_size / num_examples.
@@ -80,7 +80,7 @@ def test_shards_are_mixed() -> None:
 def test_far_positions() -> None:
     """Steps of the longest published runs, on the largest published data set."""
     positions = np.arange(64) + 10**12
-    epochs, indices = epoch_and_index(positions, num_examples=303_000_000, seed=2**31 - 1)
+    epochs, indices = round_and_index(positions, num_examples=303_000_000, seed=2**31 - 1)
     assert epochs[0] == 10**12 // 303_000_000
     assert len(set(indices)) == 64
 
@@ -95,11 +95,47 @@ def test_sizes_may_differ_from_place_to_place() -> None:
         assert permute(one, num_examples=int(size), keys=keys(0, one)).tolist() == [expected]
 
 
+@pytest.mark.parametrize("num_examples", [1, 2, 3, 7, 11, 12, 13, 1437])
+@pytest.mark.parametrize("repeats", [2, 3, 5])
+def test_copies_of_an_epoch(num_examples: int, repeats: int) -> None:
+    """Of n positions ceil(n / repeats) examples, each as often, but for the last."""
+    positions = np.arange(num_examples * 4)
+    rounds, indices = round_and_index(positions, num_examples=num_examples, seed=0, repeats=repeats)
+    assert len(set(zip(rounds, indices, strict=True))) == len(positions)  # other random numbers
+    np.testing.assert_array_equal(rounds // repeats, positions // num_examples)
+    for epoch in indices.reshape(4, num_examples):
+        counts = np.bincount(epoch, minlength=num_examples)
+        assert (counts > 0).sum() == -(-num_examples // repeats)
+        assert counts.max() <= repeats
+        missing = repeats - counts[counts > 0]
+        assert missing.max() <= repeats // 2 or num_examples < repeats
+        assert missing.sum() == -num_examples % repeats
+
+
+def test_copies_lie_close_together_and_are_no_neighbours() -> None:
+    _, indices = round_and_index(np.arange(1437), num_examples=1437, seed=0, repeats=3)
+    assert indices[:12].tolist() == [*indices[:2]] * 3 + [*indices[6:8]] * 3
+    assert (indices[1:] != indices[:-1]).all()
+    for index in np.unique(indices):
+        places = np.flatnonzero(indices == index)
+        assert np.ptp(places) < 9
+
+
+def test_images_of_an_epoch_are_drawn_anew() -> None:
+    """Over 3000 epochs each of ten examples is in as many as it should be, 4 of 10 of them."""
+    _, indices = round_and_index(np.arange(30_000), num_examples=10, seed=0, repeats=3)
+    epochs = indices.reshape(3000, 10)
+    counts = np.array([(epochs == index).any(axis=1).sum() for index in range(10)])
+    expected, deviation = 3000 * 0.4, (3000 * 0.4 * 0.6) ** 0.5
+    assert np.abs(counts - expected).max() < 4 * deviation
+    assert np.abs(np.bincount(indices) - 3000).max() < 4 * 3 * deviation
+
+
 def test_300_million_examples_take_no_memory() -> None:
     positions = np.arange(4096) + 10**12
-    epoch_and_index(positions, num_examples=1000, seed=0)
+    round_and_index(positions, num_examples=1000, seed=0)
     tracemalloc.start()
-    epoch_and_index(positions, num_examples=303_000_000, seed=0)
+    round_and_index(positions, num_examples=303_000_000, seed=0)
     _, peak_bytes = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak_bytes / len(positions) < MOST_BYTES_A_POSITION
@@ -107,5 +143,8 @@ def test_300_million_examples_take_no_memory() -> None:
 
 def test_order_never_changes() -> None:
     """Every published run depends on these numbers."""
-    _, indices = epoch_and_index(np.arange(8), num_examples=1000, seed=0)
+    _, indices = round_and_index(np.arange(8), num_examples=1000, seed=0)
     assert indices.tolist() == [18, 993, 249, 846, 246, 623, 537, 975]
+    rounds, indices = round_and_index(np.arange(998, 1006), num_examples=1000, seed=0, repeats=3)
+    assert rounds.tolist() == [1, 1, 3, 3, 4, 4, 5, 5]
+    assert indices.tolist() == [904, 587, 597, 401, 597, 401, 597, 401]

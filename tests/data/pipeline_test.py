@@ -13,7 +13,7 @@ from vit_jax.data import balance, label_index, mixture, ops, sources, subset
 from vit_jax.data.batches import Batch
 from vit_jax.data.example import Example, Source
 from vit_jax.data.host_tf import tf
-from vit_jax.data.order import Stream, epoch_and_index, shuffled
+from vit_jax.data.order import Stream, round_and_index, shuffled
 from vit_jax.data.pipeline import Batches, eval_batches, train_batches
 from vit_jax.data.synthetic import Synthetic
 
@@ -107,7 +107,7 @@ def test_batches_straddle_epochs_and_nothing_is_dropped(
     indices = np.concatenate([batch["index"] for batch in batches])
     epochs = indices[: num_examples * num_epochs].reshape(num_epochs, num_examples)
     np.testing.assert_array_equal(np.sort(epochs), np.tile(np.arange(num_examples), (6, 1)))
-    _, expected = epoch_and_index(np.arange(len(indices)), num_examples=num_examples, seed=0)
+    _, expected = round_and_index(np.arange(len(indices)), num_examples=num_examples, seed=0)
     np.testing.assert_array_equal(indices, expected)
 
 
@@ -120,6 +120,18 @@ def test_random_numbers_differ_between_epochs_and_seeds() -> None:
     # 64 epochs of one digit, which has 5 x 5 places and is flipped or not.
     assert len({image.tobytes() for image in first}) > 25
     assert (first != second).any()
+
+
+def test_copies_of_an_image_differ(digits: Source) -> None:
+    """A batch of 24 has eight digits, each three times, cropped and flipped in three ways."""
+    stream = shuffled(digits.num_examples, seed=0, repeats=3)
+    (batch,) = take(train(digits, batch_size=24, stream=stream), 1)
+    by_index: dict[int, set[bytes]] = {}
+    for index, image in zip(batch["index"], batch["image"], strict=True):
+        by_index.setdefault(int(index), set()).add(image.tobytes())
+    assert len(by_index) == 8
+    # A digit has 50 outcomes: of 24 pairs of copies half a pair is equal on average.
+    assert sum(len(images) for images in by_index.values()) >= 21
 
 
 # --- determinism ----------------------------------------------------------------------------------
@@ -152,12 +164,13 @@ def streams(digits: Source) -> dict[str, tuple[Source, Stream]]:
     by_class = label_index.by_class(label_index.find(digits), 10, describe=digits.describe)
     return {
         "shuffled": (digits, shuffled(digits.num_examples, seed=0)),
+        "repeated": (digits, shuffled(digits.num_examples, seed=0, repeats=3)),
         "mixed": (joined, mixture.mixed(joined, {"all": 2, "few": 1}, seed=0)),
         "balanced": (digits, balance.balanced(by_class, seed=0)),
     }
 
 
-@pytest.mark.parametrize("name", ["shuffled", "mixed", "balanced"])
+@pytest.mark.parametrize("name", ["shuffled", "repeated", "mixed", "balanced"])
 def test_restarts_with_other_numbers_of_hosts(digits: Source, name: str) -> None:
     """Steps 86 to 92, over the end of an epoch: 1 host, then 4, then 2."""
     source, stream = streams(digits)[name]

@@ -68,7 +68,7 @@ def stream(c: InputConfig, source: Source, *, seed: int) -> Stream:
             _labels(source), source.num_classes, describe=source.describe
         )
         return balance.balanced(classes, seed=seed)
-    return order.shuffled(source.num_examples, seed=seed)
+    return order.shuffled(source.num_examples, seed=seed, repeats=c.repeats)
 
 
 def declared_examples(c: InputConfig) -> int | None:
@@ -175,6 +175,17 @@ def _check_choice(c: InputConfig) -> None:
             f"input.cache={c.cache}: a folder keeps copies of record files, which "
             f'input.source="tfds" has; {", ".join(sorted(kinds))} may be kept in memory by '
             'input.cache="ram".'
+        )
+    if c.repeats > c.batch_size:
+        raise errors.UserError(
+            f"input.repeats={c.repeats} copies of an image do not fit into "
+            f"input.batch_size={c.batch_size}; give at most {c.batch_size}."
+        )
+    chosen = "input.mixture" if c.mixture else 'input.balance="class"' if c.balance else None
+    if c.repeats > 1 and chosen:
+        raise errors.UserError(
+            f"input.repeats={c.repeats} does not apply to {chosen}, which says itself how often an "
+            "image is seen. Set input.repeats=1."
         )
     if c.mixture and given:
         raise errors.UserError(

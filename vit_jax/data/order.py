@@ -11,24 +11,47 @@ from collections.abc import Callable
 
 import numpy as np
 
-# Positions of the stream, int64 [n] -> (epochs, example indices), int64 [n] each. The same example
-# has other random numbers in another epoch.
+# Positions of the stream, int64 [n] -> (rounds, example indices), int64 [n] each. The same example
+# has other random numbers in another round: its epoch, or one of its copies there.
 Stream = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
 
 _ROUNDS = 6  # of the Feistel network; with four, orders of ten examples were visibly uneven
 
 
-def shuffled(num_examples: int, *, seed: int) -> Stream:
-    """Every example once an epoch, each epoch in an order of its own."""
-    return lambda positions: epoch_and_index(positions, num_examples=num_examples, seed=seed)
+def shuffled(num_examples: int, *, seed: int, repeats: int = 1) -> Stream:
+    """Every example once an epoch, each epoch in an order of its own; or `repeats` copies of some.
+
+    With repeats, an epoch of n positions has the first n / `repeats` examples of its order, each as
+    often: repeated augmentation (Hoffer et al., arXiv 1901.09335) as DeiT counts its epochs. All
+    copies lie within 2 `repeats` positions (3 at the end of an epoch).
+    """
+    return lambda positions: round_and_index(
+        positions, num_examples=num_examples, seed=seed, repeats=repeats
+    )
 
 
-def epoch_and_index(
-    positions: np.ndarray, *, num_examples: int, seed: int
+def round_and_index(
+    positions: np.ndarray, *, num_examples: int, seed: int, repeats: int = 1
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Positions of the stream, int64 [n] -> (epochs, example indices), int64 [n] each."""
+    """Positions of the stream, int64 [n] -> (rounds, example indices), int64 [n] each."""
     epochs, places = np.divmod(positions, num_examples)
-    return epochs, permute(places, num_examples=num_examples, keys=keys(seed, epochs))
+    places, copies = _taking_turns(places, -(-num_examples // repeats), repeats)
+    indices = permute(places, num_examples=num_examples, keys=keys(seed, epochs))
+    return epochs * repeats + copies, indices
+
+
+def _taking_turns(
+    places: np.ndarray, num_images: int, repeats: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Places of an epoch -> (which of its images, which copy), int64 [n] each: a b a b a b c d ...
+
+    Two by two, the last of an odd number three together: copies that were neighbours would be
+    mixed with each other by mixup.
+    """
+    pairs = np.minimum(places // (2 * repeats), max(num_images // 2 - 1, 0))
+    together = np.where(num_images - 2 * pairs < 4, num_images - 2 * pairs, 2)
+    copies, of_pair = np.divmod(places - pairs * 2 * repeats, together)
+    return 2 * pairs + of_pair, copies
 
 
 def keys(seed: int, *numbers: np.ndarray | int) -> np.ndarray:

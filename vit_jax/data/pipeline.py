@@ -1,8 +1,9 @@
 """Batches of pixels: from a source, through tf.data, to dictionaries of numpy arrays.
 
 Training: example k of step s (from 0) is position `s * batch_size + k` of the stream in order.py,
-and its random numbers come from (seed, epoch, example index): a batch is a function of (seed,
-step), whatever the number of hosts and threads. Evaluation: every example once, in order.
+and its random numbers come from (seed, round, example index), a round being an epoch or one of its
+copies: a batch is a function of (seed, step), whatever the number of hosts and threads. Evaluation:
+every example once, in order.
 
 A host makes its own slots of each global batch only. tf.data runs in threads of its own, so the
 next batches are made while the accelerator computes.
@@ -59,8 +60,8 @@ def train_batches(
 
     def choose(slots: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         steps, places = np.divmod(slots, len(rows))
-        epochs, indices = stream(steps * batch_size + rows[places])
-        return indices, _seeds(seed, epochs, indices)
+        rounds, indices = stream(steps * batch_size + rows[places])
+        return indices, _seeds(seed, rounds, indices)
 
     return _batches(
         Reader(source, choose, max_image_pixels),
@@ -110,9 +111,9 @@ def eval_batches(
     )
 
 
-def _seeds(seed: int, epochs: np.ndarray, indices: np.ndarray) -> np.ndarray:
-    """One for each example of each epoch, int64 [n, 2]; room is left for the places of ops."""
-    return np.stack([seed * 2**32 + epochs, indices * 2**8], axis=1)
+def _seeds(seed: int, rounds: np.ndarray, indices: np.ndarray) -> np.ndarray:
+    """One for each example of each round, int64 [n, 2]; room is left for the places of ops."""
+    return np.stack([seed * 2**32 + rounds, indices * 2**8], axis=1)
 
 
 def _batches(
