@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 
 from absl import app, flags, logging
 
-from vit_jax.core import errors, stuck
+from vit_jax.core import devices, errors, stuck
 
 flags.disclaim_key_flags()  # --help shows what is defined here as the command's own
 
@@ -112,6 +112,9 @@ def report(error: BaseException, speaker: str = "") -> int:
             return errors.EXIT_PREEMPTED
         case BrokenPipeError():  # the reader of our output has gone, as in `predict ... | head`
             return errors.EXIT_OK
+        case _ if (explained := devices.unusable(error)) is not None:
+            print(f"{speaker}error: {explained}", file=sys.stderr)
+            return explained.exit_status
         case _:
             text = "".join(traceback.format_exception(error))
             print(f"{speaker}{text}", end="", file=sys.stderr)
