@@ -1,5 +1,6 @@
 import dataclasses
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -49,6 +50,15 @@ def test_fields_that_are_none_or_absent_can_be_overridden():
         ("optim.lrr=1", "no field optim.lrr. Did you mean 'lr'"),
         ("optm.lr=1", "no field optm. Did you mean 'optim'"),
         ("evals.val.splt=x", "no field evals.val.splt. Did you mean 'split'"),
+        ("lr=1", "no field lr. Did you mean 'optim.lr'? config has checkpoint, "),
+        ("optim.learning_rate=1", "no field optim.learning_rate. Did you mean 'lr'? Valid"),
+        ("optim.LR=1", "no field optim.LR. Did you mean 'lr'? Valid"),
+        ("optim.batch_size=1", "Did you mean 'input.batch_size' or 'evals.<name>.batch_size'?"),
+        ("model.image_size=1", "Did you mean 'input.preprocess' or "),
+        ("evals.val.eval_every=1", "no field evals.val.eval_every. Did you mean 'every_steps'?"),
+        ("optim.name=adamw", "Did you mean 'adam'? (adam with optim.weight_decay is AdamW)"),
+        ("optim.name=ADAM", "got 'ADAM'. Did you mean 'adam'? Valid"),
+        ("model.dtype=BF16", "Did you mean 'bfloat16'?"),
         ("optim.lr=fast", "optim.lr takes a number, got 'fast'"),
         ("optim.lr=nan", "optim.lr takes a number, got 'nan'"),
         ("optim.warmup_steps=1.5", "optim.warmup_steps takes a whole number or None"),
@@ -80,6 +90,36 @@ def test_what_is_wrong_is_named(override, message):
     with pytest.raises(UserError) as error:
         configs.resolve({}, [override])
     assert message in str(error.value)
+
+
+@pytest.mark.parametrize("group", configs.EXCLUSIVE, ids=lambda group: group[0])
+def test_the_last_override_of_a_group_takes_the_others_back(group):
+    base = {"total": {"epochs": 3.0}}
+    value = lambda name: configs._find(config, name.split("."), "")[0][1]
+    for last in group:
+        for before in (*group, None):
+            overrides = [f"{before}=1"] * (before is not None) + [f"{last}=1"]
+            config = configs.resolve(base, overrides)
+            assert [name for name in group if value(name) is not None] == [last]
+            # To take one back by hand, before or behind, is as good.
+            assert configs.resolve(base, [*overrides, f"{configs.rivals(last)[0]}=None"]) == config
+    config = configs.resolve(base, [f"{group[0]}=1", f"{group[0]}=none"])
+    assert value(group[0]) is None
+
+
+@pytest.mark.parametrize("group", configs.EXCLUSIVE, ids=lambda group: group[0])
+def test_a_file_sets_one_of_a_group(group):
+    section = group[0].partition(".")[0]
+    both = {section: {name.partition(".")[2]: 1 for name in group[1:]}}
+    with pytest.raises(UserError, match=rf"Give one of {group[1]}, {group[2]}; 2 are set .*=VALUE"):
+        configs.resolve(both)
+    configs.resolve(both, [f"{group[0]}=1"])
+
+
+def test_fields_are_listed_with_their_sections():
+    listed = configs.fields()
+    assert {"optim.lr", "seed", "evals.<name>.split", "input.mixture.<name>.weight"} <= set(listed)
+    assert len(listed) == len(set(listed))
 
 
 def test_bounds_are_of_fields_that_exist():
@@ -131,9 +171,30 @@ def test_types_in_files_are_checked_too(value):
         configs.resolve({"seed": value})
 
 
-def test_missing_file_names_the_ones_there_are():
-    with pytest.raises(UserError, match=r"No config file configs/vit_digit.py"):
+def test_missing_file_names_the_ones_there_are(monkeypatch):
+    monkeypatch.chdir(PACKAGE.parent)
+    with pytest.raises(
+        UserError, match=r"No config file configs/vit_digit.py: it is not there. Did"
+    ):
         configs.load("configs/vit_digit.py")
+    with pytest.raises(UserError, match=r"No config file configs: it is a folder|has none"):
+        configs.load("configs")
+
+
+def test_outside_of_a_clone_it_is_said_where_config_files_are(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    where = re.escape(str(PACKAGE.parent / "configs"))
+    with pytest.raises(UserError, match=rf"has none. Did you mean '{where}/vit_digits.py'\?"):
+        configs.load("configs/vit_digits.py")
+    with pytest.raises(UserError, match=rf"{where} has. Did you mean 'vit_digits.py'"):
+        configs.load("configs/vit_digit.py")
+    monkeypatch.setattr("vit_jax.__file__", str(tmp_path / "site-packages/vit_jax/__init__.py"))
+    with pytest.raises(
+        UserError, match=r"come with a clone of the repository, not with the package"
+    ):
+        configs.load("configs/vit_digits.py")
+    with pytest.raises(UserError, match="--config is empty"):
+        configs.load("")
 
 
 @pytest.mark.parametrize(

@@ -44,6 +44,7 @@ FLOORS = {
     "class_names.py": 6,
     "images.py": 5,
     "config.py": 5,
+    "config_file.py": 5,
     "processes.py": 5,
     "build/": 5,
     "planning/": 6,

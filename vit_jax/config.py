@@ -8,14 +8,13 @@ The defaults live here and nowhere else.
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 import math
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, Literal
 
 import ml_collections
 
+from vit_jax import config_file
 from vit_jax.core import errors, strict
 
 
@@ -296,6 +295,14 @@ BOUNDS: dict[str, tuple[float, float]] = {
 }
 
 
+# Of each group at most one may be set; an override of one takes the others back.
+EXCLUSIVE = (
+    ("total.steps", "total.epochs", "total.examples"),
+    ("optim.warmup_steps", "optim.warmup_epochs", "optim.warmup_examples"),
+    ("optim.cooldown_steps", "optim.cooldown_epochs", "optim.cooldown_examples"),
+    ("input.subset_fraction", "input.subset_examples", "input.subset_per_class"),
+)
+
 # Beginnings of names in the log that no evaluation may have.
 RESERVED = ("train", "speed", "input", "step", "gradients", "activations")
 
@@ -317,7 +324,7 @@ def load(path: str, overrides: Sequence[str] = ()) -> RunConfig:
     Raises:
       UserError: no such file; unknown, misspelt or mistyped fields.
     """
-    return resolve(_call_get_config(path), overrides)
+    return resolve(config_file.read(path), overrides)
 
 
 def resolve(values: Mapping[str, Any], overrides: Sequence[str] = ()) -> RunConfig:
@@ -330,9 +337,25 @@ def resolve(values: Mapping[str, Any], overrides: Sequence[str] = ()) -> RunConf
         if not eq:
             raise errors.UserError(f"Override {override!r} has no value: write name=value.")
         strict.override(tree, name, text)
+        if text.lower() != "none":
+            for rival in rivals(name):
+                strict.override(tree, rival, "none")
     config = strict.build(RunConfig, tree)
     _check_bounds(config)
+    _check_exclusive(config)
     return config
+
+
+def rivals(field: str) -> tuple[str, ...]:
+    """The fields that an override of this one takes back: the others of its group in EXCLUSIVE."""
+    return tuple(
+        other for group in EXCLUSIVE if field in group for other in group if other != field
+    )
+
+
+def fields() -> list[str]:
+    """Every field, with dots: "optim.lr", "evals.<name>.split"."""
+    return strict.leaves(RunConfig)
 
 
 def to_dict(config: RunConfig) -> dict[str, Any]:
@@ -370,6 +393,16 @@ def _check_bounds(config: RunConfig) -> None:
             )
 
 
+def _check_exclusive(config: RunConfig) -> None:
+    for group in EXCLUSIVE:
+        given = [name for name in group if _find(config, name.split("."), "")[0][1] is not None]
+        if len(given) > 1:
+            raise errors.UserError(
+                f"Give one of {', '.join(given)}; {len(given)} are set in the config file. "
+                f"--config.{given[0]}=VALUE takes the others back."
+            )
+
+
 def _find(value: Any, names: list[str], where: str) -> list[tuple[str, Any]]:
     """The values of a dotted name, "*" standing for every key, with their full names."""
     if not names:
@@ -378,30 +411,3 @@ def _find(value: Any, names: list[str], where: str) -> list[tuple[str, Any]]:
     if name == "*":
         return [found for k, v in value.items() for found in _find(v, rest, f"{where}.{k}")]
     return _find(getattr(value, name), rest, f"{where}.{name}")
-
-
-def _call_get_config(path: str) -> Mapping[str, Any]:
-    file_name, _, arg = path.partition(":")
-    file = Path(file_name)
-    if not file.is_file():
-        there = [str(p) for p in file.parent.glob("*.py")]
-        raise errors.UserError(f"No config file {file_name}. {errors.nearest(file_name, there)}")
-    spec = importlib.util.spec_from_file_location(f"config_{file.stem}", file)
-    if spec is None or spec.loader is None:
-        raise errors.UserError(f"--config={file_name} is no Python file (.py).")
-    module = importlib.util.module_from_spec(spec)
-    try:
-        spec.loader.exec_module(module)
-        values = module.get_config(arg or None)
-    except ValueError as error:  # how a config file refuses an argument
-        raise errors.UserError(f"{file_name}: {error}") from error
-    except Exception as error:
-        raise errors.UserError(
-            f"{file_name} cannot be used; it needs a function get_config(arg=None) that returns a "
-            f"ConfigDict. {type(error).__name__}: {error}"
-        ) from error
-    if not isinstance(values, Mapping | ml_collections.ConfigDict):
-        raise errors.UserError(
-            f"get_config of {file_name} returns {values!r}; it has to return a ConfigDict."
-        )
-    return values

@@ -97,7 +97,7 @@ def _workdir(checkpoint: epath.Path) -> epath.Path:
 
 
 if __name__ == "__main__":
-    command.define_config(required=False)
+    command.define_config(configs.fields(), required=False)
     processes.define_flags()
     flags.DEFINE_string("checkpoint", None, "Work directory, or a step's folder in it.")
     flags.DEFINE_bool("ema", False, "The moving average of the weights, where the run kept one.")

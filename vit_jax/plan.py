@@ -104,7 +104,7 @@ def main(arguments: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    command.define_config()
+    command.define_config(configs.fields())
     flags.DEFINE_string("topology", None, "TPUs, such as v5e:16x16; default: the devices here.")
     flags.DEFINE_bool("compile", True, "Compile the step; else only what shapes tell.")
     flags.DEFINE_bool("cache", True, "Take from the cache what an earlier plan has compiled.")

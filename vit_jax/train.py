@@ -225,7 +225,7 @@ def main(arguments: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    command.define_config()
+    command.define_config(configs.fields())
     processes.define_flags()
     flags.DEFINE_string("workdir", None, "Where checkpoints and logs go; resumes what is there.")
     flags.DEFINE_bool(

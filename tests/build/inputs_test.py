@@ -40,14 +40,6 @@ def test_a_subset_by_class(tiny_run):
     np.testing.assert_array_equal(np.bincount(labels), [3] * 4)
 
 
-def test_one_kind_of_subset_at_most(tiny_run):
-    both = tiny_run("input.subset_examples=5", "input.subset_fraction=0.5").input
-    message = r"Give one of input\.subset_fraction, input\.subset_examples; 2 are set"
-    for function in (build.source, build.declared_examples):
-        with pytest.raises(UserError, match=message):
-            function(both)
-
-
 def test_the_declared_number_is_that_of_the_split(tiny_run):
     changed = ("input.source=digits", "input.num_classes=10", "input.subset_examples=100")
     assert build.source(tiny_run("input.num_examples=1437", *changed).input).num_examples == 100

@@ -69,10 +69,6 @@ def test_cooldown_in_three_units(tiny_run, length):
     [
         (("optim.cooldown_steps=1",), "'linear' arrives at 0 by itself"),
         (("optim.schedule=rsqrt", "optim.cooldown_steps=5"), "nearest: 4 steps of cooldown"),
-        (
-            ("optim.schedule=rsqrt", "optim.cooldown_steps=1", "optim.cooldown_epochs=1"),
-            "Give one of optim.cooldown_",
-        ),
         (("optim.rsqrt_timescale_steps=5",), "not read by optim.schedule=linear, only by rsqrt"),
     ],
 )

@@ -5,7 +5,7 @@ from vit_jax.core import command
 PROGRAM = """
 import sys
 from vit_jax.core import command, errors
-command.define_config(required=False)
+command.define_config([], required=False)
 def main(arguments):
     {body}
 command.run(main)
@@ -39,6 +39,15 @@ def test_unknown_flag_is_the_users_error(run_python):
     assert done.returncode == 1
     assert "confg" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("flag", ["--lr=1", "--optim.lr", "--learning_rate=1", "--LR=1", "--lrr=1"])
+def test_a_flag_that_is_a_field_gets_its_whole_name(flag, capsys, monkeypatch):
+    monkeypatch.setattr(command, "_fields", ["optim.lr", "total.steps"])
+    with pytest.raises(SystemExit) as ended:
+        command._parse(["prog", flag], "")
+    assert ended.value.code == 1
+    assert "\nFields of the config are set by --config.optim.lr=VALUE.\n" in capsys.readouterr().err
 
 
 def test_a_wrong_value_of_a_flag_names_the_command(run_python):

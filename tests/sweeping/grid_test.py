@@ -1,5 +1,6 @@
 import pytest
 
+from vit_jax import config as configs
 from vit_jax.core.errors import UserError
 from vit_jax.sweeping import grid
 
@@ -52,6 +53,27 @@ def test_as_in_a_training_the_last_value_counts():
 def test_config_files_are_an_axis_and_keep_their_variants():
     found = grid.parse(["--config=a.py,b.py:variant=L/16,aug=light1,c.py"])
     assert found.axes == {"config": ("a.py", "b.py:variant=L/16,aug=light1", "c.py")}
+
+
+@pytest.mark.parametrize(
+    ("given", "totals"),
+    [
+        ("steps=10,20", [{"steps": 10}, {"steps": 20}]),
+        ("epochs=5 steps=10,20", [{"steps": 10}, {"steps": 20}]),
+        ("steps=10,20 epochs=5", [{"epochs": 5}]),
+        ("epochs=none steps=10,20", [{"steps": 10}, {"steps": 20}]),
+        ("steps=10,20 epochs=None", [{"steps": 10}, {"steps": 20}]),
+        ("epochs=5 steps=none,20", [{"epochs": 5}, {"steps": 20}]),
+    ],
+)
+def test_fields_that_exclude_each_other_are_taken_back_as_in_a_training(given, totals):
+    found = grid.parse([f"--config={FILE}", *(f"--config.total.{one}" for one in given.split())])
+    points = [grid.Point(1, values, found.common) for values in found.points()]
+    file = {"total": {"epochs": 100}}
+    overrides = [[o for o in p.overrides if "config" not in o] for p in points]
+    assert [configs.resolve(file, o).total for o in overrides] == [
+        configs.TotalConfig(**total) for total in totals
+    ]
 
 
 def test_a_point_is_the_arguments_of_a_training():

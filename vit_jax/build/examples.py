@@ -165,8 +165,6 @@ def _subset_size(c: InputConfig, num_examples: int) -> int | None:
 def _check_choice(c: InputConfig) -> None:
     """UserError if fields that exclude each other are set."""
     given = [f"input.{name}" for name in _SUBSETS if getattr(c, name) is not None]
-    if len(given) > 1:
-        raise errors.UserError(f"Give one of {', '.join(given)}; {len(given)} are set.")
     if c.balance is not None:
         given.append("input.balance")
     kinds = {component.source or c.source for component in c.mixture.values()} or {c.source}

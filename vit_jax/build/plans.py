@@ -37,16 +37,12 @@ def plan(config: RunConfig, *, num_examples: int) -> Plan:
     """Durations in steps, rounded to the nearest whole one."""
     batch_size, optim = config.input.batch_size, config.optim
 
-    def steps(where: str, **given: float | None) -> int | None:
-        some = {k: v for k, v in given.items() if v is not None}
-        if len(some) > 1:
-            raise errors.UserError(f"Give one of {where}: {', '.join(some)} are all set.")
+    def steps(**given: float | None) -> int | None:
         per_step = {"steps": 1.0, "epochs": num_examples / batch_size, "examples": 1 / batch_size}
-        for unit, amount in some.items():
-            return round(amount * per_step[unit])
-        return None
+        some = [round(amount * per_step[k]) for k, amount in given.items() if amount is not None]
+        return some[0] if some else None  # the config has at most one
 
-    total_steps = steps("total.*", **dataclasses.asdict(config.total))
+    total_steps = steps(**dataclasses.asdict(config.total))
     if total_steps is None:
         raise errors.UserError(
             "How long to train is not set: give one of total.steps, total.epochs, total.examples."
@@ -57,13 +53,11 @@ def plan(config: RunConfig, *, num_examples: int) -> Plan:
             f"(an epoch has {num_examples / batch_size:.4g}): give at least 1."
         )
     warmup_steps = steps(
-        "optim.warmup_*",
         steps=optim.warmup_steps,
         epochs=optim.warmup_epochs,
         examples=optim.warmup_examples,
     )
     cooldown_steps = steps(
-        "optim.cooldown_*",
         steps=optim.cooldown_steps,
         epochs=optim.cooldown_epochs,
         examples=optim.cooldown_examples,

@@ -14,16 +14,21 @@ from collections.abc import Callable, Sequence
 
 from absl import app, flags, logging
 
-from vit_jax.core import devices, errors, stuck
+from vit_jax.core import devices, elsewhere, errors, stuck
 
 flags.disclaim_key_flags()  # --help shows what is defined here as the command's own
 
 OVERRIDE = "config_override"
 PREFIX = "--config."
+_fields: list[str] = []  # of a config, where the command takes one
 
 
-def define_config(required: bool = True) -> None:
-    """Defines --config and makes --config.section.field=value work."""
+def define_config(fields: Sequence[str], required: bool = True) -> None:
+    """Defines --config and makes --config.section.field=value work.
+
+    fields: "optim.lr" and so on, for the message about a flag that is meant to be one of them.
+    """
+    _fields.extend(fields)
     flags.DEFINE_string("config", None, "Config file, such as configs/vit_digits.py[:variant].")
     flags.DEFINE_multi_string(
         OVERRIDE, [], "Overrides a field: --config.optim.lr=3e-4 is short for it. May be repeated."
@@ -82,9 +87,17 @@ def _parse(argv: list[str], hint: str) -> list[str]:
         spec = sys.modules["__main__"].__spec__
         module = spec.name if spec else "vit_jax.<command>"
         said = re.sub(r"(?m)^flag --(\w+)=None: Flag .*", r"--\1 is missing.", str(error))
-        lines = [f"error: {said}", hint, f"Try: python -m {module} --help"]
+        lines = [f"error: {said}", _meant(error), hint, f"Try: python -m {module} --help"]
         print("\n".join(line for line in lines if line), file=sys.stderr)
         raise SystemExit(errors.EXIT_USER_ERROR) from error
+
+
+def _meant(error: flags.Error) -> str:
+    """Which field an unknown flag may stand for, as --lr for --config.optim.lr."""
+    if not isinstance(error, flags.UnrecognizedFlagError):
+        return ""
+    meant = [f"{PREFIX}{field}" for field in elsewhere.fields_meant(error.flagname, _fields)]
+    return f"Fields of the config are set by {' or '.join(meant[:3])}=VALUE." if meant else ""
 
 
 def _status(main: Callable[[list[str]], None], arguments: list[str]) -> int:

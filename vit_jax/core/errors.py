@@ -10,6 +10,8 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+from vit_jax.core.elsewhere import WORDS, Ours
+
 EXIT_OK = 0
 EXIT_USER_ERROR = 1
 EXIT_INTERNAL = 2
@@ -44,12 +46,22 @@ class PeerLost(Exception):
 def nearest(word: str, valid: Iterable[str]) -> str:
     """The end of an error message: the valid names nearest to `word`, or all of them if few.
 
+    Upper and lower case are the same. A word that other projects use for one of these names
+    (core/elsewhere.py) is near to that alone.
+
     Returns e.g. `Did you mean "decode"? Valid: decode, flip_lr, resize.`
     """
     names = sorted(valid)
     if not names:
         return ""
-    close = difflib.get_close_matches(word, names, n=3, cutoff=0.5)
-    hint = f"Did you mean {' or '.join(repr(c) for c in close)}? " if close else ""
+    ours = WORDS.get(word.lower(), Ours(()))
+    meant, note = [name for name in ours.names if name in names], f" ({ours.note})"
+    if not meant:
+        lower = list(dict.fromkeys(name.lower() for name in names))
+        same = [name for name in lower if name == word.lower()]
+        close = same or difflib.get_close_matches(word.lower(), lower, n=3, cutoff=0.5)
+        meant = [name for c in close for name in names if name.lower() == c][:3]
+        note = ""
+    hint = f"Did you mean {' or '.join(map(repr, meant))}?{note if ours.note else ''} "
     shown = names if len(names) <= 40 else [*names[:40], "..."]
-    return f"{hint}Valid: {', '.join(shown)}."
+    return f"{hint if meant else ''}Valid: {', '.join(shown)}."

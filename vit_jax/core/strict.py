@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import ml_collections
 
-from vit_jax.core import errors
+from vit_jax.core import elsewhere, errors
 
 
 def override(tree: dict[str, Any], path: str, text: str) -> None:
@@ -42,29 +42,58 @@ class _Text(str):
     """A value as it was written on the command line: its type is still to be found."""
 
 
-def build(cls: type, values: Mapping[str, Any], where: str = "") -> Any:
-    """An instance of dataclass `cls` from nested values; names and types are checked."""
+def leaves(cls: type, where: str = "") -> list[str]:
+    """Every field of a dataclass and its sections, with dots; <name> is any name of a map."""
+    found: list[str] = []
+    for name, hint in typing.get_type_hints(cls).items():
+        full = f"{where}.{name}".lstrip(".")
+        if typing.get_origin(hint) is dict:
+            found += leaves(typing.get_args(hint)[1], f"{full}.<name>")
+        else:
+            is_section = dataclasses.is_dataclass(hint)
+            found += leaves(typing.cast(type, hint), full) if is_section else [full]
+    return found
+
+
+def build(cls: type, values: Mapping[str, Any], where: str = "", root: type | None = None) -> Any:
+    """An instance of dataclass `cls` from nested values; names and types are checked.
+
+    where, root: the section that this is, and of what; default: `cls` is the whole.
+    """
+    root = root or cls
     if not isinstance(values, Mapping):
         raise errors.UserError(f"config.{where} is a section, got {values!r}.")
     hints = typing.get_type_hints(cls)
     for name in map(str, values):
         if name not in hints:
             full = f"{where}.{name}".lstrip(".")
-            raise errors.UserError(f"config has no field {full}. {errors.nearest(name, hints)}")
-    done = {n: _typed(v, hints[n], f"{where}.{n}".lstrip(".")) for n, v in values.items()}
+            raise errors.UserError(f"config has no field {full}. {_meant(full, hints, root)}")
+    done = {n: _typed(v, hints[n], f"{where}.{n}".lstrip("."), root) for n, v in values.items()}
     return cls(**done)
 
 
-def _typed(value: Any, hint: Any, where: str) -> Any:
+def _meant(full: str, hints: Mapping[str, Any], root: type) -> str:
+    """What may be meant by an unknown field: one of its section, or one of another section."""
+    section, _, name = full.rpartition(".")
+    near = errors.nearest(name, hints)
+    others = elsewhere.fields_meant(name, leaves(root))
+    is_others = any(name == field.rpartition(".")[2] for field in others)
+    if not others or (near.startswith("Did") and not is_others):
+        return near
+    meant = " or ".join(map(repr, others[:3]))
+    return f"Did you mean {meant}? {section or 'config'} has {', '.join(sorted(hints))}."
+
+
+def _typed(value: Any, hint: Any, where: str, root: type) -> Any:
     """`value` as type `hint`, or a UserError that says what the field takes."""
     if dataclasses.is_dataclass(hint):
-        return build(typing.cast(type, hint), value, where)
+        return build(typing.cast(type, hint), value, where, root)
     if typing.get_origin(hint) is dict:
         if not isinstance(value, Mapping):
             raise errors.UserError(f"config.{where} maps names to sections, got {value!r}.")
         item = typing.get_args(hint)[1]
         there = {str(k): v for k, v in value.items() if not _is_none(v)}  # None takes an item away
-        return {k: _typed(v, item, f"{where}.{k}") for k, v in there.items()}
+        return {k: _typed(v, item, f"{where}.{k}", root) for k, v in there.items()}
     options = _options(hint)
     # "None" is None, no string; but where "none" is a choice, that is it.
     for option in sorted(options, key=lambda o: (o != "none", o is not type(None))):

@@ -8,7 +8,7 @@ from typing import Any
 from flax import nnx
 
 from vit_jax.core import errors, pytrees
-from vit_jax.models import bit, hybrid, vit
+from vit_jax.models import bit, elsewhere, hybrid, vit
 from vit_jax.models.family import Family
 from vit_jax.models.fields import check_types, is_whole
 from vit_jax.models.preprocess import Preprocess
@@ -86,10 +86,19 @@ def _of_name(name: str) -> Family:
     found = next((family for family in FAMILIES if family.named(name) is not None), None)
     if found is None:
         forms = "; ".join(family.form for family in FAMILIES)
-        raise errors.UserError(
-            f"Unknown model {name!r}. {errors.nearest(name, available())} There are {forms}."
-        )
+        raise errors.UserError(f"Unknown model {name!r}. {_meant(name)} There are {forms}.")
     return found
+
+
+def _meant(name: str) -> str:
+    """What may be meant by an unknown name: of another project, of the same form, or published."""
+    ours = elsewhere.ours(name)
+    if ours is None or all(family.named(ours) is None for family in FAMILIES):
+        return errors.nearest(name, available())
+    return (
+        f"Did you mean {ours!r}? The image size is what input.preprocess gives; init.weights names "
+        "trained weights."
+    )
 
 
 def _of_spec(spec: Any) -> Family:

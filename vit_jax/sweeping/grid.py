@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from vit_jax import config as configs
 from vit_jax.core import command
 from vit_jax.core.errors import UserError
 
@@ -107,8 +108,7 @@ def parse(arguments: Sequence[str]) -> Grid:
         else:
             flags.append(f"--{flag}" if value is None else f"--{flag}={value}")
             continue
-        common.pop(field, None)  # as in a training the last one counts
-        axes.pop(field, None)
+        _take_back(field, values, common, axes)
         if len(values) == 1:
             common[field] = values[0]
         elif "" in values:
@@ -124,6 +124,17 @@ def parse(arguments: Sequence[str]) -> Grid:
             "--config.optim.lr=1e-3,3e-3"
         )
     return Grid(common, axes, tuple(flags))
+
+
+def _take_back(
+    field: str, values: Sequence[str], common: dict[str, str], axes: dict[str, tuple[str, ...]]
+) -> None:
+    """As in a training the last one counts, and takes back what excludes it."""
+    is_none = [value.lower() == "none" for value in values]
+    for other in (field, *(() if any(is_none) else configs.rivals(field))):
+        if other == field or common.get(other, "").lower() != "none":
+            common.pop(other, None)
+            axes.pop(other, None)
 
 
 def _flags(arguments: Sequence[str]) -> Iterator[tuple[str, str | None]]:
