@@ -141,6 +141,20 @@ def test_computes_the_same(tmp_path, images, layout):
     assert model.preprocess.image_size == (12, 12)
 
 
+def test_without_positions_they_are_fixed(tmp_path, images):
+    """As in big_vision's files; tests/outside/models_test.py has the logits of its own code."""
+    arrays, _ = reference(images, released=False, pool="avg")
+    arrays.pop("pos_embedding")
+    np.savez(tmp_path / "x.npz", **arrays)
+    np.savez(tmp_path / "stacked.npz", **stacked(arrays))
+    for file in ("x.npz", "stacked.npz"):
+        model = weights.load(tmp_path / file)
+        assert model.spec.position_embedding == "sincos_2d"
+        assert model.preprocess.image_size == (224, 224)
+        model = weights.load(tmp_path / file, image_size=12)
+        assert model(images).shape == (2, 3)
+
+
 def test_layers_may_be_stacked_and_names_prefixed(tmp_path, images, same):
     arrays, _ = reference(images, released=False, pool="map")
     np.savez(tmp_path / "plain.npz", **arrays)
@@ -256,6 +270,8 @@ def test_an_unknown_layout_names_those_that_were_tried(tmp_path):
         "Google's .npz with the names of today's code",
         "big_vision's .npz, layer by layer",
         "big_vision's .npz, layers stacked",
+        "big_vision's .npz, layer by layer, positions fixed",
+        "big_vision's .npz, layers stacked, positions fixed",
         "Google's .npz of hybrids",
         "Google's .npz of hybrids with the names of today's code",
         "Google's .npz of BiT",

@@ -27,7 +27,8 @@ from vit_jax.weights.layout import Layout, Match, match
 from vit_jax.weights.opening import Opened
 
 MAX_PROBLEMS_SHOWN = 40
-BIT_IMAGE_SIZE = (224, 224)  # of files of ResNets that do not say it, and take any
+# Of files that do not say it: of ResNets, and of ViTs without positions, which take any.
+USUAL_IMAGE_SIZE = (224, 224)
 # Of Hugging Face, by the model_type of its config.json.
 HUGGING_FACE = {"vit": huggingface.LAYOUTS, "bit": (huggingface_bit.LAYOUT,)}
 # The last three by dinov2.py and dinov3.py.
@@ -212,7 +213,9 @@ def _image_size(
     """(whether the class token has no position, (height, width) in pixels)"""
     size = _said_image_size(opened, found.layout)
     if architecture.is_bit(found):
-        return False, size or BIT_IMAGE_SIZE
+        return False, size or USUAL_IMAGE_SIZE
+    if not found.has("positions"):
+        return False, given or USUAL_IMAGE_SIZE
     rows, patch, cls = found.sizes["N"], architecture.patch_pixels(found), found.has("cls")
     if size:
         patches = (size[0] // patch) * (size[1] // patch)

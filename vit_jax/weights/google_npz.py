@@ -4,7 +4,8 @@ The released files number the parts of a block as they come; vision_transformer'
 them when it reads them, each kind counted by itself, and what it trains has these later names.
 
 The released files have a position for the class token; in big_vision it has none, which is the
-same as one of zeros. Neither has LayerScale.
+same as one of zeros; and where positions are fixed, as in its ViT-S/16 of arXiv 2205.01580, there
+is no array of them. Neither has LayerScale.
 
 The names of hybrids are those of vit_jax/models_resnet.py and models_vit.py in
 github.com/google-research/vision_transformer, those of BiT what bit_pytorch/models.py in
@@ -13,6 +14,7 @@ github.com/google-research/big_transfer reads.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 
 from vit_jax.models.bit import BiTSpec
@@ -204,6 +206,17 @@ BIG_VISION_STACKED = Layout(
     ignored=IGNORED,
     computes=FIELDS,
 )
+# No positions: of the two kinds that its models have, these are the fixed ones.
+_FIXED_POSITIONS = {"position_embedding": "sincos_2d"}
+BIG_VISION_FIXED, BIG_VISION_FIXED_STACKED = (
+    dataclasses.replace(
+        layout,
+        title=f"{layout.title}, positions fixed",
+        rules=tuple(r for r in layout.rules if r is not _NEW_POSITIONS),
+        computes={**layout.computes, **_FIXED_POSITIONS},
+    )
+    for layout in (BIG_VISION, BIG_VISION_STACKED)
+)
 _PATCHES_OF_HYBRIDS = (
     *resnet_rules.rules("patches/resnet", _RESNET_OF_HYBRIDS, pre_activation=False),
     rule("patches/projection/kernel", "embedding/kernel", "P p F D"),
@@ -234,7 +247,17 @@ BIT = Layout(
     ),
     computes=FIELDS_OF_BIT,
 )
-LAYOUTS = (RELEASED, LINEN, BIG_VISION, BIG_VISION_STACKED, HYBRID, HYBRID_LINEN, BIT)
+LAYOUTS = (
+    RELEASED,
+    LINEN,
+    BIG_VISION,
+    BIG_VISION_STACKED,
+    BIG_VISION_FIXED,
+    BIG_VISION_FIXED_STACKED,
+    HYBRID,
+    HYBRID_LINEN,
+    BIT,
+)
 
 
 def layout_for(spec: ViTSpec | BiTSpec) -> Layout:
