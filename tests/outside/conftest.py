@@ -30,12 +30,20 @@ def reference(request: pytest.FixtureRequest) -> Callable[[str], Checkout]:
     return lambda name: checkout(name, request.config.getoption("references"))
 
 
+@pytest.fixture(scope="session")
+def found() -> dict[Path, dict[str, np.ndarray]]:
+    """What programs gave in this session, by golden."""
+    return {}
+
+
 @pytest.fixture(params=["golden", pytest.param("checkout", marks=pytest.mark.outside)])
-def theirs(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[..., dict[str, np.ndarray]]:
+def theirs(
+    request: pytest.FixtureRequest, tmp_path: Path, found: dict[Path, dict[str, np.ndarray]]
+) -> Callable[..., dict[str, np.ndarray]]:
     """`theirs("big_vision", "crops", lambda: inputs)`: what a program makes of arrays, by name.
 
-    The program is programs/crops.py, run on the code of that checkout. The usual tests take what it
-    gave when the goldens were written, by `pytest -m outside --references DIR
+    The program is programs/crops.py, run on the code of that checkout, once in a session. The usual
+    tests take what it gave when the goldens were written, by `pytest -m outside --references DIR
     --regenerate_goldens`; `case` tells several goldens of a program apart.
     """
 
@@ -44,11 +52,11 @@ def theirs(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[..., dict
         if request.param == "golden":
             with np.load(golden) as file:
                 return dict(file)
-        found = request.getfixturevalue("reference")(name).run(
-            PROGRAMS / f"{program}.py", inputs(), tmp_path
-        )
-        if request.config.getoption("regenerate_goldens"):
-            np.savez_compressed(golden, **found)
-        return found
+        if golden not in found:
+            run = request.getfixturevalue("reference")(name).run
+            found[golden] = run(PROGRAMS / f"{program}.py", inputs(), tmp_path)
+            if request.config.getoption("regenerate_goldens"):
+                np.savez_compressed(golden, **found[golden])
+        return found[golden]
 
     return outputs
