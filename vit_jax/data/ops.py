@@ -3,16 +3,15 @@
 `parse` looks every op up in OPS; its arguments are Python literals, nothing is evaluated. The first
 op must be `decode`, which ends in uint8 RGB; every op after it takes and gives uint8 [H, W, 3].
 
-Interpolation is bilinear unless an op says otherwise. All filter when they shrink (antialias), as
-Pillow does, so that evaluation and prediction see the same pixels; but for `inception_crop`, which
-samples without a filter, as the published recipes do: that costs a sixth.
+Interpolation is bilinear if `method` says nothing else (resizing.py). All filter when they shrink
+(antialias), as Pillow does, so that evaluation and prediction see the same pixels; but for
+`inception_crop`, which samples without a filter, as the published recipes do: that costs a sixth.
 """
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Any
 
 from vit_jax.core import opstring
 from vit_jax.core.errors import UserError, nearest
@@ -25,10 +24,9 @@ from vit_jax.data.op import KnownSize, Op, check, check_pixels, same_size
 from vit_jax.data.photometric import color_jitter, gaussian_blur, grayscale, solarize, three_augment
 from vit_jax.data.randaugment import randaugment
 from vit_jax.data.random_erasing import random_erasing
+from vit_jax.data.resizing import largest, resizer
 
 Size = int | tuple[int, int]  # both sides, or (height, width); in pixels
-
-_METHODS = ("bilinear", "bicubic", "random")
 
 
 def decode() -> Op:
@@ -45,17 +43,23 @@ def inception_crop(
     area_min: float = 0.05,
     area_max: float = 1.0,
     reduced: float | None = None,
+    method: str = "bilinear",
+    antialias: bool = False,
+    levels: str = "nearest",
 ) -> Op:
     """A random window of `area_min` to `area_max` of the image, 3/4 to 4/3 in aspect, resized.
 
     Right after `decode`, only the window is decoded; with `reduced`, of a JPEG at 1/2, 1/4 or 1/8
     of its size if `reduced` times `size` pixels are left, which is quicker for large images.
+    `method`, `antialias` and `levels` are those of `resize`.
+
     Szegedy et al., Going Deeper with Convolutions (arXiv 1409.4842), section 6.
     """
+    resized = resizer(method, antialias, levels)
     return _cropped_and_resized(
         _pair(size),
         lambda of, seed: crops.inception_window(of, seed, area_min, area_max),
-        lambda pixels, seed: _resized(pixels, _pair(size), antialias=False),
+        lambda pixels, seed: resized(pixels, _pair(size)),
         _at_least(_pair(size), area_min, area_max, reduced),
     )
 
@@ -71,20 +75,21 @@ def random_resized_crop(
 
     Areas are uniform, aspects uniform by their logarithms, and it filters when it shrinks. For the
     same bounds the areas are larger: 0.43 of an image of 375 x 500 pixels on average, where
-    `inception_crop` has 0.37. `method` is bilinear, bicubic or random: either, equally often, as
-    timm's default is.
+    `inception_crop` has 0.37. `method` is one of `resize`, or random: bilinear or bicubic, equally
+    often, as timm's default is.
     """
-    check(method in _METHODS, f"method must be one of {', '.join(_METHODS)}")
+    choices = ("bilinear", "bicubic") if method == "random" else (method, method)
+    first, second = (resizer(chosen, True, "nearest", others=("random",)) for chosen in choices)
 
     def resized(pixels: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
         if method != "random":
-            return _resized(pixels, _pair(size), antialias=True, method=method)
+            return first(pixels, _pair(size))
         coin = tf.random.experimental.stateless_fold_in(seed, 1)  # the window has drawn from seed
         is_bicubic = tf.random.stateless_uniform([], coin) < 0.5
         return tf.cond(
             is_bicubic,
-            lambda: _resized(pixels, _pair(size), antialias=True, method="bicubic"),
-            lambda: _resized(pixels, _pair(size), antialias=True),
+            lambda: second(pixels, _pair(size)),
+            lambda: first(pixels, _pair(size)),
         )
 
     return _cropped_and_resized(
@@ -95,19 +100,32 @@ def random_resized_crop(
     )
 
 
-def resize(size: Size) -> Op:
-    """To exactly `size`, whatever the aspect."""
+def resize(
+    size: Size, method: str = "bilinear", antialias: bool = True, levels: str = "nearest"
+) -> Op:
+    """To exactly `size`, whatever the aspect.
+
+    `method` is a name of resizing.METHODS; `antialias`: whether it filters where it shrinks;
+    `levels`: values are rounded to the "nearest" level, or cut off as in big_vision: "down".
+    """
     height, width = _pair(size)
+    resized = resizer(method, antialias, levels)
     return Op(
-        apply=lambda pixels, seed: _resized(pixels, (height, width), antialias=True),
+        apply=lambda pixels, seed: resized(pixels, (height, width)),
         output_size=lambda _: (height, width),
-        largest=lambda before: _largest_resized(before, (height, width)),
+        largest=lambda before: largest(before, (height, width), method=method, antialias=antialias),
     )
 
 
-def resize_small(size: int) -> Op:
-    """The shorter side to `size` pixels, the longer one in proportion."""
+def resize_small(
+    size: int, method: str = "bilinear", antialias: bool = True, levels: str = "nearest"
+) -> Op:
+    """The shorter side to `size` pixels, the longer one in proportion.
+
+    `method`, `antialias` and `levels` are those of `resize`.
+    """
     check_pixels("size", size, at_least=1)
+    resized = resizer(method, antialias, levels)
 
     def resized_sides(before: tf.Tensor) -> tf.Tensor:
         sides = tf.cast(before, tf.float64)
@@ -115,7 +133,7 @@ def resize_small(size: int) -> Op:
 
     def apply(pixels: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
         sides = resized_sides(tf.shape(pixels)[:2])
-        return _resized(pixels, tf.cast(sides, tf.int32), antialias=True)
+        return resized(pixels, tf.cast(sides, tf.int32))
 
     def output_size(before: KnownSize) -> KnownSize:
         if not isinstance(before, tuple):
@@ -126,7 +144,9 @@ def resize_small(size: int) -> Op:
     return Op(
         apply,
         output_size,
-        largest=lambda before: _largest_resized(before, resized_sides(before)),
+        largest=lambda before: largest(
+            before, resized_sides(before), method=method, antialias=antialias
+        ),
     )
 
 
@@ -319,12 +339,6 @@ def _limited(
         return tf.identity(pixels)
 
 
-def _largest_resized(before: tf.Tensor, after: Any) -> tf.Tensor:
-    """Pixels, int64 [], of the larger of what TensorFlow makes: rows first, then columns."""
-    height, width = tf.unstack(tf.cast(after, tf.int64))
-    return height * tf.maximum(before[1], width)
-
-
 def _at_least(
     size: tuple[int, int], area_min: float, area_max: float, reduced: float | None
 ) -> tuple[float, float] | None:
@@ -362,11 +376,3 @@ def _cropped_and_resized(
         output_size=lambda _: size,
         decode=lambda image, seed: resized(decode_window(image, seed), seed),
     )
-
-
-def _resized(pixels: tf.Tensor, size: Any, antialias: bool, method: str = "bilinear") -> tf.Tensor:
-    """Rounded to uint8: halves up, as Pillow does."""
-    resized = tf.image.resize(pixels, size, method, antialias=antialias)
-    if method == "bicubic":
-        resized = tf.clip_by_value(resized, 0.0, 255.0)
-    return tf.cast(resized + 0.5, tf.uint8)
