@@ -1,6 +1,7 @@
 """Data sets on disk as TFDS writes them: record files, dataset_info.json and features.json.
 
-The metadata are read by tensorflow_datasets itself; the records at random, by this package.
+The metadata are read by tensorflow_datasets itself, as far as they are safe (tfds_metadata.py); the
+records at random, by this package.
 https://www.tensorflow.org/datasets/external_tfrecord
 """
 
@@ -9,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import json
 import posixpath
-import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -23,18 +23,11 @@ from vit_jax.data.example import Example
 from vit_jax.data.file_cache import FileCache, copies
 from vit_jax.data.label_index import Labels
 from vit_jax.data.splits import resolve
+from vit_jax.data.tfds_metadata import HOW_TO_GET, INFO, class_names, read_info
 from vit_jax.data.tfds_writer import NOTE, WEIGHTS
 from vit_jax.data.tfrecord import TFRecords
 
-_INFO = "dataset_info.json"
 _MOST_LABELS = 64  # of an example, where `labels` is a list and nothing says how many it has
-
-_HOW_TO_GET = (
-    'To get a data set, for example CIFAR-10: python -c "import tensorflow_datasets as tfds; '
-    "tfds.builder('cifar10', data_dir='DIR').download_and_prepare()\"; then set "
-    "data_dir=DIR/cifar10. ImageNet (imagenet2012) has to be downloaded by hand first: its tar "
-    "files, ILSVRC2012_img_train.tar and ILSVRC2012_img_val.tar, into DIR/downloads/manual."
-)
 
 
 class Records(Protocol):
@@ -49,7 +42,6 @@ _FORMATS: dict[str, Callable[[list[str], list[int]], Records]] = {
     "tfrecord": TFRecords,
     "array_record": ArrayRecords,
 }
-_METADATA = (".json", ".txt")
 
 
 class Tfds:
@@ -75,7 +67,7 @@ class Tfds:
         are copied to before they are read.
         """
         folder = find_folder(data_dir, where=where)
-        info = _read_info(folder)
+        info = read_info(folder)
         self.name = info.name
         sizes = {name: s.num_examples for name, s in info.splits.items()}
         part = resolve(split, sizes, where=where)
@@ -86,7 +78,7 @@ class Tfds:
         paths = [files.join(folder, Path(path).name) for path in published.filepaths]
         counts = list(published.shard_lengths)
         if min(counts) < 0:
-            raise UserError(f"{folder}: {_INFO} is damaged: a file of {min(counts)} examples.")
+            raise UserError(f"{folder}: {INFO} is damaged: a file of {min(counts)} examples.")
         sizes_bytes = files.sizes(paths)
         content = _content_hash(folder)
         self.fingerprint = _fingerprint(info, part, paths, sizes_bytes, counts, content)
@@ -109,7 +101,7 @@ class Tfds:
         if self.weighted:
             _check_weights(folder, info.features[WEIGHTS])
         self.max_labels = 1 if self._label_key == "label" else self._most_labels()
-        self.num_classes, self.class_names = _classes(folder, label, num_classes)
+        self.num_classes, self.class_names = _classes(folder, self._label_key, label, num_classes)
         # Imported here and not at every record; the class is protobuf's, and quick.
         from vit_jax.data.host_tf import tf
 
@@ -187,13 +179,13 @@ def find_folder(data_dir: str | None, *, where: str) -> str:
     """
     if data_dir is None:
         raise UserError(
-            f'{where}.data_dir is not set; {where}.source="tfds" needs it. {_HOW_TO_GET}'
+            f'{where}.data_dir is not set; {where}.source="tfds" needs it. {HOW_TO_GET}'
         )
     root = files.expanded(data_dir)
     if not files.is_folder(root):
-        raise UserError(f"{where}.data_dir={data_dir} is not a folder. {_HOW_TO_GET}")
+        raise UserError(f"{where}.data_dir={data_dir} is not a folder. {HOW_TO_GET}")
     for depth in range(4):
-        paths = files.glob(root, "*/" * depth + _INFO)
+        paths = files.glob(root, "*/" * depth + INFO)
         found = [posixpath.dirname(path) for path in paths]
         if len({posixpath.dirname(folder) for folder in found} if depth else found) > 1:
             names = ", ".join(folder.removeprefix(root).strip("/") for folder in found)
@@ -203,47 +195,25 @@ def find_folder(data_dir: str | None, *, where: str) -> str:
         if found:
             return max(found, key=_version)
     raise UserError(
-        f"{where}.data_dir={data_dir} holds no {_INFO}, neither itself nor as "
-        f"<name>/<version>/{_INFO}. {_HOW_TO_GET}"
+        f"{where}.data_dir={data_dir} holds no {INFO}, neither itself nor as "
+        f"<name>/<version>/{INFO}. {HOW_TO_GET}"
     )
 
 
 def find(root: Path, *, where: str) -> Path | None:
     """As find_folder, but None if there is no data set."""
-    there = any(next(root.glob("*/" * depth + _INFO), None) for depth in range(4))
+    there = any(next(root.glob("*/" * depth + INFO), None) for depth in range(4))
     return Path(find_folder(str(root), where=where)) if there else None
 
 
 def split_sizes(folder: str | Path) -> dict[str, int]:
     """The number of examples of each split; UserError if the metadata are damaged."""
-    return {name: split.num_examples for name, split in _read_info(str(folder)).splits.items()}
+    return {name: split.num_examples for name, split in read_info(str(folder)).splits.items()}
 
 
 def _version(folder: str) -> tuple[int, ...]:
     numbers = posixpath.basename(folder).split(".")
     return tuple(int(number) if number.isdigit() else -1 for number in numbers)
-
-
-def _read_info(folder: str) -> Any:
-    if not files.is_remote(folder):
-        return _builder_info(folder, folder)
-    # So tfds need not know the file system.
-    with tempfile.TemporaryDirectory() as copy:
-        for entry in files.list_folder(folder):
-            if entry.name.endswith(_METADATA):
-                Path(copy, entry.name).write_bytes(files.read(files.join(folder, entry.name)))
-        return _builder_info(copy, folder)
-
-
-def _builder_info(folder: str, name: str) -> Any:
-    import tensorflow_datasets as tfds
-
-    try:
-        return tfds.builder_from_directory(folder).info
-    except Exception as error:  # whatever tfds raises for damaged metadata
-        raise UserError(
-            f"{name}: {_INFO} or features.json is missing or damaged ({error}). {_HOW_TO_GET}"
-        ) from error
 
 
 def _complete(folder: str, paths: list[str], sizes_bytes: list[int | None]) -> list[int]:
@@ -289,15 +259,19 @@ def _check_weights(folder: str, feature: Any) -> None:
         )
 
 
-def _classes(folder: str, label: Any, declared: int | None) -> tuple[int, tuple[str, ...] | None]:
+def _classes(
+    folder: str, key: str, label: Any, declared: int | None
+) -> tuple[int, tuple[str, ...] | None]:
     """(number of classes, their names if published)."""
     published: int | None = getattr(label, "num_classes", None)
-    if published is None:
+    names = None if published is None else class_names(folder, key, published)
+    published = published or len(names or ())
+    if not published:
         if declared is None:
             raise UserError(f"{folder} does not say how many classes it has; set input.num_classes")
         return declared, None
-    if label.names != [str(i) for i in range(published)]:  # what tfds makes up without names
-        return published, tuple(label.names)
+    if names and names != tuple(str(i) for i in range(published)):  # digits are the numbers
+        return published, names
     # Without names a larger number is possible, a smaller one is not.
     return max(declared or 0, published), None
 
