@@ -136,7 +136,8 @@ def test_another_config_in_the_work_directory_is_found(tmp_path, tiny_run, look)
 
 
 def test_a_state_that_no_device_can_hold(look, monkeypatch):
-    monkeypatch.setattr("vit_jax.check._device_memory", lambda _: 1000)
+    monkeypatch.setattr("vit_jax.memory.device_memory", lambda _: 1000)
+    monkeypatch.setattr("vit_jax.check.device_memory", lambda _: 1000)
     table, error = look()
     assert "of each device, which has 1 kB" in error
     assert "mesh.fsdp" in error

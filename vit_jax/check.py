@@ -20,6 +20,7 @@ from vit_jax.config import RunConfig
 from vit_jax.core.errors import UserError
 from vit_jax.core.problems import MISSING, Problems
 from vit_jax.dist import mesh as meshes
+from vit_jax.memory import device_memory
 from vit_jax.preflight import Prepared
 from vit_jax.screen import Screen, count
 from vit_jax.state import Layout, device_bytes, total_bytes
@@ -157,7 +158,6 @@ def _model(config: RunConfig, parts: Prepared, problems: Problems, screen: Scree
         yield Row("model", "")
     else:
         yield Row("model", f"{model.info.name}, {count(model.info.parameters)} parameters")
-    problems.look("memory", _check_memory, layout)
     yield Row("memory", "" if layout is MISSING else _memory(layout))
     if config.init.weights is not None:
         verified = problems.look(
@@ -171,26 +171,9 @@ def _memory(layout: Layout) -> str:
     state = layout.state
     sizes = {"parameters": state.params, "optimizer": state.opt_state, "average": state.ema}
     parts = [f"{name} {room.size(device_bytes(tree))}" for name, tree in sizes.items() if tree]
-    there = _device_memory(layout)
+    there = device_memory(layout.mesh.local_devices[0])
     of = "" if there is None else f" of {room.size(there)}"
     return f"state {room.size(device_bytes(state))}{of} a device: {', '.join(parts)}"
-
-
-def _check_memory(layout: Layout) -> None:
-    """UserError if not even the state fits; gradients and activations come on top."""
-    needed, there = device_bytes(layout.state), _device_memory(layout)
-    if there is not None and needed > there:
-        raise UserError(
-            f"The state takes {room.size(needed)} of each device, which has {room.size(there)}: "
-            "divide it over more devices by mesh.fsdp or mesh.tensor, its optimizer's part by "
-            "mesh.shard_optimizer=true, or take a smaller model."
-        )
-
-
-def _device_memory(layout: Layout) -> int | None:
-    """Bytes of a device; None where it does not say, as a CPU."""
-    stats = layout.mesh.local_devices[0].memory_stats()
-    return None if not stats else stats.get("bytes_limit")
 
 
 def _verify(config: RunConfig, parts: Prepared, screen: Screen) -> str:

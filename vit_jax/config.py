@@ -243,7 +243,7 @@ BOUNDS: dict[str, tuple[float, float]] = {
     "model.layer_scale": (0, math.inf),
     "input.batch_size": (1, 2**31),
     "input.num_examples": (1, 2**53),
-    "input.num_classes": (1, 2**31),
+    "input.num_classes": (1, 2**24 + 1),  # sources.MOST_CLASSES
     "input.subset_fraction": (0, math.inf),
     "input.subset_examples": (1, 2**53),
     "input.subset_per_class": (1, 2**53),

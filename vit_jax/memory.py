@@ -1,8 +1,9 @@
-"""Out of memory: what to change, instead of a screen full of XLA."""
+"""What cannot fit, told before it is allocated; and out of memory, what to change."""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 from collections.abc import Iterator
 
@@ -10,6 +11,44 @@ import jax
 
 from vit_jax.config import RunConfig
 from vit_jax.core.errors import UserError
+from vit_jax.objective import Batch
+from vit_jax.state import Layout, device_bytes
+from vit_jax.store import room
+
+
+def check_fits(layout: Layout, batch: Batch, num_classes: int) -> None:
+    """UserError if not even the state fits; gradients and activations come on top.
+
+    `batch`: shapes and shardings of a batch, whose targets [B, num_classes] have to fit as well.
+    """
+    there = device_memory(layout.mesh.local_devices[0])
+    state = device_bytes(layout.state)
+    targets = num_classes * device_bytes(batch["weight"])  # float32 each
+    if there is None or state + targets <= there:
+        return
+    if targets > there:
+        raise UserError(
+            f"The targets of a batch, {num_classes:,} classes each, take {room.size(targets)} of "
+            f"each device, which has {room.size(there)}. Correct input.num_classes or the data, or "
+            "lower input.batch_size."
+        )
+    raise UserError(
+        f"The state takes {room.size(state)} of each device, which has {room.size(there)}: "
+        "divide it over more devices by mesh.fsdp or mesh.tensor, its optimizer's part by "
+        "mesh.shard_optimizer=true, or take a smaller model, or fewer classes than "
+        f"{num_classes:,}."
+    )
+
+
+def device_memory(device: jax.Device) -> int | None:
+    """Bytes of a device, and of a CPU what it shares with the others of this process.
+
+    None where it does not say.
+    """
+    if device.platform == "cpu":
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // jax.local_device_count()
+    stats = device.memory_stats()
+    return None if not stats else stats.get("bytes_limit")
 
 
 @contextlib.contextmanager

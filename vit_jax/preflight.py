@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from etils import epath
 from jax.sharding import Mesh
 
-from vit_jax import build
+from vit_jax import build, memory
 from vit_jax.config import InputConfig, RunConfig
 from vit_jax.core.errors import UserError
 from vit_jax.core.problems import MISSING, Problems
@@ -92,6 +92,13 @@ def look(config: RunConfig, workdir: epath.Path, problems: Problems) -> Prepared
         model,
         schedule,
         mesh,
+    )
+    look(
+        "memory",
+        lambda layout, batch, c: memory.check_fits(layout, batch, c.num_classes),
+        layout,
+        batch_layout,
+        counts,
     )
     objective = look("loss", lambda c: build.objective(config, num_classes=c.num_classes), counts)
     description = look("model", build.description, model, source)

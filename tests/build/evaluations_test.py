@@ -27,3 +27,16 @@ def test_classes_are_the_same_as_far_as_they_have_names(names, same):
     else:
         with pytest.raises(UserError, match="has other classes than the training data"):
             look()
+
+
+def test_a_source_without_a_folder_inherits_none(tmp_path):
+    overrides = ("input.source=image_folder", f"input.data_dir={tmp_path}")
+    digits = ("evals.test.source=digits",)
+    classes = build.Classes(10, None)
+    config = configs.load("configs/vit_digits.py", [*overrides, *digits])
+    mesh = build.mesh(config.mesh)
+    assert build.eval_data("test", config, classes, mesh, (8, 8)).source.name == "digits"
+    own = f"evals.test.data_dir={tmp_path}"
+    config = configs.load("configs/vit_digits.py", [*overrides, *digits, own])
+    with pytest.raises(UserError, match=r"evals\.test\.data_dir=.*'digits' reads no folder"):
+        build.eval_data("test", config, classes, mesh, (8, 8))

@@ -1,3 +1,4 @@
+import os
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -6,7 +7,8 @@ import pytest
 from PIL import Image
 
 from vit_jax.core.errors import UserError
-from vit_jax.data import sources
+from vit_jax.data import files, sources
+from vit_jax.data.decode import encoded
 
 
 def fill(folder: Path, names: Iterable[str]) -> None:
@@ -127,9 +129,6 @@ def test_empty_class_folder(with_splits: Path) -> None:
 def test_no_images(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"has no images"):
         create(tmp_path)
-    fill(tmp_path, ["x.jpg"])
-    with pytest.raises(UserError, match=r"has no images"):
-        create(tmp_path)
     (tmp_path / "train").mkdir()
     with pytest.raises(UserError, match=r"no images"):
         create(tmp_path)
@@ -146,3 +145,58 @@ def test_a_file_that_disappears(with_splits: Path) -> None:
     Path(source.describe(3)).unlink()
     with pytest.raises(UserError, match=r"cannot be read"):
         source.read(np.array([3]))
+
+
+def test_a_file_of_40_gb_is_not_read(with_splits: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is a bad image, which input.on_bad_image decides about."""
+    with (with_splits / "train/cat/0.jpg").open("wb") as file:
+        file.truncate(40 * 2**30)  # sparse: takes no disk
+    source = create(with_splits)
+    paths = [source.describe(i) for i in range(source.num_examples)]
+    index = next(i for i, path in enumerate(paths) if path.endswith("cat/0.jpg"))
+    monkeypatch.setattr(files, "read", lambda path: pytest.fail(f"{path} is read"))
+    (example,) = source.read(np.array([index]))
+    assert example.labels == (1,)
+    assert "a file of 42,949,672,960 bytes; 536,870,912 are the most" in str(encoded(example, 10))
+
+
+def test_names_of_files_may_be_any_bytes(with_splits: Path) -> None:
+    os.makedirs(os.fsencode(with_splits) + b"/train/cat", exist_ok=True)
+    path = os.fsencode(with_splits) + b"/train/cat/K\xe4se.jpg"
+    with open(path, "wb") as file:
+        file.write(b"cat/x")
+    source = create(with_splits)
+    assert source.num_examples == 16
+    assert ("cat/x", 1) in contents(source)
+    os.rename(path, path.replace(b"\xe4", b"\xf6"))
+    assert create(with_splits).fingerprint != source.fingerprint
+
+
+@pytest.mark.parametrize("folder", ["", "/train"])
+def test_a_class_whose_name_is_not_utf8(with_splits: Path, folder: str) -> None:
+    path = os.fsencode(f"{with_splits}{folder}") + b"/K\xe4se"
+    os.mkdir(path)
+    with open(path + b"/0.jpg", "wb") as file:
+        file.write(b"x")
+    with pytest.raises(UserError, match=r"K\\udce4se': the name of this folder is not UTF-8"):
+        create(with_splits)
+
+
+def test_spaces_are_part_of_a_name(tmp_path: Path) -> None:
+    for name in (" ", " cat", "cat", "cat "):
+        fill(tmp_path / "train" / name, ["0.jpg"])
+    source = create(tmp_path)
+    assert source.class_names == (" ", " cat", "cat", "cat ")
+    assert sorted(contents(source)) == [
+        (" /0.jpg", 0), (" cat/0.jpg", 1), ("cat /0.jpg", 3), ("cat/0.jpg", 2),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("layout", ["", "train", "val"])
+def test_images_that_lie_in_no_class(tmp_path: Path, layout: str) -> None:
+    """Two folders `train` and `val` of images are not two classes."""
+    fill(tmp_path / layout, ["0.jpg"])
+    if layout == "val":
+        fill(tmp_path / "train/cat", ["0.jpg"])
+    with pytest.raises(UserError, match=r"lie directly in it.*Make a folder for each class"):
+        create(tmp_path, layout or "train")

@@ -8,6 +8,7 @@ from PIL import Image
 
 from vit_jax.core.errors import UserError
 from vit_jax.data import sources
+from vit_jax.data.example import Example
 
 DOCUMENTED_DIGITS = Path(__file__).parents[2] / "docs/digits"
 
@@ -75,7 +76,7 @@ def test_documented_digits_are_held_out_ones() -> None:
     assert files
     for file in files:
         label, index = map(int, file.stem.split("_"))
-        assert test.read(np.array([index]))[0] == (file.read_bytes(), (label,), 1, ())
+        assert test.read(np.array([index]))[0] == Example(file.read_bytes(), (label,))
 
 
 def test_synthetic_is_what_it_is_told_to_be() -> None:
@@ -86,3 +87,16 @@ def test_synthetic_is_what_it_is_told_to_be() -> None:
     assert example.labels == (302_999_999 % 18_291,)
     with pytest.raises(UserError, match=r"input.num_examples and input.num_classes"):
         create("synthetic", num_classes=10)
+
+
+@pytest.mark.parametrize("name", ["digits", "synthetic"])
+def test_a_folder_that_is_not_read_is_refused(name: str) -> None:
+    with pytest.raises(
+        UserError, match=rf"input\.data_dir=/mine, but input\.source='{name}' reads"
+    ):
+        create(name, data_dir="/mine", num_examples=16, num_classes=10)
+
+
+def test_a_billion_classes_are_refused() -> None:
+    with pytest.raises(UserError, match=r"1,000,000,000 classes .* 4,000,000,000 bytes"):
+        create("synthetic", num_examples=16, num_classes=10**9)

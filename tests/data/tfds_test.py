@@ -11,6 +11,7 @@ from tensorflow_datasets import features as tfds_features
 
 from vit_jax.core.errors import UserError
 from vit_jax.data import files, label_index, sources
+from vit_jax.data.example import Example
 from vit_jax.data.file_cache import FileCache
 from vit_jax.data.host_tf import tf
 
@@ -121,7 +122,7 @@ def test_reads_both_formats_at_random(tmp_path: Path, file_format: str) -> None:
     assert source.class_names == ("cat", "dog", "fish")
     order = np.random.default_rng(0).permutation(12)
     for i, example in zip(order, source.read(order), strict=True):
-        assert example == (b"image %d\0" % i, (i % 3,), 1, ())
+        assert example == Example(b"image %d\0" % i, (i % 3,))
     assert source.describe(4).endswith("-00000-of-00003, record 4")
     assert source.describe(5).endswith("-00002-of-00003, record 0")
 
@@ -372,4 +373,4 @@ def test_cifar10_equals_what_tfds_reads() -> None:
         split="test[100:200]", decoders={"image": tfds.decode.SkipDecoding()}
     )
     for found, wanted in zip(source.read(np.arange(100)), expected, strict=True):
-        assert found == (wanted["image"].numpy(), (int(wanted["label"]),), 1, ())
+        assert found == Example(wanted["image"].numpy(), (int(wanted["label"]),))

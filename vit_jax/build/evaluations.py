@@ -10,7 +10,7 @@ from flax import nnx
 from jax.sharding import Mesh
 
 from vit_jax import step
-from vit_jax.build.examples import file_cache
+from vit_jax.build.examples import data_dir, file_cache
 from vit_jax.build.preprocessing import image_size
 from vit_jax.config import RunConfig
 from vit_jax.core import errors
@@ -104,7 +104,7 @@ def eval_data(
     kind = c.source or input.source
     source = sources.create(
         kind,
-        data_dir=c.data_dir or input.data_dir,
+        data_dir=data_dir(kind, c.data_dir, input.data_dir),
         split=c.split,
         num_examples=batch_size if kind == "synthetic" else None,
         num_classes=classes.number,

@@ -33,6 +33,13 @@ def source(c: InputConfig) -> Source:
     return chosen
 
 
+def data_dir(source: str, own: str | None, inherited: str | None) -> str | None:
+    """Of a component or an evaluation; one that reads no folder inherits none."""
+    from vit_jax.data import sources
+
+    return (own or inherited) if sources.has_folder(source) else own
+
+
 def in_memory(c: InputConfig, source: Source) -> Source:
     """`source`, or with input.cache="ram" what keeps its examples in memory."""
     from vit_jax.data import ram_cache
@@ -129,7 +136,7 @@ def _joined(c: InputConfig) -> Source:
         {
             name: sources.create(
                 component.source or c.source,
-                data_dir=component.data_dir or c.data_dir,
+                data_dir=data_dir(component.source or c.source, component.data_dir, c.data_dir),
                 split=component.split or c.split,
                 num_examples=component.num_examples,
                 num_classes=c.num_classes,

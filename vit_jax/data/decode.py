@@ -33,6 +33,8 @@ UNDECODABLE = Encoded(b"", (0, 0), 1)
 
 def encoded(example: Example, max_image_pixels: int) -> Encoded | str:
     """The example's image ready to be decoded; a reason why not, if its header gives one."""
+    if example.fault:
+        return example.fault
     data, orientation = example.image, example.orientation
     size = stored_size(data)
     if size is None:

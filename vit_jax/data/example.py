@@ -14,6 +14,7 @@ class Example(NamedTuple):
     labels: tuple[int, ...]  # classes, at most the source's `max_labels` of them
     orientation: int = 1  # EXIF orientation 1..8; only image folders honour it
     weights: tuple[float, ...] = ()  # of the labels, each in [0, 1]; (): all of them 1
+    fault: str = ""  # why `image` was not even read: a bad image
 
 
 class Source(Protocol):

@@ -8,6 +8,7 @@ hash, so that a slice of a split holds all classes. Classes are sorted by name.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from pathlib import PurePath
 from typing import NamedTuple
 
@@ -24,6 +25,10 @@ from vit_jax.data.splits import base_name, resolve
 _READ = frozenset({".jpg", ".jpeg", ".jpe", ".png", ".gif", ".bmp", ".webp"})
 _NOT_READ = frozenset({".tif", ".tiff", ".heic", ".heif", ".avif", ".jxl", ".jp2", ".psd"})
 _LAYOUTS = "<split>/<class>/image.jpg or <class>/image.jpg"
+_SPLITS = frozenset({"train", "training", "val", "valid", "validation", "test", "eval"})
+# All of a file is read at once. A BMP of 100 million pixels, the largest that is decoded by
+# default, has 400 MB.
+MAX_FILE_BYTES = 512 * 2**20
 
 
 class _Image(NamedTuple):
@@ -49,8 +54,10 @@ class ImageFolder:
         labels = {name: label for label, name in enumerate(classes)}
         self._paths = [image.path for image in images]
         self._labels = [labels[image.class_name] for image in images]
+        sizes = enumerate(image.size_bytes for image in images)
+        self._too_large = {i: size for i, size in sizes if size > MAX_FILE_BYTES}
         content = [f"{image.class_name}/{image.name} {image.size_bytes}" for image in images]
-        self.fingerprint = hashlib.sha256("\n".join([*classes, *content]).encode()).hexdigest()
+        self.fingerprint = _digest("\n".join([*classes, *content]))
 
     def read(self, indices: np.ndarray) -> list[Example]:
         """Whole files."""
@@ -65,6 +72,9 @@ class ImageFolder:
         return self._paths[index]
 
     def _read(self, index: int) -> Example:
+        if index in self._too_large:
+            fault = f"a file of {self._too_large[index]:,} bytes; {MAX_FILE_BYTES:,} are the most"
+            return Example(b"", (self._labels[index],), fault=fault)
         try:
             with waiting_for(lambda: f"{self.describe(index)} (example {index})"):
                 data = files.read(self._paths[index])
@@ -92,8 +102,13 @@ def _images_of_split(root: str, split: str, where: str) -> tuple[list[_Image], l
     """(the images of the split in order, all class names)"""
     name = base_name(split, where=where)
     folders = {name: files.join(root, name) for name in files.subfolders(root)}
+    _check_names(root, folders)
     has_splits = any(files.subfolders(folder) for folder in folders.values())
     if not has_splits:
+        if _SPLITS.issuperset(map(str.lower, folders)):  # not classes of these names
+            for folder in folders.values():
+                if _images_of_class(folder, ""):
+                    raise _no_classes(folder)
         images = _images(root)
         is_val = {image.digest: int(image.digest[:8], 16) % 10 == 0 for image in images}
         by_split = {
@@ -106,6 +121,7 @@ def _images_of_split(root: str, split: str, where: str) -> tuple[list[_Image], l
         # Labels are those of the training split: `val` may lack a class, but not shift the others.
         of_train = folders.get("train", folders[name])
         classes = files.subfolders(of_train)
+        _check_names(of_train, classes)
         unknown = sorted({image.class_name for image in by_split[name]} - set(classes))
         if unknown:
             raise UserError(
@@ -121,7 +137,9 @@ def _images_of_split(root: str, split: str, where: str) -> tuple[list[_Image], l
 def _images(folder: str) -> list[_Image]:
     """The images of `<class>/*` in the order of their hash."""
     images: list[_Image] = []
-    for class_name in files.subfolders(folder):
+    class_names = files.subfolders(folder)
+    _check_names(folder, class_names)
+    for class_name in class_names:
         of_class = _images_of_class(files.join(folder, class_name), class_name)
         if not of_class:
             raise UserError(
@@ -130,8 +148,30 @@ def _images(folder: str) -> list[_Image]:
             )
         images.extend(of_class)
     if not images:
+        if _images_of_class(folder, ""):
+            raise _no_classes(folder)
         raise UserError(f"{folder} has no images. It should hold {_LAYOUTS} ({_formats()}).")
     return sorted(images)
+
+
+def _no_classes(folder: str) -> UserError:
+    place = files.join(folder, "<class>", "image.jpg")
+    return UserError(
+        f"The images of {folder} lie directly in it: nothing says of which class they are. Make a "
+        f"folder for each class and put its images there: {place}."
+    )
+
+
+def _check_names(root: str, names: Iterable[str]) -> None:
+    """UserError for a folder that no list of classes can name."""
+    for name in names:
+        try:
+            name.encode()
+        except UnicodeEncodeError as error:
+            raise UserError(
+                f"{files.join(root, name)!r}: the name of this folder is not UTF-8. It names a "
+                "class, or a split: rename it."
+            ) from error
 
 
 def _images_of_class(folder: str, class_name: str) -> list[_Image]:
@@ -146,9 +186,14 @@ def _images_of_class(folder: str, class_name: str) -> list[_Image]:
                 f"{_formats()} with any image program, or remove them."
             )
         if extension in _READ:
-            digest = hashlib.sha256(f"{class_name}/{name}".encode()).hexdigest()
+            digest = _digest(f"{class_name}/{name}")
             images.append(_Image(digest, path, class_name, name, size_bytes))
     return images
+
+
+def _digest(text: str) -> str:
+    """SHA-256; the name of a file may be any bytes."""
+    return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()
 
 
 def _formats() -> str:

@@ -17,6 +17,9 @@ __all__ = ["SOURCES", "Example", "Request", "Source", "create"]
 
 
 EVALUATIONS = "evals."  # how the config's sections of evaluations begin
+_WITHOUT_FOLDER = ("digits", "synthetic")
+# ImageNet-21k has 21,843. Every example has a vector of that length in memory.
+MOST_CLASSES = 2**24
 
 
 class Request(NamedTuple):
@@ -47,6 +50,11 @@ SOURCES: dict[str, Callable[[Request], Source]] = {
 }
 
 
+def has_folder(name: str) -> bool:
+    """Whether a source reads from a `data_dir`."""
+    return name not in _WITHOUT_FOLDER
+
+
 def create(
     name: str,
     *,
@@ -72,11 +80,22 @@ def create(
         raise UserError(
             f"{where}.source={name!r}: there is no such source. {nearest(name, SOURCES)}"
         )
+    if data_dir is not None and not has_folder(name):
+        raise UserError(
+            f"{where}.data_dir={data_dir}, but {where}.source={name!r} reads no folder. Set "
+            f'{where}.source="image_folder" or "tfds" to read that one, or {where}.data_dir=none.'
+        )
     request = Request(
         data_dir, split, num_examples, num_classes, image_size, cache, label_weights, where
     )
     source = SOURCES[name](request)
     data = f"({source.name}, {split})"
+    if source.num_classes > MOST_CLASSES:
+        raise UserError(
+            f"{where}: {source.num_classes:,} classes {data}; {MOST_CLASSES:,} are the most. Each "
+            f"image needs a vector of so many numbers, {4 * source.num_classes:,} bytes. Correct "
+            "the data, or input.num_classes."
+        )
     # An evaluation has no such field: what it is declared to have are the training data's classes.
     if where.startswith(EVALUATIONS) and num_classes not in (None, source.num_classes):
         raise UserError(
