@@ -1,3 +1,4 @@
+import math
 import tracemalloc
 
 import numpy as np
@@ -7,6 +8,9 @@ from vit_jax.data.order import keys, permute, round_and_index
 
 # Mean squared deviation over its expectation has a standard deviation of sqrt(2 / 81) here.
 LARGEST_CHI_SQUARED_PER_DEGREE = 1 + 4 * (2 / 81) ** 0.5
+
+# Of chi-squared, whose standard deviation is sqrt(2 x degrees of freedom); a hundred tests of it.
+MOST_DEVIATIONS = 4.5
 
 # A dozen numbers for each position that is asked for; none for each example.
 MOST_BYTES_A_POSITION = 200
@@ -43,6 +47,39 @@ def test_examples_take_all_places_equally_often() -> None:
     chi_squared = ((counts - expected) ** 2 / expected).sum()
     degrees = (num_examples - 1) ** 2
     assert chi_squared / degrees < LARGEST_CHI_SQUARED_PER_DEGREE
+
+
+@pytest.mark.parametrize("by_epochs", [True, False])
+@pytest.mark.parametrize("num_examples", range(2, 8))
+def test_few_examples_take_all_orders_equally_often(num_examples: int, by_epochs: bool) -> None:
+    """Chi-squared over all n! orders, of one seed's epochs and of many seeds' first ones."""
+    num_orders = math.factorial(num_examples)
+    num_epochs = 10 * max(num_orders, 200)
+    seeds = np.zeros(num_epochs, int) if by_epochs else np.arange(num_epochs)
+    epochs = np.arange(num_epochs) if by_epochs else np.zeros(num_epochs, int)
+    own = keys(np.repeat(seeds, num_examples), np.repeat(epochs, num_examples))
+    places = np.tile(np.arange(num_examples), num_epochs)
+    orders = permute(places, num_examples=num_examples, keys=own).reshape(num_epochs, -1)
+    _, counts = np.unique(orders @ num_examples ** np.arange(num_examples), return_counts=True)
+    expected = num_epochs / num_orders
+    missing = (num_orders - len(counts)) * expected
+    chi_squared = ((counts - expected) ** 2 / expected).sum() + missing
+    degrees = num_orders - 1
+    assert chi_squared < degrees + MOST_DEVIATIONS * (2 * degrees) ** 0.5
+
+
+@pytest.mark.parametrize("num_examples", [8, 9, 10, 13, 16, 21, 31, 32, 33])
+def test_pairs_of_places_are_taken_equally_often(num_examples: int) -> None:
+    """All n! orders are too many here: of each two neighbouring places, all n (n - 1) pairs."""
+    num_epochs, n = 20_000, num_examples
+    _, indices = round_and_index(np.arange(n * num_epochs), num_examples=n, seed=1)
+    orders = indices.reshape(num_epochs, n)
+    expected, degrees = num_epochs / (n * (n - 1)), n * (n - 1) - 1
+    for place in range(n - 1):
+        pairs = np.bincount(orders[:, place] * n + orders[:, place + 1], minlength=n * n)
+        pairs = pairs.reshape(n, n)[~np.eye(n, dtype=bool)]
+        chi_squared = ((pairs - expected) ** 2 / expected).sum()
+        assert chi_squared < degrees + MOST_DEVIATIONS * (2 * degrees) ** 0.5
 
 
 def test_neighbours_are_not_related() -> None:
@@ -143,6 +180,10 @@ def test_300_million_examples_take_no_memory() -> None:
 
 def test_order_never_changes() -> None:
     """Every published run depends on these numbers."""
+    _, indices = round_and_index(np.arange(8), num_examples=5, seed=0)
+    assert indices.tolist() == [2, 3, 0, 4, 1, 3, 2, 4]
+    _, indices = round_and_index(np.arange(8), num_examples=33, seed=0)
+    assert indices.tolist() == [4, 3, 32, 13, 29, 5, 15, 23]
     _, indices = round_and_index(np.arange(8), num_examples=1000, seed=0)
     assert indices.tolist() == [18, 993, 249, 846, 246, 623, 537, 975]
     rounds, indices = round_and_index(np.arange(998, 1006), num_examples=1000, seed=0, repeats=3)

@@ -15,7 +15,10 @@ import numpy as np
 # has other random numbers in another round: its epoch, or one of its copies there.
 Stream = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
 
-_ROUNDS = 6  # of the Feistel network; with four, orders of ten examples were visibly uneven
+# Orders of so few examples are sorted: those of a Feistel network on so few bits are uneven. A
+# chi-squared test of 20,000 epochs finds it up to 31 examples, and for five of them 20 fold.
+_SORTED = 32
+_ROUNDS = 6  # of the Feistel network
 
 
 def shuffled(num_examples: int, *, seed: int, repeats: int = 1) -> Stream:
@@ -54,7 +57,7 @@ def _taking_turns(
     return 2 * pairs + of_pair, copies
 
 
-def keys(seed: int, *numbers: np.ndarray | int) -> np.ndarray:
+def keys(seed: np.ndarray | int, *numbers: np.ndarray | int) -> np.ndarray:
     """Of permutations: another one for each seed and each tuple of numbers, int64 [n] each."""
     key = _mix(seed)
     for number in numbers:
@@ -65,13 +68,36 @@ def keys(seed: int, *numbers: np.ndarray | int) -> np.ndarray:
 def permute(places: np.ndarray, *, num_examples: int | np.ndarray, keys: np.ndarray) -> np.ndarray:
     """The image of each place under the pseudo-random permutation of [0, num_examples) of its key.
 
-    A Feistel network is a permutation of all numbers of some bits, whatever its round function; a
-    number that comes out too large goes in again (cycle walking: Black and Rogaway, Ciphers with
-    Arbitrary Finite Domains, 2002). int64 [n], sizes below 2^53 that may be int64 [n] as well,
-    uint64 [n] -> int64 [n].
+    int64 [n], sizes below 2^53 that may be int64 [n] as well, uint64 [n] -> int64 [n].
     """
     sizes = np.broadcast_to(num_examples, places.shape)
-    bits = np.maximum(2, np.frexp(sizes - 1.0)[1]).astype(np.uint64)
+    few = sizes <= _SORTED
+    if few.all():
+        return _sorted(places, sizes, keys)
+    result = np.empty(places.shape, np.int64)
+    result[few] = _sorted(places[few], sizes[few], keys[few])
+    result[~few] = _walked(places[~few], sizes[~few], keys[~few])
+    return result
+
+
+def _sorted(places: np.ndarray, sizes: np.ndarray, keys: np.ndarray) -> np.ndarray:
+    """What stands at each place when [0, size) is sorted by a random number for each."""
+    numbers = np.arange(sizes.max(initial=1))
+    drawn = _mix(keys[:, None] ^ _mix(numbers))
+    # Those outside come last; the numbers of others differ, since _mix is one to one.
+    drawn[numbers >= sizes[:, None]] = np.iinfo(np.uint64).max
+    order = np.argsort(drawn, axis=1, kind="stable")
+    return np.take_along_axis(order, places[:, None], axis=1)[:, 0]
+
+
+def _walked(places: np.ndarray, sizes: np.ndarray, keys: np.ndarray) -> np.ndarray:
+    """By a Feistel network, which takes no memory for the other places.
+
+    It is a permutation of all numbers of some bits, whatever its round function; a number that
+    comes out too large goes in again (cycle walking: Black and Rogaway, Ciphers with Arbitrary
+    Finite Domains, 2002).
+    """
+    bits = np.frexp(sizes - 1.0)[1].astype(np.uint64)
     result = _feistel(places.astype(np.uint64), keys, bits)
     while (outside := result >= sizes).any():
         result[outside] = _feistel(result[outside], keys[outside], bits[outside])
