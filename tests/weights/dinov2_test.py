@@ -68,7 +68,7 @@ def edit_config(folder, **values):
     [
         ({"image_size": 24}, "have 10 positions"),
         ({"num_attention_heads": None}, "says None heads"),
-        ({"qkv_bias": False}, "qkv_bias=false"),
+        ({"qkv_bias": False}, "qkv_bias=False, the arrays have True"),
         ({"hidden_act": "gel"}, "Did you mean 'gelu'"),
     ],
 )

@@ -51,10 +51,12 @@ def dinov2(registers, **fields):
     return hf.Dinov2Model(hf.Dinov2Config(**fields))
 
 
+@pytest.mark.parametrize("qkv_bias", [False, True])
 @pytest.mark.parametrize("gated", [False, True])
 @pytest.mark.parametrize("registers", [0, 3])
-def test_dinov2(tmp_path, images, same, registers, gated):
-    theirs = randomise(dinov2(registers, mlp_ratio=3, use_swiglu_ffn=gated, **TOY))
+def test_dinov2(tmp_path, images, same, registers, gated, qkv_bias):
+    fields = {"mlp_ratio": 3, "use_swiglu_ffn": gated, "qkv_bias": qkv_bias}
+    theirs = randomise(dinov2(registers, **fields, **TOY))
     theirs.save_pretrained(tmp_path / "theirs")
     ours = weights.load_described(tmp_path / "theirs")
     assert (ours.model.spec.registers, ours.model.spec.mlp == "swiglu") == (registers, gated)

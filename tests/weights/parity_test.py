@@ -61,11 +61,16 @@ def hf_config(hf, **fields):
 
 @pytest.mark.parametrize(
     "fields",
-    [{}, {"hidden_act": "gelu_pytorch_tanh", "layer_norm_eps": 0.03}, {"image_size": [12, 8]}],
-    ids=["default", "tanh_and_epsilon", "rectangle"],
-)
-def test_image_classification(hf, tmp_path, images, fields):
-    theirs = randomise(hf.ViTForImageClassification(hf_config(hf, **fields)))
+    [
+        {}, {"hidden_act": "gelu_pytorch_tanh", "layer_norm_eps": 0.03}, {"image_size": [12, 8]},
+        {"qkv_bias": False},
+    ],
+    ids=["default", "tanh_and_epsilon", "rectangle", "no_bias"],
+)  # fmt: skip
+@pytest.mark.parametrize("kind", ["ViT", "IJepa"])
+def test_image_classification(hf, tmp_path, images, kind, fields):
+    config = getattr(hf, f"{kind}Config")(**hf_config(hf, **fields).to_diff_dict())
+    theirs = randomise(getattr(hf, f"{kind}ForImageClassification")(config))
     theirs.save_pretrained(tmp_path)
     ours = weights.load_described(tmp_path)
     assert ours.class_names == ("ant", "bee", "cat")
@@ -81,6 +86,18 @@ def test_backbone(hf, tmp_path, images, pooler):
     assert (ours.num_classes, ours.spec.pre_logits) == (0, pooler)
     output = lambda x: theirs(x).pooler_output if pooler else theirs(x).last_hidden_state[:, 0]
     assert_same_function(output, ours, images)
+
+
+def test_backbone_of_ijepa(hf, tmp_path, images):
+    config = hf.IJepaConfig(**hf_config(hf).to_diff_dict())
+    theirs = randomise(hf.IJepaModel(config))
+    theirs.save_pretrained(tmp_path / "mean")
+    ours = weights.load(tmp_path / "mean")
+    assert_same_function(lambda x: theirs(x).last_hidden_state.mean(1), ours, images)
+    # Its pooler is of the first patch: nothing that a model here could compute.
+    hf.IJepaModel(config, add_pooling_layer=True).save_pretrained(tmp_path / "pooler")
+    with pytest.raises(UserError, match=r"pooler\.dense\.bias is unexpected"):
+        weights.load(tmp_path / "pooler")
 
 
 def test_masked_image_modelling(hf, tmp_path, images):
@@ -131,17 +148,30 @@ def test_pickles_are_read_if_they_hold_tensors_alone(hf, tmp_path, same):
 
 
 @pytest.mark.parametrize("num_classes", [3, 0])
-@pytest.mark.parametrize("fields", [{}, {"gelu": "exact", "norm_epsilon": 0.02}])
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"gelu": "exact", "norm_epsilon": 0.02},
+        {"qkv_bias": "none"},
+        {"pool": "avg", "image_size": (12, 8)},
+        {"pool": "avg", "qkv_bias": "none", "gelu": "exact", "norm_epsilon": 0.02},
+    ],
+    ids=["default", "exact", "no_bias", "avg", "avg_no_bias"],
+)
 def test_what_is_written_loads_in_transformers(
     hf, tmp_path, toy, images, same, fields, num_classes
 ):
-    ours = toy(num_classes=num_classes, pre_logits=not num_classes, **fields)
+    mean = fields.get("pool") == "avg"
+    ours = toy(num_classes=num_classes, pre_logits=not (num_classes or mean), **fields)
+    images = images[:, :, : ours.model.preprocess.image_size[1]]
     weights.save(ours, tmp_path / "out", "huggingface")
     auto = hf.AutoModelForImageClassification if num_classes else hf.AutoModel
     theirs, told = auto.from_pretrained(tmp_path / "out", output_loading_info=True)
     assert not any(told[what] for what in ("missing_keys", "unexpected_keys", "mismatched_keys"))
     theirs.eval()
-    result = lambda x: theirs(x).logits if num_classes else theirs(x).pooler_output
+    features = lambda x: x.last_hidden_state.mean(1) if mean else x.pooler_output
+    result = lambda x: theirs(x).logits if num_classes else features(theirs(x))
     assert_same_function(result, ours.model, images)
     again = weights.load_described(tmp_path / "out")
     assert again.class_names == ours.class_names
@@ -194,8 +224,9 @@ def save_timm(folder, model, **model_args):
         {"class_token": False, "global_pool": "map"},
         {"no_embed_class": True},
         {"img_size": [12, 8]},
+        {"qkv_bias": False},
     ],
-    ids=["cls", "layer_scale", "avg", "map", "no_embed_class", "rectangle"],
+    ids=["cls", "layer_scale", "avg", "map", "no_embed_class", "rectangle", "no_bias"],
 )
 def test_timm(timm, tmp_path, images, model_args):
     arguments = TIMM_TOY | model_args
@@ -208,8 +239,14 @@ def test_timm(timm, tmp_path, images, model_args):
 
 @pytest.mark.parametrize(
     "fields",
-    [{}, {"pool": "avg", "gelu": "exact"}, {"pool": "map", "num_classes": 0}, {"layer_scale": 0.1}],
-    ids=["cls", "avg", "map", "layer_scale"],
+    [
+        {},
+        {"pool": "avg", "gelu": "exact"},
+        {"pool": "map", "num_classes": 0},
+        {"layer_scale": 0.1},
+        {"qkv_bias": "none"},
+    ],
+    ids=["cls", "avg", "map", "layer_scale", "no_bias"],
 )
 def test_what_is_written_loads_in_timm(timm, tmp_path, toy, images, same, fields):
     ours = toy(**fields)

@@ -82,6 +82,7 @@ def understand(opened: Opened) -> Foreign:
         mlp_dim=sizes["M"],
         heads=sizes["H"],
         pool="cls_avg" if num_classes else "cls",
+        qkv_bias="all" if found.has("qkv_bias") else "none",
         mlp="swiglu" if found.layout is GATED else "mlp",
         registers=sizes.get("R", 0),
         layer_scale=said.positive(config, "layerscale_value", 1.0),
@@ -100,11 +101,10 @@ def understand(opened: Opened) -> Foreign:
 
 
 def _match(opened: Opened, config: Mapping[str, Any]) -> Match:
-    if not config.get("qkv_bias", True):
-        raise UserError(f"{opened.path}: config.json says qkv_bias=false, which is not supported.")
     layout = GATED if any(PACKED in name for name in opened.tensors) else PLAIN
     found = dino.matched(opened, layout, unpacked(opened.tensors))
     stated.check(opened, stated.of_dinov2(found, gated=layout is GATED))
+    huggingface.check_qkv_bias(config, there=found.has("qkv_bias"))
     return found
 
 
@@ -171,7 +171,7 @@ def _preprocess(opened: Opened, image_size: tuple[int, int]) -> models.Preproces
 
 def fits(spec: Any, num_classes: int) -> bool:
     """Whether a model is a Dinov2 and no plain ViT."""
-    plain = ("position_at", "parallel", "qk_norm", "qkv_bias", "dense_bias", "norm", "pre_logits")
+    plain = ("position_at", "parallel", "qk_norm", "dense_bias", "norm", "pre_logits")
     defaults = {name: getattr(ViTSpec, name) for name in plain}
     return (
         type(spec) is ViTSpec
@@ -179,6 +179,7 @@ def fits(spec: Any, num_classes: int) -> bool:
         and spec.position_embedding == "learned_1d"
         and spec.layer_scale > 0
         and spec.mlp in ("mlp", "swiglu")
+        and spec.qkv_bias in ("all", "none")
         and _ratio(spec) is not None
         and all(getattr(spec, name) == default for name, default in defaults.items())
     )
@@ -238,7 +239,7 @@ def documents(
         "image_size": height,
         "patch_size": spec.patch_size,
         "num_channels": 3,
-        "qkv_bias": True,
+        "qkv_bias": spec.qkv_bias == "all",
         "use_mask_token": False,
         "torch_dtype": "float32",
         **huggingface.labels(num_classes, names),

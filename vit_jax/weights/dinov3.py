@@ -64,7 +64,12 @@ def layout(layers: str, qkv_bias: str, dense_bias: bool, gated: bool) -> Layout:
         rule("norm/scale", "norm.weight", "D"),
         rule("norm/bias", "norm.bias", "D"),
     )
-    return Layout("Hugging Face's DINOv3", rules, ignored=(dino.MASK_TOKEN_PATTERN,))
+    return Layout(
+        "Hugging Face's DINOv3",
+        rules,
+        ignored=(dino.MASK_TOKEN_PATTERN,),
+        needed=("qkv_bias",) if in_one else (),
+    )
 
 
 def reads(opened: Opened) -> bool:

@@ -30,7 +30,11 @@ MAX_PROBLEMS_SHOWN = 40
 # Of files that do not say it: of ResNets, and of ViTs without positions, which take any.
 USUAL_IMAGE_SIZE = (224, 224)
 # Of Hugging Face, by the model_type of its config.json.
-HUGGING_FACE = {"vit": huggingface.LAYOUTS, "bit": (huggingface_bit.LAYOUT,)}
+HUGGING_FACE = {
+    "vit": huggingface.VITS,
+    "ijepa": huggingface.IJEPAS,
+    "bit": (huggingface_bit.LAYOUT,),
+}
 # The last three by dinov2.py and dinov3.py.
 READABLE = (*HUGGING_FACE, "dinov2", "dinov2_with_registers", "dinov3_vit")
 TIMM = (timm.LAYOUT, *timm_resnets.LAYOUTS)
@@ -87,6 +91,7 @@ def understand(opened: Opened, image_size: tuple[int, int] | None = None) -> For
     stated.check(opened, _stated_sizes(opened, found))
     pads, image_size = _image_size(opened, found, image_size)
     if found.layout in huggingface.LAYOUTS:
+        huggingface.check_qkv_bias(config, there=found.has("qkv_bias"))
         fields = huggingface.fields(config)
         names = huggingface.class_names(config, found.sizes.get("C", 0))
         prepared = huggingface.preprocess(opened.preprocessor or {}, image_size)
@@ -112,6 +117,7 @@ def understand(opened: Opened, image_size: tuple[int, int] | None = None) -> For
     else:
         name, of_arrays = architecture.vit(found, architecture.size_name(found))
         of_arrays |= {"pool": _pool(found), "pre_logits": found.has("pre_logits")}
+        of_arrays["qkv_bias"] = "all" if found.has("qkv_bias") else "none"
         if found.layout in TIMM:
             timm.check_pool(config, of_arrays["pool"])
     if found.has("scale1"):

@@ -57,6 +57,7 @@ IGNORED = (
     "step",
     "measurements/.*",
 )
+NEEDED = ("qkv_bias",)
 
 
 def _attention(ours: str, theirs: str, layers: str) -> tuple[Rule, ...]:
@@ -172,6 +173,7 @@ RELEASED = Layout(
     prefixes=PREFIXES,
     ignored=IGNORED,
     computes=FIELDS,
+    needed=NEEDED,
 )
 LINEN = Layout(
     title="Google's .npz with the names of today's code",
@@ -179,6 +181,7 @@ LINEN = Layout(
     prefixes=PREFIXES,
     ignored=IGNORED,
     computes=FIELDS,
+    needed=NEEDED,
 )
 BIG_VISION = Layout(
     title="big_vision's .npz, layer by layer",
@@ -192,6 +195,7 @@ BIG_VISION = Layout(
     prefixes=PREFIXES,
     ignored=IGNORED,
     computes=FIELDS,
+    needed=NEEDED,
 )
 BIG_VISION_STACKED = Layout(
     title="big_vision's .npz, layers stacked",
@@ -205,6 +209,7 @@ BIG_VISION_STACKED = Layout(
     prefixes=PREFIXES,
     ignored=IGNORED,
     computes=FIELDS,
+    needed=NEEDED,
 )
 # No positions: of the two kinds that its models have, these are the fixed ones.
 _FIXED_POSITIONS = {"position_embedding": "sincos_2d"}
@@ -228,6 +233,7 @@ HYBRID = Layout(
     prefixes=PREFIXES,
     ignored=IGNORED,
     computes=FIELDS | FIELDS_OF_HYBRIDS,
+    needed=NEEDED,
 )
 HYBRID_LINEN = Layout(
     title="Google's .npz of hybrids with the names of today's code",
@@ -235,6 +241,7 @@ HYBRID_LINEN = Layout(
     prefixes=PREFIXES,
     ignored=IGNORED,
     computes=FIELDS | FIELDS_OF_HYBRIDS,
+    needed=NEEDED,
 )
 BIT = Layout(
     title="Google's .npz of BiT",

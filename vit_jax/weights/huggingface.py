@@ -1,4 +1,7 @@
-"""Hugging Face's ViT: ViTForImageClassification, ViTModel and ViTForMaskedImageModeling.
+"""Hugging Face's ViT (ViTForImageClassification, ViTModel, ViTForMaskedImageModeling) and I-JEPA.
+
+I-JEPA (IJepaForImageClassification, IJepaModel) is the same without a class token: its classifier
+sees the mean of the patches. It is what a plain ViT with average pooling is there.
 
 ViTModel's pooler is a dense layer with tanh on the class token: what is called pre-logits here. Its
 GELU is exact and its layer norms have 1e-12 where config.json does not say otherwise.
@@ -7,7 +10,7 @@ GELU is exact and its layer norms have 1e-12 where config.json does not say othe
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from vit_jax import models
 from vit_jax.core.errors import UserError
@@ -16,16 +19,28 @@ from vit_jax.weights import label_names, said
 from vit_jax.weights.layout import Layout, rule
 
 
-def _layout(
-    title: str, layer: str, attention: tuple[str, str, str, str], fc1: str, fc2: str
-) -> Layout:
-    """By what is called differently: a layer, its query, key, value and output, and its MLP."""
+class _Names(NamedTuple):
+    """What is called differently: a layer, its query, key, value and output, and its MLP."""
+
+    layer: str
+    attention: tuple[str, str, str, str]
+    fc1: str
+    fc2: str
+
+
+def _layout(title: str, called: _Names, *, ijepa: bool) -> Layout:
+    layer, attention, fc1, fc2 = called
     *qkv, out = (f"{layer}.{{}}.{name}" for name in attention)
+    # That of I-JEPA takes the first patch, and no other.
+    pooler = (
+        rule("pre_logits/kernel", "pooler.dense.weight", "E D"),
+        rule("pre_logits/bias", "pooler.dense.bias", "E"),
+    )
     names = lambda leaf: " ".join(f"{name}.{leaf}" for name in qkv)
     rules = (
         rule("patches/kernel", "embeddings.patch_embeddings.projection.weight", "D 3 P p"),
         rule("patches/bias", "embeddings.patch_embeddings.projection.bias", "D"),
-        rule("cls", "embeddings.cls_token", "1 1 D"),
+        *(() if ijepa else (rule("cls", "embeddings.cls_token", "1 1 D"),)),
         rule("positions/embedding", "embeddings.position_embeddings", "1 N D"),
         rule("norm1/scale", f"{layer}.{{}}.layernorm_before.weight", "D"),
         rule("norm1/bias", f"{layer}.{{}}.layernorm_before.bias", "D"),
@@ -41,18 +56,22 @@ def _layout(
         rule("mlp/fc2/bias", f"{layer}.{{}}.{fc2}.bias", "D"),
         rule("norm/scale", "layernorm.weight", "D"),
         rule("norm/bias", "layernorm.bias", "D"),
-        rule("pre_logits/kernel", "pooler.dense.weight", "E D"),
-        rule("pre_logits/bias", "pooler.dense.bias", "E"),
+        *(() if ijepa else pooler),
         rule("head/kernel", "classifier.weight", "C D"),
         rule("head/bias", "classifier.bias", "C"),
     )
     # Ignored is what masked image modelling has besides.
     ignored = (r"embeddings\.mask_token", r"decoder\.0\.(weight|bias)")
-    return Layout(title, rules, prefixes=("", "vit."), ignored=ignored)
+    return Layout(
+        title,
+        rules,
+        prefixes=("", "ijepa." if ijepa else "vit."),
+        ignored=ignored,
+        needed=() if ijepa else ("cls",),
+    )
 
 
-LAYOUT = _layout(
-    "Hugging Face's ViT",
+_FILES = _Names(
     "encoder.layer",
     (
         "attention.attention.query",
@@ -64,20 +83,33 @@ LAYOUT = _layout(
     "output.dense",
 )
 # transformers 5 still writes files by the names above, but calls its modules otherwise.
-STATE_DICT = _layout(
-    "the state_dict() of Hugging Face's ViT since transformers 5",
+_MODULES = _Names(
     "layers",
     ("attention.q_proj", "attention.k_proj", "attention.v_proj", "attention.o_proj"),
     "mlp.fc1",
     "mlp.fc2",
 )
-LAYOUTS = (LAYOUT, STATE_DICT)
+_STATE_DICT = "the state_dict() of Hugging Face's {} since transformers 5"
+LAYOUT = _layout("Hugging Face's ViT", _FILES, ijepa=False)
+IJEPA = _layout("Hugging Face's I-JEPA", _FILES, ijepa=True)
+VITS = (LAYOUT, _layout(_STATE_DICT.format("ViT"), _MODULES, ijepa=False))
+IJEPAS = (IJEPA, _layout(_STATE_DICT.format("I-JEPA"), _MODULES, ijepa=True))
+LAYOUTS = VITS + IJEPAS
 GELUS = {"gelu": "exact", "gelu_new": "tanh", "gelu_pytorch_tanh": "tanh", "gelu_fast": "tanh"}
 
 
-def layout_for(_: ViTSpec) -> Layout:
+def layout_for(spec: ViTSpec) -> Layout:
     """The one that a model is written in."""
-    return LAYOUT
+    return IJEPA if spec.pool == "avg" else LAYOUT
+
+
+def check_qkv_bias(config: Mapping[str, Any] | None, *, there: bool) -> None:
+    """UserError for biases that a config.json takes for granted and that are not there."""
+    if config and not there and config.get("qkv_bias") is None:
+        raise UserError(
+            "The arrays have no biases of query, key and value, but config.json does not say so: "
+            "if the model has none, put qkv_bias=false there."
+        )
 
 
 def fields(config: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -89,11 +121,6 @@ def fields(config: Mapping[str, Any] | None) -> dict[str, Any]:
             f"config.json: pooler_act={config['pooler_act']!r}; only tanh is supported."
         )
     return {"gelu": gelu, "norm_epsilon": said.positive(config, "layer_norm_eps", 1e-12)}
-
-
-def name_in_classifier(name: str) -> str:
-    """An array's name in ViTForImageClassification, by that in the table above."""
-    return name if name.startswith("classifier.") else f"vit.{name}"
 
 
 def class_names(config: Mapping[str, Any] | None, num_classes: int) -> tuple[str, ...] | None:
@@ -168,10 +195,17 @@ def documents(
     spec: ViTSpec, num_classes: int, names: tuple[str, ...] | None, about: models.Preprocess
 ) -> dict[str, dict[str, Any]]:
     """config.json and preprocessor_config.json. UserError for a model that ViT cannot be."""
-    if spec.pool != "cls":
+    if spec.pool not in ("cls", "avg"):
         raise UserError(
-            f"Hugging Face's ViT sees the class token; this model has pool={spec.pool}: write "
-            "it by python -m vit_jax.convert --to=timm or --to=google_npz."
+            f"Hugging Face's ViT sees the class token and its I-JEPA the mean of the patches; this "
+            f"model has pool={spec.pool}: write it by python -m vit_jax.convert --to=timm or "
+            "--to=google_npz."
+        )
+    if spec.pre_logits and spec.pool == "avg":
+        raise UserError(
+            "Hugging Face's I-JEPA, which is its ViT with average pooling, has no layer between "
+            "mean and head, this model has pre-logits: write it by python -m vit_jax.convert "
+            "--to=google_npz."
         )
     if spec.pre_logits and num_classes:
         raise UserError(
@@ -180,9 +214,10 @@ def documents(
             "a pooler, or write it by python -m vit_jax.convert --to=google_npz."
         )
     height, width = about.image_size
+    kind, model_type = ("IJepa", "ijepa") if spec.pool == "avg" else ("ViT", "vit")
     config = {
-        "architectures": ["ViTForImageClassification" if num_classes else "ViTModel"],
-        "model_type": "vit",
+        "architectures": [f"{kind}{'ForImageClassification' if num_classes else 'Model'}"],
+        "model_type": model_type,
         "hidden_size": spec.width,
         "num_hidden_layers": spec.depth,
         "num_attention_heads": spec.heads,
@@ -192,7 +227,7 @@ def documents(
         "image_size": height if height == width else [height, width],
         "patch_size": spec.patch_size,
         "num_channels": 3,
-        "qkv_bias": True,
+        "qkv_bias": spec.qkv_bias == "all",
         "hidden_dropout_prob": 0.0,
         "attention_probs_dropout_prob": 0.0,
         "pooler_act": "tanh",

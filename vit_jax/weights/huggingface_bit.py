@@ -81,11 +81,6 @@ def layout_for(_: BiTSpec) -> Layout:
     return LAYOUT
 
 
-def name_in_classifier(name: str) -> str:
-    """An array's name in BitForImageClassification, by that in the table above."""
-    return name if name.startswith("classifier.") else f"bit.{name}"
-
-
 def preprocess(
     document: Mapping[str, Any] | None, image_size: tuple[int, int]
 ) -> models.Preprocess:

@@ -17,12 +17,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from vit_jax.core.errors import UserError
 from vit_jax.weights import resnet_axes
 from vit_jax.weights.rearrange import groups, is_letter, rearrange, shape
 from vit_jax.weights.tensors import Tensor, Tensors, is_floating
 
 BLOCK = "blocks/block/"
+QKV_BIAS = BLOCK + "attention/qkv/bias"
 MAX_NEAREST = 20  # names that are looked for
 MAX_SEARCHED = 2000  # names among which the nearest one is looked for
 # Letters: L layers, D width, H heads, K head size, M width of the MLP, P and p the height and width
@@ -37,7 +37,7 @@ OURS = {
     BLOCK + "norm1/scale": "L D",
     BLOCK + "norm1/bias": "L D",
     BLOCK + "attention/qkv/kernel": "L D 3 H K",
-    BLOCK + "attention/qkv/bias": "L 3 H K",
+    QKV_BIAS: "L 3 H K",
     BLOCK + "attention/query_bias": "L H K",
     BLOCK + "attention/value_bias": "L H K",
     BLOCK + "attention/out/kernel": "L H K D",
@@ -80,6 +80,7 @@ _STAGES = range(1, resnet_axes.MAX_STAGES + 1)
 # An optional part, of which a model has all or nothing -> the part that it cannot be without.
 OPTIONAL: dict[str, str | None] = {
     **dict.fromkeys(("cls", "registers", "scale1", "scale2", "pooling", "pre_logits", "head")),
+    "qkv_bias": None,
     **{f"stage{s}/first": f"stage{s - 1}/first" if s > 1 else None for s in _STAGES},
     **{f"stage{s}/rest": f"stage{s}/first" for s in _STAGES},
 }
@@ -115,6 +116,7 @@ class Layout:
       prefixes: what may stand before all names, "" among them if it may lack.
       ignored: patterns of further names, in full, that are no part of the model.
       computes: the model's fields that its readers take for granted.
+      needed: optional parts that a model cannot lack in this format.
     """
 
     title: str
@@ -122,6 +124,12 @@ class Layout:
     prefixes: tuple[str, ...] = ("",)
     ignored: tuple[str, ...] = ()
     computes: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    needed: tuple[str, ...] = ()
+
+    @functools.cached_property
+    def places(self) -> frozenset[str]:
+        """Our parameters that it can hold."""
+        return frozenset(r.ours for r in self.rules)
 
 
 def rule(ours: str, names: str, axes: str) -> Rule:
@@ -133,6 +141,8 @@ def rule(ours: str, names: str, axes: str) -> Rule:
 
 def part(ours: str) -> str:
     """ "blocks/block/scale1/scale" -> "scale1", "resnet/stage1/rest/..." -> "stage1/rest"."""
+    if ours == QKV_BIAS:
+        return "qkv_bias"
     stage = re.search(r"stage\d/(first|rest)", ours)
     return stage[0] if stage else ours.removeprefix(BLOCK).split("/")[0]
 
@@ -216,15 +226,8 @@ def match(layout: Layout, tensors: Tensors, known: Mapping[str, int]) -> Match:
 def to_theirs(
     layout: Layout, params: Mapping[str, np.ndarray], sizes: Mapping[str, int]
 ) -> dict[str, Tensor]:
-    """Our parameters as `layout` has them, each made when it is read.
-
-    Raises:
-      UserError: lists those that have no place there.
-    """
+    """Our parameters, all of `layout.places`, as it has them, each made when it is read."""
     by_name = {r.ours: r for r in layout.rules}
-    homeless = [name for name in params if name not in by_name]
-    if homeless:
-        raise UserError(f"{layout.title} has no place for {', '.join(homeless)}.")
     return {
         piece.name: _theirs(np.asarray(array), by_name[name], piece, sizes)
         for name, array in params.items()
@@ -242,7 +245,7 @@ def _theirs(ours: np.ndarray, own: Rule, piece: Piece, sizes: Mapping[str, int])
 def sizes_of(layout: Layout, params: Mapping[str, Any]) -> dict[str, int]:
     """The letters' sizes of our own parameters, by name (arrays, or whatever has a shape).
 
-    Those that the layout has no place for are left to `to_theirs`.
+    Those that the layout has no place for are left out.
     """
     sizes: dict[str, int] = {}
     for r in layout.rules:
@@ -293,7 +296,7 @@ def _rules_of_parts_there(
         part(r.ours)
         for r in layout.rules
         if any(piece.name in named for piece in pieces(r, counted))
-    }
+    } | set(layout.needed)
     for name in tuple(there):
         needed = OPTIONAL.get(name)
         while needed:

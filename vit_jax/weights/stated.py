@@ -64,7 +64,7 @@ def of_vit(found: Match) -> Iterator[Size]:
     yield from _tokens(sizes)
     yield Size("intermediate_size", sizes["M"])
     yield _images("image_size", sizes["N"], sizes["P"], found.has("cls"))
-    yield Size("qkv_bias", True, bool)
+    yield _qkv_bias(found)
     if found.has("pre_logits"):
         yield Size("pooler_output_size", sizes["E"])
     if found.has("head"):
@@ -75,6 +75,7 @@ def of_dinov2(found: Match, *, gated: bool) -> Iterator[Size]:
     """Of Hugging Face's Dinov2, whose positions are those of a square, and of its registers."""
     sizes = found.sizes
     yield from _tokens(sizes)
+    yield _qkv_bias(found)
     yield Size("use_swiglu_ffn", gated, lambda x: bool(x) == gated)
     yield _ratio("mlp_ratio", sizes, lambda h: (int(h * 2 / 3) + 7) // 8 * 8 if gated else h)
     # A last row of pixels that fills no patch is left out.
@@ -120,6 +121,7 @@ def of_timm(found: Match, config: Mapping[str, Any] | None) -> Iterator[Size]:
     yield Size(f"{arguments}.embed_dim", sizes["D"])
     yield Size(f"{arguments}.depth", sizes["L"])
     yield from _heads(sizes)
+    yield _qkv_bias(found, f"{arguments}.qkv_bias")
     yield _ratio(f"{arguments}.mlp_ratio", sizes, lambda hidden: hidden)
     yield _patch(f"{arguments}.patch_size", sizes)
     patch, cls = architecture.patch_pixels(found), found.has("cls")
@@ -145,6 +147,11 @@ def _heads(sizes: Mapping[str, int]) -> Iterator[Size]:
         yield Size(
             key, f"a width of {width}, over which they do not divide", lambda x: not width % x
         )
+
+
+def _qkv_bias(found: Match, key: str = "qkv_bias") -> Size:
+    has = found.has("qkv_bias")
+    return Size(key, has, lambda x: bool(x) == has)
 
 
 def _patch(key: str, sizes: Mapping[str, int]) -> Size:

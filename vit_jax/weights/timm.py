@@ -158,6 +158,7 @@ def documents(
         "embed_dim": spec.width,
         "depth": spec.depth,
         "num_heads": spec.heads,
+        "qkv_bias": spec.qkv_bias == "all",
         "mlp_ratio": _ratio(spec.mlp_dim, spec.width),
         "class_token": spec.pool == "cls",
         "global_pool": POOLS[spec.pool],

@@ -56,8 +56,9 @@ FIXED = ("sincos_1d", "sincos_2d")  # position embeddings
 AS_A_TABLE = ("learned_1d", *FIXED)
 # Fields of which other projects' plain ViT has the default alone.
 NOT_ELSEWHERE = (
-    "position_at", "registers", "mlp", "parallel", "qk_norm", "qkv_bias", "dense_bias", "norm",
+    "position_at", "registers", "mlp", "parallel", "qk_norm", "dense_bias", "norm",
 )  # fmt: skip
+QKV_BIASES = {"huggingface": ("all", "none"), "timm": ("all", "none"), "google_npz": ("all",)}
 
 
 def save(loaded: Loaded, path: str | Path, to: str, *, approximate: bool = False) -> None:
@@ -110,6 +111,8 @@ def _check_plain(spec: ViTSpec, to: str) -> None:
         for name in NOT_ELSEWHERE
         if name in fields and getattr(spec, name) != fields[name]
     ]
+    if getattr(spec, "qkv_bias", "all") not in QKV_BIASES[to]:
+        differing.append(f"qkv_bias={spec.qkv_bias}")
     if getattr(spec, "pool", "cls") == "cls_avg":
         differing.append("pool=cls_avg")
     if getattr(spec, "position_embedding", "learned_1d") not in AS_A_TABLE:
@@ -146,7 +149,22 @@ def _arrays(
     constants.check(spec, layout, instead, approximate=approximate)
     params = constants.kernels_for(_params(loaded), spec, layout)
     notice = constants.notice(params, spec, layout)
+    homeless = [name for name in params if name not in layout.places]
+    if homeless:
+        raise UserError(
+            f"{layout.title} has no place for {', '.join(homeless)}: write "
+            f"--to={' or '.join(_formats_with_places(spec, params))}."
+        )
     return to_theirs(layout, params, sizes_of(layout, params)), notice
+
+
+def _formats_with_places(spec: Any, params: Mapping[str, np.ndarray]) -> list[str]:
+    """Those that have one for all of these parameters; a checkpoint always has."""
+    layouts = {to: FOLDERS[to, type(spec)].layout_for(spec)
+               for to in FORMATS if (to, type(spec)) in FOLDERS}  # fmt: skip
+    layouts["google_npz"] = google_npz.layout_for(spec)
+    found = [to for to, layout in layouts.items() if layout.places.issuperset(params)]
+    return [*found, "checkpoint"]
 
 
 def _npz(loaded: Loaded, path: Path, approximate: bool) -> str:
@@ -175,7 +193,8 @@ def _folder(loaded: Loaded, path: Path, to: str, approximate: bool) -> str:
     layout, instead = format_.layout_for(model.spec), "Write --to=google_npz or checkpoint."
     arrays, notice = _arrays(loaded, layout, instead, approximate=approximate)
     if to == "huggingface" and model.num_classes:
-        arrays = {format_.name_in_classifier(name): x for name, x in arrays.items()}
+        prefix = layout.prefixes[-1]
+        arrays = {n if n.startswith("classifier.") else prefix + n: x for n, x in arrays.items()}
     _write_folder(path, arrays, documents)
     return notice
 

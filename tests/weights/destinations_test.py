@@ -1,0 +1,61 @@
+"""Which model goes into which format: the table of docs/weights.md, row by row."""
+
+from pathlib import Path
+
+import pytest
+
+from vit_jax import weights
+from vit_jax.core.errors import UserError
+from vit_jax.weights.writing import FORMATS
+
+DOCS = Path(__file__).parents[2] / "docs" / "weights.md"
+DINOV2 = {"layer_scale": 1.0, "mlp_dim": 32}
+# By the first cell: models that go there, and where they go; a word of the refusal elsewhere.
+ROWS = {
+    "`pool=cls`": ({"pool": "cls"}, "huggingface timm google_npz"),
+    "`pool=avg`": ({"pool": "avg"}, "huggingface timm google_npz"),
+    "`pool=map`": ({"pool": "map"}, "timm google_npz"),
+    "`pool=cls_avg`": ({"pool": "cls_avg", **DINOV2}, "huggingface"),
+    "`layer_scale`": ({**DINOV2, "num_classes": 0}, "huggingface timm"),
+    "`qkv_bias=none`": ({"qkv_bias": "none"}, "huggingface timm"),
+    "`pre_logits`": ({"pre_logits": True, "num_classes": 0}, "huggingface google_npz"),
+    "`gelu=exact` (the default is `tanh`)": ({"gelu": "exact"}, "huggingface timm"),
+    "`norm_epsilon` other than 1e-6, the default": ({"norm_epsilon": 1e-5}, "huggingface"),
+}
+ELSEWHERE = [
+    ({"pool": "cls_avg"}, "huggingface"),  # without LayerScale
+    ({"layer_scale": 0.1}, "huggingface"),  # with a head and the class token
+    ({"pre_logits": True}, "huggingface"),  # with a head
+    ({"pre_logits": True, "pool": "avg", "num_classes": 0}, "huggingface"),
+]
+
+
+def goes(loaded, folder, to):
+    try:
+        weights.save(loaded, folder / f"{to}.npz", to)
+    except UserError as error:
+        assert "write" in str(error).lower() or "no place" in str(error)
+        return False
+    weights.description(folder / f"{to}.npz")
+    return True
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_models_go_where_the_table_says(tmp_path, toy, row):
+    fields, expected = ROWS[row]
+    loaded = toy(**fields)
+    found = [to for to in FORMATS if to != "checkpoint" and goes(loaded, tmp_path, to)]
+    assert found == expected.split()
+
+
+@pytest.mark.parametrize(("fields", "to"), ELSEWHERE)
+def test_and_not_where_it_does_not(tmp_path, toy, fields, to):
+    assert not goes(toy(**fields), tmp_path, to)
+
+
+def test_the_table_has_these_rows():
+    cells = [
+        line.split("|")[1].strip() for line in DOCS.read_text().splitlines() if "|" in line[:1]
+    ]
+    start = cells.index("plain ViT with") + 2
+    assert cells[start : start + len(ROWS)] == list(ROWS)
