@@ -2,36 +2,55 @@
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
 
-# jax's device_kind (its beginning) -> dense bfloat16 TFLOP/s of one jax device.
+# A pattern of jax's whole device_kind -> dense bfloat16 TFLOP/s of one jax device. Whole, because
+# the kinds of one generation are not alike: an L40S begins like an L4, an H100 NVL like any H100, and
+# a slice of a GPU (MIG) is called as all of it with "MIG 3g.40gb" behind. What is not here has no
+# rate, rather than another's.
 # TPU: cloud.google.com/tpu/docs, system architecture pages (v2 and v3: per core, half a chip).
-# GPU: NVIDIA's data sheets, without sparsity.
+# GPU: NVIDIA's data sheets, half of those that are told with sparsity alone. H100 and H100 NVL: "H100
+# Tensor Core GPU" (1,979 and 1,671 with sparsity); PCIe: its product brief (1,513); H200 and H200
+# NVL: "H200 Tensor Core GPU" (1,979 and 1,671); GH200: "GH200 Grace Hopper Superchip" (1,979); B200:
+# "HGX B200" (36,000 of eight); GB200: "GB200 NVL72" (360,000 of 72); A100, A30, A40, A10, L4, L40 and
+# L40S: the sheets of these names; A10G: "NVIDIA A10G" of AWS. V100 ("V100", with SXM2, PCIe and V100S)
+# and T4 have no bfloat16: theirs is the rate of float16.
 PEAK_BF16_TFLOPS: dict[str, float] = {
-    "TPU v2": 22.5,
-    "TPU v3": 61.5,
-    "TPU v4": 275.0,
-    "TPU v5 lite": 197.0,
-    "TPU v5e": 197.0,
-    "TPU v5p": 459.0,
-    "TPU v5": 459.0,
-    "TPU v6 lite": 918.0,
-    "TPU v6e": 918.0,
-    "NVIDIA H200": 989.0,
-    "NVIDIA H100 PCIe": 756.0,
-    "NVIDIA H100": 989.0,
-    "NVIDIA A100": 312.0,
-    "NVIDIA L4": 121.0,
-    "NVIDIA V100": 125.0,
-    "Tesla V100": 125.0,
-    "Tesla T4": 65.0,
+    r"TPU v2": 22.5,
+    r"TPU v3": 61.5,
+    r"TPU v4": 275.0,
+    r"TPU v5 lite|TPU v5e": 197.0,
+    r"TPU v5|TPU v5p": 459.0,
+    r"TPU v6 lite|TPU v6e": 918.0,
+    r"NVIDIA GB200": 2500.0,
+    r"NVIDIA B200": 2250.0,
+    r"NVIDIA GH200 (480GB|120GB|144G HBM3e)": 989.0,
+    r"NVIDIA H200": 989.0,
+    r"NVIDIA H200 NVL": 835.0,
+    r"NVIDIA H100 (80|96)GB HBM3": 989.0,
+    r"NVIDIA H100 NVL": 835.0,
+    r"NVIDIA H100 PCIe": 756.0,
+    r"(NVIDIA )?A100-(SXM4|PCIE)-(40|80)GB|NVIDIA A100 80GB PCIe": 312.0,
+    r"NVIDIA A40": 149.7,
+    r"NVIDIA A30": 165.0,
+    r"NVIDIA A10": 125.0,
+    r"NVIDIA A10G": 70.0,
+    r"NVIDIA L40S": 362.05,
+    r"NVIDIA L40": 181.05,
+    r"NVIDIA L4": 121.0,
+    r"(NVIDIA |Tesla )V100-SXM2-(16|32)GB(-LS)?": 125.0,
+    r"(NVIDIA |Tesla )V100-PCIE-(16|32)GB": 112.0,
+    r"(NVIDIA |Tesla )V100S-PCIE-32GB": 130.0,
+    r"(NVIDIA |Tesla )T4": 65.0,
 }
 
 
 def peak_flops(device_kind: str) -> float | None:
     """Dense bfloat16 FLOP/s of one device, None if its data sheet is not in the table (CPUs)."""
-    match = max((k for k in PEAK_BF16_TFLOPS if device_kind.startswith(k)), key=len, default=None)
-    return None if match is None else PEAK_BF16_TFLOPS[match] * 1e12
+    rates = (rate for kind, rate in PEAK_BF16_TFLOPS.items() if re.fullmatch(kind, device_kind))
+    found = next(rates, None)
+    return None if found is None else found * 1e12
 
 
 class TpuChip(NamedTuple):
