@@ -1,5 +1,15 @@
+import pytest
+
+from tests.preparing.conftest import jpeg
 from vit_jax.data.host_tf import tf
 
 
 def test_no_gpu_is_visible_to_tensorflow() -> None:
     assert tf.config.get_visible_devices("GPU") == []
+
+
+def test_a_bad_image_is_an_exception_and_nothing_else(capfd: pytest.CaptureFixture[str]) -> None:
+    """What TensorFlow writes of its own would stand in the middle of the line of progress."""
+    with pytest.raises(tf.errors.InvalidArgumentError, match="Invalid JPEG data"):
+        tf.io.decode_jpeg(jpeg(0)[:-100])
+    assert capfd.readouterr().err == ""

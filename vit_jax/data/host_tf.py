@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import os
 
-# Below errors, silence. oneDNN has nothing to offer to decoding and resizing, would announce itself
-# twice at every start, and rounds differently from machine to machine.
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+# Its C++ would write into the line of progress; what goes wrong comes as an exception as well. It
+# looks at the variable while it is loaded. JAX reads the same one, later, and sets it to "1" where
+# nobody has: so any other value is somebody's wish.
+LOG_LEVEL, JAXS_LEVEL, SILENT = "TF_CPP_MIN_LOG_LEVEL", "1", "3"
+# oneDNN has nothing to offer to decoding and resizing, would announce itself twice at every start,
+# and rounds differently from machine to machine.
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
 
-import tensorflow as tf
+_before = os.environ.get(LOG_LEVEL, JAXS_LEVEL)
+os.environ[LOG_LEVEL] = SILENT if _before == JAXS_LEVEL else _before
+import tensorflow as tf  # noqa: E402  # the variable comes first
+
+os.environ[LOG_LEVEL] = _before
 
 # TensorFlow and JAX would both reserve the GPU's memory; TensorFlow only feeds JAX here.
 tf.config.set_visible_devices([], "GPU")
