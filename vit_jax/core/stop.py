@@ -9,6 +9,8 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import socket
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from types import FrameType, TracebackType
@@ -37,13 +39,22 @@ def at_once(what: str) -> Iterator[None]:
 class StopRequest:
     """Within `with StopRequest() as stop:`, bool(stop) says whether a signal has come.
 
-    A second SIGINT ends the process at once, without saving. Outside the main thread, where Python
-    allows no handlers, no signal is ever seen.
+    The first is answered at once, on standard error, with what happens now. A second SIGINT ends
+    the process at once, without saving. Python's own handlers have to wait while the main thread
+    computes or compiles, so both are done by a thread that hears of signals from the system's
+    handler. Outside the main thread, where Python allows no handlers, no signal is ever seen.
+
+    Args:
+      what: happens after the first signal, to be said, such as "saving".
     """
 
-    def __init__(self) -> None:
+    def __init__(self, what: str = "") -> None:
+        self._what = what
         self._name = ""
         self._before: dict[signal.Signals, Any] = {}
+        self._wakeup_before = -1
+        self._ends: tuple[socket.socket, socket.socket] | None = None
+        self._listener: threading.Thread | None = None
 
     def __bool__(self) -> bool:
         return bool(self._name)
@@ -54,6 +65,12 @@ class StopRequest:
 
     def __enter__(self) -> StopRequest:
         self._before = _handle(self._on_signal)
+        if self._before:
+            reads, writes = self._ends = socket.socketpair()
+            writes.setblocking(False)  # as the system's handler needs it
+            self._wakeup_before = signal.set_wakeup_fd(writes.fileno(), warn_on_full_buffer=False)
+            self._listener = threading.Thread(target=self._listen, args=(reads,), daemon=True)
+            self._listener.start()
         return self
 
     def __exit__(
@@ -62,13 +79,37 @@ class StopRequest:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        if self._ends and self._listener:
+            reads, writes = self._ends
+            signal.set_wakeup_fd(self._wakeup_before)
+            writes.close()  # the listener's sign to end
+            self._listener.join()
+            reads.close()
         _restore(self._before)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         del frame
-        if self._name and number == signal.SIGINT:
-            os._exit(128 + number)
-        self._name = signal.Signals(number).name
+        self._name = self._name or signal.Signals(number).name
+
+    def _listen(self, reads: socket.socket) -> None:
+        asked = False
+        while numbers := reads.recv(1):
+            number = numbers[0]
+            if number not in SIGNALS:
+                continue
+            if asked and number == signal.SIGINT:
+                os._exit(128 + number)
+            if not asked and self._what:
+                _say(f"{signal.Signals(number).name}: {self._what}")
+            asked = True
+
+
+def _say(text: str) -> None:
+    """On a line of its own, also where a line of progress stands open on the terminal."""
+    start = "\r\x1b[K" if sys.stderr.isatty() else ""
+    with contextlib.suppress(OSError, ValueError):
+        sys.stderr.write(f"{start}{text}\n")
+        sys.stderr.flush()
 
 
 def _handle(handler: Callable[[int, FrameType | None], None]) -> dict[signal.Signals, Any]:

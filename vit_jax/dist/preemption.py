@@ -12,6 +12,12 @@ from vit_jax.dist import maintenance
 from vit_jax.dist.peers import Peers
 
 
+WHAT = (
+    "training stops after the step that is under way, and saves. A second Ctrl-C ends it at once: "
+    "the steps since the last checkpoint are lost then."
+)
+
+
 class AgreedStop:
     """bool() says whether all are to stop now; all have to look in the same places and order."""
 
@@ -40,5 +46,5 @@ def stop_request(peers: Peers) -> Iterator[StopRequest | AgreedStop]:
     """
     if jax.default_backend() == "tpu":
         maintenance.watch()
-    with StopRequest() as request:
+    with StopRequest(WHAT) as request:
         yield AgreedStop(request, peers) if peers.several else request
