@@ -19,6 +19,39 @@ def test_a_terminal_rewrites_one_line():
     assert out.getvalue() == "\r\x1b[Kstep 1\r\x1b[Kstep 2\r\x1b[Kdone\n"
 
 
+@pytest.mark.parametrize(
+    ("columns", "shown"),
+    [
+        (80, "step 1 | loss 2 | 3:07 left"),
+        (20, "step 1 | loss 2"),
+        (16, "step 1 | loss 2"),
+        (15, "step 1"),
+        (5, "step"),
+    ],
+)
+def test_a_narrow_terminal_gets_what_is_wanted_most(monkeypatch, columns, shown):
+    """All but the last column: behind it a terminal would wrap the line."""
+    monkeypatch.setenv("COLUMNS", str(columns))
+    out = Terminal()
+    Screen(out).update("step 1", "loss 2", "3:07 left")
+    assert out.getvalue() == "\r\x1b[K" + shown
+
+
+def test_a_file_gets_all_parts_of_a_line():
+    out = io.StringIO()
+    Screen(out).update("step 1", "loss 2")
+    assert out.getvalue() == "step 1 | loss 2\n"
+
+
+def test_what_others_write_in_the_end_begins_a_line():
+    out = Terminal()
+    screen = Screen(out)
+    screen.update("step 1")
+    screen.close()
+    screen.close()
+    assert out.getvalue() == "\r\x1b[Kstep 1\n"
+
+
 def test_a_file_gets_plain_lines():
     out = io.StringIO()
     screen = Screen(out)

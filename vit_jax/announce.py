@@ -109,16 +109,26 @@ def compiling(screen: Screen) -> Iterator[None]:
 def progress(
     screen: Screen, step: int, plan: build.Plan, values: Mapping[str, float], eta_secs: float
 ) -> None:
-    """The line that updates: step, epoch, loss, accuracy, speed, input wait, MFU, time left."""
-    mfu = f"{values['speed/mfu']:.1%}" if "speed/mfu" in values else "-"
+    """The line that updates; what is wanted most comes first, since a narrow terminal cuts it."""
     skipped = values.get("input/skipped_images", 0)
-    screen.update(
-        f"step {step:,}/{plan.total_steps:,} | epoch {step / plan.steps_per_epoch:.1f} | "
-        f"loss {values['train/loss']:.4f} | accuracy {values['train/accuracy']:.1%} | "
-        f"{values['speed/images_per_second']:,.0f} images/s | "
-        f"input wait {values['speed/input_wait']:.0%} | MFU {mfu} | {duration(eta_secs)} left"
-        + (f" | {skipped:,.0f} bad images skipped" if skipped else "")
-    )
+    # A step whose batch is left out has no loss and no accuracy.
+    of_step = {
+        "loss {:.4f}": values.get("train/loss"),
+        "{} left": duration(eta_secs),
+        "{:,.0f} bad images skipped": skipped or None,
+        "accuracy {:.1%}": values.get("train/accuracy"),
+        "{:,.0f} images/s": values["speed/images_per_second"],
+        "MFU {:.1%}": values.get("speed/mfu"),
+        "input wait {:.0%}": values["speed/input_wait"],
+        "epoch {:.1f}": step / plan.steps_per_epoch,
+    }
+    shown = [text.format(value) for text, value in of_step.items() if value is not None]
+    screen.update(f"step {step:,}/{plan.total_steps:,}", *shown)
+
+
+def left_out(screen: Screen, step: int) -> None:
+    """A step whose batch is not learnt from."""
+    screen.say(f"step {step:,} | its batch is left out, as input.skip_steps says")
 
 
 def results(screen: Screen, step: int, numbers: Mapping[str, float]) -> None:

@@ -7,6 +7,8 @@ import sys
 import time
 from typing import TextIO
 
+SEPARATOR = " | "
+
 
 class Screen:
     """Writes to a terminal or a file; on a terminal the last line can be rewritten in place.
@@ -32,15 +34,26 @@ class Screen:
         self._write(("\r\x1b[K" if self._open else "") + text + "\n")
         self._open = False
 
-    def update(self, text: str) -> None:
-        """A line that the next one replaces; without a terminal it stays."""
+    def update(self, *parts: str) -> None:
+        """A line that the next one replaces; without a terminal it stays.
+
+        On a terminal as many parts, from the first, as fit its width.
+        """
         if not self._live:
-            self.say(text)
+            self.say(SEPARATOR.join(parts))
         else:
             # A wrapped line could not be rewritten.
-            columns = shutil.get_terminal_size().columns
-            self._write("\r\x1b[K" + text[: columns - 1])
+            width = shutil.get_terminal_size().columns - 1
+            lines = (SEPARATOR.join(parts[:n]) for n in range(len(parts), 0, -1))
+            text = next((line for line in lines if len(line) <= width), parts[0][:width])
+            self._write("\r\x1b[K" + text)
             self._open = True
+
+    def close(self) -> None:
+        """Ends a line that stands open: what others write begins on a line of its own."""
+        if self._open:
+            self._write("\n")
+            self._open = False
 
     def bar(self, what: str, done: int, total: int) -> None:
         """Progress of something that may take long; call it often."""
