@@ -10,7 +10,7 @@ from vit_jax.dist import mesh as meshes
 from vit_jax.objective import Objective
 from vit_jax.optim import freezing, optimizers, schedules
 from vit_jax.state import state_layout
-from vit_jax.step import batch_layout, compile_update, make_update
+from vit_jax.step import batch_layout, compile_update, leave_out, make_update
 
 SAME_MATH = 1e-5  # relative; float32 sums in another order
 TINY = {"depth": 2, "width": 32, "mlp_dim": 64, "heads": 2}
@@ -98,8 +98,26 @@ def test_a_step_that_is_not_finite_changes_nothing_but_the_count(optimizer):
     jax.tree.map(np.testing.assert_array_equal, before.opt_state, after.opt_state)
     assert after.first_bad_step == scalars["first_bad_step"] == 2
     assert not np.isfinite(after.first_bad_values).all()
-    trainer.step(trainer.batch(2))
-    assert trainer.state.first_bad_step == 2  # the first one is kept
+    # Nor does a later one that is finite: the first one is kept, and the state with it.
+    for seed in (2, 3):
+        trainer.step(trainer.batch(seed))
+    frozen = jax.device_get(trainer.state)
+    assert (frozen.step, frozen.first_bad_step) == (4, 2)
+    jax.tree.map(np.testing.assert_array_equal, before.params, frozen.params)
+    jax.tree.map(np.testing.assert_array_equal, before.opt_state, frozen.opt_state)
+
+
+def test_a_batch_that_is_left_out_is_counted_and_changes_nothing_else():
+    trainer = Trainer(ema_decay=0.9)
+    trainer.step(trainer.batch(0))
+    before = jax.device_get(trainer.state)
+    nan = trainer.batch(1, weight=np.full(16, np.nan, np.float32))
+    trainer.state, scalars = leave_out(trainer.state, nan)
+    after = jax.device_get(trainer.state)
+    assert (before.step, after.step) == (1, 2)
+    jax.tree.map(np.testing.assert_array_equal, before._replace(step=2), after)
+    assert jax.device_get(scalars)["first_bad_step"] == 0
+    trainer.step(trainer.batch(2))  # its arrays are where the compiled step expects them
 
 
 def test_examples_of_weight_0_count_for_nothing():

@@ -1,5 +1,6 @@
 """The loop from end to end: what it writes, how it stops, that it resumes to the same bits."""
 
+import dataclasses
 import json
 import os
 import random
@@ -10,12 +11,15 @@ import time
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import vit_jax.train
 from vit_jax.core.errors import NonFiniteError, Preempted, UserError
+from vit_jax.step import make_update
 from vit_jax.store import step_folder
-from vit_jax.train import train
+from vit_jax.train import UnderWay, train
 
 REPOSITORY = Path(__file__).parents[1]
 STEPS = 40
@@ -87,9 +91,10 @@ def test_what_a_person_sees(uninterrupted):
         "FLOPs per image",
         f"{STEPS} steps of 32 examples",
         "compiling the first step ...",
-        f"step 5/{STEPS} | epoch 0.1 | loss",
+        f"step 5/{STEPS} | loss",
+        "left | accuracy",
         "images/s | input wait",
-        "left",
+        "| epoch 0.1",
         "test: accuracy",
         f"saved    {workdir}/checkpoints/{STEPS}",
         f"python -m vit_jax.predict --checkpoint {workdir}",
@@ -243,6 +248,65 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_is_not_saved(tmp_path, tiny
         assert not int(_state_number(tmp_path, step, "first_bad_step"))
 
 
+@pytest.fixture
+def spoiled_batch(monkeypatch):
+    """`spoiled_batch(4)`: the loss of that step's batch is not finite."""
+
+    def spoil(step):
+        update = vit_jax.train.make_update
+
+        def make(*arguments):
+            good = update(*arguments)
+
+            def bad(state, batch):
+                weight = jnp.where(state.step + 1 == step, jnp.nan, batch["weight"])
+                return good(state, batch | {"weight": weight})
+
+            return bad
+
+        monkeypatch.setattr("vit_jax.train.make_update", make)
+
+    return spoil
+
+
+def test_a_batch_that_spoils_the_run_can_be_left_out(tmp_path, tiny_run, spoiled_batch, capsys):
+    spoiled_batch(4)
+    never = train(tiny_run("input.skip_steps=4"), tmp_path / "never")  # met it
+    config = tiny_run("checkpoint.every_steps=3", "log.every_steps=2")
+    for _ in range(2):  # the same batch comes again
+        with pytest.raises(NonFiniteError, match=r"Step 4: loss nan.*--config.input.skip_steps=4"):
+            train(config, tmp_path / "run")
+    assert step_folder.steps(tmp_path / "run" / "checkpoints") == [3]
+    skipping = dataclasses.replace(config, input=dataclasses.replace(config.input, skip_steps=(4,)))
+    state = train(skipping, tmp_path / "run")  # needs no --allow_config_change
+    jax.tree.map(np.testing.assert_array_equal, state.params, never.params)
+    assert "step 4 | its batch is left out" in capsys.readouterr().out
+    written = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert written["config"]["input"]["skip_steps"] == [4]
+    assert written["runs"][-1]["config_changes"] == ["input.skip_steps: [] there, [4] here"]
+    assert [step for step, _ in losses(tmp_path / "run")] == [2, 6]
+    rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").open()]
+    assert [row["step"] for row in rows] == [2, 4, 6]  # that of step 4 has no loss
+    with pytest.raises(UserError, match=r"input\.skip_steps: \[4\] there, \[\] here"):
+        train(config, tmp_path / "run")
+    with pytest.raises(UserError, match=r"input.skip_steps has 7, but total.\* amounts to 6 steps"):
+        train(tiny_run("input.skip_steps=7"), tmp_path / "other")
+
+
+def test_nothing_is_evaluated_after_a_step_that_is_not_finite(
+    tmp_path, tiny_run, spoiled_batch, capsys
+):
+    spoiled_batch(2)
+    config = tiny_run(
+        "log.every_steps=100", "evals.test.every_steps=3",
+        "evals.test.preprocess=decode|resize(8)",
+    )  # fmt: skip
+    with pytest.raises(NonFiniteError, match="Step 2: "):
+        train(config, tmp_path)
+    assert "test: accuracy" not in capsys.readouterr().out
+    assert not (tmp_path / "metrics.jsonl").exists()
+
+
 def test_an_update_that_is_not_finite_stops_the_run_and_is_not_saved(tmp_path, tiny_run):
     """The head starts at zero, so the gradients below it are: Adam without eps divides 0 by 0."""
     config = tiny_run("optim.eps=0", "checkpoint.every_steps=1", "total.steps=2")
@@ -318,6 +382,60 @@ def test_the_devices_are_waited_for_at_log_cadence_alone(tmp_path, tiny_run, mon
     monkeypatch.setattr("vit_jax.train.fetch", lambda s: fetches.append(1) or fetch(s))
     train(tiny_run("total.steps=40", "log.every_steps=10"), tmp_path)
     assert len(fetches) == 4
+
+
+def slow_update(secs):
+    """`make_update` whose steps take the devices `secs` longer, while the loop goes on."""
+
+    def make(*arguments):
+        update = make_update(*arguments)
+
+        def slowly(state, batch):
+            after, scalars = update(state, batch)
+            wait = lambda x: time.sleep(secs) or x
+            loss = jax.pure_callback(wait, scalars["train/loss"], scalars["train/loss"])
+            return after, scalars | {"train/loss": loss}
+
+        return slowly
+
+    return make
+
+
+@pytest.mark.parametrize(
+    "pause",
+    ["evals.test.every_steps=5", "log.histograms_every_steps=5", "checkpoint.every_steps=5"],
+)
+def test_what_the_devices_had_still_to_do_is_no_pause(tmp_path, tiny_run, monkeypatch, pause):
+    step_secs, batch_size = 0.1, 16
+    monkeypatch.setattr("vit_jax.train.make_update", slow_update(step_secs))
+    overrides = ["total.steps=6", "log.every_steps=6", pause]
+    if pause.startswith("evals"):
+        overrides.append("evals.test.preprocess=decode|resize(8)")
+    train(tiny_run(*overrides), tmp_path)
+    row = json.loads((tmp_path / "metrics.jsonl").read_text().splitlines()[-1])
+    assert row["speed/images_per_second"] < batch_size / step_secs
+
+
+def test_the_loop_is_few_steps_ahead_of_the_devices(tmp_path, tiny_run, monkeypatch):
+    begun, done = [], []
+
+    def make(*arguments):
+        update = make_update(*arguments)
+
+        def slowly(state, batch):
+            after, scalars = update(state, batch)
+            wait = lambda x: time.sleep(0.05) or done.append(1) or x
+            loss = jax.pure_callback(wait, scalars["train/loss"], scalars["train/loss"])
+            return after, scalars | {"train/loss": loss}
+
+        return slowly
+
+    ahead = lambda step: begun.append(1) or len(begun) - len(done) > UnderWay.MOST + 1
+    monkeypatch.setattr("vit_jax.train.make_update", make)
+    monkeypatch.setattr("vit_jax.log.RunLog.after_step", lambda self, step: far.append(ahead(step)))
+    far = []
+    train(tiny_run("total.steps=12", "log.every_steps=100"), tmp_path)
+    assert len(far) == 12 and not any(far)
 
 
 def test_warm_start_takes_the_parameters(tmp_path, tiny_run):

@@ -15,7 +15,6 @@ import numpy as np
 from etils import epath
 
 from vit_jax import announce, build, preflight
-from vit_jax import config as configs
 from vit_jax.config import RunConfig
 from vit_jax.core.errors import UserError
 from vit_jax.core.problems import MISSING, Problems
@@ -24,7 +23,7 @@ from vit_jax.memory import device_memory
 from vit_jax.preflight import Prepared
 from vit_jax.screen import Screen, count
 from vit_jax.state import Layout, device_bytes, total_bytes
-from vit_jax.store import room, step_folder, workdir
+from vit_jax.store import room, step_folder
 
 if TYPE_CHECKING:
     from vit_jax.data.example import Source
@@ -201,12 +200,8 @@ def _workdir(
     if folder.exists():
         entry = problems.look(
             "workdir",
-            lambda source: workdir.check_workdir(
-                folder,
-                config=configs.to_dict(config),
-                fingerprint={"input": source.fingerprint},
-                free_fields=configs.FREE_FIELDS,
-                allow_config_change=allow_config_change,
+            lambda source: build.entry(
+                config, folder, source, allow_config_change=allow_config_change
             ),
             parts.source,
         )

@@ -99,6 +99,7 @@ class InputConfig:
     cache_bytes: int | None = None  # its limit; None: 8 GiB of memory, or what the disk has
     threads: int = 0  # of the host's input pipeline; 0: one a core
     timeout_secs: int = 600  # without a batch until the run gives up
+    skip_steps: tuple[int, ...] = ()  # whose batches are left out; they count as steps all the same
 
 
 @dataclasses.dataclass(frozen=True)
@@ -255,6 +256,7 @@ BOUNDS: dict[str, tuple[float, float]] = {
     "input.cache_bytes": (1, 2**63),
     "input.threads": (0, 1024),
     "input.timeout_secs": (1, 2**31),
+    "input.skip_steps": (1, 2**31),
     "loss.label_smoothing": (0, 1),
     "loss.mixup": (0, 1e6),
     "loss.cutmix": (0, 1e6),
@@ -312,6 +314,9 @@ FREE_FIELDS = (
     "input.mixture.*.data_dir", "input.cache", "input.cache_bytes",
 )  # fmt: skip
 
+# Numbers of steps: a run may be resumed with others, as long as they differ in steps to come alone.
+STEP_FIELDS = ("input.skip_steps",)
+
 
 def load(path: str, overrides: Sequence[str] = ()) -> RunConfig:
     """The run that a file and its overrides describe.
@@ -356,6 +361,17 @@ def rivals(field: str) -> tuple[str, ...]:
 def fields() -> list[str]:
     """Every field, with dots: "optim.lr", "evals.<name>.split"."""
     return strict.leaves(RunConfig)
+
+
+def with_new_fields(values: dict[str, Any]) -> dict[str, Any]:
+    """What `to_dict` gave, maybe long ago: fields that came since are added, with their defaults.
+
+    A default is what runs did before there was the field. As it is if it cannot be a run today.
+    """
+    try:
+        return to_dict(resolve(values))
+    except errors.UserError:
+        return values
 
 
 def to_dict(config: RunConfig) -> dict[str, Any]:

@@ -97,8 +97,9 @@ def make_update(
     """Returns update(state, batch) -> (state after one more step, scalars), to be compiled.
 
     `rates` gives further scalars to log, such as the learning rate, by the number of updates done.
-    A step whose loss, gradient or update is not finite changes neither parameters nor optimizer;
-    the first such step is kept in the state, on the device, so that nothing has to wait for it.
+    A step whose loss, gradient or update is not finite changes neither parameters nor optimizer,
+    and no step after it does: what it met may be in the state already. The first such step is kept
+    in the state, on the device, so that nothing has to wait for it.
     """
     backward = make_backward(layout, objective, seed)
 
@@ -114,12 +115,13 @@ def make_update(
         ema = _averaged(state.ema, params, layout.ema_decay, state.step)
 
         step = state.step + 1
-        first_bad = ~finite & (state.first_bad_step == 0)
+        none_was_bad = state.first_bad_step == 0
+        first_bad, good = ~finite & none_was_bad, finite & none_was_bad
         after = TrainState(
             step=step,
-            params=_where(finite, params, state.params),
-            opt_state=_where(finite, opt_state, state.opt_state),
-            ema=_where(finite, ema, state.ema),
+            params=_where(good, params, state.params),
+            opt_state=_where(good, opt_state, state.opt_state),
+            ema=_where(good, ema, state.ema),
             first_bad_step=jnp.where(first_bad, step, state.first_bad_step),
             first_bad_values=jnp.where(first_bad, jnp.stack([loss, norm]), state.first_bad_values),
         )
@@ -130,12 +132,31 @@ def make_update(
             ),
             "train/grad_norm": norm,
             **rates(state.step),
-            "first_bad_step": after.first_bad_step,
-            "first_bad_values": after.first_bad_values,
+            **_first_bad(after),
         }
         return after, scalars
 
     return update
+
+
+def leave_out(state: TrainState, batch: Batch) -> tuple[TrainState, Scalars]:
+    """In the place of an update: the step is counted, its batch is not looked at.
+
+    Schedules and random numbers of later steps are as if it had been learnt from.
+    """
+    del batch
+    step, scalars = _counted(state)
+    return state._replace(step=step), scalars
+
+
+@jax.jit
+def _counted(state: TrainState) -> tuple[jax.Array, Scalars]:
+    # Copies, since the next update is given the state's own arrays to write over.
+    return state.step + 1, jax.tree.map(jnp.copy, _first_bad(state))
+
+
+def _first_bad(state: TrainState) -> Scalars:
+    return {"first_bad_step": state.first_bad_step, "first_bad_values": state.first_bad_values}
 
 
 def _accumulated(

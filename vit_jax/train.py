@@ -6,6 +6,7 @@ on where it stopped, for whatever reason it stopped.
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import math
 import os
@@ -30,8 +31,8 @@ from vit_jax.memory import explain_out_of_memory
 from vit_jax.models import ModelInfo
 from vit_jax.screen import Screen
 from vit_jax.state import Layout, TrainState
-from vit_jax.step import Scalars, compile_update, make_update
-from vit_jax.store.workdir import check_workdir, record
+from vit_jax.step import Scalars, compile_update, leave_out, make_update
+from vit_jax.store.workdir import record
 from vit_jax.store.workdir_lock import lock
 from vit_jax.warm_start import warm_start
 
@@ -65,18 +66,12 @@ def train(
     model, schedule, layout = run.model, run.schedule, run.layout
     objective, evals, description = run.objective, run.evals, run.description
 
-    screen = Screen(quiet=jax.process_index() > 0)
     with contextlib.ExitStack() as until_the_end:
         enter = until_the_end.enter_context
+        screen = enter(contextlib.closing(Screen(quiet=jax.process_index() > 0)))
         # Whose work directory: nobody else's, and of this very run.
         enter(lock(workdir))
-        entry = check_workdir(
-            workdir,
-            config=configs.to_dict(config),
-            fingerprint={"input": source.fingerprint},
-            free_fields=configs.FREE_FIELDS,
-            allow_config_change=allow_config_change,
-        )
+        entry = build.entry(config, workdir, source, allow_config_change=allow_config_change)
         announce.run(screen, config, source, mesh, model.info, plan, entry.changes)
         announce.undivided(screen, layout)
 
@@ -108,15 +103,24 @@ def train(
             log.write(start, missed)
         distributions = make_distributions(layout, objective, config.seed)
         clock = build.clock(config, model.info, plan, mesh, feed, start_step=start)
+        under_way = UnderWay()
         for step in range(start + 1, plan.total_steps + 1):
             batch = next(feed)
             if plan.histograms(step):
-                log.write_distributions(step, fetch(distributions(state, batch)))
-            state, scalars = update(state, batch)  # returns at once
+                under_way.finish()
+                with clock.paused():
+                    log.write_distributions(step, fetch(distributions(state, batch)))
+            if plan.skips(step):
+                announce.left_out(screen, step)
+            advance = leave_out if plan.skips(step) else update
+            state, scalars = advance(state, batch)  # returns at once
+            under_way.add(scalars)
             log.after_step(step)
             row = {}
-            if plan.log(step) or plan.save(step) or stop:
-                scalars = fetch(scalars)  # the only sync, but for histograms
+            if plan.log(step) or plan.save(step) or evals.due(step) or stop:
+                # The only sync, but for histograms. Before the clock is stopped: what the devices
+                # had still to do would count as a pause.
+                scalars = fetch(scalars)
                 stop_if_not_finite(scalars)
             if plan.log(step):
                 row = numbers(scalars) | clock.tick(step)
@@ -167,6 +171,30 @@ def first_state(config: RunConfig, layout: Layout, model: ModelInfo, screen: Scr
     return layout.with_params(state, state.params)
 
 
+class UnderWay:
+    """The steps that the devices have still to finish: as many as keep them busy, and no more.
+
+    A loop that runs ahead without bounds would hold a batch for each such step, and whoever asks it
+    to stop would wait for them all.
+    """
+
+    MOST = 2  # one that is computed, and one that is ready to be
+
+    def __init__(self) -> None:
+        self._scalars: collections.deque[Scalars] = collections.deque()
+
+    def add(self, scalars: Scalars) -> None:
+        """Of a step that was begun; waits until no more than MOST are under way."""
+        self._scalars.append(scalars)
+        if len(self._scalars) > self.MOST:
+            jax.block_until_ready(self._scalars.popleft())
+
+    def finish(self) -> None:
+        """Waits for all of them."""
+        jax.block_until_ready(self._scalars)
+        self._scalars.clear()
+
+
 def fetch(numbers: Any) -> Any:
     """Waits for the devices: the one place where the loop does."""
     return jax.device_get(numbers)
@@ -187,7 +215,9 @@ def stop_if_not_finite(scalars: Scalars) -> None:
         raise NonFiniteError(
             f"Step {step:,}: loss {loss}, gradient norm {norm}{update}. Nothing was updated or "
             "saved from that step on. Usual cures: a lower optim.lr, a longer optim.warmup_*, "
-            "optim.grad_clip_norm, model.dtype=float32; or look at the images of that step."
+            "optim.grad_clip_norm, model.dtype=float32. Started again, the run meets the same "
+            f"batch: look at its images (python -m vit_jax.preview --step {step}), or leave it out "
+            f"by --config.input.skip_steps={step}."
         )
 
 

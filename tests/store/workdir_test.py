@@ -3,7 +3,7 @@ import json
 import pytest
 
 from vit_jax.core.errors import UserError
-from vit_jax.store.workdir import check_workdir, read_config, record, unwritable
+from vit_jax.store.workdir import MayDiffer, check_workdir, read_config, record, unwritable
 
 CONFIG = {
     "optim": {"lr": 0.001, "betas": (0.9, 0.999), "clip": None},
@@ -20,7 +20,7 @@ def check(path, **changes):
     arguments = {
         "config": CONFIG,
         "fingerprint": FINGERPRINT,
-        "free_fields": ("log", "input.threads"),
+        "may_differ": MayDiffer(("log", "input.threads"), ("input.skip_steps",)),
         "allow_config_change": False,
     }
     return check_workdir(path, **(arguments | changes))
@@ -86,10 +86,41 @@ def test_free_fields_may_differ_and_are_recorded(trained):
 
 def test_a_star_stands_for_any_name(trained):
     parts = {"a": {"data_dir": "x", "weight": 1.0}}
-    arguments = {"free_fields": ("input.*.data_dir",)}
+    arguments = {"may_differ": MayDiffer(("input.*.data_dir",))}
     check(trained, config=changed(input={"a": {"data_dir": "y"}}), **arguments)
     with pytest.raises(UserError, match=r"input\.a\.weight: nothing there, 1\.0 here\n"):
         check(trained, config=changed(input=parts), **arguments)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "allowed"),
+    [
+        ([], [11, 12], True),  # the checkpoint is of step 10
+        ([11], [], True),
+        ([3], [3, 17], True),
+        ([], [10], False),
+        ([3], [], False),
+    ],
+)
+def test_lists_of_steps_may_differ_in_those_to_come(tmp_path, before, after, allowed):
+    enter(tmp_path, config=changed(input={"skip_steps": before}))
+    (tmp_path / "checkpoints" / "10").mkdir(parents=True)
+    config = changed(input={"skip_steps": after})
+    if not allowed:
+        with pytest.raises(UserError, match=r"input\.skip_steps"):
+            enter(tmp_path, config=config)
+        return
+    assert enter(tmp_path, config=config) == [f"input.skip_steps: {before} there, {after} here"]
+    assert read(tmp_path)["config"]["input"]["skip_steps"] == after
+
+
+def test_a_field_that_came_after_the_run_began_has_its_default_there(trained):
+    """As `configs.with_new_fields` completes what an older version wrote."""
+    may_differ = MayDiffer(with_new_fields=lambda config: {"new": 1, **config})
+    assert enter(trained, config=CONFIG | {"new": 1}, may_differ=may_differ) == []
+    (trained / "config.json").write_text(json.dumps(read(trained) | {"config": CONFIG}))
+    with pytest.raises(UserError, match="new: 1 there, 2 here"):
+        enter(trained, config=CONFIG | {"new": 2}, may_differ=may_differ)
 
 
 def test_other_differences_are_refused_with_a_full_list(trained):

@@ -22,12 +22,13 @@ from vit_jax.build.networks import (
     preprocess,
     trained_weights,
 )
-from vit_jax.build.outputs import check_log, clock, log, store
+from vit_jax.build.outputs import MAY_DIFFER, check_log, clock, entry, log, store
 from vit_jax.build.plans import Plan, plan
 from vit_jax.build.preprocessing import image_size
 from vit_jax.build.updates import layout, objective, optimizer, rates, schedule
 
 __all__ = [
+    "MAY_DIFFER",
     "Classes",
     "EvalData",
     "Model",
@@ -40,6 +41,7 @@ __all__ = [
     "clock",
     "declared_examples",
     "description",
+    "entry",
     "eval_data",
     "evals",
     "image_size",

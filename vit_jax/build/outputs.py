@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import jax
 from etils import epath
 from jax.sharding import Mesh
@@ -14,6 +16,27 @@ from vit_jax.config import LogConfig, RunConfig
 from vit_jax.feed import Feed
 from vit_jax.log import RunLog, TensorBoard, WeightsAndBiases, Writer, check_project
 from vit_jax.store.checkpoints import Checkpoints
+from vit_jax.store.workdir import Entry, MayDiffer, check_workdir
+
+if TYPE_CHECKING:
+    from vit_jax.data.example import Source
+
+
+# Of a work directory's config, when a run goes on there.
+MAY_DIFFER = MayDiffer(configs.FREE_FIELDS, configs.STEP_FIELDS, configs.with_new_fields)
+
+
+def entry(
+    config: RunConfig, workdir: epath.Path, source: Source, *, allow_config_change: bool
+) -> Entry:
+    """Whether the run may start or go on in the work directory; UserError if it may not."""
+    return check_workdir(
+        workdir,
+        config=configs.to_dict(config),
+        fingerprint={"input": source.fingerprint},
+        may_differ=MAY_DIFFER,
+        allow_config_change=allow_config_change,
+    )
 
 
 def store(config: RunConfig, workdir: epath.Path) -> Checkpoints:

@@ -23,6 +23,7 @@ class Plan:
     log: Cadence
     save: Cadence
     histograms: Callable[[int], bool]
+    skips: Callable[[int], bool]
 
     def check_start(self, step: int, workdir: epath.Path) -> None:
         """UserError if a run that is at `step` is already beyond this plan."""
@@ -62,6 +63,12 @@ def plan(config: RunConfig, *, num_examples: int) -> Plan:
         epochs=optim.cooldown_epochs,
         examples=optim.cooldown_examples,
     )
+    never = [step for step in config.input.skip_steps if step > total_steps]
+    if never:
+        raise errors.UserError(
+            f"input.skip_steps has {never[0]}, but total.* amounts to {total_steps} steps: give "
+            "steps from 1 to that."
+        )
     every = config.log.histograms_every_steps
     return Plan(
         total_steps=total_steps,
@@ -71,4 +78,5 @@ def plan(config: RunConfig, *, num_examples: int) -> Plan:
         log=Cadence(config.log.every_steps, total_steps),
         save=Cadence(config.checkpoint.every_steps, total_steps),
         histograms=Cadence(every, total_steps) if every else lambda step: False,
+        skips=frozenset(config.input.skip_steps).__contains__,
     )

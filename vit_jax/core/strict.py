@@ -140,7 +140,8 @@ def _as(value: Any, option: Any) -> Any:
 def _items(text: str, kind: type) -> Any:
     """What text gives as several values: a Python literal, or strings with commas between them."""
     if kind is not str:
-        return ast.literal_eval(text)
+        items = ast.literal_eval(text)
+        return items if isinstance(items, list | tuple) else [items]
     try:
         items = ast.literal_eval(text)
     except (ValueError, SyntaxError):

@@ -34,6 +34,10 @@ class Evals:
 
     by_name: dict[str, tuple[Evaluator, Cadence]]
 
+    def due(self, step: int) -> bool:
+        """Whether there is one to be run after `step`."""
+        return any(due(step) for _, due in self.by_name.values())
+
     def run(
         self,
         step: int,

@@ -16,9 +16,49 @@ from typing import Any, NamedTuple
 from etils import epath
 
 from vit_jax.core.errors import UserError
-from vit_jax.store import atomic_file
+from vit_jax.store import atomic_file, step_folder
 
 CONFIG_FILE = "config.json"
+
+
+class MayDiffer(NamedTuple):
+    """What of a directory's config need not be that of a run which goes on there.
+
+    Attributes:
+      fields: dotted beginnings of fields, e.g. "log" or "input.threads", or patterns with "*".
+      step_fields: of lists of steps, which may differ in those after the newest checkpoint.
+      with_new_fields: completes the directory's config, which an older version may have written.
+    """
+
+    fields: Sequence[str] = ()
+    step_fields: Sequence[str] = ()
+    with_new_fields: Callable[[dict[str, Any]], dict[str, Any]] = lambda config: config
+
+    def is_free(self, field: str) -> bool:
+        """Whether a field may have any value."""
+        return any(fnmatchcase(field, f) or field.startswith(f"{f}.") for f in self.fields)
+
+    def differences(
+        self, there: Mapping[str, Any], here: Mapping[str, Any], *, saved_step: int
+    ) -> tuple[dict[str, str], dict[str, str]]:
+        """(all, those that are not allowed): field -> "field: value there, value here".
+
+        there, here: "config" and "fingerprint" of the directory, at `saved_step`, and of the run.
+        """
+        there = {**there, "config": self.with_new_fields(there["config"])}
+        found = differences(there, here)
+
+        def is_to_come(field: str) -> bool:
+            lists = (flatten(each["config"]).get(field, "[]") for each in (there, here))
+            try:
+                theirs, ours = (set(json.loads(steps)) for steps in lists)
+                return all(step > saved_step for step in theirs ^ ours)
+            except TypeError:  # not lists of numbers: somebody has edited the file
+                return False
+
+        to_come = {field for field in self.step_fields if is_to_come(field)}
+        bound = {f: text for f, text in found.items() if not self.is_free(f) and f not in to_come}
+        return found, bound
 
 
 class Entry(NamedTuple):
@@ -40,25 +80,27 @@ def check_workdir(
     *,
     config: Mapping[str, Any],
     fingerprint: Mapping[str, str],
-    free_fields: Sequence[str],
+    may_differ: MayDiffer,
     allow_config_change: bool,
 ) -> Entry:
     """Whether this run may start or go on in a work directory; the folder is made, no file written.
 
-    config: nested dictionary of JSON values. fingerprint: of the data set. free_fields: dotted
-    prefixes of fields that may differ, e.g. "log" or "input.threads", or patterns with "*".
+    config: nested dictionary of JSON values. fingerprint: of the data set.
 
-    `changes` of the result are e.g. ["optim.lr: 0.001 there, 0.003 here"]. Allowed are those of
-    free fields, all with `allow_config_change`, and all as long as there is no checkpoint, since
-    training then starts from the beginning. Otherwise raises UserError that lists them.
+    `changes` of the result are e.g. ["optim.lr: 0.001 there, 0.003 here"]. Allowed are those that
+    `may_differ` allows, all with `allow_config_change`, and all as long as there is no checkpoint,
+    since training then starts from the beginning. Otherwise raises UserError that lists them.
     """
     folder = epath.Path(path)
     make(folder)
     before = _read(folder, allow_config_change)
     now = json.loads(json.dumps({"config": config, "fingerprint": fingerprint}))
-    changes = differences(before, now) if before else {}
-    if _has_checkpoints(folder) and not allow_config_change:
-        _refuse_unless_free(folder, changes, free_fields)
+    changes: dict[str, str] = {}
+    if before:
+        saved = step_folder.steps(folder / "checkpoints")
+        changes, bound = may_differ.differences(before, now, saved_step=max(saved, default=0))
+        if bound and saved and not allow_config_change:
+            raise _another_config(folder, bound)
     document = {**now, "runs": before["runs"] if before else []}
     return Entry(folder, document, changes=list(changes.values()))
 
@@ -94,11 +136,6 @@ def read_document(path: epath.PathLike) -> dict[str, Any]:
     return _load(file)
 
 
-def is_free(name: str, free_fields: Sequence[str]) -> bool:
-    """Whether a field may differ; `free_fields` as in `check_workdir`."""
-    return any(fnmatchcase(name, free) or name.startswith(f"{free}.") for free in free_fields)
-
-
 def make(folder: epath.Path) -> None:
     """Makes the folder and its parents. Raises UserError if it cannot."""
     try:
@@ -115,14 +152,9 @@ def unwritable(folder: epath.Path, error: OSError) -> UserError:
     )
 
 
-def _has_checkpoints(folder: epath.Path) -> bool:
-    directory = folder / "checkpoints"
-    return directory.is_dir() and any(child.name.isdigit() for child in directory.iterdir())
-
-
 # Of a run, if there is no config.json. A run that is killed early has made an empty folder.
 TRACES: dict[str, Callable[[epath.Path], bool]] = {
-    "checkpoints": _has_checkpoints,
+    "checkpoints": lambda folder: bool(step_folder.steps(folder / "checkpoints")),
     "metrics.jsonl": lambda folder: (folder / "metrics.jsonl").exists(),
 }
 
@@ -175,14 +207,10 @@ def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
     return flat
 
 
-def _refuse_unless_free(
-    folder: epath.Path, changes: Mapping[str, str], free_fields: Sequence[str]
-) -> None:
-    bound = [text for name, text in changes.items() if not is_free(name, free_fields)]
-    if bound:
-        raise UserError(
-            f"The work directory {folder} belongs to a run with another config:\n  "
-            + "\n  ".join(bound)
-            + "\nUse the same values to resume it or give another --workdir to start a new run; "
-            "--allow_config_change goes on with the new values and records the change."
-        )
+def _another_config(folder: epath.Path, changes: Mapping[str, str]) -> UserError:
+    return UserError(
+        f"The work directory {folder} belongs to a run with another config:\n  "
+        + "\n  ".join(changes.values())
+        + "\nUse the same values to resume it or give another --workdir to start a new run; "
+        "--allow_config_change goes on with the new values and records the change."
+    )

@@ -12,6 +12,7 @@ from typing import Any
 
 from etils import epath
 
+from vit_jax import build
 from vit_jax import config as configs
 from vit_jax.core.errors import UserError
 from vit_jax.store import atomic_file, workdir
@@ -153,13 +154,11 @@ def _named(names: Sequence[str]) -> str:
 
 def _check_workdir(folder: epath.Path, config: Mapping[str, Any]) -> None:
     """UserError if the training there was begun with other values, as from an edited file."""
-    if not (folder / workdir.CONFIG_FILE).exists() or not progress.saved_step(folder):
+    saved_step = progress.saved_step(folder)
+    if not (folder / workdir.CONFIG_FILE).exists() or not saved_step:
         return  # it will begin, or begin anew
     there, here = ({"config": c, "fingerprint": {}} for c in (workdir.read_config(folder), config))
-    changes = [
-        text
-        for field, text in workdir.differences(there, here).items()
-        if not workdir.is_free(field, configs.FREE_FIELDS)
-    ]
+    _, changes = build.MAY_DIFFER.differences(there, here, saved_step=saved_step)
     if changes:
-        raise UserError(f"begun with another config: {'; '.join(changes)}. Give another --workdir.")
+        said = "; ".join(changes.values())
+        raise UserError(f"begun with another config: {said}. Give another --workdir.")
