@@ -4,7 +4,8 @@
     python -m benchmarks.near_duplicates --data_dir PHOTOS
     python -m benchmarks.near_duplicates --data_set data/cifar10
 
-The first searches random hashes among which pairs are planted; the second makes copies of photos;
+The first searches random hashes, and as many of mirrored images, among which pairs are planted, as
+prepare does; the second makes copies of photos;
 the third counts near pairs in a data set, and how many of them are of one class: of pairs by chance
 that would be one in the number of classes.
 """
@@ -20,15 +21,16 @@ from pathlib import Path
 
 import numpy as np
 from absl import app, flags
-from PIL import Image
+from PIL import Image, ImageOps
 
 from benchmarks import rows
 from vit_jax.data import tfds
 from vit_jax.preparing import faults
 from vit_jax.preparing.checking import check
+from vit_jax.preparing.mirrors import search as search_mirrors
 from vit_jax.preparing.near import near_pairs
 
-MEASURED = ("vit_jax/preparing/near.py", "vit_jax/preparing/perceptual.py")
+MEASURED = tuple(f"vit_jax/preparing/{name}.py" for name in ("near", "mirrors", "perceptual"))
 PLANTED = 1000
 DISTANCES = (2, 4, 6, 8)
 FLAGS = flags.FLAGS
@@ -41,24 +43,35 @@ def search(count: int, bits: int) -> dict[str, object]:
     for i in range(PLANTED):
         flips = rng.choice(64, 1 + i % bits, replace=False)
         hashes[count - 1 - i] = hashes[i] ^ np.uint64(sum(1 << int(bit) for bit in flips))
+    mirrored = rng.integers(0, 2**64, count, np.uint64)
+    mirrored[PLANTED : 2 * PLANTED] = hashes[-2 * PLANTED : -PLANTED] ^ np.uint64(1)
+    order = np.argsort(hashes)
+    place = np.argsort(order)
+    hashes, mirrored = hashes[order], mirrored[order]
     before = resource.getrusage(resource.RUSAGE_SELF)
     start = time.monotonic()
-    found = near_pairs(hashes, bits)
+    known = np.ones(count, bool)
+    found, turned = search_mirrors(hashes, mirrored, known, bits, lambda done, of: None)
     seconds = time.monotonic() - start
     after = resource.getrusage(resource.RUSAGE_SELF)
-    planted = {(i, count - 1 - i) for i in range(PLANTED)}
+    pair = lambda one, other: tuple(sorted((int(place[one]), int(place[other]))))
+    planted = {pair(i, count - 1 - i) for i in range(PLANTED)}
+    in_mirror = {pair(PLANTED + i, count - 2 * PLANTED + i) for i in range(PLANTED)}
     pairs = set(zip(found.first.tolist(), found.second.tolist(), strict=True))
+    turned_pairs = set(zip(turned.first.tolist(), turned.second.tolist(), strict=True))
     return {
         "what": f"search of {count} hashes",
         "bits": bits,
         "planted_found": len(planted & pairs) / PLANTED,
+        "planted_mirrored_found": len(in_mirror & turned_pairs) / PLANTED,
         "other_pairs": len(pairs - planted),
+        "other_mirrored_pairs": len(turned_pairs - in_mirror),
         "seconds": round(seconds, 1),
         "cpu_seconds": round(
             after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, 1
         ),
         "peak_mib": after.ru_maxrss // 1024,
-        "not_compared": found.not_compared,
+        "not_compared": len(found.crowded),
     }
 
 
@@ -74,12 +87,19 @@ def copies(photos: Path) -> Iterator[dict[str, object]]:
         changed = np.array([_look(change(one)) for one in originals], np.uint64)
         differing = np.bitwise_count(looks ^ changed)
         yield {"what": what, **{f"within_{d}": float((differing <= d).mean()) for d in DISTANCES}}
+    mirrored = np.array([_mirrored(_encoded(one, 95)) for one in originals], np.uint64)
+    for what, change in CHANGES.items():
+        changed = np.array([_look(change(ImageOps.mirror(one))) for one in originals], np.uint64)
+        differing = np.bitwise_count(mirrored ^ changed)
+        within = {f"within_{d}": float((differing <= d).mean()) for d in DISTANCES}
+        yield {"what": f"mirrored, {what}", **within}
     first, second = np.triu_indices(len(looks), 1)
-    differing = np.bitwise_count(looks[first] ^ looks[second])
-    yield {
-        "what": f"{len(first)} pairs of different photos, closest {differing.min()} bits",
-        **{f"within_{d}": float((differing <= d).mean()) for d in DISTANCES},
-    }
+    for what, others in (("", looks), ("when mirrored, ", mirrored)):
+        differing = np.bitwise_count(looks[first] ^ others[second])
+        yield {
+            "what": f"{len(first)} pairs of different photos, {what}closest {differing.min()} bits",
+            **{f"within_{d}": float((differing <= d).mean()) for d in DISTANCES},
+        }
 
 
 def pairs(data_set: Path) -> Iterator[dict[str, object]]:
@@ -109,6 +129,12 @@ def pairs(data_set: Path) -> Iterator[dict[str, object]]:
 
 def _look(data: bytes) -> int:
     found = check(data, "", faults.policy([], {}), 10**8).look
+    assert found is not None
+    return found
+
+
+def _mirrored(data: bytes) -> int:
+    found = check(data, "", faults.policy([], {}), 10**8).mirrored
     assert found is not None
     return found
 

@@ -82,6 +82,7 @@ def main(arguments: list[str]) -> None:
         policy=tuple(sorted(FLAGS.policy)),
         duplicates=FLAGS.duplicates,
         near_duplicates=FLAGS.near_duplicates,
+        mirrored_duplicates=FLAGS.mirrored_duplicates,
         near_bits=FLAGS.near_bits,
         drop_duplicates_of=tuple(FLAGS.drop_duplicates_of),
         max_image_pixels=FLAGS.max_image_pixels,
@@ -187,6 +188,12 @@ if __name__ == "__main__":
     )
     flags.DEFINE_enum(
         "near_duplicates", default.near_duplicates, ("report", "drop"), "The same to look at."
+    )
+    flags.DEFINE_enum(
+        "mirrored_duplicates",
+        default.mirrored_duplicates,
+        ("report", "drop"),
+        "The same to look at when mirrored.",
     )
     flags.DEFINE_integer(
         "near_bits",

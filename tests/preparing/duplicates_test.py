@@ -14,10 +14,15 @@ from vit_jax.preparing import arrangement, catalogue, duplicates, summary
 from vit_jax.preparing.arrangement import Splits
 from vit_jax.preparing.duplicates import Evaluation
 
-A, B = 0x0F0F_1234_5678_9ABC, 0xF0F0_4321_8765_CBA9  # two looks far from each other
+# Looks far from each other.
+A, B, C = 0x0F0F_1234_5678_9ABC, 0xF0F0_4321_8765_CBA9, 0x5A5A_1111_2222_3333
 
 
-def table(*images: tuple[str, int | None], splits: Sequence[str | None] = ()) -> pa.Table:
+def table(
+    *images: tuple[str, int | None],
+    splits: Sequence[str | None] = (),
+    mirrored: Sequence[int | None] = (),
+) -> pa.Table:
     """A catalogue of (content, look), in this order; the labels are their places."""
     columns = {name: [None] * len(images) for name in catalogue.SCHEMA.names}
     columns |= {
@@ -29,8 +34,8 @@ def table(*images: tuple[str, int | None], splits: Sequence[str | None] = ()) ->
         "sha256": [hashlib.sha256(content.encode()).digest() for content, _ in images],
         "look": [look for _, look in images],
     }
-    if splits:
-        columns["split"] = list(splits)
+    columns |= {"split": list(splits)} if splits else {}
+    columns |= {"mirrored": list(mirrored)} if mirrored else {}
     return pa.table([pa.array(columns[f.name], f.type) for f in catalogue.SCHEMA], catalogue.SCHEMA)
 
 
@@ -153,3 +158,41 @@ def test_copies_in_other_splits_are_counted_once() -> None:
     assert summary.duplicates(images, found)["across_splits"] == 2
     dropped = arranged(images, duplicates="drop", near_duplicates="drop")
     assert summary.duplicates(images, dropped)["across_splits"] == 0
+
+
+def test_mirrored_copies_are_told_apart_from_near_ones() -> None:
+    """1 is 0 in a mirror, 2 is near 1, 3 is near 0; 4 has the bytes of 1."""
+    images = table(
+        ("a", A), ("b", B ^ 1), ("c", B ^ 3), ("d", A ^ 1), ("b", B ^ 1), ("e", C),
+        mirrored=[B, A ^ 2, A, B, A ^ 2, C],
+    )  # fmt: skip
+    found = arranged(images)
+    assert found.copies.same == {4: 1} and found.copies.near == {2: 1, 3: 0}
+    assert found.copies.mirrored == {1: 0, 2: 0, 4: 0} and not found.left_out
+    assert arranged(images, near_bits=0).copies.mirrored == {2: 0}  # the very look
+    dropped = arranged(images, mirrored_duplicates="drop")
+    assert dropped.left_out == dict.fromkeys([1, 2, 4], "mirrored")
+    both = arranged(images, near_duplicates="drop", mirrored_duplicates="drop")
+    assert both.left_out == {3: "near_duplicate", 2: "near_duplicate", 1: "mirrored", 4: "mirrored"}
+    told = {one["name"]: one["of"] for one in summary.left_out(images, both)}
+    assert told == {"1.jpg": "0.jpg", "2.jpg": "1.jpg", "3.jpg": "0.jpg", "4.jpg": "0.jpg"}
+
+
+def test_what_looks_the_same_in_a_mirror_is_a_near_copy() -> None:
+    """Symmetrical images, and catalogues that earlier versions wrote, without mirrored looks."""
+    same = table(("a", A), ("b", A ^ 1), ("c", A), mirrored=[A, A ^ 1, A])
+    found = arranged(same).copies
+    assert found.near == {1: 0, 2: 0} and found.mirrored == {}
+    assert arranged(table(("a", A), ("b", B))).copies.mirrored == {}
+
+
+def test_mirrored_images_of_evaluation_sets() -> None:
+    images = table(("a", A), ("b", B), ("c", C), mirrored=[B ^ 0b111, None, None])
+    evaluation = Evaluation("test_set", table(("x", B ^ 0b1111_111), ("c", None)))
+    found = arranged(images, near_bits=4, evaluations=[evaluation])
+    assert found.left_out == {2: "in_evaluation:test_set"}
+    assert found.copies.mirrored_in == {"test_set": 1} and found.copies.matched == {"test_set": 1}
+    found = arranged(images, evaluations=[evaluation], mirrored_duplicates="drop")
+    assert found.left_out == dict.fromkeys([0, 2], "in_evaluation:test_set")
+    assert found.copies.by_look == 1 and found.copies.matched == {"test_set": 2}
+    assert found.copies.mirrored_in == {}

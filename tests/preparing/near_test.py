@@ -30,22 +30,37 @@ def test_finds_what_comparing_all_with_all_finds(bits: int) -> None:
     assert len(first) > 60 * bits
     np.testing.assert_array_equal(found.first, first)
     np.testing.assert_array_equal(found.second, second)
-    assert found.not_compared == 0
+    assert len(found.crowded) == 0
+
+
+@pytest.mark.parametrize("at_once", [3, 50, 600])
+def test_how_many_are_compared_at_once_does_not_matter(
+    monkeypatch: pytest.MonkeyPatch, at_once: int
+) -> None:
+    some = random_hashes(60)
+    hashes = np.unique(np.concatenate([some, *(flipped(some, k, seed=k) for k in range(1, 11))]))
+    whole = near.near_pairs(hashes, 3)
+    monkeypatch.setattr(near, "_AT_ONCE", at_once)
+    monkeypatch.setattr(near, "_COMPARED_AT_ONCE", at_once)
+    for one, other in zip(near.near_pairs(hashes, 3), whole, strict=True):
+        np.testing.assert_array_equal(one, other)
 
 
 def test_planted_pairs_among_many() -> None:
     hashes = random_hashes(100_000)
     planted = flipped(hashes[:500], 4)
-    found = near.near_pairs(np.concatenate([hashes, planted]), 4)
-    pairs = set(zip(found.first.tolist(), found.second.tolist(), strict=True))
-    assert {(i, 100_000 + i) for i in range(500)} <= pairs and len(pairs) < 510
+    values = np.sort(np.concatenate([hashes, planted]))
+    found = near.near_pairs(values, 4)
+    pairs = set(zip(values[found.first].tolist(), values[found.second].tolist(), strict=True))
+    both = np.sort(np.stack([hashes[:500], planted]), axis=0)
+    assert set(map(tuple, both.T.tolist())) <= pairs and len(pairs) < 510
 
 
 def test_a_crowd_is_bounded_and_said() -> None:
     """Thousands of hashes that agree in 32 bits would be compared all with all."""
     hashes = np.unique(random_hashes(3000) & np.uint64(0xFFF))
     found = near.near_pairs(hashes, 2)
-    assert found.not_compared > 1000
+    assert len(found.crowded) > 1000
     differing = np.bitwise_count(hashes[found.first] ^ hashes[found.second])
     assert len(differing) and differing.max() <= 2
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import io
+import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 import tensorflow_datasets as tfds
 
@@ -17,7 +19,7 @@ from vit_jax.core.errors import UserError
 from vit_jax.data import label_index
 from vit_jax.data.tfds import Tfds
 from vit_jax.data.tfds_writer import NOTE
-from vit_jax.preparing import image_folder, parts, shards, synsets, workers
+from vit_jax.preparing import image_folder, parts, reports, shards, synsets, workers
 from vit_jax.preparing import imagenet21k as archive
 from vit_jax.preparing.collection import Collection, Request
 from vit_jax.preparing.preparation import Options, prepare
@@ -283,3 +285,27 @@ def test_an_image_that_changes_before_it_is_written(
     prepared(collection, tmp_path, Options())
     source = Tfds(str(tmp_path), "train", None, where="input")
     assert longer in [example.image for example in source.read(np.arange(6))]
+
+
+def test_a_set_that_an_earlier_version_made_is_read(tmp_path: Path, photos: Path) -> None:
+    """Without mirrored looks, in the catalogue and in the report."""
+    collection = image_folder.collection(Request(str(photos)))
+    made = prepared(collection, tmp_path, Options())
+    path = made.folder / "catalogue.parquet"
+    pq.write_table(pq.read_table(path).drop_columns(["mirrored", "mirrored_as"]), path)
+    for name, change in (
+        ("report.json", lambda said: said["duplicates"].pop("mirrored")),
+        ("report.json", lambda said: said["classes"].pop("only_elsewhere")),
+        (NOTE, lambda said: said["copies"].pop("mirrored_in")),
+        (NOTE, lambda said: said["files"].update({path.name: path.stat().st_size})),
+        (NOTE, lambda said: said["files"].pop("report.json")),
+        (".preparing/options.json", lambda said: said.pop("mirrored_duplicates")),
+    ):
+        said = json.loads((made.folder / name).read_text())
+        change(said)
+        (made.folder / name).write_text(json.dumps(said))
+    found = prepared(collection, tmp_path, Options())
+    assert found.digest == made.digest and found.arrangement.copies.mirrored == {}
+    assert reports.looks(reports.read(made.folder)) == []
+    with pytest.raises(UserError, match="begun with other options"):
+        prepared(collection, tmp_path, Options(near_bits=3))

@@ -8,14 +8,16 @@ import re
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
-from PIL import Image
+from PIL import Image, ImageOps
 
 from tests.preparing.conftest import jpeg
-from tests.preparing.duplicates_test import table
+from tests.preparing.duplicates_test import A, B, C, table
 from vit_jax.preparing import (
     arrangement,
     charts,
+    copy_pairs,
     faults,
     image_folder,
     report_page,
@@ -38,11 +40,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     files = {f"a/{i}.jpg": data for i, data in enumerate(large[:8])}
     files |= {f"b/{i}.jpg": data for i, data in enumerate(large[8:])}
     image = Image.open(io.BytesIO(large[2]))
-    small = io.BytesIO()
+    small, mirrored = io.BytesIO(), io.BytesIO()
+    ImageOps.mirror(Image.open(io.BytesIO(large[5]))).save(mirrored, "JPEG", quality=90)
     image.resize((60, 80)).save(small, "JPEG", quality=80)
     files |= {
         "b/copy.jpg": large[1],
         "a/small.jpg": small.getvalue(),
+        "a/mirrored.jpg": mirrored.getvalue(),
         f"a/{STRANGE}": jpeg(50)[:-300],
         "a/empty.jpg": b"",
         "b/text.jpg": b"404",
@@ -66,27 +70,27 @@ def said(folder: Path) -> dict[str, Any]:
 
 def test_the_counts(said: dict[str, Any]) -> None:
     assert said["images"] | {"bytes_read": 0} == {
-        "listed": 18,
-        "examples": 13,
+        "listed": 19,
+        "examples": 14,
         "left_out": 5,
         "bytes_read": 0,
     }
     assert {name: split["examples"] for name, split in said["splits"].items()} == {
         "test": 4,
-        "train": 9,
+        "train": 10,
     }
     assert said["left_out"] == {"empty": 2, "duplicate": 1, "truncated": 1, "unreadable": 1}
     assert said["faults"]["truncated"]["became"] == {"set_aside": 1}
-    assert said["formats"] == {"JPEG": 15, "unknown": 3}
+    assert said["formats"] == {"JPEG": 16, "unknown": 3}
     assert said["shorter_side"]["max"] == 120 and said["shorter_side"]["min"] == 60
     for spread in (said["shorter_side"], said["file_bytes"]):
-        assert sum(count for _, _, count in spread["bins"]) == 13
+        assert sum(count for _, _, count in spread["bins"]) == 14
         assert all(low < high for low, high, _ in spread["bins"])
 
 
 def test_the_classes(said: dict[str, Any]) -> None:
     classes = said["classes"]
-    assert classes["number"] == 3 and sum(classes["examples_of_each"]) == 13
+    assert classes["number"] == 3 and sum(classes["examples_of_each"]) == 14
     assert classes["empty_names"] == ["c"] and classes["empty"] == 1
     assert [name for name, _ in classes["most"]] == ["a", "b"]
 
@@ -95,7 +99,10 @@ def test_the_duplicates(said: dict[str, Any]) -> None:
     found = said["duplicates"]
     assert found["same_bytes"]["images"] == 1 == found["same_bytes"]["of_other_classes"]
     assert found["near"]["images"] == 1 and found["near"]["of_other_classes"] == 0
+    assert found["mirrored"] == {"images": 1, "of_other_classes": 0}
     assert found["in_evaluation"] == {} and found["not_compared"] == 0
+    (pair,) = found["class_pairs"]["most"]
+    assert pair == {"classes": ["a", "b"], "copies": 1, "same_bytes": 1}
 
 
 def test_what_was_set_aside_is_listed(folder: Path) -> None:
@@ -112,9 +119,24 @@ def test_the_page_is_one_file(folder: Path) -> None:
     assert "Content-Security-Policy" in page and "<script" not in page
     assert not re.search(r"""(src|href)=["'](?!data:)|url\(|@import|https?://""", page)
     assert STRANGE not in page and report_page.escape(STRANGE) in page
-    assert page.count('<div class="pair">') == 1
-    assert page.count('src="data:image/jpeg;base64,') == 9 + 2 + 2  # of train, a pair, left out
-    assert "Classes without examples: 1, first c." in page
+    assert page.count('<div class="pair">') == 3
+    assert page.count('src="data:image/jpeg;base64,') == 10 + 6 + 2  # of train, pairs, left out
+    assert "Classes without examples: 1 (c)." in page and "<li>c</li>" in page
+    assert page.index("the same bytes, of another class") < page.index("<p>near, ")
+    assert "a and b</td>" in page
+
+
+def test_all_pairs_are_listed_those_that_do_harm_first(folder: Path) -> None:
+    lines = [json.loads(line) for line in (folder / "copies.jsonl").read_text().splitlines()]
+    kinds = [(line["kind"], line["other_class"], line["other_split"]) for line in lines]
+    assert kinds[0] == ("same_bytes", True, False)  # what is left out is in no split
+    assert kinds[1:] == [("near", False, True), ("mirrored", False, False)]
+    assert {lines[0]["name"], lines[0]["of"]} == {"a/1.jpg", "b/copy.jpg"}
+    assert [lines[0]["classes"], lines[0]["classes_of"]] in ([["a"], ["b"]], [["b"], ["a"]])
+    assert lines[0]["left_out"] == "duplicate" and "bits" not in lines[0]
+    for line in lines[1:]:
+        assert line["bits"] <= 4 and line["left_out"] is None
+        assert line["other_split"] == (line["split"] != line["split_of"])
 
 
 def test_every_reason_has_words() -> None:
@@ -134,3 +156,48 @@ def test_merged_images_count_for_all_of_their_classes() -> None:
     found = arrangement.arrange(images, Splits.parse("train=rest"), duplicates="merge")
     counts = summary.labels_of(images, found, found.splits["train"], 4)
     assert counts.tolist() == [1, 1, 1, 0]
+
+
+def pairs_of_classes(labels: list[list[int]], *looks: tuple[str, int | None]) -> dict[str, Any]:
+    images = table(*looks)
+    place = images.schema.get_field_index("labels")
+    field = images.schema.field(place)
+    images = images.set_column(place, field, pa.array(labels, field.type))
+    found = arrangement.arrange(images, Splits.parse("train=rest"))
+    pairs = copy_pairs.copy_pairs(images, found)
+    return copy_pairs.class_pairs(images, list("abcd"), pairs, 2)
+
+
+def test_pairs_of_classes_are_counted_the_most_frequent_first() -> None:
+    """Of several labels those count that only one of the two images has."""
+    copies = [("x", A), ("x", A), ("y", A ^ 1), ("z", B), ("z", B), ("z", B)]
+    assert pairs_of_classes([[0], [1], [1], [0, 2], [2, 3], [2]], *copies) == {
+        "number": 3,
+        "most": [
+            {"classes": ["a", "b"], "copies": 2, "same_bytes": 1, "near": 1},
+            {"classes": ["a", "c"], "copies": 1, "same_bytes": 1},
+        ],
+    }
+    assert pairs_of_classes([[0], [0]], ("x", A), ("x", A)) == {"number": 0, "most": []}
+
+
+def test_copies_of_other_classes_and_splits_come_first() -> None:
+    splits = ["train", "train", "val", "train", "train", "train"]
+    images = table(("a", A), ("b", A ^ 1), ("c", B), ("c", B), ("d", C), ("d", C), splits=splits)
+    place = images.schema.get_field_index("labels")
+    field = images.schema.field(place)
+    labels = [[0], [1], [1], [1], [0], [0]]
+    images = images.set_column(place, field, pa.array(labels, field.type))
+    found = arrangement.arrange(images, Splits.parse("train=rest"), duplicates="drop")
+    pairs = copy_pairs.copy_pairs(images, found)
+    told = list(copy_pairs.told(images, found, ["one", "two"], pairs))
+    assert [(one["name"], one["of"], one["kind"]) for one in told] == [
+        ("1.jpg", "0.jpg", "near"),
+        ("3.jpg", "2.jpg", "same_bytes"),
+        ("5.jpg", "4.jpg", "same_bytes"),
+    ]
+    assert [one["other_split"] for one in told] == [False, True, False]
+    assert told[1]["split"] == "train" and told[1]["split_of"] == "val"
+    assert told[1]["left_out"] == "duplicate"
+    shown = [copy_pairs.in_words(pairs, at) for at in copy_pairs.to_show(pairs)]
+    assert shown == ["near, of another class", "the same bytes, val and train"]

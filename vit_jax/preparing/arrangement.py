@@ -15,6 +15,7 @@ from vit_jax.core.errors import UserError
 from vit_jax.data import label_index
 from vit_jax.preparing.duplicates import NEAR_BITS, Duplicates, Evaluation, find
 from vit_jax.preparing.faults import CONVERT, FAULTS, SET_ASIDE
+from vit_jax.preparing.near import Progress
 
 REST = "rest"
 ALL = "all"  # splits of a data set, to TFDS too
@@ -51,6 +52,7 @@ class Arrangement:
       splits: rows of the catalogue in the order of their examples, int64, by the split's name.
       labels: of rows that are examples of several images: all classes of these.
       left_out: why rows are in no split: a fault's name, "duplicate", "merged", "near_duplicate",
+        "mirrored",
         or "in_evaluation:NAME".
       copies: duplicates, whether they are left out or not.
       weights: of `labels`, where one of the images has weights.
@@ -69,8 +71,10 @@ def arrange(
     *,
     duplicates: str = "keep",
     near_duplicates: str = "report",
+    mirrored_duplicates: str = "report",
     near_bits: int = NEAR_BITS,
     evaluations: Sequence[Evaluation] = (),
+    tell: Progress = lambda done, of: None,
 ) -> Arrangement:
     """Puts the images of a catalogue in their places.
 
@@ -80,9 +84,11 @@ def arrange(
       duplicates: what becomes of images with the very bytes of one before them: "keep", "drop",
         or "merge", which gives their labels to the first.
       near_duplicates: "report" or "drop" images that look like one before them.
+      mirrored_duplicates: the same of images that do so when mirrored left to right.
       near_bits: see duplicates.find.
       evaluations: sets whose images are left out, but for splits that the collection itself holds
         out: those that it names, and not `train...`.
+      tell: see near.near_pairs.
 
     Raises:
       UserError: nothing is left for a split.
@@ -93,8 +99,19 @@ def arrange(
     # What is held out stays as it is, and goes before what is trained on.
     rows = order[~np.isin(order, np.fromiter(left_out, np.int64, len(left_out)))]
     rows = np.concatenate([rows[~in_training[rows]], rows[in_training[rows]]])
-    copies = find(table, rows, near_bits, evaluations, in_training)
+    copies = find(
+        table,
+        rows,
+        near_bits,
+        evaluations,
+        in_training,
+        without_near=near_duplicates == "drop",
+        without_mirrored=mirrored_duplicates == "drop",
+        tell=tell,
+    )
     left_out |= {row: f"in_evaluation:{name}" for row, name in copies.evaluated.items()}
+    if mirrored_duplicates == "drop":
+        left_out |= dict.fromkeys(copies.mirrored, "mirrored")
     if near_duplicates == "drop":
         left_out |= dict.fromkeys(copies.near, "near_duplicate")
     if duplicates != "keep":

@@ -31,6 +31,7 @@ SCHEMA = pa.schema(
         ("format", _WORD),
         ("sha256", pa.binary(32)),
         ("look", pa.uint64()),
+        ("mirrored", pa.uint64()),
     ]
 )
 
@@ -43,7 +44,7 @@ class Row(NamedTuple):
       order: see `order`.
       split: None: by its order.
       path, offset, nbytes: where the bytes lie that are to be stored.
-      faults, action, height, width, format, sha256, look: as checking.Checked.
+      faults, action, height, width, format, sha256, look, mirrored: as checking.Checked.
     """
 
     name: str
@@ -61,6 +62,7 @@ class Row(NamedTuple):
     format: str
     sha256: bytes
     look: int | None
+    mirrored: int | None
 
 
 def order(name: str) -> int:

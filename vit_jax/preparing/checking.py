@@ -14,7 +14,7 @@ from PIL import Image, ImageOps
 from vit_jax.data.exif import orientation
 from vit_jax.data.header import stored_size
 from vit_jax.preparing.faults import CONVERT, KEEP, SET_ASIDE, Policy
-from vit_jax.preparing.perceptual import SIDE, perceptual_hash
+from vit_jax.preparing.perceptual import SIDE, Looks, perceptual_hash
 
 JPEG_QUALITY = 95  # of converted images, without subsampling of colours
 EXTENSIONS = {
@@ -42,6 +42,7 @@ class Checked(NamedTuple):
       format: as Pillow names it, such as "JPEG"; "" if unknown.
       sha256: of the file's bytes.
       look: the perceptual hash; None: not decoded, or too little to see.
+      mirrored: that of the image mirrored left to right.
       converted: the new file, where `action` is CONVERT.
     """
 
@@ -52,6 +53,7 @@ class Checked(NamedTuple):
     format: str
     sha256: bytes
     look: int | None
+    mirrored: int | None
     converted: bytes | None
 
 
@@ -59,7 +61,7 @@ def check(data: bytes, name: str, policy: Policy, max_pixels: int) -> Checked:
     """Decodes the image of these bytes, a JPEG at an eighth of its size. Never raises."""
     digest = hashlib.sha256(data).digest()
     if not data:
-        return Checked(("empty",), policy["empty"], 0, 0, "", digest, None, None)
+        return Checked(("empty",), policy["empty"], 0, 0, "", digest, None, None, None)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of sizes, which are looked at here, and odd metadata
         return _check(data, name, policy, max_pixels, digest)
@@ -75,7 +77,7 @@ def _check(data: bytes, name: str, policy: Policy, max_pixels: int, digest: byte
 
 def _decoded(data: bytes, name: str, policy: Policy, max_pixels: int, digest: bytes) -> Checked:
     bad = lambda fault, size=(0, 0), kind="": Checked(
-        (fault,), policy[fault], size[1], size[0], kind, digest, None, None
+        (fault,), policy[fault], size[1], size[0], kind, digest, None, None, None
     )
     # Pillow's plugins raise whatever comes to their minds for damaged files.
     try:
@@ -89,12 +91,12 @@ def _decoded(data: bytes, name: str, policy: Policy, max_pixels: int, digest: by
         return bad("too_large", size, kind)
     try:
         faults = _faults(image, data, name)
-        look = _look(image)
+        looks = _looks(image) or (None, None)
         action = strictest(policy[fault] for fault in faults)
         converted = _converted(data, rotated="rotated" in faults) if action == CONVERT else None
     except Exception:
         return bad("truncated", size, kind)
-    return Checked(faults, action, size[1], size[0], kind, digest, look, converted)
+    return Checked(faults, action, size[1], size[0], kind, digest, *looks, converted)
 
 
 def strictest(actions: Iterable[str]) -> str:
@@ -118,7 +120,7 @@ def _faults(image: Image.Image, data: bytes, name: str) -> tuple[str, ...]:
     return tuple(fault for fault, there in found.items() if there)
 
 
-def _look(image: Image.Image) -> int | None:
+def _looks(image: Image.Image) -> Looks | None:
     """Decodes all of the file, so that damage is found."""
     image.draft("L", (SIDE, SIDE))  # of a JPEG: only what the hash needs is computed
     image.load()

@@ -2,6 +2,7 @@
 
 Also against evaluation sets, which a model must not have been trained on. The same look is a
 perceptual hash (perceptual.py) that differs in few bits; what has none is compared by bytes alone.
+Mirrored copies have the look of the other one's mirror image.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from vit_jax.preparing.near import Pairs, near_pairs
+from vit_jax.preparing import mirrors
+from vit_jax.preparing.near import Pairs, Progress
 
 NEAR_BITS = 4  # docs/data_right.md has the measurement
 
@@ -37,16 +39,22 @@ class Duplicates:
       same: row -> the first row with the same bytes.
       near: row -> a row before it that looks the same but has other bytes, and is itself not in
         `near` or `same`.
+      mirrored: row -> a row before it that looks the same when one is mirrored left to right, not
+        as they are, and is itself not in `mirrored`.
       evaluated: row -> the name of the evaluation set that has it.
       by_look: how many of `evaluated` have other bytes there.
+      mirrored_in: how many rows that are not in `evaluated` are mirrored copies of images of an
+        evaluation set, by its name.
       matched: how many images of an evaluation set, by its name, have a copy among the rows.
       not_compared: looks that so many others resemble that not all of these were compared.
     """
 
     same: dict[int, int] = dataclasses.field(default_factory=dict)
     near: dict[int, int] = dataclasses.field(default_factory=dict)
+    mirrored: dict[int, int] = dataclasses.field(default_factory=dict)
     evaluated: dict[int, str] = dataclasses.field(default_factory=dict)
     by_look: int = 0
+    mirrored_in: dict[str, int] = dataclasses.field(default_factory=dict)
     matched: dict[str, int] = dataclasses.field(default_factory=dict)
     not_compared: int = 0
 
@@ -57,6 +65,10 @@ def find(
     bits: int = NEAR_BITS,
     evaluations: Sequence[Evaluation] = (),
     in_training: np.ndarray | None = None,
+    *,
+    without_near: bool = False,
+    without_mirrored: bool = False,
+    tell: Progress = lambda done, of: None,
 ) -> Duplicates:
     """Compares the images of a catalogue.
 
@@ -65,12 +77,15 @@ def find(
       bits: looks that differ in no more are the same.
       in_training: bool for each row of the table, whether it must not be in an evaluation set;
         None: all of them.
+      without_near: near copies are left out: mirrored ones are looked for among what stays.
+      without_mirrored: whether mirrored copies of images of evaluation sets are in these.
+      tell: see near.near_pairs.
     """
     looks, seen = _looks(table)
     known = [_looks(one.hashes) for one in evaluations]
     distinct = np.unique(np.concatenate([looks[order][seen[order]], *(v[ok] for v, ok in known)]))
-    pairs = near_pairs(distinct, bits)
-    found = Duplicates(not_compared=pairs.not_compared)
+    pairs, turned = mirrors.search(distinct, *_mirrors(table, order, distinct), bits, tell)
+    found = Duplicates(not_compared=len(pairs.crowded))
     place = np.where(seen, np.searchsorted(distinct, looks), len(distinct))
     for one, (values, ok) in zip(evaluations, known, strict=True):
         rows = order if in_training is None else order[in_training[order]]
@@ -78,17 +93,48 @@ def find(
         their_place = np.where(ok, np.searchsorted(distinct, values), len(distinct))
         same, near = _is_in(here, there), _near(their_place, len(distinct), pairs)[place[rows]]
         also = _is_in(there, here) | _near(place[rows], len(distinct), pairs)[their_place]
+        mirrored = _near(their_place, len(distinct), turned)[place[rows]]
+        if without_mirrored:
+            near |= mirrored
+            also |= _near(place[rows], len(distinct), turned)[their_place]
+        elif number := int((mirrored & ~near & ~same).sum()):
+            found.mirrored_in[one.name] = number
         found.matched[one.name] = int(also.sum())
         found.by_look += int((near & ~same).sum())
         found.evaluated |= dict.fromkeys(rows[same | near].tolist(), one.name)
         order = order[~np.isin(order, rows[same | near])]
     found.same = _same(_digests(table), order)
     visible = order[seen[order]]
-    keeper = _keepers(visible, place[visible], len(distinct), pairs)
-    differing = np.flatnonzero(keeper != visible)
-    near_rows = zip(visible[differing].tolist(), keeper[differing].tolist(), strict=True)
-    found.near = {row: stays for row, stays in near_rows if found.same.get(row) != stays}
+    found.near = _copies(visible, place, len(distinct), pairs, found.same)
+    if without_near:
+        visible = visible[~np.isin(visible, np.fromiter(found.near, np.int64, len(found.near)))]
+    found.mirrored = _copies(visible, place, len(distinct), turned, found.same)
+    # Without images of the same look: those are near.
+    found.mirrored = {row: of for row, of in found.mirrored.items() if place[row] != place[of]}
     return found
+
+
+def _copies(
+    rows: np.ndarray, place: np.ndarray, looks: int, pairs: Pairs, same: dict[int, int]
+) -> dict[int, int]:
+    """Row -> the one that stays for it, but for those of which `same` says that already."""
+    keeper = _keepers(rows, place[rows], looks, pairs)
+    differing = np.flatnonzero(keeper != rows)
+    found = zip(rows[differing].tolist(), keeper[differing].tolist(), strict=True)
+    return {row: stays for row, stays in found if same.get(row) != stays}
+
+
+def _mirrors(
+    table: pa.Table, order: np.ndarray, distinct: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """(uint64 [n], bool [n]), of each distinct look the mirrored one of its first image, if any."""
+    there = np.logical_and(table["mirrored"].is_valid().to_numpy(), _looks(table)[1])
+    rows = order[there[order]][::-1]  # of several the first is written last
+    found, known = np.zeros(len(distinct), np.uint64), np.zeros(len(distinct), bool)
+    place = np.searchsorted(distinct, _looks(table)[0][rows])
+    found[place] = table["mirrored"].fill_null(0).to_numpy()[rows]
+    known[place] = True
+    return found, known
 
 
 def _near(places: np.ndarray, looks: int, pairs: Pairs) -> np.ndarray:

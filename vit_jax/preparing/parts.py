@@ -127,6 +127,7 @@ def _row(task: PartTask, member: Member, copies: Copies) -> Row:
         format=found.format,
         sha256=found.sha256,
         look=found.look,
+        mirrored=found.mirrored,
     )
 
 
@@ -155,6 +156,7 @@ def _unread(member: Member, labels: Labels, place: Place) -> Row:
         format="",
         sha256=bytes(32),
         look=None,
+        mirrored=None,
     )
 
 

@@ -43,6 +43,7 @@ from vit_jax.screen import Screen, count
 
 WORK = ".preparing"  # in the data set's folder; next to nothing, once that is ready
 LOCK, OPTIONS = "lock", "options.json"  # in it
+CATALOGUES = "catalogues"  # in it, of parts; in "parts" earlier versions left some without mirrors
 VERSION = r"(0|[1-9][0-9]*)(\.(0|[1-9][0-9]*)){2}"  # what TFDS can read
 PACKAGES = ("array_record", "numpy", "pillow", "protobuf", "pyarrow", "tensorflow-datasets")
 EVALUATIONS = "evaluations"  # in both: hashes of those that were given
@@ -56,7 +57,7 @@ class Options:
       version: of the data set, which ends the path of its folder.
       splits: see arrangement.Splits; "": the collection's.
       policy: see faults.policy.
-      duplicates, near_duplicates, near_bits: see arrangement.arrange.
+      duplicates, near_duplicates, mirrored_duplicates, near_bits: see arrangement.arrange.
       drop_duplicates_of: evaluation sets, see evaluations.load.
       max_image_pixels: of an image; larger ones are set aside.
       shard_mib: size of a file, about.
@@ -67,6 +68,7 @@ class Options:
     policy: tuple[str, ...] = ()
     duplicates: str = "keep"
     near_duplicates: str = "report"
+    mirrored_duplicates: str = "report"
     near_bits: int = NEAR_BITS
     drop_duplicates_of: tuple[str, ...] = ()
     max_image_pixels: int = 100_000_000
@@ -98,7 +100,7 @@ def prepare(
     try:
         work.mkdir(parents=True, exist_ok=True)
         with filelock.FileLock(work / LOCK, timeout=0):
-            for one in (folder, work, work / "parts"):
+            for one in (folder, work, work / CATALOGUES):
                 sweep(one)
             _same_options(work, options)
             return _prepare(collection, folder, work, options, policy, splits, run, screen)
@@ -125,7 +127,7 @@ def _prepare(
     screen: Screen,
 ) -> Prepared:
     started = time.monotonic()
-    tasks = _tasks(collection.parts, work / "parts", policy, options.max_image_pixels)
+    tasks = _tasks(collection.parts, work / CATALOGUES, policy, options.max_image_pixels)
     source = hashlib.sha256("\n".join(task.catalogue.name for task in tasks).encode()).hexdigest()
     if said := prepared.about(folder):
         return _ready(folder, work, said, source)
@@ -139,6 +141,7 @@ def _prepare(
         splits,
         duplicates=options.duplicates,
         near_duplicates=options.near_duplicates,
+        mirrored_duplicates=options.mirrored_duplicates,
         near_bits=options.near_bits,
         evaluations=known,
     )

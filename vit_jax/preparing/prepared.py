@@ -24,8 +24,8 @@ from vit_jax.preparing.arrangement import Arrangement
 from vit_jax.preparing.duplicates import Duplicates
 
 # Of duplicates.Duplicates:
-_COPIES = ("same", "near")
-_COUNTS = ("by_look", "matched", "not_compared")
+_COPIES = ("same", "near", "mirrored")
+_COUNTS = ("by_look", "mirrored_in", "matched", "not_compared")
 # Where the images lay is of no use any more; without it the file depends on the images alone.
 _NOT_KEPT = ["path", "offset"]
 
@@ -136,15 +136,16 @@ def _rows(copies: dict[int, int], size: int) -> pa.Array:
 
 
 def _copies(table: pa.Table, counts: Mapping[str, Any]) -> Duplicates:
-    found = [_valid(table, f"{kind}_as") for kind in _COPIES]
-    same, near = (dict(zip(rows.tolist(), of.to_pylist(), strict=True)) for rows, of in found)
+    kinds = [kind for kind in _COPIES if f"{kind}_as" in table.column_names]  # all but of old sets
+    found = [_valid(table, f"{kind}_as") for kind in kinds]
+    copies = [dict(zip(rows.tolist(), of.to_pylist(), strict=True)) for rows, of in found]
     rows, why = _valid(table, "left_out")
     evaluated = {
         row: name.partition(":")[2]
         for row, name in zip(rows.tolist(), why.to_pylist(), strict=True)
         if name.startswith("in_evaluation:")
     }
-    return Duplicates(same, near, evaluated, **counts)
+    return Duplicates(**dict(zip(kinds, copies, strict=True)), evaluated=evaluated, **counts)
 
 
 def _arrangement(table: pa.Table, copies: Duplicates) -> Arrangement:

@@ -14,6 +14,8 @@ from vit_jax.preparing.summary import what
 from vit_jax.screen import duration
 
 # The browser itself refuses whatever would be fetched.
+NAMED = 2000  # classes without examples, on the page
+CLASS_PAIRS = 40
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 
 
@@ -26,16 +28,20 @@ class Picture(NamedTuple):
     bad: bool = False
 
 
-class Sheets(NamedTuple):
-    """Images to look at.
+class Pair(NamedTuple):
+    """An image, and one that is a copy of it."""
 
-    Attributes:
-      near: images that stay, each with one that looks the same.
-    """
+    first: Picture
+    copy: Picture
+    note: str
+
+
+class Sheets(NamedTuple):
+    """Images to look at."""
 
     kept: Sequence[Picture]
     left_out: Sequence[Picture]
-    near: Sequence[tuple[Picture, Picture]]
+    copies: Sequence[Pair]
 
 
 def page(
@@ -69,7 +75,8 @@ def page(
             _charts(said),
             _classes(said["classes"]),
             _sheet("A sample of the examples", sheets.kept),
-            _pairs(sheets.near, said["duplicates"]["near"]["images"]),
+            _pairs(sheets.copies, said["duplicates"]),
+            _class_pairs(said["duplicates"]["class_pairs"]),
             _sheet("A sample of what was left out", sheets.left_out),
             _left_out(left_out, said["images"]["left_out"]),
             _made_with(said),
@@ -164,15 +171,22 @@ def _classes(classes: Mapping[str, Any]) -> str:
         for key, title in (("most", "Most examples"), ("fewest", "Fewest examples"))
         if classes[key]
     ]
-    empty = ""
-    if classes["empty"]:
-        more = classes["empty"] - len(classes["empty_names"])
-        names = ", ".join(map(escape, classes["empty_names"])) + (
-            f" and {more:,} more" * (more > 0)
-        )
-        empty = f"<details><summary>Classes without examples: {classes['empty']:,}</summary>"
-        empty += f"<p>{names}</p></details>"
+    empty = _names("Classes without examples", classes["empty_names"])
+    for split, names in classes["only_elsewhere"].items():
+        empty += _names(f"Classes without examples in {split}, but in another split", names)
     return f'<div class="tables">{"".join(extremes)}</div>{empty}'
+
+
+def _names(title: str, names: Sequence[str]) -> str:
+    if not names:
+        return ""
+    more = len(names) - NAMED
+    rest = f"<p>and {more:,} more, which report.json has</p>" * (more > 0)
+    return (
+        f"<details><summary>{escape(title)}: {len(names):,}</summary>"
+        f'<ul class="names">{"".join(f"<li>{escape(name)}</li>" for name in names[:NAMED])}</ul>'
+        f"{rest}</details>"
+    )
 
 
 def _sheet(title: str, pictures: Sequence[Picture]) -> str:
@@ -181,14 +195,40 @@ def _sheet(title: str, pictures: Sequence[Picture]) -> str:
     return f'<h2>{title}</h2><div class="sheet">\n{_joined(map(_figure, pictures))}\n</div>'
 
 
-def _pairs(pairs: Sequence[tuple[Picture, Picture]], number: int) -> str:
+def _pairs(pairs: Sequence[Pair], copies: Mapping[str, Any]) -> str:
     if not pairs:
         return ""
-    cells = [f'<div class="pair">{_figure(one)}{_figure(other)}</div>' for one, other in pairs]
-    shown = f"{len(cells)} of {number:,}, on the left the first; red: of another class"
+    number = sum(copies[kind]["images"] for kind in ("same_bytes", "near", "mirrored"))
+    cells = [
+        f'<div class="pair">{_figure(pair.first)}{_figure(pair.copy)}'
+        f"<p>{escape(pair.note)}</p></div>"
+        for pair in pairs
+    ]
+    shown = (
+        f"{len(cells)} of {number:,}; copies.jsonl has all. Of other classes (red) first, then of "
+        "other splits; on the left the one that was first"
+    )
     return (
-        f'<h2>Near duplicates <span class="note">{shown}</span></h2>'
+        f'<h2>Copies <span class="note">{shown}</span></h2>'
         f'<div class="pairs">\n{_joined(cells)}\n</div>'
+    )
+
+
+def _class_pairs(found: Mapping[str, Any]) -> str:
+    """Between which classes there are copies."""
+    if not found["number"]:
+        return ""
+    shown = found["most"][:CLASS_PAIRS]
+    kinds = ("same_bytes", "near", "mirrored")
+    rows = [
+        [" and ".join(one["classes"]), f"{one['copies']:,}", *(f"{one.get(k, 0):,}" for k in kinds)]
+        for one in shown
+    ]
+    note = f"{len(shown):,} of {found['number']:,} pairs of classes"
+    note += "; report.json has more" * (found["number"] > len(shown))
+    head = ["classes", "copies", "same bytes", "near", "mirrored"]
+    return (
+        f'<h2>Classes that share images <span class="note">{note}</span></h2>{_table(head, rows)}'
     )
 
 

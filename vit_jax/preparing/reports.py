@@ -1,11 +1,11 @@
-"""Writes report.json, report.html and set_aside.jsonl into the folder of a data set."""
+"""Writes report.json, report.html and its lists into the folder of a data set."""
 
 from __future__ import annotations
 
 import datetime
 import itertools
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +15,19 @@ import pyarrow as pa
 from vit_jax.core.errors import UserError
 from vit_jax.core.whole_file import whole_file
 from vit_jax.data.tfds_writer import NOTE
-from vit_jax.preparing import faults, report_page, summary, thumbnails
+from vit_jax.preparing import copy_pairs, faults, report_page, summary, thumbnails
 from vit_jax.preparing.arrangement import Arrangement
 from vit_jax.preparing.collection import Collection
+from vit_jax.preparing.copy_pairs import CopyPairs
 from vit_jax.preparing.prepared import Prepared
-from vit_jax.preparing.report_page import Picture, Sheets
+from vit_jax.preparing.report_page import Pair, Picture, Sheets
 
-JSON, PAGE, SET_ASIDE = "report.json", "report.html", "set_aside.jsonl"
-KEPT, LEFT_OUT, NEAR = 48, 24, 12  # images on the page
+JSON, PAGE = "report.json", "report.html"
+SET_ASIDE, COPIES = "set_aside.jsonl", "copies.jsonl"
+KEPT, LEFT_OUT, PAIRS = 48, 24, 24  # images on the page
 LISTED = 200  # images that were left out
+CLASS_PAIRS = 1000  # in report.json
+NAMED = 10  # classes, in a sentence
 
 
 def write(
@@ -41,11 +45,15 @@ def write(
     """
     table, arranged = found.table, found.arrangement
     made = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
+    pairs = copy_pairs.copy_pairs(table, arranged)
+    names = collection.class_names
     said = {**summary.summary(found, collection, policy), "made": made, **about}
+    said["duplicates"]["class_pairs"] = copy_pairs.class_pairs(table, names, pairs, CLASS_PAIRS)
     _write(found.folder / JSON, [json.dumps(said, indent=1) + "\n"])
     _write(found.folder / SET_ASIDE, summary.lines(summary.left_out(table, arranged)))
+    _write(found.folder / COPIES, summary.lines(copy_pairs.told(table, arranged, names, pairs)))
     first = list(itertools.islice(summary.left_out(table, arranged), LISTED))
-    sheets = _sheets(table, arranged, collection, max_pixels)
+    sheets = _sheets(table, arranged, collection, pairs, max_pixels)
     sentences = [*collection.notes, *looks(said)]
     _write(found.folder / PAGE, [report_page.page(said, sentences, sheets, first)])
 
@@ -67,15 +75,21 @@ def looks(said: Mapping[str, Any]) -> list[str]:
     same, near = copies["same_bytes"], copies["near"]
     found = []
     if classes["empty"]:
-        names = ", ".join(name.split(" ")[0] for name in classes["empty_names"][:3])
-        found.append(f"Classes without examples: {classes['empty']:,}, first {names}.")
+        found.append(f"Classes without examples: {_few(classes['empty_names'], classes['empty'])}.")
     for name, number in classes["in_splits"].items():
         if missing := classes["number"] - classes["empty"] - number:
-            found.append(f"Classes without examples in {name}, but in another split: {missing:,}.")
-    for what, of in (("with the very bytes of", same), ("that look like", near)):
+            names = classes.get("only_elsewhere", {}).get(name, [])  # none in reports of before
+            found.append(
+                f"Classes without examples in {name}, but in another split: {_few(names, missing)}."
+            )
+    for what, of in (
+        ("with the very bytes of one before them", same),
+        ("that look like one before them", near),
+        ("that look like one before them in a mirror", copies.get("mirrored", {"images": 0})),
+    ):
         if of["images"]:
             found.append(
-                f"Images {what} one before them: {of['images']:,}, "
+                f"Images {what}: {of['images']:,}, "
                 f"of these in another class: {of['of_other_classes']:,}."
             )
     if across := copies["across_splits"]:
@@ -85,6 +99,11 @@ def looks(said: Mapping[str, Any]) -> list[str]:
             f"Images of {name} that are also here: {of['images_of_it']:,}; left out as copies of "
             f"them: {of['left_out']:,}."
         )
+    for name, number in copies.get("mirrored_in_evaluation", {}).items():
+        found.append(
+            f"Images that look like one of {name} in a mirror, and are not left out "
+            f"(--mirrored_duplicates=drop): {number:,}."
+        )
     if copies["not_compared"]:
         found.append(
             f"{copies['not_compared']:,} looks resemble so many others that not all of these were "
@@ -93,11 +112,20 @@ def looks(said: Mapping[str, Any]) -> list[str]:
     return found
 
 
+def _few(names: Sequence[str], number: int) -> str:
+    """Their number and the first of them."""
+    more = " ..." if len(names) > NAMED else ""
+    return f"{number:,}" + f" ({', '.join(names[:NAMED])}{more})" * bool(names)
+
+
 def _sheets(
-    table: pa.Table, arranged: Arrangement, collection: Collection, max_pixels: int
+    table: pa.Table,
+    arranged: Arrangement,
+    collection: Collection,
+    pairs: CopyPairs,
+    max_pixels: int,
 ) -> Sheets:
     largest = max(arranged.splits.values(), key=len, default=np.zeros(0, np.int64))
-    near = arranged.copies.near
 
     def labels(row: int) -> str:
         found = arranged.labels.get(row) or table["labels"][row].as_py()
@@ -110,15 +138,20 @@ def _sheets(
         return list(thumbnails.some(table, rows, number, max_pixels))
 
     left_out = some(thumbnails.mixed(table, arranged.left_out), LEFT_OUT)
-    pairs = []
-    for row, url in some(thumbnails.mixed(table, dict.fromkeys(near, "near")), NEAR):
-        if first := thumbnails.of_row(table, near[row], max_pixels):
-            other = picture(row, url, bad=labels(row) != labels(near[row]))
-            pairs.append((picture(near[row], first), other))
+    shown = []
+    for at in itertools.islice(copy_pairs.to_show(pairs), thumbnails.MOST_TRIED):
+        row, of = int(pairs.copy[at]), int(pairs.first[at])
+        url, url_of = (thumbnails.of_row(table, one, max_pixels) for one in (row, of))
+        if url and url_of:
+            bad = bool(pairs.other_class[at])
+            both = picture(of, url_of, bad=bad), picture(row, url, bad=bad)
+            shown.append(Pair(*both, copy_pairs.in_words(pairs, at)))
+        if len(shown) == PAIRS:
+            break
     return Sheets(
         [picture(row, url) for row, url in some(map(int, largest), KEPT)],
         [picture(row, url, arranged.left_out[row], bad=True) for row, url in left_out],
-        pairs,
+        shown,
     )
 
 

@@ -17,7 +17,6 @@ from vit_jax.preparing.arrangement import Arrangement
 from vit_jax.preparing.collection import Collection
 from vit_jax.preparing.prepared import Prepared
 
-NAMED = 100  # of empty classes, at most
 BINS = 4  # of a distribution, for each factor of 2
 EXTREMES = 10  # classes with the most and the fewest examples
 
@@ -25,6 +24,7 @@ REASONS = {
     "duplicate": "the same bytes as an image before it",
     "merged": "the same bytes as an image before it, which has its labels too",
     "near_duplicate": "looks like an image before it",
+    "mirrored": "looks like an image before it when mirrored",
 }
 
 
@@ -70,7 +70,8 @@ def what(reason: str) -> str:
 
 def left_out(table: pa.Table, arranged: Arrangement) -> Iterator[dict[str, Any]]:
     """An object for each image that is not in the set, in the order of the collection."""
-    of = {"near_duplicate": arranged.copies.near}  # else of the same bytes
+    copies = arranged.copies
+    of = {"near_duplicate": copies.near, "mirrored": copies.mirrored}  # else of the same bytes
     rows = sorted(arranged.left_out)
     columns = ["name", "faults", "format", "width", "height", "nbytes"]
     for start in range(0, len(rows), 10_000):
@@ -79,8 +80,7 @@ def left_out(table: pa.Table, arranged: Arrangement) -> Iterator[dict[str, Any]]
             why = arranged.left_out[row]
             found = {"name": one.pop("name"), "why": why} | one
             if why in REASONS:
-                copies = of.get(why, arranged.copies.same)
-                found["of"] = table["name"][copies[row]].as_py()
+                found["of"] = table["name"][of.get(why, copies.same)[row]].as_py()
             yield found
 
 
@@ -151,18 +151,22 @@ def _classes(table: pa.Table, arranged: Arrangement, names: Sequence[str]) -> di
     by_count = np.argsort(-counts, kind="stable")
     empty = np.flatnonzero(counts == 0)
     filled = by_count[: len(names) - len(empty)]
+    by_split = {
+        name: labels_of(table, arranged, rows, len(names)) for name, rows in arranged.splits.items()
+    }
     told = lambda classes: [[names[i], int(counts[i])] for i in classes]
     return {
         "number": len(names),
         "labels": int(counts.sum()),
         "empty": len(empty),
-        "empty_names": [names[i] for i in empty[:NAMED]],
+        "empty_names": [names[i] for i in empty],
         "most": told(filled[:EXTREMES]),
         "fewest": told(filled[EXTREMES:][::-1][:EXTREMES]),
         "examples_of_each": counts.tolist(),
-        "in_splits": {
-            name: int((labels_of(table, arranged, rows, len(names)) > 0).sum())
-            for name, rows in arranged.splits.items()
+        "in_splits": {name: int((of > 0).sum()) for name, of in by_split.items()},
+        "only_elsewhere": {
+            name: [names[i] for i in np.flatnonzero((counts > 0) & (of == 0))]
+            for name, of in by_split.items()
         },
     }
 
@@ -185,9 +189,13 @@ def duplicates(table: pa.Table, arranged: Arrangement) -> dict[str, Any]:
         split[rows] = number
     found: dict[str, Any] = {
         kind: {"images": len(of), "of_other_classes": _of_other_classes(table, of)}
-        for kind, of in (("same_bytes", copies.same), ("near", copies.near))
+        for kind, of in (
+            ("same_bytes", copies.same),
+            ("near", copies.near),
+            ("mirrored", copies.mirrored),
+        )
     }
-    pairs = itertools.chain(copies.same.items(), copies.near.items())
+    pairs = itertools.chain(copies.same.items(), copies.near.items(), copies.mirrored.items())
     found["across_splits"] = len({row for row, of in pairs if 0 <= split[row] != split[of] >= 0})
     left_out = Counter(copies.evaluated.values())
     found["in_evaluation"] = {
@@ -195,6 +203,7 @@ def duplicates(table: pa.Table, arranged: Arrangement) -> dict[str, Any]:
         for name, number in copies.matched.items()
     }
     found["in_evaluation_by_look"] = copies.by_look
+    found["mirrored_in_evaluation"] = copies.mirrored_in
     found["not_compared"] = copies.not_compared
     return found
 
