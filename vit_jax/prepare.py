@@ -79,6 +79,7 @@ def main(arguments: list[str]) -> None:
     options = Options(
         version=FLAGS.version,
         splits=FLAGS.splits,
+        stratify=FLAGS.stratify,
         policy=tuple(sorted(FLAGS.policy)),
         duplicates=FLAGS.duplicates,
         near_duplicates=FLAGS.near_duplicates,
@@ -181,6 +182,7 @@ if __name__ == "__main__":
     flags.DEFINE_string("images_root", None, "Of records: the folder that no path may leave.")
     flags.DEFINE_string("version", default.version, "Of the set.")
     flags.DEFINE_string("splits", default.splits, "As test=25600,train=rest; default: its own.")
+    flags.DEFINE_boolean("stratify", default.stratify, "Each class in proportion in --splits.")
     flags.DEFINE_enum("label_order", "released", imagenet21k.ORDERS, "Of ImageNet-21k's classes.")
     flags.DEFINE_multi_string("policy", [], "What to do with a fault, as gray:set_aside.")
     flags.DEFINE_enum(

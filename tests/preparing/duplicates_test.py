@@ -11,8 +11,8 @@ import pytest
 
 from vit_jax.core.errors import UserError
 from vit_jax.preparing import arrangement, catalogue, duplicates, summary
-from vit_jax.preparing.arrangement import Splits
 from vit_jax.preparing.duplicates import Evaluation
+from vit_jax.preparing.splits import Splits
 
 # Looks far from each other.
 A, B, C = 0x0F0F_1234_5678_9ABC, 0xF0F0_4321_8765_CBA9, 0x5A5A_1111_2222_3333

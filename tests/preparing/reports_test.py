@@ -24,9 +24,9 @@ from vit_jax.preparing import (
     summary,
     workers,
 )
-from vit_jax.preparing.arrangement import Splits
 from vit_jax.preparing.collection import Request
 from vit_jax.preparing.preparation import Options, prepare
+from vit_jax.preparing.splits import Splits
 from vit_jax.screen import Screen
 
 STRANGE = "<b>&amp; 'x'.jpg"

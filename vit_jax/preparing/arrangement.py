@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
@@ -16,32 +15,8 @@ from vit_jax.data import label_index
 from vit_jax.preparing.duplicates import NEAR_BITS, Duplicates, Evaluation, find
 from vit_jax.preparing.faults import CONVERT, FAULTS, SET_ASIDE
 from vit_jax.preparing.near import Progress
-
-REST = "rest"
-ALL = "all"  # splits of a data set, to TFDS too
-
-
-class Splits(tuple[tuple[str, int | None], ...]):
-    """Names and numbers of examples, None for all that remain: "test=100,train=rest"."""
-
-    @classmethod
-    def parse(cls, text: str) -> Splits:
-        """Raises UserError."""
-        found = [part.partition("=") for part in text.split(",")]
-        names = [name for name, _, _ in found]
-        if ALL in names:
-            raise UserError(f"--splits={text}: {ALL} means all splits, and is no name of one.")
-        for name, _, number in found:
-            if not re.fullmatch(r"[a-z][a-z0-9_]*", name) or not (
-                number == REST or re.fullmatch(r"[1-9]\d*", number)
-            ):
-                raise UserError(
-                    f"--splits={text}: {name}={number} is not a name and a number, as in "
-                    "test=25600,validation=25600,train=rest."
-                )
-        if len(set(names)) < len(names) or [n for _, _, n in found].count(REST) != 1:
-            raise UserError(f"--splits={text}: each name once, and one of them takes the {REST}.")
-        return cls((name, None if number == REST else int(number)) for name, _, number in found)
+from vit_jax.preparing.splits import REST, Splits
+from vit_jax.preparing.stratified import stratified
 
 
 @dataclasses.dataclass
@@ -74,6 +49,7 @@ def arrange(
     mirrored_duplicates: str = "report",
     near_bits: int = NEAR_BITS,
     evaluations: Sequence[Evaluation] = (),
+    stratify: bool = False,
     tell: Progress = lambda done, of: None,
 ) -> Arrangement:
     """Puts the images of a catalogue in their places.
@@ -88,6 +64,7 @@ def arrange(
       near_bits: see duplicates.find.
       evaluations: sets whose images are left out, but for splits that the collection itself holds
         out: those that it names, and not `train...`.
+      stratify: see stratified.stratified; of images with several labels the first one counts.
       tell: see near.near_pairs.
 
     Raises:
@@ -120,7 +97,7 @@ def arrange(
     kept = order[~np.isin(order, np.fromiter(left_out, np.int64, len(left_out)))]
     _refuse_emptied(table, kept, left_out)
     return Arrangement(
-        _split(table, kept, splits, left_out),
+        _split(table, kept, splits, left_out, stratify),
         {row: tuple(weights) for row, (weights, _) in merged.items()},
         left_out,
         copies,
@@ -194,7 +171,7 @@ def _merged(
 
 
 def _split(
-    table: pa.Table, kept: np.ndarray, splits: Splits, left_out: dict[int, str]
+    table: pa.Table, kept: np.ndarray, splits: Splits, left_out: dict[int, str], stratify: bool
 ) -> dict[str, np.ndarray]:
     column = table["split"].cast(pa.string()).combine_chunks()
     given = column.is_valid().to_numpy(zero_copy_only=False)[kept]
@@ -203,6 +180,12 @@ def _split(
         names = column.to_numpy(zero_copy_only=False)[kept]
         found = {str(name): kept[names == name] for name in sorted(set(names[given]))}
     free = kept[~given]
+    if stratify and (len(splits) == 1 or (found and not len(free))):
+        named = f"the collection names {', '.join(found)}" if found else "all are in one"
+        raise UserError(
+            f"--stratify is for splits that --splits makes, and {named}: leave it out, or say "
+            "how many are split off, as --splits=validation=500,train=rest."
+        )
     if not len(free) and found:
         return found
     taken = sum(number or 0 for _, number in splits)
@@ -212,11 +195,16 @@ def _split(
             + ",".join(f"{name}={number or REST}" for name, number in splits)
             + _explained(left_out)
         )
-    start = 0
-    for name, number in splits:
-        stop = start + (len(free) - taken if number is None else number)
-        found[name] = np.concatenate([found.get(name, kept[:0]), free[start:stop]])
-        start = stop
+    if stratify:
+        labels = pc.list_element(table["labels"].take(pa.array(free)), 0).to_numpy()
+        places = stratified(labels, splits)
+    else:
+        numbers = [len(free) - taken if number is None else number for _, number in splits]
+        ends = np.cumsum(numbers)[:-1]
+        names_of_splits = [name for name, _ in splits]
+        places = dict(zip(names_of_splits, np.split(np.arange(len(free)), ends), strict=True))
+    for name, at in places.items():
+        found[name] = np.concatenate([found.get(name, kept[:0]), free[at]])
     return found
 
 

@@ -91,12 +91,13 @@ def _decoded(data: bytes, name: str, policy: Policy, max_pixels: int, digest: by
         return bad("too_large", size, kind)
     try:
         faults = _faults(image, data, name)
-        looks = _looks(image) or (None, None)
+        looks = _looks(image)
         action = strictest(policy[fault] for fault in faults)
         converted = _converted(data, rotated="rotated" in faults) if action == CONVERT else None
     except Exception:
         return bad("truncated", size, kind)
-    return Checked(faults, action, size[1], size[0], kind, digest, *looks, converted)
+    look, mirrored = looks or (None, None)
+    return Checked(faults, action, size[1], size[0], kind, digest, look, mirrored, converted)
 
 
 def strictest(actions: Iterable[str]) -> str:

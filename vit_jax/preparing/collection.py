@@ -38,7 +38,7 @@ class Collection:
     Attributes:
       name: of the data set; lower case and underscores.
       class_names: unique; the index of one is its label.
-      splits: of images whose part names none, as arrangement.Splits.
+      splits: of images whose part names none, as splits.Splits.
       policy: actions for faults that differ from those of faults.FAULTS.
       multi_label: whether examples have lists of labels.
       notes: sentences about what was found, for the report.

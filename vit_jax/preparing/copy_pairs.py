@@ -57,8 +57,9 @@ def copy_pairs(table: pa.Table, arranged: Arrangement) -> CopyPairs:
         other_class[some] = [set(one) != set(other) for one, other in pairs]
     rank = _rank(other_class, other_split)
     told = np.lexsort((kind, table["order"].to_numpy()[copy], rank))
-    columns = (column[told] for column in (kind, first, copy, other_class, other_split))
-    return CopyPairs(*columns, split, splits)
+    return CopyPairs(
+        kind[told], first[told], copy[told], other_class[told], other_split[told], split, splits
+    )
 
 
 def _rank(other_class: np.ndarray, other_split: np.ndarray) -> np.ndarray:

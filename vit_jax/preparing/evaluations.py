@@ -18,10 +18,10 @@ import pyarrow.parquet as pq
 from vit_jax.core.errors import UserError
 from vit_jax.data import tfds
 from vit_jax.preparing import faults
-from vit_jax.preparing.arrangement import ALL
 from vit_jax.preparing.checking import KNOWN_EXTENSIONS
 from vit_jax.preparing.duplicates import Evaluation
 from vit_jax.preparing.entry import Member, Part
+from vit_jax.preparing.splits import ALL
 
 FLAG = "--drop_duplicates_of"
 COLUMNS = ["sha256", "look"]

@@ -53,7 +53,8 @@ def near_pairs(hashes: np.ndarray, bits: int, tell: Progress = lambda done, of: 
         moved = _moved(hashes, moves.to)
         moved.sort()
         where = lambda values, back=moves.back: np.searchsorted(hashes, _moved(values, back))
-        for one, other in _close(moved, moves.bits, bits, crowded := []):
+        crowded: list[np.ndarray] = []
+        for one, other in _close(moved, moves.bits, bits, crowded):
             low, high = where(one), where(other)
             low, high = np.minimum(low, high), np.maximum(low, high)
             found.append(low.astype(np.uint64) << np.uint64(32) | high.astype(np.uint64))

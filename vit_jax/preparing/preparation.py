@@ -32,13 +32,14 @@ from vit_jax.preparing import (
     reports,
     shards,
 )
-from vit_jax.preparing.arrangement import Arrangement, Splits
+from vit_jax.preparing.arrangement import Arrangement
 from vit_jax.preparing.collection import Collection
 from vit_jax.preparing.duplicates import NEAR_BITS, Evaluation
 from vit_jax.preparing.entry import Part
 from vit_jax.preparing.parts import PartTask
 from vit_jax.preparing.prepared import Prepared
 from vit_jax.preparing.shards import ShardDone, ShardTask, Stored
+from vit_jax.preparing.splits import Splits
 from vit_jax.screen import Screen, count
 
 WORK = ".preparing"  # in the data set's folder; next to nothing, once that is ready
@@ -55,7 +56,8 @@ class Options:
 
     Attributes:
       version: of the data set, which ends the path of its folder.
-      splits: see arrangement.Splits; "": the collection's.
+      splits: see splits.Splits; "": the collection's.
+      stratify: see arrangement.arrange.
       policy: see faults.policy.
       duplicates, near_duplicates, mirrored_duplicates, near_bits: see arrangement.arrange.
       drop_duplicates_of: evaluation sets, see evaluations.load.
@@ -65,6 +67,7 @@ class Options:
 
     version: str = "1.0.0"
     splits: str = ""
+    stratify: bool = False
     policy: tuple[str, ...] = ()
     duplicates: str = "keep"
     near_duplicates: str = "report"
@@ -144,6 +147,7 @@ def _prepare(
         mirrored_duplicates=options.mirrored_duplicates,
         near_bits=options.near_bits,
         evaluations=known,
+        stratify=options.stratify,
     )
     multi_label = collection.multi_label or options.duplicates == "merge"
     files = _shards(table, arranged, collection.name, folder, options.shard_mib)

@@ -145,7 +145,8 @@ def _copies(table: pa.Table, counts: Mapping[str, Any]) -> Duplicates:
         for row, name in zip(rows.tolist(), why.to_pylist(), strict=True)
         if name.startswith("in_evaluation:")
     }
-    return Duplicates(**dict(zip(kinds, copies, strict=True)), evaluated=evaluated, **counts)
+    told: dict[str, Any] = dict(zip(kinds, copies, strict=True)) | dict(counts)
+    return Duplicates(evaluated=evaluated, **told)
 
 
 def _arrangement(table: pa.Table, copies: Duplicates) -> Arrangement:

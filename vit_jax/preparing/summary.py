@@ -159,13 +159,13 @@ def _classes(table: pa.Table, arranged: Arrangement, names: Sequence[str]) -> di
         "number": len(names),
         "labels": int(counts.sum()),
         "empty": len(empty),
-        "empty_names": [names[i] for i in empty],
+        "empty_names": [names[i] for i in empty.tolist()],
         "most": told(filled[:EXTREMES]),
         "fewest": told(filled[EXTREMES:][::-1][:EXTREMES]),
         "examples_of_each": counts.tolist(),
         "in_splits": {name: int((of > 0).sum()) for name, of in by_split.items()},
         "only_elsewhere": {
-            name: [names[i] for i in np.flatnonzero((counts > 0) & (of == 0))]
+            name: [names[i] for i in np.flatnonzero((counts > 0) & (of == 0)).tolist()]
             for name, of in by_split.items()
         },
     }
