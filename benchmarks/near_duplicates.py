@@ -186,7 +186,7 @@ def main(_: list[str]) -> None:
     else:
         row = search(FLAGS.hashes, FLAGS.bits)
         print(row)
-        rows.append("near_duplicates", common | row)
+        rows.append("near_and_mirrored", common | row)
 
 
 if __name__ == "__main__":
