@@ -250,6 +250,7 @@ def test_output_size(preprocess: str, size: tuple[int, int] | None) -> None:
         ("decode|randaugment(2, 1e999)", "nearest to inf: 30."),
         ("decode|randaugment(2, nan)", "not an op"),
         ("decode|randaugment(2, True)", "magnitude must be a number"),
+        ("decode|randaugment(2, 10, 1)", "legacy must be True or False"),
         ("decode|randaugment(2, '10')", "magnitude must be a number"),
         ("decode|randaugment(0, 10)", "num_ops must be a whole number from 1 to 16"),
         ("decode|randaugment(2.0, 10)", "num_ops must be a whole number"),

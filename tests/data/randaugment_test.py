@@ -71,6 +71,44 @@ def test_gives_each_the_argument_of_the_magnitude(
         assert argument == pytest.approx(expected)
 
 
+@pytest.mark.parametrize(
+    ("magnitude", "threshold", "bits"),
+    [(0, 0, 1), (9, 230, 3), (10, 0, 4), (15, 128, 6), (20, 0, 8), (22, 51, 8), (25, 128, 1)],
+)
+def test_legacy_is_what_the_published_code_made_of_it(
+    pixels: np.ndarray, magnitude: float, threshold: int, bits: int
+) -> None:
+    """Thresholds and shifts in the 8 bits of NumPy 1; contrast about the number of pixels / 256."""
+
+    def distorted(name: str) -> np.ndarray:
+        distortion = distortions.DISTORTIONS[f"{name} as published"]
+        argument = distortion.argument(magnitude, randaugment.REACH)
+        return distortion.apply(tf.constant(pixels), tf.constant(argument), tf.zeros([3])).numpy()
+
+    solarized = np.where(pixels < threshold, pixels, 255 - pixels)
+    np.testing.assert_array_equal(distorted("Solarize"), solarized)
+    np.testing.assert_array_equal(distorted("Posterize"), pixels >> (8 - bits) << (8 - bits))
+    gray, factor = np.float32(48 * 64 // 256), np.float32(magnitude / 10 * 1.8 + 0.1)
+    blended = gray + factor * (pixels.astype(np.float32) - gray)
+    np.testing.assert_array_equal(distorted("Contrast"), blended.clip(0, 255).astype(np.uint8))
+
+
+def test_legacy_changes_three(
+    pixels: np.ndarray, recorded: list[tuple[str, float, list[float]]]
+) -> None:
+    names = []
+    for legacy in (False, True):
+        recorded.clear()
+        op = randaugment.randaugment(2, 10, legacy=legacy)
+        for seed in range(200):
+            run(op, pixels, seed)
+        names.append([name for name, _, _ in recorded])
+    changed = {pair for pair in zip(*names, strict=True) if pair[0] != pair[1]}
+    assert changed == {
+        (name, f"{name} as published") for name in ("Contrast", "Posterize", "Solarize")
+    }
+
+
 @pytest.mark.parametrize("magnitude", [0, 10, 15, 20, 30])
 @pytest.mark.parametrize("size", [(1, 1), (7, 300), (224, 224)], ids=str)
 def test_keeps_the_size(size: tuple[int, int], magnitude: int) -> None:

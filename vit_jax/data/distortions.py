@@ -2,12 +2,13 @@
 
 The set and the meaning of levels are those of the authors' TensorFlow implementation (EfficientNet
 on TPU, which AugReg's pipeline took over): a level of 10 gives the limits in the table below, and
-greater levels go on in proportion. Three of its accidents are mended:
+greater levels go on in proportion. Three of its accidents are mended, and there under other names
+for recipes that were made with them ("as published", by a processor and NumPy 1):
 
 - Contrast blends with the mean luma, as Pillow does; there it was the number of pixels / 256.
-- Solarize's threshold ends at 256, which changes nothing; there it did not fit 8 bits from level 10
-  on (NumPy 1 let it wrap).
-- Posterize keeps 1 to 8 bits; there a shift by 8 or by less than 0 was what the machine made of it.
+- Solarize's threshold ends at 256, which changes nothing; there it wraps around from level 10 on,
+  where the threshold 256 is 0: all values are negated.
+- Posterize keeps 1 to 8 bits; there more than 8 are a shift that wraps around, and keep one.
 """
 
 from __future__ import annotations
@@ -102,6 +103,12 @@ def _side(pixels: tf.Tensor, axis: int) -> tf.Tensor:
     return tf.cast(tf.shape(pixels)[axis], tf.float32)
 
 
+def _contrast_with_size(pixels: tf.Tensor, factor: tf.Tensor) -> tf.Tensor:
+    """Blended with a gray of the number of pixels / 256, at most 255."""
+    num_pixels = tf.cast(tf.reduce_prod(tf.shape(pixels)[:2]), tf.float32)
+    return colours.blend(tf.minimum(tf.floor(num_pixels / 256), 255.0), pixels, factor)
+
+
 # By the names that the papers give them.
 DISTORTIONS: dict[str, Distortion] = {
     "AutoContrast": _plain(colours.autocontrast),
@@ -123,6 +130,13 @@ DISTORTIONS: dict[str, Distortion] = {
         lambda pixels, half_side, chance: geometry.cutout(pixels, half_side, chance[1:]),
     ),
     "SolarizeAdd": _with(_whole(110, lowest=0, highest=255), colours.solarize_add),
+    "Solarize as published": _with(
+        lambda level, reach: float(int(level * 256 / 10) % 256), colours.solarize
+    ),
+    "Contrast as published": _with(_factor, _contrast_with_size),
+    "Posterize as published": _with(
+        lambda level, reach: 8.0 - min((8 - int(level * 4 / 10)) % 256, 7), colours.posterize
+    ),
     # The AutoAugment paper's own, for images of any size: 150 pixels of 331.
     "TranslateX of width": _either_way(
         _up_to(150 / 331),

@@ -11,14 +11,19 @@ CHOICES = (
     "Brightness", "Sharpness", "ShearX", "ShearY", "TranslateX", "TranslateY", "Cutout",
     "SolarizeAdd",
 )  # fmt: skip
+_AS_PUBLISHED = tuple(
+    f"{name} as published" if name in ("Contrast", "Posterize", "Solarize") else name
+    for name in CHOICES
+)
 REACH = Reach(translate_px=100, cutout_px=40)
 _MAX_MAGNITUDE = 30  # of the paper's search, section 4
 
 
-def randaugment(num_ops: int, magnitude: float) -> Op:
+def randaugment(num_ops: int, magnitude: float, legacy: bool = False) -> Op:
     """`num_ops` distortions one after the other, each drawn uniformly from sixteen.
 
-    `magnitude`, 0 to 30, is the level that distortions.py gives a meaning to.
+    `magnitude`, 0 to 30, is the level that distortions.py gives a meaning to; with `legacy` its
+    accidents are those of the published code.
     """
     most = len(CHOICES)
     check(
@@ -26,14 +31,16 @@ def randaugment(num_ops: int, magnitude: float) -> Op:
         f"num_ops must be a whole number from 1 to {most}",
     )
     check_number("magnitude", magnitude, at_least=0, at_most=_MAX_MAGNITUDE)
-    arguments = [DISTORTIONS[name].argument(magnitude, REACH) for name in CHOICES]
+    check(type(legacy) is bool, "legacy must be True or False")
+    names = _AS_PUBLISHED if legacy else CHOICES
+    arguments = [DISTORTIONS[name].argument(magnitude, REACH) for name in names]
 
     def apply(pixels: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
         draws = tf.random.stateless_uniform([num_ops, 4], seed)
-        choices = tf.cast(draws[:, 0] * len(CHOICES), tf.int32)
+        choices = tf.cast(draws[:, 0] * len(names), tf.int32)
         chosen = tf.gather(tf.constant(arguments), choices)
         for i in range(num_ops):
-            pixels = distort(pixels, CHOICES, choices[i], chosen[i], draws[i, 1:])
+            pixels = distort(pixels, names, choices[i], chosen[i], draws[i, 1:])
         return pixels
 
     return same_size(apply)
