@@ -57,6 +57,7 @@ class ModelConfig:
     head_bias: float | None = None  # initial value; -10 for sigmoid losses over many classes
     dtype: Literal["float32", "bfloat16"] | None = None  # of the computation, not of parameters
     softmax_dtype: Literal["float32", "bfloat16"] | None = None  # of attention's
+    residual_dtype: Literal["float32"] | None = None  # of the tokens between blocks
     gradient_dtype: Literal["float32", "bfloat16"] | None = None  # of kernels', over devices
     scan: bool | None = None  # blocks by one compiled loop, or unrolled
     remat: Literal["none", "dots", "dots_no_batch", "full", "offload"] | None = None

@@ -176,7 +176,7 @@ class ViT(nnx.Module):
 
     def _embed(self, images: jax.Array) -> jax.Array:
         """The tokens of eq. 1."""
-        x = self.patches(images)
+        x = self.patches(images).astype(self.spec.stream_dtype)
         first = [self.cls[...].astype(x.dtype)] if self.spec.has_class_token else []
         first += [self.registers[...].astype(x.dtype)] if self.spec.registers else []
         of_all = [

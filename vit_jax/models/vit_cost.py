@@ -34,10 +34,11 @@ def activation_bytes(spec: ViTSpec, *, image_size: tuple[int, int]) -> int:
 
     Of each token a block's input, its middle (unless `parallel`), query, key (both before and
     behind a norm of their own), value, what attention mixed, the hidden layer before its GELU (if
-    gated, both), and attention's weights.
+    gated, both), and attention's weights. Where the tokens between blocks are float32 and the rest
+    is not, the first two count twice.
     """
     n = token_layout(spec, image_size).num_tokens
-    of_width = 6 - spec.parallel + 2 * spec.qk_norm
+    of_width = (2 - spec.parallel) * _stream_size(spec) + 4 + 2 * spec.qk_norm
     of_mlp = 1 + (spec.mlp != "mlp")
     of_a_token = of_width * spec.width + of_mlp * spec.mlp_dim + spec.heads * n
     return 2 * spec.depth * n * of_a_token
@@ -45,4 +46,10 @@ def activation_bytes(spec: ViTSpec, *, image_size: tuple[int, int]) -> int:
 
 def block_input_bytes(spec: ViTSpec, *, image_size: tuple[int, int]) -> int:
     """Of one image in bfloat16, what enters the blocks: the least that a backward pass keeps."""
-    return 2 * spec.depth * token_layout(spec, image_size).num_tokens * spec.width
+    of_a_token = _stream_size(spec) * spec.width
+    return 2 * spec.depth * token_layout(spec, image_size).num_tokens * of_a_token
+
+
+def _stream_size(spec: ViTSpec) -> int:
+    """How much larger numbers are in the tokens between blocks than within them."""
+    return 1 if spec.stream_dtype == spec.dtype else 2

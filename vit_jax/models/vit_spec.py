@@ -50,6 +50,7 @@ CHOICES: dict[str, tuple[str | None, ...]] = {
     "norm": NORMS,
     "initialization": tuple(INITIALIZATIONS),
     "softmax_dtype": ("float32", "bfloat16"),
+    "residual_dtype": (None, "float32"),
     **checks.OF_PRECISION,
 }
 
@@ -83,6 +84,7 @@ class ViTSpec:
     head_bias: float = 0.0
     dtype: str = "float32"
     softmax_dtype: str = "float32"
+    residual_dtype: str | None = None  # of the tokens that blocks add to; None: as computed
     gradient_dtype: str | None = None  # of kernels' gradients over devices; None: as computed
     scan: bool = False
     remat: str = "none"
@@ -92,6 +94,11 @@ class ViTSpec:
         """In what the blocks compute."""
         gradient = self.gradient_dtype and jnp.dtype(self.gradient_dtype)
         return Precision(jnp.dtype(self.dtype), jnp.dtype(self.softmax_dtype), gradient)
+
+    @property
+    def stream_dtype(self) -> str:
+        """Of the tokens between the blocks."""
+        return self.residual_dtype or self.dtype
 
     @property
     def start(self) -> Initialization:
