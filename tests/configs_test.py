@@ -42,6 +42,7 @@ VARIANTS = {
         ":data=i1k,aug=strong2,variant=H/14",
     ),
     "vit_cifar10.py": ("", ":gpu", ":cpu"),
+    "vit_s16_i1k.py": ("", ":evals=data"),
     "vit_i1k_deit3.py": ("", ":variant=S/16", ":variant=L/16", ":variant=H/14"),
     "vit_i1k.py": ("", ":variant=S/16", ":variant=B/32", ":variant=L/16", ":variant=L/32"),
 }
@@ -196,15 +197,15 @@ def test_fine_tuning_is_the_papers(variant):
     assert (c.input.batch_size, build.image_size(c.input.preprocess, "")) == (512, (384, 384))
 
 
-# arXiv 2106.10270, section 3.3: RandAugment's layers and magnitude, mixup's alpha.
+# arXiv 2106.10270, section 3.3: RandAugment's magnitude, for two layers, and mixup's alpha.
 AUGREG = {
     "none": (None, 0.0),
-    "light1": ((2, 0), 0.0),
-    "light2": ((2, 10), 0.2),
-    "medium1": ((2, 15), 0.2),
-    "medium2": ((2, 15), 0.5),
-    "strong1": ((2, 20), 0.5),
-    "strong2": ((2, 20), 0.8),
+    "light1": (0, 0.0),
+    "light2": (10, 0.2),
+    "medium1": (15, 0.2),
+    "medium2": (15, 0.5),
+    "strong1": (20, 0.5),
+    "strong2": (20, 0.8),
 }
 
 
@@ -212,9 +213,11 @@ AUGREG = {
 @pytest.mark.parametrize("model", PLAIN)
 def test_augreg_has_its_seven_settings(aug, model):
     c = load(f"vit_augreg.py:variant={model.removeprefix('ViT-')},aug={aug},reg=0.1")
-    arguments, mixup = AUGREG[aug]
-    randaugment = f"|randaugment{arguments}" if arguments else ""
-    assert c.input.preprocess == f"decode|inception_crop(224)|flip_lr{randaugment}"
+    magnitude, mixup = AUGREG[aug]
+    is_used = magnitude is not None
+    randaugment = f"|randaugment(2, {magnitude}, legacy=True)" if is_used else ""
+    crop = "inception_crop(224, levels='down')"
+    assert c.input.preprocess == f"decode|{crop}|flip_lr{randaugment}"
     assert (c.loss.mixup, c.loss.cutmix) == (mixup, 0)
     assert (c.model.name, c.model.dropout, c.model.stochastic_depth) == (model, 0.1, 0.1)
 
@@ -222,7 +225,7 @@ def test_augreg_has_its_seven_settings(aug, model):
 @pytest.mark.parametrize("data", ["i21k", "i1k"])
 def test_augreg_knows_both_data_sets(data):
     c = load(f"vit_augreg.py:data={data}")
-    expected = {"i21k": ("sigmoid", -10.0, 21_843), "i1k": ("softmax", 0.0, 1000)}
+    expected = {"i21k": ("sigmoid", -10.0, 21_843), "i1k": ("sigmoid", -6.9, 1000)}
     assert (c.loss.kind, c.model.head_bias, c.input.num_classes) == expected[data]
     assert (c.total.epochs, c.input.batch_size, c.optim.lr) == (300, 4096, 1e-3)
     assert (c.model.dropout, c.model.stochastic_depth, c.optim.weight_decay) == (0, 0, 0.1)
@@ -237,12 +240,31 @@ def test_augreg_knows_both_data_sets(data):
         ),
         ("data=jft", r"data=i21k\|i1k, got 'jft'"),
         ("reg=0.2", r"reg=0\|0.1, got '0.2'"),
-        ("augment=none", r"variant, aug, data, reg, got 'augment=none'"),
+        ("augment=none", r"variant, aug, data, reg, evals, got 'augment=none'"),
+        ("variant=H/14", r"not for variant=H/14: give aug=none\|light1"),
+        ("evals=DIR", "go with data=i1k alone"),
     ],
 )
 def test_augreg_says_what_there_is(argument, says):
     with pytest.raises(UserError, match=says):
         load(f"vit_augreg.py:{argument}")
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_nothing_is_chosen_by_what_is_reported(name):
+    """The best checkpoint is that of a part of train, which the run does not train on."""
+    c = load(name)
+    if c.checkpoint.best_metric:
+        chosen = c.evals[c.checkpoint.best_metric.partition("/")[0]]
+        assert chosen.split.startswith("train[") and c.input.split.startswith("train[:")
+
+
+@pytest.mark.parametrize("name", ["vit_s16_i1k.py:", "vit_augreg.py:data=i1k,"])
+def test_more_evaluations_of_imagenet(name):
+    found = load(f"{name}evals=data").evals
+    assert found.keys() - load(name.rstrip(":,")).evals.keys() == {"real", "v2"}
+    where = {(e.data_dir, e.split) for e in (found["real"], found["v2"])}
+    assert where == {("data/imagenet2012_real", "validation"), ("data/imagenet_v2", "test")}
 
 
 def test_deit3_steps_as_if_its_loss_were_the_mean_over_classes():

@@ -93,7 +93,7 @@ def test_legacy_is_what_the_published_code_made_of_it(
     np.testing.assert_array_equal(distorted("Contrast"), blended.clip(0, 255).astype(np.uint8))
 
 
-def test_legacy_changes_three(
+def test_legacy_changes_five(
     pixels: np.ndarray, recorded: list[tuple[str, float, list[float]]]
 ) -> None:
     names = []
@@ -105,7 +105,8 @@ def test_legacy_changes_three(
         names.append([name for name, _, _ in recorded])
     changed = {pair for pair in zip(*names, strict=True) if pair[0] != pair[1]}
     assert changed == {
-        (name, f"{name} as published") for name in ("Contrast", "Posterize", "Solarize")
+        (name, f"{name} as published")
+        for name in ("Color", "Contrast", "Posterize", "Sharpness", "Solarize")
     }
 
 

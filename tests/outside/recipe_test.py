@@ -25,7 +25,7 @@ LEAST_CHANGE = 50 * PARAMETERS  # of every parameter in these steps
 # Our config by the name of theirs, and what it takes to mean the same where recipes differ.
 CONFIGS = {
     "vit_s16_i1k": ("vit_s16_i1k.py", ()),
-    "vit_i21k": ("vit_augreg.py:aug=light2", ("model.pool=avg", "optim.mu_dtype=bfloat16")),
+    "vit_i21k": ("vit_augreg.py:aug=light2", ("model.pool=avg",)),
 }
 TOY = (
     *(f"model.{name}={value}" for name, value in SIZES.items()),

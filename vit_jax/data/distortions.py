@@ -2,13 +2,15 @@
 
 The set and the meaning of levels are those of the authors' TensorFlow implementation (EfficientNet
 on TPU, which AugReg's pipeline took over): a level of 10 gives the limits in the table below, and
-greater levels go on in proportion. Three of its accidents are mended, and there under other names
+greater levels go on in proportion. Its accidents are mended, and there under other names
 for recipes that were made with them ("as published", by a processor and NumPy 1):
 
 - Contrast blends with the mean luma, as Pillow does; there it was the number of pixels / 256.
 - Solarize's threshold ends at 256, which changes nothing; there it wraps around from level 10 on,
   where the threshold 256 is 0: all values are negated.
 - Posterize keeps 1 to 8 bits; there more than 8 are a shift that wraps around, and keep one.
+- Sharpness rounds the smoothed image to the nearest, and Color has Pillow's luma; there it is
+  rounded down, and the luma is TensorFlow's.
 """
 
 from __future__ import annotations
@@ -109,6 +111,11 @@ def _contrast_with_size(pixels: tf.Tensor, factor: tf.Tensor) -> tf.Tensor:
     return colours.blend(tf.minimum(tf.floor(num_pixels / 256), 255.0), pixels, factor)
 
 
+def _saturation_with_tf_luma(pixels: tf.Tensor, factor: tf.Tensor) -> tf.Tensor:
+    gray = tf.cast(tf.image.rgb_to_grayscale(pixels), tf.float32)
+    return colours.blend(gray, pixels, factor)
+
+
 # By the names that the papers give them.
 DISTORTIONS: dict[str, Distortion] = {
     "AutoContrast": _plain(colours.autocontrast),
@@ -134,6 +141,10 @@ DISTORTIONS: dict[str, Distortion] = {
         lambda level, reach: float(int(level * 256 / 10) % 256), colours.solarize
     ),
     "Contrast as published": _with(_factor, _contrast_with_size),
+    "Color as published": _with(_factor, _saturation_with_tf_luma),
+    "Sharpness as published": _with(
+        _factor, functools.partial(filters.sharpness, rounds_down=True)
+    ),
     "Posterize as published": _with(
         lambda level, reach: 8.0 - min((8 - int(level * 4 / 10)) % 256, 7), colours.posterize
     ),

@@ -6,23 +6,40 @@ from vit_jax.data import colours, geometry
 from vit_jax.data.host_tf import tf
 
 
-def sharpness(pixels: tf.Tensor, factor: tf.Tensor | float) -> tf.Tensor:
+def sharpness(
+    pixels: tf.Tensor, factor: tf.Tensor | float, *, rounds_down: bool = False
+) -> tf.Tensor:
     """Blended with a smoothed image: factor 0 is that one, 1 the image, 2 is sharper.
 
     Equal to Pillow's ImageEnhance.Sharpness. Pixels at the rim, which lack neighbours, stay as they
-    are, and so does an image of fewer than three rows or columns.
+    are, and so does an image of fewer than three rows or columns. With `rounds_down` the smoothed
+    image has the whole numbers below it, as in the TensorFlow code of AutoAugment's authors.
     """
     has_inside = tf.reduce_min(tf.shape(pixels)[:2]) >= 3
-    return tf.cond(has_inside, lambda: _sharpened(pixels, factor), lambda: pixels)
+    smoothed = _smoothed_down if rounds_down else _smoothed
+
+    def sharpened() -> tf.Tensor:
+        values = tf.cast(pixels, tf.float32)
+        inside = colours.blend(smoothed(values), values[1:-1, 1:-1], factor)
+        return geometry.paste(pixels, inside, tf.constant([1, 1]))
+
+    return tf.cond(has_inside, sharpened, lambda: pixels)
 
 
-def _sharpened(pixels: tf.Tensor, factor: tf.Tensor | float) -> tf.Tensor:
-    values = tf.cast(pixels, tf.float32)
+# Weighted 1 1 1, 1 5 1, 1 1 1, of 13, where all neighbours are: [H, W, 3] -> [H - 2, W - 2, 3].
+
+
+def _smoothed(values: tf.Tensor) -> tf.Tensor:
     rows = values[:-2] + values[1:-1] + values[2:]
-    inside = values[1:-1, 1:-1]
-    # 1 1 1, 1 5 1, 1 1 1, of 13; rounded, as a sum of whole numbers never lies in the middle.
-    smooth = tf.round((rows[:, :-2] + rows[:, 1:-1] + rows[:, 2:] + 4 * inside) / 13)
-    return geometry.paste(pixels, colours.blend(smooth, inside, factor), tf.constant([1, 1]))
+    sums = rows[:, :-2] + rows[:, 1:-1] + rows[:, 2:] + 4 * values[1:-1, 1:-1]
+    return tf.round(sums / 13)  # a sum of whole numbers never lies in the middle
+
+
+def _smoothed_down(values: tf.Tensor) -> tf.Tensor:
+    """As a convolution, whose rounding errors decide where the mean is a whole number."""
+    weights = tf.constant([[1, 1, 1], [1, 5, 1], [1, 1, 1]], tf.float32) / 13
+    kernel = tf.tile(weights[:, :, None, None], [1, 1, 3, 1])
+    return tf.floor(tf.nn.depthwise_conv2d(values[None], kernel, [1, 1, 1, 1], "VALID")[0])
 
 
 def gaussian_blur(pixels: tf.Tensor, sigma: tf.Tensor | float) -> tf.Tensor:

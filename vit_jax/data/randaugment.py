@@ -11,9 +11,8 @@ CHOICES = (
     "Brightness", "Sharpness", "ShearX", "ShearY", "TranslateX", "TranslateY", "Cutout",
     "SolarizeAdd",
 )  # fmt: skip
-_AS_PUBLISHED = tuple(
-    f"{name} as published" if name in ("Contrast", "Posterize", "Solarize") else name
-    for name in CHOICES
+AS_PUBLISHED = tuple(
+    f"{name} as published" if f"{name} as published" in DISTORTIONS else name for name in CHOICES
 )
 REACH = Reach(translate_px=100, cutout_px=40)
 _MAX_MAGNITUDE = 30  # of the paper's search, section 4
@@ -32,7 +31,7 @@ def randaugment(num_ops: int, magnitude: float, legacy: bool = False) -> Op:
     )
     check_number("magnitude", magnitude, at_least=0, at_most=_MAX_MAGNITUDE)
     check(type(legacy) is bool, "legacy must be True or False")
-    names = _AS_PUBLISHED if legacy else CHOICES
+    names = AS_PUBLISHED if legacy else CHOICES
     arguments = [DISTORTIONS[name].argument(magnitude, REACH) for name in names]
 
     def apply(pixels: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
