@@ -60,7 +60,7 @@ def step():
     batch_layout = build.batch_layout(config, source, mesh)
     with build.train_feed(config, source, batch_layout, start_step=0) as feed:
         batch = next(feed)
-    update = make_update(layout, objective, lambda step: {}, config.seed)
+    update = make_update(layout, objective, lambda step, _: {}, config.seed)
     state = layout.init(0)
     donated = jax.tree.map(jnp.copy, state)
     _, scalars = compile_update(update, layout, batch_layout)(donated, batch)

@@ -39,7 +39,7 @@ class Trainer:
         optimizer = optimizers.create(
             optimizer, schedule=schedule, peak_lr=lr, weight_decay=0.01,
             weight_decay_meaning="lr_scaled", grad_clip_norm=1.0, b1=0.9, b2=0.999, eps=1e-8,
-            momentum=0.9, nesterov=False, mu_dtype="float32",
+            momentum=0.9, nesterov=False, joint_qkv=False, mu_dtype="float32",
         )  # fmt: skip
 
         def make_model(rngs):
@@ -56,7 +56,7 @@ class Trainer:
             std=(0.5,) * 3,
         )  # fmt: skip
         self.batch_layout = batch_layout(mesh, batch_size=batch_size, image_size=size, max_labels=1)
-        update = make_update(self.layout, objective, lambda step: {"lr": schedule(step)}, seed)
+        update = make_update(self.layout, objective, lambda step, _: {"lr": schedule(step)}, seed)
         self.update = compile_update(update, self.layout, self.batch_layout)
         self.state, self.size = self.layout.init(seed), size
 

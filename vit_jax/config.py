@@ -135,11 +135,12 @@ class OptimConfig:
     layer_decay: float | None = None  # rate of a layer by that of the layer above it
     ema_decay: float | None = None  # of the weights' moving average, for each step; None: none
     accumulate: int = 1  # parts that a batch is worked off in: less memory, the same update
-    b1: float = 0.9  # these six: see docs/optimizers.md for who reads which
+    b1: float = 0.9  # these seven: see docs/optimizers.md for who reads which
     b2: float = 0.999
     eps: float = 1e-8
     momentum: float = 0.9
     nesterov: bool = False
+    joint_qkv: bool = False  # LAMB: one trust ratio for query, key and value together
     mu_dtype: Literal["float32", "bfloat16"] = "float32"  # of the first moment or momentum
 
 

@@ -91,15 +91,16 @@ def make_backward(
 def make_update(
     layout: Layout,
     objective: Objective,
-    rates: Callable[[Any], Scalars],
+    rates: Callable[[Any, Any], Scalars],
     seed: int,
 ) -> Callable[[TrainState, Batch], tuple[TrainState, Scalars]]:
     """Returns update(state, batch) -> (state after one more step, scalars), to be compiled.
 
-    `rates` gives further scalars to log, such as the learning rate, by the number of updates done.
-    A step whose loss, gradient or update is not finite changes neither parameters nor optimizer,
-    and no step after it does: what it met may be in the state already. The first such step is kept
-    in the state, on the device, so that nothing has to wait for it.
+    `rates` gives further scalars to log, such as the learning rate, by the number of updates done
+    before and the optimizer's state after this one. A step whose loss, gradient or update is not
+    finite changes neither parameters nor optimizer, and no step after it does: what it met may be
+    in the state already. The first such step is kept in the state, on the device, so that nothing
+    has to wait for it.
     """
     backward = make_backward(layout, objective, seed)
 
@@ -131,7 +132,7 @@ def make_update(
                 metrics.top_k_correct(logits, metrics.main_labels(targets), 1) * share
             ),
             "train/grad_norm": norm,
-            **rates(state.step),
+            **rates(state.step, opt_state),
             **_first_bad(after),
         }
         return after, scalars

@@ -35,6 +35,7 @@ def settings(**changes):
         "eps": EPS,
         "momentum": MOMENTUM,
         "nesterov": False,
+        "joint_qkv": False,
         "mu_dtype": None,
     }
     return defaults | changes
@@ -171,7 +172,8 @@ def numpy_run(
             step = NUMPY[name](n, g, t, memories.setdefault(n, {}), **special)
             step = step + {"lr_scaled": wd, "schedule_scaled": wd / PEAK, "coupled": 0}[meaning] * p
             if name == "lamb" and n.endswith("kernel"):
-                step = step * np.linalg.norm(p) / np.linalg.norm(step)
+                was_zero = memories[n]["zero"] = memories[n].get("zero", False) or not p.any()
+                step = step if was_zero else step * np.linalg.norm(p) / np.linalg.norm(step)
             params[n] = p - lr * step
     return params
 
@@ -194,6 +196,82 @@ def test_meanings_of_weight_decay(name, meaning):
     found = run(name, params, GRADIENTS, weight_decay=weight_decay, weight_decay_meaning=meaning)
     expected = numpy_run(name, params, GRADIENTS, weight_decay=weight_decay, meaning=meaning)
     assert_close(found, expected, ROUNDING)
+
+
+def starting_at_zero():
+    """The first layer's key, the second's fc1 and the head."""
+    params = tree(0)
+    block = params["blocks"]["block"]
+    block["attention"]["qkv"]["kernel"][0, :, 1] = 0
+    block["mlp"]["fc1"]["kernel"][1] = 0
+    params["head"]["kernel"][:] = 0
+    return params
+
+
+def test_lamb_trains_matrices_that_start_at_zero_as_adam_does():
+    params = starting_at_zero()
+    found = run("lamb", params, GRADIENTS, weight_decay=0.3)
+    assert_close(found, numpy_run("lamb", params, GRADIENTS, weight_decay=0.3), ROUNDING)
+    adams = matrices(run("adam", params, GRADIENTS, weight_decay=0.3))
+    for name in ("0/key/kernel", "1/fc1/kernel", "head/kernel"):
+        np.testing.assert_allclose(matrices(found)[name], adams[name], ROUNDING)
+    assert np.abs(matrices(found)["0/query/kernel"] - adams["0/query/kernel"]).max() > 1e-3
+
+
+def test_lamb_may_see_query_key_and_value_as_one_matrix():
+    """Its update is as long as the matrix is, times the rate; then of all three or of each."""
+    for joint, axes in ((True, (1, 2, 3, 4)), (False, (1, 3, 4))):
+        after = run("lamb", tree(0), GRADIENTS[:1], joint_qkv=joint)
+        before = tree(0)["blocks"]["block"]["attention"]["qkv"]["kernel"]
+        change = np.asarray(after["blocks"]["block"]["attention"]["qkv"]["kernel"]) - before
+        norms = [np.sqrt((x**2).sum(axes)) for x in (change, before)]
+        np.testing.assert_allclose(norms[0], LRS[0] * norms[1], rtol=1e-4)
+        np.testing.assert_allclose(
+            np.asarray(after["head"]["kernel"]),
+            np.asarray(run("lamb", tree(0), GRADIENTS[:1])["head"]["kernel"]),
+        )
+
+
+# Whether `train/shrinkage` has the number that decay takes off, or leaves it out.
+DECOUPLED = [m for m in decay.WEIGHT_DECAY_MEANINGS if m != "coupled"]
+WITH_SHRINKAGE = [*itertools.product(optimizers.OPTIMIZERS, DECOUPLED), ("sgd", "coupled")]
+
+
+@pytest.mark.parametrize(("name", "meaning"), WITH_SHRINKAGE)
+def test_shrinkage_is_what_kernels_without_a_gradient_lose(name, meaning):
+    params, steps = float32(tree(0)), 40 if meaning == "coupled" else 1  # velocity builds up
+    fields = {"weight_decay": 0.3, "weight_decay_meaning": meaning}
+    constant = {"schedule": lambda _: jnp.asarray(1e-4), "momentum": 0.5}
+    tx = optimizers.create(name, **settings(**fields, **constant))
+    state, zeros = tx.init(params), jax.tree.map(jnp.zeros_like, params)
+    update = jax.jit(tx.update)
+    for _ in range(steps):
+        updates, state = update(zeros, state, params)
+    share = optimizers.shrinkage(name, state, 1e-4, peak_lr=PEAK, momentum=0.5, **fields)
+    for (n, p), u in zip(matrices(params).items(), matrices(updates).values(), strict=True):
+        lost = share if n.endswith("kernel") else 0.0
+        np.testing.assert_allclose(u, -lost * p, rtol=1e-5, err_msg=n)
+
+
+def test_lambs_shrinkage_is_measured_by_its_trust_ratios():
+    """The mean over the kernels, each with the ratio of its norm to its update's."""
+    params, fields = float32(tree(0)), {"weight_decay": 0.3, "weight_decay_meaning": "lr_scaled"}
+    tx = optimizers.create("lamb", **settings(**fields))
+    _, state = tx.update(float32(GRADIENTS[0]), tx.init(params), params)
+    kernels = {n: p for n, p in matrices(params).items() if n.endswith("kernel")}
+    ratios = [
+        np.linalg.norm(p) / np.linalg.norm(np.sign(matrices(GRADIENTS[0])[n]) + 0.3 * p)
+        for n, p in kernels.items()
+    ]
+    found = optimizers.shrinkage("lamb", state, LRS[0], peak_lr=PEAK, momentum=0.9, **fields)
+    assert found == pytest.approx(LRS[0] * 0.3 * np.mean(ratios), rel=1e-4)
+
+
+@pytest.mark.parametrize("name", [n for n in optimizers.OPTIMIZERS if n != "sgd"])
+def test_no_shrinkage_where_the_direction_hides_it(name):
+    fields = {"weight_decay_meaning": "coupled", "peak_lr": PEAK, "momentum": 0.9}
+    assert optimizers.shrinkage(name, None, 1e-3, weight_decay=0.3, **fields) is None
+    assert optimizers.shrinkage(name, None, 1e-3, weight_decay=0.0, **fields) == 0
 
 
 @pytest.mark.parametrize("meaning", decay.WEIGHT_DECAY_MEANINGS)
@@ -284,7 +362,7 @@ def test_stacked_blocks_are_updated_as_if_each_were_alone(name):
 @pytest.mark.parametrize("name", optimizers.OPTIMIZERS)
 def test_reads_the_fields_that_the_table_says_and_no_other(name):
     other = {"b1": 0.5, "b2": 0.6, "eps": 0.1, "momentum": 0.4, "nesterov": True}
-    other |= {"mu_dtype": "bfloat16"}
+    other |= {"joint_qkv": True, "mu_dtype": "bfloat16"}
     params = jax.eval_shape(lambda: float32(tree(0)))
 
     def program(**changes):

@@ -239,5 +239,23 @@ def test_another_models_layout_is_refused_with_the_differences(
     assert "more" in message.splitlines()[-2]
     assert folders(tmp_path / "run" / "checkpoints") == [5]
     step_dir = tmp_path / "run" / "checkpoints" / "5"
+    assert "of another model or optimizer" in message
+    assert "init.weights" not in message
     with pytest.raises(UserError, match="params/head/bias: bfloat16"):
         step_folder.restore_params(step_dir, {"blocks": layout_of(make_state(5)).params["blocks"]})
+
+
+def test_an_optimizers_other_arrays_leave_the_parameters_to_start_from(
+    open_checkpoints, make_state, layout_of, tmp_path
+):
+    """As where an optimizer keeps more than it did in the version that wrote the checkpoint."""
+    checkpoints = open_checkpoints()
+    checkpoints.save(5, make_state(5), DESCRIPTION, None)
+    checkpoints.wait()
+    layout = layout_of(make_state(5))
+    more = layout._replace(opt_state=(layout.opt_state, {"ratio": layout.step}))
+    folder = tmp_path / "run" / "checkpoints" / "5"
+    with pytest.raises(UserError, match="of another optimizer than the config") as caught:
+        checkpoints.restore(more)
+    assert "nothing there" in str(caught.value)
+    assert str(caught.value).endswith(f"another --workdir, with --config.init.weights={folder}.")

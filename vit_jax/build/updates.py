@@ -14,7 +14,7 @@ from vit_jax.config import ModelConfig, OptimConfig, RunConfig
 from vit_jax.core import errors
 from vit_jax.nn.stack import OFFLOAD_MEMORY
 from vit_jax.objective import Objective
-from vit_jax.optim import decay, freezing, multipliers, optimizers, schedules
+from vit_jax.optim import freezing, multipliers, optimizers, schedules
 from vit_jax.state import Layout, state_layout
 
 LEAST_ALPHA = 1e-6  # of mixup and CutMix
@@ -34,15 +34,25 @@ def schedule(c: OptimConfig, plan: Plan) -> schedules.Schedule:
     )
 
 
-def rates(c: OptimConfig, schedule: schedules.Schedule) -> Callable[[Any], dict[str, Any]]:
-    """What the log says of an update: learning rate, and the share that kernels shrink by."""
+def rates(c: OptimConfig, schedule: schedules.Schedule) -> Callable[[Any, Any], dict[str, Any]]:
+    """What the log says of an update: learning rate, and the share that kernels shrink by.
 
-    def at(step: Any) -> dict[str, Any]:
+    Of (number of updates before it, the optimizer's state after it).
+    """
+
+    def at(step: Any, opt_state: Any) -> dict[str, Any]:
         lr = schedule(step)
-        shrinkage = decay.shrinkage(
-            lr, weight_decay=c.weight_decay, meaning=c.weight_decay_meaning, peak_lr=c.lr
+        shrinkage = optimizers.shrinkage(
+            c.name,
+            opt_state,
+            lr,
+            weight_decay=c.weight_decay,
+            weight_decay_meaning=c.weight_decay_meaning,
+            peak_lr=c.lr,
+            momentum=c.momentum,
         )
-        return {"train/learning_rate": lr, "train/shrinkage": shrinkage}
+        known = {} if shrinkage is None else {"train/shrinkage": shrinkage}
+        return {"train/learning_rate": lr, **known}
 
     return at
 
@@ -62,6 +72,7 @@ def optimizer(c: OptimConfig, schedule: schedules.Schedule) -> optax.GradientTra
         eps=c.eps,
         momentum=c.momentum,
         nesterov=c.nesterov,
+        joint_qkv=c.joint_qkv,
         mu_dtype=c.mu_dtype,
     )
     return multipliers.multiplied(

@@ -64,8 +64,8 @@ def shrinkage(
 ) -> jax.Array | float:
     """The share of itself that a kernel loses to decay in one update at learning rate `lr`.
 
-    Exact for the two decoupled meanings. For `coupled` it is what plain SGD would take off:
-    momentum multiplies that by 1 / (1 - momentum), Adam by the inverse size of the gradients.
+    Where nothing follows the decay: of the two decoupled meanings all optimizers but LAMB, of
+    `coupled` SGD without momentum; see optimizers.shrinkage.
     """
     return lr * _decay_per_lr(weight_decay, meaning, peak_lr)
 

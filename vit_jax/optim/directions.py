@@ -31,6 +31,7 @@ class Moments(NamedTuple):
     eps: float  # added to the root of the second moment
     momentum: float  # SGD, Muon: memory of the velocity; with SGD 0 keeps none
     nesterov: bool  # SGD, Muon: look one step of the momentum ahead
+    joint_qkv: bool  # LAMB: query, key and value have one trust ratio
     mu_dtype: str | None  # how the first moment or momentum is stored; None as the parameters are
 
 
@@ -107,10 +108,43 @@ def muon(m: Moments) -> optax.GradientTransformation:
     return optax.partition({"muon": optax.chain(orthogonal, scaled), "adam": adam(m)}, labels)
 
 
-def trust_ratio() -> optax.GradientTransformation:
+class TrustRatio(NamedTuple):
+    """What LAMB keeps of a matrix.
+
+    Attributes:
+      adapts: bool [], whether it has a trust ratio: it was never zero.
+      ratio: float32 [], that of the last update; 1 where it has none.
+    """
+
+    adapts: Any
+    ratio: Any
+
+
+def trust_ratio(m: Moments) -> optax.GradientTransformation:
     """Scales each kernel's update to the kernel's norm: LAMB, arXiv 1904.00962, algorithm 2.
 
     Kernels alone, as in the code that trained DeiT III: a bias that starts at zero would hardly
-    move.
+    move. Nor would a kernel, such as a head's: after a first update of lr it would have the norm of
+    that, and grow by a factor of 1 + lr at most ever after. So a kernel that is zero when it is
+    updated has the ratio 1, then and from then on: its updates are Adam's.
     """
-    return optax.masked(matrices.per_matrix(optax.scale_by_trust_ratio()), kernels_only)
+
+    def init(_: jax.Array) -> TrustRatio:
+        return TrustRatio(jnp.ones((), bool), jnp.ones((), jnp.float32))
+
+    def update(update: jax.Array, state: TrustRatio, param: jax.Array) -> tuple[Any, TrustRatio]:
+        norm, of_update = jnp.linalg.norm(param), jnp.linalg.norm(update)
+        adapts = state.adapts & (norm != 0)
+        in_use = adapts & (of_update != 0)
+        ratio = jnp.where(in_use, norm / jnp.where(in_use, of_update, 1.0), 1.0)
+        return ratio.astype(update.dtype) * update, TrustRatio(adapts, ratio.astype(jnp.float32))
+
+    one = optax.GradientTransformation(init, update)
+    return optax.masked(matrices.per_matrix(one, joint=m.joint_qkv), kernels_only)
+
+
+def mean_trust_ratio(opt_state: Any) -> jax.Array:
+    """Of the last update's kernels, query, key and value counted as the ratios are; float32 []."""
+    is_it = lambda x: isinstance(x, TrustRatio)
+    (found,) = filter(is_it, jax.tree.leaves(opt_state, is_leaf=is_it))
+    return jnp.mean(jnp.concatenate([jnp.ravel(x) for x in jax.tree.leaves(found.ratio)]))

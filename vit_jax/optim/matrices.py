@@ -8,11 +8,13 @@ columns. An array of parameters is often many matrices, and a matrix may have mo
     blocks/block/mlp/fc1/bias          [L, M]            L vectors       [M]
     patches/kernel                     [P, P, 3, D]      one matrix      [P * P * 3, D]
 
-So a stack of blocks is updated as if each block were alone.
+So a stack of blocks is updated as if each block were alone. Where projections are taken jointly,
+query, key and value are one matrix [D, 3 * H * K], as other frameworks have them.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any, NamedTuple
 
@@ -35,45 +37,52 @@ class Axes(NamedTuple):
     columns: tuple[int, ...]
 
 
-def axes(name: str, ndim: int) -> Axes:
-    """The axes of the parameter of this name."""
+def axes(name: str, ndim: int, *, joint: bool = False) -> Axes:
+    """The axes of the parameter of this name; joint: projections side by side are one matrix."""
     *_, parent, _ = ("", *name.split("/"))
     layer = (0,) if is_stacked(name) else ()
     own = tuple(range(len(layer), ndim))
     if parent not in PROJECTIONS:
         return Axes(layer, own[:-1], own[-1:])
     *rows, number, heads, head_size = own
+    if joint:
+        return Axes(layer, tuple(rows), (number, heads, head_size))
     return Axes((*layer, number), tuple(rows), (heads, head_size))
 
 
-def split(name: str, x: jax.Array) -> jax.Array:
+def split(name: str, x: jax.Array, *, joint: bool = False) -> jax.Array:
     """[...] -> [number of matrices, rows, columns], or [number of vectors, columns]."""
-    batch, rows, columns = axes(name, x.ndim)
+    batch, rows, columns = axes(name, x.ndim, joint=joint)
     size = lambda axes: math.prod(x.shape[a] for a in axes)
     matrix = (size(rows), size(columns)) if rows else (size(columns),)
     return x.transpose(*batch, *rows, *columns).reshape(size(batch), *matrix)
 
 
-def join(name: str, matrices: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+def join(
+    name: str, matrices: jax.Array, shape: tuple[int, ...], *, joint: bool = False
+) -> jax.Array:
     """The array of this shape whose `split` gave the matrices."""
-    batch, rows, columns = axes(name, len(shape))
+    batch, rows, columns = axes(name, len(shape), joint=joint)
     order = (*batch, *rows, *columns)
     back = sorted(range(len(shape)), key=lambda a: order[a])
     return matrices.reshape([shape[a] for a in order]).transpose(back)
 
 
-def per_matrix(transformation: optax.GradientTransformation) -> optax.GradientTransformation:
+def per_matrix(
+    transformation: optax.GradientTransformation, *, joint: bool = False
+) -> optax.GradientTransformation:
     """`transformation`, applied to every matrix as if there were no other.
 
     Its state is that of the transformation with a tree like the parameters' for each of its arrays;
     their leading axis is that of `split`.
     """
     number = jax.ShapeDtypeStruct((), jnp.float32)
+    cut = functools.partial(split, joint=joint)
     structure: Any = jax.tree.structure(jax.eval_shape(transformation.init, number))
 
     def init(params: Any) -> Any:
         def array(i: int) -> Any:
-            one = lambda name, p: jax.tree.leaves(jax.vmap(transformation.init)(split(name, p)))[i]
+            one = lambda name, p: jax.tree.leaves(jax.vmap(transformation.init)(cut(name, p)))[i]
             return pytrees.map_named(one, params)
 
         return structure.unflatten([array(i) for i in range(structure.num_leaves)])
@@ -82,9 +91,9 @@ def per_matrix(transformation: optax.GradientTransformation) -> optax.GradientTr
         def one(name: str, update: jax.Array, param: jax.Array, *arrays: jax.Array) -> Any:
             before = structure.unflatten(arrays)
             update_, after = jax.vmap(transformation.update)(
-                split(name, update), before, split(name, param)
+                cut(name, update), before, cut(name, param)
             )
-            return join(name, update_, param.shape), *jax.tree.leaves(after)
+            return join(name, update_, param.shape, joint=joint), *jax.tree.leaves(after)
 
         done = pytrees.map_named(one, updates, params, *structure.flatten_up_to(state))
         outer: Any = jax.tree.structure(updates)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import jax
 import optax
 
 from vit_jax.core.errors import UserError, nearest
@@ -18,7 +19,7 @@ class Optimizer(NamedTuple):
 
     direction: Callable[[Moments], optax.GradientTransformation]
     reads: tuple[str, ...]  # fields of Moments
-    after_decay: tuple[Callable[[], optax.GradientTransformation], ...] = ()
+    after_decay: Callable[[Moments], optax.GradientTransformation] | None = None
 
 
 OPTIMIZERS = {
@@ -26,8 +27,10 @@ OPTIMIZERS = {
     "sgd": Optimizer(directions.sgd, ("momentum", "nesterov", "mu_dtype")),
     "adafactor": Optimizer(directions.adafactor, ("b1", "b2", "mu_dtype")),
     "lion": Optimizer(directions.lion, ("b1", "b2", "mu_dtype")),
-    "muon": Optimizer(directions.muon, Moments._fields),
-    "lamb": Optimizer(directions.adam, ("b1", "b2", "eps", "mu_dtype"), (directions.trust_ratio,)),
+    "muon": Optimizer(directions.muon, ("b1", "b2", "eps", "momentum", "nesterov", "mu_dtype")),
+    "lamb": Optimizer(
+        directions.adam, ("b1", "b2", "eps", "joint_qkv", "mu_dtype"), directions.trust_ratio
+    ),
 }
 
 MU_DTYPES = ("float32", "bfloat16")
@@ -46,6 +49,7 @@ def create(
     eps: float,
     momentum: float,
     nesterov: bool,
+    joint_qkv: bool,
     mu_dtype: str | None,
 ) -> optax.GradientTransformation:
     """The optimizer of that name; its updates are to be added to the parameters.
@@ -75,12 +79,44 @@ def create(
             "it has to be above 0, or None for no clipping."
         )
     optimizer = OPTIMIZERS[name]
-    direction = optimizer.direction(Moments(b1, b2, eps, momentum, nesterov, mu_dtype))
+    moments = Moments(b1, b2, eps, momentum, nesterov, joint_qkv, mu_dtype)
+    after_decay = [] if optimizer.after_decay is None else [optimizer.after_decay(moments)]
     return optax.chain(
         optax.identity() if grad_clip_norm is None else optax.clip_by_global_norm(grad_clip_norm),
         decay.add_decay(
-            direction, weight_decay=weight_decay, meaning=weight_decay_meaning, peak_lr=peak_lr
+            optimizer.direction(moments),
+            weight_decay=weight_decay,
+            meaning=weight_decay_meaning,
+            peak_lr=peak_lr,
         ),
-        *(make() for make in optimizer.after_decay),
+        *after_decay,
         optax.scale_by_learning_rate(schedule),
     )
+
+
+def shrinkage(
+    name: str,
+    opt_state: Any,
+    lr: jax.Array | float,
+    *,
+    weight_decay: float,
+    weight_decay_meaning: str,
+    peak_lr: float,
+    momentum: float,
+) -> jax.Array | float | None:
+    """The share of itself that a kernel lost to decay in the last update, at learning rate `lr`.
+
+    Exact for the decoupled meanings; LAMB's is the mean over its kernels, since each is scaled by
+    its trust ratio. `coupled`, SGD's once the velocity has built up; of the others there is none
+    (None): their directions do not tell decay from gradient.
+
+    opt_state: after that update; of a whole optimizer, however it is wrapped.
+    """
+    if not weight_decay:
+        return 0.0
+    share = decay.shrinkage(
+        lr, weight_decay=weight_decay, meaning=weight_decay_meaning, peak_lr=peak_lr
+    )
+    if decay.WEIGHT_DECAY_MEANINGS[weight_decay_meaning].after_direction:
+        return share * directions.mean_trust_ratio(opt_state) if name == "lamb" else share
+    return share / (1 - momentum) if name == "sgd" else None

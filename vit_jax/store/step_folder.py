@@ -31,6 +31,7 @@ STATE = "state"
 DESCRIPTION = "description"
 DESCRIPTION_FILE = "metadata"  # the name that orbax's JsonSave gives
 PARAMS = "params"
+OPTIMIZER = "opt_state"
 EMA = "ema"  # the parameters' moving average, where there is one
 MAX_DAMAGED_SHOWN = 3  # arrays
 MAX_DIFFERENCES_SHOWN = 20
@@ -203,10 +204,14 @@ def _check_same_arrays(folder: epath.Path, saved: dict[str, Any], wanted: Layout
     shown = differences[:MAX_DIFFERENCES_SHOWN]
     if len(differences) > len(shown):
         shown.append(f"  ... and {len(differences) - len(shown)} more")
+    names = {name for name in there.keys() | here.keys() if there.get(name) != here.get(name)}
+    of_optimizer = all(name.startswith(OPTIMIZER + "/") for name in names)
     raise UserError(
-        f"The checkpoint {folder} is of another model or optimizer than the config:\n"
+        f"The checkpoint {folder} is of another {'' if of_optimizer else 'model or '}optimizer "
+        "than the config:\n"
         + "\n".join(shown)
-        + "\nUse the config that wrote it, or another --workdir."
+        + "\nUse the config and the version that wrote it, or another --workdir"
+        + (f", with --config.init.weights={folder}." if of_optimizer else ".")
     )
 
 
