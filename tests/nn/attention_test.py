@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from vit_jax.nn.attention import SelfAttention, attend
+from vit_jax.nn.attention import SelfAttention, _scaled, attend
 from vit_jax.nn.precision import FLOAT32
 
 ROUNDING = 1e-5  # float32 sums of some tens of terms, in another order
@@ -111,3 +111,10 @@ def test_initialisation_is_xavier_of_each_projection_by_itself():
         assert 0.98 * limit < float(jnp.abs(kernel).max()) <= limit
         assert abs(float(kernel.std()) - limit / np.sqrt(3)) < 0.02 * limit
     assert not attention.qkv.bias[...].any()
+
+
+def test_bfloat16_does_not_round_the_scale_of_the_logits():
+    """The root of 80, as of ViT-H, is no number of bfloat16; queries round either way."""
+    query = (1 + jax.random.uniform(jax.random.key(0), (1, 50, 4, 80))).astype(jnp.bfloat16)
+    scaled = np.asarray(_scaled(query), np.float64).sum() / np.asarray(query, np.float64).sum()
+    assert scaled * np.sqrt(80) == pytest.approx(1, abs=3e-4)

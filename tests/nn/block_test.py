@@ -1,6 +1,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from flax import nnx
 
 from vit_jax.nn.block import Block, drop_branch
@@ -82,3 +83,18 @@ def test_dropped_branches_are_whole_and_the_mean_stays():
 def test_evaluation_drops_nothing():
     y = jnp.ones((8, 3, 2))
     assert drop_branch(y, jnp.float32(0.9), None) is y
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.3, 0.45])
+def test_stochastic_depth_keeps_the_mean_in_bfloat16(rate):
+    y = (1 + jax.random.uniform(jax.random.key(0), (60, 20, 30))).astype(jnp.bfloat16)
+    dropped = np.asarray(drop_branch(y, jnp.float32(rate), jax.random.key(1)), np.float64)
+    of = np.asarray(y, np.float64)[dropped != 0].sum()
+    # Values round either way; a rounded factor is off by up to 2e-3.
+    assert dropped.sum() / of * (1 - rate) == pytest.approx(1, abs=3e-4)
+
+
+@pytest.mark.parametrize("rate", [1 - 2.0**-18, np.nextafter(1, 0)])
+def test_gradients_are_finite_where_nearly_every_branch_is_dropped(rate):
+    drop = lambda y: drop_branch(y, jnp.float32(rate), jax.random.key(1)).sum()
+    assert np.isfinite(jax.grad(drop)(jnp.ones((50, 4)))).all()

@@ -35,6 +35,27 @@ def test_without_a_key_or_a_rate_nothing_is_dropped() -> None:
     assert Dropout(0.1)(x, None) is x and Dropout(0.0)(x, KEY) is x
 
 
+# Single values round to 8 bits either way, so the mean of 30,000 is off by far less than this; a
+# factor that is itself rounded is off by up to 2e-3.
+BIAS = 3e-4
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.3, 0.45])
+def test_the_mean_is_kept_in_bfloat16(rate: float) -> None:
+    x = (1 + jax.random.uniform(KEY, [100, 20, 30])).astype(jnp.bfloat16)
+    y, pull = jax.vjp(lambda x: Dropout(rate)(x, KEY), x)
+    (gradient,) = pull(x)
+    for scaled in (np.asarray(y, np.float64), np.asarray(gradient, np.float64)):
+        of = np.asarray(x, np.float64)[scaled != 0].sum()
+        assert scaled.sum() / of * (1 - rate) == pytest.approx(1, abs=BIAS)
+
+
+@pytest.mark.parametrize("rate", [1 - 2.0**-16, 1 - 2.0**-18, np.nextafter(1, 0)])
+def test_gradients_are_finite_at_extreme_rates(rate: float) -> None:
+    y, gradient = jax.value_and_grad(lambda x: Dropout(rate)(x, KEY).sum())(jnp.ones([9, 20, 30]))
+    assert np.isfinite(y) and np.isfinite(gradient).all()
+
+
 def test_keeps_the_dtype_and_passes_gradients_of_what_is_kept() -> None:
     x = jnp.ones([2, 6, 8], jnp.bfloat16)
     y, gradient = jax.value_and_grad(lambda x: Dropout(0.5)(x, KEY).sum())(x)

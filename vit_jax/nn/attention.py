@@ -24,7 +24,7 @@ from vit_jax.nn.initialization import VIT, ZEROS
 from vit_jax.nn.linear import EPSILON, Initializer, Linear, param
 from vit_jax.nn.norm import norm as make_norm
 from vit_jax.nn.posemb import Positions
-from vit_jax.nn.precision import Precision
+from vit_jax.nn.precision import Precision, times
 
 # Names of arrays, for remat policies.
 PROJECTED, WEIGHTS, MIXED = "attention_projected", "attention_weights", "attention_mixed"
@@ -112,7 +112,7 @@ def attend(
 
 
 def _scaled(query: jax.Array) -> jax.Array:
-    return query * query.shape[-1] ** -0.5
+    return times(query, query.shape[-1] ** -0.5)
 
 
 def _forward(
@@ -142,7 +142,7 @@ def _backward(
     d_logits = _softmax_backward(weights.astype(softmax_dtype), d_weights.astype(softmax_dtype))
     d_bias = None if like_bias is None else d_logits.astype(like_bias.dtype)
     d_logits = d_logits.astype(key.dtype)
-    d_query = jnp.einsum("bhqs,bshk->bqhk", d_logits, key) * key.shape[-1] ** -0.5
+    d_query = times(jnp.einsum("bhqs,bshk->bqhk", d_logits, key), key.shape[-1] ** -0.5)
     d_key = jnp.einsum("bhqs,bqhk->bshk", d_logits, scaled)
     return d_query, d_key, d_value, d_bias
 

@@ -18,7 +18,9 @@ from vit_jax.nn.linear import EPSILON
 from vit_jax.nn.mlp import Mlp
 from vit_jax.nn.norm import norm as make_norm
 from vit_jax.nn.posemb import Positions
-from vit_jax.nn.precision import Precision
+from vit_jax.nn.precision import Precision, times
+
+LEAST_KEPT = 2.0**-16  # of the examples: a rate that float32 rounds to 1 would divide by 0
 
 
 class Block(nnx.Module):
@@ -128,6 +130,6 @@ def drop_branch(y: jax.Array, rate: jax.Array | None, key: jax.Array | None) -> 
     """
     if key is None or rate is None:
         return y
-    keep = 1.0 - rate
+    keep = jnp.maximum(1.0 - rate, LEAST_KEPT)
     kept = jax.random.bernoulli(key, keep, (y.shape[0],) + (1,) * (y.ndim - 1))
-    return jnp.where(kept, y / jnp.asarray(keep, y.dtype), 0)
+    return jnp.where(kept, times(y, 1.0 / keep), 0)

@@ -1,6 +1,6 @@
 """Dropout (section B.1) at half the random bits, which are what it costs.
 
-A word of 32 random bits decides about two values, so rates are multiples of 2**-16. By the
+A word of 32 random bits decides about two values, so rates are multiples of 2**-16, below 1. By the
 compiler's estimates for a TPU v3 that takes a quarter off the step of L/16 (BENCHMARKS.md).
 """
 
@@ -9,6 +9,8 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 from flax import nnx
+
+from vit_jax.nn.precision import times
 
 BITS = 16  # for one value
 
@@ -21,10 +23,11 @@ class Dropout(nnx.Module):
 
     def __call__(self, x: jax.Array, key: jax.Array | None) -> jax.Array:
         """[B, N, ...] -> [B, N, ...]; None as key: evaluation, `x` as it is."""
-        kept = round((1 - self.rate) * 2**BITS)
+        # Something is kept at any rate: 1 / 0 would make gradients of what is dropped NaN.
+        kept = max(1, round((1 - self.rate) * 2**BITS))
         if key is None or kept == 2**BITS:
             return x
-        return jnp.where(keep_mask(key, x.shape, kept), x / (kept / 2**BITS), 0).astype(x.dtype)
+        return jnp.where(keep_mask(key, x.shape, kept), times(x, 2**BITS / kept), 0).astype(x.dtype)
 
 
 def keep_mask(key: jax.Array, shape: tuple[int, ...], kept: int) -> jax.Array:
