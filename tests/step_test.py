@@ -132,6 +132,15 @@ def test_examples_of_weight_0_count_for_nothing():
     jax.tree.map(np.testing.assert_array_equal, one.state.params, two.state.params)
 
 
+def test_the_accuracy_is_of_the_examples_that_have_labels():
+    """A fresh head's logits are all 0, which ranks class 0 first."""
+    labels = np.array([0] * 4 + [1] * 4 + [-1] * 8, np.int32)[:, None]
+    trainer = Trainer()
+    assert trainer.step(trainer.batch(0, labels=labels))["train/accuracy"] == 0.5
+    nothing = trainer.batch(0, labels=np.full_like(labels, -1))
+    assert trainer.step(nothing)["train/accuracy"] == 0
+
+
 def test_a_batch_without_a_valid_example_leaves_finite_numbers():
     trainer = Trainer()
     scalars = trainer.step(trainer.batch(0, weight=np.zeros(16, np.float32)))

@@ -161,7 +161,7 @@ def _by_evaluation(numbers: Mapping[str, float]) -> dict[str, str]:
     lines: dict[str, list[str]] = {}
     for key, value in numbers.items():
         name, _, number = key.partition("/")
-        hidden = number in ("", "examples") or (number == "skipped_images" and not value)
+        hidden = number in ("", "examples") or (number.endswith("_images") and not value)
         if name not in RESERVED and not hidden:
             shown = f"{value:.2%}" if number.endswith("accuracy") else f"{value:.4g}"
             lines.setdefault(name, []).append(f"{number.replace('_', ' ')} {shown}")

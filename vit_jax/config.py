@@ -186,6 +186,7 @@ class EvalConfig:
     preprocess: str = "decode|resize_small(256)|central_crop(224)"
     batch_size: int | None = None
     every_steps: int | None = None
+    label_threshold: float = 0.5  # a label that weighs at least this counts as right
 
 
 @dataclasses.dataclass(frozen=True)
@@ -289,6 +290,7 @@ BOUNDS: dict[str, tuple[float, float]] = {
     "checkpoint.keep_last": (1, math.inf),
     "checkpoint.keep_every_steps": (1, math.inf),
     "evals.*.batch_size": (1, 2**31),
+    "evals.*.label_threshold": (1e-6, math.nextafter(1, 2)),
     "evals.*.every_steps": (1, math.inf),
     "log.every_steps": (1, math.inf),
     "log.histograms_every_steps": (1, math.inf),

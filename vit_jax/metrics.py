@@ -6,15 +6,14 @@ import jax
 import jax.numpy as jnp
 
 
-def top_k_correct(logits: jax.Array, targets: jax.Array, k: int) -> jax.Array:
-    """[B, C], multi-hot [B, C] -> float32 [B]: 1 if any of the k highest logits is at a label.
+def top_k_correct(logits: jax.Array, labels: jax.Array, k: int) -> jax.Array:
+    """[B, C], bool [B, C] -> float32 [B]: 1 if any of the k highest logits is at a label.
 
-    `targets` as they were before smoothing and mixup: whatever is above 0 is a label. An example
-    without a label gives 0; with k >= C every other one gives 1. Equal logits rank by class number.
+    An example without a label gives 0; with k >= C every other one gives 1. Equal logits rank by
+    class number.
     """
     _, classes = jax.lax.top_k(logits, min(k, logits.shape[-1]))
-    hits = jnp.take_along_axis(targets, classes, axis=-1) > 0
-    return hits.any(axis=-1).astype(jnp.float32)
+    return jnp.take_along_axis(labels, classes, axis=-1).any(axis=-1).astype(jnp.float32)
 
 
 def main_labels(targets: jax.Array) -> jax.Array:

@@ -128,9 +128,7 @@ def make_update(
         )
         scalars = {
             "train/loss": loss,
-            "train/accuracy": jnp.sum(
-                metrics.top_k_correct(logits, metrics.main_labels(targets), 1) * share
-            ),
+            "train/accuracy": _accuracy(logits, targets, share),
             "train/grad_norm": norm,
             **rates(state.step, opt_state),
             **_first_bad(after),
@@ -138,6 +136,14 @@ def make_update(
         return after, scalars
 
     return update
+
+
+def _accuracy(logits: jax.Array, targets: jax.Array, share: jax.Array) -> jax.Array:
+    """[B, C], [B, C], [B] -> []: over the examples that have a label; 0 if none has."""
+    labels = metrics.main_labels(targets)
+    share = share * labels.any(axis=-1)
+    correct = jnp.sum(metrics.top_k_correct(logits, labels, 1) * share)
+    return correct / jnp.maximum(jnp.sum(share), 1e-9)
 
 
 def leave_out(state: TrainState, batch: Batch) -> tuple[TrainState, Scalars]:

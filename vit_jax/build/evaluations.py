@@ -58,7 +58,13 @@ def evals(
     made: dict[str, tuple[Evaluator, Cadence]] = {}
     for name, c in config.evals.items():
         evaluator = EVALUATORS[c.kind](
-            graph=graph, mesh=mesh, objective=objective, open_feed=data[name].open_feed
+            graph=graph,
+            mesh=mesh,
+            objective=objective,
+            open_feed=data[name].open_feed,
+            num_examples=data[name].source.num_examples,
+            label_threshold=c.label_threshold,
+            where=f"evals.{name}",
         )
         made[name] = (evaluator, Cadence(c.every_steps, total_steps))
     return Evals(made)

@@ -12,6 +12,7 @@ from jax.sharding import Mesh
 
 from vit_jax import metrics
 from vit_jax.core import axes
+from vit_jax.core.errors import UserError
 from vit_jax.dist import mesh as meshes
 from vit_jax.objective import Batch, Objective
 
@@ -21,6 +22,10 @@ Progress = Callable[[int, int], None]  # batches done, batches in all
 class Classification:
     """Scores parameters on one split.
 
+    A hit is a label whose weight is at least `label_threshold`; where labels have no weights, each
+    weighs 1. Means are over the images that have such a label: the others, and bad images that were
+    skipped, can be neither right nor wrong, and are counted apart.
+
     Attributes:
       numbers: the names of what `run` returns.
 
@@ -29,9 +34,14 @@ class Classification:
       mesh: where they live.
       objective: how images become arrays, and the loss to report (without smoothing and mixup).
       open_feed: opens the split anew: a feed of batches, and their number.
+      num_examples: of the whole split, on all hosts.
+      label_threshold: above 0.
+      where: the section of the config, for messages.
     """
 
-    numbers = ("accuracy", "top5_accuracy", "loss", "examples", "skipped_images")
+    numbers = (
+        "accuracy", "top5_accuracy", "loss", "examples", "unlabelled_images", "skipped_images",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -40,27 +50,34 @@ class Classification:
         mesh: Mesh,
         objective: Objective,
         open_feed: Callable[[], tuple[Any, int]],
+        num_examples: int,
+        label_threshold: float,
+        where: str,
     ):
-        self._open_feed = open_feed
+        self._open_feed, self._num_examples = open_feed, num_examples
         self._mesh = mesh
+        self._where, self._label_threshold = where, label_threshold
 
         def sums(params: Any, batch: Batch) -> dict[str, jax.Array]:
-            images, targets, weight = objective.inputs(batch)
+            images, targets, good = objective.inputs(batch)
             logits = nnx.merge(graph, params)(images)
+            hits = targets >= label_threshold
+            scored = good * hits.any(axis=-1)
             each = {
-                "accuracy": metrics.top_k_correct(logits, targets, 1),
-                "top5_accuracy": metrics.top_k_correct(logits, targets, 5),
+                "accuracy": metrics.top_k_correct(logits, hits, 1),
+                "top5_accuracy": metrics.top_k_correct(logits, hits, 5),
                 "loss": objective.losses(logits, targets),
-                "examples": jnp.ones_like(weight),
+                "examples": jnp.ones_like(scored),
             }
-            return {name: jnp.sum(x * weight) for name, x in each.items()}
+            return {name: jnp.sum(x * scored) for name, x in each.items()} | {"good": good.sum()}
 
         self._sums = jax.jit(sums, out_shardings=meshes.replicated(mesh))
 
     def run(self, params: Any, progress: Progress, stop: Any) -> dict[str, float]:
-        """Returns `numbers`: means over the examples that are no bad images, and counts.
+        """Returns `numbers`: means over `examples` images, and counts, all of the whole split.
 
         Nothing if bool(stop) becomes true on the way: whoever stops has no time for the rest.
+        Raises UserError if no image could be scored.
         """
         parts = []
         feed, num_batches = self._open_feed()
@@ -74,6 +91,17 @@ class Classification:
                     return {}
         # Float64 on the host: sums over millions of examples lose digits in float32.
         totals = {k: sum(float(p[k]) for p in jax.device_get(parts)) for k in parts[0]}
-        examples = totals.pop("examples")
-        means = {name: total / max(examples, 1.0) for name, total in totals.items()}
-        return {**means, "examples": examples, "skipped_images": float(feed.skipped_images)}
+        examples, good = totals.pop("examples"), totals.pop("good")
+        counts = {
+            "examples": examples,
+            "unlabelled_images": good - examples,
+            "skipped_images": self._num_examples - good,
+        }
+        if not examples:
+            raise UserError(
+                f"{self._where}: none of its {self._num_examples:,} images can be scored: "
+                f"{counts['skipped_images']:,.0f} are bad, and {counts['unlabelled_images']:,.0f} "
+                f"have no label that weighs at least {self._where}.label_threshold="
+                f"{self._label_threshold:g}."
+            )
+        return {name: total / examples for name, total in totals.items()} | counts

@@ -76,6 +76,7 @@ SECTIONS: dict[str, dict[str, Style]] = {
         "speed/mfu": Style("MFU", percent=True, start=0.0),
         "input/skipped_images": Style("skipped images", start=0.0, only_if_any=True),
         "*/skipped_images": Style("{}: skipped images", start=0.0, only_if_any=True),
+        "*/unlabelled_images": Style("{}: unlabelled images", start=0.0, only_if_any=True),
     },
     OTHER: {},
 }
