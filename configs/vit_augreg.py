@@ -19,7 +19,8 @@ Recipe   arXiv 2106.10270, section 3; what it leaves open as in the authors' cod
            vit_i21k.py pools instead, vit_i1k.py has such a layer.
          - Products are in bfloat16, and tokens between blocks in float32: what its float32 is on a
            TPU, but for GELUs and what norms give, which are in bfloat16 here.
-         - JPEGs are decoded by the accurate DCT.
+         - JPEGs are decoded by the accurate DCT. Examples are shuffled all together, there within
+           a buffer of 250,000 a host.
          - `validation` (i21k: `test`) is scored once, not every few steps; no few-shot evaluations.
 Data     TFDS layout in input.data_dir. ImageNet-21k (fall 2011): of its 14,197,122 examples the
          first 25,600 are `test`, the next 25,600 `validation`, the rest `train`. `imagenet2012`:

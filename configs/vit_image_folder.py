@@ -4,7 +4,9 @@
         --config.input.data_dir=FOLDER
 
 Data     FOLDER/<split>/<class>/* with splits `train` and `val`, or FOLDER/<class>/*, of which a
-         tenth, chosen by file name, is `val`.
+         tenth, chosen by file name, is `val`. Nothing is chosen by `val`, so its figure at the end
+         stands. If you choose by it (a checkpoint, a rate), report one of other images:
+         docs/own_images.md#choosing.
 Model    ViT-Ti/16, 5.5 million parameters: from scratch, a few thousand images teach no larger one.
 Reaches  depends on the images.
 """

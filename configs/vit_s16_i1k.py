@@ -8,7 +8,8 @@ Recipe   arXiv 2205.01580; what it leaves open as in the authors' code, big_visi
          Its longer runs: --config.total.epochs=150 or 300. Not as in that code:
          - Products are in bfloat16, and tokens between blocks in float32: what its float32 is on a
            TPU, but for GELUs and what norms give, which are in bfloat16 here.
-         - JPEGs are decoded by the accurate DCT.
+         - JPEGs are decoded by the accurate DCT. Examples are shuffled all together, there within
+           a buffer of 250,000 a host.
          - `validation` is scored once, not every 2,500 steps.
 Data     `imagenet2012` of TFDS in input.data_dir, splits `train` and `validation`. The last 1 % of
          `train` is held out for choosing, so that `validation` is scored once.

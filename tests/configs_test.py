@@ -342,6 +342,7 @@ def toy(name):
             "total.epochs=None",
             "total.steps=2",
             *(f"evals.{n}.preprocess={shrunk(e.preprocess, size)}" for n, e in c.evals.items()),
+            *(f"evals.{n}.data_dir=None" for n in c.evals),
             "log.every_steps=1",
             "log.tensorboard=False",
         ],

@@ -171,7 +171,7 @@ class CheckpointConfig:
     every_steps: int = 1000
     keep_last: int = 2
     keep_every_steps: int | None = None
-    best_metric: str | None = None  # such as "test/accuracy"
+    best_metric: str | None = None  # such as "held_out/accuracy"
     best_mode: Literal["max", "min"] = "max"
 
 
