@@ -1,0 +1,1 @@
+"""What big_vision's RandAugment takes of TensorFlow Addons, which is no longer released."""
