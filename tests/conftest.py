@@ -41,6 +41,19 @@ TINY_RUN = {
 }
 
 
+@pytest.fixture(scope="session", autouse=True)
+def interruptible():
+    """SIGINT interrupts, also where it is ignored, as under nohup or in a script's background.
+
+    Processes inherit that, and bash allows no trap for what was ignored when it started.
+    """
+    before = signal.getsignal(signal.SIGINT)
+    if before == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @pytest.fixture
 def tiny_run():
     """`tiny_run("optim.lr=1", ...)`: a RunConfig of a run that takes seconds."""

@@ -271,6 +271,22 @@ def test_ctrl_c_says_what_goes_on(world):
     assert "cloud_tpu.sh delete --name=l16 --zone=us-west4-a" in done.stderr
 
 
+def test_the_tests_run_where_interrupts_are_ignored():
+    """As under nohup, or in the background of a script."""
+    program = "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_IGN); " + (
+        "os.execv(sys.executable, [sys.executable, '-m', 'pytest', *sys.argv[1:]])"
+    )
+    this = f"{__file__}::{test_ctrl_c_says_what_goes_on.__name__}"
+    done = subprocess.run(
+        [sys.executable, "-c", program, "-q", "-p", "no:xdist", "-p", "no:cacheprovider", this],
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
+
+
 def test_a_worker_without_a_new_enough_python_fetches_one(clone, programs, tmp_path):
     """As on Ubuntu 22.04: uv brings one, which makes the virtual environment."""
     path = programs(
