@@ -53,6 +53,7 @@ FLOORS = {
     "plan.py": 7,
     "sweeping/": 6,
     "sweep.py": 7,
+    "early.py": 6,
     "preflight.py": 6,
     "check.py": 6,
     "announce.py": 6,

@@ -14,7 +14,7 @@ from absl import flags
 from etils import epath
 from PIL import Image
 
-from vit_jax import build, contact_sheet
+from vit_jax import build, contact_sheet, early
 from vit_jax import config as configs
 from vit_jax import step as steps
 from vit_jax.config import RunConfig
@@ -136,6 +136,7 @@ def main(arguments: list[str]) -> None:
     if output.suffix != ".png":
         raise UserError(f"--output={output} is no PNG file: give a name that ends in .png.")
     config = configs.load(FLAGS.config, FLAGS.config_override)
+    early.look(config)
     name = " ".join([FLAGS.config, *FLAGS.config_override])
     save(preview(config, name, step=FLAGS.step, max_images=FLAGS.max_images), output)
     print(f"saved    {output}")

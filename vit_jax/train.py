@@ -16,7 +16,7 @@ import jax
 from absl import flags
 from etils import epath
 
-from vit_jax import announce, build, compilation_cache, environment, preflight, processes
+from vit_jax import announce, build, compilation_cache, early, environment, preflight, processes
 from vit_jax import config as configs
 from vit_jax.check import check
 from vit_jax.config import RunConfig
@@ -231,14 +231,16 @@ def main(arguments: list[str]) -> None:
     if config.deterministic:
         environment.deterministic()
     found = processes.find()
+    if not FLAGS.workdir:
+        raise UserError("--workdir is empty: give the folder for checkpoints and logs.")
+    workdir = epath.Path(FLAGS.workdir).expanduser()
+    if not found and not FLAGS.check:  # others would wait; and a check tells everything at once
+        early.look(config, workdir)
     # JAX must not be asked for devices before all processes have met.
     on_cpu = (os.environ.get("JAX_PLATFORMS") if found else jax.default_backend()) == "cpu"
     if on_cpu:
         huge_pages.use()
     compilation_cache.use()
-    if not FLAGS.workdir:
-        raise UserError("--workdir is empty: give the folder for checkpoints and logs.")
-    workdir = epath.Path(FLAGS.workdir).expanduser()
     allow = FLAGS.allow_config_change
     options = {"--check": FLAGS.check, "--allow_config_change": allow}
     with processes.together(found) as peers:

@@ -16,6 +16,7 @@ from vit_jax.build.inputs import (
 )
 from vit_jax.build.networks import (
     Model,
+    architecture,
     check_init,
     description,
     model,
@@ -33,6 +34,7 @@ __all__ = [
     "EvalData",
     "Model",
     "Plan",
+    "architecture",
     "batch_layout",
     "check_batch",
     "check_evals",

@@ -37,7 +37,7 @@ class Model:
 def model(config: RunConfig, *, num_classes: int) -> Model:
     """The model of the run; names and sizes are checked now."""
     prepared = preprocess(config)
-    name, fields = _architecture(config)
+    name, fields = architecture(config)
     arguments: dict[str, Any] = {
         "num_classes": num_classes,
         "image_size": prepared.image_size,
@@ -50,8 +50,8 @@ def model(config: RunConfig, *, num_classes: int) -> Model:
     )
 
 
-def _architecture(config: RunConfig) -> tuple[str, dict[str, Any]]:
-    """The model's name, and the fields that differ from what the name says."""
+def architecture(config: RunConfig) -> tuple[str, dict[str, Any]]:
+    """The model's name, and the fields that differ from what the name says. UserError."""
     fields = {k: v for k, v in dataclasses.asdict(config.model).items() if v is not None}
     if "name" in fields:
         return fields.pop("name"), fields

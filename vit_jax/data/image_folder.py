@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import NamedTuple
 
 import numpy as np
@@ -24,6 +24,8 @@ from vit_jax.data.splits import base_name, resolve
 
 _READ = frozenset({".jpg", ".jpeg", ".jpe", ".png", ".gif", ".bmp", ".webp"})
 _NOT_READ = frozenset({".tif", ".tiff", ".heic", ".heif", ".avif", ".jxl", ".jp2", ".psd"})
+_OF_TFDS = "dataset_info.json"
+_LOOKED_AT = 100  # folders: enough for versions, and few among classes
 _LAYOUTS = "<split>/<class>/image.jpg or <class>/image.jpg"
 _SPLITS = frozenset({"train", "training", "val", "valid", "validation", "test", "eval"})
 # All of a file is read at once. A BMP of 100 million pixels, the largest that is decoded by
@@ -47,7 +49,7 @@ class ImageFolder:
     weighted = False
 
     def __init__(self, data_dir: str | None, split: str, *, where: str) -> None:
-        images, classes = _images_of_split(_root(data_dir, where), split, where)
+        images, classes = _images_of_split(find_root(data_dir, where=where), split, where)
         self.class_names: tuple[str, ...] | None = tuple(classes)
         self.num_classes = len(classes)
         self.num_examples = len(images)
@@ -86,7 +88,8 @@ class ImageFolder:
         return Example(data, (self._labels[index],), orientation(data))
 
 
-def _root(data_dir: str | None, where: str) -> str:
+def find_root(data_dir: str | None, *, where: str) -> str:
+    """The folder, which is there and may hold images. UserError."""
     if data_dir is None:
         raise UserError(
             f'{where}.data_dir is not set; {where}.source="image_folder" needs it: a folder with '
@@ -95,7 +98,18 @@ def _root(data_dir: str | None, where: str) -> str:
     root = files.expanded(data_dir)
     if not files.is_folder(root):
         raise UserError(f"{where}.data_dir={data_dir} is not a folder. It should hold {_LAYOUTS}.")
+    if not files.is_remote(root) and _is_of_tfds(Path(root)):
+        raise UserError(
+            f"{where}.data_dir={data_dir} holds a data set of TFDS ({_OF_TFDS}), not folders of "
+            f'images: set {where}.source="tfds".'
+        )
     return root
+
+
+def _is_of_tfds(root: Path) -> bool:
+    """Whether it is a data set of TFDS, or has a folder for each of its versions."""
+    versions = [name for name in files.subfolders(root)[:_LOOKED_AT] if name[:1].isdigit()]
+    return any((root / name / _OF_TFDS).is_file() for name in ("", *versions))
 
 
 def _images_of_split(root: str, split: str, where: str) -> tuple[list[_Image], list[str]]:

@@ -9,15 +9,14 @@ from vit_jax.core.errors import UserError, nearest
 from vit_jax.data.digits import Digits
 from vit_jax.data.example import Example, Source
 from vit_jax.data.file_cache import FileCache
-from vit_jax.data.image_folder import ImageFolder
+from vit_jax.data.image_folder import ImageFolder, find_root
 from vit_jax.data.synthetic import Synthetic
-from vit_jax.data.tfds import Tfds
+from vit_jax.data.tfds import Tfds, find_folder
 
 __all__ = ["SOURCES", "Example", "Request", "Source", "create"]
 
 
 EVALUATIONS = "evals."  # how the config's sections of evaluations begin
-_WITHOUT_FOLDER = ("digits", "synthetic")
 # ImageNet-21k has 21,843. Every example has a vector of that length in memory.
 MOST_CLASSES = 2**24
 
@@ -50,9 +49,31 @@ SOURCES: dict[str, Callable[[Request], Source]] = {
 }
 
 
+# Sources that read from a `data_dir`: finds their folder.
+FOLDERS: dict[str, Callable[..., str]] = {"tfds": find_folder, "image_folder": find_root}
+
+
 def has_folder(name: str) -> bool:
     """Whether a source reads from a `data_dir`."""
-    return name not in _WITHOUT_FOLDER
+    return name in FOLDERS
+
+
+def check_folder(name: str, data_dir: str | None, *, where: str) -> None:
+    """UserError for what a look at its folder tells of a source, without its files or TensorFlow.
+
+    An unknown source, no folder, one that is not there or is not of this kind.
+    """
+    if name not in SOURCES:
+        raise UserError(
+            f"{where}.source={name!r}: there is no such source. {nearest(name, SOURCES)}"
+        )
+    if data_dir is not None and not has_folder(name):
+        raise UserError(
+            f"{where}.data_dir={data_dir}, but {where}.source={name!r} reads no folder. Set "
+            f'{where}.source="image_folder" or "tfds" to read that one, or {where}.data_dir=none.'
+        )
+    if name in FOLDERS:
+        FOLDERS[name](data_dir, where=where)
 
 
 def create(
@@ -76,15 +97,7 @@ def create(
     training data's. UserError for an unknown source or split, missing data (and how to get it), and
     counts that are not the declared ones.
     """
-    if name not in SOURCES:
-        raise UserError(
-            f"{where}.source={name!r}: there is no such source. {nearest(name, SOURCES)}"
-        )
-    if data_dir is not None and not has_folder(name):
-        raise UserError(
-            f"{where}.data_dir={data_dir}, but {where}.source={name!r} reads no folder. Set "
-            f'{where}.source="image_folder" or "tfds" to read that one, or {where}.data_dir=none.'
-        )
+    check_folder(name, data_dir, where=where)
     request = Request(
         data_dir, split, num_examples, num_classes, image_size, cache, label_weights, where
     )
