@@ -116,6 +116,37 @@ def test_a_file_sets_one_of_a_group(group):
     configs.resolve(both, [f"{group[0]}=1"])
 
 
+@pytest.mark.parametrize(
+    "field",
+    [
+        "optim.lr", "optim.weight_decay", "optim.eps", "optim.grad_clip_norm", "model.layer_scale",
+        "model.head_bias", "input.std", "log.peak_tflops", "input.mixture.part.weight",
+    ],
+)  # fmt: skip
+def test_rates_that_no_run_has_are_refused(field):
+    value = "1e12,1,1" if field == "input.std" else "1e12"
+    with pytest.raises(UserError, match=rf"config.{field}=.*: give at least .* and below \d+\.$"):
+        configs.resolve({}, [f"{field}={value}"])
+
+
+CADENCES = [name for name in configs.fields() if re.search(r"_steps$|_at_step$|keep_last$", name)]
+
+
+@pytest.mark.parametrize("field", CADENCES)
+def test_steps_that_no_run_reaches_are_refused(field):
+    field = field.replace("<name>", "val")
+    configs.resolve({}, [f"{field}=1_000_000_000"])  # of a cadence: the last step alone
+    with pytest.raises(
+        UserError, match=rf"config.{field}=.*: give at least \d and below 2147483648"
+    ):
+        configs.resolve({}, [f"{field}={10**12}"])
+
+
+def test_means_of_pixels_from_0_to_255_are_refused():
+    with pytest.raises(UserError, match=r"config.input.mean=.*: give at least 0 and below 1\."):
+        configs.resolve({}, ["input.mean=123.7,116.3,103.5"])
+
+
 def test_fields_are_listed_with_their_sections():
     listed = configs.fields()
     assert {"optim.lr", "seed", "evals.<name>.split", "input.mixture.<name>.weight"} <= set(listed)

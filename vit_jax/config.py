@@ -233,7 +233,8 @@ class RunConfig:
 
 
 # Smallest value of a field, and what it stays below; of a tuple: of each of its numbers. None is
-# always within. What a string or the data decide is checked where it is used.
+# always within. What a string or the data decide is checked where it is used. Where nothing else
+# limits a number, the bound is one that no run would reach: it is a slip, or would never happen.
 BOUNDS: dict[str, tuple[float, float]] = {
     "model.width": (1, 2**20),
     "model.depth": (1, 2**20),
@@ -244,18 +245,21 @@ BOUNDS: dict[str, tuple[float, float]] = {
     "model.registers": (0, 2**20),
     "model.dropout": (0, 1),
     "model.stochastic_depth": (0, 1),
-    "model.layer_scale": (0, math.inf),
+    "model.layer_scale": (0, 1e3),
+    "model.norm_epsilon": (0, 1),
+    "model.head_bias": (-1e4, 1e4),
     "input.batch_size": (1, 2**31),
     "input.num_examples": (1, 2**53),
     "input.num_classes": (1, 2**24 + 1),  # sources.MOST_CLASSES
-    "input.subset_fraction": (0, math.inf),
+    "input.subset_fraction": (0, math.nextafter(1, 2)),
     "input.subset_examples": (1, 2**53),
     "input.subset_per_class": (1, 2**53),
     "input.repeats": (1, 2**10),
     "input.mixture.*.weight": (0, 1e9),
     "input.mixture.*.num_examples": (1, 2**53),
-    "input.std": (1e-6, math.inf),
-    "input.max_image_pixels": (1, math.inf),
+    "input.mean": (0, 1),  # of [0, 1]: those of [0, 255] are a mistake
+    "input.std": (1e-6, 10),
+    "input.max_image_pixels": (1, 2**53),
     "input.cache_bytes": (1, 2**63),
     "input.threads": (0, 1024),
     "input.timeout_secs": (1, 2**31),
@@ -263,7 +267,7 @@ BOUNDS: dict[str, tuple[float, float]] = {
     "loss.label_smoothing": (0, 1),
     "loss.mixup": (0, 1e6),
     "loss.cutmix": (0, 1e6),
-    "optim.lr": (0, 1e38),
+    "optim.lr": (0, 1e6),
     "optim.rsqrt_timescale_steps": (1, 2**31),
     "optim.warmup_steps": (0, 2**31),
     "optim.warmup_epochs": (0, 1e6),
@@ -271,32 +275,32 @@ BOUNDS: dict[str, tuple[float, float]] = {
     "optim.cooldown_steps": (0, 2**31),
     "optim.cooldown_epochs": (0, 1e6),
     "optim.cooldown_examples": (0, 2**53),
-    "optim.weight_decay": (0, math.inf),
-    "optim.grad_clip_norm": (1e-30, math.inf),
+    "optim.weight_decay": (0, 1e6),
+    "optim.grad_clip_norm": (1e-30, 1e9),
     "optim.ema_decay": (0, 1),
     "optim.accumulate": (1, 2**31),
     "optim.b1": (0, 1),
     "optim.b2": (0, 1),
-    "optim.eps": (0, math.inf),
+    "optim.eps": (0, 1e3),
     "optim.momentum": (0, 1),
     "total.steps": (1, 2**31),  # the state counts them in an int32
     "total.epochs": (0, 1e6),
     "total.examples": (1, 2**53),
-    "mesh.replica": (-1, math.inf),
-    "mesh.data": (-1, math.inf),
-    "mesh.fsdp": (-1, math.inf),
-    "mesh.tensor": (-1, math.inf),
-    "checkpoint.every_steps": (1, math.inf),
-    "checkpoint.keep_last": (1, math.inf),
-    "checkpoint.keep_every_steps": (1, math.inf),
+    "mesh.replica": (-1, 2**31),
+    "mesh.data": (-1, 2**31),
+    "mesh.fsdp": (-1, 2**31),
+    "mesh.tensor": (-1, 2**31),
+    "checkpoint.every_steps": (1, 2**31),
+    "checkpoint.keep_last": (1, 2**31),
+    "checkpoint.keep_every_steps": (1, 2**31),
     "evals.*.batch_size": (1, 2**31),
     "evals.*.label_threshold": (1e-6, math.nextafter(1, 2)),
-    "evals.*.every_steps": (1, math.inf),
-    "log.every_steps": (1, math.inf),
-    "log.histograms_every_steps": (1, math.inf),
-    "log.profile_at_step": (1, math.inf),
-    "log.profile_steps": (1, math.inf),
-    "log.peak_tflops": (1e-6, math.inf),
+    "evals.*.every_steps": (1, 2**31),
+    "log.every_steps": (1, 2**31),
+    "log.histograms_every_steps": (1, 2**31),
+    "log.profile_at_step": (1, 2**31),
+    "log.profile_steps": (1, 2**31),
+    "log.peak_tflops": (1e-6, 1e6),
     "seed": (0, 2**31),
 }
 
@@ -396,8 +400,11 @@ def _check_bounds(config: RunConfig) -> None:
         for where, value in _find(config, name.split("."), ""):
             numbers = value if isinstance(value, tuple) else (value,)
             if any(x is not None and not smallest <= x < below for x in numbers):
-                limit = "" if below == math.inf else f" and below {below}"
-                raise errors.UserError(f"config.{where}={value}: give at least {smallest}{limit}.")
+                most = math.nextafter(below, 0)
+                limit = f"at most {most:g}" if most == 1 else f"below {below:.16g}"
+                raise errors.UserError(
+                    f"config.{where}={value}: give at least {smallest:.16g} and {limit}."
+                )
     for name in config.evals:
         if name in RESERVED or name.endswith("_ema") or not name.isidentifier():
             raise errors.UserError(

@@ -58,6 +58,19 @@ def test_schedule_reads_its_fields(tiny_run):
     assert lr(tiny_run(*base, changes[2]))(0) == 0
 
 
+def test_a_trace_that_would_never_come_is_refused(tiny_run):
+    assert build.plan(tiny_run("log.profile_at_step=6"), num_examples=64).total_steps == 6
+    with pytest.raises(UserError, match=r"profile_at_step=7 never comes: .* 6 steps"):
+        build.plan(tiny_run("log.profile_at_step=7"), num_examples=64)
+
+
+@pytest.mark.parametrize("field", ["log.every_steps", "checkpoint.every_steps"])
+def test_a_cadence_beyond_the_last_step_is_the_last_step_alone(tiny_run, field):
+    plan = build.plan(tiny_run(f"{field}=1_000_000"), num_examples=64)
+    due = plan.log if field.startswith("log") else plan.save
+    assert [step for step in range(plan.total_steps + 1) if due(step)] == [6]
+
+
 @pytest.mark.parametrize("length", ["steps=8", "epochs=2", "examples=128"])
 def test_cooldown_in_three_units(tiny_run, length):
     config = tiny_run("optim.schedule=constant", "total.steps=16", f"optim.cooldown_{length}")

@@ -53,6 +53,11 @@ def plan(config: RunConfig, *, num_examples: int) -> Plan:
             f"total.* amounts to {total_steps} steps of input.batch_size={batch_size} examples "
             f"(an epoch has {num_examples / batch_size:.4g}): give at least 1."
         )
+    profile = config.log.profile_at_step
+    if profile is not None and profile > total_steps:
+        raise errors.UserError(
+            f"log.profile_at_step={profile} never comes: total.* amounts to {total_steps:,} steps."
+        )
     warmup_steps = steps(
         steps=optim.warmup_steps,
         epochs=optim.warmup_epochs,

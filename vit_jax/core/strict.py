@@ -99,7 +99,7 @@ def _typed(value: Any, hint: Any, where: str, root: type) -> Any:
     for option in sorted(options, key=lambda o: (o != "none", o is not type(None))):
         try:
             return _as(value, option)
-        except (ValueError, SyntaxError, TypeError):
+        except (ValueError, SyntaxError, TypeError, ArithmeticError, RecursionError, MemoryError):
             continue
     wanted = " or ".join(_spell(o) for o in options)
     choices = [o for o in options if isinstance(o, str)]
