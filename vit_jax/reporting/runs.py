@@ -75,7 +75,9 @@ def read(folder: epath.Path, name: str) -> Run:
         if not all(isinstance(start, dict) for start in starts):
             raise TypeError("its list of runs has other entries than objects")
         return Run(folder, name, series, fields, starts, _planned_steps(config, starts))
-    except (TypeError, KeyError, AttributeError, OverflowError) as error:
+    except UserError:  # which says what it is
+        raise
+    except (TypeError, KeyError, AttributeError, ValueError, ArithmeticError) as error:
         raise UserError(
             f"{folder} is damaged: its {workdir.CONFIG_FILE} or {METRICS_FILE} is not as training "
             f"writes it ({type(error).__name__}: {error}). Restore it, or leave this run out."

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from collections.abc import Mapping
 from typing import Any
 
 from etils import epath
 
 from vit_jax.core.errors import UserError
-from vit_jax.store import atomic_file
+from vit_jax.store import atomic_file, strict_json
+
+LARGEST_STEP = 2**63 - 1
 
 
 class MetricsFile:
@@ -33,8 +36,10 @@ class MetricsFile:
     def rows(self) -> list[dict[str, Any]]:
         """All whole rows; a last line that a kill cut short is left out. [] if there is no file.
 
-        Raises UserError for any other line that is no JSON object with a step, and if the file
-        cannot be read.
+        NaN and infinities, which other programs may write, are null, as `write` has it.
+
+        Raises UserError for any other line that is no JSON object with a step and numbers, and if
+        the file cannot be read.
         """
         return [row for _, row in self._lines()]
 
@@ -49,8 +54,7 @@ class MetricsFile:
 
     def _lines(self) -> list[tuple[bytes, dict[str, Any]]]:
         """Whole lines and what they say."""
-        lines = self._read().splitlines(keepends=True)
-        whole = [line for line in lines if line.endswith(b"\n")]
+        *whole, _ = [line + b"\n" for line in self._read().split(b"\n")]
         return [(line, self._parse(number, line)) for number, line in enumerate(whole, start=1)]
 
     def _read(self) -> bytes:
@@ -66,17 +70,35 @@ class MetricsFile:
 
     def _parse(self, number: int, line: bytes) -> dict[str, Any]:
         try:
-            row = json.loads(line)
-            int(row["step"])
+            row = strict_json.parse(line)
+            if not isinstance(row, dict) or not 0 <= _whole(row["step"]) <= LARGEST_STEP:
+                raise ValueError("no object with a step")
+            return {
+                name: value if name == "step" else _number(value) for name, value in row.items()
+            }
         except (ValueError, KeyError, TypeError) as error:
             raise UserError(
                 f"Line {number} of {self._path} is not a row of metrics: {line[:80]!r}. Delete "
                 "that line, or the file: training does not need it."
             ) from error
-        return row
 
     def _unwritable(self, error: OSError) -> UserError:
         return UserError(
             f"{self._path} cannot be written: {error.strerror}. Make room and make it writable, or "
             "give another --workdir."
         )
+
+
+def _whole(step: Any) -> int:
+    if type(step) is not int:
+        raise TypeError("no whole number")
+    return step
+
+
+def _number(value: Any) -> float | None:
+    """As it is if it is finite as a float, null if it is not. TypeError for anything else."""
+    if value is None:
+        return None
+    if type(value) not in (int, float):
+        raise TypeError("no number")
+    return value if abs(value) <= sys.float_info.max else None

@@ -24,8 +24,9 @@ from jax.experimental import multihost_utils
 
 from vit_jax.core import pytrees
 from vit_jax.core.errors import UserError
-from vit_jax.store import array_files, orbax_log
+from vit_jax.store import array_files, orbax_log, strict_json
 from vit_jax.store.checksums import checksums
+from vit_jax.store.step_names import steps
 
 STATE = "state"
 DESCRIPTION = "description"
@@ -56,14 +57,6 @@ def absolute(path: epath.PathLike) -> epath.Path:
     folder = epath.Path(path)
     # Asked first, because epath's absolute() takes gs:// for a relative path.
     return folder if folder.is_absolute() else folder.absolute()
-
-
-def steps(directory: epath.PathLike) -> list[int]:
-    """The steps that have a folder in a checkpoints folder, valid or not, in rising order."""
-    folder = epath.Path(directory)
-    if not folder.is_dir():
-        return []
-    return sorted(int(child.name) for child in folder.iterdir() if child.name.isdigit())
 
 
 def find(path: epath.PathLike) -> epath.Path:
@@ -113,7 +106,7 @@ def read_description(step_dir: epath.PathLike) -> dict[str, Any]:
     """The JSON of a checkpoint. Raises DamagedError if it is missing or was changed."""
     folder = epath.Path(step_dir)
     try:
-        document = json.loads((folder / DESCRIPTION / DESCRIPTION_FILE).read_text())
+        document = strict_json.parse((folder / DESCRIPTION / DESCRIPTION_FILE).read_bytes())
         intact = document.pop("crc32") == _crc32(document)
     except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
         raise DamagedError(folder, f"its description cannot be read ({error})") from error

@@ -16,9 +16,10 @@ from typing import Any, NamedTuple
 from etils import epath
 
 from vit_jax.core.errors import UserError
-from vit_jax.store import atomic_file, step_folder
+from vit_jax.store import atomic_file, step_names, strict_json
 
 CONFIG_FILE = "config.json"
+TYPES = {"config": dict, "fingerprint": dict, "runs": list}  # of what it says
 
 
 class MayDiffer(NamedTuple):
@@ -97,7 +98,7 @@ def check_workdir(
     now = json.loads(json.dumps({"config": config, "fingerprint": fingerprint}))
     changes: dict[str, str] = {}
     if before:
-        saved = step_folder.steps(folder / "checkpoints")
+        saved = step_names.steps(folder / "checkpoints")
         changes, bound = may_differ.differences(before, now, saved_step=max(saved, default=0))
         if bound and saved and not allow_config_change:
             raise _another_config(folder, bound)
@@ -154,7 +155,7 @@ def unwritable(folder: epath.Path, error: OSError) -> UserError:
 
 # Of a run, if there is no config.json. A run that is killed early has made an empty folder.
 TRACES: dict[str, Callable[[epath.Path], bool]] = {
-    "checkpoints": lambda folder: bool(step_folder.steps(folder / "checkpoints")),
+    "checkpoints": lambda folder: bool(step_names.steps(folder / "checkpoints")),
     "metrics.jsonl": lambda folder: (folder / "metrics.jsonl").exists(),
 }
 
@@ -175,13 +176,31 @@ def _read(folder: epath.Path, allow_config_change: bool) -> dict[str, Any] | Non
 
 def _load(file: epath.Path) -> dict[str, Any]:
     try:
-        document = json.loads(file.read_text())
-        return {key: document[key] for key in ("config", "fingerprint", "runs")}
-    except (ValueError, KeyError, TypeError) as error:
-        raise UserError(
-            f"{file} is damaged ({error}). Put back a copy of it or give another --workdir; or "
-            "delete it and give --allow_config_change to go on with the checkpoints as they are."
-        ) from error
+        document = strict_json.parse(file.read_bytes())
+        if not isinstance(document, dict):
+            raise TypeError("it is no JSON object")
+        _check_types(document)
+        return {key: document[key] for key in TYPES}
+    except KeyError as error:
+        raise _damaged(file, f"it has no {error}") from error
+    except (OSError, ValueError, TypeError) as error:
+        raise _damaged(file, str(error)) from error
+
+
+def _check_types(document: Mapping[str, Any]) -> None:
+    for key, kind in TYPES.items():
+        if not isinstance(document[key], kind):
+            said, name = type(document[key]).__name__, kind.__name__
+            raise TypeError(f"its {key!r} is a {said}, expected a {name}")
+    if not all(isinstance(run, dict) for run in document["runs"]):
+        raise TypeError("its 'runs' has other entries than objects")
+
+
+def _damaged(file: epath.Path, reason: str) -> UserError:
+    return UserError(
+        f"{file} is damaged ({reason}). Put back a copy of it or give another --workdir; or "
+        "delete it and give --allow_config_change to go on with the checkpoints as they are."
+    )
 
 
 def differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> dict[str, str]:

@@ -15,7 +15,7 @@ from etils import epath
 from vit_jax import build
 from vit_jax import config as configs
 from vit_jax.core.errors import UserError
-from vit_jax.store import atomic_file, workdir
+from vit_jax.store import atomic_file, strict_json, workdir
 from vit_jax.sweeping import progress
 from vit_jax.sweeping.grid import CONFIG, HINT, Grid, Point
 
@@ -67,9 +67,9 @@ def _read(folder: epath.Path) -> dict[str, Any]:
             )
         return {}
     try:
-        document = json.loads(file.read_text())
+        document = strict_json.parse(file.read_bytes())
         return {key: _checked(document[key], like) for key, like in LIKE.items()}
-    except (ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(
             f"{file} is damaged ({error}). Delete it, and give the whole grid again: trainings "
             "below it go on."

@@ -12,7 +12,7 @@ from etils import epath
 from vit_jax.config import RESERVED
 from vit_jax.core.errors import UserError
 from vit_jax.reporting import runs
-from vit_jax.store import atomic_file, step_folder
+from vit_jax.store import atomic_file, step_folder, strict_json
 from vit_jax.sweeping.grid import Point
 
 FAILED_FILE = "failed.json"
@@ -53,7 +53,8 @@ def look(point: Point, folder: epath.Path, *, running: bool = False) -> Progress
     if is_finished(run):
         state = "finished"
     numbers = {key: series.values[-1] for key, series in run.series.items()}
-    batch_size = int(run.fields.get("input.batch_size", 0))
+    stated = run.fields.get("input.batch_size", "")  # as JSON
+    batch_size = int(stated) if stated.isdecimal() else 0
     speed, left = numbers.get(SPEED, math.nan), (run.planned_steps or math.nan) - run.last_step
     return Progress(
         point,
@@ -86,7 +87,7 @@ def saved_step(folder: epath.Path) -> int:
 def read_failure(folder: epath.Path) -> str:
     """Why the point failed; "" if it did not."""
     try:
-        return str(json.loads((folder / FAILED_FILE).read_text())["reason"])
+        return str(strict_json.parse((folder / FAILED_FILE).read_bytes())["reason"])
     except FileNotFoundError:
         return ""
     except (ValueError, KeyError, TypeError, OSError):
