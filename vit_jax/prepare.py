@@ -13,6 +13,11 @@ command goes on with what was interrupted.
 
 from __future__ import annotations
 
+from vit_jax.core import early_stop
+
+if __name__ == "__main__":
+    early_stop.begin()  # before what takes long to import
+
 import dataclasses
 import os
 import re
@@ -36,6 +41,7 @@ from vit_jax.preparing import (
 )
 from vit_jax.preparing.arrangement import reasons
 from vit_jax.preparing.collection import Collection, Request
+from vit_jax.preparing.entry import is_text
 from vit_jax.preparing.near import MOST_BITS
 from vit_jax.preparing.preparation import WORK, Options, prepare
 from vit_jax.preparing.prepared import Prepared
@@ -59,15 +65,22 @@ READ_BY = {
     "multi_label": ("records", "webdataset"),
     "images_root": ("records",),
 }
+# Flags, and values of flags that may be repeated, which would otherwise mean the default.
+NOT_EMPTY = (
+    "name", "classes", "label_field", "images_root", "version", "splits", "policy",
+    "drop_duplicates_of",
+)  # fmt: skip
 FLAGS = flags.FLAGS
 
 
 def main(arguments: list[str]) -> None:
     """The command."""
+    early_stop.over()
     kind = _kind(arguments)
     output = _local("output", FLAGS.output)
     if kind == "image_folder":
-        _refuse_inside(output, _local("source", FLAGS.source))
+        folder = output / (FLAGS.name or kind) / FLAGS.version
+        _refuse_inside(output, folder, _local("source", FLAGS.source))
     screen = Screen()
     try:
         collection = _named(COLLECTIONS[kind](_request()))
@@ -109,6 +122,10 @@ def _kind(arguments: list[str]) -> str:
     for name, kinds in READ_BY.items():
         if FLAGS[name].present and arguments[0] not in kinds:
             raise UserError(f"--{name} is for {' and '.join(kinds)}: leave it out.")
+    for name in NOT_EMPTY:
+        value = FLAGS[name].value
+        if FLAGS[name].present and not all(value if isinstance(value, list) else [value]):
+            raise UserError(f"--{name} is empty: give a value, or leave it out.")
     return arguments[0]
 
 
@@ -124,18 +141,23 @@ def _request() -> Request:
     )
 
 
-def _refuse_inside(output: Path, source: Path) -> None:
+def _refuse_inside(output: Path, folder: Path, source: Path) -> None:
     """UserError if the set would be one of the collection's folders."""
-    if output.resolve().is_relative_to(source.resolve()):
-        raise UserError(
-            f"--output={output} lies in --source={source}, where every folder is a class or a "
-            "split: give one beside it."
-        )
+    for path, what in ((output, f"--output={output}"), (folder, f"{folder}, which is to be made,")):
+        if path.resolve().is_relative_to(source.resolve()):
+            raise UserError(
+                f"{what} lies in --source={source}, where every folder is a class or a split: "
+                "give one beside it."
+            )
 
 
 def _local(flag: str, path: str) -> Path:
     if not path:
         raise UserError(f"--{flag} is empty: name a folder.")
+    if not is_text(path):
+        raise UserError(f"--{flag}={path}: the path is not UTF-8: rename it, or give a link to it.")
+    if "\0" in path:
+        raise UserError(f"--{flag} has a zero in it: no path has one.")
     if "://" in path:
         raise UserError(
             f"--{flag}={path}: only folders of this machine's file system are read and written. "
@@ -170,32 +192,66 @@ def _tell(found: Prepared, screen: Screen) -> None:
     screen.say(f"ready        {found.folder}")
 
 
-if __name__ == "__main__":
+def define(values: flags.FlagValues = FLAGS) -> None:
+    """Defines the command's flags."""
     default = Options()
-    flags.DEFINE_string("source", None, "The collection: a file or a folder.")
-    flags.DEFINE_string("output", None, "The set becomes OUTPUT/<name>/<version>.")
-    flags.DEFINE_string("name", None, "Of the set; default: the collection's.")
-    flags.DEFINE_string("classes", None, "Of records, webdataset: their names, one in a line.")
-    flags.DEFINE_integer("num_classes", None, "Instead of --classes: labels are numbers.", 1)
-    flags.DEFINE_string("label_field", None, "Of records, and of webdataset's .json.")
-    flags.DEFINE_boolean("multi_label", None, "Lists of labels; default: only records have them.")
-    flags.DEFINE_string("images_root", None, "Of records: the folder that no path may leave.")
-    flags.DEFINE_string("version", default.version, "Of the set.")
-    flags.DEFINE_string("splits", default.splits, "As test=25600,train=rest; default: its own.")
-    flags.DEFINE_boolean("stratify", default.stratify, "Each class in proportion in --splits.")
-    flags.DEFINE_enum("label_order", "released", imagenet21k.ORDERS, "Of ImageNet-21k's classes.")
-    flags.DEFINE_multi_string("policy", [], "What to do with a fault, as gray:set_aside.")
-    flags.DEFINE_enum(
-        "duplicates", default.duplicates, ("keep", "drop", "merge"), "The same bytes."
+    flags.DEFINE_string("source", None, "The collection: a file or a folder.", flag_values=values)
+    flags.DEFINE_string(
+        "output", None, "The set becomes OUTPUT/<name>/<version>.", flag_values=values
+    )
+    flags.DEFINE_string("name", None, "Of the set; default: the collection's.", flag_values=values)
+    flags.DEFINE_string(
+        "classes", None, "Of records, webdataset: their names, one in a line.", flag_values=values
+    )
+    flags.DEFINE_integer(
+        "num_classes", None, "Instead of --classes: labels are numbers.", 1, flag_values=values
+    )
+    flags.DEFINE_string(
+        "label_field", None, "Of records, and of webdataset's .json.", flag_values=values
+    )
+    flags.DEFINE_boolean(
+        "multi_label", None, "Lists of labels; default: only records have them.", flag_values=values
+    )
+    flags.DEFINE_string(
+        "images_root", None, "Of records: paths are relative to it.", flag_values=values
+    )
+    flags.DEFINE_string("version", default.version, "Of the set.", flag_values=values)
+    flags.DEFINE_string(
+        "splits", default.splits, "As test=25600,train=rest; default: its own.", flag_values=values
+    )
+    flags.DEFINE_boolean(
+        "stratify", default.stratify, "Each class in proportion in --splits.", flag_values=values
     )
     flags.DEFINE_enum(
-        "near_duplicates", default.near_duplicates, ("report", "drop"), "The same to look at."
+        "label_order",
+        "released",
+        imagenet21k.ORDERS,
+        "Of ImageNet-21k's classes.",
+        flag_values=values,
+    )
+    flags.DEFINE_multi_string(
+        "policy", [], "What to do with a fault, as gray:set_aside.", flag_values=values
+    )
+    flags.DEFINE_enum(
+        "duplicates",
+        default.duplicates,
+        ("keep", "drop", "merge"),
+        "The same bytes.",
+        flag_values=values,
+    )
+    flags.DEFINE_enum(
+        "near_duplicates",
+        default.near_duplicates,
+        ("report", "drop"),
+        "The same to look at.",
+        flag_values=values,
     )
     flags.DEFINE_enum(
         "mirrored_duplicates",
         default.mirrored_duplicates,
         ("report", "drop"),
         "The same to look at when mirrored.",
+        flag_values=values,
     )
     flags.DEFINE_integer(
         "near_bits",
@@ -203,17 +259,38 @@ if __name__ == "__main__":
         "Of 64 in which perceptual hashes of near duplicates differ at most.",
         0,
         MOST_BITS,
+        flag_values=values,
     )
     flags.DEFINE_multi_string(
         "drop_duplicates_of",
         [],
         "An evaluation set whose images are left out: DATA_SET:SPLIT, a folder of images, or a "
         "Parquet file of hashes. May be repeated.",
+        flag_values=values,
     )
-    flags.DEFINE_integer("max_image_pixels", default.max_image_pixels, "Of one image.", 1)
-    flags.DEFINE_float("shard_mib", default.shard_mib, "Size of a file, about.", 0)
-    flags.DEFINE_integer("workers", None, "Processes; default: one for each core.", 1)
-    flags.DEFINE_enum("runner", "local", ("local", "beam"), "Processes here, or Apache Beam.")
-    flags.DEFINE_list("beam_flags", [], "For Beam, as --runner=DataflowRunner,--project=ID.")
-    flags.mark_flags_as_required(["source", "output"])
+    flags.DEFINE_integer(
+        "max_image_pixels", default.max_image_pixels, "Of one image.", 1, flag_values=values
+    )
+    flags.DEFINE_float(
+        "shard_mib", default.shard_mib, "Size of a file, about.", 0, flag_values=values
+    )
+    flags.DEFINE_integer(
+        "workers",
+        None,
+        "Processes; default: one for each core.",
+        1,
+        workers.MOST,
+        flag_values=values,
+    )
+    flags.DEFINE_enum(
+        "runner", "local", ("local", "beam"), "Processes here, or Apache Beam.", flag_values=values
+    )
+    flags.DEFINE_list(
+        "beam_flags", [], "For Beam, as --runner=DataflowRunner,--project=ID.", flag_values=values
+    )
+    flags.mark_flags_as_required(["source", "output"], values)
+
+
+if __name__ == "__main__":
+    define()
     command.run(main)

@@ -82,11 +82,11 @@ TARS: dict[str, tuple[bytes, str]] = {
         good() + with_size(header(kind=tarfile.GNUTYPE_LONGNAME), 2**33) + END, DAMAGED
     ),
     "ten thousand headers of one member": (good() + pax(a="b") * 10_000 + header() + END, DAMAGED),
-    "a path upwards": (good() + header("../bad.jpg") + END, "unsafe_name"),
-    "a path upwards inside": (good() + header("a/../../bad.jpg") + END, "unsafe_name"),
-    "an absolute path": (good() + header("/etc/bad.jpg") + END, "unsafe_name"),
-    "an absolute path in PAX": (good() + pax(path="/bad.jpg") + header() + END, "unsafe_name"),
-    "a path of Windows": (good() + header("C:\\bad.jpg") + END, "unsafe_name"),
+    "a path upwards": (good() + header("../bad.jpg") + END, "outside"),
+    "a path upwards inside": (good() + header("a/../../bad.jpg") + END, "outside"),
+    "an absolute path": (good() + header("/etc/bad.jpg") + END, "outside"),
+    "an absolute path in PAX": (good() + pax(path="/bad.jpg") + header() + END, "outside"),
+    "a path of Windows": (good() + header("C:\\bad.jpg") + END, "outside"),
     "a name that is not UTF-8": (
         good() + header("b\udcff.jpg") + END, "unsafe_name"
     ),
@@ -142,6 +142,19 @@ def folder_of_no_text(folder: Path) -> None:
     (other / "bad.jpg").write_bytes(jpeg(1))
 
 
+def folder_with_spaces(name: str) -> Callable[[Path], None]:
+    def add(folder: Path) -> None:
+        (folder.parent / name).mkdir()
+        (folder.parent / name / "bad.jpg").write_bytes(jpeg(1))
+
+    return add
+
+
+def folder_beside_images(folder: Path) -> None:
+    (folder.parent / "other" / "more").mkdir(parents=True)
+    (folder.parent / "other" / "more" / "1.jpg").write_bytes(jpeg(1))
+
+
 def split_with_a_space(folder: Path) -> None:
     (folder.parent / "my split" / "thing").mkdir(parents=True)
 
@@ -153,7 +166,14 @@ FOLDERS: dict[str, tuple[Callable[[Path], None], str]] = {
     "a pipe": (pipe, ""),
     "a name that is not UTF-8": (no_text, "unsafe_name"),
     "a file of a tebibyte": (very_large, "too_large"),
-    "folders in a circle": (folder_in_a_circle, "error: .*holds no files"),
+    "folders in a circle": (folder_in_a_circle, "error: .*thing holds images"),
     "a split with a space": (split_with_a_space, "error: .*in the place of a split"),
     "a class that is not UTF-8": (folder_of_no_text, "error: .*not UTF-8"),
+    "a class of spaces": (folder_with_spaces("  "), "error: .*spaces at its ends, '  '"),
+    "a class with a space before": (folder_with_spaces(" thing"), "error: .*spaces at its ends"),
+    "a class with a space behind": (folder_with_spaces("thing "), "error: .*spaces at its ends"),
+    "a class of two lines": (folder_with_spaces("a\nb"), "error: .*several lines"),
+    "a class and the end of a line": (folder_with_spaces("thing\n"), "error: .*several lines"),
+    "a class with a separator": (folder_with_spaces("a\u2028b"), "error: .*several lines"),
+    "a folder beside images": (folder_beside_images, "error: .*good.jpg.*as a class does.*'more'"),
 }

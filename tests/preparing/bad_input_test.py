@@ -83,6 +83,16 @@ def test_folders(tmp_path: Path, name: str) -> None:
     assert re.match(outcome or "$", outcome_of(collection, tmp_path / "out"), re.DOTALL)
 
 
+@pytest.mark.parametrize("name", ["", " ", "a ", "\ta", "a\rb", "a\x85b", "\udcff"])
+def test_names_of_classes_that_would_be_read_as_others(tmp_path: Path, name: str) -> None:
+    """Of whatever collection: the list in the set is read line by line, and stripped."""
+    part = Part("a.tar", "tar", str(tmp_path / "a.tar"), labels=(0,))
+    collection = Collection("tars", "Of this test.", ["thing", name], [part])
+    with pytest.raises(UserError, match="The name of class 1 is"):
+        prepared(collection, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
 def failing(number: int) -> Callable[..., NoReturn]:
     def fail(*_: object) -> NoReturn:
         raise OSError(number, os.strerror(number))

@@ -125,9 +125,12 @@ def test_what_is_no_set_is_refused(tmp_path: Path) -> None:
     read = lambda *_: pytest.fail("there is nothing to read")
     for name, message in {
         "absent": "no such file or folder",
+        "b\udcff": "the path is not UTF-8",
         "empty": "neither a data set in TFDS layout .* nor a folder with images",
         "text.parquet:test": "no data set in TFDS layout, and has no splits",
         "text.parquet": "not a Parquet file with the columns sha256 and look",
     }.items():
         with pytest.raises(UserError, match=message):
             evaluations.load([str(tmp_path / name)], read)
+    with pytest.raises(UserError, match="--drop_duplicates_of is empty"):  # not this folder
+        evaluations.load([""], read)

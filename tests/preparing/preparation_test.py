@@ -160,6 +160,14 @@ MISTAKES = {
     "splits": ({"splits": "train"}, "--splits=train: train= is not a name and a number"),
     "a word of TFDS": ({"splits": "all=rest"}, "all means all splits, and is no name of one"),
     "a policy": ({"policy": ("gray",)}, "--policy=gray: gray .* can be keep or convert"),
+    "no size of files": ({"shard_mib": 0}, "--shard_mib=0: from 0.001 to"),
+    "a negative size": ({"shard_mib": -1}, "--shard_mib=-1: from 0.001 to"),
+    "a size of a byte": ({"shard_mib": 1e-9}, "--shard_mib=1e-09: from 0.001 to"),
+    "no number": ({"shard_mib": float("nan")}, "--shard_mib=nan: from 0.001 to"),
+    "an endless size": ({"shard_mib": float("inf")}, "--shard_mib=inf: from 0.001 to"),
+    "a size without sense": ({"shard_mib": 1e12}, "--shard_mib=1e.12: from 0.001 to"),
+    "too many bits": ({"near_bits": 9}, "--near_bits=9: from 0 to 8"),
+    "no pixels": ({"max_image_pixels": 0}, "--max_image_pixels=0: at least 1"),
     "a test set": ({"drop_duplicates_of": ("nowhere",)}, "nowhere: no such file or folder"),
 }  # fmt: skip
 

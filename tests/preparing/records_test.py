@@ -18,7 +18,7 @@ from tests.preparing.preparation_test import prepared
 from vit_jax.core.errors import UserError
 from vit_jax.data.tfds import Tfds
 from vit_jax.preparing import labels as labels_module
-from vit_jax.preparing import records, webdataset
+from vit_jax.preparing import records, summary, webdataset
 from vit_jax.preparing.collection import Request
 from vit_jax.preparing.preparation import Options, Prepared
 from vit_jax.preparing.source_files import source_files
@@ -148,9 +148,9 @@ BAD_ENTRIES = {
     "a file as a folder": ('{"image": "images/0.jpg/1.jpg", "labels": [1]}', "missing"),
     "a folder": ('{"image": "images", "labels": [1]}', "no_file"),
     "a pipe": ('{"image": "images/pipe", "labels": [1]}', "no_file"),
-    "a device": ('{"image": "/dev/zero", "labels": [1]}', "unsafe_name"),
-    "a path out of the folder": ('{"image": "../secret.jpg", "labels": [1]}', "unsafe_name"),
-    "a link out of the folder": ('{"image": "images/link.jpg", "labels": [1]}', "unsafe_name"),
+    "a device": ('{"image": "/dev/zero", "labels": [1]}', "outside"),
+    "a path out of the folder": ('{"image": "../secret.jpg", "labels": [1]}', "outside"),
+    "a link out of the folder": ('{"image": "images/link.jpg", "labels": [1]}', "outside"),
     "links in a circle": ('{"image": "images/circle", "labels": [1]}', "missing"),
     "no labels": ('{"image": "images/0.jpg"}', "no_label"),
     "an empty list of labels": ('{"image": "images/0.jpg", "labels": []}', "no_label"),
@@ -192,6 +192,30 @@ def test_entries_that_are_set_aside(
     found = prepared(records.collection(request(folder, str(folder))), tmp_path / "out", SMALL)
     assert list(found.arrangement.left_out.values()) == [fault]
     assert labels(found) == {jpeg(1): (1,)}
+
+
+def test_paths_are_relative_to_the_root_of_images(tmp_path: Path, folder: Path) -> None:
+    """And to nothing else; what leads out of it is set aside in words of its own."""
+    lists = tmp_path / "lists"
+    lists.mkdir()
+    (lists / "5.jpg").write_bytes(jpeg(5))
+    (folder / "b\udcff.jpg").write_bytes(jpeg(4))
+    (folder / "images" / "named").symlink_to(folder / "b\udcff.jpg")
+    paths = ["images/0.jpg", str(folder / "images" / "1.jpg"), "images/../images/2.jpg"]
+    paths += ["images/named", "5.jpg", "../lists/5.jpg", str(lists / "5.jpg")]
+    write_lines(lists / "list.jsonl", [{"image": path, "labels": [0]} for path in paths])
+    asked = request(folder, str(lists / "list.jsonl"), images_root=str(folder))
+    found = prepared(records.collection(asked), tmp_path / "out", SMALL)
+    assert set(labels(found)) == {jpeg(0), jpeg(1), jpeg(2), jpeg(4)}
+    names = found.table["name"].to_pylist()
+    why = {names[row]: reason for row, reason in found.arrangement.left_out.items()}
+    assert why == {"5.jpg": "missing", paths[5]: "outside", paths[6]: "outside"}
+    assert "leads out" in summary.what("outside") and "UTF-8" not in summary.what("outside")
+    for root in ("", str(tmp_path / "none"), str(folder / "classes.txt")):
+        with pytest.raises(
+            UserError, match=r"--images_root=.* is not a folder\. Paths in the list"
+        ):
+            records.collection(request(folder, str(lists), images_root=root))
 
 
 def test_a_line_that_does_not_end(
@@ -237,7 +261,12 @@ def test_other_types_in_parquet(tmp_path: Path, folder: Path) -> None:
 
 @pytest.mark.parametrize(
     "content, message",
-    [("a\nb\na\n", "lines 1 and 3 are both 'a'"), ("a\n\nb", "empty line"), ("", "empty line")],
+    [
+        ("a\nb\na\n", "lines 1 and 3 are both 'a'"),
+        ("a\n\nb", "empty line"),
+        ("a\n \t\nb", "empty line"),
+        ("", "empty line"),
+    ],
 )
 def test_lists_of_classes(folder: Path, content: str, message: str) -> None:
     (folder / "classes.txt").write_text(content)
@@ -251,6 +280,27 @@ def test_a_list_of_classes_from_windows(folder: Path) -> None:
     (folder / "classes.txt").write_bytes(b"\xef\xbb\xbfant\r\nbee\r\n")
     write_lines(folder / "list.jsonl", [{"image": "images/0.jpg", "labels": ["ant"]}])
     assert records.collection(request(folder, str(folder))).class_names == ("ant", "bee")
+
+
+def test_a_name_that_would_become_two(tmp_path: Path, folder: Path) -> None:
+    """Python splits text at more than line ends; TFDS does not."""
+    (folder / "classes.txt").write_text("ant\nbee\u2028cat\n")
+    write_lines(folder / "list.jsonl", [{"image": "images/0.jpg", "labels": ["ant"]}])
+    collection = records.collection(request(folder, str(folder)))
+    assert len(collection.class_names) == 2
+    with pytest.raises(UserError, match=r"name of class 1 is .* in one line"):
+        prepared(collection, tmp_path / "out", SMALL)
+
+
+def test_lists_of_classes_without_end(tmp_path: Path, folder: Path) -> None:
+    write_lines(folder / "list.jsonl", [{"image": "images/0.jpg", "labels": [0]}])
+    with open(tmp_path / "huge.txt", "wb") as file:
+        file.truncate(40 * 2**30)  # a hole
+    for path in ("/dev/zero", str(tmp_path / "huge.txt"), str(tmp_path)):
+        with pytest.raises(UserError, match="is not a file of at most 256 MiB"):
+            records.collection(Request(str(folder), classes=path))
+    with pytest.raises(UserError, match="--num_classes=1,000,000,000: from 1 to 4,000,000 are"):
+        records.collection(Request(str(folder), num_classes=10**9))
 
 
 def test_a_list_of_classes_that_changes(tmp_path: Path, folder: Path) -> None:
@@ -351,6 +401,7 @@ def test_patterns_of_files(tmp_path: Path) -> None:
         (f"{tmp_path}/{{0..99999999999}}", "more than 1,000,000"),
         (f"{tmp_path}/{{0..99999}}{{0..99999}}", "more than 1,000,000"),
         (f"{tmp_path},{tmp_path}/val-0.tar", "twice"),
+        (f"{tmp_path}/train-00.tar,,{tmp_path}/val-0.tar", "nothing before or after a comma"),
     ):
         with pytest.raises(UserError, match=message):
             found(source)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 
-from vit_jax.preparing.entry import Part
+from vit_jax.core.errors import UserError
+from vit_jax.preparing.entry import Part, is_text
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,7 +20,8 @@ class Request:
       num_classes: instead of it, where labels are numbers.
       label_field: of their entries.
       multi_label: whether an image of them has a list of labels; None: as is usual for them.
-      images_root: the folder that paths in lists must not leave; None: the list's.
+      images_root: the folder that paths in lists are relative to, and must not leave; None: the
+        list's.
     """
 
     source: str
@@ -29,6 +31,25 @@ class Request:
     label_field: str | None = None
     multi_label: bool | None = None
     images_root: str | None = None
+
+
+MOST_CLASSES = 4_000_000  # their names are held in memory, and their counts in the report
+
+
+def refuse_names(names: Sequence[str]) -> None:
+    """UserError if names of classes would not be read back as they are from a list of lines.
+
+    TFDS keeps them so, one in a line, and strips the lines: names would shift or become the same.
+    """
+    if len(names) > MOST_CLASSES:
+        raise UserError(f"{len(names):,} classes: at most {MOST_CLASSES:,} are possible.")
+    for label, name in enumerate(names):
+        if name.strip() != name or name.splitlines() != [name] or not is_text(name):
+            raise UserError(
+                f"The name of class {label} is {name!r}: it must be UTF-8 text in one line, not "
+                "empty and not with spaces at its ends, since the data set keeps names as lines of "
+                "a file. Rename it."
+            )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -20,7 +20,7 @@ from vit_jax.data import tfds
 from vit_jax.preparing import faults
 from vit_jax.preparing.checking import KNOWN_EXTENSIONS
 from vit_jax.preparing.duplicates import Evaluation
-from vit_jax.preparing.entry import Member, Part
+from vit_jax.preparing.entry import Member, Part, is_text
 from vit_jax.preparing.splits import ALL
 
 FLAG = "--drop_duplicates_of"
@@ -68,6 +68,10 @@ def _load(text: str, read: Read) -> Evaluation:
 
 def _path_and_split(text: str) -> tuple[Path, str]:
     path = Path(text).expanduser()
+    if not text:
+        raise UserError(f"{FLAG} is empty: name a data set, a folder or a file, or leave it out.")
+    if not is_text(text):
+        raise UserError(f"{FLAG}={text}: the path is not UTF-8: rename it, or give a link to it.")
     if path.exists():
         return path, ""
     start, _, split = text.rpartition(":")

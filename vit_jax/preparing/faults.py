@@ -25,8 +25,9 @@ class Fault(NamedTuple):
 
 
 FAULTS: dict[str, Fault] = {
-    "unsafe_name": Fault(
-        "the name is not UTF-8, or it leads out of the archive or folder", SET_ASIDE, ()
+    "unsafe_name": Fault("the name is not UTF-8, or has a zero in it", SET_ASIDE, ()),
+    "outside": Fault(
+        "the path leads out of the archive, of the list's folder or of --images_root", SET_ASIDE, ()
     ),
     "no_file": Fault("a link or a device, not a file", SET_ASIDE, ()),
     "missing": Fault("a list names a file that is not there", SET_ASIDE, ()),
@@ -39,7 +40,9 @@ FAULTS: dict[str, Fault] = {
     "same_name": Fault("another image before it has the same name", SET_ASIDE, ()),
     "empty": Fault("no bytes", SET_ASIDE, ()),
     "unreadable": Fault("not an image, or its header is damaged", SET_ASIDE, ()),
-    "too_large": Fault("more pixels than --max_image_pixels, or more bytes", SET_ASIDE, ()),
+    "too_large": Fault(
+        "more pixels than --max_image_pixels, or a file of more than 256 MiB", SET_ASIDE, ()
+    ),
     "truncated": Fault("the file ends too early, or its pixels are damaged", SET_ASIDE, ()),
     "other_format": Fault(
         "of a format that training does not read: a TIFF, a BMP with a palette, an animated WebP",

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from vit_jax.core.errors import UserError
+from vit_jax.preparing.checking import KNOWN_EXTENSIONS
 from vit_jax.preparing.collection import Collection, Request
 from vit_jax.preparing.entry import Part, is_text
 from vit_jax.preparing.faults import CONVERT
@@ -27,6 +29,7 @@ def collection(request: Request) -> Collection:
             f"{root} has the folder {odd[0]!r} in the place of a split, whose name has letters, "
             "digits, _ and - alone: rename it."
         )
+    _refuse_both(root, by_split)
     classes = sorted({c for found in by_split.values() for c in found} if has_splits else folders)
     labels = {name: label for label, name in enumerate(classes)}
     parts = [
@@ -45,6 +48,19 @@ def collection(request: Request) -> Collection:
         # Training ignores the orientation in data sets, where it honours it in folders.
         policy={"rotated": CONVERT},
     )
+
+
+def _refuse_both(root: Path, by_split: Mapping[str, Sequence[str]]) -> None:
+    """UserError if images would be passed over because other folders have folders in them."""
+    for name in by_split if any(by_split.values()) else ():
+        for file in _names(root / name):
+            if Path(file).suffix.lower() in KNOWN_EXTENSIONS and os.path.isfile(root / name / file):
+                within = next(split for split, found in by_split.items() if found)
+                raise UserError(
+                    f"{root / name} holds images ({file!r}), as a class does, and {root / within} "
+                    f"folders ({by_split[within][0]!r}), as a split does. All must be <class>/*, "
+                    "or all <split>/<class>/*."
+                )
 
 
 def _parts(root: Path, split: str | None, class_name: str, label: int) -> list[Part]:
@@ -68,10 +84,10 @@ def _parts(root: Path, split: str | None, class_name: str, label: int) -> list[P
 def _folders(folder: Path) -> list[str]:
     names = [name for name in _names(folder) if os.path.isdir(folder / name)]
     for name in names:
-        if not is_text(name) or len(name.splitlines()) > 1:
+        if not is_text(name) or name.splitlines() != [name] or name.strip() != name:
             raise UserError(
-                f"{folder} has a folder whose name is not UTF-8 or has several lines, {name!r}: "
-                "rename it. It would be a class."
+                f"{folder} has a folder whose name is not UTF-8, has several lines, or has spaces "
+                f"at its ends, {name!r}: rename it. It would be a class."
             )
     return names
 

@@ -5,11 +5,15 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
+import io
+import stat
 from pathlib import Path
 
 from vit_jax.core.errors import UserError
-from vit_jax.preparing.collection import Request
+from vit_jax.preparing.collection import MOST_CLASSES, Request
 from vit_jax.preparing.entry import Labels
+
+MOST_BYTES = 256 * 2**20  # of a list of names
 
 
 class BadLabelError(ValueError):
@@ -75,7 +79,7 @@ class Reading:
     Attributes:
       label_field: of the entry, the class or classes.
       several: whether an image has a list of labels.
-      images_root: the folder that paths of images must not leave.
+      images_root: the folder that paths of images are relative to, and must not leave.
     """
 
     classes: Classes
@@ -92,7 +96,10 @@ def classes(request: Request) -> Classes:
             "--num_classes where labels are numbers; not both."
         )
     if request.classes is None:
-        return Classes(request.num_classes or 0)
+        number = request.num_classes or 0
+        if not 1 <= number <= MOST_CLASSES:
+            raise UserError(f"--num_classes={number:,}: from 1 to {MOST_CLASSES:,} are possible.")
+        return Classes(number)
     path = Path(request.classes).expanduser().absolute()
     data = _read(path)
     return Classes(len(_names(path, data)), str(path), hashlib.sha256(data).hexdigest())
@@ -111,6 +118,12 @@ def _numbers(found: Classes) -> dict[str, int]:
 
 def _read(path: Path) -> bytes:
     try:
+        found = path.stat()
+        if not stat.S_ISREG(found.st_mode) or found.st_size > MOST_BYTES:
+            raise UserError(
+                f"--classes={path} is not a file of at most {MOST_BYTES // 2**20:,} MiB: a list of "
+                "names, one in a line."
+            )
         return path.read_bytes()
     except OSError as error:
         raise UserError(f"--classes={path} cannot be read: {error.strerror}.") from error
@@ -119,7 +132,9 @@ def _read(path: Path) -> bytes:
 def _names(path: Path, data: bytes) -> dict[str, int]:
     """Name -> label, of the lines."""
     try:
-        names = [line.strip() for line in data.decode("utf-8-sig").splitlines()]
+        # At ends of lines as TFDS knows them, and not at each separator that Unicode has.
+        lines = io.StringIO(data.decode("utf-8-sig"), newline=None)
+        names = [line.strip() for line in lines]
     except UnicodeDecodeError as error:
         raise UserError(f"--classes={path} is not UTF-8 text ({error}).") from error
     if not names or not all(names):

@@ -132,8 +132,10 @@ def _row(task: PartTask, member: Member, copies: Copies) -> Row:
 
 
 def _with_text(member: Member) -> Member:
-    """Sets aside what has a name that cannot be written as text."""
+    """Sets aside what has a name that cannot be written as text; its place may be anywhere."""
     if is_text(member.name):
+        if member.place and not is_text(member.place.path):
+            return member._replace(place=None)  # a copy is kept, whose place can be written
         return member
     name = member.name.encode("utf-8", "backslashreplace").decode()
     return Member(name, None, None, fault="unsafe_name")

@@ -33,9 +33,10 @@ from vit_jax.preparing import (
     shards,
 )
 from vit_jax.preparing.arrangement import Arrangement
-from vit_jax.preparing.collection import Collection
+from vit_jax.preparing.collection import Collection, refuse_names
 from vit_jax.preparing.duplicates import NEAR_BITS, Evaluation
 from vit_jax.preparing.entry import Part
+from vit_jax.preparing.near import MOST_BITS
 from vit_jax.preparing.parts import PartTask
 from vit_jax.preparing.prepared import Prepared
 from vit_jax.preparing.shards import ShardDone, ShardTask, Stored
@@ -46,6 +47,7 @@ WORK = ".preparing"  # in the data set's folder; next to nothing, once that is r
 LOCK, OPTIONS = "lock", "options.json"  # in it
 CATALOGUES = "catalogues"  # in it, of parts; in "parts" earlier versions left some without mirrors
 VERSION = r"(0|[1-9][0-9]*)(\.(0|[1-9][0-9]*)){2}"  # what TFDS can read
+LEAST_SHARD_MIB, MOST_SHARD_MIB = 0.001, 2**20
 PACKAGES = ("array_record", "numpy", "pillow", "protobuf", "pyarrow", "tensorflow-datasets")
 EVALUATIONS = "evaluations"  # in both: hashes of those that were given
 
@@ -93,8 +95,8 @@ def prepare(
     Raises:
       UserError: the collection cannot be read; the folder holds something else; the disk is full.
     """
-    if not re.fullmatch(VERSION, options.version):
-        raise UserError(f"--version={options.version}: three numbers, as in 1.0.0.")
+    _refuse_wrong(options)
+    refuse_names(collection.class_names)
     folder = output / collection.name / options.version
     work = folder / WORK
     # Before images are read for hours: what they are to become.
@@ -117,6 +119,21 @@ def prepare(
         raise UserError(
             f"{folder} cannot be written ({error}); then the same command goes on."
         ) from error
+
+
+def _refuse_wrong(options: Options) -> None:
+    """UserError if a value is not possible; of others arrangement and faults tell."""
+    if not re.fullmatch(VERSION, options.version):
+        raise UserError(f"--version={options.version}: three numbers, as in 1.0.0.")
+    if not LEAST_SHARD_MIB <= options.shard_mib <= MOST_SHARD_MIB:  # NaN is neither
+        raise UserError(
+            f"--shard_mib={options.shard_mib:g}: from {LEAST_SHARD_MIB:g} to {MOST_SHARD_MIB:,} "
+            "are possible; 256 is usual."
+        )
+    if not 0 <= options.near_bits <= MOST_BITS:
+        raise UserError(f"--near_bits={options.near_bits}: from 0 to {MOST_BITS} are possible.")
+    if options.max_image_pixels < 1:
+        raise UserError(f"--max_image_pixels={options.max_image_pixels}: at least 1.")
 
 
 def _prepare(

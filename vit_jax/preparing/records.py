@@ -1,8 +1,8 @@
 """Lists of images with their labels, as JSON lines or Parquet; JFT has such.
 
 An entry has the fields
-- `image`: a path, relative to the folder of the list; or the file's bytes (in JSON as base64) as
-  `{"bytes": ...}`, as Hugging Face's data sets have them;
+- `image`: a path, relative to the folder of the list, or to --images_root; or the file's bytes (in
+  JSON as base64) as `{"bytes": ...}`, as Hugging Face's data sets have them;
 - `labels`, or what --label_field says: classes, as numbers or names;
 - `weights`: of the labels, if they have any;
 - `id`: unique in the set; without it, the path or the place in the list.
@@ -42,8 +42,9 @@ def collection(request: Request) -> Collection:
     field = request.label_field or ("labels" if several else "label")
     of_set = classes(request)
     parts: list[Part] = []
+    images_root = _images_root(request)
     for file in source_files(request.source, SUFFIXES):
-        root = str(Path(request.images_root or file.path.parent).expanduser().absolute())
+        root = str(images_root or file.path.parent)
         reading = Reading(of_set, field, several, root)
         is_parquet = file.path.suffix == ".parquet"
         parts += (parquet.parts if is_parquet else _parts)(file, reading)
@@ -56,6 +57,19 @@ def collection(request: Request) -> Collection:
         parts=parts,
         multi_label=several,
     )
+
+
+def _images_root(request: Request) -> Path | None:
+    """UserError if there is no such folder: each image would be missing."""
+    if request.images_root is None:
+        return None
+    root = Path(request.images_root).expanduser().absolute()
+    if not request.images_root or not root.is_dir():
+        raise UserError(
+            f"--images_root={request.images_root} is not a folder. Paths in the lists are relative "
+            "to it; without it, to the folder of their list."
+        )
+    return root
 
 
 def _parts(file: SourceFile, reading: Reading) -> list[Part]:
@@ -146,7 +160,7 @@ def member(entry: object, part: Part, name: str, place: Place) -> Member:
     if isinstance(image, bytes):
         return Member(name, image, None, labels, of_labels)
     try:
-        data, place = _file(image, Path(part.path).parent, reading.images_root)
+        data, place = _file(image, reading.images_root)
     except _RefusedError as refused:
         return Member(name, None, place, fault=refused.args[0])
     return Member(name, data, place, labels, of_labels)
@@ -166,13 +180,13 @@ class _RefusedError(Exception):
     """A path that is not read; its argument is the fault."""
 
 
-def _file(path: str, folder: Path, root: str) -> tuple[bytes, Place]:
+def _file(path: str, root: str) -> tuple[bytes, Place]:
     """The bytes of a file, and where they are. Raises _RefusedError, OSError."""
     try:
-        real = os.path.realpath(os.path.join(folder, path))
+        real = os.path.realpath(os.path.join(root, path))
         root = os.path.realpath(root)
         if os.path.commonpath([real, root]) != root:
-            raise _RefusedError("unsafe_name")
+            raise _RefusedError("outside")
         found = os.stat(real)
         if not stat.S_ISREG(found.st_mode):  # a pipe would not end
             raise _RefusedError("no_file")

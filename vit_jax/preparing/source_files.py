@@ -43,6 +43,8 @@ def source_files(source: str, suffixes: Sequence[str]) -> list[SourceFile]:
     """
     found = []
     for item in source.split(","):
+        if not item:
+            raise UserError(f"--source={source} has nothing before or after a comma.")
         match = _SPLIT.fullmatch(item)
         split, pattern = match.groups() if match else (None, item)
         found += [(split or "", path) for path in _files(pattern, suffixes)]

@@ -161,12 +161,14 @@ def fault(info: tarfile.TarInfo) -> str:
     """Why a member must not be read; "" if it may."""
     if not info.isreg() or info.issparse():
         return "no_file"
-    if is_unsafe(info.name):
+    if "\0" in info.name:
         return "unsafe_name"
+    if leads_out(info.name):
+        return "outside"
     return "too_large" if info.size > MAX_MEMBER_BYTES else ""
 
 
-def is_unsafe(name: str) -> bool:
+def leads_out(name: str) -> bool:
     """Whether a file of this name, unpacked, could lie outside of the folder."""
     path = PurePosixPath(name)
     windows = PureWindowsPath(name)
@@ -175,7 +177,6 @@ def is_unsafe(name: str) -> bool:
         or bool(windows.drive or windows.root)
         or ".." in path.parts
         or ".." in windows.parts
-        or "\0" in name
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import multiprocessing
 import multiprocessing.connection
 import os
 import signal
@@ -13,6 +14,8 @@ from concurrent.futures.process import BrokenProcessPool
 from typing import TypeVar
 
 from vit_jax.core.errors import UserError
+
+MOST = 1024  # processes
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -35,6 +38,11 @@ def in_processes(workers: int) -> Callable[..., Iterator[object]]:
                 "A worker was killed, perhaps because memory ran out: the same command goes on; "
                 "give it fewer --workers."
             ) from error
+        except (KeyboardInterrupt, GeneratorExit):
+            # Nobody wants what is running: files are there in full or not at all.
+            for worker in multiprocessing.active_children():
+                worker.kill()
+            raise
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
 
