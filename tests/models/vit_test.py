@@ -310,7 +310,7 @@ def test_gradients_of_kernels_have_a_dtype_of_their_own(dtype):
         ({"width": 17, "heads": 1, "position_embedding": "sincos_1d"}, "nearest width: 16"),
         ({"pool": "max"}, r"model.pool='max'.* map"),
         ({"residual_dtype": "float16"}, "Did you mean 'float32'"),
-        ({"gradient_dtype": "float16"}, "Did you mean 'bfloat16' or 'float32'"),
+        ({"gradient_dtype": "float16"}, "Did you mean 'bfloat16'"),
         ({"position_embedding": "sincos"}, "Did you mean 'sincos_2d'"),
         ({"dropout": 1.0}, "rates in"),
         ({"widht": 17}, "Did you mean 'width'"),
