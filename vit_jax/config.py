@@ -41,6 +41,7 @@ class ModelConfig:
         | None
     ) = None  # fmt: skip
     position_at: Literal["input", "layers", "shared"] | None = None
+    class_position: bool | None = None  # whether the class token has a position
     registers: int | None = None  # learned tokens besides, which the head does not see
     dropout: float | None = None
     stochastic_depth: float | None = None  # at the last block; rises linearly from 0 at the first

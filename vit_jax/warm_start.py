@@ -28,6 +28,7 @@ FUNCTION = (
     "norm_epsilon",
     "position_embedding",
     "position_at",
+    "class_position",
     "mlp",
     "norm",
     "weight_epsilon",

@@ -9,6 +9,7 @@ from jax.extend.core import jaxprs_in_params
 
 from vit_jax import models
 from vit_jax.core.errors import UserError
+from vit_jax.nn.posemb import SinCos1dPositions, TokenLayout, sincos_1d
 
 ROUNDING = 1e-5  # float32 sums in another order
 TINY = {"depth": 2, "width": 16, "mlp_dim": 32, "heads": 2}
@@ -324,3 +325,26 @@ def test_what_cannot_be_built(fields, message):
 def test_models_do_not_import_tensorflow(run_python):
     code = "import sys, vit_jax.models, vit_jax.step; assert 'tensorflow' not in sys.modules"
     assert run_python("-c", code).returncode == 0
+
+
+@pytest.mark.parametrize("fields", [{}, {"registers": 2}, {"position_at": "layers"}])
+def test_a_class_token_without_a_position_is_one_with_zeros(fields):
+    """As in DeiT III, big_vision and timm's no_embed_class."""
+    model, other = tiny(class_position=False, **fields), tiny(rngs=nnx.Rngs(1), **fields)
+    params = nnx.to_pure_dict(nnx.state(model, nnx.Param))
+    in_layers = bool(fields.get("position_at"))
+    of = params["blocks"]["block"] if in_layers else params
+    table = of["positions"]["embedding"]
+    assert table.shape[-2] == 4
+    of["positions"]["embedding"] = jnp.pad(table, [(0, 0)] * in_layers + [(1, 0), (0, 0)])
+    nnx.update(other, params)
+    images = jax.random.normal(jax.random.key(0), (2, 8, 8, 3))
+    np.testing.assert_array_equal(model.features(images), other.features(images))
+
+
+def test_sines_of_the_sequence_may_leave_the_class_token_out():
+    layout = TokenLayout((2, 2), class_token=True, registers=1, class_place=False)
+    added = np.asarray(SinCos1dPositions(layout)(jnp.zeros((1, layout.num_tokens, 16))))[0]
+    assert layout.num_tokens == 6
+    assert not added[:2].any()
+    np.testing.assert_allclose(added[2:], sincos_1d(4, 16), atol=1e-6)

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from vit_jax import weights
@@ -51,6 +52,18 @@ def test_models_go_where_the_table_says(tmp_path, toy, row):
 @pytest.mark.parametrize(("fields", "to"), ELSEWHERE)
 def test_and_not_where_it_does_not(tmp_path, toy, fields, to):
     assert not goes(toy(**fields), tmp_path, to)
+
+
+@pytest.mark.parametrize("to", FORMATS)
+@pytest.mark.parametrize("positions", ["learned_1d", "sincos_1d"])
+def test_a_class_token_without_a_position_computes_the_same_there(
+    tmp_path, toy, images, to, positions
+):
+    fields = {"gelu": "exact"} if to == "timm" else {}
+    loaded = toy(class_position=False, position_embedding=positions, **fields)
+    weights.save(loaded, tmp_path / "out.npz", to)
+    there = weights.load(tmp_path / "out.npz")
+    np.testing.assert_allclose(there(images), loaded.model(images), atol=1e-5)
 
 
 def test_the_table_has_these_rows():

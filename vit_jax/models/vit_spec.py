@@ -20,9 +20,9 @@ from vit_jax.nn.precision import Precision
 
 # What the weights were trained as. The other fields say how to train or compute them further.
 ARCHITECTURE = (
-    "width", "depth", "mlp_dim", "heads", "pool", "position_embedding", "position_at", "registers",
-    "layer_scale", "mlp", "gelu", "parallel", "qk_norm", "qkv_bias", "dense_bias", "norm",
-    "norm_epsilon",
+    "width", "depth", "mlp_dim", "heads", "pool", "position_embedding", "position_at",
+    "class_position", "registers", "layer_scale", "mlp", "gelu", "parallel", "qk_norm", "qkv_bias",
+    "dense_bias", "norm", "norm_epsilon",
 )  # fmt: skip
 
 # Position embedding -> where it may act, first where it does unless `position_at` says otherwise.
@@ -68,6 +68,7 @@ class ViTSpec:
     pre_logits: bool = False  # dense(width) + tanh before the head (section 3.1: pre-training)
     position_embedding: str = "learned_1d"
     position_at: str | None = None  # of PLACES; None: the first
+    class_position: bool = True  # the class token has a place before the patches
     registers: int = 0  # learned tokens besides, which the head does not see (arXiv 2309.16588)
     dropout: float = 0.0
     stochastic_depth: float = 0.0
@@ -185,7 +186,7 @@ def token_layout(spec: ViTSpec, image_size: tuple[int, int]) -> TokenLayout:
             "Change the size in input.preprocess or the patch in model.name."
         )
     grid = (image_size[0] // p, image_size[1] // p)
-    return TokenLayout(grid, class_token=spec.has_class_token, registers=spec.registers)
+    return TokenLayout(grid, spec.has_class_token, spec.registers, spec.class_position)
 
 
 def stride(spec: ViTSpec) -> int:

@@ -30,11 +30,13 @@ class TokenLayout(NamedTuple):
       grid: (rows, columns) of patches.
       class_token: whether there is one.
       registers: how many.
+      class_place: whether the class token is at a place of the 1-D sequence, before the patches.
     """
 
     grid: tuple[int, int]
     class_token: bool
     registers: int = 0
+    class_place: bool = True
 
     @property
     def num_patches(self) -> int:
@@ -44,19 +46,26 @@ class TokenLayout(NamedTuple):
     @property
     def num_places(self) -> int:
         """Tokens that have a place in the 1-D sequence: the class token and the patches."""
-        return self.num_patches + self.class_token
+        return self.first_places + self.num_patches
+
+    @property
+    def first_places(self) -> int:
+        """Those of them before the patches: 1 or 0."""
+        return int(self.class_token and self.class_place)
 
     @property
     def num_tokens(self) -> int:
         """N, class token and registers included."""
-        return self.num_places + self.registers
+        return self.num_patches + self.class_token + self.registers
 
     def pad_patches(self, table: Table) -> Table:
         """[patches, ...] -> [N, ...] with zeros for all other tokens."""
         return _pad_first(table, self.num_tokens - self.num_patches)
 
     def pad_places(self, table: Table) -> Table:
-        """[places, ...] -> [N, ...] with zeros for the registers."""
+        """[places, ...] -> [N, ...] with zeros for tokens that have none."""
+        if self.class_token and not self.class_place:
+            return self.pad_patches(table)
         if not self.registers:
             return table
         first, patches = table[: self.class_token], table[self.class_token :]

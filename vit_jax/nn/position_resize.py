@@ -58,8 +58,8 @@ def resize_positions(
     centres the outermost values go on. Nothing is smoothed where the grid gets smaller. The class
     token's row stays, or is left out if `new` has none; `old` has to have one if `new` has.
     """
-    assert old.class_token or not new.class_token
-    first, patches = table[: new.class_token], table[old.class_token :]
+    assert old.first_places or not new.first_places
+    first, patches = table[: new.first_places], table[old.first_places :]
     if old.grid != new.grid:
         width = table.shape[1]
         patches = jax.image.resize(

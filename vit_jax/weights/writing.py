@@ -130,13 +130,17 @@ def _params(loaded: Loaded) -> dict[str, np.ndarray]:
     spec = loaded.model.spec
     if isinstance(spec, ViTSpec) and spec.position_embedding in FIXED:
         found[POSITIONS] = _fixed_positions(spec, loaded.model.preprocess)
+    elif POSITIONS in found and spec.has_class_token and not spec.class_position:
+        # Zeros for the class token compute the same.
+        found[POSITIONS] = np.pad(found[POSITIONS], ((1, 0), (0, 0)))
     return found
 
 
 def _fixed_positions(spec: ViTSpec, about: models.Preprocess) -> np.ndarray:
     tokens = token_layout(spec, about.image_size)
     if spec.position_embedding == "sincos_1d":
-        return sincos_1d(tokens.num_tokens, spec.width).astype(np.float32)
+        places = sincos_1d(tokens.num_places, spec.width)
+        return tokens.pad_places(places).astype(np.float32)
     table = sincos_2d(tokens.grid, spec.width)
     return np.pad(table, ((int(tokens.class_token), 0), (0, 0))).astype(np.float32)
 
