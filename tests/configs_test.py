@@ -267,6 +267,23 @@ def test_more_evaluations_of_imagenet(name):
     assert where == {("data/imagenet2012_real", "validation"), ("data/imagenet_v2", "test")}
 
 
+# Of the authors' commands (README_revenge.md): pixels, learning rate, drop path.
+DEIT3 = {"S/16": (224, 4e-3, 0.05), "B/16": (192, 3e-3, 0.2), "L/16": (192, 3e-3, 0.45)}
+
+
+@pytest.mark.parametrize("variant", DEIT3)
+def test_deit3_is_as_in_the_authors_commands(variant):
+    c, (size, lr, drop_path) = load(f"vit_i1k_deit3.py:variant={variant}"), DEIT3[variant]
+    assert build.preprocess(c).image_size == (size, size)
+    assert (c.optim.lr, c.model.stochastic_depth) == (lr, drop_path)
+    assert (c.total.epochs, c.optim.warmup_epochs, c.optim.weight_decay) == (800, 5, 0.05)
+    assert (c.input.batch_size, c.input.repeats) == (2048, 3)
+    assert (c.loss.mixup, c.loss.cutmix, c.loss.label_smoothing) == (0.8, 1.0, 0.0)
+    assert "random_resized_crop" in c.input.preprocess and "bicubic" in c.input.preprocess
+    assert "bicubic" in c.evals["validation"].preprocess
+    assert (c.model.initialization, c.model.class_position, c.optim.joint_qkv) == ("deit", False, 1)
+
+
 def test_deit3_steps_as_if_its_loss_were_the_mean_over_classes():
     c = load("vit_i1k_deit3.py")
     assert c.optim.grad_clip_norm == 1.0 * c.input.num_classes
