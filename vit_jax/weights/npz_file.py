@@ -17,6 +17,8 @@ from vit_jax.weights.tensors import BFLOAT16, Tensor
 
 MAX_HEADER_BYTES = 64 * 2**10  # of one array
 MAX_ARRAYS = 100_000
+MAX_DIMENSIONS = 32  # NumPy has 64; those of models have 6
+MAX_EMPTY = 2**40  # elements but for the axes of size 0
 # A file of zeros alone is compressed to a thousandth, one of weights hardly at all.
 MAX_EXPANSION = 100
 ALWAYS_ALLOWED_BYTES = 2**30
@@ -74,7 +76,7 @@ def _tensor(path: Path, file: zipfile.ZipFile, member: zipfile.ZipInfo) -> Tenso
     nbytes = math.prod(shape) * dtype.itemsize
     if offset + nbytes != member.file_size:
         raise UserError(
-            f"{name} says {dtype} of the shape {shape}, {nbytes:,} bytes, but has "
+            f"{name} says {dtype} of the shape {str(shape)[:100]}, {nbytes:,} bytes, but has "
             f"{member.file_size - offset:,}: the file is damaged."
         )
 
@@ -122,6 +124,8 @@ def _header(
         dtype = BFLOAT16
     if dtype.kind not in "fiub" and dtype != BFLOAT16:
         raise UserError(f"{name} is an array of {dtype}, not of numbers.")
-    if any(side < 0 for side in shape):
-        raise UserError(f"{name} has the shape {shape}.")
+    if any(side < 0 for side in shape) or len(shape) > MAX_DIMENSIONS:
+        raise UserError(f"{name} has the shape {str(shape)[:100]}, of {len(shape)} dimensions.")
+    if 0 in shape and math.prod(side for side in shape if side) > MAX_EMPTY:
+        raise UserError(f"{name} is empty, but has the shape {str(shape)[:100]}.")
     return tuple(shape), fortran, dtype, 8 + width + length

@@ -20,6 +20,9 @@ from vit_jax.weights.tensors import Tensor
 MAX_HEADER_BYTES = 16 * 2**20  # that of a ViT has some 50 kB
 LENGTH_BYTES = 8
 METADATA = "__metadata__"
+MAX_DIMENSIONS = 32  # NumPy has 64; those of models have 4
+MAX_EMPTY = 2**40  # elements but for the axes of size 0
+MAX_NAME_CHARACTERS = 1000
 DTYPES = {
     "F64": np.dtype("<f8"),
     "F32": np.dtype("<f4"),
@@ -106,6 +109,8 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _span(path: Path, name: str, entry: Any, size: int) -> tuple[int, int]:
     """Where an array lies in the data; type and shape agree with its length."""
+    if len(name) > MAX_NAME_CHARACTERS:
+        raise _Damaged(path, f"a name of {len(name):,} characters begins with {name[:40]!r}")
     try:
         dtype, (first, last) = DTYPES[entry["dtype"]], entry["data_offsets"]
         numbers = [*entry["shape"], first, last]
@@ -114,12 +119,17 @@ def _span(path: Path, name: str, entry: Any, size: int) -> tuple[int, int]:
         kinds = ", ".join(DTYPES)
         reason = f"its entry {name!r} is {str(entry)[:100]} (types read: {kinds})"
         raise _Damaged(path, reason) from error
+    if len(entry["shape"]) > MAX_DIMENSIONS:
+        raise _Damaged(path, f"{name} has {len(entry['shape'])} dimensions")
     if not whole or not first <= last <= size:
         raise _Damaged(path, f"its entry {name!r} is {str(entry)[:100]} in {size:,} bytes of data")
     if math.prod(entry["shape"]) * dtype.itemsize != last - first:
         raise _Damaged(
-            path, f"{name} of the shape {entry['shape']} does not have {last - first:,} bytes"
+            path,
+            f"{name} of the shape {str(entry['shape'])[:100]} does not have {last - first:,} bytes",
         )
+    if math.prod(n for n in entry["shape"] if n) > max(MAX_EMPTY, size):
+        raise _Damaged(path, f"{name} is empty, but has the shape {str(entry['shape'])[:100]}")
     return first, last
 
 
