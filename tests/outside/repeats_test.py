@@ -1,0 +1,31 @@
+"""Repeated augmentation: epochs of input.repeats=3, against those of DeiT's own sampler."""
+
+import numpy as np
+
+from vit_jax.data.order import round_and_index
+
+# Divides by 256, as the number of examples that theirs takes an epoch to have.
+EXAMPLES, EPOCHS, PROCESSES = 5120, 3, 8
+# Of two epochs, a third of the images each, in standard deviations of what they share.
+LARGEST_DEVIATION = 4.0
+
+
+def test_epochs_are_made_as_those_of_deit(theirs):
+    inputs = {"examples": EXAMPLES, "epochs": EPOCHS, "processes": PROCESSES}
+    expected = theirs("deit", "deit_repeats", lambda: inputs)["epochs"]
+    positions = np.arange(EXAMPLES * EPOCHS)
+    _, indices = round_and_index(positions, num_examples=EXAMPLES, seed=0, repeats=3)
+    found = indices.reshape(EPOCHS, EXAMPLES)
+    assert found.shape == expected.shape
+    for ours, of_deit in zip(found, expected, strict=True):
+        copies = [np.bincount(np.bincount(epoch, minlength=EXAMPLES)) for epoch in (ours, of_deit)]
+        np.testing.assert_array_equal(*copies)
+        # All copies of an image within what a batch of two for each process holds.
+        for epoch in (ours, of_deit):
+            by_image = np.argsort(epoch, kind="stable")
+            is_same = epoch[by_image][1:] == epoch[by_image][:-1]
+            assert np.diff(by_image)[is_same].max() < 2 * PROCESSES
+    for epochs in (found, expected):
+        first, second = (np.unique(epoch) for epoch in epochs[:2])
+        shared, mean = len(np.intersect1d(first, second)), EXAMPLES / 9
+        assert abs(shared - mean) < LARGEST_DEVIATION * (mean * 4 / 9) ** 0.5  # hypergeometric
