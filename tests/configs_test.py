@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
+from flax import nnx
 
 from vit_jax import build, config, models, train
 from vit_jax.core import pytrees
@@ -34,7 +35,10 @@ VARIANTS = {
         ":pets",
         ":flowers",
         ":vtab",
+        ":size=64",
+        ":pets,size=32,probe",
     ),
+    "vit_image_folder.py": ("", ":size=64", ":size=128"),
     "vit_augreg.py": (
         "",
         ":aug=light1",
@@ -195,6 +199,43 @@ def test_fine_tuning_is_the_papers(variant):
     assert (c.optim.name, c.optim.momentum, c.optim.schedule) == ("sgd", 0.9, "cosine")
     assert (c.optim.weight_decay, c.optim.grad_clip_norm) == (0, 1)
     assert (c.input.batch_size, build.image_size(c.input.preprocess, "")) == (512, (384, 384))
+
+
+@pytest.mark.parametrize("file", ["finetune.py", "vit_image_folder.py"])
+@pytest.mark.parametrize("size", [32, 64, 128, 224])
+def test_sizes_are_of_training_and_evaluation(file, size):
+    c = load(f"{file}:size={size}", with_architecture(file))
+    for preprocess in (c.input.preprocess, c.evals["val"].preprocess):
+        assert build.image_size(preprocess, "") == (size, size)
+    flops = build.model(c, num_classes=6).info.forward_flops
+    if file == "vit_image_folder.py":
+        assert (flops < 2e8) == (size <= 96)  # a laptop's
+        default = load(file)
+        assert (load(f"{file}:size=224") == default) and default.model.name == "ViT-Ti/16"
+    else:
+        expected = (64, "float32") if size <= 96 else (512, "bfloat16")
+        assert (c.input.batch_size, c.model.dtype) == expected
+
+
+def test_a_probe_trains_the_head_alone():
+    from vit_jax.optim import freezing
+
+    c = load(
+        "finetune.py:probe,size=64", ["model.name=ViT-Ti/16", "model.depth=2", "model.pool=map"]
+    )
+    params = nnx.state(nnx.eval_shape(lambda: build.model(c, num_classes=6).make(nnx.Rngs(0))))
+    frozen = freezing.frozen(nnx.to_pure_dict(params), c.optim.freeze)
+    trained = {name for name, mask in pytrees.flatten(frozen).items() if not mask.all()}
+    assert trained == {"head/kernel", "head/bias"}
+    assert load("finetune.py").optim.freeze == ()
+
+
+@pytest.mark.parametrize("variant", ["size=", "size=x", "size=-1", "probe=1", "cifar10,x", "64"])
+def test_wrong_parts_of_variants_are_refused(variant):
+    with pytest.raises(UserError, match=r"has the variants .*size=64"):
+        load(f"finetune.py:{variant}")
+    with pytest.raises(UserError, match=r"has the variants size=64"):
+        load(f"vit_image_folder.py:{variant}")
 
 
 # arXiv 2106.10270, section 3.3: RandAugment's magnitude, for two layers, and mixup's alpha.
