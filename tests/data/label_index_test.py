@@ -109,5 +109,15 @@ def test_other_sources_are_read_once(
     assert len(seen) == 6
 
 
+def test_without_a_folder_they_are_read_each_time(five: Source, cache_folder: Path) -> None:
+    """As where the user's home cannot be written, also for root: a file is in its place."""
+    cache_folder.touch()
+    for _ in range(2):
+        seen: list[int] = []
+        found = label_index.find(five, lambda done, total, seen=seen: seen.append(done))
+        assert lists(found) == LISTS
+        assert seen[-1] == len(LISTS)
+
+
 def test_what_is_chosen_takes_the_labels_of_the_whole(five: Source) -> None:
     assert lists(label_index.find(listed(five, np.array([4, 0])))) == [LISTS[4], LISTS[0]]
