@@ -7,9 +7,6 @@ Recipe   arXiv 2204.07118, section 3, and the authors' commands for 800 epochs a
          they run (README_revenge.md, models_v2.py), which their curves are of. Table 1 of the paper
          has a weight decay of 0.02 and, for S/16 as well, a rate of 3e-3. Its shorter run:
          --config.total.epochs=400. Not as in that code:
-         - Mixup and CutMix blend targets; theirs asks for a whole 1 at both classes.
-         - Stochastic depth rises to its rate at the last block; theirs has it at every block, so
-           here it is half of it on average.
          - One rate for each step, from 0 over the peak to 0; theirs has one for each epoch, from
            1e-6 to 1e-5, and its cosine begins with the warmup, not behind it.
          - bfloat16; theirs trains in float16 with a scaled loss.
@@ -51,6 +48,7 @@ def get_config(arg=None):
                 "class_position": False,
                 "layer_scale": 1e-4,
                 "stochastic_depth": stochastic_depth,
+                "stochastic_depth_constant": True,
                 "gelu": "exact",
                 "dtype": "bfloat16",
             },
@@ -68,7 +66,7 @@ def get_config(arg=None):
                 "mean": (0.485, 0.456, 0.406),
                 "std": (0.229, 0.224, 0.225),
             },
-            "loss": {"kind": "sigmoid", "mixup": 0.8, "cutmix": 1.0},
+            "loss": {"kind": "sigmoid", "mixup": 0.8, "cutmix": 1.0, "whole_labels": True},
             "optim": {
                 "name": "lamb",
                 "joint_qkv": True,

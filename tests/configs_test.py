@@ -320,6 +320,7 @@ def test_deit3_is_as_in_the_authors_commands(variant):
     assert (c.total.epochs, c.optim.warmup_epochs, c.optim.weight_decay) == (800, 5, 0.05)
     assert (c.input.batch_size, c.input.repeats) == (2048, 3)
     assert (c.loss.mixup, c.loss.cutmix, c.loss.label_smoothing) == (0.8, 1.0, 0.0)
+    assert c.loss.whole_labels and c.model.stochastic_depth_constant
     assert "random_resized_crop" in c.input.preprocess and "bicubic" in c.input.preprocess
     assert "bicubic" in c.evals["validation"].preprocess
     assert (c.model.initialization, c.model.class_position, c.optim.joint_qkv) == ("deit", False, 1)

@@ -45,6 +45,7 @@ class ModelConfig:
     registers: int | None = None  # learned tokens besides, which the head does not see
     dropout: float | None = None
     stochastic_depth: float | None = None  # at the last block; rises linearly from 0 at the first
+    stochastic_depth_constant: bool | None = None  # that rate at every block instead
     layer_scale: float | None = None  # initial value; 0: no LayerScale
     mlp: Literal["mlp", "swiglu", "geglu"] | None = None
     gelu: Literal["tanh", "exact"] | None = None
@@ -112,6 +113,7 @@ class LossConfig:
     label_smoothing: float = 0.0
     mixup: float = 0.0  # alpha of Beta(alpha, alpha); 0: off
     cutmix: float = 0.0  # likewise; with both, each step draws one
+    whole_labels: bool = False  # sigmoid: both classes of a blend are asked for, in whole
 
 
 @dataclasses.dataclass(frozen=True)

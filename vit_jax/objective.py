@@ -28,6 +28,7 @@ class Objective:
     freeze: tuple[str, ...]  # patterns of parameters that are not trained (optim/patterns.py)
     mean: tuple[float, ...]  # of RGB in [0, 1]
     std: tuple[float, ...]
+    whole_labels: bool = False  # every label that is in a blend counts 1
 
     def inputs(self, batch: Batch) -> tuple[jax.Array, jax.Array, jax.Array]:
         """A batch -> normalised images [B, H, W, 3], targets [B, C], weight [B]; all float32."""
@@ -35,6 +36,12 @@ class Objective:
         images = (batch["image"].astype(jnp.float32) / 255.0 - mean) / std
         targets = losses.multi_hot(batch["labels"], self.num_classes, batch.get("label_weights"))
         return images, targets, batch["weight"]
+
+    def asked(self, targets: jax.Array) -> jax.Array:
+        """What the loss asks for, [B, C] -> [B, C]: the targets whole or as shares, smoothed."""
+        if self.whole_labels:
+            targets = (targets > 0).astype(targets.dtype)
+        return losses.smooth_labels(targets, self.label_smoothing)
 
     def losses(self, logits: jax.Array, targets: jax.Array) -> jax.Array:
         """[B, C], [B, C] -> [B]."""

@@ -11,7 +11,7 @@ import optax
 from flax import nnx
 from jax.sharding import Mesh
 
-from vit_jax import losses, metrics
+from vit_jax import metrics
 from vit_jax.core import axes, rng
 from vit_jax.dist import mesh as meshes
 from vit_jax.mixing import mix
@@ -66,7 +66,7 @@ def make_backward(
 
     def backward(state: TrainState, batch: Batch) -> Backward:
         images, targets, weight = examples(batch, objective, seed=seed, step=state.step)
-        smooth = losses.smooth_labels(targets, objective.label_smoothing)
+        smooth = objective.asked(targets)
         key = rng.at_step(dropout, state.step)
 
         def mean_loss(params: Any, part: Any, key: jax.Array) -> tuple[jax.Array, jax.Array]:

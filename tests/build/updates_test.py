@@ -144,3 +144,14 @@ def test_resuming_gives_the_same_bits(tiny_run, tmp_path, name):
         train(config, tmp_path / "stopped", stop="SIGTERM")
     resumed = train(config, tmp_path / "stopped")
     jax.tree.map(np.testing.assert_array_equal, straight, resumed)
+
+
+def test_a_blend_may_ask_for_both_classes_in_whole(tiny_run):
+    blended = jnp.array([[0.75, 0.25, 0.0, 0.0], [0.0, 0.0, 1.0, 0.0]])
+    fields = ("loss.kind=sigmoid", "loss.mixup=0.8")
+    shares = build.objective(tiny_run(*fields), num_classes=4)
+    whole = build.objective(tiny_run(*fields, "loss.whole_labels=true"), num_classes=4)
+    np.testing.assert_array_equal(shares.asked(blended), blended)
+    np.testing.assert_array_equal(whole.asked(blended), [[1, 1, 0, 0], [0, 0, 1, 0]])
+    with pytest.raises(UserError, match=r"loss\.whole_labels=True goes with loss\.kind=sigmoid"):
+        build.objective(tiny_run("loss.whole_labels=true"), num_classes=4)

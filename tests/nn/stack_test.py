@@ -7,6 +7,7 @@ from jax.extend.core import jaxprs_in_params
 
 from vit_jax.core import pytrees
 from vit_jax.nn.block import Block
+from vit_jax.nn.linear import param
 from vit_jax.nn.precision import FLOAT32
 from vit_jax.nn.stack import REMAT_POLICIES, Stack, unstack
 
@@ -126,3 +127,21 @@ def test_unstack_has_a_gradient_of_one_concatenation(converted):
     x = jnp.ones((3, 2))
     np.testing.assert_array_equal(jax.grad(f)(x), [[0, 0], [1, 1], [2, 2]])
     assert "concatenate" in jax.jit(jax.grad(f)).lower(x).as_text()
+
+
+class AddsItsRate(nnx.Module):
+    def __init__(self, rngs):
+        self.zero = param(lambda *_: jnp.zeros(()), (), (), None)
+
+    def __call__(self, x, key, rate):
+        return x + rate + self.zero[...]
+
+
+@pytest.mark.parametrize(("constant", "sums"), [(False, [0, 0.1, 0.3]), (True, [0.2, 0.4, 0.6])])
+def test_stochastic_depth_rises_or_is_constant(constant, sums):
+    stack = Stack(
+        AddsItsRate, depth=3, stochastic_depth=0.2, constant_depth=constant, scan=False,
+        remat="none", converts=False, rngs=nnx.Rngs(0),
+    )  # fmt: skip
+    _, after = stack(jnp.zeros(()), jax.random.key(0), (0, 1, 2))
+    np.testing.assert_allclose(after, sums, rtol=1e-6)

@@ -137,6 +137,11 @@ def objective(config: RunConfig, *, num_classes: int) -> Objective:
                 f"loss.{field}={alpha}: give 0 for none, or at least {LEAST_ALPHA:g}; below that, "
                 "draws from a Beta distribution are not finite in float32."
             )
+    if c.whole_labels and c.kind != "sigmoid":
+        raise errors.UserError(
+            f"loss.whole_labels=True goes with loss.kind=sigmoid, got {c.kind}, which divides a "
+            "whole between the classes: set loss.whole_labels=False."
+        )
     return Objective(
         loss=c.kind,
         label_smoothing=c.label_smoothing,
@@ -147,4 +152,5 @@ def objective(config: RunConfig, *, num_classes: int) -> Objective:
         freeze=config.optim.freeze,
         mean=config.input.mean,
         std=config.input.std,
+        whole_labels=c.whole_labels,
     )

@@ -102,6 +102,7 @@ class ViT(nnx.Module):
             block,
             depth=spec.depth,
             stochastic_depth=spec.stochastic_depth,
+            constant_depth=spec.stochastic_depth_constant,
             scan=spec.scan,
             remat=spec.remat,
             converts=precision.compute != jnp.float32,

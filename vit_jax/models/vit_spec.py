@@ -72,6 +72,9 @@ class ViTSpec:
     registers: int = 0  # learned tokens besides, which the head does not see (arXiv 2309.16588)
     dropout: float = 0.0
     stochastic_depth: float = 0.0
+    stochastic_depth_constant: bool = (
+        False  # that rate in every block, not rising from 0 to the last
+    )
     layer_scale: float = 0.0  # initial value of LayerScale; 0: none
     mlp: str = "mlp"  # or gated, "swiglu" or "geglu": mlp_dim is the width behind the gate
     gelu: str = "tanh"

@@ -63,6 +63,7 @@ class Stack(nnx.Module):
     Args:
       make_block: its result is called as block(x, key, drop_rate).
       stochastic_depth: drop rate of the last block; it rises linearly from 0 at the first.
+      constant_depth: it is the rate of every block instead.
       scan: run by `jax.lax.scan` (compiles one block) or unrolled (compiles all, runs faster).
       remat: a name of REMAT_POLICIES.
       converts: whether the blocks convert their parameters to another dtype (see `unstack`).
@@ -74,6 +75,7 @@ class Stack(nnx.Module):
         *,
         depth: int,
         stochastic_depth: float,
+        constant_depth: bool = False,
         scan: bool,
         remat: str,
         converts: bool,
@@ -86,6 +88,7 @@ class Stack(nnx.Module):
                 variable.set_metadata(axes=(LAYERS, *variable.get_metadata()["axes"]))
         self.depth = depth
         self.stochastic_depth = stochastic_depth
+        self.constant_depth = constant_depth
         self.scan = scan
         self.remat = remat
         self.converts = converts
@@ -118,7 +121,8 @@ class Stack(nnx.Module):
 
         # None rather than zeros: then no random bits are drawn for it.
         rate = self.stochastic_depth
-        rates = jnp.linspace(0.0, rate, self.depth) if rate else None
+        first = rate if self.constant_depth else 0.0
+        rates = jnp.linspace(first, rate, self.depth) if rate else None
         keys = None if key is None else jax.random.split(key, self.depth)
 
         outputs: Any
