@@ -27,6 +27,7 @@ from benchmarks import rows
 from vit_jax import config as configs
 from vit_jax import train
 from vit_jax.core import command
+from vit_jax.feed import BadImages
 
 _STEPS = flags.DEFINE_integer("steps", 5_000, "Steps to run.")
 _LOG_EVERY_STEPS = flags.DEFINE_integer("log_every_steps", 50, "log.every_steps of the run.")
@@ -36,7 +37,7 @@ class ReadyFeed:
     """A feed that never lets anybody wait."""
 
     wait_secs = 0.0
-    skipped_images = 0
+    bad_images = BadImages()
 
     def __next__(self) -> dict[str, jax.Array]:
         return {}

@@ -10,7 +10,7 @@ import pytest
 from vit_jax.core import stuck
 from vit_jax.core.errors import UserError
 from vit_jax.core.waiting import waiting_for
-from vit_jax.feed import Feed
+from vit_jax.feed import BadImages, Feed
 
 
 class Batches:
@@ -29,6 +29,9 @@ class Batches:
                 "index": np.array([5, -1 if item else 6]),
             }
 
+    def bad_image(self, index):
+        return f"{index}.jpg: broken"
+
     def close(self):
         self.closed += 1
 
@@ -40,8 +43,8 @@ LAYOUT = {
 }
 
 
-def feed_of(batches, timeout_secs=60):
-    return Feed(batches, LAYOUT, timeout_secs=timeout_secs)
+def feed_of(batches, timeout_secs=60, **more):
+    return Feed(batches, LAYOUT, timeout_secs=timeout_secs, **more)
 
 
 def test_batches_in_order_then_the_end():
@@ -50,8 +53,22 @@ def test_batches_in_order_then_the_end():
         assert [float(b["x"][0]) for b in feed] == [0, 1, 2, 3]
         assert list(feed) == []
         assert feed.skipped_images == 1  # weight 0 at an index; padding has none
+        assert feed.bad_images.untold() == ["6.jpg: broken"]
+        assert feed.bad_images.untold() == []
         assert feed.wait_secs > 0
     assert batches.closed == 1
+
+
+def test_a_bad_image_is_named_once():
+    """However often it comes, in this feed or in the next one of the same data."""
+    bad_images = BadImages()
+    for _ in range(2):
+        with feed_of(Batches(0, 0, 1, 0), bad_images=bad_images) as feed:
+            next(feed)
+            assert bad_images.files == ["6.jpg: broken"]  # as soon as its batch is handed out
+            list(feed)
+            assert feed.skipped_images == 3
+    assert bad_images.untold() == ["6.jpg: broken"]
 
 
 def test_an_error_comes_out_where_batches_are_asked_for():

@@ -126,6 +126,7 @@ def test_examples_of_weight_0_count_for_nothing():
     one, two = Trainer(), Trainer()
     image = np.asarray(one.batch(0)["image"]).copy()
     first = one.step(one.batch(0, weight=weight))
+    assert first["skipped_images"] == 1
     image[3] = 0
     second = two.step(two.batch(0, weight=weight, image=image))
     assert first["train/loss"] == second["train/loss"]
@@ -145,6 +146,7 @@ def test_a_batch_without_a_valid_example_leaves_finite_numbers():
     trainer = Trainer()
     scalars = trainer.step(trainer.batch(0, weight=np.zeros(16, np.float32)))
     assert scalars["train/loss"] == 0
+    assert scalars["skipped_images"] == 16
     assert scalars["first_bad_step"] == 0
 
 

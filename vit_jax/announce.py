@@ -14,8 +14,10 @@ from vit_jax import build, compilation_cache
 from vit_jax.config import RESERVED, RunConfig
 from vit_jax.core import axes
 from vit_jax.dist import mesh as meshes
+from vit_jax.feed import BadImages
 from vit_jax.models import ModelInfo
 from vit_jax.screen import Screen, count, duration
+from vit_jax.skipped import NUMBER
 from vit_jax.state import Layout
 from vit_jax.weights import Description
 
@@ -110,7 +112,7 @@ def progress(
     screen: Screen, step: int, plan: build.Plan, values: Mapping[str, float], eta_secs: float
 ) -> None:
     """The line that updates; what is wanted most comes first, since a narrow terminal cuts it."""
-    skipped = values.get("input/skipped_images", 0)
+    skipped = values.get(NUMBER, 0)
     # A step whose batch is left out has no loss and no accuracy.
     of_step = {
         "loss {:.4f}": values.get("train/loss"),
@@ -129,6 +131,13 @@ def progress(
 def left_out(screen: Screen, step: int) -> None:
     """A step whose batch is not learnt from."""
     screen.say(f"step {step:,} | its batch is left out, as input.skip_steps says")
+
+
+def bad_images(screen: Screen, *of_feeds: BadImages) -> None:
+    """Each that is skipped, by name, once."""
+    for bad in of_feeds:
+        for file in bad.untold():
+            screen.note(f"skipped  {file}")
 
 
 def results(screen: Screen, step: int, numbers: Mapping[str, float]) -> None:
@@ -150,6 +159,10 @@ def finished(
 ) -> None:
     """The result, where it is, and what to do next."""
     screen.say(f"finished {plan.total_steps:,} steps")
+    if skipped := row.get(NUMBER):
+        screen.say(
+            f"skipped  bad images {skipped:,.0f} times, by weight 0; named above when first met"
+        )
     for name, line in _by_evaluation(row).items():
         screen.say(f"result   {name}: {line}")
     screen.say(f"saved    {workdir / 'checkpoints' / str(plan.total_steps)}")

@@ -12,7 +12,6 @@ class Feed(Protocol):
     """What the clock asks the input."""
 
     wait_secs: float
-    skipped_images: int
 
 
 class Clock:
@@ -23,7 +22,7 @@ class Clock:
       step_flops: matrix FLOPs of one training step, 3 x the forward pass's.
       peak_flops: of all devices together; None: unknown, then no MFU.
       start_step: updates done before this process.
-      feed: knows how long the loop has waited for it, and what it skipped.
+      feed: knows how long the loop has waited for it.
     """
 
     def __init__(
@@ -43,14 +42,13 @@ class Clock:
         self.eta_secs = float("nan")
 
     def tick(self, step: int) -> dict[str, float]:
-        """Images per second, input wait (share of the time, 0 to 1), MFU; images skipped so far."""
+        """Images per second, input wait (share of the time, 0 to 1), MFU."""
         now, waited = time.perf_counter(), self._feed.wait_secs
         elapsed, steps = max(now - self._since, 1e-9), step - self._step
         self.eta_secs = (self._total_steps - step) * elapsed / max(steps, 1)
         speeds = {
             "speed/images_per_second": steps * self._batch_size / elapsed,
             "speed/input_wait": min(1.0, (waited - self._waited) / elapsed),
-            "input/skipped_images": float(self._feed.skipped_images),
         }
         if self._peak:
             speeds["speed/mfu"] = steps * self._step_flops / elapsed / self._peak

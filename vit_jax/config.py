@@ -96,6 +96,7 @@ class InputConfig:
     mean: tuple[float, ...] = (0.5, 0.5, 0.5)  # of [0, 1] RGB; (0.5, 0.5) maps it to [-1, 1]
     std: tuple[float, ...] = (0.5, 0.5, 0.5)
     on_bad_image: Literal["fail", "skip"] = "fail"
+    max_bad_fraction: float = 0.1  # of an epoch; more that are skipped end the run
     max_image_pixels: int = 100_000_000
     label_weights: bool = True  # used where the data have them; False: every label weighs 1
     cache: str | None = None  # "ram", or a folder on a local disk that record files are copied to
@@ -262,6 +263,7 @@ BOUNDS: dict[str, tuple[float, float]] = {
     "input.mixture.*.num_examples": (1, 2**53),
     "input.mean": (0, 1),  # of [0, 1]: those of [0, 255] are a mistake
     "input.std": (1e-6, 10),
+    "input.max_bad_fraction": (0, math.inf),
     "input.max_image_pixels": (1, 2**53),
     "input.cache_bytes": (1, 2**63),
     "input.threads": (0, 1024),
@@ -322,7 +324,7 @@ RESERVED = ("train", "speed", "input", "step", "gradients", "activations")
 # A run may be resumed although these differ: they do not touch the numbers. "*" is any name.
 FREE_FIELDS = (
     "log", "evals", "checkpoint", "mesh", "input.threads", "input.timeout_secs", "input.data_dir",
-    "input.mixture.*.data_dir", "input.cache", "input.cache_bytes",
+    "input.mixture.*.data_dir", "input.cache", "input.cache_bytes", "input.max_bad_fraction",
 )  # fmt: skip
 
 # Numbers of steps: a run may be resumed with others, as long as they differ in steps to come alone.

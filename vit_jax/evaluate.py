@@ -43,18 +43,21 @@ def evaluate(
     graph, variables = nnx.split(loaded.model, nnx.Param)
     build.check_evals(config)
     image_size = loaded.model.preprocess.image_size
+    data = {name: build.eval_data(name, config, classes, mesh, image_size) for name in config.evals}
     evals = build.evals(
         config,
-        {name: build.eval_data(name, config, classes, mesh, image_size) for name in config.evals},
+        data,
         graph,
         mesh,
         build.objective(config, num_classes=classes.number),
         total_steps=loaded.step,
     )
     with explain_out_of_memory(config):
-        return evals.run(
+        numbers = evals.run(
             loaded.step, {EMA_ENDING if ema else "": nnx.to_pure_dict(variables)}, screen.bar
         )
+    announce.bad_images(screen, *(each.bad_images for each in data.values()))
+    return numbers
 
 
 FLAGS = flags.FLAGS

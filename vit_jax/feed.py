@@ -23,11 +23,41 @@ CLOSING_SECS = 10  # reads that have begun may take that long; then they hang
 MAX_SHOWN = 5  # of the files that are waited for
 
 
+class BadImages:
+    """Those that were skipped, each once: its file and what is wrong with it.
+
+    Attributes:
+      files: in the order in which they were met.
+    """
+
+    def __init__(self) -> None:
+        self.files: list[str] = []
+        self._met: set[int] = set()
+        self._told = 0
+
+    def first_met(self, indices: list[int]) -> list[int]:
+        """Those among these examples that were not met before."""
+        new = [index for index in dict.fromkeys(indices) if index not in self._met]
+        self._met.update(new)
+        return new
+
+    def untold(self) -> list[str]:
+        """The files since the last call."""
+        told, self._told = self._told, len(self.files)
+        return self.files[told:]
+
+
 class Fed(NamedTuple):
-    """A batch on the devices, and how many of this host's images were skipped in it."""
+    """A batch on the devices, and which of this host's images were skipped in it.
+
+    Attributes:
+      skipped: how many.
+      bad_images: those that are met for the first time: the file and what is wrong with it.
+    """
 
     batch: dict[str, jax.Array]
     skipped: int
+    bad_images: list[str]
 
 
 def own_rows(layout: jax.ShapeDtypeStruct) -> np.ndarray:
@@ -45,23 +75,30 @@ class Feed:
       batches: yields dictionaries of numpy arrays, this host's part; is closed with the feed.
       layout: jax.ShapeDtypeStruct with sharding for each array that goes to the devices.
       timeout_secs: UserError if a batch takes longer; names what is being read.
+      bad_images: gets those that are met; default: an empty one.
 
     Attributes:
       wait_secs: how long the caller has waited for batches so far.
-      skipped_images: how many images had to be skipped in the batches handed out so far.
+      skipped_images: how many images of this host had to be skipped in the batches handed out.
     """
 
     def __init__(
-        self, batches: Any, layout: dict[str, jax.ShapeDtypeStruct], *, timeout_secs: float
+        self,
+        batches: Any,
+        layout: dict[str, jax.ShapeDtypeStruct],
+        *,
+        timeout_secs: float,
+        bad_images: BadImages | None = None,
     ):
         self._batches, self._layout, self._timeout_secs = batches, layout, timeout_secs
         self._rows = {name: own_rows(array) for name, array in layout.items()}
         self._queue: queue.Queue[Fed | BaseException | None] = queue.Queue(maxsize=AHEAD)
         self._closed = threading.Event()
-        self._thread = threading.Thread(target=self._fill, name="feed", daemon=True)
-        self._thread.start()
+        self.bad_images = BadImages() if bad_images is None else bad_images
         self.wait_secs = 0.0
         self.skipped_images = 0
+        self._thread = threading.Thread(target=self._fill, name="feed", daemon=True)
+        self._thread.start()
 
     def __iter__(self) -> Iterator[dict[str, jax.Array]]:
         return self
@@ -80,13 +117,16 @@ class Feed:
             self._queue.put(item)
             raise item
         self.skipped_images += item.skipped
+        self.bad_images.files += item.bad_images
         return item.batch
 
     def _fill(self) -> None:
         try:
             for batch in self._batches:
-                skipped = int(np.sum((batch["weight"] == 0) & (batch["index"] >= 0)))
-                self._put(Fed({k: self._place(batch[k], k) for k in self._layout}, skipped))
+                bad = batch["index"][(batch["weight"] == 0) & (batch["index"] >= 0)].tolist()
+                new = [self._batches.bad_image(i) for i in self.bad_images.first_met(bad)]
+                placed = {k: self._place(batch[k], k) for k in self._layout}
+                self._put(Fed(placed, len(bad), new))
                 if self._closed.is_set():
                     return
             self._put(None)

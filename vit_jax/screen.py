@@ -34,6 +34,13 @@ class Screen:
         self._write(("\r\x1b[K" if self._open else "") + text + "\n")
         self._open = False
 
+    def note(self, text: str) -> None:
+        """A line that stays, of every process: what only this one knows."""
+        if self._quiet:
+            print(text, file=sys.stderr, flush=True)
+        else:
+            self.say(text)
+
     def update(self, *parts: str) -> None:
         """A line that the next one replaces; without a terminal it stays.
 

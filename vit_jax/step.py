@@ -131,6 +131,8 @@ def make_update(
             "train/accuracy": _accuracy(logits, targets, share),
             "train/grad_norm": norm,
             **rates(state.step, opt_state),
+            # Of all hosts: in training nothing else has weight 0.
+            "skipped_images": jnp.sum(batch["weight"] == 0),
             **_first_bad(after),
         }
         return after, scalars

@@ -98,12 +98,15 @@ def train(
         # Stopped during the last evaluation?
         done = peers.from_first("before the evaluations that were missed", log.row(start))
         missed = evals.run(start, state.weights(), screen.bar, stop, peers.together, done)
+        bad_images_of_evals = [data.bad_images for data in run.eval_data.values()]
+        announce.bad_images(screen, *bad_images_of_evals)
         if missed:
             announce.results(screen, start, missed)
             log.write(start, missed)
         distributions = make_distributions(layout, objective, config.seed)
         clock = build.clock(config, model.info, plan, mesh, feed, start_step=start)
         under_way = UnderWay()
+        skipped = build.skipped_images(config, source, feed, log, start_step=start)
         for step in range(start + 1, plan.total_steps + 1):
             batch = next(feed)
             if plan.histograms(step):
@@ -116,14 +119,18 @@ def train(
             state, scalars = advance(state, batch)  # returns at once
             under_way.add(scalars)
             log.after_step(step)
+            skipped.add(scalars)
             row = {}
             if plan.log(step) or plan.save(step) or evals.due(step) or stop:
                 # The only sync, but for histograms. Before the clock is stopped: what the devices
                 # had still to do would count as a pause.
-                scalars = fetch(scalars)
+                scalars, counts = fetch((scalars, skipped.pending))
                 stop_if_not_finite(scalars)
+                announce.bad_images(screen, feed.bad_images)
+                skipped.settle(counts)
+                row = skipped.news()
             if plan.log(step):
-                row = numbers(scalars) | clock.tick(step)
+                row = numbers(scalars) | clock.tick(step) | skipped.row()
                 announce.progress(screen, step, plan, row, clock.eta_secs)
             with clock.paused():
                 try:
@@ -131,12 +138,16 @@ def train(
                     results = {}
                     if not stop:
                         results = evals.run(step, weights, screen.bar, stop, peers.together)
+                        announce.bad_images(screen, *bad_images_of_evals)
                 except UserError:  # its data are bad: no reason to lose the training
                     if not peers.several:  # who would not come to save
                         stop_if_not_finite(scalars)
                         store.save(step, state, description, {})
                     raise
                 stopping = bool(stop)  # once: a signal may come between two looks
+                if stopping:
+                    skipped.settle(fetch(skipped.pending))
+                    row |= skipped.news()
                 if results:
                     announce.results(screen, step, results)
                 if row | results:

@@ -285,6 +285,9 @@ def test_rows_need_not_be_neighbours(digits: Source, few: Callable[[int], Source
 # --- bad input ------------------------------------------------------------------------------------
 
 
+REASONS = {17: "Invalid PNG", 18: "the file is empty", 33: "1001 x 1000 pixels exceed"}
+
+
 @pytest.fixture
 def with_bad_images(few: Callable[[int], Source], encode: Callable[..., bytes]) -> Source:
     source: Any = few(40)
@@ -308,6 +311,8 @@ def test_skipped_images_keep_their_slots(with_bad_images: Source) -> None:
     assert (labels[[17, 18, 33]] == -1).all()
     assert (image[[17, 18, 33]] == 0).all()
     assert batches.num_bad == 3
+    for index, reason in REASONS.items():
+        assert batches.bad_image(index).startswith(f"example {index}: {reason}")
 
 
 def test_a_bad_image_changes_no_other_slot_on_any_host(digits: Source, list_source: Any) -> None:
@@ -335,10 +340,7 @@ def test_only_bad_images(list_source: MakeSource, threads: int) -> None:
     assert batches.num_bad == 48
 
 
-@pytest.mark.parametrize(
-    ("index", "reason"),
-    [(17, "Invalid PNG"), (18, "the file is empty"), (33, "1001 x 1000 pixels exceed")],
-)
+@pytest.mark.parametrize(("index", "reason"), REASONS.items())
 def test_failing_names_the_image(with_bad_images: Any, index: int, reason: str) -> None:
     good = with_bad_images.examples[0]
     with_bad_images.examples = [

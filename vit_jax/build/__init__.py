@@ -23,7 +23,7 @@ from vit_jax.build.networks import (
     preprocess,
     trained_weights,
 )
-from vit_jax.build.outputs import MAY_DIFFER, check_log, clock, entry, log, store
+from vit_jax.build.outputs import MAY_DIFFER, check_log, clock, entry, log, skipped_images, store
 from vit_jax.build.plans import Plan, plan
 from vit_jax.build.preprocessing import image_size
 from vit_jax.build.updates import layout, objective, optimizer, rates, schedule
@@ -58,6 +58,7 @@ __all__ = [
     "rates",
     "samples",
     "schedule",
+    "skipped_images",
     "source",
     "store",
     "title",

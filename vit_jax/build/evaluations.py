@@ -17,7 +17,7 @@ from vit_jax.core import errors
 from vit_jax.core.cadence import Cadence
 from vit_jax.dist import mesh as meshes
 from vit_jax.evals import EVALUATORS, Evals, Evaluator
-from vit_jax.feed import Feed, own_rows
+from vit_jax.feed import BadImages, Feed, own_rows
 from vit_jax.objective import Objective
 from vit_jax.state import EMA_ENDING
 from vit_jax.weights import label_names
@@ -39,10 +39,12 @@ class EvalData(NamedTuple):
     Attributes:
       source: the split.
       open_feed: opens it anew: its feed, and its number of batches.
+      bad_images: those of this host that were skipped so far.
     """
 
     source: Source
     open_feed: Callable[[], tuple[Feed, int]]
+    bad_images: BadImages
 
 
 def evals(
@@ -133,6 +135,8 @@ def eval_data(
         weighted=source.weighted,
     )
 
+    bad_images = BadImages()  # of all its runs, so that each is named once
+
     def open_feed() -> tuple[Feed, int]:
         batches = pipeline.eval_batches(
             source,
@@ -143,7 +147,7 @@ def eval_data(
             threads=input.threads,
             rows=own_rows(arrays["weight"]),
         )
-        feed = Feed(batches, arrays, timeout_secs=input.timeout_secs)
+        feed = Feed(batches, arrays, timeout_secs=input.timeout_secs, bad_images=bad_images)
         return feed, math.ceil(source.num_examples / batch_size)
 
-    return EvalData(source, open_feed)
+    return EvalData(source, open_feed, bad_images)

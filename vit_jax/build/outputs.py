@@ -15,6 +15,7 @@ from vit_jax.clock import Clock
 from vit_jax.config import LogConfig, RunConfig
 from vit_jax.feed import Feed
 from vit_jax.log import RunLog, TensorBoard, WeightsAndBiases, Writer, check_project
+from vit_jax.skipped import NUMBER, SkippedImages
 from vit_jax.store.checkpoints import Checkpoints
 from vit_jax.store.workdir import Entry, MayDiffer, check_workdir
 
@@ -37,6 +38,10 @@ def entry(
         may_differ=MAY_DIFFER,
         allow_config_change=allow_config_change,
     )
+
+
+if TYPE_CHECKING:
+    from vit_jax.data.example import Source
 
 
 def store(config: RunConfig, workdir: epath.Path) -> Checkpoints:
@@ -68,6 +73,20 @@ def log(config: RunConfig, workdir: epath.Path, *, start_step: int) -> RunLog:
         writers.append(TensorBoard(workdir))
     profile = None if c.profile_at_step is None else (c.profile_at_step, c.profile_steps)
     return RunLog(workdir, writers=writers, start_step=start_step, profile=profile)
+
+
+def skipped_images(
+    config: RunConfig, source: Source, feed: Feed, log: RunLog, *, start_step: int
+) -> SkippedImages:
+    """Counts bad images, on from where the run stopped."""
+    return SkippedImages(
+        feed.bad_images,
+        before=log.last(NUMBER) or 0.0,
+        step=start_step,
+        batch_size=config.input.batch_size,
+        num_examples=source.num_examples,
+        max_fraction=config.input.max_bad_fraction,
+    )
 
 
 def clock(

@@ -31,7 +31,8 @@ class Batches:
 
         label_weights  float32  [b, K]  in [0, 1]; 0 behind the last one
 
-    A slot of weight 0 has a black image and no labels. `num_bad` counts the skipped images so far.
+    A slot of weight 0 has a black image and no labels. `num_bad` counts the skipped images so far;
+    `bad_image(index)` says of one where it is stored and what is wrong with it.
     UserError for a corrupt record, and for a bad image if that is not to be skipped.
 
     Close it, or leave its `with` block: a process must not end while tf.data still calls Python.
@@ -45,10 +46,12 @@ class Batches:
         batch_size: int,
         num_batches: int | None,
         recover: Callable[[int, Exception], tf.data.Dataset],
+        bad_image: Callable[[int], str],
     ) -> None:
         """`num_batches` None: endless. `recover(batch, error)` is asked when tf.data fails to make
         that batch, counted from 0: it raises, or returns a dataset that goes on there."""
         self.num_bad = 0
+        self.bad_image = bad_image
         self._batch_size = batch_size
         self._num_batches = num_batches
         self._recover = recover

@@ -154,6 +154,7 @@ def _batches(
         batch_size=batch_size,
         num_batches=num_batches,
         recover=recover,
+        bad_image=lambda index: f"{reader.source.describe(index)}: {reader.faults[index]}",
     )
 
 
@@ -279,13 +280,17 @@ def _fault(e: Elements, reader: Reader, preprocess: ops.Preprocess) -> tf.errors
 
 
 def _zero_if_bad(e: Elements, reader: Reader, preprocess: ops.Preprocess) -> np.float32:
-    """The weight of a bad image; fails if it is none."""
+    """The weight of a bad image, whose fault is noted; fails if it is none."""
     try:
-        if _fault(e, reader, preprocess) is None:
+        error = _fault(e, reader, preprocess)
+        if error is None:
             raise MemoryError(
                 f"{reader.source.describe(int(e.example))} failed once, but is a good image: "
                 "memory ran short. Fewer input.threads need less of it."
             )
+        index = int(e.example)
+        if index not in reader.faults:  # it comes again in each epoch
+            reader.faults[index] = _reason(reader, index, error)
     except Exception as error:
         reader.failure = reader.failure or error
         raise
@@ -310,13 +315,17 @@ def _bad_image(
         for e in map(Elements._make, zip(*elements, strict=True)):
             error = _fault(e, reader, preprocess)
             if error is not None:
-                reason = reader.header_fault(int(e.example)) or _sentence(error)
+                reason = _reason(reader, int(e.example), error)
                 example = reader.source.describe(int(e.example))
                 return UserError(
                     f"{example} is a bad image: {reason}. Replace it, or set "
                     'input.on_bad_image="skip" to give such images weight 0.'
                 )
     return None
+
+
+def _reason(reader: Reader, index: int, error: tf.errors.OpError) -> str:
+    return reader.header_fault(index) or _sentence(error)
 
 
 def _sentence(error: tf.errors.OpError) -> str:

@@ -39,6 +39,7 @@ class Reader:
         self.source = source
         self.max_image_pixels = max_image_pixels
         self.failure: Exception | None = None  # tf.data would make a string of it
+        self.faults: dict[int, str] = {}  # of the bad images that were met, by their examples
         self._choose = choose
 
     def read(self, first: int, stop: int) -> Elements:

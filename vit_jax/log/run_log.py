@@ -79,6 +79,11 @@ class RunLog:
         rows = self._file.rows() if self._file else []
         return {k: v for row in rows if row["step"] == step for k, v in row.items()}
 
+    def last(self, name: str) -> float | None:
+        """The newest number of that name; None if there is none yet, or in another process."""
+        rows = self._file.rows() if self._file else []
+        return next((row[name] for row in reversed(rows) if name in row), None)
+
     def __enter__(self) -> RunLog:
         return self
 
