@@ -28,7 +28,7 @@ EVAL = "evals.test.preprocess=decode|resize(8)"
 def look(tmp_path, tiny_run):
     """(the table, what is wrong or None) of a run with these overrides."""
 
-    def look(*overrides, allow_config_change=False):
+    def look(*overrides, **options):
         screen, error = io.StringIO(), None
         workdir = epath.Path(tmp_path / "run")
         try:
@@ -36,7 +36,7 @@ def look(tmp_path, tiny_run):
                 tiny_run(*overrides),
                 workdir,
                 Screen(screen),
-                allow_config_change=allow_config_change,
+                **({"allow_config_change": False} | options),
             )
         except UserError as caught:
             error = str(caught)
@@ -94,6 +94,30 @@ def test_bad_images_of_all_data_are_named_at_once(tmp_path, look, images):
     table, error = look(*images, EVAL, "input.on_bad_image=skip")
     assert error is None
     assert "read 4, 1 of them bad images" in rows(table)["evals.test"]
+
+
+def test_every_image_is_looked_at_if_asked_to(tmp_path, look, images, monkeypatch):
+    """Nothing is sampled: the bad ones are no first, last or 16th part."""
+    monkeypatch.setattr("vit_jax.check.SAMPLES", 2)
+    images[2] = "input.batch_size=1"
+    broken = [tmp_path / "images" / split / "b" / "0.png" for split in ("train", "test")]
+    for file in broken:
+        file.write_bytes(b"no image")
+    every = {"all_images": True}
+    table, error = look(*images, EVAL, **every)
+    listed = [line for line in table.splitlines() if line.startswith("bad  ")]
+    assert [line.split()[1].rstrip(":") for line in listed] == list(map(str, broken))
+    assert all("not a JPEG, PNG" in line for line in listed)
+    assert error.startswith("2 problems:\n  1. input: 1 of 4 images are bad, named above.")
+    assert "evals.test: 1 of 4 images" in error
+
+    skip = "input.on_bad_image=skip"
+    table, error = look(*images, EVAL, skip, **every)
+    assert error.startswith("input: 1 of 4 images are bad, named above, more than input.max_bad_")
+    table, error = look(*images, EVAL, skip, "input.max_bad_fraction=0.3", **every)
+    assert error is None
+    assert "read all, 1 of them bad images" in rows(table)["input"]
+    assert "read all, 1 of them bad images" in rows(table)["evals.test"]
 
 
 def test_what_cannot_be_looked_at_is_said(look):
@@ -165,7 +189,7 @@ def test_device_bytes_count_what_one_device_holds():
 def test_a_signal_ends_it_at_once(tmp_path, monkeypatch):
     given = {
         "config": "configs/vit_digits.py", "config_override": [], "workdir": str(tmp_path),
-        "check": True, "allow_config_change": False,
+        "check": True, "allow_config_change": False, "all_images": False,
     }  # fmt: skip
     monkeypatch.setattr(train_file, "FLAGS", SimpleNamespace(**given))
     monkeypatch.setattr(train_file.processes, "find", lambda: None)

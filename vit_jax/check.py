@@ -39,9 +39,16 @@ class Row(NamedTuple):
 
 
 def check(
-    config: RunConfig, folder: epath.Path, screen: Screen, *, allow_config_change: bool
+    config: RunConfig,
+    folder: epath.Path,
+    screen: Screen,
+    *,
+    allow_config_change: bool,
+    all_images: bool = False,
 ) -> None:
     """Looks at everything that the run of `config` in `folder` needs, and says what it found.
+
+    With `all_images` every image of the training data and the evaluations is read and decoded.
 
     Raises:
       UserError: something is not right; lists all that is wrong.
@@ -49,7 +56,7 @@ def check(
     problems = Problems()
     parts = preflight.look(config, folder, problems)
     rows = [_mesh(parts)]
-    rows += _data(config, parts, problems, screen)
+    rows += (_all_data if all_images else _data)(config, parts, problems, screen)
     rows += _model(config, parts, problems, screen)
     rows += _workdir(config, folder, parts, problems, allow_config_change)
     _show(screen, rows, problems)
@@ -114,6 +121,58 @@ def _data(config: RunConfig, parts: Prepared, problems: Problems, screen: Screen
         if read is not MISSING:
             found += f"; read {read.examples}{_bad(read.bad)}"
         yield Row(where, found)
+
+
+def _all_data(
+    config: RunConfig, parts: Prepared, problems: Problems, screen: Screen
+) -> Iterator[Row]:
+    """As `_data`, but of every image."""
+    c = config.input
+    sets: list[tuple[str, Source, str, str | None]] = []  # the last: the split of an evaluation
+    sets.append(("input", parts.source, c.preprocess, None))
+    sets += [
+        (f"evals.{name}", MISSING if data is MISSING else data.source, each.preprocess, each.split)
+        for (name, data), each in zip(parts.eval_data.items(), config.evals.values(), strict=True)
+    ]
+    for where, source, preprocess, split in sets:
+        bad = problems.look(
+            where,
+            lambda source, where=where, preprocess=preprocess: _look_at_all(
+                config, source, preprocess, where, screen
+            ),
+            source,
+        )
+        found = ""
+        if source is not MISSING:
+            title = build.title(c, source) if split is None else f"{source.name}, {split}"
+            found = _describe(source, title)
+        if bad is not MISSING:
+            found += f"; read all{_bad(bad)}"
+        yield Row(where, found)
+
+
+def _look_at_all(
+    config: RunConfig, source: Source, preprocess: str, where: str, screen: Screen
+) -> int:
+    """How many of its images are bad, each named on the screen; UserError if none may be."""
+    bar = lambda done, total: screen.bar(f"reading all of {where}", done, total)
+    bad = 0
+    for file in build.bad_images(config.input, source, preprocess, bar):
+        screen.note(f"bad      {file}")
+        bad += 1
+    share = bad / source.num_examples
+    if bad and config.input.on_bad_image == "fail":
+        raise UserError(
+            f"{where}: {bad:,} of {source.num_examples:,} images are bad, named above. Replace "
+            'them, or set input.on_bad_image="skip" to give such images weight 0.'
+        )
+    if where == "input" and share > config.input.max_bad_fraction:
+        raise UserError(
+            f"{where}: {bad:,} of {source.num_examples:,} images are bad, named above, more than "
+            f"input.max_bad_fraction={config.input.max_bad_fraction:g} of them. Correct the data, "
+            "or raise that."
+        )
+    return bad
 
 
 class Read(NamedTuple):

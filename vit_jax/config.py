@@ -263,7 +263,7 @@ BOUNDS: dict[str, tuple[float, float]] = {
     "input.mixture.*.num_examples": (1, 2**53),
     "input.mean": (0, 1),  # of [0, 1]: those of [0, 255] are a mistake
     "input.std": (1e-6, 10),
-    "input.max_bad_fraction": (0, math.inf),
+    "input.max_bad_fraction": (0, 2),
     "input.max_image_pixels": (1, 2**53),
     "input.cache_bytes": (1, 2**63),
     "input.threads": (0, 1024),

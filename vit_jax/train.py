@@ -254,6 +254,8 @@ def main(arguments: list[str]) -> None:
     compilation_cache.use()
     allow = FLAGS.allow_config_change
     options = {"--check": FLAGS.check, "--allow_config_change": allow}
+    if FLAGS.all_images and not FLAGS.check:
+        raise UserError("--all_images belongs to --check: give both, or neither.")
     with processes.together(found) as peers:
         # Before the devices are asked for: for that all processes wait for each other.
         with at_once("before anything was begun. Start the same command again."):
@@ -261,7 +263,8 @@ def main(arguments: list[str]) -> None:
         if FLAGS.check:
             with at_once("before the check was finished."):
                 screen = Screen(quiet=jax.process_index() > 0)
-                check(config, workdir, screen, allow_config_change=allow)
+                every = FLAGS.all_images
+                check(config, workdir, screen, allow_config_change=allow, all_images=every)
         else:
             with stop_request(peers) as stop:
                 train(config, workdir, allow_config_change=allow, stop=stop, peers=peers)
@@ -278,6 +281,9 @@ if __name__ == "__main__":
     )
     flags.DEFINE_bool(
         "check", False, "Only look whether config, data, weights and disk are right; train nothing."
+    )
+    flags.DEFINE_bool(
+        "all_images", False, "With --check: read and decode every image, which takes its time."
     )
     flags.mark_flag_as_required("workdir")
     command.run(main)

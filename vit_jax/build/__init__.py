@@ -7,6 +7,7 @@ are imported where they are first used.
 from vit_jax.build.evaluations import Classes, EvalData, check_evals, eval_data, evals
 from vit_jax.build.examples import declared_examples, source, title
 from vit_jax.build.inputs import (
+    bad_images,
     batch_layout,
     check_batch,
     mesh,
@@ -35,6 +36,7 @@ __all__ = [
     "Model",
     "Plan",
     "architecture",
+    "bad_images",
     "batch_layout",
     "check_batch",
     "check_evals",

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
+import jax
 import numpy as np
 from jax.sharding import Mesh
 
@@ -70,6 +72,23 @@ def train_feed(config: RunConfig, source: Source, layout: Batch, *, start_step: 
     rows = own_rows(layout["weight"])
     batches = train_batches(config, source, start_step=start_step, rows=rows)
     return Feed(batches, layout, timeout_secs=config.input.timeout_secs)
+
+
+def bad_images(
+    c: InputConfig, source: Source, preprocess: str, progress: Callable[[int, int], None]
+) -> Iterator[str]:
+    """Of all images of a split, each read and decoded by one of the processes; see every_image."""
+    from vit_jax.data import every_image
+
+    own = np.arange(jax.process_index(), source.num_examples, jax.process_count())
+    return every_image.bad_images(
+        source,
+        preprocess,
+        own,
+        max_image_pixels=c.max_image_pixels,
+        threads=c.threads,
+        progress=progress,
+    )
 
 
 def samples(c: InputConfig, source: Source, preprocess: str, indices: np.ndarray) -> Batches:

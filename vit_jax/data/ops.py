@@ -224,9 +224,24 @@ class Preprocess:
       output_size: (height, width) of the result in pixels; None if it depends on the image.
     """
 
-    def __init__(self, ops: tuple[Op, ...], output_size: tuple[int, int] | None) -> None:
+    def __init__(
+        self, ops: tuple[Op, ...], output_size: tuple[int, int] | None, *, whole: bool = False
+    ) -> None:
         self._ops = ops
+        self._whole = whole
         self.output_size = output_size
+
+    def of_whole_images(self) -> Preprocess:
+        """Finds all that may be wrong with an image: decodes each as a whole, whatever it shows.
+
+        What comes behind the op that gives all images one size is left out.
+        """
+        size: KnownSize = None
+        for number, op in enumerate(self._ops, start=1):
+            size = op.output_size(size)
+            if isinstance(size, tuple):
+                return Preprocess(self._ops[:number], size, whole=True)
+        return Preprocess(self._ops, None, whole=True)
 
     def __call__(self, image: Encoded, seed: tf.Tensor, *, max_image_pixels: int) -> tf.Tensor:
         """uint8 [H, W, 3], a function of the image and `seed` (int64 [2]).
@@ -236,7 +251,8 @@ class Preprocess:
         The op at place i of the string draws from seed + (0, i): the seeds of two examples must
         differ in the first number, or by more than the number of ops in the second.
         """
-        first = 1 if len(self._ops) > 1 and self._ops[1].decode else 0
+        in_one = len(self._ops) > 1 and self._ops[1].decode is not None and not self._whole
+        first = 1 if in_one else 0
         start = self._ops[first].decode
         assert start is not None, "parse begins with decode"
         pixels = start(image, _at(seed, first))

@@ -25,7 +25,7 @@ from vit_jax.data.host_tf import tf
 from vit_jax.data.order import Stream, shuffled
 from vit_jax.data.reader import Elements, Reader
 
-_READ_EXAMPLES = 128  # in one call of Python
+READ_EXAMPLES = 128  # in one call of Python
 _PREFETCH_BATCHES = 2
 _ENDLESS = 2**62
 
@@ -84,12 +84,14 @@ def eval_batches(
     max_image_pixels: int,
     threads: int,
     rows: np.ndarray | None = None,
+    whole_images: bool = False,
 ) -> Batches:
     """This host's part of the batches that hold every example once, in order.
 
     Every host makes the same number of batches; the last one is filled up with padding. Arguments
-    as in `train_batches`.
+    as in `train_batches`; `whole_images`: see Preprocess.of_whole_images.
     """
+    parsed = ops.parse(preprocess)
     rows = np.arange(batch_size) if rows is None else rows
     num_full, num_last = divmod(source.num_examples, batch_size)
     num_own_last = int(np.sum(rows < num_last))
@@ -101,7 +103,7 @@ def eval_batches(
 
     return _batches(
         Reader(source, choose, max_image_pixels),
-        ops.parse(preprocess),
+        parsed.of_whole_images() if whole_images else parsed,
         first_slot=0,
         num_slots=num_full * len(rows) + num_own_last,
         num_batches=num_full + (num_last > 0),
@@ -173,7 +175,7 @@ def _elements(reader: Reader, first: int, stop: int, threads: int) -> tf.data.Da
     @_traced_as_it_is
     def read(start: tf.Tensor) -> Elements:
         arrays = tf.numpy_function(
-            lambda start: tuple(reader.read(start, min(start + _READ_EXAMPLES, stop))),
+            lambda start: tuple(reader.read(start, min(start + READ_EXAMPLES, stop))),
             [start],
             [spec.dtype for spec in signature],
         )
@@ -181,7 +183,7 @@ def _elements(reader: Reader, first: int, stop: int, threads: int) -> tf.data.Da
             array.set_shape(spec.shape)
         return Elements(*arrays)
 
-    starts = tf.data.Dataset.range(first, stop, _READ_EXAMPLES)
+    starts = tf.data.Dataset.range(first, stop, READ_EXAMPLES)
     return starts.map(read, num_parallel_calls=threads, deterministic=True).unbatch()
 
 
@@ -310,8 +312,8 @@ def _bad_image(
     reader: Reader, preprocess: ops.Preprocess, first: int, stop: int
 ) -> UserError | None:
     """Names the first of the slots [first, stop) whose image fails, by doing each again."""
-    for start in range(first, stop, _READ_EXAMPLES):
-        elements = reader.read(start, min(start + _READ_EXAMPLES, stop))
+    for start in range(first, stop, READ_EXAMPLES):
+        elements = reader.read(start, min(start + READ_EXAMPLES, stop))
         for e in map(Elements._make, zip(*elements, strict=True)):
             error = _fault(e, reader, preprocess)
             if error is not None:

@@ -1,0 +1,108 @@
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from vit_jax.core.errors import UserError
+from vit_jax.data import ops
+from vit_jax.data.decode import encoded
+from vit_jax.data.every_image import bad_images
+from vit_jax.data.example import Example, Source
+from vit_jax.data.host_tf import tf
+
+
+def look(source: Source, indices: np.ndarray | None = None, preprocess: str = "") -> list[str]:
+    shown: list[tuple[int, int]] = []
+    found = bad_images(
+        source,
+        preprocess or "decode|inception_crop(8)|flip_lr",
+        np.arange(source.num_examples) if indices is None else indices,
+        max_image_pixels=10**4,
+        threads=2,
+        progress=lambda *at: shown.append(at),
+    )
+    result = list(found)
+    total = source.num_examples if indices is None else len(indices)
+    assert shown[-1] == (total, total)
+    assert sorted(shown) == shown
+    return result
+
+
+@pytest.fixture
+def source(list_source: Any, encode: Any, photo_like: Any) -> Any:
+    """130 photographs, so three batches."""
+    image = encode(photo_like(16, 16), "JPEG")
+    return list_source([Example(image, (i % 10,)) for i in range(130)])
+
+
+def test_all_that_is_bad_is_named(source: Any, encode: Any) -> None:
+    assert look(source) == []
+    source.examples[3] = Example(b"text", (0,))
+    source.examples[70] = Example(source.examples[70].image[:-40], (0,))
+    source.examples[71] = Example(encode(np.zeros((101, 100), np.uint8)), (0,))
+    source.examples[129] = Example(b"", (0,), fault="a file of 40 GB")
+    found = look(source)
+    assert [line.partition(":")[0] for line in found] == [
+        "example 3", "example 70", "example 71", "example 129",
+    ]  # fmt: skip
+    assert found[0].endswith("not a JPEG, PNG, GIF, still WebP or true-colour BMP file")
+    assert found[2].endswith("101 x 100 pixels exceed input.max_image_pixels=10000")
+    assert found[3].endswith("a file of 40 GB")
+    assert look(source, np.array([0, 129])) == found[3:]
+
+
+def test_an_image_that_an_op_cannot_take_is_bad(source: Any) -> None:
+    assert len(look(source, preprocess="decode|central_crop(17)|flip_lr")) == 130
+
+
+def test_records_that_cannot_be_read_are_named_too(
+    source: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = source.read
+
+    def read(indices: np.ndarray) -> list[Example]:
+        for index in indices:
+            if index in (66, 80):
+                raise UserError(f"record {index} is damaged")
+        return whole(indices)
+
+    monkeypatch.setattr(source, "read", read)
+    source.examples[67] = Example(b"text", (0,))
+    source.examples[129] = Example(source.examples[0].image, (11,))
+    found = [line.partition(" is ")[0].partition(": ")[0] for line in look(source)]
+    assert sorted(found) == ["example 129", "example 67", "record 66", "record 80"]
+
+
+def test_a_source_that_fails_otherwise_is_no_bad_image(
+    source: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read(indices: np.ndarray) -> list[Example]:
+        raise OSError("no such disk")
+
+    monkeypatch.setattr(source, "read", read)
+    with pytest.raises(OSError, match="no such disk"):
+        look(source)
+
+
+def test_damage_outside_of_the_window_is_found(
+    encode: Callable[..., bytes], photo_like: Callable[..., np.ndarray]
+) -> None:
+    """A random crop decodes what it shows; here a marker is damaged in the middle."""
+    image = encode(photo_like(96, 96), "JPEG", quality=95)
+    image = image[: len(image) // 2] + b"\xff\xc8" + image[len(image) // 2 :]
+    example = encoded(Example(image, (0,)), 10**9)
+    upper = ops.parse("decode|inception_crop(8, 0.05, 0.06)|flip_lr")
+    assert not isinstance(example, str)
+    arguments: Any = (example, tf.constant([3, 5], tf.int64))
+    seen = 0
+    for seed in range(20):
+        arguments = (example, tf.constant([seed, 5], tf.int64))
+        try:
+            upper(*arguments, max_image_pixels=10**9)
+            seen += 1
+        except tf.errors.InvalidArgumentError:
+            pass
+    assert seen
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        upper.of_whole_images()(*arguments, max_image_pixels=10**9)

@@ -1,0 +1,79 @@
+"""Looks at every image of a data set, before a run would stumble over one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from vit_jax.core.errors import UserError
+from vit_jax.data.chosen import listed
+from vit_jax.data.example import Source
+from vit_jax.data.pipeline import READ_EXAMPLES, eval_batches
+from vit_jax.data.reader import Reader
+
+_BATCH = READ_EXAMPLES  # so a read that fails is of the batch that fails
+
+
+def bad_images(
+    source: Source,
+    preprocess: str,
+    indices: np.ndarray,
+    *,
+    max_image_pixels: int,
+    threads: int,
+    progress: Callable[[int, int], None],
+) -> Iterator[str]:
+    """Each bad image among the examples at `indices` (int64 [n]): its file, and what is wrong.
+
+    Every file is read and its image decoded as a whole, in `threads` threads (0: one a core), and
+    prepared as far as that may fail. A record that cannot be read, or whose labels are wrong, is
+    told likewise.
+    """
+    done = 0
+    while done < len(indices):
+        batches = eval_batches(
+            listed(source, indices[done:]),
+            preprocess,
+            batch_size=_BATCH,
+            on_bad_image="skip",
+            max_image_pixels=max_image_pixels,
+            threads=threads,
+            whole_images=True,
+        )
+        try:
+            with batches:
+                for batch in batches:
+                    bad = (batch["weight"] == 0) & (batch["index"] >= 0)
+                    yield from map(batches.bad_image, batch["index"][bad].tolist())
+                    done = min(done + _BATCH, len(indices))
+                    progress(done, len(indices))
+        except UserError:
+            # The batch that could not be read: which of its records, and what of the others.
+            stop = min(done + _BATCH, len(indices))
+            readable = []
+            for index in indices[done:stop].tolist():
+                try:
+                    _read(source, index, max_image_pixels)
+                except UserError as error:
+                    yield str(error)
+                else:
+                    readable.append(index)
+            if len(readable) == stop - done:
+                raise  # it was not a record that failed
+            yield from bad_images(
+                source,
+                preprocess,
+                np.array(readable, np.int64),
+                max_image_pixels=max_image_pixels,
+                threads=threads,
+                progress=lambda *_: None,
+            )
+            done = stop
+            progress(done, len(indices))
+
+
+def _read(source: Source, index: int, max_image_pixels: int) -> None:
+    """UserError if the record is damaged or its labels are wrong."""
+    choose = lambda slots: (slots + index, np.zeros((len(slots), 2), np.int64))
+    Reader(source, choose, max_image_pixels).read(0, 1)
