@@ -1,3 +1,7 @@
 """vit_jax: pre-training of Vision Transformers in JAX, from a laptop to a TPU pod."""
 
+from vit_jax.core import starting
+
+starting.answer_signals()
+
 __version__ = "0.1.0"

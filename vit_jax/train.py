@@ -233,32 +233,34 @@ def stop_if_not_finite(scalars: Scalars) -> None:
 
 
 FLAGS = flags.FLAGS
+_NOT_BEGUN = "before anything was begun. Start the same command again."
 
 
 def main(arguments: list[str]) -> None:
     """The command."""
-    command.no_more(arguments)
-    config = configs.load(FLAGS.config, FLAGS.config_override)
-    if config.deterministic:
-        environment.deterministic()
-    found = processes.find()
-    if not FLAGS.workdir:
-        raise UserError("--workdir is empty: give the folder for checkpoints and logs.")
-    workdir = epath.Path(FLAGS.workdir).expanduser()
-    if not found and not FLAGS.check:  # others would wait; and a check tells everything at once
-        early.look(config, workdir)
-    # JAX must not be asked for devices before all processes have met.
-    on_cpu = (os.environ.get("JAX_PLATFORMS") if found else jax.default_backend()) == "cpu"
-    if on_cpu:
-        huge_pages.use()
-    compilation_cache.use()
+    with at_once(_NOT_BEGUN):
+        command.no_more(arguments)
+        config = configs.load(FLAGS.config, FLAGS.config_override)
+        if config.deterministic:
+            environment.deterministic()
+        found = processes.find()
+        if not FLAGS.workdir:
+            raise UserError("--workdir is empty: give the folder for checkpoints and logs.")
+        workdir = epath.Path(FLAGS.workdir).expanduser()
+        if not found and not FLAGS.check:  # others would wait; and a check tells everything at once
+            early.look(config, workdir)
+        # JAX must not be asked for devices before all processes have met.
+        on_cpu = (os.environ.get("JAX_PLATFORMS") if found else jax.default_backend()) == "cpu"
+        if on_cpu:
+            huge_pages.use()
+        compilation_cache.use()
     allow = FLAGS.allow_config_change
     options = {"--check": FLAGS.check, "--allow_config_change": allow}
     if FLAGS.all_images and not FLAGS.check:
         raise UserError("--all_images belongs to --check: give both, or neither.")
     with processes.together(found) as peers:
         # Before the devices are asked for: for that all processes wait for each other.
-        with at_once("before anything was begun. Start the same command again."):
+        with at_once(_NOT_BEGUN):
             processes.check_same(peers, config, workdir, options)
         if FLAGS.check:
             with at_once("before the check was finished."):

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 
 from absl import app, flags, logging
 
-from vit_jax.core import devices, elsewhere, errors, stuck
+from vit_jax.core import devices, elsewhere, errors, starting, stuck
 
 flags.disclaim_key_flags()  # --help shows what is defined here as the command's own
 
@@ -102,6 +102,7 @@ def _meant(error: flags.Error) -> str:
 
 def _status(main: Callable[[list[str]], None], arguments: list[str]) -> int:
     try:
+        starting.is_over()
         main(arguments)
     except (Exception, KeyboardInterrupt) as error:
         return report(error)
@@ -135,6 +136,7 @@ def report(error: BaseException, speaker: str = "") -> int:
 
 
 def _exit(status: int) -> None:
+    starting.end_with(status)
     try:
         if sys.stdout is not None:
             sys.stdout.flush()
