@@ -8,7 +8,7 @@ state's size held against the devices' memory. No chip compiles anything, and no
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import numpy as np
@@ -128,7 +128,7 @@ def _all_data(
 ) -> Iterator[Row]:
     """As `_data`, but of every image."""
     c = config.input
-    sets: list[tuple[str, Source, str, str | None]] = []  # the last: the split of an evaluation
+    sets: list[tuple[str, Any, str, str | None]] = []  # the last: the split of an evaluation
     sets.append(("input", parts.source, c.preprocess, None))
     sets += [
         (f"evals.{name}", MISSING if data is MISSING else data.source, each.preprocess, each.split)
