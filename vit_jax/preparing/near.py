@@ -43,12 +43,12 @@ def near_pairs(hashes: np.ndarray, bits: int, tell: Progress = lambda done, of: 
 
     Args:
       hashes: uint64 [n], distinct and rising.
-      tell: is called after each round.
+      tell: is called before the first round, and after each.
     """
     rounds = list(_rounds(bits, len(hashes))) if bits else []
     found, crowds = [np.zeros(0, np.uint64)], [np.zeros(0, np.int64)]
+    tell(0, len(rounds))
     for done, moves in enumerate(rounds):
-        tell(done, len(rounds))
         # Sorted by value, whose highest bits are those of the round: nothing else is kept in step.
         moved = _moved(hashes, moves.to)
         moved.sort()
@@ -60,6 +60,7 @@ def near_pairs(hashes: np.ndarray, bits: int, tell: Progress = lambda done, of: 
             found.append(low.astype(np.uint64) << np.uint64(32) | high.astype(np.uint64))
         found = [np.unique(np.concatenate(found))]
         crowds += [where(some) for some in crowded]
+        tell(done + 1, len(rounds))
     (packed,) = found
     first = (packed >> np.uint64(32)).astype(np.int64)
     second = (packed & np.uint64(2**32 - 1)).astype(np.int64)

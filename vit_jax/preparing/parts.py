@@ -17,6 +17,7 @@ from vit_jax.preparing import (
     evaluations,
     folders,
     imagenet_v2,
+    progress,
     records,
     tars,
     webdataset,
@@ -93,7 +94,8 @@ def run(task: PartTask) -> int:
     """
     path = task.catalogue
     with Copies(path.with_suffix(".images")) as copies:
-        members = map(_with_text, READERS[task.part.reader](task.part))
+        found = map(_with_text, READERS[task.part.reader](task.part))
+        members = progress.noted(found, task.part, path.with_suffix(progress.SUFFIX))
         rows = [_row(task, member, copies) for member in members]
     catalogue.write(path, rows)
     return len(rows)

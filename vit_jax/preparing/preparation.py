@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import errno
+import functools
 import hashlib
 import json
 import re
 import shutil
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -29,6 +32,7 @@ from vit_jax.preparing import (
     faults,
     parts,
     prepared,
+    progress,
     reports,
     shards,
 )
@@ -155,7 +159,7 @@ def _prepare(
     known = _evaluations(work, options, run, screen)
     table = _read(tasks, "checking", run, screen)
     # What goes where.
-    screen.update("looking for duplicates ...")
+    looked = functools.partial(screen.bar, "looking for duplicates")
     arranged = arrangement.arrange(
         table,
         splits,
@@ -165,6 +169,7 @@ def _prepare(
         near_bits=options.near_bits,
         evaluations=known,
         stratify=options.stratify,
+        tell=looked,
     )
     multi_label = collection.multi_label or options.duplicates == "merge"
     files = _shards(table, arranged, collection.name, folder, options.shard_mib)
@@ -186,7 +191,7 @@ def _prepare(
         "versions": versions(PACKAGES),
         "seconds": round(time.monotonic() - started, 1),
     }
-    reports.write(found, collection, policy, about, options.max_image_pixels)
+    reports.write(found, collection, policy, about, options.max_image_pixels, screen)
     prepared.write(found, about)
     _remove_leftovers(work)
     return found
@@ -320,16 +325,44 @@ def _read(
     paths = [task.catalogue for task in tasks]
     todo = [task for task, path in zip(tasks, paths, strict=True) if not path.exists()]
     problems: list[str] = []
-    images = 0
-    for done, found in enumerate(run(parts.run_or_tell, todo), len(tasks) - len(todo) + 1):
-        if isinstance(found, str):
-            problems.append(found)
-        else:
-            images += found
-        screen.bar(f"{what}, {count(images)} images", done, len(tasks))
+    bar = _PartsBar(screen, what, len(tasks), len(tasks) - len(todo))
+    with progress.watched(Path(tasks[0].folder), bar.show) if todo else contextlib.nullcontext():
+        for found in run(parts.run_or_tell, todo):
+            if isinstance(found, str):
+                problems.append(found)
+            bar.add(0 if isinstance(found, str) else found)
+    screen.bar(what, len(tasks), len(tasks))
     if problems:
         raise UserError("\n".join(problems))
     return catalogue.read(paths)
+
+
+class _PartsBar:
+    """How many parts are read, with the shares of those that are being read: in percent if few."""
+
+    FEW = 100
+
+    def __init__(self, screen: Screen, what: str, parts: int, done: int) -> None:
+        self._screen, self._what, self._parts = screen, what, parts
+        self._done, self._images = done, 0
+        self._lock = threading.Lock()
+        screen.bar(what, 0, max(parts, 1))  # from now on the time counts
+
+    def add(self, images: int) -> None:
+        """A part is done, that has so many."""
+        with self._lock:
+            self._done += 1
+            self._images += images
+        self.show(progress.Running(0, 0.0))
+
+    def show(self, running: progress.Running) -> None:
+        """While such parts are being read."""
+        with self._lock:
+            total = self._parts if self._parts >= self.FEW else 100
+            done = int((self._done + running.parts) / max(self._parts, 1) * total)
+            images = f"{self._what}, {count(self._images + running.images)} images"
+            if 0 < done < total:  # of nothing no time left can be told, and the end is told once
+                self._screen.bar(images + (", %" if total != self._parts else ""), done, total)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -391,7 +424,9 @@ def _write(
             else:
                 yield task
 
+    screen.bar("writing", 0, len(every))
     for path, one in run(shards.run_and_name, tasks()):
         found[path] = one
         screen.bar("writing", len(found), len(every))
+    screen.bar("writing", len(every), len(every))
     return found

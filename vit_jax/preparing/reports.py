@@ -21,6 +21,7 @@ from vit_jax.preparing.collection import Collection
 from vit_jax.preparing.copy_pairs import CopyPairs
 from vit_jax.preparing.prepared import Prepared
 from vit_jax.preparing.report_page import Pair, Picture, Sheets
+from vit_jax.screen import Screen
 
 JSON, PAGE = "report.json", "report.html"
 SET_ASIDE, COPIES = "set_aside.jsonl", "copies.jsonl"
@@ -36,12 +37,14 @@ def write(
     policy: faults.Policy,
     about: Mapping[str, Any],
     max_pixels: int,
+    screen: Screen,
 ) -> None:
     """Writes the files, while the images of the collection are where the catalogue says.
 
     Args:
       about: what prepared.json says besides.
       max_pixels: larger images are not shown.
+      screen: where long lists tell how far they are.
     """
     table, arranged = found.table, found.arrangement
     made = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
@@ -50,8 +53,13 @@ def write(
     said = {**summary.summary(found, collection, policy), "made": made, **about}
     said["duplicates"]["class_pairs"] = copy_pairs.class_pairs(table, names, pairs, CLASS_PAIRS)
     _write(found.folder / JSON, [json.dumps(said, indent=1) + "\n"])
-    _write(found.folder / SET_ASIDE, summary.lines(summary.left_out(table, arranged)))
-    _write(found.folder / COPIES, summary.lines(copy_pairs.told(table, arranged, names, pairs)))
+    left_out = summary.lines(summary.left_out(table, arranged))
+    copies = summary.lines(copy_pairs.told(table, arranged, names, pairs))
+    for name, lines, number in (
+        (SET_ASIDE, left_out, len(arranged.left_out)),
+        (COPIES, copies, len(pairs.copy)),
+    ):
+        _write(found.folder / name, _counted(lines, name, number, screen))
     first = list(itertools.islice(summary.left_out(table, arranged), LISTED))
     sheets = _sheets(table, arranged, collection, pairs, max_pixels)
     sentences = [*collection.notes, *looks(said)]
@@ -110,6 +118,15 @@ def looks(said: Mapping[str, Any]) -> list[str]:
             "compared: near duplicates among them may be missing."
         )
     return found
+
+
+def _counted(lines: Iterable[str], name: str, number: int, screen: Screen) -> Iterable[str]:
+    """The lines, of which there are so many; says how far it is."""
+    for done, line in enumerate(lines):
+        if done % 1000 == 0:
+            screen.bar(f"listing {name}", done, number)
+        yield line
+    screen.bar(f"listing {name}", number, number)
 
 
 def _few(names: Sequence[str], number: int) -> str:
