@@ -35,7 +35,19 @@ def folder(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "preprocess", ["decode|resize_small(48)|central_crop((40, 32))", "decode|resize((24, 40))"]
+    "preprocess",
+    [
+        "decode|resize_small(48)|central_crop((40, 32))",
+        "decode|resize((24, 40))",
+        "decode|resize_small(47, method='bicubic', longer='down')|central_crop(41, 'nearest')",
+        "decode|resize((24, 40), method='lanczos')",
+        "decode|resize_small((40, 48), 'bicubic')|central_crop((39, 41), middle='nearest')",
+        "decode|resize_long((40, 48), 'bicubic')|central_crop((39, 41), fill=(128, 128, 128))",
+        "decode|resize_small(48, method='area')|central_crop(48)",
+        "decode|resize((24, 40), antialias=False)",
+        "decode|resize((24, 40), method='bicubic', antialias=False)",
+        "decode|resize((24, 40), method='lanczos', antialias=False)",
+    ],
 )
 def test_equals_the_evaluations_pixels(folder, preprocess):
     config = configs.resolve(

@@ -44,6 +44,7 @@ FLOORS = {
     "skipped.py": 4,
     "class_names.py": 6,
     "images.py": 5,
+    "resampling.py": 4,
     "config.py": 5,
     "config_file.py": 5,
     "processes.py": 5,

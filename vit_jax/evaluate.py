@@ -1,6 +1,7 @@
 """Evaluates a checkpoint: python -m vit_jax.evaluate --checkpoint runs/digits
 
-Runs the evaluations of the run that wrote it, or those of --config FILE.
+Runs the evaluations of the run that wrote it, or those of --config FILE. Weights of other projects
+are prepared for as they say: --config.evals.NAME.preprocess=weights
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ def evaluate(
 ) -> dict[str, float]:
     """All evaluations of `config` with a checkpoint's model; numbers by "<evaluation>/<number>".
 
-    With `ema` it is the moving average of the weights, and the names are "<evaluation>_ema".
+    Images are normalised as the weights say, and resized and cropped so in an evaluation whose
+    preprocess is "weights". With `ema` it is the moving average of the weights, and the names are
+    "<evaluation>_ema".
 
     Raises:
       UserError: no checkpoint, no evaluation, or data that do not fit.
@@ -39,6 +42,9 @@ def evaluate(
         raise UserError("The config has no evals: give one that has, by --config.")
     mesh = build.mesh(config.mesh)
     loaded = weights.load_described(checkpoint, ema=ema, mesh=mesh)
+    config, said = build.as_weights_say(config, loaded.model.preprocess)
+    for line in said:
+        screen.say(line)
     classes = build.Classes(loaded.model.num_classes, loaded.class_names)
     graph, variables = nnx.split(loaded.model, nnx.Param)
     build.check_evals(config)

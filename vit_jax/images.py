@@ -1,6 +1,6 @@
 """Image files to model inputs with Pillow: what prediction does, without TensorFlow.
 
-The same steps as the evaluation's: decode to RGB, resize (antialiased), central crop.
+The same steps as the evaluation's: decode to RGB, resize, central crop.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
+from vit_jax import resampling
 from vit_jax.core.errors import UserError
 from vit_jax.models import Preprocess
 
@@ -105,8 +106,11 @@ def _rgb(image: Image.Image) -> Image.Image:
 def _resized(image: Image.Image, preprocess: Preprocess) -> Image.Image:
     if preprocess.resize is None:
         return image
-    how = Image.Resampling[preprocess.interpolation.upper()]
-    return image.resize(_resized_size(image.size, preprocess), how)
+    size = _resized_size(image.size, preprocess)
+    how = preprocess.interpolation
+    if how == "area" or not (preprocess.antialias or how == "nearest"):
+        return Image.fromarray(resampling.resized(np.asarray(image), size[::-1], how))
+    return image.resize(size, Image.Resampling[how.upper()])
 
 
 def _resized_size(size: tuple[int, int], preprocess: Preprocess) -> tuple[int, int]:
@@ -115,20 +119,37 @@ def _resized_size(size: tuple[int, int], preprocess: Preprocess) -> tuple[int, i
     if wanted is None:
         return size
     if isinstance(wanted, int):  # the shorter side
+        if preprocess.longer == "down":
+            return size[0] * wanted // min(size), size[1] * wanted // min(size)
         ratio = wanted / min(size)
         return round(size[0] * ratio), round(size[1] * ratio)
     height, width = wanted
-    return width, height
+    if preprocess.fit == "stretch":
+        return width, height
+    ratios = size[0] / width, size[1] / height
+    ratio = max(ratios) if preprocess.fit == "inside" else min(ratios)
+    return max(1, round(size[0] / ratio)), max(1, round(size[1] / ratio))
 
 
 def _cropped(path: Path, image: Image.Image, preprocess: Preprocess) -> Image.Image:
     if preprocess.crop is None:
         return image
     height, width = preprocess.crop
+    if preprocess.fill is not None:
+        image = _padded(image, (width, height), preprocess.fill)
     if image.width < width or image.height < height:
         raise UserError(
             f"{path}: an image of {image.width} x {image.height} pixels is smaller than the "
             f"central crop of {width} x {height}."
         )
-    left, top = (image.width - width) // 2, (image.height - height) // 2
+    halves = (image.width - width) / 2, (image.height - height) / 2
+    left, top = (round(x) if preprocess.middle == "nearest" else math.floor(x) for x in halves)
     return image.crop((left, top, left + width, top + height))
+
+
+def _padded(image: Image.Image, size: tuple[int, int], fill: tuple[int, ...]) -> Image.Image:
+    """At least `size` (width, height), the image in the middle."""
+    width, height = (max(pair) for pair in zip(image.size, size, strict=True))
+    canvas = Image.new("RGB", (width, height), fill)  # type: ignore[arg-type]  # three of them
+    canvas.paste(image, ((width - image.width) // 2, (height - image.height) // 2))
+    return canvas

@@ -310,7 +310,7 @@ def test_the_processor_prepares_as_prediction_does(hf, tmp_path, bit, crop):
 
     ours = bit()
     if crop:
-        ours.model.preprocess = models.Preprocess((24, 24), 28, (24, 24))
+        ours.model.preprocess = models.Preprocess((24, 24), 28, (24, 24), longer="down")
     weights.save(ours, tmp_path / "out", "huggingface")
     assert weights.load(tmp_path / "out").preprocess == ours.model.preprocess
     pixels = np.random.default_rng(0).integers(0, 256, (30, 40, 3), dtype=np.uint8)

@@ -184,7 +184,8 @@ def test_the_processor_prepares_as_prediction_does(hf, tmp_path, toy, interpolat
     pil = pytest.importorskip("PIL.Image")
     from vit_jax import images as prediction
 
-    about = Preprocess((12, 12), 16, (12, 12), (0.4, 0.5, 0.6), (0.2, 0.3, 0.4), interpolation)
+    mean, std = (0.4, 0.5, 0.6), (0.2, 0.3, 0.4)
+    about = Preprocess((12, 12), 16, (12, 12), mean, std, interpolation, longer="down")
     ours = toy(preprocess=about)
     weights.save(ours, tmp_path / "out", "huggingface")
     assert weights.load(tmp_path / "out").preprocess == about

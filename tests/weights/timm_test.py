@@ -12,16 +12,21 @@ from vit_jax.weights import timm
 SIZE = (224, 224)
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 HALF = ((0.5,) * 3, (0.5,) * 3)
+# How torchvision rounds the longer side, and the place of a crop.
+SHORTER, CROP = {"longer": "down", "middle": "nearest"}, {"middle": "nearest"}
 
 
 @pytest.mark.parametrize(
     ("said", "expected"),
     [
         ({}, Preprocess(SIZE, SIZE)),
-        ({"mean": HALF[0]}, Preprocess(SIZE, 256, SIZE, HALF[0], IMAGENET[1], "bicubic")),
+        (
+            {"mean": HALF[0]},
+            Preprocess(SIZE, 256, SIZE, HALF[0], IMAGENET[1], "bicubic", **SHORTER),
+        ),
         (
             {"crop_pct": 0.9, "interpolation": "bilinear"},
-            Preprocess(SIZE, 248, SIZE, *IMAGENET, "bilinear"),
+            Preprocess(SIZE, 248, SIZE, *IMAGENET, "bilinear", **SHORTER),
         ),
         (
             {"crop_pct": 1.0, "crop_mode": "squash"},
@@ -29,7 +34,11 @@ HALF = ((0.5,) * 3, (0.5,) * 3)
         ),
         (
             {"crop_pct": 0.9, "crop_mode": "squash"},
-            Preprocess(SIZE, (248, 248), SIZE, *IMAGENET, "bicubic"),
+            Preprocess(SIZE, (248, 248), SIZE, *IMAGENET, "bicubic", **CROP),
+        ),
+        (
+            {"crop_pct": 0.95, "crop_mode": "border"},
+            Preprocess(SIZE, (235, 235), SIZE, *IMAGENET, "bicubic", fit="inside", **CROP),
         ),
     ],
 )
@@ -38,19 +47,35 @@ def test_preprocessing(said, expected):
 
 
 @pytest.mark.parametrize("side", [*range(224, 260), 438])
-@pytest.mark.parametrize("squash", [False, True])
-def test_preprocessing_there_and_back(side, squash):
-    resize = (side, side) if squash else side
-    crop = None if resize == SIZE else SIZE
-    about = Preprocess(SIZE, resize, crop, *HALF, "lanczos")
+@pytest.mark.parametrize("mode", ["center", "squash", "border"])
+def test_preprocessing_there_and_back(side, mode):
+    if mode == "center":
+        about = Preprocess(SIZE, side, SIZE, *HALF, "lanczos", **SHORTER)
+    elif mode == "squash" and side == 224:
+        about = Preprocess(SIZE, SIZE, None, *HALF, "hamming")
+    else:
+        fit = "stretch" if mode == "squash" else "inside"
+        about = Preprocess(SIZE, (side, side), SIZE, *HALF, "bicubic", fit=fit, **CROP)
     config = timm.documents(spec("ViT-B/16", norm_epsilon=1e-6), 3, None, about)["config.json"]
+    assert config["pretrained_cfg"]["crop_mode"] == mode
     assert timm.preprocess(config, SIZE) == about
+
+
+def test_images_that_are_no_squares_cover_both_sides():
+    """timm's ResizeKeepRatio; the shorter side alone would leave too little of the other."""
+    cfg = {"pretrained_cfg": {"crop_pct": 0.9, **dict(zip(("mean", "std"), HALF, strict=True))}}
+    about = timm.preprocess(cfg, (224, 160))
+    assert about == Preprocess(
+        (224, 160), (248, 177), (224, 160), *HALF, "bicubic", fit="cover", **CROP
+    )
+    config = timm.documents(spec("ViT-B/16", norm_epsilon=1e-6), 3, None, about)["config.json"]
+    assert timm.preprocess(config, (224, 160)) == about
 
 
 @pytest.mark.parametrize(
     ("said", "message"),
     [
-        ({"crop_mode": "border"}, "crop_mode='border'.*center"),
+        ({"crop_mode": "bordr"}, "crop_mode='bordr'.*border"),
         ({"interpolation": "bicubik"}, "interpolation='bicubik'.*bicubic"),
     ],
 )

@@ -26,7 +26,7 @@ from vit_jax.build.networks import (
 )
 from vit_jax.build.outputs import MAY_DIFFER, check_log, clock, entry, log, skipped_images, store
 from vit_jax.build.plans import Plan, plan
-from vit_jax.build.preprocessing import image_size
+from vit_jax.build.preprocessing import as_ops, as_preprocess, as_weights_say, image_size
 from vit_jax.build.updates import layout, objective, optimizer, rates, schedule
 
 __all__ = [
@@ -36,6 +36,9 @@ __all__ = [
     "Model",
     "Plan",
     "architecture",
+    "as_ops",
+    "as_preprocess",
+    "as_weights_say",
     "bad_images",
     "batch_layout",
     "check_batch",

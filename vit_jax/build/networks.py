@@ -10,9 +10,9 @@ from etils import epath
 from flax import nnx
 
 from vit_jax import models, weights
-from vit_jax.build.preprocessing import image_size
+from vit_jax.build.preprocessing import as_preprocess, image_size
 from vit_jax.config import InitConfig, RunConfig
-from vit_jax.core import errors, opstring
+from vit_jax.core import errors
 from vit_jax.weights.checkpoint import describe
 
 if TYPE_CHECKING:
@@ -104,28 +104,12 @@ def preprocess(config: RunConfig) -> models.Preprocess:
     Without an evaluation, the whole image stands for the random crops of training.
     """
     size = image_size(config.input.preprocess, "input.preprocess")
-    resize: tuple[int, int] | int | None = None
-    crop = None
+    found = models.Preprocess(size, size)
     for name, c in list(config.evals.items())[:1]:
-        for call in opstring.parse(c.preprocess, field=f"evals.{name}.preprocess"):
-            wanted = call.argument(0, "size")
-            if call.name in ("resize", "resize_small") and resize is crop is None:
-                resize = wanted if call.name == "resize_small" else _pair(wanted)
-            elif call.name == "central_crop" and crop is None:
-                crop = _pair(wanted)
-            elif call.name != "decode":
-                raise errors.UserError(
-                    f"evals.{name}.preprocess={c.preprocess!r} is the first evaluation's, which "
-                    "prediction repeats; it can: decode, then resize or resize_small or neither, "
-                    "then central_crop or not."
-                )
-    if resize is crop is None:
-        resize = size
-    return models.Preprocess(size, resize, crop, config.input.mean, config.input.std)
-
-
-def _pair(size: int | tuple[int, int]) -> tuple[int, int]:
-    return (size, size) if isinstance(size, int) else size
+        of_eval = as_preprocess(c.preprocess, f"evals.{name}.preprocess")
+        if of_eval.resize is not None or of_eval.crop is not None:
+            found = of_eval
+    return dataclasses.replace(found, image_size=size, mean=config.input.mean, std=config.input.std)
 
 
 def description(model: Model, source: Source) -> dict[str, Any]:

@@ -5,14 +5,16 @@ Every check raises ValueError with the rule; ops.py adds the op's usage and the 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, NamedTuple
 
+from vit_jax.core.errors import nearest
 from vit_jax.data.decode import Encoded
 from vit_jax.data.host_tf import tf
 
 # What is known of images without looking at them: both sides, the shorter side only, or nothing.
 KnownSize = tuple[int, int] | int | None
+Size = int | tuple[int, int]  # both sides, or (height, width); in pixels
 
 
 class Op(NamedTuple):
@@ -63,3 +65,17 @@ def check_number(name: str, value: Any, *, at_least: float, at_most: float) -> N
     check(type(value) in (int, float), rule)
     closest = min(max(value, at_least), at_most)
     check(value == closest, f"{rule}; nearest to {value:g}: {closest:g}")
+
+
+def check_choice(name: str, value: Any, choices: Collection[str]) -> None:
+    """ValueError with the nearest word unless it is one of `choices`."""
+    is_fine = isinstance(value, str) and value in choices
+    check(is_fine, f"{name}={value!r}. {nearest(str(value), choices)}".removesuffix("."))
+
+
+def pair(size: Size) -> tuple[int, int]:
+    """(height, width); ValueError unless both are whole numbers of pixels."""
+    height, width = size if isinstance(size, tuple) and len(size) == 2 else (size, size)
+    check_pixels("size, or each of (height, width),", height, at_least=1)
+    check_pixels("size, or each of (height, width),", width, at_least=1)
+    return height, width  # type: ignore[return-value]  # both were found to be int

@@ -20,13 +20,11 @@ from vit_jax.data import decode as decoding
 from vit_jax.data.autoaugment import autoaugment
 from vit_jax.data.decode import Encoded
 from vit_jax.data.host_tf import tf
-from vit_jax.data.op import KnownSize, Op, check, check_pixels, same_size
+from vit_jax.data.op import KnownSize, Op, Size, check, check_choice, check_pixels, pair, same_size
 from vit_jax.data.photometric import color_jitter, gaussian_blur, grayscale, solarize, three_augment
 from vit_jax.data.randaugment import randaugment
 from vit_jax.data.random_erasing import random_erasing
-from vit_jax.data.resizing import largest, resizer
-
-Size = int | tuple[int, int]  # both sides, or (height, width); in pixels
+from vit_jax.data.resizing import resize, resize_long, resize_small, resizer
 
 
 def decode() -> Op:
@@ -57,10 +55,10 @@ def inception_crop(
     """
     resized = resizer(method, antialias, levels)
     return _cropped_and_resized(
-        _pair(size),
+        pair(size),
         lambda of, seed: crops.inception_window(of, seed, area_min, area_max),
-        lambda pixels, seed: resized(pixels, _pair(size)),
-        _at_least(_pair(size), area_min, area_max, reduced),
+        lambda pixels, seed: resized(pixels, pair(size)),
+        _at_least(pair(size), area_min, area_max, reduced),
     )
 
 
@@ -83,82 +81,53 @@ def random_resized_crop(
 
     def resized(pixels: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
         if method != "random":
-            return first(pixels, _pair(size))
+            return first(pixels, pair(size))
         coin = tf.random.experimental.stateless_fold_in(seed, 1)  # the window has drawn from seed
         is_bicubic = tf.random.stateless_uniform([], coin) < 0.5
         return tf.cond(
             is_bicubic,
-            lambda: second(pixels, _pair(size)),
-            lambda: first(pixels, _pair(size)),
+            lambda: second(pixels, pair(size)),
+            lambda: first(pixels, pair(size)),
         )
 
     return _cropped_and_resized(
-        _pair(size),
+        pair(size),
         lambda of, seed: crops.resized_crop_window(of, seed, area_min, area_max),
         resized,
-        _at_least(_pair(size), area_min, area_max, reduced),
+        _at_least(pair(size), area_min, area_max, reduced),
     )
 
 
-def resize(
-    size: Size, method: str = "bilinear", antialias: bool = True, levels: str = "nearest"
-) -> Op:
-    """To exactly `size`, whatever the aspect.
+def central_crop(size: Size, middle: str = "down", fill: tuple[int, int, int] | None = None) -> Op:
+    """The `size` pixels in the middle. A smaller image is a bad image, or padded.
 
-    `method` is a name of resizing.METHODS; `antialias`: whether it filters where it shrinks;
-    `levels`: values are rounded to the "nearest" level, or cut off as in big_vision: "down".
+    Of an odd number of pixels left over, `middle` cuts off the smaller half above and to the left
+    ("down"), or the nearest whole number to the half, the even one ("nearest", as torchvision).
+    `fill`: red, green and blue of what is put around an image that is smaller, as timm does.
     """
-    height, width = _pair(size)
-    resized = resizer(method, antialias, levels)
-    return Op(
-        apply=lambda pixels, seed: resized(pixels, (height, width)),
-        output_size=lambda _: (height, width),
-        largest=lambda before: largest(before, (height, width), method=method, antialias=antialias),
+    height, width = pair(size)
+    check_choice("middle", middle, ("down", "nearest"))
+    check(
+        fill is None
+        or (isinstance(fill, tuple) and len(fill) == 3 and all(_is_level(x) for x in fill)),
+        "fill must be three whole numbers from 0 to 255, or None",
     )
-
-
-def resize_small(
-    size: int, method: str = "bilinear", antialias: bool = True, levels: str = "nearest"
-) -> Op:
-    """The shorter side to `size` pixels, the longer one in proportion.
-
-    `method`, `antialias` and `levels` are those of `resize`.
-    """
-    check_pixels("size", size, at_least=1)
-    resized = resizer(method, antialias, levels)
-
-    def resized_sides(before: tf.Tensor) -> tf.Tensor:
-        sides = tf.cast(before, tf.float64)
-        return tf.cast(tf.round(sides * (size / tf.reduce_min(sides))), tf.int64)
 
     def apply(pixels: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
-        sides = resized_sides(tf.shape(pixels)[:2])
-        return resized(pixels, tf.cast(sides, tf.int32))
-
-    def output_size(before: KnownSize) -> KnownSize:
-        if not isinstance(before, tuple):
-            return size
-        ratio = size / min(before)
-        return round(before[0] * ratio), round(before[1] * ratio)
-
-    return Op(
-        apply,
-        output_size,
-        largest=lambda before: largest(
-            before, resized_sides(before), method=method, antialias=antialias
-        ),
-    )
-
-
-def central_crop(size: Size) -> Op:
-    """The `size` pixels in the middle. A smaller image is a bad image."""
-    height, width = _pair(size)
-
-    def apply(pixels: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
-        begin = _room(pixels, (height, width)) // 2
+        if fill is not None:
+            pixels = _padded(pixels, (height, width), fill)
+        room = _room(pixels, (height, width))
+        # Half of an odd number lies between two whole ones; that of 3, 7, 11 ... is rounded up, to
+        # the even one.
+        begin = room // 2 if middle == "down" else (room + (room % 4) // 2) // 2
         return decoding.crop(pixels, tf.concat([begin, [height, width]], 0))
 
-    return Op(apply, output_size=lambda before: _cropped_size(before, (height, width), padding=0))
+    def output_size(before: KnownSize) -> KnownSize:
+        if fill is not None:
+            return height, width
+        return _cropped_size(before, (height, width), padding=0)
+
+    return Op(apply, output_size)
 
 
 def pad_crop(size: Size, padding: int, reflect: bool = False) -> Op:
@@ -168,7 +137,7 @@ def pad_crop(size: Size, padding: int, reflect: bool = False) -> Op:
     `reflect`, the image's mirror image instead of black, which an image with a side of at most
     `padding` pixels is too small for: the simple random crop of DeiT III (arXiv 2204.07118).
     """
-    height, width = _pair(size)
+    height, width = pair(size)
     check_pixels("padding", padding, at_least=0)
     check(type(reflect) is bool, "reflect must be True or False")
     mode = "REFLECT" if reflect else "CONSTANT"
@@ -203,6 +172,7 @@ OPS: dict[str, Callable[..., Op]] = {
     "random_resized_crop": random_resized_crop,
     "resize": resize,
     "resize_small": resize_small,
+    "resize_long": resize_long,
     "central_crop": central_crop,
     "pad_crop": pad_crop,
     "flip_lr": flip_lr,
@@ -308,13 +278,6 @@ def _usage(name: str) -> str:
     return f"{name}({', '.join(str(p.replace(annotation=p.empty)) for p in parameters)})"
 
 
-def _pair(size: Size) -> tuple[int, int]:
-    height, width = size if isinstance(size, tuple) and len(size) == 2 else (size, size)
-    check_pixels("size, or each of (height, width),", height, at_least=1)
-    check_pixels("size, or each of (height, width),", width, at_least=1)
-    return height, width  # type: ignore[return-value]  # both were found to be int
-
-
 def _cropped_size(before: KnownSize, size: tuple[int, int], *, padding: int) -> tuple[int, int]:
     """`size`; ValueError where a padded image of `before` can never hold it."""
     if before is None:
@@ -332,6 +295,19 @@ def _cropped_size(before: KnownSize, size: tuple[int, int], *, padding: int) -> 
 
 def _at(seed: tf.Tensor, place: int) -> tf.Tensor:
     return seed + tf.constant([0, place], tf.int64)
+
+
+def _is_level(value: object) -> bool:
+    return type(value) is int and 0 <= value <= 255
+
+
+def _padded(pixels: tf.Tensor, size: tuple[int, int], fill: tuple[int, int, int]) -> tf.Tensor:
+    """At least `size`, the image in the middle; the larger half below and to the right."""
+    missing = tf.maximum(tf.constant(size) - tf.shape(pixels)[:2], 0)
+    before = missing // 2
+    margins = tf.concat([tf.stack([before, missing - before], 1), [[0, 0]]], 0)
+    inside = tf.pad(tf.ones_like(pixels[:, :, :1], tf.bool), margins)
+    return tf.where(inside, tf.pad(pixels, margins), tf.constant(fill, tf.uint8))
 
 
 def _room(pixels: tf.Tensor, size: tuple[int, int]) -> tf.Tensor:

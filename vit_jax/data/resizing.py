@@ -12,7 +12,7 @@ from typing import Any
 
 from vit_jax.core.errors import nearest
 from vit_jax.data.host_tf import tf
-from vit_jax.data.op import check
+from vit_jax.data.op import KnownSize, Op, Size, check, check_choice, check_pixels, pair
 
 # TensorFlow's names. For nearest and area, which have a footprint of their own, antialias means
 # nothing.
@@ -26,6 +26,105 @@ METHODS = {
 # Kernels that are negative in part. Their filters go over the image twice, as Pillow's.
 _TWO_PASSES = {"bicubic": "keyscubic", "lanczos": "lanczos3"}
 LEVELS = ("nearest", "down")
+
+
+def resize(
+    size: Size, method: str = "bilinear", antialias: bool = True, levels: str = "nearest"
+) -> Op:
+    """To exactly `size`, whatever the aspect.
+
+    `method` is a name of METHODS; `antialias`: whether it filters where it shrinks; `levels`:
+    values are rounded to the "nearest" level, or cut off as in big_vision: "down".
+    """
+    sides = pair(size)
+    return _resize(
+        lambda before: tf.constant(sides, tf.int64), lambda _: sides, method, antialias, levels
+    )
+
+
+def resize_small(
+    size: Size,
+    method: str = "bilinear",
+    antialias: bool = True,
+    levels: str = "nearest",
+    longer: str = "nearest",
+) -> Op:
+    """The shorter side to `size` pixels, the longer one in proportion.
+
+    With (height, width), in proportion too: as small as can be, but neither side below its number.
+    `longer` says how the longer side becomes whole: the "nearest", or cut off, as torchvision does:
+    "down". `method`, `antialias` and `levels` are those of `resize`.
+    """
+    check_choice("longer", longer, LEVELS)
+    if isinstance(size, tuple):
+        height, width = pair(size)
+        check(
+            longer == "nearest",
+            "with a height and a width, both sides become the nearest: leave out longer",
+        )
+
+        def covering(before: tf.Tensor) -> tf.Tensor:
+            return _in_proportion(
+                before, tf.reduce_min(before / tf.constant([height, width], tf.int64))
+            )
+
+        return _resize(covering, lambda _: None, method, antialias, levels)
+    check_pixels("size", size, at_least=1)
+
+    def sides(before: tf.Tensor) -> tf.Tensor:
+        if longer == "down":
+            return before * size // tf.reduce_min(before)
+        exact = tf.cast(before, tf.float64)
+        return tf.cast(tf.round(exact * (size / tf.reduce_min(exact))), tf.int64)
+
+    def output_size(before: KnownSize) -> KnownSize:
+        if not isinstance(before, tuple):
+            return size
+        if longer == "down":
+            return before[0] * size // min(before), before[1] * size // min(before)
+        ratio = size / min(before)
+        return round(before[0] * ratio), round(before[1] * ratio)
+
+    return _resize(sides, output_size, method, antialias, levels)
+
+
+def resize_long(
+    size: Size, method: str = "bilinear", antialias: bool = True, levels: str = "nearest"
+) -> Op:
+    """As large as can be in proportion, but neither side above `size`: for a crop that fills up.
+
+    `method`, `antialias` and `levels` are those of `resize`.
+    """
+    sides = pair(size)
+
+    def inside(before: tf.Tensor) -> tf.Tensor:
+        return _in_proportion(before, tf.reduce_max(before / tf.constant(sides, tf.int64)))
+
+    return _resize(inside, lambda _: None, method, antialias, levels)
+
+
+def _in_proportion(before: tf.Tensor, ratio: tf.Tensor) -> tf.Tensor:
+    """Sides divided by a number, to the nearest, at least 1: int64 [2] -> int64 [2]."""
+    sides = tf.round(tf.cast(before, tf.float64) / ratio)
+    return tf.maximum(tf.cast(sides, tf.int64), 1)
+
+
+def _resize(
+    sides: Callable[[tf.Tensor], tf.Tensor],
+    output_size: Callable[[KnownSize], KnownSize],
+    method: str,
+    antialias: bool,
+    levels: str,
+) -> Op:
+    """To `sides`, (height, width) int64 [2] of that of an image."""
+    resized = resizer(method, antialias, levels)
+    return Op(
+        apply=lambda pixels, seed: resized(
+            pixels, tf.cast(sides(tf.shape(pixels, tf.int64)[:2]), tf.int32)
+        ),
+        output_size=output_size,
+        largest=lambda before: largest(before, sides(before), method=method, antialias=antialias),
+    )
 
 
 def resized(
@@ -67,14 +166,6 @@ def check_method(method: Any, antialias: Any, levels: Any, *, others: tuple[str,
     )
     check(type(antialias) is bool, "antialias must be True or False")
     check_choice("levels", levels, LEVELS)
-
-
-def check_choice(name: str, value: Any, choices: tuple[str, ...]) -> None:
-    """ValueError with the nearest word unless it is one of `choices`."""
-    check(
-        isinstance(value, str) and value in choices,
-        f"{name}={value!r}. {nearest(str(value), choices)}".removesuffix("."),
-    )
 
 
 def resizer(

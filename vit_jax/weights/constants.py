@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
 
+from vit_jax import models
 from vit_jax.core.errors import UserError
 from vit_jax.weights.layout import Layout
 from vit_jax.weights.resnet_axes import is_standardized
@@ -60,6 +62,28 @@ def notice(params: Mapping[str, np.ndarray], spec: Any, layout: Layout) -> str:
         f"only nearly the same model: {layout.title} is computed with {', '.join(listed)}, which "
         f"changes {' and '.join(changes)}."
     )
+
+
+def preprocess(
+    about: models.Preprocess, to: str, *, approximate: bool
+) -> tuple[models.Preprocess, str]:
+    """(how the readers of `to` can resize images, what that changes or "").
+
+    They resize as Pillow does, so by no area, and always with antialias. UserError where that is
+    something else, and `approximate` is not set.
+    """
+    if about.resize is None or (about.interpolation != "area" and about.antialias):
+        return about, ""
+    instead = "box" if about.interpolation == "area" else about.interpolation
+    ours = about.interpolation + ("" if about.interpolation == "area" else " without antialias")
+    if not approximate:
+        raise UserError(
+            f"{to} says how images are resized, but cannot say {ours}, as this model's are: write "
+            "--to=checkpoint. Or python -m vit_jax.convert --approximate, which writes what is "
+            f"nearest, {instead} with antialias."
+        )
+    nearest = dataclasses.replace(about, interpolation=instead, antialias=True)
+    return nearest, f"its images are resized by {instead} with antialias instead of {ours}."
 
 
 def kernels_for(

@@ -161,6 +161,7 @@ def preprocess(document: Mapping[str, Any], image_size: tuple[int, int]) -> mode
         mean,
         std,
         _interpolation(document.get("resample")),
+        longer="down" if isinstance(resize, int) else "nearest",
     )
 
 
@@ -250,7 +251,12 @@ def labels(num_classes: int, names: tuple[str, ...] | None) -> dict[str, dict[st
 
 
 def processor(about: models.Preprocess) -> dict[str, Any]:
-    """preprocessor_config.json."""
+    """preprocessor_config.json. UserError for what its processors do not have."""
+    if about.fit != "stretch":
+        raise UserError(
+            "Hugging Face's processors resize to the shorter side or to a size, and do not pad; "
+            f"this model's images are resized in proportion, fit={about.fit!r}: write --to=timm."
+        )
     document: dict[str, Any] = {
         "image_processor_type": "ViTImageProcessor",
         "do_resize": about.resize is not None,

@@ -62,7 +62,9 @@ TANH = re.compile(
 QUICK = re.compile(r"vit_.*quickgelu.*")
 # Of architectures that are no published size, and whose heads do not have 64 channels.
 HEADS = {"vit_giantopt_": 16}
-CROP_MODES = ("center", "squash")
+# How timm calls what `fit` of models.Preprocess means.
+CROP_MODE_OF = {"cover": "center", "stretch": "squash", "inside": "border"}
+CROP_MODES = tuple(CROP_MODE_OF.values())
 GELUS = {"gelu": "exact", "gelu_tanh": "tanh"}
 POOLS = {"cls": "token", "avg": "avg", "map": "map"}
 
@@ -133,11 +135,23 @@ def preprocess(config: Mapping[str, Any], image_size: tuple[int, int]) -> models
     std = said.channels(about, "std", (0.229, 0.224, 0.225))
     height, width = image_size
     said.side("crop_pct", int(max(image_size) / share))
-    resize: tuple[int, int] | int = int(min(height, width) / share)
-    if mode == "squash":
-        resize = (int(height / share), int(width / share))
-    crop = None if resize == image_size else image_size
-    return models.Preprocess(image_size, resize, crop, mean, std, how)
+    before_crop = (int(height / share), int(width / share))
+    resize: tuple[int, int] | int = before_crop
+    fit = next(fit for fit, its in CROP_MODE_OF.items() if its == mode)
+    if mode == "center" and before_crop[0] == before_crop[1]:
+        resize, fit = before_crop[0], "stretch"  # the shorter side
+    crop = None if resize == image_size and mode == "squash" else image_size
+    return models.Preprocess(
+        image_size,
+        resize,
+        crop,
+        mean,
+        std,
+        how,
+        fit=fit,
+        longer="down" if isinstance(resize, int) else "nearest",
+        middle="nearest" if crop else "down",
+    )
 
 
 def documents(
@@ -187,7 +201,7 @@ def pretrained_cfg(num_classes: int, about: models.Preprocess) -> dict[str, Any]
         "fixed_input_size": True,
         "interpolation": about.interpolation,
         "crop_pct": _share(about),
-        "crop_mode": "center" if isinstance(about.resize, int) else "squash",
+        "crop_mode": "center" if isinstance(about.resize, int) else CROP_MODE_OF[about.fit],
         "mean": list(about.mean),
         "std": list(about.std),
         "first_conv": "patch_embed.proj",

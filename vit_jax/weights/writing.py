@@ -69,8 +69,8 @@ def save(loaded: Loaded, path: str | Path, to: str, *, approximate: bool = False
       path: a file that ends in .npz for "google_npz", else a folder; it must not exist yet.
       to: one of FORMATS. A checkpoint is written as the only one of a work directory, of the step
         that the model says.
-      approximate: also where the format's readers have slightly other epsilons in a ResNet; says
-        on stderr what that changes.
+      approximate: also where the format's readers have slightly other epsilons in a ResNet, or
+        resize images slightly otherwise; says on stderr what that changes.
 
     Raises:
       UserError: the format cannot hold this model, or the path cannot be written; then nothing is.
@@ -94,7 +94,7 @@ def save(loaded: Loaded, path: str | Path, to: str, *, approximate: bool = False
         elif to == "google_npz":
             notice = _npz(loaded, path, approximate)
         elif dino:
-            _dino_folder(loaded, path, dino)
+            notice = _dino_folder(loaded, path, dino, approximate)
         else:
             notice = _folder(loaded, path, to, approximate)
     except OSError as error:
@@ -191,11 +191,13 @@ def _folder(loaded: Loaded, path: Path, to: str, approximate: bool) -> str:
     format_ = FOLDERS.get((to, type(model.spec)))
     if format_ is None:
         raise UserError(f"{to} has no {loaded.name}: write --to=timm or google_npz.")
+    about, said = constants.preprocess(model.preprocess, to, approximate=approximate)
     documents: Mapping[str, Any] = format_.documents(
-        model.spec, model.num_classes, loaded.class_names, model.preprocess
+        model.spec, model.num_classes, loaded.class_names, about
     )
     layout, instead = format_.layout_for(model.spec), "Write --to=google_npz or checkpoint."
     arrays, notice = _arrays(loaded, layout, instead, approximate=approximate)
+    notice = " ".join(filter(None, (notice, said)))
     if to == "huggingface" and model.num_classes:
         prefix = layout.prefixes[-1]
         arrays = {n if n.startswith("classifier.") else prefix + n: x for n, x in arrays.items()}
@@ -209,12 +211,14 @@ def _dino(model: Any) -> Any:
     return next(modules, None)
 
 
-def _dino_folder(loaded: Loaded, path: Path, dino: Any) -> None:
+def _dino_folder(loaded: Loaded, path: Path, dino: Any, approximate: bool) -> str:
     """As `_folder`, by one of these modules."""
     model = loaded.model
-    documents = dino.documents(model.spec, model.num_classes, loaded.class_names, model.preprocess)
+    about, said = constants.preprocess(model.preprocess, "huggingface", approximate=approximate)
+    documents = dino.documents(model.spec, model.num_classes, loaded.class_names, about)
     arrays, _ = _arrays(loaded, dino.layout_for(model.spec), "Write --to=checkpoint.")
     _write_folder(path, dino.completed(arrays, model.spec, model.num_classes), documents)
+    return said
 
 
 def _write_folder(path: Path, arrays: Tensors, documents: Mapping[str, Any]) -> None:

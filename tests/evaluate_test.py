@@ -1,0 +1,81 @@
+"""python -m vit_jax.evaluate on weights of other projects: images are prepared as these say."""
+
+import jax
+import numpy as np
+import pytest
+from etils import epath
+from flax import nnx
+from PIL import Image
+
+from vit_jax import config as configs
+from vit_jax import images, models, weights
+from vit_jax.evaluate import evaluate
+from vit_jax.screen import Screen
+
+ROUNDING = 1e-4  # pixels may differ by a level where a sum lies between two
+ABOUT = models.Preprocess(
+    (16, 16), 18, (16, 16), (0.485, 0.456, 0.406), (0.229, 0.224, 0.225), "bicubic",
+    longer="down", middle="nearest",
+)  # fmt: skip
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Three classes of blocks, which kernels overshoot, in sizes whose crops are off the middle."""
+    rng = np.random.default_rng(0)
+    for i in range(9):
+        blocks = rng.integers(0, 2, (7, 5 + i % 3, 3), np.uint8) * 255
+        place = tmp_path / "data/val" / f"class{i % 3}"
+        place.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(blocks.repeat(7, 0).repeat(7, 1)).save(place / f"{i}.png")
+    (tmp_path / "data/train").symlink_to(tmp_path / "data/val")
+    return tmp_path / "data"
+
+
+@pytest.fixture
+def timm_folder(tmp_path):
+    model = models.create(
+        "ViT-Ti/8", depth=1, width=16, mlp_dim=16, heads=2, num_classes=3, image_size=16,
+        preprocess=ABOUT, norm_epsilon=1e-6, gelu="exact", rngs=nnx.Rngs(0),
+    )  # fmt: skip
+    model.head.kernel[...] = 3 * jax.random.normal(jax.random.key(1), model.head.kernel.shape)
+    weights.save(weights.Loaded(model, "ViT-Ti/8", None, 0), tmp_path / "timm", "timm")
+    return tmp_path / "timm"
+
+
+def loss(model, folder, about):
+    files = sorted(folder.glob("val/*/*"))
+    logits = model(np.stack([images.load(file, about) for file in files]))
+    labels = [int(file.parent.name.removeprefix("class")) for file in files]
+    return float(-jax.nn.log_softmax(logits)[np.arange(len(files)), np.array(labels)].mean())
+
+
+def evaluated(timm_folder, folder, capsys, *overrides):
+    config = configs.load(
+        "configs/finetune.py",
+        (
+            f"input.data_dir={folder}", "input.batch_size=4", "mesh.data=1",
+            "evals.val.preprocess=weights", *overrides,
+        ),
+    )  # fmt: skip
+    found = evaluate(config, epath.Path(timm_folder), Screen())
+    return found["val/loss"], capsys.readouterr().out
+
+
+def test_weights_says_how_images_are_prepared(timm_folder, folder, capsys):
+    found, said = evaluated(timm_folder, folder, capsys)
+    model = weights.load(timm_folder)
+    assert model.preprocess == ABOUT
+    assert found == pytest.approx(loss(model, folder, ABOUT), abs=ROUNDING)
+    assert "resize_small(18, method='bicubic', longer='down')" in said
+    assert "(0.485, 0.456, 0.406)" in said
+    bilinear = models.Preprocess((16, 16), 18, (16, 16), ABOUT.mean, ABOUT.std)
+    assert found != pytest.approx(loss(model, folder, bilinear), abs=20 * ROUNDING)
+
+
+def test_colours_are_those_of_the_weights_whatever_the_config_says(timm_folder, folder, capsys):
+    ops = "evals.val.preprocess=decode|resize(16, method='bicubic')"
+    found, said = evaluated(timm_folder, folder, capsys, ops)
+    whole = models.Preprocess((16, 16), (16, 16), None, ABOUT.mean, ABOUT.std, "bicubic")
+    assert found == pytest.approx(loss(weights.load(timm_folder), folder, whole), abs=ROUNDING)
+    assert "as the weights say" in said

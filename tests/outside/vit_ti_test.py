@@ -1,0 +1,134 @@
+"""The trained ViT-Ti/16 of AugReg against timm, on the 17 photos that lie beside its weights."""
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from etils import epath
+from PIL import Image
+
+from tests.weights.conftest import timm  # noqa: F401, a fixture: timm without torchvision
+from vit_jax import build, images, weights
+from vit_jax import config as configs
+from vit_jax.data.image_folder import ImageFolder
+from vit_jax.data.pipeline import eval_batches
+from vit_jax.evaluate import evaluate
+from vit_jax.models import Preprocess
+from vit_jax.screen import Screen
+
+WEIGHTS = Path(__file__).parents[3] / "shared/data/vit_ti16_augreg"
+LOGITS = 1e-4
+# Of 255, in a value of which a sum lies between two levels: at most one, and of hardly any.
+PIXELS, SHARE = 1, 1e-3
+
+pytestmark = [
+    pytest.mark.outside,
+    pytest.mark.skipif(not WEIGHTS.is_dir(), reason=f"needs {WEIGHTS}"),
+]
+
+
+@pytest.fixture(scope="module")
+def photos():
+    return sorted((WEIGHTS / "images").glob("*.JPEG"))
+
+
+@pytest.fixture(scope="module")
+def theirs(photos, timm):  # noqa: F811
+    """(pixels uint8 [17, 224, 224, 3], logits [17, 1000]) of timm."""
+    torch = pytest.importorskip("torch")
+    from safetensors.torch import load_file
+
+    cfg = json.loads((WEIGHTS / "config.json").read_text())["pretrained_cfg"]
+    model = timm.create_model("vit_tiny_patch16_224", pretrained=False).eval()
+    model.load_state_dict(load_file(WEIGHTS / "model.safetensors"))
+    pixels = np.stack([transformed(Image.open(file).convert("RGB"), cfg) for file in photos])
+    mean, std = (np.array(cfg[name], np.float32) for name in ("mean", "std"))
+    inputs = torch.from_numpy((pixels / np.float32(255) - mean) / std).permute(0, 3, 1, 2)
+    with torch.no_grad():
+        return pixels, model(inputs).numpy()
+
+
+def transformed(image, cfg):
+    """timm's transform for evaluation, by what torchvision does to Pillow's images."""
+    size = cfg["input_size"][1]
+    shorter = math.floor(size / cfg["crop_pct"])
+    width, height = image.size
+    longer = int(shorter * max(image.size) / min(image.size))
+    resized = (shorter, longer) if width <= height else (longer, shorter)
+    image = image.resize(resized, Image.Resampling[cfg["interpolation"].upper()])
+    top, left = (round((side - size) / 2.0) for side in (image.height, image.width))
+    return np.asarray(image.crop((left, top, left + size, top + size)))
+
+
+def test_prediction_is_timms(theirs, photos):
+    pixels, logits = theirs
+    model = weights.load(WEIGHTS)
+    found = np.stack([images.load(file, model.preprocess) for file in photos])
+    mean, std = np.array(model.preprocess.mean), np.array(model.preprocess.std)
+    np.testing.assert_array_equal(np.rint((found * std + mean) * 255), pixels)
+    np.testing.assert_allclose(model(found), logits, atol=LOGITS)
+
+
+@pytest.fixture
+def folder(tmp_path, photos, theirs):
+    """The photos as a data set of 1,000 classes, each in that of its largest logit."""
+    (tmp_path / "train").mkdir()
+    for k in range(1000):
+        place = tmp_path / "train" / f"{k:04}"
+        place.mkdir()
+        Image.new("RGB", (1, 1)).save(place / "0.png")
+    for file, label in zip(photos, theirs[1].argmax(-1), strict=True):
+        place = tmp_path / "val" / f"{label:04}"
+        place.mkdir(parents=True, exist_ok=True)
+        (place / file.name).symlink_to(file)
+    return tmp_path
+
+
+def test_the_evaluations_pixels_are_timms(theirs, photos, folder):
+    pixels, logits = theirs
+    model = weights.load(WEIGHTS)
+    source = ImageFolder(str(folder), "val", where="input")
+    with eval_batches(
+        source, build.as_ops(model.preprocess), batch_size=17, on_bad_image="fail",
+        max_image_pixels=10**7, threads=1,
+    ) as batches:  # fmt: skip
+        batch = next(iter(batches))
+    place = {file.name: i for i, file in enumerate(photos)}
+    order = [place[Path(source.describe(i)).name] for i in batch["index"]]
+    difference = np.abs(batch["image"].astype(int) - pixels[order])
+    assert difference.max() <= PIXELS
+    assert (difference > 0).mean() <= SHARE
+    mean, std = (np.float32(x) for x in (model.preprocess.mean, model.preprocess.std))
+    exact = model((pixels[order] / np.float32(255) - mean) / std)
+    np.testing.assert_allclose(exact, logits[order], atol=LOGITS)
+
+
+def test_evaluate_gives_timms_loss(theirs, folder, capsys):
+    logits = theirs[1]
+    config = configs.load(
+        "configs/finetune.py:imagenet",
+        (
+            "input.source=image_folder", f"input.data_dir={folder}", "input.batch_size=17",
+            "evals.validation.split=val", "evals.validation.preprocess=weights", "mesh.data=1",
+        ),
+    )  # fmt: skip
+    found = evaluate(config, epath.Path(WEIGHTS), Screen())
+    largest = logits.max(-1, keepdims=True)
+    loss = (np.log(np.exp(logits - largest).sum(-1))).mean()
+    assert found["validation/accuracy"] == 1.0
+    assert found["validation/loss"] == pytest.approx(loss, abs=1e-3)
+    assert "resize_small(248, method='bicubic', longer='down')" in capsys.readouterr().out
+
+
+def test_other_ways_to_resize_are_others(theirs, photos):
+    """What was measured: bilinear, and ours of rounding sizes and places, see other pixels."""
+    about = weights.load(WEIGHTS).preprocess
+    for other in (
+        Preprocess((224, 224), 248, (224, 224), longer="down", middle="nearest"),
+        Preprocess((224, 224), 248, (224, 224), interpolation="bicubic"),
+    ):
+        assert other != about
+        found = np.stack([images.load(file, other) for file in photos])
+        assert np.abs(found * 127.5 + 127.5 - theirs[0]).max() > 10 * PIXELS
