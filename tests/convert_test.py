@@ -45,7 +45,7 @@ def assert_same(left, right):
 def test_through_all_formats_and_back(npz, tmp_path):
     path, expected = npz
     said = convert(str(path), str(tmp_path / "a"), to="checkpoint")
-    assert said == f"ViT-B/4, images of 8 x 8 pixels, 4 classes: {tmp_path}/a"
+    assert said == f"ViT-2x16/4, images of 8 x 8 pixels, 4 classes: {tmp_path}/a"
     convert(str(tmp_path / "a"), str(tmp_path / "b"), to="timm")
     convert(str(tmp_path / "b"), str(tmp_path / "c"), to="huggingface")
     for folder in "abc":

@@ -75,7 +75,7 @@ def test_the_command(toy, tmp_path, run_python, to):
     arguments = (f"--checkpoint={tmp_path}/weights", f"--output={tmp_path}/out", f"--to={to}")
     done = run_python("-m", "vit_jax.export", *arguments)
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout == f"ViT-B/4, images of 12 x 8 pixels: {tmp_path}/out\n"
+    assert done.stdout == f"ViT-2x16/4, images of 12 x 8 pixels: {tmp_path}/out\n"
     if to == "huggingface":
         assert weights.load_described(tmp_path / "out").class_names == ("ant", "bee", "cat")
     else:

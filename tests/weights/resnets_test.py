@@ -129,10 +129,10 @@ def test_published_names_are_found(tmp_path, bit, hybrid):
     weights.save(bit(units=(2, 2, 2, 2)), tmp_path / "bit.npz", "google_npz")
     assert weights.description(tmp_path / "bit.npz").name == "R26x1"
     weights.save(hybrid(units=(), patch_size=32, image_size=32), tmp_path / "r.npz", "google_npz")
-    assert weights.description(tmp_path / "r.npz").name == "R+ViT-B/16"
+    assert weights.description(tmp_path / "r.npz").name == "R+ViT-2x16/16"
     small = hybrid(units=(2, 2, 4), patch_size=16, image_size=32)
     weights.save(small, tmp_path / "r26.npz", "google_npz")
-    assert weights.description(tmp_path / "r26.npz").name == "R26+ViT-B/16"
+    assert weights.description(tmp_path / "r26.npz").name == "R26+ViT-2x16/16"
 
 
 def test_all_differences_of_a_resnet_at_once(tmp_path, bit):

@@ -20,6 +20,7 @@ from vit_jax.models.bit import DEPTHS
 from vit_jax.models.family import Family
 from vit_jax.models.preprocess import Preprocess
 from vit_jax.models.vit import ViT, ViTSpec, stride, token_layout
+from vit_jax.models.vit_names import of_shape
 from vit_jax.nn import resnet
 from vit_jax.nn.bottleneck import Style
 from vit_jax.nn.convolution import Standardization
@@ -71,9 +72,10 @@ def named(name: str) -> dict[str, Any] | None:
     is the root; the released R+ViT-Ti/16 cuts its map into patches of 8 x 8, which are 32 pixels.
     """
     match = _NAME.fullmatch(name)
-    if not match or match[2] not in vit.SIZES:
+    size = match and (vit.SIZES.get(match[2]) or of_shape(match[2], {}))
+    if not match or not size:
         return None
-    patch_size, size = int(match[3]), vit.SIZES[match[2]]
+    patch_size = int(match[3])
     if not match[1]:
         return {"patch_size": 32, "units": (), **size} if patch_size == 16 else None
     if int(match[1]) not in DEPTHS:

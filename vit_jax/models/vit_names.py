@@ -68,15 +68,33 @@ PUBLISHED = (
     *(f"ViT-{size}/16-dinov3" for size in _DINOV3_SIZES),
 )
 FORM = (
-    f"ViT-<{'|'.join(STYLES[''])}>/<patch size in pixels>, -dinov2, -dinov2-reg or -dinov3 behind"
+    f"ViT-<{'|'.join(STYLES[''])}|DEPTHxWIDTH>/<patch size in pixels>, -dinov2, -dinov2-reg or "
+    "-dinov3 behind"
 )
 
 _NAME = re.compile(r"ViT-([A-Za-z0-9+]+)/(\d+)((?:-[a-z0-9]+)*)")
+# Of sizes that have no name: depth x width; the MLP is 4 times as wide, and heads have 64 channels.
+_SHAPE = re.compile(r"([1-9]\d{0,3})x([1-9]\d{0,5})")
+_HEAD_SIZE = 64
+_OF_STYLE: dict[str, Fields] = {
+    "": {}, "-dinov2": _DINOV2, "-dinov2-reg": {**_DINOV2, "registers": 4}, "-dinov3": _DINOV3,
+}  # fmt: skip
 
 
 def named(name: str) -> Fields | None:
     """The fields that "ViT-B/16" stands for; None for a name of another form."""
     match = _NAME.fullmatch(name)
-    if not match or int(match[2]) == 0 or match[1] not in STYLES.get(match[3], ()):
+    if not match or int(match[2]) == 0 or match[3] not in STYLES:
         return None
-    return {"patch_size": int(match[2]), **STYLES[match[3]][match[1]]}
+    size = STYLES[match[3]].get(match[1]) or of_shape(match[1], _OF_STYLE[match[3]])
+    return None if size is None else {"patch_size": int(match[2]), **size}
+
+
+def of_shape(size: str, style: Fields) -> Fields | None:
+    """The fields of "12x512", with those of a style; None for a word of another form."""
+    match = _SHAPE.fullmatch(size)
+    if not match:
+        return None
+    depth, width = int(match[1]), int(match[2])
+    heads = width // _HEAD_SIZE if width % _HEAD_SIZE == 0 else 1
+    return {**style, "depth": depth, "width": width, "mlp_dim": 4 * width, "heads": heads}

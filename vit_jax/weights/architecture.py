@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from vit_jax import models
@@ -53,9 +54,9 @@ def vit(found: Match, size: str | None) -> tuple[str, dict[str, Any]]:
         "mlp_dim": sizes["M"],
         "heads": sizes["H"],
     }
-    shape = resnet_shape(found)
+    shape, size = resnet_shape(found), size or shape_name(sizes)
     if shape is None:
-        return f"ViT-{size or 'B'}/{sizes['P']}", fields
+        return f"ViT-{size}/{sizes['P']}", fields
     fields |= {
         "patch_size": patch_pixels(found),
         "units": shape.units,
@@ -64,9 +65,14 @@ def vit(found: Match, size: str | None) -> tuple[str, dict[str, Any]]:
     return _hybrid_name(fields, size), fields
 
 
-def _hybrid_name(fields: dict[str, Any], size: str | None) -> str:
+def shape_name(sizes: Mapping[str, int]) -> str:
+    """ "12x512": what stands for the size of a ViT that is none of the published ones."""
+    return f"{sizes['L']}x{sizes['D']}"
+
+
+def _hybrid_name(fields: dict[str, Any], size: str) -> str:
     """The one that stands for these fields, or for the most similar of them."""
-    vit_name = f"ViT-{size or 'B'}"
+    vit_name = f"ViT-{size}"
     resnets = [f"R{layers}" for layers in DEPTHS]
     names = [f"R+{vit_name}/16", *(f"{r}+{vit_name}/{p}" for r in resnets for p in (16, 32))]
     for name in names:

@@ -17,7 +17,7 @@ import numpy as np
 from vit_jax import models
 from vit_jax.core.errors import UserError
 from vit_jax.models.vit import ViTSpec
-from vit_jax.weights import dino, huggingface, said, stated
+from vit_jax.weights import architecture, dino, huggingface, said, stated
 from vit_jax.weights.foreign import Foreign
 from vit_jax.weights.layout import Layout, Match, Rule, rule
 from vit_jax.weights.opening import Opened
@@ -74,7 +74,8 @@ def understand(opened: Opened) -> Foreign:
     found = _match(opened, config)
     sizes = found.sizes
     image_size = _image_size(opened, sizes)
-    name, num_classes = f"ViT-B/{sizes['P']}", sizes.get("C", 0)
+    size = architecture.size_name(found) or architecture.shape_name(sizes)
+    name, num_classes = f"ViT-{size}/{sizes['P']}", sizes.get("C", 0)
     spec = models.spec(
         name,
         depth=sizes["L"],

@@ -150,13 +150,13 @@ def _layout_of(fields: Mapping[str, Any], layers: str) -> Layout:
 
 
 def _size_name(fields: Mapping[str, Any]) -> str:
-    """ "S+", if these fields are those of ViT-S+; "B" for other ones."""
+    """ "S+", if these fields are those of ViT-S+; else by depth and width, as "12x512"."""
     for size, own in STYLES["-dinov3"].items():
         sizes = ("depth", "width", "mlp_dim", "heads")
         same_mlp = fields["mlp"] == own.get("mlp", ViTSpec.mlp)
         if same_mlp and all(fields[name] == own[name] for name in sizes):
             return size
-    return "B"
+    return f"{fields['depth']}x{fields['width']}"
 
 
 def _preprocess(opened: Opened, patch: int) -> models.Preprocess:
