@@ -91,3 +91,18 @@ def test_heads_that_only_the_architecture_tells(tmp_path, toy):
     del config["model_args"]["num_heads"]
     file.write_text(json.dumps(config))
     assert weights.load(tmp_path / "out").spec.heads == 16
+
+
+def test_how_others_do_not_resize_is_refused_or_said():
+    from vit_jax.weights import constants
+
+    for about, instead in (
+        (Preprocess(SIZE, 256, SIZE, interpolation="area", antialias=False), "box"),
+        (Preprocess(SIZE, 256, SIZE, interpolation="bicubic", antialias=False), "bicubic"),
+    ):
+        with pytest.raises(UserError, match=f"--approximate, which .* {instead} with antialias"):
+            constants.preprocess(about, "timm", approximate=False)
+        found, said = constants.preprocess(about, "timm", approximate=True)
+        assert found == Preprocess(SIZE, 256, SIZE, interpolation=instead)
+        assert f"by {instead} with antialias instead of" in said
+    assert constants.preprocess(found, "timm", approximate=False) == (found, "")
