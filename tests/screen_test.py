@@ -84,6 +84,15 @@ def test_a_bar_comes_only_when_it_takes_long(monkeypatch):
     assert out.getvalue().endswith("0:10 left\r\x1b[K")
 
 
+def test_a_bar_that_begins_behind_one_that_was_left(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr("vit_jax.screen.time.monotonic", lambda: now[0])
+    screen = Screen(Terminal())
+    screen.bar("reading", 1, 2)
+    now[0] = 10.0
+    screen.bar("writing", 0, 5)
+
+
 @pytest.mark.parametrize(
     ("secs", "text"),
     [(5, "0:05"), (75.4, "1:15"), (7500, "2:05:00"), (200_000, "2d 7:33:20"), (float("nan"), "-")],

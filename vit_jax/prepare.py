@@ -13,11 +13,6 @@ command goes on with what was interrupted.
 
 from __future__ import annotations
 
-from vit_jax.core import early_stop
-
-if __name__ == "__main__":
-    early_stop.begin()  # before what takes long to import
-
 import dataclasses
 import os
 import re
@@ -75,7 +70,6 @@ FLAGS = flags.FLAGS
 
 def main(arguments: list[str]) -> None:
     """The command."""
-    early_stop.over()
     kind = _kind(arguments)
     output = _local("output", FLAGS.output)
     if kind == "image_folder":

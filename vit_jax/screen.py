@@ -69,7 +69,7 @@ class Screen:
             self._bar_started = self._bar_shown = now
         every = 0.2 if self._live else self.PLAIN_EVERY_SECS
         long_enough = now - self._bar_started > self.BAR_AFTER_SECS
-        if done < total and long_enough and now - self._bar_shown > every:
+        if 0 < done < total and long_enough and now - self._bar_shown > every:
             self._bar_shown = now
             left = (now - self._bar_started) / done * (total - done)
             filled = 20 * done // total

@@ -21,7 +21,8 @@ def test_while_a_command_imports_it_ends_with_one_line(tmp_path, run_python, num
     path = os.pathsep.join([str(tmp_path), os.getcwd()])
     done = run_python("-m", "vit_jax.train", "--help", PYTHONPATH=path)
     assert (done.returncode, done.stdout) == (75, "")
-    assert done.stderr == f"Stopped by {number.name} before anything was begun.\n"
+    said = f"Stopped by {number.name} before anything was begun. Start the same command again.\n"
+    assert done.stderr == said
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

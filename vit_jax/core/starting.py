@@ -13,6 +13,7 @@ import threading
 from types import FrameType
 from typing import Any
 
+AGAIN = "Start the same command again."
 _PREEMPTED = 75  # as in errors.py, of which nothing is imported here
 _DEFAULTS: dict[signal.Signals, Any] = {
     signal.SIGINT: signal.default_int_handler,
@@ -46,5 +47,5 @@ def end_with(status: int) -> None:
 def _end(number: int, frame: FrameType | None) -> None:
     del frame
     name = signal.Signals(number).name
-    os.write(2, f"Stopped by {name} before anything was begun.\n".encode())
+    os.write(2, f"Stopped by {name} before anything was begun. {AGAIN}\n".encode())
     os._exit(_PREEMPTED)
