@@ -2,10 +2,13 @@
 
 A recipe card has the loss curves and final metrics of several seeds. The run may still be going on.
 To record one: --record cards/NAME.json --config configs/....py --workdir A --workdir B --workdir C
+
+Where others have published a curve of the recipe (cards/published), the run is shown beside it.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -13,15 +16,18 @@ from absl import flags
 from etils import epath
 
 from vit_jax import config as configs
-from vit_jax import recipe_card
+from vit_jax import published_curve, recipe_card
 from vit_jax.config import RunConfig
 from vit_jax.core import command
 from vit_jax.core.errors import UserError
+from vit_jax.published_curve import PublishedCurve
 from vit_jax.recipe_card import Card, Comparison
 from vit_jax.store import workdir
 from vit_jax.store.metrics_file import MetricsFile
 
 CARDS = "cards"  # the folder beside configs/
+PUBLISHED = "published"  # a folder in it
+MAX_SHOWN = 12  # numbers of a published curve
 
 # Steadier than the loss where each batch is blended with another ratio.
 ACCURACY = "train/accuracy"
@@ -107,6 +113,34 @@ def find_card(run: Run, folder: epath.Path) -> epath.Path:
             "there is the card, here the run:\n  " + "\n  ".join(by_file[nearest]) + more
         )
     return nearest
+
+
+def find_published(run: Run, folder: epath.Path) -> PublishedCurve | None:
+    """The published curve of the run's config, if there is one."""
+    for file in sorted(folder.glob("*.json")):
+        curve = published_curve.read(file)
+        fields = compared_fields(configs.load(str(epath.Path(folder).parent.parent / curve.config)))
+        there, here = ({"config": f, "fingerprint": {}} for f in (fields, run.fields))
+        if not workdir.differences(there, here):
+            return curve
+    return None
+
+
+def show_published(run: Run, curve: PublishedCurve) -> None:
+    """Prints the run beside what others published."""
+    section = run.fields["input"]
+    steps_per_epoch = section["num_examples"] / section["batch_size"]
+    points = published_curve.compare(curve, run.rows, steps_per_epoch)
+    print(f"curve    {curve.metric} of {curve.config}, by {curve.source}")
+    if not points:
+        print(f"         {run.folder} has no {curve.metric} yet to show beside it")
+        return
+    every = max(1, math.ceil(len(points) / MAX_SHOWN))
+    print("epoch   published       found  difference")
+    for point in [*points[every - 1 : -1 : every], points[-1]]:
+        difference = point.ours - point.theirs
+        print(f"{point.epoch:5g}  {point.theirs:10.4g}  {point.ours:10.4g}  {difference:+10.4f}")
+    print("A single run was published: there is no range that this one should be in.")
 
 
 def verify(run: Run, file: epath.Path) -> None:
@@ -222,6 +256,9 @@ def main(arguments: list[str]) -> None:
     if len(runs) > 1:
         raise UserError(f"Give one --workdir, not {len(runs)}; several are for --record.")
     (run,) = runs
+    if not FLAGS.card and (curve := find_published(run, epath.Path(CARDS) / PUBLISHED)):
+        show_published(run, curve)
+        return
     verify(run, epath.Path(FLAGS.card) if FLAGS.card else find_card(run, epath.Path(CARDS)))
 
 
