@@ -124,7 +124,7 @@ def test_a_folder_in_the_place_of_config_json(tmp_path, reader):
     folder = make(tmp_path)
     (folder / "config.json").unlink()
     (folder / "config.json").mkdir()
-    assert "config.json is damaged" in message_of(reader, folder)
+    assert "config.json cannot be read: Is a directory" in message_of(reader, folder)
 
 
 @every_reader

@@ -421,7 +421,7 @@ def _check_bounds(config: RunConfig) -> None:
         if len(getattr(config.input, name)) != 3:
             raise errors.UserError(
                 f"config.input.{name}={getattr(config.input, name)}: give three numbers, for red, "
-                "green and blue."
+                "green and blue, such as 0.5,0.5,0.5."
             )
 
 

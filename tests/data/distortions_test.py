@@ -40,6 +40,11 @@ def distorted(
         ("Cutout", 0, 40, 60, 120),
         ("TranslateX of width", 0, 150 / 331, 225 / 331, 450 / 331),
         ("TranslateY of height", 0, 150 / 331, 225 / 331, 450 / 331),
+        ("Solarize as published", 0, 0, 128, 0),  # modulo 256
+        ("Contrast as published", 0.1, 1.9, 2.8, 5.5),
+        ("Color as published", 0.1, 1.9, 2.8, 5.5),
+        ("Sharpness as published", 0.1, 1.9, 2.8, 5.5),
+        ("Posterize as published", 1, 4, 6, 1),
     ],
 )
 def test_what_levels_mean(name: str, at_0: float, at_10: float, at_15: float, at_30: float) -> None:

@@ -100,7 +100,7 @@ def test_images_are_as_the_processor_says(written):
     cropped = {"size": {"shortest_edge": 20}, "do_center_crop": True, "crop_size": 16}
     file.write_text(json.dumps(PROCESSOR | cropped))
     assert weights.load(folder).preprocess == Preprocess(
-        (16, 16), 20, (16, 16), mean, std, "bicubic"
+        (16, 16), 20, (16, 16), mean, std, "bicubic", longer="down"
     )
     file.unlink()
     mean, std = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)

@@ -183,7 +183,12 @@ def _load(file: epath.Path) -> dict[str, Any]:
         return {key: document[key] for key in TYPES}
     except KeyError as error:
         raise _damaged(file, f"it has no {error}") from error
-    except (OSError, ValueError, TypeError) as error:
+    except OSError as error:
+        raise UserError(
+            f"{file} cannot be read: {error.strerror or error}. Put back a copy of it or give "
+            "another --workdir."
+        ) from error
+    except (ValueError, TypeError) as error:
         raise _damaged(file, str(error)) from error
 
 
