@@ -119,6 +119,11 @@ def test_every_image_is_looked_at_if_asked_to(tmp_path, look, images, monkeypatc
     assert "read all, 1 of them bad images" in rows(table)["input"]
     assert "read all, 1 of them bad images" in rows(table)["evals.test"]
 
+    for file in (tmp_path / "images" / "test").glob("*/*.png"):
+        file.write_bytes(b"no image")
+    _, error = look(*images, EVAL, skip, "input.max_bad_fraction=0.3", **every)
+    assert error == "evals.test: all of its 4 images are bad, and none can be scored."
+
 
 def test_what_cannot_be_looked_at_is_said(look):
     table, error = look("input.source=tfds", "input.data_dir=/nowhere", "input.num_classes=none")

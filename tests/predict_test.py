@@ -6,7 +6,7 @@ from flax import nnx
 from PIL import Image
 
 from vit_jax import images, models, weights
-from vit_jax.core.errors import UserError
+from vit_jax.core.errors import NonFiniteError, UserError
 from vit_jax.models import Preprocess
 from vit_jax.predict import predict
 from vit_jax.train import train
@@ -178,6 +178,15 @@ def test_other_classes_are_numbers(toy_npz, photo, capsys):
     ((_, (first, *_)),) = predict(toy_npz(3), [str(photo)], top_k=3)
     assert first["name"] == "0"
     assert not capsys.readouterr().err
+
+
+def test_probabilities_that_are_not_finite_are_no_answer(toy_npz, photo):
+    file = toy_npz(3)
+    arrays = dict(np.load(file))
+    arrays["head/bias"] = np.full_like(arrays["head/bias"], np.nan)
+    np.savez(file, **arrays)
+    with pytest.raises(NonFiniteError, match=r"photo.png: the probabilities .* are not finite"):
+        list(predict(file, [str(photo)], top_k=1))
 
 
 def test_the_size_of_batches_changes_nothing(trained, photo):

@@ -47,6 +47,14 @@ def test_a_share_of_an_epoch_is_too_much():
     settle(counter(max_fraction=1.0), *[3] * 10)
 
 
+def test_a_batch_that_straddles_epochs_is_not_held_against_the_first():
+    """60 examples of which 10 are bad, in batches of 16: the fourth has four of the next epoch."""
+    a_sixth = {"step": 0, "batch_size": 16, "num_examples": 60, "max_fraction": 0.17}
+    settle(counter(**a_sixth), 2, 3, 3, 5)
+    with pytest.raises(UserError, match="15 bad images were skipped in epoch 1 up to step 4"):
+        settle(counter(**a_sixth), 3, 3, 3, 6)
+
+
 def test_a_batch_without_a_good_image_is_too_much():
     with pytest.raises(UserError, match=r"All 4 images of step 12 are bad"):
         settle(counter(max_fraction=1.0), 3, 4)

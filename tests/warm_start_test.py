@@ -40,9 +40,9 @@ def fresh(config, num_classes=4, seed=0, ema_decay=None):
 def save(tmp_path, tiny_run):
     """Saves a model that was never trained; (its parameters or EMA, the work directory)"""
 
-    def save(*overrides, ema_decay=None):
+    def save(*overrides, ema_decay=None, scale=1.0):
         model, state = fresh(tiny_run(*overrides), ema_decay=ema_decay)
-        state.params["head"]["kernel"] += 1
+        state.params["head"]["kernel"] = (state.params["head"]["kernel"] + 1) * scale
         about = describe(model.info, num_classes=4, class_names=None, preprocess=model.preprocess)
         workdir = tmp_path / "pretrained"
         with contextlib.closing(
@@ -240,6 +240,13 @@ def test_a_head_over_other_classes_is_not_kept(save, start):
     assert "head/kernel: (16, 4) there, (16, 7) here" in message
     assert "--config.init.head=reset" in message
     assert "model.name" not in message
+
+
+@pytest.mark.parametrize("number", [np.nan, np.inf])
+def test_numbers_that_are_not_finite_are_named(save, start, number):
+    save(scale=number)
+    with pytest.raises(UserError, match=r"1 of \d+ arrays have numbers .* head/kernel among them"):
+        start()
 
 
 def test_what_the_weights_lack_is_not_made_up(save, start):

@@ -97,9 +97,10 @@ def _data(config: RunConfig, parts: Prepared, problems: Problems, screen: Screen
     )
     skipped = problems.look(
         "input",
-        lambda source, layout, _: _first_batch(config, source, layout),
+        lambda source, layout, *_: _first_batch(config, source, layout),
         parts.source,
         parts.batch_layout,
+        parts.plan,  # a batch that is too large for it is not read
         read,
     )
     found = "" if parts.source is MISSING else _describe(parts.source, build.title(c, parts.source))
@@ -166,6 +167,8 @@ def _look_at_all(
             f"{where}: {bad:,} of {source.num_examples:,} images are bad, named above. Replace "
             'them, or set input.on_bad_image="skip" to give such images weight 0.'
         )
+    if where != "input" and bad == source.num_examples:
+        raise UserError(f"{where}: all of its {bad:,} images are bad, and none can be scored.")
     if where == "input" and share > config.input.max_bad_fraction:
         raise UserError(
             f"{where}: {bad:,} of {source.num_examples:,} images are bad, named above, more than "

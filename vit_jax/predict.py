@@ -17,7 +17,7 @@ from flax import nnx
 
 from vit_jax import class_names, images, weights
 from vit_jax.core import command
-from vit_jax.core.errors import UserError
+from vit_jax.core.errors import NonFiniteError, UserError
 
 
 def predict(
@@ -48,6 +48,11 @@ def predict(
         padding = np.zeros((batch_size - len(part), *batch.shape[1:]), np.float32)
         batch = np.concatenate([batch, padding])
         for file, p in zip(part, np.asarray(forward(params, batch)), strict=False):
+            if not np.isfinite(p).all():
+                raise NonFiniteError(
+                    f"{file}: the probabilities of {checkpoint} are not finite. Its numbers are "
+                    "damaged, or the training diverged: use an earlier checkpoint."
+                )
             order = np.argsort(-p, kind="stable")[:top_k]
             yield file, [_entry(int(c), float(p[c]), loaded.class_names) for c in order]
 

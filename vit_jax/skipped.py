@@ -60,7 +60,9 @@ class SkippedImages:
                     f"All {count:,} images of step {self._step:,} are bad. {self._examples()}"
                     "Nothing can be learned from that; correct the data."
                 )
-            if self._in_epoch > self._max_fraction * self._num_examples:
+            # Which images of a batch were bad is not known: maybe those of the next epoch.
+            of_next = max(0, self._step * self._batch_size - (epoch + 1) * self._num_examples)
+            if self._in_epoch > self._max_fraction * self._num_examples + of_next:
                 raise UserError(
                     f"{self._in_epoch:,} bad images were skipped in epoch {epoch + 1:,} up to step "
                     f"{self._step:,}, more than input.max_bad_fraction={self._max_fraction:g} of "

@@ -7,10 +7,11 @@ model has to be the same. In both cases learned positions are resized for images
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 from vit_jax.core import pytrees
 from vit_jax.core.errors import UserError
@@ -59,7 +60,8 @@ def warm_start(
       ema: the moving average of the checkpoint's parameters instead of the parameters themselves.
 
     Raises:
-      UserError: another architecture; lists all differences. Or no moving average.
+      UserError: another architecture; lists all differences. Or no moving average, or numbers that
+        are not finite.
       DamagedError: the checkpoint cannot be read, or its bits have changed.
     """
     own = pytrees.flatten(fresh.params)
@@ -74,11 +76,26 @@ def warm_start(
         for name, shape in shapes.items()
     }
     taken = trained.read(layout, ema=ema)
+    _check_finite(taken, trained)
     for name in filter(is_table, shapes):
         taken[name] = _resized(
             name, taken[name], trained.tokens, model.tokens, own[name].sharding, position_resize
         )
     return fresh._replace(params=pytrees.unflatten(own | taken))
+
+
+def _check_finite(taken: Mapping[str, jax.Array], trained: Description) -> None:
+    """UserError that names an array; the first step would only say that its loss is NaN."""
+    finite = jax.device_get(
+        jax.jit(lambda x: jax.tree.map(lambda a: jnp.isfinite(a).all(), x))(taken)
+    )
+    bad = [name for name, is_finite in finite.items() if not is_finite]
+    if bad:
+        raise UserError(
+            f"init.weights={trained.folder}: {len(bad)} of {len(taken)} arrays have numbers that "
+            f"are not finite, {bad[0]} among them: they are damaged, or their training diverged. "
+            "Give other weights."
+        )
 
 
 def shapes_to_take(

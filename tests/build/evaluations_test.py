@@ -25,7 +25,7 @@ def test_classes_are_the_same_as_far_as_they_have_names(names, same):
     if same:
         assert look().source.class_names == DIGITS
     else:
-        with pytest.raises(UserError, match="has other classes than the training data"):
+        with pytest.raises(UserError, match="has other classes than the model"):
             look()
 
 

@@ -63,6 +63,22 @@ def test_folders_of_classes_are_split_by_name(tmp_path: Path) -> None:
     assert set(val) < set(contents(create(tmp_path, "val")))
 
 
+def test_a_folder_in_a_class_makes_no_splits(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        fill(tmp_path / name, [f"{i}.png" for i in range(50)])
+    fill(tmp_path / "a" / "originals", ["0.png"])
+    (tmp_path / "b" / "up").symlink_to(tmp_path)
+    source = create(tmp_path)
+    assert source.class_names == ("a", "b")
+    assert source.num_examples + create(tmp_path, "val").num_examples == 100
+
+
+def test_images_beside_the_classes_of_a_split_are_not_looked_at(with_splits: Path) -> None:
+    for split in ("train", "val"):
+        fill(with_splits / split, ["all.jpg"])
+    assert create(with_splits).num_examples == 15
+
+
 def test_a_slice_holds_all_classes(tmp_path: Path) -> None:
     for name in "abcd":
         fill(tmp_path / "train" / name, [f"{i}.png" for i in range(100)])

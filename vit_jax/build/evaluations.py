@@ -124,7 +124,7 @@ def eval_data(
     theirs, ours = source.class_names, classes.names
     if theirs and ours and not label_names.agree(theirs, ours):
         raise errors.UserError(
-            f"evals.{name} has other classes than the training data, or has them in another "
+            f"evals.{name} has other classes than the model, or has them in another "
             "order: its accuracy would mean nothing."
         )
     arrays = step.batch_layout(

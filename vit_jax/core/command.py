@@ -122,7 +122,11 @@ def report(error: BaseException, speaker: str = "") -> int:
             print(error, file=sys.stderr)
             return error.exit_status
         case KeyboardInterrupt():  # while training this is a signal like any other, see stop.py
-            print(str(error) or "Interrupted before anything was to be saved.", file=sys.stderr)
+            print(
+                str(error)
+                or "Stopped by SIGINT. Nothing was to be saved: start the same command again.",
+                file=sys.stderr,
+            )
             return errors.EXIT_PREEMPTED
         case BrokenPipeError():  # the reader of our output has gone, as in `predict ... | head`
             return errors.EXIT_OK

@@ -114,10 +114,14 @@ def _is_of_tfds(root: Path) -> bool:
 
 def _images_of_split(root: str, split: str, where: str) -> tuple[list[_Image], list[str]]:
     """(the images of the split in order, all class names)"""
-    name = base_name(split, where=where)
+    wanted = base_name(split, where=where)
     folders = {name: files.join(root, name) for name in files.subfolders(root)}
     _check_names(root, folders)
-    has_splits = any(files.subfolders(folder) for folder in folders.values())
+    # Folders in a folder of images are not looked at: they do not make a split of a class.
+    has_splits = any(
+        files.subfolders(folder) and (name.lower() in _SPLITS or not _images_of_class(folder, ""))
+        for name, folder in folders.items()
+    )
     if not has_splits:
         if _SPLITS.issuperset(map(str.lower, folders)):  # not classes of these names
             for folder in folders.values():
@@ -130,16 +134,16 @@ def _images_of_split(root: str, split: str, where: str) -> tuple[list[_Image], l
             "val": [image for image in images if is_val[image.digest]],
         }
         classes = sorted(folders)
-    elif name in folders:
-        by_split = {name: _images(folders[name])}
+    elif wanted in folders:
+        by_split = {wanted: _images(folders[wanted])}
         # Labels are those of the training split: `val` may lack a class, but not shift the others.
-        of_train = folders.get("train", folders[name])
+        of_train = folders.get("train", folders[wanted])
         classes = files.subfolders(of_train)
         _check_names(of_train, classes)
-        unknown = sorted({image.class_name for image in by_split[name]} - set(classes))
+        unknown = sorted({image.class_name for image in by_split[wanted]} - set(classes))
         if unknown:
             raise UserError(
-                f"{folders[name]} has the class {unknown[0]!r}, which {of_train} has not. Labels "
+                f"{folders[wanted]} has the class {unknown[0]!r}, which {of_train} has not. Labels "
                 f"are numbered by the classes of {of_train}; the folders must agree."
             )
     else:

@@ -112,7 +112,7 @@ def create(
     # An evaluation has no such field: what it is declared to have are the training data's classes.
     if where.startswith(EVALUATIONS) and num_classes not in (None, source.num_classes):
         raise UserError(
-            f"{where} has other classes than the training data: {source.num_classes} {data} "
+            f"{where} has other classes than the model: {source.num_classes} {data} "
             f"against {num_classes}. Its accuracy would mean nothing; correct {where}.source, "
             f"{where}.data_dir or {where}.split."
         )

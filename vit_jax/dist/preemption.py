@@ -13,7 +13,7 @@ from vit_jax.dist.peers import Peers
 
 
 WHAT = (
-    "training stops after the step that is under way, and saves. A second Ctrl-C ends it at once: "
+    "training stops after the step that is under way, and saves. Ctrl-C from now on ends it at once: "
     "the steps since the last checkpoint are lost then."
 )
 

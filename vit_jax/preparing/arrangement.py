@@ -190,11 +190,14 @@ def _split(
         return found
     taken = sum(number or 0 for _, number in splits)
     if len(free) <= taken:
-        raise UserError(
+        wanted = ",".join(f"{name}={number or REST}" for name, number in splits)
+        said = (
             f"{len(free):,} images are left, and --splits wants {taken:,} and some for the rest: "
-            + ",".join(f"{name}={number or REST}" for name, number in splits)
-            + _explained(left_out)
+            f"{wanted}"
+            if taken
+            else "0 images are left"
         )
+        raise UserError(said + _explained(left_out))
     if stratify:
         labels = pc.list_element(table["labels"].take(pa.array(free)), 0).to_numpy()
         places = stratified(labels, splits)
