@@ -58,11 +58,15 @@ def test_a_sweep_killed_twice_finishes_and_repeats_nothing(tmp_path):
     after_first = {name: status(folder, name) for name in names(folder)}
     untouched = {name: contents(folder / name) for name in ended()}
 
-    second = start()
-    wait_until(lambda: len(ended()) >= 5 and half_done() - set(after_first))
+    second, alive = start(), set()
+
+    def found_alive():  # looked at once: a training may end at any moment
+        alive.update(half_done() - set(after_first) if len(ended()) >= 5 else ())
+        return alive
+
+    wait_until(found_alive)
     os.kill(second.pid, signal.SIGKILL)
     second.wait()
-    alive = half_done() - set(after_first)
 
     third = start()
     third.communicate(timeout=500)

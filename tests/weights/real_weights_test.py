@@ -26,5 +26,9 @@ def test_there_and_back_are_the_same_bits(tmp_path, same, to):
     assert again.name == "ViT-Ti/16"
     assert again.model.spec == loaded.model.spec
     assert again.class_names == loaded.class_names
-    if to != "google_npz":  # which says nothing of images
-        assert again.model.preprocess == loaded.model.preprocess
+    if to == "google_npz":  # which says nothing of images
+        return
+    expected = loaded.model.preprocess
+    if to == "huggingface":  # whose crops always round down
+        expected = dataclasses.replace(expected, middle="down")
+    assert again.model.preprocess == expected
