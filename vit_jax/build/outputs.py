@@ -40,10 +40,6 @@ def entry(
     )
 
 
-if TYPE_CHECKING:
-    from vit_jax.data.example import Source
-
-
 def store(config: RunConfig, workdir: epath.Path) -> Checkpoints:
     """The checkpoints of a work directory."""
     c = config.checkpoint
