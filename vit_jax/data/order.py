@@ -15,8 +15,9 @@ import numpy as np
 # has other random numbers in another round: its epoch, or one of its copies there.
 Stream = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
 
-# Orders of so few examples are sorted: those of a Feistel network on so few bits are uneven. A
-# chi-squared test of 20,000 epochs finds it up to 31 examples, and for five of them 20 fold.
+# Orders of so few examples are sorted: those of a Feistel network on so few bits are uneven. In
+# 20,000 epochs, chi-squared of the places is 27 a degree of freedom for 5 examples, 1.8 for 9, 1.4
+# for 21; sorted it is about 1.
 _SORTED = 32
 _ROUNDS = 6  # of the Feistel network
 

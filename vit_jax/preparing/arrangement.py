@@ -27,8 +27,7 @@ class Arrangement:
       splits: rows of the catalogue in the order of their examples, int64, by the split's name.
       labels: of rows that are examples of several images: all classes of these.
       left_out: why rows are in no split: a fault's name, "duplicate", "merged", "near_duplicate",
-        "mirrored",
-        or "in_evaluation:NAME".
+        "mirrored", or "in_evaluation:NAME".
       copies: duplicates, whether they are left out or not.
       weights: of `labels`, where one of the images has weights.
     """
