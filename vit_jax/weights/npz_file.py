@@ -13,12 +13,11 @@ from pathlib import Path
 import numpy as np
 
 from vit_jax.core.errors import UserError
+from vit_jax.weights.shape_limits import MAX_DIMENSIONS, MAX_EMPTY
 from vit_jax.weights.tensors import BFLOAT16, Tensor
 
 MAX_HEADER_BYTES = 64 * 2**10  # of one array
 MAX_ARRAYS = 100_000
-MAX_DIMENSIONS = 32  # NumPy has 64; those of models have 6
-MAX_EMPTY = 2**40  # elements but for the axes of size 0
 # A file of zeros alone is compressed to a thousandth, one of weights hardly at all.
 MAX_EXPANSION = 100
 ALWAYS_ALLOWED_BYTES = 2**30

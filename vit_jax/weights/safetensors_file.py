@@ -15,13 +15,12 @@ import ml_dtypes
 import numpy as np
 
 from vit_jax.core.errors import UserError
+from vit_jax.weights.shape_limits import MAX_DIMENSIONS, MAX_EMPTY
 from vit_jax.weights.tensors import Tensor
 
 MAX_HEADER_BYTES = 16 * 2**20  # that of a ViT has some 50 kB
 LENGTH_BYTES = 8
 METADATA = "__metadata__"
-MAX_DIMENSIONS = 32  # NumPy has 64; those of models have 4
-MAX_EMPTY = 2**40  # elements but for the axes of size 0
 MAX_NAME_CHARACTERS = 1000
 DTYPES = {
     "F64": np.dtype("<f8"),
