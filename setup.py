@@ -27,9 +27,10 @@ setup(
     python_requires=">=3.11",
     packages=find_packages(include=["vit_jax", "vit_jax.*"]),
     package_data={
-        "vit_jax.data": ["digits*"],
-        "vit_jax.preparing": ["*.css", "*.gz"],
-        "vit_jax.reporting": ["page.*"],
+        "vit_jax.data": ["*.gz"],
+        "vit_jax.data.sources": ["digits*"],
+        "vit_jax.prepare.report": ["*.css"],
+        "vit_jax.report": ["page.*"],
     },
     # Each lower bound is the oldest version that the tests have passed with; the newest are in
     # constraints.txt.

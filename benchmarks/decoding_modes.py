@@ -17,7 +17,7 @@ import numpy as np
 from absl import app
 
 from benchmarks import pipelines, rows
-from vit_jax.data.sources import Source
+from vit_jax.data.sources.table import Source
 
 EXACT = "exact"
 LIMIT = "decoding alone"

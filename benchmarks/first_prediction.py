@@ -50,7 +50,9 @@ def main(_: list[str]) -> None:
             if status:
                 raise SystemExit(f"It ended with {os.waitstatus_to_exitcode(status)}.")
             row = {
-                "commit": rows.commit("vit_jax/weights", "vit_jax/predict.py", "vit_jax/images.py"),
+                "commit": rows.commit(
+                    "vit_jax/weights", "vit_jax/predict.py", "vit_jax/models/images.py"
+                ),
                 "device": rows.cpu(),
                 "versions": rows.versions("jax", "flax", "numpy", "pillow"),
                 "model": FLAGS.model,

@@ -24,11 +24,11 @@ from absl import app, flags
 from PIL import Image, ImageOps
 
 from benchmarks import rows
-from vit_jax.data import tfds
-from vit_jax.preparing import faults
-from vit_jax.preparing.checking import check
-from vit_jax.preparing.mirrors import search as search_mirrors
-from vit_jax.preparing.near import near_pairs
+from vit_jax.data.sources import tfds
+from vit_jax.prepare import faults
+from vit_jax.prepare.checking import check
+from vit_jax.prepare.copies.mirrors import search as search_mirrors
+from vit_jax.prepare.copies.near import near_pairs
 
 MEASURED = tuple(f"vit_jax/preparing/{name}.py" for name in ("near", "mirrors", "perceptual"))
 PLANTED = 1000

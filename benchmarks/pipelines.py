@@ -20,8 +20,9 @@ import numpy as np
 from absl import flags
 
 from benchmarks import rows
-from vit_jax.data import pipeline, sources
+from vit_jax.data import pipeline
 from vit_jax.data.host_tf import tf
+from vit_jax.data.sources import table as sources
 
 _DATA_DIR = flags.DEFINE_string(
     "data_dir", None, "Image folder with a split `train`.", required=True

@@ -18,10 +18,10 @@ from absl import flags
 
 from benchmarks import rows
 from benchmarks.resident import Memory
-from vit_jax import build
 from vit_jax import config as configs
-from vit_jax.core import command
-from vit_jax.planning.compiled import CompiledStep, compile_step, peak_bytes
+from vit_jax.core.process import command
+from vit_jax.plan.compiled import CompiledStep, compile_step, peak_bytes
+from vit_jax.run import build
 
 _BATCH_SIZE = flags.DEFINE_integer("batch_size", 32, "Of all devices together.")
 _STEPS = flags.DEFINE_integer("steps", 3, "How many to run.")

@@ -47,7 +47,7 @@ def main(_: list[str]) -> None:
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     cpu_seconds = used.ru_utime + used.ru_stime
     row = {
-        "commit": rows.commit("vit_jax/prepare.py", "vit_jax/preparing"),
+        "commit": rows.commit("vit_jax/prepare/__main__.py", "vit_jax/preparing"),
         "device": rows.cpu(),
         "versions": rows.versions("numpy", "pillow", "pyarrow", "array_record"),
         "images": FLAGS.images,

@@ -18,11 +18,11 @@ import numpy as np
 from absl import flags
 
 from benchmarks import rows
-from vit_jax import build
 from vit_jax import config as configs
-from vit_jax.core import command
+from vit_jax.core.process import command
 from vit_jax.nn.stack import REMAT_POLICIES
-from vit_jax.planning.compiled import CompiledStep, compile_step
+from vit_jax.plan.compiled import CompiledStep, compile_step
+from vit_jax.run import build
 
 _MODEL = flags.DEFINE_string("model", "ViT-Ti/16", "Name of the model.")
 _BATCH_SIZE = flags.DEFINE_integer("batch_size", 8, "Global batch size.")

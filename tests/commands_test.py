@@ -11,7 +11,9 @@ import pytest
 
 PACKAGE = Path(__file__).parents[1] / "vit_jax"
 COMMANDS = sorted(
-    file.stem for file in PACKAGE.glob("*.py") if "\n    command.run(main" in file.read_text()
+    (file.parent if file.name == "__main__.py" else file).stem
+    for file in [*PACKAGE.glob("*.py"), *PACKAGE.glob("*/__main__.py")]
+    if "\n    command.run(main" in file.read_text()
 )
 NOWHERE = "/nowhere/x"
 # What names a file that is not there; {out} is a folder that may be made.
@@ -29,10 +31,12 @@ MISSING = {
     "verify": [f"--workdir={NOWHERE}"],
 }
 PROGRAM = """
-import importlib, json, os, runpy, sys, tempfile
+import contextlib, importlib, json, os, runpy, sys, tempfile
 commands, cases = json.loads(sys.argv[1])
 for command in commands:
     importlib.import_module(f"vit_jax.{command}")
+    with contextlib.suppress(ImportError):
+        importlib.import_module(f"vit_jax.{command}.__main__")
 for command, arguments in cases:
     files = [tempfile.TemporaryFile("w+") for _ in range(2)]
     child = os.fork()
@@ -40,7 +44,9 @@ for command, arguments in cases:
         for number, file in enumerate(files, start=1):
             os.dup2(file.fileno(), number)
         sys.argv = sys.orig_argv = [command, *arguments]
-        del sys.modules[f"vit_jax.{command}"]  # as `python -m` finds it
+        main = f"vit_jax.{command}.__main__"
+        here = main if main in sys.modules else f"vit_jax.{command}"
+        del sys.modules[here]  # as `python -m` finds it
         runpy.run_module(f"vit_jax.{command}", run_name="__main__", alter_sys=True)
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     said = [(file.seek(0), file.read())[1] for file in files]

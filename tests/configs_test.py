@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from vit_jax import build, config, models, train
+from vit_jax import config, models, train
 from vit_jax.core import pytrees
 from vit_jax.core.errors import UserError
 from vit_jax.models.vit_names import PLAIN
 from vit_jax.models.vit_spec import PLACES
+from vit_jax.run import build
 
 ROOT = Path(__file__).parent.parent
 FILES = sorted((ROOT / "configs").glob("*.py"))

@@ -10,13 +10,14 @@ import pytest
 from flax import nnx
 from PIL import Image
 
-from vit_jax import build, models, predict, weights
+from vit_jax import models, predict, weights
 from vit_jax.convert import convert, image_size
 from vit_jax.core import pytrees
 from vit_jax.core.errors import UserError
-from vit_jax.state import state_layout
-from vit_jax.warm_start import warm_start
-from vit_jax.weights import writing
+from vit_jax.run import build
+from vit_jax.training.state import state_layout
+from vit_jax.training.warm_start import warm_start
+from vit_jax.weights import saving
 
 
 @pytest.fixture
@@ -99,7 +100,7 @@ def full_disk():
     resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-@pytest.mark.parametrize("to", writing.FORMATS)
+@pytest.mark.parametrize("to", saving.FORMATS)
 def test_a_full_disk_leaves_nothing(npz, tmp_path, full_disk, to):
     output = tmp_path / ("out.npz" if to == "google_npz" else "out")
     with pytest.raises(UserError, match=r"cannot be written: \[Errno 27\] File too large\.$"):

@@ -205,7 +205,7 @@ def test_free_fields_are_named_in_resuming():
 
 
 def test_every_op_is_documented_with_its_arguments():
-    from vit_jax.data import ops
+    from vit_jax.data.ops import table as ops
 
     page = (ROOT / "docs" / "config.md").read_text()
     for op, function in ops.OPS.items():
@@ -215,8 +215,8 @@ def test_every_op_is_documented_with_its_arguments():
 
 
 def test_every_fault_and_collection_is_documented():
-    from vit_jax import prepare
-    from vit_jax.preparing.faults import FAULTS
+    from vit_jax.prepare import __main__ as prepare
+    from vit_jax.prepare.faults import FAULTS
 
     page = (ROOT / "docs" / "data_formats.md").read_text()
     for name, fault in FAULTS.items():

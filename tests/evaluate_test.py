@@ -8,9 +8,10 @@ from flax import nnx
 from PIL import Image
 
 from vit_jax import config as configs
-from vit_jax import images, models, weights
+from vit_jax import models, weights
+from vit_jax.core.screen import Screen
 from vit_jax.evaluate import evaluate
-from vit_jax.screen import Screen
+from vit_jax.models import images
 
 ROUNDING = 1e-4  # pixels may differ by a level where a sum lies between two
 ABOUT = models.Preprocess(

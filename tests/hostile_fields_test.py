@@ -12,8 +12,8 @@ from etils import epath
 
 from tests.conftest import TINY_RUN
 from vit_jax import config as configs
-from vit_jax import preflight
 from vit_jax.core.errors import UserError
+from vit_jax.run import preflight
 
 VALUES = (
     0, -1, 1e12, math.nan, math.inf, "", " ", "wrong", None, True, [], (1, "a"), {"x": {"y": 1}},

@@ -19,61 +19,31 @@ FLOORS = {
     "nn/": 1,
     "data/": 1,
     "optim/": 1,
-    "dist/": 1,
+    "parallel/": 1,
+    "cluster/": 1,
     "store/": 1,
-    "losses.py": 1,
-    "metrics.py": 1,
-    "mixing.py": 1,
+    "draw/": 1,
     "models/": 2,
-    "objective.py": 2,
     "weights/": 3,
-    "evals/": 4,
-    "state.py": 4,
-    "step.py": 4,
-    "warm_start.py": 4,
-    "clock.py": 4,
-    "compilation_cache.py": 4,
-    "contact_sheet.py": 4,
-    "environment.py": 4,
-    "feed.py": 4,
-    "histograms.py": 4,
-    "log/": 4,
-    "published_curve.py": 4,
-    "recipe_card.py": 4,
-    "reporting/": 4,
-    "screen.py": 4,
-    "skipped.py": 4,
-    "class_names.py": 6,
-    "images.py": 5,
-    "resampling.py": 4,
+    "training/": 4,
     "config.py": 5,
-    "config_file.py": 5,
-    "processes.py": 5,
-    "build/": 5,
-    "planning/": 6,
-    "preparing/": 5,
-    "prepare.py": 6,
-    "plan.py": 7,
-    "sweeping/": 6,
-    "sweep.py": 7,
-    "early.py": 6,
-    "preflight.py": 6,
-    "check.py": 6,
-    "announce.py": 6,
-    "memory.py": 6,
-    "preview.py": 6,
-    "train.py": 6,
-    "convert.py": 6,
-    "evaluate.py": 6,
+    "run/": 6,
+    "train.py": 7,
+    "evaluate.py": 7,
+    "predict.py": 7,
     "export.py": 7,
-    "predict.py": 6,
-    "report.py": 6,
-    "verify.py": 6,
+    "convert.py": 7,
+    "preview.py": 7,
+    "report/": 7,
+    "plan/": 7,
+    "sweep/": 7,
+    "verify/": 7,
+    "prepare/": 8,
 }
 
 # clu's metric writers and periodic actions import TensorFlow as soon as they are imported.
 TENSORFLOW = ("tensorflow", "tensorflow_datasets", "clu")
-CLU_USERS = ("log/",)
+CLU_USERS = ("training/",)
 MAX_LINES = 450
 
 FILES = sorted(p for p in PACKAGE.rglob("*.py") if p != PACKAGE / "__init__.py")
@@ -215,7 +185,7 @@ def test_finds_what_it_looks_for():
         Import(".x.y", 4, False),
     ]
     assert place("vit_jax.data.b") == "data/"
-    assert place("vit_jax.losses.multi_hot") == "losses.py"
+    assert place("vit_jax.config.RunConfig") == "config.py"
     assert place("vit_jax.__version__") is None
     assert place("jax.numpy") is None
     assert {"jax", "absl-py", "tensorflow"} <= declared_packages("install_requires")

@@ -29,7 +29,8 @@ import jax
 if int(processes) > 1:
     jax.distributed.initialize(f"localhost:{port}", int(processes), int(process))
 from conftest import TINY_RUN
-from vit_jax import build, config as configs
+from vit_jax import config as configs
+from vit_jax.run import build
 from vit_jax.store.checksums import checksums
 from vit_jax.train import train
 

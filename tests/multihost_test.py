@@ -15,7 +15,7 @@ import pytest
 from tests.gloo import without_gloo
 from tests.xla_flags import xla_flags
 from vit_jax import config as configs
-from vit_jax.store import step_folder
+from vit_jax.store import checkpoint_dir
 from vit_jax.train import train
 
 REPOSITORY = Path(__file__).parents[1]
@@ -101,8 +101,8 @@ def start(tmp_path, tiny_run):
 
 
 def checksums(workdir):
-    step = max(step_folder.steps(workdir / "checkpoints"))
-    arrays = step_folder.read_description(workdir / "checkpoints" / str(step))["arrays"]
+    step = max(checkpoint_dir.steps(workdir / "checkpoints"))
+    arrays = checkpoint_dir.read_description(workdir / "checkpoints" / str(step))["arrays"]
     return step, {name: array["checksum"] for name, array in arrays.items()}
 
 

@@ -5,9 +5,9 @@ import pytest
 from flax import nnx
 from PIL import Image
 
-from vit_jax import images, models, weights
+from vit_jax import models, weights
 from vit_jax.core.errors import NonFiniteError, UserError
-from vit_jax.models import Preprocess
+from vit_jax.models import Preprocess, images
 from vit_jax.predict import predict
 from vit_jax.train import train
 

@@ -17,9 +17,9 @@ import pytest
 
 import vit_jax.train
 from vit_jax.core.errors import NonFiniteError, Preempted, UserError
-from vit_jax.step import make_update
-from vit_jax.store import step_folder
+from vit_jax.store import checkpoint_dir
 from vit_jax.train import UnderWay, train
+from vit_jax.training.step import make_update
 
 REPOSITORY = Path(__file__).parents[1]
 STEPS = 40
@@ -63,7 +63,7 @@ def finish(workdir, *more):
 
 
 def checksums(workdir, step=STEPS):
-    arrays = step_folder.read_description(workdir / "checkpoints" / str(step))["arrays"]
+    arrays = checkpoint_dir.read_description(workdir / "checkpoints" / str(step))["arrays"]
     assert any(name.startswith("params/") for name in arrays)
     return {name: a["checksum"] for name, a in arrays.items()}
 
@@ -130,7 +130,7 @@ def test_sigterm_saves_and_resuming_gives_the_same_bits(uninterrupted, tmp_path)
         if line.startswith("step 15/"):
             process.send_signal(signal.SIGTERM)
     assert process.wait(timeout=300) == 75
-    stopped = max(step_folder.steps(tmp_path / "checkpoints"))
+    stopped = max(checkpoint_dir.steps(tmp_path / "checkpoints"))
     assert 15 <= stopped < STEPS
     status, output = finish(tmp_path)
     assert status == 0, output
@@ -243,7 +243,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_is_not_saved(tmp_path, tiny
     )  # fmt: skip
     with pytest.raises(NonFiniteError, match=r"Step \d+: loss .*(nan|inf)"):
         train(config, tmp_path)
-    for step in step_folder.steps(tmp_path / "checkpoints"):
+    for step in checkpoint_dir.steps(tmp_path / "checkpoints"):
         assert not int(_state_number(tmp_path, step, "first_bad_step"))
 
 
@@ -275,7 +275,7 @@ def test_a_batch_that_spoils_the_run_can_be_left_out(tmp_path, tiny_run, spoiled
     for _ in range(2):  # the same batch comes again
         with pytest.raises(NonFiniteError, match=r"Step 4: loss nan.*--config.input.skip_steps=4"):
             train(config, tmp_path / "run")
-    assert step_folder.steps(tmp_path / "run" / "checkpoints") == [3]
+    assert checkpoint_dir.steps(tmp_path / "run" / "checkpoints") == [3]
     skipping = dataclasses.replace(config, input=dataclasses.replace(config.input, skip_steps=(4,)))
     state = train(skipping, tmp_path / "run")  # needs no --allow_config_change
     jax.tree.map(np.testing.assert_array_equal, state.params, never.params)
@@ -311,7 +311,7 @@ def test_an_update_that_is_not_finite_stops_the_run_and_is_not_saved(tmp_path, t
     config = tiny_run("optim.eps=0", "checkpoint.every_steps=1", "total.steps=2")
     with pytest.raises(NonFiniteError, match="an update that is not finite"):
         train(config, tmp_path)
-    assert not step_folder.steps(tmp_path / "checkpoints")
+    assert not checkpoint_dir.steps(tmp_path / "checkpoints")
 
 
 def test_changes_that_keep_the_arrays_are_allowed_by_choice(tmp_path, tiny_run):
@@ -328,7 +328,7 @@ def test_changes_that_keep_the_arrays_are_allowed_by_choice(tmp_path, tiny_run):
 
 def _state_number(workdir, step, name):
     layout = {name: jax.ShapeDtypeStruct((), np.int32)}
-    return step_folder.read(workdir / "checkpoints" / str(step), layout, under=name)[name]
+    return checkpoint_dir.read(workdir / "checkpoints" / str(step), layout, under=name)[name]
 
 
 def test_a_plan_that_ends_before_the_checkpoint_is_refused(tmp_path, tiny_run):
@@ -355,10 +355,12 @@ def test_an_evaluation_that_fails_loses_no_training(tmp_path, tiny_run, monkeypa
     def fail(*_, **__):
         raise UserError("val/a.png is a bad image")
 
-    monkeypatch.setattr("vit_jax.evals.Evals.run", lambda self, step, *_, **__: step and fail())
+    monkeypatch.setattr(
+        "vit_jax.training.evals.Evals.run", lambda self, step, *_, **__: step and fail()
+    )
     with pytest.raises(UserError, match=r"a.png is a bad image"):
         train(tiny_run("checkpoint.every_steps=100"), tmp_path)
-    assert step_folder.steps(tmp_path / "checkpoints")
+    assert checkpoint_dir.steps(tmp_path / "checkpoints")
 
 
 def test_a_closed_pipe_does_not_end_training(tmp_path):
@@ -366,13 +368,13 @@ def test_a_closed_pipe_does_not_end_training(tmp_path):
     process.stdout.readline()
     process.stdout.close()
     assert process.wait(timeout=300) == 0
-    assert step_folder.steps(tmp_path / "checkpoints")[-1] == STEPS
+    assert checkpoint_dir.steps(tmp_path / "checkpoints")[-1] == STEPS
 
 
 def test_preempted_in_process(tmp_path, tiny_run):
     with pytest.raises(Preempted, match="step 1 is saved"):
         train(tiny_run(), tmp_path, stop="SIGTERM")
-    assert step_folder.steps(tmp_path / "checkpoints") == [1]
+    assert checkpoint_dir.steps(tmp_path / "checkpoints") == [1]
 
 
 def test_the_devices_are_waited_for_at_log_cadence_alone(tmp_path, tiny_run, monkeypatch):
@@ -435,7 +437,7 @@ def test_what_the_devices_had_still_to_do_is_no_pause(tmp_path, tiny_run, slow_d
 def test_the_loop_is_few_steps_ahead_of_the_devices(tmp_path, tiny_run, slow_devices, monkeypatch):
     moments = []
     monkeypatch.setattr(
-        "vit_jax.log.RunLog.after_step", lambda *_: moments.append(time.perf_counter())
+        "vit_jax.training.log.RunLog.after_step", lambda *_: moments.append(time.perf_counter())
     )
     train(tiny_run("total.steps=8", "log.every_steps=100"), tmp_path)
     # The last of eight steps is begun when but MOST are left to be finished.

@@ -1,6 +1,6 @@
 """vit_jax: pre-training of Vision Transformers in JAX, from a laptop to a TPU pod."""
 
-from vit_jax.core import starting
+from vit_jax.core.process import starting
 
 starting.answer_signals()
 

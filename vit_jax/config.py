@@ -14,8 +14,7 @@ from typing import Any, Literal
 
 import ml_collections
 
-from vit_jax import config_file
-from vit_jax.core import errors, strict
+from vit_jax.core import config_file, errors, strict
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,10 +10,10 @@ import re
 from absl import flags
 
 from vit_jax import weights
-from vit_jax.core import command
 from vit_jax.core.errors import UserError
+from vit_jax.core.process import command
 from vit_jax.nn.position_resize import METHODS
-from vit_jax.weights import writing
+from vit_jax.weights import saving
 
 FLAGS = flags.FLAGS
 
@@ -81,7 +81,7 @@ def main(arguments: list[str]) -> None:
 if __name__ == "__main__":
     flags.DEFINE_string("input", None, "Weights: a checkpoint, .npz, .safetensors, or a folder.")
     flags.DEFINE_string("output", None, "A file that ends in .npz, or a folder; not there yet.")
-    flags.DEFINE_enum("to", None, writing.FORMATS, "Default: by the output, .npz or huggingface.")
+    flags.DEFINE_enum("to", None, saving.FORMATS, "Default: by the output, .npz or huggingface.")
     flags.DEFINE_bool("ema", False, "The moving average of the weights, where the run kept one.")
     flags.DEFINE_enum("head", "keep", ("keep", "drop"), "What becomes of the classes' layer.")
     flags.DEFINE_string(

@@ -14,16 +14,18 @@ from absl import flags
 from etils import epath
 from flax import nnx
 
-from vit_jax import announce, build, compilation_cache, processes, weights
 from vit_jax import config as configs
+from vit_jax import weights
 from vit_jax.config import RunConfig
-from vit_jax.core import command
+from vit_jax.core import compilation_cache
 from vit_jax.core.errors import UserError
-from vit_jax.memory import explain_out_of_memory
-from vit_jax.screen import Screen
-from vit_jax.state import EMA_ENDING
-from vit_jax.store import step_folder
+from vit_jax.core.process import command
+from vit_jax.core.screen import Screen
+from vit_jax.run import announce, build, processes
+from vit_jax.run.memory import explain_out_of_memory
+from vit_jax.store import checkpoint_dir
 from vit_jax.store.workdir import read_config
+from vit_jax.training.state import EMA_ENDING
 
 
 def evaluate(
@@ -80,7 +82,7 @@ def _evaluate_checkpoint() -> None:
     checkpoint = epath.Path(FLAGS.checkpoint).expanduser()
     foreign = weights.is_foreign(checkpoint)
     if not foreign:
-        checkpoint = step_folder.find(checkpoint)
+        checkpoint = checkpoint_dir.find(checkpoint)
     elif not FLAGS.config:
         raise UserError(f"{checkpoint} does not say what to evaluate it on: give --config FILE.")
     if FLAGS.config:

@@ -21,11 +21,13 @@ from flax import nnx
 from jax import export as jax_export
 
 import vit_jax
-from vit_jax import class_names, weights
-from vit_jax.core import command, pytrees
+from vit_jax import weights
+from vit_jax.core import pytrees
 from vit_jax.core.errors import UserError, nearest
-from vit_jax.weights import Loaded, npz_file
-from vit_jax.weights.tensors import of_array
+from vit_jax.core.process import command
+from vit_jax.weights import Loaded, class_names
+from vit_jax.weights.files import npz
+from vit_jax.weights.files.tensors import of_array
 
 FORMATS = ("huggingface", "stablehlo")
 PLATFORMS = ("cpu", "cuda", "rocm", "tpu")  # as jax.export calls them
@@ -63,7 +65,7 @@ def stablehlo(loaded: Loaded, folder: str | Path, platforms: Sequence[str]) -> N
         temporary.mkdir(parents=True)
         (temporary / PROGRAM).write_bytes(program.serialize())
         arrays = {name: of_array(np.asarray(x)) for name, x in params.items()}
-        npz_file.write(temporary / ARRAYS, arrays)
+        npz.write(temporary / ARRAYS, arrays)
         (temporary / ABOUT).write_text(json.dumps(_about(loaded, program), indent=2) + "\n")
         temporary.rename(folder)
     except OSError as error:

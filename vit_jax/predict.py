@@ -15,9 +15,11 @@ import numpy as np
 from absl import flags
 from flax import nnx
 
-from vit_jax import class_names, images, weights
-from vit_jax.core import command
+from vit_jax import weights
 from vit_jax.core.errors import NonFiniteError, UserError
+from vit_jax.core.process import command
+from vit_jax.models import images
+from vit_jax.weights import class_names
 
 
 def predict(

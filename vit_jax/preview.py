@@ -14,13 +14,14 @@ from absl import flags
 from etils import epath
 from PIL import Image
 
-from vit_jax import build, contact_sheet, early
 from vit_jax import config as configs
-from vit_jax import step as steps
 from vit_jax.config import RunConfig
-from vit_jax.contact_sheet import Cell
-from vit_jax.core import command
 from vit_jax.core.errors import UserError
+from vit_jax.core.process import command
+from vit_jax.draw import contact_sheet
+from vit_jax.draw.contact_sheet import Cell
+from vit_jax.run import build, early
+from vit_jax.training import step as steps
 
 MOST_LABELS = 3  # under an image
 

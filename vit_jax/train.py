@@ -16,25 +16,26 @@ import jax
 from absl import flags
 from etils import epath
 
-from vit_jax import announce, build, compilation_cache, early, environment, preflight, processes
 from vit_jax import config as configs
-from vit_jax.check import check
+from vit_jax.cluster.peers import Peers
+from vit_jax.cluster.preemption import AgreedStop, stop_request
 from vit_jax.config import RunConfig
-from vit_jax.core import command, huge_pages
+from vit_jax.core import compilation_cache
 from vit_jax.core.errors import NonFiniteError, Preempted, UserError
-from vit_jax.core.stop import StopRequest, at_once
-from vit_jax.dist.peers import Peers
-from vit_jax.dist.preemption import AgreedStop, stop_request
-from vit_jax.histograms import make_distributions
-from vit_jax.log import write_parameters
-from vit_jax.memory import explain_out_of_memory
+from vit_jax.core.process import command, huge_pages
+from vit_jax.core.process.stop import StopRequest, at_once
+from vit_jax.core.screen import Screen
 from vit_jax.models import ModelInfo
-from vit_jax.screen import Screen
-from vit_jax.state import Layout, TrainState
-from vit_jax.step import Scalars, compile_update, leave_out, make_update
+from vit_jax.run import announce, build, early, environment, preflight, processes
+from vit_jax.run.check import check
+from vit_jax.run.memory import explain_out_of_memory
 from vit_jax.store.workdir import record
 from vit_jax.store.workdir_lock import lock
-from vit_jax.warm_start import warm_start
+from vit_jax.training.histograms import make_distributions
+from vit_jax.training.log import write_parameters
+from vit_jax.training.state import Layout, TrainState
+from vit_jax.training.step import Scalars, compile_update, leave_out, make_update
+from vit_jax.training.warm_start import warm_start
 
 
 def train(

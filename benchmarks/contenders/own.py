@@ -18,9 +18,10 @@ from benchmarks.contenders import (
     Shape,
 )
 from benchmarks.contenders.jax_common import contender, images_and_labels
-from vit_jax import build, models
 from vit_jax import config as configs
-from vit_jax.step import batch_layout, compile_update, make_update
+from vit_jax import models
+from vit_jax.run import build
+from vit_jax.training.step import batch_layout, compile_update, make_update
 
 
 def make(shape: Shape, dtype: str) -> Contender:

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple
 
-from vit_jax.store import step_folder
+from vit_jax.store import checkpoint_dir
 
 REPOSITORY = Path(__file__).parents[2]
 DEVICES_OF_A_PROCESS = 2
@@ -170,12 +170,12 @@ def finish(workdir: Path, *, steps: int, processes: int, more: Sequence[str] = (
 
 def saved(workdir: Path) -> list[int]:
     """The steps that have a checkpoint."""
-    return step_folder.steps(workdir / "checkpoints")
+    return checkpoint_dir.steps(workdir / "checkpoints")
 
 
 def bits(workdir: Path, step: int) -> dict[str, str]:
     """A checkpoint's checksums by array."""
-    description = step_folder.read_description(workdir / "checkpoints" / str(step))
+    description = checkpoint_dir.read_description(workdir / "checkpoints" / str(step))
     return {name: array["checksum"] for name, array in description["arrays"].items()}
 
 

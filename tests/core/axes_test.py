@@ -5,7 +5,7 @@ from jax.sharding import PartitionSpec
 
 from vit_jax.core import axes
 from vit_jax.core.errors import UserError
-from vit_jax.dist import mesh as meshes
+from vit_jax.parallel import mesh as meshes
 
 
 def test_without_rules_nothing_is_constrained():

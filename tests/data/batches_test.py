@@ -6,7 +6,8 @@ import pytest
 
 # What a process does while batches are still being made.
 START = """
-    from vit_jax.data import pipeline, sources
+    from vit_jax.data import pipeline
+    from vit_jax.data.sources import table as sources
     source = sources.create("synthetic", data_dir=None, split="train", num_examples=5000,
                             num_classes=5, image_size=(64, 64))
     batches = pipeline.train_batches(

@@ -11,7 +11,7 @@ import pytest
 from vit_jax.core.errors import UserError
 from vit_jax.data import files
 from vit_jax.data.host_tf import tf
-from vit_jax.data.image_folder import ImageFolder
+from vit_jax.data.sources.image_folder import ImageFolder
 
 
 @pytest.fixture(autouse=True)

@@ -7,10 +7,12 @@ import numpy as np
 import pytest
 
 from vit_jax.core.errors import UserError
-from vit_jax.data import balance, label_index, mixture, ram_cache, subset
+from vit_jax.data import ram_cache
 from vit_jax.data.batches import Batch
 from vit_jax.data.example import Example, Source
+from vit_jax.data.order import balance, label_index, subset
 from vit_jax.data.pipeline import eval_batches, train_batches
+from vit_jax.data.sources import mixture
 
 # Of the examples 0 to 7: two labels and their weights, one label, or labels without weights.
 LABELED = [((1, 2), (0.5, 0.25)), ((3,), (0.125,)), ((4, 5), ()), ((), ())] * 2

@@ -9,13 +9,15 @@ import numpy as np
 import pytest
 
 from vit_jax.core.errors import UserError
-from vit_jax.data import balance, label_index, mixture, ops, sources, subset
 from vit_jax.data.batches import Batch
 from vit_jax.data.example import Example, Source
 from vit_jax.data.host_tf import tf
-from vit_jax.data.order import Stream, round_and_index, shuffled
+from vit_jax.data.ops import table as ops
+from vit_jax.data.order import Stream, balance, label_index, round_and_index, shuffled, subset
 from vit_jax.data.pipeline import Batches, eval_batches, train_batches
-from vit_jax.data.synthetic import Synthetic
+from vit_jax.data.sources import mixture
+from vit_jax.data.sources import table as sources
+from vit_jax.data.sources.synthetic import Synthetic
 
 AUGMENT = "decode|pad_crop(8, 2)|flip_lr"
 AUGMENT_STRONGLY = (

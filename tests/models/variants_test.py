@@ -11,11 +11,11 @@ from jax.extend.core import jaxprs_in_params
 from vit_jax import models
 from vit_jax.core import pytrees
 from vit_jax.core.errors import UserError
-from vit_jax.dist.mesh import AXES
 from vit_jax.models.vit_names import PLAIN
 from vit_jax.models.vit_spec import PLACES
 from vit_jax.optim.decay import kernels_only
-from vit_jax.state import state_layout
+from vit_jax.parallel.mesh import AXES
+from vit_jax.training.state import state_layout
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 ROUNDING = 1e-5  # float32 sums in another order

@@ -15,7 +15,7 @@ from flax import nnx
 
 from tests.optim.optimizers_test import settings
 from vit_jax import models
-from vit_jax.data import digits
+from vit_jax.data.sources import digits
 from vit_jax.optim import optimizers, schedules
 
 FIELDS = {"depth": 1, "width": 64, "mlp_dim": 128, "heads": 4, "pool": "avg"}

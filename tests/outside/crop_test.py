@@ -2,7 +2,14 @@
 
 import numpy as np
 
-from tests.data.crops_test import CASES, LARGEST_DISTANCE, NUM_WINDOWS, distance, drawn, features
+from tests.data.ops.crops_test import (
+    CASES,
+    LARGEST_DISTANCE,
+    NUM_WINDOWS,
+    distance,
+    drawn,
+    features,
+)
 
 
 def test_windows_are_distributed_as_those_of_timm(theirs):

@@ -9,14 +9,15 @@ import pytest
 from PIL import Image
 
 from tests.outside.checkouts import PROGRAMS
-from vit_jax.data import crops, ops
 from vit_jax.data.decode import Encoded, encoded
-from vit_jax.data.distortions import DISTORTIONS
 from vit_jax.data.example import Example
-from vit_jax.data.geometry import affine
 from vit_jax.data.host_tf import tf
-from vit_jax.data.randaugment import CHOICES, REACH
-from vit_jax.objective import Objective
+from vit_jax.data.ops import crops
+from vit_jax.data.ops import table as ops
+from vit_jax.data.ops.distortions import DISTORTIONS
+from vit_jax.data.ops.geometry import affine
+from vit_jax.data.ops.randaugment import CHOICES, REACH
+from vit_jax.training.objective import Objective
 
 PHOTOS = Path(__file__).parents[3] / "shared/data/photos/val"
 NUM_PHOTOS = 8

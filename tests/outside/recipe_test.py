@@ -6,11 +6,11 @@ import jax
 import numpy as np
 import pytest
 
-from vit_jax import build
 from vit_jax import config as configs
 from vit_jax.core import pytrees
-from vit_jax.step import batch_layout, compile_update, examples, make_update
-from vit_jax.weights import google_npz
+from vit_jax.run import build
+from vit_jax.training.step import batch_layout, compile_update, examples, make_update
+from vit_jax.weights.formats import google_npz
 from vit_jax.weights.layout import sizes_of, to_theirs
 
 STEPS, BATCH, CLASSES, PIXELS, PATCH = 40, 16, 10, 16, 4

@@ -10,13 +10,14 @@ from etils import epath
 from PIL import Image
 
 from tests.weights.conftest import timm  # noqa: F401, a fixture: timm without torchvision
-from vit_jax import build, images, weights
 from vit_jax import config as configs
-from vit_jax.data.image_folder import ImageFolder
+from vit_jax import weights
+from vit_jax.core.screen import Screen
 from vit_jax.data.pipeline import eval_batches
+from vit_jax.data.sources.image_folder import ImageFolder
 from vit_jax.evaluate import evaluate
-from vit_jax.models import Preprocess
-from vit_jax.screen import Screen
+from vit_jax.models import Preprocess, images
+from vit_jax.run import build
 
 WEIGHTS = Path(__file__).parents[3] / "shared/data/vit_ti16_augreg"
 LOGITS = 1e-4

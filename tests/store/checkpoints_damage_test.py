@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from vit_jax.core.errors import UserError
-from vit_jax.store import array_files, step_folder
-from vit_jax.store.step_folder import DamagedError
+from vit_jax.store import array_files, checkpoint_dir
+from vit_jax.store.checkpoint_dir import DamagedError
 
 
 @pytest.fixture
@@ -106,8 +106,8 @@ def test_an_edited_description_is_noticed(run, make_state):
     file = run / "checkpoints" / "2" / "description" / "metadata"
     file.write_text(file.read_text().replace('"classes": ["a"]', '"classes": ["b"]'))
     with pytest.raises(DamagedError, match="has changed since it was written"):
-        step_folder.read_description(run / "checkpoints" / "2")
-    assert step_folder.find(run).name == "1"
+        checkpoint_dir.read_description(run / "checkpoints" / "2")
+    assert checkpoint_dir.find(run).name == "1"
 
 
 def test_an_array_exchanged_for_another_valid_one_fails_its_checksum(run, make_state, layout_of):
@@ -116,14 +116,14 @@ def test_an_array_exchanged_for_another_valid_one_fails_its_checksum(run, make_s
     shutil.rmtree(there / "state")
     shutil.copytree(run / "checkpoints" / "1" / "state", there / "state")
     with pytest.raises(DamagedError, match=r"the checksum of .*params/blocks/0/kernel"):
-        step_folder.restore_params(there, layout_of(make_state(0)).params)
+        checkpoint_dir.restore_params(there, layout_of(make_state(0)).params)
 
 
 def test_find_says_when_nothing_is_left(run):
     for step in ("1", "2"):
         delete(run / "checkpoints" / step / "description" / "metadata")
     with pytest.raises(UserError, match=r"are damaged: steps \[1, 2\]"):
-        step_folder.find(run)
+        checkpoint_dir.find(run)
 
 
 def test_too_little_memory_is_not_damage(run, open_checkpoints, make_state, layout_of, monkeypatch):

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import pytest
 
 from vit_jax.core.errors import UserError
-from vit_jax.store import step_folder
+from vit_jax.store import checkpoint_dir
 from vit_jax.store.checkpoints import Checkpoints
 
 RULES = {"keep_last": 1, "keep_every_steps": None, "best_metric": None, "best_mode": "max"}
@@ -107,7 +107,7 @@ def test_a_disk_that_fills_up_between_saves_gives_one_message(small_disk, enviro
     assert f"No space left on device. Step {step} is still valid." in done.stdout
     (small_disk / "somebody else's").unlink()
     layout = {str(i): jax.ShapeDtypeStruct((64, 64), "float32") for i in range(30)}
-    step_folder.restore_params(small_disk / "checkpoints" / step, layout)
+    checkpoint_dir.restore_params(small_disk / "checkpoints" / step, layout)
 
 
 LIMITED = """

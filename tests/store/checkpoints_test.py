@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from vit_jax.core.errors import UserError
-from vit_jax.store import step_folder
+from vit_jax.store import checkpoint_dir
 from vit_jax.store.checkpoints import Checkpoints
 
 DESCRIPTION = {"model": {"depth": 12, "patch": (16, 16)}, "class_names": ["cat", "dog"]}
@@ -50,18 +50,18 @@ def test_parameters_alone_are_readable_by_name(open_checkpoints, make_state, lay
     checkpoints = open_checkpoints()
     checkpoints.save(3, state, DESCRIPTION, None)
     checkpoints.wait()
-    step_dir = step_folder.find(tmp_path / "run")
-    assert_same(step_folder.restore_params(step_dir, layout_of(state.params)), state.params)
+    step_dir = checkpoint_dir.find(tmp_path / "run")
+    assert_same(checkpoint_dir.restore_params(step_dir, layout_of(state.params)), state.params)
     # Without shardings, as a prediction asks for them.
     layout = jax.eval_shape(lambda: state.params)
-    assert_same(step_folder.restore_params(step_dir, layout), state.params)
+    assert_same(checkpoint_dir.restore_params(step_dir, layout), state.params)
 
 
 def test_the_description_comes_back_as_json(open_checkpoints, make_state, tmp_path):
     checkpoints = open_checkpoints()
     checkpoints.save(1, make_state(1), DESCRIPTION, {"val/accuracy": 0.5, "val/loss": np.nan})
     checkpoints.wait()
-    document = step_folder.read_description(tmp_path / "run" / "checkpoints" / "1")
+    document = checkpoint_dir.read_description(tmp_path / "run" / "checkpoints" / "1")
     assert document["model"] == {"depth": 12, "patch": [16, 16]}
     assert document["class_names"] == ["cat", "dog"]
     assert document["metrics"] == {"val/accuracy": 0.5}
@@ -83,12 +83,12 @@ def test_find_takes_a_work_directory_a_checkpoints_folder_or_a_step(
         checkpoints.save(step, make_state(step), DESCRIPTION, None)
     checkpoints.wait()
     directory = tmp_path / "run" / "checkpoints"
-    assert step_folder.find(tmp_path / "run") == directory / "10"
-    assert step_folder.find(directory) == directory / "10"
-    assert step_folder.find(directory / "9") == directory / "9"
+    assert checkpoint_dir.find(tmp_path / "run") == directory / "10"
+    assert checkpoint_dir.find(directory) == directory / "10"
+    assert checkpoint_dir.find(directory / "9") == directory / "9"
     for nothing in (tmp_path, tmp_path / "missing"):
         with pytest.raises(UserError, match="No checkpoint in"):
-            step_folder.find(nothing)
+            checkpoint_dir.find(nothing)
 
 
 def test_relative_paths_mean_the_current_folder(make_state, layout_of, tmp_path, monkeypatch):
@@ -97,10 +97,12 @@ def test_relative_paths_mean_the_current_folder(make_state, layout_of, tmp_path,
     checkpoints = Checkpoints("run/checkpoints", **rules)
     checkpoints.save(1, make_state(1), DESCRIPTION, None)
     checkpoints.close()
-    params = step_folder.restore_params(step_folder.find("run"), layout_of(make_state(1).params))
+    params = checkpoint_dir.restore_params(
+        checkpoint_dir.find("run"), layout_of(make_state(1).params)
+    )
     assert_same(params, make_state(1).params)
     assert (tmp_path / "run" / "checkpoints" / "1").is_dir()
-    assert str(step_folder.absolute("gs://bucket/run")) == "gs://bucket/run"
+    assert str(checkpoint_dir.absolute("gs://bucket/run")) == "gs://bucket/run"
 
 
 # What is kept.
@@ -242,7 +244,9 @@ def test_another_models_layout_is_refused_with_the_differences(
     assert "of another model or optimizer" in message
     assert "init.weights" not in message
     with pytest.raises(UserError, match="params/head/bias: bfloat16"):
-        step_folder.restore_params(step_dir, {"blocks": layout_of(make_state(5)).params["blocks"]})
+        checkpoint_dir.restore_params(
+            step_dir, {"blocks": layout_of(make_state(5)).params["blocks"]}
+        )
 
 
 def test_an_optimizers_other_arrays_leave_the_parameters_to_start_from(

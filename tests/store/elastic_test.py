@@ -28,7 +28,7 @@ if task["processes"] > 1:
 import numpy as np
 import tensorstore
 from etils import epath
-from vit_jax import build
+from vit_jax.run import build
 from vit_jax import config as configs
 from vit_jax.core import pytrees
 from vit_jax.store import array_files

@@ -7,7 +7,7 @@ from etils import epath
 from flax import nnx
 from vit_jax import models, weights
 from vit_jax.core import pytrees
-from vit_jax.dist.mesh import make_mesh
+from vit_jax.parallel.mesh import make_mesh
 from vit_jax.store.checkpoints import Checkpoints
 from vit_jax.weights.checkpoint import describe
 

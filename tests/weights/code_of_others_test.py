@@ -10,7 +10,7 @@ from vit_jax import models, weights
 from vit_jax.core.errors import UserError
 from vit_jax.store.checkpoints import Checkpoints
 from vit_jax.weights.checkpoint import describe
-from vit_jax.weights.tensors import of_array
+from vit_jax.weights.files.tensors import of_array
 
 EVIL = "evil.Class"
 SMALL = {"depth": 1, "width": 8, "mlp_dim": 8, "heads": 2, "num_classes": 4, "image_size": 8}
@@ -50,10 +50,10 @@ def test_configs_of_models(tmp_path, toy, evil, kind, changes):
 
 
 def test_what_safetensors_say_besides(tmp_path, evil):
-    from vit_jax.weights import safetensors_file
+    from vit_jax.weights.files import safetensors
 
     arrays = {"a": of_array(np.ones(3, np.float32))}
-    safetensors_file.write(tmp_path / "x.safetensors", arrays)
+    safetensors.write(tmp_path / "x.safetensors", arrays)
     content = (tmp_path / "x.safetensors").read_bytes()
     length = int.from_bytes(content[:8], "little")
     header = json.loads(content[8 : 8 + length])
@@ -61,7 +61,7 @@ def test_what_safetensors_say_besides(tmp_path, evil):
     new = json.dumps(header).encode()
     whole = len(new).to_bytes(8, "little") + new + content[8 + length :]
     (tmp_path / "x.safetensors").write_bytes(whole)
-    found = safetensors_file.read(tmp_path / "x.safetensors")
+    found = safetensors.read(tmp_path / "x.safetensors")
     assert found["a"].read().tolist() == [1, 1, 1]
 
 

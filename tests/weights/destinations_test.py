@@ -7,7 +7,7 @@ import pytest
 
 from vit_jax import weights
 from vit_jax.core.errors import UserError
-from vit_jax.weights.writing import FORMATS
+from vit_jax.weights.saving import FORMATS
 
 DOCS = Path(__file__).parents[2] / "docs" / "weights.md"
 DINOV2 = {"layer_scale": 1.0, "mlp_dim": 32}

@@ -11,8 +11,9 @@ import pytest
 
 from vit_jax import weights
 from vit_jax.core.errors import UserError
-from vit_jax.weights import npz_file, opening, safetensors_file
-from vit_jax.weights.tensors import of_array
+from vit_jax.weights.files import detect_format, npz
+from vit_jax.weights.files import safetensors as safetensors_file
+from vit_jax.weights.files.tensors import of_array
 
 ARRAYS = {"a": np.arange(6, dtype=np.float32).reshape(2, 3), "b": np.ones(4, np.float32)}
 
@@ -46,8 +47,8 @@ def header(text):
 
 
 def test_npz_as_it_should_be(tmp_path):
-    npz_file.write(tmp_path / "x.npz", {n: of_array(x) for n, x in ARRAYS.items()})
-    for name, tensor in npz_file.read(tmp_path / "x.npz").items():
+    npz.write(tmp_path / "x.npz", {n: of_array(x) for n, x in ARRAYS.items()})
+    for name, tensor in npz.read(tmp_path / "x.npz").items():
         np.testing.assert_array_equal(tensor.read(), ARRAYS[name])
     assert os.listdir(tmp_path) == ["x.npz"]
 
@@ -56,7 +57,7 @@ def test_npz_cut_off(tmp_path):
     path = tmp_path / "x.npz"
     np.savez(path, **ARRAYS)
     path.write_bytes(path.read_bytes()[:-30])
-    assert "cannot be read as .npz" in refused(npz_file.read, path)
+    assert "cannot be read as .npz" in refused(npz.read, path)
 
 
 def test_npz_with_a_flipped_bit(tmp_path):
@@ -65,7 +66,7 @@ def test_npz_with_a_flipped_bit(tmp_path):
     data = bytearray(path.read_bytes())
     data[data.index(b"\x00\x00\x80\x3f") + 2] ^= 1
     path.write_bytes(data)
-    assert "Bad CRC-32" in refused(npz_file.read, path)
+    assert "Bad CRC-32" in refused(npz.read, path)
 
 
 @pytest.mark.parametrize(
@@ -109,7 +110,7 @@ def test_npz_with_a_flipped_bit(tmp_path):
     ],
 )
 def test_npz_with_a_bad_array(tmp_path, data, message):
-    assert message in refused(npz_file.read, zipped(tmp_path / "x.npz", a=data))
+    assert message in refused(npz.read, zipped(tmp_path / "x.npz", a=data))
 
 
 def test_zip_bomb(tmp_path):
@@ -118,7 +119,7 @@ def test_zip_bomb(tmp_path):
     zipped(path, a=npy(np.zeros(2**20, np.uint8)))
     data = path.read_bytes().replace((2**20 + 128).to_bytes(4, "little"), b"\xff\xff\xff\xf0")
     path.write_bytes(data)
-    assert "zip bomb" in refused(npz_file.read, path)
+    assert "zip bomb" in refused(npz.read, path)
 
 
 # --- safetensors
@@ -213,13 +214,13 @@ def test_safetensors_with_a_bad_header(tmp_path, entries, length, message):
 def test_an_index_stays_in_its_folder(tmp_path):
     index = tmp_path / "model.safetensors.index.json"
     index.write_text(json.dumps({"weight_map": {"a": "../x.safetensors"}}))
-    assert "not a file in its own folder" in refused(opening.open_weights, tmp_path)
+    assert "not a file in its own folder" in refused(detect_format.open_weights, tmp_path)
     index.write_text(json.dumps({"weight_map": {"a": "x.safetensors"}}))
-    assert "get all parts" in refused(opening.open_weights, tmp_path)
+    assert "get all parts" in refused(detect_format.open_weights, tmp_path)
     safetensors(tmp_path / "x.safetensors", {"b": entry()}, bytes(8))
-    assert "names arrays that are not there: a in" in refused(opening.open_weights, tmp_path)
+    assert "names arrays that are not there: a in" in refused(detect_format.open_weights, tmp_path)
     index.write_text("[]")
-    assert "no JSON object" in refused(opening.open_weights, tmp_path)
+    assert "no JSON object" in refused(detect_format.open_weights, tmp_path)
 
 
 # --- config.json and the like
@@ -372,10 +373,10 @@ def test_files_of_another_kind(tmp_path):
     path = tmp_path / "x.npz"
     for content in (b"", b"\x89PNG\r\n\x1a\n" + bytes(30)):
         path.write_bytes(content)
-        assert "cannot be read as .npz" in refused(opening.open_weights, path)
+        assert "cannot be read as .npz" in refused(detect_format.open_weights, path)
     other = tmp_path / "x.txt"
     other.write_text("hello, world")
-    assert "no file of weights" in refused(opening.open_weights, other)
+    assert "no file of weights" in refused(detect_format.open_weights, other)
 
 
 def test_a_pickle_is_never_run(tmp_path):
@@ -389,5 +390,5 @@ def test_a_pickle_is_never_run(tmp_path):
 
     path = tmp_path / "pytorch_model.bin"
     path.write_bytes(pickle.dumps(Evil()))
-    assert "pickle" in refused(opening.open_weights, path)
+    assert "pickle" in refused(detect_format.open_weights, path)
     assert not (tmp_path / "ran").exists()

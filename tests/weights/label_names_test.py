@@ -6,7 +6,8 @@ import pytest
 
 from vit_jax import weights
 from vit_jax.core.errors import UserError
-from vit_jax.weights import label_names, timm
+from vit_jax.weights import label_names
+from vit_jax.weights.formats import timm
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from vit_jax import images as prediction
 from vit_jax import models, weights
+from vit_jax.models import images as prediction
 
 pytestmark = pytest.mark.parity
 torch = pytest.importorskip("torch")

@@ -10,8 +10,8 @@ from flax import nnx
 
 from vit_jax import weights
 from vit_jax.core.errors import UserError
-from vit_jax.weights import safetensors_file
-from vit_jax.weights.tensors import of_array
+from vit_jax.weights.files import safetensors
+from vit_jax.weights.files.tensors import of_array
 
 pytestmark = pytest.mark.parity
 torch = pytest.importorskip("torch")
@@ -104,7 +104,7 @@ def timm_hybrid(timm, size):
 def save_timm(folder, model, **config):
     folder.mkdir()
     arrays = {name: of_array(x.numpy()) for name, x in model.state_dict().items()}
-    safetensors_file.write(folder / "model.safetensors", arrays)
+    safetensors.write(folder / "model.safetensors", arrays)
     (folder / "config.json").write_text(json.dumps(config))
 
 
@@ -305,8 +305,8 @@ def test_what_is_written_loads_in_transformers(
 @pytest.mark.parametrize("crop", [False, True])
 def test_the_processor_prepares_as_prediction_does(hf, tmp_path, bit, crop):
     pil = pytest.importorskip("PIL.Image")
-    from vit_jax import images as prediction
     from vit_jax import models
+    from vit_jax.models import images as prediction
 
     ours = bit()
     if crop:

@@ -182,7 +182,7 @@ def test_what_is_written_loads_in_transformers(
 @pytest.mark.parametrize("interpolation", ["bilinear", "bicubic", "lanczos"])
 def test_the_processor_prepares_as_prediction_does(hf, tmp_path, toy, interpolation):
     pil = pytest.importorskip("PIL.Image")
-    from vit_jax import images as prediction
+    from vit_jax.models import images as prediction
 
     mean, std = (0.4, 0.5, 0.6), (0.2, 0.3, 0.4)
     about = Preprocess((12, 12), 16, (12, 12), mean, std, interpolation, longer="down")
@@ -206,12 +206,12 @@ TIMM_TOY = {
 
 
 def save_timm(folder, model, **model_args):
-    from vit_jax.weights import safetensors_file
-    from vit_jax.weights.tensors import of_array
+    from vit_jax.weights.files import safetensors
+    from vit_jax.weights.files.tensors import of_array
 
     folder.mkdir()
     arrays = {name: of_array(x.numpy()) for name, x in model.state_dict().items()}
-    safetensors_file.write(folder / "model.safetensors", arrays)
+    safetensors.write(folder / "model.safetensors", arrays)
     config = {"architecture": "vit_base_patch16_224", "model_args": TIMM_TOY | model_args}
     (folder / "config.json").write_text(json.dumps(config))
 

@@ -11,12 +11,13 @@ import numpy as np
 import optax
 import pytest
 
-from vit_jax import build, weights
+from vit_jax import weights
 from vit_jax.convert import convert
 from vit_jax.core import pytrees
 from vit_jax.core.errors import UserError
-from vit_jax.state import state_layout
-from vit_jax.warm_start import warm_start
+from vit_jax.run import build
+from vit_jax.training.state import state_layout
+from vit_jax.training.warm_start import warm_start
 
 # What timm and Hugging Face compute.
 OF_PORTS = {"weight_epsilon": 1e-8, "weight_epsilon_of": "variance", "group_norm_epsilon": 1e-5}

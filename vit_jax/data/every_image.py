@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from vit_jax.core.errors import UserError
-from vit_jax.data.chosen import listed
 from vit_jax.data.example import Source
+from vit_jax.data.order.chosen import listed
 from vit_jax.data.pipeline import READ_EXAMPLES, eval_batches
 from vit_jax.data.reader import Reader
 

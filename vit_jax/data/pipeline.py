@@ -17,11 +17,11 @@ from collections.abc import Callable
 import numpy as np
 
 from vit_jax.core.errors import UserError
-from vit_jax.data import ops
 from vit_jax.data.batches import NO_LABEL, Batches
 from vit_jax.data.decode import Encoded
 from vit_jax.data.example import Source
 from vit_jax.data.host_tf import tf
+from vit_jax.data.ops import table as ops
 from vit_jax.data.order import Stream, shuffled
 from vit_jax.data.reader import Elements, Reader
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from vit_jax.core.errors import UserError
-from vit_jax.core.waiting import waiting_for
+from vit_jax.core.process.waiting import waiting_for
 from vit_jax.data.batches import NO_LABEL
 from vit_jax.data.decode import UNDECODABLE, Encoded, encoded
 from vit_jax.data.example import Example, Source

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jax.ad_checkpoint import checkpoint_name
 
-from vit_jax.core.axes import (
+from vit_jax.core.axes import (  # fmt: skip
     BATCH,
     HEAD_SIZE,
     HEADS,
@@ -19,7 +19,7 @@ from vit_jax.core.axes import (
     TOKENS,
     WIDTH,
     constrain,
-)  # fmt: skip
+)
 from vit_jax.nn.initialization import VIT, ZEROS
 from vit_jax.nn.linear import EPSILON, Initializer, Linear, param
 from vit_jax.nn.norm import norm as make_norm

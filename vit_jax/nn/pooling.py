@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from vit_jax.core.axes import (
+from vit_jax.core.axes import (  # fmt: skip
     BATCH,
     HEAD_SIZE,
     HEADS,
@@ -22,7 +22,7 @@ from vit_jax.core.axes import (
     TOKENS,
     WIDTH,
     constrain,
-)  # fmt: skip
+)
 from vit_jax.nn.attention import attend, input_projections, output_projection
 from vit_jax.nn.initialization import VIT, Initialization
 from vit_jax.nn.linear import EPSILON, Initializer, param

@@ -9,9 +9,9 @@ import jax
 import optax
 
 from vit_jax.core.errors import UserError, nearest
-from vit_jax.optim import decay, directions
-from vit_jax.optim.directions import Moments
+from vit_jax.optim import decay, update_rules
 from vit_jax.optim.schedules import Schedule
+from vit_jax.optim.update_rules import Moments
 
 
 class Optimizer(NamedTuple):
@@ -23,13 +23,13 @@ class Optimizer(NamedTuple):
 
 
 OPTIMIZERS = {
-    "adam": Optimizer(directions.adam, ("b1", "b2", "eps", "mu_dtype")),
-    "sgd": Optimizer(directions.sgd, ("momentum", "nesterov", "mu_dtype")),
-    "adafactor": Optimizer(directions.adafactor, ("b1", "b2", "mu_dtype")),
-    "lion": Optimizer(directions.lion, ("b1", "b2", "mu_dtype")),
-    "muon": Optimizer(directions.muon, ("b1", "b2", "eps", "momentum", "nesterov", "mu_dtype")),
+    "adam": Optimizer(update_rules.adam, ("b1", "b2", "eps", "mu_dtype")),
+    "sgd": Optimizer(update_rules.sgd, ("momentum", "nesterov", "mu_dtype")),
+    "adafactor": Optimizer(update_rules.adafactor, ("b1", "b2", "mu_dtype")),
+    "lion": Optimizer(update_rules.lion, ("b1", "b2", "mu_dtype")),
+    "muon": Optimizer(update_rules.muon, ("b1", "b2", "eps", "momentum", "nesterov", "mu_dtype")),
     "lamb": Optimizer(
-        directions.adam, ("b1", "b2", "eps", "joint_qkv", "mu_dtype"), directions.trust_ratio
+        update_rules.adam, ("b1", "b2", "eps", "joint_qkv", "mu_dtype"), update_rules.trust_ratio
     ),
 }
 
@@ -118,5 +118,5 @@ def shrinkage(
         lr, weight_decay=weight_decay, meaning=weight_decay_meaning, peak_lr=peak_lr
     )
     if decay.WEIGHT_DECAY_MEANINGS[weight_decay_meaning].after_direction:
-        return share * directions.mean_trust_ratio(opt_state) if name == "lamb" else share
+        return share * update_rules.mean_trust_ratio(opt_state) if name == "lamb" else share
     return share / (1 - momentum) if name == "sgd" else None

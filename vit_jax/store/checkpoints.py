@@ -28,8 +28,8 @@ from orbax.checkpoint import checkpoint_managers as policies
 
 from vit_jax.core import pytrees
 from vit_jax.core.errors import UserError, nearest
-from vit_jax.store import array_files, orbax_log, step_folder
-from vit_jax.store.step_folder import DamagedError
+from vit_jax.store import array_files, checkpoint_dir, orbax_log
+from vit_jax.store.checkpoint_dir import DamagedError
 
 # What a user can mend, by the operating system's error.
 ADVICE = {
@@ -72,7 +72,7 @@ class Checkpoints:
                 f'checkpoint.best_mode="{best_mode}". {nearest(best_mode, ("max", "min"))}'
             )
         orbax_log.mute()
-        self._directory = step_folder.absolute(directory)
+        self._directory = checkpoint_dir.absolute(directory)
         _check_writable(self._directory)
         self._best = _Best(metric=best_metric, sign=1 if best_mode == "max" else -1)
         self._best.read(self._directory)
@@ -80,8 +80,8 @@ class Checkpoints:
         if keep_every_steps:
             kept.append(policies.EveryNSteps(keep_every_steps))
         handlers = ocp.handlers.DefaultCheckpointHandlerRegistry()
-        handlers.add(step_folder.STATE, ocp.args.PyTreeSave, array_files.StateHandler())
-        handlers.add(step_folder.DESCRIPTION, ocp.args.JsonSave, ocp.JsonCheckpointHandler())
+        handlers.add(checkpoint_dir.STATE, ocp.args.PyTreeSave, array_files.StateHandler())
+        handlers.add(checkpoint_dir.DESCRIPTION, ocp.args.JsonSave, ocp.JsonCheckpointHandler())
         self._manager = ocp.CheckpointManager(
             self._directory,
             handler_registry=handlers,
@@ -111,11 +111,11 @@ class Checkpoints:
         arrays = pytrees.flatten(state)
         assert len(arrays) == len(jax.tree.leaves(state)), "two leaves of one name"
         finite = {k: float(v) for k, v in (metrics or {}).items() if math.isfinite(v)}
-        document = step_folder.describe(arrays, description, finite)
+        document = checkpoint_dir.describe(arrays, description, finite)
         self._best.add(step, finite)
         items = {
-            step_folder.STATE: array_files.to_save(pytrees.unflatten(arrays)),
-            step_folder.DESCRIPTION: ocp.args.JsonSave(document),
+            checkpoint_dir.STATE: array_files.to_save(pytrees.unflatten(arrays)),
+            checkpoint_dir.DESCRIPTION: ocp.args.JsonSave(document),
         }
         try:
             self._manager.save(step, args=ocp.args.Composite(**items), force=True)
@@ -133,7 +133,7 @@ class Checkpoints:
         damaged: list[DamagedError] = []
         for step in reversed(self._steps()):
             try:
-                state = step_folder.read(self._directory / str(step), layout)
+                state = checkpoint_dir.read(self._directory / str(step), layout)
             except DamagedError as error:
                 damaged.append(error)
                 continue
@@ -163,7 +163,7 @@ class Checkpoints:
 
     def _steps(self) -> list[int]:
         """Those with a folder, valid or not. UserError if not all processes see the same ones."""
-        steps = step_folder.steps(self._directory)
+        steps = checkpoint_dir.steps(self._directory)
         seen = multihost_utils.process_allgather(np.uint32(zlib.crc32(repr(steps).encode())))
         if len(set(seen.ravel().tolist())) > 1:
             raise UserError(
@@ -240,9 +240,9 @@ class _Best:
 
     def read(self, directory: epath.Path) -> None:
         """Takes the values of an earlier process from the checkpoints' descriptions."""
-        for step in step_folder.steps(directory):
+        for step in checkpoint_dir.steps(directory):
             try:
-                self.add(step, step_folder.read_description(directory / str(step))["metrics"])
+                self.add(step, checkpoint_dir.read_description(directory / str(step))["metrics"])
             except DamagedError:
                 continue
 

@@ -11,7 +11,7 @@ from typing import Any
 from etils import epath
 
 from vit_jax.core.errors import UserError
-from vit_jax.store import atomic_file, strict_json
+from vit_jax.core.files import atomic_file, strict_json
 
 LARGEST_STEP = 2**63 - 1
 

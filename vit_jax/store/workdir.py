@@ -16,7 +16,8 @@ from typing import Any, NamedTuple
 from etils import epath
 
 from vit_jax.core.errors import UserError
-from vit_jax.store import atomic_file, step_names, strict_json
+from vit_jax.core.files import atomic_file, strict_json
+from vit_jax.store import step_names
 
 CONFIG_FILE = "config.json"
 TYPES = {"config": dict, "fingerprint": dict, "runs": list}  # of what it says

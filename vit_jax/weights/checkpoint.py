@@ -13,7 +13,7 @@ from etils import epath
 from vit_jax import models
 from vit_jax.core.errors import UserError
 from vit_jax.nn.posemb import TokenLayout
-from vit_jax.store import step_folder
+from vit_jax.store import checkpoint_dir
 from vit_jax.weights.foreign import Foreign
 
 FORMAT_VERSION = 1  # of the description that this code writes and reads
@@ -72,14 +72,18 @@ class Description:
         under = self._under(ema)
         if self.foreign:
             return {name: _placed(self.foreign.array(name), x) for name, x in layout.items()}
-        arrays = step_folder.read_some(self.folder, {f"{under}/{n}": x for n, x in layout.items()})
+        arrays = checkpoint_dir.read_some(
+            self.folder, {f"{under}/{n}": x for n, x in layout.items()}
+        )
         return {name: arrays[f"{under}/{name}"] for name in layout}
 
     def _under(self, ema: bool) -> str:
         if self.foreign and ema:
             raise UserError(f"{self.folder} has no moving average (EMA): it is one set of weights.")
         return (
-            step_folder.PARAMS if self.foreign else step_folder.params_or_ema(self.folder, ema=ema)
+            checkpoint_dir.PARAMS
+            if self.foreign
+            else checkpoint_dir.params_or_ema(self.folder, ema=ema)
         )
 
 
@@ -97,8 +101,8 @@ def description(path: str | epath.Path) -> Description:
     Raises:
       UserError: no checkpoint there, or one of a newer version.
     """
-    folder = step_folder.find(path)
-    about = step_folder.read_description(folder)
+    folder = checkpoint_dir.find(path)
+    about = checkpoint_dir.read_description(folder)
     if about.get("format_version") != FORMAT_VERSION:
         raise UserError(
             f"{folder} has format version {about.get('format_version')}, this vit_jax reads "

@@ -12,19 +12,19 @@ import numpy as np
 from vit_jax import models
 from vit_jax.core.errors import UserError
 from vit_jax.models.vit import SIZES
-from vit_jax.weights import (
-    architecture,
+from vit_jax.weights import architecture
+from vit_jax.weights.architecture import contradictions
+from vit_jax.weights.files.detect_format import Opened
+from vit_jax.weights.formats import (
+    config_consistency,
     google_npz,
     huggingface,
     huggingface_bit,
-    said,
-    stated,
+    json_fields,
     timm,
     timm_resnets,
 )
-from vit_jax.weights.architecture import contradictions
 from vit_jax.weights.layout import Layout, Match, match
-from vit_jax.weights.opening import Opened
 
 MAX_PROBLEMS_SHOWN = 40
 # Of files that do not say it: of ResNets, and of ViTs without positions, which take any.
@@ -88,7 +88,7 @@ def understand(opened: Opened, image_size: tuple[int, int] | None = None) -> For
     """
     found = _the_match(opened)
     config = opened.config
-    stated.check(opened, _stated_sizes(opened, found))
+    config_consistency.check(opened, _stated_sizes(opened, found))
     pads, image_size = _image_size(opened, found, image_size)
     if found.layout in huggingface.LAYOUTS:
         huggingface.check_qkv_bias(config, there=found.has("qkv_bias"))
@@ -121,8 +121,8 @@ def understand(opened: Opened, image_size: tuple[int, int] | None = None) -> For
         if found.layout in TIMM:
             timm.check_pool(config, of_arrays["pool"])
     if found.has("scale1"):
-        arguments = said.section(config, "model_args")
-        fields["layer_scale"] = said.positive(arguments, "init_values", 1e-5)
+        arguments = json_fields.section(config, "model_args")
+        fields["layer_scale"] = json_fields.positive(arguments, "init_values", 1e-5)
     return Foreign(
         name=name,
         spec=models.spec(name, **fields, **of_arrays),
@@ -185,7 +185,9 @@ def _match(layout: Layout, opened: Opened) -> Match:
     if layout in google_npz.LAYOUTS or architecture.is_bit(first) or not first.sizes["D"]:
         return first
     config = opened.config or {}
-    heads = config.get("num_attention_heads", said.section(config, "model_args").get("num_heads"))
+    heads = config.get(
+        "num_attention_heads", json_fields.section(config, "model_args").get("num_heads")
+    )
     size, width = architecture.size_name(first), first.sizes["D"]
     if heads is None:
         usual = SIZES[size]["heads"] if size else max(1, width // HEAD_SIZE)
@@ -197,13 +199,13 @@ def _match(layout: Layout, opened: Opened) -> Match:
     return match(layout, opened.tensors, {"H": heads})
 
 
-def _stated_sizes(opened: Opened, found: Match) -> Iterator[stated.Size]:
+def _stated_sizes(opened: Opened, found: Match) -> Iterator[config_consistency.Size]:
     if found.layout in huggingface.LAYOUTS:
-        return stated.of_vit(found)
+        return config_consistency.of_vit(found)
     if found.layout is huggingface_bit.LAYOUT:
-        return stated.of_bit(found)
+        return config_consistency.of_bit(found)
     if found.layout in TIMM:
-        return stated.of_timm(found, opened.config)
+        return config_consistency.of_timm(found, opened.config)
     return iter(())  # Google's files have no config.json
 
 
@@ -248,12 +250,14 @@ def _image_size(
 def _said_image_size(opened: Opened, layout: Layout) -> tuple[int, int] | None:
     config: dict[str, Any] = opened.config or {}
     if layout in huggingface.LAYOUTS:
-        return said.sides("image_size", config.get("image_size", 224)) if config else None
+        return json_fields.sides("image_size", config.get("image_size", 224)) if config else None
     if layout in TIMM:
-        arguments, about = (said.section(config, key) for key in ("model_args", "pretrained_cfg"))
+        arguments, about = (
+            json_fields.section(config, key) for key in ("model_args", "pretrained_cfg")
+        )
         if arguments.get("img_size"):
-            return said.sides("img_size", arguments["img_size"])
+            return json_fields.sides("img_size", arguments["img_size"])
         size = about.get("input_size")  # of channels, too
         if size:
-            return said.sides("input_size", size[1:] if isinstance(size, list) else size)
+            return json_fields.sides("input_size", size[1:] if isinstance(size, list) else size)
     return None

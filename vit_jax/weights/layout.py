@@ -17,9 +17,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from vit_jax.weights import resnet_axes
+from vit_jax.weights.files.tensors import Tensor, Tensors, is_floating
+from vit_jax.weights.formats import resnet_axes
 from vit_jax.weights.rearrange import groups, is_letter, rearrange, shape
-from vit_jax.weights.tensors import Tensor, Tensors, is_floating
 
 BLOCK = "blocks/block/"
 QKV_BIAS = BLOCK + "attention/qkv/bias"

@@ -16,11 +16,13 @@ from jax.sharding import Mesh
 from vit_jax import models
 from vit_jax.core import pytrees
 from vit_jax.core.errors import UserError, nearest
-from vit_jax.dist import parameters
 from vit_jax.nn.position_resize import METHODS, check_resizable, is_table, resize
-from vit_jax.weights import checkpoint, dinov2, dinov3, label_names, opening, said
+from vit_jax.parallel import parameters
+from vit_jax.weights import checkpoint, label_names
 from vit_jax.weights.checkpoint import Description
+from vit_jax.weights.files import detect_format
 from vit_jax.weights.foreign import understand
+from vit_jax.weights.formats import dinov2, dinov3, json_fields
 
 
 class Loaded(NamedTuple):
@@ -95,7 +97,7 @@ def load_described(
     ):
         if word not in choices:
             raise UserError(f"{word!r}. {nearest(str(word), choices)}")
-    size = None if image_size is None else said.sides("image_size", image_size)
+    size = None if image_size is None else json_fields.sides("image_size", image_size)
     about = description(path, image_size=size)
     changes = {f: x for f, x in (("dtype", dtype), ("scan", scan)) if x is not None}
     spec = dataclasses.replace(about.spec, **changes)
@@ -144,7 +146,7 @@ def description(
     """
     if not is_foreign(path):
         return checkpoint.description(path)
-    opened = opening.open_weights(Path(path))
+    opened = detect_format.open_weights(Path(path))
     dino = next((family for family in (dinov2, dinov3) if family.reads(opened)), None)
     found = dino.understand(opened) if dino else understand(opened, image_size)
     return Description(
@@ -162,7 +164,7 @@ def description(
 def is_foreign(path: str | epath.Path) -> bool:
     """Whether it is a file or folder of another project, and no checkpoint of this one."""
     # Files on gs:// and the like are not looked at: they are no local ones that can be mapped.
-    return "://" not in os.fspath(path) and opening.is_foreign(Path(path))
+    return "://" not in os.fspath(path) and detect_format.is_foreign(Path(path))
 
 
 def _class_names(about: Description) -> tuple[str, ...] | None:

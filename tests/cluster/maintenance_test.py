@@ -1,0 +1,50 @@
+"""Against a metadata server of our own, and real signals."""
+
+import http.server
+import signal
+import threading
+from contextlib import contextmanager
+
+from vit_jax.cluster import maintenance
+from vit_jax.core.process.stop import StopRequest
+
+
+@contextmanager
+def metadata_server(events):
+    """Answers with these events, one a question; the last one never comes."""
+    asked = []
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            asked.append((self.path, self.headers["Metadata-Flavor"]))
+            event = events[len(asked) - 1]
+            self.send_response(503 if event is None else 200)
+            self.send_header("ETag", f"tag{len(asked)}")
+            self.end_headers()
+            self.wfile.write((event or "").encode())
+
+        def log_message(self, *_):
+            pass
+
+    server = http.server.ThreadingHTTPServer(("localhost", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://localhost:{server.server_port}", asked
+    server.shutdown()
+    server.server_close()
+
+
+def test_an_event_becomes_a_sigterm(monkeypatch):
+    monkeypatch.setattr(maintenance, "RETRY_SECS", 0.01)
+    events = ["NONE", "NONE", None, "TERMINATE_ON_HOST_MAINTENANCE"]
+    with metadata_server(events) as (url, asked), StopRequest() as stop:
+        maintenance.watch(url).join(timeout=30)
+        assert str(stop) == signal.SIGTERM.name
+    assert len(asked) == len(events)
+    assert all(flavor == "Google" for _, flavor in asked)
+    assert "last_etag=tag2" in asked[-1][0]
+
+
+def test_elsewhere_nothing_is_watched():
+    with StopRequest() as stop:
+        maintenance.watch("http://localhost:9").join(timeout=30)
+        assert not stop

@@ -1,0 +1,120 @@
+"""Each process is a thread here: what they say to each other is the same."""
+
+import socket
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from vit_jax.cluster import rendezvous
+from vit_jax.cluster.cluster import Cluster
+from vit_jax.cluster.rendezvous import meet
+from vit_jax.core.errors import PeerLost, UserError
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    monkeypatch.setattr(rendezvous, "RETRY_SECS", 0.05)
+    monkeypatch.setattr(rendezvous, "PORT_BUSY_SECS", 0.2)
+
+
+@pytest.fixture
+def port():
+    with socket.create_server(("", 0)) as server:
+        return server.getsockname()[1]
+
+
+def all_meet(port, ids, sizes=(3, 3, 3, 3), timeout_secs=20.0):
+    """What becomes of the processes of these ids: a Meeting, or what they raised."""
+
+    def one(i, size):
+        try:
+            return meet(Cluster(f"localhost:{port}", size, i), timeout_secs=timeout_secs)
+        except (PeerLost, UserError) as error:
+            return error
+
+    with ThreadPoolExecutor() as threads:
+        return list(threads.map(one, ids, sizes))
+
+
+def test_all_come_in_any_order(port):
+    meetings = all_meet(port, [2, 0, 1])
+    assert [m.process_id for m in meetings[0].members] == [0, 1, 2]
+    assert meetings[0].members == meetings[1].members == meetings[2].members
+    assert [sorted(m.lines) for m in meetings] == [[0], [1, 2], [0]]
+
+
+def test_the_port_is_free_again_and_the_lines_stay(port):
+    (first, second) = all_meet(port, [0, 1], sizes=(2, 2))
+    with socket.create_server(("", port)):  # as JAX's own service does
+        first.lines[1].send({"still": "here"})
+        assert second.lines[0].receive() == [{"still": "here"}]
+
+
+def test_who_does_not_come_is_named_on_all(port):
+    for error in all_meet(port, [0, 2], timeout_secs=0.5):
+        assert isinstance(error, PeerLost)
+        assert "process 1 of 3 did not come within 0.5 s (here: process 0 (" in str(error)
+        assert "process 2 (" in str(error)
+
+
+def test_without_process_0(port):
+    (error,) = all_meet(port, [1], timeout_secs=0.3)
+    assert isinstance(error, PeerLost)
+    assert f"process 0 at localhost:{port} did not come within 0.3 s (here: process 1" in str(error)
+    assert "The last call found: Connection refused. Start it;" in str(error)
+
+
+def test_a_name_that_does_not_resolve(monkeypatch):
+    def unknown(*_, **__):
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", unknown)
+    with pytest.raises(PeerLost, match=r"The name nohost\.invalid does not resolve: Name or serv"):
+        meet(Cluster("nohost.invalid:9999", 2, 1), timeout_secs=0.1)
+
+
+def test_one_number_twice(port):
+    for error in all_meet(port, [0, 1, 1]):
+        assert isinstance(error, UserError)
+        assert "Two processes came with --process_id=1" in str(error)
+
+
+def test_different_numbers_of_processes(port):
+    for error in all_meet(port, [0, 1], sizes=(3, 2)):
+        assert isinstance(error, UserError)
+        assert "--num_processes=2, process 0 (" in str(error)
+
+
+def test_who_comes_again_takes_the_place_of_the_one_that_ended(port):
+    with ThreadPoolExecutor() as threads:
+        first = threads.submit(all_meet, port, [0])
+        with _connected(port) as early:
+            early.sendall(b'{"member": [1, "host", 5], "num_processes": 3}\n')
+        second, third = all_meet(port, [1, 2])
+    assert first.result()[0].members == second.members == third.members
+
+
+def test_another_program_at_the_door_is_ignored(port):
+    with ThreadPoolExecutor() as threads:
+        first = threads.submit(all_meet, port, [0], sizes=(2,))
+        with _connected(port) as stranger:
+            stranger.sendall(b"GET / HTTP/1.1\r\n\r\n")
+            (second,) = all_meet(port, [1], sizes=(2,))
+    assert first.result()[0].members == second.members
+
+
+def test_a_port_that_is_taken(port):
+    with socket.create_server(("", port)):
+        (error,) = all_meet(port, [0])
+    assert isinstance(error, UserError)
+    assert f"cannot listen on port {port}" in str(error)
+    assert "If another process 0 of this run is there already" in str(error)
+
+
+def _connected(port):
+    while True:
+        try:
+            return socket.create_connection(("localhost", port))
+        except OSError:
+            time.sleep(0.01)

@@ -1,0 +1,172 @@
+"""Real processes that only wait for each other, which takes a fraction of what training does."""
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.gloo import without_gloo
+from vit_jax.cluster import start
+from vit_jax.cluster.cluster import Cluster
+
+REPOSITORY = Path(__file__).parents[2]
+SILENCE_SECS = 10
+WITHIN_SECS = 120  # to notice and end; a busy machine needs some of it
+
+PROGRAM = """
+import itertools, sys, time
+from jax.experimental import multihost_utils
+from vit_jax.core import errors
+from vit_jax.core.process import command
+from vit_jax.cluster import start
+from vit_jax.cluster.cluster import Cluster
+from vit_jax.cluster.preemption import stop_request
+
+def main(arguments):
+    port, number, i, steps, failing = map(int, arguments)
+    with (
+        start.together(
+            Cluster(f"localhost:{port}", number, i),
+            start_timeout_secs=60,
+            peer_timeout_secs={SILENCE_SECS},
+            barrier_timeout_secs=60,
+        ) as peers,
+        stop_request(peers) as stop,
+    ):
+        for step in range(1, steps + 1):
+            multihost_utils.sync_global_devices(str(step))
+            print("step", step, flush=True)
+            time.sleep(0.05)
+            if stop:
+                raise errors.Preempted(f"stopped after {step}")
+            if i == failing and step == 5:
+                raise errors.UserError("val/a.png is a bad image")
+
+command.run(main)
+""".replace("{SILENCE_SECS}", str(SILENCE_SECS))
+
+
+class Run:
+    def __init__(self, folder, number, *, steps=1_000_000, failing=99):
+        with socket.create_server(("", 0)) as server:
+            port = server.getsockname()[1]
+        environment = os.environ | {"PYTHONPATH": str(REPOSITORY), "JAX_PLATFORMS": "cpu"}
+        self.outputs = [folder / f"output{i}" for i in range(number)]
+        self.processes = []
+        for i in range(number):
+            arguments = [str(a) for a in (port, number, i, steps, failing)]
+            with self.outputs[i].open("w") as output:
+                self.processes.append(
+                    subprocess.Popen(
+                        [sys.executable, "-c", PROGRAM, *arguments],
+                        env=environment,
+                        stdout=output,
+                        stderr=output,
+                    )
+                )
+
+    def said(self, i):
+        return self.outputs[i].read_text()
+
+    def wait_for(self, text):
+        deadline = time.monotonic() + WITHIN_SECS
+        while text not in self.said(0):
+            assert time.monotonic() < deadline, self.said(0)
+            assert all(p.poll() is None for p in self.processes), self.said(0)
+            time.sleep(0.05)
+
+    def end(self, but=None):
+        return [p.wait(WITHIN_SECS) for i, p in enumerate(self.processes) if i != but]
+
+    def name(self, i):
+        return f"process {i} ({socket.gethostname()}, pid {self.processes[i].pid})"
+
+
+@pytest.fixture
+def run(tmp_path):
+    """Starts processes; none of them outlives the test."""
+    started = []
+
+    def run(number, **options):
+        started.append(Run(tmp_path, number, **options))
+        return started[-1]
+
+    yield run
+    for process in (p for one in started for p in one.processes):
+        process.kill()
+        process.wait()
+
+
+def test_a_signal_before_all_have_come_ends_at_once(monkeypatch):
+    meet = lambda *_, **__: os.kill(os.getpid(), signal.SIGTERM)
+    monkeypatch.setattr(start.rendezvous, "meet", meet)
+    alone = start.together(
+        Cluster("localhost:1", 2, 1),
+        start_timeout_secs=1,
+        peer_timeout_secs=1,
+        barrier_timeout_secs=1,
+    )
+    with pytest.raises(KeyboardInterrupt, match=r"SIGTERM before all .*; nothing was begun"), alone:
+        pass
+
+
+def test_they_finish_together_and_quietly(run):
+    processes = run(2, steps=5)
+    assert processes.end() == [0, 0]
+    for i in (0, 1):
+        assert without_gloo(processes.said(i)).splitlines() == [
+            f"step {step}" for step in range(1, 6)
+        ]
+
+
+@pytest.mark.parametrize("killed", [0, pytest.param(1, marks=pytest.mark.slow)])
+def test_the_others_name_the_one_that_was_killed(run, killed):
+    processes = run(3)
+    processes.wait_for("step 3\n")
+    processes.processes[killed].kill()
+    assert processes.end(but=killed) == [76, 76]
+    for i in {0, 1, 2} - {killed}:
+        said = f"[process {i} of 3] error: {processes.name(killed)} is gone without a word"
+        assert processes.said(i).count(said) == 1, processes.said(i)
+        assert "Traceback" not in processes.said(i)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("still", [0, 1])
+def test_the_others_name_the_one_that_stands_still(run, still):
+    processes = run(3)
+    processes.wait_for("step 3\n")
+    processes.processes[still].send_signal(signal.SIGSTOP)
+    assert processes.end(but=still) == [76, 76]
+    for i in {0, 1, 2} - {still}:
+        said = f"error: {processes.name(still)} has given no sign of life for {SILENCE_SECS} s"
+        assert said in processes.said(i)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("failing", [0, 1])
+def test_the_others_repeat_the_words_of_the_one_that_fails(run, failing):
+    processes = run(2, failing=failing)
+    other = 1 - failing
+    statuses = processes.end()
+    assert (statuses[failing], statuses[other]) == (1, 76), processes.said(other)
+    words = "val/a.png is a bad image"
+    assert f"[process {failing} of 2] error: {words}\n" in processes.said(failing)
+    said = f"[process {other} of 2] error: {processes.name(failing)} has ended: {words}."
+    assert said in processes.said(other)
+    assert "Traceback" not in processes.said(other)
+
+
+def test_a_sigterm_to_one_stops_all_after_the_same_step(run):
+    processes = run(2)
+    processes.wait_for("step 3\n")
+    processes.processes[1].send_signal(signal.SIGTERM)
+    assert processes.end() == [75, 75]
+    last = [re.search(r"stopped after (\d+)", processes.said(i))[1] for i in (0, 1)]
+    assert last[0] == last[1]

@@ -1,0 +1,87 @@
+import pytest
+
+from vit_jax.core.process import command
+
+PROGRAM = """
+import sys
+from vit_jax.core import errors
+from vit_jax.core.process import command
+command.define_config([], required=False)
+def main(arguments):
+    {body}
+command.run(main)
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "said"),
+    [
+        ("pass", 0, ""),
+        ("raise errors.UserError('wrong size')", 1, "error: wrong size\n"),
+        ("raise errors.NonFiniteError('loss nan')", 2, "error: loss nan\n"),
+        ("raise errors.Preempted('saved')", 75, "saved\n"),
+        ("raise KeyboardInterrupt('Stopped by SIGTERM')", 75, "Stopped by SIGTERM\n"),
+    ],
+)
+def test_exit_status_and_one_message(run_python, body, status, said):
+    done = run_python("-c", PROGRAM.format(body=body))
+    assert (done.returncode, done.stderr) == (status, said)
+
+
+def test_a_bug_keeps_its_traceback(run_python):
+    done = run_python("-c", PROGRAM.format(body="1 / 0"))
+    assert done.returncode == 2
+    assert "Traceback" in done.stderr
+    assert "ZeroDivisionError" in done.stderr
+
+
+def test_unknown_flag_is_the_users_error(run_python):
+    done = run_python("-c", PROGRAM.format(body="pass"), "--confg=x")
+    assert done.returncode == 1
+    assert "confg" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("flag", ["--lr=1", "--optim.lr", "--learning_rate=1", "--LR=1", "--lrr=1"])
+def test_a_flag_that_is_a_field_gets_its_whole_name(flag, capsys, monkeypatch):
+    monkeypatch.setattr(command, "_fields", ["optim.lr", "total.steps"])
+    with pytest.raises(SystemExit) as ended:
+        command._parse(["prog", flag], "")
+    assert ended.value.code == 1
+    assert "\nFields of the config are set by --config.optim.lr=VALUE.\n" in capsys.readouterr().err
+
+
+def test_a_wrong_value_of_a_flag_names_the_command(run_python):
+    done = run_python("-m", "vit_jax.train", "--num_processes=two")
+    assert done.returncode == 1
+    assert done.stderr.endswith("\nTry: python -m vit_jax.train --help\n")
+
+
+def test_a_missing_flag_is_named(run_python):
+    done = run_python("-m", "vit_jax.plan")
+    assert done.returncode == 1
+    assert done.stderr == "error: --config is missing.\nTry: python -m vit_jax.plan --help\n"
+    done = run_python("-m", "vit_jax.prepare")
+    assert done.stderr.startswith("error: --source is missing.\n--output is missing.\nTry: ")
+
+
+def test_help_is_no_failure(run_python):
+    done = run_python("-c", PROGRAM.format(body="pass"), "--help")
+    assert done.returncode == 0
+    assert "--config" in done.stdout
+
+
+def test_overrides_are_collected():
+    argv = [
+        "prog",
+        "--config=a.py",
+        "--config.optim.lr=1",
+        "--config.seed",
+        "3",
+        "--",
+        "--config.x",
+    ]
+    assert command.spell_overrides(argv) == [
+        "prog", "--config=a.py", "--config_override=optim.lr=1", "--config_override=seed=3",
+        "--", "--config.x",
+    ]  # fmt: skip

@@ -1,0 +1,68 @@
+import os
+import signal
+
+import pytest
+
+from vit_jax.core.process.stop import SIGNALS, StopRequest, at_once
+
+# In C, and for long, as a compiler or a wait for the devices is: no handler of Python's runs.
+BUSY = """
+import ctypes, os, signal, sys, threading, time
+from vit_jax.core.process.stop import StopRequest
+signals = [signal.Signals[name] for name in sys.argv[1:]]
+def send():
+    for number in signals:
+        os.kill(os.getpid(), number)
+        time.sleep(0.2)
+with StopRequest("it saves.") as stop:
+    threading.Timer(0.2, send).start()
+    sleep = ctypes.CDLL(None).sleep
+    left = 3
+    while left:
+        left = sleep(left)
+print("done", stop)
+"""
+
+
+def test_a_signal_is_noticed_and_handlers_come_back():
+    before = signal.getsignal(signal.SIGTERM)
+    with StopRequest() as stop:
+        assert not stop
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert stop
+        assert str(stop) == "SIGTERM"
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_what_happens_is_said_once_and_the_first_signal_is_kept(run_python):
+    done = run_python("-c", BUSY, "SIGINT", "SIGTERM")
+    assert (done.returncode, done.stdout) == (0, "done SIGINT\n"), done.stderr
+    assert done.stderr == "SIGINT: it saves.\n"
+
+
+@pytest.mark.parametrize("first", SIGNALS)
+def test_a_second_interrupt_ends_at_once(run_python, first):
+    done = run_python("-c", BUSY, first.name, "SIGINT")
+    assert (done.returncode, done.stdout) == (128 + signal.SIGINT, "")
+    assert done.stderr == f"{first.name}: it saves.\n"
+
+
+def test_requests_can_be_nested_and_repeated():
+    for _ in range(2):
+        with StopRequest() as outer:
+            with StopRequest() as inner:
+                os.kill(os.getpid(), signal.SIGTERM)
+                assert inner and not outer
+            os.kill(os.getpid(), signal.SIGTERM)
+            assert outer
+    assert signal.set_wakeup_fd(-1) == -1
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_where_nothing_is_to_be_saved_a_signal_ends_at_once(number):
+    before = signal.getsignal(number)
+    said = pytest.raises(KeyboardInterrupt, match=f"^Stopped by {number.name} before the end")
+    with said, at_once("before the end."):
+        os.kill(os.getpid(), number)
+        raise AssertionError("it goes on")
+    assert signal.getsignal(number) == before

@@ -1,0 +1,108 @@
+import io
+
+import pytest
+
+from vit_jax.core.screen import Screen, count, duration
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def test_a_terminal_rewrites_one_line():
+    out = Terminal()
+    screen = Screen(out)
+    screen.update("step 1")
+    screen.update("step 2")
+    screen.say("done")
+    assert out.getvalue() == "\r\x1b[Kstep 1\r\x1b[Kstep 2\r\x1b[Kdone\n"
+
+
+@pytest.mark.parametrize(
+    ("columns", "shown"),
+    [
+        (80, "step 1 | loss 2 | 3:07 left"),
+        (20, "step 1 | loss 2"),
+        (16, "step 1 | loss 2"),
+        (15, "step 1"),
+        (5, "step"),
+    ],
+)
+def test_a_narrow_terminal_gets_what_is_wanted_most(monkeypatch, columns, shown):
+    """All but the last column: behind it a terminal would wrap the line."""
+    monkeypatch.setenv("COLUMNS", str(columns))
+    out = Terminal()
+    Screen(out).update("step 1", "loss 2", "3:07 left")
+    assert out.getvalue() == "\r\x1b[K" + shown
+
+
+def test_a_file_gets_all_parts_of_a_line():
+    out = io.StringIO()
+    Screen(out).update("step 1", "loss 2")
+    assert out.getvalue() == "step 1 | loss 2\n"
+
+
+def test_what_others_write_in_the_end_begins_a_line():
+    out = Terminal()
+    screen = Screen(out)
+    screen.update("step 1")
+    screen.close()
+    screen.close()
+    assert out.getvalue() == "\r\x1b[Kstep 1\n"
+
+
+def test_a_file_gets_plain_lines():
+    out = io.StringIO()
+    screen = Screen(out)
+    screen.update("step 1")
+    screen.say("done")
+    assert out.getvalue() == "step 1\ndone\n"
+
+
+def test_quiet_says_nothing():
+    out = Terminal()
+    screen = Screen(out, quiet=True)
+    screen.update("step 1")
+    screen.say("done")
+    screen.bar("evaluating", 1, 2)
+    assert not out.getvalue()
+
+
+def test_a_bar_comes_only_when_it_takes_long(monkeypatch):
+    out, now = Terminal(), [0.0]
+    monkeypatch.setattr("vit_jax.core.screen.time.monotonic", lambda: now[0])
+    screen = Screen(out)
+    screen.bar("test", 1, 100)
+    now[0] = 1.0
+    screen.bar("test", 2, 100)
+    assert not out.getvalue()
+    now[0] = 10.0
+    screen.bar("test", 50, 100)
+    assert "test [##########..........] 50/100, 0:10 left" in out.getvalue()
+    screen.bar("test", 100, 100)
+    assert out.getvalue().endswith("0:10 left\r\x1b[K")
+
+
+def test_a_bar_that_begins_behind_one_that_was_left(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr("vit_jax.core.screen.time.monotonic", lambda: now[0])
+    screen = Screen(Terminal())
+    screen.bar("reading", 1, 2)
+    now[0] = 10.0
+    screen.bar("writing", 0, 5)
+
+
+@pytest.mark.parametrize(
+    ("secs", "text"),
+    [(5, "0:05"), (75.4, "1:15"), (7500, "2:05:00"), (200_000, "2d 7:33:20"), (float("nan"), "-")],
+)
+def test_durations(secs, text):
+    assert duration(secs) == text
+
+
+@pytest.mark.parametrize(
+    ("number", "text"), [(512, "512"), (202_570, "203 k"), (86_567_656, "86.6 M"), (1e12, "1 T")]
+)
+def test_counts(number, text):
+    assert count(number) == text

@@ -1,0 +1,335 @@
+import io
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from vit_jax.core.errors import UserError
+from vit_jax.data.decode import Encoded, encoded
+from vit_jax.data.example import Example
+from vit_jax.data.host_tf import tf
+from vit_jax.data.ops import table as ops
+
+# Pillow rounds to 8 bits after each of the two directions, TensorFlow once.
+PILLOW_LEVELS = 1
+PILLOW_MEAN_LEVELS = 0.25
+# Rounding to uint8 is at most half a level, and a quarter on average.
+ROUNDING_MEAN_LEVELS = 0.3
+# Where a window is cut from a JPEG, chroma at its rim is interpolated without what lies outside.
+WINDOW_LEVELS = 8
+WINDOW_MEAN_LEVELS = 0.1
+# Of colours that change by three levels a pixel: up to four pixels for one, half of that at a rim.
+LOW_QUALITY_MEAN_LEVELS = 4.0
+
+
+def run(preprocess: str, data: bytes, seed: int = 0, max_image_pixels: int = 10**9) -> np.ndarray:
+    image = encoded(Example(data, (0,)), max_image_pixels)
+    assert isinstance(image, Encoded), image
+    image = Encoded(tf.constant(image.data), tf.constant(image.size), tf.constant(1))
+    seeds = tf.constant([seed, 0], tf.int64)
+    return ops.parse(preprocess)(image, seeds, max_image_pixels=max_image_pixels).numpy()
+
+
+@pytest.fixture
+def pixels(photo_like: Callable[..., np.ndarray]) -> np.ndarray:
+    return photo_like(120, 90)
+
+
+@pytest.fixture
+def png(pixels: np.ndarray, encode: Callable[..., bytes]) -> bytes:
+    return encode(pixels)
+
+
+def resized_by_pillow(pixels: np.ndarray, height: int, width: int) -> np.ndarray:
+    image = Image.fromarray(pixels).resize((width, height), Image.Resampling.BILINEAR)
+    return np.asarray(image).astype(int)
+
+
+@pytest.mark.parametrize(("height", "width"), [(32, 48), (64, 64), (200, 150)])
+def test_resize_equals_pillow(pixels: np.ndarray, png: bytes, height: int, width: int) -> None:
+    found = run(f"decode|resize(({height}, {width}))", png).astype(int)
+    difference = np.abs(found - resized_by_pillow(pixels, height, width))
+    assert difference.max() <= PILLOW_LEVELS
+    assert difference.mean() <= PILLOW_MEAN_LEVELS
+
+
+def test_resize_small_equals_pillow(pixels: np.ndarray, png: bytes) -> None:
+    found = run("decode|resize_small(31)", png).astype(int)
+    assert found.shape == (41, 31, 3)  # 120 * 31 / 90 = 41.3
+    assert np.abs(found - resized_by_pillow(pixels, 41, 31)).max() <= PILLOW_LEVELS
+
+
+def test_central_crop(pixels: np.ndarray, png: bytes) -> None:
+    np.testing.assert_array_equal(run("decode|central_crop(50)", png), pixels[35:85, 20:70])
+    np.testing.assert_array_equal(run("decode|central_crop((9, 4))", png), pixels[55:64, 43:47])
+
+
+def test_flip_lr(pixels: np.ndarray, png: bytes) -> None:
+    results = [run("decode|flip_lr", png, seed) for seed in range(100)]
+    flipped = [np.array_equal(result, pixels[:, ::-1]) for result in results]
+    unchanged = [np.array_equal(result, pixels) for result in results]
+    assert all(f != u for f, u in zip(flipped, unchanged, strict=True))
+    assert 30 <= sum(flipped) <= 70  # four standard deviations
+
+
+def test_pad_crop_takes_every_window(encode: Callable[..., bytes]) -> None:
+    pixels = np.arange(1, 5 * 6 * 3 + 1, dtype=np.uint8).reshape(5, 6, 3)
+    padded = np.pad(pixels, [(1, 1), (1, 1), (0, 0)])
+    windows = {
+        padded[top : top + 5, left : left + 6].tobytes() for top in range(3) for left in range(3)
+    }
+    data = encode(pixels)
+    assert {run("decode|pad_crop((5, 6), 1)", data, s).tobytes() for s in range(100)} == windows
+
+
+def test_pad_crop_reflects(pixels: np.ndarray, png: bytes) -> None:
+    padded = np.pad(pixels, [(4, 4), (4, 4), (0, 0)], mode="reflect")
+    np.testing.assert_array_equal(run("decode|pad_crop((128, 98), 4, reflect=True)", png), padded)
+
+
+def test_inception_crop_of_the_whole_image_is_a_resize(png: bytes, pixels: np.ndarray) -> None:
+    found = run("decode|inception_crop((60, 45), area_min=1.0)", png)
+    # Halving without a filter: the mean of 2 x 2 pixels.
+    expected = pixels.reshape(60, 2, 45, 2, 3).mean(axis=(1, 3))
+    assert np.abs(found - expected).mean() < ROUNDING_MEAN_LEVELS + 1  # the window may be smaller
+
+
+def test_inception_crop_draws_areas_and_aspects_as_stated(encode: Callable[..., bytes]) -> None:
+    """Red tells the row and green the column, so that the corners of a result tell its window."""
+    rows, columns = np.mgrid[0:200, 0:200]
+    pixels = np.stack([rows, columns, rows * 0], axis=-1).astype(np.uint8)
+    data = encode(pixels)
+    areas, aspects = [], []
+    for seed in range(300):
+        crop = run("decode|inception_crop(64, 0.25, 0.75)", data, seed).astype(float)
+        height = (crop[-1, 0, 0] - crop[0, 0, 0]) * 64 / 63
+        width = (crop[0, -1, 1] - crop[0, 0, 1]) * 64 / 63
+        areas.append(height * width / 200**2)
+        aspects.append(width / height)
+    rounding = 0.03
+    assert 0.25 - rounding < min(areas) < 0.3 and 0.7 < max(areas) < 0.75 + rounding
+    assert 3 / 4 - rounding < min(aspects) < 0.8 and 1.25 < max(aspects) < 4 / 3 + rounding
+    assert np.mean(areas) == pytest.approx(0.5, abs=0.04)
+
+
+def test_only_the_window_is_decoded_and_equals_the_whole_decoded(
+    photo_like: Callable[..., np.ndarray], encode: Callable[..., bytes]
+) -> None:
+    data = encode(photo_like(300, 200), "JPEG", quality=90)
+    for seed in range(10):
+        window = run("decode|inception_crop(96)", data, seed).astype(int)
+        # An op in between makes it decode the whole image first; the crop's seed moves with it.
+        image = encoded(Example(data, (0,)), 10**9)
+        assert isinstance(image, Encoded)
+        whole = ops.decode().decode(Encoded(image.data, image.size, tf.constant(1)), None)
+        crop = ops.inception_crop(96).apply(whole, tf.constant([seed, 1], tf.int64)).numpy()
+        difference = np.abs(window - crop)
+        assert difference.max() <= WINDOW_LEVELS
+        assert difference.mean() <= WINDOW_MEAN_LEVELS
+
+
+def test_a_reduced_window_shows_the_same(
+    photo_like: Callable[..., np.ndarray], encode: Callable[..., bytes]
+) -> None:
+    data = encode(photo_like(600, 480), "JPEG", quality=90)
+    for seed in range(10):
+        exact = run("decode|inception_crop(64)", data, seed).astype(int)
+        for mode in ("reduced=1", "reduced=0.5", "reduced=2.0"):
+            found = run(f"decode|inception_crop(64, {mode})", data, seed)
+            assert np.abs(found - exact).mean() < LOW_QUALITY_MEAN_LEVELS, mode
+
+
+def test_only_jpegs_with_room_are_reduced(
+    photo_like: Callable[..., np.ndarray], encode: Callable[..., bytes], png: bytes
+) -> None:
+    small = encode(photo_like(120, 90), "JPEG")
+    for data in (small, png):
+        for seed in range(5):
+            exact = run("decode|inception_crop(64)", data, seed)
+            np.testing.assert_array_equal(
+                run("decode|inception_crop(64, reduced=1)", data, seed), exact
+            )
+
+
+@pytest.mark.parametrize("size", [1, 2, 16])
+def test_hardly_anything_may_be_left(
+    size: int, photo_like: Callable[..., np.ndarray], encode: Callable[..., bytes]
+) -> None:
+    data = encode(photo_like(31, 33), "JPEG")
+    for seed in range(20):
+        found = run(f"decode|inception_crop({size}, reduced=0.001)", data, seed)
+        assert found.shape == (size, size, 3)
+
+
+def test_uint8_is_within_a_level_of_float(photo_like: Callable[..., np.ndarray]) -> None:
+    pixels = tf.constant(photo_like(130, 170))
+    found = ops.inception_crop(64).apply(pixels, tf.constant([5, 0], tf.int64))
+    begin, extent, _ = tf.image.stateless_sample_distorted_bounding_box(
+        tf.constant([130, 170, 3]), tf.zeros([1, 0, 4]), [5, 0], min_object_covered=0.0,
+        aspect_ratio_range=(3 / 4, 4 / 3), area_range=(0.05, 1.0), max_attempts=100,
+        use_image_if_no_bounding_boxes=True,
+    )  # fmt: skip
+    expected = tf.image.resize(tf.slice(pixels, begin, extent), (64, 64))
+    difference = np.abs(expected.numpy() - found.numpy().astype(float))
+    assert difference.mean() <= ROUNDING_MEAN_LEVELS  # of 255: well within 1 / 255
+
+
+def test_random_ops_depend_on_the_seed_and_their_place(png: bytes) -> None:
+    once = run("decode|inception_crop(32)|flip_lr", png, seed=1)
+    np.testing.assert_array_equal(once, run("decode|inception_crop(32)|flip_lr", png, seed=1))
+    assert (once != run("decode|inception_crop(32)|flip_lr", png, seed=2)).any()
+    two = run("decode|pad_crop(60, 8)|pad_crop(60, 8)", png)
+    shifted = run("decode|pad_crop(60, 16)", png)
+    assert (two != shifted).any()
+
+
+@pytest.mark.parametrize(
+    ("preprocess", "size"),
+    [
+        ("decode|inception_crop(224)|flip_lr", (224, 224)),
+        ("decode|random_resized_crop(192, method='bicubic')|flip_lr", (192, 192)),
+        ("decode|resize((3, 5))", (3, 5)),
+        ("decode|resize_small(256)|central_crop(224)", (224, 224)),
+        ("decode|resize((10, 20))|resize_small(5)", (5, 10)),
+        ("decode|resize_small(4)|central_crop((8, 4))", (8, 4)),  # there are images that hold it
+        ("decode|resize_small(4)|resize_small(8)|central_crop(8)", (8, 8)),
+        ("decode|resize(24)|pad_crop(32, 4)", (32, 32)),
+        (" decode | pad_crop(size=32, padding=4) ", (32, 32)),
+        ("decode", None),
+        ("decode|resize_small(256)|flip_lr", None),
+        ("decode|inception_crop(96)|randaugment(2, 10)|random_erasing(0.25)", (96, 96)),
+        ("decode|resize_small(96)|three_augment|color_jitter(0.3)|central_crop(96)", (96, 96)),
+        ("decode|autoaugment('v0')", None),
+    ],
+)
+def test_output_size(preprocess: str, size: tuple[int, int] | None) -> None:
+    assert ops.parse(preprocess).output_size == size
+
+
+@pytest.mark.parametrize(
+    ("preprocess", "message"),
+    [
+        ("decode|inception_crp(224)", "Did you mean 'inception_crop'"),
+        ("resize(224)", "decode as its first op"),
+        ("decode|decode|resize(2)", "only there"),
+        ("decode|resize", "missing a required argument: 'size'"),
+        ("decode|resize(2, 3)", "there is no method 3."),
+        ("decode|resize(2, 'area', False, 'down', 3)", "too many"),
+        ("decode|inception_crop(224, area=0.1)", "area_min=0.05"),
+        ("decode|resize(2)|central_crop(8)", "central_crop(8) asks for 8 x 8 of 2 x 2 pixels"),
+        ("decode|resize((8, 9))|central_crop((9, 8))", "9 x 8 of 8 x 9 pixels"),
+        ("decode|resize_small(4)|central_crop(8)", "8 x 8 of 4 pixels on the shorter side"),
+        ("decode|resize_small(4)|flip_lr|central_crop((8, 5))", "4 pixels on the shorter side"),
+        ("decode|resize(16)|pad_crop(32, 4)", "32 x 32 of 16 x 16 pixels and a padding of 4"),
+        ("decode|resize_small(16)|pad_crop(32, 7)", "shorter side and a padding of 7"),
+        ("decode|resize(sz=8)", "antialias=True, levels='nearest'): there is no argument 'sz'."),
+        ("decode|resize(8, size=9)", "multiple values for argument 'size'"),
+        ("decode|resize(size=8, size=9)", "twice"),
+        ("decode|inception_crop(224, area_min='a')", "area_min and area_max must be numbers"),
+        ("decode|inception_crop(224, area_max=[1])", "area_min and area_max must be numbers"),
+        ("decode|inception_crop(224, area_min=0)", "area_min"),
+        ("decode|inception_crop(224, reduced=0)", "reduced must be None or a number"),
+        ("decode|inception_crop(224, reduced='a')", "reduced must be None or a number"),
+        ("decode|inception_crop('a')", "whole number of pixels"),
+        ("decode|random_resized_crop(8, area_max=2)", "area_min and area_max must be numbers"),
+        (
+            "decode|random_resized_crop(8, method='cubic')",
+            "Did you mean 'bicubic'? Valid: area, bicubic, bilinear, lanczos, nearest, random.",
+        ),
+        ("decode|resize(0)", "at least 1"),
+        ("decode|resize(1.5)", "whole number"),
+        ("decode|resize((1, 2, 3))", "whole number"),
+        ("decode|pad_crop(32, -1)", "padding"),
+        ("decode|pad_crop(32, 4, 1)", "reflect must be True or False"),
+        ("decode|randaugmen(2, 10)", "Did you mean 'randaugment'"),
+        ("decode|color_jiter(0.4)", "Did you mean 'color_jitter'"),
+        ("decode|randaugment(2)", "missing a required argument: 'magnitude'"),
+        ("decode|randaugment(2, 31)", "a number from 0 to 30; nearest to 31: 30."),
+        ("decode|randaugment(2, -1)", "nearest to -1: 0."),
+        ("decode|randaugment(2, 1e999)", "nearest to inf: 30."),
+        ("decode|randaugment(2, nan)", "not an op"),
+        ("decode|randaugment(2, True)", "magnitude must be a number"),
+        ("decode|randaugment(2, 10, 1)", "legacy must be True or False"),
+        ("decode|randaugment(2, '10')", "magnitude must be a number"),
+        ("decode|randaugment(0, 10)", "num_ops must be a whole number from 1 to 16"),
+        ("decode|randaugment(2.0, 10)", "num_ops must be a whole number"),
+        ("decode|randaugment(True, 10)", "num_ops must be a whole number"),
+        ("decode|autoaugment('imagnet')", "Did you mean 'imagenet'? Valid: cifar10, imagenet, "),
+        ("decode|autoaugment(0)", "there is no policy 0. Did you mean 'v0'?"),
+        ("decode|autoaugment(['v0'])", "there is no policy ['v0']."),
+        ("decode|color_jitter(-0.1)", "brightness must be a number from 0 to 10; nearest to -0.1"),
+        ("decode|color_jitter(0, 0, '1')", "saturation must be a number"),
+        ("decode|color_jitter(hue=0.6)", "hue must be a number from 0 to 0.5; nearest to 0.6: 0.5"),
+        ("decode|grayscale", "missing a required argument: 'probability'"),
+        ("decode|grayscale(1.1)", "probability must be a number from 0 to 1; nearest to 1.1: 1."),
+        ("decode|solarize(0.5, 300)", "threshold must be a number from 0 to 256"),
+        ("decode|gaussian_blur(0.5, 0)", "0 < sigma_min <= sigma_max"),
+        ("decode|gaussian_blur(0.5, 2, 1)", "0 < sigma_min <= sigma_max"),
+        ("decode|gaussian_blur(0.5, -1)", "sigma_min must be a number from 0 to 100"),
+        ("decode|three_augment(1)", "too many"),
+        ("decode|random_erasing(False)", "probability must be a number"),
+        ("decode|random_erasing(1, 0.5, 0.4)", "area_min must be at most area_max"),
+        ("decode|random_erasing(1, aspect_min=0)", "aspect_min must be a number from 0.01 to 1"),
+        ("decode|resize(__import__('os'))", "not an op"),
+        ("decode|__import__('os')", "no op '__import__'"),
+        ("decode|resize(*[1])", "not an op"),
+        ("decode||flip_lr", "not an op"),
+        ("", "not an op"),
+    ],
+)
+def test_wrong_strings(preprocess: str, message: str) -> None:
+    with pytest.raises(UserError, match=r"preprocess") as error:
+        ops.parse(preprocess)
+    assert message in str(error.value)
+
+
+def test_messages_name_the_field() -> None:
+    for preprocess in (
+        "resize(2)",
+        "decode|resiz(2)",
+        "decode||",
+        "decode|resize(2)|central_crop(3)",
+    ):
+        with pytest.raises(UserError, match=r"^evals\.test\.preprocess='"):
+            ops.parse(preprocess, field="evals.test.preprocess")
+
+
+def test_a_crop_larger_than_the_image_fails(png: bytes) -> None:
+    for preprocess in ("decode|central_crop(91)", "decode|pad_crop(100, 2)"):
+        with pytest.raises(tf.errors.InvalidArgumentError, match=r"smaller than"):
+            run(preprocess, png)
+
+
+@pytest.mark.parametrize(
+    ("preprocess", "shape"),
+    [
+        ("decode|resize_small(200)", (1, 200)),  # would be 200 x 40,000
+        ("decode|resize_small(200)", (200, 1)),
+        ("decode|resize((200, 8))", (1, 600)),  # 200 x 600 in between: rows are resized first
+        ("decode|pad_crop(8, 150)", (8, 200)),
+    ],
+)
+def test_ops_hold_the_pixel_limit(
+    encode: Callable[..., bytes], preprocess: str, shape: tuple[int, int]
+) -> None:
+    data = encode(np.zeros(shape, np.uint8))
+    run(preprocess, data, max_image_pixels=200**3)
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"more than .*max_image_pixels=30000"):
+        run(preprocess, data, max_image_pixels=30_000)
+
+
+def test_a_thin_image_allocates_nothing(encode: Callable[..., bytes]) -> None:
+    """256 x 7,680,000 pixels would be 23 GB, and 2**31 of them overflow 32 bits."""
+    for size in (256, 2**20):
+        with pytest.raises(tf.errors.InvalidArgumentError, match=r"more than"):
+            run(f"decode|resize_small({size})", encode(np.zeros((1, 30_000), np.uint8)))
+
+
+def test_prediction_can_decode_by_pillow(png: bytes) -> None:
+    """The usual evaluation preprocessing, once by each."""
+    image = Image.open(io.BytesIO(png)).resize((48, 64), Image.Resampling.BILINEAR)
+    left, top = (48 - 48) // 2, (64 - 48) // 2
+    expected = np.asarray(image.crop((left, top, left + 48, top + 48))).astype(int)
+    found = run("decode|resize_small(48)|central_crop(48)", png).astype(int)
+    assert np.abs(found - expected).max() <= PILLOW_LEVELS

@@ -1,0 +1,151 @@
+from collections import Counter
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from vit_jax.data.host_tf import tf
+from vit_jax.data.ops import colours, filters, photometric
+from vit_jax.data.ops.op import Op
+
+GRAY_LEVEL = 100
+FEW, MANY = 60, 140  # of 300 where a third is expected: five standard deviations
+# A factor is read off one gray level in 8 bits.
+FACTOR_RESOLUTION = 0.011
+
+
+def run(op: Op, pixels: np.ndarray, seed: int) -> np.ndarray:
+    return op.apply(tf.constant(pixels), tf.constant([seed, 0], tf.int64)).numpy()
+
+
+@pytest.fixture
+def pixels(photo_like: Callable[..., np.ndarray]) -> np.ndarray:
+    return photo_like(24, 18)
+
+
+def test_brightness_has_the_stated_factors() -> None:
+    pixels = np.full((1, 1, 3), GRAY_LEVEL, np.uint8)
+    op = photometric.color_jitter(brightness=0.5)
+    factors = [run(op, pixels, seed).mean() / GRAY_LEVEL for seed in range(300)]
+    assert 0.5 - FACTOR_RESOLUTION <= min(factors) < 0.52
+    assert 1.48 < max(factors) <= 1.5
+    assert np.mean(factors) == pytest.approx(1.0, abs=0.05)
+
+
+def test_factors_do_not_go_below_zero() -> None:
+    pixels = np.full((1, 1, 3), 50, np.uint8)
+    op = photometric.color_jitter(brightness=3.0)
+    factors = [run(op, pixels, seed).mean() / 50 for seed in range(200)]
+    assert 0 <= min(factors) < 0.1 and 3.8 < max(factors) <= 4
+
+
+@pytest.mark.parametrize(
+    ("arguments", "change"),
+    [
+        ({"contrast": 0.4}, colours.contrast),
+        ({"saturation": 0.4}, colours.saturation),
+        ({"hue": 0.2}, colours.hue),
+    ],
+)
+def test_each_argument_changes_what_it_names(
+    arguments: dict[str, float], change: Callable[..., tf.Tensor], pixels: np.ndarray
+) -> None:
+    low = -0.2 if "hue" in arguments else 0.6
+    high = 0.2 if "hue" in arguments else 1.4
+    for seed in range(5):
+        found = run(photometric.color_jitter(**arguments), pixels, seed)
+        candidates = [
+            change(tf.constant(pixels), tf.constant(f, tf.float32)).numpy()
+            for f in np.linspace(low, high, 161)
+        ]
+        distances = [np.abs(c.astype(int) - found).max() for c in candidates]
+        assert min(distances) <= 2  # levels, from the nearest of 161 factors
+
+
+def test_jitters_in_every_order(pixels: np.ndarray, monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[str] = []
+    for name in ("brightness", "contrast", "saturation"):
+
+        def record(pixels: tf.Tensor, factor: tf.Tensor, name: str = name) -> tf.Tensor:
+            done.append(name)
+            return pixels
+
+        monkeypatch.setattr(colours, name, record)
+    op = photometric.color_jitter(0.3, 0.3, 0.3)
+    for seed in range(300):
+        run(op, pixels, seed)
+    orders = Counter(zip(done[::3], done[1::3], done[2::3], strict=True))
+    assert len(orders) == 6  # 50 each, standard deviation 6.5
+    assert min(orders.values()) > 20 and max(orders.values()) < 80
+
+
+def test_jitter_of_no_strength_is_the_image(pixels: np.ndarray) -> None:
+    np.testing.assert_array_equal(run(photometric.color_jitter(), pixels, 0), pixels)
+
+
+@pytest.mark.parametrize(
+    "create",
+    [photometric.grayscale, photometric.solarize, lambda p: photometric.gaussian_blur(p, 1.0)],
+    ids=["grayscale", "solarize", "gaussian_blur"],
+)
+def test_happen_with_their_probability(create: Callable[[float], Op], pixels: np.ndarray) -> None:
+    def happened(probability: float) -> int:
+        op = create(probability)
+        return sum((run(op, pixels, seed) != pixels).any() for seed in range(100))
+
+    assert happened(0.0) == 0
+    assert 8 <= happened(0.25) <= 45  # four standard deviations
+    assert happened(1.0) == 100
+
+
+def test_solarize_by_its_threshold(pixels: np.ndarray) -> None:
+    found = run(photometric.solarize(1.0, 77), pixels, 0)
+    np.testing.assert_array_equal(found, np.where(pixels < 77, pixels, 255 - pixels))
+
+
+def test_gaussian_blur_draws_sigma_from_its_range(pixels: np.ndarray) -> None:
+    op = photometric.gaussian_blur(1.0, 1.5, 1.5)
+    expected = filters.gaussian_blur(tf.constant(pixels), 1.5).numpy()
+    np.testing.assert_array_equal(run(op, pixels, 0), expected)
+    spot = np.zeros((31, 31, 3), np.uint8)
+    spot[15, 15] = 255
+    peaks = [run(photometric.gaussian_blur(1.0, 0.5, 1.0), spot, s)[15, 15, 0] for s in range(60)]
+    # 255 / (2 pi sigma^2) for sigma 1, and the discrete bell for sigma 0.5.
+    assert 40 <= min(peaks) < 50 and 130 < max(peaks) <= 158
+
+
+def test_three_augment_does_one_of_three_equally_often(pixels: np.ndarray) -> None:
+    constant = tf.constant(pixels)
+    gray = colours.grayscale(constant).numpy()
+    solarized = colours.solarize(constant, 128.0).numpy()
+    op = photometric.three_augment()
+    results = [run(op, pixels, seed) for seed in range(300)]
+    num_gray = sum(np.array_equal(result, gray) for result in results)
+    num_solarized = sum(np.array_equal(result, solarized) for result in results)
+    blurred = [r for r in results if not (np.array_equal(r, gray) or np.array_equal(r, solarized))]
+    for count in (num_gray, num_solarized, len(blurred)):
+        assert FEW < count < MANY
+    most = filters.gaussian_blur(constant, 2.0).numpy().astype(int)
+    largest = np.abs(most - pixels).max()
+    assert all(np.abs(b.astype(int) - pixels).max() <= largest for b in blurred)
+
+
+@pytest.mark.parametrize("size", [(1, 1), (7, 300), (2, 3)], ids=str)
+@pytest.mark.parametrize(
+    "op",
+    [
+        photometric.color_jitter(0.4, 0.4, 0.4, 0.1),
+        photometric.grayscale(0.5),
+        photometric.solarize(0.5),
+        photometric.gaussian_blur(0.5),
+        photometric.three_augment(),
+    ],
+    ids=["color_jitter", "grayscale", "solarize", "gaussian_blur", "three_augment"],
+)
+def test_keep_the_size_and_are_functions_of_the_seed(op: Op, size: tuple[int, int]) -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (*size, 3), np.uint8)
+    assert op.output_size(size) == size
+    for seed in range(6):
+        found = run(op, pixels, seed)
+        assert (found.shape, found.dtype) == (pixels.shape, np.uint8)
+        np.testing.assert_array_equal(run(op, pixels, seed), found)

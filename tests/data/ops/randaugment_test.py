@@ -1,0 +1,175 @@
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pytest
+
+from vit_jax.data.host_tf import tf
+from vit_jax.data.ops import distortions, randaugment
+from vit_jax.data.ops import table as ops
+
+# A choice of 16 in 1600 draws: 100 each, standard deviation 9.7.
+DRAWS = 1600
+FEWEST, MOST = 61, 139
+
+
+def run(op: ops.Op, pixels: np.ndarray, seed: int) -> np.ndarray:
+    return op.apply(tf.constant(pixels), tf.constant([seed, 0], tf.int64)).numpy()
+
+
+@pytest.fixture
+def pixels() -> np.ndarray:
+    return np.random.default_rng(0).integers(0, 256, (48, 64, 3), np.uint8)
+
+
+@pytest.fixture
+def recorded(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, float, list[float]]]:
+    """(name, argument, chance) of every distortion that is asked for; none is done."""
+    calls = []
+
+    def record(
+        pixels: tf.Tensor,
+        names: Sequence[str],
+        choice: tf.Tensor,
+        argument: tf.Tensor,
+        chance: tf.Tensor,
+    ) -> tf.Tensor:
+        calls.append((names[int(choice)], float(argument), chance.numpy().tolist()))
+        return pixels
+
+    monkeypatch.setattr(randaugment, "distort", record)
+    return calls
+
+
+def test_chooses_all_sixteen_equally_often(
+    pixels: np.ndarray, recorded: list[tuple[str, float, list[float]]]
+) -> None:
+    op = randaugment.randaugment(2, 10)
+    for seed in range(DRAWS // 2):
+        run(op, pixels, seed)
+    for half in (recorded[::2], recorded[1::2]):  # the first and the second of each image
+        assert len({name for name, _, _ in half}) == 16
+    counts = Counter(name for name, _, _ in recorded)
+    assert min(counts.values()) > FEWEST and max(counts.values()) < MOST
+    # The two of an image have nothing to do with each other.
+    same = sum(a[0] == b[0] for a, b in zip(recorded[::2], recorded[1::2], strict=True))
+    assert 20 < same < 80  # 50 expected, standard deviation 6.8
+    chances = np.array([chance for _, _, chance in recorded])
+    assert np.abs(chances.mean(axis=0) - 0.5).max() < 0.04  # four standard deviations
+    assert chances.min() >= 0 and chances.max() < 1
+
+
+@pytest.mark.parametrize("magnitude", [0, 2.5, 15, 30])
+def test_gives_each_the_argument_of_the_magnitude(
+    pixels: np.ndarray, recorded: list[tuple[str, float, list[float]]], magnitude: float
+) -> None:
+    op = randaugment.randaugment(4, magnitude)
+    for seed in range(20):
+        run(op, pixels, seed)
+    reach = distortions.Reach(translate_px=100, cutout_px=40)
+    for name, argument, _ in recorded:
+        expected = distortions.DISTORTIONS[name].argument(magnitude, reach)
+        assert argument == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("magnitude", "threshold", "bits"),
+    [(0, 0, 1), (9, 230, 3), (10, 0, 4), (15, 128, 6), (20, 0, 8), (22, 51, 8), (25, 128, 1)],
+)
+def test_legacy_is_what_the_published_code_made_of_it(
+    pixels: np.ndarray, magnitude: float, threshold: int, bits: int
+) -> None:
+    """Thresholds and shifts in the 8 bits of NumPy 1; contrast about the number of pixels / 256."""
+
+    def distorted(name: str) -> np.ndarray:
+        distortion = distortions.DISTORTIONS[f"{name} as published"]
+        argument = distortion.argument(magnitude, randaugment.REACH)
+        return distortion.apply(tf.constant(pixels), tf.constant(argument), tf.zeros([3])).numpy()
+
+    solarized = np.where(pixels < threshold, pixels, 255 - pixels)
+    np.testing.assert_array_equal(distorted("Solarize"), solarized)
+    np.testing.assert_array_equal(distorted("Posterize"), pixels >> (8 - bits) << (8 - bits))
+    gray, factor = np.float32(48 * 64 // 256), np.float32(magnitude / 10 * 1.8 + 0.1)
+    blended = gray + factor * (pixels.astype(np.float32) - gray)
+    np.testing.assert_array_equal(distorted("Contrast"), blended.clip(0, 255).astype(np.uint8))
+
+
+def test_legacy_changes_five(
+    pixels: np.ndarray, recorded: list[tuple[str, float, list[float]]]
+) -> None:
+    names = []
+    for legacy in (False, True):
+        recorded.clear()
+        op = randaugment.randaugment(2, 10, legacy=legacy)
+        for seed in range(200):
+            run(op, pixels, seed)
+        names.append([name for name, _, _ in recorded])
+    changed = {pair for pair in zip(*names, strict=True) if pair[0] != pair[1]}
+    assert changed == {
+        (name, f"{name} as published")
+        for name in ("Color", "Contrast", "Posterize", "Sharpness", "Solarize")
+    }
+
+
+@pytest.mark.parametrize("magnitude", [0, 10, 15, 20, 30])
+@pytest.mark.parametrize("size", [(1, 1), (7, 300), (224, 224)], ids=str)
+def test_keeps_the_size(size: tuple[int, int], magnitude: int) -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (*size, 3), np.uint8)
+    op = randaugment.randaugment(2, magnitude)
+    assert op.output_size(size) == size
+    for seed in range(10):
+        result = run(op, pixels, seed)
+        assert (result.shape, result.dtype) == (pixels.shape, np.uint8)
+
+
+def test_is_a_function_of_the_seed(pixels: np.ndarray) -> None:
+    op = randaugment.randaugment(2, 5)  # by 150 pixels, all translations would be the same
+    results = [run(op, pixels, seed) for seed in range(40)]
+    for seed, result in enumerate(results):
+        np.testing.assert_array_equal(run(op, pixels, seed), result)
+    assert len({result.tobytes() for result in results}) > 20
+
+
+def test_is_the_same_in_a_graph_of_unknown_sizes(pixels: np.ndarray) -> None:
+    """As tf.data runs it, with any number of threads."""
+    op = randaugment.randaugment(3, 15)
+    seeds = np.stack([np.arange(60), np.zeros(60)], axis=1).astype(np.int64)
+
+    def results(threads: int) -> list[np.ndarray]:
+        spec = tf.TensorSpec([None, None, 3], tf.uint8)
+        images = tf.data.Dataset.from_generator(lambda: 60 * [pixels], output_signature=spec)
+        both = tf.data.Dataset.zip((images, tf.data.Dataset.from_tensor_slices(seeds)))
+        return list(both.map(op.apply, num_parallel_calls=threads).as_numpy_iterator())
+
+    expected = [run(op, pixels, seed) for seed in range(60)]
+    for threads in (1, 4):
+        for found, one in zip(results(threads), expected, strict=True):
+            np.testing.assert_array_equal(found, one)
+
+
+def test_keeps_what_is_known_of_the_shape() -> None:
+    op = randaugment.randaugment(2, 15)
+
+    def shape(height: int | None, width: int | None) -> tuple[int | None, ...]:
+        specs = [tf.TensorSpec([height, width, 3], tf.uint8), tf.TensorSpec([2], tf.int64)]
+        graph = tf.function(op.apply, input_signature=specs).get_concrete_function()
+        return tuple(graph.output_shapes)
+
+    assert shape(224, 224) == (224, 224, 3)
+    assert shape(None, 7) == (None, 7, 3)
+
+
+@pytest.mark.parametrize("spread", ["num_ops", "magnitude"])
+def test_changes_more_with_more(photo_like: Callable[..., np.ndarray], spread: str) -> None:
+    """A field that nothing reads would show here."""
+    pixels = photo_like(64, 64)
+    few, many = {
+        "num_ops": (randaugment.randaugment(1, 15), randaugment.randaugment(4, 15)),
+        "magnitude": (randaugment.randaugment(2, 9), randaugment.randaugment(2, 30)),
+    }[spread]
+
+    def change(op: ops.Op) -> float:
+        results = np.stack([run(op, pixels, seed) for seed in range(60)]).astype(int)
+        return float(np.abs(results - pixels).mean())
+
+    assert change(many) > 1.2 * change(few)

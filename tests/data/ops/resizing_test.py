@@ -1,0 +1,214 @@
+"""Resampling against Pillow, TensorFlow and closed forms."""
+
+from collections.abc import Callable
+
+import numpy as np
+import PIL
+import pytest
+from PIL import Image
+
+from vit_jax.core.errors import UserError
+from vit_jax.data.host_tf import tf
+from vit_jax.data.ops import resizing
+from vit_jax.data.ops import table as ops
+
+# Equal but for sums that lie on the border between two levels: of 10,000 values hardly one.
+TIE_LEVELS, TIES = 1, 1e-3
+# Blocks of black and white have many means that end in a half.
+BLOCK_TIES = 0.01
+# A sampled kernel's weights come from a table of TensorFlow's with 1,024 places.
+TABLE_LEVELS = 1
+# By these a JPEG's window at half its size or less differs from one that is resampled alone: it is
+# smoothed once more, and a method that does not filter is not smoothed otherwise.
+REDUCED_MEAN_LEVELS = 4.0
+
+# Of an image of 120 x 90: from the fourth on, Pillow 13 resizes the height first.
+SIZES = [(48, 36), (200, 150), (119, 31), (64, 64), (32, 48), (20, 200)]
+
+
+@pytest.fixture(scope="module")
+def edges() -> np.ndarray:
+    """Black and white blocks, which kernels overshoot, and noise: uint8 [120, 90, 3]."""
+    rng = np.random.default_rng(0)
+    blocks = rng.integers(0, 2, (12, 9, 3), np.uint8).repeat(10, 0).repeat(10, 1) * 255
+    noise = rng.integers(0, 256, blocks.shape, np.uint8)
+    return np.where(np.arange(90)[:, None] < 60, blocks, noise).astype(np.uint8)
+
+
+def resized(pixels: np.ndarray, size: tuple[int, int], method: str, **how) -> np.ndarray:
+    how = {"antialias": True, **how}
+    return resizing.resized(tf.constant(pixels), size, method=method, **how).numpy()
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("method", ["bicubic", "lanczos"])
+def test_filters_that_overshoot_equal_pillow(edges, method, size) -> None:
+    if PIL.__version__ < "13" and size in SIZES[3:]:
+        pytest.skip("Pillow 12 always resizes the width first")
+    expected = Image.fromarray(edges).resize(size[::-1], Image.Resampling[method.upper()])
+    difference = np.abs(resized(edges, size, method).astype(int) - np.asarray(expected))
+    assert difference.max() <= TIE_LEVELS
+    assert (difference > 0).mean() <= TIES
+
+
+def test_one_pass_would_not_equal_pillow(edges) -> None:
+    """Why there are two: what overshoots white is cut off before it is weighed again."""
+    once = tf.image.resize(edges, (64, 64), "bicubic", antialias=True)
+    once = np.clip(np.floor(once + 0.5), 0, 255)
+    expected = Image.fromarray(edges).resize((64, 64), Image.Resampling.BICUBIC)
+    assert np.abs(once - np.asarray(expected)).max() >= 10
+
+
+@pytest.mark.parametrize("size", SIZES[:1] + SIZES[3:])  # others have places between two pixels
+def test_nearest_equals_pillow(edges, size) -> None:
+    expected = Image.fromarray(edges).resize(size[::-1], Image.Resampling.NEAREST)
+    np.testing.assert_array_equal(resized(edges, size, "nearest"), expected)
+
+
+@pytest.mark.parametrize("antialias", [True, False])
+@pytest.mark.parametrize("size", SIZES)
+def test_bilinear_is_one_call_of_tensorflow_rounded(edges, size, antialias) -> None:
+    """The default of every op: these bits are those of every run so far."""
+    expected = tf.cast(tf.image.resize(edges, size, antialias=antialias) + 0.5, tf.uint8)
+    found = resized(edges, size, "bilinear", antialias=antialias)
+    np.testing.assert_array_equal(found, expected.numpy())
+
+
+def test_ops_are_bilinear_by_default(edges) -> None:
+    pixels, seed = tf.constant(edges), tf.constant([0, 0], tf.int64)
+    for op, antialias in (
+        (ops.resize((40, 30)), True),
+        (ops.resize_small(30), True),
+        (ops.inception_crop((40, 30), 1.0, 1.0), False),
+    ):
+        expected = resized(edges, (40, 30), "bilinear", antialias=antialias)
+        if not antialias:  # its window may be a few pixels smaller than the image
+            window = tf.image.stateless_sample_distorted_bounding_box(
+                [120, 90, 3], tf.zeros([1, 0, 4]), [0, 0], min_object_covered=0.0,
+                aspect_ratio_range=(3 / 4, 4 / 3), area_range=(1.0, 1.0), max_attempts=100,
+                use_image_if_no_bounding_boxes=True,
+            )  # fmt: skip
+            cut = tf.slice(pixels, window[0], window[1]).numpy()
+            expected = resized(cut, (40, 30), "bilinear", antialias=False)
+        np.testing.assert_array_equal(op.apply(pixels, seed).numpy(), expected)
+
+
+def area_weights(before: int, after: int) -> np.ndarray:
+    """[after, before]: the share of each pixel in what an output pixel covers."""
+    ratio = before / after
+    start, pixel = np.arange(after)[:, None] * ratio, np.arange(before)[None]
+    covered = np.minimum(start + ratio, pixel + 1) - np.maximum(start, pixel)
+    return np.clip(covered, 0, None) / ratio
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_area_is_the_mean_of_what_a_pixel_covers(edges, size) -> None:
+    rows, columns = (area_weights(b, a) for b, a in zip((120, 90), size, strict=True))
+    exact = np.einsum("hH,wW,HWc->hwc", rows, columns, edges.astype(float))
+    for levels, expected in (("nearest", np.floor(exact + 0.5)), ("down", np.floor(exact))):
+        difference = np.abs(resized(edges, size, "area", levels=levels) - expected)
+        assert difference.max() <= TIE_LEVELS
+        if levels == "nearest":  # what is whole may be cut off a level lower by a rounding error
+            assert (difference > 0).mean() <= BLOCK_TIES
+
+
+def test_area_of_whole_blocks() -> None:
+    pixels = np.arange(4 * 6 * 3, dtype=np.uint8).reshape(4, 6, 3)
+    means = pixels.reshape(2, 2, 3, 2, 3).astype(float).mean((1, 3))  # all end in a half
+    np.testing.assert_array_equal(resized(pixels, (2, 3), "area", levels="down"), np.floor(means))
+    np.testing.assert_array_equal(resized(pixels, (2, 3), "area"), np.floor(means + 0.5))
+
+
+def test_without_antialias_a_kernel_samples() -> None:
+    """A quarter of the width: Keys' kernel (a = -1/2) halfway between the two middle pixels."""
+    rng = np.random.default_rng(1)
+    pixels = rng.integers(0, 256, (16, 16, 3), np.uint8)
+    kernel = np.array([-1, 9, 9, -1]) / 16
+    rows = pixels.astype(float).reshape(4, 4, 16, 3)
+    exact = np.einsum("k,hkwc->hwc", kernel, rows)
+    exact = np.einsum("k,hwkc->hwc", kernel, exact.reshape(4, 4, 4, 3))
+    found = resized(pixels, (4, 4), "bicubic", antialias=False)
+    assert np.abs(found - np.clip(np.floor(exact + 0.5), 0, 255)).max() <= TABLE_LEVELS
+    assert np.abs(found - resized(pixels, (4, 4), "bicubic").astype(int)).max() > 10
+
+
+@pytest.mark.parametrize("method", resizing.METHODS)
+def test_antialias_means_nothing_where_an_image_grows(edges, method) -> None:
+    found = [resized(edges, (240, 180), method, antialias=a).astype(int) for a in (True, False)]
+    # Two passes round between them, and cut off what overshoots; at edges that is more.
+    assert np.abs(found[0] - found[1]).mean() <= 1.0
+
+
+@pytest.mark.parametrize("method", resizing.METHODS)
+@pytest.mark.parametrize("antialias", [True, False])
+def test_one_colour_stays(method, antialias) -> None:
+    for level in (0, 1, 127, 255):
+        pixels = np.full((31, 47, 3), level, np.uint8)
+        found = resized(pixels, (17, 60), method, antialias=antialias)
+        assert (found == level).all()
+
+
+@pytest.mark.parametrize("method", resizing.METHODS)
+def test_every_op_takes_every_method(edges, method) -> None:
+    seed = tf.constant([0, 0], tf.int64)
+    pixels = tf.constant(edges)
+    expected = resized(edges, (40, 30), method)
+    for op in (ops.resize, ops.resize_small):
+        size = (40, 30) if op is ops.resize else 30
+        found = op(size, method=method, levels="nearest").apply(pixels, seed)
+        np.testing.assert_array_equal(found.numpy(), expected)
+    crops = [ops.inception_crop(30, method=method, antialias=a) for a in (True, False)]
+    filtered, sampled = (crop.apply(pixels, seed).numpy() for crop in crops)
+    assert filtered.shape == sampled.shape == (30, 30, 3)
+    assert (filtered != sampled).any() == (method not in ("nearest", "area"))
+
+
+@pytest.mark.parametrize("op", ["resize", "resize_small", "inception_crop"])
+@pytest.mark.parametrize(
+    ("argument", "message"),
+    [
+        ("method='bicubc'", "no method 'bicubc'. Did you mean 'bicubic'"),
+        ("method='box'", "Valid: area, bicubic, bilinear, lanczos, nearest"),
+        ("method=3", "no method 3"),
+        ("antialias=1", "antialias must be True or False"),
+        ("levels='dwn'", "levels='dwn'. Did you mean 'down'"),
+        ("levels=None", "levels=None."),
+    ],
+)
+def test_wrong_arguments(op, argument, message) -> None:
+    with pytest.raises(UserError, match=r"evals\.val\.preprocess") as error:
+        ops.parse(f"decode|{op}(32, {argument})", field="evals.val.preprocess")
+    assert message in str(error.value)
+
+
+@pytest.mark.parametrize("method", ["bicubic", "lanczos", "area", "bilinear"])
+@pytest.mark.parametrize("antialias", [True, False])
+def test_a_reduced_window_shows_the_same(
+    method: str,
+    antialias: bool,
+    photo_like: Callable[..., np.ndarray],
+    encode: Callable[..., bytes],
+) -> None:
+    """decode.decode_window leaves `reduced` times the size of the crop for any method to filter."""
+    from vit_jax.data.decode import Encoded
+
+    data = encode(photo_like(600, 480), "JPEG", quality=90)
+    image = Encoded(tf.constant(data), tf.constant([600, 480]), tf.constant(1))
+    for seed in range(3):
+        exact, found = (
+            ops.inception_crop(64, method=method, antialias=antialias, reduced=reduced)
+            .decode(image, tf.constant([seed, 0], tf.int64))
+            .numpy()
+            .astype(int)
+            for reduced in (None, 1)
+        )
+        assert np.abs(found - exact).mean() < REDUCED_MEAN_LEVELS
+
+
+@pytest.mark.parametrize(
+    ("method", "pixels"), [("bilinear", 200 * 600), ("area", 200 * 600), ("bicubic", 200 * 8)]
+)
+def test_the_pixel_limit_counts_what_lies_in_between(method, pixels) -> None:
+    """TensorFlow makes 200 x 600 pixels on the way from 1 x 600 to 200 x 8; two passes do not."""
+    before = tf.constant((1, 600), tf.int64)
+    assert int(resizing.largest(before, (200, 8), method=method, antialias=True)) == pixels

@@ -1,0 +1,123 @@
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from vit_jax.core.errors import UserError
+from vit_jax.data.example import Example, Source
+from vit_jax.data.order import label_index
+from vit_jax.data.order.chosen import listed
+from vit_jax.data.sources.digits import Digits
+from vit_jax.data.sources.synthetic import Synthetic
+
+MakeSource = Callable[[Sequence[Example]], Source]
+
+LISTS = [(3,), (), (1, 2), (2,), (9, 1)]
+
+
+@pytest.fixture(autouse=True)
+def cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def five(list_source: MakeSource) -> Source:
+    return list_source([Example(b"", labels) for labels in LISTS])
+
+
+def lists(labels: label_index.Labels) -> list[tuple[int, ...]]:
+    return [
+        tuple(labels.labels[first:stop].tolist())
+        for first, stop in zip(labels.offsets[:-1], labels.offsets[1:], strict=True)
+    ]
+
+
+def test_parts_of_labels() -> None:
+    labels = label_index.collect(LISTS)
+    assert lists(labels) == LISTS
+    assert labels.offsets.dtype == np.int64 and labels.labels.dtype == np.int32
+    assert labels.examples().tolist() == [0, 2, 2, 3, 4, 4]
+    assert lists(labels.slice(1, 4)) == LISTS[1:4]
+    order = np.array([4, 1, 2, 2])
+    assert lists(labels.take(order)) == [LISTS[i] for i in order]
+    assert lists(label_index.single([4, 5])) == [(4,), (5,)]
+
+
+def test_examples_by_class() -> None:
+    labels = label_index.collect([*LISTS, (2, 2)])
+    classes = label_index.by_class(labels, 10, describe=str)
+    of = np.split(classes.examples, classes.offsets[1:-1])
+    assert [x.tolist() for x in of] == [[], [2, 4], [2, 3, 5], [0], [], [], [], [], [], [4]]
+
+
+@pytest.mark.parametrize("label", [-1, 10])
+def test_a_label_that_is_no_class(label: int) -> None:
+    labels = label_index.collect([(3,), (1, label)])
+    with pytest.raises(UserError, match=rf"example 1: label {label} is outside \[0, 10\)"):
+        label_index.by_class(labels, 10, describe=lambda i: f"example {i}")
+
+
+def test_a_file_keeps_them(tmp_path: Path) -> None:
+    path = tmp_path / label_index.file_name("train")
+    assert path.name == "labels-train.npz"
+    label_index.write(path, label_index.collect(LISTS))
+    assert lists(label_index.read(path)) == LISTS
+    assert label_index.most_labels(path) == 2
+    assert [file.name for file in tmp_path.iterdir()] == [path.name]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda path: path.write_bytes(b""),
+        lambda path: path.write_bytes(path.read_bytes()[:-40]),
+        lambda path: path.write_bytes(b"PK" + path.read_bytes()[2:60]),
+        lambda path: np.savez(path, offsets=np.array([0, 9]), labels=np.array([1])),
+        lambda path: np.savez(path, offsets=np.array([0, 2, 1]), labels=np.array([1])),
+        lambda path: np.savez(path, something=np.array([0, 2, 1])),
+    ],
+)
+def test_damaged_files(tmp_path: Path, damage: Callable[[Path], None]) -> None:
+    path = tmp_path / "labels-train.npz"
+    label_index.write(path, label_index.collect(LISTS))
+    damage(path)
+    with pytest.raises(UserError, match=r"labels-train\.npz is damaged .*delete it"):
+        label_index.read(path)
+
+
+def test_sources_that_know_their_labels() -> None:
+    for source in (Digits("train[100:200]", where="input"), Synthetic(10, 3, (8, 8))):
+        read = [example.labels for example in source.read(np.arange(source.num_examples))]
+        assert lists(label_index.find(source)) == read
+
+
+def test_other_sources_are_read_once(
+    five: Source, cache_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(label_index, "_BLOCK", 2)
+    seen: list[tuple[int, int]] = []
+    progress = lambda done, total: seen.append((done, total))
+    assert lists(label_index.find(five, progress)) == LISTS
+    assert seen == [(2, 5), (4, 5), (5, 5)]
+    assert lists(label_index.find(five, progress)) == LISTS
+    assert len(seen) == 3
+    (cache,) = (cache_folder / "vit_jax" / "labels").iterdir()
+    cache.write_bytes(b"junk")
+    assert lists(label_index.find(five, progress)) == LISTS
+    assert len(seen) == 6
+
+
+def test_without_a_folder_they_are_read_each_time(five: Source, cache_folder: Path) -> None:
+    """As where the user's home cannot be written, also for root: a file is in its place."""
+    cache_folder.touch()
+    for _ in range(2):
+        seen: list[int] = []
+        found = label_index.find(five, lambda done, total, seen=seen: seen.append(done))
+        assert lists(found) == LISTS
+        assert seen[-1] == len(LISTS)
+
+
+def test_what_is_chosen_takes_the_labels_of_the_whole(five: Source) -> None:
+    assert lists(label_index.find(listed(five, np.array([4, 0])))) == [LISTS[4], LISTS[0]]

@@ -1,0 +1,105 @@
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pytest
+
+from vit_jax.core.errors import UserError
+from vit_jax.data.example import Example, Source
+from vit_jax.data.order import label_index, subset
+from vit_jax.data.order.chosen import Chosen, listed
+from vit_jax.data.sources.digits import Digits
+from vit_jax.data.sources.synthetic import Synthetic
+
+MakeSource = Callable[[Sequence[Example]], Source]
+
+
+@pytest.fixture
+def hundred(list_source: MakeSource) -> Source:
+    return list_source([Example(b"%d" % i, (i % 10,)) for i in range(100)])
+
+
+def images(source: Source) -> list[bytes]:
+    return [example.image for example in source.read(np.arange(source.num_examples))]
+
+
+@pytest.mark.parametrize(
+    ("fraction", "examples", "expected"),
+    [(None, None, None), (0.01, None, 1), (0.1, None, 10), (1.0, None, 100), (None, 7, 7)],
+)
+def test_sizes(fraction: float | None, examples: int | None, expected: int | None) -> None:
+    assert subset.size(100, fraction=fraction, examples=examples) == expected
+
+
+@pytest.mark.parametrize(
+    ("fraction", "examples", "message"),
+    [
+        (0.001, None, r"input.subset_fraction=0.001 means 0 of the 100 examples"),
+        (1.5, None, r"input.subset_fraction=1.5 means 150 of the 100 examples"),
+        (None, 101, r"input.subset_examples=101 means 101 of the 100 examples"),
+    ],
+)
+def test_sizes_that_cannot_be(fraction: float | None, examples: int | None, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        subset.size(100, fraction=fraction, examples=examples)
+
+
+def test_smaller_subsets_are_parts_of_larger_ones(hundred: Source) -> None:
+    largest = images(subset.first(hundred, 100))
+    assert sorted(largest) == sorted(images(hundred))
+    for size in (1, 10, 99):
+        assert images(subset.first(hundred, size)) == largest[:size]
+
+
+def test_subsets_hold_all_parts_of_the_split(hundred: Source) -> None:
+    numbers = np.array([int(image) for image in images(subset.first(hundred, 50))])
+    assert 15 < np.sum(numbers < 50) < 35  # 4 standard deviations of a hypergeometric draw: 10
+
+
+def test_examples_of_each_class(list_source: MakeSource) -> None:
+    """Class c of ten has c + 1 examples; each fifth example has class 0 as well."""
+    labels = [(c,) if i % 5 else (c, 0) for c in range(10) for i in range(c + 1)]
+    source = list_source([Example(b"%d" % i, some) for i, some in enumerate(labels)])
+    index = label_index.collect(labels)
+    before: set[bytes] = set()
+    for number in (1, 3, 100):
+        part = subset.of_each_class(source, number, index)
+        examples = part.read(np.arange(part.num_examples))
+        for c in range(10):
+            there = sum(c in example.labels for example in examples)
+            assert there >= min(number, sum(c in some for some in labels))
+        now = {example.image for example in examples}
+        assert before < now and len(now) == len(examples) <= 10 * number
+        before = now
+    assert part.num_examples == source.num_examples
+
+
+def test_classes_of_one_label_have_exactly_that_many() -> None:
+    digits = Digits("train", where="input")
+    part = subset.of_each_class(digits, 10, label_index.find(digits))
+    labels = [example.labels[0] for example in part.read(np.arange(part.num_examples))]
+    np.testing.assert_array_equal(np.bincount(labels), [10] * 10)
+    other = subset.of_each_class(digits, 11, label_index.find(digits))
+    assert len({digits.fingerprint, part.fingerprint, other.fingerprint}) == 3
+
+
+def test_the_order_never_changes() -> None:
+    """Every published subset depends on these numbers."""
+    ten = subset.first(Synthetic(1000, 10, (8, 8)), 10)
+    assert ten.choose(np.arange(5)).tolist() == [250, 462, 350, 183, 606]
+
+
+def test_describes_the_example_of_the_whole(hundred: Source) -> None:
+    part = subset.first(hundred, 10)
+    assert part.describe(3) == f"example {part.choose(np.arange(4))[3]}"
+
+
+def test_fingerprints_tell_subsets_apart(hundred: Source) -> None:
+    sources: list[Chosen] = [subset.first(hundred, 10), subset.first(hundred, 11)]
+    sources += [listed(hundred, np.arange(3)), listed(hundred, np.arange(1, 4))]
+    assert len({source.fingerprint for source in (hundred, *sources)}) == 5
+
+
+def test_300_million_examples_take_no_memory() -> None:
+    part = subset.first(Synthetic(303_000_000, 18_291, (8, 8)), 90_000_000)
+    chosen = part.choose(np.array([0, 9_000_000, 89_999_999]))
+    assert len(set(chosen)) == 3 and chosen.max() < 303_000_000

@@ -1,0 +1,77 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from vit_jax.core.errors import UserError
+from vit_jax.data.sources.array_record import ArrayRecords
+
+module = pytest.importorskip("array_record.python.array_record_module")
+
+# Random, so that they do not compress; the format's blocks are of 64 KiB.
+RECORDS = [np.random.default_rng(i).bytes(3000) for i in range(100)]
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "x.array_record"
+    writer = module.ArrayRecordWriter(str(path), "group_size:1")
+    for record in RECORDS:
+        writer.write(record)
+    writer.close()
+    return path
+
+
+def test_reads_at_random(file: Path) -> None:
+    records = ArrayRecords([file, file], [100, 100])
+    assert records.read(1, [99, 0, 57]) == [RECORDS[99], RECORDS[0], RECORDS[57]]
+
+
+@pytest.mark.parametrize("keep_bytes", [0, 1000, 2**16, 2**17, -1])
+def test_truncation(file: Path, keep_bytes: int) -> None:
+    """At a block's boundary the reader would find no records, and return empty strings."""
+    file.write_bytes(file.read_bytes()[:keep_bytes])
+    with pytest.raises(UserError, match=r"x\.array_record is corrupt or truncated"):
+        ArrayRecords([file], [100])
+
+
+def test_zeros(file: Path) -> None:
+    file.write_bytes(bytes(file.stat().st_size))
+    with pytest.raises(UserError, match=r"x\.array_record is corrupt or truncated"):
+        ArrayRecords([file], [100])
+
+
+def test_more_files_than_may_be_open(file: Path) -> None:
+    records = ArrayRecords([file] * 400, [100] * 400)
+    assert records.read(0, [3]) == records.read(399, [3]) == [RECORDS[3]]
+    with pytest.raises(UserError, match=r"missing\.array_record is corrupt or truncated"):
+        ArrayRecords([*[file] * 300, file.with_name("missing.array_record")], [100] * 301)
+
+
+def test_a_number_of_records_that_was_not_published(file: Path) -> None:
+    with pytest.raises(UserError, match=r"100 records can be found, but .* says 101"):
+        ArrayRecords([file], [101])
+
+
+def test_damage_inside_names_the_record(file: Path) -> None:
+    data = bytearray(file.read_bytes())
+    data[100_000] ^= 1
+    file.write_bytes(data)
+    records, damaged = ArrayRecords([file], [100]), []
+    for k in range(100):
+        try:
+            assert records.read(0, [k]) == [RECORDS[k]]
+        except UserError as error:
+            assert f"one of the records {k}: corrupt" in str(error)
+            damaged.append(k)
+    assert len(damaged) == 1
+
+
+def test_absurd_lengths(file: Path) -> None:
+    data = file.read_bytes()
+    for block in range(2**16, len(data), 2**16):  # a block's header holds lengths
+        file.write_bytes(data[:block] + b"\x7f" * 24 + data[block + 24 :])
+        with pytest.raises(UserError, match=r"corrupt"):
+            records = ArrayRecords([file], [100])
+            for k in range(100):
+                records.read(0, [k])

@@ -1,0 +1,219 @@
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from vit_jax.core.errors import UserError
+from vit_jax.data import files
+from vit_jax.data.decode import encoded
+from vit_jax.data.sources import table as sources
+
+
+def fill(folder: Path, names: Iterable[str]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in names:
+        (folder / name).write_bytes(f"{folder.name}/{name}".encode())
+
+
+def create(folder: Path | None, split: str = "train") -> sources.Source:
+    return sources.create(
+        "image_folder",
+        data_dir=None if folder is None else str(folder),
+        split=split,
+        num_examples=None,
+        num_classes=None,
+        image_size=(1, 1),
+    )
+
+
+def contents(source: sources.Source) -> list[tuple[str, int]]:
+    examples = source.read(np.arange(source.num_examples))
+    return [(example.image.decode(), example.labels[0]) for example in examples]
+
+
+@pytest.fixture
+def with_splits(tmp_path: Path) -> Path:
+    for split, count in (("train", 5), ("val", 2)):
+        for name in ("dog", "cat", "10"):
+            fill(tmp_path / split / name, [f"{i}.jpg" for i in range(count)])
+    return tmp_path
+
+
+def test_folders_of_splits(with_splits: Path) -> None:
+    source = create(with_splits)
+    assert source.class_names == ("10", "cat", "dog")
+    assert (source.num_examples, source.num_classes) == (15, 3)
+    for name, label in contents(source):
+        assert name.startswith(("10", "cat", "dog")[label] + "/")
+    assert create(with_splits, "val").num_examples == 6
+    assert create(with_splits, "train[:20%]").num_examples == 3
+    assert Path(source.describe(0)).parent.parent == with_splits / "train"
+
+
+def test_folders_of_classes_are_split_by_name(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        fill(tmp_path / name, [f"{i}.png" for i in range(500)])
+    train, val = contents(create(tmp_path)), contents(create(tmp_path, "val"))
+    assert len(train) + len(val) == len({*train, *val}) == 1000
+    assert 70 <= len(val) <= 130  # three standard deviations around 1 in 10
+    fill(tmp_path / "a", [f"more{i}.png" for i in range(300)])
+    assert set(train) < set(contents(create(tmp_path)))
+    assert set(val) < set(contents(create(tmp_path, "val")))
+
+
+def test_a_folder_in_a_class_makes_no_splits(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        fill(tmp_path / name, [f"{i}.png" for i in range(50)])
+    fill(tmp_path / "a" / "originals", ["0.png"])
+    (tmp_path / "b" / "up").symlink_to(tmp_path)
+    source = create(tmp_path)
+    assert source.class_names == ("a", "b")
+    assert source.num_examples + create(tmp_path, "val").num_examples == 100
+
+
+def test_images_beside_the_classes_of_a_split_are_not_looked_at(with_splits: Path) -> None:
+    for split in ("train", "val"):
+        fill(with_splits / split, ["all.jpg"])
+    assert create(with_splits).num_examples == 15
+
+
+def test_a_slice_holds_all_classes(tmp_path: Path) -> None:
+    for name in "abcd":
+        fill(tmp_path / "train" / name, [f"{i}.png" for i in range(100)])
+    labels = [label for _, label in contents(create(tmp_path, "train[:25%]"))]
+    assert min(np.bincount(labels, minlength=4)) > 10
+
+
+def test_what_is_no_image_is_left_out(with_splits: Path) -> None:
+    before = create(with_splits)
+    fill(with_splits / "train/cat", ["Thumbs.db", ".DS_Store", ".hidden.jpg", "notes.txt"])
+    fill(with_splits / "train/.cache", ["x.jpg"])
+    fill(with_splits, ["README.md"])
+    assert contents(create(with_splits)) == contents(before)
+    fill(with_splits / "train/cat", ["UPPER.JPG", "x.WebP", "y.jpeg"])
+    assert create(with_splits).num_examples == before.num_examples + 3
+
+
+def test_order_does_not_depend_on_the_file_system(tmp_path: Path) -> None:
+    names = [f"{i}.jpg" for i in range(30)]
+    fill(tmp_path / "one/train/a", names)
+    fill(tmp_path / "two/train/a", reversed(names))
+    one, two = create(tmp_path / "one"), create(tmp_path / "two")
+    assert contents(one) == contents(two)
+    assert one.fingerprint == two.fingerprint
+    fill(tmp_path / "two/train/a", ["30.jpg"])
+    assert create(tmp_path / "two").fingerprint != one.fingerprint
+
+
+def test_orientation_is_honoured(tmp_path: Path) -> None:
+    folder = tmp_path / "train/a"
+    folder.mkdir(parents=True)
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    Image.new("RGB", (4, 4)).save(folder / "x.jpg", exif=exif)
+    assert create(tmp_path).read(np.array([0]))[0].orientation == 6
+
+
+def test_a_class_that_the_other_split_lacks(with_splits: Path) -> None:
+    fill(with_splits / "train/ant", ["x.jpg"])
+    assert create(with_splits, "val").class_names == ("10", "ant", "cat", "dog")
+    fill(with_splits / "val/bee", ["x.jpg"])
+    with pytest.raises(UserError, match=r"has the class 'bee'"):
+        create(with_splits, "val")
+
+
+def test_missing_folder(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"input\.data_dir is not set.*<class>/image\.jpg"):
+        create(None)
+    with pytest.raises(UserError, match=r"is not a folder.*<class>/image\.jpg"):
+        create(tmp_path / "nowhere")
+
+
+def test_missing_split(with_splits: Path) -> None:
+    with pytest.raises(UserError, match=r"no split 'test'.*Valid: train, val"):
+        create(with_splits, "test")
+
+
+def test_empty_class_folder(with_splits: Path) -> None:
+    fill(with_splits / "train/empty", ["notes.txt"])
+    with pytest.raises(UserError, match=r"train/empty has no images.*or delete the folder"):
+        create(with_splits)
+
+
+def test_no_images(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"has no images"):
+        create(tmp_path)
+    (tmp_path / "train").mkdir()
+    with pytest.raises(UserError, match=r"no images"):
+        create(tmp_path)
+
+
+def test_formats_that_are_not_read(with_splits: Path) -> None:
+    fill(with_splits / "train/cat", ["scan.TIFF"])
+    with pytest.raises(UserError, match=r"scan\.TIFF: \.tiff images are not read. Convert"):
+        create(with_splits)
+
+
+def test_a_file_that_disappears(with_splits: Path) -> None:
+    source = create(with_splits)
+    Path(source.describe(3)).unlink()
+    with pytest.raises(UserError, match=r"cannot be read"):
+        source.read(np.array([3]))
+
+
+def test_a_file_of_40_gb_is_not_read(with_splits: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is a bad image, which input.on_bad_image decides about."""
+    with (with_splits / "train/cat/0.jpg").open("wb") as file:
+        file.truncate(40 * 2**30)  # sparse: takes no disk
+    source = create(with_splits)
+    paths = [source.describe(i) for i in range(source.num_examples)]
+    index = next(i for i, path in enumerate(paths) if path.endswith("cat/0.jpg"))
+    monkeypatch.setattr(files, "read", lambda path: pytest.fail(f"{path} is read"))
+    (example,) = source.read(np.array([index]))
+    assert example.labels == (1,)
+    assert "a file of 42,949,672,960 bytes; 536,870,912 are the most" in str(encoded(example, 10))
+
+
+def test_names_of_files_may_be_any_bytes(with_splits: Path) -> None:
+    os.makedirs(os.fsencode(with_splits) + b"/train/cat", exist_ok=True)
+    path = os.fsencode(with_splits) + b"/train/cat/K\xe4se.jpg"
+    with open(path, "wb") as file:
+        file.write(b"cat/x")
+    source = create(with_splits)
+    assert source.num_examples == 16
+    assert ("cat/x", 1) in contents(source)
+    os.rename(path, path.replace(b"\xe4", b"\xf6"))
+    assert create(with_splits).fingerprint != source.fingerprint
+
+
+@pytest.mark.parametrize("folder", ["", "/train"])
+def test_a_class_whose_name_is_not_utf8(with_splits: Path, folder: str) -> None:
+    path = os.fsencode(f"{with_splits}{folder}") + b"/K\xe4se"
+    os.mkdir(path)
+    with open(path + b"/0.jpg", "wb") as file:
+        file.write(b"x")
+    with pytest.raises(UserError, match=r"K\\udce4se': the name of this folder is not UTF-8"):
+        create(with_splits)
+
+
+def test_spaces_are_part_of_a_name(tmp_path: Path) -> None:
+    for name in (" ", " cat", "cat", "cat "):
+        fill(tmp_path / "train" / name, ["0.jpg"])
+    source = create(tmp_path)
+    assert source.class_names == (" ", " cat", "cat", "cat ")
+    assert sorted(contents(source)) == [
+        (" /0.jpg", 0), (" cat/0.jpg", 1), ("cat /0.jpg", 3), ("cat/0.jpg", 2),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("layout", ["", "train", "val"])
+def test_images_that_lie_in_no_class(tmp_path: Path, layout: str) -> None:
+    """Two folders `train` and `val` of images are not two classes."""
+    fill(tmp_path / layout, ["0.jpg"])
+    if layout == "val":
+        fill(tmp_path / "train/cat", ["0.jpg"])
+    with pytest.raises(UserError, match=r"lie directly in it.*Make a folder for each class"):
+        create(tmp_path, layout or "train")

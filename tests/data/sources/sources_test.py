@@ -1,0 +1,102 @@
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from vit_jax.core.errors import UserError
+from vit_jax.data.example import Example
+from vit_jax.data.sources import table as sources
+
+DOCUMENTED_DIGITS = Path(__file__).parents[3] / "docs/digits"
+
+
+def create(name: str, split: str = "train", **changed: Any) -> sources.Source:
+    arguments = {"data_dir": None, "num_examples": None, "num_classes": None} | changed
+    return sources.create(name, split=split, image_size=(24, 40), **arguments)
+
+
+def test_unknown_source() -> None:
+    with pytest.raises(UserError, match=r"input.source='digts'.*Did you mean 'digits'"):
+        create("digts")
+
+
+def test_declared_counts_are_checked() -> None:
+    assert create("digits", num_examples=1437, num_classes=10).num_examples == 1437
+    with pytest.raises(UserError, match=r"input.num_examples=1438, but the data have 1437"):
+        create("digits", num_examples=1438)
+    with pytest.raises(UserError, match=r"input.num_classes=9, but the data have 10"):
+        create("digits", num_classes=9)
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "message"),
+    [
+        ("digts", {}, r"evals\.test\.source='digts': there is no"),
+        ("digits", {"split": "tst"}, r"evals\.test\.split='tst': the data set has no"),
+        ("digits", {"split": "test[9:2]"}, r"evals\.test\.split='test\[9:2\]' means"),
+        ("tfds", {}, r"evals\.test\.data_dir is not set; evals\.test\.source="),
+        ("tfds", {"data_dir": "/nowhere"}, r"evals\.test\.data_dir=/nowhere is not"),
+        ("tfds", {"data_dir": str(Path(__file__).parent)}, r"evals\.test\.data_dir=.* holds no"),
+        ("image_folder", {}, r"evals\.test\.data_dir is not set; evals\.test\.source="),
+        ("image_folder", {"data_dir": "/nowhere"}, r"evals\.test\.data_dir=/nowhere is not"),
+        ("digits", {"num_classes": 9}, r"evals\.test has other classes .*: 10 .* against 9"),
+    ],
+)
+def test_messages_of_an_evaluation_name_its_section(
+    name: str, arguments: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(UserError, match=message) as error:
+        create(name, where="evals.test", **arguments)
+    assert "input." not in str(error.value)
+
+
+def test_digits_splits_do_not_overlap() -> None:
+    train, test = create("digits"), create("digits", "test")
+    assert (train.num_examples, test.num_examples) == (1437, 360)
+    assert len({train.fingerprint, test.fingerprint}) == 2
+    labels = [e.labels[0] for e in test.read(np.arange(360))]
+    assert min(np.bincount(labels, minlength=10)) >= 28
+    assert train.describe(1436) == "digits.npz, digit 1436"
+    assert test.describe(0) == "digits.npz, digit 1437"
+
+
+def test_digits_are_gray_pngs_of_8_by_8() -> None:
+    example = create("digits", "test[:1]").read(np.array([0]))[0]
+    image = Image.open(io.BytesIO(example.image))
+    assert (image.format, image.mode, image.size) == ("PNG", "L", (8, 8))
+    assert np.asarray(image).max() == 255
+
+
+def test_documented_digits_are_held_out_ones() -> None:
+    test = create("digits", "test")
+    files = sorted(DOCUMENTED_DIGITS.glob("*.png"))
+    assert files
+    for file in files:
+        label, index = map(int, file.stem.split("_"))
+        assert test.read(np.array([index]))[0] == Example(file.read_bytes(), (label,))
+
+
+def test_synthetic_is_what_it_is_told_to_be() -> None:
+    source = create("synthetic", num_examples=303_000_000, num_classes=18_291)
+    assert (source.num_examples, source.num_classes) == (303_000_000, 18_291)
+    example = source.read(np.array([302_999_999]))[0]
+    assert Image.open(io.BytesIO(example.image)).size == (40, 24)
+    assert example.labels == (302_999_999 % 18_291,)
+    with pytest.raises(UserError, match=r"input.num_examples and input.num_classes"):
+        create("synthetic", num_classes=10)
+
+
+@pytest.mark.parametrize("name", ["digits", "synthetic"])
+def test_a_folder_that_is_not_read_is_refused(name: str) -> None:
+    with pytest.raises(
+        UserError, match=rf"input\.data_dir=/mine, but input\.source='{name}' reads"
+    ):
+        create(name, data_dir="/mine", num_examples=16, num_classes=10)
+
+
+def test_a_billion_classes_are_refused() -> None:
+    with pytest.raises(UserError, match=r"1,000,000,000 classes .* 4,000,000,000 bytes"):
+        create("synthetic", num_examples=16, num_classes=10**9)

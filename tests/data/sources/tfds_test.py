@@ -1,0 +1,378 @@
+import itertools
+import json
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tensorflow_datasets import features as tfds_features
+
+from vit_jax.core.errors import UserError
+from vit_jax.data import files
+from vit_jax.data.example import Example
+from vit_jax.data.file_cache import FileCache
+from vit_jax.data.host_tf import tf
+from vit_jax.data.order import label_index
+from vit_jax.data.sources import table as sources
+
+CIFAR10 = Path(__file__).parents[4] / "shared/data/cifar10"
+SHARDS = (5, 0, 7)
+
+
+@pytest.fixture(autouse=True)
+def cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+def record(number: int, labels: Sequence[int], key: str = "label") -> bytes:
+    feature = {
+        "image": tf.train.Feature(bytes_list=tf.train.BytesList(value=[b"image %d\0" % number])),
+        key: tf.train.Feature(int64_list=tf.train.Int64List(value=labels)),
+    }
+    return tf.train.Example(features=tf.train.Features(feature=feature)).SerializeToString()
+
+
+def write(
+    folder: Path,
+    *,
+    file_format: str = "tfrecord",
+    label: dict | None = None,
+    key: str = "label",
+    names: str | None = "cat\ndog\nfish\n",
+) -> Path:
+    """A data set of 12 examples in three files: example i shows "image i" and has label i mod 3."""
+    folder.mkdir(parents=True)
+    class_label = {
+        "classLabel": {"numClasses": "3"},
+        "pythonClassName": "tensorflow_datasets.core.features.class_label_feature.ClassLabel",
+    }
+    image = {
+        "image": {"dtype": "uint8", "shape": {"dimensions": ["-1", "-1", "3"]}},
+        "pythonClassName": "tensorflow_datasets.core.features.image_feature.Image",
+    }
+    features = {
+        "featuresDict": {"features": {"image": image, key: label or class_label}},
+        "pythonClassName": "tensorflow_datasets.core.features.features_dict.FeaturesDict",
+    }
+    info = {
+        "fileFormat": file_format,
+        "moduleName": "__main__",
+        "name": "pets",
+        "splits": [
+            {
+                "filepathTemplate": "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}",
+                "name": "train",
+                "numBytes": "1000",
+                "shardLengths": [str(n) for n in SHARDS],
+            }
+        ],
+        "version": folder.name,
+    }
+    (folder / "features.json").write_text(json.dumps(features))
+    (folder / "dataset_info.json").write_text(json.dumps(info))
+    if names:
+        (folder / f"{key}.labels.txt").write_text(names)
+    numbers = iter(range(sum(SHARDS)))
+    for shard, size in enumerate(SHARDS):
+        path = folder / f"pets-train.{file_format}-{shard:05d}-of-{len(SHARDS):05d}"
+        records = [record(i, [i % 3], key) for _, i in zip(range(size), numbers, strict=False)]
+        _writer(file_format)(path, records)
+    return folder
+
+
+def _writer(file_format: str) -> Callable[[Path, list[bytes]], None]:
+    def tfrecord(path: Path, records: list[bytes]) -> None:
+        with tf.io.TFRecordWriter(str(path)) as writer:
+            for data in records:
+                writer.write(data)
+
+    def array_record(path: Path, records: list[bytes]) -> None:
+        module = pytest.importorskip("array_record.python.array_record_module")
+        writer = module.ArrayRecordWriter(str(path), "group_size:1")
+        for data in records:
+            writer.write(data)
+        writer.close()
+
+    return {"tfrecord": tfrecord, "array_record": array_record}[file_format]
+
+
+def create(
+    folder: Path | str | None,
+    split: str = "train",
+    num_classes: int | None = None,
+    cache: FileCache | None = None,
+    label_weights: bool = True,
+) -> sources.Source:
+    return sources.create(
+        "tfds",
+        data_dir=None if folder is None else str(folder),
+        split=split,
+        num_examples=None,
+        num_classes=num_classes,
+        image_size=(1, 1),
+        cache=cache,
+        label_weights=label_weights,
+    )
+
+
+@pytest.mark.parametrize("file_format", ["tfrecord", "array_record"])
+def test_reads_both_formats_at_random(tmp_path: Path, file_format: str) -> None:
+    source = create(write(tmp_path / "pets/1.0.0", file_format=file_format))
+    assert (source.name, source.num_examples, source.num_classes) == ("pets", 12, 3)
+    assert source.class_names == ("cat", "dog", "fish")
+    order = np.random.default_rng(0).permutation(12)
+    for i, example in zip(order, source.read(order), strict=True):
+        assert example == Example(b"image %d\0" % i, (i % 3,))
+    assert source.describe(4).endswith("-00000-of-00003, record 4")
+    assert source.describe(5).endswith("-00002-of-00003, record 0")
+
+
+def test_slices_are_parts_of_the_whole(tmp_path: Path) -> None:
+    folder = write(tmp_path / "1.0.0")
+    source = create(folder, "train[4:8]")
+    assert [e.image for e in source.read(np.arange(4))] == [b"image %d\0" % i for i in range(4, 8)]
+    fingerprints = {create(folder, s).fingerprint for s in ("train", "train[4:8]", "train[4:9]")}
+    assert len(fingerprints) == 3
+
+
+def test_the_hash_of_a_prepared_set_tells_contents_of_one_size_apart(tmp_path: Path) -> None:
+    folder = write(tmp_path / "1.0.0")
+    fingerprints = {create(folder).fingerprint}
+    for content in "ab":
+        (folder / "prepared.json").write_text(json.dumps({"content": content}))
+        fingerprints.add(create(folder).fingerprint)
+    assert len(fingerprints) == 3
+    (folder / "prepared.json").write_text("{")
+    with pytest.raises(UserError, match=r"prepared\.json is damaged"):
+        create(folder)
+
+
+def remote_copy(folder: Path) -> str:
+    """The data set in TensorFlow's file system in memory, which stands for gs://."""
+    remote = f"ram://{uuid.uuid4().hex}/{folder.name}"
+    for path in folder.iterdir():
+        tf.io.gfile.makedirs(remote)
+        tf.io.gfile.copy(str(path), f"{remote}/{path.name}")
+    return remote
+
+
+@pytest.mark.parametrize(
+    ("file_format", "message"),
+    [
+        ("tfrecord", "from local disks only"),
+        ("array_record", "reads local files and .* gs:// only"),
+    ],
+)
+def test_remote_records_that_cannot_be_read_at_random(
+    tmp_path: Path, file_format: str, message: str
+) -> None:
+    remote = remote_copy(write(tmp_path / "pets/1.0.0", file_format=file_format))
+    with pytest.raises(UserError, match=rf"ram://.*{message}\. Set input\.cache=FOLDER"):
+        create(remote)
+
+
+@pytest.mark.parametrize("file_format", ["tfrecord", "array_record"])
+def test_remote_data_are_read_from_copies(
+    tmp_path: Path, file_format: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Although the network fails now and then."""
+    folder = write(tmp_path / "pets/1.0.0", file_format=file_format)
+    label_index.write(folder / "labels-train.npz", label_index.single(np.arange(12) % 3))
+    remote = remote_copy(folder)
+    fail_every_third_call(monkeypatch)
+    cache = FileCache(tmp_path / "near", None, lambda done, of: None)
+    for split in ("train", "train[6:9]"):
+        expected: Any = create(folder, split)
+        source: Any = create(remote, split, cache=cache)
+        everything = np.arange(source.num_examples)
+        assert source.read(everything) == expected.read(everything)
+        assert source.class_names == expected.class_names
+        assert source.fingerprint == expected.fingerprint
+        labels = source.stored_labels().labels
+        np.testing.assert_array_equal(labels, expected.stored_labels().labels)
+    assert source.describe(0).startswith(str(tmp_path / "near"))
+
+
+def fail_every_third_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "RETRY_SECS", (0, 0, 0, 0, 0, 0))
+    calls = itertools.count(1)
+    for name in ("stat", "listdir", "glob", "GFile"):
+        monkeypatch.setattr(tf.io.gfile, name, _flaky(getattr(tf.io.gfile, name), calls))
+
+
+def _flaky(function: Callable[..., Any], calls: Iterator[int]) -> Callable[..., Any]:
+    def call(*arguments: Any) -> Any:
+        if next(calls) % 3 == 0:
+            raise tf.errors.UnavailableError(None, None, "try later")
+        return function(*arguments)
+
+    return call
+
+
+def test_of_a_slice_only_its_files_are_copied(tmp_path: Path) -> None:
+    remote = remote_copy(write(tmp_path / "pets/1.0.0"))
+    create(remote, "train[6:9]", cache=FileCache(tmp_path / "near", None, lambda done, of: None))
+    assert [path.name for path in (tmp_path / "near").glob("*/pets*")] == [
+        "pets-train.tfrecord-00002-of-00003"
+    ]
+
+
+@pytest.mark.parametrize("key", ["label", "labels"])
+def test_labels_are_read_from_their_file(tmp_path: Path, key: str) -> None:
+    folder = write(tmp_path / "1.0.0", key=key)
+    by_reading = label_index.find(create(folder, "train[3:11]"))
+    label_index.write(folder / "labels-train.npz", label_index.single(np.arange(12) % 3))
+    source: Any = create(folder, "train[3:11]")
+    from_file = source.stored_labels()
+    for found, expected in zip(from_file, by_reading, strict=True):
+        np.testing.assert_array_equal(found, expected)
+    assert source.max_labels == 1
+
+
+def test_a_label_file_of_other_examples_is_refused(tmp_path: Path) -> None:
+    folder = write(tmp_path / "1.0.0")
+    label_index.write(folder / "labels-train.npz", label_index.single(np.arange(13) % 3))
+    with pytest.raises(UserError, match=r"labels-train\.npz has the labels of 13 .* split has 12"):
+        label_index.find(create(folder))
+
+
+def test_the_label_file_says_how_many_labels_an_example_has(tmp_path: Path) -> None:
+    folder = write(tmp_path / "1.0.0", key="labels")
+    assert create(folder).max_labels == 64
+    many = label_index.collect([range(200), *[(0,)] * 11])
+    label_index.write(folder / "labels-train.npz", many)
+    assert create(folder).max_labels == 200
+
+
+def test_the_folder_or_one_above(tmp_path: Path) -> None:
+    write(tmp_path / "pets/1.9.0")
+    write(tmp_path / "pets/1.10.0")
+    for folder in (tmp_path, tmp_path / "pets", tmp_path / "pets/1.10.0"):
+        assert "1.10.0" in create(folder).describe(0)
+    assert "1.9.0" in create(tmp_path / "pets/1.9.0").describe(0)
+    write(tmp_path / "birds/1.0.0")
+    with pytest.raises(UserError, match=r"several data sets: birds/1.0.0, pets/1.10.0"):
+        create(tmp_path)
+
+
+def test_missing_data_say_how_to_get_them(tmp_path: Path) -> None:
+    for folder in (None, tmp_path / "nowhere", tmp_path):
+        with pytest.raises(UserError, match=r"input.data_dir.*download_and_prepare") as error:
+            create(folder)
+        assert "for example CIFAR-10" in str(error.value)
+        assert "ImageNet (imagenet2012) has to be downloaded by hand" in str(error.value)
+
+
+def test_missing_and_damaged_metadata(tmp_path: Path) -> None:
+    folder = write(tmp_path / "1.0.0")
+    (folder / "dataset_info.json").write_text("{")
+    with pytest.raises(UserError, match=r"missing or damaged"):
+        create(folder)
+    (folder / "features.json").unlink()
+    with pytest.raises(UserError, match=r"missing or damaged"):
+        create(folder)
+
+
+def test_missing_file(tmp_path: Path) -> None:
+    folder = write(tmp_path / "1.0.0")
+    next(folder.glob("*-00002-of-00003")).unlink()
+    with pytest.raises(UserError, match=r"1 of 3 files are missing, the first is pets-train"):
+        create(folder)
+
+
+def test_missing_split(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"no split 'test'. .*Valid: train"):
+        create(write(tmp_path / "1.0.0"), "test")
+
+
+def test_declared_number_of_classes(tmp_path: Path) -> None:
+    named, unnamed = write(tmp_path / "a/1.0.0"), write(tmp_path / "b/1.0.0", names=None)
+    assert create(named, num_classes=3).num_classes == 3
+    with pytest.raises(UserError, match=r"num_classes=4, but the data have 3"):
+        create(named, num_classes=4)
+    assert create(unnamed).num_classes == 3
+    assert create(unnamed, num_classes=4).num_classes == 4
+    with pytest.raises(UserError, match=r"num_classes=2"):
+        create(unnamed, num_classes=2)
+
+
+def test_labels_that_are_plain_numbers(tmp_path: Path) -> None:
+    plain = {
+        "pythonClassName": "tensorflow_datasets.core.features.scalar.Scalar",
+        "tensor": {"dtype": "int64", "encoding": "none", "shape": {}},
+    }
+    folder = write(tmp_path / "1.0.0", label=plain, names=None)
+    assert create(folder, num_classes=5).num_classes == 5
+    with pytest.raises(UserError, match=r"set input\.num_classes"):
+        create(folder)
+
+
+def test_several_labels(tmp_path: Path) -> None:
+    class_label = {
+        "classLabel": {"numClasses": "3"},
+        "pythonClassName": "tensorflow_datasets.core.features.class_label_feature.ClassLabel",
+    }
+    labels = {
+        "pythonClassName": "tensorflow_datasets.core.features.sequence_feature.Sequence",
+        "sequence": {"feature": class_label, "length": "-1"},
+    }
+    source = create(write(tmp_path / "1.0.0", label=labels, key="labels", names=None))
+    assert source.num_classes == 3
+    assert source.max_labels > 1
+    assert source.read(np.array([5]))[0].labels == (2,)
+
+
+@pytest.mark.parametrize(
+    ("feature", "fits"),
+    [
+        (tfds_features.Sequence(np.float16), True),
+        (tfds_features.Sequence(np.int64), True),
+        (tfds_features.Scalar(np.float32), True),
+        (tfds_features.Sequence(tfds_features.Text()), False),
+        (tfds_features.Sequence(tfds_features.Sequence(np.float32)), False),
+        (tfds_features.Sequence({"weight": np.float32}), False),
+        (tfds_features.Tensor(shape=(2,), dtype=np.float32, encoding="zlib"), False),
+    ],
+    ids=["float16", "int64", "one", "text", "nested", "dict", "encoded"],
+)
+def test_weights_that_no_list_of_numbers_holds_are_refused(
+    tmp_path: Path, feature: Any, fits: bool
+) -> None:
+    folder = write(tmp_path / "1.0.0")
+    described = {"image": tfds_features.Image(), "label": tfds_features.ClassLabel(num_classes=3)}
+    tfds_features.FeaturesDict({**described, "label_weights": feature}).save_config(str(folder))
+    if fits:
+        assert create(folder).weighted
+        return
+    with pytest.raises(UserError, match=r"label_weights is stored as .*input\.label_weights=false"):
+        create(folder)
+    assert not create(folder, label_weights=False).weighted
+
+
+@pytest.mark.parametrize(
+    ("data", "message"), [(b"\xff\xff", "not a tf.train.Example"), (b"", "0 values of `image`")]
+)
+def test_records_that_are_no_examples(tmp_path: Path, data: bytes, message: str) -> None:
+    folder = write(tmp_path / "1.0.0")
+    path = folder / "pets-train.tfrecord-00000-of-00003"
+    _writer("tfrecord")(path, [record(i, [0]) for i in range(4)] + [data])
+    source = create(folder)
+    source.read(np.arange(4))
+    with pytest.raises(UserError, match=message) as error:
+        source.read(np.arange(5))
+    assert "00000-of-00003, record 4" in str(error.value)
+
+
+@pytest.mark.skipif(not CIFAR10.exists(), reason="needs the CIFAR-10 data set")
+def test_cifar10_equals_what_tfds_reads() -> None:
+    import tensorflow_datasets as tfds
+
+    source = create(CIFAR10, "test[100:200]")
+    builder = tfds.builder_from_directory(CIFAR10 / "3.0.2")
+    expected = builder.as_dataset(
+        split="test[100:200]", decoders={"image": tfds.decode.SkipDecoding()}
+    )
+    for found, wanted in zip(source.read(np.arange(100)), expected, strict=True):
+        assert found == Example(wanted["image"].numpy(), (int(wanted["label"]),))

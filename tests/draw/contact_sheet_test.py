@@ -1,0 +1,49 @@
+import numpy as np
+import pytest
+from PIL import ImageFont
+
+from vit_jax.draw import contact_sheet
+from vit_jax.draw.contact_sheet import Cell
+
+
+def cells(number, height=8, width=8, **fields):
+    random = np.random.default_rng(0)
+    images = random.integers(0, 256, (number, height, width, 3), dtype=np.uint8)
+    return [Cell(image, [("cat", "")], "#1", **fields) for image in images]
+
+
+@pytest.mark.parametrize("size", [(8, 8), (32, 48), (224, 224)])
+@pytest.mark.parametrize("number", [1, 5, 64])
+def test_pixels_are_those_given(size, number):
+    given = cells(number, *size)
+    sheet = np.asarray(contact_sheet.draw(["title"], given))
+    places = contact_sheet.grid(given, 1)
+    assert min(places.width, places.height) >= contact_sheet.SMALLEST_SIDE
+    for i, cell in enumerate(given):
+        left, top = places.corner(i)
+        drawn = sheet[top : top + places.height, left : left + places.width]
+        assert (drawn == cell.image.repeat(places.scale, 0).repeat(places.scale, 1)).all()
+
+
+def test_nothing_is_drawn_outside_of_the_sheet():
+    given = cells(7)
+    width, height = contact_sheet.draw(["title", "more"], given).size
+    places = contact_sheet.grid(given, 2)
+    for i in range(7):
+        left, top = places.corner(i)
+        assert left + places.width <= width
+        assert top + places.height + places.text_height <= height
+
+
+def test_a_cross_shows_on_the_image():
+    plain, crossed = (contact_sheet.draw([], cells(1, crossed=c)) for c in (False, True))
+    assert np.asarray(plain).tolist() != np.asarray(crossed).tolist()
+
+
+def test_long_names_are_cut_and_their_values_stay():
+    font = ImageFont.load_default(14)
+    cut = contact_sheet.cut("Vulpes\nmacrotis, the kit fox", ": 0.700", font, 100)
+    assert cut.startswith("Vulpes")
+    assert cut.endswith("…: 0.700")
+    assert font.getlength(cut) <= 100
+    assert contact_sheet.cut("fox", ": 0.700", font, 100) == "fox: 0.700"

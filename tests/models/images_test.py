@@ -1,0 +1,108 @@
+"""Prediction with Pillow sees what evaluation with TensorFlow sees."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from vit_jax import config as configs
+from vit_jax.core.errors import UserError
+from vit_jax.data.pipeline import eval_batches
+from vit_jax.data.sources.image_folder import ImageFolder
+from vit_jax.models import Preprocess, images
+from vit_jax.run import build
+
+# Of 255. Both resize bilinearly with antialiasing but round at different places; JPEG decoders may
+# differ by two levels.
+MEAN_LEVELS, MAX_LEVELS = 0.5, 4
+
+
+@pytest.fixture
+def folder(tmp_path):
+    rng = np.random.default_rng(0)
+    for split in ("train", "val"):
+        (tmp_path / split / "a").mkdir(parents=True)
+        for i, (size, ending) in enumerate(
+            [((90, 70), "png"), ((64, 100), "jpg"), ((61, 61), "png")]
+        ):
+            # Smooth, as photographs are: noise would only measure the decoder of JPEG.
+            small = rng.integers(0, 256, (7, 7, 3), dtype=np.uint8)
+            image = Image.fromarray(small).resize(size, Image.Resampling.BICUBIC)
+            image.save(tmp_path / split / "a" / f"{i}.{ending}")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    "preprocess",
+    [
+        "decode|resize_small(48)|central_crop((40, 32))",
+        "decode|resize((24, 40))",
+        "decode|resize_small(47, method='bicubic', longer='down')|central_crop(41, 'nearest')",
+        "decode|resize((24, 40), method='lanczos')",
+        "decode|resize_small((40, 48), 'bicubic')|central_crop((39, 41), middle='nearest')",
+        "decode|resize_long((40, 48), 'bicubic')|central_crop((39, 41), fill=(128, 128, 128))",
+        "decode|resize_small(48, method='area')|central_crop(48)",
+        "decode|resize((24, 40), antialias=False)",
+        "decode|resize((24, 40), method='bicubic', antialias=False)",
+        "decode|resize((24, 40), method='lanczos', antialias=False)",
+    ],
+)
+def test_equals_the_evaluations_pixels(folder, preprocess):
+    config = configs.resolve(
+        {
+            "input": {"preprocess": preprocess},
+            "evals": {"val": {"preprocess": preprocess, "split": "val"}},
+        }
+    )
+    prepared = build.preprocess(config)
+    source = ImageFolder(str(folder), "val", where="input")
+    with eval_batches(
+        source, preprocess, batch_size=4, on_bad_image="fail", max_image_pixels=10**6, threads=1
+    ) as batches:
+        batch = next(iter(batches))
+    for image, index in zip(batch["image"], batch["index"], strict=True):
+        if index < 0:
+            continue
+        ours = images.load(Path(source.describe(index)), prepared)
+        theirs = (image / 255.0 - prepared.mean) / prepared.std
+        levels = np.abs(ours - theirs) * 255 * 0.5
+        assert levels.mean() <= MEAN_LEVELS
+        assert levels.max() <= MAX_LEVELS
+
+
+def test_the_pixel_limit_is_that_of_training():
+    assert configs.RunConfig().input.max_image_pixels == images.MAX_PIXELS
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(
+    ("size", "preprocess"),
+    [
+        ((1, 5_000_000), Preprocess((16, 16), resize=256, crop=(16, 16))),  # would be 1.28e9 high
+        ((5_000_000, 1), Preprocess((16, 16), resize=256, crop=(16, 16))),
+        ((1, 5_000_000), Preprocess((224, 224), resize=(224, 224))),  # 224 x 5,000,000 in between
+        ((10_000, 10_001), Preprocess((16, 16), resize=16)),
+    ],
+)
+def test_images_that_take_too_many_pixels_are_refused(tmp_path, size, preprocess):
+    file = tmp_path / "large.png"
+    Image.new("1", size).save(file)
+    with pytest.raises(UserError, match=r"large.png of .* pixels is too large.*100,000,000"):
+        images.load(file, preprocess)
+
+
+@pytest.mark.filterwarnings("error")
+def test_pillow_does_not_warn_below_the_limit(tmp_path):
+    file = tmp_path / "large.png"
+    Image.new("1", (9_500, 9_500)).save(file)  # Pillow warns from 89,478,485 pixels on
+    assert images.load(file, Preprocess((8, 8), resize=(8, 8))).shape == (8, 8, 3)
+
+
+def test_what_is_no_file_is_not_opened(tmp_path):
+    """A pipe would be waited for, for ever."""
+    os.mkfifo(tmp_path / "pipe.png")
+    for name in (f"{tmp_path}/pipe.png", "a" * 5000):
+        with pytest.raises(UserError, match="No image or folder"):
+            images.find([name])

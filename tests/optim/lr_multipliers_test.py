@@ -1,0 +1,119 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from vit_jax.core.errors import UserError
+from vit_jax.optim import lr_multipliers as multipliers
+
+ROUNDING = 1e-6  # relative; one float32 product
+DEPTH = 3
+
+
+def params():
+    return {
+        "cls": jnp.ones(2),
+        "patches": {"kernel": jnp.ones((2, 2, 3, 2))},
+        "positions": {"embedding": jnp.ones((5, 2))},
+        "blocks": {"block": {"kernel": jnp.ones((DEPTH, 2, 2)), "bias": jnp.ones((DEPTH, 2))}},
+        "norm": {"scale": jnp.ones(2)},
+        "pre_logits": {"kernel": jnp.ones((2, 2))},
+        "pooling": {"probe": jnp.ones(2)},
+        "head": {"kernel": jnp.ones((2, 2))},
+    }
+
+
+def updated(layer_decay=None, lr_multipliers=(), optimizer=None):
+    """What is subtracted when every gradient is 1 and the learning rate 1."""
+    tx = multipliers.multiplied(
+        optimizer or optax.sgd(1.0), layer_decay=layer_decay, lr_multipliers=lr_multipliers
+    )
+    updates, _ = jax.jit(tx.update)(params(), tx.init(params()), params())
+    return jax.tree.map(lambda u: -u.reshape(u.shape[0], -1)[:, 0], updates)
+
+
+def test_rates_fall_from_the_head_to_the_embeddings():
+    found = updated(layer_decay=0.5)
+    np.testing.assert_allclose(found["blocks"]["block"]["kernel"], [1 / 8, 1 / 4, 1 / 2], ROUNDING)
+    np.testing.assert_allclose(found["blocks"]["block"]["bias"], [1 / 8, 1 / 4, 1 / 2], ROUNDING)
+    for before in (found["cls"], found["patches"]["kernel"], found["positions"]["embedding"]):
+        np.testing.assert_allclose(before, 1 / 16, ROUNDING)
+    for name in ("norm", "pre_logits", "pooling", "head"):
+        for after in found[name].values():
+            np.testing.assert_allclose(after, 1, ROUNDING)
+
+
+def test_factors_of_all_patterns_that_match_are_multiplied():
+    found = updated(0.5, ("head/.*=10", "blocks/2/.*=3", "blocks/block/bias=0.1"))
+    np.testing.assert_allclose(found["head"]["kernel"], 10, ROUNDING)
+    np.testing.assert_allclose(found["blocks"]["block"]["kernel"], [1 / 8, 1 / 4, 3 / 2], ROUNDING)
+    np.testing.assert_allclose(found["blocks"]["block"]["bias"], [1 / 80, 1 / 40, 3 / 20], ROUNDING)
+
+
+def test_a_pattern_may_contain_an_equals_sign():
+    found = updated(lr_multipliers=("(?=head).*=2",))
+    np.testing.assert_allclose(found["head"]["kernel"], 2, ROUNDING)
+
+
+def test_decay_is_multiplied_too():
+    decayed = optax.chain(optax.add_decayed_weights(0.5), optax.sgd(1.0))
+    found = updated(lr_multipliers=("head/.*=2",), optimizer=decayed)
+    np.testing.assert_allclose(found["head"]["kernel"], 2 * 1.5, ROUNDING)
+
+
+def test_nothing_set_changes_nothing():
+    jax.tree.map(lambda u: np.testing.assert_array_equal(u, 1), updated())
+
+
+def test_the_state_has_one_structure_with_and_without():
+    tx = optax.adam(1.0)
+    states = [
+        multipliers.multiplied(tx, layer_decay=decay, lr_multipliers=()).init(params())
+        for decay in (None, 0.5)
+    ]
+    assert jax.tree.structure(states[0]) == jax.tree.structure(states[1])
+
+
+@pytest.mark.parametrize("layer_decay", [0.0, -0.5, 1.01])
+def test_layer_decay_out_of_range(layer_decay):
+    with pytest.raises(UserError, match=r"optim\.layer_decay=.*at most 1"):
+        updated(layer_decay)
+
+
+@pytest.mark.parametrize(
+    "text", ["head/.*", "head/.*=", "head/.*=-1", "head/.*=0", "head=nan", "=3"]
+)
+def test_what_is_no_factor_is_explained(text):
+    with pytest.raises(UserError, match=r"optim\.lr_multipliers takes PATTERN=FACTOR"):
+        updated(lr_multipliers=(text,))
+
+
+def test_a_pattern_that_matches_nothing():
+    with pytest.raises(UserError, match=r"optim\.lr_multipliers: 'haed/kernel' .*'head/kernel'"):
+        updated(lr_multipliers=("haed/kernel=2",))
+
+
+def test_units_of_resnets_are_layers():
+    """From the head down: ViT's blocks, then units from the last stage to the first, the root."""
+    stage = lambda n: {"block": {"kernel": np.ones((n, 2))}}
+    resnet = {
+        "root": {"conv": {"kernel": np.ones(2)}},
+        "stage1": {"first": stage(1), "rest": stage(2)},
+        "stage2": {"first": stage(1)},
+    }
+    alone = multipliers.layer_factors({"resnet": resnet, "head": {"kernel": np.ones(2)}}, 0.5)
+    found = alone["resnet"]
+    np.testing.assert_array_equal(found["stage2"]["first"]["block"]["kernel"], [1 / 2])
+    np.testing.assert_array_equal(found["stage1"]["rest"]["block"]["kernel"], [1 / 8, 1 / 4])
+    np.testing.assert_array_equal(found["stage1"]["first"]["block"]["kernel"], [1 / 16])
+    assert found["root"]["conv"]["kernel"] == 1 / 32
+    assert alone["head"]["kernel"] == 1
+
+    patches = {"resnet": resnet, "projection": {"kernel": np.ones(2)}}
+    hybrid = multipliers.layer_factors({"patches": patches, "blocks": stage(3)}, 0.5)
+    np.testing.assert_array_equal(hybrid["blocks"]["block"]["kernel"], [1 / 8, 1 / 4, 1 / 2])
+    found = hybrid["patches"]["resnet"]
+    np.testing.assert_array_equal(found["stage2"]["first"]["block"]["kernel"], [1 / 16])
+    assert found["root"]["conv"]["kernel"] == 1 / 256
+    assert hybrid["patches"]["projection"]["kernel"] == 1 / 16

@@ -1,0 +1,103 @@
+import jax
+import pytest
+
+from vit_jax.core.errors import UserError
+from vit_jax.parallel import mesh as meshes
+
+
+class Device:
+    """Stands for one of a machine that is not here."""
+
+    platform, device_kind, process_index, slice_index = "cpu", "cpu", 0, 0
+
+    def __init__(self, id):
+        self.id = id
+
+
+EIGHT = [Device(i) for i in range(8)]
+
+
+def make(replica=1, data=1, fsdp=1, tensor=1, devices=None):
+    return meshes.make_mesh(
+        replica=replica, data=data, fsdp=fsdp, tensor=tensor, devices=devices or EIGHT
+    )
+
+
+def shape(**sizes):
+    return tuple(make(**sizes).shape.values())
+
+
+def test_minus_one_is_what_the_others_leave():
+    assert shape(data=-1) == (1, 8, 1, 1)
+    assert shape(data=-1, fsdp=2, tensor=2) == (1, 2, 2, 2)
+    assert shape(fsdp=-1, replica=2) == (2, 1, 4, 1)
+    assert shape(fsdp=8, data=-1) == (1, 1, 8, 1)
+
+
+def test_the_devices_of_the_tensor_axis_are_neighbours():
+    grid = make(data=-1, tensor=2).devices
+    assert [[d.id for d in pair] for pair in grid[0, :, 0]] == [[0, 1], [2, 3], [4, 5], [6, 7]]
+
+
+def test_one_process_may_leave_devices_unused():
+    mesh = meshes.make_mesh(replica=1, data=1, fsdp=1, tensor=1)
+    assert mesh.size == 1
+    assert mesh.devices.flat[0] == jax.devices()[0]
+
+
+def test_unused_devices_are_told(monkeypatch):
+    monkeypatch.setattr(jax, "device_count", lambda: 8)
+    monkeypatch.setattr(jax, "devices", lambda: EIGHT)
+    unused = lambda **sizes: meshes.unused(
+        meshes.make_mesh(**dict.fromkeys(meshes.AXES, 1) | sizes)
+    )
+    assert unused(data=8) == ""
+    assert unused(data=3) == " (5 of 8 unused: mesh.data=-1 takes all)"
+    assert unused(fsdp=3) == " (5 of 8 unused)"
+
+
+@pytest.mark.parametrize(
+    ("sizes", "message"),
+    [
+        ({"data": 0}, "mesh.data=0: give each axis of the mesh at least 1 device"),
+        ({"data": -1, "fsdp": -1}, "mesh.data=-1, mesh.fsdp=-1: give each axis"),
+        (
+            {"data": -1, "fsdp": 3},
+            "mesh.fsdp=3 takes 3 devices or a multiple, but there are 8; .*: 2, 4",
+        ),
+        ({"data": 16}, "mesh.data=16 takes 16 devices, but there are 8; .*: 8"),
+        ({"data": 5, "tensor": 2}, "5 x 2 = 10 devices, but there are 8; .*: 8"),
+        ({"data": 2, "fsdp": 2}, "takes 4 of 8 devices, but every process has to take part"),
+    ],
+)
+def test_sizes_that_do_not_fit(sizes, message):
+    with pytest.raises(UserError, match=message):
+        make(**sizes)
+
+
+def test_a_replica_is_a_slice():
+    slices = [Device(i) for i in range(8)]
+    for d in slices[4:]:
+        d.slice_index = 1
+    with pytest.raises(UserError, match=r"in 2 slices.*set mesh\.replica=2"):
+        make(data=-1, devices=slices)
+
+
+def test_a_batch_has_to_divide():
+    mesh = jax.sharding.AbstractMesh((1, 24, 1, 1), meshes.AXES)
+    meshes.check_batch(mesh, 48, "input.batch_size")
+    with pytest.raises(UserError) as error:
+        meshes.check_batch(mesh, 4096, "input.batch_size")
+    expected = "input.batch_size=4096 does not divide over 24 devices; nearest: 4080, 4104."
+    assert str(error.value) == expected
+
+
+def test_each_part_of_a_batch_has_to_divide():
+    mesh = jax.sharding.AbstractMesh((2, 3, 4, 5), meshes.AXES)
+    meshes.check_batch(mesh, 48, "input.batch_size", parts=2)
+    with pytest.raises(UserError) as error:
+        meshes.check_batch(mesh, 60, "input.batch_size", parts=2)
+    assert str(error.value) == (
+        "input.batch_size=60 does not divide over 24 devices (replica=2 x data=3 x fsdp=4) times "
+        "optim.accumulate=2 parts; nearest: 48, 96."
+    )

@@ -1,0 +1,105 @@
+"""What the compiled step sends on TPUs that are not there, against the formula."""
+
+import collections
+
+import pytest
+
+from vit_jax import config as configs
+from vit_jax.plan import topology
+from vit_jax.plan.collectives import collectives
+from vit_jax.plan.compiled import compile_step
+from vit_jax.plan.traffic import SMALLEST_BYTES, activation_traffic, parameter_traffic
+
+pytest.importorskip("libtpu", reason="compiling for TPUs without one takes: pip install libtpu")
+
+DEPTH, WIDTH, TOKENS = 3, 1024, 197  # three layers of ViT-L/16
+IMAGES_PER_DEVICE = 4
+RUN = {
+    "model": {"name": "ViT-L/16", "depth": DEPTH, "dtype": "bfloat16"},
+    "input": {"preprocess": "decode|resize(224)", "num_classes": 1000},
+    "optim": {"weight_decay": 0.1},
+    "total": {"steps": 100},
+}
+TOLERANCE = 0.05  # of the bytes: scattered arrays are padded to tiles, as 1,024 rows to 1,056
+
+
+def compiled(name, *overrides):
+    config = configs.resolve(RUN, overrides)
+    mesh = topology.mesh(name, config.mesh)
+    batch = IMAGES_PER_DEVICE * mesh.size // mesh.shape["tensor"]
+    config = configs.resolve(RUN, [*overrides, f"input.batch_size={batch}"])
+    return config, compile_step(config, mesh)
+
+
+def sent(step):
+    """Bytes by (kind, axes) of arrays that are not small, and the dtypes of what is reduced."""
+    found, reduced = collections.Counter(), set()
+    for one in collectives(step.compiled.as_text(), step.layout.mesh.shape):
+        if one.array_bytes >= SMALLEST_BYTES:
+            is_reduction = one.kind in ("all-reduce", "reduce-scatter")
+            found["reduce" if is_reduction else one.kind, one.axes] += one.total_bytes
+            reduced |= {one.dtype} if is_reduction else set()
+    return found, reduced
+
+
+def expected(config, step):
+    """The formula's bytes by (kind, axes)."""
+    layout, remat = step.layout, config.model.remat or "none"
+    in_blocks, in_head = {None: (2, 4), "bfloat16": (2, 2), "float32": (4, 4)}[
+        config.model.gradient_dtype
+    ]
+    transfers = parameter_traffic(
+        layout.state.params,
+        layout.update_shardings,
+        compute_bytes=lambda name: 2,  # the head's as well: TPUs multiply float32 in bfloat16
+        gradient_bytes=lambda name: in_head if name.startswith("head/") else in_blocks,
+        gathers=2 if config.model.scan or remat == "full" else 1,
+        accumulate=config.optim.accumulate,
+    ) + activation_traffic(
+        layout.mesh.shape,
+        stream_bytes=IMAGES_PER_DEVICE * TOKENS * WIDTH * 2,
+        depth=DEPTH,
+        sums=5 if remat == "full" else 4,
+    )
+    found = collections.Counter()
+    for transfer in transfers:
+        found[transfer.kind, transfer.axes] += transfer.total_bytes
+    return found
+
+
+def check(name, *overrides):
+    config, step = compiled(name, *overrides)
+    (found, reduced), wanted = sent(step), expected(config, step)
+    assert found.keys() == wanted.keys(), (found, wanted)
+    for key, number in wanted.items():
+        assert found[key] == pytest.approx(number, rel=TOLERANCE), (key, found, wanted)
+    return reduced
+
+
+# Over more devices along one axis XLA hides rings of permutations behind the products instead.
+MESHES = {
+    "data": ("v5e:2x2", "mesh.data=4"),
+    "zero-1": ("v5e:2x2", "mesh.data=4", "mesh.shard_optimizer=true"),
+    "fsdp": ("v5e:2x2", "mesh.data=1", "mesh.fsdp=4"),
+    "data x fsdp": ("v5e:4x4", "mesh.data=4", "mesh.fsdp=4"),
+    "tensor": ("v5e:4x4", "mesh.data=1", "mesh.tensor=16"),
+    "data x fsdp x tensor": ("v5e:4x4", "mesh.data=2", "mesh.fsdp=4", "mesh.tensor=2"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mesh", MESHES)
+def test_a_scan_sends_what_the_formula_says(mesh):
+    check(*MESHES[mesh], "model.scan=true")
+
+
+@pytest.mark.slow
+def test_so_does_the_unrolled_program():
+    check(*MESHES["data"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_gradients_are_summed_in_their_dtype(dtype):
+    found = check("v5e:2x2", "model.scan=true", f"model.gradient_dtype={dtype}")
+    assert found == {{"bfloat16": "bf16", "float32": "f32"}[dtype]}

@@ -1,0 +1,32 @@
+import pytest
+
+from vit_jax.core.errors import UserError
+from vit_jax.plan import topology
+
+
+@pytest.mark.parametrize("name", ["v5e:16x16", "v3:2x2", "v4:4x4x4", "v6e:1x1"])
+def test_names(name):
+    assert topology.check(name) == name.partition(":")[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("v5:4x4", r"generation 'v5'. Did you mean .*v5e.* Valid: v2, v3, v4, v5e, v5p, v6e"),
+        ("16x16", "generation '16x16'"),
+        ("v5e", "nearest: v5e:1x1, "),
+        ("v5e:big", "nearest: v5e:"),
+        ("v5e:0x4", "nearest: v5e:"),
+        ("v4:8x8", r"nearest: .*v4:4x4x4"),
+        ("v5e:16x32", r"at most 256 chips. nearest: .*v5e:16x16"),
+    ],
+)
+def test_what_does_not_exist_lists_the_nearest(name, said):
+    with pytest.raises(UserError, match=said):
+        topology.check(name)
+
+
+def test_without_its_compiler(monkeypatch):
+    monkeypatch.setattr(topology.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(UserError, match="pip install libtpu"):
+        topology.devices("v5e:2x2")

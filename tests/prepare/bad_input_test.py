@@ -1,0 +1,123 @@
+"""A corpus of bad input, each case with its outcome: nothing crashes, hangs or fills the memory.
+
+Lists and samples are in records_test.py, record files in tests/data/sources/bad_records_test.py.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+
+from tests.prepare.bad_archives import FOLDERS, TARS
+from tests.prepare.bad_images import IMAGES
+from tests.prepare.conftest import jpeg
+from tests.prepare.preparation_test import prepared
+from vit_jax.core.errors import UserError
+from vit_jax.data.decode import decode, encoded
+from vit_jax.data.example import Example
+from vit_jax.prepare import faults
+from vit_jax.prepare.checking import check
+from vit_jax.prepare.collection import Collection, Request
+from vit_jax.prepare.entry import Part
+from vit_jax.prepare.preparation import Options
+from vit_jax.prepare.readers import image_folder
+
+MAX_PIXELS = 100_000_000
+
+
+pytestmark = pytest.mark.usefixtures("bounded")
+
+
+@pytest.mark.parametrize("name", IMAGES)
+def test_images(name: str) -> None:
+    """What is kept or converted can be decoded in training."""
+    data, outcome = IMAGES[name]
+    found = check(data, name, faults.policy([], {}), MAX_PIXELS)
+    assert re.fullmatch(outcome, " ".join([found.action, *found.faults]))
+    if found.action != faults.SET_ASIDE:
+        image = encoded(Example(found.converted or data, (0,)), MAX_PIXELS)
+        assert not isinstance(image, str)
+        assert decode(image).shape == (found.height, found.width, 3)
+
+
+def outcome_of(collection: Collection, output: Path) -> str:
+    """Why one image was left out of the set, or the error."""
+    try:
+        found = prepared(collection, output, Options(shard_mib=0.02))
+    except UserError as error:
+        assert "Traceback" not in str(error)
+        return f"error: {error}"
+    (rows,) = found.arrangement.splits.values()
+    assert len(rows) == 1  # the good one
+    return ",".join(found.arrangement.left_out.values())
+
+
+@pytest.mark.parametrize("name", TARS)
+def test_tars(tmp_path: Path, name: str) -> None:
+    data, outcome = TARS[name]
+    path = tmp_path / "a.tar"
+    path.write_bytes(data)
+    part = Part("a.tar", "tar", str(path), labels=(0,))
+    collection = Collection("tars", "Of this test.", ["thing"], [part])
+    assert re.match(outcome or "$", outcome_of(collection, tmp_path / "out"), re.DOTALL)
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_folders(tmp_path: Path, name: str) -> None:
+    add, outcome = FOLDERS[name]
+    folder = tmp_path / "photos" / "thing"
+    folder.mkdir(parents=True)
+    (folder / "good.jpg").write_bytes(jpeg(0))
+    add(folder)
+    try:
+        collection = image_folder.collection(Request(str(tmp_path / "photos")))
+    except UserError as error:
+        assert re.match(outcome, f"error: {error}")
+        return
+    assert re.match(outcome or "$", outcome_of(collection, tmp_path / "out"), re.DOTALL)
+
+
+@pytest.mark.parametrize("name", ["", " ", "a ", "\ta", "a\rb", "a\x85b", "\udcff"])
+def test_names_of_classes_that_would_be_read_as_others(tmp_path: Path, name: str) -> None:
+    """Of whatever collection: the list in the set is read line by line, and stripped."""
+    part = Part("a.tar", "tar", str(tmp_path / "a.tar"), labels=(0,))
+    collection = Collection("tars", "Of this test.", ["thing", name], [part])
+    with pytest.raises(UserError, match="The name of class 1 is"):
+        prepared(collection, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def failing(number: int) -> Callable[..., NoReturn]:
+    def fail(*_: object) -> NoReturn:
+        raise OSError(number, os.strerror(number))
+
+    return fail
+
+
+def test_files_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As root, whom permissions do not stop, and on a disk that fails."""
+    folder = tmp_path / "photos" / "thing"
+    folder.mkdir(parents=True)
+    (folder / "good.jpg").write_bytes(jpeg(0))
+    request = Request(str(tmp_path / "photos"))
+    collection = image_folder.collection(request)
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "read_bytes", failing(errno.EACCES))
+        said = outcome_of(collection, tmp_path / "one")
+        assert re.match(r"error: .*good\.jpg cannot be read: Permission denied", said)
+        patch.setattr(os, "listdir", failing(errno.EACCES))
+        with pytest.raises(UserError, match="photos cannot be read: Permission denied"):
+            image_folder.collection(request)
+    (tmp_path / "a.tar").write_bytes(TARS["no bytes"][0])
+    part = Part("a.tar", "tar", str(tmp_path / "a.tar"), labels=(0,))
+    with monkeypatch.context() as patch:
+        patch.setattr(tarfile.TarFile, "next", failing(errno.EIO))
+        said = outcome_of(Collection("tars", "Of this.", ["thing"], [part]), tmp_path / "two")
+        assert re.match(r"error: .*a\.tar cannot be read: Input/output error", said)

@@ -1,0 +1,181 @@
+"""The command; what it does is tested in tests/preparing."""
+
+import importlib.util
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from absl import flags
+
+from tests.prepare.conftest import jpeg
+from vit_jax.core.errors import UserError
+from vit_jax.prepare import __main__ as command
+
+
+@pytest.fixture
+def prepare(tmp_path, run_python):
+    """A list of two images, and the command on it."""
+    for number in range(2):
+        (tmp_path / f"{number}.jpg").write_bytes(jpeg(number))
+    (tmp_path / "list.jsonl").write_text(
+        '{"image": "0.jpg", "labels": [0, 2]}\n{"image": "1.jpg", "labels": [1]}\n'
+    )
+    usual = {"source": f"{tmp_path}/list.jsonl", "num_classes": 3, "output": f"{tmp_path}/out"}
+
+    def run(collection="records", **options):
+        flags = {name: value for name, value in (usual | options).items() if value is not None}
+        given = [f"--{name}={value}" for name, value in flags.items()]
+        return run_python("-m", "vit_jax.prepare", collection, "--workers=1", *given)
+
+    return run
+
+
+def test_tells_what_it_made(tmp_path, prepare):
+    done = prepare(name="mine")
+    assert done.returncode == 0, done.stderr
+    assert "train        2 examples in 1 files" in done.stdout
+    assert f"ready        {tmp_path}/out/mine/1.0.0" in done.stdout
+
+
+def test_tells_why_images_were_left_out(prepare):
+    done = prepare(num_classes=2)
+    assert done.returncode == 0, done.stderr
+    assert "left out     1 images: 1 bad_label" in done.stdout
+
+
+MISTAKES = {
+    "a bucket": ({"output": "gs://bucket/data"}, "--output=gs://bucket/data: only folders of"),
+    "a name with capitals": ({"name": "Mine"}, "--name=Mine: lower-case letters"),
+    "an unknown collection": ({"collection": "recods"}, "Did you mean 'records'"),
+    "no such file": ({"source": "nowhere.jsonl"}, "--source: no file nowhere.jsonl"),
+    "a flag of others": (
+        {"collection": "image_folder"}, "--num_classes is for records and webdataset: leave it out"
+    ),
+    "nowhere": ({"output": ""}, "--output is empty: name a folder."),
+    "a place in the collection": (
+        {"collection": "image_folder", "source": ".", "output": "sets", "num_classes": None},
+        "--output=sets lies in --source=., where every folder is a class",
+    ),
+    "the collection is where the set would be": (
+        {"collection": "image_folder", "source": "configs", "output": ".", "name": "configs",
+         "num_classes": None},
+        "configs/1.0.0, which is to be made, lies in --source=configs",
+    ),
+    "a source that is not UTF-8": ({"source": "b\udcff"}, "the path is not UTF-8"),
+    "an unknown fault": ({"policy": "grey:set_aside"}, "no such fault. Did you mean 'gray'"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("options, message", MISTAKES.values(), ids=list(MISTAKES))
+def test_mistakes_are_one_message(prepare, options, message):
+    done = prepare(**options)
+    assert done.returncode == 1 and message in done.stderr and "Traceback" not in done.stderr
+
+
+@pytest.mark.skipif(importlib.util.find_spec("apache_beam") is not None, reason="it is there")
+def test_without_beam(prepare):
+    done = prepare(runner="beam")
+    assert done.returncode == 1 and "pip install 'vit_jax[beam]'" in done.stderr
+
+
+@pytest.fixture
+def typed(tmp_path, monkeypatch):
+    """What the command says of flags, in this process: an error's message."""
+    (tmp_path / "0.jpg").write_bytes(jpeg(0))
+    (tmp_path / "list.jsonl").write_text('{"image": "0.jpg", "labels": [0]}\n')
+
+    def run(*given):
+        values = flags.FlagValues()
+        command.define(values)
+        monkeypatch.setattr(command, "FLAGS", values)
+        usual = [f"--source={tmp_path}/list.jsonl", f"--output={tmp_path}/out"]
+        classes = [] if any("classes=" in one for one in given) else ["--num_classes=3"]
+        with pytest.raises((UserError, flags.Error)) as caught:
+            command.main(values(["prepare", "records", *usual, *classes, *given])[1:])
+        assert not (tmp_path / "out").exists()
+        return str(caught.value)
+
+    return run
+
+
+def flags_of(*parsers):
+    values = flags.FlagValues()
+    command.define(values)
+    return [name for name in values if isinstance(values[name].parser, parsers)]
+
+
+NUMBERS = flags_of(flags.IntegerParser, flags.FloatParser)
+NO_NUMBERS = ["", " ", "-1", "nan", "inf", "-inf", "1e12", "1e400", "many", "1,000", "0"]
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+@pytest.mark.parametrize("value", NO_NUMBERS)
+def test_numbers_that_are_not_possible(typed, name, value):
+    if (name, value) == ("near_bits", "0"):
+        pytest.skip("means the very same hash")
+    message = typed(f"--{name}={value}")
+    assert f"--{name}=" in message and len(message.splitlines()) == 1
+
+
+@pytest.mark.parametrize("name", [*command.NOT_EMPTY, "source", "output"])
+def test_empty_values_are_not_the_default(typed, name):
+    message = typed(f"--{name}=")
+    assert f"--{name}" in message and len(message.splitlines()) == 1
+
+
+def test_all_numbers_are_tried():
+    assert set(NUMBERS) == {"num_classes", "near_bits", "max_image_pixels", "shard_mib", "workers"}
+
+
+@pytest.fixture
+def interrupted(tmp_path):
+    """Starts the command on a folder of images, and types ^C when `ready` says so."""
+    for i in range(40):
+        path = tmp_path / "photos" / f"class{i}" / "1.jpg"
+        path.parent.mkdir(parents=True)
+        path.write_bytes(jpeg(i))
+    output = tmp_path / "out"
+    arguments = ["image_folder", f"--source={tmp_path}/photos", f"--output={output}", "--workers=2"]
+
+    def run(ready=None):
+        with subprocess.Popen(
+            [sys.executable, "-m", "vit_jax.prepare", *arguments],
+            cwd=Path(__file__).parents[2], start_new_session=True, text=True,
+            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+        ) as process:  # fmt: skip
+            while ready and process.poll() is None and not ready(process.pid, output):
+                time.sleep(0.02)
+            typed_at = time.monotonic()
+            if ready:
+                os.killpg(process.pid, signal.SIGINT)
+            said = process.communicate(timeout=60)[1]
+        return process.returncode, said, time.monotonic() - typed_at
+
+    return run
+
+
+def imports_numpy(pid, _):
+    return "numpy" in Path(f"/proc/{pid}/maps").read_text()
+
+
+def has_read_a_part(_, output):
+    return any(output.rglob("*.parquet"))
+
+
+def test_an_interrupt_in_the_first_second(interrupted):
+    status, said, _ = interrupted(imports_numpy)
+    assert status == 75 and len(said.splitlines()) == 1 and "same command" in said, said
+
+
+@pytest.mark.slow
+def test_an_interrupt_later_and_the_same_command_again(interrupted, tmp_path):
+    status, said, seconds = interrupted(has_read_a_part)
+    assert status == 75 and len(said.splitlines()) == 1, said
+    assert "same command goes on" in said and seconds < 10
+    status, said, _ = interrupted()
+    assert status == 0, said
+    assert (tmp_path / "out" / "image_folder" / "1.0.0" / "prepared.json").exists()

@@ -1,0 +1,247 @@
+"""Full disks, two preparations at once, and kills at random moments."""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.prepare.conftest import jpeg, tar
+from tests.prepare.preparation_test import files, prepared
+from vit_jax.core.errors import UserError
+from vit_jax.data.sources import tfds_writer
+from vit_jax.prepare import catalogue, parts
+from vit_jax.prepare.collection import Request
+from vit_jax.prepare.preparation import WORK, Options
+from vit_jax.prepare.readers import image_folder, imagenet21k
+from vit_jax.prepare.readers import imagenet21k as archive
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    """Some of them turned, so that copies are written."""
+    from tests.prepare.bad_images import exif
+
+    for i in range(12):
+        path = tmp_path / "photos" / f"class{i % 2}" / f"{i}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(jpeg(i, exif=exif(6 if i % 3 else 1)))
+    return tmp_path / "photos"
+
+
+def leftovers(folder: Path) -> list[Path]:
+    return list(folder.rglob("*.part"))
+
+
+FULL = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+WRITES = ["options", "catalogue", "copies", "records", "note", "metadata"]
+
+
+@pytest.mark.parametrize("write", WRITES)
+def test_a_full_disk(
+    tmp_path: Path, photos: Path, monkeypatch: pytest.MonkeyPatch, write: str
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise FULL
+
+    collection = image_folder.collection(Request(str(photos)))
+    whole = prepared(collection, tmp_path / "whole", Options(shard_mib=0.02))
+    with monkeypatch.context() as patch:
+        if write == "catalogue":
+            patch.setattr(catalogue.pq, "write_table", full)
+        elif write == "copies":
+            patch.setattr(parts.Copies, "keep", full)
+        elif write == "records":
+            patch.setattr(tfds_writer, "write_records", full)
+        elif write == "metadata":
+            patch.setattr(tfds_writer, "write_metadata", full)
+        else:
+            plain = Path.write_text
+            of_it = "options.json" if write == "options" else ".json"
+            patch.setattr(
+                Path, "write_text",
+                lambda path, *a: full() if of_it in path.name else plain(path, *a),
+            )  # fmt: skip
+        with pytest.raises(UserError, match=r"No room is left .* the same command goes on"):
+            prepared(collection, tmp_path / "out", Options(shard_mib=0.02))
+    assert not leftovers(tmp_path / "out")
+    again = prepared(collection, tmp_path / "out", Options(shard_mib=0.02))
+    assert files(again.folder) == files(whole.folder)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    done = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=16k", "tmpfs", str(folder)],
+        capture_output=True,
+        check=False,
+    )
+    if done.returncode:
+        pytest.skip("only root can make a small disk")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+def test_a_disk_that_grows_until_it_suffices(
+    tmp_path: Path, photos: Path, small_disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    collection = image_folder.collection(Request(str(photos)))
+    whole = prepared(collection, tmp_path / "whole", Options(shard_mib=0.02))
+    # It would say beforehand that this is not enough.
+    monkeypatch.setattr("shutil.disk_usage", lambda _: type("", (), {"free": 2**40}))
+    failed = 0
+    for kib in range(16, 1024, 16):
+        subprocess.run(["mount", "-o", f"remount,size={kib}k", str(small_disk)], check=True)
+        try:
+            found = prepared(collection, small_disk, Options(shard_mib=0.02))
+        except UserError as error:
+            assert "No room is left" in str(error) and not leftovers(small_disk)
+            failed += 1
+        else:
+            break
+    assert failed > 2 and files(found.folder) == files(whole.folder)
+
+
+def test_the_second_of_two_preparations_refuses(tmp_path: Path, imagenet21k: Path) -> None:
+    collection = archive.collection(Request(str(imagenet21k)))
+    work = tmp_path / "imagenet21k" / "1.0.0" / WORK
+    work.mkdir(parents=True)
+    held = (
+        f"import filelock, sys; lock = filelock.FileLock({str(work / 'lock')!r}); lock.acquire(); "
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", held + "print('held', flush=True); sys.stdin.read()"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as other:
+        assert other.stdout is not None and other.stdout.readline() == b"held\n"
+        with pytest.raises(UserError, match="Another preparation is writing"):
+            prepared(collection, tmp_path)
+        other.kill()
+    prepared(collection, tmp_path)
+
+
+def test_a_file_that_was_cut_is_written_again(tmp_path: Path, imagenet21k: Path) -> None:
+    collection = archive.collection(Request(str(imagenet21k)))
+    found = prepared(collection, tmp_path)
+    before = files(found.folder)
+    shard = next(found.folder.glob("*train*-00000-*"))
+    shard.write_bytes(shard.read_bytes()[:1000])
+    (found.folder / "prepared.json").unlink(missing_ok=True)  # the set is not ready
+    (found.folder / ".x.part").write_bytes(b"of a killed process")
+    prepared(collection, tmp_path)
+    assert files(found.folder) == before
+
+
+def test_a_finished_set_that_was_damaged_is_not_called_ready(
+    tmp_path: Path, imagenet21k: Path
+) -> None:
+    collection = archive.collection(Request(str(imagenet21k)))
+    found = prepared(collection, tmp_path)
+    before = files(found.folder)
+    shard = next(found.folder.glob("*train*-00000-*"))
+    for damage, said in (
+        (lambda: shard.write_bytes(shard.read_bytes()[:1000]), "is 1,000 bytes, and had"),
+        (shard.unlink, "is missing, and had"),
+        ((found.folder / "features.json").unlink, r"features\.json is missing"),
+    ):
+        damage()
+        with pytest.raises(UserError, match=rf"{said}.* Delete .*prepared\.json: the same command"):
+            prepared(collection, tmp_path)
+        (found.folder / "prepared.json").unlink()
+        prepared(collection, tmp_path)
+        assert files(found.folder) == before
+
+
+def test_damaged_options(tmp_path: Path, imagenet21k: Path) -> None:
+    collection = archive.collection(Request(str(imagenet21k)))
+    found = prepared(collection, tmp_path)
+    (found.folder / WORK / "options.json").write_text("{")
+    with pytest.raises(UserError, match=r"options\.json is damaged .* Delete"):
+        prepared(collection, tmp_path)
+
+
+WORKING = """
+import sys, time
+from pathlib import Path
+from vit_jax.prepare.workers import in_processes
+
+def task(path):
+    import os
+    Path(path).write_text(str(os.getpid()))
+    time.sleep(600)
+
+if __name__ == "__main__":
+    list(in_processes(2)(task, sys.argv[1:]))
+"""
+
+
+def test_workers_end_with_a_parent_that_is_killed(tmp_path: Path) -> None:
+    (tmp_path / "working.py").write_text(WORKING)
+    notes = [tmp_path / "1.pid", tmp_path / "2.pid"]
+    with subprocess.Popen([sys.executable, tmp_path / "working.py", *notes]) as parent:
+        _wait_for(lambda: all(note.exists() and note.read_text() for note in notes))
+        parent.kill()
+    workers = [int(note.read_text()) for note in notes]
+    _wait_for(lambda: not any(_runs(pid) for pid in workers))
+
+
+def _runs(pid: int) -> bool:
+    """Whether it is there, and not only until somebody asks how it ended."""
+    stat = Path(f"/proc/{pid}/stat")
+    return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+def _wait_for(condition: Callable[[], bool], timeout_secs: float = 60) -> None:
+    end = time.monotonic() + timeout_secs
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+@pytest.mark.slow
+def test_killed_at_random_moments(tmp_path: Path) -> None:
+    """The whole family, or the parent alone."""
+    source = tmp_path / "tars"
+    source.mkdir()
+    for k, synset in enumerate(list(imagenet21k.synsets.names())[:30]):
+        images = {f"{synset}_{i}.JPEG": jpeg(100 * k + i, (200, 150)) for i in range(40)}
+        (source / f"{synset}.tar").write_bytes(tar(images))
+    command = [
+        sys.executable, "-m", "vit_jax.prepare", "imagenet21k", f"--source={source}",
+        "--splits=test=50,train=rest", "--shard_mib=0.2", "--workers=2",
+    ]  # fmt: skip
+    numbers, kills = random.Random(0), 0
+    for attempt in range(60):
+        with subprocess.Popen(
+            [*command, f"--output={tmp_path / 'killed'}"],
+            start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+        ) as process:  # fmt: skip
+            try:
+                _, said = process.communicate(timeout=2 + attempt * numbers.random())
+                assert process.returncode == 0, said.decode()
+                break
+            except subprocess.TimeoutExpired:
+                kills += 1
+                if attempt % 2:
+                    os.killpg(process.pid, signal.SIGKILL)
+                else:
+                    process.kill()
+                    time.sleep(1)
+    assert kills > 2
+    whole = prepared(
+        archive.collection(Request(str(source))),
+        tmp_path / "whole",
+        Options(splits="test=50,train=rest", shard_mib=0.2),
+    )
+    assert files(tmp_path / "killed" / "imagenet21k" / "1.0.0") == files(whole.folder)

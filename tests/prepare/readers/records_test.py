@@ -1,0 +1,408 @@
+"""Lists in JSON lines and Parquet, and WebDataset's tars."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tests.prepare.conftest import jpeg, tar
+from tests.prepare.preparation_test import prepared
+from vit_jax.core.errors import UserError
+from vit_jax.data.sources.tfds import Tfds
+from vit_jax.prepare.collection import Request
+from vit_jax.prepare.preparation import Options, Prepared
+from vit_jax.prepare.readers import labels as labels_module
+from vit_jax.prepare.readers import records, webdataset
+from vit_jax.prepare.readers.source_files import source_files
+from vit_jax.prepare.report import summary
+
+SMALL = Options(shard_mib=0.02)
+NAMES = ("ant", "bee", "cat")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A list's place, with the names of the classes and six images."""
+    found = tmp_path / "jft"
+    (found / "images").mkdir(parents=True)
+    (found / "classes.txt").write_text("\n".join(NAMES) + "\n")
+    for i in range(6):
+        (found / "images" / f"{i}.jpg").write_bytes(jpeg(i))
+    return found
+
+
+def request(folder: Path, source: str, **options: object) -> Request:
+    return Request(source, classes=str(folder / "classes.txt"), **options)  # type: ignore[arg-type]
+
+
+def write_lines(path: Path, entries: list) -> None:
+    path.write_text("".join(json.dumps(entry) + "\n" for entry in entries))
+
+
+def labels(found: Prepared) -> dict[bytes, tuple[int, ...]]:
+    source = Tfds(str(found.folder), "train", None, where="input")
+    return {e.image: e.labels for e in source.read(np.arange(source.num_examples))}
+
+
+def test_paths_names_and_weights(tmp_path: Path, folder: Path) -> None:
+    import tensorflow_datasets as tfds
+
+    write_lines(
+        folder / "list.jsonl",
+        [
+            {"image": "images/0.jpg", "labels": ["cat", "ant"], "weights": [0.5, 1], "id": "zero"},
+            {"image": {"path": "images/1.jpg"}, "labels": [1]},
+            {"image": str(folder / "images" / "2.jpg"), "labels": "bee", "id": 17},
+        ],
+    )
+    found = prepared(records.collection(request(folder, str(folder))), tmp_path / "out", SMALL)
+    assert labels(found) == {jpeg(0): (2, 0), jpeg(1): (1,), jpeg(2): (1,)}
+    by_tfds = tfds.builder_from_directory(found.folder).as_data_source(split="train")
+    examples = {example["file_name"]: example for example in by_tfds}
+    assert set(examples) == {b"zero", b"images/1.jpg", b"17"}
+    assert examples[b"zero"]["label_weights"] == [0.5, 1]
+    assert examples[b"17"]["label_weights"] == []
+    source = Tfds(str(found.folder), "train", None, where="input")
+    weights = {e.image: e.weights for e in source.read(np.arange(3))}
+    assert source.weighted and weights == {jpeg(0): (0.5, 1.0), jpeg(1): (), jpeg(2): ()}
+
+
+def test_one_label_may_have_a_weight(tmp_path: Path, folder: Path) -> None:
+    entries = [{"image": f"images/{i}.jpg", "label": i % 3, "weights": [i / 8]} for i in range(6)]
+    write_lines(folder / "list.jsonl", entries)
+    asked = request(folder, str(folder), multi_label=False)
+    found = prepared(records.collection(asked), tmp_path / "out", SMALL)
+    source = Tfds(str(found.folder), "train", None, where="input")
+    weights = {e.image: (e.labels, e.weights) for e in source.read(np.arange(6))}
+    assert weights == {jpeg(i): ((i % 3,), (i / 8,)) for i in range(6)}
+    assert source.max_labels == 1
+    plain = Tfds(str(found.folder), "train", None, where="input", label_weights=False)
+    assert not plain.weighted and {e.weights for e in plain.read(np.arange(6))} == {()}
+
+
+def test_bytes_in_json_and_parquet_give_the_same_set(tmp_path: Path, folder: Path) -> None:
+    entries = [
+        {"image": {"bytes": jpeg(i)}, "labels": [i % 3], "weights": [1.0], "id": str(i)}
+        for i in range(6)
+    ]
+    pq.write_table(pa.Table.from_pylist(entries), folder / "rows.parquet", row_group_size=4)
+    as_text = [
+        entry | {"image": {"bytes": base64.b64encode(entry["image"]["bytes"]).decode()}}
+        for entry in entries
+    ]
+    write_lines(folder / "list.jsonl", as_text)
+    write_lines(folder / "paths.jsonl", [e | {"image": f"images/{e['id']}.jpg"} for e in entries])
+    found = [
+        prepared(records.collection(request(folder, str(folder / name))), tmp_path / name, SMALL)
+        for name in ("list.jsonl", "rows.parquet", "paths.jsonl")
+    ]
+    assert labels(found[0]) == {jpeg(i): (i % 3,) for i in range(6)}
+    assert len({one.digest for one in found}) == 1
+
+
+def test_one_label_per_image(tmp_path: Path, folder: Path) -> None:
+    """As Hugging Face's data sets have it."""
+    entries = [{"image": {"bytes": jpeg(i), "path": f"{i}.jpg"}, "label": i % 3} for i in range(6)]
+    pq.write_table(pa.Table.from_pylist(entries), folder / "rows.parquet")
+    asked = request(folder, str(folder / "rows.parquet"), multi_label=False)
+    found = prepared(records.collection(asked), tmp_path / "out", SMALL)
+    assert labels(found) == {jpeg(i): (i % 3,) for i in range(6)}
+    assert (found.folder / "features.json").read_text().count('"label"') == 1
+    assert "label_weights" not in (found.folder / "features.json").read_text()
+
+
+def test_many_parts_have_each_line_once(
+    tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entries = [{"image": f"images/{i % 6}.jpg", "labels": [0], "id": i} for i in range(50)]
+    write_lines(folder / "list.jsonl", entries)
+    for step in (7, 60, 1000):
+        monkeypatch.setattr(records, "LEAST_PART_BYTES", step)
+        monkeypatch.setattr(records, "LINES_A_PART", 0)
+        parts = records.collection(request(folder, str(folder))).parts
+        names = [member.name for part in parts for member in records.json_lines(part)]
+        assert names == [str(i) for i in range(50)]
+
+
+BAD_ENTRIES = {
+    "no JSON": ("{", "bad_entry"),
+    "no object": ("[1]", "bad_entry"),
+    "no image": ('{"labels": [1]}', "bad_entry"),
+    "a number as the image": ('{"image": 3, "labels": [1]}', "bad_entry"),
+    "no base64": ('{"image": {"bytes": "%%%"}, "labels": [1]}', "bad_entry"),
+    "an empty id": ('{"image": "images/0.jpg", "labels": [1], "id": ""}', "bad_entry"),
+    "an id that is a list": ('{"image": "images/0.jpg", "labels": [1], "id": [1]}', "bad_entry"),
+    "deep JSON": ("[" * 100_000, "bad_entry"),
+    "no text": (b'{"image": "\xff\xfe"}', "bad_entry"),
+    "half a character": ('{"image": "images/\\ud800.jpg", "labels": [1]}', "unsafe_name"),
+    "a zero in the path": ('{"image": "images/0.jpg\\u0000", "labels": [1]}', "missing"),
+    "a very long path": ('{"image": "' + "x" * 4000 + '", "labels": [1]}', "missing"),
+    "no such file": ('{"image": "images/none.jpg", "labels": [1]}', "missing"),
+    "a file as a folder": ('{"image": "images/0.jpg/1.jpg", "labels": [1]}', "missing"),
+    "a folder": ('{"image": "images", "labels": [1]}', "no_file"),
+    "a pipe": ('{"image": "images/pipe", "labels": [1]}', "no_file"),
+    "a device": ('{"image": "/dev/zero", "labels": [1]}', "outside"),
+    "a path out of the folder": ('{"image": "../secret.jpg", "labels": [1]}', "outside"),
+    "a link out of the folder": ('{"image": "images/link.jpg", "labels": [1]}', "outside"),
+    "links in a circle": ('{"image": "images/circle", "labels": [1]}', "missing"),
+    "no labels": ('{"image": "images/0.jpg"}', "no_label"),
+    "an empty list of labels": ('{"image": "images/0.jpg", "labels": []}', "no_label"),
+    "a negative label": ('{"image": "images/0.jpg", "labels": [-1]}', "bad_label"),
+    "a label too large": ('{"image": "images/0.jpg", "labels": [3]}', "bad_label"),
+    "an endless label": ('{"image": "images/0.jpg", "labels": [1e999]}', "bad_label"),
+    "a label with a point": ('{"image": "images/0.jpg", "labels": [1.0]}', "bad_label"),
+    "a truth value": ('{"image": "images/0.jpg", "labels": [true]}', "bad_label"),
+    "an unknown name": ('{"image": "images/0.jpg", "labels": ["dog"]}', "bad_label"),
+    "a label twice": ('{"image": "images/0.jpg", "labels": ["ant", 0]}', "bad_label"),
+    "NaN": ('{"image": "images/0.jpg", "labels": [1], "weights": [NaN]}', "bad_label"),
+    "a weight above 1": ('{"image": "images/0.jpg", "labels": [1], "weights": [2]}', "bad_label"),
+    "a negative weight": ('{"image": "images/0.jpg", "labels": [1], "weights": [-1]}', "bad_label"),
+    "an infinite weight": (
+        '{"image": "images/0.jpg", "labels": [1], "weights": [1e999]}',
+        "bad_label",
+    ),
+    "too many weights": (
+        '{"image": "images/0.jpg", "labels": [1], "weights": [1, 1]}',
+        "bad_label",
+    ),
+    "the same id": ('{"image": "images/0.jpg", "labels": [1], "id": "good"}', "same_name"),
+}
+
+
+@pytest.mark.parametrize("line, fault", BAD_ENTRIES.values(), ids=list(BAD_ENTRIES))
+def test_entries_that_are_set_aside(
+    tmp_path: Path, folder: Path, line: str | bytes, fault: str
+) -> None:
+    import os
+
+    (tmp_path / "secret.jpg").write_bytes(jpeg(9))
+    (folder / "images" / "link.jpg").symlink_to(tmp_path / "secret.jpg")
+    (folder / "images" / "circle").symlink_to(folder / "images" / "circle")
+    os.mkfifo(folder / "images" / "pipe")
+    good = json.dumps({"image": "images/1.jpg", "labels": [1], "id": "good"}).encode()
+    line = line.encode() if isinstance(line, str) else line
+    (folder / "list.jsonl").write_bytes(good + b"\n" + line + b"\n")
+    found = prepared(records.collection(request(folder, str(folder))), tmp_path / "out", SMALL)
+    assert list(found.arrangement.left_out.values()) == [fault]
+    assert labels(found) == {jpeg(1): (1,)}
+
+
+def test_paths_are_relative_to_the_root_of_images(tmp_path: Path, folder: Path) -> None:
+    """And to nothing else; what leads out of it is set aside in words of its own."""
+    lists = tmp_path / "lists"
+    lists.mkdir()
+    (lists / "5.jpg").write_bytes(jpeg(5))
+    (folder / "b\udcff.jpg").write_bytes(jpeg(4))
+    (folder / "images" / "named").symlink_to(folder / "b\udcff.jpg")
+    paths = ["images/0.jpg", str(folder / "images" / "1.jpg"), "images/../images/2.jpg"]
+    paths += ["images/named", "5.jpg", "../lists/5.jpg", str(lists / "5.jpg")]
+    write_lines(lists / "list.jsonl", [{"image": path, "labels": [0]} for path in paths])
+    asked = request(folder, str(lists / "list.jsonl"), images_root=str(folder))
+    found = prepared(records.collection(asked), tmp_path / "out", SMALL)
+    assert set(labels(found)) == {jpeg(0), jpeg(1), jpeg(2), jpeg(4)}
+    names = found.table["name"].to_pylist()
+    why = {names[row]: reason for row, reason in found.arrangement.left_out.items()}
+    assert why == {"5.jpg": "missing", paths[5]: "outside", paths[6]: "outside"}
+    assert "leads out" in summary.what("outside") and "UTF-8" not in summary.what("outside")
+    for root in ("", str(tmp_path / "none"), str(folder / "classes.txt")):
+        with pytest.raises(
+            UserError, match=r"--images_root=.* is not a folder\. Paths in the list"
+        ):
+            records.collection(request(folder, str(lists), images_root=root))
+
+
+def test_a_line_that_does_not_end(
+    tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(records, "MAX_LINE_BYTES", 1000)
+    good = json.dumps({"image": "images/1.jpg", "labels": [1]}) + "\n"
+    (folder / "list.jsonl").write_text(good + '{"image": "' + "x" * 5_000_000 + '"}\n' + good)
+    found = prepared(records.collection(request(folder, str(folder))), tmp_path / "out", SMALL)
+    assert Counter(found.arrangement.left_out.values()) == {"bad_entry": 1, "same_name": 1}
+
+
+def test_parquet_that_cannot_be_read(tmp_path: Path, folder: Path) -> None:
+    path = folder / "rows.parquet"
+    pq.write_table(pa.table({"picture": [b"1"], "labels": [[1]]}), path)
+    with pytest.raises(UserError, match="no column 'image'; it has 'picture', 'labels'"):
+        records.collection(request(folder, str(path)))
+    rows = {"image": [jpeg(i) for i in range(6)] * 20, "labels": [[1]] * 120}
+    pq.write_table(pa.table(rows), path, compression="none")
+    whole = path.read_bytes()
+    for data in (b"", b"PAR1", whole[:1000], b"x" * 1000):
+        path.write_bytes(data)
+        with pytest.raises(UserError, match=r"rows\.parquet is no Parquet file, or it is damaged"):
+            records.collection(request(folder, str(path)))
+    path.write_bytes(whole[1000:])
+    collection = records.collection(request(folder, str(path)))
+    with pytest.raises(UserError, match=r"rows\.parquet is no Parquet file, or it is damaged"):
+        prepared(collection, tmp_path / "out", SMALL)
+
+
+def test_other_types_in_parquet(tmp_path: Path, folder: Path) -> None:
+    table = pa.table({"image": [1, 2], "labels": [[1], [2]]})
+    pq.write_table(table, folder / "rows.parquet")
+    collection = records.collection(request(folder, str(folder / "rows.parquet")))
+    with pytest.raises(UserError, match="0 images are left"):
+        prepared(collection, tmp_path / "out", SMALL)
+    text = pa.array([b"\xff\xfe", b"images/0.jpg"]).cast(pa.binary()).view(pa.string())
+    pq.write_table(pa.table({"image": text, "labels": [[1], [2]]}), folder / "rows.parquet")
+    collection = records.collection(request(folder, str(folder / "rows.parquet")))
+    found = prepared(collection, tmp_path / "text", SMALL)
+    assert list(found.arrangement.left_out.values()) == ["bad_entry"]
+
+
+@pytest.mark.parametrize(
+    "content, message",
+    [
+        ("a\nb\na\n", "lines 1 and 3 are both 'a'"),
+        ("a\n\nb", "empty line"),
+        ("a\n \t\nb", "empty line"),
+        ("", "empty line"),
+    ],
+)
+def test_lists_of_classes(folder: Path, content: str, message: str) -> None:
+    (folder / "classes.txt").write_text(content)
+    write_lines(folder / "list.jsonl", [{"image": "images/0.jpg", "labels": [0]}])
+    with pytest.raises(UserError, match=message):
+        records.collection(request(folder, str(folder)))
+
+
+def test_a_list_of_classes_from_windows(folder: Path) -> None:
+    """A mark of the byte order, and carriage returns."""
+    (folder / "classes.txt").write_bytes(b"\xef\xbb\xbfant\r\nbee\r\n")
+    write_lines(folder / "list.jsonl", [{"image": "images/0.jpg", "labels": ["ant"]}])
+    assert records.collection(request(folder, str(folder))).class_names == ("ant", "bee")
+
+
+def test_a_name_that_would_become_two(tmp_path: Path, folder: Path) -> None:
+    """Python splits text at more than line ends; TFDS does not."""
+    (folder / "classes.txt").write_text("ant\nbee\u2028cat\n")
+    write_lines(folder / "list.jsonl", [{"image": "images/0.jpg", "labels": ["ant"]}])
+    collection = records.collection(request(folder, str(folder)))
+    assert len(collection.class_names) == 2
+    with pytest.raises(UserError, match=r"name of class 1 is .* in one line"):
+        prepared(collection, tmp_path / "out", SMALL)
+
+
+def test_lists_of_classes_without_end(tmp_path: Path, folder: Path) -> None:
+    write_lines(folder / "list.jsonl", [{"image": "images/0.jpg", "labels": [0]}])
+    with open(tmp_path / "huge.txt", "wb") as file:
+        file.truncate(40 * 2**30)  # a hole
+    for path in ("/dev/zero", str(tmp_path / "huge.txt"), str(tmp_path)):
+        with pytest.raises(UserError, match="is not a file of at most 256 MiB"):
+            records.collection(Request(str(folder), classes=path))
+    with pytest.raises(UserError, match="--num_classes=1,000,000,000: from 1 to 4,000,000 are"):
+        records.collection(Request(str(folder), num_classes=10**9))
+
+
+def test_a_list_of_classes_that_changes(tmp_path: Path, folder: Path) -> None:
+    write_lines(folder / "list.jsonl", [{"image": "images/0.jpg", "labels": ["ant"]}])
+    collection = records.collection(request(folder, str(folder)))
+    labels_module._numbers.cache_clear()  # as in another process
+    (folder / "classes.txt").write_text("bee\nant\n")
+    with pytest.raises(UserError, match="has changed in the meantime"):
+        prepared(collection, tmp_path / "out", SMALL)
+
+
+def test_empty_lists(tmp_path: Path, folder: Path) -> None:
+    (folder / "list.jsonl").write_text("")
+    with pytest.raises(UserError, match="list no images"):
+        records.collection(request(folder, str(folder)))
+
+
+def test_what_was_wrong_is_told_if_nothing_is_left(tmp_path: Path, folder: Path) -> None:
+    write_lines(folder / "list.jsonl", [{"image": f"{i}.jpg", "labels": [0]} for i in range(6)])
+    collection = records.collection(request(folder, str(folder)))
+    with pytest.raises(UserError, match=r"0 images are left.*\(6 missing: a list names a file"):
+        prepared(collection, tmp_path / "out", SMALL)
+
+
+def test_classes_have_to_be_given(folder: Path) -> None:
+    write_lines(folder / "list.jsonl", [{"image": "images/0.jpg", "labels": [0]}])
+    for asked in (Request(str(folder)), request(folder, str(folder), num_classes=3)):
+        with pytest.raises(UserError, match=r"either --classes.* or --num_classes"):
+            records.collection(asked)
+
+
+def samples(label: str, *values: object) -> bytes:
+    files: dict[str, bytes] = {}
+    for i, value in enumerate(values):
+        files |= {f"./{i:04}.jpg": jpeg(i), f"./{i:04}.txt": b"a caption"}
+        files[f"./{i:04}.{label}"] = (
+            str(value).encode()
+            if label == "cls"
+            else json.dumps({"caption": "x", "tags": value}).encode()
+        )
+    return tar(files)
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+def test_webdataset_with_numbers_and_names(tmp_path: Path, folder: Path, compressed: bool) -> None:
+    for number, content in enumerate((samples("cls", 0, "bee"), samples("cls", " cat\n", 1))):
+        name = f"shard-{number:03}.tar" + ".gz" * compressed
+        (folder / name).write_bytes(gzip.compress(content) if compressed else content)
+    pattern = str(folder / ("shard-{000..001}.tar" + ".gz" * compressed))
+    found = prepared(webdataset.collection(request(folder, pattern)), tmp_path / "out", SMALL)
+    source = Tfds(str(found.folder), "train", None, where="input")
+    examples = [(example.image, *example.labels) for example in source.read(np.arange(4))]
+    assert Counter(examples) == Counter([(jpeg(0), 0), (jpeg(1), 1), (jpeg(0), 2), (jpeg(1), 1)])
+
+
+def test_webdataset_with_lists_in_json(tmp_path: Path, folder: Path) -> None:
+    (folder / "a.tar").write_bytes(samples("json", ["bee", "ant"], [2]))
+    asked = request(folder, str(folder), label_field="tags", multi_label=True)
+    found = prepared(webdataset.collection(asked), tmp_path / "out", SMALL)
+    assert labels(found) == {jpeg(0): (1, 0), jpeg(1): (2,)}
+
+
+BAD_SAMPLES = {
+    "no label": ({"1.txt": b"1"}, "no_label"),
+    "an unknown class": ({"1.cls": b"dog"}, "bad_label"),
+    "a class too large": ({"1.cls": b"3"}, "bad_label"),
+    "a negative class": ({"1.cls": b"-1"}, "bad_label"),
+    "a very large class": ({"1.cls": b"9" * 10_000}, "bad_label"),
+    "a long text": ({"1.cls": b"1" * 2_000_000}, "bad_label"),
+    "no text": ({"1.cls": b"\xff"}, "bad_label"),
+}
+
+
+@pytest.mark.parametrize("files, fault", BAD_SAMPLES.values(), ids=list(BAD_SAMPLES))
+def test_samples_that_are_set_aside(
+    tmp_path: Path, folder: Path, files: dict[str, bytes], fault: str
+) -> None:
+    good = {"0.jpg": jpeg(0), "0.cls": b"0"}
+    (folder / "a.tar").write_bytes(tar(good | {"1.jpg": jpeg(1)} | files | {"2.cls": b"1"}))
+    found = prepared(webdataset.collection(request(folder, str(folder))), tmp_path / "out", SMALL)
+    assert Counter(found.arrangement.left_out.values()) == Counter([fault, "no_image"])
+    assert labels(found) == {jpeg(0): (0,)}
+
+
+def test_patterns_of_files(tmp_path: Path) -> None:
+    for name in ("train-00.tar", "train-01.tar", "val-0.tar", "other.txt"):
+        (tmp_path / name).write_bytes(b"")
+    found = lambda source: [(f.name, f.split) for f in source_files(source, [".tar"])]
+    assert found(str(tmp_path)) == [
+        (n, None) for n in ("train-00.tar", "train-01.tar", "val-0.tar")
+    ]
+    assert found(f"train={tmp_path}/train-{{00..01}}.tar,val={tmp_path}/val-*.tar") == [
+        ("train-00.tar", "train"), ("train-01.tar", "train"), ("val-0.tar", "val")
+    ]  # fmt: skip
+    for source, message in (
+        (f"{tmp_path}/train-{{00..02}}.tar", "no file .*train-02.tar"),
+        (f"{tmp_path}/*.zip", "names no files"),
+        (f"{tmp_path}/{{0..99999999999}}", "more than 1,000,000"),
+        (f"{tmp_path}/{{0..99999}}{{0..99999}}", "more than 1,000,000"),
+        (f"{tmp_path},{tmp_path}/val-0.tar", "twice"),
+        (f"{tmp_path}/train-00.tar,,{tmp_path}/val-0.tar", "nothing before or after a comma"),
+    ):
+        with pytest.raises(UserError, match=message):
+            found(source)

@@ -1,0 +1,44 @@
+from vit_jax import config as configs
+from vit_jax.report import panels
+from vit_jax.store import runs
+
+
+def keys(arranged):
+    return {section: [panel.key for panel in found] for section, found in arranged.items()}
+
+
+def test_names_that_are_no_evaluations_are_those_of_the_config():
+    assert set(panels.NOT_EVALUATIONS) == set(configs.RESERVED)
+
+
+def test_every_number_has_its_place(make_workdir):
+    first = make_workdir(
+        "a",
+        {
+            1: {
+                "train/accuracy": 0.1, "train/grad_norm": 1.0, "train/loss": 1.0,
+                "train/learning_rate": 0.1, "speed/input_wait": 0.0, "input/skipped_images": 0.0,
+                "gradients/blocks/0/norm": 1.0,
+            },
+            2: {"test/loss": 1.0, "test/accuracy": 0.5, "test/examples": 9.0, "test/new": 3.0},
+        },
+    )  # fmt: skip
+    second = make_workdir("b", {1: {"val/accuracy": 0.5, "val/skipped_images": 2.0}})
+    read = runs.read_all([first, second])
+    arranged = panels.arrange(read)
+    assert keys(arranged) == {
+        "Loss": ["train/loss", "test/loss"],
+        "Accuracy": ["train/accuracy", "test/accuracy", "val/accuracy"],
+        "Optimisation": ["train/learning_rate", "train/grad_norm"],
+        "Speed and input": ["speed/input_wait", "val/skipped_images"],
+        "Other results": ["test/new"],
+    }
+    assert panels.evaluations(read) == ["test", "val"]
+    assert panels.left_out(read) == 1
+    assert [list(panel.lines) for panel in arranged["Accuracy"]] == [[0], [0], [1]]
+    assert arranged["Accuracy"][1].title == "test: accuracy"
+
+
+def test_a_key_with_braces_is_a_title(make_workdir):
+    read = runs.read_all([make_workdir("a", {1: {"{x}/{}": 1.0}})])
+    assert panels.arrange(read)["Other results"][0].key == "{x}/{}"

@@ -1,0 +1,44 @@
+import io
+import types
+
+from vit_jax.core.screen import Screen
+from vit_jax.run import announce
+
+PLAN = types.SimpleNamespace(total_steps=1_234_567, steps_per_epoch=312.0)
+ROW = {
+    "train/loss": 6.90775, "train/accuracy": 0.001, "speed/images_per_second": 12_345.0,
+    "speed/input_wait": 0.02,
+}  # fmt: skip
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def line(monkeypatch, columns, **more):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    out = Terminal()
+    announce.progress(Screen(out), 123_456, PLAN, ROW | more, 186_400.0)
+    return out.getvalue().removeprefix("\r\x1b[K")
+
+
+def test_the_time_left_and_bad_images_show_at_80_columns(monkeypatch):
+    shown = line(monkeypatch, 80, **{"input/skipped_images": 17.0})
+    assert shown == (
+        "step 123,456/1,234,567 | loss 6.9078 | 2d 3:46:40 left | 17 bad images skipped"
+    )
+    assert "left | accuracy 0.1%" in line(monkeypatch, 80)
+
+
+def test_what_is_not_known_takes_no_room(monkeypatch):
+    assert "MFU" not in line(monkeypatch, 200)
+    assert "MFU 41.0% | input wait 2% | epoch 395.7" in line(
+        monkeypatch, 200, **{"speed/mfu": 0.41}
+    )
+
+
+def test_a_step_that_was_left_out_has_no_loss(monkeypatch):
+    monkeypatch.delitem(ROW, "train/loss")
+    monkeypatch.delitem(ROW, "train/accuracy")
+    assert line(monkeypatch, 50) == "step 123,456/1,234,567 | 2d 3:46:40 left"

@@ -1,0 +1,221 @@
+"""train --check: reads a little of everything, compiles nothing, leaves nothing."""
+
+import io
+import os
+import signal
+from contextlib import nullcontext
+from types import SimpleNamespace
+
+import jax
+import numpy as np
+import pytest
+from etils import epath
+from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
+from PIL import Image
+
+from vit_jax import train as train_file
+from vit_jax.cluster.peers import Peers
+from vit_jax.core import axes
+from vit_jax.core.errors import UserError
+from vit_jax.core.screen import Screen
+from vit_jax.run.check import check, device_bytes
+from vit_jax.train import train
+
+EVAL = "evals.test.preprocess=decode|resize(8)"
+
+
+@pytest.fixture
+def look(tmp_path, tiny_run):
+    """(the table, what is wrong or None) of a run with these overrides."""
+
+    def look(*overrides, **options):
+        screen, error = io.StringIO(), None
+        workdir = epath.Path(tmp_path / "run")
+        try:
+            check(
+                tiny_run(*overrides),
+                workdir,
+                Screen(screen),
+                **({"allow_config_change": False} | options),
+            )
+        except UserError as caught:
+            error = str(caught)
+        return screen.getvalue(), error
+
+    return look
+
+
+@pytest.fixture
+def images(tmp_path):
+    """A folder of 8 images, the overrides that name it."""
+    for split in ("train", "test"):
+        for name in ("a", "b"):
+            folder = tmp_path / "images" / split / name
+            folder.mkdir(parents=True)
+            for i in range(2):
+                Image.fromarray(np.zeros((8, 8, 3), np.uint8)).save(folder / f"{i}.png")
+    return [
+        "input.source=image_folder", f"input.data_dir={tmp_path / 'images'}", "input.batch_size=2",
+        "input.num_examples=none", "input.num_classes=none",
+    ]  # fmt: skip
+
+
+def rows(table):
+    return {line.split()[0]: line for line in table.splitlines()}
+
+
+def test_what_is_right_is_shown_and_nothing_stays(tmp_path, look, monkeypatch):
+    def no_compilation(*_, **__):
+        raise AssertionError("something is compiled")
+
+    monkeypatch.setattr(jax.stages.Lowered, "compile", no_compilation)
+    table, error = look(EVAL)
+    assert error is None
+    assert all(line.endswith(" ok") for line in table.splitlines())
+    found = rows(table)
+    assert "synthetic, train: 64 examples, 4 classes; read the first batch" in found["input"]
+    assert "; read 16" in found["evals.test"]
+    assert "1 x cpu" in found["mesh"]
+    assert "begins anew" in found["workdir"]
+    assert not (tmp_path / "run").exists()
+
+
+def test_bad_images_of_all_data_are_named_at_once(tmp_path, look, images):
+    broken = [tmp_path / "images" / split / "b" / "1.png" for split in ("train", "test")]
+    for file in broken:
+        file.write_bytes(b"no image")
+    table, error = look(*images, EVAL)
+    assert error.startswith("2 problems:")
+    assert all(f"{file} is a bad image" in error for file in broken)
+    found = rows(table)
+    assert found["input"].endswith("problem 1")
+    assert found["evals.test"].endswith("problem 2")
+    assert found["model"].endswith("ok")
+    table, error = look(*images, EVAL, "input.on_bad_image=skip")
+    assert error is None
+    assert "read 4, 1 of them bad images" in rows(table)["evals.test"]
+
+
+def test_every_image_is_looked_at_if_asked_to(tmp_path, look, images, monkeypatch):
+    """Nothing is sampled: the bad ones are no first, last or 16th part."""
+    monkeypatch.setattr("vit_jax.run.check.SAMPLES", 2)
+    images[2] = "input.batch_size=1"
+    broken = [tmp_path / "images" / split / "b" / "0.png" for split in ("train", "test")]
+    for file in broken:
+        file.write_bytes(b"no image")
+    every = {"all_images": True}
+    table, error = look(*images, EVAL, **every)
+    listed = [line for line in table.splitlines() if line.startswith("bad  ")]
+    assert [line.split()[1].rstrip(":") for line in listed] == list(map(str, broken))
+    assert all("not a JPEG, PNG" in line for line in listed)
+    assert error.startswith("2 problems:\n  1. input: 1 of 4 images are bad, named above.")
+    assert "evals.test: 1 of 4 images" in error
+
+    skip = "input.on_bad_image=skip"
+    table, error = look(*images, EVAL, skip, **every)
+    assert error.startswith("input: 1 of 4 images are bad, named above, more than input.max_bad_")
+    table, error = look(*images, EVAL, skip, "input.max_bad_fraction=0.3", **every)
+    assert error is None
+    assert "read all, 1 of them bad images" in rows(table)["input"]
+    assert "read all, 1 of them bad images" in rows(table)["evals.test"]
+
+    for file in (tmp_path / "images" / "test").glob("*/*.png"):
+        file.write_bytes(b"no image")
+    _, error = look(*images, EVAL, skip, "input.max_bad_fraction=0.3", **every)
+    assert error == "evals.test: all of its 4 images are bad, and none can be scored."
+
+
+def test_what_cannot_be_looked_at_is_said(look):
+    table, error = look("input.source=tfds", "input.data_dir=/nowhere", "input.num_classes=none")
+    assert "/nowhere is not a folder" in error
+    found = rows(table)
+    assert found["input"].endswith("problem")
+    assert found["model"].split() == ["model", "not", "looked", "at", "-"]
+
+
+def test_weights_are_read_and_verified(tmp_path, tiny_run, look):
+    train(tiny_run(), epath.Path(tmp_path / "first"))
+    override = f"init.weights={tmp_path / 'first'}"
+    table, error = look(override)
+    assert error is None
+    assert "arrays fit, checksums right" in rows(table)["init"]
+    for file in (tmp_path / "first" / "checkpoints" / "6" / "state").rglob("*"):
+        if file.is_file() and file.parent.name == "d":  # the arrays' bytes
+            data = bytearray(file.read_bytes())
+            data[len(data) // 2] ^= 1
+            file.write_bytes(data)
+    table, error = look(override)
+    assert "is damaged" in error
+    assert rows(table)["init"].endswith("problem")
+
+
+def test_another_config_in_the_work_directory_is_found(tmp_path, tiny_run, look):
+    train(tiny_run(), epath.Path(tmp_path / "run"))
+    before = sorted(tmp_path.rglob("*"))
+    table, error = look("optim.lr=0.5")
+    assert "optim.lr: 0.001 there, 0.5 here" in error
+    assert "goes on from step 6" in rows(table)["workdir"]
+    assert sorted(tmp_path.rglob("*")) == before
+    table, error = look("model.mlp_dim=48", allow_config_change=True)
+    assert "is of another model or optimizer than the config:" in error
+    assert "fc1/bias: float32 (2, 32) there, float32 (2, 48) here" in error
+    assert rows(table)["workdir"].endswith("problem")
+    assert "is at step 6, but total" in look("total.steps=5", allow_config_change=True)[1]
+    assert look("optim.lr=0.5", allow_config_change=True)[1] is None
+
+
+def test_a_state_that_no_device_can_hold(look, monkeypatch):
+    monkeypatch.setattr("vit_jax.run.memory.device_memory", lambda _: 1000)
+    monkeypatch.setattr("vit_jax.run.check.device_memory", lambda _: 1000)
+    table, error = look()
+    assert "of each device, which has 1 kB" in error
+    assert "mesh.fsdp" in error
+    assert " of 1 kB a device" in rows(table)["memory"]
+
+
+def test_what_stays_whole_is_said(look, monkeypatch):
+    cause = axes.Undivided(axes.HEADS, 2, over=("tensor",), whole=("tensor",))
+    monkeypatch.setattr(
+        "vit_jax.parallel.parameters.undivided", lambda *_: {cause: ["head/kernel"]}
+    )
+    table, error = look()
+    assert error is None
+    assert "1 parameter, such as head/kernel: heads 2 does not" in rows(table)["whole"]
+
+
+def test_device_bytes_count_what_one_device_holds():
+    mesh = AbstractMesh((4,), ("data",))
+    split, whole = (
+        jax.ShapeDtypeStruct((8, 3), np.float32, sharding=NamedSharding(mesh, spec))
+        for spec in (PartitionSpec("data"), PartitionSpec())
+    )
+    assert device_bytes({"a": split, "b": whole}) == (2 * 3 + 8 * 3) * 4
+    assert device_bytes({}) == 0
+
+
+def test_a_signal_ends_it_at_once(tmp_path, monkeypatch):
+    given = {
+        "config": "configs/vit_digits.py", "config_override": [], "workdir": str(tmp_path),
+        "check": True, "allow_config_change": False, "all_images": False,
+    }  # fmt: skip
+    monkeypatch.setattr(train_file, "FLAGS", SimpleNamespace(**given))
+    monkeypatch.setattr(train_file.processes, "find", lambda: None)
+    monkeypatch.setattr(train_file.processes, "together", lambda _: nullcontext(Peers.alone()))
+    monkeypatch.setattr(train_file.compilation_cache, "use", lambda: None)
+    monkeypatch.setattr(train_file.huge_pages, "use", lambda: None)
+    stopped = lambda *_, **__: os.kill(os.getpid(), signal.SIGTERM)
+    monkeypatch.setattr(train_file, "check", stopped)
+    with pytest.raises(KeyboardInterrupt, match="Stopped by SIGTERM before the check was finish"):
+        train_file.main([])
+
+
+@pytest.mark.slow
+def test_the_command(tmp_path, run_python):
+    done = run_python(
+        "-m", "vit_jax.train", "--config", "configs/vit_digits.py", "--check",
+        "--workdir", str(tmp_path / "run"), "--config.optim.freeze=hed",
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert done.stdout.count("\n") > 5
+    assert done.stderr.startswith("error: optim.freeze: 'hed'")
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,167 @@
+import numpy as np
+import pytest
+
+from vit_jax.core.errors import UserError
+from vit_jax.data.sources.synthetic import Synthetic
+from vit_jax.run import build
+
+
+def indices(config, steps):
+    source = build.source(config.input)
+    with build.train_batches(config, source, start_step=0) as batches:
+        return np.concatenate([next(batches)["index"] for _ in range(steps)])
+
+
+def test_a_run_goes_over_its_subset(tiny_run):
+    """64 examples are declared; an epoch has 16 of them, which are one batch."""
+    for override in ("input.subset_fraction=0.25", "input.subset_examples=16"):
+        config = tiny_run(override)
+        assert build.declared_examples(config.input) == 16
+        assert build.source(config.input).num_examples == 16
+        epochs = indices(config, 2).reshape(2, 16)
+        np.testing.assert_array_equal(np.sort(epochs), [np.arange(16)] * 2)
+
+
+def test_the_subset_does_not_depend_on_the_seed(tiny_run):
+    one, other = (
+        build.source(tiny_run("input.subset_examples=5", f"seed={seed}").input) for seed in (0, 1)
+    )
+    assert [one.describe(i) for i in range(5)] == [other.describe(i) for i in range(5)]
+    assert one.fingerprint == other.fingerprint
+
+
+def test_a_subset_by_class(tiny_run):
+    config = tiny_run("input.subset_per_class=3")  # of four classes
+    source = build.source(config.input)
+    assert source.num_examples == 12
+    assert build.declared_examples(config.input) is None
+    with build.train_batches(config, source, start_step=0) as batches:
+        labels = next(batches)["labels"][:12, 0]
+    np.testing.assert_array_equal(np.bincount(labels), [3] * 4)
+
+
+def test_the_declared_number_is_that_of_the_split(tiny_run):
+    changed = ("input.source=digits", "input.num_classes=10", "input.subset_examples=100")
+    assert build.source(tiny_run("input.num_examples=1437", *changed).input).num_examples == 100
+    with pytest.raises(UserError, match=r"input\.num_examples=100, but the data have 1437"):
+        build.source(tiny_run("input.num_examples=100", *changed).input)
+
+
+MIXTURE = (
+    "input.num_examples=none",
+    "input.mixture.large.num_examples=60",
+    "input.mixture.large.weight=3",
+    "input.mixture.small.num_examples=8",
+)
+
+
+def test_a_mixture_takes_its_shares(tiny_run):
+    """Batches of 16: 12 of the first component, which has the examples [0, 60), and 4 others."""
+    config = tiny_run(*MIXTURE)
+    assert build.declared_examples(config.input) == build.source(config.input).num_examples == 68
+    batches = indices(config, 10).reshape(10, 16)
+    np.testing.assert_array_equal((batches < 60).sum(axis=1), [12] * 10)
+    small = batches[batches >= 60].reshape(-1, 8)
+    np.testing.assert_array_equal(np.sort(small), [np.arange(60, 68)] * 5)
+    assert build.title(config.input, build.source(config.input)) == "large 75.0% + small 25.0%"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["input.num_examples=67"], r"input\.num_examples=67, but .* have 68 together"),
+        (["input.subset_examples=5"], r"input\.subset_examples does not apply to input\.mixture"),
+        (["input.balance=class"], r"input\.balance does not apply to input\.mixture"),
+        (["input.mixture.small.weight=0"], r"input\.mixture\.small\.weight=0 of 3 in all"),
+        (["input.mixture.small.source=digits"], r"input\.mixture\.small\.num_examples=8, but"),
+        (
+            ["input.mixture.small.source=digits", "input.mixture.small.num_examples=none"],
+            r"input\.num_classes=4, but the data have 10 \(digits, train\)",
+        ),
+        (
+            ["input.mixture.small.split=x", "input.mixture.small.source=digits"],
+            r"input\.mixture\.small\.split='x'",
+        ),
+    ],
+)
+def test_mixtures_that_cannot_be(tiny_run, overrides, message):
+    with pytest.raises(UserError, match=message):
+        build.source(tiny_run(*MIXTURE, *overrides).input)
+
+
+def test_repeats(tiny_run):
+    """Of 64 examples an epoch, four batches of 16, has 22: 20 three times and two twice."""
+    config = tiny_run("input.repeats=3")
+    assert build.declared_examples(config.input) == 64
+    assert build.plan(config, num_examples=64).steps_per_epoch == 4
+    counts = np.bincount(indices(config, 4), minlength=64)
+    np.testing.assert_array_equal(np.bincount(counts), [42, 0, 2, 20])
+    for batch in indices(config, 4).reshape(4, 16):
+        assert len(set(batch)) < 9
+    subset = tiny_run("input.repeats=2", "input.subset_examples=16")
+    assert set(np.bincount(indices(subset, 1), minlength=16)) == {0, 2}
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (MIXTURE, r"input\.repeats=3 does not apply to input\.mixture"),
+        (["input.balance=class"], r"input\.repeats=3 does not apply to input\.balance"),
+        (["input.batch_size=2"], r"input\.batch_size=2; give at most 2"),
+    ],
+)
+def test_repeats_that_cannot_be(tiny_run, overrides, message):
+    config = tiny_run(*overrides, "input.repeats=3")
+    for function in (build.source, build.declared_examples):
+        with pytest.raises(UserError, match=message):
+            function(config.input)
+
+
+def test_classes_of_equal_weight(tiny_run):
+    """Digits 0 to 9 in every ten examples, of a split that has not equally many."""
+    config = tiny_run(
+        "input.source=digits", "input.num_examples=none", "input.num_classes=10",
+        "input.balance=class", "input.batch_size=20",
+    )  # fmt: skip
+    with build.train_batches(config, build.source(config.input), start_step=5) as batches:
+        labels = next(batches)["labels"].reshape(2, 10)
+    np.testing.assert_array_equal(np.sort(labels), [np.arange(10)] * 2)
+
+
+def test_examples_are_kept_in_memory(tiny_run, monkeypatch):
+    reads = []
+    read = Synthetic.read
+    monkeypatch.setattr(Synthetic, "read", lambda self, i: (reads.extend(i), read(self, i))[1])
+    config = tiny_run("input.cache=ram")
+    np.testing.assert_array_equal(indices(config, 30), indices(tiny_run(), 30))
+    sampled, kept, read_each_time = 64, 64, 30 * 16
+    assert sampled + kept + read_each_time <= len(reads) < sampled + kept + 2 * read_each_time
+    with pytest.raises(UserError, match=r"limit of 1,000\. Set input\.cache_bytes"):
+        build.source(tiny_run("input.cache=ram", "input.cache_bytes=1000").input)
+
+
+def test_only_record_files_are_copied(tiny_run, tmp_path):
+    with pytest.raises(UserError, match=r"synthetic may be kept in memory by input\.cache=\"ram"):
+        build.source(tiny_run(f"input.cache={tmp_path}").input)
+
+
+MOST_BYTES_RATIO = 1.02  # of all that is sent to the devices over the images alone
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_labels_of_many_classes_add_little_to_what_is_sent(tiny_run, monkeypatch, weighted):
+    """Up to 64 of 21,843 classes beside 224 x 224 pixels; as 0 and 1 the ratio would be 1.58."""
+    monkeypatch.setattr(Synthetic, "max_labels", 64)
+    monkeypatch.setattr(Synthetic, "weighted", weighted)
+    config = tiny_run(
+        "input.num_classes=21843", "input.num_examples=2", "input.batch_size=2",
+        "input.preprocess=decode|resize(224)",
+    )  # fmt: skip
+    source = build.source(config.input)
+    layout = build.batch_layout(config, source, build.mesh(config.mesh))
+    with build.train_feed(config, source, layout, start_step=0) as feed:
+        batch = next(feed)
+    assert batch["labels"].shape == (2, 64)
+    assert [x.shape for name, x in batch.items() if name == "label_weights"] == [(2, 64)] * weighted
+    sent = sum(array.nbytes for array in batch.values())
+    assert sent / batch["image"].nbytes < MOST_BYTES_RATIO

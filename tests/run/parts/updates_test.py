@@ -1,0 +1,157 @@
+import contextlib
+from types import SimpleNamespace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from vit_jax.core.errors import Preempted, UserError
+from vit_jax.optim import optimizers
+from vit_jax.run import build
+from vit_jax.train import train
+from vit_jax.training.state import state_layout
+
+
+@pytest.mark.parametrize("name", optimizers.OPTIMIZERS)
+def test_every_optimizer_by_name(tiny_run, name):
+    c = tiny_run(f"optim.name={name}").optim
+    assert build.optimizer(c, lambda step: c.lr)
+
+
+@pytest.mark.parametrize(
+    ("name", "field", "message"),
+    [
+        ("adam", "momentum=0.5", "only by sgd, muon: set optim.momentum=0.9"),
+        ("adam", "nesterov=true", "optim.nesterov=True is not read by optim.name=adam"),
+        ("sgd", "b1=0.5", "only by adam, adafactor, lion, muon, lamb"),
+        ("adafactor", "eps=1e-6", "only by adam, muon, lamb: set optim.eps=1e-08"),
+    ],
+)
+def test_a_field_that_goes_unread_is_refused(tiny_run, name, field, message):
+    c = tiny_run(f"optim.name={name}", f"optim.{field}").optim
+    with pytest.raises(UserError, match=message):
+        build.optimizer(c, lambda step: c.lr)
+
+
+def test_offloading_needs_memory_to_go_to(tiny_run):
+    class Device:
+        device_kind = "a chip"
+
+        def addressable_memories(self):
+            return [SimpleNamespace(kind="device")]
+
+    mesh = SimpleNamespace(devices=np.array([Device()]))
+    with pytest.raises(UserError, match=r"a chip has device: set model\.remat=full"):
+        build.layout(tiny_run("model.remat=offload"), None, None, mesh)
+
+
+def lr(config, *, num_examples=64):
+    return build.schedule(config.optim, build.plan(config, num_examples=num_examples))
+
+
+def test_schedule_reads_its_fields(tiny_run):
+    base = ("optim.schedule=rsqrt", "optim.warmup_steps=none", "total.steps=16")
+    changes = ("optim.rsqrt_timescale_steps=2", "optim.cooldown_steps=8", "optim.warmup_steps=1")
+    rates = [float(lr(tiny_run(*base, change))(12)) for change in ("seed=0", *changes[:2])]
+    assert len(set(rates)) == 3
+    assert lr(tiny_run(*base, changes[2]))(0) == 0
+
+
+def test_a_trace_that_would_never_come_is_refused(tiny_run):
+    assert build.plan(tiny_run("log.profile_at_step=6"), num_examples=64).total_steps == 6
+    with pytest.raises(UserError, match=r"profile_at_step=7 never comes: .* 6 steps"):
+        build.plan(tiny_run("log.profile_at_step=7"), num_examples=64)
+
+
+@pytest.mark.parametrize("field", ["log.every_steps", "checkpoint.every_steps"])
+def test_a_cadence_beyond_the_last_step_is_the_last_step_alone(tiny_run, field):
+    plan = build.plan(tiny_run(f"{field}=1_000_000"), num_examples=64)
+    due = plan.log if field.startswith("log") else plan.save
+    assert [step for step in range(plan.total_steps + 1) if due(step)] == [6]
+
+
+@pytest.mark.parametrize("length", ["steps=8", "epochs=2", "examples=128"])
+def test_cooldown_in_three_units(tiny_run, length):
+    config = tiny_run("optim.schedule=constant", "total.steps=16", f"optim.cooldown_{length}")
+    assert build.plan(config, num_examples=64).cooldown_steps == 8
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (("optim.cooldown_steps=1",), "'linear' arrives at 0 by itself"),
+        (("optim.schedule=rsqrt", "optim.cooldown_steps=5"), "nearest: 4 steps of cooldown"),
+        (("optim.rsqrt_timescale_steps=5",), "not read by optim.schedule=linear, only by rsqrt"),
+    ],
+)
+def test_a_schedule_that_cannot_be_is_explained(tiny_run, overrides, message):
+    with pytest.raises(UserError, match=message):
+        lr(tiny_run(*overrides))
+
+
+@pytest.mark.parametrize(
+    ("override", "moved"),
+    [
+        ("seed=0", {"head": 1.0, "patches": 1.0}),
+        ("optim.freeze=patches/.*", {"head": 1.0, "patches": 0.0}),
+        ("optim.lr_multipliers=head/.*=2", {"head": 2.0, "patches": 1.0}),
+        ("optim.layer_decay=0.5", {"head": 1.0, "patches": 0.5}),  # no blocks: one layer below
+    ],
+)
+def test_parameters_by_pattern(tiny_run, override, moved):
+    c = tiny_run("optim.name=sgd", "optim.grad_clip_norm=none", override).optim
+    params = {name: {"kernel": jnp.ones((2, 2))} for name in moved}
+    tx = build.optimizer(c, lambda step: 1.0)
+    updates, _ = tx.update(params, tx.init(params), params)
+    for name, by in moved.items():
+        np.testing.assert_allclose(updates[name]["kernel"], -by)
+
+
+@pytest.mark.parametrize("field", ["freeze=haed/.*", "lr_multipliers=haed/.*=2"])
+def test_a_pattern_that_matches_nothing_stops_before_anything_is_written(tiny_run, tmp_path, field):
+    with pytest.raises(UserError, match=r"'haed/\.\*' matches no parameter.*'head/bias'"):
+        train(tiny_run(f"optim.{field}"), tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", optimizers.OPTIMIZERS)
+def test_a_checkpoint_keeps_every_array_in_its_place(tiny_run, tmp_path, name):
+    config = tiny_run(f"optim.name={name}", "optim.mu_dtype=bfloat16", "optim.freeze=patches/.*")
+    model = build.model(config, num_classes=4)
+    optimizer = build.optimizer(config.optim, lambda step: config.optim.lr)
+    mesh = build.mesh(config.mesh)
+    layout = state_layout(model.make, optimizer, mesh, ema_decay=None, shard_optimizer=False).state
+    leaves, structure = jax.tree.flatten(layout)
+    numbers = (np.full(x.shape, i, x.dtype) for i, x in enumerate(leaves))
+    state = structure.unflatten(
+        jax.device_put(n, x.sharding) for n, x in zip(numbers, leaves, strict=True)
+    )
+    with contextlib.closing(build.store(config, tmp_path)) as store:
+        store.save(0, state, {}, {})
+        store.wait()
+        restored = store.restore(layout)
+    assert jax.tree.structure(restored) == structure
+    jax.tree.map(np.testing.assert_array_equal, restored, state)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", optimizers.OPTIMIZERS)
+def test_resuming_gives_the_same_bits(tiny_run, tmp_path, name):
+    config = tiny_run(f"optim.name={name}", "optim.mu_dtype=bfloat16", "optim.freeze=blocks/0/.*")
+    straight = train(config, tmp_path / "straight")
+    with pytest.raises(Preempted):
+        train(config, tmp_path / "stopped", stop="SIGTERM")
+    resumed = train(config, tmp_path / "stopped")
+    jax.tree.map(np.testing.assert_array_equal, straight, resumed)
+
+
+def test_a_blend_may_ask_for_both_classes_in_whole(tiny_run):
+    blended = jnp.array([[0.75, 0.25, 0.0, 0.0], [0.0, 0.0, 1.0, 0.0]])
+    fields = ("loss.kind=sigmoid", "loss.mixup=0.8")
+    shares = build.objective(tiny_run(*fields), num_classes=4)
+    whole = build.objective(tiny_run(*fields, "loss.whole_labels=true"), num_classes=4)
+    np.testing.assert_array_equal(shares.asked(blended), blended)
+    np.testing.assert_array_equal(whole.asked(blended), [[1, 1, 0, 0], [0, 0, 1, 0]])
+    with pytest.raises(UserError, match=r"loss\.whole_labels=True goes with loss\.kind=sigmoid"):
+        build.objective(tiny_run("loss.whole_labels=true"), num_classes=4)

@@ -1,0 +1,102 @@
+"""All problems at once, and before anything is compiled or written."""
+
+import collections
+
+import pytest
+from etils import epath
+
+from vit_jax.core.errors import UserError
+from vit_jax.run import preflight
+from vit_jax.train import train
+
+EVAL = "evals.test.preprocess=decode|resize(8)"
+
+
+@pytest.fixture
+def problems_of(tmp_path, tiny_run):
+    """What `prepare` says of a run with these overrides."""
+
+    def problems_of(*overrides):
+        with pytest.raises(UserError) as error:
+            preflight.prepare(tiny_run(*overrides), epath.Path(tmp_path / "run"))
+        assert not (tmp_path / "run").exists()
+        return str(error.value)
+
+    return problems_of
+
+
+def test_the_parts_of_a_run(tmp_path, tiny_run):
+    run = preflight.prepare(tiny_run(EVAL), epath.Path(tmp_path / "run"))
+    assert run.source.num_examples == 64
+    assert run.plan.total_steps == 6
+    assert list(run.eval_data) == list(run.evals.by_name) == ["test"]
+    assert run.batch_layout["image"].shape == (16, 8, 8, 3)
+    assert not (tmp_path / "run").exists()
+
+
+def test_everything_that_is_wrong_is_told_at_once(problems_of):
+    said = problems_of(
+        "input.batch_size=7", "optim.accumulate=2", "optim.freeze=hed/.*", "loss.mixup=1e-40",
+        EVAL, "evals.val.preprocess=decode|resize(12)", "evals.test.source=image_folder",
+        "evals.test.data_dir=/nowhere", "init.weights=/nowhere", "log.wandb_project=a/b",
+    )  # fmt: skip
+    assert said.startswith("7 problems:\n  1. ")
+    for number, problem in enumerate(
+        (
+            "input.batch_size=7 does not divide",
+            "optim.freeze: 'hed/.*' matches no parameter",
+            "loss.mixup=1e-40",
+            "evals.test.data_dir=/nowhere is not a folder",
+            "evals.val.preprocess gives images of (12, 12)",
+            "init.weights=/nowhere: No checkpoint",
+            "a/b",
+        ),
+        start=1,
+    ):
+        assert problem in said, number
+
+
+def test_one_problem_is_told_as_it_is(problems_of):
+    assert problems_of("input.batch_size=15", "optim.accumulate=2").startswith(
+        "input.batch_size=15 does not divide"
+    )
+
+
+def test_without_the_data_all_else_is_looked_at_if_they_are_declared(problems_of):
+    said = problems_of("input.source=tfds", "input.data_dir=/nowhere", "model.heads=3")
+    assert "input.data_dir=/nowhere is not a folder" in said
+    assert "heads=3" in said
+    said = problems_of(
+        "input.source=tfds", "input.data_dir=/nowhere", "input.num_classes=none", "model.heads=3"
+    )
+    assert said.startswith("input.data_dir=/nowhere")
+
+
+def test_weights_that_do_not_fit_are_found_before_the_model_is_made(tmp_path, tiny_run):
+    train(tiny_run(), epath.Path(tmp_path / "first"))
+    other = tiny_run(f"init.weights={tmp_path / 'first'}", "model.mlp_dim=48")
+    workdir = epath.Path(tmp_path / "run")
+    with pytest.raises(UserError, match=r"does not fit this model:\n.*mlp/fc1/bias: \(2, 32\) "):
+        preflight.prepare(other, workdir)
+    fits = preflight.prepare(tiny_run(f"init.weights={tmp_path / 'first'}"), workdir)
+    assert fits.shapes["head/kernel"] == (16, 4)
+    # A run that has begun needs them no more.
+    gone = tiny_run("init.weights=/nowhere")
+    assert preflight.prepare(gone, epath.Path(tmp_path / "first")).trained is None
+
+
+def test_a_full_disk_is_found_before_the_start(tmp_path, tiny_run, monkeypatch):
+    usage = collections.namedtuple("Usage", ["total", "used", "free"])
+    monkeypatch.setattr("shutil.disk_usage", lambda _: usage(0, 0, 10_000))
+    with pytest.raises(UserError, match=r"10 kB free; 1 more checkpoints of .*keep_last=2"):
+        train(tiny_run(), epath.Path(tmp_path / "run"))
+    assert not (tmp_path / "run").exists()
+
+
+def test_what_no_device_can_hold_is_told_at_every_start(problems_of, monkeypatch):
+    monkeypatch.setattr("vit_jax.run.memory.device_memory", lambda _: 10**8)
+    assert problems_of("input.num_classes=10_000_000") == (
+        "The targets of a batch, 10,000,000 classes each, take 640 MB of each device, which has "
+        "100 MB. Correct input.num_classes or the data, or lower input.batch_size."
+    )
+    assert "The state takes 2" in problems_of("input.num_classes=1_000_000")

@@ -1,0 +1,48 @@
+from types import SimpleNamespace
+
+import pytest
+from etils import epath
+
+from vit_jax import config as configs
+from vit_jax.core.errors import UserError
+from vit_jax.run import processes
+
+
+def check(of_first, here, workdir="runs/a", checks=False):
+    """What process 1 does when process 0 has the config `of_first`, and trains in runs/a."""
+    first = {"--workdir": "runs/a", "--check": False, **configs.to_dict(of_first)}
+    values = {"config": first, "fingerprint": {}}
+    peers = SimpleNamespace(
+        from_first=lambda name, value: values,
+        members=["process 0 (a, pid 1)", "process 1 (b, pid 2)"],
+        me="process 1 (b, pid 2)",
+    )
+    processes.check_same(peers, here, epath.Path(workdir), {"--check": checks})
+
+
+def test_processes_with_different_commands_are_refused(tiny_run):
+    check(tiny_run(), tiny_run())
+    with pytest.raises(UserError) as error:
+        check(tiny_run(), tiny_run("optim.lr=0.5"), workdir="runs/b", checks=True)
+    assert "process 1 (b, pid 2) was started with other values than process 0" in str(error.value)
+    assert "optim.lr: 0.001 there, 0.5 here" in str(error.value)
+    assert "--check: false there, true here" in str(error.value)
+    assert '--workdir: "runs/a" there, "runs/b" here' in str(error.value)
+
+
+def test_what_belongs_to_a_host_may_differ(tiny_run):
+    check(tiny_run(), tiny_run("input.threads=3", "input.data_dir=/local/disk"))
+    first, other = (
+        tiny_run(f"input.mixture.a.data_dir={folder}", f"input.cache={folder}")
+        for folder in ("/one", "/other")
+    )
+    check(first, other)
+
+
+@pytest.mark.parametrize("value", ["inf", "nan", "0", "-3", "0.5", "1e9"])
+@pytest.mark.parametrize("name", processes.TIMEOUTS)
+def test_timeouts_have_bounds(monkeypatch, name, value):
+    given = {**dict.fromkeys(processes.TIMEOUTS, 60.0), name: float(value)}
+    monkeypatch.setattr(processes, "FLAGS", SimpleNamespace(**given))
+    with pytest.raises(UserError, match=f"--{name}=.*: give at least 1 and at most 1,000,000 sec"):
+        processes.find()

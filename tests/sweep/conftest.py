@@ -1,0 +1,76 @@
+"""A sweep of a trainer that does what it is told to."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from etils import epath
+
+from vit_jax.sweep import __main__ as sweep
+from vit_jax.sweep import grid
+
+FAKE = [sys.executable, str(Path(__file__).parent / "fake_train.py")]
+REPOSITORY = Path(__file__).parents[2]
+GRID = [
+    *("--config", str(REPOSITORY / "configs" / "vit_digits.py"), "--allow_config_change"),
+    *("--config.optim.lr=1e-3,3e-3", "--config.seed=0,1"),
+]
+PROGRAM = """
+import json, sys
+from etils import epath
+from vit_jax.sweep import __main__ as sweep
+from vit_jax.core.process import command
+from vit_jax.sweep import grid
+folder, arguments, options, trainer = json.loads(sys.argv.pop())
+command.run(lambda _: sweep.sweep(
+    epath.Path(folder), grid.parse(arguments), sweep.Options(**options), trainer))
+"""
+
+
+@pytest.fixture
+def world(tmp_path, monkeypatch):
+    """A sweep of two learning rates and two seeds, whose trainings end as they are told to.
+
+    `world.fate("optim.lr=1e-3,seed=0", "75 0")`: at its first two starts; `world.sweep(slots=2)`
+    runs it here, `world.start(slots=2)` in a process; `world.starts()`: names, in order.
+    """
+    fate = tmp_path / "fate"
+    fate.mkdir()
+    monkeypatch.setenv("FATE", str(fate))
+    monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
+    folder, processes = epath.Path(tmp_path / "lr"), []
+
+    def run(*arguments, **options):
+        asked = grid.parse(arguments or GRID)
+        sweep.sweep(folder, asked, sweep.Options(**options), FAKE)
+
+    def start(**options):
+        given = json.dumps([str(folder), GRID, options, FAKE])
+        process = subprocess.Popen(
+            [sys.executable, "-c", PROGRAM, given],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        processes.append(process)
+        return process
+
+    def starts():
+        file = fate / "starts"
+        return [line.split()[0] for line in file.read_text().splitlines()] if file.exists() else []
+
+    yield SimpleNamespace(
+        folder=folder,
+        home=fate,
+        fake=FAKE,
+        sweep=run,
+        start=start,
+        starts=starts,
+        fate=lambda name, words: (fate / name).write_text(words),
+    )
+    for process in processes:
+        process.kill()
+        process.communicate()

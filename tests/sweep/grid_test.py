@@ -1,0 +1,108 @@
+import pytest
+
+from vit_jax import config as configs
+from vit_jax.core.errors import UserError
+from vit_jax.sweep import grid
+
+FILE = "configs/vit_digits.py"
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ("1e-3,3e-3", ["1e-3", "3e-3"]),
+        ("0, 1,2", ["0", "1", "2"]),
+        ("[1,2],[3,4]", ["[1,2]", "[3,4]"]),
+        ("decode|pad_crop(32, 4),decode", ["decode|pad_crop(32, 4)", "decode"]),
+        ("'a,b',c", ["a,b", "c"]),
+        ("['a','b']", ["['a','b']"]),
+        ("'a','b'", ["a", "b"]),
+        ('(a,[b,c],"d)"),e', ['(a,[b,c],"d)")', "e"]),
+        ("", [""]),
+    ],
+)
+def test_commas_split_outside_brackets_and_quotes(text, values):
+    assert grid.split(text) == values
+
+
+@pytest.mark.parametrize("text", ["[1,2", "'a,b", "f(1,2,3"])
+def test_what_is_left_open_is_told(text):
+    with pytest.raises(UserError, match="is missing"):
+        grid.split(text)
+
+
+def test_axes_and_what_is_common():
+    arguments = (
+        f"--config {FILE} --config.optim.lr=1e-3,3e-3 --config.seed 0,1,2 "
+        "--config.optim.name=sgd --allow_config_change"
+    )
+    found = grid.parse(arguments.split())
+    assert found.common == {"config": FILE, "optim.name": "sgd"}
+    assert found.axes == {"optim.lr": ("1e-3", "3e-3"), "seed": ("0", "1", "2")}
+    assert found.flags == ("--allow_config_change",)
+    assert len(found.points()) == 6
+    assert found.points()[1] == {"optim.lr": "1e-3", "seed": "1"}
+
+
+def test_as_in_a_training_the_last_value_counts():
+    found = grid.parse(["--config", FILE, "--config.seed=0,1", "--config.seed=2"])
+    assert found.axes == {}
+    assert found.common["seed"] == "2"
+
+
+def test_config_files_are_an_axis_and_keep_their_variants():
+    found = grid.parse(["--config=a.py,b.py:variant=L/16,aug=light1,c.py"])
+    assert found.axes == {"config": ("a.py", "b.py:variant=L/16,aug=light1", "c.py")}
+
+
+@pytest.mark.parametrize(
+    ("given", "totals"),
+    [
+        ("steps=10,20", [{"steps": 10}, {"steps": 20}]),
+        ("epochs=5 steps=10,20", [{"steps": 10}, {"steps": 20}]),
+        ("steps=10,20 epochs=5", [{"epochs": 5}]),
+        ("epochs=none steps=10,20", [{"steps": 10}, {"steps": 20}]),
+        ("steps=10,20 epochs=None", [{"steps": 10}, {"steps": 20}]),
+        ("epochs=5 steps=none,20", [{"epochs": 5}, {"steps": 20}]),
+    ],
+)
+def test_fields_that_exclude_each_other_are_taken_back_as_in_a_training(given, totals):
+    found = grid.parse([f"--config={FILE}", *(f"--config.total.{one}" for one in given.split())])
+    points = [grid.Point(1, values, found.common) for values in found.points()]
+    file = {"total": {"epochs": 100}}
+    overrides = [[o for o in p.overrides if "config" not in o] for p in points]
+    assert [configs.resolve(file, o).total for o in overrides] == [
+        configs.TotalConfig(**total) for total in totals
+    ]
+
+
+def test_a_point_is_the_arguments_of_a_training():
+    point = grid.Point(1, {"seed": "2"}, {"config": FILE, "optim.lr": "0.1"}, ("--x=y",))
+    expected = f"--config {FILE} --workdir a --config.optim.lr=0.1 --config.seed=2 --x=y"
+    assert point.arguments("a") == expected.split()
+
+
+def test_names_are_read_and_differ():
+    assert grid.name({"optim.lr": "1e-3", "seed": "0"}) == "optim.lr=1e-3,seed=0"
+    assert grid.name({"config": FILE}) == "config=vit_digits"
+    assert grid.name({}) == "run"
+    values = ["a/b", "a b", "a,b", "a-b", "a|b", "é", "e", "", "-", "a" * 200, "a" * 201, "../x"]
+    names = [grid.name({"model.name": value}) for value in values]
+    assert len(set(names)) == len(values)
+    assert all("/" not in name and " " not in name and len(name) <= 120 for name in names)
+    assert names[0].startswith("model.name=a-b~")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "No config"),
+        (["--config", FILE, "--workdir=x"], "--workdir is not for"),
+        (["--config", FILE, "runs/x"], "'runs/x' is no flag"),
+        (["--config", FILE, "--config.seed=1,1"], "stands there twice"),
+        (["--config", FILE, "--config.seed=1,"], "^seed=1,: an empty value"),
+    ],
+)
+def test_wrong_arguments_are_told(arguments, message):
+    with pytest.raises(UserError, match=message):
+        grid.parse(arguments)

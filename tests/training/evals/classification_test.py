@@ -1,0 +1,100 @@
+"""What is counted, on a model whose logits are the colours of an image's only pixel."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from vit_jax.core.errors import UserError
+from vit_jax.parallel import mesh as meshes
+from vit_jax.training.evals.classification import Classification
+from vit_jax.training.objective import Objective
+
+RIGHT, WRONG = (9, 0, 0), (0, 9, 0)  # of class 0
+BAD, PADDING = ((0, 0, 0), [-1, -1], [0, 0], 0.0), ((0, 0, 0), [-1, -1], [0, 0], 0.0)
+
+
+class Colours(nnx.Module):
+    def __call__(self, images):
+        return images[:, 0, 0]
+
+
+class Feed(list):
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        pass
+
+
+def run(examples, *, num_examples, label_threshold=0.5, batch_size=2, weighted=True):
+    """examples: (pixel, labels, their weights, weight of the example), padding included."""
+
+    def open_feed():
+        arrays = []
+        for first in range(0, len(examples), batch_size):
+            pixels, labels, weights, weight = zip(
+                *examples[first : first + batch_size], strict=True
+            )
+            batch = {
+                "image": np.array(pixels, np.uint8)[:, None, None],
+                "labels": np.array(labels, np.int32),
+                "weight": np.array(weight, np.float32),
+            }
+            if weighted:
+                batch["label_weights"] = np.array(weights, np.float32)
+            arrays.append(jax.tree.map(jnp.asarray, batch))
+
+        return Feed(arrays), len(arrays)
+
+    objective = Objective(
+        loss="softmax", label_smoothing=0.0, mixup_alpha=0.0, cutmix_alpha=0.0, num_classes=3,
+        accumulate=1, freeze=(), mean=(0.0,) * 3, std=(1 / 255,) * 3,
+    )  # fmt: skip
+    graph, _ = nnx.split(Colours(), nnx.Param)
+    evaluation = Classification(
+        graph=graph, mesh=meshes.make_mesh(replica=1, data=-1, fsdp=1, tensor=1),
+        objective=objective, open_feed=open_feed, num_examples=num_examples,
+        label_threshold=label_threshold, where="evals.test",
+    )  # fmt: skip
+    found = evaluation.run({}, lambda *_: None, stop=False)
+    assert set(found) == set(evaluation.numbers)
+    return found
+
+
+def test_images_without_a_label_and_bad_ones_are_counted_and_not_scored():
+    labelled = [(RIGHT, [0, -1], [1, 0], 1.0), (WRONG, [0, -1], [1, 0], 1.0)]
+    unlabelled = [(WRONG, [-1, -1], [0, 0], 1.0)] * 3
+    found = run([*labelled, *unlabelled, BAD, BAD, PADDING], num_examples=7, weighted=False)
+    loss = math.log(1 + 2 * math.exp(-9)) + 9 / 2  # the mean of right and wrong
+    expected = {
+        "accuracy": 0.5, "top5_accuracy": 1.0, "loss": pytest.approx(loss, rel=1e-5),
+        "examples": 2, "unlabelled_images": 3, "skipped_images": 2,
+    }  # fmt: skip
+    assert found == expected
+
+
+@pytest.mark.parametrize(
+    ("label_threshold", "accuracy", "unlabelled"),
+    [(0.2, 2 / 3, 0), (0.5, 1 / 2, 1), (0.75, 1 / 2, 1), (1.0, 1.0, 2)],
+)
+def test_a_hit_is_a_label_that_weighs_enough(label_threshold, accuracy, unlabelled):
+    examples = [
+        (RIGHT, [0, 1], [0.25, 0.75], 1.0),  # class 0 weighs too little from 0.5 on
+        (RIGHT, [0, 1], [1.0, 0.25], 1.0),
+        (WRONG, [0, -1], [0.25, 0.0], 1.0),
+        PADDING,
+    ]
+    found = run(examples, num_examples=3, label_threshold=label_threshold)
+    assert (found["accuracy"], found["unlabelled_images"]) == (accuracy, unlabelled)
+    assert found["examples"] + found["unlabelled_images"] == 3
+
+
+def test_a_split_of_which_nothing_can_be_scored_is_told():
+    with pytest.raises(UserError) as error:
+        run([(RIGHT, [0, -1], [0.25, 0], 1.0), BAD], num_examples=2)
+    for text in ("evals.test: none of its 2", "1 are bad", "evals.test.label_threshold=0.5"):
+        assert text in str(error.value)

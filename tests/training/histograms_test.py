@@ -1,0 +1,119 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from vit_jax import config as configs
+from vit_jax.run import build
+from vit_jax.training.histograms import EDGES, count, histogram, make_distributions
+from vit_jax.training.log.run_log import RunLog
+from vit_jax.training.state import state_layout
+from vit_jax.training.step import compile_update, examples, make_update
+
+SAME_MATH = 1e-4  # relative; float32 sums in another order
+CONFIG = {
+    "model": {"name": "ViT-Ti/4", "depth": 2, "width": 16, "mlp_dim": 32, "heads": 2},
+    "input": {
+        "source": "synthetic",
+        "num_examples": 64,
+        "num_classes": 4,
+        "preprocess": "decode|resize(8)",
+        "batch_size": 16,
+    },
+    "loss": {"mixup": 0.5},
+    "optim": {"accumulate": 2},
+    "total": {"steps": 6},
+}
+
+
+def test_counts_are_those_of_numpy():
+    random = np.random.default_rng(0)
+    x = random.normal(size=2000) * 10 ** random.uniform(-13, 6, 2000)
+    x = np.concatenate([x, [0, -0.0, np.inf, -np.inf]]).astype(np.float32)
+    outermost_open = np.concatenate([[-np.inf], EDGES[1:-1], [np.inf]])
+    expected, _ = np.histogram(x.astype(np.float64), bins=outermost_open)
+    np.testing.assert_array_equal(count(x.reshape(4, -1)), expected)
+    assert count(jnp.array([np.nan, 1.0])).sum() == 1
+
+
+def test_empty_ends_are_left_out():
+    found = histogram(np.asarray(count(jnp.array([-1.5, 0.5, 2.6, 2.7]))))
+    assert found.counts.sum() == 4
+    assert len(found.edges) == len(found.counts) + 1
+    assert found.edges[0] <= -1.5 < found.edges[1]
+    assert found.edges[-2] <= 2.6
+    assert found.edges[-1] > 2.7
+    assert len(histogram(np.zeros(len(EDGES) - 1, int)).counts) == 1
+
+
+@pytest.fixture(scope="module")
+def step():
+    """What a first step has: layout, objective, state, batch, the update's scalars, the counts."""
+    config = configs.resolve(CONFIG)
+    mesh, source = build.mesh(config.mesh), build.source(config.input)
+    plan = build.plan(config, num_examples=source.num_examples)
+    model = build.model(config, num_classes=source.num_classes)
+    optimizer = build.optimizer(config.optim, build.schedule(config.optim, plan))
+    layout = state_layout(model.make, optimizer, mesh, ema_decay=None, shard_optimizer=False)
+    objective = build.objective(config, num_classes=source.num_classes)
+    batch_layout = build.batch_layout(config, source, mesh)
+    with build.train_feed(config, source, batch_layout, start_step=0) as feed:
+        batch = next(feed)
+    update = make_update(layout, objective, lambda step, _: {}, config.seed)
+    state = layout.init(0)
+    donated = jax.tree.map(jnp.copy, state)
+    _, scalars = compile_update(update, layout, batch_layout)(donated, batch)
+    found = make_distributions(layout, objective, config.seed)(state, batch)
+    return layout, objective, state, batch, scalars, jax.device_get(found)
+
+
+def test_gradients_are_those_of_the_update(step):
+    _, _, state, _, scalars, found = step
+    norms = {name: x for name, x in found.scalars.items() if name.startswith("gradients/")}
+    parts = {"blocks/0", "blocks/1", "head", "norm", "patches", "positions", "cls"}
+    assert set(norms) == {f"gradients/{part}/norm" for part in parts}
+    total = np.sqrt(sum(x**2 for x in norms.values()))
+    np.testing.assert_allclose(total, scalars["train/grad_norm"], rtol=SAME_MATH)
+    counts = {name: c for name, c in found.counts.items() if name.startswith("gradients/")}
+    assert sum(c.sum() for c in counts.values()) == sum(
+        x.size for x in jax.tree.leaves(state.params)
+    )
+    assert counts["gradients/blocks/1/mlp/fc1/kernel"].sum() == 16 * 32
+
+
+def test_activations_are_those_of_the_blocks(step):
+    layout, objective, state, batch, _, found = step
+    images, _, _ = examples(batch, objective, seed=0, step=0)
+    model = nnx.merge(layout.graph, state.params)
+    for i, x in enumerate(model.tokens(images[::2], layers=(0, 1))):
+        assert (found.counts[f"activations/blocks/{i}"] == count(x)).mean() > 0.95
+        assert found.counts[f"activations/blocks/{i}"].sum() == x.size
+        for name, value in (
+            ("rms", jnp.sqrt(jnp.mean(x**2))),
+            ("mean", jnp.mean(x)),
+            ("std", jnp.std(x)),
+            ("abs_max", jnp.max(jnp.abs(x))),
+        ):
+            there = found.scalars[f"activations/blocks/{i}/{name}"]
+            np.testing.assert_allclose(there, value, rtol=SAME_MATH, atol=1e-6, err_msg=name)
+
+
+def test_they_are_written_to_every_place(tmp_path, step):
+    written = []
+
+    class Writer:
+        def write(self, step, values):
+            written.append((step, values))
+
+        write_histograms = write
+
+        def close(self, error):
+            pass
+
+    with RunLog(tmp_path, writers=[Writer()], start_step=0, profile=None) as log:
+        log.write_distributions(1, step[-1])
+    (_, scalars), (_, histograms) = written
+    assert set(scalars) == set(step[-1].scalars)
+    assert set(histograms) == set(step[-1].counts)
+    assert log.row(1) == {"step": 1, **scalars}

@@ -1,0 +1,24 @@
+import numpy as np
+from etils import epath
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.util import tensor_util
+
+from vit_jax.training.histograms import Histogram
+from vit_jax.training.log import TensorBoard
+
+
+def test_scalars_and_histograms_are_read_back(tmp_path):
+    writer = TensorBoard(epath.Path(tmp_path))
+    writer.write(7, {"train/loss": 0.5})
+    edges, counts = np.array([-1.0, 0.0, 0.5, 2.0]), np.array([3, 0, 4])
+    writer.write_histograms(7, {"gradients/head/bias": Histogram(counts, edges)})
+    writer.close(None)
+    events = EventAccumulator(str(tmp_path)).Reload()
+    (loss,) = events.Tensors("train/loss")
+    assert (loss.step, tensor_util.make_ndarray(loss.tensor_proto)) == (7, 0.5)
+    (histogram,) = events.Tensors("gradients/head/bias")
+    assert histogram.step == 7
+    found = tensor_util.make_ndarray(histogram.tensor_proto)
+    np.testing.assert_array_equal(found, np.stack([edges[:-1], edges[1:], counts], axis=1))
+    plugin = events.SummaryMetadata("gradients/head/bias").plugin_data.plugin_name
+    assert plugin == "histograms"

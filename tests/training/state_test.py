@@ -1,0 +1,87 @@
+import io
+
+import jax
+import numpy as np
+import optax
+from flax import nnx
+from jax.sharding import AbstractMesh
+
+from vit_jax import models
+from vit_jax.core.screen import Screen
+from vit_jax.parallel import mesh as meshes
+from vit_jax.run import announce
+from vit_jax.training.state import state_layout, total_bytes
+
+
+def layout(scan=False, mesh=None, shard_optimizer=False, width=16):
+    def make(rngs):
+        return models.create(
+            "ViT-Ti/4", num_classes=3, image_size=8, depth=2, width=width, mlp_dim=32, heads=2,
+            scan=scan, rngs=rngs,
+        )  # fmt: skip
+
+    return state_layout(
+        make,
+        optax.adam(1e-3),
+        mesh or meshes.make_mesh(replica=1, data=-1, fsdp=1, tensor=1),
+        ema_decay=None,
+        shard_optimizer=shard_optimizer,
+    )
+
+
+def test_layout_is_that_of_the_state():
+    made, fresh = layout(), layout().init(0)
+    assert jax.tree.structure(made.state) == jax.tree.structure(fresh)
+    for a, b in zip(jax.tree.leaves(made.state), jax.tree.leaves(fresh), strict=True):
+        assert (a.shape, a.dtype, a.sharding) == (b.shape, b.dtype, b.sharding)
+
+
+def test_seed_decides_the_parameters_and_scan_does_not():
+    kernels = [
+        np.asarray(x.params["blocks"]["block"]["mlp"]["fc1"]["kernel"])
+        for x in (layout().init(0), layout(scan=True).init(0), layout().init(1))
+    ]
+    np.testing.assert_array_equal(kernels[0], kernels[1])
+    assert not np.array_equal(kernels[0], kernels[2])
+
+
+def test_graph_and_parameters_make_the_model():
+    made = layout()
+    model = nnx.merge(made.graph, made.init(0).params)
+    assert model(np.zeros((1, 8, 8, 3), np.float32)).shape == (1, 3)
+
+
+def held(tree):
+    """Elements on each device."""
+    return sum(np.prod(x.sharding.shard_shape(x.shape)) for x in jax.tree.leaves(tree))
+
+
+def test_a_sharded_optimizer_is_never_larger():
+    mesh = AbstractMesh((1, 2, 4, 1), meshes.AXES)
+    plain, sharded = (
+        layout(mesh=mesh, shard_optimizer=x, width=36).state.opt_state for x in (False, True)
+    )
+    assert held(sharded) == held(plain)  # 36 does not divide over 8 devices, but over 4
+
+
+def test_what_stays_whole_is_one_line_for_each_cause():
+    def said(*shape, **options):
+        screen = io.StringIO()
+        mesh = AbstractMesh(shape, meshes.AXES)
+        announce.undivided(Screen(screen), layout(mesh=mesh, **options))
+        return screen.getvalue()
+
+    assert said(1, 2, 4, 1, shard_optimizer=True, width=16) == ""
+    line = said(1, 2, 4, 1, shard_optimizer=True, width=36)
+    assert line.startswith("whole    along data=2: the optimizer's arrays of ")
+    assert line.endswith(
+        ": width 36 does not divide over fsdp=4 x data=2; change model.width or mesh.data\n"
+    )
+    wide, many = said(1, 1, 5, 4).splitlines()
+    assert ": heads 2 does not divide over tensor=4; change model.heads or mesh.tensor" in many
+    assert ": width 16 does not divide over fsdp=5; change model.width or mesh.fsdp" in wide
+
+
+def test_total_bytes_are_those_of_the_whole_arrays():
+    shape = jax.ShapeDtypeStruct((3, 5), jax.numpy.float32)
+    assert total_bytes({"a": shape, "b": {"c": shape}}) == 2 * 3 * 5 * 4

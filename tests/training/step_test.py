@@ -1,0 +1,254 @@
+import json
+
+import jax
+import numpy as np
+import pytest
+
+from vit_jax import models
+from vit_jax.core import pytrees
+from vit_jax.optim import freezing, optimizers, schedules
+from vit_jax.parallel import mesh as meshes
+from vit_jax.training.objective import Objective
+from vit_jax.training.state import state_layout
+from vit_jax.training.step import batch_layout, compile_update, leave_out, make_update
+
+SAME_MATH = 1e-5  # relative; float32 sums in another order
+TINY = {"depth": 2, "width": 32, "mlp_dim": 64, "heads": 2}
+CLASSES, SIZE = 4, (8, 8)
+
+
+EVERY_OPTIMIZER = [
+    pytest.param(name, marks=[] if name == "adam" else pytest.mark.slow)
+    for name in optimizers.OPTIMIZERS
+]
+
+
+class Trainer:
+    """A compiled step on its own, without files."""
+
+    def __init__(
+        self, batch_size=16, accumulate=1, mixup=0.0, cutmix=0.0, lr=1e-3, seed=0,
+        optimizer="adam", freeze=(), ema_decay=None, model="ViT-Ti/4", toy=TINY, size=SIZE,
+        mesh=None, **fields,
+    ):  # fmt: skip
+        mesh = meshes.make_mesh(**{"replica": 1, "data": -1, "fsdp": 1, "tensor": 1} | (mesh or {}))
+        schedule = schedules.schedule(
+            "constant", peak=lr, warmup_steps=0, cooldown_steps=0, total_steps=1000,
+            rsqrt_timescale_steps=1,
+        )  # fmt: skip
+        optimizer = optimizers.create(
+            optimizer, schedule=schedule, peak_lr=lr, weight_decay=0.01,
+            weight_decay_meaning="lr_scaled", grad_clip_norm=1.0, b1=0.9, b2=0.999, eps=1e-8,
+            momentum=0.9, nesterov=False, joint_qkv=False, mu_dtype="float32",
+        )  # fmt: skip
+
+        def make_model(rngs):
+            fields_ = toy | fields
+            return models.create(model, num_classes=CLASSES, image_size=size, rngs=rngs, **fields_)
+
+        self.layout = state_layout(
+            make_model, freezing.without(optimizer, freeze), mesh, ema_decay=ema_decay,
+            shard_optimizer=False,
+        )  # fmt: skip
+        objective = Objective(
+            loss="softmax", label_smoothing=0.0, mixup_alpha=mixup, cutmix_alpha=cutmix,
+            num_classes=CLASSES, accumulate=accumulate, freeze=freeze, mean=(0.5,) * 3,
+            std=(0.5,) * 3,
+        )  # fmt: skip
+        self.batch_layout = batch_layout(mesh, batch_size=batch_size, image_size=size, max_labels=1)
+        update = make_update(self.layout, objective, lambda step, _: {"lr": schedule(step)}, seed)
+        self.update = compile_update(update, self.layout, self.batch_layout)
+        self.state, self.size = self.layout.init(seed), size
+
+    def batch(self, seed, **changes):
+        rng = np.random.default_rng(seed)
+        n = self.batch_layout["weight"].shape[0]
+        arrays = {
+            "image": rng.integers(0, 256, (n, *self.size, 3), dtype=np.uint8),
+            "labels": rng.integers(0, CLASSES, (n, 1), dtype=np.int32),
+            "weight": np.ones(n, np.float32),
+        } | changes
+        return {k: jax.device_put(v, self.batch_layout[k].sharding) for k, v in arrays.items()}
+
+    def step(self, batch):
+        self.state, scalars = self.update(self.state, batch)
+        return jax.device_get(scalars)
+
+
+def test_memorises_64_images():
+    trainer = Trainer(batch_size=64, lr=3e-3)
+    batch = trainer.batch(0)
+    for _ in range(150):
+        scalars = trainer.step(batch)
+    assert scalars["train/accuracy"] == 1.0
+    assert scalars["train/loss"] < 0.05
+
+
+@pytest.mark.parametrize("optimizer", EVERY_OPTIMIZER)
+def test_a_step_that_is_not_finite_changes_nothing_but_the_count(optimizer):
+    trainer = Trainer(optimizer=optimizer)
+    trainer.step(trainer.batch(0))
+    before = jax.device_get(trainer.state)
+    # An infinite weight stands for an overflow anywhere in the forward pass.
+    bad = trainer.batch(1, weight=np.full(16, np.inf, np.float32))
+    scalars = trainer.step(bad)
+    after = jax.device_get(trainer.state)
+    assert (before.step, after.step) == (1, 2)
+    jax.tree.map(np.testing.assert_array_equal, before.params, after.params)
+    jax.tree.map(np.testing.assert_array_equal, before.opt_state, after.opt_state)
+    assert after.first_bad_step == scalars["first_bad_step"] == 2
+    assert not np.isfinite(after.first_bad_values).all()
+    # Nor does a later one that is finite: the first one is kept, and the state with it.
+    for seed in (2, 3):
+        trainer.step(trainer.batch(seed))
+    frozen = jax.device_get(trainer.state)
+    assert (frozen.step, frozen.first_bad_step) == (4, 2)
+    jax.tree.map(np.testing.assert_array_equal, before.params, frozen.params)
+    jax.tree.map(np.testing.assert_array_equal, before.opt_state, frozen.opt_state)
+
+
+def test_a_batch_that_is_left_out_is_counted_and_changes_nothing_else():
+    trainer = Trainer(ema_decay=0.9)
+    trainer.step(trainer.batch(0))
+    before = jax.device_get(trainer.state)
+    nan = trainer.batch(1, weight=np.full(16, np.nan, np.float32))
+    trainer.state, scalars = leave_out(trainer.state, nan)
+    after = jax.device_get(trainer.state)
+    assert (before.step, after.step) == (1, 2)
+    jax.tree.map(np.testing.assert_array_equal, before._replace(step=2), after)
+    assert jax.device_get(scalars)["first_bad_step"] == 0
+    trainer.step(trainer.batch(2))  # its arrays are where the compiled step expects them
+
+
+def test_examples_of_weight_0_count_for_nothing():
+    weight = np.ones(16, np.float32)
+    weight[3] = 0
+    one, two = Trainer(), Trainer()
+    image = np.asarray(one.batch(0)["image"]).copy()
+    first = one.step(one.batch(0, weight=weight))
+    assert first["skipped_images"] == 1
+    image[3] = 0
+    second = two.step(two.batch(0, weight=weight, image=image))
+    assert first["train/loss"] == second["train/loss"]
+    jax.tree.map(np.testing.assert_array_equal, one.state.params, two.state.params)
+
+
+def test_the_accuracy_is_of_the_examples_that_have_labels():
+    """A fresh head's logits are all 0, which ranks class 0 first."""
+    labels = np.array([0] * 4 + [1] * 4 + [-1] * 8, np.int32)[:, None]
+    trainer = Trainer()
+    assert trainer.step(trainer.batch(0, labels=labels))["train/accuracy"] == 0.5
+    nothing = trainer.batch(0, labels=np.full_like(labels, -1))
+    assert trainer.step(nothing)["train/accuracy"] == 0
+
+
+def test_a_batch_without_a_valid_example_leaves_finite_numbers():
+    trainer = Trainer()
+    scalars = trainer.step(trainer.batch(0, weight=np.zeros(16, np.float32)))
+    assert scalars["train/loss"] == 0
+    assert scalars["skipped_images"] == 16
+    assert scalars["first_bad_step"] == 0
+
+
+@pytest.mark.parametrize("mixing", [{}, {"mixup": 0.5, "cutmix": 1.0}])
+def test_accumulation_gives_the_same_update(mixing):
+    whole, parts = Trainer(**mixing), Trainer(accumulate=4, **mixing)
+    weight = np.ones(16, np.float32)
+    weight[:5] = 0  # parts with different numbers of valid examples
+    for seed in range(3):
+        a = whole.step(whole.batch(seed, weight=weight))
+        b = parts.step(parts.batch(seed, weight=weight))
+        for name in ("train/loss", "train/accuracy", "train/grad_norm"):
+            np.testing.assert_allclose(a[name], b[name], rtol=SAME_MATH, err_msg=name)
+
+
+def test_the_moving_average_follows_the_parameters():
+    decay = 0.3
+    trainer = Trainer(lr=0.01, ema_decay=decay)
+    expected = jax.device_get(trainer.state.params)
+    for step in range(4):
+        trainer.step(trainer.batch(step))
+        kept = min(decay, (1 + step) / (10 + step))  # 0.1, 2/11, 3/12, 4/13 -> 0.3
+        expected = jax.tree.map(
+            lambda a, p, kept=kept: kept * a + (1 - kept) * p,
+            expected,
+            jax.device_get(trainer.state.params),
+        )
+        jax.tree.map(
+            lambda a, b: np.testing.assert_allclose(a, b, rtol=SAME_MATH, atol=1e-7),
+            jax.device_get(trainer.state.ema),
+            expected,
+        )
+    before = jax.device_get(trainer.state.ema)
+    trainer.step(trainer.batch(0, weight=np.full(16, np.nan, np.float32)))
+    jax.tree.map(np.testing.assert_array_equal, before, jax.device_get(trainer.state.ema))
+
+
+def test_dropout_differs_between_steps_and_seeds():
+    def losses(seed):
+        trainer = Trainer(dropout=0.5, lr=0.0, seed=seed)
+        # A fresh head is zero, and so would be every effect of dropout.
+        head = jax.random.normal(jax.random.key(0), (32, CLASSES))
+        trainer.state.params["head"]["kernel"] = jax.device_put(
+            head, trainer.layout.state.params["head"]["kernel"].sharding
+        )
+        return [float(trainer.step(trainer.batch(0))["train/loss"]) for _ in range(2)]
+
+    (a, b), (c, d) = losses(0), losses(1)
+    assert len({a, b, c, d}) == 4
+    assert losses(0) == [a, b]
+
+
+def test_frozen_parameters_stay_to_the_bit_and_count_in_no_norm():
+    freeze = ("patches/.*", "blocks/0/.*", "blocks/block/attention/.*/bias", "norm/scale")
+    trainer, free = Trainer(freeze=freeze), Trainer()
+    before = jax.device_get(trainer.state.params)
+    for seed in range(2):  # a fresh head is zero, so the first gradient is the head's alone
+        norms = [float(t.step(t.batch(seed))["train/grad_norm"]) for t in (trainer, free)]
+    assert norms[0] < norms[1]
+    moved = jax.tree.map(lambda a, b: a != b, before, jax.device_get(trainer.state.params))
+    frozen = pytrees.flatten(freezing.frozen(before, freeze))
+    for name, changed in pytrees.flatten(moved).items():
+        by_layer = changed.reshape(frozen[name].size, -1).any(axis=1)
+        np.testing.assert_array_equal(by_layer, ~frozen[name].reshape(-1), err_msg=name)
+
+
+CURVE = """
+import json, sys
+import numpy as np
+sys.path.insert(0, "tests")
+from step_test import Trainer
+name = sys.argv[1]
+trainer = Trainer(mixup=0.2, dropout=0.1, stochastic_depth=0.1, remat="dots", optimizer=name)
+# 15 examples: with 16 a class may have its very share, 4, and then the gradient of a fresh head's
+# bias is nothing but rounding, of which Adam takes the sign.
+weight = np.ones(16, np.float32)
+weight[0] = 0
+batches = (trainer.batch(i, weight=weight) for i in range(20))
+losses = [float(trainer.step(batch)["train/loss"]) for batch in batches]
+print(json.dumps({"devices": trainer.layout.mesh.size, "losses": losses}))
+"""
+
+
+@pytest.mark.parametrize("name", EVERY_OPTIMIZER)
+def test_eight_devices_give_the_curve_of_one(run_python, name):
+    one, eight = (json.loads(run_python("-c", CURVE, name, devices=n).stdout) for n in (1, 8))
+    assert (one["devices"], eight["devices"]) == (1, 8)
+    np.testing.assert_allclose(eight["losses"], one["losses"], rtol=SAME_MATH)
+
+
+def test_state_and_update_are_sharded_by_the_rules(run_python):
+    code = """
+import sys
+sys.path.insert(0, "tests")
+from step_test import Trainer
+trainer = Trainer()
+batch = trainer.batch(0)
+assert len(batch["image"].sharding.device_set) == 8
+assert batch["image"].addressable_shards[0].data.shape[0] == 2
+trainer.step(batch)
+kernel = trainer.state.params["head"]["kernel"]
+assert kernel.sharding.is_fully_replicated and len(kernel.sharding.device_set) == 8
+"""
+    done = run_python("-c", code, devices=8)
+    assert done.returncode == 0, done.stderr

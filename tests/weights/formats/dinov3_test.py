@@ -1,0 +1,222 @@
+"""Hugging Face's DINOv3 without it; parity_dino_test.py compares with it."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from flax import nnx
+
+from vit_jax import models, weights
+from vit_jax.core import pytrees
+from vit_jax.core.errors import UserError
+from vit_jax.models import Preprocess
+from vit_jax.weights.files import detect_format, safetensors
+from vit_jax.weights.files.tensors import Tensor, of_array
+from vit_jax.weights.formats import dinov3
+from vit_jax.weights.layout import sizes_of, to_theirs
+
+DINOV3 = {
+    "layer_scale": 0.1, "gelu": "exact", "num_classes": 0, "registers": 4, "norm_epsilon": 1e-5,
+    "position_embedding": "rotary_2d", "qkv_bias": "query_value",
+}  # fmt: skip
+GATED = {**DINOV3, "mlp": "swiglu"}
+BARE = {**GATED, "qkv_bias": "none", "dense_bias": False, "registers": 0}
+
+
+@pytest.fixture
+def written(tmp_path, toy):
+    """`written(**fields)`: a folder."""
+
+    def make(**fields):
+        weights.save(toy(**fields), tmp_path / "out", "huggingface")
+        return tmp_path / "out"
+
+    return make
+
+
+def edit(folder, name="config.json", /, **values):
+    file = folder / name
+    document = json.loads(file.read_text()) | values
+    file.write_text(json.dumps({key: x for key, x in document.items() if x is not ...}))
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [DINOV3, GATED, BARE, {**DINOV3, "mlp": "geglu", "qkv_bias": "all"}],
+    ids=["plain", "gated", "bare", "geglu"],
+)
+def test_there_and_back_to_the_same_bits(tmp_path, toy, same, fields):
+    ours = toy(**fields, image_size=(12, 8))
+    weights.save(ours, tmp_path / "out", "huggingface")
+    again = weights.load(tmp_path / "out")
+    same(again, ours.model)
+    assert again.preprocess == ours.model.preprocess
+    # A SwiGLU has no GELU, and its file says nothing of it.
+    assert dataclasses.replace(again.spec, gelu="exact") == ours.model.spec
+
+
+@pytest.mark.parametrize("name", [name for name in models.available() if "dinov3" in name])
+def test_released_sizes_get_their_names(name):
+    """From arrays of these shapes that take no memory."""
+    make = lambda: models.create(name, num_classes=0, image_size=224, rngs=nnx.Rngs(0), scan=True)
+    model = nnx.eval_shape(make)
+    shapes = pytrees.flatten(nnx.to_pure_dict(nnx.state(model, nnx.Param)))
+    params = {n: np.broadcast_to(np.float32(0), x.shape) for n, x in shapes.items()}
+    layout = dinov3.layout_for(model.spec)
+    arrays = to_theirs(layout, params, sizes_of(layout, params))
+    config = dinov3.documents(model.spec, 0, None, model.preprocess)["config.json"]
+    found = dinov3.understand(detect_format.Opened(Path("x"), "safetensors", arrays, config, None))
+    assert (found.name, found.spec) == (name, models.spec(name))
+
+
+def test_released_config(written):
+    """What these say alone; the rest is DINOv3ViTConfig's defaults."""
+    folder = written(**DINOV3)
+    keys = ("query_bias", "key_bias", "value_bias", "proj_bias", "mlp_bias", "rope_theta")
+    edit(folder, **dict.fromkeys((*keys, "layer_norm_eps", "hidden_act", "layerscale_value"), ...))
+    edit(folder, pos_embed_rescale=2.0, drop_path_rate=0.1, attention_dropout=0.1)
+    assert weights.load(folder).spec == models.spec(
+        "ViT-B/4-dinov3", depth=2, width=16, mlp_dim=24, heads=2, layer_scale=1.0
+    )
+
+
+PROCESSOR = {
+    "size": {"height": 24, "width": 16}, "resample": 3, "do_center_crop": None, "crop_size": None,
+    "image_mean": [0.43, 0.411, 0.296], "image_std": [0.213, 0.156, 0.143],
+}  # fmt: skip
+
+
+def test_images_are_as_the_processor_says(written):
+    """The model takes any size: that of config.json counts only where there is no other."""
+    folder = written(**DINOV3)
+    file = folder / "preprocessor_config.json"
+    file.write_text(json.dumps(PROCESSOR))
+    mean, std = (0.43, 0.411, 0.296), (0.213, 0.156, 0.143)
+    about = Preprocess((24, 16), (24, 16), None, mean, std, "bicubic")
+    assert weights.load(folder).preprocess == about
+    assert weights.load(folder, image_size=12).preprocess.image_size == (12, 12)
+
+    cropped = {"size": {"shortest_edge": 20}, "do_center_crop": True, "crop_size": 16}
+    file.write_text(json.dumps(PROCESSOR | cropped))
+    assert weights.load(folder).preprocess == Preprocess(
+        (16, 16), 20, (16, 16), mean, std, "bicubic", longer="down"
+    )
+    file.unlink()
+    mean, std = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+    assert weights.load(folder).preprocess == Preprocess((12, 12), (12, 12), None, mean, std)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"query_bias": False}, "query_bias=False, key_bias=False, value_bias=True; supported"),
+        ({"mlp_bias": False}, "proj_bias=True, mlp_bias=False"),
+        ({"rope_theta": 10_000.0}, "rope_theta=10000; only 100 is"),
+        ({"rope_theta": "x"}, "rope_theta='x'; it must be a number"),
+        ({"hidden_act": "silu"}, "hidden_act='silu'"),
+        ({"hidden_act": "silu", "use_gated_mlp": True}, r"layer\.0\.mlp\.gate_proj\.weight is mis"),
+        ({"use_gated_mlp": 1}, "use_gated_mlp=1; it must be true or false"),
+        ({"key_bias": True}, r"layer\.1\.attention\.k_proj\.bias is missing"),
+        ({"proj_bias": False, "mlp_bias": False}, r"o_proj\.bias is unexpected"),
+        ({"layerscale_value": 0}, "layerscale_value=0; it must be a number above 0"),
+        ({"layer_norm_eps": 2}, "norm_epsilon=2"),
+        ({"num_attention_heads": 16}, "width=16 gives each of 16 heads 1"),
+        ({"model_type": "dinov3_convnext"}, "ConvNeXt, which is no ViT"),
+    ],
+)
+def test_configs_that_cannot_be(written, values, message):
+    folder = written(**DINOV3)
+    edit(folder, **values)
+    with pytest.raises(UserError, match=message):
+        weights.load(folder)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"size": {"height": 12, "width": 18}}, "12 x 18 pixels.*patches of 4: change the size in"),
+        ({"size": {"shortest_edge": 12}}, "does not say how large images become"),
+        ({"size": "large"}, "size='large'; it must be pixels"),
+        ({"do_rescale": False}, "do_rescale=false"),
+    ],
+)
+def test_processors_that_cannot_be(written, values, message):
+    folder = written(**DINOV3)
+    edit(folder, "preprocessor_config.json", **values)
+    with pytest.raises(UserError, match=message):
+        weights.load(folder)
+
+
+def test_that_of_timm_is_refused(tmp_path, toy):
+    weights.save(toy(norm_epsilon=1e-6), tmp_path / "out", "timm")
+    edit(tmp_path / "out", architecture="vit_small_patch16_dinov3.lvd1689m")
+    with pytest.raises(UserError, match="timm's DINOv3 cannot be read"):
+        weights.load(tmp_path / "out")
+
+
+STRANGE = (None, True, -1, 0, 0.5, 10**30, float("nan"), "", "x", [], [1, 2, 3], {"x": 1}, ...)
+
+
+@pytest.mark.parametrize("name", ["config.json", "preprocessor_config.json"])
+def test_every_entry_may_lie(written, name):
+    """A model with other fields, or one message."""
+    folder = written(**DINOV3)
+    text = (folder / name).read_text()
+    refused = 0
+    for key in json.loads(text):
+        for value in STRANGE:
+            (folder / name).write_text(text)
+            edit(folder, name, **{key: value})
+            try:
+                weights.description(folder)
+            except UserError:
+                refused += 1
+    assert refused > 30
+
+
+def test_every_array_is_needed_in_its_shape(written):
+    folder = written(**GATED)
+    tensors = dict(detect_format.open_weights(folder).tensors)
+    arrays = {name: of_array(np.array(x.read())) for name, x in tensors.items()}
+    file = folder / "model.safetensors"
+    for name, one in arrays.items():
+        if name.endswith("mask_token"):
+            continue
+        other = Tensor((*one.shape, 5), one.dtype, lambda one=one: np.stack([one.read()] * 5, -1))
+        for changed in ({name: other}, {f"x.{name}": one}):
+            rest = {n: x for n, x in arrays.items() if n != name}
+            safetensors.write(file, rest | changed)
+            with pytest.raises(UserError) as error:
+                weights.description(folder)
+            assert name in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("fields", "to", "message"),
+    [
+        ({"num_classes": 3}, "huggingface", "DINOv3 has no head.*--head=drop"),
+        ({"pool": "avg"}, "huggingface", "has no place for registers=4, .*rotary_2d"),
+        ({"layer_scale": 0.0}, "huggingface", "has no place for registers=4"),
+        ({"qk_norm": True}, "huggingface", "has no place for registers=4, qk_norm=True"),
+        ({}, "timm", "timm has no place for registers=4, qkv_bias=query_value, pos"),
+    ],
+)
+def test_what_is_no_dinov3_is_not_written(tmp_path, toy, fields, to, message):
+    with pytest.raises(UserError, match=message):
+        weights.save(toy(**DINOV3 | fields), tmp_path / "x", to)
+    assert not list(tmp_path.iterdir())
+
+
+def test_sizes_of_another_model_are_told_all_at_once(written):
+    folder = written(**DINOV3)
+    stated = {
+        "hidden_size": 32, "num_hidden_layers": 5, "num_attention_heads": 3, "patch_size": 8,
+        "num_channels": 4, "intermediate_size": 48, "num_register_tokens": 5,
+    }  # fmt: skip
+    edit(folder, **stated)
+    with pytest.raises(UserError, match="is of another model than its arrays") as error:
+        weights.load(folder)
+    lines = str(error.value).splitlines()[1:]
+    assert [line.split("=")[0].strip() for line in lines] == list(stated)

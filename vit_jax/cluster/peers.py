@@ -1,0 +1,275 @@
+"""The other processes of a run: waiting for them, hearing what they say last, noticing their death.
+
+Each process keeps the line to process 0 on which it has come (rendezvous.py). Every process gives
+signs of life on it; process 0 watches all others, the others watch process 0. When one of them is
+gone or silent, process 0 tells the rest which. A process is not left to XLA then: that hangs, or
+aborts without a name.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import selectors
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from vit_jax.cluster.connection import Message
+from vit_jax.cluster.rendezvous import Meeting, Member, here
+from vit_jax.cluster.stop_consensus import AgreedLook
+from vit_jax.core.errors import PeerLost
+
+SIGNS_PER_TIMEOUT = 6
+MAX_SIGN_SECS = 5.0
+# How long the main thread has to end by itself, with what it knows, after a peer was lost.
+GRACE_SECS = 5.0
+AGAIN = "Start the same command again on every host."
+
+
+@dataclasses.dataclass
+class _Barrier:
+    """At process 0: who has come to one."""
+
+    deadline: float
+    timeout_secs: float
+    arrived: set[int] = dataclasses.field(default_factory=set)
+    value: Any = None
+
+
+class Peers:
+    """The processes of a run, seen from one of them.
+
+    Args:
+      meeting: who they are, and the lines to them.
+      process_id: this one's.
+      timeout_secs: without a sign of life for so long a process counts as lost.
+      barrier_timeout_secs: how long the first at a barrier waits for the last.
+      on_lost: called with what has happened, in a thread of its own, if a process was lost and the
+        main thread has not ended GRACE_SECS later.
+    """
+
+    def __init__(
+        self,
+        meeting: Meeting,
+        process_id: int,
+        *,
+        timeout_secs: float,
+        barrier_timeout_secs: float,
+        on_lost: Callable[[PeerLost], Any],
+    ):
+        self.members, self._lines = meeting.members, dict(meeting.lines)
+        self._me = process_id
+        self._timeout_secs, self._barrier_timeout_secs = timeout_secs, barrier_timeout_secs
+        self._on_lost = on_lost
+        self._changed = threading.Condition()
+        self._barriers: dict[str, _Barrier] = {}
+        self._released: dict[str, Any] = {}
+        self._verdict: str | None = None
+        self._culprits: Sequence[int] = ()
+        self._closing = threading.Event()
+        say = lambda i, message: self._lines[i].send({"stop": message})
+        self.stop = AgreedLook(process_id, len(self.members), say)
+        self._heard = dict.fromkeys(self._lines, time.monotonic())
+        self._thread = threading.Thread(target=self._watch, name="peers", daemon=True)
+        if self._lines:
+            self._thread.start()
+
+    @classmethod
+    def alone(cls) -> Peers:
+        """One process, which waits for nobody."""
+        nobody = Meeting((here(0),), {})
+        return cls(nobody, 0, timeout_secs=0, barrier_timeout_secs=0, on_lost=lambda lost: None)
+
+    @property
+    def several(self) -> bool:
+        """Whether there are others."""
+        return len(self.members) > 1
+
+    @property
+    def me(self) -> Member:
+        """This process."""
+        return self.members[self._me]
+
+    def barrier(self, name: str) -> None:
+        """Returns when all processes are at `name`, such as "before saving step 100".
+
+        Raises PeerLost, which names those that have not come, if they do not in time.
+        """
+        self.from_first(name, None)
+
+    @contextlib.contextmanager
+    def together(self, what: str) -> Iterator[None]:
+        """Between two barriers, so that one of them says who hangs in `what` ("saving step 5")."""
+        self.barrier(f"before {what}")
+        yield
+        self.barrier(f"after {what}")
+
+    def from_first(self, name: str, value: Any) -> Any:
+        """A barrier that gives all of them the JSON value of process 0, so that they agree."""
+        if not self.several:
+            return value
+        if self._me == 0:
+            self._arrive(0, name, self._barrier_timeout_secs, value)
+        else:
+            self._lines[0].send({"at": name, "timeout_secs": self._barrier_timeout_secs})
+        with self._changed:
+            self._changed.wait_for(lambda: name in self._released or self._verdict)
+            if name not in self._released:
+                raise PeerLost(str(self._verdict))
+            return self._released.pop(name)
+
+    def lost(self, wait_secs: float | None = None) -> PeerLost | None:
+        """Which process was lost, if any; waits for that until it would have been noticed.
+
+        wait_secs: how long to wait at most; default: until a silent process counts as lost.
+        """
+        if wait_secs is None:
+            wait_secs = self._timeout_secs + MAX_SIGN_SECS if self._lines else 0
+        with self._changed:
+            self._changed.wait_for(lambda: self._verdict, timeout=wait_secs)
+            return None if self._verdict is None else PeerLost(self._verdict)
+
+    def close(self) -> None:
+        """Leaves in peace: all have met at a last barrier, and nobody will be missed."""
+        for line in self._lines.values():
+            line.send({"end": None})
+        self._stop()
+
+    def leave(self, last_words: str) -> None:
+        """Leaves because of an error: the others are told, and end."""
+        if self._me == 0:
+            self._judge([0], _ended(last_words), advice="")
+            self._see_off()
+        else:
+            self._lines[0].send({"end": last_words})
+        self._stop()
+
+    def _stop(self) -> None:
+        self._closing.set()
+        if self._thread.is_alive() and threading.current_thread() is not self._thread:
+            self._thread.join()
+        for line in self._lines.values():
+            line.close()
+
+    def _see_off(self) -> None:
+        """Process 0 goes last: JAX aborts the others as soon as it is gone."""
+        others = lambda: [i for i in self._lines if i in self._heard and i not in self._culprits]
+        with self._changed:
+            self._changed.wait_for(lambda: not others(), timeout=2 * GRACE_SECS)
+
+    # The thread.
+
+    def _watch(self) -> None:
+        sign_secs = min(MAX_SIGN_SECS, self._timeout_secs / SIGNS_PER_TIMEOUT)
+        next_sign, lost_at = 0.0, None
+        while not self._closing.is_set():
+            self._hear(sign_secs / 2)
+            now = time.monotonic()
+            if now >= next_sign:
+                next_sign = now + sign_secs
+                for line in self._lines.values():
+                    line.send({})
+            self._check(now)
+            lost_at = now if lost_at is None and self._verdict else lost_at
+            if lost_at is not None and now > lost_at + GRACE_SECS:
+                threading.Thread(target=self._give_up, name="lost", daemon=True).start()
+                lost_at = float("inf")
+
+    def _give_up(self) -> None:
+        if self._me == 0:
+            self._see_off()
+        self._on_lost(PeerLost(str(self._verdict)))
+
+    def _hear(self, wait_secs: float) -> None:
+        with selectors.DefaultSelector() as selector:
+            for i in self._heard:
+                selector.register(self._lines[i], selectors.EVENT_READ, i)
+            for key, _ in selector.select(wait_secs):
+                self._read(key.data)
+            if not self._heard:  # all have left
+                self._closing.wait(wait_secs)
+
+    def _read(self, i: int) -> None:
+        messages = self._lines[i].receive()
+        self._heard[i] = time.monotonic()
+        for message in messages or ():
+            self._take(i, message)
+        if messages is None and i in self._heard:
+            self._forget(i)
+            self._judge([i], "is gone without a word: killed or crashed, or its machine is")
+
+    def _take(self, i: int, message: Message) -> None:
+        if "at" in message:
+            self._arrive(i, message["at"], message["timeout_secs"], None)
+        elif "go" in message:
+            self._release(message["go"], message["value"])
+        elif "stop" in message:
+            self.stop.take(i, message["stop"])
+        elif "lost" in message:
+            self._conclude(message["who"], message["lost"])
+        elif "end" in message:
+            self._forget(i)
+            if message["end"] is not None:
+                self._judge([i], _ended(message["end"]), advice="")
+
+    def _forget(self, i: int) -> None:
+        """It will say no more."""
+        with self._changed:
+            del self._heard[i]
+            self._changed.notify_all()
+
+    def _check(self, now: float) -> None:
+        for i, heard in list(self._heard.items()):
+            if now - heard > self._timeout_secs:
+                self._judge([i], f"has given no sign of life for {self._timeout_secs:g} s")
+        with self._changed:
+            barriers = list(self._barriers.items())
+        for name, barrier in barriers:
+            if now > barrier.deadline:
+                late = [m.process_id for m in self.members if m.process_id not in barrier.arrived]
+                text = f"did not come to the barrier {name!r} within {barrier.timeout_secs:g} s"
+                self._judge(late, text)
+
+    def _arrive(self, i: int, name: str, timeout_secs: float, value: Any) -> None:
+        """At process 0: process i has come to a barrier."""
+        with self._changed:
+            fresh = _Barrier(time.monotonic() + timeout_secs, timeout_secs)
+            barrier = self._barriers.setdefault(name, fresh)
+            barrier.arrived.add(i)
+            barrier.value = value if i == 0 else barrier.value
+            if len(barrier.arrived) < len(self.members):
+                return
+            del self._barriers[name]
+        for line in self._lines.values():
+            line.send({"go": name, "value": barrier.value})
+        self._release(name, barrier.value)
+
+    def _release(self, name: str, value: Any) -> None:
+        with self._changed:
+            self._released[name] = value
+            self._changed.notify_all()
+
+    def _judge(self, who: Sequence[int], what: str, advice: str = f" {AGAIN}") -> None:
+        """These processes are lost. Process 0 tells all others."""
+        names = ", ".join(str(self.members[i]) for i in who)
+        verdict = f"{names} {what}.{advice}"
+        if self._conclude(who, verdict) and self._me == 0:
+            for line in self._lines.values():
+                line.send({"lost": verdict, "who": who})
+
+    def _conclude(self, who: Sequence[int], verdict: str) -> bool:
+        """Whether it is the first verdict, which alone counts."""
+        with self._changed:
+            if self._verdict is not None:
+                return False
+            self._culprits, self._verdict = who, verdict
+            self._changed.notify_all()
+        self.stop.give_up()
+        return True
+
+
+def _ended(last_words: str) -> str:
+    """What has become of a process with these words, which themselves say what to do."""
+    return f"has ended: {last_words.rstrip('.') or 'an error'}"

@@ -1,0 +1,247 @@
+"""How the processes of a run find each other: all call on process 0, at the coordinator's port.
+
+It is done before jax.distributed.initialize, which aborts a process without saying whom it has
+missed. The port is free again for it afterwards; the lines stay open (see peers.py).
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import selectors
+import socket
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from vit_jax.cluster.cluster import Cluster
+from vit_jax.cluster.connection import Line, Message
+from vit_jax.core.errors import PeerLost, UserError
+
+RETRY_SECS = 0.5
+PORT_BUSY_SECS = 20.0  # a run that was just killed may still have the port
+ANSWER_SECS = 10.0  # how much later than its own time-out process 0 may say so
+
+
+class Member(NamedTuple):
+    """Who is who."""
+
+    process_id: int
+    host: str
+    pid: int
+
+    def __str__(self) -> str:
+        return f"process {self.process_id} ({self.host}, pid {self.pid})"
+
+
+class Meeting(NamedTuple):
+    """All are there.
+
+    Attributes:
+      members: by process id.
+      lines: of process 0: to each other process; of the others: to process 0.
+    """
+
+    members: tuple[Member, ...]
+    lines: Mapping[int, Line]
+
+
+def here(process_id: int) -> Member:
+    """This process."""
+    return Member(process_id, socket.gethostname(), os.getpid())
+
+
+def meet(cluster: Cluster, *, timeout_secs: float) -> Meeting:
+    """Returns when all processes are there.
+
+    Raises:
+      PeerLost: some did not come in time; it says who, and who is there.
+      UserError: two have the same number, or not all want the same number of processes.
+    """
+    if cluster.process_id == 0:
+        return _receive(cluster, timeout_secs)
+    return _call(cluster, timeout_secs)
+
+
+def _receive(cluster: Cluster, timeout_secs: float) -> Meeting:
+    """Process 0's side: collects the others, tells all of them who is there."""
+    reception = _Reception(cluster)
+    deadline = time.monotonic() + timeout_secs
+    with _listen(cluster.port) as listener:
+        try:
+            while reception.missing:
+                if time.monotonic() > deadline:
+                    raise PeerLost(_missed(reception, timeout_secs))
+                reception.wait(listener)
+        except (PeerLost, UserError) as error:
+            reception.tell({"refused": str(error), "user": isinstance(error, UserError)})
+            raise
+    members = tuple(reception.members[i] for i in range(cluster.num_processes))
+    reception.tell({"members": members})
+    return Meeting(members, reception.lines)
+
+
+class _Reception:
+    """Who has come so far."""
+
+    def __init__(self, cluster: Cluster):
+        self._num_processes = cluster.num_processes
+        self.members = {0: here(0)}
+        self.lines: dict[int, Line] = {}
+        self._guests: list[Line] = []  # connected, not yet introduced
+
+    @property
+    def missing(self) -> list[int]:
+        return [i for i in range(self._num_processes) if i not in self.members]
+
+    def tell(self, message: Message) -> None:
+        for line in self.lines.values():
+            line.send(message)
+
+    def wait(self, listener: socket.socket) -> None:
+        """Sees to whoever comes, speaks or goes within a moment."""
+        with selectors.DefaultSelector() as selector:
+            sources: list[socket.socket | Line] = [listener, *self._guests, *self.lines.values()]
+            for source in sources:
+                selector.register(source, selectors.EVENT_READ)
+            for key, _ in selector.select(RETRY_SECS):
+                if key.fileobj is listener:
+                    self._guests.append(Line(listener.accept()[0]))
+                elif isinstance(key.fileobj, Line):
+                    self._hear(key.fileobj)
+
+    def _hear(self, line: Line) -> None:
+        messages = line.receive()
+        if messages is None:
+            self._forget(line)
+        for message in messages or ():
+            try:
+                member = Member(*message["member"])
+                num_processes = message["num_processes"]
+            except (KeyError, TypeError):  # some other program
+                self._forget(line)
+                return
+            self._introduce(member, num_processes, line)
+            self._guests.remove(line)
+
+    def _forget(self, line: Line) -> None:
+        """It may come again: the process was started anew."""
+        line.close()
+        if line in self._guests:
+            self._guests.remove(line)
+        for i in [i for i, known in self.lines.items() if known is line]:
+            del self.lines[i], self.members[i]
+
+    def _introduce(self, member: Member, num_processes: int, line: Line) -> None:
+        i = member.process_id
+        if i in self.lines and _has_gone(self.lines[i]):
+            self._forget(self.lines[i])
+        first = self.members.get(i)
+        problem = None
+        if num_processes != self._num_processes:
+            problem = (
+                f"{member} was started with --num_processes={num_processes}, {self.members[0]} "
+                f"with --num_processes={self._num_processes}: give all the same."
+            )
+        elif first is not None:
+            problem = (
+                f"Two processes came with --process_id={i}: one on {first.host} (pid {first.pid}), "
+                f"one on {member.host} (pid {member.pid}). Give each its own, from 0 to "
+                f"{self._num_processes - 1}."
+            )
+        if problem:
+            line.send({"refused": problem, "user": True})
+            raise UserError(problem)
+        self.members[i], self.lines[i] = member, line
+
+
+def _has_gone(line: Line) -> bool:
+    """Whether the other end, which has nothing to say now, is closed."""
+    with selectors.DefaultSelector() as selector:
+        selector.register(line, selectors.EVENT_READ)
+        return bool(selector.select(0)) and line.receive() is None
+
+
+def _listen(port: int) -> socket.socket:
+    """On all addresses of this machine. UserError if the port is not free."""
+    deadline = time.monotonic() + PORT_BUSY_SECS
+    dual: dict[str, Any] = {"family": socket.AF_INET6, "dualstack_ipv6": True}
+    while True:
+        try:
+            return socket.create_server(("", port), **dual if socket.has_dualstack_ipv6() else {})
+        except OSError as error:
+            busy = error.errno == errno.EADDRINUSE
+            if not busy or time.monotonic() > deadline:
+                twice = (
+                    "If another process 0 of this run is there already, give each its own "
+                    "--process_id; else give"
+                )
+                raise UserError(
+                    f"Process 0 cannot listen on port {port}: {error.strerror}. "
+                    f"{twice if busy else 'Give'} all processes a --coordinator with another port."
+                ) from error
+        time.sleep(RETRY_SECS)
+
+
+def _call(cluster: Cluster, timeout_secs: float) -> Meeting:
+    """The side of all others: calls on process 0 until it answers."""
+    me = here(cluster.process_id)
+    deadline = time.monotonic() + timeout_secs
+    failure = ""
+    while time.monotonic() < deadline:
+        try:
+            connection = socket.create_connection((cluster.host, cluster.port), timeout=RETRY_SECS)
+        except OSError as error:
+            failure = f" {_unreached(cluster.host, error)}"
+            time.sleep(RETRY_SECS)
+            continue
+        line = Line(connection)
+        line.send({"member": me, "num_processes": cluster.num_processes})
+        # Process 0 may have come just now: it is for it to say who is missing.
+        answer = _answer(line, timeout_secs + ANSWER_SECS)
+        if "members" in answer:
+            return Meeting(tuple(Member(*m) for m in answer["members"]), {0: line})
+        line.close()
+        if "refused" in answer:
+            raise (UserError if answer["user"] else PeerLost)(answer["refused"])
+        time.sleep(RETRY_SECS)  # it was another program, or process 0 is being started anew
+    raise PeerLost(
+        f"process 0 at {cluster.coordinator} did not come within {timeout_secs:g} s (here: {me})."
+        f"{failure} Start it; see that this address is its, and can be reached from here "
+        "(--coordinator). --start_timeout_secs waits longer."
+    )
+
+
+def _unreached(host: str, error: OSError) -> str:
+    """Why a call did not come through."""
+    if isinstance(error, socket.gaierror):
+        return f"The name {host} does not resolve: {error.strerror}."
+    return f"The last call found: {error.strerror or error}."
+
+
+def _answer(line: Line, timeout_secs: float) -> Message:
+    """The first message; {} if none comes."""
+    deadline = time.monotonic() + timeout_secs
+    with selectors.DefaultSelector() as selector:
+        selector.register(line, selectors.EVENT_READ)
+        while time.monotonic() < deadline:
+            if selector.select(RETRY_SECS):
+                messages = line.receive()
+                if messages is None:
+                    return {}
+                if messages:
+                    return messages[0]
+    return {}
+
+
+def _missed(reception: _Reception, timeout_secs: float) -> str:
+    who = "process" if len(reception.missing) == 1 else "processes"
+    return (
+        f"{who} {_listed(reception.missing)} of {reception._num_processes} did not come within "
+        f"{timeout_secs:g} s (here: {', '.join(map(str, reception.members.values()))}). See what "
+        "it says on its own host, and start all again; --start_timeout_secs waits longer."
+    )
+
+
+def _listed(numbers: Iterable[int]) -> str:
+    return ", ".join(map(str, numbers))

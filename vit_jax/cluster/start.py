@@ -1,0 +1,135 @@
+"""The life of a run of several processes: all meet, train together, and end together."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from typing import NoReturn
+
+import jax
+
+from vit_jax.cluster import abort, rendezvous
+from vit_jax.cluster.cluster import Cluster
+from vit_jax.cluster.peers import GRACE_SECS, Peers
+from vit_jax.core.errors import NonFiniteError, PeerLost, Preempted, UserError
+from vit_jax.core.process import command, stop
+
+MAX_LAST_WORDS = 500  # characters
+BEFORE_ALL_CAME = "before all processes had come; nothing was begun. Start the same command again."
+JAX_SLOWER = 3  # than our own time-out, so that this one speaks first
+
+
+@contextlib.contextmanager
+def together(
+    cluster: Cluster | None,
+    *,
+    start_timeout_secs: float,
+    peer_timeout_secs: float,
+    barrier_timeout_secs: float,
+) -> Iterator[Peers]:
+    """Within it jax.devices() are those of all processes of the cluster; None: of this one.
+
+    Args:
+      start_timeout_secs: how long to wait until all are there.
+      peer_timeout_secs: without a sign of life for so long a process counts as lost.
+      barrier_timeout_secs: how long a process waits for the others at a barrier.
+
+    If anything but Preempted ends it, this process ends here and now with its exit status: to go
+    on, or to end orderly, would wait for the others. They notice, and end with status 76.
+
+    Raises PeerLost and UserError as long as not all have met (rendezvous.py).
+    """
+    if cluster is None:
+        yield Peers.alone()
+        return
+    with stop.at_once(BEFORE_ALL_CAME):
+        meeting = rendezvous.meet(cluster, timeout_secs=start_timeout_secs)
+    ending = _Ending(f"[process {cluster.process_id} of {cluster.num_processes}] ")
+    peers = Peers(
+        meeting,
+        cluster.process_id,
+        timeout_secs=peer_timeout_secs,
+        barrier_timeout_secs=barrier_timeout_secs,
+        on_lost=ending.now,
+    )
+    with abort.explained_by(lambda: ending.if_lost(peers)):
+        try:
+            _initialize(cluster, start_timeout_secs, peer_timeout_secs)
+            try:
+                yield peers
+            except Preempted:
+                _finish(peers)
+                raise
+            _finish(peers)
+        except Preempted:
+            raise
+        except BaseException as error:
+            ending.because_of(error, peers)
+
+
+def _initialize(cluster: Cluster, start_timeout_secs: float, peer_timeout_secs: float) -> None:
+    jax.config.update("jax_enable_preemption_service", False)  # agreed_look.py has its place
+    jax.distributed.initialize(
+        cluster.coordinator,
+        cluster.num_processes,
+        cluster.process_id,
+        local_device_ids=cluster.local_devices,
+        cluster_detection_method="deactivate",
+        initialization_timeout=int(start_timeout_secs),
+        heartbeat_timeout_seconds=int(JAX_SLOWER * (peer_timeout_secs + GRACE_SECS)),
+    )
+
+
+def _finish(peers: Peers) -> None:
+    """All end alike; whoever has done so already is no loss."""
+    peers.barrier("the end")
+    jax.distributed.shutdown()
+    peers.close()
+
+
+class _Ending:
+    """Ends this process at once, by one of its threads, with its last words."""
+
+    def __init__(self, speaker: str):
+        self._speaker = speaker
+        self._first = threading.Lock()  # who has it ends the process; nobody gives it back
+
+    def because_of(self, error: BaseException, peers: Peers) -> NoReturn:
+        """The main thread's way: `error` may be no more than the end of another process."""
+        if not isinstance(error, UserError | NonFiniteError):
+            error = peers.lost(None if _may_be_a_loss(error) else 0) or error
+        self._first.acquire()
+        status = self._report(error)
+        peers.leave(str(error)[:MAX_LAST_WORDS])
+        os._exit(status)
+
+    def if_lost(self, peers: Peers) -> None:
+        """An aborting thread's way; returns if no other process was lost."""
+        lost = peers.lost(GRACE_SECS)
+        if lost is not None:
+            self.now(lost)
+
+    def now(self, lost: PeerLost) -> NoReturn:
+        """A thread's way, while the main thread may hang."""
+        self._first.acquire()
+        os._exit(self._report(lost))
+
+    def _report(self, error: BaseException) -> int:
+        status = command.report(error, self._speaker)
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError, ValueError):
+                stream.flush()
+        return status
+
+
+def _may_be_a_loss(error: BaseException) -> bool:
+    """Whether it may come from a connection whose other end has gone, or hide one that does."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, jax.errors.JaxRuntimeError) or "Gloo" in str(cause):
+            return True
+        cause = cause.__cause__ or cause.__context__
+    return False

@@ -1,0 +1,1 @@
+"""Files written whole, strict JSON, the user's cache folder."""

@@ -1,0 +1,1 @@
+"""The process of a command: flags, signals, waiting, devices."""

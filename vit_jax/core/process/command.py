@@ -1,0 +1,152 @@
+"""How every command starts and ends: its flags, its exit status, its last words.
+
+`--config.optim.lr=3e-4` overrides a field of the config. absl cannot know these flags before the
+config file is read, so they are collected here and applied, with types, by config.py.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+
+from absl import app, flags, logging
+
+from vit_jax.core import elsewhere, errors
+from vit_jax.core.process import abandoned, devices, starting
+
+flags.disclaim_key_flags()  # --help shows what is defined here as the command's own
+
+OVERRIDE = "config_override"
+PREFIX = "--config."
+_fields: list[str] = []  # of a config, where the command takes one
+
+
+def define_config(fields: Sequence[str], required: bool = True) -> None:
+    """Defines --config and makes --config.section.field=value work.
+
+    fields: "optim.lr" and so on, for the message about a flag that is meant to be one of them.
+    """
+    _fields.extend(fields)
+    flags.DEFINE_string("config", None, "Config file, such as configs/vit_digits.py[:variant].")
+    flags.DEFINE_multi_string(
+        OVERRIDE, [], "Overrides a field: --config.optim.lr=3e-4 is short for it. May be repeated."
+    )
+    if required:
+        flags.mark_flag_as_required("config")
+
+
+def run(main: Callable[[list[str]], None], hint: str = "") -> None:
+    """Parses the flags, calls main(arguments that are no flags) and ends the process.
+
+    hint: to add when flags are wrong.
+
+    Status 0: finished. 1: the user's error, one message. 2: a bug, with its traceback, or numbers
+    that are not finite. 75: preempted and saved; start the same command again. 76: another process
+    of the run was lost; start it again on every host.
+    """
+    if sys.stdout is not None:
+        # A file name that cannot be shown must not end a command. (TextIO lacks the method.)
+        sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+    logging.set_verbosity(logging.WARNING)  # orbax tells a page at every save; --verbosity=0 shows
+    app.run(
+        lambda argv: _exit(_status(main, argv[1:])),
+        flags_parser=lambda argv: _parse(argv, hint),
+    )
+
+
+def no_more(arguments: Sequence[str]) -> None:
+    """UserError if there are arguments that are no flags."""
+    if arguments:
+        raise errors.UserError(f"Takes flags only, got {' '.join(arguments)!r}: is a -- missing?")
+
+
+def spell_overrides(argv: Sequence[str]) -> list[str]:
+    """Rewrites --config.x.y=v, and --config.x.y v, to the flag that collects overrides."""
+    rest: list[str] = []
+    given = iter(argv)
+    for arg in given:
+        if arg == "--":
+            return [*rest, arg, *given]
+        if not arg.startswith(PREFIX):
+            rest.append(arg)
+            continue
+        rest.append(f"--{OVERRIDE}={arg.removeprefix(PREFIX)}")
+        if "=" not in arg:  # the value is the next argument
+            rest[-1] += f"={next(given, '')}"
+    return rest
+
+
+def _parse(argv: list[str], hint: str) -> list[str]:
+    if any(arg in ("--help", "-h", "-help", "--helpshort") for arg in argv[1:]):
+        app.usage(shorthelp=True, writeto_stdout=True, exitcode=errors.EXIT_OK)
+    try:
+        return flags.FLAGS(spell_overrides(argv))
+    except flags.Error as error:
+        spec = sys.modules["__main__"].__spec__
+        module = spec.name if spec else "vit_jax.<command>"
+        said = re.sub(r"(?m)^flag --(\w+)=None: Flag .*", r"--\1 is missing.", str(error))
+        lines = [f"error: {said}", _meant(error), hint, f"Try: python -m {module} --help"]
+        print("\n".join(line for line in lines if line), file=sys.stderr)
+        raise SystemExit(errors.EXIT_USER_ERROR) from error
+
+
+def _meant(error: flags.Error) -> str:
+    """Which field an unknown flag may stand for, as --lr for --config.optim.lr."""
+    if not isinstance(error, flags.UnrecognizedFlagError):
+        return ""
+    meant = [f"{PREFIX}{field}" for field in elsewhere.fields_meant(error.flagname, _fields)]
+    return f"Fields of the config are set by {' or '.join(meant[:3])}=VALUE." if meant else ""
+
+
+def _status(main: Callable[[list[str]], None], arguments: list[str]) -> int:
+    try:
+        starting.is_over()
+        main(arguments)
+    except (Exception, KeyboardInterrupt) as error:
+        return report(error)
+    return errors.EXIT_OK
+
+
+def report(error: BaseException, speaker: str = "") -> int:
+    """Prints the last words of a command that `error` has ended; returns its exit status.
+
+    speaker: which of several processes this is, to begin with.
+    """
+    match error:
+        case errors.UserError() | errors.NonFiniteError() | errors.PeerLost():
+            print(f"{speaker}error: {error}", file=sys.stderr)
+            return error.exit_status
+        case errors.Preempted():
+            print(error, file=sys.stderr)
+            return error.exit_status
+        case KeyboardInterrupt():  # while training this is a signal like any other, see stop.py
+            print(
+                str(error)
+                or "Stopped by SIGINT. Nothing was to be saved: start the same command again.",
+                file=sys.stderr,
+            )
+            return errors.EXIT_PREEMPTED
+        case BrokenPipeError():  # the reader of our output has gone, as in `predict ... | head`
+            return errors.EXIT_OK
+        case _ if (explained := devices.unusable(error)) is not None:
+            print(f"{speaker}error: {explained}", file=sys.stderr)
+            return explained.exit_status
+        case _:
+            text = "".join(traceback.format_exception(error))
+            print(f"{speaker}{text}", end="", file=sys.stderr)
+            return errors.EXIT_INTERNAL
+
+
+def _exit(status: int) -> None:
+    starting.end_with(status)
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except OSError:  # nobody reads any more: Python would complain once again at its end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if abandoned.any_left_behind():
+        os._exit(status)
+    sys.exit(status)

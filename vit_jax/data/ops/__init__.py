@@ -1,0 +1,1 @@
+"""Ops: from encoded images to pixels, one after another as `input.preprocess` lists them."""

@@ -1,0 +1,220 @@
+"""Images of another size: uint8 [H, W, 3] -> uint8 [h, w, 3].
+
+An output pixel is a weighted mean of pixels about its centre. With antialias the kernel is as much
+wider as the image shrinks, so that every pixel counts, as Pillow does; without, the kernel of an
+enlargement samples the image. Where an image grows, both are the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from vit_jax.core.errors import nearest
+from vit_jax.data.host_tf import tf
+from vit_jax.data.ops.op import KnownSize, Op, Size, check, check_choice, check_pixels, pair
+
+# TensorFlow's names. For nearest and area, which have a footprint of their own, antialias means
+# nothing.
+METHODS = {
+    "nearest": "nearest",
+    "bilinear": "bilinear",
+    "bicubic": "bicubic",  # Keys' kernel with a = -1/2
+    "lanczos": "lanczos3",
+    "area": "area",  # the mean of what a pixel covers, pixels cut in parts
+}
+# Kernels that are negative in part. Their filters go over the image twice, as Pillow's.
+_TWO_PASSES = {"bicubic": "keyscubic", "lanczos": "lanczos3"}
+LEVELS = ("nearest", "down")
+
+
+def resize(
+    size: Size, method: str = "bilinear", antialias: bool = True, levels: str = "nearest"
+) -> Op:
+    """To exactly `size`, whatever the aspect.
+
+    `method` is a name of METHODS; `antialias`: whether it filters where it shrinks; `levels`:
+    values are rounded to the "nearest" level, or cut off as in big_vision: "down".
+    """
+    sides = pair(size)
+    return _resize(
+        lambda before: tf.constant(sides, tf.int64), lambda _: sides, method, antialias, levels
+    )
+
+
+def resize_small(
+    size: Size,
+    method: str = "bilinear",
+    antialias: bool = True,
+    levels: str = "nearest",
+    longer: str = "nearest",
+) -> Op:
+    """The shorter side to `size` pixels, the longer one in proportion.
+
+    With (height, width), in proportion too: as small as can be, but neither side below its number.
+    `longer` says how the longer side becomes whole: the "nearest", or cut off, as torchvision does:
+    "down". `method`, `antialias` and `levels` are those of `resize`.
+    """
+    check_choice("longer", longer, LEVELS)
+    if isinstance(size, tuple):
+        height, width = pair(size)
+        check(
+            longer == "nearest",
+            "with a height and a width, both sides become the nearest: leave out longer",
+        )
+
+        def covering(before: tf.Tensor) -> tf.Tensor:
+            return _in_proportion(
+                before, tf.reduce_min(before / tf.constant([height, width], tf.int64))
+            )
+
+        return _resize(covering, lambda _: None, method, antialias, levels)
+    check_pixels("size", size, at_least=1)
+
+    def sides(before: tf.Tensor) -> tf.Tensor:
+        if longer == "down":
+            return before * size // tf.reduce_min(before)
+        exact = tf.cast(before, tf.float64)
+        return tf.cast(tf.round(exact * (size / tf.reduce_min(exact))), tf.int64)
+
+    def output_size(before: KnownSize) -> KnownSize:
+        if not isinstance(before, tuple):
+            return size
+        if longer == "down":
+            return before[0] * size // min(before), before[1] * size // min(before)
+        ratio = size / min(before)
+        return round(before[0] * ratio), round(before[1] * ratio)
+
+    return _resize(sides, output_size, method, antialias, levels)
+
+
+def resize_long(
+    size: Size, method: str = "bilinear", antialias: bool = True, levels: str = "nearest"
+) -> Op:
+    """As large as can be in proportion, but neither side above `size`: for a crop that fills up.
+
+    `method`, `antialias` and `levels` are those of `resize`.
+    """
+    sides = pair(size)
+
+    def inside(before: tf.Tensor) -> tf.Tensor:
+        return _in_proportion(before, tf.reduce_max(before / tf.constant(sides, tf.int64)))
+
+    return _resize(inside, lambda _: None, method, antialias, levels)
+
+
+def _in_proportion(before: tf.Tensor, ratio: tf.Tensor) -> tf.Tensor:
+    """Sides divided by a number, to the nearest, at least 1: int64 [2] -> int64 [2]."""
+    sides = tf.round(tf.cast(before, tf.float64) / ratio)
+    return tf.maximum(tf.cast(sides, tf.int64), 1)
+
+
+def _resize(
+    sides: Callable[[tf.Tensor], tf.Tensor],
+    output_size: Callable[[KnownSize], KnownSize],
+    method: str,
+    antialias: bool,
+    levels: str,
+) -> Op:
+    """To `sides`, (height, width) int64 [2] of that of an image."""
+    resized = resizer(method, antialias, levels)
+    return Op(
+        apply=lambda pixels, seed: resized(
+            pixels, tf.cast(sides(tf.shape(pixels, tf.int64)[:2]), tf.int32)
+        ),
+        output_size=output_size,
+        largest=lambda before: largest(before, sides(before), method=method, antialias=antialias),
+    )
+
+
+def resized(
+    pixels: tf.Tensor, size: Any, *, method: str, antialias: bool, levels: str = "nearest"
+) -> tf.Tensor:
+    """`pixels` at `size` (height, width).
+
+    Bicubic and lanczos with antialias equal Pillow's but for ties, by one level: one side after the
+    other, each rounded to uint8, since what overshoots black or white is cut off in between.
+    Bilinear rounds once, and differs from Pillow by one level at most.
+
+    Args:
+      method: a name of METHODS.
+      antialias: whether the kernel gets wider where the image shrinks.
+      levels: how the result becomes whole: "nearest", halves up, or cut off: "down".
+    """
+    if antialias and method in _TWO_PASSES:
+        exact = _filtered_twice(pixels, tf.convert_to_tensor(size, tf.int32), _TWO_PASSES[method])
+    else:
+        filtered = antialias and method == "bilinear"  # TensorFlow warns where it means nothing
+        exact = tf.image.resize(pixels, size, METHODS[method], antialias=filtered)
+    return _whole(exact, levels)
+
+
+def largest(before: tf.Tensor, after: Any, *, method: str, antialias: bool) -> tf.Tensor:
+    """Pixels, int64 [], of the largest image on the way from one size, int64 [2], to another."""
+    after = tf.cast(after, tf.int64)
+    if antialias and method in _TWO_PASSES:
+        return tf.reduce_prod(after)  # in their order, no side grows before another has shrunk
+    return after[0] * tf.maximum(before[1], after[1])  # what TensorFlow does: rows first
+
+
+def check_method(method: Any, antialias: Any, levels: Any, *, others: tuple[str, ...] = ()) -> None:
+    """ValueError with the nearest word, of `others` too, unless `resized` takes these arguments."""
+    valid = (*METHODS, *others)
+    check(
+        isinstance(method, str) and method in METHODS,
+        f"there is no method {method!r}. {nearest(str(method), valid)}".removesuffix("."),
+    )
+    check(type(antialias) is bool, "antialias must be True or False")
+    check_choice("levels", levels, LEVELS)
+
+
+def resizer(
+    method: Any, antialias: Any, levels: Any, *, others: tuple[str, ...] = ()
+) -> Callable[[tf.Tensor, Any], tf.Tensor]:
+    """`resized` with these arguments, (pixels, size) -> pixels; checked now as `check_method`."""
+    check_method(method, antialias, levels, others=others)
+    return lambda pixels, size: resized(
+        pixels, size, method=method, antialias=antialias, levels=levels
+    )
+
+
+def _takes_rows_first(before: tf.Tensor, after: tf.Tensor) -> tf.Tensor:
+    """bool []: which side is resized first matters to what overshoots.
+
+    This is the order of Pillow 13, found by trying it: the height first only where it shrinks, and
+    by more than twice as many pixels as the width. Pillow 12 always took the width first.
+    """
+    shrinks = before - after
+    return (shrinks[0] > 0) & (shrinks[0] > 2 * shrinks[1])
+
+
+def _filtered_twice(pixels: tf.Tensor, size: tf.Tensor, kernel: str) -> tf.Tensor:
+    """float32 [h, w, 3]; one side is resized after the other."""
+    before = tf.shape(pixels)[:2]
+    between = tf.where(
+        _takes_rows_first(before, size),
+        tf.stack([size[0], before[1]]),
+        tf.stack([before[0], size[1]]),
+    )
+    return _filtered(_whole(_filtered(pixels, between, kernel), "nearest"), size, kernel)
+
+
+def _filtered(pixels: tf.Tensor, size: tf.Tensor, kernel: str) -> tf.Tensor:
+    """float32 [h, w, 3]; both sides of `size`, int32 [2], at once."""
+    scale = tf.cast(size, tf.float32) / tf.cast(tf.shape(pixels)[:2], tf.float32)
+    return tf.raw_ops.ScaleAndTranslate(
+        images=pixels[None],
+        size=size,
+        scale=scale,
+        translation=tf.zeros([2]),
+        kernel_type=kernel,
+        antialias=True,
+    )[0]
+
+
+def _whole(exact: tf.Tensor, levels: str) -> tf.Tensor:
+    """Some number type to uint8, clipped."""
+    if exact.dtype == tf.uint8:  # of nearest, which takes pixels as they are
+        return exact
+    exact = exact + 0.5 if levels == "nearest" else exact
+    return tf.cast(tf.clip_by_value(exact, 0.0, 255.0), tf.uint8)

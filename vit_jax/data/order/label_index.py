@@ -1,0 +1,196 @@
+"""The labels of all examples of a split, without its images: for what is chosen by class.
+
+Where they come from: the source itself, where it knows them; `labels-<split>.npz` beside the
+records of a TFDS data set; else the records are read through once, and the result is kept in the
+user's cache folder. In a file they are compressed sparse rows, as in `Labels`:
+
+    offsets  int64 [n + 1]
+    labels   int32 [offsets[n]]
+    most     int64 []            labels of the example that has most
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import io
+import itertools
+import zipfile
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+import numpy as np
+
+from vit_jax.core.errors import UserError
+from vit_jax.core.files.cache_dir import users_folder
+from vit_jax.core.files.whole_file import whole_file
+from vit_jax.data import files
+from vit_jax.data.example import Source
+from vit_jax.data.order.chosen import Chosen
+
+_BLOCK = 256  # examples that are read at once in a scan
+_SCANNING_THREADS = 16  # they wait for the disk
+_DAMAGES = (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile)
+
+Progress = Callable[[int, int], None]  # examples done, of how many
+
+
+class Labels(NamedTuple):
+    """Example i has the labels `labels[offsets[i]:offsets[i + 1]]`."""
+
+    offsets: np.ndarray  # int64 [n + 1], from 0, not falling
+    labels: np.ndarray  # int32 [offsets[n]]
+
+    @property
+    def num_examples(self) -> int:
+        """n"""
+        return len(self.offsets) - 1
+
+    def examples(self) -> np.ndarray:
+        """Whose each label is, int64 [offsets[n]]."""
+        return np.repeat(np.arange(self.num_examples), np.diff(self.offsets))
+
+    def slice(self, start: int, stop: int) -> Labels:
+        """The labels of examples [start, stop)."""
+        first, last = self.offsets[start], self.offsets[stop]
+        return Labels(self.offsets[start : stop + 1] - first, self.labels[first:last])
+
+    def take(self, indices: np.ndarray) -> Labels:
+        """The labels of the examples at `indices`, int64 [m], in that order."""
+        counts = np.diff(self.offsets)[indices]
+        offsets = _offsets(counts)
+        # Label j of the result is the (j - offsets[i])-th one of its example.
+        places = np.arange(offsets[-1]) - np.repeat(offsets[:-1] - self.offsets[indices], counts)
+        return Labels(offsets, self.labels[places])
+
+
+class ByClass(NamedTuple):
+    """Class c has the examples `examples[offsets[c]:offsets[c + 1]]`, in rising order."""
+
+    offsets: np.ndarray  # int64 [C + 1]
+    examples: np.ndarray  # int32 or int64 [offsets[C]]
+
+
+@runtime_checkable
+class KnowsLabels(Protocol):
+    """A source that may tell its labels without reading examples."""
+
+    def stored_labels(self) -> Labels | None:
+        """Of all its examples; None if they have to be read for it."""
+        ...
+
+
+def collect(examples: Sequence[Sequence[int]]) -> Labels:
+    """The labels of each example, one after the other."""
+    flat = np.fromiter(itertools.chain.from_iterable(examples), np.int32)
+    return Labels(_offsets(np.fromiter(map(len, examples), np.int64, len(examples))), flat)
+
+
+def single(labels: Sequence[int] | np.ndarray) -> Labels:
+    """One label for each example."""
+    return Labels(np.arange(len(labels) + 1), np.asarray(labels, np.int32))
+
+
+def _offsets(counts: np.ndarray) -> np.ndarray:
+    return np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
+
+
+def by_class(labels: Labels, num_classes: int, *, describe: Callable[[int], str]) -> ByClass:
+    """The examples of each class; an example with several labels is in several classes.
+
+    UserError for a label that is no class; `describe` says where an example is stored.
+    """
+    classes, examples = labels.labels, labels.examples()
+    outside = np.flatnonzero((classes < 0) | (classes >= num_classes))
+    if len(outside):
+        raise UserError(
+            f"{describe(int(examples[outside[0]]))}: label {classes[outside[0]]} is outside "
+            f"[0, {num_classes}), the classes of the data set."
+        )
+    order = np.argsort(classes, kind="stable")
+    classes, examples = classes[order], examples[order]
+    twice = np.zeros(len(classes), bool)
+    twice[1:] = (classes[1:] == classes[:-1]) & (examples[1:] == examples[:-1])
+    classes, examples = classes[~twice], examples[~twice]
+    kind = np.int32 if labels.num_examples < 2**31 else np.int64
+    return ByClass(_offsets(np.bincount(classes, minlength=num_classes)), examples.astype(kind))
+
+
+def find(source: Source, progress: Progress = lambda done, total: None) -> Labels:
+    """The labels of all examples of `source`, from where it costs least."""
+    if isinstance(source, Chosen):
+        return find(source.whole, progress).take(source.choose(np.arange(source.num_examples)))
+    stored = source.stored_labels() if isinstance(source, KnowsLabels) else None
+    if stored is not None:
+        return stored
+    cache = users_folder() / "labels" / f"{source.fingerprint}.npz"
+    with contextlib.suppress(UserError, FileNotFoundError):  # damaged: made again
+        cached = read(cache)
+        if cached.num_examples == source.num_examples:
+            return cached
+    scanned = _scan(source, progress)
+    with contextlib.suppress(OSError):  # it is only a short cut
+        cache.parent.mkdir(parents=True, exist_ok=True)
+        write(cache, scanned)
+    return scanned
+
+
+def _scan(source: Source, progress: Progress) -> Labels:
+    def of_block(start: int) -> Labels:
+        indices = np.arange(start, min(start + _BLOCK, source.num_examples))
+        return collect([example.labels for example in source.read(indices)])
+
+    blocks: list[Labels] = []
+    with concurrent.futures.ThreadPoolExecutor(_SCANNING_THREADS) as pool:
+        for block in pool.map(of_block, range(0, source.num_examples, _BLOCK)):
+            blocks.append(block)
+            progress(min(len(blocks) * _BLOCK, source.num_examples), source.num_examples)
+    counts = np.concatenate([np.diff(block.offsets) for block in blocks])
+    return Labels(_offsets(counts), np.concatenate([block.labels for block in blocks]))
+
+
+def file_name(split: str) -> str:
+    """Of the labels beside a data set's records; `split` is a name without a slice."""
+    return f"labels-{split}.npz"
+
+
+def write(path: Path, labels: Labels) -> None:
+    """The file at once or not at all. OSError if it cannot."""
+    most = np.diff(labels.offsets).max(initial=0)
+    with whole_file(path) as part, part.open("wb") as file:
+        np.savez(file, offsets=labels.offsets, labels=labels.labels, most=most)
+
+
+def read(path: str | Path) -> Labels:
+    """FileNotFoundError if there is none, UserError if it is damaged."""
+    with _intact(path), _open(path) as arrays:
+        labels = Labels(arrays["offsets"], arrays["labels"])
+        offsets = labels.offsets
+        if offsets[0] != 0 or offsets[-1] != len(labels.labels) or (np.diff(offsets) < 0).any():
+            raise ValueError("offsets and labels do not fit together")
+        return labels
+
+
+def most_labels(path: str | Path) -> int:
+    """How many labels the example has that has most; errors as in `read`."""
+    with _intact(path), _open(path) as arrays:
+        return int(arrays["most"])
+
+
+def _open(path: str | Path) -> Any:
+    # A local file's arrays are read one by one, when they are asked for.
+    return np.load(io.BytesIO(files.read(path)) if files.is_remote(path) else path)
+
+
+@contextlib.contextmanager
+def _intact(path: str | Path) -> Iterator[None]:
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except _DAMAGES as error:
+        raise UserError(
+            f"{path} is damaged ({error}). Get it again, or delete it: then the labels are read "
+            "from the records, once."
+        ) from error

@@ -1,0 +1,1 @@
+"""Sources of encoded examples: TFDS, folders, records, drawn ones."""

@@ -1,0 +1,218 @@
+"""Image files in folders: `<split>/<class>/*`, or `<class>/*` with a split by name.
+
+In the second layout an image belongs to `val` if the SHA-256 of "<class>/<file>" says so (one in
+ten), else to `train`: adding images moves none of the others. Examples are in the order of that
+hash, so that a slice of a split holds all classes. Classes are sorted by name.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from pathlib import Path, PurePath
+from typing import NamedTuple
+
+import numpy as np
+
+from vit_jax.core.errors import UserError
+from vit_jax.core.process.waiting import waiting_for
+from vit_jax.data import files
+from vit_jax.data.example import Example
+from vit_jax.data.exif import orientation
+from vit_jax.data.order.label_index import Labels, single
+from vit_jax.data.sources.splits import base_name, resolve
+
+_READ = frozenset({".jpg", ".jpeg", ".jpe", ".png", ".gif", ".bmp", ".webp"})
+_NOT_READ = frozenset({".tif", ".tiff", ".heic", ".heif", ".avif", ".jxl", ".jp2", ".psd"})
+_OF_TFDS = "dataset_info.json"
+_LOOKED_AT = 100  # folders: enough for versions, and few among classes
+_LAYOUTS = "<split>/<class>/image.jpg or <class>/image.jpg"
+_SPLITS = frozenset({"train", "training", "val", "valid", "validation", "test", "eval"})
+# All of a file is read at once. A BMP of 100 million pixels, the largest that is decoded by
+# default, has 400 MB.
+MAX_FILE_BYTES = 512 * 2**20
+
+
+class _Image(NamedTuple):
+    digest: str  # of its class and file name: the order
+    path: str
+    class_name: str
+    name: str
+    size_bytes: int
+
+
+class ImageFolder:
+    """A split of a folder of image files. EXIF orientation is honoured."""
+
+    name = "image_folder"
+    max_labels = 1
+    weighted = False
+
+    def __init__(self, data_dir: str | None, split: str, *, where: str) -> None:
+        images, classes = _images_of_split(find_root(data_dir, where=where), split, where)
+        self.class_names: tuple[str, ...] | None = tuple(classes)
+        self.num_classes = len(classes)
+        self.num_examples = len(images)
+        labels = {name: label for label, name in enumerate(classes)}
+        self._paths = [image.path for image in images]
+        self._labels = [labels[image.class_name] for image in images]
+        sizes = enumerate(image.size_bytes for image in images)
+        self._too_large = {i: size for i, size in sizes if size > MAX_FILE_BYTES}
+        content = [f"{image.class_name}/{image.name} {image.size_bytes}" for image in images]
+        self.fingerprint = _digest("\n".join([*classes, *content]))
+
+    def read(self, indices: np.ndarray) -> list[Example]:
+        """Whole files."""
+        return [self._read(int(index)) for index in indices]
+
+    def stored_labels(self) -> Labels:
+        """Of all images, by their folders."""
+        return single(self._labels)
+
+    def describe(self, index: int) -> str:
+        """The file's path."""
+        return self._paths[index]
+
+    def _read(self, index: int) -> Example:
+        if index in self._too_large:
+            fault = f"a file of {self._too_large[index]:,} bytes; {MAX_FILE_BYTES:,} are the most"
+            return Example(b"", (self._labels[index],), fault=fault)
+        try:
+            with waiting_for(lambda: f"{self.describe(index)} (example {index})"):
+                data = files.read(self._paths[index])
+        except OSError as error:
+            raise UserError(
+                f"{self._paths[index]} cannot be read ({error.strerror}); it was there when the "
+                "folder was listed."
+            ) from error
+        return Example(data, (self._labels[index],), orientation(data))
+
+
+def find_root(data_dir: str | None, *, where: str) -> str:
+    """The folder, which is there and may hold images. UserError."""
+    if data_dir is None:
+        raise UserError(
+            f'{where}.data_dir is not set; {where}.source="image_folder" needs it: a folder with '
+            f"{_LAYOUTS}."
+        )
+    root = files.expanded(data_dir)
+    if not files.is_folder(root):
+        raise UserError(f"{where}.data_dir={data_dir} is not a folder. It should hold {_LAYOUTS}.")
+    if not files.is_remote(root) and _is_of_tfds(Path(root)):
+        raise UserError(
+            f"{where}.data_dir={data_dir} holds a data set of TFDS ({_OF_TFDS}), not folders of "
+            f'images: set {where}.source="tfds".'
+        )
+    return root
+
+
+def _is_of_tfds(root: Path) -> bool:
+    """Whether it is a data set of TFDS, or has a folder for each of its versions."""
+    versions = [name for name in files.subfolders(root)[:_LOOKED_AT] if name[:1].isdigit()]
+    return any((root / name / _OF_TFDS).is_file() for name in ("", *versions))
+
+
+def _images_of_split(root: str, split: str, where: str) -> tuple[list[_Image], list[str]]:
+    """(the images of the split in order, all class names)"""
+    wanted = base_name(split, where=where)
+    folders = {name: files.join(root, name) for name in files.subfolders(root)}
+    _check_names(root, folders)
+    # Folders in a folder of images are not looked at: they do not make a split of a class.
+    has_splits = any(
+        files.subfolders(folder) and (name.lower() in _SPLITS or not _images_of_class(folder, ""))
+        for name, folder in folders.items()
+    )
+    if not has_splits:
+        if _SPLITS.issuperset(map(str.lower, folders)):  # not classes of these names
+            for folder in folders.values():
+                if _images_of_class(folder, ""):
+                    raise _no_classes(folder)
+        images = _images(root)
+        is_val = {image.digest: int(image.digest[:8], 16) % 10 == 0 for image in images}
+        by_split = {
+            "train": [image for image in images if not is_val[image.digest]],
+            "val": [image for image in images if is_val[image.digest]],
+        }
+        classes = sorted(folders)
+    elif wanted in folders:
+        by_split = {wanted: _images(folders[wanted])}
+        # Labels are those of the training split: `val` may lack a class, but not shift the others.
+        of_train = folders.get("train", folders[wanted])
+        classes = files.subfolders(of_train)
+        _check_names(of_train, classes)
+        unknown = sorted({image.class_name for image in by_split[wanted]} - set(classes))
+        if unknown:
+            raise UserError(
+                f"{folders[wanted]} has the class {unknown[0]!r}, which {of_train} has not. Labels "
+                f"are numbered by the classes of {of_train}; the folders must agree."
+            )
+    else:
+        by_split = {folder_name: [] for folder_name in folders}
+    part = resolve(split, {key: len(images) for key, images in by_split.items()}, where=where)
+    return by_split[part.name][part.start : part.stop], classes
+
+
+def _images(folder: str) -> list[_Image]:
+    """The images of `<class>/*` in the order of their hash."""
+    images: list[_Image] = []
+    class_names = files.subfolders(folder)
+    _check_names(folder, class_names)
+    for class_name in class_names:
+        of_class = _images_of_class(files.join(folder, class_name), class_name)
+        if not of_class:
+            raise UserError(
+                f"{files.join(folder, class_name)} has no images ({_formats()}). Add some, or "
+                "delete the folder: every folder there is a class."
+            )
+        images.extend(of_class)
+    if not images:
+        if _images_of_class(folder, ""):
+            raise _no_classes(folder)
+        raise UserError(f"{folder} has no images. It should hold {_LAYOUTS} ({_formats()}).")
+    return sorted(images)
+
+
+def _no_classes(folder: str) -> UserError:
+    place = files.join(folder, "<class>", "image.jpg")
+    return UserError(
+        f"The images of {folder} lie directly in it: nothing says of which class they are. Make a "
+        f"folder for each class and put its images there: {place}."
+    )
+
+
+def _check_names(root: str, names: Iterable[str]) -> None:
+    """UserError for a folder that no list of classes can name."""
+    for name in names:
+        try:
+            name.encode()
+        except UnicodeEncodeError as error:
+            raise UserError(
+                f"{files.join(root, name)!r}: the name of this folder is not UTF-8. It names a "
+                "class, or a split: rename it."
+            ) from error
+
+
+def _images_of_class(folder: str, class_name: str) -> list[_Image]:
+    images = []
+    for name, is_folder, size_bytes in files.list_folder(folder):
+        path, extension = files.join(folder, name), PurePath(name).suffix.lower()
+        if name.startswith(".") or is_folder:
+            continue
+        if extension in _NOT_READ:
+            raise UserError(
+                f"{path}: {extension} images are not read. Convert them to one of "
+                f"{_formats()} with any image program, or remove them."
+            )
+        if extension in _READ:
+            digest = _digest(f"{class_name}/{name}")
+            images.append(_Image(digest, path, class_name, name, size_bytes))
+    return images
+
+
+def _digest(text: str) -> str:
+    """SHA-256; the name of a file may be any bytes."""
+    return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()
+
+
+def _formats() -> str:
+    return ", ".join(sorted(_READ))

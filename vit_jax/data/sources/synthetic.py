@@ -1,0 +1,63 @@
+"""Made-up examples: for plans, benchmarks and tests that have no data."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+
+import numpy as np
+from PIL import Image
+
+from vit_jax.core.errors import UserError
+from vit_jax.data.example import Example
+from vit_jax.data.order.label_index import Labels, single
+
+_DISTINCT_IMAGES = 16  # encoded once; example i shows number i mod 16
+_BLOTCHES = 8  # along each side
+
+
+class Synthetic:
+    """Coloured blotches as JPEG files; the class of example i is i mod C."""
+
+    name = "synthetic"
+    class_names: tuple[str, ...] | None = None
+    max_labels = 1
+    weighted = False
+
+    def __init__(
+        self, num_examples: int | None, num_classes: int | None, image_size: tuple[int, int]
+    ) -> None:
+        """`image_size` is (height, width)."""
+        if num_examples is None or num_classes is None:
+            raise UserError(
+                'input.source="synthetic" has as many examples and classes as it is told: set '
+                "input.num_examples and input.num_classes."
+            )
+        self.num_examples = num_examples
+        self.num_classes = num_classes
+        self._images = [_image(seed, image_size) for seed in range(_DISTINCT_IMAGES)]
+        content = f"{self.name} {num_examples} {num_classes} {image_size}"
+        self.fingerprint = hashlib.sha256(content.encode()).hexdigest()
+
+    def read(self, indices: np.ndarray) -> list[Example]:
+        """Made when asked for; nothing is stored."""
+        return [
+            Example(self._images[i % _DISTINCT_IMAGES], (int(i % self.num_classes),))
+            for i in indices
+        ]
+
+    def stored_labels(self) -> Labels:
+        """Made up like the examples."""
+        return single(np.arange(self.num_examples) % self.num_classes)
+
+    def describe(self, index: int) -> str:
+        """Its number."""
+        return f"synthetic example {index}"
+
+
+def _image(seed: int, size: tuple[int, int]) -> bytes:
+    height, width = size
+    colours = np.random.default_rng(seed).integers(0, 256, (_BLOTCHES, _BLOTCHES, 3), np.uint8)
+    file = io.BytesIO()
+    Image.fromarray(colours).resize((width, height), Image.Resampling.BICUBIC).save(file, "JPEG")
+    return file.getvalue()

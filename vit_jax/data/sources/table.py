@@ -1,0 +1,128 @@
+"""The table of sources."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from vit_jax.core.errors import UserError, nearest
+from vit_jax.data.example import Example, Source
+from vit_jax.data.file_cache import FileCache
+from vit_jax.data.sources.digits import Digits
+from vit_jax.data.sources.image_folder import ImageFolder, find_root
+from vit_jax.data.sources.synthetic import Synthetic
+from vit_jax.data.sources.tfds import Tfds, find_folder
+
+__all__ = ["SOURCES", "Example", "Request", "Source", "create"]
+
+
+EVALUATIONS = "evals."  # how the config's sections of evaluations begin
+# ImageNet-21k has 21,843. Every example has a vector of that length in memory.
+MOST_CLASSES = 2**24
+
+
+class Request(NamedTuple):
+    """What is asked of a source; each looks at what concerns it."""
+
+    data_dir: str | None
+    split: str
+    num_examples: int | None
+    num_classes: int | None
+    image_size: tuple[int, int]
+    cache: FileCache | None
+    label_weights: bool
+    where: str  # the config's section, for messages
+
+
+SOURCES: dict[str, Callable[[Request], Source]] = {
+    "digits": lambda r: Digits(r.split, where=r.where),
+    "tfds": lambda r: Tfds(
+        r.data_dir,
+        r.split,
+        r.num_classes,
+        where=r.where,
+        cache=r.cache,
+        label_weights=r.label_weights,
+    ),
+    "image_folder": lambda r: ImageFolder(r.data_dir, r.split, where=r.where),
+    "synthetic": lambda r: Synthetic(r.num_examples, r.num_classes, r.image_size),
+}
+
+
+# Sources that read from a `data_dir`: finds their folder.
+FOLDERS: dict[str, Callable[..., str]] = {"tfds": find_folder, "image_folder": find_root}
+
+
+def has_folder(name: str) -> bool:
+    """Whether a source reads from a `data_dir`."""
+    return name in FOLDERS
+
+
+def check_folder(name: str, data_dir: str | None, *, where: str) -> None:
+    """UserError for what a look at its folder tells of a source, without its files or TensorFlow.
+
+    An unknown source, no folder, one that is not there or is not of this kind.
+    """
+    if name not in SOURCES:
+        raise UserError(
+            f"{where}.source={name!r}: there is no such source. {nearest(name, SOURCES)}"
+        )
+    if data_dir is not None and not has_folder(name):
+        raise UserError(
+            f"{where}.data_dir={data_dir}, but {where}.source={name!r} reads no folder. Set "
+            f'{where}.source="image_folder" or "tfds" to read that one, or {where}.data_dir=none.'
+        )
+    if name in FOLDERS:
+        FOLDERS[name](data_dir, where=where)
+
+
+def create(
+    name: str,
+    *,
+    data_dir: str | None,
+    split: str,
+    num_examples: int | None,
+    num_classes: int | None,
+    image_size: tuple[int, int],
+    cache: FileCache | None = None,
+    label_weights: bool = True,
+    where: str = "input",
+) -> Source:
+    """The split of a data set, its counts checked against the declared ones.
+
+    `image_size` (height, width) is that of synthetic images; `cache`, if any, is where record files
+    are copied to, which other sources have none of; `label_weights` says whether labels have the
+    weights that the data give them; `where` is the config's section that asks, which messages name:
+    "input", "input.mixture.birds", or "evals.test", whose declared number of classes is the
+    training data's. UserError for an unknown source or split, missing data (and how to get it), and
+    counts that are not the declared ones.
+    """
+    check_folder(name, data_dir, where=where)
+    request = Request(
+        data_dir, split, num_examples, num_classes, image_size, cache, label_weights, where
+    )
+    source = SOURCES[name](request)
+    data = f"({source.name}, {split})"
+    if source.num_classes > MOST_CLASSES:
+        raise UserError(
+            f"{where}: {source.num_classes:,} classes {data}; {MOST_CLASSES:,} are the most. Each "
+            f"image needs a vector of so many numbers, {4 * source.num_classes:,} bytes. Correct "
+            "the data, or input.num_classes."
+        )
+    # An evaluation has no such field: what it is declared to have are the training data's classes.
+    if where.startswith(EVALUATIONS) and num_classes not in (None, source.num_classes):
+        raise UserError(
+            f"{where} has other classes than the model: {source.num_classes} {data} "
+            f"against {num_classes}. Its accuracy would mean nothing; correct {where}.source, "
+            f"{where}.data_dir or {where}.split."
+        )
+    for field, declared, found in (
+        (f"{where}.num_examples", num_examples, source.num_examples),
+        ("input.num_classes", num_classes, source.num_classes),
+    ):
+        if declared not in (None, found):
+            raise UserError(
+                f"{field}={declared}, but the data have {found} {data}. Correct it, or "
+                f"{where}.split or {where}.data_dir."
+            )
+    return source

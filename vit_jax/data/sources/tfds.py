@@ -1,0 +1,305 @@
+"""Data sets on disk as TFDS writes them: record files, dataset_info.json and features.json.
+
+The metadata are read by tensorflow_datasets itself, as far as they are safe (tfds_metadata.py); the
+records at random, by this package.
+https://www.tensorflow.org/datasets/external_tfrecord
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import posixpath
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from vit_jax.core.errors import UserError
+from vit_jax.data import files
+from vit_jax.data.example import Example
+from vit_jax.data.file_cache import FileCache, copies
+from vit_jax.data.order import label_index
+from vit_jax.data.order.label_index import Labels
+from vit_jax.data.sources.array_record import ArrayRecords
+from vit_jax.data.sources.splits import resolve
+from vit_jax.data.sources.tfds_metadata import HOW_TO_GET, INFO, class_names, read_info
+from vit_jax.data.sources.tfds_writer import NOTE, WEIGHTS
+from vit_jax.data.sources.tfrecord import TFRecords
+
+_MOST_LABELS = 64  # of an example, where `labels` is a list and nothing says how many it has
+
+
+class Records(Protocol):
+    """The files of a split with random access."""
+
+    def read(self, file: int, records: Sequence[int]) -> list[bytes]:
+        """The records of one file; UserError if one is corrupt."""
+        ...
+
+
+_FORMATS: dict[str, Callable[[list[str], list[int]], Records]] = {
+    "tfrecord": TFRecords,
+    "array_record": ArrayRecords,
+}
+
+
+class Tfds:
+    """A split of a data set whose examples have `image` and `label` (or the list `labels`).
+
+    They may have `label_weights` besides, of their labels.
+    """
+
+    def __init__(
+        self,
+        data_dir: str | None,
+        split: str,
+        num_classes: int | None,
+        *,
+        where: str,
+        cache: FileCache | None = None,
+        label_weights: bool = True,
+    ) -> None:
+        """`num_classes` is needed where the metadata do not say how many there are.
+
+        `label_weights`: whether they are read, if the data set has some.
+        `where` is the config's section that asks, for messages; `cache`, if any, is where the files
+        are copied to before they are read.
+        """
+        folder = find_folder(data_dir, where=where)
+        info = read_info(folder)
+        self.name = info.name
+        sizes = {name: s.num_examples for name, s in info.splits.items()}
+        part = resolve(split, sizes, where=where)
+        self._part = part
+        self.num_examples = part.num_examples
+
+        published = info.splits[part.name]
+        paths = [files.join(folder, Path(path).name) for path in published.filepaths]
+        counts = list(published.shard_lengths)
+        if min(counts) < 0:
+            raise UserError(f"{folder}: {INFO} is damaged: a file of {min(counts)} examples.")
+        sizes_bytes = files.sizes(paths)
+        content = _content_hash(folder)
+        self.fingerprint = _fingerprint(info, part, paths, sizes_bytes, counts, content)
+        # Of a slice only the files that it touches are looked at.
+        ends = np.cumsum(counts)
+        first, last = np.searchsorted(ends, [part.start, part.stop - 1], side="right")
+        touched = slice(first, last + 1)
+        self._files, counts = paths[touched], counts[touched]
+        self._first = part.start - int(ends[touched][0] - counts[0])
+        self._ends = np.cumsum(counts)
+        present = _complete(folder, self._files, sizes_bytes[touched])
+        if cache is not None:
+            self._files = copies(cache, info.name, self._files, present)
+        self._records = _open(folder, info.file_format.value, self._files, counts)
+
+        self._label_file = files.join(folder, label_index.file_name(part.name))
+        self._split_size = sizes[part.name]
+        self._label_key, label = _label_feature(folder, info.features)
+        self.weighted = label_weights and WEIGHTS in info.features
+        if self.weighted:
+            _check_weights(folder, info.features[WEIGHTS])
+        self.max_labels = 1 if self._label_key == "label" else self._most_labels()
+        self.num_classes, self.class_names = _classes(folder, self._label_key, label, num_classes)
+        # Imported here and not at every record; the class is protobuf's, and quick.
+        from vit_jax.data.host_tf import tf
+
+        self._parse = tf.train.Example.FromString
+
+    def read(self, indices: np.ndarray) -> list[Example]:
+        """One read for each file that is concerned."""
+        examples: dict[int, Example] = {}
+        of_files, records = self._locate(indices)
+        for file in np.unique(of_files):
+            chosen = np.flatnonzero(of_files == file)
+            stored = self._records.read(int(file), records[chosen].tolist())
+            for place, data in zip(chosen, stored, strict=True):
+                examples[int(place)] = self._example(data, int(indices[place]))
+        return [examples[place] for place in range(len(indices))]
+
+    def stored_labels(self) -> Labels | None:
+        """From the file beside the records, if there is one."""
+        try:
+            labels = label_index.read(self._label_file)
+        except FileNotFoundError:
+            return None
+        if labels.num_examples != self._split_size:
+            raise UserError(
+                f"{self._label_file} has the labels of {labels.num_examples:,} examples, but the "
+                f"split has {self._split_size:,}. Delete it: then the labels are read from the "
+                "records, once."
+            )
+        return labels.slice(self._part.start, self._part.stop)
+
+    def _most_labels(self) -> int:
+        try:
+            return max(1, label_index.most_labels(self._label_file))
+        except FileNotFoundError:
+            return _MOST_LABELS
+
+    def describe(self, index: int) -> str:
+        """The file and the record in it."""
+        of_files, records = self._locate(np.array([index]))
+        return f"{self._files[of_files[0]]}, record {records[0]}"
+
+    def _locate(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(files, records in them), int64 [n] each."""
+        positions = indices + self._first
+        of_files = np.searchsorted(self._ends, positions, side="right")
+        starts = np.concatenate([[0], self._ends])[of_files]
+        return of_files, positions - starts
+
+    def _example(self, data: bytes, index: int) -> Example:
+        from google.protobuf.message import DecodeError
+
+        try:
+            feature = self._parse(data).features.feature
+        except DecodeError as error:
+            raise UserError(f"{self.describe(index)}: not a tf.train.Example ({error}).") from error
+        image, labels = feature["image"].bytes_list.value, feature[self._label_key].int64_list.value
+        if len(image) != 1 or (self._label_key == "label" and len(labels) != 1):
+            raise UserError(
+                f"{self.describe(index)}: {len(image)} values of `image` and {len(labels)} of "
+                f"`{self._label_key}`; one of each must be there."
+            )
+        return Example(image[0], tuple(labels), weights=self._weights(feature))
+
+    def _weights(self, feature: Any) -> tuple[float, ...]:
+        if not self.weighted:
+            return ()
+        stored = feature[WEIGHTS]
+        return tuple(stored.float_list.value or stored.int64_list.value)
+
+
+def find_folder(data_dir: str | None, *, where: str) -> str:
+    """The folder with dataset_info.json: `data_dir`, or below it as <name>/<config>/<version>.
+
+    Of several versions the highest. UserError if there is none, or more than one data set.
+    """
+    if data_dir is None:
+        raise UserError(
+            f'{where}.data_dir is not set; {where}.source="tfds" needs it. {HOW_TO_GET}'
+        )
+    root = files.expanded(data_dir)
+    if not files.is_folder(root):
+        raise UserError(f"{where}.data_dir={data_dir} is not a folder. {HOW_TO_GET}")
+    for depth in range(4):
+        paths = files.glob(root, "*/" * depth + INFO)
+        found = [posixpath.dirname(path) for path in paths]
+        if len({posixpath.dirname(folder) for folder in found} if depth else found) > 1:
+            names = ", ".join(folder.removeprefix(root).strip("/") for folder in found)
+            raise UserError(
+                f"{where}.data_dir={data_dir} holds several data sets: {names}. Name one."
+            )
+        if found:
+            return max(found, key=_version)
+    raise UserError(
+        f"{where}.data_dir={data_dir} holds no {INFO}, neither itself nor as "
+        f"<name>/<version>/{INFO}. {HOW_TO_GET}"
+    )
+
+
+def find(root: Path, *, where: str) -> Path | None:
+    """As find_folder, but None if there is no data set."""
+    there = any(next(root.glob("*/" * depth + INFO), None) for depth in range(4))
+    return Path(find_folder(str(root), where=where)) if there else None
+
+
+def split_sizes(folder: str | Path) -> dict[str, int]:
+    """The number of examples of each split; UserError if the metadata are damaged."""
+    return {name: split.num_examples for name, split in read_info(str(folder)).splits.items()}
+
+
+def _version(folder: str) -> tuple[int, ...]:
+    numbers = posixpath.basename(folder).split(".")
+    return tuple(int(number) if number.isdigit() else -1 for number in numbers)
+
+
+def _complete(folder: str, paths: list[str], sizes_bytes: list[int | None]) -> list[int]:
+    """The sizes. UserError if files are missing."""
+    missing = [path for path, size in zip(paths, sizes_bytes, strict=True) if size is None]
+    if missing:
+        raise UserError(
+            f"{folder}: {len(missing)} of {len(paths)} files are missing, the first is "
+            f"{posixpath.basename(missing[0])}. Get the data set again."
+        )
+    return [size for size in sizes_bytes if size is not None]
+
+
+def _open(folder: str, file_format: str, paths: list[str], counts: list[int]) -> Records:
+    if file_format not in _FORMATS:
+        raise UserError(
+            f"{folder} is written in {file_format!r}; only {' and '.join(_FORMATS)} are read."
+        )
+    return _FORMATS[file_format](paths, counts)
+
+
+def _label_feature(folder: str, features: Any) -> tuple[str, Any]:
+    """ "label" or "labels", and the feature of one label."""
+    keys = [key for key in ("label", "labels") if key in features]
+    if "image" not in features or not keys:
+        raise UserError(
+            f"{folder}: examples have the features {', '.join(features)}; image, and label or "
+            "labels, are needed."
+        )
+    feature = features[keys[0]]
+    return keys[0], getattr(feature, "feature", feature)
+
+
+def _check_weights(folder: str, feature: Any) -> None:
+    """UserError if records have no list of numbers for them: then each label would weigh 1."""
+    stored = feature.get_serialized_info()  # a dict where it consists of others
+    if isinstance(stored, dict) or np.dtype(stored.np_dtype).hasobject or len(stored.shape) > 1:
+        text = " ".join(str(feature).split())
+        raise UserError(
+            f"{folder}: label_weights is stored as {text}; it must be a list of numbers that are "
+            "not encoded, one for each label. Correct the data, or set input.label_weights=false: "
+            "then every label weighs 1."
+        )
+
+
+def _classes(
+    folder: str, key: str, label: Any, declared: int | None
+) -> tuple[int, tuple[str, ...] | None]:
+    """(number of classes, their names if published)."""
+    published: int | None = getattr(label, "num_classes", None)
+    names = None if published is None else class_names(folder, key, published)
+    published = published or len(names or ())
+    if not published:
+        if declared is None:
+            raise UserError(f"{folder} does not say how many classes it has; set input.num_classes")
+        return declared, None
+    if names and names != tuple(str(i) for i in range(published)):  # digits are the numbers
+        return published, names
+    # Without names a larger number is possible, a smaller one is not.
+    return max(declared or 0, published), None
+
+
+def _content_hash(folder: str) -> str | None:
+    """Over all images and labels, where python -m vit_jax.prepare has left one."""
+    there = [entry.name for entry in files.list_folder(folder)]
+    if NOTE not in there:
+        return None
+    path = files.join(folder, NOTE)
+    try:
+        return str(json.loads(files.read(path))["content"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{path} is damaged ({error!r}). Prepare the data set again.") from error
+
+
+def _fingerprint(
+    info: Any,
+    part: Any,
+    paths: list[str],
+    sizes_bytes: list[int | None],
+    counts: list[int],
+    content_hash: str | None,
+) -> str:
+    """Over names, sizes and counts; the content of the files is not read, but its hash if any."""
+    names = [posixpath.basename(path) for path in paths]
+    content = [info.name, str(info.version), list(part), names, sizes_bytes, counts]
+    if content_hash is not None:
+        content.append(content_hash)
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()

@@ -1,0 +1,1 @@
+"""Drawing: scales of axes, contact sheets of images."""

@@ -1,0 +1,154 @@
+"""Image files to model inputs with Pillow: what prediction does, without TensorFlow.
+
+The same steps as the evaluation's: decode to RGB, resize, central crop.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import warnings
+from pathlib import Path
+
+import numpy as np
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+from vit_jax.core.errors import UserError
+from vit_jax.models import Preprocess, resampling
+
+# What input.max_image_pixels is by default: prediction has no config.
+MAX_PIXELS = 100_000_000
+
+EXTENSIONS = (".jpg", ".jpeg", ".png", ".gif", ".bmp", ".webp", ".tif", ".tiff")
+
+
+def find(paths: list[str]) -> list[Path]:
+    """The image files among `paths`, folders searched, in the order given, sorted inside folders.
+
+    UserError for what is not there, and if no image is found at all.
+    """
+    found: list[Path] = []
+    for path in map(Path, paths):
+        if os.path.isdir(path):
+            inside = sorted(p for p in path.rglob("*") if p.suffix.lower() in EXTENSIONS)
+            found += [p for p in inside if p.is_file() and not p.name.startswith(".")]
+        elif os.path.isfile(path):  # no pipe, which may never end
+            found.append(path)
+        else:
+            raise UserError(f"No image or folder {path}.")
+    if not found:
+        raise UserError(f"No image in {', '.join(paths)}: looked for {', '.join(EXTENSIONS)}.")
+    return found
+
+
+def load(path: Path, preprocess: Preprocess) -> np.ndarray:
+    """A file -> float32 [H, W, 3], normalised. UserError if it is no intact image, or too large."""
+    try:
+        with _opened(path) as opened:
+            _check_pixels(path, opened.size, preprocess)
+            image = ImageOps.exif_transpose(opened)
+            pixels = _rgb(image)
+    except (UnidentifiedImageError, OSError, SyntaxError, Image.DecompressionBombError) as error:
+        raise UserError(f"{path} is not an image that can be read: {error}") from error
+    prepared = _cropped(path, _resized(pixels, preprocess), preprocess)
+    height, width = preprocess.image_size
+    if prepared.size != (width, height):
+        raise UserError(
+            f"{path} has {prepared.width} x {prepared.height} pixels when it is prepared, the "
+            f"model takes {width} x {height}: its weights say that images have that size already."
+        )
+    return normalise(prepared, preprocess)
+
+
+def _opened(path: Path) -> Image.Image:
+    with warnings.catch_warnings():
+        # Pillow has a limit of its own, at which it only warns.
+        warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+        return Image.open(path)
+
+
+def _check_pixels(path: Path, stored: tuple[int, int], preprocess: Preprocess) -> None:
+    """UserError if the image, or what resizing makes of it, has more than MAX_PIXELS.
+
+    `stored` is (width, height); the sides may turn out to be exchanged.
+    """
+    sizes = [stored]
+    for width, height in (stored, stored[::-1]):
+        new_width, new_height = _resized_size((width, height), preprocess)
+        sizes += [(new_width, new_height), (new_width, height)]  # Pillow resizes columns first
+    width, height = max(sizes, key=math.prod)
+    if width * height > MAX_PIXELS:
+        raise UserError(
+            f"{path} of {stored[0]} x {stored[1]} pixels is too large: it takes {width} x {height} "
+            f"pixels to prepare it, and {MAX_PIXELS:,} is the limit. Crop it or make it smaller."
+        )
+
+
+def normalise(image: Image.Image, preprocess: Preprocess) -> np.ndarray:
+    """RGB -> float32 [H, W, 3], mean subtracted, divided by std."""
+    scaled = np.asarray(image, np.float32) / 255.0
+    mean, std = (np.asarray(x, np.float32) for x in (preprocess.mean, preprocess.std))
+    return (scaled - mean) / std
+
+
+def _rgb(image: Image.Image) -> Image.Image:
+    """Any mode to RGB; 16-bit grayscale keeps its upper byte, transparency is dropped."""
+    if image.mode.startswith("I"):
+        return Image.fromarray((np.asarray(image) >> 8).clip(0, 255).astype(np.uint8)).convert(
+            "RGB"
+        )
+    if image.mode == "P" or "transparency" in image.info:
+        return image.convert("RGBA").convert("RGB")
+    return image.convert("RGB")
+
+
+def _resized(image: Image.Image, preprocess: Preprocess) -> Image.Image:
+    if preprocess.resize is None:
+        return image
+    size = _resized_size(image.size, preprocess)
+    how = preprocess.interpolation
+    if how == "area" or not (preprocess.antialias or how == "nearest"):
+        return Image.fromarray(resampling.resized(np.asarray(image), size[::-1], how))
+    return image.resize(size, Image.Resampling[how.upper()])
+
+
+def _resized_size(size: tuple[int, int], preprocess: Preprocess) -> tuple[int, int]:
+    """(width, height) -> (width, height)"""
+    wanted = preprocess.resize
+    if wanted is None:
+        return size
+    if isinstance(wanted, int):  # the shorter side
+        if preprocess.longer == "down":
+            return size[0] * wanted // min(size), size[1] * wanted // min(size)
+        ratio = wanted / min(size)
+        return round(size[0] * ratio), round(size[1] * ratio)
+    height, width = wanted
+    if preprocess.fit == "stretch":
+        return width, height
+    ratios = size[0] / width, size[1] / height
+    ratio = max(ratios) if preprocess.fit == "inside" else min(ratios)
+    return max(1, round(size[0] / ratio)), max(1, round(size[1] / ratio))
+
+
+def _cropped(path: Path, image: Image.Image, preprocess: Preprocess) -> Image.Image:
+    if preprocess.crop is None:
+        return image
+    height, width = preprocess.crop
+    if preprocess.fill is not None:
+        image = _padded(image, (width, height), preprocess.fill)
+    if image.width < width or image.height < height:
+        raise UserError(
+            f"{path}: an image of {image.width} x {image.height} pixels is smaller than the "
+            f"central crop of {width} x {height}."
+        )
+    halves = (image.width - width) / 2, (image.height - height) / 2
+    left, top = (round(x) if preprocess.middle == "nearest" else math.floor(x) for x in halves)
+    return image.crop((left, top, left + width, top + height))
+
+
+def _padded(image: Image.Image, size: tuple[int, int], fill: tuple[int, ...]) -> Image.Image:
+    """At least `size` (width, height), the image in the middle."""
+    width, height = (max(pair) for pair in zip(image.size, size, strict=True))
+    canvas = Image.new("RGB", (width, height), fill)  # type: ignore[arg-type]  # three of them
+    canvas.paste(image, ((width - image.width) // 2, (height - image.height) // 2))
+    return canvas

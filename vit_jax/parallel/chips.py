@@ -1,0 +1,84 @@
+"""Peak rates of accelerators, from their makers' data sheets."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+# A pattern of jax's whole device_kind -> dense bfloat16 TFLOP/s of one jax device. Whole, because
+# the kinds of one generation are not alike: an L40S begins like an L4, an H100 NVL like any H100,
+# and a slice of a GPU (MIG) is called as all of it with "MIG 3g.40gb" behind. What is not here has
+# no rate, rather than another's.
+# TPU: cloud.google.com/tpu/docs, system architecture pages (v2 and v3: per core, half a chip).
+# GPU: NVIDIA's data sheets, half of those that are told with sparsity alone. H100 and H100 NVL:
+# "H100 Tensor Core GPU" (1,979 and 1,671 with sparsity); PCIe: its product brief (1,513); H200 and
+# H200 NVL: "H200 Tensor Core GPU" (1,979 and 1,671); GH200: "GH200 Grace Hopper Superchip"
+# (1,979); B200: "HGX B200" (36,000 of eight); GB200: "GB200 NVL72" (360,000 of 72); A100, A30,
+# A40, A10, L4, L40 and L40S: the sheets of these names; A10G: "NVIDIA A10G" of AWS. V100 ("V100",
+# with SXM2, PCIe and V100S) and T4 have no bfloat16: theirs is the rate of float16.
+PEAK_BF16_TFLOPS: dict[str, float] = {
+    r"TPU v2": 22.5,
+    r"TPU v3": 61.5,
+    r"TPU v4": 275.0,
+    r"TPU v5 lite|TPU v5e": 197.0,
+    r"TPU v5|TPU v5p": 459.0,
+    r"TPU v6 lite|TPU v6e": 918.0,
+    r"NVIDIA GB200": 2500.0,
+    r"NVIDIA B200": 2250.0,
+    r"NVIDIA GH200 (480GB|120GB|144G HBM3e)": 989.0,
+    r"NVIDIA H200": 989.0,
+    r"NVIDIA H200 NVL": 835.0,
+    r"NVIDIA H100 (80|96)GB HBM3": 989.0,
+    r"NVIDIA H100 NVL": 835.0,
+    r"NVIDIA H100 PCIe": 756.0,
+    r"(NVIDIA )?A100-(SXM4|PCIE)-(40|80)GB|NVIDIA A100 80GB PCIe": 312.0,
+    r"NVIDIA A40": 149.7,
+    r"NVIDIA A30": 165.0,
+    r"NVIDIA A10": 125.0,
+    r"NVIDIA A10G": 70.0,
+    r"NVIDIA L40S": 362.05,
+    r"NVIDIA L40": 181.05,
+    r"NVIDIA L4": 121.0,
+    r"(NVIDIA |Tesla )V100-SXM2-(16|32)GB(-LS)?": 125.0,
+    r"(NVIDIA |Tesla )V100-PCIE-(16|32)GB": 112.0,
+    r"(NVIDIA |Tesla )V100S-PCIE-32GB": 130.0,
+    r"(NVIDIA |Tesla )T4": 65.0,
+}
+
+
+def peak_flops(device_kind: str) -> float | None:
+    """Dense bfloat16 FLOP/s of one device, None if its data sheet is not in the table (CPUs)."""
+    rates = (rate for kind, rate in PEAK_BF16_TFLOPS.items() if re.fullmatch(kind, device_kind))
+    found = next(rates, None)
+    return None if found is None else found * 1e12
+
+
+class TpuChip(NamedTuple):
+    """A generation of TPUs, a chip of it; its rate is that of its devices (`peak_flops`).
+
+    Attributes:
+      cores: devices that jax sees of it.
+      hbm_gib: memory, GiB.
+      hbm_gbps: its bandwidth, 1e9 bytes a second; None: not found.
+      reduce_gbps: bandwidth of all-reduces, 1e9 bytes a second; None: not found.
+      most_chips: of a slice.
+    """
+
+    cores: int
+    hbm_gib: float
+    hbm_gbps: float | None
+    reduce_gbps: float | None
+    most_chips: int
+
+
+# cloud.google.com/tpu/docs, the pages of the generations, in 2026. reduce_gbps is the all-reduce
+# bandwidth of a pod divided by its chips; of v5p, whose page has none, half of the interconnect's
+# bidirectional bandwidth, which is what that quotient is for v5e and v6e.
+TPUS: dict[str, TpuChip] = {
+    "v2": TpuChip(2, 16, None, None, 256),
+    "v3": TpuChip(2, 32, 900, 332, 1024),
+    "v4": TpuChip(1, 32, 1200, 268, 4096),
+    "v5e": TpuChip(1, 16, 819, 200, 256),
+    "v5p": TpuChip(1, 95, 2765, 600, 6144),
+    "v6e": TpuChip(1, 32, 1638, 400, 256),
+}

@@ -1,0 +1,143 @@
+"""The mesh of devices, and the one table from logical axes to its axes.
+
+    replica   slices of a pod, joined by the data-centre network: whole copies of what is below
+    data      copies of the parameters, on different examples
+    fsdp      the width of the parameters is divided, and so are the examples
+    tensor    heads, the MLP's hidden layer and the channels inside a ResNet's units are divided;
+              the examples are not
+
+Data parallel, fully sharded, hybrid and tensor parallel training differ in these four sizes alone
+(docs/sharding.md).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import jax
+import numpy as np
+from jax.experimental import mesh_utils
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
+
+from vit_jax.core import axes, errors
+
+AXES = ("replica", "data", "fsdp", "tensor")
+BATCH_AXES = ("replica", "data", "fsdp")
+
+RULES: axes.Rules = dict.fromkeys(axes.LOGICAL_AXES, ()) | {
+    axes.BATCH: BATCH_AXES,
+    axes.WIDTH: ("fsdp",),
+    axes.HEADS: ("tensor",),
+    axes.MLP: ("tensor",),
+    axes.CHANNELS: ("tensor",),
+}
+# Of the optimizer's state where it is sharded further than the parameters (ZeRO stage 1,
+# arXiv 1910.02054): each of the devices along `data` keeps, and updates, a part of its own.
+SHARDED_OPTIMIZER_RULES: axes.Rules = {**RULES, axes.WIDTH: ("fsdp", "data")}
+
+
+def make_mesh(
+    *,
+    replica: int,
+    data: int,
+    fsdp: int,
+    tensor: int,
+    devices: Sequence[jax.Device] | None = None,
+) -> Mesh:
+    """A mesh with the axes AXES of these sizes, one of which may be -1: what the others leave.
+
+    devices: default: all there are. A single process may leave some of them unused. Raises
+    UserError for sizes that do not fit them.
+    """
+    there = list(jax.devices() if devices is None else devices)
+    sizes = {"replica": replica, "data": data, "fsdp": fsdp, "tensor": tensor}
+    shape = _shape(sizes, len(there), may_leave=jax.process_count() == 1 and devices is None)
+    used = there[: math.prod(shape)]
+    slices = {getattr(d, "slice_index", 0) for d in used}
+    grid = _over_slices(shape, used, len(slices)) if len(slices) > 1 else _on_one(shape, used)
+    # Auto: with Explicit axes, jax's default, an ordinary model fails to trace.
+    return Mesh(grid, AXES, axis_types=(AxisType.Auto,) * len(AXES))
+
+
+def _shape(sizes: Mapping[str, int], there: int, *, may_leave: bool) -> tuple[int, ...]:
+    """The sizes with -1 filled in. UserError if they do not fit."""
+    said = ", ".join(f"mesh.{name}={size}" for name, size in sizes.items() if size != 1)
+    wrong = [name for name, size in sizes.items() if size < 1 and size != -1]
+    open_ = [name for name, size in sizes.items() if size == -1]
+    if wrong or len(open_) > 1:
+        raise errors.UserError(
+            f"{said}: give each axis of the mesh at least 1 device, or one of them -1 for the rest."
+        )
+    fixed = math.prod(size for size in sizes.values() if size != -1)
+    if fixed > there or (open_ and there % fixed):
+        near = [n for n in range(1, there + 1) if there % n == 0]
+        below = max((n for n in near if n <= fixed), default=1)
+        above = min((n for n in near if n >= fixed), default=there)
+        factors = [str(size) for size in sizes.values() if size not in (1, -1)]
+        product = f"{' x '.join(factors)} = " if len(factors) > 1 else ""
+        raise errors.UserError(
+            f"{said} takes {product}{fixed} devices{' or a multiple' if open_ else ''}, "
+            f"but there are {there}; nearest products that fit: "
+            f"{', '.join(map(str, sorted({below, above})))}."
+        )
+    if not open_ and fixed < there and not may_leave:
+        raise errors.UserError(
+            f"{said or 'This mesh'} takes {fixed} of {there} devices, but every process has to "
+            "take part: set one of mesh.data, mesh.fsdp, mesh.tensor, mesh.replica to -1, or "
+            f"let their product be {there}."
+        )
+    return tuple(there // fixed if size == -1 else size for size in sizes.values())
+
+
+def _on_one(shape: tuple[int, ...], devices: Sequence[jax.Device]) -> np.ndarray:
+    """Neighbours on the chips' network are neighbours on the mesh."""
+    return mesh_utils.create_device_mesh(shape, devices, allow_split_physical_axes=True)
+
+
+def _over_slices(shape: tuple[int, ...], devices: Sequence[jax.Device], slices: int) -> np.ndarray:
+    if shape[0] != slices:
+        raise errors.UserError(
+            f"mesh.replica={shape[0]}, but the devices are in {slices} slices, and what is inside "
+            f"a replica has to stay in one: set mesh.replica={slices}."
+        )
+    inside, between = (1, *shape[1:]), (slices, 1, 1, 1)
+    return mesh_utils.create_hybrid_device_mesh(
+        inside, between, devices, allow_split_physical_axes=True
+    )
+
+
+def unused(mesh: Mesh) -> str:
+    """ "" for a mesh of all devices, else e.g. " (5 of 8 unused: mesh.data=-1 takes all)"."""
+    there = jax.device_count()
+    if mesh.size == there:
+        return ""
+    all_ = ": mesh.data=-1 takes all" if there % (mesh.size // mesh.shape["data"]) == 0 else ""
+    return f" ({there - mesh.size} of {there} unused{all_})"
+
+
+def sharding(
+    mesh: Mesh, names: Sequence[str | None], shape: Sequence[int], rules: axes.Rules = RULES
+) -> NamedSharding:
+    """Of an array of this shape whose axes have these logical names."""
+    return NamedSharding(mesh, axes.to_spec(names, shape, rules, mesh.shape))
+
+
+def replicated(mesh: Mesh) -> NamedSharding:
+    """The whole array on every device."""
+    return NamedSharding(mesh, PartitionSpec())
+
+
+def check_batch(mesh: Mesh | AbstractMesh, batch_size: int, field: str, *, parts: int = 1) -> None:
+    """UserError unless a batch, and each of its `parts`, divides over the devices."""
+    n = axes.num_devices(BATCH_AXES, mesh.shape)
+    unit = n * parts
+    if batch_size < 1 or batch_size % unit:
+        below = batch_size // unit * unit
+        near = ", ".join(str(b) for b in (below, below + unit) if b > 0)
+        over = [f"{name}={mesh.shape[name]}" for name in BATCH_AXES if mesh.shape[name] > 1]
+        which = f" ({' x '.join(over)})" if len(over) > 1 else ""
+        times = f" times optim.accumulate={parts} parts" if parts > 1 else ""
+        raise errors.UserError(
+            f"{field}={batch_size} does not divide over {n} devices{which}{times}; nearest: {near}."
+        )

@@ -1,0 +1,114 @@
+"""What a run takes, before it is paid for.
+
+    python -m vit_jax.plan --config configs/vit_l16_i21k.py --topology v5e:16x16
+
+Compiles the step of the config for TPUs that are not there (pip install libtpu), or for the devices
+here, and says what it found: memory, traffic, an estimate of time. Reads no data. --nocompile says
+in seconds what shapes and shardings alone tell.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+
+import jax
+from absl import flags
+
+from vit_jax import config as configs
+from vit_jax.config import RunConfig
+from vit_jax.core import compilation_cache
+from vit_jax.core.errors import UserError
+from vit_jax.core.process import command
+from vit_jax.core.screen import Screen
+from vit_jax.plan import topology
+from vit_jax.plan.compiled import DoesNotFit
+from vit_jax.plan.forecast import Forecast, forecast
+from vit_jax.plan.table import as_json, rows, size
+from vit_jax.run import build
+
+# What makes a step smaller, the cheapest first.
+SMALLER = (
+    ("model.remat=dots",),
+    ("model.remat=full",),
+    ("model.remat=full", "optim.accumulate=4"),
+    ("model.remat=full", "mesh.data=1", "mesh.fsdp=-1"),
+    ("model.remat=full", "mesh.data=1", "mesh.fsdp=-1", "optim.accumulate=4"),
+    ("model.remat=full", "mesh.data=1", "mesh.fsdp=-1", "optim.accumulate=16"),
+)
+
+
+def plan(config: RunConfig, name: str | None, *, compiled: bool, anew: bool) -> Forecast:
+    """What the run takes on a topology, or on the devices here.
+
+    Raises:
+      UserError: config or topology are wrong, or (DoesNotFit) the step does not fit.
+    """
+    mesh = topology.mesh(name, config.mesh) if name is not None else build.mesh(config.mesh)
+    return forecast(config, mesh, topology=name, compiled=compiled, anew=anew)
+
+
+def smaller(overrides: list[str], name: str, screen: Screen) -> str:
+    """Says which of SMALLER are the first that fit; "" if none does."""
+    several = len(topology.devices(name)) > 1
+    tries = [more for more in SMALLER if several or "mesh.fsdp=-1" not in more]
+    for number, more in enumerate(tries):
+        screen.say(f"does it fit with {' '.join(more)}? ({number + 1} of {len(tries)})")
+        try:
+            found = plan(
+                configs.load(FLAGS.config, [*overrides, "model.scan=true", *more]),
+                name,
+                compiled=True,
+                anew=not FLAGS.cache,
+            )
+        except UserError as error:
+            screen.say(f"  {str(error).splitlines()[0]}")
+            continue
+        flags_ = " ".join(f"--config.{override}" for override in ("model.scan=true", *more))
+        return f"It fits, in {size(found.memory.peak or 0).strip()} of each device, with {flags_}"
+    return ""
+
+
+FLAGS = flags.FLAGS
+
+
+def main(arguments: list[str]) -> None:
+    """The command."""
+    command.no_more(arguments)
+    overrides = list(FLAGS.config_override)
+    config = configs.load(FLAGS.config, overrides)
+    price = FLAGS.chip_hour_price
+    if price is not None and not math.isfinite(price):
+        raise UserError(f"--chip_hour_price={price}: give a number, such as 1.2.")
+    if price is not None and FLAGS.topology is None:
+        raise UserError("--chip_hour_price needs --topology, which says how many chips.")
+    if FLAGS.topology:  # jax would keep programs for devices that are not there, and not read them
+        jax.config.update("jax_enable_compilation_cache", False)
+    else:
+        compilation_cache.use()
+    screen = Screen(sys.stderr)
+    try:
+        if FLAGS.compile:
+            screen.say("compiling ...")
+        found = plan(config, FLAGS.topology, compiled=FLAGS.compile, anew=not FLAGS.cache)
+    except DoesNotFit as error:
+        hint = smaller(overrides, FLAGS.topology, screen) if FLAGS.topology else ""
+        hint = hint or "Nothing that was tried fits: take more chips."
+        raise UserError(f"{error}\n{hint}") from error
+    if FLAGS.json:
+        print(as_json(found, price=price))
+        return
+    lines = list(rows(found, price=price))
+    width = max(len(what) for what, _ in lines)
+    for what, said in lines:
+        print(f"{what:{width}}  {said}".rstrip())
+
+
+if __name__ == "__main__":
+    command.define_config(configs.fields())
+    flags.DEFINE_string("topology", None, "TPUs, such as v5e:16x16; default: the devices here.")
+    flags.DEFINE_bool("compile", True, "Compile the step; else only what shapes tell.")
+    flags.DEFINE_bool("cache", True, "Take from the cache what an earlier plan has compiled.")
+    flags.DEFINE_float("chip_hour_price", None, "Of one chip, in any currency.", lower_bound=0)
+    flags.DEFINE_bool("json", False, "All figures as one JSON object.")
+    command.run(main)

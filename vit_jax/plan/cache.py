@@ -1,0 +1,87 @@
+"""What compiling for TPUs that are not there has found, kept for the next plan.
+
+jax's own cache keeps programs that can be run; of these a plan needs a few figures alone, or that
+the step did not fit. They lie in the user's cache folder, one small file each, found by whatever
+the compiler is given: the program with its shardings, the topology and the order of its devices,
+versions and flags; and by the code that reads the figures. A file that cannot be read is as none.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+from importlib import metadata
+from pathlib import Path
+
+from etils import epath
+
+from vit_jax.core.files import atomic_file
+from vit_jax.core.files.cache_dir import users_folder
+from vit_jax.plan import collectives, compiled, hlo
+from vit_jax.plan.compiled import DoesNotFit, Figures, LoweredStep
+
+FLAGS = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")  # environment variables
+_REASON = "does_not_fit"
+
+
+def figures(step: LoweredStep, topology: str, *, anew: bool) -> tuple[Figures, bool]:
+    """Those of a step, and whether they were found in the cache.
+
+    Args:
+      topology: a name such as "v5e:16x16".
+      anew: compile it whatever was kept, and keep what is found now.
+
+    Raises:
+      DoesNotFit: now, or when it was compiled before.
+    """
+    path = folder() / f"{key(step, topology)}.json"
+    kept = None if anew else _read(path)
+    if isinstance(kept, str):
+        raise DoesNotFit(kept)
+    if kept is not None:
+        return kept, True
+    try:
+        found = compiled.read_figures(step)
+    except DoesNotFit as error:
+        _write(path, {_REASON: str(error)})
+        raise
+    _write(path, found._asdict())
+    return found, False
+
+
+def folder() -> Path:
+    """Where they are kept; may be deleted at any time."""
+    return users_folder() / "plans"
+
+
+def key(step: LoweredStep, topology: str) -> str:
+    """Of a program and all that decides what the compiler makes of it."""
+    devices = list(step.layout.mesh.devices.flat)
+    parts = [
+        step.lowered.as_text(),
+        topology,
+        str([(d.id, d.device_kind) for d in devices]),
+        *(metadata.version(package) for package in ("jax", "jaxlib")),
+        devices[0].client.platform_version,  # libtpu's
+        *(os.environ.get(flag, "") for flag in FLAGS),
+        *(Path(str(module.__file__)).read_text() for module in (compiled, collectives, hlo)),
+    ]
+    digests = [hashlib.sha256(part.encode()).digest() for part in parts]
+    return hashlib.sha256(b"".join(digests)).hexdigest()
+
+
+def _read(path: Path) -> Figures | str | None:
+    """Figures, or why there are none as the step did not fit; None: nothing that makes sense."""
+    try:
+        document = json.loads(path.read_text())
+        return str(document[_REASON]) if _REASON in document else Figures(**document)
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+def _write(path: Path, document: dict[str, object]) -> None:
+    with contextlib.suppress(OSError):  # a plan without a cache is a plan
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        atomic_file.write_text(epath.Path(path), json.dumps(document))

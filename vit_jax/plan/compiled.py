@@ -1,0 +1,139 @@
+"""The real training step, compiled: for devices that are there, or for TPUs that are not."""
+
+from __future__ import annotations
+
+import re
+import time
+from typing import Any, NamedTuple
+
+import jax
+from jax.sharding import Mesh
+
+from vit_jax.config import RunConfig
+from vit_jax.core.errors import UserError
+from vit_jax.plan.collectives import collectives
+from vit_jax.plan.hlo import instructions
+from vit_jax.run import build
+from vit_jax.training import step
+from vit_jax.training.state import Layout
+
+_CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
+
+
+class DoesNotFit(UserError):
+    """The compiler says that a step takes more memory than a device has."""
+
+
+class LoweredStep(NamedTuple):
+    """A step that is to be compiled, and what it was made from."""
+
+    lowered: Any
+    layout: Layout
+    batch: step.Batch
+    forward_flops: int  # of one image
+    lower_secs: float
+
+
+class CompiledStep(NamedTuple):
+    """A compiled step and what it was made from."""
+
+    compiled: Any
+    layout: Layout
+    batch: step.Batch
+    forward_flops: int  # of one image
+    compile_secs: float
+
+
+class Figures(NamedTuple):
+    """What a plan reads of a compiled step, of one device.
+
+    Attributes:
+      peak_bytes: the most memory that is in use.
+      sent: bytes that it sends or reduces, by kind of collective.
+      cycles: the compiler's own estimates, summed; it has none for collectives, nor for CPUs.
+      accessed_bytes: of its memory; None for a step with a loop, whose body would count once.
+      compile_secs: what compiling has taken.
+    """
+
+    peak_bytes: int
+    sent: dict[str, int]
+    cycles: float
+    accessed_bytes: float | None
+    compile_secs: float
+
+
+def lower_step(config: RunConfig, mesh: Mesh) -> LoweredStep:
+    """The step of a run whose number of classes is declared (input.num_classes)."""
+    num_classes, batch_size = config.input.num_classes, config.input.batch_size
+    assert num_classes is not None
+    num_examples = build.declared_examples(config.input) or batch_size
+    schedule = build.schedule(config.optim, build.plan(config, num_examples=num_examples))
+    model = build.model(config, num_classes=num_classes)
+    layout = build.layout(config, model.make, schedule, mesh)
+    batch = step.batch_layout(
+        mesh, batch_size=batch_size, image_size=model.preprocess.image_size, max_labels=1
+    )
+    update = step.make_update(
+        layout,
+        build.objective(config, num_classes=num_classes),
+        build.rates(config.optim, schedule),
+        config.seed,
+    )
+    started = time.perf_counter()
+    lowered = step.lower_update(update, layout, batch)
+    secs = time.perf_counter() - started
+    return LoweredStep(lowered, layout, batch, model.info.forward_flops, secs)
+
+
+def compile_step(config: RunConfig, mesh: Mesh) -> CompiledStep:
+    """The step of a run whose number of classes is declared (input.num_classes)."""
+    lowered, layout, batch, forward_flops, lower_secs = lower_step(config, mesh)
+    started = time.perf_counter()
+    compiled = lowered.compile()
+    secs = lower_secs + time.perf_counter() - started
+    return CompiledStep(compiled, layout, batch, forward_flops, secs)
+
+
+def read_figures(lowered: LoweredStep) -> Figures:
+    """Compiles a step, and reads what a plan needs. DoesNotFit if the compiler says so."""
+    started = time.perf_counter()
+    try:
+        compiled = lowered.lowered.compile()
+    except jax.errors.JaxRuntimeError as error:
+        if "RESOURCE_EXHAUSTED" not in str(error):
+            raise
+        raise DoesNotFit(f"The step does not fit: {_needed(str(error))}") from error
+    secs = lowered.lower_secs + time.perf_counter() - started
+    hlo = compiled.as_text()
+    sent: dict[str, int] = {}
+    for one in collectives(hlo, lowered.layout.mesh.shape):
+        sent[one.kind] = sent.get(one.kind, 0) + one.total_bytes
+    return Figures(
+        peak_bytes=peak_bytes(compiled.memory_analysis()),
+        sent=sent,
+        cycles=mega_cycles(hlo) * 1e6,
+        accessed_bytes=None if " while(" in hlo else compiled.cost_analysis().get("bytes accessed"),
+        compile_secs=secs,
+    )
+
+
+def _needed(message: str) -> str:
+    """The compiler's own sentence about it."""
+    found = re.search(r"Ran out of memory.*?(?=\. |\n|$)", message)
+    return f"{found[0] if found else message.splitlines()[0]}."
+
+
+def peak_bytes(memory: Any) -> int:
+    """Of one device: the state and the batch, which a step is given, and what it takes besides."""
+    new = memory.output_size_in_bytes - memory.alias_size_in_bytes
+    return int(memory.argument_size_in_bytes + memory.temp_size_in_bytes + new)
+
+
+def mega_cycles(hlo: str) -> float:
+    """The compiler's own estimates for a TPU, summed; it has none for collectives."""
+    cycles = (
+        one.runs * int(found[1])
+        for one in instructions(hlo)
+        if not one.fused and (found := _CYCLES.search(one.text))
+    )
+    return sum(cycles) / 1e6

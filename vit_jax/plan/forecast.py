@@ -1,0 +1,322 @@
+"""What a run will take: memory of a device, time of a step, chip-hours.
+
+Memory and traffic come from the compiled step, where it is compiled; sizes of the state always from
+its shapes and shardings. The time is an estimate, whose parts are all given.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from jax.sharding import Mesh
+
+from vit_jax.config import InputConfig, RunConfig
+from vit_jax.core.errors import UserError
+from vit_jax.models import ModelInfo
+from vit_jax.parallel import chips
+from vit_jax.parallel.chips import TpuChip
+from vit_jax.plan import cache, hosts
+from vit_jax.plan.compiled import Figures, lower_step, read_figures
+from vit_jax.plan.hosts import Host
+from vit_jax.plan.topology import dividing
+from vit_jax.run import build
+from vit_jax.training.objective import Batch
+from vit_jax.training.state import Layout, device_bytes, total_bytes
+from vit_jax.training.step import batch_layout
+
+SECS_A_DAY = 86_400
+MXU_FLOPS_A_CYCLE = 2 * 128 * 128
+# Units for matrix products in a jax device, from which the clock follows; of v6e it does not, by
+# what its page says of them.
+MXUS = {"v2": 1, "v3": 2, "v4": 8, "v5e": 4, "v5p": 8}
+
+
+@dataclasses.dataclass(frozen=True)
+class Memory:
+    """Bytes of one device.
+
+    Attributes:
+      parameters, optimizer, average: by shapes and shardings.
+      activations: what the blocks keep for the backward pass, by the model's shapes alone; None
+        where remat leaves that to the compiler.
+      peak: of the compiled step, of everything; None: not compiled.
+      there: what the device has; None: unknown.
+    """
+
+    parameters: int
+    optimizer: int
+    average: int
+    activations: int | None
+    peak: int | None
+    there: int | None
+
+    @property
+    def state(self) -> int:
+        """What lives from step to step."""
+        return self.parameters + self.optimizer + self.average
+
+
+@dataclasses.dataclass(frozen=True)
+class StepTime:
+    """Seconds of a step, by what would take them if nothing else did; None: unknown.
+
+    Attributes:
+      matrix: the model's matrix products (3 x forward) at the data sheet's rate.
+      hbm: the bytes that the compiled step accesses, at the memory's bandwidth. Unrolled steps
+        alone: of a loop the compiler counts the body once.
+      interconnect: what devices send each other, at the bandwidth of all-reduces.
+      cycles: the compiler's own estimates of all operations but those between devices.
+    """
+
+    matrix: float | None
+    hbm: float | None
+    interconnect: float | None
+    cycles: float | None
+
+    @property
+    def roofline(self) -> float | None:
+        """At least so long: all three overlap."""
+        known = [x for x in (self.matrix, self.hbm, self.interconnect) if x is not None]
+        return max(known, default=None)
+
+    @property
+    def estimate(self) -> float | None:
+        """The compiler's cycles, and what is sent besides, one after the other; else `roofline`."""
+        if self.cycles is None:
+            return self.roofline
+        return max(self.cycles + (self.interconnect or 0), self.roofline or 0)
+
+
+@dataclasses.dataclass(frozen=True)
+class Forecast:
+    """A run on some devices.
+
+    Attributes:
+      topology: its name; None: the devices here.
+      chips: how many; None: of devices that are no TPUs.
+      sent: bytes that a device sends or reduces in a step, by kind; None: not compiled.
+      compile_secs: None: not compiled.
+      from_cache: whether it was compiled for an earlier plan, which then took `compile_secs`.
+      saved_bytes: of a checkpoint, of all hosts together.
+      host: what one host needs.
+    """
+
+    topology: str | None
+    device_kind: str
+    devices: int
+    chips: int | None
+    hosts: int
+    mesh: dict[str, int]
+    model: ModelInfo
+    batch_size: int
+    steps: int
+    memory: Memory
+    sent: dict[str, int] | None
+    compile_secs: float | None
+    from_cache: bool
+    time: StepTime
+    peak_flops: float | None
+    saved_bytes: int
+    host: Host
+
+    @property
+    def exaflops(self) -> float:
+        """3 x forward matrix FLOPs x images of the whole run, 1e18."""
+        return 3 * self.model.forward_flops * self.batch_size * self.steps / 1e18
+
+    @property
+    def days(self) -> float | None:
+        """By the estimate of a step, without evaluations and saving."""
+        secs = self.time.estimate
+        return None if secs is None else secs * self.steps / SECS_A_DAY
+
+    @property
+    def chip_hours(self) -> float | None:
+        """Of all chips together."""
+        return None if self.days is None or self.chips is None else self.days * 24 * self.chips
+
+    @property
+    def core_days(self) -> float | None:
+        """Of TensorCores, as the paper's table 2 counts: two in a chip, of v5e and v6e one."""
+        if self.chip_hours is None:
+            return None
+        one = (self.topology or "").partition(":")[0] in ("v5e", "v6e")
+        return self.chip_hours / 24 * (1 if one else 2)
+
+    @property
+    def mfu(self) -> float | None:
+        """Share of the data sheet's rate that the model's products take, by the estimate."""
+        matrix, estimate = self.time.matrix, self.time.estimate
+        if matrix is None or estimate is None or self.time.cycles is None:  # no more than a bound
+            return None
+        return matrix / estimate
+
+    @property
+    def images_per_host_second(self) -> float | None:
+        """What each host's input has to keep up with."""
+        secs = self.time.estimate
+        return None if not secs else self.host.images / secs
+
+
+def forecast(
+    config: RunConfig, mesh: Mesh, *, topology: str | None, compiled: bool, anew: bool = False
+) -> Forecast:
+    """What the run of `config` will take on `mesh`; reads no data.
+
+    Args:
+      config: with input.num_examples and input.num_classes.
+      mesh: over devices that may not be there.
+      topology: their name, such as "v5e:16x16".
+      compiled: whether to compile the step.
+      anew: whether to compile it even if what that finds was kept (planning/cache.py).
+
+    Raises:
+      UserError: the config does not fit the mesh, or does not say what a plan needs.
+      DoesNotFit: the step takes more memory than a device has.
+    """
+    c = config.input
+    plan = build.plan(config, num_examples=_declared_examples(c))
+    assert c.num_classes is not None
+    model = build.model(config, num_classes=c.num_classes)
+    _check_batch(config, mesh, topology)
+    layout, batch, found, from_cache = _step(config, mesh, topology, compiled=compiled, anew=anew)
+    some = mesh.devices.flat
+    generation = topology.partition(":")[0] if topology else None
+    chip = chips.TPUS[generation] if generation else None
+    peak = chips.peak_flops(some[0].device_kind)
+    return Forecast(
+        topology=topology,
+        device_kind=some[0].device_kind,
+        devices=mesh.size,
+        chips=mesh.size // chip.cores if chip else None,
+        hosts=len({d.process_index for d in some}),
+        mesh={name: size for name, size in mesh.shape.items() if size > 1},
+        model=model.info,
+        batch_size=c.batch_size,
+        steps=plan.total_steps,
+        memory=_memory(layout, found, chip, _activations(config, model.info, mesh)),
+        sent=found.sent if found else None,
+        compile_secs=found.compile_secs if found else None,
+        from_cache=from_cache,
+        time=_time(found, model.info, c.batch_size / mesh.size, generation, peak),
+        peak_flops=peak,
+        saved_bytes=total_bytes(layout.state),
+        host=hosts.needs(layout, batch),
+    )
+
+
+def _declared_examples(c: InputConfig) -> int:
+    """Of an epoch. UserError unless the config says that, and how many classes there are."""
+    declared = build.declared_examples(c)
+    there = {
+        "num_examples": declared or (c.subset_per_class and c.num_examples),
+        "num_classes": c.num_classes,
+    }
+    if missing := [field for field, number in there.items() if number is None]:
+        raise UserError(
+            f"A plan reads no data, and the config does not say how many "
+            f"{' and '.join(f.removeprefix('num_') for f in missing)} they have: give "
+            f"{' '.join(f'--config.input.{f}=...' for f in missing)}"
+        )
+    if declared is None:
+        raise UserError(
+            "A plan reads no data, and only these can tell how many examples "
+            "input.subset_per_class takes: give --config.input.subset_per_class=none and "
+            "--config.input.subset_examples=..."
+        )
+    return declared
+
+
+def _check_batch(config: RunConfig, mesh: Mesh, topology: str | None) -> None:
+    """UserError unless a batch divides over the mesh; says over which topologies it would."""
+    try:
+        build.check_batch(config, mesh)
+    except UserError as error:
+        if topology is None or -1 not in dataclasses.astuple(config.mesh):
+            raise
+        near = dividing(
+            topology,
+            batch_size=config.input.batch_size,
+            parts=config.optim.accumulate,
+            share=mesh.shape["tensor"],
+        )
+        others = f" Topologies that it divides over: {', '.join(near)}." if near else ""
+        raise UserError(f"{topology}: {error}{others}") from error
+
+
+def _step(
+    config: RunConfig, mesh: Mesh, topology: str | None, *, compiled: bool, anew: bool
+) -> tuple[Layout, Batch, Figures | None, bool]:
+    """Layouts of state and batch; figures if compiled, and whether they are from the cache."""
+    c = config.input
+    if not compiled:
+        assert c.num_classes is not None
+        model = build.model(config, num_classes=c.num_classes)
+        plan = build.plan(config, num_examples=_declared_examples(c))
+        schedule = build.schedule(config.optim, plan)
+        layout = build.layout(config, model.make, schedule, mesh)
+        size = model.preprocess.image_size
+        batch = batch_layout(mesh, batch_size=c.batch_size, image_size=size, max_labels=1)
+        return layout, batch, None, False
+    lowered = lower_step(config, mesh)
+    if topology is None:  # jax keeps the program itself
+        return lowered.layout, lowered.batch, read_figures(lowered), False
+    return lowered.layout, lowered.batch, *cache.figures(lowered, topology, anew=anew)
+
+
+def _memory(
+    layout: Layout, found: Figures | None, chip: TpuChip | None, activations: int | None
+) -> Memory:
+    state = layout.state
+    stats = None if chip else layout.mesh.local_devices[0].memory_stats()
+    there = int(chip.hbm_gib * 2**30) // chip.cores if chip else (stats or {}).get("bytes_limit")
+    return Memory(
+        parameters=device_bytes(state.params),
+        optimizer=device_bytes(state.opt_state),
+        average=device_bytes(state.ema),
+        activations=activations,
+        peak=found.peak_bytes if found else None,
+        there=there,
+    )
+
+
+def _activations(config: RunConfig, model: ModelInfo, mesh: Mesh) -> int | None:
+    """Of one device, of the part of a batch that is worked off at once."""
+    parts = mesh.size // mesh.shape["tensor"] * config.optim.accumulate
+    images, of_bfloat16 = config.input.batch_size / parts, model.spec["dtype"] == "bfloat16"
+    nbytes = {
+        "none": model.activation_bytes,
+        "dots": model.activation_bytes,
+        "full": model.block_input_bytes,
+    }.get(model.spec["remat"])
+    return None if nbytes is None else int(nbytes * images * (1 if of_bfloat16 else 2))
+
+
+def _time(
+    found: Figures | None,
+    model: ModelInfo,
+    images: float,
+    generation: str | None,
+    peak: float | None,
+) -> StepTime:
+    """images: of a device, in a step."""
+    flops = 3 * model.forward_flops * images
+    matrix = flops / peak if peak else None
+    if generation is None or found is None:
+        return StepTime(matrix, None, None, None)
+    chip, clock, accessed = chips.TPUS[generation], _clock(generation, peak), found.accessed_bytes
+    a_second = lambda gbps: gbps * 1e9 / chip.cores
+    return StepTime(
+        matrix=matrix,
+        hbm=accessed / a_second(chip.hbm_gbps) if accessed and chip.hbm_gbps else None,
+        interconnect=sum(found.sent.values()) / a_second(chip.reduce_gbps)
+        if chip.reduce_gbps
+        else None,
+        cycles=found.cycles / clock if clock else None,
+    )
+
+
+def _clock(generation: str, peak: float | None) -> float | None:
+    """Cycles a second, from the data sheet's rate of matrix products."""
+    units = MXUS.get(generation)
+    return None if units is None or peak is None else peak / (units * MXU_FLOPS_A_CYCLE)

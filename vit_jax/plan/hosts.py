@@ -1,0 +1,71 @@
+"""What a run needs of each host: memory to save and to read, and images in time."""
+
+from __future__ import annotations
+
+import collections
+import math
+from typing import NamedTuple
+
+import jax
+
+from vit_jax.training.objective import Batch
+from vit_jax.training.state import Layout
+
+# Saving L/16 took so much, in multiples of what was saved (BENCHMARKS.md): the copy that files are
+# written from, and what is being compressed.
+SAVING_FACTOR = 1.27
+# Batches in the memory of a host at once: two that tf.data has ready, one that it is making, and
+# one that is being copied to the devices (data/pipeline.py, feed.py).
+BATCHES = 4
+_INDEX_BYTES = 8  # of each example, on the host alone
+
+
+class Host(NamedTuple):
+    """Of the host that needs the most.
+
+    Attributes:
+      images: of each batch, those that it reads.
+      input_bytes: of the batches in its memory; files and images that are being decoded are not in
+        it, since only the data know their sizes.
+      saving_bytes: while a checkpoint is written.
+    """
+
+    images: int
+    input_bytes: int
+    saving_bytes: int
+
+
+def needs(layout: Layout, batch: Batch) -> Host:
+    """layout and batch: with shardings over devices that may not be there."""
+    copied = sum(_copied_bytes(x) for x in jax.tree.leaves(layout.state))
+    images = _rows(batch["weight"])
+    a_row = sum(math.prod(x.shape[1:]) * x.dtype.itemsize for x in batch.values()) + _INDEX_BYTES
+    return Host(images, BATCHES * images * a_row, round(SAVING_FACTOR * copied))
+
+
+def _rows(array: jax.ShapeDtypeStruct) -> int:
+    """Of a global array, how many rows the devices of one host hold."""
+    assert array.sharding is not None
+    of_hosts = collections.defaultdict(set)
+    for device, index in array.sharding.devices_indices_map(array.shape).items():
+        of_hosts[device.process_index].add(index[0].indices(array.shape[0])[:2])
+    return max(sum(stop - start for start, stop in parts) for parts in of_hosts.values())
+
+
+def _copied_bytes(array: jax.ShapeDtypeStruct) -> int:
+    """Of an array, what a host copies to save it.
+
+    Devices that hold the same share the work where a side divides by their number; else one of
+    them copies all of it. (That is orbax's default, but for GPUs, where it is always one.)
+    """
+    assert array.sharding is not None
+    devices = array.sharding.device_set
+    shape = array.sharding.shard_shape(array.shape)
+    nbytes = math.prod(shape) * array.dtype.itemsize
+    parts = math.prod(array.shape) // max(math.prod(shape), 1)
+    alike = len(devices) // max(parts, 1)
+    hosts = collections.Counter(device.process_index for device in devices)
+    of_one = max(hosts.values())
+    if any(side % alike == 0 for side in shape):
+        return nbytes * of_one // alike
+    return nbytes * min(of_one, parts)

@@ -1,0 +1,106 @@
+"""TPUs that are not there: their topology by name, and a mesh over their devices."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import os
+import re
+
+import jax
+from jax.experimental import topologies
+from jax.sharding import Mesh
+
+from vit_jax.config import MeshConfig
+from vit_jax.core import errors
+from vit_jax.core.errors import UserError
+from vit_jax.parallel import mesh as meshes
+from vit_jax.parallel.chips import TPUS
+
+# What Cloud TPU rents (cloud.google.com/tpu/docs), but for the largest; others are tried as well.
+FLAT = ("1x1", "2x2", "2x4", "4x4", "4x8", "8x8", "8x16", "16x16")
+CUBES = ("2x2x1", "2x2x2", "2x2x4", "2x4x4", "4x4x4", "4x4x8", "4x8x8", "8x8x8", "8x8x16")
+SHAPES: dict[str, tuple[str, ...]] = {
+    "v2": ("2x2", "4x4", "4x8", "8x8", "8x16", "16x16"),
+    "v3": ("2x2", "4x4", "4x8", "8x8", "8x16", "16x16", "16x32", "32x32"),
+    "v4": CUBES,
+    "v5e": FLAT,
+    "v5p": CUBES,
+    "v6e": FLAT,
+}
+EXAMPLE = "such as v5e:16x16"
+
+
+def devices(name: str) -> list[jax.Device]:
+    """The devices of a topology such as "v5e:16x16"; needs libtpu, but no TPU.
+
+    Raises:
+      UserError: there is no such topology (names the nearest), or libtpu is missing.
+    """
+    generation = check(name)
+    if importlib.util.find_spec("libtpu") is None:
+        raise UserError(
+            "To plan for TPUs that are not there, their compiler is needed: pip install libtpu."
+        )
+    os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
+    os.environ.setdefault("TPU_STDERR_LOG_LEVEL", "3")
+    os.environ.setdefault("TPU_ACCELERATOR_TYPE", "v5litepod-1")  # of this machine; asked for
+    os.environ.setdefault("TPU_WORKER_HOSTNAMES", "localhost")
+    os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")  # else a lock stops a second process
+    # Two cores of a v4 chip act as one device.
+    options = {"chip_config_name": "megacore"} if generation == "v4" else {}
+    try:
+        found = topologies.get_topology_desc(platform="tpu", topology_name=name, **options)
+    except jax.errors.JaxRuntimeError as error:
+        raise UserError(f"No topology {name!r}: {_nearest(name)}") from error
+    return list(found.devices)
+
+
+def mesh(name: str, c: MeshConfig) -> Mesh:
+    """The mesh of a config over the devices of a topology."""
+    return meshes.make_mesh(
+        replica=c.replica, data=c.data, fsdp=c.fsdp, tensor=c.tensor, devices=devices(name)
+    )
+
+
+def check(name: str) -> str:
+    """The generation in a topology's name. UserError if it cannot be one."""
+    generation, _, shape = name.partition(":")
+    if generation not in TPUS:
+        raise UserError(
+            f"No topology {name!r}, {EXAMPLE}: generation {generation!r}. "
+            f"{errors.nearest(generation, list(TPUS))}"
+        )
+    sizes = re.fullmatch(r"\d+(x\d+)+", shape) and [int(size) for size in shape.split("x")]
+    dimensions = len(SHAPES[generation][0].split("x"))
+    if not sizes or len(sizes) != dimensions or not math.prod(sizes):
+        raise UserError(f"No topology {name!r}: {_nearest(name)}")
+    if math.prod(sizes) > TPUS[generation].most_chips:
+        raise UserError(
+            f"No topology {name!r}: a slice of {generation} has at most "
+            f"{TPUS[generation].most_chips:,} chips. {_nearest(name)}"
+        )
+    return generation
+
+
+def dividing(name: str, *, batch_size: int, parts: int, share: int) -> list[str]:
+    """The largest topologies of the same generation that a batch divides over; at most three.
+
+    Args:
+      parts: that a batch is worked off in, each of which has to divide.
+      share: devices that work on the same images (mesh.tensor).
+    """
+    generation, cores = check(name), TPUS[name.partition(":")[0]].cores
+    devices = lambda shape: cores * math.prod(map(int, shape.split("x")))
+    divides = [s for s in SHAPES[generation] if batch_size * share % (devices(s) * parts) == 0]
+    return [f"{generation}:{shape}" for shape in sorted(divides, key=devices)[-3:]]
+
+
+def _nearest(name: str) -> str:
+    """The topologies of a generation whose number of chips is nearest."""
+    generation, _, shape = name.partition(":")
+    wanted = math.prod(int(size) for size in re.findall(r"\d+", shape)) if shape else 1
+    chips = lambda shape: math.prod(map(int, shape.split("x")))
+    distance = lambda shape: abs(math.log(chips(shape) / max(wanted, 1)))
+    near = sorted(sorted(SHAPES[generation], key=distance)[:3], key=chips)
+    return "nearest: " + ", ".join(f"{generation}:{shape}" for shape in near) + "."

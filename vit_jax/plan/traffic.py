@@ -1,0 +1,131 @@
+"""What the devices of a mesh have to send each other in a step, from where its arrays live.
+
+    all-gather  of parameters over `fsdp`: a device computes with whole ones
+    reduce      of gradients over the axes that divide the batch: all-reduced, or reduce-scattered
+                over those that divide the parameter (or, ZeRO stage 1, its optimizer's state)
+    all-gather  of updated parameters over `data`, where the optimizer's state alone is divided
+    reduce      of activations over `tensor`: two sums forward and two backward in a block
+
+`collectives.py` reads the same from a compiled program; a test compares.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from jax.sharding import NamedSharding
+
+from vit_jax.core import axes, pytrees
+from vit_jax.core.layers import is_stacked
+from vit_jax.parallel.mesh import BATCH_AXES
+
+SMALLEST_BYTES = 2**20  # arrays below this are left out: norms, biases, scalars
+
+
+class Transfer(NamedTuple):
+    """One kind of thing that is sent.
+
+    Attributes:
+      what: "parameters", "gradients", "updates" or "activations".
+      kind: "all-gather", or "reduce" for all-reduce and reduce-scatter.
+      axes: of the mesh, that it is sent along.
+      total_bytes: in a step, of whole arrays: what a device has gathered, or reduces.
+    """
+
+    what: str
+    kind: str
+    axes: tuple[str, ...]
+    total_bytes: int
+
+
+def parameter_traffic(
+    params: Any,
+    update_shardings: Any,
+    *,
+    compute_bytes: Callable[[str], int],
+    gradient_bytes: Callable[[str], int],
+    gathers: int,
+    accumulate: int,
+) -> list[Transfer]:
+    """What is sent for the parameters.
+
+    Args:
+      params: of jax.ShapeDtypeStruct with shardings (Layout.state.params).
+      update_shardings: nested as they are (Layout.update_shardings).
+      compute_bytes: of an element in the product that the parameter of this name enters.
+      gradient_bytes: of an element of its gradient when it leaves the product.
+      gathers: of a block's parameters: 2 where the backward pass gathers them again, 1 where it
+        finds them in memory, as it does those outside of the blocks.
+      accumulate: parts that a batch is worked off in.
+    """
+    shardings = pytrees.flatten(update_shardings)
+    return [
+        transfer
+        for name, param in pytrees.flatten(params).items()
+        for transfer in _of_parameter(
+            param,
+            shardings[name],
+            layers=param.shape[0] if is_stacked(name) else 1,
+            compute_bytes=compute_bytes(name),
+            gradient_bytes=gradient_bytes(name),
+            gathers=gathers if is_stacked(name) else 1,
+            accumulate=accumulate,
+        )
+    ]
+
+
+def activation_traffic(
+    mesh_shape: Any, *, stream_bytes: int, depth: int, sums: int
+) -> list[Transfer]:
+    """What tensor parallelism sends: the parts of [B, N, D] that heads and MLP give, summed.
+
+    Args:
+      mesh_shape: sizes of the mesh's axes.
+      stream_bytes: of the residual stream [B, N, D] of one device.
+      depth: number of blocks.
+      sums: in a block: 4, or 5 where the backward pass computes the block again.
+    """
+    if mesh_shape["tensor"] == 1:
+        return []
+    return [Transfer("activations", "reduce", ("tensor",), depth * sums * stream_bytes)]
+
+
+def _of_parameter(
+    param: Any,
+    update_sharding: NamedSharding,
+    *,
+    layers: int,
+    compute_bytes: int,
+    gradient_bytes: int,
+    gathers: int,
+    accumulate: int,
+) -> list[Transfer]:
+    mesh_shape = update_sharding.mesh.shape
+    own, updated = _dividing(param.sharding), _dividing(update_sharding)
+    # Of one layer, as a device holds it when it computes: `tensor` alone divides it.
+    whole = math.prod(param.shape) // layers // axes.num_devices(own & {"tensor"}, mesh_shape)
+    found = []
+
+    def add(what: str, kind: str, along: set[str], elements: int, size: int, runs: int) -> None:
+        names = tuple(a for a in mesh_shape if a in along and mesh_shape[a] > 1)
+        if names and elements * size >= SMALLEST_BYTES:
+            found.append(Transfer(what, kind, names, layers * runs * elements * size))
+
+    # XLA sums a gradient as a whole where `tensor` divides the mesh and not the parameter.
+    is_whole = mesh_shape["tensor"] > 1 and "tensor" not in own
+    scattered, batch = set() if is_whole else updated - {"tensor"}, set(BATCH_AXES)
+    part = whole // axes.num_devices(scattered, mesh_shape)
+    add("parameters", "all-gather", own & {"fsdp"}, whole, compute_bytes, gathers * accumulate)
+    add("gradients", "reduce", scattered, whole, gradient_bytes, accumulate)
+    add("gradients", "reduce", batch - scattered, part, gradient_bytes, accumulate)
+    held = whole // axes.num_devices(own & {"fsdp"}, mesh_shape)
+    add("updates", "all-gather", updated - own, held, param.dtype.itemsize, 1)
+    return found
+
+
+def _dividing(sharding: NamedSharding) -> set[str]:
+    """The axes of the mesh that divide an array of this sharding."""
+    several = lambda entry: (entry,) if isinstance(entry, str) else entry
+    return {name for entry in sharding.spec if entry for name in several(entry)}

@@ -1,0 +1,1 @@
+"""Copies of images: exact, near and mirrored."""

@@ -1,0 +1,208 @@
+"""Which images are there twice: the same bytes, or nearly the same to look at.
+
+Also against evaluation sets, which a model must not have been trained on. The same look is a
+perceptual hash (perceptual.py) that differs in few bits; what has none is compared by bytes alone.
+Mirrored copies have the look of the other one's mirror image.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from vit_jax.prepare.copies import mirrors
+from vit_jax.prepare.copies.near import Pairs, Progress
+
+NEAR_BITS = 4  # docs/data_right.md has the measurement
+
+
+class Evaluation(NamedTuple):
+    """A set that is to be evaluated on.
+
+    Attributes:
+      hashes: a table with the columns `sha256` and `look` of catalogue.SCHEMA.
+    """
+
+    name: str
+    hashes: pa.Table
+
+
+@dataclasses.dataclass
+class Duplicates:
+    """Rows of the catalogue, and what they are copies of.
+
+    Attributes:
+      same: row -> the first row with the same bytes.
+      near: row -> a row before it that looks the same but has other bytes, and is itself not in
+        `near` or `same`.
+      mirrored: row -> a row before it that looks the same when one is mirrored left to right, not
+        as they are, and is itself not in `mirrored`.
+      evaluated: row -> the name of the evaluation set that has it.
+      by_look: how many of `evaluated` have other bytes there.
+      mirrored_in: how many rows that are not in `evaluated` are mirrored copies of images of an
+        evaluation set, by its name.
+      matched: how many images of an evaluation set, by its name, have a copy among the rows.
+      not_compared: looks that so many others resemble that not all of these were compared.
+    """
+
+    same: dict[int, int] = dataclasses.field(default_factory=dict)
+    near: dict[int, int] = dataclasses.field(default_factory=dict)
+    mirrored: dict[int, int] = dataclasses.field(default_factory=dict)
+    evaluated: dict[int, str] = dataclasses.field(default_factory=dict)
+    by_look: int = 0
+    mirrored_in: dict[str, int] = dataclasses.field(default_factory=dict)
+    matched: dict[str, int] = dataclasses.field(default_factory=dict)
+    not_compared: int = 0
+
+
+def find(
+    table: pa.Table,
+    order: np.ndarray,
+    bits: int = NEAR_BITS,
+    evaluations: Sequence[Evaluation] = (),
+    in_training: np.ndarray | None = None,
+    *,
+    without_near: bool = False,
+    without_mirrored: bool = False,
+    tell: Progress = lambda done, of: None,
+) -> Duplicates:
+    """Compares the images of a catalogue.
+
+    Args:
+      order: the rows to compare, int64; of duplicates the first is the one that stays.
+      bits: looks that differ in no more are the same.
+      in_training: bool for each row of the table, whether it must not be in an evaluation set;
+        None: all of them.
+      without_near: near copies are left out: mirrored ones are looked for among what stays.
+      without_mirrored: whether mirrored copies of images of evaluation sets are in these.
+      tell: see near.near_pairs.
+    """
+    looks, seen = _looks(table)
+    known = [_looks(one.hashes) for one in evaluations]
+    distinct = np.unique(np.concatenate([looks[order][seen[order]], *(v[ok] for v, ok in known)]))
+    pairs, turned = mirrors.search(distinct, *_mirrors(table, order, distinct), bits, tell)
+    found = Duplicates(not_compared=len(pairs.crowded))
+    place = np.where(seen, np.searchsorted(distinct, looks), len(distinct))
+    for one, (values, ok) in zip(evaluations, known, strict=True):
+        rows = order if in_training is None else order[in_training[order]]
+        here, there = _digests(table)[rows], _digests(one.hashes)
+        their_place = np.where(ok, np.searchsorted(distinct, values), len(distinct))
+        same, near = _is_in(here, there), _near(their_place, len(distinct), pairs)[place[rows]]
+        also = _is_in(there, here) | _near(place[rows], len(distinct), pairs)[their_place]
+        mirrored = _near(their_place, len(distinct), turned)[place[rows]]
+        if without_mirrored:
+            near |= mirrored
+            also |= _near(place[rows], len(distinct), turned)[their_place]
+        elif number := int((mirrored & ~near & ~same).sum()):
+            found.mirrored_in[one.name] = number
+        found.matched[one.name] = int(also.sum())
+        found.by_look += int((near & ~same).sum())
+        found.evaluated |= dict.fromkeys(rows[same | near].tolist(), one.name)
+        order = order[~np.isin(order, rows[same | near])]
+    found.same = _same(_digests(table), order)
+    visible = order[seen[order]]
+    found.near = _copies(visible, place, len(distinct), pairs, found.same)
+    if without_near:
+        visible = visible[~np.isin(visible, np.fromiter(found.near, np.int64, len(found.near)))]
+    found.mirrored = _copies(visible, place, len(distinct), turned, found.same)
+    # Without images of the same look: those are near.
+    found.mirrored = {row: of for row, of in found.mirrored.items() if place[row] != place[of]}
+    return found
+
+
+def _copies(
+    rows: np.ndarray, place: np.ndarray, looks: int, pairs: Pairs, same: dict[int, int]
+) -> dict[int, int]:
+    """Row -> the one that stays for it, but for those of which `same` says that already."""
+    keeper = _keepers(rows, place[rows], looks, pairs)
+    differing = np.flatnonzero(keeper != rows)
+    found = zip(rows[differing].tolist(), keeper[differing].tolist(), strict=True)
+    return {row: stays for row, stays in found if same.get(row) != stays}
+
+
+def _mirrors(
+    table: pa.Table, order: np.ndarray, distinct: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """(uint64 [n], bool [n]), of each distinct look the mirrored one of its first image, if any."""
+    there = np.logical_and(table["mirrored"].is_valid().to_numpy(), _looks(table)[1])
+    rows = order[there[order]][::-1]  # of several the first is written last
+    found, known = np.zeros(len(distinct), np.uint64), np.zeros(len(distinct), bool)
+    place = np.searchsorted(distinct, _looks(table)[0][rows])
+    found[place] = table["mirrored"].fill_null(0).to_numpy()[rows]
+    known[place] = True
+    return found, known
+
+
+def _near(places: np.ndarray, looks: int, pairs: Pairs) -> np.ndarray:
+    """bool [looks + 1], whether one of `places` is there or near; the last stands for no look."""
+    there = np.zeros(looks + 1, bool)
+    there[places] = True
+    there[looks] = False
+    near = there.copy()
+    near[pairs.first[there[pairs.second]]] = True
+    near[pairs.second[there[pairs.first]]] = True
+    return near
+
+
+def _same(digests: np.ndarray, order: np.ndarray) -> dict[int, int]:
+    halves = digests[order]
+    by_digest = np.lexsort((np.arange(len(order)), halves[:, 1], halves[:, 0]))
+    same = (halves[by_digest[1:]] == halves[by_digest[:-1]]).all(axis=1)
+    first: dict[int, int] = {}
+    for place in np.flatnonzero(same) + 1:
+        before, row = int(order[by_digest[place - 1]]), int(order[by_digest[place]])
+        first[row] = first.get(before, before)
+    return first
+
+
+def _keepers(rows: np.ndarray, places: np.ndarray, looks: int, pairs: Pairs) -> np.ndarray:
+    """Of each row the one that stays for it, maybe itself.
+
+    In the order of rows a look stays if none that stays is near it. So all that goes is near
+    something that stays; chains, in which the ends are not alike, do not go as a whole.
+
+    Args:
+      places: of the look of each row, among so many `looks`.
+      pairs: of looks that are near each other.
+    """
+    rank = np.full(looks, len(rows))  # of a look's first row
+    np.minimum.at(rank, places, np.arange(len(rows)))
+    there = (rank[pairs.first] < len(rows)) & (rank[pairs.second] < len(rows))
+    first, second = pairs.first[there], pairs.second[there]
+    swap = rank[first] > rank[second]
+    earlier, later = np.where(swap, second, first), np.where(swap, first, second)
+    stays = np.arange(looks)
+    for at in np.lexsort((rank[earlier], rank[later])).tolist():
+        one, other = earlier[at], later[at]
+        if stays[other] == other and stays[one] == one:
+            stays[other] = one
+    return rows[rank[stays[places]]]
+
+
+def _digests(table: pa.Table) -> np.ndarray:
+    """uint64 [n, 4], the SHA-256 of each row."""
+    column = table["sha256"].combine_chunks()
+    if isinstance(column, pa.ChunkedArray):  # of no chunk
+        column = pa.concat_arrays([*column.chunks, pa.array([], column.type)])
+    start = 32 * column.offset
+    data = np.frombuffer(column.buffers()[1] or b"", np.uint8)[start : start + 32 * len(column)]
+    return data.view(np.uint64).reshape(-1, 4)
+
+
+def _looks(table: pa.Table) -> tuple[np.ndarray, np.ndarray]:
+    """(looks, whether there is one), uint64 and bool [n]."""
+    column = table["look"]
+    return column.fill_null(0).to_numpy(), column.is_valid().to_numpy()
+
+
+def _is_in(digests: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """bool [n], whether a row of `digests` is among the rows of `others`."""
+    candidates = np.flatnonzero(np.isin(digests[:, 0], others[:, 0]))
+    known = set(map(bytes, others))
+    found = np.zeros(len(digests), bool)
+    found[candidates] = [bytes(digests[at]) in known for at in candidates]
+    return found

@@ -1,0 +1,1 @@
+"""Readers of raw collections: folders, tars, records, Parquet files."""

@@ -1,0 +1,162 @@
+"""ImageNet-1k (ILSVRC 2012) from its tars, and other labels and other images for its classes.
+
+`ILSVRC2012_img_train.tar` is 1,000 tars in a tar, `ILSVRC2012_img_val.tar` 50,000 images without
+labels (https://image-net.org). What these are comes with TFDS's package, as a text file. The sets
+are named, and have their splits, as in TFDS: imagenet2012, imagenet2012_real, imagenet_v2.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+from vit_jax.core.errors import UserError
+from vit_jax.data import synsets
+from vit_jax.prepare.collection import Collection, Request
+from vit_jax.prepare.entry import Labels, Part
+from vit_jax.prepare.readers import synset_tars
+
+TRAIN = ("ILSVRC2012_img_train.tar", "ILSVRC2012_img_train", "train")
+VALIDATION = ("ILSVRC2012_img_val.tar", "ILSVRC2012_img_val", "val", "validation")
+REAL = "real.json"
+FILES_A_PART = 1000
+MAX_LIST_BYTES = 2**26  # of real.json, which has 1 MB
+# The one class that the list of ImageNet-21k lacks.
+_TEDDY = "n04399382 teddy, teddy bear"
+
+
+def collection(request: Request) -> Collection:
+    """`train` and `validation`, or the one that is there. UserError if neither is."""
+    source = _folder(request.source)
+    names = classes()
+    train, validation = _first(source, TRAIN), _first(source, VALIDATION)
+    if train is None and validation is None:
+        raise UserError(
+            f"--source={source} holds neither {TRAIN[0]} nor {VALIDATION[0]}, nor a folder of what "
+            f"is in them ({TRAIN[1]}, {VALIDATION[1]})."
+        )
+    label = {synset: number for number, synset in enumerate(names)}
+    parts: list[Part] = []
+    notes: list[str] = []
+    if train:
+        found = synset_tars.listed(train)
+        parts += synset_tars.labelled(found, label, split="train")
+        missing = sorted(set(names) - {synset_tars.synset(part) for part in found})
+        notes.append(
+            f"Of the {len(names):,} synsets {len(missing)} have no tar, first {missing[0]}."
+            if missing
+            else f"All {len(names):,} synsets have a tar."
+        )
+    if validation:
+        labels = {name: (label[synset],) for name, synset in _validation().items()}
+        parts += _images_of_validation(validation, labels)
+    for name, path in (("train", train), ("validation", validation)):
+        if not path:
+            notes.append(f"{name} is left out: {source} does not hold it.")
+    return Collection(
+        name="imagenet2012",
+        description="ImageNet-1k, ILSVRC 2012 (https://image-net.org), images as published.",
+        class_names=list(names.values()),
+        parts=parts,
+        notes=notes,
+    )
+
+
+def real(request: Request) -> Collection:
+    """The validation images with all their labels; those that were given none are set aside.
+
+    https://github.com/google-research/reassessed-imagenet, arXiv 2006.07159. UserError if the
+    images or real.json are not there, or this is not what it should be.
+    """
+    source = _folder(request.source)
+    validation, path = _first(source, VALIDATION), source / REAL
+    if validation is None or not path.is_file():
+        raise UserError(
+            f"--source={source} must hold {VALIDATION[0]} and {REAL} (of "
+            "https://github.com/google-research/reassessed-imagenet); one of them is missing."
+        )
+    labels = dict(zip(sorted(_validation()), _real_labels(path), strict=True))
+    return Collection(
+        name="imagenet2012_real",
+        description="ImageNet-1k's validation images with the ReaL labels (arXiv 2006.07159).",
+        class_names=list(classes().values()),
+        parts=_images_of_validation(validation, labels),
+        multi_label=True,
+    )
+
+
+def _folder(source: str) -> Path:
+    folder = Path(source)
+    if not folder.is_dir():
+        raise UserError(f"--source={source} is not a folder: it should hold {VALIDATION[0]} ...")
+    return folder
+
+
+def _first(folder: Path, names: tuple[str, ...]) -> Path | None:
+    return next((folder / name for name in names if (folder / name).exists()), None)
+
+
+def _images_of_validation(path: Path, labels: Mapping[str, Labels]) -> list[Part]:
+    if path.is_dir():
+        files = tuple(sorted(file.name for file in path.iterdir() if file.name in labels))
+        if not files:
+            raise UserError(f"{path} holds no images named {next(iter(labels))} ...")
+        return [
+            Part(
+                name=f"{path.name}, {start + 1:,} ...",
+                reader="files",
+                path=str(path),
+                files=files[start : start + FILES_A_PART],
+                split="validation",
+                labels={name: labels[name] for name in files[start : start + FILES_A_PART]},
+            )
+            for start in range(0, len(files), FILES_A_PART)
+        ]
+    return [Part(path.name, "tar", str(path), split="validation", labels=labels)]
+
+
+@functools.cache
+def classes() -> dict[str, str]:
+    """WordNet id -> "n01440764 tench, Tinca tinca", in the order of the labels: sorted."""
+    names = synsets.names() | {_TEDDY.partition(" ")[0]: _TEDDY}
+    return {synset: names[synset] for synset in _tfds_list("labels.txt")}
+
+
+def _validation() -> dict[str, str]:
+    """File name -> WordNet id of the 50,000 images of validation."""
+    listed = _tfds_list("validation_labels.txt")
+    return {f"ILSVRC2012_val_{i + 1:08}.JPEG": synset for i, synset in enumerate(listed)}
+
+
+def _tfds_list(name: str) -> list[str]:
+    """Lines of a file in TFDS's package, which is not imported for it."""
+    spec = importlib.util.find_spec("tensorflow_datasets")
+    assert spec is not None and spec.origin is not None
+    return (
+        Path(spec.origin).with_name("datasets").joinpath("imagenet2012", name).read_text().split()
+    )
+
+
+def _real_labels(path: Path) -> list[Labels]:
+    """Of the images in the order of their names."""
+    wrong = f"{path} is not the list of ReaL labels: "
+    if path.stat().st_size > MAX_LIST_BYTES:
+        raise UserError(wrong + f"it is longer than {MAX_LIST_BYTES:,} bytes.")
+    try:
+        listed = json.loads(path.read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise UserError(wrong + f"no JSON ({error}).") from error
+    number, num_classes = len(_validation()), len(classes())
+    if not isinstance(listed, list) or len(listed) != number:
+        raise UserError(wrong + f"it should be a list of {number:,} lists of classes.")
+    for place, labels in enumerate(listed):
+        if not isinstance(labels, list) or not all(
+            type(label) is int and 0 <= label < num_classes for label in labels
+        ):
+            raise UserError(
+                wrong + f"entry {place} is not a list of classes in [0, {num_classes})."
+            )
+    return [tuple(sorted(set(labels))) for labels in listed]

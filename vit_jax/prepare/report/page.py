@@ -1,0 +1,290 @@
+"""report.html: what a data set is, on one page that needs no network and no other file."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from vit_jax import report
+from vit_jax.core.screen import duration
+from vit_jax.prepare.faults import ACTIONS
+from vit_jax.prepare.report import charts
+from vit_jax.prepare.report.summary import what
+
+# The browser itself refuses whatever would be fetched.
+NAMED = 2000  # classes without examples, on the page
+CLASS_PAIRS = 40
+POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
+
+
+class Picture(NamedTuple):
+    """An image of a contact sheet: a data: URL, its name, and what else stands under it."""
+
+    url: str
+    name: str
+    note: str
+    bad: bool = False
+
+
+class Pair(NamedTuple):
+    """An image, and one that is a copy of it."""
+
+    first: Picture
+    copy: Picture
+    note: str
+
+
+class Sheets(NamedTuple):
+    """Images to look at."""
+
+    kept: Sequence[Picture]
+    left_out: Sequence[Picture]
+    copies: Sequence[Pair]
+
+
+def page(
+    said: Mapping[str, Any], looks: Sequence[str], sheets: Sheets, left_out: Sequence[Mapping]
+) -> str:
+    """The text of the file.
+
+    Args:
+      said: what report.json says.
+      looks: sentences about what should be looked at.
+      left_out: the first images that were, as summary.left_out.
+    """
+    css = [Path(report.__file__).with_name("page.css"), Path(__file__).with_name("report.css")]
+    style = "\n".join(path.read_text(encoding="utf-8") for path in css)
+    title = escape(f"{said['name']} {said['options']['version']}")
+    return "\n".join(
+        part
+        for part in [
+            "<!doctype html>",
+            '<html lang="en"><head><meta charset="utf-8">',
+            f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">',
+            '<meta name="viewport" content="width=device-width, initial-scale=1">',
+            '<meta name="color-scheme" content="light dark">',
+            f"<title>{title} – vit_jax prepare</title>",
+            f"<style>\n{style}</style></head>",
+            f"<body><header><h1>{title}</h1>",
+            f"<p>content <code>{said['content']}</code> · {escape(said['made'])}</p></header>",
+            f"<main>{_tiles(said)}",
+            _looks(looks),
+            _counts(said),
+            _charts(said),
+            _classes(said["classes"]),
+            _sheet("A sample of the examples", sheets.kept),
+            _pairs(sheets.copies, said["duplicates"]),
+            _class_pairs(said["duplicates"]["class_pairs"]),
+            _sheet("A sample of what was left out", sheets.left_out),
+            _left_out(left_out, said["images"]["left_out"]),
+            _made_with(said),
+            "</main></body></html>\n",
+        ]
+        if part
+    )
+
+
+def escape(text: object) -> str:
+    """For HTML; bytes of a name that are no text are shown as \\xXX."""
+    data = str(text).encode("utf-8", "surrogateescape")
+    return html.escape(data.decode("utf-8", "backslashreplace"))
+
+
+def _tiles(said: Mapping[str, Any]) -> str:
+    images, classes = said["images"], said["classes"]
+    written = sum(split["bytes"] for split in said["splits"].values())
+    tiles = [
+        (f"{images['listed']:,}", "images in the collection"),
+        (f"{images['examples']:,}", "examples in the set"),
+        (f"{images['left_out']:,}", "images left out"),
+        (f"{classes['number'] - classes['empty']:,}", f"of {classes['number']:,} classes filled"),
+        (_bytes(written), f"of records, from {_bytes(images['bytes_read'])} of images"),
+        (duration(said["seconds"]), "taken by the last start"),
+    ]
+    cells = "".join(f"<div><b>{value}</b><span>{text}</span></div>" for value, text in tiles)
+    return f'<div class="tiles">{cells}</div>'
+
+
+def _looks(sentences: Sequence[str]) -> str:
+    if not sentences:
+        return '<ul class="look fine"><li>Nothing that would have to be looked at.</li></ul>'
+    return f'<ul class="look">{"".join(f"<li>{escape(one)}</li>" for one in sentences)}</ul>'
+
+
+def _counts(said: Mapping[str, Any]) -> str:
+    listed = max(said["images"]["listed"], 1)
+    splits = [
+        [name, f"{s['examples']:,}", f"{said['classes']['in_splits'][name]:,}", f"{s['files']:,}",
+         _bytes(s["bytes"])]
+        for name, s in said["splits"].items()
+    ]  # fmt: skip
+    why = [
+        [what(reason), f"{number:,}", f"{number / listed:.3%}"]
+        for reason, number in said["left_out"].items()
+    ]
+    found = [
+        [f["what"], f"{f['images']:,}", *(f"{f['became'].get(a, 0):,}" for a in ACTIONS)]
+        for f in said["faults"].values()
+    ]
+    formats = [[name, f"{number:,}"] for name, number in said["formats"].items()]
+    return (
+        '<h2>Counts</h2><div class="tables">'
+        + _titled("Splits", ["split", "examples", "classes", "files", "size"], splits)
+        + _titled("Left out", ["why", "images", "of all"], why)
+        + _titled("What was found", ["what", "images", "kept", "converted", "set aside"], found)
+        + _titled("Formats", ["format", "images"], formats)
+        + "</div>"
+    )
+
+
+def _charts(said: Mapping[str, Any]) -> str:
+    sides, nbytes = said["shorter_side"], said["file_bytes"]
+    classes = said["classes"]
+    pictures = [
+        charts.bars("Shorter side", f"pixels, {_middle(sides, _pixels)}", sides["bins"], _pixels),
+        charts.bars("Size of a file", _middle(nbytes, _bytes), nbytes["bins"], _bytes),
+        charts.curve("Examples of each class", "largest first", classes["examples_of_each"]),
+    ]
+    return f'<h2>Images and classes</h2><div class="panels">\n{"".join(pictures)}\n</div>'
+
+
+def _middle(spread: Mapping[str, Any], form: Any) -> str:
+    return f"median {form(spread['median'])}" if spread["bins"] else "none"
+
+
+def _pixels(value: float) -> str:
+    return f"{value:,.0f}"
+
+
+def _bytes(value: float) -> str:
+    for unit, size in (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if value >= size:
+            return f"{float(f'{value / size:.3g}'):,g} {unit}"
+    return f"{value:.0f} B"
+
+
+def _classes(classes: Mapping[str, Any]) -> str:
+    extremes = [
+        _titled(title, ["class", "examples"], [[name, f"{n:,}"] for name, n in classes[key]])
+        for key, title in (("most", "Most examples"), ("fewest", "Fewest examples"))
+        if classes[key]
+    ]
+    empty = _names("Classes without examples", classes["empty_names"])
+    for split, names in classes["only_elsewhere"].items():
+        empty += _names(f"Classes without examples in {split}, but in another split", names)
+    return f'<div class="tables">{"".join(extremes)}</div>{empty}'
+
+
+def _names(title: str, names: Sequence[str]) -> str:
+    if not names:
+        return ""
+    more = len(names) - NAMED
+    rest = f"<p>and {more:,} more, which report.json has</p>" * (more > 0)
+    return (
+        f"<details><summary>{escape(title)}: {len(names):,}</summary>"
+        f'<ul class="names">{"".join(f"<li>{escape(name)}</li>" for name in names[:NAMED])}</ul>'
+        f"{rest}</details>"
+    )
+
+
+def _sheet(title: str, pictures: Sequence[Picture]) -> str:
+    if not pictures:
+        return ""
+    return f'<h2>{title}</h2><div class="sheet">\n{_joined(map(_figure, pictures))}\n</div>'
+
+
+def _pairs(pairs: Sequence[Pair], copies: Mapping[str, Any]) -> str:
+    if not pairs:
+        return ""
+    number = sum(copies[kind]["images"] for kind in ("same_bytes", "near", "mirrored"))
+    cells = [
+        f'<div class="pair">{_figure(pair.first)}{_figure(pair.copy)}'
+        f"<p>{escape(pair.note)}</p></div>"
+        for pair in pairs
+    ]
+    shown = (
+        f"{len(cells)} of {number:,}; copies.jsonl has all. Of other classes (red) first, then of "
+        "other splits; on the left the one that was first"
+    )
+    return (
+        f'<h2>Copies <span class="note">{shown}</span></h2>'
+        f'<div class="pairs">\n{_joined(cells)}\n</div>'
+    )
+
+
+def _class_pairs(found: Mapping[str, Any]) -> str:
+    """Between which classes there are copies."""
+    if not found["number"]:
+        return ""
+    shown = found["most"][:CLASS_PAIRS]
+    kinds = ("same_bytes", "near", "mirrored")
+    rows = [
+        [" and ".join(one["classes"]), f"{one['copies']:,}", *(f"{one.get(k, 0):,}" for k in kinds)]
+        for one in shown
+    ]
+    note = f"{len(shown):,} of {found['number']:,} pairs of classes"
+    note += "; report.json has more" * (found["number"] > len(shown))
+    head = ["classes", "copies", "same bytes", "near", "mirrored"]
+    return (
+        f'<h2>Classes that share images <span class="note">{note}</span></h2>{_table(head, rows)}'
+    )
+
+
+def _figure(picture: Picture) -> str:
+    name, tag = escape(picture.name), "em" if picture.bad else "code"
+    return (
+        f'<figure title="{name}"><img alt="{name}" src="{picture.url}">'
+        f"<figcaption><span>{name}</span><{tag}>{escape(picture.note)}</{tag}></figcaption></figure>"
+    )
+
+
+def _left_out(rows: Sequence[Mapping[str, Any]], number: int) -> str:
+    if not rows:
+        return ""
+    cells = [
+        [one["name"], what(one["why"]), one["format"], f"{one['width']} × {one['height']}",
+         one.get("of", "")]
+        for one in rows
+    ]  # fmt: skip
+    head = ["name", "why", "format", "size", "copy of"]
+    return (
+        f"<details><summary>The first {len(rows):,} of {number:,} images that were left out; "
+        f"set_aside.jsonl has all</summary>{_table(head, cells, numbers=False)}</details>"
+    )
+
+
+def _made_with(said: Mapping[str, Any]) -> str:
+    rows = [
+        *([name, value] for name, value in said["options"].items()),
+        *([f"version of {name}", value] for name, value in said["versions"].items()),
+        *([f"evaluation set {name}", value] for name, value in said["evaluations"].items()),
+    ]
+    cells = [[name, "" if value in ("", [], ()) else value] for name, value in rows]
+    table = _table(["", ""], cells, numbers=False)
+    return f"<details><summary>Options and versions</summary>{table}</details>"
+
+
+def _titled(title: str, head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    if not rows:
+        return ""
+    return f"<section><h3>{title}</h3>{_table(head, rows)}</section>"
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[object]], *, numbers: bool = True) -> str:
+    """All but the first column are numbers, or none is."""
+    of = lambda i: ' class="number"' if numbers and i else ""
+    heads = "".join(f"<th{of(i)}>{escape(title)}</th>" for i, title in enumerate(head))
+    body = _joined(
+        "<tr>" + "".join(f"<td{of(i)}>{escape(c)}</td>" for i, c in enumerate(row)) + "</tr>"
+        for row in rows
+    )
+    return (
+        f'<div class="wide"><table><thead><tr>{heads}</tr></thead><tbody>\n{body}\n</tbody>'
+        "</table></div>"
+    )
+
+
+def _joined(parts: Iterable[str]) -> str:
+    return "\n".join(parts)

@@ -1,0 +1,81 @@
+"""Draws runs on one page: python -m vit_jax.report runs/a runs/b --output report.html
+
+Curves, final numbers and differences of the configs of one or many work directories, in one HTML
+file that needs no network and no other file. The runs may still be going on.
+"""
+
+from __future__ import annotations
+
+import datetime
+import os
+from collections.abc import Sequence
+
+from absl import flags
+from etils import epath
+
+from vit_jax.core.errors import UserError
+from vit_jax.core.files import atomic_file
+from vit_jax.core.process import command
+from vit_jax.report import page
+from vit_jax.store import runs
+
+NAME = "report.html"
+
+
+def report(folders: Sequence[epath.Path], output: epath.Path) -> None:
+    """Writes the page. UserError if a folder is no work directory, or it cannot be written."""
+    try:
+        found = runs.read_all(folders)
+    except OSError as error:
+        raise UserError(
+            f"{error.filename} cannot be read: {error.strerror}. Make it readable, or leave it out."
+        ) from error
+    text = page.page(found, datetime.datetime.now(datetime.UTC))
+    try:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        atomic_file.write_text(output, text)
+    except OSError as error:
+        raise UserError(
+            f"--output={output} cannot be written: {error.strerror}. Give a file in a folder that "
+            "is writable and has room."
+        ) from error
+    empty = [run.name for run in found if not run.series]
+    if empty:
+        print(f"note     nothing logged yet by {', '.join(empty)}")
+    print(f"saved    {output}")
+
+
+def default_output(folders: Sequence[epath.Path]) -> epath.Path:
+    """In the folder of a single run; of several, beside the first one."""
+    return (folders[0] if len(folders) == 1 else folders[0].parent) / NAME
+
+
+def distinct(paths: Sequence[str]) -> list[epath.Path]:
+    """The folders, each once, without a report that a pattern such as runs/* has met."""
+    folders = [epath.Path(path).expanduser() for path in paths]
+    found = {_place(folder): folder for folder in reversed(folders) if folder.name != NAME}
+    return list(reversed(found.values()))
+
+
+def _place(folder: epath.Path) -> str:
+    """The same for all paths to a folder, through links too."""
+    return str(folder) if "://" in str(folder) else os.path.realpath(folder)
+
+
+FLAGS = flags.FLAGS
+
+
+def main(arguments: list[str]) -> None:
+    """The command."""
+    folders = distinct(arguments)
+    if not folders:
+        raise UserError("Which runs? Give one or more work directories: runs/a runs/b, or runs/*/.")
+    output = epath.Path(FLAGS.output).expanduser() if FLAGS.output else default_output(folders)
+    if output.suffix != ".html":
+        raise UserError(f"--output={output} is no HTML file: give a name that ends in .html.")
+    report(folders, output)
+
+
+if __name__ == "__main__":
+    flags.DEFINE_string("output", None, f"Default: {NAME} in the run's folder, or beside several.")
+    command.run(main)

@@ -1,0 +1,108 @@
+"""The page: one HTML file that needs nothing else, neither a network nor other files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from html import escape
+from pathlib import Path
+
+from vit_jax.report import chart, panels, tables
+from vit_jax.report.panels import Panel
+from vit_jax.store.runs import Run
+
+COLOURS = 8  # in page.css; further runs have them again, dashed
+DASHES = ("none", "5 3", "1.5 3", "8 3 1.5 3")
+
+# The browser itself refuses whatever would be fetched.
+POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
+
+
+def page(runs: Sequence[Run], made_at: datetime) -> str:
+    """The text of the file; `runs` have at least one row among them."""
+    last_step = max(run.last_step for run in runs)
+    arranged = panels.arrange(runs)
+    title = runs[0].name if len(runs) == 1 else f"{len(runs)} runs"
+    script = Path(__file__).with_name("page.js").read_text(encoding="utf-8")
+    return _joined(
+        [
+            "<!doctype html>",
+            '<html lang="en"><head><meta charset="utf-8">',
+            f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">',
+            '<meta name="viewport" content="width=device-width, initial-scale=1">',
+            '<meta name="color-scheme" content="light dark">',
+            f"<title>{escape(title)} – vit_jax report</title>",
+            f"<style>\n{_style(len(runs))}</style></head>",
+            f"<body><header><h1>{escape(title)}</h1>",
+            f"<p>{_subtitle(runs, made_at)}</p></header>",
+            _legend(runs) if len(runs) > 1 else "",
+            f"<main>\n{tables.summary(runs)}",
+            *(_section(name, found, last_step) for name, found in arranged.items()),
+            _notes(arranged, panels.left_out(runs)),
+            _configs(runs),
+            f'</main><div id="tip"></div>\n<script>\n{script}</script></body></html>\n',
+        ]
+    )
+
+
+def _style(num_runs: int) -> str:
+    css = Path(__file__).with_name("page.css").read_text(encoding="utf-8")
+    return css + "".join(
+        f".run{i} {{ --run: var(--colour{i % COLOURS}); "
+        f"--dash: {DASHES[i // COLOURS % len(DASHES)]}; }}\n"
+        for i in range(num_runs)
+    )
+
+
+def _subtitle(runs: Sequence[Run], made_at: datetime) -> str:
+    where = f"{escape(str(runs[0].folder))} · " if len(runs) == 1 else ""
+    return f"{where}up to step {max(run.last_step for run in runs):,} · {made_at:%Y-%m-%d %H:%M %Z}"
+
+
+def _legend(runs: Sequence[Run]) -> str:
+    """Shows and hides runs."""
+    entries = [
+        f'<label data-run="{i}" title="{escape(str(run.folder))}">'
+        f'<input type="checkbox" checked data-run="{i}">{tables.swatch(i)}'
+        f"<span>{escape(run.name)}</span></label>"
+        for i, run in enumerate(runs)
+    ]
+    return f"<nav>\n{_joined(entries)}\n</nav>"
+
+
+def _section(name: str, found: Sequence[Panel], last_step: int) -> str:
+    pictures = _joined([chart.draw(panel, last_step) for panel in found])
+    return f'<h2>{name}</h2>\n<div class="panels">\n{pictures}\n</div>'
+
+
+def _notes(arranged: Mapping[str, Sequence[Panel]], left_out: int) -> str:
+    """What has to be known about the pictures."""
+    notes = []
+    if any(chart.shows_means(panel) for found in arranged.values() for panel in found):
+        notes.append(
+            "A noisy line of many points goes through means of neighbours, which hovering shows; "
+            "pale behind it is what was logged."
+        )
+    if left_out:
+        notes.append(
+            f"{left_out} curves of layers and blocks are not drawn: TensorBoard shows them."
+        )
+    return f'<p class="aside notes">{" ".join(notes)}</p>' if notes else ""
+
+
+def _configs(runs: Sequence[Run]) -> str:
+    """The differences, and folded away all fields in which there are none."""
+    parts = []
+    if len(runs) > 1:
+        differences = tables.differences(runs)
+        parts.append("<h2>Differences of the configs</h2>")
+        parts.append(differences or '<p class="aside">None.</p>')
+    same = tables.same_fields(runs)
+    if same:
+        what = "The fields that are the same" if len(runs) > 1 else "The config"
+        parts.append(f"<details><summary>{what}</summary>\n{same}</details>")
+    return _joined(parts)
+
+
+def _joined(parts: Sequence[str]) -> str:
+    return "\n".join(part for part in parts if part)

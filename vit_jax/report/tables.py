@@ -1,0 +1,212 @@
+"""The tables of a report: how each run ended, and in which fields their configs differ."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Sequence
+from html import escape
+from typing import NamedTuple
+
+from vit_jax.report import panels
+from vit_jax.store.runs import Run, Series
+
+NOTHING = "–"
+
+
+class Cell(NamedTuple):
+    """A cell: what it shows, the number behind it, what is said when one points at it."""
+
+    text: str
+    number: float | None = None
+    hint: str = ""
+
+
+class Column(NamedTuple):
+    """A column; `better`: which of its numbers is to be emphasised, max, min or none."""
+
+    title: str
+    cell: Callable[[Run], Cell]
+    better: Callable[[Sequence[float]], float] | None = None
+
+
+def summary(runs: Sequence[Run]) -> str:
+    """One row a run: final numbers, best accuracy, steps, speed, devices, commit."""
+    columns = [
+        Column("step", _steps),
+        Column("training loss", lambda run: _final(run, "train/loss", "{:#.4g}"), min),
+    ]
+    for name in panels.evaluations(runs):
+        columns += _of_evaluation(name, runs)
+    columns += [
+        Column("images/s", _speed, max),
+        Column("devices", _devices),
+        Column("commit", _commit),
+        Column("started", _started),
+    ]
+    head = "".join(f"<th>{escape(column.title)}</th>" for column in columns)
+    cells = [[column.cell(run) for run in runs] for column in columns]
+    best = [_best(column, found) for column, found in zip(columns, cells, strict=True)]
+    rows = [
+        f'<tr data-run="{i}">{run_header(i, run.name, str(run.folder))}'
+        + "".join(
+            _td(found[i], emphasised=found[i].number is not None and found[i].number == most)
+            for found, most in zip(cells, best, strict=True)
+        )
+        + "</tr>"
+        for i, run in enumerate(runs)
+    ]
+    return _table(f"<th>run</th>{head}", rows)
+
+
+def differing_fields(runs: Sequence[Run]) -> list[str]:
+    """Fields of the config in which the runs that have one are not all alike."""
+    fields = dict.fromkeys(field for run in runs for field in run.fields)
+    known = [run.fields for run in runs if run.fields]
+    return [field for field in fields if len({one.get(field) for one in known}) > 1]
+
+
+def differences(runs: Sequence[Run]) -> str:
+    """The fields that differ; with more runs than such fields a row is a run, else a field."""
+    fields = differing_fields(runs)
+    if not fields:
+        return ""
+    headers = [run_header(i, run.name, str(run.folder)) for i, run in enumerate(runs)]
+    if len(runs) > len(fields):
+        head = "<th>run</th>" + "".join(f"<th><code>{escape(f)}</code></th>" for f in fields)
+        rows = [
+            f'<tr data-run="{i}">{headers[i]}'
+            + "".join(_value(run, field) for field in fields)
+            + "</tr>"
+            for i, run in enumerate(runs)
+        ]
+    else:
+        head = "<th>field</th>" + "".join(headers)
+        rows = [
+            f'<tr><th scope="row"><code>{escape(field)}</code></th>'
+            + "".join(_value(run, field) for run in runs)
+            + "</tr>"
+            for field in fields
+        ]
+    return _table(head, rows)
+
+
+def same_fields(runs: Sequence[Run]) -> str:
+    """The fields in which the runs agree, with their values; "" if no run has a config."""
+    differing = set(differing_fields(runs))
+    fields = next((run.fields for run in runs if run.fields), {})
+    rows = [
+        f'<tr><th scope="row"><code>{escape(field)}</code></th>'
+        f"<td><code>{escape(value)}</code></td></tr>"
+        for field, value in fields.items()
+        if field not in differing
+    ]
+    return _table("<th>field</th><th>value</th>", rows) if rows else ""
+
+
+def run_header(i: int, name: str, folder: str) -> str:
+    """The name of run number `i` beside a piece of its line."""
+    return f'<th scope="row" title="{escape(folder)}">{swatch(i)}{escape(name)}</th>'
+
+
+def swatch(i: int) -> str:
+    """A piece of the line of run number `i`."""
+    return f'<svg class="swatch run{i}" viewBox="0 0 24 8"><path d="M1 4h22"/></svg>'
+
+
+def _table(head: str, rows: Sequence[str]) -> str:
+    body = "\n".join(rows)
+    return (
+        f'<div class="wide"><table><thead><tr>{head}</tr></thead>\n'
+        f"<tbody>\n{body}\n</tbody></table></div>"
+    )
+
+
+def _td(cell: Cell, *, emphasised: bool) -> str:
+    hint = f' title="{escape(cell.hint)}"' if cell.hint else ""
+    text = f"<b>{escape(cell.text)}</b>" if emphasised else escape(cell.text)
+    return f"<td{hint}>{text}</td>"
+
+
+def _best(column: Column, cells: Sequence[Cell]) -> float | None:
+    """The number to emphasise; None where there is nothing to choose from."""
+    numbers = [cell.number for cell in cells if cell.number is not None]
+    return column.better(numbers) if column.better and len(set(numbers)) > 1 else None
+
+
+def _value(run: Run, field: str) -> str:
+    return f"<td><code>{escape(run.fields.get(field, NOTHING))}</code></td>"
+
+
+def _of_evaluation(name: str, runs: Sequence[Run]) -> list[Column]:
+    """Its final accuracy, the best one and the final loss, as far as it has them."""
+    accuracy, loss = f"{name}/accuracy", f"{name}/loss"
+    columns = []
+    if any(accuracy in run.series for run in runs):
+        columns += [
+            Column(f"{name}: accuracy", lambda run: _final(run, accuracy, "{:.2%}"), max),
+            Column("best", lambda run: _highest(run, accuracy), max),
+        ]
+    if any(loss in run.series for run in runs):
+        columns.append(Column(f"{name}: loss", lambda run: _final(run, loss, "{:#.4g}"), min))
+    return columns
+
+
+def _final(run: Run, key: str, form: str) -> Cell:
+    series = run.series.get(key)
+    if series is None:
+        return Cell(NOTHING)
+    step, value = series.steps[-1], series.values[-1]
+    if math.isnan(value):
+        return Cell("not finite", hint=f"at step {step:,}")
+    return Cell(form.format(value), value, f"at step {step:,}")
+
+
+def _highest(run: Run, key: str) -> Cell:
+    series = run.series.get(key, Series([], []))
+    finite = [(v, -step) for step, v in zip(*series, strict=True) if not math.isnan(v)]
+    if not finite:
+        return Cell(NOTHING)
+    value, step = max(finite)  # the first one of equal ones
+    return Cell(f"{value:.2%} at {-step:,}", value)
+
+
+def _steps(run: Run) -> Cell:
+    if not run.series:
+        return Cell("nothing logged yet")
+    of = f" of {run.planned_steps:,}" if run.planned_steps else ""
+    return Cell(f"{run.last_step:,}{of}")
+
+
+def _speed(run: Run) -> Cell:
+    series = run.series.get("speed/images_per_second", Series([], []))
+    finite = [value for value in series.values if not math.isnan(value)]
+    if not finite:
+        return Cell(NOTHING)
+    middle = statistics.median(finite)
+    return Cell(f"{middle:,.0f}" if middle >= 10 else f"{middle:.2g}", middle, "median of all rows")
+
+
+def _devices(run: Run) -> Cell:
+    """Of the last start: "8 x TPU v5e"."""
+    if not run.starts or not isinstance(run.starts[-1].get("devices"), dict):
+        return Cell(NOTHING)
+    devices = run.starts[-1]["devices"]
+    return Cell(f"{devices.get('count')} × {devices.get('kind')}")
+
+
+def _commit(run: Run) -> Cell:
+    """Of the last start; a + stands for changes that were not committed."""
+    commit = str(run.starts[-1].get("commit") or "") if run.starts else ""
+    if not commit:
+        return Cell(NOTHING)
+    return Cell(commit[:8] + ("+" if commit.endswith("+") else ""), hint=commit)
+
+
+def _started(run: Run) -> Cell:
+    """When it began, and how often it was started."""
+    if not run.starts:
+        return Cell(NOTHING)
+    times = [str(start.get("time", "")) for start in run.starts]
+    again = f", {len(times)} starts" if len(times) > 1 else ""
+    return Cell(f"{times[0][:16].replace('T', ' ')}{again}", hint="\n".join(times))

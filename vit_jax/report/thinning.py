@@ -1,0 +1,55 @@
+"""Curves with more points than a picture can show.
+
+The picture is cut into columns of equally many steps, from 0 to the last one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from itertools import groupby
+
+from vit_jax.store.runs import Series
+
+
+def is_dense(series: Series, columns: int) -> bool:
+    """Whether there are more points than so many columns show as their lowest and highest."""
+    return len(series.steps) > 2 * columns
+
+
+def thin(series: Series, *, last_step: int, columns: int) -> Series:
+    """At most 3 points a column, and the last one of all: the lowest, the highest, the first NaN.
+
+    So peaks and gaps stay, and each point that is left was logged as it is.
+    """
+    if not is_dense(series, columns):
+        return series
+    kept = {len(series.steps) - 1}
+    for points in _columns(series, last_step, columns):
+        finite = [i for i in points if not math.isnan(series.values[i])]
+        if finite:
+            kept.add(min(finite, key=series.values.__getitem__))
+            kept.add(max(finite, key=series.values.__getitem__))
+        kept.update([i for i in points if math.isnan(series.values[i])][:1])
+    order = sorted(kept)
+    return Series([series.steps[i] for i in order], [series.values[i] for i in order])
+
+
+def means(series: Series, *, last_step: int, columns: int) -> Series:
+    """A point a column: the mean of what is finite there, at the middle one of its steps."""
+    found = Series([], [])
+    for points in _columns(series, last_step, columns):
+        finite = [v for v in (series.values[i] for i in points) if not math.isnan(v)]
+        found.steps.append(series.steps[points[len(points) // 2]])
+        found.values.append(math.fsum(finite) / len(finite) if finite else math.nan)
+    return found
+
+
+def _columns(series: Series, last_step: int, columns: int) -> Iterator[list[int]]:
+    """The positions of the points in each column that has any."""
+
+    def column(i: int) -> int:
+        return series.steps[i] * columns // (last_step + 1)
+
+    for _, points in groupby(range(len(series.steps)), key=column):
+        yield list(points)

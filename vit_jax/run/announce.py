@@ -1,0 +1,181 @@
+"""What a run tells the person who watches it."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from etils import epath
+from jax.sharding import Mesh
+
+from vit_jax.config import RESERVED, RunConfig
+from vit_jax.core import axes, compilation_cache
+from vit_jax.core.screen import Screen, count, duration
+from vit_jax.models import ModelInfo
+from vit_jax.parallel import mesh as meshes
+from vit_jax.run import build
+from vit_jax.training.feed import BadImages
+from vit_jax.training.skipped import NUMBER
+from vit_jax.training.state import Layout
+from vit_jax.weights import Description
+
+if TYPE_CHECKING:
+    from vit_jax.data.example import Source
+
+
+def run(
+    screen: Screen,
+    config: RunConfig,
+    source: Source,
+    mesh: Mesh,
+    info: ModelInfo,
+    plan: build.Plan,
+    changes: Sequence[str],
+) -> None:
+    """Data, devices, model, plan: what is about to happen."""
+    devices = mesh.devices.ravel()
+    epochs = plan.total_steps / plan.steps_per_epoch
+    screen.say(
+        f"data     {build.title(config.input, source)}: {source.num_examples:,} examples, "
+        f"{source.num_classes:,} classes{', weighted labels' if source.weighted else ''}"
+    )
+    kind = devices[0].device_kind
+    screen.say(f"devices  {len(devices)} x {kind}{_axes(mesh)}{meshes.unused(mesh)}")
+    screen.say(
+        f"model    {info.name}: {count(info.parameters)} parameters, "
+        f"{count(info.forward_flops)}FLOPs per image forward"
+    )
+    screen.say(
+        f"plan     {plan.total_steps:,} steps of {config.input.batch_size:,} examples "
+        f"({epochs:.1f} epochs), {plan.warmup_steps:,} of them warmup"
+        + (f", {plan.cooldown_steps:,} cooldown" if plan.cooldown_steps else "")
+    )
+    for change in changes:
+        screen.say(f"changed  {change}")
+
+
+def _axes(mesh: Mesh) -> str:
+    """ "" for one device, else e.g. ": data 4 x fsdp 2"."""
+    sizes = [f"{name} {size}" for name, size in mesh.shape.items() if size > 1]
+    return f": {' x '.join(sizes)}" if sizes else ""
+
+
+FIELDS = {axes.WIDTH: "model.width", axes.HEADS: "model.heads", axes.MLP: "model.mlp_dim"}
+
+
+def undivided(screen: Screen, layout: Layout) -> None:
+    """What is whole along axes of the mesh that should divide it: one line for each cause."""
+    sizes = layout.mesh.shape
+    several = lambda mesh_axes: " x ".join(f"{a}={sizes[a]}" for a in mesh_axes)
+    for whose, causes in (
+        ("", layout.undivided),
+        ("the optimizer's arrays of ", layout.undivided_updates),
+    ):
+        for cause, names in causes.items():
+            fields = [FIELDS[cause.name], *(f"mesh.{a}" for a in cause.whole)]
+            screen.say(
+                f"whole    along {several(cause.whole)}: {whose}{len(names)} "
+                f"parameter{'s' if len(names) > 1 else ''}, such as {names[0]}: {cause.name} "
+                f"{cause.size} does not divide over {several(cause.over)}; change "
+                f"{' or '.join(fields)}"
+            )
+
+
+def start(screen: Screen, step: int) -> None:
+    """Whether the run goes on from a checkpoint."""
+    if step:
+        screen.say(f"resumed  from the checkpoint of step {step:,}")
+
+
+def warm_start(screen: Screen, trained: Description, model: ModelInfo) -> None:
+    """Where the first parameters are from."""
+    old, new = (" x ".join(map(str, tokens.grid)) for tokens in (trained.tokens, model.tokens))
+    change = "" if old == new else f"; {old} patches become {new}"
+    screen.say(f"weights  {trained.name} from {trained.folder}{change}")
+
+
+@contextlib.contextmanager
+def compiling(screen: Screen) -> Iterator[None]:
+    """Around the compilation of the step."""
+    screen.update("compiling the first step ...")
+    started, before = time.perf_counter(), compilation_cache.tally()
+    yield
+    after = compilation_cache.tally()
+    cached = after.found > before.found and after.stored == before.stored
+    source = ", from the cache" if cached else ""
+    screen.say(f"compiled in {time.perf_counter() - started:.1f} s{source}")
+
+
+def progress(
+    screen: Screen, step: int, plan: build.Plan, values: Mapping[str, float], eta_secs: float
+) -> None:
+    """The line that updates; what is wanted most comes first, since a narrow terminal cuts it."""
+    skipped = values.get(NUMBER, 0)
+    # A step whose batch is left out has no loss and no accuracy.
+    of_step = {
+        "loss {:.4f}": values.get("train/loss"),
+        "{} left": duration(eta_secs),
+        "{:,.0f} bad images skipped": skipped or None,
+        "accuracy {:.1%}": values.get("train/accuracy"),
+        "{:,.0f} images/s": values["speed/images_per_second"],
+        "MFU {:.1%}": values.get("speed/mfu"),
+        "input wait {:.0%}": values["speed/input_wait"],
+        "epoch {:.1f}": step / plan.steps_per_epoch,
+    }
+    shown = [text.format(value) for text, value in of_step.items() if value is not None]
+    screen.update(f"step {step:,}/{plan.total_steps:,}", *shown)
+
+
+def left_out(screen: Screen, step: int) -> None:
+    """A step whose batch is not learnt from."""
+    screen.say(f"step {step:,} | its batch is left out, as input.skip_steps says")
+
+
+def bad_images(screen: Screen, *of_feeds: BadImages) -> None:
+    """Each that is skipped, by name, once."""
+    for bad in of_feeds:
+        for file in bad.untold():
+            screen.note(f"skipped  {file}")
+
+
+def results(screen: Screen, step: int, numbers: Mapping[str, float]) -> None:
+    """What the evaluations found, one line each; nothing if none was due."""
+    for name, line in _by_evaluation(numbers).items():
+        screen.say(f"step {step:,} | {name}: {line}")
+
+
+def preempted(reason: str, step: int, workdir: epath.Path) -> str:
+    """The last words of a run that was asked to stop."""
+    return (
+        f"Stopped by {reason}; step {step:,} is saved in {workdir}. "
+        "Start the same command again to go on."
+    )
+
+
+def finished(
+    screen: Screen, plan: build.Plan, row: Mapping[str, float], workdir: epath.Path
+) -> None:
+    """The result, where it is, and what to do next."""
+    screen.say(f"finished {plan.total_steps:,} steps")
+    if skipped := row.get(NUMBER):
+        screen.say(
+            f"skipped  bad images {skipped:,.0f} times, by weight 0; named above when first met"
+        )
+    for name, line in _by_evaluation(row).items():
+        screen.say(f"result   {name}: {line}")
+    screen.say(f"saved    {workdir / 'checkpoints' / str(plan.total_steps)}")
+    screen.say(f"next     python -m vit_jax.predict --checkpoint {workdir} IMAGE...")
+
+
+def _by_evaluation(numbers: Mapping[str, float]) -> dict[str, str]:
+    """{"test/accuracy": 0.9, ...} -> {"test": "accuracy 90.00%, ..."}."""
+    lines: dict[str, list[str]] = {}
+    for key, value in numbers.items():
+        name, _, number = key.partition("/")
+        hidden = number in ("", "examples") or (number.endswith("_images") and not value)
+        if name not in RESERVED and not hidden:
+            shown = f"{value:.2%}" if number.endswith("accuracy") else f"{value:.4g}"
+            lines.setdefault(name, []).append(f"{number.replace('_', ' ')} {shown}")
+    return {name: ", ".join(parts) for name, parts in lines.items()}

@@ -1,0 +1,74 @@
+"""What a run runs on: versions, devices, XLA's flags."""
+
+from __future__ import annotations
+
+import datetime
+import importlib.metadata
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+from jax.sharding import Mesh
+
+import vit_jax
+from vit_jax.parallel.chips import peak_flops
+
+PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "tensorflow-cpu", "tensorflow")
+DETERMINISTIC_FLAGS = ("--xla_gpu_deterministic_ops=true", "--xla_gpu_autotune_level=0")
+
+
+def deterministic() -> None:
+    """Makes XLA choose kernels whose results repeat bit by bit; before any device is used."""
+    given = os.environ.get("XLA_FLAGS", "").split()
+    missing = [flag for flag in DETERMINISTIC_FLAGS if flag not in given]
+    os.environ["XLA_FLAGS"] = " ".join([*given, *missing])
+
+
+def describe(mesh: Mesh) -> dict[str, Any]:
+    """What config.json records of one start."""
+    devices = mesh.devices.ravel()
+    return {
+        "time": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "versions": versions(PACKAGES),
+        "commit": _commit(),
+        "devices": {"count": len(devices), "kind": devices[0].device_kind},
+        "processes": jax.process_count(),
+        "xla_flags": os.environ.get("XLA_FLAGS", ""),
+    }
+
+
+def total_peak_flops(mesh: Mesh, peak_tflops: float | None) -> float | None:
+    """FLOP/s of all devices together: of one as given, else by its data sheet; None: unknown."""
+    one = peak_tflops * 1e12 if peak_tflops else peak_flops(mesh.devices.flat[0].device_kind)
+    return None if one is None else one * mesh.size
+
+
+def versions(packages: Sequence[str]) -> dict[str, str]:
+    """Of this project, Python, and of those packages that are installed."""
+    found = {"vit_jax": vit_jax.__version__, "python": sys.version.split()[0]}
+    for package in packages:
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def _commit() -> str | None:
+    """Of the clone that this code runs from, "+" if it has changes; None outside of one."""
+    where = Path(vit_jax.__file__).parent
+    try:
+        commit = _git(where, "rev-parse", "HEAD")
+        return commit + ("+" if _git(where, "status", "--porcelain", "-uno") else "")
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def _git(where: Path, *arguments: str) -> str:
+    command = ["git", "-C", str(where), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=10)
+    return done.stdout.strip()

@@ -1,0 +1,71 @@
+"""What cannot fit, told before it is allocated; and out of memory, what to change."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Iterator
+
+import jax
+
+from vit_jax.config import RunConfig
+from vit_jax.core.errors import UserError
+from vit_jax.store import disk_space
+from vit_jax.training.objective import Batch
+from vit_jax.training.state import Layout, device_bytes
+
+
+def check_fits(layout: Layout, batch: Batch, num_classes: int) -> None:
+    """UserError if not even the state fits; gradients and activations come on top.
+
+    `batch`: shapes and shardings of a batch, whose targets [B, num_classes] have to fit as well.
+    """
+    there = device_memory(layout.mesh.local_devices[0])
+    state = device_bytes(layout.state)
+    targets = num_classes * device_bytes(batch["weight"])  # float32 each
+    if there is None or state + targets <= there:
+        return
+    if targets > there:
+        raise UserError(
+            f"The targets of a batch, {num_classes:,} classes each, take "
+            f"{disk_space.size(targets)} of each device, which has {disk_space.size(there)}. "
+            "Correct input.num_classes or the data, or lower input.batch_size."
+        )
+    raise UserError(
+        f"The state takes {disk_space.size(state)} of each device, which has "
+        f"{disk_space.size(there)}: divide it over more devices by mesh.fsdp or mesh.tensor, "
+        "its optimizer's part by mesh.shard_optimizer=true, or take a smaller model, or fewer "
+        f"classes than {num_classes:,}."
+    )
+
+
+def device_memory(device: jax.Device) -> int | None:
+    """Bytes of a device, and of a CPU what it shares with the others of this process.
+
+    None where it does not say.
+    """
+    if device.platform == "cpu":
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // jax.local_device_count()
+    stats = device.memory_stats()
+    return None if not stats else stats.get("bytes_limit")
+
+
+@contextlib.contextmanager
+def explain_out_of_memory(config: RunConfig) -> Iterator[None]:
+    """Turns XLA's RESOURCE_EXHAUSTED and MemoryError into a UserError that names the cures."""
+    try:
+        yield
+    except (jax.errors.JaxRuntimeError, MemoryError) as error:
+        text = str(error)
+        if isinstance(error, jax.errors.JaxRuntimeError) and "RESOURCE_EXHAUSTED" not in text:
+            raise
+        wanted = re.search(r"(?:allocat\w+|[Rr]equir\w+|[Uu]sed) [\d.,]+ ?\w+", text)
+        detail = f" ({wanted[0]})" if wanted else ""
+        raise UserError(
+            f"Out of memory{detail}. Any of these needs less: a lower input.batch_size (now "
+            f"{config.input.batch_size}); the same batch by gradient accumulation, "
+            f"optim.accumulate (now {config.optim.accumulate}); "
+            f"model.remat=dots_no_batch or full (now {config.model.remat or 'none'}); "
+            "model.dtype=bfloat16; more devices."
+        ) from error

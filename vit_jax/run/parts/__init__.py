@@ -1,0 +1,1 @@
+"""Config sections become objects, a file for each kind."""

@@ -1,0 +1,154 @@
+"""The evaluations of a run; their data are opened and checked."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, NamedTuple
+
+from flax import nnx
+from jax.sharding import Mesh
+
+from vit_jax.config import RunConfig
+from vit_jax.core import errors
+from vit_jax.core.cadence import Cadence
+from vit_jax.parallel import mesh as meshes
+from vit_jax.run.parts.examples import data_dir, file_cache
+from vit_jax.run.parts.preprocessing import image_size
+from vit_jax.training import step
+from vit_jax.training.evals import EVALUATORS, Evals, Evaluator
+from vit_jax.training.feed import BadImages, Feed, own_rows
+from vit_jax.training.objective import Objective
+from vit_jax.training.state import EMA_ENDING
+from vit_jax.weights import label_names
+
+if TYPE_CHECKING:
+    from vit_jax.data.example import Source
+
+
+class Classes(NamedTuple):
+    """What a model tells apart."""
+
+    number: int
+    names: tuple[str, ...] | None
+
+
+class EvalData(NamedTuple):
+    """The data of an evaluation.
+
+    Attributes:
+      source: the split.
+      open_feed: opens it anew: its feed, and its number of batches.
+      bad_images: those of this host that were skipped so far.
+    """
+
+    source: Source
+    open_feed: Callable[[], tuple[Feed, int]]
+    bad_images: BadImages
+
+
+def evals(
+    config: RunConfig,
+    data: Mapping[str, EvalData],
+    graph: nnx.GraphDef,
+    mesh: Mesh,
+    objective: Objective,
+    *,
+    total_steps: int,
+) -> Evals:
+    """The evaluations of the run, with the `data` of each."""
+    made: dict[str, tuple[Evaluator, Cadence]] = {}
+    for name, c in config.evals.items():
+        evaluator = EVALUATORS[c.kind](
+            graph=graph,
+            mesh=mesh,
+            objective=objective,
+            open_feed=data[name].open_feed,
+            num_examples=data[name].source.num_examples,
+            label_threshold=c.label_threshold,
+            where=f"evals.{name}",
+        )
+        made[name] = (evaluator, Cadence(c.every_steps, total_steps))
+    return Evals(made)
+
+
+def check_evals(config: RunConfig) -> None:
+    """UserError for an unknown kind, or for a best metric that never comes and so keeps nothing."""
+    for name, c in config.evals.items():
+        if c.kind not in EVALUATORS:
+            raise errors.UserError(
+                f"evals.{name}.kind={c.kind!r} is no evaluation. "
+                f"{errors.nearest(c.kind, EVALUATORS)}"
+            )
+    best = config.checkpoint.best_metric
+    endings = ("",) if config.optim.ema_decay is None else ("", EMA_ENDING)
+    there = [
+        f"{name}{ending}/{number}"
+        for name, c in config.evals.items()
+        for ending in endings
+        for number in EVALUATORS[c.kind].numbers
+    ]
+    if best is not None and best not in there:
+        raise errors.UserError(
+            f"checkpoint.best_metric={best!r} is given by no evaluation. "
+            f"{errors.nearest(best, there)}"
+        )
+
+
+def eval_data(
+    name: str, config: RunConfig, classes: Classes, mesh: Mesh, wanted: tuple[int, int]
+) -> EvalData:
+    """The data of an evaluation of models that take images of the size `wanted`; checked now."""
+    from vit_jax.data import pipeline
+    from vit_jax.data.sources import table as sources
+
+    c, input = config.evals[name], config.input
+    size = image_size(c.preprocess, f"evals.{name}.preprocess")
+    if size != wanted:
+        raise errors.UserError(
+            f"evals.{name}.preprocess gives images of {size}, the model takes {wanted}."
+        )
+    batch_size = input.batch_size if c.batch_size is None else c.batch_size
+    meshes.check_batch(mesh, batch_size, f"evals.{name}.batch_size")
+    kind = c.source or input.source
+    source = sources.create(
+        kind,
+        data_dir=data_dir(kind, c.data_dir, input.data_dir),
+        split=c.split,
+        num_examples=batch_size if kind == "synthetic" else None,
+        num_classes=classes.number,
+        image_size=size,
+        cache=file_cache(input),
+        label_weights=input.label_weights,
+        where=f"evals.{name}",
+    )
+    theirs, ours = source.class_names, classes.names
+    if theirs and ours and not label_names.agree(theirs, ours):
+        raise errors.UserError(
+            f"evals.{name} has other classes than the model, or has them in another "
+            "order: its accuracy would mean nothing."
+        )
+    arrays = step.batch_layout(
+        mesh,
+        batch_size=batch_size,
+        image_size=size,
+        max_labels=source.max_labels,
+        weighted=source.weighted,
+    )
+
+    bad_images = BadImages()  # of all its runs, so that each is named once
+
+    def open_feed() -> tuple[Feed, int]:
+        batches = pipeline.eval_batches(
+            source,
+            c.preprocess,
+            batch_size=batch_size,
+            on_bad_image=input.on_bad_image,
+            max_image_pixels=input.max_image_pixels,
+            threads=input.threads,
+            rows=own_rows(arrays["weight"]),
+        )
+        feed = Feed(batches, arrays, timeout_secs=input.timeout_secs, bad_images=bad_images)
+        return feed, math.ceil(source.num_examples / batch_size)
+
+    return EvalData(source, open_feed, bad_images)

@@ -1,0 +1,210 @@
+"""Which examples a run trains on, and in which order."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import jax
+
+from vit_jax.config import InputConfig
+from vit_jax.core import errors
+from vit_jax.core.screen import Screen
+from vit_jax.run.parts.preprocessing import image_size
+
+if TYPE_CHECKING:
+    from vit_jax.data.example import Source
+    from vit_jax.data.file_cache import FileCache
+    from vit_jax.data.order import Stream
+    from vit_jax.data.order.label_index import Labels
+
+_RAM = "ram"
+_SUBSETS = ("subset_fraction", "subset_examples", "subset_per_class")
+
+
+def source(c: InputConfig) -> Source:
+    """The training data: a split, a subset of it, or a mixture; opened, checked, not yet read."""
+    from vit_jax.data import ram_cache
+
+    _check_choice(c)
+    chosen = _joined(c) if c.mixture else _subset(c, _split(c))
+    if c.cache == _RAM:
+        ram_cache.check_fits(chosen, limit_bytes=c.cache_bytes or ram_cache.LIMIT_BYTES)
+    return chosen
+
+
+def data_dir(source: str, own: str | None, inherited: str | None) -> str | None:
+    """Of a component or an evaluation; one that reads no folder inherits none."""
+    from vit_jax.data.sources import table as sources
+
+    return (own or inherited) if sources.has_folder(source) else own
+
+
+def in_memory(c: InputConfig, source: Source) -> Source:
+    """`source`, or with input.cache="ram" what keeps its examples in memory."""
+    from vit_jax.data import ram_cache
+
+    if c.cache != _RAM:
+        return source
+    return ram_cache.InMemory(source, limit_bytes=c.cache_bytes or ram_cache.LIMIT_BYTES)
+
+
+def file_cache(c: InputConfig) -> FileCache | None:
+    """Where record files are copied to, with a bar."""
+    from vit_jax.data.file_cache import FileCache
+
+    if c.cache in (None, _RAM):
+        return None
+    screen, mib = Screen(quiet=jax.process_index() > 0), 2**20
+    what = f"copying to {c.cache}, MiB"
+    return FileCache(
+        Path(c.cache).expanduser(),
+        c.cache_bytes,
+        lambda done, of: screen.bar(what, max(1, done // mib), -(-of // mib)),
+    )
+
+
+def stream(c: InputConfig, source: Source, *, seed: int) -> Stream:
+    """Which example of `source` stands where in the endless stream."""
+    from vit_jax.data import order
+    from vit_jax.data.order import balance, label_index
+    from vit_jax.data.sources import mixture
+
+    if isinstance(source, mixture.Joined):
+        return mixture.mixed(source, _quotas(c), seed=seed)
+    if c.balance == "class":
+        classes = label_index.by_class(
+            _labels(source), source.num_classes, describe=source.describe
+        )
+        return balance.balanced(classes, seed=seed)
+    return order.shuffled(source.num_examples, seed=seed, repeats=c.repeats)
+
+
+def declared_examples(c: InputConfig) -> int | None:
+    """How many examples an epoch has, by what the config declares.
+
+    None if it does not, or if that depends on the labels: for a subset by class.
+    """
+    _check_choice(c)
+    declared = c.num_examples
+    if c.mixture and declared is None:
+        sizes = [component.num_examples for component in c.mixture.values()]
+        known = [size for size in sizes if size is not None]
+        declared = sum(known) if len(known) == len(sizes) else None
+    if declared is None or c.subset_per_class is not None:
+        return None
+    return _subset_size(c, declared) or declared
+
+
+def title(c: InputConfig, source: Source) -> str:
+    """What the data are called, for people: "digits, train", "birds 75.0% + dogs 25.0%"."""
+    if not c.mixture:
+        return f"{source.name}, {c.split}"
+    quotas = _quotas(c)
+    block = sum(quotas.values())
+    return " + ".join(f"{name} {quota / block:.1%}" for name, quota in sorted(quotas.items()))
+
+
+def _subset(c: InputConfig, whole: Source) -> Source:
+    from vit_jax.data.order import subset
+
+    if c.subset_per_class is not None:
+        return subset.of_each_class(whole, c.subset_per_class, _labels(whole))
+    size = _subset_size(c, whole.num_examples)
+    return whole if size is None else subset.first(whole, size)
+
+
+def _split(c: InputConfig) -> Source:
+    from vit_jax.data.sources import table as sources
+
+    return sources.create(
+        c.source,
+        data_dir=c.data_dir,
+        split=c.split,
+        num_examples=c.num_examples,
+        num_classes=c.num_classes,
+        image_size=image_size(c.preprocess, "input.preprocess"),
+        cache=file_cache(c),
+        label_weights=c.label_weights,
+        where="input",
+    )
+
+
+def _joined(c: InputConfig) -> Source:
+    from vit_jax.data.sources import mixture
+    from vit_jax.data.sources import table as sources
+
+    _quotas(c)  # weights are checked before data are opened
+    joined = mixture.Joined(
+        {
+            name: sources.create(
+                component.source or c.source,
+                data_dir=data_dir(component.source or c.source, component.data_dir, c.data_dir),
+                split=component.split or c.split,
+                num_examples=component.num_examples,
+                num_classes=c.num_classes,
+                image_size=image_size(c.preprocess, "input.preprocess"),
+                cache=file_cache(c),
+                label_weights=c.label_weights,
+                where=f"input.mixture.{name}",
+            )
+            for name, component in c.mixture.items()
+        }
+    )
+    if c.num_examples not in (None, joined.num_examples):
+        raise errors.UserError(
+            f"input.num_examples={c.num_examples}, but the components of input.mixture have "
+            f"{joined.num_examples} together. Correct it, or the components."
+        )
+    return joined
+
+
+def _quotas(c: InputConfig) -> dict[str, int]:
+    from vit_jax.data.sources import mixture
+
+    return mixture.quotas({name: component.weight for name, component in c.mixture.items()})
+
+
+def _subset_size(c: InputConfig, num_examples: int) -> int | None:
+    """Of `num_examples`; None: no subset by fraction or number is asked for."""
+    from vit_jax.data.order import subset
+
+    return subset.size(num_examples, fraction=c.subset_fraction, examples=c.subset_examples)
+
+
+def _check_choice(c: InputConfig) -> None:
+    """UserError if fields that exclude each other are set."""
+    given = [f"input.{name}" for name in _SUBSETS if getattr(c, name) is not None]
+    if c.balance is not None:
+        given.append("input.balance")
+    kinds = {component.source or c.source for component in c.mixture.values()} or {c.source}
+    if c.cache not in (None, _RAM) and "tfds" not in kinds:
+        raise errors.UserError(
+            f"input.cache={c.cache}: a folder keeps copies of record files, which "
+            f'input.source="tfds" has; {", ".join(sorted(kinds))} may be kept in memory by '
+            'input.cache="ram".'
+        )
+    if c.repeats > c.batch_size:
+        raise errors.UserError(
+            f"input.repeats={c.repeats} copies of an image do not fit into "
+            f"input.batch_size={c.batch_size}; give at most {c.batch_size}."
+        )
+    chosen = "input.mixture" if c.mixture else 'input.balance="class"' if c.balance else None
+    if c.repeats > 1 and chosen:
+        raise errors.UserError(
+            f"input.repeats={c.repeats} does not apply to {chosen}, which says itself how often an "
+            "image is seen. Set input.repeats=1."
+        )
+    if c.mixture and given:
+        raise errors.UserError(
+            f"{given[0]} does not apply to input.mixture. Take parts of components by their "
+            f"splits, such as train[:10%], and set {given[0]}=none."
+        )
+
+
+def _labels(source: Source) -> Labels:
+    """Of all examples, with a bar if they have to be read."""
+    from vit_jax.data.order import label_index
+
+    screen = Screen(quiet=jax.process_index() > 0)
+    return label_index.find(source, lambda done, of: screen.bar("reading labels", done, of))

@@ -1,0 +1,106 @@
+"""The mesh, the training data, and the batches that arrive on the mesh."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from vit_jax.config import InputConfig, MeshConfig, RunConfig
+from vit_jax.parallel import mesh as meshes
+from vit_jax.run.parts.examples import in_memory, stream
+from vit_jax.run.parts.preprocessing import image_size
+from vit_jax.training import step
+from vit_jax.training.feed import Feed, own_rows
+from vit_jax.training.objective import Batch
+
+if TYPE_CHECKING:
+    from vit_jax.data.batches import Batches
+    from vit_jax.data.example import Source
+
+
+def mesh(c: MeshConfig) -> Mesh:
+    """The devices of the run."""
+    return meshes.make_mesh(replica=c.replica, data=c.data, fsdp=c.fsdp, tensor=c.tensor)
+
+
+def check_batch(config: RunConfig, mesh: Mesh) -> None:
+    """UserError unless a training batch divides over the mesh."""
+    batch_size, parts = config.input.batch_size, config.optim.accumulate
+    meshes.check_batch(mesh, batch_size, "input.batch_size", parts=parts)
+
+
+def batch_layout(config: RunConfig, source: Source, mesh: Mesh) -> Batch:
+    """Shapes and shardings of a training batch."""
+    c = config.input
+    check_batch(config, mesh)
+    return step.batch_layout(
+        mesh,
+        batch_size=c.batch_size,
+        image_size=image_size(c.preprocess, "input.preprocess"),
+        max_labels=source.max_labels,
+        weighted=source.weighted,
+    )
+
+
+def train_batches(
+    config: RunConfig, source: Source, *, start_step: int, rows: np.ndarray | None = None
+) -> Batches:
+    """`rows` (None: all) of the batches from step `start_step` on, counted from 0."""
+    from vit_jax.data import pipeline
+
+    c = config.input
+    return pipeline.train_batches(
+        in_memory(c, source),
+        c.preprocess,
+        batch_size=c.batch_size,
+        seed=config.seed,
+        start_step=start_step,
+        on_bad_image=c.on_bad_image,
+        max_image_pixels=c.max_image_pixels,
+        threads=c.threads,
+        rows=rows,
+        stream=stream(c, source, seed=config.seed),
+    )
+
+
+def train_feed(config: RunConfig, source: Source, layout: Batch, *, start_step: int) -> Feed:
+    """The same batches, on the mesh; each process reads the rows of its own devices."""
+    rows = own_rows(layout["weight"])
+    batches = train_batches(config, source, start_step=start_step, rows=rows)
+    return Feed(batches, layout, timeout_secs=config.input.timeout_secs)
+
+
+def bad_images(
+    c: InputConfig, source: Source, preprocess: str, progress: Callable[[int, int], None]
+) -> Iterator[str]:
+    """Of all images of a split, each read and decoded by one of the processes; see every_image."""
+    from vit_jax.data import every_image
+
+    own = np.arange(jax.process_index(), source.num_examples, jax.process_count())
+    return every_image.bad_images(
+        source,
+        preprocess,
+        own,
+        max_image_pixels=c.max_image_pixels,
+        threads=c.threads,
+        progress=progress,
+    )
+
+
+def samples(c: InputConfig, source: Source, preprocess: str, indices: np.ndarray) -> Batches:
+    """One batch: these examples of a split, prepared as an evaluation prepares them."""
+    from vit_jax.data import pipeline
+    from vit_jax.data.order.chosen import listed
+
+    return pipeline.eval_batches(
+        listed(source, indices),
+        preprocess,
+        batch_size=len(indices),
+        on_bad_image=c.on_bad_image,
+        max_image_pixels=c.max_image_pixels,
+        threads=c.threads,
+    )

@@ -1,0 +1,122 @@
+"""The model of a run, and what its checkpoints say about it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from etils import epath
+from flax import nnx
+
+from vit_jax import models, weights
+from vit_jax.config import InitConfig, RunConfig
+from vit_jax.core import errors
+from vit_jax.run.parts.preprocessing import as_preprocess, image_size
+from vit_jax.weights.checkpoint import describe
+
+if TYPE_CHECKING:
+    from vit_jax.data.example import Source
+
+
+@dataclasses.dataclass(frozen=True)
+class Model:
+    """A model that is not built yet.
+
+    Attributes:
+      make: nnx.Rngs -> module.
+      info: its name, parameters, FLOPs and fields.
+      preprocess: what prediction makes of an image, and so the size of its images.
+    """
+
+    make: Callable[[nnx.Rngs], nnx.Module]
+    info: models.ModelInfo
+    preprocess: models.Preprocess
+
+
+def model(config: RunConfig, *, num_classes: int) -> Model:
+    """The model of the run; names and sizes are checked now."""
+    prepared = preprocess(config)
+    name, fields = architecture(config)
+    arguments: dict[str, Any] = {
+        "num_classes": num_classes,
+        "image_size": prepared.image_size,
+        **fields,
+    }
+    return Model(
+        make=lambda rngs: models.create(name, rngs=rngs, preprocess=prepared, **arguments),
+        info=models.info(name, **arguments),
+        preprocess=prepared,
+    )
+
+
+def architecture(config: RunConfig) -> tuple[str, dict[str, Any]]:
+    """The model's name, and the fields that differ from what the name says. UserError."""
+    fields = {k: v for k, v in dataclasses.asdict(config.model).items() if v is not None}
+    if "name" in fields:
+        return fields.pop("name"), fields
+    if config.init.weights is None:
+        raise errors.UserError(
+            "model.name=None takes the architecture from init.weights, which is not set: give "
+            "--config.init.weights=DIR, or a model by --config.model.name=ViT-B/16."
+        )
+    try:
+        trained = trained_weights(config.init)
+    except errors.UserError as error:
+        between = "\n" if "\n" in str(error) else " "
+        raise errors.UserError(
+            f"{error}{between}model.name=None takes the architecture from there, also when a run "
+            "is resumed: put the weights back; or give model.name and what else in model.* the "
+            "run had, with --allow_config_change."
+        ) from error
+    of_weights = models.architecture(trained.spec)
+    if config.init.head == "keep" and hasattr(trained.spec, "pre_logits"):
+        of_weights["pre_logits"] = trained.spec.pre_logits
+    return trained.name, of_weights | fields
+
+
+def check_init(c: InitConfig) -> None:
+    """UserError for fields that would go unread, since they say how weights are taken."""
+    if c.weights == "":
+        raise errors.UserError(
+            "init.weights is empty: give a work directory or checkpoint, or none for random ones."
+        )
+    unread = [f.name for f in dataclasses.fields(c) if getattr(c, f.name) != f.default]
+    if c.weights is None and unread:
+        raise errors.UserError(
+            f"init.{unread[0]}={getattr(c, unread[0])} says how to take weights, but init.weights "
+            "is not set: give --config.init.weights=DIR."
+        )
+
+
+def trained_weights(c: InitConfig) -> weights.Description:
+    """What init.weights, which has to be set, says about itself."""
+    assert c.weights is not None
+    try:
+        return weights.description(epath.Path(c.weights).expanduser())
+    except errors.UserError as error:
+        raise errors.UserError(f"init.weights={c.weights}: {error}") from error
+
+
+def preprocess(config: RunConfig) -> models.Preprocess:
+    """How images are to be prepared for prediction: as the first evaluation prepares them.
+
+    Without an evaluation, the whole image stands for the random crops of training.
+    """
+    size = image_size(config.input.preprocess, "input.preprocess")
+    found = models.Preprocess(size, size)
+    for name, c in list(config.evals.items())[:1]:
+        of_eval = as_preprocess(c.preprocess, f"evals.{name}.preprocess")
+        if of_eval.resize is not None or of_eval.crop is not None:
+            found = of_eval
+    return dataclasses.replace(found, image_size=size, mean=config.input.mean, std=config.input.std)
+
+
+def description(model: Model, source: Source) -> dict[str, Any]:
+    """What the run's checkpoints say about themselves."""
+    return describe(
+        model.info,
+        num_classes=source.num_classes,
+        class_names=source.class_names,
+        preprocess=model.preprocess,
+    )

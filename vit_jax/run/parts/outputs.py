@@ -1,0 +1,106 @@
+"""Where checkpoints and numbers of a run go, and what measures its speed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import jax
+from etils import epath
+from jax.sharding import Mesh
+
+from vit_jax import config as configs
+from vit_jax import models
+from vit_jax.config import LogConfig, RunConfig
+from vit_jax.run import environment
+from vit_jax.run.parts.plans import Plan
+from vit_jax.store.checkpoints import Checkpoints
+from vit_jax.store.workdir import Entry, MayDiffer, check_workdir
+from vit_jax.training.clock import Clock
+from vit_jax.training.feed import Feed
+from vit_jax.training.log import RunLog, TensorBoard, WeightsAndBiases, Writer, check_project
+from vit_jax.training.skipped import NUMBER, SkippedImages
+
+if TYPE_CHECKING:
+    from vit_jax.data.example import Source
+
+
+# Of a work directory's config, when a run goes on there.
+MAY_DIFFER = MayDiffer(configs.FREE_FIELDS, configs.STEP_FIELDS, configs.with_new_fields)
+
+
+def entry(
+    config: RunConfig, workdir: epath.Path, source: Source, *, allow_config_change: bool
+) -> Entry:
+    """Whether the run may start or go on in the work directory; UserError if it may not."""
+    return check_workdir(
+        workdir,
+        config=configs.to_dict(config),
+        fingerprint={"input": source.fingerprint},
+        may_differ=MAY_DIFFER,
+        allow_config_change=allow_config_change,
+    )
+
+
+def store(config: RunConfig, workdir: epath.Path) -> Checkpoints:
+    """The checkpoints of a work directory."""
+    c = config.checkpoint
+    return Checkpoints(
+        workdir / "checkpoints",
+        keep_last=c.keep_last,
+        keep_every_steps=c.keep_every_steps,
+        best_metric=c.best_metric,
+        best_mode=c.best_mode,
+    )
+
+
+def check_log(c: LogConfig) -> None:
+    """UserError if the numbers of a run cannot go where they should."""
+    if c.wandb_project is not None:
+        check_project(c.wandb_project)
+
+
+def log(config: RunConfig, workdir: epath.Path, *, start_step: int) -> RunLog:
+    """Where the numbers of the run go."""
+    c = config.log
+    writers: list[Writer] = []
+    if c.wandb_project is not None and jax.process_index() == 0:
+        fields = configs.to_dict(config)
+        writers.append(WeightsAndBiases(workdir, project=c.wandb_project, config=fields))
+    if c.tensorboard and jax.process_index() == 0:
+        writers.append(TensorBoard(workdir))
+    profile = None if c.profile_at_step is None else (c.profile_at_step, c.profile_steps)
+    return RunLog(workdir, writers=writers, start_step=start_step, profile=profile)
+
+
+def skipped_images(
+    config: RunConfig, source: Source, feed: Feed, log: RunLog, *, start_step: int
+) -> SkippedImages:
+    """Counts bad images, on from where the run stopped."""
+    return SkippedImages(
+        feed.bad_images,
+        before=log.last(NUMBER) or 0.0,
+        step=start_step,
+        batch_size=config.input.batch_size,
+        num_examples=source.num_examples,
+        max_fraction=config.input.max_bad_fraction,
+    )
+
+
+def clock(
+    config: RunConfig,
+    info: models.ModelInfo,
+    plan: Plan,
+    mesh: Mesh,
+    feed: Feed,
+    *,
+    start_step: int,
+) -> Clock:
+    """Measures the speed of the run."""
+    return Clock(
+        batch_size=config.input.batch_size,
+        step_flops=3 * info.forward_flops * config.input.batch_size,
+        peak_flops=environment.total_peak_flops(mesh, config.log.peak_tflops),
+        start_step=start_step,
+        total_steps=plan.total_steps,
+        feed=feed,
+    )

@@ -1,0 +1,123 @@
+"""What a preprocess string says before there are images, and the string of what weights say."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from vit_jax import models
+from vit_jax.config import RunConfig
+from vit_jax.core import errors, opstring
+
+# In the place of an evaluation's ops: as the weights that are evaluated say.
+OF_WEIGHTS = "weights"
+
+_RESIZES = ("resize", "resize_small", "resize_long")
+_FITS = {"resize": "stretch", "resize_small": "cover", "resize_long": "inside"}
+
+
+def image_size(preprocess: str, field: str) -> tuple[int, int]:
+    """(height, width) that a preprocess string ends with. UserError if it is not fixed."""
+    from vit_jax.data.ops import table as ops
+
+    if preprocess == OF_WEIGHTS:
+        raise errors.UserError(
+            f"{field}={preprocess!r} is for python -m vit_jax.evaluate, which has the weights: "
+            "write the ops, such as decode|resize_small(256)|central_crop(224)."
+        )
+    size = ops.parse(preprocess, field=field).output_size
+    if size is None:
+        raise errors.UserError(
+            f"{field}={preprocess!r} gives images of different sizes: end it with an op that takes "
+            "a size, such as resize(224)."
+        )
+    return size
+
+
+def as_preprocess(preprocess: str, field: str) -> models.Preprocess:
+    """What prediction makes of images to do as the ops of an evaluation.
+
+    How values become whole (`levels`) is left out: prediction rounds to the nearest.
+
+    Raises:
+      UserError: prediction cannot do that.
+    """
+    size = image_size(preprocess, field)
+    found: dict[str, Any] = {"resize": None}
+    for call in opstring.parse(preprocess, field=field):
+        wanted = call.argument(0, "size")
+        if call.name in _RESIZES and found == {"resize": None}:
+            found |= _said(call, {"method": 1, "antialias": 2, "longer": 4})
+            found["interpolation"] = found.pop("method", "bilinear")
+            found["resize"] = wanted
+            if call.name == "resize_long" or (isinstance(wanted, tuple) or call.name == "resize"):
+                found |= {"resize": _pair(wanted), "fit": _FITS[call.name]}
+        elif call.name == "central_crop" and "crop" not in found:
+            found |= {"crop": _pair(wanted)} | _said(call, {"middle": 1})
+        elif call.name != "decode":
+            raise errors.UserError(
+                f"{field}={preprocess!r} is the first evaluation's, which prediction repeats; it "
+                "can: decode, then resize, resize_small or resize_long or none of them, then "
+                "central_crop or not."
+            )
+    return models.Preprocess(image_size=size, **found)
+
+
+def as_ops(about: models.Preprocess) -> str:
+    """The string of ops that prepares images as weights say, but for mean and std.
+
+    "decode|resize_small(248, method='bicubic', longer='down')|central_crop(224, middle='nearest')"
+    """
+    ops = ["decode"]
+    if about.resize is not None:
+        name = next(n for n, fit in _FITS.items() if fit == about.fit)
+        name = "resize_small" if isinstance(about.resize, int) else name
+        said = {"method": about.interpolation, "antialias": about.antialias}
+        if name == "resize_small" and isinstance(about.resize, int):
+            said["longer"] = about.longer
+        ops.append(_call(name, about.resize, said))
+    if about.crop is not None:
+        said = {"middle": about.middle, "fill": about.fill}
+        ops.append(_call("central_crop", about.crop, said))
+    return "|".join(ops)
+
+
+def as_weights_say(config: RunConfig, about: models.Preprocess) -> tuple[RunConfig, list[str]]:
+    """(`config`, with evaluations that prepare images for these weights; what to say of that).
+
+    An evaluation whose preprocess is "weights" gets their ops. Mean and standard deviation are
+    theirs in any case: with others the model sees colours that it was not trained for.
+    """
+    said = []
+    evals = dict(config.evals)
+    for name, c in evals.items():
+        if c.preprocess == OF_WEIGHTS:
+            evals[name] = dataclasses.replace(c, preprocess=as_ops(about))
+            said.append(f"images   evals.{name}.preprocess={evals[name].preprocess}")
+    of_input = dataclasses.replace(config.input, mean=about.mean, std=about.std)
+    if of_input != config.input:
+        said.append(f"images   input.mean={about.mean}, input.std={about.std}, as the weights say")
+    return dataclasses.replace(config, evals=evals, input=of_input), said
+
+
+_DEFAULTS = {
+    "method": "bilinear", "antialias": True, "longer": "nearest", "middle": "down", "fill": None,
+}  # fmt: skip
+
+
+def _call(name: str, size: int | tuple[int, int], said: dict[str, Any]) -> str:
+    """An op as it is written, without what is its default."""
+    if isinstance(size, tuple) and size[0] == size[1] and name != "resize_small":
+        size = size[0]
+    arguments = [repr(size), *(f"{k}={v!r}" for k, v in said.items() if v != _DEFAULTS[k])]
+    return f"{name}({', '.join(arguments)})"
+
+
+def _said(call: opstring.Call, places: dict[str, int]) -> dict[str, Any]:
+    """Arguments that an op is given, by name."""
+    given = {name: call.argument(place, name) for name, place in places.items()}
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _pair(size: int | tuple[int, int]) -> tuple[int, int]:
+    return (size, size) if isinstance(size, int) else size

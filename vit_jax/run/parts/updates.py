@@ -1,0 +1,156 @@
+"""What a step minimises, and how parameters follow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+import optax
+from flax import nnx
+from jax.sharding import Mesh
+
+from vit_jax.config import ModelConfig, OptimConfig, RunConfig
+from vit_jax.core import errors
+from vit_jax.nn.stack import OFFLOAD_MEMORY
+from vit_jax.optim import freezing, lr_multipliers, optimizers, schedules
+from vit_jax.run.parts.plans import Plan
+from vit_jax.training.objective import Objective
+from vit_jax.training.state import Layout, state_layout
+
+LEAST_ALPHA = 1e-6  # of mixup and CutMix
+
+
+def schedule(c: OptimConfig, plan: Plan) -> schedules.Schedule:
+    """Learning rate by number of updates done. UserError for fields that would go unread."""
+    only_rsqrt = {name: ("rsqrt_timescale_steps",) * (name == "rsqrt") for name in schedules.DECAYS}
+    _check_read(c, "schedule", only_rsqrt)
+    return schedules.schedule(
+        c.schedule,
+        peak=c.lr,
+        warmup_steps=plan.warmup_steps,
+        cooldown_steps=plan.cooldown_steps,
+        total_steps=plan.total_steps,
+        rsqrt_timescale_steps=c.rsqrt_timescale_steps,
+    )
+
+
+def rates(c: OptimConfig, schedule: schedules.Schedule) -> Callable[[Any, Any], dict[str, Any]]:
+    """What the log says of an update: learning rate, and the share that kernels shrink by.
+
+    Of (number of updates before it, the optimizer's state after it).
+    """
+
+    def at(step: Any, opt_state: Any) -> dict[str, Any]:
+        lr = schedule(step)
+        shrinkage = optimizers.shrinkage(
+            c.name,
+            opt_state,
+            lr,
+            weight_decay=c.weight_decay,
+            weight_decay_meaning=c.weight_decay_meaning,
+            peak_lr=c.lr,
+            momentum=c.momentum,
+        )
+        known = {} if shrinkage is None else {"train/shrinkage": shrinkage}
+        return {"train/learning_rate": lr, **known}
+
+    return at
+
+
+def optimizer(c: OptimConfig, schedule: schedules.Schedule) -> optax.GradientTransformation:
+    """What turns gradients into updates. UserError for fields that would go unread."""
+    _check_read(c, "name", {name: o.reads for name, o in optimizers.OPTIMIZERS.items()})
+    optimizer = optimizers.create(
+        c.name,
+        schedule=schedule,
+        peak_lr=c.lr,
+        weight_decay=c.weight_decay,
+        weight_decay_meaning=c.weight_decay_meaning,
+        grad_clip_norm=c.grad_clip_norm,
+        b1=c.b1,
+        b2=c.b2,
+        eps=c.eps,
+        momentum=c.momentum,
+        nesterov=c.nesterov,
+        joint_qkv=c.joint_qkv,
+        mu_dtype=c.mu_dtype,
+    )
+    return lr_multipliers.multiplied(
+        freezing.without(optimizer, c.freeze),
+        layer_decay=c.layer_decay,
+        lr_multipliers=c.lr_multipliers,
+    )
+
+
+def layout(
+    config: RunConfig,
+    make_model: Callable[[nnx.Rngs], nnx.Module],
+    schedule: schedules.Schedule,
+    mesh: Mesh,
+) -> Layout:
+    """Shapes and shardings of the run's state; nothing is allocated."""
+    _check_offload(config.model, mesh)
+    return state_layout(
+        make_model,
+        optimizer(config.optim, schedule),
+        mesh,
+        ema_decay=config.optim.ema_decay,
+        shard_optimizer=config.mesh.shard_optimizer,
+    )
+
+
+def _check_offload(c: ModelConfig, mesh: Mesh) -> None:
+    """UserError where activations cannot wait in the host's memory."""
+    if c.remat != "offload":
+        return
+    device = mesh.devices.flat[0]
+    kinds = [memory.kind for memory in device.addressable_memories()]
+    if OFFLOAD_MEMORY not in kinds:
+        raise errors.UserError(
+            f"model.remat=offload takes {OFFLOAD_MEMORY} memory, but {device.device_kind} "
+            f"has {', '.join(kinds)}: set model.remat=full, which keeps the blocks' inputs there."
+        )
+
+
+def _check_read(c: OptimConfig, choice: str, reads: Mapping[str, Collection[str]]) -> None:
+    """UserError for a field that is set although what `choice` names does not read it.
+
+    reads: fields by value of `choice`.
+    """
+    chosen, default = getattr(c, choice), OptimConfig()
+    for field in sorted({field for fields in reads.values() for field in fields}):
+        value, unset = getattr(c, field), getattr(default, field)
+        if field not in reads[chosen] and value != unset:
+            readers = ", ".join(name for name, fields in reads.items() if field in fields)
+            raise errors.UserError(
+                f"optim.{field}={value} is not read by optim.{choice}={chosen}, only by {readers}: "
+                f"set optim.{field}={unset}."
+            )
+
+
+def objective(config: RunConfig, *, num_classes: int) -> Objective:
+    """What a step minimises, from uint8 images on."""
+    c = config.loss
+    for field, alpha in (("mixup", c.mixup), ("cutmix", c.cutmix)):
+        if 0 < alpha < LEAST_ALPHA:
+            raise errors.UserError(
+                f"loss.{field}={alpha}: give 0 for none, or at least {LEAST_ALPHA:g}; below that, "
+                "draws from a Beta distribution are not finite in float32."
+            )
+    if c.whole_labels and c.kind != "sigmoid":
+        raise errors.UserError(
+            f"loss.whole_labels=True goes with loss.kind=sigmoid, got {c.kind}, which divides a "
+            "whole between the classes: set loss.whole_labels=False."
+        )
+    return Objective(
+        loss=c.kind,
+        label_smoothing=c.label_smoothing,
+        mixup_alpha=c.mixup,
+        cutmix_alpha=c.cutmix,
+        num_classes=num_classes,
+        accumulate=config.optim.accumulate,
+        freeze=config.optim.freeze,
+        mean=config.input.mean,
+        std=config.input.std,
+        whole_labels=c.whole_labels,
+    )

@@ -1,0 +1,89 @@
+"""Whether a run can write where it wants to, and has room: asked beforehand, without a trace."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import tempfile
+
+from etils import epath
+
+from vit_jax.core.errors import UserError
+from vit_jax.store import checkpoint_dir, workdir
+
+
+def check_writable(folder: epath.Path) -> None:
+    """UserError if the work directory cannot be made or written; nothing stays behind.
+
+    A file is tried out: permissions alone do not tell, least of all to root. On gs:// and the like
+    nothing is tried.
+    """
+    if _is_remote(folder):
+        return
+    there = _nearest_existing(folder)
+    try:
+        if not there.is_dir():
+            raise NotADirectoryError(errno.ENOTDIR, f"{there} is a file")
+        with tempfile.TemporaryFile(dir=there):
+            pass
+    except OSError as error:
+        raise workdir.unwritable(folder, error) from error
+
+
+def check_room(
+    folder: epath.Path,
+    *,
+    checkpoint_bytes: int,
+    keep_last: int,
+    every_steps: int,
+    total_steps: int,
+) -> None:
+    """UserError if the checkpoints of a run do not fit on its disk; on local disks only.
+
+    A new checkpoint is complete before an old one is deleted, so there is one more than are kept.
+
+    Args:
+      folder: the work directory, which need not exist.
+      checkpoint_bytes: of one.
+      keep_last: how many stay.
+      every_steps: how often one is saved; the last step always is.
+      total_steps: of the whole run.
+    """
+    there = checkpoint_dir.steps(folder / "checkpoints")
+    latest = max(there, default=0)
+    if _is_remote(folder) or latest >= total_steps:
+        return
+    to_come = -(-total_steps // every_steps) - latest // every_steps
+    missing = min(to_come, max(keep_last + 1 - len(there), 1))
+    needed, free = missing * checkpoint_bytes, free_bytes(folder)
+    if needed > free:
+        raise UserError(
+            f"The disk of the work directory {folder} has {size(free)} free; {missing} more "
+            f"checkpoints of {size(checkpoint_bytes)} need {size(needed)}: checkpoint.keep_last="
+            f"{keep_last}, and one more while it is written. Free {size(needed - free)}, keep "
+            "fewer, or give another --workdir."
+        )
+
+
+def free_bytes(folder: epath.Path) -> int:
+    """Of the disk that a folder lies on, or will lie on."""
+    return shutil.disk_usage(_nearest_existing(folder)).free
+
+
+def size(number: int) -> str:
+    """1_500_000_000 -> "1.5 GB"."""
+    for unit, bytes_ in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6)):
+        if number >= bytes_:
+            return f"{number / bytes_:.3g} {unit}"
+    return f"{number / 1e3:.3g} kB"
+
+
+def _is_remote(folder: epath.Path) -> bool:
+    return "://" in os.fspath(folder)
+
+
+def _nearest_existing(folder: epath.Path) -> epath.Path:
+    """The folder itself, or what it will be made in."""
+    folder = folder.absolute()
+    return next(path for path in (folder, *folder.parents) if path.exists())

@@ -1,0 +1,121 @@
+"""How a sweep ended: a table for people, results.csv for programs."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import statistics
+from collections.abc import Sequence
+
+from etils import epath
+
+from vit_jax.config import RESERVED
+from vit_jax.core.files import atomic_file
+from vit_jax.core.screen import duration
+from vit_jax.store import workdir
+from vit_jax.sweep import progress
+from vit_jax.sweep.progress import Progress
+
+CSV_FILE = "results.csv"
+SEED = "seed"
+
+
+def write_csv(file: epath.Path, rows: Sequence[Progress], metric: str) -> None:
+    """A row for each point, the best first. UserError if it cannot be written."""
+    axes, keys = axes_of(rows), _final_keys(rows)
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow([*axes, "state", *keys, "step", "train_seconds", "workdir"])
+    for row in ordered(rows, metric):
+        numbers = [row.numbers.get(key, "") for key in keys]
+        ends = [row.step, round(row.train_secs, 1), row.folder]
+        writer.writerow([*(row.point.values[a] for a in axes), row.state, *numbers, *ends])
+    try:
+        atomic_file.write_text(file, text.getvalue())
+    except OSError as error:
+        raise workdir.unwritable(file.parent, error) from error
+
+
+def table(rows: Sequence[Progress], metric: str) -> list[str]:
+    """Lines: values on the axes, the metric, losses, steps, time; the best first."""
+    axes = axes_of(rows)
+    keys = list(dict.fromkeys([metric, *_losses(rows)]))
+    cells = [
+        [
+            *(row.point.values[axis] for axis in axes),
+            *(progress.shown(key, row.numbers.get(key)) for key in keys),
+            f"{row.step:,}",
+            duration(row.train_secs),
+            "" if row.state == "finished" else row.state,
+        ]
+        for row in ordered(rows, metric)
+    ]
+    return aligned([*axes, *keys, "step", "time", ""], cells, left=len(axes))
+
+
+def over_seeds(rows: Sequence[Progress], metric: str) -> list[str]:
+    """Lines: mean, standard deviation and range over seeds; [] if there are not several."""
+    axes = [axis for axis in axes_of(rows) if axis != SEED]
+    groups: dict[tuple[str, ...], list[float]] = {}
+    for row in rows:
+        if row.state == "finished" and math.isfinite(row.numbers.get(metric, math.nan)):
+            values = tuple(row.point.values[axis] for axis in axes)
+            groups.setdefault(values, []).append(row.numbers[metric])
+    if not axes or max(map(len, groups.values()), default=0) < 2:
+        return []
+    best_first = sorted(
+        groups.items(),
+        key=lambda item: statistics.mean(item[1]),
+        reverse=progress.is_better_high(metric),
+    )
+    cells = [
+        [
+            *values,
+            progress.shown(metric, statistics.mean(found)),
+            progress.shown(metric, statistics.stdev(found)) if len(found) > 1 else "-",
+            f"{progress.shown(metric, min(found))} to {progress.shown(metric, max(found))}",
+            str(len(found)),
+        ]
+        for values, found in best_first
+    ]
+    return aligned([*axes, f"mean {metric}", "std", "range", "seeds"], cells, left=len(axes))
+
+
+def ordered(rows: Sequence[Progress], metric: str) -> list[Progress]:
+    """The best first; then those that have not ended or failed."""
+    sign = -1 if progress.is_better_high(metric) else 1
+
+    def place(row: Progress) -> tuple[bool, float, int]:
+        value = row.numbers.get(metric, math.nan)
+        ended = row.state == "finished" and math.isfinite(value)
+        return not ended, sign * value if ended else 0.0, row.point.number
+
+    return sorted(rows, key=place)
+
+
+def axes_of(rows: Sequence[Progress]) -> list[str]:
+    """What the points differ in."""
+    return list(rows[0].point.values)
+
+
+def aligned(head: Sequence[str], rows: Sequence[Sequence[str]], *, left: int) -> list[str]:
+    """Lines of a table; the first `left` columns begin at the left, the others end at the right."""
+    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
+    return [
+        "  ".join(
+            cell.ljust(width) if number < left or number == len(head) - 1 else cell.rjust(width)
+            for number, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ).rstrip()
+        for line in [head, *rows]
+    ]
+
+
+def _final_keys(rows: Sequence[Progress]) -> list[str]:
+    """Of the training loss and the evaluations."""
+    keys = dict.fromkeys(key for row in rows for key in row.numbers)
+    return [k for k in keys if k == progress.LOSS or k.partition("/")[0] not in RESERVED]
+
+
+def _losses(rows: Sequence[Progress]) -> list[str]:
+    return [key for key in _final_keys(rows) if key.endswith("/loss") and "_ema/" not in key]

@@ -1,0 +1,1 @@
+"""The training loop's parts: state, step, losses, evaluations, the log."""

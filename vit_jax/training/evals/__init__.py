@@ -1,0 +1,70 @@
+"""Floor 4: evaluations by name, and the set of them that a run has."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Collection, Mapping
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+from vit_jax.core.cadence import Cadence
+from vit_jax.training.evals.classification import Classification
+
+Progress = Callable[[str, int, int], None]  # name, batches done, batches in all
+
+Stop = Any  # its bool says whether somebody asked to stop
+
+EVALUATORS = {"classification": Classification}
+
+
+class Evaluator(Protocol):
+    """Scores parameters."""
+
+    def run(
+        self, params: Any, progress: Callable[[int, int], None], stop: Stop
+    ) -> dict[str, float]:
+        """Numbers by name; none if `stop` became true on the way."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True)
+class Evals:
+    """The evaluations of a run, each with its own cadence."""
+
+    by_name: dict[str, tuple[Evaluator, Cadence]]
+
+    def due(self, step: int) -> bool:
+        """Whether there is one to be run after `step`."""
+        return any(due(step) for _, due in self.by_name.values())
+
+    def run(
+        self,
+        step: int,
+        weights: Mapping[str, Any],
+        progress: Progress,
+        stop: Stop = False,
+        together: Callable[[str], AbstractContextManager[Any]] = contextlib.nullcontext,
+        done: Collection[str] = (),
+    ) -> dict[str, float]:
+        """Runs those that are due after `step`; returns numbers by "<eval name><ending>/<number>".
+
+        Args:
+          step: number of updates done.
+          weights: parameters by the ending of their results' names; see TrainState.weights.
+          progress: is told how far an evaluation is.
+          stop: ends early once bool(stop) is true.
+          together: with the name of an evaluation it gives a context that all processes enter and
+            leave at the same time.
+          done: names of numbers; evaluations of which there is one already are left out.
+        """
+        results: dict[str, float] = {}
+        for name, (evaluator, due) in self.by_name.items():
+            for ending, params in weights.items():
+                label = f"{name}{ending}"
+                if due(step) and not any(key.startswith(f"{label}/") for key in done):
+                    report = lambda done, total, label=label: progress(label, done, total)
+                    with together(f"evaluation {label} of step {step}"):
+                        numbers = evaluator.run(params, report, stop)
+                    results |= {f"{label}/{key}": value for key, value in numbers.items()}
+        return results

@@ -1,0 +1,188 @@
+"""Batches on their way to the devices: fetched and copied ahead, in a thread of their own."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from vit_jax.core.errors import UserError
+from vit_jax.core.process import abandoned
+from vit_jax.core.process.waiting import waits
+
+AHEAD = 2  # batches on the devices before they are asked for
+CLOSING_SECS = 10  # reads that have begun may take that long; then they hang
+MAX_SHOWN = 5  # of the files that are waited for
+
+
+class BadImages:
+    """Those that were skipped, each once: its file and what is wrong with it.
+
+    Attributes:
+      files: in the order in which they were met.
+    """
+
+    def __init__(self) -> None:
+        self.files: list[str] = []
+        self._met: set[int] = set()
+        self._told = 0
+
+    def first_met(self, indices: list[int]) -> list[int]:
+        """Those among these examples that were not met before."""
+        new = [index for index in dict.fromkeys(indices) if index not in self._met]
+        self._met.update(new)
+        return new
+
+    def untold(self) -> list[str]:
+        """The files since the last call."""
+        told, self._told = self._told, len(self.files)
+        return self.files[told:]
+
+
+class Fed(NamedTuple):
+    """A batch on the devices, and which of this host's images were skipped in it.
+
+    Attributes:
+      skipped: how many.
+      bad_images: those that are met for the first time: the file and what is wrong with it.
+    """
+
+    batch: dict[str, jax.Array]
+    skipped: int
+    bad_images: list[str]
+
+
+def own_rows(layout: jax.ShapeDtypeStruct) -> np.ndarray:
+    """Which rows (first axis) of a global array this process's devices hold; int64, rising."""
+    assert layout.sharding is not None
+    parts = layout.sharding.addressable_devices_indices_map(layout.shape).values()
+    ranges = {index[0].indices(layout.shape[0]) for index in parts if index}
+    return np.unique(np.concatenate([np.arange(*each) for each in ranges]))
+
+
+class Feed:
+    """Iterates over a host's batches as global arrays; a context manager.
+
+    Args:
+      batches: yields dictionaries of numpy arrays, this host's part; is closed with the feed.
+      layout: jax.ShapeDtypeStruct with sharding for each array that goes to the devices.
+      timeout_secs: UserError if a batch takes longer; names what is being read.
+      bad_images: gets those that are met; default: an empty one.
+
+    Attributes:
+      wait_secs: how long the caller has waited for batches so far.
+      skipped_images: how many images of this host had to be skipped in the batches handed out.
+    """
+
+    def __init__(
+        self,
+        batches: Any,
+        layout: dict[str, jax.ShapeDtypeStruct],
+        *,
+        timeout_secs: float,
+        bad_images: BadImages | None = None,
+    ):
+        self._batches, self._layout, self._timeout_secs = batches, layout, timeout_secs
+        self._rows = {name: own_rows(array) for name, array in layout.items()}
+        self._queue: queue.Queue[Fed | BaseException | None] = queue.Queue(maxsize=AHEAD)
+        self._closed = threading.Event()
+        self.bad_images = BadImages() if bad_images is None else bad_images
+        self.wait_secs = 0.0
+        self.skipped_images = 0
+        self._thread = threading.Thread(target=self._fill, name="feed", daemon=True)
+        self._thread.start()
+
+    def __iter__(self) -> Iterator[dict[str, jax.Array]]:
+        return self
+
+    def __next__(self) -> dict[str, jax.Array]:
+        started = time.perf_counter()
+        try:
+            item = self._queue.get(timeout=self._timeout_secs)
+        except queue.Empty as error:
+            raise _timed_out(self._timeout_secs) from error
+        self.wait_secs += time.perf_counter() - started
+        if item is None:
+            self._queue.put(None)  # stays at the end however often one asks
+            raise StopIteration
+        if isinstance(item, BaseException):
+            self._queue.put(item)
+            raise item
+        self.skipped_images += item.skipped
+        self.bad_images.files += item.bad_images
+        return item.batch
+
+    def _fill(self) -> None:
+        try:
+            for batch in self._batches:
+                bad = batch["index"][(batch["weight"] == 0) & (batch["index"] >= 0)].tolist()
+                new = [self._batches.bad_image(i) for i in self.bad_images.first_met(bad)]
+                placed = {k: self._place(batch[k], k) for k in self._layout}
+                self._put(Fed(placed, len(bad), new))
+                if self._closed.is_set():
+                    return
+            self._put(None)
+        except BaseException as error:
+            self._put(error)
+        finally:
+            self._batches.close()  # here, since it waits for reads that have begun
+
+    def _place(self, host_array: np.ndarray, name: str) -> jax.Array:
+        layout = self._layout[name]
+        assert host_array.dtype == layout.dtype, (name, host_array.dtype, layout.dtype)
+        rows = self._rows[name]
+
+        def part(index: tuple[slice, ...] | None) -> np.ndarray:
+            assert index is not None
+            first, stop, _ = index[0].indices(layout.shape[0])
+            start = int(np.searchsorted(rows, first))
+            return host_array[start : start + stop - first]
+
+        return jax.make_array_from_callback(layout.shape, layout.sharding, part)
+
+    def _put(self, item: Fed | BaseException | None) -> None:
+        while not self._closed.is_set():
+            with contextlib.suppress(queue.Full):
+                self._queue.put(item, timeout=0.1)
+                return
+
+    def close(self) -> None:
+        """Ends the thread and closes the batches; may be called twice.
+
+        If a read hangs they are left behind: see core/stuck.py.
+        """
+        self._closed.set()
+        self._thread.join(CLOSING_SECS)
+        if self._thread.is_alive():
+            abandoned.leave_behind(self._thread)
+
+    def __enter__(self) -> Feed:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def _timed_out(timeout_secs: float) -> UserError:
+    """Names the host and the files: who meets this has hundreds of both."""
+    shown = [f"\n  {wait.what}, for {wait.secs:.0f} s" for wait in waits()[:MAX_SHOWN]]
+    reading = f"It reads:{''.join(shown)}\n" if shown else "It reads no file at this moment. "
+    return UserError(
+        f"{socket.gethostname()} (process {jax.process_index()} of {jax.process_count()}) got no "
+        f"batch of data for {timeout_secs:g} s (input.timeout_secs). {reading}"
+        "See whether that disk or network hangs, then start the same command again; if it is only "
+        "slow, raise input.timeout_secs, or input.threads, which read at the same time."
+    )

@@ -1,0 +1,153 @@
+"""How gradients and activations are distributed, counted on the devices.
+
+A function of its own, compiled apart from the step and called with the same state and batch: the
+step's program stays as it is, and where no histograms are wanted nothing is compiled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from vit_jax.core import axes, pytrees
+from vit_jax.core.layers import STACKED, is_stacked, layer_name
+from vit_jax.parallel import mesh as meshes
+from vit_jax.training.objective import Batch, Objective
+from vit_jax.training.state import Layout, TrainState
+from vit_jax.training.step import examples, make_backward
+
+# Bins are the same for everything and for all steps: in the logarithm of the size, on both sides of
+# zero. What lies further out counts in the outermost ones, what is smaller in the one around zero.
+DECADES = (-10, 4)
+BINS_PER_DECADE = 5
+SIDE = (DECADES[1] - DECADES[0]) * BINS_PER_DECADE  # bins on one side of zero
+SIZES = 10.0 ** (DECADES[0] + np.arange(SIDE + 1) / BINS_PER_DECADE)
+EDGES = np.concatenate([-SIZES[::-1], SIZES])
+
+
+class Histogram(NamedTuple):
+    """How many numbers lie between neighbouring edges.
+
+    Attributes:
+      counts: int [K].
+      edges: float64 [K + 1], rising.
+    """
+
+    counts: np.ndarray
+    edges: np.ndarray
+
+
+class Distributions(NamedTuple):
+    """Of the gradients and activations of one step; names begin with "gradients" or "activations".
+
+    Attributes:
+      scalars: norms of gradients; root mean square, mean, standard deviation and largest size of
+        activations. float32 [].
+      counts: int32 [K] over EDGES; numbers that are NaN are not counted.
+    """
+
+    scalars: dict[str, Any]
+    counts: dict[str, Any]
+
+
+def make_distributions(
+    layout: Layout, objective: Objective, seed: int
+) -> Callable[[TrainState, Batch], Distributions]:
+    """Returns distributions(state, batch) for the next update; compiled when it is first called.
+
+    The gradients are the update's own, before clipping, of each parameter, and of each layer where
+    layers are stacked. The activations are the outputs of the blocks for the same images, without
+    dropout, of the first of `optim.accumulate` parts of the batch.
+    """
+    backward = make_backward(layout, objective, seed)
+
+    def distributions(state: TrainState, batch: Batch) -> Distributions:
+        grads = pytrees.flatten({"gradients": backward(state, batch).grads})
+        images, _, _ = examples(batch, objective, seed=seed, step=state.step)
+        model = nnx.merge(layout.graph, state.params)
+        layers = tuple(range(model.spec.depth))
+        tokens = model.tokens(images[:: objective.accumulate], layers=layers)
+        outputs = {
+            name: x.astype(jnp.float32)
+            for name, x in _stacked_if_equal("activations/blocks", tokens)
+        }
+        statistics = pytrees.flatten(_each(_statistics, outputs))
+        return Distributions(
+            scalars=_norms(_each(_square, grads)) | statistics,
+            counts=_each(count, grads | outputs),
+        )
+
+    jitted = jax.jit(distributions, out_shardings=meshes.replicated(layout.mesh))
+
+    def on_mesh(state: TrainState, batch: Batch) -> Distributions:
+        with jax.set_mesh(layout.mesh), axes.use_rules(meshes.RULES):
+            return jitted(state, batch)
+
+    return on_mesh
+
+
+def count(x: jax.Array) -> jax.Array:
+    """Any shape -> int32 [K]: how many numbers are in each bin of EDGES."""
+    place = (jnp.log10(jnp.abs(x)) - DECADES[0]) * BINS_PER_DECADE
+    place = 1 + jnp.clip(jnp.floor(place), -1, SIDE - 1).astype(jnp.int32)  # 0: around zero
+    place = jnp.where(x < 0, SIDE - place, SIDE + place)
+    place = jnp.where(jnp.isnan(x), 2 * SIDE + 1, place)
+    return jnp.bincount(place.ravel(), length=2 * SIDE + 2)[:-1]
+
+
+def histogram(counts: np.ndarray) -> Histogram:
+    """Without the empty bins at both ends; those of nothing at all are the one around zero."""
+    filled = np.flatnonzero(counts)
+    first, last = (filled[0], filled[-1]) if len(filled) else (SIDE, SIDE)
+    return Histogram(np.asarray(counts[first : last + 1]), EDGES[first : last + 2])
+
+
+def _each(function: Callable[[jax.Array], Any], arrays: dict[str, jax.Array]) -> dict[str, Any]:
+    """Its values by name; of a stacked array one for each layer, by the layers' names."""
+    found: dict[str, Any] = {}
+    for name, x in arrays.items():
+        if is_stacked(name):
+            # One after the other, by one piece of program: a deep model compiles as fast.
+            values = jax.lax.map(function, x)
+            for i in range(x.shape[0]):
+                found[layer_name(name, i)] = jax.tree.map(lambda value, i=i: value[i], values)
+        else:
+            found[name] = function(x)
+    return found
+
+
+def _stacked_if_equal(name: str, layers: tuple[jax.Array, ...]) -> Iterator[tuple[str, jax.Array]]:
+    """The layers' arrays by name: one array for all of them, but of a ResNet one for each shape."""
+    if len({x.shape for x in layers}) == 1:
+        yield f"{name}/{STACKED}", jnp.stack(layers)
+    else:
+        yield from ((f"{name}/{i}", x) for i, x in enumerate(layers))
+
+
+def _square(x: jax.Array) -> jax.Array:
+    return jnp.sum(jnp.square(x))
+
+
+def _norms(squares: dict[str, jax.Array]) -> dict[str, jax.Array]:
+    """One for each layer, "gradients/blocks/3/norm", and each part outside of the layers."""
+    totals: dict[str, jax.Array] = {}
+    for name, square in squares.items():
+        parts = name.split("/")
+        layer = next((i for i, part in enumerate(parts) if part.isdigit()), 1)
+        part = "/".join(parts[: layer + 1])
+        totals[part] = totals.get(part, jnp.zeros(())) + square
+    return {f"{part}/norm": jnp.sqrt(total) for part, total in totals.items()}
+
+
+def _statistics(x: jax.Array) -> dict[str, jax.Array]:
+    return {
+        "rms": jnp.sqrt(jnp.mean(jnp.square(x))),
+        "mean": jnp.mean(x),
+        "std": jnp.std(x),
+        "abs_max": jnp.max(jnp.abs(x)),
+    }

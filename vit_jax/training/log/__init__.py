@@ -1,0 +1,10 @@
+"""Floor 4: where the numbers of a run go: metrics.jsonl, TensorBoard, Weights & Biases."""
+
+from vit_jax.training.log.parameters import write_parameters
+from vit_jax.training.log.run_log import RunLog, Writer
+from vit_jax.training.log.tensorboard import TensorBoard
+from vit_jax.training.log.weights_and_biases import WeightsAndBiases, check_project
+
+__all__ = [
+    "RunLog", "TensorBoard", "WeightsAndBiases", "Writer", "check_project", "write_parameters",
+]  # fmt: skip

@@ -1,0 +1,175 @@
+"""What training carries from step to step, and where each of its arrays lives."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from flax import nnx
+from jax.sharding import Mesh
+
+from vit_jax.core import axes, rng
+from vit_jax.parallel import mesh as meshes
+from vit_jax.parallel import parameters
+
+EMA_ENDING = "_ema"  # of the evaluations of the moving average: "test_ema/accuracy"
+
+
+class TrainState(NamedTuple):
+    """The state after `step` updates: a pure function of (config, seed, step).
+
+    Attributes:
+      step: int32 [], number of updates.
+      params: nested dictionary of float32 parameters, repeated blocks stacked.
+      opt_state: optax's.
+      ema: moving average of the parameters, as `params`; an empty dictionary where there is none.
+      first_bad_step: int32 [], the first update that was not finite, or whose loss or gradient was
+        not; or 0.
+      first_bad_values: float32 [2], its loss and its gradients' norm.
+    """
+
+    step: Any
+    params: Any
+    opt_state: Any
+    ema: Any
+    first_bad_step: Any
+    first_bad_values: Any
+
+    def weights(self) -> dict[str, Any]:
+        """What can be evaluated: parameters by the ending of their evaluations' names."""
+        return {"": self.params} | ({EMA_ENDING: self.ema} if self.ema else {})
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """Shapes, dtypes and shardings of a TrainState, and the graph that its parameters belong to.
+
+    Attributes:
+      make_model: nnx.Rngs -> module.
+      graph: merges with parameters to a module.
+      state: TrainState of jax.ShapeDtypeStruct with shardings.
+      mesh: the mesh of these shardings.
+      ema_decay: what the moving average keeps of itself in a step; None: there is none.
+      update_shardings: of gradients and updates, nested as the parameters.
+      undivided: of the parameters, what is divided less than the rules say, with their names.
+      undivided_updates: of gradients, updates and optimizer, what is so besides.
+    """
+
+    make_model: Callable[[nnx.Rngs], nnx.Module]
+    graph: nnx.GraphDef
+    optimizer: optax.GradientTransformation
+    state: TrainState
+    mesh: Mesh
+    ema_decay: float | None
+    update_shardings: Any
+    undivided: dict[axes.Undivided, list[str]]
+    undivided_updates: dict[axes.Undivided, list[str]]
+
+    def init(self, seed: int) -> TrainState:
+        """A fresh state; every device computes the part that it holds."""
+        shardings = jax.tree.map(lambda x: x.sharding, self.state)
+        with jax.set_mesh(self.mesh):
+            make = jax.jit(self._fresh, out_shardings=shardings)
+            return make(rng.stream(seed, "params"))
+
+    def _fresh(self, key: jax.Array) -> TrainState:
+        params = nnx.to_pure_dict(nnx.state(self.make_model(nnx.Rngs(params=key)), nnx.Param))
+        return _start(params, self.optimizer, with_ema=self.ema_decay is not None)
+
+    def with_params(self, state: TrainState, params: Any) -> TrainState:
+        """`state` with other parameters, from which its moving average begins as well."""
+        ema = {} if self.ema_decay is None else jax.tree.map(jnp.copy, params)
+        return state._replace(params=params, ema=ema)
+
+
+def state_layout(
+    make_model: Callable[[nnx.Rngs], nnx.Module],
+    optimizer: optax.GradientTransformation,
+    mesh: Mesh,
+    *,
+    ema_decay: float | None,
+    shard_optimizer: bool,
+) -> Layout:
+    """The layout of a run's state; nothing is allocated.
+
+    The moving average is sharded as the parameters are, and so are the optimizer's arrays that have
+    a parameter's shape; with `shard_optimizer` these are divided over `data` too. The others, such
+    as the rows' and columns' means of a factored moment, are small and whole.
+    """
+    abstract = nnx.eval_shape(lambda: make_model(nnx.Rngs(params=0)))
+    graph, variables = nnx.split(abstract, nnx.Param)
+    update_rules = meshes.SHARDED_OPTIMIZER_RULES if shard_optimizer else meshes.RULES
+    update_shardings = parameters.shardings(variables, mesh, update_rules)
+    params = nnx.to_pure_dict(variables)
+    with_ema = ema_decay is not None
+    shapes = jax.eval_shape(lambda p: _start(p, optimizer, with_ema), params)
+    whole = meshes.replicated(mesh)
+    placed = parameters.layout(variables, mesh)
+
+    def like(x: Any, param: jax.ShapeDtypeStruct, sharding: Any) -> Any:
+        if isinstance(x, optax.MaskedNode):  # nothing is kept for this parameter
+            return x
+        return _placed(x, sharding if x.shape == param.shape else whole)
+
+    state = TrainState(
+        step=_placed(shapes.step, whole),
+        params=placed,
+        opt_state=optax.tree_map_params(
+            optimizer,
+            like,
+            shapes.opt_state,
+            placed,
+            update_shardings,
+            transform_non_params=lambda x: _placed(x, whole),
+            is_leaf=lambda x: isinstance(x, optax.MaskedNode),
+        ),
+        ema=placed if with_ema else {},
+        first_bad_step=_placed(shapes.first_bad_step, whole),
+        first_bad_values=_placed(shapes.first_bad_values, whole),
+    )
+    undivided = parameters.undivided(variables, mesh, meshes.RULES)
+    further = parameters.undivided(variables, mesh, update_rules)
+    return Layout(
+        make_model,
+        graph,
+        optimizer,
+        state,
+        mesh,
+        ema_decay,
+        update_shardings,
+        undivided,
+        {cause: names for cause, names in further.items() if cause not in undivided},
+    )
+
+
+def total_bytes(tree: object) -> int:
+    """Of the whole arrays of a tree, wherever they lie."""
+    return sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(tree))
+
+
+def device_bytes(tree: object) -> int:
+    """What one device holds of a tree of arrays, by their shardings."""
+    return sum(
+        int(np.prod(x.sharding.shard_shape(x.shape))) * x.dtype.itemsize
+        for x in jax.tree.leaves(tree)
+    )
+
+
+def _start(params: Any, optimizer: optax.GradientTransformation, with_ema: bool) -> TrainState:
+    return TrainState(
+        step=jnp.zeros((), jnp.int32),
+        params=params,
+        opt_state=optimizer.init(params),
+        ema=params if with_ema else {},
+        first_bad_step=jnp.zeros((), jnp.int32),
+        first_bad_values=jnp.zeros(2, jnp.float32),
+    )
+
+
+def _placed(x: Any, sharding: Any) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)

@@ -1,0 +1,263 @@
+"""One step of training, and one of evaluation: plain functions, compiled once over the mesh."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from flax import nnx
+from jax.sharding import Mesh
+
+from vit_jax.core import axes, rng
+from vit_jax.optim.freezing import stop_gradients
+from vit_jax.parallel import mesh as meshes
+from vit_jax.training import metrics
+from vit_jax.training.mixing import mix
+from vit_jax.training.objective import Batch, Objective
+from vit_jax.training.state import Layout, TrainState
+
+Scalars = dict[str, Any]
+
+
+def examples(
+    batch: Batch, objective: Objective, *, seed: int, step: jax.Array | int
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """What the update after `step` updates learns from: a batch, normalised and mixed.
+
+    Returns images [B, H, W, 3], targets [B, C] before label smoothing, weight [B]; all float32.
+    """
+    images, targets, weight = objective.inputs(batch)
+    return mix(
+        images,
+        targets,
+        weight,
+        mixup_alpha=objective.mixup_alpha,
+        cutmix_alpha=objective.cutmix_alpha,
+        key=rng.at_step(rng.stream(seed, "mixing"), step),
+    )
+
+
+class Backward(NamedTuple):
+    """What the forward and the backward pass of a batch give.
+
+    Attributes:
+      loss: float32 [], the mean over the batch that is minimised.
+      grads: its gradients, as the parameters are nested; before any clipping.
+      logits: [B, C].
+      targets: [B, C], before label smoothing.
+      share: [B], of each example in the mean.
+    """
+
+    loss: jax.Array
+    grads: Any
+    logits: jax.Array
+    targets: jax.Array
+    share: jax.Array
+
+
+def make_backward(
+    layout: Layout, objective: Objective, seed: int
+) -> Callable[[TrainState, Batch], Backward]:
+    """Returns backward(state, batch), for the next update; see `Backward`."""
+    dropout = rng.stream(seed, "dropout")
+
+    def backward(state: TrainState, batch: Batch) -> Backward:
+        images, targets, weight = examples(batch, objective, seed=seed, step=state.step)
+        smooth = objective.asked(targets)
+        key = rng.at_step(dropout, state.step)
+
+        def mean_loss(params: Any, part: Any, key: jax.Array) -> tuple[jax.Array, jax.Array]:
+            images, targets, share = part
+            params = stop_gradients(params, objective.freeze)
+            logits = nnx.merge(layout.graph, params)(images, train=True, rngs=key)
+            return jnp.sum(objective.losses(logits, targets) * share), logits
+
+        share = weight / jnp.maximum(jnp.sum(weight), 1e-9)
+        loss, logits, grads = _accumulated(
+            jax.value_and_grad(mean_loss, has_aux=True),
+            state.params,
+            (images, smooth, share),
+            key,
+            objective.accumulate,
+        )
+        return Backward(loss, grads, logits, targets, share)
+
+    return backward
+
+
+def make_update(
+    layout: Layout,
+    objective: Objective,
+    rates: Callable[[Any, Any], Scalars],
+    seed: int,
+) -> Callable[[TrainState, Batch], tuple[TrainState, Scalars]]:
+    """Returns update(state, batch) -> (state after one more step, scalars), to be compiled.
+
+    `rates` gives further scalars to log, such as the learning rate, by the number of updates done
+    before and the optimizer's state after this one. A step whose loss, gradient or update is not
+    finite changes neither parameters nor optimizer, and no step after it does: what it met may be
+    in the state already. The first such step is kept in the state, on the device, so that nothing
+    has to wait for it.
+    """
+    backward = make_backward(layout, objective, seed)
+
+    def update(state: TrainState, batch: Batch) -> tuple[TrainState, Scalars]:
+        loss, grads, logits, targets, share = backward(state, batch)
+        # From here on every device works on its part of the optimizer's state alone.
+        grads = jax.lax.with_sharding_constraint(grads, layout.update_shardings)
+        norm = optax.tree.norm(grads)
+        updates, opt_state = layout.optimizer.update(grads, state.opt_state, state.params)
+        # The update as well: finite gradients can be divided by 0, or multiplied beyond float32.
+        finite = jnp.isfinite(loss) & jnp.isfinite(norm) & jnp.isfinite(optax.tree.norm(updates))
+        params = optax.apply_updates(state.params, updates)
+        ema = _averaged(state.ema, params, layout.ema_decay, state.step)
+
+        step = state.step + 1
+        none_was_bad = state.first_bad_step == 0
+        first_bad, good = ~finite & none_was_bad, finite & none_was_bad
+        after = TrainState(
+            step=step,
+            params=_where(good, params, state.params),
+            opt_state=_where(good, opt_state, state.opt_state),
+            ema=_where(good, ema, state.ema),
+            first_bad_step=jnp.where(first_bad, step, state.first_bad_step),
+            first_bad_values=jnp.where(first_bad, jnp.stack([loss, norm]), state.first_bad_values),
+        )
+        scalars = {
+            "train/loss": loss,
+            "train/accuracy": _accuracy(logits, targets, share),
+            "train/grad_norm": norm,
+            **rates(state.step, opt_state),
+            # Of all hosts: in training nothing else has weight 0.
+            "skipped_images": jnp.sum(batch["weight"] == 0),
+            **_first_bad(after),
+        }
+        return after, scalars
+
+    return update
+
+
+def _accuracy(logits: jax.Array, targets: jax.Array, share: jax.Array) -> jax.Array:
+    """[B, C], [B, C], [B] -> []: over the examples that have a label; 0 if none has."""
+    labels = metrics.main_labels(targets)
+    share = share * labels.any(axis=-1)
+    correct = jnp.sum(metrics.top_k_correct(logits, labels, 1) * share)
+    return correct / jnp.maximum(jnp.sum(share), 1e-9)
+
+
+def leave_out(state: TrainState, batch: Batch) -> tuple[TrainState, Scalars]:
+    """In the place of an update: the step is counted, its batch is not looked at.
+
+    Schedules and random numbers of later steps are as if it had been learnt from.
+    """
+    del batch
+    step, scalars = _counted(state)
+    return state._replace(step=step), scalars
+
+
+@jax.jit
+def _counted(state: TrainState) -> tuple[jax.Array, Scalars]:
+    # Copies, since the next update is given the state's own arrays to write over.
+    return state.step + 1, jax.tree.map(jnp.copy, _first_bad(state))
+
+
+def _first_bad(state: TrainState) -> Scalars:
+    return {"first_bad_step": state.first_bad_step, "first_bad_values": state.first_bad_values}
+
+
+def _accumulated(
+    value_and_grad: Callable[..., Any], params: Any, batch: Any, key: jax.Array, parts: int
+) -> tuple[jax.Array, jax.Array, Any]:
+    """Loss, logits [B, C] and gradients of a batch, worked off in `parts` one after the other."""
+    if parts == 1:
+        (loss, logits), grads = value_and_grad(params, batch, key)
+        return loss, logits, grads
+
+    # Part i has the examples i, i + parts, ...: every device works on its own share of each.
+    def part(x: jax.Array) -> jax.Array:
+        x = x.reshape(-1, parts, *x.shape[1:]).swapaxes(0, 1)
+        return axes.constrain(x, None, axes.BATCH, *(None,) * (x.ndim - 2))
+
+    split = jax.tree.map(part, batch)
+
+    def add(total: Any, each: Any) -> tuple[Any, jax.Array]:
+        part, key = each
+        (loss, logits), grads = value_and_grad(params, part, key)
+        return jax.tree.map(jnp.add, total, (loss, grads)), logits
+
+    zero = (jnp.zeros(()), jax.tree.map(jnp.zeros_like, params))
+    (loss, grads), logits = jax.lax.scan(add, zero, (split, jax.random.split(key, parts)))
+    return loss, logits.swapaxes(0, 1).reshape(-1, logits.shape[-1]), grads
+
+
+def compile_update(
+    update: Callable[[TrainState, Batch], tuple[TrainState, Scalars]],
+    layout: Layout,
+    batch: Batch,
+) -> Any:
+    """Compiles an update for a layout and a batch (of ShapeDtypeStruct); its state is donated."""
+    return lower_update(update, layout, batch).compile()
+
+
+def lower_update(
+    update: Callable[[TrainState, Batch], tuple[TrainState, Scalars]],
+    layout: Layout,
+    batch: Batch,
+) -> Any:
+    """The program of an update, of which jax's `compile` makes one that runs."""
+    shardings = jax.tree.map(lambda x: x.sharding, layout.state)
+    with jax.set_mesh(layout.mesh), axes.use_rules(meshes.RULES):
+        jitted = jax.jit(
+            update,
+            donate_argnums=0,
+            out_shardings=(shardings, meshes.replicated(layout.mesh)),
+        )
+        return jitted.lower(layout.state, batch)
+
+
+def batch_layout(
+    mesh: Mesh,
+    *,
+    batch_size: int,
+    image_size: tuple[int, int],
+    max_labels: int,
+    weighted: bool = False,
+) -> Batch:
+    """Shapes and shardings of a batch as it arrives on the devices.
+
+    `max_labels` is K of objective.Batch; `weighted`: whether labels have weights.
+    """
+    shapes: dict[str, tuple[tuple[int, ...], Any]] = {
+        "image": ((batch_size, *image_size, 3), jnp.uint8),
+        "labels": ((batch_size, max_labels), jnp.int32),
+        "weight": ((batch_size,), jnp.float32),
+    }
+    if weighted:
+        shapes["label_weights"] = ((batch_size, max_labels), jnp.float32)
+    return {
+        name: jax.ShapeDtypeStruct(
+            shape,
+            dtype,
+            sharding=meshes.sharding(mesh, (axes.BATCH, *(None,) * (len(shape) - 1)), shape),
+        )
+        for name, (shape, dtype) in shapes.items()
+    }
+
+
+def _averaged(ema: Any, params: Any, decay: float | None, step: jax.Array) -> Any:
+    """The moving average after one more update; `step` updates came before.
+
+    It forgets faster at the beginning, or a run shorter than 1 / (1 - decay) steps would end with
+    an average that is mostly its first parameters.
+    """
+    if decay is None:
+        return ema
+    kept = jnp.minimum(decay, (1.0 + step) / (10.0 + step))
+    return jax.tree.map(lambda a, p: a + (1.0 - kept) * (p - a), ema, params)
+
+
+def _where(condition: jax.Array, a: Any, b: Any) -> Any:
+    return jax.tree.map(lambda x, y: jnp.where(condition, x, y), a, b)

@@ -1,0 +1,185 @@
+"""Start from trained parameters instead of random ones (section 3.2).
+
+With head="reset" everything up to the last norm is taken; what follows it is fresh, and what the
+new model has no place for (class token, pooling, pre-logits) stays behind. With head="keep" the
+model has to be the same. In both cases learned positions are resized for images of another size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from vit_jax.core import pytrees
+from vit_jax.core.errors import UserError
+from vit_jax.models import ModelInfo
+from vit_jax.nn.posemb import TokenLayout
+from vit_jax.nn.position_resize import is_table, places_axis, resize
+from vit_jax.training.state import TrainState
+from vit_jax.weights import Description
+
+# Parts that the weights may have and a model with a fresh head may lack.
+OPTIONAL = frozenset({"cls", "pooling", "pre_logits"})
+# Fields that change what the parameters compute, but not always their shapes.
+FUNCTION = (
+    "gelu",
+    "norm_epsilon",
+    "position_embedding",
+    "position_at",
+    "class_position",
+    "mlp",
+    "norm",
+    "weight_epsilon",
+    "weight_epsilon_of",
+    "group_norm_epsilon",
+)
+
+Shapes = dict[str, tuple[int, ...]]
+
+
+def warm_start(
+    fresh: TrainState,
+    trained: Description,
+    model: ModelInfo,
+    *,
+    head: str,
+    position_resize: str,
+    ema: bool,
+) -> TrainState:
+    """`fresh` with trained parameters, placed as those of `fresh` are.
+
+    Args:
+      fresh: a state of `model` after 0 steps.
+      trained: the checkpoint, or the file of another project.
+      model: what is known of the new model.
+      head: "keep" takes the head from the checkpoint too, "reset" leaves the fresh one.
+      position_resize: a name of position_resize.METHODS.
+      ema: the moving average of the checkpoint's parameters instead of the parameters themselves.
+
+    Raises:
+      UserError: another architecture; lists all differences. Or no moving average, or numbers that
+        are not finite.
+      DamagedError: the checkpoint cannot be read, or its bits have changed.
+    """
+    own = pytrees.flatten(fresh.params)
+    shapes = shapes_to_take(fresh.params, trained, model, head=head, ema=ema)
+    # Positions, which have still another shape, are read whole: as the step lies, on every device.
+    layout = {
+        name: jax.ShapeDtypeStruct(
+            shape,
+            own[name].dtype,
+            sharding=(fresh.step if is_table(name) else own[name]).sharding,
+        )
+        for name, shape in shapes.items()
+    }
+    taken = trained.read(layout, ema=ema)
+    _check_finite(taken, trained)
+    for name in filter(is_table, shapes):
+        taken[name] = _resized(
+            name, taken[name], trained.tokens, model.tokens, own[name].sharding, position_resize
+        )
+    return fresh._replace(params=pytrees.unflatten(own | taken))
+
+
+def _check_finite(taken: Mapping[str, jax.Array], trained: Description) -> None:
+    """UserError that names an array; the first step would only say that its loss is NaN."""
+    finite = jax.device_get(
+        jax.jit(lambda x: jax.tree.map(lambda a: jnp.isfinite(a).all(), x))(taken)
+    )
+    bad = [name for name, is_finite in finite.items() if not is_finite]
+    if bad:
+        raise UserError(
+            f"init.weights={trained.folder}: {len(bad)} of {len(taken)} arrays have numbers that "
+            f"are not finite, {bad[0]} among them: they are damaged, or their training diverged. "
+            "Give other weights."
+        )
+
+
+def shapes_to_take(
+    params: Any, trained: Description, model: ModelInfo, *, head: str, ema: bool
+) -> Shapes:
+    """The parameters that `warm_start` takes, and their shapes in the checkpoint; none is read.
+
+    `params` may be a tree of ShapeDtypeStructs. UserError as `warm_start`.
+    """
+    own = pytrees.flatten(params)
+    there = trained.param_shapes(ema=ema)
+    stays_fresh, left_out = _parts_not_taken(own, there, head)
+    wanted = {n: x.shape for n, x in own.items() if _part(n) not in stays_fresh}
+    offered = {n: s for n, s in there.items() if _part(n) not in left_out}
+    _check(trained, model, wanted, offered)
+    return {name: there[name] for name in wanted}
+
+
+def _part(name: str) -> str:
+    """ "head/kernel" -> "head"."""
+    return name.split("/", maxsplit=1)[0]
+
+
+def _parts_not_taken(
+    own: Iterable[str], there: Iterable[str], head: str
+) -> tuple[set[str], set[str]]:
+    """(parts of the model that stay fresh, parts of the checkpoint that are left out)"""
+    if head == "keep":
+        return set(), set()
+    own_parts, their_parts = set(map(_part, own)), set(map(_part, there))
+    return {"head"} | ({"pooling"} - their_parts), {"head"} | (OPTIONAL - own_parts)
+
+
+def _resized(
+    name: str,
+    table: jax.Array,
+    old: TokenLayout,
+    new: TokenLayout,
+    sharding: jax.sharding.Sharding,
+    method: str,
+) -> jax.Array:
+    resized = lambda t: resize(name, t, old, new, method=method)
+    return jax.jit(resized, out_shardings=sharding)(table)
+
+
+def _check(trained: Description, model: ModelInfo, wanted: Shapes, offered: Shapes) -> None:
+    """UserError that lists all differences, and how to mend them."""
+    names = [*wanted, *(n for n in offered if n not in wanted)]
+    differing = [n for n in names if _shape(n, wanted) != _shape(n, offered)]
+    theirs = {f: getattr(trained.spec, f, None) for f in FUNCTION}
+    ours = {f: model.spec.get(f) for f in FUNCTION}
+    fields = [f for f in FUNCTION if theirs[f] != ours[f]]
+    if not differing and not fields:
+        return
+    lines = [f"model.{f}: {theirs[f]} there, {ours[f]} here" for f in fields]
+    lines += [
+        f"{n}: {offered.get(n, 'nothing')} there, {wanted.get(n, 'nothing')} here"
+        for n in differing
+    ]
+    parts = set(map(_part, differing))
+    if any(n.endswith("positions/offsets") for n in differing):
+        lines.append(
+            "Offsets (model.position_embedding=relative) cannot be resized: keep the size of the "
+            "weights' images."
+        )
+    if "head" in parts:
+        lines.append("A head over other classes is left out by --config.init.head=reset.")
+    if "pre_logits" in parts:
+        has_it = str("pre_logits/kernel" in offered).lower()
+        lines.append(f"--config.model.pre_logits={has_it} is what the weights have.")
+    if fields or parts - {"head", "pre_logits"}:
+        lines.append(
+            "--config.model.name=none, and nothing else in model.* that changes the architecture, "
+            "takes it from the weights."
+        )
+    raise UserError(
+        f"init.weights={trained.folder} does not fit this model:\n  " + "\n  ".join(lines)
+    )
+
+
+def _shape(name: str, shapes: Shapes) -> tuple[int, ...] | None:
+    """As it has to agree: the number of positions may differ."""
+    shape = shapes.get(name)
+    if not shape or not is_table(name):
+        return shape
+    axis = places_axis(name)
+    return (*shape[:axis], *shape[axis + 1 :])

@@ -1,0 +1,1 @@
+"""Checks a run against the recorded runs of its config."""

@@ -1,0 +1,252 @@
+"""Recipe cards: how the runs of a config went, and whether another run goes like them.
+
+A card is a JSON file with the losses and the evaluations that runs of several seeds logged, and the
+rule by which a further run is compared:
+
+- A curve of training is cut into windows of neighbouring steps, whose mean is compared: the loss of
+  a single batch says little. Each evaluation is a window of its own. The spread between the seeds,
+  as a share of their mean, is pooled over the windows next to each other, since three numbers alone
+  estimate a spread badly.
+- Found must be within mean +- max(sigmas * spread * sqrt(1 + 1 / seeds), floor * mean): the
+  prediction interval of one more run, and what other devices and versions may differ by.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from etils import epath
+
+from vit_jax.core.errors import UserError
+from vit_jax.core.files import atomic_file
+
+LOSS = "train/loss"
+MIN_SEEDS = 3
+FEW = 4  # windows: fewer estimate a spread badly
+
+Rows = Mapping[int, Mapping[str, float | None]]  # what was logged, by step; None: not finite
+
+
+@dataclasses.dataclass(frozen=True)
+class Tolerance:
+    """How far a run may be from those of a card.
+
+    Attributes:
+      windows: that a curve of training is cut into.
+      neighbours: windows on each side that a window's spread is pooled with.
+      sigmas: where at least 4 windows are pooled. With 3 seeds the spread has 8 degrees of freedom
+        or more, and Student's t stays within 5 in 99.9 % of all cases; batches under mixup, whose
+        losses have heavier tails, leave it more often.
+      few_sigmas: where there are fewer; with 2 degrees of freedom t stays within 10 in 99 %.
+      floor: share of the mean that is allowed in any case.
+    """
+
+    windows: int = 5
+    neighbours: int = 4
+    sigmas: float = 5.0
+    few_sigmas: float = 10.0
+    floor: float = 0.01
+
+
+@dataclasses.dataclass(frozen=True)
+class Curve:
+    """A metric over the steps.
+
+    Attributes:
+      steps: those at which all runs logged it, in order.
+      runs: its values at these steps, a list for each run.
+    """
+
+    steps: list[int]
+    runs: list[list[float]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Card:
+    """What is recorded of a config.
+
+    Attributes:
+      config: its file, with its variant.
+      fields: nested, those that touch the numbers, but the seed.
+      fingerprint: of the data.
+      runs: seed, time, versions, commit and devices of each.
+      curves: by metric; LOSS is one of them.
+      tolerance: see above.
+    """
+
+    config: str
+    fields: dict[str, Any]
+    fingerprint: dict[str, str]
+    runs: list[dict[str, Any]]
+    curves: dict[str, Curve]
+    tolerance: Tolerance
+
+    @property
+    def end(self) -> int:
+        """The last step of the runs."""
+        return self.curves[LOSS].steps[-1]
+
+    def write(self, path: epath.Path) -> None:
+        """UserError if it cannot."""
+        text = json.dumps(dataclasses.asdict(self), indent=1)
+        # Numbers of one list on one line.
+        text = re.sub(r"\[[-+.,e\d\s]*\]", lambda found: " ".join(found[0].split()), text)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            atomic_file.write_text(path, text + "\n")
+        except OSError as error:
+            raise UserError(f"{path} cannot be written: {error.strerror}.") from error
+
+
+def read(path: epath.Path) -> Card:
+    """The card in a file. UserError if there is none, or a damaged one."""
+    if not path.exists():
+        raise UserError(f"No recipe card {path}.")
+    try:
+        document = json.loads(path.read_text())
+        curves = {metric: Curve(**curve) for metric, curve in document.pop("curves").items()}
+        tolerance = Tolerance(**document.pop("tolerance"))
+        card = Card(**document, curves=curves, tolerance=tolerance)
+        _check(card)
+        return card
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        raise UserError(
+            f"{path} is no intact recipe card ({type(error).__name__}: {error}). Restore it, or "
+            "record a new one."
+        ) from error
+
+
+def _check(card: Card) -> None:
+    """Raises one of the errors that `read` explains, unless all that is compared is there."""
+    if not card.runs or LOSS not in card.curves or not isinstance(card.fields, dict):
+        raise ValueError("it has no runs, no losses or no fields")
+    for run in card.runs:
+        _ = run["seed"], run["versions"]["jax"], run["devices"]["count"], run["devices"]["kind"]
+    for metric, curve in card.curves.items():
+        values = np.asarray([curve.steps, *curve.runs], np.float64)  # ragged: ValueError
+        if values.size == 0 or len(curve.runs) != len(card.runs):
+            raise ValueError(f"{metric} has not one curve for each run")
+    if any(not number > 0 for number in dataclasses.astuple(card.tolerance)):
+        raise ValueError("its tolerance has numbers that are not above 0")
+
+
+class Comparison(NamedTuple):
+    """A number of a run and the range that it should be in.
+
+    Attributes:
+      step: the last one that counted for `found`.
+      found: None: not finite.
+    """
+
+    step: int
+    metric: str
+    found: float | None
+    low: float
+    high: float
+
+    @property
+    def is_within(self) -> bool:
+        """Whether the run goes like those of the card."""
+        return self.found is not None and self.low <= self.found <= self.high
+
+
+def compare(card: Card, rows: Rows) -> list[Comparison]:
+    """All that can be compared, by step; windows of which a step was not logged are left out."""
+    found = [
+        c for metric, curve in card.curves.items() for c in _windows(card, metric, curve, rows)
+    ]
+    return sorted(found, key=lambda comparison: comparison.step)
+
+
+def _windows(card: Card, metric: str, curve: Curve, rows: Rows) -> Iterator[Comparison]:
+    t, seeds = card.tolerance, len(curve.runs)
+    points = len(curve.steps)
+    of_batches = metric.startswith("train/")
+    windows = np.array_split(np.arange(points), min(t.windows, points) if of_batches else points)
+    means = np.stack([np.mean(np.asarray(curve.runs)[:, w], axis=1) for w in windows])
+    centres = np.mean(means, axis=1)
+    relative = np.var(means, axis=1, ddof=1) / np.maximum(np.abs(centres), 1e-30) ** 2
+    for i, window in enumerate(windows):
+        steps = [curve.steps[k] for k in window]
+        if all(metric in rows.get(step, {}) for step in steps):
+            near = relative[max(0, i - t.neighbours) : i + t.neighbours + 1]
+            sigmas = t.sigmas if len(near) >= FEW else t.few_sigmas
+            share = max(sigmas * float(np.sqrt(np.mean(near) * (1 + 1 / seeds))), t.floor)
+            most = share * abs(float(centres[i]))
+            low = max(0.0, float(centres[i]) - most)  # no metric is negative
+            found = _mean([rows[step][metric] for step in steps])
+            yield Comparison(steps[-1], metric, found, low, float(centres[i]) + most)
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    numbers = [value for value in values if value is not None]
+    return float(np.mean(numbers)) if len(numbers) == len(values) else None
+
+
+def record(
+    config: str,
+    fields: dict[str, Any],
+    fingerprint: dict[str, str],
+    runs: Sequence[Mapping[str, Any]],
+    logged: Sequence[Rows],
+    metrics: Sequence[str],
+) -> Card:
+    """A card of several runs of one config; of the numbers 6 digits are kept.
+
+    `runs` say where each comes from, "seed" among it; `logged` is what each logged, of which LOSS
+    and `metrics` are recorded. Raises UserError for too few seeds, runs of different lengths, and
+    numbers that are missing.
+    """
+    seeds = [run["seed"] for run in runs]
+    if len(set(seeds)) < max(MIN_SEEDS, len(seeds)):
+        raise UserError(
+            f"The runs have the seeds {', '.join(map(str, seeds))}: a card needs at least "
+            f"{MIN_SEEDS}, all different."
+        )
+    ends = [max(rows, default=0) for rows in logged]
+    if len(set(ends)) > 1:
+        raise UserError(f"The runs end at the steps {', '.join(map(str, ends))}: finish them all.")
+    curves = {metric: _curve(metric, logged) for metric in (LOSS, *metrics)}
+    for metric, curve in curves.items():
+        if curve.steps[-1:] != ends[:1]:
+            raise UserError(f"Not every run has logged {metric} at its last step, {ends[0]}.")
+    return Card(config, fields, fingerprint, [dict(run) for run in runs], curves, Tolerance())
+
+
+def _curve(metric: str, logged: Sequence[Rows]) -> Curve:
+    steps = sorted(
+        set.intersection(
+            *({step for step, row in rows.items() if metric in row} for rows in logged)
+        )
+    )
+    return Curve(steps, [[_number(rows, step, metric) for step in steps] for rows in logged])
+
+
+def _number(rows: Rows, step: int, metric: str) -> float:
+    value = rows[step][metric]
+    if value is None:
+        raise UserError(f"A run has no finite {metric} at step {step}: it cannot be recorded.")
+    return rounded(value)
+
+
+def rounded(value: float) -> float:
+    """To the digits that a card keeps."""
+    return float(f"{value:.6g}")
+
+
+def same_until(card: Card, seed: int, rows: Rows) -> int:
+    """The last step up to which a run has the very losses of the card's run of its seed; or 0."""
+    last = 0
+    for run, losses in zip(card.runs, card.curves[LOSS].runs, strict=True):
+        if run["seed"] == seed:
+            for step, loss in zip(card.curves[LOSS].steps, losses, strict=True):
+                found = rows.get(step, {}).get(LOSS)
+                if found is None or rounded(found) != loss:
+                    break
+                last = step
+    return last

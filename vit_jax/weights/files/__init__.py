@@ -1,0 +1,1 @@
+"""Files of arrays: safetensors, .npz and PyTorch's."""

@@ -1,0 +1,125 @@
+"""What lies at a path: whose arrays they are is told by the first bytes, not by the name."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import zipfile
+from pathlib import Path
+from typing import Any
+
+from vit_jax.core.errors import UserError
+from vit_jax.weights.files import npz, safetensors
+from vit_jax.weights.files import torch as torch_file
+from vit_jax.weights.files.tensors import Tensor, Tensors
+
+INDEX = ".index.json"  # behind the name of the file that its parts would be
+# Of a folder the first that is there.
+FILES = tuple(
+    f"{name}{end}" for name in ("model.safetensors", "pytorch_model.bin") for end in ("", INDEX)
+)
+MAX_JSON_BYTES = 64 * 2**20
+
+
+@dataclasses.dataclass(frozen=True)
+class Opened:
+    """Arrays and what is said about them.
+
+    Attributes:
+      kind: "npz", "safetensors" or "torch".
+      config: of config.json beside the arrays, None without it.
+      preprocessor: likewise of preprocessor_config.json.
+    """
+
+    path: Path
+    kind: str
+    tensors: Tensors
+    config: dict[str, Any] | None
+    preprocessor: dict[str, Any] | None
+
+
+def is_foreign(path: Path) -> bool:
+    """Whether it is a file, or a folder as Hugging Face and timm have it."""
+    try:
+        return path.is_file() or any((path / name).is_file() for name in FILES)
+    except OSError as error:  # of a name that is too long
+        raise UserError(f"{path} cannot be read: {error}.") from error
+
+
+def open_weights(path: Path) -> Opened:
+    """The arrays of a file or folder, none of them read yet (but PyTorch's). UserError."""
+    inside = (path / name for name in FILES if (path / name).is_file())
+    file = next(inside) if path.is_dir() else path
+    if file.name.endswith(INDEX):
+        kind, tensors = _sharded(file)
+    else:
+        kind, tensors = _arrays(file)
+    if not tensors:
+        raise UserError(f"{file} holds no arrays.")
+    beside = (file.parent / "config.json", file.parent / "preprocessor_config.json")
+    found = [None if kind == "npz" or not f.is_file() else read_json(f) for f in beside]
+    return Opened(path, kind, tensors, *found)
+
+
+def read_json(file: Path) -> dict[str, Any]:
+    """A JSON object. UserError."""
+    try:
+        if file.stat().st_size > MAX_JSON_BYTES:
+            raise UserError(f"{file} is larger than {MAX_JSON_BYTES:,} bytes.")
+        document = json.loads(file.read_text())
+    except (OSError, ValueError, RecursionError) as error:
+        if isinstance(error, UserError):
+            raise
+        raise UserError(f"{file} cannot be read as JSON: {error}.") from error
+    if not isinstance(document, dict):
+        raise UserError(f"{file} is no JSON object.")
+    return document
+
+
+def _arrays(file: Path) -> tuple[str, dict[str, Tensor]]:
+    try:
+        with file.open("rb") as stream:
+            start = stream.read(9)
+    except OSError as error:
+        raise UserError(f"{file} cannot be read: {error}.") from error
+    if start[:4] == b"PK\x03\x04":
+        return ("torch", torch_file.read(file)) if _is_torch(file) else ("npz", npz.read(file))
+    if start[8:9] == b"{" or file.suffix == ".safetensors":
+        return "safetensors", safetensors.read(file)
+    if start[:1] == b"\x80" or file.suffix in (".bin", ".pt", ".pth"):
+        return "torch", torch_file.read(file)
+    if file.suffix == ".npz":
+        return "npz", npz.read(file)  # says what is wrong with it
+    raise UserError(
+        f"{file} is no file of weights: it begins like none of .npz, .safetensors and PyTorch's."
+    )
+
+
+def _is_torch(file: Path) -> bool:
+    """Both are zip files; PyTorch's has a pickle beside its arrays."""
+    try:
+        with zipfile.ZipFile(file) as opened:
+            return any(n.endswith("data.pkl") for n in opened.namelist()[: npz.MAX_ARRAYS])
+    except (OSError, zipfile.BadZipFile, NotImplementedError):
+        return False  # the reader of .npz says what is wrong
+
+
+def _sharded(index: Path) -> tuple[str, dict[str, Tensor]]:
+    """The kind and the arrays of several files, as their index says."""
+    torch = index.name.endswith(f".bin{INDEX}")
+    kind, read = ("torch", torch_file.read) if torch else ("safetensors", safetensors.read)
+    where = read_json(index).get("weight_map")
+    if not isinstance(where, dict) or not all(isinstance(f, str) for f in where.values()):
+        raise UserError(f"{index} has no weight_map from names to files.")
+    files = sorted(set(where.values()))
+    outside = [f for f in files if Path(f).name != f]
+    if outside:
+        raise UserError(f"{index} names {outside[0]!r}, which is not a file in its own folder.")
+    absent = [f for f in files if not (index.parent / f).is_file()]
+    if absent:
+        raise UserError(f"{index} names {', '.join(absent)}, which is not there: get all parts.")
+    parts = {f: read(index.parent / f) for f in files}
+    lost = [f"{name} in {f}" for name, f in where.items() if name not in parts[f]]
+    if lost:
+        raise UserError(f"{index} names arrays that are not there: {', '.join(lost[:20])}.")
+    return kind, {name: parts[f][name] for name, f in where.items()}

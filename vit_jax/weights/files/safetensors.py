@@ -1,0 +1,143 @@
+"""Safetensors files: a length, a header in JSON, then the arrays' bytes one after the other.
+
+All that a header says is checked against the file before an array is made.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from vit_jax.core.errors import UserError
+from vit_jax.weights.files.shape_limits import MAX_DIMENSIONS, MAX_EMPTY
+from vit_jax.weights.files.tensors import Tensor
+
+MAX_HEADER_BYTES = 16 * 2**20  # that of a ViT has some 50 kB
+LENGTH_BYTES = 8
+METADATA = "__metadata__"
+MAX_NAME_CHARACTERS = 1000
+DTYPES = {
+    "F64": np.dtype("<f8"),
+    "F32": np.dtype("<f4"),
+    "F16": np.dtype("<f2"),
+    "BF16": np.dtype(ml_dtypes.bfloat16),
+    **{f"{kind}{8 * n}": np.dtype(f"<{kind.lower()}{n}") for kind in "IU" for n in (8, 4, 2, 1)},
+    "BOOL": np.dtype("?"),
+}
+
+
+def read(path: Path) -> dict[str, Tensor]:
+    """The arrays by name, mapped into memory when they are asked for.
+
+    Raises:
+      UserError: no such file, or one whose header is not true.
+    """
+    try:
+        header, start = _header(path)
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error}.") from error
+    size = path.stat().st_size - start
+    header.pop(METADATA, None)
+    spans = {name: _span(path, name, entry, size) for name, entry in header.items()}
+    end = 0
+    for name, (first, last) in sorted(spans.items(), key=lambda item: item[1]):
+        if first != end:
+            raise _Damaged(path, f"{name} begins at byte {first} of the data, expected {end}")
+        end = last
+    if end != size:
+        raise _Damaged(path, f"its arrays end at byte {end:,} of the data, which has {size:,}")
+    return {name: _tensor(path, header[name], start + spans[name][0]) for name in header}
+
+
+def write(path: Path, arrays: Mapping[str, Tensor]) -> None:
+    """A file with these arrays (float32), that is there in full or not at all. OSError."""
+    header: dict[str, Any] = {METADATA: {"format": "pt"}}  # transformers asks for it
+    end = 0
+    for name, tensor in arrays.items():
+        first, end = end, end + math.prod(tensor.shape) * 4
+        header[name] = {"dtype": "F32", "shape": list(tensor.shape), "data_offsets": [first, end]}
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % LENGTH_BYTES)
+    temporary = path.with_name(f".{path.name}.new")
+    try:
+        with temporary.open("wb") as file:
+            file.write(len(text).to_bytes(LENGTH_BYTES, "little") + text)
+            for tensor in arrays.values():
+                file.write(np.ascontiguousarray(tensor.read(), "<f4").data)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+class _Damaged(UserError):
+    def __init__(self, path: Path, reason: str):
+        super().__init__(f"{path} is no intact safetensors file: {reason}. Get the file anew.")
+
+
+def _header(path: Path) -> tuple[dict[str, Any], int]:
+    """(the header, bytes before the data)"""
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(LENGTH_BYTES), "little")
+        if size < LENGTH_BYTES or length > size - LENGTH_BYTES:
+            raise _Damaged(path, f"a header of {length:,} bytes in a file of {size:,}")
+        if length > MAX_HEADER_BYTES:
+            raise _Damaged(path, f"a header of {length:,} bytes; {MAX_HEADER_BYTES:,} is the limit")
+        text = file.read(length)
+    try:
+        header = json.loads(text, object_pairs_hook=_unique)
+    except (ValueError, RecursionError) as error:
+        raise _Damaged(path, f"its header is no JSON ({error})") from error
+    if not isinstance(header, dict):
+        raise _Damaged(path, "its header is no JSON object")
+    return header, LENGTH_BYTES + length
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a name is there twice")
+    return found
+
+
+def _span(path: Path, name: str, entry: Any, size: int) -> tuple[int, int]:
+    """Where an array lies in the data; type and shape agree with its length."""
+    if len(name) > MAX_NAME_CHARACTERS:
+        raise _Damaged(path, f"a name of {len(name):,} characters begins with {name[:40]!r}")
+    try:
+        dtype, (first, last) = DTYPES[entry["dtype"]], entry["data_offsets"]
+        numbers = [*entry["shape"], first, last]
+        whole = all(type(n) is int and n >= 0 for n in numbers)
+    except (KeyError, TypeError, ValueError) as error:
+        kinds = ", ".join(DTYPES)
+        reason = f"its entry {name!r} is {str(entry)[:100]} (types read: {kinds})"
+        raise _Damaged(path, reason) from error
+    if len(entry["shape"]) > MAX_DIMENSIONS:
+        raise _Damaged(path, f"{name} has {len(entry['shape'])} dimensions")
+    if not whole or not first <= last <= size:
+        raise _Damaged(path, f"its entry {name!r} is {str(entry)[:100]} in {size:,} bytes of data")
+    if math.prod(entry["shape"]) * dtype.itemsize != last - first:
+        raise _Damaged(
+            path,
+            f"{name} of the shape {str(entry['shape'])[:100]} does not have {last - first:,} bytes",
+        )
+    if math.prod(n for n in entry["shape"] if n) > max(MAX_EMPTY, size):
+        raise _Damaged(path, f"{name} is empty, but has the shape {str(entry['shape'])[:100]}")
+    return first, last
+
+
+def _tensor(path: Path, entry: dict[str, Any], offset: int) -> Tensor:
+    array_shape, dtype = tuple(entry["shape"]), DTYPES[entry["dtype"]]
+
+    def values() -> np.ndarray:
+        if math.prod(array_shape) == 0:  # nothing can be mapped
+            return np.zeros(array_shape, dtype)
+        return np.memmap(path, dtype, "r", offset, array_shape)
+
+    return Tensor(array_shape, dtype, values)

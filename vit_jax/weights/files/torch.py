@@ -1,0 +1,48 @@
+"""PyTorch's .bin and .pt files, by its loader that runs no code out of a file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from vit_jax.core.errors import UserError
+from vit_jax.weights.files.tensors import Tensor, of_array
+
+
+def read(path: Path) -> dict[str, Tensor]:
+    """The tensors by name.
+
+    Raises:
+      UserError: PyTorch is not installed, or the file holds anything but tensors by name.
+    """
+    try:
+        import torch
+    except ImportError as error:
+        raise UserError(
+            f"{path} is a pickle, which can run code of its own as it is read. PyTorch's loader of "
+            "weights alone reads such files, and PyTorch is not installed: use the model's "
+            ".safetensors file, or install PyTorch."
+        ) from error
+    try:
+        found = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # of many types, by what the file holds
+        first = (str(error).splitlines() or [type(error).__name__])[0][:200]
+        raise UserError(
+            f"{path} is refused: it is damaged, or a pickle that holds other things than tensors "
+            f"and would run code of its own ({first}). Use the model's .safetensors file."
+        ) from error
+    if not isinstance(found, dict) or not all(
+        isinstance(name, str) and isinstance(x, torch.Tensor) for name, x in found.items()
+    ):
+        raise UserError(
+            f"{path} holds other things than tensors by name: save model.state_dict(), or use the "
+            "model's .safetensors file."
+        )
+    return {name: of_array(_array(x)) for name, x in found.items()}
+
+
+def _array(tensor: Any) -> np.ndarray:
+    """NumPy knows no bfloat16; float32 holds it exactly."""
+    return tensor.float().numpy() if tensor.is_floating_point() else tensor.numpy()

@@ -1,0 +1,276 @@
+"""Google's .npz files: the released ones of ViT, AugReg and BiT, and those of big_vision.
+
+The released files number the parts of a block as they come; vision_transformer's own code renames
+them when it reads them, each kind counted by itself, and what it trains has these later names.
+
+The released files have a position for the class token; in big_vision it has none, which is the
+same as one of zeros; and where positions are fixed, as in its ViT-S/16 of arXiv 2205.01580, there
+is no array of them. Neither has LayerScale.
+
+The names of hybrids are those of vit_jax/models_resnet.py and models_vit.py in
+github.com/google-research/vision_transformer, those of BiT what bit_pytorch/models.py in
+github.com/google-research/big_transfer reads.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+from vit_jax.models.bit import BiTSpec
+from vit_jax.models.hybrid import HybridSpec
+from vit_jax.models.vit import ViTSpec
+from vit_jax.weights.formats import resnet_rules
+from vit_jax.weights.layout import Layout, Rule, rule
+
+# What its readers compute; the arrays do not tell.
+FIELDS = {"gelu": "tanh", "norm_epsilon": 1e-6}
+FIELDS_OF_HYBRIDS = {
+    "weight_epsilon": 1e-5,
+    "weight_epsilon_of": "deviation",
+    "group_norm_epsilon": 1e-6,
+}
+FIELDS_OF_BIT = {
+    "weight_epsilon": 1e-10,
+    "weight_epsilon_of": "variance",
+    "group_norm_epsilon": 1e-5,
+}
+
+# Wherever a name is optional in one file it is so in all, so one table describes each.
+_PATCHES = (
+    rule("patches/kernel", "embedding/kernel", "P p 3 D"),
+    rule("patches/bias", "embedding/bias", "D"),
+)
+_AROUND = (
+    rule("cls", "cls", "1 1 D"),
+    rule("norm/scale", "Transformer/encoder_norm/scale", "D"),
+    rule("norm/bias", "Transformer/encoder_norm/bias", "D"),
+    rule("pre_logits/kernel", "pre_logits/kernel", "D E"),
+    rule("pre_logits/bias", "pre_logits/bias", "E"),
+    rule("head/kernel", "head/kernel", "D C"),
+    rule("head/bias", "head/bias", "C"),
+)
+PREFIXES = ("", "params/", "target/", "opt/target/", "optimizer/target/", "params/img/")
+# What a whole training state has besides.
+IGNORED = (
+    r"(opt|opt_state|optimizer|extra|state|chrono|params/t)(/.*)?",
+    "step",
+    "measurements/.*",
+)
+NEEDED = ("qkv_bias",)
+
+
+def _attention(ours: str, theirs: str, layers: str) -> tuple[Rule, ...]:
+    qkv = lambda leaf: " ".join(f"{theirs}/{n}/{leaf}" for n in ("query", "key", "value"))
+    return (
+        rule(f"{ours}/qkv/kernel", qkv("kernel"), f"{layers} D H K"),
+        rule(f"{ours}/qkv/bias", qkv("bias"), f"{layers} H K"),
+        rule(f"{ours}/out/kernel", f"{theirs}/out/kernel", f"{layers} H K D"),
+        rule(f"{ours}/out/bias", f"{theirs}/out/bias", f"{layers} D"),
+    )
+
+
+def _norm(ours: str, theirs: str, layers: str = "") -> tuple[Rule, ...]:
+    return tuple(
+        rule(f"{ours}/{leaf}", f"{theirs}/{leaf}", f"{layers} D") for leaf in ("scale", "bias")
+    )
+
+
+def _mlp(ours: str, theirs: str, layers: str = "") -> tuple[Rule, ...]:
+    return (
+        rule(f"{ours}/fc1/kernel", f"{theirs}/Dense_0/kernel", f"{layers} D M"),
+        rule(f"{ours}/fc1/bias", f"{theirs}/Dense_0/bias", f"{layers} M"),
+        rule(f"{ours}/fc2/kernel", f"{theirs}/Dense_1/kernel", f"{layers} M D"),
+        rule(f"{ours}/fc2/bias", f"{theirs}/Dense_1/bias", f"{layers} D"),
+    )
+
+
+def _blocks(
+    under: str, layers: str, *, norm1: str, attention: str, norm2: str, mlp: str
+) -> tuple[Rule, ...]:
+    return (
+        *_norm("norm1", f"{under}/{norm1}", layers),
+        *_attention("attention", f"{under}/{attention}", layers),
+        *_norm("norm2", f"{under}/{norm2}", layers),
+        *_mlp("mlp", f"{under}/{mlp}", layers),
+    )
+
+
+def _map_head() -> tuple[Rule, ...]:
+    attention = "MAPHead_0/MultiHeadDotProductAttention_0"
+    rules = [
+        rule("pooling/probe", "MAPHead_0/probe", "1 1 D"),
+        rule("pooling/query/kernel", f"{attention}/query/kernel", "D H K"),
+        rule("pooling/query/bias", f"{attention}/query/bias", "H K"),
+        rule("pooling/out/kernel", f"{attention}/out/kernel", "H K D"),
+        rule("pooling/out/bias", f"{attention}/out/bias", "D"),
+    ]
+    for leaf, axes in (("kernel", "D H K"), ("bias", "H K")):
+        names = f"{attention}/key/{leaf} {attention}/value/{leaf}"
+        rules.append(rule(f"pooling/key_value/{leaf}", names, axes))
+    return (
+        *rules,
+        *_norm("pooling/norm", "MAPHead_0/LayerNorm_0"),
+        *_mlp("pooling/mlp", "MAPHead_0/MlpBlock_0"),
+    )
+
+
+_NEW = {
+    "norm1": "LayerNorm_0",
+    "attention": "MultiHeadDotProductAttention_0",
+    "norm2": "LayerNorm_1",
+    "mlp": "MlpBlock_0",
+}
+_NEW_POSITIONS = rule("positions/embedding", "pos_embedding", "1 N D")
+
+_OLD = {
+    "norm1": "LayerNorm_0",
+    "attention": "MultiHeadDotProductAttention_1",
+    "norm2": "LayerNorm_2",
+    "mlp": "MlpBlock_3",
+}
+
+
+def _of_vision_transformer(parts: Mapping[str, str]) -> tuple[Rule, ...]:
+    """All but the patches, by what the parts of a block are called."""
+    return (
+        *_AROUND,
+        rule("positions/embedding", "Transformer/posembed_input/pos_embedding", "1 N D"),
+        *_blocks("Transformer/encoderblock_{}", "", **parts),
+    )
+
+
+_RESNET_OF_HYBRIDS = resnet_rules.Names(
+    root={"root/conv": "conv_root/", "root/norm": "gn_root/"},
+    unit={
+        **{f"conv{i}": f"conv{i}/" for i in (1, 2, 3)},
+        **{f"norm{i}": f"gn{i}/" for i in (1, 2, 3)},
+        "projection": "conv_proj/",
+        "projection_norm": "gn_proj/",
+    },
+    folder="block%d/unit{}/",
+    first=1,
+    leaves={"kernel": "kernel", "scale": "scale", "bias": "bias"},
+    torch=False,
+)
+_CONV = "standardized_conv2d/"
+_RESNET_OF_BIT = resnet_rules.Names(
+    root={"root/conv": f"resnet/root_block/{_CONV}"},
+    unit={
+        **{f"conv{i + 1}": f"{letter}/{_CONV}" for i, letter in enumerate("abc")},
+        **{f"norm{i + 1}": f"{letter}/group_norm/" for i, letter in enumerate("abc")},
+        "projection": f"a/proj/{_CONV}",
+    },
+    folder="resnet/block%d/unit{:02}/",
+    first=1,
+    leaves={"kernel": "kernel", "scale": "gamma", "bias": "beta"},
+    torch=False,
+)
+
+RELEASED = Layout(
+    title="Google's .npz as released",
+    rules=(*_PATCHES, *_of_vision_transformer(_OLD)),
+    prefixes=PREFIXES,
+    ignored=IGNORED,
+    computes=FIELDS,
+    needed=NEEDED,
+)
+LINEN = Layout(
+    title="Google's .npz with the names of today's code",
+    rules=(*_PATCHES, *_of_vision_transformer(_NEW)),
+    prefixes=PREFIXES,
+    ignored=IGNORED,
+    computes=FIELDS,
+    needed=NEEDED,
+)
+BIG_VISION = Layout(
+    title="big_vision's .npz, layer by layer",
+    rules=(
+        *_PATCHES,
+        *_AROUND,
+        _NEW_POSITIONS,
+        *_blocks("Transformer/encoderblock_{}", "", **_NEW),
+        *_map_head(),
+    ),
+    prefixes=PREFIXES,
+    ignored=IGNORED,
+    computes=FIELDS,
+    needed=NEEDED,
+)
+BIG_VISION_STACKED = Layout(
+    title="big_vision's .npz, layers stacked",
+    rules=(
+        *_PATCHES,
+        *_AROUND,
+        _NEW_POSITIONS,
+        *_blocks("Transformer/encoderblock", "L", **_NEW),
+        *_map_head(),
+    ),
+    prefixes=PREFIXES,
+    ignored=IGNORED,
+    computes=FIELDS,
+    needed=NEEDED,
+)
+# No positions: of the two kinds that its models have, these are the fixed ones.
+_FIXED_POSITIONS = {"position_embedding": "sincos_2d"}
+BIG_VISION_FIXED, BIG_VISION_FIXED_STACKED = (
+    dataclasses.replace(
+        layout,
+        title=f"{layout.title}, positions fixed",
+        rules=tuple(r for r in layout.rules if r is not _NEW_POSITIONS),
+        computes={**layout.computes, **_FIXED_POSITIONS},
+    )
+    for layout in (BIG_VISION, BIG_VISION_STACKED)
+)
+_PATCHES_OF_HYBRIDS = (
+    *resnet_rules.rules("patches/resnet", _RESNET_OF_HYBRIDS, pre_activation=False),
+    rule("patches/projection/kernel", "embedding/kernel", "P p F D"),
+    rule("patches/projection/bias", "embedding/bias", "D"),
+)
+HYBRID = Layout(
+    title="Google's .npz of hybrids",
+    rules=(*_PATCHES_OF_HYBRIDS, *_of_vision_transformer(_OLD)),
+    prefixes=PREFIXES,
+    ignored=IGNORED,
+    computes=FIELDS | FIELDS_OF_HYBRIDS,
+    needed=NEEDED,
+)
+HYBRID_LINEN = Layout(
+    title="Google's .npz of hybrids with the names of today's code",
+    rules=(*_PATCHES_OF_HYBRIDS, *_of_vision_transformer(_NEW)),
+    prefixes=PREFIXES,
+    ignored=IGNORED,
+    computes=FIELDS | FIELDS_OF_HYBRIDS,
+    needed=NEEDED,
+)
+BIT = Layout(
+    title="Google's .npz of BiT",
+    rules=(
+        *resnet_rules.rules("resnet", _RESNET_OF_BIT, pre_activation=True),
+        rule("norm/scale", "resnet/group_norm/gamma", "D"),
+        rule("norm/bias", "resnet/group_norm/beta", "D"),
+        rule("head/kernel", "resnet/head/conv2d/kernel", "1 1 D C"),
+        rule("head/bias", "resnet/head/conv2d/bias", "C"),
+    ),
+    computes=FIELDS_OF_BIT,
+)
+LAYOUTS = (
+    RELEASED,
+    LINEN,
+    BIG_VISION,
+    BIG_VISION_STACKED,
+    BIG_VISION_FIXED,
+    BIG_VISION_FIXED_STACKED,
+    HYBRID,
+    HYBRID_LINEN,
+    BIT,
+)
+
+
+def layout_for(spec: ViTSpec | BiTSpec) -> Layout:
+    """The one that a model is written in; of ViTs the released one where it can be."""
+    if isinstance(spec, BiTSpec):
+        return BIT
+    if isinstance(spec, HybridSpec):
+        return HYBRID
+    return RELEASED if spec.pool == "cls" else BIG_VISION
