@@ -29,8 +29,9 @@ setup(
     package_data={
         "vit_jax.data": ["*.gz"],
         "vit_jax.data.sources": ["digits*"],
+        "vit_jax.draw": ["*.css"],
         "vit_jax.prepare.report": ["*.css"],
-        "vit_jax.report": ["page.*"],
+        "vit_jax.report": ["*.js"],
     },
     # Each lower bound is the oldest version that the tests have passed with; the newest are in
     # constraints.txt.

@@ -1,1 +1,1 @@
-"""Drawing: scales of axes, contact sheets of images."""
+"""Charts, pages of HTML and contact sheets of images."""

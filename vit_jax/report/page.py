@@ -7,6 +7,7 @@ from datetime import datetime
 from html import escape
 from pathlib import Path
 
+from vit_jax.draw import html_page
 from vit_jax.report import chart, panels, tables
 from vit_jax.report.panels import Panel
 from vit_jax.store.runs import Run
@@ -14,40 +15,33 @@ from vit_jax.store.runs import Run
 COLOURS = 8  # in page.css; further runs have them again, dashed
 DASHES = ("none", "5 3", "1.5 3", "8 3 1.5 3")
 
-# The browser itself refuses whatever would be fetched.
-POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
-
 
 def page(runs: Sequence[Run], made_at: datetime) -> str:
     """The text of the file; `runs` have at least one row among them."""
     last_step = max(run.last_step for run in runs)
     arranged = panels.arrange(runs)
-    title = runs[0].name if len(runs) == 1 else f"{len(runs)} runs"
+    title = escape(runs[0].name if len(runs) == 1 else f"{len(runs)} runs")
     script = Path(__file__).with_name("page.js").read_text(encoding="utf-8")
-    return _joined(
-        [
-            "<!doctype html>",
-            '<html lang="en"><head><meta charset="utf-8">',
-            f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">',
-            '<meta name="viewport" content="width=device-width, initial-scale=1">',
-            '<meta name="color-scheme" content="light dark">',
-            f"<title>{escape(title)} – vit_jax report</title>",
-            f"<style>\n{_style(len(runs))}</style></head>",
-            f"<body><header><h1>{escape(title)}</h1>",
-            f"<p>{_subtitle(runs, made_at)}</p></header>",
-            _legend(runs) if len(runs) > 1 else "",
-            f"<main>\n{tables.summary(runs)}",
-            *(_section(name, found, last_step) for name, found in arranged.items()),
-            _notes(arranged, panels.left_out(runs)),
-            _configs(runs),
-            f'</main><div id="tip"></div>\n<script>\n{script}</script></body></html>\n',
-        ]
+    body = [
+        _legend(runs) if len(runs) > 1 else "",
+        f"<main>\n{tables.summary(runs)}",
+        *(_section(name, charts, last_step) for name, charts in arranged.items()),
+        _notes(arranged, panels.left_out(runs)),
+        _configs(runs),
+        f'</main><div id="tip"></div>\n<script>\n{script}</script>',
+    ]
+    return html_page.document(
+        title,
+        body,
+        program="report",
+        subtitle=_subtitle(runs, made_at),
+        css=_colours(len(runs)),
+        policy="script-src 'unsafe-inline'",
     )
 
 
-def _style(num_runs: int) -> str:
-    css = Path(__file__).with_name("page.css").read_text(encoding="utf-8")
-    return css + "".join(
+def _colours(num_runs: int) -> str:
+    return "".join(
         f".run{i} {{ --run: var(--colour{i % COLOURS}); "
         f"--dash: {DASHES[i // COLOURS % len(DASHES)]}; }}\n"
         for i in range(num_runs)
@@ -67,11 +61,11 @@ def _legend(runs: Sequence[Run]) -> str:
         f"<span>{escape(run.name)}</span></label>"
         for i, run in enumerate(runs)
     ]
-    return f"<nav>\n{_joined(entries)}\n</nav>"
+    return f"<nav>\n{html_page.lines(entries)}\n</nav>"
 
 
 def _section(name: str, found: Sequence[Panel], last_step: int) -> str:
-    pictures = _joined([chart.draw(panel, last_step) for panel in found])
+    pictures = html_page.lines([chart.draw(panel, last_step) for panel in found])
     return f'<h2>{name}</h2>\n<div class="panels">\n{pictures}\n</div>'
 
 
@@ -101,8 +95,4 @@ def _configs(runs: Sequence[Run]) -> str:
     if same:
         what = "The fields that are the same" if len(runs) > 1 else "The config"
         parts.append(f"<details><summary>{what}</summary>\n{same}</details>")
-    return _joined(parts)
-
-
-def _joined(parts: Sequence[str]) -> str:
-    return "\n".join(part for part in parts if part)
+    return html_page.lines(parts)

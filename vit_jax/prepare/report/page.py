@@ -7,16 +7,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from vit_jax import report
 from vit_jax.core.screen import duration
+from vit_jax.draw import html_page
 from vit_jax.prepare.faults import ACTIONS
 from vit_jax.prepare.report import charts
 from vit_jax.prepare.report.summary import what
 
-# The browser itself refuses whatever would be fetched.
 NAMED = 2000  # classes without examples, on the page
 CLASS_PAIRS = 40
-POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 
 
 class Picture(NamedTuple):
@@ -54,35 +52,27 @@ def page(
       looks: sentences about what should be looked at.
       left_out: the first images that were, as summary.left_out.
     """
-    css = [Path(report.__file__).with_name("page.css"), Path(__file__).with_name("report.css")]
-    style = "\n".join(path.read_text(encoding="utf-8") for path in css)
-    title = escape(f"{said['name']} {said['options']['version']}")
-    return "\n".join(
-        part
-        for part in [
-            "<!doctype html>",
-            '<html lang="en"><head><meta charset="utf-8">',
-            f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">',
-            '<meta name="viewport" content="width=device-width, initial-scale=1">',
-            '<meta name="color-scheme" content="light dark">',
-            f"<title>{title} – vit_jax prepare</title>",
-            f"<style>\n{style}</style></head>",
-            f"<body><header><h1>{title}</h1>",
-            f"<p>content <code>{said['content']}</code> · {escape(said['made'])}</p></header>",
-            f"<main>{_tiles(said)}",
-            _looks(looks),
-            _counts(said),
-            _charts(said),
-            _classes(said["classes"]),
-            _sheet("A sample of the examples", sheets.kept),
-            _pairs(sheets.copies, said["duplicates"]),
-            _class_pairs(said["duplicates"]["class_pairs"]),
-            _sheet("A sample of what was left out", sheets.left_out),
-            _left_out(left_out, said["images"]["left_out"]),
-            _made_with(said),
-            "</main></body></html>\n",
-        ]
-        if part
+    css = Path(__file__).with_name("report.css").read_text(encoding="utf-8")
+    body = [
+        f"<main>{_tiles(said)}",
+        _looks(looks),
+        _counts(said),
+        _charts(said),
+        _classes(said["classes"]),
+        _sheet("A sample of the examples", sheets.kept),
+        _pairs(sheets.copies, said["duplicates"]),
+        _class_pairs(said["duplicates"]["class_pairs"]),
+        _sheet("A sample of what was left out", sheets.left_out),
+        _left_out(left_out, said["images"]["left_out"]),
+        f"{_made_with(said)}\n</main>",
+    ]
+    return html_page.document(
+        escape(f"{said['name']} {said['options']['version']}"),
+        body,
+        program="prepare",
+        subtitle=f"content <code>{said['content']}</code> · {escape(said['made'])}",
+        css=f"\n{css}",
+        policy="img-src data:",
     )
 
 
