@@ -9,6 +9,8 @@ from collections.abc import Sequence
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
+from vit_jax.draw.canvas import Font, cut
+
 # In pixels.
 SMALLEST_SIDE = 112  # images are enlarged by a whole factor to at least this
 MARGIN, GAP = 24, 16
@@ -93,7 +95,7 @@ def draw(titles: Sequence[str], cells: Sequence[Cell]) -> Image.Image:
     for line, title in enumerate(titles):
         font, colour = (large, INK) if line == 0 else (small, PALE)
         y = MARGIN + line * TITLE_HEIGHT
-        pen.text((MARGIN, y), cut(title, "", font, room), colour, font)
+        pen.text((MARGIN, y), _one_line(title, font, room), colour, font)
     for i, cell in enumerate(cells):
         _draw_cell(sheet, pen, cell, places, places.corner(i), small)
     return sheet
@@ -105,7 +107,7 @@ def _draw_cell(
     cell: Cell,
     places: Grid,
     corner: tuple[int, int],
-    font: ImageFont.FreeTypeFont | ImageFont.ImageFont,
+    font: Font,
 ) -> None:
     x, y = corner
     image = Image.fromarray(cell.image.repeat(places.scale, 0).repeat(places.scale, 1))
@@ -118,18 +120,10 @@ def _draw_cell(
         pen.line((x, bottom, right, y), RED, width=3)
     y += places.height + 5
     for name, value in cell.labels:
-        pen.text((x, y), cut(name, value, font, places.width), INK, font)
+        pen.text((x, y), _one_line(name, font, places.width, value), INK, font)
         y += LINE_HEIGHT
-    pen.text((x, y), cut(cell.note, "", font, places.width), RED if cell.crossed else PALE, font)
+    pen.text((x, y), _one_line(cell.note, font, places.width), RED if cell.crossed else PALE, font)
 
 
-def cut(
-    name: str, value: str, font: ImageFont.FreeTypeFont | ImageFont.ImageFont, room: int
-) -> str:
-    """`name` and `value` on one line of `room` pixels; the end of the name gives way to "…"."""
-    name = " ".join(name.split())
-    if font.getlength(name + value) <= room:
-        return name + value
-    while name and font.getlength(f"{name}…{value}") > room:
-        name = name[:-1]
-    return f"{name.rstrip()}…{value}"
+def _one_line(text: str, font: Font, length: float, ending: str = "") -> str:
+    return cut(" ".join(text.split()), font, length, ending)

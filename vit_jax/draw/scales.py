@@ -1,4 +1,4 @@
-"""Axes: from numbers to places, where the ticks are, and what stands at them."""
+"""Axes: places of numbers, ticks and their labels."""
 
 from __future__ import annotations
 
@@ -39,6 +39,29 @@ class Scale(NamedTuple):
         first -= first % every
         found = [float(f"{d}e{e}") for e in range(first, last + 1, every) for d in digits]
         return [tick for tick in found if self.low <= tick <= self.high]
+
+
+class Axes(NamedTuple):
+    """A horizontal and a vertical axis, and the edges of the area between them in a picture."""
+
+    across: Scale
+    up: Scale
+    left: float
+    right: float
+    top: float
+    bottom: float
+
+    def x(self, value: float) -> float:
+        """Distance from the left edge of the picture."""
+        return self.left + (self.right - self.left) * self.across.place(value)
+
+    def y(self, value: float) -> float:
+        """Distance from the top edge of the picture."""
+        return self.bottom - (self.bottom - self.top) * self.up.place(value)
+
+    def at(self, point: tuple[float, float]) -> tuple[float, float]:
+        """The place of a point."""
+        return self.x(point[0]), self.y(point[1])
 
 
 def fit(values: Sequence[float], *, start: float | None, end: float | None, log: bool) -> Scale:

@@ -6,15 +6,14 @@ import json
 import math
 from html import escape
 
-from vit_jax.draw import scales
-from vit_jax.draw.scales import Scale
-from vit_jax.draw.svg import Axes
+from vit_jax.draw import scales, svg
+from vit_jax.draw.scales import Axes, Scale
 from vit_jax.report import panels, thinning
 from vit_jax.report.panels import Panel, Style
 from vit_jax.store.runs import Series
 
 # In about CSS pixels; page.js has them too.
-SIZE = WIDTH, HEIGHT = 330, 188
+SIZE = 330, 188
 LEFT, RIGHT, TOP, BOTTOM = 46, 322, 10, 164
 COLUMNS = 300  # no more points are kept than these many columns can show
 MEANS = 80  # of a noisy curve with more points, through which its line goes
@@ -27,19 +26,20 @@ DOTS = 40  # of so few points each gets a dot
 def draw(panel: Panel, last_step: int) -> str:
     """The <figure>; its horizontal axis ends at `last_step`, so that panels can be compared."""
     style, up = panel.style, _vertical(panel)
-    axes = Axes(Scale(0, max(last_step, 1)), up, SIZE, LEFT, RIGHT, TOP, BOTTOM)
+    axes = Axes(Scale(0, max(last_step, 1)), up, LEFT, RIGHT, TOP, BOTTOM)
     behind = [
-        *axes.grid(up.ticks(6), percent=style.percent),
-        *axes.values_below(axes.across.ticks(6)),
+        *svg.grid(axes, up.ticks(6), percent=style.percent),
+        *svg.values_below(axes, axes.across.ticks(6)),
     ]
     lines = [_line(run, series, axes, style) for run, series in panel.lines.items()]
     cursor = f'<line class="cursor" y1="{TOP}" y2="{BOTTOM}"/>'
     flags = " data-log" * up.log + " data-percent" * style.percent
     log = '<span class="note">log scale</span>' if up.log else ""
+    picture = svg.picture(panel.title, SIZE, axes, behind, [*lines, cursor])
     return (
         f'<figure data-low="{up.low!r}" data-high="{up.high!r}" data-last="{axes.across.high!r}"'
         f"{flags}>\n<figcaption><b>{escape(panel.title)}</b>{log}<code>{escape(panel.key)}</code>"
-        f"</figcaption>\n{axes.svg(panel.title, behind, [*lines, cursor])}\n</figure>"
+        f"</figcaption>\n{picture}\n</figure>"
     )
 
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from html import escape
 
-from vit_jax.draw import scales
-from vit_jax.draw.scales import Scale
-from vit_jax.draw.svg import Axes
+from vit_jax.draw import scales, svg
+from vit_jax.draw.scales import Axes, Scale
 
 # In the units of the picture, which are about CSS pixels.
 SIZE = 420, 196
@@ -32,8 +31,8 @@ def bars(title: str, note: str, bins: Sequence[Bin], label: Callable[[float], st
             f'height="{BOTTOM - y:.1f}"><title>{escape(hint)}</title></rect>'
         )
         if i % every == 0:
-            parts.append(axes.label_below(x, label(low)))
-    return _figure(title, note, axes.svg(title, parts))
+            parts.append(svg.label_below(axes, x, label(low)))
+    return _figure(title, note, svg.picture(title, SIZE, axes, parts))
 
 
 def curve(title: str, note: str, values: Sequence[int]) -> str:
@@ -50,23 +49,25 @@ def curve(title: str, note: str, values: Sequence[int]) -> str:
     )
     parts = [
         *_grid(axes),
-        *axes.values_below([tick for tick in axes.across.ticks(6) if tick == int(tick)]),
+        *svg.values_below(axes, [tick for tick in axes.across.ticks(6) if tick == int(tick)]),
         f'<polyline class="curve" points="{points}"/>',
     ]
-    return _figure(title, note + (", log scale" if log else ""), axes.svg(title, parts))
+    return _figure(
+        title, note + (", log scale" if log else ""), svg.picture(title, SIZE, axes, parts)
+    )
 
 
 def _axes(across: Scale, up: Scale) -> Axes:
-    return Axes(across, up, SIZE, LEFT, RIGHT, TOP, BOTTOM)
+    return Axes(across, up, LEFT, RIGHT, TOP, BOTTOM)
 
 
 def _grid(axes: Axes) -> list[str]:
     """Lines at whole numbers."""
-    return axes.grid([tick for tick in axes.up.ticks(5) if axes.up.log or tick == int(tick)])
+    return svg.grid(axes, [tick for tick in axes.up.ticks(5) if axes.up.log or tick == int(tick)])
 
 
-def _figure(title: str, note: str, svg: str) -> str:
+def _figure(title: str, note: str, picture: str) -> str:
     return (
         f'<figure><figcaption><b>{escape(title)}</b><span class="note">{escape(note)}</span>'
-        f"</figcaption>\n{svg}</figure>"
+        f"</figcaption>\n{picture}</figure>"
     )

@@ -1,0 +1,11 @@
+"""Draws the pictures of the pages anew: python -m docs.pictures"""
+
+from docs.pictures import png, recipe_card, sharding
+
+PICTURES = {"recipe_card": recipe_card, "sharding": sharding}
+
+if __name__ == "__main__":
+    for picture in PICTURES.values():
+        facts = picture.facts()
+        png.write(picture.FILE, picture.draw(facts), facts)
+        print(picture.FILE)

@@ -1,0 +1,95 @@
+"""Blocks of arrays and the devices that hold them, in several settings of the mesh."""
+
+import itertools
+from collections.abc import Sequence
+from pathlib import Path
+
+from PIL import Image
+
+from vit_jax.core import axes
+from vit_jax.draw.canvas import Canvas
+from vit_jax.parallel import mesh as meshes
+
+FILE = Path(__file__).parents[2] / "docs" / "sharding.png"
+
+# A setting: its name, the mesh of 8 devices, and the rules of the optimizer's arrays.
+SETTINGS = (
+    ("data 8", (1, 8, 1, 1), meshes.RULES),
+    ("data 8, shard_optimizer", (1, 8, 1, 1), meshes.SHARDED_OPTIMIZER_RULES),
+    ("fsdp 8", (1, 1, 8, 1), meshes.RULES),
+    ("data 2 x fsdp 4", (1, 2, 4, 1), meshes.RULES),
+    ("data 2 x fsdp 2 x tensor 2", (1, 2, 2, 2), meshes.RULES),
+)
+# An array: what to call it, its axes, its size on the page, and whether it is the optimizer's.
+ARRAYS = (
+    ("a batch", (axes.BATCH,), (26, 120), False),
+    ("tokens in the MLP", (axes.BATCH, axes.MLP), (150, 120), False),
+    ("kernel of the MLP", (axes.WIDTH, axes.MLP), (150, 120), False),
+    ("its moments in the optimizer", (axes.WIDTH, axes.MLP), (150, 120), True),
+)
+SIZE = 64  # of every axis; divides over all the meshes
+COLOURS = (
+    "#c6dbef", "#fdd0a2", "#c7e9c0", "#dadaeb", "#fee391", "#fcbba1", "#d9d9d9", "#b2e2e2",
+)  # fmt: skip
+
+LEFT, TOP, GAP, ROW = 130, 40, 34, 150
+
+
+Blocks = dict[str, list[int]]  # "first row,first column" of each block: the devices that hold it
+
+
+def blocks(names: Sequence[str], rules: axes.Rules, sizes: Sequence[int]) -> Blocks:
+    """Blocks of an array with these logical axes, on a mesh of 8 devices."""
+    shape = dict(zip(meshes.AXES, sizes, strict=True))
+    assert not axes.undivided(names, (SIZE,) * len(names), rules, shape)
+    held: Blocks = {}
+    for device, place in enumerate(itertools.product(*map(range, sizes))):
+        coordinate = dict(zip(meshes.AXES, place, strict=True))
+        corner = []
+        for over in (rules[name] for name in names):
+            index = 0
+            for axis in over:
+                index = index * shape[axis] + coordinate[axis]
+            corner.append(index * SIZE // axes.num_devices(over, shape))
+        held.setdefault(",".join(map(str, corner)), []).append(device)
+    return held
+
+
+def facts() -> dict[str, dict[str, Blocks]]:
+    """Blocks by setting and array."""
+    return {
+        setting: {
+            array: blocks(names, optimizer_rules if optimizers else meshes.RULES, sizes)
+            for array, names, _, optimizers in ARRAYS
+        }
+        for setting, sizes, optimizer_rules in SETTINGS
+    }
+
+
+def draw(facts: dict[str, dict[str, Blocks]]) -> Image.Image:
+    """A row for each setting, a column for each array; a block names the devices that hold it."""
+    width = LEFT + sum(size[0] + GAP for _, _, size, _ in ARRAYS)
+    canvas = Canvas(width, TOP + ROW * len(SETTINGS), scale=2)
+    for row, (setting, arrays) in enumerate(facts.items()):
+        x, y = LEFT, TOP + ROW * row
+        name = setting.replace(" x ", "\nx ").replace(", ", ",\n")
+        canvas.text((8, y + 60), name, size=12, anchor="lm")
+        for array, _, size, _ in ARRAYS:
+            if row == 0:
+                canvas.text((x + size[0] / 2, 18), array, size=12, anchor="mm")
+            _array(canvas, arrays[array], (x, y), size)
+            x += size[0] + GAP
+    return canvas.finished().quantize(64)
+
+
+def _array(canvas: Canvas, held: Blocks, corner: tuple[int, int], size: tuple[int, int]) -> None:
+    firsts = [tuple(map(int, first.split(","))) for first in held]
+    height = size[1] / len({first[0] for first in firsts})
+    width = size[0] / len({first[1:] for first in firsts})
+    for first, devices in zip(firsts, held.values(), strict=True):
+        x = corner[0] + size[0] * (first[1] / SIZE if len(first) > 1 else 0)
+        y = corner[1] + size[1] * first[0] / SIZE
+        canvas.rectangle((x, y), (x + width, y + height), COLOURS[devices[0]], "#555555")
+        text = "all" if len(devices) == 8 else " ".join(map(str, devices))
+        font_size = 10 if size[0] > 26 or len(text) < 4 else 8
+        canvas.text((x + width / 2, y + height / 2), text, size=font_size, anchor="mm")

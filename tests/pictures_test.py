@@ -1,0 +1,63 @@
+"""The pictures of docs/ show what the code computes; `python -m docs.pictures` draws them anew."""
+
+import numpy as np
+import pytest
+
+from docs.pictures import png, recipe_card, sharding
+from docs.pictures.__main__ import PICTURES
+
+# A pixel's levels from 0 to 255, on average: other versions of Pillow render letters otherwise.
+MEAN_LEVELS = 1.0
+ROUNDING = 1e-3  # of the facts, far less than a pixel
+
+
+def assert_near(actual, expected):
+    """The same JSON, with numbers within ROUNDING."""
+    if isinstance(expected, dict):
+        assert list(actual) == list(expected)
+        for key, value in expected.items():
+            assert_near(actual[key], value)
+    elif isinstance(expected, list) and expected and isinstance(expected[0], dict | list):
+        assert len(actual) == len(expected)
+        for one, other in zip(actual, expected, strict=True):
+            assert_near(one, other)
+    else:
+        np.testing.assert_allclose(actual, expected, atol=ROUNDING)
+
+
+@pytest.mark.parametrize("picture", PICTURES.values(), ids=PICTURES)
+def test_picture_shows_the_facts(picture):
+    facts = picture.facts()
+    image, shown = png.read(picture.FILE)
+    assert_near(shown, facts)
+    pixels = [np.asarray(one).astype(int) for one in (image, picture.draw(facts).convert("RGB"))]
+    assert np.abs(pixels[0] - pixels[1]).mean() <= MEAN_LEVELS
+
+
+def test_other_facts_are_another_picture():
+    """The test above would pass on anything if this failed."""
+    facts = recipe_card.facts()
+    before = np.asarray(recipe_card.draw(facts)).astype(int)
+    for values in facts["curves"]["test/loss"]["runs"]:
+        values[:] = [value + 0.1 for value in values]
+    assert np.abs(np.asarray(recipe_card.draw(facts)) - before).mean() > MEAN_LEVELS
+    with pytest.raises(AssertionError):
+        assert_near(facts, recipe_card.facts())
+
+
+def test_recipe_card_is_drawn_with_all_its_runs_and_ranges():
+    facts, card = recipe_card.facts(), recipe_card.recipe_card.read(recipe_card.CARD)
+    assert len(facts["seeds"]) == len(card.runs) == 3
+    for metric, curve in facts["curves"].items():
+        assert curve["runs"] == card.curves[metric].runs
+    assert [step for step, _, _ in facts["ranges"]] == facts["curves"]["test/loss"]["steps"]
+    runs = np.asarray(facts["curves"]["test/loss"]["runs"])
+    _, low, high = np.asarray(facts["ranges"]).T
+    assert (low <= runs).all() and (runs <= high).all()
+
+
+def test_blocks_cover_every_array_once():
+    for arrays in sharding.facts().values():
+        for held in arrays.values():
+            assert sorted(d for devices in held.values() for d in devices) == list(range(8))
+            assert len({len(devices) for devices in held.values()}) == 1
