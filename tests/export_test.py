@@ -77,7 +77,7 @@ def test_the_command(toy, tmp_path, run_python, to):
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == f"ViT-2x16/4, images of 12 x 8 pixels: {tmp_path}/out\n"
     if to == "huggingface":
-        assert weights.load_described(tmp_path / "out").class_names == ("ant", "bee", "cat")
+        assert weights.load_with_info(tmp_path / "out").class_names == ("ant", "bee", "cat")
     else:
         assert (tmp_path / "out" / "program.jax_export").stat().st_size < 200_000
     done = run_python("-m", "vit_jax.export", *arguments)

@@ -95,7 +95,7 @@ def test_load_gives_the_trained_model(trained):
     assert model.preprocess.image_size == (8, 8)
     assert model(np.zeros((1, 8, 8, 3), np.float32)).shape == (1, 10)
     assert weights.load(trained, dtype="bfloat16").spec.dtype == "bfloat16"
-    assert weights.load_described(trained, scan=True).model.spec.scan
+    assert weights.load_with_info(trained, scan=True).model.spec.scan
 
 
 def test_every_mode_becomes_rgb(tmp_path):

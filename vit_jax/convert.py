@@ -40,7 +40,7 @@ def convert(
     Raises:
       UserError: the input cannot be read, or `to` cannot hold its model; then nothing is written.
     """
-    loaded = weights.load_described(
+    loaded = weights.load_with_info(
         source, ema=ema, head=head, image_size=image_size, position_resize=position_resize
     )
     weights.save(loaded, output, to, approximate=approximate)

@@ -43,7 +43,7 @@ def evaluate(
     if not config.evals:
         raise UserError("The config has no evals: give one that has, by --config.")
     mesh = build.mesh(config.mesh)
-    loaded = weights.load_described(checkpoint, ema=ema, mesh=mesh)
+    loaded = weights.load_with_info(checkpoint, ema=ema, mesh=mesh)
     config, said = build.as_weights_say(config, loaded.model.preprocess)
     for line in said:
         screen.say(line)
@@ -80,8 +80,8 @@ def main(arguments: list[str]) -> None:
 
 def _evaluate_checkpoint() -> None:
     checkpoint = epath.Path(FLAGS.checkpoint).expanduser()
-    foreign = weights.is_foreign(checkpoint)
-    if not foreign:
+    external = weights.is_external(checkpoint)
+    if not external:
         checkpoint = checkpoint_dir.find(checkpoint)
     elif not FLAGS.config:
         raise UserError(f"{checkpoint} does not say what to evaluate it on: give --config FILE.")
@@ -96,7 +96,7 @@ def _evaluate_checkpoint() -> None:
     if FLAGS.json and first:
         print(json.dumps(numbers))
     elif not FLAGS.json:
-        announce.results(screen, 0 if foreign else int(checkpoint.name), numbers)
+        announce.results(screen, 0 if external else int(checkpoint.name), numbers)
 
 
 def _workdir(checkpoint: epath.Path) -> epath.Path:

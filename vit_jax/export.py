@@ -91,7 +91,7 @@ def _about(loaded: Loaded, program: jax_export.Exported) -> dict[str, Any]:
 def main(arguments: list[str]) -> None:
     """The command."""
     command.no_more(arguments)
-    loaded = weights.load_described(
+    loaded = weights.load_with_info(
         FLAGS.checkpoint, ema=FLAGS.ema, head=FLAGS.head, dtype=FLAGS.dtype
     )
     loaded, said = class_names.complete(loaded)

@@ -34,7 +34,7 @@ def predict(
         if value < 1:
             raise UserError(f"--{flag}={value}: give at least 1.")
     files = images.find(paths)
-    loaded = weights.load_described(checkpoint, ema=ema, scan=True)
+    loaded = weights.load_with_info(checkpoint, ema=ema, scan=True)
     loaded, said = class_names.complete(loaded)
     if said:
         print(said, file=sys.stderr)

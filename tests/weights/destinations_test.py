@@ -37,7 +37,7 @@ def goes(loaded, folder, to):
     except UserError as error:
         assert "write" in str(error).lower() or "no place" in str(error)
         return False
-    weights.description(folder / f"{to}.npz")
+    weights.checkpoint_info(folder / f"{to}.npz")
     return True
 
 

@@ -345,7 +345,7 @@ def test_sizes_need_not_be_stated(edited, kind):
     needed = ("image_size", "img_size", "num_attention_heads", "num_heads")
     keys = [line.split("=")[0] for line in CONTRADICTIONS[kind]]
     changes = {key: None for key in keys if not key.endswith(needed)}
-    weights.description(edited(kind, "config.json", changes))
+    weights.checkpoint_info(edited(kind, "config.json", changes))
 
 
 @pytest.mark.parametrize(

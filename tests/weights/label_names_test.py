@@ -64,16 +64,16 @@ def test_classes_without_names_agree_with_any(others, expected):
 @pytest.mark.parametrize("to", ["huggingface", "timm"])
 def test_classes_without_names_are_told(tmp_path, toy, capsys, to):
     weights.save(toy(norm_epsilon=1e-6), tmp_path / "out", to)
-    assert weights.load_described(tmp_path / "out").class_names == ("ant", "bee", "cat")
+    assert weights.load_with_info(tmp_path / "out").class_names == ("ant", "bee", "cat")
     assert capsys.readouterr().err == ""
     key = "id2label" if to == "huggingface" else "label_names"
     file = tmp_path / "out" / "config.json"
     config = json.loads(file.read_text())
     file.write_text(json.dumps(config | {key: {"1": "bee"}}))
-    assert weights.load_described(tmp_path / "out").class_names == ("LABEL_0", "bee", "LABEL_2")
+    assert weights.load_with_info(tmp_path / "out").class_names == ("LABEL_0", "bee", "LABEL_2")
     assert capsys.readouterr().err == (
         f"Notice: {tmp_path}/out: 1 of 3 classes have names; without one are 0, 2, called LABEL_0 "
         "and so on.\n"
     )
-    weights.load_described(tmp_path / "out", head="drop")
+    weights.load_with_info(tmp_path / "out", head="drop")
     assert capsys.readouterr().err == ""

@@ -58,7 +58,7 @@ def test_dinov2(tmp_path, images, same, registers, gated, qkv_bias):
     fields = {"mlp_ratio": 3, "use_swiglu_ffn": gated, "qkv_bias": qkv_bias}
     theirs = randomise(dinov2(registers, **fields, **TOY))
     theirs.save_pretrained(tmp_path / "theirs")
-    ours = weights.load_described(tmp_path / "theirs")
+    ours = weights.load_with_info(tmp_path / "theirs")
     assert (ours.model.spec.registers, ours.model.spec.mlp == "swiglu") == (registers, gated)
     assert_same_tokens(theirs, ours.model, images)
 
@@ -78,7 +78,7 @@ def test_classifier_of_dinov2(tmp_path, images, same, registers):
     else:
         theirs = randomise(hf.Dinov2ForImageClassification(hf.Dinov2Config(**TOY, **names)))
     theirs.save_pretrained(tmp_path / "theirs")
-    ours = weights.load_described(tmp_path / "theirs")
+    ours = weights.load_with_info(tmp_path / "theirs")
     assert ours.class_names == ("ant", "bee", "cat")
 
     x = torch.tensor(images.transpose(0, 3, 1, 2), requires_grad=True)
@@ -128,7 +128,7 @@ def test_dinov3(tmp_path, images, same, name, config, fields):
     theirs.save_pretrained(tmp_path / "theirs", max_shard_size="10KB")
     assert (tmp_path / "theirs" / "model.safetensors.index.json").exists()
     images = images[:, :, :8]
-    ours = weights.load_described(tmp_path / "theirs", image_size=(12, 8))
+    ours = weights.load_with_info(tmp_path / "theirs", image_size=(12, 8))
     sizes = {"depth": 2, "width": 16, "mlp_dim": 24, "heads": 2, "layer_scale": 1.0}
     assert ours.model.spec == models.spec(name, **(sizes | fields))
     assert_same_tokens(theirs, ours.model, images)
@@ -158,7 +158,7 @@ def test_images_of_dinov3(tmp_path):
     Image.fromarray(pixels).save(tmp_path / "image.png")
     theirs = dinov3("ViT-B/4-dinov3", {})
     theirs.save_pretrained(tmp_path / "in")
-    ours = weights.load_described(tmp_path / "in")
+    ours = weights.load_with_info(tmp_path / "in")
     found = prediction.load(tmp_path / "image.png", ours.model.preprocess)
 
     floats = torch.tensor(pixels.transpose(2, 0, 1)[None]) / 255

@@ -175,7 +175,7 @@ def test_a_hybrid_that_is_written_loads_in_timm(timm, tmp_path, hybrid, same):
     ours = hybrid(**OF_TIMM | SMALL | {"units": ()})
     weights.save(ours, tmp_path / "out", "timm")
     assert_same_function(from_timm(timm, tmp_path / "out"), ours.model, some_images(64))
-    again = weights.load_described(tmp_path / "out")
+    again = weights.load_with_info(tmp_path / "out")
     assert again.class_names == ours.class_names
     assert again.model.preprocess == ours.model.preprocess
     same(again.model, ours.model)
@@ -270,7 +270,7 @@ def hf_config(hf, **fields):
 def test_hugging_faces_bit(hf, tmp_path, same):
     theirs = randomise(hf.BitForImageClassification(hf_config(hf)))
     theirs.save_pretrained(tmp_path / "classifier")
-    ours = weights.load_described(tmp_path / "classifier")
+    ours = weights.load_with_info(tmp_path / "classifier")
     assert ours.class_names == ("ant", "bee", "cat")
     assert_epsilons_of_norms(theirs, ours.model)
     assert_same_function(lambda x: theirs(x).logits, ours.model, some_images(21, 34))
@@ -295,7 +295,7 @@ def test_what_is_written_loads_in_transformers(
     theirs.eval()
     result = lambda x: theirs(x).logits if num_classes else theirs(x).pooler_output[:, :, 0, 0]
     assert_same_function(result, ours.model, some_images(24))
-    again = weights.load_described(tmp_path / "out")
+    again = weights.load_with_info(tmp_path / "out")
     assert again.class_names == ours.class_names
     assert again.model.preprocess == ours.model.preprocess
     if weight_epsilon == 1e-8:

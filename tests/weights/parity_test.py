@@ -72,7 +72,7 @@ def test_image_classification(hf, tmp_path, images, kind, fields):
     config = getattr(hf, f"{kind}Config")(**hf_config(hf, **fields).to_diff_dict())
     theirs = randomise(getattr(hf, f"{kind}ForImageClassification")(config))
     theirs.save_pretrained(tmp_path)
-    ours = weights.load_described(tmp_path)
+    ours = weights.load_with_info(tmp_path)
     assert ours.class_names == ("ant", "bee", "cat")
     images = images[:, :, : ours.model.preprocess.image_size[1]]
     assert_same_function(lambda x: theirs(x).logits, ours.model, images)
@@ -173,7 +173,7 @@ def test_what_is_written_loads_in_transformers(
     features = lambda x: x.last_hidden_state.mean(1) if mean else x.pooler_output
     result = lambda x: theirs(x).logits if num_classes else features(theirs(x))
     assert_same_function(result, ours.model, images)
-    again = weights.load_described(tmp_path / "out")
+    again = weights.load_with_info(tmp_path / "out")
     assert again.class_names == ours.class_names
     assert again.model.preprocess == ours.model.preprocess
     same(again.model, ours.model)
@@ -254,7 +254,7 @@ def test_what_is_written_loads_in_timm(timm, tmp_path, toy, images, same, fields
     weights.save(ours, tmp_path / "out", "timm")
     theirs = timm.create_model(f"local-dir:{tmp_path / 'out'}", pretrained=True).eval()
     assert_same_function(theirs, ours.model, images)
-    again = weights.load_described(tmp_path / "out")
+    again = weights.load_with_info(tmp_path / "out")
     assert again.class_names == ours.class_names
     assert again.model.preprocess == ours.model.preprocess
     same(again.model, ours.model)

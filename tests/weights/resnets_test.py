@@ -32,7 +32,7 @@ TIMM_HYBRID = {"units": (), "root_width": 64, "patch_size": 32, "image_size": 64
 def test_bit_there_and_back(tmp_path, bit, same, fields):
     ours = bit(**fields)
     weights.save(ours, tmp_path / "x.npz", "google_npz")
-    again = weights.load_described(tmp_path / "x.npz")
+    again = weights.load_with_info(tmp_path / "x.npz")
     same(again.model, ours.model)
     assert again.model.spec == ours.model.spec
     assert again.model.preprocess.image_size == (224, 224)  # the arrays do not tell
@@ -46,7 +46,7 @@ def test_bit_there_and_back(tmp_path, bit, same, fields):
 def test_hybrid_there_and_back(tmp_path, hybrid, same, fields):
     ours = hybrid(**fields)
     weights.save(ours, tmp_path / "x.npz", "google_npz")
-    again = weights.load_described(tmp_path / "x.npz")
+    again = weights.load_with_info(tmp_path / "x.npz")
     same(again.model, ours.model)
     assert again.model.spec == ours.model.spec
     assert again.model.preprocess == ours.model.preprocess
@@ -121,19 +121,19 @@ def test_hybrids_with_the_names_of_todays_code(tmp_path, hybrid, same, fields):
     later = {re.sub("|".join(LATER), lambda m: LATER[m[0]], n): x for n, x in arrays.items()}
     assert len(later) == len(arrays) and later.keys() != arrays.keys()
     np.savez(tmp_path / "later.npz", **later)
-    again = weights.load_described(tmp_path / "later.npz")
+    again = weights.load_with_info(tmp_path / "later.npz")
     same(again.model, ours.model)
     assert again.model.spec == ours.model.spec
 
 
 def test_published_names_are_found(tmp_path, bit, hybrid):
     weights.save(bit(units=(2, 2, 2, 2)), tmp_path / "bit.npz", "google_npz")
-    assert weights.description(tmp_path / "bit.npz").name == "R26x1"
+    assert weights.checkpoint_info(tmp_path / "bit.npz").name == "R26x1"
     weights.save(hybrid(units=(), patch_size=32, image_size=32), tmp_path / "r.npz", "google_npz")
-    assert weights.description(tmp_path / "r.npz").name == "R+ViT-2x16/16"
+    assert weights.checkpoint_info(tmp_path / "r.npz").name == "R+ViT-2x16/16"
     small = hybrid(units=(2, 2, 4), patch_size=16, image_size=32)
     weights.save(small, tmp_path / "r26.npz", "google_npz")
-    assert weights.description(tmp_path / "r26.npz").name == "R26+ViT-2x16/16"
+    assert weights.checkpoint_info(tmp_path / "r26.npz").name == "R26+ViT-2x16/16"
 
 
 def test_all_differences_of_a_resnet_at_once(tmp_path, bit):
@@ -209,7 +209,7 @@ def edit_config(folder, **changes):
 def test_hugging_faces_bit_there_and_back(tmp_path, bit, same, fields):
     ours = bit(weight_epsilon=1e-8, **fields)
     weights.save(ours, tmp_path / "out", "huggingface")
-    again = weights.load_described(tmp_path / "out")
+    again = weights.load_with_info(tmp_path / "out")
     same(again.model, ours.model)
     assert again.model.spec == ours.model.spec
     assert again.model.preprocess == ours.model.preprocess
@@ -219,7 +219,7 @@ def test_hugging_faces_bit_there_and_back(tmp_path, bit, same, fields):
 def test_timms_hybrid_there_and_back(tmp_path, hybrid, same):
     ours = hybrid(**TIMM_HYBRID)
     weights.save(ours, tmp_path / "out", "timm")
-    again = weights.load_described(tmp_path / "out")
+    again = weights.load_with_info(tmp_path / "out")
     same(again.model, ours.model)
     assert again.model.spec == ours.model.spec
     assert again.model.preprocess == ours.model.preprocess
@@ -310,7 +310,7 @@ def test_other_epsilons_are_written_if_that_is_asked_for(tmp_path, hybrid, same,
     ours = hybrid(**TIMM_HYBRID | OF_GOOGLE)
     weights.save(ours, tmp_path / "out", "timm", approximate=True)
     told = capsys.readouterr().err
-    again = weights.load_described(tmp_path / "out")
+    again = weights.load_with_info(tmp_path / "out")
     same(again.model, ours.model)
     assert {field: getattr(again.model.spec, field) for field in OF_PORTS} == OF_PORTS
     kernel = np.asarray(ours.model.patches.resnet.root.conv.kernel[...])

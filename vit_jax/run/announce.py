@@ -19,7 +19,7 @@ from vit_jax.run import build
 from vit_jax.training.feed import BadImages
 from vit_jax.training.skipped import NUMBER
 from vit_jax.training.state import Layout
-from vit_jax.weights import Description
+from vit_jax.weights import CheckpointInfo
 
 if TYPE_CHECKING:
     from vit_jax.data.example import Source
@@ -89,7 +89,7 @@ def start(screen: Screen, step: int) -> None:
         screen.say(f"resumed  from the checkpoint of step {step:,}")
 
 
-def warm_start(screen: Screen, trained: Description, model: ModelInfo) -> None:
+def warm_start(screen: Screen, trained: CheckpointInfo, model: ModelInfo) -> None:
     """Where the first parameters are from."""
     old, new = (" x ".join(map(str, tokens.grid)) for tokens in (trained.tokens, model.tokens))
     change = "" if old == new else f"; {old} patches become {new}"

@@ -249,7 +249,7 @@ def _verify(config: RunConfig, parts: Prepared, screen: Screen) -> str:
         screen.bar("verifying init.weights", number + 1, len(parts.shapes))
         array = jax.ShapeDtypeStruct(shape, np.float32, sharding=host)
         trained.read({name: array}, ema=config.init.ema)
-    right = "" if trained.foreign else ", checksums right"
+    right = "" if trained.external else ", checksums right"
     return f"{trained.name} from {trained.folder}: {len(parts.shapes)} arrays fit{right}"
 
 

@@ -21,7 +21,7 @@ from vit_jax.training.evals import Evals
 from vit_jax.training.objective import Batch, Objective
 from vit_jax.training.state import Layout, total_bytes
 from vit_jax.training.warm_start import shapes_to_take
-from vit_jax.weights import Description
+from vit_jax.weights import CheckpointInfo
 
 if TYPE_CHECKING:
     from vit_jax.data.example import Source
@@ -47,7 +47,7 @@ class Prepared(NamedTuple):
     objective: Objective
     eval_data: dict[str, build.EvalData]
     evals: Evals
-    trained: Description | None
+    trained: CheckpointInfo | None
     shapes: dict[str, tuple[int, ...]]
     description: dict[str, Any]
 
@@ -192,7 +192,7 @@ def _declared(c: InputConfig) -> Counts:
 
 
 def _shapes(
-    config: RunConfig, trained: Description | None, layout: Layout, model: build.Model
+    config: RunConfig, trained: CheckpointInfo | None, layout: Layout, model: build.Model
 ) -> dict[str, tuple[int, ...]]:
     """Of the parameters that init.weights gives."""
     if trained is None:

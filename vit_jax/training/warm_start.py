@@ -19,7 +19,7 @@ from vit_jax.models import ModelInfo
 from vit_jax.nn.posemb import TokenLayout
 from vit_jax.nn.position_resize import is_table, places_axis, resize
 from vit_jax.training.state import TrainState
-from vit_jax.weights import Description
+from vit_jax.weights import CheckpointInfo
 
 # Parts that the weights may have and a model with a fresh head may lack.
 OPTIONAL = frozenset({"cls", "pooling", "pre_logits"})
@@ -42,7 +42,7 @@ Shapes = dict[str, tuple[int, ...]]
 
 def warm_start(
     fresh: TrainState,
-    trained: Description,
+    trained: CheckpointInfo,
     model: ModelInfo,
     *,
     head: str,
@@ -84,7 +84,7 @@ def warm_start(
     return fresh._replace(params=pytrees.unflatten(own | taken))
 
 
-def _check_finite(taken: Mapping[str, jax.Array], trained: Description) -> None:
+def _check_finite(taken: Mapping[str, jax.Array], trained: CheckpointInfo) -> None:
     """UserError that names an array; the first step would only say that its loss is NaN."""
     finite = jax.device_get(
         jax.jit(lambda x: jax.tree.map(lambda a: jnp.isfinite(a).all(), x))(taken)
@@ -99,7 +99,7 @@ def _check_finite(taken: Mapping[str, jax.Array], trained: Description) -> None:
 
 
 def shapes_to_take(
-    params: Any, trained: Description, model: ModelInfo, *, head: str, ema: bool
+    params: Any, trained: CheckpointInfo, model: ModelInfo, *, head: str, ema: bool
 ) -> Shapes:
     """The parameters that `warm_start` takes, and their shapes in the checkpoint; none is read.
 
@@ -141,7 +141,7 @@ def _resized(
     return jax.jit(resized, out_shardings=sharding)(table)
 
 
-def _check(trained: Description, model: ModelInfo, wanted: Shapes, offered: Shapes) -> None:
+def _check(trained: CheckpointInfo, model: ModelInfo, wanted: Shapes, offered: Shapes) -> None:
     """UserError that lists all differences, and how to mend them."""
     names = [*wanted, *(n for n in offered if n not in wanted)]
     differing = [n for n in names if _shape(n, wanted) != _shape(n, offered)]

@@ -14,13 +14,13 @@ from vit_jax import models
 from vit_jax.core.errors import UserError
 from vit_jax.nn.posemb import TokenLayout
 from vit_jax.store import checkpoint_dir
-from vit_jax.weights.foreign import Foreign
+from vit_jax.weights.external import ExternalWeights
 
 FORMAT_VERSION = 1  # of the description that this code writes and reads
 
 
 @dataclasses.dataclass(frozen=True)
-class Description:
+class CheckpointInfo:
     """What a checkpoint, or a file of another project, says about itself; no array is read.
 
     Attributes:
@@ -29,7 +29,7 @@ class Description:
       spec: the fields of its model.
       preprocess: what prediction makes of an image.
       shapes: of its arrays, by name; parameters are under "params/", their moving average "ema/".
-      foreign: what is in the file of another project; None: it is a checkpoint of this one.
+      external: what is in the file of another project; None: it is a checkpoint of this one.
     """
 
     folder: epath.Path
@@ -39,12 +39,12 @@ class Description:
     class_names: tuple[str, ...] | None
     preprocess: models.Preprocess
     shapes: dict[str, tuple[int, ...]]
-    foreign: Foreign | None = None
+    external: ExternalWeights | None = None
 
     @property
     def step(self) -> int:
         """The number of updates behind it; 0 for files of other projects, which do not say."""
-        return 0 if self.foreign else int(self.folder.name)
+        return 0 if self.external else int(self.folder.name)
 
     @property
     def tokens(self) -> TokenLayout:
@@ -70,19 +70,19 @@ class Description:
           DamagedError: the checkpoint cannot be read, or its bits have changed.
         """
         under = self._under(ema)
-        if self.foreign:
-            return {name: _placed(self.foreign.array(name), x) for name, x in layout.items()}
+        if self.external:
+            return {name: _placed(self.external.array(name), x) for name, x in layout.items()}
         arrays = checkpoint_dir.read_some(
             self.folder, {f"{under}/{n}": x for n, x in layout.items()}
         )
         return {name: arrays[f"{under}/{name}"] for name in layout}
 
     def _under(self, ema: bool) -> str:
-        if self.foreign and ema:
+        if self.external and ema:
             raise UserError(f"{self.folder} has no moving average (EMA): it is one set of weights.")
         return (
             checkpoint_dir.PARAMS
-            if self.foreign
+            if self.external
             else checkpoint_dir.params_or_ema(self.folder, ema=ema)
         )
 
@@ -93,7 +93,7 @@ def _placed(array: np.ndarray, x: jax.ShapeDtypeStruct) -> jax.Array:
     return jax.make_array_from_callback(array.shape, x.sharding, lambda index: array[index])
 
 
-def description(path: str | epath.Path) -> Description:
+def read_info(path: str | epath.Path) -> CheckpointInfo:
     """What the checkpoint at `path` says about itself.
 
     path: a work directory (its newest checkpoint), its checkpoints folder or a step's folder.
@@ -110,7 +110,7 @@ def description(path: str | epath.Path) -> Description:
         )
     fields = dict(about["model"])
     names, name = about["class_names"], fields.pop("name")
-    return Description(
+    return CheckpointInfo(
         folder=folder,
         name=name,
         spec=models.spec_of_json(name, fields),

@@ -19,9 +19,9 @@ from vit_jax.core.errors import UserError, nearest
 from vit_jax.nn.position_resize import METHODS, check_resizable, is_table, resize
 from vit_jax.parallel import parameters
 from vit_jax.weights import checkpoint, label_names
-from vit_jax.weights.checkpoint import Description
+from vit_jax.weights.checkpoint import CheckpointInfo
+from vit_jax.weights.external import understand
 from vit_jax.weights.files import detect_format
-from vit_jax.weights.foreign import understand
 from vit_jax.weights.formats import dinov2, dinov3, json_fields
 
 
@@ -63,7 +63,7 @@ def load(
       UserError: nothing there, of a newer version or an unknown layout; or no moving average.
       DamagedError: a checkpoint cannot be read, or its bits have changed.
     """
-    return load_described(
+    return load_with_info(
         path,
         dtype=dtype,
         ema=ema,
@@ -74,7 +74,7 @@ def load(
     ).model
 
 
-def load_described(
+def load_with_info(
     path: str | epath.Path,
     *,
     dtype: str | None = None,
@@ -98,7 +98,7 @@ def load_described(
         if word not in choices:
             raise UserError(f"{word!r}. {nearest(str(word), choices)}")
     size = None if image_size is None else json_fields.sides("image_size", image_size)
-    about = description(path, image_size=size)
+    about = checkpoint_info(path, image_size=size)
     changes = {f: x for f, x in (("dtype", dtype), ("scan", scan)) if x is not None}
     spec = dataclasses.replace(about.spec, **changes)
     preprocess = about.preprocess if size is None else _at(about.preprocess, size)
@@ -134,9 +134,9 @@ def load_described(
     )
 
 
-def description(
+def checkpoint_info(
     path: str | epath.Path, *, image_size: tuple[int, int] | None = None
-) -> Description:
+) -> CheckpointInfo:
     """What the checkpoint or file at `path`, as in `load`, says about itself.
 
     `image_size` is for files whose positions are no square and that do not say which rectangle.
@@ -144,12 +144,12 @@ def description(
     Raises:
       UserError: nothing there, or what `load` says.
     """
-    if not is_foreign(path):
-        return checkpoint.description(path)
+    if not is_external(path):
+        return checkpoint.read_info(path)
     opened = detect_format.open_weights(Path(path))
     dino = next((family for family in (dinov2, dinov3) if family.reads(opened)), None)
     found = dino.understand(opened) if dino else understand(opened, image_size)
-    return Description(
+    return CheckpointInfo(
         folder=epath.Path(path),
         name=found.name,
         spec=found.spec,
@@ -157,19 +157,19 @@ def description(
         class_names=found.class_names,
         preprocess=found.preprocess,
         shapes={f"params/{name}": shape for name, shape in found.shapes().items()},
-        foreign=found,
+        external=found,
     )
 
 
-def is_foreign(path: str | epath.Path) -> bool:
+def is_external(path: str | epath.Path) -> bool:
     """Whether it is a file or folder of another project, and no checkpoint of this one."""
     # Files on gs:// and the like are not looked at: they are no local ones that can be mapped.
-    return "://" not in os.fspath(path) and detect_format.is_foreign(Path(path))
+    return "://" not in os.fspath(path) and detect_format.is_external(Path(path))
 
 
-def _class_names(about: Description) -> tuple[str, ...] | None:
+def _class_names(about: CheckpointInfo) -> tuple[str, ...] | None:
     """Those of the weights; says which classes of another project's file have none."""
-    told = label_names.notice(about.class_names or ()) if about.foreign else ""
+    told = label_names.notice(about.class_names or ()) if about.external else ""
     if told and jax.process_index() == 0:
         print(f"Notice: {about.folder}: {told}", file=sys.stderr)
     return about.class_names

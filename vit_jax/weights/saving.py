@@ -64,7 +64,7 @@ def save(loaded: Loaded, path: str | Path, to: str, *, approximate: bool = False
     """Writes a model.
 
     Args:
-      loaded: of `load_described`.
+      loaded: of `load_with_info`.
       path: a file that ends in .npz for "google_npz", else a folder; it must not exist yet.
       to: one of FORMATS. A checkpoint is written as the only one of a work directory, of the step
         that the model says.

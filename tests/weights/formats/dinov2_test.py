@@ -25,7 +25,7 @@ HEAD = {"num_classes": 3, "pool": "cls_avg"}
 def test_there_and_back_to_the_same_bits(tmp_path, toy, same, images, fields):
     ours = toy(**fields)
     weights.save(ours, tmp_path / "out", "huggingface")
-    described = weights.load_described(tmp_path / "out")
+    described = weights.load_with_info(tmp_path / "out")
     assert described.class_names == ours.class_names
     again = described.model
     same(again, ours.model)

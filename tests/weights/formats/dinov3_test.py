@@ -170,7 +170,7 @@ def test_every_entry_may_lie(written, name):
             (folder / name).write_text(text)
             edit(folder, name, **{key: value})
             try:
-                weights.description(folder)
+                weights.checkpoint_info(folder)
             except UserError:
                 refused += 1
     assert refused > 30
@@ -189,7 +189,7 @@ def test_every_array_is_needed_in_its_shape(written):
             rest = {n: x for n, x in arrays.items() if n != name}
             safetensors.write(file, rest | changed)
             with pytest.raises(UserError) as error:
-                weights.description(folder)
+                weights.checkpoint_info(folder)
             assert name in str(error.value)
 
 

@@ -298,16 +298,16 @@ def test_a_stray_layer_makes_no_thousand_missing(toy, tmp_path):
 def test_sizes_that_have_no_name_are_called_by_what_they_are(tmp_path, toy, hybrid, images):
     arrays, _ = reference(images, released=True)
     np.savez(tmp_path / "x.npz", **arrays)
-    assert weights.description(tmp_path / "x.npz").name == "ViT-2x16/4"
+    assert weights.checkpoint_info(tmp_path / "x.npz").name == "ViT-2x16/4"
     weights.save(hybrid(units=(3, 4, 9), patch_size=16, image_size=32), tmp_path / "h.npz",
                  "google_npz")  # fmt: skip
-    assert weights.description(tmp_path / "h.npz").name == "R50+ViT-2x16/16"
+    assert weights.checkpoint_info(tmp_path / "h.npz").name == "R50+ViT-2x16/16"
     weights.save(toy(layer_scale=1.0, num_classes=0, mlp_dim=32), tmp_path / "d", "huggingface")
-    assert weights.description(tmp_path / "d").name == "ViT-2x16/4"
+    assert weights.checkpoint_info(tmp_path / "d").name == "ViT-2x16/4"
     # Such a name goes into a checkpoint and comes back.
     told = convert(str(tmp_path / "x.npz"), str(tmp_path / "c"), to="checkpoint")
     assert told.startswith("ViT-2x16/4, images of 12 x 12 pixels, 3 classes")
-    assert weights.description(tmp_path / "c").name == "ViT-2x16/4"
+    assert weights.checkpoint_info(tmp_path / "c").name == "ViT-2x16/4"
     assert models.spec("ViT-2x128/4") == models.spec(
         "ViT-B/4", depth=2, width=128, mlp_dim=512, heads=2
     )

@@ -38,7 +38,7 @@ def test_there_and_back(tmp_path, toy, same, fields, kind):
     ours = toy(**fields)
     weights.save(ours, tmp_path / "out", "huggingface")
     assert config_of(tmp_path / "out")["architectures"] == [kind]
-    again = weights.load_described(tmp_path / "out")
+    again = weights.load_with_info(tmp_path / "out")
     same(again.model, ours.model)
     assert again.model.spec == ours.model.spec
     assert again.class_names == ours.class_names

@@ -89,11 +89,11 @@ def check_init(c: InitConfig) -> None:
         )
 
 
-def trained_weights(c: InitConfig) -> weights.Description:
+def trained_weights(c: InitConfig) -> weights.CheckpointInfo:
     """What init.weights, which has to be set, says about itself."""
     assert c.weights is not None
     try:
-        return weights.description(epath.Path(c.weights).expanduser())
+        return weights.checkpoint_info(epath.Path(c.weights).expanduser())
     except errors.UserError as error:
         raise errors.UserError(f"init.weights={c.weights}: {error}") from error
 

@@ -38,7 +38,7 @@ class Opened:
     preprocessor: dict[str, Any] | None
 
 
-def is_foreign(path: Path) -> bool:
+def is_external(path: Path) -> bool:
     """Whether it is a file, or a folder as Hugging Face and timm have it."""
     try:
         return path.is_file() or any((path / name).is_file() for name in FILES)

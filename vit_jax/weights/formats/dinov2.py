@@ -18,9 +18,9 @@ from vit_jax import models
 from vit_jax.core.errors import UserError
 from vit_jax.models.vit import ViTSpec
 from vit_jax.weights import architecture
+from vit_jax.weights.external import ExternalWeights
 from vit_jax.weights.files.detect_format import Opened
 from vit_jax.weights.files.tensors import Tensor, Tensors, of_array
-from vit_jax.weights.foreign import Foreign
 from vit_jax.weights.formats import config_consistency, dino, huggingface
 from vit_jax.weights.formats import json_fields as said
 from vit_jax.weights.layout import Layout, Match, Rule, rule
@@ -70,8 +70,8 @@ def reads(opened: Opened) -> bool:
     return (opened.config or {}).get("model_type") in TYPES
 
 
-def understand(opened: Opened) -> Foreign:
-    """The model in a file that is `reads`. UserError as foreign.understand."""
+def understand(opened: Opened) -> ExternalWeights:
+    """The model in a file that is `reads`. UserError as external.understand."""
     config = opened.config or {}
     found = _match(opened, config)
     sizes = found.sizes
@@ -92,7 +92,7 @@ def understand(opened: Opened) -> Foreign:
         gelu=_gelu(config),
         norm_epsilon=said.positive(config, "layer_norm_eps", 1e-6),
     )
-    return Foreign(
+    return ExternalWeights(
         name=name,
         spec=spec,
         num_classes=num_classes,

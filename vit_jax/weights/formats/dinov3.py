@@ -17,9 +17,9 @@ from vit_jax.core.errors import UserError
 from vit_jax.models.vit import ViTSpec
 from vit_jax.models.vit_names import STYLES
 from vit_jax.nn.rotary import BASE
+from vit_jax.weights.external import ExternalWeights
 from vit_jax.weights.files.detect_format import Opened
 from vit_jax.weights.files.tensors import Tensor, Tensors, of_array
-from vit_jax.weights.foreign import Foreign
 from vit_jax.weights.formats import config_consistency, dino, huggingface, json_fields
 from vit_jax.weights.layout import Layout, rule
 
@@ -83,8 +83,8 @@ def reads(opened: Opened) -> bool:
     return kind == TYPE
 
 
-def understand(opened: Opened) -> Foreign:
-    """The model in a file that is `reads`. UserError as foreign.understand."""
+def understand(opened: Opened) -> ExternalWeights:
+    """The model in a file that is `reads`. UserError as external.understand."""
     fields = _fields(opened.config or {})
     # A model without registers has an array of none.
     tensors = {name: x for name, x in opened.tensors.items() if 0 not in x.shape}
@@ -100,7 +100,7 @@ def understand(opened: Opened) -> Foreign:
         "registers": sizes.get("R", 0),
     }
     name = f"ViT-{_size_name(fields)}/{sizes['P']}-dinov3"
-    return Foreign(
+    return ExternalWeights(
         name=name,
         spec=models.spec(name, **fields),
         num_classes=0,

@@ -42,7 +42,7 @@ HEAD_SIZE = 64  # of most ViTs; for files that tell neither their heads nor a pu
 
 
 @dataclasses.dataclass(frozen=True)
-class Foreign:
+class ExternalWeights:
     """What a file holds, in this project's terms.
 
     Attributes:
@@ -75,7 +75,7 @@ class Foreign:
         return found | {"positions/embedding": (rows + self.pads_class_position, width)}
 
 
-def understand(opened: Opened, image_size: tuple[int, int] | None = None) -> Foreign:
+def understand(opened: Opened, image_size: tuple[int, int] | None = None) -> ExternalWeights:
     """The model in a file.
 
     Args:
@@ -123,7 +123,7 @@ def understand(opened: Opened, image_size: tuple[int, int] | None = None) -> For
     if found.has("scale1"):
         arguments = json_fields.section(config, "model_args")
         fields["layer_scale"] = json_fields.positive(arguments, "init_values", 1e-5)
-    return Foreign(
+    return ExternalWeights(
         name=name,
         spec=models.spec(name, **fields, **of_arrays),
         num_classes=found.sizes.get("C", 0),
