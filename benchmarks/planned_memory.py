@@ -17,10 +17,11 @@ import numpy as np
 from absl import flags
 
 from benchmarks import rows
+from benchmarks.compiled_step import CompiledStep, compile_step
 from benchmarks.resident import Memory
 from vit_jax import config as configs
 from vit_jax.core.process import command
-from vit_jax.plan.compiled import CompiledStep, compile_step, peak_bytes
+from vit_jax.plan.compiled import peak_bytes
 from vit_jax.run import build
 
 _BATCH_SIZE = flags.DEFINE_integer("batch_size", 32, "Of all devices together.")

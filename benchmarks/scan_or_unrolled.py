@@ -18,10 +18,10 @@ import numpy as np
 from absl import flags
 
 from benchmarks import rows
+from benchmarks.compiled_step import CompiledStep, compile_step
 from vit_jax import config as configs
 from vit_jax.core.process import command
 from vit_jax.nn.stack import REMAT_POLICIES
-from vit_jax.plan.compiled import CompiledStep, compile_step
 from vit_jax.run import build
 
 _MODEL = flags.DEFINE_string("model", "ViT-Ti/16", "Name of the model.")

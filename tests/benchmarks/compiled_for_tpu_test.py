@@ -3,9 +3,10 @@
 import pytest
 
 from benchmarks.compiled_for_tpu import BASE, GIB, measured
+from benchmarks.compiled_step import compile_step
 from vit_jax import config as configs
 from vit_jax.plan import topology
-from vit_jax.plan.compiled import compile_step, peak_bytes
+from vit_jax.plan.compiled import peak_bytes
 
 pytest.importorskip("libtpu", reason="compiling for TPUs without one takes: pip install libtpu")
 

@@ -5,7 +5,7 @@ import pytest
 
 from vit_jax import config as configs
 from vit_jax.plan import cache, compiled
-from vit_jax.plan.compiled import DoesNotFit, Figures, lower_step
+from vit_jax.plan.compiled import DoesNotFit, Figures, lower, planned_step
 from vit_jax.run import build
 
 FOUND = Figures(6_913_536, {"all-reduce": 810_332}, 1357890.0, None, 31.9)
@@ -19,10 +19,10 @@ KEY = f"""
 from vit_jax import config as configs
 from vit_jax.run import build
 from vit_jax.plan import cache
-from vit_jax.plan.compiled import lower_step
+from vit_jax.plan.compiled import lower, planned_step
 
 config = configs.resolve({CONFIG!r}, [])
-print(cache.key(lower_step(config, build.mesh(config.mesh)), "v5e:2x2"))
+print(cache.key(lower(planned_step(config, build.mesh(config.mesh))), "v5e:2x2"))
 """
 
 
@@ -88,7 +88,7 @@ def test_another_process_finds_the_same_program(run_python):
 def test_whatever_changes_the_program_changes_its_key(monkeypatch):
     def key(*overrides, topology="v5e:2x2"):
         config = configs.resolve(CONFIG, overrides)
-        return cache.key(lower_step(config, build.mesh(config.mesh)), topology)
+        return cache.key(lower(planned_step(config, build.mesh(config.mesh))), topology)
 
     keys = [
         key(),

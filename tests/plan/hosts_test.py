@@ -78,4 +78,4 @@ def test_of_the_devices_here():
     sharding = jax.sharding.NamedSharding(mesh, P("data"))
     make = lambda *shape: jax.ShapeDtypeStruct(shape, jnp.float32, sharding=sharding)
     found = hosts.needs(types.SimpleNamespace(state=[make(10)]), {"weight": make(6)})
-    assert found == hosts.Host(images=6, input_bytes=4 * 6 * 12, saving_bytes=round(1.27 * 40))
+    assert found == hosts.HostNeeds(images=6, input_bytes=4 * 6 * 12, saving_bytes=round(1.27 * 40))

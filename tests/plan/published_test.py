@@ -3,7 +3,7 @@ import pytest
 from vit_jax import models
 from vit_jax.plan import published, table
 from vit_jax.plan.forecast import Forecast, Memory, StepTime
-from vit_jax.plan.hosts import Host
+from vit_jax.plan.hosts import HostNeeds
 
 
 def forecast(name, steps, *, topology="v3:16x16", secs=0.1, **fields):
@@ -25,7 +25,7 @@ def forecast(name, steps, *, topology="v3:16x16", secs=0.1, **fields):
         time=StepTime(None, None, None, secs),
         peak_flops=None,
         saved_bytes=3,
-        host=Host(64, 1, 1),
+        host=HostNeeds(64, 1, 1),
     )
 
 

@@ -6,7 +6,7 @@ import pytest
 from vit_jax import models
 from vit_jax.plan import table
 from vit_jax.plan.forecast import Forecast, Memory, StepTime
-from vit_jax.plan.hosts import Host
+from vit_jax.plan.hosts import HostNeeds
 
 GIB = 2**30
 
@@ -31,7 +31,7 @@ def found():
         time=StepTime(0.1, None, None, None),
         peak_flops=None,
         saved_bytes=3 * GIB,
-        host=Host(1000, 1, 1),
+        host=HostNeeds(1000, 1, 1),
     )
 
 

@@ -58,7 +58,7 @@ def folder() -> Path:
 
 def key(step: LoweredStep, topology: str) -> str:
     """Of a program and all that decides what the compiler makes of it."""
-    devices = list(step.layout.mesh.devices.flat)
+    devices = list(step.mesh.devices.flat)
     parts = [
         step.lowered.as_text(),
         topology,

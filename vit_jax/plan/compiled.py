@@ -1,4 +1,4 @@
-"""The real training step, compiled: for devices that are there, or for TPUs that are not."""
+"""The real training step, compiled for the devices here, or for TPUs that are not here."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from jax.sharding import Mesh
 
 from vit_jax.config import RunConfig
 from vit_jax.core.errors import UserError
+from vit_jax.models import ModelInfo
 from vit_jax.plan.collectives import collectives
 from vit_jax.plan.hlo import instructions
 from vit_jax.run import build
@@ -24,28 +25,26 @@ class DoesNotFit(UserError):
     """The compiler says that a step takes more memory than a device has."""
 
 
+class PlannedStep(NamedTuple):
+    """The step of a run by shapes and shardings, on devices that may not be there."""
+
+    model: ModelInfo
+    layout: Layout
+    batch: step.Batch
+    update: Any
+    total_steps: int
+
+
 class LoweredStep(NamedTuple):
-    """A step that is to be compiled, and what it was made from."""
+    """A step that can be compiled; `secs`: what lowering has taken."""
 
     lowered: Any
-    layout: Layout
-    batch: step.Batch
-    forward_flops: int  # of one image
-    lower_secs: float
-
-
-class CompiledStep(NamedTuple):
-    """A compiled step and what it was made from."""
-
-    compiled: Any
-    layout: Layout
-    batch: step.Batch
-    forward_flops: int  # of one image
-    compile_secs: float
+    mesh: Mesh
+    secs: float
 
 
 class Figures(NamedTuple):
-    """What a plan reads of a compiled step, of one device.
+    """What a plan reads from a compiled step; all of one device.
 
     Attributes:
       peak_bytes: the most memory that is in use.
@@ -62,12 +61,16 @@ class Figures(NamedTuple):
     compile_secs: float
 
 
-def lower_step(config: RunConfig, mesh: Mesh) -> LoweredStep:
-    """The step of a run whose number of classes is declared (input.num_classes)."""
+def planned_step(config: RunConfig, mesh: Mesh, *, num_examples: int | None = None) -> PlannedStep:
+    """The step of a run whose number of classes is declared (input.num_classes).
+
+    Without `num_examples` an epoch has those that the config declares, or else one batch.
+    """
     num_classes, batch_size = config.input.num_classes, config.input.batch_size
     assert num_classes is not None
-    num_examples = build.declared_examples(config.input) or batch_size
-    schedule = build.schedule(config.optim, build.plan(config, num_examples=num_examples))
+    num_examples = num_examples or build.declared_examples(config.input) or batch_size
+    plan = build.plan(config, num_examples=num_examples)
+    schedule = build.schedule(config.optim, plan)
     model = build.model(config, num_classes=num_classes)
     layout = build.layout(config, model.make, schedule, mesh)
     batch = step.batch_layout(
@@ -79,19 +82,14 @@ def lower_step(config: RunConfig, mesh: Mesh) -> LoweredStep:
         build.rates(config.optim, schedule),
         config.seed,
     )
-    started = time.perf_counter()
-    lowered = step.lower_update(update, layout, batch)
-    secs = time.perf_counter() - started
-    return LoweredStep(lowered, layout, batch, model.info.forward_flops, secs)
+    return PlannedStep(model.info, layout, batch, update, plan.total_steps)
 
 
-def compile_step(config: RunConfig, mesh: Mesh) -> CompiledStep:
-    """The step of a run whose number of classes is declared (input.num_classes)."""
-    lowered, layout, batch, forward_flops, lower_secs = lower_step(config, mesh)
+def lower(planned: PlannedStep) -> LoweredStep:
+    """The step as the compiler gets it."""
     started = time.perf_counter()
-    compiled = lowered.compile()
-    secs = lower_secs + time.perf_counter() - started
-    return CompiledStep(compiled, layout, batch, forward_flops, secs)
+    lowered = step.lower_update(planned.update, planned.layout, planned.batch)
+    return LoweredStep(lowered, planned.layout.mesh, time.perf_counter() - started)
 
 
 def read_figures(lowered: LoweredStep) -> Figures:
@@ -103,10 +101,10 @@ def read_figures(lowered: LoweredStep) -> Figures:
         if "RESOURCE_EXHAUSTED" not in str(error):
             raise
         raise DoesNotFit(f"The step does not fit: {_needed(str(error))}") from error
-    secs = lowered.lower_secs + time.perf_counter() - started
+    secs = lowered.secs + time.perf_counter() - started
     hlo = compiled.as_text()
     sent: dict[str, int] = {}
-    for one in collectives(hlo, lowered.layout.mesh.shape):
+    for one in collectives(hlo, lowered.mesh.shape):
         sent[one.kind] = sent.get(one.kind, 0) + one.total_bytes
     return Figures(
         peak_bytes=peak_bytes(compiled.memory_analysis()),
@@ -119,21 +117,21 @@ def read_figures(lowered: LoweredStep) -> Figures:
 
 def _needed(message: str) -> str:
     """The compiler's own sentence about it."""
-    found = re.search(r"Ran out of memory.*?(?=\. |\n|$)", message)
-    return f"{found[0] if found else message.splitlines()[0]}."
+    match = re.search(r"Ran out of memory.*?(?=\. |\n|$)", message)
+    return f"{match[0] if match else message.splitlines()[0]}."
 
 
 def peak_bytes(memory: Any) -> int:
-    """Of one device: the state and the batch, which a step is given, and what it takes besides."""
+    """Memory of one device: state and batch, which a step is given, and what it takes besides."""
     new = memory.output_size_in_bytes - memory.alias_size_in_bytes
     return int(memory.argument_size_in_bytes + memory.temp_size_in_bytes + new)
 
 
 def mega_cycles(hlo: str) -> float:
-    """The compiler's own estimates for a TPU, summed; it has none for collectives."""
+    """Sum of the compiler's own estimates for a TPU; it has none for collectives."""
     cycles = (
-        one.runs * int(found[1])
+        one.runs * int(match[1])
         for one in instructions(hlo)
-        if not one.fused and (found := _CYCLES.search(one.text))
+        if not one.fused and (match := _CYCLES.search(one.text))
     )
     return sum(cycles) / 1e6

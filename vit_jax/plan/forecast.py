@@ -16,13 +16,11 @@ from vit_jax.models import ModelInfo
 from vit_jax.parallel import chips
 from vit_jax.parallel.chips import TpuChip
 from vit_jax.plan import cache, hosts
-from vit_jax.plan.compiled import Figures, lower_step, read_figures
-from vit_jax.plan.hosts import Host
+from vit_jax.plan.compiled import Figures, lower, planned_step, read_figures
+from vit_jax.plan.hosts import HostNeeds
 from vit_jax.plan.topology import dividing
 from vit_jax.run import build
-from vit_jax.training.objective import Batch
 from vit_jax.training.state import Layout, device_bytes, total_bytes
-from vit_jax.training.step import batch_layout
 
 SECS_A_DAY = 86_400
 MXU_FLOPS_A_CYCLE = 2 * 128 * 128
@@ -117,7 +115,7 @@ class Forecast:
     time: StepTime
     peak_flops: float | None
     saved_bytes: int
-    host: Host
+    host: HostNeeds
 
     @property
     def exaflops(self) -> float:
@@ -168,18 +166,21 @@ def forecast(
       mesh: over devices that may not be there.
       topology: their name, such as "v5e:16x16".
       compiled: whether to compile the step.
-      anew: whether to compile it even if what that finds was kept (planning/cache.py).
+      anew: whether to compile it even if what that finds was kept (plan/cache.py).
 
     Raises:
       UserError: the config does not fit the mesh, or does not say what a plan needs.
       DoesNotFit: the step takes more memory than a device has.
     """
     c = config.input
-    plan = build.plan(config, num_examples=_declared_examples(c))
-    assert c.num_classes is not None
-    model = build.model(config, num_classes=c.num_classes)
+    num_examples = _declared_examples(c)
     _check_batch(config, mesh, topology)
-    layout, batch, found, from_cache = _step(config, mesh, topology, compiled=compiled, anew=anew)
+    step = planned_step(config, mesh, num_examples=num_examples)
+    figures, from_cache = None, False
+    if compiled and topology is None:  # jax keeps the program itself
+        figures = read_figures(lower(step))
+    elif compiled and topology is not None:
+        figures, from_cache = cache.figures(lower(step), topology, anew=anew)
     some = mesh.devices.flat
     generation = topology.partition(":")[0] if topology else None
     chip = chips.TPUS[generation] if generation else None
@@ -191,17 +192,17 @@ def forecast(
         chips=mesh.size // chip.cores if chip else None,
         hosts=len({d.process_index for d in some}),
         mesh={name: size for name, size in mesh.shape.items() if size > 1},
-        model=model.info,
+        model=step.model,
         batch_size=c.batch_size,
-        steps=plan.total_steps,
-        memory=_memory(layout, found, chip, _activations(config, model.info, mesh)),
-        sent=found.sent if found else None,
-        compile_secs=found.compile_secs if found else None,
+        steps=step.total_steps,
+        memory=_memory(step.layout, figures, chip, _activations(config, step.model, mesh)),
+        sent=figures.sent if figures else None,
+        compile_secs=figures.compile_secs if figures else None,
         from_cache=from_cache,
-        time=_time(found, model.info, c.batch_size / mesh.size, generation, peak),
+        time=_time(figures, step.model, c.batch_size / mesh.size, generation, peak),
         peak_flops=peak,
-        saved_bytes=total_bytes(layout.state),
-        host=hosts.needs(layout, batch),
+        saved_bytes=total_bytes(step.layout.state),
+        host=hosts.needs(step.layout, step.batch),
     )
 
 
@@ -244,28 +245,8 @@ def _check_batch(config: RunConfig, mesh: Mesh, topology: str | None) -> None:
         raise UserError(f"{topology}: {error}{others}") from error
 
 
-def _step(
-    config: RunConfig, mesh: Mesh, topology: str | None, *, compiled: bool, anew: bool
-) -> tuple[Layout, Batch, Figures | None, bool]:
-    """Layouts of state and batch; figures if compiled, and whether they are from the cache."""
-    c = config.input
-    if not compiled:
-        assert c.num_classes is not None
-        model = build.model(config, num_classes=c.num_classes)
-        plan = build.plan(config, num_examples=_declared_examples(c))
-        schedule = build.schedule(config.optim, plan)
-        layout = build.layout(config, model.make, schedule, mesh)
-        size = model.preprocess.image_size
-        batch = batch_layout(mesh, batch_size=c.batch_size, image_size=size, max_labels=1)
-        return layout, batch, None, False
-    lowered = lower_step(config, mesh)
-    if topology is None:  # jax keeps the program itself
-        return lowered.layout, lowered.batch, read_figures(lowered), False
-    return lowered.layout, lowered.batch, *cache.figures(lowered, topology, anew=anew)
-
-
 def _memory(
-    layout: Layout, found: Figures | None, chip: TpuChip | None, activations: int | None
+    layout: Layout, figures: Figures | None, chip: TpuChip | None, activations: int | None
 ) -> Memory:
     state = layout.state
     stats = None if chip else layout.mesh.local_devices[0].memory_stats()
@@ -275,7 +256,7 @@ def _memory(
         optimizer=device_bytes(state.opt_state),
         average=device_bytes(state.ema),
         activations=activations,
-        peak=found.peak_bytes if found else None,
+        peak=figures.peak_bytes if figures else None,
         there=there,
     )
 
@@ -293,7 +274,7 @@ def _activations(config: RunConfig, model: ModelInfo, mesh: Mesh) -> int | None:
 
 
 def _time(
-    found: Figures | None,
+    figures: Figures | None,
     model: ModelInfo,
     images: float,
     generation: str | None,
@@ -302,17 +283,17 @@ def _time(
     """images: of a device, in a step."""
     flops = 3 * model.forward_flops * images
     matrix = flops / peak if peak else None
-    if generation is None or found is None:
+    if generation is None or figures is None:
         return StepTime(matrix, None, None, None)
-    chip, clock, accessed = chips.TPUS[generation], _clock(generation, peak), found.accessed_bytes
+    chip, clock, accessed = chips.TPUS[generation], _clock(generation, peak), figures.accessed_bytes
     a_second = lambda gbps: gbps * 1e9 / chip.cores
     return StepTime(
         matrix=matrix,
         hbm=accessed / a_second(chip.hbm_gbps) if accessed and chip.hbm_gbps else None,
-        interconnect=sum(found.sent.values()) / a_second(chip.reduce_gbps)
+        interconnect=sum(figures.sent.values()) / a_second(chip.reduce_gbps)
         if chip.reduce_gbps
         else None,
-        cycles=found.cycles / clock if clock else None,
+        cycles=figures.cycles / clock if clock else None,
     )
 
 

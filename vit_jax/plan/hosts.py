@@ -20,8 +20,8 @@ BATCHES = 4
 _INDEX_BYTES = 8  # of each example, on the host alone
 
 
-class Host(NamedTuple):
-    """Of the host that needs the most.
+class HostNeeds(NamedTuple):
+    """What the host needs that needs the most.
 
     Attributes:
       images: of each batch, those that it reads.
@@ -35,12 +35,12 @@ class Host(NamedTuple):
     saving_bytes: int
 
 
-def needs(layout: Layout, batch: Batch) -> Host:
+def needs(layout: Layout, batch: Batch) -> HostNeeds:
     """layout and batch: with shardings over devices that may not be there."""
     copied = sum(_copied_bytes(x) for x in jax.tree.leaves(layout.state))
     images = _rows(batch["weight"])
     a_row = sum(math.prod(x.shape[1:]) * x.dtype.itemsize for x in batch.values()) + _INDEX_BYTES
-    return Host(images, BATCHES * images * a_row, round(SAVING_FACTOR * copied))
+    return HostNeeds(images, BATCHES * images * a_row, round(SAVING_FACTOR * copied))
 
 
 def _rows(array: jax.ShapeDtypeStruct) -> int:

@@ -9,7 +9,7 @@ from vit_jax.plan.forecast import Forecast
 _WITHIN = 0.05  # in images and in exaFLOPs a run counts as the paper's
 
 
-class Run(NamedTuple):
+class PaperRun(NamedTuple):
     """A pre-training of the paper.
 
     Attributes:
@@ -30,13 +30,13 @@ class Run(NamedTuple):
 # rate, between the other two (43 and 32 %); at 30 at 13 %. Table 6 does not list it; its exaFLOPs
 # are of the same rule.
 RUNS = (
-    Run("ViT-H/14", 14 * 303, 4262, 2500),
-    Run("ViT-L/16", 14 * 303, 1567, 680),
-    Run("ViT-L/16", 90 * 14.2, 472, 230),
+    PaperRun("ViT-H/14", 14 * 303, 4262, 2500),
+    PaperRun("ViT-L/16", 14 * 303, 1567, 680),
+    PaperRun("ViT-L/16", 90 * 14.2, 472, 230),
 )
 
 
-class Comparison(NamedTuple):
+class PaperComparison(NamedTuple):
     """The paper's run, and how a plan compares.
 
     Attributes:
@@ -48,7 +48,7 @@ class Comparison(NamedTuple):
     ratio: float | None
 
 
-def compare(found: Forecast) -> Comparison | None:
+def compare(found: Forecast) -> PaperComparison | None:
     """With the run of the paper that it repeats; None: there is none."""
     images = found.batch_size * found.steps / 1e6
     for run in RUNS:
@@ -56,5 +56,5 @@ def compare(found: Forecast) -> Comparison | None:
         same = near(images, run.images) and near(found.exaflops, run.exaflops)
         if found.model.name == run.model and same:
             ours = found.core_days if (found.topology or "").startswith("v3:") else None
-            return Comparison(run.core_days, None if ours is None else ours / run.core_days)
+            return PaperComparison(run.core_days, None if ours is None else ours / run.core_days)
     return None

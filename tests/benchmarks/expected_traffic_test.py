@@ -3,9 +3,9 @@ import jax.numpy as jnp
 import pytest
 from jax.sharding import AbstractMesh
 
+from benchmarks.expected_traffic import Transfer, activation_traffic, parameter_traffic
 from vit_jax.core.axes import MLP, WIDTH
 from vit_jax.parallel import mesh as meshes
-from vit_jax.plan.traffic import Transfer, activation_traffic, parameter_traffic
 
 MIB = 2**20
 KERNEL = (1024, 4096)  # 4 Mi elements

@@ -4,11 +4,11 @@ import collections
 
 import pytest
 
+from benchmarks.compiled_step import compile_step
+from benchmarks.expected_traffic import SMALLEST_BYTES, activation_traffic, parameter_traffic
 from vit_jax import config as configs
 from vit_jax.plan import topology
 from vit_jax.plan.collectives import collectives
-from vit_jax.plan.compiled import compile_step
-from vit_jax.plan.traffic import SMALLEST_BYTES, activation_traffic, parameter_traffic
 
 pytest.importorskip("libtpu", reason="compiling for TPUs without one takes: pip install libtpu")
 

@@ -1,4 +1,4 @@
-"""What the devices of a mesh have to send each other in a step, from where its arrays live.
+"""What the devices of a mesh have to send each other in a step, from the shardings of its arrays.
 
     all-gather  of parameters over `fsdp`: a device computes with whole ones
     reduce      of gradients over the axes that divide the batch: all-reduced, or reduce-scattered
@@ -6,7 +6,7 @@
     all-gather  of updated parameters over `data`, where the optimizer's state alone is divided
     reduce      of activations over `tensor`: two sums forward and two backward in a block
 
-`collectives.py` reads the same from a compiled program; a test compares.
+`vit_jax/plan/collectives.py` reads the same from a compiled program; a test compares.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def parameter_traffic(
     gathers: int,
     accumulate: int,
 ) -> list[Transfer]:
-    """What is sent for the parameters.
+    """Transfers of parameters and gradients.
 
     Args:
       params: of jax.ShapeDtypeStruct with shardings (Layout.state.params).
@@ -79,7 +79,7 @@ def parameter_traffic(
 def activation_traffic(
     mesh_shape: Any, *, stream_bytes: int, depth: int, sums: int
 ) -> list[Transfer]:
-    """What tensor parallelism sends: the parts of [B, N, D] that heads and MLP give, summed.
+    """Transfers of tensor parallelism: sums of the parts of [B, N, D] that heads and MLP give.
 
     Args:
       mesh_shape: sizes of the mesh's axes.
@@ -106,12 +106,12 @@ def _of_parameter(
     own, updated = _dividing(param.sharding), _dividing(update_sharding)
     # Of one layer, as a device holds it when it computes: `tensor` alone divides it.
     whole = math.prod(param.shape) // layers // axes.num_devices(own & {"tensor"}, mesh_shape)
-    found = []
+    transfers: list[Transfer] = []
 
     def add(what: str, kind: str, along: set[str], elements: int, size: int, runs: int) -> None:
         names = tuple(a for a in mesh_shape if a in along and mesh_shape[a] > 1)
         if names and elements * size >= SMALLEST_BYTES:
-            found.append(Transfer(what, kind, names, layers * runs * elements * size))
+            transfers.append(Transfer(what, kind, names, layers * runs * elements * size))
 
     # XLA sums a gradient as a whole where `tensor` divides the mesh and not the parameter.
     is_whole = mesh_shape["tensor"] > 1 and "tensor" not in own
@@ -122,10 +122,10 @@ def _of_parameter(
     add("gradients", "reduce", batch - scattered, part, gradient_bytes, accumulate)
     held = whole // axes.num_devices(own & {"fsdp"}, mesh_shape)
     add("updates", "all-gather", updated - own, held, param.dtype.itemsize, 1)
-    return found
+    return transfers
 
 
 def _dividing(sharding: NamedSharding) -> set[str]:
-    """The axes of the mesh that divide an array of this sharding."""
+    """Axes of the mesh that divide an array of this sharding."""
     several = lambda entry: (entry,) if isinstance(entry, str) else entry
     return {name for entry in sharding.spec if entry for name in several(entry)}
