@@ -47,7 +47,7 @@ def parameter_traffic(
     compute_bytes: Callable[[str], int],
     gradient_bytes: Callable[[str], int],
     gathers: int,
-    accumulate: int,
+    grad_accum_steps: int,
 ) -> list[Transfer]:
     """Transfers of parameters and gradients.
 
@@ -58,7 +58,7 @@ def parameter_traffic(
       gradient_bytes: of an element of its gradient when it leaves the product.
       gathers: of a block's parameters: 2 where the backward pass gathers them again, 1 where it
         finds them in memory, as it does those outside of the blocks.
-      accumulate: parts that a batch is worked off in.
+      grad_accum_steps: parts that a batch is worked off in.
     """
     shardings = pytrees.flatten(update_shardings)
     return [
@@ -71,7 +71,7 @@ def parameter_traffic(
             compute_bytes=compute_bytes(name),
             gradient_bytes=gradient_bytes(name),
             gathers=gathers if is_stacked(name) else 1,
-            accumulate=accumulate,
+            grad_accum_steps=grad_accum_steps,
         )
     ]
 
@@ -100,7 +100,7 @@ def _of_parameter(
     compute_bytes: int,
     gradient_bytes: int,
     gathers: int,
-    accumulate: int,
+    grad_accum_steps: int,
 ) -> list[Transfer]:
     mesh_shape = update_sharding.mesh.shape
     own, updated = _dividing(param.sharding), _dividing(update_sharding)
@@ -117,9 +117,11 @@ def _of_parameter(
     is_whole = mesh_shape["tensor"] > 1 and "tensor" not in own
     scattered, batch = set() if is_whole else updated - {"tensor"}, set(BATCH_AXES)
     part = whole // axes.num_devices(scattered, mesh_shape)
-    add("parameters", "all-gather", own & {"fsdp"}, whole, compute_bytes, gathers * accumulate)
-    add("gradients", "reduce", scattered, whole, gradient_bytes, accumulate)
-    add("gradients", "reduce", batch - scattered, part, gradient_bytes, accumulate)
+    add(
+        "parameters", "all-gather", own & {"fsdp"}, whole, compute_bytes, gathers * grad_accum_steps
+    )
+    add("gradients", "reduce", scattered, whole, gradient_bytes, grad_accum_steps)
+    add("gradients", "reduce", batch - scattered, part, gradient_bytes, grad_accum_steps)
     held = whole // axes.num_devices(own & {"fsdp"}, mesh_shape)
     add("updates", "all-gather", updated - own, held, param.dtype.itemsize, 1)
     return transfers

@@ -30,7 +30,7 @@ def get_config(arg=None):
                 "depth": shape["depth"],
                 "width": shape["width"],
                 "mlp_dim": shape["mlp"],
-                "heads": max(1, shape["width"] // 64),
+                "num_heads": max(1, shape["width"] // 64),
                 "pre_logits": True,
                 "dropout": 0.0,
                 "head_bias": -10.0,

@@ -65,7 +65,7 @@ def get_config(arg=None):
             "depth": 6,
             "width": 128,
             "mlp_dim": 256,
-            "heads": 2,
+            "num_heads": 2,
             "pool": "avg",
         }
         config.input.batch_size = 128

@@ -20,7 +20,7 @@ def get_config(arg=None):
                 "depth": 4,
                 "width": 64,
                 "mlp_dim": 256,
-                "heads": 4,
+                "num_heads": 4,
                 "pool": "avg",
                 "dropout": 0.1,
             },

@@ -67,7 +67,7 @@ def get_config(arg=None):
                 "mean": (0.485, 0.456, 0.406),
                 "std": (0.229, 0.224, 0.225),
             },
-            "loss": {"kind": "sigmoid", "mixup": 0.8, "cutmix": 1.0, "whole_labels": True},
+            "loss": {"kind": "sigmoid", "mixup": 0.8, "cutmix": 1.0, "binarize_targets": True},
             "optim": {
                 "name": "lamb",
                 "joint_qkv": True,

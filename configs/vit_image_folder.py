@@ -23,7 +23,7 @@ SMALL = {
     "depth": 6,
     "width": 128,
     "mlp_dim": 256,
-    "heads": 2,
+    "num_heads": 2,
     "pool": "avg",
 }
 

@@ -154,10 +154,13 @@ ABLATIONS = {
     },
     ("vit_b16_jft.py", "ablation_shape.py"): {
         "model/name": "ViT-L/32", "model/depth": 8, "model/width": 1024, "model/mlp_dim": 2048,
-        "model/heads": 16,
+        "model/num_heads": 16,
     },
     ("ablation_shape.py", "ablation_shape.py:depth=64"): {"model/depth": 64},
-    ("ablation_shape.py", "ablation_shape.py:width=256"): {"model/width": 256, "model/heads": 4},
+    ("ablation_shape.py", "ablation_shape.py:width=256"): {
+        "model/width": 256,
+        "model/num_heads": 4,
+    },
     ("ablation_shape.py", "ablation_shape.py:mlp=8192"): {"model/mlp_dim": 8192},
     ("ablation_shape.py", "ablation_shape.py:patch=16"): {"model/name": "ViT-L/16"},
 }  # fmt: skip
@@ -321,7 +324,7 @@ def test_deit3_is_as_in_the_authors_commands(variant):
     assert (c.total.epochs, c.optim.warmup_epochs, c.optim.weight_decay) == (800, 5, 0.05)
     assert (c.input.batch_size, c.input.repeats) == (2048, 3)
     assert (c.loss.mixup, c.loss.cutmix, c.loss.label_smoothing) == (0.8, 1.0, 0.0)
-    assert c.loss.whole_labels and c.model.stochastic_depth_constant
+    assert c.loss.binarize_targets and c.model.stochastic_depth_constant
     assert "random_resized_crop" in c.input.preprocess and "bicubic" in c.input.preprocess
     assert "bicubic" in c.evals["validation"].preprocess
     assert (c.model.initialization, c.model.class_position, c.optim.joint_qkv) == ("deit", False, 1)
@@ -376,7 +379,7 @@ def shrunk(preprocess, size):
     return re.sub(r"(crop|resize|resize_small)\(\d+", rf"\g<1>({size}", preprocess)
 
 
-TOY = {"depth": 1, "width": 32, "mlp_dim": 32, "heads": 2, "units": "(1,)", "root_width": 32}
+TOY = {"depth": 1, "width": 32, "mlp_dim": 32, "num_heads": 2, "units": "(1,)", "root_width": 32}
 
 
 def toy(name):

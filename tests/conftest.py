@@ -27,7 +27,7 @@ REPOSITORY = Path(__file__).parents[1]
 
 # A ViT that compiles in a second or two, on images that need no files.
 TINY_RUN = {
-    "model": {"name": "ViT-Ti/4", "depth": 2, "width": 16, "mlp_dim": 32, "heads": 2},
+    "model": {"name": "ViT-Ti/4", "depth": 2, "width": 16, "mlp_dim": 32, "num_heads": 2},
     "input": {
         "source": "synthetic",
         "num_examples": 64,

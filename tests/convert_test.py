@@ -24,7 +24,7 @@ from vit_jax.weights import saving
 def npz(tmp_path):
     """A toy ViT in Google's format, and its parameters by name."""
     model = models.create(
-        "ViT-Ti/4", depth=2, width=16, mlp_dim=32, heads=2, num_classes=4, image_size=8,
+        "ViT-Ti/4", depth=2, width=16, mlp_dim=32, num_heads=2, num_classes=4, image_size=8,
         rngs=nnx.Rngs(0),
     )  # fmt: skip
     path = tmp_path / "toy.npz"
@@ -134,7 +134,7 @@ def test_a_run_starts_from_them(npz, tiny_run):
     config = tiny_run("model.name=none", f"init.weights={path}", "init.head=reset",
                       "input.num_classes=7", "input.preprocess=decode|resize(16)",
                       "model.depth=none", "model.width=none", "model.mlp_dim=none",
-                      "model.heads=none")  # fmt: skip
+                      "model.num_heads=none")  # fmt: skip
     model = build.model(config, num_classes=7)
     assert (model.info.spec["depth"], model.info.spec["width"]) == (2, 16)
     mesh = build.mesh(config.mesh)
@@ -165,13 +165,13 @@ def test_predict_takes_them(npz, tmp_path):
 
 def test_rectangles_of_google_are_given(tmp_path):
     model = models.create(
-        "ViT-Ti/4", depth=1, width=8, mlp_dim=8, heads=2, num_classes=0, image_size=(8, 12),
+        "ViT-Ti/4", depth=1, width=8, mlp_dim=8, num_heads=2, num_classes=0, image_size=(8, 12),
         rngs=nnx.Rngs(0),
     )  # fmt: skip
     weights.save(weights.Loaded(model, "ViT-Ti/4", None, 0), tmp_path / "timm", "timm")
     params = params_of(model)
     square = models.create(
-        "ViT-Ti/4", depth=1, width=8, mlp_dim=8, heads=2, num_classes=0, image_size=8,
+        "ViT-Ti/4", depth=1, width=8, mlp_dim=8, num_heads=2, num_classes=0, image_size=8,
         rngs=nnx.Rngs(0),
     )  # fmt: skip
     weights.save(weights.Loaded(square, "ViT-Ti/4", None, 0), tmp_path / "square.npz", "google_npz")
@@ -201,7 +201,7 @@ def test_what_is_no_image_size(text):
 
 def test_evaluate_takes_them(tmp_path, run_python):
     model = models.create(
-        "ViT-Ti/4", depth=1, width=8, mlp_dim=8, heads=2, num_classes=10, image_size=8,
+        "ViT-Ti/4", depth=1, width=8, mlp_dim=8, num_heads=2, num_classes=10, image_size=8,
         rngs=nnx.Rngs(0),
     )  # fmt: skip
     weights.save(weights.Loaded(model, "ViT-Ti/4", None, 0), tmp_path / "x.npz", "google_npz")

@@ -36,7 +36,7 @@ def folder(tmp_path):
 @pytest.fixture
 def timm_folder(tmp_path):
     model = models.create(
-        "ViT-Ti/8", depth=1, width=16, mlp_dim=16, heads=2, num_classes=3, image_size=16,
+        "ViT-Ti/8", depth=1, width=16, mlp_dim=16, num_heads=2, num_classes=3, image_size=16,
         preprocess=ABOUT, norm_epsilon=1e-6, gelu="exact", rngs=nnx.Rngs(0),
     )  # fmt: skip
     model.head.kernel[...] = 3 * jax.random.normal(jax.random.key(1), model.head.kernel.shape)

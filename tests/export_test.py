@@ -36,7 +36,7 @@ except ImportError:
 def toy():
     """A Loaded model, of which every parameter counts."""
     model = models.create(
-        "ViT-Ti/4", depth=2, width=16, mlp_dim=24, heads=2, num_classes=3, image_size=(12, 8),
+        "ViT-Ti/4", depth=2, width=16, mlp_dim=24, num_heads=2, num_classes=3, image_size=(12, 8),
         rngs=nnx.Rngs(0), position_embedding="sincos_2d", head_bias=0.5,
     )  # fmt: skip
     rng = np.random.default_rng(0)

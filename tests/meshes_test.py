@@ -48,7 +48,7 @@ for name, overrides in json.loads(runs).items():
         print(json.dumps([name, losses, batches]))
 """
 RUN = (
-    f"total.steps={STEPS}", "input.batch_size=32", "model.heads=4", "model.dropout=0.1",
+    f"total.steps={STEPS}", "input.batch_size=32", "model.num_heads=4", "model.dropout=0.1",
     "model.stochastic_depth=0.1", "loss.mixup=0.2", "loss.cutmix=1.0", "optim.ema_decay=0.9",
     "optim.weight_decay=0.1", "optim.lr=3e-3",
 )  # fmt: skip
@@ -133,8 +133,8 @@ def test_several_processes_give_the_losses_of_one_device(tmp_path, processes):
 def test_accumulation_composes_with_the_mesh(tmp_path):
     """Against one device that accumulates as well: its parts draw the same dropout."""
     runs = {
-        "alone": (*RUN, "mesh.data=1", "optim.accumulate=2"),
-        "mesh": (*RUN, "mesh.data=2", "mesh.fsdp=2", "mesh.tensor=2", "optim.accumulate=2"),
+        "alone": (*RUN, "mesh.data=1", "optim.grad_accum_steps=2"),
+        "mesh": (*RUN, "mesh.data=2", "mesh.fsdp=2", "mesh.tensor=2", "optim.grad_accum_steps=2"),
     }
     found = outcomes(tmp_path, runs)
     np.testing.assert_allclose(found["mesh"].losses, found["alone"].losses, rtol=SAME_MATH)

@@ -22,7 +22,7 @@ def trained(tmp_path_factory):
     config = configs.load(
         "configs/vit_digits.py",
         ["total.epochs=none", "total.steps=10", "optim.warmup_epochs=none", "model.depth=1",
-         "model.width=16", "model.mlp_dim=32", "model.heads=2", "log.tensorboard=false",
+         "model.width=16", "model.mlp_dim=32", "model.num_heads=2", "log.tensorboard=false",
          "optim.ema_decay=0.9"],
     )  # fmt: skip
     train(config, workdir)
@@ -159,7 +159,7 @@ def toy_npz(tmp_path):
     """`toy_npz(num_classes)`: a toy ViT in Google's format, which has no names of classes."""
 
     def make(num_classes):
-        fields = {"depth": 1, "width": 8, "mlp_dim": 8, "heads": 2, "image_size": 8}
+        fields = {"depth": 1, "width": 8, "mlp_dim": 8, "num_heads": 2, "image_size": 8}
         model = models.create("ViT-Ti/4", num_classes=num_classes, rngs=nnx.Rngs(0), **fields)
         file = tmp_path / "toy.npz"
         weights.save(weights.Loaded(model, "ViT-Ti/4", None, 0), file, "google_npz")

@@ -28,7 +28,8 @@ STEPS = 40
 COMMAND = [
     sys.executable, "-m", "vit_jax.train", "--config", "configs/vit_digits.py",
     "--config.model.depth=2", "--config.model.width=16", "--config.model.mlp_dim=32",
-    "--config.model.heads=2", "--config.model.dropout=0.1", "--config.model.stochastic_depth=0.2",
+    "--config.model.num_heads=2", "--config.model.dropout=0.1",
+    "--config.model.stochastic_depth=0.2",
     "--config.loss.mixup=0.2", "--config.input.preprocess=decode|pad_crop(8, 1)",
     "--config.input.batch_size=32", "--config.total.epochs=none", f"--config.total.steps={STEPS}",
     "--config.optim.warmup_epochs=none", "--config.optim.warmup_steps=5",
@@ -38,7 +39,7 @@ COMMAND = [
 
 # And what else keeps something from step to step, or draws random numbers.
 EVERYTHING = (
-    "--config.optim.name=muon", "--config.optim.ema_decay=0.9", "--config.optim.accumulate=2",
+    "--config.optim.name=muon", "--config.optim.ema_decay=0.9", "--config.optim.grad_accum_steps=2",
     "--config.loss.cutmix=1",
     "--config.input.preprocess=decode|pad_crop(8, 1)|randaugment(2, 15)|random_erasing(0.25)",
 )  # fmt: skip
@@ -221,9 +222,9 @@ def test_a_wrong_config_leaves_no_trace(tmp_path, tiny_run):
         "optim.lr_multipliers=head/.*=x",
         "input.preprocess=decode|resize(8)|pad_crop(8, 8, reflect=True)",
         "input.preprocess=decode|resize(8)|randaugmnt(2, 10)",
-        "optim.accumulate=5",
+        "optim.grad_accum_steps=5",
         "total.steps=none",
-        "model.heads=0",
+        "model.num_heads=0",
         "model.depth=0",
         "input.num_examples=0",
         "log.every_steps=0",
@@ -464,7 +465,7 @@ def test_out_of_memory_names_the_cures(tmp_path, tiny_run, monkeypatch):
     monkeypatch.setattr("vit_jax.train.compile_update", exhausted)
     with pytest.raises(UserError) as error:
         train(tiny_run(), tmp_path)
-    for cure in ("input.batch_size", "optim.accumulate", "model.remat", "1024 bytes"):
+    for cure in ("input.batch_size", "optim.grad_accum_steps", "model.remat", "1024 bytes"):
         assert cure in str(error.value)
 
 

@@ -28,7 +28,7 @@ class ModelConfig:
     width: int | None = None
     depth: int | None = None
     mlp_dim: int | None = None
-    heads: int | None = None
+    num_heads: int | None = None
     units: tuple[int, ...] | None = None  # of each stage of a ResNet
     root_width: int | None = None  # channels behind a ResNet's first convolution
     pool: Literal["cls", "avg", "cls_avg", "map"] | None = None  # what the head sees
@@ -113,7 +113,7 @@ class LossConfig:
     label_smoothing: float = 0.0
     mixup: float = 0.0  # alpha of Beta(alpha, alpha); 0: off
     cutmix: float = 0.0  # likewise; with both, each step draws one
-    whole_labels: bool = False  # sigmoid: both classes of a blend are asked for, in whole
+    binarize_targets: bool = False  # sigmoid: both classes of a blend are asked for, in whole
 
 
 @dataclasses.dataclass(frozen=True)
@@ -137,7 +137,7 @@ class OptimConfig:
     lr_multipliers: tuple[str, ...] = ()  # "PATTERN=FACTOR"
     layer_decay: float | None = None  # rate of a layer by that of the layer above it
     ema_decay: float | None = None  # of the weights' moving average, for each step; None: none
-    accumulate: int = 1  # parts that a batch is worked off in: less memory, the same update
+    grad_accum_steps: int = 1  # parts that a batch is worked off in: less memory, the same update
     b1: float = 0.9  # these seven: see docs/optimizers.md for who reads which
     b2: float = 0.999
     eps: float = 1e-8
@@ -242,7 +242,7 @@ BOUNDS: dict[str, tuple[float, float]] = {
     "model.width": (1, 2**20),
     "model.depth": (1, 2**20),
     "model.mlp_dim": (1, 2**20),
-    "model.heads": (1, 2**20),
+    "model.num_heads": (1, 2**20),
     "model.units": (1, 2**20),
     "model.root_width": (1, 2**20),
     "model.registers": (0, 2**20),
@@ -282,7 +282,7 @@ BOUNDS: dict[str, tuple[float, float]] = {
     "optim.weight_decay": (0, 1e6),
     "optim.grad_clip_norm": (1e-30, 1e9),
     "optim.ema_decay": (0, 1),
-    "optim.accumulate": (1, 2**31),
+    "optim.grad_accum_steps": (1, 2**31),
     "optim.b1": (0, 1),
     "optim.b2": (0, 1),
     "optim.eps": (0, 1e3),

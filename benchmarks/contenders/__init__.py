@@ -19,7 +19,7 @@ class Shape:
     depth: int
     width: int
     mlp_dim: int
-    heads: int
+    num_heads: int
     patch_px: int
     image_px: int
     classes: int
@@ -32,7 +32,7 @@ class Shape:
             "depth": self.depth,
             "width": self.width,
             "mlp_dim": self.mlp_dim,
-            "heads": self.heads,
+            "num_heads": self.num_heads,
             "num_classes": self.classes,
             "image_size": self.image_px,
         }

@@ -34,7 +34,7 @@ class Block(nn.Module):
         xavier = nn.initializers.xavier_uniform()
         y = nn.LayerNorm(epsilon=1e-6, dtype=self.dtype)(x)
         x = x + nn.MultiHeadDotProductAttention(
-            num_heads=self.shape.heads, kernel_init=xavier, dtype=self.dtype
+            num_heads=self.shape.num_heads, kernel_init=xavier, dtype=self.dtype
         )(y, y)
         y = nn.LayerNorm(epsilon=1e-6, dtype=self.dtype)(x)
         y = nn.Dense(self.shape.mlp_dim, kernel_init=xavier, dtype=self.dtype)(y)

@@ -80,7 +80,7 @@ def _model(shape: Shape) -> ViTForImageClassification:
         ViTConfig(
             hidden_size=shape.width,
             num_hidden_layers=shape.depth,
-            num_attention_heads=shape.heads,
+            num_attention_heads=shape.num_heads,
             intermediate_size=shape.mlp_dim,
             image_size=shape.image_px,
             patch_size=shape.patch_px,

@@ -29,7 +29,8 @@ PREEMPTED, PEER_LOST, USER_ERROR = 75, 76, 1  # exit statuses
 RUN = [
     "--config", "configs/vit_digits.py",
     "--config.model.depth=2", "--config.model.width=16", "--config.model.mlp_dim=32",
-    "--config.model.heads=2", "--config.model.dropout=0.1", "--config.model.stochastic_depth=0.2",
+    "--config.model.num_heads=2", "--config.model.dropout=0.1",
+    "--config.model.stochastic_depth=0.2",
     "--config.loss.mixup=0.2", "--config.loss.cutmix=1", "--config.optim.ema_decay=0.9",
     "--config.input.preprocess=decode|pad_crop(8, 1)|randaugment(2, 15)|random_erasing(0.25)",
     "--config.input.batch_size=32", "--config.total.epochs=none",

@@ -14,7 +14,7 @@ MEMORY_GIB = {"v3": 16, "v5e": 16, "v5p": 95}  # of a jax device: on v3 a core, 
 HUGE = "model.name=ViT-H/14"
 PLAIN_22B = (
     "model.name=ViT-G/14", "model.depth=48", "model.width=6144", "model.mlp_dim=24576",
-    "model.heads=48",
+    "model.num_heads=48",
 )  # fmt: skip
 
 
@@ -27,8 +27,8 @@ def compiled(name, *overrides):
 @pytest.mark.parametrize(
     ("name", "overrides"),
     [
-        ("v3:2x2", (HUGE, "mesh.data=1", "mesh.fsdp=8", "optim.accumulate=32")),
-        ("v5e:4x4", (HUGE, "mesh.data=1", "mesh.fsdp=16", "optim.accumulate=16")),
+        ("v3:2x2", (HUGE, "mesh.data=1", "mesh.fsdp=8", "optim.grad_accum_steps=32")),
+        ("v5e:4x4", (HUGE, "mesh.data=1", "mesh.fsdp=16", "optim.grad_accum_steps=16")),
         ("v5p:4x4x4", (*PLAIN_22B, "mesh.data=1", "mesh.fsdp=16", "mesh.tensor=4")),
     ],
 )

@@ -54,7 +54,7 @@ def expected(config, step):
         compute_bytes=lambda name: 2,  # the head's as well: TPUs multiply float32 in bfloat16
         gradient_bytes=lambda name: in_head if name.startswith("head/") else in_blocks,
         gathers=2 if config.model.scan or remat == "full" else 1,
-        accumulate=config.optim.accumulate,
+        grad_accum_steps=config.optim.grad_accum_steps,
     ) + activation_traffic(
         layout.mesh.shape,
         stream_bytes=IMAGES_PER_DEVICE * TOKENS * WIDTH * 2,

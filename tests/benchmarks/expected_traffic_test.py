@@ -11,7 +11,7 @@ MIB = 2**20
 KERNEL = (1024, 4096)  # 4 Mi elements
 
 
-def sent(replica=1, data=1, fsdp=1, tensor=1, rules=meshes.RULES, gathers=1, accumulate=1):
+def sent(replica=1, data=1, fsdp=1, tensor=1, rules=meshes.RULES, gathers=1, grad_accum_steps=1):
     """For three layers of one kernel, computed in bfloat16, its gradients summed in float32."""
     mesh = AbstractMesh((replica, data, fsdp, tensor), meshes.AXES)
     names, shape = (None, WIDTH, MLP), (3, *KERNEL)
@@ -26,7 +26,7 @@ def sent(replica=1, data=1, fsdp=1, tensor=1, rules=meshes.RULES, gathers=1, acc
         compute_bytes=lambda name: 2,
         gradient_bytes=lambda name: 4,
         gathers=gathers,
-        accumulate=accumulate,
+        grad_accum_steps=grad_accum_steps,
     )
 
 
@@ -67,7 +67,7 @@ def test_tensor_parallel_sends_parts_of_parameters():
 
 
 def test_each_part_of_a_batch_is_summed_over_the_devices():
-    assert sent(data=8, accumulate=5) == [
+    assert sent(data=8, grad_accum_steps=5) == [
         Transfer("gradients", "reduce", ("data",), 5 * 3 * 16 * MIB)
     ]
 

@@ -6,7 +6,7 @@ from flax import nnx
 from vit_jax import models
 
 WITHIN = 0.01
-VIT = {"depth": 2, "width": 32, "mlp_dim": 64, "heads": 2}
+VIT = {"depth": 2, "width": 32, "mlp_dim": 64, "num_heads": 2}
 RESNET = {"units": (1, 2), "root_width": 32}
 TOYS = {
     "ViT-B/16": VIT | {"pre_logits": True, "scan": True},

@@ -11,7 +11,7 @@ from vit_jax.models.hybrid import ResNetPatches
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 ROUNDING = 1e-5  # float32 sums in another order
 HYBRIDS = [name for name in models.available() if "+ViT" in name]
-TINY = {"units": (1, 1), "root_width": 32, "depth": 2, "width": 16, "mlp_dim": 32, "heads": 2}
+TINY = {"units": (1, 1), "root_width": 32, "depth": 2, "width": 16, "mlp_dim": 32, "num_heads": 2}
 
 
 def shape_of_logits(fields):

@@ -10,7 +10,7 @@ from vit_jax import models
 
 # Relative. float32: sums in another order. bfloat16: its three digits, through all layers.
 AGREEMENT = {"float32": 2e-4, "bfloat16": 2e-2}
-TOY = {"depth": 2, "width": 32, "mlp_dim": 64, "heads": 2, "units": (1, 2), "root_width": 32}
+TOY = {"depth": 2, "width": 32, "mlp_dim": 64, "num_heads": 2, "units": (1, 2), "root_width": 32}
 STEPS = 3  # the head begins at zero, so in the first step nothing but the head has a gradient
 # One of each kind; the others differ from it in the side of a patch alone.
 KINDS = ("ViT-B/16", "R50+ViT-B/16", "R+ViT-Ti/16", "R50x1")

@@ -20,7 +20,7 @@ from vit_jax.training.state import state_layout
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 ROUNDING = 1e-5  # float32 sums in another order
 AGREEMENT = 1e-5  # likewise, relative to the largest entry
-TOY = {"depth": 2, "width": 16, "mlp_dim": 24, "heads": 2}
+TOY = {"depth": 2, "width": 16, "mlp_dim": 24, "num_heads": 2}
 BACKBONES = [n for n in models.available() if n.startswith("ViT-") and n not in PLAIN]
 POSITIONS = [
     {"position_embedding": kind, "position_at": place}
@@ -285,7 +285,7 @@ def test_vit_22b_has_the_published_size():
         ({"position_embedding": "relative", "position_at": "input"}, "may be at: layers, shared"),
         ({"position_embedding": "rotary_2d", "position_at": "layers"}, "may be at: shared"),
         ({"position_embedding": "rotary_2d", "width": 12}, "nearest width: 16"),
-        ({"position_embedding": "learned_2d", "width": 17, "heads": 1}, "nearest width: 16"),
+        ({"position_embedding": "learned_2d", "width": 17, "num_heads": 1}, "nearest width: 16"),
         ({"position_embedding": "rotary"}, "Did you mean 'rotary_2d'"),
         ({"position_at": "layer"}, "Did you mean 'layers'"),
         ({"registers": -1}, "at least 0"),

@@ -12,7 +12,7 @@ from vit_jax.core.errors import UserError
 from vit_jax.nn.posemb import SinCos1dPositions, TokenLayout, sincos_1d
 
 ROUNDING = 1e-5  # float32 sums in another order
-TINY = {"depth": 2, "width": 16, "mlp_dim": 32, "heads": 2}
+TINY = {"depth": 2, "width": 16, "mlp_dim": 32, "num_heads": 2}
 
 
 def tiny(**fields):
@@ -308,7 +308,7 @@ def test_gradients_of_kernels_have_a_dtype_of_their_own(dtype):
         ({"image_size": (8, 3)}, r"nearest: \(8, 4\)"),
         ({"width": 17}, "nearest width: 16"),
         ({"width": 18, "position_embedding": "sincos_2d"}, "nearest width: 16"),
-        ({"width": 17, "heads": 1, "position_embedding": "sincos_1d"}, "nearest width: 16"),
+        ({"width": 17, "num_heads": 1, "position_embedding": "sincos_1d"}, "nearest width: 16"),
         ({"pool": "max"}, r"model.pool='max'.* map"),
         ({"residual_dtype": "float16"}, "Did you mean 'float32'"),
         ({"gradient_dtype": "float16"}, "Did you mean 'bfloat16'"),

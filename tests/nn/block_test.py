@@ -13,7 +13,7 @@ ROUNDING = 1e-5  # float32, another order of sums
 
 def make_block(dropout=0.0, layer_scale=0.0, **fields):
     return Block(
-        width=16, mlp_dim=32, heads=2, gelu="exact", dropout=dropout, layer_scale=layer_scale,
+        width=16, mlp_dim=32, num_heads=2, gelu="exact", dropout=dropout, layer_scale=layer_scale,
         precision=FLOAT32, rngs=nnx.Rngs(0), **fields,
     )  # fmt: skip
 

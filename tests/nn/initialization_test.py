@@ -11,7 +11,7 @@ from vit_jax.core import pytrees
 from vit_jax.core.errors import UserError
 
 D, M, P = 64, 256, 8
-FIELDS = {"depth": 3, "width": D, "mlp_dim": M, "heads": 4, "pre_logits": True, "registers": 4}
+FIELDS = {"depth": 3, "width": D, "mlp_dim": M, "num_heads": 4, "pre_logits": True, "registers": 4}
 # Four times the deviation of a standard deviation that is estimated by n normal draws.
 SAMPLING = lambda n: 4 / math.sqrt(2 * n)
 PEAK = 6.0  # standard deviations: 50,000 normal draws have none beyond it
@@ -111,7 +111,7 @@ def test_what_deit_does_not_have_starts_as_its_other_layers(fields):
 
 
 def test_hybrids_start_their_projection_and_blocks_alike():
-    shapes = {"depth": 1, "width": D, "mlp_dim": M, "heads": 4, "root_width": 32}
+    shapes = {"depth": 1, "width": D, "mlp_dim": M, "num_heads": 4, "root_width": 32}
     models_ = {
         name: models.create(
             "R+ViT-Ti/16", num_classes=5, image_size=32, rngs=nnx.Rngs(0),

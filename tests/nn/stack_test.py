@@ -19,7 +19,7 @@ def make_stack(scan=False, remat="none", stochastic_depth=0.3, converts=False):
         return Block(
             width=16,
             mlp_dim=32,
-            heads=2,
+            num_heads=2,
             gelu="tanh",
             dropout=0.1,
             layer_scale=0.1,

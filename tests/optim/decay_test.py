@@ -34,17 +34,22 @@ def test_only_kernels_shrink():
         ("coupled", 0.1, 1e-4 * 0.1),
     ],
 )
-def test_shrinkage(meaning, weight_decay, expected):
-    found = decay.shrinkage(1e-4, weight_decay=weight_decay, meaning=meaning, peak_lr=1e-3)
+def test_effective_weight_decay(meaning, weight_decay, expected):
+    found = decay.effective_weight_decay(
+        1e-4, weight_decay=weight_decay, meaning=meaning, peak_lr=1e-3
+    )
     assert found == pytest.approx(expected)
 
 
 def test_unknown_meaning_names_the_nearest():
     with pytest.raises(UserError, match="'lr_scaled'"):
-        decay.shrinkage(1e-3, weight_decay=0.1, meaning="lr_scale", peak_lr=1e-3)
+        decay.effective_weight_decay(1e-3, weight_decay=0.1, meaning="lr_scale", peak_lr=1e-3)
 
 
 def test_schedule_scaled_needs_a_peak():
     with pytest.raises(UserError, match=r"optim\.lr=0"):
-        decay.shrinkage(0.0, weight_decay=0.1, meaning="schedule_scaled", peak_lr=0.0)
-    assert decay.shrinkage(0.0, weight_decay=0, meaning="schedule_scaled", peak_lr=0.0) == 0
+        decay.effective_weight_decay(0.0, weight_decay=0.1, meaning="schedule_scaled", peak_lr=0.0)
+    assert (
+        decay.effective_weight_decay(0.0, weight_decay=0, meaning="schedule_scaled", peak_lr=0.0)
+        == 0
+    )

@@ -14,7 +14,7 @@ D, H, K, M, L = 8, 2, 4, 16, 3
 
 
 def model(**fields):
-    fields = {"depth": L, "width": D, "mlp_dim": M, "heads": H} | fields
+    fields = {"depth": L, "width": D, "mlp_dim": M, "num_heads": H} | fields
     return nnx.eval_shape(
         lambda: models.create(
             "ViT-Ti/4", num_classes=5, image_size=8, rngs=nnx.Rngs(0), pre_logits=True, **fields

@@ -232,13 +232,13 @@ def test_lamb_may_see_query_key_and_value_as_one_matrix():
         )
 
 
-# Whether `train/shrinkage` has the number that decay takes off, or leaves it out.
+# Whether `train/effective_weight_decay` has the number that decay takes off, or leaves it out.
 DECOUPLED = [m for m in decay.WEIGHT_DECAY_MEANINGS if m != "coupled"]
 WITH_SHRINKAGE = [*itertools.product(optimizers.OPTIMIZERS, DECOUPLED), ("sgd", "coupled")]
 
 
 @pytest.mark.parametrize(("name", "meaning"), WITH_SHRINKAGE)
-def test_shrinkage_is_what_kernels_without_a_gradient_lose(name, meaning):
+def test_effective_weight_decay_is_what_kernels_without_a_gradient_lose(name, meaning):
     params, steps = float32(tree(0)), 40 if meaning == "coupled" else 1  # velocity builds up
     fields = {"weight_decay": 0.3, "weight_decay_meaning": meaning}
     constant = {"schedule": lambda _: jnp.asarray(1e-4), "momentum": 0.5}
@@ -247,13 +247,15 @@ def test_shrinkage_is_what_kernels_without_a_gradient_lose(name, meaning):
     update = jax.jit(tx.update)
     for _ in range(steps):
         updates, state = update(zeros, state, params)
-    share = optimizers.shrinkage(name, state, 1e-4, peak_lr=PEAK, momentum=0.5, **fields)
+    share = optimizers.effective_weight_decay(
+        name, state, 1e-4, peak_lr=PEAK, momentum=0.5, **fields
+    )
     for (n, p), u in zip(matrices(params).items(), matrices(updates).values(), strict=True):
         lost = share if n.endswith("kernel") else 0.0
         np.testing.assert_allclose(u, -lost * p, rtol=1e-5, err_msg=n)
 
 
-def test_lambs_shrinkage_is_measured_by_its_trust_ratios():
+def test_lambs_effective_weight_decay_is_measured_by_its_trust_ratios():
     """The mean over the kernels, each with the ratio of its norm to its update's."""
     params, fields = float32(tree(0)), {"weight_decay": 0.3, "weight_decay_meaning": "lr_scaled"}
     tx = optimizers.create("lamb", **settings(**fields))
@@ -263,24 +265,26 @@ def test_lambs_shrinkage_is_measured_by_its_trust_ratios():
         np.linalg.norm(p) / np.linalg.norm(np.sign(matrices(GRADIENTS[0])[n]) + 0.3 * p)
         for n, p in kernels.items()
     ]
-    found = optimizers.shrinkage("lamb", state, LRS[0], peak_lr=PEAK, momentum=0.9, **fields)
+    found = optimizers.effective_weight_decay(
+        "lamb", state, LRS[0], peak_lr=PEAK, momentum=0.9, **fields
+    )
     assert found == pytest.approx(LRS[0] * 0.3 * np.mean(ratios), rel=1e-4)
 
 
 @pytest.mark.parametrize("name", [n for n in optimizers.OPTIMIZERS if n != "sgd"])
-def test_no_shrinkage_where_the_direction_hides_it(name):
+def test_no_effective_weight_decay_where_the_direction_hides_it(name):
     fields = {"weight_decay_meaning": "coupled", "peak_lr": PEAK, "momentum": 0.9}
-    assert optimizers.shrinkage(name, None, 1e-3, weight_decay=0.3, **fields) is None
-    assert optimizers.shrinkage(name, None, 1e-3, weight_decay=0.0, **fields) == 0
+    assert optimizers.effective_weight_decay(name, None, 1e-3, weight_decay=0.3, **fields) is None
+    assert optimizers.effective_weight_decay(name, None, 1e-3, weight_decay=0.0, **fields) == 0
 
 
 @pytest.mark.parametrize("meaning", decay.WEIGHT_DECAY_MEANINGS)
-def test_shrinkage_is_what_plain_sgd_takes_off(meaning):
+def test_effective_weight_decay_is_what_plain_sgd_takes_off(meaning):
     zeros = jax.tree.map(np.zeros_like, tree(0))
     found = run(
         "sgd", tree(0), [zeros], weight_decay=0.3, weight_decay_meaning=meaning, momentum=0.0
     )
-    share = decay.shrinkage(LRS[0], weight_decay=0.3, meaning=meaning, peak_lr=PEAK)
+    share = decay.effective_weight_decay(LRS[0], weight_decay=0.3, meaning=meaning, peak_lr=PEAK)
     for (name, after), before in zip(
         matrices(found).items(), matrices(tree(0)).values(), strict=True
     ):

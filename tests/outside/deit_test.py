@@ -43,7 +43,7 @@ NAMES = {
 def started():
     model = models.create(
         "ViT-Ti/8", num_classes=50, image_size=96, rngs=nnx.Rngs(1), initialization="deit",
-        class_position=False, layer_scale=1e-4, depth=3, width=64, mlp_dim=256, heads=4,
+        class_position=False, layer_scale=1e-4, depth=3, width=64, mlp_dim=256, num_heads=4,
     )  # fmt: skip
     params = pytrees.flatten(nnx.to_pure_dict(nnx.state(model, nnx.Param)))
     return {name: np.asarray(x, np.float64) for name, x in params.items()}

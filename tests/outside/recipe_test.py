@@ -29,7 +29,7 @@ CONFIGS = {
 }
 TOY = (
     *(f"model.{name}={value}" for name, value in SIZES.items()),
-    f"model.heads={HEADS}",
+    f"model.num_heads={HEADS}",
     f"model.name=ViT-S/{PATCH}",
     "model.dtype=float32",  # as theirs
     f"input.preprocess=decode|resize({PIXELS})",

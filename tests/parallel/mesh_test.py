@@ -99,5 +99,5 @@ def test_each_part_of_a_batch_has_to_divide():
         meshes.check_batch(mesh, 60, "input.batch_size", parts=2)
     assert str(error.value) == (
         "input.batch_size=60 does not divide over 24 devices (replica=2 x data=3 x fsdp=4) times "
-        "optim.accumulate=2 parts; nearest: 48, 96."
+        "optim.grad_accum_steps=2 parts; nearest: 48, 96."
     )

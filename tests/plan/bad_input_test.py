@@ -27,7 +27,12 @@ NEED_LIBTPU = ("v3:16x17", "v3:32x32", "v5e:4x4")  # names that could be right
             r"v3:32x32: input.batch_size=1024 does not divide over 2048 devices; nearest: 2048\. "
             r"Topologies that it divides over: v3:8x16, v3:16x16, v3:16x32\.$",
         ),
-        (L16, "v5e:4x4", ("optim.accumulate=3",), "16 devices times optim.accumulate=3 parts"),
+        (
+            L16,
+            "v5e:4x4",
+            ("optim.grad_accum_steps=3",),
+            "16 devices times optim.grad_accum_steps=3 parts",
+        ),
         (L16, "v5e:4x4", ("mesh.data=3",), "mesh.data=3 takes 3 of 16 devices"),
         (L16, "v5e:4x4", ("mesh.data=4", "mesh.fsdp=8"), "4 x 8 = 32 devices, but there are 16"),
         (
@@ -49,7 +54,7 @@ NEED_LIBTPU = ("v3:16x17", "v3:32x32", "v5e:4x4")  # names that could be right
             ("input.mixture.a.num_examples=5", "input.mixture.b.weight=2", "input.num_classes=5"),
             r"how many examples they have: give --config.input.num_examples=...$",
         ),
-        (L16, None, ("optim.accumulate=4097",), "times optim.accumulate=4097 parts"),
+        (L16, None, ("optim.grad_accum_steps=4097",), "times optim.grad_accum_steps=4097 parts"),
     ],
 )
 def test_is_one_message(path, name, overrides, said):

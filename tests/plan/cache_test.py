@@ -10,7 +10,7 @@ from vit_jax.run import build
 
 FOUND = Figures(6_913_536, {"all-reduce": 810_332}, 1357890.0, None, 31.9)
 CONFIG = {
-    "model": {"name": "ViT-Ti/4", "depth": 1, "width": 16, "mlp_dim": 32, "heads": 2},
+    "model": {"name": "ViT-Ti/4", "depth": 1, "width": 16, "mlp_dim": 32, "num_heads": 2},
     "input": {"preprocess": "decode|resize(8)", "batch_size": 16, "num_classes": 10},
     "loss": {"mixup": 0.2},
     "total": {"steps": 5},
@@ -94,7 +94,7 @@ def test_whatever_changes_the_program_changes_its_key(monkeypatch):
         key(),
         key("model.depth=2"),
         key("optim.b1=0.8"),
-        key("optim.accumulate=2"),
+        key("optim.grad_accum_steps=2"),
         key(topology="v5e:4x4"),
     ]
     monkeypatch.setenv("LIBTPU_INIT_ARGS", "--xla_tpu_enable_something=true")

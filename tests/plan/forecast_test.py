@@ -10,7 +10,7 @@ from vit_jax.run import build
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 TINY = {
-    "model": {"name": "ViT-Ti/4", "depth": 2, "width": 32, "mlp_dim": 64, "heads": 2},
+    "model": {"name": "ViT-Ti/4", "depth": 2, "width": 32, "mlp_dim": 64, "num_heads": 2},
     "input": {
         "preprocess": "decode|resize(8)",
         "batch_size": 16,
@@ -61,7 +61,7 @@ def test_what_only_data_could_tell_has_to_be_declared(field):
 
 
 def test_a_batch_that_does_not_divide():
-    config = configs.resolve(TINY, ["optim.accumulate=3"])
+    config = configs.resolve(TINY, ["optim.grad_accum_steps=3"])
     with pytest.raises(UserError, match=r"input\.batch_size=16"):
         forecast(config, build.mesh(config.mesh), topology=None, compiled=False)
 

@@ -7,7 +7,9 @@ from vit_jax.core.errors import UserError
 from vit_jax.run import early
 
 FOLDER = ("input.source=image_folder", "input.num_examples=none", "input.num_classes=none")
-UNNAMED = tuple(f"model.{field}=none" for field in ("name", "depth", "width", "mlp_dim", "heads"))
+UNNAMED = tuple(
+    f"model.{field}=none" for field in ("name", "depth", "width", "mlp_dim", "num_heads")
+)
 
 
 @pytest.fixture

@@ -36,7 +36,7 @@ def test_the_parts_of_a_run(tmp_path, tiny_run):
 
 def test_everything_that_is_wrong_is_told_at_once(problems_of):
     said = problems_of(
-        "input.batch_size=7", "optim.accumulate=2", "optim.freeze=hed/.*", "loss.mixup=1e-40",
+        "input.batch_size=7", "optim.grad_accum_steps=2", "optim.freeze=hed/.*", "loss.mixup=1e-40",
         EVAL, "evals.val.preprocess=decode|resize(12)", "evals.test.source=image_folder",
         "evals.test.data_dir=/nowhere", "init.weights=/nowhere", "log.wandb_project=a/b",
     )  # fmt: skip
@@ -57,17 +57,20 @@ def test_everything_that_is_wrong_is_told_at_once(problems_of):
 
 
 def test_one_problem_is_told_as_it_is(problems_of):
-    assert problems_of("input.batch_size=15", "optim.accumulate=2").startswith(
+    assert problems_of("input.batch_size=15", "optim.grad_accum_steps=2").startswith(
         "input.batch_size=15 does not divide"
     )
 
 
 def test_without_the_data_all_else_is_looked_at_if_they_are_declared(problems_of):
-    said = problems_of("input.source=tfds", "input.data_dir=/nowhere", "model.heads=3")
+    said = problems_of("input.source=tfds", "input.data_dir=/nowhere", "model.num_heads=3")
     assert "input.data_dir=/nowhere is not a folder" in said
-    assert "heads=3" in said
+    assert "num_heads=3" in said
     said = problems_of(
-        "input.source=tfds", "input.data_dir=/nowhere", "input.num_classes=none", "model.heads=3"
+        "input.source=tfds",
+        "input.data_dir=/nowhere",
+        "input.num_classes=none",
+        "model.num_heads=3",
     )
     assert said.startswith("input.data_dir=/nowhere")
 

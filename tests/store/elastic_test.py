@@ -40,8 +40,8 @@ directory = epath.Path(task["directory"])
 def layout_on(data, fsdp, tensor, shard_optimizer):
     width = task["width"]
     config = configs.resolve(
-        {"model": {"name": "ViT-Ti/4", "depth": 2, "width": width, "mlp_dim": 2 * width, "heads": 2,
-                   "pre_logits": True},
+        {"model": {"name": "ViT-Ti/4", "depth": 2, "width": width, "mlp_dim": 2 * width,
+                   "num_heads": 2, "pre_logits": True},
          "input": {"preprocess": "decode|resize(8)"}, "optim": {"ema_decay": 0.9, "lr": 1e-3},
          "total": {"steps": 2}, "mesh": {"data": data, "fsdp": fsdp, "tensor": tensor,
                                          "shard_optimizer": shard_optimizer}}, [])

@@ -27,7 +27,7 @@ runpy.run_module("vit_jax.train", run_name="__main__", alter_sys=True)
 CONFIG = """
 def get_config(arg=None):
     return {
-        "model": {"name": "ViT-Ti/4", "depth": 1, "width": 16, "mlp_dim": 32, "heads": 2},
+        "model": {"name": "ViT-Ti/4", "depth": 1, "width": 16, "mlp_dim": 32, "num_heads": 2},
         "input": {"source": "image_folder", "preprocess": "decode|resize(8)", "batch_size": 4,
                   "timeout_secs": 10},
         "total": {"steps": 3},

@@ -81,6 +81,6 @@ def test_pretrain_fine_tune_and_resume(tmp_path, tiny_run, own_images, quick_com
         fine_tune()
     named = [
         "model.name=ViT-Ti/4", "model.depth=2", "model.width=16", "model.mlp_dim=32",
-        "model.heads=2",
+        "model.num_heads=2",
     ]  # fmt: skip
     assert int(fine_tune(*named, allow_config_change=True).step) == STEPS

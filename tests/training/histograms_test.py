@@ -13,7 +13,7 @@ from vit_jax.training.step import compile_update, examples, make_update
 
 SAME_MATH = 1e-4  # relative; float32 sums in another order
 CONFIG = {
-    "model": {"name": "ViT-Ti/4", "depth": 2, "width": 16, "mlp_dim": 32, "heads": 2},
+    "model": {"name": "ViT-Ti/4", "depth": 2, "width": 16, "mlp_dim": 32, "num_heads": 2},
     "input": {
         "source": "synthetic",
         "num_examples": 64,
@@ -22,7 +22,7 @@ CONFIG = {
         "batch_size": 16,
     },
     "loss": {"mixup": 0.5},
-    "optim": {"accumulate": 2},
+    "optim": {"grad_accum_steps": 2},
     "total": {"steps": 6},
 }
 

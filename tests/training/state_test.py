@@ -16,7 +16,7 @@ from vit_jax.training.state import state_layout, total_bytes
 def layout(scan=False, mesh=None, shard_optimizer=False, width=16):
     def make(rngs):
         return models.create(
-            "ViT-Ti/4", num_classes=3, image_size=8, depth=2, width=width, mlp_dim=32, heads=2,
+            "ViT-Ti/4", num_classes=3, image_size=8, depth=2, width=width, mlp_dim=32, num_heads=2,
             scan=scan, rngs=rngs,
         )  # fmt: skip
 
@@ -78,7 +78,7 @@ def test_what_stays_whole_is_one_line_for_each_cause():
         ": width 36 does not divide over fsdp=4 x data=2; change model.width or mesh.data\n"
     )
     wide, many = said(1, 1, 5, 4).splitlines()
-    assert ": heads 2 does not divide over tensor=4; change model.heads or mesh.tensor" in many
+    assert ": heads 2 does not divide over tensor=4; change model.num_heads or mesh.tensor" in many
     assert ": width 16 does not divide over fsdp=5; change model.width or mesh.fsdp" in wide
 
 

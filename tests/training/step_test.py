@@ -13,7 +13,7 @@ from vit_jax.training.state import state_layout
 from vit_jax.training.step import batch_layout, compile_update, leave_out, make_update
 
 SAME_MATH = 1e-5  # relative; float32 sums in another order
-TINY = {"depth": 2, "width": 32, "mlp_dim": 64, "heads": 2}
+TINY = {"depth": 2, "width": 32, "mlp_dim": 64, "num_heads": 2}
 CLASSES, SIZE = 4, (8, 8)
 
 
@@ -27,7 +27,7 @@ class Trainer:
     """A compiled step on its own, without files."""
 
     def __init__(
-        self, batch_size=16, accumulate=1, mixup=0.0, cutmix=0.0, lr=1e-3, seed=0,
+        self, batch_size=16, grad_accum_steps=1, mixup=0.0, cutmix=0.0, lr=1e-3, seed=0,
         optimizer="adam", freeze=(), ema_decay=None, model="ViT-Ti/4", toy=TINY, size=SIZE,
         mesh=None, **fields,
     ):  # fmt: skip
@@ -52,7 +52,7 @@ class Trainer:
         )  # fmt: skip
         objective = Objective(
             loss="softmax", label_smoothing=0.0, mixup_alpha=mixup, cutmix_alpha=cutmix,
-            num_classes=CLASSES, accumulate=accumulate, freeze=freeze, mean=(0.5,) * 3,
+            num_classes=CLASSES, grad_accum_steps=grad_accum_steps, freeze=freeze, mean=(0.5,) * 3,
             std=(0.5,) * 3,
         )  # fmt: skip
         self.batch_layout = batch_layout(mesh, batch_size=batch_size, image_size=size, max_labels=1)
@@ -152,7 +152,7 @@ def test_a_batch_without_a_valid_example_leaves_finite_numbers():
 
 @pytest.mark.parametrize("mixing", [{}, {"mixup": 0.5, "cutmix": 1.0}])
 def test_accumulation_gives_the_same_update(mixing):
-    whole, parts = Trainer(**mixing), Trainer(accumulate=4, **mixing)
+    whole, parts = Trainer(**mixing), Trainer(grad_accum_steps=4, **mixing)
     weight = np.ones(16, np.float32)
     weight[:5] = 0  # parts with different numbers of valid examples
     for seed in range(3):

@@ -270,7 +270,7 @@ def test_a_path_without_a_checkpoint(start):
     assert "pretrained: No checkpoint in" in refusal(start)
 
 
-NO_NAME = [f"model.{field}=none" for field in ("name", "depth", "width", "mlp_dim", "heads")]
+NO_NAME = [f"model.{field}=none" for field in ("name", "depth", "width", "mlp_dim", "num_heads")]
 
 
 def test_a_model_without_a_name_is_that_of_the_weights(save, start, tiny_run):

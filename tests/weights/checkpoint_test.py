@@ -11,7 +11,7 @@ from vit_jax.parallel.mesh import make_mesh
 from vit_jax.store.checkpoints import Checkpoints
 from vit_jax.weights.checkpoint import describe
 
-model = dict(depth=2, width=16, mlp_dim=32, heads=2, num_classes=4, image_size=8)
+model = dict(depth=2, width=16, mlp_dim=32, num_heads=2, num_classes=4, image_size=8)
 vit = models.create("ViT-Ti/4", **model, rngs=nnx.Rngs(0))
 raw = nnx.to_pure_dict(nnx.split(vit, nnx.Param)[1])
 saved = {"params": raw, "ema": jax.tree.map(lambda x: x + 1, raw)}

@@ -13,7 +13,7 @@ from vit_jax.weights.checkpoint import describe
 from vit_jax.weights.files.tensors import of_array
 
 EVIL = "evil.Class"
-SMALL = {"depth": 1, "width": 8, "mlp_dim": 8, "heads": 2, "num_classes": 4, "image_size": 8}
+SMALL = {"depth": 1, "width": 8, "mlp_dim": 8, "num_heads": 2, "num_classes": 4, "image_size": 8}
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from flax import nnx
 from vit_jax import models, weights
 from vit_jax.core import pytrees
 
-TOY = {"depth": 2, "width": 16, "mlp_dim": 24, "heads": 2, "num_classes": 3, "image_size": 12}
+TOY = {"depth": 2, "width": 16, "mlp_dim": 24, "num_heads": 2, "num_classes": 3, "image_size": 12}
 
 
 def params_of(model):

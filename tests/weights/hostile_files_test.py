@@ -15,8 +15,10 @@ from vit_jax import models, weights
 from vit_jax import train as training
 from vit_jax.core.errors import UserError
 
-TOY = {"depth": 2, "width": 16, "mlp_dim": 32, "heads": 2, "num_classes": 4, "image_size": 8}
-UNNAMED = tuple(f"model.{field}=none" for field in ("name", "depth", "width", "mlp_dim", "heads"))
+TOY = {"depth": 2, "width": 16, "mlp_dim": 32, "num_heads": 2, "num_classes": 4, "image_size": 8}
+UNNAMED = tuple(
+    f"model.{field}=none" for field in ("name", "depth", "width", "mlp_dim", "num_heads")
+)
 
 
 def saved(path, to="google_npz", **fields):

@@ -129,7 +129,7 @@ def test_dinov3(tmp_path, images, same, name, config, fields):
     assert (tmp_path / "theirs" / "model.safetensors.index.json").exists()
     images = images[:, :, :8]
     ours = weights.load_with_info(tmp_path / "theirs", image_size=(12, 8))
-    sizes = {"depth": 2, "width": 16, "mlp_dim": 24, "heads": 2, "layer_scale": 1.0}
+    sizes = {"depth": 2, "width": 16, "mlp_dim": 24, "num_heads": 2, "layer_scale": 1.0}
     assert ours.model.spec == models.spec(name, **(sizes | fields))
     assert_same_tokens(theirs, ours.model, images)
 

@@ -355,7 +355,7 @@ def test_a_run_starts_from_them(tmp_path, bit, tiny_run):
     weights.save(ours, tmp_path / "in", "huggingface")
     config = tiny_run(
         "model.name=none", "model.depth=none", "model.width=none", "model.mlp_dim=none",
-        "model.heads=none", f"init.weights={tmp_path / 'in'}", "init.head=reset",
+        "model.num_heads=none", f"init.weights={tmp_path / 'in'}", "init.head=reset",
         "input.num_classes=7",
     )  # fmt: skip
     model = build.model(config, num_classes=7)

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import ml_collections
 
-from vit_jax.core import elsewhere, errors
+from vit_jax.core import elsewhere, errors, renamed
 
 
 def override(tree: dict[str, Any], path: str, text: str) -> None:
@@ -74,6 +74,8 @@ def build(cls: type, values: Mapping[str, Any], where: str = "", root: type | No
 
 def _meant(full: str, hints: Mapping[str, Any], root: type) -> str:
     """What may be meant by an unknown field: one of its section, or one of another section."""
+    if full in renamed.FIELDS:
+        return f"It was renamed: give {renamed.FIELDS[full]}."
     section, _, name = full.rpartition(".")
     near = errors.nearest(name, hints)
     others = elsewhere.fields_meant(name, leaves(root))

@@ -34,7 +34,7 @@ image in bfloat16, if nothing is computed again. `python -m vit_jax.models` prin
 
 | name | parameters | GFLOPs | activations | stride | units | depth | width | MLP | heads | tokens |
 |---|---|---|---|---|---|---|---|---|---|---|"""
-FIELDS = ("depth", "width", "mlp_dim", "heads")
+FIELDS = ("depth", "width", "mlp_dim", "num_heads")
 
 
 def page() -> Iterator[str]:

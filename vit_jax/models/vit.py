@@ -81,7 +81,7 @@ class ViT(nnx.Module):
             return Block(
                 width=width,
                 mlp_dim=spec.mlp_dim,
-                heads=spec.heads,
+                num_heads=spec.num_heads,
                 gelu=spec.gelu,
                 mlp=spec.mlp,
                 parallel=spec.parallel,
@@ -115,7 +115,7 @@ class ViT(nnx.Module):
             self.pooling = AttentionPooling(
                 width,
                 spec.mlp_dim,
-                spec.heads,
+                spec.num_heads,
                 gelu=spec.gelu,
                 norm=spec.norm,
                 norm_epsilon=spec.norm_epsilon,
@@ -226,7 +226,7 @@ def positions(spec: ViTSpec, layout: TokenLayout, rngs: nnx.Rngs) -> Positions:
         "none": Positions,
         "learned_1d": lambda: posemb.LearnedPositions(layout, spec.width, **made),
         "learned_2d": lambda: posemb.Learned2dPositions(layout, spec.width, **made),
-        "relative": lambda: posemb.RelativePositions(layout, spec.width // spec.heads, **made),
+        "relative": lambda: posemb.RelativePositions(layout, spec.width // spec.num_heads, **made),
         "sincos_1d": lambda: posemb.SinCos1dPositions(layout),
         "sincos_2d": lambda: posemb.SinCos2dPositions(layout),
         "rotary_2d": lambda: Rotary2dPositions(layout),

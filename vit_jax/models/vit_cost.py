@@ -40,7 +40,7 @@ def activation_bytes(spec: ViTSpec, *, image_size: tuple[int, int]) -> int:
     n = token_layout(spec, image_size).num_tokens
     of_width = (2 - spec.parallel) * _stream_size(spec) + 4 + 2 * spec.qk_norm
     of_mlp = 1 + (spec.mlp != "mlp")
-    of_a_token = of_width * spec.width + of_mlp * spec.mlp_dim + spec.heads * n
+    of_a_token = of_width * spec.width + of_mlp * spec.mlp_dim + spec.num_heads * n
     return 2 * spec.depth * n * of_a_token
 
 

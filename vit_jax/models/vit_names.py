@@ -10,21 +10,21 @@ Fields = dict[str, Any]
 # Table 1 of the paper; Ti and S from arXiv 2012.12877 and 2106.10270, g and G from 2106.04560
 # (table 2), So400m from 2305.13035.
 SIZES: dict[str, dict[str, int]] = {
-    "Ti": {"depth": 12, "width": 192, "mlp_dim": 768, "heads": 3},
-    "S": {"depth": 12, "width": 384, "mlp_dim": 1536, "heads": 6},
-    "B": {"depth": 12, "width": 768, "mlp_dim": 3072, "heads": 12},
-    "L": {"depth": 24, "width": 1024, "mlp_dim": 4096, "heads": 16},
-    "So400m": {"depth": 27, "width": 1152, "mlp_dim": 4304, "heads": 16},
-    "H": {"depth": 32, "width": 1280, "mlp_dim": 5120, "heads": 16},
-    "g": {"depth": 40, "width": 1408, "mlp_dim": 6144, "heads": 16},
-    "G": {"depth": 48, "width": 1664, "mlp_dim": 8192, "heads": 16},
+    "Ti": {"depth": 12, "width": 192, "mlp_dim": 768, "num_heads": 3},
+    "S": {"depth": 12, "width": 384, "mlp_dim": 1536, "num_heads": 6},
+    "B": {"depth": 12, "width": 768, "mlp_dim": 3072, "num_heads": 12},
+    "L": {"depth": 24, "width": 1024, "mlp_dim": 4096, "num_heads": 16},
+    "So400m": {"depth": 27, "width": 1152, "mlp_dim": 4304, "num_heads": 16},
+    "H": {"depth": 32, "width": 1280, "mlp_dim": 5120, "num_heads": 16},
+    "g": {"depth": 40, "width": 1408, "mlp_dim": 6144, "num_heads": 16},
+    "G": {"depth": 48, "width": 1664, "mlp_dim": 8192, "num_heads": 16},
 }
 
 # arXiv 2304.07193 (table 17, appendix B.1). The hidden width of SwiGLU is 2/3 of 4 times the width.
 _DINOV2: Fields = {"gelu": "exact", "layer_scale": 1e-5}
 _DINOV2_SIZES: dict[str, Fields] = {
     **{size: SIZES[size] for size in ("S", "B", "L")},
-    "g": {"depth": 40, "width": 1536, "mlp_dim": 4096, "heads": 24, "mlp": "swiglu"},
+    "g": {"depth": 40, "width": 1536, "mlp_dim": 4096, "num_heads": 24, "mlp": "swiglu"},
 }
 # arXiv 2508.10104 and the authors' code (dinov3/hub/backbones.py).
 _DINOV3: Fields = {
@@ -34,15 +34,15 @@ _DINOV3: Fields = {
 _DINOV3_SIZES: dict[str, Fields] = {
     **{size: SIZES[size] for size in ("S", "B", "L")},
     "S+": {**SIZES["S"], "mlp": "swiglu"},
-    "H+": {**SIZES["H"], "heads": 20, "mlp": "swiglu"},
+    "H+": {**SIZES["H"], "num_heads": 20, "mlp": "swiglu"},
     "7B": {
-        "depth": 40, "width": 4096, "mlp_dim": 8192, "heads": 32, "mlp": "swiglu",
+        "depth": 40, "width": 4096, "mlp_dim": 8192, "num_heads": 32, "mlp": "swiglu",
         "qkv_bias": "none",
     },
 }  # fmt: skip
 # arXiv 2302.05442: section 2 and table 1.
 _VIT_22B: Fields = {
-    "depth": 48, "width": 6144, "mlp_dim": 24_576, "heads": 48, "pool": "map",
+    "depth": 48, "width": 6144, "mlp_dim": 24_576, "num_heads": 48, "pool": "map",
     "parallel": True, "qk_norm": True, "qkv_bias": "none", "norm": "rms",
 }  # fmt: skip
 
@@ -96,5 +96,5 @@ def of_shape(size: str, style: Fields) -> Fields | None:
     if not match:
         return None
     depth, width = int(match[1]), int(match[2])
-    heads = width // _HEAD_SIZE if width % _HEAD_SIZE == 0 else 1
-    return {**style, "depth": depth, "width": width, "mlp_dim": 4 * width, "heads": heads}
+    num_heads = width // _HEAD_SIZE if width % _HEAD_SIZE == 0 else 1
+    return {**style, "depth": depth, "width": width, "mlp_dim": 4 * width, "num_heads": num_heads}

@@ -20,7 +20,7 @@ from vit_jax.nn.precision import Precision
 
 # What the weights were trained as. The other fields say how to train or compute them further.
 ARCHITECTURE = (
-    "width", "depth", "mlp_dim", "heads", "pool", "position_embedding", "position_at",
+    "width", "depth", "mlp_dim", "num_heads", "pool", "position_embedding", "position_at",
     "class_position", "registers", "layer_scale", "mlp", "gelu", "parallel", "qk_norm", "qkv_bias",
     "dense_bias", "norm", "norm_epsilon",
 )  # fmt: skip
@@ -63,7 +63,7 @@ class ViTSpec:
     depth: int
     width: int
     mlp_dim: int
-    heads: int
+    num_heads: int
     pool: str = "cls"  # class token; "avg": mean; "cls_avg": both; "map": attention pooling
     pre_logits: bool = False  # dense(width) + tanh before the head (section 3.1: pre-training)
     position_embedding: str = "learned_1d"
@@ -127,12 +127,12 @@ class ViTSpec:
 
 def check(done: ViTSpec) -> None:
     """UserError if it cannot be built."""
-    checks.check_at_least_1(done, ("patch_size", "depth", "width", "mlp_dim", "heads"))
+    checks.check_at_least_1(done, ("patch_size", "depth", "width", "mlp_dim", "num_heads"))
     checks.check_choices(done, CHOICES)
-    if done.width % done.heads:
+    if done.width % done.num_heads:
         raise errors.UserError(
-            f"model.width={done.width} does not divide into model.heads={done.heads} heads; "
-            f"nearest width: {_nearest_multiple(done.width, done.heads)}."
+            f"model.width={done.width} does not divide into model.num_heads={done.num_heads}; "
+            f"nearest width: {_nearest_multiple(done.width, done.num_heads)}."
         )
     if done.registers < 0:
         raise errors.UserError(f"model.registers={done.registers}: give at least 0.")
@@ -161,17 +161,17 @@ def _check_positions(done: ViTSpec) -> None:
         )
     parts = POSITION_PARTS.get(kind, 1)
     if done.width % parts:
-        nearest = _nearest_multiple(done.width, math.lcm(parts, done.heads))
+        nearest = _nearest_multiple(done.width, math.lcm(parts, done.num_heads))
         raise errors.UserError(
             f"model.width={done.width} does not divide into the {parts} parts of "
             f"model.position_embedding={kind}; nearest width: {nearest}."
         )
-    if kind == "rotary_2d" and done.width % (done.heads * rotary.PARTS):
-        nearest = _nearest_multiple(done.width, done.heads * rotary.PARTS)
+    if kind == "rotary_2d" and done.width % (done.num_heads * rotary.PARTS):
+        nearest = _nearest_multiple(done.width, done.num_heads * rotary.PARTS)
         raise errors.UserError(
-            f"model.width={done.width} gives each of {done.heads} heads "
-            f"{done.width // done.heads}, which does not divide into the {rotary.PARTS} parts of "
-            f"model.position_embedding={kind}; nearest width: {nearest}."
+            f"model.width={done.width} gives each of {done.num_heads} heads "
+            f"{done.width // done.num_heads}, which does not divide into the {rotary.PARTS} parts "
+            f"of model.position_embedding={kind}; nearest width: {nearest}."
         )
 
 

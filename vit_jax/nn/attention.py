@@ -49,7 +49,7 @@ class SelfAttention(nnx.Module):
     def __init__(
         self,
         width: int,
-        heads: int,
+        num_heads: int,
         *,
         qkv_bias: str = "all",
         out_bias: bool = True,
@@ -61,15 +61,15 @@ class SelfAttention(nnx.Module):
         rngs: nnx.Rngs,
     ):
         made: dict[str, Any] = {"kernel_init": kernel_init, "precision": precision, "rngs": rngs}
-        self.qkv = input_projections(3, width, heads, bias=qkv_bias == "all", **made)
-        self.out = output_projection(width, heads, bias=out_bias, **made)
+        self.qkv = input_projections(3, width, num_heads, bias=qkv_bias == "all", **made)
+        self.out = output_projection(width, num_heads, bias=out_bias, **made)
         self.precision = precision
         self.qkv_bias, self.qk_norm = qkv_bias, qk_norm
-        head_size = width // heads
+        head_size = width // num_heads
         if qkv_bias == "query_value":
             axes = (HEADS, HEAD_SIZE)
-            self.query_bias = param(ZEROS, (heads, head_size), axes, rngs.params())
-            self.value_bias = param(ZEROS, (heads, head_size), axes, rngs.params())
+            self.query_bias = param(ZEROS, (num_heads, head_size), axes, rngs.params())
+            self.value_bias = param(ZEROS, (num_heads, head_size), axes, rngs.params())
         if qk_norm:
             kind = "rms" if norm == "rms" else "layer_no_bias"
             shared: Any = {"epsilon": norm_epsilon, "precision": precision, "rngs": rngs}
@@ -158,7 +158,7 @@ attend.defvjp(_forward, _backward)
 def input_projections(
     number: int,
     width: int,
-    heads: int,
+    num_heads: int,
     *,
     bias: bool = True,
     kernel_init: Initializer = VIT.kernel,
@@ -168,7 +168,7 @@ def input_projections(
     """[..., D] -> [..., number, H, K]: of query, key and value those that see the same tokens."""
     return Linear(
         (width,),
-        (number, heads, width // heads),
+        (number, num_heads, width // num_heads),
         (WIDTH,),
         (QKV, HEADS, HEAD_SIZE),
         kernel_init=functools.partial(_in_init, kernel_init),
@@ -180,7 +180,7 @@ def input_projections(
 
 def output_projection(
     width: int,
-    heads: int,
+    num_heads: int,
     *,
     bias: bool = True,
     kernel_init: Initializer = VIT.kernel,
@@ -189,7 +189,7 @@ def output_projection(
 ) -> Linear:
     """[..., H, K] -> [..., D]: the heads' results brought together."""
     return Linear(
-        (heads, width // heads),
+        (num_heads, width // num_heads),
         (width,),
         (HEADS, HEAD_SIZE),
         (WIDTH,),
@@ -202,12 +202,12 @@ def output_projection(
 
 def _in_init(init: Initializer, key: Any, shape: tuple[int, ...], dtype: Any) -> jax.Array:
     """`init` for each of the [D, H * K] kernels by itself, as if they were separate."""
-    width, number, heads, head_size = shape
-    make = jax.vmap(lambda k: init(k, (width, heads * head_size), dtype), out_axes=1)
+    width, number, num_heads, head_size = shape
+    make = jax.vmap(lambda k: init(k, (width, num_heads * head_size), dtype), out_axes=1)
     return make(jax.random.split(key, number)).reshape(shape)
 
 
 def _out_init(init: Initializer, key: Any, shape: tuple[int, ...], dtype: Any) -> jax.Array:
     """`init` for the kernel seen as [H * K, D]."""
-    heads, head_size, width = shape
-    return init(key, (heads * head_size, width), dtype).reshape(shape)
+    num_heads, head_size, width = shape
+    return init(key, (num_heads * head_size, width), dtype).reshape(shape)

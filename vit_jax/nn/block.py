@@ -27,7 +27,7 @@ class Block(nnx.Module):
     """Pre-norm, residual last.
 
     Args:
-      heads, qkv_bias, qk_norm: as of SelfAttention.
+      num_heads, qkv_bias, qk_norm: as of SelfAttention.
       mlp, mlp_dim, gelu: as of Mlp.
       dense_bias: whether the MLP and the output of attention have biases.
       parallel: attention and MLP see the same, x + attention(norm(x)) + mlp(norm(x)), with one norm
@@ -43,7 +43,7 @@ class Block(nnx.Module):
         *,
         width: int,
         mlp_dim: int,
-        heads: int,
+        num_heads: int,
         gelu: str,
         mlp: str = "mlp",
         parallel: bool = False,
@@ -63,7 +63,7 @@ class Block(nnx.Module):
         self.norm1 = make_norm(norm, width, WIDTH, **with_epsilon)
         self.attention = SelfAttention(
             width,
-            heads,
+            num_heads,
             qkv_bias=qkv_bias,
             out_bias=dense_bias,
             qk_norm=qk_norm,

@@ -38,7 +38,7 @@ class AttentionPooling(nnx.Module):
         self,
         width: int,
         mlp_dim: int,
-        heads: int,
+        num_heads: int,
         *,
         gelu: str,
         norm: str = "layer",
@@ -51,9 +51,9 @@ class AttentionPooling(nnx.Module):
         with_kernel = {"kernel_init": start.kernel, **made}
         probe_init = functools.partial(_probe_init, start.kernel)
         self.probe = param(probe_init, (width,), (WIDTH,), rngs.params())
-        self.query = input_projections(1, width, heads, **with_kernel)
-        self.key_value = input_projections(2, width, heads, **with_kernel)
-        self.out = output_projection(width, heads, **with_kernel)
+        self.query = input_projections(1, width, num_heads, **with_kernel)
+        self.key_value = input_projections(2, width, num_heads, **with_kernel)
+        self.out = output_projection(width, num_heads, **with_kernel)
         self.precision = precision
         self.norm = make_norm(norm, width, WIDTH, epsilon=norm_epsilon, **made)
         self.mlp = Mlp(width, mlp_dim, gelu=gelu, dropout=0.0, start=start, **made)

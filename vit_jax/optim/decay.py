@@ -59,13 +59,13 @@ def add_decay(
     return optax.chain(before, direction, after)
 
 
-def shrinkage(
+def effective_weight_decay(
     lr: jax.Array | float, *, weight_decay: float, meaning: str, peak_lr: float
 ) -> jax.Array | float:
     """The share of itself that a kernel loses to decay in one update at learning rate `lr`.
 
     Where nothing follows the decay: of the two decoupled meanings all optimizers but LAMB, of
-    `coupled` SGD without momentum; see optimizers.shrinkage.
+    `coupled` SGD without momentum; see optimizers.effective_weight_decay.
     """
     return lr * _decay_per_lr(weight_decay, meaning, peak_lr)
 

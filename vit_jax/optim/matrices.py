@@ -44,10 +44,10 @@ def axes(name: str, ndim: int, *, joint: bool = False) -> Axes:
     own = tuple(range(len(layer), ndim))
     if parent not in PROJECTIONS:
         return Axes(layer, own[:-1], own[-1:])
-    *rows, number, heads, head_size = own
+    *rows, number, num_heads, head_size = own
     if joint:
-        return Axes(layer, tuple(rows), (number, heads, head_size))
-    return Axes((*layer, number), tuple(rows), (heads, head_size))
+        return Axes(layer, tuple(rows), (number, num_heads, head_size))
+    return Axes((*layer, number), tuple(rows), (num_heads, head_size))
 
 
 def split(name: str, x: jax.Array, *, joint: bool = False) -> jax.Array:

@@ -94,7 +94,7 @@ def create(
     )
 
 
-def shrinkage(
+def effective_weight_decay(
     name: str,
     opt_state: Any,
     lr: jax.Array | float,
@@ -114,7 +114,7 @@ def shrinkage(
     """
     if not weight_decay:
         return 0.0
-    share = decay.shrinkage(
+    share = decay.effective_weight_decay(
         lr, weight_decay=weight_decay, meaning=weight_decay_meaning, peak_lr=peak_lr
     )
     if decay.WEIGHT_DECAY_MEANINGS[weight_decay_meaning].after_direction:

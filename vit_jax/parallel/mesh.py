@@ -137,7 +137,7 @@ def check_batch(mesh: Mesh | AbstractMesh, batch_size: int, field: str, *, parts
         near = ", ".join(str(b) for b in (below, below + unit) if b > 0)
         over = [f"{name}={mesh.shape[name]}" for name in BATCH_AXES if mesh.shape[name] > 1]
         which = f" ({' x '.join(over)})" if len(over) > 1 else ""
-        times = f" times optim.accumulate={parts} parts" if parts > 1 else ""
+        times = f" times optim.grad_accum_steps={parts} parts" if parts > 1 else ""
         raise errors.UserError(
             f"{field}={batch_size} does not divide over {n} devices{which}{times}; nearest: {near}."
         )

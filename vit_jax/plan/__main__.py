@@ -31,10 +31,10 @@ from vit_jax.run import build
 SMALLER = (
     ("model.remat=dots",),
     ("model.remat=full",),
-    ("model.remat=full", "optim.accumulate=4"),
+    ("model.remat=full", "optim.grad_accum_steps=4"),
     ("model.remat=full", "mesh.data=1", "mesh.fsdp=-1"),
-    ("model.remat=full", "mesh.data=1", "mesh.fsdp=-1", "optim.accumulate=4"),
-    ("model.remat=full", "mesh.data=1", "mesh.fsdp=-1", "optim.accumulate=16"),
+    ("model.remat=full", "mesh.data=1", "mesh.fsdp=-1", "optim.grad_accum_steps=4"),
+    ("model.remat=full", "mesh.data=1", "mesh.fsdp=-1", "optim.grad_accum_steps=16"),
 )
 
 

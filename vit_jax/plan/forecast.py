@@ -238,7 +238,7 @@ def _check_batch(config: RunConfig, mesh: Mesh, topology: str | None) -> None:
         near = dividing(
             topology,
             batch_size=config.input.batch_size,
-            parts=config.optim.accumulate,
+            parts=config.optim.grad_accum_steps,
             share=mesh.shape["tensor"],
         )
         others = f" Topologies that it divides over: {', '.join(near)}." if near else ""
@@ -263,7 +263,7 @@ def _memory(
 
 def _activations(config: RunConfig, model: ModelInfo, mesh: Mesh) -> int | None:
     """Of one device, of the part of a batch that is worked off at once."""
-    parts = mesh.size // mesh.shape["tensor"] * config.optim.accumulate
+    parts = mesh.size // mesh.shape["tensor"] * config.optim.grad_accum_steps
     images, of_bfloat16 = config.input.batch_size / parts, model.spec["dtype"] == "bfloat16"
     nbytes = {
         "none": model.activation_bytes,

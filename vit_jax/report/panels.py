@@ -68,7 +68,7 @@ SECTIONS: dict[str, dict[str, Style]] = {
     "Optimisation": {
         "train/learning_rate": Style("learning rate", start=0.0, exact=True),
         "train/grad_norm": Style("gradient norm", start=0.0, log=True),
-        "train/shrinkage": Style("weight decay shrinkage", start=0.0, exact=True),
+        "train/effective_weight_decay": Style("effective weight decay", start=0.0, exact=True),
     },
     "Speed and input": {
         "speed/images_per_second": Style("images per second", start=0.0),

@@ -62,7 +62,7 @@ def _axes(mesh: Mesh) -> str:
     return f": {' x '.join(sizes)}" if sizes else ""
 
 
-FIELDS = {axes.WIDTH: "model.width", axes.HEADS: "model.heads", axes.MLP: "model.mlp_dim"}
+FIELDS = {axes.WIDTH: "model.width", axes.HEADS: "model.num_heads", axes.MLP: "model.mlp_dim"}
 
 
 def undivided(screen: Screen, layout: Layout) -> None:

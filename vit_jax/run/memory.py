@@ -65,7 +65,7 @@ def explain_out_of_memory(config: RunConfig) -> Iterator[None]:
         raise UserError(
             f"Out of memory{detail}. Any of these needs less: a lower input.batch_size (now "
             f"{config.input.batch_size}); the same batch by gradient accumulation, "
-            f"optim.accumulate (now {config.optim.accumulate}); "
+            f"optim.grad_accum_steps (now {config.optim.grad_accum_steps}); "
             f"model.remat=dots_no_batch or full (now {config.model.remat or 'none'}); "
             "model.dtype=bfloat16; more devices."
         ) from error

@@ -10,6 +10,7 @@ from typing import Any
 
 from etils import epath
 
+from vit_jax.core import renamed
 from vit_jax.core.errors import UserError
 from vit_jax.core.files import atomic_file, strict_json
 
@@ -73,9 +74,8 @@ class MetricsFile:
             row = strict_json.parse(line)
             if not isinstance(row, dict) or not 0 <= _whole(row["step"]) <= LARGEST_STEP:
                 raise ValueError("no object with a step")
-            return {
-                name: value if name == "step" else _number(value) for name, value in row.items()
-            }
+            numbers = {k: v if k == "step" else _number(v) for k, v in row.items()}
+            return renamed.metrics(numbers)
         except (ValueError, KeyError, TypeError) as error:
             raise UserError(
                 f"Line {number} of {self._path} is not a row of metrics: {line[:80]!r}. Delete "

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from etils import epath
 
+from vit_jax.core import renamed
 from vit_jax.core.errors import UserError
 from vit_jax.core.files import atomic_file, strict_json
 from vit_jax.store import step_names
@@ -181,7 +182,8 @@ def _load(file: epath.Path) -> dict[str, Any]:
         if not isinstance(document, dict):
             raise TypeError("it is no JSON object")
         _check_types(document)
-        return {key: document[key] for key in TYPES}
+        config = renamed.fields(document["config"])
+        return {key: document[key] for key in TYPES} | {"config": config}
     except KeyError as error:
         raise _damaged(file, f"it has no {error}") from error
     except OSError as error:

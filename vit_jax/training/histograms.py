@@ -62,7 +62,7 @@ def make_distributions(
 
     The gradients are the update's own, before clipping, of each parameter, and of each layer where
     layers are stacked. The activations are the outputs of the blocks for the same images, without
-    dropout, of the first of `optim.accumulate` parts of the batch.
+    dropout, of the first of `optim.grad_accum_steps` parts of the batch.
     """
     backward = make_backward(layout, objective, seed)
 
@@ -71,7 +71,7 @@ def make_distributions(
         images, _, _ = examples(batch, objective, seed=seed, step=state.step)
         model = nnx.merge(layout.graph, state.params)
         layers = tuple(range(model.spec.depth))
-        tokens = model.tokens(images[:: objective.accumulate], layers=layers)
+        tokens = model.tokens(images[:: objective.grad_accum_steps], layers=layers)
         outputs = {
             name: x.astype(jnp.float32)
             for name, x in _stacked_if_equal("activations/blocks", tokens)

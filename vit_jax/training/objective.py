@@ -24,11 +24,11 @@ class Objective:
     mixup_alpha: float  # of mixing.py, as the next; 0: off
     cutmix_alpha: float
     num_classes: int
-    accumulate: int  # parts that a batch is worked off in
+    grad_accum_steps: int  # parts that a batch is worked off in
     freeze: tuple[str, ...]  # patterns of parameters that are not trained (optim/patterns.py)
     mean: tuple[float, ...]  # of RGB in [0, 1]
     std: tuple[float, ...]
-    whole_labels: bool = False  # every label that is in a blend counts 1
+    binarize_targets: bool = False  # every label that is in a blend counts 1
 
     def inputs(self, batch: Batch) -> tuple[jax.Array, jax.Array, jax.Array]:
         """A batch -> normalised images [B, H, W, 3], targets [B, C], weight [B]; all float32."""
@@ -39,7 +39,7 @@ class Objective:
 
     def asked(self, targets: jax.Array) -> jax.Array:
         """What the loss asks for, [B, C] -> [B, C]: the targets whole or as shares, smoothed."""
-        if self.whole_labels:
+        if self.binarize_targets:
             targets = (targets > 0).astype(targets.dtype)
         return losses.smooth_labels(targets, self.label_smoothing)
 

@@ -81,7 +81,7 @@ def make_backward(
             state.params,
             (images, smooth, share),
             key,
-            objective.accumulate,
+            objective.grad_accum_steps,
         )
         return Backward(loss, grads, logits, targets, share)
 

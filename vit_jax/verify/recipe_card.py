@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from etils import epath
 
+from vit_jax.core import renamed
 from vit_jax.core.errors import UserError
 from vit_jax.core.files import atomic_file
 
@@ -109,7 +110,9 @@ def read(path: epath.Path) -> Card:
         raise UserError(f"No recipe card {path}.")
     try:
         document = json.loads(path.read_text())
-        curves = {metric: Curve(**curve) for metric, curve in document.pop("curves").items()}
+        document["fields"] = renamed.fields(document["fields"])
+        curves = renamed.metrics(document.pop("curves"))
+        curves = {metric: Curve(**curve) for metric, curve in curves.items()}
         tolerance = Tolerance(**document.pop("tolerance"))
         card = Card(**document, curves=curves, tolerance=tolerance)
         _check(card)

@@ -52,7 +52,7 @@ def vit(found: Match, size: str | None) -> tuple[str, dict[str, Any]]:
         "depth": sizes["L"],
         "width": sizes["D"],
         "mlp_dim": sizes["M"],
-        "heads": sizes["H"],
+        "num_heads": sizes["H"],
     }
     shape, size = resnet_shape(found), size or shape_name(sizes)
     if shape is None:
@@ -84,7 +84,7 @@ def _hybrid_name(fields: dict[str, Any], size: str) -> str:
 
 def size_name(found: Match) -> str | None:
     """ "B", if depth, width and MLP are those of ViT-B; and the heads, where they are known."""
-    letters = {"depth": "L", "width": "D", "mlp_dim": "M", "heads": "H"}
+    letters = {"depth": "L", "width": "D", "mlp_dim": "M", "num_heads": "H"}
     for name, fields in SIZES.items():
         same = (found.sizes.get(letters[f], 0) in (0, value) for f, value in fields.items())
         if all(same):

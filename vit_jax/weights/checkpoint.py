@@ -11,6 +11,7 @@ import numpy as np
 from etils import epath
 
 from vit_jax import models
+from vit_jax.core import renamed
 from vit_jax.core.errors import UserError
 from vit_jax.nn.posemb import TokenLayout
 from vit_jax.store import checkpoint_dir
@@ -108,7 +109,7 @@ def read_info(path: str | epath.Path) -> CheckpointInfo:
             f"{folder} has format version {about.get('format_version')}, this vit_jax reads "
             f"{FORMAT_VERSION}: install the version that wrote it."
         )
-    fields = dict(about["model"])
+    fields = renamed.fields(about)["model"]
     names, name = about["class_names"], fields.pop("name")
     return CheckpointInfo(
         folder=folder,

@@ -185,18 +185,18 @@ def _match(layout: Layout, opened: Opened) -> Match:
     if layout in google_npz.LAYOUTS or architecture.is_bit(first) or not first.sizes["D"]:
         return first
     config = opened.config or {}
-    heads = config.get(
+    num_heads = config.get(
         "num_attention_heads", json_fields.section(config, "model_args").get("num_heads")
     )
     size, width = architecture.size_name(first), first.sizes["D"]
-    if heads is None:
-        usual = SIZES[size]["heads"] if size else max(1, width // HEAD_SIZE)
-        heads = timm.heads(config) or usual
-    elif type(heads) is not int or heads < 1:
-        raise UserError(f"{opened.path}: its config.json says {heads!r} heads.")
-    elif width % heads:
-        heads = 1  # only to see whether the rest fits: stated.check refuses it
-    return match(layout, opened.tensors, {"H": heads})
+    if num_heads is None:
+        usual = SIZES[size]["num_heads"] if size else max(1, width // HEAD_SIZE)
+        num_heads = timm.num_heads(config) or usual
+    elif type(num_heads) is not int or num_heads < 1:
+        raise UserError(f"{opened.path}: its config.json says {num_heads!r} heads.")
+    elif width % num_heads:
+        num_heads = 1  # only to see whether the rest fits: stated.check refuses it
+    return match(layout, opened.tensors, {"H": num_heads})
 
 
 def _stated_sizes(opened: Opened, found: Match) -> Iterator[config_consistency.Size]:

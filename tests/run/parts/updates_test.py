@@ -150,8 +150,10 @@ def test_a_blend_may_ask_for_both_classes_in_whole(tiny_run):
     blended = jnp.array([[0.75, 0.25, 0.0, 0.0], [0.0, 0.0, 1.0, 0.0]])
     fields = ("loss.kind=sigmoid", "loss.mixup=0.8")
     shares = build.objective(tiny_run(*fields), num_classes=4)
-    whole = build.objective(tiny_run(*fields, "loss.whole_labels=true"), num_classes=4)
+    whole = build.objective(tiny_run(*fields, "loss.binarize_targets=true"), num_classes=4)
     np.testing.assert_array_equal(shares.asked(blended), blended)
     np.testing.assert_array_equal(whole.asked(blended), [[1, 1, 0, 0], [0, 0, 1, 0]])
-    with pytest.raises(UserError, match=r"loss\.whole_labels=True goes with loss\.kind=sigmoid"):
-        build.objective(tiny_run("loss.whole_labels=true"), num_classes=4)
+    with pytest.raises(
+        UserError, match=r"loss\.binarize_targets=True goes with loss\.kind=sigmoid"
+    ):
+        build.objective(tiny_run("loss.binarize_targets=true"), num_classes=4)

@@ -52,7 +52,7 @@ def run(examples, *, num_examples, label_threshold=0.5, batch_size=2, weighted=T
 
     objective = Objective(
         loss="softmax", label_smoothing=0.0, mixup_alpha=0.0, cutmix_alpha=0.0, num_classes=3,
-        accumulate=1, freeze=(), mean=(0.0,) * 3, std=(1 / 255,) * 3,
+        grad_accum_steps=1, freeze=(), mean=(0.0,) * 3, std=(1 / 255,) * 3,
     )  # fmt: skip
     graph, _ = nnx.split(Colours(), nnx.Param)
     evaluation = Classification(

@@ -78,7 +78,7 @@ def test_released_config(written):
     edit(folder, **dict.fromkeys((*keys, "layer_norm_eps", "hidden_act", "layerscale_value"), ...))
     edit(folder, pos_embed_rescale=2.0, drop_path_rate=0.1, attention_dropout=0.1)
     assert weights.load(folder).spec == models.spec(
-        "ViT-B/4-dinov3", depth=2, width=16, mlp_dim=24, heads=2, layer_scale=1.0
+        "ViT-B/4-dinov3", depth=2, width=16, mlp_dim=24, num_heads=2, layer_scale=1.0
     )
 
 

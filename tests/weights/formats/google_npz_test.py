@@ -309,5 +309,5 @@ def test_sizes_that_have_no_name_are_called_by_what_they_are(tmp_path, toy, hybr
     assert told.startswith("ViT-2x16/4, images of 12 x 12 pixels, 3 classes")
     assert weights.checkpoint_info(tmp_path / "c").name == "ViT-2x16/4"
     assert models.spec("ViT-2x128/4") == models.spec(
-        "ViT-B/4", depth=2, width=128, mlp_dim=512, heads=2
+        "ViT-B/4", depth=2, width=128, mlp_dim=512, num_heads=2
     )

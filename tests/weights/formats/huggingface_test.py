@@ -47,7 +47,7 @@ def test_there_and_back(tmp_path, toy, same, fields, kind):
 def test_without_config_json_the_arrays_tell(tmp_path, toy, same):
     for number, fields in enumerate(({}, {"pool": "avg"}, {"qkv_bias": "none"})):
         # 64 channels a head, and its GELU and epsilon: nothing says otherwise.
-        ours = toy(width=64, heads=1, gelu="exact", norm_epsilon=1e-12, **fields)
+        ours = toy(width=64, num_heads=1, gelu="exact", norm_epsilon=1e-12, **fields)
         folder = tmp_path / str(number)
         weights.save(ours, folder, "huggingface")
         again = weights.load(folder / "model.safetensors")

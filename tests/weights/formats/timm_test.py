@@ -85,12 +85,12 @@ def test_what_prediction_does_not_have_is_refused(said, message):
 
 
 def test_heads_that_only_the_architecture_tells(tmp_path, toy):
-    weights.save(toy(width=64, heads=16, norm_epsilon=1e-6), tmp_path / "out", "timm")
+    weights.save(toy(width=64, num_heads=16, norm_epsilon=1e-6), tmp_path / "out", "timm")
     file = tmp_path / "out" / "config.json"
     config = json.loads(file.read_text()) | {"architecture": "vit_giantopt_patch16_siglip_256"}
     del config["model_args"]["num_heads"]
     file.write_text(json.dumps(config))
-    assert weights.load(tmp_path / "out").spec.heads == 16
+    assert weights.load(tmp_path / "out").spec.num_heads == 16
 
 
 def test_how_others_do_not_resize_is_refused_or_said():

@@ -42,7 +42,7 @@ def rates(c: OptimConfig, schedule: schedules.Schedule) -> Callable[[Any, Any], 
 
     def at(step: Any, opt_state: Any) -> dict[str, Any]:
         lr = schedule(step)
-        shrinkage = optimizers.shrinkage(
+        effective_weight_decay = optimizers.effective_weight_decay(
             c.name,
             opt_state,
             lr,
@@ -51,7 +51,11 @@ def rates(c: OptimConfig, schedule: schedules.Schedule) -> Callable[[Any, Any], 
             peak_lr=c.lr,
             momentum=c.momentum,
         )
-        known = {} if shrinkage is None else {"train/shrinkage": shrinkage}
+        known = (
+            {}
+            if effective_weight_decay is None
+            else {"train/effective_weight_decay": effective_weight_decay}
+        )
         return {"train/learning_rate": lr, **known}
 
     return at
@@ -137,10 +141,10 @@ def objective(config: RunConfig, *, num_classes: int) -> Objective:
                 f"loss.{field}={alpha}: give 0 for none, or at least {LEAST_ALPHA:g}; below that, "
                 "draws from a Beta distribution are not finite in float32."
             )
-    if c.whole_labels and c.kind != "sigmoid":
+    if c.binarize_targets and c.kind != "sigmoid":
         raise errors.UserError(
-            f"loss.whole_labels=True goes with loss.kind=sigmoid, got {c.kind}, which divides a "
-            "whole between the classes: set loss.whole_labels=False."
+            f"loss.binarize_targets=True goes with loss.kind=sigmoid, got {c.kind}, which divides "
+            "a whole between the classes: set loss.binarize_targets=False."
         )
     return Objective(
         loss=c.kind,
@@ -148,9 +152,9 @@ def objective(config: RunConfig, *, num_classes: int) -> Objective:
         mixup_alpha=c.mixup,
         cutmix_alpha=c.cutmix,
         num_classes=num_classes,
-        accumulate=config.optim.accumulate,
+        grad_accum_steps=config.optim.grad_accum_steps,
         freeze=config.optim.freeze,
         mean=config.input.mean,
         std=config.input.std,
-        whole_labels=c.whole_labels,
+        binarize_targets=c.binarize_targets,
     )

@@ -44,11 +44,11 @@ def dense(layers: str, ours: str, theirs: str, kernel: str, bias: str | None) ->
 
 def matched(opened: Opened, layout: Layout, tensors: Tensors) -> Match:
     """`tensors` of a file as `layout`. UserError with all that does not fit."""
-    heads = (opened.config or {}).get("num_attention_heads")
-    if type(heads) is not int or heads < 1:
-        raise UserError(f"{opened.path}: its config.json says {heads!r} heads.")
-    found = match(layout, tensors, {"H": heads})
-    if found.sizes["D"] % heads:  # only to see whether the rest fits: stated.check refuses it
+    num_heads = (opened.config or {}).get("num_attention_heads")
+    if type(num_heads) is not int or num_heads < 1:
+        raise UserError(f"{opened.path}: its config.json says {num_heads!r} heads.")
+    found = match(layout, tensors, {"H": num_heads})
+    if found.sizes["D"] % num_heads:  # only to see whether the rest fits: stated.check refuses it
         found = match(layout, tensors, {"H": 1})
     if found.problems:
         raise UserError(

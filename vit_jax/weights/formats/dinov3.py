@@ -96,7 +96,7 @@ def understand(opened: Opened) -> ExternalWeights:
         "depth": sizes["L"],
         "width": sizes["D"],
         "mlp_dim": sizes["M"],
-        "heads": sizes["H"],
+        "num_heads": sizes["H"],
         "registers": sizes.get("R", 0),
     }
     name = f"ViT-{_size_name(fields)}/{sizes['P']}-dinov3"
@@ -153,7 +153,7 @@ def _layout_of(fields: Mapping[str, Any], layers: str) -> Layout:
 def _size_name(fields: Mapping[str, Any]) -> str:
     """ "S+", if these fields are those of ViT-S+; else by depth and width, as "12x512"."""
     for size, own in STYLES["-dinov3"].items():
-        sizes = ("depth", "width", "mlp_dim", "heads")
+        sizes = ("depth", "width", "mlp_dim", "num_heads")
         same_mlp = fields["mlp"] == own.get("mlp", ViTSpec.mlp)
         if same_mlp and all(fields[name] == own[name] for name in sizes):
             return size
@@ -223,7 +223,7 @@ def documents(
         "model_type": TYPE,
         "hidden_size": spec.width,
         "num_hidden_layers": spec.depth,
-        "num_attention_heads": spec.heads,
+        "num_attention_heads": spec.num_heads,
         "intermediate_size": spec.mlp_dim,
         "use_gated_mlp": spec.mlp != "mlp",
         "hidden_act": "silu" if spec.mlp == "swiglu" else gelu,

@@ -222,7 +222,7 @@ def documents(
         "model_type": model_type,
         "hidden_size": spec.width,
         "num_hidden_layers": spec.depth,
-        "num_attention_heads": spec.heads,
+        "num_attention_heads": spec.num_heads,
         "intermediate_size": spec.mlp_dim,
         "hidden_act": "gelu" if spec.gelu == "exact" else "gelu_pytorch_tanh",
         "layer_norm_eps": spec.norm_epsilon,

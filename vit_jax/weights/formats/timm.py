@@ -85,7 +85,7 @@ def layout_for(_: ViTSpec) -> Layout:
     return LAYOUT
 
 
-def heads(config: Mapping[str, Any]) -> int | None:
+def num_heads(config: Mapping[str, Any]) -> int | None:
     """By the architecture's name; None: it does not tell."""
     name = str(config.get("architecture", ""))
     return next((number for start, number in HEADS.items() if name.startswith(start)), None)
@@ -172,7 +172,7 @@ def documents(
         "patch_size": spec.patch_size,
         "embed_dim": spec.width,
         "depth": spec.depth,
-        "num_heads": spec.heads,
+        "num_heads": spec.num_heads,
         "qkv_bias": spec.qkv_bias == "all",
         "mlp_ratio": _ratio(spec.mlp_dim, spec.width),
         "class_token": spec.pool == "cls",
