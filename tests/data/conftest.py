@@ -5,17 +5,15 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from vit_jax.data.example import Example
+from vit_jax.data.source import Example, Source
 
 
-class ListSource:
+class ListSource(Source):
     """A source of the examples that it is given."""
 
     name = "list"
     num_classes = 10
-    class_names = None
     max_labels = 2
-    weighted = False
     fingerprint = "0"
 
     def __init__(self, examples: Sequence[Example]) -> None:

@@ -5,11 +5,11 @@ import numpy as np
 import pytest
 
 from vit_jax.core.errors import UserError
-from vit_jax.data.decode import encoded
 from vit_jax.data.every_image import bad_images
-from vit_jax.data.example import Example, Source
+from vit_jax.data.header import encoded
 from vit_jax.data.host_tf import tf
 from vit_jax.data.ops import table as ops
+from vit_jax.data.source import Example, Source
 
 
 def look(source: Source, indices: np.ndarray | None = None, preprocess: str = "") -> list[str]:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from vit_jax.data.exif import orientation
+from vit_jax.data.header import orientation
 
 
 def noted(value: int, file_format: str, **options: object) -> bytes:

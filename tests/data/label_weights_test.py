@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 from vit_jax.core.errors import UserError
-from vit_jax.data import ram_cache
-from vit_jax.data.batches import Batch
-from vit_jax.data.example import Example, Source
-from vit_jax.data.order import balance, label_index, subset
-from vit_jax.data.pipeline import eval_batches, train_batches
-from vit_jax.data.sources import mixture
+from vit_jax.data.order import label_index, subset
+from vit_jax.data.order.streams import balanced
+from vit_jax.data.pipeline import HostBatch, eval_batches, train_batches
+from vit_jax.data.source import Example, Source
+from vit_jax.data.sources import ram_cache
+from vit_jax.data.sources.mixture import MixtureSource
 
 # Of the examples 0 to 7: two labels and their weights, one label, or labels without weights.
 LABELED = [((1, 2), (0.5, 0.25)), ((3,), (0.125,)), ((4, 5), ()), ((), ())] * 2
@@ -28,7 +28,7 @@ def source(list_source: Any, encode: Callable[..., bytes]) -> Any:
     return found
 
 
-def every(source: Source, **changed: Any) -> Batch:
+def every(source: Source, **changed: Any) -> HostBatch:
     """All examples in one batch, and a place more."""
     arguments = {
         "batch_size": 9, "on_bad_image": "fail", "max_image_pixels": 10**6, "threads": 1,
@@ -54,8 +54,8 @@ def test_a_source_without_weights_sends_none(source: Any) -> None:
 
 def test_a_component_without_weights_has_those_of_1(source: Any, list_source: Any) -> None:
     plain = list_source([example._replace(weights=()) for example in source.examples])
-    joined = mixture.Joined({"a": plain, "b": source})
-    assert joined.weighted and not mixture.Joined({"a": plain}).weighted
+    joined = MixtureSource({"a": plain, "b": source})
+    assert joined.weighted and not MixtureSource({"a": plain}).weighted
     found = every(joined, batch_size=16)
     ones = (found["labels"][:8] >= 0).astype(np.float32)
     np.testing.assert_array_equal(found["label_weights"], [*ones, *EXPECTED])
@@ -72,15 +72,15 @@ def test_parts_and_caches_keep_the_weights(source: Any) -> None:
         for _ in range(2):
             found = every(part)
             there = found["index"] >= 0
-            of_source = getattr(part, "choose", lambda i: i)(found["index"][there])
+            of_source = getattr(part, "select", lambda i: i)(found["index"][there])
             np.testing.assert_array_equal(found["label_weights"][there], EXPECTED[of_source])
     by_class = label_index.by_class(whole, 10, describe=str)
-    _, examples = balance.balanced(by_class, seed=0)(np.arange(5 * 20))
+    _, examples = balanced(by_class, seed=0)(np.arange(5 * 20))
     assert (np.bincount(examples, minlength=8)[[1, 5]] == 10).all()
 
 
 def test_weights_of_a_step_are_those_of_its_examples(source: Any) -> None:
-    def steps(start: int, count: int) -> list[Batch]:
+    def steps(start: int, count: int) -> list[HostBatch]:
         with train_batches(
             source, "decode|resize(4)", batch_size=6, seed=0, start_step=start, on_bad_image="fail",
             max_image_pixels=10**6, threads=2,

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 from vit_jax.core.errors import UserError
-from vit_jax.data.batches import Batch
-from vit_jax.data.example import Example, Source
 from vit_jax.data.host_tf import tf
 from vit_jax.data.ops import table as ops
-from vit_jax.data.order import Stream, balance, label_index, round_and_index, shuffled, subset
-from vit_jax.data.pipeline import Batches, eval_batches, train_batches
-from vit_jax.data.sources import mixture
+from vit_jax.data.order import label_index, subset
+from vit_jax.data.order.streams import Stream, balanced, mixed, shuffled
+from vit_jax.data.pipeline import Batches, HostBatch, eval_batches, train_batches
+from vit_jax.data.source import Example, Source
 from vit_jax.data.sources import table as sources
+from vit_jax.data.sources.mixture import MixtureSource
 from vit_jax.data.sources.synthetic import Synthetic
 
 AUGMENT = "decode|pad_crop(8, 2)|flip_lr"
@@ -47,7 +47,7 @@ def evaluate(source: Source, preprocess: str = "decode|resize(4)", **changed: An
     return eval_batches(source, preprocess, **arguments | changed)
 
 
-def take(batches: Batches, count: int) -> list[Batch]:
+def take(batches: Batches, count: int) -> list[HostBatch]:
     with batches:
         return list(itertools.islice(batches, count))
 
@@ -57,7 +57,7 @@ def rows_of(host: int, num_hosts: int, batch_size: int = 16) -> np.ndarray:
     return np.split(np.arange(batch_size), num_hosts)[host]
 
 
-def assert_equal(found: Batch, expected: Batch) -> None:
+def assert_equal(found: HostBatch, expected: HostBatch) -> None:
     assert found.keys() == expected.keys()
     for name in found:
         np.testing.assert_array_equal(found[name], expected[name], err_msg=name)
@@ -109,7 +109,7 @@ def test_batches_straddle_epochs_and_nothing_is_dropped(
     indices = np.concatenate([batch["index"] for batch in batches])
     epochs = indices[: num_examples * num_epochs].reshape(num_epochs, num_examples)
     np.testing.assert_array_equal(np.sort(epochs), np.tile(np.arange(num_examples), (6, 1)))
-    _, expected = round_and_index(np.arange(len(indices)), num_examples=num_examples, seed=0)
+    _, expected = shuffled(num_examples, seed=0)(np.arange(len(indices)))
     np.testing.assert_array_equal(indices, expected)
 
 
@@ -162,13 +162,13 @@ def test_resumed_equals_straight(digits: Source) -> None:
 
 def streams(digits: Source) -> dict[str, tuple[Source, Stream]]:
     """Every way to choose examples, with what it chooses from."""
-    joined = mixture.Joined({"all": digits, "few": subset.first(digits, 37)})
+    joined = MixtureSource({"all": digits, "few": subset.first(digits, 37)})
     by_class = label_index.by_class(label_index.find(digits), 10, describe=digits.describe)
     return {
         "shuffled": (digits, shuffled(digits.num_examples, seed=0)),
         "repeated": (digits, shuffled(digits.num_examples, seed=0, repeats=3)),
-        "mixed": (joined, mixture.mixed(joined, {"all": 2, "few": 1}, seed=0)),
-        "balanced": (digits, balance.balanced(by_class, seed=0)),
+        "mixed": (joined, mixed(joined, {"all": 2, "few": 1}, seed=0)),
+        "balanced": (digits, balanced(by_class, seed=0)),
     }
 
 

@@ -9,14 +9,14 @@ import pytest
 from PIL import Image
 
 from tests.outside.checkouts import PROGRAMS
-from vit_jax.data.decode import Encoded, encoded
-from vit_jax.data.example import Example
+from vit_jax.data.header import Encoded, encoded
 from vit_jax.data.host_tf import tf
-from vit_jax.data.ops import crops
+from vit_jax.data.ops import decode
 from vit_jax.data.ops import table as ops
 from vit_jax.data.ops.distortions import DISTORTIONS
 from vit_jax.data.ops.geometry import affine
 from vit_jax.data.ops.randaugment import CHOICES, REACH
+from vit_jax.data.source import Example
 from vit_jax.training.objective import Objective
 
 PHOTOS = Path(__file__).parents[3] / "shared/data/photos/val"
@@ -104,7 +104,7 @@ def ours(further_ops, data):
 
 @pytest.fixture
 def same_window(monkeypatch):
-    monkeypatch.setattr(crops, "inception_window", lambda *_: tf.constant(BOX))
+    monkeypatch.setattr(decode, "inception_window", lambda *_: tf.constant(BOX))
 
 
 @pytest.mark.parametrize("file", [0, 1], ids=["png", "jpeg"])
@@ -152,7 +152,7 @@ def test_sizes_are_those_of_big_vision(expected):
 def test_windows_are_drawn_as_by_big_vision(expected):
     """Quantiles of their areas, aspects and places."""
     size = tf.constant(DRAWN_FROM)
-    window = tf.function(lambda i: crops.inception_window(size, tf.stack([i, 0]), 0.05, 1.0))
+    window = tf.function(lambda i: decode.inception_window(size, tf.stack([i, 0]), 0.05, 1.0))
     found = np.array([window(tf.constant(i, tf.int64)).numpy() for i in range(WINDOWS)])
     for name, ours_, theirs_ in zip(
         ("area", "aspect", "top", "left"),
@@ -227,7 +227,7 @@ def test_photos_become_the_pixels_of_big_vision(reference, tmp_path, monkeypatch
     wanted = reference("big_vision").run(
         PROGRAMS / "big_vision_preprocessing.py", inputs(data, cases), tmp_path
     )
-    monkeypatch.setattr(crops, "inception_window", lambda *_: tf.constant(box))
+    monkeypatch.setattr(decode, "inception_window", lambda *_: tf.constant(box))
     for i, photo in enumerate(data):
         for name, (_, op) in pairs.items():
             np.testing.assert_array_equal(ours(op, photo), wanted[f"{name} {i}"], err_msg=name)

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from vit_jax.data.order import round_and_index
+from vit_jax.data.order.streams import shuffled
 
 # Divides by 256, as the number of examples that theirs takes an epoch to have.
 EXAMPLES, EPOCHS, PROCESSES = 5120, 3, 8
@@ -14,7 +14,7 @@ def test_epochs_are_made_as_those_of_deit(theirs):
     inputs = {"examples": EXAMPLES, "epochs": EPOCHS, "processes": PROCESSES}
     expected = theirs("deit", "deit_repeats", lambda: inputs)["epochs"]
     positions = np.arange(EXAMPLES * EPOCHS)
-    _, indices = round_and_index(positions, num_examples=EXAMPLES, seed=0, repeats=3)
+    _, indices = shuffled(EXAMPLES, seed=0, repeats=3)(positions)
     found = indices.reshape(EPOCHS, EXAMPLES)
     assert found.shape == expected.shape
     for ours, of_deit in zip(found, expected, strict=True):

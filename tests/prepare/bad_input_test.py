@@ -20,8 +20,9 @@ from tests.prepare.bad_images import IMAGES
 from tests.prepare.conftest import jpeg
 from tests.prepare.preparation_test import prepared
 from vit_jax.core.errors import UserError
-from vit_jax.data.decode import decode, encoded
-from vit_jax.data.example import Example
+from vit_jax.data.header import encoded
+from vit_jax.data.ops.decode import decode_image
+from vit_jax.data.source import Example
 from vit_jax.prepare import faults
 from vit_jax.prepare.checking import check
 from vit_jax.prepare.collection import Collection, Request
@@ -44,7 +45,7 @@ def test_images(name: str) -> None:
     if found.action != faults.SET_ASIDE:
         image = encoded(Example(found.converted or data, (0,)), MAX_PIXELS)
         assert not isinstance(image, str)
-        assert decode(image).shape == (found.height, found.width, 3)
+        assert decode_image(image).shape == (found.height, found.width, 3)
 
 
 def outcome_of(collection: Collection, output: Path) -> str:

@@ -7,10 +7,9 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from vit_jax.core.errors import UserError
-from vit_jax.data.example import Source
-from vit_jax.data.order.chosen import listed
-from vit_jax.data.pipeline import READ_EXAMPLES, eval_batches
-from vit_jax.data.reader import Reader
+from vit_jax.data.pipeline import eval_batches
+from vit_jax.data.reader import READ_EXAMPLES, Reader
+from vit_jax.data.source import Source, listed
 
 _BATCH = READ_EXAMPLES  # so a read that fails is of the batch that fails
 

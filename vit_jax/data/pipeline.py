@@ -12,25 +12,28 @@ next batches are made while the accelerator computes.
 from __future__ import annotations
 
 import os
+import weakref
 from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Self
 
 import numpy as np
 
 from vit_jax.core.errors import UserError
-from vit_jax.data.batches import NO_LABEL, Batches
-from vit_jax.data.decode import Encoded
-from vit_jax.data.example import Source
+from vit_jax.data.bad_images import first_bad_image, pixels_of, zero_if_bad
 from vit_jax.data.host_tf import tf
 from vit_jax.data.ops import table as ops
-from vit_jax.data.order import Stream, shuffled
-from vit_jax.data.reader import Elements, Reader
+from vit_jax.data.order.streams import Stream, shuffled
+from vit_jax.data.reader import READ_EXAMPLES, Elements, Reader
+from vit_jax.data.source import NO_LABEL, Source
 
-READ_EXAMPLES = 128  # in one call of Python
+NO_EXAMPLE = -1  # the index of padding
 _PREFETCH_BATCHES = 2
 _ENDLESS = 2**62
 
 Decode = Callable[[tf.data.Dataset, Reader, ops.Preprocess, int], tf.data.Dataset]
 SlotFunction = Callable[[Elements], dict[str, tf.Tensor]]
+HostBatch = dict[str, np.ndarray]
 
 # Nothing here is for autograph to rewrite: tracing takes half as long, and no files.
 _traced_as_it_is = tf.autograph.experimental.do_not_convert
@@ -147,7 +150,7 @@ def _batches(
             raise error  # the fault of no image
         if on_bad_image == "fail" or is_skipping:
             last = min(first + batch_size, stop)
-            raise _bad_image(reader, preprocess, first, last) or error from error
+            raise first_bad_image(reader, preprocess, first, last) or error from error
         is_skipping = True
         return dataset(first, _decoded_or_skipped)
 
@@ -238,7 +241,7 @@ def _slot_functions(
 
     @_traced_as_it_is
     def good(e: Elements) -> dict[str, tf.Tensor]:
-        image = _pixels(e, reader, preprocess)
+        image = pixels_of(e, reader, preprocess)
         return {
             "image": tf.ensure_shape(image, (*size, 3)),
             "weight": tf.constant(1.0),
@@ -250,7 +253,7 @@ def _slot_functions(
     def bad(e: Elements) -> dict[str, tf.Tensor]:
         # Good images that memory ran out for must not end here.
         weight = tf.numpy_function(
-            lambda *arrays: _zero_if_bad(Elements(*arrays), reader, preprocess), e, tf.float32
+            lambda *arrays: zero_if_bad(Elements(*arrays), reader, preprocess), e, tf.float32
         )
         return {
             "image": tf.zeros((*size, 3), tf.uint8),
@@ -262,43 +265,6 @@ def _slot_functions(
     return good, bad
 
 
-def _pixels(e: Elements, reader: Reader, preprocess: ops.Preprocess) -> tf.Tensor:
-    return preprocess(
-        Encoded(e.data, tf.convert_to_tensor(e.size), e.orientation),
-        tf.convert_to_tensor(e.seed),
-        max_image_pixels=reader.max_image_pixels,
-    )
-
-
-def _fault(e: Elements, reader: Reader, preprocess: ops.Preprocess) -> tf.errors.OpError | None:
-    """What is wrong with an example's image, found by doing it again; None if nothing is."""
-    try:
-        _pixels(e, reader, preprocess)
-    except tf.errors.ResourceExhaustedError:
-        raise
-    except tf.errors.OpError as error:
-        return error
-    return None
-
-
-def _zero_if_bad(e: Elements, reader: Reader, preprocess: ops.Preprocess) -> np.float32:
-    """The weight of a bad image, whose fault is noted; fails if it is none."""
-    try:
-        error = _fault(e, reader, preprocess)
-        if error is None:
-            raise MemoryError(
-                f"{reader.source.describe(int(e.example))} failed once, but is a good image: "
-                "memory ran short. Fewer input.threads need less of it."
-            )
-        index = int(e.example)
-        if index not in reader.faults:  # it comes again in each epoch
-            reader.faults[index] = _reason(reader, index, error)
-    except Exception as error:
-        reader.failure = reader.failure or error
-        raise
-    return np.float32(0)
-
-
 def _options(threads: int) -> tf.data.Options:
     options = tf.data.Options()
     options.deterministic = True
@@ -308,28 +274,99 @@ def _options(threads: int) -> tf.data.Options:
     return options
 
 
-def _bad_image(
-    reader: Reader, preprocess: ops.Preprocess, first: int, stop: int
-) -> UserError | None:
-    """Names the first of the slots [first, stop) whose image fails, by doing each again."""
-    for start in range(first, stop, READ_EXAMPLES):
-        elements = reader.read(start, min(start + READ_EXAMPLES, stop))
-        for e in map(Elements._make, zip(*elements, strict=True)):
-            error = _fault(e, reader, preprocess)
-            if error is not None:
-                reason = _reason(reader, int(e.example), error)
-                example = reader.source.describe(int(e.example))
-                return UserError(
-                    f"{example} is a bad image: {reason}. Replace it, or set "
-                    'input.on_bad_image="skip" to give such images weight 0.'
-                )
-    return None
+class Batches:
+    """Iterator over batches of one host, b examples each; also a context manager.
+
+    A batch is a dictionary of arrays (read-only where tf.data made them):
+
+        image   uint8   [b, H, W, 3]
+        labels  int32   [b, K]   classes; -1 behind the last one
+        weight  float32 [b]      1; 0 for a bad image that is skipped, and for padding
+        index   int64   [b]      which example of the source; -1 for padding
+
+    and, if the source is weighted, of these labels:
+
+        label_weights  float32  [b, K]  in [0, 1]; 0 behind the last one
+
+    A slot of weight 0 has a black image and no labels. `num_bad` counts the skipped images so far;
+    `bad_image(index)` says of one where it is stored and what is wrong with it.
+    UserError for a corrupt record, and for a bad image if that is not to be skipped.
+
+    Close it, or leave its `with` block: a process must not end while tf.data still calls Python.
+    At the latest that happens when it is collected or the interpreter exits.
+    """
+
+    def __init__(
+        self,
+        dataset: tf.data.Dataset,
+        *,
+        batch_size: int,
+        num_batches: int | None,
+        recover: Callable[[int, Exception], tf.data.Dataset],
+        bad_image: Callable[[int], str],
+    ) -> None:
+        """`num_batches` None: endless. `recover(batch, error)` is asked when tf.data fails to make
+        that batch, counted from 0: it raises, or returns a dataset that goes on there."""
+        self.num_bad = 0
+        self.bad_image = bad_image
+        self._batch_size = batch_size
+        self._num_batches = num_batches
+        self._recover = recover
+        self._made = 0
+        self._empty = {
+            name: np.zeros((0, *spec.shape[1:]), spec.dtype.as_numpy_dtype)
+            for name, spec in dataset.element_spec.items()
+        }
+        # TensorFlow stops the threads of a dataset with the last reference to it: those in here.
+        self._open: dict[str, Any] = {}
+        weakref.finalize(self, self._open.clear)
+        self._start(dataset)
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> HostBatch:
+        iterator = self._open.get("iterator")  # another thread may close it at any time
+        if iterator is None or self._made == self._num_batches:
+            raise StopIteration
+        try:
+            batch = next(iterator, self._empty)
+        except tf.errors.OpError as error:
+            self.close()
+            self._start(self._recover(self._made, error))
+            return next(self)
+        self._made += 1
+        self.num_bad += int(np.sum(batch["weight"] == 0))
+        return _padded(batch, self._batch_size)
+
+    def _start(self, dataset: tf.data.Dataset) -> None:
+        self._open.update(dataset=dataset, iterator=dataset.as_numpy_iterator())
+
+    def close(self) -> None:
+        """Stops the threads and frees the buffers; the iteration is over. May be called again."""
+        self._open.clear()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
 
 
-def _reason(reader: Reader, index: int, error: tf.errors.OpError) -> str:
-    return reader.header_fault(index) or _sentence(error)
-
-
-def _sentence(error: tf.errors.OpError) -> str:
-    """The first line, without the names that TensorFlow puts around it."""
-    return error.message.split("}}")[-1].split("[Op:")[0].split("\n")[0].strip(" .")
+def _padded(batch: HostBatch, batch_size: int) -> HostBatch:
+    """With slots of weight 0 behind the examples, up to `batch_size`."""
+    missing = batch_size - len(batch["index"])
+    if missing == 0:
+        return batch
+    fill = {"labels": NO_LABEL, "index": NO_EXAMPLE}
+    return {
+        name: np.concatenate(
+            [array, np.full((missing, *array.shape[1:]), fill.get(name, 0), array.dtype)]
+        )
+        for name, array in batch.items()
+    }

@@ -9,10 +9,10 @@ import numpy as np
 
 from vit_jax.core.errors import UserError
 from vit_jax.core.process.waiting import waiting_for
-from vit_jax.data.batches import NO_LABEL
-from vit_jax.data.decode import UNDECODABLE, Encoded, encoded
-from vit_jax.data.example import Example, Source
+from vit_jax.data.header import UNDECODABLE, Encoded, encoded
+from vit_jax.data.source import NO_LABEL, Example, Source
 
+READ_EXAMPLES = 128  # in one call of Python
 _REMEDY = "Correct the data, or set input.label_weights=false: then every label weighs 1."
 
 # Slots, int64 [n] -> their example indices, int64 [n], and seeds, int64 [n, 2].

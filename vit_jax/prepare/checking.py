@@ -11,8 +11,7 @@ from typing import NamedTuple
 
 from PIL import Image, ImageOps
 
-from vit_jax.data.exif import orientation
-from vit_jax.data.header import stored_size
+from vit_jax.data.header import orientation, stored_size
 from vit_jax.prepare.copies.perceptual import SIDE, Looks, perceptual_hash
 from vit_jax.prepare.faults import CONVERT, KEEP, SET_ASIDE, Policy
 

@@ -22,7 +22,7 @@ from vit_jax.training.state import Layout
 from vit_jax.weights import CheckpointInfo
 
 if TYPE_CHECKING:
-    from vit_jax.data.example import Source
+    from vit_jax.data.source import Source
 
 
 def run(

@@ -26,7 +26,7 @@ from vit_jax.store import checkpoint_dir, disk_space
 from vit_jax.training.state import Layout, device_bytes, total_bytes
 
 if TYPE_CHECKING:
-    from vit_jax.data.example import Source
+    from vit_jax.data.source import Source
 
 SAMPLES = 16  # of each data set, the first and the last among them
 

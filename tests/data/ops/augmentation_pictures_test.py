@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from PIL import Image, ImageDraw, ImageFont
 
-from vit_jax.data.decode import Encoded, encoded
-from vit_jax.data.example import Example
+from vit_jax.data.header import Encoded, encoded
 from vit_jax.data.host_tf import tf
 from vit_jax.data.ops import distortions, randaugment
 from vit_jax.data.ops import table as ops
+from vit_jax.data.source import Example
 
 FOLDER = Path(__file__).parents[3] / "docs" / "augmentation"
 SCENE = FOLDER / "scene.png"

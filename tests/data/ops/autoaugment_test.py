@@ -8,7 +8,7 @@ import pytest
 
 from vit_jax.data.host_tf import tf
 from vit_jax.data.ops import autoaugment, distortions
-from vit_jax.data.ops.policies import POLICIES
+from vit_jax.data.ops.autoaugment import POLICIES
 
 Calls = list[tuple[str | None, float]]
 

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from vit_jax.data.decode import Encoded
+from vit_jax.data.header import Encoded
 from vit_jax.data.host_tf import tf
-from vit_jax.data.ops import crops
+from vit_jax.data.ops import decode
 from vit_jax.data.ops import table as ops
 
 NUM_WINDOWS = 4000
@@ -45,7 +45,7 @@ def drawn(height: int, width: int, area_min: float) -> np.ndarray:
     @tf.function
     def all_windows() -> tf.Tensor:
         return tf.map_fn(
-            lambda seed: crops.resized_crop_window(
+            lambda seed: decode.resized_crop_window(
                 tf.constant([height, width]), tf.stack([seed, 0]), area_min, 1.0
             ),
             tf.range(NUM_WINDOWS, dtype=tf.int64),
@@ -103,7 +103,7 @@ def of_window(method: str, seed: int, pixels: np.ndarray) -> np.ndarray:
 
 def by_pillow(method: Image.Resampling, seed: int, pixels: np.ndarray) -> np.ndarray:
     size = tf.constant(pixels.shape[:2])
-    window = crops.resized_crop_window(size, tf.constant([seed, 0], tf.int64), 0.08, 1.0)
+    window = decode.resized_crop_window(size, tf.constant([seed, 0], tf.int64), 0.08, 1.0)
     top, left, height, width = window.numpy()
     part = Image.fromarray(pixels[top : top + height, left : left + width])
     return np.asarray(part.resize((24, 24), method)).astype(int)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from vit_jax.data.host_tf import tf
-from vit_jax.data.ops.random_erasing import random_erasing
+from vit_jax.data.ops.augmentations import random_erasing
 
 BLANK = np.full((200, 100, 3), 7, np.uint8)
 # Sides are rounded to whole pixels, of at least 10 here.

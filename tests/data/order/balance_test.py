@@ -2,14 +2,15 @@ import numpy as np
 import pytest
 
 from vit_jax.core.errors import UserError
-from vit_jax.data.order import Stream, balance, label_index
+from vit_jax.data.order import label_index
+from vit_jax.data.order.streams import Stream, balanced
 
 SIZES = [1, 0, 7, 100, 30]  # examples of each class
 
 
 def stream_of(labels: list[tuple[int, ...]], seed: int = 0) -> Stream:
     classes = label_index.by_class(label_index.collect(labels), len(SIZES), describe=str)
-    return balance.balanced(classes, seed=seed)
+    return balanced(classes, seed=seed)
 
 
 def uneven() -> list[tuple[int, ...]]:

@@ -5,9 +5,8 @@ import numpy as np
 import pytest
 
 from vit_jax.core.errors import UserError
-from vit_jax.data.example import Example, Source
 from vit_jax.data.order import label_index
-from vit_jax.data.order.chosen import listed
+from vit_jax.data.source import Example, Source, listed
 from vit_jax.data.sources.digits import Digits
 from vit_jax.data.sources.synthetic import Synthetic
 

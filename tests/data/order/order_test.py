@@ -4,7 +4,8 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from vit_jax.data.order import keys, permute, round_and_index
+from vit_jax.data.order.permutation import keys, permute
+from vit_jax.data.order.streams import shuffled
 
 # Mean squared deviation over its expectation has a standard deviation of sqrt(2 / 81) here.
 LARGEST_CHI_SQUARED_PER_DEGREE = 1 + 4 * (2 / 81) ** 0.5
@@ -23,24 +24,24 @@ LARGEST_RANK_CORRELATION = 4.0
 def test_every_epoch_is_a_permutation(num_examples: int) -> None:
     for epoch in (0, 1, 90):
         positions = np.arange(num_examples) + epoch * num_examples
-        epochs, indices = round_and_index(positions, num_examples=num_examples, seed=3)
+        epochs, indices = shuffled(num_examples, seed=3)(positions)
         assert (epochs == epoch).all()
         np.testing.assert_array_equal(np.sort(indices), np.arange(num_examples))
 
 
 def test_order_depends_on_seed_and_epoch_alone() -> None:
     positions = np.arange(3000)
-    _, indices = round_and_index(positions, num_examples=1000, seed=0)
-    _, again = round_and_index(positions[1234:1300], num_examples=1000, seed=0)
+    _, indices = shuffled(1000, seed=0)(positions)
+    _, again = shuffled(1000, seed=0)(positions[1234:1300])
     np.testing.assert_array_equal(indices[1234:1300], again)
-    _, other_seed = round_and_index(positions, num_examples=1000, seed=1)
+    _, other_seed = shuffled(1000, seed=1)(positions)
     assert (indices != other_seed).mean() > 0.99
     assert (indices[:1000] != indices[1000:2000]).mean() > 0.99
 
 
 def test_examples_take_all_places_equally_often() -> None:
     num_examples, num_epochs = 10, 3000
-    _, indices = round_and_index(np.arange(30_000), num_examples=num_examples, seed=0)
+    _, indices = shuffled(num_examples, seed=0)(np.arange(30_000))
     counts = np.zeros((num_examples, num_examples))
     np.add.at(counts, (np.tile(np.arange(num_examples), num_epochs), indices), 1)
     expected = num_epochs / num_examples
@@ -72,7 +73,7 @@ def test_few_examples_take_all_orders_equally_often(num_examples: int, by_epochs
 def test_pairs_of_places_are_taken_equally_often(num_examples: int) -> None:
     """All n! orders are too many here: of each two neighbouring places, all n (n - 1) pairs."""
     num_epochs, n = 20_000, num_examples
-    _, indices = round_and_index(np.arange(n * num_epochs), num_examples=n, seed=1)
+    _, indices = shuffled(n, seed=1)(np.arange(n * num_epochs))
     orders = indices.reshape(num_epochs, n)
     expected, degrees = num_epochs / (n * (n - 1)), n * (n - 1) - 1
     for place in range(n - 1):
@@ -83,14 +84,14 @@ def test_pairs_of_places_are_taken_equally_often(num_examples: int) -> None:
 
 
 def test_neighbours_are_not_related() -> None:
-    _, indices = round_and_index(np.arange(100_000), num_examples=100_000, seed=0)
+    _, indices = shuffled(100_000, seed=0)(np.arange(100_000))
     assert abs(np.corrcoef(indices[:-1], indices[1:])[0, 1]) < 0.02  # 6 standard deviations
 
 
 def places_by_epoch(num_examples: int, num_epochs: int) -> np.ndarray:
     """Where each example stands in each epoch, int64 [epochs, examples]."""
     positions = np.arange(num_epochs * num_examples)
-    _, indices = round_and_index(positions, num_examples=num_examples, seed=0)
+    _, indices = shuffled(num_examples, seed=0)(positions)
     return np.argsort(indices.reshape(num_epochs, num_examples), axis=1)
 
 
@@ -106,7 +107,7 @@ def test_places_in_different_epochs_are_not_related(num_examples: int) -> None:
 def test_shards_are_mixed() -> None:
     """Of a thousand shards with a hundred examples each, every batch has a fair sample."""
     num_shards, batch_size = 1000, 1000
-    _, indices = round_and_index(np.arange(100_000), num_examples=100_000, seed=0)
+    _, indices = shuffled(100_000, seed=0)(np.arange(100_000))
     shards = (indices // 100).reshape(-1, batch_size)
     counts = np.stack([np.bincount(batch, minlength=num_shards) for batch in shards])
     # Almost a Poisson distribution of mean 1: its variance is 1 - batch_size / num_examples.
@@ -117,7 +118,7 @@ def test_shards_are_mixed() -> None:
 def test_far_positions() -> None:
     """Steps of the longest published runs, on the largest published data set."""
     positions = np.arange(64) + 10**12
-    epochs, indices = round_and_index(positions, num_examples=303_000_000, seed=2**31 - 1)
+    epochs, indices = shuffled(303_000_000, seed=2**31 - 1)(positions)
     assert epochs[0] == 10**12 // 303_000_000
     assert len(set(indices)) == 64
 
@@ -137,7 +138,7 @@ def test_sizes_may_differ_from_place_to_place() -> None:
 def test_copies_of_an_epoch(num_examples: int, repeats: int) -> None:
     """Of n positions ceil(n / repeats) examples, each as often, but for the last."""
     positions = np.arange(num_examples * 4)
-    rounds, indices = round_and_index(positions, num_examples=num_examples, seed=0, repeats=repeats)
+    rounds, indices = shuffled(num_examples, seed=0, repeats=repeats)(positions)
     assert len(set(zip(rounds, indices, strict=True))) == len(positions)  # other random numbers
     np.testing.assert_array_equal(rounds // repeats, positions // num_examples)
     for epoch in indices.reshape(4, num_examples):
@@ -150,7 +151,7 @@ def test_copies_of_an_epoch(num_examples: int, repeats: int) -> None:
 
 
 def test_copies_lie_close_together_and_are_no_neighbours() -> None:
-    _, indices = round_and_index(np.arange(1437), num_examples=1437, seed=0, repeats=3)
+    _, indices = shuffled(1437, seed=0, repeats=3)(np.arange(1437))
     assert indices[:12].tolist() == [*indices[:2]] * 3 + [*indices[6:8]] * 3
     assert (indices[1:] != indices[:-1]).all()
     for index in np.unique(indices):
@@ -160,7 +161,7 @@ def test_copies_lie_close_together_and_are_no_neighbours() -> None:
 
 def test_images_of_an_epoch_are_drawn_anew() -> None:
     """Over 3000 epochs each of ten examples is in as many as it should be, 4 of 10 of them."""
-    _, indices = round_and_index(np.arange(30_000), num_examples=10, seed=0, repeats=3)
+    _, indices = shuffled(10, seed=0, repeats=3)(np.arange(30_000))
     epochs = indices.reshape(3000, 10)
     counts = np.array([(epochs == index).any(axis=1).sum() for index in range(10)])
     expected, deviation = 3000 * 0.4, (3000 * 0.4 * 0.6) ** 0.5
@@ -170,9 +171,9 @@ def test_images_of_an_epoch_are_drawn_anew() -> None:
 
 def test_300_million_examples_take_no_memory() -> None:
     positions = np.arange(4096) + 10**12
-    round_and_index(positions, num_examples=1000, seed=0)
+    shuffled(1000, seed=0)(positions)
     tracemalloc.start()
-    round_and_index(positions, num_examples=303_000_000, seed=0)
+    shuffled(303_000_000, seed=0)(positions)
     _, peak_bytes = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak_bytes / len(positions) < MOST_BYTES_A_POSITION
@@ -180,12 +181,12 @@ def test_300_million_examples_take_no_memory() -> None:
 
 def test_order_never_changes() -> None:
     """Every published run depends on these numbers."""
-    _, indices = round_and_index(np.arange(8), num_examples=5, seed=0)
+    _, indices = shuffled(5, seed=0)(np.arange(8))
     assert indices.tolist() == [2, 3, 0, 4, 1, 3, 2, 4]
-    _, indices = round_and_index(np.arange(8), num_examples=33, seed=0)
+    _, indices = shuffled(33, seed=0)(np.arange(8))
     assert indices.tolist() == [4, 3, 32, 13, 29, 5, 15, 23]
-    _, indices = round_and_index(np.arange(8), num_examples=1000, seed=0)
+    _, indices = shuffled(1000, seed=0)(np.arange(8))
     assert indices.tolist() == [18, 993, 249, 846, 246, 623, 537, 975]
-    rounds, indices = round_and_index(np.arange(998, 1006), num_examples=1000, seed=0, repeats=3)
+    rounds, indices = shuffled(1000, seed=0, repeats=3)(np.arange(998, 1006))
     assert rounds.tolist() == [1, 1, 3, 3, 4, 4, 5, 5]
     assert indices.tolist() == [904, 587, 597, 401, 597, 401, 597, 401]

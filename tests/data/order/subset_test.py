@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 
 from vit_jax.core.errors import UserError
-from vit_jax.data.example import Example, Source
 from vit_jax.data.order import label_index, subset
-from vit_jax.data.order.chosen import Chosen, listed
+from vit_jax.data.source import Example, SelectedSource, Source, listed
 from vit_jax.data.sources.digits import Digits
 from vit_jax.data.sources.synthetic import Synthetic
 
@@ -85,21 +84,21 @@ def test_classes_of_one_label_have_exactly_that_many() -> None:
 def test_the_order_never_changes() -> None:
     """Every published subset depends on these numbers."""
     ten = subset.first(Synthetic(1000, 10, (8, 8)), 10)
-    assert ten.choose(np.arange(5)).tolist() == [250, 462, 350, 183, 606]
+    assert ten.select(np.arange(5)).tolist() == [250, 462, 350, 183, 606]
 
 
 def test_describes_the_example_of_the_whole(hundred: Source) -> None:
     part = subset.first(hundred, 10)
-    assert part.describe(3) == f"example {part.choose(np.arange(4))[3]}"
+    assert part.describe(3) == f"example {part.select(np.arange(4))[3]}"
 
 
 def test_fingerprints_tell_subsets_apart(hundred: Source) -> None:
-    sources: list[Chosen] = [subset.first(hundred, 10), subset.first(hundred, 11)]
+    sources: list[SelectedSource] = [subset.first(hundred, 10), subset.first(hundred, 11)]
     sources += [listed(hundred, np.arange(3)), listed(hundred, np.arange(1, 4))]
     assert len({source.fingerprint for source in (hundred, *sources)}) == 5
 
 
 def test_300_million_examples_take_no_memory() -> None:
     part = subset.first(Synthetic(303_000_000, 18_291, (8, 8)), 90_000_000)
-    chosen = part.choose(np.array([0, 9_000_000, 89_999_999]))
+    chosen = part.select(np.array([0, 9_000_000, 89_999_999]))
     assert len(set(chosen)) == 3 and chosen.max() < 303_000_000

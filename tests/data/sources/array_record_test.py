@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from vit_jax.core.errors import UserError
-from vit_jax.data.sources.array_record import ArrayRecords
+from vit_jax.data.sources.records import ArrayRecords
 
 module = pytest.importorskip("array_record.python.array_record_module")
 

@@ -14,7 +14,7 @@ import pytest
 from tests.data.sources.tfds_test import create, record, write
 from vit_jax.core.errors import UserError
 from vit_jax.data.host_tf import tf
-from vit_jax.data.sources.tfrecord import masked_crc32c
+from vit_jax.data.sources.records import masked_crc32c
 
 pytestmark = pytest.mark.usefixtures("bounded")
 FILE = "pets-train.{}-00000-of-00003"

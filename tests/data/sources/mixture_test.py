@@ -5,8 +5,9 @@ import numpy as np
 import pytest
 
 from vit_jax.core.errors import UserError
-from vit_jax.data.example import Example, Source
-from vit_jax.data.sources import mixture
+from vit_jax.data.order.streams import mixed, quotas
+from vit_jax.data.source import Example, Source
+from vit_jax.data.sources.mixture import MixtureSource
 from vit_jax.data.sources.synthetic import Synthetic
 
 MakeSource = Callable[[Sequence[Example]], Source]
@@ -16,19 +17,19 @@ WEIGHTS = {"a": 1, "b": 6, "c": 3}
 
 
 @pytest.fixture
-def joined(list_source: MakeSource) -> mixture.Joined:
+def joined(list_source: MakeSource) -> MixtureSource:
     parts = {
         name: list_source([Example(f"{name}{i}".encode(), (i % 10,)) for i in range(size)])
         for name, size in SIZES.items()
     }
-    return mixture.Joined(dict(reversed(parts.items())))
+    return MixtureSource(dict(reversed(parts.items())))
 
 
-def names_at(source: mixture.Joined, examples: np.ndarray) -> np.ndarray:
+def names_at(source: MixtureSource, examples: np.ndarray) -> np.ndarray:
     return np.array([example.image.decode()[0] for example in source.read(examples)])
 
 
-def test_examples_of_all_components(joined: mixture.Joined) -> None:
+def test_examples_of_all_components(joined: MixtureSource) -> None:
     expected = [f"{name}{i}".encode() for name, size in SIZES.items() for i in range(size)]
     order = np.random.default_rng(0).permutation(137)
     assert [e.image for e in joined.read(order)] == [expected[i] for i in order]
@@ -47,25 +48,25 @@ def test_examples_of_all_components(joined: mixture.Joined) -> None:
     ],
 )
 def test_quotas(weights: dict[str, float], expected: list[int]) -> None:
-    assert list(mixture.quotas(weights).values()) == expected
+    assert list(quotas(weights).values()) == expected
 
 
 @pytest.mark.parametrize("weight", [0.0, 1e-4])
 def test_a_component_that_would_never_come(weight: float) -> None:
     with pytest.raises(UserError, match=r"input\.mixture\.b\.weight=.* less than one in 1,000"):
-        mixture.quotas({"a": 1.0, "b": weight})
+        quotas({"a": 1.0, "b": weight})
 
 
-def test_shares_are_exact_over_every_block(joined: mixture.Joined) -> None:
-    stream = mixture.mixed(joined, WEIGHTS, seed=0)
+def test_shares_are_exact_over_every_block(joined: MixtureSource) -> None:
+    stream = mixed(joined, WEIGHTS, seed=0)
     _, examples = stream(np.arange(10 * 200))
     blocks = names_at(joined, examples).reshape(200, 10)
     np.testing.assert_array_equal(np.sort(blocks), [list("abbbbbbccc")] * 200)
     assert len(np.unique(blocks, axis=0)) > 150  # of 840 orders
 
 
-def test_each_component_has_its_own_epochs(joined: mixture.Joined) -> None:
-    epochs, examples = mixture.mixed(joined, WEIGHTS, seed=0)(np.arange(10 * 350))
+def test_each_component_has_its_own_epochs(joined: MixtureSource) -> None:
+    epochs, examples = mixed(joined, WEIGHTS, seed=0)(np.arange(10 * 350))
     names = names_at(joined, examples)
     for name, size in SIZES.items():
         own, epochs_of_own = examples[names == name], epochs[names == name]
@@ -76,25 +77,25 @@ def test_each_component_has_its_own_epochs(joined: mixture.Joined) -> None:
         assert len(second) < size or (first != second).any()
 
 
-def test_positions_can_be_asked_for_in_any_order(joined: mixture.Joined) -> None:
-    stream = mixture.mixed(joined, WEIGHTS, seed=0)
+def test_positions_can_be_asked_for_in_any_order(joined: MixtureSource) -> None:
+    stream = mixed(joined, WEIGHTS, seed=0)
     _, examples = stream(np.arange(1000))
     order = np.random.default_rng(0).permutation(1000)
     np.testing.assert_array_equal(stream(order)[1], examples[order])
-    _, other = mixture.mixed(joined, WEIGHTS, seed=1)(np.arange(1000))
+    _, other = mixed(joined, WEIGHTS, seed=1)(np.arange(1000))
     assert (examples != other).mean() > 0.5
 
 
 def test_components_of_one_size_do_not_go_in_step() -> None:
-    twins = mixture.Joined({name: Synthetic(1000, 10, (8, 8)) for name in ("a", "b")})
-    _, examples = mixture.mixed(twins, {"a": 1, "b": 1}, seed=0)(np.arange(2000))
+    twins = MixtureSource({name: Synthetic(1000, 10, (8, 8)) for name in ("a", "b")})
+    _, examples = mixed(twins, {"a": 1, "b": 1}, seed=0)(np.arange(2000))
     one, other = examples[examples < 1000], examples[examples >= 1000] - 1000
     assert (one == other).mean() < 0.02
 
 
 def test_hundreds_of_millions_take_no_memory() -> None:
     large = {"jft": Synthetic(303_000_000, 10, (8, 8)), "small": Synthetic(9, 10, (8, 8))}
-    stream = mixture.mixed(mixture.Joined(large), {"jft": 99, "small": 1}, seed=0)
+    stream = mixed(MixtureSource(large), {"jft": 99, "small": 1}, seed=0)
     _, examples = stream(np.arange(100) + 10**12)
     assert np.sum(examples >= 303_000_000) == 1
 
@@ -103,18 +104,18 @@ def test_all_components_have_the_same_classes(list_source: MakeSource) -> None:
     parts: list[Any] = [list_source([Example(b"", (0,))]) for _ in range(3)]
     parts[2].num_classes = 11
     with pytest.raises(UserError, match=r"input\.mixture: a and c have other classes: 10 and 11"):
-        mixture.Joined(dict(zip("abc", parts, strict=True)))
+        MixtureSource(dict(zip("abc", parts, strict=True)))
     parts[2].num_classes = 10
     parts[1].class_names = tuple("0123456789")
-    assert mixture.Joined(dict(zip("abc", parts, strict=True))).class_names == parts[1].class_names
+    assert MixtureSource(dict(zip("abc", parts, strict=True))).class_names == parts[1].class_names
     parts[2].class_names = tuple("9876543210")
     with pytest.raises(UserError, match=r"b and c have other classes: not the same names"):
-        mixture.Joined(dict(zip("abc", parts, strict=True)))
+        MixtureSource(dict(zip("abc", parts, strict=True)))
 
 
 def test_the_fingerprint_is_that_of_all_components() -> None:
     def of(**sizes: int) -> str:
-        return mixture.Joined(
+        return MixtureSource(
             {name: Synthetic(size, 3, (8, 8)) for name, size in sizes.items()}
         ).fingerprint
 
@@ -122,7 +123,7 @@ def test_the_fingerprint_is_that_of_all_components() -> None:
     assert of(a=5, b=6) == of(b=6, a=5)
 
 
-def test_the_order_never_changes(joined: mixture.Joined) -> None:
+def test_the_order_never_changes(joined: MixtureSource) -> None:
     """Runs that are resumed depend on these numbers."""
-    _, examples = mixture.mixed(joined, WEIGHTS, seed=0)(np.arange(8) + 10**9)
+    _, examples = mixed(joined, WEIGHTS, seed=0)(np.arange(8) + 10**9)
     assert examples.tolist() == [6, 113, 98, 35, 50, 38, 134, 58]

@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from vit_jax.core.errors import UserError
-from vit_jax.data.example import Example
+from vit_jax.data.source import Example
 from vit_jax.data.sources import table as sources
 
 DOCUMENTED_DIGITS = Path(__file__).parents[3] / "docs/digits"

@@ -7,8 +7,8 @@ import pytest
 
 from vit_jax.core.errors import UserError
 from vit_jax.data.host_tf import tf
-from vit_jax.data.sources import offset_cache
-from vit_jax.data.sources.tfrecord import TFRecords, masked_crc32c, record_offsets
+from vit_jax.data.sources import records
+from vit_jax.data.sources.records import TFRecords, masked_crc32c, record_offsets
 
 RECORDS = [b"first", b"", b"x" * 1000, b"trailing zeros\0\0"]
 
@@ -98,7 +98,7 @@ def test_offsets_are_cached_and_used(file: Path, monkeypatch: pytest.MonkeyPatch
     TFRecords([file], [4])
     assert len(caches(file)) == 1
     monkeypatch.setattr(
-        "vit_jax.data.sources.tfrecord.record_offsets", lambda _: pytest.fail("walked")
+        "vit_jax.data.sources.records.record_offsets", lambda _: pytest.fail("walked")
     )
     assert TFRecords([file], [4]).read(0, [2]) == [RECORDS[2]]
 
@@ -120,7 +120,7 @@ def test_a_damaged_cache_is_made_again(file: Path, damage: str) -> None:
     content = {"truncated": data[:100], "empty": b"", "text": b"text", "flipped": data}[damage]
     cache.write_bytes(content)
     assert TFRecords([file], [4]).read(0, [2]) == [RECORDS[2]]
-    assert offset_cache.load([file]) is not None
+    assert records.load_offsets([file]) is not None
 
 
 def test_beside_read_only_data_nothing_is_written(file: Path, cache_folder: Path) -> None:
@@ -128,7 +128,7 @@ def test_beside_read_only_data_nothing_is_written(file: Path, cache_folder: Path
     TFRecords([file], [4])
     assert not caches(file)
     assert len(list(cache_folder.glob("vit_jax/*/*.npz"))) == 1
-    assert offset_cache.load([file]) is not None
+    assert records.load_offsets([file]) is not None
 
 
 def test_nowhere_to_write(file: Path, cache_folder: Path) -> None:

@@ -1,52 +1,120 @@
-"""Windows of images at random: (top, left, height, width), int32 [4], of a size and a seed."""
+"""Windows of decoded images, and their mirror images."""
 
 from __future__ import annotations
 
-import math
-
 from vit_jax.data.host_tf import tf
-
-_ASPECTS = (3 / 4, 4 / 3)  # width by height, of both
-_TRIES = 10
-
-
-def inception_window(
-    size: tf.Tensor, seed: tf.Tensor, area_min: float, area_max: float
-) -> tf.Tensor:
-    """A window as TensorFlow draws it: aspects uniform; of one that is too large, another size."""
-    begin, extent, _ = tf.image.stateless_sample_distorted_bounding_box(
-        tf.concat([size, [3]], 0),
-        tf.zeros([1, 0, 4]),  # no object that has to be seen
-        seed,
-        min_object_covered=0.0,
-        aspect_ratio_range=_ASPECTS,
-        area_range=(area_min, area_max),
-        max_attempts=100,
-        use_image_if_no_bounding_boxes=True,
-    )
-    return tf.concat([begin[:2], extent[:2]], 0)
+from vit_jax.data.ops.decode import crop
+from vit_jax.data.ops.op import (
+    KnownSize,
+    Op,
+    Size,
+    check,
+    check_choice,
+    check_pixels,
+    pair,
+    same_size,
+)
 
 
-def resized_crop_window(
-    size: tf.Tensor, seed: tf.Tensor, area_min: float, area_max: float
-) -> tf.Tensor:
-    """A window as torchvision's and timm's RandomResizedCrop draw it.
+def central_crop(size: Size, middle: str = "down", fill: tuple[int, int, int] | None = None) -> Op:
+    """The `size` pixels in the middle. A smaller image is a bad image, or padded.
 
-    The area is uniform, the aspect uniform by its logarithm. Of ten the first that lies within the
-    image is taken, anywhere in it; without one the largest window in the middle whose aspect is
-    allowed.
+    Of an odd number of pixels left over, `middle` cuts off the smaller half above and to the left
+    ("down"), or the nearest whole number to the half, the even one ("nearest", as torchvision).
+    `fill`: red, green and blue of what is put around an image that is smaller, as timm does.
     """
-    shortest, longest = (math.log(aspect) for aspect in _ASPECTS)
-    draws = tf.random.stateless_uniform([_TRIES, 4], seed, dtype=tf.float64)
-    sides = tf.cast(size, tf.float64)
-    area = (area_min + (area_max - area_min) * draws[:, 0]) * tf.reduce_prod(sides)
-    aspect = tf.exp(shortest + (longest - shortest) * draws[:, 1])
-    extents = tf.round(tf.sqrt(tf.stack([area / aspect, area * aspect], axis=1)))
-    fits = tf.reduce_all(extents <= sides, axis=1)
-    first = tf.argmax(fits)
-    begin = tf.floor(draws[first, 2:] * (sides - extents[first] + 1))
+    height, width = pair(size)
+    check_choice("middle", middle, ("down", "nearest"))
+    check(
+        fill is None
+        or (isinstance(fill, tuple) and len(fill) == 3 and all(_is_level(x) for x in fill)),
+        "fill must be three whole numbers from 0 to 255, or None",
+    )
 
-    largest = tf.minimum(sides, tf.round(sides[::-1] * (1 / _ASPECTS[0], _ASPECTS[1])))
-    middle = (sides - largest) // 2
-    window = tf.where(fits[first], [begin, extents[first]], [middle, largest])
-    return tf.cast(tf.reshape(window, [4]), tf.int32)
+    def apply(pixels: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+        if fill is not None:
+            pixels = _padded(pixels, (height, width), fill)
+        room = _room(pixels, (height, width))
+        # Half of an odd number lies between two whole ones; that of 3, 7, 11 ... is rounded up, to
+        # the even one.
+        begin = room // 2 if middle == "down" else (room + (room % 4) // 2) // 2
+        return crop(pixels, tf.concat([begin, [height, width]], 0))
+
+    def output_size(before: KnownSize) -> KnownSize:
+        if fill is not None:
+            return height, width
+        return _cropped_size(before, (height, width), padding=0)
+
+    return Op(apply, output_size)
+
+
+def pad_crop(size: Size, padding: int, reflect: bool = False) -> Op:
+    """Black on every side, `padding` pixels wide, then a random window of `size`.
+
+    The usual augmentation for CIFAR: Lee et al., Deeply-Supervised Nets (arXiv 1409.5185). With
+    `reflect`, the image's mirror image instead of black, which an image with a side of at most
+    `padding` pixels is too small for: the simple random crop of DeiT III (arXiv 2204.07118).
+    """
+    height, width = pair(size)
+    check_pixels("padding", padding, at_least=0)
+    check(type(reflect) is bool, "reflect must be True or False")
+    mode = "REFLECT" if reflect else "CONSTANT"
+
+    def apply(pixels: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+        padded = tf.pad(pixels, [[padding, padding], [padding, padding], [0, 0]], mode)
+        places = tf.cast(_room(padded, (height, width)) + 1, tf.float32)
+        begin = tf.cast(tf.random.stateless_uniform([2], seed) * places, tf.int32)
+        return crop(padded, tf.concat([begin, [height, width]], 0))
+
+    def output_size(before: KnownSize) -> KnownSize:
+        shorter = min(before) if isinstance(before, tuple) else before
+        if reflect and shorter is not None and padding >= shorter:
+            raise ValueError(f"reflects {padding} pixels of {shorter}: pad by fewer than there are")
+        return _cropped_size(before, (height, width), padding=padding)
+
+    return Op(
+        apply,
+        output_size=output_size,
+        largest=lambda before: tf.reduce_prod(before + 2 * padding),
+    )
+
+
+def flip_lr() -> Op:
+    """Mirrored along the width, every second image on average."""
+    return same_size(tf.image.stateless_random_flip_left_right)
+
+
+def _cropped_size(before: KnownSize, size: tuple[int, int], *, padding: int) -> tuple[int, int]:
+    """`size`; ValueError where a padded image of `before` can never hold it."""
+    if before is None:
+        return size
+    if isinstance(before, int):
+        fits, known = min(size) <= before + 2 * padding, f"{before} pixels on the shorter side"
+    else:
+        fits = all(s <= b + 2 * padding for s, b in zip(size, before, strict=True))
+        known = f"{before[0]} x {before[1]} pixels"
+    if not fits:
+        padded = f" and a padding of {padding}" if padding else ""
+        raise ValueError(f"asks for {size[0]} x {size[1]} of {known}{padded}: make it smaller")
+    return size
+
+
+def _is_level(value: object) -> bool:
+    return type(value) is int and 0 <= value <= 255
+
+
+def _padded(pixels: tf.Tensor, size: tuple[int, int], fill: tuple[int, int, int]) -> tf.Tensor:
+    """At least `size`, the image in the middle; the larger half below and to the right."""
+    missing = tf.maximum(tf.constant(size) - tf.shape(pixels)[:2], 0)
+    before = missing // 2
+    margins = tf.concat([tf.stack([before, missing - before], 1), [[0, 0]]], 0)
+    inside = tf.pad(tf.ones_like(pixels[:, :, :1], tf.bool), margins)
+    return tf.where(inside, tf.pad(pixels, margins), tf.constant(fill, tf.uint8))
+
+
+def _room(pixels: tf.Tensor, size: tuple[int, int]) -> tf.Tensor:
+    """How far a window of `size` can move, int32 [2]; fails where it is larger than the image."""
+    room = tf.shape(pixels)[:2] - size
+    message = f"the image is smaller than the crop of {size[0]} x {size[1]} pixels"
+    with tf.control_dependencies([tf.debugging.assert_non_negative(room, message)]):
+        return tf.identity(room)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection
 from typing import Any, NamedTuple
 
 from vit_jax.core.errors import nearest
-from vit_jax.data.decode import Encoded
+from vit_jax.data.header import Encoded
 from vit_jax.data.host_tf import tf
 
 # What is known of images without looking at them: both sides, the shorter side only, or nothing.

@@ -18,7 +18,7 @@ import itertools
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -26,8 +26,7 @@ from vit_jax.core.errors import UserError
 from vit_jax.core.files.cache_dir import users_folder
 from vit_jax.core.files.whole_file import whole_file
 from vit_jax.data import files
-from vit_jax.data.example import Source
-from vit_jax.data.order.chosen import Chosen
+from vit_jax.data.source import SelectedSource, Source
 
 _BLOCK = 256  # examples that are read at once in a scan
 _SCANNING_THREADS = 16  # they wait for the disk
@@ -72,15 +71,6 @@ class ByClass(NamedTuple):
     examples: np.ndarray  # int32 or int64 [offsets[C]]
 
 
-@runtime_checkable
-class KnowsLabels(Protocol):
-    """A source that may tell its labels without reading examples."""
-
-    def stored_labels(self) -> Labels | None:
-        """Of all its examples; None if they have to be read for it."""
-        ...
-
-
 def collect(examples: Sequence[Sequence[int]]) -> Labels:
     """The labels of each example, one after the other."""
     flat = np.fromiter(itertools.chain.from_iterable(examples), np.int32)
@@ -119,9 +109,10 @@ def by_class(labels: Labels, num_classes: int, *, describe: Callable[[int], str]
 
 def find(source: Source, progress: Progress = lambda done, total: None) -> Labels:
     """The labels of all examples of `source`, from where it costs least."""
-    if isinstance(source, Chosen):
-        return find(source.whole, progress).take(source.choose(np.arange(source.num_examples)))
-    stored = source.stored_labels() if isinstance(source, KnowsLabels) else None
+    if isinstance(source, SelectedSource):
+        selected = source.select(np.arange(source.num_examples))
+        return find(source.source, progress).take(selected)
+    stored = source.stored_labels()
     if stored is not None:
         return stored
     cache = users_folder() / "labels" / f"{source.fingerprint}.npz"

@@ -10,10 +10,9 @@ from __future__ import annotations
 import numpy as np
 
 from vit_jax.core.errors import UserError
-from vit_jax.data.example import Source
-from vit_jax.data.order import permute
-from vit_jax.data.order.chosen import Chosen, listed
 from vit_jax.data.order.label_index import Labels, by_class
+from vit_jax.data.order.permutation import permute
+from vit_jax.data.source import SelectedSource, Source, listed
 
 _KEY = np.uint64(0x5B5E7)  # of the one permutation; all published subsets depend on it
 
@@ -24,22 +23,22 @@ def size(num_examples: int, *, fraction: float | None, examples: int | None) -> 
     UserError that names the field if that is none of them or more than all.
     """
     if fraction is not None:
-        field, found = f"input.subset_fraction={fraction}", round(fraction * num_examples)
+        field, number = f"input.subset_fraction={fraction}", round(fraction * num_examples)
     elif examples is not None:
-        field, found = f"input.subset_examples={examples:,}", examples
+        field, number = f"input.subset_examples={examples:,}", examples
     else:
         return None
-    if not 1 <= found <= num_examples:
+    if not 1 <= number <= num_examples:
         raise UserError(
-            f"{field} means {found:,} of the {num_examples:,} examples of input.split; give at "
+            f"{field} means {number:,} of the {num_examples:,} examples of input.split; give at "
             "least 1 of them and at most all."
         )
-    return found
+    return number
 
 
-def first(source: Source, num_examples: int) -> Chosen:
+def first(source: Source, num_examples: int) -> SelectedSource:
     """The first `num_examples` of `source` in the fixed order."""
-    return Chosen(
+    return SelectedSource(
         source,
         num_examples,
         lambda indices: _in_fixed_order(indices, source.num_examples),
@@ -47,7 +46,7 @@ def first(source: Source, num_examples: int) -> Chosen:
     )
 
 
-def of_each_class(source: Source, number: int, labels: Labels) -> Chosen:
+def of_each_class(source: Source, number: int, labels: Labels) -> SelectedSource:
     """Of each class its first `number` examples in a fixed order; all, where it has fewer.
 
     An example with several labels counts for each of its classes and is there once, so a class

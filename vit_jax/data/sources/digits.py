@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
-import hashlib
 import io
 from pathlib import Path
 
 import numpy as np
 from PIL import Image
 
-from vit_jax.data.example import Example
 from vit_jax.data.order.label_index import Labels, single
+from vit_jax.data.source import Example, Source, digest
 from vit_jax.data.sources.splits import resolve
 
 _FILE = Path(__file__).with_name("digits.npz")
 _NUM_TRAIN = 1437  # 80 %; the file is shuffled, so its first 1,437 digits are the training split
 
 
-class Digits:
+class Digits(Source):
     """Splits `train` (the first 1,437 digits of the file) and `test` (the other 360)."""
 
     name = "digits"
     num_classes = 10
-    class_names: tuple[str, ...] | None = tuple("0123456789")
-    max_labels = 1
-    weighted = False
+    class_names = tuple("0123456789")
 
     def __init__(self, split: str, *, where: str) -> None:
         with np.load(_FILE) as arrays:
@@ -37,15 +34,14 @@ class Digits:
         self._labels = labels[chosen]
         self._images = [_png(image) for image in images[chosen]]
         self.num_examples = part.num_examples
-        content = images[chosen].tobytes() + self._labels.tobytes()
-        self.fingerprint = hashlib.sha256(content).hexdigest()
+        self.fingerprint = digest(images[chosen].tobytes() + self._labels.tobytes())
 
     def read(self, indices: np.ndarray) -> list[Example]:
         """Examples as PNG files."""
         return [Example(self._images[i], (int(self._labels[i]),)) for i in indices]
 
     def stored_labels(self) -> Labels:
-        """Of all digits."""
+        """Labels of all digits."""
         return single(self._labels)
 
     def describe(self, index: int) -> str:

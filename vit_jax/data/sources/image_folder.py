@@ -7,7 +7,6 @@ hash, so that a slice of a split holds all classes. Classes are sorted by name.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable
 from pathlib import Path, PurePath
 from typing import NamedTuple
@@ -17,9 +16,9 @@ import numpy as np
 from vit_jax.core.errors import UserError
 from vit_jax.core.process.waiting import waiting_for
 from vit_jax.data import files
-from vit_jax.data.example import Example
-from vit_jax.data.exif import orientation
+from vit_jax.data.header import orientation
 from vit_jax.data.order.label_index import Labels, single
+from vit_jax.data.source import Example, Source, digest
 from vit_jax.data.sources.splits import base_name, resolve
 
 _READ = frozenset({".jpg", ".jpeg", ".jpe", ".png", ".gif", ".bmp", ".webp"})
@@ -34,23 +33,21 @@ MAX_FILE_BYTES = 512 * 2**20
 
 
 class _Image(NamedTuple):
-    digest: str  # of its class and file name: the order
+    order: str  # the SHA-256 of its class and file name
     path: str
     class_name: str
     name: str
     size_bytes: int
 
 
-class ImageFolder:
+class ImageFolder(Source):
     """A split of a folder of image files. EXIF orientation is honoured."""
 
     name = "image_folder"
-    max_labels = 1
-    weighted = False
 
     def __init__(self, data_dir: str | None, split: str, *, where: str) -> None:
         images, classes = _images_of_split(find_root(data_dir, where=where), split, where)
-        self.class_names: tuple[str, ...] | None = tuple(classes)
+        self.class_names = tuple(classes)
         self.num_classes = len(classes)
         self.num_examples = len(images)
         labels = {name: label for label, name in enumerate(classes)}
@@ -59,7 +56,7 @@ class ImageFolder:
         sizes = enumerate(image.size_bytes for image in images)
         self._too_large = {i: size for i, size in sizes if size > MAX_FILE_BYTES}
         content = [f"{image.class_name}/{image.name} {image.size_bytes}" for image in images]
-        self.fingerprint = _digest("\n".join([*classes, *content]))
+        self.fingerprint = digest("\n".join([*classes, *content]))
 
     def read(self, indices: np.ndarray) -> list[Example]:
         """Whole files."""
@@ -128,10 +125,10 @@ def _images_of_split(root: str, split: str, where: str) -> tuple[list[_Image], l
                 if _images_of_class(folder, ""):
                     raise _no_classes(folder)
         images = _images(root)
-        is_val = {image.digest: int(image.digest[:8], 16) % 10 == 0 for image in images}
+        is_val = {image.order: int(image.order[:8], 16) % 10 == 0 for image in images}
         by_split = {
-            "train": [image for image in images if not is_val[image.digest]],
-            "val": [image for image in images if is_val[image.digest]],
+            "train": [image for image in images if not is_val[image.order]],
+            "val": [image for image in images if is_val[image.order]],
         }
         classes = sorted(folders)
     elif wanted in folders:
@@ -204,14 +201,9 @@ def _images_of_class(folder: str, class_name: str) -> list[_Image]:
                 f"{_formats()} with any image program, or remove them."
             )
         if extension in _READ:
-            digest = _digest(f"{class_name}/{name}")
-            images.append(_Image(digest, path, class_name, name, size_bytes))
+            order = digest(f"{class_name}/{name}")
+            images.append(_Image(order, path, class_name, name, size_bytes))
     return images
-
-
-def _digest(text: str) -> str:
-    """SHA-256; the name of a file may be any bytes."""
-    return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()
 
 
 def _formats() -> str:

@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-import hashlib
 import io
 
 import numpy as np
 from PIL import Image
 
 from vit_jax.core.errors import UserError
-from vit_jax.data.example import Example
 from vit_jax.data.order.label_index import Labels, single
+from vit_jax.data.source import Example, Source, digest
 
 _DISTINCT_IMAGES = 16  # encoded once; example i shows number i mod 16
 _BLOTCHES = 8  # along each side
 
 
-class Synthetic:
+class Synthetic(Source):
     """Coloured blotches as JPEG files; the class of example i is i mod C."""
 
     name = "synthetic"
-    class_names: tuple[str, ...] | None = None
-    max_labels = 1
-    weighted = False
 
     def __init__(
         self, num_examples: int | None, num_classes: int | None, image_size: tuple[int, int]
@@ -36,8 +32,7 @@ class Synthetic:
         self.num_examples = num_examples
         self.num_classes = num_classes
         self._images = [_image(seed, image_size) for seed in range(_DISTINCT_IMAGES)]
-        content = f"{self.name} {num_examples} {num_classes} {image_size}"
-        self.fingerprint = hashlib.sha256(content.encode()).hexdigest()
+        self.fingerprint = digest(f"{self.name} {num_examples} {num_classes} {image_size}")
 
     def read(self, indices: np.ndarray) -> list[Example]:
         """Made when asked for; nothing is stored."""

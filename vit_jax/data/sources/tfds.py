@@ -7,7 +7,6 @@ https://www.tensorflow.org/datasets/external_tfrecord
 
 from __future__ import annotations
 
-import hashlib
 import json
 import posixpath
 from collections.abc import Callable, Sequence
@@ -18,15 +17,14 @@ import numpy as np
 
 from vit_jax.core.errors import UserError
 from vit_jax.data import files
-from vit_jax.data.example import Example
-from vit_jax.data.file_cache import FileCache, copies
 from vit_jax.data.order import label_index
 from vit_jax.data.order.label_index import Labels
-from vit_jax.data.sources.array_record import ArrayRecords
+from vit_jax.data.source import Example, Source, digest
+from vit_jax.data.sources.file_cache import FileCache, copies
+from vit_jax.data.sources.records import ArrayRecords, TFRecords
 from vit_jax.data.sources.splits import resolve
 from vit_jax.data.sources.tfds_metadata import HOW_TO_GET, INFO, class_names, read_info
 from vit_jax.data.sources.tfds_writer import NOTE, WEIGHTS
-from vit_jax.data.sources.tfrecord import TFRecords
 
 _MOST_LABELS = 64  # of an example, where `labels` is a list and nothing says how many it has
 
@@ -45,7 +43,7 @@ _FORMATS: dict[str, Callable[[list[str], list[int]], Records]] = {
 }
 
 
-class Tfds:
+class Tfds(Source):
     """A split of a data set whose examples have `image` and `label` (or the list `labels`).
 
     They may have `label_weights` besides, of their labels.
@@ -302,4 +300,4 @@ def _fingerprint(
     content = [info.name, str(info.version), list(part), names, sizes_bytes, counts]
     if content_hash is not None:
         content.append(content_hash)
-    return hashlib.sha256(json.dumps(content).encode()).hexdigest()
+    return digest(json.dumps(content))

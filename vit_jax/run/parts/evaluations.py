@@ -23,7 +23,7 @@ from vit_jax.training.state import EMA_ENDING
 from vit_jax.weights import label_names
 
 if TYPE_CHECKING:
-    from vit_jax.data.example import Source
+    from vit_jax.data.source import Source
 
 
 class Classes(NamedTuple):

@@ -13,10 +13,10 @@ from vit_jax.core.screen import Screen
 from vit_jax.run.parts.preprocessing import image_size
 
 if TYPE_CHECKING:
-    from vit_jax.data.example import Source
-    from vit_jax.data.file_cache import FileCache
-    from vit_jax.data.order import Stream
     from vit_jax.data.order.label_index import Labels
+    from vit_jax.data.order.streams import Stream
+    from vit_jax.data.source import Source
+    from vit_jax.data.sources.file_cache import FileCache
 
 _RAM = "ram"
 _SUBSETS = ("subset_fraction", "subset_examples", "subset_per_class")
@@ -24,7 +24,7 @@ _SUBSETS = ("subset_fraction", "subset_examples", "subset_per_class")
 
 def source(c: InputConfig) -> Source:
     """The training data: a split, a subset of it, or a mixture; opened, checked, not yet read."""
-    from vit_jax.data import ram_cache
+    from vit_jax.data.sources import ram_cache
 
     _check_choice(c)
     chosen = _joined(c) if c.mixture else _subset(c, _split(c))
@@ -42,7 +42,7 @@ def data_dir(source: str, own: str | None, inherited: str | None) -> str | None:
 
 def in_memory(c: InputConfig, source: Source) -> Source:
     """`source`, or with input.cache="ram" what keeps its examples in memory."""
-    from vit_jax.data import ram_cache
+    from vit_jax.data.sources import ram_cache
 
     if c.cache != _RAM:
         return source
@@ -51,7 +51,7 @@ def in_memory(c: InputConfig, source: Source) -> Source:
 
 def file_cache(c: InputConfig) -> FileCache | None:
     """Where record files are copied to, with a bar."""
-    from vit_jax.data.file_cache import FileCache
+    from vit_jax.data.sources.file_cache import FileCache
 
     if c.cache in (None, _RAM):
         return None
@@ -66,18 +66,17 @@ def file_cache(c: InputConfig) -> FileCache | None:
 
 def stream(c: InputConfig, source: Source, *, seed: int) -> Stream:
     """Which example of `source` stands where in the endless stream."""
-    from vit_jax.data import order
-    from vit_jax.data.order import balance, label_index
-    from vit_jax.data.sources import mixture
+    from vit_jax.data.order import label_index, streams
+    from vit_jax.data.sources.mixture import MixtureSource
 
-    if isinstance(source, mixture.Joined):
-        return mixture.mixed(source, _quotas(c), seed=seed)
+    if isinstance(source, MixtureSource):
+        return streams.mixed(source, _quotas(c), seed=seed)
     if c.balance == "class":
         classes = label_index.by_class(
             _labels(source), source.num_classes, describe=source.describe
         )
-        return balance.balanced(classes, seed=seed)
-    return order.shuffled(source.num_examples, seed=seed, repeats=c.repeats)
+        return streams.balanced(classes, seed=seed)
+    return streams.shuffled(source.num_examples, seed=seed, repeats=c.repeats)
 
 
 def declared_examples(c: InputConfig) -> int | None:
@@ -131,11 +130,11 @@ def _split(c: InputConfig) -> Source:
 
 
 def _joined(c: InputConfig) -> Source:
-    from vit_jax.data.sources import mixture
     from vit_jax.data.sources import table as sources
+    from vit_jax.data.sources.mixture import MixtureSource
 
     _quotas(c)  # weights are checked before data are opened
-    joined = mixture.Joined(
+    joined = MixtureSource(
         {
             name: sources.create(
                 component.source or c.source,
@@ -160,9 +159,9 @@ def _joined(c: InputConfig) -> Source:
 
 
 def _quotas(c: InputConfig) -> dict[str, int]:
-    from vit_jax.data.sources import mixture
+    from vit_jax.data.order.streams import quotas
 
-    return mixture.quotas({name: component.weight for name, component in c.mixture.items()})
+    return quotas({name: component.weight for name, component in c.mixture.items()})
 
 
 def _subset_size(c: InputConfig, num_examples: int) -> int | None:

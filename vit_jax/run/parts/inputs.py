@@ -18,8 +18,8 @@ from vit_jax.training.feed import Feed, own_rows
 from vit_jax.training.objective import Batch
 
 if TYPE_CHECKING:
-    from vit_jax.data.batches import Batches
-    from vit_jax.data.example import Source
+    from vit_jax.data.pipeline import Batches
+    from vit_jax.data.source import Source
 
 
 def mesh(c: MeshConfig) -> Mesh:
@@ -94,7 +94,7 @@ def bad_images(
 def samples(c: InputConfig, source: Source, preprocess: str, indices: np.ndarray) -> Batches:
     """One batch: these examples of a split, prepared as an evaluation prepares them."""
     from vit_jax.data import pipeline
-    from vit_jax.data.order.chosen import listed
+    from vit_jax.data.source import listed
 
     return pipeline.eval_batches(
         listed(source, indices),

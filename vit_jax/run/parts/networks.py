@@ -16,7 +16,7 @@ from vit_jax.run.parts.preprocessing import as_preprocess, image_size
 from vit_jax.weights.checkpoint import describe
 
 if TYPE_CHECKING:
-    from vit_jax.data.example import Source
+    from vit_jax.data.source import Source
 
 
 @dataclasses.dataclass(frozen=True)

@@ -21,7 +21,7 @@ from vit_jax.training.log import RunLog, TensorBoard, WeightsAndBiases, Writer, 
 from vit_jax.training.skipped import NUMBER, SkippedImages
 
 if TYPE_CHECKING:
-    from vit_jax.data.example import Source
+    from vit_jax.data.source import Source
 
 
 # Of a work directory's config, when a run goes on there.

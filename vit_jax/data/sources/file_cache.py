@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import concurrent.futures
 import errno
-import hashlib
 import shutil
 import threading
 from collections.abc import Callable, Sequence
@@ -21,6 +20,7 @@ import filelock
 
 from vit_jax.core.errors import UserError
 from vit_jax.data import files
+from vit_jax.data.source import digest
 
 _THREADS = 8  # they wait for the network
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -48,7 +48,7 @@ def copies(
     `name` is that of the data set. UserError if there is no room, or if copying fails.
     """
     home, _, _ = paths[0].rpartition("/")
-    folder = cache.folder / f"{name}-{hashlib.sha256(home.encode()).hexdigest()[:16]}"
+    folder = cache.folder / f"{name}-{digest(home)[:16]}"
     targets = [folder / path.rpartition("/")[2] for path in paths]
     try:
         folder.mkdir(parents=True, exist_ok=True)

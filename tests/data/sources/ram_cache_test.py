@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from vit_jax.core.errors import UserError
-from vit_jax.data import ram_cache
-from vit_jax.data.example import Example, Source
+from vit_jax.data.source import Example, Source
+from vit_jax.data.sources import ram_cache
 
 MakeSource = Callable[[Sequence[Example]], Source]
 SIZE_BYTES = 700 + 300  # of an example, with its overhead

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from vit_jax.data.host_tf import tf
-from vit_jax.data.ops import colours, filters, photometric
+from vit_jax.data.ops import augmentations, colours, filters
 from vit_jax.data.ops.op import Op
 
 GRAY_LEVEL = 100
@@ -25,7 +25,7 @@ def pixels(photo_like: Callable[..., np.ndarray]) -> np.ndarray:
 
 def test_brightness_has_the_stated_factors() -> None:
     pixels = np.full((1, 1, 3), GRAY_LEVEL, np.uint8)
-    op = photometric.color_jitter(brightness=0.5)
+    op = augmentations.color_jitter(brightness=0.5)
     factors = [run(op, pixels, seed).mean() / GRAY_LEVEL for seed in range(300)]
     assert 0.5 - FACTOR_RESOLUTION <= min(factors) < 0.52
     assert 1.48 < max(factors) <= 1.5
@@ -34,7 +34,7 @@ def test_brightness_has_the_stated_factors() -> None:
 
 def test_factors_do_not_go_below_zero() -> None:
     pixels = np.full((1, 1, 3), 50, np.uint8)
-    op = photometric.color_jitter(brightness=3.0)
+    op = augmentations.color_jitter(brightness=3.0)
     factors = [run(op, pixels, seed).mean() / 50 for seed in range(200)]
     assert 0 <= min(factors) < 0.1 and 3.8 < max(factors) <= 4
 
@@ -53,7 +53,7 @@ def test_each_argument_changes_what_it_names(
     low = -0.2 if "hue" in arguments else 0.6
     high = 0.2 if "hue" in arguments else 1.4
     for seed in range(5):
-        found = run(photometric.color_jitter(**arguments), pixels, seed)
+        found = run(augmentations.color_jitter(**arguments), pixels, seed)
         candidates = [
             change(tf.constant(pixels), tf.constant(f, tf.float32)).numpy()
             for f in np.linspace(low, high, 161)
@@ -71,7 +71,7 @@ def test_jitters_in_every_order(pixels: np.ndarray, monkeypatch: pytest.MonkeyPa
             return pixels
 
         monkeypatch.setattr(colours, name, record)
-    op = photometric.color_jitter(0.3, 0.3, 0.3)
+    op = augmentations.color_jitter(0.3, 0.3, 0.3)
     for seed in range(300):
         run(op, pixels, seed)
     orders = Counter(zip(done[::3], done[1::3], done[2::3], strict=True))
@@ -80,12 +80,16 @@ def test_jitters_in_every_order(pixels: np.ndarray, monkeypatch: pytest.MonkeyPa
 
 
 def test_jitter_of_no_strength_is_the_image(pixels: np.ndarray) -> None:
-    np.testing.assert_array_equal(run(photometric.color_jitter(), pixels, 0), pixels)
+    np.testing.assert_array_equal(run(augmentations.color_jitter(), pixels, 0), pixels)
 
 
 @pytest.mark.parametrize(
     "create",
-    [photometric.grayscale, photometric.solarize, lambda p: photometric.gaussian_blur(p, 1.0)],
+    [
+        augmentations.grayscale,
+        augmentations.solarize,
+        lambda p: augmentations.gaussian_blur(p, 1.0),
+    ],
     ids=["grayscale", "solarize", "gaussian_blur"],
 )
 def test_happen_with_their_probability(create: Callable[[float], Op], pixels: np.ndarray) -> None:
@@ -99,17 +103,17 @@ def test_happen_with_their_probability(create: Callable[[float], Op], pixels: np
 
 
 def test_solarize_by_its_threshold(pixels: np.ndarray) -> None:
-    found = run(photometric.solarize(1.0, 77), pixels, 0)
+    found = run(augmentations.solarize(1.0, 77), pixels, 0)
     np.testing.assert_array_equal(found, np.where(pixels < 77, pixels, 255 - pixels))
 
 
 def test_gaussian_blur_draws_sigma_from_its_range(pixels: np.ndarray) -> None:
-    op = photometric.gaussian_blur(1.0, 1.5, 1.5)
+    op = augmentations.gaussian_blur(1.0, 1.5, 1.5)
     expected = filters.gaussian_blur(tf.constant(pixels), 1.5).numpy()
     np.testing.assert_array_equal(run(op, pixels, 0), expected)
     spot = np.zeros((31, 31, 3), np.uint8)
     spot[15, 15] = 255
-    peaks = [run(photometric.gaussian_blur(1.0, 0.5, 1.0), spot, s)[15, 15, 0] for s in range(60)]
+    peaks = [run(augmentations.gaussian_blur(1.0, 0.5, 1.0), spot, s)[15, 15, 0] for s in range(60)]
     # 255 / (2 pi sigma^2) for sigma 1, and the discrete bell for sigma 0.5.
     assert 40 <= min(peaks) < 50 and 130 < max(peaks) <= 158
 
@@ -118,7 +122,7 @@ def test_three_augment_does_one_of_three_equally_often(pixels: np.ndarray) -> No
     constant = tf.constant(pixels)
     gray = colours.grayscale(constant).numpy()
     solarized = colours.solarize(constant, 128.0).numpy()
-    op = photometric.three_augment()
+    op = augmentations.three_augment()
     results = [run(op, pixels, seed) for seed in range(300)]
     num_gray = sum(np.array_equal(result, gray) for result in results)
     num_solarized = sum(np.array_equal(result, solarized) for result in results)
@@ -134,11 +138,11 @@ def test_three_augment_does_one_of_three_equally_often(pixels: np.ndarray) -> No
 @pytest.mark.parametrize(
     "op",
     [
-        photometric.color_jitter(0.4, 0.4, 0.4, 0.1),
-        photometric.grayscale(0.5),
-        photometric.solarize(0.5),
-        photometric.gaussian_blur(0.5),
-        photometric.three_augment(),
+        augmentations.color_jitter(0.4, 0.4, 0.4, 0.1),
+        augmentations.grayscale(0.5),
+        augmentations.solarize(0.5),
+        augmentations.gaussian_blur(0.5),
+        augmentations.three_augment(),
     ],
     ids=["color_jitter", "grayscale", "solarize", "gaussian_blur", "three_augment"],
 )

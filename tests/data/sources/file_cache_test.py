@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from vit_jax.core.errors import UserError
-from vit_jax.data import file_cache, files
+from vit_jax.data import files
+from vit_jax.data.sources import file_cache
 
 CONTENT = {"x-00": b"one" * 1000, "x-01": b"two" * 500, "x-02": b""}
 TOTAL_BYTES = 4500

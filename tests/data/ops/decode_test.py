@@ -5,10 +5,10 @@ import numpy as np
 import pytest
 from PIL import Image, ImageOps
 
-from vit_jax.data.decode import Encoded, decode, decode_window, encoded
-from vit_jax.data.example import Example
-from vit_jax.data.exif import orientation
+from vit_jax.data.header import Encoded, encoded, orientation
 from vit_jax.data.host_tf import tf
+from vit_jax.data.ops.decode import decode_image, decode_window
+from vit_jax.data.source import Example
 
 NO_LIMIT = 10**9
 # Pillow and TensorFlow link different libjpegs, whose colour conversions round differently.
@@ -61,12 +61,12 @@ def test_lossless_formats_equal_pillow(image: Image.Image, transparent: Image.Im
         "WebP, alpha": saved(transparent, "WEBP", lossless=True, exact=True),
     }
     for name, data in files.items():
-        np.testing.assert_array_equal(decode(ready(data)), by_pillow(data), err_msg=name)
+        np.testing.assert_array_equal(decode_image(ready(data)), by_pillow(data), err_msg=name)
 
 
 def test_16_bits_keep_the_upper_8() -> None:
     pixels = np.random.default_rng(0).integers(0, 2**16, (9, 7)).astype(np.uint16)
-    found = decode(ready(saved(Image.fromarray(pixels), "PNG"))).numpy()
+    found = decode_image(ready(saved(Image.fromarray(pixels), "PNG"))).numpy()
     np.testing.assert_array_equal(found, np.repeat((pixels >> 8)[..., None], 3, axis=2))
 
 
@@ -78,13 +78,13 @@ def test_jpeg_is_near_pillow(image: Image.Image) -> None:
         "CMYK": (saved(image.convert("CMYK"), "JPEG"), CMYK_LEVELS),
     }
     for name, (data, levels) in files.items():
-        found = decode(ready(data)).numpy()
+        found = decode_image(ready(data)).numpy()
         np.testing.assert_allclose(found, by_pillow(data), atol=levels, err_msg=name)
 
 
 def test_first_frame_of_an_animation(image: Image.Image) -> None:
     data = saved(image, "GIF", save_all=True, append_images=[image.rotate(90)])
-    np.testing.assert_array_equal(decode(ready(data)), by_pillow(data))
+    np.testing.assert_array_equal(decode_image(ready(data)), by_pillow(data))
 
 
 def test_what_tensorflow_gets_wrong_is_refused(image: Image.Image) -> None:
@@ -104,7 +104,7 @@ def test_orientation_of_images_and_windows(image: Image.Image, value: int) -> No
         upright = by_pillow(data)
         file = ready(data, orientation(data))
         np.testing.assert_array_equal(file.size, upright.shape[:2])
-        np.testing.assert_allclose(decode(file).numpy(), upright, atol=levels)
+        np.testing.assert_allclose(decode_image(file).numpy(), upright, atol=levels)
         window = decode_window(file, tf.constant([3, 5, 11, 17])).numpy()
         np.testing.assert_allclose(window, upright[3:14, 5:22], atol=levels)
 
@@ -136,6 +136,6 @@ def test_a_truncated_jpeg_fails_in_every_window(image: Image.Image, window: list
     data = saved(image, "JPEG")
     file = ready(data[: len(data) * 2 // 3])
     with pytest.raises(tf.errors.InvalidArgumentError):
-        decode(file)
+        decode_image(file)
     with pytest.raises(tf.errors.InvalidArgumentError):
         decode_window(file, tf.constant(window))

@@ -7,7 +7,7 @@ import threading
 import numpy as np
 
 from vit_jax.core.errors import UserError
-from vit_jax.data.example import Example, Source
+from vit_jax.data.source import DerivedSource, Example, Source
 
 LIMIT_BYTES = 8 * 2**30  # where the config gives none
 _OVERHEAD_BYTES = 300  # of Python's objects for an example
@@ -15,29 +15,22 @@ _WEIGHT_BYTES = 32  # of a label's weight, likewise
 _SAMPLE = 256  # examples whose mean size stands for all
 
 
-class InMemory:
+class InMemory(DerivedSource):
     """What was read of `source` is not read again.
 
     Memory stays below the limit: what does not fit is read each time.
     """
 
     def __init__(self, source: Source, *, limit_bytes: int) -> None:
-        self._source = source
+        super().__init__(source)
         self._examples: dict[int, Example] = {}
         self._free_bytes = limit_bytes
         self._lock = threading.Lock()
-        self.name = source.name
-        self.num_examples = source.num_examples
-        self.num_classes = source.num_classes
-        self.class_names = source.class_names
-        self.max_labels = source.max_labels
-        self.weighted = source.weighted
-        self.fingerprint = source.fingerprint
 
     def read(self, indices: np.ndarray) -> list[Example]:
         """From memory, the others from the source."""
         missing = np.array([i for i in indices.tolist() if i not in self._examples], np.int64)
-        read = self._source.read(missing) if len(missing) else []
+        read = self.source.read(missing) if len(missing) else []
         new = dict(zip(missing.tolist(), read, strict=True))
         self._keep(new)
         return [new[i] if i in new else self._examples[i] for i in indices.tolist()]
@@ -48,10 +41,6 @@ class InMemory:
                 if index not in self._examples and self._free_bytes >= _bytes(example):
                     self._free_bytes -= _bytes(example)
                     self._examples[index] = example
-
-    def describe(self, index: int) -> str:
-        """As the source does."""
-        return self._source.describe(index)
 
 
 def check_fits(source: Source, *, limit_bytes: int) -> None:

@@ -1,0 +1,305 @@
+"""Encoded image files to RGB pixels: whole images, or a random window of them alone.
+
+JPEG, PNG, GIF (its first frame), WebP and BMP. Grayscale, palettes, CMYK and 16 bits become
+8-bit RGB; alpha is dropped, not composited, as Pillow's `convert("RGB")` does. Inside the pipeline
+as outside, an image that cannot be decoded raises tf.errors.InvalidArgumentError.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+
+from vit_jax.data.header import Encoded
+from vit_jax.data.host_tf import tf
+from vit_jax.data.ops.op import Op, Size, check, pair
+from vit_jax.data.ops.resizing import resizer
+
+_JPEG = b"\xff\xd8\xff"
+_DCT = "INTEGER_ACCURATE"  # what Pillow uses; TensorFlow's default saved no time
+_SCALES = (1, 2, 4, 8)  # by which a JPEG decoder may shrink an image: it leaves out frequencies
+
+_ASPECTS = (3 / 4, 4 / 3)  # width by height, of the windows of both crops
+_TRIES = 10
+
+
+def decode() -> Op:
+    """The whole image, upright, as RGB."""
+    return Op(
+        apply=lambda pixels, seed: pixels,
+        output_size=lambda size: None,
+        decode=lambda image, seed: decode_image(image),
+    )
+
+
+def inception_crop(
+    size: Size,
+    area_min: float = 0.05,
+    area_max: float = 1.0,
+    reduced: float | None = None,
+    method: str = "bilinear",
+    antialias: bool = False,
+    levels: str = "nearest",
+) -> Op:
+    """A random window of `area_min` to `area_max` of the image, 3/4 to 4/3 in aspect, resized.
+
+    Right after `decode`, only the window is decoded; with `reduced`, of a JPEG at 1/2, 1/4 or 1/8
+    of its size if `reduced` times `size` pixels are left, which is quicker for large images.
+    `method`, `antialias` and `levels` are those of `resize`.
+
+    Szegedy et al., Going Deeper with Convolutions (arXiv 1409.4842), section 6.
+    """
+    resized = resizer(method, antialias, levels)
+    return _cropped_and_resized(
+        pair(size),
+        lambda of, seed: inception_window(of, seed, area_min, area_max),
+        lambda pixels, seed: resized(pixels, pair(size)),
+        _at_least(pair(size), area_min, area_max, reduced),
+    )
+
+
+def random_resized_crop(
+    size: Size,
+    area_min: float = 0.08,
+    area_max: float = 1.0,
+    method: str = "bilinear",
+    reduced: float | None = None,
+) -> Op:
+    """The crop of torchvision and timm: as `inception_crop`, but drawn and resized as there.
+
+    Areas are uniform, aspects uniform by their logarithms, and it filters when it shrinks. For the
+    same bounds the areas are larger: 0.43 of an image of 375 x 500 pixels on average, where
+    `inception_crop` has 0.37. `method` is one of `resize`, or random: bilinear or bicubic, equally
+    often, as timm's default is.
+    """
+    choices = ("bilinear", "bicubic") if method == "random" else (method, method)
+    first, second = (resizer(chosen, True, "nearest", others=("random",)) for chosen in choices)
+
+    def resized(pixels: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+        if method != "random":
+            return first(pixels, pair(size))
+        coin = tf.random.experimental.stateless_fold_in(seed, 1)  # the window has drawn from seed
+        is_bicubic = tf.random.stateless_uniform([], coin) < 0.5
+        return tf.cond(
+            is_bicubic,
+            lambda: second(pixels, pair(size)),
+            lambda: first(pixels, pair(size)),
+        )
+
+    return _cropped_and_resized(
+        pair(size),
+        lambda of, seed: resized_crop_window(of, seed, area_min, area_max),
+        resized,
+        _at_least(pair(size), area_min, area_max, reduced),
+    )
+
+
+def _cropped_and_resized(
+    size: tuple[int, int],
+    window: Callable[[tf.Tensor, tf.Tensor], tf.Tensor],
+    resized: Callable[[tf.Tensor, tf.Tensor], tf.Tensor],
+    at_least: tuple[float, float] | None,
+) -> Op:
+    """A window, (size, seed) -> int32 [4], then what makes `size` of it, (pixels, seed) -> pixels.
+
+    Right after `decode`, only the window is decoded.
+    """
+
+    def decoded(image: Encoded, seed: tf.Tensor) -> tf.Tensor:
+        pixels = decode_window(image, window(image.size, seed), at_least=at_least)
+        return resized(pixels, seed)
+
+    def apply(pixels: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+        return resized(crop(pixels, window(tf.shape(pixels)[:2], seed)), seed)
+
+    return Op(
+        apply,
+        output_size=lambda _: size,
+        decode=decoded,
+    )
+
+
+def _at_least(
+    size: tuple[int, int], area_min: float, area_max: float, reduced: float | None
+) -> tuple[float, float] | None:
+    """Pixels that a JPEG's window keeps, (height, width); ValueError for arguments of a crop."""
+    are_numbers = all(type(area) in (int, float) for area in (area_min, area_max))
+    check(
+        are_numbers and 0 < area_min <= area_max <= 1,
+        "area_min and area_max must be numbers, 0 < area_min <= area_max <= 1",
+    )
+    check(
+        reduced is None or (type(reduced) in (int, float) and 0 < reduced <= 8),
+        "reduced must be None or a number in (0, 8]",
+    )
+    return None if reduced is None else (max(1, reduced * size[0]), max(1, reduced * size[1]))
+
+
+# Windows at random: (top, left, height, width), int32 [4], of a size and a seed.
+
+
+def inception_window(
+    size: tf.Tensor, seed: tf.Tensor, area_min: float, area_max: float
+) -> tf.Tensor:
+    """A window as TensorFlow draws it: aspects uniform; of one that is too large, another size."""
+    begin, extent, _ = tf.image.stateless_sample_distorted_bounding_box(
+        tf.concat([size, [3]], 0),
+        tf.zeros([1, 0, 4]),  # no object that has to be seen
+        seed,
+        min_object_covered=0.0,
+        aspect_ratio_range=_ASPECTS,
+        area_range=(area_min, area_max),
+        max_attempts=100,
+        use_image_if_no_bounding_boxes=True,
+    )
+    return tf.concat([begin[:2], extent[:2]], 0)
+
+
+def resized_crop_window(
+    size: tf.Tensor, seed: tf.Tensor, area_min: float, area_max: float
+) -> tf.Tensor:
+    """A window as torchvision's and timm's RandomResizedCrop draw it.
+
+    The area is uniform, the aspect uniform by its logarithm. Of ten the first that lies within the
+    image is taken, anywhere in it; without one the largest window in the middle whose aspect is
+    allowed.
+    """
+    shortest, longest = (math.log(aspect) for aspect in _ASPECTS)
+    draws = tf.random.stateless_uniform([_TRIES, 4], seed, dtype=tf.float64)
+    sides = tf.cast(size, tf.float64)
+    area = (area_min + (area_max - area_min) * draws[:, 0]) * tf.reduce_prod(sides)
+    aspect = tf.exp(shortest + (longest - shortest) * draws[:, 1])
+    extents = tf.round(tf.sqrt(tf.stack([area / aspect, area * aspect], axis=1)))
+    fits = tf.reduce_all(extents <= sides, axis=1)
+    first = tf.argmax(fits)
+    begin = tf.floor(draws[first, 2:] * (sides - extents[first] + 1))
+
+    largest = tf.minimum(sides, tf.round(sides[::-1] * (1 / _ASPECTS[0], _ASPECTS[1])))
+    middle = (sides - largest) // 2
+    window = tf.where(fits[first], [begin, extents[first]], [middle, largest])
+    return tf.cast(tf.reshape(window, [4]), tf.int32)
+
+
+# Decoding.
+
+
+def decode_image(image: Encoded) -> tf.Tensor:
+    """The whole image, upright: uint8 [H, W, 3]."""
+    return _upright(_decode_stored(image.data), image.orientation)
+
+
+def decode_window(
+    image: Encoded, window: tf.Tensor, *, at_least: tuple[float, float] | None = None
+) -> tf.Tensor:
+    """Pixels of `window` (top, left, height, width of the upright image): uint8 [h, w, 3].
+
+    Of a complete JPEG only the window is decoded. One without its end marker is decoded as a whole,
+    so that a truncated file is found whichever window is asked for. With `at_least` (height, width)
+    a JPEG's window is decoded at 1/2, 1/4 or 1/8 of its size, if it is still as large as that.
+    """
+    scale = tf.constant(1) if at_least is None else _largest_scale(window, at_least)
+    is_jpeg = tf.strings.substr(image.data, 0, 3) == _JPEG
+    is_complete = tf.strings.substr(image.data, -2, 2) == b"\xff\xd9"
+
+    def jpeg(window: tf.Tensor, ratio: int) -> tf.Tensor:
+        begin, end = ((corner + ratio // 2) // ratio for corner in (window[:2], _end(window)))
+        shrunk = tf.concat([begin, end - begin], 0)
+        return tf.io.decode_and_crop_jpeg(
+            image.data, shrunk, channels=3, ratio=ratio, dct_method=_DCT
+        )
+
+    def jpeg_of_scale(window: tf.Tensor) -> tf.Tensor:
+        if at_least is None:
+            return jpeg(window, 1)
+        index = tf.argmax(tf.constant(_SCALES) == scale, output_type=tf.int32)
+        return tf.switch_case(index, [functools.partial(jpeg, window, ratio) for ratio in _SCALES])
+
+    def stored() -> tf.Tensor:
+        inside = _stored_window(window, image)
+        pixels = tf.cond(
+            is_jpeg & is_complete,
+            lambda: jpeg_of_scale(inside),
+            lambda: crop(_decode_stored(image.data), inside),
+        )
+        return _upright(pixels, image.orientation)
+
+    # What nearly every image is, comes first: asking all questions one by one takes CPU time.
+    is_upright = image.orientation <= 1
+    return tf.cond(is_jpeg & is_complete & is_upright, lambda: jpeg_of_scale(window), stored)
+
+
+def _end(window: tf.Tensor) -> tf.Tensor:
+    return window[:2] + window[2:]
+
+
+def _largest_scale(window: tf.Tensor, at_least: tuple[float, float]) -> tf.Tensor:
+    """The largest of the scales by which a window may shrink, int32 []."""
+    room = tf.reduce_min(tf.cast(window[2:], tf.float32) / tf.constant(at_least, tf.float32))
+    scales = tf.constant(_SCALES)
+    return tf.reduce_max(tf.where(tf.cast(scales, tf.float32) <= room, scales, 1))
+
+
+def crop(pixels: tf.Tensor, window: tf.Tensor) -> tf.Tensor:
+    """Pixels of `window` (top, left, height, width): [H, W, 3] -> [h, w, 3]."""
+    return tf.slice(pixels, tf.concat([window[:2], [0]], 0), tf.concat([window[2:], [3]], 0))
+
+
+def _decode_stored(data: tf.Tensor) -> tf.Tensor:
+    def jpeg() -> tf.Tensor:
+        return tf.io.decode_jpeg(data, channels=3, dct_method=_DCT)
+
+    def webp() -> tf.Tensor:  # three channels cannot be asked for if there are four
+        pixels = tf.io.decode_image(data, channels=0, expand_animations=False)
+        return tf.ensure_shape(pixels, [None, None, None])[:, :, :3]
+
+    def other() -> tf.Tensor:
+        return tf.io.decode_image(data, channels=3, expand_animations=False)
+
+    signature = tf.strings.substr(data, 0, 4)
+    is_jpeg = tf.strings.substr(data, 0, 3) == _JPEG
+    pixels = tf.cond(is_jpeg, jpeg, lambda: tf.cond(signature == b"RIFF", webp, other))
+    return tf.ensure_shape(pixels, [None, None, 3])
+
+
+# EXIF orientation (Exif 2.3, tag 274): what is stored becomes upright by a transposition (5..8),
+# then a flip along the width (2, 3, 6, 7), then one along the height (3, 4, 7, 8).
+
+
+def _flips(orientation: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """(transposed, flipped along the width, flipped along the height), each bool []."""
+    by_orientation = tf.constant(
+        [
+            [False, False, False],  # 0 is no orientation; taken as upright
+            [False, False, False],
+            [False, True, False],
+            [False, True, True],
+            [False, False, True],
+            [True, False, False],
+            [True, True, False],
+            [True, True, True],
+            [True, False, True],
+        ]
+    )
+    row = by_orientation[orientation]
+    return row[0], row[1], row[2]
+
+
+def _upright(pixels: tf.Tensor, orientation: tf.Tensor) -> tf.Tensor:
+    def turn() -> tf.Tensor:
+        transposed, flipped_x, flipped_y = _flips(orientation)
+        x = tf.cond(transposed, lambda: tf.transpose(pixels, [1, 0, 2]), lambda: pixels)
+        x = tf.cond(flipped_x, lambda: x[:, ::-1], lambda: x)
+        return tf.cond(flipped_y, lambda: x[::-1], lambda: x)
+
+    return tf.cond(orientation > 1, turn, lambda: pixels)
+
+
+def _stored_window(window: tf.Tensor, image: Encoded) -> tf.Tensor:
+    """Where the pixels of an upright window are stored: int32 [4] -> int32 [4]."""
+    transposed, flipped_x, flipped_y = _flips(image.orientation)
+    height, width = image.size[0], image.size[1]
+    top = tf.where(flipped_y, height - window[0] - window[2], window[0])
+    left = tf.where(flipped_x, width - window[1] - window[3], window[1])
+    upright = tf.stack([top, left, window[2], window[3]])
+    return tf.where(transposed, tf.gather(upright, [1, 0, 3, 2]), upright)

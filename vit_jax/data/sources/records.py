@@ -1,0 +1,229 @@
+"""Random access to the records of a split: ArrayRecord and TFRecord files.
+
+An ArrayRecord file (https://github.com/google/array_record) has an index. Of a TFRecord file,
+where each record starts is determined once, checked and cached: beside the data where that is
+writable, else in the user's cache folder. A TFRecord is its length (uint64), a checksum of that,
+the data, and a checksum of the data (uint32 each, masked CRC-32C; all little-endian):
+https://www.tensorflow.org/tutorials/load_data/tfrecord
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import functools
+import os
+import struct
+import zipfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import google_crc32c
+import numpy as np
+
+from vit_jax.core.errors import UserError
+from vit_jax.core.files.cache_dir import users_folder
+from vit_jax.core.files.whole_file import whole_file
+from vit_jax.core.process.waiting import waiting_for
+from vit_jax.data import files
+from vit_jax.data.source import digest
+
+_OPENING_THREADS = 16  # they wait for the disk
+_OPEN_FILES = 256  # well below the usual limit of 1,024 a process
+_READ_BYTES = 32 * 1024
+_OWN_SCHEME = "gs://"  # of the remote files that array_record itself opens
+
+_HEADER = struct.Struct("<QI")  # length, its checksum
+_CHECKSUM = struct.Struct("<I")
+_OVERHEAD_BYTES = _HEADER.size + _CHECKSUM.size
+_CACHE_FOLDER = ".vit_jax"  # of offsets, beside the data
+
+
+class ArrayRecords:
+    """The ArrayRecord files of a split, in order; record k of file f is `read(f, [k])`."""
+
+    def __init__(self, paths: Sequence[str | Path], num_records: Sequence[int]) -> None:
+        """`num_records` of each file as published: UserError if a file holds more or fewer.
+
+        That takes a file's last bytes only, 0.1 ms a file where they are on a local disk.
+        """
+        self._files = [str(path) for path in paths]
+        unread = [p for p in self._files if files.is_remote(p) and not p.startswith(_OWN_SCHEME)]
+        if unread:
+            raise UserError(
+                f"{unread[0]}: array_record reads local files and those at {_OWN_SCHEME} only. Set "
+                "input.cache=FOLDER, where the files are copied to."
+            )
+        self._num_records = list(num_records)
+        self._reader = functools.lru_cache(_OPEN_FILES)(self._open)
+        with concurrent.futures.ThreadPoolExecutor(_OPENING_THREADS) as pool:
+            list(pool.map(self._reader, range(len(self._files))))
+
+    def read(self, file: int, records: Sequence[int]) -> list[bytes]:
+        """The data of the records; the format's own checksums are verified."""
+        with waiting_for(lambda: f"{self._files[file]}, records {_few(records)}"):
+            reader = self._reader(file)
+            try:
+                return files.retried(self._files[file], lambda: reader.read(list(records)))
+            except (RuntimeError, ValueError, IndexError) as error:
+                raise UserError(
+                    f"{self._files[file]}, one of the records {_few(records)}: corrupt ({error}). "
+                    "Get the file again."
+                ) from error
+
+    def _open(self, file: int) -> Any:
+        from array_record.python.array_record_module import ArrayRecordReader
+
+        path, expected = self._files[file], self._num_records[file]
+        reader = files.retried(
+            path,
+            lambda: ArrayRecordReader(
+                path, options="readahead_buffer_size:0", file_reader_buffer_size=_READ_BYTES
+            ),
+        )
+        # A truncated file opens as one without records, and then reads as empty strings.
+        if not reader.ok() or reader.num_records() != expected:
+            raise UserError(
+                f"{path} is corrupt or truncated: {reader.num_records()} records can be found, but "
+                f"dataset_info.json says {expected}. Get the file again."
+            )
+        return reader
+
+
+def _few(records: Sequence[int]) -> str:
+    shown = ", ".join(map(str, records[:4]))
+    return f"{shown}, ..." if len(records) > 4 else shown
+
+
+class TFRecords:
+    """The TFRecord files of a split, in order; record k of file f is `read(f, [k])`."""
+
+    def __init__(self, paths: Sequence[str | Path], num_records: Sequence[int]) -> None:
+        """`num_records` of each file as published: UserError if a file holds more or fewer."""
+        remote = [path for path in paths if files.is_remote(path)]
+        if remote:
+            raise UserError(
+                f"{remote[0]}: TFRecord files are read at random from local disks only. Set "
+                "input.cache=FOLDER, where the files are copied to, or prepare the data set as "
+                "ArrayRecord files."
+            )
+        self._files = [Path(path) for path in paths]
+        self._offsets = load_offsets(self._files)
+        if self._offsets is None:
+            with concurrent.futures.ThreadPoolExecutor(_OPENING_THREADS) as pool:
+                self._offsets = list(pool.map(record_offsets, self._files))
+            save_offsets(self._files, self._offsets)
+        for file, offsets, expected in zip(self._files, self._offsets, num_records, strict=True):
+            if len(offsets) - 1 != expected:
+                raise UserError(
+                    f"{file} holds {len(offsets) - 1} records, but dataset_info.json says "
+                    f"{expected}. Get the file again: part of it is missing."
+                )
+
+    def read(self, file: int, records: Sequence[int]) -> list[bytes]:
+        """The data of the records, checked against their checksums."""
+        assert self._offsets is not None
+        path, offsets = self._files[file], self._offsets[file]
+
+        def read_all() -> list[bytes]:
+            with path.open("rb", buffering=0) as handle:
+                return [
+                    _read_tfrecord(handle.fileno(), path, i, int(offsets[i]), int(offsets[i + 1]))
+                    for i in records
+                ]
+
+        try:
+            with waiting_for(lambda: str(path)):
+                return files.retried(str(path), read_all)
+        except OSError as error:
+            raise UserError(
+                f"{path} cannot be read ({error.strerror}); it could when the run began."
+            ) from error
+
+
+def record_offsets(file: Path) -> np.ndarray:
+    """Where each record starts, and at the end the file's size: int64 [n + 1], bytes.
+
+    Walks from header to header. UserError if the file is truncated, or a length is corrupt or
+    longer than the file.
+    """
+    offsets = [0]
+    with file.open("rb", buffering=0) as handle:
+        size_bytes = os.fstat(handle.fileno()).st_size
+        while offsets[-1] < size_bytes:
+            header = os.pread(handle.fileno(), _HEADER.size, offsets[-1])
+            offsets.append(_record_end(file, offsets, header, size_bytes))
+    return np.array(offsets, np.int64)
+
+
+def _record_end(file: Path, offsets: list[int], header: bytes, size_bytes: int) -> int:
+    where = f"{file}, record {len(offsets) - 1} (at byte {offsets[-1]})"
+    if len(header) < _HEADER.size:
+        raise UserError(f"{where}: the file ends inside it. Get the file again.")
+    length, checksum = _HEADER.unpack(header)
+    if masked_crc32c(header[:8]) != checksum:
+        raise UserError(f"{where}: its length is corrupt (wrong checksum). Get the file again.")
+    end = offsets[-1] + _OVERHEAD_BYTES + length
+    if end > size_bytes:
+        raise UserError(
+            f"{where}: {length} bytes long, but the file ends at {size_bytes}. Get the file again."
+        )
+    return end
+
+
+def _read_tfrecord(handle: int, file: Path, record: int, start: int, stop: int) -> bytes:
+    with waiting_for(lambda: f"{file}, record {record} (at byte {start})"):
+        stored = os.pread(handle, stop - start, start)
+    data = stored[_HEADER.size : -_CHECKSUM.size]
+    if len(stored) != stop - start or masked_crc32c(data) != _CHECKSUM.unpack(stored[-4:])[0]:
+        raise UserError(f"{file}, record {record}: corrupt (wrong checksum). Get the file again.")
+    return data
+
+
+def masked_crc32c(data: bytes) -> int:
+    """The CRC-32C of `data`, rotated and shifted as TFRecord stores it."""
+    crc = google_crc32c.value(data)
+    return (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF
+
+
+def load_offsets(paths: Sequence[Path]) -> list[np.ndarray] | None:
+    """The offsets of each file, int64 [n + 1]; None if they are not known for these very files."""
+    for folder in _cache_folders(paths):
+        # Whatever is wrong with a cache, the answer is the same; zip checks its content's CRC.
+        with (
+            contextlib.suppress(OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile),
+            np.load(folder / _cache_name(paths)) as cache,
+        ):
+            if np.array_equal(cache["stamps"], _stamps(paths)):
+                return np.split(cache["offsets"], cache["ends"][:-1])
+    return None
+
+
+def save_offsets(paths: Sequence[Path], offsets: Sequence[np.ndarray]) -> None:
+    """Writes the cache at once or not at all; without a folder to write to, not at all."""
+    ends = np.cumsum([len(of_path) for of_path in offsets])
+    for folder in _cache_folders(paths):
+        with contextlib.suppress(OSError):
+            folder.mkdir(parents=True, exist_ok=True)
+            with whole_file(folder / _cache_name(paths)) as part, part.open("wb") as file:
+                np.savez(file, stamps=_stamps(paths), ends=ends, offsets=np.concatenate(offsets))
+            return
+
+
+def _cache_folders(paths: Sequence[Path]) -> Iterator[Path]:
+    data = paths[0].resolve().parent
+    if data.stat().st_mode & 0o222:  # read-only is meant, also for root
+        yield data / _CACHE_FOLDER
+    yield users_folder() / digest(str(data))[:16]
+
+
+def _cache_name(paths: Sequence[Path]) -> str:
+    names = "\n".join(path.name for path in paths)
+    return f"{digest(names)[:16]}.offsets.npz"
+
+
+def _stamps(paths: Sequence[Path]) -> np.ndarray:
+    """Size in bytes and time of the last change of each file, int64 [files, 2]."""
+    stats = [path.stat() for path in paths]
+    return np.array([(stat.st_size, stat.st_mtime_ns) for stat in stats], np.int64)
