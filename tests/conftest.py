@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from tests import preloaded
 from tests.xla_flags import QUICKLY_COMPILED, xla_flags
 from vit_jax import config as configs
 
@@ -106,17 +107,44 @@ def xla_flops():
     )
 
 
-@pytest.fixture
-def run_python():
-    """`run_python("-c", code, devices=8)`: a finished process that imports this package."""
+@pytest.fixture(scope="session")
+def preloaded_server(tmp_path_factory):
+    """`preloaded_server()`: the process whose forks run programs, made when it is first needed."""
+    servers = []
 
-    def run(*arguments: str, devices: int = 1, timeout_secs: int = 300, **env: str):
-        environment = os.environ | {
-            "PYTHONPATH": str(REPOSITORY),
-            "JAX_PLATFORMS": "cpu",
-            "XLA_FLAGS": xla_flags(devices),
-            **env,
-        }
+    def server():
+        if not servers:
+            servers.append(
+                preloaded.Server(tmp_path_factory.mktemp("server"), python_environment())
+            )
+        return servers[0]
+
+    yield server
+    for made in servers:
+        made.close()
+
+
+def python_environment(devices: int = 1, **env: str) -> dict[str, str]:
+    """Variables of a process that imports this package and sees so many devices."""
+    return os.environ | {
+        "PYTHONPATH": str(REPOSITORY),
+        "JAX_PLATFORMS": "cpu",
+        "XLA_FLAGS": xla_flags(devices),
+        **env,
+    }
+
+
+@pytest.fixture
+def run_python(preloaded_server):
+    """`run_python("-c", code, devices=8)`: a finished process that imports this package.
+
+    fresh: in an interpreter that has imported nothing, for tests of imports.
+    """
+
+    def run(*arguments: str, devices: int = 1, timeout_secs: int = 300, fresh=False, **env: str):
+        environment = python_environment(devices, **env)
+        if not fresh and preloaded.can_fork(arguments, environment, python_environment()):
+            return preloaded_server().run(arguments, environment, REPOSITORY, timeout_secs)
         return subprocess.run(
             [sys.executable, *arguments],
             capture_output=True,

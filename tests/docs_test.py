@@ -11,7 +11,6 @@ import os
 import re
 import shlex
 import subprocess
-import sys
 import typing
 from pathlib import Path
 from typing import NamedTuple
@@ -66,7 +65,7 @@ def name(page):
 
 
 @pytest.fixture
-def run_blocks(tmp_path):
+def run_blocks(tmp_path, preloaded_server):
     """Runs blocks one after the other in one folder that looks like the repository."""
     for folder in FOLDERS:
         (tmp_path / folder).symlink_to(ROOT / folder)
@@ -77,7 +76,7 @@ def run_blocks(tmp_path):
     python.write_text(
         "#!/usr/bin/env bash\n"
         f'case " $* " in *" vit_jax.train "*) set -- "$@" {small};; esac\n'
-        f'exec {shlex.quote(sys.executable)} "$@"\n'
+        f'exec {shlex.join(preloaded_server().command())} "$@"\n'
     )
     python.chmod(0o755)
     for cls in ("cat", "dog"):

@@ -49,7 +49,7 @@ def test_stablehlo_runs_without_this_package(toy, tmp_path, run_python):
     np.save(tmp_path / "images.npy", images)
     stablehlo(toy, tmp_path / "out", ("cpu", "cuda", "tpu"))
     files = [str(tmp_path / name) for name in ("out", "images.npy", "logits.npy")]
-    done = run_python("-c", PROGRAM, *files)
+    done = run_python("-c", PROGRAM, *files, fresh=True)
     assert done.returncode == 0, done.stderr
     assert done.stdout == "['ant', 'bee', 'cat'] [12, 8] ('cpu', 'cuda', 'tpu')\n"
     logits = np.load(tmp_path / "logits.npy")

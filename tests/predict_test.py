@@ -57,7 +57,7 @@ def test_imports_no_tensorflow_and_no_data(trained, photo, run_python):
         "bad = [m for m in sys.modules if m.split('.')[0] == 'tensorflow' or m == 'vit_jax.data']\n"
         "assert not bad, bad"
     )
-    done = run_python("-c", code)
+    done = run_python("-c", code, fresh=True)
     assert done.returncode == 0, done.stderr
 
 

@@ -61,7 +61,7 @@ def test_linen_begins_at_the_loss_of_chance():
 
 
 def test_own_begins_at_the_loss_of_chance_and_needs_no_tensorflow(run_python):
-    done = run_python("-c", OWN)
+    done = run_python("-c", OWN, fresh=True)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert found["losses"] == pytest.approx([LOSS_OF_CHANCE] * 2, abs=NEAR)

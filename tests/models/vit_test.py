@@ -326,7 +326,7 @@ def test_models_do_not_import_tensorflow(run_python):
     code = (
         "import sys, vit_jax.models, vit_jax.training.step; assert 'tensorflow' not in sys.modules"
     )
-    assert run_python("-c", code).returncode == 0
+    assert run_python("-c", code, fresh=True).returncode == 0
 
 
 @pytest.mark.parametrize("fields", [{}, {"registers": 2}, {"position_at": "layers"}])

@@ -21,8 +21,9 @@ def make_run(tmp_path):
 
 
 def test_starts_fast(run_python):
-    code = "import sys, vit_jax.report; print({'jax', 'numpy', 'tensorflow'} & set(sys.modules))"
-    done = run_python("-c", code)
+    imports = "import sys, vit_jax.report.__main__"
+    code = f"{imports}; print({{'jax', 'numpy', 'tensorflow'}} & set(sys.modules))"
+    done = run_python("-c", code, fresh=True)
     assert done.stdout == "set()\n", done.stderr
 
 

@@ -32,7 +32,9 @@ def test_while_a_training_starts(tmp_path, run_python, number):
     config.write_text(
         f"def get_config(arg=None):\n    import os\n    os.kill(os.getpid(), {number})\n"
     )
-    done = run_python("-m", "vit_jax.train", f"--config={config}", f"--workdir={tmp_path}")
+    done = run_python(
+        "-m", "vit_jax.train", f"--config={config}", f"--workdir={tmp_path}", fresh=True
+    )
     assert done.returncode == 75
     assert done.stderr == (
         f"Stopped by {number.name} before anything was begun. Start the same command again.\n"
@@ -56,5 +58,5 @@ os.kill(os.getpid(), signal.{name})
 
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
 def test_when_all_is_done_it_changes_nothing(run_python, name):
-    done = run_python("-c", LATE.format(name=name))
+    done = run_python("-c", LATE.format(name=name), fresh=True)
     assert (done.returncode, done.stderr) == (3, "")

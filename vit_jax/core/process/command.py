@@ -86,7 +86,7 @@ def _parse(argv: list[str], hint: str) -> list[str]:
         return flags.FLAGS(spell_overrides(argv))
     except flags.Error as error:
         spec = sys.modules["__main__"].__spec__
-        module = spec.name if spec else "vit_jax.<command>"
+        module = spec.name.removesuffix(".__main__") if spec else "vit_jax.<command>"
         said = re.sub(r"(?m)^flag --(\w+)=None: Flag .*", r"--\1 is missing.", str(error))
         lines = [f"error: {said}", _meant(error), hint, f"Try: python -m {module} --help"]
         print("\n".join(line for line in lines if line), file=sys.stderr)

@@ -1,0 +1,185 @@
+"""Python programs in forks of one process that has imported JAX, TensorFlow and vit_jax already.
+
+Importing them takes seconds, and dozens of tests need a process of their own. A fork has no backend
+of JAX yet, so devices, flags and working directory are the program's own. Programs whose imports
+are themselves tested, or that set JAX's variables, get a fresh interpreter.
+
+    python preloaded.py serve SOCKET           until stdin ends; says "ready" first
+    python preloaded.py run SOCKET ARGUMENT... as `python ARGUMENT...` here
+"""
+
+import array
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+FORKS = sys.platform == "linux"  # elsewhere, every program gets a fresh interpreter
+_FDS = 3  # stdin, stdout, stderr
+
+
+class Server:
+    """The process that forks; it ends with the one that made it."""
+
+    def __init__(self, folder: Path, env: dict[str, str]):
+        self.env, self.socket = env, str(folder / "preloaded")
+        self._process = subprocess.Popen(
+            [sys.executable, __file__, "serve", self.socket],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=env,
+        )
+        assert self._process.stdout.readline() == b"ready\n"
+
+    def run(self, arguments, env, cwd, timeout_secs) -> subprocess.CompletedProcess[str]:
+        """As subprocess.run with captured text."""
+        with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+            with open(os.devnull, "rb") as null:
+                fds = [null.fileno(), out.fileno(), err.fileno()]
+                status = _ask(self.socket, list(arguments), env, str(cwd), fds, timeout_secs)
+            texts = []
+            for file in (out, err):
+                file.seek(0)
+                texts.append(file.read().decode())
+        return subprocess.CompletedProcess(list(arguments), status, *texts)
+
+    def command(self) -> list[str]:
+        """What stands for `python` in a shell script."""
+        return [sys.executable, "-S", "-I", __file__, "run", self.socket]
+
+    def close(self):
+        self._process.stdin.close()
+        self._process.wait()
+
+
+def can_fork(arguments, env, server_env) -> bool:
+    """Whether a fork of the server does the same as a fresh interpreter."""
+    kept = ("JAX_", "TF_", "PYTHON")
+    read_early = lambda e: {k: v for k, v in e.items() if k.startswith(kept)}
+    options = [a for a in arguments[:1] if a.startswith("-") and a not in ("-", "-c", "-m")]
+    return FORKS and not options and read_early(env) == read_early(server_env)
+
+
+def _ask(path, arguments, env, cwd, fds, timeout_secs=None):
+    """The exit status of a program; TimeoutExpired, and it is killed, when it takes too long."""
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(path)
+        request = json.dumps({"arguments": arguments, "env": dict(env), "cwd": cwd}).encode()
+        socket.send_fds(connection, [len(request).to_bytes(8, "little")], fds)
+        connection.sendall(request)
+        connection.settimeout(timeout_secs)
+        try:
+            answer = connection.recv(16)
+        except TimeoutError:
+            raise subprocess.TimeoutExpired(arguments, timeout_secs) from None
+    return int(answer)
+
+
+def _serve(path):
+    import tensorflow  # noqa: F401
+
+    import vit_jax.convert
+    import vit_jax.evaluate
+    import vit_jax.export
+    import vit_jax.predict
+    import vit_jax.preview
+    import vit_jax.train  # noqa: F401
+
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(path)
+        listener.listen(16)
+        os.write(1, b"ready\n")
+        while True:
+            ready, _, _ = select.select([listener, 0], [], [], 1)
+            while True:  # those that ended
+                try:
+                    if os.waitpid(-1, os.WNOHANG) == (0, 0):
+                        break
+                except ChildProcessError:
+                    break
+            if 0 in ready:
+                return
+            if listener in ready:
+                connection, _ = listener.accept()
+                if os.fork() == 0:
+                    listener.close()
+                    try:
+                        _supervise(connection)
+                    finally:
+                        os._exit(0)
+                connection.close()
+
+
+def _supervise(connection):
+    """Forks the program, and kills it if who asked for it has gone."""
+    size, ancillary, _, _ = connection.recvmsg(8, socket.CMSG_SPACE(_FDS * 4))
+    fds = array.array("i", ancillary[0][2])
+    request = b""
+    while len(request) < int.from_bytes(size, "little"):
+        request += connection.recv(2**16)
+    child = os.fork()
+    if child == 0:
+        connection.close()
+        os._exit(_run(**json.loads(request), fds=fds))
+    end = os.pidfd_open(child)
+    ready, _, _ = select.select([end, connection], [], [])
+    if end not in ready:
+        os.kill(child, signal.SIGKILL)
+    _, status = os.waitpid(child, 0)
+    connection.sendall(str(os.waitstatus_to_exitcode(status)).encode())
+
+
+def _run(arguments, env, cwd, fds):
+    """As the interpreter does with `arguments`; the exit status."""
+    import atexit
+    import runpy
+    import threading
+    import traceback
+
+    for i, fd in enumerate(fds):
+        os.dup2(fd, i)
+        os.close(fd)
+    os.chdir(cwd)
+    os.environ.clear()
+    os.environ.update(env)
+    sys.orig_argv = [sys.executable, *arguments]
+    sys.path[0] = ""
+    kind, *rest = arguments
+    status = 0
+    try:
+        if kind == "-m":
+            sys.argv = rest
+            sys.modules.pop(rest[0], None)
+            runpy.run_module(rest[0], run_name="__main__", alter_sys=True)
+        else:
+            code = {"-c": lambda: rest[0], "-": sys.stdin.read}.get(kind, Path(kind).read_text)()
+            sys.argv = [kind, *(rest[1:] if kind == "-c" else rest)]
+            main = type(sys)("__main__")
+            sys.modules["__main__"] = main
+            exec(compile(code, "<string>" if kind.startswith("-") else kind, "exec"), vars(main))
+    except SystemExit as end:
+        status = end.code if isinstance(end.code, int) else int(end.code is not None)
+        if isinstance(end.code, str):
+            print(end.code, file=sys.stderr)
+    except BaseException:
+        traceback.print_exc()
+        status = 1
+    threading._shutdown()
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    return status
+
+
+if __name__ == "__main__":
+    match sys.argv[1:]:
+        case ["serve", path]:
+            _serve(path)
+        case ["run", path, *arguments]:
+            status = _ask(path, arguments, os.environ, os.getcwd(), range(_FDS))
+            sys.exit(status if status >= 0 else 128 - status)
