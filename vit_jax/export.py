@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ import vit_jax
 from vit_jax import weights
 from vit_jax.core import pytrees
 from vit_jax.core.errors import UserError, nearest
+from vit_jax.core.files.atomic import atomic_folder
 from vit_jax.core.process import command
 from vit_jax.weights import Loaded, class_names
 from vit_jax.weights.files import npz
@@ -58,20 +58,14 @@ def stablehlo(loaded: Loaded, folder: str | Path, platforms: Sequence[str]) -> N
     images = jax.ShapeDtypeStruct((batch, *loaded.model.preprocess.image_size, 3), np.float32)
     shapes = {name: jax.ShapeDtypeStruct(x.shape, x.dtype) for name, x in params.items()}
     program = jax_export.export(forward, platforms=platforms)(shapes, images)
-    # Complete or not there: it gets its name when all is in it.
-    temporary = folder.with_name(f".{folder.name}.new")
     try:
-        shutil.rmtree(temporary, ignore_errors=True)  # of a process that was killed
-        temporary.mkdir(parents=True)
-        (temporary / PROGRAM).write_bytes(program.serialize())
-        arrays = {name: of_array(np.asarray(x)) for name, x in params.items()}
-        npz.write(temporary / ARRAYS, arrays)
-        (temporary / ABOUT).write_text(json.dumps(_about(loaded, program), indent=2) + "\n")
-        temporary.rename(folder)
+        with atomic_folder(folder) as temporary:
+            (temporary / PROGRAM).write_bytes(program.serialize())
+            arrays = {name: of_array(np.asarray(x)) for name, x in params.items()}
+            npz.write(temporary / ARRAYS, arrays)
+            (temporary / ABOUT).write_text(json.dumps(_about(loaded, program), indent=2) + "\n")
     except OSError as error:
         raise UserError(f"{folder} cannot be written: {error}.") from error
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def _about(loaded: Loaded, program: jax_export.Exported) -> dict[str, Any]:

@@ -1,8 +1,10 @@
 import json
+import uuid
 
 import pytest
 
 from vit_jax.core.errors import UserError
+from vit_jax.core.files import atomic
 from vit_jax.store.workdir import MayDiffer, check_workdir, read_config, record, unwritable
 
 CONFIG = {
@@ -202,9 +204,11 @@ def test_a_path_that_is_a_file_is_refused(tmp_path):
             enter(path)
 
 
-def test_a_write_that_fails_leaves_the_old_file(trained):
+def test_a_write_that_fails_leaves_the_old_file(trained, monkeypatch):
     before = (trained / "config.json").read_bytes()
-    (trained / ".config.json.new").mkdir()  # in the way of the temporary file
+    monkeypatch.setattr(atomic.uuid, "uuid4", lambda: uuid.UUID(int=0))
+    in_the_way = trained / f".config.json.{'0' * 16}.part"  # of the temporary file
+    in_the_way.mkdir()
     with pytest.raises(UserError, match="cannot be written"):
         enter(trained)
     assert (trained / "config.json").read_bytes() == before

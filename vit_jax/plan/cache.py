@@ -17,7 +17,7 @@ from pathlib import Path
 
 from etils import epath
 
-from vit_jax.core.files import atomic_file
+from vit_jax.core.files import atomic
 from vit_jax.core.files.cache_dir import users_folder
 from vit_jax.plan import collectives, compiled, hlo
 from vit_jax.plan.compiled import DoesNotFit, Figures, LoweredStep
@@ -84,4 +84,4 @@ def _read(path: Path) -> Figures | str | None:
 def _write(path: Path, document: dict[str, object]) -> None:
     with contextlib.suppress(OSError):  # a plan without a cache is a plan
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        atomic_file.write_text(epath.Path(path), json.dumps(document))
+        atomic.write_text(epath.Path(path), json.dumps(document))

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from vit_jax.core.errors import UserError
-from vit_jax.core.files.whole_file import whole_file
+from vit_jax.core.files.atomic import atomic_file
 
 
 def on_beam(folder: Path, beam_flags: Sequence[str]) -> Callable[..., Iterator[object]]:
@@ -76,7 +76,7 @@ def run_task(number: int, function: Callable[[Any], object], folder: str) -> Non
         result = function(task)
     except (UserError, OSError) as error:
         result = error
-    with whole_file(path) as written:
+    with atomic_file(path) as written:
         written.write_bytes(pickle.dumps(result))
 
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from vit_jax.core.files.whole_file import whole_file
+from vit_jax.core.files.atomic import atomic_file
 
 NAME = "catalogue.parquet"  # beside a data set
 _WORD = pa.dictionary(pa.int32(), pa.string())
@@ -77,7 +77,7 @@ def write(path: Path, rows: Iterable[Row]) -> None:
         [pa.array(column, field.type) for column, field in zip(columns, SCHEMA, strict=True)],
         schema=SCHEMA,
     )
-    with whole_file(path) as written:
+    with atomic_file(path) as written:
         pq.write_table(table, written, compression="zstd")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import hashlib
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import IO
 
 from vit_jax.core.errors import UserError
-from vit_jax.core.files.whole_file import temporary
+from vit_jax.core.files.atomic import atomic_file
 from vit_jax.prepare import catalogue, evaluations, progress
 from vit_jax.prepare.catalogue import Row
 from vit_jax.prepare.checking import check, strictest
@@ -164,31 +165,19 @@ def _labels(part: Part, member: Member) -> Labels:
     return part.labels
 
 
-class Copies:
+class Copies(contextlib.ExitStack):
     """Images that are not stored as they lie in the collection, one behind the other in a file."""
 
     def __init__(self, path: Path) -> None:
+        super().__init__()
         self._path = path
-        self._temporary = temporary(path)
         self._file: IO[bytes] | None = None
-
-    def __enter__(self) -> Copies:
-        return self
-
-    def __exit__(self, kind: object, *_: object) -> None:
-        if self._file is None:
-            return
-        try:
-            self._file.close()  # writes what is left
-            if kind is None:
-                self._temporary.replace(self._path)
-        finally:
-            self._temporary.unlink(missing_ok=True)
 
     def keep(self, data: bytes) -> Place:
         """Where it will lie."""
         if self._file is None:
-            self._file = open(self._temporary, "wb")  # noqa: SIM115, closed by __exit__
+            temporary = self.enter_context(atomic_file(self._path))
+            self._file = self.enter_context(temporary.open("wb"))
         place = Place(str(self._path), self._file.tell(), len(data))
         self._file.write(data)
         return place

@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 
 from vit_jax.core.errors import UserError
-from vit_jax.core.files.whole_file import sweep, whole_file
+from vit_jax.core.files import atomic
 from vit_jax.core.screen import Screen, count
 from vit_jax.data.order import label_index
 from vit_jax.data.sources import tfds_writer
@@ -111,7 +111,7 @@ def prepare(
         work.mkdir(parents=True, exist_ok=True)
         with filelock.FileLock(work / LOCK, timeout=0):
             for one in (folder, work, work / CATALOGUES):
-                sweep(one)
+                atomic.delete_leftovers(one)
             _same_options(work, options)
             return _prepare(collection, folder, work, options, policy, splits, run, screen)
     except filelock.Timeout as error:
@@ -292,8 +292,8 @@ def _same_options(work: Path, options: Options) -> None:
 
 def _keep_options(work: Path, options: Options, known: Sequence[Evaluation]) -> None:
     """Says what the files are made with that are now written."""
-    with whole_file(work / OPTIONS) as written:
-        written.write_text(json.dumps(_plain(options) | {EVALUATIONS: _digests(known)}))
+    document = _plain(options) | {EVALUATIONS: _digests(known)}
+    atomic.write_text(work / OPTIONS, json.dumps(document))
 
 
 def _begun(work: Path) -> dict[str, Any]:

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from vit_jax.core.errors import UserError
-from vit_jax.core.files.whole_file import whole_file
+from vit_jax.core.files import atomic
 from vit_jax.data.sources.tfds_writer import NOTE, SplitSize
 from vit_jax.prepare import catalogue
 from vit_jax.prepare.arrangement import Arrangement
@@ -52,7 +52,7 @@ def write(found: Prepared, about: Mapping[str, Any]) -> None:
     about: what else prepared.json is to say; as JSON.
     """
     table = _with_places(found.table, found.arrangement).drop_columns(_NOT_KEPT)
-    with whole_file(found.folder / catalogue.NAME) as written:
+    with atomic.atomic_file(found.folder / catalogue.NAME) as written:
         pq.write_table(table, written, compression="zstd")
     copies = found.arrangement.copies
     text = {
@@ -62,8 +62,7 @@ def write(found: Prepared, about: Mapping[str, Any]) -> None:
         **about,
         "files": _sizes(found.folder),
     }
-    with whole_file(found.folder / NOTE) as written:
-        written.write_text(json.dumps(text, indent=1) + "\n")
+    atomic.write_text(found.folder / NOTE, json.dumps(text, indent=1) + "\n")
 
 
 def about(folder: Path) -> dict[str, Any] | None:

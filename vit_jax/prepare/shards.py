@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import IO, NamedTuple
 
 from vit_jax.core.errors import UserError
-from vit_jax.core.files.whole_file import whole_file
+from vit_jax.core.files import atomic
 from vit_jax.data.sources import tfds_writer
 
 
@@ -108,13 +108,12 @@ def run(task: ShardTask) -> ShardDone:
                 yield record
 
     path, note = Path(task.path), Path(task.note)
-    with whole_file(path) as written:
+    with atomic.atomic_file(path) as written:
         tfds_writer.write_records(written, records())
         file_bytes = written.stat().st_size
     found = ShardDone(len(task.examples), nbytes, digest.hexdigest())
     text = json.dumps({"key": task.key, "file_bytes": file_bytes, "done": found._asdict()})
-    with whole_file(note) as written:
-        written.write_text(text)
+    atomic.write_text(note, text)
     return found
 
 

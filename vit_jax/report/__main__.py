@@ -14,7 +14,7 @@ from absl import flags
 from etils import epath
 
 from vit_jax.core.errors import UserError
-from vit_jax.core.files import atomic_file
+from vit_jax.core.files import atomic
 from vit_jax.core.process import command
 from vit_jax.report import page
 from vit_jax.store import runs
@@ -33,7 +33,7 @@ def report(folders: Sequence[epath.Path], output: epath.Path) -> None:
     text = page.page(found, datetime.datetime.now(datetime.UTC))
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
-        atomic_file.write_text(output, text)
+        atomic.write_text(output, text)
     except OSError as error:
         raise UserError(
             f"--output={output} cannot be written: {error.strerror}. Give a file in a folder that "

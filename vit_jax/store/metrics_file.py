@@ -12,7 +12,7 @@ from etils import epath
 
 from vit_jax.core import renamed
 from vit_jax.core.errors import UserError
-from vit_jax.core.files import atomic_file, strict_json
+from vit_jax.core.files import atomic, strict_json
 
 LARGEST_STEP = 2**63 - 1
 
@@ -49,7 +49,7 @@ class MetricsFile:
         kept = b"".join(line for line, row in self._lines() if row["step"] <= step)
         if kept != self._read():
             try:
-                atomic_file.write_text(self._path, kept.decode())
+                atomic.write_text(self._path, kept.decode())
             except OSError as error:
                 raise self._unwritable(error) from error
 

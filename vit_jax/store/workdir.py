@@ -17,7 +17,7 @@ from etils import epath
 
 from vit_jax.core import renamed
 from vit_jax.core.errors import UserError
-from vit_jax.core.files import atomic_file, strict_json
+from vit_jax.core.files import atomic, strict_json
 from vit_jax.store import step_names
 
 CONFIG_FILE = "config.json"
@@ -118,7 +118,7 @@ def record(entry: Entry, run: Mapping[str, Any]) -> None:
     runs = [*entry.document["runs"], {**run, "config_changes": entry.changes}]
     text = json.dumps({**entry.document, "runs": runs}, indent=2) + "\n"
     try:
-        atomic_file.write_text(entry.folder / CONFIG_FILE, text)
+        atomic.write_text(entry.folder / CONFIG_FILE, text)
     except OSError as error:
         raise unwritable(entry.folder, error) from error
 

@@ -14,7 +14,7 @@ from etils import epath
 
 from vit_jax import config as configs
 from vit_jax.core.errors import UserError
-from vit_jax.core.files import atomic_file, strict_json
+from vit_jax.core.files import atomic, strict_json
 from vit_jax.run import build
 from vit_jax.store import workdir
 from vit_jax.sweep import progress
@@ -53,7 +53,7 @@ def write(folder: epath.Path, points: Sequence[Point], grid: Grid) -> None:
         "points": [point.values for point in points],
     }
     try:
-        atomic_file.write_text(folder / FILE, json.dumps(document, indent=2) + "\n")
+        atomic.write_text(folder / FILE, json.dumps(document, indent=2) + "\n")
     except OSError as error:
         raise workdir.unwritable(folder, error) from error
 

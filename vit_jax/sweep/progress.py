@@ -11,7 +11,7 @@ from etils import epath
 
 from vit_jax.config import RESERVED
 from vit_jax.core.errors import UserError
-from vit_jax.core.files import atomic_file, strict_json
+from vit_jax.core.files import atomic, strict_json
 from vit_jax.store import checkpoint_dir, runs
 from vit_jax.sweep.grid import Point
 
@@ -97,7 +97,7 @@ def read_failure(folder: epath.Path) -> str:
 def write_failure(folder: epath.Path, status: int, reason: str) -> None:
     """Keeps why it failed, so that it is not started again; `forget_failure` ends that."""
     text = json.dumps({"status": status, "reason": reason}) + "\n"
-    atomic_file.write_text(folder / FAILED_FILE, text)
+    atomic.write_text(folder / FAILED_FILE, text)
 
 
 def forget_failure(folder: epath.Path) -> None:

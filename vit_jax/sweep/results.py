@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from etils import epath
 
 from vit_jax.config import RESERVED
-from vit_jax.core.files import atomic_file
+from vit_jax.core.files import atomic
 from vit_jax.core.screen import duration
 from vit_jax.store import workdir
 from vit_jax.sweep import progress
@@ -32,7 +32,7 @@ def write_csv(file: epath.Path, rows: Sequence[Progress], metric: str) -> None:
         ends = [row.step, round(row.train_secs, 1), row.folder]
         writer.writerow([*(row.point.values[a] for a in axes), row.state, *numbers, *ends])
     try:
-        atomic_file.write_text(file, text.getvalue())
+        atomic.write_text(file, text.getvalue())
     except OSError as error:
         raise workdir.unwritable(file.parent, error) from error
 

@@ -24,7 +24,7 @@ from etils import epath
 
 from vit_jax.core import renamed
 from vit_jax.core.errors import UserError
-from vit_jax.core.files import atomic_file
+from vit_jax.core.files import atomic
 
 LOSS = "train/loss"
 MIN_SEEDS = 3
@@ -99,7 +99,7 @@ class Card:
         text = re.sub(r"\[[-+.,e\d\s]*\]", lambda found: " ".join(found[0].split()), text)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            atomic_file.write_text(path, text + "\n")
+            atomic.write_text(path, text + "\n")
         except OSError as error:
             raise UserError(f"{path} cannot be written: {error.strerror}.") from error
 

@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import json
 import os
-import shutil
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -20,6 +19,7 @@ from flax import nnx
 from vit_jax import models
 from vit_jax.core import pytrees
 from vit_jax.core.errors import UserError, nearest
+from vit_jax.core.files.atomic import atomic_folder
 from vit_jax.models.bit import BiTSpec
 from vit_jax.models.hybrid import HybridSpec
 from vit_jax.models.vit import ViTSpec, token_layout
@@ -223,7 +223,7 @@ def _dino_folder(loaded: Loaded, path: Path, dino: Any, approximate: bool) -> st
 
 
 def _write_folder(path: Path, arrays: Tensors, documents: Mapping[str, Any]) -> None:
-    with _complete(path) as folder:
+    with atomic_folder(path) as folder:
         safetensors.write(folder / "model.safetensors", arrays)
         for name, document in documents.items():
             (folder / name).write_text(json.dumps(document, indent=2) + "\n")
@@ -245,7 +245,7 @@ def _checkpoint(loaded: Loaded, path: Path) -> None:
         preprocess=model.preprocess,
     )
     params = nnx.to_pure_dict(nnx.state(model, nnx.Param))
-    with _complete(path) as folder, _plain_errors():
+    with atomic_folder(path) as folder, _plain_errors():
         store = Checkpoints(
             epath.Path(folder) / "checkpoints",
             keep_last=1,
@@ -255,19 +255,6 @@ def _checkpoint(loaded: Loaded, path: Path) -> None:
         )
         with contextlib.closing(store):
             store.save(loaded.step, {"params": params}, about, {})
-
-
-@contextlib.contextmanager
-def _complete(path: Path) -> Iterator[Path]:
-    """A folder to write into, which gets the name `path` when all is in it; else it is removed."""
-    temporary = path.with_name(f".{path.name}.new")
-    try:
-        shutil.rmtree(temporary, ignore_errors=True)  # of a process that was killed
-        temporary.mkdir(parents=True)
-        yield temporary
-        temporary.rename(path)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
 
 
 @contextlib.contextmanager

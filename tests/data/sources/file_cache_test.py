@@ -62,10 +62,11 @@ def test_a_copy_that_is_not_complete_is_made_again(
 ) -> None:
     paths = copies(cache(tmp_path), originals)
     Path(paths[1]).write_bytes(b"tw")
-    Path(paths[0] + ".part").write_bytes(b"left by a process that was killed")
+    left = Path(paths[0]).with_name(".x-00.0123.part")
+    left.write_bytes(b"of a process that was killed")
     copied.clear()
     copies(cache(tmp_path), originals)
-    assert copied == ["x-01"]
+    assert copied == ["x-01"] and not left.exists()
     assert Path(paths[1]).read_bytes() == CONTENT["x-01"]
 
 

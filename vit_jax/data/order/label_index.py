@@ -23,8 +23,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from vit_jax.core.errors import UserError
+from vit_jax.core.files.atomic import atomic_file
 from vit_jax.core.files.cache_dir import users_folder
-from vit_jax.core.files.whole_file import whole_file
 from vit_jax.data import files
 from vit_jax.data.source import SelectedSource, Source
 
@@ -149,7 +149,7 @@ def file_name(split: str) -> str:
 def write(path: Path, labels: Labels) -> None:
     """The file at once or not at all. OSError if it cannot."""
     most = np.diff(labels.offsets).max(initial=0)
-    with whole_file(path) as part, part.open("wb") as file:
+    with atomic_file(path) as part, part.open("wb") as file:
         np.savez(file, offsets=labels.offsets, labels=labels.labels, most=most)
 
 

@@ -19,6 +19,7 @@ from typing import NamedTuple
 import filelock
 
 from vit_jax.core.errors import UserError
+from vit_jax.core.files.atomic import atomic_file, delete_leftovers
 from vit_jax.data import files
 from vit_jax.data.source import digest
 
@@ -53,6 +54,7 @@ def copies(
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with filelock.FileLock(folder / ".lock"):
+            delete_leftovers(folder)
             missing = [
                 (path, target, size)
                 for path, target, size in zip(paths, targets, sizes_bytes, strict=True)
@@ -94,14 +96,13 @@ def _copy_all(cache: FileCache, missing: Sequence[tuple[str, Path, int]]) -> Non
 
     def copy(job: tuple[str, Path, int]) -> None:
         path, target, size = job
-        part = target.with_name(f"{target.name}.part")
-        files.copy(path, part, on_bytes)
-        if part.stat().st_size != size:
-            raise UserError(
-                f"{path} had {size:,} bytes, but {part.stat().st_size:,} were copied: it has "
-                "changed. Start the same command again."
-            )
-        part.replace(target)
+        with atomic_file(target) as part:
+            files.copy(path, part, on_bytes)
+            if part.stat().st_size != size:
+                raise UserError(
+                    f"{path} had {size:,} bytes, but {part.stat().st_size:,} were copied: it has "
+                    "changed. Start the same command again."
+                )
 
     with concurrent.futures.ThreadPoolExecutor(_THREADS) as pool:
         list(pool.map(copy, missing))

@@ -23,8 +23,8 @@ import google_crc32c
 import numpy as np
 
 from vit_jax.core.errors import UserError
+from vit_jax.core.files.atomic import atomic_file
 from vit_jax.core.files.cache_dir import users_folder
-from vit_jax.core.files.whole_file import whole_file
 from vit_jax.core.process.waiting import waiting_for
 from vit_jax.data import files
 from vit_jax.data.source import digest
@@ -206,7 +206,7 @@ def save_offsets(paths: Sequence[Path], offsets: Sequence[np.ndarray]) -> None:
     for folder in _cache_folders(paths):
         with contextlib.suppress(OSError):
             folder.mkdir(parents=True, exist_ok=True)
-            with whole_file(folder / _cache_name(paths)) as part, part.open("wb") as file:
+            with atomic_file(folder / _cache_name(paths)) as part, part.open("wb") as file:
                 np.savez(file, stamps=_stamps(paths), ends=ends, offsets=np.concatenate(offsets))
             return
 

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from vit_jax.core.errors import UserError
-from vit_jax.core.files.whole_file import whole_file
+from vit_jax.core.files.atomic import atomic_file
 from vit_jax.core.screen import Screen
 from vit_jax.data.sources.tfds_writer import NOTE
 from vit_jax.prepare import faults
@@ -175,5 +175,5 @@ def _sheets(
 
 
 def _write(path: Path, lines: Iterable[str]) -> None:
-    with whole_file(path) as written, written.open("w", encoding="utf-8") as file:
+    with atomic_file(path) as written, written.open("w", encoding="utf-8") as file:
         file.writelines(lines)

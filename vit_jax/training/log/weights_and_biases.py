@@ -10,7 +10,7 @@ from typing import Any
 from etils import epath
 
 from vit_jax.core.errors import Preempted, UserError
-from vit_jax.core.files import atomic_file
+from vit_jax.core.files import atomic
 from vit_jax.training.histograms import Histogram
 
 ID_FILE = "wandb_id.txt"
@@ -96,5 +96,5 @@ def _run_id(workdir: epath.Path) -> str:
     """Of this work directory for good: made by its first run."""
     file = workdir / ID_FILE
     if not file.exists():
-        atomic_file.write_text(file, secrets.token_hex(4) + "\n")
+        atomic.write_text(file, secrets.token_hex(4) + "\n")
     return file.read_text().strip()
