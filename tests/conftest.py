@@ -134,7 +134,7 @@ def python_environment(devices: int = 1, **env: str) -> dict[str, str]:
     }
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def run_python(preloaded_server):
     """`run_python("-c", code, devices=8)`: a finished process that imports this package.
 

@@ -37,35 +37,36 @@ worker.main([])
 assert len(steps) == 3
 """
 
-FLOPS = """
-import json
-from benchmarks.contenders import SHAPES
-from benchmarks.train_step import flops
-print(json.dumps({name: flops(shape) / shape.batch for name, shape in SHAPES.items()}))
-"""
-
 OWN = """
 import json, sys
-from benchmarks.contenders import Shape, own
+from benchmarks.contenders import SHAPES, Shape, own
+from benchmarks.train_step import flops
 contender = own.make(Shape("toy", 1, 16, 32, 2, 4, 8, 10, 4), "float32")
 losses = [contender.step(), contender.step()]
 packages = {module.split(".")[0] for module in sys.modules}
-print(json.dumps({"losses": losses, "tensorflow": "tensorflow" in packages}))
+flops = {name: flops(shape) / shape.batch for name, shape in SHAPES.items()}
+print(json.dumps({"losses": losses, "tensorflow": "tensorflow" in packages, "flops": flops}))
 """
 
 
+@pytest.fixture(scope="module")
+def own(run_python):
+    """What this project's contender does, in a process of its own."""
+    done = run_python("-c", OWN, fresh=True)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.mark.usefixtures("quick_compilation")
 def test_linen_begins_at_the_loss_of_chance():
     contender = linen.make(TOY, "float32")
     assert contender.compile_secs > 0
     assert [contender.step(), contender.step()] == pytest.approx([LOSS_OF_CHANCE] * 2, abs=NEAR)
 
 
-def test_own_begins_at_the_loss_of_chance_and_needs_no_tensorflow(run_python):
-    done = run_python("-c", OWN, fresh=True)
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
-    assert found["losses"] == pytest.approx([LOSS_OF_CHANCE] * 2, abs=NEAR)
-    assert not found["tensorflow"]
+def test_own_begins_at_the_loss_of_chance_and_needs_no_tensorflow(own):
+    assert own["losses"] == pytest.approx([LOSS_OF_CHANCE] * 2, abs=NEAR)
+    assert not own["tensorflow"]
 
 
 def test_a_worker_builds_says_ready_and_obeys(run_python):
@@ -74,16 +75,14 @@ def test_a_worker_builds_says_ready_and_obeys(run_python):
     ready, steps, products = map(json.loads, done.stdout.splitlines())
     assert ready["compile_secs"] == 0.5
     assert ready["ready_secs"] >= 0
-    for found, number in ((steps, 2), (products, 1)):
-        assert len(found["wall_secs"]) == len(found["cpu_secs"]) == number
-        assert (found["flops"], found["peak_bytes"]) == (8.0, 1024)
+    for figures, number in ((steps, 2), (products, 1)):
+        assert len(figures["wall_secs"]) == len(figures["cpu_secs"]) == number
+        assert (figures["flops"], figures["peak_bytes"]) == (8.0, 1024)
 
 
-def test_flops_of_a_shape_are_those_of_the_model_it_is_named_after(run_python):
-    done = run_python("-c", FLOPS)
-    found = json.loads(done.stdout)
-    for name in set(found) - {"cifar"}:
-        assert found[name] == 3 * models.info(f"ViT-{name}").forward_flops
+def test_flops_of_a_shape_are_those_of_the_model_it_is_named_after(own):
+    for name in set(own["flops"]) - {"cifar"}:
+        assert own["flops"][name] == 3 * models.info(f"ViT-{name}").forward_flops
 
 
 def test_a_contender_that_does_not_exist_is_one_message(run_python):

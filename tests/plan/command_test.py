@@ -1,90 +1,96 @@
 import json
+import types
 
+import jax
 import pytest
 
-CONFIG = """
-import ml_collections
+from vit_jax.core import compilation_cache
+from vit_jax.core.errors import UserError
+from vit_jax.plan import __main__ as command
 
-def get_config(arg=None):
-    return ml_collections.ConfigDict({
-        "model": {"name": "ViT-Ti/16"},
-        "input": {"preprocess": "decode|resize(32)", "batch_size": 8, "num_classes": 10,
-                  "num_examples": 800},
-        "total": {"steps": 100}, "optim": {"warmup_steps": 0},
-    })
-"""
+FLAGS = {"topology": None, "compile": True, "cache": True, "chip_hour_price": None, "json": False}
 
 
 @pytest.fixture
-def plan(tmp_path, run_python):
-    (tmp_path / "config.py").write_text(CONFIG)
-    arguments = ("-m", "vit_jax.plan", "--config", str(tmp_path / "config.py"))
-    return lambda *flags, **env: run_python(*arguments, *flags, **env)
+def plan(config_file, monkeypatch, capsys):
+    """`plan("input.num_classes=none", compile=False)`: what the command prints."""
+    monkeypatch.setattr(compilation_cache, "use", lambda: None)
+    keeps = jax.config.jax_enable_compilation_cache
+
+    def plan(*overrides, **changes):
+        given = {**FLAGS, "config": config_file, "config_override": overrides, **changes}
+        monkeypatch.setattr(command, "FLAGS", types.SimpleNamespace(**given))
+        command.main([])
+        return capsys.readouterr().out
+
+    yield plan
+    jax.config.update("jax_enable_compilation_cache", keeps)
 
 
-def test_a_table_of_the_devices_here(plan):
-    done = plan("--nocompile")
-    assert done.returncode == 0, done.stderr
-    assert "ViT-Ti/16, " in done.stdout
-    assert "100 steps of 8 images" in done.stdout, done.stdout
-    assert "parameters" in done.stdout
+def test_a_table_of_the_devices_here(process):
+    assert any(line.startswith("model") and "ViT-Ti/16, " in line for line in process)
+    assert any("100 steps of 16 images" in line for line in process)
+    assert any(line.startswith("  parameters ") for line in process)
+    assert not any(line.startswith("compiled in") for line in process)
 
 
 def test_as_json(plan):
-    found = json.loads(plan("--nocompile", "--json").stdout)
-    assert found["steps"] == 100
-    assert found["memory"]["peak"] is None
-    assert found["model"]["name"] == "ViT-Ti/16"
+    document = json.loads(plan(compile=False, json=True))
+    assert document["steps"] == 100
+    assert document["memory"]["peak"] is None
+    assert document["model"]["name"] == "ViT-Ti/16"
 
 
 @pytest.mark.parametrize(
-    ("flags", "said"),
+    ("overrides", "changes", "message"),
     [
-        (("--topology=v9:2x2",), "generation 'v9'"),
-        (("--nocompile", "--config.input.num_classes=none"), "--config.input.num_classes="),
-        (("--nocompile", "--chip_hour_price=1"), "--topology"),
-        (("--topology=v5e:2x2", "--chip_hour_price=nan"), "--chip_hour_price=nan: give a number"),
+        ((), {"topology": "v9:2x2"}, "generation 'v9'"),
+        (("input.num_classes=none",), {}, "--config.input.num_classes="),
+        ((), {"chip_hour_price": 1.0}, "--topology"),
+        (
+            (),
+            {"topology": "v5e:2x2", "chip_hour_price": float("nan")},
+            "--chip_hour_price=nan: give a number",
+        ),
     ],
 )
-def test_the_users_errors_are_one_message(plan, flags, said):
-    done = plan(*flags)
-    assert done.returncode == 1
-    assert said in done.stderr
-    assert "Traceback" not in done.stderr
+def test_the_users_errors_are_one_message(plan, overrides, changes, message):
+    with pytest.raises(UserError, match=message):
+        plan(*overrides, compile=False, **changes)
 
 
+@pytest.mark.usefixtures("quick_compilation")
 def test_of_a_step_that_draws_until_it_is_accepted(plan):
-    done = plan("--config.loss.mixup=0.2")
-    assert done.returncode == 0, done.stderr
-    assert "compiled in" in done.stdout
+    lines = plan("loss.mixup=0.2").splitlines()
+    assert any(line.startswith("compiled in") and line.endswith(" s") for line in lines)
+    assert any(line.startswith("  peak") and line.endswith("MiB") for line in lines)
 
 
 @pytest.mark.slow
-def test_a_second_plan_for_a_topology_compiles_nothing(plan, tmp_path):
+def test_a_second_plan_for_a_topology_compiles_nothing(plan, monkeypatch, tmp_path):
     pytest.importorskip("libtpu")
-    arguments = ("--topology=v5e:1x1", "--config.model.depth=1", "--json")
-    found = [
-        json.loads(plan(*arguments, *more, XDG_CACHE_HOME=str(tmp_path)).stdout)
-        for more in ((), (), ("--nocache",))
-    ]
-    assert [one.pop("from_cache") for one in found] == [False, True, False]
-    assert found[0] == found[1]
-    assert found[2].pop("compile_secs") != found[0].pop("compile_secs")
-    assert found[2] == found[0]
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    first, second, third = (
+        json.loads(plan(topology="v5e:1x1", json=True, cache=cache))
+        for cache in (True, True, False)
+    )
+    assert [one.pop("from_cache") for one in (first, second, third)] == [False, True, False]
+    assert first == second
+    assert third.pop("compile_secs") != first.pop("compile_secs")
+    assert third == first
 
 
 @pytest.mark.slow
 def test_a_topology_that_is_too_small_says_what_would_fit(plan):
     pytest.importorskip("libtpu")
-    done = plan(
-        "--topology=v5e:1x1",
-        "--config.model.scan=true",
-        "--config.model.name=ViT-L/16",
-        "--config.model.dtype=bfloat16",
-        "--config.input.preprocess=decode|resize(224)",
-        "--config.input.batch_size=256",
-    )
-    assert done.returncode == 1
-    assert "The step does not fit" in done.stderr
-    assert "It fits, in" in done.stderr
-    assert "--config.model.remat=full" in done.stderr
+    with pytest.raises(UserError, match="The step does not fit") as error:
+        plan(
+            *("model.name=ViT-L/16", "model.depth=24", "model.width=1024", "model.num_heads=16"),
+            *("model.mlp_dim=4096", "model.scan=true"),
+            "model.dtype=bfloat16",
+            "input.preprocess=decode|resize(224)",
+            "input.batch_size=256",
+            topology="v5e:1x1",
+        )
+    assert "It fits, in" in str(error.value)
+    assert "--config.model.remat=full" in str(error.value)
