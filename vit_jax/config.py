@@ -10,58 +10,40 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import ml_collections
 
+from vit_jax import models
 from vit_jax.core import config_file, errors, strict
+from vit_jax.core.fields import check_bounds
+
+_MODEL_FIELDS = models.config_fields()
+
+
+def _with_model_fields(section: type) -> type:
+    """The class with a field for each field of a model, None by default."""
+    for name, declared in _MODEL_FIELDS.items():
+        hint = Literal[declared.choices] if declared.choices else declared.hint
+        section.__annotations__[name] = hint | None
+        setattr(section, name, None)
+    return section
 
 
 @dataclasses.dataclass(frozen=True)
+@_with_model_fields
 class ModelConfig:
-    """Which network. None: what `name` says (models.info shows it).
+    """Which network: its name, and the fields that the models declare. None: what `name` says.
 
-    The image size is what `input.preprocess` gives, the number of classes what the data has.
+    models.info shows what that is. The image size is what `input.preprocess` gives, the number of
+    classes what the data has.
     """
 
     name: str | None = "ViT-B/16"  # None: name and architecture of init.weights
-    width: int | None = None
-    depth: int | None = None
-    mlp_dim: int | None = None
-    num_heads: int | None = None
-    units: tuple[int, ...] | None = None  # of each stage of a ResNet
-    root_width: int | None = None  # channels behind a ResNet's first convolution
-    pool: Literal["cls", "avg", "cls_avg", "map"] | None = None  # what the head sees
-    pre_logits: bool | None = None  # dense(width) + tanh before the head
-    position_embedding: (
-        Literal[
-            "none", "learned_1d", "learned_2d", "relative", "sincos_1d", "sincos_2d", "rotary_2d"
-        ]
-        | None
-    ) = None  # fmt: skip
-    position_at: Literal["input", "layers", "shared"] | None = None
-    class_position: bool | None = None  # whether the class token has a position
-    registers: int | None = None  # learned tokens besides, which the head does not see
-    dropout: float | None = None
-    stochastic_depth: float | None = None  # at the last block; rises linearly from 0 at the first
-    stochastic_depth_constant: bool | None = None  # that rate at every block instead
-    layer_scale: float | None = None  # initial value; 0: no LayerScale
-    mlp: Literal["mlp", "swiglu", "geglu"] | None = None
-    gelu: Literal["tanh", "exact"] | None = None
-    parallel: bool | None = None  # attention and MLP side by side
-    qk_norm: bool | None = None  # a norm over each head's queries and keys
-    qkv_bias: Literal["all", "query_value", "none"] | None = None  # which have one
-    dense_bias: bool | None = None  # of attention's output and the MLP
-    norm: Literal["layer", "layer_no_bias", "rms"] | None = None
-    norm_epsilon: float | None = None  # of these norms
-    initialization: Literal["vit", "big_vision", "deit"] | None = None  # how parameters start
-    head_bias: float | None = None  # initial value; -10 for sigmoid losses over many classes
-    dtype: Literal["float32", "bfloat16"] | None = None  # of the computation, not of parameters
-    softmax_dtype: Literal["float32", "bfloat16"] | None = None  # of attention's
-    residual_dtype: Literal["float32"] | None = None  # of the tokens between blocks
-    gradient_dtype: Literal["float32", "bfloat16"] | None = None  # of kernels', over devices
-    scan: bool | None = None  # blocks by one compiled loop, or unrolled
-    remat: Literal["none", "dots", "dots_no_batch", "full", "offload"] | None = None
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any: ...
 
 
 @dataclasses.dataclass(frozen=True)
@@ -239,18 +221,7 @@ class RunConfig:
 # always within. What a string or the data decide is checked where it is used. Where nothing else
 # limits a number, the bound is one that no run would reach: it is a slip, or would never happen.
 BOUNDS: dict[str, tuple[float, float]] = {
-    "model.width": (1, 2**20),
-    "model.depth": (1, 2**20),
-    "model.mlp_dim": (1, 2**20),
-    "model.num_heads": (1, 2**20),
-    "model.units": (1, 2**20),
-    "model.root_width": (1, 2**20),
-    "model.registers": (0, 2**20),
-    "model.dropout": (0, 1),
-    "model.stochastic_depth": (0, 1),
-    "model.layer_scale": (0, 1e3),
-    "model.norm_epsilon": (0, 1),
-    "model.head_bias": (-1e4, 1e4),
+    **{f"model.{name}": f.bounds for name, f in _MODEL_FIELDS.items() if f.bounds},
     "input.batch_size": (1, 2**31),
     "input.num_examples": (1, 2**53),
     "input.num_classes": (1, 2**24 + 1),  # sources.MOST_CLASSES
@@ -400,15 +371,9 @@ def _plain(value: Any) -> Any:
 
 
 def _check_bounds(config: RunConfig) -> None:
-    for name, (smallest, below) in BOUNDS.items():
+    for name, bounds in BOUNDS.items():
         for where, value in _find(config, name.split("."), ""):
-            numbers = value if isinstance(value, tuple) else (value,)
-            if any(x is not None and not smallest <= x < below for x in numbers):
-                most = math.nextafter(below, 0)
-                limit = f"at most {most:g}" if most == 1 else f"below {below:.16g}"
-                raise errors.UserError(
-                    f"config.{where}={value}: give at least {smallest:.16g} and {limit}."
-                )
+            check_bounds(f"config.{where}", value, bounds)
     for name in config.evals:
         if name in RESERVED or name.endswith("_ema") or not name.isidentifier():
             raise errors.UserError(

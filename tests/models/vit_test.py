@@ -313,7 +313,9 @@ def test_gradients_of_kernels_have_a_dtype_of_their_own(dtype):
         ({"residual_dtype": "float16"}, "Did you mean 'float32'"),
         ({"gradient_dtype": "float16"}, "Did you mean 'bfloat16'"),
         ({"position_embedding": "sincos"}, "Did you mean 'sincos_2d'"),
-        ({"dropout": 1.0}, "rates in"),
+        ({"dropout": 1.0}, "model.dropout=1.0: give at least 0 and below 1"),
+        ({"num_heads": 0}, "model.num_heads=0: give at least 1"),
+        ({"registers": -1}, "model.registers=-1: give at least 0"),
         ({"widht": 17}, "Did you mean 'width'"),
     ],
 )

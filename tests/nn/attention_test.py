@@ -8,9 +8,13 @@ import pytest
 from flax import nnx
 
 from vit_jax.nn.attention import SelfAttention, _scaled, attend
-from vit_jax.nn.precision import FLOAT32
+from vit_jax.nn.block_spec import BlockSpec
 
 ROUNDING = 1e-5  # float32 sums of some tens of terms, in another order
+
+
+def make_attention(**fields):
+    return SelfAttention(BlockSpec(mlp_dim=1, **fields), rngs=nnx.Rngs(0))
 
 
 def test_attend_is_softmax_of_scaled_products():
@@ -79,9 +83,7 @@ def test_a_bias_is_added_to_the_logits_and_has_a_gradient(dtype):
 
 
 def test_query_and_key_may_have_norms_and_the_key_no_bias():
-    attention = SelfAttention(
-        16, 2, qkv_bias="query_value", qk_norm=True, precision=FLOAT32, rngs=nnx.Rngs(0)
-    )
+    attention = make_attention(width=16, num_heads=2, qkv_bias="query_value", qk_norm=True)
     assert attention.qkv.bias is None
     attention.query_bias[...] = jnp.arange(16.0).reshape(2, 8)
     attention.value_bias[...] = jnp.arange(16.0).reshape(2, 8) / 3
@@ -104,7 +106,7 @@ def test_query_and_key_may_have_norms_and_the_key_no_bias():
 
 def test_initialisation_is_xavier_of_each_projection_by_itself():
     width = 64
-    attention = SelfAttention(width, 4, precision=FLOAT32, rngs=nnx.Rngs(0))
+    attention = make_attention(width=width, num_heads=4)
     limit = np.sqrt(6 / (width + width))
     for kernel in (attention.qkv.kernel[...], attention.out.kernel[...]):
         # 4096 uniform draws or more come within 2 % of their bound, and never above it.

@@ -1,21 +1,18 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 from flax import nnx
 
-from vit_jax.nn.block import Block, drop_branch
+from vit_jax.nn.block import Block
+from vit_jax.nn.block_spec import BlockSpec
 from vit_jax.nn.posemb import LearnedPositions, TokenLayout
-from vit_jax.nn.precision import FLOAT32
 
 ROUNDING = 1e-5  # float32, another order of sums
 
 
-def make_block(dropout=0.0, layer_scale=0.0, **fields):
-    return Block(
-        width=16, mlp_dim=32, num_heads=2, gelu="exact", dropout=dropout, layer_scale=layer_scale,
-        precision=FLOAT32, rngs=nnx.Rngs(0), **fields,
-    )  # fmt: skip
+def make_block(positions=None, **fields):
+    spec = BlockSpec(width=16, mlp_dim=32, num_heads=2, gelu="exact", **fields)
+    return Block(spec, positions=positions, rngs=nnx.Rngs(0))
 
 
 def layer_norm(x):
@@ -69,32 +66,3 @@ def test_dropout_acts_with_a_key_alone():
     key = jax.random.key(0)
     assert not np.array_equal(block(x, key), block(x))
     np.testing.assert_array_equal(block(x, key), block(x, key))
-
-
-def test_dropped_branches_are_whole_and_the_mean_stays():
-    y = jnp.ones((4000, 3, 2))
-    dropped = drop_branch(y, jnp.float32(0.25), jax.random.key(0))
-    per_example = dropped.reshape(4000, -1)
-    assert (per_example == per_example[:, :1]).all()
-    np.testing.assert_allclose(np.unique(per_example), [0, 1 / 0.75], rtol=1e-6)
-    assert abs(float(dropped.mean()) - 1) < 0.03  # one sigma of 4,000 draws: 0.009
-
-
-def test_evaluation_drops_nothing():
-    y = jnp.ones((8, 3, 2))
-    assert drop_branch(y, jnp.float32(0.9), None) is y
-
-
-@pytest.mark.parametrize("rate", [0.1, 0.3, 0.45])
-def test_stochastic_depth_keeps_the_mean_in_bfloat16(rate):
-    y = (1 + jax.random.uniform(jax.random.key(0), (60, 20, 30))).astype(jnp.bfloat16)
-    dropped = np.asarray(drop_branch(y, jnp.float32(rate), jax.random.key(1)), np.float64)
-    of = np.asarray(y, np.float64)[dropped != 0].sum()
-    # Values round either way; a rounded factor is off by up to 2e-3.
-    assert dropped.sum() / of * (1 - rate) == pytest.approx(1, abs=3e-4)
-
-
-@pytest.mark.parametrize("rate", [1 - 2.0**-18, np.nextafter(1, 0)])
-def test_gradients_are_finite_where_nearly_every_branch_is_dropped(rate):
-    drop = lambda y: drop_branch(y, jnp.float32(rate), jax.random.key(1)).sum()
-    assert np.isfinite(jax.grad(drop)(jnp.ones((50, 4)))).all()

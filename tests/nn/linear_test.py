@@ -3,8 +3,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from vit_jax.nn.linear import product
-from vit_jax.nn.precision import FLOAT32, Precision
+from vit_jax.nn.linear import FLOAT32, Precision, product
 
 ROUNDING = 1e-5  # sums of up to 30 float32 products of order one, in another order
 

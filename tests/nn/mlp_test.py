@@ -3,8 +3,8 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from vit_jax.nn.block_spec import BlockSpec
 from vit_jax.nn.mlp import Mlp
-from vit_jax.nn.precision import FLOAT32
 
 ROUNDING = 1e-5  # float32 sums of some tens of terms, in another order
 
@@ -12,9 +12,8 @@ ROUNDING = 1e-5  # float32 sums of some tens of terms, in another order
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("kind", ["swiglu", "geglu"])
 def test_gated(kind, bias):
-    mlp = Mlp(
-        8, 12, gelu="exact", kind=kind, bias=bias, dropout=0.0, precision=FLOAT32, rngs=nnx.Rngs(0)
-    )
+    spec = BlockSpec(width=8, mlp_dim=12, num_heads=1, gelu="exact", mlp=kind, dense_bias=bias)
+    mlp = Mlp(spec, rngs=nnx.Rngs(0))
     assert (mlp.fc1.bias is not None) == (mlp.gate.bias is not None) == bias
     x = np.asarray(jax.random.normal(jax.random.key(1), (2, 5, 8)))
     dense = lambda layer, x: x @ np.asarray(layer.kernel) + (np.asarray(layer.bias) if bias else 0)

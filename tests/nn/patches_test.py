@@ -2,8 +2,8 @@ import jax
 import numpy as np
 from flax import nnx
 
+from vit_jax.nn.linear import FLOAT32
 from vit_jax.nn.patches import PatchEmbedding
-from vit_jax.nn.precision import FLOAT32
 
 ROUNDING = 1e-5  # float32 sums of 48 terms in another order
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from vit_jax.nn.block_spec import BlockSpec
 from vit_jax.nn.pooling import AttentionPooling
-from vit_jax.nn.precision import FLOAT32
 
 ROUNDING = 1e-5  # float32 sums of some tens of terms, in another order
 WIDTH, HEADS = 16, 2
@@ -13,9 +13,9 @@ WIDTH, HEADS = 16, 2
 
 @pytest.fixture(scope="module")
 def pooling():
-    return AttentionPooling(
-        WIDTH, 32, HEADS, gelu="exact", precision=FLOAT32, rngs=nnx.Rngs(0)
-    )  # fmt: skip
+    # The MLP is a plain one, whatever the blocks have.
+    spec = BlockSpec(width=WIDTH, mlp_dim=32, num_heads=HEADS, gelu="exact", mlp="swiglu")
+    return AttentionPooling(spec, rngs=nnx.Rngs(0))
 
 
 def test_the_probe_attends_to_every_token_and_an_mlp_follows(pooling):
@@ -43,7 +43,8 @@ def test_the_order_of_the_tokens_does_not_matter(pooling):
 
 def test_initialisation():
     width = 64
-    pooling = AttentionPooling(width, 8, 4, gelu="tanh", precision=FLOAT32, rngs=nnx.Rngs(0))
+    spec = BlockSpec(width=width, mlp_dim=8, num_heads=4)
+    pooling = AttentionPooling(spec, rngs=nnx.Rngs(0))
     limit = np.sqrt(6 / (width + width))
     for kernel in (pooling.query.kernel[...], pooling.key_value.kernel[...]):
         assert 0.98 * limit < float(jnp.abs(kernel).max()) <= limit

@@ -7,10 +7,16 @@ import pytest
 from flax import nnx
 
 from vit_jax.core import pytrees
-from vit_jax.nn.bottleneck import Style
 from vit_jax.nn.convolution import Standardization, padding
-from vit_jax.nn.precision import FLOAT32
-from vit_jax.nn.resnet import ResNet, ResNetShape, activation_bytes, forward_flops, unit_input_bytes
+from vit_jax.nn.linear import FLOAT32
+from vit_jax.nn.resnet import (
+    ResNet,
+    ResNetShape,
+    Style,
+    activation_bytes,
+    forward_flops,
+    unit_input_bytes,
+)
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 AGREEMENT = 1e-4  # of float32 in another order, through several norms; relative to the largest

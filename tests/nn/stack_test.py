@@ -7,28 +7,17 @@ from jax.extend.core import jaxprs_in_params
 
 from vit_jax.core import pytrees
 from vit_jax.nn.block import Block
+from vit_jax.nn.block_spec import BlockSpec
 from vit_jax.nn.linear import param
-from vit_jax.nn.precision import FLOAT32
 from vit_jax.nn.stack import REMAT_POLICIES, Stack, unstack
 
 AGREEMENT = 1e-5  # the bar: relative to the largest entry
 
 
 def make_stack(scan=False, remat="none", stochastic_depth=0.3, converts=False):
-    def block(rngs):
-        return Block(
-            width=16,
-            mlp_dim=32,
-            num_heads=2,
-            gelu="tanh",
-            dropout=0.1,
-            layer_scale=0.1,
-            precision=FLOAT32,
-            rngs=rngs,
-        )
-
+    spec = BlockSpec(width=16, mlp_dim=32, num_heads=2, dropout=0.1, layer_scale=0.1)
     return Stack(
-        block,
+        lambda rngs: Block(spec, rngs=rngs),
         depth=3,
         stochastic_depth=stochastic_depth,
         scan=scan,

@@ -5,7 +5,9 @@ from vit_jax.models.names import (
     architecture,
     available,
     build,
+    config_fields,
     create,
+    hidden_fields,
     info,
     spec,
     spec_of_json,
@@ -14,6 +16,6 @@ from vit_jax.models.names import (
 from vit_jax.models.preprocess import INTERPOLATIONS, Preprocess
 
 __all__ = [
-    "INTERPOLATIONS", "ModelInfo", "Preprocess", "architecture", "available", "build", "create",
-    "info", "spec", "spec_of_json", "token_layout",
+    "INTERPOLATIONS", "ModelInfo", "Preprocess", "architecture", "available", "build",
+    "config_fields", "create", "hidden_fields", "info", "spec", "spec_of_json", "token_layout",
 ]  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from typing import Any, Literal
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -13,17 +13,13 @@ from jax.nn import initializers
 
 from vit_jax.core import errors
 from vit_jax.core.axes import BATCH, CLASSES, STREAM, TOKENS, WIDTH, constrain
-from vit_jax.models import fields as checks
-from vit_jax.models.family import Family
+from vit_jax.models.family import Family, ModelSpec
 from vit_jax.models.preprocess import Preprocess
 from vit_jax.nn import resnet
-from vit_jax.nn.bottleneck import Style
-from vit_jax.nn.convolution import Standardization
-from vit_jax.nn.group_norm import GroupNorm
 from vit_jax.nn.linear import Linear
+from vit_jax.nn.norm import GroupNorm
 from vit_jax.nn.posemb import TokenLayout
-from vit_jax.nn.precision import Precision
-from vit_jax.nn.resnet import ResNet, ResNetShape
+from vit_jax.nn.resnet import ResNet, ResNetSpec, Style
 
 # Layers by name -> units of each stage (arXiv 1603.05027; 26 from arXiv 2106.10270).
 DEPTHS: dict[int, tuple[int, ...]] = {
@@ -37,31 +33,13 @@ ROOT_WIDTH = 64  # of width factor 1
 PUBLISHED = (
     "R26x1", "R50x1", "R50x2", "R50x3", "R101x1", "R101x3", "R152x1", "R152x2", "R152x4", "R200x3",
 )  # fmt: skip
-ARCHITECTURE = ("units", "root_width", "weight_epsilon", "weight_epsilon_of", "group_norm_epsilon")
 
 _NAME = re.compile(r"R(\d+)x(\d+)")
 
 
-@dataclasses.dataclass(frozen=True)
-class BiTSpec:
-    """The fields of a BiT ResNet; those without a default come from its name."""
-
-    units: tuple[int, ...]  # of each stage
-    root_width: int  # channels behind the first convolution
-    weight_epsilon: float = 1e-10  # of nn.convolution.Standardization, as in the released code
-    weight_epsilon_of: Literal["variance", "deviation"] = "variance"
-    group_norm_epsilon: float = 1e-5  # of group norms
-    head_bias: float = 0.0
-    dtype: str = "float32"
-    gradient_dtype: str | None = None  # of kernels' gradients over devices; None: as computed
-    scan: bool = False
-    remat: str = "none"
-
-    @property
-    def precision(self) -> Precision:
-        """In what the units compute."""
-        gradient = self.gradient_dtype and jnp.dtype(self.gradient_dtype)
-        return Precision(jnp.dtype(self.dtype), jnp.dtype("float32"), gradient)
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BiTSpec(ModelSpec, ResNetSpec):
+    """The fields of a BiT ResNet; `units` and `root_width` come from its name."""
 
     @property
     def depth(self) -> int:
@@ -69,15 +47,9 @@ class BiTSpec:
         return sum(self.units)
 
     @property
-    def shape(self) -> ResNetShape:
-        """The sizes."""
-        return ResNetShape(self.units, self.root_width)
-
-    @property
     def style(self) -> Style:
         """That of the released BiTs."""
-        standardize = Standardization(self.weight_epsilon, self.weight_epsilon_of)
-        return Style(True, "fixed", standardize, self.group_norm_epsilon)
+        return Style(True, "fixed", self.standardization, self.group_norm_epsilon)
 
 
 def named(name: str) -> dict[str, Any] | None:
@@ -94,8 +66,7 @@ def check(spec: BiTSpec) -> None:
         raise errors.UserError(
             "model.units is empty: give the number of units of each stage, such as 3,4,6,3."
         )
-    checks.check_resnet(spec)
-    checks.check_choices(spec, checks.OF_PRECISION)
+    resnet.check(spec)
 
 
 class BiT(nnx.Module):
@@ -202,7 +173,6 @@ FAMILY = Family(
     kind="A BiT ResNet",
     form=f"R<{'|'.join(map(str, DEPTHS))}>x<width factor>",
     published=PUBLISHED,
-    architecture=ARCHITECTURE,
     spec=BiTSpec,
     named=named,
     check=check,

@@ -1,4 +1,4 @@
-"""What the table of names has to know of a family of models."""
+"""What all families of models have: fields, and what the table of names has to know of them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,34 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
+from vit_jax.core.fields import field
+from vit_jax.nn.block_spec import Numerics
 from vit_jax.nn.posemb import TokenLayout
+from vit_jax.nn.stack import REMAT_POLICIES
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ModelSpec(Numerics):
+    """The fields of every model."""
+
+    head_bias: float = field(
+        0.0,
+        "its initial value [0]; -10 for sigmoid losses over many classes",
+        bounds=(-1e4, 1e4),
+    )
+    scan: bool = field(
+        False,
+        "the blocks, or the units of a ResNet's stage, by one compiled loop (true) or unrolled "
+        "[false]",
+    )
+    remat: str = field(
+        "none",
+        "what is computed again on the way back: `none` [this]: no matrix product, and in a scan "
+        "the cheap operations between them; `dots`: those operations; `dots_no_batch`: attention's "
+        "products too; `full`: a whole block; `offload`: likewise, and the blocks' inputs wait in "
+        "the host's memory, where the platform can do that",
+        choices=REMAT_POLICIES,
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -17,8 +44,6 @@ class Family:
       kind: for messages, such as "A ViT".
       form: of its names, for messages.
       published: names.
-      architecture: fields that say what weights were trained as; the others say how to train or
-        compute them further.
       spec: dataclass of its fields.
       named: the fields that a name stands for; None for a name of another form.
       check: raises UserError for fields that cannot be built.
@@ -31,7 +56,6 @@ class Family:
     kind: str
     form: str
     published: tuple[str, ...]
-    architecture: tuple[str, ...]
     spec: type
     named: Callable[[str], dict[str, Any] | None]
     check: Callable[[Any], None]

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from typing import Any, Literal
+from typing import Any
 
 import jax
 from flax import nnx
 
 from vit_jax.core import errors
-from vit_jax.models import fields as checks
+from vit_jax.core.fields import ANY, HIDDEN, field
 from vit_jax.models import vit
 from vit_jax.models.bit import DEPTHS
 from vit_jax.models.family import Family
@@ -22,42 +22,35 @@ from vit_jax.models.preprocess import Preprocess
 from vit_jax.models.vit import ViT, ViTSpec, stride, token_layout
 from vit_jax.models.vit_names import of_shape
 from vit_jax.nn import resnet
-from vit_jax.nn.bottleneck import Style
-from vit_jax.nn.convolution import Standardization
+from vit_jax.nn.linear import Precision
 from vit_jax.nn.patches import PatchEmbedding
-from vit_jax.nn.precision import Precision
-from vit_jax.nn.resnet import ResNet, ResNetShape
+from vit_jax.nn.resnet import ResNet, ResNetSpec, Style
 
 # Of the paper, and of AugReg (arXiv 2106.10270).
 PUBLISHED = (
     "R+ViT-Ti/16", "R26+ViT-S/32", "R50+ViT-B/16", "R50+ViT-B/32", "R50+ViT-L/16", "R50+ViT-L/32",
 )  # fmt: skip
-OF_RESNET = ("units", "root_width", "weight_epsilon", "weight_epsilon_of", "group_norm_epsilon")
-ARCHITECTURE = (*vit.ARCHITECTURE, *OF_RESNET)
 
 _NAME = re.compile(r"R(\d*)\+ViT-([A-Za-z0-9]+)/(16|32)")
 
 
-@dataclasses.dataclass(frozen=True)
-class HybridSpec(ViTSpec):
-    """The fields of a ViT, and of the ResNet before it; `patch_size` is in pixels of the image."""
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class HybridSpec(ViTSpec, ResNetSpec):
+    """The fields of a ViT, and of the ResNet before it; `patch_size` is in pixels of the image.
 
-    units: tuple[int, ...] = ()  # of each stage; none: only the root
-    root_width: int = 64
-    weight_epsilon: float = 1e-5  # of nn.convolution.Standardization, as in the released code
-    weight_epsilon_of: Literal["variance", "deviation"] = "deviation"
-    group_norm_epsilon: float = 1e-6  # of group norms
+    The epsilons are those of the released hybrids.
+    """
 
-    @property
-    def shape(self) -> ResNetShape:
-        """The ResNet's sizes."""
-        return ResNetShape(self.units, self.root_width)
+    weight_epsilon: float = field(1e-5, trained=HIDDEN, elsewhere=ANY)
+    weight_epsilon_of: str = field(
+        "deviation", choices=("variance", "deviation"), trained=HIDDEN, elsewhere=ANY
+    )
+    group_norm_epsilon: float = field(1e-6, trained=HIDDEN, elsewhere=ANY)
 
     @property
     def style(self) -> Style:
         """That of the released hybrids."""
-        standardize = Standardization(self.weight_epsilon, self.weight_epsilon_of)
-        return Style(False, "same", standardize, self.group_norm_epsilon)
+        return Style(False, "same", self.standardization, self.group_norm_epsilon)
 
     @property
     def map_patch_size(self) -> int:
@@ -88,7 +81,7 @@ def named(name: str) -> dict[str, Any] | None:
 def check(spec: HybridSpec) -> None:
     """UserError if it cannot be built."""
     vit.check(spec)
-    checks.check_resnet(spec)
+    resnet.check(spec)
     if spec.patch_size % spec.shape.stride:
         raise errors.UserError(
             f"model.units={spec.units} gives a feature map of stride {spec.shape.stride}, which "
@@ -168,7 +161,6 @@ FAMILY = Family(
     kind="A hybrid",
     form=f"R<{'|'.join(map(str, DEPTHS))}>+ViT-<size>/<16|32>, R+ViT-<size>/16",
     published=PUBLISHED,
-    architecture=ARCHITECTURE,
     spec=HybridSpec,
     named=named,
     check=check,

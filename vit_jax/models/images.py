@@ -14,7 +14,7 @@ import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from vit_jax.core.errors import UserError
-from vit_jax.models import Preprocess, resampling
+from vit_jax.models import Preprocess
 
 # What input.max_image_pixels is by default: prediction has no config.
 MAX_PIXELS = 100_000_000
@@ -108,7 +108,7 @@ def _resized(image: Image.Image, preprocess: Preprocess) -> Image.Image:
     size = _resized_size(image.size, preprocess)
     how = preprocess.interpolation
     if how == "area" or not (preprocess.antialias or how == "nearest"):
-        return Image.fromarray(resampling.resized(np.asarray(image), size[::-1], how))
+        return Image.fromarray(resampled(np.asarray(image), size[::-1], how))
     return image.resize(size, Image.Resampling[how.upper()])
 
 
@@ -152,3 +152,51 @@ def _padded(image: Image.Image, size: tuple[int, int], fill: tuple[int, ...]) ->
     canvas = Image.new("RGB", (width, height), fill)  # type: ignore[arg-type]  # three of them
     canvas.paste(image, ((width - image.width) // 2, (height - image.height) // 2))
     return canvas
+
+
+def resampled(pixels: np.ndarray, size: tuple[int, int], method: str) -> np.ndarray:
+    """uint8 [H, W, 3] -> uint8 [h, w, 3] as TensorFlow resizes and Pillow does not.
+
+    Each side is resized by a matrix whose rows are the weights of an output pixel. `size` is
+    (height, width).
+
+    method: "area", the mean of what an output pixel covers; or a kernel, which samples the image
+    also where it shrinks: "bilinear", "bicubic" (Keys, a = -1/2), "lanczos" (of three pixels).
+    """
+    rows, columns = (
+        _weights(before, after, method)
+        for before, after in zip(pixels.shape[:2], size, strict=True)
+    )
+    wide = np.einsum("wW,HWc->Hwc", columns, pixels.astype(np.float32), optimize=True)
+    exact = np.einsum("hH,Hwc->hwc", rows, wide, optimize=True)
+    return np.clip(np.floor(exact + 0.5), 0, 255).astype(np.uint8)
+
+
+def _weights(before: int, after: int, method: str) -> np.ndarray:
+    """float32 [after, before]; rows sum to 1."""
+    ratio = before / after
+    place, pixel = np.arange(after)[:, None], np.arange(before)[None]
+    if method == "area":
+        end = np.minimum((place + 1) * ratio, pixel + 1)
+        weights = np.maximum(end - np.maximum(place * ratio, pixel), 0)
+    else:
+        weights = _KERNELS[method](np.abs((place + 0.5) * ratio - 0.5 - pixel))
+    return (weights / weights.sum(1, keepdims=True)).astype(np.float32)
+
+
+def _bilinear(x: np.ndarray) -> np.ndarray:
+    return np.maximum(1 - x, 0)
+
+
+def _bicubic(x: np.ndarray) -> np.ndarray:
+    near = (1.5 * x - 2.5) * x * x + 1
+    far = ((-0.5 * x + 2.5) * x - 4) * x + 2
+    return np.where(x < 1, near, np.where(x < 2, far, 0))
+
+
+def _lanczos(x: np.ndarray) -> np.ndarray:
+    return np.where(x < 3, np.sinc(x) * np.sinc(x / 3), 0)
+
+
+# By their distance from a pixel's centre in pixels.
+_KERNELS = {"bilinear": _bilinear, "bicubic": _bicubic, "lanczos": _lanczos}

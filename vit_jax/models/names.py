@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from typing import Any
 
 from flax import nnx
 
 from vit_jax.core import errors, pytrees
+from vit_jax.core import fields as declared
 from vit_jax.models import bit, elsewhere, hybrid, vit
 from vit_jax.models.family import Family
-from vit_jax.models.fields import check_types, is_whole
 from vit_jax.models.preprocess import Preprocess
 from vit_jax.nn.posemb import TokenLayout
 
@@ -56,7 +57,7 @@ def spec(name: str, **fields: Any) -> Any:
             nearest = errors.nearest(field, known)
             raise errors.UserError(f"{family.kind} has no field {field!r}. {nearest}")
     done = family.spec(**{**(family.named(name) or {}), **fields})
-    check_types(done)
+    declared.check(done)
     family.check(done)
     return done
 
@@ -79,7 +80,20 @@ def token_layout(spec: Any, image_size: tuple[int, int]) -> TokenLayout:
 
 def architecture(spec: Any) -> dict[str, Any]:
     """The fields of what weights were trained as."""
-    return {field: getattr(spec, field) for field in _of_spec(spec).architecture}
+    return {field: getattr(spec, field) for field in declared.trained(spec)}
+
+
+def hidden_fields() -> list[str]:
+    """Those of all families that change what parameters compute, but not always their shapes."""
+    by_family = (declared.trained(family.spec, as_=declared.HIDDEN) for family in FAMILIES)
+    return list(dict.fromkeys(itertools.chain(*by_family)))
+
+
+def config_fields() -> dict[str, declared.Declared]:
+    """The fields of all families that a config may give, sizes first."""
+    by_name = {name: f for family in FAMILIES for name, f in declared.of(family.spec).items()}
+    in_config = {name: f for name, f in by_name.items() if f.doc}
+    return dict(sorted(in_config.items(), key=lambda item: item[1].bounds != declared.COUNT))
 
 
 def _of_name(name: str) -> Family:
@@ -128,7 +142,7 @@ def create(
       UserError: unknown name or field; patches that do not tile the image.
     """
     size = _pair(image_size)
-    if not is_whole(num_classes) or num_classes < 0:
+    if not declared.is_whole(num_classes) or num_classes < 0:
         raise errors.UserError(f"num_classes={num_classes!r}: a number of classes; 0: no head.")
     preprocess = preprocess or Preprocess(image_size=size, resize=size)
     return build(
@@ -165,6 +179,6 @@ def info(
 
 def _pair(size: int | tuple[int, int]) -> tuple[int, int]:
     sides = size if isinstance(size, tuple | list) else (size, size)
-    if len(sides) != 2 or not all(map(is_whole, sides)):
+    if len(sides) != 2 or not all(map(declared.is_whole, sides)):
         raise errors.UserError(f"image_size={size!r}: pixels, one number or (height, width).")
     return sides[0], sides[1]

@@ -14,23 +14,25 @@ from jax.nn import initializers
 from vit_jax.core.axes import BATCH, CLASSES, STREAM, TOKENS, WIDTH, constrain
 from vit_jax.models.family import Family
 from vit_jax.models.preprocess import Preprocess
-from vit_jax.models.vit_cost import (
+from vit_jax.models.vit_names import FORM, PUBLISHED, SIZES, named
+from vit_jax.models.vit_spec import (
+    ViTSpec,
     activation_bytes,
     block_input_bytes,
+    check,
     flops_behind_patches,
     forward_flops,
+    stride,
+    token_layout,
 )  # fmt: skip
-from vit_jax.models.vit_names import FORM, PUBLISHED, SIZES, named
-from vit_jax.models.vit_spec import ARCHITECTURE, ViTSpec, check, stride, token_layout
 from vit_jax.nn import posemb
 from vit_jax.nn.block import Block
-from vit_jax.nn.dropout import Dropout
 from vit_jax.nn.linear import Linear, param
 from vit_jax.nn.norm import norm
 from vit_jax.nn.patches import PatchEmbedding
 from vit_jax.nn.pooling import AttentionPooling
 from vit_jax.nn.posemb import Positions, TokenLayout
-from vit_jax.nn.rotary import Rotary2dPositions
+from vit_jax.nn.regularization import Dropout
 from vit_jax.nn.stack import Stack
 
 # What hybrids take from here, too.
@@ -77,29 +79,9 @@ class ViT(nnx.Module):
         self.positions = Positions() if of_blocks else positions(spec, layout, rngs)
         self.dropout = Dropout(spec.dropout)
 
-        def block(rngs: nnx.Rngs) -> Block:
-            return Block(
-                width=width,
-                mlp_dim=spec.mlp_dim,
-                num_heads=spec.num_heads,
-                gelu=spec.gelu,
-                mlp=spec.mlp,
-                parallel=spec.parallel,
-                qkv_bias=spec.qkv_bias,
-                dense_bias=spec.dense_bias,
-                qk_norm=spec.qk_norm,
-                dropout=spec.dropout,
-                layer_scale=spec.layer_scale,
-                norm=spec.norm,
-                norm_epsilon=spec.norm_epsilon,
-                start=start,
-                positions=(lambda rngs: positions(spec, layout, rngs)) if of_blocks else None,
-                precision=precision,
-                rngs=rngs,
-            )
-
+        own = (lambda rngs: positions(spec, layout, rngs)) if of_blocks else None
         self.blocks = Stack(
-            block,
+            lambda rngs: Block(spec, positions=own, rngs=rngs),
             depth=spec.depth,
             stochastic_depth=spec.stochastic_depth,
             constant_depth=spec.stochastic_depth_constant,
@@ -112,17 +94,7 @@ class ViT(nnx.Module):
             spec.norm, width, WIDTH, epsilon=spec.norm_epsilon, precision=precision, rngs=rngs
         )
         if spec.pool == "map":
-            self.pooling = AttentionPooling(
-                width,
-                spec.mlp_dim,
-                spec.num_heads,
-                gelu=spec.gelu,
-                norm=spec.norm,
-                norm_epsilon=spec.norm_epsilon,
-                start=start,
-                precision=precision,
-                rngs=rngs,
-            )
+            self.pooling = AttentionPooling(spec, rngs=rngs)
         if spec.pre_logits:
             self.pre_logits = Linear(
                 (width,),
@@ -229,7 +201,7 @@ def positions(spec: ViTSpec, layout: TokenLayout, rngs: nnx.Rngs) -> Positions:
         "relative": lambda: posemb.RelativePositions(layout, spec.width // spec.num_heads, **made),
         "sincos_1d": lambda: posemb.SinCos1dPositions(layout),
         "sincos_2d": lambda: posemb.SinCos2dPositions(layout),
-        "rotary_2d": lambda: Rotary2dPositions(layout),
+        "rotary_2d": lambda: posemb.Rotary2dPositions(layout),
     }
     return make[spec.position_embedding]()
 
@@ -238,7 +210,6 @@ FAMILY = Family(
     kind="A ViT",
     form=FORM,
     published=PUBLISHED,
-    architecture=ARCHITECTURE,
     spec=ViTSpec,
     named=named,
     check=check,

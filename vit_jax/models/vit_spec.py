@@ -1,29 +1,15 @@
-"""The fields of a ViT, and what they cannot be."""
+"""The fields of a ViT, what they cannot be, and what they cost."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
 
-import jax.numpy as jnp
-
 from vit_jax.core import errors
-from vit_jax.models import fields as checks
-from vit_jax.nn import rotary
-from vit_jax.nn.attention import QKV_BIASES
-from vit_jax.nn.initialization import INITIALIZATIONS, Initialization
-from vit_jax.nn.linear import EPSILON
-from vit_jax.nn.mlp import GELUS, MLPS
-from vit_jax.nn.norm import NORMS
-from vit_jax.nn.posemb import TokenLayout
-from vit_jax.nn.precision import Precision
-
-# What the weights were trained as. The other fields say how to train or compute them further.
-ARCHITECTURE = (
-    "width", "depth", "mlp_dim", "num_heads", "pool", "position_embedding", "position_at",
-    "class_position", "registers", "layer_scale", "mlp", "gelu", "parallel", "qk_norm", "qkv_bias",
-    "dense_bias", "norm", "norm_epsilon",
-)  # fmt: skip
+from vit_jax.core.fields import ANY, COUNT, HIDDEN, IN_SHAPES, field
+from vit_jax.models.family import ModelSpec
+from vit_jax.nn.block_spec import BlockSpec
+from vit_jax.nn.posemb import ROTARY_PARTS, TokenLayout
 
 # Position embedding -> where it may act, first where it does unless `position_at` says otherwise.
 # "layers": in every block, with parameters of its own; "shared": in every block with the same.
@@ -39,75 +25,69 @@ PLACES: dict[str, tuple[str, ...]] = {
 # The width is cut into as many equal parts: sines and cosines, of one coordinate or of two.
 POSITION_PARTS = {"sincos_1d": 2, "sincos_2d": 4, "learned_2d": 2}
 
-# Fields with a choice of words.
-CHOICES: dict[str, tuple[str | None, ...]] = {
-    "pool": ("cls", "avg", "cls_avg", "map"),
-    "position_embedding": tuple(PLACES),
-    "position_at": (None, "input", "layers", "shared"),
-    "mlp": MLPS,
-    "gelu": tuple(GELUS),
-    "qkv_bias": QKV_BIASES,
-    "norm": NORMS,
-    "initialization": tuple(INITIALIZATIONS),
-    "softmax_dtype": ("float32", "bfloat16"),
-    "residual_dtype": (None, "float32"),
-    **checks.OF_PRECISION,
-}
 
-
-@dataclasses.dataclass(frozen=True)
-class ViTSpec:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ViTSpec(ModelSpec, BlockSpec):
     """The fields of a ViT; those without a default come from its name."""
 
-    patch_size: int
-    depth: int
-    width: int
-    mlp_dim: int
-    num_heads: int
-    pool: str = "cls"  # class token; "avg": mean; "cls_avg": both; "map": attention pooling
-    pre_logits: bool = False  # dense(width) + tanh before the head (section 3.1: pre-training)
-    position_embedding: str = "learned_1d"
-    position_at: str | None = None  # of PLACES; None: the first
-    class_position: bool = True  # the class token has a place before the patches
-    registers: int = 0  # learned tokens besides, which the head does not see (arXiv 2309.16588)
-    dropout: float = 0.0
-    stochastic_depth: float = 0.0
-    stochastic_depth_constant: bool = (
-        False  # that rate in every block, not rising from 0 to the last
+    patch_size: int = field(bounds=COUNT)  # pixels
+    depth: int = field(doc="number of blocks", bounds=COUNT, trained=IN_SHAPES)
+    pool: str = field(
+        "cls",
+        "what the head sees: the class token, `cls` [this]; the mean over the tokens, `avg`; both "
+        "side by side, `cls_avg` (arXiv 2304.07193); or attention pooling by a learned probe and "
+        "an MLP, `map`",
+        choices=("cls", "avg", "cls_avg", "map"),
+        trained=IN_SHAPES,
+        elsewhere=("cls", "avg", "map"),
     )
-    layer_scale: float = 0.0  # initial value of LayerScale; 0: none
-    mlp: str = "mlp"  # or gated, "swiglu" or "geglu": mlp_dim is the width behind the gate
-    gelu: str = "tanh"
-    parallel: bool = False  # attention and MLP side by side
-    qk_norm: bool = False  # a norm over each head's queries and keys
-    qkv_bias: str = "all"  # "query_value", "none"
-    dense_bias: bool = True  # of attention's output and the MLP
-    norm: str = "layer"  # of nn.norm.NORMS
-    norm_epsilon: float = EPSILON  # of these norms
-    initialization: str = "vit"  # of nn.initialization.INITIALIZATIONS: how parameters start
-    head_bias: float = 0.0
-    dtype: str = "float32"
-    softmax_dtype: str = "float32"
-    residual_dtype: str | None = None  # of the tokens that blocks add to; None: as computed
-    gradient_dtype: str | None = None  # of kernels' gradients over devices; None: as computed
-    scan: bool = False
-    remat: str = "none"
-
-    @property
-    def precision(self) -> Precision:
-        """In what the blocks compute."""
-        gradient = self.gradient_dtype and jnp.dtype(self.gradient_dtype)
-        return Precision(jnp.dtype(self.dtype), jnp.dtype(self.softmax_dtype), gradient)
+    pre_logits: bool = field(False, "dense(width) and tanh before the head [false]")
+    position_embedding: str = field(
+        "learned_1d",
+        "`none`, `learned_1d` [this], `learned_2d`, `relative`, `sincos_1d`, `sincos_2d` or "
+        "`rotary_2d`: see [variants](vit_variants.md#position-embeddings)",
+        choices=PLACES,
+        trained=HIDDEN,
+        elsewhere=("learned_1d", "sincos_1d", "sincos_2d"),  # as a table
+    )
+    position_at: str | None = field(
+        None,
+        "where it acts: at the `input` [this, where it can], in all `layers` with a table each, or "
+        "in all with one `shared` table",
+        choices=("input", "layers", "shared"),
+        trained=HIDDEN,
+    )
+    class_position: bool = field(
+        True,
+        "whether the class token has a place, and so a position, before the patches [true]; false "
+        "in DeiT III and big_vision, see [variants](vit_variants.md#position-embeddings)",
+        trained=HIDDEN,
+        elsewhere=ANY,
+    )
+    registers: int = field(
+        0,
+        "learned tokens that attention sees and the head does not [0]",
+        bounds=(0, COUNT[1]),
+        trained=IN_SHAPES,
+    )
+    stochastic_depth: float = field(
+        0.0, "rate at the last block, rising linearly from 0 at the first [0]", bounds=(0, 1)
+    )
+    stochastic_depth_constant: bool = field(
+        False, "that rate at every block, as in DeiT III [false]"
+    )
+    residual_dtype: str | None = field(
+        None,
+        "in what the tokens between blocks are kept, which each block adds to: `float32` [as "
+        "`dtype`]; `float32` beside a `dtype` of `bfloat16` is what float32 programs with a TPU's "
+        "default precision of products compute",
+        choices=("float32",),
+    )
 
     @property
     def stream_dtype(self) -> str:
         """Of the tokens between the blocks."""
         return self.residual_dtype or self.dtype
-
-    @property
-    def start(self) -> Initialization:
-        """How parameters start."""
-        return INITIALIZATIONS[self.initialization](self.width)
 
     @property
     def has_class_token(self) -> bool:
@@ -125,52 +105,41 @@ class ViTSpec:
         return self.position_at or PLACES[self.position_embedding][0]
 
 
-def check(done: ViTSpec) -> None:
-    """UserError if it cannot be built."""
-    checks.check_at_least_1(done, ("patch_size", "depth", "width", "mlp_dim", "num_heads"))
-    checks.check_choices(done, CHOICES)
-    if done.width % done.num_heads:
+def check(spec: ViTSpec) -> None:
+    """UserError for fields that do not go together."""
+    if spec.width % spec.num_heads:
         raise errors.UserError(
-            f"model.width={done.width} does not divide into model.num_heads={done.num_heads}; "
-            f"nearest width: {_nearest_multiple(done.width, done.num_heads)}."
+            f"model.width={spec.width} does not divide into model.num_heads={spec.num_heads}; "
+            f"nearest width: {_nearest_multiple(spec.width, spec.num_heads)}."
         )
-    if done.registers < 0:
-        raise errors.UserError(f"model.registers={done.registers}: give at least 0.")
-    if done.pre_logits and done.pool == "cls_avg":
+    if spec.pre_logits and spec.pool == "cls_avg":
         raise errors.UserError(
             "model.pre_logits does not go with model.pool=cls_avg: leave it out, or take pool=cls."
         )
-    _check_positions(done)
-    if not 0 < done.norm_epsilon < 1:
-        raise errors.UserError(
-            f"model.norm_epsilon={done.norm_epsilon}: a small positive number, such as 1e-6."
-        )
-    if not 0 <= done.dropout < 1 or not 0 <= done.stochastic_depth < 1:
-        raise errors.UserError(
-            "model.dropout and model.stochastic_depth are rates in [0, 1), got "
-            f"{done.dropout} and {done.stochastic_depth}."
-        )
+    _check_positions(spec)
+    if not spec.norm_epsilon:
+        raise errors.UserError("model.norm_epsilon=0: a small positive number, such as 1e-6.")
 
 
-def _check_positions(done: ViTSpec) -> None:
-    kind = done.position_embedding
-    if done.position_at is not None and done.position_at not in PLACES[kind]:
+def _check_positions(spec: ViTSpec) -> None:
+    kind = spec.position_embedding
+    if spec.position_at is not None and spec.position_at not in PLACES[kind]:
         raise errors.UserError(
-            f"model.position_at={done.position_at} does not go with "
+            f"model.position_at={spec.position_at} does not go with "
             f"model.position_embedding={kind}, which may be at: {', '.join(PLACES[kind])}."
         )
     parts = POSITION_PARTS.get(kind, 1)
-    if done.width % parts:
-        nearest = _nearest_multiple(done.width, math.lcm(parts, done.num_heads))
+    if spec.width % parts:
+        nearest = _nearest_multiple(spec.width, math.lcm(parts, spec.num_heads))
         raise errors.UserError(
-            f"model.width={done.width} does not divide into the {parts} parts of "
+            f"model.width={spec.width} does not divide into the {parts} parts of "
             f"model.position_embedding={kind}; nearest width: {nearest}."
         )
-    if kind == "rotary_2d" and done.width % (done.num_heads * rotary.PARTS):
-        nearest = _nearest_multiple(done.width, done.num_heads * rotary.PARTS)
+    if kind == "rotary_2d" and spec.width % (spec.num_heads * ROTARY_PARTS):
+        nearest = _nearest_multiple(spec.width, spec.num_heads * ROTARY_PARTS)
         raise errors.UserError(
-            f"model.width={done.width} gives each of {done.num_heads} heads "
-            f"{done.width // done.num_heads}, which does not divide into the {rotary.PARTS} parts "
+            f"model.width={spec.width} gives each of {spec.num_heads} heads "
+            f"{spec.width // spec.num_heads}, which does not divide into the {ROTARY_PARTS} parts "
             f"of model.position_embedding={kind}; nearest width: {nearest}."
         )
 
@@ -195,3 +164,53 @@ def token_layout(spec: ViTSpec, image_size: tuple[int, int]) -> TokenLayout:
 def stride(spec: ViTSpec) -> int:
     """Pixels from one token to the next."""
     return spec.patch_size
+
+
+def forward_flops(spec: ViTSpec, *, num_classes: int, image_size: tuple[int, int]) -> int:
+    """FLOPs of the matrix products of one image's forward pass; a multiply-add counts 2."""
+    rows, columns = token_layout(spec, image_size).grid
+    patches = 2 * rows * columns * spec.patch_size**2 * 3 * spec.width
+    behind = flops_behind_patches(spec, num_classes=num_classes, image_size=image_size)
+    return patches + behind
+
+
+def flops_behind_patches(spec: ViTSpec, *, num_classes: int, image_size: tuple[int, int]) -> int:
+    """As `forward_flops`, from the tokens on."""
+    layout, d = token_layout(spec, image_size), spec.width
+    n = layout.num_tokens
+    projections = n * 4 * d * d
+    attention = 2 * n * n * d
+    offsets = (spec.position_embedding == "relative") * n * (2 * n - 1) * d
+    mlp = n * (2 + (spec.mlp != "mlp")) * d * spec.mlp_dim
+    # The probe's query is the same for every image, so it is not counted.
+    seen = n - layout.registers
+    one_query = seen * 2 * d * d + 2 * seen * d + d * d + 2 * d * spec.mlp_dim
+    pooling = (spec.pool == "map") * one_query
+    head = spec.features * num_classes + spec.pre_logits * d * d
+    return 2 * (spec.depth * (projections + attention + offsets + mlp) + pooling + head)
+
+
+def activation_bytes(spec: ViTSpec, *, image_size: tuple[int, int]) -> int:
+    """What the backward pass of the blocks finds in memory of one image in bfloat16, unpadded.
+
+    Of each token a block's input, its middle (unless `parallel`), query, key (both before and
+    behind a norm of their own), value, what attention mixed, the hidden layer before its GELU (if
+    gated, both), and attention's weights. Where the tokens between blocks are float32 and the rest
+    is not, the first two count twice.
+    """
+    n = token_layout(spec, image_size).num_tokens
+    of_width = (2 - spec.parallel) * _stream_size(spec) + 4 + 2 * spec.qk_norm
+    of_mlp = 1 + (spec.mlp != "mlp")
+    of_a_token = of_width * spec.width + of_mlp * spec.mlp_dim + spec.num_heads * n
+    return 2 * spec.depth * n * of_a_token
+
+
+def block_input_bytes(spec: ViTSpec, *, image_size: tuple[int, int]) -> int:
+    """Of one image in bfloat16, what enters the blocks: the least that a backward pass keeps."""
+    of_a_token = _stream_size(spec) * spec.width
+    return 2 * spec.depth * token_layout(spec, image_size).num_tokens * of_a_token
+
+
+def _stream_size(spec: ViTSpec) -> int:
+    """How much larger numbers are in the tokens between blocks than within them."""
+    return 1 if spec.stream_dtype == spec.dtype else 2

@@ -20,61 +20,40 @@ from vit_jax.core.axes import (  # fmt: skip
     WIDTH,
     constrain,
 )
-from vit_jax.nn.initialization import VIT, ZEROS
-from vit_jax.nn.linear import EPSILON, Initializer, Linear, param
-from vit_jax.nn.norm import norm as make_norm
+from vit_jax.nn.block_spec import BlockSpec
+from vit_jax.nn.initialization import ZEROS
+from vit_jax.nn.linear import Initializer, Linear, param, times
+from vit_jax.nn.norm import norm
 from vit_jax.nn.posemb import Positions
-from vit_jax.nn.precision import Precision, times
 
 # Names of arrays, for remat policies.
 PROJECTED, WEIGHTS, MIXED = "attention_projected", "attention_weights", "attention_mixed"
 
 
-# Which of query, key and value have a bias; DINOv3's key has none (arXiv 2508.10104).
-QKV_BIASES = ("all", "query_value", "none")
-
-
 class SelfAttention(nnx.Module):
     """Query, key and value from one product; no dropout on the weights.
 
-    Args:
-      qkv_bias: one of QKV_BIASES.
-      out_bias: whether the output has one.
-      qk_norm: a norm over each head's query and key (arXiv 2302.05442, section 2), without bias.
-      norm: one of norm.NORMS, for `qk_norm`.
-      norm_epsilon: likewise.
-      kernel_init: of the kernels as [D, D], query, key and value each by itself.
+    With `qk_norm` there is a norm over each head's query and key (arXiv 2302.05442, section 2),
+    without bias.
     """
 
-    def __init__(
-        self,
-        width: int,
-        num_heads: int,
-        *,
-        qkv_bias: str = "all",
-        out_bias: bool = True,
-        qk_norm: bool = False,
-        norm: str = "layer",
-        norm_epsilon: float = EPSILON,
-        kernel_init: Initializer = VIT.kernel,
-        precision: Precision,
-        rngs: nnx.Rngs,
-    ):
-        made: dict[str, Any] = {"kernel_init": kernel_init, "precision": precision, "rngs": rngs}
-        self.qkv = input_projections(3, width, num_heads, bias=qkv_bias == "all", **made)
-        self.out = output_projection(width, num_heads, bias=out_bias, **made)
-        self.precision = precision
-        self.qkv_bias, self.qk_norm = qkv_bias, qk_norm
-        head_size = width // num_heads
-        if qkv_bias == "query_value":
-            axes = (HEADS, HEAD_SIZE)
-            self.query_bias = param(ZEROS, (num_heads, head_size), axes, rngs.params())
-            self.value_bias = param(ZEROS, (num_heads, head_size), axes, rngs.params())
-        if qk_norm:
-            kind = "rms" if norm == "rms" else "layer_no_bias"
-            shared: Any = {"epsilon": norm_epsilon, "precision": precision, "rngs": rngs}
-            self.query_norm = make_norm(kind, head_size, HEAD_SIZE, **shared)
-            self.key_norm = make_norm(kind, head_size, HEAD_SIZE, **shared)
+    def __init__(self, spec: BlockSpec, *, rngs: nnx.Rngs):
+        self.qkv = input_projections(3, spec, bias=spec.qkv_bias == "all", rngs=rngs)
+        self.out = output_projection(spec, bias=spec.dense_bias, rngs=rngs)
+        self.precision = spec.precision
+        self.qkv_bias, self.qk_norm = spec.qkv_bias, spec.qk_norm
+        head_size = spec.width // spec.num_heads
+        if spec.qkv_bias == "query_value":
+            shape, axes = (spec.num_heads, head_size), (HEADS, HEAD_SIZE)
+            self.query_bias = param(ZEROS, shape, axes, rngs.params())
+            self.value_bias = param(ZEROS, shape, axes, rngs.params())
+        if spec.qk_norm:
+            kind = "rms" if spec.norm == "rms" else "layer_no_bias"
+            shared: Any = {
+                "epsilon": spec.norm_epsilon, "precision": spec.precision, "rngs": rngs
+            }  # fmt: skip
+            self.query_norm = norm(kind, head_size, HEAD_SIZE, **shared)
+            self.key_norm = norm(kind, head_size, HEAD_SIZE, **shared)
 
     def __call__(self, x: jax.Array, positions: Positions | None = None) -> jax.Array:
         """[B, N, D] -> [B, N, D]; attention over N."""
@@ -155,47 +134,33 @@ def _softmax_backward(y: jax.Array, dy: jax.Array) -> jax.Array:
 attend.defvjp(_forward, _backward)
 
 
-def input_projections(
-    number: int,
-    width: int,
-    num_heads: int,
-    *,
-    bias: bool = True,
-    kernel_init: Initializer = VIT.kernel,
-    precision: Precision,
-    rngs: nnx.Rngs,
-) -> Linear:
-    """[..., D] -> [..., number, H, K]: of query, key and value those that see the same tokens."""
+def input_projections(number: int, spec: BlockSpec, *, bias: bool = True, rngs: nnx.Rngs) -> Linear:
+    """[..., D] -> [..., number, H, K]: of query, key and value those that see the same tokens.
+
+    Each kernel starts as a [D, D] of its own.
+    """
     return Linear(
-        (width,),
-        (number, num_heads, width // num_heads),
+        (spec.width,),
+        (number, spec.num_heads, spec.width // spec.num_heads),
         (WIDTH,),
         (QKV, HEADS, HEAD_SIZE),
-        kernel_init=functools.partial(_in_init, kernel_init),
+        kernel_init=functools.partial(_in_init, spec.start.kernel),
         bias=bias,
-        precision=precision,
+        precision=spec.precision,
         rngs=rngs,
     )
 
 
-def output_projection(
-    width: int,
-    num_heads: int,
-    *,
-    bias: bool = True,
-    kernel_init: Initializer = VIT.kernel,
-    precision: Precision,
-    rngs: nnx.Rngs,
-) -> Linear:
+def output_projection(spec: BlockSpec, *, bias: bool = True, rngs: nnx.Rngs) -> Linear:
     """[..., H, K] -> [..., D]: the heads' results brought together."""
     return Linear(
-        (num_heads, width // num_heads),
-        (width,),
+        (spec.num_heads, spec.width // spec.num_heads),
+        (spec.width,),
         (HEADS, HEAD_SIZE),
         (WIDTH,),
-        kernel_init=functools.partial(_out_init, kernel_init),
+        kernel_init=functools.partial(_out_init, spec.start.kernel),
         bias=bias,
-        precision=precision,
+        precision=spec.precision,
         rngs=rngs,
     )
 

@@ -6,92 +6,48 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 from flax import nnx
+from jax.nn import initializers
 
 from vit_jax.core.axes import WIDTH
 from vit_jax.nn.attention import SelfAttention
-from vit_jax.nn.dropout import Dropout
-from vit_jax.nn.initialization import VIT, Initialization
-from vit_jax.nn.layer_scale import LayerScale
-from vit_jax.nn.linear import EPSILON
+from vit_jax.nn.block_spec import BlockSpec
+from vit_jax.nn.linear import param
 from vit_jax.nn.mlp import Mlp
-from vit_jax.nn.norm import norm as make_norm
+from vit_jax.nn.norm import norm
 from vit_jax.nn.posemb import Positions
-from vit_jax.nn.precision import Precision, times
-
-LEAST_KEPT = 2.0**-16  # of the examples: a rate that float32 rounds to 1 would divide by 0
+from vit_jax.nn.regularization import Dropout, drop_branch
 
 
 class Block(nnx.Module):
     """Pre-norm, residual last.
 
     Args:
-      num_heads, qkv_bias, qk_norm: as of SelfAttention.
-      mlp, mlp_dim, gelu: as of Mlp.
-      dense_bias: whether the MLP and the output of attention have biases.
-      parallel: attention and MLP see the same, x + attention(norm(x)) + mlp(norm(x)), with one norm
-        (arXiv 2302.05442, section 2).
-      layer_scale: initial value of LayerScale before each residual; 0: none.
-      norm: one of norm.NORMS.
-      start: how its parameters start.
+      spec: with `parallel`, attention and MLP see the same, x + attention(norm(x)) + mlp(norm(x)),
+        with one norm (arXiv 2302.05442, section 2); with `layer_scale`, LayerScale is applied
+        before each residual.
       positions: makes a position embedding of this block's own.
     """
 
     def __init__(
         self,
+        spec: BlockSpec,
         *,
-        width: int,
-        mlp_dim: int,
-        num_heads: int,
-        gelu: str,
-        mlp: str = "mlp",
-        parallel: bool = False,
-        qkv_bias: str = "all",
-        dense_bias: bool = True,
-        qk_norm: bool = False,
-        dropout: float,
-        layer_scale: float,
-        norm: str = "layer",
-        norm_epsilon: float = EPSILON,
-        start: Initialization = VIT,
         positions: Callable[[nnx.Rngs], Positions] | None = None,
-        precision: Precision,
         rngs: nnx.Rngs,
     ):
-        with_epsilon: Any = {"epsilon": norm_epsilon, "precision": precision, "rngs": rngs}
-        self.norm1 = make_norm(norm, width, WIDTH, **with_epsilon)
-        self.attention = SelfAttention(
-            width,
-            num_heads,
-            qkv_bias=qkv_bias,
-            out_bias=dense_bias,
-            qk_norm=qk_norm,
-            norm=norm,
-            norm_epsilon=norm_epsilon,
-            kernel_init=start.kernel,
-            precision=precision,
-            rngs=rngs,
-        )
-        if not parallel:
-            self.norm2 = make_norm(norm, width, WIDTH, **with_epsilon)
-        self.mlp = Mlp(
-            width,
-            mlp_dim,
-            gelu=gelu,
-            kind=mlp,
-            bias=dense_bias,
-            dropout=dropout,
-            start=start,
-            precision=precision,
-            rngs=rngs,
-        )
-        self.dropout = Dropout(dropout)
-        if layer_scale:
-            self.scale1 = LayerScale(width, layer_scale, rngs=rngs)
-            self.scale2 = LayerScale(width, layer_scale, rngs=rngs)
-        self.scaled = bool(layer_scale)
-        self.parallel = parallel
+        of_norm: Any = {"epsilon": spec.norm_epsilon, "precision": spec.precision, "rngs": rngs}
+        self.norm1 = norm(spec.norm, spec.width, WIDTH, **of_norm)
+        self.attention = SelfAttention(spec, rngs=rngs)
+        if not spec.parallel:
+            self.norm2 = norm(spec.norm, spec.width, WIDTH, **of_norm)
+        self.mlp = Mlp(spec, rngs=rngs)
+        self.dropout = Dropout(spec.dropout)
+        if spec.layer_scale:
+            self.scale1 = LayerScale(spec.width, spec.layer_scale, rngs=rngs)
+            self.scale2 = LayerScale(spec.width, spec.layer_scale, rngs=rngs)
+        self.scaled = bool(spec.layer_scale)
+        self.parallel = spec.parallel
         self.positions = positions(rngs) if positions else None
 
     def __call__(
@@ -123,13 +79,13 @@ class Block(nnx.Module):
         return x + drop_branch(y, drop_rate, keys[4])
 
 
-def drop_branch(y: jax.Array, rate: jax.Array | None, key: jax.Array | None) -> jax.Array:
-    """Stochastic depth (arXiv 1603.09382): a whole branch [B, ...] to zero, per example.
+class LayerScale(nnx.Module):
+    """A learned factor for each channel of a branch (arXiv 2103.17239)."""
 
-    Those that stay are scaled by 1 / (1 - rate), so evaluation needs no correction.
-    """
-    if key is None or rate is None:
-        return y
-    keep = jnp.maximum(1.0 - rate, LEAST_KEPT)
-    kept = jax.random.bernoulli(key, keep, (y.shape[0],) + (1,) * (y.ndim - 1))
-    return jnp.where(kept, times(y, 1.0 / keep), 0)
+    def __init__(self, width: int, initial_value: float, *, rngs: nnx.Rngs):
+        init = initializers.constant(initial_value)
+        self.scale = param(init, (width,), (WIDTH,), rngs.params())
+
+    def __call__(self, y: jax.Array) -> jax.Array:
+        """[..., D] -> [..., D]."""
+        return y * self.scale[...].astype(y.dtype)

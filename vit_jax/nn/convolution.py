@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import Any, Literal
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -16,8 +16,7 @@ from flax import nnx
 from jax.nn import initializers
 
 from vit_jax.core.axes import KERNEL
-from vit_jax.nn.linear import param, product
-from vit_jax.nn.precision import Precision
+from vit_jax.nn.linear import Precision, param, product
 
 Padding = tuple[tuple[int, int], tuple[int, int]]  # before and behind, of rows and of columns
 
@@ -32,7 +31,7 @@ class Standardization:
     """
 
     epsilon: float
-    eps_of: Literal["variance", "deviation"]
+    eps_of: str
 
     def __call__(self, kernel: jax.Array) -> jax.Array:
         """[k, k, I, O] -> [k, k, I, O], float32; each of the O outputs on its own."""

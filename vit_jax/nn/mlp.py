@@ -9,17 +9,9 @@ import jax
 from flax import nnx
 
 from vit_jax.core.axes import BATCH, MLP, STREAM, TOKENS, WIDTH, constrain
-from vit_jax.nn.dropout import Dropout
-from vit_jax.nn.initialization import VIT, Initialization
+from vit_jax.nn.block_spec import BlockSpec
 from vit_jax.nn.linear import Linear
-from vit_jax.nn.precision import Precision
-
-# The released weights were trained with the tanh approximation; "exact" is the erf form.
-GELUS = {
-    "tanh": functools.partial(jax.nn.gelu, approximate=True),
-    "exact": functools.partial(jax.nn.gelu, approximate=False),
-}
-MLPS = ("mlp", "swiglu", "geglu")
+from vit_jax.nn.regularization import Dropout
 
 
 class Mlp(nnx.Module):
@@ -29,33 +21,22 @@ class Mlp(nnx.Module):
     SiLU ("swiglu") or GELU ("geglu"). M is then the width of each.
     """
 
-    def __init__(
-        self,
-        width: int,
-        mlp_dim: int,
-        *,
-        gelu: str,
-        kind: str = "mlp",
-        bias: bool = True,
-        dropout: float,
-        start: Initialization = VIT,
-        precision: Precision,
-        rngs: nnx.Rngs,
-    ):
+    def __init__(self, spec: BlockSpec, *, rngs: nnx.Rngs):
         init: dict[str, Any] = {
-            "kernel_init": start.kernel,
-            "bias_init": start.mlp_bias,
-            "bias": bias,
-            "precision": precision,
+            "kernel_init": spec.start.kernel,
+            "bias_init": spec.start.mlp_bias,
+            "bias": spec.dense_bias,
+            "precision": spec.precision,
             "rngs": rngs,
         }
+        width, mlp_dim = spec.width, spec.mlp_dim
         self.fc1 = Linear((width,), (mlp_dim,), (WIDTH,), (MLP,), **init)
         self.fc2 = Linear((mlp_dim,), (width,), (MLP,), (WIDTH,), **init)
-        if kind != "mlp":
+        if spec.mlp != "mlp":
             self.gate = Linear((width,), (mlp_dim,), (WIDTH,), (MLP,), **init)
-        self.dropout = Dropout(dropout)
-        self.kind = kind
-        self.gelu = gelu
+        self.dropout = Dropout(spec.dropout)
+        self.kind = spec.mlp
+        self.gelu = spec.gelu
 
     def __call__(self, x: jax.Array, key: jax.Array | None) -> jax.Array:
         """[B, N, D] -> [B, N, D]; key: of the dropout, None in evaluation."""
@@ -65,7 +46,9 @@ class Mlp(nnx.Module):
 
     def _hidden(self, x: jax.Array) -> jax.Array:
         """[B, N, D] -> [B, N, M]."""
+        # The released weights were trained with the tanh approximation; "exact" is the erf form.
+        gelu = functools.partial(jax.nn.gelu, approximate=self.gelu == "tanh")
         if self.kind == "mlp":
-            return GELUS[self.gelu](self.fc1(x))
-        activation = jax.nn.silu if self.kind == "swiglu" else GELUS[self.gelu]
+            return gelu(self.fc1(x))
+        activation = jax.nn.silu if self.kind == "swiglu" else gelu
         return activation(self.gate(x)) * self.fc1(x)

@@ -9,8 +9,7 @@ from flax import nnx
 
 from vit_jax.core.axes import BATCH, PATCH, STREAM, TOKENS, WIDTH, constrain
 from vit_jax.nn.initialization import VIT, Initialization
-from vit_jax.nn.linear import param, product
-from vit_jax.nn.precision import Precision
+from vit_jax.nn.linear import Precision, param, product
 
 
 class PatchEmbedding(nnx.Module):

@@ -6,6 +6,7 @@ Transformers have it since arXiv 2106.04560 (section 3.2).
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from typing import Any
 
@@ -24,39 +25,28 @@ from vit_jax.core.axes import (  # fmt: skip
     constrain,
 )
 from vit_jax.nn.attention import attend, input_projections, output_projection
-from vit_jax.nn.initialization import VIT, Initialization
-from vit_jax.nn.linear import EPSILON, Initializer, param
+from vit_jax.nn.block_spec import BlockSpec
+from vit_jax.nn.linear import Initializer, param
 from vit_jax.nn.mlp import Mlp
-from vit_jax.nn.norm import norm as make_norm
-from vit_jax.nn.precision import Precision
+from vit_jax.nn.norm import norm
 
 
 class AttentionPooling(nnx.Module):
-    """The probe attends to the tokens, then an MLP behind a norm is added; without dropout."""
+    """The probe attends to the tokens, then a plain MLP behind a norm is added."""
 
-    def __init__(
-        self,
-        width: int,
-        mlp_dim: int,
-        num_heads: int,
-        *,
-        gelu: str,
-        norm: str = "layer",
-        norm_epsilon: float = EPSILON,
-        start: Initialization = VIT,
-        precision: Precision,
-        rngs: nnx.Rngs,
-    ):
-        made: dict[str, Any] = {"precision": precision, "rngs": rngs}
-        with_kernel = {"kernel_init": start.kernel, **made}
-        probe_init = functools.partial(_probe_init, start.kernel)
-        self.probe = param(probe_init, (width,), (WIDTH,), rngs.params())
-        self.query = input_projections(1, width, num_heads, **with_kernel)
-        self.key_value = input_projections(2, width, num_heads, **with_kernel)
-        self.out = output_projection(width, num_heads, **with_kernel)
-        self.precision = precision
-        self.norm = make_norm(norm, width, WIDTH, epsilon=norm_epsilon, **made)
-        self.mlp = Mlp(width, mlp_dim, gelu=gelu, dropout=0.0, start=start, **made)
+    def __init__(self, spec: BlockSpec, *, rngs: nnx.Rngs):
+        probe_init = functools.partial(_probe_init, spec.start.kernel)
+        self.probe = param(probe_init, (spec.width,), (WIDTH,), rngs.params())
+        self.query = input_projections(1, spec, rngs=rngs)
+        self.key_value = input_projections(2, spec, rngs=rngs)
+        self.out = output_projection(spec, rngs=rngs)
+        self.precision = spec.precision
+        self.norm = norm(
+            spec.norm, spec.width, WIDTH,
+            epsilon=spec.norm_epsilon, precision=spec.precision, rngs=rngs,
+        )  # fmt: skip
+        plain = dataclasses.replace(spec, mlp="mlp", dense_bias=True, dropout=0.0)
+        self.mlp = Mlp(plain, rngs=rngs)
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """[B, N, D] -> [B, D]."""

@@ -2,7 +2,7 @@
 
 Learned ones are parameters; fixed ones are sines and cosines of the place, computed when they are
 needed, and no checkpoint has them. Most are added to the tokens. The relative one and the rotary
-one (rotary.py) act inside attention instead. Registers have no place and get nothing.
+one act inside attention instead. Registers have no place and get nothing.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from vit_jax.nn.linear import Initializer, param
 Table = TypeVar("Table", jax.Array, np.ndarray)
 
 LONGEST = 10_000.0  # wavelength of the slowest sine, over that of the fastest
+ROTARY_BASE = 100.0  # of the frequencies: the slowest is nearly 1 / ROTARY_BASE of the fastest
+ROTARY_PARTS = 4  # a head's size is cut into as many: sines and cosines of rows and of columns
 
 
 class TokenLayout(NamedTuple):
@@ -219,3 +221,38 @@ def sincos_2d(grid: tuple[int, int], width: int) -> np.ndarray:
     """
     y, x = np.indices(grid).reshape(2, -1, 1) * LONGEST ** -np.linspace(0, 1, width // 4)
     return np.concatenate([np.sin(x), np.cos(x), np.sin(y), np.cos(y)], axis=1)
+
+
+class Rotary2dPositions(Positions):
+    """Queries and keys of patches turned by angles of their place: RoPE (arXiv 2104.09864) in 2-D.
+
+    Half of the angles follow the row and half the column ("axial"); coordinates and frequencies are
+    those of DINOv3 (arXiv 2508.10104): the patches' centres between -1 and 1 along each side,
+    whatever the image's size. DINOv3 shifts and stretches them at random in training, which is not
+    done here. Class token and registers are not turned. It has no parameters, so it is the same in
+    every layer.
+    """
+
+    def __init__(self, layout: TokenLayout):
+        self.layout = layout
+
+    def rotate(self, x: jax.Array) -> jax.Array:
+        """[B, N, H, K] -> [B, N, H, K]: entries i and i + K/2 are a pair that is turned."""
+        # An angle of 0 turns nothing.
+        table = self.layout.pad_patches(rotary_angles(self.layout.grid, x.shape[-1]))[:, None]
+        cos, sin = jnp.asarray(np.cos(table)), jnp.asarray(np.sin(table))
+        first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
+        turned = [first * cos - second * sin, second * cos + first * sin]
+        return jnp.concatenate(turned, axis=-1).astype(x.dtype)
+
+
+def rotary_angles(grid: tuple[int, int], head_size: int) -> np.ndarray:
+    """float32 [rows * columns, K/2] in radians: K/4 of the row, then K/4 of the column.
+
+    2 pi c / ROTARY_BASE^(4i/K) for the coordinate c in (-1, 1) and i from 0 to K/4 - 1.
+    """
+    frequencies = ROTARY_BASE ** -(np.arange(head_size // ROTARY_PARTS) * ROTARY_PARTS / head_size)
+    centres = [(2 * np.arange(n) + 1) / n - 1 for n in grid]
+    y, x = np.meshgrid(*centres, indexing="ij")
+    of_each = [2 * np.pi * c.reshape(-1, 1) * frequencies for c in (y, x)]
+    return np.concatenate(of_each, axis=1).astype(np.float32)

@@ -10,16 +10,80 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax.nn import initializers
 
-from vit_jax.core.axes import BATCH, PATCH, STREAM, WIDTH, constrain
-from vit_jax.nn.bottleneck import EXPANSION, Bottleneck, Style
-from vit_jax.nn.convolution import StdConv, padding
-from vit_jax.nn.group_norm import GroupNorm
-from vit_jax.nn.precision import Precision
+from vit_jax.core.axes import BATCH, CHANNELS, PATCH, STREAM, WIDTH, constrain
+from vit_jax.core.errors import UserError
+from vit_jax.core.fields import ANY, COUNT, HIDDEN, IN_SHAPES, field
+from vit_jax.nn.convolution import Standardization, StdConv, padding
+from vit_jax.nn.linear import Precision
+from vit_jax.nn.norm import GROUPS, GroupNorm
 from vit_jax.nn.stack import Stack
 
+EXPANSION = 4  # channels of a unit's output, over those of its 3 x 3 convolution
 ROOT_KERNEL, POOL_KERNEL, UNIT_KERNEL = 7, 3, 3
 ROOT_STRIDE = 4  # of convolution and pooling together
+
+
+@dataclasses.dataclass(frozen=True)
+class Style:
+    """In what the released ResNets differ besides their sizes.
+
+    Attributes:
+      pre_activation: norm and relu before each convolution, nothing behind the sum
+        (arXiv 1603.05027: BiT); or behind each, and a relu behind the sum (the hybrids).
+      pad: a kind of convolution.padding.
+      standardize: of convolutions' weights.
+      group_norm_epsilon: of group norms.
+    """
+
+    pre_activation: bool
+    pad: str
+    standardize: Standardization
+    group_norm_epsilon: float
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ResNetSpec:
+    """The fields of a ResNet; the defaults are those of the released BiTs."""
+
+    units: tuple[int, ...] = field(
+        (), "of each stage of a ResNet, such as `3,4,6,3`", bounds=COUNT, trained=IN_SHAPES,
+        elsewhere=ANY,
+    )  # fmt: skip
+    root_width: int = field(
+        64,
+        "channels behind a ResNet's first convolution, a multiple of 32; behind stage s, from 1, "
+        "it has `2 * 2^s` times as many",
+        bounds=COUNT,
+        trained=IN_SHAPES,
+        elsewhere=ANY,
+    )
+    weight_epsilon: float = field(1e-10, trained=HIDDEN, elsewhere=ANY)  # of Standardization
+    weight_epsilon_of: str = field(
+        "variance", choices=("variance", "deviation"), trained=HIDDEN, elsewhere=ANY
+    )
+    group_norm_epsilon: float = field(1e-5, trained=HIDDEN, elsewhere=ANY)
+
+    @property
+    def shape(self) -> ResNetShape:
+        """The sizes."""
+        return ResNetShape(self.units, self.root_width)
+
+    @property
+    def standardization(self) -> Standardization:
+        """That of the convolutions' weights."""
+        return Standardization(self.weight_epsilon, self.weight_epsilon_of)
+
+
+def check(spec: ResNetSpec) -> None:
+    """UserError for channels that are not whole groups of a norm."""
+    if spec.root_width % GROUPS:
+        nearest = max(1, round(spec.root_width / GROUPS)) * GROUPS
+        raise UserError(
+            f"model.root_width={spec.root_width} does not divide into the {GROUPS} groups of a "
+            f"group norm; nearest: {nearest}."
+        )
 
 
 class UnitShape(NamedTuple):
@@ -76,6 +140,68 @@ class ResNetShape:
 def halved(size: tuple[int, int]) -> tuple[int, int]:
     """Of the feature map behind a stride of 2, odd sides rounded up."""
     return -(-size[0] // 2), -(-size[1] // 2)
+
+
+class Bottleneck(nnx.Module):
+    """[B, H, W, I] -> [B, H / stride, W / stride, O]; O = 4 * hidden.
+
+    Args:
+      channels: (I, hidden).
+      stride: of the 3 x 3 convolution, and of the shortcut.
+      projection: whether the shortcut is a 1 x 1 convolution; without it I has to be O.
+    """
+
+    def __init__(
+        self,
+        channels: tuple[int, int],
+        *,
+        stride: int,
+        projection: bool,
+        style: Style,
+        precision: Precision,
+        rngs: nnx.Rngs,
+    ):
+        inputs, hidden = channels
+        outputs = EXPANSION * hidden
+        common: dict[str, Any] = {"precision": precision, "rngs": rngs}
+        conv = {"pad": style.pad, "standardize": style.standardize, **common}
+        norm = {"epsilon": style.group_norm_epsilon, **common}
+        self.conv1 = StdConv(1, (inputs, hidden), (WIDTH, CHANNELS), **conv)
+        self.conv2 = StdConv(3, (hidden, hidden), (WIDTH, CHANNELS), stride=stride, **conv)
+        self.conv3 = StdConv(1, (hidden, outputs), (CHANNELS, WIDTH), **conv)
+        if projection:
+            axes = (STREAM, WIDTH)
+            self.projection = StdConv(1, (inputs, outputs), axes, stride=stride, **conv)
+        if style.pre_activation:
+            self.norm1 = GroupNorm(inputs, WIDTH, **norm)
+            self.norm2 = GroupNorm(hidden, CHANNELS, **norm)
+            self.norm3 = GroupNorm(hidden, CHANNELS, **norm)
+        else:
+            self.norm1 = GroupNorm(hidden, CHANNELS, **norm)
+            self.norm2 = GroupNorm(hidden, CHANNELS, **norm)
+            # At first a unit is its shortcut, as in the released code.
+            self.norm3 = GroupNorm(outputs, WIDTH, scale_init=initializers.zeros, **norm)
+            if projection:
+                self.projection_norm = GroupNorm(outputs, WIDTH, **norm)
+        self.projects, self.pre_activation = projection, style.pre_activation
+
+    def __call__(self, x: jax.Array, key: Any = None, drop_rate: Any = None) -> jax.Array:
+        """As the class says; `key` and `drop_rate`, which nn/stack.py gives, are not used."""
+        y = self._pre_activated(x) if self.pre_activation else self._post_activated(x)
+        return constrain(y, BATCH, None, None, STREAM)
+
+    def _pre_activated(self, x: jax.Array) -> jax.Array:
+        y = jax.nn.relu(self.norm1(x))
+        shortcut = self.projection(y) if self.projects else x
+        y = self.conv1(y)
+        y = self.conv2(jax.nn.relu(self.norm2(y)))
+        return shortcut + self.conv3(jax.nn.relu(self.norm3(y)))
+
+    def _post_activated(self, x: jax.Array) -> jax.Array:
+        shortcut = self.projection_norm(self.projection(x)) if self.projects else x
+        y = jax.nn.relu(self.norm1(self.conv1(x)))
+        y = jax.nn.relu(self.norm2(self.conv2(y)))
+        return jax.nn.relu(shortcut + self.norm3(self.conv3(y)))
 
 
 class ResNet(nnx.Module):

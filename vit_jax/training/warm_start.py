@@ -15,7 +15,7 @@ import jax.numpy as jnp
 
 from vit_jax.core import pytrees
 from vit_jax.core.errors import UserError
-from vit_jax.models import ModelInfo
+from vit_jax.models import ModelInfo, hidden_fields
 from vit_jax.nn.posemb import TokenLayout
 from vit_jax.nn.position_resize import is_table, places_axis, resize
 from vit_jax.training.state import TrainState
@@ -23,19 +23,6 @@ from vit_jax.weights import CheckpointInfo
 
 # Parts that the weights may have and a model with a fresh head may lack.
 OPTIONAL = frozenset({"cls", "pooling", "pre_logits"})
-# Fields that change what the parameters compute, but not always their shapes.
-FUNCTION = (
-    "gelu",
-    "norm_epsilon",
-    "position_embedding",
-    "position_at",
-    "class_position",
-    "mlp",
-    "norm",
-    "weight_epsilon",
-    "weight_epsilon_of",
-    "group_norm_epsilon",
-)
 
 Shapes = dict[str, tuple[int, ...]]
 
@@ -145,9 +132,10 @@ def _check(trained: CheckpointInfo, model: ModelInfo, wanted: Shapes, offered: S
     """UserError that lists all differences, and how to mend them."""
     names = [*wanted, *(n for n in offered if n not in wanted)]
     differing = [n for n in names if _shape(n, wanted) != _shape(n, offered)]
-    theirs = {f: getattr(trained.spec, f, None) for f in FUNCTION}
-    ours = {f: model.spec.get(f) for f in FUNCTION}
-    fields = [f for f in FUNCTION if theirs[f] != ours[f]]
+    hidden = hidden_fields()
+    theirs = {f: getattr(trained.spec, f, None) for f in hidden}
+    ours = {f: model.spec.get(f) for f in hidden}
+    fields = [f for f in hidden if theirs[f] != ours[f]]
     if not differing and not fields:
         return
     lines = [f"model.{f}: {theirs[f]} there, {ours[f]} here" for f in fields]

@@ -19,6 +19,7 @@ from flax import nnx
 from vit_jax import models
 from vit_jax.core import pytrees
 from vit_jax.core.errors import UserError, nearest
+from vit_jax.core.fields import without_a_place
 from vit_jax.core.files.atomic import atomic_folder
 from vit_jax.models.bit import BiTSpec
 from vit_jax.models.hybrid import HybridSpec
@@ -52,12 +53,6 @@ FOLDERS: dict[tuple[str, type], Any] = {
 }
 POSITIONS = "positions/embedding"
 FIXED = ("sincos_1d", "sincos_2d")  # position embeddings
-AS_A_TABLE = ("learned_1d", *FIXED)
-# Fields of which other projects' plain ViT has the default alone.
-NOT_ELSEWHERE = (
-    "position_at", "registers", "mlp", "parallel", "qk_norm", "dense_bias", "norm",
-)  # fmt: skip
-QKV_BIASES = {"huggingface": ("all", "none"), "timm": ("all", "none"), "google_npz": ("all",)}
 
 
 def save(loaded: Loaded, path: str | Path, to: str, *, approximate: bool = False) -> None:
@@ -102,20 +97,9 @@ def save(loaded: Loaded, path: str | Path, to: str, *, approximate: bool = False
         print(f"Notice: {path}: {notice}", file=sys.stderr)
 
 
-def _check_plain(spec: ViTSpec, to: str) -> None:
-    """UserError for a ViT with fields that these formats have no place for."""
-    fields = {f.name: f.default for f in dataclasses.fields(spec)}
-    differing = [
-        f"{name}={getattr(spec, name)}"
-        for name in NOT_ELSEWHERE
-        if name in fields and getattr(spec, name) != fields[name]
-    ]
-    if getattr(spec, "qkv_bias", "all") not in QKV_BIASES[to]:
-        differing.append(f"qkv_bias={spec.qkv_bias}")
-    if getattr(spec, "pool", "cls") == "cls_avg":
-        differing.append("pool=cls_avg")
-    if getattr(spec, "position_embedding", "learned_1d") not in AS_A_TABLE:
-        differing.append(f"position_embedding={spec.position_embedding}")
+def _check_plain(spec: Any, to: str) -> None:
+    """UserError for a model with fields that the format has no place for."""
+    differing = without_a_place(spec, to)
     if differing:
         raise UserError(
             f"--to={to} has no place for {', '.join(differing)}: write --to=checkpoint."

@@ -1,7 +1,7 @@
 """Hugging Face's DINOv3ViTModel, in and out; it has no classifier.
 
 What acts in its training alone is not taken over: dropout of attention, stochastic depth, and the
-random shifts, stretches and scales of patches' coordinates, which are not there (nn/rotary.py).
+random shifts, stretches and scales of patches' coordinates, which are not there (nn/posemb.py).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from vit_jax import models
 from vit_jax.core.errors import UserError
 from vit_jax.models.vit import ViTSpec
 from vit_jax.models.vit_names import STYLES
-from vit_jax.nn.rotary import BASE
+from vit_jax.nn.posemb import ROTARY_BASE
 from vit_jax.weights.external import ExternalWeights
 from vit_jax.weights.files.detect_format import Opened
 from vit_jax.weights.files.tensors import Tensor, Tensors, of_array
@@ -129,9 +129,9 @@ def _fields(config: Mapping[str, Any]) -> dict[str, Any]:
             f"config.json: proj_bias={dense_bias}, mlp_bias={not dense_bias}; supported are both "
             "or none."
         )
-    theta = json_fields.positive(config, "rope_theta", BASE)
-    if theta != BASE:
-        raise UserError(f"config.json: rope_theta={theta:g}; only {BASE:g} is supported.")
+    theta = json_fields.positive(config, "rope_theta", ROTARY_BASE)
+    if theta != ROTARY_BASE:
+        raise UserError(f"config.json: rope_theta={theta:g}; only {ROTARY_BASE:g} is supported.")
     gated = json_fields.flag(config, "use_gated_mlp", False)
     gelus = huggingface.GELUS | ({"silu": "silu", "swish": "silu"} if gated else {})
     activation = gelus[json_fields.word(config, "hidden_act", "gelu", gelus)]
@@ -235,7 +235,7 @@ def documents(
         "value_bias": value,
         "proj_bias": spec.dense_bias,
         "mlp_bias": spec.dense_bias,
-        "rope_theta": BASE,
+        "rope_theta": ROTARY_BASE,
         # Their default is 2; what was trained here had none.
         "pos_embed_rescale": None,
         "image_size": height if height == width else [height, width],

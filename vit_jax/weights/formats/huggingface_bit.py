@@ -12,7 +12,7 @@ from typing import Any
 from vit_jax import models
 from vit_jax.core.errors import UserError
 from vit_jax.models.bit import BiTSpec
-from vit_jax.nn.group_norm import GROUPS
+from vit_jax.nn.norm import GROUPS
 from vit_jax.nn.resnet import EXPANSION
 from vit_jax.weights.formats import huggingface, resnet_rules
 from vit_jax.weights.layout import Layout, rule

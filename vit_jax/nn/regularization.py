@@ -1,7 +1,8 @@
-"""Dropout (section B.1) at half the random bits, which are what it costs.
+"""Dropout (section B.1) and stochastic depth.
 
-A word of 32 random bits decides about two values, so rates are multiples of 2**-16, below 1. By the
-compiler's estimates for a TPU v3 that takes a quarter off the step of L/16 (BENCHMARKS.md).
+Dropout costs its random bits, so it takes half of the usual ones: a word of 32 bits decides about
+two values, and rates are multiples of 2**-16, below 1. By the compiler's estimates for a TPU v3
+that takes a quarter off the step of L/16 (BENCHMARKS.md).
 """
 
 from __future__ import annotations
@@ -10,9 +11,10 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from vit_jax.nn.precision import times
+from vit_jax.nn.linear import times
 
-BITS = 16  # for one value
+BITS = 16  # for one value of dropout
+LEAST_KEPT = 2.0**-16  # of the examples: a rate that float32 rounds to 1 would divide by 0
 
 
 class Dropout(nnx.Module):
@@ -41,3 +43,15 @@ def keep_mask(key: jax.Array, shape: tuple[int, ...], kept: int) -> jax.Array:
     low, high = words & jnp.uint32(2**BITS - 1), words >> jnp.uint32(BITS)
     mask = jnp.concatenate([low < kept, high < kept], axis=1)
     return mask[:, :tokens]
+
+
+def drop_branch(y: jax.Array, rate: jax.Array | None, key: jax.Array | None) -> jax.Array:
+    """Stochastic depth (arXiv 1603.09382): a whole branch [B, ...] to zero, per example.
+
+    Those that stay are scaled by 1 / (1 - rate), so evaluation needs no correction.
+    """
+    if key is None or rate is None:
+        return y
+    keep = jnp.maximum(1.0 - rate, LEAST_KEPT)
+    kept = jax.random.bernoulli(key, keep, (y.shape[0],) + (1,) * (y.ndim - 1))
+    return jnp.where(kept, times(y, 1.0 / keep), 0)

@@ -1,4 +1,4 @@
-"""Dropout: how many values, which, and what stands in their place."""
+"""Dropout and stochastic depth: how many values, which, and what takes their place."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from vit_jax.nn.dropout import Dropout
+from vit_jax.nn.regularization import Dropout, drop_branch
 
 KEY = jax.random.key(0)
 
@@ -61,3 +61,32 @@ def test_keeps_the_dtype_and_passes_gradients_of_what_is_kept() -> None:
     y, gradient = jax.value_and_grad(lambda x: Dropout(0.5)(x, KEY).sum())(x)
     assert y.dtype == gradient.dtype == jnp.bfloat16
     assert set(np.asarray(gradient, np.float32).ravel()) == {0.0, 2.0}
+
+
+def test_dropped_branches_are_whole_and_the_mean_stays():
+    y = jnp.ones((4000, 3, 2))
+    dropped = drop_branch(y, jnp.float32(0.25), jax.random.key(0))
+    per_example = dropped.reshape(4000, -1)
+    assert (per_example == per_example[:, :1]).all()
+    np.testing.assert_allclose(np.unique(per_example), [0, 1 / 0.75], rtol=1e-6)
+    assert abs(float(dropped.mean()) - 1) < 0.03  # one sigma of 4,000 draws: 0.009
+
+
+def test_evaluation_drops_nothing():
+    y = jnp.ones((8, 3, 2))
+    assert drop_branch(y, jnp.float32(0.9), None) is y
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.3, 0.45])
+def test_stochastic_depth_keeps_the_mean_in_bfloat16(rate):
+    y = (1 + jax.random.uniform(jax.random.key(0), (60, 20, 30))).astype(jnp.bfloat16)
+    dropped = np.asarray(drop_branch(y, jnp.float32(rate), jax.random.key(1)), np.float64)
+    of = np.asarray(y, np.float64)[dropped != 0].sum()
+    # Values round either way; a rounded factor is off by up to 2e-3.
+    assert dropped.sum() / of * (1 - rate) == pytest.approx(1, abs=3e-4)
+
+
+@pytest.mark.parametrize("rate", [1 - 2.0**-18, np.nextafter(1, 0)])
+def test_gradients_are_finite_where_nearly_every_branch_is_dropped(rate):
+    drop = lambda y: drop_branch(y, jnp.float32(rate), jax.random.key(1)).sum()
+    assert np.isfinite(jax.grad(drop)(jnp.ones((50, 4)))).all()

@@ -1,0 +1,94 @@
+"""The fields of models: what a declaration says holds in the config, its page and the formats."""
+
+from pathlib import Path
+
+import pytest
+
+from vit_jax import config as configs
+from vit_jax import models
+from vit_jax.core import fields
+from vit_jax.core.errors import UserError
+from vit_jax.weights.saving import FORMATS
+
+PAGE = Path(__file__).parents[2] / "docs" / "config.md"
+OTHER_PROJECTS = [name for name in FORMATS if name != "checkpoint"]
+ALL = models.config_fields()
+
+
+def test_the_page_has_the_rows_of_the_declarations(request):
+    """--regenerate_goldens writes them."""
+    rows = "".join(f"| `{name}` | `None` | {field.doc} |\n" for name, field in ALL.items())
+    page = PAGE.read_text()
+    before, _, rest = page.partition("### `model`")
+    section, end, after = rest.partition("### `input`")
+    head, name, table = section.partition("| `name` |")
+    first, _, _ = table.partition("\n")
+    expected = f"{before}### `model`{head}{name}{first}\n{rows}\n{end}{after}"
+    if request.config.getoption("regenerate_goldens"):
+        PAGE.write_text(expected)
+    assert page == expected, "pytest tests/models/fields_test.py --regenerate_goldens"
+
+
+def test_every_field_of_a_model_is_one_of_the_config_or_declared_not_to_be():
+    by_name_alone = {"patch_size", "weight_epsilon", "weight_epsilon_of", "group_norm_epsilon"}
+    for name in ("ViT-B/16", "R50+ViT-B/16", "R50x1"):
+        declared = fields.of(models.spec(name))
+        assert declared.keys() - by_name_alone <= ALL.keys()
+    assert set(configs.resolve({}).model.__dict__) == {"name", *ALL}
+
+
+# A value of each field that is valid and not the default, in a model where it is.
+OTHER_VALUES = {
+    "position_at": "shared", "registers": 1, "mlp": "swiglu", "parallel": True, "qk_norm": True,
+    "dense_bias": False, "norm": "rms", "qkv_bias": "query_value", "pool": "cls_avg",
+    "position_embedding": "rotary_2d",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("to", OTHER_PROJECTS)
+def test_formats_without_a_place_for_a_field_are_known(to):
+    plain = models.spec("ViT-B/16")
+    assert not fields.without_a_place(plain, to)
+    for name, value in OTHER_VALUES.items():
+        spec = models.spec("ViT-B/16", **{name: value})
+        assert fields.without_a_place(spec, to) == [f"{name}={value}"]
+    keeps = {"gelu": "exact", "norm_epsilon": 1e-5, "layer_scale": 0.1, "class_position": False}
+    for name, value in (keeps | {"depth": 1, "remat": "full", "pool": "map"}).items():
+        assert not fields.without_a_place(models.spec("ViT-B/16", **{name: value}), to)
+    no_bias = models.spec("ViT-B/16", qkv_bias="none")
+    assert bool(fields.without_a_place(no_bias, to)) == (to == "google_npz")
+
+
+def test_what_weights_are_trained_with():
+    spec = models.spec("ViT-B/16")
+    hidden = set(fields.trained(spec, as_=fields.HIDDEN))
+    shapes = set(fields.trained(spec, as_=fields.IN_SHAPES))
+    assert hidden | shapes == models.architecture(spec).keys() and not hidden & shapes
+    assert hidden == {
+        "mlp", "gelu", "norm", "norm_epsilon", "position_embedding", "position_at", "class_position"
+    }  # fmt: skip
+    # What is only in how they are trained or computed is not among them.
+    assert not {"dropout", "initialization", "dtype", "scan", "remat", "head_bias"} & (
+        hidden | shapes
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("depth", 0, r"model.depth=0: give at least 1 and below 1048576"),
+        ("depth", 1.5, r"model.depth=1.5: it must be of type int"),
+        ("dropout", float("nan"), "must be of type finite number"),
+        ("qk_norm", 1, "must be of type bool"),
+        ("residual_dtype", "bfloat16", "Did you mean 'float32'"),
+        ("layer_scale", -1, "give at least 0 and below 1000"),
+    ],
+)
+def test_python_checks_what_the_config_does(name, value, message):
+    with pytest.raises(UserError, match=message):
+        models.spec("ViT-B/16", **{name: value})
+
+
+def test_units_are_checked_one_by_one():
+    with pytest.raises(UserError, match=r"model.units=\(3, 0\): give at least 1"):
+        models.spec("R50x1", units=(3, 0))

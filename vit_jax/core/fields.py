@@ -1,0 +1,141 @@
+"""Declared fields: all there is to know about a field of a model, at the field itself.
+
+    gelu: str = field("tanh", "`tanh` [this] or `exact`", choices=("tanh", "exact"), trained=HIDDEN)
+
+The config's section, the checks, what a checkpoint's architecture is and which weight formats have
+no place for it follow from this.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import numbers
+import typing
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal
+
+from vit_jax.core import errors
+
+# How weights depend on a field that they are trained with.
+IN_SHAPES = "shapes"  # shapes or names of parameters tell
+HIDDEN = "hidden"  # what the parameters compute depends on it, and their shapes do not always
+ANY = None  # values in other formats: all
+
+COUNT = (1, 2**20)  # bounds of sizes: more would be a slip
+
+Values = tuple[Any, ...] | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Declared:
+    """What a field was declared with; see `field`."""
+
+    doc: str | None
+    bounds: tuple[float, float] | None
+    choices: tuple[str, ...] | None
+    trained: str | None
+    elsewhere: Mapping[str, Values] | Values
+    hint: Any = None  # its type, which `of` fills in
+
+
+def field(
+    default: Any = dataclasses.MISSING,
+    doc: str | None = None,
+    *,
+    bounds: tuple[float, float] | None = None,
+    choices: Iterable[str] | None = None,
+    trained: str | None = None,
+    elsewhere: Mapping[str, Values] | Values | Literal["default"] = "default",
+) -> Any:
+    """A field of a dataclass.
+
+    Args:
+      default: without one, the field has to be given.
+      doc: its meaning in docs/config.md; None: no field of a config.
+      bounds: its smallest value and what it stays below; of a tuple: of each of its numbers.
+      choices: the words it takes. None is valid besides where the type says so.
+      trained: IN_SHAPES or HIDDEN if weights are trained as it says; None: it says how to train or
+        compute them further.
+      elsewhere: the values that the models of other projects have, by format where formats differ;
+        ANY: all. Without it: the default alone.
+    """
+    own = () if default is dataclasses.MISSING else (default,)
+    known = (own or ANY) if elsewhere == "default" else elsewhere
+    words = None if choices is None else tuple(choices)
+    about = Declared(doc, bounds, words, trained, known if trained else ANY)  # type: ignore[arg-type]
+    return dataclasses.field(default=default, metadata={"declared": about})
+
+
+def of(spec: Any) -> dict[str, Declared]:
+    """What the fields of a dataclass, or of an instance, were declared with, by name."""
+    hints = typing.get_type_hints(spec if isinstance(spec, type) else type(spec))
+    return {
+        f.name: dataclasses.replace(f.metadata["declared"], hint=hints[f.name])
+        for f in dataclasses.fields(spec)
+    }
+
+
+def trained(spec: Any, *, as_: str | None = None) -> tuple[str, ...]:
+    """Names of the fields that weights are trained with; `as_`: IN_SHAPES or HIDDEN alone."""
+    return tuple(n for n, f in of(spec).items() if f.trained and as_ in (None, f.trained))
+
+
+def without_a_place(spec: Any, to: str) -> list[str]:
+    """ "name=value" of each field with a value that models in the format `to` do not have."""
+    values = {
+        name: f.elsewhere[to] if isinstance(f.elsewhere, Mapping) else f.elsewhere
+        for name, f in of(spec).items()
+    }
+    return [
+        f"{name}={getattr(spec, name)}"
+        for name, known in values.items()
+        if known is not ANY and getattr(spec, name) not in known
+    ]
+
+
+def check(spec: Any) -> None:
+    """UserError for a field of another type, for a word it does not take, or out of its bounds."""
+    for name, about in of(spec).items():
+        value = getattr(spec, name)
+        _check_type(name, value, about.hint)
+        optional = type(None) in typing.get_args(about.hint)
+        if about.choices and value not in (*about.choices, *([None] if optional else [])):
+            raise errors.UserError(
+                f"model.{name}={value!r}. {errors.nearest(str(value), about.choices)}"
+            )
+        check_bounds(f"model.{name}", value, about.bounds)
+
+
+def check_bounds(name: str, value: Any, bounds: tuple[float, float] | None) -> None:
+    """UserError unless the value, or each of a tuple's, is None or within the bounds."""
+    if bounds is None:
+        return
+    smallest, below = bounds
+    values = value if isinstance(value, tuple) else (value,)
+    if any(x is not None and not smallest <= x < below for x in values):
+        most = math.nextafter(below, 0)
+        limit = f"at most {most:g}" if most == 1 else f"below {below:.16g}"
+        raise errors.UserError(f"{name}={value}: give at least {smallest:.16g} and {limit}.")
+
+
+def _check_type(name: str, value: Any, hint: Any) -> None:
+    """UserError for a value of another type, or a number that is not finite."""
+    if typing.get_origin(hint) is tuple:
+        fits = isinstance(value, tuple | list) and all(map(is_whole, value))
+    elif hint is float:
+        is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
+        fits = is_number and math.isfinite(typing.cast(float, value))
+    elif hint is int:
+        fits = is_whole(value)
+    else:
+        # Words are looked up among their choices, and the message lists these.
+        fits = hint is not bool or isinstance(value, bool)
+    if not fits:
+        kind = getattr(hint, "__name__", str(hint)) if hint is not float else "finite number"
+        raise errors.UserError(f"model.{name}={value!r}: it must be of type {kind}.")
+
+
+def is_whole(value: Any) -> bool:
+    """Whether it is an integer, Python's or NumPy's."""
+    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
