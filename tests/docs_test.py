@@ -69,13 +69,15 @@ def run_blocks(tmp_path, preloaded_server):
     """Runs blocks one after the other in one folder that looks like the repository."""
     for folder in FOLDERS:
         (tmp_path / folder).symlink_to(ROOT / folder)
-    tools = tmp_path / "tools"
-    tools.mkdir()
-    python = tools / "python"
+    python = tmp_path / "environment" / "bin" / "python"
+    python.parent.mkdir(parents=True)
     small = " ".join(f"--config.{override}" for override in TOY_OVERRIDES)
     python.write_text(
         "#!/usr/bin/env bash\n"
-        f'case " $* " in *" vit_jax.train "*) set -- "$@" {small};; esac\n'
+        'case " $* " in\n'
+        "  *--dry_run*) ;;\n"
+        f'  *" vit_jax.train "* | *" vit_jax.sweep "*) set -- "$@" {small} ;;\n'
+        "esac\n"
         f'exec {shlex.join(preloaded_server().command())} "$@"\n'
     )
     python.chmod(0o755)
@@ -83,7 +85,8 @@ def run_blocks(tmp_path, preloaded_server):
         for file in ("train/{}/001.png", "train/{}/003.png", "val/{}/002.png"):
             write_image(tmp_path / "my_images" / file.format(cls))
     environment = os.environ | {
-        "PATH": f"{tools}:{os.environ['PATH']}",
+        "PATH": f"{python.parent}:{os.environ['PATH']}",
+        "VENV": str(tmp_path / "environment"),  # of the scripts
         "PYTHONPATH": str(ROOT),
         "JAX_PLATFORMS": "cpu",
     }
