@@ -165,12 +165,13 @@ def _batches(
 
 def _elements(reader: Reader, first: int, stop: int, threads: int) -> tf.data.Dataset:
     """Encoded examples, one by one, in the order of their slots."""
-    width = reader.source.max_labels * (2 if reader.source.weighted else 1)
+    source = reader.source
     signature = Elements(
         data=tf.TensorSpec([None], tf.string),
         size=tf.TensorSpec([None, 2], tf.int32),
         orientation=tf.TensorSpec([None], tf.int32),
-        labels=tf.TensorSpec([None, width], tf.int32),
+        labels=tf.TensorSpec([None, source.max_labels], tf.int32),
+        label_weights=tf.TensorSpec([None, source.max_labels], tf.float32),
         example=tf.TensorSpec([None], tf.int64),
         seed=tf.TensorSpec([None, 2], tf.int64),
     )
@@ -231,13 +232,11 @@ def _slot_functions(
         )
 
     source = reader.source
-    no_labels = [NO_LABEL] * source.max_labels + [0] * source.max_labels * source.weighted
+    no_labels = np.full(source.max_labels, NO_LABEL, np.int32)
+    no_weights = np.zeros(source.max_labels, np.float32)
 
-    def labels(stored: tf.Tensor) -> dict[str, tf.Tensor]:
-        if not source.weighted:
-            return {"labels": stored}
-        classes, weights = tf.split(stored, 2)
-        return {"labels": classes, "label_weights": tf.bitcast(weights, tf.float32)}
+    def labels(classes: tf.Tensor, weights: tf.Tensor) -> dict[str, tf.Tensor]:
+        return {"labels": classes} | ({"label_weights": weights} if source.weighted else {})
 
     @_traced_as_it_is
     def good(e: Elements) -> dict[str, tf.Tensor]:
@@ -246,7 +245,7 @@ def _slot_functions(
             "image": tf.ensure_shape(image, (*size, 3)),
             "weight": tf.constant(1.0),
             "index": e.example,
-            **labels(e.labels),
+            **labels(e.labels, e.label_weights),
         }
 
     @_traced_as_it_is
@@ -259,7 +258,7 @@ def _slot_functions(
             "image": tf.zeros((*size, 3), tf.uint8),
             "weight": tf.ensure_shape(weight, []),
             "index": e.example,
-            **labels(tf.constant(no_labels)),
+            **labels(tf.constant(no_labels), tf.constant(no_weights)),
         }
 
     return good, bad

@@ -25,9 +25,8 @@ class Elements(NamedTuple):
     data: np.ndarray  # object [n] of bytes
     size: np.ndarray  # int32 [n, 2]: height, width
     orientation: np.ndarray  # int32 [n]
-    # int32 [n, K], NO_LABEL behind the last one. Of a weighted source [n, 2 K]: then their weights,
-    # as the bits of float32. An array of their own would take time of sources without them too.
-    labels: np.ndarray
+    labels: np.ndarray  # int32 [n, K], NO_LABEL behind the last one
+    label_weights: np.ndarray  # float32 [n, K], 0 behind the last one
     example: np.ndarray  # int64 [n]: index in the source
     seed: np.ndarray  # int64 [n, 2]
 
@@ -56,13 +55,15 @@ class Reader:
         with waiting_for(lambda: f"{self.source.name}: {self._places(indices)}"):
             examples = self.source.read(indices)
         images = [self._encoded(example) for example in examples]
+        numbered = list(zip(indices, examples, strict=True))
         data = np.empty(len(images), object)  # np.array(list of bytes) drops trailing zeros
         data[:] = [image.data for image in images]
         return Elements(
             data=data,
             size=np.array([image.size for image in images], np.int32),
             orientation=np.array([image.orientation for image in images], np.int32),
-            labels=np.stack([self._labels(*pair) for pair in zip(indices, examples, strict=True)]),
+            labels=np.stack([self._labels(*pair) for pair in numbered]),
+            label_weights=np.stack([self._weights(*pair) for pair in numbered]),
             example=indices,
             seed=seeds,
         )
@@ -82,7 +83,7 @@ class Reader:
         return image if isinstance(image, str) else None
 
     def _labels(self, index: int, example: Example) -> np.ndarray:
-        """int32 [K], or [2 K]"""
+        """Checked and padded, int32 [K]."""
         labels, source = example.labels, self.source
         if len(labels) > source.max_labels:
             raise UserError(
@@ -96,14 +97,12 @@ class Reader:
                     " the classes of the data set. Correct the data or input.num_classes."
                 )
         padding = [NO_LABEL] * (source.max_labels - len(labels))
-        padded = np.array([*labels, *padding], np.int32)
-        if not source.weighted:
-            return padded
-        return np.concatenate([padded, self._weights(index, example).view(np.int32)])
+        return np.array([*labels, *padding], np.int32)
 
     def _weights(self, index: int, example: Example) -> np.ndarray:
-        """float32 [K], 0 behind the last one"""
-        labels, weights, source = example.labels, example.weights, self.source
+        """Checked and padded, float32 [K]; 1 for each label if the source is not weighted."""
+        labels, source = example.labels, self.source
+        weights = example.weights if source.weighted else ()
         if len(weights) not in (0, len(labels)):
             raise UserError(
                 f"{source.describe(index)}: {len(weights)} weights of {len(labels)} labels; give "
