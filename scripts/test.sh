@@ -17,4 +17,5 @@ say "Formatting, lint and types"
 "$python" -m mypy
 
 say "Tests"
-"$python" -m pytest -n 2 "$@"
+# Files stay together: their tests share what a fixture has made.
+"$python" -m pytest -n 2 --dist=loadfile "$@"

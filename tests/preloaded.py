@@ -103,7 +103,7 @@ def _serve(path):
                 except ChildProcessError:
                     break
             if 0 in ready:
-                return
+                os._exit(0)  # TensorFlow takes seconds to take leave
             if listener in ready:
                 connection, _ = listener.accept()
                 if os.fork() == 0:
