@@ -100,7 +100,7 @@ def full_disk():
     resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-@pytest.mark.parametrize("to", saving.FORMATS)
+@pytest.mark.parametrize("to", saving.DESTINATIONS)
 def test_a_full_disk_leaves_nothing(npz, tmp_path, full_disk, to):
     output = tmp_path / ("out.npz" if to == "google_npz" else "out")
     with pytest.raises(UserError, match=r"cannot be written: \[Errno 27\] File too large\.$"):

@@ -171,7 +171,7 @@ def toy_npz(tmp_path):
 def test_classes_of_the_released_heads_have_names(toy_npz, photo, capsys):
     ((_, (first, *_)),) = predict(toy_npz(21_843), [str(photo)], top_k=3)
     assert first == {"class": 0, "name": "n00004475 organism, being", "probability": 4.6e-05}
-    assert "The weights name no classes; 21,843" in capsys.readouterr().err
+    assert "The weights do not name their classes; 21,843" in capsys.readouterr().err
 
 
 def test_other_classes_are_numbers(toy_npz, photo, capsys):

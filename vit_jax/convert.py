@@ -34,7 +34,7 @@ def convert(
     Args:
       source: as `weights.load` takes it; so do the arguments not named here.
       output: must not exist yet.
-      to: one of `writing.FORMATS`.
+      to: one of `saving.DESTINATIONS`.
       approximate: as `weights.save` takes it.
 
     Raises:
@@ -81,7 +81,9 @@ def main(arguments: list[str]) -> None:
 if __name__ == "__main__":
     flags.DEFINE_string("input", None, "Weights: a checkpoint, .npz, .safetensors, or a folder.")
     flags.DEFINE_string("output", None, "A file that ends in .npz, or a folder; not there yet.")
-    flags.DEFINE_enum("to", None, saving.FORMATS, "Default: by the output, .npz or huggingface.")
+    flags.DEFINE_enum(
+        "to", None, saving.DESTINATIONS, "Default: by the output, .npz or huggingface."
+    )
     flags.DEFINE_bool("ema", False, "The moving average of the weights, where the run kept one.")
     flags.DEFINE_enum("head", "keep", ("keep", "drop"), "What becomes of the classes' layer.")
     flags.DEFINE_string(

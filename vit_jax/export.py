@@ -25,7 +25,7 @@ from vit_jax.core import pytrees
 from vit_jax.core.errors import UserError, nearest
 from vit_jax.core.files.atomic import atomic_folder
 from vit_jax.core.process import command
-from vit_jax.weights import Loaded, class_names
+from vit_jax.weights import Loaded
 from vit_jax.weights.files import npz
 from vit_jax.weights.files.tensors import of_array
 
@@ -88,15 +88,15 @@ def main(arguments: list[str]) -> None:
     loaded = weights.load_with_info(
         FLAGS.checkpoint, ema=FLAGS.ema, head=FLAGS.head, dtype=FLAGS.dtype
     )
-    loaded, said = class_names.complete(loaded)
+    loaded, notice = weights.with_class_names(loaded)
     if FLAGS.to == "huggingface":
         weights.save(loaded, FLAGS.output, "huggingface")
     else:
         stablehlo(loaded, FLAGS.output, FLAGS.platforms)
     height, width = loaded.model.preprocess.image_size
     print(f"{loaded.name}, images of {height} x {width} pixels: {FLAGS.output}")
-    if said:
-        print(said)
+    if notice:
+        print(notice)
 
 
 if __name__ == "__main__":

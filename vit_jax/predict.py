@@ -19,7 +19,6 @@ from vit_jax import weights
 from vit_jax.core.errors import NonFiniteError, UserError
 from vit_jax.core.process import command
 from vit_jax.models import images
-from vit_jax.weights import class_names
 
 
 def predict(
@@ -35,9 +34,9 @@ def predict(
             raise UserError(f"--{flag}={value}: give at least 1.")
     files = images.find(paths)
     loaded = weights.load_with_info(checkpoint, ema=ema, scan=True)
-    loaded, said = class_names.complete(loaded)
-    if said:
-        print(said, file=sys.stderr)
+    loaded, notice = weights.with_class_names(loaded)
+    if notice:
+        print(notice, file=sys.stderr)
     if not loaded.model.num_classes:
         raise UserError(f"{checkpoint} is a backbone without a head: it cannot name classes.")
     graph, params = nnx.split(loaded.model, nnx.Param)

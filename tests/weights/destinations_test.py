@@ -7,7 +7,7 @@ import pytest
 
 from vit_jax import weights
 from vit_jax.core.errors import UserError
-from vit_jax.weights.saving import FORMATS
+from vit_jax.weights.saving import DESTINATIONS
 
 DOCS = Path(__file__).parents[2] / "docs" / "weights.md"
 DINOV2 = {"layer_scale": 1.0, "mlp_dim": 32}
@@ -45,7 +45,7 @@ def goes(loaded, folder, to):
 def test_models_go_where_the_table_says(tmp_path, toy, row):
     fields, expected = ROWS[row]
     loaded = toy(**fields)
-    found = [to for to in FORMATS if to != "checkpoint" and goes(loaded, tmp_path, to)]
+    found = [to for to in DESTINATIONS if to != "checkpoint" and goes(loaded, tmp_path, to)]
     assert found == expected.split()
 
 
@@ -54,7 +54,7 @@ def test_and_not_where_it_does_not(tmp_path, toy, fields, to):
     assert not goes(toy(**fields), tmp_path, to)
 
 
-@pytest.mark.parametrize("to", FORMATS)
+@pytest.mark.parametrize("to", DESTINATIONS)
 @pytest.mark.parametrize("positions", ["learned_1d", "sincos_1d"])
 def test_a_class_token_without_a_position_computes_the_same_there(
     tmp_path, toy, images, to, positions

@@ -63,7 +63,7 @@ def unknown(tmp_path):
 
 
 HOSTILE = {
-    truncated: "is no intact safetensors file",
+    truncated: "is not an intact safetensors file",
     a_pickle: "is a pickle|would run code",
     zip_bomb: "a zip bomb",
     unknown: "none of the layouts that are known",

@@ -74,8 +74,8 @@ def test_npz_with_a_flipped_bit(tmp_path):
     [
         (npy(np.array([{"a": 1}], object), allow_pickle=True), "run code"),
         (npy(np.array(["x"])), "not of numbers"),
-        (b"MZ" + bytes(40), "no NumPy array"),
-        (b"", "no NumPy array"),
+        (b"MZ" + bytes(40), "not a NumPy array"),
+        (b"", "not a NumPy array"),
         (npy(ARRAYS["a"])[:-1], "24 bytes, but has 23"),
         (b"\x93NUMPY\x02\x00\xff\xff\xff\xff" + bytes(40), "header of 4,294,967,295 bytes"),
         (header("__import__('os').abort()"), "header that cannot be read"),
@@ -144,7 +144,7 @@ def test_safetensors_as_they_should_be(tmp_path):
     for name, tensor in found.items():
         np.testing.assert_array_equal(tensor.read(), ARRAYS[name])
     path.write_bytes(path.read_bytes()[:-1])
-    assert "no intact safetensors" in refused(safetensors_file.read, path)
+    assert "not an intact safetensors" in refused(safetensors_file.read, path)
 
 
 def test_arrays_of_a_quantised_file_are_no_damage(tmp_path, toy):
@@ -164,9 +164,9 @@ def test_arrays_of_a_quantised_file_are_no_damage(tmp_path, toy):
     ("entries", "length", "message"),
     [
         ({"a": entry()}, 2**63, "a header of 9,223,372,036,854,775,808 bytes"),
-        (b"[" * 100_000, None, "its header is no JSON"),
-        (b"\xff\xfe", None, "its header is no JSON"),
-        (b"[]", None, "no JSON object"),
+        (b"[" * 100_000, None, "its header is not JSON"),
+        (b"\xff\xfe", None, "its header is not JSON"),
+        (b"[]", None, "not a JSON object"),
         (b'{"a": 1, "a": 2}', None, "there twice"),
         ({"a": entry(last=16, shape=[4])}, None, "in 8 bytes of data"),
         ({"a": entry(first=-8)}, None, "in 8 bytes of data"),
@@ -198,8 +198,8 @@ def test_arrays_of_a_quantised_file_are_no_damage(tmp_path, toy):
         ),
         ({"x" * 10**6: entry()}, None, "a name of 1,000,000 characters begins with 'xxx"),
         (b'{"a": {"dtype": "F32", "dtype": "F64"}}', None, "there twice"),
-        (b'{"a": ' * 5000 + b"1" + b"}" * 5000, None, "its header is no JSON"),
-        (b'{"a": {"shape": [' + b"9" * 5000 + b"]}}", None, "its header is no JSON"),
+        (b'{"a": ' * 5000 + b"1" + b"}" * 5000, None, "its header is not JSON"),
+        (b'{"a": {"shape": [' + b"9" * 5000 + b"]}}", None, "its header is not JSON"),
         (b'{"a": {"shape": [NaN], "dtype": "F32", "data_offsets": [0, 8]}}', None, "in 8 bytes"),
         ({"__metadata__": [1], "a": entry(last=4, shape=[1])}, None, "end at byte 4 of the data"),
     ],
@@ -220,7 +220,7 @@ def test_an_index_stays_in_its_folder(tmp_path):
     safetensors(tmp_path / "x.safetensors", {"b": entry()}, bytes(8))
     assert "names arrays that are not there: a in" in refused(detect_format.open_weights, tmp_path)
     index.write_text("[]")
-    assert "no JSON object" in refused(detect_format.open_weights, tmp_path)
+    assert "not a JSON object" in refused(detect_format.open_weights, tmp_path)
 
 
 # --- config.json and the like
@@ -376,7 +376,7 @@ def test_files_of_another_kind(tmp_path):
         assert "cannot be read as .npz" in refused(detect_format.open_weights, path)
     other = tmp_path / "x.txt"
     other.write_text("hello, world")
-    assert "no file of weights" in refused(detect_format.open_weights, other)
+    assert "not a file of weights" in refused(detect_format.open_weights, other)
 
 
 def test_a_pickle_is_never_run(tmp_path):

@@ -28,11 +28,11 @@ def test_names_by_number(labels, expected):
 @pytest.mark.parametrize(
     ("labels", "message"),
     [
-        ({"ant": 0, "bee": 1}, "no numbers of classes: ant, bee; it goes from number to name"),
-        ({"0": "ant", "01": "bee", "-1": "cat"}, "no numbers of classes: 01, -1;"),
+        ({"ant": 0, "bee": 1}, "not numbers of classes: ant, bee; it goes from number to name"),
+        ({"0": "ant", "01": "bee", "-1": "cat"}, "not numbers of classes: 01, -1;"),
         ({"1": "a", "2": "b", "3": "c"}, "the classes 3, but the head has 3, 0 to 2"),
         ({str(i): "a" for i in range(20)}, "classes 3, 4, 5, 6, 7 and 12 more, but the head"),
-        ({"0": ["ant"], "1": {}}, r"names that are no words: 0: \['ant'\], 1: {}"),
+        ({"0": ["ant"], "1": {}}, r"names that are not words: 0: \['ant'\], 1: {}"),
     ],
 )
 def test_nonsense_is_refused(labels, message):

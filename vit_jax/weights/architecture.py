@@ -1,77 +1,210 @@
-"""Which model the sizes of a file's arrays make: its name and fields."""
+"""The model that the sizes of a file's arrays amount to: its name and fields."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
 from vit_jax import models
+from vit_jax.core.errors import UserError
 from vit_jax.models.bit import DEPTHS, ROOT_WIDTH
 from vit_jax.models.vit import SIZES
 from vit_jax.nn.resnet import ResNetShape
-from vit_jax.weights.layout import Match
+from vit_jax.weights import json_fields
+from vit_jax.weights.external import ClassNames, ExternalWeights
+from vit_jax.weights.files.detect_format import Opened
+from vit_jax.weights.match import Match
 
+# For files that do not state it: of ResNets, and of ViTs without positions, which take any size.
+USUAL_IMAGE_SIZE = (224, 224)
+USUAL_HEAD_SIZE = 64
+# Letters of sizes, by field of a ViT.
+_LETTERS = {"depth": "L", "width": "D", "mlp_dim": "M", "num_heads": "H"}
 _LAYERS = {units: layers for layers, units in DEPTHS.items()}
 
 
-def is_bit(found: Match) -> bool:
-    """Whether it is a ResNet alone."""
-    return found.has("resnet")
+def external_weights(
+    match: Match,
+    preprocess: models.Preprocess,
+    *,
+    fields: Mapping[str, Any] | None = None,
+    class_names: ClassNames = None,
+    pads_class_position: bool = False,
+    name: str | None = None,
+) -> ExternalWeights:
+    """The model of a matched file.
+
+    Args:
+      fields: fields of the model that the arrays do not show, or show otherwise.
+      name: default: by the sizes.
+    """
+    name_by_sizes, of_arrays = _bit(match) if is_bit(match) else _vit(match)
+    name = name or name_by_sizes
+    all_fields = {**of_arrays, **match.layout.computes, **(fields or {})}
+    return ExternalWeights(
+        name=name,
+        spec=models.spec(name, **all_fields),
+        num_classes=match.sizes.get("C", 0),
+        class_names=class_names,
+        preprocess=preprocess,
+        match=match,
+        pads_class_position=pads_class_position,
+    )
 
 
-def resnet_shape(found: Match) -> ResNetShape | None:
-    """Of the ResNet, or of that before the blocks; None for a plain ViT."""
-    if not found.sizes.get("W"):
+def is_bit(match: Match) -> bool:
+    """Whether the file is a ResNet without a ViT behind it."""
+    return match.has("resnet")
+
+
+def resnet_shape(match: Match) -> ResNetShape | None:
+    """The ResNet, or the one before a hybrid's blocks; None for a plain ViT."""
+    if not match.sizes.get("W"):
         return None
     units: list[int] = []
-    while found.has(f"stage{len(units) + 1}/first"):
+    while match.has(f"stage{len(units) + 1}/first"):
         stage = len(units) + 1
-        rest = found.sizes[f"U{stage}"] if found.has(f"stage{stage}/rest") else 0
+        rest = match.sizes[f"U{stage}"] if match.has(f"stage{stage}/rest") else 0
         units.append(1 + rest)
-    return ResNetShape(tuple(units), found.sizes["W"])
+    return ResNetShape(tuple(units), match.sizes["W"])
 
 
-def patch_pixels(found: Match) -> int:
-    """From one token of a ViT to the next."""
-    shape = resnet_shape(found)
-    return found.sizes["P"] * (shape.stride if shape else 1)
+def patch_pixels(match: Match) -> int:
+    """Pixels from one token of a ViT to the next."""
+    shape = resnet_shape(match)
+    return match.sizes["P"] * (shape.stride if shape else 1)
 
 
-def bit(found: Match) -> tuple[str, dict[str, Any]]:
+def size_name(match: Match) -> str | None:
+    """ "B", if depth, width and MLP are those of ViT-B; and the heads, where they are known."""
+    for name, fields in SIZES.items():
+        if all(match.sizes.get(_LETTERS[f], 0) in (0, value) for f, value in fields.items()):
+            return name
+    return None
+
+
+def vit_sizes(match: Match) -> dict[str, int]:
+    """The sizes of a ViT's blocks, by field."""
+    return {field: match.sizes[letter] for field, letter in _LETTERS.items()}
+
+
+def stated_heads(opened: Opened) -> int:
+    """The number of heads that config.json states. UserError if it is not a number, or absent."""
+    config = opened.config or {}
+    arguments = json_fields.section(config, "model_args")
+    stated = config.get("num_attention_heads", arguments.get("num_heads"))
+    if type(stated) is not int or stated < 1:
+        raise UserError(f"{opened.path}: its config.json says {stated!r} heads.")
+    return stated
+
+
+def heads(opened: Opened, match: Match, default: int | None = None) -> int:
+    """The stated number of heads, or `default`, or that of the published size, or of size 64."""
+    config = opened.config or {}
+    arguments = json_fields.section(config, "model_args")
+    if config.get("num_attention_heads", arguments.get("num_heads")) is not None:
+        return stated_heads(opened)
+    size = size_name(match)
+    usual = SIZES[size]["num_heads"] if size else max(1, match.sizes["D"] // USUAL_HEAD_SIZE)
+    return default or usual
+
+
+def pool(match: Match) -> str:
+    """The pooling that the arrays are for."""
+    if match.has("pooling"):
+        return "map"
+    return "cls" if match.has("cls") else "avg"
+
+
+def image_size(
+    opened: Opened,
+    match: Match,
+    given: tuple[int, int] | None,
+    stated: tuple[int, int] | None = None,
+) -> tuple[bool, tuple[int, int]]:
+    """(whether the class token has no position, (height, width) in pixels)
+
+    Args:
+      given: by the caller, for positions that are not a square's.
+      stated: beside the arrays.
+    """
+    if is_bit(match):
+        return False, stated or USUAL_IMAGE_SIZE
+    if not match.has("positions"):
+        return False, given or USUAL_IMAGE_SIZE
+    rows, patch, cls = match.sizes["N"], patch_pixels(match), match.has("cls")
+    if stated:
+        patches = (stated[0] // patch) * (stated[1] // patch)
+        if rows in (patches, patches + cls):
+            return bool(cls) and rows == patches, stated
+        raise UserError(
+            f"{opened.path} has {rows} positions of patches of {patch} pixels; its config.json has "
+            f"no image_size, which means {stated[0]} x {stated[1]} pixels: that would be {patches}."
+        )
+    for with_class in (cls, False):
+        side = math.isqrt(max(0, rows - with_class))
+        if side > 0 and side**2 == rows - with_class:
+            return bool(cls) and not with_class, (side * patch, side * patch)
+    patches = (given[0] // patch) * (given[1] // patch) if given else 0
+    if given and rows in (patches, patches + cls):
+        return bool(cls) and rows == patches, given
+    raise UserError(
+        f"{opened.path} has {rows} positions of patches of {patch} pixels, which do not make a "
+        "square; nothing beside it says which rectangle they are. Give it when you convert: "
+        "python -m vit_jax.convert --image_size=HEIGHTxWIDTH."
+    )
+
+
+def contradictions(match: Match) -> list[str]:
+    """Combinations that no model has, of arrays that each have a right shape."""
+    sizes = match.sizes
+    lines = []
+    shape = resnet_shape(match)
+    features = sizes["D"] if is_bit(match) else sizes.get("F", 0)
+    if shape and features != shape.channels:
+        lines.append(f"what follows its ResNet takes {features} channels, not {shape.channels}")
+    if is_bit(match):
+        return lines
+    if sizes["P"] != sizes["p"]:
+        lines.append(f"its patches are {sizes['P']} x {sizes['p']} pixels; they must be square")
+    if match.has("pre_logits") and sizes["E"] != sizes["D"]:
+        lines.append(f"its pre-logits are {sizes['E']} wide, its tokens {sizes['D']}")
+    if match.has("cls") and match.has("pooling"):
+        lines.append("it has a class token and attention pooling; a model has one of them")
+    return lines
+
+
+def _bit(match: Match) -> tuple[str, dict[str, Any]]:
     """(such as "R50x1", fields)"""
-    shape = resnet_shape(found)
+    shape = resnet_shape(match)
     assert shape
     layers, factor = _LAYERS.get(shape.units, 50), max(1, shape.root_width // ROOT_WIDTH)
     return f"R{layers}x{factor}", {"units": shape.units, "root_width": shape.root_width}
 
 
-def vit(found: Match, size: str | None) -> tuple[str, dict[str, Any]]:
-    """(such as "ViT-B/16" or "R50+ViT-B/16", fields); `size` of the published ones, or None."""
-    sizes = found.sizes
+def _vit(match: Match) -> tuple[str, dict[str, Any]]:
+    """(such as "ViT-B/16", "ViT-12x512/16" or "R50+ViT-B/16", fields)"""
+    sizes, shape = match.sizes, resnet_shape(match)
+    size = size_name(match) or f"{sizes['L']}x{sizes['D']}"
     fields: dict[str, Any] = {
-        "depth": sizes["L"],
-        "width": sizes["D"],
-        "mlp_dim": sizes["M"],
-        "num_heads": sizes["H"],
+        **vit_sizes(match),
+        "pool": pool(match),
+        "pre_logits": match.has("pre_logits"),
+        "qkv_bias": "all" if match.has("qkv_bias") else "none",
     }
-    shape, size = resnet_shape(found), size or shape_name(sizes)
     if shape is None:
         return f"ViT-{size}/{sizes['P']}", fields
     fields |= {
-        "patch_size": patch_pixels(found),
+        "patch_size": patch_pixels(match),
         "units": shape.units,
         "root_width": shape.root_width,
     }
     return _hybrid_name(fields, size), fields
 
 
-def shape_name(sizes: Mapping[str, int]) -> str:
-    """ "12x512": what stands for the size of a ViT that is none of the published ones."""
-    return f"{sizes['L']}x{sizes['D']}"
-
-
 def _hybrid_name(fields: dict[str, Any], size: str) -> str:
-    """The one that stands for these fields, or for the most similar of them."""
+    """The name that stands for these fields, or for the most similar ones."""
     vit_name = f"ViT-{size}"
     resnets = [f"R{layers}" for layers in DEPTHS]
     names = [f"R+{vit_name}/16", *(f"{r}+{vit_name}/{p}" for r in resnets for p in (16, 32))]
@@ -80,32 +213,3 @@ def _hybrid_name(fields: dict[str, Any], size: str) -> str:
         if (spec.units, spec.patch_size) == (fields["units"], fields["patch_size"]):
             return name
     return f"R50+{vit_name}/16"
-
-
-def size_name(found: Match) -> str | None:
-    """ "B", if depth, width and MLP are those of ViT-B; and the heads, where they are known."""
-    letters = {"depth": "L", "width": "D", "mlp_dim": "M", "num_heads": "H"}
-    for name, fields in SIZES.items():
-        same = (found.sizes.get(letters[f], 0) in (0, value) for f, value in fields.items())
-        if all(same):
-            return name
-    return None
-
-
-def contradictions(found: Match) -> list[str]:
-    """What arrays of the right shapes cannot be together."""
-    sizes = found.sizes
-    lines = []
-    shape = resnet_shape(found)
-    features = sizes["D"] if is_bit(found) else sizes.get("F", 0)
-    if shape and features != shape.channels:
-        lines.append(f"what follows its ResNet takes {features} channels, not {shape.channels}")
-    if is_bit(found):
-        return lines
-    if sizes["P"] != sizes["p"]:
-        lines.append(f"its patches are {sizes['P']} x {sizes['p']} pixels; they must be square")
-    if found.has("pre_logits") and sizes["E"] != sizes["D"]:
-        lines.append(f"its pre-logits are {sizes['E']} wide, its tokens {sizes['D']}")
-    if found.has("cls") and found.has("pooling"):
-        lines.append("it has a class token and attention pooling; a model has one of them")
-    return lines

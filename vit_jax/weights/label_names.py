@@ -1,4 +1,4 @@
-"""What classes are called, by the numbers that a config.json gives them."""
+"""Names of classes, by their numbers in a config.json."""
 
 from __future__ import annotations
 
@@ -9,22 +9,19 @@ from typing import Any
 from vit_jax.core.errors import UserError
 
 _NUMBER = re.compile(r"0|[1-9]\d{0,8}")
-_SHOWN = 5  # of what is wrong
+_SHOWN = 5  # mistakes in a message
 
 
 def read(key: str, labels: Mapping[str, Any], num_classes: int) -> tuple[str, ...] | None:
-    """The names in order; a class without one has that of `placeholder`.
+    """Names in order, with `placeholder` for classes without one; None if no class has a name.
 
     Args:
-      key: what config.json calls `labels`, for messages.
-      labels: names by numbers, as JSON has them: {"0": "cat", "1": "dog"}.
-      num_classes: of the head; 0 for a model without one, whose names are not looked at.
-
-    Returns:
-      None if no class has a name of its own.
+      key: the key of `labels` in config.json, for messages.
+      labels: names by number, as JSON has them: {"0": "cat", "1": "dog"}.
+      num_classes: of the head; 0 for a model without one, whose names are ignored.
 
     Raises:
-      UserError: keys that are no numbers or no classes of the head; names that are no words.
+      UserError: keys that are not numbers, or not classes of the head; names that are not words.
     """
     if not num_classes:
         return None
@@ -32,18 +29,18 @@ def read(key: str, labels: Mapping[str, Any], num_classes: int) -> tuple[str, ..
     named = {int(number): name for number, name in labels.items() if name not in (None, "")}
     nonsense = [f"{n}: {str(x)[:40]}" for n, x in named.items() if type(x) not in (str, int, float)]
     if nonsense:
-        raise UserError(f"config.json: {key} has names that are no words: {_some(nonsense)}.")
+        raise UserError(f"config.json: {key} has names that are not words: {_some(nonsense)}.")
     names = tuple(str(named.get(i, placeholder(i))) for i in range(num_classes))
     return None if len(nameless(names)) == num_classes else names
 
 
 def placeholder(number: int) -> str:
-    """What Hugging Face calls a class without a name: "LABEL_3"."""
+    """Hugging Face's name for a class without one: "LABEL_3"."""
     return f"LABEL_{number}"
 
 
 def nameless(names: Sequence[str]) -> list[int]:
-    """The classes that have no name of their own."""
+    """Numbers of the classes without a name of their own."""
     return [i for i, name in enumerate(names) if name == placeholder(i)]
 
 
@@ -56,7 +53,7 @@ def agree(names: Sequence[str], others: Sequence[str]) -> bool:
 
 
 def notice(names: Sequence[str]) -> str:
-    """What to tell of names that `read` has filled up; "" if all classes have names."""
+    """A sentence about classes that `read` gave a placeholder; "" if all have names."""
     without = nameless(names)
     if not without:
         return ""
@@ -71,7 +68,7 @@ def _check_keys(key: str, labels: Mapping[str, Any], num_classes: int) -> None:
     words = [number for number in labels if not _NUMBER.fullmatch(number)]
     if words:
         raise UserError(
-            f"config.json: {key} has keys that are no numbers of classes: {_some(words)}; it goes "
+            f"config.json: {key} has keys that are not numbers of classes: {_some(words)}; it goes "
             'from number to name: {"0": "cat", "1": "dog"}.'
         )
     outside = sorted(int(number) for number in labels if int(number) >= num_classes)
@@ -82,6 +79,6 @@ def _check_keys(key: str, labels: Mapping[str, Any], num_classes: int) -> None:
         )
 
 
-def _some(found: Sequence[Any]) -> str:
-    rest = len(found) - _SHOWN
-    return ", ".join(str(x)[:40] for x in found[:_SHOWN]) + (f" and {rest:,} more" * (rest > 0))
+def _some(items: Sequence[Any]) -> str:
+    rest = len(items) - _SHOWN
+    return ", ".join(str(x)[:40] for x in items[:_SHOWN]) + (f" and {rest:,} more" * (rest > 0))

@@ -1,93 +1,25 @@
-"""Tables of parameters in other formats, and both directions from one table.
+"""Tables of parameters in other formats, and writing by them.
 
-A rule says how one of this project's parameters is called elsewhere and how its axes lie there. In
-the names "{}" stands for the number of the layer; without it the layers are an axis. Several names
-are the parts of one parameter, along the axis that is called by their number.
+A rule gives the name of one of this project's parameters in another format and the order of its
+axes there. In the names "{}" is the number of the layer; without it the layers are an axis. Several
+names are the parts of one parameter, along the axis that is called by their number.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import functools
-import itertools
-import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from vit_jax.weights.files.tensors import Tensor, Tensors, is_floating
-from vit_jax.weights.formats import resnet_axes
-from vit_jax.weights.rearrange import groups, is_letter, rearrange, shape
-
-BLOCK = "blocks/block/"
-QKV_BIAS = BLOCK + "attention/qkv/bias"
-MAX_NEAREST = 20  # names that are looked for
-MAX_SEARCHED = 2000  # names among which the nearest one is looked for
-# Letters: L layers, D width, H heads, K head size, M width of the MLP, P and p the height and width
-# of a patch, N positions, R registers, C classes, E the pre-logits, F channels of the map that
-# hybrids cut into patches; those of ResNets are in resnet_axes.py.
-OURS = {
-    "patches/kernel": "P p 3 D",
-    "patches/bias": "D",
-    "cls": "D",
-    "registers": "R D",
-    "positions/embedding": "N D",
-    BLOCK + "norm1/scale": "L D",
-    BLOCK + "norm1/bias": "L D",
-    BLOCK + "attention/qkv/kernel": "L D 3 H K",
-    QKV_BIAS: "L 3 H K",
-    BLOCK + "attention/query_bias": "L H K",
-    BLOCK + "attention/value_bias": "L H K",
-    BLOCK + "attention/out/kernel": "L H K D",
-    BLOCK + "attention/out/bias": "L D",
-    BLOCK + "scale1/scale": "L D",
-    BLOCK + "norm2/scale": "L D",
-    BLOCK + "norm2/bias": "L D",
-    BLOCK + "mlp/fc1/kernel": "L D M",
-    BLOCK + "mlp/fc1/bias": "L M",
-    BLOCK + "mlp/gate/kernel": "L D M",
-    BLOCK + "mlp/gate/bias": "L M",
-    BLOCK + "mlp/fc2/kernel": "L M D",
-    BLOCK + "mlp/fc2/bias": "L D",
-    BLOCK + "scale2/scale": "L D",
-    "norm/scale": "D",
-    "norm/bias": "D",
-    "pooling/probe": "D",
-    "pooling/query/kernel": "D 1 H K",
-    "pooling/query/bias": "1 H K",
-    "pooling/key_value/kernel": "D 2 H K",
-    "pooling/key_value/bias": "2 H K",
-    "pooling/out/kernel": "H K D",
-    "pooling/out/bias": "D",
-    "pooling/norm/scale": "D",
-    "pooling/norm/bias": "D",
-    "pooling/mlp/fc1/kernel": "D M",
-    "pooling/mlp/fc1/bias": "M",
-    "pooling/mlp/fc2/kernel": "M D",
-    "pooling/mlp/fc2/bias": "D",
-    "pre_logits/kernel": "D E",
-    "pre_logits/bias": "E",
-    "head/kernel": "D C",
-    "head/bias": "C",
-    "patches/projection/kernel": "P p F D",
-    "patches/projection/bias": "D",
-    **resnet_axes.of("patches/resnet", pre_activation=False),
-    **resnet_axes.of("resnet", pre_activation=True),
-}
-_STAGES = range(1, resnet_axes.MAX_STAGES + 1)
-# An optional part, of which a model has all or nothing -> the part that it cannot be without.
-OPTIONAL: dict[str, str | None] = {
-    **dict.fromkeys(("cls", "registers", "scale1", "scale2", "pooling", "pre_logits", "head")),
-    "qkv_bias": None,
-    **{f"stage{s}/first": f"stage{s - 1}/first" if s > 1 else None for s in _STAGES},
-    **{f"stage{s}/rest": f"stage{s}/first" for s in _STAGES},
-}
+from vit_jax.weights.axes import BLOCK, OURS, is_letter, rearrange, resnet_axes, shape
+from vit_jax.weights.files.tensors import Tensor
 
 
 class Rule(NamedTuple):
-    """How the parameter `ours` is called and lies in another format."""
+    """Names and axes of the parameter `ours` in another format."""
 
     ours: str
     names: tuple[str, ...]
@@ -97,26 +29,26 @@ class Rule(NamedTuple):
 
     @property
     def layers(self) -> str | None:
-        """The letter of how many layers the names count; None: they do not."""
+        """The letter of the layers that the names count; None: they count none."""
         return self.own_axes.split()[0] if "{" in self.names[0] else None
 
     @property
     def own_axes(self) -> str:
-        """Of our parameter."""
+        """Axes of our parameter."""
         return self.own or OURS[self.ours]
 
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """A format.
+    """A table of one format's parameters.
 
     Attributes:
-      title: for messages.
+      title: what messages call the format.
       rules: one for each parameter that it can hold.
-      prefixes: what may stand before all names, "" among them if it may lack.
-      ignored: patterns of further names, in full, that are no part of the model.
-      computes: the model's fields that its readers take for granted.
-      needed: optional parts that a model cannot lack in this format.
+      prefixes: what may precede all names; "" if nothing may.
+      ignored: patterns of whole names that are not part of the model.
+      computes: fields of the model that the format's readers take for granted.
+      needed: optional parts that a model must have in this format.
     """
 
     title: str
@@ -128,23 +60,67 @@ class Layout:
 
     @functools.cached_property
     def places(self) -> frozenset[str]:
-        """Our parameters that it can hold."""
+        """Our parameters that the format can hold."""
         return frozenset(r.ours for r in self.rules)
 
 
 def rule(ours: str, names: str, axes: str) -> Rule:
-    """`ours` without "blocks/block/" where it is a block's; `names` separated by blanks."""
+    """A rule; `ours` may omit "blocks/block/", `names` are separated by blanks."""
     full = ours if ours in OURS else BLOCK + ours
     assert full in OURS, ours
     return Rule(full, tuple(names.split()), axes)
 
 
-def part(ours: str) -> str:
-    """ "blocks/block/scale1/scale" -> "scale1", "resnet/stage1/rest/..." -> "stage1/rest"."""
-    if ours == QKV_BIAS:
-        return "qkv_bias"
-    stage = re.search(r"stage\d/(first|rest)", ours)
-    return stage[0] if stage else ours.removeprefix(BLOCK).split("/")[0]
+_TORCH_LEAVES = {"kernel": ".weight", "scale": ".weight", "bias": ".bias"}
+
+
+@dataclasses.dataclass(frozen=True)
+class ResNetNames:
+    """Names of a ResNet's parts in another format.
+
+    Attributes:
+      root, unit: by the names here, such as "conv1" or "projection_norm".
+      folder: how a unit's names start; "%d" is the stage, "{}" the unit.
+      first: the number of the first stage, and of a stage's first unit.
+      leaves: by "kernel", "scale" and "bias"; None: PyTorch's, and kernels are [O, I, k, k].
+    """
+
+    root: Mapping[str, str]
+    unit: Mapping[str, str]
+    folder: str
+    first: int = 0
+    leaves: Mapping[str, str] | None = None
+
+
+def resnet_rules(under: str, names: ResNetNames, *, pre_activation: bool) -> tuple[Rule, ...]:
+    """Rules of the ResNet whose names here start with `under`."""
+    return tuple(
+        _resnet_rule(name, name.removeprefix(f"{under}/"), axes, names)
+        for name, axes in resnet_axes(under, pre_activation=pre_activation).items()
+    )
+
+
+def _resnet_rule(ours: str, inside: str, axes: str, names: ResNetNames) -> Rule:
+    folders, leaf = inside.rsplit("/", 1)
+    suffix = (names.leaves or _TORCH_LEAVES)[leaf]
+    if folders in names.root:
+        theirs = names.root[folders] + suffix
+        return Rule(ours, (theirs,), _resnet_axes_there(axes, names))
+    stage, place, _, part = folders.split("/")
+    folder = names.folder % (int(stage.removeprefix("stage")) - 1 + names.first)
+    if place == "first":
+        folder = folder.format(names.first)
+    theirs = folder + names.unit[part] + suffix
+    _, of_a_unit = axes.split(maxsplit=1)
+    return Rule(ours, (theirs,), _resnet_axes_there(of_a_unit, names), start=names.first + 1)
+
+
+def _resnet_axes_there(axes: str, names: ResNetNames) -> str:
+    words = axes.split()
+    if len(words) == 1 or names.leaves:
+        return axes
+    rows, columns, inputs, outputs = words
+    return f"{outputs} {inputs} {rows} {columns}"
 
 
 class Piece(NamedTuple):
@@ -156,7 +132,7 @@ class Piece(NamedTuple):
 
 
 def pieces(rule: Rule, sizes: Mapping[str, int]) -> Iterator[Piece]:
-    """All of a rule's arrays; of one layer, where its number of layers is no size."""
+    """All arrays of a rule; of one layer where `sizes` lacks the number of layers."""
     words = rule.own_axes.split()
     several = len(rule.names) > 1
     rest = [w for w in words if w != rule.layers]
@@ -171,62 +147,10 @@ def pieces(rule: Rule, sizes: Mapping[str, int]) -> Iterator[Piece]:
             yield Piece(name.format(layer + rule.start), index, " ".join(rest))
 
 
-@dataclasses.dataclass(frozen=True)
-class Match:
-    """A file seen as a layout.
-
-    Attributes:
-      sizes: by letter.
-      tensors: of the file, by the layout's names.
-      rules: those of the parameters that the file has.
-    """
-
-    layout: Layout
-    sizes: dict[str, int]
-    tensors: Tensors
-    rules: tuple[Rule, ...]
-
-    @functools.cached_property
-    def misfits(self) -> int:
-        """How many problems there are; found much faster than their lines."""
-        return sum(1 for _ in _problems(self, nearest=False))
-
-    @functools.cached_property
-    def problems(self) -> tuple[str, ...]:
-        """What does not fit, a line each."""
-        return tuple(_problems(self, nearest=True))
-
-    def has(self, name: str) -> bool:
-        """Whether there is such a part."""
-        return any(part(r.ours) == name for r in self.rules)
-
-    def ours(self, name: str) -> np.ndarray:
-        """One of our parameters, float32."""
-        (found,) = [r for r in self.rules if r.ours == name]
-        array = np.empty(shape(found.own_axes, self.sizes), np.float32)
-        for piece in pieces(found, self.sizes):
-            theirs = self.tensors[piece.name].read()
-            array[piece.place] = rearrange(theirs, found.axes, piece.axes, self.sizes)
-        return array
-
-    def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Of all our parameters."""
-        return {r.ours: shape(r.own_axes, self.sizes) for r in self.rules}
-
-
-def match(layout: Layout, tensors: Tensors, known: Mapping[str, int]) -> Match:
-    """How a file looks as `layout`; `known` sizes are those that its shapes do not tell."""
-    named = _without_prefix(layout, tensors)
-    counted = {**_counted(layout, named), **known}
-    rules = _rules_of_parts_there(layout, named, counted)
-    sizes = _sizes(rules, named, counted)
-    return Match(layout, sizes, named, rules)
-
-
 def to_theirs(
     layout: Layout, params: Mapping[str, np.ndarray], sizes: Mapping[str, int]
 ) -> dict[str, Tensor]:
-    """Our parameters, all of `layout.places`, as it has them, each made when it is read."""
+    """Our parameters, all in `layout.places`, in its names and axes; each is made when read."""
     by_name = {r.ours: r for r in layout.rules}
     return {
         piece.name: _theirs(np.asarray(array), by_name[name], piece, sizes)
@@ -243,9 +167,9 @@ def _theirs(ours: np.ndarray, own: Rule, piece: Piece, sizes: Mapping[str, int])
 
 
 def sizes_of(layout: Layout, params: Mapping[str, Any]) -> dict[str, int]:
-    """The letters' sizes of our own parameters, by name (arrays, or whatever has a shape).
+    """Sizes by letter, from our parameters by name (anything with a shape).
 
-    Those that the layout has no place for are left out.
+    Parameters without a place in the layout are left out.
     """
     sizes: dict[str, int] = {}
     for r in layout.rules:
@@ -254,108 +178,3 @@ def sizes_of(layout: Layout, params: Mapping[str, Any]) -> dict[str, int]:
         words, array = r.own_axes.split(), params[r.ours]
         sizes |= {w: int(s) for w, s in zip(words, array.shape, strict=True) if is_letter(w)}
     return sizes
-
-
-def _without_prefix(layout: Layout, tensors: Tensors) -> Tensors:
-    """By the names of the table; with the prefix that most of the table's names are behind."""
-    firsts = {p.name for r in layout.rules for p in pieces(r, {})}
-    best = max(layout.prefixes, key=lambda p: sum(p + n in tensors for n in firsts))
-    if not best:
-        return tensors
-    # What is not behind it is known by its whole name, as a classifier beside "vit.".
-    return {n.removeprefix(best): t for n, t in tensors.items()}
-
-
-def _counted(layout: Layout, named: Tensors) -> dict[str, int]:
-    """By letter how many layers the names tell, at least 1.
-
-    Not just the highest number: a stray name makes no thousand layers missing.
-    """
-    numbers: dict[str, set[int]] = {}
-    for r in layout.rules:
-        if not r.layers:
-            continue
-        there = numbers.setdefault(r.layers, set())
-        for theirs in r.names:
-            pattern = re.compile(re.sub(r"\\{.*?\\}", r"(\\d{1,4})", re.escape(theirs)))
-            found = (pattern.fullmatch(name) for name in named)
-            there.update(int(m[1]) - r.start + 1 for m in found if m)
-    return {letter: _last(sorted(n for n in there if n > 0)) for letter, there in numbers.items()}
-
-
-def _last(numbers: list[int]) -> int:
-    """The highest one up to which at least half are there."""
-    return max((n for count, n in enumerate(numbers, 1) if 2 * count >= n), default=1)
-
-
-def _rules_of_parts_there(
-    layout: Layout, named: Tensors, counted: Mapping[str, int]
-) -> tuple[Rule, ...]:
-    """Those that the file has to have: of needed parts, and of optional ones that it has any of."""
-    there = {
-        part(r.ours)
-        for r in layout.rules
-        if any(piece.name in named for piece in pieces(r, counted))
-    } | set(layout.needed)
-    for name in tuple(there):
-        needed = OPTIONAL.get(name)
-        while needed:
-            there.add(needed)
-            needed = OPTIONAL[needed]
-    return tuple(r for r in layout.rules if part(r.ours) in there or part(r.ours) not in OPTIONAL)
-
-
-def _sizes(rules: Iterable[Rule], named: Tensors, known: Mapping[str, int]) -> dict[str, int]:
-    """From the shapes of arrays, the first that tells; 0 for what none tells."""
-    sizes = dict(known)
-    for r in rules:
-        for piece in pieces(r, {}):
-            tensor = named.get(piece.name)
-            words = groups(r.axes)
-            if tensor is None or len(words) != len(tensor.shape):
-                continue
-            for group, size in zip(words, tensor.shape, strict=True):
-                if len(group) == 1 and is_letter(group[0]):
-                    sizes.setdefault(group[0], size)
-    if "H" in sizes and "D" in sizes:
-        sizes.setdefault("K", sizes["D"] // max(1, sizes["H"]))
-    letters = {w for r in rules for w in r.own_axes.split() if is_letter(w)}
-    return {letter: sizes.get(letter, 0) for letter in letters}
-
-
-def _problems(found: Match, *, nearest: bool) -> Iterator[str]:
-    """A line each; the nearest names take longer to find than anything else."""
-    named = found.tensors
-    wanted = {p.name: r for r in found.rules for p in pieces(r, found.sizes)}
-    ignored = [re.compile(pattern) for pattern in found.layout.ignored]
-    extra = [
-        name
-        for name in named
-        if name not in wanted and not any(pattern.fullmatch(name) for pattern in ignored)
-    ]
-    for number, name in enumerate(n for n in wanted if n not in named):
-        near = _nearest(name, extra, "there", number) if nearest else ""
-        yield f"{name} is missing{near}"
-    for name, r in wanted.items():
-        if name not in named:
-            continue
-        expected, there = shape(r.axes, found.sizes), named[name]
-        if _without_ones(there.shape) != _without_ones(expected):
-            yield f"{name} has the shape {there.shape}, expected {expected}"
-        elif not is_floating(there.dtype):  # quantised, perhaps
-            yield f"{name} is of {there.dtype}, expected floating-point numbers"
-    for number, name in enumerate(extra):
-        near = _nearest(name, wanted, "expected", number) if nearest else ""
-        yield f"{name} is unexpected{near}"
-
-
-def _without_ones(found: tuple[int, ...]) -> tuple[int, ...]:
-    """Axes of size 1 come and go: norms of the released hybrids have the shape [1, 1, 1, C]."""
-    return tuple(size for size in found if size != 1)
-
-
-def _nearest(name: str, names: Iterable[str], where: str, number: int) -> str:
-    # A search through all names takes long for a file with thousands that do not fit.
-    searched = itertools.islice(names, MAX_SEARCHED)
-    near = difflib.get_close_matches(name, searched, n=1) if number < MAX_NEAREST else ()
-    return f" (nearest {where}: {near[0]})" if near else ""

@@ -16,17 +16,25 @@ from jax.sharding import Mesh
 from vit_jax import models
 from vit_jax.core import pytrees
 from vit_jax.core.errors import UserError, nearest
+from vit_jax.data import synsets
 from vit_jax.nn.position_resize import METHODS, check_resizable, is_table, resize
 from vit_jax.parallel import parameters
-from vit_jax.weights import checkpoint, label_names
+from vit_jax.weights import checkpoint, config_consistency, json_fields, label_names
+from vit_jax.weights.architecture import contradictions, is_bit
 from vit_jax.weights.checkpoint import CheckpointInfo
-from vit_jax.weights.external import understand
+from vit_jax.weights.external import ExternalWeights, Format
 from vit_jax.weights.files import detect_format
-from vit_jax.weights.formats import dinov2, dinov3, json_fields
+from vit_jax.weights.files.detect_format import Opened
+from vit_jax.weights.formats import FORMATS
+from vit_jax.weights.layout import Layout
+from vit_jax.weights.match import Match
+from vit_jax.weights.match import match as match_layout
+
+MAX_PROBLEMS_SHOWN = 40
 
 
 class Loaded(NamedTuple):
-    """A model and what its checkpoint or file says besides."""
+    """A model, and what else its checkpoint or file says."""
 
     model: Any  # of models.create
     name: str  # such as "ViT-B/16"
@@ -49,15 +57,15 @@ def load(
     Args:
       path: a work directory (its newest checkpoint), its checkpoints folder or a step's folder; or
         Google's .npz, a .safetensors file of Hugging Face or timm, or a folder as these have it.
-        What it is, is told by what is in it.
+        The contents tell which it is, not the name.
       dtype: of the computation, "float32" or "bfloat16"; default: as it was trained.
       ema: the moving average of the weights instead of the weights themselves.
-      mesh: of `dist.mesh.make_mesh`, over which the parameters are divided by its rules: each
+      mesh: of `parallel.mesh.make_mesh`, over which the parameters are sharded by its rules: each
         process reads the parts that its devices hold. Default: the first device has them all.
       head: "keep", or "drop": the model gives features.
-      image_size: pixels, one number or (height, width), if it is to take images of another size
-        than the weights; or the size of these, where they do not say of which rectangle they are.
-      position_resize: how learned positions are resized then, "bilinear" or "bicubic".
+      image_size: pixels, one number or (height, width), for images of another size than the
+        weights'; or the size of these, if the weights do not say of which rectangle they are.
+      position_resize: how learned positions are then resized, "bilinear" or "bicubic".
 
     Raises:
       UserError: nothing there, of a newer version or an unknown layout; or no moving average.
@@ -85,10 +93,10 @@ def load_with_info(
     position_resize: str = "bilinear",
     scan: bool | None = None,
 ) -> Loaded:
-    """As `load`, with the rest of the description.
+    """As `load`, with the name, class names and step.
 
-    `scan`: whether blocks are run in a loop, which compiles in a fraction of the time; default: as
-    the model was trained.
+    `scan`: whether blocks run in a loop, which compiles in a fraction of the time; default: as the
+    model was trained.
     """
     for word, choices in (
         (head, ("keep", "drop")),
@@ -137,55 +145,127 @@ def load_with_info(
 def checkpoint_info(
     path: str | epath.Path, *, image_size: tuple[int, int] | None = None
 ) -> CheckpointInfo:
-    """What the checkpoint or file at `path`, as in `load`, says about itself.
-
-    `image_size` is for files whose positions are no square and that do not say which rectangle.
+    """What the checkpoint or file at `path` says about itself; arguments are those of `load`.
 
     Raises:
       UserError: nothing there, or what `load` says.
     """
     if not is_external(path):
         return checkpoint.read_info(path)
-    opened = detect_format.open_weights(Path(path))
-    dino = next((family for family in (dinov2, dinov3) if family.reads(opened)), None)
-    found = dino.understand(opened) if dino else understand(opened, image_size)
+    there = understand(detect_format.open_weights(Path(path)), image_size)
     return CheckpointInfo(
         folder=epath.Path(path),
-        name=found.name,
-        spec=found.spec,
-        num_classes=found.num_classes,
-        class_names=found.class_names,
-        preprocess=found.preprocess,
-        shapes={f"params/{name}": shape for name, shape in found.shapes().items()},
-        external=found,
+        name=there.name,
+        spec=there.spec,
+        num_classes=there.num_classes,
+        class_names=there.class_names,
+        preprocess=there.preprocess,
+        shapes={f"params/{name}": shape for name, shape in there.shapes().items()},
+        external=there,
+    )
+
+
+def understand(opened: Opened, image_size: tuple[int, int] | None = None) -> ExternalWeights:
+    """The model in another project's file.
+
+    `image_size` is in pixels, for files that do not say of which rectangle their positions are.
+
+    Raises:
+      UserError: no known layout, with the first difference of each; or one that does not fit, with
+        all differences; or a model that cannot be computed here.
+    """
+    format_, match = _matched(opened)
+    config_consistency.check(opened, format_.sizes(match, opened.config or {}))
+    return format_.reads(opened, match, image_size)
+
+
+def _matched(opened: Opened) -> tuple[Format, Match]:
+    formats = [f for f in FORMATS if f.recognises(opened)]
+    if not formats:
+        readable = ", ".join(repr(kind) for f in FORMATS for kind in f.model_types)
+        raise UserError(
+            f"{opened.path} holds a model of the type {(opened.config or {})['model_type']!r}; of "
+            f"Hugging Face's models {readable} can be read."
+        )
+    tried = [(f, _match(f, layout, opened)) for f in formats for layout in f.layouts(opened)]
+    for format_, match in tried:
+        if not match.misfits and not contradictions(match):
+            return format_, match
+    problems = lambda match: list(match.problems or contradictions(match))
+    matches = [match for _, match in tried]
+    nearest_match = min(matches, key=lambda m: m.misfits)
+    known = len(nearest_match.tensors) - sum(
+        " is unexpected" in line for line in nearest_match.problems
+    )
+    # All differences from the nearest layout, if most of the file's names are its own.
+    if len(matches) == 1 or 2 * known > len(nearest_match.tensors):
+        lines = problems(nearest_match)
+        if len(lines) > MAX_PROBLEMS_SHOWN:
+            rest = len(lines) - MAX_PROBLEMS_SHOWN
+            lines = [*lines[:MAX_PROBLEMS_SHOWN], f"... and {rest} more"]
+        raise UserError(
+            f"{opened.path} looks like {nearest_match.layout.title}, but is not the same:\n  "
+            + "\n  ".join(lines)
+        )
+    raise UserError(
+        f"{opened.path} has none of the layouts that are known here; tried, and the first "
+        "difference of each:\n  "
+        + "\n  ".join(f"{match.layout.title}: {problems(match)[0]}" for match in matches)
+    )
+
+
+def _match(format_: Format, layout: Layout, opened: Opened) -> Match:
+    """A file as `layout`; in some the arrays do not show the number of heads."""
+    tensors = format_.unpacked(opened.tensors)
+    first = match_layout(layout, tensors, {})
+    if format_.heads is None or is_bit(first) or not first.sizes["D"]:
+        return first
+    heads = format_.heads(opened, first)
+    if first.sizes["D"] % heads:
+        heads = 1  # only to compare the rest: config_consistency.check refuses it
+    return match_layout(layout, tensors, {"H": heads})
+
+
+def with_class_names(loaded: Loaded) -> tuple[Loaded, str]:
+    """(the model with class names, also where its weights have none but these are known; a sentence
+    about that, or "").
+
+    The released heads of ImageNet-21k come without names; no others have so many classes.
+    """
+    names = tuple(synsets.names().values())
+    if loaded.class_names or loaded.model.num_classes != len(names):
+        return loaded, ""
+    return loaded._replace(class_names=names), (
+        f"The weights do not name their classes; {len(names):,} is the number of ImageNet-21k's "
+        "in the released heads, so those names are taken, in their order."
     )
 
 
 def is_external(path: str | epath.Path) -> bool:
-    """Whether it is a file or folder of another project, and no checkpoint of this one."""
-    # Files on gs:// and the like are not looked at: they are no local ones that can be mapped.
+    """Whether `path` is a file or folder of another project, not a checkpoint of this one."""
+    # Files on gs:// and the like are not looked at: they cannot be mapped into memory.
     return "://" not in os.fspath(path) and detect_format.is_external(Path(path))
 
 
 def _class_names(about: CheckpointInfo) -> tuple[str, ...] | None:
-    """Those of the weights; says which classes of another project's file have none."""
-    told = label_names.notice(about.class_names or ()) if about.external else ""
-    if told and jax.process_index() == 0:
-        print(f"Notice: {about.folder}: {told}", file=sys.stderr)
+    """Names of classes; stderr says which classes of another project's file have none."""
+    notice = label_names.notice(about.class_names or ()) if about.external else ""
+    if notice and jax.process_index() == 0:
+        print(f"Notice: {about.folder}: {notice}", file=sys.stderr)
     return about.class_names
 
 
 def _of_shape(x: jax.ShapeDtypeStruct, shape: tuple[int, ...]) -> jax.ShapeDtypeStruct:
-    """With as many positions as the weights have, which are resized later."""
+    """An array with as many positions as the weights have; they are resized later."""
     if shape == x.shape:
         return x
-    # Another number may not divide over the devices.
+    # Another number of positions may not divide over the devices.
     sharding = x.sharding and jax.sharding.NamedSharding(x.sharding.mesh, jax.P())
     return jax.ShapeDtypeStruct(shape, x.dtype, sharding=sharding)
 
 
 def _at(old: models.Preprocess, size: tuple[int, int]) -> models.Preprocess:
-    """Images prepared alike, at another size."""
+    """The same preparation of images at another size."""
     resize: tuple[int, int] | int | None = None
     if isinstance(old.resize, int):
         resize = round(old.resize * min(size) / min(old.image_size))

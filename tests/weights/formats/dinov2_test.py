@@ -45,15 +45,16 @@ def test_registers_and_tables_at_another_size(tmp_path, toy):
     [
         ({"registers": 3}, "registers=3"),
         ({**DINOV2, "mlp": "geglu"}, "mlp=geglu"),
-        ({**GATED, "mlp_dim": 25}, "registers=3, mlp=swiglu"),
-        ({"position_embedding": "learned_2d", "qk_norm": True}, "qk_norm=True, position_embedding"),
+        ({**GATED, "mlp_dim": 25}, "mlp=swiglu, registers=3"),
+        ({"position_embedding": "learned_2d", "qk_norm": True}, "position_embedding=learned_2d"),
+        ({"position_embedding": "learned_2d", "qk_norm": True}, "qk_norm=True"),
         ({"position_embedding": "none"}, "position_embedding=none"),
         ({"position_at": "layers"}, "position_at=layers"),
         ({"pool": "cls_avg"}, "pool=cls_avg"),
     ],
 )
 def test_what_has_no_place_elsewhere_is_not_written(tmp_path, toy, to, fields, message):
-    with pytest.raises(UserError, match=f"has no place for {message}"):
+    with pytest.raises(UserError, match=f"has no place for .*{message}"):
         weights.save(toy(**fields), tmp_path / "x.npz", to)
     assert not list(tmp_path.iterdir())
 

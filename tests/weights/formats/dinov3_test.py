@@ -12,6 +12,7 @@ from vit_jax import models, weights
 from vit_jax.core import pytrees
 from vit_jax.core.errors import UserError
 from vit_jax.models import Preprocess
+from vit_jax.weights import loading
 from vit_jax.weights.files import detect_format, safetensors
 from vit_jax.weights.files.tensors import Tensor, of_array
 from vit_jax.weights.formats import dinov3
@@ -64,10 +65,10 @@ def test_released_sizes_get_their_names(name):
     model = nnx.eval_shape(make)
     shapes = pytrees.flatten(nnx.to_pure_dict(nnx.state(model, nnx.Param)))
     params = {n: np.broadcast_to(np.float32(0), x.shape) for n, x in shapes.items()}
-    layout = dinov3.layout_for(model.spec)
+    layout = dinov3.FORMAT.layout_for(model.spec)
     arrays = to_theirs(layout, params, sizes_of(layout, params))
-    config = dinov3.documents(model.spec, 0, None, model.preprocess)["config.json"]
-    found = dinov3.understand(detect_format.Opened(Path("x"), "safetensors", arrays, config, None))
+    config = dinov3.FORMAT.documents(model.spec, 0, None, model.preprocess)["config.json"]
+    found = loading.understand(detect_format.Opened(Path("x"), "safetensors", arrays, config, None))
     assert (found.name, found.spec) == (name, models.spec(name))
 
 
@@ -123,7 +124,7 @@ def test_images_are_as_the_processor_says(written):
         ({"layerscale_value": 0}, "layerscale_value=0; it must be a number above 0"),
         ({"layer_norm_eps": 2}, "norm_epsilon=2"),
         ({"num_attention_heads": 16}, "width=16 gives each of 16 heads 1"),
-        ({"model_type": "dinov3_convnext"}, "ConvNeXt, which is no ViT"),
+        ({"model_type": "dinov3_convnext"}, "ConvNeXt, which is not a ViT"),
     ],
 )
 def test_configs_that_cannot_be(written, values, message):
@@ -197,10 +198,10 @@ def test_every_array_is_needed_in_its_shape(written):
     ("fields", "to", "message"),
     [
         ({"num_classes": 3}, "huggingface", "DINOv3 has no head.*--head=drop"),
-        ({"pool": "avg"}, "huggingface", "has no place for registers=4, .*rotary_2d"),
-        ({"layer_scale": 0.0}, "huggingface", "has no place for registers=4"),
-        ({"qk_norm": True}, "huggingface", "has no place for registers=4, qk_norm=True"),
-        ({}, "timm", "timm has no place for registers=4, qkv_bias=query_value, pos"),
+        ({"pool": "avg"}, "huggingface", "has no place for .*rotary_2d.*registers=4"),
+        ({"layer_scale": 0.0}, "huggingface", "has no place for .*registers=4"),
+        ({"qk_norm": True}, "huggingface", "has no place for .*qk_norm=True"),
+        ({}, "timm", "timm has no place for .*registers=4"),
     ],
 )
 def test_what_is_no_dinov3_is_not_written(tmp_path, toy, fields, to, message):

@@ -56,7 +56,9 @@ def test_preprocessing_there_and_back(side, mode):
     else:
         fit = "stretch" if mode == "squash" else "inside"
         about = Preprocess(SIZE, (side, side), SIZE, *HALF, "bicubic", fit=fit, **CROP)
-    config = timm.documents(spec("ViT-B/16", norm_epsilon=1e-6), 3, None, about)["config.json"]
+    config = timm.FORMAT.documents(spec("ViT-B/16", norm_epsilon=1e-6), 3, None, about)[
+        "config.json"
+    ]
     assert config["pretrained_cfg"]["crop_mode"] == mode
     assert timm.preprocess(config, SIZE) == about
 
@@ -68,7 +70,9 @@ def test_images_that_are_no_squares_cover_both_sides():
     assert about == Preprocess(
         (224, 160), (248, 177), (224, 160), *HALF, "bicubic", fit="cover", **CROP
     )
-    config = timm.documents(spec("ViT-B/16", norm_epsilon=1e-6), 3, None, about)["config.json"]
+    config = timm.FORMAT.documents(spec("ViT-B/16", norm_epsilon=1e-6), 3, None, about)[
+        "config.json"
+    ]
     assert timm.preprocess(config, (224, 160)) == about
 
 
@@ -94,7 +98,7 @@ def test_heads_that_only_the_architecture_tells(tmp_path, toy):
 
 
 def test_how_others_do_not_resize_is_refused_or_said():
-    from vit_jax.weights.formats import implied_epsilons
+    from vit_jax.weights import implied_epsilons
 
     for about, instead in (
         (Preprocess(SIZE, 256, SIZE, interpolation="area", antialias=False), "box"),

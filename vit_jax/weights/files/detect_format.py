@@ -1,4 +1,4 @@
-"""What lies at a path: whose arrays they are is told by the first bytes, not by the name."""
+"""The kind of file at a path, by its first bytes, not by its name."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from vit_jax.weights.files import npz, safetensors
 from vit_jax.weights.files import torch as torch_file
 from vit_jax.weights.files.tensors import Tensor, Tensors
 
-INDEX = ".index.json"  # behind the name of the file that its parts would be
-# Of a folder the first that is there.
+INDEX = ".index.json"  # follows the name that the parts would have as one file
+# In a folder, the first of these that exists is read.
 FILES = tuple(
     f"{name}{end}" for name in ("model.safetensors", "pytorch_model.bin") for end in ("", INDEX)
 )
@@ -23,12 +23,12 @@ MAX_JSON_BYTES = 64 * 2**20
 
 @dataclasses.dataclass(frozen=True)
 class Opened:
-    """Arrays and what is said about them.
+    """Arrays, and the JSON beside them.
 
     Attributes:
       kind: "npz", "safetensors" or "torch".
-      config: of config.json beside the arrays, None without it.
-      preprocessor: likewise of preprocessor_config.json.
+      config: config.json, None without it.
+      preprocessor: preprocessor_config.json, None without it.
     """
 
     path: Path
@@ -39,15 +39,15 @@ class Opened:
 
 
 def is_external(path: Path) -> bool:
-    """Whether it is a file, or a folder as Hugging Face and timm have it."""
+    """Whether `path` is a file, or a folder as Hugging Face and timm write it."""
     try:
         return path.is_file() or any((path / name).is_file() for name in FILES)
-    except OSError as error:  # of a name that is too long
+    except OSError as error:  # a name may be too long
         raise UserError(f"{path} cannot be read: {error}.") from error
 
 
 def open_weights(path: Path) -> Opened:
-    """The arrays of a file or folder, none of them read yet (but PyTorch's). UserError."""
+    """Arrays of a file or folder; only PyTorch's are read now, others on demand. UserError."""
     inside = (path / name for name in FILES if (path / name).is_file())
     file = next(inside) if path.is_dir() else path
     if file.name.endswith(INDEX):
@@ -57,8 +57,8 @@ def open_weights(path: Path) -> Opened:
     if not tensors:
         raise UserError(f"{file} holds no arrays.")
     beside = (file.parent / "config.json", file.parent / "preprocessor_config.json")
-    found = [None if kind == "npz" or not f.is_file() else read_json(f) for f in beside]
-    return Opened(path, kind, tensors, *found)
+    documents = [None if kind == "npz" or not f.is_file() else read_json(f) for f in beside]
+    return Opened(path, kind, tensors, *documents)
 
 
 def read_json(file: Path) -> dict[str, Any]:
@@ -72,7 +72,7 @@ def read_json(file: Path) -> dict[str, Any]:
             raise
         raise UserError(f"{file} cannot be read as JSON: {error}.") from error
     if not isinstance(document, dict):
-        raise UserError(f"{file} is no JSON object.")
+        raise UserError(f"{file} is not a JSON object.")
     return document
 
 
@@ -89,23 +89,23 @@ def _arrays(file: Path) -> tuple[str, dict[str, Tensor]]:
     if start[:1] == b"\x80" or file.suffix in (".bin", ".pt", ".pth"):
         return "torch", torch_file.read(file)
     if file.suffix == ".npz":
-        return "npz", npz.read(file)  # says what is wrong with it
+        return "npz", npz.read(file)  # its message says what is wrong
     raise UserError(
-        f"{file} is no file of weights: it begins like none of .npz, .safetensors and PyTorch's."
+        f"{file} is not a file of weights: it begins like none of .npz, .safetensors and PyTorch's."
     )
 
 
 def _is_torch(file: Path) -> bool:
-    """Both are zip files; PyTorch's has a pickle beside its arrays."""
+    """Whether a zip file is PyTorch's, which has a pickle beside its arrays."""
     try:
         with zipfile.ZipFile(file) as opened:
             return any(n.endswith("data.pkl") for n in opened.namelist()[: npz.MAX_ARRAYS])
     except (OSError, zipfile.BadZipFile, NotImplementedError):
-        return False  # the reader of .npz says what is wrong
+        return False  # the message of .npz's reader says what is wrong
 
 
 def _sharded(index: Path) -> tuple[str, dict[str, Tensor]]:
-    """The kind and the arrays of several files, as their index says."""
+    """The kind and the arrays of several files, by their index."""
     torch = index.name.endswith(f".bin{INDEX}")
     kind, read = ("torch", torch_file.read) if torch else ("safetensors", safetensors.read)
     where = read_json(index).get("weight_map")

@@ -1,4 +1,4 @@
-"""NumPy's .npz files, read with distrust: nothing is believed that was not checked."""
+"""NumPy's .npz files. All that a file states about itself is checked before it is used."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 
 from vit_jax.core.errors import UserError
-from vit_jax.weights.files.shape_limits import MAX_DIMENSIONS, MAX_EMPTY
-from vit_jax.weights.files.tensors import BFLOAT16, Tensor
+from vit_jax.core.files.atomic import atomic_file
+from vit_jax.weights.files.tensors import BFLOAT16, MAX_DIMENSIONS, MAX_EMPTY, Tensor
 
 MAX_HEADER_BYTES = 64 * 2**10  # of one array
 MAX_ARRAYS = 100_000
@@ -24,34 +24,29 @@ ALWAYS_ALLOWED_BYTES = 2**30
 
 
 def read(path: Path) -> dict[str, Tensor]:
-    """The arrays by name; their values are read when they are asked for.
+    """Arrays by name; their values are read on demand.
 
     Raises:
-      UserError: no such file, or damaged, hostile, or with arrays of other things than numbers.
+      UserError: a file that is absent, damaged or hostile, or holds other things than numbers.
     """
     try:
-        file = zipfile.ZipFile(path)  # open for as long as there are tensors of it
+        file = zipfile.ZipFile(path)  # stays open as long as its tensors exist
         members = file.infolist()
         _check_sizes(path, members)
-        found = {m.filename.removesuffix(".npy"): _tensor(path, file, m) for m in members}
+        tensors = {m.filename.removesuffix(".npy"): _tensor(path, file, m) for m in members}
     except (OSError, zipfile.BadZipFile, NotImplementedError, EOFError, RuntimeError) as error:
         raise UserError(f"{path} cannot be read as .npz: {error}. Get the file anew.") from error
-    if len(found) != len(members):
+    if len(tensors) != len(members):
         raise UserError(f"{path} has several arrays of one name.")
-    return found
+    return tensors
 
 
 def write(path: Path, arrays: Mapping[str, Tensor]) -> None:
-    """A file with these arrays, uncompressed, that is there in full or not at all. OSError."""
-    temporary = path.with_name(f".{path.name}.new")
-    try:
-        with zipfile.ZipFile(temporary, "w", zipfile.ZIP_STORED) as file:
-            for name, tensor in arrays.items():
-                with file.open(f"{name}.npy", "w", force_zip64=True) as entry:
-                    np.lib.format.write_array(entry, tensor.read(), allow_pickle=False)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    """Writes arrays uncompressed, all of them or no file at all. OSError."""
+    with atomic_file(path) as temporary, zipfile.ZipFile(temporary, "w") as file:
+        for name, tensor in arrays.items():
+            with file.open(f"{name}.npy", "w", force_zip64=True) as entry:
+                np.lib.format.write_array(entry, tensor.read(), allow_pickle=False)
 
 
 def _check_sizes(path: Path, members: list[zipfile.ZipInfo]) -> None:
@@ -60,15 +55,15 @@ def _check_sizes(path: Path, members: list[zipfile.ZipInfo]) -> None:
         raise UserError(f"{path} has {len(members):,} entries; {MAX_ARRAYS:,} is the limit.")
     if total > max(ALWAYS_ALLOWED_BYTES, MAX_EXPANSION * size):
         raise UserError(
-            f"{path} of {size:,} bytes claims to hold {total:,}: that is no file of weights but a "
-            "zip bomb. Write the arrays with numpy.savez, which does not compress them."
+            f"{path} of {size:,} bytes claims to hold {total:,}: that is not a file of weights "
+            "but a zip bomb. Write the arrays with numpy.savez, which does not compress them."
         )
 
 
 def _tensor(path: Path, file: zipfile.ZipFile, member: zipfile.ZipInfo) -> Tensor:
     name = f"{path}: {member.filename}"
     if not member.filename.endswith(".npy"):
-        raise UserError(f"{name} is no array; all entries of an .npz end in .npy.")
+        raise UserError(f"{name} is not an array; all entries of an .npz end in .npy.")
     with file.open(member) as stream:
         start = stream.read(12)
         shape, fortran, dtype, offset = _header(name, start, stream.read)
@@ -99,7 +94,7 @@ def _header(
 ) -> tuple[tuple[int, ...], bool, np.dtype, int]:
     """(shape, whether in Fortran's order, dtype, bytes before the values)"""
     if len(start) < 12 or start[:6] != b"\x93NUMPY" or start[6] not in (1, 2, 3):
-        raise UserError(f"{name} is no NumPy array.")
+        raise UserError(f"{name} is not a NumPy array.")
     width = 2 if start[6] == 1 else 4
     length = int.from_bytes(start[8 : 8 + width], "little")
     if length > MAX_HEADER_BYTES:
@@ -119,7 +114,7 @@ def _header(
             f"{name} holds Python objects, which are a pickle: to read it would run code that the "
             "file brings. Write plain arrays of numbers instead."
         )
-    if dtype == np.dtype("V2"):  # what numpy makes of bfloat16, which it does not know
+    if dtype == np.dtype("V2"):  # how NumPy, which does not know bfloat16, writes it
         dtype = BFLOAT16
     if dtype.kind not in "fiub" and dtype != BFLOAT16:
         raise UserError(f"{name} is an array of {dtype}, not of numbers.")

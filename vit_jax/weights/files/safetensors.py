@@ -1,6 +1,9 @@
 """Safetensors files: a length, a header in JSON, then the arrays' bytes one after the other.
 
-All that a header says is checked against the file before an array is made.
+All that a header states is checked against the file before an array is made. The safetensors
+library is not used: it reads a name that is there twice and shapes that NumPy cannot have, copies
+arrays instead of mapping them, and its messages do not name the file. To write, it wants all arrays
+in memory at once, and it sorts them by name, while these files keep the model's order.
 """
 
 from __future__ import annotations
@@ -15,8 +18,8 @@ import ml_dtypes
 import numpy as np
 
 from vit_jax.core.errors import UserError
-from vit_jax.weights.files.shape_limits import MAX_DIMENSIONS, MAX_EMPTY
-from vit_jax.weights.files.tensors import Tensor
+from vit_jax.core.files.atomic import atomic_file
+from vit_jax.weights.files.tensors import MAX_DIMENSIONS, MAX_EMPTY, Tensor
 
 MAX_HEADER_BYTES = 16 * 2**20  # that of a ViT has some 50 kB
 LENGTH_BYTES = 8
@@ -33,10 +36,10 @@ DTYPES = {
 
 
 def read(path: Path) -> dict[str, Tensor]:
-    """The arrays by name, mapped into memory when they are asked for.
+    """Arrays by name, mapped into memory on demand.
 
     Raises:
-      UserError: no such file, or one whose header is not true.
+      UserError: a file that is absent, or whose header is wrong.
     """
     try:
         header, start = _header(path)
@@ -56,28 +59,23 @@ def read(path: Path) -> dict[str, Tensor]:
 
 
 def write(path: Path, arrays: Mapping[str, Tensor]) -> None:
-    """A file with these arrays (float32), that is there in full or not at all. OSError."""
-    header: dict[str, Any] = {METADATA: {"format": "pt"}}  # transformers asks for it
+    """Writes arrays as float32, all of them or no file at all. OSError."""
+    header: dict[str, Any] = {METADATA: {"format": "pt"}}  # transformers requires it
     end = 0
     for name, tensor in arrays.items():
         first, end = end, end + math.prod(tensor.shape) * 4
         header[name] = {"dtype": "F32", "shape": list(tensor.shape), "data_offsets": [first, end]}
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % LENGTH_BYTES)
-    temporary = path.with_name(f".{path.name}.new")
-    try:
-        with temporary.open("wb") as file:
-            file.write(len(text).to_bytes(LENGTH_BYTES, "little") + text)
-            for tensor in arrays.values():
-                file.write(np.ascontiguousarray(tensor.read(), "<f4").data)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with atomic_file(path) as temporary, temporary.open("wb") as file:
+        file.write(len(text).to_bytes(LENGTH_BYTES, "little") + text)
+        for tensor in arrays.values():
+            file.write(np.ascontiguousarray(tensor.read(), "<f4").data)
 
 
 class _Damaged(UserError):
     def __init__(self, path: Path, reason: str):
-        super().__init__(f"{path} is no intact safetensors file: {reason}. Get the file anew.")
+        super().__init__(f"{path} is not an intact safetensors file: {reason}. Get the file anew.")
 
 
 def _header(path: Path) -> tuple[dict[str, Any], int]:
@@ -93,21 +91,21 @@ def _header(path: Path) -> tuple[dict[str, Any], int]:
     try:
         header = json.loads(text, object_pairs_hook=_unique)
     except (ValueError, RecursionError) as error:
-        raise _Damaged(path, f"its header is no JSON ({error})") from error
+        raise _Damaged(path, f"its header is not JSON ({error})") from error
     if not isinstance(header, dict):
-        raise _Damaged(path, "its header is no JSON object")
+        raise _Damaged(path, "its header is not a JSON object")
     return header, LENGTH_BYTES + length
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
+    entries = dict(pairs)
+    if len(entries) != len(pairs):
         raise ValueError("a name is there twice")
-    return found
+    return entries
 
 
 def _span(path: Path, name: str, entry: Any, size: int) -> tuple[int, int]:
-    """Where an array lies in the data; type and shape agree with its length."""
+    """Position of an array in the data, once its type and shape agree with its length."""
     if len(name) > MAX_NAME_CHARACTERS:
         raise _Damaged(path, f"a name of {len(name):,} characters begins with {name[:40]!r}")
     try:

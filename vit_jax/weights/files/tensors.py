@@ -1,4 +1,4 @@
-"""Arrays in a file, known by shape and type before they are read."""
+"""Arrays in a file, whose shapes and types are known before they are read."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ import ml_dtypes
 import numpy as np
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+# Limits on shapes that a file states, since a header costs its writer nothing.
+MAX_DIMENSIONS = 32  # NumPy has 64; arrays of models have six at most
+MAX_EMPTY = 2**40  # elements of an empty array, not counting its axes of size 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -16,7 +19,7 @@ class Tensor:
     """One array of a file.
 
     Attributes:
-      read: gives it. UserError if its bytes are not what the file says.
+      read: gives the array. UserError if its bytes are not as the file says.
     """
 
     shape: tuple[int, ...]
@@ -28,10 +31,10 @@ Tensors = Mapping[str, Tensor]
 
 
 def is_floating(dtype: np.dtype) -> bool:
-    """Whether it is of floating-point numbers; bfloat16 is none of NumPy's own."""
+    """Whether its numbers are floating-point; bfloat16 is not one of NumPy's own types."""
     return dtype.kind == "f" or dtype == BFLOAT16
 
 
 def of_array(array: np.ndarray) -> Tensor:
-    """One that is in memory already."""
+    """A tensor of an array in memory."""
     return Tensor(array.shape, array.dtype, lambda: array)

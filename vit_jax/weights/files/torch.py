@@ -1,4 +1,4 @@
-"""PyTorch's .bin and .pt files, by its loader that runs no code out of a file."""
+"""PyTorch's .bin and .pt files, read by its loader that does not run code from a file."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from vit_jax.weights.files.tensors import Tensor, of_array
 
 
 def read(path: Path) -> dict[str, Tensor]:
-    """The tensors by name.
+    """Tensors by name.
 
     Raises:
       UserError: PyTorch is not installed, or the file holds anything but tensors by name.
@@ -26,23 +26,23 @@ def read(path: Path) -> dict[str, Tensor]:
             ".safetensors file, or install PyTorch."
         ) from error
     try:
-        found = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # of many types, by what the file holds
+        tensors = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # the type depends on the file
         first = (str(error).splitlines() or [type(error).__name__])[0][:200]
         raise UserError(
             f"{path} is refused: it is damaged, or a pickle that holds other things than tensors "
             f"and would run code of its own ({first}). Use the model's .safetensors file."
         ) from error
-    if not isinstance(found, dict) or not all(
-        isinstance(name, str) and isinstance(x, torch.Tensor) for name, x in found.items()
+    if not isinstance(tensors, dict) or not all(
+        isinstance(name, str) and isinstance(x, torch.Tensor) for name, x in tensors.items()
     ):
         raise UserError(
             f"{path} holds other things than tensors by name: save model.state_dict(), or use the "
             "model's .safetensors file."
         )
-    return {name: of_array(_array(x)) for name, x in found.items()}
+    return {name: of_array(_array(x)) for name, x in tensors.items()}
 
 
 def _array(tensor: Any) -> np.ndarray:
-    """NumPy knows no bfloat16; float32 holds it exactly."""
+    """An array; of float32 for bfloat16, which NumPy does not know."""
     return tensor.float().numpy() if tensor.is_floating_point() else tensor.numpy()

@@ -1,1 +1,14 @@
-"""Formats of weights: what each project calls its arrays, and how it lays them out."""
+"""Formats of other projects: one file each. A new one is a file and its lines in this table."""
+
+from vit_jax.weights.external import Format
+from vit_jax.weights.formats import dinov2, dinov3, google_npz, huggingface, timm
+
+# In this order a file is recognised, and a format for a model is found.
+FORMATS: tuple[Format, ...] = (
+    dinov2.FORMAT,
+    dinov3.FORMAT,
+    huggingface.VIT,
+    huggingface.BIT,
+    timm.FORMAT,
+    google_npz.FORMAT,
+)

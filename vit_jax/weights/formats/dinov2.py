@@ -1,15 +1,14 @@
 """Hugging Face's Dinov2 and Dinov2WithRegisters, backbones and classifiers, in and out.
 
 Its classifier sees the class token and the mean of the patches side by side. Its SwiGLU has both
-dense layers of the gate in one array, which is taken apart here: the first half goes through the
-SiLU.
+dense layers of the gate in one array, which is split here: the first half goes through the SiLU.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -17,20 +16,51 @@ import numpy as np
 from vit_jax import models
 from vit_jax.core.errors import UserError
 from vit_jax.models.vit import ViTSpec
-from vit_jax.weights import architecture
-from vit_jax.weights.external import ExternalWeights
+from vit_jax.weights import architecture, config_consistency, json_fields
+from vit_jax.weights.config_consistency import Size
+from vit_jax.weights.external import ClassNames, Documents, ExternalWeights, Format, is_model_type
 from vit_jax.weights.files.detect_format import Opened
 from vit_jax.weights.files.tensors import Tensor, Tensors, of_array
-from vit_jax.weights.formats import config_consistency, dino, huggingface
-from vit_jax.weights.formats import json_fields as said
-from vit_jax.weights.layout import Layout, Match, Rule, rule
+from vit_jax.weights.formats import huggingface_json
+from vit_jax.weights.layout import Layout, Rule, rule
+from vit_jax.weights.match import Match
 
-REGISTERS = "dinov2_with_registers"
-TYPES = ("dinov2", REGISTERS)  # model_type of config.json
+REGISTERS = "dinov2_with_registers"  # a model_type of config.json
+TYPES = ("dinov2", REGISTERS)
 PACKED, GATE, UP = "mlp.weights_in.", "mlp.gate.", "mlp.up."
+# Of masked pre-training; it is not a part of the model.
+MASK_TOKEN, MASK_TOKEN_PATTERN = "embeddings.mask_token", r"embeddings\.mask_token"
 
 
-_dense = functools.partial(dino.dense, "encoder.layer")
+def tokens() -> tuple[Rule, ...]:
+    """Rules of class token and registers."""
+    return (
+        rule("cls", "embeddings.cls_token", "1 1 D"),
+        rule("registers", "embeddings.register_tokens", "1 R D"),
+    )
+
+
+def norms_and_scales(layers: str) -> tuple[Rule, ...]:
+    """Rules of each block's norms and LayerScale."""
+    return (
+        *(
+            rule(f"{norm}/{ours}", f"{layers}.{{}}.{norm}.{theirs}", "D")
+            for norm in ("norm1", "norm2")
+            for ours, theirs in (("scale", "weight"), ("bias", "bias"))
+        ),
+        rule("scale1/scale", f"{layers}.{{}}.layer_scale1.lambda1", "D"),
+        rule("scale2/scale", f"{layers}.{{}}.layer_scale2.lambda1", "D"),
+    )
+
+
+def dense(layers: str, ours: str, theirs: str, kernel: str, bias: str | None) -> tuple[Rule, ...]:
+    """Rules of a block's dense layer, or of several that are one of ours; `bias` None: without."""
+    of_all = lambda leaf: " ".join(f"{layers}.{{}}.{name}.{leaf}" for name in theirs.split())
+    rules = (rule(f"{ours}/kernel", of_all("weight"), kernel),)
+    return rules if bias is None else (*rules, rule(f"{ours}/bias", of_all("bias"), bias))
+
+
+_dense = functools.partial(dense, "encoder.layer")
 
 
 def _layout(title: str, *mlp: Rule) -> Layout:
@@ -38,9 +68,9 @@ def _layout(title: str, *mlp: Rule) -> Layout:
     rules = (
         rule("patches/kernel", "embeddings.patch_embeddings.projection.weight", "D 3 P p"),
         rule("patches/bias", "embeddings.patch_embeddings.projection.bias", "D"),
-        *dino.tokens(),
+        *tokens(),
         rule("positions/embedding", "embeddings.position_embeddings", "1 N D"),
-        *dino.norms_and_scales("encoder.layer"),
+        *norms_and_scales("encoder.layer"),
         *_dense("attention/qkv", qkv, "(H K) D", "(H K)"),
         *_dense("attention/out", "attention.output.dense", "D (H K)", "D"),
         *mlp,
@@ -49,15 +79,15 @@ def _layout(title: str, *mlp: Rule) -> Layout:
         Rule("head/kernel", ("classifier.weight",), "C 2D", own="2D C"),
         rule("head/bias", "classifier.bias", "C"),
     )
-    return Layout(title, rules, ("", "dinov2.", f"{REGISTERS}."), (dino.MASK_TOKEN_PATTERN,))
+    return Layout(title, rules, ("", "dinov2.", f"{REGISTERS}."), (MASK_TOKEN_PATTERN,))
 
 
-PLAIN = _layout(
+_PLAIN = _layout(
     "Hugging Face's Dinov2",
     *_dense("mlp/fc1", "mlp.fc1", "M D", "M"),
     *_dense("mlp/fc2", "mlp.fc2", "D M", "D"),
 )
-GATED = _layout(
+_GATED = _layout(
     "Hugging Face's Dinov2 with SwiGLU",
     *_dense("mlp/gate", GATE[:-1], "M D", "M"),
     *_dense("mlp/fc1", UP[:-1], "M D", "M"),
@@ -65,115 +95,94 @@ GATED = _layout(
 )
 
 
-def reads(opened: Opened) -> bool:
-    """Whether config.json says that it is one."""
-    return (opened.config or {}).get("model_type") in TYPES
+def _behind_gate(hidden: int) -> int:
+    """Width behind a gate: 2/3 of the hidden one, rounded up to a multiple of 8."""
+    return (int(hidden * 2 / 3) + 7) // 8 * 8
 
 
-def understand(opened: Opened) -> ExternalWeights:
-    """The model in a file that is `reads`. UserError as external.understand."""
-    config = opened.config or {}
-    found = _match(opened, config)
-    sizes = found.sizes
-    image_size = _image_size(opened, sizes)
-    size = architecture.size_name(found) or architecture.shape_name(sizes)
-    name, num_classes = f"ViT-{size}/{sizes['P']}", sizes.get("C", 0)
-    spec = models.spec(
-        name,
-        depth=sizes["L"],
-        width=sizes["D"],
-        mlp_dim=sizes["M"],
-        num_heads=sizes["H"],
-        pool="cls_avg" if num_classes else "cls",
-        qkv_bias="all" if found.has("qkv_bias") else "none",
-        mlp="swiglu" if found.layout is GATED else "mlp",
-        registers=sizes.get("R", 0),
-        layer_scale=said.positive(config, "layerscale_value", 1.0),
-        gelu=_gelu(config),
-        norm_epsilon=said.positive(config, "layer_norm_eps", 1e-6),
-    )
-    return ExternalWeights(
-        name=name,
-        spec=spec,
-        num_classes=num_classes,
-        class_names=huggingface.class_names(config, num_classes),
-        preprocess=_preprocess(opened, image_size),
-        match=found,
-        pads_class_position=False,
-    )
+def _layouts(opened: Opened) -> tuple[Layout, ...]:
+    return (_GATED if any(PACKED in name for name in opened.tensors) else _PLAIN,)
 
 
-def _match(opened: Opened, config: Mapping[str, Any]) -> Match:
-    layout = GATED if any(PACKED in name for name in opened.tensors) else PLAIN
-    found = dino.matched(opened, layout, unpacked(opened.tensors))
-    config_consistency.check(opened, config_consistency.of_dinov2(found, gated=layout is GATED))
-    huggingface.check_qkv_bias(config, there=found.has("qkv_bias"))
-    return found
-
-
-def unpacked(tensors: Tensors) -> dict[str, Tensor]:
-    """With the two halves of each packed array under names of their own."""
-    found = {}
+def _unpacked(tensors: Tensors) -> dict[str, Tensor]:
+    """Arrays with the two halves of each packed one under names of their own."""
+    halves = {}
     for name, whole in tensors.items():
         if PACKED not in name or not whole.shape or whole.shape[0] % 2:
-            found[name] = whole
+            halves[name] = whole
             continue
         rows = whole.shape[0] // 2
         shape = (rows, *whole.shape[1:])
         first = lambda whole=whole, rows=rows: whole.read()[:rows]
         second = lambda whole=whole, rows=rows: whole.read()[rows:]
-        found[name.replace(PACKED, GATE)] = Tensor(shape, whole.dtype, first)
-        found[name.replace(PACKED, UP)] = Tensor(shape, whole.dtype, second)
-    return found
+        halves[name.replace(PACKED, GATE)] = Tensor(shape, whole.dtype, first)
+        halves[name.replace(PACKED, UP)] = Tensor(shape, whole.dtype, second)
+    return halves
 
 
-def packed(tensors: Tensors, spec: ViTSpec) -> dict[str, Tensor]:
-    """The opposite of `unpacked`; with the mask token that a model with registers has to have."""
-    found = {}
-    if spec.registers:
-        found[dino.MASK_TOKEN] = of_array(np.zeros((1, spec.width), np.float32))
-    for name, one in tensors.items():
-        if GATE in name:
-            other = tensors[name.replace(GATE, UP)]
-            both = lambda one=one, other=other: np.concatenate([one.read(), other.read()])
-            shape = (2 * one.shape[0], *one.shape[1:])
-            found[name.replace(GATE, PACKED)] = Tensor(shape, one.dtype, both)
-        elif UP not in name:
-            found[name] = one
-    return found
+def _sizes(match: Match, _: Mapping[str, Any]) -> Iterator[Size]:
+    """Sizes of config.json; positions are those of a square, and of no register."""
+    sizes, gated = match.sizes, match.layout is _GATED
+    yield from config_consistency.tokens(sizes)
+    yield config_consistency.qkv_bias(match)
+    yield Size("use_swiglu_ffn", gated, lambda x: bool(x) == gated)
+    width_of = _behind_gate if gated else lambda hidden: hidden
+    yield config_consistency.mlp_ratio("mlp_ratio", sizes, width_of)
+    # A last row of pixels that does not fill a patch is left out.
+    yield Size(
+        "image_size",
+        f"{sizes['N']} positions of patches of {sizes['P']} pixels",
+        lambda x: (json_fields.side("image_size", x) // sizes["P"]) ** 2 + 1 == sizes["N"],
+    )
+    yield Size("num_register_tokens", sizes.get("R", 0))
+    yield from config_consistency.labels(match)
 
 
-def _gelu(config: Mapping[str, Any]) -> str:
-    return huggingface.GELUS[said.word(config, "hidden_act", "gelu", huggingface.GELUS)]
+def _read(opened: Opened, match: Match, _: tuple[int, int] | None) -> ExternalWeights:
+    config = opened.config or {}
+    huggingface_json.check_qkv_bias(config, match)
+    return architecture.external_weights(
+        match,
+        _preprocess(opened, _image_size(opened, match.sizes)),
+        fields={
+            "pool": "cls_avg" if match.has("head") else "cls",
+            "mlp": "swiglu" if match.layout is _GATED else "mlp",
+            "registers": match.sizes.get("R", 0),
+            "layer_scale": json_fields.positive(config, "layerscale_value", 1.0),
+            "gelu": huggingface_json.gelu(config),
+            "norm_epsilon": json_fields.positive(config, "layer_norm_eps", 1e-6),
+        },
+        class_names=huggingface_json.class_names(config, match),
+    )
 
 
 def _image_size(opened: Opened, sizes: Mapping[str, int]) -> tuple[int, int]:
-    said: Any = (opened.config or {}).get("image_size", 224)
-    side, patch = (said if isinstance(said, int) else 0), sizes["P"]
+    stated: Any = (opened.config or {}).get("image_size", 224)
+    side, patch = (stated if isinstance(stated, int) else 0), sizes["P"]
     if side < patch or (side // patch) ** 2 + 1 != sizes["N"]:
         raise UserError(
-            f"{opened.path} has {sizes['N']} positions, but config.json says image_size={said!r}, "
+            f"{opened.path} has {sizes['N']} positions, but config.json says image_size={stated!r} "
             f"for patches of {patch} pixels."
         )
     return side // patch * patch, side // patch * patch
 
 
 def _preprocess(opened: Opened, image_size: tuple[int, int]) -> models.Preprocess:
-    """As preprocessor_config.json says, at the size that the positions are for."""
-    found = huggingface.preprocess(opened.preprocessor or {}, image_size)
-    if found.crop in (None, image_size):
-        return found
-    resize = found.resize
+    """Preparation by preprocessor_config.json, at the size that the positions are for."""
+    about = huggingface_json.preprocess(opened.preprocessor or {}, image_size)
+    if about.crop in (None, image_size):
+        return about
+    resize = about.resize
     if isinstance(resize, int):
-        resize = round(resize * image_size[0] / found.crop[0])
-    return dataclasses.replace(found, resize=resize, crop=image_size)
+        resize = round(resize * image_size[0] / about.crop[0])
+    return dataclasses.replace(about, resize=resize, crop=image_size)
 
 
 # --- writing
 
 
-def fits(spec: Any, num_classes: int) -> bool:
-    """Whether a model is a Dinov2 and no plain ViT."""
+def _holds(spec: Any, num_classes: int) -> bool:
+    """Whether a model is a Dinov2, and not a plain ViT."""
     plain = ("position_at", "parallel", "qk_norm", "dense_bias", "norm", "pre_logits")
     defaults = {name: getattr(ViTSpec, name) for name in plain}
     return (
@@ -183,44 +192,49 @@ def fits(spec: Any, num_classes: int) -> bool:
         and spec.layer_scale > 0
         and spec.mlp in ("mlp", "swiglu")
         and spec.qkv_bias in ("all", "none")
-        and _ratio(spec) is not None
+        and _mlp_ratio(spec) is not None
         and all(getattr(spec, name) == default for name, default in defaults.items())
     )
 
 
-def _ratio(spec: ViTSpec) -> int | None:
-    """mlp_ratio of config.json, a whole number; None: there is none for this hidden width."""
+def _mlp_ratio(spec: ViTSpec) -> int | None:
+    """mlp_ratio of config.json, a whole number; None if no such number gives this MLP."""
     for ratio in range(1, 2 * spec.mlp_dim // spec.width + 2):
         hidden = ratio * spec.width
-        # The width behind the gate is 2/3 of it, rounded up to a multiple of 8.
-        behind = (int(hidden * 2 / 3) + 7) // 8 * 8
-        if spec.mlp_dim == (behind if spec.mlp == "swiglu" else hidden):
+        if spec.mlp_dim == (_behind_gate(hidden) if spec.mlp == "swiglu" else hidden):
             return ratio
     return None
 
 
-def layout_for(spec: ViTSpec) -> Layout:
-    """That of what `fits`."""
-    return GATED if spec.mlp == "swiglu" else PLAIN
+def _packed(tensors: Tensors, spec: ViTSpec, num_classes: int) -> Tensors:
+    """The opposite of `_unpacked`; in a classifier all but the head gets a prefix.
 
-
-def completed(arrays: Tensors, spec: ViTSpec, num_classes: int) -> dict[str, Tensor]:
-    """As its files have them; in a classifier the head has no prefix, the rest has."""
-    found = packed(arrays, spec)
+    A model with registers has to have a mask token.
+    """
+    arrays: dict[str, Tensor] = {}
+    if spec.registers:
+        arrays[MASK_TOKEN] = of_array(np.zeros((1, spec.width), np.float32))
+    for name, one in tensors.items():
+        if GATE in name:
+            other = tensors[name.replace(GATE, UP)]
+            both = lambda one=one, other=other: np.concatenate([one.read(), other.read()])
+            shape = (2 * one.shape[0], *one.shape[1:])
+            arrays[name.replace(GATE, PACKED)] = Tensor(shape, one.dtype, both)
+        elif UP not in name:
+            arrays[name] = one
     if not num_classes:
-        return found
+        return arrays
     prefix = lambda name: "" if name.startswith("classifier.") else f"{_type(spec)}."
-    return {prefix(name) + name: x for name, x in found.items()}
+    return {prefix(name) + name: x for name, x in arrays.items()}
 
 
 def _type(spec: ViTSpec) -> str:
     return REGISTERS if spec.registers else "dinov2"
 
 
-def documents(
-    spec: ViTSpec, num_classes: int, names: tuple[str, ...] | None, about: models.Preprocess
-) -> dict[str, dict[str, Any]]:
-    """config.json and preprocessor_config.json. UserError for images that are no squares."""
+def _documents(
+    spec: ViTSpec, num_classes: int, names: ClassNames, about: models.Preprocess
+) -> Documents:
     height, width = about.image_size
     if height != width:
         raise UserError(
@@ -228,25 +242,34 @@ def documents(
             "--image_size."
         )
     kind = "Dinov2WithRegisters" if spec.registers else "Dinov2"
-    config: dict[str, Any] = {
-        "architectures": [f"{kind}{'ForImageClassification' if num_classes else 'Model'}"],
-        "model_type": _type(spec),
-        "hidden_size": spec.width,
-        "num_hidden_layers": spec.depth,
-        "num_attention_heads": spec.num_heads,
-        "mlp_ratio": _ratio(spec),
+    suffix = "ForImageClassification" if num_classes else "Model"
+    config = huggingface_json.vit_config(
+        spec, f"{kind}{suffix}", _type(spec), about.image_size, num_classes, names
+    ) | {
+        "mlp_ratio": _mlp_ratio(spec),
         "use_swiglu_ffn": spec.mlp == "swiglu",
-        "hidden_act": "gelu" if spec.gelu == "exact" else "gelu_pytorch_tanh",
-        "layer_norm_eps": spec.norm_epsilon,
         "layerscale_value": spec.layer_scale,
-        "image_size": height,
-        "patch_size": spec.patch_size,
-        "num_channels": 3,
         "qkv_bias": spec.qkv_bias == "all",
         "use_mask_token": False,
-        "torch_dtype": "float32",
-        **huggingface.labels(num_classes, names),
     }
     if spec.registers:
         config["num_register_tokens"] = spec.registers
-    return {"config.json": config, "preprocessor_config.json": huggingface.processor(about)}
+    return huggingface_json.documents(config, about)
+
+
+FORMAT = Format(
+    destination="huggingface",
+    model_types=TYPES,
+    recognises=lambda opened: is_model_type(opened, *TYPES),
+    layouts=_layouts,
+    heads=lambda opened, _: architecture.stated_heads(opened),
+    sizes=_sizes,
+    unpacked=_unpacked,
+    reads=_read,
+    holds=_holds,
+    layout_for=lambda spec: _GATED if spec.mlp == "swiglu" else _PLAIN,
+    documents=_documents,
+    packed=_packed,
+    hint="Write --to=checkpoint.",
+    is_plain=False,
+)

@@ -1,36 +1,41 @@
 """Google's .npz files: the released ones of ViT, AugReg and BiT, and those of big_vision.
 
-The released files number the parts of a block as they come; vision_transformer's own code renames
-them when it reads them, each kind counted by itself, and what it trains has these later names.
+The released files number the parts of a block in their order; vision_transformer's own code renames
+them as it reads them, counting each kind by itself, and its later models have these names.
 
-The released files have a position for the class token; in big_vision it has none, which is the
-same as one of zeros; and where positions are fixed, as in its ViT-S/16 of arXiv 2205.01580, there
-is no array of them. Neither has LayerScale.
+The released files have a position for the class token; in big_vision it has none, which equals one
+of zeros; and where positions are fixed, as in its ViT-S/16 of arXiv 2205.01580, there is no array
+of them. Neither has LayerScale.
 
-The names of hybrids are those of vit_jax/models_resnet.py and models_vit.py in
-github.com/google-research/vision_transformer, those of BiT what bit_pytorch/models.py in
+Names of hybrids are those of vit_jax/models_resnet.py and models_vit.py in
+github.com/google-research/vision_transformer, names of BiT those that bit_pytorch/models.py in
 github.com/google-research/big_transfer reads.
 """
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
+from typing import Any
 
+from vit_jax import models
+from vit_jax.core.errors import UserError
 from vit_jax.models.bit import BiTSpec
 from vit_jax.models.hybrid import HybridSpec
 from vit_jax.models.vit import ViTSpec
-from vit_jax.weights.formats import resnet_rules
-from vit_jax.weights.layout import Layout, Rule, rule
+from vit_jax.weights import architecture
+from vit_jax.weights.external import ClassNames, Documents, ExternalWeights, Format
+from vit_jax.weights.files.detect_format import Opened
+from vit_jax.weights.layout import Layout, ResNetNames, Rule, resnet_rules, rule
+from vit_jax.weights.match import Match
 
-# What its readers compute; the arrays do not tell.
-FIELDS = {"gelu": "tanh", "norm_epsilon": 1e-6}
-FIELDS_OF_HYBRIDS = {
+# Fields that its readers take for granted; the arrays do not show them.
+_FIELDS = {"gelu": "tanh", "norm_epsilon": 1e-6}
+_FIELDS_OF_HYBRIDS = {
     "weight_epsilon": 1e-5,
     "weight_epsilon_of": "deviation",
     "group_norm_epsilon": 1e-6,
 }
-FIELDS_OF_BIT = {
+_FIELDS_OF_BIT = {
     "weight_epsilon": 1e-10,
     "weight_epsilon_of": "variance",
     "group_norm_epsilon": 1e-5,
@@ -50,14 +55,13 @@ _AROUND = (
     rule("head/kernel", "head/kernel", "D C"),
     rule("head/bias", "head/bias", "C"),
 )
-PREFIXES = ("", "params/", "target/", "opt/target/", "optimizer/target/", "params/img/")
-# What a whole training state has besides.
-IGNORED = (
+_PREFIXES = ("", "params/", "target/", "opt/target/", "optimizer/target/", "params/img/")
+# Further arrays of a whole training state.
+_IGNORED = (
     r"(opt|opt_state|optimizer|extra|state|chrono|params/t)(/.*)?",
     "step",
     "measurements/.*",
 )
-NEEDED = ("qkv_bias",)
 
 
 def _attention(ours: str, theirs: str, layers: str) -> tuple[Rule, ...]:
@@ -121,8 +125,6 @@ _NEW = {
     "norm2": "LayerNorm_1",
     "mlp": "MlpBlock_0",
 }
-_NEW_POSITIONS = rule("positions/embedding", "pos_embedding", "1 N D")
-
 _OLD = {
     "norm1": "LayerNorm_0",
     "attention": "MultiHeadDotProductAttention_1",
@@ -132,7 +134,7 @@ _OLD = {
 
 
 def _of_vision_transformer(parts: Mapping[str, str]) -> tuple[Rule, ...]:
-    """All but the patches, by what the parts of a block are called."""
+    """All rules but those of patches, by the names of a block's parts."""
     return (
         *_AROUND,
         rule("positions/embedding", "Transformer/posembed_input/pos_embedding", "1 N D"),
@@ -140,7 +142,7 @@ def _of_vision_transformer(parts: Mapping[str, str]) -> tuple[Rule, ...]:
     )
 
 
-_RESNET_OF_HYBRIDS = resnet_rules.Names(
+_RESNET_OF_HYBRIDS = ResNetNames(
     root={"root/conv": "conv_root/", "root/norm": "gn_root/"},
     unit={
         **{f"conv{i}": f"conv{i}/" for i in (1, 2, 3)},
@@ -151,10 +153,9 @@ _RESNET_OF_HYBRIDS = resnet_rules.Names(
     folder="block%d/unit{}/",
     first=1,
     leaves={"kernel": "kernel", "scale": "scale", "bias": "bias"},
-    torch=False,
 )
 _CONV = "standardized_conv2d/"
-_RESNET_OF_BIT = resnet_rules.Names(
+_RESNET_OF_BIT = ResNetNames(
     root={"root/conv": f"resnet/root_block/{_CONV}"},
     unit={
         **{f"conv{i + 1}": f"{letter}/{_CONV}" for i, letter in enumerate("abc")},
@@ -164,113 +165,116 @@ _RESNET_OF_BIT = resnet_rules.Names(
     folder="resnet/block%d/unit{:02}/",
     first=1,
     leaves={"kernel": "kernel", "scale": "gamma", "bias": "beta"},
-    torch=False,
 )
 
-RELEASED = Layout(
-    title="Google's .npz as released",
-    rules=(*_PATCHES, *_of_vision_transformer(_OLD)),
-    prefixes=PREFIXES,
-    ignored=IGNORED,
-    computes=FIELDS,
-    needed=NEEDED,
-)
-LINEN = Layout(
-    title="Google's .npz with the names of today's code",
-    rules=(*_PATCHES, *_of_vision_transformer(_NEW)),
-    prefixes=PREFIXES,
-    ignored=IGNORED,
-    computes=FIELDS,
-    needed=NEEDED,
-)
-BIG_VISION = Layout(
-    title="big_vision's .npz, layer by layer",
-    rules=(
-        *_PATCHES,
-        *_AROUND,
-        _NEW_POSITIONS,
-        *_blocks("Transformer/encoderblock_{}", "", **_NEW),
-        *_map_head(),
-    ),
-    prefixes=PREFIXES,
-    ignored=IGNORED,
-    computes=FIELDS,
-    needed=NEEDED,
-)
-BIG_VISION_STACKED = Layout(
-    title="big_vision's .npz, layers stacked",
-    rules=(
-        *_PATCHES,
-        *_AROUND,
-        _NEW_POSITIONS,
-        *_blocks("Transformer/encoderblock", "L", **_NEW),
-        *_map_head(),
-    ),
-    prefixes=PREFIXES,
-    ignored=IGNORED,
-    computes=FIELDS,
-    needed=NEEDED,
-)
-# No positions: of the two kinds that its models have, these are the fixed ones.
-_FIXED_POSITIONS = {"position_embedding": "sincos_2d"}
-BIG_VISION_FIXED, BIG_VISION_FIXED_STACKED = (
-    dataclasses.replace(
-        layout,
-        title=f"{layout.title}, positions fixed",
-        rules=tuple(r for r in layout.rules if r is not _NEW_POSITIONS),
-        computes={**layout.computes, **_FIXED_POSITIONS},
+
+def _layout(title: str, *rules: Rule, **computes: Any) -> Layout:
+    return Layout(
+        title=title,
+        rules=rules,
+        prefixes=_PREFIXES,
+        ignored=_IGNORED,
+        computes=_FIELDS | computes,
+        needed=("qkv_bias",),
     )
-    for layout in (BIG_VISION, BIG_VISION_STACKED)
-)
+
+
+def _big_vision(title: str, blocks: str, layers: str) -> tuple[Layout, Layout]:
+    """Layouts with positions, and without any: its models then have fixed ones."""
+    positions = rule("positions/embedding", "pos_embedding", "1 N D")
+    rest = (*_blocks(blocks, layers, **_NEW), *_map_head())
+    return (
+        _layout(title, *_PATCHES, *_AROUND, positions, *rest),
+        _layout(
+            f"{title}, positions fixed",
+            *(*_PATCHES, *_AROUND, *rest),
+            position_embedding="sincos_2d",
+        ),
+    )
+
+
 _PATCHES_OF_HYBRIDS = (
-    *resnet_rules.rules("patches/resnet", _RESNET_OF_HYBRIDS, pre_activation=False),
+    *resnet_rules("patches/resnet", _RESNET_OF_HYBRIDS, pre_activation=False),
     rule("patches/projection/kernel", "embedding/kernel", "P p F D"),
     rule("patches/projection/bias", "embedding/bias", "D"),
 )
-HYBRID = Layout(
-    title="Google's .npz of hybrids",
-    rules=(*_PATCHES_OF_HYBRIDS, *_of_vision_transformer(_OLD)),
-    prefixes=PREFIXES,
-    ignored=IGNORED,
-    computes=FIELDS | FIELDS_OF_HYBRIDS,
-    needed=NEEDED,
+_RELEASED = _layout("Google's .npz as released", *_PATCHES, *_of_vision_transformer(_OLD))
+BIG_VISION, _BIG_VISION_FIXED = _big_vision(
+    "big_vision's .npz, layer by layer", "Transformer/encoderblock_{}", ""
 )
-HYBRID_LINEN = Layout(
-    title="Google's .npz of hybrids with the names of today's code",
-    rules=(*_PATCHES_OF_HYBRIDS, *_of_vision_transformer(_NEW)),
-    prefixes=PREFIXES,
-    ignored=IGNORED,
-    computes=FIELDS | FIELDS_OF_HYBRIDS,
-    needed=NEEDED,
+_STACKED, _STACKED_FIXED = _big_vision(
+    "big_vision's .npz, layers stacked", "Transformer/encoderblock", "L"
 )
-BIT = Layout(
+_HYBRID = _layout(
+    "Google's .npz of hybrids",
+    *(*_PATCHES_OF_HYBRIDS, *_of_vision_transformer(_OLD)),
+    **_FIELDS_OF_HYBRIDS,
+)
+_BIT = Layout(
     title="Google's .npz of BiT",
     rules=(
-        *resnet_rules.rules("resnet", _RESNET_OF_BIT, pre_activation=True),
+        *resnet_rules("resnet", _RESNET_OF_BIT, pre_activation=True),
         rule("norm/scale", "resnet/group_norm/gamma", "D"),
         rule("norm/bias", "resnet/group_norm/beta", "D"),
         rule("head/kernel", "resnet/head/conv2d/kernel", "1 1 D C"),
         rule("head/bias", "resnet/head/conv2d/bias", "C"),
     ),
-    computes=FIELDS_OF_BIT,
+    computes=_FIELDS_OF_BIT,
 )
-LAYOUTS = (
-    RELEASED,
-    LINEN,
+_LAYOUTS = (
+    _RELEASED,
+    _layout(
+        "Google's .npz with the names of today's code",
+        *(*_PATCHES, *_of_vision_transformer(_NEW)),
+    ),
     BIG_VISION,
-    BIG_VISION_STACKED,
-    BIG_VISION_FIXED,
-    BIG_VISION_FIXED_STACKED,
-    HYBRID,
-    HYBRID_LINEN,
-    BIT,
+    _STACKED,
+    _BIG_VISION_FIXED,
+    _STACKED_FIXED,
+    _HYBRID,
+    _layout(
+        "Google's .npz of hybrids with the names of today's code",
+        *(*_PATCHES_OF_HYBRIDS, *_of_vision_transformer(_NEW)),
+        **_FIELDS_OF_HYBRIDS,
+    ),
+    _BIT,
 )
+
+
+def _read(opened: Opened, match: Match, given: tuple[int, int] | None) -> ExternalWeights:
+    """The model; nothing is stated about its images, so that they are whole."""
+    pads, size = architecture.image_size(opened, match, given)
+    preprocess = models.Preprocess(size, size)
+    return architecture.external_weights(match, preprocess, pads_class_position=pads)
 
 
 def layout_for(spec: ViTSpec | BiTSpec) -> Layout:
-    """The one that a model is written in; of ViTs the released one where it can be."""
+    """The layout that a model is written in; of ViTs the released one where it can be."""
     if isinstance(spec, BiTSpec):
-        return BIT
+        return _BIT
     if isinstance(spec, HybridSpec):
-        return HYBRID
-    return RELEASED if spec.pool == "cls" else BIG_VISION
+        return _HYBRID
+    return _RELEASED if spec.pool == "cls" else BIG_VISION
+
+
+def _documents(_: Any, __: int, ___: ClassNames, about: models.Preprocess) -> Documents:
+    """No document: the format has none. UserError for images that are not squares."""
+    height, width = about.image_size
+    if height != width:
+        raise UserError(
+            f"Google's .npz cannot say that images are {height} x {width} pixels: it is for "
+            "squares. Give --image_size, or write --to=huggingface or timm."
+        )
+    return {}
+
+
+FORMAT = Format(
+    destination="google_npz",
+    recognises=lambda opened: opened.kind == "npz",
+    layouts=lambda _: _LAYOUTS,
+    reads=_read,
+    holds=lambda *_: True,
+    layout_for=layout_for,
+    documents=_documents,
+    hint="Write --to=huggingface or timm.",
+)

@@ -1,27 +1,42 @@
-"""Hugging Face's ViT (ViTForImageClassification, ViTModel, ViTForMaskedImageModeling) and I-JEPA.
+"""Hugging Face's ViT, I-JEPA and BiT, in and out.
 
-I-JEPA (IJepaForImageClassification, IJepaModel) is the same without a class token: its classifier
-sees the mean of the patches. It is what a plain ViT with average pooling is there.
+ViT is ViTForImageClassification, ViTModel and ViTForMaskedImageModeling. ViTModel's pooler is a
+dense layer with tanh on the class token, which is called pre-logits here. GELU is exact and the
+epsilon of layer norms 1e-12 by default. I-JEPA (IJepaForImageClassification, IJepaModel) is the
+same without a class token: its classifier sees the mean of the patches, as a plain ViT with average
+pooling does here.
 
-ViTModel's pooler is a dense layer with tanh on the class token: what is called pre-logits here. Its
-GELU is exact and its layer norms have 1e-12 where config.json does not say otherwise.
+BiT is BitForImageClassification and BitModel with `layer_type` "preactivation" and the padding of
+the released models; the other kind is the ResNet of hybrids with a head. Weights are divided by
+sqrt(variance + 1e-8).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from vit_jax import models
 from vit_jax.core.errors import UserError
+from vit_jax.models.bit import BiTSpec
 from vit_jax.models.vit import ViTSpec
-from vit_jax.weights import label_names
-from vit_jax.weights.formats import json_fields
-from vit_jax.weights.layout import Layout, rule
+from vit_jax.nn.norm import GROUPS
+from vit_jax.nn.resnet import EXPANSION
+from vit_jax.weights import architecture, config_consistency, json_fields
+from vit_jax.weights.config_consistency import Size
+from vit_jax.weights.external import ClassNames, Documents, ExternalWeights, Format, may_be
+from vit_jax.weights.files.detect_format import Opened
+from vit_jax.weights.files.tensors import Tensors
+from vit_jax.weights.formats import huggingface_json
+from vit_jax.weights.layout import Layout, ResNetNames, resnet_rules, rule
+from vit_jax.weights.match import Match
+
+HINT = "Write --to=google_npz or checkpoint."
 
 
 class _Names(NamedTuple):
-    """What is called differently: a layer, its query, key, value and output, and its MLP."""
+    """Names in which files differ: a layer, its query, key, value and output, and its MLP."""
 
     layer: str
     attention: tuple[str, str, str, str]
@@ -32,7 +47,7 @@ class _Names(NamedTuple):
 def _layout(title: str, called: _Names, *, ijepa: bool) -> Layout:
     layer, attention, fc1, fc2 = called
     *qkv, out = (f"{layer}.{{}}.{name}" for name in attention)
-    # That of I-JEPA takes the first patch, and no other.
+    # The pooler of I-JEPA takes the first patch: no model here computes that.
     pooler = (
         rule("pre_logits/kernel", "pooler.dense.weight", "E D"),
         rule("pre_logits/bias", "pooler.dense.bias", "E"),
@@ -61,7 +76,7 @@ def _layout(title: str, called: _Names, *, ijepa: bool) -> Layout:
         rule("head/kernel", "classifier.weight", "C D"),
         rule("head/bias", "classifier.bias", "C"),
     )
-    # Ignored is what masked image modelling has besides.
+    # Ignored are further parts of masked image modelling.
     ignored = (r"embeddings\.mask_token", r"decoder\.0\.(weight|bias)")
     return Layout(
         title,
@@ -83,7 +98,7 @@ _FILES = _Names(
     "intermediate.dense",
     "output.dense",
 )
-# transformers 5 still writes files by the names above, but calls its modules otherwise.
+# transformers 5 still writes the names above into files, but has renamed its modules.
 _MODULES = _Names(
     "layers",
     ("attention.q_proj", "attention.k_proj", "attention.v_proj", "attention.o_proj"),
@@ -91,112 +106,58 @@ _MODULES = _Names(
     "mlp.fc2",
 )
 _STATE_DICT = "the state_dict() of Hugging Face's {} since transformers 5"
-LAYOUT = _layout("Hugging Face's ViT", _FILES, ijepa=False)
-IJEPA = _layout("Hugging Face's I-JEPA", _FILES, ijepa=True)
-VITS = (LAYOUT, _layout(_STATE_DICT.format("ViT"), _MODULES, ijepa=False))
-IJEPAS = (IJEPA, _layout(_STATE_DICT.format("I-JEPA"), _MODULES, ijepa=True))
-LAYOUTS = VITS + IJEPAS
-GELUS = {"gelu": "exact", "gelu_new": "tanh", "gelu_pytorch_tanh": "tanh", "gelu_fast": "tanh"}
+_VIT = _layout("Hugging Face's ViT", _FILES, ijepa=False)
+_IJEPA = _layout("Hugging Face's I-JEPA", _FILES, ijepa=True)
+_LAYOUTS = {
+    "vit": (_VIT, _layout(_STATE_DICT.format("ViT"), _MODULES, ijepa=False)),
+    "ijepa": (_IJEPA, _layout(_STATE_DICT.format("I-JEPA"), _MODULES, ijepa=True)),
+}
 
 
-def layout_for(spec: ViTSpec) -> Layout:
-    """The one that a model is written in."""
-    return IJEPA if spec.pool == "avg" else LAYOUT
+def _layouts(opened: Opened) -> tuple[Layout, ...]:
+    kind = (opened.config or {}).get("model_type")
+    return _LAYOUTS[kind] if kind else _LAYOUTS["vit"] + _LAYOUTS["ijepa"]
 
 
-def check_qkv_bias(config: Mapping[str, Any] | None, *, there: bool) -> None:
-    """UserError for biases that a config.json takes for granted and that are not there."""
-    if config and not there and config.get("qkv_bias") is None:
-        raise UserError(
-            "The arrays have no biases of query, key and value, but config.json does not say so: "
-            "if the model has none, put qkv_bias=false there."
-        )
+def _sizes(match: Match, _: Mapping[str, Any]) -> Iterator[Size]:
+    sizes = match.sizes
+    yield from config_consistency.tokens(sizes)
+    yield Size("intermediate_size", sizes["M"])
+    yield config_consistency.images("image_size", sizes["N"], sizes["P"], match.has("cls"))
+    yield config_consistency.qkv_bias(match)
+    if match.has("pre_logits"):
+        yield Size("pooler_output_size", sizes["E"])
+    yield from config_consistency.labels(match)
 
 
-def fields(config: Mapping[str, Any] | None) -> dict[str, Any]:
-    """The model's fields that its config.json tells. UserError for what cannot be computed here."""
-    config = config or {}
-    gelu = GELUS[json_fields.word(config, "hidden_act", "gelu", GELUS)]
+def _read(opened: Opened, match: Match, given: tuple[int, int] | None) -> ExternalWeights:
+    config = opened.config or {}
+    size = json_fields.sides("image_size", config.get("image_size", 224)) if config else None
+    pads, image_size = architecture.image_size(opened, match, given, size)
+    huggingface_json.check_qkv_bias(config, match)
     if config.get("pooler_act", "tanh") != "tanh":
         raise UserError(
             f"config.json: pooler_act={config['pooler_act']!r}; only tanh is supported."
         )
-    return {"gelu": gelu, "norm_epsilon": json_fields.positive(config, "layer_norm_eps", 1e-12)}
-
-
-def class_names(config: Mapping[str, Any] | None, num_classes: int) -> tuple[str, ...] | None:
-    """From id2label, as label_names.read gives them."""
-    return label_names.read("id2label", json_fields.section(config, "id2label"), num_classes)
-
-
-def preprocess(document: Mapping[str, Any], image_size: tuple[int, int]) -> models.Preprocess:
-    """From preprocessor_config.json. UserError for steps that prediction does not have."""
-    if not document.get("do_rescale", True):
-        raise UserError("preprocessor_config.json: do_rescale=false; pixels have to become [0, 1].")
-    factor = json_fields.positive(document, "rescale_factor", 1 / 255)
-    if abs(factor * 255 - 1) > 1e-3:
-        raise UserError(
-            f"preprocessor_config.json: rescale_factor={factor}; pixels have to become [0, 1], "
-            "which is 1/255."
-        )
-    size: Any = document.get("size") or list(image_size)
-    resize: tuple[int, int] | int | None = None
-    if document.get("do_resize", True):
-        shortest = isinstance(size, Mapping) and "shortest_edge" in size
-        resize = (
-            json_fields.side("shortest_edge", size["shortest_edge"])
-            if shortest
-            else json_fields.sides("size", size)
-        )
-    crop = None
-    if document.get("do_center_crop", False):
-        crop = json_fields.sides("crop_size", document.get("crop_size") or size)
-    normalise = document.get("do_normalize", True)
-    half = (0.5, 0.5, 0.5)
-    mean = json_fields.channels(document, "image_mean", half) if normalise else (0.0, 0.0, 0.0)
-    std = json_fields.channels(document, "image_std", half) if normalise else (1.0, 1.0, 1.0)
-    return models.Preprocess(
-        image_size,
-        resize,
-        crop,
-        mean,
-        std,
-        _interpolation(document.get("resample")),
-        longer="down" if isinstance(resize, int) else "nearest",
+    return architecture.external_weights(
+        match,
+        huggingface_json.preprocess(opened.preprocessor or {}, image_size),
+        fields={
+            "gelu": huggingface_json.gelu(config),
+            "norm_epsilon": json_fields.positive(config, "layer_norm_eps", 1e-12),
+        },
+        class_names=huggingface_json.class_names(config, match),
+        pads_class_position=pads,
     )
 
 
-def preprocess_of_any_size(document: Mapping[str, Any]) -> models.Preprocess:
-    """As `preprocess`, for a model that takes images of any size: of that which they become.
-
-    Raises:
-      UserError: `document`, complete with its defaults, does not say which size that is; or as
-        `preprocess`.
-    """
-    key = "crop_size" if document.get("do_center_crop") else "size"
-    sides = document.get(key)
-    if not isinstance(sides, Mapping) or {"height", "width"} <= sides.keys():
-        return preprocess(document, json_fields.sides(key, sides))
-    raise UserError(
-        f"preprocessor_config.json: {key}={sides!r} does not say how large images become: give "
-        "height and width, or a crop."
-    )
+def _layout_for(spec: ViTSpec) -> Layout:
+    return _IJEPA if spec.pool == "avg" else _VIT
 
 
-def _interpolation(number: Any) -> str:
-    """By Pillow's number; bilinear where there is none, as ViT's processor has it."""
-    if number is None:
-        return "bilinear"
-    if type(number) is not int or not 0 <= number < len(models.INTERPOLATIONS):
-        known = ", ".join(f"{i} ({name})" for i, name in enumerate(models.INTERPOLATIONS))
-        raise UserError(f"preprocessor_config.json: resample={number!r}. There are {known}.")
-    return models.INTERPOLATIONS[number]
-
-
-def documents(
-    spec: ViTSpec, num_classes: int, names: tuple[str, ...] | None, about: models.Preprocess
-) -> dict[str, dict[str, Any]]:
-    """config.json and preprocessor_config.json. UserError for a model that ViT cannot be."""
+def _documents(
+    spec: ViTSpec, num_classes: int, names: ClassNames, about: models.Preprocess
+) -> Documents:
     if spec.pool not in ("cls", "avg"):
         raise UserError(
             f"Hugging Face's ViT sees the class token and its I-JEPA the mean of the patches; this "
@@ -215,68 +176,166 @@ def documents(
             "model has pre-logits: leave the head out (--head=drop), which makes it ViTModel with "
             "a pooler, or write it by python -m vit_jax.convert --to=google_npz."
         )
-    height, width = about.image_size
     kind, model_type = ("IJepa", "ijepa") if spec.pool == "avg" else ("ViT", "vit")
-    config = {
-        "architectures": [f"{kind}{'ForImageClassification' if num_classes else 'Model'}"],
-        "model_type": model_type,
-        "hidden_size": spec.width,
-        "num_hidden_layers": spec.depth,
-        "num_attention_heads": spec.num_heads,
+    suffix = "ForImageClassification" if num_classes else "Model"
+    config = huggingface_json.vit_config(
+        spec, f"{kind}{suffix}", model_type, about.image_size, num_classes, names
+    ) | {
         "intermediate_size": spec.mlp_dim,
-        "hidden_act": "gelu" if spec.gelu == "exact" else "gelu_pytorch_tanh",
-        "layer_norm_eps": spec.norm_epsilon,
-        "image_size": height if height == width else [height, width],
-        "patch_size": spec.patch_size,
-        "num_channels": 3,
         "qkv_bias": spec.qkv_bias == "all",
         "hidden_dropout_prob": 0.0,
         "attention_probs_dropout_prob": 0.0,
         "pooler_act": "tanh",
         "pooler_output_size": spec.width,
-        "torch_dtype": "float32",
-        **labels(num_classes, names),
     }
-    return {"config.json": config, "preprocessor_config.json": processor(about)}
+    return huggingface_json.documents(config, about)
 
 
-def labels(num_classes: int, names: tuple[str, ...] | None) -> dict[str, dict[str, Any]]:
-    """What config.json says of the classes; nothing without them."""
+def _with_prefix(prefix: str, tensors: Tensors, _: Any, num_classes: int) -> Tensors:
+    """Names as in a model with a head, which is the only part without the prefix."""
     if not num_classes:
-        return {}
-    found = names or tuple(map(label_names.placeholder, range(num_classes)))
-    return {
-        "id2label": {str(i): label for i, label in enumerate(found)},
-        "label2id": {label: i for i, label in enumerate(found)},
-    }
+        return tensors
+    return {n if n.startswith("classifier.") else prefix + n: x for n, x in tensors.items()}
 
 
-def processor(about: models.Preprocess) -> dict[str, Any]:
-    """preprocessor_config.json. UserError for what its processors do not have."""
-    if about.fit != "stretch":
-        raise UserError(
-            "Hugging Face's processors resize to the shorter side or to a size, and do not pad; "
-            f"this model's images are resized in proportion, fit={about.fit!r}: write --to=timm."
-        )
-    document: dict[str, Any] = {
-        "image_processor_type": "ViTImageProcessor",
-        "do_resize": about.resize is not None,
-        "do_rescale": True,
-        "rescale_factor": 1 / 255,
-        "do_normalize": True,
-        "image_mean": list(about.mean),
-        "image_std": list(about.std),
-        "resample": models.INTERPOLATIONS.index(about.interpolation),
-        "do_center_crop": about.crop is not None,
-    }
-    if isinstance(about.resize, int):
-        document["size"] = {"shortest_edge": about.resize}
+def _packed_vit(tensors: Tensors, spec: ViTSpec, num_classes: int) -> Tensors:
+    return _with_prefix(_layout_for(spec).prefixes[-1], tensors, spec, num_classes)
+
+
+VIT = Format(
+    destination="huggingface",
+    model_types=tuple(_LAYOUTS),
+    recognises=lambda opened: may_be(opened, *_LAYOUTS),
+    layouts=_layouts,
+    heads=architecture.heads,
+    sizes=_sizes,
+    reads=_read,
+    holds=lambda spec, _: type(spec) is ViTSpec,
+    layout_for=_layout_for,
+    documents=_documents,
+    packed=_packed_vit,
+    hint=HINT,
+)
+
+# --- BiT
+
+_BIT_NAMES = ResNetNames(
+    root={"root/conv": "embedder.convolution"},
+    unit={
+        **{part: part for i in (1, 2, 3) for part in (f"conv{i}", f"norm{i}")},
+        "projection": "downsample.conv",
+    },
+    folder="encoder.stages.%d.layers.{}.",
+)
+_BIT = Layout(
+    title="Hugging Face's BiT",
+    rules=(
+        *resnet_rules("resnet", _BIT_NAMES, pre_activation=True),
+        rule("norm/scale", "norm.weight", "D"),
+        rule("norm/bias", "norm.bias", "D"),
+        rule("head/kernel", "classifier.1.weight", "C D"),
+        rule("head/bias", "classifier.1.bias", "C"),
+    ),
+    prefixes=("", "bit."),
+    computes={"weight_epsilon": 1e-8, "weight_epsilon_of": "variance", "group_norm_epsilon": 1e-5},
+)
+# Entries of config.json by which the arrays are a BiT; they are the defaults.
+_BIT_CONFIG: dict[str, Any] = {
+    "layer_type": "preactivation",
+    "global_padding": None,
+    "embedding_dynamic_padding": False,
+    "num_groups": GROUPS,
+    "hidden_act": "relu",
+    "width_factor": 1,
+    "num_channels": 3,
+}
+# Defaults of BitImageProcessor.
+_BIT_PROCESSOR = {
+    "size": {"shortest_edge": 224},
+    "do_center_crop": True,
+    "crop_size": {"height": 224, "width": 224},
+    "image_mean": [0.48145466, 0.4578275, 0.40821073],
+    "image_std": [0.26862954, 0.26130258, 0.27577711],
+}
+
+
+def _bit_layouts(opened: Opened) -> tuple[Layout, ...]:
+    if "model_type" in (opened.config or {}):
+        _check_bit(opened)  # arrays of the other kind differ in ways that mislead
+    return (_BIT,)
+
+
+def _check_bit(opened: Opened) -> None:
+    """UserError for another kind of ResNet."""
+    config = opened.config or {}
+    other = [
+        f"{key}={config[key]!r} (here: {value!r})"
+        for key, value in _BIT_CONFIG.items()
+        if config.get(key, value) != value
+    ]
+    depths, stride = config.get("depths", (3, 4, 6, 3)), config.get("output_stride", 32)
+    if isinstance(depths, list | tuple) and stride != max(32, 2 ** (1 + len(depths))):
+        other.append(f"output_stride={stride!r}")
+    if other:
+        raise UserError(f"config.json: this model cannot be computed here: {', '.join(other)}.")
+
+
+def _bit_widths(units: tuple[int, ...], root_width: int) -> list[int]:
+    return [EXPANSION * root_width * 2**stage for stage in range(len(units))]
+
+
+def _bit_sizes(match: Match, _: Mapping[str, Any]) -> Iterator[Size]:
+    shape = architecture.resnet_shape(match)
+    assert shape
+    yield Size("embedding_size", shape.root_width)
+    yield Size("depths", list(shape.units))
+    yield Size("hidden_sizes", _bit_widths(shape.units, shape.root_width))
+    yield from config_consistency.labels(match)
+
+
+def _read_bit(opened: Opened, match: Match, given: tuple[int, int] | None) -> ExternalWeights:
+    _check_bit(opened)
+    _, image_size = architecture.image_size(opened, match, given)
+    if opened.preprocessor is None:  # the whole image
+        preprocess = models.Preprocess(image_size, image_size)
     else:
-        document["size"] = _sides(about.resize or about.image_size)
-    if about.crop:
-        document["crop_size"] = _sides(about.crop)
-    return document
+        document = {**_BIT_PROCESSOR, **opened.preprocessor}
+        if isinstance(document["size"], int):
+            document["size"] = {"shortest_edge": document["size"]}
+        preprocess = huggingface_json.preprocess_of_any_size(document)
+    names = huggingface_json.class_names(opened.config or {}, match)
+    return architecture.external_weights(match, preprocess, class_names=names)
 
 
-def _sides(size: tuple[int, int]) -> dict[str, int]:
-    return {"height": size[0], "width": size[1]}
+def _bit_documents(
+    spec: BiTSpec, num_classes: int, names: ClassNames, about: models.Preprocess
+) -> Documents:
+    config = {
+        "architectures": ["BitForImageClassification" if num_classes else "BitModel"],
+        "model_type": "bit",
+        **_BIT_CONFIG,
+        "embedding_size": spec.root_width,
+        "hidden_sizes": _bit_widths(spec.units, spec.root_width),
+        "depths": list(spec.units),
+        "output_stride": max(32, spec.shape.stride),
+        "torch_dtype": "float32",
+        **huggingface_json.labels(num_classes, names),
+    }
+    documents = huggingface_json.documents(config, about)
+    documents["preprocessor_config.json"]["image_processor_type"] = "BitImageProcessor"
+    return documents
+
+
+BIT = Format(
+    destination="huggingface",
+    model_types=("bit",),
+    recognises=lambda opened: may_be(opened, "bit"),
+    layouts=_bit_layouts,
+    sizes=_bit_sizes,
+    reads=_read_bit,
+    holds=lambda spec, _: isinstance(spec, BiTSpec),
+    layout_for=lambda _: _BIT,
+    documents=_bit_documents,
+    packed=functools.partial(_with_prefix, "bit."),
+    hint=HINT,
+)

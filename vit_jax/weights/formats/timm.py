@@ -1,20 +1,28 @@
-"""timm's vit_* models.
+"""timm's ViTs (vit_*), hybrids (vit_*_r50_* and the like) and BiT ResNets (resnetv2_*_bit).
 
-Their GELU is exact, but for those of TANH, and their layer norms have 1e-6.
+GELU is exact, except in the architectures of _TANH, and the epsilon of layer norms is 1e-6. Hybrids
+and BiTs divide weights by sqrt(variance + 1e-8) and have 1e-5 in group norms, unlike the released
+code, so that a model of theirs has these values here. Apart from the ViT of a hybrid, their sizes
+are fixed by the architecture's name.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from vit_jax import models
 from vit_jax.core.errors import UserError
+from vit_jax.models.bit import BiTSpec
+from vit_jax.models.hybrid import HybridSpec
 from vit_jax.models.vit import ViTSpec
-from vit_jax.weights import label_names
-from vit_jax.weights.formats import json_fields
-from vit_jax.weights.layout import Layout, Rule, rule
+from vit_jax.weights import architecture, config_consistency, json_fields, label_names
+from vit_jax.weights.config_consistency import Size
+from vit_jax.weights.external import ClassNames, Documents, ExternalWeights, Format, may_be
+from vit_jax.weights.files.detect_format import Opened
+from vit_jax.weights.layout import Layout, ResNetNames, Rule, resnet_rules, rule
+from vit_jax.weights.match import Match
 
 
 def _linear(ours: str, theirs: str, weight: str, bias: str) -> tuple[Rule, ...]:
@@ -31,7 +39,7 @@ def _norm(ours: str, theirs: str) -> tuple[Rule, ...]:
     )
 
 
-LAYOUT = Layout(
+_VIT = Layout(
     title="timm's ViT",
     rules=(
         *_linear("patches", "patch_embed.proj", "D 3 P p", "D"),
@@ -56,64 +64,171 @@ LAYOUT = Layout(
         *_linear("head", "head", "C D", "C"),
     ),
 )
-# Names of architectures whose GELU is the tanh form, or another function, without saying so.
-TANH = re.compile(
+# Architectures whose GELU is the tanh form, or another function, by name alone.
+_TANH = re.compile(
     r"vit_((base_patch32|so400m_patch16|giantopt_patch16)_siglip_.*|large_patch16_siglip_(gap_)?512.*)"
 )
-QUICK = re.compile(r"vit_.*quickgelu.*")
-# Of architectures that are no published size, and whose heads do not have 64 channels.
-HEADS = {"vit_giantopt_": 16}
-# How timm calls what `fit` of models.Preprocess means.
-CROP_MODE_OF = {"cover": "center", "stretch": "squash", "inside": "border"}
-CROP_MODES = tuple(CROP_MODE_OF.values())
-GELUS = {"gelu": "exact", "gelu_tanh": "tanh"}
-POOLS = {"cls": "token", "avg": "avg", "map": "map"}
+_QUICK = re.compile(r"vit_.*quickgelu.*")
+# Heads of architectures of no published size whose heads do not have 64 channels.
+_HEADS = {"vit_giantopt_": 16}
+# timm's names for `fit` of models.Preprocess.
+_CROP_MODE_OF = {"cover": "center", "stretch": "squash", "inside": "border"}
+_CROP_MODES = tuple(_CROP_MODE_OF.values())
+_GELUS = {"gelu": "exact", "gelu_tanh": "tanh"}
+_POOLS = {"cls": "token", "avg": "avg", "map": "map"}
+
+# --- hybrids and BiT
+
+_COMPUTES = {"weight_epsilon": 1e-8, "weight_epsilon_of": "variance", "group_norm_epsilon": 1e-5}
+
+_UNIT = {
+    **{part: part for i in (1, 2, 3) for part in (f"conv{i}", f"norm{i}")},
+    "projection": "downsample.conv",
+    "projection_norm": "downsample.norm",
+}
 
 
-def check_architecture(config: Mapping[str, Any]) -> None:
-    """UserError for a DINOv3: it is of timm's Eva and gives the mean of its patches."""
-    name = str(config.get("architecture", ""))
+def _resnet_names(under: str, root: str) -> ResNetNames:
+    return ResNetNames(
+        root={"root/conv": f"{root}conv", "root/norm": f"{root}norm"},
+        unit=_UNIT,
+        folder=f"{under}stages.%d.blocks.{{}}.",
+    )
+
+
+def _hybrid_layout(title: str, root: str) -> Layout:
+    under = "patch_embed.backbone."
+    resnet = resnet_rules(
+        "patches/resnet", _resnet_names(under, under + root), pre_activation=False
+    )
+    patches = (
+        rule("patches/projection/kernel", "patch_embed.proj.weight", "D F P p"),
+        rule("patches/projection/bias", "patch_embed.proj.bias", "D"),
+    )
+    vit = tuple(r for r in _VIT.rules if not r.ours.startswith("patches/"))
+    return Layout(title, (*resnet, *patches, *vit), computes=_COMPUTES)
+
+
+_HYBRID = _hybrid_layout("timm's hybrid", "stem.")
+_HYBRID_OF_ROOT = _hybrid_layout("timm's hybrid without stages", "")
+_BIT = Layout(
+    title="timm's BiT",
+    rules=(
+        *resnet_rules("resnet", _resnet_names("", "stem."), pre_activation=True),
+        rule("norm/scale", "norm.weight", "D"),
+        rule("norm/bias", "norm.bias", "D"),
+        rule("head/kernel", "head.fc.weight", "C D 1 1"),
+        rule("head/bias", "head.fc.bias", "C"),
+    ),
+    computes=_COMPUTES,
+)
+
+# timm's architectures by (units, patch size in places of the feature map).
+_HYBRIDS = {
+    ((), 8): "vit_tiny_r_s16_p8_224",
+    ((2, 2, 2, 2), 1): "vit_small_r26_s32_224",
+    ((3, 4, 9), 1): "vit_base_r50_s16_224",
+    ((3, 4, 6, 3), 1): "vit_large_r50_s32_224",
+}
+_HYBRID_ROOT_WIDTH = 64
+_BITS = ("50x1", "50x3", "101x1", "101x3", "152x2", "152x4")
+# Arguments of timm's models with which the same arrays make another model.
+_UNREAD_OF_BIT = ("act_layer", "avg_down", "basic", "output_stride", "preact", "stem_type")
+_UNREAD_OF_HYBRID = ("padding_same",)
+
+# --- reading
+
+
+def _layouts(opened: Opened) -> tuple[Layout, ...]:
+    """All layouts. UserError for a DINOv3: it is timm's Eva and gives the mean of its patches."""
+    name = str((opened.config or {}).get("architecture", ""))
     if "dinov3" in name:
         raise UserError(
             f"config.json: architecture={name!r}; timm's DINOv3 cannot be read. Take the folder of "
             "the same model as Hugging Face's DINOv3ViTModel."
         )
+    return (_VIT, _HYBRID, _HYBRID_OF_ROOT, _BIT)
 
 
-def layout_for(_: ViTSpec) -> Layout:
-    """The one that a model is written in."""
-    return LAYOUT
+def _heads(opened: Opened, match: Match) -> int:
+    name = str((opened.config or {}).get("architecture", ""))
+    by_name = (number for start, number in _HEADS.items() if name.startswith(start))
+    return architecture.heads(opened, match, next(by_name, None))
 
 
-def num_heads(config: Mapping[str, Any]) -> int | None:
-    """By the architecture's name; None: it does not tell."""
-    name = str(config.get("architecture", ""))
-    return next((number for start, number in HEADS.items() if name.startswith(start)), None)
+def _sizes(match: Match, config: Mapping[str, Any]) -> Iterator[Size]:
+    """A hybrid's patches are of places in its ResNet's map."""
+    sizes, arguments = match.sizes, "model_args"
+    yield Size("num_classes", sizes.get("C", 0))
+    yield Size("num_features", sizes["D"])
+    yield Size(f"{arguments}.num_classes", sizes.get("C", 0))
+    yield Size(f"{arguments}.in_chans", config_consistency.RGB)
+    if architecture.is_bit(match):
+        return
+    yield Size(f"{arguments}.embed_dim", sizes["D"])
+    yield Size(f"{arguments}.depth", sizes["L"])
+    yield from config_consistency.heads(sizes)
+    yield config_consistency.qkv_bias(match, f"{arguments}.qkv_bias")
+    yield config_consistency.mlp_ratio(f"{arguments}.mlp_ratio", sizes)
+    yield config_consistency.patch(f"{arguments}.patch_size", sizes)
+    of_model = json_fields.section(config, arguments).get("img_size")
+    key = f"{arguments}.img_size" if of_model else "pretrained_cfg.input_size"
+    patch, cls = architecture.patch_pixels(match), match.has("cls")
+    yield config_consistency.images(key, sizes["N"], patch, cls)
 
 
-def fields(config: Mapping[str, Any] | None) -> dict[str, Any]:
-    """The model's fields that its config.json tells. UserError for what cannot be computed here."""
-    config = config or {}
-    name, arguments = str(config.get("architecture", "")), json_fields.section(config, "model_args")
-    default = "quick_gelu" if QUICK.match(name) else "gelu_tanh" if TANH.match(name) else "gelu"
-    activation = json_fields.word(arguments, "act_layer", default, GELUS)
-    return {"gelu": GELUS[activation], "norm_epsilon": 1e-6}
-
-
-def check_pool(config: Mapping[str, Any] | None, pool: str) -> None:
-    """UserError if config.json says another pooling than that of a model with these arrays."""
+def _read(opened: Opened, match: Match, given: tuple[int, int] | None) -> ExternalWeights:
+    config = opened.config or {}
+    pads, image_size = architecture.image_size(opened, match, given, _stated_image_size(config))
     arguments = json_fields.section(config, "model_args")
-    in_use = arguments if arguments.get("global_pool") else (config or {})
-    if json_fields.word(in_use, "global_pool", POOLS[pool], POOLS.values()) != POOLS[pool]:
+    is_bit = architecture.is_bit(match)
+    unread = _UNREAD_OF_BIT if is_bit else _UNREAD_OF_HYBRID if match.sizes.get("W") else ()
+    unknown = [f"{name}={arguments[name]!r}" for name in unread if name in arguments]
+    pool = arguments.get("global_pool") or config.get("global_pool") or "avg"
+    if is_bit and pool != "avg":
+        unknown.append(f"global_pool={pool!r}")
+    if unknown:
+        raise UserError(f"config.json: {', '.join(unknown)} cannot be computed here.")
+    return architecture.external_weights(
+        match,
+        preprocess(config, image_size),
+        fields={} if is_bit else _fields(config, match),
+        class_names=class_names(config, match.sizes.get("C", 0)),
+        pads_class_position=pads,
+    )
+
+
+def _stated_image_size(config: Mapping[str, Any]) -> tuple[int, int] | None:
+    of_model = json_fields.section(config, "model_args").get("img_size")
+    if of_model:
+        return json_fields.sides("img_size", of_model)
+    size = json_fields.section(config, "pretrained_cfg").get("input_size")  # with channels first
+    if not size:
+        return None
+    return json_fields.sides("input_size", size[1:] if isinstance(size, list) else size)
+
+
+def _fields(config: Mapping[str, Any], match: Match) -> dict[str, Any]:
+    """Fields of a ViT that its config.json states. UserError for another pooling."""
+    name, arguments = str(config.get("architecture", "")), json_fields.section(config, "model_args")
+    default = "quick_gelu" if _QUICK.match(name) else "gelu_tanh" if _TANH.match(name) else "gelu"
+    activation = json_fields.word(arguments, "act_layer", default, _GELUS)
+    pool = _POOLS[architecture.pool(match)]
+    in_use = arguments if arguments.get("global_pool") else config
+    if json_fields.word(in_use, "global_pool", pool, _POOLS.values()) != pool:
         raise UserError(
             f"config.json: global_pool={in_use['global_pool']!r}, but its arrays are those of a "
-            f"model with {POOLS[pool]!r}; with these arrays no other pooling can be computed here."
+            f"model with {pool!r}; with these arrays no other pooling can be computed here."
         )
+    fields: dict[str, Any] = {"gelu": _GELUS[activation], "norm_epsilon": 1e-6}
+    if match.has("scale1"):
+        fields["layer_scale"] = json_fields.positive(arguments, "init_values", 1e-5)
+    return fields
 
 
-def class_names(config: Mapping[str, Any] | None, num_classes: int) -> tuple[str, ...] | None:
-    """From label_names, a list or as label_names.read takes them."""
-    names = (config or {}).get("label_names")
+def class_names(config: Mapping[str, Any], num_classes: int) -> ClassNames:
+    """Names of label_names: a list, or as label_names.read takes them."""
+    names = config.get("label_names")
     if isinstance(names, list):
         names = {str(i): name for i, name in enumerate(names)}
     labels = json_fields.section({"label_names": names}, "label_names")
@@ -121,44 +236,53 @@ def class_names(config: Mapping[str, Any] | None, num_classes: int) -> tuple[str
 
 
 def preprocess(config: Mapping[str, Any], image_size: tuple[int, int]) -> models.Preprocess:
-    """From pretrained_cfg: resized so that a central crop of `crop_pct` is the image.
+    """Preparation by pretrained_cfg: resizing such that a central crop of `crop_pct` is the image.
 
-    What it leaves out is as timm.data.resolve_data_config has it. UserError for what prediction
-    does not have.
+    Defaults are those of timm.data.resolve_data_config. UserError for steps that prediction lacks.
     """
     about = json_fields.section(config, "pretrained_cfg")
     if not about:
         return models.Preprocess(image_size, image_size)
-    mode = json_fields.word(about, "crop_mode", "center", CROP_MODES)
-    how = json_fields.word(about, "interpolation", "bicubic", models.INTERPOLATIONS)
-    share = json_fields.positive(about, "crop_pct", 0.875)
-    mean = json_fields.channels(about, "mean", (0.485, 0.456, 0.406))
-    std = json_fields.channels(about, "std", (0.229, 0.224, 0.225))
+    mode = json_fields.word(about, "crop_mode", "center", _CROP_MODES)
+    interpolation = json_fields.word(about, "interpolation", "bicubic", models.INTERPOLATIONS)
+    kept = json_fields.positive(about, "crop_pct", 0.875)
     height, width = image_size
-    json_fields.side("crop_pct", int(max(image_size) / share))
-    before_crop = (int(height / share), int(width / share))
+    json_fields.side("crop_pct", int(max(image_size) / kept))
+    before_crop = (int(height / kept), int(width / kept))
     resize: tuple[int, int] | int = before_crop
-    fit = next(fit for fit, its in CROP_MODE_OF.items() if its == mode)
+    fit = next(fit for fit, its in _CROP_MODE_OF.items() if its == mode)
     if mode == "center" and before_crop[0] == before_crop[1]:
         resize, fit = before_crop[0], "stretch"  # the shorter side
     crop = None if resize == image_size and mode == "squash" else image_size
-    return models.Preprocess(
+    return json_fields.preprocess(
+        about,
+        "",
         image_size,
-        resize,
-        crop,
-        mean,
-        std,
-        how,
+        (resize, crop, interpolation),
+        mean_and_std=((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
         fit=fit,
-        longer="down" if isinstance(resize, int) else "nearest",
         middle="nearest" if crop else "down",
     )
 
 
-def documents(
-    spec: ViTSpec, num_classes: int, names: tuple[str, ...] | None, about: models.Preprocess
-) -> dict[str, dict[str, Any]]:
-    """config.json. UserError for a model that timm's ViT cannot be."""
+# --- writing
+
+
+def _documents(
+    spec: Any, num_classes: int, names: ClassNames, about: models.Preprocess
+) -> Documents:
+    if isinstance(spec, BiTSpec):
+        config = _bit_config(spec, num_classes, about)
+    elif isinstance(spec, HybridSpec):
+        config = _hybrid_config(spec, num_classes, about)
+    else:
+        config = _vit_config(spec, num_classes, about)
+    if names:
+        config["label_names"] = list(names)
+    return {"config.json": config}
+
+
+def _vit_config(spec: ViTSpec, num_classes: int, about: models.Preprocess) -> dict[str, Any]:
     if spec.pre_logits:
         raise UserError("timm's ViT has no pre-logits, this model has: write --to=google_npz.")
     if spec.norm_epsilon != 1e-6:
@@ -176,33 +300,30 @@ def documents(
         "qkv_bias": spec.qkv_bias == "all",
         "mlp_ratio": _ratio(spec.mlp_dim, spec.width),
         "class_token": spec.pool == "cls",
-        "global_pool": POOLS[spec.pool],
+        "global_pool": _POOLS[spec.pool],
         "fc_norm": False,
         "init_values": spec.layer_scale or None,
         "act_layer": "gelu" if spec.gelu == "exact" else "gelu_tanh",
     }
-    config: dict[str, Any] = {
+    return {
         "architecture": "vit_base_patch16_224",  # which all fields of model_args override
         "num_classes": num_classes,
         "num_features": spec.width,
-        "global_pool": POOLS[spec.pool],
+        "global_pool": _POOLS[spec.pool],
         "model_args": arguments,
-        "pretrained_cfg": pretrained_cfg(num_classes, about),
+        "pretrained_cfg": _pretrained_cfg(num_classes, about),
     }
-    if names:
-        config["label_names"] = list(names)
-    return {"config.json": config}
 
 
-def pretrained_cfg(num_classes: int, about: models.Preprocess) -> dict[str, Any]:
-    """That part of config.json which says what images look like."""
+def _pretrained_cfg(num_classes: int, about: models.Preprocess) -> dict[str, Any]:
+    """The section of config.json about images."""
     return {
         "num_classes": num_classes,
         "input_size": [3, *about.image_size],
         "fixed_input_size": True,
         "interpolation": about.interpolation,
-        "crop_pct": _share(about),
-        "crop_mode": "center" if isinstance(about.resize, int) else CROP_MODE_OF[about.fit],
+        "crop_pct": _crop_pct(about),
+        "crop_mode": "center" if isinstance(about.resize, int) else _CROP_MODE_OF[about.fit],
         "mean": list(about.mean),
         "std": list(about.std),
         "first_conv": "patch_embed.proj",
@@ -210,8 +331,8 @@ def pretrained_cfg(num_classes: int, about: models.Preprocess) -> dict[str, Any]
     }
 
 
-def _share(about: models.Preprocess) -> float:
-    """Of the resized image that the crop keeps; timm divides by it and cuts to an integer."""
+def _crop_pct(about: models.Preprocess) -> float:
+    """Part of the resized image in the crop; timm divides by it and cuts to an integer."""
     if about.crop is None or about.resize is None:
         return 1.0
     if isinstance(about.resize, int):
@@ -225,3 +346,60 @@ def _ratio(mlp_dim: int, width: int) -> float:
     """The factor that timm multiplies the width by and cuts to an integer."""
     ratio = mlp_dim / width
     return ratio if int(width * ratio) == mlp_dim else (mlp_dim + 0.5) / width
+
+
+def _bit_config(spec: BiTSpec, num_classes: int, about: models.Preprocess) -> dict[str, Any]:
+    for bit in _BITS:
+        if models.spec(f"R{bit}").shape == spec.shape:
+            break
+    else:
+        raise UserError(
+            f"timm has no BiT with units={spec.units} and root_width={spec.root_width}, but "
+            f"{', '.join(f'R{bit}' for bit in _BITS)}. Write --to=huggingface."
+        )
+    return {
+        "architecture": f"resnetv2_{bit}_bit",
+        "num_classes": num_classes,
+        "num_features": spec.shape.channels,
+        "global_pool": "avg",
+        "pretrained_cfg": _pretrained_cfg(num_classes, about)
+        | {"fixed_input_size": False, "first_conv": "stem.conv", "classifier": "head.fc"},
+    }
+
+
+def _hybrid_config(spec: HybridSpec, num_classes: int, about: models.Preprocess) -> dict[str, Any]:
+    name = _HYBRIDS.get((spec.units, spec.map_patch_size))
+    if name is None or spec.root_width != _HYBRID_ROOT_WIDTH:
+        raise UserError(
+            f"timm has no hybrid with units={spec.units}, root_width={spec.root_width} and patches "
+            f"of {spec.patch_size} pixels, but those of R+ViT-<size>/16, R26+ViT-<size>/32, "
+            "R50+ViT-<size>/16 and R50+ViT-<size>/32."
+        )
+    config = _vit_config(spec, num_classes, about)
+    config["architecture"] = name
+    config["model_args"]["patch_size"] = spec.map_patch_size
+    first = "stem.conv" if spec.units else "conv"
+    config["pretrained_cfg"]["first_conv"] = f"patch_embed.backbone.{first}"
+    return config
+
+
+def _layout_for(spec: Any) -> Layout:
+    if isinstance(spec, BiTSpec):
+        return _BIT
+    if isinstance(spec, HybridSpec):
+        return _HYBRID if spec.units else _HYBRID_OF_ROOT
+    return _VIT
+
+
+FORMAT = Format(
+    destination="timm",
+    recognises=lambda opened: may_be(opened, architecture=True),
+    layouts=_layouts,
+    heads=_heads,
+    sizes=_sizes,
+    reads=_read,
+    holds=lambda *_: True,
+    layout_for=_layout_for,
+    documents=_documents,
+    hint="Write --to=google_npz or checkpoint.",
+)

@@ -1,4 +1,4 @@
-"""What a format's readers take for granted, against the fields of the model to write."""
+"""Fields that a format's readers take for granted, compared with those of the model to write."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from vit_jax import models
 from vit_jax.core.errors import UserError
-from vit_jax.weights.formats.resnet_axes import is_standardized
+from vit_jax.weights.axes import is_standardized
 from vit_jax.weights.layout import Layout
 
 _EPSILON, _OF, _NORM = "weight_epsilon", "weight_epsilon_of", "group_norm_epsilon"
@@ -23,7 +23,7 @@ def check(spec: Any, layout: Layout, instead: str, *, approximate: bool) -> None
     """UserError if `layout`'s readers compute something else from the same arrays.
 
     Args:
-      instead: the end of the message, what to do.
+      instead: advice, the end of the message.
       approximate: whether small epsilons may differ; `notice` says what that changes.
     """
     differing = _differing(spec, layout)
@@ -41,9 +41,9 @@ def check(spec: Any, layout: Layout, instead: str, *, approximate: bool) -> None
 
 
 def notice(params: Mapping[str, np.ndarray], spec: Any, layout: Layout) -> str:
-    """What a reader of `layout` computes otherwise, and how much that is; "" if nothing is.
+    """What a reader of `layout` computes differently, and by how much; "" if it does not.
 
-    params: by this project's names, as they are written.
+    `params` are by this project's names, as they are written.
     """
     differing, theirs = _differing(spec, layout), layout.computes
     if not differing:
@@ -67,10 +67,10 @@ def notice(params: Mapping[str, np.ndarray], spec: Any, layout: Layout) -> str:
 def preprocess(
     about: models.Preprocess, to: str, *, approximate: bool
 ) -> tuple[models.Preprocess, str]:
-    """(how the readers of `to` can resize images, what that changes or "").
+    """(preparation that readers of `to` can do, what that changes or "").
 
-    They resize as Pillow does, so by no area, and always with antialias. UserError where that is
-    something else, and `approximate` is not set.
+    They resize as Pillow does: not by area, and always with antialias. UserError where that
+    differs and `approximate` is not set.
     """
     if about.resize is None or (about.interpolation != "area" and about.antialias):
         return about, ""
@@ -107,7 +107,7 @@ def _scalable(spec: Any, layout: Layout) -> bool:
 
 
 def _differing(spec: Any, layout: Layout) -> list[str]:
-    """Fields for which `layout` takes another value for granted, and no scale makes up for it."""
+    """Fields whose implied value differs, where no scale makes up for it."""
     return [
         field
         for field, theirs in layout.computes.items()
@@ -124,7 +124,7 @@ def _is_close(spec: Any, layout: Layout, differing: Collection[str]) -> bool:
 
 
 def _change_of_kernels(params: Mapping[str, np.ndarray], spec: Any, layout: Layout) -> float:
-    """The largest relative one of what standardised kernels become."""
+    """The largest relative change of standardised kernels."""
     largest = 0.0
     for name, kernel in params.items():
         if is_standardized(name):

@@ -1,0 +1,200 @@
+"""A file seen as a layout: sizes, what does not fit, and parameters in this project's order."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import functools
+import itertools
+import re
+from collections.abc import Iterable, Iterator, Mapping
+
+import numpy as np
+
+from vit_jax.weights.axes import (
+    BLOCK,
+    MAX_STAGES,
+    QKV_BIAS,
+    groups,
+    is_letter,
+    rearrange,
+    shape,
+)
+from vit_jax.weights.files.tensors import Tensors, is_floating
+from vit_jax.weights.layout import Layout, Rule, pieces
+
+MAX_NEAREST = 20  # names that are looked for
+MAX_SEARCHED = 2000  # names among which the nearest one is looked for
+_STAGES = range(1, MAX_STAGES + 1)
+# An optional part, of which a model has all or nothing -> the part that it cannot be without.
+OPTIONAL: dict[str, str | None] = {
+    **dict.fromkeys(("cls", "registers", "scale1", "scale2", "pooling", "pre_logits", "head")),
+    "qkv_bias": None,
+    **{f"stage{s}/first": f"stage{s - 1}/first" if s > 1 else None for s in _STAGES},
+    **{f"stage{s}/rest": f"stage{s}/first" for s in _STAGES},
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Match:
+    """A file seen as a layout.
+
+    Attributes:
+      sizes: sizes of axes by letter.
+      tensors: the file's arrays by the layout's names.
+      rules: the rules of the parameters that the file has.
+    """
+
+    layout: Layout
+    sizes: dict[str, int]
+    tensors: Tensors
+    rules: tuple[Rule, ...]
+
+    @functools.cached_property
+    def misfits(self) -> int:
+        """The number of problems; counted much faster than their lines are made."""
+        return sum(1 for _ in _problems(self, nearest=False))
+
+    @functools.cached_property
+    def problems(self) -> tuple[str, ...]:
+        """What does not fit, one line each."""
+        return tuple(_problems(self, nearest=True))
+
+    def has(self, name: str) -> bool:
+        """Whether the file has this part."""
+        return any(part(r.ours) == name for r in self.rules)
+
+    def ours(self, name: str) -> np.ndarray:
+        """One of our parameters, float32."""
+        (own,) = [r for r in self.rules if r.ours == name]
+        array = np.empty(shape(own.own_axes, self.sizes), np.float32)
+        for piece in pieces(own, self.sizes):
+            theirs = self.tensors[piece.name].read()
+            array[piece.place] = rearrange(theirs, own.axes, piece.axes, self.sizes)
+        return array
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Shapes of all parameters, by our names."""
+        return {r.ours: shape(r.own_axes, self.sizes) for r in self.rules}
+
+
+def match(layout: Layout, tensors: Tensors, known: Mapping[str, int]) -> Match:
+    """A file seen as `layout`; `known` are sizes that the shapes do not determine."""
+    named = _without_prefix(layout, tensors)
+    counted = {**_counted(layout, named), **known}
+    rules = _rules_of_parts_there(layout, named, counted)
+    sizes = _sizes(rules, named, counted)
+    return Match(layout, sizes, named, rules)
+
+
+def part(ours: str) -> str:
+    """ "blocks/block/scale1/scale" -> "scale1", "resnet/stage1/rest/..." -> "stage1/rest"."""
+    if ours == QKV_BIAS:
+        return "qkv_bias"
+    stage = re.search(r"stage\d/(first|rest)", ours)
+    return stage[0] if stage else ours.removeprefix(BLOCK).split("/")[0]
+
+
+def _without_prefix(layout: Layout, tensors: Tensors) -> Tensors:
+    """Arrays by the table's names, without the prefix that most of these have in the file."""
+    firsts = {p.name for r in layout.rules for p in pieces(r, {})}
+    best = max(layout.prefixes, key=lambda p: sum(p + n in tensors for n in firsts))
+    if not best:
+        return tensors
+    # Arrays without the prefix keep their names, as a classifier beside "vit." does.
+    return {n.removeprefix(best): t for n, t in tensors.items()}
+
+
+def _counted(layout: Layout, named: Tensors) -> dict[str, int]:
+    """The number of layers that the names show, by letter; at least 1.
+
+    Not just the highest number: one stray name must not make a thousand layers missing.
+    """
+    numbers: dict[str, set[int]] = {}
+    for r in layout.rules:
+        if not r.layers:
+            continue
+        there = numbers.setdefault(r.layers, set())
+        for theirs in r.names:
+            pattern = re.compile(re.sub(r"\\{.*?\\}", r"(\\d{1,4})", re.escape(theirs)))
+            matches = (pattern.fullmatch(name) for name in named)
+            there.update(int(m[1]) - r.start + 1 for m in matches if m)
+    return {letter: _last(sorted(n for n in there if n > 0)) for letter, there in numbers.items()}
+
+
+def _last(numbers: list[int]) -> int:
+    """The highest one up to which at least half are there."""
+    return max((n for count, n in enumerate(numbers, 1) if 2 * count >= n), default=1)
+
+
+def _rules_of_parts_there(
+    layout: Layout, named: Tensors, counted: Mapping[str, int]
+) -> tuple[Rule, ...]:
+    """Rules that the file has to satisfy: of needed parts, and of optional ones that it begins."""
+    there = {
+        part(r.ours)
+        for r in layout.rules
+        if any(piece.name in named for piece in pieces(r, counted))
+    } | set(layout.needed)
+    for name in tuple(there):
+        needed = OPTIONAL.get(name)
+        while needed:
+            there.add(needed)
+            needed = OPTIONAL[needed]
+    return tuple(r for r in layout.rules if part(r.ours) in there or part(r.ours) not in OPTIONAL)
+
+
+def _sizes(rules: Iterable[Rule], named: Tensors, known: Mapping[str, int]) -> dict[str, int]:
+    """Sizes from the first array that shows each; 0 for what none shows."""
+    sizes = dict(known)
+    for r in rules:
+        for piece in pieces(r, {}):
+            tensor = named.get(piece.name)
+            words = groups(r.axes)
+            if tensor is None or len(words) != len(tensor.shape):
+                continue
+            for group, size in zip(words, tensor.shape, strict=True):
+                if len(group) == 1 and is_letter(group[0]):
+                    sizes.setdefault(group[0], size)
+    if "H" in sizes and "D" in sizes:
+        sizes.setdefault("K", sizes["D"] // max(1, sizes["H"]))
+    letters = {w for r in rules for w in r.own_axes.split() if is_letter(w)}
+    return {letter: sizes.get(letter, 0) for letter in letters}
+
+
+def _problems(match: Match, *, nearest: bool) -> Iterator[str]:
+    """One line each; finding the nearest names takes longer than all the rest."""
+    named = match.tensors
+    wanted = {p.name: r for r in match.rules for p in pieces(r, match.sizes)}
+    ignored = [re.compile(pattern) for pattern in match.layout.ignored]
+    extra = [
+        name
+        for name in named
+        if name not in wanted and not any(pattern.fullmatch(name) for pattern in ignored)
+    ]
+    for number, name in enumerate(n for n in wanted if n not in named):
+        near = _nearest(name, extra, "there", number) if nearest else ""
+        yield f"{name} is missing{near}"
+    for name, r in wanted.items():
+        if name not in named:
+            continue
+        expected, there = shape(r.axes, match.sizes), named[name]
+        if _without_ones(there.shape) != _without_ones(expected):
+            yield f"{name} has the shape {there.shape}, expected {expected}"
+        elif not is_floating(there.dtype):  # quantised, perhaps
+            yield f"{name} is of {there.dtype}, expected floating-point numbers"
+    for number, name in enumerate(extra):
+        near = _nearest(name, wanted, "expected", number) if nearest else ""
+        yield f"{name} is unexpected{near}"
+
+
+def _without_ones(shape_: tuple[int, ...]) -> tuple[int, ...]:
+    """A shape without axes of size 1: norms of the released hybrids have the shape [1, 1, 1, C]."""
+    return tuple(size for size in shape_ if size != 1)
+
+
+def _nearest(name: str, names: Iterable[str], where: str, number: int) -> str:
+    # A search through all names takes long for a file with thousands that do not fit.
+    searched = itertools.islice(names, MAX_SEARCHED)
+    near = difflib.get_close_matches(name, searched, n=1) if number < MAX_NEAREST else ()
+    return f" (nearest {where}: {near[0]})" if near else ""
