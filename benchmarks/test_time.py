@@ -1,0 +1,96 @@
+"""How long the tests take: CPU-minutes and wall time of the quick ones and of the slow ones.
+
+    python -m benchmarks.test_time
+
+Runs pytest as scripts/test.sh does, once with its quick tests and once with the slow ones. CPU time
+is that of pytest and of all processes that it waited for, by getrusage. It depends little on what
+else the machine does; wall time does. Appends a row for each suite to
+benchmarks/results/test_time.csv.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import resource
+import subprocess
+import sys
+import time
+from typing import NamedTuple
+
+from absl import flags
+
+from benchmarks import rows
+from vit_jax.core.errors import UserError
+from vit_jax.core.process import command
+
+SUITES = {"quick": "not slow and not outside", "slow": "slow and not outside"}
+
+_SUITES = flags.DEFINE_list("suites", list(SUITES), "Which: quick, slow.")
+_WORKERS = flags.DEFINE_integer("workers", 2, "Processes of pytest-xdist.")
+_RECORD = flags.DEFINE_bool("record", True, "Whether to append the rows to the results.")
+
+
+class Measurement(NamedTuple):
+    """Times of a process and of what it waited for; the end of what it printed."""
+
+    wall_secs: float
+    cpu_secs: float
+    status: int
+    last_line: str
+
+
+def main(arguments: list[str]) -> None:
+    """Measures, prints and records; arguments: further ones of pytest, such as files."""
+    unknown = [name for name in _SUITES.value if name not in SUITES]
+    if unknown:
+        raise UserError(f"--suites: there is no {unknown[0]!r}. There are: {', '.join(SUITES)}.")
+    os.environ["JAX_PLATFORMS"] = "cpu"  # the tests simulate their devices
+    for name in _SUITES.value:
+        pytest = [sys.executable, "-m", "pytest", "-q", f"-n{_WORKERS.value}", "-m", SUITES[name]]
+        taken = measure([*pytest, *arguments])
+        row = {
+            "commit": rows.commit("vit_jax", "tests"),
+            "device": rows.cpu(),
+            "versions": rows.versions("jax", "pytest"),
+            "suite": name,
+            "workers": _WORKERS.value,
+            **outcomes(taken.last_line),
+            "cpu_minutes": round(taken.cpu_secs / 60, 1),
+            "wall_minutes": round(taken.wall_secs / 60, 1),
+            "load_average": round(os.getloadavg()[0], 1),
+        }
+        print(row)
+        if taken.status:
+            raise UserError(f"pytest ended with status {taken.status}: {taken.last_line}")
+        if _RECORD.value:
+            rows.append("test_time", row)
+
+
+def measure(program: list[str]) -> Measurement:
+    """Runs a program, showing what it prints."""
+    before, started = _children_secs(), time.perf_counter()
+    last_line = ""
+    with subprocess.Popen(program, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            print(line, end="", flush=True)
+            last_line = line.strip() or last_line
+    wall_secs = time.perf_counter() - started
+    return Measurement(wall_secs, _children_secs() - before, process.returncode, last_line)
+
+
+def outcomes(line: str) -> dict[str, int]:
+    """Numbers of tests in pytest's last line: "3 passed, 1 skipped in 2.0s"."""
+    numbers = {word: int(number) for number, word in re.findall(r"(\d+) ([a-z]+)", line)}
+    return {word: numbers.get(word, 0) for word in ("passed", "skipped", "failed")}
+
+
+def _children_secs() -> float:
+    """CPU seconds of the processes that this one has waited for, and of those that they had."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
+
+
+if __name__ == "__main__":
+    command.run(main)

@@ -1,0 +1,49 @@
+"""The program that times the tests, on programs and tests that end at once."""
+
+import ast
+
+import pytest
+
+BUSY = """
+import subprocess, sys, time
+child = "import time\\nwhile time.process_time() < 0.3: pass"
+subprocess.run([sys.executable, "-c", child], check=True)
+time.sleep(0.2)
+print("1 passed, 2 skipped in 0.5s\\n")
+sys.exit(3)
+"""
+RUN = """
+import sys
+from benchmarks import test_time
+
+print(test_time.measure([sys.executable, "-c", sys.argv[1]])._asdict())
+print(test_time.outcomes("3 failed, 12 passed, 1 skipped, 5 deselected in 7.5s"))
+"""
+
+
+def test_cpu_time_of_grandchildren_counts(run_python):
+    done = run_python("-c", RUN, BUSY)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    taken = ast.literal_eval(lines[-2])
+    assert taken["status"] == 3
+    assert taken["last_line"] == "1 passed, 2 skipped in 0.5s"
+    assert 0.3 <= taken["cpu_secs"] < 3
+    assert taken["wall_secs"] >= 0.5
+    assert ast.literal_eval(lines[-1]) == {"passed": 12, "skipped": 1, "failed": 3}
+
+
+def test_a_suite_that_does_not_exist_is_one_message(run_python):
+    done = run_python("-m", "benchmarks.test_time", "--suites=quick,slwo")
+    assert done.returncode == 1
+    assert "there is no 'slwo'. There are: quick, slow." in done.stderr
+
+
+@pytest.mark.slow
+def test_a_row_for_a_suite(run_python):
+    arguments = ("--suites=quick", "--workers=0", "--norecord", "tests/core/errors_test.py")
+    done = run_python("-m", "benchmarks.test_time", *arguments, fresh=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    row = ast.literal_eval(done.stdout.splitlines()[-1])
+    assert row["suite"] == "quick" and row["passed"] > 0 and row["failed"] == 0
+    assert row["cpu_minutes"] < 10
