@@ -16,7 +16,7 @@ from benchmarks.drills.run import Outcome, bits, finish, saved
 
 STEPS = 20
 FLIPPED_EVERY = 1000  # bytes
-PARTS = ("state", "description")  # of a checkpoint; see store/step_folder.py
+PARTS = ("state", "description")  # of a checkpoint; see store/checkpoint_dir.py
 
 
 def damage(folder: Path, chance: random.Random) -> Outcome:

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from vit_jax.cluster import peers as peers_file
-from vit_jax.cluster.connection import Line
+from vit_jax.cluster.connection import Connection
 from vit_jax.cluster.peers import Peers
 from vit_jax.cluster.rendezvous import Meeting, Member
 from vit_jax.core.errors import PeerLost
@@ -22,7 +22,7 @@ class Run:
     def __init__(self, number, silent=(), barrier_timeout_secs=SOON_SECS):
         members = tuple(Member(i, f"host-{i}", 100 + i) for i in range(number))
         self.pairs = {i: socket.socketpair() for i in range(1, number)}
-        ends = {i: [Line(end) for end in pair] for i, pair in self.pairs.items()}
+        ends = {i: [Connection(end) for end in pair] for i, pair in self.pairs.items()}
         lines = {0: {i: pair[0] for i, pair in ends.items()}}
         lines |= {i: {0: pair[1]} for i, pair in ends.items()}
         self.lost = {}

@@ -41,14 +41,14 @@ def test_all_come_in_any_order(port):
     meetings = all_meet(port, [2, 0, 1])
     assert [m.process_id for m in meetings[0].members] == [0, 1, 2]
     assert meetings[0].members == meetings[1].members == meetings[2].members
-    assert [sorted(m.lines) for m in meetings] == [[0], [1, 2], [0]]
+    assert [sorted(m.connections) for m in meetings] == [[0], [1, 2], [0]]
 
 
 def test_the_port_is_free_again_and_the_lines_stay(port):
     (first, second) = all_meet(port, [0, 1], sizes=(2, 2))
     with socket.create_server(("", port)):  # as JAX's own service does
-        first.lines[1].send({"still": "here"})
-        assert second.lines[0].receive() == [{"still": "here"}]
+        first.connections[1].send({"still": "here"})
+        assert second.connections[0].receive() == [{"still": "here"}]
 
 
 def test_who_does_not_come_is_named_on_all(port):

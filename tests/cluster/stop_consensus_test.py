@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from vit_jax.cluster.stop_consensus import AgreedLook
+from vit_jax.cluster.stop_consensus import StopConsensus
 
 LOOKS = 200
 WAIT_SECS = 30
@@ -19,7 +19,7 @@ class Processes:
         self.ahead, self.random = ahead, random.Random(seed)
         self.inboxes = [queue.SimpleQueue() for _ in range(number)]
         self.looks = [
-            AgreedLook(i, number, lambda to, message, i=i: self.inboxes[to].put((i, message)))
+            StopConsensus(i, number, lambda to, message, i=i: self.inboxes[to].put((i, message)))
             for i in range(number)
         ]
         self.had = [0] * number
@@ -90,7 +90,7 @@ def test_asked_at_the_last_look_they_come_to_their_end():
 
 
 def test_the_loss_of_one_ends_the_waiting():
-    look = AgreedLook(1, 2, lambda i, message: None)
+    look = StopConsensus(1, 2, lambda i, message: None)
     look.take(0, {"count": "SIGTERM to process 0"})  # and then never says what was agreed on
     threading.Timer(0.2, look.give_up).start()
     assert not look.look()

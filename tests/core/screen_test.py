@@ -2,7 +2,7 @@ import io
 
 import pytest
 
-from vit_jax.core.screen import Screen, count, duration
+from vit_jax.core.screen import Screen
 
 
 class Terminal(io.StringIO):
@@ -91,18 +91,3 @@ def test_a_bar_that_begins_behind_one_that_was_left(monkeypatch):
     screen.bar("reading", 1, 2)
     now[0] = 10.0
     screen.bar("writing", 0, 5)
-
-
-@pytest.mark.parametrize(
-    ("secs", "text"),
-    [(5, "0:05"), (75.4, "1:15"), (7500, "2:05:00"), (200_000, "2d 7:33:20"), (float("nan"), "-")],
-)
-def test_durations(secs, text):
-    assert duration(secs) == text
-
-
-@pytest.mark.parametrize(
-    ("number", "text"), [(512, "512"), (202_570, "203 k"), (86_567_656, "86.6 M"), (1e12, "1 T")]
-)
-def test_counts(number, text):
-    assert count(number) == text

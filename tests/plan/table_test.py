@@ -44,7 +44,7 @@ def test_a_cost_is_the_same_for_people_and_programs(found):
 
 @pytest.mark.parametrize(
     ("activations", "free", "marked"),
-    [(10 * GIB, "3.00 GiB", False), (13 * GIB, "0.00 MiB", False), (14 * GIB, "-1.00 GiB", True)],
+    [(10 * GIB, "3 GiB", False), (13 * GIB, "0 B", False), (14 * GIB, "-1 GiB", True)],
 )
 def test_what_will_hardly_fit_is_marked(found, activations, free, marked):
     memory = dataclasses.replace(found.memory, activations=activations)

@@ -168,9 +168,9 @@ def test_a_state_that_no_device_can_hold(look, monkeypatch):
     monkeypatch.setattr("vit_jax.run.memory.device_memory", lambda _: 1000)
     monkeypatch.setattr("vit_jax.run.check.device_memory", lambda _: 1000)
     table, error = look()
-    assert "of each device, which has 1 kB" in error
+    assert "of each device, which has 1000 B" in error
     assert "mesh.fsdp" in error
-    assert " of 1 kB a device" in rows(table)["memory"]
+    assert " of 1000 B a device" in rows(table)["memory"]
 
 
 def test_what_stays_whole_is_said(look, monkeypatch):

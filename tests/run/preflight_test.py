@@ -91,7 +91,7 @@ def test_weights_that_do_not_fit_are_found_before_the_model_is_made(tmp_path, ti
 def test_a_full_disk_is_found_before_the_start(tmp_path, tiny_run, monkeypatch):
     usage = collections.namedtuple("Usage", ["total", "used", "free"])
     monkeypatch.setattr("shutil.disk_usage", lambda _: usage(0, 0, 10_000))
-    with pytest.raises(UserError, match=r"10 kB free; 1 more checkpoints of .*keep_last=2"):
+    with pytest.raises(UserError, match=r"9.77 KiB free; 1 more checkpoints of .*keep_last=2"):
         train(tiny_run(), epath.Path(tmp_path / "run"))
     assert not (tmp_path / "run").exists()
 
@@ -99,7 +99,7 @@ def test_a_full_disk_is_found_before_the_start(tmp_path, tiny_run, monkeypatch):
 def test_what_no_device_can_hold_is_told_at_every_start(problems_of, monkeypatch):
     monkeypatch.setattr("vit_jax.run.memory.device_memory", lambda _: 10**8)
     assert problems_of("input.num_classes=10_000_000") == (
-        "The targets of a batch, 10,000,000 classes each, take 640 MB of each device, which has "
-        "100 MB. Correct input.num_classes or the data, or lower input.batch_size."
+        "The targets of a batch, 10,000,000 classes each, take 610 MiB of each device, which has "
+        "95.4 MiB. Correct input.num_classes or the data, or lower input.batch_size."
     )
     assert "The state takes 2" in problems_of("input.num_classes=1_000_000")

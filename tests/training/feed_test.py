@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from vit_jax.core.errors import UserError
-from vit_jax.core.process import abandoned
+from vit_jax.core.process import waiting
 from vit_jax.core.process.waiting import waiting_for
 from vit_jax.training.feed import BadImages, Feed
 
@@ -136,8 +136,8 @@ def test_a_batch_that_does_not_come_names_host_and_file(monkeypatch):
     assert socket.gethostname() in str(error.value)
     assert "input.timeout_secs" in str(error.value)
     assert re.search(r"/data/a.png, for \d+ s", str(error.value))
-    assert abandoned.any_left_behind()
+    assert waiting.any_abandoned()
     free.set()
     feed._thread.join()
     assert batches.closed == 1
-    assert not abandoned.any_left_behind()
+    assert not waiting.any_abandoned()

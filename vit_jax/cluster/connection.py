@@ -14,23 +14,23 @@ SEND_TIMEOUT_SECS = 10.0
 MAX_LINE_BYTES = 1 << 20
 
 
-class Line:
+class Connection:
     """One end of a connection. It can be given to `select`; any thread may send."""
 
-    def __init__(self, connection: socket.socket):
-        self._connection = connection
-        self._connection.settimeout(SEND_TIMEOUT_SECS)
+    def __init__(self, end: socket.socket):
+        self._socket = end
+        self._socket.settimeout(SEND_TIMEOUT_SECS)
         self._sending = threading.Lock()
         self._rest = b""  # the beginning of a message
 
     def fileno(self) -> int:
         """For `select`."""
-        return self._connection.fileno()
+        return self._socket.fileno()
 
     def send(self, message: Message) -> None:
         """Sends if it can: that the other end has gone shows when one receives."""
         with self._sending, contextlib.suppress(OSError):
-            self._connection.sendall(json.dumps(message).encode() + b"\n")
+            self._socket.sendall(json.dumps(message).encode() + b"\n")
 
     def receive(self) -> list[Message] | None:
         """What has come, to be called when something has; None: nothing will come any more.
@@ -38,7 +38,7 @@ class Line:
         Nothing will either from somebody who does not talk like this.
         """
         try:
-            chunk = self._connection.recv(1 << 16)
+            chunk = self._socket.recv(1 << 16)
             *lines, self._rest = (self._rest + chunk).split(b"\n")
             messages = [json.loads(line) for line in lines]
         except (OSError, ValueError):
@@ -48,4 +48,4 @@ class Line:
 
     def close(self) -> None:
         """May be called twice."""
-        self._connection.close()
+        self._socket.close()

@@ -1,7 +1,7 @@
 """The other processes of a run: waiting for them, hearing what they say last, noticing their death.
 
-Each process keeps the line to process 0 on which it has come (rendezvous.py). Every process gives
-signs of life on it; process 0 watches all others, the others watch process 0. When one of them is
+Each process keeps the connection to process 0 on which it has come (rendezvous.py), and gives signs
+of life on it; process 0 watches all others, the others watch process 0. When one of them is
 gone or silent, process 0 tells the rest which. A process is not left to XLA then: that hangs, or
 aborts without a name.
 """
@@ -18,7 +18,7 @@ from typing import Any
 
 from vit_jax.cluster.connection import Message
 from vit_jax.cluster.rendezvous import Meeting, Member, here
-from vit_jax.cluster.stop_consensus import AgreedLook
+from vit_jax.cluster.stop_consensus import StopConsensus
 from vit_jax.core.errors import PeerLost
 
 SIGNS_PER_TIMEOUT = 6
@@ -42,7 +42,7 @@ class Peers:
     """The processes of a run, seen from one of them.
 
     Args:
-      meeting: who they are, and the lines to them.
+      meeting: who they are, and the connections to them.
       process_id: this one's.
       timeout_secs: without a sign of life for so long a process counts as lost.
       barrier_timeout_secs: how long the first at a barrier waits for the last.
@@ -59,7 +59,7 @@ class Peers:
         barrier_timeout_secs: float,
         on_lost: Callable[[PeerLost], Any],
     ):
-        self.members, self._lines = meeting.members, dict(meeting.lines)
+        self.members, self._connections = meeting.members, dict(meeting.connections)
         self._me = process_id
         self._timeout_secs, self._barrier_timeout_secs = timeout_secs, barrier_timeout_secs
         self._on_lost = on_lost
@@ -69,11 +69,11 @@ class Peers:
         self._verdict: str | None = None
         self._culprits: Sequence[int] = ()
         self._closing = threading.Event()
-        say = lambda i, message: self._lines[i].send({"stop": message})
-        self.stop = AgreedLook(process_id, len(self.members), say)
-        self._heard = dict.fromkeys(self._lines, time.monotonic())
+        say = lambda i, message: self._connections[i].send({"stop": message})
+        self.stop = StopConsensus(process_id, len(self.members), say)
+        self._heard = dict.fromkeys(self._connections, time.monotonic())
         self._thread = threading.Thread(target=self._watch, name="peers", daemon=True)
-        if self._lines:
+        if self._connections:
             self._thread.start()
 
     @classmethod
@@ -113,7 +113,7 @@ class Peers:
         if self._me == 0:
             self._arrive(0, name, self._barrier_timeout_secs, value)
         else:
-            self._lines[0].send({"at": name, "timeout_secs": self._barrier_timeout_secs})
+            self._connections[0].send({"at": name, "timeout_secs": self._barrier_timeout_secs})
         with self._changed:
             self._changed.wait_for(lambda: name in self._released or self._verdict)
             if name not in self._released:
@@ -126,15 +126,15 @@ class Peers:
         wait_secs: how long to wait at most; default: until a silent process counts as lost.
         """
         if wait_secs is None:
-            wait_secs = self._timeout_secs + MAX_SIGN_SECS if self._lines else 0
+            wait_secs = self._timeout_secs + MAX_SIGN_SECS if self._connections else 0
         with self._changed:
             self._changed.wait_for(lambda: self._verdict, timeout=wait_secs)
             return None if self._verdict is None else PeerLost(self._verdict)
 
     def close(self) -> None:
         """Leaves in peace: all have met at a last barrier, and nobody will be missed."""
-        for line in self._lines.values():
-            line.send({"end": None})
+        for connection in self._connections.values():
+            connection.send({"end": None})
         self._stop()
 
     def leave(self, last_words: str) -> None:
@@ -143,19 +143,21 @@ class Peers:
             self._judge([0], _ended(last_words), advice="")
             self._see_off()
         else:
-            self._lines[0].send({"end": last_words})
+            self._connections[0].send({"end": last_words})
         self._stop()
 
     def _stop(self) -> None:
         self._closing.set()
         if self._thread.is_alive() and threading.current_thread() is not self._thread:
             self._thread.join()
-        for line in self._lines.values():
-            line.close()
+        for connection in self._connections.values():
+            connection.close()
 
     def _see_off(self) -> None:
         """Process 0 goes last: JAX aborts the others as soon as it is gone."""
-        others = lambda: [i for i in self._lines if i in self._heard and i not in self._culprits]
+        others = lambda: [
+            i for i in self._connections if i in self._heard and i not in self._culprits
+        ]
         with self._changed:
             self._changed.wait_for(lambda: not others(), timeout=2 * GRACE_SECS)
 
@@ -169,8 +171,8 @@ class Peers:
             now = time.monotonic()
             if now >= next_sign:
                 next_sign = now + sign_secs
-                for line in self._lines.values():
-                    line.send({})
+                for connection in self._connections.values():
+                    connection.send({})
             self._check(now)
             lost_at = now if lost_at is None and self._verdict else lost_at
             if lost_at is not None and now > lost_at + GRACE_SECS:
@@ -185,14 +187,14 @@ class Peers:
     def _hear(self, wait_secs: float) -> None:
         with selectors.DefaultSelector() as selector:
             for i in self._heard:
-                selector.register(self._lines[i], selectors.EVENT_READ, i)
+                selector.register(self._connections[i], selectors.EVENT_READ, i)
             for key, _ in selector.select(wait_secs):
                 self._read(key.data)
             if not self._heard:  # all have left
                 self._closing.wait(wait_secs)
 
     def _read(self, i: int) -> None:
-        messages = self._lines[i].receive()
+        messages = self._connections[i].receive()
         self._heard[i] = time.monotonic()
         for message in messages or ():
             self._take(i, message)
@@ -242,8 +244,8 @@ class Peers:
             if len(barrier.arrived) < len(self.members):
                 return
             del self._barriers[name]
-        for line in self._lines.values():
-            line.send({"go": name, "value": barrier.value})
+        for connection in self._connections.values():
+            connection.send({"go": name, "value": barrier.value})
         self._release(name, barrier.value)
 
     def _release(self, name: str, value: Any) -> None:
@@ -256,8 +258,8 @@ class Peers:
         names = ", ".join(str(self.members[i]) for i in who)
         verdict = f"{names} {what}.{advice}"
         if self._conclude(who, verdict) and self._me == 0:
-            for line in self._lines.values():
-                line.send({"lost": verdict, "who": who})
+            for connection in self._connections.values():
+                connection.send({"lost": verdict, "who": who})
 
     def _conclude(self, who: Sequence[int], verdict: str) -> bool:
         """Whether it is the first verdict, which alone counts."""

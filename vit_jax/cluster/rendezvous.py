@@ -1,7 +1,7 @@
 """How the processes of a run find each other: all call on process 0, at the coordinator's port.
 
 It is done before jax.distributed.initialize, which aborts a process without saying whom it has
-missed. The port is free again for it afterwards; the lines stay open (see peers.py).
+missed. The port is free again for it afterwards; the connections stay open (see peers.py).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from vit_jax.cluster.cluster import Cluster
-from vit_jax.cluster.connection import Line, Message
+from vit_jax.cluster.connection import Connection, Message
 from vit_jax.core.errors import PeerLost, UserError
 
 RETRY_SECS = 0.5
@@ -39,11 +39,11 @@ class Meeting(NamedTuple):
 
     Attributes:
       members: by process id.
-      lines: of process 0: to each other process; of the others: to process 0.
+      connections: of process 0: to each other process; of the others: to process 0.
     """
 
     members: tuple[Member, ...]
-    lines: Mapping[int, Line]
+    connections: Mapping[int, Connection]
 
 
 def here(process_id: int) -> Member:
@@ -78,7 +78,7 @@ def _receive(cluster: Cluster, timeout_secs: float) -> Meeting:
             raise
     members = tuple(reception.members[i] for i in range(cluster.num_processes))
     reception.tell({"members": members})
-    return Meeting(members, reception.lines)
+    return Meeting(members, reception.connections)
 
 
 class _Reception:
@@ -87,55 +87,54 @@ class _Reception:
     def __init__(self, cluster: Cluster):
         self._num_processes = cluster.num_processes
         self.members = {0: here(0)}
-        self.lines: dict[int, Line] = {}
-        self._guests: list[Line] = []  # connected, not yet introduced
+        self.connections: dict[int, Connection] = {}
+        self._guests: list[Connection] = []  # connected, not yet introduced
 
     @property
     def missing(self) -> list[int]:
         return [i for i in range(self._num_processes) if i not in self.members]
 
     def tell(self, message: Message) -> None:
-        for line in self.lines.values():
-            line.send(message)
+        for connection in self.connections.values():
+            connection.send(message)
 
     def wait(self, listener: socket.socket) -> None:
         """Sees to whoever comes, speaks or goes within a moment."""
         with selectors.DefaultSelector() as selector:
-            sources: list[socket.socket | Line] = [listener, *self._guests, *self.lines.values()]
-            for source in sources:
+            for source in (listener, *self._guests, *self.connections.values()):
                 selector.register(source, selectors.EVENT_READ)
             for key, _ in selector.select(RETRY_SECS):
                 if key.fileobj is listener:
-                    self._guests.append(Line(listener.accept()[0]))
-                elif isinstance(key.fileobj, Line):
+                    self._guests.append(Connection(listener.accept()[0]))
+                elif isinstance(key.fileobj, Connection):
                     self._hear(key.fileobj)
 
-    def _hear(self, line: Line) -> None:
-        messages = line.receive()
+    def _hear(self, connection: Connection) -> None:
+        messages = connection.receive()
         if messages is None:
-            self._forget(line)
+            self._forget(connection)
         for message in messages or ():
             try:
                 member = Member(*message["member"])
                 num_processes = message["num_processes"]
             except (KeyError, TypeError):  # some other program
-                self._forget(line)
+                self._forget(connection)
                 return
-            self._introduce(member, num_processes, line)
-            self._guests.remove(line)
+            self._introduce(member, num_processes, connection)
+            self._guests.remove(connection)
 
-    def _forget(self, line: Line) -> None:
+    def _forget(self, connection: Connection) -> None:
         """It may come again: the process was started anew."""
-        line.close()
-        if line in self._guests:
-            self._guests.remove(line)
-        for i in [i for i, known in self.lines.items() if known is line]:
-            del self.lines[i], self.members[i]
+        connection.close()
+        if connection in self._guests:
+            self._guests.remove(connection)
+        for i in [i for i, known in self.connections.items() if known is connection]:
+            del self.connections[i], self.members[i]
 
-    def _introduce(self, member: Member, num_processes: int, line: Line) -> None:
+    def _introduce(self, member: Member, num_processes: int, connection: Connection) -> None:
         i = member.process_id
-        if i in self.lines and _has_gone(self.lines[i]):
-            self._forget(self.lines[i])
+        if i in self.connections and _has_gone(self.connections[i]):
+            self._forget(self.connections[i])
         first = self.members.get(i)
         problem = None
         if num_processes != self._num_processes:
@@ -150,16 +149,16 @@ class _Reception:
                 f"{self._num_processes - 1}."
             )
         if problem:
-            line.send({"refused": problem, "user": True})
+            connection.send({"refused": problem, "user": True})
             raise UserError(problem)
-        self.members[i], self.lines[i] = member, line
+        self.members[i], self.connections[i] = member, connection
 
 
-def _has_gone(line: Line) -> bool:
+def _has_gone(connection: Connection) -> bool:
     """Whether the other end, which has nothing to say now, is closed."""
     with selectors.DefaultSelector() as selector:
-        selector.register(line, selectors.EVENT_READ)
-        return bool(selector.select(0)) and line.receive() is None
+        selector.register(connection, selectors.EVENT_READ)
+        return bool(selector.select(0)) and connection.receive() is None
 
 
 def _listen(port: int) -> socket.socket:
@@ -190,18 +189,18 @@ def _call(cluster: Cluster, timeout_secs: float) -> Meeting:
     failure = ""
     while time.monotonic() < deadline:
         try:
-            connection = socket.create_connection((cluster.host, cluster.port), timeout=RETRY_SECS)
+            dialled = socket.create_connection((cluster.host, cluster.port), timeout=RETRY_SECS)
         except OSError as error:
             failure = f" {_unreached(cluster.host, error)}"
             time.sleep(RETRY_SECS)
             continue
-        line = Line(connection)
-        line.send({"member": me, "num_processes": cluster.num_processes})
+        connection = Connection(dialled)
+        connection.send({"member": me, "num_processes": cluster.num_processes})
         # Process 0 may have come just now: it is for it to say who is missing.
-        answer = _answer(line, timeout_secs + ANSWER_SECS)
+        answer = _answer(connection, timeout_secs + ANSWER_SECS)
         if "members" in answer:
-            return Meeting(tuple(Member(*m) for m in answer["members"]), {0: line})
-        line.close()
+            return Meeting(tuple(Member(*m) for m in answer["members"]), {0: connection})
+        connection.close()
         if "refused" in answer:
             raise (UserError if answer["user"] else PeerLost)(answer["refused"])
         time.sleep(RETRY_SECS)  # it was another program, or process 0 is being started anew
@@ -219,14 +218,14 @@ def _unreached(host: str, error: OSError) -> str:
     return f"The last call found: {error.strerror or error}."
 
 
-def _answer(line: Line, timeout_secs: float) -> Message:
+def _answer(connection: Connection, timeout_secs: float) -> Message:
     """The first message; {} if none comes."""
     deadline = time.monotonic() + timeout_secs
     with selectors.DefaultSelector() as selector:
-        selector.register(line, selectors.EVENT_READ)
+        selector.register(connection, selectors.EVENT_READ)
         while time.monotonic() < deadline:
             if selector.select(RETRY_SECS):
-                messages = line.receive()
+                messages = connection.receive()
                 if messages is None:
                     return {}
                 if messages:

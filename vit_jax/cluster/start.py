@@ -71,7 +71,7 @@ def together(
 
 
 def _initialize(cluster: Cluster, start_timeout_secs: float, peer_timeout_secs: float) -> None:
-    jax.config.update("jax_enable_preemption_service", False)  # agreed_look.py has its place
+    jax.config.update("jax_enable_preemption_service", False)  # stop_consensus.py has its place
     jax.distributed.initialize(
         cluster.coordinator,
         cluster.num_processes,

@@ -18,7 +18,7 @@ from typing import Any
 from vit_jax.cluster.connection import Message
 
 
-class AgreedLook:
+class StopConsensus:
     """One process's part.
 
     Args:

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import filelock
 import jax
 
-from vit_jax.core.files.cache_dir import users_folder
+from vit_jax.core.files.cache_dir import cache_dir
 
 MAX_BYTES = 4 * 2**30  # then what was not used for longest goes
 LOCK_FILE = ".lockfile"  # jax's
@@ -37,7 +37,7 @@ def use() -> None:
     if not _setting("jax_enable_compilation_cache") or given == "":
         return
     jax.monitoring.register_event_listener(lambda event, **_: _events.update([event]))
-    folder = users_folder() / "xla" if given is None else Path(given)
+    folder = cache_dir() / "xla" if given is None else Path(given)
     if "://" in str(given) or not _usable(folder):
         return
     jax.config.update("jax_compilation_cache_dir", str(folder))

@@ -7,6 +7,8 @@ import sys
 import time
 from typing import TextIO
 
+from vit_jax.core.formatting import format_duration
+
 SEPARATOR = " | "
 
 
@@ -75,7 +77,7 @@ class Screen:
             filled = 20 * done // total
             self.update(
                 f"{what} [{'#' * filled}{'.' * (20 - filled)}] {done:,}/{total:,}, "
-                f"{duration(left)} left"
+                f"{format_duration(left)} left"
             )
         if done >= total:
             self._bar_started = None
@@ -91,22 +93,3 @@ class Screen:
             self._out.flush()
         except OSError:  # the reader of a pipe has gone: no reason to end what runs for days
             self._quiet = True
-
-
-def duration(secs: float) -> str:
-    """75 -> "1:15", 7500 -> "2:05:00", 200000 -> "2d 7:33:20"."""
-    if not secs < 1e9:  # also NaN
-        return "-"
-    days, rest = divmod(round(secs), 86_400)
-    hours, rest = divmod(rest, 3600)
-    minutes, seconds = divmod(rest, 60)
-    clock = f"{hours}:{minutes:02}:{seconds:02}" if days or hours else f"{minutes}:{seconds:02}"
-    return f"{days}d {clock}" if days else clock
-
-
-def count(number: float) -> str:
-    """86567656 -> "86.6 M"; for parameters and FLOPs."""
-    for unit, size in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
-        if number >= size:
-            return f"{number / size:.3g} {unit}"
-    return f"{number:.0f}"

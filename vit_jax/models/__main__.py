@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from vit_jax.core.formatting import format_bytes
 from vit_jax.models.names import available, info
 
 HEAD = """# Models
@@ -47,7 +48,7 @@ def page() -> Iterator[str]:
             name,
             f"{found.parameters / 1e6:,.1f} M",
             f"{found.forward_flops / 1e9:,.1f}",
-            f"{found.activation_bytes / 1e6:,.1f} MB",
+            format_bytes(found.activation_bytes),
             found.stride,
             ", ".join(map(str, spec.get("units", ()))),
             *(spec.get(field, "") for field in FIELDS),

@@ -19,12 +19,13 @@ from vit_jax import config as configs
 from vit_jax.config import RunConfig
 from vit_jax.core import compilation_cache
 from vit_jax.core.errors import UserError
+from vit_jax.core.formatting import format_bytes
 from vit_jax.core.process import command
 from vit_jax.core.screen import Screen
 from vit_jax.plan import topology
 from vit_jax.plan.compiled import DoesNotFit
 from vit_jax.plan.forecast import Forecast, forecast
-from vit_jax.plan.table import as_json, rows, size
+from vit_jax.plan.table import as_json, rows
 from vit_jax.run import build
 
 # What makes a step smaller, the cheapest first.
@@ -65,7 +66,7 @@ def smaller(overrides: list[str], name: str, screen: Screen) -> str:
             screen.say(f"  {str(error).splitlines()[0]}")
             continue
         flags_ = " ".join(f"--config.{override}" for override in ("model.scan=true", *more))
-        return f"It fits, in {size(found.memory.peak or 0).strip()} of each device, with {flags_}"
+        return f"It fits, in {format_bytes(found.memory.peak or 0)} of each device, with {flags_}"
     return ""
 
 

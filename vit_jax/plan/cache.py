@@ -18,7 +18,7 @@ from pathlib import Path
 from etils import epath
 
 from vit_jax.core.files import atomic
-from vit_jax.core.files.cache_dir import users_folder
+from vit_jax.core.files.cache_dir import cache_dir
 from vit_jax.plan import collectives, compiled, hlo
 from vit_jax.plan.compiled import DoesNotFit, Figures, LoweredStep
 
@@ -53,7 +53,7 @@ def figures(step: LoweredStep, topology: str, *, anew: bool) -> tuple[Figures, b
 
 def folder() -> Path:
     """Where they are kept; may be deleted at any time."""
-    return users_folder() / "plans"
+    return cache_dir() / "plans"
 
 
 def key(step: LoweredStep, topology: str) -> str:

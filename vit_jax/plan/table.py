@@ -6,11 +6,10 @@ import dataclasses
 import json
 from collections.abc import Iterator
 
-from vit_jax.core.screen import count, duration
+from vit_jax.core.formatting import format_bytes, format_count, format_duration
 from vit_jax.plan import published
 from vit_jax.plan.forecast import SECS_A_DAY, Forecast
 
-UNITS = {"GiB": 2**30, "MiB": 2**20}
 TOO_LITTLE = "it will hardly fit; without --nocompile the plan tries what would"
 Row = tuple[str, str]  # what, and how much
 
@@ -24,8 +23,8 @@ def rows(found: Forecast, *, price: float | None) -> Iterator[Row]:
     yield "devices", f"{where}{found.devices:,} x {found.device_kind}{f', {axes}' if axes else ''}"
     yield "hosts", f"{found.hosts:,}"
     yield "", ""
-    yield "model", f"{model.name}, {count(model.parameters)} parameters"
-    yield "an image", f"{count(model.forward_flops)}FLOPs forward, in matrix products"
+    yield "model", f"{model.name}, {format_count(model.parameters)} parameters"
+    yield "an image", f"{format_count(model.forward_flops)}FLOPs forward, in matrix products"
     yield "the run", f"{steps}: {_flops(found.exaflops)}"
     yield "", ""
     yield from _memory(found)
@@ -60,7 +59,7 @@ def _memory(found: Forecast) -> Iterator[Row]:
         yield "", ""
         yield "a device sends in a step", "" if any(found.sent.values()) else "nothing"
         for kind, nbytes in sorted(found.sent.items()):
-            yield f"  {kind}", f"{nbytes / 1e9:.3f} GB"
+            yield f"  {kind}", size(nbytes)
 
 
 def _time(found: Forecast) -> Iterator[Row]:
@@ -100,7 +99,7 @@ def _cost(found: Forecast, price: float | None) -> Iterator[Row]:
     if found.mfu is not None:
         yield "MFU", f"{found.mfu:.0%}"
     if found.days is not None:
-        yield "time", least + duration(found.days * SECS_A_DAY)
+        yield "time", least + format_duration(found.days * SECS_A_DAY)
     if found.chip_hours is not None and found.core_days is not None:
         hours = f"{least}{found.chip_hours:,.0f}"
         yield "chip-hours", f"{hours} ({found.core_days:,.1f} TPU-core-days)"
@@ -109,13 +108,15 @@ def _cost(found: Forecast, price: float | None) -> Iterator[Row]:
 
 
 def size(nbytes: float) -> str:
-    """Aligned, in GiB or MiB."""
-    unit = "GiB" if abs(nbytes) >= UNITS["GiB"] / 10 else "MiB"
-    return f"{nbytes / UNITS[unit]:8.2f} {unit}"
+    """As format_bytes, aligned at its unit."""
+    number, unit = format_bytes(nbytes).split()
+    return f"{number:>8} {unit}"
 
 
 def _flops(exaflops: float) -> str:
-    return f"{count(exaflops * 1e18)}FLOPs" if exaflops < 1e-3 else f"{exaflops:,.4g} exaFLOPs"
+    return (
+        f"{format_count(exaflops * 1e18)}FLOPs" if exaflops < 1e-3 else f"{exaflops:,.4g} exaFLOPs"
+    )
 
 
 def _ms(secs: float | None) -> str:

@@ -22,6 +22,7 @@ from pathlib import Path
 from absl import flags
 
 from vit_jax.core.errors import Preempted, UserError, nearest
+from vit_jax.core.formatting import format_bytes
 from vit_jax.core.process import command
 from vit_jax.core.screen import Screen
 from vit_jax.prepare import beam, workers
@@ -171,7 +172,7 @@ def _tell(found: Prepared, screen: Screen) -> None:
     for split, size in found.splits.items():
         screen.say(
             f"{split:12} {sum(size.shard_lengths):,} examples in {len(size.shard_lengths):,} files,"
-            f" {size.nbytes / 2**30:,.2f} GiB"
+            f" {format_bytes(size.nbytes)}"
         )
     if found.arrangement.left_out:
         screen.say(

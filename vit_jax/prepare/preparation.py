@@ -22,7 +22,8 @@ import pyarrow as pa
 
 from vit_jax.core.errors import UserError
 from vit_jax.core.files import atomic
-from vit_jax.core.screen import Screen, count
+from vit_jax.core.formatting import format_bytes, format_count
+from vit_jax.core.screen import Screen
 from vit_jax.data.order import label_index
 from vit_jax.data.sources import tfds_writer
 from vit_jax.data.sources.tfds_writer import SplitSize
@@ -361,7 +362,7 @@ class _PartsBar:
         with self._lock:
             total = self._parts if self._parts >= self.FEW else 100
             done = int((self._done + running.parts) / max(self._parts, 1) * total)
-            images = f"{self._what}, {count(self._images + running.images)} images"
+            images = f"{self._what}, {format_count(self._images + running.images)} images"
             if 0 < done < total:  # of nothing no time left can be told, and the end is told once
                 self._screen.bar(images + (", %" if total != self._parts else ""), done, total)
 
@@ -405,7 +406,7 @@ def _write(
     free = shutil.disk_usage(work).free
     if needed > free:
         raise UserError(
-            f"{work.parent} needs {needed / 2**30:,.1f} GiB more, and {free / 2**30:,.1f} are free."
+            f"{work.parent} needs {format_bytes(needed)} more, and {format_bytes(free)} are free."
         )
 
     def tasks() -> Iterator[ShardTask]:

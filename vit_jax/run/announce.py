@@ -12,7 +12,8 @@ from jax.sharding import Mesh
 
 from vit_jax.config import RESERVED, RunConfig
 from vit_jax.core import axes, compilation_cache
-from vit_jax.core.screen import Screen, count, duration
+from vit_jax.core.formatting import format_count, format_duration
+from vit_jax.core.screen import Screen
 from vit_jax.models import ModelInfo
 from vit_jax.parallel import mesh as meshes
 from vit_jax.run import build
@@ -44,8 +45,8 @@ def run(
     kind = devices[0].device_kind
     screen.say(f"devices  {len(devices)} x {kind}{_axes(mesh)}{meshes.unused(mesh)}")
     screen.say(
-        f"model    {info.name}: {count(info.parameters)} parameters, "
-        f"{count(info.forward_flops)}FLOPs per image forward"
+        f"model    {info.name}: {format_count(info.parameters)} parameters, "
+        f"{format_count(info.forward_flops)}FLOPs per image forward"
     )
     screen.say(
         f"plan     {plan.total_steps:,} steps of {config.input.batch_size:,} examples "
@@ -116,7 +117,7 @@ def progress(
     # A step whose batch is left out has no loss and no accuracy.
     of_step = {
         "loss {:.4f}": values.get("train/loss"),
-        "{} left": duration(eta_secs),
+        "{} left": format_duration(eta_secs),
         "{:,.0f} bad images skipped": skipped or None,
         "accuracy {:.1%}": values.get("train/accuracy"),
         "{:,.0f} images/s": values["speed/images_per_second"],

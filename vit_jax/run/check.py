@@ -16,13 +16,14 @@ from etils import epath
 
 from vit_jax.config import RunConfig
 from vit_jax.core.errors import UserError
+from vit_jax.core.formatting import format_bytes, format_count
 from vit_jax.core.problems import MISSING, Problems
-from vit_jax.core.screen import Screen, count
+from vit_jax.core.screen import Screen
 from vit_jax.parallel import mesh as meshes
 from vit_jax.run import announce, build, preflight
 from vit_jax.run.memory import device_memory
 from vit_jax.run.preflight import Prepared
-from vit_jax.store import checkpoint_dir, disk_space
+from vit_jax.store import checkpoint_dir
 from vit_jax.training.state import Layout, device_bytes, total_bytes
 
 if TYPE_CHECKING:
@@ -218,7 +219,7 @@ def _model(config: RunConfig, parts: Prepared, problems: Problems, screen: Scree
     if model is MISSING:
         yield Row("model", "")
     else:
-        yield Row("model", f"{model.info.name}, {count(model.info.parameters)} parameters")
+        yield Row("model", f"{model.info.name}, {format_count(model.info.parameters)} parameters")
     yield Row("memory", "" if layout is MISSING else _memory(layout))
     if config.init.weights is not None:
         verified = problems.look(
@@ -231,12 +232,10 @@ def _memory(layout: Layout) -> str:
     """What the state takes of each device."""
     state = layout.state
     sizes = {"parameters": state.params, "optimizer": state.opt_state, "average": state.ema}
-    parts = [
-        f"{name} {disk_space.size(device_bytes(tree))}" for name, tree in sizes.items() if tree
-    ]
+    parts = [f"{name} {format_bytes(device_bytes(tree))}" for name, tree in sizes.items() if tree]
     there = device_memory(layout.mesh.local_devices[0])
-    of = "" if there is None else f" of {disk_space.size(there)}"
-    return f"state {disk_space.size(device_bytes(state))}{of} a device: {', '.join(parts)}"
+    of = "" if there is None else f" of {format_bytes(there)}"
+    return f"state {format_bytes(device_bytes(state))}{of} a device: {', '.join(parts)}"
 
 
 def _verify(config: RunConfig, parts: Prepared, screen: Screen) -> str:
@@ -279,7 +278,7 @@ def _workdir(
     begins = f"goes on from step {there[-1]:,}" if there else "begins anew"
     size = ""
     if parts.layout is not MISSING:
-        size = f"; a checkpoint is {disk_space.size(total_bytes(parts.layout.state))}"
+        size = f"; a checkpoint is {format_bytes(total_bytes(parts.layout.state))}"
     yield Row("workdir", f"{folder}: {begins}{size}")
 
 

@@ -11,7 +11,7 @@ import jax
 
 from vit_jax.config import RunConfig
 from vit_jax.core.errors import UserError
-from vit_jax.store import disk_space
+from vit_jax.core.formatting import format_bytes
 from vit_jax.training.objective import Batch
 from vit_jax.training.state import Layout, device_bytes
 
@@ -29,12 +29,12 @@ def check_fits(layout: Layout, batch: Batch, num_classes: int) -> None:
     if targets > there:
         raise UserError(
             f"The targets of a batch, {num_classes:,} classes each, take "
-            f"{disk_space.size(targets)} of each device, which has {disk_space.size(there)}. "
+            f"{format_bytes(targets)} of each device, which has {format_bytes(there)}. "
             "Correct input.num_classes or the data, or lower input.batch_size."
         )
     raise UserError(
-        f"The state takes {disk_space.size(state)} of each device, which has "
-        f"{disk_space.size(there)}: divide it over more devices by mesh.fsdp or mesh.tensor, "
+        f"The state takes {format_bytes(state)} of each device, which has "
+        f"{format_bytes(there)}: divide it over more devices by mesh.fsdp or mesh.tensor, "
         "its optimizer's part by mesh.shard_optimizer=true, or take a smaller model, or fewer "
         f"classes than {num_classes:,}."
     )

@@ -149,7 +149,7 @@ def look(config: RunConfig, workdir: epath.Path, problems: Problems) -> Prepared
     look("workdir", lambda: disk_space.check_writable(workdir))
     look(
         "workdir",
-        lambda layout, plan: disk_space.check_room(
+        lambda layout, plan: disk_space.check_disk_space(
             workdir,
             checkpoint_bytes=total_bytes(layout.state),
             keep_last=config.checkpoint.keep_last,

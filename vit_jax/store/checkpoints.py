@@ -104,8 +104,10 @@ class Checkpoints:
     ) -> None:
         """Starts saving and returns; the state's buffers may be donated right afterwards.
 
-        description: whatever JSON can hold; see `step_folder` for what is added. Raises UserError
-        if this save cannot start or an earlier one has failed, ValueError for a step that exists.
+        description: whatever JSON can hold; see `checkpoint_dir` for what is added.
+
+        Raises UserError if this save cannot start or an earlier one has failed, ValueError for a
+        step that exists.
         """
         self.wait()
         arrays = pytrees.flatten(state)

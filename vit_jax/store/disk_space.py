@@ -1,4 +1,4 @@
-"""Whether a run can write where it wants to, and has room: asked beforehand, without a trace."""
+"""Whether a run can write its work directory, and has the disk space: without leaving a trace."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import tempfile
 from etils import epath
 
 from vit_jax.core.errors import UserError
+from vit_jax.core.formatting import format_bytes
 from vit_jax.store import checkpoint_dir, workdir
 
 
@@ -31,7 +32,7 @@ def check_writable(folder: epath.Path) -> None:
         raise workdir.unwritable(folder, error) from error
 
 
-def check_room(
+def check_disk_space(
     folder: epath.Path,
     *,
     checkpoint_bytes: int,
@@ -59,24 +60,17 @@ def check_room(
     needed, free = missing * checkpoint_bytes, free_bytes(folder)
     if needed > free:
         raise UserError(
-            f"The disk of the work directory {folder} has {size(free)} free; {missing} more "
-            f"checkpoints of {size(checkpoint_bytes)} need {size(needed)}: checkpoint.keep_last="
-            f"{keep_last}, and one more while it is written. Free {size(needed - free)}, keep "
+            f"The disk of the work directory {folder} has {format_bytes(free)} free; "
+            f"{missing} more checkpoints of {format_bytes(checkpoint_bytes)} need "
+            f"{format_bytes(needed)}: checkpoint.keep_last={keep_last}, and one more while "
+            f"it is written. Free {format_bytes(needed - free)}, keep "
             "fewer, or give another --workdir."
         )
 
 
 def free_bytes(folder: epath.Path) -> int:
-    """Of the disk that a folder lies on, or will lie on."""
+    """Free space of the disk that a folder is on, or will be on."""
     return shutil.disk_usage(_nearest_existing(folder)).free
-
-
-def size(number: int) -> str:
-    """1_500_000_000 -> "1.5 GB"."""
-    for unit, bytes_ in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6)):
-        if number >= bytes_:
-            return f"{number / bytes_:.3g} {unit}"
-    return f"{number / 1e3:.3g} kB"
 
 
 def _is_remote(folder: epath.Path) -> bool:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from typing import TextIO
 
-from vit_jax.core.screen import duration
+from vit_jax.core.formatting import format_duration
 from vit_jax.sweep import progress
 from vit_jax.sweep.grid import Point
 from vit_jax.sweep.progress import Progress
@@ -134,6 +134,6 @@ def _cells(row: Progress, metric: str) -> list[str]:
         progress.shown(progress.LOSS, loss) if begun else "",
         progress.shown(metric, value) if begun else "",
         speed if running else "",
-        duration(row.left_secs) if running else "",
+        format_duration(row.left_secs) if running else "",
         row.reason.splitlines()[0] if row.reason else "",
     ]

@@ -12,7 +12,7 @@ from etils import epath
 
 from vit_jax.config import RESERVED
 from vit_jax.core.files import atomic
-from vit_jax.core.screen import duration
+from vit_jax.core.formatting import format_duration
 from vit_jax.store import workdir
 from vit_jax.sweep import progress
 from vit_jax.sweep.progress import Progress
@@ -46,7 +46,7 @@ def table(rows: Sequence[Progress], metric: str) -> list[str]:
             *(row.point.values[axis] for axis in axes),
             *(progress.shown(key, row.numbers.get(key)) for key in keys),
             f"{row.step:,}",
-            duration(row.train_secs),
+            format_duration(row.train_secs),
             "" if row.state == "finished" else row.state,
         ]
         for row in ordered(rows, metric)

@@ -15,7 +15,7 @@ import jax
 import numpy as np
 
 from vit_jax.core.errors import UserError
-from vit_jax.core.process import abandoned
+from vit_jax.core.process import waiting
 from vit_jax.core.process.waiting import waits
 
 AHEAD = 2  # batches on the devices before they are asked for
@@ -162,7 +162,7 @@ class Feed:
         self._closed.set()
         self._thread.join(CLOSING_SECS)
         if self._thread.is_alive():
-            abandoned.leave_behind(self._thread)
+            waiting.abandon_thread(self._thread)
 
     def __enter__(self) -> Feed:
         return self

@@ -4,6 +4,18 @@ import pytest
 
 from vit_jax.core.process.waiting import waiting_for, waits
 
+PROGRAM = """
+import threading
+from vit_jax.core import errors
+from vit_jax.core.process import command, waiting
+def main(arguments):
+    thread = threading.Thread(target=threading.Event().wait)  # Python would wait for it
+    thread.start()
+    waiting.abandon_thread(thread)
+    raise errors.UserError("the disk hangs")
+command.run(main)
+"""
+
 
 def test_the_innermost_wait_of_each_thread_the_longest_first():
     started, free = threading.Event(), threading.Event()
@@ -29,3 +41,8 @@ def test_a_read_that_fails_is_no_longer_waited_for():
     with pytest.raises(OSError, match="gone"), waiting_for(lambda: "a.png"):
         raise OSError("gone")
     assert waits() == []
+
+
+def test_a_command_ends_without_a_thread_that_hangs(run_python):
+    done = run_python("-c", PROGRAM, timeout_secs=60)
+    assert (done.returncode, done.stderr) == (1, "error: the disk hangs\n")

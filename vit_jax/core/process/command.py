@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from absl import app, flags, logging
 
 from vit_jax.core import elsewhere, errors
-from vit_jax.core.process import abandoned, devices, starting
+from vit_jax.core.process import devices, starting, waiting
 
 flags.disclaim_key_flags()  # --help shows what is defined here as the command's own
 
@@ -147,6 +147,6 @@ def _exit(status: int) -> None:
             sys.stdout.flush()
     except OSError:  # nobody reads any more: Python would complain once again at its end
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    if abandoned.any_left_behind():
+    if waiting.any_abandoned():
         os._exit(status)
     sys.exit(status)

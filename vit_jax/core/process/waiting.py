@@ -1,7 +1,8 @@
-"""What the threads of this process wait for: the files that a message about a hanging disk names.
+"""Reads that hang, which can be neither timed out nor stopped from Python.
 
-A read that hangs can be neither timed out nor stopped from Python. So whoever reads says what, and
-whoever waits too long for the result looks here.
+Whoever reads names the file, for the message of whoever waits too long for the result (waits). Who
+gives up on a thread abandons it: Python would wait for it at its end, also for those of tf.data, so
+the command then ends without the usual clean-up (command.py).
 """
 
 from __future__ import annotations
@@ -43,3 +44,16 @@ def waits() -> list[Wait]:
     now = time.monotonic()
     found = [Wait(what(), now - since) for what, since in list(_open.values())]
     return sorted(found, key=lambda wait: -wait.secs)
+
+
+_abandoned: list[threading.Thread] = []
+
+
+def abandon_thread(thread: threading.Thread) -> None:
+    """Lets the process end without waiting for this thread."""
+    _abandoned.append(thread)
+
+
+def any_abandoned() -> bool:
+    """Whether an abandoned thread still hangs."""
+    return any(thread.is_alive() for thread in _abandoned)

@@ -24,7 +24,7 @@ import numpy as np
 
 from vit_jax.core.errors import UserError
 from vit_jax.core.files.atomic import atomic_file
-from vit_jax.core.files.cache_dir import users_folder
+from vit_jax.core.files.cache_dir import cache_dir
 from vit_jax.data import files
 from vit_jax.data.source import SelectedSource, Source
 
@@ -115,7 +115,7 @@ def find(source: Source, progress: Progress = lambda done, total: None) -> Label
     stored = source.stored_labels()
     if stored is not None:
         return stored
-    cache = users_folder() / "labels" / f"{source.fingerprint}.npz"
+    cache = cache_dir() / "labels" / f"{source.fingerprint}.npz"
     with contextlib.suppress(UserError, FileNotFoundError):  # damaged: made again
         cached = read(cache)
         if cached.num_examples == source.num_examples:

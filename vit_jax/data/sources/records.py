@@ -24,7 +24,7 @@ import numpy as np
 
 from vit_jax.core.errors import UserError
 from vit_jax.core.files.atomic import atomic_file
-from vit_jax.core.files.cache_dir import users_folder
+from vit_jax.core.files.cache_dir import cache_dir
 from vit_jax.core.process.waiting import waiting_for
 from vit_jax.data import files
 from vit_jax.data.source import digest
@@ -215,7 +215,7 @@ def _cache_folders(paths: Sequence[Path]) -> Iterator[Path]:
     data = paths[0].resolve().parent
     if data.stat().st_mode & 0o222:  # read-only is meant, also for root
         yield data / _CACHE_FOLDER
-    yield users_folder() / digest(str(data))[:16]
+    yield cache_dir() / digest(str(data))[:16]
 
 
 def _cache_name(paths: Sequence[Path]) -> str:

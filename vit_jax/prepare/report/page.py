@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from vit_jax.core.screen import duration
+from vit_jax.core.formatting import format_bytes, format_duration
 from vit_jax.draw import html_page
 from vit_jax.prepare.faults import ACTIONS
 from vit_jax.prepare.report import charts
@@ -90,8 +90,8 @@ def _tiles(said: Mapping[str, Any]) -> str:
         (f"{images['examples']:,}", "examples in the set"),
         (f"{images['left_out']:,}", "images left out"),
         (f"{classes['number'] - classes['empty']:,}", f"of {classes['number']:,} classes filled"),
-        (_bytes(written), f"of records, from {_bytes(images['bytes_read'])} of images"),
-        (duration(said["seconds"]), "taken by the last start"),
+        (format_bytes(written), f"of records, from {format_bytes(images['bytes_read'])} of images"),
+        (format_duration(said["seconds"]), "taken by the last start"),
     ]
     cells = "".join(f"<div><b>{value}</b><span>{text}</span></div>" for value, text in tiles)
     return f'<div class="tiles">{cells}</div>'
@@ -107,7 +107,7 @@ def _counts(said: Mapping[str, Any]) -> str:
     listed = max(said["images"]["listed"], 1)
     splits = [
         [name, f"{s['examples']:,}", f"{said['classes']['in_splits'][name]:,}", f"{s['files']:,}",
-         _bytes(s["bytes"])]
+         format_bytes(s["bytes"])]
         for name, s in said["splits"].items()
     ]  # fmt: skip
     why = [
@@ -134,7 +134,7 @@ def _charts(said: Mapping[str, Any]) -> str:
     classes = said["classes"]
     pictures = [
         charts.bars("Shorter side", f"pixels, {_middle(sides, _pixels)}", sides["bins"], _pixels),
-        charts.bars("Size of a file", _middle(nbytes, _bytes), nbytes["bins"], _bytes),
+        charts.bars("Size of a file", _middle(nbytes, format_bytes), nbytes["bins"], format_bytes),
         charts.curve("Examples of each class", "largest first", classes["examples_of_each"]),
     ]
     return f'<h2>Images and classes</h2><div class="panels">\n{"".join(pictures)}\n</div>'
@@ -146,13 +146,6 @@ def _middle(spread: Mapping[str, Any], form: Any) -> str:
 
 def _pixels(value: float) -> str:
     return f"{value:,.0f}"
-
-
-def _bytes(value: float) -> str:
-    for unit, size in (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
-        if value >= size:
-            return f"{float(f'{value / size:.3g}'):,g} {unit}"
-    return f"{value:.0f} B"
 
 
 def _classes(classes: Mapping[str, Any]) -> str:
