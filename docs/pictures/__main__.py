@@ -1,6 +1,6 @@
 """Draws the pictures of the pages anew: python -m docs.pictures"""
 
-from docs.pictures import png, recipe_card, sharding
+from docs.pictures import augmentation, png, recipe_card, sharding
 
 PICTURES = {"recipe_card": recipe_card, "sharding": sharding}
 
@@ -9,3 +9,4 @@ if __name__ == "__main__":
         facts = picture.facts()
         png.write(picture.FILE, picture.draw(facts), facts)
         print(picture.FILE)
+    augmentation.write()

@@ -1,141 +1,31 @@
-"""The pictures of docs/augmentation.md show what the code does; drawn anew by --regenerate_goldens.
-
-All are made from docs/augmentation/scene.png, which is drawn here as well.
-"""
-
-from collections.abc import Callable, Sequence
-from pathlib import Path
+"""docs/augmentation.md shows what the code does; python -m docs.pictures draws its pictures."""
 
 import numpy as np
 import pytest
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image
 
-from vit_jax.data.header import Encoded, encoded
-from vit_jax.data.host_tf import tf
-from vit_jax.data.ops import distortions, randaugment
-from vit_jax.data.ops import table as ops
-from vit_jax.data.source import Example
-
-FOLDER = Path(__file__).parents[3] / "docs" / "augmentation"
-SCENE = FOLDER / "scene.png"
-SIDE_PX, SHRINK = 224, 3
-CELL_PX = -(-SIDE_PX // SHRINK)
-GAP_PX, LABEL_PX, HEAD_PX = 3, 118, 18
+from docs.pictures import augmentation
+from docs.pictures.augmentation import CELL_PX, FOLDER, PICTURES, SCENE, SHRINK
 
 # Other processors may round exponentials and sines differently.
 MEAN_LEVELS = 0.05
 
-LEVELS = (5, 10, 15, 20, 30)
-SEEDS = (0, 1, 2, 3, 4)
-OPS = (
-    "randaugment(2, 10)", "randaugment(2, 20)", "autoaugment('v0')", "autoaugment('cifar10')",
-    "color_jitter(0.4, 0.4, 0.4, 0.1)", "gaussian_blur(1.0)", "three_augment",
-    "random_erasing(1.0)",
-)  # fmt: skip
 
-Images = Sequence[np.ndarray]
-
-
-def distorted(scene: np.ndarray) -> dict[str, Images]:
-    """RandAugment's sixteen at LEVELS, to the positive side and about the centre."""
-    chance = tf.constant([0.75, 0.5, 0.5])
-
-    def at(name: str, level: int) -> np.ndarray:
-        distortion = distortions.DISTORTIONS[name]
-        argument = tf.constant(distortion.argument(level, randaugment.REACH))
-        return distortion.apply(tf.constant(scene), argument, chance).numpy()
-
-    return {name: [at(name, level) for level in LEVELS] for name in randaugment.CHOICES}
-
-
-def augmented(scene: np.ndarray) -> dict[str, Images]:
-    """OPS with SEEDS, as a config has them."""
-    image = encoded(Example(SCENE.read_bytes(), (0,)), scene.size)
-    assert isinstance(image, Encoded)
-
-    def drawn(op: str, seed: int) -> np.ndarray:
-        preprocess = ops.parse(f"decode|{op}")
-        seeds = tf.constant([seed, 0], tf.int64)
-        return preprocess(image, seeds, max_image_pixels=scene.size).numpy()
-
-    return {op: [drawn(op, seed) for seed in SEEDS] for op in OPS}
-
-
-PICTURES: dict[str, tuple[Callable[[np.ndarray], dict[str, Images]], Sequence[str]]] = {
-    "distortions": (distorted, [f"level {level}" for level in LEVELS]),
-    "ops": (augmented, [f"seed {seed}" for seed in SEEDS]),
-}
-
-
-def draw_scene() -> Image.Image:
-    """A house, a tree and the sun over a meadow: edges, smooth colours, fine texture."""
-    scale = 4  # drawn larger and shrunk, so that edges are smooth
-    side = SIDE_PX * scale
-    down = np.linspace(0, 1, side)[:, None, None]
-    sky, haze = np.array([70, 130, 210]), np.array([225, 230, 235])
-    image = Image.fromarray((sky + (haze - sky) * down).repeat(side, 1).astype(np.uint8))
-    pen = ImageDraw.Draw(image)
-
-    def scaled(*points: int) -> list[int]:
-        return [scale * x for x in points]
-
-    pen.ellipse(scaled(162, 22, 198, 58), "#ffe27a")
-    pen.ellipse(scaled(-60, 118, 170, 290), "#6f9a58")
-    pen.ellipse(scaled(70, 132, 330, 330), "#86ad5f")
-    pen.rectangle(scaled(38, 108, 112, 170), "#c9583f")
-    pen.polygon(scaled(28, 110, 75, 68, 122, 110), "#5b3a35")
-    for x in (48, 86):
-        pen.rectangle(scaled(x, 120, x + 16, 138), "#f4ecc8", "#40302c", scale)
-    pen.rectangle(scaled(67, 142, 83, 170), "#40302c")
-    pen.rectangle(scaled(162, 118, 172, 176), "#6b4a2f")
-    pen.ellipse(scaled(138, 70, 196, 132), "#2f6b3c")
-    for y in range(180, SIDE_PX, 9):
-        pen.line(scaled(0, y, SIDE_PX, y - 14), "#5f8547", scale)
-    small = np.asarray(image.resize((SIDE_PX, SIDE_PX), Image.Resampling.BOX)).astype(int)
-    grain = np.random.default_rng(0).integers(-6, 7, (SIDE_PX, SIDE_PX, 1))
-    return Image.fromarray(np.clip(small + grain, 0, 255).astype(np.uint8))
-
-
-def corners(num_rows: int) -> list[list[tuple[int, int]]]:
-    """(left, top) of each cell of each row; the rows are in two columns."""
-    step = CELL_PX + GAP_PX
-    rows = -(-num_rows // 2)
-    starts = [
-        (i // rows * (LABEL_PX + 5 * step), HEAD_PX + i % rows * step) for i in range(num_rows)
-    ]
-    return [[(left + LABEL_PX + j * step, top) for j in range(5)] for left, top in starts]
-
-
-def draw(images: dict[str, Images], heads: Sequence[str]) -> Image.Image:
-    """The picture: a row for each name, each image shrunk."""
-    places = corners(len(images))
-    right, bottom = (max(p[i] for cells in places for p in cells) + CELL_PX for i in range(2))
-    picture = Image.new("RGB", (right + GAP_PX, bottom + GAP_PX), "white")
-    pen, font = ImageDraw.Draw(picture), ImageFont.load_default(11)
-    for (name, row), cells in zip(images.items(), places, strict=True):
-        text = name.replace("(", "\n(", 1)
-        pen.multiline_text((cells[0][0] - 6, cells[0][1] + 28), text, "black", font, "ra")
-        for head, cell, image in zip(heads, cells, row, strict=True):
-            picture.paste(Image.fromarray(image).reduce(SHRINK), cell)
-            if cell[1] == HEAD_PX:
-                pen.text((cell[0] + CELL_PX // 2, 3), head, "#666666", font, "ma")
-    return picture
+def test_scene_is_what_is_drawn() -> None:
+    drawn, stored = np.asarray(augmentation.draw_scene()), np.asarray(Image.open(SCENE))
+    assert np.abs(drawn.astype(int) - stored).mean() <= MEAN_LEVELS
 
 
 @pytest.mark.parametrize("name", PICTURES)
-def test_picture_shows_what_the_code_does(name: str, request: pytest.FixtureRequest) -> None:
-    function, heads = PICTURES[name]
-    regenerate = request.config.getoption("--regenerate_goldens")
-    if regenerate:
-        FOLDER.mkdir(exist_ok=True)
-        draw_scene().save(SCENE, optimize=True)
+def test_picture_shows_what_the_code_does(name: str) -> None:
+    function, _ = PICTURES[name]
     images = function(np.asarray(Image.open(SCENE)))
-    file = FOLDER / f"{name}.png"
-    if regenerate:
-        draw(images, heads).save(file, optimize=True)
-    picture = Image.open(file)
-    for row, cells in zip(images.values(), corners(len(images)), strict=True):
-        for image, (left, top) in zip(row, cells, strict=True):
-            found = np.asarray(picture.crop((left, top, left + CELL_PX, top + CELL_PX)))
+    picture = Image.open(FOLDER / f"{name}.png")
+    shown = []
+    for row, corners in zip(images.values(), augmentation.cells(len(images)), strict=True):
+        for image, (left, top) in zip(row, corners, strict=True):
+            cell = np.asarray(picture.crop((left, top, left + CELL_PX, top + CELL_PX)))
             expected = np.asarray(Image.fromarray(image).reduce(SHRINK)).astype(int)
-            assert np.abs(found - expected).mean() <= MEAN_LEVELS
+            assert np.abs(cell - expected).mean() <= MEAN_LEVELS
+            shown.append(cell.tobytes())
+    assert len(set(shown)) > len(shown) / 2  # else they would show nothing
