@@ -1,9 +1,9 @@
 """Batches of pixels: from a source, through tf.data, to dictionaries of numpy arrays.
 
-Training: example k of step s (from 0) is position `s * batch_size + k` of the stream in order.py,
-and its random numbers come from (seed, round, example index), a round being an epoch or one of its
-copies: a batch is a function of (seed, step), whatever the number of hosts and threads. Evaluation:
-every example once, in order.
+Training: example k of step s (from 0) is position `s * batch_size + k` of a stream
+(order/streams.py), and its random numbers come from (seed, round, example index), a round being an
+epoch or one of its copies: a batch is a function of (seed, step), whatever the number of hosts and
+threads. Evaluation: every example once, in order.
 
 A host makes its own slots of each global batch only. tf.data runs in threads of its own, so the
 next batches are made while the accelerator computes.
@@ -24,7 +24,7 @@ from vit_jax.data.bad_images import first_bad_image, pixels_of, zero_if_bad
 from vit_jax.data.host_tf import tf
 from vit_jax.data.ops import table as ops
 from vit_jax.data.order.streams import Stream, shuffled
-from vit_jax.data.reader import READ_EXAMPLES, Elements, Reader
+from vit_jax.data.reader import READ_EXAMPLES, Choose, Elements, Reader
 from vit_jax.data.source import NO_LABEL, Source
 
 NO_EXAMPLE = -1  # the index of padding
@@ -60,14 +60,8 @@ def train_batches(
     """
     rows = np.arange(batch_size) if rows is None else rows
     stream = stream or shuffled(source.num_examples, seed=seed)
-
-    def choose(slots: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        steps, places = np.divmod(slots, len(rows))
-        rounds, indices = stream(steps * batch_size + rows[places])
-        return indices, _seeds(seed, rounds, indices)
-
     return _batches(
-        Reader(source, choose, max_image_pixels),
+        Reader(source, train_slots(stream, rows, batch_size, seed), max_image_pixels),
         ops.parse(preprocess),
         first_slot=start_step * len(rows),
         num_slots=None,
@@ -96,24 +90,45 @@ def eval_batches(
     """
     parsed = ops.parse(preprocess)
     rows = np.arange(batch_size) if rows is None else rows
-    num_full, num_last = divmod(source.num_examples, batch_size)
-    num_own_last = int(np.sum(rows < num_last))
+    num_slots, num_batches = eval_counts(source.num_examples, rows, batch_size)
+    return _batches(
+        Reader(source, eval_slots(rows, batch_size), max_image_pixels),
+        parsed.of_whole_images() if whole_images else parsed,
+        first_slot=0,
+        num_slots=num_slots,
+        num_batches=num_batches,
+        batch_size=len(rows),
+        on_bad_image=on_bad_image,
+        threads=threads,
+    )
+
+
+def train_slots(stream: Stream, rows: np.ndarray, batch_size: int, seed: int) -> Choose:
+    """Which example, with which seed, is in each slot of a host that makes `rows` of a batch."""
+
+    def choose(slots: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        steps, places = np.divmod(slots, len(rows))
+        rounds, indices = stream(steps * batch_size + rows[places])
+        return indices, _seeds(seed, rounds, indices)
+
+    return choose
+
+
+def eval_slots(rows: np.ndarray, batch_size: int) -> Choose:
+    """As `train_slots`, for batches that hold the examples in order."""
 
     def choose(slots: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         batches, places = np.divmod(slots, len(rows))
         indices = batches * batch_size + rows[places]
         return indices, _seeds(0, np.zeros_like(indices), indices)
 
-    return _batches(
-        Reader(source, choose, max_image_pixels),
-        parsed.of_whole_images() if whole_images else parsed,
-        first_slot=0,
-        num_slots=num_full * len(rows) + num_own_last,
-        num_batches=num_full + (num_last > 0),
-        batch_size=len(rows),
-        on_bad_image=on_bad_image,
-        threads=threads,
-    )
+    return choose
+
+
+def eval_counts(num_examples: int, rows: np.ndarray, batch_size: int) -> tuple[int, int]:
+    """(slots with an example of the host that makes `rows`, batches of every host)."""
+    num_full, num_last = divmod(num_examples, batch_size)
+    return num_full * len(rows) + int(np.sum(rows < num_last)), num_full + (num_last > 0)
 
 
 def _seeds(seed: int, rounds: np.ndarray, indices: np.ndarray) -> np.ndarray:

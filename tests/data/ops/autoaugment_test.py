@@ -1,7 +1,7 @@
 import json
 import zlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -10,30 +10,9 @@ from vit_jax.data.host_tf import tf
 from vit_jax.data.ops import autoaugment, distortions
 from vit_jax.data.ops.autoaugment import POLICIES
 
-Calls = list[tuple[str | None, float]]
+Draws = list[tuple[str | None, float, list[float]]]
 
 DRAWS = 1000  # 40 for each of 25 sub-policies
-
-
-@pytest.fixture
-def recorded(monkeypatch: pytest.MonkeyPatch) -> Calls:
-    """(name or None, argument) of every distortion that is asked for; none is done."""
-    calls: Calls = []
-
-    def record(
-        pixels: tf.Tensor,
-        names: Sequence[str],
-        choice: tf.Tensor,
-        argument: tf.Tensor,
-        chance: tf.Tensor,
-    ) -> tf.Tensor:
-        assert chance.shape == [3]
-        is_nothing = int(choice) == distortions.NOTHING
-        calls.append((None if is_nothing else names[int(choice)], float(argument)))
-        return pixels
-
-    monkeypatch.setattr(autoaugment, "distort", record)
-    return calls
 
 
 def run(policy: str, pixels: np.ndarray, seed: int) -> np.ndarray:
@@ -59,41 +38,40 @@ def test_policies_are_as_published(policy: str) -> None:
 
 
 def test_draws_sub_policies_equally_often_and_steps_by_their_probability(
-    recorded: Calls,
+    drawn: Callable[..., Draws],
 ) -> None:
     sub_policies = POLICIES["v0"]
-    op = autoaugment.autoaugment("v0")
-    for seed in range(DRAWS):
-        op.apply(tf.zeros((1, 1, 3), tf.uint8), tf.constant([seed, 0], tf.int64))
+    draws = drawn(autoaugment, autoaugment.autoaugment("v0"), DRAWS)
     expected: Counter[str] = Counter()
     for name, probability, _ in (step for steps in sub_policies for step in steps):
         expected[name] += probability * DRAWS / len(sub_policies)
-    found = Counter(name for name, _ in recorded if name)
+    found = Counter(name for name, _, _ in draws if name)
     for name, count in expected.items():
         assert abs(found[name] - count) < 4.5 * count**0.5, name
     # Both of one sub-policy, which no other has: 1.0 and 0.8 of 40, standard deviation 5.6.
-    pairs = Counter((a[0], b[0]) for a, b in zip(recorded[::2], recorded[1::2], strict=True))
+    pairs = Counter((a[0], b[0]) for a, b in zip(draws[::2], draws[1::2], strict=True))
     assert 10 < pairs["Rotate", "TranslateY"] < 54
 
 
-def test_arguments_are_those_of_the_level(recorded: Calls) -> None:
+def test_arguments_are_those_of_the_level(drawn: Callable[..., Draws]) -> None:
     reach = distortions.Reach(translate_px=250, cutout_px=100)
     levels: dict[str, set[float]] = {}
     for name, _, level in (step for steps in POLICIES["v0"] for step in steps):
         argument = distortions.DISTORTIONS[name].argument(level, reach)
         levels.setdefault(name, set()).add(np.float32(argument).item())
-    for seed in range(200):
-        run("v0", np.zeros((1, 1, 3), np.uint8), seed)
-    assert all(argument in levels[name] for name, argument in recorded if name)
+    draws = drawn(autoaugment, autoaugment.autoaugment("v0"), 400)
+    assert all(argument in levels[name] for name, argument, _ in draws if name)
+    seen = {(name, argument) for name, argument, _ in draws if name}
+    assert len(seen) > 0.8 * sum(map(len, levels.values()))
 
 
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("size", [(1, 1), (7, 300), (32, 32)], ids=str)
 def test_keeps_the_size_and_is_a_function_of_the_seed(policy: str, size: tuple[int, int]) -> None:
     pixels = np.random.default_rng(0).integers(0, 256, (*size, 3), np.uint8)
-    results = [run(policy, pixels, seed) for seed in range(12)]
+    results = [run(policy, pixels, seed) for seed in range(8)]
     for seed, result in enumerate(results):
         assert (result.shape, result.dtype) == (pixels.shape, np.uint8)
         np.testing.assert_array_equal(run(policy, pixels, seed), result)
     if size == (32, 32):
-        assert len({result.tobytes() for result in results}) > 5
+        assert len({result.tobytes() for result in results}) > 3

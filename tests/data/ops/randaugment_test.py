@@ -1,5 +1,5 @@
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -7,6 +7,8 @@ import pytest
 from vit_jax.data.host_tf import tf
 from vit_jax.data.ops import distortions, randaugment
 from vit_jax.data.ops import table as ops
+
+Draws = list[tuple[str, float, list[float]]]
 
 # A choice of 16 in 1600 draws: 100 each, standard deviation 9.7.
 DRAWS = 1600
@@ -22,31 +24,8 @@ def pixels() -> np.ndarray:
     return np.random.default_rng(0).integers(0, 256, (48, 64, 3), np.uint8)
 
 
-@pytest.fixture
-def recorded(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, float, list[float]]]:
-    """(name, argument, chance) of every distortion that is asked for; none is done."""
-    calls = []
-
-    def record(
-        pixels: tf.Tensor,
-        names: Sequence[str],
-        choice: tf.Tensor,
-        argument: tf.Tensor,
-        chance: tf.Tensor,
-    ) -> tf.Tensor:
-        calls.append((names[int(choice)], float(argument), chance.numpy().tolist()))
-        return pixels
-
-    monkeypatch.setattr(randaugment, "distort", record)
-    return calls
-
-
-def test_chooses_all_sixteen_equally_often(
-    pixels: np.ndarray, recorded: list[tuple[str, float, list[float]]]
-) -> None:
-    op = randaugment.randaugment(2, 10)
-    for seed in range(DRAWS // 2):
-        run(op, pixels, seed)
+def test_chooses_all_sixteen_equally_often(drawn: Callable[..., Draws]) -> None:
+    recorded = drawn(randaugment, randaugment.randaugment(2, 10), DRAWS // 2)
     for half in (recorded[::2], recorded[1::2]):  # the first and the second of each image
         assert len({name for name, _, _ in half}) == 16
     counts = Counter(name for name, _, _ in recorded)
@@ -61,13 +40,12 @@ def test_chooses_all_sixteen_equally_often(
 
 @pytest.mark.parametrize("magnitude", [0, 2.5, 15, 30])
 def test_gives_each_the_argument_of_the_magnitude(
-    pixels: np.ndarray, recorded: list[tuple[str, float, list[float]]], magnitude: float
+    drawn: Callable[..., Draws], magnitude: float
 ) -> None:
-    op = randaugment.randaugment(4, magnitude)
-    for seed in range(20):
-        run(op, pixels, seed)
     reach = distortions.Reach(translate_px=100, cutout_px=40)
-    for name, argument, _ in recorded:
+    draws = drawn(randaugment, randaugment.randaugment(4, magnitude), 40)
+    assert {name for name, _, _ in draws} == set(randaugment.CHOICES)
+    for name, argument, _ in draws:
         expected = distortions.DISTORTIONS[name].argument(magnitude, reach)
         assert argument == pytest.approx(expected)
 
@@ -94,16 +72,11 @@ def test_legacy_is_what_the_published_code_made_of_it(
     np.testing.assert_array_equal(distorted("Contrast"), blended.clip(0, 255).astype(np.uint8))
 
 
-def test_legacy_changes_five(
-    pixels: np.ndarray, recorded: list[tuple[str, float, list[float]]]
-) -> None:
+def test_legacy_changes_five(drawn: Callable[..., Draws]) -> None:
     names = []
     for legacy in (False, True):
-        recorded.clear()
-        op = randaugment.randaugment(2, 10, legacy=legacy)
-        for seed in range(200):
-            run(op, pixels, seed)
-        names.append([name for name, _, _ in recorded])
+        draws = drawn(randaugment, randaugment.randaugment(2, 10, legacy=legacy), 200)
+        names.append([name for name, _, _ in draws])
     changed = {pair for pair in zip(*names, strict=True) if pair[0] != pair[1]}
     assert changed == {
         (name, f"{name} as published")
@@ -124,31 +97,27 @@ def test_keeps_the_size(size: tuple[int, int], magnitude: int) -> None:
 
 def test_is_a_function_of_the_seed(pixels: np.ndarray) -> None:
     op = randaugment.randaugment(2, 5)  # by 150 pixels, all translations would be the same
-    results = [run(op, pixels, seed) for seed in range(40)]
+    results = [run(op, pixels, seed) for seed in range(20)]
     for seed, result in enumerate(results):
         np.testing.assert_array_equal(run(op, pixels, seed), result)
-    assert len({result.tobytes() for result in results}) > 20
+    assert len({result.tobytes() for result in results}) > 10
 
 
 def test_is_the_same_in_a_graph_of_unknown_sizes(pixels: np.ndarray) -> None:
     """As tf.data runs it, with any number of threads."""
-    op = randaugment.randaugment(3, 15)
-    seeds = np.stack([np.arange(60), np.zeros(60)], axis=1).astype(np.int64)
-
-    def results(threads: int) -> list[np.ndarray]:
-        spec = tf.TensorSpec([None, None, 3], tf.uint8)
-        images = tf.data.Dataset.from_generator(lambda: 60 * [pixels], output_signature=spec)
-        both = tf.data.Dataset.zip((images, tf.data.Dataset.from_tensor_slices(seeds)))
-        return list(both.map(op.apply, num_parallel_calls=threads).as_numpy_iterator())
-
-    expected = [run(op, pixels, seed) for seed in range(60)]
-    for threads in (1, 4):
-        for found, one in zip(results(threads), expected, strict=True):
-            np.testing.assert_array_equal(found, one)
+    op = randaugment.randaugment(1, 15)
+    seeds = np.stack([np.arange(80), np.zeros(80)], axis=1).astype(np.int64)
+    spec = tf.TensorSpec([None, None, 3], tf.uint8)
+    images = tf.data.Dataset.from_generator(lambda: 80 * [pixels], output_signature=spec)
+    both = tf.data.Dataset.zip((images, tf.data.Dataset.from_tensor_slices(seeds)))
+    results = both.map(op.apply, num_parallel_calls=4).as_numpy_iterator()
+    for seed, result in enumerate(results):
+        np.testing.assert_array_equal(result, run(op, pixels, seed))
+    assert seed == 79
 
 
 def test_keeps_what_is_known_of_the_shape() -> None:
-    op = randaugment.randaugment(2, 15)
+    op = randaugment.randaugment(1, 15)
 
     def shape(height: int | None, width: int | None) -> tuple[int | None, ...]:
         specs = [tf.TensorSpec([height, width, 3], tf.uint8), tf.TensorSpec([2], tf.int64)]
@@ -169,7 +138,7 @@ def test_changes_more_with_more(photo_like: Callable[..., np.ndarray], spread: s
     }[spread]
 
     def change(op: ops.Op) -> float:
-        results = np.stack([run(op, pixels, seed) for seed in range(60)]).astype(int)
+        results = np.stack([run(op, pixels, seed) for seed in range(40)]).astype(int)
         return float(np.abs(results - pixels).mean())
 
     assert change(many) > 1.2 * change(few)

@@ -1,3 +1,5 @@
+import functools
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -21,8 +23,14 @@ class Window(NamedTuple):
 
 
 def run(seed: int, pixels: np.ndarray = BLANK, **arguments: float) -> np.ndarray:
-    op = random_erasing(**{"probability": 1.0, **arguments})
-    return op.apply(tf.constant(pixels), tf.constant([seed, 0], tf.int64)).numpy()
+    op = graph(**{"probability": 1.0, **arguments})
+    return op(tf.constant(pixels), tf.constant([seed, 0], tf.int64)).numpy()
+
+
+@functools.cache
+def graph(**arguments: float) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor]:
+    """The op, traced once for all seeds."""
+    return tf.function(random_erasing(**arguments).apply)
 
 
 def window(erased: np.ndarray) -> Window | None:
