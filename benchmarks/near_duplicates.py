@@ -1,13 +1,12 @@
-"""How long finding near duplicates takes, and how well hashes tell copies from other images.
+"""Time of the search for near duplicates, and how well hashes separate copies from other images.
 
     python -m benchmarks.near_duplicates --hashes 14197122
     python -m benchmarks.near_duplicates --data_dir PHOTOS
     python -m benchmarks.near_duplicates --data_set data/cifar10
 
-The first searches random hashes, and as many of mirrored images, among which pairs are planted, as
-prepare does; the second makes copies of photos;
-the third counts near pairs in a data set, and how many of them are of one class: of pairs by chance
-that would be one in the number of classes.
+The first searches random hashes and as many mirrored ones, with planted pairs, as prepare does; the
+second makes copies of photos; the third counts the near pairs in a data set and those of one class,
+which of pairs by chance would be one in the number of classes.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ import io
 import itertools
 import resource
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -26,18 +25,19 @@ from PIL import Image, ImageOps
 from benchmarks import rows
 from vit_jax.data.sources import tfds
 from vit_jax.prepare import faults
-from vit_jax.prepare.checking import check
+from vit_jax.prepare.catalogue import ImageRow
+from vit_jax.prepare.check_image import check
 from vit_jax.prepare.copies.mirrors import search as search_mirrors
-from vit_jax.prepare.copies.near import near_pairs
+from vit_jax.prepare.copies.near_pairs import near_pairs
 
-MEASURED = tuple(f"vit_jax/preparing/{name}.py" for name in ("near", "mirrors", "perceptual"))
+MEASURED = ("vit_jax/prepare/copies", "vit_jax/prepare/check_image.py")
 PLANTED = 1000
 DISTANCES = (2, 4, 6, 8)
 FLAGS = flags.FLAGS
 
 
 def search(count: int, bits: int) -> dict[str, object]:
-    """Time, memory and what is found, of random hashes and pairs planted among them."""
+    """Time, memory and pairs of a search in random hashes with planted pairs."""
     rng = np.random.default_rng(0)
     hashes = rng.integers(0, 2**64, count, np.uint64)
     for i in range(PLANTED):
@@ -51,13 +51,13 @@ def search(count: int, bits: int) -> dict[str, object]:
     before = resource.getrusage(resource.RUSAGE_SELF)
     start = time.monotonic()
     known = np.ones(count, bool)
-    found, turned = search_mirrors(hashes, mirrored, known, bits, lambda done, of: None)
+    near, turned = search_mirrors(hashes, mirrored, known, bits, lambda done, total: None)
     seconds = time.monotonic() - start
     after = resource.getrusage(resource.RUSAGE_SELF)
     pair = lambda one, other: tuple(sorted((int(place[one]), int(place[other]))))
     planted = {pair(i, count - 1 - i) for i in range(PLANTED)}
     in_mirror = {pair(PLANTED + i, count - 2 * PLANTED + i) for i in range(PLANTED)}
-    pairs = set(zip(found.first.tolist(), found.second.tolist(), strict=True))
+    pairs = set(zip(near.first.tolist(), near.second.tolist(), strict=True))
     turned_pairs = set(zip(turned.first.tolist(), turned.second.tolist(), strict=True))
     return {
         "what": f"search of {count} hashes",
@@ -71,25 +71,24 @@ def search(count: int, bits: int) -> dict[str, object]:
             after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, 1
         ),
         "peak_mib": after.ru_maxrss // 1024,
-        "not_compared": len(found.crowded),
+        "not_compared": len(near.crowded),
     }
 
 
 def copies(photos: Path) -> Iterator[dict[str, object]]:
-    """How many changed copies, and how many other photos, are within so many bits."""
+    """Fractions of changed copies and of other photos that are within 2, 4, 6 and 8 bits."""
     originals = [
         Image.open(path).convert("RGB")
         for path in sorted(photos.rglob("*"))
         if path.suffix.lower() in (".jpg", ".jpeg", ".png")
     ]
-    looks = np.array([_look(_encoded(one, 95)) for one in originals], np.uint64)
+    looks, mirrored = _hashes([_encoded(one, 95) for one in originals])
     for what, change in CHANGES.items():
-        changed = np.array([_look(change(one)) for one in originals], np.uint64)
+        changed, _ = _hashes([change(one) for one in originals])
         differing = np.bitwise_count(looks ^ changed)
         yield {"what": what, **{f"within_{d}": float((differing <= d).mean()) for d in DISTANCES}}
-    mirrored = np.array([_mirrored(_encoded(one, 95)) for one in originals], np.uint64)
     for what, change in CHANGES.items():
-        changed = np.array([_look(change(ImageOps.mirror(one))) for one in originals], np.uint64)
+        changed, _ = _hashes([change(ImageOps.mirror(one)) for one in originals])
         differing = np.bitwise_count(mirrored ^ changed)
         within = {f"within_{d}": float((differing <= d).mean()) for d in DISTANCES}
         yield {"what": f"mirrored, {what}", **within}
@@ -103,23 +102,23 @@ def copies(photos: Path) -> Iterator[dict[str, object]]:
 
 
 def pairs(data_set: Path) -> Iterator[dict[str, object]]:
-    """The near pairs of all splits of a data set, by their distance."""
+    """Near pairs in all splits of a data set, by their distance."""
     looks, labels = [], []
     for split in tfds.split_sizes(tfds.find_folder(str(data_set), where="--data_set")):
         source = tfds.Tfds(str(data_set), split, None, where="--data_set")
         for start in range(0, source.num_examples, 1000):
             indices = np.arange(start, min(start + 1000, source.num_examples))
             for example in source.read(indices):
-                looks.append(_look(example.image))
+                looks.append(int(_hashes([example.image])[0][0]))
                 labels.append(example.labels[0])
     distinct, place = np.unique(np.array(looks, np.uint64), return_inverse=True)
     images = np.split(np.argsort(place, kind="stable"), np.cumsum(np.bincount(place))[:-1])
-    found = near_pairs(distinct, max(DISTANCES))
-    differing = np.bitwise_count(distinct[found.first] ^ distinct[found.second])
+    close = near_pairs(distinct, max(DISTANCES))
+    differing = np.bitwise_count(distinct[close.first] ^ distinct[close.second])
     near: dict[int, list[tuple[int, int]]] = {distance: [] for distance in (0, *DISTANCES)}
     near[0] = [pair for same in images for pair in itertools.combinations(same, 2)]
-    for first, second, distance in zip(found.first, found.second, differing, strict=True):
-        # An odd number of bits differs only where two frequencies are equally strong.
+    for first, second, distance in zip(close.first, close.second, differing, strict=True):
+        # Distances are odd only where two frequencies are equally strong.
         near[distance + distance % 2] += itertools.product(images[first], images[second])
     for distance, of in near.items():
         one_class = sum(labels[first] == labels[second] for first, second in of)
@@ -127,16 +126,13 @@ def pairs(data_set: Path) -> Iterator[dict[str, object]]:
         yield {"what": what, "pairs": len(of), "of_one_class": one_class}
 
 
-def _look(data: bytes) -> int:
-    found = check(data, "", faults.policy([], {}), 10**8).look
-    assert found is not None
-    return found
-
-
-def _mirrored(data: bytes) -> int:
-    found = check(data, "", faults.policy([], {}), 10**8).mirrored
-    assert found is not None
-    return found
+def _hashes(files: Iterable[bytes]) -> tuple[np.ndarray, np.ndarray]:
+    """(looks, mirrored looks) of images, uint64 [n]."""
+    rows = [check(ImageRow(""), data, faults.policy([], {}), 10**8)[0] for data in files]
+    return (
+        np.array([row.look for row in rows], np.uint64),
+        np.array([row.mirrored for row in rows], np.uint64),
+    )
 
 
 def _encoded(image: Image.Image, quality: int) -> bytes:
@@ -190,8 +186,8 @@ def main(_: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    flags.DEFINE_integer("hashes", 14_197_122, "How many are searched.", 10_000)
-    flags.DEFINE_integer("bits", 4, "In which near ones differ at most.", 1, 8)
+    flags.DEFINE_integer("hashes", 14_197_122, "Number of hashes to search.", 10_000)
+    flags.DEFINE_integer("bits", 4, "Most bits in which near hashes differ.", 1, 8)
     flags.DEFINE_string("data_dir", None, "Photos to make copies of, instead of searching.")
-    flags.DEFINE_string("data_set", None, "In TFDS layout, to count its near pairs.")
+    flags.DEFINE_string("data_set", None, "Data set in TFDS layout, to count its near pairs.")
     app.run(main)

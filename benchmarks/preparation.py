@@ -1,9 +1,9 @@
-"""How fast `python -m vit_jax.prepare` is, with all checks and hashes.
+"""Speed of `python -m vit_jax.prepare`, with all checks and hashes.
 
     python -m benchmarks.preparation --data_dir PHOTOS --images 6000
 
-The photos are linked as often as needed into a folder, which becomes a data set; measured is the
-command as a whole, from its start to its end.
+The photos are linked as often as needed into a folder, which becomes a data set; the time is that
+of the whole command, from its start to its end.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ FLAGS = flags.FLAGS
 
 
 def link(photos: Path, folder: Path, images: int) -> int:
-    """Fills the folder with at least so many links, in 10 classes; the bytes they lead to."""
+    """Fills the folder with so many links, in 10 classes; returns the bytes of their targets."""
     files = [path for path in sorted(photos.rglob("*")) if path.suffix.lower() in (".jpg", ".jpeg")]
     for i in range(images):
         target = folder / f"class{i % 10}" / f"{i:07}.jpg"
@@ -47,7 +47,7 @@ def main(_: list[str]) -> None:
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     cpu_seconds = used.ru_utime + used.ru_stime
     row = {
-        "commit": rows.commit("vit_jax/prepare/__main__.py", "vit_jax/preparing"),
+        "commit": rows.commit("vit_jax/prepare"),
         "device": rows.cpu(),
         "versions": rows.versions("numpy", "pillow", "pyarrow", "array_record"),
         "images": FLAGS.images,
@@ -65,8 +65,8 @@ def main(_: list[str]) -> None:
 
 if __name__ == "__main__":
     flags.DEFINE_string("data_dir", None, "A folder of photos.")
-    flags.DEFINE_string("scratch", None, "Where the data set is written; default: /tmp.")
-    flags.DEFINE_integer("images", 6000, "Of the folder.", 1)
+    flags.DEFINE_string("scratch", None, "Folder for the data set; default: /tmp.")
+    flags.DEFINE_integer("images", 6000, "Number of images in the folder.", 1)
     flags.DEFINE_integer("workers", os.cpu_count(), "Processes.", 1)
     flags.mark_flag_as_required("data_dir")
     app.run(main)

@@ -18,16 +18,16 @@ import pytest
 from tests.prepare.bad_archives import FOLDERS, TARS
 from tests.prepare.bad_images import IMAGES
 from tests.prepare.conftest import jpeg
-from tests.prepare.preparation_test import prepared
+from tests.prepare.pipeline_test import prepared
 from vit_jax.core.errors import UserError
 from vit_jax.data.header import encoded
 from vit_jax.data.ops.decode import decode_image
 from vit_jax.data.source import Example
 from vit_jax.prepare import faults
-from vit_jax.prepare.checking import check
-from vit_jax.prepare.collection import Collection, Request
-from vit_jax.prepare.entry import Part
-from vit_jax.prepare.preparation import Options
+from vit_jax.prepare.catalogue import ImageRow
+from vit_jax.prepare.check_image import check
+from vit_jax.prepare.collection import Collection, CollectionRequest, Part
+from vit_jax.prepare.options import PrepareOptions
 from vit_jax.prepare.readers import image_folder
 
 MAX_PIXELS = 100_000_000
@@ -40,24 +40,24 @@ pytestmark = pytest.mark.usefixtures("bounded")
 def test_images(name: str) -> None:
     """What is kept or converted can be decoded in training."""
     data, outcome = IMAGES[name]
-    found = check(data, name, faults.policy([], {}), MAX_PIXELS)
-    assert re.fullmatch(outcome, " ".join([found.action, *found.faults]))
-    if found.action != faults.SET_ASIDE:
-        image = encoded(Example(found.converted or data, (0,)), MAX_PIXELS)
+    row, stored = check(ImageRow(name), data, faults.policy([], {}), MAX_PIXELS)
+    assert re.fullmatch(outcome, " ".join([row.action, *row.faults]))
+    if row.action != faults.SET_ASIDE:
+        image = encoded(Example(stored, (0,)), MAX_PIXELS)
         assert not isinstance(image, str)
-        assert decode_image(image).shape == (found.height, found.width, 3)
+        assert decode_image(image).shape == (row.height, row.width, 3)
 
 
 def outcome_of(collection: Collection, output: Path) -> str:
     """Why one image was left out of the set, or the error."""
     try:
-        found = prepared(collection, output, Options(shard_mib=0.02))
+        found = prepared(collection, output, PrepareOptions(shard_mib=0.02))
     except UserError as error:
         assert "Traceback" not in str(error)
         return f"error: {error}"
-    (rows,) = found.arrangement.splits.values()
+    (rows,) = found.assignment.splits.values()
     assert len(rows) == 1  # the good one
-    return ",".join(found.arrangement.left_out.values())
+    return ",".join(found.assignment.left_out.values())
 
 
 @pytest.mark.parametrize("name", TARS)
@@ -78,7 +78,7 @@ def test_folders(tmp_path: Path, name: str) -> None:
     (folder / "good.jpg").write_bytes(jpeg(0))
     add(folder)
     try:
-        collection = image_folder.collection(Request(str(tmp_path / "photos")))
+        collection = image_folder.collection(CollectionRequest(str(tmp_path / "photos")))
     except UserError as error:
         assert re.match(outcome, f"error: {error}")
         return
@@ -107,7 +107,7 @@ def test_files_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     folder = tmp_path / "photos" / "thing"
     folder.mkdir(parents=True)
     (folder / "good.jpg").write_bytes(jpeg(0))
-    request = Request(str(tmp_path / "photos"))
+    request = CollectionRequest(str(tmp_path / "photos"))
     collection = image_folder.collection(request)
     with monkeypatch.context() as patch:
         patch.setattr(Path, "read_bytes", failing(errno.EACCES))

@@ -1,7 +1,8 @@
-"""The command; what it does is tested in tests/preparing."""
+"""python -m vit_jax.prepare: flags, output, exit status; most of it in this process."""
 
 import importlib.util
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -12,13 +13,31 @@ import pytest
 from absl import flags
 
 from tests.prepare.conftest import jpeg
+from tests.prepare.evaluation_sets_test import folder_of
 from vit_jax.core.errors import UserError
 from vit_jax.prepare import __main__ as command
 
+ROOT = Path(__file__).parents[2]
+
 
 @pytest.fixture
-def prepare(tmp_path, run_python):
-    """A list of two images, and the command on it."""
+def main(monkeypatch, capsys):
+    """Runs the command with these arguments; what it prints."""
+
+    def run(*arguments):
+        values = flags.FlagValues()
+        command.define(values)
+        monkeypatch.setattr(command, "FLAGS", values)
+        monkeypatch.chdir(ROOT)
+        command.main(values(["prepare", *arguments])[1:])
+        return capsys.readouterr().out
+
+    return run
+
+
+@pytest.fixture
+def prepare(tmp_path, main):
+    """Runs the command on a list of two images; what it prints."""
     for number in range(2):
         (tmp_path / f"{number}.jpg").write_bytes(jpeg(number))
     (tmp_path / "list.jsonl").write_text(
@@ -27,24 +46,37 @@ def prepare(tmp_path, run_python):
     usual = {"source": f"{tmp_path}/list.jsonl", "num_classes": 3, "output": f"{tmp_path}/out"}
 
     def run(collection="records", **options):
-        flags = {name: value for name, value in (usual | options).items() if value is not None}
-        given = [f"--{name}={value}" for name, value in flags.items()]
-        return run_python("-m", "vit_jax.prepare", collection, "--workers=1", *given)
+        given = {name: value for name, value in (usual | options).items() if value is not None}
+        return main(collection, "--workers=1", *(f"--{k}={v}" for k, v in given.items()))
 
     return run
 
 
-def test_tells_what_it_made(tmp_path, prepare):
-    done = prepare(name="mine")
-    assert done.returncode == 0, done.stderr
-    assert "train        2 examples in 1 files" in done.stdout
-    assert f"ready        {tmp_path}/out/mine/1.0.0" in done.stdout
+def test_summarises_the_data_set(tmp_path, prepare):
+    out = prepare(name="mine")
+    assert "train        2 examples in 1 files" in out
+    assert f"ready        {tmp_path}/out/mine/1.0.0" in out
 
 
 def test_tells_why_images_were_left_out(prepare):
-    done = prepare(num_classes=2)
-    assert done.returncode == 0, done.stderr
-    assert "left out     1 images: 1 bad_label" in done.stdout
+    assert "left out     1 images: 1 bad_label" in prepare(num_classes=2)
+
+
+def test_shows_a_finished_data_set_again(tmp_path, main):
+    source = folder_of(tmp_path / "source", {f"{i}.jpg": jpeg(i) for i in range(6)})
+    test_set = folder_of(tmp_path / "test_set", {"a.jpg": jpeg(0), "b.jpg": jpeg(9)})
+    arguments = ["image_folder", f"--source={source}", f"--output={tmp_path}", "--workers=1"]
+    arguments += [f"--drop_duplicates_of={test_set}"]
+    out = main(*arguments)
+    assert "train        5 examples in 1 files" in out
+    assert "look at      Images of test_set that are also here: 1" in out
+    assert main(*arguments).splitlines()[-6:] == out.splitlines()[-6:]
+
+
+def test_a_mistake_is_one_message_and_status_1(tmp_path, run_python):
+    arguments = ["image_folder", "--source=x", f"--output={tmp_path}", "--near_bits=20"]
+    done = run_python("-m", "vit_jax.prepare", *arguments)
+    assert done.returncode == 1 and "near_bits" in done.stderr and "Traceback" not in done.stderr
 
 
 MISTAKES = {
@@ -71,35 +103,32 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("options, message", MISTAKES.values(), ids=list(MISTAKES))
-def test_mistakes_are_one_message(prepare, options, message):
-    done = prepare(**options)
-    assert done.returncode == 1 and message in done.stderr and "Traceback" not in done.stderr
+def test_mistakes(prepare, options, message):
+    with pytest.raises(UserError, match=re.escape(message)):
+        prepare(**options)
 
 
-@pytest.mark.skipif(importlib.util.find_spec("apache_beam") is not None, reason="it is there")
+@pytest.mark.skipif(importlib.util.find_spec("apache_beam") is not None, reason="it is installed")
 def test_without_beam(prepare):
-    done = prepare(runner="beam")
-    assert done.returncode == 1 and "pip install 'vit_jax[beam]'" in done.stderr
+    with pytest.raises(UserError, match=re.escape("pip install 'vit_jax[beam]'")):
+        prepare(runner="beam")
 
 
 @pytest.fixture
-def typed(tmp_path, monkeypatch):
-    """What the command says of flags, in this process: an error's message."""
+def message(tmp_path, main):
+    """The error that the command raises for these flags, before it writes anything."""
     (tmp_path / "0.jpg").write_bytes(jpeg(0))
     (tmp_path / "list.jsonl").write_text('{"image": "0.jpg", "labels": [0]}\n')
 
-    def run(*given):
-        values = flags.FlagValues()
-        command.define(values)
-        monkeypatch.setattr(command, "FLAGS", values)
+    def of(*given):
         usual = [f"--source={tmp_path}/list.jsonl", f"--output={tmp_path}/out"]
         classes = [] if any("classes=" in one for one in given) else ["--num_classes=3"]
         with pytest.raises((UserError, flags.Error)) as caught:
-            command.main(values(["prepare", "records", *usual, *classes, *given])[1:])
+            main("records", *usual, *classes, *given)
         assert not (tmp_path / "out").exists()
         return str(caught.value)
 
-    return run
+    return of
 
 
 def flags_of(*parsers):
@@ -109,25 +138,25 @@ def flags_of(*parsers):
 
 
 NUMBERS = flags_of(flags.IntegerParser, flags.FloatParser)
-NO_NUMBERS = ["", " ", "-1", "nan", "inf", "-inf", "1e12", "1e400", "many", "1,000", "0"]
+IMPOSSIBLE = ["", " ", "-1", "nan", "inf", "-inf", "1e12", "1e400", "many", "1,000", "0"]
 
 
 @pytest.mark.parametrize("name", NUMBERS)
-@pytest.mark.parametrize("value", NO_NUMBERS)
-def test_numbers_that_are_not_possible(typed, name, value):
+@pytest.mark.parametrize("value", IMPOSSIBLE)
+def test_impossible_numbers(message, name, value):
     if (name, value) == ("near_bits", "0"):
-        pytest.skip("means the very same hash")
-    message = typed(f"--{name}={value}")
-    assert f"--{name}=" in message and len(message.splitlines()) == 1
+        pytest.skip("means equal hashes")
+    text = message(f"--{name}={value}")
+    assert f"--{name}=" in text and len(text.splitlines()) == 1
 
 
 @pytest.mark.parametrize("name", [*command.NOT_EMPTY, "source", "output"])
-def test_empty_values_are_not_the_default(typed, name):
-    message = typed(f"--{name}=")
-    assert f"--{name}" in message and len(message.splitlines()) == 1
+def test_empty_values_are_not_the_default(message, name):
+    text = message(f"--{name}=")
+    assert f"--{name}" in text and len(text.splitlines()) == 1
 
 
-def test_all_numbers_are_tried():
+def test_all_numeric_flags_are_tried():
     assert set(NUMBERS) == {"num_classes", "near_bits", "max_image_pixels", "shard_mib", "workers"}
 
 
@@ -144,7 +173,7 @@ def interrupted(tmp_path):
     def run(ready=None):
         with subprocess.Popen(
             [sys.executable, "-m", "vit_jax.prepare", *arguments],
-            cwd=Path(__file__).parents[2], start_new_session=True, text=True,
+            cwd=ROOT, start_new_session=True, text=True,
             stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
         ) as process:  # fmt: skip
             while ready and process.poll() is None and not ready(process.pid, output):

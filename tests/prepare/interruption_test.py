@@ -15,14 +15,16 @@ from pathlib import Path
 import pytest
 
 from tests.prepare.conftest import jpeg, tar
-from tests.prepare.preparation_test import files, prepared
+from tests.prepare.pipeline_test import files, prepared
 from vit_jax.core.errors import UserError
 from vit_jax.data.sources import tfds_writer
-from vit_jax.prepare import catalogue, parts
-from vit_jax.prepare.collection import Request
-from vit_jax.prepare.preparation import WORK, Options
+from vit_jax.prepare import catalogue
+from vit_jax.prepare.collection import CollectionRequest
+from vit_jax.prepare.options import PrepareOptions
 from vit_jax.prepare.readers import image_folder, imagenet21k
 from vit_jax.prepare.readers import imagenet21k as archive
+from vit_jax.prepare.tasks import read_part
+from vit_jax.prepare.work_dir import NAME as WORK
 
 
 @pytest.fixture
@@ -52,13 +54,13 @@ def test_a_full_disk(
     def full(*_: object, **__: object) -> None:
         raise FULL
 
-    collection = image_folder.collection(Request(str(photos)))
-    whole = prepared(collection, tmp_path / "whole", Options(shard_mib=0.02))
+    collection = image_folder.collection(CollectionRequest(str(photos)))
+    whole = prepared(collection, tmp_path / "whole", PrepareOptions(shard_mib=0.02))
     with monkeypatch.context() as patch:
         if write == "catalogue":
             patch.setattr(catalogue.pq, "write_table", full)
         elif write == "copies":
-            patch.setattr(parts.Copies, "keep", full)
+            patch.setattr(read_part.ImageCopies, "keep", full)
         elif write == "records":
             patch.setattr(tfds_writer, "write_records", full)
         elif write == "metadata":
@@ -71,9 +73,9 @@ def test_a_full_disk(
                 lambda path, *a: full() if of_it in path.name else plain(path, *a),
             )  # fmt: skip
         with pytest.raises(UserError, match=r"No room is left .* the same command goes on"):
-            prepared(collection, tmp_path / "out", Options(shard_mib=0.02))
+            prepared(collection, tmp_path / "out", PrepareOptions(shard_mib=0.02))
     assert not leftovers(tmp_path / "out")
-    again = prepared(collection, tmp_path / "out", Options(shard_mib=0.02))
+    again = prepared(collection, tmp_path / "out", PrepareOptions(shard_mib=0.02))
     assert files(again.folder) == files(whole.folder)
 
 
@@ -95,15 +97,15 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 def test_a_disk_that_grows_until_it_suffices(
     tmp_path: Path, photos: Path, small_disk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    collection = image_folder.collection(Request(str(photos)))
-    whole = prepared(collection, tmp_path / "whole", Options(shard_mib=0.02))
+    collection = image_folder.collection(CollectionRequest(str(photos)))
+    whole = prepared(collection, tmp_path / "whole", PrepareOptions(shard_mib=0.02))
     # It would say beforehand that this is not enough.
     monkeypatch.setattr("shutil.disk_usage", lambda _: type("", (), {"free": 2**40}))
     failed = 0
     for kib in range(16, 1024, 16):
         subprocess.run(["mount", "-o", f"remount,size={kib}k", str(small_disk)], check=True)
         try:
-            found = prepared(collection, small_disk, Options(shard_mib=0.02))
+            found = prepared(collection, small_disk, PrepareOptions(shard_mib=0.02))
         except UserError as error:
             assert "No room is left" in str(error) and not leftovers(small_disk)
             failed += 1
@@ -113,7 +115,7 @@ def test_a_disk_that_grows_until_it_suffices(
 
 
 def test_the_second_of_two_preparations_refuses(tmp_path: Path, imagenet21k: Path) -> None:
-    collection = archive.collection(Request(str(imagenet21k)))
+    collection = archive.collection(CollectionRequest(str(imagenet21k)))
     work = tmp_path / "imagenet21k" / "1.0.0" / WORK
     work.mkdir(parents=True)
     held = (
@@ -132,7 +134,7 @@ def test_the_second_of_two_preparations_refuses(tmp_path: Path, imagenet21k: Pat
 
 
 def test_a_file_that_was_cut_is_written_again(tmp_path: Path, imagenet21k: Path) -> None:
-    collection = archive.collection(Request(str(imagenet21k)))
+    collection = archive.collection(CollectionRequest(str(imagenet21k)))
     found = prepared(collection, tmp_path)
     before = files(found.folder)
     shard = next(found.folder.glob("*train*-00000-*"))
@@ -146,7 +148,7 @@ def test_a_file_that_was_cut_is_written_again(tmp_path: Path, imagenet21k: Path)
 def test_a_finished_set_that_was_damaged_is_not_called_ready(
     tmp_path: Path, imagenet21k: Path
 ) -> None:
-    collection = archive.collection(Request(str(imagenet21k)))
+    collection = archive.collection(CollectionRequest(str(imagenet21k)))
     found = prepared(collection, tmp_path)
     before = files(found.folder)
     shard = next(found.folder.glob("*train*-00000-*"))
@@ -164,7 +166,7 @@ def test_a_finished_set_that_was_damaged_is_not_called_ready(
 
 
 def test_damaged_options(tmp_path: Path, imagenet21k: Path) -> None:
-    collection = archive.collection(Request(str(imagenet21k)))
+    collection = archive.collection(CollectionRequest(str(imagenet21k)))
     found = prepared(collection, tmp_path)
     (found.folder / WORK / "options.json").write_text("{")
     with pytest.raises(UserError, match=r"options\.json is damaged .* Delete"):
@@ -174,7 +176,7 @@ def test_damaged_options(tmp_path: Path, imagenet21k: Path) -> None:
 WORKING = """
 import sys, time
 from pathlib import Path
-from vit_jax.prepare.workers import in_processes
+from vit_jax.prepare.tasks.process_pool import in_processes
 
 def task(path):
     import os
@@ -240,8 +242,8 @@ def test_killed_at_random_moments(tmp_path: Path) -> None:
                     time.sleep(1)
     assert kills > 2
     whole = prepared(
-        archive.collection(Request(str(source))),
+        archive.collection(CollectionRequest(str(source))),
         tmp_path / "whole",
-        Options(splits="test=50,train=rest", shard_mib=0.2),
+        PrepareOptions(splits="test=50,train=rest", shard_mib=0.2),
     )
     assert files(tmp_path / "killed" / "imagenet21k" / "1.0.0") == files(whole.folder)

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from tests.prepare.conftest import jpeg
-from tests.prepare.preparation_test import prepared
+from tests.prepare.pipeline_test import prepared
 from vit_jax import preview
 from vit_jax.draw import contact_sheet
-from vit_jax.prepare.collection import Request
-from vit_jax.prepare.preparation import Options
+from vit_jax.prepare.collection import CollectionRequest
+from vit_jax.prepare.options import PrepareOptions
 from vit_jax.prepare.readers import records
 from vit_jax.run import build
 from vit_jax.train import train
@@ -35,8 +35,8 @@ def run_on(tmp_path, tiny_run):
         for number in range(len(entries)):
             (folder / f"{number}.jpg").write_bytes(jpeg(number))
         (folder / "list.jsonl").write_text("".join(json.dumps(e) + "\n" for e in entries))
-        request = Request(str(folder), num_classes=5)
-        found = prepared(records.collection(request), folder / "out", Options())
+        request = CollectionRequest(str(folder), num_classes=5)
+        found = prepared(records.collection(request), folder / "out", PrepareOptions())
         return tiny_run(
             "input.source=tfds", f"input.data_dir={found.folder}", "input.num_examples=none",
             "input.num_classes=none", "input.batch_size=3", "evals.own.split=train",

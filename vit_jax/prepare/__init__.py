@@ -1,14 +1,13 @@
-"""Raw collections of images become data sets (`python -m vit_jax.prepare`).
+"""Turns raw collections of images into data sets (`python -m vit_jax.prepare`).
 
-A collection (imagenet21k.py ...) names its parts: tars, folders, lists. Then
+A collection (readers/imagenet21k.py ...) names its parts: tars, folders, lists. Then
 
-1. each part is read once from its beginning to its end, every image checked and hashed (parts.py,
-   checking.py), and what was found is kept as a catalogue (catalogue.py);
-2. from all catalogues follows which image is in which split and shard, and where in it
-   (arrangement.py);
-3. each shard is written from the places where its images lie (shards.py).
+1. each part is read once from its beginning to its end, every image is checked and hashed, and a
+   catalogue keeps a row for each (tasks/read_part.py, check_image.py, catalogue.py);
+2. the catalogues decide the split, order and shard of each image (split_assignment.py);
+3. each shard is written from the locations of its images (tasks/write_shard.py).
 
-Parts and shards are files that are there in full or not at all, made by tasks that do not know of
-each other: workers.py runs them in any number of processes, or on Beam, with the same bytes at the
-end, and a preparation that was killed goes on with those that are missing (preparation.py).
+Catalogues and shards are files that are written completely or not at all, by independent tasks:
+process_pool.py runs these in any number of processes, and beam.py on Apache Beam, with the same
+bytes in the end. A preparation that was killed goes on with the missing files (pipeline.py).
 """

@@ -6,18 +6,20 @@
     python -m vit_jax.prepare webdataset --source "{000..127}.tar" --num_classes 9 --output DIR
     python -m vit_jax.prepare records --source lists --classes names.txt --output DIR
 
-Every image is checked, and its bytes are kept as they are. The set lies in OUTPUT/<name>/<version>
-as TFDS writes it: ArrayRecord files that are read at random, by training and by TFDS. The same
-command goes on with what was interrupted.
+Every image is checked, and its bytes are kept as they are. The data set is written to
+OUTPUT/<name>/<version> in the layout of TFDS: ArrayRecord files with random access, for training
+and for TFDS. After an interruption the same command goes on.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from absl import flags
 
@@ -25,13 +27,12 @@ from vit_jax.core.errors import Preempted, UserError, nearest
 from vit_jax.core.formatting import format_bytes
 from vit_jax.core.process import command
 from vit_jax.core.screen import Screen
-from vit_jax.prepare import beam, workers
-from vit_jax.prepare.arrangement import reasons
-from vit_jax.prepare.collection import Collection, Request
-from vit_jax.prepare.copies.near import MOST_BITS
-from vit_jax.prepare.entry import is_text
-from vit_jax.prepare.preparation import WORK, Options, prepare
-from vit_jax.prepare.prepared import Prepared
+from vit_jax.prepare import work_dir
+from vit_jax.prepare.collection import Collection, CollectionRequest, is_text
+from vit_jax.prepare.copies.near_pairs import MOST_BITS
+from vit_jax.prepare.options import PrepareOptions
+from vit_jax.prepare.pipeline import prepare
+from vit_jax.prepare.prepared_set import PreparedSet
 from vit_jax.prepare.readers import (
     image_folder,
     imagenet21k,
@@ -40,9 +41,11 @@ from vit_jax.prepare.readers import (
     records,
     webdataset,
 )
-from vit_jax.prepare.report import reports
+from vit_jax.prepare.report import report_files
+from vit_jax.prepare.split_assignment import reasons
+from vit_jax.prepare.tasks import beam, process_pool
 
-COLLECTIONS: dict[str, Callable[[Request], Collection]] = {
+COLLECTIONS: dict[str, Callable[[CollectionRequest], Collection]] = {
     "imagenet21k": imagenet21k.collection,
     "imagenet2012": imagenet2012.collection,
     "imagenet2012_real": imagenet2012.real,
@@ -51,7 +54,7 @@ COLLECTIONS: dict[str, Callable[[Request], Collection]] = {
     "webdataset": webdataset.collection,
     "records": records.collection,
 }
-# Flags that not all collections read.
+# Flags that only some collections read.
 READ_BY = {
     "label_order": ("imagenet21k",),
     "classes": ("records", "webdataset"),
@@ -60,7 +63,7 @@ READ_BY = {
     "multi_label": ("records", "webdataset"),
     "images_root": ("records",),
 }
-# Flags, and values of flags that may be repeated, which would otherwise mean the default.
+# Flags whose empty values would otherwise mean the default.
 NOT_EMPTY = (
     "name", "classes", "label_field", "images_root", "version", "splits", "policy",
     "drop_duplicates_of",
@@ -83,29 +86,20 @@ def main(arguments: list[str]) -> None:
     for note in collection.notes:
         screen.say(note)
     screen.say(f"{len(collection.parts):,} parts, {len(collection.class_names):,} classes")
-    options = Options(
-        version=FLAGS.version,
-        splits=FLAGS.splits,
-        stratify=FLAGS.stratify,
-        policy=tuple(sorted(FLAGS.policy)),
-        duplicates=FLAGS.duplicates,
-        near_duplicates=FLAGS.near_duplicates,
-        mirrored_duplicates=FLAGS.mirrored_duplicates,
-        near_bits=FLAGS.near_bits,
-        drop_duplicates_of=tuple(FLAGS.drop_duplicates_of),
-        max_image_pixels=FLAGS.max_image_pixels,
-        shard_mib=FLAGS.shard_mib,
-    )
+    given = _given(PrepareOptions)
+    given["policy"] = tuple(sorted(FLAGS.policy))
+    given["drop_duplicates_of"] = tuple(FLAGS.drop_duplicates_of)
+    options = PrepareOptions(**given)
     if FLAGS.runner == "beam":
-        folder = output / collection.name / options.version / WORK / "beam"
+        folder = output / collection.name / options.version / work_dir.NAME / "beam"
         run = beam.on_beam(folder, FLAGS.beam_flags)
     else:
-        run = workers.in_processes(FLAGS.workers or os.cpu_count() or 1)
+        run = process_pool.in_processes(FLAGS.workers or os.cpu_count() or 1)
     try:
-        found = prepare(collection, output, options, run, screen)
+        data_set = prepare(collection, output, options, run, screen)
     except KeyboardInterrupt as error:
         raise Preempted("Stopped. What is done is kept: the same command goes on.") from error
-    _tell(found, screen)
+    _summarise(data_set, screen)
 
 
 def _kind(arguments: list[str]) -> str:
@@ -123,24 +117,22 @@ def _kind(arguments: list[str]) -> str:
     return arguments[0]
 
 
-def _request() -> Request:
-    return Request(
-        source=str(_local("source", FLAGS.source)),
-        label_order=FLAGS.label_order,
-        classes=FLAGS.classes,
-        num_classes=FLAGS.num_classes,
-        label_field=FLAGS.label_field,
-        multi_label=FLAGS.multi_label,
-        images_root=FLAGS.images_root,
-    )
+def _request() -> CollectionRequest:
+    request = CollectionRequest(**_given(CollectionRequest))
+    return dataclasses.replace(request, source=str(_local("source", FLAGS.source)))
+
+
+def _given(kind: type) -> dict[str, Any]:
+    """Values of the flags that have the names of the dataclass's fields."""
+    return {field.name: FLAGS[field.name].value for field in dataclasses.fields(kind)}
 
 
 def _refuse_inside(output: Path, folder: Path, source: Path) -> None:
-    """UserError if the set would be one of the collection's folders."""
-    for path, what in ((output, f"--output={output}"), (folder, f"{folder}, which is to be made,")):
+    """UserError if the data set would be one of the collection's folders."""
+    for path, name in ((output, f"--output={output}"), (folder, f"{folder}, which is to be made,")):
         if path.resolve().is_relative_to(source.resolve()):
             raise UserError(
-                f"{what} lies in --source={source}, where every folder is a class or a split: "
+                f"{name} lies in --source={source}, where every folder is a class or a split: "
                 "give one beside it."
             )
 
@@ -151,7 +143,7 @@ def _local(flag: str, path: str) -> Path:
     if not is_text(path):
         raise UserError(f"--{flag}={path}: the path is not UTF-8: rename it, or give a link to it.")
     if "\0" in path:
-        raise UserError(f"--{flag} has a zero in it: no path has one.")
+        raise UserError(f"--{flag} has a zero character in it, which no path can have.")
     if "://" in path:
         raise UserError(
             f"--{flag}={path}: only folders of this machine's file system are read and written. "
@@ -168,120 +160,68 @@ def _named(collection: Collection) -> Collection:
     return dataclasses.replace(collection, name=FLAGS.name)
 
 
-def _tell(found: Prepared, screen: Screen) -> None:
-    for split, size in found.splits.items():
+def _summarise(data_set: PreparedSet, screen: Screen) -> None:
+    for split, size in data_set.splits.items():
         screen.say(
             f"{split:12} {sum(size.shard_lengths):,} examples in {len(size.shard_lengths):,} files,"
             f" {format_bytes(size.nbytes)}"
         )
-    if found.arrangement.left_out:
-        screen.say(
-            f"left out     {len(found.arrangement.left_out):,} images: "
-            + ", ".join(f"{number:,} {why}" for why, number in reasons(found.arrangement.left_out))
-        )
-    for sentence in reports.looks(reports.read(found.folder)):
+    if left_out := data_set.assignment.left_out:
+        counts = ", ".join(f"{number:,} {reason}" for reason, number in reasons(left_out))
+        screen.say(f"left out     {len(left_out):,} images: {counts}")
+    for sentence in report_files.findings(report_files.read(data_set.folder)):
         screen.say(f"look at      {sentence}")
-    screen.say(f"report       {found.folder / reports.PAGE}")
-    screen.say(f"content      {found.digest}")
-    screen.say(f"ready        {found.folder}")
+    screen.say(f"report       {data_set.folder / report_files.PAGE}")
+    screen.say(f"content      {data_set.digest}")
+    screen.say(f"ready        {data_set.folder}")
 
 
 def define(values: flags.FlagValues = FLAGS) -> None:
     """Defines the command's flags."""
-    default = Options()
-    flags.DEFINE_string("source", None, "The collection: a file or a folder.", flag_values=values)
-    flags.DEFINE_string(
-        "output", None, "The set becomes OUTPUT/<name>/<version>.", flag_values=values
+    default = PrepareOptions()
+    text, switch, integer, number, choice, repeated, several = (
+        functools.partial(define_one, flag_values=values)
+        for define_one in (
+            flags.DEFINE_string, flags.DEFINE_boolean, flags.DEFINE_integer, flags.DEFINE_float,
+            flags.DEFINE_enum, flags.DEFINE_multi_string, flags.DEFINE_list,
+        )
+    )  # fmt: skip
+    text("source", None, "The collection: a file or a folder.")
+    text("output", None, "The data set becomes OUTPUT/<name>/<version>.")
+    text("name", None, "Name of the data set; default: that of the collection.")
+    text("classes", None, "File of class names, one per line (records, webdataset).")
+    integer("num_classes", None, "Instead of --classes, where labels are numbers.", 1)
+    text("label_field", None, "Field with the labels (records; the .json of webdataset).")
+    switch("multi_label", None, "Labels are lists; default: for records only.")
+    text("images_root", None, "Folder that the paths of records are relative to.")
+    text("version", default.version, "Version of the data set.")
+    text("splits", default.splits, "As test=25600,train=rest; default: those of the collection.")
+    switch("stratify", default.stratify, "Split each class of --splits in proportion.")
+    choice("label_order", "released", imagenet21k.ORDERS, "Order of ImageNet-21k's classes.")
+    repeated("policy", [], "Action for a fault, as gray:set_aside. May be repeated.")
+    choice("duplicates", default.duplicates, ("keep", "drop", "merge"), "Copies with equal bytes.")
+    choice(
+        "near_duplicates", default.near_duplicates, ("report", "drop"), "Copies that look alike."
     )
-    flags.DEFINE_string("name", None, "Of the set; default: the collection's.", flag_values=values)
-    flags.DEFINE_string(
-        "classes", None, "Of records, webdataset: their names, one in a line.", flag_values=values
-    )
-    flags.DEFINE_integer(
-        "num_classes", None, "Instead of --classes: labels are numbers.", 1, flag_values=values
-    )
-    flags.DEFINE_string(
-        "label_field", None, "Of records, and of webdataset's .json.", flag_values=values
-    )
-    flags.DEFINE_boolean(
-        "multi_label", None, "Lists of labels; default: only records have them.", flag_values=values
-    )
-    flags.DEFINE_string(
-        "images_root", None, "Of records: paths are relative to it.", flag_values=values
-    )
-    flags.DEFINE_string("version", default.version, "Of the set.", flag_values=values)
-    flags.DEFINE_string(
-        "splits", default.splits, "As test=25600,train=rest; default: its own.", flag_values=values
-    )
-    flags.DEFINE_boolean(
-        "stratify", default.stratify, "Each class in proportion in --splits.", flag_values=values
-    )
-    flags.DEFINE_enum(
-        "label_order",
-        "released",
-        imagenet21k.ORDERS,
-        "Of ImageNet-21k's classes.",
-        flag_values=values,
-    )
-    flags.DEFINE_multi_string(
-        "policy", [], "What to do with a fault, as gray:set_aside.", flag_values=values
-    )
-    flags.DEFINE_enum(
-        "duplicates",
-        default.duplicates,
-        ("keep", "drop", "merge"),
-        "The same bytes.",
-        flag_values=values,
-    )
-    flags.DEFINE_enum(
-        "near_duplicates",
-        default.near_duplicates,
-        ("report", "drop"),
-        "The same to look at.",
-        flag_values=values,
-    )
-    flags.DEFINE_enum(
-        "mirrored_duplicates",
-        default.mirrored_duplicates,
-        ("report", "drop"),
-        "The same to look at when mirrored.",
-        flag_values=values,
-    )
-    flags.DEFINE_integer(
-        "near_bits",
-        default.near_bits,
-        "Of 64 in which perceptual hashes of near duplicates differ at most.",
-        0,
-        MOST_BITS,
-        flag_values=values,
-    )
-    flags.DEFINE_multi_string(
+    choice(
+        "mirrored_duplicates", default.mirrored_duplicates, ("report", "drop"),
+        "Copies that look alike when mirrored.",
+    )  # fmt: skip
+    integer(
+        "near_bits", default.near_bits,
+        "Most bits, of 64, in which perceptual hashes of near duplicates differ.", 0, MOST_BITS,
+    )  # fmt: skip
+    repeated(
         "drop_duplicates_of",
         [],
         "An evaluation set whose images are left out: DATA_SET:SPLIT, a folder of images, or a "
         "Parquet file of hashes. May be repeated.",
-        flag_values=values,
     )
-    flags.DEFINE_integer(
-        "max_image_pixels", default.max_image_pixels, "Of one image.", 1, flag_values=values
-    )
-    flags.DEFINE_float(
-        "shard_mib", default.shard_mib, "Size of a file, about.", 0, flag_values=values
-    )
-    flags.DEFINE_integer(
-        "workers",
-        None,
-        "Processes; default: one for each core.",
-        1,
-        workers.MOST,
-        flag_values=values,
-    )
-    flags.DEFINE_enum(
-        "runner", "local", ("local", "beam"), "Processes here, or Apache Beam.", flag_values=values
-    )
-    flags.DEFINE_list(
-        "beam_flags", [], "For Beam, as --runner=DataflowRunner,--project=ID.", flag_values=values
-    )
+    integer("max_image_pixels", default.max_image_pixels, "Larger images are set aside.", 1)
+    number("shard_mib", default.shard_mib, "Approximate size of a file.", 0)
+    integer("workers", None, "Processes; default: one per core.", 1, process_pool.MOST)
+    choice("runner", "local", ("local", "beam"), "Processes here, or Apache Beam.")
+    several("beam_flags", [], "Flags for Beam, as --runner=DataflowRunner,--project=ID.")
     flags.mark_flags_as_required(["source", "output"], values)
 
 

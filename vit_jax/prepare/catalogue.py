@@ -1,9 +1,9 @@
-"""What was found in a collection: a row for each image, as Parquet files, one for each part."""
+"""The catalogue of a collection: one row per image, in Parquet files of one part each."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -35,34 +35,60 @@ SCHEMA = pa.schema(
     ]
 )
 
+Labels = tuple[int, ...]
 
-class Row(NamedTuple):
-    """An image.
+
+class Location(NamedTuple):
+    """Bytes in a file that can be read again; the default is nowhere."""
+
+    path: str = ""
+    offset: int = 0
+    nbytes: int = 0
+
+
+class ImageRow(NamedTuple):
+    """All that is known of an image, on its way from the reader to the shard.
+
+    A reader fills in the name, the location and the labels; check_image adds the rest.
 
     Attributes:
-      name: unique in the collection.
-      order: see `order`.
-      split: None: by its order.
-      path, offset, nbytes: where the bytes lie that are to be stored.
-      faults, action, height, width, format, sha256, look, mirrored: as checking.Checked.
+      name: unique in the collection and the same for everyone, since it decides the order.
+      path, offset, nbytes: location of the bytes to store, see Location.
+      labels: classes; None in a row that leaves them to its part.
+      weights: of the labels; () if none are given.
+      split: named by the collection; None: assigned by the order of the images.
+      faults: names in faults.FAULTS.
+      action: the strictest that the policy has for these faults.
+      height, width: in pixels as stored; 0 if unknown.
+      format: as Pillow names it, such as "JPEG"; "" if unknown.
+      sha256: of the image's bytes in the collection.
+      look, mirrored: perceptual hashes of the image and of its mirror image; None if it was not
+        decoded or has too little contrast.
     """
 
     name: str
-    order: int
-    split: str | None
-    labels: Sequence[int]
-    weights: Sequence[float]
-    path: str
-    offset: int
-    nbytes: int
-    faults: Sequence[str]
-    action: str
-    height: int
-    width: int
-    format: str
-    sha256: bytes
-    look: int | None
-    mirrored: int | None
+    path: str = ""
+    offset: int = 0
+    nbytes: int = 0
+    labels: Labels | None = None
+    weights: tuple[float, ...] = ()
+    split: str | None = None
+    faults: tuple[str, ...] = ()
+    action: str = ""
+    height: int = 0
+    width: int = 0
+    format: str = ""
+    sha256: bytes = bytes(32)
+    look: int | None = None
+    mirrored: int | None = None
+
+    def located(self, location: Location) -> ImageRow:
+        """The row with another location."""
+        return self._replace(**location._asdict())
+
+
+# What readers yield; the bytes are None if the row's fault forbids to read them.
+RowAndBytes = tuple[ImageRow, bytes | None]
 
 
 def order(name: str) -> int:
@@ -70,18 +96,16 @@ def order(name: str) -> int:
     return int.from_bytes(hashlib.sha256(name.encode(errors="surrogateescape")).digest()[:8], "big")
 
 
-def write(path: Path, rows: Iterable[Row]) -> None:
-    """A file that is there in full or not at all."""
-    columns = list(zip(*rows, strict=True)) or [()] * len(SCHEMA)
-    table = pa.table(
-        [pa.array(column, field.type) for column, field in zip(columns, SCHEMA, strict=True)],
-        schema=SCHEMA,
-    )
-    with atomic_file(path) as written:
-        pq.write_table(table, written, compression="zstd")
+def write(path: Path, rows: Sequence[ImageRow]) -> None:
+    """Writes a complete file or none."""
+    columns = {name: [getattr(row, name) for row in rows] for name in ImageRow._fields}
+    columns["order"] = [order(row.name) for row in rows]
+    with atomic_file(path) as temporary:
+        table = pa.Table.from_pydict(columns, schema=SCHEMA)
+        pq.write_table(table, temporary, compression="zstd")
 
 
 def read(paths: Sequence[Path]) -> pa.Table:
-    """All of them, one after the other."""
+    """The rows of all files, one after the other."""
     tables = [pq.read_table(path, schema=SCHEMA, memory_map=True) for path in paths]
     return pa.concat_tables(tables).unify_dictionaries().combine_chunks()

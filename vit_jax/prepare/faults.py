@@ -1,4 +1,4 @@
-"""What can be wrong with an image, and what is then done about it."""
+"""Faults that an image can have, and the actions that a policy takes for them."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ ACTIONS = KEEP, CONVERT, SET_ASIDE = "keep", "convert", "set_aside"
 
 
 class Fault(NamedTuple):
-    """One kind of it.
+    """A kind of fault.
 
     Attributes:
-      what: for people.
-      action: by default.
-      choices: the others that are possible.
+      what: its description, in messages and reports.
+      action: the default.
+      choices: other possible actions.
     """
 
     what: str
@@ -60,10 +60,10 @@ Policy = Mapping[str, str]  # fault -> action
 
 
 def policy(choices: Sequence[str], defaults: Policy) -> Policy:
-    """The actions: those of `choices` ("gray:set_aside"), else of `defaults`, else of FAULTS.
+    """Fault -> action: from `choices` ("gray:set_aside"), else `defaults`, else FAULTS.
 
     Raises:
-      UserError: a fault or an action that there is not, or that does not go together.
+      UserError: an unknown fault, or an action that is not possible for it.
     """
     chosen = {name: fault.action for name, fault in FAULTS.items()} | dict(defaults)
     for choice in choices:

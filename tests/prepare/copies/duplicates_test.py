@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
 from vit_jax.core.errors import UserError
-from vit_jax.prepare import arrangement, catalogue
+from vit_jax.prepare import catalogue, split_assignment
 from vit_jax.prepare.copies import duplicates
-from vit_jax.prepare.copies.duplicates import Evaluation
+from vit_jax.prepare.copies.duplicates import EvaluationSet
+from vit_jax.prepare.options import PrepareOptions
 from vit_jax.prepare.report import summary
+from vit_jax.prepare.split_assignment import SplitAssignment, assign_splits
 from vit_jax.prepare.splits import Splits
 
 # Looks far from each other.
@@ -41,16 +44,20 @@ def table(
     return pa.table([pa.array(columns[f.name], f.type) for f in catalogue.SCHEMA], catalogue.SCHEMA)
 
 
-def arranged(images: pa.Table, **options: object) -> arrangement.Arrangement:
-    return arrangement.arrange(images, Splits.parse("train=rest"), **options)
+def assigned(
+    images: pa.Table, evaluations: Sequence[EvaluationSet] = (), **options: Any
+) -> SplitAssignment:
+    options = {"splits": "train=rest"} | options
+    chosen = PrepareOptions(**options)
+    return assign_splits(images, Splits.parse(chosen.splits), chosen, evaluations)
 
 
 def test_of_the_same_bytes_the_first_stays() -> None:
     images = table(("a", A), ("b", B), ("a", A), ("a", A))
-    found = arranged(images)
+    found = assigned(images)
     assert found.copies.same == {2: 0, 3: 0} and not found.copies.near and not found.left_out
-    assert arranged(images, duplicates="drop").left_out == {2: "duplicate", 3: "duplicate"}
-    merged = arranged(images, duplicates="merge")
+    assert assigned(images, duplicates="drop").left_out == {2: "duplicate", 3: "duplicate"}
+    merged = assigned(images, duplicates="merge")
     assert merged.labels == {0: (0, 2, 3)} and merged.left_out == {2: "merged", 3: "merged"}
 
 
@@ -65,37 +72,40 @@ def test_merged_labels_have_the_largest_of_their_weights() -> None:
         place = catalogue.SCHEMA.get_field_index(name)
         field = catalogue.SCHEMA.field(place)
         images = images.set_column(place, field, pa.array(values, field.type))
-    found = arranged(images, duplicates="merge")
+    found = assigned(images, duplicates="merge")
     assert found.labels == {0: (1, 2, 4), 1: (0, 2)}
     assert found.weights == {0: (0.75, 1.0, 0.5)}
-    entries = arrangement.entries(images, np.arange(2), found)
-    assert [entry[1:3] for entry in entries] == [((1, 2, 4), (0.75, 1.0, 0.5)), ((0, 2), ())]
-    assert arrangement.weighted(images, found)
+    rows = split_assignment.example_rows(images, np.arange(2), found)
+    assert [(row.labels, row.weights) for row in rows] == [
+        ((1, 2, 4), (0.75, 1.0, 0.5)),
+        ((0, 2), ()),
+    ]
+    assert split_assignment.weighted(images, found)
     plain = images.slice(1, 3)
-    assert not arrangement.weighted(plain, arranged(plain))
+    assert not split_assignment.weighted(plain, assigned(plain))
 
 
 def test_near_ones_are_within_so_many_bits() -> None:
     images = table(("a", A), ("b", A ^ 0b1111), ("c", A ^ 0b11111), ("d", B))
-    assert arranged(images, near_bits=4).copies.near == {1: 0}  # 2 is near what goes
-    assert arranged(images, near_bits=3).copies.near == {2: 1}
-    assert arranged(images, near_bits=0).copies.near == {}
-    assert not arranged(images).left_out
-    dropped = arranged(images, near_bits=5, near_duplicates="drop")
+    assert assigned(images, near_bits=4).copies.near == {1: 0}  # 2 is near what goes
+    assert assigned(images, near_bits=3).copies.near == {2: 1}
+    assert assigned(images, near_bits=0).copies.near == {}
+    assert not assigned(images).left_out
+    dropped = assigned(images, near_bits=5, near_duplicates="drop")
     assert dropped.left_out == {1: "near_duplicate", 2: "near_duplicate"}
 
 
 def test_a_chain_is_not_dropped_as_a_whole() -> None:
     """Each is near the next one, the ends are far apart: whoever goes is near one that stays."""
     chain = table(*((str(i), A ^ ((1 << 4 * i) - 1)) for i in range(6)))
-    assert arranged(chain, near_bits=4).copies.near == {1: 0, 3: 2, 5: 4}
+    assert assigned(chain, near_bits=4).copies.near == {1: 0, 3: 2, 5: 4}
 
 
 @pytest.mark.parametrize("duplicates", ["keep", "drop", "merge"])
 def test_copies_of_what_goes_go_too(duplicates: str) -> None:
     """1 looks like 0; 2 has the bytes of 1, 3 those of 0."""
     images = table(("a", A), ("b", A ^ 1), ("b", A ^ 1), ("a", A))
-    found = arranged(images, duplicates=duplicates, near_duplicates="drop")
+    found = assigned(images, duplicates=duplicates, near_duplicates="drop")
     assert found.copies.near == {1: 0, 2: 0} and found.copies.same == {2: 1, 3: 0}
     why = {"keep": "near_duplicate", "drop": "duplicate", "merge": "merged"}[duplicates]
     kept = {3: why} if duplicates != "keep" else {}
@@ -106,15 +116,15 @@ def test_copies_of_what_goes_go_too(duplicates: str) -> None:
 
 
 def test_images_without_a_look_are_the_same_by_bytes_alone() -> None:
-    found = arranged(table(("a", None), ("b", None), ("a", None), ("c", 0))).copies
+    found = assigned(table(("a", None), ("b", None), ("a", None), ("c", 0))).copies
     assert found.same == {2: 0} and found.near == {}
 
 
 def test_images_of_evaluation_sets_are_left_out() -> None:
     images = table(("a", A), ("b", B), ("c", B ^ 1), ("d", ~B & (2**64 - 1)), ("e", None))
     test_set = table(("x", B ^ 0b110), ("e", None), ("a", A), ("y", ~A & (2**64 - 1)), ("z", None))
-    evaluation = Evaluation("test_set", test_set)
-    found = arranged(images, evaluations=[evaluation])
+    evaluation = EvaluationSet("test_set", test_set)
+    found = assigned(images, evaluations=[evaluation])
     assert found.left_out == dict.fromkeys([0, 1, 2, 4], "in_evaluation:test_set")
     assert found.copies.by_look == 2 and found.copies.matched == {"test_set": 3}
     assert found.splits["train"].tolist() == [3]
@@ -123,18 +133,18 @@ def test_images_of_evaluation_sets_are_left_out() -> None:
 def test_what_is_near_to_what_went_stays() -> None:
     """1 is near 0, which is in the evaluation set; 1 itself is not near it."""
     images = table(("a", A), ("b", A ^ 0b1111))
-    evaluation = Evaluation("test_set", table(("x", A ^ 0b1111_0000)))
-    found = arranged(images, evaluations=[evaluation], near_duplicates="drop")
+    evaluation = EvaluationSet("test_set", table(("x", A ^ 0b1111_0000)))
+    found = assigned(images, evaluations=[evaluation], near_duplicates="drop")
     assert found.left_out == {0: "in_evaluation:test_set"}
 
 
 def test_splits_that_are_held_out_stay_as_they_are() -> None:
     splits = ["train", "val", "train", "val", "train"]
     images = table(("a", A), ("a", A), ("b", B), ("b", B), ("c", None), splits=splits)
-    found = arranged(images, duplicates="drop")
+    found = assigned(images, duplicates="drop")
     assert found.left_out == {0: "duplicate", 2: "duplicate"}
-    evaluation = Evaluation("mine", table(("a", A), ("z", B)))
-    found = arranged(images, evaluations=[evaluation])
+    evaluation = EvaluationSet("mine", table(("a", A), ("z", B)))
+    found = assigned(images, evaluations=[evaluation])
     assert found.left_out == dict.fromkeys([0, 2], "in_evaluation:mine")
     kept = {name: rows.tolist() for name, rows in found.splits.items()}
     assert kept == {"train": [4], "val": [1, 3]}
@@ -143,7 +153,7 @@ def test_splits_that_are_held_out_stay_as_they_are() -> None:
 def test_a_split_of_which_nothing_is_left_is_refused() -> None:
     images = table(("a", A), ("a", A), splits=["train", "val"])
     with pytest.raises(UserError, match=r"Nothing is left of train: .* 1 as duplicate"):
-        arranged(images, duplicates="drop")
+        assigned(images, duplicates="drop")
 
 
 @pytest.mark.parametrize("count", [0, 1])
@@ -156,9 +166,9 @@ def test_of_few_images_nothing_is_a_duplicate(count: int) -> None:
 def test_copies_in_other_splits_are_counted_once() -> None:
     splits = ["val", "train", "train", "train"]
     images = table(("a", A), ("a", A), ("b", A ^ 1), ("c", B), splits=splits)
-    found = arranged(images)
+    found = assigned(images)
     assert summary.duplicates(images, found)["across_splits"] == 2
-    dropped = arranged(images, duplicates="drop", near_duplicates="drop")
+    dropped = assigned(images, duplicates="drop", near_duplicates="drop")
     assert summary.duplicates(images, dropped)["across_splits"] == 0
 
 
@@ -168,13 +178,13 @@ def test_mirrored_copies_are_told_apart_from_near_ones() -> None:
         ("a", A), ("b", B ^ 1), ("c", B ^ 3), ("d", A ^ 1), ("b", B ^ 1), ("e", C),
         mirrored=[B, A ^ 2, A, B, A ^ 2, C],
     )  # fmt: skip
-    found = arranged(images)
+    found = assigned(images)
     assert found.copies.same == {4: 1} and found.copies.near == {2: 1, 3: 0}
     assert found.copies.mirrored == {1: 0, 2: 0, 4: 0} and not found.left_out
-    assert arranged(images, near_bits=0).copies.mirrored == {2: 0}  # the very look
-    dropped = arranged(images, mirrored_duplicates="drop")
+    assert assigned(images, near_bits=0).copies.mirrored == {2: 0}  # the very look
+    dropped = assigned(images, mirrored_duplicates="drop")
     assert dropped.left_out == dict.fromkeys([1, 2, 4], "mirrored")
-    both = arranged(images, near_duplicates="drop", mirrored_duplicates="drop")
+    both = assigned(images, near_duplicates="drop", mirrored_duplicates="drop")
     assert both.left_out == {3: "near_duplicate", 2: "near_duplicate", 1: "mirrored", 4: "mirrored"}
     told = {one["name"]: one["of"] for one in summary.left_out(images, both)}
     assert told == {"1.jpg": "0.jpg", "2.jpg": "1.jpg", "3.jpg": "0.jpg", "4.jpg": "0.jpg"}
@@ -183,18 +193,18 @@ def test_mirrored_copies_are_told_apart_from_near_ones() -> None:
 def test_what_looks_the_same_in_a_mirror_is_a_near_copy() -> None:
     """Symmetrical images, and catalogues that earlier versions wrote, without mirrored looks."""
     same = table(("a", A), ("b", A ^ 1), ("c", A), mirrored=[A, A ^ 1, A])
-    found = arranged(same).copies
+    found = assigned(same).copies
     assert found.near == {1: 0, 2: 0} and found.mirrored == {}
-    assert arranged(table(("a", A), ("b", B))).copies.mirrored == {}
+    assert assigned(table(("a", A), ("b", B))).copies.mirrored == {}
 
 
 def test_mirrored_images_of_evaluation_sets() -> None:
     images = table(("a", A), ("b", B), ("c", C), mirrored=[B ^ 0b111, None, None])
-    evaluation = Evaluation("test_set", table(("x", B ^ 0b1111_111), ("c", None)))
-    found = arranged(images, near_bits=4, evaluations=[evaluation])
+    evaluation = EvaluationSet("test_set", table(("x", B ^ 0b1111_111), ("c", None)))
+    found = assigned(images, near_bits=4, evaluations=[evaluation])
     assert found.left_out == {2: "in_evaluation:test_set"}
     assert found.copies.mirrored_in == {"test_set": 1} and found.copies.matched == {"test_set": 1}
-    found = arranged(images, evaluations=[evaluation], mirrored_duplicates="drop")
+    found = assigned(images, evaluations=[evaluation], mirrored_duplicates="drop")
     assert found.left_out == dict.fromkeys([0, 2], "in_evaluation:test_set")
     assert found.copies.by_look == 1 and found.copies.matched == {"test_set": 2}
     assert found.copies.mirrored_in == {}

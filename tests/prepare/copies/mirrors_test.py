@@ -8,9 +8,10 @@ import numpy as np
 from PIL import Image, ImageOps
 
 from tests.prepare.conftest import jpeg
-from tests.prepare.copies.near_test import flipped, random_hashes
+from tests.prepare.copies.near_pairs_test import flipped, random_hashes
 from vit_jax.prepare import faults
-from vit_jax.prepare.checking import check
+from vit_jax.prepare.catalogue import ImageRow
+from vit_jax.prepare.check_image import check
 from vit_jax.prepare.copies import mirrors
 
 NO_TELL = lambda done, of: None
@@ -46,7 +47,7 @@ def test_the_mirrored_look_is_that_of_the_mirrored_image() -> None:
     data = jpeg(3, (120, 90), quality=95)
     out = io.BytesIO()
     ImageOps.mirror(Image.open(io.BytesIO(data))).save(out, "PNG")
-    one, other = (check(each, "", policy, 10**8) for each in (data, out.getvalue()))
+    one, other = (check(ImageRow(""), each, policy, 10**8)[0] for each in (data, out.getvalue()))
     assert one.look is not None and one.mirrored is not None
     assert other.look is not None and other.mirrored is not None
     assert (one.mirrored ^ other.look).bit_count() <= 4 >= (one.look ^ other.mirrored).bit_count()

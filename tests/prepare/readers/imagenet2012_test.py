@@ -10,17 +10,17 @@ import numpy as np
 import pytest
 
 from tests.prepare.conftest import jpeg, tar
-from tests.prepare.preparation_test import prepared
+from tests.prepare.pipeline_test import prepared
 from vit_jax.core.errors import UserError
 from vit_jax.data.sources.tfds import Tfds
-from vit_jax.prepare.collection import Request
-from vit_jax.prepare.preparation import Options
+from vit_jax.prepare.collection import CollectionRequest
+from vit_jax.prepare.options import PrepareOptions
 from vit_jax.prepare.readers import imagenet2012, imagenet_v2
 
 VALIDATION = [f"ILSVRC2012_val_{i:08}.JPEG" for i in (1, 2, 3)]
 # Of TFDS's list: n01751748, n09193705 and n02105855.
 LABELS = (65, 970, 230)
-SMALL = Options(shard_mib=0.02)
+SMALL = PrepareOptions(shard_mib=0.02)
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def source(tmp_path: Path) -> Path:
 
 
 def test_labels_of_both_splits(tmp_path: Path, source: Path) -> None:
-    collection = imagenet2012.collection(Request(str(source)))
+    collection = imagenet2012.collection(CollectionRequest(str(source)))
     assert collection.notes[0].startswith("Of the 1,000 synsets 998 have no tar, first n01443537")
     prepared(collection, tmp_path, SMALL)
     train = Tfds(str(tmp_path), "train", None, where="input")
@@ -62,7 +62,9 @@ def test_unpacked_tars_give_the_same_set(tmp_path: Path, source: Path) -> None:
     for i, name in enumerate(VALIDATION):
         (unpacked / "val" / name).write_bytes(jpeg(100 + i))
     digests = {
-        prepared(imagenet2012.collection(Request(str(folder))), tmp_path / name, SMALL).digest
+        prepared(
+            imagenet2012.collection(CollectionRequest(str(folder))), tmp_path / name, SMALL
+        ).digest
         for name, folder in (("one", source), ("other", unpacked))
     }
     assert len(digests) == 1
@@ -70,17 +72,17 @@ def test_unpacked_tars_give_the_same_set(tmp_path: Path, source: Path) -> None:
 
 def test_one_of_the_tars_is_enough(source: Path) -> None:
     (source / imagenet2012.TRAIN[0]).unlink()
-    notes = imagenet2012.collection(Request(str(source))).notes
+    notes = imagenet2012.collection(CollectionRequest(str(source))).notes
     assert "train is left out" in notes[-1]
     (source / imagenet2012.VALIDATION[0]).unlink()
     with pytest.raises(UserError, match="holds neither ILSVRC2012_img_train"):
-        imagenet2012.collection(Request(str(source)))
+        imagenet2012.collection(CollectionRequest(str(source)))
 
 
 def test_images_without_real_labels_are_set_aside(tmp_path: Path, source: Path) -> None:
     (source / "real.json").write_text(json.dumps([[65, 3], [], [230]] + [[0]] * 49_997))
-    found = prepared(imagenet2012.real(Request(str(source))), tmp_path, SMALL)
-    assert list(found.arrangement.left_out.values()) == ["no_label"]
+    found = prepared(imagenet2012.real(CollectionRequest(str(source))), tmp_path, SMALL)
+    assert list(found.assignment.left_out.values()) == ["no_label"]
     validation = Tfds(str(tmp_path), "validation", None, where="input")
     labels = {example.image: example.labels for example in validation.read(np.arange(2))}
     assert labels == {jpeg(100): (3, 65), jpeg(102): (230,)}
@@ -89,8 +91,8 @@ def test_images_without_real_labels_are_set_aside(tmp_path: Path, source: Path) 
 @pytest.mark.parametrize(
     "text, message",
     [
-        ("[[1], [2", "no JSON"),
-        ("[" * 100_000, "no JSON"),
+        ("[[1], [2", "not JSON"),
+        ("[" * 100_000, "not JSON"),
         ("{}", "a list of 50,000 lists"),
         ("[[1]]", "a list of 50,000 lists"),
         (json.dumps([[1]] * 49_999 + [[1000]]), "entry 49999"),
@@ -102,7 +104,7 @@ def test_images_without_real_labels_are_set_aside(tmp_path: Path, source: Path) 
 def test_other_files_than_the_real_labels(source: Path, text: str, message: str) -> None:
     (source / "real.json").write_text(text)
     with pytest.raises(UserError, match=f"is not the list of ReaL labels: .*{message}"):
-        imagenet2012.real(Request(str(source)))
+        imagenet2012.real(CollectionRequest(str(source)))
 
 
 V2 = {f"{number}/{i}.jpeg": jpeg(7 * number + i) for number in (0, 11, 999) for i in range(2)}
@@ -117,7 +119,9 @@ def test_version_two_compressed_or_as_a_folder(tmp_path: Path) -> None:
         (tmp_path / folder / name).write_bytes(data)
     one, other = (
         prepared(
-            imagenet_v2.collection(Request(str(source))), tmp_path / "out" / source.name, SMALL
+            imagenet_v2.collection(CollectionRequest(str(source))),
+            tmp_path / "out" / source.name,
+            SMALL,
         )
         for source in (archive, tmp_path / folder)
     )
@@ -133,10 +137,10 @@ def test_compressed_tars_that_are_damaged(tmp_path: Path) -> None:
         path = tmp_path / f"{number}.tar.gz"
         path.write_bytes(data)
         with pytest.raises(UserError, match=rf"{number}\.tar\.gz: not a tar, or damaged"):
-            prepared(imagenet_v2.collection(Request(str(path))), tmp_path / "out", SMALL)
+            prepared(imagenet_v2.collection(CollectionRequest(str(path))), tmp_path / "out", SMALL)
 
 
 def test_folders_that_are_no_classes(tmp_path: Path) -> None:
     (tmp_path / "cats").mkdir()
     with pytest.raises(UserError, match="folder of folders 0"):
-        imagenet_v2.collection(Request(str(tmp_path)))
+        imagenet_v2.collection(CollectionRequest(str(tmp_path)))

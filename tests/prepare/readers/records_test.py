@@ -14,17 +14,18 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.prepare.conftest import jpeg, tar
-from tests.prepare.preparation_test import prepared
+from tests.prepare.pipeline_test import prepared
 from vit_jax.core.errors import UserError
 from vit_jax.data.sources.tfds import Tfds
-from vit_jax.prepare.collection import Request
-from vit_jax.prepare.preparation import Options, Prepared
+from vit_jax.prepare.collection import CollectionRequest
+from vit_jax.prepare.options import PrepareOptions
+from vit_jax.prepare.prepared_set import PreparedSet
 from vit_jax.prepare.readers import labels as labels_module
 from vit_jax.prepare.readers import records, webdataset
 from vit_jax.prepare.readers.source_files import source_files
 from vit_jax.prepare.report import summary
 
-SMALL = Options(shard_mib=0.02)
+SMALL = PrepareOptions(shard_mib=0.02)
 NAMES = ("ant", "bee", "cat")
 
 
@@ -39,15 +40,15 @@ def folder(tmp_path: Path) -> Path:
     return found
 
 
-def request(folder: Path, source: str, **options: object) -> Request:
-    return Request(source, classes=str(folder / "classes.txt"), **options)  # type: ignore[arg-type]
+def request(folder: Path, source: str, **options: object) -> CollectionRequest:
+    return CollectionRequest(source, classes=str(folder / "classes.txt"), **options)  # type: ignore[arg-type]
 
 
 def write_lines(path: Path, entries: list) -> None:
     path.write_text("".join(json.dumps(entry) + "\n" for entry in entries))
 
 
-def labels(found: Prepared) -> dict[bytes, tuple[int, ...]]:
+def labels(found: PreparedSet) -> dict[bytes, tuple[int, ...]]:
     source = Tfds(str(found.folder), "train", None, where="input")
     return {e.image: e.labels for e in source.read(np.arange(source.num_examples))}
 
@@ -126,9 +127,9 @@ def test_many_parts_have_each_line_once(
     write_lines(folder / "list.jsonl", entries)
     for step in (7, 60, 1000):
         monkeypatch.setattr(records, "LEAST_PART_BYTES", step)
-        monkeypatch.setattr(records, "LINES_A_PART", 0)
+        monkeypatch.setattr(records, "LINES_PER_PART", 0)
         parts = records.collection(request(folder, str(folder))).parts
-        names = [member.name for part in parts for member in records.json_lines(part)]
+        names = [row.name for part in parts for row, _ in records.json_lines(part)]
         assert names == [str(i) for i in range(50)]
 
 
@@ -191,7 +192,7 @@ def test_entries_that_are_set_aside(
     line = line.encode() if isinstance(line, str) else line
     (folder / "list.jsonl").write_bytes(good + b"\n" + line + b"\n")
     found = prepared(records.collection(request(folder, str(folder))), tmp_path / "out", SMALL)
-    assert list(found.arrangement.left_out.values()) == [fault]
+    assert list(found.assignment.left_out.values()) == [fault]
     assert labels(found) == {jpeg(1): (1,)}
 
 
@@ -209,7 +210,7 @@ def test_paths_are_relative_to_the_root_of_images(tmp_path: Path, folder: Path) 
     found = prepared(records.collection(asked), tmp_path / "out", SMALL)
     assert set(labels(found)) == {jpeg(0), jpeg(1), jpeg(2), jpeg(4)}
     names = found.table["name"].to_pylist()
-    why = {names[row]: reason for row, reason in found.arrangement.left_out.items()}
+    why = {names[row]: reason for row, reason in found.assignment.left_out.items()}
     assert why == {"5.jpg": "missing", paths[5]: "outside", paths[6]: "outside"}
     assert "leads out" in summary.what("outside") and "UTF-8" not in summary.what("outside")
     for root in ("", str(tmp_path / "none"), str(folder / "classes.txt")):
@@ -226,7 +227,7 @@ def test_a_line_that_does_not_end(
     good = json.dumps({"image": "images/1.jpg", "labels": [1]}) + "\n"
     (folder / "list.jsonl").write_text(good + '{"image": "' + "x" * 5_000_000 + '"}\n' + good)
     found = prepared(records.collection(request(folder, str(folder))), tmp_path / "out", SMALL)
-    assert Counter(found.arrangement.left_out.values()) == {"bad_entry": 1, "same_name": 1}
+    assert Counter(found.assignment.left_out.values()) == {"bad_entry": 1, "same_name": 1}
 
 
 def test_parquet_that_cannot_be_read(tmp_path: Path, folder: Path) -> None:
@@ -239,11 +240,13 @@ def test_parquet_that_cannot_be_read(tmp_path: Path, folder: Path) -> None:
     whole = path.read_bytes()
     for data in (b"", b"PAR1", whole[:1000], b"x" * 1000):
         path.write_bytes(data)
-        with pytest.raises(UserError, match=r"rows\.parquet is no Parquet file, or it is damaged"):
+        with pytest.raises(
+            UserError, match=r"rows\.parquet is not a Parquet file, or it is damaged"
+        ):
             records.collection(request(folder, str(path)))
     path.write_bytes(whole[1000:])
     collection = records.collection(request(folder, str(path)))
-    with pytest.raises(UserError, match=r"rows\.parquet is no Parquet file, or it is damaged"):
+    with pytest.raises(UserError, match=r"rows\.parquet is not a Parquet file, or it is damaged"):
         prepared(collection, tmp_path / "out", SMALL)
 
 
@@ -257,7 +260,7 @@ def test_other_types_in_parquet(tmp_path: Path, folder: Path) -> None:
     pq.write_table(pa.table({"image": text, "labels": [[1], [2]]}), folder / "rows.parquet")
     collection = records.collection(request(folder, str(folder / "rows.parquet")))
     found = prepared(collection, tmp_path / "text", SMALL)
-    assert list(found.arrangement.left_out.values()) == ["bad_entry"]
+    assert list(found.assignment.left_out.values()) == ["bad_entry"]
 
 
 @pytest.mark.parametrize(
@@ -299,9 +302,9 @@ def test_lists_of_classes_without_end(tmp_path: Path, folder: Path) -> None:
         file.truncate(40 * 2**30)  # a hole
     for path in ("/dev/zero", str(tmp_path / "huge.txt"), str(tmp_path)):
         with pytest.raises(UserError, match="is not a file of at most 256 MiB"):
-            records.collection(Request(str(folder), classes=path))
+            records.collection(CollectionRequest(str(folder), classes=path))
     with pytest.raises(UserError, match="--num_classes=1,000,000,000: from 1 to 4,000,000 are"):
-        records.collection(Request(str(folder), num_classes=10**9))
+        records.collection(CollectionRequest(str(folder), num_classes=10**9))
 
 
 def test_a_list_of_classes_that_changes(tmp_path: Path, folder: Path) -> None:
@@ -328,7 +331,7 @@ def test_what_was_wrong_is_told_if_nothing_is_left(tmp_path: Path, folder: Path)
 
 def test_classes_have_to_be_given(folder: Path) -> None:
     write_lines(folder / "list.jsonl", [{"image": "images/0.jpg", "labels": [0]}])
-    for asked in (Request(str(folder)), request(folder, str(folder), num_classes=3)):
+    for asked in (CollectionRequest(str(folder)), request(folder, str(folder), num_classes=3)):
         with pytest.raises(UserError, match=r"either --classes.* or --num_classes"):
             records.collection(asked)
 
@@ -382,7 +385,7 @@ def test_samples_that_are_set_aside(
     good = {"0.jpg": jpeg(0), "0.cls": b"0"}
     (folder / "a.tar").write_bytes(tar(good | {"1.jpg": jpeg(1)} | files | {"2.cls": b"1"}))
     found = prepared(webdataset.collection(request(folder, str(folder))), tmp_path / "out", SMALL)
-    assert Counter(found.arrangement.left_out.values()) == Counter([fault, "no_image"])
+    assert Counter(found.assignment.left_out.values()) == Counter([fault, "no_image"])
     assert labels(found) == {jpeg(0): (0,)}
 
 

@@ -1,8 +1,8 @@
-"""Which images are there twice: the same bytes, or nearly the same to look at.
+"""Copies of images: with the same bytes, or with nearly the same look.
 
-Also against evaluation sets, which a model must not have been trained on. The same look is a
-perceptual hash (perceptual.py) that differs in few bits; what has none is compared by bytes alone.
-Mirrored copies have the look of the other one's mirror image.
+Also between the images and evaluation sets, which a model must not have been trained on. Looks are
+perceptual hashes (check_image.py), the same if they differ in few bits; images without one are
+compared by bytes alone. Mirrored copies have the look of the other one's mirror image.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ import numpy as np
 import pyarrow as pa
 
 from vit_jax.prepare.copies import mirrors
-from vit_jax.prepare.copies.near import Pairs, Progress
+from vit_jax.prepare.copies.near_pairs import Pairs, Tell
 
 NEAR_BITS = 4  # docs/data_right.md has the measurement
 
 
-class Evaluation(NamedTuple):
-    """A set that is to be evaluated on.
+class EvaluationSet(NamedTuple):
+    """Hashes of a set that models are evaluated on.
 
     Attributes:
       hashes: a table with the columns `sha256` and `look` of catalogue.SCHEMA.
@@ -33,20 +33,20 @@ class Evaluation(NamedTuple):
 
 @dataclasses.dataclass
 class Duplicates:
-    """Rows of the catalogue, and what they are copies of.
+    """Rows of the catalogue that are copies, and their originals.
 
     Attributes:
       same: row -> the first row with the same bytes.
-      near: row -> a row before it that looks the same but has other bytes, and is itself not in
-        `near` or `same`.
-      mirrored: row -> a row before it that looks the same when one is mirrored left to right, not
-        as they are, and is itself not in `mirrored`.
-      evaluated: row -> the name of the evaluation set that has it.
-      by_look: how many of `evaluated` have other bytes there.
-      mirrored_in: how many rows that are not in `evaluated` are mirrored copies of images of an
-        evaluation set, by its name.
-      matched: how many images of an evaluation set, by its name, have a copy among the rows.
-      not_compared: looks that so many others resemble that not all of these were compared.
+      near: row -> an earlier row with the same look but other bytes, itself not in `near` or
+        `same`.
+      mirrored: row -> an earlier row that looks the same only when one is mirrored left to right,
+        itself not in `mirrored`.
+      evaluated: row -> the name of the evaluation set that contains it.
+      by_look: number of `evaluated` rows that have other bytes there.
+      mirrored_in: evaluation set -> number of rows, not in `evaluated`, that are mirrored copies of
+        its images.
+      matched: evaluation set -> number of its images that have a copy among the rows.
+      not_compared: number of looks that resemble so many others that not all were compared.
     """
 
     same: dict[int, int] = dataclasses.field(default_factory=dict)
@@ -63,29 +63,29 @@ def find(
     table: pa.Table,
     order: np.ndarray,
     bits: int = NEAR_BITS,
-    evaluations: Sequence[Evaluation] = (),
+    evaluations: Sequence[EvaluationSet] = (),
     in_training: np.ndarray | None = None,
     *,
     without_near: bool = False,
     without_mirrored: bool = False,
-    tell: Progress = lambda done, of: None,
+    tell: Tell = lambda done, total: None,
 ) -> Duplicates:
-    """Compares the images of a catalogue.
+    """Compares the images of a catalogue with each other and with evaluation sets.
 
     Args:
-      order: the rows to compare, int64; of duplicates the first is the one that stays.
-      bits: looks that differ in no more are the same.
+      order: the rows to compare, int64; the first of several copies is the original.
+      bits: looks that differ in at most so many bits are the same.
       in_training: bool for each row of the table, whether it must not be in an evaluation set;
-        None: all of them.
-      without_near: near copies are left out: mirrored ones are looked for among what stays.
-      without_mirrored: whether mirrored copies of images of evaluation sets are in these.
-      tell: see near.near_pairs.
+        None: all.
+      without_near: near copies are left out, so mirrored ones are searched among the others.
+      without_mirrored: mirrored copies of images of evaluation sets count as in these.
+      tell: see near_pairs.near_pairs.
     """
     looks, seen = _looks(table)
     known = [_looks(one.hashes) for one in evaluations]
     distinct = np.unique(np.concatenate([looks[order][seen[order]], *(v[ok] for v, ok in known)]))
     pairs, turned = mirrors.search(distinct, *_mirrors(table, order, distinct), bits, tell)
-    found = Duplicates(not_compared=len(pairs.crowded))
+    copies = Duplicates(not_compared=len(pairs.crowded))
     place = np.where(seen, np.searchsorted(distinct, looks), len(distinct))
     for one, (values, ok) in zip(evaluations, known, strict=True):
         rows = order if in_training is None else order[in_training[order]]
@@ -98,47 +98,47 @@ def find(
             near |= mirrored
             also |= _near(place[rows], len(distinct), turned)[their_place]
         elif number := int((mirrored & ~near & ~same).sum()):
-            found.mirrored_in[one.name] = number
-        found.matched[one.name] = int(also.sum())
-        found.by_look += int((near & ~same).sum())
-        found.evaluated |= dict.fromkeys(rows[same | near].tolist(), one.name)
+            copies.mirrored_in[one.name] = number
+        copies.matched[one.name] = int(also.sum())
+        copies.by_look += int((near & ~same).sum())
+        copies.evaluated |= dict.fromkeys(rows[same | near].tolist(), one.name)
         order = order[~np.isin(order, rows[same | near])]
-    found.same = _same(_digests(table), order)
+    copies.same = _same(_digests(table), order)
     visible = order[seen[order]]
-    found.near = _copies(visible, place, len(distinct), pairs, found.same)
+    copies.near = _copies(visible, place, len(distinct), pairs, copies.same)
     if without_near:
-        visible = visible[~np.isin(visible, np.fromiter(found.near, np.int64, len(found.near)))]
-    found.mirrored = _copies(visible, place, len(distinct), turned, found.same)
-    # Without images of the same look: those are near.
-    found.mirrored = {row: of for row, of in found.mirrored.items() if place[row] != place[of]}
-    return found
+        visible = visible[~np.isin(visible, np.fromiter(copies.near, np.int64, len(copies.near)))]
+    copies.mirrored = _copies(visible, place, len(distinct), turned, copies.same)
+    # Images of the same look are near, not mirrored.
+    copies.mirrored = {row: of for row, of in copies.mirrored.items() if place[row] != place[of]}
+    return copies
 
 
 def _copies(
     rows: np.ndarray, place: np.ndarray, looks: int, pairs: Pairs, same: dict[int, int]
 ) -> dict[int, int]:
-    """Row -> the one that stays for it, but for those of which `same` says that already."""
+    """Row -> its keeper, without pairs that are in `same`."""
     keeper = _keepers(rows, place[rows], looks, pairs)
     differing = np.flatnonzero(keeper != rows)
-    found = zip(rows[differing].tolist(), keeper[differing].tolist(), strict=True)
-    return {row: stays for row, stays in found if same.get(row) != stays}
+    pairs_of_rows = zip(rows[differing].tolist(), keeper[differing].tolist(), strict=True)
+    return {row: stays for row, stays in pairs_of_rows if same.get(row) != stays}
 
 
 def _mirrors(
     table: pa.Table, order: np.ndarray, distinct: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """(uint64 [n], bool [n]), of each distinct look the mirrored one of its first image, if any."""
+    """Mirrored look of the first image of each distinct look: (uint64 [n], bool [n] if known)."""
     there = np.logical_and(table["mirrored"].is_valid().to_numpy(), _looks(table)[1])
-    rows = order[there[order]][::-1]  # of several the first is written last
-    found, known = np.zeros(len(distinct), np.uint64), np.zeros(len(distinct), bool)
+    rows = order[there[order]][::-1]  # the first of several is written last
+    mirrored, known = np.zeros(len(distinct), np.uint64), np.zeros(len(distinct), bool)
     place = np.searchsorted(distinct, _looks(table)[0][rows])
-    found[place] = table["mirrored"].fill_null(0).to_numpy()[rows]
+    mirrored[place] = table["mirrored"].fill_null(0).to_numpy()[rows]
     known[place] = True
-    return found, known
+    return mirrored, known
 
 
 def _near(places: np.ndarray, looks: int, pairs: Pairs) -> np.ndarray:
-    """bool [looks + 1], whether one of `places` is there or near; the last stands for no look."""
+    """bool [looks + 1], whether one of `places` is the same or near; the last one is no look."""
     there = np.zeros(looks + 1, bool)
     there[places] = True
     there[looks] = False
@@ -149,6 +149,7 @@ def _near(places: np.ndarray, looks: int, pairs: Pairs) -> np.ndarray:
 
 
 def _same(digests: np.ndarray, order: np.ndarray) -> dict[int, int]:
+    """Row -> the first row with the same digest."""
     halves = digests[order]
     by_digest = np.lexsort((np.arange(len(order)), halves[:, 1], halves[:, 0]))
     same = (halves[by_digest[1:]] == halves[by_digest[:-1]]).all(axis=1)
@@ -160,14 +161,14 @@ def _same(digests: np.ndarray, order: np.ndarray) -> dict[int, int]:
 
 
 def _keepers(rows: np.ndarray, places: np.ndarray, looks: int, pairs: Pairs) -> np.ndarray:
-    """Of each row the one that stays for it, maybe itself.
+    """The keeper of each row: the row that stays for it, possibly itself.
 
-    In the order of rows a look stays if none that stays is near it. So all that goes is near
-    something that stays; chains, in which the ends are not alike, do not go as a whole.
+    In the order of rows a look stays unless it is near one that stays. So every dropped row is near
+    a kept one, and chains whose ends are not alike are not dropped as a whole.
 
     Args:
-      places: of the look of each row, among so many `looks`.
-      pairs: of looks that are near each other.
+      places: of each row's look, in [0, looks).
+      pairs: looks that are near each other.
     """
     rank = np.full(looks, len(rows))  # of a look's first row
     np.minimum.at(rank, places, np.arange(len(rows)))
@@ -194,7 +195,7 @@ def _digests(table: pa.Table) -> np.ndarray:
 
 
 def _looks(table: pa.Table) -> tuple[np.ndarray, np.ndarray]:
-    """(looks, whether there is one), uint64 and bool [n]."""
+    """(looks, whether a row has one), uint64 and bool [n]."""
     column = table["look"]
     return column.fill_null(0).to_numpy(), column.is_valid().to_numpy()
 
@@ -203,6 +204,6 @@ def _is_in(digests: np.ndarray, others: np.ndarray) -> np.ndarray:
     """bool [n], whether a row of `digests` is among the rows of `others`."""
     candidates = np.flatnonzero(np.isin(digests[:, 0], others[:, 0]))
     known = set(map(bytes, others))
-    found = np.zeros(len(digests), bool)
-    found[candidates] = [bytes(digests[at]) in known for at in candidates]
-    return found
+    is_in = np.zeros(len(digests), bool)
+    is_in[candidates] = [bytes(digests[at]) in known for at in candidates]
+    return is_in

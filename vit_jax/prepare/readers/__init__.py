@@ -1,1 +1,1 @@
-"""Readers of raw collections: folders, tars, records, Parquet files."""
+"""Readers of raw collections: folders, tars, JSON lines, Parquet files."""

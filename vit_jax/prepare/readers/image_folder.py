@@ -1,22 +1,58 @@
-"""One's own images: `<class>/*`, or `<split>/<class>/*`."""
+"""The user's own images: `<class>/*`, or `<split>/<class>/*`."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from vit_jax.core.errors import UserError
-from vit_jax.prepare.checking import KNOWN_EXTENSIONS
-from vit_jax.prepare.collection import Collection, Request
-from vit_jax.prepare.entry import Part, is_text
+from vit_jax.prepare.catalogue import ImageRow, Labels, RowAndBytes
+from vit_jax.prepare.check_image import KNOWN_EXTENSIONS
+from vit_jax.prepare.collection import (
+    IMAGES_PER_PART,
+    Collection,
+    CollectionRequest,
+    Part,
+    is_line,
+)
 from vit_jax.prepare.faults import CONVERT
+from vit_jax.prepare.readers.tars import MAX_MEMBER_BYTES
 
-FILES_A_PART = 1000
+
+def images(part: Part) -> Iterator[RowAndBytes]:
+    """The part's files below its folder."""
+    for name in part.files:
+        path = Path(part.path, name)
+        try:
+            row = ImageRow(name, str(path), 0, path.stat().st_size)
+            if row.nbytes > MAX_MEMBER_BYTES:
+                yield row._replace(faults=("too_large",)), None
+            else:
+                yield row, path.read_bytes()
+        except OSError as error:
+            raise UserError(f"{path} cannot be read: {error.strerror}.") from error
 
 
-def collection(request: Request) -> Collection:
+def parts_of_folder(
+    name: str,
+    path: Path,
+    files: Sequence[str],
+    split: str | None,
+    labels: Labels | Mapping[str, Labels],
+) -> list[Part]:
+    """Parts of IMAGES_PER_PART files below `path`, with the labels of the part or of each file."""
+    parts = []
+    for start in range(0, len(files), IMAGES_PER_PART):
+        some = tuple(files[start : start + IMAGES_PER_PART])
+        own = {file: labels[file] for file in some} if isinstance(labels, Mapping) else labels
+        part_name = f"{name}, {start + 1:,} ..."
+        parts.append(Part(part_name, "files", str(path), files=some, split=split, labels=own))
+    return parts
+
+
+def collection(request: CollectionRequest) -> Collection:
     """UserError if the folders do not have this form."""
     root = Path(request.source)
     if not root.is_dir():
@@ -26,11 +62,11 @@ def collection(request: Request) -> Collection:
     has_splits = any(by_split.values())
     if odd := [name for name in folders if has_splits and not re.fullmatch(r"[\w-]+", name)]:
         raise UserError(
-            f"{root} has the folder {odd[0]!r} in the place of a split, whose name has letters, "
-            "digits, _ and - alone: rename it."
+            f"{root} has the folder {odd[0]!r} in the place of a split, whose name may have only "
+            "letters, digits, _ and -: rename it."
         )
     _refuse_both(root, by_split)
-    classes = sorted({c for found in by_split.values() for c in found} if has_splits else folders)
+    classes = sorted({c for names in by_split.values() for c in names} if has_splits else folders)
     labels = {name: label for label, name in enumerate(classes)}
     parts = [
         part
@@ -45,17 +81,17 @@ def collection(request: Request) -> Collection:
         description=f"Images of {root.name}.",
         class_names=classes,
         parts=parts,
-        # Training ignores the orientation in data sets, where it honours it in folders.
+        # Training ignores the orientation in data sets, but honours it in folders.
         policy={"rotated": CONVERT},
     )
 
 
 def _refuse_both(root: Path, by_split: Mapping[str, Sequence[str]]) -> None:
-    """UserError if images would be passed over because other folders have folders in them."""
+    """UserError if images would be passed over because other folders contain folders."""
     for name in by_split if any(by_split.values()) else ():
         for file in _names(root / name):
             if Path(file).suffix.lower() in KNOWN_EXTENSIONS and os.path.isfile(root / name / file):
-                within = next(split for split, found in by_split.items() if found)
+                within = next(split for split, names in by_split.items() if names)
                 raise UserError(
                     f"{root / name} holds images ({file!r}), as a class does, and {root / within} "
                     f"folders ({by_split[within][0]!r}), as a split does. All must be <class>/*, "
@@ -68,23 +104,14 @@ def _parts(root: Path, split: str | None, class_name: str, label: int) -> list[P
     # os.path.isfile, since DirEntry.is_file raises where links lead in a circle.
     names = [name for name in _names(folder) if os.path.isfile(folder / name)]
     files = [str(Path(split or "", class_name, name)) for name in names]
-    return [
-        Part(
-            name=f"{Path(split or '', class_name)}, {start + 1:,} ...",
-            reader="files",
-            path=str(root),
-            files=tuple(files[start : start + FILES_A_PART]),
-            split=split,
-            labels=(label,),
-        )
-        for start in range(0, len(files), FILES_A_PART)
-    ]
+    name = str(Path(split or "", class_name))
+    return parts_of_folder(name, root, files, split, (label,))
 
 
 def _folders(folder: Path) -> list[str]:
     names = [name for name in _names(folder) if os.path.isdir(folder / name)]
     for name in names:
-        if not is_text(name) or name.splitlines() != [name] or name.strip() != name:
+        if not is_line(name):
             raise UserError(
                 f"{folder} has a folder whose name is not UTF-8, has several lines, or has spaces "
                 f"at its ends, {name!r}: rename it. It would be a class."

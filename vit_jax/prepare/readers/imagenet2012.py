@@ -1,8 +1,8 @@
 """ImageNet-1k (ILSVRC 2012) from its tars, and other labels and other images for its classes.
 
 `ILSVRC2012_img_train.tar` is 1,000 tars in a tar, `ILSVRC2012_img_val.tar` 50,000 images without
-labels (https://image-net.org). What these are comes with TFDS's package, as a text file. The sets
-are named, and have their splits, as in TFDS: imagenet2012, imagenet2012_real, imagenet_v2.
+labels (https://image-net.org), which a text file in TFDS's package lists. The sets have the names
+and the splits that TFDS gives them: imagenet2012, imagenet2012_real, imagenet_v2.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from pathlib import Path
 
 from vit_jax.core.errors import UserError
 from vit_jax.data import synsets
-from vit_jax.prepare.collection import Collection, Request
-from vit_jax.prepare.entry import Labels, Part
-from vit_jax.prepare.readers import synset_tars
+from vit_jax.prepare.catalogue import Labels
+from vit_jax.prepare.collection import Collection, CollectionRequest, Part
+from vit_jax.prepare.readers import imagenet21k
+from vit_jax.prepare.readers.image_folder import parts_of_folder
 
 TRAIN = ("ILSVRC2012_img_train.tar", "ILSVRC2012_img_train", "train")
 VALIDATION = ("ILSVRC2012_img_val.tar", "ILSVRC2012_img_val", "val", "validation")
 REAL = "real.json"
-FILES_A_PART = 1000
 MAX_LIST_BYTES = 2**26  # of real.json, which has 1 MB
-# The one class that the list of ImageNet-21k lacks.
+# The only class that is not in the list of ImageNet-21k.
 _TEDDY = "n04399382 teddy, teddy bear"
 
 
-def collection(request: Request) -> Collection:
-    """`train` and `validation`, or the one that is there. UserError if neither is."""
+def collection(request: CollectionRequest) -> Collection:
+    """`train` and `validation`, or the one that exists. UserError if neither does."""
     source = _folder(request.source)
     names = classes()
     train, validation = _first(source, TRAIN), _first(source, VALIDATION)
@@ -42,9 +42,9 @@ def collection(request: Request) -> Collection:
     parts: list[Part] = []
     notes: list[str] = []
     if train:
-        found = synset_tars.listed(train)
-        parts += synset_tars.labelled(found, label, split="train")
-        missing = sorted(set(names) - {synset_tars.synset(part) for part in found})
+        parts = imagenet21k.synset_tars(train)
+        missing = sorted(set(names) - {imagenet21k.synset_of(part) for part in parts})
+        parts = imagenet21k.labelled(parts, label, split="train")
         notes.append(
             f"Of the {len(names):,} synsets {len(missing)} have no tar, first {missing[0]}."
             if missing
@@ -65,11 +65,11 @@ def collection(request: Request) -> Collection:
     )
 
 
-def real(request: Request) -> Collection:
-    """The validation images with all their labels; those that were given none are set aside.
+def real(request: CollectionRequest) -> Collection:
+    """The validation images with all their labels; images without labels are set aside.
 
     https://github.com/google-research/reassessed-imagenet, arXiv 2006.07159. UserError if the
-    images or real.json are not there, or this is not what it should be.
+    images or real.json are missing, or real.json is damaged.
     """
     source = _folder(request.source)
     validation, path = _first(source, VALIDATION), source / REAL
@@ -104,17 +104,7 @@ def _images_of_validation(path: Path, labels: Mapping[str, Labels]) -> list[Part
         files = tuple(sorted(file.name for file in path.iterdir() if file.name in labels))
         if not files:
             raise UserError(f"{path} holds no images named {next(iter(labels))} ...")
-        return [
-            Part(
-                name=f"{path.name}, {start + 1:,} ...",
-                reader="files",
-                path=str(path),
-                files=files[start : start + FILES_A_PART],
-                split="validation",
-                labels={name: labels[name] for name in files[start : start + FILES_A_PART]},
-            )
-            for start in range(0, len(files), FILES_A_PART)
-        ]
+        return parts_of_folder(path.name, path, files, "validation", labels)
     return [Part(path.name, "tar", str(path), split="validation", labels=labels)]
 
 
@@ -126,13 +116,13 @@ def classes() -> dict[str, str]:
 
 
 def _validation() -> dict[str, str]:
-    """File name -> WordNet id of the 50,000 images of validation."""
+    """File name -> WordNet id of the 50,000 validation images."""
     listed = _tfds_list("validation_labels.txt")
     return {f"ILSVRC2012_val_{i + 1:08}.JPEG": synset for i, synset in enumerate(listed)}
 
 
 def _tfds_list(name: str) -> list[str]:
-    """Lines of a file in TFDS's package, which is not imported for it."""
+    """Lines of a file in TFDS's package, without importing it."""
     spec = importlib.util.find_spec("tensorflow_datasets")
     assert spec is not None and spec.origin is not None
     return (
@@ -141,22 +131,22 @@ def _tfds_list(name: str) -> list[str]:
 
 
 def _real_labels(path: Path) -> list[Labels]:
-    """Of the images in the order of their names."""
+    """The labels of the images in the order of their names."""
     wrong = f"{path} is not the list of ReaL labels: "
     if path.stat().st_size > MAX_LIST_BYTES:
         raise UserError(wrong + f"it is longer than {MAX_LIST_BYTES:,} bytes.")
     try:
         listed = json.loads(path.read_bytes())
     except (ValueError, RecursionError) as error:
-        raise UserError(wrong + f"no JSON ({error}).") from error
+        raise UserError(wrong + f"not JSON ({error}).") from error
     number, num_classes = len(_validation()), len(classes())
     if not isinstance(listed, list) or len(listed) != number:
         raise UserError(wrong + f"it should be a list of {number:,} lists of classes.")
-    for place, labels in enumerate(listed):
+    for index, labels in enumerate(listed):
         if not isinstance(labels, list) or not all(
             type(label) is int and 0 <= label < num_classes for label in labels
         ):
             raise UserError(
-                wrong + f"entry {place} is not a list of classes in [0, {num_classes})."
+                wrong + f"entry {index} is not a list of classes in [0, {num_classes})."
             )
     return [tuple(sorted(set(labels))) for labels in listed]

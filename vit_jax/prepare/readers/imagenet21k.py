@@ -1,4 +1,4 @@
-"""ImageNet-21k from the official archives: a tar for each synset.
+"""ImageNet-21k from the official archives: a tar for each synset (n01440764.tar).
 
 https://image-net.org: `fall11_whole.tar` (21,841 tars in a tar) and `winter21_whole.tar.gz` (19,167
 of them); or a folder with the inner tars.
@@ -6,36 +6,41 @@ of them); or a folder with the inner tars.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
+import collections
+import dataclasses
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path, PurePosixPath
 
+from vit_jax.core.errors import UserError
 from vit_jax.data import synsets
-from vit_jax.prepare.collection import Collection, Request
-from vit_jax.prepare.readers import synset_tars
+from vit_jax.prepare.collection import Collection, CollectionRequest, Part
+from vit_jax.prepare.readers import tars
 
 SPLITS = "test=25600,validation=25600,train=rest"
 ORDERS = ("released", "archive")
+_TAR_NAME = re.compile(r"(n\d{8})\.tar")
 
 
-def collection(request: Request) -> Collection:
-    """UserError if the source is not that of ImageNet-21k."""
+def collection(request: CollectionRequest) -> Collection:
+    """All synsets of the source. UserError if it is not ImageNet-21k."""
     known = synsets.names()
-    found = synset_tars.listed(Path(request.source))
-    ids = [synset_tars.synset(part) for part in found]
+    parts = synset_tars(Path(request.source))
+    ids = [synset_of(part) for part in parts]
     order = list(known) if request.label_order == "released" else sorted(set(ids) & set(known))
     labels = {synset: number for number, synset in enumerate(order)}
     return Collection(
         name="imagenet21k",
         description="ImageNet-21k (https://image-net.org), images as published.",
         class_names=[known[synset] for synset in order],
-        parts=synset_tars.labelled(found, labels),
+        parts=labelled(parts, labels),
         splits=SPLITS,
         notes=[release(ids)],
     )
 
 
 def release(ids: Sequence[str]) -> str:
-    """Which of the archives has these synsets, in a sentence."""
+    """A sentence that names the archive with these synsets."""
     fall = set(synsets.names()) - set(synsets.NOT_IN_FALL_2011)
     if set(ids) == fall:
         return f"All {len(fall):,} synsets of fall 2011."
@@ -47,3 +52,47 @@ def release(ids: Sequence[str]) -> str:
         f"({synsets.WINTER_2021:,}). Of fall 2011 {len(missing):,} are missing, "
         f"first {', '.join(missing[:3])}."
     )
+
+
+def synset_tars(source: Path) -> list[Part]:
+    """Parts for the tars, sorted, without labels. UserError if there are none, or duplicates."""
+    if source.is_dir():
+        parts = [Part(path.name, "tar", str(path)) for path in source.glob("*.tar")]
+    elif source.is_file():
+        with tars.Archive(Part(source.name, "tar", str(source))) as archive:
+            parts = [
+                Part(PurePosixPath(info.name).name, "tar", str(source), info.offset_data, info.size)
+                for info, fault in archive.files()
+                if not fault or fault == "too_large"  # as a tar may be
+            ]
+    else:
+        raise UserError(f"--source={source}: no such file or folder.")
+    parts = sorted((p for p in parts if _TAR_NAME.fullmatch(p.name)), key=lambda part: part.name)
+    if not parts:
+        raise UserError(
+            f"{source} holds no tars named as synsets (n01440764.tar ...): neither the archive as "
+            "published, nor a folder of the tars in it."
+        )
+    counts = collections.Counter(part.name for part in parts)
+    if twice := [name for name, count in counts.items() if count > 1]:
+        raise UserError(f"{source} holds {', '.join(twice[:5])} twice.")
+    return parts
+
+
+def synset_of(part: Part) -> str:
+    """The WordNet id of a part's images."""
+    return part.name.removesuffix(".tar")
+
+
+def labelled(
+    parts: Sequence[Part], label: Mapping[str, int], *, split: str | None = None
+) -> list[Part]:
+    """The parts with the labels of their synsets. UserError if a synset has none."""
+    if unknown := [synset_of(part) for part in parts if synset_of(part) not in label]:
+        raise UserError(
+            f"{parts[0].path} has synsets that do not belong there: {', '.join(unknown[:5])} "
+            f"({len(unknown)} of {len(parts)})."
+        )
+    return [
+        dataclasses.replace(part, labels=(label[synset_of(part)],), split=split) for part in parts
+    ]

@@ -1,7 +1,7 @@
-"""ImageNet-V2: 10,000 new images for ImageNet-1k's classes, in folders named by the class's number.
+"""ImageNet-V2: 10,000 new images for ImageNet-1k's classes, in folders named by class number.
 
-https://github.com/modestyachts/ImageNetV2: `imagenetv2-matched-frequency.tar.gz`, or the folder in
-it. Read as it is compressed; its images are copied into the work folder.
+https://github.com/modestyachts/ImageNetV2: `imagenetv2-matched-frequency.tar.gz`, read as it is,
+compressed, with copies of the images in the work folder; or the folder in it.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
 from vit_jax.core.errors import UserError
-from vit_jax.prepare.collection import Collection, Request
-from vit_jax.prepare.entry import Labels, Member, Part
+from vit_jax.prepare.catalogue import Labels, RowAndBytes
+from vit_jax.prepare.collection import Collection, CollectionRequest, Part
 from vit_jax.prepare.readers import imagenet2012, tars
 
 SPLIT = "test"  # its name in TFDS
 
 
-def collection(request: Request) -> Collection:
-    """UserError if the source is neither a tar nor a folder of numbered folders."""
+def collection(request: CollectionRequest) -> Collection:
+    """The test images. UserError if the source is neither a tar nor a folder of numbered ones."""
     source = Path(request.source)
     if source.is_file():
         parts = [Part(source.name, "numbered_tar", str(source), split=SPLIT)]
@@ -32,11 +32,11 @@ def collection(request: Request) -> Collection:
     )
 
 
-def members(part: Part) -> Iterator[Member]:
-    """Of a tar: images in numbered folders, named `<number>/<file>`."""
-    for member in tars.members(part, named=_name):
-        number = member.name.partition("/")[0]
-        yield member._replace(labels=_label(number))
+def images(part: Part) -> Iterator[RowAndBytes]:
+    """Images in the numbered folders of a tar, named `<number>/<file>`."""
+    for row, data in tars.images(part, named=_name):
+        number = row.name.partition("/")[0]
+        yield row._replace(labels=_label(number)), data
 
 
 def _name(path: str) -> str:
@@ -44,7 +44,7 @@ def _name(path: str) -> str:
 
 
 def _label(folder: str) -> Labels:
-    """() where the name is not a class's number."""
+    """The label of a folder's images; () if its name is not a class number."""
     is_one = folder.isascii() and folder.isdigit() and len(folder) <= 4
     return (int(folder),) if is_one and int(folder) < len(imagenet2012.classes()) else ()
 

@@ -1,4 +1,4 @@
-"""What a list says of an image's classes, as their numbers."""
+"""Classes and weights as entries of lists and samples state them, converted to labels."""
 
 from __future__ import annotations
 
@@ -10,21 +10,22 @@ import stat
 from pathlib import Path
 
 from vit_jax.core.errors import UserError
-from vit_jax.prepare.collection import MOST_CLASSES, Request
-from vit_jax.prepare.entry import Labels
+from vit_jax.prepare.catalogue import Labels
+from vit_jax.prepare.collection import MOST_CLASSES, CollectionRequest
 
 MOST_BYTES = 256 * 2**20  # of a list of names
 
 
 class BadLabelError(ValueError):
-    """A label or a weight that there cannot be."""
+    """An impossible label or weight."""
 
 
+# The reprs of Classes and Reading are hashed with their part (see collection.Part).
 @dataclasses.dataclass(frozen=True)
 class Classes:
-    """The classes of a set that was given none by its source.
+    """Classes of a data set whose source does not define them.
 
-    The names stay in their file: each of very many tasks has a copy of this.
+    The names stay in their file, since each of very many tasks holds a copy of this.
 
     Attributes:
       path: of a file with their names; "": they are numbers.
@@ -37,47 +38,47 @@ class Classes:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Unique; the index of one is its label. UserError if the file has changed."""
+        """Unique; the index of a name is its label. UserError if the file has changed."""
         return tuple(_numbers(self))
 
     def label(self, value: object) -> int:
-        """Of a class's name or number. Raises BadLabelError."""
+        """The label of a class's name or number. Raises BadLabelError."""
         if isinstance(value, str) and value in (numbers := _numbers(self)):
             return numbers[value]
-        if type(value) is int and 0 <= value < self.number:  # a bool is none
+        if type(value) is int and 0 <= value < self.number:  # not a bool
             return value
         raise BadLabelError(value)
 
     def labels(self, value: object, *, several: bool) -> Labels:
-        """Of one value or, where an image has `several`, a list; () of None. BadLabelError."""
+        """The labels of one value or, with `several`, of a list; () for None. BadLabelError."""
         if value is None:
             return ()
         if isinstance(value, list) and (several or len(value) <= 1):
-            found = tuple(map(self.label, value))
-            if len(set(found)) == len(found):
-                return found
+            labels = tuple(map(self.label, value))
+            if len(set(labels)) == len(labels):
+                return labels
             raise BadLabelError(value)
         return (self.label(value),)
 
 
 def weights(value: object, labels: Labels) -> tuple[float, ...]:
-    """One in [0, 1] for each label, or none. Raises BadLabelError."""
+    """A weight in [0, 1] for each label, or (). Raises BadLabelError."""
     if value is None:
         return ()
     if not isinstance(value, list) or len(value) != len(labels):
         raise BadLabelError(value)
     for weight in value:
-        if type(weight) not in (int, float) or not 0 <= weight <= 1:  # NaN is not either
+        if type(weight) not in (int, float) or not 0 <= weight <= 1:  # nor NaN
             raise BadLabelError(weight)
     return tuple(float(weight) for weight in value)
 
 
 @dataclasses.dataclass(frozen=True)
 class Reading:
-    """How entries of lists and samples are understood.
+    """How to read entries of lists and samples.
 
     Attributes:
-      label_field: of the entry, the class or classes.
+      label_field: the field with the class or classes.
       several: whether an image has a list of labels.
       images_root: the folder that paths of images are relative to, and must not leave.
     """
@@ -88,11 +89,11 @@ class Reading:
     images_root: str = ""
 
 
-def classes(request: Request) -> Classes:
-    """Of --classes, else as many as --num_classes. UserError."""
+def classes(request: CollectionRequest) -> Classes:
+    """The classes of --classes or --num_classes. UserError."""
     if (request.classes is None) == (request.num_classes is None):
         raise UserError(
-            "Give the classes: either --classes, a file with their names, one in a line, or "
+            "Give the classes: either --classes, a file with their names, one per line, or "
             "--num_classes where labels are numbers; not both."
         )
     if request.classes is None:
@@ -106,23 +107,23 @@ def classes(request: Request) -> Classes:
 
 
 @functools.lru_cache(maxsize=4)
-def _numbers(found: Classes) -> dict[str, int]:
+def _numbers(known: Classes) -> dict[str, int]:
     """Name -> label."""
-    if not found.path:
-        return {str(number): number for number in range(found.number)}
-    data = _read(Path(found.path))
-    if hashlib.sha256(data).hexdigest() != found.digest:
-        raise UserError(f"--classes={found.path} has changed in the meantime: start again.")
-    return _names(Path(found.path), data)
+    if not known.path:
+        return {str(number): number for number in range(known.number)}
+    data = _read(Path(known.path))
+    if hashlib.sha256(data).hexdigest() != known.digest:
+        raise UserError(f"--classes={known.path} has changed in the meantime: start again.")
+    return _names(Path(known.path), data)
 
 
 def _read(path: Path) -> bytes:
     try:
-        found = path.stat()
-        if not stat.S_ISREG(found.st_mode) or found.st_size > MOST_BYTES:
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode) or status.st_size > MOST_BYTES:
             raise UserError(
                 f"--classes={path} is not a file of at most {MOST_BYTES // 2**20:,} MiB: a list of "
-                "names, one in a line."
+                "names, one per line."
             )
         return path.read_bytes()
     except OSError as error:
@@ -130,9 +131,9 @@ def _read(path: Path) -> bytes:
 
 
 def _names(path: Path, data: bytes) -> dict[str, int]:
-    """Name -> label, of the lines."""
+    """Name -> label, for the lines of the file."""
     try:
-        # At ends of lines as TFDS knows them, and not at each separator that Unicode has.
+        # Line ends as TFDS knows them, not every separator of Unicode.
         lines = io.StringIO(data.decode("utf-8-sig"), newline=None)
         names = [line.strip() for line in lines]
     except UnicodeDecodeError as error:

@@ -1,11 +1,11 @@
-"""Lists of images with their labels, as JSON lines or Parquet; JFT has such.
+"""Lists of images with their labels, as JSON lines or Parquet, such as those of JFT.
 
 An entry has the fields
-- `image`: a path, relative to the folder of the list, or to --images_root; or the file's bytes (in
-  JSON as base64) as `{"bytes": ...}`, as Hugging Face's data sets have them;
-- `labels`, or what --label_field says: classes, as numbers or names;
-- `weights`: of the labels, if they have any;
-- `id`: unique in the set; without it, the path or the place in the list.
+- `image`: a path, relative to the folder of the list or to --images_root; or the file's bytes (in
+  JSON as base64) as `{"bytes": ...}`, as in Hugging Face's data sets;
+- `labels`, or the name in --label_field: classes, as numbers or names;
+- `weights`: of the labels, optional;
+- `id`: unique in the set; without it, the path or the position in the list.
 """
 
 from __future__ import annotations
@@ -20,10 +20,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+
 from vit_jax.core.errors import UserError
-from vit_jax.prepare.collection import Collection, Request
-from vit_jax.prepare.entry import Member, Part, Place
-from vit_jax.prepare.readers import parquet
+from vit_jax.prepare.catalogue import ImageRow, Location, RowAndBytes
+from vit_jax.prepare.collection import Collection, CollectionRequest, Part
 from vit_jax.prepare.readers.labels import BadLabelError, Reading, classes, weights
 from vit_jax.prepare.readers.source_files import SourceFile, source_files
 from vit_jax.prepare.readers.tars import MAX_MEMBER_BYTES
@@ -32,12 +34,14 @@ SUFFIXES = (".jsonl", ".ndjson", ".json", ".parquet")
 MAX_LINE_BYTES = 64 * 2**20
 MAX_ID_LENGTH = 4096
 LEAST_PART_BYTES = 2**20
-LINES_A_PART = 1000  # about
+LINES_PER_PART = 1000  # about
+ROWS_AT_ONCE = 16  # of Parquet
+_PARQUET_ERRORS = (OSError, pa.ArrowException, MemoryError)
 _NO_SUCH_NAME = (errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL)
 
 
-def collection(request: Request) -> Collection:
-    """UserError if there are no lists, the classes are not given, or Parquet lacks columns."""
+def collection(request: CollectionRequest) -> Collection:
+    """Images of all lists. UserError: no lists, no classes, or Parquet that lacks columns."""
     several = request.multi_label is not False
     field = request.label_field or ("labels" if several else "label")
     of_set = classes(request)
@@ -47,7 +51,7 @@ def collection(request: Request) -> Collection:
         root = str(images_root or file.path.parent)
         reading = Reading(of_set, field, several, root)
         is_parquet = file.path.suffix == ".parquet"
-        parts += (parquet.parts if is_parquet else _parts)(file, reading)
+        parts += (_parts_of_parquet if is_parquet else _parts_of_json)(file, reading)
     if not parts:
         raise UserError(f"--source={request.source}: the files list no images.")
     return Collection(
@@ -59,8 +63,8 @@ def collection(request: Request) -> Collection:
     )
 
 
-def _images_root(request: Request) -> Path | None:
-    """UserError if there is no such folder: each image would be missing."""
+def _images_root(request: CollectionRequest) -> Path | None:
+    """UserError if the folder does not exist, since every image would be missing."""
     if request.images_root is None:
         return None
     root = Path(request.images_root).expanduser().absolute()
@@ -72,13 +76,13 @@ def _images_root(request: Request) -> Path | None:
     return root
 
 
-def _parts(file: SourceFile, reading: Reading) -> list[Part]:
-    """Pieces with about as many lines."""
+def _parts_of_json(file: SourceFile, reading: Reading) -> list[Part]:
+    """Pieces with about LINES_PER_PART lines."""
     with open(file.path, "rb") as opened:
         if opened.read(2) == b"\x1f\x8b":
             raise UserError(f"{file.path} is compressed: decompress it (gzip -d {file.path}).")
         opened.seek(0)
-        step = max(LINES_A_PART * len(opened.readline(MAX_LINE_BYTES)), LEAST_PART_BYTES)
+        step = max(LINES_PER_PART * len(opened.readline(MAX_LINE_BYTES)), LEAST_PART_BYTES)
     size = file.path.stat().st_size
     return [
         Part(
@@ -94,23 +98,43 @@ def _parts(file: SourceFile, reading: Reading) -> list[Part]:
     ]
 
 
-def json_lines(part: Part) -> Iterator[Member]:
+def _parts_of_parquet(file: SourceFile, reading: Reading) -> list[Part]:
+    """A part for each row group. UserError if the file is damaged or lacks columns."""
+    path = str(file.path)
+    try:
+        with pq.ParquetFile(path) as opened:
+            names, groups = opened.schema_arrow.names, opened.num_row_groups
+    except _PARQUET_ERRORS as error:
+        raise _damaged_parquet(path, error) from error
+    for name in ("image", reading.label_field):
+        if name not in names:
+            raise UserError(
+                f"{path} has no column {name!r}; it has {', '.join(map(repr, names[:20]))}. The "
+                "columns are image, labels (or --label_field) and, optionally, weights and id."
+            )
+    return [
+        Part(f"{file.name}@{k}", "parquet", path, offset=k, split=file.split, reading=reading)
+        for k in range(groups)
+    ]
+
+
+def json_lines(part: Part) -> Iterator[RowAndBytes]:
     """The images of the lines that begin in the part."""
     list_name = part.name.rpartition("@")[0]
     try:
         for offset, line in _lines(part):
-            name, place = f"{list_name}@{offset}", Place(part.path, offset, len(line or b""))
+            row = ImageRow(f"{list_name}@{offset}", part.path, offset, len(line or b""))
             try:
                 entry = json.loads(line) if line is not None else None
             except (ValueError, RecursionError):
                 entry = None
-            yield member(entry, part, name, place)
+            yield _image(entry, part, row)
     except OSError as error:
         raise UserError(f"{part.path} cannot be read: {error.strerror}.") from error
 
 
 def _lines(part: Part) -> Iterator[tuple[int, bytes | None]]:
-    """(offset, line), None for a line that is too long; a line may go on behind the part."""
+    """(offset, line), None for a line that is too long; a line may end behind the part."""
     assert part.nbytes is not None
     stop = part.offset + part.nbytes
     with open(part.path, "rb") as file:
@@ -126,48 +150,70 @@ def _lines(part: Part) -> Iterator[tuple[int, bytes | None]]:
 
 
 def _skip_line(file: IO[bytes], stop: int) -> None:
-    """To the next line, or to `stop` where this one has no end before."""
+    """Moves to the next line, or to `stop` if this line does not end before."""
     while file.tell() < stop and not file.readline(2**20).endswith(b"\n"):
         pass
 
 
-def parquet_rows(part: Part) -> Iterator[Member]:
-    """The images of a group of rows."""
-    for name, entry in parquet.entries(part):
-        yield member(entry, part, name, Place(part.path, 0, 0))
+def parquet_rows(part: Part) -> Iterator[RowAndBytes]:
+    """The images of a row group; a row that is not text has a bad entry."""
+    assert part.reading is not None
+    wanted = ("image", part.reading.label_field, "weights", "id")
+    number = 0
+    try:
+        with pq.ParquetFile(part.path) as file:
+            columns = [name for name in wanted if name in file.schema_arrow.names]
+            for batch in file.iter_batches(ROWS_AT_ONCE, row_groups=[part.offset], columns=columns):
+                for k in range(len(batch)):
+                    try:
+                        entry = batch.slice(k, 1).to_pylist()[0]
+                    except UnicodeDecodeError:
+                        entry = None
+                    yield _image(entry, part, ImageRow(f"{part.name}.{number}", part.path))
+                    number += 1
+    except _PARQUET_ERRORS as error:
+        raise _damaged_parquet(part.path, error) from error
 
 
-def member(entry: object, part: Part, name: str, place: Place) -> Member:
-    """The image of an entry. UserError if the disk fails."""
+def _damaged_parquet(path: str, error: BaseException) -> UserError:
+    return UserError(f"{path} is not a Parquet file, or it is damaged ({error}). Get it again.")
+
+
+def _image(entry: object, part: Part, row: ImageRow) -> RowAndBytes:
+    """The image of an entry. UserError if the disk fails.
+
+    row: with the location of the entry, and a name for an entry that has none.
+    """
     reading = part.reading
     assert reading is not None
+    bad_entry = row._replace(faults=("bad_entry",)), None
     image = entry.get("image") if isinstance(entry, Mapping) else None
     if isinstance(image, Mapping):
         image = image.get("path") if image.get("bytes") is None else _bytes(image["bytes"])
     if not isinstance(entry, Mapping) or not isinstance(image, str | bytes):
-        return Member(name, None, place, fault="bad_entry")
-    given = entry.get("id")
-    if given is None:
-        given = image if isinstance(image, str) else name
-    if type(given) not in (str, int) or not 0 < len(str(given)) <= MAX_ID_LENGTH:
-        return Member(name, None, place, fault="bad_entry")
-    name = str(given)
+        return bad_entry
+    name = entry.get("id")
+    if name is None:
+        name = image if isinstance(image, str) else row.name
+    if type(name) not in (str, int) or not 0 < len(str(name)) <= MAX_ID_LENGTH:
+        return bad_entry
+    row = row._replace(name=str(name))
     try:
         labels = reading.classes.labels(entry.get(reading.label_field), several=reading.several)
-        of_labels = weights(entry.get("weights"), labels)
+        labelled = row._replace(labels=labels, weights=weights(entry.get("weights"), labels))
     except BadLabelError:
-        return Member(name, None, place, fault="bad_label")
+        return row._replace(faults=("bad_label",)), None
     if isinstance(image, bytes):
-        return Member(name, image, None, labels, of_labels)
+        return labelled.located(Location()), image
     try:
-        data, place = _file(image, reading.images_root)
+        data, location = _file(image, reading.images_root)
     except _RefusedError as refused:
-        return Member(name, None, place, fault=refused.args[0])
-    return Member(name, data, place, labels, of_labels)
+        return row._replace(faults=refused.args), None
+    return labelled.located(location), data
 
 
 def _bytes(value: object) -> bytes | None:
-    """Of Parquet as they are, of JSON in base64; None if they are neither."""
+    """Bytes of Parquet as they are, of JSON from base64; None if they are neither."""
     if isinstance(value, bytes):
         return value
     try:
@@ -177,26 +223,26 @@ def _bytes(value: object) -> bytes | None:
 
 
 class _RefusedError(Exception):
-    """A path that is not read; its argument is the fault."""
+    """A path that must not be read; its argument is the fault."""
 
 
-def _file(path: str, root: str) -> tuple[bytes, Place]:
-    """The bytes of a file, and where they are. Raises _RefusedError, OSError."""
+def _file(path: str, root: str) -> tuple[bytes, Location]:
+    """The bytes of a file and their location. Raises _RefusedError, OSError."""
     try:
         real = os.path.realpath(os.path.join(root, path))
         root = os.path.realpath(root)
         if os.path.commonpath([real, root]) != root:
             raise _RefusedError("outside")
-        found = os.stat(real)
-        if not stat.S_ISREG(found.st_mode):  # a pipe would not end
+        status = os.stat(real)
+        if not stat.S_ISREG(status.st_mode):  # a pipe would not end
             raise _RefusedError("no_file")
-        if found.st_size > MAX_MEMBER_BYTES:
+        if status.st_size > MAX_MEMBER_BYTES:
             raise _RefusedError("too_large")
         data = Path(real).read_bytes()
     except (FileNotFoundError, NotADirectoryError, PermissionError, ValueError) as error:
-        raise _RefusedError("missing") from error  # ValueError: of a zero in its name
+        raise _RefusedError("missing") from error  # ValueError: a zero in the name
     except OSError as error:
         if error.errno in _NO_SUCH_NAME:
             raise _RefusedError("missing") from error
         raise
-    return data, Place(real, 0, len(data))
+    return data, Location(real, 0, len(data))

@@ -18,11 +18,11 @@ _SPLIT = re.compile(r"([a-z][a-z0-9_]*)=(.+)")
 
 
 class SourceFile(NamedTuple):
-    """One of them.
+    """A file of the source.
 
     Attributes:
-      name: its path below the folder that all of them are in.
-      split: of its images; None: by their order.
+      name: its path below the folder that all files are in.
+      split: of its images; None: assigned by their order.
     """
 
     name: str
@@ -31,31 +31,31 @@ class SourceFile(NamedTuple):
 
 
 def source_files(source: str, suffixes: Sequence[str]) -> list[SourceFile]:
-    """Sorted by split and path.
+    """The files of a source, sorted by split and path.
 
     Args:
-      source: files, folders, or patterns as "shard-{000..127}.tar" and "*.tar", with commas between
-        them; "train=..." puts a pattern's files into a split.
-      suffixes: of the files of a folder.
+      source: files, folders, or patterns such as "shard-{000..127}.tar" and "*.tar", separated by
+        commas; "train=..." puts a pattern's files into a split.
+      suffixes: of the files that are taken from a folder.
 
     Raises:
-      UserError: there are none of a pattern, or too many.
+      UserError: a pattern matches no file, or too many.
     """
-    found = []
+    named = []
     for item in source.split(","):
         if not item:
             raise UserError(f"--source={source} has nothing before or after a comma.")
         match = _SPLIT.fullmatch(item)
         split, pattern = match.groups() if match else (None, item)
-        found += [(split or "", path) for path in _files(pattern, suffixes)]
-    paths = [path for _, path in found]
+        named += [(split or "", path) for path in _files(pattern, suffixes)]
+    paths = [path for _, path in named]
     twice = [path for path, count in collections.Counter(paths).items() if count > 1]
     if twice:
         raise UserError(f"--source={source} names {twice[0]} twice.")
     root = os.path.commonpath([path.parent for path in paths])
     return [
         SourceFile(str(path.relative_to(root)), path, split or None)
-        for split, path in sorted(found)
+        for split, path in sorted(named)
     ]
 
 

@@ -1,4 +1,4 @@
-"""Tar archives, also within others: their members and where these lie. Nothing is unpacked."""
+"""Tar archives, also inside others: their members and the locations of these, in place."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from pathlib import PurePosixPath, PureWindowsPath
 from typing import IO
 
 from vit_jax.core.errors import UserError
-from vit_jax.prepare.entry import Member, Part, Place
+from vit_jax.prepare.catalogue import ImageRow, Location, RowAndBytes
+from vit_jax.prepare.collection import Part
 
 MAX_MEMBER_BYTES = 256 * 2**20  # no image is larger, and all of it is read at once
 _COMPRESSED = {b"\x1f\x8b": "gzip -d", b"BZh": "bzip2 -d", b"\xfd7z": "xz -d", b"(\xb5/": "zstd -d"}
@@ -33,26 +34,27 @@ _LONG_HEADERS = (
 )
 
 
-def members(
+def images(
     part: Part, *, named: Callable[[str], str] = lambda path: PurePosixPath(path).name
-) -> Iterator[Member]:
-    """The members of a tar in their order, each an image; of a compressed one without places.
+) -> Iterator[RowAndBytes]:
+    """The members of a tar in their order, each an image; without locations if it is compressed.
 
     Args:
-      named: makes an image's name of its path in the tar.
+      named: makes an image's name from its path in the tar.
     """
     with Archive(part, decompress=True) as archive:
         for info, fault in archive.files():
-            name = info.name if fault else named(info.name)
-            data = None if fault else archive.read(info)
-            yield Member(name, data, archive.place(info), fault=fault)
+            if fault:
+                yield archive.refused(info, fault), None
+            else:
+                yield ImageRow(named(info.name), *archive.location(info)), archive.read(info)
 
 
 class Archive:
     """A tar that is read from its beginning to its end.
 
-    Raises UserError, in all methods, if it is damaged or truncated, or compressed unless
-    `decompress` says that gzip is meant to be read.
+    All methods raise UserError if it is damaged or truncated, or compressed; `decompress` allows
+    gzip.
     """
 
     def __init__(self, part: Part, *, decompress: bool = False) -> None:
@@ -62,14 +64,16 @@ class Archive:
         except OSError as error:
             raise UserError(f"{part.path} cannot be read: {error.strerror}.") from error
         if part.offset or part.nbytes is not None:
-            size = part.nbytes if part.nbytes is not None else _size(file) - part.offset
-            file = io.BufferedReader(Slice(file, part.offset, size), 1 << 20)
+            size = (
+                part.nbytes if part.nbytes is not None else file.seek(0, io.SEEK_END) - part.offset
+            )
+            file = io.BufferedReader(FileSlice(file, part.offset, size), 1 << 20)
         self._file = file
         start = file.read(4)
         file.seek(0)
         self._is_gzip = decompress and start.startswith(b"\x1f\x8b")
         if self._is_gzip:
-            # The buffer, since a seek back would decompress all from the beginning.
+            # Buffered, since seeking back would decompress everything from the beginning.
             self._file = io.BufferedReader(gzip.GzipFile(fileobj=file), 1 << 20)  # type: ignore
         else:
             self._refuse_compressed(start)
@@ -81,7 +85,7 @@ class Archive:
         self._file.close()
 
     def infos(self) -> Iterator[tarfile.TarInfo]:
-        """All members, and a look at the end mark."""
+        """All members; then checks the end mark."""
         try:
             with tarfile.open(fileobj=self._file, mode="r:", tarinfo=_Header) as tar:
                 before = -1
@@ -90,7 +94,7 @@ class Archive:
                         raise tarfile.ReadError("a negative size")
                     before = tar.offset
                     yield info
-                    tar.members.clear()  # type: ignore[attr-defined]  # else all are kept
+                    tar.members.clear()  # type: ignore[attr-defined]  # would keep all
                 end = tar.offset
             self._file.seek(end)
             mark = self._file.read(tarfile.BLOCKSIZE)
@@ -102,14 +106,18 @@ class Archive:
             raise self._damaged("its end is missing")
 
     def files(self) -> Iterator[tuple[tarfile.TarInfo, str]]:
-        """(member, what is wrong with it), without folders."""
+        """(member, its fault or ""), without folders."""
         return ((info, fault(info)) for info in self.infos() if not info.isdir())
 
-    def place(self, info: tarfile.TarInfo) -> Place | None:
-        """Where a member's bytes lie; None if the tar is compressed."""
+    def location(self, info: tarfile.TarInfo) -> Location:
+        """Of a member's bytes; nowhere if the tar is compressed."""
         if self._is_gzip:
-            return None
-        return Place(self._part.path, self._part.offset + info.offset_data, info.size)
+            return Location()
+        return Location(self._part.path, self._part.offset + info.offset_data, info.size)
+
+    def refused(self, info: tarfile.TarInfo, fault: str, prefix: str = "") -> ImageRow:
+        """The row of a member that must not be read."""
+        return ImageRow(prefix + info.name, *self.location(info), faults=(fault,))
 
     def read(self, info: tarfile.TarInfo) -> bytes:
         """The bytes of a member."""
@@ -128,12 +136,12 @@ class Archive:
         for magic, program in _COMPRESSED.items():
             if start.startswith(magic):
                 raise UserError(
-                    f"{self._part.path} is compressed, and cannot be read at any place. Images "
-                    f"gain nothing by it: decompress it ({program} {self._part.path})."
+                    f"{self._part.path} is compressed and has no random access. Images gain "
+                    f"nothing by it: decompress it ({program} {self._part.path})."
                 )
 
     def _unreadable(self, error: OSError) -> UserError:
-        if error.errno == errno.EINVAL:  # a place that no file can have
+        if error.errno == errno.EINVAL:  # an offset that no file can have
             return self._damaged("an absurd size")
         return UserError(f"{self._part.path} cannot be read: {error.strerror}.")
 
@@ -145,7 +153,7 @@ class Archive:
 
 
 class _Header(tarfile.TarInfo):
-    """A header that is not read where it would take much memory."""
+    """A header that is refused if reading it would take much memory."""
 
     def _proc_member(self, archive: tarfile.TarFile) -> tarfile.TarInfo:
         if self.size < 0 or (self.type in _LONG_HEADERS and self.size > MAX_HEADER_BYTES):
@@ -153,12 +161,12 @@ class _Header(tarfile.TarInfo):
         return super()._proc_member(archive)  # type: ignore[misc]
 
     def _proc_gnusparse_10(self, member: tarfile.TarInfo, *_: object) -> None:
-        """The list of a sparse file's holes may be as long as the archive; it is not needed."""
+        """Skips the list of a sparse file's holes, which may be as long as the archive."""
         member.sparse = []  # type: ignore[assignment]
 
 
 def fault(info: tarfile.TarInfo) -> str:
-    """Why a member must not be read; "" if it may."""
+    """The reason why a member must not be read, in faults.FAULTS; "" if it may."""
     if not info.isreg() or info.issparse():
         return "no_file"
     if "\0" in info.name:
@@ -180,28 +188,28 @@ def leads_out(name: str) -> bool:
     )
 
 
-class Slice(io.RawIOBase):
-    """Bytes [start, start + size) of a file, as a file; what lies beyond its end is not there."""
+class FileSlice(io.RawIOBase):
+    """Bytes [start, start + size) of a file, as a file; shorter where the file ends."""
 
     def __init__(self, file: IO[bytes], start: int, size: int) -> None:
         self._file, self._start, self._size, self._position = file, start, size, 0
 
     def readable(self) -> bool:
-        """It is."""
+        """True."""
         return True
 
     def seekable(self) -> bool:
-        """It is."""
+        """True."""
         return True
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """As of any file."""
+        """Moves the position, as any file does."""
         base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[whence]
         self._position = max(base + offset, 0)
         return self._position
 
     def readinto(self, buffer: bytearray | memoryview) -> int:  # type: ignore[override]
-        """As of any file."""
+        """Reads into a buffer; returns the number of bytes."""
         wanted = min(len(buffer), self._size - self._position)
         if wanted <= 0:
             return 0
@@ -212,11 +220,7 @@ class Slice(io.RawIOBase):
         return len(data)
 
     def close(self) -> None:
-        """With the file."""
+        """Closes the file, too."""
         if not self.closed:
             self._file.close()
         super().close()
-
-
-def _size(file: IO[bytes]) -> int:
-    return file.seek(0, io.SEEK_END)

@@ -1,7 +1,7 @@
-"""WebDataset: tars in which files of one name but for their extensions make a sample.
+"""WebDataset: tars in which files with the same name but for the extension make a sample.
 
 https://github.com/webdataset/webdataset: `0017.jpg` and `0017.cls`, a number or a name as text; or
-`0017.json` with a field that says the class or classes.
+`0017.json` with a field for the class or classes.
 """
 
 from __future__ import annotations
@@ -9,11 +9,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import PurePosixPath
-from typing import NamedTuple
 
 from vit_jax.core.errors import UserError
-from vit_jax.prepare.collection import Collection, Request
-from vit_jax.prepare.entry import Labels, Member, Part, Place
+from vit_jax.prepare.catalogue import ImageRow, Labels, RowAndBytes
+from vit_jax.prepare.collection import Collection, CollectionRequest, Part
 from vit_jax.prepare.readers.labels import BadLabelError, Reading, classes
 from vit_jax.prepare.readers.source_files import source_files
 from vit_jax.prepare.readers.tars import Archive
@@ -24,7 +23,7 @@ CLASS = "cls"
 MAX_LABEL_BYTES = 2**20
 
 
-def collection(request: Request) -> Collection:
+def collection(request: CollectionRequest) -> Collection:
     """UserError if there are no tars, or the classes are not given."""
     reading = Reading(classes(request), request.label_field or "", bool(request.multi_label))
     return Collection(
@@ -39,22 +38,18 @@ def collection(request: Request) -> Collection:
     )
 
 
-class _Image(NamedTuple):
-    name: str
-    data: bytes
-    place: Place | None
-
-
-def members(part: Part) -> Iterator[Member]:
-    """The samples of a tar, and what in it is none."""
+def images(part: Part) -> Iterator[RowAndBytes]:
+    """The samples of a tar, and its members that are not samples."""
     assert part.reading is not None
     label_extension = "json" if part.reading.label_field else CLASS
     with Archive(part, decompress=True) as archive:
-        key, image, text = "", None, None
+        key = ""
+        image: RowAndBytes | None = None
+        text: bytes | None = None
         for info, fault in archive.files():
             path = PurePosixPath(info.name)
             if fault:
-                yield Member(f"{part.name}/{info.name}", None, archive.place(info), fault=fault)
+                yield archive.refused(info, fault, prefix=f"{part.name}/"), None
                 continue
             stem, _, extension = path.name.partition(".")
             extension = extension.lower()
@@ -65,24 +60,25 @@ def members(part: Part) -> Iterator[Member]:
                     yield _sample(part, key, image, text)
                 key, image, text = str(path.with_name(stem)), None, None
             if extension in IMAGES and image is None:
-                name = f"{part.name}/{info.name}"
-                image = _Image(name, archive.read(info), archive.place(info))
+                row = ImageRow(f"{part.name}/{info.name}", *archive.location(info))
+                image = row, archive.read(info)
             elif extension == label_extension:
                 text = archive.read(info) if info.size <= MAX_LABEL_BYTES else b"\0"
         if key:
             yield _sample(part, key, image, text)
 
 
-def _sample(part: Part, key: str, image: _Image | None, text: bytes | None) -> Member:
+def _sample(part: Part, key: str, image: RowAndBytes | None, text: bytes | None) -> RowAndBytes:
     if image is None:
-        return Member(f"{part.name}/{key}", None, None, fault="no_image")
+        return ImageRow(f"{part.name}/{key}", faults=("no_image",)), None
+    row, data = image
     try:
         labels = _labels(text, part.reading) if text is not None and part.reading else ()
-    except UserError:  # of the list of classes
+    except UserError:  # about the list of classes
         raise
-    except (ValueError, RecursionError):  # of JSON, of UTF-8, BadLabelError
-        return Member(image.name, None, image.place, fault="bad_label")
-    return Member(image.name, image.data, image.place, labels)
+    except (ValueError, RecursionError):  # from JSON or UTF-8; BadLabelError
+        return row._replace(faults=("bad_label",)), None
+    return row._replace(labels=labels), data
 
 
 def _labels(text: bytes, reading: Reading) -> Labels:

@@ -1,4 +1,4 @@
-"""report.html: what a data set is, on one page that needs no network and no other file."""
+"""report.html: a description of a data set on one page, without network or other files."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CLASS_PAIRS = 40
 
 
 class Picture(NamedTuple):
-    """An image of a contact sheet: a data: URL, its name, and what else stands under it."""
+    """An image of a contact sheet: a data: URL, and its name and a note below it."""
 
     url: str
     name: str
@@ -27,7 +27,7 @@ class Picture(NamedTuple):
 
 
 class Pair(NamedTuple):
-    """An image, and one that is a copy of it."""
+    """An image and its copy."""
 
     first: Picture
     copy: Picture
@@ -35,7 +35,7 @@ class Pair(NamedTuple):
 
 
 class Sheets(NamedTuple):
-    """Images to look at."""
+    """Images to show."""
 
     kept: Sequence[Picture]
     left_out: Sequence[Picture]
@@ -43,95 +43,97 @@ class Sheets(NamedTuple):
 
 
 def page(
-    said: Mapping[str, Any], looks: Sequence[str], sheets: Sheets, left_out: Sequence[Mapping]
+    report: Mapping[str, Any], findings: Sequence[str], sheets: Sheets, left_out: Sequence[Mapping]
 ) -> str:
     """The text of the file.
 
     Args:
-      said: what report.json says.
-      looks: sentences about what should be looked at.
-      left_out: the first images that were, as summary.left_out.
+      report: the contents of report.json.
+      findings: see report_files.findings.
+      left_out: the first entries of summary.left_out.
     """
     css = Path(__file__).with_name("report.css").read_text(encoding="utf-8")
     body = [
-        f"<main>{_tiles(said)}",
-        _looks(looks),
-        _counts(said),
-        _charts(said),
-        _classes(said["classes"]),
+        f"<main>{_tiles(report)}",
+        _findings(findings),
+        _counts(report),
+        _charts(report),
+        _classes(report["classes"]),
         _sheet("A sample of the examples", sheets.kept),
-        _pairs(sheets.copies, said["duplicates"]),
-        _class_pairs(said["duplicates"]["class_pairs"]),
+        _pairs(sheets.copies, report["duplicates"]),
+        _class_pairs(report["duplicates"]["class_pairs"]),
         _sheet("A sample of what was left out", sheets.left_out),
-        _left_out(left_out, said["images"]["left_out"]),
-        f"{_made_with(said)}\n</main>",
+        _left_out(left_out, report["images"]["left_out"]),
+        f"{_made_with(report)}\n</main>",
     ]
     return html_page.document(
-        escape(f"{said['name']} {said['options']['version']}"),
+        escape(f"{report['name']} {report['options']['version']}"),
         body,
         program="prepare",
-        subtitle=f"content <code>{said['content']}</code> · {escape(said['made'])}",
+        subtitle=f"content <code>{report['content']}</code> · {escape(report['made'])}",
         css=f"\n{css}",
         policy="img-src data:",
     )
 
 
 def escape(text: object) -> str:
-    """For HTML; bytes of a name that are no text are shown as \\xXX."""
+    """For HTML; bytes of a name that are not text become \\xXX."""
     data = str(text).encode("utf-8", "surrogateescape")
     return html.escape(data.decode("utf-8", "backslashreplace"))
 
 
-def _tiles(said: Mapping[str, Any]) -> str:
-    images, classes = said["images"], said["classes"]
-    written = sum(split["bytes"] for split in said["splits"].values())
+def _tiles(report: Mapping[str, Any]) -> str:
+    images, classes = report["images"], report["classes"]
+    written = sum(split["bytes"] for split in report["splits"].values())
     tiles = [
         (f"{images['listed']:,}", "images in the collection"),
         (f"{images['examples']:,}", "examples in the set"),
         (f"{images['left_out']:,}", "images left out"),
         (f"{classes['number'] - classes['empty']:,}", f"of {classes['number']:,} classes filled"),
         (format_bytes(written), f"of records, from {format_bytes(images['bytes_read'])} of images"),
-        (format_duration(said["seconds"]), "taken by the last start"),
+        (format_duration(report["seconds"]), "taken by the last start"),
     ]
     cells = "".join(f"<div><b>{value}</b><span>{text}</span></div>" for value, text in tiles)
     return f'<div class="tiles">{cells}</div>'
 
 
-def _looks(sentences: Sequence[str]) -> str:
+def _findings(sentences: Sequence[str]) -> str:
     if not sentences:
         return '<ul class="look fine"><li>Nothing that would have to be looked at.</li></ul>'
     return f'<ul class="look">{"".join(f"<li>{escape(one)}</li>" for one in sentences)}</ul>'
 
 
-def _counts(said: Mapping[str, Any]) -> str:
-    listed = max(said["images"]["listed"], 1)
+def _counts(report: Mapping[str, Any]) -> str:
+    listed = max(report["images"]["listed"], 1)
     splits = [
-        [name, f"{s['examples']:,}", f"{said['classes']['in_splits'][name]:,}", f"{s['files']:,}",
+        [name, f"{s['examples']:,}", f"{report['classes']['in_splits'][name]:,}", f"{s['files']:,}",
          format_bytes(s["bytes"])]
-        for name, s in said["splits"].items()
+        for name, s in report["splits"].items()
     ]  # fmt: skip
     why = [
         [what(reason), f"{number:,}", f"{number / listed:.3%}"]
-        for reason, number in said["left_out"].items()
+        for reason, number in report["left_out"].items()
     ]
-    found = [
+    fault_rows = [
         [f["what"], f"{f['images']:,}", *(f"{f['became'].get(a, 0):,}" for a in ACTIONS)]
-        for f in said["faults"].values()
+        for f in report["faults"].values()
     ]
-    formats = [[name, f"{number:,}"] for name, number in said["formats"].items()]
+    formats = [[name, f"{number:,}"] for name, number in report["formats"].items()]
     return (
         '<h2>Counts</h2><div class="tables">'
         + _titled("Splits", ["split", "examples", "classes", "files", "size"], splits)
         + _titled("Left out", ["why", "images", "of all"], why)
-        + _titled("What was found", ["what", "images", "kept", "converted", "set aside"], found)
+        + _titled(
+            "What was found", ["what", "images", "kept", "converted", "set aside"], fault_rows
+        )
         + _titled("Formats", ["format", "images"], formats)
         + "</div>"
     )
 
 
-def _charts(said: Mapping[str, Any]) -> str:
-    sides, nbytes = said["shorter_side"], said["file_bytes"]
-    classes = said["classes"]
+def _charts(report: Mapping[str, Any]) -> str:
+    sides, nbytes = report["shorter_side"], report["file_bytes"]
+    classes = report["classes"]
     pictures = [
         charts.bars("Shorter side", f"pixels, {_middle(sides, _pixels)}", sides["bins"], _pixels),
         charts.bars("Size of a file", _middle(nbytes, format_bytes), nbytes["bins"], format_bytes),
@@ -197,18 +199,18 @@ def _pairs(pairs: Sequence[Pair], copies: Mapping[str, Any]) -> str:
     )
 
 
-def _class_pairs(found: Mapping[str, Any]) -> str:
-    """Between which classes there are copies."""
-    if not found["number"]:
+def _class_pairs(pairs: Mapping[str, Any]) -> str:
+    """Classes that have copies of each other's images."""
+    if not pairs["number"]:
         return ""
-    shown = found["most"][:CLASS_PAIRS]
+    shown = pairs["most"][:CLASS_PAIRS]
     kinds = ("same_bytes", "near", "mirrored")
     rows = [
         [" and ".join(one["classes"]), f"{one['copies']:,}", *(f"{one.get(k, 0):,}" for k in kinds)]
         for one in shown
     ]
-    note = f"{len(shown):,} of {found['number']:,} pairs of classes"
-    note += "; report.json has more" * (found["number"] > len(shown))
+    note = f"{len(shown):,} of {pairs['number']:,} pairs of classes"
+    note += "; report.json has more" * (pairs["number"] > len(shown))
     head = ["classes", "copies", "same bytes", "near", "mirrored"]
     return (
         f'<h2>Classes that share images <span class="note">{note}</span></h2>{_table(head, rows)}'
@@ -238,11 +240,11 @@ def _left_out(rows: Sequence[Mapping[str, Any]], number: int) -> str:
     )
 
 
-def _made_with(said: Mapping[str, Any]) -> str:
+def _made_with(report: Mapping[str, Any]) -> str:
     rows = [
-        *([name, value] for name, value in said["options"].items()),
-        *([f"version of {name}", value] for name, value in said["versions"].items()),
-        *([f"evaluation set {name}", value] for name, value in said["evaluations"].items()),
+        *([name, value] for name, value in report["options"].items()),
+        *([f"version of {name}", value] for name, value in report["versions"].items()),
+        *([f"evaluation set {name}", value] for name, value in report["evaluations"].items()),
     ]
     cells = [[name, "" if value in ("", [], ()) else value] for name, value in rows]
     table = _table(["", ""], cells, numbers=False)
@@ -256,7 +258,7 @@ def _titled(title: str, head: Sequence[str], rows: Sequence[Sequence[object]]) -
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[object]], *, numbers: bool = True) -> str:
-    """All but the first column are numbers, or none is."""
+    """A table; with `numbers`, all columns but the first are numbers."""
     of = lambda i: ' class="number"' if numbers and i else ""
     heads = "".join(f"<th{of(i)}>{escape(title)}</th>" for i, title in enumerate(head))
     body = _joined(

@@ -1,9 +1,8 @@
-"""What report.json says of a data set: numbers that show whether it is the right one."""
+"""The contents of report.json: numbers that show whether a data set is the right one."""
 
 from __future__ import annotations
 
 import itertools
-import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -13,9 +12,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from vit_jax.prepare import faults
-from vit_jax.prepare.arrangement import Arrangement
 from vit_jax.prepare.collection import Collection
-from vit_jax.prepare.prepared import Prepared
+from vit_jax.prepare.prepared_set import PreparedSet
+from vit_jax.prepare.split_assignment import SplitAssignment
 
 BINS = 4  # of a distribution, for each factor of 2
 EXTREMES = 10  # classes with the most and the fewest examples
@@ -28,18 +27,18 @@ REASONS = {
 }
 
 
-def summary(found: Prepared, collection: Collection, policy: faults.Policy) -> dict[str, Any]:
-    """As JSON."""
-    table, arranged = found.table, found.arrangement
-    examples = sum(len(rows) for rows in arranged.splits.values())
+def summary(data_set: PreparedSet, collection: Collection, policy: faults.Policy) -> dict[str, Any]:
+    """Counts and distributions of a data set, for JSON."""
+    table, assignment = data_set.table, data_set.assignment
+    examples = sum(len(rows) for rows in assignment.splits.values())
     return {
         "name": collection.name,
-        "content": found.digest,
+        "content": data_set.digest,
         "notes": list(collection.notes),
         "images": {
             "listed": len(table),
             "examples": examples,
-            "left_out": len(arranged.left_out),
+            "left_out": len(assignment.left_out),
             "bytes_read": int(pc.sum(table["nbytes"]).as_py() or 0),
         },
         "splits": {
@@ -48,80 +47,67 @@ def summary(found: Prepared, collection: Collection, policy: faults.Policy) -> d
                 "files": len(size.shard_lengths),
                 "bytes": size.nbytes,
             }
-            for name, size in found.splits.items()
+            for name, size in data_set.splits.items()
         },
-        "left_out": dict(Counter(arranged.left_out.values()).most_common()),
+        "left_out": dict(Counter(assignment.left_out.values()).most_common()),
         "faults": _faults(table, policy),
         "formats": _counts(table["format"]),
-        "shorter_side": _distribution(_kept(arranged), _shorter_side(table)),
-        "file_bytes": _distribution(_kept(arranged), table["nbytes"].to_numpy()),
-        "classes": _classes(table, arranged, collection.class_names),
-        "duplicates": duplicates(table, arranged),
+        "shorter_side": _distribution(_kept(assignment), _shorter_side(table)),
+        "file_bytes": _distribution(_kept(assignment), table["nbytes"].to_numpy()),
+        "classes": _classes(table, assignment, collection.class_names),
+        "duplicates": duplicates(table, assignment),
     }
 
 
 def what(reason: str) -> str:
-    """Why images are left out, in words."""
+    """The reason that images are left out, in words."""
     kind, _, name = reason.partition(":")
     if kind == "in_evaluation":
         return f"also in the evaluation set {name}"
     return REASONS.get(kind) or faults.FAULTS[kind].what
 
 
-def left_out(table: pa.Table, arranged: Arrangement) -> Iterator[dict[str, Any]]:
-    """An object for each image that is not in the set, in the order of the collection."""
-    copies = arranged.copies
+def left_out(table: pa.Table, assignment: SplitAssignment) -> Iterator[dict[str, Any]]:
+    """A JSON object for each image that is left out, in the order of the collection."""
+    copies = assignment.copies
     of = {"near_duplicate": copies.near, "mirrored": copies.mirrored}  # else of the same bytes
-    rows = sorted(arranged.left_out)
+    rows = sorted(assignment.left_out)
     columns = ["name", "faults", "format", "width", "height", "nbytes"]
     for start in range(0, len(rows), 10_000):
         batch = rows[start : start + 10_000]
-        for row, one in zip(batch, _taken(table, columns, batch), strict=True):
-            why = arranged.left_out[row]
-            found = {"name": one.pop("name"), "why": why} | one
+        taken = table.select(columns).take(pa.array(batch, pa.int64())).to_pylist()
+        for row, one in zip(batch, taken, strict=True):
+            why = assignment.left_out[row]
+            entry = {"name": one.pop("name"), "why": why} | one
             if why in REASONS:
-                found["of"] = table["name"][of.get(why, copies.same)[row]].as_py()
-            yield found
-
-
-def _taken(table: pa.Table, columns: Sequence[str], rows: Sequence[int]) -> list[dict[str, Any]]:
-    return table.select(columns).take(pa.array(rows, pa.int64())).to_pylist()
-
-
-def lines(found: Iterator[Mapping[str, Any]]) -> Iterator[str]:
-    """JSON lines; a name that is no text shows its bytes as \\udcXX."""
-    for one in found:
-        yield json.dumps(one) + "\n"
+                entry["of"] = table["name"][of.get(why, copies.same)[row]].as_py()
+            yield entry
 
 
 def _faults(table: pa.Table, policy: faults.Policy) -> dict[str, dict[str, Any]]:
-    """Of each fault that was found: how many images have it, and what became of these."""
+    """Fault -> number of images that have it, and the actions taken for these."""
     rows = np.repeat(np.arange(len(table)), pc.list_value_length(table["faults"]).to_numpy())
     names = pc.list_flatten(table["faults"]).cast(pa.string()).to_numpy(zero_copy_only=False)
     actions = table["action"].cast(pa.string()).to_numpy(zero_copy_only=False)
-    found = {}
+    counts = {}
     for name, fault in faults.FAULTS.items():
         with_it = rows[names == name]
         if len(with_it):
-            became = Counter(actions[with_it].tolist())
-            counts = {action: became[action] for action in faults.ACTIONS if became[action]}
+            taken = Counter(actions[with_it].tolist())
+            became = {action: taken[action] for action in faults.ACTIONS if taken[action]}
             images = {"images": len(with_it), "policy": policy[name]}
-            found[name] = {"what": fault.what, **images, "became": counts}
-    return found
+            counts[name] = {"what": fault.what, **images, "became": became}
+    return counts
 
 
 def _counts(column: pa.ChunkedArray) -> dict[str, int]:
-    found = Counter(
-        {
-            one["values"]: one["counts"]
-            for one in pc.value_counts(column.cast(pa.string())).to_pylist()
-        }
-    )
-    return {name or "unknown": number for name, number in found.most_common()}
+    counts = pc.value_counts(column.cast(pa.string())).to_pylist()
+    ordered = Counter({one["values"]: one["counts"] for one in counts}).most_common()
+    return {name or "unknown": number for name, number in ordered}
 
 
-def _kept(arranged: Arrangement) -> np.ndarray:
-    return np.concatenate([np.zeros(0, np.int64), *arranged.splits.values()])
+def _kept(assignment: SplitAssignment) -> np.ndarray:
+    return np.concatenate([np.zeros(0, np.int64), *assignment.splits.values()])
 
 
 def _shorter_side(table: pa.Table) -> np.ndarray:
@@ -129,7 +115,7 @@ def _shorter_side(table: pa.Table) -> np.ndarray:
 
 
 def _distribution(rows: np.ndarray, values: np.ndarray) -> dict[str, Any]:
-    """Of the images that are kept; the edges of bins grow by equal factors."""
+    """Distribution of the values at `rows`, in bins whose edges grow by equal factors."""
     values = values[rows]
     if not len(values):
         return {"min": None, "median": None, "max": None, "mean": None, "bins": []}
@@ -146,22 +132,23 @@ def _distribution(rows: np.ndarray, values: np.ndarray) -> dict[str, Any]:
     }
 
 
-def _classes(table: pa.Table, arranged: Arrangement, names: Sequence[str]) -> dict[str, Any]:
-    counts = labels_of(table, arranged, _kept(arranged), len(names))
+def _classes(table: pa.Table, assignment: SplitAssignment, names: Sequence[str]) -> dict[str, Any]:
+    counts = labels_of(table, assignment, _kept(assignment), len(names))
     by_count = np.argsort(-counts, kind="stable")
     empty = np.flatnonzero(counts == 0)
     filled = by_count[: len(names) - len(empty)]
     by_split = {
-        name: labels_of(table, arranged, rows, len(names)) for name, rows in arranged.splits.items()
+        name: labels_of(table, assignment, rows, len(names))
+        for name, rows in assignment.splits.items()
     }
-    told = lambda classes: [[names[i], int(counts[i])] for i in classes]
+    counted = lambda classes: [[names[i], int(counts[i])] for i in classes]
     return {
         "number": len(names),
         "labels": int(counts.sum()),
         "empty": len(empty),
         "empty_names": [names[i] for i in empty.tolist()],
-        "most": told(filled[:EXTREMES]),
-        "fewest": told(filled[EXTREMES:][::-1][:EXTREMES]),
+        "most": counted(filled[:EXTREMES]),
+        "fewest": counted(filled[EXTREMES:][::-1][:EXTREMES]),
         "examples_of_each": counts.tolist(),
         "in_splits": {name: int((of > 0).sum()) for name, of in by_split.items()},
         "only_elsewhere": {
@@ -171,23 +158,25 @@ def _classes(table: pa.Table, arranged: Arrangement, names: Sequence[str]) -> di
     }
 
 
-def labels_of(table: pa.Table, arranged: Arrangement, rows: np.ndarray, classes: int) -> np.ndarray:
-    """int64 [classes], how many of the examples at `rows` are of each class."""
-    merged = np.fromiter(arranged.labels, np.int64, len(arranged.labels))
+def labels_of(
+    table: pa.Table, assignment: SplitAssignment, rows: np.ndarray, classes: int
+) -> np.ndarray:
+    """int64 [classes], number of the examples at `rows` in each class."""
+    merged = np.fromiter(assignment.labels, np.int64, len(assignment.labels))
     own = table["labels"].take(pa.array(rows[~np.isin(rows, merged)]))
     counts = np.bincount(pc.list_flatten(own).to_numpy(), minlength=classes)
     for row in merged[np.isin(merged, rows)]:
-        counts[list(arranged.labels[int(row)])] += 1
+        counts[list(assignment.labels[int(row)])] += 1
     return counts
 
 
-def duplicates(table: pa.Table, arranged: Arrangement) -> dict[str, Any]:
-    """How many copies of which kind were found, whether they are left out or not."""
-    copies = arranged.copies
+def duplicates(table: pa.Table, assignment: SplitAssignment) -> dict[str, Any]:
+    """Numbers of copies by kind, whether they are left out or not."""
+    copies = assignment.copies
     split = np.full(len(table), -1)
-    for number, rows in enumerate(arranged.splits.values()):
+    for number, rows in enumerate(assignment.splits.values()):
         split[rows] = number
-    found: dict[str, Any] = {
+    counts: dict[str, Any] = {
         kind: {"images": len(of), "of_other_classes": _of_other_classes(table, of)}
         for kind, of in (
             ("same_bytes", copies.same),
@@ -196,16 +185,16 @@ def duplicates(table: pa.Table, arranged: Arrangement) -> dict[str, Any]:
         )
     }
     pairs = itertools.chain(copies.same.items(), copies.near.items(), copies.mirrored.items())
-    found["across_splits"] = len({row for row, of in pairs if 0 <= split[row] != split[of] >= 0})
+    counts["across_splits"] = len({row for row, of in pairs if 0 <= split[row] != split[of] >= 0})
     left_out = Counter(copies.evaluated.values())
-    found["in_evaluation"] = {
+    counts["in_evaluation"] = {
         name: {"left_out": left_out[name], "images_of_it": number}
         for name, number in copies.matched.items()
     }
-    found["in_evaluation_by_look"] = copies.by_look
-    found["mirrored_in_evaluation"] = copies.mirrored_in
-    found["not_compared"] = copies.not_compared
-    return found
+    counts["in_evaluation_by_look"] = copies.by_look
+    counts["mirrored_in_evaluation"] = copies.mirrored_in
+    counts["not_compared"] = copies.not_compared
+    return counts
 
 
 def _of_other_classes(table: pa.Table, of: Mapping[int, int]) -> int:

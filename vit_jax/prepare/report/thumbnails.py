@@ -1,4 +1,4 @@
-"""Small pictures of images of a collection, to be put into a page."""
+"""Thumbnails of images of a collection, embedded in a page."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ import pyarrow as pa
 from PIL import Image, ImageFile
 
 SIDE = 144  # pixels of the longer side
-MOST_TRIED = 200  # images, to find some that can be shown
+MOST_TRIED = 200  # images, to get enough that can be shown
 QUALITY = 78
 
 
 def of_row(table: pa.Table, row: int, max_pixels: int) -> str | None:
-    """A data: URL; None: it cannot be read or decoded, not even in part."""
+    """A data: URL; None if the image cannot be read or decoded, not even in part."""
     columns = ["path", "offset", "nbytes", "height", "width"]
     one = {name: table[name][row].as_py() for name in columns}
     if not one["path"] or not 0 < one["height"] * one["width"] <= max_pixels:
@@ -28,7 +28,7 @@ def of_row(table: pa.Table, row: int, max_pixels: int) -> str | None:
             file.seek(one["offset"])
             data = file.read(one["nbytes"])
         return _url(data)
-    except Exception:  # what is damaged is shown where possible; decoders raise anything
+    except Exception:  # damaged images are shown where possible; decoders raise anything
         return None
 
 
@@ -50,7 +50,7 @@ def _url(data: bytes) -> str:
 
 
 def mixed(table: pa.Table, reasons: dict[int, str]) -> Iterator[int]:
-    """The rows, those of each reason in turn; within one in the order of the data set's images."""
+    """The rows, the reasons in turn; within a reason in the order of the data set."""
     order = table["order"].to_numpy()
     groups: dict[str, list[int]] = {}
     for row, why in reasons.items():
@@ -66,7 +66,7 @@ def mixed(table: pa.Table, reasons: dict[int, str]) -> Iterator[int]:
 def some(
     table: pa.Table, rows: Iterable[int], number: int, max_pixels: int
 ) -> Iterator[tuple[int, str]]:
-    """(row, URL) of the first so many that can be shown, among the first MOST_TRIED."""
+    """(row, URL) of the first `number` images that can be shown, among the first MOST_TRIED."""
     for row in itertools.islice(rows, MOST_TRIED):
         if number == 0:
             return

@@ -1,4 +1,4 @@
-"""Which image is in which split and shard, and in what order: a function of the catalogue alone."""
+"""Split, order and shard of each image: a function of the catalogue and the options alone."""
 
 from __future__ import annotations
 
@@ -12,59 +12,50 @@ import pyarrow.compute as pc
 
 from vit_jax.core.errors import UserError
 from vit_jax.data.order import label_index
-from vit_jax.prepare.copies.duplicates import NEAR_BITS, Duplicates, Evaluation, find
-from vit_jax.prepare.copies.near import Progress
-from vit_jax.prepare.faults import CONVERT, FAULTS, SET_ASIDE
-from vit_jax.prepare.splits import REST, Splits
-from vit_jax.prepare.stratified import stratified
+from vit_jax.prepare.catalogue import ImageRow, Labels
+from vit_jax.prepare.copies.duplicates import Duplicates, EvaluationSet, find
+from vit_jax.prepare.copies.near_pairs import Tell
+from vit_jax.prepare.faults import FAULTS, SET_ASIDE
+from vit_jax.prepare.options import PrepareOptions
+from vit_jax.prepare.splits import REST, Splits, stratified
 
 
 @dataclasses.dataclass
-class Arrangement:
-    """The set.
+class SplitAssignment:
+    """The examples of a data set as rows of the catalogue.
 
     Attributes:
-      splits: rows of the catalogue in the order of their examples, int64, by the split's name.
+      splits: int64 rows in the order of their examples, by the split's name.
       labels: of rows that are examples of several images: all classes of these.
-      left_out: why rows are in no split: a fault's name, "duplicate", "merged", "near_duplicate",
+      left_out: row -> the reason: a fault's name, "duplicate", "merged", "near_duplicate",
         "mirrored", or "in_evaluation:NAME".
       copies: duplicates, whether they are left out or not.
       weights: of `labels`, where one of the images has weights.
     """
 
     splits: dict[str, np.ndarray]
-    labels: dict[int, tuple[int, ...]]
+    labels: dict[int, Labels]
     left_out: dict[int, str]
     copies: Duplicates
     weights: dict[int, tuple[float, ...]] = dataclasses.field(default_factory=dict)
 
 
-def arrange(
+def assign_splits(
     table: pa.Table,
     splits: Splits,
-    *,
-    duplicates: str = "keep",
-    near_duplicates: str = "report",
-    mirrored_duplicates: str = "report",
-    near_bits: int = NEAR_BITS,
-    evaluations: Sequence[Evaluation] = (),
-    stratify: bool = False,
-    tell: Progress = lambda done, of: None,
-) -> Arrangement:
-    """Puts the images of a catalogue in their places.
+    options: PrepareOptions,
+    evaluations: Sequence[EvaluationSet] = (),
+    tell: Tell = lambda done, total: None,
+) -> SplitAssignment:
+    """Assigns the images of a catalogue to splits, and leaves some out.
 
     Args:
       table: catalogue.SCHEMA, the parts in their order.
       splits: of images whose part names none.
-      duplicates: what becomes of images with the very bytes of one before them: "keep", "drop",
-        or "merge", which gives their labels to the first.
-      near_duplicates: "report" or "drop" images that look like one before them.
-      mirrored_duplicates: the same of images that do so when mirrored left to right.
-      near_bits: see duplicates.find.
-      evaluations: sets whose images are left out, but for splits that the collection itself holds
-        out: those that it names, and not `train...`.
-      stratify: see stratified.stratified; of images with several labels the first one counts.
-      tell: see near.near_pairs.
+      options: those of duplicates and `stratify` are read.
+      evaluations: sets whose images are left out, except from splits that the collection itself
+        holds out: those that it names other than `train...`.
+      tell: see near_pairs.near_pairs.
 
     Raises:
       UserError: nothing is left for a split.
@@ -72,31 +63,32 @@ def arrange(
     order = np.argsort(table["order"].to_numpy(), kind="stable")
     left_out = _set_aside(table, order)
     in_training = _in_training(table)
-    # What is held out stays as it is, and goes before what is trained on.
-    rows = order[~np.isin(order, np.fromiter(left_out, np.int64, len(left_out)))]
+    # Held-out images stay as they are, so they come before those that are trained on.
+    rows = _without(order, left_out)
     rows = np.concatenate([rows[~in_training[rows]], rows[in_training[rows]]])
     copies = find(
         table,
         rows,
-        near_bits,
+        options.near_bits,
         evaluations,
         in_training,
-        without_near=near_duplicates == "drop",
-        without_mirrored=mirrored_duplicates == "drop",
+        without_near=options.near_duplicates == "drop",
+        without_mirrored=options.mirrored_duplicates == "drop",
         tell=tell,
     )
     left_out |= {row: f"in_evaluation:{name}" for row, name in copies.evaluated.items()}
-    if mirrored_duplicates == "drop":
+    if options.mirrored_duplicates == "drop":
         left_out |= dict.fromkeys(copies.mirrored, "mirrored")
-    if near_duplicates == "drop":
+    if options.near_duplicates == "drop":
         left_out |= dict.fromkeys(copies.near, "near_duplicate")
-    if duplicates != "keep":
-        left_out |= dict.fromkeys(copies.same, "duplicate" if duplicates == "drop" else "merged")
-    merged = _merged(table, copies.same, left_out) if duplicates == "merge" else {}
-    kept = order[~np.isin(order, np.fromiter(left_out, np.int64, len(left_out)))]
+    reason = {"keep": "", "drop": "duplicate", "merge": "merged"}[options.duplicates]
+    if reason:
+        left_out |= dict.fromkeys(copies.same, reason)
+    merged = _merged(table, copies.same, left_out) if reason == "merged" else {}
+    kept = _without(order, left_out)
     _refuse_emptied(table, kept, left_out)
-    return Arrangement(
-        _split(table, kept, splits, left_out, stratify),
+    return SplitAssignment(
+        _split(table, kept, splits, left_out, options.stratify),
         {row: tuple(weights) for row, (weights, _) in merged.items()},
         left_out,
         copies,
@@ -104,10 +96,14 @@ def arrange(
     )
 
 
-def weighted(table: pa.Table, arranged: Arrangement) -> bool:
-    """Whether labels of the set have weights."""
+def weighted(table: pa.Table, assignment: SplitAssignment) -> bool:
+    """Whether labels of the examples have weights."""
     given = pc.greater(pc.list_value_length(table["weights"]), 0).to_numpy()
-    return bool(arranged.weights) or any(given[rows].any() for rows in arranged.splits.values())
+    return bool(assignment.weights) or any(given[rows].any() for rows in assignment.splits.values())
+
+
+def _without(rows: np.ndarray, left_out: Mapping[int, str]) -> np.ndarray:
+    return rows[~np.isin(rows, np.fromiter(left_out, np.int64, len(left_out)))]
 
 
 def _refuse_emptied(table: pa.Table, kept: np.ndarray, left_out: dict[int, str]) -> None:
@@ -117,10 +113,10 @@ def _refuse_emptied(table: pa.Table, kept: np.ndarray, left_out: dict[int, str])
     for name in split.unique().to_pylist():
         if name not in remaining and name is not None:
             rows = np.flatnonzero(pc.fill_null(pc.equal(split, name), False).to_numpy())
-            why = reasons({int(row): left_out[int(row)] for row in rows})
+            counts = reasons({int(row): left_out[int(row)] for row in rows})
             raise UserError(
                 f"Nothing is left of {name}: of its {len(rows):,} images were left out "
-                + ", ".join(f"{number:,} as {reason}" for reason, number in why)
+                + ", ".join(f"{number:,} as {reason}" for reason, number in counts)
                 + ". Change --policy, --duplicates or --drop_duplicates_of, or leave the split out."
             )
 
@@ -132,31 +128,31 @@ def _in_training(table: pa.Table) -> np.ndarray:
 
 
 def _set_aside(table: pa.Table, order: np.ndarray) -> dict[int, str]:
-    """Rows with a fault whose action says so, and those with a name that was there already."""
+    """Rows whose action is to be set aside, and rows with the name of an earlier one."""
     rows = np.flatnonzero(pc.equal(table["action"].cast(pa.string()), SET_ASIDE).to_numpy())
-    # A name has one place in the order: only neighbours can be the same.
+    left_out = {int(row): table["faults"][int(row)].as_py()[-1] for row in rows}
+    # Equal names have equal hashes: only neighbours in the order can have the same one.
     hashes = table["order"].to_numpy()[order]
-    found = {int(row): table["faults"][int(row)].as_py()[-1] for row in rows}
     names = table["name"]
     for place in np.flatnonzero(hashes[1:] == hashes[:-1]) + 1:
         before, row = int(order[place - 1]), int(order[place])
         if names[before].as_py() == names[row].as_py():
-            found.setdefault(row, "same_name")
-    return found
+            left_out.setdefault(row, "same_name")
+    return left_out
 
 
 def _merged(
     table: pa.Table, same: dict[int, int], left_out: dict[int, str]
 ) -> dict[int, tuple[dict[int, float], bool]]:
-    """Of rows that stay for others: all labels, rising, with the largest of each one's weights.
+    """Row that stays for others -> (label -> largest weight, rising; whether any were given).
 
-    And whether any were given; a label without one weighs 1.
+    A label without a weight weighs 1.
     """
     rows: dict[int, list[int]] = {}
     for row, first in same.items():
         if first not in left_out:
             rows.setdefault(first, [first]).append(row)
-    found = {}
+    merged = {}
     for first, of in rows.items():
         weights: dict[int, float] = {}
         given = False
@@ -165,91 +161,84 @@ def _merged(
             given |= bool(own)
             for label, weight in zip(labels, own or [1.0] * len(labels), strict=True):
                 weights[label] = max(weights.get(label, 0.0), weight)
-        found[first] = dict(sorted(weights.items())), given
-    return found
+        merged[first] = dict(sorted(weights.items())), given
+    return merged
 
 
 def _split(
     table: pa.Table, kept: np.ndarray, splits: Splits, left_out: dict[int, str], stratify: bool
 ) -> dict[str, np.ndarray]:
     column = table["split"].cast(pa.string()).combine_chunks()
-    given = column.is_valid().to_numpy(zero_copy_only=False)[kept]
-    found: dict[str, np.ndarray] = {}
-    if given.any():
+    named = column.is_valid().to_numpy(zero_copy_only=False)[kept]
+    rows: dict[str, np.ndarray] = {}
+    if named.any():
         names = column.to_numpy(zero_copy_only=False)[kept]
-        found = {str(name): kept[names == name] for name in sorted(set(names[given]))}
-    free = kept[~given]
-    if stratify and (len(splits) == 1 or (found and not len(free))):
-        named = f"the collection names {', '.join(found)}" if found else "all are in one"
+        rows = {str(name): kept[names == name] for name in sorted(set(names[named]))}
+    free = kept[~named]
+    if stratify and (len(splits) == 1 or (rows and not len(free))):
+        why = f"the collection names {', '.join(rows)}" if rows else "all are in one"
         raise UserError(
-            f"--stratify is for splits that --splits makes, and {named}: leave it out, or say "
-            "how many are split off, as --splits=validation=500,train=rest."
+            f"--stratify is for splits that --splits makes, and {why}: leave it out, or give "
+            "the numbers to split off, as --splits=validation=500,train=rest."
         )
-    if not len(free) and found:
-        return found
+    if not len(free) and rows:
+        return rows
     taken = sum(number or 0 for _, number in splits)
     if len(free) <= taken:
         wanted = ",".join(f"{name}={number or REST}" for name, number in splits)
-        said = (
+        problem = (
             f"{len(free):,} images are left, and --splits wants {taken:,} and some for the rest: "
             f"{wanted}"
             if taken
             else "0 images are left"
         )
-        raise UserError(said + _explained(left_out))
+        raise UserError(problem + _explained(left_out))
     if stratify:
         labels = pc.list_element(table["labels"].take(pa.array(free)), 0).to_numpy()
         places = stratified(labels, splits)
     else:
-        numbers = [len(free) - taken if number is None else number for _, number in splits]
-        ends = np.cumsum(numbers)[:-1]
-        names_of_splits = [name for name, _ in splits]
-        places = dict(zip(names_of_splits, np.split(np.arange(len(free)), ends), strict=True))
+        places = splits.places(len(free))
     for name, at in places.items():
-        found[name] = np.concatenate([found.get(name, kept[:0]), free[at]])
-    return found
+        rows[name] = np.concatenate([rows.get(name, kept[:0]), free[at]])
+    return rows
 
 
 def reasons(left_out: Mapping[int, str]) -> list[tuple[str, int]]:
-    """Why images were left out and how many, the most frequent first."""
+    """(reason, number of images that were left out for it), the most frequent first."""
     return Counter(left_out.values()).most_common()
 
 
 def _explained(left_out: Mapping[int, str]) -> str:
-    told = [
+    counts = [
         f"{number:,} {reason}" + (f": {FAULTS[reason].what}" if reason in FAULTS else "")
         for reason, number in reasons(left_out)
     ]
-    return f" ({'; '.join(told)})" if told else ""
+    return f" ({'; '.join(counts)})" if counts else ""
 
 
 def shard_ends(nbytes: np.ndarray, shard_bytes: int) -> list[int]:
-    """Where the shards of a split end: of nearly equal numbers of examples, int in (0, n]."""
+    """Ends of a split's shards, in (0, n]; their numbers of examples are nearly equal."""
     count = min(max(1, round(float(nbytes.sum()) / shard_bytes)), len(nbytes))
     return [len(nbytes) * (i + 1) // count for i in range(count)]
 
 
-def entries(table: pa.Table, rows: np.ndarray, arranged: Arrangement) -> Sequence[tuple]:
-    """(name, labels, weights, path, offset, nbytes, sha256) of rows, as Python objects.
-
-    sha256 is None of images that were converted.
-    """
-    columns = ["name", "labels", "weights", "path", "offset", "nbytes", "sha256"]
-    part = table.select([*columns, "action"]).take(pa.array(rows)).to_pydict()
-    part["sha256"] = [
-        None if action == CONVERT else digest
-        for action, digest in zip(part["action"], part["sha256"], strict=True)
-    ]
-    for column, merged in (("labels", arranged.labels), ("weights", arranged.weights)):
-        own = zip(rows.tolist(), part[column], strict=True)
-        part[column] = [merged.get(row, tuple(of_row)) for row, of_row in own]
-    return list(zip(*(part[column] for column in columns), strict=True))
+def example_rows(table: pa.Table, rows: np.ndarray, assignment: SplitAssignment) -> list[ImageRow]:
+    """The images at `rows` with the labels of their examples, and all that writing them needs."""
+    columns = ["name", "path", "offset", "nbytes", "labels", "weights", "action", "sha256"]
+    images = []
+    for row, image in zip(
+        rows.tolist(), table.select(columns).take(pa.array(rows)).to_pylist(), strict=True
+    ):
+        image["labels"] = assignment.labels.get(row, tuple(image["labels"]))
+        image["weights"] = assignment.weights.get(row, tuple(image["weights"]))
+        images.append(ImageRow(**image))
+    return images
 
 
 def label_index_of(
-    table: pa.Table, rows: np.ndarray, labels: dict[int, tuple[int, ...]]
+    table: pa.Table, rows: np.ndarray, labels: Mapping[int, Labels]
 ) -> label_index.Labels:
-    """The labels of rows, in that order."""
+    """The labels of rows, in that order; those of `labels` come before the catalogue's."""
     own = pa.concat_arrays(table["labels"].take(pa.array(rows)).chunks)
     if labels:
         merged = [labels.get(int(row)) for row in rows]

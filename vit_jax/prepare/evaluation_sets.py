@@ -1,7 +1,7 @@
-"""Evaluation sets, whose images must not be in a data set that is trained on: their hashes.
+"""Hashes of evaluation sets, whose images must not be in a data set that is trained on.
 
-They are read by the same tasks as the collection itself, and remain beside the data set as Parquet
-files, which do where the images are not at hand.
+The same tasks read them as the collection itself. They stay beside the data set as Parquet files,
+which can be given in place of the images.
 """
 
 from __future__ import annotations
@@ -18,52 +18,54 @@ import pyarrow.parquet as pq
 from vit_jax.core.errors import UserError
 from vit_jax.data.sources import tfds
 from vit_jax.prepare import faults
-from vit_jax.prepare.checking import KNOWN_EXTENSIONS
-from vit_jax.prepare.copies.duplicates import Evaluation
-from vit_jax.prepare.entry import Member, Part, is_text
+from vit_jax.prepare.catalogue import ImageRow, RowAndBytes
+from vit_jax.prepare.check_image import KNOWN_EXTENSIONS
+from vit_jax.prepare.collection import IMAGES_PER_PART, Part, is_text
+from vit_jax.prepare.copies.duplicates import EvaluationSet
 from vit_jax.prepare.splits import ALL
 
 FLAG = "--drop_duplicates_of"
 COLUMNS = ["sha256", "look"]
-IMAGES_A_PART = 1000
 _READ_EXAMPLES = 64  # at once
-# Nothing is to be kept of them but hashes: no copies, no conversion.
+# Only their hashes are kept: no copies, no conversion.
 POLICY: faults.Policy = dict.fromkeys(faults.FAULTS, faults.SET_ASIDE)
 
 Read = Callable[[Sequence[Part], str], pa.Table]
 
 
-def load(paths: Sequence[str], read: Read) -> list[Evaluation]:
+def load(paths: Sequence[str], read: Read) -> list[EvaluationSet]:
     """The sets at `paths`: data sets in TFDS layout, folders of images, Parquet files of hashes.
 
-    A split of a data set is PATH:SPLIT, all of several are PATH:all.
+    A split of a data set is PATH:SPLIT, all of several splits are PATH:all.
 
     Args:
-      read: reads parts, for the set of this name; a table of catalogue.SCHEMA.
+      read: reads the parts of the set with this name into a table of catalogue.SCHEMA.
 
     Raises:
-      UserError: a path is none of these, or of a data set that has several splits.
+      UserError: a path is none of these, or does not say which of several splits is meant.
     """
-    found: dict[str, Evaluation] = {}
+    sets: dict[str, EvaluationSet] = {}
     for path in paths:
         one = _load(path, read)
         names = (one.name, *(f"{one.name}-{number}" for number in range(2, len(paths) + 1)))
-        name = next(name for name in names if name not in found)
-        found[name] = one._replace(name=name)
-    return list(found.values())
+        name = next(name for name in names if name not in sets)
+        sets[name] = one._replace(name=name)
+    return list(sets.values())
 
 
-def _load(text: str, read: Read) -> Evaluation:
+def _load(text: str, read: Read) -> EvaluationSet:
     path, split = _path_and_split(text)
     folder = tfds.find(path, where=FLAG) if path.is_dir() else None
     if folder:
         name = f"{folder.parent.name}-{split}" if split else folder.parent.name
-        return Evaluation(name, read(_examples(folder, _chosen(folder, split, text)), name))
+        return EvaluationSet(name, read(_examples(folder, _chosen(folder, split, text)), name))
     if split:
-        raise UserError(f"{FLAG}={text}: {path} is no data set in TFDS layout, and has no splits.")
+        raise UserError(
+            f"{FLAG}={text}: {path} is not a data set in TFDS layout, and has no splits."
+        )
     if path.is_file():
-        return Evaluation(path.stem, _saved(path))
-    return Evaluation(path.absolute().name, read(_images(path), path.absolute().name))
+        return EvaluationSet(path.stem, _saved(path))
+    return EvaluationSet(path.absolute().name, read(_images(path), path.absolute().name))
 
 
 def _path_and_split(text: str) -> tuple[Path, str]:
@@ -81,7 +83,7 @@ def _path_and_split(text: str) -> tuple[Path, str]:
 
 
 def _chosen(folder: Path, split: str, text: str) -> dict[str, int]:
-    """The splits that count, and their sizes."""
+    """The chosen splits and their sizes."""
     sizes = tfds.split_sizes(folder)
     if split in sizes:
         return {split: sizes[split]}
@@ -92,14 +94,14 @@ def _chosen(folder: Path, split: str, text: str) -> dict[str, int]:
     raise UserError(f"{FLAG}={text}: say which split is evaluated on, {choices}.")
 
 
-def digest(one: Evaluation) -> str:
-    """Of its images in any order; hexadecimal."""
+def digest(one: EvaluationSet) -> str:
+    """A digest of its images that does not depend on their order; hexadecimal."""
     column = one.hashes["sha256"].to_numpy(zero_copy_only=False)
     return hashlib.sha256(b"".join(np.sort(column))).hexdigest()
 
 
-def save(folder: Path, evaluations: Sequence[Evaluation]) -> None:
-    """Writes hashes that can be given in the place of the sets: `folder`/NAME.parquet."""
+def save(folder: Path, evaluations: Sequence[EvaluationSet]) -> None:
+    """Writes hashes that can be given in place of the sets: `folder`/NAME.parquet."""
     for one in evaluations:
         folder.mkdir(exist_ok=True)
         pq.write_table(one.hashes.select(COLUMNS), folder / f"{one.name}.parquet")
@@ -119,19 +121,19 @@ def _examples(folder: Path, splits: Mapping[str, int]) -> list[Part]:
     return [
         Part(f"{split}[{start}:]", "tfds", str(folder), files=(f"{split}[{start}:{stop}]",))
         for split, size in splits.items()
-        for start in range(0, size, IMAGES_A_PART)
-        for stop in [min(start + IMAGES_A_PART, size)]
+        for start in range(0, size, IMAGES_PER_PART)
+        for stop in [min(start + IMAGES_PER_PART, size)]
     ]
 
 
-def examples(part: Part) -> Iterator[Member]:
-    """Images of a data set in TFDS layout; the split is in the place of the part's files."""
+def examples(part: Part) -> Iterator[RowAndBytes]:
+    """Images of a data set in TFDS layout; `part.files` holds the split instead."""
     (split,) = part.files
     source = tfds.Tfds(part.path, split, 1, where=FLAG)
     for start in range(0, source.num_examples, _READ_EXAMPLES):
         indices = np.arange(start, min(start + _READ_EXAMPLES, source.num_examples))
         for index, example in zip(indices, source.read(indices), strict=True):
-            yield Member(f"{split}, {index}", example.image, None)
+            yield ImageRow(f"{split}, {index}"), example.image
 
 
 def _images(root: Path) -> list[Part]:
@@ -147,5 +149,5 @@ def _images(root: Path) -> list[Part]:
             f"{FLAG}={root} is neither a data set in TFDS layout (it has no dataset_info.json) nor "
             "a folder with images in it."
         )
-    groups = [names[at : at + IMAGES_A_PART] for at in range(0, len(names), IMAGES_A_PART)]
+    groups = [names[at : at + IMAGES_PER_PART] for at in range(0, len(names), IMAGES_PER_PART)]
     return [Part(group[0], "files", str(root), files=tuple(group)) for group in groups]

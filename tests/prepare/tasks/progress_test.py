@@ -10,41 +10,37 @@ import pytest
 
 from tests.prepare.conftest import jpeg, tar
 from vit_jax.core.screen import Screen
-from vit_jax.prepare import parts, progress, workers
-from vit_jax.prepare.collection import Collection
-from vit_jax.prepare.entry import Part
-from vit_jax.prepare.preparation import Options, prepare
+from vit_jax.prepare.collection import Collection, Part
+from vit_jax.prepare.options import PrepareOptions
+from vit_jax.prepare.pipeline import prepare
+from vit_jax.prepare.tasks import process_pool, progress, read_part
 
 
-@pytest.mark.parametrize("num_workers", [1, 2])
 def test_one_part_that_takes_long_shows_a_bar(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, num_workers: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before it, a bar moved only when a part was done."""
     path = tmp_path / "a.tar"
     path.write_bytes(tar({f"{i}.jpg": jpeg(i) for i in range(20)}))
     part = Part("a.tar", "tar", str(path), labels=(0,))
     monkeypatch.setattr(progress, "EVERY_SECS", 0.02)
     monkeypatch.setattr(Screen, "BAR_AFTER_SECS", 0.0)
     monkeypatch.setattr(Screen, "PLAIN_EVERY_SECS", 0.0)
-    if num_workers == 1:
-        slowly = lambda row: lambda *a: time.sleep(0.03) or row(*a)
-        monkeypatch.setattr(parts, "_row", slowly(parts._row))
+    slowly = lambda check: lambda *a: time.sleep(0.03) or check(*a)
+    monkeypatch.setattr(read_part, "_checked", slowly(read_part._checked))
     out = io.StringIO()
     collection = Collection("tars", "Of this test.", ["thing"], [part])
-    run = workers.in_processes(num_workers)
-    found = prepare(collection, tmp_path / "out", Options(), run, Screen(out))
+    run = process_pool.in_processes(1)
+    found = prepare(collection, tmp_path / "out", PrepareOptions(), run, Screen(out))
     assert found.splits["train"].shard_lengths == [20]
-    if num_workers == 1:
-        shown = [line for line in out.getvalue().splitlines() if line.startswith("checking, ")]
-        assert len(shown) > 3 and all("images, % [" in line for line in shown)
+    shown = [line for line in out.getvalue().splitlines() if line.startswith("checking, ")]
+    assert len(shown) > 3 and all("images, % [" in line for line in shown)
     assert not list((tmp_path / "out").rglob("*.progress"))
 
 
 def test_what_a_killed_worker_noted_does_not_count(tmp_path: Path) -> None:
     (tmp_path / "1.progress").write_text("10 0.5")
-    assert progress.running(tmp_path) == (10, 0.5)
+    assert progress.unfinished(tmp_path) == (10, 0.5)
     with progress.watched(tmp_path, lambda _: None):
-        assert progress.running(tmp_path) == (0, 0.0)
+        assert progress.unfinished(tmp_path) == (0, 0.0)
     (tmp_path / "1.progress").write_text("")  # half written
-    assert progress.running(tmp_path) == (0, 0.0)
+    assert progress.unfinished(tmp_path) == (0, 0.0)

@@ -1,4 +1,4 @@
-"""Writes report.json, report.html and its lists into the folder of a data set."""
+"""Writes report.json, report.html and the lists of images into the folder of a data set."""
 
 from __future__ import annotations
 
@@ -17,59 +17,58 @@ from vit_jax.core.files.atomic import atomic_file
 from vit_jax.core.screen import Screen
 from vit_jax.data.sources.tfds_writer import NOTE
 from vit_jax.prepare import faults
-from vit_jax.prepare.arrangement import Arrangement
 from vit_jax.prepare.collection import Collection
-from vit_jax.prepare.copies import copy_pairs
-from vit_jax.prepare.copies.copy_pairs import CopyPairs
-from vit_jax.prepare.prepared import Prepared
-from vit_jax.prepare.report import page, summary, thumbnails
+from vit_jax.prepare.prepared_set import PreparedSet
+from vit_jax.prepare.report import copy_pairs, page, summary, thumbnails
+from vit_jax.prepare.report.copy_pairs import CopyPairs
 from vit_jax.prepare.report.page import Pair, Picture, Sheets
+from vit_jax.prepare.split_assignment import SplitAssignment
 
 JSON, PAGE = "report.json", "report.html"
 SET_ASIDE, COPIES = "set_aside.jsonl", "copies.jsonl"
 KEPT, LEFT_OUT, PAIRS = 48, 24, 24  # images on the page
-LISTED = 200  # images that were left out
+LISTED = 200  # images on the page that were left out
 CLASS_PAIRS = 1000  # in report.json
 NAMED = 10  # classes, in a sentence
 
 
 def write(
-    found: Prepared,
+    data_set: PreparedSet,
     collection: Collection,
     policy: faults.Policy,
-    about: Mapping[str, Any],
+    note: Mapping[str, Any],
     max_pixels: int,
     screen: Screen,
 ) -> None:
-    """Writes the files, while the images of the collection are where the catalogue says.
+    """Writes the files, while the images of the collection are at the catalogue's locations.
 
     Args:
-      about: what prepared.json says besides.
+      note: entries that prepared.json has, too.
       max_pixels: larger images are not shown.
-      screen: where long lists tell how far they are.
+      screen: shows the progress of long lists.
     """
-    table, arranged = found.table, found.arrangement
+    table, assignment, folder = data_set.table, data_set.assignment, data_set.folder
     made = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
-    pairs = copy_pairs.copy_pairs(table, arranged)
+    pairs = copy_pairs.copy_pairs(table, assignment)
     names = collection.class_names
-    said = {**summary.summary(found, collection, policy), "made": made, **about}
-    said["duplicates"]["class_pairs"] = copy_pairs.class_pairs(table, names, pairs, CLASS_PAIRS)
-    _write(found.folder / JSON, [json.dumps(said, indent=1) + "\n"])
-    left_out = summary.lines(summary.left_out(table, arranged))
-    copies = summary.lines(copy_pairs.told(table, arranged, names, pairs))
-    for name, lines, number in (
-        (SET_ASIDE, left_out, len(arranged.left_out)),
-        (COPIES, copies, len(pairs.copy)),
+    report = {**summary.summary(data_set, collection, policy), "made": made, **note}
+    report["duplicates"]["class_pairs"] = copy_pairs.class_pairs(table, names, pairs, CLASS_PAIRS)
+    _write(folder / JSON, [json.dumps(report, indent=1) + "\n"])
+    for name, entries, number in (
+        (SET_ASIDE, summary.left_out(table, assignment), len(assignment.left_out)),
+        (COPIES, copy_pairs.entries(table, assignment, names, pairs), len(pairs.copy)),
     ):
-        _write(found.folder / name, _counted(lines, name, number, screen))
-    first = list(itertools.islice(summary.left_out(table, arranged), LISTED))
-    sheets = _sheets(table, arranged, collection, pairs, max_pixels)
-    sentences = [*collection.notes, *looks(said)]
-    _write(found.folder / PAGE, [page.page(said, sentences, sheets, first)])
+        # Bytes of a name that are not text become \udcXX.
+        lines = (json.dumps(entry) + "\n" for entry in entries)
+        _write(folder / name, _counted(lines, name, number, screen))
+    first = list(itertools.islice(summary.left_out(table, assignment), LISTED))
+    sheets = _sheets(table, assignment, collection, pairs, max_pixels)
+    sentences = [*collection.notes, *findings(report)]
+    _write(folder / PAGE, [page.page(report, sentences, sheets, first)])
 
 
 def read(folder: Path) -> dict[str, Any]:
-    """What report.json says. UserError if it is not there any more."""
+    """The contents of report.json. UserError if it is missing or damaged."""
     try:
         return json.loads((folder / JSON).read_text())
     except (OSError, ValueError) as error:
@@ -79,51 +78,51 @@ def read(folder: Path) -> dict[str, Any]:
         ) from error
 
 
-def looks(said: Mapping[str, Any]) -> list[str]:
-    """Sentences about what should be looked at before anything is trained on the set."""
-    copies, classes = said["duplicates"], said["classes"]
-    same, near = copies["same_bytes"], copies["near"]
-    found = []
+def findings(report: Mapping[str, Any]) -> list[str]:
+    """Sentences about what to look at before anything is trained on the data set."""
+    copies, classes = report["duplicates"], report["classes"]
+    sentences = []
     if classes["empty"]:
-        found.append(f"Classes without examples: {_few(classes['empty_names'], classes['empty'])}.")
-    for name, number in classes["in_splits"].items():
+        empty = _few(classes["empty_names"], classes["empty"])
+        sentences.append(f"Classes without examples: {empty}.")
+    for split, number in classes["in_splits"].items():
         if missing := classes["number"] - classes["empty"] - number:
-            names = classes.get("only_elsewhere", {}).get(name, [])  # none in reports of before
-            found.append(
-                f"Classes without examples in {name}, but in another split: {_few(names, missing)}."
-            )
-    for what, of in (
-        ("with the very bytes of one before them", same),
-        ("that look like one before them", near),
-        ("that look like one before them in a mirror", copies.get("mirrored", {"images": 0})),
+            names = classes.get("only_elsewhere", {}).get(split, [])  # older reports have none
+            few = _few(names, missing)
+            sentences.append(f"Classes without examples in {split}, but in another split: {few}.")
+    none = {"images": 0}  # of mirrored copies in older reports
+    for kind, property in (
+        ("same_bytes", "with the very bytes of one before them"),
+        ("near", "that look like one before them"),
+        ("mirrored", "that look like one before them in a mirror"),
     ):
-        if of["images"]:
-            found.append(
-                f"Images {what}: {of['images']:,}, "
-                f"of these in another class: {of['of_other_classes']:,}."
+        if number := (of := copies.get(kind, none))["images"]:
+            sentences.append(
+                f"Images {property}: {number:,}, of these in another class: "
+                f"{of['of_other_classes']:,}."
             )
     if across := copies["across_splits"]:
-        found.append(f"Examples with such a copy in another split of the set: {across:,}.")
+        sentences.append(f"Examples with such a copy in another split of the set: {across:,}.")
     for name, of in copies["in_evaluation"].items():
-        found.append(
+        sentences.append(
             f"Images of {name} that are also here: {of['images_of_it']:,}; left out as copies of "
             f"them: {of['left_out']:,}."
         )
     for name, number in copies.get("mirrored_in_evaluation", {}).items():
-        found.append(
+        sentences.append(
             f"Images that look like one of {name} in a mirror, and are not left out "
             f"(--mirrored_duplicates=drop): {number:,}."
         )
     if copies["not_compared"]:
-        found.append(
+        sentences.append(
             f"{copies['not_compared']:,} looks resemble so many others that not all of these were "
             "compared: near duplicates among them may be missing."
         )
-    return found
+    return sentences
 
 
 def _counted(lines: Iterable[str], name: str, number: int, screen: Screen) -> Iterable[str]:
-    """The lines, of which there are so many; says how far it is."""
+    """The lines, `number` of them, with a bar of the progress."""
     for done, line in enumerate(lines):
         if done % 1000 == 0:
             screen.bar(f"listing {name}", done, number)
@@ -132,23 +131,23 @@ def _counted(lines: Iterable[str], name: str, number: int, screen: Screen) -> It
 
 
 def _few(names: Sequence[str], number: int) -> str:
-    """Their number and the first of them."""
+    """The number and the first names: "12 (ant, bee, ...)"."""
     more = " ..." if len(names) > NAMED else ""
     return f"{number:,}" + f" ({', '.join(names[:NAMED])}{more})" * bool(names)
 
 
 def _sheets(
     table: pa.Table,
-    arranged: Arrangement,
+    assignment: SplitAssignment,
     collection: Collection,
     pairs: CopyPairs,
     max_pixels: int,
 ) -> Sheets:
-    largest = max(arranged.splits.values(), key=len, default=np.zeros(0, np.int64))
+    largest = max(assignment.splits.values(), key=len, default=np.zeros(0, np.int64))
 
     def labels(row: int) -> str:
-        found = arranged.labels.get(row) or table["labels"][row].as_py()
-        return ", ".join(collection.class_names[label] for label in found)
+        of_row = assignment.labels.get(row) or table["labels"][row].as_py()
+        return ", ".join(collection.class_names[label] for label in of_row)
 
     def picture(row: int, url: str, note: str = "", *, bad: bool = False) -> Picture:
         return Picture(url, table["name"][row].as_py(), note or labels(row), bad)
@@ -156,7 +155,7 @@ def _sheets(
     def some(rows: Iterable[int], number: int) -> list[tuple[int, str]]:
         return list(thumbnails.some(table, rows, number, max_pixels))
 
-    left_out = some(thumbnails.mixed(table, arranged.left_out), LEFT_OUT)
+    left_out = some(thumbnails.mixed(table, assignment.left_out), LEFT_OUT)
     shown = []
     for at in itertools.islice(copy_pairs.to_show(pairs), thumbnails.MOST_TRIED):
         row, of = int(pairs.copy[at]), int(pairs.first[at])
@@ -169,11 +168,11 @@ def _sheets(
             break
     return Sheets(
         [picture(row, url) for row, url in some(map(int, largest), KEPT)],
-        [picture(row, url, arranged.left_out[row], bad=True) for row, url in left_out],
+        [picture(row, url, assignment.left_out[row], bad=True) for row, url in left_out],
         shown,
     )
 
 
 def _write(path: Path, lines: Iterable[str]) -> None:
-    with atomic_file(path) as written, written.open("w", encoding="utf-8") as file:
+    with atomic_file(path) as temporary, temporary.open("w", encoding="utf-8") as file:
         file.writelines(lines)

@@ -1,8 +1,8 @@
-"""Runs tasks that do not know of each other on Apache Beam: on one machine or on many.
+"""Runs independent tasks on Apache Beam, on one machine or many.
 
-Tasks and results are files in the work folder, so a pipeline carries nothing but their numbers. All
-machines must see the source and the output under the same paths: a shared file system. They must
-have this package, too; --beam_flags tells Beam how they get it.
+Tasks and results are files in the work directory, so the pipeline carries their numbers only. All
+machines must see the source and the output under the same paths, on a shared file system. They also
+need this package; --beam_flags tells Beam how they get it.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from vit_jax.core.files.atomic import atomic_file
 
 
 def on_beam(folder: Path, beam_flags: Sequence[str]) -> Callable[..., Iterator[object]]:
-    """As workers.in_processes; `folder`, of this preparation alone, holds tasks and results.
+    """Like process_pool.in_processes; `folder`, not shared, holds tasks and results.
 
     Raises UserError if Beam is not installed.
     """
     try:
-        import apache_beam  # noqa: F401, only to see whether it is there
+        import apache_beam  # noqa: F401, only to see whether it is installed
     except ImportError as error:
         raise UserError(
             f"--runner=beam needs Apache Beam ({error}): pip install 'vit_jax[beam]'."
@@ -46,7 +46,7 @@ def on_beam(folder: Path, beam_flags: Sequence[str]) -> Callable[..., Iterator[o
 
 
 def _write(folder: Path, tasks: Iterable[object]) -> int:
-    """How many tasks there are."""
+    """Writes the tasks; their number."""
     number = 0
     for task in tasks:
         _task(folder, number).write_bytes(pickle.dumps(task))
@@ -57,7 +57,7 @@ def _write(folder: Path, tasks: Iterable[object]) -> int:
 def _pipeline(
     function: Callable[[Any], object], folder: str, number: int, beam_flags: Sequence[str]
 ) -> None:
-    """Runs it to its end."""
+    """Runs all tasks on Beam."""
     import apache_beam as beam
     from apache_beam.options.pipeline_options import PipelineOptions
 
@@ -67,17 +67,17 @@ def _pipeline(
 
 
 def run_task(number: int, function: Callable[[Any], object], folder: str) -> None:
-    """On a worker. What the user or the disk is to blame for is a result as well."""
+    """Runs a task on a worker; errors of the user or the disk are results, too."""
     path = _result(Path(folder), number)
-    if path.exists():  # Beam may repeat what is done
+    if path.exists():  # Beam may repeat a finished task
         return
     task = pickle.loads(_task(Path(folder), number).read_bytes())
     try:
         result = function(task)
     except (UserError, OSError) as error:
         result = error
-    with atomic_file(path) as written:
-        written.write_bytes(pickle.dumps(result))
+    with atomic_file(path) as temporary:
+        temporary.write_bytes(pickle.dumps(result))
 
 
 def _task(folder: Path, number: int) -> Path:

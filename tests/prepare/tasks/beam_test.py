@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.prepare.preparation_test import SMALL, files, prepared
+from tests.prepare.pipeline_test import SMALL, files, prepared
 from vit_jax.core.errors import UserError
 from vit_jax.core.screen import Screen
-from vit_jax.prepare.beam import on_beam
-from vit_jax.prepare.collection import Request
-from vit_jax.prepare.preparation import WORK, prepare
+from vit_jax.prepare.collection import CollectionRequest
+from vit_jax.prepare.pipeline import prepare
 from vit_jax.prepare.readers import imagenet21k as archive
+from vit_jax.prepare.tasks.beam import on_beam
+from vit_jax.prepare.work_dir import NAME as WORK
 
 FLAGS = ["--runner=FnApiRunner"]
 
@@ -27,7 +28,7 @@ def test_without_beam(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 def test_the_same_bytes(tmp_path: Path, imagenet21k: Path) -> None:
     pytest.importorskip("apache_beam")
-    collection = archive.collection(Request(str(imagenet21k)))
+    collection = archive.collection(CollectionRequest(str(imagenet21k)))
     local = prepared(collection, tmp_path / "local")
     run = on_beam(tmp_path / "beam" / "imagenet21k" / "1.0.0" / WORK / "beam", FLAGS)
     by_beam = prepare(collection, tmp_path / "beam", SMALL, run, Screen(io.StringIO()))
@@ -38,7 +39,7 @@ def test_the_same_bytes(tmp_path: Path, imagenet21k: Path) -> None:
 
 def test_a_user_s_mistake_is_one_message(tmp_path: Path, imagenet21k: Path) -> None:
     pytest.importorskip("apache_beam")
-    collection = archive.collection(Request(str(imagenet21k)))
+    collection = archive.collection(CollectionRequest(str(imagenet21k)))
     imagenet21k.write_bytes(imagenet21k.read_bytes()[:20_000])
     run = on_beam(tmp_path / "beam", FLAGS)
     with pytest.raises(UserError, match=r"fall11_whole\.tar, n.*in it: not a tar, or damaged"):

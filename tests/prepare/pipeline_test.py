@@ -21,21 +21,22 @@ from vit_jax.data import synsets
 from vit_jax.data.order import label_index
 from vit_jax.data.sources.tfds import Tfds
 from vit_jax.data.sources.tfds_writer import NOTE
-from vit_jax.prepare import parts, shards, workers
-from vit_jax.prepare.collection import Collection, Request
-from vit_jax.prepare.preparation import Options, prepare
-from vit_jax.prepare.prepared import Prepared
+from vit_jax.prepare.collection import Collection, CollectionRequest
+from vit_jax.prepare.options import PrepareOptions
+from vit_jax.prepare.pipeline import prepare
+from vit_jax.prepare.prepared_set import PreparedSet
 from vit_jax.prepare.readers import image_folder
 from vit_jax.prepare.readers import imagenet21k as archive
-from vit_jax.prepare.report import reports
+from vit_jax.prepare.report import report_files
+from vit_jax.prepare.tasks import process_pool, read_part, write_shard
 
-SMALL = Options(splits="test=5,validation=5,train=rest", shard_mib=0.02)
+SMALL = PrepareOptions(splits="test=5,validation=5,train=rest", shard_mib=0.02)
 
 
 def prepared(
-    collection: Collection, output: Path, options: Options = SMALL, num_workers: int = 1
-) -> Prepared:
-    run = workers.in_processes(num_workers)
+    collection: Collection, output: Path, options: PrepareOptions = SMALL, num_workers: int = 1
+) -> PreparedSet:
+    run = process_pool.in_processes(num_workers)
     return prepare(collection, output, options, run, Screen(io.StringIO()))
 
 
@@ -51,8 +52,8 @@ def files(folder: Path) -> dict[str, str]:
 def test_an_archive_becomes_a_data_set(
     tmp_path: Path, imagenet21k: Path, synset_tars: dict[str, bytes]
 ) -> None:
-    found = prepared(archive.collection(Request(str(imagenet21k))), tmp_path / "out")
-    assert {name: len(rows) for name, rows in found.arrangement.splits.items()} == {
+    found = prepared(archive.collection(CollectionRequest(str(imagenet21k))), tmp_path / "out")
+    assert {name: len(rows) for name, rows in found.assignment.splits.items()} == {
         "test": 5,
         "validation": 5,
         "train": 20,
@@ -79,23 +80,25 @@ def test_a_folder_of_tars_gives_the_same_set(
     folder.mkdir()
     for name, data in synset_tars.items():
         (folder / name).write_bytes(data)
-    one = prepared(archive.collection(Request(str(imagenet21k))), tmp_path / "one")
-    other = prepared(archive.collection(Request(str(folder))), tmp_path / "other")
+    one = prepared(archive.collection(CollectionRequest(str(imagenet21k))), tmp_path / "one")
+    other = prepared(archive.collection(CollectionRequest(str(folder))), tmp_path / "other")
     assert one.digest == other.digest and files(one.folder) == files(other.folder)
 
 
 def test_any_number_of_workers_writes_the_same_bytes(tmp_path: Path, imagenet21k: Path) -> None:
-    collection = archive.collection(Request(str(imagenet21k)))
-    one = prepared(collection, tmp_path / "one")
-    two = prepared(collection, tmp_path / "two", num_workers=2)
+    collection = archive.collection(CollectionRequest(str(imagenet21k)))
+    options = dataclasses.replace(SMALL, stratify=True)
+    one = prepared(collection, tmp_path / "one", options)
+    two = prepared(collection, tmp_path / "two", options, num_workers=2)
     assert one.digest == two.digest and files(one.folder) == files(two.folder)
+    assert not list(tmp_path.rglob("*.progress"))
 
 
 @pytest.mark.parametrize("stop_after", range(5))
 def test_goes_on_where_it_was_stopped(
     tmp_path: Path, imagenet21k: Path, monkeypatch: pytest.MonkeyPatch, stop_after: int
 ) -> None:
-    collection = archive.collection(Request(str(imagenet21k)))
+    collection = archive.collection(CollectionRequest(str(imagenet21k)))
     whole = prepared(collection, tmp_path / "whole")
     calls = []
 
@@ -109,15 +112,15 @@ def test_goes_on_where_it_was_stopped(
         return wrapped
 
     with monkeypatch.context() as patch:
-        patch.setattr(parts, "run", stopping(parts.run))
-        patch.setattr(shards, "run", stopping(shards.run))
+        patch.setattr(read_part, "run", stopping(read_part.run))
+        patch.setattr(write_shard, "run", stopping(write_shard.run))
         with pytest.raises(KeyboardInterrupt):
             prepared(collection, tmp_path / "stopped")
     done = len(calls)
     with monkeypatch.context() as patch:
         counting = lambda run: lambda task: calls.append(task) or run(task)
-        patch.setattr(parts, "run", counting(parts.run))
-        patch.setattr(shards, "run", counting(shards.run))
+        patch.setattr(read_part, "run", counting(read_part.run))
+        patch.setattr(write_shard, "run", counting(write_shard.run))
         again = prepared(collection, tmp_path / "stopped")
     assert files(again.folder) == files(whole.folder)
     num_tasks = len(collection.parts) + sum(len(s.shard_lengths) for s in whole.splits.values())
@@ -132,12 +135,12 @@ def test_images_of_several_classes_are_merged_or_dropped(tmp_path: Path) -> None
         for k, synset in enumerate(SYNSETS)
     }
     source.write_bytes(tar(tars))
-    collection = archive.collection(Request(str(source)))
+    collection = archive.collection(CollectionRequest(str(source)))
     counts = {}
     for duplicates in ("keep", "drop", "merge"):
-        options = Options(splits="train=rest", duplicates=duplicates)
+        options = PrepareOptions(splits="train=rest", duplicates=duplicates)
         found = prepared(collection, tmp_path / duplicates, options)
-        counts[duplicates] = len(found.arrangement.splits["train"])
+        counts[duplicates] = len(found.assignment.splits["train"])
     assert counts == {"keep": 6, "drop": 4, "merge": 4}
     merged = Tfds(str(tmp_path / "merge"), "train", None, where="input")
     labels = list(synsets.names())
@@ -150,7 +153,7 @@ def test_images_of_several_classes_are_merged_or_dropped(tmp_path: Path) -> None
 
 
 def test_other_options_are_refused_in_the_same_folder(tmp_path: Path, imagenet21k: Path) -> None:
-    collection = archive.collection(Request(str(imagenet21k)))
+    collection = archive.collection(CollectionRequest(str(imagenet21k)))
     prepared(collection, tmp_path)
     with pytest.raises(UserError, match="begun with other options: duplicates was 'keep'"):
         prepared(collection, tmp_path, dataclasses.replace(SMALL, duplicates="drop"))
@@ -161,7 +164,7 @@ MISTAKES = {
     "a path as the version": ({"version": "../x"}, "--version=../x: three numbers"),
     "other digits": ({"version": "\uff11.0.0"}, "three numbers"),
     "splits": ({"splits": "train"}, "--splits=train: train= is not a name and a number"),
-    "a word of TFDS": ({"splits": "all=rest"}, "all means all splits, and is no name of one"),
+    "a word of TFDS": ({"splits": "all=rest"}, "all means all splits, and cannot be the name"),
     "a policy": ({"policy": ("gray",)}, "--policy=gray: gray .* can be keep or convert"),
     "no size of files": ({"shard_mib": 0}, "--shard_mib=0: from 0.001 to"),
     "a negative size": ({"shard_mib": -1}, "--shard_mib=-1: from 0.001 to"),
@@ -183,9 +186,9 @@ def test_wrong_options_are_told_before_images_are_read(
     mistake: dict[str, Any],
     message: str,
 ) -> None:
-    collection = archive.collection(Request(str(imagenet21k)))
+    collection = archive.collection(CollectionRequest(str(imagenet21k)))
     with monkeypatch.context() as patch:
-        patch.setattr(parts, "run", lambda _: pytest.fail("an image was read"))
+        patch.setattr(read_part, "run", lambda _: pytest.fail("an image was read"))
         with pytest.raises(UserError, match=message):
             prepared(collection, tmp_path, dataclasses.replace(SMALL, **mistake))
     prepared(collection, tmp_path)  # and the right ones go on
@@ -194,7 +197,7 @@ def test_wrong_options_are_told_before_images_are_read(
 def test_options_may_change_until_files_are_written(
     tmp_path: Path, imagenet21k: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    collection = archive.collection(Request(str(imagenet21k)))
+    collection = archive.collection(CollectionRequest(str(imagenet21k)))
     with pytest.raises(UserError, match="30 images are left, and --splits wants 99"):
         prepared(collection, tmp_path / "one", dataclasses.replace(SMALL, splits="b=99,a=rest"))
     (tmp_path / "test_set").mkdir()
@@ -204,9 +207,9 @@ def test_options_may_change_until_files_are_written(
     )
     whole = prepared(collection, tmp_path / "whole", options)
     with monkeypatch.context() as patch:
-        read = parts.run
-        hashes = lambda task: read(task) if task.part.reader == parts.FILES else pytest.fail()
-        patch.setattr(parts, "run", hashes)  # the collection is not read again
+        read = read_part.run
+        hashes = lambda task: read(task) if task.part.reader == read_part.FILES else pytest.fail()
+        patch.setattr(read_part, "run", hashes)  # the collection is not read again
         found = prepared(collection, tmp_path / "one", options)
     assert files(found.folder) == files(whole.folder)
     other = dataclasses.replace(SMALL, policy=("gray:set_aside",), max_image_pixels=100)
@@ -224,7 +227,7 @@ def test_the_order_of_the_classes_is_that_of_the_released_heads() -> None:
 
 
 def test_the_archive_s_own_order(imagenet21k: Path) -> None:
-    collection = archive.collection(Request(str(imagenet21k), label_order="archive"))
+    collection = archive.collection(CollectionRequest(str(imagenet21k), label_order="archive"))
     assert [name.split()[0] for name in collection.class_names] == list(SYNSETS)
     assert [part.labels for part in collection.parts] == [(0,), (1,), (2,)]
 
@@ -238,7 +241,7 @@ def test_releases_are_told_apart() -> None:
 
 
 def test_a_finished_preparation_is_not_done_again(tmp_path: Path, imagenet21k: Path) -> None:
-    collection = archive.collection(Request(str(imagenet21k)))
+    collection = archive.collection(CollectionRequest(str(imagenet21k)))
     options = dataclasses.replace(SMALL, duplicates="drop")
     first = prepared(collection, tmp_path, options)
     left = {path.name for path in (first.folder / ".preparing").iterdir()}
@@ -246,11 +249,11 @@ def test_a_finished_preparation_is_not_done_again(tmp_path: Path, imagenet21k: P
     nothing = lambda *_: pytest.fail("there is nothing to do")
     again = prepare(collection, tmp_path, options, nothing, Screen(io.StringIO()))
     assert again.digest == first.digest and again.splits == first.splits
-    assert again.arrangement.left_out == first.arrangement.left_out
-    assert again.arrangement.copies == first.arrangement.copies
-    assert again.arrangement.splits.keys() == first.arrangement.splits.keys()
-    for split, rows in first.arrangement.splits.items():
-        np.testing.assert_array_equal(again.arrangement.splits[split], rows)
+    assert again.assignment.left_out == first.assignment.left_out
+    assert again.assignment.copies == first.assignment.copies
+    assert again.assignment.splits.keys() == first.assignment.splits.keys()
+    for split, rows in first.assignment.splits.items():
+        np.testing.assert_array_equal(again.assignment.splits[split], rows)
     before = files(first.folder)
     (first.folder / NOTE).unlink()
     prepared(collection, tmp_path, options)
@@ -271,37 +274,37 @@ def photos(tmp_path: Path) -> Path:
 
 def test_an_image_that_was_replaced_is_noticed(tmp_path: Path, photos: Path) -> None:
     """The folder that it lies in remains as it was."""
-    collection = image_folder.collection(Request(str(photos)))
-    prepared(collection, tmp_path, Options())
+    collection = image_folder.collection(CollectionRequest(str(photos)))
+    prepared(collection, tmp_path, PrepareOptions())
     (photos / "class" / "3.jpg").write_bytes(jpeg(9))
     with pytest.raises(UserError, match="is ready, but the collection has been changed since"):
-        prepared(collection, tmp_path, Options())
+        prepared(collection, tmp_path, PrepareOptions())
 
 
 def test_an_image_that_changes_before_it_is_written(
     tmp_path: Path, photos: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    collection = image_folder.collection(Request(str(photos)))
-    changed, write = photos / "class" / "3.jpg", shards.run
+    collection = image_folder.collection(CollectionRequest(str(photos)))
+    changed, write = photos / "class" / "3.jpg", write_shard.run
     longer = jpeg(9) + bytes(1000)  # no read would be too short
 
-    def late(task: shards.ShardTask) -> shards.ShardDone:
+    def late(task: write_shard.ShardTask) -> write_shard.WrittenShard:
         changed.write_bytes(longer)
         return write(task)
 
     with monkeypatch.context() as patch:
-        patch.setattr(shards, "run", late)
+        patch.setattr(write_shard, "run", late)
         with pytest.raises(UserError, match=r"3\.jpg has been changed since it was checked"):
-            prepared(collection, tmp_path, Options())
-    prepared(collection, tmp_path, Options())
+            prepared(collection, tmp_path, PrepareOptions())
+    prepared(collection, tmp_path, PrepareOptions())
     source = Tfds(str(tmp_path), "train", None, where="input")
     assert longer in [example.image for example in source.read(np.arange(6))]
 
 
 def test_a_set_that_an_earlier_version_made_is_read(tmp_path: Path, photos: Path) -> None:
     """Without mirrored looks, in the catalogue and in the report."""
-    collection = image_folder.collection(Request(str(photos)))
-    made = prepared(collection, tmp_path, Options())
+    collection = image_folder.collection(CollectionRequest(str(photos)))
+    made = prepared(collection, tmp_path, PrepareOptions())
     path = made.folder / "catalogue.parquet"
     pq.write_table(pq.read_table(path).drop_columns(["mirrored", "mirrored_as"]), path)
     for name, change in (
@@ -315,8 +318,8 @@ def test_a_set_that_an_earlier_version_made_is_read(tmp_path: Path, photos: Path
         said = json.loads((made.folder / name).read_text())
         change(said)
         (made.folder / name).write_text(json.dumps(said))
-    found = prepared(collection, tmp_path, Options())
-    assert found.digest == made.digest and found.arrangement.copies.mirrored == {}
-    assert reports.looks(reports.read(made.folder)) == []
+    found = prepared(collection, tmp_path, PrepareOptions())
+    assert found.digest == made.digest and found.assignment.copies.mirrored == {}
+    assert report_files.findings(report_files.read(made.folder)) == []
     with pytest.raises(UserError, match="begun with other options"):
-        prepared(collection, tmp_path, Options(near_bits=3))
+        prepared(collection, tmp_path, PrepareOptions(near_bits=3))

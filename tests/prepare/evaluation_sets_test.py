@@ -14,12 +14,13 @@ from PIL import Image
 from tests.prepare.conftest import jpeg
 from vit_jax.core.errors import UserError
 from vit_jax.core.screen import Screen
-from vit_jax.prepare import evaluations, workers
-from vit_jax.prepare.collection import Request
-from vit_jax.prepare.entry import Part
-from vit_jax.prepare.preparation import Options, prepare
-from vit_jax.prepare.prepared import Prepared, about
+from vit_jax.prepare import evaluation_sets
+from vit_jax.prepare.collection import CollectionRequest, Part
+from vit_jax.prepare.options import PrepareOptions
+from vit_jax.prepare.pipeline import prepare
+from vit_jax.prepare.prepared_set import PreparedSet, read_note
 from vit_jax.prepare.readers import image_folder
+from vit_jax.prepare.tasks import process_pool
 
 
 def folder_of(root: Path, images: dict[str, bytes]) -> Path:
@@ -31,15 +32,15 @@ def folder_of(root: Path, images: dict[str, bytes]) -> Path:
     return root
 
 
-def prepared(source: Path, output: Path, *evaluated: Path, version: str = "1.0.0") -> Prepared:
-    options = Options(version=version, drop_duplicates_of=tuple(map(str, evaluated)))
-    collection = image_folder.collection(Request(str(source)))
-    return prepare(collection, output, options, workers.in_processes(1), Screen(io.StringIO()))
+def prepared(source: Path, output: Path, *evaluated: Path, version: str = "1.0.0") -> PreparedSet:
+    options = PrepareOptions(version=version, drop_duplicates_of=tuple(map(str, evaluated)))
+    collection = image_folder.collection(CollectionRequest(str(source)))
+    return prepare(collection, output, options, process_pool.in_processes(1), Screen(io.StringIO()))
 
 
-def left_out(found: Prepared) -> dict[str, str]:
+def left_out(found: PreparedSet) -> dict[str, str]:
     names = found.table["name"]
-    return {names[row].as_py(): why for row, why in found.arrangement.left_out.items()}
+    return {names[row].as_py(): why for row, why in found.assignment.left_out.items()}
 
 
 def test_a_folder_a_data_set_and_saved_hashes_are_the_same(tmp_path: Path) -> None:
@@ -59,13 +60,13 @@ def test_a_folder_a_data_set_and_saved_hashes_are_the_same(tmp_path: Path) -> No
         "class1/1.jpg": "in_evaluation:test_set",
         "class1/3.jpg": "in_evaluation:test_set",
     }
-    assert by_folder.arrangement.copies.by_look == 1
+    assert by_folder.assignment.copies.by_look == 1
     by_data_set = prepared(train, tmp_path / "two", as_data_set)
     saved = by_folder.folder / "evaluations" / "test_set.parquet"
     by_hashes = prepared(train, tmp_path / "three", saved)
     assert by_folder.digest == by_data_set.digest == by_hashes.digest
     assert set(left_out(by_data_set).values()) == {"in_evaluation:image_folder"}
-    said = [about(one.folder) for one in (by_folder, by_data_set, by_hashes)]
+    said = [read_note(one.folder) for one in (by_folder, by_data_set, by_hashes)]
     digests = [next(iter(one["evaluations"].values())) for one in said if one]
     assert len(digests) == 3 and len(set(digests)) == 1
 
@@ -80,7 +81,7 @@ def test_an_evaluation_set_that_changes_in_between_is_refused(
         raise UserError("the disk is full")
 
     with monkeypatch.context() as patch:
-        patch.setattr("vit_jax.prepare.preparation._write", full)
+        patch.setattr("vit_jax.prepare.pipeline._Preparation._write", full)
         with pytest.raises(UserError, match="full"):
             prepared(train, tmp_path / "out", test_set)
     (test_set / "class0" / "a.jpg").write_bytes(jpeg(2))
@@ -92,21 +93,23 @@ def test_an_evaluation_set_that_changes_in_between_is_refused(
 
 def test_of_several_splits_one_is_named(tmp_path: Path) -> None:
     images = {f"{i}.jpg": jpeg(i) for i in range(6)}
-    collection = image_folder.collection(Request(str(folder_of(tmp_path / "set", images))))
-    options = Options(splits="test=2,train=rest")
-    run = workers.in_processes(1)
+    collection = image_folder.collection(
+        CollectionRequest(str(folder_of(tmp_path / "set", images)))
+    )
+    options = PrepareOptions(splits="test=2,train=rest")
+    run = process_pool.in_processes(1)
     folder = prepare(collection, tmp_path, options, run, Screen(io.StringIO())).folder
 
     def count(parts: Sequence[Part], _: str) -> pa.Table:
-        members = [member for part in parts for member in evaluations.examples(part)]
-        return pa.table({"sha256": [hashlib.sha256(m.data or b"").digest() for m in members]})
+        images = [data for part in parts for _, data in evaluation_sets.examples(part)]
+        return pa.table({"sha256": [hashlib.sha256(data or b"").digest() for data in images]})
 
     for split, number in {"test": 2, "train": 4, "all": 6}.items():
-        (found,) = evaluations.load([f"{folder}:{split}"], count)
+        (found,) = evaluation_sets.load([f"{folder}:{split}"], count)
         assert found.name == f"image_folder-{split}" and len(found.hashes) == number
     for path in (f"{folder}", f"{folder}:tests"):
         with pytest.raises(UserError, match=r"say which split .*:test or .*:train or .*:all"):
-            evaluations.load([path], count)
+            evaluation_sets.load([path], count)
 
 
 def test_sets_of_the_same_name_are_told_apart(tmp_path: Path) -> None:
@@ -128,10 +131,10 @@ def test_what_is_no_set_is_refused(tmp_path: Path) -> None:
         "absent": "no such file or folder",
         "b\udcff": "the path is not UTF-8",
         "empty": "neither a data set in TFDS layout .* nor a folder with images",
-        "text.parquet:test": "no data set in TFDS layout, and has no splits",
+        "text.parquet:test": "not a data set in TFDS layout, and has no splits",
         "text.parquet": "not a Parquet file with the columns sha256 and look",
     }.items():
         with pytest.raises(UserError, match=message):
-            evaluations.load([str(tmp_path / name)], read)
+            evaluation_sets.load([str(tmp_path / name)], read)
     with pytest.raises(UserError, match="--drop_duplicates_of is empty"):  # not this folder
-        evaluations.load([""], read)
+        evaluation_sets.load([""], read)

@@ -8,15 +8,13 @@ import numpy as np
 import pytest
 
 from tests.prepare.conftest import jpeg
-from tests.prepare.copies.duplicates_test import A, B, table
-from tests.prepare.preparation_test import files, prepared
+from tests.prepare.copies.duplicates_test import A, B, assigned, table
+from tests.prepare.pipeline_test import files, prepared
 from vit_jax.core.errors import UserError
-from vit_jax.prepare import arrangement
-from vit_jax.prepare.collection import Request
-from vit_jax.prepare.preparation import Options
+from vit_jax.prepare.collection import CollectionRequest
+from vit_jax.prepare.options import PrepareOptions
 from vit_jax.prepare.readers import image_folder
-from vit_jax.prepare.splits import Splits
-from vit_jax.prepare.stratified import stratified
+from vit_jax.prepare.splits import Splits, stratified
 
 
 def counts_of(sizes: list[int], splits: str, seed: int = 0) -> dict[str, list[int]]:
@@ -79,21 +77,20 @@ def test_the_first_of_a_class_are_split_off() -> None:
     }
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_a_folder_of_images(tmp_path: Path, workers: int) -> None:
+def test_a_folder_of_images(tmp_path: Path) -> None:
     for name, size in {"common": 12, "rare": 2, "single": 1}.items():
         (tmp_path / "photos" / name).mkdir(parents=True)
         for i in range(size):
             (tmp_path / "photos" / name / f"{i}.jpg").write_bytes(jpeg(100 * size + i))
-    collection = image_folder.collection(Request(str(tmp_path / "photos")))
-    options = Options(splits="validation=5,train=rest", stratify=True)
-    found = prepared(collection, tmp_path / "out", options, num_workers=workers)
+    collection = image_folder.collection(CollectionRequest(str(tmp_path / "photos")))
+    options = PrepareOptions(splits="validation=5,train=rest", stratify=True)
+    found = prepared(collection, tmp_path / "out", options)
     labels = {
         name: np.bincount([found.table["labels"][int(row)].as_py()[0] for row in rows], minlength=3)
-        for name, rows in found.arrangement.splits.items()
+        for name, rows in found.assignment.splits.items()
     }
     assert labels["validation"].tolist() in ([4, 1, 0], [5, 0, 0]) and labels["train"].min() == 1
-    plain = Options(splits="validation=5,train=rest")
+    plain = PrepareOptions(splits="validation=5,train=rest")
     other = prepared(collection, tmp_path / "plain", plain)
     assert files(other.folder) != files(found.folder)
 
@@ -101,7 +98,7 @@ def test_a_folder_of_images(tmp_path: Path, workers: int) -> None:
 def test_it_is_refused_where_nothing_is_split_off() -> None:
     images = table(("a", A), ("b", B))
     with pytest.raises(UserError, match=r"--stratify is for splits .* and all are in one"):
-        arrangement.arrange(images, Splits.parse("train=rest"), stratify=True)
+        assigned(images, stratify=True)
     images = table(("a", A), ("b", B), splits=["train", "val"])
     with pytest.raises(UserError, match="the collection names train, val"):
-        arrangement.arrange(images, Splits.parse("a=1,b=rest"), stratify=True)
+        assigned(images, splits="a=1,b=rest", stratify=True)

@@ -13,16 +13,16 @@ import pytest
 from PIL import Image, ImageOps
 
 from tests.prepare.conftest import jpeg
-from tests.prepare.copies.duplicates_test import A, B, C, table
+from tests.prepare.copies.duplicates_test import A, B, C, assigned, table
 from vit_jax.core.screen import Screen
-from vit_jax.prepare import arrangement, faults, workers
-from vit_jax.prepare.collection import Request
-from vit_jax.prepare.copies import copy_pairs
-from vit_jax.prepare.preparation import Options, prepare
+from vit_jax.prepare import faults
+from vit_jax.prepare.collection import CollectionRequest
+from vit_jax.prepare.options import PrepareOptions
+from vit_jax.prepare.pipeline import prepare
 from vit_jax.prepare.readers import image_folder
-from vit_jax.prepare.report import charts, summary
+from vit_jax.prepare.report import charts, copy_pairs, summary
 from vit_jax.prepare.report import page as report_page
-from vit_jax.prepare.splits import Splits
+from vit_jax.prepare.tasks import process_pool
 
 STRANGE = "<b>&amp; 'x'.jpg"
 
@@ -51,10 +51,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         path = source / name
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(data)
-    options = Options(splits="test=4,train=rest", duplicates="drop")
-    collection = image_folder.collection(Request(str(source)))
+    options = PrepareOptions(splits="test=4,train=rest", duplicates="drop")
+    collection = image_folder.collection(CollectionRequest(str(source)))
     output = tmp_path_factory.mktemp("output")
-    run = workers.in_processes(1)
+    run = process_pool.in_processes(1)
     return prepare(collection, output, options, run, Screen(io.StringIO())).folder
 
 
@@ -148,7 +148,7 @@ def test_charts_of_nothing_and_of_one() -> None:
 
 def test_merged_images_count_for_all_of_their_classes() -> None:
     images = table(("a", 1), ("b", 2), ("a", 1))
-    found = arrangement.arrange(images, Splits.parse("train=rest"), duplicates="merge")
+    found = assigned(images, duplicates="merge")
     counts = summary.labels_of(images, found, found.splits["train"], 4)
     assert counts.tolist() == [1, 1, 1, 0]
 
@@ -158,7 +158,7 @@ def pairs_of_classes(labels: list[list[int]], *looks: tuple[str, int | None]) ->
     place = images.schema.get_field_index("labels")
     field = images.schema.field(place)
     images = images.set_column(place, field, pa.array(labels, field.type))
-    found = arrangement.arrange(images, Splits.parse("train=rest"))
+    found = assigned(images)
     pairs = copy_pairs.copy_pairs(images, found)
     return copy_pairs.class_pairs(images, list("abcd"), pairs, 2)
 
@@ -183,9 +183,9 @@ def test_copies_of_other_classes_and_splits_come_first() -> None:
     field = images.schema.field(place)
     labels = [[0], [1], [1], [1], [0], [0]]
     images = images.set_column(place, field, pa.array(labels, field.type))
-    found = arrangement.arrange(images, Splits.parse("train=rest"), duplicates="drop")
+    found = assigned(images, duplicates="drop")
     pairs = copy_pairs.copy_pairs(images, found)
-    told = list(copy_pairs.told(images, found, ["one", "two"], pairs))
+    told = list(copy_pairs.entries(images, found, ["one", "two"], pairs))
     assert [(one["name"], one["of"], one["kind"]) for one in told] == [
         ("1.jpg", "0.jpg", "near"),
         ("3.jpg", "2.jpg", "same_bytes"),

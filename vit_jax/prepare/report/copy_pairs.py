@@ -1,7 +1,7 @@
-"""Pairs of images of which one is a copy of the other, those first that do harm.
+"""Pairs of an image and its copy, harmful pairs first.
 
-Of two classes: at most one label is right, or both are. Of two splits: what is evaluated on was
-trained on. Other copies only count more than once.
+Pairs of two classes: one label is wrong, or both apply. Pairs of two splits: an image is both
+trained and evaluated on. Other copies only count more than once.
 """
 
 from __future__ import annotations
@@ -14,22 +14,26 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from vit_jax.prepare.arrangement import Arrangement
+from vit_jax.prepare.split_assignment import SplitAssignment
 
-KINDS = {"same": "same_bytes", "near": "near", "mirrored": "mirrored"}  # of Duplicates, as told
-MOST_LABELS = 10  # of an image, in pairs of classes
+KINDS = {
+    "same": "same_bytes",
+    "near": "near",
+    "mirrored": "mirrored",
+}  # field of Duplicates -> its name in reports
+MOST_LABELS = 10  # of an image, in class_pairs
 _AT_ONCE = 10_000
 
 
 class CopyPairs(NamedTuple):
-    """Rows of the catalogue, in the order in which they are told.
+    """Pairs of rows of the catalogue, in the order of reports.
 
     Attributes:
-      kind: places in KINDS, int8 [n].
+      kind: int8 [n], places in KINDS.
       first, copy: int64 [n].
       other_class, other_split: bool [n].
-      split: place in `splits` of each row of the catalogue, or -1, int64 [rows].
-      splits: their names.
+      split: int64 [rows], place in `splits` of each row of the catalogue, or -1.
+      splits: names.
     """
 
     kind: np.ndarray
@@ -41,14 +45,14 @@ class CopyPairs(NamedTuple):
     splits: Sequence[str]
 
 
-def copy_pairs(table: pa.Table, arranged: Arrangement) -> CopyPairs:
-    """All of them: of other classes, of other splits, the rest; in each the order of the set."""
-    found = [getattr(arranged.copies, kind) for kind in KINDS]
-    sizes = [len(of) for of in found]
+def copy_pairs(table: pa.Table, assignment: SplitAssignment) -> CopyPairs:
+    """All pairs: of two classes, of two splits, the rest; within each in the order of the set."""
+    copies = [getattr(assignment.copies, kind) for kind in KINDS]
+    sizes = [len(of) for of in copies]
     kind = np.repeat(np.arange(len(KINDS), dtype=np.int8), sizes)
-    copy = np.fromiter(itertools.chain(*found), np.int64, sum(sizes))
-    first = np.fromiter(itertools.chain(*(of.values() for of in found)), np.int64, sum(sizes))
-    split, splits = _splits(table, arranged)
+    copy = np.fromiter(itertools.chain(*copies), np.int64, sum(sizes))
+    first = np.fromiter(itertools.chain(*(of.values() for of in copies)), np.int64, sum(sizes))
+    split, splits = _splits(table, assignment)
     other_split = (split[copy] != split[first]) & (split[copy] >= 0) & (split[first] >= 0)
     other_class = np.zeros(len(copy), bool)
     for start in range(0, len(copy), _AT_ONCE):
@@ -56,35 +60,34 @@ def copy_pairs(table: pa.Table, arranged: Arrangement) -> CopyPairs:
         pairs = zip(_labels(table, copy[some]), _labels(table, first[some]), strict=True)
         other_class[some] = [set(one) != set(other) for one, other in pairs]
     rank = _rank(other_class, other_split)
-    told = np.lexsort((kind, table["order"].to_numpy()[copy], rank))
-    return CopyPairs(
-        kind[told], first[told], copy[told], other_class[told], other_split[told], split, splits
-    )
+    order = np.lexsort((kind, table["order"].to_numpy()[copy], rank))
+    kind, first, copy = kind[order], first[order], copy[order]
+    return CopyPairs(kind, first, copy, other_class[order], other_split[order], split, splits)
 
 
 def _rank(other_class: np.ndarray, other_split: np.ndarray) -> np.ndarray:
     return np.where(other_class, 0, np.where(other_split, 1, 2))
 
 
-def _splits(table: pa.Table, arranged: Arrangement) -> tuple[np.ndarray, list[str]]:
-    """Of each row the split it is in, or that the collection has put it in; -1: neither."""
+def _splits(table: pa.Table, assignment: SplitAssignment) -> tuple[np.ndarray, list[str]]:
+    """Place of the split of each row, else of the one that the collection names, else -1; names."""
     own = table["split"].cast(pa.string()).combine_chunks().dictionary_encode()
     names = own.dictionary.to_pylist()
-    found = own.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
-    for name, rows in arranged.splits.items():
+    split = own.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
+    for name, rows in assignment.splits.items():
         names += [name] if name not in names else []
-        found[rows] = names.index(name)
-    return found, names
+        split[rows] = names.index(name)
+    return split, names
 
 
 def _labels(table: pa.Table, rows: np.ndarray) -> list[list[int]]:
     return table["labels"].take(pa.array(rows)).to_pylist()
 
 
-def told(
-    table: pa.Table, arranged: Arrangement, names: Sequence[str], pairs: CopyPairs
+def entries(
+    table: pa.Table, assignment: SplitAssignment, names: Sequence[str], pairs: CopyPairs
 ) -> Iterator[dict[str, Any]]:
-    """An object for each pair, in their order; labels as names of classes."""
+    """A JSON object for each pair, in their order; labels as names of classes."""
     kinds = list(KINDS.values())
     looks = table["look"].fill_null(0).to_numpy()
     mirrored = table["mirrored"].fill_null(0).to_numpy()
@@ -109,7 +112,7 @@ def told(
                 "other_class": bool(pairs.other_class[k]),
                 "other_split": bool(pairs.other_split[k]),
                 **({} if bits is None else {"bits": bits}),
-                "left_out": arranged.left_out.get(row),
+                "left_out": assignment.left_out.get(row),
             }
 
 
@@ -118,7 +121,7 @@ def _split(pairs: CopyPairs, row: int) -> str | None:
 
 
 def _bits(kind: str, looks: np.ndarray, mirrored: np.ndarray, row: int, of: int) -> int | None:
-    """In how many bits the looks differ, after one was mirrored; None: the bytes are the same."""
+    """Number of bits in which the looks differ, one mirrored if needed; None: the same bytes."""
     if kind == "same_bytes":
         return None
     if kind == "near":
@@ -129,12 +132,13 @@ def _bits(kind: str, looks: np.ndarray, mirrored: np.ndarray, row: int, of: int)
 def class_pairs(
     table: pa.Table, names: Sequence[str], pairs: CopyPairs, most: int
 ) -> dict[str, Any]:
-    """Between which classes there are how many copies, the most frequent pairs first.
+    """Pairs of classes with their numbers of copies, the most frequent first.
 
-    Of images with several labels those count that only one of the two has, against each other, or
-    against all of the other's where one has no others; of very many labels the first MOST_LABELS.
+    Of several labels only those count that one of the two images alone has, against those of the
+    other; an image without such labels counts with all its labels. Of very many labels the first
+    MOST_LABELS count.
     """
-    found: dict[tuple[int, int], Counter[str]] = {}
+    counts: dict[tuple[int, int], Counter[str]] = {}
     kinds = list(KINDS.values())
     rows = np.flatnonzero(pairs.other_class)
     for start in range(0, len(rows), _AT_ONCE):
@@ -142,10 +146,10 @@ def class_pairs(
         labels = (_labels(table, side[some]) for side in (pairs.copy, pairs.first))
         for k, one, other in zip(some, *labels, strict=True):
             for pair in _of_two(set(one), set(other)):
-                found.setdefault(pair, Counter())[kinds[pairs.kind[k]]] += 1
-    ordered = sorted(found.items(), key=lambda item: (-item[1].total(), item[0]))
+                counts.setdefault(pair, Counter())[kinds[pairs.kind[k]]] += 1
+    ordered = sorted(counts.items(), key=lambda item: (-item[1].total(), item[0]))
     return {
-        "number": len(found),
+        "number": len(counts),
         "most": [
             {"classes": [names[label] for label in pair], "copies": of.total(), **of}
             for pair, of in ordered[:most]
@@ -159,9 +163,9 @@ def _of_two(one: set[int], other: set[int]) -> set[tuple[int, int]]:
 
 
 def to_show(pairs: CopyPairs) -> Iterator[int]:
-    """Places of pairs whose pictures say something, the kinds in turn within each rank.
+    """Places of pairs that are worth showing, the kinds in turn within each rank.
 
-    The same picture twice in one class and split is none of them.
+    The same image twice in one class and split is not.
     """
     rank = _rank(pairs.other_class, pairs.other_split)
     for of_rank in range(3):
@@ -175,7 +179,7 @@ def to_show(pairs: CopyPairs) -> Iterator[int]:
 
 
 def in_words(pairs: CopyPairs, at: int) -> str:
-    """What a pair is: "mirrored, of another class, test and train"."""
+    """A pair in words: "mirrored, of another class, test and train"."""
     words = [("the same bytes", "near", "mirrored")[pairs.kind[at]]]
     words += ["of another class"] if pairs.other_class[at] else []
     if pairs.other_split[at]:

@@ -1,4 +1,4 @@
-"""Runs tasks that do not know of each other, in processes of this machine."""
+"""Runs independent tasks in processes of this machine."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ Result = TypeVar("Result")
 
 
 def in_processes(workers: int) -> Callable[..., Iterator[object]]:
-    """A function that runs tasks in so many processes, and yields results as they come."""
+    """A function that runs tasks in so many processes and yields results as they come."""
 
     def run(function: Callable[[Task], Result], tasks: Iterable[Task]) -> Iterator[Result]:
         if workers == 1:
             yield from map(function, tasks)
             return
-        # Not forked: a copy of a process with threads may stand still.
+        # Not forked: a copy of a process with threads may deadlock.
         context = multiprocessing.get_context("spawn")
         pool = concurrent.futures.ProcessPoolExecutor(workers, context, initializer=_watch)
         try:
@@ -39,7 +39,7 @@ def in_processes(workers: int) -> Callable[..., Iterator[object]]:
                 "give it fewer --workers."
             ) from error
         except (KeyboardInterrupt, GeneratorExit):
-            # Nobody wants what is running: files are there in full or not at all.
+            # Unfinished tasks may be killed, since files are written completely or not at all.
             for worker in multiprocessing.active_children():
                 worker.kill()
             raise
@@ -55,7 +55,7 @@ def _run(
     tasks: Iterable[Task],
     ahead: int,
 ) -> Iterator[Result]:
-    """Never holds more than `ahead` tasks in the pool: they may be large."""
+    """Runs the tasks, at most `ahead` of them in the pool, since they may be large."""
     waiting: set[concurrent.futures.Future[Result]] = set()
     for task in tasks:
         if len(waiting) >= ahead:
@@ -69,7 +69,7 @@ def _run(
 
 @contextlib.contextmanager
 def _no_interrupts() -> Iterator[None]:
-    """Ctrl-C comes afterwards, and never to processes started here: the parent ends its workers."""
+    """Delays Ctrl-C, and keeps it from processes started here: the parent ends its workers."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -78,7 +78,7 @@ def _no_interrupts() -> Iterator[None]:
 
 
 def _watch() -> None:
-    """Ends this worker with its parent, also if that is killed: nothing else would tell it."""
+    """Ends this worker with its parent, even if that is killed and cannot tell it."""
     parent = multiprocessing.parent_process()
     assert parent is not None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from vit_jax.prepare.copies import near
+from vit_jax.prepare.copies import near_pairs as near
 
 
 def random_hashes(count: int, seed: int = 0) -> np.ndarray:

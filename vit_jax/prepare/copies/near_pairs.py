@@ -1,8 +1,8 @@
 """All pairs of 64-bit hashes that differ in few bits, without comparing all with all.
 
 The 64 bits are cut into `bits + k` blocks. Two hashes that differ in at most `bits` bits agree in
-at least k blocks; so they stand in one group when hashes are sorted by the right k of them, and
-only within groups hashes are compared. Every choice of k blocks is one round.
+at least k blocks; so they fall into one group when hashes are sorted by the right k of them, and
+hashes are compared within groups only. Every choice of k blocks is one round.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ from typing import NamedTuple
 
 import numpy as np
 
-# In a group a hash is compared with so many that stand behind it. Groups of random hashes are far
-# smaller; hashes that crowd in one place would take time that grows with the square.
+# A hash is compared with at most so many behind it in its group. Groups of random hashes are far
+# smaller; comparing all in a crowd of similar hashes would take quadratic time.
 MOST_COMPARISONS = 512
-MOST_BITS = 8  # with more there are thousands of rounds, and unrelated images are found
-_SORT = 30  # what sorting a hash takes, in comparisons of two
-# Hashes whose bits are moved, and that are compared: as many as stay in a core's cache.
+MOST_BITS = 8  # more would take thousands of rounds, and match unrelated images
+_SORT = 30  # cost of sorting a hash, in comparisons of two
+# Hashes to permute, and to compare, at once: as many as fit into a core's cache.
 _AT_ONCE, _COMPARED_AT_ONCE = 1 << 15, 1 << 17
 
-Progress = Callable[[int, int], None]  # how much is done, of how much
+Tell = Callable[[int, int], None]  # called with the work that is done, and all work
 
 
 class Pairs(NamedTuple):
-    """What was found.
+    """Pairs of near hashes.
 
     Attributes:
-      first, second: int64 [n], places of two hashes in what was given, first < second; sorted.
+      first, second: int64 [n], places of two hashes in the input, first < second; sorted.
       crowded: int64 [m], places of hashes in a group so crowded that pairs may be missing; sorted.
     """
 
@@ -38,41 +38,48 @@ class Pairs(NamedTuple):
     crowded: np.ndarray
 
 
-def near_pairs(hashes: np.ndarray, bits: int, tell: Progress = lambda done, of: None) -> Pairs:
+def near_pairs(hashes: np.ndarray, bits: int, tell: Tell = lambda done, total: None) -> Pairs:
     """The pairs that differ in 1 to `bits` bits, of at most 2**32 hashes.
 
     Args:
       hashes: uint64 [n], distinct and rising.
-      tell: is called before the first round, and after each.
+      tell: called before the first round and after each.
     """
     rounds = list(_rounds(bits, len(hashes))) if bits else []
-    found, crowds = [np.zeros(0, np.uint64)], [np.zeros(0, np.int64)]
+    packed, crowds = [np.zeros(0, np.uint64)], [np.zeros(0, np.int64)]
     tell(0, len(rounds))
-    for done, moves in enumerate(rounds):
-        # Sorted by value, whose highest bits are those of the round: nothing else is kept in step.
-        moved = _moved(hashes, moves.to)
+    for done, step in enumerate(rounds):
+        # Permuted so that the round's bits are the highest: sorting the values is all it takes.
+        moved = _moved(hashes, step.to)
         moved.sort()
-        where = lambda values, back=moves.back: np.searchsorted(hashes, _moved(values, back))
+        where = lambda values, back=step.back: np.searchsorted(hashes, _moved(values, back))
         crowded: list[np.ndarray] = []
-        for one, other in _close(moved, moves.bits, bits, crowded):
-            low, high = where(one), where(other)
-            low, high = np.minimum(low, high), np.maximum(low, high)
-            found.append(low.astype(np.uint64) << np.uint64(32) | high.astype(np.uint64))
-        found = [np.unique(np.concatenate(found))]
+        for one, other in _close(moved, step.bits, bits, crowded):
+            packed.append(packed_pairs(where(one), where(other)))
+        packed = [np.unique(np.concatenate(packed))]
         crowds += [where(some) for some in crowded]
         tell(done + 1, len(rounds))
-    (packed,) = found
-    first = (packed >> np.uint64(32)).astype(np.int64)
-    second = (packed & np.uint64(2**32 - 1)).astype(np.int64)
-    return Pairs(first, second, np.unique(np.concatenate(crowds)))
+    return Pairs(*unpacked(packed[0]), np.unique(np.concatenate(crowds)))
+
+
+def packed_pairs(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """uint64, each pair of places once, rising."""
+    low, high = np.minimum(one, other), np.maximum(one, other)
+    return np.unique(low.astype(np.uint64) << np.uint64(32) | high.astype(np.uint64))
+
+
+def unpacked(packed: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The inverse of packed_pairs: (first, second), int64."""
+    second = packed & np.uint64(2**32 - 1)
+    return (packed >> np.uint64(32)).astype(np.int64), second.astype(np.int64)
 
 
 def _close(
     values: np.ndarray, agreeing: int, bits: int, crowded: list[np.ndarray]
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Pairs of rising values that agree in the highest bits, and differ in few of the others.
+    """Pairs of rising values that agree in the highest bits and differ in few of the others.
 
-    Appends to `crowded` values that were not compared with all.
+    Appends values that were not compared with all of their group to `crowded`.
     """
     less = np.uint64(2 ** (64 - agreeing))
     for start in range(0, len(values), _COMPARED_AT_ONCE):
@@ -93,12 +100,12 @@ def _close(
             places = places[some[places] ^ some[places + distance] < less]
 
 
-class _Moves(NamedTuple):
-    """A round: the bits to sort by, which are the highest when `to` has been done.
+class _Round(NamedTuple):
+    """A permutation that makes the bits to sort by the highest.
 
     Attributes:
-      bits: how many.
-      to, back: (mask, bits to the left) of bits that are moved together.
+      bits: number of bits to sort by.
+      to, back: the permutation and its inverse: (mask, shift to the left) of bits moved together.
     """
 
     bits: int
@@ -116,7 +123,7 @@ def _moved(hashes: np.ndarray, moves: Sequence[tuple[int, int]]) -> np.ndarray:
     return moved
 
 
-def _rounds(bits: int, hashes: int) -> Iterator[_Moves]:
+def _rounds(bits: int, hashes: int) -> Iterator[_Round]:
     agreeing = min(range(1, 9), key=lambda k: _work(bits, k, hashes))
     ends = [64 * i // (bits + agreeing) for i in range(bits + agreeing + 1)]
     blocks = list(itertools.pairwise(ends))
@@ -129,7 +136,7 @@ def _rounds(bits: int, hashes: int) -> Iterator[_Moves]:
             to[place - start] = to.get(place - start, 0) | mask
             place += end - start
         shift = lambda mask, left: mask << left if left >= 0 else mask >> -left
-        yield _Moves(
+        yield _Round(
             sum(end - start for start, end in chosen),
             [(mask, left) for left, mask in to.items()],
             [(shift(mask, left), -left) for left, mask in to.items()],
@@ -137,7 +144,7 @@ def _rounds(bits: int, hashes: int) -> Iterator[_Moves]:
 
 
 def _work(bits: int, agreeing: int, hashes: int) -> float:
-    """Of all rounds: more blocks that agree are fewer comparisons, but more sorts."""
+    """Cost of all rounds: more agreeing blocks mean fewer comparisons, but more sorts."""
     blocks = bits + agreeing
-    same = 2.0 ** -(64 / blocks * agreeing)  # of two random hashes: in one group
+    same = 2.0 ** -(64 / blocks * agreeing)  # probability that two random hashes share a group
     return math.comb(blocks, agreeing) * hashes * (_SORT + hashes * same / 2)

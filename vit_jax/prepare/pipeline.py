@@ -1,0 +1,279 @@
+"""From a collection to a data set, in the order of the steps."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import errno
+import functools
+import hashlib
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import filelock
+import numpy as np
+import pyarrow as pa
+
+from vit_jax.core.errors import UserError
+from vit_jax.core.files import atomic
+from vit_jax.core.formatting import format_bytes
+from vit_jax.core.screen import Screen
+from vit_jax.data.order import label_index
+from vit_jax.data.sources import tfds_writer
+from vit_jax.data.sources.tfds_writer import SplitSize
+from vit_jax.prepare import (
+    catalogue,
+    evaluation_sets,
+    faults,
+    prepared_set,
+    split_assignment,
+    work_dir,
+)
+from vit_jax.prepare.collection import Collection, Part, refuse_names
+from vit_jax.prepare.copies.duplicates import EvaluationSet
+from vit_jax.prepare.options import PrepareOptions
+from vit_jax.prepare.prepared_set import PreparedSet
+from vit_jax.prepare.report import report_files
+from vit_jax.prepare.split_assignment import SplitAssignment, assign_splits
+from vit_jax.prepare.splits import Splits
+from vit_jax.prepare.tasks import progress, read_part, write_shard
+from vit_jax.prepare.tasks.read_part import PartTask
+from vit_jax.prepare.tasks.write_shard import ShardTask, WrittenShard
+from vit_jax.run.environment import versions
+
+PACKAGES = ("array_record", "numpy", "pillow", "protobuf", "pyarrow", "tensorflow-datasets")
+RunTasks = Callable[..., Iterator[Any]]  # see tasks.process_pool
+
+
+def prepare(
+    collection: Collection, output: Path, options: PrepareOptions, run: RunTasks, screen: Screen
+) -> PreparedSet:
+    """Makes the data set `output`/<name>/<version>, or continues an interrupted preparation.
+
+    Raises:
+      UserError: the collection cannot be read; the folder holds something else; the disk is full.
+    """
+    options.refuse_impossible()
+    refuse_names(collection.class_names)
+    # Parsed before images are read for hours.
+    policy = faults.policy(options.policy, collection.policy)
+    splits = Splits.parse(options.splits or collection.splits)
+    folder = output / collection.name / options.version
+    work = folder / work_dir.NAME
+    try:
+        work.mkdir(parents=True, exist_ok=True)
+        with filelock.FileLock(work / work_dir.LOCK, timeout=0):
+            for path in (folder, work, work / work_dir.CATALOGUES):
+                atomic.delete_leftovers(path)
+            work_dir.refuse_other_options(work, options)
+            preparation = _Preparation(collection, options, policy, splits, folder, run, screen)
+            return preparation.data_set()
+    except filelock.Timeout as error:
+        raise UserError(f"Another preparation is writing to {folder}: wait for it.") from error
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise UserError(
+                f"No room is left for {folder}. Make some, then the same command goes on."
+            ) from error
+        raise UserError(
+            f"{folder} cannot be written ({error}); then the same command goes on."
+        ) from error
+
+
+@dataclasses.dataclass(frozen=True)
+class _Shard:
+    """A file of the data set and the rows of its examples, in order."""
+
+    path: Path
+    rows: np.ndarray
+
+
+@dataclasses.dataclass(frozen=True)
+class _Preparation:
+    """The steps of `prepare`, with the arguments that they share."""
+
+    collection: Collection
+    options: PrepareOptions
+    policy: faults.Policy
+    splits: Splits
+    folder: Path
+    run: RunTasks
+    screen: Screen
+
+    @property
+    def work(self) -> Path:
+        return self.folder / work_dir.NAME
+
+    @property
+    def multi_label(self) -> bool:
+        return self.collection.multi_label or self.options.duplicates == "merge"
+
+    def data_set(self) -> PreparedSet:
+        """Reads, assigns and writes, unless the data set is ready."""
+        started = time.monotonic()
+        parts = self.collection.parts
+        tasks = self._tasks(parts, self.work / work_dir.CATALOGUES, self.policy)
+        names = "\n".join(task.catalogue.name for task in tasks)
+        source = hashlib.sha256(names.encode()).hexdigest()
+        if note := prepared_set.read_note(self.folder):
+            return self._ready(note, source)
+        # Evaluation sets first: they are small, and their paths may be wrong.
+        evaluations, digests = self._evaluations()
+        table = self._read(tasks, "checking")
+        tell = functools.partial(self.screen.bar, "looking for duplicates")
+        assignment = assign_splits(table, self.splits, self.options, evaluations, tell)
+        # Until here the options may still change, and nothing is read again.
+        work_dir.keep_options(self.work, self.options, digests)
+        weighted = split_assignment.weighted(table, assignment)
+        written = self._write(table, assignment, weighted)
+        data_set = self._with_metadata(table, assignment, written, weighted)
+        evaluation_sets.save(self.folder / work_dir.EVALUATIONS, evaluations)
+        note = {
+            "source": source,
+            "evaluations": {
+                one.name: digest for one, digest in zip(evaluations, digests, strict=True)
+            },
+            "options": dataclasses.asdict(self.options),
+            "versions": versions(PACKAGES),
+            "seconds": round(time.monotonic() - started, 1),
+        }
+        report_files.write(
+            data_set, self.collection, self.policy, note, self.options.max_image_pixels, self.screen
+        )
+        prepared_set.write(data_set, note)  # the last file: from now on the data set is ready
+        work_dir.clear(self.work)
+        return data_set
+
+    def _ready(self, note: Mapping[str, Any], source: str) -> PreparedSet:
+        """A finished data set. UserError if it was made from other images."""
+        if note["source"] != source:
+            raise UserError(
+                f"{self.folder} is ready, but the collection has been changed since. Give another "
+                f"--version, or delete {self.folder}."
+            )
+        work_dir.clear(self.work)  # which may have been interrupted
+        return prepared_set.read(self.folder)
+
+    def _evaluations(self) -> tuple[list[EvaluationSet], list[str]]:
+        """Evaluation sets and their digests. UserError if one changed during the preparation."""
+
+        def read(parts: Sequence[Part], name: str) -> pa.Table:
+            folder = self.work / work_dir.EVALUATIONS / name
+            tasks = self._tasks(parts, folder, evaluation_sets.POLICY)
+            return self._read(tasks, f"hashing {name}")
+
+        paths = self.options.drop_duplicates_of
+        evaluations = evaluation_sets.load(paths, read)
+        digests = [evaluation_sets.digest(one) for one in evaluations]
+        before = work_dir.begun(self.work).get(work_dir.EVALUATIONS, digests)
+        for path, now, then in zip(paths, digests, before, strict=True):
+            if now != then:
+                raise UserError(
+                    f"{path} has been changed since {self.folder} was begun. Give another "
+                    f"--version, or delete {self.folder}."
+                )
+        return evaluations, digests
+
+    def _tasks(self, parts: Sequence[Part], folder: Path, policy: faults.Policy) -> list[PartTask]:
+        folder.mkdir(parents=True, exist_ok=True)
+        pixels = self.options.max_image_pixels
+        return [PartTask(k, part, policy, pixels, str(folder)) for k, part in enumerate(parts)]
+
+    def _read(self, tasks: Sequence[PartTask], title: str) -> pa.Table:
+        """The catalogue of all parts; reads those that have none yet."""
+        todo = [task for task in tasks if not task.catalogue.exists()]
+        problems: list[str] = []
+        bar = progress.PartsBar(self.screen, title, len(tasks), len(tasks) - len(todo))
+        with contextlib.ExitStack() as stack:
+            if todo:
+                stack.enter_context(progress.watched(Path(tasks[0].folder), bar.show))
+            for result in self.run(read_part.run_or_message, todo):
+                if isinstance(result, str):
+                    problems.append(result)
+                bar.add(0 if isinstance(result, str) else result)
+        self.screen.bar(title, len(tasks), len(tasks))
+        if problems:
+            raise UserError("\n".join(problems))
+        return catalogue.read([task.catalogue for task in tasks])
+
+    def _shards(self, table: pa.Table, assignment: SplitAssignment) -> dict[str, list[_Shard]]:
+        nbytes = table["nbytes"].to_numpy()
+        shard_bytes = int(self.options.shard_mib * 2**20)
+        shards: dict[str, list[_Shard]] = {}
+        for split, rows in assignment.splits.items():
+            ends = split_assignment.shard_ends(nbytes[rows], shard_bytes)
+            names = [
+                tfds_writer.file_name(self.collection.name, split, i, len(ends))
+                for i in range(len(ends))
+            ]
+            shards[split] = [
+                _Shard(self.folder / name, some)
+                for name, some in zip(names, np.split(rows, ends[:-1]), strict=True)
+            ]
+        return shards
+
+    def _write(
+        self, table: pa.Table, assignment: SplitAssignment, weighted: bool
+    ) -> dict[str, list[WrittenShard]]:
+        """Writes the missing shards; the contents of all, by split."""
+        by_split = self._shards(table, assignment)
+        shards = [shard for of_split in by_split.values() for shard in of_split]
+        written: dict[str, WrittenShard] = {}
+        nbytes = table["nbytes"].to_numpy()
+        needed = sum(int(nbytes[shard.rows].sum()) for shard in shards if not shard.path.exists())
+        free = shutil.disk_usage(self.work).free
+        if needed > free:
+            raise UserError(
+                f"{self.folder} needs {format_bytes(needed)} more, and {format_bytes(free)} are "
+                "free."
+            )
+
+        def tasks() -> Iterator[ShardTask]:
+            """Made one by one: together they are as large as the catalogue."""
+            for shard in shards:
+                rows = split_assignment.example_rows(table, shard.rows, assignment)
+                path, note = str(shard.path), str(self.work / f"{shard.path.name}.json")
+                task = ShardTask(path, note, tuple(rows), self.multi_label, weighted)
+                if earlier := write_shard.already_written(task):
+                    written[path] = earlier
+                else:
+                    yield task
+
+        self.screen.bar("writing", 0, len(shards))
+        for path, shard in self.run(write_shard.run_and_name, tasks()):
+            written[path] = shard
+            self.screen.bar("writing", len(written), len(shards))
+        self.screen.bar("writing", len(shards), len(shards))
+        return {split: [written[str(s.path)] for s in some] for split, some in by_split.items()}
+
+    def _with_metadata(
+        self,
+        table: pa.Table,
+        assignment: SplitAssignment,
+        written: Mapping[str, Sequence[WrittenShard]],
+        weighted: bool,
+    ) -> PreparedSet:
+        """Writes TFDS's files beside the shards."""
+        sizes = {
+            split: SplitSize([one.examples for one in shards], sum(one.nbytes for one in shards))
+            for split, shards in written.items()
+        }
+        tfds_writer.write_metadata(
+            self.folder,
+            name=self.collection.name,
+            version=self.options.version,
+            description=self.collection.description,
+            class_names=self.collection.class_names,
+            splits=sizes,
+            multi_label=self.multi_label,
+            weighted=weighted,
+        )
+        for split, rows in assignment.splits.items():
+            index = split_assignment.label_index_of(table, rows, assignment.labels)
+            label_index.write(self.folder / label_index.file_name(split), index)
+        digests = [one.digest for shards in written.values() for one in shards]
+        digest = hashlib.sha256("\n".join(digests).encode()).hexdigest()
+        return PreparedSet(self.folder, table, assignment, sizes, digest)
