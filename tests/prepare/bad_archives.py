@@ -1,4 +1,4 @@
-"""Tars and folders of which something is wrong."""
+"""Bad tars and folders."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def header(name: str = "bad.jpg", *, kind: bytes = tarfile.REGTYPE, **fields: ob
 
 
 def with_size(block: bytes, size: int) -> bytes:
-    """The header, of any size, also a negative one."""
+    """The header with any size, even a negative one."""
     field = b"\xff" if size < 0 else b"\x80"
     changed = block[:124] + field + size.to_bytes(11, "big", signed=True) + block[136:]
     total = 256 + sum(changed[:148]) + sum(changed[156:])

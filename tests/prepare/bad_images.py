@@ -1,4 +1,4 @@
-"""Images of which something is wrong or unusual."""
+"""Bad or unusual images."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def animated(kind: str) -> bytes:
 
 
 def chunk(name: bytes, data: bytes) -> bytes:
-    """Of a PNG."""
+    """A chunk of a PNG."""
     return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
 
 
@@ -61,7 +61,7 @@ def exif(orientation: int) -> Image.Exif:
 
 
 def scrambled(data: bytes) -> bytes:
-    """Damaged in its second half."""
+    """The image, damaged in its second half."""
     numbers, found = random.Random(1), bytearray(data)
     for _ in range(20):
         found[numbers.randrange(len(data) // 2, len(data) - 2)] = numbers.randrange(255)

@@ -49,7 +49,7 @@ def test_images(name: str) -> None:
 
 
 def outcome_of(collection: Collection, output: Path) -> str:
-    """Why one image was left out of the set, or the error."""
+    """The reason that an image was left out, or the error."""
     try:
         found = prepared(collection, output, PrepareOptions(shard_mib=0.02))
     except UserError as error:
@@ -86,8 +86,8 @@ def test_folders(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["", " ", "a ", "\ta", "a\rb", "a\x85b", "\udcff"])
-def test_names_of_classes_that_would_be_read_as_others(tmp_path: Path, name: str) -> None:
-    """Of whatever collection: the list in the set is read line by line, and stripped."""
+def test_class_names_that_would_be_read_back_as_others(tmp_path: Path, name: str) -> None:
+    """In any collection: the list in the data set is read line by line, and stripped."""
     part = Part("a.tar", "tar", str(tmp_path / "a.tar"), labels=(0,))
     collection = Collection("tars", "Of this test.", ["thing", name], [part])
     with pytest.raises(UserError, match="The name of class 1 is"):
@@ -103,7 +103,7 @@ def failing(number: int) -> Callable[..., NoReturn]:
 
 
 def test_files_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As root, whom permissions do not stop, and on a disk that fails."""
+    """Simulated, since permissions do not stop root, nor does a disk fail on demand."""
     folder = tmp_path / "photos" / "thing"
     folder.mkdir(parents=True)
     (folder / "good.jpg").write_bytes(jpeg(0))

@@ -45,7 +45,7 @@ def synset_tars() -> dict[str, bytes]:
 
 @pytest.fixture
 def imagenet21k(tmp_path: Path, synset_tars: dict[str, bytes]) -> Path:
-    """The tars in a tar."""
+    """A tar of the tars."""
     path = tmp_path / "fall11_whole.tar"
     path.write_bytes(tar(synset_tars))
     return path

@@ -1,4 +1,4 @@
-"""Images of evaluation sets are left out of what is trained on."""
+"""Images of evaluation sets are left out of training splits."""
 
 from __future__ import annotations
 
@@ -66,8 +66,8 @@ def test_a_folder_a_data_set_and_saved_hashes_are_the_same(tmp_path: Path) -> No
     by_hashes = prepared(train, tmp_path / "three", saved)
     assert by_folder.digest == by_data_set.digest == by_hashes.digest
     assert set(left_out(by_data_set).values()) == {"in_evaluation:image_folder"}
-    said = [read_note(one.folder) for one in (by_folder, by_data_set, by_hashes)]
-    digests = [next(iter(one["evaluations"].values())) for one in said if one]
+    notes = [read_note(one.folder) for one in (by_folder, by_data_set, by_hashes)]
+    digests = [next(iter(one["evaluations"].values())) for one in notes if one]
     assert len(digests) == 3 and len(set(digests)) == 1
 
 
@@ -91,7 +91,7 @@ def test_an_evaluation_set_that_changes_in_between_is_refused(
     assert left_out(found) == {"class0/2.jpg": "in_evaluation:test_set"}
 
 
-def test_of_several_splits_one_is_named(tmp_path: Path) -> None:
+def test_one_of_several_splits_must_be_named(tmp_path: Path) -> None:
     images = {f"{i}.jpg": jpeg(i) for i in range(6)}
     collection = image_folder.collection(
         CollectionRequest(str(folder_of(tmp_path / "set", images)))
@@ -112,7 +112,7 @@ def test_of_several_splits_one_is_named(tmp_path: Path) -> None:
             evaluation_sets.load([path], count)
 
 
-def test_sets_of_the_same_name_are_told_apart(tmp_path: Path) -> None:
+def test_sets_of_the_same_name_get_different_ones(tmp_path: Path) -> None:
     train = folder_of(tmp_path / "train", {f"{i}.jpg": jpeg(i) for i in range(4)})
     sets = [folder_of(tmp_path / f"{i}" / "test", {"x.jpg": jpeg(i)}) for i in range(2)]
     found = prepared(train, tmp_path / "out", *sets)
@@ -123,7 +123,7 @@ def test_sets_of_the_same_name_are_told_apart(tmp_path: Path) -> None:
     }
 
 
-def test_what_is_no_set_is_refused(tmp_path: Path) -> None:
+def test_paths_that_are_not_sets_are_refused(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "text.parquet").write_text("a,b")
     read = lambda *_: pytest.fail("there is nothing to read")

@@ -29,7 +29,7 @@ from vit_jax.prepare.work_dir import NAME as WORK
 
 @pytest.fixture
 def photos(tmp_path: Path) -> Path:
-    """Some of them turned, so that copies are written."""
+    """Photos, some of them rotated, so that copies are written."""
     from tests.prepare.bad_images import exif
 
     for i in range(12):
@@ -99,7 +99,7 @@ def test_a_disk_that_grows_until_it_suffices(
 ) -> None:
     collection = image_folder.collection(CollectionRequest(str(photos)))
     whole = prepared(collection, tmp_path / "whole", PrepareOptions(shard_mib=0.02))
-    # It would say beforehand that this is not enough.
+    # Otherwise too little space would be an error beforehand.
     monkeypatch.setattr("shutil.disk_usage", lambda _: type("", (), {"free": 2**40}))
     failed = 0
     for kib in range(16, 1024, 16):
@@ -114,7 +114,7 @@ def test_a_disk_that_grows_until_it_suffices(
     assert failed > 2 and files(found.folder) == files(whole.folder)
 
 
-def test_the_second_of_two_preparations_refuses(tmp_path: Path, imagenet21k: Path) -> None:
+def test_a_second_preparation_at_once_is_refused(tmp_path: Path, imagenet21k: Path) -> None:
     collection = archive.collection(CollectionRequest(str(imagenet21k)))
     work = tmp_path / "imagenet21k" / "1.0.0" / WORK
     work.mkdir(parents=True)
@@ -133,7 +133,7 @@ def test_the_second_of_two_preparations_refuses(tmp_path: Path, imagenet21k: Pat
     prepared(collection, tmp_path)
 
 
-def test_a_file_that_was_cut_is_written_again(tmp_path: Path, imagenet21k: Path) -> None:
+def test_a_truncated_file_is_written_again(tmp_path: Path, imagenet21k: Path) -> None:
     collection = archive.collection(CollectionRequest(str(imagenet21k)))
     found = prepared(collection, tmp_path)
     before = files(found.folder)
@@ -145,9 +145,7 @@ def test_a_file_that_was_cut_is_written_again(tmp_path: Path, imagenet21k: Path)
     assert files(found.folder) == before
 
 
-def test_a_finished_set_that_was_damaged_is_not_called_ready(
-    tmp_path: Path, imagenet21k: Path
-) -> None:
+def test_a_damaged_finished_set_is_not_ready(tmp_path: Path, imagenet21k: Path) -> None:
     collection = archive.collection(CollectionRequest(str(imagenet21k)))
     found = prepared(collection, tmp_path)
     before = files(found.folder)
@@ -199,7 +197,7 @@ def test_workers_end_with_a_parent_that_is_killed(tmp_path: Path) -> None:
 
 
 def _runs(pid: int) -> bool:
-    """Whether it is there, and not only until somebody asks how it ended."""
+    """Whether a process runs; a zombie does not."""
     stat = Path(f"/proc/{pid}/stat")
     return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z"
 
@@ -213,7 +211,7 @@ def _wait_for(condition: Callable[[], bool], timeout_secs: float = 60) -> None:
 
 @pytest.mark.slow
 def test_killed_at_random_moments(tmp_path: Path) -> None:
-    """The whole family, or the parent alone."""
+    """Kills all processes of the command, or the parent alone."""
     source = tmp_path / "tars"
     source.mkdir()
     for k, synset in enumerate(list(imagenet21k.synsets.names())[:30]):

@@ -41,7 +41,7 @@ def prepared(
 
 
 def files(folder: Path) -> dict[str, str]:
-    """Digests of a data set's files, but for those that say how long it took."""
+    """Digests of a data set's files, without those that contain times."""
     return {
         path.name: hashlib.sha256(path.read_bytes()).hexdigest()
         for path in sorted(folder.iterdir())
@@ -52,8 +52,8 @@ def files(folder: Path) -> dict[str, str]:
 def test_an_archive_becomes_a_data_set(
     tmp_path: Path, imagenet21k: Path, synset_tars: dict[str, bytes]
 ) -> None:
-    found = prepared(archive.collection(CollectionRequest(str(imagenet21k))), tmp_path / "out")
-    assert {name: len(rows) for name, rows in found.assignment.splits.items()} == {
+    data_set = prepared(archive.collection(CollectionRequest(str(imagenet21k))), tmp_path / "out")
+    assert {name: len(rows) for name, rows in data_set.assignment.splits.items()} == {
         "test": 5,
         "validation": 5,
         "train": 20,
@@ -63,9 +63,9 @@ def test_an_archive_becomes_a_data_set(
     assert source.class_names is not None and source.class_names[0] == "n00004475 organism, being"
     examples = source.read(np.arange(20))
     assert all(example.image in synset_tars[_tar(example.labels[0])] for example in examples)
-    index = label_index.read(found.folder / label_index.file_name("train"))
+    index = label_index.read(data_set.folder / label_index.file_name("train"))
     assert index.labels.tolist() == [example.labels[0] for example in examples]
-    by_tfds = tfds.builder_from_directory(found.folder).as_data_source(split="train")
+    by_tfds = tfds.builder_from_directory(data_set.folder).as_data_source(split="train")
     assert [one["label"] for one in by_tfds] == [example.labels[0] for example in examples]
 
 
@@ -95,7 +95,7 @@ def test_any_number_of_workers_writes_the_same_bytes(tmp_path: Path, imagenet21k
 
 
 @pytest.mark.parametrize("stop_after", range(5))
-def test_goes_on_where_it_was_stopped(
+def test_resumes_where_it_was_interrupted(
     tmp_path: Path, imagenet21k: Path, monkeypatch: pytest.MonkeyPatch, stop_after: int
 ) -> None:
     collection = archive.collection(CollectionRequest(str(imagenet21k)))
@@ -139,8 +139,8 @@ def test_images_of_several_classes_are_merged_or_dropped(tmp_path: Path) -> None
     counts = {}
     for duplicates in ("keep", "drop", "merge"):
         options = PrepareOptions(splits="train=rest", duplicates=duplicates)
-        found = prepared(collection, tmp_path / duplicates, options)
-        counts[duplicates] = len(found.assignment.splits["train"])
+        data_set = prepared(collection, tmp_path / duplicates, options)
+        counts[duplicates] = len(data_set.assignment.splits["train"])
     assert counts == {"keep": 6, "drop": 4, "merge": 4}
     merged = Tfds(str(tmp_path / "merge"), "train", None, where="input")
     labels = list(synsets.names())
@@ -179,7 +179,7 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("mistake, message", MISTAKES.values(), ids=list(MISTAKES))
-def test_wrong_options_are_told_before_images_are_read(
+def test_impossible_options_are_refused_before_images_are_read(
     tmp_path: Path,
     imagenet21k: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -210,15 +210,15 @@ def test_options_may_change_until_files_are_written(
         read = read_part.run
         hashes = lambda task: read(task) if task.part.reader == read_part.FILES else pytest.fail()
         patch.setattr(read_part, "run", hashes)  # the collection is not read again
-        found = prepared(collection, tmp_path / "one", options)
-    assert files(found.folder) == files(whole.folder)
+        data_set = prepared(collection, tmp_path / "one", options)
+    assert files(data_set.folder) == files(whole.folder)
     other = dataclasses.replace(SMALL, policy=("gray:set_aside",), max_image_pixels=100)
     with pytest.raises(UserError, match="0 images are left"):
         prepared(collection, tmp_path / "two", other)
     assert prepared(collection, tmp_path / "two").splits == prepared(collection, tmp_path).splits
 
 
-def test_the_order_of_the_classes_is_that_of_the_released_heads() -> None:
+def test_label_order_of_the_released_heads() -> None:
     names = list(synsets.names())
     assert len(names) == 21_843 and names == sorted(names)
     assert names.index("n01440764") == 359 and names[-1] == "n15102894"
@@ -226,13 +226,13 @@ def test_the_order_of_the_classes_is_that_of_the_released_heads() -> None:
     assert digest == "c03345e3490e010defaeac86b00012db28ecb79af13daba0b72525fa37c66e94"
 
 
-def test_the_archive_s_own_order(imagenet21k: Path) -> None:
+def test_label_order_of_the_archive(imagenet21k: Path) -> None:
     collection = archive.collection(CollectionRequest(str(imagenet21k), label_order="archive"))
     assert [name.split()[0] for name in collection.class_names] == list(SYNSETS)
     assert [part.labels for part in collection.parts] == [(0,), (1,), (2,)]
 
 
-def test_releases_are_told_apart() -> None:
+def test_releases_are_distinguished() -> None:
     names = list(synsets.names())
     fall = [name for name in names if name not in synsets.NOT_IN_FALL_2011]
     assert archive.release(fall) == "All 21,841 synsets of fall 2011."
@@ -273,7 +273,7 @@ def photos(tmp_path: Path) -> Path:
 
 
 def test_an_image_that_was_replaced_is_noticed(tmp_path: Path, photos: Path) -> None:
-    """The folder that it lies in remains as it was."""
+    """Although its folder does not change."""
     collection = image_folder.collection(CollectionRequest(str(photos)))
     prepared(collection, tmp_path, PrepareOptions())
     (photos / "class" / "3.jpg").write_bytes(jpeg(9))
@@ -308,18 +308,18 @@ def test_a_set_that_an_earlier_version_made_is_read(tmp_path: Path, photos: Path
     path = made.folder / "catalogue.parquet"
     pq.write_table(pq.read_table(path).drop_columns(["mirrored", "mirrored_as"]), path)
     for name, change in (
-        ("report.json", lambda said: said["duplicates"].pop("mirrored")),
-        ("report.json", lambda said: said["classes"].pop("only_elsewhere")),
-        (NOTE, lambda said: said["copies"].pop("mirrored_in")),
-        (NOTE, lambda said: said["files"].update({path.name: path.stat().st_size})),
-        (NOTE, lambda said: said["files"].pop("report.json")),
-        (".preparing/options.json", lambda said: said.pop("mirrored_duplicates")),
+        ("report.json", lambda content: content["duplicates"].pop("mirrored")),
+        ("report.json", lambda content: content["classes"].pop("only_elsewhere")),
+        (NOTE, lambda content: content["copies"].pop("mirrored_in")),
+        (NOTE, lambda content: content["files"].update({path.name: path.stat().st_size})),
+        (NOTE, lambda content: content["files"].pop("report.json")),
+        (".preparing/options.json", lambda content: content.pop("mirrored_duplicates")),
     ):
-        said = json.loads((made.folder / name).read_text())
-        change(said)
-        (made.folder / name).write_text(json.dumps(said))
-    found = prepared(collection, tmp_path, PrepareOptions())
-    assert found.digest == made.digest and found.assignment.copies.mirrored == {}
+        content = json.loads((made.folder / name).read_text())
+        change(content)
+        (made.folder / name).write_text(json.dumps(content))
+    data_set = prepared(collection, tmp_path, PrepareOptions())
+    assert data_set.digest == made.digest and data_set.assignment.copies.mirrored == {}
     assert report_files.findings(report_files.read(made.folder)) == []
     with pytest.raises(UserError, match="begun with other options"):
         prepared(collection, tmp_path, PrepareOptions(near_bits=3))

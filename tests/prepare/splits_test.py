@@ -36,7 +36,7 @@ def test_each_class_is_in_proportion() -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_it_is_as_close_as_whole_images_allow(seed: int) -> None:
+def test_proportions_are_as_close_as_whole_images_allow(seed: int) -> None:
     sizes = np.random.default_rng(seed).integers(3, 200, 50).tolist()
     found = counts_of(sizes, "a=333,train=rest,b=777", seed)
     total, taken = sum(sizes), np.zeros(50)
@@ -48,8 +48,8 @@ def test_it_is_as_close_as_whole_images_allow(seed: int) -> None:
     assert min(found["train"]) >= 1
 
 
-def test_a_rare_class_is_trained_on_first() -> None:
-    """Of one image the rest has it; of two at most one goes. That is exact at every size."""
+def test_rare_classes_stay_in_the_rest() -> None:
+    """A class of one image is in the rest; of two at most one goes, at every size of the split."""
     for number in range(1, 32):
         found = counts_of([1, 1, 2, 2, 30], f"validation={number},train=rest")
         assert sum(found["validation"]) == number
@@ -60,7 +60,7 @@ def test_a_rare_class_is_trained_on_first() -> None:
 
 
 def test_many_rare_classes_and_a_large_one() -> None:
-    """The large one gives what they cannot, at once: a step for each image would take hours."""
+    """The large class gives the difference at once: one step per image would take hours."""
     found = counts_of([1] * 100_000 + [200_000, 100_000], "validation=150000,train=rest")
     assert found["validation"][:-2] == [0] * 100_000
     assert found["validation"][-2:] == [100_000, 50_000]
@@ -95,7 +95,7 @@ def test_a_folder_of_images(tmp_path: Path) -> None:
     assert files(other.folder) != files(found.folder)
 
 
-def test_it_is_refused_where_nothing_is_split_off() -> None:
+def test_stratify_is_refused_where_nothing_is_split_off() -> None:
     images = table(("a", A), ("b", B))
     with pytest.raises(UserError, match=r"--stratify is for splits .* and all are in one"):
         assigned(images, stratify=True)

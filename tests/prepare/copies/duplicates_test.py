@@ -1,4 +1,4 @@
-"""Images that are there twice."""
+"""Duplicates, near duplicates and images of evaluation sets."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def table(
     splits: Sequence[str | None] = (),
     mirrored: Sequence[int | None] = (),
 ) -> pa.Table:
-    """A catalogue of (content, look), in this order; the labels are their places."""
+    """A catalogue of images (content, look) in this order; labels are their indices."""
     columns = {name: [None] * len(images) for name in catalogue.SCHEMA.names}
     columns |= {
         "name": [f"{i}.jpg" for i in range(len(images))],
@@ -52,7 +52,7 @@ def assigned(
     return assign_splits(images, Splits.parse(chosen.splits), chosen, evaluations)
 
 
-def test_of_the_same_bytes_the_first_stays() -> None:
+def test_the_first_of_equal_bytes_stays() -> None:
     images = table(("a", A), ("b", B), ("a", A), ("a", A))
     found = assigned(images)
     assert found.copies.same == {2: 0, 3: 0} and not found.copies.near and not found.left_out
@@ -62,7 +62,7 @@ def test_of_the_same_bytes_the_first_stays() -> None:
 
 
 def test_merged_labels_have_the_largest_of_their_weights() -> None:
-    """Those of an image without weights weigh 1; where none has any, nothing is made up."""
+    """Labels without weights weigh 1; if no image has weights, the merged one has none either."""
     images = table(*(("a", A), ("b", B)) * 3)
     columns = {
         "labels": [[4, 1], [0], [2], [2], [1, 4], [0]],
@@ -85,7 +85,7 @@ def test_merged_labels_have_the_largest_of_their_weights() -> None:
     assert not split_assignment.weighted(plain, assigned(plain))
 
 
-def test_near_ones_are_within_so_many_bits() -> None:
+def test_near_copies_are_within_near_bits() -> None:
     images = table(("a", A), ("b", A ^ 0b1111), ("c", A ^ 0b11111), ("d", B))
     assert assigned(images, near_bits=4).copies.near == {1: 0}  # 2 is near what goes
     assert assigned(images, near_bits=3).copies.near == {2: 1}
@@ -96,13 +96,13 @@ def test_near_ones_are_within_so_many_bits() -> None:
 
 
 def test_a_chain_is_not_dropped_as_a_whole() -> None:
-    """Each is near the next one, the ends are far apart: whoever goes is near one that stays."""
+    """Each is near the next one, the ends are far apart: what goes is near one that stays."""
     chain = table(*((str(i), A ^ ((1 << 4 * i) - 1)) for i in range(6)))
     assert assigned(chain, near_bits=4).copies.near == {1: 0, 3: 2, 5: 4}
 
 
 @pytest.mark.parametrize("duplicates", ["keep", "drop", "merge"])
-def test_copies_of_what_goes_go_too(duplicates: str) -> None:
+def test_copies_of_left_out_images_are_left_out_too(duplicates: str) -> None:
     """1 looks like 0; 2 has the bytes of 1, 3 those of 0."""
     images = table(("a", A), ("b", A ^ 1), ("b", A ^ 1), ("a", A))
     found = assigned(images, duplicates=duplicates, near_duplicates="drop")
@@ -111,11 +111,11 @@ def test_copies_of_what_goes_go_too(duplicates: str) -> None:
     kept = {3: why} if duplicates != "keep" else {}
     assert found.left_out == {1: "near_duplicate", 2: why} | kept
     assert found.labels == ({0: (0, 3)} if duplicates == "merge" else {})
-    told = {one["name"]: one["of"] for one in summary.left_out(images, found)}
-    assert told.keys() == {images["name"][row].as_py() for row in found.left_out}
+    originals = {one["name"]: one["of"] for one in summary.left_out(images, found)}
+    assert originals.keys() == {images["name"][row].as_py() for row in found.left_out}
 
 
-def test_images_without_a_look_are_the_same_by_bytes_alone() -> None:
+def test_images_without_a_look_are_compared_by_bytes() -> None:
     found = assigned(table(("a", None), ("b", None), ("a", None), ("c", 0))).copies
     assert found.same == {2: 0} and found.near == {}
 
@@ -130,7 +130,7 @@ def test_images_of_evaluation_sets_are_left_out() -> None:
     assert found.splits["train"].tolist() == [3]
 
 
-def test_what_is_near_to_what_went_stays() -> None:
+def test_images_near_a_left_out_one_stay() -> None:
     """1 is near 0, which is in the evaluation set; 1 itself is not near it."""
     images = table(("a", A), ("b", A ^ 0b1111))
     evaluation = EvaluationSet("test_set", table(("x", A ^ 0b1111_0000)))
@@ -157,7 +157,7 @@ def test_a_split_of_which_nothing_is_left_is_refused() -> None:
 
 
 @pytest.mark.parametrize("count", [0, 1])
-def test_of_few_images_nothing_is_a_duplicate(count: int) -> None:
+def test_few_images_have_no_duplicates(count: int) -> None:
     images = table(*[("a", A)] * count)
     found = duplicates.find(images, images["order"].to_numpy().astype("int64"))
     assert not found.same and not found.near
@@ -172,7 +172,7 @@ def test_copies_in_other_splits_are_counted_once() -> None:
     assert summary.duplicates(images, dropped)["across_splits"] == 0
 
 
-def test_mirrored_copies_are_told_apart_from_near_ones() -> None:
+def test_mirrored_copies_are_separate_from_near_ones() -> None:
     """1 is 0 in a mirror, 2 is near 1, 3 is near 0; 4 has the bytes of 1."""
     images = table(
         ("a", A), ("b", B ^ 1), ("c", B ^ 3), ("d", A ^ 1), ("b", B ^ 1), ("e", C),
@@ -186,11 +186,11 @@ def test_mirrored_copies_are_told_apart_from_near_ones() -> None:
     assert dropped.left_out == dict.fromkeys([1, 2, 4], "mirrored")
     both = assigned(images, near_duplicates="drop", mirrored_duplicates="drop")
     assert both.left_out == {3: "near_duplicate", 2: "near_duplicate", 1: "mirrored", 4: "mirrored"}
-    told = {one["name"]: one["of"] for one in summary.left_out(images, both)}
-    assert told == {"1.jpg": "0.jpg", "2.jpg": "1.jpg", "3.jpg": "0.jpg", "4.jpg": "0.jpg"}
+    originals = {one["name"]: one["of"] for one in summary.left_out(images, both)}
+    assert originals == {"1.jpg": "0.jpg", "2.jpg": "1.jpg", "3.jpg": "0.jpg", "4.jpg": "0.jpg"}
 
 
-def test_what_looks_the_same_in_a_mirror_is_a_near_copy() -> None:
+def test_symmetrical_copies_are_near_not_mirrored() -> None:
     """Symmetrical images, and catalogues that earlier versions wrote, without mirrored looks."""
     same = table(("a", A), ("b", A ^ 1), ("c", A), mirrored=[A, A ^ 1, A])
     found = assigned(same).copies

@@ -1,4 +1,4 @@
-"""Images that are others in a mirror."""
+"""Mirrored copies of images."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from vit_jax.prepare.copies import mirrors
 NO_TELL = lambda done, of: None
 
 
-def test_finds_what_comparing_all_with_all_finds() -> None:
+def test_equals_comparing_all_with_all() -> None:
     some = random_hashes(40)
     looks = np.unique(np.concatenate([some, *(flipped(some, k, seed=k) for k in range(1, 8))]))
     rng = np.random.default_rng(3)
@@ -36,7 +36,7 @@ def test_finds_what_comparing_all_with_all_finds() -> None:
         np.testing.assert_array_equal(pairs.second, second)
 
 
-def test_of_nothing_nothing_is_mirrored() -> None:
+def test_no_looks_have_no_pairs() -> None:
     none = np.zeros(0, np.uint64)
     found = mirrors.search(none, none, none.astype(bool), 4, NO_TELL)
     assert not len(found.near.first) and not len(found.mirrored.first)

@@ -13,7 +13,7 @@ def random_hashes(count: int, seed: int = 0) -> np.ndarray:
 
 
 def flipped(hashes: np.ndarray, bits: int, seed: int = 1) -> np.ndarray:
-    """With so many other bits each."""
+    """The hashes with `bits` random bits flipped in each."""
     rng = np.random.default_rng(seed)
     chosen = [rng.choice(64, bits, replace=False) for _ in hashes]
     masks = [sum(1 << int(bit) for bit in bits_of_one) for bits_of_one in chosen]
@@ -21,7 +21,7 @@ def flipped(hashes: np.ndarray, bits: int, seed: int = 1) -> np.ndarray:
 
 
 @pytest.mark.parametrize("bits", range(1, near.MOST_BITS + 1))
-def test_finds_what_comparing_all_with_all_finds(bits: int) -> None:
+def test_equals_comparing_all_with_all(bits: int) -> None:
     some = random_hashes(60)
     hashes = np.unique(np.concatenate([some, *(flipped(some, k, seed=k) for k in range(1, 11))]))
     found = near.near_pairs(hashes, bits)
@@ -34,9 +34,7 @@ def test_finds_what_comparing_all_with_all_finds(bits: int) -> None:
 
 
 @pytest.mark.parametrize("at_once", [3, 50, 600])
-def test_how_many_are_compared_at_once_does_not_matter(
-    monkeypatch: pytest.MonkeyPatch, at_once: int
-) -> None:
+def test_chunk_size_does_not_matter(monkeypatch: pytest.MonkeyPatch, at_once: int) -> None:
     some = random_hashes(60)
     hashes = np.unique(np.concatenate([some, *(flipped(some, k, seed=k) for k in range(1, 11))]))
     whole = near.near_pairs(hashes, 3)
@@ -56,7 +54,7 @@ def test_planted_pairs_among_many() -> None:
     assert set(map(tuple, both.T.tolist())) <= pairs and len(pairs) < 510
 
 
-def test_a_crowd_is_bounded_and_said() -> None:
+def test_crowds_are_bounded_and_reported() -> None:
     """Thousands of hashes that agree in 32 bits would be compared all with all."""
     hashes = np.unique(random_hashes(3000) & np.uint64(0xFFF))
     found = near.near_pairs(hashes, 2)

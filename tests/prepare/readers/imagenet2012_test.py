@@ -140,7 +140,7 @@ def test_compressed_tars_that_are_damaged(tmp_path: Path) -> None:
             prepared(imagenet_v2.collection(CollectionRequest(str(path))), tmp_path / "out", SMALL)
 
 
-def test_folders_that_are_no_classes(tmp_path: Path) -> None:
+def test_folders_that_are_not_classes(tmp_path: Path) -> None:
     (tmp_path / "cats").mkdir()
     with pytest.raises(UserError, match="folder of folders 0"):
         imagenet_v2.collection(CollectionRequest(str(tmp_path)))

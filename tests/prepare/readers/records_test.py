@@ -31,7 +31,7 @@ NAMES = ("ant", "bee", "cat")
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A list's place, with the names of the classes and six images."""
+    """The folder of a list, with the names of the classes and six images."""
     found = tmp_path / "jft"
     (found / "images").mkdir(parents=True)
     (found / "classes.txt").write_text("\n".join(NAMES) + "\n")
@@ -79,8 +79,8 @@ def test_paths_names_and_weights(tmp_path: Path, folder: Path) -> None:
 def test_one_label_may_have_a_weight(tmp_path: Path, folder: Path) -> None:
     entries = [{"image": f"images/{i}.jpg", "label": i % 3, "weights": [i / 8]} for i in range(6)]
     write_lines(folder / "list.jsonl", entries)
-    asked = request(folder, str(folder), multi_label=False)
-    found = prepared(records.collection(asked), tmp_path / "out", SMALL)
+    wanted = request(folder, str(folder), multi_label=False)
+    found = prepared(records.collection(wanted), tmp_path / "out", SMALL)
     source = Tfds(str(found.folder), "train", None, where="input")
     weights = {e.image: (e.labels, e.weights) for e in source.read(np.arange(6))}
     assert weights == {jpeg(i): ((i % 3,), (i / 8,)) for i in range(6)}
@@ -110,11 +110,11 @@ def test_bytes_in_json_and_parquet_give_the_same_set(tmp_path: Path, folder: Pat
 
 
 def test_one_label_per_image(tmp_path: Path, folder: Path) -> None:
-    """As Hugging Face's data sets have it."""
+    """As in Hugging Face's data sets."""
     entries = [{"image": {"bytes": jpeg(i), "path": f"{i}.jpg"}, "label": i % 3} for i in range(6)]
     pq.write_table(pa.Table.from_pylist(entries), folder / "rows.parquet")
-    asked = request(folder, str(folder / "rows.parquet"), multi_label=False)
-    found = prepared(records.collection(asked), tmp_path / "out", SMALL)
+    wanted = request(folder, str(folder / "rows.parquet"), multi_label=False)
+    found = prepared(records.collection(wanted), tmp_path / "out", SMALL)
     assert labels(found) == {jpeg(i): (i % 3,) for i in range(6)}
     assert (found.folder / "features.json").read_text().count('"label"') == 1
     assert "label_weights" not in (found.folder / "features.json").read_text()
@@ -197,7 +197,7 @@ def test_entries_that_are_set_aside(
 
 
 def test_paths_are_relative_to_the_root_of_images(tmp_path: Path, folder: Path) -> None:
-    """And to nothing else; what leads out of it is set aside in words of its own."""
+    """And to nothing else; paths that lead out of it have a fault of their own."""
     lists = tmp_path / "lists"
     lists.mkdir()
     (lists / "5.jpg").write_bytes(jpeg(5))
@@ -206,8 +206,8 @@ def test_paths_are_relative_to_the_root_of_images(tmp_path: Path, folder: Path) 
     paths = ["images/0.jpg", str(folder / "images" / "1.jpg"), "images/../images/2.jpg"]
     paths += ["images/named", "5.jpg", "../lists/5.jpg", str(lists / "5.jpg")]
     write_lines(lists / "list.jsonl", [{"image": path, "labels": [0]} for path in paths])
-    asked = request(folder, str(lists / "list.jsonl"), images_root=str(folder))
-    found = prepared(records.collection(asked), tmp_path / "out", SMALL)
+    wanted = request(folder, str(lists / "list.jsonl"), images_root=str(folder))
+    found = prepared(records.collection(wanted), tmp_path / "out", SMALL)
     assert set(labels(found)) == {jpeg(0), jpeg(1), jpeg(2), jpeg(4)}
     names = found.table["name"].to_pylist()
     why = {names[row]: reason for row, reason in found.assignment.left_out.items()}
@@ -220,9 +220,7 @@ def test_paths_are_relative_to_the_root_of_images(tmp_path: Path, folder: Path) 
             records.collection(request(folder, str(lists), images_root=root))
 
 
-def test_a_line_that_does_not_end(
-    tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_endless_line(tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(records, "MAX_LINE_BYTES", 1000)
     good = json.dumps({"image": "images/1.jpg", "labels": [1]}) + "\n"
     (folder / "list.jsonl").write_text(good + '{"image": "' + "x" * 5_000_000 + '"}\n' + good)
@@ -280,13 +278,13 @@ def test_lists_of_classes(folder: Path, content: str, message: str) -> None:
 
 
 def test_a_list_of_classes_from_windows(folder: Path) -> None:
-    """A mark of the byte order, and carriage returns."""
+    """With a byte order mark and carriage returns."""
     (folder / "classes.txt").write_bytes(b"\xef\xbb\xbfant\r\nbee\r\n")
     write_lines(folder / "list.jsonl", [{"image": "images/0.jpg", "labels": ["ant"]}])
     assert records.collection(request(folder, str(folder))).class_names == ("ant", "bee")
 
 
-def test_a_name_that_would_become_two(tmp_path: Path, folder: Path) -> None:
+def test_a_class_name_that_would_become_two(tmp_path: Path, folder: Path) -> None:
     """Python splits text at more than line ends; TFDS does not."""
     (folder / "classes.txt").write_text("ant\nbee\u2028cat\n")
     write_lines(folder / "list.jsonl", [{"image": "images/0.jpg", "labels": ["ant"]}])
@@ -296,7 +294,7 @@ def test_a_name_that_would_become_two(tmp_path: Path, folder: Path) -> None:
         prepared(collection, tmp_path / "out", SMALL)
 
 
-def test_lists_of_classes_without_end(tmp_path: Path, folder: Path) -> None:
+def test_endless_lists_of_classes(tmp_path: Path, folder: Path) -> None:
     write_lines(folder / "list.jsonl", [{"image": "images/0.jpg", "labels": [0]}])
     with open(tmp_path / "huge.txt", "wb") as file:
         file.truncate(40 * 2**30)  # a hole
@@ -322,18 +320,18 @@ def test_empty_lists(tmp_path: Path, folder: Path) -> None:
         records.collection(request(folder, str(folder)))
 
 
-def test_what_was_wrong_is_told_if_nothing_is_left(tmp_path: Path, folder: Path) -> None:
+def test_the_error_explains_why_nothing_is_left(tmp_path: Path, folder: Path) -> None:
     write_lines(folder / "list.jsonl", [{"image": f"{i}.jpg", "labels": [0]} for i in range(6)])
     collection = records.collection(request(folder, str(folder)))
     with pytest.raises(UserError, match=r"0 images are left.*\(6 missing: a list names a file"):
         prepared(collection, tmp_path / "out", SMALL)
 
 
-def test_classes_have_to_be_given(folder: Path) -> None:
+def test_classes_are_required(folder: Path) -> None:
     write_lines(folder / "list.jsonl", [{"image": "images/0.jpg", "labels": [0]}])
-    for asked in (CollectionRequest(str(folder)), request(folder, str(folder), num_classes=3)):
+    for wanted in (CollectionRequest(str(folder)), request(folder, str(folder), num_classes=3)):
         with pytest.raises(UserError, match=r"either --classes.* or --num_classes"):
-            records.collection(asked)
+            records.collection(wanted)
 
 
 def samples(label: str, *values: object) -> bytes:
@@ -362,8 +360,8 @@ def test_webdataset_with_numbers_and_names(tmp_path: Path, folder: Path, compres
 
 def test_webdataset_with_lists_in_json(tmp_path: Path, folder: Path) -> None:
     (folder / "a.tar").write_bytes(samples("json", ["bee", "ant"], [2]))
-    asked = request(folder, str(folder), label_field="tags", multi_label=True)
-    found = prepared(webdataset.collection(asked), tmp_path / "out", SMALL)
+    wanted = request(folder, str(folder), label_field="tags", multi_label=True)
+    found = prepared(webdataset.collection(wanted), tmp_path / "out", SMALL)
     assert labels(found) == {jpeg(0): (1, 0), jpeg(1): (2,)}
 
 

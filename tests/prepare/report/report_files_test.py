@@ -1,4 +1,4 @@
-"""What report.json, report.html and set_aside.jsonl say of a data set."""
+"""Contents of report.json, report.html and the lists of images."""
 
 from __future__ import annotations
 
@@ -59,39 +59,39 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def said(folder: Path) -> dict[str, Any]:
+def report(folder: Path) -> dict[str, Any]:
     return json.loads((folder / "report.json").read_text())
 
 
-def test_the_counts(said: dict[str, Any]) -> None:
-    assert said["images"] | {"bytes_read": 0} == {
+def test_the_counts(report: dict[str, Any]) -> None:
+    assert report["images"] | {"bytes_read": 0} == {
         "listed": 19,
         "examples": 14,
         "left_out": 5,
         "bytes_read": 0,
     }
-    assert {name: split["examples"] for name, split in said["splits"].items()} == {
+    assert {name: split["examples"] for name, split in report["splits"].items()} == {
         "test": 4,
         "train": 10,
     }
-    assert said["left_out"] == {"empty": 2, "duplicate": 1, "truncated": 1, "unreadable": 1}
-    assert said["faults"]["truncated"]["became"] == {"set_aside": 1}
-    assert said["formats"] == {"JPEG": 16, "unknown": 3}
-    assert said["shorter_side"]["max"] == 120 and said["shorter_side"]["min"] == 60
-    for spread in (said["shorter_side"], said["file_bytes"]):
+    assert report["left_out"] == {"empty": 2, "duplicate": 1, "truncated": 1, "unreadable": 1}
+    assert report["faults"]["truncated"]["became"] == {"set_aside": 1}
+    assert report["formats"] == {"JPEG": 16, "unknown": 3}
+    assert report["shorter_side"]["max"] == 120 and report["shorter_side"]["min"] == 60
+    for spread in (report["shorter_side"], report["file_bytes"]):
         assert sum(count for _, _, count in spread["bins"]) == 14
         assert all(low < high for low, high, _ in spread["bins"])
 
 
-def test_the_classes(said: dict[str, Any]) -> None:
-    classes = said["classes"]
+def test_the_classes(report: dict[str, Any]) -> None:
+    classes = report["classes"]
     assert classes["number"] == 3 and sum(classes["examples_of_each"]) == 14
     assert classes["empty_names"] == ["c"] and classes["empty"] == 1
     assert [name for name, _ in classes["most"]] == ["a", "b"]
 
 
-def test_the_duplicates(said: dict[str, Any]) -> None:
-    found = said["duplicates"]
+def test_the_duplicates(report: dict[str, Any]) -> None:
+    found = report["duplicates"]
     assert found["same_bytes"]["images"] == 1 == found["same_bytes"]["of_other_classes"]
     assert found["near"]["images"] == 1 and found["near"]["of_other_classes"] == 0
     assert found["mirrored"] == {"images": 1, "of_other_classes": 0}
@@ -100,7 +100,7 @@ def test_the_duplicates(said: dict[str, Any]) -> None:
     assert pair == {"classes": ["a", "b"], "copies": 1, "same_bytes": 1}
 
 
-def test_what_was_set_aside_is_listed(folder: Path) -> None:
+def test_left_out_images_are_listed(folder: Path) -> None:
     lines = [json.loads(line) for line in (folder / "set_aside.jsonl").read_text().splitlines()]
     why = {line["name"]: line["why"] for line in lines}
     copies = {line["name"]: line["of"] for line in lines if "of" in line}
@@ -121,7 +121,7 @@ def test_the_page_is_one_file(folder: Path) -> None:
     assert "a and b</td>" in page
 
 
-def test_all_pairs_are_listed_those_that_do_harm_first(folder: Path) -> None:
+def test_all_pairs_are_listed_harmful_ones_first(folder: Path) -> None:
     lines = [json.loads(line) for line in (folder / "copies.jsonl").read_text().splitlines()]
     kinds = [(line["kind"], line["other_class"], line["other_split"]) for line in lines]
     assert kinds[0] == ("same_bytes", True, False)  # what is left out is in no split
@@ -134,7 +134,7 @@ def test_all_pairs_are_listed_those_that_do_harm_first(folder: Path) -> None:
         assert line["other_split"] == (line["split"] != line["split_of"])
 
 
-def test_every_reason_has_words() -> None:
+def test_every_reason_has_a_description() -> None:
     for reason in (*faults.FAULTS, *summary.REASONS, "in_evaluation:imagenet2012"):
         assert summary.what(reason)
 
@@ -163,8 +163,8 @@ def pairs_of_classes(labels: list[list[int]], *looks: tuple[str, int | None]) ->
     return copy_pairs.class_pairs(images, list("abcd"), pairs, 2)
 
 
-def test_pairs_of_classes_are_counted_the_most_frequent_first() -> None:
-    """Of several labels those count that only one of the two images has."""
+def test_pairs_of_classes_are_sorted_by_their_copies() -> None:
+    """Of several labels only those count that one of the two images alone has."""
     copies = [("x", A), ("x", A), ("y", A ^ 1), ("z", B), ("z", B), ("z", B)]
     assert pairs_of_classes([[0], [1], [1], [0, 2], [2, 3], [2]], *copies) == {
         "number": 3,
@@ -176,7 +176,7 @@ def test_pairs_of_classes_are_counted_the_most_frequent_first() -> None:
     assert pairs_of_classes([[0], [0]], ("x", A), ("x", A)) == {"number": 0, "most": []}
 
 
-def test_copies_of_other_classes_and_splits_come_first() -> None:
+def test_copies_between_classes_and_splits_come_first() -> None:
     splits = ["train", "train", "val", "train", "train", "train"]
     images = table(("a", A), ("b", A ^ 1), ("c", B), ("c", B), ("d", C), ("d", C), splits=splits)
     place = images.schema.get_field_index("labels")
@@ -185,14 +185,14 @@ def test_copies_of_other_classes_and_splits_come_first() -> None:
     images = images.set_column(place, field, pa.array(labels, field.type))
     found = assigned(images, duplicates="drop")
     pairs = copy_pairs.copy_pairs(images, found)
-    told = list(copy_pairs.entries(images, found, ["one", "two"], pairs))
-    assert [(one["name"], one["of"], one["kind"]) for one in told] == [
+    entries = list(copy_pairs.entries(images, found, ["one", "two"], pairs))
+    assert [(one["name"], one["of"], one["kind"]) for one in entries] == [
         ("1.jpg", "0.jpg", "near"),
         ("3.jpg", "2.jpg", "same_bytes"),
         ("5.jpg", "4.jpg", "same_bytes"),
     ]
-    assert [one["other_split"] for one in told] == [False, True, False]
-    assert told[1]["split"] == "train" and told[1]["split_of"] == "val"
-    assert told[1]["left_out"] == "duplicate"
+    assert [one["other_split"] for one in entries] == [False, True, False]
+    assert entries[1]["split"] == "train" and entries[1]["split_of"] == "val"
+    assert entries[1]["left_out"] == "duplicate"
     shown = [copy_pairs.in_words(pairs, at) for at in copy_pairs.to_show(pairs)]
     assert shown == ["near, of another class", "the same bytes, val and train"]

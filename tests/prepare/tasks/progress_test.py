@@ -1,4 +1,4 @@
-"""How far a preparation is."""
+"""Progress within parts."""
 
 from __future__ import annotations
 
@@ -16,9 +16,7 @@ from vit_jax.prepare.pipeline import prepare
 from vit_jax.prepare.tasks import process_pool, progress, read_part
 
 
-def test_one_part_that_takes_long_shows_a_bar(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_bar_moves_within_a_long_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "a.tar"
     path.write_bytes(tar({f"{i}.jpg": jpeg(i) for i in range(20)}))
     part = Part("a.tar", "tar", str(path), labels=(0,))
@@ -37,7 +35,7 @@ def test_one_part_that_takes_long_shows_a_bar(
     assert not list((tmp_path / "out").rglob("*.progress"))
 
 
-def test_what_a_killed_worker_noted_does_not_count(tmp_path: Path) -> None:
+def test_notes_of_killed_workers_do_not_count(tmp_path: Path) -> None:
     (tmp_path / "1.progress").write_text("10 0.5")
     assert progress.unfinished(tmp_path) == (10, 0.5)
     with progress.watched(tmp_path, lambda _: None):
