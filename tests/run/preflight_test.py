@@ -102,4 +102,4 @@ def test_what_no_device_can_hold_is_told_at_every_start(problems_of, monkeypatch
         "The targets of a batch, 10,000,000 classes each, take 610 MiB of each device, which has "
         "95.4 MiB. Correct input.num_classes or the data, or lower input.batch_size."
     )
-    assert "The state takes 2" in problems_of("input.num_classes=1_000_000")
+    assert "The state takes 195 MiB" in problems_of("input.num_classes=1_000_000")

@@ -101,7 +101,8 @@ class _Reception:
     def wait(self, listener: socket.socket) -> None:
         """Sees to whoever comes, speaks or goes within a moment."""
         with selectors.DefaultSelector() as selector:
-            for source in (listener, *self._guests, *self.connections.values()):
+            selector.register(listener, selectors.EVENT_READ)
+            for source in (*self._guests, *self.connections.values()):
                 selector.register(source, selectors.EVENT_READ)
             for key, _ in selector.select(RETRY_SECS):
                 if key.fileobj is listener:
