@@ -4,10 +4,10 @@ import pytest
 
 PROGRAM = """
 import ctypes, os, threading
-from vit_jax.cluster import abort
+from vit_jax.cluster.start import explained_abort
 def explain():
     {explain}
-with abort.explained_by(explain):
+with explained_abort(explain):
     threading.Thread(target=ctypes.CDLL(None).abort).start()  # as C++ does it, without Python
     threading.Event().wait(30)
 """

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import signal
+import threading
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
 from collections.abc import Iterator
 
 import jax
 
-from vit_jax.cluster import maintenance
 from vit_jax.cluster.peers import Peers
 from vit_jax.core.process.stop import StopRequest
 
@@ -15,6 +21,11 @@ WHAT = (
     "training stops after the step that is under way, and saves. Ctrl-C from now on ends it at "
     "once: the steps since the last checkpoint are lost then."
 )
+SERVER = "http://metadata.google.internal"
+PATH = "/computeMetadata/v1/instance/maintenance-event"
+NONE = "NONE"
+ASK_SECS = 300  # the server answers after so long even if nothing has changed
+RETRY_SECS = 10.0
 
 
 class AgreedStop:
@@ -44,6 +55,43 @@ def stop_request(peers: Peers) -> Iterator[StopRequest | AgreedStop]:
     On a TPU the maintenance of its machine counts as a SIGTERM.
     """
     if jax.default_backend() == "tpu":
-        maintenance.watch()
+        watch_maintenance()
     with StopRequest(WHAT) as request:
         yield AgreedStop(request, peers) if peers.several else request
+
+
+def watch_maintenance(server: str = SERVER) -> threading.Thread:
+    """Sends this process a SIGTERM before its machine is maintained, from a thread that it starts.
+
+    Cloud TPU's machines are taken away for maintenance; their metadata server says so beforehand:
+    its answer is then something other than NONE (cloud.google.com/compute/docs/metadata,
+    "instance/maintenance-event"). The thread ends at once where there is no such server.
+    """
+    thread = threading.Thread(target=_watch, args=(server,), name="maintenance", daemon=True)
+    thread.start()
+    return thread
+
+
+def _watch(server: str) -> None:
+    try:
+        event, etag = _ask(server, etag="0")  # answered at once
+    except (OSError, ValueError):
+        return
+    while event == NONE:
+        try:
+            event, etag = _ask(server, etag)
+        except (OSError, ValueError):
+            time.sleep(RETRY_SECS)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _ask(server: str, etag: str) -> tuple[str, str]:
+    """(event, its tag), as soon as the event is another one than that of `etag`."""
+    query = urllib.parse.urlencode(
+        {"wait_for_change": "true", "last_etag": etag, "timeout_sec": ASK_SECS}
+    )
+    request = urllib.request.Request(
+        f"{server}{PATH}?{query}", headers={"Metadata-Flavor": "Google"}
+    )
+    with urllib.request.urlopen(request, timeout=2 * ASK_SECS) as answer:
+        return answer.read().decode().strip(), answer.headers["ETag"]

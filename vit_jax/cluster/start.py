@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
+import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NoReturn
 
 import jax
 
-from vit_jax.cluster import abort, rendezvous
+from vit_jax.cluster import rendezvous
 from vit_jax.cluster.cluster import Cluster
 from vit_jax.cluster.peers import GRACE_SECS, Peers
 from vit_jax.core.errors import NonFiniteError, PeerLost, Preempted, UserError
@@ -55,7 +57,7 @@ def together(
         barrier_timeout_secs=barrier_timeout_secs,
         on_lost=ending.now,
     )
-    with abort.explained_by(lambda: ending.if_lost(peers)):
+    with explained_abort(lambda: ending.if_lost(peers)):
         try:
             _initialize(cluster, start_timeout_secs, peer_timeout_secs)
             try:
@@ -68,6 +70,27 @@ def together(
             raise
         except BaseException as error:
             ending.because_of(error, peers)
+
+
+@contextlib.contextmanager
+def explained_abort(explain: Callable[[], object]) -> Iterator[None]:
+    """Calls `explain` when this process is about to abort; if it returns, the abort goes on.
+
+    JAX's client aborts its process as soon as process 0 is gone, from a thread of C++ that never
+    calls Python. So a handler of Python's `signal` would never run: the C library is asked for one.
+    """
+    if os.name != "posix":  # no C library to ask under this name
+        yield
+        return
+    handler_type = ctypes.CFUNCTYPE(None, ctypes.c_int)
+    handler = handler_type(lambda number: explain() and None)
+    install = ctypes.CDLL(None).signal
+    install.argtypes, install.restype = (ctypes.c_int, ctypes.c_void_p), ctypes.c_void_p
+    before = install(signal.SIGABRT, ctypes.cast(handler, ctypes.c_void_p))
+    try:
+        yield
+    finally:
+        install(signal.SIGABRT, before)
 
 
 def _initialize(cluster: Cluster, start_timeout_secs: float, peer_timeout_secs: float) -> None:
