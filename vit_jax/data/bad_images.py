@@ -1,4 +1,4 @@
-"""Bad images that the pipeline meets: told from good ones by a second attempt, and explained."""
+"""Bad images in the pipeline: a second attempt confirms that they are bad, and explains why."""
 
 from __future__ import annotations
 

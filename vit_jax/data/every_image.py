@@ -27,7 +27,7 @@ def bad_images(
 
     Every file is read and its image decoded as a whole, in `threads` threads (0: one a core), and
     prepared as far as that may fail. A record that cannot be read, or whose labels are wrong, is
-    told likewise.
+    reported likewise.
     """
     done = 0
     while done < len(indices):

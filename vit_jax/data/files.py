@@ -71,12 +71,12 @@ def _may_pass(error: Exception) -> bool:
             tf.errors.InternalError, tf.errors.ResourceExhaustedError, tf.errors.UnknownError,
         )  # fmt: skip
         return isinstance(error, passing)
-    # How array_record tells of Google's file systems.
+    # How array_record reports errors of Google's file systems.
     return isinstance(error, RuntimeError) and str(error).startswith(_PASSING_CODES)
 
 
 class Entry(NamedTuple):
-    """What a folder holds."""
+    """A file or subfolder of a folder."""
 
     name: str
     is_folder: bool
@@ -84,7 +84,7 @@ class Entry(NamedTuple):
 
 
 def list_folder(folder: str | Path) -> list[Entry]:
-    """By name. FileNotFoundError or NotADirectoryError if it is no folder."""
+    """Entries by name. FileNotFoundError or NotADirectoryError if it is not a folder."""
     if is_remote(folder):
         return _list_remote(str(folder))
     with os.scandir(folder) as entries:
@@ -98,7 +98,7 @@ def list_folder(folder: str | Path) -> list[Entry]:
 
 
 def subfolders(folder: str | Path) -> list[str]:
-    """Their names, sorted, without hidden ones. Costs less than `list_folder` on a local disk."""
+    """Their names, sorted, without hidden ones; on a local disk cheaper than `list_folder`."""
     if is_remote(folder):
         names = [entry.name for entry in list_folder(folder) if entry.is_folder]
     else:
@@ -119,21 +119,21 @@ def _list_remote(folder: str) -> list[Entry]:
 
 
 def is_folder(path: str | Path) -> bool:
-    """False if there is nothing."""
+    """Whether there is a folder; False if there is nothing."""
     if is_remote(path):
         return _remote(str(path), lambda gfile: gfile.isdir(str(path)))
     return Path(path).is_dir()
 
 
 def glob(folder: str, pattern: str) -> list[str]:
-    """Paths below a folder; in the pattern "*" stands for any name."""
+    """Paths below a folder; in the pattern "*" matches any name."""
     if is_remote(folder):
         return sorted(_remote(folder, lambda gfile: gfile.glob(join(folder, pattern))))
     return sorted(local_glob.glob(join(local_glob.escape(folder), pattern)))
 
 
 def sizes(paths: Sequence[str | Path]) -> list[int | None]:
-    """Of each file in bytes; None if it is not there."""
+    """Size of each file in bytes; None if it is not there."""
     if any(map(is_remote, paths)):
         with concurrent.futures.ThreadPoolExecutor(_THREADS) as pool:
             return list(pool.map(_size, paths))
@@ -162,7 +162,7 @@ def _all_of(gfile: Any, path: str) -> bytes:
 
 
 def copy(path: str, target: Path, on_bytes: Callable[[int], None]) -> None:
-    """To a local file, which is overwritten; `on_bytes` is told the size of each part.
+    """Copies to a local file, which is overwritten; calls `on_bytes` with the size of each part.
 
     OSError if the target cannot be written; if `path` cannot be read, errors as in `read`.
     """
@@ -203,10 +203,10 @@ def _remote(where: str, action: Callable[[Any], T]) -> T:
 
 
 def expanded(path: str) -> str:
-    """With the home folder in the place of "~"."""
+    """The path with "~" replaced by the home folder."""
     return path.rstrip("/") if is_remote(path) else str(Path(path).expanduser())
 
 
 def join(folder: str | Path, *names: str) -> str:
-    """The path of what lies in a folder, which may be remote."""
+    """The path of names below a folder, which may be remote."""
     return "/".join([str(folder).rstrip("/"), *names])

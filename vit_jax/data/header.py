@@ -52,7 +52,7 @@ def encoded(example: Example, max_image_pixels: int) -> Encoded | str:
 def stored_size(data: bytes) -> tuple[int, int] | None:
     """(height, width) in pixels as stored; EXIF orientation is not applied.
 
-    None if the header is damaged, or not that of a JPEG, PNG, GIF, WebP or BMP file. So it is for
+    None if the header is damaged, or the file is not a JPEG, PNG, GIF, WebP or BMP. Also for
     two kinds that TensorFlow 2.21 takes but gets wrong: a BMP with a palette comes out in other
     colours, and an animated WebP damages the process's memory.
     """
@@ -160,7 +160,7 @@ def _chunk(
     """The content of the chunk called `name`, of a file made of chunks from byte `first` on.
 
     `head` unpacks a chunk's length from its first 8 bytes, `name_at` is its name's place there, and
-    `around_bytes` are those of a chunk outside its content.
+    `around_bytes` is the size of a chunk without its content.
     """
     while first < len(data):
         (length,) = struct.unpack_from(head, data, first)

@@ -55,7 +55,7 @@ def train_batches(
     """This host's part of the batches of steps `start_step`, `start_step + 1`, ... without end.
 
     `batch_size` is global; this host makes the slots `rows`, int64 [b] in rising order, of every
-    batch; None: all of them. `threads` 0 means one a core. `stream` says which example stands
+    batch; None: all of them. `threads` 0 means one a core. `stream` says which example is
     where; None: all of them, shuffled, epoch by epoch. See `Batches` for the rest.
     """
     rows = np.arange(batch_size) if rows is None else rows
@@ -221,7 +221,7 @@ def _decoded_or_skipped(
 
     A dataset for each example keeps an error from taking its slot away with it. That costs about
     0.15 ms of CPU time an example, so it is done from the first bad image on, not before. A bad
-    image is done twice: the second time tells it from one that memory ran out for.
+    image is done twice: the second time distinguishes it from one that memory ran out for.
     """
     good, bad = _slot_functions(reader, preprocess)
 
@@ -373,7 +373,7 @@ class Batches:
 
 
 def _padded(batch: HostBatch, batch_size: int) -> HostBatch:
-    """With slots of weight 0 behind the examples, up to `batch_size`."""
+    """Pads with slots of weight 0 behind the examples, up to `batch_size`."""
     missing = batch_size - len(batch["index"])
     if missing == 0:
         return batch

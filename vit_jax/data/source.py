@@ -32,7 +32,7 @@ class Source(abc.ABC):
       name: of the data set.
       num_examples: how many examples there are.
       num_classes: labels are in [0, num_classes).
-      fingerprint: hexadecimal; equal for equal content, as far as that is cheap to tell.
+      fingerprint: hexadecimal; equal for equal content, as far as that is cheap to determine.
       class_names: None if the classes have numbers alone.
       max_labels: K; the labels of an example are padded to this many.
       weighted: whether labels may have weights.
@@ -77,7 +77,7 @@ class DerivedSource(Source):
         self.weighted = source.weighted
 
     def describe(self, index: int) -> str:
-        """As `source` does."""
+        """Where `source` stores it."""
         return self.source.describe(index)
 
 
@@ -103,7 +103,7 @@ class SelectedSource(DerivedSource):
         return self.source.read(self.select(indices))
 
     def describe(self, index: int) -> str:
-        """As `source` does."""
+        """Where `source` stores it."""
         return self.source.describe(int(self.select(np.array([index]))[0]))
 
 

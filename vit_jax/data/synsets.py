@@ -1,6 +1,6 @@
 """ImageNet's classes: WordNet ids in order, with their names.
 
-The list is that of the released 21k heads, 21,843 ids; the archive of fall 2011 lacks two of them.
+The list belongs to the released 21k heads, 21,843 ids; the archive of fall 2011 lacks two of them.
 Its source is WordNet 3.0's nouns, as `imagenet21k_goog_synsets.txt` and
 `imagenet_synset_to_lemma.txt` of https://github.com/huggingface/pytorch-image-models have them.
 """

@@ -95,7 +95,7 @@ def test_a_limit_of_all_that_lies_there(tmp_path: Path, originals: list[str]) ->
 
 
 def test_a_disk_without_room(tmp_path: Path, originals: list[str]) -> None:
-    with pytest.raises(UserError, match=r"1,000,000,000,000,000 bytes .* disk has [\d,]+ left"):
+    with pytest.raises(UserError, match=r"909 TiB .* disk has [\d.,]+ .?i?B left"):
         file_cache.copies(cache(tmp_path), "x", originals, [10**15, 0, 0])
 
 

@@ -20,7 +20,7 @@ _ERASING_TRIES = 10
 def color_jitter(
     brightness: float = 0.0, contrast: float = 0.0, saturation: float = 0.0, hue: float = 0.0
 ) -> Op:
-    """Four changes in random order, each of a strength drawn uniformly.
+    """Makes four changes in random order, each of a strength drawn uniformly.
 
     The first three have a factor in [max(0, 1 - s), 1 + s] for the argument s, as torchvision
     defines it, and hues are turned by up to `hue` of the circle in either direction.
@@ -55,18 +55,18 @@ def color_jitter(
 
 
 def grayscale(probability: float) -> Op:
-    """The luma in all three channels."""
+    """Puts the luma into all three channels."""
     return sometimes(probability, lambda pixels, seed: colours.grayscale(pixels))
 
 
 def solarize(probability: float, threshold: int = 128) -> Op:
-    """The negative of values that are at least `threshold`, 0 to 256."""
+    """Negates values that are at least `threshold`, 0 to 256."""
     check_number("threshold", threshold, at_least=0, at_most=256)
     return sometimes(probability, lambda pixels, seed: colours.solarize(pixels, threshold))
 
 
 def gaussian_blur(probability: float, sigma_min: float = 0.1, sigma_max: float = 2.0) -> Op:
-    """Blurred by a Gaussian of `sigma_min` to `sigma_max` pixels, drawn uniformly."""
+    """Blurs by a Gaussian of `sigma_min` to `sigma_max` pixels, drawn uniformly."""
     check_number("sigma_min", sigma_min, at_least=0, at_most=_MAX_SIGMA_PX)
     check_number("sigma_max", sigma_max, at_least=0, at_most=_MAX_SIGMA_PX)
     check(0 < sigma_min <= sigma_max, "0 < sigma_min <= sigma_max must hold")
@@ -103,7 +103,7 @@ def _blurred(pixels: tf.Tensor, sigma_min: float, sigma_max: float, seed: tf.Ten
 def random_erasing(
     probability: float, area_min: float = 0.02, area_max: float = 0.4, aspect_min: float = 0.3
 ) -> Op:
-    """A rectangle of `area_min` to `area_max` of the image, anywhere in it, of uniform noise.
+    """Fills a rectangle, `area_min` to `area_max` of the image, anywhere, with uniform noise.
 
     Its height is `aspect_min` to 1 / `aspect_min` of its width, drawn uniformly by its logarithm,
     so that neither side is favoured. Of ten rectangles the first that fits is taken. Defaults are

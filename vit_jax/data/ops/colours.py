@@ -15,34 +15,34 @@ _LUMA = (19595.0, 38470.0, 7471.0)
 
 
 def blend(other: tf.Tensor | float, pixels: tf.Tensor, factor: tf.Tensor | float) -> tf.Tensor:
-    """From `other` (float32) at factor 0 over `pixels` at 1 to what lies beyond, cut to 0..255."""
+    """Interpolates from `other` (float32, factor 0) to `pixels` (1), or extrapolates; 0 to 255."""
     blended = other + factor * (tf.cast(pixels, tf.float32) - other)
     return tf.cast(tf.clip_by_value(blended, 0.0, 255.0), tf.uint8)
 
 
 def brightness(pixels: tf.Tensor, factor: tf.Tensor | float) -> tf.Tensor:
-    """Blended with black."""
+    """Blends with black."""
     return blend(0.0, pixels, factor)
 
 
 def contrast(pixels: tf.Tensor, factor: tf.Tensor | float) -> tf.Tensor:
-    """Blended with the mean of the image's luma."""
+    """Blends with the mean of the image's luma."""
     mean = tf.reduce_mean(tf.cast(luma(pixels), tf.float64))
     return blend(tf.cast(tf.floor(mean + 0.5), tf.float32), pixels, factor)
 
 
 def saturation(pixels: tf.Tensor, factor: tf.Tensor | float) -> tf.Tensor:
-    """Blended with the luma of each pixel."""
+    """Blends with the luma of each pixel."""
     return blend(luma(pixels), pixels, factor)
 
 
 def hue(pixels: tf.Tensor, turn: tf.Tensor | float) -> tf.Tensor:
-    """Hues turned by that part of the circle; value and saturation are kept."""
+    """Turns hues by that part of the circle; value and saturation are kept."""
     return tf.image.adjust_hue(pixels, turn)
 
 
 def luma(pixels: tf.Tensor) -> tf.Tensor:
-    """Of each pixel, three times, in whole numbers 0..255: uint8 [H, W, 3] -> float32 [H, W, 3]."""
+    """Luma of each pixel, three times, whole numbers 0..255; float32 [H, W, 3]."""
     values = tf.reshape(tf.cast(pixels, tf.float32), [-1, 3])
     # Sums of whole numbers under 2**24: nothing is rounded before `floor`.
     weighted = values @ tf.constant([[weight] * 3 for weight in _LUMA])
@@ -66,20 +66,20 @@ def solarize(pixels: tf.Tensor, threshold: tf.Tensor | float) -> tf.Tensor:
 
 
 def solarize_add(pixels: tf.Tensor, addition: tf.Tensor | float) -> tf.Tensor:
-    """`addition` to values under 128, cut to 255 (Pillow has no such op)."""
+    """Adds `addition` to values under 128, clipped to 255 (Pillow has no such op)."""
     values = tf.cast(pixels, tf.float32)
     added = values + addition * tf.cast(values < 128.0, tf.float32)
     return tf.cast(tf.minimum(added, 255.0), tf.uint8)
 
 
 def posterize(pixels: tf.Tensor, bits: tf.Tensor | float) -> tf.Tensor:
-    """Only the highest `bits` of each value, 0 to 8 of them."""
+    """Keeps only the highest `bits` of each value, 0 to 8 of them."""
     mask = 256.0 - 2.0 ** (8.0 - bits)
     return tf.bitwise.bitwise_and(pixels, tf.cast(mask, tf.uint8))
 
 
 def autocontrast(pixels: tf.Tensor) -> tf.Tensor:
-    """Each channel stretched to reach from 0 to 255; one of a single value stays as it is.
+    """Stretches each channel to reach from 0 to 255; one of a single value stays as it is.
 
     Rounded down from the exact quotient. Pillow's is sometimes one less, where its scale is rounded
     and the quotient is a whole number.
@@ -94,7 +94,7 @@ def autocontrast(pixels: tf.Tensor) -> tf.Tensor:
 
 
 def equalize(pixels: tf.Tensor) -> tf.Tensor:
-    """Each channel's values spread so that all are about equally frequent."""
+    """Spreads each channel's values so that all are about equally frequent."""
     values = tf.cast(pixels, tf.int32)
     tables = [_equalizing(channel) for channel in tf.unstack(values, axis=-1)]
     places = _rows(values) + _row(tf.constant([0, 256, 512]), pixels)

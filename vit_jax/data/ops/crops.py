@@ -35,7 +35,7 @@ def central_crop(size: Size, middle: str = "down", fill: tuple[int, int, int] | 
         if fill is not None:
             pixels = _padded(pixels, (height, width), fill)
         room = _room(pixels, (height, width))
-        # Half of an odd number lies between two whole ones; that of 3, 7, 11 ... is rounded up, to
+        # Half of an odd number is between two whole ones; that of 3, 7, 11 ... is rounded up, to
         # the even one.
         begin = room // 2 if middle == "down" else (room + (room % 4) // 2) // 2
         return crop(pixels, tf.concat([begin, [height, width]], 0))

@@ -25,7 +25,7 @@ _TRIES = 10
 
 
 def decode() -> Op:
-    """The whole image, upright, as RGB."""
+    """Decodes the whole image, upright, as RGB."""
     return Op(
         apply=lambda pixels, seed: pixels,
         output_size=lambda size: None,
@@ -46,7 +46,7 @@ def inception_crop(
 
     Right after `decode`, only the window is decoded; with `reduced`, of a JPEG at 1/2, 1/4 or 1/8
     of its size if `reduced` times `size` pixels are left, which is quicker for large images.
-    `method`, `antialias` and `levels` are those of `resize`.
+    `method`, `antialias` and `levels` mean the same as in `resize`.
 
     Szegedy et al., Going Deeper with Convolutions (arXiv 1409.4842), section 6.
     """
@@ -161,7 +161,7 @@ def resized_crop_window(
 ) -> tf.Tensor:
     """A window as torchvision's and timm's RandomResizedCrop draw it.
 
-    The area is uniform, the aspect uniform by its logarithm. Of ten the first that lies within the
+    The area is uniform, the aspect uniform by its logarithm. Of ten the first that is within the
     image is taken, anywhere in it; without one the largest window in the middle whose aspect is
     allowed.
     """
@@ -195,8 +195,8 @@ def decode_window(
     """Pixels of `window` (top, left, height, width of the upright image): uint8 [h, w, 3].
 
     Of a complete JPEG only the window is decoded. One without its end marker is decoded as a whole,
-    so that a truncated file is found whichever window is asked for. With `at_least` (height, width)
-    a JPEG's window is decoded at 1/2, 1/4 or 1/8 of its size, if it is still as large as that.
+    so that a truncated file is detected whichever window is asked for. With `at_least` (height,
+    width) a JPEG's window is decoded at 1/2, 1/4 or 1/8 of its size, if at least that is left.
     """
     scale = tf.constant(1) if at_least is None else _largest_scale(window, at_least)
     is_jpeg = tf.strings.substr(image.data, 0, 3) == _JPEG
@@ -270,7 +270,7 @@ def _flips(orientation: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """(transposed, flipped along the width, flipped along the height), each bool []."""
     by_orientation = tf.constant(
         [
-            [False, False, False],  # 0 is no orientation; taken as upright
+            [False, False, False],  # 0 is not an orientation; taken as upright
             [False, False, False],
             [False, True, False],
             [False, True, True],

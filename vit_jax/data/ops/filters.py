@@ -32,11 +32,11 @@ def sharpness(
 def _smoothed(values: tf.Tensor) -> tf.Tensor:
     rows = values[:-2] + values[1:-1] + values[2:]
     sums = rows[:, :-2] + rows[:, 1:-1] + rows[:, 2:] + 4 * values[1:-1, 1:-1]
-    return tf.round(sums / 13)  # a sum of whole numbers never lies in the middle
+    return tf.round(sums / 13)  # a sum of whole numbers is never halfway between two
 
 
 def _smoothed_down(values: tf.Tensor) -> tf.Tensor:
-    """As a convolution, whose rounding errors decide where the mean is a whole number."""
+    """The same as a convolution, whose rounding errors decide where the mean is a whole number."""
     weights = tf.constant([[1, 1, 1], [1, 5, 1], [1, 1, 1]], tf.float32) / 13
     kernel = tf.tile(weights[:, :, None, None], [1, 1, 3, 1])
     return tf.floor(tf.nn.depthwise_conv2d(values[None], kernel, [1, 1, 1, 1], "VALID")[0])

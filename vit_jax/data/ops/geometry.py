@@ -11,7 +11,7 @@ import math
 from vit_jax.data.host_tf import tf
 
 _GRAY = tf.constant(128, tf.uint8)
-# Of a pixel. Without it, rounding errors would choose between two pixels where a place lies on
+# Of a pixel. Without it, rounding errors would choose between two pixels where a place is on
 # their border, as the whole diagonals do in a rotation by 45 degrees.
 _TO_THE_RIGHT = 2.0**-10
 
@@ -71,7 +71,7 @@ def affine(
 def cutout(pixels: tf.Tensor, half_side_px: tf.Tensor | float, centre: tf.Tensor) -> tf.Tensor:
     """A gray square of 2 * `half_side_px` about `centre`, y and x in [0, 1) of the image.
 
-    What would lie outside is cut off. DeVries and Taylor (arXiv 1708.04552).
+    The part outside of the image is cut off. DeVries and Taylor (arXiv 1708.04552).
     """
     size = tf.shape(pixels)[:2]
     middle = tf.cast(centre * tf.cast(size, tf.float32), tf.int32)

@@ -1,6 +1,6 @@
 """What one step of preprocessing is, and how an op checks the arguments that a config gives it.
 
-Every check raises ValueError with the rule; ops.py adds the op's usage and the config's field.
+Every check raises ValueError with the rule; table.py adds the op's usage and the config's field.
 """
 
 from __future__ import annotations
@@ -78,4 +78,4 @@ def pair(size: Size) -> tuple[int, int]:
     height, width = size if isinstance(size, tuple) and len(size) == 2 else (size, size)
     check_pixels("size, or each of (height, width),", height, at_least=1)
     check_pixels("size, or each of (height, width),", width, at_least=1)
-    return height, width  # type: ignore[return-value]  # both were found to be int
+    return height, width  # type: ignore[return-value]  # both are int, as checked

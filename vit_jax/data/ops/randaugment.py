@@ -22,7 +22,7 @@ def randaugment(num_ops: int, magnitude: float, legacy: bool = False) -> Op:
     """`num_ops` distortions one after the other, each drawn uniformly from sixteen.
 
     `magnitude`, 0 to 30, is the level that distortions.py gives a meaning to; with `legacy` its
-    accidents are those of the published code.
+    accidents are the published code's.
     """
     most = len(CHOICES)
     check(

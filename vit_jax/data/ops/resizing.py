@@ -31,7 +31,7 @@ LEVELS = ("nearest", "down")
 def resize(
     size: Size, method: str = "bilinear", antialias: bool = True, levels: str = "nearest"
 ) -> Op:
-    """To exactly `size`, whatever the aspect.
+    """Resizes to exactly `size`, whatever the aspect.
 
     `method` is a name of METHODS; `antialias`: whether it filters where it shrinks; `levels`:
     values are rounded to the "nearest" level, or cut off as in big_vision: "down".
@@ -49,11 +49,11 @@ def resize_small(
     levels: str = "nearest",
     longer: str = "nearest",
 ) -> Op:
-    """The shorter side to `size` pixels, the longer one in proportion.
+    """Resizes the shorter side to `size` pixels, the longer one in proportion.
 
     With (height, width), in proportion too: as small as can be, but neither side below its number.
     `longer` says how the longer side becomes whole: the "nearest", or cut off, as torchvision does:
-    "down". `method`, `antialias` and `levels` are those of `resize`.
+    "down". `method`, `antialias` and `levels` mean the same as in `resize`.
     """
     check_choice("longer", longer, LEVELS)
     if isinstance(size, tuple):
@@ -91,9 +91,9 @@ def resize_small(
 def resize_long(
     size: Size, method: str = "bilinear", antialias: bool = True, levels: str = "nearest"
 ) -> Op:
-    """As large as can be in proportion, but neither side above `size`: for a crop that fills up.
+    """Resizes in proportion, as large as fits into `size`: for a crop that fills up.
 
-    `method`, `antialias` and `levels` are those of `resize`.
+    `method`, `antialias` and `levels` mean the same as in `resize`.
     """
     sides = pair(size)
 
@@ -116,7 +116,7 @@ def _resize(
     antialias: bool,
     levels: str,
 ) -> Op:
-    """To `sides`, (height, width) int64 [2] of that of an image."""
+    """Resizes to `sides`, a function of the image's (height, width), int64 [2] each."""
     resized = resizer(method, antialias, levels)
     return Op(
         apply=lambda pixels, seed: resized(
@@ -181,8 +181,9 @@ def resizer(
 def _takes_rows_first(before: tf.Tensor, after: tf.Tensor) -> tf.Tensor:
     """bool []: which side is resized first matters to what overshoots.
 
-    This is the order of Pillow 13, found by trying it: the height first only where it shrinks, and
-    by more than twice as many pixels as the width. Pillow 12 always took the width first.
+    This is the order of Pillow 13, determined by experiment: the height first only where it
+    shrinks, and by more than twice as many pixels as the width. Pillow 12 always took the width
+    first.
     """
     shrinks = before - after
     return (shrinks[0] > 0) & (shrinks[0] > 2 * shrinks[1])
@@ -213,7 +214,7 @@ def _filtered(pixels: tf.Tensor, size: tf.Tensor, kernel: str) -> tf.Tensor:
 
 
 def _whole(exact: tf.Tensor, levels: str) -> tf.Tensor:
-    """Some number type to uint8, clipped."""
+    """Numbers of any type to uint8, clipped."""
     if exact.dtype == tf.uint8:  # of nearest, which takes pixels as they are
         return exact
     exact = exact + 0.5 if levels == "nearest" else exact

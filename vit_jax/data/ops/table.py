@@ -103,7 +103,7 @@ def parse(preprocess: str, *, field: str = "preprocess") -> Preprocess:
     """The ops that a string like "decode|resize_small(256)|central_crop(224)" names.
 
     Arguments may have names: "decode|inception_crop(224, area_min=0.25)". UserError for an unknown
-    op or argument, an argument that is no literal or out of range, a crop of more than there can
+    op or argument, an argument that is not a literal or out of range, a crop of more than there can
     be, and unless the first op and no other is `decode`. `field` is the config's, for messages.
     """
     calls = opstring.parse(preprocess, field=field)

@@ -1,1 +1,1 @@
-"""Which examples of a source are taken, and where each stands in the stream of training."""
+"""Which examples of a source are taken, and in which order."""

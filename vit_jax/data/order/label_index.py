@@ -89,7 +89,7 @@ def _offsets(counts: np.ndarray) -> np.ndarray:
 def by_class(labels: Labels, num_classes: int, *, describe: Callable[[int], str]) -> ByClass:
     """The examples of each class; an example with several labels is in several classes.
 
-    UserError for a label that is no class; `describe` says where an example is stored.
+    UserError for a label that is not a class; `describe` says where an example is stored.
     """
     classes, examples = labels.labels, labels.examples()
     outside = np.flatnonzero((classes < 0) | (classes >= num_classes))
@@ -142,7 +142,7 @@ def _scan(source: Source, progress: Progress) -> Labels:
 
 
 def file_name(split: str) -> str:
-    """Of the labels beside a data set's records; `split` is a name without a slice."""
+    """Name of the file of labels beside the records; `split` is a name without a slice."""
     return f"labels-{split}.npz"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-# Permutations of so few are sorted: those of a Feistel network on so few bits are uneven. In
+# Permutations of so few are sorted: a Feistel network on so few bits is uneven. In
 # 20,000 epochs, chi-squared of the places is 27 a degree of freedom for 5 examples, 1.8 for 9, 1.4
 # for 21; sorted it is about 1.
 _SORTED = 32
@@ -35,7 +35,7 @@ def permute(places: np.ndarray, *, num_examples: int | np.ndarray, keys: np.ndar
 
 
 def _sorted(places: np.ndarray, sizes: np.ndarray, keys: np.ndarray) -> np.ndarray:
-    """What stands at each place when [0, size) is sorted by a random number for each."""
+    """The number at each place when [0, size) is sorted by a random number for each."""
     numbers = np.arange(sizes.max(initial=1))
     drawn = _mix(keys[:, None] ^ _mix(numbers))
     # Those outside come last; the numbers of others differ, since _mix is one to one.
@@ -45,7 +45,7 @@ def _sorted(places: np.ndarray, sizes: np.ndarray, keys: np.ndarray) -> np.ndarr
 
 
 def _walked(places: np.ndarray, sizes: np.ndarray, keys: np.ndarray) -> np.ndarray:
-    """By a Feistel network, which takes no memory for the other places.
+    """Permutes by a Feistel network, which takes no memory for the other places.
 
     It is a permutation of all numbers of some bits, whatever its round function; a number that
     comes out too large goes in again (cycle walking: Black and Rogaway, Ciphers with Arbitrary

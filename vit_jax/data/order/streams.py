@@ -1,4 +1,4 @@
-"""Streams of training examples: which example stands at each position, as functions without state.
+"""Streams of training examples: the example at each position, as functions without state.
 
 Any position costs the same, so training starts as fast at step 1,000,000 as at step 0, and no host
 needs to know what another one reads.
@@ -20,16 +20,16 @@ from vit_jax.data.sources.mixture import MixtureSource
 Stream = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
 
 _BLOCK = 1000  # positions of a block of a mixture, at most
-_BLOCK_KEY = 2**32  # tells the orders of blocks from those of the components, which count from 0
+_BLOCK_KEY = 2**32  # distinguishes the orders of blocks from the components', which count from 0
 
 
 def shuffled(num_examples: int, *, seed: int, repeats: int = 1) -> Stream:
     """Every example once an epoch, each epoch in an order of its own; or `repeats` copies of some.
 
-    Position p lies in epoch p // n; a seeded permutation of the n examples says which one it is.
+    Position p is in epoch p // n; a seeded permutation of the n examples says which one it is.
     With repeats, an epoch of n positions has the first n / `repeats` examples of its order, each as
     often: repeated augmentation (Hoffer et al., arXiv 1901.09335) as DeiT counts its epochs. All
-    copies lie within 2 `repeats` positions (3 at the end of an epoch).
+    copies are within 2 `repeats` positions (3 at the end of an epoch).
     """
 
     def stream(positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

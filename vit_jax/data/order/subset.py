@@ -47,10 +47,10 @@ def first(source: Source, num_examples: int) -> SelectedSource:
 
 
 def of_each_class(source: Source, number: int, labels: Labels) -> SelectedSource:
-    """Of each class its first `number` examples in a fixed order; all, where it has fewer.
+    """The first `number` examples of each class in a fixed order; all, where it has fewer.
 
     An example with several labels counts for each of its classes and is there once, so a class
-    may have more than `number`. Nested like the others. `labels` are those of `source`.
+    may have more than `number`. Nested like the others. `labels` belong to `source`.
     """
     classes, examples = by_class(labels, source.num_classes, describe=source.describe)
     sizes = np.diff(classes)
@@ -62,5 +62,5 @@ def of_each_class(source: Source, number: int, labels: Labels) -> SelectedSource
 
 
 def _in_fixed_order(places: np.ndarray, num_examples: int) -> np.ndarray:
-    """Which example stands at each place: int64 [n] -> int64 [n]."""
+    """The example at each place of the fixed order: int64 [n] -> int64 [n]."""
     return permute(places, num_examples=num_examples, keys=np.full(places.shape, _KEY))

@@ -1,6 +1,6 @@
-"""Copies of record files on a local disk, for data sets that lie behind a network.
+"""Copies of record files on a local disk, for data sets behind a network.
 
-    <folder>/<data set>-<hash of where it lies>/<file>
+    <folder>/<data set>-<hash of its folder>/<file>
 
 A file is copied under another name and renamed when it is complete; one process copies, others on
 the same host wait for it. A copy is good if it has the size of the original.
@@ -20,6 +20,7 @@ import filelock
 
 from vit_jax.core.errors import UserError
 from vit_jax.core.files.atomic import atomic_file, delete_leftovers
+from vit_jax.core.formatting import format_bytes
 from vit_jax.data import files
 from vit_jax.data.source import digest
 
@@ -28,11 +29,11 @@ _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class FileCache(NamedTuple):
-    """Where copies lie.
+    """Where copies are kept.
 
     Attributes:
       folder: made if it is not there.
-      limit_bytes: of all that lies in it; None: what the disk has.
+      limit_bytes: of everything in it; None: the disk is the limit.
       progress: called with the bytes that are copied, and those that have to be.
     """
 
@@ -44,7 +45,7 @@ class FileCache(NamedTuple):
 def copies(
     cache: FileCache, name: str, paths: Sequence[str], sizes_bytes: Sequence[int]
 ) -> list[str]:
-    """The local paths of `paths`, which are copied if need be. All of them lie in one folder.
+    """The local paths of `paths`, which are copied if need be. All of them are in one folder.
 
     `name` is that of the data set. UserError if there is no room, or if copying fails.
     """
@@ -79,8 +80,8 @@ def _check_room(cache: FileCache, needed_bytes: int) -> None:
     free = shutil.disk_usage(cache.folder).free
     if needed_bytes > free:
         raise UserError(
-            f"input.cache={cache.folder}: {needed_bytes:,} bytes are to be copied there, but its "
-            f"disk has {free:,} left. Give another folder, or make room."
+            f"input.cache={cache.folder}: {format_bytes(needed_bytes)} are to be copied there, but "
+            f"its disk has {format_bytes(free)} left. Give another folder, or make room."
         )
 
 

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from vit_jax.core.errors import UserError
+from vit_jax.core.formatting import format_bytes
 from vit_jax.core.process.waiting import waiting_for
 from vit_jax.data import files
 from vit_jax.data.header import orientation
@@ -63,7 +64,7 @@ class ImageFolder(Source):
         return [self._read(int(index)) for index in indices]
 
     def stored_labels(self) -> Labels:
-        """Of all images, by their folders."""
+        """Labels of all images, by their folders."""
         return single(self._labels)
 
     def describe(self, index: int) -> str:
@@ -72,7 +73,10 @@ class ImageFolder(Source):
 
     def _read(self, index: int) -> Example:
         if index in self._too_large:
-            fault = f"a file of {self._too_large[index]:,} bytes; {MAX_FILE_BYTES:,} are the most"
+            fault = (
+                f"a file of {format_bytes(self._too_large[index])}, "
+                f"above {format_bytes(MAX_FILE_BYTES)}"
+            )
             return Example(b"", (self._labels[index],), fault=fault)
         try:
             with waiting_for(lambda: f"{self.describe(index)} (example {index})"):
@@ -133,7 +137,7 @@ def _images_of_split(root: str, split: str, where: str) -> tuple[list[_Image], l
         classes = sorted(folders)
     elif wanted in folders:
         by_split = {wanted: _images(folders[wanted])}
-        # Labels are those of the training split: `val` may lack a class, but not shift the others.
+        # The training split numbers the labels: `val` may lack a class, but not shift the others.
         of_train = folders.get("train", folders[wanted])
         classes = files.subfolders(of_train)
         _check_names(of_train, classes)
@@ -172,8 +176,8 @@ def _images(folder: str) -> list[_Image]:
 def _no_classes(folder: str) -> UserError:
     place = files.join(folder, "<class>", "image.jpg")
     return UserError(
-        f"The images of {folder} lie directly in it: nothing says of which class they are. Make a "
-        f"folder for each class and put its images there: {place}."
+        f"The images of {folder} are directly in it: nothing says which class they belong to. Make "
+        f"a folder for each class and put its images there: {place}."
     )
 
 

@@ -40,7 +40,7 @@ class MixtureSource(Source):
         return [examples[i] for i in range(len(indices))]
 
     def describe(self, index: int) -> str:
-        """As the component does."""
+        """Where the component stores it."""
         parts, places = self._locate(np.array([index]))
         return f"{self._names[parts[0]]}: {self._parts[parts[0]].describe(int(places[0]))}"
 

@@ -12,7 +12,7 @@ from vit_jax.data.source import DerivedSource, Example, Source
 LIMIT_BYTES = 8 * 2**30  # where the config gives none
 _OVERHEAD_BYTES = 300  # of Python's objects for an example
 _WEIGHT_BYTES = 32  # of a label's weight, likewise
-_SAMPLE = 256  # examples whose mean size stands for all
+_SAMPLE = 256  # examples whose mean size is taken for all
 
 
 class InMemory(DerivedSource):
@@ -28,7 +28,7 @@ class InMemory(DerivedSource):
         self._lock = threading.Lock()
 
     def read(self, indices: np.ndarray) -> list[Example]:
-        """From memory, the others from the source."""
+        """Reads from memory what is there, and the rest from the source."""
         missing = np.array([i for i in indices.tolist() if i not in self._examples], np.int64)
         read = self.source.read(missing) if len(missing) else []
         new = dict(zip(missing.tolist(), read, strict=True))

@@ -26,7 +26,7 @@ class Synthetic(Source):
         """`image_size` is (height, width)."""
         if num_examples is None or num_classes is None:
             raise UserError(
-                'input.source="synthetic" has as many examples and classes as it is told: set '
+                'input.source="synthetic" has as many examples and classes as the config says: set '
                 "input.num_examples and input.num_classes."
             )
         self.num_examples = num_examples
@@ -46,7 +46,7 @@ class Synthetic(Source):
         return single(np.arange(self.num_examples) % self.num_classes)
 
     def describe(self, index: int) -> str:
-        """Its number."""
+        """The number of the example."""
         return f"synthetic example {index}"
 
 

@@ -59,7 +59,7 @@ def has_folder(name: str) -> bool:
 
 
 def check_folder(name: str, data_dir: str | None, *, where: str) -> None:
-    """UserError for what a look at its folder tells of a source, without its files or TensorFlow.
+    """Checks what the folder of a source shows, without its files or TensorFlow: UserError.
 
     An unknown source, no folder, one that is not there or is not of this kind.
     """
@@ -90,7 +90,7 @@ def create(
 ) -> Source:
     """The split of a data set, its counts checked against the declared ones.
 
-    `image_size` (height, width) is that of synthetic images; `cache`, if any, is where record files
+    `image_size` (height, width) applies to synthetic images; `cache`, if any, is where record files
     are copied to, which other sources have none of; `label_weights` says whether labels have the
     weights that the data give them; `where` is the config's section that asks, which messages name:
     "input", "input.mixture.birds", or "evals.test", whose declared number of classes is the
@@ -116,13 +116,13 @@ def create(
             f"against {num_classes}. Its accuracy would mean nothing; correct {where}.source, "
             f"{where}.data_dir or {where}.split."
         )
-    for field, declared, found in (
+    for field, declared, actual in (
         (f"{where}.num_examples", num_examples, source.num_examples),
         ("input.num_classes", num_classes, source.num_classes),
     ):
-        if declared not in (None, found):
+        if declared not in (None, actual):
             raise UserError(
-                f"{field}={declared}, but the data have {found} {data}. Correct it, or "
+                f"{field}={declared}, but the data have {actual} {data}. Correct it, or "
                 f"{where}.split or {where}.data_dir."
             )
     return source

@@ -118,7 +118,7 @@ class Tfds(Source):
         return [examples[place] for place in range(len(indices))]
 
     def stored_labels(self) -> Labels | None:
-        """From the file beside the records, if there is one."""
+        """Labels from the file beside the records, if there is one."""
         try:
             labels = label_index.read(self._label_file)
         except FileNotFoundError:
@@ -185,14 +185,14 @@ def find_folder(data_dir: str | None, *, where: str) -> str:
         raise UserError(f"{where}.data_dir={data_dir} is not a folder. {HOW_TO_GET}")
     for depth in range(4):
         paths = files.glob(root, "*/" * depth + INFO)
-        found = [posixpath.dirname(path) for path in paths]
-        if len({posixpath.dirname(folder) for folder in found} if depth else found) > 1:
-            names = ", ".join(folder.removeprefix(root).strip("/") for folder in found)
+        folders = [posixpath.dirname(path) for path in paths]
+        if len({posixpath.dirname(folder) for folder in folders} if depth else folders) > 1:
+            names = ", ".join(folder.removeprefix(root).strip("/") for folder in folders)
             raise UserError(
                 f"{where}.data_dir={data_dir} holds several data sets: {names}. Name one."
             )
-        if found:
-            return max(found, key=_version)
+        if folders:
+            return max(folders, key=_version)
     raise UserError(
         f"{where}.data_dir={data_dir} holds no {INFO}, neither itself nor as "
         f"<name>/<version>/{INFO}. {HOW_TO_GET}"
@@ -200,7 +200,7 @@ def find_folder(data_dir: str | None, *, where: str) -> str:
 
 
 def find(root: Path, *, where: str) -> Path | None:
-    """As find_folder, but None if there is no data set."""
+    """Like find_folder, but None if there is not a data set."""
     there = any(next(root.glob("*/" * depth + INFO), None) for depth in range(4))
     return Path(find_folder(str(root), where=where)) if there else None
 

@@ -30,7 +30,7 @@ class SplitSize(NamedTuple):
 
 
 def file_name(name: str, split: str, shard: int, shards: int) -> str:
-    """Of a shard of a data set."""
+    """Name of the file of a shard."""
     return f"{name}-{split}.{FORMAT}-{shard:05}-of-{shards:05}"
 
 
@@ -60,8 +60,8 @@ def example(
     }
     if weighted:
         feature[WEIGHTS] = train.Feature(float_list=train.FloatList(value=weights))
-    found = train.Example(features=train.Features(feature=feature))
-    return found.SerializeToString(deterministic=True)
+    serialized = train.Example(features=train.Features(feature=feature))
+    return serialized.SerializeToString(deterministic=True)
 
 
 def write_records(path: Path, records: Iterable[bytes]) -> None:
