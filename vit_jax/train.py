@@ -74,7 +74,7 @@ def train(
         enter(lock(workdir))
         entry = build.entry(config, workdir, source, allow_config_change=allow_config_change)
         announce.run(screen, config, source, mesh, model.info, plan, entry.changes)
-        announce.undivided(screen, layout)
+        announce.unsharded(screen, layout)
 
         # Start: resume, else warm start, else scratch. Never another order.
         enter(explain_out_of_memory(config))

@@ -41,7 +41,7 @@ Blocks = dict[str, list[int]]  # "first row,first column" of each block: the dev
 def blocks(names: Sequence[str], rules: axes.Rules, sizes: Sequence[int]) -> Blocks:
     """Blocks of an array with these logical axes, on a mesh of 8 devices."""
     shape = dict(zip(meshes.AXES, sizes, strict=True))
-    assert not axes.undivided(names, (SIZE,) * len(names), rules, shape)
+    assert not axes.unsharded(names, (SIZE,) * len(names), rules, shape)
     held: Blocks = {}
     for device, place in enumerate(itertools.product(*map(range, sizes))):
         coordinate = dict(zip(meshes.AXES, place, strict=True))

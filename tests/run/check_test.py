@@ -174,9 +174,9 @@ def test_a_state_that_no_device_can_hold(look, monkeypatch):
 
 
 def test_what_stays_whole_is_said(look, monkeypatch):
-    cause = axes.Undivided(axes.HEADS, 2, over=("tensor",), whole=("tensor",))
+    cause = axes.UnshardedAxis(axes.HEADS, 2, over=("tensor",), replicated=("tensor",))
     monkeypatch.setattr(
-        "vit_jax.parallel.parameters.undivided", lambda *_: {cause: ["head/kernel"]}
+        "vit_jax.parallel.parameters.unsharded", lambda *_: {cause: ["head/kernel"]}
     )
     table, error = look()
     assert error is None

@@ -68,7 +68,7 @@ def test_what_stays_whole_is_one_line_for_each_cause():
     def said(*shape, **options):
         screen = io.StringIO()
         mesh = AbstractMesh(shape, meshes.AXES)
-        announce.undivided(Screen(screen), layout(mesh=mesh, **options))
+        announce.unsharded(Screen(screen), layout(mesh=mesh, **options))
         return screen.getvalue()
 
     assert said(1, 2, 4, 1, shard_optimizer=True, width=16) == ""

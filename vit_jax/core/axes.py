@@ -38,7 +38,7 @@ LOGICAL_AXES = (
     KERNEL, CHANNELS,
 )  # fmt: skip
 
-# Logical axis -> the mesh axes that it is divided over, the slowest first; () for none.
+# Logical axis -> the mesh axes that it is sharded over, the slowest first; () for none.
 Rules = Mapping[str, tuple[str, ...]]
 
 _RULES: contextvars.ContextVar[Rules | None] = contextvars.ContextVar("rules", default=None)
@@ -62,8 +62,8 @@ def to_spec(
 ) -> PartitionSpec:
     """Logical names of an array's axes -> its PartitionSpec. UserError for a name without a rule.
 
-    An axis that does not divide over all axes of its rule is divided over as many of the first of
-    them as it can be, else it stays whole; `undivided` says which.
+    An axis that does not divide over all axes of its rule is sharded over as many of the first of
+    them as it can be, and replicated over the others; `unsharded` says which.
     """
     unknown = [name for name in names if name is not None and name not in rules]
     if unknown:
@@ -80,35 +80,35 @@ def to_spec(
     return PartitionSpec(*(mesh_axes or None for mesh_axes in over))
 
 
-class Undivided(NamedTuple):
-    """An axis of arrays that is whole along axes of the mesh, since it does not divide over them.
+class UnshardedAxis(NamedTuple):
+    """An axis of arrays that is replicated along axes of the mesh which do not divide it.
 
     Attributes:
       name, size: of the arrays' axis.
       over: the mesh axes of its rule, without those of one device.
-      whole: those of them along which it is whole.
+      replicated: those of them along which it is not sharded.
     """
 
     name: str
     size: int
     over: tuple[str, ...]
-    whole: tuple[str, ...]
+    replicated: tuple[str, ...]
 
 
-def undivided(
+def unsharded(
     names: Sequence[str | None],
     shape: Sequence[int],
     rules: Rules,
     mesh_shape: Mapping[str, int],
-) -> list[Undivided]:
-    """What `to_spec` divides less than the rules say."""
-    found = []
+) -> list[UnshardedAxis]:
+    """The axes that `to_spec` shards less than the rules say."""
+    less = []
     for name, size in zip(names, shape, strict=True):
         over = tuple(a for a in rules[name] if mesh_shape[a] > 1) if name is not None else ()
-        whole = over[len(_dividing(size, over, mesh_shape)) :]
-        if name is not None and whole:
-            found.append(Undivided(name, size, over, whole))
-    return found
+        replicated = over[len(_dividing(size, over, mesh_shape)) :]
+        if name is not None and replicated:
+            less.append(UnshardedAxis(name, size, over, replicated))
+    return less
 
 
 def _dividing(
@@ -120,7 +120,7 @@ def _dividing(
 
 
 def num_devices(mesh_axes: Iterable[str], mesh_shape: Mapping[str, int]) -> int:
-    """How many parts an array axis has that is divided over these mesh axes."""
+    """Number of parts of an array axis that is sharded over these mesh axes."""
     return math.prod(mesh_shape[a] for a in mesh_axes)
 
 

@@ -1,4 +1,4 @@
-"""Where a model's parameters live: by the logical names that their axes have."""
+"""Shardings of a model's parameters, by the logical names of their axes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from vit_jax.parallel import mesh as meshes
 
 
 def shardings(variables: nnx.State, mesh: Mesh, rules: axes.Rules = meshes.RULES) -> Any:
-    """Of each parameter; a plain nested dictionary."""
+    """Shardings of the parameters; a plain nested dictionary."""
     place = lambda v: meshes.sharding(mesh, _names(v), v.shape, rules)
     return nnx.to_pure_dict(jax.tree.map(place, variables, is_leaf=_is_param))
 
@@ -24,13 +24,13 @@ def layout(variables: nnx.State, mesh: Mesh) -> Any:
     return jax.tree.map(place, nnx.to_pure_dict(variables), shardings(variables, mesh))
 
 
-def undivided(
+def unsharded(
     variables: nnx.State, mesh: Mesh, rules: axes.Rules
-) -> dict[axes.Undivided, list[str]]:
-    """What is divided less than the rules say, and the names of the parameters of which it is."""
-    causes: dict[axes.Undivided, list[str]] = {}
+) -> dict[axes.UnshardedAxis, list[str]]:
+    """The axes that are sharded less than the rules say, and the parameters that have them."""
+    causes: dict[axes.UnshardedAxis, list[str]] = {}
     for path, variable in nnx.to_flat_state(variables):
-        for cause in axes.undivided(_names(variable), variable.shape, rules, mesh.shape):
+        for cause in axes.unsharded(_names(variable), variable.shape, rules, mesh.shape):
             causes.setdefault(cause, []).append("/".join(map(str, path)))
     return causes
 

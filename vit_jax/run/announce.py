@@ -66,18 +66,18 @@ def _axes(mesh: Mesh) -> str:
 FIELDS = {axes.WIDTH: "model.width", axes.HEADS: "model.num_heads", axes.MLP: "model.mlp_dim"}
 
 
-def undivided(screen: Screen, layout: Layout) -> None:
-    """What is whole along axes of the mesh that should divide it: one line for each cause."""
+def unsharded(screen: Screen, layout: Layout) -> None:
+    """What is replicated along axes of the mesh that should divide it: one line for each cause."""
     sizes = layout.mesh.shape
     several = lambda mesh_axes: " x ".join(f"{a}={sizes[a]}" for a in mesh_axes)
     for whose, causes in (
-        ("", layout.undivided),
-        ("the optimizer's arrays of ", layout.undivided_updates),
+        ("", layout.unsharded),
+        ("the optimizer's arrays of ", layout.unsharded_updates),
     ):
         for cause, names in causes.items():
-            fields = [FIELDS[cause.name], *(f"mesh.{a}" for a in cause.whole)]
+            fields = [FIELDS[cause.name], *(f"mesh.{a}" for a in cause.replicated)]
             screen.say(
-                f"whole    along {several(cause.whole)}: {whose}{len(names)} "
+                f"whole    along {several(cause.replicated)}: {whose}{len(names)} "
                 f"parameter{'s' if len(names) > 1 else ''}, such as {names[0]}: {cause.name} "
                 f"{cause.size} does not divide over {several(cause.over)}; change "
                 f"{' or '.join(fields)}"

@@ -62,7 +62,7 @@ def check(
     rows += _workdir(config, folder, parts, problems, allow_config_change)
     _show(screen, rows, problems)
     if parts.layout is not MISSING:
-        announce.undivided(screen, parts.layout)
+        announce.unsharded(screen, parts.layout)
     problems.tell()
 
 

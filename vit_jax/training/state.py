@@ -56,8 +56,8 @@ class Layout:
       mesh: the mesh of these shardings.
       ema_decay: what the moving average keeps of itself in a step; None: there is none.
       update_shardings: of gradients and updates, nested as the parameters.
-      undivided: of the parameters, what is divided less than the rules say, with their names.
-      undivided_updates: of gradients, updates and optimizer, what is so besides.
+      unsharded: axes of parameters that are sharded less than the rules say, with their names.
+      unsharded_updates: those of gradients, updates and the optimizer's state besides.
     """
 
     make_model: Callable[[nnx.Rngs], nnx.Module]
@@ -67,8 +67,8 @@ class Layout:
     mesh: Mesh
     ema_decay: float | None
     update_shardings: Any
-    undivided: dict[axes.Undivided, list[str]]
-    undivided_updates: dict[axes.Undivided, list[str]]
+    unsharded: dict[axes.UnshardedAxis, list[str]]
+    unsharded_updates: dict[axes.UnshardedAxis, list[str]]
 
     def init(self, seed: int) -> TrainState:
         """A fresh state; every device computes the part that it holds."""
@@ -132,8 +132,8 @@ def state_layout(
         first_bad_step=_placed(shapes.first_bad_step, whole),
         first_bad_values=_placed(shapes.first_bad_values, whole),
     )
-    undivided = parameters.undivided(variables, mesh, meshes.RULES)
-    further = parameters.undivided(variables, mesh, update_rules)
+    unsharded = parameters.unsharded(variables, mesh, meshes.RULES)
+    further = parameters.unsharded(variables, mesh, update_rules)
     return Layout(
         make_model,
         graph,
@@ -142,8 +142,8 @@ def state_layout(
         mesh,
         ema_decay,
         update_shardings,
-        undivided,
-        {cause: names for cause, names in further.items() if cause not in undivided},
+        unsharded,
+        {cause: names for cause, names in further.items() if cause not in unsharded},
     )
 
 
