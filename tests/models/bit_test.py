@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from tests.models.by_hand import info
 from vit_jax import models
 from vit_jax.core.errors import UserError
-from vit_jax.models.bit import DEPTHS
+from vit_jax.models.bit import DEPTHS, forward_flops, stride
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 ROUNDING = 1e-5  # float32 sums in another order
@@ -47,7 +48,7 @@ PARAMETERS = {
 
 @pytest.mark.parametrize("name", BIT)
 def test_parameter_counts(name):
-    assert models.info(name).parameters == PARAMETERS[name]
+    assert info(name).parameters == PARAMETERS[name]
 
 
 def counted(units, factor):
@@ -84,7 +85,7 @@ EXAFLOPS = {
 
 @pytest.mark.parametrize(("name", "epochs"), EXAFLOPS)
 def test_flops_against_the_paper(name, epochs):
-    flops = models.info(name, num_classes=18_291).forward_flops
+    flops = forward_flops(models.spec(name), num_classes=18_291, image_size=(224, 224))
     assert abs(3 * flops * epochs * 303e6 / 1e18 / EXAFLOPS[name, epochs] - 1) < 0.015
 
 
@@ -99,10 +100,11 @@ def test_every_name_builds_and_gives_float32_logits(name):
         return model(images), model.tokens(images)
 
     logits, tokens = jax.eval_shape(run, images)
-    found = models.info(name, num_classes=7, image_size=(64, 96))
+    spec = models.spec(name)
+    layout = models.token_layout(spec, (64, 96))
     assert (logits.shape, logits.dtype) == ((2, 7), jnp.float32)
-    assert (found.stride, found.tokens.grid) == (32, (2, 3))
-    assert tokens.shape == (2, found.tokens.num_tokens, 32 * found.spec["root_width"])
+    assert (stride(spec), layout.grid) == (32, (2, 3))
+    assert tokens.shape == (2, layout.num_tokens, 32 * spec.root_width)
     assert tokens.dtype == jnp.bfloat16
 
 

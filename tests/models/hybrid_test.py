@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from tests.models.by_hand import info
 from vit_jax import models
 from vit_jax.core.errors import UserError
-from vit_jax.models.hybrid import ResNetPatches
+from vit_jax.models.hybrid import ResNetPatches, forward_flops, stride
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 ROUNDING = 1e-5  # float32 sums in another order
@@ -44,7 +45,7 @@ PARAMETERS = {
 
 @pytest.mark.parametrize(("name", "size"), PARAMETERS)
 def test_parameter_counts(name, size):
-    assert models.info(name, image_size=size).parameters == PARAMETERS[name, size]
+    assert info(name, image_size=size).parameters == PARAMETERS[name, size]
 
 
 def test_every_name_is_counted():
@@ -63,7 +64,8 @@ EXAFLOPS = {
 
 @pytest.mark.parametrize(("name", "epochs"), EXAFLOPS)
 def test_flops_against_the_paper(name, epochs):
-    flops = models.info(name, num_classes=18_291, pre_logits=True).forward_flops
+    spec = models.spec(name, pre_logits=True)
+    flops = forward_flops(spec, num_classes=18_291, image_size=(224, 224))
     assert abs(3 * flops * epochs * 303e6 / 1e18 / EXAFLOPS[name, epochs] - 1) < 0.01
 
 
@@ -78,10 +80,10 @@ def test_every_name_builds_and_gives_float32_logits(name):
         return model(images), model.tokens(images)
 
     logits, tokens = jax.eval_shape(run, images)
-    found = models.info(name, num_classes=7, image_size=(64, 96))
-    assert found.stride == (16 if name.endswith("/16") and name[1] != "+" else 32)
+    spec, step = models.spec(name), 16 if name.endswith("/16") and name[1] != "+" else 32
+    assert stride(spec) == step
     assert (logits.shape, logits.dtype) == ((2, 7), jnp.float32)
-    assert tokens.shape == (2, 64 * 96 // found.stride**2 + 1, found.spec["width"])
+    assert tokens.shape == (2, 64 * 96 // step**2 + 1, spec.width)
 
 
 def test_units_are_those_of_the_paper():

@@ -51,8 +51,10 @@ def toy(name, **fields):
 
 def one_of_each():
     """Names that differ at toy size; every other is the same model as one of them."""
-    found = {models.spec(name, **toy(name)): name for name in (*models.available(), *KINDS)}
-    return list(found.values())
+    # But for the side of a patch.
+    side = lambda name: {} if name in KINDS or "+" in name or name[0] == "R" else {"patch_size": 16}
+    specs = {models.spec(n, **toy(n), **side(n)): n for n in (*models.available(), *KINDS)}
+    return list(specs.values())
 
 
 def outcomes(run_python, runs):
@@ -65,8 +67,9 @@ def outcomes(run_python, runs):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", AGREEMENT)
-def test_every_name_trains_on_eight_devices_as_on_one(run_python, dtype):
-    names = {"1": KINDS, "8": one_of_each()}
+def test_models_train_on_eight_devices_as_on_one(run_python, dtype):
+    """Every name in bfloat16, one of each kind in both."""
+    names = {"1": KINDS, "8": one_of_each() if dtype == "bfloat16" else KINDS}
     assert set(KINDS) <= set(names["8"])
     runs = [(name, toy(name, dtype=dtype), n) for n in names for name in names[n]]
     found = outcomes(run_python, runs)

@@ -1,13 +1,16 @@
 """Fields of the ViT that came after the paper, its appendix's, and the backbones with a name."""
 
+import itertools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
 from flax import nnx
-from jax.extend.core import jaxprs_in_params
 
+from tests.models.by_hand import info as info_of
+from tests.models.by_hand import product_flops, vit_parameters
 from vit_jax import models
 from vit_jax.core import pytrees
 from vit_jax.core.errors import UserError
@@ -28,6 +31,8 @@ POSITIONS = [
     for place in places
 ]
 FIELDS = [
+    {"pool": "avg", "pre_logits": True},
+    {"pool": "map", "pre_logits": True},
     {"registers": 3},
     {"registers": 3, "pool": "avg"},
     {"registers": 3, "pool": "cls_avg"},
@@ -59,18 +64,6 @@ def params_of(model):
     return pytrees.flatten(nnx.to_pure_dict(nnx.state(model, nnx.Param)))
 
 
-def product_flops(jaxpr):
-    """2 x multiplications of every matrix product in a jaxpr, inner ones included."""
-    total = 0
-    for eqn in jaxpr.eqns:
-        if eqn.primitive.name == "dot_general":
-            (contracted, _), _ = eqn.params["dimension_numbers"]
-            terms = np.prod([eqn.invars[0].aval.shape[axis] for axis in contracted], dtype=int)
-            total += 2 * terms * np.prod(eqn.outvars[0].aval.shape, dtype=int)
-        total += sum(product_flops(inner) for inner in jaxprs_in_params(eqn.params))
-    return total
-
-
 @pytest.mark.parametrize("fields", ALL, ids=spell)
 def test_flops_are_those_of_the_matrix_products(fields):
     info = models.info("ViT-Ti/4", num_classes=5, image_size=(8, 12), **TOY, **fields)
@@ -83,31 +76,11 @@ def test_flops_are_those_of_the_matrix_products(fields):
     assert found == info.forward_flops + once
 
 
-def counted(name, **fields):
-    """Kernels, biases, norms and tables by hand."""
-    s = models.spec(name, **TOY, **fields)
-    d, m, k, rows, columns = 16, 24, 8, 8 // s.patch_size, 12 // s.patch_size
-    cls, gated = s.has_class_token, s.mlp != "mlp"
-    norm = d * (1 + (s.norm == "layer"))
-    table = {
-        "learned_1d": (rows * columns + cls) * d,
-        "learned_2d": (rows + columns) * d // 2,
-        "relative": (2 * (rows * columns + cls + s.registers) - 1) * k,
-    }.get(s.position_embedding, 0)
-    tables = s.depth if s.position_place == "layers" else 1
-    biases = {"all": 3, "query_value": 2, "none": 0}[s.qkv_bias] * d
-    biases += s.dense_bias * (d + m + d + gated * m)
-    block = 4 * d * d + (2 + gated) * d * m + biases + norm * (2 - s.parallel)
-    block += s.qk_norm * 2 * k + (s.layer_scale > 0) * 2 * d
-    probe = d + 4 * (d * d + d) + norm + 2 * d * m + m + d
-    around = s.patch_size**2 * 3 * d + d + cls * d + s.registers * d + norm + s.features * 5 + 5
-    return around + table * tables + s.depth * block + (s.pool == "map") * probe
-
-
 @pytest.mark.parametrize("fields", ALL, ids=spell)
 def test_parameters_by_hand(fields):
     info = models.info("ViT-Ti/4", num_classes=5, image_size=(8, 12), **TOY, **fields)
-    assert info.parameters == counted("ViT-Ti/4", **fields)
+    spec = models.spec("ViT-Ti/4", **TOY, **fields)
+    assert info.parameters == vit_parameters(spec, num_classes=5, image_size=(8, 12))
 
 
 # --- training
@@ -128,16 +101,18 @@ def loss_and_gradients(images, **fields):
     return value, pytrees.flatten(grads)
 
 
-# Together they have every kind of parameter; the others take minutes.
+# Together they have every kind of parameter; the others take a minute.
 QUICK = (
     {"position_embedding": "relative", "position_at": "shared", "dtype": "bfloat16"},
     {"name": "ViT-22B/14", "position_embedding": "learned_2d", "position_at": "layers"},
     {"name": "ViT-S+/16-dinov3", "dtype": "bfloat16", "scan": True},
 )
+# Names that are one model at toy size are trained once; the two ways to run take turns.
+WAYS = ({"dtype": "float32", "scan": False}, {"dtype": "bfloat16", "scan": True})
+DIFFERENT = {models.spec(name, **TOY, patch_size=16): {"name": name} for name in BACKBONES}
 SLOW = [
-    {"dtype": dtype, "scan": dtype == "bfloat16", **fields}
-    for fields in [*ALL, *({"name": name} for name in BACKBONES)]
-    for dtype in ("float32", "bfloat16")
+    {**way, **fields}
+    for fields, way in zip([*ALL, *DIFFERENT.values()], itertools.cycle(WAYS), strict=False)
 ]
 TRAINED = [*QUICK, *(pytest.param(fields, marks=pytest.mark.slow) for fields in SLOW)]
 
@@ -267,7 +242,7 @@ MILLIONS = {
 
 @pytest.mark.parametrize("name", MILLIONS)
 def test_backbones_have_the_published_size(name):
-    found = models.info(name, num_classes=0).parameters / 1e6
+    found = info_of(name, num_classes=0).parameters / 1e6
     assert abs(found / MILLIONS[name] - 1) < 0.04
 
 
@@ -276,7 +251,7 @@ def test_vit_22b_has_the_published_size():
     s = models.spec("ViT-22B/14")
     matrices = s.depth * (4 * s.width**2 + 2 * s.width * s.mlp_dim)
     assert round(matrices / 1e6) == 21_743
-    assert models.info("ViT-22B/14").parameters == pytest.approx(matrices, rel=0.03)
+    assert info_of("ViT-22B/14").parameters == pytest.approx(matrices, rel=0.03)
 
 
 @pytest.mark.parametrize(

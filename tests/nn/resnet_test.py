@@ -12,7 +12,7 @@ from vit_jax.nn.linear import FLOAT32
 from vit_jax.nn.resnet import (
     ResNet,
     ResNetShape,
-    Style,
+    ResNetStyle,
     activation_bytes,
     forward_flops,
     unit_input_bytes,
@@ -21,8 +21,8 @@ from vit_jax.nn.resnet import (
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 AGREEMENT = 1e-4  # of float32 in another order, through several norms; relative to the largest
 STYLES = {
-    "pre": Style(True, "fixed", Standardization(1e-10, "variance"), 1e-5),
-    "post": Style(False, "same", Standardization(1e-5, "deviation"), 1e-6),
+    "pre": ResNetStyle(True, "fixed", Standardization(1e-10, "variance"), 1e-5),
+    "post": ResNetStyle(False, "same", Standardization(1e-5, "deviation"), 1e-6),
 }
 
 
@@ -84,7 +84,6 @@ def post_activated(x, u, i, stride, projects):
 @pytest.mark.parametrize("style", STYLES)
 def test_it_computes_what_the_papers_say(style, drawn):
     """Against the same in numpy."""
-    model = drawn(lambda: resnet(style))
     model = drawn(lambda: resnet(style))
     images = jax.random.normal(jax.random.key(0), (2, 32, 48, 3))
     unit = pre_activated if style == "pre" else post_activated

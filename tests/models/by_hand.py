@@ -1,0 +1,45 @@
+"""What a model costs, counted otherwise than the package does."""
+
+import functools
+import math
+
+from jax.extend.core import jaxprs_in_params
+
+from vit_jax import models
+
+# Of one process: several tests ask for the same model, which takes a trace.
+info = functools.cache(models.info)
+
+
+def product_flops(jaxpr):
+    """2 x multiplications of every matrix product in a jaxpr, inner ones included."""
+    total = 0
+    for eqn in jaxpr.eqns:
+        if eqn.primitive.name == "dot_general":
+            (contracted, _), _ = eqn.params["dimension_numbers"]
+            terms = math.prod(eqn.invars[0].aval.shape[axis] for axis in contracted)
+            total += 2 * terms * math.prod(eqn.outvars[0].aval.shape)
+        total += sum(product_flops(inner) for inner in jaxprs_in_params(eqn.params))
+    return total
+
+
+def vit_parameters(spec, *, num_classes, image_size):
+    """Kernels, biases, norms and tables of a ViT."""
+    s, d, m, k = spec, spec.width, spec.mlp_dim, spec.width // spec.num_heads
+    rows, columns = (side // s.patch_size for side in image_size)
+    cls, gated = s.has_class_token, s.mlp != "mlp"
+    norm = d * (1 + (s.norm == "layer"))
+    table = {
+        "learned_1d": (rows * columns + cls) * d,
+        "learned_2d": (rows + columns) * d // 2,
+        "relative": (2 * (rows * columns + cls + s.registers) - 1) * k,
+    }.get(s.position_embedding, 0)
+    tables = s.depth if s.position_place == "layers" else 1
+    biases = {"all": 3, "query_value": 2, "none": 0}[s.qkv_bias] * d
+    biases += s.dense_bias * (d + m + d + gated * m)
+    block = 4 * d * d + (2 + gated) * d * m + biases + norm * (2 - s.parallel)
+    block += s.qk_norm * 2 * k + (s.layer_scale > 0) * 2 * d
+    probe = d + 4 * (d * d + d) + norm + 2 * d * m + m + d
+    around = s.patch_size**2 * 3 * d + d + cls * d + s.registers * d + norm
+    around += s.pre_logits * (d * d + d) + s.features * num_classes + num_classes
+    return around + table * tables + s.depth * block + (s.pool == "map") * probe
