@@ -5,7 +5,7 @@ import optax
 import pytest
 
 from vit_jax.core.errors import UserError
-from vit_jax.optim import lr_multipliers as multipliers
+from vit_jax.optim.lr_multipliers import layer_factors, with_lr_multipliers
 
 ROUNDING = 1e-6  # relative; one float32 product
 DEPTH = 3
@@ -26,7 +26,7 @@ def params():
 
 def updated(layer_decay=None, lr_multipliers=(), optimizer=None):
     """What is subtracted when every gradient is 1 and the learning rate 1."""
-    tx = multipliers.multiplied(
+    tx = with_lr_multipliers(
         optimizer or optax.sgd(1.0), layer_decay=layer_decay, lr_multipliers=lr_multipliers
     )
     updates, _ = jax.jit(tx.update)(params(), tx.init(params()), params())
@@ -69,7 +69,7 @@ def test_nothing_set_changes_nothing():
 def test_the_state_has_one_structure_with_and_without():
     tx = optax.adam(1.0)
     states = [
-        multipliers.multiplied(tx, layer_decay=decay, lr_multipliers=()).init(params())
+        with_lr_multipliers(tx, layer_decay=decay, lr_multipliers=()).init(params())
         for decay in (None, 0.5)
     ]
     assert jax.tree.structure(states[0]) == jax.tree.structure(states[1])
@@ -102,7 +102,7 @@ def test_units_of_resnets_are_layers():
         "stage1": {"first": stage(1), "rest": stage(2)},
         "stage2": {"first": stage(1)},
     }
-    alone = multipliers.layer_factors({"resnet": resnet, "head": {"kernel": np.ones(2)}}, 0.5)
+    alone = layer_factors({"resnet": resnet, "head": {"kernel": np.ones(2)}}, 0.5)
     found = alone["resnet"]
     np.testing.assert_array_equal(found["stage2"]["first"]["block"]["kernel"], [1 / 2])
     np.testing.assert_array_equal(found["stage1"]["rest"]["block"]["kernel"], [1 / 8, 1 / 4])
@@ -111,7 +111,7 @@ def test_units_of_resnets_are_layers():
     assert alone["head"]["kernel"] == 1
 
     patches = {"resnet": resnet, "projection": {"kernel": np.ones(2)}}
-    hybrid = multipliers.layer_factors({"patches": patches, "blocks": stage(3)}, 0.5)
+    hybrid = layer_factors({"patches": patches, "blocks": stage(3)}, 0.5)
     np.testing.assert_array_equal(hybrid["blocks"]["block"]["kernel"], [1 / 8, 1 / 4, 1 / 2])
     found = hybrid["patches"]["resnet"]
     np.testing.assert_array_equal(found["stage2"]["first"]["block"]["kernel"], [1 / 16])

@@ -42,17 +42,17 @@ def page() -> Iterator[str]:
     """The lines of docs/models.md."""
     yield HEAD
     for name in available():
-        found = info(name)
-        spec = found.spec
+        figures = info(name)
+        spec = figures.spec
         cells = (
             name,
-            f"{found.parameters / 1e6:,.1f} M",
-            f"{found.forward_flops / 1e9:,.1f}",
-            format_bytes(found.activation_bytes),
-            found.stride,
+            f"{figures.parameters / 1e6:,.1f} M",
+            f"{figures.forward_flops / 1e9:,.1f}",
+            format_bytes(figures.activation_bytes),
+            figures.stride,
             ", ".join(map(str, spec.get("units", ()))),
             *(spec.get(field, "") for field in FIELDS),
-            found.tokens.num_tokens,
+            figures.tokens.num_tokens,
         )
         yield f"| {' | '.join(map(str, cells))} |"
 

@@ -13,13 +13,12 @@ from jax.nn import initializers
 
 from vit_jax.core import errors
 from vit_jax.core.axes import BATCH, CLASSES, STREAM, TOKENS, WIDTH, constrain
-from vit_jax.models.family import Family, ModelSpec
+from vit_jax.models.family import Family, ModelSpec, head
 from vit_jax.models.preprocess import Preprocess
 from vit_jax.nn import resnet
-from vit_jax.nn.linear import Linear
 from vit_jax.nn.norm import GroupNorm
 from vit_jax.nn.posemb import TokenLayout
-from vit_jax.nn.resnet import ResNet, ResNetSpec, Style
+from vit_jax.nn.resnet import ResNet, ResNetSpec, ResNetStyle
 
 # Layers by name -> units of each stage (arXiv 1603.05027; 26 from arXiv 2106.10270).
 DEPTHS: dict[int, tuple[int, ...]] = {
@@ -43,13 +42,13 @@ class BiTSpec(ModelSpec, ResNetSpec):
 
     @property
     def depth(self) -> int:
-        """How many units there are."""
+        """Number of units."""
         return sum(self.units)
 
     @property
-    def style(self) -> Style:
-        """That of the released BiTs."""
-        return Style(True, "fixed", self.standardization, self.group_norm_epsilon)
+    def style(self) -> ResNetStyle:
+        """The style of the released BiTs."""
+        return ResNetStyle(True, "fixed", self.standardization, self.group_norm_epsilon)
 
 
 def named(name: str) -> dict[str, Any] | None:
@@ -102,19 +101,9 @@ class BiT(nnx.Module):
         self.norm = GroupNorm(
             width, WIDTH, epsilon=spec.group_norm_epsilon, precision=precision, rngs=rngs
         )
-        if not num_classes:
-            return
-        # The head computes in float32 whatever the units do: its sums decide the loss.
-        self.head = Linear(
-            (width,),
-            (num_classes,),
-            (WIDTH,),
-            (CLASSES,),
-            kernel_init=initializers.zeros,
-            bias_init=initializers.constant(spec.head_bias),
-            precision=dataclasses.replace(precision, compute=jnp.float32),
-            rngs=rngs,
-        )
+        if num_classes:
+            init = initializers.zeros
+            self.head = head(spec, width, num_classes, kernel_init=init, rngs=rngs)
 
     def __call__(self, images: jax.Array, train: bool = False, rngs: Any = None) -> jax.Array:
         """[B, H, W, 3] float32, normalised -> logits [B, C] float32; headless: features [B, D].
@@ -143,7 +132,7 @@ class BiT(nnx.Module):
 
 
 def token_layout(spec: BiTSpec, image_size: tuple[int, int]) -> TokenLayout:
-    """Of images of this size in pixels."""
+    """Layout of the tokens of images of this size in pixels."""
     rows, columns = (-(-side // spec.shape.stride) for side in image_size)
     return TokenLayout((rows, columns), class_token=False)
 
@@ -160,12 +149,12 @@ def forward_flops(spec: BiTSpec, *, num_classes: int, image_size: tuple[int, int
 
 
 def activation_bytes(spec: BiTSpec, *, image_size: tuple[int, int]) -> int:
-    """What the backward pass of root and units finds in memory of one image in bfloat16."""
+    """Bytes of one image in bfloat16 that root and units keep for their backward pass."""
     return resnet.activation_bytes(spec.shape, pre_activation=True, image_size=image_size)
 
 
 def block_input_bytes(spec: BiTSpec, *, image_size: tuple[int, int]) -> int:
-    """Of one image in bfloat16, what enters the units."""
+    """Bytes of one image in bfloat16 that enter the units."""
     return resnet.unit_input_bytes(spec.shape, image_size)
 
 

@@ -6,8 +6,14 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
+import jax.numpy as jnp
+from flax import nnx
+from jax.nn import initializers
+
+from vit_jax.core.axes import CLASSES, WIDTH
 from vit_jax.core.fields import field
 from vit_jax.nn.block_spec import Numerics
+from vit_jax.nn.linear import Initializer, Linear
 from vit_jax.nn.posemb import TokenLayout
 from vit_jax.nn.stack import REMAT_POLICIES
 
@@ -33,6 +39,27 @@ class ModelSpec(Numerics):
         "products too; `full`: a whole block; `offload`: likewise, and the blocks' inputs wait in "
         "the host's memory, where the platform can do that",
         choices=REMAT_POLICIES,
+    )
+
+
+def head(
+    spec: ModelSpec,
+    features: int,
+    num_classes: int,
+    *,
+    kernel_init: Initializer,
+    rngs: nnx.Rngs,
+) -> Linear:
+    """[B, features] -> [B, C], always computed in float32: its sums decide the loss."""
+    return Linear(
+        (features,),
+        (num_classes,),
+        (WIDTH,),
+        (CLASSES,),
+        kernel_init=kernel_init,
+        bias_init=initializers.constant(spec.head_bias),
+        precision=dataclasses.replace(spec.precision, compute=jnp.float32),
+        rngs=rngs,
     )
 
 

@@ -24,7 +24,7 @@ from vit_jax.models.vit_names import of_shape
 from vit_jax.nn import resnet
 from vit_jax.nn.linear import Precision
 from vit_jax.nn.patches import PatchEmbedding
-from vit_jax.nn.resnet import ResNet, ResNetSpec, Style
+from vit_jax.nn.resnet import ResNet, ResNetSpec, ResNetStyle
 
 # Of the paper, and of AugReg (arXiv 2106.10270).
 PUBLISHED = (
@@ -48,13 +48,13 @@ class HybridSpec(ViTSpec, ResNetSpec):
     group_norm_epsilon: float = field(1e-6, trained=HIDDEN, elsewhere=ANY)
 
     @property
-    def style(self) -> Style:
-        """That of the released hybrids."""
-        return Style(False, "same", self.standardization, self.group_norm_epsilon)
+    def style(self) -> ResNetStyle:
+        """The style of the released hybrids."""
+        return ResNetStyle(False, "same", self.standardization, self.group_norm_epsilon)
 
     @property
     def map_patch_size(self) -> int:
-        """Of a patch, in places of the feature map."""
+        """Side of a patch in places of the feature map."""
         return self.patch_size // self.shape.stride
 
 
@@ -146,13 +146,13 @@ def forward_flops(spec: HybridSpec, *, num_classes: int, image_size: tuple[int, 
 
 
 def activation_bytes(spec: HybridSpec, *, image_size: tuple[int, int]) -> int:
-    """What the backward pass of units and blocks finds in memory of one image in bfloat16."""
+    """Bytes of one image in bfloat16 that units and blocks keep for their backward pass."""
     of_units = resnet.activation_bytes(spec.shape, pre_activation=False, image_size=image_size)
     return of_units + vit.activation_bytes(spec, image_size=image_size)
 
 
 def block_input_bytes(spec: HybridSpec, *, image_size: tuple[int, int]) -> int:
-    """Of one image in bfloat16, what enters units and blocks."""
+    """Bytes of one image in bfloat16 that enter units and blocks."""
     of_units = resnet.unit_input_bytes(spec.shape, image_size)
     return of_units + vit.block_input_bytes(spec, image_size=image_size)
 

@@ -27,22 +27,22 @@ def find(paths: list[str]) -> list[Path]:
 
     UserError for what is not there, and if no image is found at all.
     """
-    found: list[Path] = []
+    images: list[Path] = []
     for path in map(Path, paths):
         if os.path.isdir(path):
             inside = sorted(p for p in path.rglob("*") if p.suffix.lower() in EXTENSIONS)
-            found += [p for p in inside if p.is_file() and not p.name.startswith(".")]
-        elif os.path.isfile(path):  # no pipe, which may never end
-            found.append(path)
+            images += [p for p in inside if p.is_file() and not p.name.startswith(".")]
+        elif os.path.isfile(path):  # not a pipe, which may never end
+            images.append(path)
         else:
             raise UserError(f"No image or folder {path}.")
-    if not found:
+    if not images:
         raise UserError(f"No image in {', '.join(paths)}: looked for {', '.join(EXTENSIONS)}.")
-    return found
+    return images
 
 
 def load(path: Path, preprocess: Preprocess) -> np.ndarray:
-    """A file -> float32 [H, W, 3], normalised. UserError if it is no intact image, or too large."""
+    """A file -> float32 [H, W, 3], normalised. UserError for a damaged or too large image."""
     try:
         with _opened(path) as opened:
             _check_pixels(path, opened.size, preprocess)

@@ -1,4 +1,4 @@
-"""The table of models by name, and what can be known of one without building it."""
+"""The table of models by name, and figures of a model without building it."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 
 from flax import nnx
 
-from vit_jax.core import errors, pytrees
+from vit_jax.core import elsewhere, errors, pytrees
 from vit_jax.core import fields as declared
-from vit_jax.models import bit, elsewhere, hybrid, vit
+from vit_jax.models import bit, hybrid, vit
 from vit_jax.models.family import Family
 from vit_jax.models.preprocess import Preprocess
 from vit_jax.nn.posemb import TokenLayout
@@ -30,7 +30,7 @@ class ModelInfo:
       block_input_bytes: likewise, where all of a block is computed again.
       stride: pixels from one token to the next.
       spec: its fields.
-      tokens: where its tokens come from.
+      tokens: the layout of its tokens.
     """
 
     name: str
@@ -44,7 +44,7 @@ class ModelInfo:
 
 
 def available() -> tuple[str, ...]:
-    """Published names; others of their form, such as "ViT-Ti/4", are valid too."""
+    """Published names. Others of their form, such as "ViT-Ti/4", are valid too."""
     return tuple(name for family in FAMILIES for name in family.published)
 
 
@@ -74,12 +74,12 @@ def build(spec: Any, **arguments: Any) -> Any:
 
 
 def token_layout(spec: Any, image_size: tuple[int, int]) -> TokenLayout:
-    """Where tokens come from, of images of this size in pixels. UserError if it does not fit."""
+    """Layout of the tokens of images of this size in pixels. UserError if it does not fit."""
     return _of_spec(spec).token_layout(spec, image_size)
 
 
 def architecture(spec: Any) -> dict[str, Any]:
-    """The fields of what weights were trained as."""
+    """The fields that weights are trained with, and their values."""
     return {field: getattr(spec, field) for field in declared.trained(spec)}
 
 
@@ -97,16 +97,16 @@ def config_fields() -> dict[str, declared.Declared]:
 
 
 def _of_name(name: str) -> Family:
-    found = next((family for family in FAMILIES if family.named(name) is not None), None)
-    if found is None:
+    family = next((f for f in FAMILIES if f.named(name) is not None), None)
+    if family is None:
         forms = "; ".join(family.form for family in FAMILIES)
         raise errors.UserError(f"Unknown model {name!r}. {_meant(name)} There are {forms}.")
-    return found
+    return family
 
 
 def _meant(name: str) -> str:
-    """What may be meant by an unknown name: of another project, of the same form, or published."""
-    ours = elsewhere.ours(name)
+    """A hint about an unknown name: the model that another project calls so, or the nearest."""
+    ours = elsewhere.model_meant(name)
     if ours is None or all(family.named(ours) is None for family in FAMILIES):
         return errors.nearest(name, available())
     return (
@@ -157,7 +157,7 @@ def create(
 def info(
     name: str, *, num_classes: int = 1000, image_size: int | tuple[int, int] = 224, **fields: Any
 ) -> ModelInfo:
-    """What is known of a model without allocating it."""
+    """Figures of a model, without allocating it."""
     size = _pair(image_size)
     make = lambda: create(
         name, num_classes=num_classes, image_size=size, rngs=nnx.Rngs(0), **fields

@@ -1,4 +1,4 @@
-"""What a model's images must look like: the part of preprocessing that travels with its weights."""
+"""The part of preprocessing that travels with a model's weights: what its images look like."""
 
 from __future__ import annotations
 

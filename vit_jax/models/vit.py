@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jax.nn import initializers
 
 from vit_jax.core.axes import BATCH, CLASSES, STREAM, TOKENS, WIDTH, constrain
-from vit_jax.models.family import Family
+from vit_jax.models.family import Family, head
 from vit_jax.models.preprocess import Preprocess
 from vit_jax.models.vit_names import FORM, PUBLISHED, SIZES, named
 from vit_jax.models.vit_spec import (
@@ -105,19 +103,8 @@ class ViT(nnx.Module):
                 precision=precision,
                 rngs=rngs,
             )
-        if not num_classes:
-            return
-        # The head computes in float32 whatever the blocks do: its sums decide the loss.
-        self.head = Linear(
-            (spec.features,),
-            (num_classes,),
-            (WIDTH,),
-            (CLASSES,),
-            kernel_init=start.head,
-            bias_init=initializers.constant(spec.head_bias),
-            precision=dataclasses.replace(precision, compute=jnp.float32),
-            rngs=rngs,
-        )
+        if num_classes:
+            self.head = head(spec, spec.features, num_classes, kernel_init=start.head, rngs=rngs)
 
     def __call__(self, images: jax.Array, train: bool = False, rngs: Any = None) -> jax.Array:
         """[B, H, W, 3] float32, normalised -> logits [B, C] float32; headless: features [B, D].

@@ -86,22 +86,22 @@ class ViTSpec(ModelSpec, BlockSpec):
 
     @property
     def stream_dtype(self) -> str:
-        """Of the tokens between the blocks."""
+        """The dtype of the tokens between the blocks."""
         return self.residual_dtype or self.dtype
 
     @property
     def has_class_token(self) -> bool:
-        """Whether there is one."""
+        """Whether the model has a class token."""
         return self.pool in ("cls", "cls_avg")
 
     @property
     def features(self) -> int:
-        """How wide is what the head sees."""
+        """Width of what the head sees."""
         return self.width * (2 if self.pool == "cls_avg" else 1)
 
     @property
     def position_place(self) -> str:
-        """Where the position embedding acts, of PLACES."""
+        """Where the position embedding acts: one of PLACES."""
         return self.position_at or PLACES[self.position_embedding][0]
 
 
@@ -149,7 +149,7 @@ def _nearest_multiple(value: int, of: int) -> int:
 
 
 def token_layout(spec: ViTSpec, image_size: tuple[int, int]) -> TokenLayout:
-    """Of images of this size in pixels. UserError if the patches do not tile them."""
+    """Layout of the tokens of images of this size. UserError if patches do not tile them."""
     p = spec.patch_size
     if any(side % p or side < p for side in image_size):
         near = tuple(_nearest_multiple(side, p) for side in image_size)
@@ -175,7 +175,7 @@ def forward_flops(spec: ViTSpec, *, num_classes: int, image_size: tuple[int, int
 
 
 def flops_behind_patches(spec: ViTSpec, *, num_classes: int, image_size: tuple[int, int]) -> int:
-    """As `forward_flops`, from the tokens on."""
+    """`forward_flops` without the projection of patches."""
     layout, d = token_layout(spec, image_size), spec.width
     n = layout.num_tokens
     projections = n * 4 * d * d
@@ -191,7 +191,7 @@ def flops_behind_patches(spec: ViTSpec, *, num_classes: int, image_size: tuple[i
 
 
 def activation_bytes(spec: ViTSpec, *, image_size: tuple[int, int]) -> int:
-    """What the backward pass of the blocks finds in memory of one image in bfloat16, unpadded.
+    """Bytes of one image in bfloat16 that the blocks keep for their backward pass, unpadded.
 
     Of each token a block's input, its middle (unless `parallel`), query, key (both before and
     behind a norm of their own), value, what attention mixed, the hidden layer before its GELU (if
@@ -206,11 +206,11 @@ def activation_bytes(spec: ViTSpec, *, image_size: tuple[int, int]) -> int:
 
 
 def block_input_bytes(spec: ViTSpec, *, image_size: tuple[int, int]) -> int:
-    """Of one image in bfloat16, what enters the blocks: the least that a backward pass keeps."""
+    """Bytes of one image in bfloat16 that enter the blocks: the least that backward keeps."""
     of_a_token = _stream_size(spec) * spec.width
     return 2 * spec.depth * token_layout(spec, image_size).num_tokens * of_a_token
 
 
 def _stream_size(spec: ViTSpec) -> int:
-    """How much larger numbers are in the tokens between blocks than within them."""
+    """Bytes of a number in the tokens between blocks, over those of one within them."""
     return 1 if spec.stream_dtype == spec.dtype else 2

@@ -1,4 +1,4 @@
-"""Position embeddings: what tells a token where it was in the image.
+"""Position embeddings: they tell a token where it was in the image.
 
 Learned ones are parameters; fixed ones are sines and cosines of the place, computed when they are
 needed, and no checkpoint has them. Most are added to the tokens. The relative one and the rotary
@@ -52,7 +52,7 @@ class TokenLayout(NamedTuple):
 
     @property
     def first_places(self) -> int:
-        """Those of them before the patches: 1 or 0."""
+        """Places before the patches, 1 or 0: the class token's."""
         return int(self.class_token and self.class_place)
 
     @property
@@ -84,7 +84,7 @@ def _of(table: Any) -> Any:
 
 
 class Positions(nnx.Module):
-    """What a position embedding may do; each does one of these, and leaves the others."""
+    """Ways in which a position embedding may act; each overrides one of them."""
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """[B, N, D] -> [B, N, D]: added to the tokens."""

@@ -26,8 +26,8 @@ ROOT_STRIDE = 4  # of convolution and pooling together
 
 
 @dataclasses.dataclass(frozen=True)
-class Style:
-    """In what the released ResNets differ besides their sizes.
+class ResNetStyle:
+    """Differences of the released ResNets besides their sizes.
 
     Attributes:
       pre_activation: norm and relu before each convolution, nothing behind the sum
@@ -121,7 +121,7 @@ class ResNetShape:
 
     @property
     def channels(self) -> int:
-        """Of the feature map."""
+        """Channels of the feature map."""
         stages = len(self.units)
         return EXPANSION * self.root_width * 2 ** (stages - 1) if stages else self.root_width
 
@@ -138,7 +138,7 @@ class ResNetShape:
 
 
 def halved(size: tuple[int, int]) -> tuple[int, int]:
-    """Of the feature map behind a stride of 2, odd sides rounded up."""
+    """Size of a feature map after a stride of 2; odd sides are rounded up."""
     return -(-size[0] // 2), -(-size[1] // 2)
 
 
@@ -157,7 +157,7 @@ class Bottleneck(nnx.Module):
         *,
         stride: int,
         projection: bool,
-        style: Style,
+        style: ResNetStyle,
         precision: Precision,
         rngs: nnx.Rngs,
     ):
@@ -210,7 +210,7 @@ class ResNet(nnx.Module):
     def __init__(
         self,
         shape: ResNetShape,
-        style: Style,
+        style: ResNetStyle,
         *,
         scan: bool,
         remat: str,
@@ -233,17 +233,17 @@ class ResNet(nnx.Module):
     ) -> tuple[jax.Array, tuple[jax.Array, ...]]:
         """[B, H, W, 3] -> ([B, h, w, C], feature maps behind the units `layers`, from 0)."""
         x = self.root(images)
-        found: list[jax.Array] = []
+        all_maps: list[jax.Array] = []
         for i in range(self.stages):
             x, maps = getattr(self, f"stage{i + 1}")(x, keep=bool(layers))
-            found += maps
-        return x, tuple(found[i] for i in layers)
+            all_maps += maps
+        return x, tuple(all_maps[i] for i in layers)
 
 
 class Root(nnx.Module):
     """7 x 7 convolution, stride 2; norm and relu where they follow; 3 x 3 maximum, stride 2."""
 
-    def __init__(self, width: int, style: Style, *, precision: Precision, rngs: nnx.Rngs):
+    def __init__(self, width: int, style: ResNetStyle, *, precision: Precision, rngs: nnx.Rngs):
         common: dict[str, Any] = {"precision": precision, "rngs": rngs}
         self.conv = StdConv(
             ROOT_KERNEL,
@@ -278,7 +278,7 @@ class Stage(nnx.Module):
         channels: tuple[int, int],
         units: int,
         stride: int,
-        style: Style,
+        style: ResNetStyle,
         *,
         scan: bool,
         remat: str,
@@ -348,7 +348,7 @@ def _taps(size: tuple[int, int], kernel_size: int, stride: int, pad: str) -> int
 def activation_bytes(
     shape: ResNetShape, *, pre_activation: bool, image_size: tuple[int, int]
 ) -> int:
-    """What the backward pass of root and units finds in memory of one image in bfloat16.
+    """Bytes of one image in bfloat16 that root and units keep for their backward pass.
 
     What each norm and the pooling take in, and so what relus and convolutions can be had from
     without a product: of a unit its input, and what its convolutions give to norms.
@@ -363,5 +363,5 @@ def activation_bytes(
 
 
 def unit_input_bytes(shape: ResNetShape, image_size: tuple[int, int]) -> int:
-    """Of one image in bfloat16, what enters the units: the least that a backward pass keeps."""
+    """Bytes of one image in bfloat16 that enter the units: the least that a backward pass keeps."""
     return 2 * sum(unit.inputs * math.prod(unit.size_in) for unit in shape.each(image_size))

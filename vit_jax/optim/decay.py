@@ -1,4 +1,4 @@
-"""Weight decay: which parameters it shrinks, and the three things people mean by its number.
+"""Weight decay: the parameters it applies to, and the three meanings of its number.
 
 With learning rate lr(t), peak lr_peak and the decay's number wd:
 
@@ -19,16 +19,16 @@ from vit_jax.core.errors import UserError, nearest
 
 
 class Meaning(NamedTuple):
-    """How a meaning of weight decay enters an update of size lr(t) * direction."""
+    """How weight decay enters an update of -lr(t) * (what the update rule gives)."""
 
-    after_direction: bool  # True: p itself is shrunk. False: the gradient gets a term.
+    decoupled: bool  # True: added to what the update rule gives. False: to the gradient.
     over_peak: bool  # True: the number already contains the peak learning rate.
 
 
 WEIGHT_DECAY_MEANINGS = {
-    "lr_scaled": Meaning(after_direction=True, over_peak=False),
-    "schedule_scaled": Meaning(after_direction=True, over_peak=True),
-    "coupled": Meaning(after_direction=False, over_peak=False),
+    "lr_scaled": Meaning(decoupled=True, over_peak=False),
+    "schedule_scaled": Meaning(decoupled=True, over_peak=True),
+    "coupled": Meaning(decoupled=False, over_peak=False),
 }
 
 
@@ -42,21 +42,21 @@ def kernels_only(params: Any) -> Any:
 
 
 def add_decay(
-    direction: optax.GradientTransformation, *, weight_decay: float, meaning: str, peak_lr: float
+    update_rule: optax.GradientTransformation, *, weight_decay: float, meaning: str, peak_lr: float
 ) -> optax.GradientTransformation:
-    """The direction of an update, with the decay of the kernels put before or behind it.
+    """An update rule with the decay of the kernels before or after it.
 
     The result is still to be scaled by -lr(t). Raises UserError for an unknown meaning, or if the
     meaning divides by a peak learning rate of 0.
     """
     factor = _decay_per_lr(weight_decay, meaning, peak_lr)
     before = after = optax.identity()
-    if weight_decay and WEIGHT_DECAY_MEANINGS[meaning].after_direction:
+    if weight_decay and WEIGHT_DECAY_MEANINGS[meaning].decoupled:
         after = optax.add_decayed_weights(factor, mask=kernels_only)
     elif weight_decay:
         before = optax.add_decayed_weights(factor, mask=kernels_only)
     # Always three, so that the optimizer's arrays have one name whatever the decay.
-    return optax.chain(before, direction, after)
+    return optax.chain(before, update_rule, after)
 
 
 def effective_weight_decay(
@@ -71,7 +71,7 @@ def effective_weight_decay(
 
 
 def _decay_per_lr(weight_decay: float, meaning: str, peak_lr: float) -> float:
-    """The factor f with which an update is lr(t) * (direction + f * p)."""
+    """The factor f with which an update is -lr(t) * (u + f * p), u by the update rule."""
     if meaning not in WEIGHT_DECAY_MEANINGS:
         raise UserError(
             f"optim.weight_decay_meaning={meaning!r} is unknown. "

@@ -1,4 +1,4 @@
-"""Parameters that training leaves as they are, by pattern (optim/patterns.py).
+"""Frozen parameters, which training does not change, by pattern (optim/patterns.py).
 
 They have no gradient, so neither clipping nor the log sees one; no weight decay; and, where all
 layers of a parameter are frozen, no arrays in the optimizer's state.
@@ -18,16 +18,16 @@ from vit_jax.optim import patterns
 
 
 def frozen(params: Any, freeze: tuple[str, ...]) -> Any:
-    """Tree of bool arrays, [L] for a stacked parameter and [] for another: what stays as it is.
+    """Tree of bool arrays, [L] for a stacked parameter and [] for another: True where it is frozen.
 
     Raises UserError for a pattern that matches nothing, or if nothing is left to be trained.
     """
     masks = [patterns.match(pattern, params, field="optim.freeze") for pattern in freeze]
-    found = jax.tree.map(lambda *each: np.logical_or.reduce(each), *masks)
-    leaves = jax.tree.leaves(found)
+    is_frozen = jax.tree.map(lambda *each: np.logical_or.reduce(each), *masks)
+    leaves = jax.tree.leaves(is_frozen)
     if leaves and all(mask.all() for mask in leaves):
         raise UserError(f"optim.freeze={','.join(freeze)} leaves no parameter to be trained.")
-    return found
+    return is_frozen
 
 
 def stop_gradients(params: Any, freeze: tuple[str, ...]) -> Any:

@@ -1,4 +1,4 @@
-"""Learning rates of their own: smaller towards the first layer, or by pattern.
+"""Multipliers of learning rates: smaller towards the first layer, or by pattern.
 
 They multiply a parameter's whole update, decoupled weight decay included.
 """
@@ -22,13 +22,13 @@ BEFORE_THE_BLOCKS = ("patches", "positions", "cls", "registers")  # first parts 
 ROOT = "root"  # the part of a name of what is before the units of a ResNet
 
 
-def multiplied(
+def with_lr_multipliers(
     optimizer: optax.GradientTransformation,
     *,
     layer_decay: float | None,
     lr_multipliers: tuple[str, ...],
 ) -> optax.GradientTransformation:
-    """`optimizer` with its updates multiplied.
+    """`optimizer`, its updates multiplied by factors for each parameter or layer.
 
     Args:
       optimizer: a complete one, learning rate included.
@@ -50,11 +50,12 @@ def multiplied(
         return optax.chain(optimizer, optax.identity())
 
     def factors(params: Any) -> Any:
-        found = layer_factors(params, 1.0 if layer_decay is None else layer_decay)
+        all_factors = layer_factors(params, 1.0 if layer_decay is None else layer_decay)
         for pattern, factor in by_pattern:
             masks = patterns.match(pattern, params, field=FIELD)
-            found = jax.tree.map(lambda f, m, x=factor: f * np.where(m, x, 1.0), found, masks)
-        return found
+            scale = lambda f, m, x=factor: f * np.where(m, x, 1.0)
+            all_factors = jax.tree.map(scale, all_factors, masks)
+        return all_factors
 
     def init(params: Any) -> optax.EmptyState:
         factors(params)  # a pattern that matches nothing is refused before anything compiles

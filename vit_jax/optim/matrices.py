@@ -1,4 +1,4 @@
-"""Parameters seen as the matrices they are: one for every layer, and for query, key and value.
+"""Parameters as matrices: one for every layer, and for each of query, key and value.
 
 Some rules look at a whole matrix: its norm, the root mean square of its update, its rows and
 columns. An array of parameters is often many matrices, and a matrix may have more than two axes:
@@ -29,25 +29,25 @@ from vit_jax.core.layers import is_stacked
 PROJECTIONS = ("qkv", "query", "key_value")
 
 
-class Axes(NamedTuple):
-    """What the axes of an array of parameters are."""
+class MatrixAxes(NamedTuple):
+    """Axes of an array of parameters, by their part in its matrices."""
 
     batch: tuple[int, ...]  # one matrix for each index: layers, projections
     rows: tuple[int, ...]  # what a kernel contracts; none in a vector
     columns: tuple[int, ...]
 
 
-def axes(name: str, ndim: int, *, joint: bool = False) -> Axes:
+def axes(name: str, ndim: int, *, joint: bool = False) -> MatrixAxes:
     """The axes of the parameter of this name; joint: projections side by side are one matrix."""
     *_, parent, _ = ("", *name.split("/"))
     layer = (0,) if is_stacked(name) else ()
     own = tuple(range(len(layer), ndim))
     if parent not in PROJECTIONS:
-        return Axes(layer, own[:-1], own[-1:])
+        return MatrixAxes(layer, own[:-1], own[-1:])
     *rows, number, num_heads, head_size = own
     if joint:
-        return Axes(layer, tuple(rows), (number, num_heads, head_size))
-    return Axes((*layer, number), tuple(rows), (num_heads, head_size))
+        return MatrixAxes(layer, tuple(rows), (number, num_heads, head_size))
+    return MatrixAxes((*layer, number), tuple(rows), (num_heads, head_size))
 
 
 def split(name: str, x: jax.Array, *, joint: bool = False) -> jax.Array:

@@ -1,4 +1,4 @@
-"""From gradients to updates: clip, direction, weight decay, learning rate; in this order."""
+"""Optimizers by name: clipping, update rule, weight decay and learning rate, in this order."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from vit_jax.optim.update_rules import Moments
 
 
 class Optimizer(NamedTuple):
-    """What is special about an optimizer; `create` puts the rest around it."""
+    """The parts of an optimizer that others do not have; `create` adds the rest."""
 
-    direction: Callable[[Moments], optax.GradientTransformation]
+    update_rule: Callable[[Moments], optax.GradientTransformation]
     reads: tuple[str, ...]  # fields of Moments
     after_decay: Callable[[Moments], optax.GradientTransformation] | None = None
 
@@ -64,7 +64,7 @@ def create(
       weight_decay: its number; 0 for none. Kernels only.
       weight_decay_meaning: a key of decay.WEIGHT_DECAY_MEANINGS.
       grad_clip_norm: largest L2 norm over all gradients together; None never clips.
-      b1: see Moments, also for the rest; which optimizer reads what stands in OPTIMIZERS.
+      b1: see Moments, also for the rest; OPTIMIZERS has the fields that each optimizer reads.
 
     Raises:
       UserError: for an unknown name, meaning or dtype, or a clipping norm that is not positive.
@@ -84,7 +84,7 @@ def create(
     return optax.chain(
         optax.identity() if grad_clip_norm is None else optax.clip_by_global_norm(grad_clip_norm),
         decay.add_decay(
-            optimizer.direction(moments),
+            optimizer.update_rule(moments),
             weight_decay=weight_decay,
             meaning=weight_decay_meaning,
             peak_lr=peak_lr,
@@ -108,7 +108,7 @@ def effective_weight_decay(
 
     Exact for the decoupled meanings; LAMB's is the mean over its kernels, since each is scaled by
     its trust ratio. `coupled`, SGD's once the velocity has built up; of the others there is none
-    (None): their directions do not tell decay from gradient.
+    (None): their update rules mix decay and gradient.
 
     opt_state: after that update; of a whole optimizer, however it is wrapped.
     """
@@ -117,6 +117,6 @@ def effective_weight_decay(
     share = decay.effective_weight_decay(
         lr, weight_decay=weight_decay, meaning=weight_decay_meaning, peak_lr=peak_lr
     )
-    if decay.WEIGHT_DECAY_MEANINGS[weight_decay_meaning].after_direction:
+    if decay.WEIGHT_DECAY_MEANINGS[weight_decay_meaning].decoupled:
         return share * update_rules.mean_trust_ratio(opt_state) if name == "lamb" else share
     return share / (1 - momentum) if name == "sgd" else None

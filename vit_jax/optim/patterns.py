@@ -20,7 +20,7 @@ from vit_jax.core.layers import is_stacked, layer_name
 def match(pattern: str, params: Any, *, field: str) -> Any:
     """Tree of bool arrays, True for a match: [L] for a stacked parameter, [] for another.
 
-    Raises UserError, which names `field`, for a pattern that is none or that matches nothing.
+    Raises UserError, which names `field`, for an invalid pattern, or one that matches nothing.
     """
     try:
         matches = re.compile(pattern).fullmatch
@@ -33,12 +33,12 @@ def match(pattern: str, params: Any, *, field: str) -> Any:
         return np.array([whole or matches(n) is not None for n in layers] if layers else whole)
 
     masks = pytrees.map_named(mask, params)
-    found = pytrees.flatten(masks)
-    if found and not any(m.any() for m in found.values()):
+    by_name = pytrees.flatten(masks)
+    if by_name and not any(m.any() for m in by_name.values()):
         raise UserError(
             f"{field}: {pattern!r} matches no parameter. It has to match a whole name, such as "
             f"patches/kernel, blocks/0/mlp/fc1/bias or, for all layers, blocks/block/mlp/fc1/bias. "
-            f"{nearest(pattern, found)}"
+            f"{nearest(pattern, by_name)}"
         )
     return masks
 

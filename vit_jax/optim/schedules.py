@@ -14,7 +14,7 @@ Schedule = Callable[[jax.Array | int], jax.Array]
 
 
 class Decay(NamedTuple):
-    """What remains of the peak when `done` of the `whole` number of steps after the warmup are."""
+    """Part of the peak that remains when `done` of `whole` steps after the warmup are."""
 
     remains: Callable[..., jax.Array]  # (done, whole, rsqrt_timescale_steps) -> [], 1 at the start
     to_zero: bool  # whether it arrives there by itself, without a cooldown

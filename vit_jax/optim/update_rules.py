@@ -1,6 +1,6 @@
-"""The directions in which optimizers move, before learning rate and decoupled weight decay.
+"""Update rules: from gradients to updates, before learning rate and decoupled weight decay.
 
-All work on stacked blocks as on separate ones; where a rule looks at more than single numbers it
+All treat stacked blocks as separate ones; where a rule looks at more than single numbers, it
 sees one matrix at a time (optim/matrices.py).
 """
 
@@ -18,13 +18,13 @@ from vit_jax.core.layers import is_stacked
 from vit_jax.optim import matrices
 from vit_jax.optim.decay import kernels_only
 
-ADAFACTOR_MAX_RMS = 1.0  # of one matrix's direction
+ADAFACTOR_MAX_RMS = 1.0  # of one matrix's update
 ADAFACTOR_MEMORY_POWER = 0.8  # the second moment's memory is 1 - t ** -0.8 until b2 caps it
-MUON_RMS = 0.2  # about that of Adam's direction
+MUON_RMS = 0.2  # about that of Adam's updates
 
 
 class Moments(NamedTuple):
-    """How an optimizer averages gradients over steps; which reads what stands in OPTIMIZERS."""
+    """How an optimizer averages gradients over steps; OPTIMIZERS has the fields that each reads."""
 
     b1: float  # memory of the first moment
     b2: float  # memory of the second moment; Lion: of the momentum
@@ -56,7 +56,7 @@ def adafactor(m: Moments) -> optax.GradientTransformation:
     """Adafactor as Vision Transformers use it: arXiv 2106.04560, section 3.4.
 
     Of arXiv 1804.04235 the factored second moment (algorithm 4) and the clipping of a matrix's
-    direction to a root mean square of 1 (section 6), but no step relative to the parameters' size;
+    update to a root mean square of 1 (section 6), but no step relative to the parameters' size;
     then a first moment without bias correction, and the second moment's memory capped at b2.
     """
 
@@ -79,7 +79,7 @@ def muon(m: Moments) -> optax.GradientTransformation:
     """Muon (kellerjordan.github.io/posts/muon) for the kernels of blocks, Adam for the rest.
 
     The momentum of a matrix is made orthogonal by five Newton-Schulz steps, then scaled to the root
-    mean square of Adam's directions (arXiv 2502.16982, equation 4), so that one learning rate
+    mean square of Adam's updates (arXiv 2502.16982, equation 4), so that one learning rate
     and one weight decay serve both.
     """
 
@@ -144,7 +144,7 @@ def trust_ratio(m: Moments) -> optax.GradientTransformation:
 
 
 def mean_trust_ratio(opt_state: Any) -> jax.Array:
-    """Of the last update's kernels, query, key and value counted as the ratios are; float32 []."""
+    """Mean trust ratio of the last update; query, key and value count as they have ratios. []"""
     is_it = lambda x: isinstance(x, TrustRatio)
-    (found,) = filter(is_it, jax.tree.leaves(opt_state, is_leaf=is_it))
-    return jnp.mean(jnp.concatenate([jnp.ravel(x) for x in jax.tree.leaves(found.ratio)]))
+    (state,) = filter(is_it, jax.tree.leaves(opt_state, is_leaf=is_it))
+    return jnp.mean(jnp.concatenate([jnp.ravel(x) for x in jax.tree.leaves(state.ratio)]))

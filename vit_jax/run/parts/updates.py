@@ -79,7 +79,7 @@ def optimizer(c: OptimConfig, schedule: schedules.Schedule) -> optax.GradientTra
         joint_qkv=c.joint_qkv,
         mu_dtype=c.mu_dtype,
     )
-    return lr_multipliers.multiplied(
+    return lr_multipliers.with_lr_multipliers(
         freezing.without(optimizer, c.freeze),
         layer_decay=c.layer_decay,
         lr_multipliers=c.lr_multipliers,
