@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
-from docs.pictures import png, recipe_card, sharding
+from docs.pictures import png, recipe_card, schedules, sharding
 from docs.pictures.__main__ import PICTURES
+from vit_jax.optim.schedules import DECAYS
 
 # A pixel's levels from 0 to 255, on average: other versions of Pillow render letters otherwise.
 MEAN_LEVELS = 1.0
@@ -54,6 +55,10 @@ def test_recipe_card_is_drawn_with_all_its_runs_and_ranges():
     runs = np.asarray(facts["curves"]["test/loss"]["runs"])
     _, low, high = np.asarray(facts["ranges"]).T
     assert (low <= runs).all() and (runs <= high).all()
+
+
+def test_every_schedule_has_a_curve():
+    assert [name.split(",")[0] for name in schedules.facts()] == list(DECAYS)
 
 
 def test_blocks_cover_every_array_once():

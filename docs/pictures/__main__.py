@@ -1,8 +1,8 @@
 """Draws the pictures of the pages anew: python -m docs.pictures"""
 
-from docs.pictures import augmentation, png, recipe_card, sharding
+from docs.pictures import augmentation, png, recipe_card, schedules, sharding
 
-PICTURES = {"recipe_card": recipe_card, "sharding": sharding}
+PICTURES = {"recipe_card": recipe_card, "schedules": schedules, "sharding": sharding}
 
 if __name__ == "__main__":
     for picture in PICTURES.values():
