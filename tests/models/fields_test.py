@@ -8,10 +8,10 @@ from vit_jax import config as configs
 from vit_jax import models
 from vit_jax.core import fields
 from vit_jax.core.errors import UserError
-from vit_jax.weights.saving import FORMATS
+from vit_jax.weights.saving import DESTINATIONS
 
 PAGE = Path(__file__).parents[2] / "docs" / "config.md"
-OTHER_PROJECTS = [name for name in FORMATS if name != "checkpoint"]
+OTHER_PROJECTS = [name for name in DESTINATIONS if name != "checkpoint"]
 ALL = models.config_fields()
 
 
