@@ -11,7 +11,7 @@ import numpy as np
 import optax
 import pytest
 
-from vit_jax import weights
+from vit_jax import models, weights
 from vit_jax.convert import convert
 from vit_jax.core import pytrees
 from vit_jax.core.errors import UserError
@@ -136,6 +136,24 @@ def test_published_names_are_found(tmp_path, bit, hybrid):
     assert weights.checkpoint_info(tmp_path / "r26.npz").name == "R26+ViT-2x16/16"
 
 
+def test_other_resnets_are_named_after_their_units(tmp_path, bit, hybrid):
+    """By names that models.spec takes."""
+    for number, (loaded, name) in enumerate(
+        [
+            (bit(), "R1-2x1"),
+            (bit(units=(2,), root_width=128), "R2-x2"),
+            (hybrid(), "R1-2+ViT-2x16/8"),
+            (hybrid(units=(1,), patch_size=8), "R1-+ViT-2x16/8"),
+        ]
+    ):
+        path = tmp_path / f"{number}.npz"
+        weights.save(loaded, path, "google_npz")
+        assert weights.checkpoint_info(path).name == name
+        named, spec = models.spec(name), loaded.model.spec
+        assert named.units == spec.units
+        assert getattr(named, "patch_size", None) == getattr(spec, "patch_size", None)
+
+
 def test_all_differences_of_a_resnet_at_once(tmp_path, bit):
     weights.save(bit(), tmp_path / "x.npz", "google_npz")
     arrays = dict(np.load(tmp_path / "x.npz"))
@@ -230,7 +248,7 @@ def test_by_command_through_formats(tmp_path, bit, same):
     ours = bit(num_classes=3)
     weights.save(ours, tmp_path / "a.npz", "google_npz")
     said = convert(str(tmp_path / "a.npz"), str(tmp_path / "b"), to="checkpoint", image_size=32)
-    assert said == f"R50x1, images of 32 x 32 pixels, 3 classes: {tmp_path}/b"
+    assert said == f"R1-2x1, images of 32 x 32 pixels, 3 classes: {tmp_path}/b"
     same(weights.load(tmp_path / "b"), ours.model)
     convert(str(tmp_path / "b"), str(tmp_path / "c"), to="huggingface", head="drop")
     assert weights.load(tmp_path / "c").num_classes == 0
@@ -359,7 +377,7 @@ def test_a_run_starts_from_them(tmp_path, bit, tiny_run):
         "input.num_classes=7",
     )  # fmt: skip
     model = build.model(config, num_classes=7)
-    assert model.info.name == "R50x1"
+    assert model.info.name == "R1-2x1"
     assert (model.info.spec["units"], model.info.spec["weight_epsilon"]) == ((1, 2), 1e-8)
     layout = state_layout(
         model.make, optax.identity(), build.mesh(config.mesh), ema_decay=None, shard_optimizer=False

@@ -33,7 +33,8 @@ PUBLISHED = (
     "R26x1", "R50x1", "R50x2", "R50x3", "R101x1", "R101x3", "R152x1", "R152x2", "R152x4", "R200x3",
 )  # fmt: skip
 
-_NAME = re.compile(r"R(\d+)x(\d+)")
+UNITS = r"\d{1,3}(?:-\d{1,3})*-?"  # layers, or the units of each stage
+_NAME = re.compile(rf"R({UNITS})x(\d+)")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -52,11 +53,28 @@ class BiTSpec(ModelSpec, ResNetSpec):
 
 
 def named(name: str) -> dict[str, Any] | None:
-    """The fields that "R50x1" stands for; None for a name of another form."""
+    """The fields that "R50x1", or "R1-2x1" by its units, stands for; None for another form."""
     match = _NAME.fullmatch(name)
-    if not match or int(match[1]) not in DEPTHS or int(match[2]) == 0:
+    units = match and units_of(match[1])
+    if not match or not units or int(match[2]) == 0:
         return None
-    return {"units": DEPTHS[int(match[1])], "root_width": ROOT_WIDTH * int(match[2])}
+    return {"units": units, "root_width": ROOT_WIDTH * int(match[2])}
+
+
+def units_of(name: str) -> tuple[int, ...] | None:
+    """Units of each stage: of "50", a published number of layers, or of "1-2"; else None."""
+    if name.isdigit():
+        return DEPTHS.get(int(name))
+    units = tuple(map(int, name.rstrip("-").split("-")))
+    return units if all(units) else None
+
+
+def name_of_units(units: tuple[int, ...]) -> str:
+    """ "50" or "1-2", which `units_of` reads; a single stage is "2-"."""
+    layers = {stages: number for number, stages in DEPTHS.items()}
+    if units in layers:
+        return str(layers[units])
+    return "-".join(map(str, units)) + ("-" if len(units) == 1 else "")
 
 
 def check(spec: BiTSpec) -> None:
@@ -160,7 +178,7 @@ def block_input_bytes(spec: BiTSpec, *, image_size: tuple[int, int]) -> int:
 
 FAMILY = Family(
     kind="A BiT ResNet",
-    form=f"R<{'|'.join(map(str, DEPTHS))}>x<width factor>",
+    form=f"R<{'|'.join(map(str, DEPTHS))}|units of stages, as 1-2>x<width factor>",
     published=PUBLISHED,
     spec=BiTSpec,
     named=named,

@@ -16,7 +16,7 @@ from flax import nnx
 from vit_jax.core import errors
 from vit_jax.core.fields import ANY, HIDDEN, field
 from vit_jax.models import vit
-from vit_jax.models.bit import DEPTHS
+from vit_jax.models.bit import DEPTHS, UNITS, units_of
 from vit_jax.models.family import Family
 from vit_jax.models.preprocess import Preprocess
 from vit_jax.models.vit import ViT, ViTSpec, stride, token_layout
@@ -31,7 +31,7 @@ PUBLISHED = (
     "R+ViT-Ti/16", "R26+ViT-S/32", "R50+ViT-B/16", "R50+ViT-B/32", "R50+ViT-L/16", "R50+ViT-L/32",
 )  # fmt: skip
 
-_NAME = re.compile(r"R(\d*)\+ViT-([A-Za-z0-9]+)/(16|32)")
+_NAME = re.compile(r"R([\d-]*)\+ViT-([A-Za-z0-9]+)/(\d{1,4})")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -62,7 +62,8 @@ def named(name: str) -> dict[str, Any] | None:
     """The fields that "R50+ViT-B/16" stands for; None for a name of another form.
 
     For /16 the units of the fourth stage are put into the third, for /32 all four are kept. R alone
-    is the root; the released R+ViT-Ti/16 cuts its map into patches of 8 x 8, which are 32 pixels.
+    is the root, R1-2 a ResNet of these units; the released R+ViT-Ti/16 cuts its map into patches of
+    8 x 8, which are 32 pixels.
     """
     match = _NAME.fullmatch(name)
     size = match and (vit.SIZES.get(match[2]) or of_shape(match[2], {}))
@@ -71,7 +72,10 @@ def named(name: str) -> dict[str, Any] | None:
     patch_size = int(match[3])
     if not match[1]:
         return {"patch_size": 32, "units": (), **size} if patch_size == 16 else None
-    if int(match[1]) not in DEPTHS:
+    if "-" in match[1]:
+        units = units_of(match[1]) if re.fullmatch(UNITS, match[1]) else None
+        return {"patch_size": patch_size, "units": units, **size} if units and patch_size else None
+    if int(match[1]) not in DEPTHS or patch_size not in (16, 32):
         return None
     first, second, third, fourth = DEPTHS[int(match[1])]
     units = (first, second, third + fourth) if patch_size == 16 else (first, second, third, fourth)
@@ -159,7 +163,8 @@ def block_input_bytes(spec: HybridSpec, *, image_size: tuple[int, int]) -> int:
 
 FAMILY = Family(
     kind="A hybrid",
-    form=f"R<{'|'.join(map(str, DEPTHS))}>+ViT-<size>/<16|32>, R+ViT-<size>/16",
+    form=f"R<{'|'.join(map(str, DEPTHS))}>+ViT-<size>/<16|32>, R+ViT-<size>/16, "
+    "R<units of stages, as 1-2>+ViT-<size>/<patch>",
     published=PUBLISHED,
     spec=HybridSpec,
     named=named,

@@ -8,7 +8,7 @@ from typing import Any
 
 from vit_jax import models
 from vit_jax.core.errors import UserError
-from vit_jax.models.bit import DEPTHS, ROOT_WIDTH
+from vit_jax.models.bit import DEPTHS, ROOT_WIDTH, name_of_units
 from vit_jax.models.vit import SIZES
 from vit_jax.nn.resnet import ResNetShape
 from vit_jax.weights import json_fields
@@ -21,7 +21,6 @@ USUAL_IMAGE_SIZE = (224, 224)
 USUAL_HEAD_SIZE = 64
 # Letters of sizes, by field of a ViT.
 _LETTERS = {"depth": "L", "width": "D", "mlp_dim": "M", "num_heads": "H"}
-_LAYERS = {units: layers for layers, units in DEPTHS.items()}
 
 
 def external_weights(
@@ -179,8 +178,8 @@ def _bit(match: Match) -> tuple[str, dict[str, Any]]:
     """(such as "R50x1", fields)"""
     shape = resnet_shape(match)
     assert shape
-    layers, factor = _LAYERS.get(shape.units, 50), max(1, shape.root_width // ROOT_WIDTH)
-    return f"R{layers}x{factor}", {"units": shape.units, "root_width": shape.root_width}
+    name = f"R{name_of_units(shape.units)}x{max(1, shape.root_width // ROOT_WIDTH)}"
+    return name, {"units": shape.units, "root_width": shape.root_width}
 
 
 def _vit(match: Match) -> tuple[str, dict[str, Any]]:
@@ -204,7 +203,7 @@ def _vit(match: Match) -> tuple[str, dict[str, Any]]:
 
 
 def _hybrid_name(fields: dict[str, Any], size: str) -> str:
-    """The name that stands for these fields, or for the most similar ones."""
+    """The name that stands for these fields; of a root with other patches, for similar ones."""
     vit_name = f"ViT-{size}"
     resnets = [f"R{layers}" for layers in DEPTHS]
     names = [f"R+{vit_name}/16", *(f"{r}+{vit_name}/{p}" for r in resnets for p in (16, 32))]
@@ -212,4 +211,5 @@ def _hybrid_name(fields: dict[str, Any], size: str) -> str:
         spec = models.spec(name)
         if (spec.units, spec.patch_size) == (fields["units"], fields["patch_size"]):
             return name
-    return f"R50+{vit_name}/16"
+    units: tuple[int, ...] = fields["units"]
+    return f"R{name_of_units(units)}+{vit_name}/{fields['patch_size']}" if units else names[0]
