@@ -1,6 +1,6 @@
 """Weights from one format to another: python -m vit_jax.convert --input B_16.npz --output vit_b16
 
-What the input is, is told by what is in it; see docs/weights.md.
+The input is recognised by its contents; see docs/weights.md.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def convert(
     position_resize: str = "bilinear",
     approximate: bool = False,
 ) -> str:
-    """Reads weights of any format, writes those of another; says in a line what they are.
+    """Reads weights of any format and writes them in another; returns a line about them.
 
     Args:
       source: as `weights.load` takes it; so do the arguments not named here.
@@ -84,12 +84,14 @@ if __name__ == "__main__":
     flags.DEFINE_enum(
         "to", None, saving.DESTINATIONS, "Default: by the output, .npz or huggingface."
     )
-    flags.DEFINE_bool("ema", False, "The moving average of the weights, where the run kept one.")
-    flags.DEFINE_enum("head", "keep", ("keep", "drop"), "What becomes of the classes' layer.")
+    flags.DEFINE_bool("ema", False, "The EMA of the weights, if the run kept one.")
+    flags.DEFINE_enum("head", "keep", ("keep", "drop"), "Whether to keep the classification layer.")
     flags.DEFINE_string(
         "image_size", None, "Resizes learned positions for images of this size: 384, or 224x160."
     )
-    flags.DEFINE_enum("position_resize", "bilinear", tuple(METHODS), "How.")
+    flags.DEFINE_enum(
+        "position_resize", "bilinear", tuple(METHODS), "Method of resizing positions."
+    )
     flags.DEFINE_bool(
         "approximate", False, "Also write what the format's readers compute only nearly the same."
     )

@@ -1,4 +1,4 @@
-"""A model for others: python -m vit_jax.export --checkpoint runs/digits --output digits_hf
+"""Exporting a model: python -m vit_jax.export --checkpoint runs/digits --output digits_hf
 
 --to=huggingface writes a folder that transformers loads; --to=stablehlo a program that JAX runs
 without this package, on any of the platforms it was made for; see docs/export.md.
@@ -36,11 +36,11 @@ FLAGS = flags.FLAGS
 
 
 def stablehlo(loaded: Loaded, folder: str | Path, platforms: Sequence[str]) -> None:
-    """Writes the program, its weights and what is known about them; the folder must not exist yet.
+    """Writes the program, its weights and their metadata into a folder that must not exist yet.
 
     The program takes the weights as a dictionary of arrays by name and images [B, H, W, 3], for any
-    B, and gives logits [B, C], or features [B, D] of a model without a head. The weights are no
-    part of the program, so that it stays small and they can be others.
+    B, and gives logits [B, C], or features [B, D] of a model without a head. The weights are not
+    part of the program, so that it stays small and takes others.
 
     Raises:
       UserError: the folder is there, or cannot be written; or an unknown platform.
@@ -103,9 +103,11 @@ if __name__ == "__main__":
     flags.DEFINE_string("checkpoint", None, "Work directory, or a step's folder; or other weights.")
     flags.DEFINE_string("output", None, "A folder; not there yet.")
     flags.DEFINE_enum("to", "huggingface", FORMATS, "For transformers, or a program for JAX.")
-    flags.DEFINE_bool("ema", False, "The moving average of the weights, where the run kept one.")
-    flags.DEFINE_enum("head", "keep", ("keep", "drop"), "What becomes of the classes' layer.")
-    flags.DEFINE_enum("dtype", None, ("float32", "bfloat16"), "Of stablehlo: what is computed in.")
-    flags.DEFINE_list("platforms", ["cpu", "cuda", "tpu"], "Of stablehlo: where it is to run.")
+    flags.DEFINE_bool("ema", False, "The EMA of the weights, if the run kept one.")
+    flags.DEFINE_enum("head", "keep", ("keep", "drop"), "Whether to keep the classification layer.")
+    flags.DEFINE_enum(
+        "dtype", None, ("float32", "bfloat16"), "Of stablehlo: type of the computation."
+    )
+    flags.DEFINE_list("platforms", ["cpu", "cuda", "tpu"], "Of stablehlo: platforms to run on.")
     flags.mark_flags_as_required(["checkpoint", "output"])
     command.run(main)

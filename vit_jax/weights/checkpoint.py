@@ -1,4 +1,4 @@
-"""What a checkpoint of this project says about itself, and its arrays."""
+"""A checkpoint's metadata and arrays."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from vit_jax.nn.posemb import TokenLayout
 from vit_jax.store import checkpoint_dir
 from vit_jax.weights.external import ExternalWeights
 
-FORMAT_VERSION = 1  # of the description that this code writes and reads
+FORMAT_VERSION = 1  # of the metadata that this code writes and reads
 
 
 @dataclasses.dataclass(frozen=True)
 class CheckpointInfo:
-    """What a checkpoint, or a file of another project, says about itself; no array is read.
+    """The model in a checkpoint, or in another project's file; no array is read.
 
     Attributes:
-      folder: the step's, or the file.
+      folder: the step's folder, or the file.
       name: such as "ViT-B/16".
-      spec: the fields of its model.
-      preprocess: what prediction makes of an image.
-      shapes: of its arrays, by name; parameters are under "params/", their moving average "ema/".
-      external: what is in the file of another project; None: it is a checkpoint of this one.
+      spec: the model's fields.
+      preprocess: how prediction prepares images.
+      shapes: shapes of arrays by name; parameters are under "params/", their EMA under "ema/".
+      external: the contents of another project's file; None for a checkpoint of this one.
     """
 
     folder: epath.Path
@@ -44,30 +44,30 @@ class CheckpointInfo:
 
     @property
     def step(self) -> int:
-        """The number of updates behind it; 0 for files of other projects, which do not say."""
+        """The number of updates before it; 0 for other projects' files, which do not state it."""
         return 0 if self.external else int(self.folder.name)
 
     @property
     def tokens(self) -> TokenLayout:
-        """Where the tokens of its model come from."""
+        """The origin of each of the model's tokens."""
         return models.token_layout(self.spec, self.preprocess.image_size)
 
     def param_shapes(self, *, ema: bool) -> dict[str, tuple[int, ...]]:
-        """Of the parameters or their moving average. UserError if there is none."""
+        """Shapes of the parameters or their EMA. UserError if there is no EMA."""
         under = self._under(ema) + "/"
         return {n.removeprefix(under): s for n, s in self.shapes.items() if n.startswith(under)}
 
     def read(
         self, layout: Mapping[str, jax.ShapeDtypeStruct], *, ema: bool
     ) -> dict[str, jax.Array]:
-        """The parameters of these names, verified where there are checksums; no other is read.
+        """Parameters with these names, verified where there are checksums; no others are read.
 
         Args:
-          layout: shapes as `param_shapes` says; one without a sharding goes to the first device.
-          ema: the moving average instead of the parameters.
+          layout: shapes, as `param_shapes` has them; without a sharding on the first device.
+          ema: the EMA instead of the parameters.
 
         Raises:
-          UserError: there is no moving average.
+          UserError: there is no EMA.
           DamagedError: the checkpoint cannot be read, or its bits have changed.
         """
         under = self._under(ema)
@@ -95,7 +95,7 @@ def _placed(array: np.ndarray, x: jax.ShapeDtypeStruct) -> jax.Array:
 
 
 def read_info(path: str | epath.Path) -> CheckpointInfo:
-    """What the checkpoint at `path` says about itself.
+    """Metadata of the checkpoint at `path`.
 
     path: a work directory (its newest checkpoint), its checkpoints folder or a step's folder.
 
@@ -129,7 +129,7 @@ def describe(
     class_names: tuple[str, ...] | None,
     preprocess: models.Preprocess,
 ) -> dict[str, Any]:
-    """What a checkpoint says about itself: all that `load` and prediction need, as JSON."""
+    """A checkpoint's metadata as JSON: all that `load` and prediction need."""
     return {
         "format_version": FORMAT_VERSION,
         "model": {"name": info.name, **info.spec},
