@@ -7,10 +7,10 @@ import jax
 import numpy as np
 import optax
 import pytest
-from flax import nnx
 from PIL import Image
 
-from vit_jax import models, predict, weights
+from tests.weights.conftest import params_of, randomised
+from vit_jax import predict, weights
 from vit_jax.convert import convert, image_size
 from vit_jax.core import pytrees
 from vit_jax.core.errors import UserError
@@ -23,18 +23,14 @@ from vit_jax.weights import saving
 @pytest.fixture
 def npz(tmp_path):
     """A toy ViT in Google's format, and its parameters by name."""
-    model = models.create(
-        "ViT-Ti/4", depth=2, width=16, mlp_dim=32, num_heads=2, num_classes=4, image_size=8,
-        rngs=nnx.Rngs(0),
-    )  # fmt: skip
+    sizes = {"depth": 2, "width": 16, "mlp_dim": 32, "num_heads": 2}
+    loaded = randomised("ViT-Ti/4", None, num_classes=4, image_size=8, **sizes)
     path = tmp_path / "toy.npz"
-    weights.save(weights.Loaded(model, "ViT-Ti/4", None, 0), path, "google_npz")
-    return path, params_of(model)
+    weights.save(loaded, path, "google_npz")
+    return path, params_of(loaded.model)
 
 
-def params_of(model):
-    named = pytrees.flatten(nnx.to_pure_dict(nnx.state(model, nnx.Param)))
-    return {name: np.asarray(x) for name, x in named.items()}
+TINY = {"depth": 1, "width": 8, "mlp_dim": 8, "num_heads": 2}
 
 
 def assert_same(left, right):
@@ -45,8 +41,8 @@ def assert_same(left, right):
 
 def test_through_all_formats_and_back(npz, tmp_path):
     path, expected = npz
-    said = convert(str(path), str(tmp_path / "a"), to="checkpoint")
-    assert said == f"ViT-2x16/4, images of 8 x 8 pixels, 4 classes: {tmp_path}/a"
+    line = convert(str(path), str(tmp_path / "a"), to="checkpoint")
+    assert line == f"ViT-2x16/4, images of 8 x 8 pixels, 4 classes: {tmp_path}/a"
     convert(str(tmp_path / "a"), str(tmp_path / "b"), to="timm")
     convert(str(tmp_path / "b"), str(tmp_path / "c"), to="huggingface")
     for folder in "abc":
@@ -65,7 +61,7 @@ def test_another_size_and_no_head(npz, tmp_path):
     np.testing.assert_array_equal(table[0], expected["positions/embedding"][0])
 
 
-def test_what_is_there_is_not_overwritten(npz, tmp_path):
+def test_existing_outputs_are_not_overwritten(npz, tmp_path):
     with pytest.raises(UserError, match="there already"):
         convert(str(npz[0]), str(npz[0]), to="google_npz")
     with pytest.raises(UserError, match=r"ends in \.npz"):
@@ -85,7 +81,7 @@ def test_what_is_there_is_not_overwritten(npz, tmp_path):
     assert sorted(p.name for p in tmp_path.iterdir()) == ["link", "link.npz", "toy.npz"]
 
 
-def test_what_a_killed_process_left_is_no_obstacle(npz, tmp_path):
+def test_leftovers_of_a_killed_process_are_no_obstacle(npz, tmp_path):
     (tmp_path / ".out.new").mkdir()
     convert(str(npz[0]), str(tmp_path / "out"), to="timm")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["out", "toy.npz"]
@@ -113,7 +109,7 @@ def test_a_full_disk_leaves_nothing(npz, tmp_path, full_disk, to):
     [{"image_size": 10**9}, {"image_size": (8,)}, {"image_size": "8"}, {"dtype": "float16"},
      {"head": 3}, {"position_resize": ["bicubic"]}],
 )  # fmt: skip
-def test_arguments_of_load_that_are_wrong(npz, argument):
+def test_wrong_arguments_of_load(npz, argument):
     with pytest.raises(UserError):
         weights.load(npz[0], **argument)
     with pytest.raises(UserError, match="cannot be read"):
@@ -164,17 +160,9 @@ def test_predict_takes_them(npz, tmp_path):
 
 
 def test_rectangles_of_google_are_given(tmp_path):
-    model = models.create(
-        "ViT-Ti/4", depth=1, width=8, mlp_dim=8, num_heads=2, num_classes=0, image_size=(8, 12),
-        rngs=nnx.Rngs(0),
-    )  # fmt: skip
-    weights.save(weights.Loaded(model, "ViT-Ti/4", None, 0), tmp_path / "timm", "timm")
-    params = params_of(model)
-    square = models.create(
-        "ViT-Ti/4", depth=1, width=8, mlp_dim=8, num_heads=2, num_classes=0, image_size=8,
-        rngs=nnx.Rngs(0),
-    )  # fmt: skip
-    weights.save(weights.Loaded(square, "ViT-Ti/4", None, 0), tmp_path / "square.npz", "google_npz")
+    params = params_of(randomised("ViT-Ti/4", num_classes=0, image_size=(8, 12), **TINY).model)
+    square = randomised("ViT-Ti/4", num_classes=0, image_size=8, **TINY)
+    weights.save(square, tmp_path / "square.npz", "google_npz")
     arrays = dict(np.load(tmp_path / "square.npz"))
     table = "Transformer/posembed_input/pos_embedding"
     np.savez(tmp_path / "x.npz", **(arrays | {table: params["positions/embedding"][None]}))
@@ -194,17 +182,14 @@ def test_image_sizes(text, expected):
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "8x", "8x8x8", "8 x 8", "x", "1e3"])
-def test_what_is_no_image_size(text):
+def test_invalid_image_sizes(text):
     with pytest.raises(UserError, match="HEIGHTxWIDTH"):
         image_size(text)
 
 
 def test_evaluate_takes_them(tmp_path, run_python):
-    model = models.create(
-        "ViT-Ti/4", depth=1, width=8, mlp_dim=8, num_heads=2, num_classes=10, image_size=8,
-        rngs=nnx.Rngs(0),
-    )  # fmt: skip
-    weights.save(weights.Loaded(model, "ViT-Ti/4", None, 0), tmp_path / "x.npz", "google_npz")
+    toy = randomised("ViT-Ti/4", None, num_classes=10, image_size=8, **TINY)
+    weights.save(toy, tmp_path / "x.npz", "google_npz")
     arguments = (f"--checkpoint={tmp_path}/x.npz", "--config=configs/vit_digits.py")
     done = run_python("-m", "vit_jax.evaluate", *arguments)
     assert done.returncode == 0, done.stderr

@@ -1,7 +1,9 @@
 """Toy models with parameters of a size that shows every mistake."""
 
+import io
 import sys
 import types
+import zipfile
 
 import jax
 import jax.numpy as jnp
@@ -30,6 +32,18 @@ def randomised(name, class_names=("ant", "bee", "cat"), **fields):
     model = nnx.merge(graph, jax.tree.map(draw, nnx.to_pure_dict(state)))
     names = class_names if model.num_classes else None
     return weights.Loaded(model, name, names, step=0)
+
+
+def zip_bomb(folder):
+    """A MB of zeros that claims to be 4 GiB."""
+    stream = io.BytesIO()
+    np.lib.format.write_array(stream, np.zeros(2**20, np.uint8))
+    path = folder / "x.npz"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
+        file.writestr("a.npy", stream.getvalue())
+    size = len(stream.getvalue()).to_bytes(4, "little")
+    path.write_bytes(path.read_bytes().replace(size, b"\xff\xff\xff\xf0"))
+    return path
 
 
 @pytest.fixture

@@ -1,18 +1,16 @@
 """config.init.weights of files that are damaged, mean harm or do not fit: told before anything."""
 
-import io
 import os
 import pickle
 import re
-import zipfile
 
 import numpy as np
 import pytest
 from etils import epath
-from flax import nnx
 
-from vit_jax import models, weights
+from tests.weights.conftest import randomised, zip_bomb
 from vit_jax import train as training
+from vit_jax import weights
 from vit_jax.core.errors import UserError
 
 TOY = {"depth": 2, "width": 16, "mlp_dim": 32, "num_heads": 2, "num_classes": 4, "image_size": 8}
@@ -22,8 +20,7 @@ UNNAMED = tuple(
 
 
 def saved(path, to="google_npz", **fields):
-    model = models.create("ViT-Ti/4", rngs=nnx.Rngs(0), **(TOY | fields))
-    weights.save(weights.Loaded(model, "ViT-Ti/4", None, 0), path, to)
+    weights.save(randomised("ViT-Ti/4", None, **(TOY | fields)), path, to)
     return path
 
 
@@ -42,18 +39,6 @@ class Evil:
 def a_pickle(tmp_path):
     path = tmp_path / "weights.npz"
     path.write_bytes(pickle.dumps(Evil()))
-    return path
-
-
-def zip_bomb(tmp_path):
-    """A MB of zeros that claims to be 4 GiB."""
-    stream = io.BytesIO()
-    np.lib.format.write_array(stream, np.zeros(2**20, np.uint8))
-    path = tmp_path / "x.npz"
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
-        file.writestr("a.npy", stream.getvalue())
-    size = len(stream.getvalue()).to_bytes(4, "little")
-    path.write_bytes(path.read_bytes().replace(size, b"\xff\xff\xff\xf0"))
     return path
 
 

@@ -2,46 +2,28 @@
 
 import shutil
 
-import jax
 import numpy as np
 import pytest
 from PIL import Image
 
+from tests.weights.agreement import (
+    CLASSES,
+    assert_same_function,
+    in_torch,
+    loaded_in_full,
+    randomise,
+    torch,
+)
 from vit_jax import models, weights
 from vit_jax.models import images as prediction
 
-pytestmark = pytest.mark.parity
-torch = pytest.importorskip("torch")
+pytestmark = [pytest.mark.parity, pytest.mark.usefixtures("quick_compilation")]
 hf = pytest.importorskip("transformers")
 
-FEATURES = 1e-4  # float32 through a few layers, sums in another order
-GRADIENTS = 1e-3  # relative to the largest
 TOY = {
     "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "image_size": 12,
     "patch_size": 4,
 }  # fmt: skip
-
-
-def randomise(module):
-    """All parameters, norms, biases and class token too; evaluation mode."""
-    generator = torch.Generator().manual_seed(0)
-    with torch.no_grad():
-        for p in module.parameters():
-            p.normal_(0, 0.3, generator=generator)
-    return module.eval()
-
-
-def assert_same_tokens(theirs, ours, images):
-    x = torch.tensor(images.transpose(0, 3, 1, 2), requires_grad=True)
-    expected = theirs(x).last_hidden_state
-    weight = torch.linspace(-1, 1, expected.numel()).reshape(expected.shape)
-    (expected * weight).sum().backward()
-    found = ours.tokens(images)
-    np.testing.assert_allclose(found, expected.detach().numpy(), atol=FEATURES, rtol=0)
-    np.testing.assert_array_equal(ours(images), found[:, 0])
-    gradient = jax.grad(lambda x: (ours.tokens(x) * weight.numpy()).sum())(images)
-    reference = x.grad.numpy().transpose(0, 2, 3, 1)
-    assert np.abs(gradient - reference).max() <= GRADIENTS * np.abs(reference).max()
 
 
 def dinov2(registers, **fields):
@@ -51,51 +33,50 @@ def dinov2(registers, **fields):
     return hf.Dinov2Model(hf.Dinov2Config(**fields))
 
 
-@pytest.mark.parametrize("qkv_bias", [False, True])
-@pytest.mark.parametrize("gated", [False, True])
-@pytest.mark.parametrize("registers", [0, 3])
+def tokens_of(theirs):
+    return lambda x: theirs(x).last_hidden_state
+
+
+@pytest.mark.parametrize(
+    ("registers", "gated", "qkv_bias"),
+    [(0, False, True), (0, True, False), (3, False, False), (3, True, True)],
+)
 def test_dinov2(tmp_path, images, same, registers, gated, qkv_bias):
     fields = {"mlp_ratio": 3, "use_swiglu_ffn": gated, "qkv_bias": qkv_bias}
     theirs = randomise(dinov2(registers, **fields, **TOY))
     theirs.save_pretrained(tmp_path / "theirs")
     ours = weights.load_with_info(tmp_path / "theirs")
     assert (ours.model.spec.registers, ours.model.spec.mlp == "swiglu") == (registers, gated)
-    assert_same_tokens(theirs, ours.model, images)
+    assert_same_function(
+        tokens_of(theirs), ours.model.tokens, images, gradients=bool(registers and gated)
+    )
 
     weights.save(ours, tmp_path / "ours", "huggingface")
-    again, told = hf.AutoModel.from_pretrained(tmp_path / "ours", output_loading_info=True)
-    assert not any(told[what] for what in ("missing_keys", "unexpected_keys", "mismatched_keys"))
-    assert_same_tokens(again.eval(), ours.model, images)
+    again = loaded_in_full(hf.AutoModel, tmp_path / "ours")
+    with torch.no_grad():
+        both = [tokens_of(m)(in_torch(images)) for m in (again, theirs)]
+    assert torch.equal(*both)
     same(weights.load(tmp_path / "ours"), ours.model)
 
 
 @pytest.mark.parametrize("registers", [0, 3])
 def test_classifier_of_dinov2(tmp_path, images, same, registers):
-    names = {"id2label": {0: "ant", 1: "bee", 2: "cat"}, "label2id": {"ant": 0, "bee": 1, "cat": 2}}
     if registers:
-        config = hf.Dinov2WithRegistersConfig(num_register_tokens=registers, **TOY, **names)
+        config = hf.Dinov2WithRegistersConfig(num_register_tokens=registers, **TOY, **CLASSES)
         theirs = randomise(hf.Dinov2WithRegistersForImageClassification(config))
     else:
-        theirs = randomise(hf.Dinov2ForImageClassification(hf.Dinov2Config(**TOY, **names)))
+        theirs = randomise(hf.Dinov2ForImageClassification(hf.Dinov2Config(**TOY, **CLASSES)))
     theirs.save_pretrained(tmp_path / "theirs")
     ours = weights.load_with_info(tmp_path / "theirs")
     assert ours.class_names == ("ant", "bee", "cat")
-
-    x = torch.tensor(images.transpose(0, 3, 1, 2), requires_grad=True)
-    expected = theirs(x).logits
-    expected[:, 1].sum().backward()
-    np.testing.assert_allclose(ours.model(images), expected.detach().numpy(), atol=FEATURES, rtol=0)
-    gradient = jax.grad(lambda x: ours.model(x)[:, 1].sum())(images)
-    reference = x.grad.numpy().transpose(0, 2, 3, 1)
-    assert np.abs(gradient - reference).max() <= GRADIENTS * np.abs(reference).max()
+    logits = lambda x: theirs(x).logits
+    assert_same_function(logits, ours.model, images, gradients=not registers)
 
     weights.save(ours, tmp_path / "ours", "huggingface")
-    again, told = hf.AutoModelForImageClassification.from_pretrained(
-        tmp_path / "ours", output_loading_info=True
-    )
-    assert not any(told[what] for what in ("missing_keys", "unexpected_keys", "mismatched_keys"))
+    again = loaded_in_full(hf.AutoModelForImageClassification, tmp_path / "ours")
     assert again.config.id2label[2] == "cat"
-    np.testing.assert_array_equal(again.eval()(x).logits.detach(), expected.detach())
+    with torch.no_grad():
+        assert torch.equal(again(in_torch(images)).logits, logits(in_torch(images)))
     same(weights.load(tmp_path / "ours"), ours.model)
 
 
@@ -131,11 +112,12 @@ def test_dinov3(tmp_path, images, same, name, config, fields):
     ours = weights.load_with_info(tmp_path / "theirs", image_size=(12, 8))
     sizes = {"depth": 2, "width": 16, "mlp_dim": 24, "num_heads": 2, "layer_scale": 1.0}
     assert ours.model.spec == models.spec(name, **(sizes | fields))
-    assert_same_tokens(theirs, ours.model, images)
+    tokens = ours.model.tokens
+    assert_same_function(tokens_of(theirs), tokens, images, gradients=not (config or fields))
+    np.testing.assert_array_equal(ours.model(images), tokens(images)[:, 0])
 
     weights.save(ours, tmp_path / "ours", "huggingface")
-    again, told = hf.AutoModel.from_pretrained(tmp_path / "ours", output_loading_info=True)
-    assert not any(told[what] for what in ("missing_keys", "unexpected_keys", "mismatched_keys"))
+    again = loaded_in_full(hf.AutoModel, tmp_path / "ours")
     assert again.config.pos_embed_rescale is None  # what their training would do besides
     same_in_torch = theirs.state_dict() | {"embeddings.mask_token": torch.zeros(1, 1, 16)}
     assert all(torch.equal(same_in_torch[name], x) for name, x in again.state_dict().items())

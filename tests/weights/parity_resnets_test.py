@@ -8,61 +8,34 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from tests.weights.agreement import (
+    CLASSES,
+    assert_same_function,
+    in_torch,
+    loaded_in_full,
+    randomise,
+    save_timm,
+    torch,
+)
 from vit_jax import weights
 from vit_jax.core.errors import UserError
-from vit_jax.weights.files import safetensors
-from vit_jax.weights.files.tensors import of_array
 
-pytestmark = pytest.mark.parity
-torch = pytest.importorskip("torch")
+pytestmark = [pytest.mark.parity, pytest.mark.usefixtures("quick_compilation")]
 
-LOGITS = 1e-4  # float32 through a few layers, sums in another order
-GRADIENTS = 1e-3  # relative to the largest
 # Of the largest logit, with Google's epsilons here and timm's there: a kernel of a deviation of
 # 0.003 changes by 1e-5 / 0.003, most of which the norm behind it takes back.
 APPROXIMATE = 2e-4
 
 
-def randomise(module, seed=0):
-    """All parameters, norms and biases too; evaluation mode.
-
-    Kernels that are standardised are so small that the epsilon of their variance, 1e-8, matters.
-    """
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for name, p in module.named_parameters():
-            p.normal_(0, 1e-4 if "conv" in name else 0.3, generator=generator)
-    return module.eval()
+def randomised(module):
+    """Standardised kernels are so small that the epsilon of their variance, 1e-8, matters."""
+    return randomise(module, lambda name: 1e-4 if "conv" in name else 0.3)
 
 
 def assert_epsilons_of_norms(module, ours):
     """Which are too small to be seen in results."""
     norms = [m.eps for m in module.modules() if isinstance(m, torch.nn.GroupNorm)]
     assert set(norms) == {ours.spec.group_norm_epsilon}
-
-
-def assert_same_function(theirs, ours, images, gradients=True):
-    """Results and gradients by the input; `theirs` takes [B, 3, H, W] and gives [B, C]."""
-    x = torch.tensor(images.transpose(0, 3, 1, 2), requires_grad=True)
-    expected = theirs(x)
-    weight = np.linspace(-1, 1, expected.numel(), dtype=np.float32).reshape(expected.shape)
-    graph, params = nnx.split(ours)
-
-    @jax.jit
-    def run(params, images):
-        logits, back = jax.vjp(nnx.merge(graph, params), images)
-        return logits, back(weight)[0] if gradients else None
-
-    logits, gradient = run(params, images)
-    difference = np.abs(logits - expected.detach().numpy()).max()
-    print(f"logits up to {np.abs(logits).max():.2f}, largest difference {difference:.1e}")
-    assert difference <= LOGITS
-    if gradients:
-        (expected * torch.tensor(weight)).sum().backward()
-        reference = x.grad.numpy().transpose(0, 2, 3, 1)
-        difference = np.abs(gradient - reference).max() / np.abs(reference).max()
-        print(f"gradients: largest difference {difference:.1e} of the largest")
-        assert difference <= GRADIENTS
 
 
 def some_images(height, width=None):
@@ -101,29 +74,22 @@ def timm_hybrid(timm, size):
     )  # fmt: skip
 
 
-def save_timm(folder, model, **config):
-    folder.mkdir()
-    arrays = {name: of_array(x.numpy()) for name, x in model.state_dict().items()}
-    safetensors.write(folder / "model.safetensors", arrays)
-    (folder / "config.json").write_text(json.dumps(config))
-
-
 def test_timms_bit(timm, tmp_path):
-    theirs = randomise(timm_bit(timm))
+    theirs = randomised(timm_bit(timm))
     save_timm(tmp_path / "in", theirs, architecture="resnetv2_50x1_bit")
     ours = weights.load(tmp_path / "in")
     assert_epsilons_of_norms(theirs, ours)
-    assert_same_function(theirs, ours, some_images(21, 34))
+    assert_same_function(theirs, ours, some_images(21, 34), gradients=True)
 
 
 def test_timms_hybrid(timm, tmp_path):
-    theirs = randomise(timm_hybrid(timm, (24, 40)))
+    theirs = randomised(timm_hybrid(timm, (24, 40)))
     arguments = {"img_size": [24, 40], "num_heads": 2}
     save_timm(tmp_path / "in", theirs, architecture="vit_base_r50_s16_224", model_args=arguments)
     ours = weights.load(tmp_path / "in")
     assert (ours.spec.units, ours.spec.patch_size) == ((1, 2), 8)
     assert_epsilons_of_norms(theirs, ours)
-    assert_same_function(theirs, ours, some_images(24, 40))
+    assert_same_function(theirs, ours, some_images(24, 40), gradients=True)
 
 
 def test_timm_reads_googles_bit_as_here(timm, tmp_path, bit):
@@ -136,7 +102,7 @@ def test_timm_reads_googles_bit_as_here(timm, tmp_path, bit):
     for module in theirs.modules():
         if hasattr(module, "eps") and isinstance(module, torch.nn.Conv2d):
             module.eps = 1e-10  # of the released code, where timm has 1e-8
-    assert_same_function(theirs, ours.model, some_images(24), gradients=False)
+    assert_same_function(theirs, ours.model, some_images(24), jit=True)
 
 
 def test_timm_reads_googles_hybrids_as_here(timm, tmp_path, hybrid):
@@ -158,7 +124,7 @@ def test_timm_reads_googles_hybrids_as_here(timm, tmp_path, hybrid):
     # 1e-5 beside a deviation of 0.3 or 1e-8 beside its square: up to 3e-5 in each kernel.
     logits = jax.jit(found)(some_images(24))
     with torch.no_grad():
-        reference = theirs(torch.tensor(some_images(24).transpose(0, 3, 1, 2))).numpy()
+        reference = theirs(in_torch(some_images(24))).numpy()
     assert np.abs(logits - reference).max() <= 1e-3 * np.abs(reference).max()
 
 
@@ -174,7 +140,7 @@ def from_timm(timm, folder):
 def test_a_hybrid_that_is_written_loads_in_timm(timm, tmp_path, hybrid, same):
     ours = hybrid(**OF_TIMM | SMALL | {"units": ()})
     weights.save(ours, tmp_path / "out", "timm")
-    assert_same_function(from_timm(timm, tmp_path / "out"), ours.model, some_images(64))
+    assert_same_function(from_timm(timm, tmp_path / "out"), ours.model, some_images(64), jit=True)
     again = weights.load_with_info(tmp_path / "out")
     assert again.class_names == ours.class_names
     assert again.model.preprocess == ours.model.preprocess
@@ -185,7 +151,7 @@ def assert_nearly_the_same_function(theirs, ours, images):
     """`theirs` has timm's epsilons and `ours` Google's: not the same, but for most uses."""
     logits = jax.jit(ours)(images)
     with torch.no_grad():
-        reference = theirs(torch.tensor(images.transpose(0, 3, 1, 2))).numpy()
+        reference = theirs(in_torch(images)).numpy()
     difference = np.abs(logits - reference).max() / np.abs(reference).max()
     print(f"largest difference {difference:.1e} of the largest logit")
     assert difference <= APPROXIMATE
@@ -262,18 +228,18 @@ def hf():
 def hf_config(hf, **fields):
     toy = {
         "embedding_size": 32, "hidden_sizes": [128, 256], "depths": [1, 2],
-        "id2label": {0: "ant", 1: "bee", 2: "cat"}, "label2id": {"ant": 0, "bee": 1, "cat": 2},
+        **CLASSES,
     }  # fmt: skip
     return hf.BitConfig(**(toy | fields))
 
 
 def test_hugging_faces_bit(hf, tmp_path, same):
-    theirs = randomise(hf.BitForImageClassification(hf_config(hf)))
+    theirs = randomised(hf.BitForImageClassification(hf_config(hf)))
     theirs.save_pretrained(tmp_path / "classifier")
     ours = weights.load_with_info(tmp_path / "classifier")
     assert ours.class_names == ("ant", "bee", "cat")
     assert_epsilons_of_norms(theirs, ours.model)
-    assert_same_function(lambda x: theirs(x).logits, ours.model, some_images(21, 34))
+    assert_same_function(lambda x: theirs(x).logits, ours.model, some_images(21, 34), jit=True)
     theirs.bit.save_pretrained(tmp_path / "backbone")
     backbone = weights.load(tmp_path / "backbone")
     same(backbone, weights.load(tmp_path / "classifier", head="drop"))
@@ -290,11 +256,9 @@ def test_what_is_written_loads_in_transformers(
     ours = bit(num_classes=num_classes, weight_epsilon=weight_epsilon)
     weights.save(ours, tmp_path / "out", "huggingface")
     auto = hf.AutoModelForImageClassification if num_classes else hf.AutoModel
-    theirs, told = auto.from_pretrained(tmp_path / "out", output_loading_info=True)
-    assert not any(told[what] for what in ("missing_keys", "unexpected_keys", "mismatched_keys"))
-    theirs.eval()
+    theirs = loaded_in_full(auto, tmp_path / "out")
     result = lambda x: theirs(x).logits if num_classes else theirs(x).pooler_output[:, :, 0, 0]
-    assert_same_function(result, ours.model, some_images(24))
+    assert_same_function(result, ours.model, some_images(24), jit=True)
     again = weights.load_with_info(tmp_path / "out")
     assert again.class_names == ours.class_names
     assert again.model.preprocess == ours.model.preprocess

@@ -2,50 +2,30 @@
 
 import json
 
-import jax
 import numpy as np
 import pytest
 
+from tests.weights.agreement import (
+    CLASSES,
+    assert_same_function,
+    loaded_in_full,
+    randomise,
+    save_timm,
+    torch,
+)
 from vit_jax import weights
 from vit_jax.core.errors import UserError
 from vit_jax.models import Preprocess
 
-pytestmark = pytest.mark.parity
-MISSING = "the extra `parity` is not installed, see docs/install.md"
-torch = pytest.importorskip("torch", reason=MISSING)
-
-LOGITS = 1e-4  # float32 through a few layers, sums in another order
-GRADIENTS = 1e-3  # relative to the largest
-
-
-def randomise(module, seed=0):
-    """All parameters, norms, biases and class token too; evaluation mode."""
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for p in module.parameters():
-            p.normal_(0, 0.3, generator=generator)
-    return module.eval()
-
-
-def assert_same_function(theirs, ours, images):
-    """Results and gradients by the input; `theirs` takes [B, 3, H, W] and gives [B, C]."""
-    x = torch.tensor(images.transpose(0, 3, 1, 2), requires_grad=True)
-    expected = theirs(x)
-    weight = torch.linspace(-1, 1, expected.numel()).reshape(expected.shape)
-    (expected * weight).sum().backward()
-    expected = expected.detach().numpy()
-    np.testing.assert_allclose(ours(images), expected, atol=LOGITS, rtol=0)
-    gradient = jax.grad(lambda x: (ours(x) * weight.numpy()).sum())(images)
-    reference = x.grad.numpy().transpose(0, 2, 3, 1)
-    assert np.abs(gradient - reference).max() <= GRADIENTS * np.abs(reference).max()
+pytestmark = [pytest.mark.parity, pytest.mark.usefixtures("quick_compilation")]
 
 
 # --- Hugging Face
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def hf():
-    transformers = pytest.importorskip("transformers", reason=MISSING)
+    transformers = pytest.importorskip("transformers")
     transformers.utils.logging.disable_progress_bar()
     return transformers
 
@@ -54,20 +34,19 @@ def hf_config(hf, **fields):
     toy = {
         "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2,
         "intermediate_size": 24, "image_size": 12, "patch_size": 4, "encoder_stride": 4,
-        "id2label": {0: "ant", 1: "bee", 2: "cat"}, "label2id": {"ant": 0, "bee": 1, "cat": 2},
+        **CLASSES,
     }  # fmt: skip
     return hf.ViTConfig(**(toy | fields))
 
 
 @pytest.mark.parametrize(
-    "fields",
+    ("kind", "fields"),
     [
-        {}, {"hidden_act": "gelu_pytorch_tanh", "layer_norm_eps": 0.03}, {"image_size": [12, 8]},
-        {"qkv_bias": False},
+        ("ViT", {}), ("ViT", {"hidden_act": "gelu_pytorch_tanh", "layer_norm_eps": 0.03}),
+        ("ViT", {"image_size": [12, 8]}), ("ViT", {"qkv_bias": False}),
+        ("IJepa", {}), ("IJepa", {"hidden_act": "gelu_pytorch_tanh", "qkv_bias": False}),
     ],
-    ids=["default", "tanh_and_epsilon", "rectangle", "no_bias"],
 )  # fmt: skip
-@pytest.mark.parametrize("kind", ["ViT", "IJepa"])
 def test_image_classification(hf, tmp_path, images, kind, fields):
     config = getattr(hf, f"{kind}Config")(**hf_config(hf, **fields).to_diff_dict())
     theirs = randomise(getattr(hf, f"{kind}ForImageClassification")(config))
@@ -75,7 +54,7 @@ def test_image_classification(hf, tmp_path, images, kind, fields):
     ours = weights.load_with_info(tmp_path)
     assert ours.class_names == ("ant", "bee", "cat")
     images = images[:, :, : ours.model.preprocess.image_size[1]]
-    assert_same_function(lambda x: theirs(x).logits, ours.model, images)
+    assert_same_function(lambda x: theirs(x).logits, ours.model, images, gradients=not fields)
 
 
 @pytest.mark.parametrize("pooler", [True, False])
@@ -147,17 +126,16 @@ def test_pickles_are_read_if_they_hold_tensors_alone(hf, tmp_path, same):
             weights.load(tmp_path / "pickle")
 
 
-@pytest.mark.parametrize("num_classes", [3, 0])
 @pytest.mark.parametrize(
-    "fields",
+    ("num_classes", "fields"),
     [
-        {},
-        {"gelu": "exact", "norm_epsilon": 0.02},
-        {"qkv_bias": "none"},
-        {"pool": "avg", "image_size": (12, 8)},
-        {"pool": "avg", "qkv_bias": "none", "gelu": "exact", "norm_epsilon": 0.02},
+        (3, {}),
+        (0, {}),
+        (3, {"gelu": "exact", "norm_epsilon": 0.02, "qkv_bias": "none"}),
+        (3, {"pool": "avg", "image_size": (12, 8)}),
+        (0, {"pool": "avg", "qkv_bias": "none", "gelu": "exact", "norm_epsilon": 0.02}),
     ],
-    ids=["default", "exact", "no_bias", "avg", "avg_no_bias"],
+    ids=["default", "backbone", "no_bias", "avg", "avg_backbone_no_bias"],
 )
 def test_what_is_written_loads_in_transformers(
     hf, tmp_path, toy, images, same, fields, num_classes
@@ -167,9 +145,7 @@ def test_what_is_written_loads_in_transformers(
     images = images[:, :, : ours.model.preprocess.image_size[1]]
     weights.save(ours, tmp_path / "out", "huggingface")
     auto = hf.AutoModelForImageClassification if num_classes else hf.AutoModel
-    theirs, told = auto.from_pretrained(tmp_path / "out", output_loading_info=True)
-    assert not any(told[what] for what in ("missing_keys", "unexpected_keys", "mismatched_keys"))
-    theirs.eval()
+    theirs = loaded_in_full(auto, tmp_path / "out")
     features = lambda x: x.last_hidden_state.mean(1) if mean else x.pooler_output
     result = lambda x: theirs(x).logits if num_classes else features(theirs(x))
     assert_same_function(result, ours.model, images)
@@ -205,37 +181,25 @@ TIMM_TOY = {
 }  # fmt: skip
 
 
-def save_timm(folder, model, **model_args):
-    from vit_jax.weights.files import safetensors
-    from vit_jax.weights.files.tensors import of_array
-
-    folder.mkdir()
-    arrays = {name: of_array(x.numpy()) for name, x in model.state_dict().items()}
-    safetensors.write(folder / "model.safetensors", arrays)
-    config = {"architecture": "vit_base_patch16_224", "model_args": TIMM_TOY | model_args}
-    (folder / "config.json").write_text(json.dumps(config))
-
-
 @pytest.mark.parametrize(
     "model_args",
     [
         {},
-        {"init_values": 0.1, "act_layer": "gelu_tanh"},
+        {"init_values": 0.1, "act_layer": "gelu_tanh", "qkv_bias": False},
         {"class_token": False, "global_pool": "avg", "fc_norm": False},
         {"class_token": False, "global_pool": "map"},
-        {"no_embed_class": True},
-        {"img_size": [12, 8]},
-        {"qkv_bias": False},
+        {"no_embed_class": True, "img_size": [12, 8]},
     ],
-    ids=["cls", "layer_scale", "avg", "map", "no_embed_class", "rectangle", "no_bias"],
+    ids=["cls", "layer_scale_no_bias", "avg", "map", "no_embed_class_rectangle"],
 )
 def test_timm(timm, tmp_path, images, model_args):
     arguments = TIMM_TOY | model_args
     theirs = timm.create_model("vit_base_patch16_224", num_classes=3, **arguments)
     randomise(theirs)
-    save_timm(tmp_path / "in", theirs, **model_args)
+    save_timm(tmp_path / "in", theirs, architecture="vit_base_patch16_224", model_args=arguments)
     ours = weights.load(tmp_path / "in")
-    assert_same_function(theirs, ours, images[:, :, : ours.preprocess.image_size[1]])
+    images = images[:, :, : ours.preprocess.image_size[1]]
+    assert_same_function(theirs, ours, images, gradients=not model_args)
 
 
 @pytest.mark.parametrize(
@@ -244,10 +208,9 @@ def test_timm(timm, tmp_path, images, model_args):
         {},
         {"pool": "avg", "gelu": "exact"},
         {"pool": "map", "num_classes": 0},
-        {"layer_scale": 0.1},
-        {"qkv_bias": "none"},
+        {"layer_scale": 0.1, "qkv_bias": "none"},
     ],
-    ids=["cls", "avg", "map", "layer_scale", "no_bias"],
+    ids=["cls", "avg", "map", "layer_scale_no_bias"],
 )
 def test_what_is_written_loads_in_timm(timm, tmp_path, toy, images, same, fields):
     ours = toy(**fields)

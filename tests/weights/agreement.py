@@ -1,0 +1,73 @@
+"""Modules of PyTorch's projects and models here: do they compute the same function?"""
+
+import json
+
+import jax
+import numpy as np
+import pytest
+from flax import nnx
+
+from vit_jax.weights.files import safetensors
+from vit_jax.weights.files.tensors import of_array
+
+torch = pytest.importorskip("torch", reason="the extra `parity` is missing, see docs/install.md")
+
+LOGITS = 1e-4  # float32 through a few layers, sums in another order
+GRADIENTS = 1e-3  # relative to the largest
+CLASSES = {"id2label": {0: "ant", 1: "bee", 2: "cat"}, "label2id": {"ant": 0, "bee": 1, "cat": 2}}
+
+
+def randomise(module, deviation=lambda name: 0.3):
+    """Draws all parameters, norms, biases and class token too; evaluation mode."""
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for name, p in module.named_parameters():
+            p.normal_(0, deviation(name), generator=generator)
+    return module.eval()
+
+
+def in_torch(images):
+    return torch.tensor(images.transpose(0, 3, 1, 2))
+
+
+def assert_same_function(theirs, ours, images, *, gradients=False, jit=False):
+    """Results, and gradients by the input; `theirs` takes [B, 3, H, W] and gives [B, ...].
+
+    Without jit, tests of the same shapes share what JAX compiles for each operation.
+    """
+    if not gradients:
+        with torch.no_grad():
+            expected = theirs(in_torch(images)).numpy()
+        graph, params = nnx.split(ours)
+        run = jax.jit(lambda params, x: nnx.merge(graph, params)(x)) if jit else None
+        results = run(params, images) if run else ours(images)
+        np.testing.assert_allclose(results, expected, atol=LOGITS, rtol=0)
+        return
+    x = in_torch(images).requires_grad_()
+    expected = theirs(x)
+    weight = torch.linspace(-1, 1, expected.numel()).reshape(expected.shape)
+    (expected * weight).sum().backward()
+
+    @jax.jit
+    def run(x):
+        results, back = jax.vjp(ours, x)
+        return results, back(weight.numpy())[0]
+
+    results, gradient = run(images)
+    np.testing.assert_allclose(results, expected.detach().numpy(), atol=LOGITS, rtol=0)
+    reference = x.grad.numpy().transpose(0, 2, 3, 1)
+    assert np.abs(gradient - reference).max() <= GRADIENTS * np.abs(reference).max()
+
+
+def loaded_in_full(auto, folder):
+    """What transformers loads; no array is missing, unexpected or of another shape."""
+    model, notes = auto.from_pretrained(folder, output_loading_info=True)
+    assert not any(notes[k] for k in ("missing_keys", "unexpected_keys", "mismatched_keys"))
+    return model.eval()
+
+
+def save_timm(folder, model, **config):
+    folder.mkdir()
+    arrays = {name: of_array(x.numpy()) for name, x in model.state_dict().items()}
+    safetensors.write(folder / "model.safetensors", arrays)
+    (folder / "config.json").write_text(json.dumps(config))
