@@ -68,12 +68,12 @@ def test_a_folder_is_taken_once(make_run, tmp_path):
     ("arguments", "message"),
     [
         ([], "Which runs? Give one or more work directories"),
-        (["a", "--output=a/metrics.jsonl"], "is no HTML file"),
+        (["a", "--output=a/metrics.jsonl"], "is not an HTML file"),
         (["a", "--output=a/metrics.jsonl/x.html"], "cannot be written"),
         (["a", "none"], "There is no folder"),
     ],
 )
-def test_mistakes_are_told(run_python, make_run, arguments, message):
+def test_mistakes_are_one_message(run_python, make_run, arguments, message):
     run = make_run("a")
     given = [a.replace("=a/", f"={run}/") if "=" in a else str(run.parent / a) for a in arguments]
     done = run_python("-m", "vit_jax.report", *given)

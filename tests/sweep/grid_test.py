@@ -98,8 +98,8 @@ def test_names_are_read_and_differ():
     [
         ([], "No config"),
         (["--config", FILE, "--workdir=x"], "--workdir is not for"),
-        (["--config", FILE, "runs/x"], "'runs/x' is no flag"),
-        (["--config", FILE, "--config.seed=1,1"], "stands there twice"),
+        (["--config", FILE, "runs/x"], "'runs/x' is not a flag"),
+        (["--config", FILE, "--config.seed=1,1"], "is given twice"),
         (["--config", FILE, "--config.seed=1,"], "^seed=1,: an empty value"),
     ],
 )

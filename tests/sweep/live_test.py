@@ -7,7 +7,7 @@ from etils import epath
 
 from vit_jax.sweep import live
 from vit_jax.sweep.grid import Point
-from vit_jax.sweep.progress import Progress
+from vit_jax.sweep.progress import PointProgress
 
 NUMBERS = {"train/loss": 0.5, "test/accuracy": 0.9, "speed/images_per_second": 1610.4}
 
@@ -21,7 +21,7 @@ class Terminal(io.StringIO):
 def row(tmp_path):
     def row(number, state, **fields):
         point = Point(number, {"seed": str(number)}, {})
-        return Progress(point, epath.Path(tmp_path / point.name), state, **fields)
+        return PointProgress(point, epath.Path(tmp_path / point.name), state, **fields)
 
     return row
 

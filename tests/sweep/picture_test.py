@@ -6,7 +6,7 @@ from etils import epath
 from PIL import Image
 
 from vit_jax.sweep import grid, picture
-from vit_jax.sweep.progress import Progress
+from vit_jax.sweep.progress import PointProgress
 
 
 @pytest.fixture
@@ -16,7 +16,7 @@ def rows(tmp_path):
     def rows(axes, value):
         points = grid.Grid({"config": "x.py"}, axes).points()
         return [
-            Progress(
+            PointProgress(
                 grid.Point(number, values, {}),
                 epath.Path(tmp_path),
                 "finished",

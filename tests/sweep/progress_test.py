@@ -6,7 +6,7 @@ from etils import epath
 
 from vit_jax.sweep import progress
 from vit_jax.sweep.grid import Point
-from vit_jax.sweep.progress import Progress
+from vit_jax.sweep.progress import PointProgress
 
 POINT = Point(1, {"seed": "0"}, {})
 CONFIG = {"input": {"batch_size": 100}, "evals": {"test": {"split": "test"}}}
@@ -73,7 +73,7 @@ def test_an_empty_folder_waits(tmp_path):
     ],
 )
 def test_the_metric_is_chosen_from_what_is_there(keys, metric):
-    found = Progress(POINT, epath.Path("x"), numbers=dict.fromkeys(keys, 1.0))
+    found = PointProgress(POINT, epath.Path("x"), numbers=dict.fromkeys(keys, 1.0))
     assert progress.choose_metric([found]) == metric
 
 

@@ -91,9 +91,9 @@ def test_a_damaged_run_is_called_so(make_run, file, text):
 )
 def test_a_damaged_card_is_called_so(card, change):
     card.write_text(json.dumps(json.loads(card.read_text()) | change))
-    with pytest.raises(UserError, match="is no intact recipe card"):
+    with pytest.raises(UserError, match="is not an intact recipe card"):
         recipe_card.read(card)
-    with pytest.raises(UserError, match="is no intact recipe card"):
+    with pytest.raises(UserError, match="is not an intact recipe card"):
         recipe_card.read(card.parent)  # a folder
 
 
@@ -167,7 +167,9 @@ def test_a_card_from_before_a_field_was_added_is_still_of_its_config(card, make_
 def test_only_runs_of_the_config_are_recorded(card, make_run, config_file, tmp_path):
     runs = [verify.read_run(make_run(f"r{s}", f"seed={s}")) for s in (3, 4)]
     other = verify.read_run(make_run("other", "seed=5", "optim.lr=0.2"))
-    with pytest.raises(UserError, match=r"other is no run of .*\n  optim.lr: 0.1 there, 0.2 here"):
+    with pytest.raises(
+        UserError, match=r"other is not a run of .*\n  optim.lr: 0.1 there, 0.2 here"
+    ):
         verify.record([*runs, other], config_file, epath.Path(tmp_path / "new.json"))
     assert not (tmp_path / "new.json").exists()
 

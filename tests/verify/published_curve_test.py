@@ -8,7 +8,7 @@ from etils import epath
 from vit_jax import config as configs
 from vit_jax.core.errors import UserError
 from vit_jax.verify import __main__ as verify
-from vit_jax.verify import published_curve
+from vit_jax.verify import logged_run, published_curve
 from vit_jax.verify.published_curve import PublishedCurve
 
 ROOT = Path(__file__).parents[2]
@@ -48,7 +48,9 @@ def test_the_docstring_of_deit3_says_what_the_file_says():
 def test_verify_shows_the_run_beside_it(tmp_path, capsys):
     config = configs.load(str(ROOT / "configs/vit_i1k_deit3.py:variant=B/16"), ["seed=7"])
     rows = {10_000 * i: {"validation/accuracy": 0.1 * i} for i in range(1, 9)}
-    run = verify.Run(epath.Path(tmp_path), verify.compared_fields(config), {}, {}, rows)
+    run = logged_run.LoggedRun(
+        epath.Path(tmp_path), logged_run.compared_fields(config), {}, {}, rows
+    )
     curve = verify.find_published(run, epath.Path(ROOT) / "cards" / "published")
     verify.show_published(run, curve)
     out = capsys.readouterr().out
@@ -56,7 +58,7 @@ def test_verify_shows_the_run_beside_it(tmp_path, capsys):
     assert re.search(r"^ +\d+ +0\.\d+ +0\.\d+ +[-+]0\.\d{4}$", out, re.MULTILINE)
     assert "facebookresearch/deit" in out and "no range" in out
     other = configs.load(str(ROOT / "configs/vit_i1k_deit3.py:variant=B/16"), ["optim.lr=1e-3"])
-    run = run._replace(fields=verify.compared_fields(other))
+    run = run._replace(fields=logged_run.compared_fields(other))
     assert verify.find_published(run, epath.Path(ROOT) / "cards" / "published") is None
 
 

@@ -132,7 +132,7 @@ def test_a_damaged_card_is_one_message(tmp_path, text):
     with pytest.raises(UserError, match="No recipe card"):
         recipe_card.read(file)
     file.write_text(text)
-    with pytest.raises(UserError, match=r"x\.json is no intact recipe card"):
+    with pytest.raises(UserError, match=r"x\.json is not an intact recipe card"):
         recipe_card.read(file)
 
 

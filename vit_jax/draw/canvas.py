@@ -12,7 +12,7 @@ from vit_jax.draw.scales import Axes
 COLOURS = ("#3366cc", "#cc3333", "#229944", "#e08a00", "#8844bb", "#1199aa", "#a05a2c", "#777777")
 
 Font = ImageFont.FreeTypeFont | ImageFont.ImageFont
-Point = tuple[float, float]
+XY = tuple[float, float]
 
 
 class Canvas:
@@ -27,24 +27,24 @@ class Canvas:
         """The font of a size, as it is before shrinking."""
         return ImageFont.load_default(size * self.scale)
 
-    def line(self, points: Sequence[Point], colour: str, width: int = 1) -> None:
+    def line(self, points: Sequence[XY], colour: str, width: int = 1) -> None:
         """A line through points."""
         scaled = [(x * self.scale, y * self.scale) for x, y in points]
         self.pen.line(scaled, colour, width * self.scale, joint="curve")
 
     def text(
-        self, at: Point, text: str, colour: str = "black", *, size: float = 12, anchor: str = "la"
+        self, at: XY, text: str, colour: str = "black", *, size: float = 12, anchor: str = "la"
     ) -> None:
         """A text, of several lines if it has line breaks; anchor: Pillow's."""
         place = (at[0] * self.scale, at[1] * self.scale)
         self.pen.text(place, text, colour, self.font(size), anchor=anchor, align="center")
 
-    def rectangle(self, corner: Point, opposite: Point, colour: str, outline: str) -> None:
+    def rectangle(self, corner: XY, opposite: XY, colour: str, outline: str) -> None:
         """A box with an outline of one pixel."""
         box = [x * self.scale for x in (*corner, *opposite)]
         self.pen.rectangle(box, colour, outline, self.scale)
 
-    def dot(self, at: Point, radius: float, colour: str, outline: str) -> None:
+    def dot(self, at: XY, radius: float, colour: str, outline: str) -> None:
         """A circle with an outline."""
         box = [(x + r) * self.scale for r in (-radius, radius) for x in at]
         self.pen.ellipse(box, colour, outline, width=round(1.2 * self.scale))

@@ -1,1 +1,1 @@
-"""What a run will take, found out before it is started (`python -m vit_jax.plan`)."""
+"""`python -m vit_jax.plan`: memory, time and cost of a run before it is started."""

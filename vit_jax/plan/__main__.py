@@ -1,10 +1,10 @@
-"""What a run takes, before it is paid for.
+"""Plans a run before it is paid for.
 
     python -m vit_jax.plan --config configs/vit_l16_i21k.py --topology v5e:16x16
 
-Compiles the step of the config for TPUs that are not there (pip install libtpu), or for the devices
-here, and says what it found: memory, traffic, an estimate of time. Reads no data. --nocompile says
-in seconds what shapes and shardings alone tell.
+Compiles the step of the config for TPUs that are not here (pip install libtpu), or for the devices
+here, and prints memory, traffic and an estimate of time. Reads no data. --nocompile prints in
+seconds what follows from shapes and shardings alone.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from vit_jax.plan.forecast import Forecast, forecast
 from vit_jax.plan.table import as_json, rows
 from vit_jax.run import build
 
-# What makes a step smaller, the cheapest first.
+# Overrides that make a step smaller, the cheapest first.
 SMALLER = (
     ("model.remat=dots",),
     ("model.remat=full",),
@@ -40,7 +40,7 @@ SMALLER = (
 
 
 def plan(config: RunConfig, name: str | None, *, compiled: bool, anew: bool) -> Forecast:
-    """What the run takes on a topology, or on the devices here.
+    """The forecast of the run on a topology, or on the devices here.
 
     Raises:
       UserError: config or topology are wrong, or (DoesNotFit) the step does not fit.
@@ -50,13 +50,13 @@ def plan(config: RunConfig, name: str | None, *, compiled: bool, anew: bool) -> 
 
 
 def smaller(overrides: list[str], name: str, screen: Screen) -> str:
-    """Says which of SMALLER are the first that fit; "" if none does."""
+    """A sentence about the first of SMALLER that fits; "" if none does."""
     several = len(topology.devices(name)) > 1
     tries = [more for more in SMALLER if several or "mesh.fsdp=-1" not in more]
     for number, more in enumerate(tries):
         screen.say(f"does it fit with {' '.join(more)}? ({number + 1} of {len(tries)})")
         try:
-            found = plan(
+            planned = plan(
                 configs.load(FLAGS.config, [*overrides, "model.scan=true", *more]),
                 name,
                 compiled=True,
@@ -66,7 +66,7 @@ def smaller(overrides: list[str], name: str, screen: Screen) -> str:
             screen.say(f"  {str(error).splitlines()[0]}")
             continue
         flags_ = " ".join(f"--config.{override}" for override in ("model.scan=true", *more))
-        return f"It fits, in {format_bytes(found.memory.peak or 0)} of each device, with {flags_}"
+        return f"It fits, in {format_bytes(planned.memory.peak or 0)} of each device, with {flags_}"
     return ""
 
 
@@ -91,15 +91,15 @@ def main(arguments: list[str]) -> None:
     try:
         if FLAGS.compile:
             screen.say("compiling ...")
-        found = plan(config, FLAGS.topology, compiled=FLAGS.compile, anew=not FLAGS.cache)
+        planned = plan(config, FLAGS.topology, compiled=FLAGS.compile, anew=not FLAGS.cache)
     except DoesNotFit as error:
         hint = smaller(overrides, FLAGS.topology, screen) if FLAGS.topology else ""
         hint = hint or "Nothing that was tried fits: take more chips."
         raise UserError(f"{error}\n{hint}") from error
     if FLAGS.json:
-        print(as_json(found, price=price))
+        print(as_json(planned, price=price))
         return
-    lines = list(rows(found, price=price))
+    lines = list(rows(planned, price=price))
     width = max(len(what) for what, _ in lines)
     for what, said in lines:
         print(f"{what:{width}}  {said}".rstrip())

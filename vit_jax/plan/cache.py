@@ -1,9 +1,10 @@
-"""What compiling for TPUs that are not there has found, kept for the next plan.
+"""Figures of steps that were compiled for TPUs that are not here, kept for the next plan.
 
 jax's own cache keeps programs that can be run; of these a plan needs a few figures alone, or that
-the step did not fit. They lie in the user's cache folder, one small file each, found by whatever
-the compiler is given: the program with its shardings, the topology and the order of its devices,
-versions and flags; and by the code that reads the figures. A file that cannot be read is as none.
+the step did not fit. Each is a small file in the user's cache directory, named after a hash of
+whatever the compiler is given: the program with its shardings, the topology and the order of its
+devices, versions and flags; and of the code that reads the figures. A file that cannot be read
+counts as missing.
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ _REASON = "does_not_fit"
 
 
 def figures(step: LoweredStep, topology: str, *, anew: bool) -> tuple[Figures, bool]:
-    """Those of a step, and whether they were found in the cache.
+    """The figures of a step, and whether they are from the cache.
 
     Args:
       topology: a name such as "v5e:16x16".
-      anew: compile it whatever was kept, and keep what is found now.
+      anew: compile it whatever was kept, and keep the new figures.
 
     Raises:
       DoesNotFit: now, or when it was compiled before.
@@ -43,21 +44,21 @@ def figures(step: LoweredStep, topology: str, *, anew: bool) -> tuple[Figures, b
     if kept is not None:
         return kept, True
     try:
-        found = compiled.read_figures(step)
+        new = compiled.read_figures(step)
     except DoesNotFit as error:
         _write(path, {_REASON: str(error)})
         raise
-    _write(path, found._asdict())
-    return found, False
+    _write(path, new._asdict())
+    return new, False
 
 
 def folder() -> Path:
-    """Where they are kept; may be deleted at any time."""
+    """The cache directory; it may be deleted at any time."""
     return cache_dir() / "plans"
 
 
 def key(step: LoweredStep, topology: str) -> str:
-    """Of a program and all that decides what the compiler makes of it."""
+    """A hash of a program and of all that decides what the compiler makes of it."""
     devices = list(step.mesh.devices.flat)
     parts = [
         step.lowered.as_text(),

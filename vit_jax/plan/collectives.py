@@ -1,4 +1,4 @@
-"""What devices send each other in one run of a compiled program."""
+"""Collectives that devices run in one run of a compiled program."""
 
 from __future__ import annotations
 
@@ -41,18 +41,18 @@ class Collective(NamedTuple):
 
     @property
     def total_bytes(self) -> int:
-        """Of all its runs."""
+        """Bytes of all its runs."""
         return self.array_bytes * self.runs
 
 
 def collectives(hlo: str, mesh_shape: Mapping[str, int]) -> list[Collective]:
-    """Of a program (compiled.as_text()) for a mesh whose axes have these sizes.
+    """Collectives of a program (compiled.as_text()) for a mesh whose axes have these sizes.
 
     One that is divided over several instructions, to be hidden behind others, counts once; an
     operation on several arrays counts as several. ValueError for one in a loop of which the
     program does not say how often it turns.
     """
-    found, channels = [], set()
+    result, channels = [], set()
     for one in instructions(hlo):
         kind, channel = _kind(one), _CHANNEL.search(one.text)
         if kind is None or (channel and channel[0] in channels):
@@ -60,8 +60,8 @@ def collectives(hlo: str, mesh_shape: Mapping[str, int]) -> list[Collective]:
         if not one.counted:
             raise ValueError(f"How often does this run? {one.text.strip()[:200]}")
         channels |= {channel[0]} if channel else set()
-        found += _of_arrays(kind, one, mesh_shape)
-    return found
+        result += _of_arrays(kind, one, mesh_shape)
+    return result
 
 
 def _kind(one: Instruction) -> str | None:

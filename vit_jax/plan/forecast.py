@@ -1,4 +1,4 @@
-"""What a run will take: memory of a device, time of a step, chip-hours.
+"""Memory of a device, time of a step and chip-hours of a run.
 
 Memory and traffic come from the compiled step, where it is compiled; sizes of the state always from
 its shapes and shardings. The time is an estimate, whose parts are all given.
@@ -50,7 +50,7 @@ class Memory:
 
     @property
     def state(self) -> int:
-        """What lives from step to step."""
+        """Bytes that stay from step to step."""
         return self.parameters + self.optimizer + self.average
 
 
@@ -73,7 +73,7 @@ class StepTime:
 
     @property
     def roofline(self) -> float | None:
-        """At least so long: all three overlap."""
+        """A lower bound: all three overlap."""
         known = [x for x in (self.matrix, self.hbm, self.interconnect) if x is not None]
         return max(known, default=None)
 
@@ -91,7 +91,7 @@ class Forecast:
 
     Attributes:
       topology: its name; None: the devices here.
-      chips: how many; None: of devices that are no TPUs.
+      chips: how many; None: of devices that are not TPUs.
       sent: bytes that a device sends or reduces in a step, by kind; None: not compiled.
       compile_secs: None: not compiled.
       from_cache: whether it was compiled for an earlier plan, which then took `compile_secs`.
@@ -130,7 +130,7 @@ class Forecast:
 
     @property
     def chip_hours(self) -> float | None:
-        """Of all chips together."""
+        """Hours times chips."""
         return None if self.days is None or self.chips is None else self.days * 24 * self.chips
 
     @property
@@ -159,14 +159,14 @@ class Forecast:
 def forecast(
     config: RunConfig, mesh: Mesh, *, topology: str | None, compiled: bool, anew: bool = False
 ) -> Forecast:
-    """What the run of `config` will take on `mesh`; reads no data.
+    """The forecast of a run on a mesh; reads no data.
 
     Args:
       config: with input.num_examples and input.num_classes.
       mesh: over devices that may not be there.
       topology: their name, such as "v5e:16x16".
       compiled: whether to compile the step.
-      anew: whether to compile it even if what that finds was kept (plan/cache.py).
+      anew: whether to compile it even if its figures were kept (plan/cache.py).
 
     Raises:
       UserError: the config does not fit the mesh, or does not say what a plan needs.
@@ -207,7 +207,7 @@ def forecast(
 
 
 def _declared_examples(c: InputConfig) -> int:
-    """Of an epoch. UserError unless the config says that, and how many classes there are."""
+    """Examples of an epoch. UserError unless the config declares them and the classes."""
     declared = build.declared_examples(c)
     there = {
         "num_examples": declared or (c.subset_per_class and c.num_examples),
@@ -262,7 +262,7 @@ def _memory(
 
 
 def _activations(config: RunConfig, model: ModelInfo, mesh: Mesh) -> int | None:
-    """Of one device, of the part of a batch that is worked off at once."""
+    """Activation bytes of one device, for one microbatch."""
     parts = mesh.size // mesh.shape["tensor"] * config.optim.grad_accum_steps
     images, of_bfloat16 = config.input.batch_size / parts, model.spec["dtype"] == "bfloat16"
     nbytes = {

@@ -1,4 +1,4 @@
-"""Reads a compiled program, XLA's HLO as text: which instructions run, and how often.
+"""Reads a compiled program, XLA's HLO as text: its instructions, and how often they run.
 
     compiled.as_text() -> instructions(...) -> [Instruction(runs=24, opcode="all-gather", ...)]
 
@@ -50,7 +50,7 @@ class Instruction(NamedTuple):
 def instructions(hlo: str) -> list[Instruction]:
     """Everything that runs. Of the branches of a conditional each counts as if it were taken."""
     computations, entry = _computations(hlo)
-    found: list[Instruction] = []
+    executed: list[Instruction] = []
 
     def visit(computation: str, runs: int, fused: bool, counted: bool) -> None:
         for line in computations[computation]:
@@ -58,7 +58,9 @@ def instructions(hlo: str) -> list[Instruction]:
             if match is None:
                 continue
             name, result, opcode = match.groups()
-            found.append(Instruction(name, result, opcode, line, computation, fused, runs, counted))
+            executed.append(
+                Instruction(name, result, opcode, line, computation, fused, runs, counted)
+            )
             if opcode.endswith("-done"):  # names what its start has run
                 continue
             turns = _turns(line, computations) if opcode == "while" else 1
@@ -67,7 +69,7 @@ def instructions(hlo: str) -> list[Instruction]:
                 visit(called, runs * (turns or 1), inside, counted and turns is not None)
 
     visit(entry, 1, fused=False, counted=True)
-    return found
+    return executed
 
 
 def _computations(hlo: str) -> tuple[dict[str, list[str]], str]:

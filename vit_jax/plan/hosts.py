@@ -1,4 +1,4 @@
-"""What a run needs of each host: memory to save and to read, and images in time."""
+"""Needs of each host: memory to save and to read, and images in time."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _INDEX_BYTES = 8  # of each example, on the host alone
 
 
 class HostNeeds(NamedTuple):
-    """What the host needs that needs the most.
+    """Needs of the host that needs the most.
 
     Attributes:
       images: of each batch, those that it reads.
@@ -44,7 +44,7 @@ def needs(layout: Layout, batch: Batch) -> HostNeeds:
 
 
 def _rows(array: jax.ShapeDtypeStruct) -> int:
-    """Of a global array, how many rows the devices of one host hold."""
+    """Rows of a global array that the devices of one host hold."""
     assert array.sharding is not None
     of_hosts = collections.defaultdict(set)
     for device, index in array.sharding.devices_indices_map(array.shape).items():
@@ -53,7 +53,7 @@ def _rows(array: jax.ShapeDtypeStruct) -> int:
 
 
 def _copied_bytes(array: jax.ShapeDtypeStruct) -> int:
-    """Of an array, what a host copies to save it.
+    """Bytes of an array that a host copies to save it.
 
     Devices that hold the same share the work where a side divides by their number; else one of
     them copies all of it. (That is orbax's default, but for GPUs, where it is always one.)

@@ -1,4 +1,4 @@
-"""What the paper's own runs took (arXiv 2010.11929, table 2), to hold a plan against."""
+"""Costs of the paper's own runs (arXiv 2010.11929, table 2), to hold a plan against."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ class PaperComparison(NamedTuple):
     ratio: float | None
 
 
-def compare(found: Forecast) -> PaperComparison | None:
-    """With the run of the paper that it repeats; None: there is none."""
-    images = found.batch_size * found.steps / 1e6
+def compare(forecast: Forecast) -> PaperComparison | None:
+    """The run of the paper that a forecast repeats, and the ratio; None if it repeats none."""
+    images = forecast.batch_size * forecast.steps / 1e6
     for run in RUNS:
         near = lambda a, b: abs(a / b - 1) <= _WITHIN
-        same = near(images, run.images) and near(found.exaflops, run.exaflops)
-        if found.model.name == run.model and same:
-            ours = found.core_days if (found.topology or "").startswith("v3:") else None
+        same = near(images, run.images) and near(forecast.exaflops, run.exaflops)
+        if forecast.model.name == run.model and same:
+            ours = forecast.core_days if (forecast.topology or "").startswith("v3:") else None
             return PaperComparison(run.core_days, None if ours is None else ours / run.core_days)
     return None

@@ -1,4 +1,4 @@
-"""TPUs that are not there: their topology by name, and a mesh over their devices."""
+"""TPUs that are not here: their topology by name, and a mesh over their devices."""
 
 from __future__ import annotations
 
@@ -50,10 +50,10 @@ def devices(name: str) -> list[jax.Device]:
     # Two cores of a v4 chip act as one device.
     options = {"chip_config_name": "megacore"} if generation == "v4" else {}
     try:
-        found = topologies.get_topology_desc(platform="tpu", topology_name=name, **options)
+        topology = topologies.get_topology_desc(platform="tpu", topology_name=name, **options)
     except jax.errors.JaxRuntimeError as error:
         raise UserError(f"No topology {name!r}: {_nearest(name)}") from error
-    return list(found.devices)
+    return list(topology.devices)
 
 
 def mesh(name: str, c: MeshConfig) -> Mesh:

@@ -23,14 +23,14 @@ NAME = "report.html"
 
 
 def report(folders: Sequence[epath.Path], output: epath.Path) -> None:
-    """Writes the page. UserError if a folder is no work directory, or it cannot be written."""
+    """Writes the page. UserError if it cannot, or a folder is not a work directory."""
     try:
-        found = runs.read_all(folders)
+        read = runs.read_all(folders)
     except OSError as error:
         raise UserError(
             f"{error.filename} cannot be read: {error.strerror}. Make it readable, or leave it out."
         ) from error
-    text = page.page(found, datetime.datetime.now(datetime.UTC))
+    text = page.page(read, datetime.datetime.now(datetime.UTC))
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
         atomic.write_text(output, text)
@@ -39,26 +39,26 @@ def report(folders: Sequence[epath.Path], output: epath.Path) -> None:
             f"--output={output} cannot be written: {error.strerror}. Give a file in a folder that "
             "is writable and has room."
         ) from error
-    empty = [run.name for run in found if not run.series]
+    empty = [run.name for run in read if not run.series]
     if empty:
         print(f"note     nothing logged yet by {', '.join(empty)}")
     print(f"saved    {output}")
 
 
 def default_output(folders: Sequence[epath.Path]) -> epath.Path:
-    """In the folder of a single run; of several, beside the first one."""
+    """A file in the folder of a single run, or beside the first of several."""
     return (folders[0] if len(folders) == 1 else folders[0].parent) / NAME
 
 
 def distinct(paths: Sequence[str]) -> list[epath.Path]:
-    """The folders, each once, without a report that a pattern such as runs/* has met."""
+    """The folders, each once, without a report that a pattern such as runs/* matches."""
     folders = [epath.Path(path).expanduser() for path in paths]
-    found = {_place(folder): folder for folder in reversed(folders) if folder.name != NAME}
-    return list(reversed(found.values()))
+    by_place = {_place(folder): folder for folder in reversed(folders) if folder.name != NAME}
+    return list(reversed(by_place.values()))
 
 
 def _place(folder: epath.Path) -> str:
-    """The same for all paths to a folder, through links too."""
+    """A path that is the same for all paths to a folder, through links too."""
     return str(folder) if "://" in str(folder) else os.path.realpath(folder)
 
 
@@ -72,7 +72,7 @@ def main(arguments: list[str]) -> None:
         raise UserError("Which runs? Give one or more work directories: runs/a runs/b, or runs/*/.")
     output = epath.Path(FLAGS.output).expanduser() if FLAGS.output else default_output(folders)
     if output.suffix != ".html":
-        raise UserError(f"--output={output} is no HTML file: give a name that ends in .html.")
+        raise UserError(f"--output={output} is not an HTML file: give a name that ends in .html.")
     report(folders, output)
 
 

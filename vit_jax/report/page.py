@@ -64,15 +64,15 @@ def _legend(runs: Sequence[Run]) -> str:
     return f"<nav>\n{html_page.lines(entries)}\n</nav>"
 
 
-def _section(name: str, found: Sequence[Panel], last_step: int) -> str:
-    pictures = html_page.lines([chart.draw(panel, last_step) for panel in found])
+def _section(name: str, shown: Sequence[Panel], last_step: int) -> str:
+    pictures = html_page.lines([chart.draw(panel, last_step) for panel in shown])
     return f'<h2>{name}</h2>\n<div class="panels">\n{pictures}\n</div>'
 
 
 def _notes(arranged: Mapping[str, Sequence[Panel]], left_out: int) -> str:
-    """What has to be known about the pictures."""
+    """Notes on the pictures."""
     notes = []
-    if any(chart.shows_means(panel) for found in arranged.values() for panel in found):
+    if any(chart.shows_means(panel) for shown in arranged.values() for panel in shown):
         notes.append(
             "A noisy line of many points goes through means of neighbours, which hovering shows; "
             "pale behind it is what was logged."

@@ -1,4 +1,4 @@
-"""Which numbers of the log are drawn, under which titles, on what kind of axis."""
+"""The numbers of the log that are drawn, with their titles and kinds of axes."""
 
 from __future__ import annotations
 
@@ -125,15 +125,15 @@ def _pattern(key: str) -> str:
 
 
 def _panels(keys: Sequence[str], style: Style, runs: Sequence[Run]) -> list[Panel]:
-    found = []
+    result = []
     for key in keys:
         lines = {i: run.series[key] for i, run in enumerate(runs) if key in run.series}
         if style.only_if_any and not any(any(line.values) for line in lines.values()):
             continue
         # Not str.format: the rest of a title may be a key with braces.
         title = style.title.replace("{}", evaluation(key) or "")
-        found.append(Panel(key, title, style, lines))
-    return found
+        result.append(Panel(key, title, style, lines))
+    return result
 
 
 def finite(panel: Panel) -> list[float]:

@@ -14,7 +14,7 @@ from vit_jax.store.runs import Run, Series
 NOTHING = "–"
 
 
-class Cell(NamedTuple):
+class TableCell(NamedTuple):
     """A cell: what it shows, the number behind it, what is said when one points at it."""
 
     text: str
@@ -26,7 +26,7 @@ class Column(NamedTuple):
     """A column; `better`: which of its numbers is to be emphasised, max, min or none."""
 
     title: str
-    cell: Callable[[Run], Cell]
+    cell: Callable[[Run], TableCell]
     better: Callable[[Sequence[float]], float] | None = None
 
 
@@ -46,12 +46,12 @@ def summary(runs: Sequence[Run]) -> str:
     ]
     head = "".join(f"<th>{escape(column.title)}</th>" for column in columns)
     cells = [[column.cell(run) for run in runs] for column in columns]
-    best = [_best(column, found) for column, found in zip(columns, cells, strict=True)]
+    best = [_best(column, row) for column, row in zip(columns, cells, strict=True)]
     rows = [
         f'<tr data-run="{i}">{run_header(i, run.name, str(run.folder))}'
         + "".join(
-            _td(found[i], emphasised=found[i].number is not None and found[i].number == most)
-            for found, most in zip(cells, best, strict=True)
+            _td(row[i], emphasised=row[i].number is not None and row[i].number == most)
+            for row, most in zip(cells, best, strict=True)
         )
         + "</tr>"
         for i, run in enumerate(runs)
@@ -122,13 +122,13 @@ def _table(head: str, rows: Sequence[str]) -> str:
     )
 
 
-def _td(cell: Cell, *, emphasised: bool) -> str:
+def _td(cell: TableCell, *, emphasised: bool) -> str:
     hint = f' title="{escape(cell.hint)}"' if cell.hint else ""
     text = f"<b>{escape(cell.text)}</b>" if emphasised else escape(cell.text)
     return f"<td{hint}>{text}</td>"
 
 
-def _best(column: Column, cells: Sequence[Cell]) -> float | None:
+def _best(column: Column, cells: Sequence[TableCell]) -> float | None:
     """The number to emphasise; None where there is nothing to choose from."""
     numbers = [cell.number for cell in cells if cell.number is not None]
     return column.better(numbers) if column.better and len(set(numbers)) > 1 else None
@@ -152,61 +152,63 @@ def _of_evaluation(name: str, runs: Sequence[Run]) -> list[Column]:
     return columns
 
 
-def _final(run: Run, key: str, form: str) -> Cell:
+def _final(run: Run, key: str, form: str) -> TableCell:
     series = run.series.get(key)
     if series is None:
-        return Cell(NOTHING)
+        return TableCell(NOTHING)
     step, value = series.steps[-1], series.values[-1]
     if math.isnan(value):
-        return Cell("not finite", hint=f"at step {step:,}")
-    return Cell(form.format(value), value, f"at step {step:,}")
+        return TableCell("not finite", hint=f"at step {step:,}")
+    return TableCell(form.format(value), value, f"at step {step:,}")
 
 
-def _highest(run: Run, key: str) -> Cell:
+def _highest(run: Run, key: str) -> TableCell:
     series = run.series.get(key, Series([], []))
     finite = [(v, -step) for step, v in zip(*series, strict=True) if not math.isnan(v)]
     if not finite:
-        return Cell(NOTHING)
+        return TableCell(NOTHING)
     value, step = max(finite)  # the first one of equal ones
-    return Cell(f"{value:.2%} at {-step:,}", value)
+    return TableCell(f"{value:.2%} at {-step:,}", value)
 
 
-def _steps(run: Run) -> Cell:
+def _steps(run: Run) -> TableCell:
     if not run.series:
-        return Cell("nothing logged yet")
+        return TableCell("nothing logged yet")
     of = f" of {run.planned_steps:,}" if run.planned_steps else ""
-    return Cell(f"{run.last_step:,}{of}")
+    return TableCell(f"{run.last_step:,}{of}")
 
 
-def _speed(run: Run) -> Cell:
+def _speed(run: Run) -> TableCell:
     series = run.series.get("speed/images_per_second", Series([], []))
     finite = [value for value in series.values if not math.isnan(value)]
     if not finite:
-        return Cell(NOTHING)
+        return TableCell(NOTHING)
     middle = statistics.median(finite)
-    return Cell(f"{middle:,.0f}" if middle >= 10 else f"{middle:.2g}", middle, "median of all rows")
+    return TableCell(
+        f"{middle:,.0f}" if middle >= 10 else f"{middle:.2g}", middle, "median of all rows"
+    )
 
 
-def _devices(run: Run) -> Cell:
-    """Of the last start: "8 x TPU v5e"."""
+def _devices(run: Run) -> TableCell:
+    """Devices of the last start: "8 x TPU v5e"."""
     if not run.starts or not isinstance(run.starts[-1].get("devices"), dict):
-        return Cell(NOTHING)
+        return TableCell(NOTHING)
     devices = run.starts[-1]["devices"]
-    return Cell(f"{devices.get('count')} × {devices.get('kind')}")
+    return TableCell(f"{devices.get('count')} × {devices.get('kind')}")
 
 
-def _commit(run: Run) -> Cell:
-    """Of the last start; a + stands for changes that were not committed."""
+def _commit(run: Run) -> TableCell:
+    """The commit of the last start; a + means changes that were not committed."""
     commit = str(run.starts[-1].get("commit") or "") if run.starts else ""
     if not commit:
-        return Cell(NOTHING)
-    return Cell(commit[:8] + ("+" if commit.endswith("+") else ""), hint=commit)
+        return TableCell(NOTHING)
+    return TableCell(commit[:8] + ("+" if commit.endswith("+") else ""), hint=commit)
 
 
-def _started(run: Run) -> Cell:
+def _started(run: Run) -> TableCell:
     """When it began, and how often it was started."""
     if not run.starts:
-        return Cell(NOTHING)
+        return TableCell(NOTHING)
     times = [str(start.get("time", "")) for start in run.starts]
     again = f", {len(times)} starts" if len(times) > 1 else ""
-    return Cell(f"{times[0][:16].replace('T', ' ')}{again}", hint="\n".join(times))
+    return TableCell(f"{times[0][:16].replace('T', ' ')}{again}", hint="\n".join(times))

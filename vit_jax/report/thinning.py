@@ -37,12 +37,12 @@ def thin(series: Series, *, last_step: int, columns: int) -> Series:
 
 def means(series: Series, *, last_step: int, columns: int) -> Series:
     """A point a column: the mean of what is finite there, at the middle one of its steps."""
-    found = Series([], [])
+    averaged = Series([], [])
     for points in _columns(series, last_step, columns):
         finite = [v for v in (series.values[i] for i in points) if not math.isnan(v)]
-        found.steps.append(series.steps[points[len(points) // 2]])
-        found.values.append(math.fsum(finite) / len(finite) if finite else math.nan)
-    return found
+        averaged.steps.append(series.steps[points[len(points) // 2]])
+        averaged.values.append(math.fsum(finite) / len(finite) if finite else math.nan)
+    return averaged
 
 
 def _columns(series: Series, last_step: int, columns: int) -> Iterator[list[int]]:

@@ -3,7 +3,7 @@
     scripts/sweep.sh --workdir=runs/lr --slots=2 -- --config configs/vit_digits.py \\
       --config.optim.lr=1e-3,3e-3 --config.seed=0,1,2
 
-Behind the -- stands what vit_jax.train gets. Each point has a folder of its own below --workdir.
+Arguments of vit_jax.train follow the --. Each point has a folder of its own below --workdir.
 The same command again goes on, and at the end shows the results: a table, results.csv, results.png.
 
 --launcher="scripts/slurm.sh --nodes=1 --gpus=8" makes each point a job instead of a process here.
@@ -28,7 +28,7 @@ from vit_jax.store import workdir_lock
 from vit_jax.sweep import definition, grid, jobs, picture, progress, results
 from vit_jax.sweep.grid import Point
 from vit_jax.sweep.live import Live
-from vit_jax.sweep.progress import Progress
+from vit_jax.sweep.progress import PointProgress
 from vit_jax.sweep.slots import Slots, Task
 
 TRAIN = ("-m", "vit_jax.train")
@@ -36,7 +36,7 @@ FOLLOW_SECS = 5.0  # between looks at work directories that jobs write to
 
 
 class Options(NamedTuple):
-    """What the flags say; see there."""
+    """The values of the flags."""
 
     name: str = "sweep"
     slots: int = 1
@@ -99,7 +99,7 @@ def _train(
     trainer: Sequence[str],
     stop: StopRequest,
 ) -> None:
-    """In slots of this machine."""
+    """Trains in slots of this machine."""
     slots = Slots(
         options.slots,
         done=lambda task: progress.look(task.point, task.folder).state == "finished",
@@ -118,7 +118,7 @@ def _train(
 def _launch(
     live: Live, folder: epath.Path, to_do: Sequence[Point], options: Options, stop: StopRequest
 ) -> bool:
-    """As jobs, which are then followed; False if that is not wanted. UserError if one fails."""
+    """Launches jobs and follows them; False if that is not wanted. UserError if one fails."""
     failed: dict[str, str] = {}
     launched: set[str] = set()
 
@@ -167,7 +167,7 @@ def _announce(
     )
 
 
-def _stopped(signal_name: str, rows: Sequence[Progress], options: Options) -> str:
+def _stopped(signal_name: str, rows: Sequence[PointProgress], options: Options) -> str:
     states = [row.state for row in rows]
     others = "those that ran have saved" if options.launcher is None else "the jobs go on"
     return (
@@ -176,7 +176,9 @@ def _stopped(signal_name: str, rows: Sequence[Progress], options: Options) -> st
     )
 
 
-def _show(live: Live, folder: epath.Path, rows: Sequence[Progress], metric: str | None) -> None:
+def _show(
+    live: Live, folder: epath.Path, rows: Sequence[PointProgress], metric: str | None
+) -> None:
     """The results on the screen and in files."""
     metric = metric or progress.choose_metric(rows)
     known = sorted({key for row in rows for key in row.numbers})
@@ -192,7 +194,7 @@ def _show(live: Live, folder: epath.Path, rows: Sequence[Progress], metric: str 
         live.say(f"saved    {folder / picture.PNG_FILE}")
 
 
-def _tell_failures(rows: Sequence[Progress]) -> None:
+def _tell_failures(rows: Sequence[PointProgress]) -> None:
     failed = [row for row in rows if row.state != "finished"]
     if failed:
         raise UserError(
@@ -264,4 +266,4 @@ if __name__ == "__main__":
     flags.DEFINE_bool("retry_failed", False, "Start points that have failed again.")
     flags.DEFINE_bool("dry_run", False, "Show the command of every point, and start none.")
     flags.mark_flag_as_required("workdir")
-    command.run(main, 'What is for vit_jax.train stands behind " -- ".')
+    command.run(main, 'Arguments of vit_jax.train follow " -- ".')

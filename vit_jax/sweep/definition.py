@@ -1,4 +1,4 @@
-"""What a sweep's folder is for: sweep.json keeps its grid, and other grids are refused.
+"""A sweep's folder: sweep.json keeps its grid, and other grids are refused.
 
 {"common": {"config": ..., field: value}, "flags": [...], "axes": [field, ...],
  "points": [{field: value}, ...]}
@@ -80,7 +80,7 @@ def _read(folder: epath.Path) -> dict[str, Any]:
 def _checked(value: Any, like: Any) -> Any:
     """The value, made as `like` is: {"": ""} are strings by name. TypeError if it is not."""
     if type(value) is not type(like):
-        raise TypeError(f"{value!r} stands where a {type(like).__name__} belongs")
+        raise TypeError(f"{value!r} is not a {type(like).__name__}")
     if isinstance(like, list):
         return [_checked(one, like[0]) for one in value]
     if isinstance(like, dict):

@@ -88,15 +88,15 @@ class Point(NamedTuple):
 
 
 def parse(arguments: Sequence[str]) -> Grid:
-    """The grid of arguments for vit_jax.train. UserError if they are none."""
+    """The grid of arguments for vit_jax.train. UserError if they are not right."""
     common: dict[str, str] = {}
     axes: dict[str, tuple[str, ...]] = {}
     flags = []
     for flag, value in _flags(command.spell_overrides(arguments)):
         if flag in NOT_FOR_TRAININGS:
             raise UserError(
-                f"--{flag} is not for the trainings of a sweep. What is for the sweep stands "
-                "before the --, its --workdir, too: each training gets a folder below that."
+                f"--{flag} is not for the trainings of a sweep. Flags of the sweep, its "
+                "--workdir too, come before the --: each training gets a folder below that."
             )
         if flag == CONFIG:
             field, values = CONFIG, _config_files(value or "")
@@ -114,7 +114,7 @@ def parse(arguments: Sequence[str]) -> Grid:
         elif "" in values:
             raise UserError(f"{field}={','.join(values)}: an empty value between commas.")
         elif len(set(values)) < len(values):
-            raise UserError(f"{field}={','.join(values)}: a value stands there twice. {HINT}")
+            raise UserError(f"{field}={','.join(values)}: a value is given twice. {HINT}")
         else:
             axes[field] = tuple(values)
     if CONFIG not in common and CONFIG not in axes:
@@ -138,14 +138,14 @@ def _take_back(
 
 
 def _flags(arguments: Sequence[str]) -> Iterator[tuple[str, str | None]]:
-    """(flag, value) of --flag=value and --flag; a value that stands alone belongs to --config."""
+    """(flag, value) of --flag=value and --flag; a value on its own belongs to --config."""
     given = iter(arguments)
     for argument in given:
         flag, eq, value = argument.partition("=")
         if not re.fullmatch(r"--?\w[\w.]*", flag):
             raise UserError(
-                f"{argument!r} is no flag of vit_jax.train. Write flags as --flag=value, and put "
-                "what has spaces in quotes."
+                f"{argument!r} is not a flag of vit_jax.train. Write flags as --flag=value, "
+                "and put what has spaces in quotes."
             )
         flag = flag.lstrip("-")
         if flag in (CONFIG, "workdir") and not eq:

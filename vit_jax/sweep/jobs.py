@@ -69,10 +69,10 @@ def launch(
 ) -> Iterator[None]:
     """Calls the launcher for all, at most `number` at a time; yields now and then until they ended.
 
-    `tell` is told (point, "launched" | "failed", reason). When `stop` comes they get SIGINT.
+    `tell` is called with (point, "launched" | "failed", reason). When `stop` comes they get SIGINT.
     """
     waiting, running = list(jobs), list[tuple[Job, subprocess.Popen[bytes]]]()
-    told = False
+    interrupted = False
     while running or (waiting and not stop):
         for started in list(running):
             status = started[1].poll()
@@ -83,8 +83,8 @@ def launch(
             if ok or not stop:
                 words = "" if ok else last_line(started[0].log)
                 tell(started[0].point, "launched" if ok else "failed", words)
-        if stop and not told:
-            told = True
+        if stop and not interrupted:
+            interrupted = True
             for _, process in running:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGINT)  # also what the script waits for

@@ -1,4 +1,4 @@
-"""What a person sees while a sweep runs: a table that is rewritten, or lines without a terminal."""
+"""The screen while a sweep runs: a table that is rewritten, or lines without a terminal."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import TextIO
 from vit_jax.core.formatting import format_duration
 from vit_jax.sweep import progress
 from vit_jax.sweep.grid import Point
-from vit_jax.sweep.progress import Progress
+from vit_jax.sweep.progress import PointProgress
 from vit_jax.sweep.results import aligned
 
 HEAD = ("point", "state", "step", "loss", "", "images/s", "left", "")
 # In a table that is too long for the terminal the last of these go first.
 ORDER = ("running", "failed", "submitted", "waiting", "finished")
-KEPT = ("again", "failed", "found")  # events that are said beside the table as well
+KEPT = ("again", "failed", "found")  # events that are printed beside the table as well
 
 
 class Live:
@@ -31,7 +31,9 @@ class Live:
     EVERY_SECS = 1.0
     PLAIN_EVERY_SECS = 60.0  # without a terminal a line now and then
 
-    def __init__(self, rows: Mapping[int, Progress], metric: str | None, out: TextIO | None = None):
+    def __init__(
+        self, rows: Mapping[int, PointProgress], metric: str | None, out: TextIO | None = None
+    ):
         self.rows = dict(rows)
         self._metric, self._out = metric, out or sys.stdout
         self._live = self._out.isatty()
@@ -44,7 +46,7 @@ class Live:
         self._drawn = 0
 
     def tell(self, point: Point, what: str, why: str = "") -> None:
-        """What has happened to a point."""
+        """Shows what has happened to a point."""
         row = self._look(point.number, running=what in ("started", "found"))
         if what == "finished":
             metric = self._metric or progress.choose_metric([row])
@@ -72,7 +74,7 @@ class Live:
         else:
             self.say(f"{time.strftime('%H:%M:%S')}  {summary(rows)}")
 
-    def look_at(self, names: Collection[str]) -> list[Progress]:
+    def look_at(self, names: Collection[str]) -> list[PointProgress]:
         """Fresh rows of these points, which no process here trains."""
         numbers = [number for number, row in self.rows.items() if row.point.name in names]
         return [self._look(number, running=False) for number in numbers]
@@ -82,12 +84,12 @@ class Live:
         self._write(self._erase())
         self._drawn = 0
 
-    def _look(self, number: int, *, running: bool) -> Progress:
+    def _look(self, number: int, *, running: bool) -> PointProgress:
         row = self.rows[number]
         self.rows[number] = progress.look(row.point, row.folder, running=running)
         return self.rows[number]
 
-    def _draw(self, rows: Sequence[Progress]) -> None:
+    def _draw(self, rows: Sequence[PointProgress]) -> None:
         columns, height = shutil.get_terminal_size()
         lines = [*table(rows, self._metric, height - 3), summary(rows)]
         # A wrapped line could not be rewritten.
@@ -105,7 +107,7 @@ class Live:
             self._live = False
 
 
-def table(rows: Sequence[Progress], metric: str | None, most: int) -> list[str]:
+def table(rows: Sequence[PointProgress], metric: str | None, most: int) -> list[str]:
     """Lines: a head and at most `most` points, in their order."""
     metric = metric or progress.choose_metric(rows)
     kept = sorted(rows, key=lambda row: (ORDER.index(row.state), row.point.number))[: max(most, 1)]
@@ -114,14 +116,14 @@ def table(rows: Sequence[Progress], metric: str | None, most: int) -> list[str]:
     return aligned(head, shown, left=2)
 
 
-def summary(rows: Sequence[Progress]) -> str:
+def summary(rows: Sequence[PointProgress]) -> str:
     """ "12 points: 5 finished, 2 running, 5 waiting"."""
     states = [row.state for row in rows]
     counts = [f"{states.count(state)} {state}" for state in reversed(ORDER) if state in states]
     return f"{len(rows)} points: {', '.join(counts)}"
 
 
-def _cells(row: Progress, metric: str) -> list[str]:
+def _cells(row: PointProgress, metric: str) -> list[str]:
     numbers, begun = row.numbers, row.step > 0
     total = f"/{row.total_steps:,}" if row.total_steps else ""
     running = row.state in ("running", "submitted") and begun

@@ -20,7 +20,7 @@ from vit_jax.draw.canvas import COLOURS, Canvas
 from vit_jax.draw.scales import Axes, Scale
 from vit_jax.store import workdir
 from vit_jax.sweep.grid import CONFIG
-from vit_jax.sweep.progress import Progress
+from vit_jax.sweep.progress import PointProgress
 from vit_jax.sweep.results import SEED, axes_of
 
 PNG_FILE = "results.png"
@@ -43,7 +43,7 @@ class Line(NamedTuple):
     dots: dict[str, list[float]]  # value on the axis -> of every seed
 
 
-def write(file: epath.Path, rows: Sequence[Progress], metric: str) -> bool:
+def write(file: epath.Path, rows: Sequence[PointProgress], metric: str) -> bool:
     """Draws the points that have finished; False if there are none. UserError if it cannot."""
     axis, lines = curves(rows, metric)
     if not lines:
@@ -57,7 +57,7 @@ def write(file: epath.Path, rows: Sequence[Progress], metric: str) -> bool:
     return True
 
 
-def curves(rows: Sequence[Progress], metric: str) -> tuple[str, list[Line]]:
+def curves(rows: Sequence[PointProgress], metric: str) -> tuple[str, list[Line]]:
     """The horizontal axis, and the lines over it.
 
     The axis is the one of numbers with most values, not the seed if there is another.

@@ -1,4 +1,4 @@
-"""How far a point is, by what its work directory says."""
+"""Progress of a point, read from its work directory."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FAILED_FILE = "failed.json"
 LOSS, SPEED = "train/loss", "speed/images_per_second"
 
 
-class Progress(NamedTuple):
+class PointProgress(NamedTuple):
     """A point at one moment.
 
     Attributes:
@@ -40,8 +40,8 @@ class Progress(NamedTuple):
     reason: str = ""
 
 
-def look(point: Point, folder: epath.Path, *, running: bool = False) -> Progress:
-    """What the work directory says; a point that has not begun is waiting."""
+def look(point: Point, folder: epath.Path, *, running: bool = False) -> PointProgress:
+    """The progress that the work directory shows; a point that has not begun is waiting."""
     state = "running" if running else "waiting"
     failure = read_failure(folder)
     if failure and not running:
@@ -49,14 +49,14 @@ def look(point: Point, folder: epath.Path, *, running: bool = False) -> Progress
     try:
         run = runs.read(folder, point.name)
     except UserError:  # nothing there yet; damage is for the training itself to tell
-        return Progress(point, folder, state, reason=failure)
+        return PointProgress(point, folder, state, reason=failure)
     if is_finished(run):
         state = "finished"
     numbers = {key: series.values[-1] for key, series in run.series.items()}
     stated = run.fields.get("input.batch_size", "")  # as JSON
     batch_size = int(stated) if stated.isdecimal() else 0
     speed, left = numbers.get(SPEED, math.nan), (run.planned_steps or math.nan) - run.last_step
-    return Progress(
+    return PointProgress(
         point,
         folder,
         state,
@@ -101,18 +101,18 @@ def write_failure(folder: epath.Path, status: int, reason: str) -> None:
 
 
 def forget_failure(folder: epath.Path) -> None:
-    """It may be started again."""
+    """Lets the point be started again."""
     (folder / FAILED_FILE).unlink(missing_ok=True)
 
 
-def choose_metric(rows: Sequence[Progress]) -> str:
+def choose_metric(rows: Sequence[PointProgress]) -> str:
     """An accuracy, else a loss, of the first evaluation; the training loss if there is none."""
     keys = list(dict.fromkeys(key for row in rows for key in row.numbers))
     evaluated = [key for key in keys if key.partition("/")[0] not in RESERVED]
     for end in ("/accuracy", "/loss"):
-        found = [key for key in evaluated if key.endswith(end)]
-        if found:  # the raw weights' before their moving average's
-            return min(found, key=lambda key: "_ema/" in key)
+        matching = [key for key in evaluated if key.endswith(end)]
+        if matching:  # the raw weights' before their EMA's
+            return min(matching, key=lambda key: "_ema/" in key)
     return evaluated[0] if evaluated else LOSS
 
 

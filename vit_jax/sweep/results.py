@@ -15,13 +15,13 @@ from vit_jax.core.files import atomic
 from vit_jax.core.formatting import format_duration
 from vit_jax.store import workdir
 from vit_jax.sweep import progress
-from vit_jax.sweep.progress import Progress
+from vit_jax.sweep.progress import PointProgress
 
 CSV_FILE = "results.csv"
 SEED = "seed"
 
 
-def write_csv(file: epath.Path, rows: Sequence[Progress], metric: str) -> None:
+def write_csv(file: epath.Path, rows: Sequence[PointProgress], metric: str) -> None:
     """A row for each point, the best first. UserError if it cannot be written."""
     axes, keys = axes_of(rows), _final_keys(rows)
     text = io.StringIO()
@@ -37,7 +37,7 @@ def write_csv(file: epath.Path, rows: Sequence[Progress], metric: str) -> None:
         raise workdir.unwritable(file.parent, error) from error
 
 
-def table(rows: Sequence[Progress], metric: str) -> list[str]:
+def table(rows: Sequence[PointProgress], metric: str) -> list[str]:
     """Lines: values on the axes, the metric, losses, steps, time; the best first."""
     axes = axes_of(rows)
     keys = list(dict.fromkeys([metric, *_losses(rows)]))
@@ -54,7 +54,7 @@ def table(rows: Sequence[Progress], metric: str) -> list[str]:
     return aligned([*axes, *keys, "step", "time", ""], cells, left=len(axes))
 
 
-def over_seeds(rows: Sequence[Progress], metric: str) -> list[str]:
+def over_seeds(rows: Sequence[PointProgress], metric: str) -> list[str]:
     """Lines: mean, standard deviation and range over seeds; [] if there are not several."""
     axes = [axis for axis in axes_of(rows) if axis != SEED]
     groups: dict[tuple[str, ...], list[float]] = {}
@@ -72,21 +72,21 @@ def over_seeds(rows: Sequence[Progress], metric: str) -> list[str]:
     cells = [
         [
             *values,
-            progress.shown(metric, statistics.mean(found)),
-            progress.shown(metric, statistics.stdev(found)) if len(found) > 1 else "-",
-            f"{progress.shown(metric, min(found))} to {progress.shown(metric, max(found))}",
-            str(len(found)),
+            progress.shown(metric, statistics.mean(numbers)),
+            progress.shown(metric, statistics.stdev(numbers)) if len(numbers) > 1 else "-",
+            f"{progress.shown(metric, min(numbers))} to {progress.shown(metric, max(numbers))}",
+            str(len(numbers)),
         ]
-        for values, found in best_first
+        for values, numbers in best_first
     ]
     return aligned([*axes, f"mean {metric}", "std", "range", "seeds"], cells, left=len(axes))
 
 
-def ordered(rows: Sequence[Progress], metric: str) -> list[Progress]:
+def ordered(rows: Sequence[PointProgress], metric: str) -> list[PointProgress]:
     """The best first; then those that have not ended or failed."""
     sign = -1 if progress.is_better_high(metric) else 1
 
-    def place(row: Progress) -> tuple[bool, float, int]:
+    def place(row: PointProgress) -> tuple[bool, float, int]:
         value = row.numbers.get(metric, math.nan)
         ended = row.state == "finished" and math.isfinite(value)
         return not ended, sign * value if ended else 0.0, row.point.number
@@ -94,7 +94,7 @@ def ordered(rows: Sequence[Progress], metric: str) -> list[Progress]:
     return sorted(rows, key=place)
 
 
-def axes_of(rows: Sequence[Progress]) -> list[str]:
+def axes_of(rows: Sequence[PointProgress]) -> list[str]:
     """What the points differ in."""
     return list(rows[0].point.values)
 
@@ -111,11 +111,11 @@ def aligned(head: Sequence[str], rows: Sequence[Sequence[str]], *, left: int) ->
     ]
 
 
-def _final_keys(rows: Sequence[Progress]) -> list[str]:
+def _final_keys(rows: Sequence[PointProgress]) -> list[str]:
     """Of the training loss and the evaluations."""
     keys = dict.fromkeys(key for row in rows for key in row.numbers)
     return [k for k in keys if k == progress.LOSS or k.partition("/")[0] not in RESERVED]
 
 
-def _losses(rows: Sequence[Progress]) -> list[str]:
+def _losses(rows: Sequence[PointProgress]) -> list[str]:
     return [key for key in _final_keys(rows) if key.endswith("/loss") and "_ema/" not in key]

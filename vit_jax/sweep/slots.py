@@ -61,7 +61,7 @@ class Slots:
 
     Args:
       done: whether a task has reached its end, by its work directory.
-      tell: is told what happens: (task, "started" | "again" | "finished" | "failed" | "found",
+      tell: is signalled what happens: (task, "started" | "again" | "finished" | "failed" | "found",
         reason).
       variable: of the environment, which gets the slot's number from 0.
       max_restarts: so often in a row a task is started again without a newer checkpoint.
@@ -89,15 +89,15 @@ class Slots:
         return {run.task.point.name for run in self._running}
 
     def run(self, tasks: Sequence[Task], stop: StopRequest) -> Iterator[None]:
-        """Yields now and then until all tasks have ended, or were told to when `stop` came."""
+        """Yields now and then until all tasks have ended, or were told to end by `stop`."""
         self._waiting = list(tasks)
         self._find_running()
-        told = False
+        signalled = False
         while self._running or (self._waiting and not stop):
             for run in list(self._running):
                 self._look(run, stopping=bool(stop))
-            if stop and not told:
-                told = True
+            if stop and not signalled:
+                signalled = True
                 for run in self._running:
                     _terminate(run)
             while not stop and self._waiting and len(self._running) < self._number:
@@ -106,7 +106,7 @@ class Slots:
             time.sleep(POLL_SECS)
 
     def _find_running(self) -> None:
-        """Those that still run take their slots before others are started."""
+        """Gives those that still run their slots before others are started."""
         for task in list(self._waiting):
             if _is_alive(task.folder):
                 self._waiting.remove(task)
@@ -237,10 +237,10 @@ def _is_alive(folder: epath.Path) -> bool:
 def _holder(folder: epath.Path) -> dict[str, Any]:
     """Who holds the slot's file; {} if that is not known."""
     try:
-        found = json.loads((folder / SLOT_FILE).read_text())
+        holder = json.loads((folder / SLOT_FILE).read_text())
     except (OSError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return holder if isinstance(holder, dict) else {}
 
 
 def _terminate(run: Running) -> None:

@@ -10,20 +10,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from absl import flags
 from etils import epath
 
 from vit_jax import config as configs
-from vit_jax.config import RunConfig
 from vit_jax.core.errors import UserError
 from vit_jax.core.process import command
 from vit_jax.store import workdir
-from vit_jax.store.metrics_file import MetricsFile
 from vit_jax.verify import published_curve, recipe_card
+from vit_jax.verify.logged_run import LoggedRun, compared_fields, differences, read_run
 from vit_jax.verify.published_curve import PublishedCurve
-from vit_jax.verify.recipe_card import Card, Comparison
+from vit_jax.verify.recipe_card import Comparison
 
 CARDS = "cards"  # the folder beside configs/
 PUBLISHED = "published"  # a folder in it
@@ -32,74 +31,8 @@ MAX_SHOWN = 12  # numbers of a published curve
 # Steadier than the loss where each batch is blended with another ratio.
 ACCURACY = "train/accuracy"
 
-# Beside those that touch no numbers: what the runs of a card may differ in.
-FREE_FIELDS = (*configs.FREE_FIELDS, "seed", "deterministic")
 
-
-class Run(NamedTuple):
-    """What a work directory says.
-
-    Attributes:
-      fields: nested, those that a card has.
-      origin: seed, time, versions, commit, devices.
-      rows: numbers by step.
-    """
-
-    folder: epath.Path
-    fields: dict[str, Any]
-    fingerprint: dict[str, str]
-    origin: dict[str, Any]
-    rows: dict[int, dict[str, float | None]]
-
-
-def read_run(folder: epath.Path) -> Run:
-    """UserError if the folder is no work directory, or damaged."""
-    document = workdir.read_document(folder)
-    try:
-        config = configs.resolve(document["config"])
-        started = document["runs"][-1]
-        origin = {name: started[name] for name in ("time", "versions", "commit", "devices")}
-        rows: dict[int, dict[str, float | None]] = {}
-        for row in MetricsFile(folder / "metrics.jsonl").rows():
-            numbers = {k: None if v is None else float(v) for k, v in row.items()}
-            rows.setdefault(row["step"], {}).update(numbers)
-    except (ValueError, TypeError, KeyError, IndexError) as error:
-        raise UserError(
-            f"{folder} is damaged: its config.json or metrics.jsonl is not as training writes it "
-            f"({type(error).__name__}: {error})."
-        ) from error
-    return Run(
-        folder,
-        compared_fields(config),
-        document["fingerprint"],
-        {"seed": config.seed, **origin},
-        rows,
-    )
-
-
-def compared_fields(config: RunConfig) -> dict[str, Any]:
-    """Nested: those in which the runs of a card agree."""
-    fields = configs.to_dict(config)
-    for name in FREE_FIELDS:
-        *sections, last = name.split(".")
-        found = [fields]
-        for part in sections:
-            found = [x for f in found for x in (f.values() if part == "*" else [f[part]])]
-        for section in found:
-            del section[last]
-    return fields
-
-
-def differences(card: Card, run: Run) -> list[str]:
-    """Such as "optim.lr: 0.003 there, 0.001 here"; there is the card."""
-    # A field that was added after the card was recorded had its default.
-    fields = compared_fields(configs.resolve(card.fields))
-    there = {"config": fields, "fingerprint": card.fingerprint}
-    here = {"config": run.fields, "fingerprint": run.fingerprint}
-    return list(workdir.differences(there, here).values())
-
-
-def find_card(run: Run, folder: epath.Path) -> epath.Path:
+def find_card(run: LoggedRun, folder: epath.Path) -> epath.Path:
     """The card of the run's config. UserError if there is none; it names the nearest."""
     files = sorted(folder.glob("*.json"))
     if not files:
@@ -115,7 +48,7 @@ def find_card(run: Run, folder: epath.Path) -> epath.Path:
     return nearest
 
 
-def find_published(run: Run, folder: epath.Path) -> PublishedCurve | None:
+def find_published(run: LoggedRun, folder: epath.Path) -> PublishedCurve | None:
     """The published curve of the run's config, if there is one."""
     for file in sorted(folder.glob("*.json")):
         curve = published_curve.read(file)
@@ -126,7 +59,7 @@ def find_published(run: Run, folder: epath.Path) -> PublishedCurve | None:
     return None
 
 
-def show_published(run: Run, curve: PublishedCurve) -> None:
+def show_published(run: LoggedRun, curve: PublishedCurve) -> None:
     """Prints the run beside what others published."""
     section = run.fields["input"]
     steps_per_epoch = section["num_examples"] / section["batch_size"]
@@ -143,14 +76,13 @@ def show_published(run: Run, curve: PublishedCurve) -> None:
     print("A single run was published: there is no range that this one should be in.")
 
 
-def verify(run: Run, file: epath.Path) -> None:
+def verify(run: LoggedRun, file: epath.Path) -> None:
     """Prints a table. UserError if the run is of another config, or leaves the expected ranges."""
     card = recipe_card.read(file)
-    found = differences(card, run)
-    if found:
+    if different := differences(card, run):
         raise UserError(
-            f"{run.folder} is no run of the config of {file}; there is the card, here the run:\n  "
-            + "\n  ".join(found)
+            f"{run.folder} is not a run of the config of {file}; there is the card, "
+            "here the run:\n  " + "\n  ".join(different)
         )
     compared = recipe_card.compare(card, run.rows)
     last = max(run.rows, default=0)
@@ -178,24 +110,24 @@ def verify(run: Run, file: epath.Path) -> None:
         first = outside[0]
         raise UserError(
             f"{run.folder} leaves the range of {file} at step {first.step:,}: {first.metric} "
-            f"{_shown(first.found)}, expected {first.low:.4g} to {first.high:.4g}. "
+            f"{_shown(first.value)}, expected {first.low:.4g} to {first.high:.4g}. "
             f"{len(outside)} of {len(compared)} numbers are outside."
         )
     end_of = "the finished run" if last >= card.end else "the run so far"
     print(f"within   all {len(compared)} numbers of {end_of} are in their ranges")
 
 
-def record(runs: Sequence[Run], config_file: str, output: epath.Path) -> None:
+def record(runs: Sequence[LoggedRun], config_file: str, output: epath.Path) -> None:
     """Writes a card. UserError if the runs are not all of this config, or cannot be recorded."""
     fields = compared_fields(configs.load(config_file))
     for run in runs:
         there = {"config": fields, "fingerprint": runs[0].fingerprint}
         here = {"config": run.fields, "fingerprint": run.fingerprint}
-        found = workdir.differences(there, here).values()
-        if found:
+        different = workdir.differences(there, here).values()
+        if different:
             raise UserError(
-                f"{run.folder} is no run of {config_file}; there is the file, here the run:\n  "
-                + "\n  ".join(found)
+                f"{run.folder} is not a run of {config_file}; there is the file, here the run:\n  "
+                + "\n  ".join(different)
             )
     last = runs[0].rows[max(runs[0].rows)] if runs[0].rows else {}
     metrics = [
@@ -224,13 +156,13 @@ def _table(compared: Sequence[Comparison]) -> list[str]:
         last, within = each[-1], sum(c.is_within for c in each)
         lines.append(
             f"{metric:{width}}  {within:>3} of {len(each):<2}  {last.step:>12,}  "
-            f"{_shown(last.found):>10}  {last.low:>10.4g}  {last.high:>10.4g}"
+            f"{_shown(last.value):>10}  {last.low:>10.4g}  {last.high:>10.4g}"
         )
     return lines
 
 
-def _shown(found: float | None) -> str:
-    return "not finite" if found is None else f"{found:.4g}"
+def _shown(value: float | None) -> str:
+    return "not finite" if value is None else f"{value:.4g}"
 
 
 def _made_with(origin: dict[str, Any]) -> str:

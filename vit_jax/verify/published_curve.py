@@ -19,7 +19,7 @@ from vit_jax.core.errors import UserError
 
 @dataclasses.dataclass(frozen=True)
 class PublishedCurve:
-    """What others measured.
+    """A curve that others measured.
 
     Attributes:
       config: its file, with its variant.
@@ -36,7 +36,7 @@ class PublishedCurve:
     values: list[float]
 
 
-class Point(NamedTuple):
+class CurvePoint(NamedTuple):
     """A number of theirs beside the run's."""
 
     epoch: float
@@ -60,20 +60,20 @@ def read(path: epath.Path) -> PublishedCurve:
 
 def compare(
     curve: PublishedCurve, rows: Mapping[int, Mapping[str, float | None]], steps_per_epoch: float
-) -> list[Point]:
+) -> list[CurvePoint]:
     """Their numbers beside a run's, which are interpolated between its evaluations.
 
-    rows: by step. Left out is what lies before the run's first evaluation or behind its last.
+    rows: by step. Points before the run's first evaluation and after its last are left out.
     """
     logged = {step: row[curve.metric] for step, row in rows.items() if curve.metric in row}
-    found = {step: value for step, value in sorted(logged.items()) if value is not None}
-    if not found:
+    finite = {step: value for step, value in sorted(logged.items()) if value is not None}
+    if not finite:
         return []
-    epochs = np.asarray(list(found)) / steps_per_epoch
+    epochs = np.asarray(list(finite)) / steps_per_epoch
     # A step is whole, an epoch of the plan need not be: half a step belongs to it.
     first, last = epochs[0] - 0.5 / steps_per_epoch, epochs[-1] + 0.5 / steps_per_epoch
     return [
-        Point(epoch, theirs, float(np.interp(epoch, epochs, list(found.values()))))
+        CurvePoint(epoch, theirs, float(np.interp(epoch, epochs, list(finite.values()))))
         for epoch, theirs in zip(curve.epochs, curve.values, strict=True)
         if first <= epoch <= last
     ]

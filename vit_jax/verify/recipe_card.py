@@ -7,7 +7,7 @@ rule by which a further run is compared:
   a single batch says little. Each evaluation is a window of its own. The spread between the seeds,
   as a share of their mean, is pooled over the windows next to each other, since three numbers alone
   estimate a spread badly.
-- Found must be within mean +- max(sigmas * spread * sqrt(1 + 1 / seeds), floor * mean): the
+- A number must be within mean +- max(sigmas * spread * sqrt(1 + 1 / seeds), floor * mean): the
   prediction interval of one more run, and what other devices and versions may differ by.
 """
 
@@ -69,7 +69,7 @@ class Curve:
 
 @dataclasses.dataclass(frozen=True)
 class Card:
-    """What is recorded of a config.
+    """How runs of a config went.
 
     Attributes:
       config: its file, with its variant.
@@ -93,10 +93,10 @@ class Card:
         return self.curves[LOSS].steps[-1]
 
     def write(self, path: epath.Path) -> None:
-        """UserError if it cannot."""
+        """Writes the card. UserError if the file cannot be written."""
         text = json.dumps(dataclasses.asdict(self), indent=1)
         # Numbers of one list on one line.
-        text = re.sub(r"\[[-+.,e\d\s]*\]", lambda found: " ".join(found[0].split()), text)
+        text = re.sub(r"\[[-+.,e\d\s]*\]", lambda match: " ".join(match[0].split()), text)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             atomic.write_text(path, text + "\n")
@@ -119,8 +119,8 @@ def read(path: epath.Path) -> Card:
         return card
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise UserError(
-            f"{path} is no intact recipe card ({type(error).__name__}: {error}). Restore it, or "
-            "record a new one."
+            f"{path} is not an intact recipe card ({type(error).__name__}: {error}). Restore it, "
+            "or record a new one."
         ) from error
 
 
@@ -142,28 +142,28 @@ class Comparison(NamedTuple):
     """A number of a run and the range that it should be in.
 
     Attributes:
-      step: the last one that counted for `found`.
-      found: None: not finite.
+      step: the last one that counted for `value`.
+      value: None: not finite.
     """
 
     step: int
     metric: str
-    found: float | None
+    value: float | None
     low: float
     high: float
 
     @property
     def is_within(self) -> bool:
         """Whether the run goes like those of the card."""
-        return self.found is not None and self.low <= self.found <= self.high
+        return self.value is not None and self.low <= self.value <= self.high
 
 
 def compare(card: Card, rows: Rows) -> list[Comparison]:
-    """All that can be compared, by step; windows of which a step was not logged are left out."""
-    found = [
+    """All comparisons, by step; windows of which a step was not logged are left out."""
+    comparisons = [
         c for metric, curve in card.curves.items() for c in _windows(card, metric, curve, rows)
     ]
-    return sorted(found, key=lambda comparison: comparison.step)
+    return sorted(comparisons, key=lambda comparison: comparison.step)
 
 
 def _windows(card: Card, metric: str, curve: Curve, rows: Rows) -> Iterator[Comparison]:
@@ -182,8 +182,8 @@ def _windows(card: Card, metric: str, curve: Curve, rows: Rows) -> Iterator[Comp
             share = max(sigmas * float(np.sqrt(np.mean(near) * (1 + 1 / seeds))), t.floor)
             most = share * abs(float(centres[i]))
             low = max(0.0, float(centres[i]) - most)  # no metric is negative
-            found = _mean([rows[step][metric] for step in steps])
-            yield Comparison(steps[-1], metric, found, low, float(centres[i]) + most)
+            value = _mean([rows[step][metric] for step in steps])
+            yield Comparison(steps[-1], metric, value, low, float(centres[i]) + most)
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
@@ -238,7 +238,7 @@ def _number(rows: Rows, step: int, metric: str) -> float:
 
 
 def rounded(value: float) -> float:
-    """To the digits that a card keeps."""
+    """The number with the digits that a card keeps."""
     return float(f"{value:.6g}")
 
 
@@ -248,8 +248,8 @@ def same_until(card: Card, seed: int, rows: Rows) -> int:
     for run, losses in zip(card.runs, card.curves[LOSS].runs, strict=True):
         if run["seed"] == seed:
             for step, loss in zip(card.curves[LOSS].steps, losses, strict=True):
-                found = rows.get(step, {}).get(LOSS)
-                if found is None or rounded(found) != loss:
+                value = rows.get(step, {}).get(LOSS)
+                if value is None or rounded(value) != loss:
                     break
                 last = step
     return last

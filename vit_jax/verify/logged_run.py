@@ -1,0 +1,80 @@
+"""A run that is compared with others: its config, its data, and what it has logged."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from etils import epath
+
+from vit_jax import config as configs
+from vit_jax.config import RunConfig
+from vit_jax.core.errors import UserError
+from vit_jax.store import workdir
+from vit_jax.store.metrics_file import MetricsFile
+from vit_jax.verify.recipe_card import Card
+
+# Fields in which the runs of a card may differ, beside those that touch no numbers.
+FREE_FIELDS = (*configs.FREE_FIELDS, "seed", "deterministic")
+
+
+class LoggedRun(NamedTuple):
+    """A run as its work directory records it.
+
+    Attributes:
+      fields: nested, those that a card has.
+      origin: seed, time, versions, commit, devices.
+      rows: numbers by step.
+    """
+
+    folder: epath.Path
+    fields: dict[str, Any]
+    fingerprint: dict[str, str]
+    origin: dict[str, Any]
+    rows: dict[int, dict[str, float | None]]
+
+
+def read_run(folder: epath.Path) -> LoggedRun:
+    """The run in a work directory. UserError if the folder is not one, or is damaged."""
+    document = workdir.read_document(folder)
+    try:
+        config = configs.resolve(document["config"])
+        started = document["runs"][-1]
+        origin = {name: started[name] for name in ("time", "versions", "commit", "devices")}
+        rows: dict[int, dict[str, float | None]] = {}
+        for row in MetricsFile(folder / "metrics.jsonl").rows():
+            numbers = {k: None if v is None else float(v) for k, v in row.items()}
+            rows.setdefault(row["step"], {}).update(numbers)
+    except (ValueError, TypeError, KeyError, IndexError) as error:
+        raise UserError(
+            f"{folder} is damaged: its config.json or metrics.jsonl is not as training writes it "
+            f"({type(error).__name__}: {error})."
+        ) from error
+    return LoggedRun(
+        folder,
+        compared_fields(config),
+        document["fingerprint"],
+        {"seed": config.seed, **origin},
+        rows,
+    )
+
+
+def compared_fields(config: RunConfig) -> dict[str, Any]:
+    """Fields in which the runs of a card agree, nested."""
+    fields = configs.to_dict(config)
+    for name in FREE_FIELDS:
+        *sections, last = name.split(".")
+        nested = [fields]
+        for part in sections:
+            nested = [x for f in nested for x in (f.values() if part == "*" else [f[part]])]
+        for section in nested:
+            del section[last]
+    return fields
+
+
+def differences(card: Card, run: LoggedRun) -> list[str]:
+    """Such as "optim.lr: 0.003 there, 0.001 here"; there is the card."""
+    # A field that was added after the card was recorded had its default.
+    fields = compared_fields(configs.resolve(card.fields))
+    there = {"config": fields, "fingerprint": card.fingerprint}
+    here = {"config": run.fields, "fingerprint": run.fingerprint}
+    return list(workdir.differences(there, here).values())
