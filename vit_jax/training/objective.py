@@ -8,8 +8,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from vit_jax.training import losses
-
 # "image" uint8 [B, H, W, 3], "labels" int32 [B, K] padded with -1, "weight" float32 [B]; where
 # labels are weighted, "label_weights" float32 [B, K] besides.
 Batch = dict[str, Any]
@@ -19,7 +17,7 @@ Batch = dict[str, Any]
 class Objective:
     """The loss by name, and what happens to images and labels before it."""
 
-    loss: str  # a key of losses.LOSSES
+    loss: str  # a key of LOSSES
     label_smoothing: float
     mixup_alpha: float  # of mixing.py, as the next; 0: off
     cutmix_alpha: float
@@ -34,15 +32,65 @@ class Objective:
         """A batch -> normalised images [B, H, W, 3], targets [B, C], weight [B]; all float32."""
         mean, std = jnp.asarray(self.mean), jnp.asarray(self.std)
         images = (batch["image"].astype(jnp.float32) / 255.0 - mean) / std
-        targets = losses.multi_hot(batch["labels"], self.num_classes, batch.get("label_weights"))
+        targets = multi_hot(batch["labels"], self.num_classes, batch.get("label_weights"))
         return images, targets, batch["weight"]
 
     def asked(self, targets: jax.Array) -> jax.Array:
         """What the loss asks for, [B, C] -> [B, C]: the targets whole or as shares, smoothed."""
         if self.binarize_targets:
             targets = (targets > 0).astype(targets.dtype)
-        return losses.smooth_labels(targets, self.label_smoothing)
+        return smooth_labels(targets, self.label_smoothing)
 
     def losses(self, logits: jax.Array, targets: jax.Array) -> jax.Array:
         """[B, C], [B, C] -> [B]."""
-        return losses.LOSSES[self.loss](logits, targets)
+        return LOSSES[self.loss](logits, targets)
+
+
+# Losses give one number per example; targets are rows of class weights.
+
+
+def multi_hot(labels: jax.Array, num_classes: int, weights: jax.Array | None = None) -> jax.Array:
+    """int32 [B, K] labels, unused places -1 -> float32 [B, C], 1 at each label.
+
+    With `weights`, float32 [B, K] in [0, 1], the label's weight instead of 1. A row of -1 alone
+    gives zeros; a label that is named twice counts once, with the larger of its weights.
+    """
+    hot = jax.nn.one_hot(labels, num_classes, dtype=jnp.float32)
+    if weights is not None:
+        hot *= weights[..., None]
+    return hot.max(axis=1)
+
+
+def smooth_labels(targets: jax.Array, smoothing: float) -> jax.Array:
+    """[B, C] -> [B, C]; moves the share `smoothing` of a row's weight to all classes alike.
+
+    arXiv 1512.00567, section 7.
+    """
+    uniform = targets.sum(axis=-1, keepdims=True) / targets.shape[-1]
+    return (1.0 - smoothing) * targets + smoothing * uniform
+
+
+def softmax_cross_entropy(logits: jax.Array, targets: jax.Array) -> jax.Array:
+    """[B, C], [B, C] -> float32 [B]; cross-entropy to the row of targets made to sum to one.
+
+    So an image with several labels is asked to divide its probability between them, evenly or by
+    their weights, and the loss's size does not depend on their number. A row without a label, or
+    whose labels all weigh 0, gives 0.
+    """
+    total = targets.sum(axis=-1)
+    log_p = jax.nn.log_softmax(logits.astype(jnp.float32))
+    return -(targets * log_p).sum(axis=-1) / jnp.where(total > 0, total, 1.0)
+
+
+def sigmoid_cross_entropy(logits: jax.Array, targets: jax.Array) -> jax.Array:
+    """[B, C], [B, C] -> float32 [B]; each class a yes-or-no question, summed over classes.
+
+    The paper's loss for ImageNet-21k and JFT (arXiv 2010.11929, appendix B.1); a mean over classes
+    would be smaller by a factor of C and need another learning rate and clipping norm.
+    """
+    logits = logits.astype(jnp.float32)
+    yes, no = jax.nn.log_sigmoid(logits), jax.nn.log_sigmoid(-logits)
+    return -(targets * yes + (1.0 - targets) * no).sum(axis=-1)
+
+
+LOSSES = {"softmax": softmax_cross_entropy, "sigmoid": sigmoid_cross_entropy}
