@@ -90,12 +90,12 @@ MISTAKES = {
     "nowhere": ({"output": ""}, "--output is empty: name a folder."),
     "a place in the collection": (
         {"collection": "image_folder", "source": ".", "output": "sets", "num_classes": None},
-        "--output=sets lies in --source=., where every folder is a class",
+        "--output=sets is inside --source=., where every folder is a class",
     ),
     "the collection is where the set would be": (
         {"collection": "image_folder", "source": "configs", "output": ".", "name": "configs",
          "num_classes": None},
-        "configs/1.0.0, which is to be made, lies in --source=configs",
+        "configs/1.0.0, the new data set, is inside --source=configs",
     ),
     "a source that is not UTF-8": ({"source": "b\udcff"}, "the path is not UTF-8"),
     "an unknown fault": ({"policy": "grey:set_aside"}, "no such fault. Did you mean 'gray'"),

@@ -129,10 +129,10 @@ def _given(kind: type) -> dict[str, Any]:
 
 def _refuse_inside(output: Path, folder: Path, source: Path) -> None:
     """UserError if the data set would be one of the collection's folders."""
-    for path, name in ((output, f"--output={output}"), (folder, f"{folder}, which is to be made,")):
+    for path, name in ((output, f"--output={output}"), (folder, f"{folder}, the new data set,")):
         if path.resolve().is_relative_to(source.resolve()):
             raise UserError(
-                f"{name} lies in --source={source}, where every folder is a class or a split: "
+                f"{name} is inside --source={source}, where every folder is a class or a split: "
                 "give one beside it."
             )
 

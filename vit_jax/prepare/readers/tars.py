@@ -177,7 +177,7 @@ def fault(info: tarfile.TarInfo) -> str:
 
 
 def leads_out(name: str) -> bool:
-    """Whether a file of this name, unpacked, could lie outside of the folder."""
+    """Whether a file of this name, unpacked, could be outside the folder."""
     path = PurePosixPath(name)
     windows = PureWindowsPath(name)
     return (

@@ -104,6 +104,6 @@ class PartsBar:
             total = self._parts if self._parts >= self.FEW else 100
             done = int((self._done + unfinished.parts) / max(self._parts, 1) * total)
             title = f"{self._title}, {format_count(self._images + unfinished.images)} images"
-            # At 0 no time left can be told; the end is shown once, by the caller.
+            # At 0 the time left is unknown; the caller shows the end, once.
             if 0 < done < total:
                 self._screen.bar(title + (", %" if total != self._parts else ""), done, total)
