@@ -89,7 +89,7 @@ def test_timms_hybrid(timm, tmp_path):
     ours = weights.load(tmp_path / "in")
     assert (ours.spec.units, ours.spec.patch_size) == ((1, 2), 8)
     assert_epsilons_of_norms(theirs, ours)
-    assert_same_function(theirs, ours, some_images(24, 40), gradients=True)
+    assert_same_function(theirs, ours, some_images(24, 40), jit=True)
 
 
 def test_timm_reads_googles_bit_as_here(timm, tmp_path, bit):

@@ -93,14 +93,14 @@ def _format(loaded: Loaded, to: str) -> Format:
 def _params(loaded: Loaded) -> dict[str, np.ndarray]:
     """Parameters by name; fixed positions as a table, the only form that other projects have."""
     params = pytrees.flatten(nnx.to_pure_dict(nnx.state(loaded.model, nnx.Param)))
-    found = {name: np.asarray(jax.device_get(x)) for name, x in params.items()}
+    arrays = {name: np.asarray(jax.device_get(x)) for name, x in params.items()}
     spec = loaded.model.spec
     if isinstance(spec, ViTSpec) and spec.position_embedding in FIXED:
-        found[POSITIONS] = _fixed_positions(spec, loaded.model.preprocess)
-    elif POSITIONS in found and spec.has_class_token and not spec.class_position:
+        arrays[POSITIONS] = _fixed_positions(spec, loaded.model.preprocess)
+    elif POSITIONS in arrays and spec.has_class_token and not spec.class_position:
         # Zeros for the class token compute the same function.
-        found[POSITIONS] = np.pad(found[POSITIONS], ((1, 0), (0, 0)))
-    return found
+        arrays[POSITIONS] = np.pad(arrays[POSITIONS], ((1, 0), (0, 0)))
+    return arrays
 
 
 def _fixed_positions(spec: ViTSpec, about: models.Preprocess) -> np.ndarray:

@@ -69,7 +69,7 @@ _TANH = re.compile(
     r"vit_((base_patch32|so400m_patch16|giantopt_patch16)_siglip_.*|large_patch16_siglip_(gap_)?512.*)"
 )
 _QUICK = re.compile(r"vit_.*quickgelu.*")
-# Heads of architectures of no published size whose heads do not have 64 channels.
+# Heads of architectures without a published size whose heads do not have 64 channels.
 _HEADS = {"vit_giantopt_": 16}
 # timm's names for `fit` of models.Preprocess.
 _CROP_MODE_OF = {"cover": "center", "stretch": "squash", "inside": "border"}
@@ -101,10 +101,7 @@ def _hybrid_layout(title: str, root: str) -> Layout:
     resnet = resnet_rules(
         "patches/resnet", _resnet_names(under, under + root), pre_activation=False
     )
-    patches = (
-        rule("patches/projection/kernel", "patch_embed.proj.weight", "D F P p"),
-        rule("patches/projection/bias", "patch_embed.proj.bias", "D"),
-    )
+    patches = _linear("patches/projection", "patch_embed.proj", "D F P p", "D")
     vit = tuple(r for r in _VIT.rules if not r.ours.startswith("patches/"))
     return Layout(title, (*resnet, *patches, *vit), computes=_COMPUTES)
 
@@ -115,10 +112,8 @@ _BIT = Layout(
     title="timm's BiT",
     rules=(
         *resnet_rules("resnet", _resnet_names("", "stem."), pre_activation=True),
-        rule("norm/scale", "norm.weight", "D"),
-        rule("norm/bias", "norm.bias", "D"),
-        rule("head/kernel", "head.fc.weight", "C D 1 1"),
-        rule("head/bias", "head.fc.bias", "C"),
+        *_norm("norm", "norm"),
+        *_linear("head", "head.fc", "C D 1 1", "C"),
     ),
     computes=_COMPUTES,
 )
