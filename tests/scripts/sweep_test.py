@@ -38,15 +38,15 @@ def test_mistakes_get_one_message(sweep, clone):
     ("flags", "message"),
     [
         (("--workdir=",), "--workdir is empty"),
+        (("--workdir=", "--dry_run"), "--workdir is empty"),
         ((), "--workdir is missing"),
         (("--workdir=runs/lr", "--config=configs/vit_digits.py"), 'stands behind " -- "'),
         (("--workdir=runs/lr", "--launcher="), "--launcher is empty"),
         (("--workdir=runs/lr", "--launcher=slurm.sh 'x"), "--launcher=slurm.sh 'x: No closing"),
     ],
 )
-@pytest.mark.parametrize("dry_run", [(), ("--dry_run",)], ids=["run", "dry_run"])
-def test_wrong_flags_get_one_message(sweep, clone, flags, message, dry_run):
-    done = sweep(*flags, *dry_run, "--", *GRID)
+def test_wrong_flags_get_one_message(sweep, clone, flags, message):
+    done = sweep(*flags, "--", *GRID)
     assert done.returncode == 1
     assert message in done.stderr
     assert "Traceback" not in done.stderr

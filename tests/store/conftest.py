@@ -7,8 +7,11 @@ import jax.numpy as jnp
 import optax
 import pytest
 
+from tests.workdirs import make_workdir
 from tests.xla_flags import xla_flags
 from vit_jax.store.checkpoints import Checkpoints
+
+__all__ = ["make_workdir"]
 
 REPOSITORY = Path(__file__).parents[2]
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from etils import epath
@@ -66,18 +67,24 @@ def read(folder: epath.Path, name: str) -> Run:
     """UserError if the folder is no work directory, or damaged."""
     has_config = _check_folder(folder)
     document = workdir.read_document(folder) if has_config else {}
-    try:
+    rows = rows_by_step(folder)
+    with damage_named(folder):
         config, starts = document.get("config", {}), list(document.get("runs", []))
         fields = workdir.flatten(config)
         if document:
             fields |= workdir.flatten({"data fingerprint": document["fingerprint"]})
-        series = _series(MetricsFile(folder / METRICS_FILE).rows())
+        series = _series(rows)
         if not all(isinstance(start, dict) for start in starts):
             raise TypeError("its list of runs has other entries than objects")
         return Run(folder, name, series, fields, starts, _planned_steps(config, starts))
-    except UserError:  # which says what it is
-        raise
-    except (TypeError, KeyError, AttributeError, ValueError, ArithmeticError) as error:
+
+
+@contextlib.contextmanager
+def damage_named(folder: epath.Path) -> Iterator[None]:
+    """Turns what reading a damaged work directory raises into a UserError that names it."""
+    try:
+        yield
+    except (TypeError, LookupError, AttributeError, ValueError, ArithmeticError) as error:
         raise UserError(
             f"{folder} is damaged: its {workdir.CONFIG_FILE} or {METRICS_FILE} is not as training "
             f"writes it ({type(error).__name__}: {error}). Restore it, or leave this run out."
@@ -115,11 +122,18 @@ def _check_folder(folder: epath.Path) -> bool:
     )
 
 
-def _series(rows: Iterable[Mapping[str, Any]]) -> dict[str, Series]:
-    """By key; rows of one step belong together, and the last word on a number holds."""
+def rows_by_step(folder: epath.Path) -> dict[int, dict[str, Any]]:
+    """Logged numbers of each step; of several rows of one step the last that has a number holds."""
     by_step: dict[int, dict[str, Any]] = {}
-    for row in rows:
-        by_step.setdefault(int(row["step"]), {}).update(row)
+    rows = list(MetricsFile(folder / METRICS_FILE).rows())
+    with damage_named(folder):
+        for row in rows:
+            by_step.setdefault(int(row["step"]), {}).update(row)
+    return by_step
+
+
+def _series(by_step: Mapping[int, Mapping[str, Any]]) -> dict[str, Series]:
+    """Numbers over the steps, by key."""
     found: dict[str, Series] = {}
     for step in sorted(by_step):
         for key, value in by_step[step].items():

@@ -8,9 +8,7 @@ from etils import epath
 
 from vit_jax import config as configs
 from vit_jax.config import RunConfig
-from vit_jax.core.errors import UserError
-from vit_jax.store import workdir
-from vit_jax.store.metrics_file import MetricsFile
+from vit_jax.store import runs, workdir
 from vit_jax.verify.recipe_card import Card
 
 # Fields in which the runs of a card may differ, beside those that touch no numbers.
@@ -36,19 +34,15 @@ class LoggedRun(NamedTuple):
 def read_run(folder: epath.Path) -> LoggedRun:
     """The run in a work directory. UserError if the folder is not one, or is damaged."""
     document = workdir.read_document(folder)
-    try:
+    logged = runs.rows_by_step(folder)
+    with runs.damage_named(folder):
         config = configs.resolve(document["config"])
         started = document["runs"][-1]
         origin = {name: started[name] for name in ("time", "versions", "commit", "devices")}
-        rows: dict[int, dict[str, float | None]] = {}
-        for row in MetricsFile(folder / "metrics.jsonl").rows():
-            numbers = {k: None if v is None else float(v) for k, v in row.items()}
-            rows.setdefault(row["step"], {}).update(numbers)
-    except (ValueError, TypeError, KeyError, IndexError) as error:
-        raise UserError(
-            f"{folder} is damaged: its config.json or metrics.jsonl is not as training writes it "
-            f"({type(error).__name__}: {error})."
-        ) from error
+        rows = {
+            step: {name: None if x is None else float(x) for name, x in row.items()}
+            for step, row in logged.items()
+        }
     return LoggedRun(
         folder,
         compared_fields(config),
