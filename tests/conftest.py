@@ -89,9 +89,14 @@ def xla_flops():
     Nothing is compiled, or computed. A scan's body counts once for each of its rounds.
     """
 
+    known = {}  # equal products are lowered once
+
     def of_equation(eqn):
-        run = jax.jit(lambda *arguments: eqn.primitive.bind(*arguments, **eqn.params))
-        return run.lower(*(v.aval for v in eqn.invars)).cost_analysis()["flops"]
+        key = (eqn.primitive.name, *(v.aval.str_short() for v in eqn.invars), str(eqn.params))
+        if key not in known:
+            run = jax.jit(lambda *arguments: eqn.primitive.bind(*arguments, **eqn.params))
+            known[key] = run.lower(*(v.aval for v in eqn.invars)).cost_analysis()["flops"]
+        return known[key]
 
     def of_jaxpr(jaxpr):
         total = 0
