@@ -92,9 +92,8 @@ def _layout() -> TrainState:
         },
         [],
     )
-    model = build.model(config, num_classes=1000)
-    schedule = build.schedule(config.optim, build.plan(config, num_examples=1))
-    return build.layout(config, model.make, schedule, build.mesh(config.mesh)).state
+    mesh = build.mesh(config.mesh)
+    return build.step_parts(config, mesh, num_examples=1, num_classes=1000).layout.state
 
 
 def _filled(layout: TrainState) -> TrainState:

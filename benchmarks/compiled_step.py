@@ -9,7 +9,7 @@ from jax.sharding import Mesh
 
 from vit_jax.config import RunConfig
 from vit_jax.plan.compiled import lower, planned_step
-from vit_jax.training.state import Layout
+from vit_jax.training.state import StateLayout
 from vit_jax.training.step import Batch
 
 
@@ -17,7 +17,7 @@ class CompiledStep(NamedTuple):
     """A compiled step and what it was made from."""
 
     compiled: Any
-    layout: Layout
+    layout: StateLayout
     batch: Batch
     forward_flops: int  # of one image
     compile_secs: float

@@ -52,8 +52,8 @@ def parameter_traffic(
     """Transfers of parameters and gradients.
 
     Args:
-      params: of jax.ShapeDtypeStruct with shardings (Layout.state.params).
-      update_shardings: nested as they are (Layout.update_shardings).
+      params: of jax.ShapeDtypeStruct with shardings (StateLayout.state.params).
+      update_shardings: nested as they are (StateLayout.update_shardings).
       compute_bytes: of an element in the product that the parameter of this name enters.
       gradient_bytes: of an element of its gradient when it leaves the product.
       gathers: of a block's parameters: 2 where the backward pass gathers them again, 1 where it

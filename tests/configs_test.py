@@ -340,7 +340,7 @@ def test_deit3_steps_as_if_its_loss_were_the_mean_over_classes():
 def test_is_planned_without_data(name):
     """The model's figures and the number of steps follow from the config alone."""
     c = load(name, with_architecture(name))
-    plan = build.plan(c, num_examples=c.input.num_examples or 1000)
+    plan = build.durations(c, num_examples=c.input.num_examples or 1000)
     assert plan.warmup_steps < plan.total_steps
     assert build.model(c, num_classes=c.input.num_classes or 10).info.parameters > 0
 
@@ -359,7 +359,7 @@ def test_docstring_states_the_planned_steps(file):
     stated = re.search(r"\nCost +([\d,]+) steps", file.read_text())
     if stated:
         c = load(file.name)
-        plan = build.plan(c, num_examples=c.input.num_examples)
+        plan = build.durations(c, num_examples=c.input.num_examples)
         assert plan.total_steps == int(stated[1].replace(",", ""))
 
 

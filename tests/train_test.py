@@ -253,7 +253,7 @@ def spoiled_batch(monkeypatch):
     """`spoiled_batch(4)`: the loss of that step's batch is not finite."""
 
     def spoil(step):
-        update = vit_jax.train.make_update
+        update = vit_jax.run.parts.step_parts.make_update
 
         def make(*arguments):
             good = update(*arguments)
@@ -264,7 +264,7 @@ def spoiled_batch(monkeypatch):
 
             return bad
 
-        monkeypatch.setattr("vit_jax.train.make_update", make)
+        monkeypatch.setattr("vit_jax.run.parts.step_parts.make_update", make)
 
     return spoil
 
@@ -410,7 +410,7 @@ def slow_devices(monkeypatch):
 
         return slowly
 
-    monkeypatch.setattr("vit_jax.train.make_update", make)
+    monkeypatch.setattr("vit_jax.run.parts.step_parts.make_update", make)
     timed, secs = jax.jit(work), []
 
     def least_secs():  # before the run and after it: others use the machine as well

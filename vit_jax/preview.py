@@ -41,11 +41,11 @@ def preview(config: RunConfig, name: str, *, step: int, max_images: int) -> Imag
     if max_images < 1:
         raise UserError(f"--max_images={max_images}: give at least 1.")
     source = build.source(config.input)
-    plan = build.plan(config, num_examples=source.num_examples)
-    if not 1 <= step <= plan.total_steps:
+    durations = build.durations(config, num_examples=source.num_examples)
+    if not 1 <= step <= durations.total_steps:
         raise UserError(
-            f"--step={step}: this run has the steps 1 to {plan.total_steps:,}; nearest: "
-            f"{min(max(step, 1), plan.total_steps):,}. total.* says how many."
+            f"--step={step}: this run has the steps 1 to {durations.total_steps:,}; nearest: "
+            f"{min(max(step, 1), durations.total_steps):,}. total.* says how many."
         )
     objective = build.objective(config, num_classes=source.num_classes)
     with build.train_batches(config, source, start_step=step - 1) as batches:
@@ -74,8 +74,8 @@ def preview(config: RunConfig, name: str, *, step: int, max_images: int) -> Imag
         for i in range(len(pixels))
     ]
     titles = [
-        f"Step {step:,} of {plan.total_steps:,}: {name}",
-        f"epoch {step / plan.steps_per_epoch:.1f}, seed {config.seed}, {len(cells):,} of "
+        f"Step {step:,} of {durations.total_steps:,}: {name}",
+        f"epoch {step / durations.steps_per_epoch:.1f}, seed {config.seed}, {len(cells):,} of "
         f"{config.input.batch_size:,} examples, {config.input.preprocess}",
     ]
     return contact_sheet.draw(titles, cells)

@@ -33,8 +33,8 @@ from vit_jax.store.workdir import record
 from vit_jax.store.workdir_lock import lock
 from vit_jax.training.histograms import make_distributions
 from vit_jax.training.log import write_parameters
-from vit_jax.training.state import Layout, TrainState
-from vit_jax.training.step import Scalars, compile_update, leave_out, make_update
+from vit_jax.training.state import StateLayout, TrainState
+from vit_jax.training.step import Scalars, compile_update, leave_out
 from vit_jax.training.warm_start import warm_start
 
 
@@ -46,7 +46,7 @@ def train(
     stop: StopRequest | AgreedStop | None = None,
     peers: Peers | None = None,
 ) -> TrainState:
-    """Trains to the end of the plan, resuming from workdir; step k means: after k updates.
+    """Trains to the end of the durations, resuming from workdir; step k means: after k updates.
 
     As soon as bool(stop) is true the state is saved, and training ends. `peers` are the processes
     that call this together, each on its own host; default: this one alone.
@@ -60,12 +60,11 @@ def train(
     stop = StopRequest() if stop is None else stop
     peers = Peers.alone() if peers is None else peers
 
-    # Where and what: mesh, data and plan; model, shapes and shardings. Nothing is allocated yet,
-    # and all that is wrong is told at once.
+    # Where and what: mesh, data and durations; model, shapes and shardings. Nothing is allocated
+    # yet, and all errors are reported at once.
     run = preflight.prepare(config, workdir)
-    mesh, source, batch_layout, plan = run.mesh, run.source, run.batch_layout, run.plan
-    model, schedule, layout = run.model, run.schedule, run.layout
-    objective, evals, description = run.objective, run.evals, run.description
+    mesh, source, evals = run.mesh, run.source, run.evals
+    durations, model, _, layout, objective = run.step
 
     with contextlib.ExitStack() as until_the_end:
         enter = until_the_end.enter_context
@@ -73,7 +72,7 @@ def train(
         # Whose work directory: nobody else's, and of this very run.
         enter(lock(workdir))
         entry = build.entry(config, workdir, source, allow_config_change=allow_config_change)
-        announce.run(screen, config, source, mesh, model.info, plan, entry.changes)
+        announce.run(screen, config, source, mesh, model.info, durations, entry.changes)
         announce.unsharded(screen, layout)
 
         # Start: resume, else warm start, else scratch. Never another order.
@@ -82,20 +81,18 @@ def train(
             store = enter(contextlib.closing(build.store(config, workdir)))
             state = store.restore(layout.state) or first_state(config, layout, model.info, screen)
         start = int(state.step)
-        plan.check_start(start, workdir)
+        durations.check_start(start, workdir)
         announce.start(screen, start)
         if jax.process_index() == 0:
-            record(entry, run=environment.describe(mesh) | {"total_steps": plan.total_steps})
+            record(entry, run=environment.describe(mesh) | {"total_steps": durations.total_steps})
         write_parameters(workdir, layout.state.params)
 
         # Repeat. The batch of step k is a function of k, so nothing else needs to be restored.
         log = enter(build.log(config, workdir, start_step=start))
-        feed = enter(build.train_feed(config, source, batch_layout, start_step=start))
-        if start < plan.total_steps:
+        feed = enter(build.train_feed(config, source, run.batch_layout, start_step=start))
+        if start < durations.total_steps:
             with announce.compiling(screen):
-                rates = build.rates(config.optim, schedule)
-                update = make_update(layout, objective, rates, config.seed)
-                update = compile_update(update, layout, batch_layout)
+                update = compile_update(build.update(config, run.step), layout, run.batch_layout)
         # Stopped during the last evaluation?
         done = peers.from_first("before the evaluations that were missed", log.row(start))
         missed = evals.run(start, state.weights(), screen.bar, stop, peers.together, done)
@@ -105,67 +102,67 @@ def train(
             announce.results(screen, start, missed)
             log.write(start, missed)
         distributions = make_distributions(layout, objective, config.seed)
-        clock = build.clock(config, model.info, plan, mesh, feed, start_step=start)
-        under_way = UnderWay()
+        clock = build.clock(config, model.info, durations, mesh, feed, start_step=start)
         skipped = build.skipped_images(config, source, feed, log, start_step=start)
-        for step in range(start + 1, plan.total_steps + 1):
+        under_way = UnderWay()
+        for step in range(start + 1, durations.total_steps + 1):
             batch = next(feed)
-            if plan.histograms(step):
+            if durations.histograms(step):
                 under_way.finish()
                 with clock.paused():
                     log.write_distributions(step, fetch(distributions(state, batch)))
-            if plan.skips(step):
+            if durations.skips(step):
                 announce.left_out(screen, step)
-            advance = leave_out if plan.skips(step) else update
+            advance = leave_out if durations.skips(step) else update
             state, scalars = advance(state, batch)  # returns at once
             under_way.add(scalars)
-            log.after_step(step)
             skipped.add(scalars)
-            row = {}
-            if plan.log(step) or plan.save(step) or evals.due(step) or stop:
+            log.after_step(step)
+            row: dict[str, float] = {}
+            if durations.log(step) or durations.save(step) or evals.due(step) or stop:
                 # The only sync, but for histograms. Before the clock is stopped: what the devices
                 # had still to do would count as a pause.
                 scalars, counts = fetch((scalars, skipped.pending))
                 stop_if_not_finite(scalars)
                 announce.bad_images(screen, feed.bad_images)
-                skipped.settle(counts)
-                row = skipped.news()
-            if plan.log(step):
+                row = skipped.settle(counts)
+            if durations.log(step):
                 row = numbers(scalars) | clock.tick(step) | skipped.row()
-                announce.progress(screen, step, plan, row, clock.eta_secs)
+                announce.progress(screen, step, durations, row, clock.eta_secs)
             with clock.paused():
+                results: dict[str, float] = {}
                 try:
-                    weights = state.weights()
-                    results = {}
                     if not stop:
+                        weights = state.weights()
                         results = evals.run(step, weights, screen.bar, stop, peers.together)
                         announce.bad_images(screen, *bad_images_of_evals)
-                except UserError:  # its data are bad: no reason to lose the training
-                    if not peers.several:  # who would not come to save
+                except UserError:  # bad data of an evaluation are no reason to lose the training
+                    if not peers.several:  # the others would not come to save
                         stop_if_not_finite(scalars)
-                        store.save(step, state, description, {})
+                        store.save(step, state, run.description, {})
                     raise
                 stopping = bool(stop)  # once: a signal may come between two looks
                 if stopping:
-                    skipped.settle(fetch(skipped.pending))
-                    row |= skipped.news()
+                    row |= skipped.settle(fetch(skipped.pending))
                 if results:
                     announce.results(screen, step, results)
                 if row | results:
                     log.write(step, row | results)
-                if plan.save(step) or stopping:
+                if durations.save(step) or stopping:
                     stop_if_not_finite(scalars)
                     with peers.together(f"saving step {step}"):
-                        store.save(step, state, description, results)
+                        store.save(step, state, run.description, results)
             if stopping:
                 store.wait()
                 raise Preempted(announce.preempted(str(stop), step, workdir))
         store.wait()
-        announce.finished(screen, plan, log.row(plan.total_steps), workdir)
+        announce.finished(screen, durations, log.row(durations.total_steps), workdir)
     return state
 
 
-def first_state(config: RunConfig, layout: Layout, model: ModelInfo, screen: Screen) -> TrainState:
+def first_state(
+    config: RunConfig, layout: StateLayout, model: ModelInfo, screen: Screen
+) -> TrainState:
     """The state after 0 steps: from scratch, or with the parameters that `init` names."""
     state, init = layout.init(config.seed), config.init
     if init.weights is None:

@@ -44,7 +44,7 @@ def make(shape: Shape, dtype: str) -> Contender:
         return models.create(**shape.of_models(), dtype=dtype, rngs=rngs)
 
     mesh = build.mesh(config.mesh)
-    plan = build.plan(config, num_examples=shape.batch)
+    plan = build.durations(config, num_examples=shape.batch)
     schedule = build.schedule(config.optim, plan)
     layout = build.layout(config, make_model, schedule, mesh)
     objective = build.objective(config, num_classes=shape.classes)

@@ -94,7 +94,7 @@ def test_forty_steps_of_a_recipe_are_those_of_big_vision(name, theirs, monkeypat
 
 def prepared(config):
     """(layout, objective, rates) of a run, as the train command makes them."""
-    plan = build.plan(config, num_examples=1000)
+    plan = build.durations(config, num_examples=1000)
     schedule = build.schedule(config.optim, plan)
     model = build.model(config, num_classes=CLASSES)
     layout = build.layout(config, model.make, schedule, build.mesh(config.mesh))

@@ -46,7 +46,7 @@ def layout_on(data, fsdp, tensor, shard_optimizer):
          "total": {"steps": 2}, "mesh": {"data": data, "fsdp": fsdp, "tensor": tensor,
                                          "shard_optimizer": shard_optimizer}}, [])
     model = build.model(config, num_classes=4)
-    plan = build.plan(config, num_examples=64)
+    plan = build.durations(config, num_examples=64)
     schedule = build.schedule(config.optim, plan)
     return build.layout(config, model.make, schedule, build.mesh(config.mesh)).state
 

@@ -52,7 +52,7 @@ def step():
     """What a first step has: layout, objective, state, batch, the update's scalars, the counts."""
     config = configs.resolve(CONFIG)
     mesh, source = build.mesh(config.mesh), build.source(config.input)
-    plan = build.plan(config, num_examples=source.num_examples)
+    plan = build.durations(config, num_examples=source.num_examples)
     model = build.model(config, num_classes=source.num_classes)
     optimizer = build.optimizer(config.optim, build.schedule(config.optim, plan))
     layout = state_layout(model.make, optimizer, mesh, ema_decay=None, shard_optimizer=False)

@@ -50,7 +50,7 @@ def targets(config):
     """Of the first batch that is trained on, and of the evaluation's, as the devices have them."""
     source, mesh = build.source(config.input), build.mesh(config.mesh)
     objective = build.objective(config, num_classes=source.num_classes)
-    classes = build.Classes(source.num_classes, source.class_names)
+    classes = build.ModelClasses(source.num_classes, source.class_names)
     layout = build.batch_layout(config, source, mesh)
     evaluated, _ = build.eval_data("own", config, classes, mesh, (8, 8)).open_feed()
     with build.train_feed(config, source, layout, start_step=0) as trained, evaluated:

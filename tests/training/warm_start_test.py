@@ -310,7 +310,7 @@ folder = epath.Path(sys.argv[1])
 def fresh(*overrides, seed):
     config = configs.resolve(json.loads(sys.argv[2]), overrides)
     model = build.model(config, num_classes=4)
-    schedule = build.schedule(config.optim, build.plan(config, num_examples=64))
+    schedule = build.schedule(config.optim, build.durations(config, num_examples=64))
     layout = build.layout(config, model.make, schedule, build.mesh(config.mesh))
     return config.init, model, layout.init(seed)
 

@@ -16,7 +16,7 @@ from vit_jax.plan.collectives import collectives
 from vit_jax.plan.hlo import instructions
 from vit_jax.run import build
 from vit_jax.training import step
-from vit_jax.training.state import Layout
+from vit_jax.training.state import StateLayout
 
 _CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
 
@@ -29,7 +29,7 @@ class PlannedStep(NamedTuple):
     """The step of a run by shapes and shardings, on devices that may not be there."""
 
     model: ModelInfo
-    layout: Layout
+    layout: StateLayout
     batch: step.Batch
     update: Any
     total_steps: int
@@ -69,20 +69,12 @@ def planned_step(config: RunConfig, mesh: Mesh, *, num_examples: int | None = No
     num_classes, batch_size = config.input.num_classes, config.input.batch_size
     assert num_classes is not None
     num_examples = num_examples or build.declared_examples(config.input) or batch_size
-    plan = build.plan(config, num_examples=num_examples)
-    schedule = build.schedule(config.optim, plan)
-    model = build.model(config, num_classes=num_classes)
-    layout = build.layout(config, model.make, schedule, mesh)
+    parts = build.step_parts(config, mesh, num_examples=num_examples, num_classes=num_classes)
     batch = step.batch_layout(
-        mesh, batch_size=batch_size, image_size=model.preprocess.image_size, max_labels=1
+        mesh, batch_size=batch_size, image_size=parts.model.preprocess.image_size, max_labels=1
     )
-    update = step.make_update(
-        layout,
-        build.objective(config, num_classes=num_classes),
-        build.rates(config.optim, schedule),
-        config.seed,
-    )
-    return PlannedStep(model.info, layout, batch, update, plan.total_steps)
+    update = build.update(config, parts)
+    return PlannedStep(parts.model.info, parts.layout, batch, update, parts.durations.total_steps)
 
 
 def lower(planned: PlannedStep) -> LoweredStep:

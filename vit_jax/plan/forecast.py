@@ -20,7 +20,7 @@ from vit_jax.plan.compiled import Figures, lower, planned_step, read_figures
 from vit_jax.plan.hosts import HostNeeds
 from vit_jax.plan.topology import dividing
 from vit_jax.run import build
-from vit_jax.training.state import Layout, device_bytes, total_bytes
+from vit_jax.training.state import StateLayout, device_bytes, total_bytes
 
 SECS_A_DAY = 86_400
 MXU_FLOPS_A_CYCLE = 2 * 128 * 128
@@ -246,7 +246,7 @@ def _check_batch(config: RunConfig, mesh: Mesh, topology: str | None) -> None:
 
 
 def _memory(
-    layout: Layout, figures: Figures | None, chip: TpuChip | None, activations: int | None
+    layout: StateLayout, figures: Figures | None, chip: TpuChip | None, activations: int | None
 ) -> Memory:
     state = layout.state
     stats = None if chip else layout.mesh.local_devices[0].memory_stats()

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import jax
 
 from vit_jax.training.objective import Batch
-from vit_jax.training.state import Layout
+from vit_jax.training.state import StateLayout
 
 # Saving L/16 took so much, in multiples of what was saved (BENCHMARKS.md): the copy that files are
 # written from, and what is being compressed.
@@ -35,7 +35,7 @@ class HostNeeds(NamedTuple):
     saving_bytes: int
 
 
-def needs(layout: Layout, batch: Batch) -> HostNeeds:
+def needs(layout: StateLayout, batch: Batch) -> HostNeeds:
     """layout and batch: with shardings over devices that may not be there."""
     copied = sum(_copied_bytes(x) for x in jax.tree.leaves(layout.state))
     images = _rows(batch["weight"])

@@ -19,7 +19,7 @@ from vit_jax.parallel import mesh as meshes
 from vit_jax.run import build
 from vit_jax.training.feed import BadImages
 from vit_jax.training.skipped import NUMBER
-from vit_jax.training.state import Layout
+from vit_jax.training.state import StateLayout
 from vit_jax.weights import CheckpointInfo
 
 if TYPE_CHECKING:
@@ -32,12 +32,12 @@ def run(
     source: Source,
     mesh: Mesh,
     info: ModelInfo,
-    plan: build.Plan,
+    durations: build.Durations,
     changes: Sequence[str],
 ) -> None:
     """Data, devices, model, plan: what is about to happen."""
     devices = mesh.devices.ravel()
-    epochs = plan.total_steps / plan.steps_per_epoch
+    epochs = durations.total_steps / durations.steps_per_epoch
     screen.say(
         f"data     {build.title(config.input, source)}: {source.num_examples:,} examples, "
         f"{source.num_classes:,} classes{', weighted labels' if source.weighted else ''}"
@@ -49,9 +49,9 @@ def run(
         f"{format_count(info.forward_flops)}FLOPs per image forward"
     )
     screen.say(
-        f"plan     {plan.total_steps:,} steps of {config.input.batch_size:,} examples "
-        f"({epochs:.1f} epochs), {plan.warmup_steps:,} of them warmup"
-        + (f", {plan.cooldown_steps:,} cooldown" if plan.cooldown_steps else "")
+        f"plan     {durations.total_steps:,} steps of {config.input.batch_size:,} examples "
+        f"({epochs:.1f} epochs), {durations.warmup_steps:,} of them warmup"
+        + (f", {durations.cooldown_steps:,} cooldown" if durations.cooldown_steps else "")
     )
     for change in changes:
         screen.say(f"changed  {change}")
@@ -66,7 +66,7 @@ def _axes(mesh: Mesh) -> str:
 FIELDS = {axes.WIDTH: "model.width", axes.HEADS: "model.num_heads", axes.MLP: "model.mlp_dim"}
 
 
-def unsharded(screen: Screen, layout: Layout) -> None:
+def unsharded(screen: Screen, layout: StateLayout) -> None:
     """What is replicated along axes of the mesh that should divide it: one line for each cause."""
     sizes = layout.mesh.shape
     several = lambda mesh_axes: " x ".join(f"{a}={sizes[a]}" for a in mesh_axes)
@@ -110,7 +110,11 @@ def compiling(screen: Screen) -> Iterator[None]:
 
 
 def progress(
-    screen: Screen, step: int, plan: build.Plan, values: Mapping[str, float], eta_secs: float
+    screen: Screen,
+    step: int,
+    durations: build.Durations,
+    values: Mapping[str, float],
+    eta_secs: float,
 ) -> None:
     """The line that updates; what is wanted most comes first, since a narrow terminal cuts it."""
     skipped = values.get(NUMBER, 0)
@@ -123,10 +127,10 @@ def progress(
         "{:,.0f} images/s": values["speed/images_per_second"],
         "MFU {:.1%}": values.get("speed/mfu"),
         "input wait {:.0%}": values["speed/input_wait"],
-        "epoch {:.1f}": step / plan.steps_per_epoch,
+        "epoch {:.1f}": step / durations.steps_per_epoch,
     }
     shown = [text.format(value) for text, value in of_step.items() if value is not None]
-    screen.update(f"step {step:,}/{plan.total_steps:,}", *shown)
+    screen.update(f"step {step:,}/{durations.total_steps:,}", *shown)
 
 
 def left_out(screen: Screen, step: int) -> None:
@@ -156,17 +160,17 @@ def preempted(reason: str, step: int, workdir: epath.Path) -> str:
 
 
 def finished(
-    screen: Screen, plan: build.Plan, row: Mapping[str, float], workdir: epath.Path
+    screen: Screen, durations: build.Durations, row: Mapping[str, float], workdir: epath.Path
 ) -> None:
     """The result, where it is, and what to do next."""
-    screen.say(f"finished {plan.total_steps:,} steps")
+    screen.say(f"finished {durations.total_steps:,} steps")
     if skipped := row.get(NUMBER):
         screen.say(
             f"skipped  bad images {skipped:,.0f} times, by weight 0; named above when first met"
         )
     for name, line in _by_evaluation(row).items():
         screen.say(f"result   {name}: {line}")
-    screen.say(f"saved    {workdir / 'checkpoints' / str(plan.total_steps)}")
+    screen.say(f"saved    {workdir / 'checkpoints' / str(durations.total_steps)}")
     screen.say(f"next     python -m vit_jax.predict --checkpoint {workdir} IMAGE...")
 
 

@@ -4,7 +4,8 @@ Every function takes one section, and what other objects it needs. `data/` and w
 are imported where they are first used.
 """
 
-from vit_jax.run.parts.evaluations import Classes, EvalData, check_evals, eval_data, evals
+from vit_jax.run.parts.durations import Durations, durations
+from vit_jax.run.parts.evaluations import EvalData, ModelClasses, check_evals, eval_data, evals
 from vit_jax.run.parts.examples import declared_examples, source, title
 from vit_jax.run.parts.inputs import (
     bad_images,
@@ -33,16 +34,17 @@ from vit_jax.run.parts.outputs import (
     skipped_images,
     store,
 )
-from vit_jax.run.parts.plans import Plan, plan
 from vit_jax.run.parts.preprocessing import as_ops, as_preprocess, as_weights_say, image_size
+from vit_jax.run.parts.step_parts import StepParts, step_parts, update
 from vit_jax.run.parts.updates import layout, objective, optimizer, rates, schedule
 
 __all__ = [
     "MAY_DIFFER",
-    "Classes",
+    "Durations",
     "EvalData",
     "Model",
-    "Plan",
+    "ModelClasses",
+    "StepParts",
     "architecture",
     "as_ops",
     "as_preprocess",
@@ -56,6 +58,7 @@ __all__ = [
     "clock",
     "declared_examples",
     "description",
+    "durations",
     "entry",
     "eval_data",
     "evals",
@@ -66,16 +69,17 @@ __all__ = [
     "model",
     "objective",
     "optimizer",
-    "plan",
     "preprocess",
     "rates",
     "samples",
     "schedule",
     "skipped_images",
     "source",
+    "step_parts",
     "store",
     "title",
     "train_batches",
     "train_feed",
     "trained_weights",
+    "update",
 ]  # fmt: skip

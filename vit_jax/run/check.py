@@ -17,14 +17,15 @@ from etils import epath
 from vit_jax.config import RunConfig
 from vit_jax.core.errors import UserError
 from vit_jax.core.formatting import format_bytes, format_count
-from vit_jax.core.problems import MISSING, Problems
 from vit_jax.core.screen import Screen
 from vit_jax.parallel import mesh as meshes
 from vit_jax.run import announce, build, preflight
 from vit_jax.run.memory import device_memory
-from vit_jax.run.preflight import Prepared
+from vit_jax.run.preflight import RunParts
+from vit_jax.run.problems import MISSING, Problems
 from vit_jax.store import checkpoint_dir
-from vit_jax.training.state import Layout, device_bytes, total_bytes
+from vit_jax.training.objective import Batch
+from vit_jax.training.state import StateLayout, device_bytes, total_bytes
 
 if TYPE_CHECKING:
     from vit_jax.data.source import Source
@@ -61,8 +62,8 @@ def check(
     rows += _model(config, parts, problems, screen)
     rows += _workdir(config, folder, parts, problems, allow_config_change)
     _show(screen, rows, problems)
-    if parts.layout is not MISSING:
-        announce.unsharded(screen, parts.layout)
+    if parts.step.layout is not MISSING:
+        announce.unsharded(screen, parts.step.layout)
     problems.tell()
 
 
@@ -79,7 +80,7 @@ def _show(screen: Screen, rows: list[Row], problems: Problems) -> None:
         screen.say(f"{row.what:{widths[0]}}  {found:{widths[1]}}  {state}")
 
 
-def _mesh(parts: Prepared) -> Row:
+def _mesh(parts: RunParts) -> Row:
     if parts.mesh is MISSING:
         return Row("mesh", "")
     devices = parts.mesh.devices.ravel()
@@ -88,21 +89,24 @@ def _mesh(parts: Prepared) -> Row:
     return Row("mesh", f"{len(devices)} x {devices[0].device_kind}: {axes}{unused}")
 
 
-def _data(config: RunConfig, parts: Prepared, problems: Problems, screen: Screen) -> Iterator[Row]:
+def _data(config: RunConfig, parts: RunParts, problems: Problems, screen: Screen) -> Iterator[Row]:
     c = config.input
     read = problems.look(
         "input",
-        lambda source, _: _samples(config, source, c.preprocess, "input"),
+        _samples,
+        config,
         parts.source,
-        parts.batch_layout,
+        c.preprocess,
+        "input",
+        after=[parts.batch_layout],
     )
     skipped = problems.look(
         "input",
-        lambda source, layout, *_: _first_batch(config, source, layout),
+        _first_batch,
+        config,
         parts.source,
         parts.batch_layout,
-        parts.plan,  # a batch that is too large for it is not read
-        read,
+        after=[parts.step.durations, read],  # a batch that is too large for a run is not read
     )
     found = "" if parts.source is MISSING else _describe(parts.source, build.title(c, parts.source))
     if skipped is not MISSING:
@@ -112,13 +116,7 @@ def _data(config: RunConfig, parts: Prepared, problems: Problems, screen: Screen
         screen.bar("reading examples", number, len(parts.eval_data))
         preprocess, split = config.evals[name].preprocess, config.evals[name].split
         where = f"evals.{name}"
-        read = problems.look(
-            where,
-            lambda data, where=where, preprocess=preprocess: _samples(
-                config, data.source, preprocess, where
-            ),
-            data,
-        )
+        read = problems.look(where, _samples, config, data.source, preprocess, where)
         found = "" if data is MISSING else _describe(data.source, f"{data.source.name}, {split}")
         if read is not MISSING:
             found += f"; read {read.examples}{_bad(read.bad)}"
@@ -126,24 +124,18 @@ def _data(config: RunConfig, parts: Prepared, problems: Problems, screen: Screen
 
 
 def _all_data(
-    config: RunConfig, parts: Prepared, problems: Problems, screen: Screen
+    config: RunConfig, parts: RunParts, problems: Problems, screen: Screen
 ) -> Iterator[Row]:
     """As `_data`, but of every image."""
     c = config.input
     sets: list[tuple[str, Any, str, str | None]] = []  # the last: the split of an evaluation
     sets.append(("input", parts.source, c.preprocess, None))
     sets += [
-        (f"evals.{name}", MISSING if data is MISSING else data.source, each.preprocess, each.split)
+        (f"evals.{name}", data.source, each.preprocess, each.split)
         for (name, data), each in zip(parts.eval_data.items(), config.evals.values(), strict=True)
     ]
     for where, source, preprocess, split in sets:
-        bad = problems.look(
-            where,
-            lambda source, where=where, preprocess=preprocess: _look_at_all(
-                config, source, preprocess, where, screen
-            ),
-            source,
-        )
+        bad = problems.look(where, _look_at_all, config, source, preprocess, where, screen)
         found = ""
         if source is not MISSING:
             title = build.title(c, source) if split is None else f"{source.name}, {split}"
@@ -197,7 +189,7 @@ def _samples(config: RunConfig, source: Source, preprocess: str, where: str) -> 
         raise UserError(f"{where}: {error}") from error
 
 
-def _first_batch(config: RunConfig, source: Source, layout: preflight.Batch) -> int:
+def _first_batch(config: RunConfig, source: Source, layout: Batch) -> int:
     """Makes this process's part of the first batch; returns how many images are skipped in it."""
     with build.train_feed(config, source, layout, start_step=0) as feed:
         next(feed)
@@ -213,22 +205,21 @@ def _bad(number: int) -> str:
     return f", {number} of them bad images" if number else ""
 
 
-def _model(config: RunConfig, parts: Prepared, problems: Problems, screen: Screen) -> Iterator[Row]:
-    plan, model, layout = parts.plan, parts.model, parts.layout
-    yield Row("plan", "" if plan is MISSING else f"{plan.total_steps:,} steps")
+def _model(config: RunConfig, parts: RunParts, problems: Problems, screen: Screen) -> Iterator[Row]:
+    durations, model, _, layout, _ = parts.step
+    yield Row("plan", "" if durations is MISSING else f"{durations.total_steps:,} steps")
     if model is MISSING:
         yield Row("model", "")
     else:
         yield Row("model", f"{model.info.name}, {format_count(model.info.parameters)} parameters")
     yield Row("memory", "" if layout is MISSING else _memory(layout))
     if config.init.weights is not None:
-        verified = problems.look(
-            "init", lambda *_: _verify(config, parts, screen), parts.trained, parts.shapes
-        )
+        needed = [parts.trained, parts.shapes]
+        verified = problems.look("init", _verify, config, parts, screen, after=needed)
         yield Row("init", "" if verified is MISSING else verified)
 
 
-def _memory(layout: Layout) -> str:
+def _memory(layout: StateLayout) -> str:
     """What the state takes of each device."""
     state = layout.state
     sizes = {"parameters": state.params, "optimizer": state.opt_state, "average": state.ema}
@@ -238,7 +229,7 @@ def _memory(layout: Layout) -> str:
     return f"state {format_bytes(device_bytes(state))}{of} a device: {', '.join(parts)}"
 
 
-def _verify(config: RunConfig, parts: Prepared, screen: Screen) -> str:
+def _verify(config: RunConfig, parts: RunParts, screen: Screen) -> str:
     """Reads what a warm start takes, one array after the other, on the host."""
     trained = parts.trained
     if trained is None:
@@ -255,7 +246,7 @@ def _verify(config: RunConfig, parts: Prepared, screen: Screen) -> str:
 def _workdir(
     config: RunConfig,
     folder: epath.Path,
-    parts: Prepared,
+    parts: RunParts,
     problems: Problems,
     allow_config_change: bool,
 ) -> Iterator[Row]:
@@ -263,27 +254,30 @@ def _workdir(
     if folder.exists():
         entry = problems.look(
             "workdir",
-            lambda source: build.entry(
-                config, folder, source, allow_config_change=allow_config_change
-            ),
+            build.entry,
+            config,
+            folder,
             parts.source,
+            allow_config_change=allow_config_change,
         )
-        problems.look(
-            "workdir",
-            lambda layout, plan, _: _check_checkpoint(folder, layout, plan) if there else None,
-            parts.layout,
-            parts.plan,
-            entry,
-        )
+        if there:
+            problems.look(
+                "workdir",
+                _check_checkpoint,
+                folder,
+                parts.step.layout,
+                parts.step.durations,
+                after=[entry],
+            )
     begins = f"goes on from step {there[-1]:,}" if there else "begins anew"
     size = ""
-    if parts.layout is not MISSING:
-        size = f"; a checkpoint is {format_bytes(total_bytes(parts.layout.state))}"
+    if parts.step.layout is not MISSING:
+        size = f"; a checkpoint is {format_bytes(total_bytes(parts.step.layout.state))}"
     yield Row("workdir", f"{folder}: {begins}{size}")
 
 
-def _check_checkpoint(folder: epath.Path, layout: Layout, plan: build.Plan) -> None:
+def _check_checkpoint(folder: epath.Path, layout: StateLayout, durations: build.Durations) -> None:
     """UserError unless the run can go on from the newest checkpoint."""
     newest = checkpoint_dir.find(folder)
     checkpoint_dir.check_layout(newest, layout.state)
-    plan.check_start(int(newest.name), folder)
+    durations.check_start(int(newest.name), folder)

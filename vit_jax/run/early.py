@@ -11,11 +11,11 @@ from collections.abc import Iterator
 from etils import epath
 
 from vit_jax.config import RunConfig
-from vit_jax.core.problems import Problems
 from vit_jax.data import files
 from vit_jax.data.sources import table as sources
 from vit_jax.run import build
 from vit_jax.run.parts.examples import data_dir
+from vit_jax.run.problems import Problems
 from vit_jax.store import checkpoint_dir, disk_space
 
 
@@ -29,15 +29,11 @@ def look(config: RunConfig, workdir: epath.Path | None = None) -> None:
     for where, source, folder in _of_data(config):
         if (source, folder) not in seen and not (folder and files.is_remote(folder)):
             seen.append((source, folder))
-            problems.look(where, lambda s=source, f=folder, w=where: _check(s, f, w))
+            problems.look(where, sources.check_folder, source, folder, where=where)
     if workdir is not None:
-        problems.look("init", lambda: _check_weights(config, workdir))
-        problems.look("workdir", lambda: disk_space.check_writable(workdir))
+        problems.look("init", _check_weights, config, workdir)
+        problems.look("workdir", disk_space.check_writable, workdir)
     problems.tell()
-
-
-def _check(source: str, folder: str | None, where: str) -> None:
-    sources.check_folder(source, folder, where=where)
 
 
 def _of_data(config: RunConfig) -> Iterator[tuple[str, str, str | None]]:

@@ -13,10 +13,10 @@ from vit_jax.config import RunConfig
 from vit_jax.core.errors import UserError
 from vit_jax.core.formatting import format_bytes
 from vit_jax.training.objective import Batch
-from vit_jax.training.state import Layout, device_bytes
+from vit_jax.training.state import StateLayout, device_bytes
 
 
-def check_fits(layout: Layout, batch: Batch, num_classes: int) -> None:
+def check_fits(layout: StateLayout, batch: Batch, num_classes: int) -> None:
     """UserError if not even the state fits; gradients and activations come on top.
 
     `batch`: shapes and shardings of a batch, whose targets [B, num_classes] have to fit as well.

@@ -18,7 +18,7 @@ from vit_jax.core import axes, pytrees
 from vit_jax.core.layers import STACKED, is_stacked, layer_name
 from vit_jax.parallel import mesh as meshes
 from vit_jax.training.objective import Batch, Objective
-from vit_jax.training.state import Layout, TrainState
+from vit_jax.training.state import StateLayout, TrainState
 from vit_jax.training.step import examples, make_backward
 
 # Bins are the same for everything and for all steps: in the logarithm of the size, on both sides of
@@ -56,7 +56,7 @@ class Distributions(NamedTuple):
 
 
 def make_distributions(
-    layout: Layout, objective: Objective, seed: int
+    layout: StateLayout, objective: Objective, seed: int
 ) -> Callable[[TrainState, Batch], Distributions]:
     """Returns distributions(state, batch) for the next update; compiled when it is first called.
 

@@ -43,8 +43,8 @@ class SkippedImages:
         """After each step, waiting for nothing; one whose batch is left out skips no image."""
         self.pending.append(scalars.get("skipped_images", 0))
 
-    def settle(self, counts: Sequence[Any]) -> None:
-        """Takes the values of `pending`, and forgets those.
+    def settle(self, counts: Sequence[Any]) -> dict[str, float]:
+        """Takes the values of `pending`, which is empty then; `row`, or {} if that is written.
 
         Raises:
           UserError: all images of a batch were bad, or too many of an epoch.
@@ -70,14 +70,12 @@ class SkippedImages:
                     "Correct the data, or raise input.max_bad_fraction."
                 )
 
+        return {} if self._total == self._written else self.row()
+
     def row(self) -> dict[str, float]:
-        """What metrics.jsonl says of them."""
+        """Their number for metrics.jsonl, from where a later start goes on counting."""
         self._written = self._total
         return {NUMBER: float(self._total)}
-
-    def news(self) -> dict[str, float]:
-        """The same, or nothing if that is known already: what a later start goes on from."""
-        return {} if self._total == self._written else self.row()
 
     def _examples(self) -> str:
         return f"The first: {self._files.files[0]}. " if self._files.files else ""

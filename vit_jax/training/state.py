@@ -46,7 +46,7 @@ class TrainState(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Layout:
+class StateLayout:
     """Shapes, dtypes and shardings of a TrainState, and the graph that its parameters belong to.
 
     Attributes:
@@ -94,7 +94,7 @@ def state_layout(
     *,
     ema_decay: float | None,
     shard_optimizer: bool,
-) -> Layout:
+) -> StateLayout:
     """The layout of a run's state; nothing is allocated.
 
     The moving average is sharded as the parameters are, and so are the optimizer's arrays that have
@@ -134,7 +134,7 @@ def state_layout(
     )
     unsharded = parameters.unsharded(variables, mesh, meshes.RULES)
     further = parameters.unsharded(variables, mesh, update_rules)
-    return Layout(
+    return StateLayout(
         make_model,
         graph,
         optimizer,

@@ -17,7 +17,7 @@ from vit_jax.parallel import mesh as meshes
 from vit_jax.training import metrics
 from vit_jax.training.mixing import mix
 from vit_jax.training.objective import Batch, Objective
-from vit_jax.training.state import Layout, TrainState
+from vit_jax.training.state import StateLayout, TrainState
 
 Scalars = dict[str, Any]
 
@@ -59,7 +59,7 @@ class Backward(NamedTuple):
 
 
 def make_backward(
-    layout: Layout, objective: Objective, seed: int
+    layout: StateLayout, objective: Objective, seed: int
 ) -> Callable[[TrainState, Batch], Backward]:
     """Returns backward(state, batch), for the next update; see `Backward`."""
     dropout = rng.stream(seed, "dropout")
@@ -89,7 +89,7 @@ def make_backward(
 
 
 def make_update(
-    layout: Layout,
+    layout: StateLayout,
     objective: Objective,
     rates: Callable[[Any, Any], Scalars],
     seed: int,
@@ -195,7 +195,7 @@ def _accumulated(
 
 def compile_update(
     update: Callable[[TrainState, Batch], tuple[TrainState, Scalars]],
-    layout: Layout,
+    layout: StateLayout,
     batch: Batch,
 ) -> Any:
     """Compiles an update for a layout and a batch (of ShapeDtypeStruct); its state is donated."""
@@ -204,7 +204,7 @@ def compile_update(
 
 def lower_update(
     update: Callable[[TrainState, Batch], tuple[TrainState, Scalars]],
-    layout: Layout,
+    layout: StateLayout,
     batch: Batch,
 ) -> Any:
     """The program of an update, of which jax's `compile` makes one that runs."""

@@ -20,7 +20,7 @@ DIGITS = tuple("0123456789")
 )
 def test_classes_are_the_same_as_far_as_they_have_names(names, same):
     config = configs.load("configs/vit_digits.py", [])
-    classes, mesh = build.Classes(10, names), build.mesh(config.mesh)
+    classes, mesh = build.ModelClasses(10, names), build.mesh(config.mesh)
     look = lambda: build.eval_data("test", config, classes, mesh, (8, 8))
     if same:
         assert look().source.class_names == DIGITS
@@ -32,7 +32,7 @@ def test_classes_are_the_same_as_far_as_they_have_names(names, same):
 def test_a_source_without_a_folder_inherits_none(tmp_path):
     overrides = ("input.source=image_folder", f"input.data_dir={tmp_path}")
     digits = ("evals.test.source=digits",)
-    classes = build.Classes(10, None)
+    classes = build.ModelClasses(10, None)
     config = configs.load("configs/vit_digits.py", [*overrides, *digits])
     mesh = build.mesh(config.mesh)
     assert build.eval_data("test", config, classes, mesh, (8, 8)).source.name == "digits"

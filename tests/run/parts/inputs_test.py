@@ -93,7 +93,7 @@ def test_repeats(tiny_run):
     """Of 64 examples an epoch, four batches of 16, has 22: 20 three times and two twice."""
     config = tiny_run("input.repeats=3")
     assert build.declared_examples(config.input) == 64
-    assert build.plan(config, num_examples=64).steps_per_epoch == 4
+    assert build.durations(config, num_examples=64).steps_per_epoch == 4
     counts = np.bincount(indices(config, 4), minlength=64)
     np.testing.assert_array_equal(np.bincount(counts), [42, 0, 2, 20])
     for batch in indices(config, 4).reshape(4, 16):

@@ -47,7 +47,7 @@ def test_offloading_needs_memory_to_go_to(tiny_run):
 
 
 def lr(config, *, num_examples=64):
-    return build.schedule(config.optim, build.plan(config, num_examples=num_examples))
+    return build.schedule(config.optim, build.durations(config, num_examples=num_examples))
 
 
 def test_schedule_reads_its_fields(tiny_run):
@@ -59,14 +59,14 @@ def test_schedule_reads_its_fields(tiny_run):
 
 
 def test_a_trace_that_would_never_come_is_refused(tiny_run):
-    assert build.plan(tiny_run("log.profile_at_step=6"), num_examples=64).total_steps == 6
+    assert build.durations(tiny_run("log.profile_at_step=6"), num_examples=64).total_steps == 6
     with pytest.raises(UserError, match=r"profile_at_step=7 never comes: .* 6 steps"):
-        build.plan(tiny_run("log.profile_at_step=7"), num_examples=64)
+        build.durations(tiny_run("log.profile_at_step=7"), num_examples=64)
 
 
 @pytest.mark.parametrize("field", ["log.every_steps", "checkpoint.every_steps"])
 def test_a_cadence_beyond_the_last_step_is_the_last_step_alone(tiny_run, field):
-    plan = build.plan(tiny_run(f"{field}=1_000_000"), num_examples=64)
+    plan = build.durations(tiny_run(f"{field}=1_000_000"), num_examples=64)
     due = plan.log if field.startswith("log") else plan.save
     assert [step for step in range(plan.total_steps + 1) if due(step)] == [6]
 
@@ -74,7 +74,7 @@ def test_a_cadence_beyond_the_last_step_is_the_last_step_alone(tiny_run, field):
 @pytest.mark.parametrize("length", ["steps=8", "epochs=2", "examples=128"])
 def test_cooldown_in_three_units(tiny_run, length):
     config = tiny_run("optim.schedule=constant", "total.steps=16", f"optim.cooldown_{length}")
-    assert build.plan(config, num_examples=64).cooldown_steps == 8
+    assert build.durations(config, num_examples=64).cooldown_steps == 8
 
 
 @pytest.mark.parametrize(

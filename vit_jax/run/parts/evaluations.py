@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from vit_jax.data.source import Source
 
 
-class Classes(NamedTuple):
+class ModelClasses(NamedTuple):
     """What a model tells apart."""
 
     number: int
@@ -96,7 +96,7 @@ def check_evals(config: RunConfig) -> None:
 
 
 def eval_data(
-    name: str, config: RunConfig, classes: Classes, mesh: Mesh, wanted: tuple[int, int]
+    name: str, config: RunConfig, classes: ModelClasses, mesh: Mesh, wanted: tuple[int, int]
 ) -> EvalData:
     """The data of an evaluation of models that take images of the size `wanted`; checked now."""
     from vit_jax.data import pipeline

@@ -12,7 +12,7 @@ from vit_jax import config as configs
 from vit_jax import models
 from vit_jax.config import LogConfig, RunConfig
 from vit_jax.run import environment
-from vit_jax.run.parts.plans import Plan
+from vit_jax.run.parts.durations import Durations
 from vit_jax.store.checkpoints import Checkpoints
 from vit_jax.store.workdir import Entry, MayDiffer, check_workdir
 from vit_jax.training.clock import Clock
@@ -89,7 +89,7 @@ def skipped_images(
 def clock(
     config: RunConfig,
     info: models.ModelInfo,
-    plan: Plan,
+    durations: Durations,
     mesh: Mesh,
     feed: Feed,
     *,
@@ -101,6 +101,6 @@ def clock(
         step_flops=3 * info.forward_flops * config.input.batch_size,
         peak_flops=environment.total_peak_flops(mesh, config.log.peak_tflops),
         start_step=start_step,
-        total_steps=plan.total_steps,
+        total_steps=durations.total_steps,
         feed=feed,
     )

@@ -13,23 +13,23 @@ from vit_jax.config import ModelConfig, OptimConfig, RunConfig
 from vit_jax.core import errors
 from vit_jax.nn.stack import OFFLOAD_MEMORY
 from vit_jax.optim import freezing, lr_multipliers, optimizers, schedules
-from vit_jax.run.parts.plans import Plan
+from vit_jax.run.parts.durations import Durations
 from vit_jax.training.objective import Objective
-from vit_jax.training.state import Layout, state_layout
+from vit_jax.training.state import StateLayout, state_layout
 
 LEAST_ALPHA = 1e-6  # of mixup and CutMix
 
 
-def schedule(c: OptimConfig, plan: Plan) -> schedules.Schedule:
+def schedule(c: OptimConfig, durations: Durations) -> schedules.Schedule:
     """Learning rate by number of updates done. UserError for fields that would go unread."""
     only_rsqrt = {name: ("rsqrt_timescale_steps",) * (name == "rsqrt") for name in schedules.DECAYS}
     _check_read(c, "schedule", only_rsqrt)
     return schedules.schedule(
         c.schedule,
         peak=c.lr,
-        warmup_steps=plan.warmup_steps,
-        cooldown_steps=plan.cooldown_steps,
-        total_steps=plan.total_steps,
+        warmup_steps=durations.warmup_steps,
+        cooldown_steps=durations.cooldown_steps,
+        total_steps=durations.total_steps,
         rsqrt_timescale_steps=c.rsqrt_timescale_steps,
     )
 
@@ -91,7 +91,7 @@ def layout(
     make_model: Callable[[nnx.Rngs], nnx.Module],
     schedule: schedules.Schedule,
     mesh: Mesh,
-) -> Layout:
+) -> StateLayout:
     """Shapes and shardings of the run's state; nothing is allocated."""
     _check_offload(config.model, mesh)
     return state_layout(

@@ -13,7 +13,7 @@ from vit_jax.core.cadence import Cadence
 
 
 @dataclasses.dataclass(frozen=True)
-class Plan:
+class Durations:
     """How long a run is, in steps, and what is due when."""
 
     total_steps: int
@@ -34,7 +34,7 @@ class Plan:
             )
 
 
-def plan(config: RunConfig, *, num_examples: int) -> Plan:
+def durations(config: RunConfig, *, num_examples: int) -> Durations:
     """Durations in steps, rounded to the nearest whole one."""
     batch_size, optim = config.input.batch_size, config.optim
 
@@ -75,7 +75,7 @@ def plan(config: RunConfig, *, num_examples: int) -> Plan:
             "steps from 1 to that."
         )
     every = config.log.histograms_every_steps
-    return Plan(
+    return Durations(
         total_steps=total_steps,
         warmup_steps=warmup_steps or 0,
         cooldown_steps=cooldown_steps or 0,

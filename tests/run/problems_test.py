@@ -1,7 +1,7 @@
 import pytest
 
 from vit_jax.core.errors import UserError
-from vit_jax.core.problems import MISSING, Problems
+from vit_jax.run.problems import MISSING, Problems
 
 
 def fail(message):
@@ -13,6 +13,8 @@ def test_a_part_that_needs_a_missing_one_is_left_out_silently():
     good = problems.look("a", lambda: 1)
     bad = problems.look("b", lambda: fail("b is wrong"))
     assert problems.look("c", lambda a, b: a + b, good, bad) is MISSING
+    assert problems.look("c", int, bad.some.attribute) is MISSING
+    assert problems.look("c", int, after=[bad]) is MISSING
     assert problems.look("d", lambda a: a + 1, good) == 2
     assert [problem.what for problem in problems.found] == ["b"]
 
