@@ -40,7 +40,7 @@ def test_mistakes_get_one_message(sweep, clone):
         (("--workdir=",), "--workdir is empty"),
         (("--workdir=", "--dry_run"), "--workdir is empty"),
         ((), "--workdir is missing"),
-        (("--workdir=runs/lr", "--config=configs/vit_digits.py"), 'stands behind " -- "'),
+        (("--workdir=runs/lr", "--config=configs/vit_digits.py"), 'follow " -- "'),
         (("--workdir=runs/lr", "--launcher="), "--launcher is empty"),
         (("--workdir=runs/lr", "--launcher=slurm.sh 'x"), "--launcher=slurm.sh 'x: No closing"),
     ],
