@@ -3,8 +3,6 @@
 The input is recognised by its contents; see docs/weights.md.
 """
 
-from __future__ import annotations
-
 import re
 
 from absl import flags

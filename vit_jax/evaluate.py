@@ -4,8 +4,6 @@ Runs the evaluations of the run that wrote it, or those of --config FILE. Weight
 are prepared for as they say: --config.evals.NAME.preprocess=weights
 """
 
-from __future__ import annotations
-
 import json
 import sys
 

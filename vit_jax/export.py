@@ -4,8 +4,6 @@
 without this package, on any of the platforms it was made for; see docs/export.md.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import os

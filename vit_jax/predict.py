@@ -3,8 +3,6 @@
 Needs nothing but the checkpoint: it says which model it holds and how images are prepared.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Iterator

@@ -4,8 +4,6 @@ A contact sheet of the images and labels that step N of this config learns from,
 preprocessing, mixup and CutMix: a batch is a function of the config, the seed and the step.
 """
 
-from __future__ import annotations
-
 import io
 
 import jax

@@ -4,8 +4,6 @@ Any field of the config can be overridden: --config.optim.lr=3e-4. Run the same 
 on where it stopped, for whatever reason it stopped.
 """
 
-from __future__ import annotations
-
 import collections
 import contextlib
 import math

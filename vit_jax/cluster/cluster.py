@@ -1,7 +1,5 @@
 """Which processes belong to a run: by the flags, else by the cluster, else this one alone."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import NamedTuple
 

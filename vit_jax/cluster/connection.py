@@ -1,7 +1,5 @@
 """Messages between processes: JSON objects, one a line, over a TCP connection."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import socket

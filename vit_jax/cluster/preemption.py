@@ -1,7 +1,5 @@
 """Being asked to stop: one process by itself, or several, all after the same step."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

@@ -4,8 +4,6 @@ It is done before jax.distributed.initialize, which aborts a process without say
 missed. The port is free again for it afterwards; the connections stay open (see peers.py).
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import selectors

@@ -1,7 +1,5 @@
 """The life of a run of several processes: all meet, train together, and end together."""
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import os

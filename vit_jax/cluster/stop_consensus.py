@@ -9,8 +9,6 @@ Not JAX's own preemption service, which does the same: it has one counter a proc
 saving, counts its steps with it.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from typing import Any

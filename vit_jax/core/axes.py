@@ -5,8 +5,6 @@ compiles a step) gives the table from logical names to mesh axes; without it, or
 `constrain` returns its argument.
 """
 
-from __future__ import annotations
-
 import contextlib
 import contextvars
 import math

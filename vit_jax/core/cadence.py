@@ -1,7 +1,5 @@
 """When something is due: every so many steps, and always at the last one."""
 
-from __future__ import annotations
-
 import dataclasses
 
 

@@ -9,8 +9,6 @@ process could read a file that another is still writing. Each entry has a checks
 be read is compiled.
 """
 
-from __future__ import annotations
-
 import collections
 from pathlib import Path
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """Config files: found, executed, and asked for their values."""
 
-from __future__ import annotations
-
 import importlib.util
 from collections.abc import Mapping
 from pathlib import Path

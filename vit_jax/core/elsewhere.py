@@ -1,7 +1,5 @@
 """Words and model names of other projects, and those here: for messages alone, none is accepted."""
 
-from __future__ import annotations
-
 import difflib
 import re
 from collections.abc import Iterable

@@ -5,8 +5,6 @@ rule, the value, the nearest valid value and the field to change. Everything els
 command is a bug and keeps its traceback.
 """
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Iterable
 

@@ -1,7 +1,5 @@
 """Numbers as people read them."""
 
-from __future__ import annotations
-
 
 def format_bytes(nbytes: float) -> str:
     """1_500_000_000 -> "1.4 GiB"; three digits, in binary units."""

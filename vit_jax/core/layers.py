@@ -4,8 +4,6 @@ A stack keeps the parameters of its L blocks in one array each, under a part nam
 `blocks/block/mlp/fc1/kernel` is [L, D, M]. That of layer 3 alone is `blocks/3/mlp/fc1/kernel`.
 """
 
-from __future__ import annotations
-
 STACKED = "block"  # the part of a name below which every array has a leading layer axis
 
 

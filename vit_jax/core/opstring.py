@@ -1,7 +1,5 @@
 """Strings of ops: "decode|inception_crop(224, area_min=0.1)|flip_lr", read without running them."""
 
-from __future__ import annotations
-
 import ast
 from typing import Any, NamedTuple
 

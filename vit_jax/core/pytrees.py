@@ -1,7 +1,5 @@
 """Nested dictionaries of arrays by name: {"head": {"bias": x}} <-> {"head/bias": x}."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import jax

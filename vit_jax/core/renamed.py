@@ -3,8 +3,6 @@
 They are read in what earlier versions wrote, and refused in what users write today.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -4,8 +4,6 @@ Nothing random is ever saved or carried along, so step k draws the same numbers 
 killed ten times as in one that never was.
 """
 
-from __future__ import annotations
-
 import zlib
 
 import jax

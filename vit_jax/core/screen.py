@@ -1,7 +1,5 @@
 """What a person sees while a command runs: plain lines, and one line that updates."""
 
-from __future__ import annotations
-
 import shutil
 import sys
 import time

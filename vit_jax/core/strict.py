@@ -3,8 +3,6 @@
 Values come from a file, with Python's types, or from the command line, as text.
 """
 
-from __future__ import annotations
-
 import ast
 import dataclasses
 import math

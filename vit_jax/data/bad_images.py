@@ -1,7 +1,5 @@
 """Bad images in the pipeline: a second attempt confirms that they are bad, and explains why."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from vit_jax.core.errors import UserError

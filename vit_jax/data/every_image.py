@@ -1,7 +1,5 @@
 """Looks at every image of a data set, before a run would stumble over one of them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 
 import numpy as np

@@ -4,8 +4,6 @@ Networks and the file servers behind them fail now and then for a moment. What m
 again, ever more slowly; what cannot, such as a missing file, is an error at once.
 """
 
-from __future__ import annotations
-
 import concurrent.futures
 import errno
 import glob as local_glob

@@ -1,7 +1,5 @@
 """TensorFlow, quiet and kept off the accelerators: `from vit_jax.data.host_tf import tf`."""
 
-from __future__ import annotations
-
 import os
 
 # Its C++ would write into the line of progress; what goes wrong comes as an exception as well. It

@@ -1,7 +1,5 @@
 """The part of the pipeline that is Python: slots of batches to arrays of encoded examples."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import NamedTuple
 

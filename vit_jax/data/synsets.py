@@ -5,8 +5,6 @@ Its source is WordNet 3.0's nouns, as `imagenet21k_goog_synsets.txt` and
 `imagenet_synset_to_lemma.txt` of https://github.com/huggingface/pytorch-image-models have them.
 """
 
-from __future__ import annotations
-
 import functools
 import gzip
 from pathlib import Path

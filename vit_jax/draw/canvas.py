@@ -1,7 +1,5 @@
 """Pictures in pixels, drawn larger and shrunk, so that lines are smooth."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from PIL import Image, ImageDraw, ImageFont

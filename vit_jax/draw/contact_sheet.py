@@ -1,7 +1,5 @@
 """Draws a contact sheet: images in rows, with a few words under each."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Sequence

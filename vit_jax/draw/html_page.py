@@ -1,7 +1,5 @@
 """A page of HTML that needs nothing else, neither a network nor other files."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

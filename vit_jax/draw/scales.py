@@ -1,7 +1,5 @@
 """Axes: places of numbers, ticks and their labels."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import NamedTuple

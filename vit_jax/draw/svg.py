@@ -1,7 +1,5 @@
 """Elements of a chart as inline SVG."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from html import escape
 

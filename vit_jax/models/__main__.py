@@ -1,7 +1,5 @@
 """Writes docs/models.md: python -m vit_jax.models > docs/models.md"""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from vit_jax.core.formatting import format_bytes

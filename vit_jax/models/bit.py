@@ -1,7 +1,5 @@
 """BiT: pre-activation ResNets with group norm and standardised weights (arXiv 1912.11370)."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 from typing import Any

@@ -1,7 +1,5 @@
 """What all families of models have: fields, and what the table of names has to know of them."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable
 from typing import Any

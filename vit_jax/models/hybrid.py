@@ -4,8 +4,6 @@ The ResNet is that of the released hybrids: unlike a BiT it has norms and relus 
 convolutions.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import re
 from typing import Any

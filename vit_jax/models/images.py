@@ -3,8 +3,6 @@
 The same steps as the evaluation's: decode to RGB, resize, central crop.
 """
 
-from __future__ import annotations
-
 import math
 import os
 import warnings

@@ -1,7 +1,5 @@
 """The table of models by name, and figures of a model without building it."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 from typing import Any

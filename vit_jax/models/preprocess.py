@@ -1,7 +1,5 @@
 """The part of preprocessing that travels with a model's weights: what its images look like."""
 
-from __future__ import annotations
-
 import dataclasses
 
 # Pillow's, in the order of its numbers.

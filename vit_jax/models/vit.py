@@ -1,7 +1,5 @@
 """The Vision Transformer (arXiv 2010.11929, section 3.1), and what has become of it since."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What the names of ViTs stand for: sizes, and the backbones that have more of their own."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The fields of a ViT, what they cannot be, and what they cost."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 

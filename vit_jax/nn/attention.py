@@ -1,7 +1,5 @@
 """Multi-head self-attention (appendix A)."""
 
-from __future__ import annotations
-
 import functools
 from typing import Any
 

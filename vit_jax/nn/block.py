@@ -1,7 +1,5 @@
 """The encoder block: attention, then MLP, each behind a norm and added to its input (Eq. 2-3)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

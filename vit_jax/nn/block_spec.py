@@ -1,7 +1,5 @@
 """The fields of an encoder block, and in what numbers layers compute."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import jax.numpy as jnp

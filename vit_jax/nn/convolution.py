@@ -4,8 +4,6 @@ The released code of BiT (arXiv 1912.11370) divides by sqrt(variance + 1e-10), t
 of arXiv 2010.11929 by deviation + 1e-5; the ports to torch by sqrt(variance + 1e-8).
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 from typing import Any

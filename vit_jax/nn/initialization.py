@@ -4,8 +4,6 @@ Recipes differ in it, and their learning rates, optimizers and decays were chose
 not here starts alike in all: norms' scales at 1, their offsets and the other biases at 0.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple

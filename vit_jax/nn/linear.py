@@ -1,7 +1,5 @@
 """Dense layers: parameters with names for their axes, products in a chosen precision."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 from collections.abc import Callable

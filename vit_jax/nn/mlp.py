@@ -1,7 +1,5 @@
 """The dense layers of a block: two with a GELU between them (section 3.1), or gated ones."""
 
-from __future__ import annotations
-
 import functools
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Norms: those of a transformer, by name, and the group norm of ResNets."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import jax

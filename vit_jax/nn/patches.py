@@ -1,7 +1,5 @@
 """Images to tokens: cut into patches, each projected linearly (Eq. 1)."""
 
-from __future__ import annotations
-
 import functools
 
 import jax

@@ -4,8 +4,6 @@ The multi-head attention pooling (MAP) of arXiv 1810.00825 (section 3.2) with on
 Transformers have it since arXiv 2106.04560 (section 3.2).
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 from typing import Any

@@ -5,8 +5,6 @@ needed, and no checkpoint has them. Most are added to the tokens. The relative o
 one act inside attention instead. Registers have no place and get nothing.
 """
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple, TypeVar
 
 import jax

@@ -1,7 +1,5 @@
 """Learned tables of positions for images of another size (section 3.2)."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 

@@ -5,8 +5,6 @@ two values, and rates are multiples of 2**-16, below 1. By the compiler's estima
 that takes a quarter off the step of L/16 (BENCHMARKS.md).
 """
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 from flax import nnx

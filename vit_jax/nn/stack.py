@@ -4,8 +4,6 @@ The parameters of all L blocks lie in one tree with a leading axis L, whatever w
 checkpoints, optimizers and numbers do not depend on that choice.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

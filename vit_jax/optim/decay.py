@@ -7,8 +7,6 @@ With learning rate lr(t), peak lr_peak and the decay's number wd:
     coupled          g += wd * p                     L2 regularisation, after clipping
 """
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import jax

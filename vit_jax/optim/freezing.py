@@ -4,8 +4,6 @@ They have no gradient, so neither clipping nor the log sees one; no weight decay
 layers of a parameter are frozen, no arrays in the optimizer's state.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import jax

@@ -3,8 +3,6 @@
 They multiply a parameter's whole update, decoupled weight decay included.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -12,8 +12,6 @@ So a stack of blocks is updated as if each block were alone. Where projections a
 query, key and value are one matrix [D, 3 * H * K], as other frameworks have them.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """Optimizers by name: clipping, update rule, weight decay and learning rate, in this order."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, NamedTuple
 

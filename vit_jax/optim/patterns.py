@@ -5,8 +5,6 @@ A stacked parameter is known by its own name, for all layers, and by each layer'
 `blocks/[0-5]/.*` is all of the first six blocks, and `blocks/.*` all of all.
 """
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

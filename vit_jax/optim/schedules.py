@@ -1,7 +1,5 @@
 """Learning rate by step: linear warmup from zero, one of four decays, linear cooldown to zero."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import NamedTuple
 

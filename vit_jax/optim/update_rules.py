@@ -4,8 +4,6 @@ All treat stacked blocks as separate ones; where a rule looks at more than singl
 sees one matrix at a time (optim/matrices.py).
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any, NamedTuple
 

@@ -1,7 +1,5 @@
 """Peak rates of accelerators, from their makers' data sheets."""
 
-from __future__ import annotations
-
 import re
 from typing import NamedTuple
 

@@ -10,8 +10,6 @@ Data parallel, fully sharded, hybrid and tensor parallel training differ in thes
 (docs/sharding.md).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 

@@ -1,7 +1,5 @@
 """Shardings of a model's parameters, by the logical names of their axes."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import jax

@@ -7,8 +7,6 @@ here, and prints memory, traffic and an estimate of time. Reads no data. --nocom
 seconds what follows from shapes and shardings alone.
 """
 
-from __future__ import annotations
-
 import math
 import sys
 

@@ -7,8 +7,6 @@ devices, versions and flags; and of the code that reads the figures. A file that
 counts as missing.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """Collectives that devices run in one run of a compiled program."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Mapping

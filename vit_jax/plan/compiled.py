@@ -1,7 +1,5 @@
 """The real training step, compiled for the devices here, or for TPUs that are not here."""
 
-from __future__ import annotations
-
 import re
 import time
 from typing import Any, NamedTuple

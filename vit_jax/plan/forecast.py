@@ -4,8 +4,6 @@ Memory and traffic come from the compiled step, where it is compiled; sizes of t
 its shapes and shardings. The time is an estimate, whose parts are all given.
 """
 
-from __future__ import annotations
-
 import dataclasses
 
 from jax.sharding import Mesh

@@ -5,8 +5,6 @@
 An instruction in the body of a loop runs as often as the loop does, times what runs the loop.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from typing import NamedTuple

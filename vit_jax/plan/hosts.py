@@ -1,7 +1,5 @@
 """Needs of each host: memory to save and to read, and images in time."""
 
-from __future__ import annotations
-
 import collections
 import math
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """Costs of the paper's own runs (arXiv 2010.11929, table 2), to hold a plan against."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from vit_jax.plan.forecast import Forecast

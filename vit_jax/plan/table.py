@@ -1,7 +1,5 @@
 """A forecast as a table for people, and as JSON for programs."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """TPUs that are not here: their topology by name, and a mesh over their devices."""
 
-from __future__ import annotations
-
 import importlib.util
 import math
 import os

@@ -11,8 +11,6 @@ OUTPUT/<name>/<version> in the layout of TFDS: ArrayRecord files with random acc
 and for TFDS. After an interruption the same command goes on.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import os

@@ -1,7 +1,5 @@
 """Checks one image: whether it can be decoded, its faults, its hashes."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import warnings

@@ -4,8 +4,6 @@ The same tasks read them as the collection itself. They stay beside the data set
 which can be given in place of the images.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence

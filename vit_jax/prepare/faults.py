@@ -1,7 +1,5 @@
 """Faults that an image can have, and the actions that a policy takes for them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """Options of a preparation, checked before images are read."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 

@@ -1,7 +1,5 @@
 """From a collection to a data set, in the order of the steps."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import errno

@@ -5,8 +5,6 @@ image of the collection, with the split and example that it became or the reason
 out.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Split, order and shard of each image: a function of the catalogue and the options alone."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections import Counter
 from collections.abc import Mapping, Sequence

@@ -3,8 +3,6 @@
 Once the data set is ready, only the lock and the options remain.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import shutil

@@ -4,8 +4,6 @@ Curves, final numbers and differences of the configs of one or many work directo
 file that needs no network and no other file. The runs may still be going on.
 """
 
-from __future__ import annotations
-
 import datetime
 import os
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """A panel as inline SVG: axes, a line for each run, and the numbers behind it for the hovering."""
 
-from __future__ import annotations
-
 import json
 import math
 from html import escape

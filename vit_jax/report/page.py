@@ -1,7 +1,5 @@
 """The page: one HTML file that needs nothing else, neither a network nor other files."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from html import escape

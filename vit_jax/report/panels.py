@@ -1,7 +1,5 @@
 """The numbers of the log that are drawn, with their titles and kinds of axes."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import NamedTuple

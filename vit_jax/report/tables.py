@@ -1,7 +1,5 @@
 """The tables of a report: how each run ended, and in which fields their configs differ."""
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Callable, Sequence

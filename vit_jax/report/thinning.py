@@ -3,8 +3,6 @@
 The picture is cut into columns of equally many steps, from 0 to the last one.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from itertools import groupby

@@ -4,8 +4,6 @@ That takes seconds, and a folder that is not there is what is wrong most often. 
 known before the chips start is preflight.py's.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from etils import epath

@@ -1,7 +1,5 @@
 """What a run runs on: versions, devices, XLA's flags."""
 
-from __future__ import annotations
-
 import datetime
 import importlib.metadata
 import os

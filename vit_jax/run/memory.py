@@ -1,7 +1,5 @@
 """What cannot fit, told before it is allocated; and out of memory, what to change."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

@@ -1,7 +1,5 @@
 """The flags of a command that can run as several processes, and what they start."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from contextlib import AbstractContextManager

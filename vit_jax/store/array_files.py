@@ -7,8 +7,6 @@ buffers that are read into take as much beside the arrays. In flight are now at 
 array, and a process that needs a part of it read little more than that part.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 from typing import Any

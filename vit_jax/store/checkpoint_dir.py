@@ -9,8 +9,6 @@ Names ("params/head/bias") and not positions tie an array to its place, so that 
 keys nor the type of a container matters. A folder without a description is not a checkpoint.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 import zlib

@@ -6,8 +6,6 @@ under a step's name. A failed save surfaces in the next `save`, `wait` or `close
 is complete before an old one is deleted: the disk needs room for one more than is kept.
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import errno

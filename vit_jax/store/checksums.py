@@ -12,8 +12,6 @@ devices or mesh. Since `mix` is a bijection, a change of a single word always sh
 index so do exchanged elements; other damage goes unseen with a probability of about 2**-64.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import jax

@@ -1,7 +1,5 @@
 """Whether a run can write its work directory, and has the disk space: without leaving a trace."""
 
-from __future__ import annotations
-
 import errno
 import os
 import shutil

@@ -1,7 +1,5 @@
 """metrics.jsonl: the numbers of a run, one JSON object per logged step."""
 
-from __future__ import annotations
-
 import json
 import math
 import sys

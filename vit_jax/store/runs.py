@@ -1,7 +1,5 @@
 """What work directories say, as a report shows it."""
 
-from __future__ import annotations
-
 import contextlib
 import math
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Which folders of a checkpoints folder are a step's, by their names."""
 
-from __future__ import annotations
-
 import re
 
 from etils import epath

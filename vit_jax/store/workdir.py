@@ -6,8 +6,6 @@ A run may be resumed only with the config it was started with: otherwise the res
 neither config, and nobody could tell.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase

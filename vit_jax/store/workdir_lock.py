@@ -4,8 +4,6 @@ The lock belongs to the open file, so the kernel gives it back however the proce
 stays, and says who holds the lock or held it last.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import socket

@@ -9,8 +9,6 @@ The same command again goes on, and at the end shows the results: a table, resul
 --launcher="scripts/slurm.sh --nodes=1 --gpus=8" makes each point a job instead of a process here.
 """
 
-from __future__ import annotations
-
 import os
 import shlex
 import sys

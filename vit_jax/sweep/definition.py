@@ -4,8 +4,6 @@
  "points": [{field: value}, ...]}
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -5,8 +5,6 @@
 are two axes and six points. A comma inside brackets or quotes belongs to its value.
 """
 
-from __future__ import annotations
-
 import hashlib
 import itertools
 import re

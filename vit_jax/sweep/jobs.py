@@ -4,8 +4,6 @@ A launcher is called as LAUNCHER --name=NAME-3 -- ARGUMENTS OF THE TRAINING. It 
 is submitted, or stay until the training has finished; called again it must not make a second job.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shlex

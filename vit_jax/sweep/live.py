@@ -1,7 +1,5 @@
 """The screen while a sweep runs: a table that is rewritten, or lines without a terminal."""
 
-from __future__ import annotations
-
 import shutil
 import sys
 import time

@@ -4,8 +4,6 @@ Seeds are hollow dots beside their mean, which the line goes through; where the 
 there is no line.
 """
 
-from __future__ import annotations
-
 import io
 import math
 import statistics

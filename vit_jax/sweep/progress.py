@@ -1,7 +1,5 @@
 """Progress of a point, read from its work directory."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Sequence

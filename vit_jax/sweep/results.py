@@ -1,7 +1,5 @@
 """How a sweep ended: a table for people, results.csv for programs."""
 
-from __future__ import annotations
-
 import csv
 import io
 import math

@@ -5,8 +5,6 @@ process lives, also when the sweep was killed. A sweep that is started again lea
 still run, waits for them, and counts them as taking a slot.
 """
 
-from __future__ import annotations
-
 import contextlib
 import datetime
 import json

@@ -1,7 +1,5 @@
 """How fast a run goes, measured between logged steps."""
 
-from __future__ import annotations
-
 import contextlib
 import time
 from collections.abc import Iterator

@@ -4,8 +4,6 @@ A function of its own, compiled apart from the step and called with the same sta
 step's program stays as it is, and where no histograms are wanted nothing is compiled.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 

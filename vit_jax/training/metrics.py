@@ -1,7 +1,5 @@
 """What is counted per example besides the loss."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 

@@ -5,8 +5,6 @@ permutation. A roll moves one image between neighbouring devices, a permutation 
 images on every device.
 """
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 

@@ -1,7 +1,5 @@
 """What is minimised and measured: from a batch as it arrives on the devices to a loss."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

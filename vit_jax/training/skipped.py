@@ -1,7 +1,5 @@
 """Bad images that training has skipped: how many, and when there are too many to go on."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What training carries from step to step, and where each of its arrays lives."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable
 from typing import Any, NamedTuple

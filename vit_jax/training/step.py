@@ -1,7 +1,5 @@
 """One step of training, and one of evaluation: plain functions, compiled once over the mesh."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, NamedTuple
 

@@ -5,8 +5,6 @@ new model has no place for (class token, pooling, pre-logits) stays behind. With
 model has to be the same. In both cases learned positions are resized for images of another size.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from typing import Any
 

@@ -6,8 +6,6 @@ To record one: --record cards/NAME.json --config configs/....py --workdir A --wo
 Where others have published a curve of the recipe (cards/published), the run is shown beside it.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any

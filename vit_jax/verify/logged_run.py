@@ -1,7 +1,5 @@
 """A run that is compared with others: its config, its data, and what it has logged."""
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 from etils import epath

@@ -4,8 +4,6 @@ A JSON file in cards/published has the recipe's config, the source, the name of 
 logs, and its values after so many epochs.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from collections.abc import Mapping

@@ -11,8 +11,6 @@ rule by which a further run is compared:
   prediction interval of one more run, and what other devices and versions may differ by.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import re

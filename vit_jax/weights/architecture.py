@@ -1,7 +1,5 @@
 """The model that the sizes of a file's arrays amount to: its name and fields."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from typing import Any

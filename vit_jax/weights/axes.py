@@ -5,8 +5,6 @@ share one, and 1 an axis of that size, which may come and go. "3" is an axis of 
 twice as long as W, and "W'" another one that is as long as W.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Mapping

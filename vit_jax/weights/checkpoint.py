@@ -1,7 +1,5 @@
 """A checkpoint's metadata and arrays."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """Sizes that config.json states, compared with those of the arrays beside it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 

@@ -1,7 +1,5 @@
 """A model in another project's file, and the record by which each format is read and written."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any

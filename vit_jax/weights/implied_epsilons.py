@@ -1,7 +1,5 @@
 """Fields that a format's readers take for granted, compared with those of the model to write."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Collection, Mapping

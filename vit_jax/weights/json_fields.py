@@ -1,7 +1,5 @@
 """Entries of JSON files beside the arrays; UserError for any of a wrong type."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """Names of classes, by their numbers in a config.json."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -5,8 +5,6 @@ axes there. In the names "{}" is the number of the layer; without it the layers 
 names are the parts of one parameter, along the axis that is called by their number.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 from collections.abc import Iterator, Mapping

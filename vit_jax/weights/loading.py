@@ -1,7 +1,5 @@
 """Models from whatever holds weights: checkpoints of this project, and files of others."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import sys

@@ -1,7 +1,5 @@
 """A file seen as a layout: sizes, what does not fit, and parameters in this project's order."""
 
-from __future__ import annotations
-
 import dataclasses
 import difflib
 import functools

@@ -1,7 +1,5 @@
 """Writing a loaded model, in another project's format or as a checkpoint of this one."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import json

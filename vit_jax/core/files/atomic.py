@@ -4,8 +4,6 @@ What is not finished has a name that begins with a dot, so that a killed process
 that could be taken for the result.
 """
 
-from __future__ import annotations
-
 import contextlib
 import shutil
 import uuid

@@ -1,7 +1,5 @@
 """Where things are kept for this user from one start to the next."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """JSON that a run left on disk, read with distrust: whatever is wrong with it is a ValueError."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -4,8 +4,6 @@
 config file is read, so they are collected here and applied, with types, by config.py.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import sys

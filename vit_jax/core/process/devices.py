@@ -4,8 +4,6 @@ JAX looks for them when something first needs one, long after the start of a com
 raises RuntimeError, or fails an assertion of its own. Both are what the user has set, as a rule.
 """
 
-from __future__ import annotations
-
 import difflib
 import os
 import re

@@ -6,8 +6,6 @@ every 2 MiB, which glibc asks for where it is told to (glibc manual, "Memory All
 docs/benchmarks.md says what that gains.
 """
 
-from __future__ import annotations
-
 import os
 import platform
 import sys

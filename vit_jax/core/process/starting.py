@@ -4,8 +4,6 @@ Python would answer with the traceback of some import. A command is told from a 
 start: `python -m` imports the package before sys.argv names the module.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

@@ -5,8 +5,6 @@ gives up on a thread abandons it: Python would wait for it at its end, also for 
 the command then ends without the usual clean-up (command.py).
 """
 
-from __future__ import annotations
-
 import contextlib
 import threading
 import time

@@ -1,7 +1,5 @@
 """Random changes of colours and sharpness, and erasing: what recipes use beside RandAugment."""
 
-from __future__ import annotations
-
 import functools
 import math
 

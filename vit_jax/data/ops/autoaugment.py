@@ -1,7 +1,5 @@
 """AutoAugment: a sub-policy of two distortions drawn for each image (arXiv 1805.09501)."""
 
-from __future__ import annotations
-
 from vit_jax.core.errors import nearest
 from vit_jax.data.host_tf import tf
 from vit_jax.data.ops.distortions import DISTORTIONS, NOTHING, Reach, distort

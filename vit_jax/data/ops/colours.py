@@ -5,8 +5,6 @@ spelled out in float32, which holds all these whole numbers: on a CPU, TensorFlo
 bytes up in a table and at selecting them by `tf.where`.
 """
 
-from __future__ import annotations
-
 from vit_jax.data.host_tf import tf
 
 _WHITE = tf.constant(255, tf.uint8)

@@ -1,7 +1,5 @@
 """Windows of decoded images, and their mirror images."""
 
-from __future__ import annotations
-
 from vit_jax.data.host_tf import tf
 from vit_jax.data.ops.decode import crop
 from vit_jax.data.ops.op import (

@@ -5,8 +5,6 @@ JPEG, PNG, GIF (its first frame), WebP and BMP. Grayscale, palettes, CMYK and 16
 as outside, an image that cannot be decoded raises tf.errors.InvalidArgumentError.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Callable

@@ -13,8 +13,6 @@ for recipes that were made with them ("as published", by a processor and NumPy 1
   rounded down, and the luma is TensorFlow's.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Sequence
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """Pixels mixed with their neighbours: uint8 [H, W, 3] -> uint8 [H, W, 3]."""
 
-from __future__ import annotations
-
 from vit_jax.data.host_tf import tf
 from vit_jax.data.ops import colours, geometry
 

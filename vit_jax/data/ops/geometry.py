@@ -4,8 +4,6 @@ The nearest pixel is taken, and gray where there is none. Coordinates are Pillow
 has its centre at (x + 1/2, y + 1/2).
 """
 
-from __future__ import annotations
-
 import math
 
 from vit_jax.data.host_tf import tf

@@ -1,7 +1,5 @@
 """RandAugment: a few distortions drawn for each image, all at one magnitude (arXiv 1909.13719)."""
 
-from __future__ import annotations
-
 from vit_jax.data.host_tf import tf
 from vit_jax.data.ops.distortions import DISTORTIONS, Reach, distort
 from vit_jax.data.ops.op import Op, check, check_number, same_size

@@ -1,7 +1,5 @@
 """Pseudo-random permutations as functions: they take no memory, and every place costs the same."""
 
-from __future__ import annotations
-
 import numpy as np
 
 # Permutations of so few are sorted: a Feistel network on so few bits is uneven. In

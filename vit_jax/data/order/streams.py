@@ -4,8 +4,6 @@ Any position costs the same, so training starts as fast at step 1,000,000 as at 
 needs to know what another one reads.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 
 import numpy as np

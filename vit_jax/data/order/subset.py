@@ -5,8 +5,6 @@ that 1 % of the examples is a part of 10 % of them, on every machine. It is a fu
 memory, however many examples there are.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from vit_jax.core.errors import UserError

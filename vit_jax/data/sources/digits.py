@@ -1,7 +1,5 @@
 """The embedded data set: 1,797 handwritten digits of 8 x 8 pixels (see digits.md)."""
 
-from __future__ import annotations
-
 import io
 from pathlib import Path
 

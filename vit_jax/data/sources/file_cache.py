@@ -6,8 +6,6 @@ A file is copied under another name and renamed when it is complete; one process
 the same host wait for it. A copy is good if it has the size of the original.
 """
 
-from __future__ import annotations
-
 import concurrent.futures
 import errno
 import shutil

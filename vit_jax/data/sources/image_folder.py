@@ -5,8 +5,6 @@ ten), else to `train`: adding images moves none of the others. Examples are in t
 hash, so that a slice of a split holds all classes. Classes are sorted by name.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from pathlib import Path, PurePath
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """Several data sets as one source."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Examples stay in memory, still encoded, once they have been read: for small data sets."""
 
-from __future__ import annotations
-
 import threading
 
 import numpy as np

@@ -7,8 +7,6 @@ the data, and a checksum of the data (uint32 each, masked CRC-32C; all little-en
 https://www.tensorflow.org/tutorials/load_data/tfrecord
 """
 
-from __future__ import annotations
-
 import concurrent.futures
 import contextlib
 import functools

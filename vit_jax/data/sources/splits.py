@@ -1,7 +1,5 @@
 """Splits and their slices, as TFDS writes them: "train", "train[:98%]", "full[25600:51200]"."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """Made-up examples: for plans, benchmarks and tests that have no data."""
 
-from __future__ import annotations
-
 import io
 
 import numpy as np

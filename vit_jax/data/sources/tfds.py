@@ -5,8 +5,6 @@ records at random, by this package.
 https://www.tensorflow.org/datasets/external_tfrecord
 """
 
-from __future__ import annotations
-
 import json
 import posixpath
 from collections.abc import Callable, Sequence

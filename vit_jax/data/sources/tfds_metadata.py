@@ -5,8 +5,6 @@ current folder too. So the file is read here first, and TFDS gets a copy of what
 no names: it would drop a line of spaces, and with it give later classes other numbers.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import tempfile

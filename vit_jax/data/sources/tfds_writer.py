@@ -3,8 +3,6 @@
 https://www.tensorflow.org/datasets/external_tfrecord
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import os

@@ -5,8 +5,6 @@ perceptual hashes (check_image.py), the same if they differ in few bits; images 
 compared by bytes alone. Mirrored copies have the look of the other one's mirror image.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Sequence
 from typing import NamedTuple

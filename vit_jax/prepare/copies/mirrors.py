@@ -4,8 +4,6 @@ Mirrored looks take part as if they were further images; a pair of one of them a
 of images of which one is near the mirror image of the other.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

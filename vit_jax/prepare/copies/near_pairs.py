@@ -5,8 +5,6 @@ at least k blocks; so they fall into one group when hashes are sorted by the rig
 hashes are compared within groups only. Every choice of k blocks is one round.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """The user's own images: `<class>/*`, or `<split>/<class>/*`."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence

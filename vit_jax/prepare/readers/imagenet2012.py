@@ -5,8 +5,6 @@ labels (https://image-net.org), which a text file in TFDS's package lists. The s
 and the splits that TFDS gives them: imagenet2012, imagenet2012_real, imagenet_v2.
 """
 
-from __future__ import annotations
-
 import functools
 import importlib.util
 import json

@@ -4,8 +4,6 @@ https://image-net.org: `fall11_whole.tar` (21,841 tars in a tar) and `winter21_w
 of them); or a folder with the inner tars.
 """
 
-from __future__ import annotations
-
 import collections
 import dataclasses
 import re

@@ -4,8 +4,6 @@ https://github.com/modestyachts/ImageNetV2: `imagenetv2-matched-frequency.tar.gz
 compressed, with copies of the images in the work folder; or the folder in it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 

@@ -1,7 +1,5 @@
 """Classes and weights as entries of lists and samples state them, converted to labels."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import hashlib

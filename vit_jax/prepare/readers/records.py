@@ -8,8 +8,6 @@ An entry has the fields
 - `id`: unique in the set; without it, the path or the position in the list.
 """
 
-from __future__ import annotations
-
 import base64
 import binascii
 import errno

@@ -1,7 +1,5 @@
 """The files that --source names."""
 
-from __future__ import annotations
-
 import collections
 import glob
 import os

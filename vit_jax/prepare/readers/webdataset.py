@@ -4,8 +4,6 @@ https://github.com/webdataset/webdataset: `0017.jpg` and `0017.cls`, a number or
 `0017.json` with a field for the class or classes.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import PurePosixPath

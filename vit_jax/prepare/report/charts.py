@@ -1,7 +1,5 @@
 """Pictures of a data set as inline SVG: bars for how values are spread, a curve of the classes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from html import escape
 

@@ -4,8 +4,6 @@ Pairs of two classes: one label is wrong, or both apply. Pairs of two splits: an
 trained and evaluated on. Other copies only count more than once.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections import Counter
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """report.html: a description of a data set on one page, without network or other files."""
 
-from __future__ import annotations
-
 import html
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Writes report.json, report.html and the lists of images into the folder of a data set."""
 
-from __future__ import annotations
-
 import datetime
 import itertools
 import json

@@ -1,7 +1,5 @@
 """The contents of report.json: numbers that show whether a data set is the right one."""
 
-from __future__ import annotations
-
 import itertools
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Thumbnails of images of a collection, embedded in a page."""
 
-from __future__ import annotations
-
 import base64
 import io
 import itertools

@@ -5,8 +5,6 @@ machines must see the source and the output under the same paths, on a shared fi
 need this package; --beam_flags tells Beam how they get it.
 """
 
-from __future__ import annotations
-
 import pickle
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence

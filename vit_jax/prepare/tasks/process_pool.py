@@ -1,7 +1,5 @@
 """Runs independent tasks in processes of this machine."""
 
-from __future__ import annotations
-
 import concurrent.futures
 import contextlib
 import multiprocessing

@@ -1,7 +1,5 @@
 """Progress within parts: a single one may take minutes, in another process."""
 
-from __future__ import annotations
-
 import contextlib
 import threading
 import time

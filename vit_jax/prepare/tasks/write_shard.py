@@ -1,7 +1,5 @@
 """The second task: writes a shard of the data set from the locations of its images."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import hashlib

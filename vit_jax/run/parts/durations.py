@@ -1,7 +1,5 @@
 """How long a run is, and what is due when."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """What a preprocess string says before there are images, and the string of what weights say."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What a training step is made of."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, NamedTuple
 

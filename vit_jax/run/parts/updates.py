@@ -1,7 +1,5 @@
 """What a step minimises, and how parameters follow."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 

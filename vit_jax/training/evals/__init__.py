@@ -1,7 +1,5 @@
 """Floor 4: evaluations by name, and the set of them that a run has."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 from collections.abc import Callable, Collection, Mapping

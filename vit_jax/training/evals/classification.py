@@ -1,7 +1,5 @@
 """Accuracy, top-5 accuracy and loss over a labelled split, every example exactly once."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

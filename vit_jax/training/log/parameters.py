@@ -1,7 +1,5 @@
 """The table of a model's parameters."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import jax

@@ -1,7 +1,5 @@
 """TensorBoard's files, through clu, which imports TensorFlow."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Weights & Biases, by choice; its environment variables hold: WANDB_MODE=offline and others."""
 
-from __future__ import annotations
-
 import secrets
 from collections.abc import Mapping
 from types import ModuleType

@@ -1,7 +1,5 @@
 """The kind of file at a path, by its first bytes, not by its name."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import zipfile

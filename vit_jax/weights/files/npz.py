@@ -1,7 +1,5 @@
 """NumPy's .npz files. All that a file states about itself is checked before it is used."""
 
-from __future__ import annotations
-
 import io
 import math
 import warnings

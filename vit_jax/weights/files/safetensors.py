@@ -6,8 +6,6 @@ arrays instead of mapping them, and its messages do not name the file. To write,
 in memory at once, and it sorts them by name, while these files keep the model's order.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Mapping

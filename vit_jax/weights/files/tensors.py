@@ -1,7 +1,5 @@
 """Arrays in a file, whose shapes and types are known before they are read."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Mapping
 

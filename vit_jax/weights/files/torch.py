@@ -1,7 +1,5 @@
 """PyTorch's .bin and .pt files, read by its loader that does not run code from a file."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

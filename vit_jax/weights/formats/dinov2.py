@@ -4,8 +4,6 @@ Its classifier sees the class token and the mean of the patches side by side. It
 dense layers of the gate in one array, which is split here: the first half goes through the SiLU.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 from collections.abc import Iterator, Mapping

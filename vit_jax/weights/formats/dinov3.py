@@ -4,8 +4,6 @@ What acts in its training alone is ignored: dropout of attention, stochastic dep
 shifts, stretches and scales of patches' coordinates, which do not exist here (nn/posemb.py).
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Iterator, Mapping
 from typing import Any

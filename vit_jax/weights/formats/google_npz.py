@@ -12,8 +12,6 @@ github.com/google-research/vision_transformer, names of BiT those that bit_pytor
 github.com/google-research/big_transfer reads.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -11,8 +11,6 @@ the released models; the other kind is the ResNet of hybrids with a head. Weight
 sqrt(variance + 1e-8).
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """JSON that Hugging Face's models share: config.json, classes, and image processors."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -6,8 +6,6 @@ code, so that a model of theirs has these values here. Apart from the ViT of a h
 are fixed by the architecture's name.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
