@@ -28,7 +28,7 @@ from benchmarks import rows
 from benchmarks.contenders import SHAPES, Shape
 from vit_jax import models
 from vit_jax.core import errors
-from vit_jax.core.process import command, huge_pages
+from vit_jax.core.process import command
 
 _SHAPE = flags.DEFINE_enum("shape", "S/16", list(SHAPES), "Which network.")
 _BATCH = flags.DEFINE_integer("batch", None, "Images in a batch; default: the shape's.")
@@ -53,7 +53,7 @@ class Worker:
         self.peak_bytes = 0
         environment = dict(os.environ, XLA_PYTHON_CLIENT_PREALLOCATE="false")
         if module == "own" or name.endswith(_PAGES):
-            environment |= huge_pages.settings()
+            environment["GLIBC_TUNABLES"] = "glibc.malloc.hugetlb=1"  # docs/install.md
         self._process = subprocess.Popen(
             [
                 sys.executable, "-m", "benchmarks.train_step_worker", f"--contender={module}",

@@ -11,6 +11,9 @@ VENV=${VENV:-$root/.venv}
 [[ $VENV == /* ]] || VENV=$PWD/$VENV
 python=$VENV/bin/python
 
+# On a CPU, the memory of a step comes in pages of 2 MiB instead of 4 KiB (docs/install.md).
+export GLIBC_TUNABLES=${GLIBC_TUNABLES-glibc.malloc.hugetlb=1}
+
 say() { printf '\n\033[1m%s\033[0m\n' "$*"; }
 
 die() {

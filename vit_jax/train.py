@@ -7,7 +7,6 @@ on where it stopped, for whatever reason it stopped.
 import collections
 import contextlib
 import math
-import os
 from typing import Any
 
 import jax
@@ -20,7 +19,7 @@ from vit_jax.cluster.preemption import AgreedStop, stop_request
 from vit_jax.config import RunConfig
 from vit_jax.core import compilation_cache
 from vit_jax.core.errors import NonFiniteError, Preempted, UserError
-from vit_jax.core.process import command, huge_pages
+from vit_jax.core.process import command
 from vit_jax.core.process.stop import StopRequest, at_once
 from vit_jax.core.screen import Screen
 from vit_jax.models import ModelInfo
@@ -245,10 +244,6 @@ def main(arguments: list[str]) -> None:
         workdir = epath.Path(FLAGS.workdir).expanduser()
         if not found and not FLAGS.check:  # others would wait; and a check tells everything at once
             early.look(config, workdir)
-        # JAX must not be asked for devices before all processes have met.
-        on_cpu = (os.environ.get("JAX_PLATFORMS") if found else jax.default_backend()) == "cpu"
-        if on_cpu:
-            huge_pages.use()
         compilation_cache.use()
     allow = FLAGS.allow_config_change
     options = {"--check": FLAGS.check, "--allow_config_change": allow}

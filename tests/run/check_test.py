@@ -202,7 +202,6 @@ def test_a_signal_ends_it_at_once(tmp_path, monkeypatch):
     monkeypatch.setattr(train_file.processes, "find", lambda: None)
     monkeypatch.setattr(train_file.processes, "together", lambda _: nullcontext(Peers.alone()))
     monkeypatch.setattr(train_file.compilation_cache, "use", lambda: None)
-    monkeypatch.setattr(train_file.huge_pages, "use", lambda: None)
     stopped = lambda *_, **__: os.kill(os.getpid(), signal.SIGTERM)
     monkeypatch.setattr(train_file, "check", stopped)
     with pytest.raises(KeyboardInterrupt, match="Stopped by SIGTERM before the check was finish"):

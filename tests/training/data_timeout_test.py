@@ -48,7 +48,7 @@ def test_the_command_ends_and_names_file_and_host(tmp_path, run_python, split):
     done = run_python(
         "-c", PROGRAM, "--config", str(tmp_path / "config.py"), "--workdir", str(tmp_path / "run"),
         f"--config.input.data_dir={tmp_path}",
-        HANGS=split, GLIBC_TUNABLES="",
+        HANGS=split,
     )  # fmt: skip
     assert done.returncode == 1, done.stderr
     (pipe,) = [line for line in done.stdout.splitlines() if line.startswith("pipe ")]
