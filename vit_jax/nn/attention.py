@@ -29,10 +29,10 @@ PROJECTED, WEIGHTS, MIXED = "attention_projected", "attention_weights", "attenti
 
 
 class SelfAttention(nnx.Module):
-    """Query, key and value from one product; no dropout on the weights.
+    """Self-attention with query, key and value from one product; no dropout on the weights.
 
-    With `qk_norm` there is a norm over each head's query and key (arXiv 2302.05442, section 2),
-    without bias.
+    `qk_norm` adds a norm without bias over each head's query and key (arXiv 2302.05442,
+    section 2).
     """
 
     def __init__(self, spec: BlockSpec, *, rngs: nnx.Rngs):
@@ -81,9 +81,9 @@ def attend(
 ) -> jax.Array:
     """softmax(q k^T / sqrt(K) + bias) v for [B, N, H, K] each and [B, H, N, N]; [B, N, H, K].
 
-    With a backward pass of its own, which finds the weights in memory once, as `value` was
-    multiplied by them; JAX's would keep them in `softmax_dtype` too. Of all that a block keeps they
-    are the largest (N x N for each head). Not for forward-mode differentiation.
+    It has a custom backward pass, which keeps the weights once, in the dtype in which they
+    multiplied `value`; JAX's would keep them in `softmax_dtype` too. They are the largest array
+    that a block keeps (N x N for each head). Not for forward-mode differentiation.
     """
     return _forward(query, key, value, softmax_dtype, bias)[0]
 
@@ -105,7 +105,7 @@ def _forward(
         logits = logits + bias.astype(softmax_dtype)
     weights = checkpoint_name(jax.nn.softmax(logits, axis=-1).astype(value.dtype), WEIGHTS)
     mixed = checkpoint_name(jnp.einsum("bhqs,bshk->bqhk", weights, value), MIXED)
-    # Of the bias its dtype is kept, if there is one.
+    # Only the dtype of the bias is kept, if there is one.
     like_bias = None if bias is None else jnp.zeros((), bias.dtype)
     return mixed, (scaled, key, value, weights, like_bias)
 
@@ -125,7 +125,7 @@ def _backward(
 
 
 def _softmax_backward(y: jax.Array, dy: jax.Array) -> jax.Array:
-    """The gradient of softmax's argument, by softmax's result and its gradient; last axis."""
+    """Gradient of softmax's argument from its result and that gradient, over the last axis."""
     return y * (dy - jnp.sum(y * dy, axis=-1, keepdims=True))
 
 
@@ -133,9 +133,9 @@ attend.defvjp(_forward, _backward)
 
 
 def input_projections(number: int, spec: BlockSpec, *, bias: bool = True, rngs: nnx.Rngs) -> Linear:
-    """[..., D] -> [..., number, H, K]: of query, key and value those that see the same tokens.
+    """[..., D] -> [..., number, H, K]: the queries, keys and values computed from the same tokens.
 
-    Each kernel starts as a [D, D] of its own.
+    Each of the `number` kernels is initialised separately, as a [D, D].
     """
     return Linear(
         (spec.width,),
@@ -150,7 +150,7 @@ def input_projections(number: int, spec: BlockSpec, *, bias: bool = True, rngs: 
 
 
 def output_projection(spec: BlockSpec, *, bias: bool = True, rngs: nnx.Rngs) -> Linear:
-    """[..., H, K] -> [..., D]: the heads' results brought together."""
+    """[..., H, K] -> [..., D]: the heads' outputs combined."""
     return Linear(
         (spec.num_heads, spec.width // spec.num_heads),
         (spec.width,),
@@ -164,13 +164,13 @@ def output_projection(spec: BlockSpec, *, bias: bool = True, rngs: nnx.Rngs) -> 
 
 
 def _in_init(init: Initializer, key: Any, shape: tuple[int, ...], dtype: Any) -> jax.Array:
-    """`init` for each of the [D, H * K] kernels by itself, as if they were separate."""
+    """`init` applied to each of the [D, H * K] kernels separately."""
     width, number, num_heads, head_size = shape
     make = jax.vmap(lambda k: init(k, (width, num_heads * head_size), dtype), out_axes=1)
     return make(jax.random.split(key, number)).reshape(shape)
 
 
 def _out_init(init: Initializer, key: Any, shape: tuple[int, ...], dtype: Any) -> jax.Array:
-    """`init` for the kernel seen as [H * K, D]."""
+    """`init` applied to the kernel reshaped to [H * K, D]."""
     num_heads, head_size, width = shape
     return init(key, (num_heads * head_size, width), dtype).reshape(shape)

@@ -1,4 +1,4 @@
-"""The encoder block: attention, then MLP, each behind a norm and added to its input (Eq. 2-3)."""
+"""The encoder block: attention, then MLP, each after a norm and added to its input (Eq. 2-3)."""
 
 from collections.abc import Callable
 from typing import Any
@@ -18,13 +18,13 @@ from vit_jax.nn.regularization import Dropout, drop_branch
 
 
 class Block(nnx.Module):
-    """Pre-norm, residual last.
+    """A pre-norm encoder block.
 
     Args:
-      spec: with `parallel`, attention and MLP see the same, x + attention(norm(x)) + mlp(norm(x)),
-        with one norm (arXiv 2302.05442, section 2); with `layer_scale`, LayerScale is applied
-        before each residual.
-      positions: makes a position embedding of this block's own.
+      spec: with `parallel`, attention and MLP share one norm and input,
+        x + attention(norm(x)) + mlp(norm(x)) (arXiv 2302.05442, section 2); with `layer_scale`,
+        LayerScale is applied before each residual.
+      positions: makes a position embedding for this block alone.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class Block(nnx.Module):
 
         Args:
           x: tokens.
-          key: of dropout and stochastic depth; None in evaluation.
+          key: for dropout and stochastic depth; None in evaluation.
           drop_rate: probability that an example skips a branch; None: never.
           positions: a position embedding that all blocks share.
         """

@@ -1,4 +1,4 @@
-"""The fields of an encoder block, and in what numbers layers compute."""
+"""The fields of an encoder block, and the dtypes that layers compute in."""
 
 import dataclasses
 
@@ -14,7 +14,7 @@ DTYPES = ("float32", "bfloat16")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Numerics:
-    """In what numbers layers compute; parameters are float32."""
+    """The dtypes that layers compute in; parameters are float32."""
 
     dtype: str = field(
         "float32",
@@ -117,5 +117,5 @@ class BlockSpec(Numerics):
 
     @property
     def start(self) -> Initialization:
-        """How parameters start."""
+        """The initializers of the parameters."""
         return INITIALIZATIONS[self.initialization](self.width)

@@ -1,7 +1,7 @@
 """Convolutions with standardised weights (arXiv 1903.10520), without a bias.
 
-The released code of BiT (arXiv 1912.11370) divides by sqrt(variance + 1e-10), that of the hybrids
-of arXiv 2010.11929 by deviation + 1e-5; the ports to torch by sqrt(variance + 1e-8).
+The released code of BiT (arXiv 1912.11370) divides by sqrt(variance + 1e-10), the code of the
+hybrids of arXiv 2010.11929 by deviation + 1e-5, and the ports to torch by sqrt(variance + 1e-8).
 """
 
 import dataclasses
@@ -16,15 +16,15 @@ from jax.nn import initializers
 from vit_jax.core.axes import KERNEL
 from vit_jax.nn.linear import Precision, param, product
 
-Padding = tuple[tuple[int, int], tuple[int, int]]  # before and behind, of rows and of columns
+Padding = tuple[tuple[int, int], tuple[int, int]]  # before and after, for rows and for columns
 
 
 @dataclasses.dataclass(frozen=True)
 class Standardization:
-    """How the weights of one output are brought to mean 0 and variance 1.
+    """Standardisation of the weights of each output channel to mean 0 and variance 1.
 
     Attributes:
-      epsilon: what the divisor is kept away from 0 by.
+      epsilon: keeps the divisor away from 0.
       eps_of: whether it is added to the "variance" or to the standard "deviation".
     """
 
@@ -32,7 +32,7 @@ class Standardization:
     eps_of: str
 
     def __call__(self, kernel: jax.Array) -> jax.Array:
-        """[k, k, I, O] -> [k, k, I, O], float32; each of the O outputs on its own."""
+        """[k, k, I, O] -> [k, k, I, O], float32; each of the O outputs separately."""
         inputs = (0, 1, 2)
         kernel = kernel - jnp.mean(kernel, axis=inputs, keepdims=True)
         variance = jnp.mean(jnp.square(kernel), axis=inputs, keepdims=True)
@@ -44,10 +44,10 @@ class Standardization:
 
 
 def padding(kind: str, size: tuple[int, int], kernel_size: int, stride: int) -> Padding:
-    """Rows and columns around a feature map of this size, of which the output has ceil(size / s).
+    """Padding around a feature map of this size, for an output of ceil(size / stride).
 
-    "fixed": as many on both sides, whatever the size (BiT). "same": no more than is needed, an odd
-    one behind (TensorFlow's and JAX's SAME: the hybrids).
+    "fixed": equal on both sides, whatever the size (BiT). "same": no more than is needed, an odd
+    one after (TensorFlow's and JAX's SAME: the hybrids).
     """
 
     def of(side: int) -> tuple[int, int]:
@@ -60,7 +60,7 @@ def padding(kind: str, size: tuple[int, int], kernel_size: int, stride: int) -> 
 
 
 class StdConv(nnx.Module):
-    """k x k convolution, LeCun-normal kernel [k, k, I, O], standardised whenever it is used.
+    """k x k convolution with a LeCun-normal kernel [k, k, I, O], standardised at every use.
 
     Args:
       kernel_size: k, in pixels.
@@ -105,9 +105,9 @@ def convolve(
 ) -> jax.Array:
     """[B, H, W, I], [k, k, I, O] -> [B, H', W', O].
 
-    x and the result are in `precision.compute`, the kernel and its gradient in float32. With a
-    backward pass of its own, in which the kernel's gradient leaves its sums in `precision.gradient`
-    (as `linear.product`). Not for forward-mode differentiation.
+    x and the result are in `precision.compute`, the kernel and its gradient in float32. It has a
+    custom backward pass, whose sums for the kernel's gradient are returned in
+    `precision.gradient` (as in `linear.product`). Not for forward-mode differentiation.
     """
     return _forward(x, kernel, stride, pad, precision)[0]
 
@@ -130,8 +130,9 @@ def _backward(
     x, kernel = saved
     of_x = lambda x: _plain(x, kernel.astype(precision.compute), stride, pad)
     (dx,) = jax.linear_transpose(of_x, x)(dy)
-    # The images' channels take the batch's place: every weight is the sum of x * dy over examples
-    # and places, `stride` pixels apart. What the forward pass left over behind is cut off.
+    # The images' channels become the batch axis: every weight's gradient is the sum of x * dy over
+    # examples and positions, `stride` pixels apart. Trailing pixels the forward pass did not use
+    # are cut off.
     sizes = zip(x.shape[1:3], dy.shape[1:3], kernel.shape[:2], pad, strict=True)
     behind = [(n - 1) * stride + k - side - before for side, n, k, (before, _) in sizes]
     d_kernel = jax.lax.conv_general_dilated(

@@ -1,7 +1,7 @@
-"""How the parameters of a ViT start, by the code that a recipe comes from.
+"""Initialisations of a ViT's parameters, by the code that a recipe comes from.
 
-Recipes differ in it, and their learning rates, optimizers and decays were chosen with it. What is
-not here starts alike in all: norms' scales at 1, their offsets and the other biases at 0.
+Recipes differ here, and their learning rates, optimizers and decays were chosen accordingly. The
+rest starts alike in all of them: norms' scales at 1, their offsets and the other biases at 0.
 """
 
 import math
@@ -19,14 +19,14 @@ POSITIONS = initializers.normal(0.02)
 
 
 class Initialization(NamedTuple):
-    """Initializers, called with (key, shape, dtype); kernels' with [in, out] unless it says more.
+    """Initializers, called with (key, shape, dtype); kernels have shape [in, out] unless noted.
 
     Attributes:
-      kernel: of attention and MLP, each of query, key and value by itself; of the probe as [1, D].
-      mlp_bias: of the MLP's layers.
+      kernel: attention and MLP, query, key and value each separately; the probe as [1, D].
+      mlp_bias: the MLP's layers.
       patch_kernel: [P, P, channels, D].
-      patch_bias: called with `inputs` besides, P * P * channels.
-      positions: of tables of positions, and of registers.
+      patch_bias: called with `inputs` too, P * P * channels.
+      positions: tables of positions, and registers.
       class_token: [D].
       pre_logits: [D, D].
       head: [D, C].
@@ -48,7 +48,7 @@ def _zero_bias(key: Any, shape: tuple[int, ...], dtype: Any, inputs: int) -> jax
 
 
 def _vit(_: int) -> Initialization:
-    """The released code (github.com/google-research/vision_transformer, models_vit.py)."""
+    """Initialisation of the released code (google-research/vision_transformer, models_vit.py)."""
     return Initialization(
         kernel=XAVIER,
         mlp_bias=initializers.normal(1e-6),
@@ -62,15 +62,15 @@ def _vit(_: int) -> Initialization:
 
 
 def _big_vision(width: int) -> Initialization:
-    """github.com/google-research/big_vision, models/vit.py: positions are as long as patches."""
+    """Initialisation of google-research/big_vision, models/vit.py: positions as long as patches."""
     return _vit(width)._replace(positions=initializers.normal(1 / math.sqrt(width)))
 
 
 def _deit(_: int) -> Initialization:
-    """DeiT III (arXiv 2204.07118; github.com/facebookresearch/deit, models_v2.py).
+    """Initialisation of DeiT III (arXiv 2204.07118; facebookresearch/deit, models_v2.py).
 
-    Theirs is cut off at -2 and 2, a hundred standard deviations away. The patches are not among
-    what it initialises: theirs is how torch starts a convolution.
+    Its normal is truncated at -2 and 2, a hundred standard deviations away. It leaves the patch
+    embedding to torch's default for a convolution.
     """
     normal = initializers.normal(0.02)
     return Initialization(
@@ -90,7 +90,7 @@ def _torch_kernel(key: Any, shape: tuple[int, ...], dtype: Any) -> jax.Array:
 
 
 def _torch_uniform(key: Any, shape: tuple[int, ...], dtype: Any, inputs: int) -> jax.Array:
-    """Uniform in +-1 / sqrt(inputs) (torch.nn.Conv2d, of kernel and bias)."""
+    """Uniform in +-1 / sqrt(inputs) (torch.nn.Conv2d, kernel and bias)."""
     bound = 1 / math.sqrt(inputs)
     return jax.random.uniform(key, shape, dtype, -bound, bound)
 

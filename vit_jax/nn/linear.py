@@ -16,13 +16,13 @@ Initializer = Callable[..., jax.Array]
 
 @dataclasses.dataclass(frozen=True)
 class Precision:
-    """The dtypes of a layer's computation. Its parameters are float32, whatever this says.
+    """The dtypes of a layer's computation; its parameters are always float32.
 
     Attributes:
-      compute: of products and activations.
-      softmax: of attention's logits, their softmax and its sums.
-      gradient: in what a kernel's gradient leaves its product, and so in what devices sum their
-        parts of it; None: in `compute`. From there on gradients are float32.
+      compute: products and activations.
+      softmax: attention's logits, their softmax and its sums.
+      gradient: the product that gives a kernel's gradient, and so the sum over devices of their
+        parts of it; None: as `compute`. After that gradients are float32.
     """
 
     compute: Any
@@ -34,9 +34,9 @@ FLOAT32 = Precision(compute=jnp.float32, softmax=jnp.float32, gradient=None)
 
 
 def times(x: jax.Array, factor: float | jax.Array) -> jax.Array:
-    """x * factor in x's dtype, of which the product alone is rounded to that.
+    """x * factor in x's dtype; only the product is rounded to it, not the factor.
 
-    A factor in bfloat16 is up to 0.2 % off, for all numbers alike: 1 / 0.9 becomes 1 / 0.898.
+    A factor in bfloat16 would be up to 0.2 % off, for all values alike: 1 / 0.9 becomes 1 / 0.898.
     """
     if isinstance(factor, float) and float(np.asarray(factor, x.dtype)) == factor:
         return x * factor
@@ -50,14 +50,14 @@ def param(init: Initializer, shape: tuple[int, ...], axes: tuple[str, ...], key:
 
 
 class Linear(nnx.Module):
-    """y = x @ kernel + bias over the last axes of x; kernel float32, computed in another dtype.
+    """y = x @ kernel + bias over the last axes of x, with a float32 kernel.
 
     Args:
       in_shape, out_shape: the axes contracted and produced, such as (H, K) -> (D,).
       in_axes, out_axes: their logical names.
       kernel_init: called with (key, (*in_shape, *out_shape), dtype).
       bias: whether there is one.
-      precision: of the product and of its gradients; the result is in its `compute`.
+      precision: for the product and its gradients; the result is in its `compute`.
     """
 
     def __init__(
@@ -92,9 +92,9 @@ def product(x: jax.Array, kernel: jax.Array, contracted: int, precision: Precisi
 
     x and the result are in `precision.compute`, the kernel and its gradient in float32.
 
-    The same as jnp.tensordot, but with a backward pass of its own: JAX's rule writes the kernel's
-    gradient as a product in the other order and a transposition, for which XLA on a CPU leaves its
-    fast kernels (docs/benchmarks.md). Not for forward-mode differentiation.
+    The same as jnp.tensordot, but with a custom backward pass: JAX's rule computes the kernel's
+    gradient as a product in the other order and a transposition, for which XLA on a CPU does not
+    use its fast kernels (docs/benchmarks.md). Not for forward-mode differentiation.
     """
     return _forward(x, kernel, contracted, precision)[0]
 
@@ -112,7 +112,7 @@ def _backward(
     num_out = kernel.ndim - contracted
     out_axes = (range(dy.ndim - num_out, dy.ndim), range(contracted, kernel.ndim))
     dx = jax.lax.dot_general(dy, kernel.astype(precision.compute), (out_axes, ((), ())))
-    # Over one axis: of several XLA would make one by copying.
+    # Contracted over one axis: XLA would merge several into one by copying.
     rows = lambda a, kept: a.reshape(-1, *a.shape[a.ndim - kept :])
     d_kernel = jnp.tensordot(
         rows(x, contracted),

@@ -15,8 +15,8 @@ from vit_jax.nn.regularization import Dropout
 class Mlp(nnx.Module):
     """dense(M), GELU, dropout, dense(D).
 
-    Gated (arXiv 2002.05202), the first is two: their outputs are multiplied, one of them behind a
-    SiLU ("swiglu") or GELU ("geglu"). M is then the width of each.
+    When gated (arXiv 2002.05202), the first layer is two: their outputs are multiplied, one of them
+    after a SiLU ("swiglu") or GELU ("geglu"). M is then the width of each.
     """
 
     def __init__(self, spec: BlockSpec, *, rngs: nnx.Rngs):
@@ -37,7 +37,7 @@ class Mlp(nnx.Module):
         self.gelu = spec.gelu
 
     def __call__(self, x: jax.Array, key: jax.Array | None) -> jax.Array:
-        """[B, N, D] -> [B, N, D]; key: of the dropout, None in evaluation."""
+        """[B, N, D] -> [B, N, D]; key: for dropout, None in evaluation."""
         x = constrain(self._hidden(x), BATCH, TOKENS, MLP)
         x = self.dropout(x, key)
         return constrain(self.fc2(x), BATCH, TOKENS, STREAM)

@@ -1,4 +1,4 @@
-"""Norms: those of a transformer, by name, and the group norm of ResNets."""
+"""Norms: a transformer's, by name, and the group norm of ResNets."""
 
 from typing import Any
 
@@ -9,12 +9,12 @@ from jax.nn import initializers
 
 from vit_jax.nn.linear import Initializer, Precision, param
 
-EPSILON = 1e-6  # of layer norms, as in the released weights
-# "layer": layer norm; "layer_no_bias": the same without an offset that is learned; "rms": not
+EPSILON = 1e-6  # layer norms, as in the released weights
+# "layer": layer norm; "layer_no_bias": the same without a learned offset; "rms": not
 # centred either (arXiv 1910.07467), as in ViT-22B (arXiv 2302.05442, section 2).
 NORMS = ("layer", "layer_no_bias", "rms")
 
-GROUPS = 32  # of a group norm
+GROUPS = 32  # in a group norm
 
 
 def norm(
@@ -26,7 +26,7 @@ def norm(
     precision: Precision,
     rngs: nnx.Rngs,
 ) -> nnx.Module:
-    """One of NORMS over the last axis, `width` wide, with its logical name; float32 statistics."""
+    """One of NORMS over a last axis of size `width`, named `axis`; float32 statistics."""
     named = lambda init: nnx.with_metadata(init, axes=(axis,))
     common: Any = {
         "epsilon": epsilon,
@@ -41,9 +41,9 @@ def norm(
 
 
 class GroupNorm(nnx.Module):
-    """Mean 0 and variance 1 in each of 32 groups of neighbouring channels, over all places.
+    """Normalisation of 32 groups of neighbouring channels to mean 0 and variance 1.
 
-    It does not look across examples (arXiv 1803.08494).
+    Statistics are over all positions of one example (arXiv 1803.08494).
 
     Args:
       channels: a multiple of 32.

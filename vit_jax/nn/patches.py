@@ -11,9 +11,9 @@ from vit_jax.nn.linear import Precision, param, product
 
 
 class PatchEmbedding(nnx.Module):
-    """The projection of P x P patches; its kernel is [P, P, 3, D] as a convolution's.
+    """The projection of P x P patches; its kernel is [P, P, 3, D], as in a convolution.
 
-    `channels`: of the images, or of the feature maps that take their place.
+    `channels`: in the images, or in the feature maps that replace them.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
-"""Attention pooling: a learned probe asks all tokens for what the head is to see.
+"""Attention pooling: a learned probe attends to all tokens and gives the head its input.
 
-The multi-head attention pooling (MAP) of arXiv 1810.00825 (section 3.2) with one probe, as Vision
-Transformers have it since arXiv 2106.04560 (section 3.2).
+The multi-head attention pooling (MAP) of arXiv 1810.00825 (section 3.2) with one probe, as in
+Vision Transformers since arXiv 2106.04560 (section 3.2).
 """
 
 import dataclasses
@@ -30,7 +30,7 @@ from vit_jax.nn.norm import norm
 
 
 class AttentionPooling(nnx.Module):
-    """The probe attends to the tokens, then a plain MLP behind a norm is added."""
+    """Attention from a probe to the tokens, plus a plain MLP of its normalised output."""
 
     def __init__(self, spec: BlockSpec, *, rngs: nnx.Rngs):
         probe_init = functools.partial(_probe_init, spec.start.kernel)
@@ -58,5 +58,5 @@ class AttentionPooling(nnx.Module):
 
 
 def _probe_init(init: Initializer, key: Any, shape: tuple[int, ...], dtype: Any) -> jax.Array:
-    """`init` for the probe seen as [1, D]."""
+    """`init` applied to the probe reshaped to [1, D]."""
     return init(key, (1, *shape), dtype)[0]

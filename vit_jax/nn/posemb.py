@@ -1,8 +1,8 @@
-"""Position embeddings: they tell a token where it was in the image.
+"""Position embeddings: the position of each token in the image.
 
-Learned ones are parameters; fixed ones are sines and cosines of the place, computed when they are
-needed, and no checkpoint has them. Most are added to the tokens. The relative one and the rotary
-one act inside attention instead. Registers have no place and get nothing.
+Learned ones are parameters; fixed ones are sines and cosines of the position, computed when
+needed and not saved in checkpoints. Most are added to the tokens. The relative and the rotary one
+act inside attention instead. Registers have no position and get nothing.
 """
 
 from typing import Any, NamedTuple, TypeVar
@@ -19,18 +19,18 @@ from vit_jax.nn.linear import Initializer, param
 Table = TypeVar("Table", jax.Array, np.ndarray)
 
 LONGEST = 10_000.0  # wavelength of the slowest sine, over that of the fastest
-ROTARY_BASE = 100.0  # of the frequencies: the slowest is nearly 1 / ROTARY_BASE of the fastest
-ROTARY_PARTS = 4  # a head's size is cut into as many: sines and cosines of rows and of columns
+ROTARY_BASE = 100.0  # the slowest frequency is nearly 1 / ROTARY_BASE of the fastest
+ROTARY_PARTS = 4  # of a head's channels: sines and cosines of rows and of columns
 
 
 class TokenLayout(NamedTuple):
-    """Where the N tokens come from: class token, registers, then patches row by row.
+    """The order of the N tokens: class token, registers, then patches row by row.
 
     Attributes:
       grid: (rows, columns) of patches.
       class_token: whether there is one.
       registers: how many.
-      class_place: whether the class token is at a place of the 1-D sequence, before the patches.
+      class_place: whether the class token has a position in the 1-D sequence, before the patches.
     """
 
     grid: tuple[int, int]
@@ -45,12 +45,12 @@ class TokenLayout(NamedTuple):
 
     @property
     def num_places(self) -> int:
-        """Tokens that have a place in the 1-D sequence: the class token and the patches."""
+        """Tokens with a position in the 1-D sequence: the class token and the patches."""
         return self.first_places + self.num_patches
 
     @property
     def first_places(self) -> int:
-        """Places before the patches, 1 or 0: the class token's."""
+        """Positions before the patches: 1 for a class token, or 0."""
         return int(self.class_token and self.class_place)
 
     @property
@@ -77,19 +77,19 @@ def _pad_first(table: Table, rows: int) -> Table:
 
 
 def _of(table: Any) -> Any:
-    """NumPy for what is fixed: it becomes a constant of the program."""
+    """The module to compute with: NumPy for a fixed table, which becomes a constant."""
     return np if isinstance(table, np.ndarray) else jnp
 
 
 class Positions(nnx.Module):
-    """Ways in which a position embedding may act; each overrides one of them."""
+    """The ways in which a position embedding may act; a subclass overrides one of them."""
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """[B, N, D] -> [B, N, D]: added to the tokens."""
         return x
 
     def rotate(self, x: jax.Array) -> jax.Array:
-        """[B, N, H, K] -> [B, N, H, K], of queries and of keys."""
+        """[B, N, H, K] -> [B, N, H, K], applied to queries and to keys."""
         return x
 
     def bias(self, query: jax.Array) -> jax.Array | None:
@@ -98,7 +98,7 @@ class Positions(nnx.Module):
 
 
 class LearnedPositions(Positions):
-    """One learned vector a token of the 1-D sequence, the class token's first (section 3.1)."""
+    """A learned vector for each token of the 1-D sequence, class token first (section 3.1)."""
 
     def __init__(
         self,
@@ -145,11 +145,11 @@ class Learned2dPositions(Positions):
 
 
 class RelativePositions(Positions):
-    """A learned key for each offset in the 1-D sequence, of all heads (appendix D.4).
+    """A learned key for each offset in the 1-D sequence, shared by all heads (appendix D.4).
 
     The query's product with it is added to the logits of attention, as in arXiv 1803.02155,
-    section 3.2. Offset o, from -(N - 1) to N - 1, is the query's place less the key's; its vector
-    is in row o + N - 1.
+    section 3.2. Offset o, from -(N - 1) to N - 1, is the query's position minus the key's; its
+    vector is in row o + N - 1.
     """
 
     def __init__(
@@ -165,16 +165,16 @@ class RelativePositions(Positions):
 
     def bias(self, query: jax.Array) -> jax.Array:
         """Queries [B, N, H, K], scaled -> [B, H, N, N]."""
-        keys = self.offsets[...].astype(query.dtype)[::-1]  # row N - 1 + (key's place - query's)
+        keys = self.offsets[...].astype(query.dtype)[::-1]  # row N - 1 + (key - query)
         products = jnp.einsum("bqhk,ok->bhqo", query, keys)
         return _skewed(products)
 
 
 def _skewed(x: jax.Array) -> jax.Array:
-    """[..., N, 2N - 1] -> [..., N, N]: of row q the N entries from N - 1 - q on.
+    """[..., N, 2N - 1] -> [..., N, N]: the N entries of each row q from N - 1 - q on.
 
-    By reshaping alone. In one row after the other, padded to 2N, entry N - 1 - q + k of row q has
-    the place (N - 1) + q (2N - 1) + k, so rows of 2N - 1 begin with what is wanted.
+    Done by reshaping alone: with rows padded to 2N and flattened, entry N - 1 - q + k of row q has
+    index (N - 1) + q (2N - 1) + k, so rows of 2N - 1 from there begin with the N entries.
     """
     *batch, n, width = x.shape
     flat = jnp.pad(x, ((0, 0),) * (len(batch) + 1) + ((0, 1),)).reshape(*batch, n * (width + 1))
@@ -182,7 +182,7 @@ def _skewed(x: jax.Array) -> jax.Array:
 
 
 class SinCos1dPositions(Positions):
-    """Fixed, by the place in the 1-D sequence; a class token is at place 0 and shifts the rest."""
+    """Fixed sines of the position in the 1-D sequence; a class token, at 0, shifts the rest."""
 
     def __init__(self, layout: TokenLayout):
         self.layout = layout
@@ -194,7 +194,7 @@ class SinCos1dPositions(Positions):
 
 
 class SinCos2dPositions(Positions):
-    """Fixed, by the patch's row and column; a class token, which has neither, gets zeros."""
+    """Fixed sines of the patch's row and column; a class token, which has neither, gets zeros."""
 
     def __init__(self, layout: TokenLayout):
         self.layout = layout
@@ -222,21 +222,21 @@ def sincos_2d(grid: tuple[int, int], width: int) -> np.ndarray:
 
 
 class Rotary2dPositions(Positions):
-    """Queries and keys of patches turned by angles of their place: RoPE (arXiv 2104.09864) in 2-D.
+    """RoPE (arXiv 2104.09864) in 2-D: queries and keys of patches rotated by their position.
 
-    Half of the angles follow the row and half the column ("axial"); coordinates and frequencies are
-    those of DINOv3 (arXiv 2508.10104): the patches' centres between -1 and 1 along each side,
-    whatever the image's size. DINOv3 shifts and stretches them at random in training, which is not
-    done here. Class token and registers are not turned. It has no parameters, so it is the same in
-    every layer.
+    Half of the angles follow the row and half the column ("axial"). Coordinates and frequencies
+    are as in DINOv3 (arXiv 2508.10104): the patches' centres between -1 and 1 along each side,
+    whatever the image's size. DINOv3 shifts and scales them at random in training, which is not
+    done here. Class token and registers are not rotated. It has no parameters, so it is the same
+    in every layer.
     """
 
     def __init__(self, layout: TokenLayout):
         self.layout = layout
 
     def rotate(self, x: jax.Array) -> jax.Array:
-        """[B, N, H, K] -> [B, N, H, K]: entries i and i + K/2 are a pair that is turned."""
-        # An angle of 0 turns nothing.
+        """[B, N, H, K] -> [B, N, H, K]: entries i and i + K/2 are rotated as a pair."""
+        # An angle of 0 rotates nothing.
         table = self.layout.pad_patches(rotary_angles(self.layout.grid, x.shape[-1]))[:, None]
         cos, sin = jnp.asarray(np.cos(table)), jnp.asarray(np.sin(table))
         first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
@@ -245,7 +245,7 @@ class Rotary2dPositions(Positions):
 
 
 def rotary_angles(grid: tuple[int, int], head_size: int) -> np.ndarray:
-    """float32 [rows * columns, K/2] in radians: K/4 of the row, then K/4 of the column.
+    """Angles, float32 [rows * columns, K/2] in radians: K/4 for the row, K/4 for the column.
 
     2 pi c / ROTARY_BASE^(4i/K) for the coordinate c in (-1, 1) and i from 0 to K/4 - 1.
     """

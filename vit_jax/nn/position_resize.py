@@ -1,4 +1,4 @@
-"""Learned tables of positions for images of another size (section 3.2)."""
+"""Resizing of learned position tables for images of another size (section 3.2)."""
 
 import jax
 import jax.numpy as jnp
@@ -8,7 +8,7 @@ from vit_jax.core.layers import is_stacked
 from vit_jax.nn.posemb import TokenLayout
 
 METHODS = {"bilinear": "linear", "bicubic": "cubic"}  # jax.image's names
-TABLES = ("embedding", "rows", "columns")  # of LearnedPositions and Learned2dPositions
+TABLES = ("embedding", "rows", "columns")  # in LearnedPositions and Learned2dPositions
 
 
 def is_table(name: str) -> bool:
@@ -18,12 +18,12 @@ def is_table(name: str) -> bool:
 
 
 def places_axis(name: str) -> int:
-    """Which axis of such a parameter counts places."""
+    """The axis of such a parameter that counts positions."""
     return int(is_stacked(name))
 
 
 def check_resizable(name: str, old: tuple[int, ...], new: tuple[int, ...]) -> None:
-    """UserError for a parameter of another shape that cannot be resized."""
+    """Raise UserError for a parameter of another shape that cannot be resized."""
     if old != new and not is_table(name):
         raise UserError(
             f"{name} has the shape {old}, for images of this size it would be {new}, and it cannot "
@@ -35,7 +35,7 @@ def check_resizable(name: str, old: tuple[int, ...], new: tuple[int, ...]) -> No
 def resize(
     name: str, table: jax.Array, old: TokenLayout, new: TokenLayout, *, method: str
 ) -> jax.Array:
-    """The parameter of this name, for which `is_table` holds, in the layout `new`."""
+    """The parameter of this name, for which `is_table` holds, resized to the layout `new`."""
     leaf = name.rpartition("/")[2]
 
     def one(table: jax.Array) -> jax.Array:
@@ -50,11 +50,11 @@ def resize(
 def resize_positions(
     table: jax.Array, old: TokenLayout, new: TokenLayout, *, method: str
 ) -> jax.Array:
-    """[N, D] of the layout `old` -> [N', D] of `new`, by interpolation over the grid of patches.
+    """[N, D] in the layout `old` -> [N', D] in `new`, by interpolation over the grid of patches.
 
-    A patch is where its centre is in the image, whatever the number of patches; outside of the old
-    centres the outermost values go on. Nothing is smoothed where the grid gets smaller. The class
-    token's row stays, or is left out if `new` has none; `old` has to have one if `new` has.
+    Patches are placed at their centres in the image, whatever their number; outside the old centres
+    the outermost values are extended. There is no antialiasing when the grid gets smaller. The
+    class token's row is kept, or left out if `new` has none; `old` must have one if `new` has.
     """
     assert old.first_places or not new.first_places
     first, patches = table[: new.first_places], table[old.first_places :]

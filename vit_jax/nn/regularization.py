@@ -1,6 +1,6 @@
 """Dropout (section B.1) and stochastic depth.
 
-Dropout costs its random bits, so it takes half of the usual ones: a word of 32 bits decides about
+The cost of dropout is its random bits, so it uses half as many as usual: a 32-bit word decides on
 two values, and rates are multiples of 2**-16, below 1. By the compiler's estimates for a TPU v3
 that takes a quarter off the step of L/16 (BENCHMARKS.md).
 """
@@ -11,19 +11,19 @@ from flax import nnx
 
 from vit_jax.nn.linear import times
 
-BITS = 16  # for one value of dropout
-LEAST_KEPT = 2.0**-16  # of the examples: a rate that float32 rounds to 1 would divide by 0
+BITS = 16  # random bits for one value of dropout
+LEAST_KEPT = 2.0**-16  # share of examples: a rate that float32 rounds to 1 would divide by 0
 
 
 class Dropout(nnx.Module):
-    """Zeroes values with probability `rate`, in [0, 1), and scales the others to make up for it."""
+    """Zeroes values with probability `rate`, in [0, 1), and scales up the others to compensate."""
 
     def __init__(self, rate: float):
         self.rate = rate
 
     def __call__(self, x: jax.Array, key: jax.Array | None) -> jax.Array:
-        """[B, N, ...] -> [B, N, ...]; None as key: evaluation, `x` as it is."""
-        # Something is kept at any rate: 1 / 0 would make gradients of what is dropped NaN.
+        """[B, N, ...] -> [B, N, ...]; without a key (evaluation) `x` is returned unchanged."""
+        # At least one in 2**BITS is kept: 1 / 0 would make the gradients of dropped values NaN.
         kept = max(1, round((1 - self.rate) * 2**BITS))
         if key is None or kept == 2**BITS:
             return x
@@ -33,8 +33,8 @@ class Dropout(nnx.Module):
 def keep_mask(key: jax.Array, shape: tuple[int, ...], kept: int) -> jax.Array:
     """bool [B, N, ...], each True with probability kept / 2**16.
 
-    The two halves of a word belong to two tokens: no mesh divides these, as it may the batch and
-    the width.
+    The two halves of a word belong to two tokens: a mesh may divide the batch and the width, but
+    never the tokens.
     """
     batch, tokens, *rest = shape
     words = jax.random.bits(key, (batch, (tokens + 1) // 2, *rest), jnp.uint32)
@@ -44,9 +44,9 @@ def keep_mask(key: jax.Array, shape: tuple[int, ...], kept: int) -> jax.Array:
 
 
 def drop_branch(y: jax.Array, rate: jax.Array | None, key: jax.Array | None) -> jax.Array:
-    """Stochastic depth (arXiv 1603.09382): a whole branch [B, ...] to zero, per example.
+    """Stochastic depth (arXiv 1603.09382): zeroes a whole branch [B, ...], per example.
 
-    Those that stay are scaled by 1 / (1 - rate), so evaluation needs no correction.
+    Kept examples are scaled by 1 / (1 - rate), so evaluation needs no correction.
     """
     if key is None or rate is None:
         return y

@@ -1,4 +1,4 @@
-"""A ResNet of bottleneck units without its head: images to a feature map."""
+"""A ResNet of bottleneck units without a head, from images to a feature map."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from vit_jax.nn.linear import Precision
 from vit_jax.nn.norm import GROUPS, GroupNorm
 from vit_jax.nn.stack import Stack
 
-EXPANSION = 4  # channels of a unit's output, over those of its 3 x 3 convolution
+EXPANSION = 4  # channels of a unit's output per channel of its 3 x 3 convolution
 ROOT_KERNEL, POOL_KERNEL, UNIT_KERNEL = 7, 3, 3
-ROOT_STRIDE = 4  # of convolution and pooling together
+ROOT_STRIDE = 4  # convolution and pooling together
 
 
 @dataclasses.dataclass(frozen=True)
 class ResNetStyle:
-    """Differences of the released ResNets besides their sizes.
+    """Differences between the released ResNets other than their sizes.
 
     Attributes:
-      pre_activation: norm and relu before each convolution, nothing behind the sum
-        (arXiv 1603.05027: BiT); or behind each, and a relu behind the sum (the hybrids).
+      pre_activation: norm and relu before each convolution, nothing after the sum
+        (arXiv 1603.05027: BiT); or after each, and a relu after the sum (the hybrids).
       pad: a kind of convolution.padding.
-      standardize: of convolutions' weights.
-      group_norm_epsilon: of group norms.
+      standardize: for the convolutions' weights.
+      group_norm_epsilon: for the group norms.
     """
 
     pre_activation: bool
@@ -45,7 +45,7 @@ class ResNetStyle:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ResNetSpec:
-    """The fields of a ResNet; the defaults are those of the released BiTs."""
+    """The fields of a ResNet; the defaults match the released BiTs."""
 
     units: tuple[int, ...] = field(
         (), "of each stage of a ResNet, such as `3,4,6,3`", bounds=COUNT, trained=IN_SHAPES,
@@ -72,12 +72,12 @@ class ResNetSpec:
 
     @property
     def standardization(self) -> Standardization:
-        """That of the convolutions' weights."""
+        """The standardisation of the convolutions' weights."""
         return Standardization(self.weight_epsilon, self.weight_epsilon_of)
 
 
 def check(spec: ResNetSpec) -> None:
-    """UserError for channels that are not whole groups of a norm."""
+    """Raise UserError for channels that are not whole groups of a norm."""
     if spec.root_width % GROUPS:
         nearest = max(1, round(spec.root_width / GROUPS)) * GROUPS
         raise UserError(
@@ -87,7 +87,7 @@ def check(spec: ResNetSpec) -> None:
 
 
 class UnitShape(NamedTuple):
-    """One unit of a ResNet, and the feature maps before and behind it."""
+    """One unit of a ResNet, and the feature maps before and after it."""
 
     inputs: int  # channels
     hidden: int
@@ -107,8 +107,8 @@ class ResNetShape:
     """The sizes of a ResNet.
 
     Attributes:
-      units: in each stage; the first of a stage halves the feature map, but in the first stage.
-      root_width: channels behind the root; of the output of stage s (from 0) 4 * 2^s times as many.
+      units: in each stage; the first unit halves the feature map, except in the first stage.
+      root_width: channels after the root; stage s (from 0) outputs 4 * 2^s times as many.
     """
 
     units: tuple[int, ...]
@@ -116,7 +116,7 @@ class ResNetShape:
 
     @property
     def stride(self) -> int:
-        """Pixels from one place of the feature map to the next."""
+        """Pixels from one position of the feature map to the next."""
         return ROOT_STRIDE * 2 ** max(len(self.units) - 1, 0)
 
     @property
@@ -143,12 +143,12 @@ def halved(size: tuple[int, int]) -> tuple[int, int]:
 
 
 class Bottleneck(nnx.Module):
-    """[B, H, W, I] -> [B, H / stride, W / stride, O]; O = 4 * hidden.
+    """A bottleneck unit: [B, H, W, I] -> [B, H / stride, W / stride, O]; O = 4 * hidden.
 
     Args:
       channels: (I, hidden).
       stride: of the 3 x 3 convolution, and of the shortcut.
-      projection: whether the shortcut is a 1 x 1 convolution; without it I has to be O.
+      projection: whether the shortcut is a 1 x 1 convolution; otherwise I must equal O.
     """
 
     def __init__(
@@ -179,14 +179,14 @@ class Bottleneck(nnx.Module):
         else:
             self.norm1 = GroupNorm(hidden, CHANNELS, **norm)
             self.norm2 = GroupNorm(hidden, CHANNELS, **norm)
-            # At first a unit is its shortcut, as in the released code.
+            # A unit starts as its shortcut alone, as in the released code.
             self.norm3 = GroupNorm(outputs, WIDTH, scale_init=initializers.zeros, **norm)
             if projection:
                 self.projection_norm = GroupNorm(outputs, WIDTH, **norm)
         self.projects, self.pre_activation = projection, style.pre_activation
 
     def __call__(self, x: jax.Array, key: Any = None, drop_rate: Any = None) -> jax.Array:
-        """As the class says; `key` and `drop_rate`, which nn/stack.py gives, are not used."""
+        """Apply the unit; `key` and `drop_rate`, which nn/stack.py passes, are not used."""
         y = self._pre_activated(x) if self.pre_activation else self._post_activated(x)
         return constrain(y, BATCH, None, None, STREAM)
 
@@ -205,7 +205,7 @@ class Bottleneck(nnx.Module):
 
 
 class ResNet(nnx.Module):
-    """Root and stages; `stage1` and so on are stacks of a first unit and of the equal others."""
+    """A ResNet's root and stages; `stage1` and so on are a first unit and a stack of equal ones."""
 
     def __init__(
         self,
@@ -231,7 +231,7 @@ class ResNet(nnx.Module):
     def __call__(
         self, images: jax.Array, layers: tuple[int, ...] = ()
     ) -> tuple[jax.Array, tuple[jax.Array, ...]]:
-        """[B, H, W, 3] -> ([B, h, w, C], feature maps behind the units `layers`, from 0)."""
+        """[B, H, W, 3] -> ([B, h, w, C], feature maps after the units `layers`, from 0)."""
         x = self.root(images)
         all_maps: list[jax.Array] = []
         for i in range(self.stages):
@@ -241,7 +241,7 @@ class ResNet(nnx.Module):
 
 
 class Root(nnx.Module):
-    """7 x 7 convolution, stride 2; norm and relu where they follow; 3 x 3 maximum, stride 2."""
+    """7 x 7 convolution, stride 2; norm and relu unless pre-activation; 3 x 3 max, stride 2."""
 
     def __init__(self, width: int, style: ResNetStyle, *, precision: Precision, rngs: nnx.Rngs):
         common: dict[str, Any] = {"precision": precision, "rngs": rngs}
@@ -263,7 +263,7 @@ class Root(nnx.Module):
         x = self.conv(images)
         if not self.style.pre_activation:
             x = jax.nn.relu(self.norm(x))
-        # Padded by zeros: released BiTs have seen them as they are, behind a relu they change none.
+        # Padded with zeros: the released BiTs were trained so, and after a relu it changes nothing.
         rows, columns = padding(self.style.pad, (x.shape[1], x.shape[2]), POOL_KERNEL, 2)
         x = jnp.pad(x, ((0, 0), rows, columns, (0, 0)))
         x = nnx.max_pool(x, (POOL_KERNEL, POOL_KERNEL), strides=(2, 2), padding="VALID")
@@ -271,7 +271,7 @@ class Root(nnx.Module):
 
 
 class Stage(nnx.Module):
-    """Units of one width: the first changes the feature map, the others are equal."""
+    """A stage of units of one width: the first resizes the feature map, the others are equal."""
 
     def __init__(
         self,
@@ -312,7 +312,7 @@ class Stage(nnx.Module):
         self.units = units
 
     def __call__(self, x: jax.Array, keep: bool) -> tuple[jax.Array, tuple[jax.Array, ...]]:
-        """[B, H, W, I] -> ([B, H', W', O], with `keep` the feature maps behind all units)."""
+        """[B, H, W, I] -> ([B, H', W', O], with `keep` the feature maps after all units)."""
         x, _ = self.first(x, None)
         if self.units == 1:
             return x, (x,)
@@ -336,7 +336,7 @@ def forward_flops(shape: ResNetShape, pad: str, image_size: tuple[int, int]) -> 
 
 
 def _taps(size: tuple[int, int], kernel_size: int, stride: int, pad: str) -> int:
-    """Pairs of an output's place and an input's place that a convolution joins."""
+    """The number of pairs of an output and an input position that a convolution connects."""
     pads = padding(pad, size, kernel_size, stride)
     one = 1
     for side, (before, _) in zip(size, pads, strict=True):
@@ -350,8 +350,8 @@ def activation_bytes(
 ) -> int:
     """Bytes of one image in bfloat16 that root and units keep for their backward pass.
 
-    What each norm and the pooling take in, and so what relus and convolutions can be had from
-    without a product: of a unit its input, and what its convolutions give to norms.
+    They are the inputs of each norm and of the pooling, from which relus and convolutions' inputs
+    follow without a product: a unit's input, and the outputs of its convolutions that norms take.
     """
     elements = shape.root_width * math.prod(halved(image_size))
     for unit in shape.each(image_size):

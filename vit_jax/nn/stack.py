@@ -1,7 +1,7 @@
 """Equal blocks one after the other: one stacked parameter tree, run by a scan or unrolled.
 
-The parameters of all L blocks lie in one tree with a leading axis L, whatever way they are run, so
-checkpoints, optimizers and numbers do not depend on that choice.
+The parameters of all L blocks are in one tree with a leading axis L, however they are run, so
+checkpoints, optimizers and results do not depend on that choice.
 """
 
 from collections.abc import Callable
@@ -15,12 +15,12 @@ from jax.ad_checkpoint import checkpoint_name
 from vit_jax.core.axes import LAYERS
 from vit_jax.nn.attention import MIXED, PROJECTED, WEIGHTS
 
-OFFLOAD_MEMORY = "pinned_host"  # jax's kind of memory that `offload` needs
+OFFLOAD_MEMORY = "pinned_host"  # the JAX memory kind that `offload` needs
 BLOCK_INPUT = "block_input"  # name of the tokens that enter a block, for policies
 
 
 def _dots(primitive: Any, *arguments: Any, **parameters: Any) -> bool:
-    """Products without batch axes, and convolutions."""
+    """Whether to keep a result: matrix products without batch axes, and convolutions."""
     product = jax.checkpoint_policies.dots_with_no_batch_dims_saveable
     return primitive is jax.lax.conv_general_dilated_p or bool(
         product(primitive, *arguments, **parameters)
@@ -31,21 +31,21 @@ _ATTENTION = jax.checkpoint_policies.save_only_these_names(PROJECTED, WEIGHTS, M
 
 
 def _products(primitive: Any, *arguments: Any, **parameters: Any) -> bool:
-    """All that takes a matrix product; of attention what its backward pass reads.
+    """Whether to keep a result: matrix products, and what attention's backward pass reads.
 
-    And the sums of norms: they are small, and to compute one takes to read what was summed.
+    The sums of norms are kept too: they are small, and recomputing one reads all that it sums.
     """
     wanted = (policy(primitive, *arguments, **parameters) for policy in (_dots, _ATTENTION))
     return any(wanted) or primitive is jax.lax.reduce_sum_p
 
 
-# What the backward pass finds in memory; the rest of a block is computed again.
+# What is kept for the backward pass; the rest of a block is recomputed.
 REMAT_POLICIES: dict[str, Callable[..., bool] | None] = {
     "none": None,  # no rematerialisation: every intermediate may be kept
     "dots": _products,
     "dots_no_batch": _dots,
     "full": jax.checkpoint_policies.nothing_saveable,
-    # As `full`, and the blocks' inputs wait in the host's memory.
+    # As `full`, with the blocks' inputs kept in host memory.
     "offload": jax.checkpoint_policies.save_and_offload_only_these_names(
         names_which_can_be_saved=[],
         names_which_can_be_offloaded=[BLOCK_INPUT],
@@ -61,7 +61,7 @@ class Stack(nnx.Module):
     Args:
       make_block: its result is called as block(x, key, drop_rate).
       stochastic_depth: drop rate of the last block; it rises linearly from 0 at the first.
-      constant_depth: it is the rate of every block instead.
+      constant_depth: use that rate for every block instead.
       scan: run by `jax.lax.scan` (compiles one block) or unrolled (compiles all, runs faster).
       remat: a name of REMAT_POLICIES.
       converts: whether the blocks convert their parameters to another dtype (see `unstack`).
@@ -98,9 +98,9 @@ class Stack(nnx.Module):
         layers: tuple[int, ...] = (),
         shared: Any = None,
     ) -> tuple[jax.Array, tuple[jax.Array, ...]]:
-        """[B, N, D] -> ([B, N, D] after the last block, those after blocks `layers`, from 0).
+        """[B, N, D] -> ([B, N, D] after the last block, the same after blocks `layers`, from 0).
 
-        Any other shape that the blocks keep, such as a feature map's, is as good. With `shared`
+        Any other shape that the blocks keep, such as a feature map's, works too. With `shared`
         every block is called as block(x, key, drop_rate, shared).
         """
         graph, params = nnx.split(self.block)
@@ -110,14 +110,14 @@ class Stack(nnx.Module):
             params, key, rate = each
             return nnx.merge(graph, params)(checkpoint_name(x, BLOCK_INPUT), key, rate, *also)
 
-        # A scan writes to memory all that it keeps, so it does not keep what is cheap to compute.
+        # A scan writes all that it keeps to memory, so it does not keep what is cheap to compute.
         remat = "dots" if self.scan and self.remat == "none" else self.remat
         policy = REMAT_POLICIES[remat]
         if policy is not None:
             # Inside a scan nothing can be merged back by CSE, so the barrier is not needed.
             layer = jax.checkpoint(layer, policy=policy, prevent_cse=not self.scan)
 
-        # None rather than zeros: then no random bits are drawn for it.
+        # None rather than zeros: then no random bits are drawn.
         rate = self.stochastic_depth
         first = rate if self.constant_depth else 0.0
         rates = jnp.linspace(first, rate, self.depth) if rate else None
@@ -140,9 +140,10 @@ class Stack(nnx.Module):
 def unstack(tree: Any, depth: int, *, converted: bool) -> list[Any]:
     """A tree of [L, ...] arrays as L trees of [...].
 
-    Of layers that are converted to another dtype one by one, XLA would make one conversion of all,
-    and keep that through both passes. So these are cut out by indices that it cannot see through:
-    then conversions become part of the products. Others it finds in place by constant indices.
+    If layers are converted to another dtype one by one, XLA would merge the conversions into one
+    and keep its result through both passes. So `converted` layers are cut out by indices that it
+    cannot see through: then it fuses conversions into the products. Others are read in place, by
+    constant indices.
     """
     leaves, structure = jax.tree.flatten(tree)
     parts = [(_cut_out if converted else _split)(leaf) for leaf in leaves]
@@ -150,7 +151,7 @@ def unstack(tree: Any, depth: int, *, converted: bool) -> list[Any]:
 
 
 def _split(x: jax.Array) -> tuple[jax.Array, ...]:
-    """By lax.split, whose gradient is one concatenation; that of indexing is a sum of L arrays."""
+    """The layers by lax.split: its gradient is one concatenation, indexing's a sum of L arrays."""
     return tuple(jnp.squeeze(part, 0) for part in jax.lax.split(x, [1] * x.shape[0]))
 
 
