@@ -1,6 +1,6 @@
-"""Weight decay: the parameters it applies to, and the three meanings of its number.
+"""Weight decay: the parameters it applies to, and the three meanings of its coefficient.
 
-With learning rate lr(t), peak lr_peak and the decay's number wd:
+With learning rate lr(t), its peak lr_peak and the coefficient wd:
 
     lr_scaled        p -= lr(t) * wd * p             AdamW as torch and optax write it
     schedule_scaled  p -= lr(t) / lr_peak * wd * p   configs that quote the product lr_peak * wd
@@ -17,10 +17,10 @@ from vit_jax.core.errors import UserError, nearest
 
 
 class Meaning(NamedTuple):
-    """How weight decay enters an update of -lr(t) * (what the update rule gives)."""
+    """How weight decay enters an update of -lr(t) * (the update rule's output)."""
 
-    decoupled: bool  # True: added to what the update rule gives. False: to the gradient.
-    over_peak: bool  # True: the number already contains the peak learning rate.
+    decoupled: bool  # True: added to the update rule's output. False: to the gradient.
+    over_peak: bool  # True: the coefficient already contains the peak learning rate.
 
 
 WEIGHT_DECAY_MEANINGS = {
@@ -33,8 +33,8 @@ WEIGHT_DECAY_MEANINGS = {
 def kernels_only(params: Any) -> Any:
     """Tree of bool, True where the leaf's name is "kernel".
 
-    So no biases, norms' scales, position embedding or class token: the paper's recipes
-    (arXiv 2010.11929, appendix B.1) decay the kernels alone.
+    Biases, norms' scales, position embedding and class token are excluded: the paper's recipes
+    (arXiv 2010.11929, appendix B.1) decay only the kernels.
     """
     return pytrees.map_named(lambda name, _: name.split("/")[-1] == "kernel", params)
 
@@ -42,7 +42,7 @@ def kernels_only(params: Any) -> Any:
 def add_decay(
     update_rule: optax.GradientTransformation, *, weight_decay: float, meaning: str, peak_lr: float
 ) -> optax.GradientTransformation:
-    """An update rule with the decay of the kernels before or after it.
+    """Add decay of the kernels before or after an update rule.
 
     The result is still to be scaled by -lr(t). Raises UserError for an unknown meaning, or if the
     meaning divides by a peak learning rate of 0.
@@ -53,23 +53,23 @@ def add_decay(
         after = optax.add_decayed_weights(factor, mask=kernels_only)
     elif weight_decay:
         before = optax.add_decayed_weights(factor, mask=kernels_only)
-    # Always three, so that the optimizer's arrays have one name whatever the decay.
+    # Always three, so that the names of the optimizer's arrays do not depend on the decay.
     return optax.chain(before, update_rule, after)
 
 
 def effective_weight_decay(
     lr: jax.Array | float, *, weight_decay: float, meaning: str, peak_lr: float
 ) -> jax.Array | float:
-    """The share of itself that a kernel loses to decay in one update at learning rate `lr`.
+    """The fraction of itself that a kernel loses to decay in one update at learning rate `lr`.
 
-    Where nothing follows the decay: of the two decoupled meanings all optimizers but LAMB, of
-    `coupled` SGD without momentum; see optimizers.effective_weight_decay.
+    Valid where nothing follows the decay: for the two decoupled meanings all optimizers but LAMB,
+    for `coupled` SGD without momentum; see optimizers.effective_weight_decay.
     """
     return lr * _decay_per_lr(weight_decay, meaning, peak_lr)
 
 
 def _decay_per_lr(weight_decay: float, meaning: str, peak_lr: float) -> float:
-    """The factor f with which an update is -lr(t) * (u + f * p), u by the update rule."""
+    """The factor f in an update of -lr(t) * (u + f * p), with u from the update rule."""
     if meaning not in WEIGHT_DECAY_MEANINGS:
         raise UserError(
             f"optim.weight_decay_meaning={meaning!r} is unknown. "

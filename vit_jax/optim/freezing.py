@@ -1,7 +1,7 @@
 """Frozen parameters, which training does not change, by pattern (optim/patterns.py).
 
-They have no gradient, so neither clipping nor the log sees one; no weight decay; and, where all
-layers of a parameter are frozen, no arrays in the optimizer's state.
+They have no gradient, so they count neither in clipping nor in the log; no weight decay; and, if
+all layers of a parameter are frozen, no arrays in the optimizer's state.
 """
 
 from typing import Any
@@ -31,8 +31,8 @@ def frozen(params: Any, freeze: tuple[str, ...]) -> Any:
 def stop_gradients(params: Any, freeze: tuple[str, ...]) -> Any:
     """The same parameters; the gradients of the frozen ones are zero and not computed.
 
-    Of a stack's layers each is cut off by itself, so that the compiler sees which gradients are
-    needed where blocks are unrolled. A scan computes those of all its layers.
+    Each layer of a stack is stopped separately, so that the compiler sees which gradients are
+    needed when blocks are unrolled. A scan computes the gradients of all its layers.
     """
     if not freeze:
         return params
@@ -54,7 +54,7 @@ def without(
 ) -> optax.GradientTransformation:
     """`optimizer` for all but the frozen parameters, whose updates are zero.
 
-    `init` raises UserError as `frozen` does. The gradients are expected from `stop_gradients`.
+    `init` raises UserError as `frozen` does. The gradients must come through `stop_gradients`.
     """
     if not freeze:
         return optimizer

@@ -17,7 +17,7 @@ from vit_jax.optim import patterns
 
 FIELD = "optim.lr_multipliers"
 BEFORE_THE_BLOCKS = ("patches", "positions", "cls", "registers")  # first parts of names
-ROOT = "root"  # the part of a name of what is before the units of a ResNet
+ROOT = "root"  # the part of a name for the parameters before the units of a ResNet
 
 
 def with_lr_multipliers(
@@ -26,13 +26,13 @@ def with_lr_multipliers(
     layer_decay: float | None,
     lr_multipliers: tuple[str, ...],
 ) -> optax.GradientTransformation:
-    """`optimizer`, its updates multiplied by factors for each parameter or layer.
+    """`optimizer` with its updates multiplied by a factor for each parameter or layer.
 
     Args:
       optimizer: a complete one, learning rate included.
-      layer_decay: what a layer's rate is of that of the layer above it; None: 1.
-      lr_multipliers: "PATTERN=FACTOR" (optim/patterns.py); factors of all that match are
-        multiplied.
+      layer_decay: ratio of a layer's rate to the rate of the layer above it; None: 1.
+      lr_multipliers: "PATTERN=FACTOR" (optim/patterns.py); the factors of all matching patterns
+        are multiplied.
 
     Raises:
       UserError: here or by `init`, for a number out of range or a pattern that matches nothing.
@@ -44,7 +44,7 @@ def with_lr_multipliers(
         )
     by_pattern = [_parsed(text) for text in lr_multipliers]
     if layer_decay is None and not by_pattern:
-        # A chain as below, so that the optimizer's arrays have one name either way.
+        # A chain as below, so that the optimizer's arrays have the same names either way.
         return optax.chain(optimizer, optax.identity())
 
     def factors(params: Any) -> Any:
@@ -67,11 +67,11 @@ def with_lr_multipliers(
 
 
 def layer_factors(params: Any, layer_decay: float) -> Any:
-    """Factors of rates, [L] for a stacked parameter and [] for another.
+    """Learning-rate factors, [L] for a stacked parameter and [] for another.
 
-    As in BEiT (arXiv 2106.08254) and MAE (arXiv 2111.06377, appendix A.1): of L blocks the last
-    has layer_decay, the first layer_decay ** L, the embeddings one power more, and what follows the
-    blocks has 1. The units of a ResNet are blocks too, those of a hybrid below its ViT's; a
+    As in BEiT (arXiv 2106.08254) and MAE (arXiv 2111.06377, appendix A.1): the last of L blocks
+    has layer_decay, the first layer_decay ** L, the embeddings one power more, and parameters after
+    the blocks have 1. The units of a ResNet are blocks too, in a hybrid below the ViT's blocks; a
     ResNet's root has one power more than its first unit.
     """
     arrays = pytrees.flatten(params).items()

@@ -1,15 +1,15 @@
 """Parameters as matrices: one for every layer, and for each of query, key and value.
 
-Some rules look at a whole matrix: its norm, the root mean square of its update, its rows and
-columns. An array of parameters is often many matrices, and a matrix may have more than two axes:
+Some rules use a whole matrix: its norm, the root mean square of its update, its rows and columns.
+An array of parameters often holds many matrices, and a matrix may have more than two axes:
 
     blocks/block/attention/qkv/kernel  [L, D, 3, H, K]   L * 3 matrices  [D, H * K]
     blocks/block/attention/out/kernel  [L, H, K, D]      L matrices      [H * K, D]
     blocks/block/mlp/fc1/bias          [L, M]            L vectors       [M]
     patches/kernel                     [P, P, 3, D]      one matrix      [P * P * 3, D]
 
-So a stack of blocks is updated as if each block were alone. Where projections are taken jointly,
-query, key and value are one matrix [D, 3 * H * K], as other frameworks have them.
+So each block of a stack is updated independently. With `joint` projections, query, key and value
+are one matrix [D, 3 * H * K], as in other frameworks.
 """
 
 import functools
@@ -28,7 +28,7 @@ PROJECTIONS = ("qkv", "query", "key_value")
 
 
 class MatrixAxes(NamedTuple):
-    """Axes of an array of parameters, by their part in its matrices."""
+    """Axes of an array of parameters, by their role in its matrices."""
 
     batch: tuple[int, ...]  # one matrix for each index: layers, projections
     rows: tuple[int, ...]  # what a kernel contracts; none in a vector
@@ -69,10 +69,10 @@ def join(
 def per_matrix(
     transformation: optax.GradientTransformation, *, joint: bool = False
 ) -> optax.GradientTransformation:
-    """`transformation`, applied to every matrix as if there were no other.
+    """`transformation` applied to every matrix independently.
 
-    Its state is that of the transformation with a tree like the parameters' for each of its arrays;
-    their leading axis is that of `split`.
+    Its state is the transformation's, with a tree like the parameters' in place of each array;
+    their leading axis is the one that `split` makes.
     """
     number = jax.ShapeDtypeStruct((), jnp.float32)
     cut = functools.partial(split, joint=joint)

@@ -13,7 +13,7 @@ from vit_jax.optim.update_rules import Moments
 
 
 class Optimizer(NamedTuple):
-    """The parts of an optimizer that others do not have; `create` adds the rest."""
+    """The parts of an optimizer that differ from the others; `create` adds the rest."""
 
     update_rule: Callable[[Moments], optax.GradientTransformation]
     reads: tuple[str, ...]  # fields of Moments
@@ -50,19 +50,19 @@ def create(
     joint_qkv: bool,
     mu_dtype: str | None,
 ) -> optax.GradientTransformation:
-    """The optimizer of that name; its updates are to be added to the parameters.
+    """Create the optimizer of this name; its updates are to be added to the parameters.
 
-    Blocks that are stacked on a layer axis are updated as if each were alone, but for the clipping
-    of the gradients, which looks at all of them together. `update` needs the parameters.
+    Blocks stacked on a layer axis are updated independently, except that gradients are clipped by
+    their global norm. `update` needs the parameters.
 
     Args:
       name: a key of OPTIMIZERS.
       schedule: learning rate by number of updates done.
       peak_lr: the schedule's peak, which one meaning of weight decay divides by.
-      weight_decay: its number; 0 for none. Kernels only.
+      weight_decay: its coefficient; 0 for none. Kernels only.
       weight_decay_meaning: a key of decay.WEIGHT_DECAY_MEANINGS.
-      grad_clip_norm: largest L2 norm over all gradients together; None never clips.
-      b1: see Moments, also for the rest; OPTIMIZERS has the fields that each optimizer reads.
+      grad_clip_norm: largest global L2 norm of the gradients; None never clips.
+      b1: see Moments for this and the rest; OPTIMIZERS lists the fields each optimizer reads.
 
     Raises:
       UserError: for an unknown name, meaning or dtype, or a clipping norm that is not positive.
@@ -102,13 +102,13 @@ def effective_weight_decay(
     peak_lr: float,
     momentum: float,
 ) -> jax.Array | float | None:
-    """The share of itself that a kernel lost to decay in the last update, at learning rate `lr`.
+    """The fraction of itself that a kernel lost to decay in the last update, at rate `lr`.
 
-    Exact for the decoupled meanings; LAMB's is the mean over its kernels, since each is scaled by
-    its trust ratio. `coupled`, SGD's once the velocity has built up; of the others there is none
-    (None): their update rules mix decay and gradient.
+    Exact for the decoupled meanings; for LAMB it is the mean over its kernels, since each is scaled
+    by its trust ratio. With `coupled`, SGD's value holds once the velocity has built up; for other
+    optimizers it is None: their update rules mix decay and gradient.
 
-    opt_state: after that update; of a whole optimizer, however it is wrapped.
+    opt_state: the whole optimizer's state after that update, however it is wrapped.
     """
     if not weight_decay:
         return 0.0

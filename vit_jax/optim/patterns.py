@@ -1,8 +1,8 @@
-"""Parameters by pattern: a regular expression that has to match a whole name.
+"""Parameters by pattern: a regular expression that must match a whole name.
 
-A stacked parameter is known by its own name, for all layers, and by each layer's:
+A stacked parameter matches by its own name, for all layers, and by each layer's name:
 `blocks/block/mlp/fc1/kernel`, and `blocks/0/mlp/fc1/kernel` for the first layer alone. So
-`blocks/[0-5]/.*` is all of the first six blocks, and `blocks/.*` all of all.
+`blocks/[0-5]/.*` is everything in the first six blocks, and `blocks/.*` everything in all blocks.
 """
 
 import re
@@ -18,7 +18,7 @@ from vit_jax.core.layers import is_stacked, layer_name
 def match(pattern: str, params: Any, *, field: str) -> Any:
     """Tree of bool arrays, True for a match: [L] for a stacked parameter, [] for another.
 
-    Raises UserError, which names `field`, for an invalid pattern, or one that matches nothing.
+    Raises UserError, naming `field`, for an invalid pattern or one that matches nothing.
     """
     try:
         matches = re.compile(pattern).fullmatch
@@ -42,5 +42,5 @@ def match(pattern: str, params: Any, *, field: str) -> Any:
 
 
 def over(mask: np.ndarray, param: Any) -> np.ndarray:
-    """A mask or factors, [L] or [], with as many axes as the parameter."""
+    """A mask or factors, [L] or [], expanded to as many axes as the parameter."""
     return mask.reshape(mask.shape + (1,) * (param.ndim - mask.ndim))

@@ -12,10 +12,10 @@ Schedule = Callable[[jax.Array | int], jax.Array]
 
 
 class Decay(NamedTuple):
-    """Part of the peak that remains when `done` of `whole` steps after the warmup are."""
+    """The fraction of the peak left after `done` of the `whole` steps that follow the warmup."""
 
     remains: Callable[..., jax.Array]  # (done, whole, rsqrt_timescale_steps) -> [], 1 at the start
-    to_zero: bool  # whether it arrives there by itself, without a cooldown
+    to_zero: bool  # whether it reaches zero by itself, without a cooldown
 
 
 def _linear(done: jax.Array, whole: int, _: int) -> jax.Array:
@@ -31,7 +31,7 @@ def _constant(done: jax.Array, whole: int, _: int) -> jax.Array:
 
 
 def _rsqrt(done: jax.Array, _: int, timescale: int) -> jax.Array:
-    """Of arXiv 2106.04560, section 3.5: knows no end, so that training can go on or be ended."""
+    """Reciprocal square root (arXiv 2106.04560, section 3.5): not tied to the training's length."""
     return 1.0 / jnp.sqrt(1.0 + done / timescale)
 
 
@@ -52,18 +52,18 @@ def schedule(
     total_steps: int,
     rsqrt_timescale_steps: int,
 ) -> Schedule:
-    """Returns `lr(step)`: the rate of the update that is applied after `step` others.
+    """Return `lr(step)`: the learning rate of the update applied after `step` others.
 
     `step` counts from 0 and may be traced; the result is a float32 scalar. As in the released
     recipes, lr(0) is 0 wherever there is a warmup (that first update only fills the optimizer's
     moments), lr(warmup_steps) is the peak, and lr(total_steps), which no update uses, is where a
-    decay or cooldown arrives at 0. A cooldown multiplies the last `cooldown_steps` rates by a line
-    from 1 to 0. `rsqrt` halves the rate every time that 1 + (step - warmup_steps) /
-    rsqrt_timescale_steps has become four times as large.
+    decay or cooldown reaches 0. A cooldown multiplies the last `cooldown_steps` rates by a line
+    from 1 to 0. `rsqrt` halves the rate every time 1 + (step - warmup_steps) /
+    rsqrt_timescale_steps quadruples.
 
     Raises:
       UserError: for an unknown kind, a warmup or cooldown that does not fit into training, or a
-        cooldown of a decay that arrives at 0 by itself.
+        cooldown of a decay that reaches 0 by itself.
     """
     if kind not in DECAYS:
         raise UserError(f"optim.schedule={kind!r} is not a schedule. {nearest(kind, DECAYS)}")

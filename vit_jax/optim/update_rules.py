@@ -1,7 +1,7 @@
 """Update rules: from gradients to updates, before learning rate and decoupled weight decay.
 
-All treat stacked blocks as separate ones; where a rule looks at more than single numbers, it
-sees one matrix at a time (optim/matrices.py).
+All treat stacked blocks separately; a rule that is not elementwise sees one matrix at a time
+(optim/matrices.py).
 """
 
 import math
@@ -16,46 +16,46 @@ from vit_jax.core.layers import is_stacked
 from vit_jax.optim import matrices
 from vit_jax.optim.decay import kernels_only
 
-ADAFACTOR_MAX_RMS = 1.0  # of one matrix's update
+ADAFACTOR_MAX_RMS = 1.0  # for one matrix's update
 ADAFACTOR_MEMORY_POWER = 0.8  # the second moment's memory is 1 - t ** -0.8 until b2 caps it
 MUON_RMS = 0.2  # about that of Adam's updates
 
 
 class Moments(NamedTuple):
-    """How an optimizer averages gradients over steps; OPTIMIZERS has the fields that each reads."""
+    """How an optimizer averages gradients over steps; OPTIMIZERS lists the fields each reads."""
 
-    b1: float  # memory of the first moment
-    b2: float  # memory of the second moment; Lion: of the momentum
-    eps: float  # added to the root of the second moment
-    momentum: float  # SGD, Muon: memory of the velocity; with SGD 0 keeps none
+    b1: float  # decay rate of the first moment
+    b2: float  # decay rate of the second moment; Lion: of the momentum
+    eps: float  # added to the square root of the second moment
+    momentum: float  # SGD, Muon: decay rate of the velocity; with SGD 0 keeps none
     nesterov: bool  # SGD, Muon: look one step of the momentum ahead
     joint_qkv: bool  # LAMB: query, key and value have one trust ratio
-    mu_dtype: str | None  # how the first moment or momentum is stored; None as the parameters are
+    mu_dtype: str | None  # dtype of the stored first moment or momentum; None: the parameters'
 
 
 def adam(m: Moments) -> optax.GradientTransformation:
-    """Kingma and Ba, arXiv 1412.6980, algorithm 1."""
+    """Adam (Kingma and Ba, arXiv 1412.6980, algorithm 1)."""
     return optax.scale_by_adam(m.b1, m.b2, m.eps, mu_dtype=m.mu_dtype)
 
 
 def sgd(m: Moments) -> optax.GradientTransformation:
-    """Velocity v = momentum * v + g, as torch writes it: the learning rate comes afterwards."""
+    """SGD with velocity v = momentum * v + g, as in torch: the learning rate is applied later."""
     if not m.momentum:
         return optax.identity()
     return optax.trace(m.momentum, m.nesterov, accumulator_dtype=m.mu_dtype)
 
 
 def lion(m: Moments) -> optax.GradientTransformation:
-    """The sign of b1 * momentum + (1 - b1) * g; arXiv 2302.06675, algorithm 2."""
+    """Lion: the sign of b1 * momentum + (1 - b1) * g (arXiv 2302.06675, algorithm 2)."""
     return optax.scale_by_lion(m.b1, m.b2, mu_dtype=m.mu_dtype)
 
 
 def adafactor(m: Moments) -> optax.GradientTransformation:
     """Adafactor as Vision Transformers use it: arXiv 2106.04560, section 3.4.
 
-    Of arXiv 1804.04235 the factored second moment (algorithm 4) and the clipping of a matrix's
+    From arXiv 1804.04235 the factored second moment (algorithm 4) and the clipping of a matrix's
     update to a root mean square of 1 (section 6), but no step relative to the parameters' size;
-    then a first moment without bias correction, and the second moment's memory capped at b2.
+    then a first moment without bias correction, and the second moment's decay rate capped at b2.
     """
 
     def memory(step: jax.Array, power: float) -> jax.Array:
@@ -76,7 +76,7 @@ def adafactor(m: Moments) -> optax.GradientTransformation:
 def muon(m: Moments) -> optax.GradientTransformation:
     """Muon (kellerjordan.github.io/posts/muon) for the kernels of blocks, Adam for the rest.
 
-    The momentum of a matrix is made orthogonal by five Newton-Schulz steps, then scaled to the root
+    The momentum of a matrix is orthogonalised by five Newton-Schulz steps, then scaled to the root
     mean square of Adam's updates (arXiv 2502.16982, equation 4), so that one learning rate
     and one weight decay serve both.
     """
@@ -107,11 +107,11 @@ def muon(m: Moments) -> optax.GradientTransformation:
 
 
 class TrustRatio(NamedTuple):
-    """What LAMB keeps of a matrix.
+    """LAMB's state for one matrix.
 
     Attributes:
       adapts: bool [], whether it has a trust ratio: it was never zero.
-      ratio: float32 [], that of the last update; 1 where it has none.
+      ratio: float32 [], the last update's trust ratio; 1 if it has none.
     """
 
     adapts: Any
@@ -119,12 +119,12 @@ class TrustRatio(NamedTuple):
 
 
 def trust_ratio(m: Moments) -> optax.GradientTransformation:
-    """Scales each kernel's update to the kernel's norm: LAMB, arXiv 1904.00962, algorithm 2.
+    """Scale each kernel's update to the kernel's norm (LAMB, arXiv 1904.00962, algorithm 2).
 
-    Kernels alone, as in the code that trained DeiT III: a bias that starts at zero would hardly
-    move. Nor would a kernel, such as a head's: after a first update of lr it would have the norm of
-    that, and grow by a factor of 1 + lr at most ever after. So a kernel that is zero when it is
-    updated has the ratio 1, then and from then on: its updates are Adam's.
+    Only kernels are scaled, as in the code that trained DeiT III: a bias that starts at zero would
+    hardly move. Nor would a zero kernel, such as a head's: its norm would be lr after the first
+    update and then grow by at most a factor of 1 + lr per step. So a kernel that is zero when
+    updated has the ratio 1 from then on: its updates are Adam's.
     """
 
     def init(_: jax.Array) -> TrustRatio:
@@ -142,7 +142,7 @@ def trust_ratio(m: Moments) -> optax.GradientTransformation:
 
 
 def mean_trust_ratio(opt_state: Any) -> jax.Array:
-    """Mean trust ratio of the last update; query, key and value count as they have ratios. []"""
+    """Mean trust ratio of the last update, []; query, key and value count as their ratios do."""
     is_it = lambda x: isinstance(x, TrustRatio)
     (state,) = filter(is_it, jax.tree.leaves(opt_state, is_leaf=is_it))
     return jnp.mean(jnp.concatenate([jnp.ravel(x) for x in jax.tree.leaves(state.ratio)]))
