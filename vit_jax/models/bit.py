@@ -18,7 +18,7 @@ from vit_jax.nn.norm import GroupNorm
 from vit_jax.nn.posemb import TokenLayout
 from vit_jax.nn.resnet import ResNet, ResNetSpec, ResNetStyle
 
-# Layers by name -> units of each stage (arXiv 1603.05027; 26 from arXiv 2106.10270).
+# Number of layers -> units of each stage (arXiv 1603.05027; 26 from arXiv 2106.10270).
 DEPTHS: dict[int, tuple[int, ...]] = {
     26: (2, 2, 2, 2),
     50: (3, 4, 6, 3),
@@ -26,7 +26,7 @@ DEPTHS: dict[int, tuple[int, ...]] = {
     152: (3, 8, 36, 3),
     200: (3, 24, 36, 3),
 }
-ROOT_WIDTH = 64  # of width factor 1
+ROOT_WIDTH = 64  # at width factor 1
 PUBLISHED = (
     "R26x1", "R50x1", "R50x2", "R50x3", "R101x1", "R101x3", "R152x1", "R152x2", "R152x4", "R200x3",
 )  # fmt: skip
@@ -51,7 +51,7 @@ class BiTSpec(ModelSpec, ResNetSpec):
 
 
 def named(name: str) -> dict[str, Any] | None:
-    """The fields that "R50x1", or "R1-2x1" by its units, stands for; None for another form."""
+    """The fields for "R50x1", or "R1-2x1" by its units; None for a name of another form."""
     match = _NAME.fullmatch(name)
     units = match and units_of(match[1])
     if not match or not units or int(match[2]) == 0:
@@ -60,7 +60,7 @@ def named(name: str) -> dict[str, Any] | None:
 
 
 def units_of(name: str) -> tuple[int, ...] | None:
-    """Units of each stage: of "50", a published number of layers, or of "1-2"; else None."""
+    """Units of each stage, from "50", a published number of layers, or from "1-2"; else None."""
     if name.isdigit():
         return DEPTHS.get(int(name))
     units = tuple(map(int, name.rstrip("-").split("-")))
@@ -68,7 +68,7 @@ def units_of(name: str) -> tuple[int, ...] | None:
 
 
 def name_of_units(units: tuple[int, ...]) -> str:
-    """ "50" or "1-2", which `units_of` reads; a single stage is "2-"."""
+    """The name that `units_of` reads, "50" or "1-2"; a single stage is "2-"."""
     layers = {stages: number for number, stages in DEPTHS.items()}
     if units in layers:
         return str(layers[units])
@@ -76,7 +76,7 @@ def name_of_units(units: tuple[int, ...]) -> str:
 
 
 def check(spec: BiTSpec) -> None:
-    """UserError if it cannot be built."""
+    """Raises UserError for a model that cannot be built."""
     if not spec.units:
         raise errors.UserError(
             "model.units is empty: give the number of units of each stage, such as 3,4,6,3."
@@ -85,13 +85,13 @@ def check(spec: BiTSpec) -> None:
 
 
 class BiT(nnx.Module):
-    """Root, stages, a norm and a relu, the mean over all places, a head.
+    """A BiT: root, stages, a norm and a relu, the mean over all positions, a head.
 
     Args:
       spec: the architecture.
-      num_classes: C, of the head; 0: no head, the model gives features.
+      num_classes: C, for the head; 0: no head, the model returns features.
       image_size: (height, width) in pixels; any.
-      preprocess: what its images must look like.
+      preprocess: how its images must be prepared.
       rngs: nnx.Rngs with a stream for "params".
     """
 
@@ -124,7 +124,7 @@ class BiT(nnx.Module):
     def __call__(self, images: jax.Array, train: bool = False, rngs: Any = None) -> jax.Array:
         """[B, H, W, 3] float32, normalised -> logits [B, C] float32; headless: features [B, D].
 
-        Training draws no random numbers: `train` and `rngs` change nothing.
+        Training draws no random numbers: `train` and `rngs` have no effect.
         """
         features = self.features(images).astype(jnp.float32)
         if not self.num_classes:
@@ -132,14 +132,14 @@ class BiT(nnx.Module):
         return constrain(self.head(features), BATCH, CLASSES)
 
     def features(self, images: jax.Array) -> jax.Array:
-        """[B, H, W, 3] -> [B, D]: what the head sees."""
+        """[B, H, W, 3] -> [B, D]: the head's input."""
         tokens = self.tokens(images)
         return jnp.mean(tokens, axis=1, dtype=jnp.float32).astype(tokens.dtype)
 
     def tokens(self, images: jax.Array, layers: tuple[int, ...] | None = None) -> Any:
-        """[B, H, W, 3] -> [B, N, D]: the places of the last feature map, normed, row by row.
+        """[B, H, W, 3] -> [B, N, D]: the positions of the last feature map, normed, row by row.
 
-        With `layers` a tuple: of [B, N', D'] behind each of these units (from 0), without a norm.
+        With `layers`, a tuple of [B, N', D'] after each of these units (from 0), without a norm.
         """
         flat = lambda x: constrain(x.reshape(x.shape[0], -1, x.shape[-1]), BATCH, TOKENS, STREAM)
         if layers is not None:
@@ -148,7 +148,7 @@ class BiT(nnx.Module):
 
 
 def token_layout(spec: BiTSpec, image_size: tuple[int, int]) -> TokenLayout:
-    """Layout of the tokens of images of this size in pixels."""
+    """Layout of the tokens for images of this size in pixels."""
     rows, columns = (-(-side // spec.shape.stride) for side in image_size)
     return TokenLayout((rows, columns), class_token=False)
 

@@ -1,4 +1,4 @@
-"""What all families of models have: fields, and what the table of names has to know of them."""
+"""The common parts of all model families: fields, and what the table of names needs of them."""
 
 import dataclasses
 from collections.abc import Callable
@@ -67,15 +67,15 @@ class Family:
 
     Attributes:
       kind: for messages, such as "A ViT".
-      form: of its names, for messages.
-      published: names.
+      form: the form of its names, for messages.
+      published: the published names.
       spec: dataclass of its fields.
-      named: the fields that a name stands for; None for a name of another form.
+      named: a name -> its fields; None for a name of another form.
       check: raises UserError for fields that cannot be built.
       create: (spec, num_classes=, image_size=, preprocess=, rngs=) -> module.
-      token_layout: of (spec, image_size). UserError for images of a size that does not fit.
+      token_layout: (spec, image_size) -> layout. UserError for images of a size that does not fit.
       stride: pixels from one token to the next.
-      forward_flops, activation_bytes, block_input_bytes: as of ModelInfo.
+      forward_flops, activation_bytes, block_input_bytes: as in ModelInfo.
     """
 
     kind: str

@@ -1,6 +1,6 @@
 """Hybrids: a ViT whose patches are cut from a ResNet's feature map (arXiv 2010.11929, 3.1).
 
-The ResNet is that of the released hybrids: unlike a BiT it has norms and relus behind its
+The ResNet is as in the released hybrids: unlike a BiT it has norms and relus after its
 convolutions.
 """
 
@@ -24,7 +24,7 @@ from vit_jax.nn.linear import Precision
 from vit_jax.nn.patches import PatchEmbedding
 from vit_jax.nn.resnet import ResNet, ResNetSpec, ResNetStyle
 
-# Of the paper, and of AugReg (arXiv 2106.10270).
+# From the paper, and from AugReg (arXiv 2106.10270).
 PUBLISHED = (
     "R+ViT-Ti/16", "R26+ViT-S/32", "R50+ViT-B/16", "R50+ViT-B/32", "R50+ViT-L/16", "R50+ViT-L/32",
 )  # fmt: skip
@@ -36,7 +36,7 @@ _NAME = re.compile(r"R([\d-]*)\+ViT-([A-Za-z0-9]+)/(\d{1,4})")
 class HybridSpec(ViTSpec, ResNetSpec):
     """The fields of a ViT, and of the ResNet before it; `patch_size` is in pixels of the image.
 
-    The epsilons are those of the released hybrids.
+    The epsilons match the released hybrids.
     """
 
     weight_epsilon: float = field(1e-5, trained=HIDDEN, elsewhere=ANY)
@@ -52,14 +52,14 @@ class HybridSpec(ViTSpec, ResNetSpec):
 
     @property
     def map_patch_size(self) -> int:
-        """Side of a patch in places of the feature map."""
+        """Side of a patch in positions of the feature map."""
         return self.patch_size // self.shape.stride
 
 
 def named(name: str) -> dict[str, Any] | None:
-    """The fields that "R50+ViT-B/16" stands for; None for a name of another form.
+    """The fields for "R50+ViT-B/16"; None for a name of another form.
 
-    For /16 the units of the fourth stage are put into the third, for /32 all four are kept. R alone
+    For /16 the units of the fourth stage are moved to the third, for /32 all four are kept. R alone
     is the root, R1-2 a ResNet of these units; the released R+ViT-Ti/16 cuts its map into patches of
     8 x 8, which are 32 pixels.
     """
@@ -81,7 +81,7 @@ def named(name: str) -> dict[str, Any] | None:
 
 
 def check(spec: HybridSpec) -> None:
-    """UserError if it cannot be built."""
+    """Raises UserError for a model that cannot be built."""
     vit.check(spec)
     resnet.check(spec)
     if spec.patch_size % spec.shape.stride:
@@ -125,7 +125,7 @@ def create(
     preprocess: Preprocess,
     rngs: nnx.Rngs,
 ) -> ViT:
-    """A ViT behind a ResNet; arguments as of ViT."""
+    """A ViT on top of a ResNet; arguments as for ViT."""
     return ViT(
         spec,
         num_classes=num_classes,

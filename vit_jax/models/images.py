@@ -1,6 +1,6 @@
-"""Image files to model inputs with Pillow: what prediction does, without TensorFlow.
+"""Image files to model inputs with Pillow, for prediction without TensorFlow.
 
-The same steps as the evaluation's: decode to RGB, resize, central crop.
+The steps are the same as in evaluation: decode to RGB, resize, central crop.
 """
 
 import math
@@ -14,7 +14,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 from vit_jax.core.errors import UserError
 from vit_jax.models import Preprocess
 
-# What input.max_image_pixels is by default: prediction has no config.
+# The default of input.max_image_pixels: prediction has no config.
 MAX_PIXELS = 100_000_000
 
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".gif", ".bmp", ".webp", ".tif", ".tiff")
@@ -23,7 +23,7 @@ EXTENSIONS = (".jpg", ".jpeg", ".png", ".gif", ".bmp", ".webp", ".tif", ".tiff")
 def find(paths: list[str]) -> list[Path]:
     """The image files among `paths`, folders searched, in the order given, sorted inside folders.
 
-    UserError for what is not there, and if no image is found at all.
+    UserError for a path that does not exist, and if no image is found at all.
     """
     images: list[Path] = []
     for path in map(Path, paths):
@@ -60,15 +60,15 @@ def load(path: Path, preprocess: Preprocess) -> np.ndarray:
 
 def _opened(path: Path) -> Image.Image:
     with warnings.catch_warnings():
-        # Pillow has a limit of its own, at which it only warns.
+        # Pillow has its own limit, at which it only warns.
         warnings.simplefilter("ignore", Image.DecompressionBombWarning)
         return Image.open(path)
 
 
 def _check_pixels(path: Path, stored: tuple[int, int], preprocess: Preprocess) -> None:
-    """UserError if the image, or what resizing makes of it, has more than MAX_PIXELS.
+    """Raises UserError if the image, as stored or resized, has more than MAX_PIXELS.
 
-    `stored` is (width, height); the sides may turn out to be exchanged.
+    `stored` is (width, height); the sides may turn out to be swapped.
     """
     sizes = [stored]
     for width, height in (stored, stored[::-1]):
@@ -83,14 +83,14 @@ def _check_pixels(path: Path, stored: tuple[int, int], preprocess: Preprocess) -
 
 
 def normalise(image: Image.Image, preprocess: Preprocess) -> np.ndarray:
-    """RGB -> float32 [H, W, 3], mean subtracted, divided by std."""
+    """RGB -> float32 [H, W, 3], with the mean subtracted, divided by std."""
     scaled = np.asarray(image, np.float32) / 255.0
     mean, std = (np.asarray(x, np.float32) for x in (preprocess.mean, preprocess.std))
     return (scaled - mean) / std
 
 
 def _rgb(image: Image.Image) -> Image.Image:
-    """Any mode to RGB; 16-bit grayscale keeps its upper byte, transparency is dropped."""
+    """Converts any mode to RGB; 16-bit grey keeps its upper byte, transparency is dropped."""
     if image.mode.startswith("I"):
         return Image.fromarray((np.asarray(image) >> 8).clip(0, 255).astype(np.uint8)).convert(
             "RGB"
@@ -145,7 +145,7 @@ def _cropped(path: Path, image: Image.Image, preprocess: Preprocess) -> Image.Im
 
 
 def _padded(image: Image.Image, size: tuple[int, int], fill: tuple[int, ...]) -> Image.Image:
-    """At least `size` (width, height), the image in the middle."""
+    """Pads the image to at least `size` (width, height), with the image in the middle."""
     width, height = (max(pair) for pair in zip(image.size, size, strict=True))
     canvas = Image.new("RGB", (width, height), fill)  # type: ignore[arg-type]  # three of them
     canvas.paste(image, ((width - image.width) // 2, (height - image.height) // 2))
@@ -153,13 +153,13 @@ def _padded(image: Image.Image, size: tuple[int, int], fill: tuple[int, ...]) ->
 
 
 def resampled(pixels: np.ndarray, size: tuple[int, int], method: str) -> np.ndarray:
-    """uint8 [H, W, 3] -> uint8 [h, w, 3] as TensorFlow resizes and Pillow does not.
+    """uint8 [H, W, 3] -> uint8 [h, w, 3], resized as TensorFlow does and Pillow does not.
 
     Each side is resized by a matrix whose rows are the weights of an output pixel. `size` is
     (height, width).
 
-    method: "area", the mean of what an output pixel covers; or a kernel, which samples the image
-    also where it shrinks: "bilinear", "bicubic" (Keys, a = -1/2), "lanczos" (of three pixels).
+    method: "area", the mean over the area of an output pixel; or a kernel, which samples the image
+    even when it shrinks: "bilinear", "bicubic" (Keys, a = -1/2), "lanczos" (three pixels).
     """
     rows, columns = (
         _weights(before, after, method)
@@ -171,7 +171,7 @@ def resampled(pixels: np.ndarray, size: tuple[int, int], method: str) -> np.ndar
 
 
 def _weights(before: int, after: int, method: str) -> np.ndarray:
-    """float32 [after, before]; rows sum to 1."""
+    """Resizing weights, float32 [after, before]; rows sum to 1."""
     ratio = before / after
     place, pixel = np.arange(after)[:, None], np.arange(before)[None]
     if method == "area":
@@ -196,5 +196,5 @@ def _lanczos(x: np.ndarray) -> np.ndarray:
     return np.where(x < 3, np.sinc(x) * np.sinc(x / 3), 0)
 
 
-# By their distance from a pixel's centre in pixels.
+# Functions of the distance from a pixel's centre in pixels.
 _KERNELS = {"bilinear": _bilinear, "bicubic": _bicubic, "lanczos": _lanczos}

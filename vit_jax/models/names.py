@@ -23,9 +23,9 @@ class ModelInfo:
     Attributes:
       parameters: number of scalars.
       forward_flops: FLOPs of the products of one image's forward pass (multiply-add = 2).
-      activation_bytes: of one image in bfloat16, what the blocks' backward pass finds in memory
-        where nothing is computed again; without the padding that devices add.
-      block_input_bytes: likewise, where all of a block is computed again.
+      activation_bytes: for one image in bfloat16, what is kept for the blocks' backward pass
+        without rematerialisation; without the padding that devices add.
+      block_input_bytes: likewise, if whole blocks are rematerialised.
       stride: pixels from one token to the next.
       spec: its fields.
       tokens: the layout of its tokens.
@@ -42,12 +42,12 @@ class ModelInfo:
 
 
 def available() -> tuple[str, ...]:
-    """Published names. Others of their form, such as "ViT-Ti/4", are valid too."""
+    """The published names; others of their form, such as "ViT-Ti/4", are valid too."""
     return tuple(name for family in FAMILIES for name in family.published)
 
 
 def spec(name: str, **fields: Any) -> Any:
-    """The fields behind a name, with some overridden. UserError for unknown names and fields."""
+    """The fields for a name, with some overridden. UserError for unknown names and fields."""
     family = _of_name(name)
     known = [f.name for f in dataclasses.fields(family.spec)]
     for field in fields:
@@ -61,18 +61,18 @@ def spec(name: str, **fields: Any) -> Any:
 
 
 def spec_of_json(name: str, fields: dict[str, Any]) -> Any:
-    """The specification whose fields were written as JSON."""
+    """The specification for fields written as JSON."""
     tuples = {k: tuple(v) if isinstance(v, list) else v for k, v in fields.items()}
     return _of_name(name).spec(**tuples)
 
 
 def build(spec: Any, **arguments: Any) -> Any:
-    """The model of a specification; arguments as of ViT."""
+    """Builds the model of a specification; arguments as for ViT."""
     return _of_spec(spec).create(spec, **arguments)
 
 
 def token_layout(spec: Any, image_size: tuple[int, int]) -> TokenLayout:
-    """Layout of the tokens of images of this size in pixels. UserError if it does not fit."""
+    """Layout of the tokens for images of this size in pixels. UserError if it does not fit."""
     return _of_spec(spec).token_layout(spec, image_size)
 
 
@@ -82,7 +82,7 @@ def architecture(spec: Any) -> dict[str, Any]:
 
 
 def hidden_fields() -> list[str]:
-    """Those of all families that change what parameters compute, but not always their shapes."""
+    """The fields of all families that affect what parameters compute, not always their shapes."""
     by_family = (declared.trained(family.spec, as_=declared.HIDDEN) for family in FAMILIES)
     return list(dict.fromkeys(itertools.chain(*by_family)))
 
@@ -103,7 +103,7 @@ def _of_name(name: str) -> Family:
 
 
 def _meant(name: str) -> str:
-    """A hint about an unknown name: the model that another project calls so, or the nearest."""
+    """A hint about an unknown name: a model with this name in another project, or the nearest."""
     ours = elsewhere.model_meant(name)
     if ours is None or all(family.named(ours) is None for family in FAMILIES):
         return errors.nearest(name, available())
@@ -126,11 +126,11 @@ def create(
     preprocess: Preprocess | None = None,
     **fields: Any,
 ) -> Any:
-    """A model with random parameters, in evaluation mode.
+    """Creates a model with random parameters, in evaluation mode.
 
     Args:
       name: such as "ViT-B/16"; see `available`.
-      num_classes: C, of the head; 0: no head, the model gives features.
+      num_classes: C, for the head; 0: no head, the model returns features.
       image_size: pixels, one number for squares or (height, width).
       rngs: nnx.Rngs; the stream "params" (or the default one) seeds the initialisation.
       preprocess: default: images resized to `image_size`, [0, 1] mapped to [-1, 1].
@@ -155,7 +155,7 @@ def create(
 def info(
     name: str, *, num_classes: int = 1000, image_size: int | tuple[int, int] = 224, **fields: Any
 ) -> ModelInfo:
-    """Figures of a model, without allocating it."""
+    """Computes the figures of a model without allocating it."""
     size = _pair(image_size)
     make = lambda: create(
         name, num_classes=num_classes, image_size=size, rngs=nnx.Rngs(0), **fields

@@ -1,4 +1,4 @@
-"""The Vision Transformer (arXiv 2010.11929, section 3.1), and what has become of it since."""
+"""The Vision Transformer (arXiv 2010.11929, section 3.1) and its later variants."""
 
 from collections.abc import Callable
 from typing import Any
@@ -31,7 +31,7 @@ from vit_jax.nn.posemb import Positions, TokenLayout
 from vit_jax.nn.regularization import Dropout
 from vit_jax.nn.stack import Stack
 
-# What hybrids take from here, too.
+# Names that hybrids use too.
 __all__ = [
     "FAMILY", "SIZES", "ViT", "ViTSpec", "activation_bytes", "block_input_bytes", "check",
     "flops_behind_patches", "named", "stride", "token_layout",
@@ -39,15 +39,15 @@ __all__ = [
 
 
 class ViT(nnx.Module):
-    """Patches, class token, position embedding, a stack of blocks, a norm, a head.
+    """A ViT: patches, class token, position embedding, a stack of blocks, a norm, a head.
 
     Args:
       spec: the architecture.
-      num_classes: C, of the head; 0: no head.
+      num_classes: C, for the head; 0: no head.
       image_size: (height, width) in pixels; multiples of the patch size.
-      preprocess: what its images must look like.
+      preprocess: how its images must be prepared.
       rngs: nnx.Rngs with a stream for "params".
-      patches: what makes [B, N, D] of images; None: a projection of their patches.
+      patches: images -> [B, N, D]; None: a projection of their patches.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class ViT(nnx.Module):
         """[B, H, W, 3] float32, normalised -> logits [B, C] float32; headless: features [B, D].
 
         Args:
-          images: as `preprocess` says.
+          images: prepared by `preprocess`.
           train: with dropout and stochastic depth; then `rngs` is needed.
           rngs: an nnx.Rngs with a stream "dropout", or a key.
         """
@@ -120,13 +120,13 @@ class ViT(nnx.Module):
         return constrain(logits, BATCH, CLASSES)
 
     def features(self, images: jax.Array) -> jax.Array:
-        """[B, H, W, 3] -> [B, D]: what the head sees."""
+        """[B, H, W, 3] -> [B, D]: the head's input."""
         return self._features(images, None)
 
     def tokens(self, images: jax.Array, layers: tuple[int, ...] | None = None) -> Any:
         """[B, H, W, 3] -> [B, N, D] after the last norm: class token, registers, patches.
 
-        With `layers` a tuple: of [B, N, D] after each of these blocks (from 0), without a norm.
+        With `layers`, a tuple of [B, N, D] after each of these blocks (from 0), without a norm.
         """
         if layers is None:
             return self._encode(images, None)
@@ -177,7 +177,7 @@ def _dropout_key(rngs: Any) -> jax.Array:
 
 
 def positions(spec: ViTSpec, layout: TokenLayout, rngs: nnx.Rngs) -> Positions:
-    """A position embedding, of all blocks or of one."""
+    """A position embedding, for all blocks or for one."""
     made: dict[str, Any] = {"init": spec.start.positions, "rngs": rngs}
     make: dict[str, Callable[[], Positions]] = {
         "none": Positions,

@@ -1,4 +1,4 @@
-"""What the names of ViTs stand for: sizes, and the backbones that have more of their own."""
+"""The names of ViTs: sizes, and backbones with further fields."""
 
 import re
 from typing import Any
@@ -18,7 +18,7 @@ SIZES: dict[str, dict[str, int]] = {
     "G": {"depth": 48, "width": 1664, "mlp_dim": 8192, "num_heads": 16},
 }
 
-# arXiv 2304.07193 (table 17, appendix B.1). The hidden width of SwiGLU is 2/3 of 4 times the width.
+# arXiv 2304.07193 (table 17, appendix B.1). SwiGLU's hidden width is 2/3 of 4 times the width.
 _DINOV2: Fields = {"gelu": "exact", "layer_scale": 1e-5}
 _DINOV2_SIZES: dict[str, Fields] = {
     **{size: SIZES[size] for size in ("S", "B", "L")},
@@ -44,7 +44,7 @@ _VIT_22B: Fields = {
     "parallel": True, "qk_norm": True, "qkv_bias": "none", "norm": "rms",
 }  # fmt: skip
 
-# What follows the patch size in a name -> its sizes.
+# Suffix after the patch size in a name -> its sizes.
 STYLES: dict[str, dict[str, Fields]] = {
     "": {**SIZES, "22B": _VIT_22B},
     "-dinov2": {size: {**_DINOV2, **own} for size, own in _DINOV2_SIZES.items()},
@@ -71,7 +71,7 @@ FORM = (
 )
 
 _NAME = re.compile(r"ViT-([A-Za-z0-9+]+)/(\d+)((?:-[a-z0-9]+)*)")
-# Of sizes that have no name: depth x width; the MLP is 4 times as wide, and heads have 64 channels.
+# Unnamed sizes: depth x width; the MLP is 4 times as wide, and heads have 64 channels.
 _SHAPE = re.compile(r"([1-9]\d{0,3})x([1-9]\d{0,5})")
 _HEAD_SIZE = 64
 _OF_STYLE: dict[str, Fields] = {
@@ -80,7 +80,7 @@ _OF_STYLE: dict[str, Fields] = {
 
 
 def named(name: str) -> Fields | None:
-    """The fields that "ViT-B/16" stands for; None for a name of another form."""
+    """The fields for "ViT-B/16"; None for a name of another form."""
     match = _NAME.fullmatch(name)
     if not match or int(match[2]) == 0 or match[3] not in STYLES:
         return None
@@ -89,7 +89,7 @@ def named(name: str) -> Fields | None:
 
 
 def of_shape(size: str, style: Fields) -> Fields | None:
-    """The fields of "12x512", with those of a style; None for a word of another form."""
+    """The fields for "12x512", with a style's; None for a word of another form."""
     match = _SHAPE.fullmatch(size)
     if not match:
         return None

@@ -1,4 +1,4 @@
-"""The fields of a ViT, what they cannot be, and what they cost."""
+"""The fields of a ViT, their valid combinations, and their costs."""
 
 import dataclasses
 import math
@@ -9,8 +9,8 @@ from vit_jax.models.family import ModelSpec
 from vit_jax.nn.block_spec import BlockSpec
 from vit_jax.nn.posemb import ROTARY_PARTS, TokenLayout
 
-# Position embedding -> where it may act, first where it does unless `position_at` says otherwise.
-# "layers": in every block, with parameters of its own; "shared": in every block with the same.
+# Position embedding -> where it may act, its default first (see `position_at`).
+# "layers": in every block, with separate parameters; "shared": in every block with the same.
 PLACES: dict[str, tuple[str, ...]] = {
     "none": ("input",),
     "learned_1d": ("input", "layers", "shared"),
@@ -20,7 +20,7 @@ PLACES: dict[str, tuple[str, ...]] = {
     "sincos_2d": ("input", "shared"),
     "rotary_2d": ("shared",),
 }
-# The width is cut into as many equal parts: sines and cosines, of one coordinate or of two.
+# Number of equal parts of the width: sines and cosines, of one coordinate or of two.
 POSITION_PARTS = {"sincos_1d": 2, "sincos_2d": 4, "learned_2d": 2}
 
 
@@ -94,7 +94,7 @@ class ViTSpec(ModelSpec, BlockSpec):
 
     @property
     def features(self) -> int:
-        """Width of what the head sees."""
+        """Width of the head's input."""
         return self.width * (2 if self.pool == "cls_avg" else 1)
 
     @property
@@ -104,7 +104,7 @@ class ViTSpec(ModelSpec, BlockSpec):
 
 
 def check(spec: ViTSpec) -> None:
-    """UserError for fields that do not go together."""
+    """Raises UserError for fields that cannot be combined."""
     if spec.width % spec.num_heads:
         raise errors.UserError(
             f"model.width={spec.width} does not divide into model.num_heads={spec.num_heads}; "
@@ -147,7 +147,7 @@ def _nearest_multiple(value: int, of: int) -> int:
 
 
 def token_layout(spec: ViTSpec, image_size: tuple[int, int]) -> TokenLayout:
-    """Layout of the tokens of images of this size. UserError if patches do not tile them."""
+    """Layout of the tokens for images of this size. UserError if patches do not tile them."""
     p = spec.patch_size
     if any(side % p or side < p for side in image_size):
         near = tuple(_nearest_multiple(side, p) for side in image_size)
@@ -191,10 +191,10 @@ def flops_behind_patches(spec: ViTSpec, *, num_classes: int, image_size: tuple[i
 def activation_bytes(spec: ViTSpec, *, image_size: tuple[int, int]) -> int:
     """Bytes of one image in bfloat16 that the blocks keep for their backward pass, unpadded.
 
-    Of each token a block's input, its middle (unless `parallel`), query, key (both before and
-    behind a norm of their own), value, what attention mixed, the hidden layer before its GELU (if
-    gated, both), and attention's weights. Where the tokens between blocks are float32 and the rest
-    is not, the first two count twice.
+    For each token: a block's input, its middle (unless `parallel`), query and key (before and after
+    their norms, if any), value, attention's mixed values, the hidden layer before its GELU (if
+    gated, both), and attention's weights. If the tokens between blocks are float32 and the rest is
+    not, the first two count twice.
     """
     n = token_layout(spec, image_size).num_tokens
     of_width = (2 - spec.parallel) * _stream_size(spec) + 4 + 2 * spec.qk_norm
@@ -204,11 +204,11 @@ def activation_bytes(spec: ViTSpec, *, image_size: tuple[int, int]) -> int:
 
 
 def block_input_bytes(spec: ViTSpec, *, image_size: tuple[int, int]) -> int:
-    """Bytes of one image in bfloat16 that enter the blocks: the least that backward keeps."""
+    """Bytes of one image in bfloat16 that enter the blocks: the least that is kept for backward."""
     of_a_token = _stream_size(spec) * spec.width
     return 2 * spec.depth * token_layout(spec, image_size).num_tokens * of_a_token
 
 
 def _stream_size(spec: ViTSpec) -> int:
-    """Bytes of a number in the tokens between blocks, over those of one within them."""
+    """Ratio of the bytes of an element in tokens between blocks to those within blocks."""
     return 1 if spec.stream_dtype == spec.dtype else 2

@@ -23,7 +23,7 @@ def places_axis(name: str) -> int:
 
 
 def check_resizable(name: str, old: tuple[int, ...], new: tuple[int, ...]) -> None:
-    """Raise UserError for a parameter of another shape that cannot be resized."""
+    """Raises UserError for a parameter of another shape that cannot be resized."""
     if old != new and not is_table(name):
         raise UserError(
             f"{name} has the shape {old}, for images of this size it would be {new}, and it cannot "

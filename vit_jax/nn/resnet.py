@@ -77,7 +77,7 @@ class ResNetSpec:
 
 
 def check(spec: ResNetSpec) -> None:
-    """Raise UserError for channels that are not whole groups of a norm."""
+    """Raises UserError for channels that are not whole groups of a norm."""
     if spec.root_width % GROUPS:
         nearest = max(1, round(spec.root_width / GROUPS)) * GROUPS
         raise UserError(
@@ -186,7 +186,7 @@ class Bottleneck(nnx.Module):
         self.projects, self.pre_activation = projection, style.pre_activation
 
     def __call__(self, x: jax.Array, key: Any = None, drop_rate: Any = None) -> jax.Array:
-        """Apply the unit; `key` and `drop_rate`, which nn/stack.py passes, are not used."""
+        """Applies the unit; `key` and `drop_rate`, which nn/stack.py passes, are not used."""
         y = self._pre_activated(x) if self.pre_activation else self._post_activated(x)
         return constrain(y, BATCH, None, None, STREAM)
 

@@ -42,7 +42,7 @@ def kernels_only(params: Any) -> Any:
 def add_decay(
     update_rule: optax.GradientTransformation, *, weight_decay: float, meaning: str, peak_lr: float
 ) -> optax.GradientTransformation:
-    """Add decay of the kernels before or after an update rule.
+    """Adds decay of the kernels before or after an update rule.
 
     The result is still to be scaled by -lr(t). Raises UserError for an unknown meaning, or if the
     meaning divides by a peak learning rate of 0.

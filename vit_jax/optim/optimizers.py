@@ -50,7 +50,7 @@ def create(
     joint_qkv: bool,
     mu_dtype: str | None,
 ) -> optax.GradientTransformation:
-    """Create the optimizer of this name; its updates are to be added to the parameters.
+    """Creates the optimizer of this name; its updates are to be added to the parameters.
 
     Blocks stacked on a layer axis are updated independently, except that gradients are clipped by
     their global norm. `update` needs the parameters.

@@ -52,7 +52,7 @@ def schedule(
     total_steps: int,
     rsqrt_timescale_steps: int,
 ) -> Schedule:
-    """Return `lr(step)`: the learning rate of the update applied after `step` others.
+    """Returns `lr(step)`: the learning rate of the update applied after `step` others.
 
     `step` counts from 0 and may be traced; the result is a float32 scalar. As in the released
     recipes, lr(0) is 0 wherever there is a warmup (that first update only fills the optimizer's

@@ -119,7 +119,7 @@ class TrustRatio(NamedTuple):
 
 
 def trust_ratio(m: Moments) -> optax.GradientTransformation:
-    """Scale each kernel's update to the kernel's norm (LAMB, arXiv 1904.00962, algorithm 2).
+    """Scales each kernel's update to the kernel's norm (LAMB, arXiv 1904.00962, algorithm 2).
 
     Only kernels are scaled, as in the code that trained DeiT III: a bias that starts at zero would
     hardly move. Nor would a zero kernel, such as a head's: its norm would be lr after the first
