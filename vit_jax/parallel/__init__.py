@@ -1,1 +1,1 @@
-"""Floor 1: where arrays live. Meshes, the rules table, what is known of each chip."""
+"""Floor 1: device meshes, the sharding rules, and figures of accelerators."""

@@ -1,19 +1,19 @@
-"""Peak rates of accelerators, from their makers' data sheets."""
+"""Peak rates of accelerators, from their manufacturers' data sheets."""
 
 import re
 from typing import NamedTuple
 
-# A pattern of jax's whole device_kind -> dense bfloat16 TFLOP/s of one jax device. Whole, because
-# the kinds of one generation are not alike: an L40S begins like an L4, an H100 NVL like any H100,
-# and a slice of a GPU (MIG) is called as all of it with "MIG 3g.40gb" behind. What is not here has
+# A pattern for JAX's whole device_kind -> dense bfloat16 TFLOP/s of one JAX device. It matches the
+# whole, because names share beginnings: an L40S begins like an L4, an H100 NVL like any H100, and a
+# slice of a GPU (MIG) has the GPU's name followed by "MIG 3g.40gb". A device that is not listed has
 # no rate, rather than another's.
 # TPU: cloud.google.com/tpu/docs, system architecture pages (v2 and v3: per core, half a chip).
-# GPU: NVIDIA's data sheets, half of those that are told with sparsity alone. H100 and H100 NVL:
+# GPU: NVIDIA's data sheets; rates given only with sparsity are halved. H100 and H100 NVL:
 # "H100 Tensor Core GPU" (1,979 and 1,671 with sparsity); PCIe: its product brief (1,513); H200 and
 # H200 NVL: "H200 Tensor Core GPU" (1,979 and 1,671); GH200: "GH200 Grace Hopper Superchip"
 # (1,979); B200: "HGX B200" (36,000 of eight); GB200: "GB200 NVL72" (360,000 of 72); A100, A30,
 # A40, A10, L4, L40 and L40S: the sheets of these names; A10G: "NVIDIA A10G" of AWS. V100 ("V100",
-# with SXM2, PCIe and V100S) and T4 have no bfloat16: theirs is the rate of float16.
+# with SXM2, PCIe and V100S) and T4 have no bfloat16: their rate is for float16.
 PEAK_BF16_TFLOPS: dict[str, float] = {
     r"TPU v2": 22.5,
     r"TPU v3": 61.5,
@@ -52,14 +52,14 @@ def peak_flops(device_kind: str) -> float | None:
 
 
 class TpuChip(NamedTuple):
-    """A generation of TPUs, a chip of it; its rate is that of its devices (`peak_flops`).
+    """A chip of a TPU generation; for its rate see `peak_flops` of its devices.
 
     Attributes:
-      cores: devices that jax sees of it.
+      cores: JAX devices per chip.
       hbm_gib: memory, GiB.
       hbm_gbps: its bandwidth, 1e9 bytes a second; None: not found.
       reduce_gbps: bandwidth of all-reduces, 1e9 bytes a second; None: not found.
-      most_chips: of a slice.
+      most_chips: the largest slice.
     """
 
     cores: int
@@ -70,8 +70,8 @@ class TpuChip(NamedTuple):
 
 
 # cloud.google.com/tpu/docs, the pages of the generations, in 2026. reduce_gbps is the all-reduce
-# bandwidth of a pod divided by its chips; of v5p, whose page has none, half of the interconnect's
-# bidirectional bandwidth, which is what that quotient is for v5e and v6e.
+# bandwidth of a pod divided by its chips; v5p's page has none, so it is half of the interconnect's
+# bidirectional bandwidth, which equals that quotient for v5e and v6e.
 TPUS: dict[str, TpuChip] = {
     "v2": TpuChip(2, 16, None, None, 256),
     "v3": TpuChip(2, 32, 900, 332, 1024),

@@ -1,12 +1,12 @@
-"""The mesh of devices, and the one table from logical axes to its axes.
+"""The device mesh, and the one table from logical axes to mesh axes.
 
-    replica   slices of a pod, joined by the data-centre network: whole copies of what is below
-    data      copies of the parameters, on different examples
-    fsdp      the width of the parameters is divided, and so are the examples
-    tensor    heads, the MLP's hidden layer and the channels inside a ResNet's units are divided;
+    replica   slices of a pod, joined by the data-centre network: full copies of the axes below
+    data      the parameters are replicated, on different examples
+    fsdp      the width of the parameters is sharded, and so are the examples
+    tensor    heads, the MLP's hidden layer and the channels inside a ResNet's units are sharded;
               the examples are not
 
-Data parallel, fully sharded, hybrid and tensor parallel training differ in these four sizes alone
+Data-parallel, fully sharded, hybrid and tensor-parallel training differ only in these four sizes
 (docs/sharding.md).
 """
 
@@ -30,8 +30,8 @@ RULES: axes.Rules = dict.fromkeys(axes.LOGICAL_AXES, ()) | {
     axes.MLP: ("tensor",),
     axes.CHANNELS: ("tensor",),
 }
-# Of the optimizer's state where it is sharded further than the parameters (ZeRO stage 1,
-# arXiv 1910.02054): each of the devices along `data` keeps, and updates, a part of its own.
+# For an optimizer state that is sharded further than the parameters (ZeRO stage 1,
+# arXiv 1910.02054): each device along `data` keeps, and updates, its own shard.
 SHARDED_OPTIMIZER_RULES: axes.Rules = {**RULES, axes.WIDTH: ("fsdp", "data")}
 
 
@@ -43,9 +43,9 @@ def make_mesh(
     tensor: int,
     devices: Sequence[jax.Device] | None = None,
 ) -> Mesh:
-    """A mesh with the axes AXES of these sizes, one of which may be -1: what the others leave.
+    """A mesh with axes AXES of these sizes, one of which may be -1: all remaining devices.
 
-    devices: default: all there are. A single process may leave some of them unused. Raises
+    devices: default: all devices. A single process may leave some of them unused. Raises
     UserError for sizes that do not fit them.
     """
     there = list(jax.devices() if devices is None else devices)
@@ -54,12 +54,12 @@ def make_mesh(
     used = there[: math.prod(shape)]
     slices = {getattr(d, "slice_index", 0) for d in used}
     grid = _over_slices(shape, used, len(slices)) if len(slices) > 1 else _on_one(shape, used)
-    # Auto: with Explicit axes, jax's default, an ordinary model fails to trace.
+    # Auto: with Explicit axes, JAX's default, an ordinary model fails to trace.
     return Mesh(grid, AXES, axis_types=(AxisType.Auto,) * len(AXES))
 
 
 def _shape(sizes: Mapping[str, int], there: int, *, may_leave: bool) -> tuple[int, ...]:
-    """The sizes with -1 filled in. UserError if they do not fit."""
+    """The mesh's sizes with -1 filled in. UserError if they do not fit."""
     said = ", ".join(f"mesh.{name}={size}" for name, size in sizes.items() if size != 1)
     wrong = [name for name, size in sizes.items() if size < 1 and size != -1]
     open_ = [name for name, size in sizes.items() if size == -1]
@@ -89,7 +89,7 @@ def _shape(sizes: Mapping[str, int], there: int, *, may_leave: bool) -> tuple[in
 
 
 def _on_one(shape: tuple[int, ...], devices: Sequence[jax.Device]) -> np.ndarray:
-    """Neighbours on the chips' network are neighbours on the mesh."""
+    """A grid of devices on which neighbours in the chips' network are neighbours."""
     return mesh_utils.create_device_mesh(shape, devices, allow_split_physical_axes=True)
 
 
@@ -106,7 +106,7 @@ def _over_slices(shape: tuple[int, ...], devices: Sequence[jax.Device], slices: 
 
 
 def unused(mesh: Mesh) -> str:
-    """ "" for a mesh of all devices, else e.g. " (5 of 8 unused: mesh.data=-1 takes all)"."""
+    """A note such as " (5 of 8 unused: mesh.data=-1 takes all)"; "" for a mesh of all devices."""
     there = jax.device_count()
     if mesh.size == there:
         return ""
@@ -117,17 +117,17 @@ def unused(mesh: Mesh) -> str:
 def sharding(
     mesh: Mesh, names: Sequence[str | None], shape: Sequence[int], rules: axes.Rules = RULES
 ) -> NamedSharding:
-    """Of an array of this shape whose axes have these logical names."""
+    """The sharding of an array of this shape whose axes have these logical names."""
     return NamedSharding(mesh, axes.to_spec(names, shape, rules, mesh.shape))
 
 
 def replicated(mesh: Mesh) -> NamedSharding:
-    """The whole array on every device."""
+    """The sharding of an array that is replicated on every device."""
     return NamedSharding(mesh, PartitionSpec())
 
 
 def check_batch(mesh: Mesh | AbstractMesh, batch_size: int, field: str, *, parts: int = 1) -> None:
-    """UserError unless a batch, and each of its `parts`, divides over the devices."""
+    """Raises UserError unless a batch, and each of its `parts`, divides over the devices."""
     n = axes.num_devices(BATCH_AXES, mesh.shape)
     unit = n * parts
     if batch_size < 1 or batch_size % unit:
