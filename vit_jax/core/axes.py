@@ -1,8 +1,8 @@
-"""Logical axis names: models say what an axis means, one rules table says where it lives.
+"""Logical axis names: models name an axis by its meaning, one table of rules shards it.
 
-Layers call `constrain(x, BATCH, TOKENS, WIDTH)` and know no mesh. `use_rules` (entered by whoever
-compiles a step) gives the table from logical names to mesh axes; without it, or without a mesh,
-`constrain` returns its argument.
+Layers call `constrain(x, BATCH, TOKENS, WIDTH)` and never see a mesh. `use_rules` (entered by the
+code that compiles a step) sets the table from logical names to mesh axes; without it, or without a
+mesh, `constrain` returns its argument.
 """
 
 import contextlib
@@ -29,14 +29,14 @@ QKV = "qkv"  # the three projections of one kernel
 PATCH = "patch"  # rows, columns and channels of a patch
 POSITIONS = "positions"  # entries of a position table
 KERNEL = "kernel"  # rows and columns of a convolution's kernel
-CHANNELS = "channels"  # of the feature maps inside a ResNet's unit
+CHANNELS = "channels"  # channels of the feature maps inside a ResNet's unit
 
 LOGICAL_AXES = (
     BATCH, TOKENS, WIDTH, STREAM, HEADS, HEAD_SIZE, MLP, LAYERS, CLASSES, QKV, PATCH, POSITIONS,
     KERNEL, CHANNELS,
 )  # fmt: skip
 
-# Logical axis -> the mesh axes that it is sharded over, the slowest first; () for none.
+# Logical axis -> the mesh axes that it is sharded over, slowest first; () for none.
 Rules = Mapping[str, tuple[str, ...]]
 
 _RULES: contextvars.ContextVar[Rules | None] = contextvars.ContextVar("rules", default=None)
@@ -44,7 +44,7 @@ _RULES: contextvars.ContextVar[Rules | None] = contextvars.ContextVar("rules", d
 
 @contextlib.contextmanager
 def use_rules(rules: Rules) -> Iterator[None]:
-    """Inside, `constrain` follows `rules`."""
+    """Context in which `constrain` follows `rules`."""
     token = _RULES.set(rules)
     try:
         yield
@@ -60,8 +60,8 @@ def to_spec(
 ) -> PartitionSpec:
     """Logical names of an array's axes -> its PartitionSpec. UserError for a name without a rule.
 
-    An axis that does not divide over all axes of its rule is sharded over as many of the first of
-    them as it can be, and replicated over the others; `unsharded` says which.
+    An axis that does not divide over all mesh axes of its rule is sharded over as many of the first
+    as possible and replicated over the others; `unsharded` lists such axes.
     """
     unknown = [name for name in names if name is not None and name not in rules]
     if unknown:
@@ -79,12 +79,12 @@ def to_spec(
 
 
 class UnshardedAxis(NamedTuple):
-    """An axis of arrays that is replicated along axes of the mesh which do not divide it.
+    """An array axis that is replicated along mesh axes that do not divide it.
 
     Attributes:
-      name, size: of the arrays' axis.
-      over: the mesh axes of its rule, without those of one device.
-      replicated: those of them along which it is not sharded.
+      name, size: the array axis.
+      over: the mesh axes of its rule, without mesh axes of size 1.
+      replicated: the mesh axes among them along which it is not sharded.
     """
 
     name: str
@@ -99,7 +99,7 @@ def unsharded(
     rules: Rules,
     mesh_shape: Mapping[str, int],
 ) -> list[UnshardedAxis]:
-    """The axes that `to_spec` shards less than the rules say."""
+    """Axes that `to_spec` shards less than the rules say."""
     less = []
     for name, size in zip(names, shape, strict=True):
         over = tuple(a for a in rules[name] if mesh_shape[a] > 1) if name is not None else ()
@@ -112,7 +112,7 @@ def unsharded(
 def _dividing(
     size: int, mesh_axes: tuple[str, ...], mesh_shape: Mapping[str, int]
 ) -> tuple[str, ...]:
-    """The most of the first of these mesh axes over which `size` divides."""
+    """The longest prefix of these mesh axes over which `size` divides."""
     leading = (mesh_axes[:n] for n in range(len(mesh_axes), -1, -1))
     return next(part for part in leading if size % num_devices(part, mesh_shape) == 0)
 

@@ -1,12 +1,12 @@
-"""Programs that took long to compile are kept for the next start: jax's cache, on by default.
+"""JAX's persistent compilation cache, on by default.
 
-It lies in the user's cache folder, and is found by the program, the devices, the versions and XLA's
-flags; on a CPU also by what its cores can do. jax's own variables move it and switch it off
+It is in the user's cache folder; its keys are the program, the devices, the versions and XLA's
+flags, on a CPU also the features of its cores. JAX's own variables move it and switch it off
 (docs/install.md).
 
-Several processes may use it at once. jax locks it as soon as its size has a limit; without one, a
-process could read a file that another is still writing. Each entry has a checksum, and what cannot
-be read is compiled.
+Several processes may use it at once. JAX locks it only if its size has a limit; without one, a
+process could read a file that another is still writing. Each entry has a checksum, and an entry
+that cannot be read is compiled again.
 """
 
 import collections
@@ -18,8 +18,8 @@ import jax
 
 from vit_jax.core.files.cache_dir import cache_dir
 
-MAX_BYTES = 4 * 2**30  # then what was not used for longest goes
-LOCK_FILE = ".lockfile"  # jax's
+MAX_BYTES = 4 * 2**30  # beyond it the least recently used entries are deleted
+LOCK_FILE = ".lockfile"  # JAX's
 LOCK_SECS = 10
 ENTRY, LAST_USE = "-cache", "-atime"  # endings of the two files of an entry
 
@@ -29,7 +29,7 @@ _events: collections.Counter[str] = collections.Counter()
 def use() -> None:
     """Turns the cache on, unless the user has; for commands, before anything is compiled.
 
-    Nothing happens where there is no folder that can be written and locked.
+    Does nothing without a folder that can be written and locked.
     """
     given = _setting("jax_compilation_cache_dir")  # or JAX_COMPILATION_CACHE_DIR
     if not _setting("jax_enable_compilation_cache") or given == "":
@@ -44,20 +44,20 @@ def use() -> None:
 
 
 class Tally(NamedTuple):
-    """How many programs this process has taken from the cache, and how many it has put there."""
+    """The numbers of programs that this process has found in the cache and stored there."""
 
     found: int
     stored: int
 
 
 def tally() -> Tally:
-    """Up to now."""
-    names = ("cache_hits", "cache_misses")  # a miss is told only for what is then stored
+    """The cache's tally up to now."""
+    names = ("cache_hits", "cache_misses")  # a miss is counted only if then stored
     return Tally(*(_events[f"/jax/compilation_cache/{name}"] for name in names))
 
 
 def _setting(name: str) -> Any:
-    """Of jax, whose settings type checkers do not know."""
+    """A setting of JAX, by a name that type checkers do not know."""
     return getattr(jax.config, name)
 
 
@@ -74,8 +74,8 @@ def _usable(folder: Path) -> bool:
 def _remove_unfinished(folder: Path) -> None:
     """Removes entries whose second file is missing: their process was killed between the two.
 
-    jax would take the first, half of which may be missing too, for the whole, and could not store
-    anything any more.
+    JAX would take the first file, which may be incomplete too, for a whole entry, and could no
+    longer store anything.
     """
     for entry in folder.glob(f"*{ENTRY}"):
         if not entry.with_name(entry.name.removesuffix(ENTRY) + LAST_USE).exists():

@@ -1,4 +1,4 @@
-"""Config files: found, executed, and asked for their values."""
+"""Config files: finding, executing and reading them."""
 
 import importlib.util
 from collections.abc import Mapping
@@ -12,9 +12,9 @@ from vit_jax.core import errors
 
 
 def read(path: str) -> Mapping[str, Any]:
-    """What the file's get_config(arg) returns; path: "configs/x.py" or "configs/x.py:arg".
+    """The result of the file's get_config(arg); path: "configs/x.py" or "configs/x.py:arg".
 
-    Raises UserError for a file that is not there, is no Python, refuses `arg`, or fails.
+    Raises UserError for a file that is missing, is not Python, refuses `arg`, or fails.
     """
     file_name, _, arg = path.partition(":")
     file = Path(file_name)
@@ -42,7 +42,7 @@ def read(path: str) -> Mapping[str, Any]:
 
 
 def _missing(file: Path) -> str:
-    """Why there is no such file, and where config files are."""
+    """The reason why there is no such file, and where config files are."""
     if not str(file).strip("."):
         return "--config is empty: give a file, such as configs/vit_digits.py in a clone."
     there = [str(p) for p in file.parent.glob("*.py")]

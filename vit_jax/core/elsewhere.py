@@ -1,4 +1,4 @@
-"""Words and model names of other projects, and those here: for messages alone, none is accepted."""
+"""Names in other projects and their equivalents here: only for messages, none is accepted."""
 
 import difflib
 import re
@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class Ours(NamedTuple):
-    """What is called so here, and what to know about it."""
+    """The names here, and a note about them."""
 
     names: tuple[str, ...]
     note: str = ""
@@ -17,7 +17,7 @@ def _ours(*names: str, note: str = "") -> Ours:
     return Ours(names, note)
 
 
-# In lower case. A word stands for fields and for values alike: whichever of them is valid is meant.
+# In lower case. A word may stand for fields and for values: the valid ones are meant.
 WORDS: dict[str, Ours] = {
     # optimizers, schedules, losses
     "adamw": _ours("adam", note="adam with optim.weight_decay is AdamW"),
@@ -118,10 +118,10 @@ WORDS: dict[str, Ours] = {
 
 
 def fields_meant(word: str, fields: Iterable[str]) -> list[str]:
-    """Those of the dotted `fields` that `word`, perhaps with a wrong section before it, may mean.
+    """The dotted `fields` that `word`, perhaps with a wrong section before it, may mean.
 
-    By a whole field, else by the last part of one, of this project or of others, in any case; else
-    by one that is spelt nearly so.
+    It matches a whole field, else the last part of one, of this project or of others, ignoring
+    case; else one with a similar spelling.
     """
     wanted = {word.lower(), word.lower().rpartition(".")[2]}
     ours = [name for w in sorted(wanted) if w in WORDS for name in WORDS[w].names]
@@ -161,7 +161,7 @@ _FORMS = (
 
 
 def model_meant(name: str) -> str | None:
-    """The model here that a name of others may stand for; None for an unknown form.
+    """The model here for a name in other projects; None for an unknown form.
 
     Names of timm, DeiT, torchvision, Hugging Face, big_vision and Google's files, such as
     "vit_tiny_patch16_224", "google/vit-base-patch16-224-in21k", "vit_b_16", "B/16", "ViT-B_16",
@@ -177,12 +177,12 @@ def model_meant(name: str) -> str | None:
 
 
 def _model_name(part: dict[str, str | None], name: str) -> str:
-    """The name of the model of these parts of a name."""
+    """The name of the model for these parts of a name."""
     if part.get("resnet"):
         return f"R{part['resnet']}x{part.get('factor') or 1}"
     given = part["size"] or ""
     size = given if given in "gG" else _SIZES[given.lower()]
-    patch = part.get("patch") or "14"  # Hugging Face's DINOv2 do not say it
+    patch = part.get("patch") or "14"  # Hugging Face's DINOv2 names omit it
     style = ""
     if "dino" in part and part["dino"] is not None:
         style = f"-dinov{part['dino'] or 2}"

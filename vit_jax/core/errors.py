@@ -1,7 +1,7 @@
-"""What can go wrong, and the exit status that each kind of it ends a command with.
+"""The kinds of errors, and the exit status that a command ends with for each.
 
-Raise `UserError` for whatever a user can mend: its message is all that is printed, so it states the
-rule, the value, the nearest valid value and the field to change. Everything else that escapes a
+Raise `UserError` for anything a user can fix: only its message is printed, so it states the rule,
+the value, the nearest valid value and the field to change. Any other exception that escapes a
 command is a bug and keeps its traceback.
 """
 
@@ -13,7 +13,7 @@ from vit_jax.core.elsewhere import WORDS, Ours
 EXIT_OK = 0
 EXIT_USER_ERROR = 1
 EXIT_INTERNAL = 2
-EXIT_PREEMPTED = 75  # EX_TEMPFAIL of sysexits.h: start the same command again.
+EXIT_PREEMPTED = 75  # EX_TEMPFAIL in sysexits.h: start the same command again.
 EXIT_PEER_LOST = 76  # start it again on every host
 
 
@@ -36,7 +36,7 @@ class Preempted(Exception):
 
 
 class PeerLost(Exception):
-    """Another process of the run did not come, has ended, or gives no sign of life."""
+    """Another process of the run did not start, has ended, or sends no heartbeat."""
 
     exit_status = EXIT_PEER_LOST
 
@@ -44,8 +44,8 @@ class PeerLost(Exception):
 def nearest(word: str, valid: Iterable[str]) -> str:
     """The end of an error message: the valid names nearest to `word`, or all of them if few.
 
-    Upper and lower case are the same. A word that other projects use for one of these names
-    (core/elsewhere.py) is near to that alone.
+    Case is ignored. A word that other projects use for one of these names (core/elsewhere.py) is
+    near to that name alone.
 
     Returns e.g. `Did you mean "decode"? Valid: decode, flip_lr, resize.`
     """

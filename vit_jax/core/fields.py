@@ -1,9 +1,9 @@
-"""Declared fields: all there is to know about a field of a model, at the field itself.
+"""Declared fields: everything about a field of a model, at the field itself.
 
     gelu: str = field("tanh", "`tanh` [this] or `exact`", choices=("tanh", "exact"), trained=HIDDEN)
 
-The config's section, the checks, what a checkpoint's architecture is and which weight formats have
-no place for it follow from this.
+The config's section, the checks, a checkpoint's architecture, and the weight formats that cannot
+represent it follow from this.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from typing import Any, Literal
 from vit_jax.core import errors
 
 # How weights depend on a field that they are trained with.
-IN_SHAPES = "shapes"  # shapes or names of parameters tell
-HIDDEN = "hidden"  # what the parameters compute depends on it, and their shapes do not always
+IN_SHAPES = "shapes"  # visible in the shapes or names of parameters
+HIDDEN = "hidden"  # affects what the parameters compute, but not always their shapes
 ANY = None  # values in other formats: all
 
-COUNT = (1, 2**20)  # bounds of sizes: more would be a slip
+COUNT = (1, 2**20)  # bounds of sizes: more would be a mistake
 
 Values = tuple[Any, ...] | None
 
 
 @dataclasses.dataclass(frozen=True)
 class Declared:
-    """What a field was declared with; see `field`."""
+    """A field's declaration; see `field`."""
 
     doc: str | None
     bounds: tuple[float, float] | None
@@ -48,17 +48,17 @@ def field(
     trained: str | None = None,
     elsewhere: Mapping[str, Values] | Values | Literal["default"] = "default",
 ) -> Any:
-    """A field of a dataclass.
+    """Declares a field of a dataclass.
 
     Args:
-      default: without one, the field has to be given.
-      doc: its meaning in docs/config.md; None: no field of a config.
-      bounds: its smallest value and what it stays below; of a tuple: of each of its numbers.
-      choices: the words it takes. None is valid besides where the type says so.
-      trained: IN_SHAPES or HIDDEN if weights are trained as it says; None: it says how to train or
-        compute them further.
+      default: without one, the field must be given.
+      doc: its meaning in docs/config.md; None: not a field of a config.
+      bounds: inclusive lower and exclusive upper bound; for a tuple: of each of its numbers.
+      choices: the words it takes. None is valid too if the type allows it.
+      trained: IN_SHAPES or HIDDEN if trained weights depend on it; None: it affects only further
+        training or computation.
       elsewhere: the values that the models of other projects have, by format where formats differ;
-        ANY: all. Without it: the default alone.
+        ANY: all. Default: the field's default alone.
     """
     own = () if default is dataclasses.MISSING else (default,)
     known = (own or ANY) if elsewhere == "default" else elsewhere
@@ -68,7 +68,7 @@ def field(
 
 
 def of(spec: Any) -> dict[str, Declared]:
-    """What the fields of a dataclass, or of an instance, were declared with, by name."""
+    """Declarations of the fields of a dataclass, or of an instance, by name."""
     hints = typing.get_type_hints(spec if isinstance(spec, type) else type(spec))
     return {
         f.name: dataclasses.replace(f.metadata["declared"], hint=hints[f.name])
@@ -77,12 +77,12 @@ def of(spec: Any) -> dict[str, Declared]:
 
 
 def trained(spec: Any, *, as_: str | None = None) -> tuple[str, ...]:
-    """Names of the fields that weights are trained with; `as_`: IN_SHAPES or HIDDEN alone."""
+    """Names of the fields that weights are trained with; `as_`: only IN_SHAPES or HIDDEN."""
     return tuple(n for n, f in of(spec).items() if f.trained and as_ in (None, f.trained))
 
 
 def without_a_place(spec: Any, to: str) -> list[str]:
-    """ "name=value" of each field with a value that models in the format `to` do not have."""
+    """Each field as "name=value" whose value models in the format `to` cannot have."""
     values = {
         name: f.elsewhere[to] if isinstance(f.elsewhere, Mapping) else f.elsewhere
         for name, f in of(spec).items()
@@ -95,7 +95,7 @@ def without_a_place(spec: Any, to: str) -> list[str]:
 
 
 def check(spec: Any) -> None:
-    """UserError for a field of another type, for a word it does not take, or out of its bounds."""
+    """Raises UserError for a field of another type, with an unknown word, or out of bounds."""
     for name, about in of(spec).items():
         value = getattr(spec, name)
         _check_type(name, value, about.hint)
@@ -108,7 +108,7 @@ def check(spec: Any) -> None:
 
 
 def check_bounds(name: str, value: Any, bounds: tuple[float, float] | None) -> None:
-    """UserError unless the value, or each of a tuple's, is None or within the bounds."""
+    """Raises UserError unless the value, or each of a tuple's, is None or within the bounds."""
     if bounds is None:
         return
     smallest, below = bounds
@@ -120,7 +120,7 @@ def check_bounds(name: str, value: Any, bounds: tuple[float, float] | None) -> N
 
 
 def _check_type(name: str, value: Any, hint: Any) -> None:
-    """UserError for a value of another type, or a number that is not finite."""
+    """Raises UserError for a value of another type, or a number that is not finite."""
     if typing.get_origin(hint) is tuple:
         fits = isinstance(value, tuple | list) and all(map(is_whole, value))
     elif hint is float:
@@ -129,7 +129,7 @@ def _check_type(name: str, value: Any, hint: Any) -> None:
     elif hint is int:
         fits = is_whole(value)
     else:
-        # Words are looked up among their choices, and the message lists these.
+        # Words are looked up among their choices, which the message lists.
         fits = hint is not bool or isinstance(value, bool)
     if not fits:
         kind = getattr(hint, "__name__", str(hint)) if hint is not float else "finite number"
@@ -137,5 +137,5 @@ def _check_type(name: str, value: Any, hint: Any) -> None:
 
 
 def is_whole(value: Any) -> bool:
-    """Whether it is an integer, Python's or NumPy's."""
+    """Whether a value is an integer, Python's or NumPy's."""
     return isinstance(value, numbers.Integral) and not isinstance(value, bool)

@@ -1,4 +1,4 @@
-"""Strings of ops: "decode|inception_crop(224, area_min=0.1)|flip_lr", read without running them."""
+"""Strings of ops, parsed but not run: "decode|inception_crop(224, area_min=0.1)|flip_lr"."""
 
 import ast
 from typing import Any, NamedTuple
@@ -15,14 +15,14 @@ class Call(NamedTuple):
     text: str
 
     def argument(self, place: int, name: str) -> Any:
-        """An argument by place or by name; None if it was not given."""
+        """An argument by position or by name; None if it was not given."""
         return self.args[place] if place < len(self.args) else self.kwargs.get(name)
 
 
 def parse(text: str, *, field: str) -> list[Call]:
-    """The ops of a string in their order. UserError for what is not a name with literals.
+    """The ops of a string in order. UserError for an op that is not a name with literals.
 
-    `field` is the config's that holds it, for messages.
+    `field` is the config field that holds it, for messages.
     """
     where = f"{field}={text!r}"
     return [_parse_call(part.strip(), where) for part in text.split("|")]

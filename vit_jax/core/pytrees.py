@@ -6,12 +6,12 @@ import jax
 
 
 def path_name(path: tuple[Any, ...]) -> str:
-    """A jax key path as "blocks/attn/qkv/kernel"; positions and attributes count as names."""
+    """A JAX key path as "blocks/attn/qkv/kernel"; positions and attributes count as names."""
     return jax.tree_util.keystr(path, simple=True, separator="/")
 
 
 def flatten(tree: Any) -> dict[str, Any]:
-    """Leaves by name, in jax's order of leaves."""
+    """Leaves by name, in JAX's order of leaves."""
     return {path_name(p): x for p, x in jax.tree_util.tree_leaves_with_path(tree)}
 
 
@@ -28,7 +28,7 @@ def unflatten(named: dict[str, Any]) -> dict[str, Any]:
 
 
 def map_named(function: Any, tree: Any, *rest: Any) -> Any:
-    """`function(name, leaf, *other_leaves)` over trees of one structure."""
+    """Maps `function(name, leaf, *other_leaves)` over trees of the same structure."""
     return jax.tree_util.tree_map_with_path(lambda p, *xs: function(path_name(p), *xs), tree, *rest)
 
 

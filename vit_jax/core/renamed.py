@@ -1,12 +1,12 @@
 """Earlier names of fields and metrics.
 
-They are read in what earlier versions wrote, and refused in what users write today.
+They are accepted in files of earlier versions, and refused in what users write today.
 """
 
 from collections.abc import Mapping
 from typing import Any
 
-FIELDS = {  # of a config, "section.field"; those of "model" are a checkpoint's as well
+FIELDS = {  # config fields, "section.field"; "model" also applies to checkpoints
     "loss.whole_labels": "loss.binarize_targets",
     "model.heads": "model.num_heads",
     "optim.accumulate": "optim.grad_accum_steps",
@@ -15,7 +15,7 @@ METRICS = {"train/shrinkage": "train/effective_weight_decay"}
 
 
 def fields(config: Mapping[str, Any]) -> dict[str, Any]:
-    """A nested config, perhaps of an earlier version, by the names of today."""
+    """A nested config, perhaps of an earlier version, with the current names."""
     renamed = dict(config)
     for before, now in FIELDS.items():
         section, name = before.split(".")
@@ -27,5 +27,5 @@ def fields(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def metrics(numbers: Mapping[str, Any]) -> dict[str, Any]:
-    """Values by metric, perhaps of an earlier version, by the names of today."""
+    """Values by metric, perhaps of an earlier version, with the current names."""
     return {METRICS.get(name, name): value for name, value in numbers.items()}

@@ -1,4 +1,4 @@
-"""What a person sees while a command runs: plain lines, and one line that updates."""
+"""A command's terminal output: plain lines, and one line that updates."""
 
 import shutil
 import sys
@@ -14,37 +14,37 @@ class Screen:
     """Writes to a terminal or a file; on a terminal the last line can be rewritten in place.
 
     Args:
-      out: where to; default standard output.
+      out: where to write; default: standard output.
       quiet: print nothing (processes other than the first).
     """
 
-    BAR_AFTER_SECS = 2.0  # what is quicker needs no bar
-    PLAIN_EVERY_SECS = 30.0  # without a terminal a bar is a line now and then
+    BAR_AFTER_SECS = 2.0  # quicker tasks need no bar
+    PLAIN_EVERY_SECS = 30.0  # without a terminal a bar is an occasional line
 
     def __init__(self, out: TextIO | None = None, quiet: bool = False):
         self._out = out or sys.stdout
         self._quiet = quiet
         self._live = self._out.isatty()
-        self._open = False  # the cursor stands behind a line that may be rewritten
+        self._open = False  # the cursor is after a line that may be rewritten
         self._bar_started: float | None = None
         self._bar_shown = 0.0
 
     def say(self, text: str = "") -> None:
-        """A line that stays."""
+        """Prints a line that stays."""
         self._write(("\r\x1b[K" if self._open else "") + text + "\n")
         self._open = False
 
     def note(self, text: str) -> None:
-        """A line that stays, of every process: what only this one knows."""
+        """Prints a line that stays, in every process: for facts that only this one knows."""
         if self._quiet:
             print(text, file=sys.stderr, flush=True)
         else:
             self.say(text)
 
     def update(self, *parts: str) -> None:
-        """A line that the next one replaces; without a terminal it stays.
+        """Prints a line that the next one replaces; without a terminal it stays.
 
-        On a terminal as many parts, from the first, as fit its width.
+        A terminal shows as many parts, from the first, as fit its width.
         """
         if not self._live:
             self.say(SEPARATOR.join(parts))
@@ -57,13 +57,13 @@ class Screen:
             self._open = True
 
     def close(self) -> None:
-        """Ends a line that stands open: what others write begins on a line of its own."""
+        """Ends an unfinished line, so that other output begins on a new line."""
         if self._open:
             self._write("\n")
             self._open = False
 
     def bar(self, what: str, done: int, total: int) -> None:
-        """Progress of something that may take long; call it often."""
+        """Shows the progress of a task that may take long; call it often."""
         now = time.monotonic()
         if self._bar_started is None:
             self._bar_started = self._bar_shown = now
@@ -79,7 +79,7 @@ class Screen:
             )
         if done >= total:
             self._bar_started = None
-            if self._open:  # what follows may come from elsewhere and would stand behind it
+            if self._open:  # later output of others would be appended to it
                 self._write("\r\x1b[K")
                 self._open = False
 
@@ -89,5 +89,5 @@ class Screen:
         try:
             self._out.write(text)
             self._out.flush()
-        except OSError:  # the reader of a pipe has gone: no reason to end what runs for days
+        except OSError:  # the reader of a pipe has gone: no reason to end a long run
             self._quiet = True

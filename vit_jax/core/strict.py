@@ -1,4 +1,4 @@
-"""Nested values become dataclasses, strictly: every name and every type is checked.
+"""Strict conversion of nested values to dataclasses: every name and every type is checked.
 
 Values come from a file, with Python's types, or from the command line, as text.
 """
@@ -17,12 +17,12 @@ from vit_jax.core import elsewhere, errors, renamed
 
 
 def override(tree: dict[str, Any], path: str, text: str) -> None:
-    """Puts the text of "section.field" into the nested values; `build` will find its type."""
+    """Sets "section.field" in the nested values to this text; `build` will find its type."""
     _set(tree, path.split("."), text, path)
 
 
 def _set(tree: dict[str, Any], names: list[str], text: str, path: str) -> None:
-    """Copies on the way down: what the file returned stays as it is."""
+    """Sets a value, copying on the way down: the file's own dictionaries stay unchanged."""
     name, *rest = names
     if not rest:
         tree[name] = _Text(text)
@@ -37,7 +37,7 @@ def _set(tree: dict[str, Any], names: list[str], text: str, path: str) -> None:
 
 
 class _Text(str):
-    """A value as it was written on the command line: its type is still to be found."""
+    """A value as written on the command line, its type still unknown."""
 
 
 def leaves(cls: type, where: str = "") -> list[str]:
@@ -56,7 +56,7 @@ def leaves(cls: type, where: str = "") -> list[str]:
 def build(cls: type, values: Mapping[str, Any], where: str = "", root: type | None = None) -> Any:
     """An instance of dataclass `cls` from nested values; names and types are checked.
 
-    where, root: the section that this is, and of what; default: `cls` is the whole.
+    where, root: the section that this is, and its root class; default: `cls` is the root.
     """
     root = root or cls
     if not isinstance(values, Mapping):
@@ -71,7 +71,7 @@ def build(cls: type, values: Mapping[str, Any], where: str = "", root: type | No
 
 
 def _meant(full: str, hints: Mapping[str, Any], root: type) -> str:
-    """What may be meant by an unknown field: one of its section, or one of another section."""
+    """A hint about an unknown field: one of its section, or one of another section."""
     if full in renamed.FIELDS:
         return f"It was renamed: give {renamed.FIELDS[full]}."
     section, _, name = full.rpartition(".")
@@ -85,17 +85,17 @@ def _meant(full: str, hints: Mapping[str, Any], root: type) -> str:
 
 
 def _typed(value: Any, hint: Any, where: str, root: type) -> Any:
-    """`value` as type `hint`, or a UserError that says what the field takes."""
+    """`value` as type `hint`, or a UserError that says which values the field takes."""
     if dataclasses.is_dataclass(hint):
         return build(typing.cast(type, hint), value, where, root)
     if typing.get_origin(hint) is dict:
         if not isinstance(value, Mapping):
             raise errors.UserError(f"config.{where} maps names to sections, got {value!r}.")
         item = typing.get_args(hint)[1]
-        there = {str(k): v for k, v in value.items() if not _is_none(v)}  # None takes an item away
+        there = {str(k): v for k, v in value.items() if not _is_none(v)}  # None removes an item
         return {k: _typed(v, item, f"{where}.{k}", root) for k, v in there.items()}
     options = _options(hint)
-    # "None" is None, no string; but where "none" is a choice, that is it.
+    # "None" is None, not a string; but if "none" is a choice, that is meant.
     for option in sorted(options, key=lambda o: (o != "none", o is not type(None))):
         try:
             return _as(value, option)
@@ -138,7 +138,7 @@ def _as(value: Any, option: Any) -> Any:
 
 
 def _items(text: str, kind: type) -> Any:
-    """What text gives as several values: a Python literal, or strings with commas between them."""
+    """Text as several values: a Python literal, or strings separated by commas."""
     if kind is not str:
         items = ast.literal_eval(text)
         return items if isinstance(items, list | tuple) else [items]
@@ -170,7 +170,7 @@ def _as_bool(value: Any) -> bool:
 
 def _as_int(value: Any) -> int:
     if isinstance(value, _Text):
-        return int(value)  # "1_000" is a whole number, "1e3" and "1.0" are none
+        return int(value)  # "1_000" is an integer, "1e3" and "1.0" are not
     if not isinstance(value, int) or isinstance(value, bool):
         raise ValueError(value)
     return value

@@ -1,1 +1,1 @@
-"""Files written whole, strict JSON, the user's cache folder."""
+"""Atomic files, strict JSON, the user's cache folder."""

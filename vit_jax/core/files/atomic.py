@@ -1,7 +1,7 @@
-"""Files and folders that are there in full or not at all: written beside their place, then renamed.
+"""Files and folders that appear in full or not at all: written under another name, then renamed.
 
-What is not finished has a name that begins with a dot, so that a killed process leaves nothing
-that could be taken for the result.
+Unfinished ones have a name that begins with a dot, so that a killed process leaves nothing that
+could be taken for the result.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ _SUFFIX = ".part"
 def atomic_file(path: _Path) -> Iterator[_Path]:
     """Path of a temporary file to write, which replaces `path` afterwards; any error deletes it.
 
-    The name is unique, since processes of other machines may write the same file.
+    The name is unique, since processes on other machines may write the same file.
     """
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:16]}{_SUFFIX}")
     try:
@@ -34,7 +34,7 @@ def atomic_file(path: _Path) -> Iterator[_Path]:
 
 
 def write_text(path: _Path, text: str) -> None:
-    """Replaces the file by `text` in one step; a killed process leaves the old one. OSError."""
+    """Replaces the file atomically; a killed process leaves the old one. Raises OSError."""
     with atomic_file(path) as temporary:
         temporary.write_text(text)
 
@@ -47,9 +47,9 @@ def delete_leftovers(folder: Path) -> None:
 
 @contextlib.contextmanager
 def atomic_folder(path: Path) -> Iterator[Path]:
-    """Path of a temporary folder, empty, which becomes `path` afterwards; any error deletes it.
+    """Path of an empty temporary folder, which becomes `path` afterwards; any error deletes it.
 
-    One process at a time: the name is fixed, so that the next start deletes what a killed one left.
+    One process at a time: the name is fixed, so that the next start deletes a killed one's rest.
     """
     temporary = path.with_name(f".{path.name}.new")
     try:

@@ -1,16 +1,16 @@
-"""JSON that a run left on disk, read with distrust: whatever is wrong with it is a ValueError."""
+"""Strict parsing of JSON that a run left on disk: any fault in it is a ValueError."""
 
 import json
 from typing import Any
 
-MAX_DEPTH = 64  # what training writes has less than ten
+MAX_DEPTH = 64  # training writes fewer than ten levels
 
 
 def parse(data: bytes) -> Any:
-    """The value that UTF-8 text says; NaN and infinities, which JSON lacks, as Python has them.
+    """The value of UTF-8 text; NaN and infinities, which JSON lacks, are read as in Python.
 
     Raises:
-      ValueError: no UTF-8, no JSON, or nested deeper than MAX_DEPTH.
+      ValueError: not UTF-8, not JSON, or nested deeper than MAX_DEPTH.
     """
     try:
         found = json.loads(data.decode())

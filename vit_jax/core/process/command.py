@@ -1,4 +1,4 @@
-"""How every command starts and ends: its flags, its exit status, its last words.
+"""The start and end of every command: its flags, its exit status, its last message.
 
 `--config.optim.lr=3e-4` overrides a field of the config. absl cannot know these flags before the
 config file is read, so they are collected here and applied, with types, by config.py.
@@ -19,13 +19,13 @@ flags.disclaim_key_flags()  # --help shows what is defined here as the command's
 
 OVERRIDE = "config_override"
 PREFIX = "--config."
-_fields: list[str] = []  # of a config, where the command takes one
+_fields: list[str] = []  # the config's fields, if the command takes a config
 
 
 def define_config(fields: Sequence[str], required: bool = True) -> None:
     """Defines --config and makes --config.section.field=value work.
 
-    fields: "optim.lr" and so on, for the message about a flag that is meant to be one of them.
+    fields: "optim.lr" and so on, for the message about a flag that was meant as one of them.
     """
     _fields.extend(fields)
     flags.DEFINE_string("config", None, "Config file, such as configs/vit_digits.py[:variant].")
@@ -37,18 +37,18 @@ def define_config(fields: Sequence[str], required: bool = True) -> None:
 
 
 def run(main: Callable[[list[str]], None], hint: str = "") -> None:
-    """Parses the flags, calls main(arguments that are no flags) and ends the process.
+    """Parses the flags, calls main(positional arguments) and ends the process.
 
-    hint: to add when flags are wrong.
+    hint: added to the message about wrong flags.
 
-    Status 0: finished. 1: the user's error, one message. 2: a bug, with its traceback, or numbers
-    that are not finite. 75: preempted and saved; start the same command again. 76: another process
-    of the run was lost; start it again on every host.
+    Status 0: finished. 1: a user error, one message. 2: a bug, with its traceback, or numbers that
+    are not finite. 75: preempted and saved; start the same command again. 76: another process of
+    the run was lost; start it again on every host.
     """
     if sys.stdout is not None:
         # A file name that cannot be shown must not end a command. (TextIO lacks the method.)
         sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
-    logging.set_verbosity(logging.WARNING)  # orbax tells a page at every save; --verbosity=0 shows
+    logging.set_verbosity(logging.WARNING)  # orbax logs a page per save; --verbosity=0 shows
     app.run(
         lambda argv: _exit(_status(main, argv[1:])),
         flags_parser=lambda argv: _parse(argv, hint),
@@ -56,7 +56,7 @@ def run(main: Callable[[list[str]], None], hint: str = "") -> None:
 
 
 def no_more(arguments: Sequence[str]) -> None:
-    """UserError if there are arguments that are no flags."""
+    """Raises UserError if there are positional arguments."""
     if arguments:
         raise errors.UserError(f"Takes flags only, got {' '.join(arguments)!r}: is a -- missing?")
 
@@ -92,7 +92,7 @@ def _parse(argv: list[str], hint: str) -> list[str]:
 
 
 def _meant(error: flags.Error) -> str:
-    """Which field an unknown flag may stand for, as --lr for --config.optim.lr."""
+    """A hint at the field that an unknown flag may stand for, as --lr for --config.optim.lr."""
     if not isinstance(error, flags.UnrecognizedFlagError):
         return ""
     meant = [f"{PREFIX}{field}" for field in elsewhere.fields_meant(error.flagname, _fields)]
@@ -109,9 +109,9 @@ def _status(main: Callable[[list[str]], None], arguments: list[str]) -> int:
 
 
 def report(error: BaseException, speaker: str = "") -> int:
-    """Prints the last words of a command that `error` has ended; returns its exit status.
+    """Prints the last message of a command that `error` has ended; returns its exit status.
 
-    speaker: which of several processes this is, to begin with.
+    speaker: which of several processes this is, as a prefix.
     """
     match error:
         case errors.UserError() | errors.NonFiniteError() | errors.PeerLost():
@@ -143,7 +143,7 @@ def _exit(status: int) -> None:
     try:
         if sys.stdout is not None:
             sys.stdout.flush()
-    except OSError:  # nobody reads any more: Python would complain once again at its end
+    except OSError:  # nobody reads any more: Python would complain again at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     if waiting.any_abandoned():
         os._exit(status)

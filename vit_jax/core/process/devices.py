@@ -1,7 +1,7 @@
-"""What is said where JAX cannot use the devices it was told to use.
+"""The message for the user if JAX cannot use the devices that are set.
 
-JAX looks for them when something first needs one, long after the start of a command, and then
-raises RuntimeError, or fails an assertion of its own. Both are what the user has set, as a rule.
+JAX looks for devices when one is first needed, long after the start of a command, and then raises
+RuntimeError, or fails one of its own assertions. The cause is usually a setting of the user's.
 """
 
 import difflib
@@ -12,13 +12,13 @@ import traceback
 from vit_jax.core.errors import UserError
 
 VARIABLE = "JAX_PLATFORMS"
-_EXTRAS = {"gpu": "gpu", "cuda": "gpu", "tpu": "tpu"}  # platform -> what installs it, in setup.py
+_EXTRAS = {"gpu": "gpu", "cuda": "gpu", "tpu": "tpu"}  # platform -> its extra in setup.py
 _FAILED = "Unable to initialize backend "
 _HINT = re.compile(r"\.? ?\((?:set JAX_PLATFORMS=|you may need to uninstall).*\)$", re.DOTALL)
 
 
 def unusable(error: BaseException) -> UserError | None:
-    """The message for the user, if `error` is JAX's that there are no such devices; else None."""
+    """The message for the user, if `error` is JAX's about missing devices; else None."""
     if not _is_of_devices(error):
         return None
     reason = _HINT.sub("", str(error)).removeprefix(_FAILED) or "no such device was found"
@@ -50,22 +50,22 @@ def _is_of_devices(error: BaseException) -> bool:
 
 
 def _wanted() -> str:
-    """What JAX was told, by the environment or by a program."""
+    """The platforms set for JAX, by the environment or by a program."""
     import jax
 
     return str(getattr(jax.config, "jax_platforms", None) or os.environ.get(VARIABLE) or "")
 
 
 def _there() -> list[str]:
-    """Platforms that can be used, the best first; the CPU always can."""
+    """The platforms that can be used, best first; the CPU always can."""
     import jax
     import jax.extend
 
-    if jax.distributed.is_initialized():  # to look again would be to wait for all processes
+    if jax.distributed.is_initialized():  # looking again would wait for all processes
         return ["cpu"]
     try:
         jax.config.update("jax_platforms", "")
         best = jax.default_backend()
         return list(dict.fromkeys([best, *jax.extend.backend.backends()]))
-    except Exception:  # whatever ails another device: it cannot be used
+    except Exception:  # for whatever reason, this platform cannot be used
         return ["cpu"]

@@ -1,6 +1,6 @@
-"""SIGINT and SIGTERM while a command imports what it needs, and nothing is to be saved yet.
+"""SIGINT and SIGTERM during a command's imports, when there is nothing to save yet.
 
-Python would answer with the traceback of some import. A command is told from a library by its
+Python would answer with the traceback of some import. A command differs from a library in its
 start: `python -m` imports the package before sys.argv names the module.
 """
 
@@ -12,7 +12,7 @@ from types import FrameType
 from typing import Any
 
 AGAIN = "Start the same command again."
-_PREEMPTED = 75  # as in errors.py, of which nothing is imported here
+_PREEMPTED = 75  # as in errors.py, which is not imported here
 _DEFAULTS: dict[signal.Signals, Any] = {
     signal.SIGINT: signal.default_int_handler,
     signal.SIGTERM: signal.SIG_DFL,
@@ -20,23 +20,23 @@ _DEFAULTS: dict[signal.Signals, Any] = {
 
 
 def answer_signals() -> None:
-    """Where a command starts: a signal ends it at once, with one line and status 75."""
+    """Makes a signal end the starting command at once, with one line and status 75."""
     if sys.argv[:1] != ["-m"] or threading.current_thread() is not threading.main_thread():
         return
     for number, default in _DEFAULTS.items():
-        if signal.getsignal(number) is default:  # who ignores them has a reason
+        if signal.getsignal(number) is default:  # ignoring them is deliberate
             signal.signal(number, _end)
 
 
 def is_over() -> None:
-    """From here on signals are what they are to Python, until the command handles them."""
+    """Restores Python's handling of signals, until the command handles them."""
     for number, default in _DEFAULTS.items():
         if signal.getsignal(number) is _end:
             signal.signal(number, default)
 
 
 def end_with(status: int) -> None:
-    """The other end of a command: a signal that comes so late changes nothing any more."""
+    """Ends a command with this status; a signal that comes so late changes nothing."""
     if threading.current_thread() is threading.main_thread():
         for number in _DEFAULTS:
             signal.signal(number, lambda *_: os._exit(status))

@@ -1,7 +1,7 @@
-"""Being asked to stop by SIGTERM or SIGINT.
+"""Requests to stop, by SIGTERM or SIGINT.
 
-While training they set a flag that the loop looks at after every step (StopRequest); where nothing
-is to be saved they end the command (at_once).
+During training they set a flag that the loop checks after every step (StopRequest); where there is
+nothing to save they end the command (at_once).
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 @contextlib.contextmanager
 def at_once(what: str) -> Iterator[None]:
-    """Within it a signal raises KeyboardInterrupt("Stopped by SIGTERM <what>"), say.
+    """Context in which a signal raises, e.g., KeyboardInterrupt("Stopped by SIGTERM <what>").
 
-    Outside the main thread, where Python allows no handlers, nothing changes.
+    Outside the main thread, where Python allows no handlers, it has no effect.
     """
 
     def end(number: int, frame: FrameType | None) -> None:
@@ -37,15 +37,15 @@ def at_once(what: str) -> Iterator[None]:
 
 
 class StopRequest:
-    """Within `with StopRequest() as stop:`, bool(stop) says whether a signal has come.
+    """Context manager, `with StopRequest() as stop:`; bool(stop) is whether a signal has come.
 
     The first is answered at once, on standard error, with what happens now. A second SIGINT ends
     the process at once, without saving. Python's own handlers have to wait while the main thread
-    computes or compiles, so both are done by a thread that hears of signals from the system's
-    handler. Outside the main thread, where Python allows no handlers, no signal is ever seen.
+    computes or compiles, so a thread that the system's handler notifies does both. Outside the main
+    thread, where Python allows no handlers, no signal is ever seen.
 
     Args:
-      what: happens after the first signal, to be said, such as "saving".
+      what: what happens after the first signal, for the message, such as "saving".
     """
 
     def __init__(self, what: str = "") -> None:
@@ -67,7 +67,7 @@ class StopRequest:
         self._before = _handle(self._on_signal)
         if self._before:
             reads, writes = self._ends = socket.socketpair()
-            writes.setblocking(False)  # as the system's handler needs it
+            writes.setblocking(False)  # as the system's handler requires
             self._wakeup_before = signal.set_wakeup_fd(writes.fileno(), warn_on_full_buffer=False)
             self._listener = threading.Thread(target=self._listen, args=(reads,), daemon=True)
             self._listener.start()
@@ -82,7 +82,7 @@ class StopRequest:
         if self._ends and self._listener:
             reads, writes = self._ends
             signal.set_wakeup_fd(self._wakeup_before)
-            writes.close()  # the listener's sign to end
+            writes.close()  # makes the listener end
             self._listener.join()
             reads.close()
         _restore(self._before)
@@ -105,7 +105,7 @@ class StopRequest:
 
 
 def _say(text: str) -> None:
-    """On a line of its own, also where a line of progress stands open on the terminal."""
+    """Prints on a new line, even after an unfinished line of progress on the terminal."""
     start = "\r\x1b[K" if sys.stderr.isatty() else ""
     with contextlib.suppress(OSError, ValueError):
         sys.stderr.write(f"{start}{text}\n")
@@ -113,7 +113,7 @@ def _say(text: str) -> None:
 
 
 def _handle(handler: Callable[[int, FrameType | None], None]) -> dict[signal.Signals, Any]:
-    """Returns the handlers from before."""
+    """Sets the handlers; returns the previous ones."""
     if threading.current_thread() is not threading.main_thread():
         return {}
     return {number: signal.signal(number, handler) for number in SIGNALS}

@@ -1,8 +1,8 @@
 """Reads that hang, which can be neither timed out nor stopped from Python.
 
-Whoever reads names the file, for the message of whoever waits too long for the result (waits). Who
-gives up on a thread abandons it: Python would wait for it at its end, also for those of tf.data, so
-the command then ends without the usual clean-up (command.py).
+A reader names its file, for the message of a caller that waits too long for the result (waits). A
+thread that is given up is abandoned: Python would wait for it at exit, as for tf.data's threads,
+so the command then ends without the usual clean-up (command.py).
 """
 
 import contextlib
@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 
 class Wait(NamedTuple):
-    """What a thread has been waiting for, and how long."""
+    """A thread's wait: the object of the wait, and how long it has lasted."""
 
     what: str
     secs: float
@@ -24,7 +24,7 @@ _open: dict[int, tuple[Callable[[], str], float]] = {}  # by thread; the innermo
 
 @contextlib.contextmanager
 def waiting_for(what: Callable[[], str]) -> Iterator[None]:
-    """Around a read. `what` is called only if somebody asks, so it may cost something."""
+    """Context for a read; `what` names it and is called only on demand, so it may be slow."""
     thread = threading.get_ident()
     outer = _open.get(thread)
     _open[thread] = (what, time.monotonic())
@@ -38,7 +38,7 @@ def waiting_for(what: Callable[[], str]) -> Iterator[None]:
 
 
 def waits() -> list[Wait]:
-    """What is waited for at this moment, the longest first."""
+    """The current waits, longest first."""
     now = time.monotonic()
     found = [Wait(what(), now - since) for what, since in list(_open.values())]
     return sorted(found, key=lambda wait: -wait.secs)
@@ -53,5 +53,5 @@ def abandon_thread(thread: threading.Thread) -> None:
 
 
 def any_abandoned() -> bool:
-    """Whether an abandoned thread still hangs."""
+    """Whether any abandoned thread still hangs."""
     return any(thread.is_alive() for thread in _abandoned)
