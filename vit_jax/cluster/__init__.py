@@ -1,1 +1,1 @@
-"""Processes of one run: how they meet, watch each other and stop together."""
+"""The processes of one run: how they connect, watch each other and stop together."""

@@ -1,9 +1,9 @@
-"""Which processes belong to a run: by the flags, else by the cluster, else this one alone."""
+"""The processes of a run: from the flags, else from the cluster, else this process alone."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
 
-# What jax.distributed.initialize finds out by itself; there is no public way to ask first.
+# jax.distributed.initialize detects this by itself; there is no public way to ask first.
 from jax._src.clusters import ClusterEnv
 
 from vit_jax.core.errors import UserError
@@ -16,7 +16,7 @@ class Cluster(NamedTuple):
       coordinator: HOST:PORT of process 0, on which it listens and which the others can reach.
       num_processes: how many there are, at least 2.
       process_id: this one's number, from 0.
-      local_devices: the devices of this machine that are this process's; None: all.
+      local_devices: the devices of this machine that this process uses; None: all.
     """
 
     coordinator: str
@@ -42,12 +42,12 @@ def find(
     *,
     timeout_secs: float,
 ) -> Cluster | None:
-    """The cluster that is given, else the one that is detected; None: this process is alone.
+    """The cluster given by flags, else the detected one; None: this process is alone.
 
-    Detected are Cloud TPU, GKE, SLURM, Open MPI, and Kubernetes jobs where the package kubernetes
-    is installed; num_processes=1 keeps from asking. timeout_secs: how long to wait until the
-    coordinator has a name on the network. Raises UserError if the flags do not fit together or
-    the cluster does not say enough.
+    It detects Cloud TPU, GKE, SLURM, Open MPI, and Kubernetes jobs if the package kubernetes is
+    installed; num_processes=1 skips detection. timeout_secs: how long to wait until the
+    coordinator's name resolves. Raises UserError if the flags do not fit together or the cluster
+    gives too little information.
     """
     given = {
         "--coordinator": coordinator,
@@ -91,7 +91,7 @@ def _detect(timeout_secs: float) -> Cluster | None:
         found = ClusterEnv.auto_detect_unset_distributed_params(
             None, None, None, None, None, int(timeout_secs)
         )
-    except Exception as error:  # whatever a half-configured cluster leads it to
+    except Exception as error:  # anything can be raised in a half-configured cluster
         raise UserError(
             f"This looks like a cluster, but it does not say who belongs to the run: {error}. Give "
             "--coordinator, --num_processes and --process_id, or --num_processes=1 for this "

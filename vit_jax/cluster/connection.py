@@ -1,4 +1,4 @@
-"""Messages between processes: JSON objects, one a line, over a TCP connection."""
+"""Messages between processes: JSON objects, one per line, over a TCP connection."""
 
 import contextlib
 import json
@@ -13,7 +13,7 @@ MAX_LINE_BYTES = 1 << 20
 
 
 class Connection:
-    """One end of a connection. It can be given to `select`; any thread may send."""
+    """One end of a connection, usable with `select`; any thread may send."""
 
     def __init__(self, end: socket.socket):
         self._socket = end
@@ -22,18 +22,18 @@ class Connection:
         self._rest = b""  # the beginning of a message
 
     def fileno(self) -> int:
-        """For `select`."""
+        """The socket's file descriptor, for `select`."""
         return self._socket.fileno()
 
     def send(self, message: Message) -> None:
-        """Sends if it can: that the other end has gone shows when one receives."""
+        """Sends if possible; a closed other end shows only when receiving."""
         with self._sending, contextlib.suppress(OSError):
             self._socket.sendall(json.dumps(message).encode() + b"\n")
 
     def receive(self) -> list[Message] | None:
-        """What has come, to be called when something has; None: nothing will come any more.
+        """The messages that have arrived, once something has; None: the connection has ended.
 
-        Nothing will either from somebody who does not talk like this.
+        A peer that does not follow this protocol counts as ended too.
         """
         try:
             chunk = self._socket.recv(1 << 16)
@@ -45,5 +45,5 @@ class Connection:
         return messages if chunk and understood and len(self._rest) < MAX_LINE_BYTES else None
 
     def close(self) -> None:
-        """May be called twice."""
+        """Closes the connection; may be called twice."""
         self._socket.close()

@@ -1,13 +1,13 @@
-"""The other processes of a run: waiting for them, hearing what they say last, noticing their death.
+"""The other processes of a run: barriers, their last messages, and detecting their loss.
 
-Each process keeps the connection to process 0 on which it has come (rendezvous.py), and gives signs
-of life on it; process 0 watches all others, the others watch process 0. When one of them is
-gone or silent, process 0 tells the rest which. A process is not left to XLA then: that hangs, or
-aborts without a name.
+Each process keeps the connection to process 0 from the rendezvous (rendezvous.py), and sends
+heartbeats on it; process 0 watches all others, the others watch process 0. When one of them is
+gone or silent, process 0 tells the rest which. The survivors are not left to XLA, which hangs, or
+aborts without naming the lost process.
 
 Not built on JAX's coordination client, as of jax 0.10.2 and with heartbeats of 2 s: when a process
 dies, the others abort (134) within 2 s, or 0.2 s if it was process 0, before Python can name it,
-since the callback for that ends in std::bad_cast. As recoverable tasks they live on and
+since the callback for that ends in std::bad_cast. As recoverable tasks they survive and
 get_live_nodes shows the loss 4 s later; but it is a barrier, which hangs while any process does not
 call it, and the loss of process 0 still aborts. A --process_id given twice stops in std::bad_cast.
 """
@@ -29,14 +29,14 @@ from vit_jax.core.errors import PeerLost
 
 SIGNS_PER_TIMEOUT = 6
 MAX_SIGN_SECS = 5.0
-# How long the main thread has to end by itself, with what it knows, after a peer was lost.
+# Time for the main thread to end by itself, with its own error, after a peer was lost.
 GRACE_SECS = 5.0
 AGAIN = "Start the same command again on every host."
 
 
 @dataclasses.dataclass
 class _Barrier:
-    """At process 0: who has come to one."""
+    """A barrier's state at process 0: the processes that have reached it."""
 
     deadline: float
     timeout_secs: float
@@ -48,12 +48,12 @@ class Peers:
     """The processes of a run, seen from one of them.
 
     Args:
-      meeting: who they are, and the connections to them.
-      process_id: this one's.
-      timeout_secs: without a sign of life for so long a process counts as lost.
+      meeting: the members, and the connections to them.
+      process_id: this process's number.
+      timeout_secs: a process without a heartbeat for this long counts as lost.
       barrier_timeout_secs: how long the first at a barrier waits for the last.
-      on_lost: called with what has happened, in a thread of its own, if a process was lost and the
-        main thread has not ended GRACE_SECS later.
+      on_lost: called with the error, in a separate thread, if a process was lost and the main
+        thread has not ended GRACE_SECS later.
     """
 
     def __init__(
@@ -84,13 +84,13 @@ class Peers:
 
     @classmethod
     def alone(cls) -> Peers:
-        """One process, which waits for nobody."""
+        """The peers of a single process, which never waits."""
         nobody = Meeting((here(0),), {})
         return cls(nobody, 0, timeout_secs=0, barrier_timeout_secs=0, on_lost=lambda lost: None)
 
     @property
     def several(self) -> bool:
-        """Whether there are others."""
+        """Whether there are other processes."""
         return len(self.members) > 1
 
     @property
@@ -101,19 +101,19 @@ class Peers:
     def barrier(self, name: str) -> None:
         """Returns when all processes are at `name`, such as "before saving step 100".
 
-        Raises PeerLost, which names those that have not come, if they do not in time.
+        Raises PeerLost, naming the missing ones, if not all arrive in time.
         """
         self.from_first(name, None)
 
     @contextlib.contextmanager
     def together(self, what: str) -> Iterator[None]:
-        """Between two barriers, so that one of them says who hangs in `what` ("saving step 5")."""
+        """Context between two barriers, so that one names a process that hangs in `what`."""
         self.barrier(f"before {what}")
         yield
         self.barrier(f"after {what}")
 
     def from_first(self, name: str, value: Any) -> Any:
-        """A barrier that gives all of them the JSON value of process 0, so that they agree."""
+        """A barrier that gives all processes the JSON value of process 0, so that they agree."""
         if not self.several:
             return value
         if self._me == 0:
@@ -127,7 +127,7 @@ class Peers:
             return self._released.pop(name)
 
     def lost(self, wait_secs: float | None = None) -> PeerLost | None:
-        """Which process was lost, if any; waits for that until it would have been noticed.
+        """The error for a lost process, if any; waits until a loss would have been noticed.
 
         wait_secs: how long to wait at most; default: until a silent process counts as lost.
         """
@@ -138,13 +138,13 @@ class Peers:
             return None if self._verdict is None else PeerLost(self._verdict)
 
     def close(self) -> None:
-        """Leaves in peace: all have met at a last barrier, and nobody will be missed."""
+        """Leaves after a last barrier of all processes, so that none counts as lost."""
         for connection in self._connections.values():
             connection.send({"end": None})
         self._stop()
 
     def leave(self, last_words: str) -> None:
-        """Leaves because of an error: the others are told, and end."""
+        """Leaves because of an error, which the others receive before they end."""
         if self._me == 0:
             self._judge([0], _ended(last_words), advice="")
             self._see_off()
@@ -160,7 +160,7 @@ class Peers:
             connection.close()
 
     def _see_off(self) -> None:
-        """Process 0 goes last: JAX aborts the others as soon as it is gone."""
+        """Lets process 0 leave last: JAX aborts the others as soon as it is gone."""
         others = lambda: [
             i for i in self._connections if i in self._heard and i not in self._culprits
         ]
@@ -223,7 +223,7 @@ class Peers:
                 self._judge([i], _ended(message["end"]), advice="")
 
     def _forget(self, i: int) -> None:
-        """It will say no more."""
+        """Drops process i's connection."""
         with self._changed:
             del self._heard[i]
             self._changed.notify_all()
@@ -241,7 +241,7 @@ class Peers:
                 self._judge(late, text)
 
     def _arrive(self, i: int, name: str, timeout_secs: float, value: Any) -> None:
-        """At process 0: process i has come to a barrier."""
+        """Records at process 0 that process i has reached a barrier."""
         with self._changed:
             fresh = _Barrier(time.monotonic() + timeout_secs, timeout_secs)
             barrier = self._barriers.setdefault(name, fresh)
@@ -260,7 +260,7 @@ class Peers:
             self._changed.notify_all()
 
     def _judge(self, who: Sequence[int], what: str, advice: str = f" {AGAIN}") -> None:
-        """These processes are lost. Process 0 tells all others."""
+        """Declares these processes lost; process 0 tells all others."""
         names = ", ".join(str(self.members[i]) for i in who)
         verdict = f"{names} {what}.{advice}"
         if self._conclude(who, verdict) and self._me == 0:
@@ -268,7 +268,7 @@ class Peers:
                 connection.send({"lost": verdict, "who": who})
 
     def _conclude(self, who: Sequence[int], verdict: str) -> bool:
-        """Whether it is the first verdict, which alone counts."""
+        """Records a verdict; returns whether it is the first, the only one that counts."""
         with self._changed:
             if self._verdict is not None:
                 return False
@@ -279,5 +279,5 @@ class Peers:
 
 
 def _ended(last_words: str) -> str:
-    """What has become of a process with these words, which themselves say what to do."""
+    """The verdict on a process with these last words, which include the advice."""
     return f"has ended: {last_words.rstrip('.') or 'an error'}"

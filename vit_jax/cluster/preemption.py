@@ -1,4 +1,4 @@
-"""Being asked to stop: one process by itself, or several, all after the same step."""
+"""Requests to stop: for one process by itself, or for several, all after the same step."""
 
 import contextlib
 import os
@@ -22,12 +22,12 @@ WHAT = (
 SERVER = "http://metadata.google.internal"
 PATH = "/computeMetadata/v1/instance/maintenance-event"
 NONE = "NONE"
-ASK_SECS = 300  # the server answers after so long even if nothing has changed
+ASK_SECS = 300  # the server answers after this long even if nothing has changed
 RETRY_SECS = 10.0
 
 
 class AgreedStop:
-    """bool() says whether all are to stop now; all have to look in the same places and order."""
+    """A stop request for all processes; all must call bool() in the same places and order."""
 
     def __init__(self, request: StopRequest, peers: Peers):
         self._request, self._peers = request, peers
@@ -42,15 +42,15 @@ class AgreedStop:
         return self._stopping
 
     def __str__(self) -> str:
-        """Such as "SIGTERM to process 1 (host, pid 7)"."""
+        """The reason, such as "SIGTERM to process 1 (host, pid 7)"."""
         return self._peers.stop.reason
 
 
 @contextlib.contextmanager
 def stop_request(peers: Peers) -> Iterator[StopRequest | AgreedStop]:
-    """What says whether SIGTERM or SIGINT has come, to this process or to any of several.
+    """Context with a stop request for SIGTERM or SIGINT, to this process or to any of several.
 
-    On a TPU the maintenance of its machine counts as a SIGTERM.
+    On a TPU a maintenance event of its machine counts as a SIGTERM.
     """
     if jax.default_backend() == "tpu":
         watch_maintenance()
@@ -59,11 +59,11 @@ def stop_request(peers: Peers) -> Iterator[StopRequest | AgreedStop]:
 
 
 def watch_maintenance(server: str = SERVER) -> threading.Thread:
-    """Sends this process a SIGTERM before its machine is maintained, from a thread that it starts.
+    """Starts a thread that sends this process a SIGTERM before its machine is maintained.
 
-    Cloud TPU's machines are taken away for maintenance; their metadata server says so beforehand:
-    its answer is then something other than NONE (cloud.google.com/compute/docs/metadata,
-    "instance/maintenance-event"). The thread ends at once where there is no such server.
+    Cloud TPU's machines are taken away for maintenance; their metadata server announces it: its
+    answer is then something other than NONE (cloud.google.com/compute/docs/metadata,
+    "instance/maintenance-event"). The thread ends at once if there is no such server.
     """
     thread = threading.Thread(target=_watch, args=(server,), name="maintenance", daemon=True)
     thread.start()
@@ -84,7 +84,7 @@ def _watch(server: str) -> None:
 
 
 def _ask(server: str, etag: str) -> tuple[str, str]:
-    """(event, its tag), as soon as the event is another one than that of `etag`."""
+    """(event, its tag), as soon as the event differs from the one with tag `etag`."""
     query = urllib.parse.urlencode(
         {"wait_for_change": "true", "last_etag": etag, "timeout_sec": ASK_SECS}
     )

@@ -1,7 +1,7 @@
-"""How the processes of a run find each other: all call on process 0, at the coordinator's port.
+"""Rendezvous of a run's processes: all connect to process 0, at the coordinator's port.
 
-It is done before jax.distributed.initialize, which aborts a process without saying whom it has
-missed. The port is free again for it afterwards; the connections stay open (see peers.py).
+It comes before jax.distributed.initialize, which aborts a process without naming the missing
+ones. The port is free for it again afterwards; the connections stay open (see peers.py).
 """
 
 import errno
@@ -18,11 +18,11 @@ from vit_jax.core.errors import PeerLost, UserError
 
 RETRY_SECS = 0.5
 PORT_BUSY_SECS = 20.0  # a run that was just killed may still have the port
-ANSWER_SECS = 10.0  # how much later than its own time-out process 0 may say so
+ANSWER_SECS = 10.0  # how much later than its time-out process 0 may report it
 
 
 class Member(NamedTuple):
-    """Who is who."""
+    """A process of the run."""
 
     process_id: int
     host: str
@@ -33,11 +33,11 @@ class Member(NamedTuple):
 
 
 class Meeting(NamedTuple):
-    """All are there.
+    """The result of a complete rendezvous.
 
     Attributes:
       members: by process id.
-      connections: of process 0: to each other process; of the others: to process 0.
+      connections: at process 0: to each other process; at the others: to process 0.
     """
 
     members: tuple[Member, ...]
@@ -45,15 +45,15 @@ class Meeting(NamedTuple):
 
 
 def here(process_id: int) -> Member:
-    """This process."""
+    """This process as a Member."""
     return Member(process_id, socket.gethostname(), os.getpid())
 
 
 def meet(cluster: Cluster, *, timeout_secs: float) -> Meeting:
-    """Returns when all processes are there.
+    """Returns when all processes have connected.
 
     Raises:
-      PeerLost: some did not come in time; it says who, and who is there.
+      PeerLost: some did not connect in time; it names them, and those present.
       UserError: two have the same number, or not all want the same number of processes.
     """
     if cluster.process_id == 0:
@@ -62,7 +62,7 @@ def meet(cluster: Cluster, *, timeout_secs: float) -> Meeting:
 
 
 def _receive(cluster: Cluster, timeout_secs: float) -> Meeting:
-    """Process 0's side: collects the others, tells all of them who is there."""
+    """Process 0's side: collects the others and sends all of them the members."""
     reception = _Reception(cluster)
     deadline = time.monotonic() + timeout_secs
     with _listen(cluster.port) as listener:
@@ -80,7 +80,7 @@ def _receive(cluster: Cluster, timeout_secs: float) -> Meeting:
 
 
 class _Reception:
-    """Who has come so far."""
+    """The processes that have connected so far."""
 
     def __init__(self, cluster: Cluster):
         self._num_processes = cluster.num_processes
@@ -97,7 +97,7 @@ class _Reception:
             connection.send(message)
 
     def wait(self, listener: socket.socket) -> None:
-        """Sees to whoever comes, speaks or goes within a moment."""
+        """Handles connections, messages and departures for a short time."""
         with selectors.DefaultSelector() as selector:
             selector.register(listener, selectors.EVENT_READ)
             for source in (*self._guests, *self.connections.values()):
@@ -123,7 +123,7 @@ class _Reception:
             self._guests.remove(connection)
 
     def _forget(self, connection: Connection) -> None:
-        """It may come again: the process was started anew."""
+        """Drops a connection; the process may connect again after a restart."""
         connection.close()
         if connection in self._guests:
             self._guests.remove(connection)
@@ -154,14 +154,14 @@ class _Reception:
 
 
 def _has_gone(connection: Connection) -> bool:
-    """Whether the other end, which has nothing to say now, is closed."""
+    """Whether the other end, which sends nothing at this stage, is closed."""
     with selectors.DefaultSelector() as selector:
         selector.register(connection, selectors.EVENT_READ)
         return bool(selector.select(0)) and connection.receive() is None
 
 
 def _listen(port: int) -> socket.socket:
-    """On all addresses of this machine. UserError if the port is not free."""
+    """A socket listening on all addresses of this machine. UserError if the port is in use."""
     deadline = time.monotonic() + PORT_BUSY_SECS
     dual: dict[str, Any] = {"family": socket.AF_INET6, "dualstack_ipv6": True}
     while True:
@@ -182,7 +182,7 @@ def _listen(port: int) -> socket.socket:
 
 
 def _call(cluster: Cluster, timeout_secs: float) -> Meeting:
-    """The side of all others: calls on process 0 until it answers."""
+    """The other processes' side: connects to process 0 until it answers."""
     me = here(cluster.process_id)
     deadline = time.monotonic() + timeout_secs
     failure = ""
@@ -195,7 +195,7 @@ def _call(cluster: Cluster, timeout_secs: float) -> Meeting:
             continue
         connection = Connection(dialled)
         connection.send({"member": me, "num_processes": cluster.num_processes})
-        # Process 0 may have come just now: it is for it to say who is missing.
+        # Process 0 may have started just now: it reports who is missing.
         answer = _answer(connection, timeout_secs + ANSWER_SECS)
         if "members" in answer:
             return Meeting(tuple(Member(*m) for m in answer["members"]), {0: connection})
@@ -211,14 +211,14 @@ def _call(cluster: Cluster, timeout_secs: float) -> Meeting:
 
 
 def _unreached(host: str, error: OSError) -> str:
-    """Why a call did not come through."""
+    """The reason why a connection failed."""
     if isinstance(error, socket.gaierror):
         return f"The name {host} does not resolve: {error.strerror}."
     return f"The last call found: {error.strerror or error}."
 
 
 def _answer(connection: Connection, timeout_secs: float) -> Message:
-    """The first message; {} if none comes."""
+    """The first message; {} if none arrives."""
     deadline = time.monotonic() + timeout_secs
     with selectors.DefaultSelector() as selector:
         selector.register(connection, selectors.EVENT_READ)

@@ -1,4 +1,4 @@
-"""The life of a run of several processes: all meet, train together, and end together."""
+"""The life cycle of a run of several processes: they connect, train and end together."""
 
 import contextlib
 import ctypes
@@ -19,7 +19,7 @@ from vit_jax.core.process import command, stop
 
 MAX_LAST_WORDS = 500  # characters
 BEFORE_ALL_CAME = "before all processes had come; nothing was begun. Start the same command again."
-JAX_SLOWER = 3  # than our own time-out, so that this one speaks first
+JAX_SLOWER = 3  # than our own time-out, so that ours reports first
 
 
 @contextlib.contextmanager
@@ -74,10 +74,10 @@ def together(
 def explained_abort(explain: Callable[[], object]) -> Iterator[None]:
     """Calls `explain` when this process is about to abort; if it returns, the abort goes on.
 
-    JAX's client aborts its process as soon as process 0 is gone, from a thread of C++ that never
-    calls Python. So a handler of Python's `signal` would never run: the C library is asked for one.
+    JAX's client aborts its process as soon as process 0 is gone, from a C++ thread that never calls
+    Python. So a handler of Python's `signal` would never run: this one is set in the C library.
     """
-    if os.name != "posix":  # no C library to ask under this name
+    if os.name != "posix":  # no C library under this name
         yield
         return
     handler_type = ctypes.CFUNCTYPE(None, ctypes.c_int)
@@ -92,7 +92,7 @@ def explained_abort(explain: Callable[[], object]) -> Iterator[None]:
 
 
 def _initialize(cluster: Cluster, start_timeout_secs: float, peer_timeout_secs: float) -> None:
-    jax.config.update("jax_enable_preemption_service", False)  # stop_consensus.py has its place
+    jax.config.update("jax_enable_preemption_service", False)  # stop_consensus.py replaces it
     jax.distributed.initialize(
         cluster.coordinator,
         cluster.num_processes,
@@ -105,21 +105,21 @@ def _initialize(cluster: Cluster, start_timeout_secs: float, peer_timeout_secs: 
 
 
 def _finish(peers: Peers) -> None:
-    """All end alike; whoever has done so already is no loss."""
+    """Ends all processes alike; one that has already ended does not count as lost."""
     peers.barrier("the end")
     jax.distributed.shutdown()
     peers.close()
 
 
 class _Ending:
-    """Ends this process at once, by one of its threads, with its last words."""
+    """Ends this process at once, from one of its threads, with its last message."""
 
     def __init__(self, speaker: str):
         self._speaker = speaker
-        self._first = threading.Lock()  # who has it ends the process; nobody gives it back
+        self._first = threading.Lock()  # its holder ends the process; never released
 
     def because_of(self, error: BaseException, peers: Peers) -> NoReturn:
-        """The main thread's way: `error` may be no more than the end of another process."""
+        """Ends from the main thread; `error` may only reflect the end of another process."""
         if not isinstance(error, UserError | NonFiniteError):
             error = peers.lost(None if _may_be_a_loss(error) else 0) or error
         self._first.acquire()
@@ -128,13 +128,13 @@ class _Ending:
         os._exit(status)
 
     def if_lost(self, peers: Peers) -> None:
-        """An aborting thread's way; returns if no other process was lost."""
+        """Ends from an aborting thread; returns if no other process was lost."""
         lost = peers.lost(GRACE_SECS)
         if lost is not None:
             self.now(lost)
 
     def now(self, lost: PeerLost) -> NoReturn:
-        """A thread's way, while the main thread may hang."""
+        """Ends from another thread, while the main thread may hang."""
         self._first.acquire()
         os._exit(self._report(lost))
 
@@ -147,7 +147,7 @@ class _Ending:
 
 
 def _may_be_a_loss(error: BaseException) -> bool:
-    """Whether it may come from a connection whose other end has gone, or hide one that does."""
+    """Whether an error may come from a lost connection, or hide one that does."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, jax.errors.JaxRuntimeError) or "Gloo" in str(cause):

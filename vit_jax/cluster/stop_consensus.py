@@ -1,12 +1,12 @@
-"""All processes stop at the same place, though each is asked, or hears of it, at another time.
+"""Consensus on where all processes stop, though the requests reach them at different times.
 
-Every process looks, again and again, whether it is to stop: in the same places and order, but not
-at the same time, since one runs some steps ahead of another. So they count their looks. When one
-is asked to stop, process 0 has all of them say how often they have looked; from its answer on a
-process waits at its next look. They stop at the first look that none of them has had.
+Every process checks repeatedly whether to stop: in the same places and order, but not at the same
+time, since one runs some steps ahead of another. So they count their checks. When one is asked to
+stop, process 0 asks all of them for their counts; after answering, a process waits at its next
+check. They stop at the first check that none of them has made.
 
-Not JAX's own preemption service, which does the same: it has one counter a process, and orbax,
-saving, counts its steps with it.
+JAX's own preemption service, which does the same, cannot be used: it has one counter per process,
+and orbax counts its steps with it when saving.
 """
 
 import threading
@@ -17,19 +17,19 @@ from vit_jax.cluster.connection import Message
 
 
 class StopConsensus:
-    """One process's part.
+    """One process's part of the consensus.
 
     Args:
-      process_id: this one's.
-      number: of processes.
-      send: `send(i, message)` brings process i's `take` the message; i is 0 but at process 0.
+      process_id: this process's number.
+      number: the number of processes.
+      send: `send(i, message)` passes the message to process i's `take`; i is 0 except at process 0.
     """
 
     def __init__(self, process_id: int, number: int, send: Callable[[int, Message], Any]):
         self._me, self._number, self._send = process_id, number, send
         self._changed = threading.Condition()
         self._looks = 0
-        self._counting = False  # from this process's answer until what they agreed on
+        self._counting = False  # from this process's answer until the agreed check
         self._agreed: int | None = None
         self._reason = ""
         self._counts: dict[int, int] = {}  # at process 0
@@ -37,11 +37,11 @@ class StopConsensus:
 
     @property
     def reason(self) -> str:
-        """What the first to ask said."""
+        """The first request's reason."""
         return self._reason
 
     def ask(self, reason: str) -> None:
-        """Has all processes stop soon."""
+        """Requests that all processes stop soon."""
         message = {"ask": reason}
         if self._me:
             self._send(0, message)
@@ -56,13 +56,13 @@ class StopConsensus:
             return self._agreed is not None and self._looks >= self._agreed
 
     def give_up(self) -> None:
-        """A process was lost: nobody waits for an agreement any more."""
+        """Ends all waiting for an agreement, after a process was lost."""
         with self._changed:
             self._gone = True
             self._changed.notify_all()
 
     def take(self, i: int, message: Message) -> None:
-        """What process i says; to be called by one thread alone, but for `ask`."""
+        """Handles a message of process i; only `ask` may be called from other threads."""
         with self._changed:
             if "ask" in message and not self._reason:  # at process 0, and once
                 self._reason = message["ask"]
@@ -79,7 +79,7 @@ class StopConsensus:
                 self._conclude(message["agreed"])
 
     def _decide(self) -> None:
-        """At process 0: the first look that none of them has had."""
+        """Chooses at process 0 the first check that none of the processes has made."""
         if len(self._counts) == self._number:
             agreed = max(self._counts.values()) + 1
             self._to_others({"agreed": agreed})
