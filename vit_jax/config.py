@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import ml_collections
 
 from vit_jax import models
-from vit_jax.core import config_file, errors, strict
-from vit_jax.core.fields import check_bounds
+from vit_jax.core import errors
+from vit_jax.core.schema import config_file, strict
+from vit_jax.core.schema.fields import check_bounds
 
 _MODEL_FIELDS = models.config_fields()
 

@@ -6,8 +6,8 @@ import pytest
 
 from vit_jax import config as configs
 from vit_jax import models
-from vit_jax.core import fields
 from vit_jax.core.errors import UserError
+from vit_jax.core.schema import fields
 from vit_jax.weights.saving import DESTINATIONS
 
 PAGE = Path(__file__).parents[2] / "docs" / "config.md"

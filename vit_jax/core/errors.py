@@ -8,7 +8,7 @@ command is a bug and keeps its traceback.
 import difflib
 from collections.abc import Iterable
 
-from vit_jax.core.elsewhere import WORDS, Ours
+from vit_jax.core.schema.elsewhere import WORDS, Ours
 
 EXIT_OK = 0
 EXIT_USER_ERROR = 1
@@ -44,7 +44,7 @@ class PeerLost(Exception):
 def nearest(word: str, valid: Iterable[str]) -> str:
     """The end of an error message: the valid names nearest to `word`, or all of them if few.
 
-    Case is ignored. A word that other projects use for one of these names (core/elsewhere.py) is
+    Case is ignored. A word that other projects use for one of these names (core/schema/elsewhere.py) is
     near to that name alone.
 
     Returns e.g. `Did you mean "decode"? Valid: decode, flip_lr, resize.`

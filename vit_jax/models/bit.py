@@ -13,10 +13,10 @@ from vit_jax.core import errors
 from vit_jax.core.axes import BATCH, CLASSES, STREAM, TOKENS, WIDTH, constrain
 from vit_jax.models.family import Family, ModelSpec, head
 from vit_jax.models.preprocess import Preprocess
-from vit_jax.nn import resnet
 from vit_jax.nn.norm import GroupNorm
 from vit_jax.nn.posemb import TokenLayout
-from vit_jax.nn.resnet import ResNet, ResNetSpec, ResNetStyle
+from vit_jax.nn.resnet import resnet
+from vit_jax.nn.resnet.resnet import ResNet, ResNetSpec, ResNetStyle
 
 # Number of layers -> units of each stage (arXiv 1603.05027; 26 from arXiv 2106.10270).
 DEPTHS: dict[int, tuple[int, ...]] = {

@@ -9,7 +9,7 @@ from flax import nnx
 from jax.nn import initializers
 
 from vit_jax.core.axes import CLASSES, WIDTH
-from vit_jax.core.fields import field
+from vit_jax.core.schema.fields import field
 from vit_jax.nn.block_spec import Numerics
 from vit_jax.nn.linear import Initializer, Linear
 from vit_jax.nn.posemb import TokenLayout

@@ -12,17 +12,17 @@ import jax
 from flax import nnx
 
 from vit_jax.core import errors
-from vit_jax.core.fields import ANY, HIDDEN, field
+from vit_jax.core.schema.fields import ANY, HIDDEN, field
 from vit_jax.models import vit
 from vit_jax.models.bit import DEPTHS, UNITS, units_of
 from vit_jax.models.family import Family
 from vit_jax.models.preprocess import Preprocess
 from vit_jax.models.vit import ViT, ViTSpec, stride, token_layout
 from vit_jax.models.vit_names import of_shape
-from vit_jax.nn import resnet
 from vit_jax.nn.linear import Precision
 from vit_jax.nn.patches import PatchEmbedding
-from vit_jax.nn.resnet import ResNet, ResNetSpec, ResNetStyle
+from vit_jax.nn.resnet import resnet
+from vit_jax.nn.resnet.resnet import ResNet, ResNetSpec, ResNetStyle
 
 # From the paper, and from AugReg (arXiv 2106.10270).
 PUBLISHED = (

@@ -6,8 +6,9 @@ from typing import Any
 
 from flax import nnx
 
-from vit_jax.core import elsewhere, errors, pytrees
-from vit_jax.core import fields as declared
+from vit_jax.core import errors, pytrees
+from vit_jax.core.schema import elsewhere
+from vit_jax.core.schema import fields as declared
 from vit_jax.models import bit, hybrid, vit
 from vit_jax.models.family import Family
 from vit_jax.models.preprocess import Preprocess

@@ -4,7 +4,7 @@ import dataclasses
 import math
 
 from vit_jax.core import errors
-from vit_jax.core.fields import ANY, COUNT, HIDDEN, IN_SHAPES, field
+from vit_jax.core.schema.fields import ANY, COUNT, HIDDEN, IN_SHAPES, field
 from vit_jax.models.family import ModelSpec
 from vit_jax.nn.block_spec import BlockSpec
 from vit_jax.nn.posemb import ROTARY_PARTS, TokenLayout

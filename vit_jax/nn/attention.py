@@ -8,16 +8,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jax.ad_checkpoint import checkpoint_name
 
-from vit_jax.core.axes import (  # fmt: skip
-    BATCH,
-    HEAD_SIZE,
-    HEADS,
-    QKV,
-    STREAM,
-    TOKENS,
-    WIDTH,
-    constrain,
-)
+from vit_jax.core.axes import BATCH, HEAD_SIZE, HEADS, QKV, STREAM, TOKENS, WIDTH, constrain
 from vit_jax.nn.block_spec import BlockSpec
 from vit_jax.nn.initialization import ZEROS
 from vit_jax.nn.linear import Initializer, Linear, param, times

@@ -4,7 +4,7 @@ import dataclasses
 
 import jax.numpy as jnp
 
-from vit_jax.core.fields import ANY, COUNT, HIDDEN, IN_SHAPES, field
+from vit_jax.core.schema.fields import ANY, COUNT, HIDDEN, IN_SHAPES, field
 from vit_jax.nn.initialization import INITIALIZATIONS, Initialization
 from vit_jax.nn.linear import Precision
 from vit_jax.nn.norm import EPSILON, NORMS

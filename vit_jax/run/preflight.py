@@ -23,7 +23,7 @@ from vit_jax.training.warm_start import shapes_to_take
 from vit_jax.weights import CheckpointInfo
 
 if TYPE_CHECKING:
-    from vit_jax.data.example import Source
+    from vit_jax.data.source import Source
 
 
 class RunParts(NamedTuple):

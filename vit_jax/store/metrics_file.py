@@ -8,9 +8,9 @@ from typing import Any
 
 from etils import epath
 
-from vit_jax.core import renamed
 from vit_jax.core.errors import UserError
 from vit_jax.core.files import atomic, strict_json
+from vit_jax.core.schema import renamed
 
 LARGEST_STEP = 2**63 - 1
 

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 from etils import epath
 
-from vit_jax.core import renamed
 from vit_jax.core.errors import UserError
 from vit_jax.core.files import atomic, strict_json
+from vit_jax.core.schema import renamed
 from vit_jax.store import step_names
 
 CONFIG_FILE = "config.json"

@@ -20,9 +20,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from etils import epath
 
-from vit_jax.core import renamed
 from vit_jax.core.errors import UserError
 from vit_jax.core.files import atomic
+from vit_jax.core.schema import renamed
 
 LOSS = "train/loss"
 MIN_SEEDS = 3

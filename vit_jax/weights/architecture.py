@@ -8,7 +8,7 @@ from vit_jax import models
 from vit_jax.core.errors import UserError
 from vit_jax.models.bit import DEPTHS, ROOT_WIDTH, name_of_units
 from vit_jax.models.vit import SIZES
-from vit_jax.nn.resnet import ResNetShape
+from vit_jax.nn.resnet.resnet import ResNetShape
 from vit_jax.weights import json_fields
 from vit_jax.weights.external import ClassNames, ExternalWeights
 from vit_jax.weights.files.detect_format import Opened

@@ -9,8 +9,8 @@ import numpy as np
 from etils import epath
 
 from vit_jax import models
-from vit_jax.core import renamed
 from vit_jax.core.errors import UserError
+from vit_jax.core.schema import renamed
 from vit_jax.nn.posemb import TokenLayout
 from vit_jax.store import checkpoint_dir
 from vit_jax.weights.external import ExternalWeights

@@ -9,15 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 
-from vit_jax.weights.axes import (
-    BLOCK,
-    MAX_STAGES,
-    QKV_BIAS,
-    groups,
-    is_letter,
-    rearrange,
-    shape,
-)
+from vit_jax.weights.axes import BLOCK, MAX_STAGES, QKV_BIAS, groups, is_letter, rearrange, shape
 from vit_jax.weights.files.tensors import Tensors, is_floating
 from vit_jax.weights.layout import Layout, Rule, pieces
 

@@ -12,8 +12,9 @@ from collections.abc import Callable, Sequence
 
 from absl import app, flags, logging
 
-from vit_jax.core import elsewhere, errors
+from vit_jax.core import errors
 from vit_jax.core.process import devices, starting, waiting
+from vit_jax.core.schema import elsewhere
 
 flags.disclaim_key_flags()  # --help shows what is defined here as the command's own
 

@@ -8,13 +8,7 @@ from pathlib import Path
 from vit_jax.core.errors import UserError
 from vit_jax.prepare.catalogue import ImageRow, Labels, RowAndBytes
 from vit_jax.prepare.check_image import KNOWN_EXTENSIONS
-from vit_jax.prepare.collection import (
-    IMAGES_PER_PART,
-    Collection,
-    CollectionRequest,
-    Part,
-    is_line,
-)
+from vit_jax.prepare.collection import IMAGES_PER_PART, Collection, CollectionRequest, Part, is_line
 from vit_jax.prepare.faults import CONVERT
 from vit_jax.prepare.readers.tars import MAX_MEMBER_BYTES
 

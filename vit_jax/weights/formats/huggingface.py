@@ -20,7 +20,7 @@ from vit_jax.core.errors import UserError
 from vit_jax.models.bit import BiTSpec
 from vit_jax.models.vit import ViTSpec
 from vit_jax.nn.norm import GROUPS
-from vit_jax.nn.resnet import EXPANSION
+from vit_jax.nn.resnet.resnet import EXPANSION
 from vit_jax.weights import architecture, config_consistency, json_fields
 from vit_jax.weights.config_consistency import Size
 from vit_jax.weights.external import ClassNames, Documents, ExternalWeights, Format, may_be

@@ -7,9 +7,9 @@ import pytest
 from flax import nnx
 
 from vit_jax.core import pytrees
-from vit_jax.nn.convolution import Standardization, padding
 from vit_jax.nn.linear import FLOAT32
-from vit_jax.nn.resnet import (
+from vit_jax.nn.resnet.convolution import Standardization, padding
+from vit_jax.nn.resnet.resnet import (
     ResNet,
     ResNetShape,
     ResNetStyle,

@@ -5,8 +5,8 @@ import pytest
 from flax import nnx
 
 from vit_jax.core.axes import STREAM, WIDTH
-from vit_jax.nn.convolution import Standardization, StdConv, convolve, padding
 from vit_jax.nn.linear import FLOAT32, Precision
+from vit_jax.nn.resnet.convolution import Standardization, StdConv, convolve, padding
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 ROUNDING = 1e-5  # float32 sums in another order

@@ -14,10 +14,10 @@ from jax.nn import initializers
 
 from vit_jax.core.axes import BATCH, CHANNELS, PATCH, STREAM, WIDTH, constrain
 from vit_jax.core.errors import UserError
-from vit_jax.core.fields import ANY, COUNT, HIDDEN, IN_SHAPES, field
-from vit_jax.nn.convolution import Standardization, StdConv, padding
+from vit_jax.core.schema.fields import ANY, COUNT, HIDDEN, IN_SHAPES, field
 from vit_jax.nn.linear import Precision
 from vit_jax.nn.norm import GROUPS, GroupNorm
+from vit_jax.nn.resnet.convolution import Standardization, StdConv, padding
 from vit_jax.nn.stack import Stack
 
 EXPANSION = 4  # channels of a unit's output per channel of its 3 x 3 convolution

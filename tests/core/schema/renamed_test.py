@@ -8,8 +8,8 @@ from etils import epath
 
 from vit_jax import config as configs
 from vit_jax import weights
-from vit_jax.core import renamed
 from vit_jax.core.errors import UserError
+from vit_jax.core.schema import renamed
 from vit_jax.store import runs
 from vit_jax.train import train
 

@@ -13,7 +13,8 @@ from typing import Any, Literal
 
 import ml_collections
 
-from vit_jax.core import elsewhere, errors, renamed
+from vit_jax.core import errors
+from vit_jax.core.schema import elsewhere, renamed
 
 
 def override(tree: dict[str, Any], path: str, text: str) -> None:

@@ -1,0 +1,1 @@
+"""ResNets: standardised convolutions, and the stages of BiT and of hybrids."""
