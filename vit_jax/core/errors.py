@@ -44,8 +44,8 @@ class PeerLost(Exception):
 def nearest(word: str, valid: Iterable[str]) -> str:
     """The end of an error message: the valid names nearest to `word`, or all of them if few.
 
-    Case is ignored. A word that other projects use for one of these names (core/schema/elsewhere.py) is
-    near to that name alone.
+    Case is ignored. A word that other projects use for one of these names
+    (core/schema/elsewhere.py) is near to that name alone.
 
     Returns e.g. `Did you mean "decode"? Valid: decode, flip_lr, resize.`
     """
