@@ -52,7 +52,8 @@ def first_bad_image(
     """The first of the slots [first, stop) whose image fails in a second attempt, as an error."""
     for start in range(first, stop, READ_EXAMPLES):
         elements = reader.read(start, min(start + READ_EXAMPLES, stop))
-        for e in map(Elements._make, zip(*elements, strict=True)):
+        for arrays in zip(*tf.nest.flatten(elements), strict=True):
+            e = Elements(*arrays)
             fault = _fault(e, reader, preprocess)
             if fault is not None:
                 return UserError(

@@ -186,19 +186,22 @@ def _elements(reader: Reader, first: int, stop: int, threads: int) -> tf.data.Da
         size=tf.TensorSpec([None, 2], tf.int32),
         orientation=tf.TensorSpec([None], tf.int32),
         labels=tf.TensorSpec([None, source.max_labels], tf.int32),
-        label_weights=tf.TensorSpec([None, source.max_labels], tf.float32),
         example=tf.TensorSpec([None], tf.int64),
         seed=tf.TensorSpec([None, 2], tf.int64),
+        label_weights=(
+            tf.TensorSpec([None, source.max_labels], tf.float32) if source.weighted else ()
+        ),
     )
+    specs = tf.nest.flatten(signature)
 
     @_traced_as_it_is
     def read(start: tf.Tensor) -> Elements:
         arrays = tf.numpy_function(
-            lambda start: tuple(reader.read(start, min(start + READ_EXAMPLES, stop))),
+            lambda start: tf.nest.flatten(reader.read(start, min(start + READ_EXAMPLES, stop))),
             [start],
-            [spec.dtype for spec in signature],
+            [spec.dtype for spec in specs],
         )
-        for array, spec in zip(arrays, signature, strict=True):
+        for array, spec in zip(arrays, specs, strict=True):
             array.set_shape(spec.shape)
         return Elements(*arrays)
 
@@ -267,7 +270,9 @@ def _slot_functions(
     def bad(e: Elements) -> dict[str, tf.Tensor]:
         # Good images that memory ran out for must not end here.
         weight = tf.numpy_function(
-            lambda *arrays: zero_if_bad(Elements(*arrays), reader, preprocess), e, tf.float32
+            lambda *arrays: zero_if_bad(Elements(*arrays), reader, preprocess),
+            tf.nest.flatten(e),
+            tf.float32,
         )
         return {
             "image": tf.zeros((*size, 3), tf.uint8),

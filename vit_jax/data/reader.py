@@ -24,9 +24,11 @@ class Elements(NamedTuple):
     size: np.ndarray  # int32 [n, 2]: height, width
     orientation: np.ndarray  # int32 [n]
     labels: np.ndarray  # int32 [n, K], NO_LABEL behind the last one
-    label_weights: np.ndarray  # float32 [n, K], 0 behind the last one
     example: np.ndarray  # int64 [n]: index in the source
     seed: np.ndarray  # int64 [n, 2]
+    # float32 [n, K], 0 behind the last one. () if the source is not weighted: even a constant array
+    # would take time of every example.
+    label_weights: np.ndarray | tuple[()] = ()
 
 
 class Reader:
@@ -60,10 +62,14 @@ class Reader:
             data=data,
             size=np.array([image.size for image in images], np.int32),
             orientation=np.array([image.orientation for image in images], np.int32),
-            labels=np.stack([self._labels(*pair) for pair in numbered]),
-            label_weights=np.stack([self._weights(*pair) for pair in numbered]),
+            labels=np.array([self._labels(*pair) for pair in numbered], np.int32),
             example=indices,
             seed=seeds,
+            label_weights=(
+                np.array([self._weights(*pair) for pair in numbered], np.float32)
+                if self.source.weighted
+                else ()
+            ),
         )
 
     def _places(self, indices: np.ndarray) -> str:
@@ -80,8 +86,8 @@ class Reader:
         image = encoded(self.source.read(np.array([index]))[0], self.max_image_pixels)
         return image if isinstance(image, str) else None
 
-    def _labels(self, index: int, example: Example) -> np.ndarray:
-        """Checked and padded, int32 [K]."""
+    def _labels(self, index: int, example: Example) -> list[int]:
+        """Checked, and padded to K."""
         labels, source = example.labels, self.source
         if len(labels) > source.max_labels:
             raise UserError(
@@ -94,13 +100,11 @@ class Reader:
                     f"{source.describe(index)}: label {label} is outside [0, {source.num_classes}),"
                     " the classes of the data set. Correct the data or input.num_classes."
                 )
-        padding = [NO_LABEL] * (source.max_labels - len(labels))
-        return np.array([*labels, *padding], np.int32)
+        return [*labels, *[NO_LABEL] * (source.max_labels - len(labels))]
 
-    def _weights(self, index: int, example: Example) -> np.ndarray:
-        """Checked and padded, float32 [K]; 1 for each label if the source is not weighted."""
-        labels, source = example.labels, self.source
-        weights = example.weights if source.weighted else ()
+    def _weights(self, index: int, example: Example) -> list[float]:
+        """Checked, and padded to K; 1 for each label of an example without weights."""
+        labels, weights, source = example.labels, example.weights, self.source
         if len(weights) not in (0, len(labels)):
             raise UserError(
                 f"{source.describe(index)}: {len(weights)} weights of {len(labels)} labels; give "
@@ -112,6 +116,5 @@ class Reader:
                     f"{source.describe(index)}: a label's weight of {weight:g} is outside [0, 1]. "
                     f"{_REMEDY}"
                 )
-        padded = np.zeros(source.max_labels, np.float32)
-        padded[: len(labels)] = weights or 1
-        return padded
+        weights = weights or (1.0,) * len(labels)
+        return [*weights, *[0.0] * (source.max_labels - len(labels))]
