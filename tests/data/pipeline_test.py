@@ -171,7 +171,7 @@ def streams(digits: Source) -> dict[str, tuple[Source, Stream]]:
     return {
         "shuffled": (digits, shuffled(digits.num_examples, seed=0)),
         "repeated": (digits, shuffled(digits.num_examples, seed=0, repeats=3)),
-        "mixed": (joined, mixed(joined, {"all": 2, "few": 1}, seed=0)),
+        "mixed": (joined, mixed(joined.sizes, {"all": 2, "few": 1}, seed=0)),
         "balanced": (digits, balanced(by_class, seed=0)),
     }
 

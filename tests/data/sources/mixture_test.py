@@ -58,7 +58,7 @@ def test_a_component_that_would_never_come(weight: float) -> None:
 
 
 def test_shares_are_exact_over_every_block(joined: MixtureSource) -> None:
-    stream = mixed(joined, WEIGHTS, seed=0)
+    stream = mixed(joined.sizes, WEIGHTS, seed=0)
     _, examples = stream(np.arange(10 * 200))
     blocks = names_at(joined, examples).reshape(200, 10)
     np.testing.assert_array_equal(np.sort(blocks), [list("abbbbbbccc")] * 200)
@@ -66,7 +66,7 @@ def test_shares_are_exact_over_every_block(joined: MixtureSource) -> None:
 
 
 def test_each_component_has_its_own_epochs(joined: MixtureSource) -> None:
-    epochs, examples = mixed(joined, WEIGHTS, seed=0)(np.arange(10 * 350))
+    epochs, examples = mixed(joined.sizes, WEIGHTS, seed=0)(np.arange(10 * 350))
     names = names_at(joined, examples)
     for name, size in SIZES.items():
         own, epochs_of_own = examples[names == name], epochs[names == name]
@@ -78,24 +78,24 @@ def test_each_component_has_its_own_epochs(joined: MixtureSource) -> None:
 
 
 def test_positions_can_be_asked_for_in_any_order(joined: MixtureSource) -> None:
-    stream = mixed(joined, WEIGHTS, seed=0)
+    stream = mixed(joined.sizes, WEIGHTS, seed=0)
     _, examples = stream(np.arange(1000))
     order = np.random.default_rng(0).permutation(1000)
     np.testing.assert_array_equal(stream(order)[1], examples[order])
-    _, other = mixed(joined, WEIGHTS, seed=1)(np.arange(1000))
+    _, other = mixed(joined.sizes, WEIGHTS, seed=1)(np.arange(1000))
     assert (examples != other).mean() > 0.5
 
 
 def test_components_of_one_size_do_not_go_in_step() -> None:
     twins = MixtureSource({name: Synthetic(1000, 10, (8, 8)) for name in ("a", "b")})
-    _, examples = mixed(twins, {"a": 1, "b": 1}, seed=0)(np.arange(2000))
+    _, examples = mixed(twins.sizes, {"a": 1, "b": 1}, seed=0)(np.arange(2000))
     one, other = examples[examples < 1000], examples[examples >= 1000] - 1000
     assert (one == other).mean() < 0.02
 
 
 def test_hundreds_of_millions_take_no_memory() -> None:
     large = {"jft": Synthetic(303_000_000, 10, (8, 8)), "small": Synthetic(9, 10, (8, 8))}
-    stream = mixed(MixtureSource(large), {"jft": 99, "small": 1}, seed=0)
+    stream = mixed(MixtureSource(large).sizes, {"jft": 99, "small": 1}, seed=0)
     _, examples = stream(np.arange(100) + 10**12)
     assert np.sum(examples >= 303_000_000) == 1
 
@@ -125,5 +125,5 @@ def test_the_fingerprint_is_that_of_all_components() -> None:
 
 def test_the_order_never_changes(joined: MixtureSource) -> None:
     """Runs that are resumed depend on these numbers."""
-    _, examples = mixed(joined, WEIGHTS, seed=0)(np.arange(8) + 10**9)
+    _, examples = mixed(joined.sizes, WEIGHTS, seed=0)(np.arange(8) + 10**9)
     assert examples.tolist() == [6, 113, 98, 35, 50, 38, 134, 58]

@@ -11,7 +11,6 @@ import numpy as np
 from vit_jax.core.errors import UserError
 from vit_jax.data.order.label_index import ByClass
 from vit_jax.data.order.permutation import keys, permute
-from vit_jax.data.sources.mixture import MixtureSource
 
 # Positions of the stream, int64 [n] -> (rounds, example indices), int64 [n] each. The same example
 # has other random numbers in another round: its epoch, or one of its copies there.
@@ -79,15 +78,17 @@ def balanced(by_class: ByClass, *, seed: int) -> Stream:
     return stream
 
 
-def mixed(source: MixtureSource, quota_by_name: Mapping[str, int], *, seed: int) -> Stream:
-    """Blocks in which each component of `source` has its quota of positions.
+def mixed(sizes: np.ndarray, quota_by_name: Mapping[str, int], *, seed: int) -> Stream:
+    """Blocks in which each component of a mixture has its quota of positions.
+
+    `sizes`: examples of each component, int64 [n], by the order of names.
 
     Proportions are exact over every block. Which positions a component has is a seeded order of the
     block; each component has epochs and orders of its own.
     """
     of_block = np.array([quota_by_name[name] for name in sorted(quota_by_name)], np.int64)
     ends = np.cumsum(of_block)
-    firsts = np.cumsum(source.sizes) - source.sizes
+    firsts = np.cumsum(sizes) - sizes
 
     def stream(positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         blocks, places = np.divmod(positions, ends[-1])
@@ -95,9 +96,9 @@ def mixed(source: MixtureSource, quota_by_name: Mapping[str, int], *, seed: int)
         places = permute(places, num_examples=int(ends[-1]), keys=order)
         parts = np.searchsorted(ends, places, side="right")
         own_positions = blocks * of_block[parts] + places - (ends - of_block)[parts]
-        epochs, places = np.divmod(own_positions, source.sizes[parts])
+        epochs, places = np.divmod(own_positions, sizes[parts])
         own_order = keys(seed, epochs, parts)
-        indices = permute(places, num_examples=source.sizes[parts], keys=own_order)
+        indices = permute(places, num_examples=sizes[parts], keys=own_order)
         return epochs, firsts[parts] + indices
 
     return stream

@@ -70,7 +70,7 @@ def stream(c: InputConfig, source: Source, *, seed: int) -> Stream:
     from vit_jax.data.sources.mixture import MixtureSource
 
     if isinstance(source, MixtureSource):
-        return streams.mixed(source, _quotas(c), seed=seed)
+        return streams.mixed(source.sizes, _quotas(c), seed=seed)
     if c.balance == "class":
         classes = label_index.by_class(
             _labels(source), source.num_classes, describe=source.describe
