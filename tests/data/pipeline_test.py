@@ -29,8 +29,8 @@ from vit_jax.data.sources.synthetic import Synthetic
 
 AUGMENT = "decode|pad_crop(8, 2)|flip_lr"
 AUGMENT_STRONGLY = (
-    "decode|resize(24)|inception_crop(16)|flip_lr|randaugment(1, 9)"
-    "|three_augment|color_jitter(0.3, 0.3)|random_erasing(0.5)"
+    "decode|resize(24)|inception_crop(16)|flip_lr|randaugment(2, 9)|autoaugment('cifar10')"
+    "|three_augment|color_jitter(0.3, 0.3, 0.3, 0.1)|random_erasing(0.5)"
 )
 # A far step may take this many times as long to start as the first one.
 LARGEST_START_RATIO = 1.5
@@ -151,10 +151,14 @@ def test_hosts_together_make_the_batches_of_one(digits: Source) -> None:
     """Byte for byte, over the end of an epoch."""
     options = {"start_step": 88}
     expected = take(train(digits, **options), 4)
-    parts = [take(train(digits, rows=rows_of(host, 4), **options), 4) for host in range(4)]
-    for step, batch in enumerate(expected):
-        joined = {k: np.concatenate([part[step][k] for part in parts]) for k in batch}
-        assert_equal(joined, batch)
+    for num_hosts in (2, 4):
+        parts = [
+            take(train(digits, rows=rows_of(host, num_hosts), **options), 4)
+            for host in range(num_hosts)
+        ]
+        for step, batch in enumerate(expected):
+            joined = {k: np.concatenate([part[step][k] for part in parts]) for k in batch}
+            assert_equal(joined, batch)
 
 
 def test_resumed_equals_straight(digits: Source) -> None:
@@ -182,7 +186,7 @@ RESTARTS = ((86, 2, 1), (88, 3, 4), (91, 1, 2))
 
 @pytest.mark.parametrize("name", ["shuffled", "repeated", "mixed", "balanced"])
 def test_restarts_with_other_numbers_of_hosts(digits: Source, name: str) -> None:
-    """The same examples with the same seeds; and the same bytes, for one of the streams."""
+    """The same examples with the same seeds on all hosts, and the same bytes on one of each."""
     source, stream = streams(digits)[name]
     whole = train_slots(stream, np.arange(16), 16, 0)(np.arange(86 * 16, 92 * 16))
     for first, count, num_hosts in RESTARTS:
@@ -193,13 +197,12 @@ def test_restarts_with_other_numbers_of_hosts(digits: Source, name: str) -> None
             places = ((np.arange(first, first + count) - 86)[:, None] * 16 + rows).ravel()
             for own, all_of_it in zip(train_slots(stream, rows, 16, 0)(slots), whole, strict=True):
                 np.testing.assert_array_equal(own, all_of_it[places])
-    if name != "mixed":
-        return
     straight = take(train(source, stream=stream, start_step=86), 6)
     for first, count, num_hosts in RESTARTS[1:]:
         rows = rows_of(num_hosts - 1, num_hosts)
         own = take(train(source, stream=stream, start_step=first, rows=rows), count)
-        for batch, expected in zip(own, straight[first - 86 :], strict=False):
+        expected_batches = straight[first - 86 : first - 86 + count]
+        for batch, expected in zip(own, expected_batches, strict=True):
             assert_equal(batch, {k: v[rows] for k, v in expected.items()})
 
 
@@ -212,12 +215,14 @@ def test_what_does_not_touch_the_batches(digits: Source, changed: dict[str, Any]
 
 
 def test_neither_threads_nor_hosts_touch_strong_augmentation(digits: Source) -> None:
-    rows = rows_of(1, 2)
     expected = take(train(digits, AUGMENT_STRONGLY), 2)
-    found = take(train(digits, AUGMENT_STRONGLY, rows=rows, threads=5), 2)
-    for batch, own in zip(expected, found, strict=True):
-        assert_equal(own, {name: array[rows] for name, array in batch.items()})
-        assert len({image.tobytes() for image in own["image"]}) == len(rows)
+    parts = [
+        take(train(digits, AUGMENT_STRONGLY, rows=rows_of(host, 2), threads=threads), 2)
+        for host, threads in enumerate((1, 5))
+    ]
+    for step, batch in enumerate(expected):
+        assert_equal({k: np.concatenate([part[step][k] for part in parts]) for k in batch}, batch)
+        assert len({image.tobytes() for image in batch["image"]}) == 16
 
 
 @pytest.mark.parametrize("num_examples", [1437, 14_000_000])
