@@ -69,9 +69,9 @@ def test_arguments_are_those_of_the_level(drawn: Callable[..., Draws]) -> None:
 @pytest.mark.parametrize("size", [(1, 1), (7, 300), (32, 32)], ids=str)
 def test_keeps_the_size_and_is_a_function_of_the_seed(policy: str, size: tuple[int, int]) -> None:
     pixels = np.random.default_rng(0).integers(0, 256, (*size, 3), np.uint8)
-    results = [run(policy, pixels, seed) for seed in range(8)]
+    results = [run(policy, pixels, seed) for seed in range(12)]
     for seed, result in enumerate(results):
         assert (result.shape, result.dtype) == (pixels.shape, np.uint8)
         np.testing.assert_array_equal(run(policy, pixels, seed), result)
     if size == (32, 32):
-        assert len({result.tobytes() for result in results}) > 3
+        assert len({result.tobytes() for result in results}) > 5

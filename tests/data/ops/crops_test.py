@@ -112,7 +112,7 @@ def by_pillow(method: Image.Resampling, seed: int, pixels: np.ndarray) -> np.nda
 def test_resized_crop_interpolates_as_pillow_does(photo_like: Callable[..., np.ndarray]) -> None:
     pixels = photo_like(97, 130)
     num_bicubic = 0
-    for seed in range(24):
+    for seed in range(40):
         bilinear = by_pillow(Image.Resampling.BILINEAR, seed, pixels)
         bicubic = by_pillow(Image.Resampling.BICUBIC, seed, pixels)
         assert np.abs(of_window("bilinear", seed, pixels) - bilinear).max() <= PILLOW_LEVELS
@@ -122,7 +122,7 @@ def test_resized_crop_interpolates_as_pillow_does(photo_like: Callable[..., np.n
         is_bicubic = (either == found).all()
         assert is_bicubic or (either == of_window("bilinear", seed, pixels)).all()
         num_bicubic += is_bicubic
-    assert 3 <= num_bicubic <= 21  # nearly four standard deviations
+    assert 8 <= num_bicubic <= 32  # four standard deviations
 
 
 def test_resized_crop_decodes_only_its_window(
