@@ -30,17 +30,17 @@ def together(
     peer_timeout_secs: float,
     barrier_timeout_secs: float,
 ) -> Iterator[Peers]:
-    """Within it jax.devices() are those of all processes of the cluster; None: of this one.
+    """Context in which jax.devices() are those of all processes of the cluster; None: of this one.
 
     Args:
-      start_timeout_secs: how long to wait until all are there.
-      peer_timeout_secs: without a sign of life for so long a process counts as lost.
+      start_timeout_secs: how long to wait until all have connected.
+      peer_timeout_secs: a process without a heartbeat for this long counts as lost.
       barrier_timeout_secs: how long a process waits for the others at a barrier.
 
-    If anything but Preempted ends it, this process ends here and now with its exit status: to go
-    on, or to end orderly, would wait for the others. They notice, and end with status 76.
+    If anything but Preempted ends it, this process ends immediately with its exit status: going on,
+    or an orderly exit, would wait for the others. They notice, and end with status 76.
 
-    Raises PeerLost and UserError as long as not all have met (rendezvous.py).
+    Raises PeerLost and UserError until all have connected (rendezvous.py).
     """
     if cluster is None:
         yield Peers.alone()

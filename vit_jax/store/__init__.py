@@ -1,1 +1,1 @@
-"""What a run leaves on disk: checkpoints, rows of metrics.jsonl, its identity in config.json."""
+"""A run's files: checkpoints, rows of metrics.jsonl, its identity in config.json."""

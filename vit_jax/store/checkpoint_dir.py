@@ -1,11 +1,11 @@
-"""One checkpoint on disk: `<workdir>/checkpoints/<step>/`, how it is described, read and verified.
+"""One checkpoint on disk, `<workdir>/checkpoints/<step>/`: its description, reading, verification.
 
     state/         the arrays (orbax), as nested plain dictionaries by name
-    description/   JSON: what the caller tells (model fields, class names, preprocessing ...), and
+    description/   JSON: the caller's entries (model fields, class names, preprocessing ...), and
                    "arrays": {name: {"shape", "dtype", "checksum"}}, "metrics", and
-                   "crc32", of the JSON of all the rest
+                   "crc32", over the JSON of all the rest
 
-Names ("params/head/bias") and not positions tie an array to its place, so that neither the order of
+Arrays are identified by names ("params/head/bias"), not positions, so that neither the order of
 keys nor the type of a container matters. A folder without a description is not a checkpoint.
 """
 
@@ -32,7 +32,7 @@ DESCRIPTION = "description"
 DESCRIPTION_FILE = "metadata"  # the name that orbax's JsonSave gives
 PARAMS = "params"
 OPTIMIZER = "opt_state"
-EMA = "ema"  # the parameters' moving average, where there is one
+EMA = "ema"  # the parameters' moving average, if there is one
 MAX_DAMAGED_SHOWN = 3  # arrays
 MAX_DIFFERENCES_SHOWN = 20
 MAX_CAUSE_CHARACTERS = 200
@@ -42,7 +42,7 @@ T = TypeVar("T")
 
 
 class DamagedError(UserError):
-    """This checkpoint cannot be believed: unfinished, unreadable, or its bits have changed."""
+    """The checkpoint is unfinished, unreadable, or its bits have changed."""
 
     def __init__(self, folder: epath.Path, reason: str):
         self.folder, self.reason = folder, reason
@@ -52,7 +52,7 @@ class DamagedError(UserError):
 
 
 def absolute(path: epath.PathLike) -> epath.Path:
-    """As orbax wants its paths."""
+    """An absolute path, as orbax requires."""
     folder = epath.Path(path)
     # Asked first, because epath's absolute() takes gs:// for a relative path.
     return folder if folder.is_absolute() else folder.absolute()
@@ -61,8 +61,8 @@ def absolute(path: epath.PathLike) -> epath.Path:
 def find(path: epath.PathLike) -> epath.Path:
     """A work directory, its checkpoints folder or a step's folder -> the step's folder.
 
-    Of several steps the newest whose description is intact, with a notice if that is not the last;
-    its arrays are verified when they are read. Raises UserError if there is none.
+    Of several steps it is the newest whose description is intact, with a notice if that is not the
+    last; arrays are verified when they are read. Raises UserError if there is none.
     """
     folder = epath.Path(path)
     if (folder / DESCRIPTION).is_dir():
@@ -87,7 +87,7 @@ def find(path: epath.PathLike) -> epath.Path:
 def describe(
     arrays: Mapping[str, jax.Array], description: dict[str, Any], metrics: dict[str, float]
 ) -> dict[str, Any]:
-    """What `read_description` will give back: JSON types alone, checksums included."""
+    """The document that `read_description` will return: only JSON types, checksums included."""
     sums = checksums(arrays)
     document = {
         **description,
@@ -115,7 +115,7 @@ def read_description(step_dir: epath.PathLike) -> dict[str, Any]:
 
 
 def restore_params(step_dir: epath.PathLike, layout: Any, *, ema: bool = False) -> Any:
-    """The parameters alone, or their moving average, verified; nothing else is read.
+    """Restores only the parameters, or their moving average, verified.
 
     layout: the parameters' tree of ShapeDtypeStructs; one without a sharding goes to the first
     local device. Raises UserError for another model's layout, or a checkpoint without a moving
@@ -126,7 +126,7 @@ def restore_params(step_dir: epath.PathLike, layout: Any, *, ema: bool = False) 
 
 
 def params_or_ema(step_dir: epath.PathLike, *, ema: bool) -> str:
-    """What the names of the wanted parameters start with. UserError if they are not there."""
+    """The prefix of the wanted parameters' names. UserError if they are missing."""
     if ema and not any(n.startswith(EMA + "/") for n in read_description(step_dir)["arrays"]):
         raise UserError(
             f"The checkpoint {step_dir} has no moving average (EMA) of its weights: its run had no "
@@ -149,7 +149,7 @@ def read(step_dir: epath.PathLike, layout: Any, *, under: str = "") -> Any:
 def read_some(step_dir: epath.PathLike, wanted: Layout) -> dict[str, jax.Array]:
     """The arrays of these names, verified; no other is read.
 
-    They must be there in these shapes; see `read_description`. Raises DamagedError.
+    They must exist in these shapes; see `read_description`. Raises DamagedError.
     """
     folder = absolute(step_dir)
     saved = _on_every_process(folder, lambda: read_description(folder))["arrays"]
@@ -177,13 +177,13 @@ def _placed(x: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
 
 
 def check_layout(step_dir: epath.PathLike, layout: Any) -> None:
-    """UserError that `read` would raise, unless the arrays are those of `layout`; none is read."""
+    """Raises the UserError of `read` unless the arrays match `layout`, without reading any."""
     saved = read_description(step_dir)["arrays"]
     _check_same_arrays(epath.Path(step_dir), saved, pytrees.flatten(layout))
 
 
 def _check_same_arrays(folder: epath.Path, saved: dict[str, Any], wanted: Layout) -> None:
-    """UserError that lists what differs in names, shapes and types."""
+    """Raises UserError that lists the differences in names, shapes and types."""
     there = {name: f"{a['dtype']} {tuple(a['shape'])}" for name, a in saved.items()}
     here = {name: f"{x.dtype} {tuple(x.shape)}" for name, x in wanted.items()}
     differences = [
@@ -208,24 +208,24 @@ def _check_same_arrays(folder: epath.Path, saved: dict[str, Any], wanted: Layout
 
 
 def _read_arrays(folder: epath.Path, wanted: Layout) -> dict[str, jax.Array]:
-    """Names -> arrays as they lie on disk, in the order of `wanted`; not yet verified."""
+    """Names -> arrays as stored, in the order of `wanted`; not yet verified."""
     orbax_log.mute()
     restore = array_files.to_restore(pytrees.unflatten(dict(wanted)))
     try:
         # The handler and not a Checkpointer, whose barrier a process that fails would never reach.
         handler = array_files.StateHandler()
         found = pytrees.flatten(handler.restore(folder / STATE, args=restore))
-    except (MemoryError, jax.errors.JaxRuntimeError):  # too little memory is no damage
+    except (MemoryError, jax.errors.JaxRuntimeError):  # too little memory is not damage
         raise
-    except Exception as error:  # orbax and tensorstore raise whatever the damage leads them to
+    except Exception as error:  # damage can make orbax and tensorstore raise anything
         raise DamagedError(folder, f"its arrays cannot be read ({_root_cause(error)})") from error
     return {name: found[name] for name in wanted}
 
 
 def _on_every_process(folder: epath.Path, read: Callable[[], T]) -> T:
-    """What `read` returns, or DamagedError if it raises that on any process.
+    """The result of `read`, or DamagedError if any process raises that.
 
-    All processes must go on with the same checkpoint, and meet in the same computations.
+    All processes must go on with the same checkpoint, and run the same computations.
     """
     try:
         found, error = read(), None
@@ -243,7 +243,7 @@ def _on_every_process(folder: epath.Path, read: Callable[[], T]) -> T:
 
 
 def _root_cause(error: BaseException) -> str:
-    """The first line of what went wrong first."""
+    """The first line of the error that was the root cause."""
     while error.__cause__ is not None:
         error = error.__cause__
     return (str(error).splitlines() or [type(error).__name__])[0][:MAX_CAUSE_CHARACTERS]

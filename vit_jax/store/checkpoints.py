@@ -1,9 +1,9 @@
 """The checkpoints of one work directory: asynchronous, self-describing, verified.
 
-A save returns as soon as the arrays are copied from the devices; files are written behind the
-training steps and renamed into place when complete, so a killed process leaves no half checkpoint
-under a step's name. A failed save surfaces in the next `save`, `wait` or `close`. A new checkpoint
-is complete before an old one is deleted: the disk needs room for one more than is kept.
+A save returns as soon as the arrays are copied from the devices; files are written during the next
+training steps and renamed into place when complete, so a killed process leaves no partial
+checkpoint under a step's name. A failed save surfaces in the next `save`, `wait` or `close`. A new
+checkpoint is complete before an old one is deleted: the disk needs room for one more than is kept.
 """
 
 import contextlib
@@ -29,7 +29,7 @@ from vit_jax.core.errors import UserError, nearest
 from vit_jax.store import array_files, checkpoint_dir, orbax_log
 from vit_jax.store.checkpoint_dir import DamagedError
 
-# What a user can mend, by the operating system's error.
+# Advice to the user, by the operating system's error.
 ADVICE = {
     errno.ENOSPC: "Free space on that disk or keep fewer checkpoints (checkpoint.keep_last)",
     errno.EDQUOT: "Your quota is used up: delete files or keep fewer (checkpoint.keep_last)",
@@ -46,9 +46,9 @@ MAX_ERRORS_OF_A_SAVE = 10  # its arrays, its description and orbax's own metadat
 class Checkpoints:
     """Saves and restores the states of one run in `directory` (`<workdir>/checkpoints`).
 
-    keep_last: how many of the newest stay; at least 1, so the newest is never lost.
-    keep_every_steps: multiples of it stay for good; None: none.
-    best_metric: the step with the best value of it stays as well; None: none. best_mode: "max" or
+    keep_last: how many of the newest are kept; at least 1, so the newest is never lost.
+    keep_every_steps: multiples of it are kept for good; None: none.
+    best_metric: the step with its best value is kept as well; None: none. best_mode: "max" or
     "min". All processes of a multi-host run call every method alike.
     """
 
@@ -85,10 +85,10 @@ class Checkpoints:
             handler_registry=handlers,
             options=ocp.CheckpointManagerOptions(
                 preservation_policy=policies.AnyPreservationPolicy(kept),
-                cleanup_tmp_directories=True,  # what a killed process left
+                cleanup_tmp_directories=True,  # left by a killed process
                 lightweight_initialize=True,  # orbax's own metadata are not needed
-                # Made asynchronously, a folder that cannot be made (read-only disk) leaves threads
-                # that wait five minutes for it and keep the process from ending.
+                # With asynchronous creation, a folder that cannot be created (read-only disk)
+                # leaves threads that wait five minutes for it and keep the process from ending.
                 async_options=ocp.AsyncOptions(create_directories_asynchronously=False),
             ),
         )
@@ -102,7 +102,7 @@ class Checkpoints:
     ) -> None:
         """Starts saving and returns; the state's buffers may be donated right afterwards.
 
-        description: whatever JSON can hold; see `checkpoint_dir` for what is added.
+        description: any JSON value; see `checkpoint_dir` for the entries that are added.
 
         Raises UserError if this save cannot start or an earlier one has failed, ValueError for a
         step that exists.
@@ -123,12 +123,12 @@ class Checkpoints:
             self._fail(error)
 
     def restore(self, layout: Any) -> Any | None:
-        """The newest valid state, placed as `layout` says; None if there is no checkpoint.
+        """The newest valid state, sharded as `layout`; None if there is no checkpoint.
 
         layout: the state's pytree with jax.ShapeDtypeStructs that have shardings. A damaged
-        checkpoint is skipped with a notice and moved to `<workdir>/damaged/<step>`, out of the way
-        of training that comes to this step again. Nothing is moved before a valid one was found:
-        if all are damaged, UserError. Another model's checkpoint: UserError with the differences.
+        checkpoint is skipped with a notice and moved to `<workdir>/damaged/<step>`, so that
+        training can save this step again. Nothing is moved before a valid one was found: if all are
+        damaged, UserError. Another model's checkpoint: UserError with the differences.
         """
         damaged: list[DamagedError] = []
         for step in reversed(self._steps()):
@@ -162,7 +162,7 @@ class Checkpoints:
             self._manager.close()
 
     def _steps(self) -> list[int]:
-        """Those with a folder, valid or not. UserError if not all processes see the same ones."""
+        """Steps with a folder, valid or not. UserError if not all processes see the same ones."""
         steps = checkpoint_dir.steps(self._directory)
         seen = multihost_utils.process_allgather(np.uint32(zlib.crc32(repr(steps).encode())))
         if len(set(seen.ravel().tolist())) > 1:
@@ -188,16 +188,16 @@ class Checkpoints:
         raise error
 
     def _settle(self) -> None:
-        """Returns when the failed save writes no more, and forgets what else failed in it.
+        """Returns when the failed save has stopped writing; discards its further errors.
 
         Orbax reports the first error while other threads of the same save still write, and would
         raise their errors in later calls.
         """
         for thread in threading.enumerate():
             if thread.name == "async_save" or type(thread).__module__.startswith("orbax."):
-                with contextlib.suppress(Exception):  # their join raises
+                with contextlib.suppress(Exception):  # joining them raises
                     thread.join()
-        for _ in range(MAX_ERRORS_OF_A_SAVE):  # one call, one error
+        for _ in range(MAX_ERRORS_OF_A_SAVE):  # each call raises one error
             with contextlib.suppress(Exception):
                 self._manager.check_for_errors()
                 return
@@ -226,7 +226,7 @@ class Checkpoints:
 class _Best:
     """Preserves the step with the best metric; the newest of equals, none if none has a value.
 
-    Not orbax's BestN: that reads a file of its own at the start and fails if it is damaged.
+    orbax's BestN reads its own file at the start and fails if it is damaged.
     """
 
     metric: str | None
@@ -239,7 +239,7 @@ class _Best:
             self.scores[step] = self.sign * metrics[self.metric]
 
     def read(self, directory: epath.Path) -> None:
-        """Takes the values of an earlier process from the checkpoints' descriptions."""
+        """Reads the values of an earlier process from the checkpoints' descriptions."""
         for step in checkpoint_dir.steps(directory):
             try:
                 self.add(step, checkpoint_dir.read_description(directory / str(step))["metrics"])
@@ -259,7 +259,7 @@ class _Best:
 
 
 def _check_writable(directory: epath.Path) -> None:
-    """Tries it out: permissions alone do not tell, least of all to root or on gs://."""
+    """Checks by writing: permissions alone are not reliable, least of all for root or on gs://."""
     trial = directory / f".writable_{jax.process_index()}"
     try:
         directory.mkdir(parents=True, exist_ok=True)
@@ -273,14 +273,14 @@ def _check_writable(directory: epath.Path) -> None:
 
 
 def _remove_unfinished(directory: epath.Path) -> None:
-    """Removes what a failed save has written: it may be all that fills the disk."""
+    """Removes the files of a failed save, which may be what fills the disk."""
     for left in directory.glob("*.orbax-checkpoint-tmp*"):
-        with contextlib.suppress(OSError):  # of a broken disk; the next start removes it
+        with contextlib.suppress(OSError):  # on a broken disk; the next start removes it
             left.rmtree(missing_ok=True)
 
 
 def _unused(path: epath.Path) -> epath.Path:
-    """`path`, or with -2, -3 ... behind it if it exists."""
+    """`path`, or with the suffix -2, -3 ... if it exists."""
     candidate, number = path, 2
     while candidate.exists():
         candidate, number = path.with_name(f"{path.name}-{number}"), number + 1

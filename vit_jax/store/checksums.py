@@ -1,15 +1,14 @@
-"""A checksum per array, computed where the array lives: no gathering, any sharding, one answer.
+"""A checksum per array, computed on its devices without gathering; the same for any sharding.
 
 An element's bits are a 32-bit word w (narrower types are zero-extended, 64-bit types have two
-words) and its place in row-major order is the index i, modulo 2**32. Each of the two checksum words
-is
+words) and its row-major index is i, modulo 2**32. Each of the two checksum words is
 
     sum over i of  mix(w ^ mix(i + seed))   modulo 2**32,
 
-with `mix` the finalizer of MurmurHash3, a bijection of 32-bit words, and a seed of its own per
-word. Sums of integers modulo 2**32 do not depend on order, so neither does the checksum depend on
-devices or mesh. Since `mix` is a bijection, a change of a single word always shows, and by the
-index so do exchanged elements; other damage goes unseen with a probability of about 2**-64.
+with `mix` the finalizer of MurmurHash3, a bijection of 32-bit words, and a different seed for each
+word. Sums of integers modulo 2**32 do not depend on order, so the checksum does not depend on
+devices or mesh. Since `mix` is a bijection, a change of a single word is always detected, and by
+the index so are swapped elements; other damage goes undetected with probability about 2**-64.
 """
 
 from collections.abc import Mapping
@@ -24,10 +23,10 @@ UINT_OF_BYTES = {1: jnp.uint8, 2: jnp.uint16, 4: jnp.uint32, 8: jnp.uint32}
 def checksums(arrays: Mapping[str, jax.Array]) -> dict[str, str]:
     """Arrays by name -> 16 hexadecimal digits by name. Waits for the arrays, moves none of them.
 
-    On several hosts every process must call this with the same names in the same order.
+    On several hosts every process must call it with the same names in the same order.
     """
     # One at a time: on CPUs, simulated devices share so few threads that several computations
-    # wait for each other for ever, each with some of its devices in an exchange of partial sums.
+    # deadlock, each with some of its devices waiting in an all-reduce.
     words = {name: jax.device_get(_words(x)) for name, x in arrays.items()}
     return {name: f"{a:08x}{b:08x}" for name, (a, b) in words.items()}
 
@@ -38,7 +37,7 @@ def _words(x: jax.Array) -> tuple[jax.Array, jax.Array]:
     bits = _bits(x)
     index = _row_major_index(bits.shape)
     terms = tuple(_mix(bits ^ _mix(index + jnp.uint32(seed))) for seed in SEEDS)
-    # One reduction of pairs, not two sums: ten times as fast on CPUs and half the time to compile.
+    # One reduction of pairs, not two sums: ten times as fast on CPUs, half the compile time.
     zero = jnp.uint32(0)
     return jax.lax.reduce(terms, (zero, zero), _add_pairs, tuple(range(bits.ndim)))
 

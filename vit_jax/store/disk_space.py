@@ -1,4 +1,4 @@
-"""Whether a run can write its work directory, and has the disk space: without leaving a trace."""
+"""Checks that a run can write its work directory and has disk space, leaving no trace."""
 
 import errno
 import os
@@ -13,10 +13,10 @@ from vit_jax.store import checkpoint_dir, workdir
 
 
 def check_writable(folder: epath.Path) -> None:
-    """UserError if the work directory cannot be made or written; nothing stays behind.
+    """Raises UserError if the work directory cannot be created or written; leaves no trace.
 
-    A file is tried out: permissions alone do not tell, least of all to root. On gs:// and the like
-    nothing is tried.
+    It writes a file: permissions alone are not reliable, least of all for root. Nothing is tried
+    on gs:// and the like.
     """
     if _is_remote(folder):
         return
@@ -38,16 +38,16 @@ def check_disk_space(
     every_steps: int,
     total_steps: int,
 ) -> None:
-    """UserError if the checkpoints of a run do not fit on its disk; on local disks only.
+    """Raises UserError if the checkpoints of a run do not fit on its disk; only for local disks.
 
     A new checkpoint is complete before an old one is deleted, so there is one more than are kept.
 
     Args:
       folder: the work directory, which need not exist.
-      checkpoint_bytes: of one.
-      keep_last: how many stay.
+      checkpoint_bytes: the size of one.
+      keep_last: how many are kept.
       every_steps: how often one is saved; the last step always is.
-      total_steps: of the whole run.
+      total_steps: steps of the whole run.
     """
     there = checkpoint_dir.steps(folder / "checkpoints")
     latest = max(there, default=0)
@@ -76,6 +76,6 @@ def _is_remote(folder: epath.Path) -> bool:
 
 
 def _nearest_existing(folder: epath.Path) -> epath.Path:
-    """The folder itself, or what it will be made in."""
+    """The folder itself, or its nearest existing parent."""
     folder = folder.absolute()
     return next(path for path in (folder, *folder.parents) if path.exists())

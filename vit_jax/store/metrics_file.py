@@ -22,7 +22,7 @@ class MetricsFile:
         self._path = epath.Path(path)
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
-        """Appends a row, which survives a kill from here on. Raises UserError if it cannot."""
+        """Appends a row, which then survives a kill. Raises UserError if it cannot."""
         row = {"step": step} | {
             name: float(v) if math.isfinite(v) else None for name, v in values.items()
         }
@@ -33,17 +33,17 @@ class MetricsFile:
             raise self._unwritable(error) from error
 
     def rows(self) -> list[dict[str, Any]]:
-        """All whole rows; a last line that a kill cut short is left out. [] if there is no file.
+        """All complete rows; a last line that a kill cut short is left out. [] without a file.
 
-        NaN and infinities, which other programs may write, are null, as `write` has it.
+        NaN and infinities, which other programs may write, are read as null, as from `write`.
 
-        Raises UserError for any other line that is no JSON object with a step and numbers, and if
-        the file cannot be read.
+        Raises UserError for any other line that is not a JSON object with a step and numbers, and
+        if the file cannot be read.
         """
         return [row for _, row in self._lines()]
 
     def truncate_after(self, step: int) -> None:
-        """Removes the rows above `step`, which a resumed run writes again, and half a last one."""
+        """Removes rows after `step`, which a resumed run writes again, and a partial last one."""
         kept = b"".join(line for line, row in self._lines() if row["step"] <= step)
         if kept != self._read():
             try:
@@ -52,7 +52,7 @@ class MetricsFile:
                 raise self._unwritable(error) from error
 
     def _lines(self) -> list[tuple[bytes, dict[str, Any]]]:
-        """Whole lines and what they say."""
+        """Complete lines and their values."""
         *whole, _ = [line + b"\n" for line in self._read().split(b"\n")]
         return [(line, self._parse(number, line)) for number, line in enumerate(whole, start=1)]
 
@@ -94,7 +94,7 @@ def _whole(step: Any) -> int:
 
 
 def _number(value: Any) -> float | None:
-    """As it is if it is finite as a float, null if it is not. TypeError for anything else."""
+    """A number unchanged, or null if it is not finite as a float. TypeError for anything else."""
     if value is None:
         return None
     if type(value) not in (int, float):

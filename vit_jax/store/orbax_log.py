@@ -1,8 +1,8 @@
-"""Keeps orbax's own words off the terminal: a user's error is to be one readable message.
+"""Silencing of orbax's log, so that a user error is one readable message.
 
 Orbax logs every failure that it also raises, several tracebacks deep. When a read or a write fails,
-the others in flight complain about their closed event loop, and Python about errors that nobody
-fetched and coroutines that nobody awaited. `--verbosity=0` shows all of it.
+the others in flight complain about their closed event loop, and Python about errors never
+retrieved and coroutines never awaited. `--verbosity=0` shows all of it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _print_unraisable = sys.unraisablehook
 
 
 def mute() -> None:
-    """From now on orbax is heard only if absl's verbosity is INFO or more."""
+    """Mutes orbax's log from now on, unless absl's verbosity is INFO or more."""
     global _print_unraisable
     # The same function added twice counts once.
     absl_logging.get_absl_logger().addFilter(_passes)
@@ -45,7 +45,7 @@ def _passes_asyncio(record: logging.LogRecord) -> bool:
 
 
 def _unraisable(unraisable: sys.UnraisableHookArgs) -> None:
-    """What threads and destructors could not raise; called by the interpreter."""
+    """Hook for exceptions that threads and destructors could not raise."""
     orbax = _is_in_orbax(unraisable.exc_traceback) or str(unraisable.exc_value) == LOOP_CLOSED
     if _wanted() or not orbax:
         _print_unraisable(unraisable)

@@ -1,4 +1,4 @@
-"""What work directories say, as a report shows it."""
+"""The contents of work directories, as a report shows them."""
 
 import contextlib
 import math
@@ -13,7 +13,7 @@ from vit_jax.store.metrics_file import MetricsFile
 
 METRICS_FILE = "metrics.jsonl"
 
-# Larger numbers come before NaN in a run that diverges, and would flatten all others in a picture.
+# Larger numbers precede NaN in a diverging run, and would flatten all others in a plot.
 LARGEST = 1e30
 
 
@@ -25,15 +25,15 @@ class Series(NamedTuple):
 
 
 class Run(NamedTuple):
-    """A work directory.
+    """The contents of a work directory.
 
     Attributes:
-      folder: where it is.
-      name: the end of its path, as long as it takes to differ from the other runs'.
+      folder: the work directory.
+      name: the end of its path, long enough to differ from the other runs'.
       series: by key of metrics.jsonl.
       fields: its config and data fingerprint, "optim.lr" -> JSON; empty without a config.json.
-      starts: what config.json records of each start, the newest last.
-      planned_steps: of the whole run; None if neither its starts nor its config tell.
+      starts: config.json's record of each start, the newest last.
+      planned_steps: steps of the whole run; None if neither its starts nor its config give them.
     """
 
     folder: epath.Path
@@ -50,7 +50,7 @@ class Run(NamedTuple):
 
 
 def read_all(folders: Sequence[epath.Path]) -> list[Run]:
-    """One run for each folder. UserError if one is no work directory, or none has any numbers."""
+    """One run per folder. UserError if one is not a work directory, or none has any numbers."""
     runs = [read(folder, name) for folder, name in zip(folders, short_names(folders), strict=True)]
     if not any(run.series for run in runs):
         where = str(folders[0]) if len(runs) == 1 else f"None of the {len(runs)} runs"
@@ -62,7 +62,7 @@ def read_all(folders: Sequence[epath.Path]) -> list[Run]:
 
 
 def read(folder: epath.Path, name: str) -> Run:
-    """UserError if the folder is no work directory, or damaged."""
+    """The run in a folder. UserError if it is not a work directory, or damaged."""
     has_config = _check_folder(folder)
     document = workdir.read_document(folder) if has_config else {}
     rows = rows_by_step(folder)
@@ -79,7 +79,7 @@ def read(folder: epath.Path, name: str) -> Run:
 
 @contextlib.contextmanager
 def damage_named(folder: epath.Path) -> Iterator[None]:
-    """Turns what reading a damaged work directory raises into a UserError that names it."""
+    """Turns exceptions from reading a damaged work directory into a UserError that names it."""
     try:
         yield
     except (TypeError, LookupError, AttributeError, ValueError, ArithmeticError) as error:
@@ -90,7 +90,7 @@ def damage_named(folder: epath.Path) -> Iterator[None]:
 
 
 def short_names(folders: Sequence[epath.Path]) -> list[str]:
-    """The fewest last parts of their paths that tell them apart: a/seed0, b/seed0."""
+    """The shortest ends of the folders' paths that differ: a/seed0, b/seed0."""
     parts = [folder.parts for folder in folders]
     for length in range(1, max(map(len, parts)) + 1):
         names = ["/".join(part[-length:]) for part in parts]
@@ -100,7 +100,7 @@ def short_names(folders: Sequence[epath.Path]) -> list[str]:
 
 
 def _check_folder(folder: epath.Path) -> bool:
-    """Whether it has a config.json; UserError if it is no work directory."""
+    """Whether the folder has a config.json; UserError if it is not a work directory."""
     if not folder.exists():
         raise UserError(f"There is no folder {folder}: give the --workdir of a run.")
     if not folder.is_dir():
@@ -121,7 +121,7 @@ def _check_folder(folder: epath.Path) -> bool:
 
 
 def rows_by_step(folder: epath.Path) -> dict[int, dict[str, Any]]:
-    """Logged numbers of each step; of several rows of one step the last that has a number holds."""
+    """Logged numbers of each step; of several rows of one step the last with a number counts."""
     by_step: dict[int, dict[str, Any]] = {}
     rows = list(MetricsFile(folder / METRICS_FILE).rows())
     with damage_named(folder):
@@ -143,7 +143,7 @@ def _series(by_step: Mapping[int, Mapping[str, Any]]) -> dict[str, Series]:
 
 
 def _number(key: str, value: Any) -> float:
-    """NaN for null, which stands for all that is not finite, and for what is as good as that."""
+    """A number, or NaN for null, which stands for non-finite numbers, and for huge ones."""
     if value is None:
         return math.nan
     if not isinstance(value, int | float):

@@ -1,9 +1,9 @@
-"""A work directory's identity: config.json says which run it belongs to, and who wrote there.
+"""A work directory's identity: config.json records its run, and every start in it.
 
     {"config": the resolved config, "fingerprint": the data set's, "runs": [one entry per start]}
 
-A run may be resumed only with the config it was started with: otherwise the result would be of
-neither config, and nobody could tell.
+A run may be resumed only with the config it was started with: otherwise its result would belong to
+neither config, and nothing would show it.
 """
 
 import json
@@ -19,15 +19,15 @@ from vit_jax.core.schema import renamed
 from vit_jax.store import step_names
 
 CONFIG_FILE = "config.json"
-TYPES = {"config": dict, "fingerprint": dict, "runs": list}  # of what it says
+TYPES = {"config": dict, "fingerprint": dict, "runs": list}  # types of its entries
 
 
 class MayDiffer(NamedTuple):
-    """What of a directory's config need not be that of a run which goes on there.
+    """Fields in which a directory's config may differ from a run that resumes there.
 
     Attributes:
-      fields: dotted beginnings of fields, e.g. "log" or "input.threads", or patterns with "*".
-      step_fields: of lists of steps, which may differ in those after the newest checkpoint.
+      fields: dotted prefixes of fields, e.g. "log" or "input.threads", or patterns with "*".
+      step_fields: lists of steps, which may differ in steps after the newest checkpoint.
       with_new_fields: completes the directory's config, which an older version may have written.
     """
 
@@ -42,7 +42,7 @@ class MayDiffer(NamedTuple):
     def differences(
         self, there: Mapping[str, Any], here: Mapping[str, Any], *, saved_step: int
     ) -> tuple[dict[str, str], dict[str, str]]:
-        """(all, those that are not allowed): field -> "field: value there, value here".
+        """(all differences, the forbidden ones): field -> "field: value there, value here".
 
         there, here: "config" and "fingerprint" of the directory, at `saved_step`, and of the run.
         """
@@ -54,7 +54,7 @@ class MayDiffer(NamedTuple):
             try:
                 theirs, ours = (set(json.loads(steps)) for steps in lists)
                 return all(step > saved_step for step in theirs ^ ours)
-            except TypeError:  # not lists of numbers: somebody has edited the file
+            except TypeError:  # not lists of numbers: the file was edited
                 return False
 
         to_come = {field for field in self.step_fields if is_to_come(field)}
@@ -67,8 +67,8 @@ class Entry(NamedTuple):
 
     Attributes:
       folder: the work directory.
-      document: what config.json is to say, still without this run in its list.
-      changes: the differences to the directory's config, all of them allowed.
+      document: the new config.json, still without this run in its list.
+      changes: the differences from the directory's config, all of them allowed.
     """
 
     folder: epath.Path
@@ -84,13 +84,13 @@ def check_workdir(
     may_differ: MayDiffer,
     allow_config_change: bool,
 ) -> Entry:
-    """Whether this run may start or go on in a work directory; the folder is made, no file written.
+    """Checks that this run may start or resume in a work directory; creates only the folder.
 
-    config: nested dictionary of JSON values. fingerprint: of the data set.
+    config: nested dictionary of JSON values. fingerprint: the data set's.
 
     `changes` of the result are e.g. ["optim.lr: 0.001 there, 0.003 here"]. Allowed are those that
     `may_differ` allows, all with `allow_config_change`, and all as long as there is no checkpoint,
-    since training then starts from the beginning. Otherwise raises UserError that lists them.
+    since training then starts from the beginning. Otherwise it raises UserError that lists them.
     """
     folder = epath.Path(path)
     make(folder)
@@ -107,11 +107,11 @@ def check_workdir(
 
 
 def record(entry: Entry, run: Mapping[str, Any]) -> None:
-    """Writes config.json, in one step: the config, and `run` added to the list of runs.
+    """Writes config.json atomically: the config, and `run` added to the list of runs.
 
-    To be called when nothing can refuse the config any more, and before anything is saved under it.
+    Call it after all checks of the config, and before anything is saved under it.
     run: versions, commit, devices ...; "config_changes" is added. Raises UserError if it cannot.
-    On several hosts process 0 alone calls it.
+    On several hosts only process 0 calls it.
     """
     runs = [*entry.document["runs"], {**run, "config_changes": entry.changes}]
     text = json.dumps({**entry.document, "runs": runs}, indent=2) + "\n"
@@ -127,7 +127,7 @@ def read_config(path: epath.PathLike) -> dict[str, Any]:
 
 
 def read_document(path: epath.PathLike) -> dict[str, Any]:
-    """What config.json says: "config", "fingerprint", "runs".
+    """The contents of config.json: "config", "fingerprint", "runs".
 
     Raises UserError if the directory has no config.json or a damaged one.
     """
@@ -138,7 +138,7 @@ def read_document(path: epath.PathLike) -> dict[str, Any]:
 
 
 def make(folder: epath.Path) -> None:
-    """Makes the folder and its parents. Raises UserError if it cannot."""
+    """Creates the folder and its parents. Raises UserError if it cannot."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -146,14 +146,14 @@ def make(folder: epath.Path) -> None:
 
 
 def unwritable(folder: epath.Path, error: OSError) -> UserError:
-    """What to tell the user."""
+    """The error for a work directory that cannot be written."""
     return UserError(
         f"The work directory {folder} cannot be written: {error.strerror or error}. Give a "
         "--workdir that is writable and has room."
     )
 
 
-# Of a run, if there is no config.json. A run that is killed early has made an empty folder.
+# Traces of a run without a config.json. A run that is killed early has created an empty folder.
 TRACES: dict[str, Callable[[epath.Path], bool]] = {
     "checkpoints": lambda folder: bool(step_names.steps(folder / "checkpoints")),
     "metrics.jsonl": lambda folder: (folder / "metrics.jsonl").exists(),
@@ -161,7 +161,7 @@ TRACES: dict[str, Callable[[epath.Path], bool]] = {
 
 
 def _read(folder: epath.Path, allow_config_change: bool) -> dict[str, Any] | None:
-    """What config.json says; None for a directory that belongs to no run yet."""
+    """The contents of config.json; None for a directory that does not belong to a run yet."""
     file = folder / CONFIG_FILE
     if not file.exists():
         found = [name for name, is_there in TRACES.items() if is_there(folder)]
@@ -210,7 +210,7 @@ def _damaged(file: epath.Path, reason: str) -> UserError:
 
 
 def differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> dict[str, str]:
-    """Field -> "field: value there, value here", for all that differ in config and fingerprint."""
+    """Differences in config and fingerprint: field -> "field: value there, value here"."""
     there = flatten(there["config"]) | flatten({"data fingerprint": there["fingerprint"]})
     here = flatten(here["config"]) | flatten({"data fingerprint": here["fingerprint"]})
     return {

@@ -1,7 +1,7 @@
-"""One run at a time in a work directory: two would delete each other's checkpoints and rows.
+"""A lock for one run at a time in a work directory: two would delete each other's files.
 
-The lock belongs to the open file, so the kernel gives it back however the process ends. The file
-stays, and says who holds the lock or held it last.
+The lock belongs to the open file, so the kernel releases it however the process ends. The file
+stays, and names the process that holds the lock or held it last.
 """
 
 import contextlib
@@ -26,10 +26,10 @@ MAX_HOLDER_BYTES = 1000
 
 @contextlib.contextmanager
 def lock(path: epath.PathLike) -> Iterator[None]:
-    """Keeps other runs out of the work directory, which is made if need be.
+    """Keeps other runs out of the work directory, which is created if needed.
 
-    Raises UserError if another run is in it. Nothing is locked where nothing can be: on gs://, on
-    Windows, on file systems without locks. On several hosts process 0 holds the lock for all.
+    Raises UserError if another run is in it. Nothing is locked where locks are unavailable: on
+    gs://, on Windows, on file systems without locks. On several hosts process 0 holds it for all.
     """
     folder = epath.Path(path)
     if jax.process_index() > 0:
@@ -41,7 +41,7 @@ def lock(path: epath.PathLike) -> Iterator[None]:
 
 @contextlib.contextmanager
 def alone_in(folder: epath.Path) -> Iterator[None]:
-    """The same for a single process, which is not asked for its devices."""
+    """A `lock` for a single process, without asking JAX for its devices."""
     if fcntl is None or "://" in str(folder):
         yield
         return
@@ -58,7 +58,7 @@ def alone_in(folder: epath.Path) -> Iterator[None]:
 
 
 def is_locked(folder: epath.Path, name: str = LOCK_FILE) -> bool:
-    """Whether a process holds a lock of the folder; False where nothing can be locked."""
+    """Whether a process holds a lock of the folder; False where locks are unavailable."""
     if fcntl is None or "://" in str(folder) or not (folder / name).exists():
         return False
     with (folder / name).open("rb") as file:
@@ -66,7 +66,7 @@ def is_locked(folder: epath.Path, name: str = LOCK_FILE) -> bool:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
             return True
-        except OSError:  # this file system knows no locks
+        except OSError:  # a file system without locks
             pass
     return False
 
@@ -80,7 +80,7 @@ def _take(file: int, folder: epath.Path) -> None:
             f"Another run ({holder}) is writing to {folder}: wait for it, or give another "
             "--workdir."
         ) from error
-    except OSError:  # this file system knows no locks
+    except OSError:  # a file system without locks
         return
     try:
         os.truncate(file, 0)
