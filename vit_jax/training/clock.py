@@ -1,4 +1,4 @@
-"""How fast a run goes, measured between logged steps."""
+"""The speed of a run, measured between logged steps."""
 
 import contextlib
 import time
@@ -7,20 +7,20 @@ from typing import Protocol
 
 
 class Feed(Protocol):
-    """What the clock asks the input."""
+    """The part of an input feed that the clock reads."""
 
     wait_secs: float
 
 
 class Clock:
-    """Speeds since the tick before; pauses (evaluation, saving) do not count.
+    """Speeds since the last tick; pauses (evaluation, saving) do not count.
 
     Args:
-      batch_size: global.
+      batch_size: the global batch size.
       step_flops: matrix FLOPs of one training step, 3 x the forward pass's.
-      peak_flops: of all devices together; None: unknown, then no MFU.
+      peak_flops: FLOP/s of all devices together; None: unknown, then no MFU.
       start_step: updates done before this process.
-      feed: knows how long the loop has waited for it.
+      feed: records how long the loop has waited for it.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class Clock:
         self.eta_secs = float("nan")
 
     def tick(self, step: int) -> dict[str, float]:
-        """Images per second, input wait (share of the time, 0 to 1), MFU."""
+        """Images per second, input wait (fraction of the time, 0 to 1), MFU."""
         now, waited = time.perf_counter(), self._feed.wait_secs
         elapsed, steps = max(now - self._since, 1e-9), step - self._step
         self.eta_secs = (self._total_steps - step) * elapsed / max(steps, 1)
@@ -55,7 +55,7 @@ class Clock:
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
-        """What happens inside takes no time by this clock."""
+        """Context whose duration the clock does not count."""
         started = time.perf_counter()
         yield
         self._since += time.perf_counter() - started

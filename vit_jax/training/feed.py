@@ -1,4 +1,4 @@
-"""Batches on their way to the devices: fetched and copied ahead, in a thread of their own."""
+"""The feed of batches to the devices: fetched and copied ahead, in a separate thread."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from vit_jax.core.errors import UserError
 from vit_jax.core.process import waiting
 from vit_jax.core.process.waiting import waits
 
-AHEAD = 2  # batches on the devices before they are asked for
-CLOSING_SECS = 10  # reads that have begun may take that long; then they hang
-MAX_SHOWN = 5  # of the files that are waited for
+AHEAD = 2  # batches on the devices before they are requested
+CLOSING_SECS = 10  # time for reads in progress; after it they count as hanging
+MAX_SHOWN = 5  # files waited for, in a message
 
 
 class BadImages:
-    """Those that were skipped, each once: its file and what is wrong with it.
+    """Bad images that were skipped, each once: its file and its fault.
 
     Attributes:
-      files: in the order in which they were met.
+      files: in the order in which they were first read.
     """
 
     def __init__(self) -> None:
@@ -36,23 +36,23 @@ class BadImages:
         self._told = 0
 
     def first_met(self, indices: list[int]) -> list[int]:
-        """Those among these examples that were not met before."""
+        """The indices among these examples that were not met before."""
         new = [index for index in dict.fromkeys(indices) if index not in self._met]
         self._met.update(new)
         return new
 
     def untold(self) -> list[str]:
-        """The files since the last call."""
+        """The files added since the last call."""
         told, self._told = self._told, len(self.files)
         return self.files[told:]
 
 
 class Fed(NamedTuple):
-    """A batch on the devices, and which of this host's images were skipped in it.
+    """A batch on the devices, and the images of this host that were skipped in it.
 
     Attributes:
       skipped: how many.
-      bad_images: those that are met for the first time: the file and what is wrong with it.
+      bad_images: the ones met for the first time: the file and its fault.
     """
 
     batch: dict[str, jax.Array]
@@ -61,7 +61,7 @@ class Fed(NamedTuple):
 
 
 def own_rows(layout: jax.ShapeDtypeStruct) -> np.ndarray:
-    """Which rows (first axis) of a global array this process's devices hold; int64, rising."""
+    """Rows (first axis) of a global array on this process's devices; int64, ascending."""
     assert layout.sharding is not None
     parts = layout.sharding.addressable_devices_indices_map(layout.shape).values()
     ranges = {index[0].indices(layout.shape[0]) for index in parts if index}
@@ -72,10 +72,10 @@ class Feed:
     """Iterates over a host's batches as global arrays; a context manager.
 
     Args:
-      batches: yields dictionaries of numpy arrays, this host's part; is closed with the feed.
+      batches: yields dictionaries of NumPy arrays, this host's part; closed with the feed.
       layout: jax.ShapeDtypeStruct with sharding for each array that goes to the devices.
-      timeout_secs: UserError if a batch takes longer; names what is being read.
-      bad_images: gets those that are met; default: an empty one.
+      timeout_secs: UserError if a batch takes longer; it names the files being read.
+      bad_images: collects the bad images; default: a new, empty one.
 
     Attributes:
       wait_secs: how long the caller has waited for batches so far.
@@ -111,7 +111,7 @@ class Feed:
             raise _timed_out(self._timeout_secs) from error
         self.wait_secs += time.perf_counter() - started
         if item is None:
-            self._queue.put(None)  # stays at the end however often one asks
+            self._queue.put(None)  # stays at the end, however often it is called
             raise StopIteration
         if isinstance(item, BaseException):
             self._queue.put(item)
@@ -133,7 +133,7 @@ class Feed:
         except BaseException as error:
             self._put(error)
         finally:
-            self._batches.close()  # here, since it waits for reads that have begun
+            self._batches.close()  # here, since it waits for reads in progress
 
     def _place(self, host_array: np.ndarray, name: str) -> jax.Array:
         layout = self._layout[name]
@@ -157,7 +157,7 @@ class Feed:
     def close(self) -> None:
         """Ends the thread and closes the batches; may be called twice.
 
-        If a read hangs they are left behind: see core/stuck.py.
+        If a read hangs they are abandoned: see core/process/waiting.py.
         """
         self._closed.set()
         self._thread.join(CLOSING_SECS)
@@ -177,7 +177,7 @@ class Feed:
 
 
 def _timed_out(timeout_secs: float) -> UserError:
-    """Names the host and the files: who meets this has hundreds of both."""
+    """The error for a batch that takes too long; names the host and the files."""
     shown = [f"\n  {wait.what}, for {wait.secs:.0f} s" for wait in waits()[:MAX_SHOWN]]
     reading = f"It reads:{''.join(shown)}\n" if shown else "It reads no file at this moment. "
     return UserError(

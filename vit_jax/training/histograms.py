@@ -1,7 +1,7 @@
-"""How gradients and activations are distributed, counted on the devices.
+"""Histograms of gradients and activations, counted on the devices.
 
-A function of its own, compiled apart from the step and called with the same state and batch: the
-step's program stays as it is, and where no histograms are wanted nothing is compiled.
+They are a separate function, compiled apart from the step and called with the same state and batch:
+the step's program is unaffected, and without histograms nothing is compiled.
 """
 
 from collections.abc import Callable, Iterator
@@ -19,8 +19,8 @@ from vit_jax.training.objective import Batch, Objective
 from vit_jax.training.state import StateLayout, TrainState
 from vit_jax.training.step import examples, make_backward
 
-# Bins are the same for everything and for all steps: in the logarithm of the size, on both sides of
-# zero. What lies further out counts in the outermost ones, what is smaller in the one around zero.
+# Bins are the same for all arrays and steps: logarithmic in absolute value, on both sides of zero.
+# Larger values count in the outermost ones, smaller values in the one around zero.
 DECADES = (-10, 4)
 BINS_PER_DECADE = 5
 SIDE = (DECADES[1] - DECADES[0]) * BINS_PER_DECADE  # bins on one side of zero
@@ -29,11 +29,11 @@ EDGES = np.concatenate([-SIZES[::-1], SIZES])
 
 
 class Histogram(NamedTuple):
-    """How many numbers lie between neighbouring edges.
+    """The number of values between neighbouring edges.
 
     Attributes:
       counts: int [K].
-      edges: float64 [K + 1], rising.
+      edges: float64 [K + 1], ascending.
     """
 
     counts: np.ndarray
@@ -41,12 +41,12 @@ class Histogram(NamedTuple):
 
 
 class Distributions(NamedTuple):
-    """Of the gradients and activations of one step; names begin with "gradients" or "activations".
+    """Statistics of one step by name; names begin with "gradients" or "activations".
 
     Attributes:
-      scalars: norms of gradients; root mean square, mean, standard deviation and largest size of
-        activations. float32 [].
-      counts: int32 [K] over EDGES; numbers that are NaN are not counted.
+      scalars: norms of gradients; root mean square, mean, standard deviation and largest absolute
+        value of activations. float32 [].
+      counts: int32 [K] over EDGES; NaNs are not counted.
     """
 
     scalars: dict[str, Any]
@@ -58,9 +58,9 @@ def make_distributions(
 ) -> Callable[[TrainState, Batch], Distributions]:
     """Returns distributions(state, batch) for the next update; compiled when it is first called.
 
-    The gradients are the update's own, before clipping, of each parameter, and of each layer where
+    The gradients are the update's own, before clipping, for each parameter, and for each layer if
     layers are stacked. The activations are the outputs of the blocks for the same images, without
-    dropout, of the first of `optim.grad_accum_steps` parts of the batch.
+    dropout, in the first of the `optim.grad_accum_steps` microbatches.
     """
     backward = make_backward(layout, objective, seed)
 
@@ -90,7 +90,7 @@ def make_distributions(
 
 
 def count(x: jax.Array) -> jax.Array:
-    """Any shape -> int32 [K]: how many numbers are in each bin of EDGES."""
+    """Any shape -> int32 [K]: the number of values in each bin of EDGES."""
     place = (jnp.log10(jnp.abs(x)) - DECADES[0]) * BINS_PER_DECADE
     place = 1 + jnp.clip(jnp.floor(place), -1, SIDE - 1).astype(jnp.int32)  # 0: around zero
     place = jnp.where(x < 0, SIDE - place, SIDE + place)
@@ -99,18 +99,18 @@ def count(x: jax.Array) -> jax.Array:
 
 
 def histogram(counts: np.ndarray) -> Histogram:
-    """Without the empty bins at both ends; those of nothing at all are the one around zero."""
+    """A histogram without empty bins at both ends; all-zero counts keep the bin around zero."""
     filled = np.flatnonzero(counts)
     first, last = (filled[0], filled[-1]) if len(filled) else (SIDE, SIDE)
     return Histogram(np.asarray(counts[first : last + 1]), EDGES[first : last + 2])
 
 
 def _each(function: Callable[[jax.Array], Any], arrays: dict[str, jax.Array]) -> dict[str, Any]:
-    """Its values by name; of a stacked array one for each layer, by the layers' names."""
+    """The function's values by name; a stacked array gives one per layer, by the layers' names."""
     found: dict[str, Any] = {}
     for name, x in arrays.items():
         if is_stacked(name):
-            # One after the other, by one piece of program: a deep model compiles as fast.
+            # A sequential map, compiled once: deep models compile no more slowly.
             values = jax.lax.map(function, x)
             for i in range(x.shape[0]):
                 found[layer_name(name, i)] = jax.tree.map(lambda value, i=i: value[i], values)
@@ -120,7 +120,7 @@ def _each(function: Callable[[jax.Array], Any], arrays: dict[str, jax.Array]) ->
 
 
 def _stacked_if_equal(name: str, layers: tuple[jax.Array, ...]) -> Iterator[tuple[str, jax.Array]]:
-    """The layers' arrays by name: one array for all of them, but of a ResNet one for each shape."""
+    """The layers' arrays by name: one array for all, but in a ResNet one per shape."""
     if len({x.shape for x in layers}) == 1:
         yield f"{name}/{STACKED}", jnp.stack(layers)
     else:
@@ -132,7 +132,7 @@ def _square(x: jax.Array) -> jax.Array:
 
 
 def _norms(squares: dict[str, jax.Array]) -> dict[str, jax.Array]:
-    """One for each layer, "gradients/blocks/3/norm", and each part outside of the layers."""
+    """Norms of each layer, "gradients/blocks/3/norm", and of each part outside the layers."""
     totals: dict[str, jax.Array] = {}
     for name, square in squares.items():
         parts = name.split("/")

@@ -1,4 +1,4 @@
-"""What is counted per example besides the loss."""
+"""Metrics per example other than the loss."""
 
 import jax
 import jax.numpy as jnp
@@ -15,8 +15,8 @@ def top_k_correct(logits: jax.Array, labels: jax.Array, k: int) -> jax.Array:
 
 
 def main_labels(targets: jax.Array) -> jax.Array:
-    """[B, C] -> bool [B, C]: what weighs most in its row; nothing in a row of zeros.
+    """[B, C] -> bool [B, C]: the largest target of each row; none in a row of zeros.
 
-    Of a blend of two images that is the larger share's label, of weighted labels the heaviest.
+    In a blend of two images it is the larger share's label, with weighted labels the heaviest.
     """
     return (targets >= targets.max(axis=-1, keepdims=True)) & (targets > 0)

@@ -1,6 +1,6 @@
-"""Mixup (arXiv 1710.09412) and CutMix (arXiv 1905.04899): each example gets a part of another one.
+"""Mixup (arXiv 1710.09412) and CutMix (arXiv 1905.04899): blending of pairs of examples.
 
-The partner is the next example in global order, the last one's the first: a roll, never a
+An example's partner is the next one in global order, the last one's is the first: a roll, not a
 permutation. A roll moves one image between neighbouring devices, a permutation would gather all
 images on every device.
 """
@@ -8,7 +8,7 @@ images on every device.
 import jax
 import jax.numpy as jnp
 
-CUTMIX_PROBABILITY = 0.5  # of a step that could do either (arXiv 2012.12877, table 9)
+CUTMIX_PROBABILITY = 0.5  # in a step that could do either (arXiv 2012.12877, table 9)
 
 
 def mix(
@@ -20,22 +20,22 @@ def mix(
     cutmix_alpha: float,
     key: jax.Array,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Blends each example with the next one, all of a batch in the same way; and their targets.
+    """Blends each example and its targets with the next one, alike in the whole batch.
 
-    Mixup takes the own share ~ Beta(alpha, alpha) of every pixel, and as the share the larger of it
-    and its complement: a slot stays mostly its own example. CutMix takes all of it outside of a box
-    of the area 1 - Beta(alpha, alpha), and none inside. Targets are blended by the mean share.
+    In mixup an example's own share of every pixel is ~ Beta(alpha, alpha), or its complement if
+    that is larger: a slot stays mostly its own example. In CutMix the share is 1 outside a box of
+    area 1 - Beta(alpha, alpha), and 0 inside. Targets are blended by the mean share.
 
     Args:
       images: float [B, H, W, 3].
       targets: float [B, C], any weights of classes.
       weight: float [B]. A pair with an example of weight 0 gets weight 0.
-      mixup_alpha, cutmix_alpha: 0: off. If both are off the arguments are returned, nothing is
-        traced; if both are on each step draws one of them.
-      key: of this step.
+      mixup_alpha, cutmix_alpha: 0: off. If both are off the arguments are returned unchanged and
+        nothing is traced; if both are on each step draws one of them.
+      key: this step's key.
 
     Returns:
-      images, targets, weight; shapes and dtypes as they came.
+      images, targets, weight; with unchanged shapes and dtypes.
     """
     if not mixup_alpha and not cutmix_alpha:
         return images, targets, weight
@@ -61,15 +61,15 @@ def mix(
 
 
 def _mixup_share(key: jax.Array, alpha: float, pixels: tuple[int, ...]) -> jax.Array:
-    """[H, W], the same everywhere, at least a half."""
+    """Own share [H, W], the same everywhere, at least a half."""
     ratio = jax.random.beta(key, alpha, alpha)
     return jnp.full(pixels, jnp.maximum(ratio, 1 - ratio))
 
 
 def _cutmix_share(key: jax.Array, alpha: float, pixels: tuple[int, ...]) -> jax.Array:
-    """[H, W] of 1, with a box of 0 whose centre is anywhere: at the border it is cut off."""
+    """Own share [H, W]: 1, with a box of 0 centred anywhere and cut off at the border."""
     ratio_key, *centre_keys = jax.random.split(key, 3)
-    side = jnp.sqrt(1 - jax.random.beta(ratio_key, alpha, alpha))  # of the box, by the image's
+    side = jnp.sqrt(1 - jax.random.beta(ratio_key, alpha, alpha))  # the box's side over the image's
 
     def covered(key: jax.Array, length: int) -> jax.Array:
         centre = jax.random.randint(key, (), 0, length)

@@ -1,4 +1,4 @@
-"""What is minimised and measured: from a batch as it arrives on the devices to a loss."""
+"""The training objective: from a batch as it arrives on the devices to a loss."""
 
 import dataclasses
 from typing import Any
@@ -6,25 +6,25 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-# "image" uint8 [B, H, W, 3], "labels" int32 [B, K] padded with -1, "weight" float32 [B]; where
-# labels are weighted, "label_weights" float32 [B, K] besides.
+# "image" uint8 [B, H, W, 3], "labels" int32 [B, K] padded with -1, "weight" float32 [B]; if
+# labels are weighted, also "label_weights" float32 [B, K].
 Batch = dict[str, Any]
 
 
 @dataclasses.dataclass(frozen=True)
 class Objective:
-    """The loss by name, and what happens to images and labels before it."""
+    """The loss by name, and the processing of images and labels before it."""
 
     loss: str  # a key of LOSSES
     label_smoothing: float
-    mixup_alpha: float  # of mixing.py, as the next; 0: off
+    mixup_alpha: float  # see mixing.py, as the next; 0: off
     cutmix_alpha: float
     num_classes: int
-    grad_accum_steps: int  # parts that a batch is worked off in
-    freeze: tuple[str, ...]  # patterns of parameters that are not trained (optim/patterns.py)
-    mean: tuple[float, ...]  # of RGB in [0, 1]
+    grad_accum_steps: int  # number of microbatches
+    freeze: tuple[str, ...]  # patterns for parameters that are not trained (optim/patterns.py)
+    mean: tuple[float, ...]  # for RGB in [0, 1]
     std: tuple[float, ...]
-    binarize_targets: bool = False  # every label that is in a blend counts 1
+    binarize_targets: bool = False  # every label in a blend counts 1
 
     def inputs(self, batch: Batch) -> tuple[jax.Array, jax.Array, jax.Array]:
         """A batch -> normalised images [B, H, W, 3], targets [B, C], weight [B]; all float32."""
@@ -34,7 +34,7 @@ class Objective:
         return images, targets, batch["weight"]
 
     def asked(self, targets: jax.Array) -> jax.Array:
-        """What the loss asks for, [B, C] -> [B, C]: the targets whole or as shares, smoothed."""
+        """[B, C] -> [B, C]: the loss's targets, whole or as shares, smoothed."""
         if self.binarize_targets:
             targets = (targets > 0).astype(targets.dtype)
         return smooth_labels(targets, self.label_smoothing)
@@ -48,10 +48,10 @@ class Objective:
 
 
 def multi_hot(labels: jax.Array, num_classes: int, weights: jax.Array | None = None) -> jax.Array:
-    """int32 [B, K] labels, unused places -1 -> float32 [B, C], 1 at each label.
+    """Labels int32 [B, K], unused entries -1 -> float32 [B, C], 1 at each label.
 
-    With `weights`, float32 [B, K] in [0, 1], the label's weight instead of 1. A row of -1 alone
-    gives zeros; a label that is named twice counts once, with the larger of its weights.
+    With `weights`, float32 [B, K] in [0, 1], the label's weight instead of 1. A row of only -1
+    gives zeros; a label that occurs twice counts once, with the larger of its weights.
     """
     hot = jax.nn.one_hot(labels, num_classes, dtype=jnp.float32)
     if weights is not None:
@@ -60,7 +60,7 @@ def multi_hot(labels: jax.Array, num_classes: int, weights: jax.Array | None = N
 
 
 def smooth_labels(targets: jax.Array, smoothing: float) -> jax.Array:
-    """[B, C] -> [B, C]; moves the share `smoothing` of a row's weight to all classes alike.
+    """[B, C] -> [B, C]; spreads the fraction `smoothing` of a row's weight over all classes.
 
     arXiv 1512.00567, section 7.
     """
@@ -69,11 +69,11 @@ def smooth_labels(targets: jax.Array, smoothing: float) -> jax.Array:
 
 
 def softmax_cross_entropy(logits: jax.Array, targets: jax.Array) -> jax.Array:
-    """[B, C], [B, C] -> float32 [B]; cross-entropy to the row of targets made to sum to one.
+    """[B, C], [B, C] -> float32 [B]; cross-entropy to each row of targets, normalised to sum 1.
 
-    So an image with several labels is asked to divide its probability between them, evenly or by
-    their weights, and the loss's size does not depend on their number. A row without a label, or
-    whose labels all weigh 0, gives 0.
+    So an image with several labels should divide its probability between them, evenly or by their
+    weights, and the loss's size does not depend on their number. A row without a label, or whose
+    labels all weigh 0, gives 0.
     """
     total = targets.sum(axis=-1)
     log_p = jax.nn.log_softmax(logits.astype(jnp.float32))
@@ -81,7 +81,7 @@ def softmax_cross_entropy(logits: jax.Array, targets: jax.Array) -> jax.Array:
 
 
 def sigmoid_cross_entropy(logits: jax.Array, targets: jax.Array) -> jax.Array:
-    """[B, C], [B, C] -> float32 [B]; each class a yes-or-no question, summed over classes.
+    """[B, C], [B, C] -> float32 [B]; binary cross-entropy, summed over classes.
 
     The paper's loss for ImageNet-21k and JFT (arXiv 2010.11929, appendix B.1); a mean over classes
     would be smaller by a factor of C and need another learning rate and clipping norm.

@@ -1,4 +1,4 @@
-"""Bad images that training has skipped: how many, and when there are too many to go on."""
+"""The count of bad images that training has skipped, and the limit on it."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,15 +10,15 @@ NUMBER = "input/skipped_images"
 
 
 class SkippedImages:
-    """Counts them over all hosts and all starts of the run.
+    """Counts skipped images over all hosts and all starts of the run.
 
     Args:
-      files: of this host; the first is named when there are too many.
+      files: this host's bad images; the first is named when there are too many.
       before: how many were skipped before this start.
       step: updates done before this start.
-      batch_size: global.
-      num_examples: of an epoch.
-      max_fraction: of an epoch; UserError when more are skipped.
+      batch_size: the global batch size.
+      num_examples: examples in an epoch.
+      max_fraction: fraction of an epoch; UserError when more are skipped.
     """
 
     def __init__(
@@ -38,11 +38,11 @@ class SkippedImages:
         self.pending: list[Any] = []  # counts of the steps since the last `settle`, on the devices
 
     def add(self, scalars: dict[str, Any]) -> None:
-        """After each step, waiting for nothing; one whose batch is left out skips no image."""
+        """Adds a step's count without waiting; a step whose batch is left out skips no image."""
         self.pending.append(scalars.get("skipped_images", 0))
 
     def settle(self, counts: Sequence[Any]) -> dict[str, float]:
-        """Takes the values of `pending`, which is empty then; `row`, or {} if that is written.
+        """Adds the values of `pending` and empties it; returns `row`, or {} if already written.
 
         Raises:
           UserError: all images of a batch were bad, or too many of an epoch.
@@ -58,7 +58,7 @@ class SkippedImages:
                     f"All {count:,} images of step {self._step:,} are bad. {self._examples()}"
                     "Nothing can be learned from that; correct the data."
                 )
-            # Which images of a batch were bad is not known: maybe those of the next epoch.
+            # Which images of a batch were bad is unknown: they may belong to the next epoch.
             of_next = max(0, self._step * self._batch_size - (epoch + 1) * self._num_examples)
             if self._in_epoch > self._max_fraction * self._num_examples + of_next:
                 raise UserError(
@@ -71,7 +71,7 @@ class SkippedImages:
         return {} if self._total == self._written else self.row()
 
     def row(self) -> dict[str, float]:
-        """Their number for metrics.jsonl, from where a later start goes on counting."""
+        """The count for metrics.jsonl, from which a later start goes on counting."""
         self._written = self._total
         return {NUMBER: float(self._total)}
 

@@ -1,4 +1,4 @@
-"""What training carries from step to step, and where each of its arrays lives."""
+"""The state that training carries from step to step, and its sharding."""
 
 import dataclasses
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from vit_jax.core import axes, rng
 from vit_jax.parallel import mesh as meshes
 from vit_jax.parallel import parameters
 
-EMA_ENDING = "_ema"  # of the evaluations of the moving average: "test_ema/accuracy"
+EMA_ENDING = "_ema"  # for evaluations of the moving average: "test_ema/accuracy"
 
 
 class TrainState(NamedTuple):
@@ -25,7 +25,7 @@ class TrainState(NamedTuple):
       step: int32 [], number of updates.
       params: nested dictionary of float32 parameters, repeated blocks stacked.
       opt_state: optax's.
-      ema: moving average of the parameters, as `params`; an empty dictionary where there is none.
+      ema: moving average (EMA) of the parameters, as `params`; {} if there is none.
       first_bad_step: int32 [], the first update that was not finite, or whose loss or gradient was
         not; or 0.
       first_bad_values: float32 [2], its loss and its gradients' norm.
@@ -39,7 +39,7 @@ class TrainState(NamedTuple):
     first_bad_values: Any
 
     def weights(self) -> dict[str, Any]:
-        """What can be evaluated: parameters by the ending of their evaluations' names."""
+        """The parameters to evaluate, by the ending of their evaluations' names."""
         return {"": self.params} | ({EMA_ENDING: self.ema} if self.ema else {})
 
 
@@ -52,10 +52,10 @@ class StateLayout:
       graph: merges with parameters to a module.
       state: TrainState of jax.ShapeDtypeStruct with shardings.
       mesh: the mesh of these shardings.
-      ema_decay: what the moving average keeps of itself in a step; None: there is none.
-      update_shardings: of gradients and updates, nested as the parameters.
+      ema_decay: the moving average's decay per step; None: no moving average.
+      update_shardings: for gradients and updates, nested as the parameters.
       unsharded: axes of parameters that are sharded less than the rules say, with their names.
-      unsharded_updates: those of gradients, updates and the optimizer's state besides.
+      unsharded_updates: further such axes of gradients, updates and the optimizer's state.
     """
 
     make_model: Callable[[nnx.Rngs], nnx.Module]
@@ -69,7 +69,7 @@ class StateLayout:
     unsharded_updates: dict[axes.UnshardedAxis, list[str]]
 
     def init(self, seed: int) -> TrainState:
-        """A fresh state; every device computes the part that it holds."""
+        """A fresh state; every device computes only its shard."""
         shardings = jax.tree.map(lambda x: x.sharding, self.state)
         with jax.set_mesh(self.mesh):
             make = jax.jit(self._fresh, out_shardings=shardings)
@@ -80,7 +80,7 @@ class StateLayout:
         return _start(params, self.optimizer, with_ema=self.ema_decay is not None)
 
     def with_params(self, state: TrainState, params: Any) -> TrainState:
-        """`state` with other parameters, from which its moving average begins as well."""
+        """`state` with other parameters, at which its moving average starts too."""
         ema = {} if self.ema_decay is None else jax.tree.map(jnp.copy, params)
         return state._replace(params=params, ema=ema)
 
@@ -96,8 +96,8 @@ def state_layout(
     """The layout of a run's state; nothing is allocated.
 
     The moving average is sharded as the parameters are, and so are the optimizer's arrays that have
-    a parameter's shape; with `shard_optimizer` these are divided over `data` too. The others, such
-    as the rows' and columns' means of a factored moment, are small and whole.
+    a parameter's shape; with `shard_optimizer` these are sharded over `data` too. The others, such
+    as the rows' and columns' means of a factored moment, are small and replicated.
     """
     abstract = nnx.eval_shape(lambda: make_model(nnx.Rngs(params=0)))
     graph, variables = nnx.split(abstract, nnx.Param)
@@ -146,12 +146,12 @@ def state_layout(
 
 
 def total_bytes(tree: object) -> int:
-    """Of the whole arrays of a tree, wherever they lie."""
+    """Bytes of the whole arrays of a tree, however they are sharded."""
     return sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(tree))
 
 
 def device_bytes(tree: object) -> int:
-    """What one device holds of a tree of arrays, by their shardings."""
+    """Bytes of a tree of arrays on one device, by their shardings."""
     return sum(
         int(np.prod(x.sharding.shard_shape(x.shape))) * x.dtype.itemsize
         for x in jax.tree.leaves(tree)

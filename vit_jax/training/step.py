@@ -23,7 +23,7 @@ Scalars = dict[str, Any]
 def examples(
     batch: Batch, objective: Objective, *, seed: int, step: jax.Array | int
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """What the update after `step` updates learns from: a batch, normalised and mixed.
+    """The inputs of the update after `step` updates: a batch, normalised and mixed.
 
     Returns images [B, H, W, 3], targets [B, C] before label smoothing, weight [B]; all float32.
     """
@@ -39,14 +39,14 @@ def examples(
 
 
 class Backward(NamedTuple):
-    """What the forward and the backward pass of a batch give.
+    """The results of the forward and backward pass of a batch.
 
     Attributes:
       loss: float32 [], the mean over the batch that is minimised.
-      grads: its gradients, as the parameters are nested; before any clipping.
+      grads: its gradients, nested as the parameters; before any clipping.
       logits: [B, C].
       targets: [B, C], before label smoothing.
-      share: [B], of each example in the mean.
+      share: [B], the weight of each example in the mean.
     """
 
     loss: jax.Array
@@ -59,7 +59,7 @@ class Backward(NamedTuple):
 def make_backward(
     layout: StateLayout, objective: Objective, seed: int
 ) -> Callable[[TrainState, Batch], Backward]:
-    """Returns backward(state, batch), for the next update; see `Backward`."""
+    """Returns backward(state, batch) for the next update; see `Backward`."""
     dropout = rng.stream(seed, "dropout")
 
     def backward(state: TrainState, batch: Batch) -> Backward:
@@ -94,17 +94,17 @@ def make_update(
 ) -> Callable[[TrainState, Batch], tuple[TrainState, Scalars]]:
     """Returns update(state, batch) -> (state after one more step, scalars), to be compiled.
 
-    `rates` gives further scalars to log, such as the learning rate, by the number of updates done
+    `rates` gives further scalars to log, such as the learning rate, from the number of updates done
     before and the optimizer's state after this one. A step whose loss, gradient or update is not
-    finite changes neither parameters nor optimizer, and no step after it does: what it met may be
-    in the state already. The first such step is kept in the state, on the device, so that nothing
-    has to wait for it.
+    finite changes neither parameters nor optimizer, and nor does any later step: the cause may be
+    in the state already. The first such step is recorded in the state, on the device, so that
+    nothing has to wait for it.
     """
     backward = make_backward(layout, objective, seed)
 
     def update(state: TrainState, batch: Batch) -> tuple[TrainState, Scalars]:
         loss, grads, logits, targets, share = backward(state, batch)
-        # From here on every device works on its part of the optimizer's state alone.
+        # From here on every device works only on its shard of the optimizer's state.
         grads = jax.lax.with_sharding_constraint(grads, layout.update_shardings)
         norm = optax.tree.norm(grads)
         updates, opt_state = layout.optimizer.update(grads, state.opt_state, state.params)
@@ -129,7 +129,7 @@ def make_update(
             "train/accuracy": _accuracy(logits, targets, share),
             "train/grad_norm": norm,
             **rates(state.step, opt_state),
-            # Of all hosts: in training nothing else has weight 0.
+            # On all hosts: in training nothing else has weight 0.
             "skipped_images": jnp.sum(batch["weight"] == 0),
             **_first_bad(after),
         }
@@ -139,7 +139,7 @@ def make_update(
 
 
 def _accuracy(logits: jax.Array, targets: jax.Array, share: jax.Array) -> jax.Array:
-    """[B, C], [B, C], [B] -> []: over the examples that have a label; 0 if none has."""
+    """[B, C], [B, C], [B] -> []: accuracy over the examples with a label; 0 if none has one."""
     labels = metrics.main_labels(targets)
     share = share * labels.any(axis=-1)
     correct = jnp.sum(metrics.top_k_correct(logits, labels, 1) * share)
@@ -147,9 +147,9 @@ def _accuracy(logits: jax.Array, targets: jax.Array, share: jax.Array) -> jax.Ar
 
 
 def leave_out(state: TrainState, batch: Batch) -> tuple[TrainState, Scalars]:
-    """In the place of an update: the step is counted, its batch is not looked at.
+    """Replaces an update: the step is counted, its batch is ignored.
 
-    Schedules and random numbers of later steps are as if it had been learnt from.
+    Schedules and random numbers of later steps are as if the step had been trained on.
     """
     del batch
     step, scalars = _counted(state)
@@ -158,7 +158,7 @@ def leave_out(state: TrainState, batch: Batch) -> tuple[TrainState, Scalars]:
 
 @jax.jit
 def _counted(state: TrainState) -> tuple[jax.Array, Scalars]:
-    # Copies, since the next update is given the state's own arrays to write over.
+    # Copies, since the state's own arrays are donated to the next update.
     return state.step + 1, jax.tree.map(jnp.copy, _first_bad(state))
 
 
@@ -169,12 +169,12 @@ def _first_bad(state: TrainState) -> Scalars:
 def _accumulated(
     value_and_grad: Callable[..., Any], params: Any, batch: Any, key: jax.Array, parts: int
 ) -> tuple[jax.Array, jax.Array, Any]:
-    """Loss, logits [B, C] and gradients of a batch, worked off in `parts` one after the other."""
+    """Loss, logits [B, C] and gradients of a batch, computed in `parts` microbatches."""
     if parts == 1:
         (loss, logits), grads = value_and_grad(params, batch, key)
         return loss, logits, grads
 
-    # Part i has the examples i, i + parts, ...: every device works on its own share of each.
+    # Part i has the examples i, i + parts, ...: every device has its own share of each part.
     def part(x: jax.Array) -> jax.Array:
         x = x.reshape(-1, parts, *x.shape[1:]).swapaxes(0, 1)
         return axes.constrain(x, None, axes.BATCH, *(None,) * (x.ndim - 2))
@@ -205,7 +205,7 @@ def lower_update(
     layout: StateLayout,
     batch: Batch,
 ) -> Any:
-    """The program of an update, of which jax's `compile` makes one that runs."""
+    """The lowered program of an update, ready for JAX's `compile`."""
     shardings = jax.tree.map(lambda x: x.sharding, layout.state)
     with jax.set_mesh(layout.mesh), axes.use_rules(meshes.RULES):
         jitted = jax.jit(
@@ -246,10 +246,10 @@ def batch_layout(
 
 
 def _averaged(ema: Any, params: Any, decay: float | None, step: jax.Array) -> Any:
-    """The moving average after one more update; `step` updates came before.
+    """The moving average (EMA) after one more update; `step` updates came before.
 
-    It forgets faster at the beginning, or a run shorter than 1 / (1 - decay) steps would end with
-    an average that is mostly its first parameters.
+    Its decay is smaller at the beginning, or a run shorter than 1 / (1 - decay) steps would end
+    with an average of mostly its first parameters.
     """
     if decay is None:
         return ema

@@ -1,8 +1,8 @@
-"""Start from trained parameters instead of random ones (section 3.2).
+"""Initialisation from trained parameters instead of random ones (section 3.2).
 
-With head="reset" everything up to the last norm is taken; what follows it is fresh, and what the
-new model has no place for (class token, pooling, pre-logits) stays behind. With head="keep" the
-model has to be the same. In both cases learned positions are resized for images of another size.
+With head="reset" everything up to the last norm is taken; the rest is fresh, and parts that the
+new model lacks (class token, pooling, pre-logits) are dropped. With head="keep" the model must be
+the same. In both cases learned positions are resized for images of another size.
 """
 
 from collections.abc import Iterable, Mapping
@@ -34,12 +34,12 @@ def warm_start(
     position_resize: str,
     ema: bool,
 ) -> TrainState:
-    """`fresh` with trained parameters, placed as those of `fresh` are.
+    """`fresh` with trained parameters, sharded as in `fresh`.
 
     Args:
       fresh: a state of `model` after 0 steps.
       trained: the checkpoint, or the file of another project.
-      model: what is known of the new model.
+      model: the new model's figures.
       head: "keep" takes the head from the checkpoint too, "reset" leaves the fresh one.
       position_resize: a name of position_resize.METHODS.
       ema: the moving average of the checkpoint's parameters instead of the parameters themselves.
@@ -51,7 +51,8 @@ def warm_start(
     """
     own = pytrees.flatten(fresh.params)
     shapes = shapes_to_take(fresh.params, trained, model, head=head, ema=ema)
-    # Positions, which have still another shape, are read whole: as the step lies, on every device.
+    # Positions, which still have another shape, are read whole: replicated on every device, as the
+    # step is.
     layout = {
         name: jax.ShapeDtypeStruct(
             shape,
@@ -70,7 +71,7 @@ def warm_start(
 
 
 def _check_finite(taken: Mapping[str, jax.Array], trained: CheckpointInfo) -> None:
-    """UserError that names an array; the first step would only say that its loss is NaN."""
+    """Raises UserError that names an array; the first step would only report a NaN loss."""
     finite = jax.device_get(
         jax.jit(lambda x: jax.tree.map(lambda a: jnp.isfinite(a).all(), x))(taken)
     )
@@ -88,7 +89,7 @@ def shapes_to_take(
 ) -> Shapes:
     """The parameters that `warm_start` takes, and their shapes in the checkpoint; none is read.
 
-    `params` may be a tree of ShapeDtypeStructs. UserError as `warm_start`.
+    `params` may be a tree of ShapeDtypeStructs. UserError as in `warm_start`.
     """
     own = pytrees.flatten(params)
     there = trained.param_shapes(ema=ema)
@@ -100,14 +101,14 @@ def shapes_to_take(
 
 
 def _part(name: str) -> str:
-    """ "head/kernel" -> "head"."""
+    """The first part of a name: "head/kernel" -> "head"."""
     return name.split("/", maxsplit=1)[0]
 
 
 def _parts_not_taken(
     own: Iterable[str], there: Iterable[str], head: str
 ) -> tuple[set[str], set[str]]:
-    """(parts of the model that stay fresh, parts of the checkpoint that are left out)"""
+    """(parts of the model that stay fresh, parts of the checkpoint that are left out)."""
     if head == "keep":
         return set(), set()
     own_parts, their_parts = set(map(_part, own)), set(map(_part, there))
@@ -127,7 +128,7 @@ def _resized(
 
 
 def _check(trained: CheckpointInfo, model: ModelInfo, wanted: Shapes, offered: Shapes) -> None:
-    """UserError that lists all differences, and how to mend them."""
+    """Raises UserError that lists all differences, and how to resolve them."""
     names = [*wanted, *(n for n in offered if n not in wanted)]
     differing = [n for n in names if _shape(n, wanted) != _shape(n, offered)]
     hidden = hidden_fields()
@@ -163,7 +164,7 @@ def _check(trained: CheckpointInfo, model: ModelInfo, wanted: Shapes, offered: S
 
 
 def _shape(name: str, shapes: Shapes) -> tuple[int, ...] | None:
-    """As it has to agree: the number of positions may differ."""
+    """The part of a shape that must agree: the number of positions may differ."""
     shape = shapes.get(name)
     if not shape or not is_table(name):
         return shape

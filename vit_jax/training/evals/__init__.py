@@ -1,4 +1,4 @@
-"""Floor 4: evaluations by name, and the set of them that a run has."""
+"""Floor 4: evaluations by name, and a run's set of them."""
 
 import contextlib
 import dataclasses
@@ -11,7 +11,7 @@ from vit_jax.training.evals.classification import Classification
 
 Progress = Callable[[str, int, int], None]  # name, batches done, batches in all
 
-Stop = Any  # its bool says whether somebody asked to stop
+Stop = Any  # its bool is whether a stop was requested
 
 EVALUATORS = {"classification": Classification}
 
@@ -22,7 +22,7 @@ class Evaluator(Protocol):
     def run(
         self, params: Any, progress: Callable[[int, int], None], stop: Stop
     ) -> dict[str, float]:
-        """Numbers by name; none if `stop` became true on the way."""
+        """Numbers by name; none if `stop` became true meanwhile."""
         ...
 
 
@@ -33,7 +33,7 @@ class Evals:
     by_name: dict[str, tuple[Evaluator, Cadence]]
 
     def due(self, step: int) -> bool:
-        """Whether there is one to be run after `step`."""
+        """Whether any evaluation is due after `step`."""
         return any(due(step) for _, due in self.by_name.values())
 
     def run(
@@ -45,16 +45,16 @@ class Evals:
         together: Callable[[str], AbstractContextManager[Any]] = contextlib.nullcontext,
         done: Collection[str] = (),
     ) -> dict[str, float]:
-        """Runs those that are due after `step`; returns numbers by "<eval name><ending>/<number>".
+        """Runs the evaluations due after `step`; returns "<eval name><ending>/<number>" -> number.
 
         Args:
           step: number of updates done.
           weights: parameters by the ending of their results' names; see TrainState.weights.
-          progress: is told how far an evaluation is.
+          progress: called with the progress of an evaluation.
           stop: ends early once bool(stop) is true.
-          together: with the name of an evaluation it gives a context that all processes enter and
-            leave at the same time.
-          done: names of numbers; evaluations of which there is one already are left out.
+          together: name of an evaluation -> a context that all processes enter and leave at the
+            same time.
+          done: names of numbers; evaluations that already have one are skipped.
         """
         results: dict[str, float] = {}
         for name, (evaluator, due) in self.by_name.items():

@@ -20,19 +20,19 @@ Progress = Callable[[int, int], None]  # batches done, batches in all
 class Classification:
     """Scores parameters on one split.
 
-    A hit is a label whose weight is at least `label_threshold`; where labels have no weights, each
-    weighs 1. Means are over the images that have such a label: the others, and bad images that were
-    skipped, can be neither right nor wrong, and are counted apart.
+    A label counts if its weight is at least `label_threshold`; labels without weights weigh 1.
+    Means are over the images that have such a label: the others, and bad images that were skipped,
+    can be neither right nor wrong, and are counted separately.
 
     Attributes:
-      numbers: the names of what `run` returns.
+      numbers: the names of the numbers that `run` returns.
 
     Args:
       graph: merges with the parameters to a model.
-      mesh: where they live.
-      objective: how images become arrays, and the loss to report (without smoothing and mixup).
+      mesh: the mesh of the parameters.
+      objective: converts images to arrays, and has the loss to report (no smoothing or mixup).
       open_feed: opens the split anew: a feed of batches, and their number.
-      num_examples: of the whole split, on all hosts.
+      num_examples: number of examples in the whole split, on all hosts.
       label_threshold: above 0.
       where: the section of the config, for messages.
     """
@@ -72,9 +72,9 @@ class Classification:
         self._sums = jax.jit(sums, out_shardings=meshes.replicated(mesh))
 
     def run(self, params: Any, progress: Progress, stop: Any) -> dict[str, float]:
-        """Returns `numbers`: means over `examples` images, and counts, all of the whole split.
+        """Returns `numbers`: means over `examples` images, and counts, all for the whole split.
 
-        Nothing if bool(stop) becomes true on the way: whoever stops has no time for the rest.
+        Returns nothing if bool(stop) becomes true meanwhile: there is no time for the rest.
         Raises UserError if no image could be scored.
         """
         parts = []
@@ -82,7 +82,7 @@ class Classification:
         with feed, jax.set_mesh(self._mesh), axes.use_rules(meshes.RULES):
             for done, batch in enumerate(feed, start=1):
                 parts.append(self._sums(params, batch))
-                if len(parts) > 1:  # wait for the one before: bounds the batches in flight
+                if len(parts) > 1:  # wait for the previous one: bounds the batches in flight
                     jax.block_until_ready(parts[-2])
                 progress(done, num_batches)
                 if stop:

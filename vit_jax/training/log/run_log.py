@@ -1,4 +1,4 @@
-"""The log of a run: one record, and the places where people look at it."""
+"""The log of a run: one record, and the writers that display it."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from vit_jax.training.histograms import Distributions, Histogram, histogram
 
 
 class Writer(Protocol):
-    """Where numbers can be looked at."""
+    """A destination that displays a run's numbers."""
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
-        """One row."""
+        """Writes one row."""
         ...
 
     def write_histograms(self, step: int, histograms: Mapping[str, Histogram]) -> None:
-        """Histograms by name."""
+        """Writes histograms by name."""
         ...
 
     def close(self, error: BaseException | None) -> None:
-        """The end; `error` is what ended the run, if it did not finish."""
+        """Closes it; `error` is the exception that ended an unfinished run."""
         ...
 
 
@@ -33,9 +33,9 @@ class RunLog:
     """Writes rows of numbers to metrics.jsonl and to `writers`; a context manager.
 
     Args:
-      workdir: gets metrics.jsonl, and what the profiler writes. Only process 0 writes rows.
-      writers: further places; closed with the log.
-      start_step: rows above it were written by a run that had gone on from here; they go.
+      workdir: where metrics.jsonl and the profiler's files go. Only process 0 writes rows.
+      writers: further destinations; closed with the log.
+      start_step: rows after it, from an earlier start that went further, are deleted.
       profile: (first step, number of steps) to trace for TensorBoard's profiler, or None.
     """
 
@@ -57,30 +57,30 @@ class RunLog:
             self._after_step = _profiler(workdir, *profile)
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
-        """One row."""
+        """Writes one row."""
         if self._file:
             self._file.write(step, values)
         for writer in self._writers:
             writer.write(step, values)
 
     def write_distributions(self, step: int, found: Distributions) -> None:
-        """A row of their scalars, and histograms, which metrics.jsonl has no place for."""
+        """Writes a row of their scalars, and histograms, but these not to metrics.jsonl."""
         self.write(step, {name: float(x) for name, x in found.scalars.items()})
         histograms = {name: histogram(counts) for name, counts in found.counts.items()}
         for writer in self._writers:
             writer.write_histograms(step, histograms)
 
     def after_step(self, step: int) -> None:
-        """Starts and stops the profiler, where one is wanted."""
+        """Starts and stops the profiler, if there is one."""
         self._after_step(step)
 
     def row(self, step: int) -> dict[str, float]:
-        """All that was written for `step`; empty if nothing was."""
+        """All numbers written for `step`; empty if there are none."""
         rows = self._file.rows() if self._file else []
         return {k: v for row in rows if row["step"] == step for k, v in row.items()}
 
     def last(self, name: str) -> float | None:
-        """The newest number of that name; None if there is none yet, or in another process."""
+        """The newest number of this name; None if there is none yet, or in another process."""
         rows = self._file.rows() if self._file else []
         return next((row[name] for row in reversed(rows) if name in row), None)
 

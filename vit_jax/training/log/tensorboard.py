@@ -17,11 +17,11 @@ class TensorBoard:
         self._writer = metric_writers.AsyncWriter(metric_writers.SummaryWriter(str(workdir)))
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
-        """One row."""
+        """Writes one row."""
         self._writer.write_scalars(step, values)
 
     def write_histograms(self, step: int, histograms: Mapping[str, Histogram]) -> None:
-        """A tensor [K, 3] of left edges, right edges and counts each, as TensorBoard wants it."""
+        """Writes tensors [K, 3] of left edges, right edges and counts, as TensorBoard requires."""
         from tensorboard.plugins.histogram import metadata
 
         arrays = {
@@ -32,5 +32,5 @@ class TensorBoard:
         self._writer.write_summaries(step, arrays, kinds)
 
     def close(self, error: BaseException | None) -> None:
-        """Writes what is left."""
+        """Writes the remaining rows."""
         self._writer.close()

@@ -1,4 +1,4 @@
-"""Weights & Biases, by choice; its environment variables hold: WANDB_MODE=offline and others."""
+"""Optional logging to Weights & Biases; its own variables apply, such as WANDB_MODE=offline."""
 
 import secrets
 from collections.abc import Mapping
@@ -12,16 +12,16 @@ from vit_jax.core.files import atomic
 from vit_jax.training.histograms import Histogram
 
 ID_FILE = "wandb_id.txt"
-FORBIDDEN = "/\\#?%:"  # in the name of a project
+FORBIDDEN = "/\\#?%:"  # characters in a project's name
 LONGEST_PROJECT = 128
 
 
 class WeightsAndBiases:
-    """The run of a work directory in a project there; a resumed run goes on in the same one.
+    """The W&B run of a work directory in a project; a resumed run continues the same one.
 
     Args:
       workdir: keeps the run's id, and, if it is local, the run's files.
-      project: its name; made by W&B if there is none.
+      project: its name; created by W&B if it does not exist.
       config: nested dictionary that is shown with the run.
 
     Raises UserError if wandb is not installed or cannot start.
@@ -37,25 +37,25 @@ class WeightsAndBiases:
                 resume="allow",
                 dir=None if "://" in str(workdir) else str(workdir),
                 config=dict(config),
-                allow_val_change=True,  # of fields that may differ when a run is resumed
-                settings=wandb.Settings(console="off"),  # a line that is rewritten fills its log
+                allow_val_change=True,  # for fields that may differ when a run is resumed
+                settings=wandb.Settings(console="off"),  # a rewritten line fills its log
             )
         except wandb.errors.Error as error:
             raise UserError(
                 f"Weights & Biases does not start: {error} Log in by `wandb login`, set "
                 "WANDB_MODE=offline, or leave log.wandb_project at None."
             ) from error
-        # An axis of our own: W&B takes no row at or below its own last step, and those after the
-        # checkpoint are written again when a run is resumed.
+        # A custom axis: W&B accepts no row at or below its own last step, but a resumed run writes
+        # the rows after the checkpoint again.
         self._run.define_metric("step")
         self._run.define_metric("*", step_metric="step")
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
-        """One row."""
+        """Writes one row."""
         self._run.log({"step": step, **values})
 
     def write_histograms(self, step: int, histograms: Mapping[str, Histogram]) -> None:
-        """Histograms by name."""
+        """Writes histograms by name."""
         pictures = {
             name: self._wandb.Histogram(np_histogram=(h.counts, h.edges))
             for name, h in histograms.items()
@@ -70,7 +70,7 @@ class WeightsAndBiases:
 
 
 def check_project(project: str) -> None:
-    """UserError if a project cannot have this name, or wandb is not installed."""
+    """Raises UserError if a project cannot have this name, or wandb is not installed."""
     wrong = [c for c in FORBIDDEN if c in project]
     if wrong or not 0 < len(project) <= LONGEST_PROJECT:
         raise UserError(
@@ -91,7 +91,7 @@ def _wandb() -> ModuleType:
 
 
 def _run_id(workdir: epath.Path) -> str:
-    """Of this work directory for good: made by its first run."""
+    """The permanent W&B id of this work directory, created by its first run."""
     file = workdir / ID_FILE
     if not file.exists():
         atomic.write_text(file, secrets.token_hex(4) + "\n")
