@@ -19,7 +19,7 @@ def pixels_of(e: Elements, reader: Reader, preprocess: Preprocess) -> tf.Tensor:
 
 
 def _fault(e: Elements, reader: Reader, preprocess: Preprocess) -> str | None:
-    """What is wrong with an example's image, by a second attempt; None if nothing is."""
+    """The fault of an example's image, found by a second attempt; None if it has none."""
     try:
         pixels_of(e, reader, preprocess)
     except tf.errors.ResourceExhaustedError:

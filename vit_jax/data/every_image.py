@@ -9,7 +9,7 @@ from vit_jax.data.pipeline import eval_batches
 from vit_jax.data.reader import READ_EXAMPLES, Reader
 from vit_jax.data.source import Source, listed
 
-_BATCH = READ_EXAMPLES  # so a read that fails is of the batch that fails
+_BATCH = READ_EXAMPLES  # so that a failing read belongs to the failing batch
 
 
 def bad_images(
@@ -21,7 +21,7 @@ def bad_images(
     threads: int,
     progress: Callable[[int, int], None],
 ) -> Iterator[str]:
-    """Each bad image among the examples at `indices` (int64 [n]): its file, and what is wrong.
+    """Finds the bad images among the examples at `indices` (int64 [n]): file and fault of each.
 
     Every file is read and its image decoded as a whole, in `threads` threads (0: one a core), and
     prepared as far as that may fail. A record that cannot be read, or whose labels are wrong, is
@@ -46,7 +46,7 @@ def bad_images(
                     done = min(done + _BATCH, len(indices))
                     progress(done, len(indices))
         except UserError:
-            # The batch that could not be read: which of its records, and what of the others.
+            # A batch that could not be read: find the faulty records, and check the others.
             stop = min(done + _BATCH, len(indices))
             readable = []
             for index in indices[done:stop].tolist():

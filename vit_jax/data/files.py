@@ -28,11 +28,11 @@ _PASSING = frozenset(
 )  # fmt: skip
 _PASSING_CODES = ("UNAVAILABLE", "DEADLINE_EXCEEDED", "ABORTED", "INTERNAL", "RESOURCE_EXHAUSTED")
 _COPIED_BYTES = 8 * 2**20  # at once
-_THREADS = 32  # they wait for the network
+_THREADS = 32  # threads that wait for the network
 
 
 def is_remote(path: str | Path) -> bool:
-    """Whether it is a URL such as "gs://bucket/folder"."""
+    """Whether the path is a URL such as "gs://bucket/folder"."""
     return "://" in str(path)
 
 
@@ -86,7 +86,7 @@ def list_folder(folder: str | Path) -> list[Entry]:
     if is_remote(folder):
         return _list_remote(str(folder))
     with os.scandir(folder) as entries:
-        # By os.path, since what DirEntry has raises where links lead in a circle.
+        # os.path, since the methods of DirEntry raise where links form a cycle.
         is_folder = {entry: os.path.isdir(entry.path) for entry in entries}
     return sorted(
         Entry(entry.name, is_folder[entry], entry.stat().st_size)
@@ -96,7 +96,7 @@ def list_folder(folder: str | Path) -> list[Entry]:
 
 
 def subfolders(folder: str | Path) -> list[str]:
-    """Their names, sorted, without hidden ones; on a local disk cheaper than `list_folder`."""
+    """Sorted names of visible subfolders; on a local disk cheaper than `list_folder`."""
     if is_remote(folder):
         names = [entry.name for entry in list_folder(folder) if entry.is_folder]
     else:
@@ -117,7 +117,7 @@ def _list_remote(folder: str) -> list[Entry]:
 
 
 def is_folder(path: str | Path) -> bool:
-    """Whether there is a folder; False if there is nothing."""
+    """Whether the path is a folder; False if nothing exists there."""
     if is_remote(path):
         return _remote(str(path), lambda gfile: gfile.isdir(str(path)))
     return Path(path).is_dir()

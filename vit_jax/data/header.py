@@ -1,4 +1,4 @@
-"""What an image file says of itself, without decoding it: its size and its EXIF orientation."""
+"""Reads an image's size and EXIF orientation from its header, without decoding it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _TIFF_BYTE_ORDERS = {b"II": "<", b"MM": ">"}
 
 
 class Encoded(NamedTuple):
-    """An image file and what its header says. Scalars and a vector: tensors or plain values."""
+    """An image file and its header's contents. Scalars and a vector: tensors or plain values."""
 
     data: tf.Tensor | bytes
     size: tf.Tensor | tuple[int, int]  # int32 [2], height and width when shown upright
@@ -142,7 +142,7 @@ def _orientation(tiff: bytes) -> int:
 
 
 def _tiff_block(data: bytes) -> bytes:
-    """Where each file format keeps its Exif; empty if there is none."""
+    """The file's Exif data, from where its format keeps them; empty if there are none."""
     if data.startswith(b"\xff\xd8\xff"):
         for marker, start, length in jpeg_segments(data):
             if marker == 0xE1 and data[start : start + 6] == b"Exif\0\0":

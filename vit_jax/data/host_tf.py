@@ -2,12 +2,12 @@
 
 import os
 
-# Its C++ would write into the line of progress; what goes wrong comes as an exception as well. It
-# looks at the variable while it is loaded. JAX reads the same one, later, and sets it to "1" where
-# nobody has: so any other value is somebody's wish.
+# TensorFlow's C++ would write into the line of progress; errors also arrive as exceptions. It
+# reads the variable while it is loaded. JAX reads the same one later, and sets it to "1" if it is
+# unset: so any other value is the user's choice.
 LOG_LEVEL, JAXS_LEVEL, SILENT = "TF_CPP_MIN_LOG_LEVEL", "1", "3"
-# oneDNN has nothing to offer to decoding and resizing, would announce itself twice at every start,
-# and rounds differently from machine to machine.
+# oneDNN does not speed up decoding and resizing, prints two notices at every start, and rounds
+# differently from machine to machine.
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
 
 _before = os.environ.get(LOG_LEVEL, JAXS_LEVEL)

@@ -52,11 +52,11 @@ def train_batches(
     rows: np.ndarray | None = None,
     stream: Stream | None = None,
 ) -> Batches:
-    """This host's part of the batches of steps `start_step`, `start_step + 1`, ... without end.
+    """The host's part of the batches of steps `start_step`, `start_step + 1`, ... without end.
 
     `batch_size` is global; this host makes the slots `rows`, int64 [b] in rising order, of every
-    batch; None: all of them. `threads` 0 means one a core. `stream` says which example is
-    where; None: all of them, shuffled, epoch by epoch. See `Batches` for the rest.
+    batch; None: all of them. `threads` 0 means one a core. `stream` maps positions to
+    examples; None: all of them, shuffled, epoch by epoch. See `Batches` for the rest.
     """
     rows = np.arange(batch_size) if rows is None else rows
     stream = stream or shuffled(source.num_examples, seed=seed)
@@ -83,7 +83,7 @@ def eval_batches(
     rows: np.ndarray | None = None,
     whole_images: bool = False,
 ) -> Batches:
-    """This host's part of the batches that hold every example once, in order.
+    """The host's part of the batches that hold every example once, in order.
 
     Every host makes the same number of batches; the last one is filled up with padding. Arguments
     as in `train_batches`; `whole_images`: see Preprocess.of_whole_images.
@@ -104,7 +104,7 @@ def eval_batches(
 
 
 def train_slots(stream: Stream, rows: np.ndarray, batch_size: int, seed: int) -> Choose:
-    """Which example, with which seed, is in each slot of a host that makes `rows` of a batch."""
+    """Chooses the example and the seed of each slot of a host that makes `rows` of a batch."""
 
     def choose(slots: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         steps, places = np.divmod(slots, len(rows))
@@ -115,7 +115,7 @@ def train_slots(stream: Stream, rows: np.ndarray, batch_size: int, seed: int) ->
 
 
 def eval_slots(rows: np.ndarray, batch_size: int) -> Choose:
-    """As `train_slots`, for batches that hold the examples in order."""
+    """Like `train_slots`, for batches that hold the examples in order."""
 
     def choose(slots: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         batches, places = np.divmod(slots, len(rows))
@@ -132,7 +132,7 @@ def eval_counts(num_examples: int, rows: np.ndarray, batch_size: int) -> tuple[i
 
 
 def _seeds(seed: int, rounds: np.ndarray, indices: np.ndarray) -> np.ndarray:
-    """One for each example of each round, int64 [n, 2]; room is left for the places of ops."""
+    """A seed for each example of each round, int64 [n, 2]; leaves room for the positions of ops."""
     return np.stack([seed * 2**32 + rounds, indices * 2**8], axis=1)
 
 
@@ -212,7 +212,7 @@ def _elements(reader: Reader, first: int, stop: int, threads: int) -> tf.data.Da
 def _decoded(
     elements: tf.data.Dataset, reader: Reader, preprocess: ops.Preprocess, threads: int
 ) -> tf.data.Dataset:
-    """Slots of a batch, one by one: what `Batches` says, without the leading axis."""
+    """Slots of a batch, one by one: the arrays of `Batches`, without the leading axis."""
     good, _ = _slot_functions(reader, preprocess)
     return elements.map(good, num_parallel_calls=threads, deterministic=True)
 
@@ -220,7 +220,7 @@ def _decoded(
 def _decoded_or_skipped(
     elements: tf.data.Dataset, reader: Reader, preprocess: ops.Preprocess, threads: int
 ) -> tf.data.Dataset:
-    """As `_decoded`, but a bad image becomes a slot of weight 0.
+    """Like `_decoded`, but a bad image becomes a slot of weight 0.
 
     A dataset for each example keeps an error from taking its slot away with it. That costs about
     0.15 ms of CPU time an example, so it is done from the first bad image on, not before. A bad
@@ -242,7 +242,7 @@ def _decoded_or_skipped(
 def _slot_functions(
     reader: Reader, preprocess: ops.Preprocess
 ) -> tuple[SlotFunction, SlotFunction]:
-    """How an element becomes a slot: if its image is good, and if it is bad."""
+    """The functions that make a slot of an element: for a good image, and for a bad one."""
     size = preprocess.output_size
     if size is None:
         raise UserError(
@@ -287,7 +287,7 @@ def _slot_functions(
 def _options(threads: int) -> tf.data.Options:
     options = tf.data.Options()
     options.deterministic = True
-    options.autotune.enabled = False  # what it finds out, is given: all stages share these threads
+    options.autotune.enabled = False  # nothing to tune: all stages share these threads
     options.threading.private_threadpool_size = threads
     options.threading.max_intra_op_parallelism = 1
     return options
@@ -301,14 +301,14 @@ class Batches:
         image   uint8   [b, H, W, 3]
         labels  int32   [b, K]   classes; -1 behind the last one
         weight  float32 [b]      1; 0 for a bad image that is skipped, and for padding
-        index   int64   [b]      which example of the source; -1 for padding
+        index   int64   [b]      index of the example in the source; -1 for padding
 
-    and, if the source is weighted, of these labels:
+    and, if the source is weighted:
 
-        label_weights  float32  [b, K]  in [0, 1]; 0 behind the last one
+        label_weights  float32  [b, K]  weights of these labels, in [0, 1]; 0 behind the last one
 
     A slot of weight 0 has a black image and no labels. `num_bad` counts the skipped images so far;
-    `bad_image(index)` says of one where it is stored and what is wrong with it.
+    `bad_image(index)` gives the location and the fault of one of them.
     UserError for a corrupt record, and for a bad image if that is not to be skipped.
 
     Close it, or leave its `with` block: a process must not end while tf.data still calls Python.

@@ -18,7 +18,7 @@ Choose = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
 
 
 class Elements(NamedTuple):
-    """n examples as arrays: what tf.data takes apart and decodes."""
+    """n examples as arrays, which tf.data takes apart and decodes."""
 
     data: np.ndarray  # object [n] of bytes
     size: np.ndarray  # int32 [n, 2]: height, width
@@ -37,7 +37,7 @@ class Reader:
     def __init__(self, source: Source, choose: Choose, max_image_pixels: int) -> None:
         self.source = source
         self.max_image_pixels = max_image_pixels
-        self.failure: Exception | None = None  # tf.data would make a string of it
+        self.failure: Exception | None = None  # tf.data would turn it into a string
         self.faults: dict[int, str] = {}  # of the bad images that were met, by their examples
         self._choose = choose
 
@@ -51,7 +51,7 @@ class Reader:
 
     def _read(self, first: int, stop: int) -> Elements:
         indices, seeds = self._choose(np.arange(first, stop))
-        # What the source itself does not say: it knows its files.
+        # Checks that the source does not make: it only knows its files.
         with waiting_for(lambda: f"{self.source.name}: {self._places(indices)}"):
             examples = self.source.read(indices)
         images = [self._encoded(example) for example in examples]
@@ -73,7 +73,7 @@ class Reader:
         )
 
     def _places(self, indices: np.ndarray) -> str:
-        """Where examples are stored, the first few of them."""
+        """The locations of the first few of the examples."""
         few = [self.source.describe(int(index)) for index in indices[:3]]
         return ", ".join(few) + (", ..." if len(indices) > len(few) else "")
 
@@ -82,12 +82,12 @@ class Reader:
         return UNDECODABLE if isinstance(image, str) else image
 
     def header_fault(self, index: int) -> str | None:
-        """Why the header of that example's image forbids decoding; None if it does not."""
+        """The reason why the image's header forbids decoding; None if it does not."""
         image = encoded(self.source.read(np.array([index]))[0], self.max_image_pixels)
         return image if isinstance(image, str) else None
 
     def _labels(self, index: int, example: Example) -> list[int]:
-        """Checked, and padded to K."""
+        """The example's labels, checked and padded to K."""
         labels, source = example.labels, self.source
         if len(labels) > source.max_labels:
             raise UserError(
@@ -103,7 +103,7 @@ class Reader:
         return [*labels, *[NO_LABEL] * (source.max_labels - len(labels))]
 
     def _weights(self, index: int, example: Example) -> list[float]:
-        """Checked, and padded to K; 1 for each label of an example without weights."""
+        """The label weights, checked, padded to K; 1 for each label if the example has none."""
         labels, weights, source = example.labels, example.weights, self.source
         if len(weights) not in (0, len(labels)):
             raise UserError(

@@ -16,7 +16,7 @@ NO_LABEL = -1  # pads an example's labels
 
 
 class Example(NamedTuple):
-    """One example as stored: still encoded."""
+    """An example as stored, still encoded."""
 
     image: bytes  # an encoded image file
     labels: tuple[int, ...]  # classes, at most the source's `max_labels` of them
@@ -29,7 +29,7 @@ class Source(abc.ABC):
     """A split of a data set with random access. Example i is the same on every host and run.
 
     Attributes:
-      name: of the data set.
+     name: the name of the data set.
       num_examples: how many examples there are.
       num_classes: labels are in [0, num_classes).
       fingerprint: hexadecimal; equal for equal content, as far as that is cheap to determine.
@@ -56,7 +56,7 @@ class Source(abc.ABC):
 
     @abc.abstractmethod
     def describe(self, index: int) -> str:
-        """Where example `index` is stored, for messages: "/data/waste/train/glass/a.jpg"."""
+        """The location of example `index`, for messages: "/data/waste/train/glass/a.jpg"."""
 
     def stored_labels(self) -> Labels | None:
         """Labels of all examples; None if the examples have to be read to know them."""
@@ -77,7 +77,7 @@ class DerivedSource(Source):
         self.weighted = source.weighted
 
     def describe(self, index: int) -> str:
-        """Where `source` stores it."""
+        """The location that `source` gives."""
         return self.source.describe(index)
 
 
@@ -103,7 +103,7 @@ class SelectedSource(DerivedSource):
         return self.source.read(self.select(indices))
 
     def describe(self, index: int) -> str:
-        """Where `source` stores it."""
+        """The location that `source` gives."""
         return self.source.describe(int(self.select(np.array([index]))[0]))
 
 

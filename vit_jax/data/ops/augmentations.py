@@ -72,7 +72,7 @@ def gaussian_blur(probability: float, sigma_min: float = 0.1, sigma_max: float =
 
 
 def three_augment() -> Op:
-    """One of three, equally often: grayscale, solarize at 128, a Gaussian blur of 0.1 to 2 pixels.
+    """Applies grayscale, solarize at 128 or a Gaussian blur of 0.1 to 2 pixels, equally often.
 
     Touvron et al., DeiT III (arXiv 2204.07118), section 3.2, where color_jitter(0.3, 0.3, 0.3)
     follows it.

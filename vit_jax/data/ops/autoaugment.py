@@ -11,9 +11,9 @@ _REACH = Reach(translate_px=250, cutout_px=100)
 
 
 def autoaugment(policy: str) -> Op:
-    """One of the policy's sub-policies, drawn uniformly: each distortion with its probability.
+    """Applies a uniformly drawn sub-policy of `policy`, each distortion with its probability.
 
-    Levels mean what distortions.py says.
+    The meaning of levels is defined in distortions.py.
     """
     check(
         isinstance(policy, str) and policy in POLICIES,

@@ -100,13 +100,13 @@ def equalize(pixels: tf.Tensor) -> tf.Tensor:
 
 
 def _equalizing(channel: tf.Tensor) -> tf.Tensor:
-    """What becomes of each value of a channel: int32 [H, W] -> uint8 [256]."""
+    """The new value for each value of a channel: int32 [H, W] -> uint8 [256]."""
     frequencies = tf.histogram_fixed_width(channel, [0, 255], nbins=256)
     of_highest = frequencies[tf.reduce_max(channel)]
     step = (tf.size(channel) - of_highest) // 255
     lower = tf.cumsum(frequencies, exclusive=True)
     spread = tf.minimum((lower + step // 2) // tf.maximum(step, 1), 255)
-    # Of too few pixels, or of one value, nothing can be spread.
+    # Too few pixels, or a single value, cannot be spread.
     return tf.cast(tf.where(step > 0, spread, tf.range(256)), tf.uint8)
 
 

@@ -1,4 +1,4 @@
-"""Windows of decoded images, and their mirror images."""
+"""Crops and flips of decoded images."""
 
 from vit_jax.data.host_tf import tf
 from vit_jax.data.ops.decode import crop
@@ -47,7 +47,7 @@ def central_crop(size: Size, middle: str = "down", fill: tuple[int, int, int] | 
 
 
 def pad_crop(size: Size, padding: int, reflect: bool = False) -> Op:
-    """Black on every side, `padding` pixels wide, then a random window of `size`.
+    """Pads every side with `padding` pixels of black, then takes a random window of `size`.
 
     The usual augmentation for CIFAR: Lee et al., Deeply-Supervised Nets (arXiv 1409.5185). With
     `reflect`, the image's mirror image instead of black, which an image with a side of at most
@@ -78,7 +78,7 @@ def pad_crop(size: Size, padding: int, reflect: bool = False) -> Op:
 
 
 def flip_lr() -> Op:
-    """Mirrored along the width, every second image on average."""
+    """Mirrors along the width, every second image on average."""
     return same_size(tf.image.stateless_random_flip_left_right)
 
 
@@ -102,7 +102,7 @@ def _is_level(value: object) -> bool:
 
 
 def _padded(pixels: tf.Tensor, size: tuple[int, int], fill: tuple[int, int, int]) -> tf.Tensor:
-    """At least `size`, the image in the middle; the larger half below and to the right."""
+    """Pads to at least `size`, image in the middle; the larger half goes below and to the right."""
     missing = tf.maximum(tf.constant(size) - tf.shape(pixels)[:2], 0)
     before = missing // 2
     margins = tf.concat([tf.stack([before, missing - before], 1), [[0, 0]]], 0)
@@ -111,7 +111,7 @@ def _padded(pixels: tf.Tensor, size: tuple[int, int], fill: tuple[int, int, int]
 
 
 def _room(pixels: tf.Tensor, size: tuple[int, int]) -> tf.Tensor:
-    """How far a window of `size` can move, int32 [2]; fails where it is larger than the image."""
+    """The distance a window of `size` can move, int32 [2]; fails if it is larger than the image."""
     room = tf.shape(pixels)[:2] - size
     message = f"the image is smaller than the crop of {size[0]} x {size[1]} pixels"
     with tf.control_dependencies([tf.debugging.assert_non_negative(room, message)]):

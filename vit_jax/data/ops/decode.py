@@ -15,8 +15,8 @@ from vit_jax.data.ops.op import Op, Size, check, pair
 from vit_jax.data.ops.resizing import resizer
 
 _JPEG = b"\xff\xd8\xff"
-_DCT = "INTEGER_ACCURATE"  # what Pillow uses; TensorFlow's default saved no time
-_SCALES = (1, 2, 4, 8)  # by which a JPEG decoder may shrink an image: it leaves out frequencies
+_DCT = "INTEGER_ACCURATE"  # as in Pillow; TensorFlow's default is not faster
+_SCALES = (1, 2, 4, 8)  # divisors of a JPEG decoder, which leaves out frequencies
 
 _ASPECTS = (3 / 4, 4 / 3)  # width by height, of the windows of both crops
 _TRIES = 10
@@ -40,7 +40,7 @@ def inception_crop(
     antialias: bool = False,
     levels: str = "nearest",
 ) -> Op:
-    """A random window of `area_min` to `area_max` of the image, 3/4 to 4/3 in aspect, resized.
+    """Resizes a random window of `area_min` to `area_max` of the image, 3/4 to 4/3 in aspect.
 
     Right after `decode`, only the window is decoded; with `reduced`, of a JPEG at 1/2, 1/4 or 1/8
     of its size if `reduced` times `size` pixels are left, which is quicker for large images.
@@ -64,7 +64,7 @@ def random_resized_crop(
     method: str = "bilinear",
     reduced: float | None = None,
 ) -> Op:
-    """The crop of torchvision and timm: as `inception_crop`, but drawn and resized as there.
+    """Like `inception_crop`, but draws and resizes the window as torchvision and timm do.
 
     Areas are uniform, aspects uniform by their logarithms, and it filters when it shrinks. For the
     same bounds the areas are larger: 0.43 of an image of 375 x 500 pixels on average, where
@@ -140,10 +140,10 @@ def _at_least(
 def inception_window(
     size: tf.Tensor, seed: tf.Tensor, area_min: float, area_max: float
 ) -> tf.Tensor:
-    """A window as TensorFlow draws it: aspects uniform; of one that is too large, another size."""
+    """A window as TensorFlow draws it: uniform aspect; another size for one that is too large."""
     begin, extent, _ = tf.image.stateless_sample_distorted_bounding_box(
         tf.concat([size, [3]], 0),
-        tf.zeros([1, 0, 4]),  # no object that has to be seen
+        tf.zeros([1, 0, 4]),  # no object that the window has to cover
         seed,
         min_object_covered=0.0,
         aspect_ratio_range=_ASPECTS,
@@ -159,9 +159,9 @@ def resized_crop_window(
 ) -> tf.Tensor:
     """A window as torchvision's and timm's RandomResizedCrop draw it.
 
-    The area is uniform, the aspect uniform by its logarithm. Of ten the first that is within the
-    image is taken, anywhere in it; without one the largest window in the middle whose aspect is
-    allowed.
+    The area is uniform, the aspect uniform by its logarithm. The first of ten that fits into the
+    image is taken, anywhere in it; if none fits, the largest window in the middle whose aspect
+    is allowed.
     """
     shortest, longest = (math.log(aspect) for aspect in _ASPECTS)
     draws = tf.random.stateless_uniform([_TRIES, 4], seed, dtype=tf.float64)
@@ -192,7 +192,7 @@ def decode_window(
 ) -> tf.Tensor:
     """Pixels of `window` (top, left, height, width of the upright image): uint8 [h, w, 3].
 
-    Of a complete JPEG only the window is decoded. One without its end marker is decoded as a whole,
+    Only the window of a complete JPEG is decoded. One without its end marker is decoded as a whole,
     so that a truncated file is detected whichever window is asked for. With `at_least` (height,
     width) a JPEG's window is decoded at 1/2, 1/4 or 1/8 of its size, if at least that is left.
     """
@@ -222,7 +222,7 @@ def decode_window(
         )
         return _upright(pixels, image.orientation)
 
-    # What nearly every image is, comes first: asking all questions one by one takes CPU time.
+    # The most common case comes first: testing all cases in turn takes CPU time.
     is_upright = image.orientation <= 1
     return tf.cond(is_jpeg & is_complete & is_upright, lambda: jpeg_of_scale(window), stored)
 
@@ -247,7 +247,7 @@ def _decode_stored(data: tf.Tensor) -> tf.Tensor:
     def jpeg() -> tf.Tensor:
         return tf.io.decode_jpeg(data, channels=3, dct_method=_DCT)
 
-    def webp() -> tf.Tensor:  # three channels cannot be asked for if there are four
+    def webp() -> tf.Tensor:  # three channels cannot be requested if there are four
         pixels = tf.io.decode_image(data, channels=0, expand_animations=False)
         return tf.ensure_shape(pixels, [None, None, None])[:, :, :3]
 
@@ -294,7 +294,7 @@ def _upright(pixels: tf.Tensor, orientation: tf.Tensor) -> tf.Tensor:
 
 
 def _stored_window(window: tf.Tensor, image: Encoded) -> tf.Tensor:
-    """Where the pixels of an upright window are stored: int32 [4] -> int32 [4]."""
+    """The stored window of an upright window: int32 [4] -> int32 [4]."""
     transposed, flipped_x, flipped_y = _flips(image.orientation)
     height, width = image.size[0], image.size[1]
     top = tf.where(flipped_y, height - window[0] - window[2], window[0])

@@ -1,9 +1,9 @@
-"""The distortions that RandAugment and AutoAugment choose from, and what a level means.
+"""The distortions that RandAugment and AutoAugment choose from, and the meaning of levels.
 
 The set and the meaning of levels are those of the authors' TensorFlow implementation (EfficientNet
 on TPU, which AugReg's pipeline took over): a level of 10 gives the limits in the table below, and
-greater levels go on in proportion. Its accidents are mended, and there under other names
-for recipes that were made with them ("as published", by a processor and NumPy 1):
+greater levels go on in proportion. Its bugs are fixed here, and kept under other names for
+recipes that were made with them ("as published", by a processor and NumPy 1):
 
 - Contrast blends with the mean luma, as Pillow does; there it was the number of pixels / 256.
 - Solarize's threshold ends at 256, which changes nothing; there it wraps around from level 10 on,
@@ -24,14 +24,14 @@ NOTHING = -1  # the choice that leaves an image as it is
 
 
 class Reach(NamedTuple):
-    """What RandAugment and AutoAugment do not share: limits at level 10, in pixels."""
+    """Limits at level 10, in pixels, which differ between RandAugment and AutoAugment."""
 
     translate_px: int
     cutout_px: int
 
 
 class Distortion(NamedTuple):
-    """How a level becomes an argument, and what the argument does.
+    """A distortion: its argument by level, and its effect by argument.
 
     `chance` is float32 [3], uniform in [0, 1): for the sign, and for a place (y, x).
     """
@@ -47,7 +47,7 @@ def distort(
     argument: tf.Tensor,
     chance: tf.Tensor,
 ) -> tf.Tensor:
-    """Does what `choice`, int32 [], chooses of `names`; uint8 [H, W, 3] -> uint8 [H, W, 3]."""
+    """Applies the distortion `choice`, int32 [], of `names`; uint8 [H, W, 3] -> uint8 [H, W, 3]."""
     branches = {
         i: functools.partial(DISTORTIONS[name].apply, pixels, argument, chance)
         for i, name in enumerate(names)
@@ -104,7 +104,7 @@ def _side(pixels: tf.Tensor, axis: int) -> tf.Tensor:
 
 
 def _contrast_with_size(pixels: tf.Tensor, factor: tf.Tensor) -> tf.Tensor:
-    """Blended with a gray of the number of pixels / 256, at most 255."""
+    """Blends with a gray of the number of pixels / 256, at most 255."""
     num_pixels = tf.cast(tf.reduce_prod(tf.shape(pixels)[:2]), tf.float32)
     return colours.blend(tf.minimum(tf.floor(num_pixels / 256), 255.0), pixels, factor)
 
@@ -114,7 +114,7 @@ def _saturation_with_tf_luma(pixels: tf.Tensor, factor: tf.Tensor) -> tf.Tensor:
     return colours.blend(gray, pixels, factor)
 
 
-# By the names that the papers give them.
+# Keys: the papers' names.
 DISTORTIONS: dict[str, Distortion] = {
     "AutoContrast": _plain(colours.autocontrast),
     "Equalize": _plain(colours.equalize),

@@ -1,4 +1,4 @@
-"""Pixels mixed with their neighbours: uint8 [H, W, 3] -> uint8 [H, W, 3]."""
+"""Mixes pixels with their neighbours: uint8 [H, W, 3] -> uint8 [H, W, 3]."""
 
 from vit_jax.data.host_tf import tf
 from vit_jax.data.ops import colours, geometry
@@ -7,11 +7,11 @@ from vit_jax.data.ops import colours, geometry
 def sharpness(
     pixels: tf.Tensor, factor: tf.Tensor | float, *, rounds_down: bool = False
 ) -> tf.Tensor:
-    """Blended with a smoothed image: factor 0 is that one, 1 the image, 2 is sharper.
+    """Blends with a smoothed image: factor 0 gives the smoothed one, 1 the image, 2 a sharper one.
 
-    Equal to Pillow's ImageEnhance.Sharpness. Pixels at the rim, which lack neighbours, stay as they
-    are, and so does an image of fewer than three rows or columns. With `rounds_down` the smoothed
-    image has the whole numbers below it, as in the TensorFlow code of AutoAugment's authors.
+    Equal to Pillow's ImageEnhance.Sharpness. Pixels at the border, which lack neighbours, stay as
+    they are, and so does an image of fewer than three rows or columns. With `rounds_down` the
+    smoothed image is rounded down to whole numbers, as in AutoAugment's TensorFlow code.
     """
     has_inside = tf.reduce_min(tf.shape(pixels)[:2]) >= 3
     smoothed = _smoothed_down if rounds_down else _smoothed
@@ -24,7 +24,7 @@ def sharpness(
     return tf.cond(has_inside, sharpened, lambda: pixels)
 
 
-# Weighted 1 1 1, 1 5 1, 1 1 1, of 13, where all neighbours are: [H, W, 3] -> [H - 2, W - 2, 3].
+# Weights 1 1 1, 1 5 1, 1 1 1, over 13, where all neighbours exist: [H, W, 3] -> [H - 2, W - 2, 3].
 
 
 def _smoothed(values: tf.Tensor) -> tf.Tensor:
@@ -34,14 +34,14 @@ def _smoothed(values: tf.Tensor) -> tf.Tensor:
 
 
 def _smoothed_down(values: tf.Tensor) -> tf.Tensor:
-    """The same as a convolution, whose rounding errors decide where the mean is a whole number."""
+    """The same as a convolution; where the mean is a whole number, rounding errors decide."""
     weights = tf.constant([[1, 1, 1], [1, 5, 1], [1, 1, 1]], tf.float32) / 13
     kernel = tf.tile(weights[:, :, None, None], [1, 1, 3, 1])
     return tf.floor(tf.nn.depthwise_conv2d(values[None], kernel, [1, 1, 1, 1], "VALID")[0])
 
 
 def gaussian_blur(pixels: tf.Tensor, sigma: tf.Tensor | float) -> tf.Tensor:
-    """Convolved with a Gaussian of `sigma` pixels; at the rim, with the part of it that is inside.
+    """Convolves with a Gaussian of `sigma` pixels; at the border, with the part of it inside.
 
     Its cost grows with the cube of the side, so it belongs behind the crop.
     """
@@ -52,12 +52,12 @@ def gaussian_blur(pixels: tf.Tensor, sigma: tf.Tensor | float) -> tf.Tensor:
 
 
 def _blurred_along_first(values: tf.Tensor, sigma: tf.Tensor | float) -> tf.Tensor:
-    """Whole numbers 0..255, float32 [N, M, 3] -> the same, mixed along N."""
+    """Blurs whole numbers 0..255, float32 [N, M, 3], along N."""
     shape = tf.shape(values)
     places = tf.range(tf.cast(shape[0], tf.float32))
     distances = (places[:, None] - places) / sigma
     # In whole 65536ths, so that the product's sums stay under 2**24: they are exact, and do not
-    # depend on the order that a machine takes them in.
+    # depend on the order of summation.
     weights = tf.round(2**16 * tf.nn.softmax(-0.5 * distances**2))
     sums = weights @ tf.reshape(values, [shape[0], -1])
     means = sums / tf.reduce_sum(weights, axis=1, keepdims=True)

@@ -1,4 +1,4 @@
-"""Pixels moved, or covered: uint8 [H, W, 3] -> uint8 [H, W, 3].
+"""Moves or covers pixels: uint8 [H, W, 3] -> uint8 [H, W, 3].
 
 The nearest pixel is taken, and gray where there is none. Coordinates are Pillow's: pixel (x, y)
 has its centre at (x + 1/2, y + 1/2).
@@ -9,13 +9,13 @@ import math
 from vit_jax.data.host_tf import tf
 
 _GRAY = tf.constant(128, tf.uint8)
-# Of a pixel. Without it, rounding errors would choose between two pixels where a place is on
-# their border, as the whole diagonals do in a rotation by 45 degrees.
+# Fraction of a pixel. Without it, rounding errors would choose between two pixels where a point is
+# on their border, as the whole diagonals do in a rotation by 45 degrees.
 _TO_THE_RIGHT = 2.0**-10
 
 
 def rotate(pixels: tf.Tensor, degrees: tf.Tensor | float) -> tf.Tensor:
-    """About the centre, counter-clockwise."""
+    """Rotates about the centre, counter-clockwise."""
     angle = degrees * math.radians(1)
     cos, sin = tf.cos(angle), tf.sin(angle)
     height, width = tf.unstack(tf.cast(tf.shape(pixels)[:2], tf.float32))
@@ -23,22 +23,22 @@ def rotate(pixels: tf.Tensor, degrees: tf.Tensor | float) -> tf.Tensor:
 
 
 def shear_x(pixels: tf.Tensor, slope: tf.Tensor | float) -> tf.Tensor:
-    """Each row taken from `slope` * y further to the right."""
+    """Takes each row from `slope` * y further to the right."""
     return affine(pixels, (1.0, slope, 0.0), (0.0, 1.0, 0.0))
 
 
 def shear_y(pixels: tf.Tensor, slope: tf.Tensor | float) -> tf.Tensor:
-    """Each column taken from `slope` * x further down."""
+    """Takes each column from `slope` * x further down."""
     return affine(pixels, (1.0, 0.0, 0.0), (slope, 1.0, 0.0))
 
 
 def translate_x(pixels: tf.Tensor, distance_px: tf.Tensor | float) -> tf.Tensor:
-    """Taken from `distance_px` further to the right."""
+    """Takes pixels from `distance_px` further to the right."""
     return affine(pixels, (1.0, 0.0, distance_px), (0.0, 1.0, 0.0))
 
 
 def translate_y(pixels: tf.Tensor, distance_px: tf.Tensor | float) -> tf.Tensor:
-    """Taken from `distance_px` further down."""
+    """Takes pixels from `distance_px` further down."""
     return affine(pixels, (1.0, 0.0, 0.0), (0.0, 1.0, distance_px))
 
 
@@ -51,7 +51,7 @@ def affine(
     """Output (x, y) shows input (a x + b y + c, d x + e y + f), given (a, b, c) and (d, e, f).
 
     x and y are measured from `origin`. It is not TensorFlow's ImageProjectiveTransformV3, because
-    that works out the place again for each channel.
+    that computes the position again for each channel.
     """
     height, width = tf.unstack(tf.shape(pixels)[:2])
     x = tf.range(tf.cast(width, tf.float32)) + 0.5 - origin[0]
@@ -67,7 +67,7 @@ def affine(
 
 
 def cutout(pixels: tf.Tensor, half_side_px: tf.Tensor | float, centre: tf.Tensor) -> tf.Tensor:
-    """A gray square of 2 * `half_side_px` about `centre`, y and x in [0, 1) of the image.
+    """Covers a square of 2 * `half_side_px` about `centre` (y and x in [0, 1)) with gray.
 
     The part outside of the image is cut off. DeVries and Taylor (arXiv 1708.04552).
     """
@@ -80,7 +80,7 @@ def cutout(pixels: tf.Tensor, half_side_px: tf.Tensor | float, centre: tf.Tensor
 
 
 def paste(pixels: tf.Tensor, patch: tf.Tensor, begin: tf.Tensor) -> tf.Tensor:
-    """`patch`, uint8 [h, w, 3], over the pixels from `begin` on, (top, left)."""
+    """Pastes `patch`, uint8 [h, w, 3], over the pixels from `begin` on, (top, left)."""
     top, left = tf.unstack(begin)
     bottom, right = tf.unstack(begin + tf.shape(patch)[:2])
     middle = tf.concat([pixels[top:bottom, :left], patch, pixels[top:bottom, right:]], 1)

@@ -1,4 +1,4 @@
-"""What one step of preprocessing is, and how an op checks the arguments that a config gives it.
+"""The type of a preprocessing op, and checks of the arguments that a config gives it.
 
 Every check raises ValueError with the rule; table.py adds the op's usage and the config's field.
 """
@@ -10,21 +10,21 @@ from vit_jax.core.errors import nearest
 from vit_jax.data.header import Encoded
 from vit_jax.data.host_tf import tf
 
-# What is known of images without looking at them: both sides, the shorter side only, or nothing.
+# The image size that is known in advance: both sides, the shorter side only, or nothing.
 KnownSize = tuple[int, int] | int | None
 Size = int | tuple[int, int]  # both sides, or (height, width); in pixels
 
 
 class Op(NamedTuple):
-    """One step of preprocessing. `seed` is int64 [2]; only random ops look at it."""
+    """A step of preprocessing. `seed` is int64 [2]; only random ops use it."""
 
     apply: Callable[[tf.Tensor, tf.Tensor], tf.Tensor]  # (pixels, seed) -> pixels
-    # Of its input -> of its output; ValueError where no image of that size will do.
+    # Size of the input -> size of the output; ValueError where no image of that size fits.
     output_size: Callable[[KnownSize], KnownSize]
     # Pixels, int64 [], of the largest image on the way, given the input's size, int64 [2]. None:
-    # not more than those of its input and its output, which are known before.
+    # not larger than its input and its output, whose sizes are known before.
     largest: Callable[[tf.Tensor], tf.Tensor] | None = None
-    # For the first op after `decode`: both in one, (encoded image, seed) -> pixels.
+    # For the first op after `decode`: both fused, (encoded image, seed) -> pixels.
     decode: Callable[[Encoded, tf.Tensor], tf.Tensor] | None = None
 
 
@@ -34,7 +34,7 @@ def same_size(apply: Callable[[tf.Tensor, tf.Tensor], tf.Tensor]) -> Op:
 
 
 def sometimes(probability: float, change: Callable[[tf.Tensor, tf.Tensor], tf.Tensor]) -> Op:
-    """An op that applies `change` with that probability, and else leaves the image as it is."""
+    """An op that applies `change` with that probability, else leaves the image unchanged."""
     check_number("probability", probability, at_least=0, at_most=1)
 
     def apply(pixels: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
@@ -46,7 +46,7 @@ def sometimes(probability: float, change: Callable[[tf.Tensor, tf.Tensor], tf.Te
 
 
 def check(condition: bool, rule: str) -> None:
-    """ValueError with the rule that `condition` is about, unless it holds."""
+    """ValueError with `rule` unless `condition` holds."""
     if not condition:
         raise ValueError(rule)
 

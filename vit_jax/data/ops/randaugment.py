@@ -13,14 +13,14 @@ AS_PUBLISHED = tuple(
     f"{name} as published" if f"{name} as published" in DISTORTIONS else name for name in CHOICES
 )
 REACH = Reach(translate_px=100, cutout_px=40)
-_MAX_MAGNITUDE = 30  # of the paper's search, section 4
+_MAX_MAGNITUDE = 30  # the limit of the paper's search, section 4
 
 
 def randaugment(num_ops: int, magnitude: float, legacy: bool = False) -> Op:
     """`num_ops` distortions one after the other, each drawn uniformly from sixteen.
 
-    `magnitude`, 0 to 30, is the level that distortions.py gives a meaning to; with `legacy` its
-    accidents are the published code's.
+    `magnitude`, 0 to 30, is a level of distortions.py; with `legacy` it has the bugs of the
+    published code.
     """
     most = len(CHOICES)
     check(

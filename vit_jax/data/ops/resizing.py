@@ -12,8 +12,7 @@ from vit_jax.core.errors import nearest
 from vit_jax.data.host_tf import tf
 from vit_jax.data.ops.op import KnownSize, Op, Size, check, check_choice, check_pixels, pair
 
-# TensorFlow's names. For nearest and area, which have a footprint of their own, antialias means
-# nothing.
+# TensorFlow's names. Antialias has no effect on nearest and area, which have their own footprint.
 METHODS = {
     "nearest": "nearest",
     "bilinear": "bilinear",
@@ -21,7 +20,7 @@ METHODS = {
     "lanczos": "lanczos3",
     "area": "area",  # the mean of what a pixel covers, pixels cut in parts
 }
-# Kernels that are negative in part. Their filters go over the image twice, as Pillow's.
+# Kernels that are partly negative. They are applied in two passes, as in Pillow.
 _TWO_PASSES = {"bicubic": "keyscubic", "lanczos": "lanczos3"}
 LEVELS = ("nearest", "down")
 
@@ -142,7 +141,7 @@ def resized(
     if antialias and method in _TWO_PASSES:
         exact = _filtered_twice(pixels, tf.convert_to_tensor(size, tf.int32), _TWO_PASSES[method])
     else:
-        filtered = antialias and method == "bilinear"  # TensorFlow warns where it means nothing
+        filtered = antialias and method == "bilinear"  # TensorFlow warns where it has no effect
         exact = tf.image.resize(pixels, size, METHODS[method], antialias=filtered)
     return _whole(exact, levels)
 
@@ -151,8 +150,8 @@ def largest(before: tf.Tensor, after: Any, *, method: str, antialias: bool) -> t
     """Pixels, int64 [], of the largest image on the way from one size, int64 [2], to another."""
     after = tf.cast(after, tf.int64)
     if antialias and method in _TWO_PASSES:
-        return tf.reduce_prod(after)  # in their order, no side grows before another has shrunk
-    return after[0] * tf.maximum(before[1], after[1])  # what TensorFlow does: rows first
+        return tf.reduce_prod(after)  # in their order, no side grows before the other has shrunk
+    return after[0] * tf.maximum(before[1], after[1])  # as in TensorFlow: rows first
 
 
 def check_method(method: Any, antialias: Any, levels: Any, *, others: tuple[str, ...] = ()) -> None:
@@ -177,7 +176,7 @@ def resizer(
 
 
 def _takes_rows_first(before: tf.Tensor, after: tf.Tensor) -> tf.Tensor:
-    """bool []: which side is resized first matters to what overshoots.
+    """Whether rows are resized first, bool []; the order affects values that overshoot.
 
     This is the order of Pillow 13, determined by experiment: the height first only where it
     shrinks, and by more than twice as many pixels as the width. Pillow 12 always took the width
@@ -212,8 +211,8 @@ def _filtered(pixels: tf.Tensor, size: tf.Tensor, kernel: str) -> tf.Tensor:
 
 
 def _whole(exact: tf.Tensor, levels: str) -> tf.Tensor:
-    """Numbers of any type to uint8, clipped."""
-    if exact.dtype == tf.uint8:  # of nearest, which takes pixels as they are
+    """Rounds numbers of any type to uint8, clipped."""
+    if exact.dtype == tf.uint8:  # from nearest, which copies pixels
         return exact
     exact = exact + 0.5 if levels == "nearest" else exact
     return tf.cast(tf.clip_by_value(exact, 0.0, 255.0), tf.uint8)

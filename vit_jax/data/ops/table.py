@@ -1,9 +1,9 @@
 """Preprocessing as a string of ops: "decode|inception_crop(224)|flip_lr".
 
 `parse` looks every op up in OPS; its arguments are Python literals, nothing is evaluated. The first
-op must be `decode`, which ends in uint8 RGB; every op after it takes and gives uint8 [H, W, 3].
+op must be `decode`, which gives uint8 RGB; every later op maps uint8 [H, W, 3] to the same.
 
-Interpolation is bilinear if `method` says nothing else (resizing.py). All filter when they shrink
+Interpolation is bilinear unless `method` is given (resizing.py). All filter when they shrink
 (antialias), as Pillow does, so that evaluation and prediction see the same pixels; but for
 `inception_crop`, which samples without a filter, as the published recipes do: that costs a sixth.
 """
@@ -68,9 +68,9 @@ class Preprocess:
         self.output_size = output_size
 
     def of_whole_images(self) -> Preprocess:
-        """Finds all that may be wrong with an image: decodes each as a whole, whatever it shows.
+        """Ops that find every fault an image may have, by decoding it as a whole.
 
-        What comes behind the op that gives all images one size is left out.
+        Those behind the op that gives all images one size are left out.
         """
         size: KnownSize = None
         for number, op in enumerate(self._ops, start=1):
@@ -100,11 +100,11 @@ class Preprocess:
 
 
 def parse(preprocess: str, *, field: str = "preprocess") -> Preprocess:
-    """The ops that a string like "decode|resize_small(256)|central_crop(224)" names.
+    """Parses the ops of a string such as "decode|resize_small(256)|central_crop(224)".
 
     Arguments may have names: "decode|inception_crop(224, area_min=0.25)". UserError for an unknown
-    op or argument, an argument that is not a literal or out of range, a crop of more than there can
-    be, and unless the first op and no other is `decode`. `field` is the config's, for messages.
+    op or argument, an argument that is not a literal or out of range, a crop larger than any
+    image, and unless the first op and no other is `decode`. `field`: the config's, for messages.
     """
     calls = opstring.parse(preprocess, field=field)
     where = f"{field}={preprocess!r}"

@@ -1,1 +1,1 @@
-"""Which examples of a source are taken, and in which order."""
+"""The choice and the order of a source's examples."""

@@ -1,12 +1,12 @@
-"""The labels of all examples of a split, without its images: for what is chosen by class.
+"""The labels of all examples of a split, without its images: for choosing examples by class.
 
-Where they come from: the source itself, where it knows them; `labels-<split>.npz` beside the
+They come from the source itself, where it knows them; from `labels-<split>.npz` beside the
 records of a TFDS data set; else the records are read through once, and the result is kept in the
 user's cache folder. In a file they are compressed sparse rows, as in `Labels`:
 
     offsets  int64 [n + 1]
     labels   int32 [offsets[n]]
-    most     int64 []            labels of the example that has most
+    most     int64 []            the largest number of labels of an example
 """
 
 from __future__ import annotations
@@ -29,25 +29,25 @@ from vit_jax.data import files
 from vit_jax.data.source import SelectedSource, Source
 
 _BLOCK = 256  # examples that are read at once in a scan
-_SCANNING_THREADS = 16  # they wait for the disk
+_SCANNING_THREADS = 16  # threads that wait for the disk
 _DAMAGES = (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile)
 
-Progress = Callable[[int, int], None]  # examples done, of how many
+Progress = Callable[[int, int], None]  # examples done, and their total
 
 
 class Labels(NamedTuple):
     """Example i has the labels `labels[offsets[i]:offsets[i + 1]]`."""
 
-    offsets: np.ndarray  # int64 [n + 1], from 0, not falling
+    offsets: np.ndarray  # int64 [n + 1], from 0, non-decreasing
     labels: np.ndarray  # int32 [offsets[n]]
 
     @property
     def num_examples(self) -> int:
-        """n"""
+        """The number of examples, n."""
         return len(self.offsets) - 1
 
     def examples(self) -> np.ndarray:
-        """Whose each label is, int64 [offsets[n]]."""
+        """The example of each label, int64 [offsets[n]]."""
         return np.repeat(np.arange(self.num_examples), np.diff(self.offsets))
 
     def slice(self, start: int, stop: int) -> Labels:
@@ -78,7 +78,7 @@ def collect(examples: Sequence[Sequence[int]]) -> Labels:
 
 
 def single(labels: Sequence[int] | np.ndarray) -> Labels:
-    """One label for each example."""
+    """Labels of examples that have one label each."""
     return Labels(np.arange(len(labels) + 1), np.asarray(labels, np.int32))
 
 
@@ -89,7 +89,7 @@ def _offsets(counts: np.ndarray) -> np.ndarray:
 def by_class(labels: Labels, num_classes: int, *, describe: Callable[[int], str]) -> ByClass:
     """The examples of each class; an example with several labels is in several classes.
 
-    UserError for a label that is not a class; `describe` says where an example is stored.
+    UserError for a label that is not a class; `describe` gives the location of an example.
     """
     classes, examples = labels.labels, labels.examples()
     outside = np.flatnonzero((classes < 0) | (classes >= num_classes))
@@ -108,7 +108,7 @@ def by_class(labels: Labels, num_classes: int, *, describe: Callable[[int], str]
 
 
 def find(source: Source, progress: Progress = lambda done, total: None) -> Labels:
-    """The labels of all examples of `source`, from where it costs least."""
+    """The labels of all examples of `source`, from the cheapest place that has them."""
     if isinstance(source, SelectedSource):
         selected = source.select(np.arange(source.num_examples))
         return find(source.source, progress).take(selected)
@@ -147,14 +147,14 @@ def file_name(split: str) -> str:
 
 
 def write(path: Path, labels: Labels) -> None:
-    """The file at once or not at all. OSError if it cannot."""
+    """Writes the file at once or not at all. OSError if it cannot."""
     most = np.diff(labels.offsets).max(initial=0)
     with atomic_file(path) as part, part.open("wb") as file:
         np.savez(file, offsets=labels.offsets, labels=labels.labels, most=most)
 
 
 def read(path: str | Path) -> Labels:
-    """FileNotFoundError if there is none, UserError if it is damaged."""
+    """Reads a file of labels. FileNotFoundError if there is none, UserError if it is damaged."""
     with _intact(path), _open(path) as arrays:
         labels = Labels(arrays["offsets"], arrays["labels"])
         offsets = labels.offsets
@@ -164,13 +164,13 @@ def read(path: str | Path) -> Labels:
 
 
 def most_labels(path: str | Path) -> int:
-    """How many labels the example has that has most; errors as in `read`."""
+    """The largest number of labels of an example; errors as in `read`."""
     with _intact(path), _open(path) as arrays:
         return int(arrays["most"])
 
 
 def _open(path: str | Path) -> Any:
-    # A local file's arrays are read one by one, when they are asked for.
+    # A local file's arrays are read one by one, on demand.
     return np.load(io.BytesIO(files.read(path)) if files.is_remote(path) else path)
 
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-# Permutations of so few are sorted: a Feistel network on so few bits is uneven. In
+# Permutations this small are sorted: a Feistel network on so few bits is uneven. In
 # 20,000 epochs, chi-squared of the places is 27 a degree of freedom for 5 examples, 1.8 for 9, 1.4
 # for 21; sorted it is about 1.
 _SORTED = 32
@@ -18,7 +18,7 @@ def keys(seed: np.ndarray | int, *numbers: np.ndarray | int) -> np.ndarray:
 
 
 def permute(places: np.ndarray, *, num_examples: int | np.ndarray, keys: np.ndarray) -> np.ndarray:
-    """The image of each place under the pseudo-random permutation of [0, num_examples) of its key.
+    """The image of each place under its key's pseudo-random permutation of [0, num_examples).
 
     int64 [n], sizes below 2^53 that may be int64 [n] as well, uint64 [n] -> int64 [n].
     """
@@ -36,7 +36,7 @@ def _sorted(places: np.ndarray, sizes: np.ndarray, keys: np.ndarray) -> np.ndarr
     """The number at each place when [0, size) is sorted by a random number for each."""
     numbers = np.arange(sizes.max(initial=1))
     drawn = _mix(keys[:, None] ^ _mix(numbers))
-    # Those outside come last; the numbers of others differ, since _mix is one to one.
+    # Places outside come last; the numbers of the others differ, since _mix is one to one.
     drawn[numbers >= sizes[:, None]] = np.iinfo(np.uint64).max
     order = np.argsort(drawn, axis=1, kind="stable")
     return np.take_along_axis(order, places[:, None], axis=1)[:, 0]

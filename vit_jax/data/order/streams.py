@@ -21,9 +21,9 @@ _BLOCK_KEY = 2**32  # distinguishes the orders of blocks from the components', w
 
 
 def shuffled(num_examples: int, *, seed: int, repeats: int = 1) -> Stream:
-    """Every example once an epoch, each epoch in an order of its own; or `repeats` copies of some.
+    """Streams every example once an epoch, in a new order each epoch; or `repeats` copies of some.
 
-    Position p is in epoch p // n; a seeded permutation of the n examples says which one it is.
+    Position p is in epoch p // n; a seeded permutation of the n examples gives the example.
     With repeats, an epoch of n positions has the first n / `repeats` examples of its order, each as
     often: repeated augmentation (Hoffer et al., arXiv 1901.09335) as DeiT counts its epochs. All
     copies are within 2 `repeats` positions (3 at the end of an epoch).
@@ -53,7 +53,7 @@ def _taking_turns(
 
 
 def balanced(by_class: ByClass, *, seed: int) -> Stream:
-    """All classes equally often, whatever their sizes. UserError without any label.
+    """Streams all classes equally often, whatever their sizes. UserError without any label.
 
     With C classes that have examples, every block of C positions holds each of them once, in a
     seeded order. The k-th visit of a class takes the k-th example of an endless stream over that

@@ -16,9 +16,9 @@ _KEY = np.uint64(0x5B5E7)  # of the one permutation; all published subsets depen
 
 
 def size(num_examples: int, *, fraction: float | None, examples: int | None) -> int | None:
-    """How many of `num_examples` a subset has; None if none is asked for.
+    """The number of `num_examples` that a subset has; None if no subset is requested.
 
-    UserError that names the field if that is none of them or more than all.
+    UserError that names the field if that is 0 or more than `num_examples`.
     """
     if fraction is not None:
         field, number = f"input.subset_fraction={fraction}", round(fraction * num_examples)

@@ -1,1 +1,1 @@
-"""Sources of encoded examples: TFDS, folders, records, drawn ones."""
+"""Sources of encoded examples: TFDS, folders, records, synthetic ones."""

@@ -22,17 +22,17 @@ from vit_jax.core.formatting import format_bytes
 from vit_jax.data import files
 from vit_jax.data.source import digest
 
-_THREADS = 8  # they wait for the network
+_THREADS = 8  # threads that wait for the network
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class FileCache(NamedTuple):
-    """Where copies are kept.
+    """The folder that copies are kept in.
 
     Attributes:
       folder: made if it is not there.
-      limit_bytes: of everything in it; None: the disk is the limit.
-      progress: called with the bytes that are copied, and those that have to be.
+      limit_bytes: the most bytes in it; None: the disk is the limit.
+      progress: called with the bytes copied so far, and the bytes to copy.
     """
 
     folder: Path
@@ -43,9 +43,9 @@ class FileCache(NamedTuple):
 def copies(
     cache: FileCache, name: str, paths: Sequence[str], sizes_bytes: Sequence[int]
 ) -> list[str]:
-    """The local paths of `paths`, which are copied if need be. All of them are in one folder.
+    """The local paths of `paths`, which are copied if necessary. All of them are in one folder.
 
-    `name` is that of the data set. UserError if there is no room, or if copying fails.
+    `name` is the name of the data set. UserError if there is no room, or if copying fails.
     """
     home, _, _ = paths[0].rpartition("/")
     folder = cache.folder / f"{name}-{digest(home)[:16]}"

@@ -58,7 +58,7 @@ class ImageFolder(Source):
         self.fingerprint = digest("\n".join([*classes, *content]))
 
     def read(self, indices: np.ndarray) -> list[Example]:
-        """Whole files."""
+        """Reads whole files."""
         return [self._read(int(index)) for index in indices]
 
     def stored_labels(self) -> Labels:
@@ -88,7 +88,7 @@ class ImageFolder(Source):
 
 
 def find_root(data_dir: str | None, *, where: str) -> str:
-    """The folder, which is there and may hold images. UserError."""
+    """The folder, once it exists and may hold images; else UserError."""
     if data_dir is None:
         raise UserError(
             f'{where}.data_dir is not set; {where}.source="image_folder" needs it: a folder with '
@@ -106,7 +106,7 @@ def find_root(data_dir: str | None, *, where: str) -> str:
 
 
 def _is_of_tfds(root: Path) -> bool:
-    """Whether it is a data set of TFDS, or has a folder for each of its versions."""
+    """Whether the folder is a TFDS data set, or has a subfolder for each version of one."""
     versions = [name for name in files.subfolders(root)[:_LOOKED_AT] if name[:1].isdigit()]
     return any((root / name / _OF_TFDS).is_file() for name in ("", *versions))
 
@@ -116,13 +116,13 @@ def _images_of_split(root: str, split: str, where: str) -> tuple[list[_Image], l
     wanted = base_name(split, where=where)
     folders = {name: files.join(root, name) for name in files.subfolders(root)}
     _check_names(root, folders)
-    # Folders in a folder of images are not looked at: they do not make a split of a class.
+    # Folders in a folder of images are ignored: they do not turn a class into a split.
     has_splits = any(
         files.subfolders(folder) and (name.lower() in _SPLITS or not _images_of_class(folder, ""))
         for name, folder in folders.items()
     )
     if not has_splits:
-        if _SPLITS.issuperset(map(str.lower, folders)):  # not classes of these names
+        if _SPLITS.issuperset(map(str.lower, folders)):  # these are not names of classes
             for folder in folders.values():
                 if _images_of_class(folder, ""):
                     raise _no_classes(folder)

@@ -28,7 +28,7 @@ class MixtureSource(Source):
         self.fingerprint = digest("\n".join(part.fingerprint for part in self._parts))
 
     def read(self, indices: np.ndarray) -> list[Example]:
-        """One read for each component that is concerned."""
+        """Reads the examples component by component."""
         examples: dict[int, Example] = {}
         parts, places = self._locate(indices)
         for part in np.unique(parts):
@@ -38,7 +38,7 @@ class MixtureSource(Source):
         return [examples[i] for i in range(len(indices))]
 
     def describe(self, index: int) -> str:
-        """Where the component stores it."""
+        """The location that the component gives."""
         parts, places = self._locate(np.array([index]))
         return f"{self._names[parts[0]]}: {self._parts[parts[0]].describe(int(places[0]))}"
 

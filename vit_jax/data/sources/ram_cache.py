@@ -7,14 +7,14 @@ import numpy as np
 from vit_jax.core.errors import UserError
 from vit_jax.data.source import DerivedSource, Example, Source
 
-LIMIT_BYTES = 8 * 2**30  # where the config gives none
+LIMIT_BYTES = 8 * 2**30  # the default
 _OVERHEAD_BYTES = 300  # of Python's objects for an example
 _WEIGHT_BYTES = 32  # of a label's weight, likewise
 _SAMPLE = 256  # examples whose mean size is taken for all
 
 
 class InMemory(DerivedSource):
-    """What was read of `source` is not read again.
+    """Keeps what was read of `source`, so that it is not read again.
 
     Memory stays below the limit: what does not fit is read each time.
     """
@@ -26,7 +26,7 @@ class InMemory(DerivedSource):
         self._lock = threading.Lock()
 
     def read(self, indices: np.ndarray) -> list[Example]:
-        """Reads from memory what is there, and the rest from the source."""
+        """Reads cached examples from memory, and the rest from the source."""
         missing = np.array([i for i in indices.tolist() if i not in self._examples], np.int64)
         read = self.source.read(missing) if len(missing) else []
         new = dict(zip(missing.tolist(), read, strict=True))

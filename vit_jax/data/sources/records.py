@@ -1,7 +1,7 @@
 """Random access to the records of a split: ArrayRecord and TFRecord files.
 
-An ArrayRecord file (https://github.com/google/array_record) has an index. Of a TFRecord file,
-where each record starts is determined once, checked and cached: beside the data where that is
+An ArrayRecord file (https://github.com/google/array_record) has an index. The start of each
+record of a TFRecord file is determined once, checked and cached: beside the data where that is
 writable, else in the user's cache folder. A TFRecord is its length (uint64), a checksum of that,
 the data, and a checksum of the data (uint32 each, masked CRC-32C; all little-endian):
 https://www.tensorflow.org/tutorials/load_data/tfrecord
@@ -27,7 +27,7 @@ from vit_jax.core.process.waiting import waiting_for
 from vit_jax.data import files
 from vit_jax.data.source import digest
 
-_OPENING_THREADS = 16  # they wait for the disk
+_OPENING_THREADS = 16  # threads that wait for the disk
 _OPEN_FILES = 256  # well below the usual limit of 1,024 a process
 _READ_BYTES = 32 * 1024
 _OWN_SCHEME = "gs://"  # of the remote files that array_record itself opens
@@ -141,7 +141,7 @@ class TFRecords:
 
 
 def record_offsets(file: Path) -> np.ndarray:
-    """Where each record starts, and at the end the file's size: int64 [n + 1], bytes.
+    """The start of each record, then the file's size: int64 [n + 1], bytes.
 
     Walks from header to header. UserError if the file is truncated, or a length is corrupt or
     longer than the file.
@@ -188,7 +188,7 @@ def masked_crc32c(data: bytes) -> int:
 def load_offsets(paths: Sequence[Path]) -> list[np.ndarray] | None:
     """The offsets of each file, int64 [n + 1]; None if they are not known for these very files."""
     for folder in _cache_folders(paths):
-        # Whatever is wrong with a cache, the answer is the same; zip checks its content's CRC.
+        # Every fault of a cache has the same result; zip checks the CRC of its content.
         with (
             contextlib.suppress(OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile),
             np.load(folder / _cache_name(paths)) as cache,
@@ -211,7 +211,7 @@ def save_offsets(paths: Sequence[Path], offsets: Sequence[np.ndarray]) -> None:
 
 def _cache_folders(paths: Sequence[Path]) -> Iterator[Path]:
     data = paths[0].resolve().parent
-    if data.stat().st_mode & 0o222:  # read-only is meant, also for root
+    if data.stat().st_mode & 0o222:  # a read-only file is respected, also by root
         yield data / _CACHE_FOLDER
     yield cache_dir() / digest(str(data))[:16]
 

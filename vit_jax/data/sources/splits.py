@@ -19,7 +19,7 @@ class Slice(NamedTuple):
 
     @property
     def num_examples(self) -> int:
-        """How many examples the slice holds; at least 1."""
+        """The number of examples in the slice; at least 1."""
         return self.stop - self.start
 
 

@@ -1,4 +1,4 @@
-"""Made-up examples: for plans, benchmarks and tests that have no data."""
+"""Synthetic examples, for plans, benchmarks and tests without data."""
 
 import io
 
@@ -33,14 +33,14 @@ class Synthetic(Source):
         self.fingerprint = digest(f"{self.name} {num_examples} {num_classes} {image_size}")
 
     def read(self, indices: np.ndarray) -> list[Example]:
-        """Made when asked for; nothing is stored."""
+        """Generates the examples; nothing is stored."""
         return [
             Example(self._images[i % _DISTINCT_IMAGES], (int(i % self.num_classes),))
             for i in indices
         ]
 
     def stored_labels(self) -> Labels:
-        """Made up like the examples."""
+        """The generated labels."""
         return single(np.arange(self.num_examples) % self.num_classes)
 
     def describe(self, index: int) -> str:

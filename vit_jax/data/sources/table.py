@@ -20,7 +20,7 @@ MOST_CLASSES = 2**24
 
 
 class Request(NamedTuple):
-    """What is asked of a source; each looks at what concerns it."""
+    """The arguments for a source; each source reads those that concern it."""
 
     data_dir: str | None
     split: str
@@ -59,7 +59,7 @@ def has_folder(name: str) -> bool:
 def check_folder(name: str, data_dir: str | None, *, where: str) -> None:
     """Checks what the folder of a source shows, without its files or TensorFlow: UserError.
 
-    An unknown source, no folder, one that is not there or is not of this kind.
+    The source is unknown, or its folder is not given, does not exist or is of another kind.
     """
     if name not in SOURCES:
         raise UserError(
@@ -107,7 +107,7 @@ def create(
             f"image needs a vector of so many numbers, {4 * source.num_classes:,} bytes. Correct "
             "the data, or input.num_classes."
         )
-    # An evaluation has no such field: what it is declared to have are the training data's classes.
+    # An evaluation has no such field: it is declared to have the training data's classes.
     if where.startswith(EVALUATIONS) and num_classes not in (None, source.num_classes):
         raise UserError(
             f"{where} has other classes than the model: {source.num_classes} {data} "

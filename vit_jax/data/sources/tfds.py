@@ -44,7 +44,7 @@ _FORMATS: dict[str, Callable[[list[str], list[int]], Records]] = {
 class Tfds(Source):
     """A split of a data set whose examples have `image` and `label` (or the list `labels`).
 
-    They may have `label_weights` besides, of their labels.
+    They may also have `label_weights`.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class Tfds(Source):
         sizes_bytes = files.sizes(paths)
         content = _content_hash(folder)
         self.fingerprint = _fingerprint(info, part, paths, sizes_bytes, counts, content)
-        # Of a slice only the files that it touches are looked at.
+        # Only the files that a slice touches are looked at.
         ends = np.cumsum(counts)
         first, last = np.searchsorted(ends, [part.start, part.stop - 1], side="right")
         touched = slice(first, last + 1)
@@ -105,7 +105,7 @@ class Tfds(Source):
         self._parse = tf.train.Example.FromString
 
     def read(self, indices: np.ndarray) -> list[Example]:
-        """One read for each file that is concerned."""
+        """Reads the examples file by file."""
         examples: dict[int, Example] = {}
         of_files, records = self._locate(indices)
         for file in np.unique(of_files):
@@ -172,7 +172,7 @@ class Tfds(Source):
 def find_folder(data_dir: str | None, *, where: str) -> str:
     """The folder with dataset_info.json: `data_dir`, or below it as <name>/<config>/<version>.
 
-    Of several versions the highest. UserError if there is none, or more than one data set.
+    The highest of several versions. UserError if there is none, or more than one data set.
     """
     if data_dir is None:
         raise UserError(
@@ -214,7 +214,7 @@ def _version(folder: str) -> tuple[int, ...]:
 
 
 def _complete(folder: str, paths: list[str], sizes_bytes: list[int | None]) -> list[int]:
-    """The sizes. UserError if files are missing."""
+    """The files' sizes. UserError if files are missing."""
     missing = [path for path, size in zip(paths, sizes_bytes, strict=True) if size is None]
     if missing:
         raise UserError(
@@ -274,7 +274,7 @@ def _classes(
 
 
 def _content_hash(folder: str) -> str | None:
-    """Over all images and labels, where python -m vit_jax.prepare has left one."""
+    """The hash of all images and labels, if python -m vit_jax.prepare has left one."""
     there = [entry.name for entry in files.list_folder(folder)]
     if NOTE not in there:
         return None
@@ -293,7 +293,7 @@ def _fingerprint(
     counts: list[int],
     content_hash: str | None,
 ) -> str:
-    """Over names, sizes and counts; the content of the files is not read, but its hash if any."""
+    """A hash of names, sizes, counts and any content hash; the files' content is not read."""
     names = [posixpath.basename(path) for path in paths]
     content = [info.name, str(info.version), list(part), names, sizes_bytes, counts]
     if content_hash is not None:

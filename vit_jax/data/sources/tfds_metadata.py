@@ -1,4 +1,4 @@
-"""What a TFDS data set says about itself: dataset_info.json, features.json, names of the classes.
+"""Metadata of a TFDS data set: dataset_info.json, features.json, names of the classes.
 
 TFDS imports the Python module of every class that features.json names, and looks for it in the
 current folder too. So the file is read here first, and TFDS gets a copy of what was read. It gets

@@ -21,7 +21,7 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class SplitSize(NamedTuple):
-    """What the metadata say of a split."""
+    """The size of a split, for the metadata."""
 
     shard_lengths: Sequence[int]  # examples in each file
     nbytes: int  # of all records
@@ -63,7 +63,7 @@ def example(
 
 
 def write_records(path: Path, records: Iterable[bytes]) -> None:
-    """One ArrayRecord file, in place of what was there. OSError, also for what ArrayRecord says."""
+    """Writes an ArrayRecord file, replacing any other. OSError, also for ArrayRecord's errors."""
     from array_record.python.array_record_module import ArrayRecordWriter
 
     writer = ArrayRecordWriter(str(path), OPTIONS)
@@ -73,7 +73,7 @@ def write_records(path: Path, records: Iterable[bytes]) -> None:
         writer.close()
     except RuntimeError as error:
         with contextlib.suppress(RuntimeError):
-            writer.close()  # else it tries again when it is collected
+            writer.close()  # otherwise it tries again when it is garbage-collected
         number = next((n for n in _FULL if os.strerror(n) in str(error)), errno.EIO)
         raise OSError(number, str(error), str(path)) from error
 
@@ -89,7 +89,7 @@ def write_metadata(
     multi_label: bool,
     weighted: bool,
 ) -> None:
-    """dataset_info.json, features.json and the list of classes; `class_names` are unique."""
+    """Writes dataset_info.json, features.json and the class list; `class_names` are unique."""
     import tensorflow_datasets as tfds
 
     label = tfds.features.ClassLabel(names=list(class_names))
