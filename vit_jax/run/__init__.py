@@ -1,1 +1,1 @@
-"""From a config to a run: what the commands share."""
+"""Building a run from its config: code that the commands share."""

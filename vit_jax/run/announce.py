@@ -1,4 +1,4 @@
-"""What a run tells the person who watches it."""
+"""Messages of a run to the person who watches it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def run(
     durations: build.Durations,
     changes: Sequence[str],
 ) -> None:
-    """Data, devices, model, plan: what is about to happen."""
+    """Announces the run: its data, devices, model and plan."""
     devices = mesh.devices.ravel()
     epochs = durations.total_steps / durations.steps_per_epoch
     screen.say(
@@ -67,7 +67,7 @@ FIELDS = {axes.WIDTH: "model.width", axes.HEADS: "model.num_heads", axes.MLP: "m
 
 
 def unsharded(screen: Screen, layout: StateLayout) -> None:
-    """What is replicated along axes of the mesh that should divide it: one line for each cause."""
+    """Lists arrays replicated along mesh axes that should shard them: one line for each cause."""
     sizes = layout.mesh.shape
     several = lambda mesh_axes: " x ".join(f"{a}={sizes[a]}" for a in mesh_axes)
     for whose, causes in (
@@ -85,13 +85,13 @@ def unsharded(screen: Screen, layout: StateLayout) -> None:
 
 
 def start(screen: Screen, step: int) -> None:
-    """Whether the run goes on from a checkpoint."""
+    """Announces whether the run resumes from a checkpoint."""
     if step:
         screen.say(f"resumed  from the checkpoint of step {step:,}")
 
 
 def warm_start(screen: Screen, trained: CheckpointInfo, model: ModelInfo) -> None:
-    """Where the first parameters are from."""
+    """Announces the origin of the first parameters."""
     old, new = (" x ".join(map(str, tokens.grid)) for tokens in (trained.tokens, model.tokens))
     change = "" if old == new else f"; {old} patches become {new}"
     screen.say(f"weights  {trained.name} from {trained.folder}{change}")
@@ -99,7 +99,7 @@ def warm_start(screen: Screen, trained: CheckpointInfo, model: ModelInfo) -> Non
 
 @contextlib.contextmanager
 def compiling(screen: Screen) -> Iterator[None]:
-    """Around the compilation of the step."""
+    """Announces the compilation of the step that runs inside it."""
     screen.update("compiling the first step ...")
     started, before = time.perf_counter(), compilation_cache.tally()
     yield
@@ -116,7 +116,7 @@ def progress(
     values: Mapping[str, float],
     eta_secs: float,
 ) -> None:
-    """The line that updates; what is wanted most comes first, since a narrow terminal cuts it."""
+    """Updates the line of progress; the key facts come first, since narrow terminals cut it."""
     skipped = values.get(NUMBER, 0)
     # A step whose batch is left out has no loss and no accuracy.
     of_step = {
@@ -134,25 +134,25 @@ def progress(
 
 
 def left_out(screen: Screen, step: int) -> None:
-    """A step whose batch is not learnt from."""
+    """Announces a step whose batch is left out."""
     screen.say(f"step {step:,} | its batch is left out, as input.skip_steps says")
 
 
 def bad_images(screen: Screen, *of_feeds: BadImages) -> None:
-    """Each that is skipped, by name, once."""
+    """Names each skipped image, once."""
     for bad in of_feeds:
         for file in bad.untold():
             screen.note(f"skipped  {file}")
 
 
 def results(screen: Screen, step: int, numbers: Mapping[str, float]) -> None:
-    """What the evaluations found, one line each; nothing if none was due."""
+    """Prints the results of the evaluations, one line each; nothing if none was due."""
     for name, line in _by_evaluation(numbers).items():
         screen.say(f"step {step:,} | {name}: {line}")
 
 
 def preempted(reason: str, step: int, workdir: epath.Path) -> str:
-    """The last words of a run that was asked to stop."""
+    """The final message of a run that was asked to stop."""
     return (
         f"Stopped by {reason}; step {step:,} is saved in {workdir}. "
         "Start the same command again to go on."
@@ -162,7 +162,7 @@ def preempted(reason: str, step: int, workdir: epath.Path) -> str:
 def finished(
     screen: Screen, durations: build.Durations, row: Mapping[str, float], workdir: epath.Path
 ) -> None:
-    """The result, where it is, and what to do next."""
+    """Prints the result, where it is, and what to do next."""
     screen.say(f"finished {durations.total_steps:,} steps")
     if skipped := row.get(NUMBER):
         screen.say(

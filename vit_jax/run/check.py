@@ -1,8 +1,8 @@
-"""train --check: all that a run would stumble over, looked at closely; nothing is trained.
+"""train --check: a close look for everything that would stop a run, without training.
 
-Besides what every start looks at (preflight.py): some examples of each data set are read and
+Beyond the checks of every start (preflight.py), some examples of each data set are read and
 decoded, the checksums of init.weights verified, the work directory's config compared, and the
-state's size held against the devices' memory. No chip compiles anything, and nothing is written.
+state's size compared with the devices' memory. Nothing is compiled, and nothing is written.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ def check(
     allow_config_change: bool,
     all_images: bool = False,
 ) -> None:
-    """Looks at everything that the run of `config` in `folder` needs, and says what it found.
+    """Checks everything that the run of `config` in `folder` needs, and prints the findings.
 
     With `all_images` every image of the training data and the evaluations is read and decoded.
 
     Raises:
-      UserError: something is not right; lists all that is wrong.
+      UserError: something is wrong; lists all errors.
     """
     problems = Problems()
     parts = preflight.look(config, folder, problems)
@@ -68,7 +68,7 @@ def check(
 
 
 def _show(screen: Screen, rows: list[Row], problems: Problems) -> None:
-    """The table: part, what was found, and whether that is all right."""
+    """Prints the table: each part, what was found, and whether it is right."""
     whats = [problem.what for problem in problems.found]
     rows += [Row(what, "") for what in dict.fromkeys(whats) if what not in [r.what for r in rows]]
     widths = [max(len(row[i]) for row in rows) for i in range(2)]
@@ -126,9 +126,9 @@ def _data(config: RunConfig, parts: RunParts, problems: Problems, screen: Screen
 def _all_data(
     config: RunConfig, parts: RunParts, problems: Problems, screen: Screen
 ) -> Iterator[Row]:
-    """As `_data`, but of every image."""
+    """Like `_data`, but checks every image."""
     c = config.input
-    sets: list[tuple[str, Any, str, str | None]] = []  # the last: the split of an evaluation
+    sets: list[tuple[str, Any, str, str | None]] = []  # last: the split of an evaluation
     sets.append(("input", parts.source, c.preprocess, None))
     sets += [
         (f"evals.{name}", data.source, each.preprocess, each.split)
@@ -148,7 +148,7 @@ def _all_data(
 def _look_at_all(
     config: RunConfig, source: Source, preprocess: str, where: str, screen: Screen
 ) -> int:
-    """How many of its images are bad, each named on the screen; UserError if none may be."""
+    """Counts the bad images, naming each on the screen; UserError if there may be none."""
     bar = lambda done, total: screen.bar(f"reading all of {where}", done, total)
     bad = 0
     for file in build.bad_images(config.input, source, preprocess, bar):
@@ -172,7 +172,7 @@ def _look_at_all(
 
 
 class Read(NamedTuple):
-    """How many examples were read, and how many of them are bad images that will be skipped."""
+    """The number of examples read, and of bad images among them, which will be skipped."""
 
     examples: int
     bad: int
@@ -190,7 +190,7 @@ def _samples(config: RunConfig, source: Source, preprocess: str, where: str) -> 
 
 
 def _first_batch(config: RunConfig, source: Source, layout: Batch) -> int:
-    """Makes this process's part of the first batch; returns how many images are skipped in it."""
+    """Makes this process's part of the first batch; returns its number of skipped images."""
     with build.train_feed(config, source, layout, start_step=0) as feed:
         next(feed)
         return feed.skipped_images
@@ -220,7 +220,7 @@ def _model(config: RunConfig, parts: RunParts, problems: Problems, screen: Scree
 
 
 def _memory(layout: StateLayout) -> str:
-    """What the state takes of each device."""
+    """The memory that the state takes on each device."""
     state = layout.state
     sizes = {"parameters": state.params, "optimizer": state.opt_state, "average": state.ema}
     parts = [f"{name} {format_bytes(device_bytes(tree))}" for name, tree in sizes.items() if tree]
@@ -230,7 +230,7 @@ def _memory(layout: StateLayout) -> str:
 
 
 def _verify(config: RunConfig, parts: RunParts, screen: Screen) -> str:
-    """Reads what a warm start takes, one array after the other, on the host."""
+    """Reads the arrays of a warm start on the host, one after the other."""
     trained = parts.trained
     if trained is None:
         return "not needed any more: the run goes on from its own checkpoint"

@@ -1,7 +1,7 @@
-"""What a look at folders tells, told before TensorFlow is imported and the devices are found.
+"""Checks of folders, made before TensorFlow is imported and the devices are found.
 
-That takes seconds, and a folder that is not there is what is wrong most often. What else can be
-known before the chips start is preflight.py's.
+Those take seconds, and a missing folder is the most common error. The other checks before the
+chips start are in preflight.py.
 """
 
 from collections.abc import Iterator
@@ -18,9 +18,9 @@ from vit_jax.store import checkpoint_dir, disk_space
 
 
 def look(config: RunConfig, workdir: epath.Path | None = None) -> None:
-    """UserError with all that is wrong with the folders of the data, weights and work directory.
+    """UserError with all that is wrong with the folders of data and weights and the work directory.
 
-    workdir: None for a command that has none. Remote folders are not looked at: that takes longer.
+    workdir: None for a command that has none. Remote folders are not checked: that takes longer.
     """
     problems = Problems()
     seen: list[tuple[str, str | None]] = []
@@ -48,7 +48,7 @@ def _of_data(config: RunConfig) -> Iterator[tuple[str, str, str | None]]:
 
 
 def _check_weights(config: RunConfig, workdir: epath.Path) -> None:
-    """UserError if there is nothing where init.weights says; a run that has begun needs none."""
+    """UserError if the path in init.weights does not exist; a run that has begun needs none."""
     path = config.init.weights
     if config.model.name is None and not path:
         build.architecture(config)

@@ -1,4 +1,4 @@
-"""What a run runs on: versions, devices, XLA's flags."""
+"""The environment of a run: versions, devices, XLA flags."""
 
 import datetime
 import importlib.metadata
@@ -20,14 +20,14 @@ DETERMINISTIC_FLAGS = ("--xla_gpu_deterministic_ops=true", "--xla_gpu_autotune_l
 
 
 def deterministic() -> None:
-    """Makes XLA choose kernels whose results repeat bit by bit; before any device is used."""
+    """Makes XLA choose bitwise reproducible kernels; to be called before any device is used."""
     given = os.environ.get("XLA_FLAGS", "").split()
     missing = [flag for flag in DETERMINISTIC_FLAGS if flag not in given]
     os.environ["XLA_FLAGS"] = " ".join([*given, *missing])
 
 
 def describe(mesh: Mesh) -> dict[str, Any]:
-    """What config.json records of one start."""
+    """The record of one start in config.json."""
     devices = mesh.devices.ravel()
     return {
         "time": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
@@ -40,13 +40,13 @@ def describe(mesh: Mesh) -> dict[str, Any]:
 
 
 def total_peak_flops(mesh: Mesh, peak_tflops: float | None) -> float | None:
-    """FLOP/s of all devices together: of one as given, else by its data sheet; None: unknown."""
+    """FLOP/s of all devices together, each as given or by its data sheet; None if unknown."""
     one = peak_tflops * 1e12 if peak_tflops else peak_flops(mesh.devices.flat[0].device_kind)
     return None if one is None else one * mesh.size
 
 
 def versions(packages: Sequence[str]) -> dict[str, str]:
-    """Of this project, Python, and of those packages that are installed."""
+    """Versions of this project, of Python, and of those packages that are installed."""
     found = {"vit_jax": vit_jax.__version__, "python": sys.version.split()[0]}
     for package in packages:
         try:
@@ -57,7 +57,7 @@ def versions(packages: Sequence[str]) -> dict[str, str]:
 
 
 def _commit() -> str | None:
-    """Of the clone that this code runs from, "+" if it has changes; None outside of one."""
+    """The commit of the clone that this code runs from, "+" if changed; None without a clone."""
     where = Path(vit_jax.__file__).parent
     try:
         commit = _git(where, "rev-parse", "HEAD")

@@ -1,4 +1,4 @@
-"""What cannot fit, told before it is allocated; and out of memory, what to change."""
+"""Checks that arrays fit before they are allocated, and advice when memory runs out."""
 
 import contextlib
 import os
@@ -39,9 +39,9 @@ def check_fits(layout: StateLayout, batch: Batch, num_classes: int) -> None:
 
 
 def device_memory(device: jax.Device) -> int | None:
-    """Bytes of a device, and of a CPU what it shares with the others of this process.
+    """Memory of a device in bytes; of a CPU, the memory shared by all of this process.
 
-    None where it does not say.
+    None where the device does not report it.
     """
     if device.platform == "cpu":
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // jax.local_device_count()

@@ -1,4 +1,4 @@
-"""What can be known before the chips start: looked at first, and all errors are reported at once.
+"""Checks that can be made before the chips start; all errors are reported at once.
 
 Nothing is compiled, nothing allocated on the devices, nothing written. `train --check` (check.py)
 looks closer.
@@ -32,8 +32,8 @@ class RunParts(NamedTuple):
     Attributes:
       eval_data: the data of each evaluation.
       trained: the description of init.weights; None if the run does not start from them.
-      shapes: of what is taken from there, by the parameters' names.
-      description: of the run's own checkpoints.
+      shapes: shapes of the arrays taken from there, by the parameters' names.
+      description: the description in the run's own checkpoints.
     """
 
     mesh: Mesh
@@ -48,7 +48,7 @@ class RunParts(NamedTuple):
 
 
 class DataCounts(NamedTuple):
-    """What durations and the model depend on."""
+    """The counts that durations and the model depend on."""
 
     num_examples: int
     classes: build.ModelClasses
@@ -58,7 +58,7 @@ def prepare(config: RunConfig, workdir: epath.Path) -> RunParts:
     """The parts of the run of `config` in `workdir`.
 
     Raises:
-      UserError: config, data, weights or disk are not right; lists all errors.
+      UserError: config, data, weights or disk are wrong; lists all errors.
     """
     problems = Problems()
     parts = look(config, workdir, problems)
@@ -67,16 +67,16 @@ def prepare(config: RunConfig, workdir: epath.Path) -> RunParts:
 
 
 def look(config: RunConfig, workdir: epath.Path, problems: Problems) -> RunParts:
-    """As `prepare`, but adds errors to `problems` instead; what they prevent is MISSING."""
+    """Like `prepare`, but adds errors to `problems`; the parts they prevent are MISSING."""
     look = problems.look
-    # Where.
+    # Devices and data.
     mesh = look("mesh", build.mesh, config.mesh)
     source = look("input", build.source, config.input)
     look("input", build.check_batch, config, mesh)
     batch_layout = look("input", build.batch_layout, config, source, mesh)
     data = _declared(config.input) if source is MISSING else _counts(source)
 
-    # What.
+    # Model and step.
     num_classes = data.classes.number
     step = build.step_parts(
         config, mesh, num_examples=data.num_examples, num_classes=num_classes, look=look
@@ -85,7 +85,7 @@ def look(config: RunConfig, workdir: epath.Path, problems: Problems) -> RunParts
     look("memory", memory.check_fits, layout, batch_layout, num_classes)
     description = look("model", build.description, model, source)
 
-    # How good.
+    # Evaluations.
     kinds = look("evals", build.check_evals, config)
     eval_data = {}
     for name in config.evals:
@@ -105,10 +105,10 @@ def look(config: RunConfig, workdir: epath.Path, problems: Problems) -> RunParts
         after=list(eval_data.values()),
     )
 
-    # From where, and where to.
+    # First parameters and outputs.
     is_new = not checkpoint_dir.steps(workdir / "checkpoints")
     init = look("init", build.check_init, config.init)
-    # With model.name=None the model was made from them: what is wrong with them is told already.
+    # With model.name=None the model was made from them: their errors are reported already.
     needed: list[Any] = [init, model] if config.model.name is None else [init]
     trained = look("init", _trained, config.init, is_new, after=needed)
     shapes = look("init", _shapes_to_take, config.init, trained, layout, model)
@@ -126,10 +126,10 @@ def _counts(source: Source) -> DataCounts:
 
 
 def _declared(c: InputConfig) -> DataCounts:
-    """What the config declares of data that are not there: enough to look at all the rest."""
+    """The counts that the config declares of missing data: enough to check everything else."""
     try:
         num_examples = build.declared_examples(c)
-    except UserError:  # told by what looked at the data
+    except UserError:  # reported where the data were checked
         return MISSING
     if num_examples is None or c.num_classes is None:
         return MISSING

@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 class _Missing:
-    """In place of a part that could not be made, and of every attribute that it would have."""
+    """A placeholder for a part that could not be made, and for each of its attributes."""
 
     def __getattr__(self, name: str) -> _Missing:
         if name.startswith("__"):
@@ -23,21 +23,21 @@ MISSING: Any = _Missing()
 
 
 class Look(Protocol):
-    """How a part is made: `Problems.look` or `at_once`."""
+    """A function that makes a part: `Problems.look` or `at_once`."""
 
     def __call__(self, what: str, make: Callable[..., T], *args: Any, **kwargs: Any) -> T:
-        """What make(*args, **kwargs) gives; `what` is the section that errors are of."""
+        """The result of make(*args, **kwargs); `what` is the section that errors name."""
         ...
 
 
 def at_once(what: str, make: Callable[..., T], *args: Any, **kwargs: Any) -> T:
-    """make(*args, **kwargs): the first UserError ends it."""
+    """The result of make(*args, **kwargs); the first UserError is raised at once."""
     del what
     return make(*args, **kwargs)
 
 
 class Problem(NamedTuple):
-    """What could not be made, and why."""
+    """A part that could not be made, and the reason."""
 
     what: str
     error: UserError
@@ -47,7 +47,7 @@ class Problems:
     """Makes parts and collects the errors.
 
     Attributes:
-      found: in the order in which they were met.
+      found: the errors, in the order in which they were met.
     """
 
     def __init__(self) -> None:
@@ -61,7 +61,7 @@ class Problems:
         after: Sequence[Any] = (),
         **kwargs: Any,
     ) -> T:
-        """make(*args, **kwargs), or MISSING if that is a UserError.
+        """The result of make(*args, **kwargs), or MISSING if it raises a UserError.
 
         MISSING as well, and nothing is called, if an argument or one of `after` is missing.
         """
@@ -70,7 +70,7 @@ class Problems:
         try:
             return make(*args, **kwargs)
         except UserError as error:
-            # Two parts may stumble over the same field.
+            # Two parts may find the same wrong field.
             if str(error) not in [str(problem.error) for problem in self.found]:
                 self.found.append(Problem(what, error))
             return MISSING

@@ -1,4 +1,4 @@
-"""The flags of a command that can run as several processes, and what they start."""
+"""Flags of a command that can run as several processes, and starting those processes."""
 
 import json
 from collections.abc import Mapping
@@ -27,7 +27,7 @@ FLAGS = flags.FLAGS
 
 
 def define_flags() -> None:
-    """These differ from process to process, so they are no fields of a config."""
+    """Defines flags that differ from process to process, and so are not fields of a config."""
     flags.DEFINE_string(
         "coordinator",
         None,
@@ -48,7 +48,7 @@ def define_flags() -> None:
 
 
 def find() -> Cluster | None:
-    """Which processes belong to this run; None: this one alone. UserError for wrong flags."""
+    """Finds the processes of this run; None: this one alone. UserError for wrong flags."""
     for name in TIMEOUTS:
         secs = getattr(FLAGS, name)
         if not 1 <= secs <= MAX_TIMEOUT_SECS:  # also NaN
@@ -64,7 +64,7 @@ def find() -> Cluster | None:
 
 
 def together(found: Cluster | None) -> AbstractContextManager[Peers]:
-    """The processes as one; see dist/start.py."""
+    """Connects the processes; see cluster/start.py."""
     return start.together(
         found,
         start_timeout_secs=FLAGS.start_timeout_secs,
@@ -79,7 +79,7 @@ def check_same(
     """UserError, with a list, unless all processes have the same values as the first.
 
     Otherwise they would wait for each other in different places, or train different models.
-    options: of the command, by their flags.
+    options: the command's options, by their flags.
     """
     values = {"--workdir": str(workdir), **options, **configs.to_dict(config)}
     here = {"config": values, "fingerprint": {}}

@@ -1,1 +1,1 @@
-"""Config sections become objects, a file for each kind."""
+"""Objects from config sections, one file for each kind."""

@@ -1,4 +1,4 @@
-"""How long a run is, and what is due when."""
+"""The length of a run, and when its events are due."""
 
 import dataclasses
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from vit_jax.core.cadence import Cadence
 
 @dataclasses.dataclass(frozen=True)
 class Durations:
-    """How long a run is, in steps, and what is due when."""
+    """The length of a run and its schedule of events, in steps."""
 
     total_steps: int
     warmup_steps: int

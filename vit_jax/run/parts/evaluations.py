@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class ModelClasses(NamedTuple):
-    """What a model tells apart."""
+    """The classes that a model distinguishes."""
 
     number: int
     names: tuple[str, ...] | None
@@ -38,8 +38,8 @@ class EvalData(NamedTuple):
 
     Attributes:
       source: the split.
-      open_feed: opens it anew: its feed, and its number of batches.
-      bad_images: those of this host that were skipped so far.
+      open_feed: opens it anew, and gives its feed and its number of batches.
+      bad_images: this host's bad images that were skipped so far.
     """
 
     source: Source
@@ -73,7 +73,7 @@ def evals(
 
 
 def check_evals(config: RunConfig) -> None:
-    """UserError for an unknown kind, or for a best metric that never comes and so keeps nothing."""
+    """UserError for an unknown kind, or for a best metric that is never measured."""
     for name, c in config.evals.items():
         if c.kind not in EVALUATORS:
             raise errors.UserError(
@@ -136,7 +136,7 @@ def eval_data(
         weighted=source.weighted,
     )
 
-    bad_images = BadImages()  # of all its runs, so that each is named once
+    bad_images = BadImages()  # shared by all its runs, so that each image is named once
 
     def open_feed() -> tuple[Feed, int]:
         batches = pipeline.eval_batches(

@@ -1,4 +1,4 @@
-"""Which examples a run trains on, and in which order."""
+"""The choice and the order of the examples that a run trains on."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ def source(c: InputConfig) -> Source:
 
 
 def data_dir(source: str, own: str | None, inherited: str | None) -> str | None:
-    """Of a component or an evaluation; one that reads no folder inherits none."""
+    """The data_dir of a component or an evaluation; one that reads no folder inherits none."""
     from vit_jax.data.sources import table as sources
 
     return (own or inherited) if sources.has_folder(source) else own
 
 
 def in_memory(c: InputConfig, source: Source) -> Source:
-    """`source`, or with input.cache="ram" what keeps its examples in memory."""
+    """`source`, wrapped to keep its examples in memory if input.cache is "ram"."""
     from vit_jax.data.sources import ram_cache
 
     if c.cache != _RAM:
@@ -50,7 +50,7 @@ def in_memory(c: InputConfig, source: Source) -> Source:
 
 
 def file_cache(c: InputConfig) -> FileCache | None:
-    """Where record files are copied to, with a bar."""
+    """The cache that record files are copied to, with a progress bar."""
     from vit_jax.data.sources.file_cache import FileCache
 
     if c.cache in (None, _RAM):
@@ -65,7 +65,7 @@ def file_cache(c: InputConfig) -> FileCache | None:
 
 
 def stream(c: InputConfig, source: Source, *, seed: int) -> Stream:
-    """Which example of `source` stands where in the endless stream."""
+    """The example of `source` at each position of the endless stream."""
     from vit_jax.data.order import label_index, streams
     from vit_jax.data.sources.mixture import MixtureSource
 
@@ -80,9 +80,9 @@ def stream(c: InputConfig, source: Source, *, seed: int) -> Stream:
 
 
 def declared_examples(c: InputConfig) -> int | None:
-    """How many examples an epoch has, by what the config declares.
+    """The number of examples of an epoch, as the config declares it.
 
-    None if it does not, or if that depends on the labels: for a subset by class.
+    None if it does not, or if the number depends on the labels, as for a subset by class.
     """
     _check_choice(c)
     declared = c.num_examples
@@ -96,7 +96,7 @@ def declared_examples(c: InputConfig) -> int | None:
 
 
 def title(c: InputConfig, source: Source) -> str:
-    """What the data are called, for people: "digits, train", "birds 75.0% + dogs 25.0%"."""
+    """The title of the data, for people: "digits, train", "birds 75.0% + dogs 25.0%"."""
     if not c.mixture:
         return f"{source.name}, {c.split}"
     quotas = _quotas(c)
@@ -165,7 +165,7 @@ def _quotas(c: InputConfig) -> dict[str, int]:
 
 
 def _subset_size(c: InputConfig, num_examples: int) -> int | None:
-    """Of `num_examples`; None: no subset by fraction or number is asked for."""
+    """Size of the subset of `num_examples`; None if none is set by fraction or number."""
     from vit_jax.data.order import subset
 
     return subset.size(num_examples, fraction=c.subset_fraction, examples=c.subset_examples)
@@ -202,7 +202,7 @@ def _check_choice(c: InputConfig) -> None:
 
 
 def _labels(source: Source) -> Labels:
-    """Of all examples, with a bar if they have to be read."""
+    """Labels of all examples, with a progress bar if they have to be read."""
     from vit_jax.data.order import label_index
 
     screen = Screen(quiet=jax.process_index() > 0)

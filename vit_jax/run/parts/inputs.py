@@ -77,7 +77,7 @@ def train_feed(config: RunConfig, source: Source, layout: Batch, *, start_step: 
 def bad_images(
     c: InputConfig, source: Source, preprocess: str, progress: Callable[[int, int], None]
 ) -> Iterator[str]:
-    """Of all images of a split, each read and decoded by one of the processes; see every_image."""
+    """Bad images of a split, each image read and decoded by one process; see every_image."""
     from vit_jax.data import every_image
 
     own = np.arange(jax.process_index(), source.num_examples, jax.process_count())

@@ -1,4 +1,4 @@
-"""The model of a run, and what its checkpoints say about it."""
+"""The model of a run, and its description in checkpoints."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Model:
     Attributes:
       make: nnx.Rngs -> module.
       info: its name, parameters, FLOPs and fields.
-      preprocess: what prediction makes of an image, and so the size of its images.
+      preprocess: the preparation of images for prediction, and so their size.
     """
 
     make: Callable[[nnx.Rngs], nnx.Module]
@@ -51,7 +51,7 @@ def model(config: RunConfig, *, num_classes: int) -> Model:
 
 
 def architecture(config: RunConfig) -> tuple[str, dict[str, Any]]:
-    """The model's name, and the fields that differ from what the name says. UserError."""
+    """The model's name, and the fields that differ from those that it implies. UserError."""
     fields = {k: v for k, v in dataclasses.asdict(config.model).items() if v is not None}
     if "name" in fields:
         return fields.pop("name"), fields
@@ -76,7 +76,7 @@ def architecture(config: RunConfig) -> tuple[str, dict[str, Any]]:
 
 
 def check_init(c: InitConfig) -> None:
-    """UserError for fields that would go unread, since they say how weights are taken."""
+    """UserError for fields about loading weights that would go unread."""
     if c.weights == "":
         raise errors.UserError(
             "init.weights is empty: give a work directory or checkpoint, or none for random ones."
@@ -90,7 +90,7 @@ def check_init(c: InitConfig) -> None:
 
 
 def trained_weights(c: InitConfig) -> weights.CheckpointInfo:
-    """What init.weights, which has to be set, says about itself."""
+    """The description of init.weights, which has to be set."""
     assert c.weights is not None
     try:
         return weights.checkpoint_info(epath.Path(c.weights).expanduser())
@@ -99,9 +99,9 @@ def trained_weights(c: InitConfig) -> weights.CheckpointInfo:
 
 
 def preprocess(config: RunConfig) -> models.Preprocess:
-    """How images are to be prepared for prediction: as the first evaluation prepares them.
+    """The preparation of images for prediction: that of the first evaluation.
 
-    Without an evaluation, the whole image stands for the random crops of training.
+    Without an evaluation, the whole image replaces the random crops of training.
     """
     size = image_size(config.input.preprocess, "input.preprocess")
     found = models.Preprocess(size, size)
@@ -113,7 +113,7 @@ def preprocess(config: RunConfig) -> models.Preprocess:
 
 
 def description(model: Model, source: Source) -> dict[str, Any]:
-    """What the run's checkpoints say about themselves."""
+    """The description in the run's checkpoints."""
     return describe(
         model.info,
         num_classes=source.num_classes,

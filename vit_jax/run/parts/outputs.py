@@ -1,4 +1,4 @@
-"""Where checkpoints and numbers of a run go, and what measures its speed."""
+"""The outputs of a run: its checkpoints and logs, and the clock that measures its speed."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
     from vit_jax.data.source import Source
 
 
-# Of a work directory's config, when a run goes on there.
+# Fields of a work directory's config that may differ when a run resumes there.
 MAY_DIFFER = MayDiffer(configs.FREE_FIELDS, configs.STEP_FIELDS, configs.with_new_fields)
 
 
 def entry(
     config: RunConfig, workdir: epath.Path, source: Source, *, allow_config_change: bool
 ) -> Entry:
-    """Whether the run may start or go on in the work directory; UserError if it may not."""
+    """The way in which the run may start or resume in the work directory; else UserError."""
     return check_workdir(
         workdir,
         config=configs.to_dict(config),
@@ -54,13 +54,13 @@ def store(config: RunConfig, workdir: epath.Path) -> Checkpoints:
 
 
 def check_log(c: LogConfig) -> None:
-    """UserError if the numbers of a run cannot go where they should."""
+    """UserError if the run cannot be logged as configured."""
     if c.wandb_project is not None:
         check_project(c.wandb_project)
 
 
 def log(config: RunConfig, workdir: epath.Path, *, start_step: int) -> RunLog:
-    """Where the numbers of the run go."""
+    """The log of the run's numbers."""
     c = config.log
     writers: list[Writer] = []
     if c.wandb_project is not None and jax.process_index() == 0:
@@ -75,7 +75,7 @@ def log(config: RunConfig, workdir: epath.Path, *, start_step: int) -> RunLog:
 def skipped_images(
     config: RunConfig, source: Source, feed: Feed, log: RunLog, *, start_step: int
 ) -> SkippedImages:
-    """Counts bad images, on from where the run stopped."""
+    """Counts bad images, continuing from where the run stopped."""
     return SkippedImages(
         feed.bad_images,
         before=log.last(NUMBER) or 0.0,

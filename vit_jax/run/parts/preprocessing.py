@@ -1,4 +1,4 @@
-"""What a preprocess string says before there are images, and the string of what weights say."""
+"""Reads preprocess strings without images, and writes them from descriptions of weights."""
 
 import dataclasses
 from typing import Any
@@ -7,7 +7,7 @@ from vit_jax import models
 from vit_jax.config import RunConfig
 from vit_jax.core import errors, opstring
 
-# In the place of an evaluation's ops: as the weights that are evaluated say.
+# Replaces an evaluation's ops: prepare images as the evaluated weights state.
 OF_WEIGHTS = "weights"
 
 _RESIZES = ("resize", "resize_small", "resize_long")
@@ -33,7 +33,7 @@ def image_size(preprocess: str, field: str) -> tuple[int, int]:
 
 
 def as_preprocess(preprocess: str, field: str) -> models.Preprocess:
-    """What prediction makes of images to do as the ops of an evaluation.
+    """The preparation of images for prediction that equals an evaluation's ops.
 
     How values become whole (`levels`) is left out: prediction rounds to the nearest.
 
@@ -62,7 +62,7 @@ def as_preprocess(preprocess: str, field: str) -> models.Preprocess:
 
 
 def as_ops(about: models.Preprocess) -> str:
-    """The string of ops that prepares images as weights say, but for mean and std.
+    """The string of ops that prepares images as weights state, except for mean and std.
 
     "decode|resize_small(248, method='bicubic', longer='down')|central_crop(224, middle='nearest')"
     """
@@ -81,10 +81,10 @@ def as_ops(about: models.Preprocess) -> str:
 
 
 def as_weights_say(config: RunConfig, about: models.Preprocess) -> tuple[RunConfig, list[str]]:
-    """(`config`, with evaluations that prepare images for these weights; what to say of that).
+    """(`config`, with evaluations that prepare images for these weights; lines about that).
 
     An evaluation whose preprocess is "weights" gets their ops. Mean and standard deviation are
-    theirs in any case: with others the model sees colours that it was not trained for.
+    always theirs: with others the model sees colours that it was not trained for.
     """
     said = []
     evals = dict(config.evals)
@@ -104,7 +104,7 @@ _DEFAULTS = {
 
 
 def _call(name: str, size: int | tuple[int, int], said: dict[str, Any]) -> str:
-    """An op as it is written, without what is its default."""
+    """An op as it is written, without arguments that equal their defaults."""
     if isinstance(size, tuple) and size[0] == size[1] and name != "resize_small":
         size = size[0]
     arguments = [repr(size), *(f"{k}={v!r}" for k, v in said.items() if v != _DEFAULTS[k])]

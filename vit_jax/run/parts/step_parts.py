@@ -1,4 +1,4 @@
-"""What a training step is made of."""
+"""The parts of a training step."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple

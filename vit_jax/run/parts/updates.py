@@ -1,4 +1,4 @@
-"""What a step minimises, and how parameters follow."""
+"""The objective of a step, and the update of the parameters."""
 
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
@@ -15,7 +15,7 @@ from vit_jax.run.parts.durations import Durations
 from vit_jax.training.objective import Objective
 from vit_jax.training.state import StateLayout, state_layout
 
-LEAST_ALPHA = 1e-6  # of mixup and CutMix
+LEAST_ALPHA = 1e-6  # for mixup and CutMix
 
 
 def schedule(c: OptimConfig, durations: Durations) -> schedules.Schedule:
@@ -33,9 +33,9 @@ def schedule(c: OptimConfig, durations: Durations) -> schedules.Schedule:
 
 
 def rates(c: OptimConfig, schedule: schedules.Schedule) -> Callable[[Any, Any], dict[str, Any]]:
-    """What the log says of an update: learning rate, and the share that kernels shrink by.
+    """The logged rates of an update: learning rate, and the share that kernels shrink by.
 
-    Of (number of updates before it, the optimizer's state after it).
+    A function of (number of updates before it, the optimizer's state after it).
     """
 
     def at(step: Any, opt_state: Any) -> dict[str, Any]:
@@ -60,7 +60,7 @@ def rates(c: OptimConfig, schedule: schedules.Schedule) -> Callable[[Any, Any], 
 
 
 def optimizer(c: OptimConfig, schedule: schedules.Schedule) -> optax.GradientTransformation:
-    """What turns gradients into updates. UserError for fields that would go unread."""
+    """The gradient transformation of the run. UserError for fields that would go unread."""
     _check_read(c, "name", {name: o.reads for name, o in optimizers.OPTIMIZERS.items()})
     optimizer = optimizers.create(
         c.name,
@@ -102,7 +102,7 @@ def layout(
 
 
 def _check_offload(c: ModelConfig, mesh: Mesh) -> None:
-    """UserError where activations cannot wait in the host's memory."""
+    """UserError where activations cannot be offloaded to the host's memory."""
     if c.remat != "offload":
         return
     device = mesh.devices.flat[0]
@@ -115,7 +115,7 @@ def _check_offload(c: ModelConfig, mesh: Mesh) -> None:
 
 
 def _check_read(c: OptimConfig, choice: str, reads: Mapping[str, Collection[str]]) -> None:
-    """UserError for a field that is set although what `choice` names does not read it.
+    """UserError for a field that is set although the value of `choice` does not read it.
 
     reads: fields by value of `choice`.
     """
@@ -131,7 +131,7 @@ def _check_read(c: OptimConfig, choice: str, reads: Mapping[str, Collection[str]
 
 
 def objective(config: RunConfig, *, num_classes: int) -> Objective:
-    """What a step minimises, from uint8 images on."""
+    """The objective of a step, from uint8 images on."""
     c = config.loss
     for field, alpha in (("mixup", c.mixup), ("cutmix", c.cutmix)):
         if 0 < alpha < LEAST_ALPHA:
