@@ -26,12 +26,12 @@ class Cluster(NamedTuple):
 
     @property
     def host(self) -> str:
-        """Of the coordinator."""
+        """The coordinator's host."""
         return self.coordinator.rpartition(":")[0].strip("[]")
 
     @property
     def port(self) -> int:
-        """Of the coordinator."""
+        """The coordinator's port."""
         return int(self.coordinator.rpartition(":")[2])
 
 

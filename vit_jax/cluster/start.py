@@ -30,7 +30,7 @@ def together(
     peer_timeout_secs: float,
     barrier_timeout_secs: float,
 ) -> Iterator[Peers]:
-    """Context in which jax.devices() are those of all processes of the cluster; None: of this one.
+    """Context in which jax.devices() spans all processes of the cluster; None: only this process.
 
     Args:
       start_timeout_secs: how long to wait until all have connected.

@@ -147,7 +147,7 @@ class ViT(nnx.Module):
     def _run(
         self, images: jax.Array, key: Any, layers: tuple[int, ...] = ()
     ) -> tuple[jax.Array, tuple[jax.Array, ...]]:
-        """Eq. 1-3: the tokens after the last block, and after those of `layers`."""
+        """Eq. 1-3: the tokens after the last block, and after the blocks `layers`."""
         first, rest = (None, None) if key is None else jax.random.split(key)
         x = self.dropout(self._embed(images), first)
         shared = self.positions if self.spec.position_place == "shared" else None

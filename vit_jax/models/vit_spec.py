@@ -99,7 +99,7 @@ class ViTSpec(ModelSpec, BlockSpec):
 
     @property
     def position_place(self) -> str:
-        """Where the position embedding acts: one of PLACES."""
+        """The place where the position embedding acts, one of PLACES."""
         return self.position_at or PLACES[self.position_embedding][0]
 
 

@@ -116,7 +116,7 @@ def _backward(
 
 
 def _softmax_backward(y: jax.Array, dy: jax.Array) -> jax.Array:
-    """Gradient of softmax's argument from its result and that gradient, over the last axis."""
+    """Gradient of softmax's argument from its result y and that one's gradient dy; last axis."""
     return y * (dy - jnp.sum(y * dy, axis=-1, keepdims=True))
 
 

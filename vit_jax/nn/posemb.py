@@ -18,7 +18,7 @@ from vit_jax.nn.linear import Initializer, param
 
 Table = TypeVar("Table", jax.Array, np.ndarray)
 
-LONGEST = 10_000.0  # wavelength of the slowest sine, over that of the fastest
+LONGEST = 10_000.0  # ratio of the longest wavelength to the shortest
 ROTARY_BASE = 100.0  # the slowest frequency is nearly 1 / ROTARY_BASE of the fastest
 ROTARY_PARTS = 4  # of a head's channels: sines and cosines of rows and of columns
 

@@ -53,7 +53,7 @@ def resize_positions(
     """[N, D] in the layout `old` -> [N', D] in `new`, by interpolation over the grid of patches.
 
     Patches are placed at their centres in the image, whatever their number; outside the old centres
-    the outermost values are extended. There is no antialiasing when the grid gets smaller. The
+    the outermost values are extended. Nothing is antialiased when the grid gets smaller. The
     class token's row is kept, or left out if `new` has none; `old` must have one if `new` has.
     """
     assert old.first_places or not new.first_places

@@ -17,7 +17,7 @@ from vit_jax.core.errors import UserError, nearest
 
 
 class Meaning(NamedTuple):
-    """How weight decay enters an update of -lr(t) * (the update rule's output)."""
+    """The way weight decay enters an update of -lr(t) * (the update rule's output)."""
 
     decoupled: bool  # True: added to the update rule's output. False: to the gradient.
     over_peak: bool  # True: the coefficient already contains the peak learning rate.

@@ -18,11 +18,11 @@ from vit_jax.optim.decay import kernels_only
 
 ADAFACTOR_MAX_RMS = 1.0  # for one matrix's update
 ADAFACTOR_MEMORY_POWER = 0.8  # the second moment's memory is 1 - t ** -0.8 until b2 caps it
-MUON_RMS = 0.2  # about that of Adam's updates
+MUON_RMS = 0.2  # about the same as Adam's updates
 
 
 class Moments(NamedTuple):
-    """How an optimizer averages gradients over steps; OPTIMIZERS lists the fields each reads."""
+    """An optimizer's averages of gradients over steps; OPTIMIZERS lists the fields each reads."""
 
     b1: float  # decay rate of the first moment
     b2: float  # decay rate of the second moment; Lion: of the momentum

@@ -71,7 +71,7 @@ class SkippedImages:
         return {} if self._total == self._written else self.row()
 
     def row(self) -> dict[str, float]:
-        """The count for metrics.jsonl, from which a later start goes on counting."""
+        """The count for metrics.jsonl, from which a later start continues."""
         self._written = self._total
         return {NUMBER: float(self._total)}
 

@@ -1,1 +1,1 @@
-"""What config.py is made of: fields with bounds and documentation, files, overrides, old names."""
+"""Building blocks of config.py: fields with bounds and docs, files, overrides, old names."""
