@@ -1,0 +1,371 @@
+"""Each field of a config changes the run that is built from it; nothing is compiled or read."""
+
+import functools
+import re
+import types
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from etils import epath
+from flax import nnx
+
+from tests.conftest import TINY_RUN
+from vit_jax import config as configs
+from vit_jax import train, weights
+from vit_jax.core import axes
+from vit_jax.core.errors import UserError
+from vit_jax.core.screen import Screen
+from vit_jax.data import pipeline
+from vit_jax.data.sources import table as sources
+from vit_jax.data.sources.synthetic import Synthetic
+from vit_jax.parallel import mesh as meshes
+from vit_jax.run import announce, build, environment, processes
+from vit_jax.run.parts import evaluations, inputs, outputs
+from vit_jax.training.state import TrainState
+
+EVAL = ("evals.test.source=synthetic", "evals.test.preprocess=decode|resize(8)")
+FOLDER = ("input.source=tfds",)  # the stand-in below
+MIXTURE = (
+    "input.num_examples=none",
+    "input.mixture.a.num_examples=64",
+    "input.mixture.b.num_examples=64",
+)
+WEIGHTS = ("init.weights=/weights",)
+HYBRID = (
+    "model.name=R50+ViT-B/16",
+    "model.units=1,1",
+    "model.root_width=32",
+    "input.preprocess=decode|resize(16)",
+)
+
+# Another value of each field, and what the field needs to be read. Of the others: of their type.
+CHANGES: dict[str, tuple[object, tuple[str, ...]]] = {
+    "model.name": ("ViT-Ti/2", ()),
+    "model.width": (32, ()),
+    "model.mlp_dim": (64, ()),
+    "model.num_heads": (1, ()),
+    "model.depth": (2, ()),
+    "model.units": ("1,2", HYBRID),
+    "model.root_width": (64, HYBRID),
+    "model.dtype": ("bfloat16", ()),
+    "model.gradient_dtype": ("float32", ("model.dtype=bfloat16",)),
+    "model.mlp": ("swiglu", ()),
+    "model.gelu": ("exact", ()),
+    "model.parallel": (True, ()),
+    "model.qk_norm": (True, ()),
+    "model.qkv_bias": ("none", ()),
+    "model.dense_bias": (False, ()),
+    "model.norm": ("rms", ()),
+    "model.norm_epsilon": (1e-3, ()),
+    "model.layer_scale": (0.1, ()),
+    "model.dropout": (0.1, ()),
+    "model.initialization": ("deit", ()),
+    "model.softmax_dtype": ("bfloat16", ()),
+    "model.head_bias": (-10.0, ()),
+    "model.scan": (True, ()),
+    "model.remat": ("full", ()),
+    "model.pool": ("avg", ()),
+    "model.pre_logits": (True, ()),
+    "model.position_embedding": ("sincos_2d", ()),
+    "model.position_at": ("layers", ()),
+    "model.class_position": (False, ()),
+    "model.registers": (1, ()),
+    "model.stochastic_depth": (0.5, ("model.depth=2",)),
+    "model.stochastic_depth_constant": (True, ("model.depth=2", "model.stochastic_depth=0.5")),
+    "model.residual_dtype": ("float32", ("model.dtype=bfloat16",)),
+    "input.source": ("digits", ("input.num_examples=none", "input.num_classes=none", *FOLDER)),
+    "input.data_dir": ("/data", FOLDER),
+    "input.split": ("validation", FOLDER),
+    "input.preprocess": ("decode|resize(8)|flip_lr", ()),
+    "input.batch_size": (32, ()),
+    "input.num_examples": (48, ()),
+    "input.num_classes": (5, ()),
+    "input.subset_fraction": (0.5, ()),
+    "input.subset_examples": (10, ()),
+    "input.subset_per_class": (2, ()),
+    "input.balance": ("class", ()),
+    "input.repeats": (2, ()),
+    "input.mixture.<name>.weight": (3.0, MIXTURE),
+    "input.mixture.<name>.source": ("tfds", MIXTURE),
+    "input.mixture.<name>.data_dir": ("/data", (*MIXTURE, *FOLDER)),
+    "input.mixture.<name>.split": ("validation", (*MIXTURE, *FOLDER)),
+    "input.mixture.<name>.num_examples": (48, MIXTURE),
+    "input.mean": ("0.1,0.2,0.3", ()),
+    "input.std": ("0.1,0.2,0.3", ()),
+    "input.label_weights": (False, FOLDER),
+    "input.cache": ("ram", ()),
+    "input.cache_bytes": (2**20, ("input.cache=ram",)),
+    "input.skip_steps": ("3", ()),
+    "input.on_bad_image": ("skip", ()),
+    "loss.kind": ("sigmoid", ()),
+    "loss.binarize_targets": (True, ("loss.kind=sigmoid",)),
+    "optim.name": ("lion", ()),
+    "optim.schedule": ("cosine", ()),
+    "optim.mu_dtype": ("bfloat16", ()),
+    "optim.rsqrt_timescale_steps": (10, ("optim.schedule=rsqrt",)),
+    "optim.warmup_steps": (3, ()),
+    "optim.warmup_epochs": (0.25, ()),
+    "optim.warmup_examples": (64, ()),
+    "optim.cooldown_steps": (1, ("optim.schedule=constant",)),
+    "optim.cooldown_epochs": (0.25, ("optim.schedule=constant",)),
+    "optim.cooldown_examples": (16, ("optim.schedule=constant",)),
+    "optim.weight_decay_meaning": ("coupled", ("optim.weight_decay=0.1",)),
+    "optim.freeze": ("patches/.*", ()),
+    "optim.lr_multipliers": ("head/.*=2", ()),
+    "optim.layer_decay": (0.5, ()),
+    "optim.ema_decay": (0.9, ()),
+    "optim.momentum": (0.8, ("optim.name=sgd",)),
+    "optim.nesterov": (True, ("optim.name=sgd",)),
+    "optim.joint_qkv": (True, ("optim.name=lamb",)),
+    "total.steps": (8, ()),
+    "total.epochs": (2.0, ()),
+    "total.examples": (160, ()),
+    "mesh.data": (1, ()),
+    "checkpoint.best_mode": ("min", ()),
+    "checkpoint.every_steps": (2, ()),
+    "checkpoint.keep_every_steps": (3, ()),
+    "checkpoint.best_metric": ("test/accuracy", EVAL),
+    "evals.<name>.kind": ("stand_in", EVAL),
+    "evals.<name>.source": ("tfds", EVAL),
+    "evals.<name>.data_dir": ("/data", (*EVAL, "evals.test.source=tfds")),
+    "evals.<name>.split": ("train", (*EVAL, "evals.test.source=tfds")),
+    "evals.<name>.preprocess": ("decode|resize_small(8)|central_crop(8)", EVAL),
+    "evals.<name>.batch_size": (8, EVAL),
+    "evals.<name>.every_steps": (2, EVAL),
+    "evals.<name>.label_threshold": (0.25, EVAL),
+    "log.wandb_project": ("project", ()),
+    "log.histograms_every_steps": (2, ()),
+    "log.profile_at_step": (2, ()),
+    "log.profile_steps": (3, ("log.profile_at_step=2",)),
+    "log.peak_tflops": (1.0, ()),
+    "init.weights": ("/weights", ()),
+    "init.ema": (True, WEIGHTS),
+    "init.head": ("reset", WEIGHTS),
+    "init.position_resize": ("bicubic", WEIGHTS),
+}  # fmt: skip
+BASE = configs.resolve(TINY_RUN, ["model.depth=1"])
+
+
+def overrides(field):
+    """What the field needs to be read, and the change of its value."""
+    name = field.replace("mixture.<name>", "mixture.a").replace("evals.<name>", "evals.test")
+    if field in CHANGES:
+        value, needed = CHANGES[field]
+        return needed, f"{name}={value}"
+    value = functools.reduce(getattr, name.split("."), BASE)
+    other = {bool: lambda: not value, int: lambda: value + 1, float: lambda: value / 2 + 0.1}
+    return (), f"{name}={other[type(value)]()}"
+
+
+@functools.cache
+def resolve(overrides):
+    return configs.resolve(TINY_RUN, ["model.depth=1", *overrides])
+
+
+def as_text(x):
+    """An object and what it holds, without addresses and times."""
+    if isinstance(x, jax.Array) and jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key):
+        x = jax.random.key_data(x)
+    if isinstance(x, np.ndarray | jax.Array):
+        return f"{x.dtype} {np.asarray(x).tolist()}"
+    if isinstance(x, dict):
+        return str({str(k): as_text(v) for k, v in x.items()})
+    if isinstance(x, tuple | list):
+        return str([as_text(v) for v in x])
+    if type(x).__module__.startswith(("vit_jax", "tests")) and hasattr(x, "__dict__"):
+        return type(x).__name__ + as_text({k: v for k, v in vars(x).items() if k != "_since"})
+    return re.sub(r" at 0x\w+", "", repr(x))
+
+
+class StandIn:
+    """In the place of `name`: keeps what it is made with."""
+
+    bad_images, wait_secs, num_examples = (), 0.0, 64
+
+    def __init__(self, name, *arguments, **named):
+        self.name, self.arguments, self.named = name, arguments, named
+
+    def last(self, name):
+        return None
+
+
+class FakeTfds(Synthetic):
+    """A data set without files."""
+
+    def __init__(self, request):
+        super().__init__(64, 4, request.image_size)
+        self.fingerprint = as_text(request._asdict())
+
+
+@pytest.fixture
+def stand_ins(monkeypatch):
+    """What would read or write files, or start threads, is recorded instead."""
+    make = lambda name: functools.partial(StandIn, name)
+    monkeypatch.setitem(sources.SOURCES, "tfds", FakeTfds)
+    monkeypatch.setitem(sources.FOLDERS, "tfds", lambda data_dir, where: "")
+    for kind in ("classification", "stand_in"):
+        monkeypatch.setitem(evaluations.EVALUATORS, kind, make(kind))
+    for name in ("train_batches", "eval_batches"):
+        monkeypatch.setattr(pipeline, name, make(name))
+    for module in (inputs, evaluations):
+        monkeypatch.setattr(module, "Feed", make("Feed"))
+    for name in ("Checkpoints", "RunLog", "TensorBoard", "WeightsAndBiases"):
+        monkeypatch.setattr(outputs, name, make(name))
+    monkeypatch.setattr(weights, "checkpoint_info", lambda path: path)
+    monkeypatch.setattr(train, "warm_start", lambda *a, **kw: TrainState(a, kw, *(None,) * 4))
+    monkeypatch.setattr(announce, "warm_start", lambda *a: None)
+
+
+WORKDIR = epath.Path("/workdir")
+SOME_STEPS = range(1, 9)
+
+
+def mesh(config):
+    seen = {}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(meshes, "make_mesh", lambda **sizes: seen.update(sizes))
+        build.mesh(config.mesh)
+    return seen
+
+
+@functools.cache
+def one_device():
+    return build.mesh(BASE.mesh)
+
+
+def step_parts(config):
+    """Source and parts of the step; a config's are made once."""
+    if (key := str(config)) not in STEP_PARTS:
+        source = build.source(config.input)
+        counts = {"num_examples": source.num_examples, "num_classes": source.num_classes}
+        STEP_PARTS[key] = source, build.step_parts(config, one_device(), **counts)
+    return STEP_PARTS[key]
+
+
+STEP_PARTS = {}
+
+
+def data(config):
+    source = build.source(config.input)
+    feed = build.train_feed(
+        config, source, build.batch_layout(config, source, one_device()), start_step=3
+    )
+    batches = feed.arguments[0]
+    stream = batches.named.pop("stream")(np.arange(100))
+    skipped = build.skipped_images(config, source, feed, feed, start_step=3)
+    return source, batches, feed.arguments[1], feed.named, stream, skipped
+
+
+def durations(config):
+    found = build.durations(config, num_examples=build.source(config.input).num_examples)
+    due = [
+        [bool(f(step)) for f in (found.log, found.save, found.histograms, found.skips)]
+        for step in SOME_STEPS
+    ]
+    rates = build.schedule(config.optim, found)
+    return found.total_steps, due, [float(rates(step)) for step in SOME_STEPS]
+
+
+def writing(config):
+    return build.store(config, WORKDIR), build.log(config, WORKDIR, start_step=3)
+
+
+def speed(config):
+    info = types.SimpleNamespace(forward_flops=1)
+    steps = types.SimpleNamespace(total_steps=6)
+    return build.clock(config, info, steps, one_device(), StandIn("Feed"), start_step=3)
+
+
+def evals(config):
+    classes = build.ModelClasses(4, None)
+    read = {
+        name: build.eval_data(name, config, classes, one_device(), (8, 8)) for name in config.evals
+    }
+    made = build.evals(config, read, None, None, None, total_steps=6).by_name
+    shown = []
+    for name, (evaluator, cadence) in made.items():
+        feed, batches = evaluator.named.pop("open_feed")()
+        shown += [
+            name,
+            evaluator,
+            [cadence(step) for step in SOME_STEPS],
+            read[name].source,
+            feed.arguments[0],
+            feed.named,
+            batches,
+        ]
+    return shown
+
+
+def first_state(config):
+    layout = types.SimpleNamespace(init=str, with_params=lambda state, params: state)
+    return train.first_state(config, layout, None, Screen(quiet=True))
+
+
+def state(config):
+    _, parts = step_parts(config)
+    shapes = jax.tree_util.tree_leaves_with_path(
+        (parts.layout.state, parts.layout.update_shardings)
+    )
+    return [str(leaf) for leaf in shapes]
+
+
+def program(function, *arguments):
+    with jax.set_mesh(one_device()), axes.use_rules(meshes.RULES):
+        traced = jax.make_jaxpr(function)(*arguments)
+    return str(traced), traced.consts
+
+
+def update(config):
+    source, parts = step_parts(config)
+    batch = build.batch_layout(config, source, one_device())
+    return program(build.update(config, parts), parts.layout.state, batch)
+
+
+def init(config):
+    make = step_parts(config)[1].layout.make_model
+    return program(
+        lambda key: nnx.to_pure_dict(nnx.state(make(nnx.Rngs(params=key)))), jax.random.key(0)
+    )
+
+
+# The quick ones first: the first that differs is enough.
+PARTS = (durations, data, mesh, writing, speed, evals, first_state, state, update, init)
+
+
+@functools.cache
+def fingerprint(part, overrides):
+    return as_text(part(resolve(overrides)))
+
+
+def test_a_run_is_built_twice_alike(stand_ins):
+    needed = {part: EVAL if part is evals else () for part in PARTS}
+    first = [fingerprint(part, needed[part]) for part in PARTS]
+    STEP_PARTS.clear()
+    assert [fingerprint.__wrapped__(part, needed[part]) for part in PARTS] == first
+
+
+@pytest.mark.parametrize("field", [f for f in configs.fields() if f != "deterministic"])
+def test_changing_a_field_changes_the_run(field, stand_ins):
+    needed, change = overrides(field)
+    assert resolve(needed) != resolve((*needed, change))
+    for part in PARTS:
+        if fingerprint(part, needed) != fingerprint(part, (*needed, change)):
+            return
+    pytest.fail(f"config.{field} is not read")
+
+
+@pytest.mark.parametrize("deterministic", [True, False])
+def test_deterministic_is_set_before_anything_is_built(deterministic, monkeypatch):
+    file = Path(configs.__file__).parents[1] / "configs" / "vit_digits.py"
+    override = [f"deterministic={deterministic}"]
+    flags = types.SimpleNamespace(config=str(file), config_override=override, workdir="")
+    seen = []
+    monkeypatch.setattr(train, "FLAGS", flags)
+    monkeypatch.setattr(environment, "deterministic", lambda: seen.append(True))
+    monkeypatch.setattr(processes, "find", lambda: None)
+    with pytest.raises(UserError, match="--workdir is empty"):
+        train.main([])
+    assert seen == [True] * deterministic
