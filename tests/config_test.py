@@ -1,4 +1,3 @@
-import dataclasses
 import json
 import re
 from pathlib import Path
@@ -8,6 +7,7 @@ from ml_collections import ConfigDict
 
 from vit_jax import config as configs
 from vit_jax.core.errors import UserError
+from vit_jax.core.schema import strict
 
 PACKAGE = Path(configs.__file__).parent
 
@@ -95,7 +95,7 @@ def test_what_is_wrong_is_named(override, message):
 @pytest.mark.parametrize("group", configs.EXCLUSIVE, ids=lambda group: group[0])
 def test_the_last_override_of_a_group_takes_the_others_back(group):
     base = {"total": {"epochs": 3.0}}
-    value = lambda name: configs._find(config, name.split("."), "")[0][1]
+    value = lambda name: strict.values_at(config, name)[0][1]
     for last in group:
         for before in (*group, None):
             overrides = [f"{before}=1"] * (before is not None) + [f"{last}=1"]
@@ -157,7 +157,7 @@ def test_bounds_are_of_fields_that_exist():
     numbers = (int, float, tuple)
     config = configs.resolve({"evals": {"val": {}}})
     for name in configs.BOUNDS:
-        for _, value in configs._find(config, name.split("."), ""):
+        for _, value in strict.values_at(config, name):
             assert value is None or isinstance(value, numbers), name
 
 
@@ -249,25 +249,3 @@ def test_plain_dictionary_and_back():
     config = configs.resolve({}, ["evals.test.split=test", "optim.lr=0.1"])
     there = json.loads(json.dumps(configs.to_dict(config)))
     assert configs.resolve(there) == config
-
-
-def leaves(cls, prefix=()):
-    for field in dataclasses.fields(cls):
-        if dataclasses.is_dataclass(field.default_factory):
-            yield from leaves(field.default_factory, (*prefix, field.name))
-        else:
-            yield (*prefix, field.name)
-
-
-def test_every_field_is_read_by_name_or_handed_over_whole():
-    # The fields of `model` go to the model, and those of `total` to the plan, as keywords.
-    whole = {"model", "total"}
-    text = "\n".join(
-        p.read_text() for p in PACKAGE.rglob("*.py") if p.name not in ("config.py", "announce.py")
-    )
-    unread = [
-        ".".join(names)
-        for names in leaves(configs.RunConfig)
-        if names[0] not in whole and f".{names[-1]}" not in text
-    ]
-    assert not unread

@@ -17,7 +17,8 @@ import ml_collections
 from vit_jax import models
 from vit_jax.core import errors
 from vit_jax.core.schema import config_file, strict
-from vit_jax.core.schema.fields import check_bounds
+from vit_jax.core.schema.fields import MOST_CLASSES, check_bounds
+from vit_jax.store.metrics_file import RESERVED
 
 _MODEL_FIELDS = models.config_fields()
 
@@ -225,7 +226,7 @@ BOUNDS: dict[str, tuple[float, float]] = {
     **{f"model.{name}": f.bounds for name, f in _MODEL_FIELDS.items() if f.bounds},
     "input.batch_size": (1, 2**31),
     "input.num_examples": (1, 2**53),
-    "input.num_classes": (1, 2**24 + 1),  # sources.MOST_CLASSES
+    "input.num_classes": (1, MOST_CLASSES + 1),
     "input.subset_fraction": (0, math.nextafter(1, 2)),
     "input.subset_examples": (1, 2**53),
     "input.subset_per_class": (1, 2**53),
@@ -288,9 +289,6 @@ EXCLUSIVE = (
     ("optim.cooldown_steps", "optim.cooldown_epochs", "optim.cooldown_examples"),
     ("input.subset_fraction", "input.subset_examples", "input.subset_per_class"),
 )
-
-# Beginnings of names in the log that no evaluation may have.
-RESERVED = ("train", "speed", "input", "step", "gradients", "activations")
 
 # A run may be resumed although these differ: they do not touch the numbers. "*" is any name.
 FREE_FIELDS = (
@@ -373,8 +371,8 @@ def _plain(value: Any) -> Any:
 
 def _check_bounds(config: RunConfig) -> None:
     for name, bounds in BOUNDS.items():
-        for where, value in _find(config, name.split("."), ""):
-            check_bounds(f"config.{where}", value, bounds)
+        for full_name, value in strict.values_at(config, name):
+            check_bounds(f"config.{full_name}", value, bounds)
     for name in config.evals:
         if name in RESERVED or name.endswith("_ema") or not name.isidentifier():
             raise errors.UserError(
@@ -392,19 +390,9 @@ def _check_bounds(config: RunConfig) -> None:
 
 def _check_exclusive(config: RunConfig) -> None:
     for group in EXCLUSIVE:
-        given = [name for name in group if _find(config, name.split("."), "")[0][1] is not None]
+        given = [name for name in group if strict.values_at(config, name)[0][1] is not None]
         if len(given) > 1:
             raise errors.UserError(
                 f"Give one of {', '.join(given)}; {len(given)} are set in the config file. "
                 f"--config.{given[0]}=VALUE takes the others back."
             )
-
-
-def _find(value: Any, names: list[str], where: str) -> list[tuple[str, Any]]:
-    """The values of a dotted name, "*" standing for every key, with their full names."""
-    if not names:
-        return [(where.lstrip("."), value)]
-    name, *rest = names
-    if name == "*":
-        return [found for k, v in value.items() for found in _find(v, rest, f"{where}.{k}")]
-    return _find(getattr(value, name), rest, f"{where}.{name}")

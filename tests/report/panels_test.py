@@ -1,14 +1,9 @@
-from vit_jax import config as configs
 from vit_jax.report import panels
 from vit_jax.store import runs
 
 
 def keys(arranged):
     return {section: [panel.key for panel in found] for section, found in arranged.items()}
-
-
-def test_names_that_are_no_evaluations_are_those_of_the_config():
-    assert set(panels.NOT_EVALUATIONS) == set(configs.RESERVED)
 
 
 def test_every_number_has_its_place(make_workdir):

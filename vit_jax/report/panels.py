@@ -4,10 +4,8 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from vit_jax.store.metrics_file import RESERVED
 from vit_jax.store.runs import Run, Series
-
-# First parts of keys that no evaluation is named by; config.py refuses them as its names.
-NOT_EVALUATIONS = ("train", "speed", "input", "step", "gradients", "activations")
 
 # Layers and blocks have hundreds of curves: TensorBoard shows them.
 TOO_MANY = ("gradients", "activations")
@@ -84,7 +82,7 @@ NOT_DRAWN = ("*/examples",)
 def evaluation(key: str) -> str | None:
     """Its name, if the key is one of an evaluation: test/accuracy -> test."""
     name, slash, _ = key.partition("/")
-    return name if slash and name not in NOT_EVALUATIONS else None
+    return name if slash and name not in RESERVED else None
 
 
 def evaluations(runs: Sequence[Run]) -> list[str]:

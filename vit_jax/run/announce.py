@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING
 from etils import epath
 from jax.sharding import Mesh
 
-from vit_jax.config import RESERVED, RunConfig
+from vit_jax.config import RunConfig
 from vit_jax.core import axes, compilation_cache
 from vit_jax.core.formatting import format_count, format_duration
 from vit_jax.core.screen import Screen
 from vit_jax.models import ModelInfo
 from vit_jax.parallel import mesh as meshes
 from vit_jax.run import build
+from vit_jax.store.metrics_file import RESERVED
 from vit_jax.training.feed import BadImages
 from vit_jax.training.skipped import NUMBER
 from vit_jax.training.state import StateLayout

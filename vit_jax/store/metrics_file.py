@@ -14,6 +14,9 @@ from vit_jax.core.schema import renamed
 
 LARGEST_STEP = 2**63 - 1
 
+# First parts of names, "train/loss", that no evaluation has.
+RESERVED = ("train", "speed", "input", "step", "gradients", "activations")
+
 
 class MetricsFile:
     """Rows like {"step": 100, "train/loss": 0.31}; NaN and infinity, which JSON lacks, as null."""

@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 
 from etils import epath
 
-from vit_jax.config import RESERVED
 from vit_jax.core.errors import UserError
 from vit_jax.core.files import atomic, strict_json
 from vit_jax.store import checkpoint_dir, runs
+from vit_jax.store.metrics_file import RESERVED
 from vit_jax.sweep.grid import Point
 
 FAILED_FILE = "failed.json"

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 
 from etils import epath
 
-from vit_jax.config import RESERVED
 from vit_jax.core.files import atomic
 from vit_jax.core.formatting import format_duration
 from vit_jax.store import workdir
+from vit_jax.store.metrics_file import RESERVED
 from vit_jax.sweep import progress
 from vit_jax.sweep.progress import PointProgress
 

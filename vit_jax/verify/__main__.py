@@ -17,6 +17,7 @@ from vit_jax import config as configs
 from vit_jax.core.errors import UserError
 from vit_jax.core.process import command
 from vit_jax.store import workdir
+from vit_jax.store.metrics_file import RESERVED
 from vit_jax.verify import published_curve, recipe_card
 from vit_jax.verify.logged_run import LoggedRun, compared_fields, differences, read_run
 from vit_jax.verify.published_curve import PublishedCurve
@@ -128,9 +129,7 @@ def record(runs: Sequence[LoggedRun], config_file: str, output: epath.Path) -> N
                 + "\n  ".join(different)
             )
     last = runs[0].rows[max(runs[0].rows)] if runs[0].rows else {}
-    metrics = [
-        name for name in last if name == ACCURACY or name.partition("/")[0] not in configs.RESERVED
-    ]
+    metrics = [name for name in last if name == ACCURACY or name.partition("/")[0] not in RESERVED]
     card = recipe_card.record(
         config_file,
         fields,

@@ -22,6 +22,8 @@ IN_SHAPES = "shapes"  # visible in the shapes or names of parameters
 HIDDEN = "hidden"  # affects what the parameters compute, but not always their shapes
 ANY = None  # values in other formats: all
 
+# ImageNet-21k has 21,843. Every example has a vector of that length in memory.
+MOST_CLASSES = 2**24
 COUNT = (1, 2**20)  # bounds of sizes: more would be a mistake
 
 Values = tuple[Any, ...] | None

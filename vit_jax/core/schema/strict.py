@@ -54,6 +54,15 @@ def leaves(cls: type, where: str = "") -> list[str]:
     return found
 
 
+def values_at(section: Any, path: str, where: str = "") -> list[tuple[str, Any]]:
+    """(full name, value) of "section.field"; "evals.*.split" gives one for each key."""
+    if not path:
+        return [(where.lstrip("."), section)]
+    name, _, rest = path.partition(".")
+    below = section if name == "*" else {name: getattr(section, name)}
+    return [pair for k, v in below.items() for pair in values_at(v, rest, f"{where}.{k}")]
+
+
 def build(cls: type, values: Mapping[str, Any], where: str = "", root: type | None = None) -> Any:
     """An instance of dataclass `cls` from nested values; names and types are checked.
 

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from vit_jax.core.errors import UserError, nearest
+from vit_jax.core.schema.fields import MOST_CLASSES
 from vit_jax.data.source import Example, Source
 from vit_jax.data.sources.digits import Digits
 from vit_jax.data.sources.file_cache import FileCache
@@ -15,8 +16,6 @@ __all__ = ["SOURCES", "Example", "Request", "Source", "create"]
 
 
 EVALUATIONS = "evals."  # how the config's sections of evaluations begin
-# ImageNet-21k has 21,843. Every example has a vector of that length in memory.
-MOST_CLASSES = 2**24
 
 
 class Request(NamedTuple):
