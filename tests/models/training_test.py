@@ -17,7 +17,7 @@ KINDS = ("ViT-B/16", "R50+ViT-B/16", "R+ViT-Ti/16", "R50x1")
 
 TRAIN = """
 import json, sys
-sys.path.insert(0, "tests")
+sys.path.insert(0, "tests/training")
 import jax
 jax.config.update("jax_disable_most_optimizations", True)
 from step_test import Trainer

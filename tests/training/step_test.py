@@ -216,7 +216,7 @@ def test_frozen_parameters_stay_to_the_bit_and_count_in_no_norm():
 CURVE = """
 import json, sys
 import numpy as np
-sys.path.insert(0, "tests")
+sys.path.insert(0, "tests/training")
 from step_test import Trainer
 name = sys.argv[1]
 trainer = Trainer(mixup=0.2, dropout=0.1, stochastic_depth=0.1, remat="dots", optimizer=name)
@@ -240,7 +240,7 @@ def test_eight_devices_give_the_curve_of_one(run_python, name):
 def test_state_and_update_are_sharded_by_the_rules(run_python):
     code = """
 import sys
-sys.path.insert(0, "tests")
+sys.path.insert(0, "tests/training")
 from step_test import Trainer
 trainer = Trainer()
 batch = trainer.batch(0)
