@@ -73,7 +73,7 @@ def test_what_stays_whole_is_one_line_for_each_cause():
 
     assert said(1, 2, 4, 1, shard_optimizer=True, width=16) == ""
     line = said(1, 2, 4, 1, shard_optimizer=True, width=36)
-    assert line.startswith("whole    along data=2: the optimizer's arrays of ")
+    assert line.startswith("unsharded along data=2: the optimizer's arrays of ")
     assert line.endswith(
         ": width 36 does not divide over fsdp=4 x data=2; change model.width or mesh.data\n"
     )

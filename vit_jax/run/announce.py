@@ -78,7 +78,7 @@ def unsharded(screen: Screen, layout: StateLayout) -> None:
         for cause, names in causes.items():
             fields = [FIELDS[cause.name], *(f"mesh.{a}" for a in cause.replicated)]
             screen.say(
-                f"whole    along {several(cause.replicated)}: {whose}{len(names)} "
+                f"unsharded along {several(cause.replicated)}: {whose}{len(names)} "
                 f"parameter{'s' if len(names) > 1 else ''}, such as {names[0]}: {cause.name} "
                 f"{cause.size} does not divide over {several(cause.over)}; change "
                 f"{' or '.join(fields)}"

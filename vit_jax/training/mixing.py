@@ -22,9 +22,9 @@ def mix(
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Blends each example and its targets with the next one, alike in the whole batch.
 
-    In mixup an example's own share of every pixel is ~ Beta(alpha, alpha), or its complement if
-    that is larger: a slot stays mostly its own example. In CutMix the share is 1 outside a box of
-    area 1 - Beta(alpha, alpha), and 0 inside. Targets are blended by the mean share.
+    lam is an example's own weight in a pixel. In mixup it is ~ Beta(alpha, alpha), or its
+    complement if larger: a slot stays mostly its own example. In CutMix it is 1 outside a box of
+    area 1 - Beta(alpha, alpha), and 0 inside. Targets are blended by the mean of lam.
 
     Args:
       images: float [B, H, W, 3].
@@ -42,32 +42,32 @@ def mix(
     ratio_key, box_key, choice_key = jax.random.split(key, 3)
     pixels = images.shape[1:3]
     if not cutmix_alpha:
-        share = _mixup_share(ratio_key, mixup_alpha, pixels)
+        lam = _mixup_lam(ratio_key, mixup_alpha, pixels)
     elif not mixup_alpha:
-        share = _cutmix_share(box_key, cutmix_alpha, pixels)
+        lam = _cutmix_lam(box_key, cutmix_alpha, pixels)
     else:
-        share = jnp.where(
+        lam = jnp.where(
             jax.random.bernoulli(choice_key, CUTMIX_PROBABILITY),
-            _cutmix_share(box_key, cutmix_alpha, pixels),
-            _mixup_share(ratio_key, mixup_alpha, pixels),
+            _cutmix_lam(box_key, cutmix_alpha, pixels),
+            _mixup_lam(ratio_key, mixup_alpha, pixels),
         )
 
-    def blend(x: jax.Array, own: jax.Array) -> jax.Array:
-        own = own.astype(x.dtype)
-        return own * x + (1 - own) * jnp.roll(x, -1, axis=0)
+    def blend(x: jax.Array, lam: jax.Array) -> jax.Array:
+        lam = lam.astype(x.dtype)
+        return lam * x + (1 - lam) * jnp.roll(x, -1, axis=0)
 
-    images = blend(images, share[:, :, None])
-    return images, blend(targets, share.mean()), weight * jnp.roll(weight, -1)
+    images = blend(images, lam[:, :, None])
+    return images, blend(targets, lam.mean()), weight * jnp.roll(weight, -1)
 
 
-def _mixup_share(key: jax.Array, alpha: float, pixels: tuple[int, ...]) -> jax.Array:
-    """Own share [H, W], the same everywhere, at least a half."""
+def _mixup_lam(key: jax.Array, alpha: float, pixels: tuple[int, ...]) -> jax.Array:
+    """Own weight [H, W], the same everywhere, at least a half."""
     ratio = jax.random.beta(key, alpha, alpha)
     return jnp.full(pixels, jnp.maximum(ratio, 1 - ratio))
 
 
-def _cutmix_share(key: jax.Array, alpha: float, pixels: tuple[int, ...]) -> jax.Array:
-    """Own share [H, W]: 1, with a box of 0 centred anywhere and cut off at the border."""
+def _cutmix_lam(key: jax.Array, alpha: float, pixels: tuple[int, ...]) -> jax.Array:
+    """Own weight [H, W]: 1, with a box of 0 centred anywhere and cut off at the border."""
     ratio_key, *centre_keys = jax.random.split(key, 3)
     side = jnp.sqrt(1 - jax.random.beta(ratio_key, alpha, alpha))  # the box's side over the image's
 

@@ -46,14 +46,14 @@ class Backward(NamedTuple):
       grads: its gradients, nested as the parameters; before any clipping.
       logits: [B, C].
       targets: [B, C], before label smoothing.
-      share: [B], the weight of each example in the mean.
+      weights: [B], the weight of each example in the mean.
     """
 
     loss: jax.Array
     grads: Any
     logits: jax.Array
     targets: jax.Array
-    share: jax.Array
+    weights: jax.Array
 
 
 def make_backward(
@@ -67,21 +67,21 @@ def make_backward(
         smooth = objective.asked(targets)
         key = rng.at_step(dropout, state.step)
 
-        def mean_loss(params: Any, part: Any, key: jax.Array) -> tuple[jax.Array, jax.Array]:
-            images, targets, share = part
+        def mean_loss(params: Any, microbatch: Any, key: jax.Array) -> tuple[jax.Array, jax.Array]:
+            images, targets, weights = microbatch
             params = stop_gradients(params, objective.freeze)
             logits = nnx.merge(layout.graph, params)(images, train=True, rngs=key)
-            return jnp.sum(objective.losses(logits, targets) * share), logits
+            return jnp.sum(objective.losses(logits, targets) * weights), logits
 
-        share = weight / jnp.maximum(jnp.sum(weight), 1e-9)
+        weights = weight / jnp.maximum(jnp.sum(weight), 1e-9)
         loss, logits, grads = _accumulated(
             jax.value_and_grad(mean_loss, has_aux=True),
             state.params,
-            (images, smooth, share),
+            (images, smooth, weights),
             key,
             objective.grad_accum_steps,
         )
-        return Backward(loss, grads, logits, targets, share)
+        return Backward(loss, grads, logits, targets, weights)
 
     return backward
 
@@ -103,7 +103,7 @@ def make_update(
     backward = make_backward(layout, objective, seed)
 
     def update(state: TrainState, batch: Batch) -> tuple[TrainState, Scalars]:
-        loss, grads, logits, targets, share = backward(state, batch)
+        loss, grads, logits, targets, weights = backward(state, batch)
         # From here on every device works only on its shard of the optimizer's state.
         grads = jax.lax.with_sharding_constraint(grads, layout.update_shardings)
         norm = optax.tree.norm(grads)
@@ -111,7 +111,7 @@ def make_update(
         # The update as well: finite gradients can be divided by 0, or multiplied beyond float32.
         finite = jnp.isfinite(loss) & jnp.isfinite(norm) & jnp.isfinite(optax.tree.norm(updates))
         params = optax.apply_updates(state.params, updates)
-        ema = _averaged(state.ema, params, layout.ema_decay, state.step)
+        ema = _next_ema(state.ema, params, layout.ema_decay, state.step)
 
         step = state.step + 1
         none_was_bad = state.first_bad_step == 0
@@ -126,7 +126,7 @@ def make_update(
         )
         scalars = {
             "train/loss": loss,
-            "train/accuracy": _accuracy(logits, targets, share),
+            "train/accuracy": _accuracy(logits, targets, weights),
             "train/grad_norm": norm,
             **rates(state.step, opt_state),
             # On all hosts: in training nothing else has weight 0.
@@ -138,12 +138,12 @@ def make_update(
     return update
 
 
-def _accuracy(logits: jax.Array, targets: jax.Array, share: jax.Array) -> jax.Array:
+def _accuracy(logits: jax.Array, targets: jax.Array, weights: jax.Array) -> jax.Array:
     """[B, C], [B, C], [B] -> []: accuracy over the examples with a label; 0 if none has one."""
     labels = metrics.main_labels(targets)
-    share = share * labels.any(axis=-1)
-    correct = jnp.sum(metrics.top_k_correct(logits, labels, 1) * share)
-    return correct / jnp.maximum(jnp.sum(share), 1e-9)
+    weights = weights * labels.any(axis=-1)
+    correct = jnp.sum(metrics.top_k_correct(logits, labels, 1) * weights)
+    return correct / jnp.maximum(jnp.sum(weights), 1e-9)
 
 
 def leave_out(state: TrainState, batch: Batch) -> tuple[TrainState, Scalars]:
@@ -167,27 +167,32 @@ def _first_bad(state: TrainState) -> Scalars:
 
 
 def _accumulated(
-    value_and_grad: Callable[..., Any], params: Any, batch: Any, key: jax.Array, parts: int
+    value_and_grad: Callable[..., Any],
+    params: Any,
+    batch: Any,
+    key: jax.Array,
+    grad_accum_steps: int,
 ) -> tuple[jax.Array, jax.Array, Any]:
-    """Loss, logits [B, C] and gradients of a batch, computed in `parts` microbatches."""
-    if parts == 1:
+    """Loss, logits [B, C] and gradients of a batch, computed in microbatches."""
+    if grad_accum_steps == 1:
         (loss, logits), grads = value_and_grad(params, batch, key)
         return loss, logits, grads
 
-    # Part i has the examples i, i + parts, ...: every device has its own share of each part.
-    def part(x: jax.Array) -> jax.Array:
-        x = x.reshape(-1, parts, *x.shape[1:]).swapaxes(0, 1)
+    # Microbatch i has the examples i, i + grad_accum_steps, ...: every device has some of each.
+    def microbatches_of(x: jax.Array) -> jax.Array:
+        x = x.reshape(-1, grad_accum_steps, *x.shape[1:]).swapaxes(0, 1)
         return axes.constrain(x, None, axes.BATCH, *(None,) * (x.ndim - 2))
 
-    split = jax.tree.map(part, batch)
+    microbatches = jax.tree.map(microbatches_of, batch)
 
     def add(total: Any, each: Any) -> tuple[Any, jax.Array]:
-        part, key = each
-        (loss, logits), grads = value_and_grad(params, part, key)
+        microbatch, key = each
+        (loss, logits), grads = value_and_grad(params, microbatch, key)
         return jax.tree.map(jnp.add, total, (loss, grads)), logits
 
     zero = (jnp.zeros(()), jax.tree.map(jnp.zeros_like, params))
-    (loss, grads), logits = jax.lax.scan(add, zero, (split, jax.random.split(key, parts)))
+    keys = jax.random.split(key, grad_accum_steps)
+    (loss, grads), logits = jax.lax.scan(add, zero, (microbatches, keys))
     return loss, logits.swapaxes(0, 1).reshape(-1, logits.shape[-1]), grads
 
 
@@ -245,7 +250,7 @@ def batch_layout(
     }
 
 
-def _averaged(ema: Any, params: Any, decay: float | None, step: jax.Array) -> Any:
+def _next_ema(ema: Any, params: Any, decay: float | None, step: jax.Array) -> Any:
     """The moving average (EMA) after one more update; `step` updates came before.
 
     Its decay is smaller at the beginning, or a run shorter than 1 / (1 - decay) steps would end

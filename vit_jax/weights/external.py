@@ -76,7 +76,7 @@ class Format:
       sizes: sizes that config.json may state, which have to be those of the arrays.
       unpacked: a file's arrays, named as in the layouts.
       packed: arrays to write, as the format's files have them.
-      is_plain: whether fields of `core.fields` without a place elsewhere are refused.
+      is_plain: whether fields of `core.schema.fields` without a place elsewhere are refused.
     """
 
     destination: str
