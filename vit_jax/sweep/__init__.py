@@ -1,1 +1,1 @@
-"""A grid of trainings: its points, what they are doing, how they ended. The command is sweep.py."""
+"""A grid of trainings: its points, their progress and results; `python -m vit_jax.sweep`."""

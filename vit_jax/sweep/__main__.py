@@ -4,7 +4,7 @@
       --config.optim.lr=1e-3,3e-3 --config.seed=0,1,2
 
 Arguments of vit_jax.train follow the --. Each point has a folder of its own below --workdir.
-The same command again goes on, and at the end shows the results: a table, results.csv, results.png.
+The same command again continues, and ends with the results: a table, results.csv, results.png.
 
 --launcher="scripts/slurm.sh --nodes=1 --gpus=8" makes each point a job instead of a process here.
 """
@@ -52,11 +52,11 @@ def sweep(
     options: Options,
     trainer: Sequence[str] = (sys.executable, *TRAIN),
 ) -> None:
-    """Trains the points that have not ended, and shows how all ended.
+    """Trains the points that have not ended, and shows the results of all.
 
     Raises:
-      UserError: grid, configs or folder are not right; or a point failed.
-      Preempted: a signal came; trainings of this machine have saved.
+      UserError: grid, configs or folder are wrong; or a point failed.
+      Preempted: a signal arrived; trainings of this machine have saved.
     """
     every, wanted = definition.points(folder, asked)
     with workdir_lock.alone_in(folder), StopRequest() as stop:
@@ -116,7 +116,7 @@ def _train(
 def _launch(
     live: Live, folder: epath.Path, to_do: Sequence[Point], options: Options, stop: StopRequest
 ) -> bool:
-    """Launches jobs and follows them; False if that is not wanted. UserError if one fails."""
+    """Launches jobs and follows them; False if they are not followed. UserError if one fails."""
     failed: dict[str, str] = {}
     launched: set[str] = set()
 
@@ -177,7 +177,7 @@ def _stopped(signal_name: str, rows: Sequence[PointProgress], options: Options) 
 def _show(
     live: Live, folder: epath.Path, rows: Sequence[PointProgress], metric: str | None
 ) -> None:
-    """The results on the screen and in files."""
+    """Shows the results on the screen and writes them to files."""
     metric = metric or progress.choose_metric(rows)
     known = sorted({key for row in rows for key in row.numbers})
     if known and metric not in known:

@@ -19,16 +19,16 @@ from vit_jax.sweep import progress
 from vit_jax.sweep.grid import CONFIG, HINT, Grid, Point
 
 FILE = "sweep.json"
-ALLOW = "--allow_config_change"  # of vit_jax.train
-MAX_NAMED = 3  # points beside a message
+ALLOW = "--allow_config_change"  # a flag of vit_jax.train
+MAX_NAMED = 3  # points named in a message
 LIKE = {"common": {"": ""}, "flags": [""], "axes": [""], "points": [{"": ""}]}
 
 
 def points(folder: epath.Path, grid: Grid) -> tuple[list[Point], list[Point]]:
-    """(all points of the folder, those of the grid): the grid's are added to those there.
+    """(all points of the folder, the grid's points), the grid's added to the folder's.
 
     Raises:
-      UserError: the folder is for another sweep; points are alike; their configs are not right.
+      UserError: the folder is for another sweep; points are alike; their configs are wrong.
     """
     there = _read(folder)
     if there:
@@ -42,7 +42,7 @@ def points(folder: epath.Path, grid: Grid) -> tuple[list[Point], list[Point]]:
 
 
 def write(folder: epath.Path, points: Sequence[Point], grid: Grid) -> None:
-    """Keeps the grid in the folder, which is made. UserError if it cannot."""
+    """Keeps the grid in the folder, which it makes. UserError if it cannot."""
     workdir.make(folder)
     document = {
         "common": grid.common,
@@ -57,7 +57,7 @@ def write(folder: epath.Path, points: Sequence[Point], grid: Grid) -> None:
 
 
 def _read(folder: epath.Path) -> dict[str, Any]:
-    """What sweep.json says; {} if there is none."""
+    """The contents of sweep.json; {} if there is none."""
     file = folder / FILE
     if not file.exists():
         if (folder / workdir.CONFIG_FILE).exists():
@@ -76,7 +76,7 @@ def _read(folder: epath.Path) -> dict[str, Any]:
 
 
 def _checked(value: Any, like: Any) -> Any:
-    """The value, made as `like` is: {"": ""} are strings by name. TypeError if it is not."""
+    """The value, checked to have the type of `like`: {"": ""} is strings by name. TypeError."""
     if type(value) is not type(like):
         raise TypeError(f"{value!r} is not a {type(like).__name__}")
     if isinstance(like, list):
@@ -105,7 +105,7 @@ def _check_same(folder: epath.Path, there: Mapping[str, Any], grid: Grid) -> Non
 
 
 def _check_values(grid: Grid) -> None:
-    """UserError with all that is wrong with single values, whatever they are combined with."""
+    """UserError with all errors of single values, in any combination."""
     choices = {field: (value,) for field, value in grid.common.items()} | grid.axes
     problems: dict[str, None] = {}
     for config in choices.pop(CONFIG):
@@ -119,7 +119,7 @@ def _check_values(grid: Grid) -> None:
 
 
 def _check(folder: epath.Path, points: Sequence[Point]) -> None:
-    """UserError with all that is wrong with the points, each problem once."""
+    """UserError with all errors of the points, each once."""
     problems: dict[str, list[str]] = {}
     seen: dict[str, str] = {}  # config as JSON -> the first point's name
     names: set[str] = set()
@@ -155,7 +155,7 @@ def _check_workdir(folder: epath.Path, config: Mapping[str, Any]) -> None:
     """UserError if the training there was begun with other values, as from an edited file."""
     saved_step = progress.saved_step(folder)
     if not (folder / workdir.CONFIG_FILE).exists() or not saved_step:
-        return  # it will begin, or begin anew
+        return  # it has not begun, or will begin again
     there, here = ({"config": c, "fingerprint": {}} for c in (workdir.read_config(folder), config))
     _, changes = build.MAY_DIFFER.differences(there, here, saved_step=saved_step)
     if changes:

@@ -28,11 +28,11 @@ MAX_NAME = 120  # characters of a folder's name; file systems take 255 bytes
 
 
 class Grid(NamedTuple):
-    """A grid as it was asked for.
+    """A requested grid.
 
     Attributes:
       common: what all points share, "optim.lr" -> "1e-3"; the config file is CONFIG.
-      axes: what they differ in -> its values, at least two.
+      axes: the fields in which they differ -> their values, at least two.
       flags: other flags of vit_jax.train.
     """
 
@@ -41,7 +41,7 @@ class Grid(NamedTuple):
     flags: tuple[str, ...] = ()
 
     def points(self) -> list[dict[str, str]]:
-        """Each one's value on every axis; the last axis changes fastest."""
+        """The points, as values by axis; the last axis changes fastest."""
         return [
             dict(zip(self.axes, values, strict=True))
             for values in itertools.product(*self.axes.values())
@@ -49,12 +49,12 @@ class Grid(NamedTuple):
 
 
 class Point(NamedTuple):
-    """One training.
+    """A training of a sweep.
 
     Attributes:
-      number: its place in the sweep, from 1; it keeps it when points are added.
-      values: on each axis.
-      common: what it shares with all others.
+      number: its place in the sweep, from 1, which stays the same when points are added.
+      values: its value on each axis.
+      common: the values that it shares with all others.
       flags: other flags of vit_jax.train.
     """
 
@@ -65,28 +65,28 @@ class Point(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Of its work directory."""
+        """The name of its work directory."""
         return name(self.values)
 
     @property
     def config(self) -> str:
-        """Its config file."""
+        """The config file."""
         return self.values.get(CONFIG) or self.common[CONFIG]
 
     @property
     def overrides(self) -> list[str]:
-        """Of fields of the config, "optim.lr=1e-3"."""
+        """Overrides of config fields, "optim.lr=1e-3"."""
         fields = self.common | self.values
         return [f"{field}={value}" for field, value in fields.items() if field != CONFIG]
 
     def arguments(self, workdir: str) -> list[str]:
-        """What vit_jax.train gets."""
+        """The arguments of vit_jax.train."""
         overrides = [f"{command.PREFIX}{override}" for override in self.overrides]
         return ["--config", self.config, "--workdir", workdir, *overrides, *self.flags]
 
 
 def parse(arguments: Sequence[str]) -> Grid:
-    """The grid of arguments for vit_jax.train. UserError if they are not right."""
+    """The grid of arguments for vit_jax.train. UserError if they are wrong."""
     common: dict[str, str] = {}
     axes: dict[str, tuple[str, ...]] = {}
     flags = []
@@ -127,7 +127,7 @@ def parse(arguments: Sequence[str]) -> Grid:
 def _take_back(
     field: str, values: Sequence[str], common: dict[str, str], axes: dict[str, tuple[str, ...]]
 ) -> None:
-    """As in a training the last one counts, and takes back what excludes it."""
+    """Drops overrides that a later one replaces or excludes, as in a training."""
     is_none = [value.lower() == "none" for value in values]
     for other in (field, *(() if any(is_none) else configs.rivals(field))):
         if other == field or common.get(other, "").lower() != "none":
@@ -153,7 +153,7 @@ def _flags(arguments: Sequence[str]) -> Iterator[tuple[str, str | None]]:
 
 
 def split(text: str) -> list[str]:
-    """The values between commas; quotes around a whole value are taken away."""
+    """The values between commas, without quotes around a whole value."""
     values, begin, open_brackets, quote = [], 0, [], ""
     for place, letter in enumerate(text):
         if quote:
@@ -179,7 +179,7 @@ def _bare(value: str) -> str:
 
 
 def _config_files(text: str) -> list[str]:
-    """The files between commas; "x.py:variant=L/16,aug=light1" is one."""
+    """The config files between commas; "x.py:variant=L/16,aug=light1" is one file."""
     files: list[str] = []
     for piece in split(text):
         if files and not re.search(r"\.py(:|$)", piece):
@@ -190,14 +190,14 @@ def _config_files(text: str) -> list[str]:
 
 
 def name(values: Mapping[str, str]) -> str:
-    """ "optim.lr=1e-3,seed=0": a folder's name, another one for every other point."""
+    """A point's folder name, unique in the sweep: "optim.lr=1e-3,seed=0"."""
     parts = [f"{field}={_readable(field, value)}" for field, value in values.items()]
     full = ",".join(parts) or "run"
     return full if len(full) <= MAX_NAME else f"{full[: MAX_NAME - 9]}~{_hash(full, 8)}"
 
 
 def _readable(field: str, value: str) -> str:
-    """The value, if it can stand in the name of a folder; else what can of it, and a hash."""
+    """The value, if a folder's name may contain it; else its permitted part and a hash."""
     shown = value
     if field == CONFIG:  # configs/vit_digits.py -> vit_digits
         path, colon, variant = value.partition(":")

@@ -1,7 +1,7 @@
 """Gives each point to a launcher: scripts/slurm.sh, gke.sh, cloud_tpu.sh, or another.
 
-A launcher is called as LAUNCHER --name=NAME-3 -- ARGUMENTS OF THE TRAINING. It may end when the job
-is submitted, or stay until the training has finished; called again it must not make a second job.
+A launcher is called as LAUNCHER --name=NAME-3 -- ARGUMENTS OF THE TRAINING. It may exit when the
+job is submitted, or when the training has finished; a second call must not submit a second job.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ from vit_jax.core.process.stop import StopRequest
 from vit_jax.store.workdir import make
 from vit_jax.sweep.grid import Point
 
-LOGS = "launched"  # folder, where the command is given
+LOGS = "launched"  # folder in the current directory
 POLL_SECS = 0.2
 
 
@@ -33,7 +33,7 @@ class Job(NamedTuple):
 
     @property
     def log(self) -> epath.Path:
-        """What the launcher says."""
+        """The log of the launcher's output."""
         return epath.Path(LOGS) / f"{self.name}.launcher.log"
 
 
@@ -65,9 +65,9 @@ def launch(
     stop: StopRequest,
     tell: Callable[[Point, str, str], None],
 ) -> Iterator[None]:
-    """Calls the launcher for all, at most `number` at a time; yields now and then until they ended.
+    """Calls the launcher for all, at most `number` at a time; yields regularly until all ended.
 
-    `tell` is called with (point, "launched" | "failed", reason). When `stop` comes they get SIGINT.
+    `tell` is called with (point, "launched" | "failed", reason). On `stop` they get SIGINT.
     """
     waiting, running = list(jobs), list[tuple[Job, subprocess.Popen[bytes]]]()
     interrupted = False
@@ -85,7 +85,7 @@ def launch(
             interrupted = True
             for _, process in running:
                 with contextlib.suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGINT)  # also what the script waits for
+                    os.killpg(process.pid, signal.SIGINT)  # also the script's child processes
         while not stop and waiting and len(running) < number:
             running.append(_start(waiting.pop(0)))
         yield
@@ -93,7 +93,7 @@ def launch(
 
 
 def last_line(log: epath.Path) -> str:
-    """Of what a launcher said, and where the rest is."""
+    """The last line of a launcher's log, and the path of the log."""
     lines = log.read_bytes().decode(errors="replace").strip().splitlines()
     return f"{lines[-1] if lines else 'it said nothing'} ({log})"
 

@@ -1,4 +1,4 @@
-"""The screen while a sweep runs: a table that is rewritten, or lines without a terminal."""
+"""The screen of a running sweep: a table that is redrawn, or plain lines without a terminal."""
 
 import shutil
 import sys
@@ -13,7 +13,7 @@ from vit_jax.sweep.progress import PointProgress
 from vit_jax.sweep.results import aligned
 
 HEAD = ("point", "state", "step", "loss", "", "images/s", "left", "")
-# In a table that is too long for the terminal the last of these go first.
+# If the table is too long for the terminal, states at the end of this list are dropped first.
 ORDER = ("running", "failed", "submitted", "waiting", "finished")
 KEPT = ("again", "failed", "found")  # events that are printed beside the table as well
 
@@ -22,12 +22,12 @@ class Live:
     """Shows points by their work directories.
 
     Args:
-      rows: by the points' numbers; kept up to date by `refresh`.
-      metric: None: by what is there.
+      rows: progress by the points' numbers; kept up to date by `refresh`.
+      metric: None: chosen from the logged ones.
     """
 
     EVERY_SECS = 1.0
-    PLAIN_EVERY_SECS = 60.0  # without a terminal a line now and then
+    PLAIN_EVERY_SECS = 60.0  # between lines, without a terminal
 
     def __init__(
         self, rows: Mapping[int, PointProgress], metric: str | None, out: TextIO | None = None
@@ -39,12 +39,12 @@ class Live:
         self._shown = time.monotonic() if not self._live else 0.0
 
     def say(self, text: str = "") -> None:
-        """A line that stays, above the table."""
+        """Prints a permanent line above the table."""
         self._write(self._erase() + text + "\n")
         self._drawn = 0
 
     def tell(self, point: Point, what: str, why: str = "") -> None:
-        """Shows what has happened to a point."""
+        """Shows an event of a point."""
         row = self._look(point.number, running=what in ("started", "found"))
         if what == "finished":
             metric = self._metric or progress.choose_metric([row])
@@ -53,7 +53,7 @@ class Live:
             self.say(f"{time.strftime('%H:%M:%S')}  {what:8}  {point.name}{why and f': {why}'}")
 
     def refresh(self, running: Collection[str], submitted: Collection[str] = ()) -> None:
-        """Looks at the points that run and draws the table, if it is time to."""
+        """Reads the progress of running points and draws the table, if it is due."""
         now = time.monotonic()
         if now - self._shown < (self.EVERY_SECS if self._live else self.PLAIN_EVERY_SECS):
             return
@@ -78,7 +78,7 @@ class Live:
         return [self._look(number, running=False) for number in numbers]
 
     def close(self) -> None:
-        """Takes the table away."""
+        """Removes the table."""
         self._write(self._erase())
         self._drawn = 0
 
@@ -90,7 +90,7 @@ class Live:
     def _draw(self, rows: Sequence[PointProgress]) -> None:
         columns, height = shutil.get_terminal_size()
         lines = [*table(rows, self._metric, height - 3), summary(rows)]
-        # A wrapped line could not be rewritten.
+        # A wrapped line could not be redrawn.
         self._write(self._erase() + "".join(f"{line[: columns - 1]}\n" for line in lines))
         self._drawn = len(lines)
 
@@ -101,12 +101,12 @@ class Live:
         try:
             self._out.write(text)
             self._out.flush()
-        except OSError:  # the reader of a pipe has gone: no reason to end what runs for days
+        except OSError:  # a closed pipe must not end a sweep that runs for days
             self._live = False
 
 
 def table(rows: Sequence[PointProgress], metric: str | None, most: int) -> list[str]:
-    """Lines: a head and at most `most` points, in their order."""
+    """Lines of the table: a header and at most `most` points, in order."""
     metric = metric or progress.choose_metric(rows)
     kept = sorted(rows, key=lambda row: (ORDER.index(row.state), row.point.number))[: max(most, 1)]
     head = [*HEAD[:4], metric, *HEAD[5:]]
@@ -115,7 +115,7 @@ def table(rows: Sequence[PointProgress], metric: str | None, most: int) -> list[
 
 
 def summary(rows: Sequence[PointProgress]) -> str:
-    """ "12 points: 5 finished, 2 running, 5 waiting"."""
+    """A count of points by state: "12 points: 5 finished, 2 running, 5 waiting"."""
     states = [row.state for row in rows]
     counts = [f"{states.count(state)} {state}" for state in reversed(ORDER) if state in states]
     return f"{len(rows)} points: {', '.join(counts)}"

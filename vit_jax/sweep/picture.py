@@ -1,7 +1,7 @@
 """results.png: the metric over one axis, a line for each combination of the others.
 
-Seeds are hollow dots beside their mean, which the line goes through; where the axis has no order
-there is no line.
+Seeds are hollow dots beside their mean, which the line goes through; an axis without an order has
+no line.
 """
 
 import io
@@ -27,10 +27,10 @@ WIDTH, HEIGHT, LEFT, TOP, BOTTOM, RIGHT = 760, 420, 64, 56, 52, 28  # in pixels
 LEGEND = 200  # at the right, if there are several lines
 DOT, LINE_HEIGHT = 3.5, 20
 ASIDE, MOST_ASIDE = 12, 60  # between lines at one place, so that dots do not hide each other
-SEEDS_ASIDE = 5  # beside their mean
+SEEDS_ASIDE = 5  # from their mean
 LABEL = 60  # the least room of a label on the horizontal axis
 PAPER, INK, PALE, RULE = "#ffffff", "#1b1b1b", "#6a6a6a", "#e4e4e4"
-MOST_LINES = 16  # that are named
+MOST_LINES = 16  # named in the legend
 FEWEST_FACTOR = 8  # between the ends of a logarithmic axis
 
 
@@ -38,7 +38,7 @@ class Line(NamedTuple):
     """A curve: its name, and the metric's values at each place of the axis."""
 
     name: str
-    dots: dict[str, list[float]]  # value on the axis -> of every seed
+    dots: dict[str, list[float]]  # value on the axis -> metric of every seed
 
 
 def write(file: epath.Path, rows: Sequence[PointProgress], metric: str) -> bool:
@@ -58,7 +58,7 @@ def write(file: epath.Path, rows: Sequence[PointProgress], metric: str) -> bool:
 def curves(rows: Sequence[PointProgress], metric: str) -> tuple[str, list[Line]]:
     """The horizontal axis, and the lines over it.
 
-    The axis is the one of numbers with most values, not the seed if there is another.
+    The axis is the numeric one with most values, not the seed if there is another.
     """
     axes = axes_of(rows)
     others = [axis for axis in axes if axis != SEED] or axes
@@ -113,7 +113,7 @@ def places(axis: str, values: Sequence[str]) -> dict[str, float]:
 
 
 def is_numeric(values: Sequence[str]) -> bool:
-    """Whether all are finite numbers, no two of them equal."""
+    """Whether all values are finite numbers, no two of them equal."""
     try:
         numbers = [float(value) for value in values]
     except ValueError:
@@ -146,7 +146,7 @@ def _line(
     *,
     joined: bool,
 ) -> None:
-    """Draws the seeds as hollow dots, and filled ones for their means or for only values."""
+    """Draws seeds as hollow dots, and their means or single values as filled ones."""
     dots = sorted(line.dots.items(), key=lambda item: where[item[0]])
     means = [(axes.x(where[at]) + aside, axes.y(statistics.mean(values))) for at, values in dots]
     if len(means) > 1 and joined:
@@ -176,10 +176,10 @@ def _named(lines: Sequence[Line]) -> Iterator[tuple[str, str]]:
 
 
 def _short(axis: str) -> str:
-    """ "optim.weight_decay" -> "weight_decay"."""
+    """Shortens "optim.weight_decay" to "weight_decay"."""
     return axis.rpartition(".")[2]
 
 
 def _spell(axis: str, value: str) -> str:
-    """ "configs/vit_digits.py" -> "vit_digits"; other values as they are."""
+    """Shortens "configs/vit_digits.py" to "vit_digits"; keeps other values."""
     return value.rpartition("/")[2].replace(".py", "") if axis == CONFIG else value

@@ -22,9 +22,9 @@ class PointProgress(NamedTuple):
 
     Attributes:
       state: waiting, running, finished or failed.
-      numbers: the last of each key of metrics.jsonl.
-      train_secs: in steps that are logged, without start-up, evaluations and saving.
-      reason: the last words of one that failed.
+      numbers: the last value of each key of metrics.jsonl.
+      train_secs: seconds in logged steps, without start-up, evaluations and saving.
+      reason: the last message of a failed point.
     """
 
     point: Point
@@ -46,7 +46,7 @@ def look(point: Point, folder: epath.Path, *, running: bool = False) -> PointPro
         state = "failed"
     try:
         run = runs.read(folder, point.name)
-    except UserError:  # nothing there yet; damage is for the training itself to tell
+    except UserError:  # nothing there yet; the training itself reports damage
         return PointProgress(point, folder, state, reason=failure)
     if is_finished(run):
         state = "finished"
@@ -68,7 +68,7 @@ def look(point: Point, folder: epath.Path, *, running: bool = False) -> PointPro
 
 
 def is_finished(run: runs.Run) -> bool:
-    """Whether the last step is saved, and evaluated by all evaluations of the config."""
+    """Whether the last step is saved, and all evaluations of the config have evaluated it."""
     end = run.planned_steps
     if end is None or end not in checkpoint_dir.steps(run.folder / "checkpoints"):
         return False
@@ -78,12 +78,12 @@ def is_finished(run: runs.Run) -> bool:
 
 
 def saved_step(folder: epath.Path) -> int:
-    """The newest checkpoint's; 0 if there is none."""
+    """The step of the newest checkpoint; 0 if there is none."""
     return max(checkpoint_dir.steps(folder / "checkpoints"), default=0)
 
 
 def read_failure(folder: epath.Path) -> str:
-    """Why the point failed; "" if it did not."""
+    """The reason why the point failed; "" if it did not."""
     try:
         return str(strict_json.parse((folder / FAILED_FILE).read_bytes())["reason"])
     except FileNotFoundError:
@@ -93,13 +93,13 @@ def read_failure(folder: epath.Path) -> str:
 
 
 def write_failure(folder: epath.Path, status: int, reason: str) -> None:
-    """Keeps why it failed, so that it is not started again; `forget_failure` ends that."""
+    """Keeps the reason of a failure; the point is not started again until `forget_failure`."""
     text = json.dumps({"status": status, "reason": reason}) + "\n"
     atomic.write_text(folder / FAILED_FILE, text)
 
 
 def forget_failure(folder: epath.Path) -> None:
-    """Lets the point be started again."""
+    """Deletes the record of a failure, so that the point may be started again."""
     (folder / FAILED_FILE).unlink(missing_ok=True)
 
 
@@ -115,7 +115,7 @@ def choose_metric(rows: Sequence[PointProgress]) -> str:
 
 
 def is_better_high(metric: str) -> bool:
-    """Whether more of it is better."""
+    """Whether higher values of the metric are better."""
     return not any(word in metric for word in ("loss", "error"))
 
 
@@ -131,7 +131,7 @@ def shown(key: str, value: float | None) -> str:
 
 
 def _train_secs(run: runs.Run, batch_size: int) -> float:
-    """Of all logged steps, by the images per second of each row."""
+    """Training time of all logged steps, by the images per second of each row."""
     series: Any = run.series.get(SPEED)
     if series is None:
         return 0.0

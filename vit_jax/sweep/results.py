@@ -1,4 +1,4 @@
-"""How a sweep ended: a table for people, results.csv for programs."""
+"""Results of a sweep: a table for people, results.csv for programs."""
 
 import csv
 import io
@@ -20,7 +20,7 @@ SEED = "seed"
 
 
 def write_csv(file: epath.Path, rows: Sequence[PointProgress], metric: str) -> None:
-    """A row for each point, the best first. UserError if it cannot be written."""
+    """Writes a row for each point, the best first. UserError if it cannot be written."""
     axes, keys = axes_of(rows), _final_keys(rows)
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
@@ -36,7 +36,7 @@ def write_csv(file: epath.Path, rows: Sequence[PointProgress], metric: str) -> N
 
 
 def table(rows: Sequence[PointProgress], metric: str) -> list[str]:
-    """Lines: values on the axes, the metric, losses, steps, time; the best first."""
+    """Lines of the results: values on the axes, metric, losses, steps, time; the best first."""
     axes = axes_of(rows)
     keys = list(dict.fromkeys([metric, *_losses(rows)]))
     cells = [
@@ -53,7 +53,7 @@ def table(rows: Sequence[PointProgress], metric: str) -> list[str]:
 
 
 def over_seeds(rows: Sequence[PointProgress], metric: str) -> list[str]:
-    """Lines: mean, standard deviation and range over seeds; [] if there are not several."""
+    """Lines of mean, standard deviation and range over seeds; [] without several seeds."""
     axes = [axis for axis in axes_of(rows) if axis != SEED]
     groups: dict[tuple[str, ...], list[float]] = {}
     for row in rows:
@@ -81,7 +81,7 @@ def over_seeds(rows: Sequence[PointProgress], metric: str) -> list[str]:
 
 
 def ordered(rows: Sequence[PointProgress], metric: str) -> list[PointProgress]:
-    """The best first; then those that have not ended or failed."""
+    """Sorts rows: the best first, then those that have not ended or have failed."""
     sign = -1 if progress.is_better_high(metric) else 1
 
     def place(row: PointProgress) -> tuple[bool, float, int]:
@@ -93,12 +93,12 @@ def ordered(rows: Sequence[PointProgress], metric: str) -> list[PointProgress]:
 
 
 def axes_of(rows: Sequence[PointProgress]) -> list[str]:
-    """What the points differ in."""
+    """The fields in which the points differ."""
     return list(rows[0].point.values)
 
 
 def aligned(head: Sequence[str], rows: Sequence[Sequence[str]], *, left: int) -> list[str]:
-    """Lines of a table; the first `left` columns begin at the left, the others end at the right."""
+    """Lines of a table; the first `left` columns are left-aligned, the others right-aligned."""
     widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
     return [
         "  ".join(
@@ -110,7 +110,7 @@ def aligned(head: Sequence[str], rows: Sequence[Sequence[str]], *, left: int) ->
 
 
 def _final_keys(rows: Sequence[PointProgress]) -> list[str]:
-    """Of the training loss and the evaluations."""
+    """Keys of the training loss and the evaluations."""
     keys = dict.fromkeys(key for row in rows for key in row.numbers)
     return [k for k in keys if k == progress.LOSS or k.partition("/")[0] not in RESERVED]
 

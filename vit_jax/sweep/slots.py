@@ -1,8 +1,8 @@
-"""Runs the points in slots: so many processes at a time, each started again until it has ended.
+"""Runs the points in slots: a limited number of processes, each restarted until it has ended.
 
-A process takes over a locked file of its work directory, so a lock is held exactly as long as the
-process lives, also when the sweep was killed. A sweep that is started again leaves those alone that
-still run, waits for them, and counts them as taking a slot.
+A process inherits a locked file of its work directory, so the lock is held exactly as long as the
+process lives, even if the sweep was killed. A restarted sweep leaves running processes alone, waits
+for them, and counts them as taking a slot.
 """
 
 import contextlib
@@ -31,14 +31,14 @@ except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
 LOG_FILE = "log.txt"
-SLOT_FILE = ".slot"  # locked while a training of a sweep lives; says which
+SLOT_FILE = ".slot"  # locked while a training of a sweep lives; names it
 AGAIN = (errors.EXIT_PREEMPTED, errors.EXIT_PEER_LOST)
 POLL_SECS = 0.2
 MAX_REASON = 1000  # characters
 
 
 class Task(NamedTuple):
-    """A point to run: its command, and where."""
+    """A point to run: its command and its work directory."""
 
     point: Point
     folder: epath.Path
@@ -46,12 +46,12 @@ class Task(NamedTuple):
 
 
 class Running(NamedTuple):
-    """A process; None: one that another sweep has started, or somebody by hand."""
+    """A running task; process None: started by another sweep, or by hand."""
 
     task: Task
     slot: int
     process: subprocess.Popen[bytes] | None
-    log_start: int = 0  # bytes of the log that were there before
+    log_start: int = 0  # bytes of the log before this start
 
 
 class Slots:
@@ -59,10 +59,10 @@ class Slots:
 
     Args:
       done: whether a task has reached its end, by its work directory.
-      tell: is signalled what happens: (task, "started" | "again" | "finished" | "failed" | "found",
+      tell: called with each event: (task, "started" | "again" | "finished" | "failed" | "found",
         reason).
-      variable: of the environment, which gets the slot's number from 0.
-      max_restarts: so often in a row a task is started again without a newer checkpoint.
+      variable: the environment variable that gets the slot's number, from 0.
+      max_restarts: the most restarts of a task in a row without a newer checkpoint.
     """
 
     def __init__(
@@ -83,11 +83,11 @@ class Slots:
 
     @property
     def running(self) -> set[str]:
-        """Names of the points that run."""
+        """Names of the running points."""
         return {run.task.point.name for run in self._running}
 
     def run(self, tasks: Sequence[Task], stop: StopRequest) -> Iterator[None]:
-        """Yields now and then until all tasks have ended, or were told to end by `stop`."""
+        """Yields regularly until all tasks have ended, or were asked to end by `stop`."""
         self._waiting = list(tasks)
         self._find_running()
         signalled = False
@@ -104,7 +104,7 @@ class Slots:
             time.sleep(POLL_SECS)
 
     def _find_running(self) -> None:
-        """Gives those that still run their slots before others are started."""
+        """Gives tasks that still run their slots, before others are started."""
         for task in list(self._waiting):
             if _is_alive(task.folder):
                 self._waiting.remove(task)
@@ -135,7 +135,7 @@ class Slots:
             self._fail(task, status, last_words(task.folder, run.log_start))
 
     def _again(self, run: Running, how: str) -> None:
-        """Into the line once more, unless it has come no further for too long."""
+        """Queues a task again, unless it was restarted too often without progress."""
         task, name = run.task, run.task.point.name
         saved = progress.saved_step(task.folder)
         further = saved > self._saved.get(name, 0)
@@ -156,7 +156,7 @@ class Slots:
     def _start(self, task: Task) -> None:
         workdir.make(task.folder)
         slot = min(set(range(self._number)) - {run.slot for run in self._running}, default=0)
-        # Somebody may train there by hand.
+        # The user may train there by hand.
         held = None if _is_alive(task.folder) else _take(task.folder, slot)
         if held is None:
             self._running.append(Running(task, slot, None))
@@ -167,7 +167,7 @@ class Slots:
         environment = os.environ | ({self._variable: str(slot)} if self._variable else {})
         with _open_log(task.folder) as log:
             start = log.tell()
-            # In a session of its own: Ctrl-C is for the sweep, which tells its trainings once.
+            # In a session of its own: Ctrl-C goes to the sweep, which signals its trainings once.
             process = subprocess.Popen(
                 task.command,
                 stdin=subprocess.DEVNULL,
@@ -185,7 +185,7 @@ class Slots:
 
 
 def _open_log(folder: epath.Path) -> BinaryIO:
-    """At its end, behind a line that says when. UserError if it cannot be written."""
+    """Opens the log at its end, after a line with the time. UserError if it cannot be written."""
     now = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
     try:
         log = (Path(folder) / LOG_FILE).open("ab")
@@ -197,7 +197,7 @@ def _open_log(folder: epath.Path) -> BinaryIO:
 
 
 def last_words(folder: epath.Path, start: int = 0) -> str:
-    """The message that a log ends with: from "error:" on if it is there, else its last line."""
+    """The message at the end of a log: from "error:" on if present, else its last line."""
     with (folder / LOG_FILE).open("rb") as file:
         file.seek(start)
         lines = file.read().decode(errors="replace").strip().splitlines()
@@ -216,7 +216,7 @@ def _take(folder: epath.Path, slot: int) -> list[int] | None:
     except BlockingIOError:
         os.close(file)
         return None
-    except OSError:  # this file system knows no locks
+    except OSError:  # this file system has no locks
         pass
     os.truncate(file, 0)
     return [file]
@@ -227,13 +227,13 @@ def _described(slot: int, pid: int) -> dict[str, int | str]:
 
 
 def _is_alive(folder: epath.Path) -> bool:
-    """Whether a training is in the work directory."""
-    # One of a sweep takes the other lock only when it has begun, and must not meet this look then.
+    """Whether a training runs in the work directory."""
+    # A sweep's training takes the other lock only once it has begun; this check must not collide.
     return workdir_lock.is_locked(folder, SLOT_FILE) or workdir_lock.is_locked(folder)
 
 
 def _holder(folder: epath.Path) -> dict[str, Any]:
-    """Who holds the slot's file; {} if that is not known."""
+    """The holder of the slot's file; {} if unknown."""
     try:
         holder = json.loads((folder / SLOT_FILE).read_text())
     except (OSError, ValueError):
@@ -242,7 +242,7 @@ def _holder(folder: epath.Path) -> dict[str, Any]:
 
 
 def _terminate(run: Running) -> None:
-    """SIGTERM, on which a training saves; also to one of a sweep that was killed."""
+    """Sends SIGTERM, on which a training saves; also to a training of a killed sweep."""
     if run.process is not None:
         run.process.terminate()
         return
@@ -254,7 +254,7 @@ def _terminate(run: Running) -> None:
 
 
 def _spell(status: int) -> str:
-    """ "status 75" or "SIGKILL"."""
+    """An exit status in words: "status 75" or "SIGKILL"."""
     number = -status if status < 0 else status - 128
     with contextlib.suppress(ValueError):
         if status < 0 or status > 128:
