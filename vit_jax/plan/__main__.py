@@ -1,4 +1,4 @@
-"""Plans a run before it is paid for.
+"""Plans a run before any device time is spent.
 
     python -m vit_jax.plan --config configs/vit_l16_i21k.py --topology v5e:16x16
 
@@ -26,7 +26,7 @@ from vit_jax.plan.forecast import Forecast, forecast
 from vit_jax.plan.table import as_json, rows
 from vit_jax.run import build
 
-# Overrides that make a step smaller, the cheapest first.
+# Overrides that reduce the memory of a step, the cheapest first.
 SMALLER = (
     ("model.remat=dots",),
     ("model.remat=full",),
@@ -41,7 +41,7 @@ def plan(config: RunConfig, name: str | None, *, compiled: bool, anew: bool) -> 
     """The forecast of the run on a topology, or on the devices here.
 
     Raises:
-      UserError: config or topology are wrong, or (DoesNotFit) the step does not fit.
+      UserError: config or topology is wrong, or (DoesNotFit) the step does not fit.
     """
     mesh = topology.mesh(name, config.mesh) if name is not None else build.mesh(config.mesh)
     return forecast(config, mesh, topology=name, compiled=compiled, anew=anew)
@@ -81,7 +81,7 @@ def main(arguments: list[str]) -> None:
         raise UserError(f"--chip_hour_price={price}: give a number, such as 1.2.")
     if price is not None and FLAGS.topology is None:
         raise UserError("--chip_hour_price needs --topology, which says how many chips.")
-    if FLAGS.topology:  # jax would keep programs for devices that are not there, and not read them
+    if FLAGS.topology:  # jax would cache programs for absent devices, and not read them
         jax.config.update("jax_enable_compilation_cache", False)
     else:
         compilation_cache.use()

@@ -1,9 +1,9 @@
-"""Figures of steps that were compiled for TPUs that are not here, kept for the next plan.
+"""Cache of the figures of steps that were compiled for absent TPUs.
 
-jax's own cache keeps programs that can be run; of these a plan needs a few figures alone, or that
-the step did not fit. Each is a small file in the user's cache directory, named after a hash of
-whatever the compiler is given: the program with its shardings, the topology and the order of its
-devices, versions and flags; and of the code that reads the figures. A file that cannot be read
+jax's own cache keeps programs that can be run; a plan needs only a few figures of them, or the fact
+that the step did not fit. Each entry is a small file in the user's cache directory, named after a
+hash of the compiler's whole input: the program with its shardings, the topology and the order of
+its devices, versions and flags; and of the code that reads the figures. A file that cannot be read
 counts as missing.
 """
 
@@ -30,7 +30,7 @@ def figures(step: LoweredStep, topology: str, *, anew: bool) -> tuple[Figures, b
 
     Args:
       topology: a name such as "v5e:16x16".
-      anew: compile it whatever was kept, and keep the new figures.
+      anew: compile it even if its figures are cached, and cache the new ones.
 
     Raises:
       DoesNotFit: now, or when it was compiled before.
@@ -56,14 +56,14 @@ def folder() -> Path:
 
 
 def key(step: LoweredStep, topology: str) -> str:
-    """A hash of a program and of all that decides what the compiler makes of it."""
+    """A hash of a program and of everything that determines its compilation."""
     devices = list(step.mesh.devices.flat)
     parts = [
         step.lowered.as_text(),
         topology,
         str([(d.id, d.device_kind) for d in devices]),
         *(metadata.version(package) for package in ("jax", "jaxlib")),
-        devices[0].client.platform_version,  # libtpu's
+        devices[0].client.platform_version,  # version of libtpu
         *(os.environ.get(flag, "") for flag in FLAGS),
         *(Path(str(module.__file__)).read_text() for module in (compiled, collectives, hlo)),
     ]
@@ -72,7 +72,7 @@ def key(step: LoweredStep, topology: str) -> str:
 
 
 def _read(path: Path) -> Figures | str | None:
-    """Figures, or why there are none as the step did not fit; None: nothing that makes sense."""
+    """Figures, or the reason why the step did not fit; None if the file is invalid."""
     try:
         document = json.loads(path.read_text())
         return str(document[_REASON]) if _REASON in document else Figures(**document)
@@ -81,6 +81,6 @@ def _read(path: Path) -> Figures | str | None:
 
 
 def _write(path: Path, document: dict[str, object]) -> None:
-    with contextlib.suppress(OSError):  # a plan without a cache is a plan
+    with contextlib.suppress(OSError):  # a plan works without a cache
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         atomic.write_text(epath.Path(path), json.dumps(document))

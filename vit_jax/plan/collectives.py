@@ -21,14 +21,14 @@ _BITS = re.compile(r"\d+")
 
 
 class Collective(NamedTuple):
-    """One array that devices exchange.
+    """An array that devices exchange.
 
     Attributes:
       kind: one of KINDS.
       dtype: "f32", "bf16" ...
-      array_bytes: of the array that a device reduces, or has after gathering.
-      runs: how often a run of the program does it.
-      axes: of the mesh, those that the devices which take part differ in.
+      array_bytes: size of the array that a device reduces, or has after gathering.
+      runs: how often it occurs in one run of the program.
+      axes: the mesh axes along which the participating devices differ.
     """
 
     kind: str
@@ -44,11 +44,11 @@ class Collective(NamedTuple):
 
 
 def collectives(hlo: str, mesh_shape: Mapping[str, int]) -> list[Collective]:
-    """Collectives of a program (compiled.as_text()) for a mesh whose axes have these sizes.
+    """Collectives of a program (compiled.as_text()) for a mesh with axes of these sizes.
 
-    One that is divided over several instructions, to be hidden behind others, counts once; an
-    operation on several arrays counts as several. ValueError for one in a loop of which the
-    program does not say how often it turns.
+    A collective that is split into several instructions, to overlap with others, counts once; an
+    operation on several arrays counts as several. ValueError for one in a loop whose number of
+    iterations is unknown.
     """
     result, channels = [], set()
     for one in instructions(hlo):
@@ -64,7 +64,7 @@ def collectives(hlo: str, mesh_shape: Mapping[str, int]) -> list[Collective]:
 
 def _kind(one: Instruction) -> str | None:
     name = one.opcode.removesuffix("-start")
-    # What a TPU's compiler makes of the sum of which each device needs its part.
+    # A TPU compiler's form of a sum of which each device needs its part.
     if name == "all-reduce" and one.computation.startswith("all-reduce-scatter"):
         return "reduce-scatter"
     return name if name in KINDS else None
@@ -89,7 +89,7 @@ def _bytes(dtype: str, shape: str) -> int:
 
 
 def _groups(text: str, num_devices: int) -> list[list[int]]:
-    """The devices that exchange something with each other, by their places on the mesh."""
+    """The groups of devices that exchange data, by their places on the mesh."""
     if named := _NAMED.search(text):
         sizes = {name: int(size) for name, size in _MESH_AXIS.findall(named[1])}
         together = [name in named[2].split(",") for name in sizes]

@@ -1,4 +1,4 @@
-"""The real training step, compiled for the devices here, or for TPUs that are not here."""
+"""The real training step, compiled for the local devices or for absent TPUs."""
 
 import re
 import time
@@ -24,7 +24,7 @@ class DoesNotFit(UserError):
 
 
 class PlannedStep(NamedTuple):
-    """The step of a run by shapes and shardings, on devices that may not be there."""
+    """The step of a run by shapes and shardings, on devices that may be absent."""
 
     model: ModelInfo
     layout: StateLayout
@@ -34,7 +34,7 @@ class PlannedStep(NamedTuple):
 
 
 class LoweredStep(NamedTuple):
-    """A step that can be compiled; `secs`: what lowering has taken."""
+    """A step that can be compiled; `secs`: the time of lowering."""
 
     lowered: Any
     mesh: Mesh
@@ -42,14 +42,14 @@ class LoweredStep(NamedTuple):
 
 
 class Figures(NamedTuple):
-    """What a plan reads from a compiled step; all of one device.
+    """Figures that a plan reads from a compiled step; all are for one device.
 
     Attributes:
-      peak_bytes: the most memory that is in use.
+      peak_bytes: peak memory use.
       sent: bytes that it sends or reduces, by kind of collective.
       cycles: the compiler's own estimates, summed; it has none for collectives, nor for CPUs.
-      accessed_bytes: of its memory; None for a step with a loop, whose body would count once.
-      compile_secs: what compiling has taken.
+      accessed_bytes: memory traffic; None for a step with a loop, whose body would count once.
+      compile_secs: the time of compilation.
     """
 
     peak_bytes: int
@@ -62,7 +62,7 @@ class Figures(NamedTuple):
 def planned_step(config: RunConfig, mesh: Mesh, *, num_examples: int | None = None) -> PlannedStep:
     """The step of a run whose number of classes is declared (input.num_classes).
 
-    Without `num_examples` an epoch has those that the config declares, or else one batch.
+    Without `num_examples` an epoch has the declared number of examples, or else one batch.
     """
     num_classes, batch_size = config.input.num_classes, config.input.batch_size
     assert num_classes is not None
@@ -76,14 +76,14 @@ def planned_step(config: RunConfig, mesh: Mesh, *, num_examples: int | None = No
 
 
 def lower(planned: PlannedStep) -> LoweredStep:
-    """The step as the compiler gets it."""
+    """Lowers the step, to be compiled."""
     started = time.perf_counter()
     lowered = step.lower_update(planned.update, planned.layout, planned.batch)
     return LoweredStep(lowered, planned.layout.mesh, time.perf_counter() - started)
 
 
 def read_figures(lowered: LoweredStep) -> Figures:
-    """Compiles a step, and reads what a plan needs. DoesNotFit if the compiler says so."""
+    """Compiles a step, and reads its figures. DoesNotFit if the compiler says so."""
     started = time.perf_counter()
     try:
         compiled = lowered.lowered.compile()
@@ -106,13 +106,13 @@ def read_figures(lowered: LoweredStep) -> Figures:
 
 
 def _needed(message: str) -> str:
-    """The compiler's own sentence about it."""
+    """The compiler's own sentence about the memory that is needed."""
     match = re.search(r"Ran out of memory.*?(?=\. |\n|$)", message)
     return f"{match[0] if match else message.splitlines()[0]}."
 
 
 def peak_bytes(memory: Any) -> int:
-    """Memory of one device: state and batch, which a step is given, and what it takes besides."""
+    """Memory of one device: a step's arguments (state and batch), outputs and temporaries."""
     new = memory.output_size_in_bytes - memory.alias_size_in_bytes
     return int(memory.argument_size_in_bytes + memory.temp_size_in_bytes + new)
 

@@ -1,7 +1,7 @@
 """Memory of a device, time of a step and chip-hours of a run.
 
 Memory and traffic come from the compiled step, where it is compiled; sizes of the state always from
-its shapes and shardings. The time is an estimate, whose parts are all given.
+its shapes and shardings. The time is an estimate, with all its parts.
 """
 
 import dataclasses
@@ -22,8 +22,7 @@ from vit_jax.training.state import StateLayout, device_bytes, total_bytes
 
 SECS_A_DAY = 86_400
 MXU_FLOPS_A_CYCLE = 2 * 128 * 128
-# Units for matrix products in a jax device, from which the clock follows; of v6e it does not, by
-# what its page says of them.
+# Matrix units in a jax device, which give the clock rate; not for v6e, by the numbers on its page.
 MXUS = {"v2": 1, "v3": 2, "v4": 8, "v5e": 4, "v5p": 8}
 
 
@@ -32,11 +31,11 @@ class Memory:
     """Bytes of one device.
 
     Attributes:
-      parameters, optimizer, average: by shapes and shardings.
-      activations: what the blocks keep for the backward pass, by the model's shapes alone; None
-        where remat leaves that to the compiler.
-      peak: of the compiled step, of everything; None: not compiled.
-      there: what the device has; None: unknown.
+      parameters, optimizer, average: sizes by shapes and shardings.
+      activations: those that the blocks keep for the backward pass, by the model's shapes alone;
+        None where remat leaves that to the compiler.
+      peak: total peak of the compiled step; None: not compiled.
+      there: memory of the device; None: unknown.
     """
 
     parameters: int
@@ -48,19 +47,19 @@ class Memory:
 
     @property
     def state(self) -> int:
-        """Bytes that stay from step to step."""
+        """Bytes that persist from step to step."""
         return self.parameters + self.optimizer + self.average
 
 
 @dataclasses.dataclass(frozen=True)
 class StepTime:
-    """Seconds of a step, by what would take them if nothing else did; None: unknown.
+    """Seconds of a step, by each resource alone; None: unknown.
 
     Attributes:
       matrix: the model's matrix products (3 x forward) at the data sheet's rate.
       hbm: the bytes that the compiled step accesses, at the memory's bandwidth. Unrolled steps
-        alone: of a loop the compiler counts the body once.
-      interconnect: what devices send each other, at the bandwidth of all-reduces.
+        only: the compiler counts the body of a loop once.
+      interconnect: the bytes that devices exchange, at the bandwidth of all-reduces.
       cycles: the compiler's own estimates of all operations but those between devices.
     """
 
@@ -77,7 +76,7 @@ class StepTime:
 
     @property
     def estimate(self) -> float | None:
-        """The compiler's cycles, and what is sent besides, one after the other; else `roofline`."""
+        """The compiler's cycles plus the communication, without overlap; else `roofline`."""
         if self.cycles is None:
             return self.roofline
         return max(self.cycles + (self.interconnect or 0), self.roofline or 0)
@@ -89,12 +88,12 @@ class Forecast:
 
     Attributes:
       topology: its name; None: the devices here.
-      chips: how many; None: of devices that are not TPUs.
+      chips: their number; None for devices that are not TPUs.
       sent: bytes that a device sends or reduces in a step, by kind; None: not compiled.
       compile_secs: None: not compiled.
-      from_cache: whether it was compiled for an earlier plan, which then took `compile_secs`.
-      saved_bytes: of a checkpoint, of all hosts together.
-      host: what one host needs.
+      from_cache: whether it was compiled for an earlier plan, in `compile_secs`.
+      saved_bytes: size of a checkpoint, all hosts together.
+      host: the needs of one host.
     """
 
     topology: str | None
@@ -117,23 +116,23 @@ class Forecast:
 
     @property
     def exaflops(self) -> float:
-        """3 x forward matrix FLOPs x images of the whole run, 1e18."""
+        """ExaFLOPs of the run: 3 x forward matrix FLOPs x images / 1e18."""
         return 3 * self.model.forward_flops * self.batch_size * self.steps / 1e18
 
     @property
     def days(self) -> float | None:
-        """By the estimate of a step, without evaluations and saving."""
+        """Days of training, by the estimate of a step, without evaluations and saving."""
         secs = self.time.estimate
         return None if secs is None else secs * self.steps / SECS_A_DAY
 
     @property
     def chip_hours(self) -> float | None:
-        """Hours times chips."""
+        """Chip-hours: hours times chips."""
         return None if self.days is None or self.chips is None else self.days * 24 * self.chips
 
     @property
     def core_days(self) -> float | None:
-        """Of TensorCores, as the paper's table 2 counts: two in a chip, of v5e and v6e one."""
+        """TensorCore-days, as in the paper's table 2: two cores in a chip, one in v5e and v6e."""
         if self.chip_hours is None:
             return None
         one = (self.topology or "").partition(":")[0] in ("v5e", "v6e")
@@ -149,7 +148,7 @@ class Forecast:
 
     @property
     def images_per_host_second(self) -> float | None:
-        """What each host's input has to keep up with."""
+        """Images per second that each host's input has to supply."""
         secs = self.time.estimate
         return None if not secs else self.host.images / secs
 
@@ -161,13 +160,13 @@ def forecast(
 
     Args:
       config: with input.num_examples and input.num_classes.
-      mesh: over devices that may not be there.
+      mesh: over devices that may be absent.
       topology: their name, such as "v5e:16x16".
       compiled: whether to compile the step.
-      anew: whether to compile it even if its figures were kept (plan/cache.py).
+      anew: whether to compile it even if its figures are cached (plan/cache.py).
 
     Raises:
-      UserError: the config does not fit the mesh, or does not say what a plan needs.
+      UserError: the config does not fit the mesh, or lacks fields that a plan needs.
       DoesNotFit: the step takes more memory than a device has.
     """
     c = config.input
@@ -227,7 +226,7 @@ def _declared_examples(c: InputConfig) -> int:
 
 
 def _check_batch(config: RunConfig, mesh: Mesh, topology: str | None) -> None:
-    """UserError unless a batch divides over the mesh; says over which topologies it would."""
+    """UserError unless a batch divides over the mesh; names topologies over which it does."""
     try:
         build.check_batch(config, mesh)
     except UserError as error:
@@ -278,7 +277,7 @@ def _time(
     generation: str | None,
     peak: float | None,
 ) -> StepTime:
-    """images: of a device, in a step."""
+    """Seconds of a step; images: those of one device in a step."""
     flops = 3 * model.forward_flops * images
     matrix = flops / peak if peak else None
     if generation is None or figures is None:

@@ -21,18 +21,18 @@ _NAMES = re.compile(r"%([\w.-]+)")
 
 
 class Instruction(NamedTuple):
-    """One that the program executes.
+    """An instruction that the program executes.
 
     Attributes:
       name: without the leading "%".
       result: type of its result, as written: "f32[8,128]{1,0}", or a tuple of these.
       opcode: "all-reduce", "fusion", "while" ...
       text: the whole line.
-      computation: name of the one that it is in.
+      computation: name of the computation that it is in.
       fused: whether it is a part of a fusion, whose costs the fusion itself states.
       runs: how often it runs in one run of the program.
-      counted: whether that is known; what is in a loop that ends when a condition comes true, as
-        one that draws random numbers until one is accepted, counts as if the loop turned once.
+      counted: whether that is known; an instruction in a loop that ends on a condition, such as
+        drawing random numbers until one is accepted, counts as if the loop ran once.
     """
 
     name: str
@@ -46,7 +46,7 @@ class Instruction(NamedTuple):
 
 
 def instructions(hlo: str) -> list[Instruction]:
-    """Everything that runs. Of the branches of a conditional each counts as if it were taken."""
+    """All instructions that run. Each branch of a conditional counts as if it were taken."""
     computations, entry = _computations(hlo)
     executed: list[Instruction] = []
 
@@ -59,7 +59,7 @@ def instructions(hlo: str) -> list[Instruction]:
             executed.append(
                 Instruction(name, result, opcode, line, computation, fused, runs, counted)
             )
-            if opcode.endswith("-done"):  # names what its start has run
+            if opcode.endswith("-done"):  # repeats the operation of its start
                 continue
             turns = _turns(line, computations) if opcode == "while" else 1
             for called in _called(line):
@@ -90,7 +90,7 @@ def _called(line: str) -> list[str]:
 
 
 def _turns(line: str, computations: dict[str, list[str]]) -> int | None:
-    """How often the body of a while runs; None: until its condition says so."""
+    """The number of runs of a while's body; None if only a condition ends it."""
     if known := _TRIPS.search(line):
         return int(known[1])
     # A loop that counts from 0: its condition compares with a constant.
@@ -102,12 +102,12 @@ def _turns(line: str, computations: dict[str, list[str]]) -> int | None:
 
 
 def _step(condition: list[str], body: list[str]) -> int:
-    """By what a loop counts: more than 1 where the compiler has made one turn of several."""
+    """The step of a loop's counter: more than 1 where the compiler has unrolled the loop."""
     compared = _ELEMENT.findall("\n".join(condition))
     results = [_NAMES.findall(line) for line in body if line.lstrip().startswith("ROOT ")]
     if len(compared) != 1 or not results:
         return 1
-    counter = results[0][1 + int(compared[0])]  # behind the name of the tuple itself
+    counter = results[0][1 + int(compared[0])]  # after the name of the tuple itself
     constants = {name: int(value) for name, value in _CONSTANT.findall("\n".join(body))}
     for line in body:
         if line.lstrip().startswith(f"%{counter} = ") and " add(" in line:

@@ -1,4 +1,4 @@
-"""Needs of each host: memory to save and to read, and images in time."""
+"""Needs of each host: memory for saving and reading, and images per second."""
 
 import collections
 import math
@@ -9,23 +9,23 @@ import jax
 from vit_jax.training.objective import Batch
 from vit_jax.training.state import StateLayout
 
-# Saving L/16 took so much, in multiples of what was saved (BENCHMARKS.md): the copy that files are
-# written from, and what is being compressed.
+# Memory of saving L/16, in multiples of the saved bytes (BENCHMARKS.md): the copy that files are
+# written from, and the data being compressed.
 SAVING_FACTOR = 1.27
-# Batches in the memory of a host at once: two that tf.data has ready, one that it is making, and
+# Batches in a host's memory at once: two that tf.data has ready, one that it is making, and
 # one that is being copied to the devices (data/pipeline.py, feed.py).
 BATCHES = 4
-_INDEX_BYTES = 8  # of each example, on the host alone
+_INDEX_BYTES = 8  # for each example, on the host alone
 
 
 class HostNeeds(NamedTuple):
     """Needs of the host that needs the most.
 
     Attributes:
-      images: of each batch, those that it reads.
-      input_bytes: of the batches in its memory; files and images that are being decoded are not in
-        it, since only the data know their sizes.
-      saving_bytes: while a checkpoint is written.
+      images: the images of each batch that it reads.
+      input_bytes: size of the batches in its memory; files and images being decoded are excluded,
+        since only the data determine their sizes.
+      saving_bytes: memory while a checkpoint is written.
     """
 
     images: int
@@ -34,7 +34,7 @@ class HostNeeds(NamedTuple):
 
 
 def needs(layout: StateLayout, batch: Batch) -> HostNeeds:
-    """layout and batch: with shardings over devices that may not be there."""
+    """The needs of a run; shardings of layout and batch may be over absent devices."""
     copied = sum(_copied_bytes(x) for x in jax.tree.leaves(layout.state))
     images = _rows(batch["weight"])
     a_row = sum(math.prod(x.shape[1:]) * x.dtype.itemsize for x in batch.values()) + _INDEX_BYTES
@@ -54,7 +54,7 @@ def _copied_bytes(array: jax.ShapeDtypeStruct) -> int:
     """Bytes of an array that a host copies to save it.
 
     Devices that hold the same share the work where a side divides by their number; else one of
-    them copies all of it. (That is orbax's default, but for GPUs, where it is always one.)
+    them copies all of it. (That is orbax's default, except on GPUs, where it is always one.)
     """
     assert array.sharding is not None
     devices = array.sharding.device_set

@@ -1,10 +1,10 @@
-"""Costs of the paper's own runs (arXiv 2010.11929, table 2), to hold a plan against."""
+"""Costs of the paper's own runs (arXiv 2010.11929, table 2), to compare plans with."""
 
 from typing import NamedTuple
 
 from vit_jax.plan.forecast import Forecast
 
-_WITHIN = 0.05  # in images and in exaFLOPs a run counts as the paper's
+_WITHIN = 0.05  # relative difference in images and exaFLOPs of a run that counts as the paper's
 
 
 class PaperRun(NamedTuple):
@@ -12,9 +12,9 @@ class PaperRun(NamedTuple):
 
     Attributes:
       model: its name.
-      images: seen, 1e6.
-      exaflops: of matrix products (table 6).
-      core_days: of TPUv3 (table 2).
+      images: millions of images seen.
+      exaflops: exaFLOPs of matrix products (table 6).
+      core_days: TPUv3 core-days (table 2).
     """
 
     model: str
@@ -26,7 +26,7 @@ class PaperRun(NamedTuple):
 # JFT has 303 M images, ImageNet-21k 14.2 M. Of ViT-L/16 on ImageNet-21k table 3 has 30 and 90
 # epochs, and table 2 does not say which it lists. At 90 it would have run at 38 % of the chips'
 # rate, between the other two (43 and 32 %); at 30 at 13 %. Table 6 does not list it; its exaFLOPs
-# are of the same rule.
+# follow the same rule.
 RUNS = (
     PaperRun("ViT-H/14", 14 * 303, 4262, 2500),
     PaperRun("ViT-L/16", 14 * 303, 1567, 680),
@@ -38,7 +38,7 @@ class PaperComparison(NamedTuple):
     """The paper's run, and how a plan compares.
 
     Attributes:
-      core_days: of TPUv3, the paper's.
+      core_days: the paper's TPUv3 core-days.
       ratio: the plan's core-days to these; None: not a plan for TPUv3.
     """
 

@@ -9,11 +9,11 @@ from vit_jax.plan import published
 from vit_jax.plan.forecast import SECS_A_DAY, Forecast
 
 TOO_LITTLE = "it will hardly fit; without --nocompile the plan tries what would"
-Row = tuple[str, str]  # what, and how much
+Row = tuple[str, str]  # label and value
 
 
 def rows(forecast: Forecast, *, price: float | None) -> Iterator[Row]:
-    """The table; price: of a chip-hour. Empty rows separate its parts."""
+    """Rows of the table; price: of a chip-hour. Empty rows separate its parts."""
     model = forecast.model
     axes = " x ".join(f"{axis} {size}" for axis, size in forecast.mesh.items())
     where = f"{forecast.topology}: " if forecast.topology else ""
@@ -109,7 +109,7 @@ def _cost(forecast: Forecast, price: float | None) -> Iterator[Row]:
 
 
 def size(nbytes: float) -> str:
-    """As format_bytes, aligned at its unit."""
+    """Bytes formatted by format_bytes, aligned at the unit."""
     number, unit = format_bytes(nbytes).split()
     return f"{number:>8} {unit}"
 
@@ -125,7 +125,7 @@ def _ms(secs: float | None) -> str:
 
 
 def as_json(forecast: Forecast, *, price: float | None) -> str:
-    """All of it, and what follows from it; price: of a chip-hour."""
+    """The forecast and figures derived from it as JSON; price: of a chip-hour."""
     derived = ("exaflops", "days", "chip_hours", "core_days", "mfu", "images_per_host_second")
     document = dataclasses.asdict(forecast) | {name: getattr(forecast, name) for name in derived}
     hours = forecast.chip_hours

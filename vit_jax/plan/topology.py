@@ -1,4 +1,4 @@
-"""TPUs that are not here: their topology by name, and a mesh over their devices."""
+"""Absent TPUs: their topology by name, and a mesh over their devices."""
 
 import importlib.util
 import math
@@ -15,7 +15,7 @@ from vit_jax.core.errors import UserError
 from vit_jax.parallel import mesh as meshes
 from vit_jax.parallel.chips import TPUS
 
-# What Cloud TPU rents (cloud.google.com/tpu/docs), but for the largest; others are tried as well.
+# Topologies of Cloud TPU (cloud.google.com/tpu/docs), except the largest; others are tried as well.
 FLAT = ("1x1", "2x2", "2x4", "4x4", "4x8", "8x8", "8x16", "16x16")
 CUBES = ("2x2x1", "2x2x2", "2x2x4", "2x4x4", "4x4x4", "4x4x8", "4x8x8", "8x8x8", "8x8x16")
 SHAPES: dict[str, tuple[str, ...]] = {
@@ -42,7 +42,7 @@ def devices(name: str) -> list[jax.Device]:
         )
     os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
     os.environ.setdefault("TPU_STDERR_LOG_LEVEL", "3")
-    os.environ.setdefault("TPU_ACCELERATOR_TYPE", "v5litepod-1")  # of this machine; asked for
+    os.environ.setdefault("TPU_ACCELERATOR_TYPE", "v5litepod-1")  # this machine's; required
     os.environ.setdefault("TPU_WORKER_HOSTNAMES", "localhost")
     os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")  # else a lock stops a second process
     # Two cores of a v4 chip act as one device.
@@ -85,8 +85,8 @@ def dividing(name: str, *, batch_size: int, parts: int, share: int) -> list[str]
     """The largest topologies of the same generation that a batch divides over; at most three.
 
     Args:
-      parts: that a batch is worked off in, each of which has to divide.
-      share: devices that work on the same images (mesh.tensor).
+      parts: microbatches of a batch, each of which has to divide.
+      share: number of devices that work on the same images (mesh.tensor).
     """
     generation, cores = check(name), TPUS[name.partition(":")[0]].cores
     devices = lambda shape: cores * math.prod(map(int, shape.split("x")))
@@ -95,7 +95,7 @@ def dividing(name: str, *, batch_size: int, parts: int, share: int) -> list[str]
 
 
 def _nearest(name: str) -> str:
-    """The topologies of a generation whose number of chips is nearest."""
+    """The topologies of a generation with the nearest number of chips."""
     generation, _, shape = name.partition(":")
     wanted = math.prod(int(size) for size in re.findall(r"\d+", shape)) if shape else 1
     chips = lambda shape: math.prod(map(int, shape.split("x")))
