@@ -1,4 +1,4 @@
-"""The model that the sizes of a file's arrays amount to: its name and fields."""
+"""Derives a model's name and fields from the sizes of a file's arrays."""
 
 import math
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from vit_jax.weights.external import ClassNames, ExternalWeights
 from vit_jax.weights.files.detect_format import Opened
 from vit_jax.weights.match import Match
 
-# For files that do not state it: of ResNets, and of ViTs without positions, which take any size.
+# Default for files that do not state it: ResNets, and ViTs without positions, which take any size.
 USUAL_IMAGE_SIZE = (224, 224)
 USUAL_HEAD_SIZE = 64
 # Letters of sizes, by field of a ViT.
@@ -33,8 +33,8 @@ def external_weights(
     """The model of a matched file.
 
     Args:
-      fields: fields of the model that the arrays do not show, or show otherwise.
-      name: default: by the sizes.
+      fields: fields of the model that the arrays do not show, or do not show correctly.
+      name: default: derived from the sizes.
     """
     name_by_sizes, of_arrays = _bit(match) if is_bit(match) else _vit(match)
     name = name or name_by_sizes
@@ -51,7 +51,7 @@ def external_weights(
 
 
 def is_bit(match: Match) -> bool:
-    """Whether the file is a ResNet without a ViT behind it."""
+    """Whether the file is a ResNet without a ViT after it."""
     return match.has("resnet")
 
 
@@ -74,7 +74,7 @@ def patch_pixels(match: Match) -> int:
 
 
 def size_name(match: Match) -> str | None:
-    """ "B", if depth, width and MLP are those of ViT-B; and the heads, where they are known."""
+    """The published size, such as "B", with this depth, width, MLP and, where known, heads."""
     for name, fields in SIZES.items():
         if all(match.sizes.get(_LETTERS[f], 0) in (0, value) for f, value in fields.items()):
             return name
@@ -97,7 +97,7 @@ def stated_heads(opened: Opened) -> int:
 
 
 def heads(opened: Opened, match: Match, default: int | None = None) -> int:
-    """The stated number of heads, or `default`, or that of the published size, or of size 64."""
+    """The stated num_heads, or `default`, or that of the published size, or heads of size 64."""
     config = opened.config or {}
     arguments = json_fields.section(config, "model_args")
     if config.get("num_attention_heads", arguments.get("num_heads")) is not None:
@@ -123,8 +123,8 @@ def image_size(
     """(whether the class token has no position, (height, width) in pixels)
 
     Args:
-      given: by the caller, for positions that are not a square's.
-      stated: beside the arrays.
+      given: by the caller, for positions that do not form a square.
+      stated: in the JSON beside the arrays.
     """
     if is_bit(match):
         return False, stated or USUAL_IMAGE_SIZE
@@ -154,7 +154,7 @@ def image_size(
 
 
 def contradictions(match: Match) -> list[str]:
-    """Combinations that no model has, of arrays that each have a right shape."""
+    """Combinations of arrays that no model has, although each shape is right."""
     sizes = match.sizes
     lines = []
     shape = resnet_shape(match)
@@ -201,7 +201,7 @@ def _vit(match: Match) -> tuple[str, dict[str, Any]]:
 
 
 def _hybrid_name(fields: dict[str, Any], size: str) -> str:
-    """The name that stands for these fields; of a root with other patches, for similar ones."""
+    """The name that implies these fields, or similar ones for a root with other patches."""
     vit_name = f"ViT-{size}"
     resnets = [f"R{layers}" for layers in DEPTHS]
     names = [f"R+{vit_name}/16", *(f"{r}+{vit_name}/{p}" for r in resnets for p in (16, 32))]

@@ -1,4 +1,4 @@
-"""The axes of arrays as words, and those of this project's parameters.
+"""Axes of arrays as words, and the axes of this project's parameters.
 
 "(H K) D" of one format is "D H K" of another. A word is an axis, a group in brackets several that
 share one, and 1 an axis of that size, which may come and go. "3" is an axis of that size, "2W" one
@@ -15,7 +15,7 @@ Sizes = Mapping[str, int]
 _WORD = re.compile(r"(\d*)([A-Za-z]\w*)?'?")
 BLOCK = "blocks/block/"
 QKV_BIAS = BLOCK + "attention/qkv/bias"
-MAX_STAGES = 4  # of all that are published, and so of the tables
+MAX_STAGES = 4  # the most of any published model, and so of the tables
 
 
 def groups(axes: str) -> list[tuple[str, ...]]:
@@ -82,7 +82,7 @@ def resnet_axes(under: str, *, pre_activation: bool) -> dict[str, str]:
 def _unit(
     channels: tuple[str, str, str], *, projection: bool, pre_activation: bool
 ) -> dict[str, str]:
-    """Axes by name, of a unit with these channels: of its input, inside, of its output."""
+    """Axes by name of a unit with these channels: input, inner and output."""
     before, hidden, after = channels
     named = {
         "conv1/kernel": f"1 1 {before} {hidden}",

@@ -15,7 +15,7 @@ from vit_jax.nn.posemb import TokenLayout
 from vit_jax.store import checkpoint_dir
 from vit_jax.weights.external import ExternalWeights
 
-FORMAT_VERSION = 1  # of the metadata that this code writes and reads
+FORMAT_VERSION = 1  # version of the metadata that this code writes and reads
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,7 +24,7 @@ class CheckpointInfo:
 
     Attributes:
       folder: the step's folder, or the file.
-      name: such as "ViT-B/16".
+      name: the model's name, such as "ViT-B/16".
       spec: the model's fields.
       preprocess: how prediction prepares images.
       shapes: shapes of arrays by name; parameters are under "params/", their EMA under "ema/".
@@ -42,7 +42,7 @@ class CheckpointInfo:
 
     @property
     def step(self) -> int:
-        """The number of updates before it; 0 for other projects' files, which do not state it."""
+        """The number of updates done; 0 for other projects' files, which do not state it."""
         return 0 if self.external else int(self.folder.name)
 
     @property
@@ -61,7 +61,7 @@ class CheckpointInfo:
         """Parameters with these names, verified where there are checksums; no others are read.
 
         Args:
-          layout: shapes, as `param_shapes` has them; without a sharding on the first device.
+          layout: shapes as in `param_shapes`; arrays without a sharding go to the first device.
           ema: the EMA instead of the parameters.
 
         Raises:

@@ -30,7 +30,7 @@ class Size(NamedTuple):
             return stated is not True and stated == self.by_arrays
         try:
             return self.fits(stated)
-        except (TypeError, ArithmeticError):  # of a word, 0 or 1e999
+        except (TypeError, ArithmeticError):  # for a word, 0 or 1e999
             return False
 
 
@@ -69,7 +69,7 @@ def labels(match: Match) -> Iterator[Size]:
 
 
 def heads(sizes: Mapping[str, int]) -> Iterator[Size]:
-    """Heads, by both names; the arrays of most layouts only show what their number divides."""
+    """The number of heads, by both names; most layouts' arrays only show a multiple of it."""
     width = sizes["D"]
     for key in ("num_attention_heads", "model_args.num_heads"):
         yield Size(
@@ -91,7 +91,7 @@ def patch(key: str, sizes: Mapping[str, int]) -> Size:
 def mlp_ratio(
     key: str, sizes: Mapping[str, int], width_of: Callable[[int], int] = lambda hidden: hidden
 ) -> Size:
-    """The MLP's width, given `width_of` the product with the tokens' width, cut to an integer."""
+    """The MLP's width: `width_of` the ratio times the tokens' width, cut to an integer."""
     width, hidden = sizes["D"], sizes["M"]
     return Size(
         key,

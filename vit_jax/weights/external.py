@@ -22,7 +22,7 @@ class ExternalWeights:
     """The contents of a file, in this project's terms.
 
     Attributes:
-      name: such as "ViT-B/16"; the spec has all that differs from what it stands for.
+      name: such as "ViT-B/16"; the spec has all that differs from the fields that it implies.
       match: gives the parameters.
       pads_class_position: whether the class token has no position, which equals one of zeros.
     """
@@ -36,7 +36,7 @@ class ExternalWeights:
     pads_class_position: bool
 
     def array(self, name: str) -> np.ndarray:
-        """One of the model's parameters, float32."""
+        """The model's parameter of this name, float32."""
         array = self.match.ours(name)
         if name == "positions/embedding" and self.pads_class_position:
             return np.concatenate([np.zeros_like(array[:1]), array])
@@ -57,12 +57,12 @@ def _unchanged(tensors: Tensors, *_: Any) -> Tensors:
 
 @dataclasses.dataclass(frozen=True)
 class Format:
-    """One kind of model in one project's format, in and out.
+    """A kind of model in one project's format, for reading and writing.
 
     All functions raise UserError for what cannot be read, computed here, or written.
 
     Attributes:
-      destination: what `convert --to` calls it; several kinds of model may share it.
+      destination: its name in `convert --to`; several kinds of model may share it.
       recognises: whether a file may be one, by its kind and its config.json.
       layouts: the tables of parameters to try for a file.
       reads: the model in a file that matches a layout; the pair is the size of the images that the
@@ -96,12 +96,12 @@ class Format:
 
 
 def is_model_type(opened: Opened, *types: str) -> bool:
-    """Whether config.json says one of these types of Hugging Face's models."""
+    """Whether config.json states one of these Hugging Face model types."""
     return (opened.config or {}).get("model_type") in types
 
 
 def may_be(opened: Opened, *types: str, architecture: bool = False) -> bool:
-    """Whether config.json says one of these types, or an architecture of timm; or neither."""
+    """Whether config.json states one of these types or a timm architecture, or states neither."""
     config = opened.config or {}
     if opened.kind == "npz":
         return False

@@ -1,4 +1,4 @@
-"""Fields that a format's readers take for granted, compared with those of the model to write."""
+"""Fields that a format's readers imply, compared with those of the model to write."""
 
 import dataclasses
 import math
@@ -13,7 +13,7 @@ from vit_jax.weights.axes import is_standardized
 from vit_jax.weights.layout import Layout
 
 _EPSILON, _OF, _NORM = "weight_epsilon", "weight_epsilon_of", "group_norm_epsilon"
-# Other epsilons of a ResNet, up to this one, change little of what it computes.
+# Different epsilons of a ResNet, up to this one, change its results little.
 MAX_APPROXIMATE_EPSILON = 1e-5
 
 
@@ -39,9 +39,9 @@ def check(spec: Any, layout: Layout, instead: str, *, approximate: bool) -> None
 
 
 def notice(params: Mapping[str, np.ndarray], spec: Any, layout: Layout) -> str:
-    """What a reader of `layout` computes differently, and by how much; "" if it does not.
+    """A sentence about what readers of `layout` compute differently; "" if nothing.
 
-    `params` are by this project's names, as they are written.
+    `params` have this project's names, as they are written.
     """
     differing, theirs = _differing(spec, layout), layout.computes
     if not differing:
@@ -67,7 +67,7 @@ def preprocess(
 ) -> tuple[models.Preprocess, str]:
     """(preparation that readers of `to` can do, what that changes or "").
 
-    They resize as Pillow does: not by area, and always with antialias. UserError where that
+    They resize as Pillow does: never by area, and always with antialias. UserError where that
     differs and `approximate` is not set.
     """
     if about.resize is None or (about.interpolation != "area" and about.antialias):
@@ -105,7 +105,7 @@ def _scalable(spec: Any, layout: Layout) -> bool:
 
 
 def _differing(spec: Any, layout: Layout) -> list[str]:
-    """Fields whose implied value differs, where no scale makes up for it."""
+    """Fields whose implied value differs, where no scale compensates for it."""
     return [
         field
         for field, theirs in layout.computes.items()
@@ -114,7 +114,7 @@ def _differing(spec: Any, layout: Layout) -> list[str]:
 
 
 def _is_close(spec: Any, layout: Layout, differing: Collection[str]) -> bool:
-    """Whether only epsilons differ, which are small in both."""
+    """Whether only epsilons differ, and are small in both."""
     if not {_EPSILON, _OF, _NORM}.issuperset(differing):
         return False
     epsilons = [x for f in (_EPSILON, _NORM) for x in (getattr(spec, f), layout.computes[f])]

@@ -12,7 +12,7 @@ Document = Mapping[str, Any]
 
 
 def section(document: Document | None, key: str) -> Document:
-    """A JSON object inside; empty without it."""
+    """A nested JSON object; empty if absent."""
     value = (document or {}).get(key)
     if not value:
         return {}
@@ -22,7 +22,7 @@ def section(document: Document | None, key: str) -> Document:
 
 
 def word(document: Document, key: str, default: str, choices: Collection[str]) -> str:
-    """One of `choices`."""
+    """An entry that is one of `choices`."""
     value = document.get(key) or default
     if not isinstance(value, str) or value not in choices:
         raise UserError(f"config.json: {key}={short(value)}. {nearest(str(value), choices)}")
@@ -30,7 +30,7 @@ def word(document: Document, key: str, default: str, choices: Collection[str]) -
 
 
 def flag(document: Document, key: str, default: bool) -> bool:
-    """True or false."""
+    """An entry that is true or false."""
     value = document.get(key)
     if value is None:
         return default
@@ -96,7 +96,7 @@ def preprocess(
     """Preparation of images by Pillow, which PyTorch's projects share.
 
     Args:
-      prefix: of "mean" and "std" in `document`.
+      prefix: prefix of "mean" and "std" in `document`.
       steps: resize, crop and interpolation.
       mean_and_std: the defaults.
       fields: further ones of models.Preprocess.

@@ -16,7 +16,7 @@ def read(key: str, labels: Mapping[str, Any], num_classes: int) -> tuple[str, ..
     Args:
       key: the key of `labels` in config.json, for messages.
       labels: names by number, as JSON has them: {"0": "cat", "1": "dog"}.
-      num_classes: of the head; 0 for a model without one, whose names are ignored.
+      num_classes: classes of the head; 0 for a model without one, whose names are ignored.
 
     Raises:
       UserError: keys that are not numbers, or not classes of the head; names that are not words.

@@ -1,4 +1,4 @@
-"""Tables of parameters in other formats, and writing by them.
+"""Tables of parameters in other formats, and writing parameters by them.
 
 A rule gives the name of one of this project's parameters in another format and the order of its
 axes there. In the names "{}" is the number of the layer; without it the layers are an axis. Several
@@ -21,9 +21,9 @@ class Rule(NamedTuple):
 
     ours: str
     names: tuple[str, ...]
-    axes: str  # of each of them
+    axes: str  # axes of each of the arrays
     start: int = 0  # the number of the first layer
-    own: str = ""  # our axes, where they are not those of OURS
+    own: str = ""  # our axes, where they differ from OURS
 
     @property
     def layers(self) -> str | None:
@@ -45,7 +45,7 @@ class Layout:
       rules: one for each parameter that it can hold.
       prefixes: what may precede all names; "" if nothing may.
       ignored: patterns of whole names that are not part of the model.
-      computes: fields of the model that the format's readers take for granted.
+      computes: fields of the model that the format's readers imply.
       needed: optional parts that a model must have in this format.
     """
 
@@ -77,10 +77,10 @@ class ResNetNames:
     """Names of a ResNet's parts in another format.
 
     Attributes:
-      root, unit: by the names here, such as "conv1" or "projection_norm".
+      root, unit: their names by the names here, such as "conv1" or "projection_norm".
       folder: how a unit's names start; "%d" is the stage, "{}" the unit.
       first: the number of the first stage, and of a stage's first unit.
-      leaves: by "kernel", "scale" and "bias"; None: PyTorch's, and kernels are [O, I, k, k].
+      leaves: names by "kernel", "scale" and "bias"; None: PyTorch's, and kernels are [O, I, k, k].
     """
 
     root: Mapping[str, str]
@@ -122,11 +122,11 @@ def _resnet_axes_there(axes: str, names: ResNetNames) -> str:
 
 
 class Piece(NamedTuple):
-    """One array elsewhere, and its place in one of ours."""
+    """An array in another format, and its place in one of ours."""
 
     name: str
-    place: tuple[Any, ...]  # of our array
-    axes: str  # of ours at that place
+    place: tuple[Any, ...]  # index into our array
+    axes: str  # axes of our array at that place
 
 
 def pieces(rule: Rule, sizes: Mapping[str, int]) -> Iterator[Piece]:

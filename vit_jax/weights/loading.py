@@ -1,4 +1,4 @@
-"""Models from whatever holds weights: checkpoints of this project, and files of others."""
+"""Loads models from checkpoints of this project and weight files of others."""
 
 import dataclasses
 import os
@@ -32,9 +32,9 @@ MAX_PROBLEMS_SHOWN = 40
 
 
 class Loaded(NamedTuple):
-    """A model, and what else its checkpoint or file says."""
+    """A model, and the metadata of its checkpoint or file."""
 
-    model: Any  # of models.create
+    model: Any  # from models.create
     name: str  # such as "ViT-B/16"
     class_names: tuple[str, ...] | None
     step: int
@@ -56,17 +56,17 @@ def load(
       path: a work directory (its newest checkpoint), its checkpoints folder or a step's folder; or
         Google's .npz, a .safetensors file of Hugging Face or timm, or a folder as these have it.
         The contents tell which it is, not the name.
-      dtype: of the computation, "float32" or "bfloat16"; default: as it was trained.
+      dtype: dtype of the computation, "float32" or "bfloat16"; default: as in training.
       ema: the moving average of the weights instead of the weights themselves.
-      mesh: of `parallel.mesh.make_mesh`, over which the parameters are sharded by its rules: each
-        process reads the parts that its devices hold. Default: the first device has them all.
+      mesh: from `parallel.mesh.make_mesh`; parameters are sharded over it by its rules, and each
+        process reads the parts that its devices hold. Default: all on the first device.
       head: "keep", or "drop": the model gives features.
       image_size: pixels, one number or (height, width), for images of another size than the
-        weights'; or the size of these, if the weights do not say of which rectangle they are.
+        weights'; or the size of these, if the weights do not state their rectangle.
       position_resize: how learned positions are then resized, "bilinear" or "bicubic".
 
     Raises:
-      UserError: nothing there, of a newer version or an unknown layout; or no moving average.
+      UserError: nothing is there; newer version or unknown layout; or there is no EMA.
       DamagedError: a checkpoint cannot be read, or its bits have changed.
     """
     return load_with_info(
@@ -91,7 +91,7 @@ def load_with_info(
     position_resize: str = "bilinear",
     scan: bool | None = None,
 ) -> Loaded:
-    """As `load`, with the name, class names and step.
+    """Like `load`, with the name, class names and step.
 
     `scan`: whether blocks run in a loop, which compiles in a fraction of the time; default: as the
     model was trained.
@@ -143,10 +143,10 @@ def load_with_info(
 def checkpoint_info(
     path: str | epath.Path, *, image_size: tuple[int, int] | None = None
 ) -> CheckpointInfo:
-    """What the checkpoint or file at `path` says about itself; arguments are those of `load`.
+    """Metadata of the checkpoint or file at `path`; for the arguments see `load`.
 
     Raises:
-      UserError: nothing there, or what `load` says.
+      UserError: nothing is there, or as in `load`.
     """
     if not is_external(path):
         return checkpoint.read_info(path)
@@ -166,7 +166,7 @@ def checkpoint_info(
 def understand(opened: Opened, image_size: tuple[int, int] | None = None) -> ExternalWeights:
     """The model in another project's file.
 
-    `image_size` is in pixels, for files that do not say of which rectangle their positions are.
+    `image_size` is in pixels, for files that do not state the rectangle of their positions.
 
     Raises:
       UserError: no known layout, with the first difference of each; or one that does not fit, with
@@ -213,7 +213,7 @@ def _matched(opened: Opened) -> tuple[Format, Match]:
 
 
 def _match(format_: Format, layout: Layout, opened: Opened) -> Match:
-    """A file as `layout`; in some the arrays do not show the number of heads."""
+    """Matches a file to `layout`; in some layouts the arrays do not show num_heads."""
     tensors = format_.unpacked(opened.tensors)
     first = match_layout(layout, tensors, {})
     if format_.heads is None or is_bit(first) or not first.sizes["D"]:
@@ -241,7 +241,7 @@ def with_class_names(loaded: Loaded) -> tuple[Loaded, str]:
 
 def is_external(path: str | epath.Path) -> bool:
     """Whether `path` is a file or folder of another project, not a checkpoint of this one."""
-    # Files on gs:// and the like are not looked at: they cannot be mapped into memory.
+    # Files on gs:// and the like are excluded: they cannot be mapped into memory.
     return "://" not in os.fspath(path) and detect_format.is_external(Path(path))
 
 
@@ -254,10 +254,10 @@ def _class_names(about: CheckpointInfo) -> tuple[str, ...] | None:
 
 
 def _of_shape(x: jax.ShapeDtypeStruct, shape: tuple[int, ...]) -> jax.ShapeDtypeStruct:
-    """An array with as many positions as the weights have; they are resized later."""
+    """An array of the shape that the weights have; positions are resized later."""
     if shape == x.shape:
         return x
-    # Another number of positions may not divide over the devices.
+    # A different number of positions may not divide over the devices.
     sharding = x.sharding and jax.sharding.NamedSharding(x.sharding.mesh, jax.P())
     return jax.ShapeDtypeStruct(shape, x.dtype, sharding=sharding)
 

@@ -13,10 +13,10 @@ from vit_jax.weights.axes import BLOCK, MAX_STAGES, QKV_BIAS, groups, is_letter,
 from vit_jax.weights.files.tensors import Tensors, is_floating
 from vit_jax.weights.layout import Layout, Rule, pieces
 
-MAX_NEAREST = 20  # names that are looked for
-MAX_SEARCHED = 2000  # names among which the nearest one is looked for
+MAX_NEAREST = 20  # names whose nearest one is searched
+MAX_SEARCHED = 2000  # names among which the nearest one is searched
 _STAGES = range(1, MAX_STAGES + 1)
-# An optional part, of which a model has all or nothing -> the part that it cannot be without.
+# An optional part, which a model has in full or not at all -> the part that it requires.
 OPTIONAL: dict[str, str | None] = {
     **dict.fromkeys(("cls", "registers", "scale1", "scale2", "pooling", "pre_logits", "head")),
     "qkv_bias": None,
@@ -42,12 +42,12 @@ class Match:
 
     @functools.cached_property
     def misfits(self) -> int:
-        """The number of problems; counted much faster than their lines are made."""
+        """The number of problems; counting is much faster than making their lines."""
         return sum(1 for _ in _problems(self, nearest=False))
 
     @functools.cached_property
     def problems(self) -> tuple[str, ...]:
-        """What does not fit, one line each."""
+        """The problems, one line each."""
         return tuple(_problems(self, nearest=True))
 
     def has(self, name: str) -> bool:
@@ -55,7 +55,7 @@ class Match:
         return any(part(r.ours) == name for r in self.rules)
 
     def ours(self, name: str) -> np.ndarray:
-        """One of our parameters, float32."""
+        """Our parameter of this name, float32."""
         (own,) = [r for r in self.rules if r.ours == name]
         array = np.empty(shape(own.own_axes, self.sizes), np.float32)
         for piece in pieces(own, self.sizes):
@@ -113,14 +113,14 @@ def _counted(layout: Layout, named: Tensors) -> dict[str, int]:
 
 
 def _last(numbers: list[int]) -> int:
-    """The highest one up to which at least half are there."""
+    """The highest number up to which at least half are present."""
     return max((n for count, n in enumerate(numbers, 1) if 2 * count >= n), default=1)
 
 
 def _rules_of_parts_there(
     layout: Layout, named: Tensors, counted: Mapping[str, int]
 ) -> tuple[Rule, ...]:
-    """Rules that the file has to satisfy: of needed parts, and of optional ones that it begins."""
+    """Rules that the file has to satisfy: for needed parts, and optional ones that it starts."""
     there = {
         part(r.ours)
         for r in layout.rules
@@ -153,7 +153,7 @@ def _sizes(rules: Iterable[Rule], named: Tensors, known: Mapping[str, int]) -> d
 
 
 def _problems(match: Match, *, nearest: bool) -> Iterator[str]:
-    """One line each; finding the nearest names takes longer than all the rest."""
+    """The problems, one line each; finding the nearest names takes most of the time."""
     named = match.tensors
     wanted = {p.name: r for r in match.rules for p in pieces(r, match.sizes)}
     ignored = [re.compile(pattern) for pattern in match.layout.ignored]

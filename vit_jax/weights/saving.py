@@ -45,7 +45,7 @@ def save(loaded: Loaded, path: str | Path, to: str, *, approximate: bool = False
       to: one of DESTINATIONS. A checkpoint is written as the only one of a work directory, with the
         model's step.
       approximate: also write where the format's readers have slightly different epsilons in a
-        ResNet, or resize images slightly differently; stderr says what that changes.
+        ResNet, or resize images slightly differently; stderr reports the change.
 
     Raises:
       UserError: the format cannot hold this model, or the path cannot be written. Nothing is
@@ -74,7 +74,7 @@ def save(loaded: Loaded, path: str | Path, to: str, *, approximate: bool = False
 
 
 def _format(loaded: Loaded, to: str) -> Format:
-    """The one for this model. UserError if there is none, or it lacks a place for some field."""
+    """The format for this model. UserError if there is none, or it lacks a place for a field."""
     model, formats = loaded.model, [f for f in FORMATS if f.destination == to]
     format_ = next((f for f in formats if f.holds(model.spec, model.num_classes)), None)
     if format_ is None or format_.is_plain:
@@ -111,10 +111,10 @@ def _fixed_positions(spec: ViTSpec, about: models.Preprocess) -> np.ndarray:
 
 
 def _external(loaded: Loaded, path: Path, format_: Format, approximate: bool) -> str:
-    """Writes the files of a format; says what its readers compute differently."""
+    """Writes the files of a format; returns what its readers compute differently."""
     model, to, notices = loaded.model, format_.destination, []
     about = model.preprocess
-    if to != "google_npz":  # which says nothing of images but their size
+    if to != "google_npz":  # which states only the size of images
         about, notice = implied_epsilons.preprocess(about, to, approximate=approximate)
         notices.append(notice)
     documents = format_.documents(model.spec, model.num_classes, loaded.class_names, about)
@@ -188,7 +188,7 @@ def _checkpoint(loaded: Loaded, path: Path) -> None:
 
 @contextlib.contextmanager
 def _plain_errors() -> Iterator[None]:
-    """OSErrors in place of the store's messages, which advise to start the run again."""
+    """Raises OSErrors instead of the store's messages, which advise to restart the run."""
     try:
         yield
     except UserError as error:

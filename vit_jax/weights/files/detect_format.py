@@ -11,7 +11,7 @@ from vit_jax.weights.files import npz, safetensors
 from vit_jax.weights.files import torch as torch_file
 from vit_jax.weights.files.tensors import Tensor, Tensors
 
-INDEX = ".index.json"  # follows the name that the parts would have as one file
+INDEX = ".index.json"  # suffix to the name that the shards would have as one file
 # In a folder, the first of these that exists is read.
 FILES = tuple(
     f"{name}{end}" for name in ("model.safetensors", "pytorch_model.bin") for end in ("", INDEX)
@@ -37,7 +37,7 @@ class Opened:
 
 
 def is_external(path: Path) -> bool:
-    """Whether `path` is a file, or a folder as Hugging Face and timm write it."""
+    """Whether `path` is a file, or a folder in the form of Hugging Face and timm."""
     try:
         return path.is_file() or any((path / name).is_file() for name in FILES)
     except OSError as error:  # a name may be too long
@@ -87,19 +87,19 @@ def _arrays(file: Path) -> tuple[str, dict[str, Tensor]]:
     if start[:1] == b"\x80" or file.suffix in (".bin", ".pt", ".pth"):
         return "torch", torch_file.read(file)
     if file.suffix == ".npz":
-        return "npz", npz.read(file)  # its message says what is wrong
+        return "npz", npz.read(file)  # its message states the error
     raise UserError(
         f"{file} is not a file of weights: it begins like none of .npz, .safetensors and PyTorch's."
     )
 
 
 def _is_torch(file: Path) -> bool:
-    """Whether a zip file is PyTorch's, which has a pickle beside its arrays."""
+    """Whether a zip file is from PyTorch, with a pickle beside its arrays."""
     try:
         with zipfile.ZipFile(file) as opened:
             return any(n.endswith("data.pkl") for n in opened.namelist()[: npz.MAX_ARRAYS])
     except (OSError, zipfile.BadZipFile, NotImplementedError):
-        return False  # the message of .npz's reader says what is wrong
+        return False  # the message of .npz's reader states the error
 
 
 def _sharded(index: Path) -> tuple[str, dict[str, Tensor]]:

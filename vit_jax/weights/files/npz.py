@@ -14,7 +14,7 @@ from vit_jax.core.errors import UserError
 from vit_jax.core.files.atomic import atomic_file
 from vit_jax.weights.files.tensors import BFLOAT16, MAX_DIMENSIONS, MAX_EMPTY, Tensor
 
-MAX_HEADER_BYTES = 64 * 2**10  # of one array
+MAX_HEADER_BYTES = 64 * 2**10  # for each array
 MAX_ARRAYS = 100_000
 # A file of zeros alone is compressed to a thousandth, one of weights hardly at all.
 MAX_EXPANSION = 100
@@ -25,7 +25,7 @@ def read(path: Path) -> dict[str, Tensor]:
     """Arrays by name; their values are read on demand.
 
     Raises:
-      UserError: a file that is absent, damaged or hostile, or holds other things than numbers.
+      UserError: a file that is absent, damaged or hostile, or holds anything but numbers.
     """
     try:
         file = zipfile.ZipFile(path)  # stays open as long as its tensors exist
@@ -76,7 +76,7 @@ def _tensor(path: Path, file: zipfile.ZipFile, member: zipfile.ZipInfo) -> Tenso
         try:
             with file.open(member) as stream:
                 stream.read(offset)
-                data = stream.read(nbytes + 1)  # past the end, where zip's checksum is compared
+                data = stream.read(nbytes + 1)  # past the end, where zip verifies its checksum
         except (OSError, zipfile.BadZipFile, EOFError, zlib.error) as error:
             raise UserError(f"{name} cannot be read: {error}. Get the file anew.") from error
         if len(data) != nbytes:
@@ -105,7 +105,7 @@ def _header(
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             shape, fortran, dtype = parse(io.BytesIO(header), max_header_size=MAX_HEADER_BYTES)
-    except Exception as error:  # what its parser raises depends on what the header says
+    except Exception as error:  # the type depends on the header
         raise UserError(f"{name} has a header that cannot be read: {error}.") from error
     if dtype.hasobject:
         raise UserError(

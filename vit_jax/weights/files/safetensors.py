@@ -1,7 +1,7 @@
 """Safetensors files: a length, a header in JSON, then the arrays' bytes one after the other.
 
 All that a header states is checked against the file before an array is made. The safetensors
-library is not used: it reads a name that is there twice and shapes that NumPy cannot have, copies
+library is not used: it reads duplicate names and shapes that NumPy cannot have, copies
 arrays instead of mapping them, and its messages do not name the file. To write, it wants all arrays
 in memory at once, and it sorts them by name, while these files keep the model's order.
 """
@@ -19,7 +19,7 @@ from vit_jax.core.errors import UserError
 from vit_jax.core.files.atomic import atomic_file
 from vit_jax.weights.files.tensors import MAX_DIMENSIONS, MAX_EMPTY, Tensor
 
-MAX_HEADER_BYTES = 16 * 2**20  # that of a ViT has some 50 kB
+MAX_HEADER_BYTES = 16 * 2**20  # a ViT's has about 50 kB
 LENGTH_BYTES = 8
 METADATA = "__metadata__"
 MAX_NAME_CHARACTERS = 1000

@@ -14,7 +14,7 @@ MAX_EMPTY = 2**40  # elements of an empty array, not counting its axes of size 0
 
 @dataclasses.dataclass(frozen=True)
 class Tensor:
-    """One array of a file.
+    """An array of a file.
 
     Attributes:
       read: gives the array. UserError if its bytes are not as the file says.
@@ -29,7 +29,7 @@ Tensors = Mapping[str, Tensor]
 
 
 def is_floating(dtype: np.dtype) -> bool:
-    """Whether its numbers are floating-point; bfloat16 is not one of NumPy's own types."""
+    """Whether a dtype is floating-point; bfloat16 is not one of NumPy's own types."""
     return dtype.kind == "f" or dtype == BFLOAT16
 
 

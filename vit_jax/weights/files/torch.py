@@ -1,4 +1,4 @@
-"""PyTorch's .bin and .pt files, read by its loader that does not run code from a file."""
+"""PyTorch's .bin and .pt files, read by the loader that runs no code from a file."""
 
 from pathlib import Path
 from typing import Any
@@ -42,5 +42,5 @@ def read(path: Path) -> dict[str, Tensor]:
 
 
 def _array(tensor: Any) -> np.ndarray:
-    """An array; of float32 for bfloat16, which NumPy does not know."""
+    """A tensor as an array; float32 for bfloat16, which NumPy lacks."""
     return tensor.float().numpy() if tensor.is_floating_point() else tensor.numpy()

@@ -3,7 +3,7 @@
 from vit_jax.weights.external import Format
 from vit_jax.weights.formats import dinov2, dinov3, google_npz, huggingface, timm
 
-# In this order a file is recognised, and a format for a model is found.
+# The order in which formats are tried, for a file or for a model.
 FORMATS: tuple[Format, ...] = (
     dinov2.FORMAT,
     dinov3.FORMAT,

@@ -26,7 +26,7 @@ from vit_jax.weights.match import Match
 REGISTERS = "dinov2_with_registers"  # a model_type of config.json
 TYPES = ("dinov2", REGISTERS)
 PACKED, GATE, UP = "mlp.weights_in.", "mlp.gate.", "mlp.up."
-# Of masked pre-training; it is not a part of the model.
+# A parameter of masked pre-training, not of the model.
 MASK_TOKEN, MASK_TOKEN_PATTERN = "embeddings.mask_token", r"embeddings\.mask_token"
 
 
@@ -52,7 +52,7 @@ def norms_and_scales(layers: str) -> tuple[Rule, ...]:
 
 
 def dense(layers: str, ours: str, theirs: str, kernel: str, bias: str | None) -> tuple[Rule, ...]:
-    """Rules of a block's dense layer, or of several that are one of ours; `bias` None: without."""
+    """Rules of a block's dense layer, or of several that are one here; `bias` None: no bias."""
     of_all = lambda leaf: " ".join(f"{layers}.{{}}.{name}.{leaf}" for name in theirs.split())
     rules = (rule(f"{ours}/kernel", of_all("weight"), kernel),)
     return rules if bias is None else (*rules, rule(f"{ours}/bias", of_all("bias"), bias))
@@ -94,7 +94,7 @@ _GATED = _layout(
 
 
 def _behind_gate(hidden: int) -> int:
-    """Width behind a gate: 2/3 of the hidden one, rounded up to a multiple of 8."""
+    """Width after a gate: 2/3 of the hidden width, rounded up to a multiple of 8."""
     return (int(hidden * 2 / 3) + 7) // 8 * 8
 
 
@@ -103,7 +103,7 @@ def _layouts(opened: Opened) -> tuple[Layout, ...]:
 
 
 def _unpacked(tensors: Tensors) -> dict[str, Tensor]:
-    """Arrays with the two halves of each packed one under names of their own."""
+    """Arrays with each packed one split into two halves with their own names."""
     halves = {}
     for name, whole in tensors.items():
         if PACKED not in name or not whole.shape or whole.shape[0] % 2:
@@ -119,7 +119,7 @@ def _unpacked(tensors: Tensors) -> dict[str, Tensor]:
 
 
 def _sizes(match: Match, _: Mapping[str, Any]) -> Iterator[Size]:
-    """Sizes of config.json; positions are those of a square, and of no register."""
+    """Sizes in config.json; positions are for a square, without registers."""
     sizes, gated = match.sizes, match.layout is _GATED
     yield from config_consistency.tokens(sizes)
     yield config_consistency.qkv_bias(match)
@@ -166,7 +166,7 @@ def _image_size(opened: Opened, sizes: Mapping[str, int]) -> tuple[int, int]:
 
 
 def _preprocess(opened: Opened, image_size: tuple[int, int]) -> models.Preprocess:
-    """Preparation by preprocessor_config.json, at the size that the positions are for."""
+    """Preparation by preprocessor_config.json, at the size of the positions."""
     about = huggingface_json.preprocess(opened.preprocessor or {}, image_size)
     if about.crop in (None, image_size):
         return about

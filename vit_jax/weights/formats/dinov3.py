@@ -1,6 +1,6 @@
 """Hugging Face's DINOv3ViTModel, in and out; it has no classifier.
 
-What acts in its training alone is ignored: dropout of attention, stochastic depth, and the random
+Parts that only act in training are ignored: dropout of attention, stochastic depth, and the random
 shifts, stretches and scales of patches' coordinates, which do not exist here (nn/posemb.py).
 """
 
@@ -74,7 +74,7 @@ def _layout(layers: str, qkv_bias: str, dense_bias: bool, gated: bool) -> Layout
 
 
 def _recognises(opened: Opened) -> bool:
-    """Whether config.json says that it is one. UserError for DINOv3's ConvNeXts."""
+    """Whether config.json is a DINOv3 ViT's. UserError for DINOv3's ConvNeXts."""
     if is_model_type(opened, CONVNEXT):
         raise UserError(
             f"{opened.path} holds DINOv3's ConvNeXt, which is not a ViT; of its models the ViTs "
@@ -91,7 +91,7 @@ def _layouts(opened: Opened) -> tuple[Layout, ...]:
 
 
 def _unpacked(tensors: Tensors) -> Tensors:
-    """Arrays without empty ones: a model without registers has an array of none."""
+    """Arrays without empty ones: a model without registers has an empty array of them."""
     return {name: x for name, x in tensors.items() if 0 not in x.shape}
 
 
@@ -115,7 +115,7 @@ def _read(opened: Opened, match: Match, _: tuple[int, int] | None) -> ExternalWe
 
 
 def _fields(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The model's fields that config.json tells. UserError for what cannot be computed here."""
+    """The model's fields in config.json. UserError for those that cannot be computed here."""
     has_bias = tuple(
         json_fields.flag(config, f"{name}_bias", name != "key")
         for name in ("query", "key", "value")
@@ -149,7 +149,7 @@ def _fields(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _size_name(fields: Mapping[str, Any]) -> str:
-    """ "S+", if these fields are those of ViT-S+; else by depth and width, as "12x512"."""
+    """The size's name: "S+" for the fields of ViT-S+; else depth and width, such as "12x512"."""
     for size, own in STYLES["-dinov3"].items():
         sizes = ("depth", "width", "mlp_dim", "num_heads")
         same_mlp = fields["mlp"] == own.get("mlp", ViTSpec.mlp)
@@ -194,7 +194,7 @@ def _holds(spec: Any, _: int) -> bool:
 
 
 def _packed(arrays: Tensors, spec: ViTSpec, _: int) -> Tensors:
-    """Arrays with those that a DINOv3ViTModel needs: a mask token, and registers, even if 0."""
+    """Adds the arrays that a DINOv3ViTModel requires: a mask token, and registers, even 0."""
     zeros = lambda number: of_array(np.zeros((1, number, spec.width), np.float32))
     return {dinov2.MASK_TOKEN: zeros(1), REGISTERS: zeros(0), **arrays}
 
@@ -221,7 +221,7 @@ def _documents(
         "proj_bias": spec.dense_bias,
         "mlp_bias": spec.dense_bias,
         "rope_theta": ROTARY_BASE,
-        "pos_embed_rescale": None,  # the default is 2; models trained here had none
+        "pos_embed_rescale": None,  # the default is 2; models trained here have none
     }
     if spec.mlp == "swiglu":
         config["hidden_act"] = "silu"

@@ -26,7 +26,7 @@ from vit_jax.weights.files.detect_format import Opened
 from vit_jax.weights.layout import Layout, ResNetNames, Rule, resnet_rules, rule
 from vit_jax.weights.match import Match
 
-# Fields that its readers take for granted; the arrays do not show them.
+# Fields that its readers imply; the arrays do not show them.
 _FIELDS = {"gelu": "tanh", "norm_epsilon": 1e-6}
 _FIELDS_OF_HYBRIDS = {
     "weight_epsilon": 1e-5,
@@ -39,7 +39,7 @@ _FIELDS_OF_BIT = {
     "group_norm_epsilon": 1e-5,
 }
 
-# Wherever a name is optional in one file it is so in all, so one table describes each.
+# A name that is optional in one file is optional in all, so one table describes each.
 _PATCHES = (
     rule("patches/kernel", "embedding/kernel", "P p 3 D"),
     rule("patches/bias", "embedding/bias", "D"),
@@ -54,7 +54,7 @@ _AROUND = (
     rule("head/bias", "head/bias", "C"),
 )
 _PREFIXES = ("", "params/", "target/", "opt/target/", "optimizer/target/", "params/img/")
-# Further arrays of a whole training state.
+# Additional arrays of a full training state.
 _IGNORED = (
     r"(opt|opt_state|optimizer|extra|state|chrono|params/t)(/.*)?",
     "step",
@@ -132,7 +132,7 @@ _OLD = {
 
 
 def _of_vision_transformer(parts: Mapping[str, str]) -> tuple[Rule, ...]:
-    """All rules but those of patches, by the names of a block's parts."""
+    """All rules except those of patches, by the names of a block's parts."""
     return (
         *_AROUND,
         rule("positions/embedding", "Transformer/posembed_input/pos_embedding", "1 N D"),
@@ -240,14 +240,14 @@ _LAYOUTS = (
 
 
 def _read(opened: Opened, match: Match, given: tuple[int, int] | None) -> ExternalWeights:
-    """The model; nothing is stated about its images, so that they are whole."""
+    """The model; the file states nothing about images, so whole images are used."""
     pads, size = architecture.image_size(opened, match, given)
     preprocess = models.Preprocess(size, size)
     return architecture.external_weights(match, preprocess, pads_class_position=pads)
 
 
 def layout_for(spec: ViTSpec | BiTSpec) -> Layout:
-    """The layout that a model is written in; of ViTs the released one where it can be."""
+    """The layout that a model is written in; for ViTs the released one where possible."""
     if isinstance(spec, BiTSpec):
         return _BIT
     if isinstance(spec, HybridSpec):
@@ -256,7 +256,7 @@ def layout_for(spec: ViTSpec | BiTSpec) -> Layout:
 
 
 def _documents(_: Any, __: int, ___: ClassNames, about: models.Preprocess) -> Documents:
-    """No document: the format has none. UserError for images that are not squares."""
+    """No documents: the format has none. UserError for images that are not square."""
     height, width = about.image_size
     if height != width:
         raise UserError(

@@ -190,7 +190,7 @@ def _documents(
 
 
 def _with_prefix(prefix: str, tensors: Tensors, _: Any, num_classes: int) -> Tensors:
-    """Names as in a model with a head, which is the only part without the prefix."""
+    """Names as in a model with a head, the only part without the prefix."""
     if not num_classes:
         return tensors
     return {n if n.startswith("classifier.") else prefix + n: x for n, x in tensors.items()}
@@ -237,7 +237,7 @@ _BIT = Layout(
     prefixes=("", "bit."),
     computes={"weight_epsilon": 1e-8, "weight_epsilon_of": "variance", "group_norm_epsilon": 1e-5},
 )
-# Entries of config.json by which the arrays are a BiT; they are the defaults.
+# Entries of config.json that make the arrays a BiT; they are the defaults.
 _BIT_CONFIG: dict[str, Any] = {
     "layer_type": "preactivation",
     "global_padding": None,

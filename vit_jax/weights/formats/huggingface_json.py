@@ -15,7 +15,7 @@ _ZERO, _HALF, _ONE = (0.0, 0.0, 0.0), (0.5, 0.5, 0.5), (1.0, 1.0, 1.0)
 
 
 def check_qkv_bias(config: Mapping[str, Any], match: Match) -> None:
-    """UserError for biases that a config.json takes for granted and that are not there."""
+    """UserError for biases that a config.json implies and the arrays lack."""
     if config and not match.has("qkv_bias") and config.get("qkv_bias") is None:
         raise UserError(
             "The arrays have no biases of query, key and value, but config.json does not say so: "
@@ -87,7 +87,7 @@ def preprocess_of_any_size(document: Mapping[str, Any]) -> models.Preprocess:
 
 
 def _interpolation(number: Any) -> str:
-    """Name of Pillow's number; bilinear without one, as in ViT's processor."""
+    """The name of Pillow's number; bilinear if absent, as in ViT's processor."""
     if number is None:
         return "bilinear"
     if type(number) is not int or not 0 <= number < len(models.INTERPOLATIONS):

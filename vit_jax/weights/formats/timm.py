@@ -2,7 +2,7 @@
 
 GELU is exact, except in the architectures of _TANH, and the epsilon of layer norms is 1e-6. Hybrids
 and BiTs divide weights by sqrt(variance + 1e-8) and have 1e-5 in group norms, unlike the released
-code, so that a model of theirs has these values here. Apart from the ViT of a hybrid, their sizes
+code, so their models have these values here. Apart from the ViT of a hybrid, their sizes
 are fixed by the architecture's name.
 """
 
