@@ -22,13 +22,13 @@ PAPER, INK, PALE, RED = "#ffffff", "#1b1b1b", "#7a7a7a", "#c62828"
 
 @dataclasses.dataclass(frozen=True)
 class Cell:
-    """An image and what stands under it.
+    """An image and the text under it.
 
     Attributes:
       image: uint8 [H, W, 3]; all images of a sheet have one size.
-      labels: lines in dark, each of a name, which is cut if it is too long, and of what follows it.
-      note: a line in grey below them.
-      crossed: drawn as not counting.
+      labels: dark lines, each with a name, which is cut if it is too long, and its suffix.
+      note: a grey line below them.
+      crossed: whether it is drawn as not counting.
     """
 
     image: np.ndarray
@@ -39,7 +39,7 @@ class Cell:
 
 @dataclasses.dataclass(frozen=True)
 class Grid:
-    """Where the cells of a sheet are, in pixels."""
+    """The layout of a sheet's cells, in pixels."""
 
     columns: int
     rows: int
@@ -66,7 +66,7 @@ class Grid:
 
 
 def grid(cells: Sequence[Cell], num_titles: int) -> Grid:
-    """Places at least one cell below so many lines of title."""
+    """The layout of at least one cell below `num_titles` lines of title."""
     height, width, _ = cells[0].image.shape
     scale = math.ceil(SMALLEST_SIDE / min(height, width))
     text_height = LINE_HEIGHT * (1 + max(len(cell.labels) for cell in cells)) + 6

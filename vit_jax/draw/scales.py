@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 MARGIN = 0.05  # of the axis, above and below what is drawn
-TINY = 1e-30  # an axis is at least so long
+TINY = 1e-30  # least length of an axis
 
 
 class Scale(NamedTuple):
@@ -22,7 +22,7 @@ class Scale(NamedTuple):
         return (value - self.low) / (self.high - self.low)
 
     def ticks(self, about: int) -> list[float]:
-        """Round numbers on the axis, roughly so many."""
+        """Round numbers on the axis, about `about` of them."""
         if self.log:
             return self._powers(about)
         step = round_step((self.high - self.low) / about)
@@ -85,7 +85,7 @@ def round_step(step: float) -> float:
 
 
 def labels(ticks: Sequence[float], *, percent: bool = False) -> list[str]:
-    """What stands at the ticks: "0.5" and "1.0", "20k", "5e-4", "25%"."""
+    """Labels of the ticks: "0.5" and "1.0", "20k", "5e-4", "25%"."""
     sizes = [abs(tick) for tick in ticks if tick] or [1.0]
     if percent:
         return _decimals([100 * tick for tick in ticks], "%")
@@ -102,7 +102,7 @@ def labels(ticks: Sequence[float], *, percent: bool = False) -> list[str]:
 
 
 def _decimals(numbers: Sequence[float], unit: str) -> list[str]:
-    """All with as many decimals as the one that needs most."""
+    """The numbers, all with as many decimals as the one that needs most."""
     exact = [f"{number:.10f}".rstrip("0").partition(".")[2] for number in numbers]
     decimals = max(map(len, exact), default=0)
     return [f"{number:,.{decimals}f}{unit}" if number else "0" for number in numbers]

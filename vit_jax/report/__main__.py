@@ -1,7 +1,7 @@
 """Draws runs on one page: python -m vit_jax.report runs/a runs/b --output report.html
 
 Curves, final numbers and differences of the configs of one or many work directories, in one HTML
-file that needs no network and no other file. The runs may still be going on.
+file that needs no network and no other file. The runs may still be in progress.
 """
 
 import datetime

@@ -1,4 +1,4 @@
-"""A panel as inline SVG: axes, a line for each run, and the numbers behind it for the hovering."""
+"""A panel as inline SVG: axes, a line for each run, and its numbers, shown on hovering."""
 
 import json
 import math
@@ -18,7 +18,7 @@ MEANS = 80  # of a noisy curve with more points, through which its line goes
 
 # Values differ so much that on a linear axis most of them would lie on one line.
 LOG_FACTOR = 30
-DOTS = 40  # of so few points each gets a dot
+DOTS = 40  # a line of at most this many points has dots
 
 
 def draw(panel: Panel, last_step: int) -> str:
@@ -42,7 +42,7 @@ def draw(panel: Panel, last_step: int) -> str:
 
 
 def shows_means(panel: Panel) -> bool:
-    """Whether any line of it goes through means."""
+    """Whether any of the panel's lines goes through means."""
     return any(_has_means(series, panel.style) for series in panel.lines.values())
 
 
@@ -91,7 +91,7 @@ def _line(run: int, series: Series, axes: Axes, style: Style) -> str:
 
 
 def _path(series: Series, axes: Axes) -> str:
-    """With a gap wherever a value is not finite."""
+    """The line's path, with a gap wherever a value is not finite."""
     parts, pen = [], "M"
     for step, value in zip(*series, strict=True):
         if math.isnan(value):

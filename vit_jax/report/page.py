@@ -10,7 +10,7 @@ from vit_jax.report import chart, panels, tables
 from vit_jax.report.panels import Panel
 from vit_jax.store.runs import Run
 
-COLOURS = 8  # in page.css; further runs have them again, dashed
+COLOURS = 8  # in page.css; further runs reuse them, dashed
 DASHES = ("none", "5 3", "1.5 3", "8 3 1.5 3")
 
 
@@ -52,7 +52,7 @@ def _subtitle(runs: Sequence[Run], made_at: datetime) -> str:
 
 
 def _legend(runs: Sequence[Run]) -> str:
-    """Shows and hides runs."""
+    """The legend, which shows and hides runs."""
     entries = [
         f'<label data-run="{i}" title="{escape(str(run.folder))}">'
         f'<input type="checkbox" checked data-run="{i}">{tables.swatch(i)}'
@@ -83,7 +83,7 @@ def _notes(arranged: Mapping[str, Sequence[Panel]], left_out: int) -> str:
 
 
 def _configs(runs: Sequence[Run]) -> str:
-    """The differences, and folded away all fields in which there are none."""
+    """The differing fields, and, folded, those in which the runs agree."""
     parts = []
     if len(runs) > 1:
         differences = tables.differences(runs)

@@ -12,14 +12,14 @@ TOO_MANY = ("gradients", "activations")
 
 
 class Style(NamedTuple):
-    """How a number is drawn.
+    """The style in which a number is drawn.
 
     Attributes:
-      title: with the evaluation's name for {}.
+      title: the title, with {} for the evaluation's name.
       percent: a share of 1, shown in percent.
-      start: where the axis begins, if no value is lower.
-      end: where it ends, if no value is higher.
-      log: with a logarithmic axis if the values differ by a large factor.
+      start: lower end of the axis, if no value is lower.
+      end: upper end of the axis, if no value is higher.
+      log: whether the axis is logarithmic if the values differ by a large factor.
       exact: without noise, so that means of neighbouring values would only blunt it.
       only_if_any: not drawn where all values are 0.
     """
@@ -80,13 +80,13 @@ NOT_DRAWN = ("*/examples",)
 
 
 def evaluation(key: str) -> str | None:
-    """Its name, if the key is one of an evaluation: test/accuracy -> test."""
+    """The evaluation's name in a key, if it has one: test/accuracy -> test."""
     name, slash, _ = key.partition("/")
     return name if slash and name not in RESERVED else None
 
 
 def evaluations(runs: Sequence[Run]) -> list[str]:
-    """Of all runs, in the order in which they are met."""
+    """The evaluations of all runs, in order of first appearance."""
     names = (evaluation(key) for run in runs for key in run.series)
     return list(dict.fromkeys(name for name in names if name))
 
@@ -107,7 +107,7 @@ def arrange(runs: Sequence[Run]) -> dict[str, list[Panel]]:
 
 
 def left_out(runs: Sequence[Run]) -> int:
-    """How many keys of layers and blocks are not drawn."""
+    """The number of keys of layers and blocks that are not drawn."""
     return len({key for run in runs for key in run.series if _is_too_many(key)})
 
 

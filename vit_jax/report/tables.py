@@ -1,4 +1,4 @@
-"""The tables of a report: how each run ended, and in which fields their configs differ."""
+"""The tables of a report: final numbers of the runs, and the fields that differ."""
 
 import math
 import statistics
@@ -13,7 +13,7 @@ NOTHING = "–"
 
 
 class TableCell(NamedTuple):
-    """A cell: what it shows, the number behind it, what is said when one points at it."""
+    """A cell: its text, the number behind it, and its tooltip."""
 
     text: str
     number: float | None = None
@@ -29,7 +29,7 @@ class Column(NamedTuple):
 
 
 def summary(runs: Sequence[Run]) -> str:
-    """One row a run: final numbers, best accuracy, steps, speed, devices, commit."""
+    """A row for each run: final numbers, best accuracy, steps, speed, devices, commit."""
     columns = [
         Column("step", _steps),
         Column("training loss", lambda run: _final(run, "train/loss", "{:#.4g}"), min),
@@ -137,7 +137,7 @@ def _value(run: Run, field: str) -> str:
 
 
 def _of_evaluation(name: str, runs: Sequence[Run]) -> list[Column]:
-    """Its final accuracy, the best one and the final loss, as far as it has them."""
+    """Columns of an evaluation: final accuracy, best accuracy, final loss, as far as logged."""
     accuracy, loss = f"{name}/accuracy", f"{name}/loss"
     columns = []
     if any(accuracy in run.series for run in runs):
@@ -204,7 +204,7 @@ def _commit(run: Run) -> TableCell:
 
 
 def _started(run: Run) -> TableCell:
-    """When it began, and how often it was started."""
+    """The time of the run's first start, and its number of starts."""
     if not run.starts:
         return TableCell(NOTHING)
     times = [str(start.get("time", "")) for start in run.starts]

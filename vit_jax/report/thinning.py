@@ -11,14 +11,14 @@ from vit_jax.store.runs import Series
 
 
 def is_dense(series: Series, columns: int) -> bool:
-    """Whether there are more points than so many columns show as their lowest and highest."""
+    """Whether there are more points than `columns` lowest and highest ones."""
     return len(series.steps) > 2 * columns
 
 
 def thin(series: Series, *, last_step: int, columns: int) -> Series:
-    """At most 3 points a column, and the last one of all: the lowest, the highest, the first NaN.
+    """Keeps the last point and at most 3 a column: the lowest, the highest and the first NaN.
 
-    So peaks and gaps stay, and each point that is left was logged as it is.
+    So peaks and gaps remain, and each point that is left was logged as it is.
     """
     if not is_dense(series, columns):
         return series
@@ -34,7 +34,7 @@ def thin(series: Series, *, last_step: int, columns: int) -> Series:
 
 
 def means(series: Series, *, last_step: int, columns: int) -> Series:
-    """A point a column: the mean of what is finite there, at the middle one of its steps."""
+    """A point for each column: the mean of its finite values, at the middle one of its steps."""
     averaged = Series([], [])
     for points in _columns(series, last_step, columns):
         finite = [v for v in (series.values[i] for i in points) if not math.isnan(v)]
