@@ -1,4 +1,4 @@
-"""What is known of a collection before any image is read."""
+"""The description of a collection, known before any image is read."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def refuse_names(names: Sequence[str]) -> None:
 
 
 def is_text(name: str) -> bool:
-    """Whether it can be encoded as UTF-8; names from the operating system may not."""
+    """Whether a name can be encoded as UTF-8; names from the operating system may not."""
     try:
         name.encode()
     except UnicodeEncodeError:
@@ -117,5 +117,5 @@ def is_text(name: str) -> bool:
 
 
 def is_line(name: str) -> bool:
-    """Whether it is UTF-8 text in one line, not empty and without spaces at its ends."""
+    """Whether a name is UTF-8 text in one line, not empty and without spaces at its ends."""
     return is_text(name) and name.strip() == name and name.splitlines() == [name]

@@ -1,4 +1,4 @@
-"""From a collection to a data set, in the order of the steps."""
+"""Makes a data set of a collection, in the order of the steps."""
 
 import contextlib
 import dataclasses

@@ -39,7 +39,7 @@ def keep_options(work: Path, options: PrepareOptions, digests: Sequence[str]) ->
 
 
 def begun(work: Path) -> dict[str, Any]:
-    """What `keep_options` wrote; {} before any file was written."""
+    """The contents that `keep_options` wrote; {} before any file was written."""
     path = work / OPTIONS
     try:
         return json.loads(path.read_text()) if path.exists() else {}

@@ -1,6 +1,6 @@
 """Compares a run with the recorded one of its config: python -m vit_jax.verify --workdir DIR
 
-A recipe card has the loss curves and final metrics of several seeds. The run may still be going on.
+A recipe card has the loss curves and final metrics of several seeds. The run may be in progress.
 To record one: --record cards/NAME.json --config configs/....py --workdir A --workdir B --workdir C
 
 Where others have published a curve of the recipe (cards/published), the run is shown beside it.
@@ -59,7 +59,7 @@ def find_published(run: LoggedRun, folder: epath.Path) -> PublishedCurve | None:
 
 
 def show_published(run: LoggedRun, curve: PublishedCurve) -> None:
-    """Prints the run beside what others published."""
+    """Prints the run beside the published curve."""
     section = run.fields["input"]
     steps_per_epoch = section["num_examples"] / section["batch_size"]
     points = published_curve.compare(curve, run.rows, steps_per_epoch)
@@ -143,7 +143,7 @@ def record(runs: Sequence[LoggedRun], config_file: str, output: epath.Path) -> N
 
 
 def _table(compared: Sequence[Comparison]) -> list[str]:
-    """A line for each metric: how many of its numbers are within, and the last one."""
+    """A line for each metric: the number of its values within range, and the last one."""
     by_metric: dict[str, list[Comparison]] = {}
     for comparison in compared:
         by_metric.setdefault(comparison.metric, []).append(comparison)

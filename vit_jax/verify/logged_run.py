@@ -1,4 +1,4 @@
-"""A run that is compared with others: its config, its data, and what it has logged."""
+"""A run that is compared with others: its config, its data and its log."""
 
 from typing import Any, NamedTuple
 
@@ -9,7 +9,7 @@ from vit_jax.config import RunConfig
 from vit_jax.store import runs, workdir
 from vit_jax.verify.recipe_card import Card
 
-# Fields in which the runs of a card may differ, beside those that touch no numbers.
+# Fields in which the runs of a card may differ, besides those that do not affect the numbers.
 FREE_FIELDS = (*configs.FREE_FIELDS, "seed", "deterministic")
 
 
@@ -64,7 +64,7 @@ def compared_fields(config: RunConfig) -> dict[str, Any]:
 
 
 def differences(card: Card, run: LoggedRun) -> list[str]:
-    """Such as "optim.lr: 0.003 there, 0.001 here"; there is the card."""
+    """Differing fields, such as "optim.lr: 0.003 there, 0.001 here"; "there" is the card."""
     # A field that was added after the card was recorded had its default.
     fields = compared_fields(configs.resolve(card.fields))
     there = {"config": fields, "fingerprint": card.fingerprint}

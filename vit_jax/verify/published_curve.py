@@ -1,7 +1,7 @@
-"""Curves that others have published of a recipe: one run each, so no range that a run should be in.
+"""Published curves of a recipe: one run each, so they give no range that a run should be in.
 
 A JSON file in cards/published has the recipe's config, the source, the name of the number in our
-logs, and its values after so many epochs.
+logs, and its values by epoch.
 """
 
 import dataclasses
@@ -22,8 +22,8 @@ class PublishedCurve:
     Attributes:
       config: its file, with its variant.
       source: where it is published.
-      metric: as runs log it, "validation/accuracy".
-      epochs: after which it was measured, rising.
+      metric: its key in our logs, "validation/accuracy".
+      epochs: the epochs after which it was measured, rising.
       values: of the metric.
     """
 
@@ -35,7 +35,7 @@ class PublishedCurve:
 
 
 class CurvePoint(NamedTuple):
-    """A number of theirs beside the run's."""
+    """A published number beside the run's."""
 
     epoch: float
     theirs: float
@@ -59,7 +59,7 @@ def read(path: epath.Path) -> PublishedCurve:
 def compare(
     curve: PublishedCurve, rows: Mapping[int, Mapping[str, float | None]], steps_per_epoch: float
 ) -> list[CurvePoint]:
-    """Their numbers beside a run's, which are interpolated between its evaluations.
+    """Compares published numbers with a run's, interpolated between its evaluations.
 
     rows: by step. Points before the run's first evaluation and after its last are left out.
     """

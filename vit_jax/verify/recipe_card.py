@@ -1,4 +1,4 @@
-"""Recipe cards: how the runs of a config went, and whether another run goes like them.
+"""Recipe cards: recorded runs of a config, and whether another run agrees with them.
 
 A card is a JSON file with the losses and the evaluations that runs of several seeds logged, and the
 rule by which a further run is compared:
@@ -33,15 +33,15 @@ Rows = Mapping[int, Mapping[str, float | None]]  # what was logged, by step; Non
 
 @dataclasses.dataclass(frozen=True)
 class Tolerance:
-    """How far a run may be from those of a card.
+    """The allowed distance of a run from those of a card.
 
     Attributes:
-      windows: that a curve of training is cut into.
+      windows: number of windows that a curve of training is cut into.
       neighbours: windows on each side that a window's spread is pooled with.
-      sigmas: where at least 4 windows are pooled. With 3 seeds the spread has 8 degrees of freedom
+      sigmas: for 4 or more pooled windows. With 3 seeds the spread has 8 degrees of freedom
         or more, and Student's t stays within 5 in 99.9 % of all cases; batches under mixup, whose
         losses have heavier tails, leave it more often.
-      few_sigmas: where there are fewer; with 2 degrees of freedom t stays within 10 in 99 %.
+      few_sigmas: for fewer windows; with 2 degrees of freedom t stays within 10 in 99 %.
       floor: share of the mean that is allowed in any case.
     """
 
@@ -67,11 +67,11 @@ class Curve:
 
 @dataclasses.dataclass(frozen=True)
 class Card:
-    """How runs of a config went.
+    """The record of several runs of a config.
 
     Attributes:
       config: its file, with its variant.
-      fields: nested, those that touch the numbers, but the seed.
+      fields: nested, those that affect the numbers, except the seed.
       fingerprint: of the data.
       runs: seed, time, versions, commit and devices of each.
       curves: by metric; LOSS is one of them.
@@ -152,7 +152,7 @@ class Comparison(NamedTuple):
 
     @property
     def is_within(self) -> bool:
-        """Whether the run goes like those of the card."""
+        """Whether the value is in the card's range."""
         return self.value is not None and self.low <= self.value <= self.high
 
 
@@ -197,9 +197,9 @@ def record(
     logged: Sequence[Rows],
     metrics: Sequence[str],
 ) -> Card:
-    """A card of several runs of one config; of the numbers 6 digits are kept.
+    """A card of several runs of one config; numbers keep 6 digits.
 
-    `runs` say where each comes from, "seed" among it; `logged` is what each logged, of which LOSS
+    `runs` state the origin of each, including "seed"; `logged` holds their logs, of which LOSS
     and `metrics` are recorded. Raises UserError for too few seeds, runs of different lengths, and
     numbers that are missing.
     """
@@ -241,7 +241,7 @@ def rounded(value: float) -> float:
 
 
 def same_until(card: Card, seed: int, rows: Rows) -> int:
-    """The last step up to which a run has the very losses of the card's run of its seed; or 0."""
+    """The last step up to which a run's losses equal those of the card's run of its seed; or 0."""
     last = 0
     for run, losses in zip(card.runs, card.curves[LOSS].runs, strict=True):
         if run["seed"] == seed:

@@ -73,7 +73,7 @@ def weights(value: object, labels: Labels) -> tuple[float, ...]:
 
 @dataclasses.dataclass(frozen=True)
 class Reading:
-    """How to read entries of lists and samples.
+    """The way in which entries of lists and samples are read.
 
     Attributes:
       label_field: the field with the class or classes.

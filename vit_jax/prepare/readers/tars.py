@@ -110,7 +110,7 @@ class Archive:
         return ((info, fault(info)) for info in self.infos() if not info.isdir())
 
     def location(self, info: tarfile.TarInfo) -> Location:
-        """Of a member's bytes; nowhere if the tar is compressed."""
+        """The location of a member's bytes; nowhere if the tar is compressed."""
         if self._is_gzip:
             return Location()
         return Location(self._part.path, self._part.offset + info.offset_data, info.size)

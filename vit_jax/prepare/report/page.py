@@ -75,7 +75,7 @@ def page(
 
 
 def escape(text: object) -> str:
-    """For HTML; bytes of a name that are not text become \\xXX."""
+    """Escapes a text for HTML; bytes of a name that are not text become \\xXX."""
     data = str(text).encode("utf-8", "surrogateescape")
     return html.escape(data.decode("utf-8", "backslashreplace"))
 

@@ -55,7 +55,7 @@ class WrittenShard(NamedTuple):
 
 
 def already_written(task: ShardTask) -> WrittenShard | None:
-    """What an earlier preparation noted; None: the shard has to be written."""
+    """The note of an earlier preparation; None: the shard has to be written."""
     try:
         note = json.loads(Path(task.note).read_text())
         is_same = os.stat(task.path).st_size == note["file_bytes"] and note["key"] == task.key
