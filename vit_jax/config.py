@@ -1,6 +1,6 @@
-"""What a run is: one dataclass a section, and the strict way from a config file to them.
+"""The config of a run: a dataclass for each section, and strict parsing of config files.
 
-A config file lays its values over the defaults below; flags lay theirs over the file's. Every name
+Values of a config file override the defaults below; flags override the file's. Every name
 and every type is checked, so a field that does not exist, or that nothing could read, cannot hide.
 The defaults live here and nowhere else.
 """
@@ -35,9 +35,9 @@ def _with_model_fields(section: type) -> type:
 @dataclasses.dataclass(frozen=True)
 @_with_model_fields
 class ModelConfig:
-    """Which network: its name, and the fields that the models declare. None: what `name` says.
+    """The model: its name, and the fields that the models declare. None: as `name` implies.
 
-    models.info shows what that is. The image size is what `input.preprocess` gives, the number of
+    models.info shows them. The image size is what `input.preprocess` gives, the number of
     classes what the data has.
     """
 
@@ -50,7 +50,7 @@ class ModelConfig:
 
 @dataclasses.dataclass(frozen=True)
 class ComponentConfig:
-    """One of several data sets to train on. None: the same as in `input`."""
+    """A data set of several to train on. None: the same as in `input`."""
 
     weight: float = 1.0  # its share of the stream, relative to the others' weights
     source: str | None = None
@@ -91,7 +91,7 @@ class InputConfig:
 
 @dataclasses.dataclass(frozen=True)
 class LossConfig:
-    """What is minimised: the mean over the batch, skipped examples left out."""
+    """The loss: the mean over the batch, without skipped examples."""
 
     kind: Literal["softmax", "sigmoid"] = "softmax"
     label_smoothing: float = 0.0
@@ -102,7 +102,7 @@ class LossConfig:
 
 @dataclasses.dataclass(frozen=True)
 class OptimConfig:
-    """How parameters follow gradients. Weight decay: kernels only."""
+    """The optimizer. Weight decay applies to kernels only."""
 
     name: Literal["adam", "sgd", "adafactor", "lion", "muon", "lamb"] = "adam"
     lr: float = 1e-3  # at the peak
@@ -133,7 +133,7 @@ class OptimConfig:
 
 @dataclasses.dataclass(frozen=True)
 class TotalConfig:
-    """How long: exactly one of the three."""
+    """The length of the run: exactly one of the three."""
 
     steps: int | None = None
     epochs: float | None = None
@@ -142,7 +142,7 @@ class TotalConfig:
 
 @dataclasses.dataclass(frozen=True)
 class MeshConfig:
-    """How many devices along each axis of the mesh, one of them -1: the rest."""
+    """The number of devices along each mesh axis; -1 on one axis: all the rest."""
 
     replica: int = 1  # slices of a pod, joined by the data-centre network
     data: int = -1
@@ -153,7 +153,7 @@ class MeshConfig:
 
 @dataclasses.dataclass(frozen=True)
 class CheckpointConfig:
-    """When to save and what to keep; the newest is always kept, and the last step always saved."""
+    """Saving of checkpoints; the newest is always kept, and the last step always saved."""
 
     every_steps: int = 1000
     keep_last: int = 2
@@ -164,7 +164,7 @@ class CheckpointConfig:
 
 @dataclasses.dataclass(frozen=True)
 class EvalConfig:
-    """One evaluation. None: the same as in `input`. It always runs after the last step."""
+    """An evaluation. None: the same as in `input`. It always runs after the last step."""
 
     kind: str = "classification"
     source: str | None = None
@@ -178,7 +178,7 @@ class EvalConfig:
 
 @dataclasses.dataclass(frozen=True)
 class LogConfig:
-    """What is written and shown, and how often."""
+    """The logging of a run, and its intervals."""
 
     every_steps: int = 50
     tensorboard: bool = True
@@ -290,7 +290,7 @@ EXCLUSIVE = (
     ("input.subset_fraction", "input.subset_examples", "input.subset_per_class"),
 )
 
-# A run may be resumed although these differ: they do not touch the numbers. "*" is any name.
+# A run may be resumed although these differ: they do not affect the numbers. "*" is any name.
 FREE_FIELDS = (
     "log", "evals", "checkpoint", "mesh", "input.threads", "input.timeout_secs", "input.data_dir",
     "input.mixture.*.data_dir", "input.cache", "input.cache_bytes", "input.max_bad_fraction",
@@ -341,14 +341,14 @@ def rivals(field: str) -> tuple[str, ...]:
 
 
 def fields() -> list[str]:
-    """Every field, with dots: "optim.lr", "evals.<name>.split"."""
+    """All fields, with dots: "optim.lr", "evals.<name>.split"."""
     return strict.leaves(RunConfig)
 
 
 def with_new_fields(values: dict[str, Any]) -> dict[str, Any]:
-    """What `to_dict` gave, maybe long ago: fields that came since are added, with their defaults.
+    """Adds fields that are newer than a result of `to_dict`, with their defaults.
 
-    A default is what runs did before there was the field. As it is if it cannot be a run today.
+    A default is what runs did before the field existed. Unchanged if it is not a valid run today.
     """
     try:
         return to_dict(resolve(values))

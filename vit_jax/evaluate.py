@@ -31,8 +31,8 @@ def evaluate(
 ) -> dict[str, float]:
     """All evaluations of `config` with a checkpoint's model; numbers by "<evaluation>/<number>".
 
-    Images are normalised as the weights say, and resized and cropped so in an evaluation whose
-    preprocess is "weights". With `ema` it is the moving average of the weights, and the names are
+    Images are normalised as the weights state, and also resized and cropped so in an evaluation
+    whose preprocess is "weights". With `ema` the EMA of the weights is evaluated, and the names are
     "<evaluation>_ema".
 
     Raises:
@@ -98,7 +98,7 @@ def _evaluate_checkpoint() -> None:
 
 
 def _workdir(checkpoint: epath.Path) -> epath.Path:
-    """The work directory that a checkpoint lies in."""
+    """The work directory that contains a checkpoint."""
     for folder in checkpoint.parents[:2]:
         if (folder / "config.json").is_file():
             return folder

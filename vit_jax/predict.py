@@ -1,6 +1,6 @@
 """Classifies images: python -m vit_jax.predict --checkpoint runs/digits IMAGE|FOLDER...
 
-Needs nothing but the checkpoint: it says which model it holds and how images are prepared.
+Needs only the checkpoint, which states its model and the preparation of images.
 """
 
 import json
@@ -24,7 +24,7 @@ def predict(
 ) -> Iterator[tuple[Path, list[dict]]]:
     """Yields (file, its `top_k` classes): {"class", "name", "probability"}, most likely first.
 
-    With `ema` by the moving average of the weights instead of the weights themselves.
+    With `ema` the EMA of the weights is used instead of the weights themselves.
     The probability is the softmax over classes, also for models trained with a sigmoid loss.
     """
     for flag, value in (("top_k", top_k), ("batch_size", batch_size)):

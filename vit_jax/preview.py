@@ -1,4 +1,4 @@
-"""Shows what a step sees: python -m vit_jax.preview --config configs/vit_digits.py --output a.png
+"""Shows a step's images: python -m vit_jax.preview --config configs/vit_digits.py --output a.png
 
 A contact sheet of the images and labels that step N of this config learns from, after all random
 preprocessing, mixup and CutMix: a batch is a function of the config, the seed and the step.
@@ -31,7 +31,7 @@ def preview(config: RunConfig, name: str, *, step: int, max_images: int) -> Imag
       config: of the run.
       name: what the title calls it.
       step: as the log counts them: step 1 is the first.
-      max_images: how many at most.
+      max_images: the most images to show.
 
     Raises:
       UserError: no such step in this run, or data that cannot be read.

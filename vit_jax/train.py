@@ -49,7 +49,7 @@ def train(
     that call this together, each on its own host; default: this one alone.
 
     Raises:
-      UserError: config, data, weights or work directory are not right.
+      UserError: config, data, weights or work directory are wrong.
       NonFiniteError: a loss or gradient is NaN or infinite.
       Preempted: `stop` became true; the state is saved.
       PeerLost: another process did not come to a barrier, or has ended.
@@ -66,13 +66,13 @@ def train(
     with contextlib.ExitStack() as until_the_end:
         enter = until_the_end.enter_context
         screen = enter(contextlib.closing(Screen(quiet=jax.process_index() > 0)))
-        # Whose work directory: nobody else's, and of this very run.
+        # Claim the work directory: no other process uses it, and it belongs to this run.
         enter(lock(workdir))
         entry = build.entry(config, workdir, source, allow_config_change=allow_config_change)
         announce.run(screen, config, source, mesh, model.info, durations, entry.changes)
         announce.unsharded(screen, layout)
 
-        # Start: resume, else warm start, else scratch. Never another order.
+        # Start: resume, else warm start, else scratch, always in this order.
         enter(explain_out_of_memory(config))
         with peers.together("restoring"):
             store = enter(contextlib.closing(build.store(config, workdir)))
@@ -117,8 +117,8 @@ def train(
             log.after_step(step)
             row: dict[str, float] = {}
             if durations.log(step) or durations.save(step) or evals.due(step) or stop:
-                # The only sync, but for histograms. Before the clock is stopped: what the devices
-                # had still to do would count as a pause.
+                # The only sync, except for histograms, done before the clock is stopped: otherwise
+                # the devices' pending work would count as a pause.
                 scalars, counts = fetch((scalars, skipped.pending))
                 stop_if_not_finite(scalars)
                 announce.bad_images(screen, feed.bad_images)
@@ -178,10 +178,10 @@ def first_state(
 
 
 class UnderWay:
-    """The steps that the devices have still to finish: as many as keep them busy, and no more.
+    """The steps that the devices have yet to finish: just enough to keep them busy.
 
-    A loop that runs ahead without bounds would hold a batch for each such step, and whoever asks it
-    to stop would wait for them all.
+    A loop that runs ahead without bounds would hold a batch for each such step, and a request to
+    stop would wait for them all.
     """
 
     MOST = 2  # one that is computed, and one that is ready to be
@@ -190,7 +190,7 @@ class UnderWay:
         self._scalars: collections.deque[Scalars] = collections.deque()
 
     def add(self, scalars: Scalars) -> None:
-        """Of a step that was begun; waits until no more than MOST are under way."""
+        """Adds the scalars of a step in progress; waits until at most MOST are under way."""
         self._scalars.append(scalars)
         if len(self._scalars) > self.MOST:
             jax.block_until_ready(self._scalars.popleft())
@@ -242,7 +242,7 @@ def main(arguments: list[str]) -> None:
         if not FLAGS.workdir:
             raise UserError("--workdir is empty: give the folder for checkpoints and logs.")
         workdir = epath.Path(FLAGS.workdir).expanduser()
-        if not found and not FLAGS.check:  # others would wait; and a check tells everything at once
+        if not found and not FLAGS.check:  # others would wait; a check reports all at once
             early.look(config, workdir)
         compilation_cache.use()
     allow = FLAGS.allow_config_change
@@ -250,7 +250,7 @@ def main(arguments: list[str]) -> None:
     if FLAGS.all_images and not FLAGS.check:
         raise UserError("--all_images belongs to --check: give both, or neither.")
     with processes.together(found) as peers:
-        # Before the devices are asked for: for that all processes wait for each other.
+        # Before the devices are requested, for which all processes wait for each other.
         with at_once(_NOT_BEGUN):
             processes.check_same(peers, config, workdir, options)
         if FLAGS.check:
