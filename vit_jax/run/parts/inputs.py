@@ -92,7 +92,7 @@ def bad_images(
 
 
 def samples(c: InputConfig, source: Source, preprocess: str, indices: np.ndarray) -> Batches:
-    """One batch: these examples of a split, prepared as an evaluation prepares them."""
+    """A single batch of these examples of a split, prepared as in an evaluation."""
     from vit_jax.data import pipeline
     from vit_jax.data.source import listed
 
