@@ -31,7 +31,7 @@ MAY_DIFFER = MayDiffer(configs.FREE_FIELDS, configs.STEP_FIELDS, configs.with_ne
 def entry(
     config: RunConfig, workdir: epath.Path, source: Source, *, allow_config_change: bool
 ) -> Entry:
-    """The way in which the run may start or resume in the work directory; else UserError."""
+    """The run's entry in the work directory; UserError if it may not start or resume there."""
     return check_workdir(
         workdir,
         config=configs.to_dict(config),
