@@ -27,7 +27,7 @@ setup(
     python_requires=">=3.11",
     packages=find_packages(include=["vit_jax", "vit_jax.*"]),
     package_data={
-        "vit_jax.data": ["*.gz"],
+        "vit_jax.core": ["*.gz"],
         "vit_jax.data.sources": ["digits*"],
         "vit_jax.draw": ["*.css"],
         "vit_jax.prepare.report": ["*.css"],

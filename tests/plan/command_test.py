@@ -63,7 +63,7 @@ def test_the_users_errors_are_one_message(plan, overrides, changes, message):
 def test_of_a_step_that_draws_until_it_is_accepted(plan):
     lines = plan("loss.mixup=0.2").splitlines()
     assert any(line.startswith("compiled in") and line.endswith(" s") for line in lines)
-    assert any(line.startswith("  peak") and line.endswith("MiB") for line in lines)
+    assert any(line.startswith("  peak") and line.endswith("iB") for line in lines)
 
 
 @pytest.mark.slow

@@ -173,14 +173,14 @@ def test_a_state_that_no_device_can_hold(look, monkeypatch):
     assert " of 1000 B a device" in rows(table)["memory"]
 
 
-def test_what_stays_whole_is_said(look, monkeypatch):
+def test_what_stays_unsharded_is_named(look, monkeypatch):
     cause = axes.UnshardedAxis(axes.HEADS, 2, over=("tensor",), replicated=("tensor",))
     monkeypatch.setattr(
         "vit_jax.parallel.parameters.unsharded", lambda *_: {cause: ["head/kernel"]}
     )
     table, error = look()
     assert error is None
-    assert "1 parameter, such as head/kernel: heads 2 does not" in rows(table)["whole"]
+    assert "1 parameter, such as head/kernel: heads 2 does not" in rows(table)["unsharded"]
 
 
 def test_device_bytes_count_what_one_device_holds():

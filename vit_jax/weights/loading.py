@@ -12,9 +12,8 @@ from flax import nnx
 from jax.sharding import Mesh
 
 from vit_jax import models
-from vit_jax.core import pytrees
+from vit_jax.core import pytrees, synsets
 from vit_jax.core.errors import UserError, nearest
-from vit_jax.data import synsets
 from vit_jax.nn.position_resize import METHODS, check_resizable, is_table, resize
 from vit_jax.parallel import parameters
 from vit_jax.weights import checkpoint, config_consistency, json_fields, label_names

@@ -11,8 +11,8 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
+from vit_jax.core import synsets
 from vit_jax.core.errors import UserError
-from vit_jax.data import synsets
 from vit_jax.prepare.catalogue import Labels
 from vit_jax.prepare.collection import Collection, CollectionRequest, Part
 from vit_jax.prepare.readers import imagenet21k

@@ -10,8 +10,8 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
+from vit_jax.core import synsets
 from vit_jax.core.errors import UserError
-from vit_jax.data import synsets
 from vit_jax.prepare.collection import Collection, CollectionRequest, Part
 from vit_jax.prepare.readers import tars
 
