@@ -92,3 +92,9 @@ def test_python_checks_what_the_config_does(name, value, message):
 def test_units_are_checked_one_by_one():
     with pytest.raises(UserError, match=r"model.units=\(3, 0\): give at least 1"):
         models.spec("R50x1", units=(3, 0))
+
+
+def test_bounds_hold_for_each_number_of_a_list_too():
+    assert models.spec("R50x1", units=[1, 2]).units == [1, 2]
+    with pytest.raises(UserError, match=r"model.units=\[0, 2\]: give at least 1"):
+        models.spec("R50x1", units=[0, 2])

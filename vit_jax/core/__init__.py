@@ -1,1 +1,1 @@
-"""Floor 0: errors, names, random streams, cadence, logical axes. Imports no other floor."""
+"""Errors, names, random streams, cadence, logical axes. Imports nothing else of the project."""

@@ -1,4 +1,4 @@
-"""Floor 2: models by name, as `create("ViT-B/16", num_classes=1000, image_size=224, rngs=...)`."""
+"""Models by name, as `create("ViT-B/16", num_classes=1000, image_size=224, rngs=...)`."""
 
 from vit_jax.models.names import (
     ModelInfo,

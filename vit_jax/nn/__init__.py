@@ -1,1 +1,1 @@
-"""Floor 1: the layers that models are made of. They name logical axes, never a mesh."""
+"""The layers that models are made of. They name logical axes, never a mesh."""

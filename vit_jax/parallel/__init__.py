@@ -1,1 +1,1 @@
-"""Floor 1: device meshes, the sharding rules, and figures of accelerators."""
+"""Device meshes, the sharding rules, and figures of accelerators."""

@@ -1,4 +1,4 @@
-"""Floor 4: a report of runs as one HTML page, from what they left in their work directories.
+"""A report of runs as one HTML page, from what they left in their work directories.
 
 Imports neither JAX nor NumPy, so that the page is made within a second.
 """

@@ -1,4 +1,4 @@
-"""Floor 5: config sections become objects. Besides the commands, only these files see a config.
+"""Config sections become objects; the functions are those of `parts/`.
 
 Every function takes one section, and what other objects it needs. `data/` and with it TensorFlow
 are imported where they are first used.

@@ -13,6 +13,7 @@ from etils import epath
 from vit_jax import config as configs
 from vit_jax.core.errors import UserError
 from vit_jax.core.files import atomic, strict_json
+from vit_jax.core.schema import renamed
 from vit_jax.run import build
 from vit_jax.store import workdir
 from vit_jax.sweep import progress
@@ -67,12 +68,20 @@ def _read(folder: epath.Path) -> dict[str, Any]:
         return {}
     try:
         document = strict_json.parse(file.read_bytes())
-        return {key: _checked(document[key], like) for key, like in LIKE.items()}
+        there = {key: _checked(document[key], like) for key, like in LIKE.items()}
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(
             f"{file} is damaged ({error}). Delete it, and give the whole grid again: trainings "
             "below it go on."
         ) from error
+    # The folders of its points have the old names in theirs.
+    for name in (*there["axes"], *there["common"]):
+        if name in renamed.FIELDS:
+            raise UserError(
+                f"{file} is of an earlier version: {name} is {renamed.FIELDS[name]} now. Give the "
+                "sweep another --workdir; the trainings below this one can be resumed one by one."
+            )
+    return there
 
 
 def _checked(value: Any, like: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Floor 3: trained models from files. `weights.load("runs/digits")`, `weights.load("B_16.npz")`."""
+"""Trained models from files. `weights.load("runs/digits")`, `weights.load("B_16.npz")`."""
 
 from vit_jax.weights.checkpoint import CheckpointInfo
 from vit_jax.weights.loading import (

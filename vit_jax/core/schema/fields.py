@@ -114,7 +114,7 @@ def check_bounds(name: str, value: Any, bounds: tuple[float, float] | None) -> N
     if bounds is None:
         return
     smallest, below = bounds
-    values = value if isinstance(value, tuple) else (value,)
+    values = value if isinstance(value, tuple | list) else (value,)
     if any(x is not None and not smallest <= x < below for x in values):
         most = math.nextafter(below, 0)
         limit = f"at most {most:g}" if most == 1 else f"below {below:.16g}"

@@ -1,4 +1,4 @@
-"""Floor 4: evaluations by name, and a run's set of them."""
+"""Evaluations by name, and a run's set of them."""
 
 import contextlib
 import dataclasses

@@ -1,4 +1,4 @@
-"""Floor 4: a run's log in metrics.jsonl, TensorBoard and Weights & Biases."""
+"""A run's log in metrics.jsonl, TensorBoard and Weights & Biases."""
 
 from vit_jax.training.log.parameters import write_parameters
 from vit_jax.training.log.run_log import RunLog, Writer
