@@ -81,14 +81,14 @@ def _ask(path, arguments, env, cwd, fds, timeout_secs=None):
 
 
 def _serve(path):
-    import tensorflow  # noqa: F401
+    import tensorflow  # noqa: F401, so that forks have it
 
     import vit_jax.convert
     import vit_jax.evaluate
     import vit_jax.export
     import vit_jax.predict
     import vit_jax.preview
-    import vit_jax.train  # noqa: F401
+    import vit_jax.train  # noqa: F401, likewise
 
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(path)
