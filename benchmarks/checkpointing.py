@@ -28,7 +28,7 @@ from absl import flags
 from benchmarks import rows
 from benchmarks.resident import Memory
 from vit_jax import config as configs
-from vit_jax.core.process import command
+from vit_jax.core import command
 from vit_jax.run import build
 from vit_jax.store.checkpoints import Checkpoints
 from vit_jax.training.state import TrainState

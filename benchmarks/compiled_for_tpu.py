@@ -19,7 +19,7 @@ from absl import flags
 from benchmarks import rows
 from benchmarks.compiled_step import CompiledStep, compile_step
 from vit_jax import config as configs
-from vit_jax.core.process import command
+from vit_jax.core import command
 from vit_jax.plan import topology
 from vit_jax.plan.collectives import KINDS, collectives
 from vit_jax.plan.compiled import mega_cycles, peak_bytes

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from jax.sharding import NamedSharding
 
 from vit_jax.core import axes, pytrees
-from vit_jax.core.layers import is_stacked
+from vit_jax.core.pytrees import is_stacked
 from vit_jax.parallel.mesh import BATCH_AXES
 
 SMALLEST_BYTES = 2**20  # arrays below this are left out: norms, biases, scalars

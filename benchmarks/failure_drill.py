@@ -36,7 +36,7 @@ from benchmarks.drills.kills import kills
 from benchmarks.drills.restart import restart
 from benchmarks.drills.run import Outcome
 from benchmarks.drills.stopped import stopped
-from vit_jax.core.process import command
+from vit_jax.core import command
 
 Drill = Callable[[Path, random.Random], Outcome]
 

@@ -9,7 +9,7 @@ it is measured. Appends a row to benchmarks/results/input_pipeline.csv.
 from __future__ import annotations
 
 from benchmarks import pipelines
-from vit_jax.core.process import command
+from vit_jax.core import command
 
 
 def main(arguments: list[str]) -> None:

@@ -26,7 +26,7 @@ from absl import flags
 from benchmarks import rows
 from vit_jax import config as configs
 from vit_jax import train
-from vit_jax.core.process import command
+from vit_jax.core import command
 from vit_jax.training.feed import BadImages
 
 _STEPS = flags.DEFINE_integer("steps", 5_000, "Steps to run.")

@@ -20,7 +20,7 @@ from benchmarks import rows
 from benchmarks.compiled_step import CompiledStep, compile_step
 from benchmarks.resident import Memory
 from vit_jax import config as configs
-from vit_jax.core.process import command
+from vit_jax.core import command
 from vit_jax.plan.compiled import peak_bytes
 from vit_jax.run import build
 

@@ -15,7 +15,7 @@ import math
 from collections.abc import Callable
 
 from benchmarks import pipelines
-from vit_jax.core.process import command
+from vit_jax.core import command
 from vit_jax.data.host_tf import tf
 
 _NUM_OPS, _MAGNITUDE = 2, 15

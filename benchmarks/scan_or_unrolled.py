@@ -20,7 +20,7 @@ from absl import flags
 from benchmarks import rows
 from benchmarks.compiled_step import CompiledStep, compile_step
 from vit_jax import config as configs
-from vit_jax.core.process import command
+from vit_jax.core import command
 from vit_jax.nn.stack import REMAT_POLICIES
 from vit_jax.run import build
 

@@ -21,8 +21,8 @@ from typing import NamedTuple
 from absl import flags
 
 from benchmarks import rows
+from vit_jax.core import command
 from vit_jax.core.errors import UserError
-from vit_jax.core.process import command
 
 SUITES = {"quick": "not slow and not outside", "slow": "slow and not outside"}
 

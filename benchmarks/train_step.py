@@ -27,8 +27,7 @@ from absl import flags
 from benchmarks import rows
 from benchmarks.contenders import SHAPES, Shape
 from vit_jax import models
-from vit_jax.core import errors
-from vit_jax.core.process import command
+from vit_jax.core import command, errors
 
 _SHAPE = flags.DEFINE_enum("shape", "S/16", list(SHAPES), "Which network.")
 _BATCH = flags.DEFINE_integer("batch", None, "Images in a batch; default: the shape's.")

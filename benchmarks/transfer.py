@@ -22,7 +22,7 @@ import numpy as np
 from absl import flags
 
 from benchmarks import rows
-from vit_jax.core.process import command
+from vit_jax.core import command
 from vit_jax.data.sources import table as sources
 
 _DATA_DIR = flags.DEFINE_string("data_dir", None, "CIFAR-10 in TFDS layout.", required=True)

@@ -1,7 +1,7 @@
 """vit_jax: pre-training of Vision Transformers in JAX, from a laptop to a TPU pod."""
 
-from vit_jax.core.process import starting
+from vit_jax.core import signals
 
-starting.answer_signals()
+signals.answer_signals()
 
 __version__ = "0.1.0"

@@ -8,8 +8,8 @@ import re
 from absl import flags
 
 from vit_jax import weights
+from vit_jax.core import command
 from vit_jax.core.errors import UserError
-from vit_jax.core.process import command
 from vit_jax.nn.position_resize import METHODS
 from vit_jax.weights import saving
 

@@ -15,9 +15,8 @@ from flax import nnx
 from vit_jax import config as configs
 from vit_jax import weights
 from vit_jax.config import RunConfig
-from vit_jax.core import compilation_cache
+from vit_jax.core import command, compilation_cache
 from vit_jax.core.errors import UserError
-from vit_jax.core.process import command
 from vit_jax.core.screen import Screen
 from vit_jax.run import announce, build, processes
 from vit_jax.run.memory import explain_out_of_memory

@@ -19,10 +19,9 @@ from jax import export as jax_export
 
 import vit_jax
 from vit_jax import weights
-from vit_jax.core import pytrees
+from vit_jax.core import command, pytrees
 from vit_jax.core.errors import UserError, nearest
-from vit_jax.core.files.atomic import atomic_folder
-from vit_jax.core.process import command
+from vit_jax.core.files import atomic_folder
 from vit_jax.weights import Loaded
 from vit_jax.weights.files import npz
 from vit_jax.weights.files.tensors import of_array

@@ -14,8 +14,8 @@ from absl import flags
 from flax import nnx
 
 from vit_jax import weights
+from vit_jax.core import command
 from vit_jax.core.errors import NonFiniteError, UserError
-from vit_jax.core.process import command
 from vit_jax.models import images
 
 

@@ -14,8 +14,8 @@ from PIL import Image
 
 from vit_jax import config as configs
 from vit_jax.config import RunConfig
+from vit_jax.core import command
 from vit_jax.core.errors import UserError
-from vit_jax.core.process import command
 from vit_jax.draw import contact_sheet
 from vit_jax.draw.contact_sheet import Cell
 from vit_jax.run import build, early

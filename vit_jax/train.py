@@ -17,11 +17,10 @@ from vit_jax import config as configs
 from vit_jax.cluster.peers import Peers
 from vit_jax.cluster.preemption import AgreedStop, stop_request
 from vit_jax.config import RunConfig
-from vit_jax.core import compilation_cache
+from vit_jax.core import command, compilation_cache
 from vit_jax.core.errors import NonFiniteError, Preempted, UserError
-from vit_jax.core.process import command
-from vit_jax.core.process.stop import StopRequest, at_once
 from vit_jax.core.screen import Screen
+from vit_jax.core.signals import StopRequest, at_once
 from vit_jax.models import ModelInfo
 from vit_jax.run import announce, build, early, environment, preflight, processes
 from vit_jax.run.check import check

@@ -5,7 +5,7 @@ import pytest
 MEASURE = """
 import json, sys
 from benchmarks import planned_memory, rows
-from vit_jax.core.process import command
+from vit_jax.core import command
 
 rows.append = lambda name, row: print(json.dumps(row))
 planned_memory.print = lambda row: None

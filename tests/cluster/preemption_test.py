@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from vit_jax.cluster import preemption
 from vit_jax.cluster.peers import Peers
 from vit_jax.cluster.preemption import stop_request
-from vit_jax.core.process.stop import StopRequest
+from vit_jax.core.signals import StopRequest
 
 
 def test_one_process_takes_the_signal_itself():

@@ -23,7 +23,7 @@ PROGRAM = """
 import itertools, sys, time
 from jax.experimental import multihost_utils
 from vit_jax.core import errors
-from vit_jax.core.process import command
+from vit_jax.core import command
 from vit_jax.cluster import start
 from vit_jax.cluster.cluster import Cluster
 from vit_jax.cluster.preemption import stop_request

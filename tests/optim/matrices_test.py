@@ -7,7 +7,7 @@ from flax import nnx
 from vit_jax import models
 from vit_jax.core import pytrees
 from vit_jax.core.axes import LAYERS
-from vit_jax.core.layers import is_stacked
+from vit_jax.core.pytrees import is_stacked
 from vit_jax.optim import matrices
 
 D, H, K, M, L = 8, 2, 4, 16, 3

@@ -3,8 +3,8 @@ import uuid
 
 import pytest
 
+from vit_jax.core import files
 from vit_jax.core.errors import UserError
-from vit_jax.core.files import atomic
 from vit_jax.store.workdir import MayDiffer, check_workdir, read_config, record, unwritable
 
 CONFIG = {
@@ -206,7 +206,7 @@ def test_a_path_that_is_a_file_is_refused(tmp_path):
 
 def test_a_write_that_fails_leaves_the_old_file(trained, monkeypatch):
     before = (trained / "config.json").read_bytes()
-    monkeypatch.setattr(atomic.uuid, "uuid4", lambda: uuid.UUID(int=0))
+    monkeypatch.setattr(files.uuid, "uuid4", lambda: uuid.UUID(int=0))
     in_the_way = trained / f".config.json.{'0' * 16}.part"  # of the temporary file
     in_the_way.mkdir()
     with pytest.raises(UserError, match="cannot be written"):

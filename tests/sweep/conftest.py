@@ -22,7 +22,7 @@ PROGRAM = """
 import json, sys
 from etils import epath
 from vit_jax.sweep import __main__ as sweep
-from vit_jax.core.process import command
+from vit_jax.core import command
 from vit_jax.sweep import grid
 folder, arguments, options, trainer = json.loads(sys.argv.pop())
 command.run(lambda _: sweep.sweep(

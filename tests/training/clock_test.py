@@ -1,6 +1,14 @@
 import types
 
-from vit_jax.training.clock import Clock
+import pytest
+
+from vit_jax.training.clock import Cadence, Clock
+
+
+@pytest.mark.parametrize(("every_steps", "steps"), [(3, [3, 6, 8]), (0, [8]), (None, [8])])
+def test_a_cadence_is_due_at_multiples_and_at_the_end(every_steps, steps):
+    due = Cadence(every_steps, total_steps=8)
+    assert [s for s in range(9) if due(s)] == steps
 
 
 def make_clock(monkeypatch, peak_flops=None):

@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from vit_jax.core import waiting
 from vit_jax.core.errors import UserError
-from vit_jax.core.process import waiting
-from vit_jax.core.process.waiting import waiting_for
+from vit_jax.core.waiting import waiting_for
 from vit_jax.training.feed import BadImages, Feed
 
 

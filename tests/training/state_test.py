@@ -10,7 +10,7 @@ from vit_jax import models
 from vit_jax.core.screen import Screen
 from vit_jax.parallel import mesh as meshes
 from vit_jax.run import announce
-from vit_jax.training.state import state_layout, total_bytes
+from vit_jax.training.state import random_stream, state_layout, total_bytes
 
 
 def layout(scan=False, mesh=None, shard_optimizer=False, width=16):
@@ -49,6 +49,12 @@ def test_graph_and_parameters_make_the_model():
     made = layout()
     model = nnx.merge(made.graph, made.init(0).params)
     assert model(np.zeros((1, 8, 8, 3), np.float32)).shape == (1, 3)
+
+
+def test_streams_depend_on_seed_and_name_alone():
+    streams = [(0, "dropout"), (0, "dropout"), (1, "dropout"), (0, "mixing")]
+    keys = [tuple(jax.random.key_data(random_stream(*stream)).tolist()) for stream in streams]
+    assert keys[0] == keys[1] and len(set(keys)) == 3
 
 
 def held(tree):

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import jax
 
 from vit_jax.cluster.peers import Peers
-from vit_jax.core.process.stop import StopRequest
+from vit_jax.core.signals import StopRequest
 
 WHAT = (
     "training stops after the step that is under way, and saves. Ctrl-C from now on ends it at "

@@ -14,8 +14,8 @@ import jax
 from vit_jax.cluster import rendezvous
 from vit_jax.cluster.cluster import Cluster
 from vit_jax.cluster.peers import GRACE_SECS, Peers
+from vit_jax.core import command, signals
 from vit_jax.core.errors import NonFiniteError, PeerLost, Preempted, UserError
-from vit_jax.core.process import command, stop
 
 MAX_LAST_WORDS = 500  # characters
 BEFORE_ALL_CAME = "before all processes had come; nothing was begun. Start the same command again."
@@ -45,7 +45,7 @@ def together(
     if cluster is None:
         yield Peers.alone()
         return
-    with stop.at_once(BEFORE_ALL_CAME):
+    with signals.at_once(BEFORE_ALL_CAME):
         meeting = rendezvous.meet(cluster, timeout_secs=start_timeout_secs)
     ending = _Ending(f"[process {cluster.process_id} of {cluster.num_processes}] ")
     peers = Peers(

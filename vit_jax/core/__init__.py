@@ -1,1 +1,1 @@
-"""Errors, names, random streams, cadence, logical axes. Imports nothing else of the project."""
+"""Errors, commands, signals, files, names, logical axes. Imports nothing else of the project."""

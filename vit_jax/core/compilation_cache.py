@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import filelock
 import jax
 
-from vit_jax.core.files.cache_dir import cache_dir
+from vit_jax.core.files import cache_dir
 
 MAX_BYTES = 4 * 2**30  # beyond it the least recently used entries are deleted
 LOCK_FILE = ".lockfile"  # JAX's

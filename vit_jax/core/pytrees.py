@@ -1,4 +1,8 @@
-"""Nested dictionaries of arrays by name: {"head": {"bias": x}} <-> {"head/bias": x}."""
+"""Nested dictionaries of arrays by name: {"head": {"bias": x}} <-> {"head/bias": x}.
+
+A stack of blocks keeps each parameter of its L blocks in one array, under a part named "block":
+`blocks/block/mlp/fc1/kernel` is [L, D, M]. In layer 3 alone it is `blocks/3/mlp/fc1/kernel`.
+"""
 
 from typing import Any
 
@@ -35,3 +39,24 @@ def map_named(function: Any, tree: Any, *rest: Any) -> Any:
 def num_elements(tree: Any) -> int:
     """Number of scalars in all leaves (arrays or ShapeDtypeStructs)."""
     return sum(int(x.size) for x in jax.tree.leaves(tree))
+
+
+STACKED = "block"  # the part of a name below which every array has a leading layer axis
+
+
+def is_stacked(name: str) -> bool:
+    """Whether the parameter of this name has a leading layer axis."""
+    return STACKED in name.split("/")
+
+
+def layer_name(name: str, layer: int) -> str:
+    """The name of a stacked parameter's array in one layer, counted from 0."""
+    parts = name.split("/")
+    parts[parts.index(STACKED)] = str(layer)
+    return "/".join(parts)
+
+
+def stack_name(name: str) -> str:
+    """The name of a stacked parameter's stack: "blocks" in "blocks/block/mlp/fc1/kernel"."""
+    parts = name.split("/")
+    return "/".join(parts[: parts.index(STACKED)])

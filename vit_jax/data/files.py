@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from vit_jax.core.errors import UserError
-from vit_jax.core.process.waiting import waiting_for
+from vit_jax.core.waiting import waiting_for
 
 T = TypeVar("T")
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from vit_jax.core.errors import UserError
-from vit_jax.core.process.waiting import waiting_for
+from vit_jax.core.waiting import waiting_for
 from vit_jax.data.header import UNDECODABLE, Encoded, encoded
 from vit_jax.data.source import NO_LABEL, Example, Source
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from vit_jax.core.formatting import format_bytes
+from vit_jax.core.screen import format_bytes
 from vit_jax.models.names import available, info
 
 HEAD = """# Models

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 
 from vit_jax.core.errors import UserError
-from vit_jax.core.layers import is_stacked
+from vit_jax.core.pytrees import is_stacked
 from vit_jax.nn.posemb import TokenLayout
 
 METHODS = {"bilinear": "linear", "bicubic": "cubic"}  # jax.image's names

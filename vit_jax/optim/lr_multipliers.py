@@ -12,7 +12,7 @@ import optax
 
 from vit_jax.core import pytrees
 from vit_jax.core.errors import UserError
-from vit_jax.core.layers import is_stacked, stack_name
+from vit_jax.core.pytrees import is_stacked, stack_name
 from vit_jax.optim import patterns
 
 FIELD = "optim.lr_multipliers"

@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import optax
 
 from vit_jax.core import pytrees
-from vit_jax.core.layers import is_stacked
+from vit_jax.core.pytrees import is_stacked
 
 # Several projections to H heads of K side by side: kernels [D, n, H, K], biases [n, H, K].
 PROJECTIONS = ("qkv", "query", "key_value")

@@ -12,7 +12,7 @@ import numpy as np
 
 from vit_jax.core import pytrees
 from vit_jax.core.errors import UserError, nearest
-from vit_jax.core.layers import is_stacked, layer_name
+from vit_jax.core.pytrees import is_stacked, layer_name
 
 
 def match(pattern: str, params: Any, *, field: str) -> Any:

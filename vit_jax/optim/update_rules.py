@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import optax
 
 from vit_jax.core import pytrees
-from vit_jax.core.layers import is_stacked
+from vit_jax.core.pytrees import is_stacked
 from vit_jax.optim import matrices
 from vit_jax.optim.decay import kernels_only
 

@@ -15,11 +15,9 @@ from absl import flags
 
 from vit_jax import config as configs
 from vit_jax.config import RunConfig
-from vit_jax.core import compilation_cache
+from vit_jax.core import command, compilation_cache
 from vit_jax.core.errors import UserError
-from vit_jax.core.formatting import format_bytes
-from vit_jax.core.process import command
-from vit_jax.core.screen import Screen
+from vit_jax.core.screen import Screen, format_bytes
 from vit_jax.plan import topology
 from vit_jax.plan.compiled import DoesNotFit
 from vit_jax.plan.forecast import Forecast, forecast

@@ -16,8 +16,7 @@ from pathlib import Path
 
 from etils import epath
 
-from vit_jax.core.files import atomic
-from vit_jax.core.files.cache_dir import cache_dir
+from vit_jax.core.files import cache_dir, write_text
 from vit_jax.plan import collectives, compiled, hlo
 from vit_jax.plan.compiled import DoesNotFit, Figures, LoweredStep
 
@@ -83,4 +82,4 @@ def _read(path: Path) -> Figures | str | None:
 def _write(path: Path, document: dict[str, object]) -> None:
     with contextlib.suppress(OSError):  # a plan works without a cache
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        atomic.write_text(epath.Path(path), json.dumps(document))
+        write_text(epath.Path(path), json.dumps(document))

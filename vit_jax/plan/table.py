@@ -4,7 +4,7 @@ import dataclasses
 import json
 from collections.abc import Iterator
 
-from vit_jax.core.formatting import format_bytes, format_count, format_duration
+from vit_jax.core.screen import format_bytes, format_count, format_duration
 from vit_jax.plan import published
 from vit_jax.plan.forecast import SECS_A_DAY, Forecast
 

@@ -21,10 +21,9 @@ from typing import Any
 
 from absl import flags
 
+from vit_jax.core import command
 from vit_jax.core.errors import Preempted, UserError, nearest
-from vit_jax.core.formatting import format_bytes
-from vit_jax.core.process import command
-from vit_jax.core.screen import Screen
+from vit_jax.core.screen import Screen, format_bytes
 from vit_jax.prepare import work_dir
 from vit_jax.prepare.collection import Collection, CollectionRequest, is_text
 from vit_jax.prepare.copies.near_pairs import MOST_BITS

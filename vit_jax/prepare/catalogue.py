@@ -10,7 +10,7 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from vit_jax.core.files.atomic import atomic_file
+from vit_jax.core.files import atomic_file
 
 NAME = "catalogue.parquet"  # beside a data set
 _WORD = pa.dictionary(pa.int32(), pa.string())

@@ -16,9 +16,8 @@ import numpy as np
 import pyarrow as pa
 
 from vit_jax.core.errors import UserError
-from vit_jax.core.files import atomic
-from vit_jax.core.formatting import format_bytes
-from vit_jax.core.screen import Screen
+from vit_jax.core.files import delete_leftovers
+from vit_jax.core.screen import Screen, format_bytes
 from vit_jax.data.order import label_index
 from vit_jax.data.sources import tfds_writer
 from vit_jax.data.sources.tfds_writer import SplitSize
@@ -65,7 +64,7 @@ def prepare(
         work.mkdir(parents=True, exist_ok=True)
         with filelock.FileLock(work / work_dir.LOCK, timeout=0):
             for path in (folder, work, work / work_dir.CATALOGUES):
-                atomic.delete_leftovers(path)
+                delete_leftovers(path)
             work_dir.refuse_other_options(work, options)
             preparation = _Preparation(collection, options, policy, splits, folder, run, screen)
             return preparation.data_set()

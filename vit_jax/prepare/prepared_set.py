@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from vit_jax.core.errors import UserError
-from vit_jax.core.files import atomic
+from vit_jax.core.files import atomic_file, write_text
 from vit_jax.data.sources.tfds_writer import NOTE, SplitSize
 from vit_jax.prepare import catalogue
 from vit_jax.prepare.copies.duplicates import Duplicates
@@ -51,7 +51,7 @@ def write(data_set: PreparedSet, note: Mapping[str, Any]) -> None:
     note: further entries of prepared.json.
     """
     table = _with_assignment(data_set.table, data_set.assignment).drop_columns(_NOT_KEPT)
-    with atomic.atomic_file(data_set.folder / catalogue.NAME) as temporary:
+    with atomic_file(data_set.folder / catalogue.NAME) as temporary:
         pq.write_table(table, temporary, compression="zstd")
     copies = data_set.assignment.copies
     note = {
@@ -61,7 +61,7 @@ def write(data_set: PreparedSet, note: Mapping[str, Any]) -> None:
         **note,
         "files": _sizes(data_set.folder),
     }
-    atomic.write_text(data_set.folder / NOTE, json.dumps(note, indent=1) + "\n")
+    write_text(data_set.folder / NOTE, json.dumps(note, indent=1) + "\n")
 
 
 def read_note(folder: Path) -> dict[str, Any] | None:

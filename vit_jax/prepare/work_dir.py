@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from vit_jax.core.errors import UserError
-from vit_jax.core.files import atomic
+from vit_jax.core.files import write_text
 from vit_jax.prepare.options import PrepareOptions
 
 NAME = ".preparing"
@@ -35,7 +35,7 @@ def refuse_other_options(work: Path, options: PrepareOptions) -> None:
 def keep_options(work: Path, options: PrepareOptions, digests: Sequence[str]) -> None:
     """Records what the data set is written with: options, and digests of evaluation sets."""
     document = _as_json(options) | {EVALUATIONS: digests}
-    atomic.write_text(work / OPTIONS, json.dumps(document))
+    write_text(work / OPTIONS, json.dumps(document))
 
 
 def begun(work: Path) -> dict[str, Any]:

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from absl import flags
 from etils import epath
 
+from vit_jax.core import command
 from vit_jax.core.errors import UserError
-from vit_jax.core.files import atomic
-from vit_jax.core.process import command
+from vit_jax.core.files import write_text
 from vit_jax.report import page
 from vit_jax.store import runs
 
@@ -31,7 +31,7 @@ def report(folders: Sequence[epath.Path], output: epath.Path) -> None:
     text = page.page(read, datetime.datetime.now(datetime.UTC))
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
-        atomic.write_text(output, text)
+        write_text(output, text)
     except OSError as error:
         raise UserError(
             f"--output={output} cannot be written: {error.strerror}. Give a file in a folder that "

@@ -12,8 +12,7 @@ from jax.sharding import Mesh
 
 from vit_jax.config import RunConfig
 from vit_jax.core import axes, compilation_cache
-from vit_jax.core.formatting import format_count, format_duration
-from vit_jax.core.screen import Screen
+from vit_jax.core.screen import Screen, format_count, format_duration
 from vit_jax.models import ModelInfo
 from vit_jax.parallel import mesh as meshes
 from vit_jax.run import build

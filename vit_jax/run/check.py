@@ -16,8 +16,7 @@ from etils import epath
 
 from vit_jax.config import RunConfig
 from vit_jax.core.errors import UserError
-from vit_jax.core.formatting import format_bytes, format_count
-from vit_jax.core.screen import Screen
+from vit_jax.core.screen import Screen, format_bytes, format_count
 from vit_jax.parallel import mesh as meshes
 from vit_jax.run import announce, build, preflight
 from vit_jax.run.memory import device_memory

@@ -9,7 +9,7 @@ import jax
 
 from vit_jax.config import RunConfig
 from vit_jax.core.errors import UserError
-from vit_jax.core.formatting import format_bytes
+from vit_jax.core.screen import format_bytes
 from vit_jax.training.objective import Batch
 from vit_jax.training.state import StateLayout, device_bytes
 

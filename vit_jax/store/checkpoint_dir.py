@@ -22,7 +22,7 @@ from jax.experimental import multihost_utils
 
 from vit_jax.core import pytrees
 from vit_jax.core.errors import UserError
-from vit_jax.core.files import strict_json
+from vit_jax.core.files import parse_json
 from vit_jax.store import array_files, orbax_log
 from vit_jax.store.checksums import checksums
 from vit_jax.store.step_names import steps
@@ -105,7 +105,7 @@ def read_description(step_dir: epath.PathLike) -> dict[str, Any]:
     """The JSON of a checkpoint. Raises DamagedError if it is missing or was changed."""
     folder = epath.Path(step_dir)
     try:
-        document = strict_json.parse((folder / DESCRIPTION / DESCRIPTION_FILE).read_bytes())
+        document = parse_json((folder / DESCRIPTION / DESCRIPTION_FILE).read_bytes())
         intact = document.pop("crc32") == _crc32(document)
     except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
         raise DamagedError(folder, f"its description cannot be read ({error})") from error

@@ -8,7 +8,7 @@ import tempfile
 from etils import epath
 
 from vit_jax.core.errors import UserError
-from vit_jax.core.formatting import format_bytes
+from vit_jax.core.screen import format_bytes
 from vit_jax.store import checkpoint_dir, workdir
 
 

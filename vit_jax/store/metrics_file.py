@@ -9,7 +9,7 @@ from typing import Any
 from etils import epath
 
 from vit_jax.core.errors import UserError
-from vit_jax.core.files import atomic, strict_json
+from vit_jax.core.files import parse_json, write_text
 from vit_jax.core.schema import renamed
 
 LARGEST_STEP = 2**63 - 1
@@ -50,7 +50,7 @@ class MetricsFile:
         kept = b"".join(line for line, row in self._lines() if row["step"] <= step)
         if kept != self._read():
             try:
-                atomic.write_text(self._path, kept.decode())
+                write_text(self._path, kept.decode())
             except OSError as error:
                 raise self._unwritable(error) from error
 
@@ -72,7 +72,7 @@ class MetricsFile:
 
     def _parse(self, number: int, line: bytes) -> dict[str, Any]:
         try:
-            row = strict_json.parse(line)
+            row = parse_json(line)
             if not isinstance(row, dict) or not 0 <= _whole(row["step"]) <= LARGEST_STEP:
                 raise ValueError("no object with a step")
             numbers = {k: v if k == "step" else _number(v) for k, v in row.items()}

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from etils import epath
 
 from vit_jax.core.errors import UserError
-from vit_jax.core.files import atomic, strict_json
+from vit_jax.core.files import parse_json, write_text
 from vit_jax.core.schema import renamed
 from vit_jax.store import step_names
 
@@ -116,7 +116,7 @@ def record(entry: Entry, run: Mapping[str, Any]) -> None:
     runs = [*entry.document["runs"], {**run, "config_changes": entry.changes}]
     text = json.dumps({**entry.document, "runs": runs}, indent=2) + "\n"
     try:
-        atomic.write_text(entry.folder / CONFIG_FILE, text)
+        write_text(entry.folder / CONFIG_FILE, text)
     except OSError as error:
         raise unwritable(entry.folder, error) from error
 
@@ -176,7 +176,7 @@ def _read(folder: epath.Path, allow_config_change: bool) -> dict[str, Any] | Non
 
 def _load(file: epath.Path) -> dict[str, Any]:
     try:
-        document = strict_json.parse(file.read_bytes())
+        document = parse_json(file.read_bytes())
         if not isinstance(document, dict):
             raise TypeError("it is no JSON object")
         _check_types(document)

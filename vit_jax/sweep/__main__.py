@@ -19,9 +19,9 @@ from typing import NamedTuple
 from absl import flags
 from etils import epath
 
+from vit_jax.core import command
 from vit_jax.core.errors import Preempted, UserError
-from vit_jax.core.process import command
-from vit_jax.core.process.stop import StopRequest
+from vit_jax.core.signals import StopRequest
 from vit_jax.store import workdir_lock
 from vit_jax.sweep import definition, grid, jobs, picture, progress, results
 from vit_jax.sweep.grid import Point

@@ -12,7 +12,7 @@ from etils import epath
 
 from vit_jax import config as configs
 from vit_jax.core.errors import UserError
-from vit_jax.core.files import atomic, strict_json
+from vit_jax.core.files import parse_json, write_text
 from vit_jax.core.schema import renamed
 from vit_jax.run import build
 from vit_jax.store import workdir
@@ -52,7 +52,7 @@ def write(folder: epath.Path, points: Sequence[Point], grid: Grid) -> None:
         "points": [point.values for point in points],
     }
     try:
-        atomic.write_text(folder / FILE, json.dumps(document, indent=2) + "\n")
+        write_text(folder / FILE, json.dumps(document, indent=2) + "\n")
     except OSError as error:
         raise workdir.unwritable(folder, error) from error
 
@@ -67,7 +67,7 @@ def _read(folder: epath.Path) -> dict[str, Any]:
             )
         return {}
     try:
-        document = strict_json.parse(file.read_bytes())
+        document = parse_json(file.read_bytes())
         there = {key: _checked(document[key], like) for key, like in LIKE.items()}
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from vit_jax import config as configs
+from vit_jax.core import command
 from vit_jax.core.errors import UserError
-from vit_jax.core.process import command
 
 CONFIG = "config"  # the axis of config files
 NOT_FOR_TRAININGS = (

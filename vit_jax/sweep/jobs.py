@@ -16,7 +16,7 @@ from typing import NamedTuple
 from etils import epath
 
 from vit_jax.core import errors
-from vit_jax.core.process.stop import StopRequest
+from vit_jax.core.signals import StopRequest
 from vit_jax.store.workdir import make
 from vit_jax.sweep.grid import Point
 

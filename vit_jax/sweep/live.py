@@ -6,7 +6,7 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from typing import TextIO
 
-from vit_jax.core.formatting import format_duration
+from vit_jax.core.screen import format_duration
 from vit_jax.sweep import progress
 from vit_jax.sweep.grid import Point
 from vit_jax.sweep.progress import PointProgress

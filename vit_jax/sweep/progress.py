@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from etils import epath
 
 from vit_jax.core.errors import UserError
-from vit_jax.core.files import atomic, strict_json
+from vit_jax.core.files import parse_json, write_text
 from vit_jax.store import checkpoint_dir, runs
 from vit_jax.store.metrics_file import RESERVED
 from vit_jax.sweep.grid import Point
@@ -85,7 +85,7 @@ def saved_step(folder: epath.Path) -> int:
 def read_failure(folder: epath.Path) -> str:
     """The reason why the point failed; "" if it did not."""
     try:
-        return str(strict_json.parse((folder / FAILED_FILE).read_bytes())["reason"])
+        return str(parse_json((folder / FAILED_FILE).read_bytes())["reason"])
     except FileNotFoundError:
         return ""
     except (ValueError, KeyError, TypeError, OSError):
@@ -95,7 +95,7 @@ def read_failure(folder: epath.Path) -> str:
 def write_failure(folder: epath.Path, status: int, reason: str) -> None:
     """Keeps the reason of a failure; the point is not started again until `forget_failure`."""
     text = json.dumps({"status": status, "reason": reason}) + "\n"
-    atomic.write_text(folder / FAILED_FILE, text)
+    write_text(folder / FAILED_FILE, text)
 
 
 def forget_failure(folder: epath.Path) -> None:

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 from etils import epath
 
-from vit_jax.core.files import atomic
-from vit_jax.core.formatting import format_duration
+from vit_jax.core.files import write_text
+from vit_jax.core.screen import format_duration
 from vit_jax.store import workdir
 from vit_jax.store.metrics_file import RESERVED
 from vit_jax.sweep import progress
@@ -30,7 +30,7 @@ def write_csv(file: epath.Path, rows: Sequence[PointProgress], metric: str) -> N
         ends = [row.step, round(row.train_secs, 1), row.folder]
         writer.writerow([*(row.point.values[a] for a in axes), row.state, *numbers, *ends])
     try:
-        atomic.write_text(file, text.getvalue())
+        write_text(file, text.getvalue())
     except OSError as error:
         raise workdir.unwritable(file.parent, error) from error
 

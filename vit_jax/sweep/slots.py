@@ -20,7 +20,7 @@ from typing import Any, BinaryIO, NamedTuple
 from etils import epath
 
 from vit_jax.core import errors
-from vit_jax.core.process.stop import StopRequest
+from vit_jax.core.signals import StopRequest
 from vit_jax.store import workdir, workdir_lock
 from vit_jax.sweep import progress
 from vit_jax.sweep.grid import Point

@@ -1,15 +1,28 @@
-"""The speed of a run, measured between logged steps."""
+"""When something is due, and the speed of a run, measured between logged steps."""
 
 import contextlib
+import dataclasses
 import time
 from collections.abc import Iterator
-from typing import Protocol
+
+from vit_jax.training.feed import Feed
 
 
-class Feed(Protocol):
-    """The part of an input feed that the clock reads."""
+@dataclasses.dataclass(frozen=True)
+class Cadence:
+    """Due after steps `every_steps`, `2 * every_steps`, ... and after `total_steps`.
 
-    wait_secs: float
+    `every_steps` 0 or None: only after the last step.
+    """
+
+    every_steps: int | None
+    total_steps: int
+
+    def __call__(self, step: int) -> bool:
+        """Whether it is due after `step` updates; step 0 (before any update) never is."""
+        if not self.every_steps:
+            return step == self.total_steps
+        return step == self.total_steps or (step > 0 and step % self.every_steps == 0)
 
 
 class Clock:

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from vit_jax.core import waiting
 from vit_jax.core.errors import UserError
-from vit_jax.core.process import waiting
-from vit_jax.core.process.waiting import waits
+from vit_jax.core.waiting import waits
 
 AHEAD = 2  # batches on the devices before they are requested
 CLOSING_SECS = 10  # time for reads in progress; after it they count as hanging
@@ -157,7 +157,7 @@ class Feed:
     def close(self) -> None:
         """Ends the thread and closes the batches; may be called twice.
 
-        If a read hangs they are abandoned: see core/process/waiting.py.
+        If a read hangs they are abandoned: see core/waiting.py.
         """
         self._closed.set()
         self._thread.join(CLOSING_SECS)

@@ -13,7 +13,7 @@ import numpy as np
 from flax import nnx
 
 from vit_jax.core import axes, pytrees
-from vit_jax.core.layers import STACKED, is_stacked, layer_name
+from vit_jax.core.pytrees import STACKED, is_stacked, layer_name
 from vit_jax.parallel import mesh as meshes
 from vit_jax.training.objective import Batch, Objective
 from vit_jax.training.state import StateLayout, TrainState

@@ -1,6 +1,7 @@
 """The state that training carries from step to step, and its sharding."""
 
 import dataclasses
+import zlib
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -11,7 +12,7 @@ import optax
 from flax import nnx
 from jax.sharding import Mesh
 
-from vit_jax.core import axes, rng
+from vit_jax.core import axes
 from vit_jax.parallel import mesh as meshes
 from vit_jax.parallel import parameters
 
@@ -41,6 +42,16 @@ class TrainState(NamedTuple):
     def weights(self) -> dict[str, Any]:
         """The parameters to evaluate, by the ending of their evaluations' names."""
         return {"": self.params} | ({EMA_ENDING: self.ema} if self.ema else {})
+
+
+def random_stream(seed: int, name: str) -> jax.Array:
+    """The key of one named stream ("params", "dropout", "mixing") of a run.
+
+    Each step folds its number into it: no random state is saved or carried along, so step k draws
+    the same numbers in a run that was killed ten times as in one that never was.
+    """
+    # A checksum, not hash(), which Python salts anew in every process.
+    return jax.random.fold_in(jax.random.key(seed), zlib.crc32(name.encode()) & 0x7FFFFFFF)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,7 +84,7 @@ class StateLayout:
         shardings = jax.tree.map(lambda x: x.sharding, self.state)
         with jax.set_mesh(self.mesh):
             make = jax.jit(self._fresh, out_shardings=shardings)
-            return make(rng.stream(seed, "params"))
+            return make(random_stream(seed, "params"))
 
     def _fresh(self, key: jax.Array) -> TrainState:
         params = nnx.to_pure_dict(nnx.state(self.make_model(nnx.Rngs(params=key)), nnx.Param))

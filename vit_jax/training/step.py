@@ -9,13 +9,13 @@ import optax
 from flax import nnx
 from jax.sharding import Mesh
 
-from vit_jax.core import axes, rng
+from vit_jax.core import axes
 from vit_jax.optim.freezing import stop_gradients
 from vit_jax.parallel import mesh as meshes
 from vit_jax.training import metrics
 from vit_jax.training.mixing import mix
 from vit_jax.training.objective import Batch, Objective
-from vit_jax.training.state import StateLayout, TrainState
+from vit_jax.training.state import StateLayout, TrainState, random_stream
 
 Scalars = dict[str, Any]
 
@@ -34,7 +34,7 @@ def examples(
         weight,
         mixup_alpha=objective.mixup_alpha,
         cutmix_alpha=objective.cutmix_alpha,
-        key=rng.at_step(rng.stream(seed, "mixing"), step),
+        key=jax.random.fold_in(random_stream(seed, "mixing"), step),
     )
 
 
@@ -60,12 +60,12 @@ def make_backward(
     layout: StateLayout, objective: Objective, seed: int
 ) -> Callable[[TrainState, Batch], Backward]:
     """Returns backward(state, batch) for the next update; see `Backward`."""
-    dropout = rng.stream(seed, "dropout")
+    dropout = random_stream(seed, "dropout")
 
     def backward(state: TrainState, batch: Batch) -> Backward:
         images, targets, weight = examples(batch, objective, seed=seed, step=state.step)
         smooth = objective.asked(targets)
-        key = rng.at_step(dropout, state.step)
+        key = jax.random.fold_in(dropout, state.step)
 
         def mean_loss(params: Any, microbatch: Any, key: jax.Array) -> tuple[jax.Array, jax.Array]:
             images, targets, weights = microbatch

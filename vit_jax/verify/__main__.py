@@ -14,8 +14,8 @@ from absl import flags
 from etils import epath
 
 from vit_jax import config as configs
+from vit_jax.core import command
 from vit_jax.core.errors import UserError
-from vit_jax.core.process import command
 from vit_jax.store import workdir
 from vit_jax.store.metrics_file import RESERVED
 from vit_jax.verify import published_curve, recipe_card

@@ -21,7 +21,7 @@ import numpy as np
 from etils import epath
 
 from vit_jax.core.errors import UserError
-from vit_jax.core.files import atomic
+from vit_jax.core.files import write_text
 from vit_jax.core.schema import renamed
 
 LOSS = "train/loss"
@@ -97,7 +97,7 @@ class Card:
         text = re.sub(r"\[[-+.,e\d\s]*\]", lambda match: " ".join(match[0].split()), text)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            atomic.write_text(path, text + "\n")
+            write_text(path, text + "\n")
         except OSError as error:
             raise UserError(f"{path} cannot be written: {error.strerror}.") from error
 

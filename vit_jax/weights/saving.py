@@ -17,7 +17,7 @@ from flax import nnx
 from vit_jax import models
 from vit_jax.core import pytrees
 from vit_jax.core.errors import UserError, nearest
-from vit_jax.core.files.atomic import atomic_folder
+from vit_jax.core.files import atomic_folder
 from vit_jax.core.schema.fields import without_a_place
 from vit_jax.models.vit import ViTSpec, token_layout
 from vit_jax.nn.posemb import sincos_1d, sincos_2d

@@ -23,8 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from vit_jax.core.errors import UserError
-from vit_jax.core.files.atomic import atomic_file
-from vit_jax.core.files.cache_dir import cache_dir
+from vit_jax.core.files import atomic_file, cache_dir
 from vit_jax.data import files
 from vit_jax.data.source import SelectedSource, Source
 

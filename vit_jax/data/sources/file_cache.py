@@ -17,8 +17,8 @@ from typing import NamedTuple
 import filelock
 
 from vit_jax.core.errors import UserError
-from vit_jax.core.files.atomic import atomic_file, delete_leftovers
-from vit_jax.core.formatting import format_bytes
+from vit_jax.core.files import atomic_file, delete_leftovers
+from vit_jax.core.screen import format_bytes
 from vit_jax.data import files
 from vit_jax.data.source import digest
 

@@ -12,8 +12,8 @@ from typing import NamedTuple
 import numpy as np
 
 from vit_jax.core.errors import UserError
-from vit_jax.core.formatting import format_bytes
-from vit_jax.core.process.waiting import waiting_for
+from vit_jax.core.screen import format_bytes
+from vit_jax.core.waiting import waiting_for
 from vit_jax.data import files
 from vit_jax.data.header import orientation
 from vit_jax.data.order.label_index import Labels, single

@@ -21,9 +21,8 @@ import google_crc32c
 import numpy as np
 
 from vit_jax.core.errors import UserError
-from vit_jax.core.files.atomic import atomic_file
-from vit_jax.core.files.cache_dir import cache_dir
-from vit_jax.core.process.waiting import waiting_for
+from vit_jax.core.files import atomic_file, cache_dir
+from vit_jax.core.waiting import waiting_for
 from vit_jax.data import files
 from vit_jax.data.source import digest
 

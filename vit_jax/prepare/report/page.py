@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from vit_jax.core.formatting import format_bytes, format_duration
+from vit_jax.core.screen import format_bytes, format_duration
 from vit_jax.draw import html_page
 from vit_jax.prepare.faults import ACTIONS
 from vit_jax.prepare.report import charts

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from vit_jax.core.errors import UserError
-from vit_jax.core.files.atomic import atomic_file
+from vit_jax.core.files import atomic_file
 from vit_jax.core.screen import Screen
 from vit_jax.data.sources.tfds_writer import NOTE
 from vit_jax.prepare import faults

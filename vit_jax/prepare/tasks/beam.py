@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from vit_jax.core.errors import UserError
-from vit_jax.core.files.atomic import atomic_file
+from vit_jax.core.files import atomic_file
 
 
 def on_beam(folder: Path, beam_flags: Sequence[str]) -> Callable[..., Iterator[object]]:

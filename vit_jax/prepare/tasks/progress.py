@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from vit_jax.core.formatting import format_count
-from vit_jax.core.screen import Screen
+from vit_jax.core.screen import Screen, format_count
 from vit_jax.prepare.catalogue import ImageRow, RowAndBytes
 from vit_jax.prepare.collection import Part
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import IO
 
 from vit_jax.core.errors import UserError
-from vit_jax.core.files.atomic import atomic_file
+from vit_jax.core.files import atomic_file
 from vit_jax.prepare import catalogue, evaluation_sets
 from vit_jax.prepare.catalogue import ImageRow, Location, RowAndBytes
 from vit_jax.prepare.check_image import check, strictest

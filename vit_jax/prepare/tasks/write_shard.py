@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import IO, NamedTuple
 
 from vit_jax.core.errors import UserError
-from vit_jax.core.files import atomic
+from vit_jax.core.files import atomic_file, write_text
 from vit_jax.data.sources import tfds_writer
 from vit_jax.prepare.catalogue import ImageRow
 from vit_jax.prepare.faults import CONVERT
@@ -95,12 +95,12 @@ def run(task: ShardTask) -> WrittenShard:
                 nbytes += len(record)
                 yield record
 
-    with atomic.atomic_file(Path(task.path)) as temporary:
+    with atomic_file(Path(task.path)) as temporary:
         tfds_writer.write_records(temporary, records())
         file_bytes = temporary.stat().st_size
     written = WrittenShard(len(task.rows), nbytes, digest.hexdigest())
     note = json.dumps({"key": task.key, "file_bytes": file_bytes, "done": written._asdict()})
-    atomic.write_text(Path(task.note), note)
+    write_text(Path(task.note), note)
     return written
 
 

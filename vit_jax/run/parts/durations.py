@@ -7,7 +7,7 @@ from etils import epath
 
 from vit_jax.config import RunConfig
 from vit_jax.core import errors
-from vit_jax.core.cadence import Cadence
+from vit_jax.training.clock import Cadence
 
 
 @dataclasses.dataclass(frozen=True)

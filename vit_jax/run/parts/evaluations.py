@@ -11,11 +11,11 @@ from jax.sharding import Mesh
 
 from vit_jax.config import RunConfig
 from vit_jax.core import errors
-from vit_jax.core.cadence import Cadence
 from vit_jax.parallel import mesh as meshes
 from vit_jax.run.parts.examples import data_dir, file_cache
 from vit_jax.run.parts.preprocessing import image_size
 from vit_jax.training import step
+from vit_jax.training.clock import Cadence
 from vit_jax.training.evals import EVALUATORS, Evals, Evaluator
 from vit_jax.training.feed import BadImages, Feed, own_rows
 from vit_jax.training.objective import Objective

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
-from vit_jax.core.cadence import Cadence
+from vit_jax.training.clock import Cadence
 from vit_jax.training.evals.classification import Classification
 
 Progress = Callable[[str, int, int], None]  # name, batches done, batches in all

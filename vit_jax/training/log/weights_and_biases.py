@@ -8,7 +8,7 @@ from typing import Any
 from etils import epath
 
 from vit_jax.core.errors import Preempted, UserError
-from vit_jax.core.files import atomic
+from vit_jax.core.files import write_text
 from vit_jax.training.histograms import Histogram
 
 ID_FILE = "wandb_id.txt"
@@ -94,5 +94,5 @@ def _run_id(workdir: epath.Path) -> str:
     """The permanent W&B id of this work directory, created by its first run."""
     file = workdir / ID_FILE
     if not file.exists():
-        atomic.write_text(file, secrets.token_hex(4) + "\n")
+        write_text(file, secrets.token_hex(4) + "\n")
     return file.read_text().strip()

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from vit_jax.core.errors import UserError
-from vit_jax.core.files.atomic import atomic_file
+from vit_jax.core.files import atomic_file
 from vit_jax.weights.files.tensors import BFLOAT16, MAX_DIMENSIONS, MAX_EMPTY, Tensor
 
 MAX_HEADER_BYTES = 64 * 2**10  # for each array

@@ -16,7 +16,7 @@ import ml_dtypes
 import numpy as np
 
 from vit_jax.core.errors import UserError
-from vit_jax.core.files.atomic import atomic_file
+from vit_jax.core.files import atomic_file
 from vit_jax.weights.files.tensors import MAX_DIMENSIONS, MAX_EMPTY, Tensor
 
 MAX_HEADER_BYTES = 16 * 2**20  # a ViT's has about 50 kB

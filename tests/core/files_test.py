@@ -1,40 +1,40 @@
 import pytest
 from etils import epath
 
-from vit_jax.core.files import atomic
+from vit_jax.core.files import atomic_file, atomic_folder, delete_leftovers, write_text
 
 
 @pytest.mark.parametrize("kind", [lambda path: path, epath.Path], ids=["pathlib", "etils"])
 def test_a_file_is_replaced_in_full_or_not_at_all(tmp_path, kind):
     path = kind(tmp_path / "file")
-    atomic.write_text(path, "old")
-    with pytest.raises(KeyboardInterrupt), atomic.atomic_file(path) as temporary:
+    write_text(path, "old")
+    with pytest.raises(KeyboardInterrupt), atomic_file(path) as temporary:
         assert temporary.name.startswith(".file.") and temporary.parent == path.parent
         temporary.write_text("half")
         raise KeyboardInterrupt
     assert path.read_text() == "old"
-    atomic.write_text(path, "new")
+    write_text(path, "new")
     assert path.read_text() == "new"
     assert [p.name for p in tmp_path.iterdir()] == ["file"]
 
 
 def test_leftovers_of_killed_processes_are_deleted(tmp_path):
-    writing = atomic.atomic_file(tmp_path / "file")
+    writing = atomic_file(tmp_path / "file")
     writing.__enter__().write_text("half")  # and killed
     (tmp_path / ".config").touch()
-    atomic.delete_leftovers(tmp_path)
+    delete_leftovers(tmp_path)
     assert [p.name for p in tmp_path.iterdir()] == [".config"]
 
 
 def test_a_folder_is_there_in_full_or_not_at_all(tmp_path):
     folder = tmp_path / "a" / "folder"
-    with pytest.raises(OSError, match="full"), atomic.atomic_folder(folder) as temporary:
+    with pytest.raises(OSError, match="full"), atomic_folder(folder) as temporary:
         (temporary / "file").touch()
         raise OSError("full")
     assert not list(folder.parent.iterdir())
     (folder.parent / ".folder.new").mkdir()
     (folder.parent / ".folder.new" / "old").touch()  # of a killed process
-    with atomic.atomic_folder(folder) as temporary:
+    with atomic_folder(folder) as temporary:
         (temporary / "file").touch()
     assert [p.name for p in folder.parent.iterdir()] == ["folder"]
     assert [p.name for p in folder.iterdir()] == ["file"]

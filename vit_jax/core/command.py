@@ -12,8 +12,7 @@ from collections.abc import Callable, Sequence
 
 from absl import app, flags, logging
 
-from vit_jax.core import errors
-from vit_jax.core.process import devices, starting, waiting
+from vit_jax.core import devices, errors, signals, waiting
 from vit_jax.core.schema import elsewhere
 
 flags.disclaim_key_flags()  # --help shows what is defined here as the command's own
@@ -102,7 +101,7 @@ def _meant(error: flags.Error) -> str:
 
 def _status(main: Callable[[list[str]], None], arguments: list[str]) -> int:
     try:
-        starting.is_over()
+        signals.is_over()
         main(arguments)
     except (Exception, KeyboardInterrupt) as error:
         return report(error)
@@ -121,7 +120,7 @@ def report(error: BaseException, speaker: str = "") -> int:
         case errors.Preempted():
             print(error, file=sys.stderr)
             return error.exit_status
-        case KeyboardInterrupt():  # while training this is a signal like any other, see stop.py
+        case KeyboardInterrupt():  # while training this is a signal like any other, see signals.py
             print(
                 str(error)
                 or "Stopped by SIGINT. Nothing was to be saved: start the same command again.",
@@ -140,7 +139,7 @@ def report(error: BaseException, speaker: str = "") -> int:
 
 
 def _exit(status: int) -> None:
-    starting.end_with(status)
+    signals.end_with(status)
     try:
         if sys.stdout is not None:
             sys.stdout.flush()

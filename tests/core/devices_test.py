@@ -1,10 +1,10 @@
 import pytest
 
-from vit_jax.core.process import devices
+from vit_jax.core import devices
 
 PROGRAM = """
 import jax
-from vit_jax.core.process import command
+from vit_jax.core import command
 command.run(lambda _: print(jax.default_backend()))
 """
 

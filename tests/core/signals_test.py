@@ -1,14 +1,17 @@
+"""Signals: in the first second of a command, while it trains, and in its last."""
+
 import os
 import signal
 
 import pytest
 
-from vit_jax.core.process.stop import SIGNALS, StopRequest, at_once
+from vit_jax.core import signals
+from vit_jax.core.signals import SIGNALS, StopRequest, at_once
 
 # In C, and for long, as a compiler or a wait for the devices is: no handler of Python's runs.
 BUSY = """
 import ctypes, os, signal, sys, threading, time
-from vit_jax.core.process.stop import StopRequest
+from vit_jax.core.signals import StopRequest
 signals = [signal.Signals[name] for name in sys.argv[1:]]
 def send():
     for number in signals:
@@ -66,3 +69,58 @@ def test_where_nothing_is_to_be_saved_a_signal_ends_at_once(number):
         os.kill(os.getpid(), number)
         raise AssertionError("it goes on")
     assert signal.getsignal(number) == before
+
+
+# What every command imports first of all that takes long.
+STOPPED = """
+import os
+os.kill(os.getpid(), {number})
+raise AssertionError("it goes on")
+"""
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_while_a_command_imports_it_ends_with_one_line(tmp_path, run_python, number):
+    (tmp_path / "jax.py").write_text(STOPPED.format(number=int(number)))
+    path = os.pathsep.join([str(tmp_path), os.getcwd()])
+    done = run_python("-m", "vit_jax.train", "--help", PYTHONPATH=path)
+    assert (done.returncode, done.stdout) == (75, "")
+    said = f"Stopped by {number.name} before anything was begun. Start the same command again.\n"
+    assert done.stderr == said
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_while_a_training_starts(tmp_path, run_python, number):
+    """Here: while its config is read."""
+    config = tmp_path / "config.py"
+    config.write_text(
+        f"def get_config(arg=None):\n    import os\n    os.kill(os.getpid(), {number})\n"
+    )
+    done = run_python(
+        "-m", "vit_jax.train", f"--config={config}", f"--workdir={tmp_path}", fresh=True
+    )
+    assert done.returncode == 75
+    assert done.stderr == (
+        f"Stopped by {number.name} before anything was begun. Start the same command again.\n"
+    )
+
+
+def test_a_program_that_imports_the_package_is_left_alone():
+    before = [signal.getsignal(number) for number in SIGNALS]
+    signals.answer_signals()
+    signals.is_over()
+    assert [signal.getsignal(number) for number in SIGNALS] == before
+
+
+LATE = """
+import os, signal
+from vit_jax.core import signals
+signals.end_with(3)
+os.kill(os.getpid(), signal.{name})
+"""
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+def test_when_all_is_done_it_changes_nothing(run_python, name):
+    done = run_python("-c", LATE.format(name=name), fresh=True)
+    assert (done.returncode, done.stderr) == (3, "")

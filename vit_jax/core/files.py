@@ -1,15 +1,17 @@
-"""Files and folders that appear in full or not at all: written under another name, then renamed.
+"""Files on this machine: written in full or not at all, strict JSON, the user's cache folder.
 
-Unfinished ones have a name that begins with a dot, so that a killed process leaves nothing that
-could be taken for the result.
+What is written appears by a renaming. Unfinished files and folders have a name that begins with a
+dot, so that a killed process leaves nothing that could be taken for the result.
 """
 
 import contextlib
+import json
+import os
 import shutil
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from etils import epath
 
@@ -59,3 +61,33 @@ def atomic_folder(path: Path) -> Iterator[Path]:
         temporary.rename(path)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def cache_dir() -> Path:
+    """The user's cache folder, not a shared one: programs stored in it are executed."""
+    caches = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return Path(caches) / "vit_jax"
+
+
+MAX_DEPTH = 64  # training writes fewer than ten levels
+
+
+def parse_json(data: bytes) -> Any:
+    """The value of a run's JSON; any fault (not UTF-8, nested beyond MAX_DEPTH) is a ValueError.
+
+    NaN and infinities, which JSON lacks, are read as in Python.
+    """
+    try:
+        found = json.loads(data.decode())
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+    if _is_deeper(found, MAX_DEPTH):
+        raise ValueError(f"it is nested deeper than {MAX_DEPTH} levels")
+    return found
+
+
+def _is_deeper(value: Any, levels: int) -> bool:
+    if not isinstance(value, dict | list):
+        return False
+    inside = value.values() if isinstance(value, dict) else value
+    return levels == 0 or any(_is_deeper(x, levels - 1) for x in inside)

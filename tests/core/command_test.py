@@ -1,11 +1,11 @@
 import pytest
 
-from vit_jax.core.process import command
+from vit_jax.core import command
 
 PROGRAM = """
 import sys
 from vit_jax.core import errors
-from vit_jax.core.process import command
+from vit_jax.core import command
 command.define_config([], required=False)
 def main(arguments):
     {body}

@@ -2,12 +2,12 @@ import threading
 
 import pytest
 
-from vit_jax.core.process.waiting import waiting_for, waits
+from vit_jax.core.waiting import waiting_for, waits
 
 PROGRAM = """
 import threading
 from vit_jax.core import errors
-from vit_jax.core.process import command, waiting
+from vit_jax.core import command, waiting
 def main(arguments):
     thread = threading.Thread(target=threading.Event().wait)  # Python would wait for it
     thread.start()

@@ -1,1 +1,0 @@
-"""Atomic files, strict JSON, the user's cache folder."""

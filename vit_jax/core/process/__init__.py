@@ -1,1 +1,0 @@
-"""The process of a command: flags, signals, waiting, devices."""
