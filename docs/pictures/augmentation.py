@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from vit_jax.data.header import Encoded, encoded
 from vit_jax.data.host_tf import tf
-from vit_jax.data.ops import distortions, randaugment
+from vit_jax.data.ops import autoaugment, distortions
 from vit_jax.data.ops import table as ops
+from vit_jax.data.reader import Encoded, encoded
 from vit_jax.data.source import Example
 
 FOLDER = Path(__file__).parents[1] / "augmentation"
@@ -35,10 +35,10 @@ def distorted(scene: np.ndarray) -> dict[str, Images]:
 
     def at(name: str, level: int) -> np.ndarray:
         distortion = distortions.DISTORTIONS[name]
-        argument = tf.constant(distortion.argument(level, randaugment.REACH))
+        argument = tf.constant(distortion.argument(level, autoaugment.REACH))
         return distortion.apply(tf.constant(scene), argument, chance).numpy()
 
-    return {name: [at(name, level) for level in LEVELS] for name in randaugment.CHOICES}
+    return {name: [at(name, level) for level in LEVELS] for name in autoaugment.CHOICES}
 
 
 def augmented(scene: np.ndarray) -> dict[str, Images]:

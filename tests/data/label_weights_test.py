@@ -10,9 +10,8 @@ from vit_jax.core.errors import UserError
 from vit_jax.data.order import label_index, subset
 from vit_jax.data.order.streams import balanced
 from vit_jax.data.pipeline import HostBatch, eval_batches, train_batches
-from vit_jax.data.source import Example, Source
-from vit_jax.data.sources import ram_cache
-from vit_jax.data.sources.mixture import MixtureSource
+from vit_jax.data.source import Example, MixtureSource, Source
+from vit_jax.data.sources import caches
 
 # Of the examples 0 to 7: two labels and their weights, one label, or labels without weights.
 LABELED = [((1, 2), (0.5, 0.25)), ((3,), (0.125,)), ((4, 5), ()), ((), ())] * 2
@@ -67,7 +66,7 @@ def test_parts_and_caches_keep_the_weights(source: Any) -> None:
     for part in (
         subset.first(source, 5),
         subset.of_each_class(source, 1, whole),
-        ram_cache.InMemory(source, limit_bytes=10**6),
+        caches.InMemory(source, limit_bytes=10**6),
     ):
         for _ in range(2):
             found = every(part)

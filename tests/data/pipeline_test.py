@@ -12,20 +12,19 @@ from vit_jax.core.errors import UserError
 from vit_jax.data.host_tf import tf
 from vit_jax.data.ops import table as ops
 from vit_jax.data.order import label_index, subset
-from vit_jax.data.order.streams import Stream, balanced, mixed, shuffled
-from vit_jax.data.pipeline import (
-    Batches,
-    HostBatch,
-    eval_batches,
+from vit_jax.data.order.streams import (
+    Stream,
+    balanced,
     eval_counts,
     eval_slots,
-    train_batches,
+    mixed,
+    shuffled,
     train_slots,
-)
-from vit_jax.data.source import Example, Source
+)  # fmt: skip
+from vit_jax.data.pipeline import Batches, HostBatch, eval_batches, train_batches
+from vit_jax.data.source import Example, MixtureSource, Source
 from vit_jax.data.sources import table as sources
-from vit_jax.data.sources.mixture import MixtureSource
-from vit_jax.data.sources.synthetic import Synthetic
+from vit_jax.data.sources.builtin import Synthetic
 
 AUGMENT = "decode|pad_crop(8, 2)|flip_lr"
 AUGMENT_STRONGLY = (

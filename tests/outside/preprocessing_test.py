@@ -9,13 +9,13 @@ import pytest
 from PIL import Image
 
 from tests.outside.checkouts import PROGRAMS
-from vit_jax.data.header import Encoded, encoded
 from vit_jax.data.host_tf import tf
 from vit_jax.data.ops import decode
 from vit_jax.data.ops import table as ops
+from vit_jax.data.ops.autoaugment import CHOICES, REACH
 from vit_jax.data.ops.distortions import DISTORTIONS
-from vit_jax.data.ops.geometry import affine
-from vit_jax.data.ops.randaugment import CHOICES, REACH
+from vit_jax.data.ops.effects import affine
+from vit_jax.data.reader import Encoded, encoded
 from vit_jax.data.source import Example
 from vit_jax.training.objective import Objective
 

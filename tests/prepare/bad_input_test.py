@@ -20,8 +20,8 @@ from tests.prepare.bad_images import IMAGES
 from tests.prepare.conftest import jpeg
 from tests.prepare.pipeline_test import prepared
 from vit_jax.core.errors import UserError
-from vit_jax.data.header import encoded
 from vit_jax.data.ops.decode import decode_image
+from vit_jax.data.reader import encoded
 from vit_jax.data.source import Example
 from vit_jax.prepare import faults
 from vit_jax.prepare.catalogue import ImageRow

@@ -19,7 +19,7 @@ from vit_jax.core.errors import UserError
 from vit_jax.core.screen import Screen
 from vit_jax.data import pipeline
 from vit_jax.data.sources import table as sources
-from vit_jax.data.sources.synthetic import Synthetic
+from vit_jax.data.sources.builtin import Synthetic
 from vit_jax.parallel import mesh as meshes
 from vit_jax.run import announce, build, environment, processes
 from vit_jax.run.parts import evaluations, inputs, outputs

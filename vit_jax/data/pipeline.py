@@ -20,19 +20,16 @@ from typing import Any, Self
 import numpy as np
 
 from vit_jax.core.errors import UserError
-from vit_jax.data.bad_images import first_bad_image, pixels_of, zero_if_bad
 from vit_jax.data.host_tf import tf
 from vit_jax.data.ops import table as ops
-from vit_jax.data.order.streams import Stream, shuffled
-from vit_jax.data.reader import READ_EXAMPLES, Choose, Elements, Reader
+from vit_jax.data.order.streams import Stream, eval_counts, eval_slots, shuffled, train_slots
+from vit_jax.data.reader import READ_EXAMPLES, Elements, Encoded, Reader
 from vit_jax.data.source import NO_LABEL, Source
 
 NO_EXAMPLE = -1  # the index of padding
 _PREFETCH_BATCHES = 2
 _ENDLESS = 2**62
 
-Decode = Callable[[tf.data.Dataset, Reader, ops.Preprocess, int], tf.data.Dataset]
-SlotFunction = Callable[[Elements], dict[str, tf.Tensor]]
 HostBatch = dict[str, np.ndarray]
 
 # Nothing here is for autograph to rewrite: tracing takes half as long, and no files.
@@ -103,39 +100,6 @@ def eval_batches(
     )
 
 
-def train_slots(stream: Stream, rows: np.ndarray, batch_size: int, seed: int) -> Choose:
-    """Chooses the example and the seed of each slot of a host that makes `rows` of a batch."""
-
-    def choose(slots: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        steps, places = np.divmod(slots, len(rows))
-        rounds, indices = stream(steps * batch_size + rows[places])
-        return indices, _seeds(seed, rounds, indices)
-
-    return choose
-
-
-def eval_slots(rows: np.ndarray, batch_size: int) -> Choose:
-    """Like `train_slots`, for batches that hold the examples in order."""
-
-    def choose(slots: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        batches, places = np.divmod(slots, len(rows))
-        indices = batches * batch_size + rows[places]
-        return indices, _seeds(0, np.zeros_like(indices), indices)
-
-    return choose
-
-
-def eval_counts(num_examples: int, rows: np.ndarray, batch_size: int) -> tuple[int, int]:
-    """(slots with an example of the host that makes `rows`, batches of every host)."""
-    num_full, num_last = divmod(num_examples, batch_size)
-    return num_full * len(rows) + int(np.sum(rows < num_last)), num_full + (num_last > 0)
-
-
-def _seeds(seed: int, rounds: np.ndarray, indices: np.ndarray) -> np.ndarray:
-    """A seed for each example of each round, int64 [n, 2]; leaves room for the positions of ops."""
-    return np.stack([seed * 2**32 + rounds, indices * 2**8], axis=1)
-
-
 def _batches(
     reader: Reader,
     preprocess: ops.Preprocess,
@@ -149,12 +113,12 @@ def _batches(
 ) -> Batches:
     stop = _ENDLESS if num_slots is None else first_slot + num_slots
     threads = threads or os.cpu_count() or 1
-
-    def dataset(first: int, decode: Decode) -> tf.data.Dataset:
-        slots = decode(_elements(reader, first, stop, threads), reader, preprocess, threads)
-        return slots.batch(batch_size).prefetch(_PREFETCH_BATCHES).with_options(_options(threads))
-
+    decoder = _Decoder(reader, preprocess)
     is_skipping = False
+
+    def dataset(first: int) -> tf.data.Dataset:
+        slots = _slots(decoder, _elements(reader, first, stop, threads), is_skipping, threads)
+        return slots.batch(batch_size).prefetch(_PREFETCH_BATCHES).with_options(_options(threads))
 
     def recover(batch: int, error: Exception) -> tf.data.Dataset:
         nonlocal is_skipping
@@ -164,13 +128,12 @@ def _batches(
         if isinstance(error, tf.errors.ResourceExhaustedError):
             raise error  # the fault of no image
         if on_bad_image == "fail" or is_skipping:
-            last = min(first + batch_size, stop)
-            raise first_bad_image(reader, preprocess, first, last) or error from error
+            raise decoder.first_bad_image(first, min(first + batch_size, stop)) or error from error
         is_skipping = True
-        return dataset(first, _decoded_or_skipped)
+        return dataset(first)
 
     return Batches(
-        dataset(first_slot, _decoded),
+        dataset(first_slot),
         batch_size=batch_size,
         num_batches=num_batches,
         recover=recover,
@@ -209,24 +172,19 @@ def _elements(reader: Reader, first: int, stop: int, threads: int) -> tf.data.Da
     return starts.map(read, num_parallel_calls=threads, deterministic=True).unbatch()
 
 
-def _decoded(
-    elements: tf.data.Dataset, reader: Reader, preprocess: ops.Preprocess, threads: int
+def _slots(
+    decoder: _Decoder, elements: tf.data.Dataset, is_skipping: bool, threads: int
 ) -> tf.data.Dataset:
-    """Slots of a batch, one by one: the arrays of `Batches`, without the leading axis."""
-    good, _ = _slot_functions(reader, preprocess)
-    return elements.map(good, num_parallel_calls=threads, deterministic=True)
+    """Slots of a batch, one by one: the arrays of `Batches`, without the leading axis.
 
-
-def _decoded_or_skipped(
-    elements: tf.data.Dataset, reader: Reader, preprocess: ops.Preprocess, threads: int
-) -> tf.data.Dataset:
-    """Like `_decoded`, but a bad image becomes a slot of weight 0.
-
-    A dataset for each example keeps an error from taking its slot away with it. That costs about
-    0.15 ms of CPU time an example, so it is done from the first bad image on, not before. A bad
-    image is done twice: the second time distinguishes it from one that memory ran out for.
+    If `is_skipping`, a bad image becomes a slot of weight 0. A dataset for each example keeps an
+    error from taking its slot away with it. That costs about 0.15 ms of CPU time an example, so it
+    is done from the first bad image on, not before. A bad image is done twice: the second time
+    distinguishes it from one that memory ran out for.
     """
-    good, bad = _slot_functions(reader, preprocess)
+    good, bad = map(_traced_as_it_is, (decoder.good, decoder.bad))
+    if not is_skipping:
+        return elements.map(good, num_parallel_calls=threads, deterministic=True)
 
     @_traced_as_it_is
     def good_or_bad(e: Elements) -> tf.data.Dataset:
@@ -239,49 +197,90 @@ def _decoded_or_skipped(
     )
 
 
-def _slot_functions(
-    reader: Reader, preprocess: ops.Preprocess
-) -> tuple[SlotFunction, SlotFunction]:
-    """The functions that make a slot of an element: for a good image, and for a bad one."""
-    size = preprocess.output_size
-    if size is None:
-        raise UserError(
-            "input.preprocess must end in images of one size: add resize(224) or central_crop(224)."
-        )
+class _Decoder:
+    """Slots of elements; of a bad image, a second attempt confirms that, and explains why."""
 
-    source = reader.source
-    no_labels = np.full(source.max_labels, NO_LABEL, np.int32)
-    no_weights = np.zeros(source.max_labels, np.float32)
+    def __init__(self, reader: Reader, preprocess: ops.Preprocess) -> None:
+        if preprocess.output_size is None:
+            raise UserError(
+                "input.preprocess must end in images of one size: add resize(224) or "
+                "central_crop(224)."
+            )
+        self.reader, self.preprocess = reader, preprocess
+        self.shape = (*preprocess.output_size, 3)
 
-    def labels(classes: tf.Tensor, weights: tf.Tensor) -> dict[str, tf.Tensor]:
-        return {"labels": classes} | ({"label_weights": weights} if source.weighted else {})
+    def good(self, e: Elements) -> dict[str, tf.Tensor]:
+        """The slot of a good image."""
+        image = tf.ensure_shape(self._pixels(e), self.shape)
+        return self._slot(e, image, tf.constant(1.0), e.labels, e.label_weights)
 
-    @_traced_as_it_is
-    def good(e: Elements) -> dict[str, tf.Tensor]:
-        image = pixels_of(e, reader, preprocess)
-        return {
-            "image": tf.ensure_shape(image, (*size, 3)),
-            "weight": tf.constant(1.0),
-            "index": e.example,
-            **labels(e.labels, e.label_weights),
-        }
-
-    @_traced_as_it_is
-    def bad(e: Elements) -> dict[str, tf.Tensor]:
-        # Good images that memory ran out for must not end here.
+    def bad(self, e: Elements) -> dict[str, tf.Tensor]:
+        """The slot of a bad image. Good images that memory ran out for must not end here."""
         weight = tf.numpy_function(
-            lambda *arrays: zero_if_bad(Elements(*arrays), reader, preprocess),
-            tf.nest.flatten(e),
-            tf.float32,
+            lambda *arrays: self._zero_if_bad(Elements(*arrays)), tf.nest.flatten(e), tf.float32
         )
-        return {
-            "image": tf.zeros((*size, 3), tf.uint8),
-            "weight": tf.ensure_shape(weight, []),
-            "index": e.example,
-            **labels(tf.constant(no_labels), tf.constant(no_weights)),
-        }
+        num_labels = self.reader.source.max_labels
+        return self._slot(
+            e,
+            tf.zeros(self.shape, tf.uint8),
+            tf.ensure_shape(weight, []),
+            tf.fill([num_labels], NO_LABEL),
+            tf.zeros([num_labels]),
+        )
 
-    return good, bad
+    def first_bad_image(self, first: int, stop: int) -> UserError | None:
+        """The first of the slots [first, stop) whose image fails again, as an error."""
+        for start in range(first, stop, READ_EXAMPLES):
+            elements = self.reader.read(start, min(start + READ_EXAMPLES, stop))
+            for arrays in zip(*tf.nest.flatten(elements), strict=True):
+                e = Elements(*arrays)
+                if fault := self._fault(e):
+                    return UserError(
+                        f"{self.reader.source.describe(int(e.example))} is a bad image: {fault}. "
+                        'Replace it, or set input.on_bad_image="skip" to give such images weight 0.'
+                    )
+        return None
+
+    def _pixels(self, e: Elements) -> tf.Tensor:
+        return self.preprocess(
+            Encoded(e.data, tf.convert_to_tensor(e.size), e.orientation),
+            tf.convert_to_tensor(e.seed),
+            max_image_pixels=self.reader.max_image_pixels,
+        )
+
+    def _slot(
+        self, e: Elements, image: tf.Tensor, weight: tf.Tensor, labels: tf.Tensor, of_labels: Any
+    ) -> dict[str, tf.Tensor]:
+        slot = {"image": image, "weight": weight, "index": e.example, "labels": labels}
+        return slot | ({"label_weights": of_labels} if self.reader.source.weighted else {})
+
+    def _zero_if_bad(self, e: Elements) -> np.float32:
+        """The weight of a bad image, whose fault is noted; MemoryError if the image is good."""
+        index, reader = int(e.example), self.reader
+        try:
+            fault = self._fault(e)
+            if fault is None:
+                raise MemoryError(
+                    f"{reader.source.describe(index)} failed once, but is a good image: "
+                    "memory ran short. Fewer input.threads need less of it."
+                )
+            reader.faults.setdefault(index, fault)  # the image comes again in each epoch
+        except Exception as error:
+            reader.failure = reader.failure or error
+            raise
+        return np.float32(0)
+
+    def _fault(self, e: Elements) -> str | None:
+        """The fault of an example's image, found by a second attempt; None if it has none."""
+        try:
+            self._pixels(e)
+        except tf.errors.ResourceExhaustedError:
+            raise
+        except tf.errors.OpError as error:
+            # The first line, without the names that TensorFlow puts around it.
+            sentence = error.message.split("}}")[-1].split("[Op:")[0].split("\n")[0].strip(" .")
+            return self.reader.header_fault(int(e.example)) or sentence
+        return None
 
 
 def _options(threads: int) -> tf.data.Options:

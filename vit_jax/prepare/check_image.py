@@ -9,7 +9,7 @@ from pathlib import PurePosixPath
 import numpy as np
 from PIL import Image, ImageOps
 
-from vit_jax.data.header import orientation, stored_size
+from vit_jax.data.reader import orientation, stored_size
 from vit_jax.prepare.catalogue import ImageRow
 from vit_jax.prepare.faults import CONVERT, KEEP, SET_ASIDE, Policy
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from vit_jax.data.host_tf import tf
-from vit_jax.data.ops import augmentations, colours, filters
+from vit_jax.data.ops import augmentations, effects
 from vit_jax.data.ops.op import Op
 
 GRAY_LEVEL = 100
@@ -42,9 +42,9 @@ def test_factors_do_not_go_below_zero() -> None:
 @pytest.mark.parametrize(
     ("arguments", "change"),
     [
-        ({"contrast": 0.4}, colours.contrast),
-        ({"saturation": 0.4}, colours.saturation),
-        ({"hue": 0.2}, colours.hue),
+        ({"contrast": 0.4}, effects.contrast),
+        ({"saturation": 0.4}, effects.saturation),
+        ({"hue": 0.2}, effects.hue),
     ],
 )
 def test_each_argument_changes_what_it_names(
@@ -70,7 +70,7 @@ def test_jitters_in_every_order(pixels: np.ndarray, monkeypatch: pytest.MonkeyPa
             done.append(name)
             return pixels
 
-        monkeypatch.setattr(colours, name, record)
+        monkeypatch.setattr(effects, name, record)
     op = augmentations.color_jitter(0.3, 0.3, 0.3)
     for seed in range(300):
         run(op, pixels, seed)
@@ -109,7 +109,7 @@ def test_solarize_by_its_threshold(pixels: np.ndarray) -> None:
 
 def test_gaussian_blur_draws_sigma_from_its_range(pixels: np.ndarray) -> None:
     op = augmentations.gaussian_blur(1.0, 1.5, 1.5)
-    expected = filters.gaussian_blur(tf.constant(pixels), 1.5).numpy()
+    expected = effects.gaussian_blur(tf.constant(pixels), 1.5).numpy()
     np.testing.assert_array_equal(run(op, pixels, 0), expected)
     spot = np.zeros((31, 31, 3), np.uint8)
     spot[15, 15] = 255
@@ -120,8 +120,8 @@ def test_gaussian_blur_draws_sigma_from_its_range(pixels: np.ndarray) -> None:
 
 def test_three_augment_does_one_of_three_equally_often(pixels: np.ndarray) -> None:
     constant = tf.constant(pixels)
-    gray = colours.grayscale(constant).numpy()
-    solarized = colours.solarize(constant, 128.0).numpy()
+    gray = effects.grayscale(constant).numpy()
+    solarized = effects.solarize(constant, 128.0).numpy()
     op = augmentations.three_augment()
     results = [run(op, pixels, seed) for seed in range(300)]
     num_gray = sum(np.array_equal(result, gray) for result in results)
@@ -129,7 +129,7 @@ def test_three_augment_does_one_of_three_equally_often(pixels: np.ndarray) -> No
     blurred = [r for r in results if not (np.array_equal(r, gray) or np.array_equal(r, solarized))]
     for count in (num_gray, num_solarized, len(blurred)):
         assert FEW < count < MANY
-    most = filters.gaussian_blur(constant, 2.0).numpy().astype(int)
+    most = effects.gaussian_blur(constant, 2.0).numpy().astype(int)
     largest = np.abs(most - pixels).max()
     assert all(np.abs(b.astype(int) - pixels).max() <= largest for b in blurred)
 

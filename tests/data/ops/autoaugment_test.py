@@ -41,7 +41,7 @@ def test_draws_sub_policies_equally_often_and_steps_by_their_probability(
     drawn: Callable[..., Draws],
 ) -> None:
     sub_policies = POLICIES["v0"]
-    draws = drawn(autoaugment, autoaugment.autoaugment("v0"), DRAWS)
+    draws = drawn(autoaugment.autoaugment("v0"), DRAWS)
     expected: Counter[str] = Counter()
     for name, probability, _ in (step for steps in sub_policies for step in steps):
         expected[name] += probability * DRAWS / len(sub_policies)
@@ -59,7 +59,7 @@ def test_arguments_are_those_of_the_level(drawn: Callable[..., Draws]) -> None:
     for name, _, level in (step for steps in POLICIES["v0"] for step in steps):
         argument = distortions.DISTORTIONS[name].argument(level, reach)
         levels.setdefault(name, set()).add(np.float32(argument).item())
-    draws = drawn(autoaugment, autoaugment.autoaugment("v0"), 400)
+    draws = drawn(autoaugment.autoaugment("v0"), 400)
     assert all(argument in levels[name] for name, argument, _ in draws if name)
     seen = {(name, argument) for name, argument, _ in draws if name}
     assert len(seen) > 0.8 * sum(map(len, levels.values()))

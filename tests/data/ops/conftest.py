@@ -1,11 +1,10 @@
 import itertools
 from collections.abc import Callable
-from types import ModuleType
 
 import pytest
 
 from vit_jax.data.host_tf import tf
-from vit_jax.data.ops import distortions
+from vit_jax.data.ops import autoaugment, distortions
 from vit_jax.data.ops.op import Op
 
 # (name or None, argument, chance) of each distortion that an op draws.
@@ -13,10 +12,10 @@ Draws = list[tuple[str | None, float, list[float]]]
 
 
 @pytest.fixture
-def drawn(monkeypatch: pytest.MonkeyPatch) -> Callable[[ModuleType, Op, int], Draws]:
-    """What `op` of a module draws for the seeds 0, 1, ... in turn; no distortion is done."""
+def drawn(monkeypatch: pytest.MonkeyPatch) -> Callable[[Op, int], Draws]:
+    """What `op` draws for the seeds 0, 1, ... in turn; no distortion is done."""
 
-    def draws(module: ModuleType, op: Op, num_seeds: int) -> Draws:
+    def draws(op: Op, num_seeds: int) -> Draws:
         calls = []
 
         def record(pixels: tf.Tensor, *call: tf.Tensor) -> tf.Tensor:
@@ -28,7 +27,7 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> Callable[[ModuleType, Op, int], Dr
             op.apply(tf.zeros((1, 1, 3), tf.uint8), tf.stack([seed, 0]))
             return tuple(tf.stack(values) for values in list(zip(*calls, strict=True))[1:])
 
-        monkeypatch.setattr(module, "distort", record)
+        monkeypatch.setattr(autoaugment, "distort", record)
         types = (tf.int32, tf.float32, tf.float32)
         seeds = tf.range(num_seeds, dtype=tf.int64)
         of_all = tf.function(lambda: tf.map_fn(of_seed, seeds, fn_output_signature=types))()

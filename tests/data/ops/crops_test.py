@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from vit_jax.data.header import Encoded
 from vit_jax.data.host_tf import tf
 from vit_jax.data.ops import decode
 from vit_jax.data.ops import table as ops
+from vit_jax.data.reader import Encoded
 
 NUM_WINDOWS = 4000
 # Kolmogorov and Smirnov's distance of two samples of that size: the probability of more is 1e-4.

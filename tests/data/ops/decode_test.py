@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 from PIL import Image, ImageOps
 
-from vit_jax.data.header import Encoded, encoded, orientation
 from vit_jax.data.host_tf import tf
 from vit_jax.data.ops.decode import decode_image, decode_window
+from vit_jax.data.reader import Encoded, encoded, orientation
 from vit_jax.data.source import Example
 
 NO_LIMIT = 10**9

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from vit_jax.data.host_tf import tf
-from vit_jax.data.ops import distortions, randaugment
+from vit_jax.data.ops import autoaugment, distortions
 from vit_jax.data.ops import table as ops
 
 Draws = list[tuple[str, float, list[float]]]
@@ -25,7 +25,7 @@ def pixels() -> np.ndarray:
 
 
 def test_chooses_all_sixteen_equally_often(drawn: Callable[..., Draws]) -> None:
-    recorded = drawn(randaugment, randaugment.randaugment(2, 10), DRAWS // 2)
+    recorded = drawn(autoaugment.randaugment(2, 10), DRAWS // 2)
     for half in (recorded[::2], recorded[1::2]):  # the first and the second of each image
         assert len({name for name, _, _ in half}) == 16
     counts = Counter(name for name, _, _ in recorded)
@@ -43,8 +43,8 @@ def test_gives_each_the_argument_of_the_magnitude(
     drawn: Callable[..., Draws], magnitude: float
 ) -> None:
     reach = distortions.Reach(translate_px=100, cutout_px=40)
-    draws = drawn(randaugment, randaugment.randaugment(4, magnitude), 40)
-    assert {name for name, _, _ in draws} == set(randaugment.CHOICES)
+    draws = drawn(autoaugment.randaugment(4, magnitude), 40)
+    assert {name for name, _, _ in draws} == set(autoaugment.CHOICES)
     for name, argument, _ in draws:
         expected = distortions.DISTORTIONS[name].argument(magnitude, reach)
         assert argument == pytest.approx(expected)
@@ -61,7 +61,7 @@ def test_legacy_is_what_the_published_code_made_of_it(
 
     def distorted(name: str) -> np.ndarray:
         distortion = distortions.DISTORTIONS[f"{name} as published"]
-        argument = distortion.argument(magnitude, randaugment.REACH)
+        argument = distortion.argument(magnitude, autoaugment.REACH)
         return distortion.apply(tf.constant(pixels), tf.constant(argument), tf.zeros([3])).numpy()
 
     solarized = np.where(pixels < threshold, pixels, 255 - pixels)
@@ -75,7 +75,7 @@ def test_legacy_is_what_the_published_code_made_of_it(
 def test_legacy_changes_five(drawn: Callable[..., Draws]) -> None:
     names = []
     for legacy in (False, True):
-        draws = drawn(randaugment, randaugment.randaugment(2, 10, legacy=legacy), 200)
+        draws = drawn(autoaugment.randaugment(2, 10, legacy=legacy), 200)
         names.append([name for name, _, _ in draws])
     changed = {pair for pair in zip(*names, strict=True) if pair[0] != pair[1]}
     assert changed == {
@@ -88,7 +88,7 @@ def test_legacy_changes_five(drawn: Callable[..., Draws]) -> None:
 @pytest.mark.parametrize("size", [(1, 1), (7, 300), (224, 224)], ids=str)
 def test_keeps_the_size(size: tuple[int, int], magnitude: int) -> None:
     pixels = np.random.default_rng(0).integers(0, 256, (*size, 3), np.uint8)
-    op = randaugment.randaugment(2, magnitude)
+    op = autoaugment.randaugment(2, magnitude)
     assert op.output_size(size) == size
     for seed in range(10):
         result = run(op, pixels, seed)
@@ -96,7 +96,7 @@ def test_keeps_the_size(size: tuple[int, int], magnitude: int) -> None:
 
 
 def test_is_a_function_of_the_seed(pixels: np.ndarray) -> None:
-    op = randaugment.randaugment(2, 5)  # by 150 pixels, all translations would be the same
+    op = autoaugment.randaugment(2, 5)  # by 150 pixels, all translations would be the same
     results = [run(op, pixels, seed) for seed in range(40)]
     for seed, result in enumerate(results):
         np.testing.assert_array_equal(run(op, pixels, seed), result)
@@ -105,7 +105,7 @@ def test_is_a_function_of_the_seed(pixels: np.ndarray) -> None:
 
 def test_is_the_same_in_a_graph_of_unknown_sizes(pixels: np.ndarray) -> None:
     """As tf.data runs it, with any number of threads."""
-    op = randaugment.randaugment(3, 15)
+    op = autoaugment.randaugment(3, 15)
     seeds = np.stack([np.arange(60), np.zeros(60)], axis=1).astype(np.int64)
     spec = tf.TensorSpec([None, None, 3], tf.uint8)
     graph = tf.function(op.apply, input_signature=[spec, tf.TensorSpec([2], tf.int64)])
@@ -122,7 +122,7 @@ def test_is_the_same_in_a_graph_of_unknown_sizes(pixels: np.ndarray) -> None:
 
 
 def test_keeps_what_is_known_of_the_shape() -> None:
-    op = randaugment.randaugment(2, 15)
+    op = autoaugment.randaugment(2, 15)
 
     def shape(height: int | None, width: int | None) -> tuple[int | None, ...]:
         specs = [tf.TensorSpec([height, width, 3], tf.uint8), tf.TensorSpec([2], tf.int64)]
@@ -138,8 +138,8 @@ def test_changes_more_with_more(photo_like: Callable[..., np.ndarray], spread: s
     """A field that nothing reads would show here."""
     pixels = photo_like(64, 64)
     few, many = {
-        "num_ops": (randaugment.randaugment(1, 15), randaugment.randaugment(4, 15)),
-        "magnitude": (randaugment.randaugment(2, 9), randaugment.randaugment(2, 30)),
+        "num_ops": (autoaugment.randaugment(1, 15), autoaugment.randaugment(4, 15)),
+        "magnitude": (autoaugment.randaugment(2, 9), autoaugment.randaugment(2, 30)),
     }[spread]
 
     def change(op: ops.Op) -> float:

@@ -190,7 +190,7 @@ def test_a_reduced_window_shows_the_same(
     encode: Callable[..., bytes],
 ) -> None:
     """decode.decode_window leaves `reduced` times the size of the crop for any method to filter."""
-    from vit_jax.data.header import Encoded
+    from vit_jax.data.reader import Encoded
 
     data = encode(photo_like(600, 480), "JPEG", quality=90)
     image = Encoded(tf.constant(data), tf.constant([600, 480]), tf.constant(1))

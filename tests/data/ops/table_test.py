@@ -6,9 +6,9 @@ import pytest
 from PIL import Image
 
 from vit_jax.core.errors import UserError
-from vit_jax.data.header import Encoded, encoded
 from vit_jax.data.host_tf import tf
 from vit_jax.data.ops import table as ops
+from vit_jax.data.reader import Encoded, encoded
 from vit_jax.data.source import Example
 
 # Pillow rounds to 8 bits after each of the two directions, TensorFlow once.

@@ -7,8 +7,7 @@ import pytest
 from vit_jax.core.errors import UserError
 from vit_jax.data.order import label_index
 from vit_jax.data.source import Example, Source, listed
-from vit_jax.data.sources.digits import Digits
-from vit_jax.data.sources.synthetic import Synthetic
+from vit_jax.data.sources.builtin import Digits, Synthetic
 
 MakeSource = Callable[[Sequence[Example]], Source]
 

@@ -4,8 +4,7 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from vit_jax.data.order.permutation import keys, permute
-from vit_jax.data.order.streams import shuffled
+from vit_jax.data.order.streams import keys, permute, shuffled
 
 # Mean squared deviation over its expectation has a standard deviation of sqrt(2 / 81) here.
 LARGEST_CHI_SQUARED_PER_DEGREE = 1 + 4 * (2 / 81) ** 0.5

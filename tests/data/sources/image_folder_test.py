@@ -8,7 +8,7 @@ from PIL import Image
 
 from vit_jax.core.errors import UserError
 from vit_jax.data import files
-from vit_jax.data.header import encoded
+from vit_jax.data.reader import encoded
 from vit_jax.data.sources import table as sources
 
 

@@ -15,7 +15,7 @@ from vit_jax.data.host_tf import tf
 from vit_jax.data.order import label_index
 from vit_jax.data.source import Example
 from vit_jax.data.sources import table as sources
-from vit_jax.data.sources.file_cache import FileCache
+from vit_jax.data.sources.caches import FileCache
 
 CIFAR10 = Path(__file__).parents[4] / "shared/data/cifar10"
 SHARDS = (5, 0, 7)

@@ -4,7 +4,7 @@ import functools
 import math
 
 from vit_jax.data.host_tf import tf
-from vit_jax.data.ops import colours, filters, geometry
+from vit_jax.data.ops import effects
 from vit_jax.data.ops.op import Op, check, check_number, same_size, sometimes
 
 _MAX_STRENGTH = 10
@@ -28,10 +28,10 @@ def color_jitter(
     check_number("saturation", saturation, at_least=0, at_most=_MAX_STRENGTH)
     check_number("hue", hue, at_least=0, at_most=0.5)
     ranges = (
-        (colours.brightness, max(0, 1 - brightness), 1 + brightness),
-        (colours.contrast, max(0, 1 - contrast), 1 + contrast),
-        (colours.saturation, max(0, 1 - saturation), 1 + saturation),
-        (colours.hue, -hue, hue),
+        (effects.brightness, max(0, 1 - brightness), 1 + brightness),
+        (effects.contrast, max(0, 1 - contrast), 1 + contrast),
+        (effects.saturation, max(0, 1 - saturation), 1 + saturation),
+        (effects.hue, -hue, hue),
     )
     wanted = [(change, low, high) for change, low, high in ranges if low < high]
 
@@ -54,13 +54,13 @@ def color_jitter(
 
 def grayscale(probability: float) -> Op:
     """Puts the luma into all three channels."""
-    return sometimes(probability, lambda pixels, seed: colours.grayscale(pixels))
+    return sometimes(probability, lambda pixels, seed: effects.grayscale(pixels))
 
 
 def solarize(probability: float, threshold: int = 128) -> Op:
     """Negates values that are at least `threshold`, 0 to 256."""
     check_number("threshold", threshold, at_least=0, at_most=256)
-    return sometimes(probability, lambda pixels, seed: colours.solarize(pixels, threshold))
+    return sometimes(probability, lambda pixels, seed: effects.solarize(pixels, threshold))
 
 
 def gaussian_blur(probability: float, sigma_min: float = 0.1, sigma_max: float = 2.0) -> Op:
@@ -84,8 +84,8 @@ def three_augment() -> Op:
         return tf.switch_case(
             choice,
             [
-                lambda: colours.grayscale(pixels),
-                lambda: colours.solarize(pixels, _THREE_AUGMENT_THRESHOLD),
+                lambda: effects.grayscale(pixels),
+                lambda: effects.solarize(pixels, _THREE_AUGMENT_THRESHOLD),
                 lambda: _blurred(pixels, *_THREE_AUGMENT_SIGMAS_PX, of_blur),
             ],
         )
@@ -95,7 +95,7 @@ def three_augment() -> Op:
 
 def _blurred(pixels: tf.Tensor, sigma_min: float, sigma_max: float, seed: tf.Tensor) -> tf.Tensor:
     sigma = sigma_min + (sigma_max - sigma_min) * tf.random.stateless_uniform([], seed)
-    return filters.gaussian_blur(pixels, sigma)
+    return effects.gaussian_blur(pixels, sigma)
 
 
 def random_erasing(
@@ -118,7 +118,7 @@ def random_erasing(
         noise = tf.random.stateless_uniform(
             tf.concat([extent, [3]], 0), of_noise, maxval=256, dtype=tf.int32
         )
-        covered = geometry.paste(pixels, tf.cast(noise, tf.uint8), begin)
+        covered = effects.paste(pixels, tf.cast(noise, tf.uint8), begin)
         return tf.ensure_shape(covered, pixels.shape)
 
     def window(size: tf.Tensor, seed: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:

@@ -1,4 +1,4 @@
-"""Encoded image files to RGB pixels: whole images, or a random window of them alone.
+"""Encoded image files to RGB pixels: whole images, or a window of them alone; crops and flips.
 
 JPEG, PNG, GIF (its first frame), WebP and BMP. Grayscale, palettes, CMYK and 16 bits become
 8-bit RGB; alpha is dropped, not composited, as Pillow's `convert("RGB")` does. Inside the pipeline
@@ -9,10 +9,19 @@ import functools
 import math
 from collections.abc import Callable
 
-from vit_jax.data.header import Encoded
 from vit_jax.data.host_tf import tf
-from vit_jax.data.ops.op import Op, Size, check, pair
+from vit_jax.data.ops.op import (
+    KnownSize,
+    Op,
+    Size,
+    check,
+    check_choice,
+    check_pixels,
+    pair,
+    same_size,
+)
 from vit_jax.data.ops.resizing import resizer
+from vit_jax.data.reader import Encoded
 
 _JPEG = b"\xff\xd8\xff"
 _DCT = "INTEGER_ACCURATE"  # as in Pillow; TensorFlow's default is not faster
@@ -50,10 +59,11 @@ def inception_crop(
     """
     resized = resizer(method, antialias, levels)
     return _cropped_and_resized(
-        pair(size),
-        lambda of, seed: inception_window(of, seed, area_min, area_max),
+        inception_window,
         lambda pixels, seed: resized(pixels, pair(size)),
-        _at_least(pair(size), area_min, area_max, reduced),
+        pair(size),
+        (area_min, area_max),
+        reduced,
     )
 
 
@@ -86,52 +96,137 @@ def random_resized_crop(
         )
 
     return _cropped_and_resized(
-        pair(size),
-        lambda of, seed: resized_crop_window(of, seed, area_min, area_max),
-        resized,
-        _at_least(pair(size), area_min, area_max, reduced),
+        resized_crop_window, resized, pair(size), (area_min, area_max), reduced
     )
+
+
+def central_crop(size: Size, middle: str = "down", fill: tuple[int, int, int] | None = None) -> Op:
+    """The `size` pixels in the middle. A smaller image is a bad image, or padded.
+
+    Of an odd number of pixels left over, `middle` cuts off the smaller half above and to the left
+    ("down"), or the nearest whole number to the half, the even one ("nearest", as torchvision).
+    `fill`: red, green and blue of what is put around an image that is smaller, as timm does.
+    """
+    height, width = pair(size)
+    check_choice("middle", middle, ("down", "nearest"))
+    check(
+        fill is None
+        or (
+            isinstance(fill, tuple)
+            and len(fill) == 3
+            and all(type(level) is int and 0 <= level <= 255 for level in fill)
+        ),
+        "fill must be three whole numbers from 0 to 255, or None",
+    )
+
+    def apply(pixels: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+        if fill is not None:
+            pixels = _padded(pixels, (height, width), fill)
+        room = _room(pixels, (height, width))
+        # Half of an odd number is between two whole ones; that of 3, 7, 11 ... is rounded up, to
+        # the even one.
+        begin = room // 2 if middle == "down" else (room + (room % 4) // 2) // 2
+        return crop(pixels, tf.concat([begin, [height, width]], 0))
+
+    def output_size(before: KnownSize) -> KnownSize:
+        if fill is not None:
+            return height, width
+        return _cropped_size(before, (height, width), padding=0)
+
+    return Op(apply, output_size)
+
+
+def pad_crop(size: Size, padding: int, reflect: bool = False) -> Op:
+    """Pads every side with `padding` pixels of black, then takes a random window of `size`.
+
+    The usual augmentation for CIFAR: Lee et al., Deeply-Supervised Nets (arXiv 1409.5185). With
+    `reflect`, the image's mirror image instead of black, which an image with a side of at most
+    `padding` pixels is too small for: the simple random crop of DeiT III (arXiv 2204.07118).
+    """
+    height, width = pair(size)
+    check_pixels("padding", padding, at_least=0)
+    check(type(reflect) is bool, "reflect must be True or False")
+    mode = "REFLECT" if reflect else "CONSTANT"
+
+    def apply(pixels: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+        padded = tf.pad(pixels, [[padding, padding], [padding, padding], [0, 0]], mode)
+        places = tf.cast(_room(padded, (height, width)) + 1, tf.float32)
+        begin = tf.cast(tf.random.stateless_uniform([2], seed) * places, tf.int32)
+        return crop(padded, tf.concat([begin, [height, width]], 0))
+
+    def output_size(before: KnownSize) -> KnownSize:
+        shorter = min(before) if isinstance(before, tuple) else before
+        if reflect and shorter is not None and padding >= shorter:
+            raise ValueError(f"reflects {padding} pixels of {shorter}: pad by fewer than there are")
+        return _cropped_size(before, (height, width), padding=padding)
+
+    return Op(apply, output_size, largest=lambda before: tf.reduce_prod(before + 2 * padding))
+
+
+def flip_lr() -> Op:
+    """Mirrors along the width, every second image on average."""
+    return same_size(tf.image.stateless_random_flip_left_right)
 
 
 def _cropped_and_resized(
-    size: tuple[int, int],
-    window: Callable[[tf.Tensor, tf.Tensor], tf.Tensor],
+    window: Callable[[tf.Tensor, tf.Tensor, float, float], tf.Tensor],
     resized: Callable[[tf.Tensor, tf.Tensor], tf.Tensor],
-    at_least: tuple[float, float] | None,
+    size: tuple[int, int],
+    areas: tuple[float, float],
+    reduced: float | None,
 ) -> Op:
-    """A window, (size, seed) -> int32 [4], then what makes `size` of it, (pixels, seed) -> pixels.
-
-    Right after `decode`, only the window is decoded.
-    """
-
-    def decoded(image: Encoded, seed: tf.Tensor) -> tf.Tensor:
-        pixels = decode_window(image, window(image.size, seed), at_least=at_least)
-        return resized(pixels, seed)
-
-    def apply(pixels: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
-        return resized(crop(pixels, window(tf.shape(pixels)[:2], seed)), seed)
-
-    return Op(
-        apply,
-        output_size=lambda _: size,
-        decode=decoded,
-    )
-
-
-def _at_least(
-    size: tuple[int, int], area_min: float, area_max: float, reduced: float | None
-) -> tuple[float, float] | None:
-    """Pixels that a JPEG's window keeps, (height, width); ValueError for arguments of a crop."""
-    are_numbers = all(type(area) in (int, float) for area in (area_min, area_max))
+    """A random window, then what makes `size` of it; ValueError for `areas` and `reduced`."""
+    are_numbers = all(type(area) in (int, float) for area in areas)
     check(
-        are_numbers and 0 < area_min <= area_max <= 1,
+        are_numbers and 0 < areas[0] <= areas[1] <= 1,
         "area_min and area_max must be numbers, 0 < area_min <= area_max <= 1",
     )
     check(
         reduced is None or (type(reduced) in (int, float) and 0 < reduced <= 8),
         "reduced must be None or a number in (0, 8]",
     )
-    return None if reduced is None else (max(1, reduced * size[0]), max(1, reduced * size[1]))
+    at_least = None if reduced is None else (max(1, reduced * size[0]), max(1, reduced * size[1]))
+
+    def decoded(image: Encoded, seed: tf.Tensor) -> tf.Tensor:
+        pixels = decode_window(image, window(image.size, seed, *areas), at_least=at_least)
+        return resized(pixels, seed)
+
+    def apply(pixels: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+        return resized(crop(pixels, window(tf.shape(pixels)[:2], seed, *areas)), seed)
+
+    return Op(apply, output_size=lambda _: size, decode=decoded)
+
+
+def _cropped_size(before: KnownSize, size: tuple[int, int], *, padding: int) -> tuple[int, int]:
+    """`size`; ValueError where a padded image of `before` can never hold it."""
+    if before is None:
+        return size
+    if isinstance(before, int):
+        fits, known = min(size) <= before + 2 * padding, f"{before} pixels on the shorter side"
+    else:
+        fits = all(s <= b + 2 * padding for s, b in zip(size, before, strict=True))
+        known = f"{before[0]} x {before[1]} pixels"
+    if not fits:
+        padded = f" and a padding of {padding}" if padding else ""
+        raise ValueError(f"asks for {size[0]} x {size[1]} of {known}{padded}: make it smaller")
+    return size
+
+
+def _padded(pixels: tf.Tensor, size: tuple[int, int], fill: tuple[int, int, int]) -> tf.Tensor:
+    """Pads to at least `size`, image in the middle; the larger half goes below and to the right."""
+    missing = tf.maximum(tf.constant(size) - tf.shape(pixels)[:2], 0)
+    before = missing // 2
+    margins = tf.concat([tf.stack([before, missing - before], 1), [[0, 0]]], 0)
+    inside = tf.pad(tf.ones_like(pixels[:, :, :1], tf.bool), margins)
+    return tf.where(inside, tf.pad(pixels, margins), tf.constant(fill, tf.uint8))
+
+
+def _room(pixels: tf.Tensor, size: tuple[int, int]) -> tf.Tensor:
+    """The distance a window of `size` can move, int32 [2]; fails if it is larger than the image."""
+    room = tf.shape(pixels)[:2] - size
+    message = f"the image is smaller than the crop of {size[0]} x {size[1]} pixels"
+    with tf.control_dependencies([tf.debugging.assert_non_negative(room, message)]):
+        return tf.identity(room)
 
 
 # Windows at random: (top, left, height, width), int32 [4], of a size and a seed.
@@ -179,9 +274,6 @@ def resized_crop_window(
     return tf.cast(tf.reshape(window, [4]), tf.int32)
 
 
-# Decoding.
-
-
 def decode_image(image: Encoded) -> tf.Tensor:
     """The whole image, upright: uint8 [H, W, 3]."""
     return _upright(_decode_stored(image.data), image.orientation)
@@ -201,7 +293,8 @@ def decode_window(
     is_complete = tf.strings.substr(image.data, -2, 2) == b"\xff\xd9"
 
     def jpeg(window: tf.Tensor, ratio: int) -> tf.Tensor:
-        begin, end = ((corner + ratio // 2) // ratio for corner in (window[:2], _end(window)))
+        corners = (window[:2], window[:2] + window[2:])
+        begin, end = ((corner + ratio // 2) // ratio for corner in corners)
         shrunk = tf.concat([begin, end - begin], 0)
         return tf.io.decode_and_crop_jpeg(
             image.data, shrunk, channels=3, ratio=ratio, dct_method=_DCT
@@ -225,10 +318,6 @@ def decode_window(
     # The most common case comes first: testing all cases in turn takes CPU time.
     is_upright = image.orientation <= 1
     return tf.cond(is_jpeg & is_complete & is_upright, lambda: jpeg_of_scale(window), stored)
-
-
-def _end(window: tf.Tensor) -> tf.Tensor:
-    return window[:2] + window[2:]
 
 
 def _largest_scale(window: tf.Tensor, at_least: tuple[float, float]) -> tf.Tensor:
@@ -266,21 +355,8 @@ def _decode_stored(data: tf.Tensor) -> tf.Tensor:
 
 def _flips(orientation: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """(transposed, flipped along the width, flipped along the height), each bool []."""
-    by_orientation = tf.constant(
-        [
-            [False, False, False],  # 0 is not an orientation; taken as upright
-            [False, False, False],
-            [False, True, False],
-            [False, True, True],
-            [False, False, True],
-            [True, False, False],
-            [True, True, False],
-            [True, True, True],
-            [True, False, True],
-        ]
-    )
-    row = by_orientation[orientation]
-    return row[0], row[1], row[2]
+    among = lambda *values: tf.reduce_any(orientation == tf.constant(values))
+    return orientation >= 5, among(2, 3, 6, 7), among(3, 4, 7, 8)
 
 
 def _upright(pixels: tf.Tensor, orientation: tf.Tensor) -> tf.Tensor:

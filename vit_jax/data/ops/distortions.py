@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from vit_jax.data.host_tf import tf
-from vit_jax.data.ops import colours, filters, geometry
+from vit_jax.data.ops import effects
 
 NOTHING = -1  # the choice that leaves an image as it is
 
@@ -106,53 +106,53 @@ def _side(pixels: tf.Tensor, axis: int) -> tf.Tensor:
 def _contrast_with_size(pixels: tf.Tensor, factor: tf.Tensor) -> tf.Tensor:
     """Blends with a gray of the number of pixels / 256, at most 255."""
     num_pixels = tf.cast(tf.reduce_prod(tf.shape(pixels)[:2]), tf.float32)
-    return colours.blend(tf.minimum(tf.floor(num_pixels / 256), 255.0), pixels, factor)
+    return effects.blend(tf.minimum(tf.floor(num_pixels / 256), 255.0), pixels, factor)
 
 
 def _saturation_with_tf_luma(pixels: tf.Tensor, factor: tf.Tensor) -> tf.Tensor:
     gray = tf.cast(tf.image.rgb_to_grayscale(pixels), tf.float32)
-    return colours.blend(gray, pixels, factor)
+    return effects.blend(gray, pixels, factor)
 
 
 # Keys: the papers' names.
 DISTORTIONS: dict[str, Distortion] = {
-    "AutoContrast": _plain(colours.autocontrast),
-    "Equalize": _plain(colours.equalize),
-    "Invert": _plain(colours.invert),
-    "Rotate": _either_way(_up_to(30), geometry.rotate),
-    "Posterize": _with(_whole(4, lowest=1, highest=8), colours.posterize),
-    "Solarize": _with(_whole(256, lowest=0, highest=256), colours.solarize),
-    "Color": _with(_factor, colours.saturation),
-    "Contrast": _with(_factor, colours.contrast),
-    "Brightness": _with(_factor, colours.brightness),
-    "Sharpness": _with(_factor, filters.sharpness),
-    "ShearX": _either_way(_up_to(0.3), geometry.shear_x),
-    "ShearY": _either_way(_up_to(0.3), geometry.shear_y),
-    "TranslateX": _either_way(_distance_px, geometry.translate_x),
-    "TranslateY": _either_way(_distance_px, geometry.translate_y),
+    "AutoContrast": _plain(effects.autocontrast),
+    "Equalize": _plain(effects.equalize),
+    "Invert": _plain(effects.invert),
+    "Rotate": _either_way(_up_to(30), effects.rotate),
+    "Posterize": _with(_whole(4, lowest=1, highest=8), effects.posterize),
+    "Solarize": _with(_whole(256, lowest=0, highest=256), effects.solarize),
+    "Color": _with(_factor, effects.saturation),
+    "Contrast": _with(_factor, effects.contrast),
+    "Brightness": _with(_factor, effects.brightness),
+    "Sharpness": _with(_factor, effects.sharpness),
+    "ShearX": _either_way(_up_to(0.3), effects.shear_x),
+    "ShearY": _either_way(_up_to(0.3), effects.shear_y),
+    "TranslateX": _either_way(_distance_px, effects.translate_x),
+    "TranslateY": _either_way(_distance_px, effects.translate_y),
     "Cutout": Distortion(
         lambda level, reach: float(int(level * reach.cutout_px / 10)),
-        lambda pixels, half_side, chance: geometry.cutout(pixels, half_side, chance[1:]),
+        lambda pixels, half_side, chance: effects.cutout(pixels, half_side, chance[1:]),
     ),
-    "SolarizeAdd": _with(_whole(110, lowest=0, highest=255), colours.solarize_add),
+    "SolarizeAdd": _with(_whole(110, lowest=0, highest=255), effects.solarize_add),
     "Solarize as published": _with(
-        lambda level, reach: float(int(level * 256 / 10) % 256), colours.solarize
+        lambda level, reach: float(int(level * 256 / 10) % 256), effects.solarize
     ),
     "Contrast as published": _with(_factor, _contrast_with_size),
     "Color as published": _with(_factor, _saturation_with_tf_luma),
     "Sharpness as published": _with(
-        _factor, functools.partial(filters.sharpness, rounds_down=True)
+        _factor, functools.partial(effects.sharpness, rounds_down=True)
     ),
     "Posterize as published": _with(
-        lambda level, reach: 8.0 - min((8 - int(level * 4 / 10)) % 256, 7), colours.posterize
+        lambda level, reach: 8.0 - min((8 - int(level * 4 / 10)) % 256, 7), effects.posterize
     ),
     # The AutoAugment paper's own, for images of any size: 150 pixels of 331.
     "TranslateX of width": _either_way(
         _up_to(150 / 331),
-        lambda pixels, part: geometry.translate_x(pixels, part * _side(pixels, 1)),
+        lambda pixels, part: effects.translate_x(pixels, part * _side(pixels, 1)),
     ),
     "TranslateY of height": _either_way(
         _up_to(150 / 331),
-        lambda pixels, part: geometry.translate_y(pixels, part * _side(pixels, 0)),
+        lambda pixels, part: effects.translate_y(pixels, part * _side(pixels, 0)),
     ),
 }

@@ -7,8 +7,8 @@ from collections.abc import Callable, Collection
 from typing import Any, NamedTuple
 
 from vit_jax.core.errors import nearest
-from vit_jax.data.header import Encoded
 from vit_jax.data.host_tf import tf
+from vit_jax.data.reader import Encoded
 
 # The image size that is known in advance: both sides, the shorter side only, or nothing.
 KnownSize = tuple[int, int] | int | None

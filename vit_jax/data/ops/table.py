@@ -15,7 +15,6 @@ from collections.abc import Callable
 
 from vit_jax.core import opstring
 from vit_jax.core.errors import UserError, nearest
-from vit_jax.data.header import Encoded
 from vit_jax.data.host_tf import tf
 from vit_jax.data.ops.augmentations import (
     color_jitter,
@@ -25,12 +24,18 @@ from vit_jax.data.ops.augmentations import (
     solarize,
     three_augment,
 )
-from vit_jax.data.ops.autoaugment import autoaugment
-from vit_jax.data.ops.crops import central_crop, flip_lr, pad_crop
-from vit_jax.data.ops.decode import decode, inception_crop, random_resized_crop
+from vit_jax.data.ops.autoaugment import autoaugment, randaugment
+from vit_jax.data.ops.decode import (
+    central_crop,
+    decode,
+    flip_lr,
+    inception_crop,
+    pad_crop,
+    random_resized_crop,
+)
 from vit_jax.data.ops.op import KnownSize, Op, check
-from vit_jax.data.ops.randaugment import randaugment
 from vit_jax.data.ops.resizing import resize, resize_long, resize_small
+from vit_jax.data.reader import Encoded
 
 OPS: dict[str, Callable[..., Op]] = {
     "decode": decode,

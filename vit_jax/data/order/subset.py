@@ -9,7 +9,7 @@ import numpy as np
 
 from vit_jax.core.errors import UserError
 from vit_jax.data.order.label_index import Labels, by_class
-from vit_jax.data.order.permutation import permute
+from vit_jax.data.order.streams import permute
 from vit_jax.data.source import SelectedSource, Source, listed
 
 _KEY = np.uint64(0x5B5E7)  # of the one permutation; all published subsets depend on it

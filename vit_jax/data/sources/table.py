@@ -6,10 +6,9 @@ from typing import NamedTuple
 from vit_jax.core.errors import UserError, nearest
 from vit_jax.core.schema.fields import MOST_CLASSES
 from vit_jax.data.source import Example, Source
-from vit_jax.data.sources.digits import Digits
-from vit_jax.data.sources.file_cache import FileCache
+from vit_jax.data.sources.builtin import Digits, Synthetic
+from vit_jax.data.sources.caches import FileCache
 from vit_jax.data.sources.image_folder import ImageFolder, find_root
-from vit_jax.data.sources.synthetic import Synthetic
 from vit_jax.data.sources.tfds import Tfds, find_folder
 
 __all__ = ["SOURCES", "Example", "Request", "Source", "create"]

@@ -18,7 +18,7 @@ from vit_jax.data import files
 from vit_jax.data.order import label_index
 from vit_jax.data.order.label_index import Labels
 from vit_jax.data.source import Example, Source, digest
-from vit_jax.data.sources.file_cache import FileCache, copies
+from vit_jax.data.sources.caches import FileCache, copies
 from vit_jax.data.sources.records import ArrayRecords, TFRecords
 from vit_jax.data.sources.splits import resolve
 from vit_jax.data.sources.tfds_metadata import HOW_TO_GET, INFO, class_names, read_info

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from vit_jax.data.order.label_index import Labels
     from vit_jax.data.order.streams import Stream
     from vit_jax.data.source import Source
-    from vit_jax.data.sources.file_cache import FileCache
+    from vit_jax.data.sources.caches import FileCache
 
 _RAM = "ram"
 _SUBSETS = ("subset_fraction", "subset_examples", "subset_per_class")
@@ -24,12 +24,12 @@ _SUBSETS = ("subset_fraction", "subset_examples", "subset_per_class")
 
 def source(c: InputConfig) -> Source:
     """The training data: a split, a subset of it, or a mixture; opened, checked, not yet read."""
-    from vit_jax.data.sources import ram_cache
+    from vit_jax.data.sources import caches
 
     _check_choice(c)
     chosen = _joined(c) if c.mixture else _subset(c, _split(c))
     if c.cache == _RAM:
-        ram_cache.check_fits(chosen, limit_bytes=c.cache_bytes or ram_cache.LIMIT_BYTES)
+        caches.check_fits(chosen, limit_bytes=c.cache_bytes or caches.LIMIT_BYTES)
     return chosen
 
 
@@ -42,16 +42,16 @@ def data_dir(source: str, own: str | None, inherited: str | None) -> str | None:
 
 def in_memory(c: InputConfig, source: Source) -> Source:
     """`source`, wrapped to keep its examples in memory if input.cache is "ram"."""
-    from vit_jax.data.sources import ram_cache
+    from vit_jax.data.sources import caches
 
     if c.cache != _RAM:
         return source
-    return ram_cache.InMemory(source, limit_bytes=c.cache_bytes or ram_cache.LIMIT_BYTES)
+    return caches.InMemory(source, limit_bytes=c.cache_bytes or caches.LIMIT_BYTES)
 
 
 def file_cache(c: InputConfig) -> FileCache | None:
     """The cache that record files are copied to, with a progress bar."""
-    from vit_jax.data.sources.file_cache import FileCache
+    from vit_jax.data.sources.caches import FileCache
 
     if c.cache in (None, _RAM):
         return None
@@ -67,7 +67,7 @@ def file_cache(c: InputConfig) -> FileCache | None:
 def stream(c: InputConfig, source: Source, *, seed: int) -> Stream:
     """The example of `source` at each position of the endless stream."""
     from vit_jax.data.order import label_index, streams
-    from vit_jax.data.sources.mixture import MixtureSource
+    from vit_jax.data.source import MixtureSource
 
     if isinstance(source, MixtureSource):
         return streams.mixed(source.sizes, _quotas(c), seed=seed)
@@ -130,8 +130,8 @@ def _split(c: InputConfig) -> Source:
 
 
 def _joined(c: InputConfig) -> Source:
+    from vit_jax.data.source import MixtureSource
     from vit_jax.data.sources import table as sources
-    from vit_jax.data.sources.mixture import MixtureSource
 
     _quotas(c)  # weights are checked before data are opened
     joined = MixtureSource(

@@ -6,9 +6,8 @@ import pytest
 
 from vit_jax.core.errors import UserError
 from vit_jax.data.order.streams import mixed, quotas
-from vit_jax.data.source import Example, Source
-from vit_jax.data.sources.mixture import MixtureSource
-from vit_jax.data.sources.synthetic import Synthetic
+from vit_jax.data.source import Example, MixtureSource, Source
+from vit_jax.data.sources.builtin import Synthetic
 
 MakeSource = Callable[[Sequence[Example]], Source]
 
