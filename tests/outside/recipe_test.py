@@ -11,7 +11,7 @@ from vit_jax.core import pytrees
 from vit_jax.run import build
 from vit_jax.training.step import batch_layout, compile_update, examples, make_update
 from vit_jax.weights.formats import google_npz
-from vit_jax.weights.layout import sizes_of, to_theirs
+from vit_jax.weights.layout import to_theirs
 
 STEPS, BATCH, CLASSES, PIXELS, PATCH = 40, 16, 10, 16, 4
 WARMUP_STEPS = 8
@@ -147,5 +147,5 @@ def mixup_ratios(objective, batches, seed, monkeypatch):
 def by_their_names(params):
     params = {name: np.asarray(x) for name, x in pytrees.flatten(params).items()}
     layout = google_npz.BIG_VISION
-    arrays = to_theirs(layout, params, sizes_of(layout, params))
+    arrays = to_theirs(layout, params)
     return {name: tensor.read() for name, tensor in arrays.items()}

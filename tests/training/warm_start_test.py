@@ -15,7 +15,7 @@ from vit_jax.run import build
 from vit_jax.store.checkpoints import Checkpoints
 from vit_jax.training.state import state_layout
 from vit_jax.training.warm_start import warm_start
-from vit_jax.weights.checkpoint import describe
+from vit_jax.weights.loading import describe
 
 RESET = "init.head=reset"
 NON_SQUARE = "input.preprocess=decode|resize((12, 16))"  # 3 x 4 patches instead of 2 x 2
@@ -303,7 +303,7 @@ from vit_jax import config as configs
 from vit_jax.core import pytrees
 from vit_jax.store.checkpoints import Checkpoints
 from vit_jax.training.warm_start import warm_start
-from vit_jax.weights.checkpoint import describe
+from vit_jax.weights.loading import describe
 
 folder = epath.Path(sys.argv[1])
 

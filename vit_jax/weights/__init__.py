@@ -1,7 +1,7 @@
 """Trained models from files. `weights.load("runs/digits")`, `weights.load("B_16.npz")`."""
 
-from vit_jax.weights.checkpoint import CheckpointInfo
 from vit_jax.weights.loading import (
+    CheckpointInfo,
     Loaded,
     checkpoint_info,
     is_external,

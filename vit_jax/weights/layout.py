@@ -1,19 +1,161 @@
 """Tables of parameters in other formats, and writing parameters by them.
 
 A rule gives the name of one of this project's parameters in another format and the order of its
-axes there. In the names "{}" is the number of the layer; without it the layers are an axis. Several
-names are the parts of one parameter, along the axis that is called by their number.
+axes there: "(H K) D" of one format is "D H K" of another. A word is an axis, a group in brackets
+several that share one, and 1 an axis of that size, which may come and go. "3" is an axis of that
+size, "2W" one twice as long as W, and "W'" another one that is as long as W.
+
+In the names "{}" is the number of the layer; without it the layers are an axis. Several names are
+the parts of one parameter, along the axis that is called by their number.
 """
 
 import dataclasses
 import functools
+import math
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from vit_jax.weights.axes import BLOCK, OURS, is_letter, rearrange, resnet_axes, shape
 from vit_jax.weights.files.tensors import Tensor
+
+Sizes = Mapping[str, int]
+BLOCK = "blocks/block/"
+QKV_BIAS = BLOCK + "attention/qkv/bias"
+MAX_STAGES = 4  # the most of any published model, and so of the tables
+_WORD = re.compile(r"(\d*)([A-Za-z]\w*)?'?")
+
+
+def groups(axes: str) -> list[list[str]]:
+    """ "(H K) D" -> [["H", "K"], ["D"]]"""
+    return [(inside or word).split() for inside, word in re.findall(r"\(([^)]*)\)|(\S+)", axes)]
+
+
+def shape(axes: str, sizes: Sizes) -> tuple[int, ...]:
+    """The shape of an array with these axes; a number is its own size."""
+    return tuple(math.prod(_size(word, sizes) for word in group) for group in groups(axes))
+
+
+def rearrange(array: np.ndarray, old: str, new: str, sizes: Sizes) -> np.ndarray:
+    """An array from the axes `old` to the axes `new`; a view where possible."""
+    atoms = [
+        [word for group in groups(axes) for word in group if word != "1"] for axes in (old, new)
+    ]
+    assert sorted(atoms[0]) == sorted(atoms[1]), (old, new)
+    apart = array.reshape([_size(word, sizes) for word in atoms[0]])
+    return apart.transpose([atoms[0].index(word) for word in atoms[1]]).reshape(shape(new, sizes))
+
+
+def is_letter(word: str) -> bool:
+    """Whether `word` names a size: "W", not "3", "2W" or "W'"."""
+    return word.isidentifier()
+
+
+def _size(word: str, sizes: Sizes) -> int:
+    match = _WORD.fullmatch(word)
+    assert match, word
+    number, letter = match.groups()
+    return int(number or 1) * (sizes[letter] if letter else 1)
+
+
+def resnet_axes(under: str, *, pre_activation: bool) -> dict[str, str]:
+    """Axes by name, of a ResNet of MAX_STAGES stages whose names start with `under`."""
+    named = {f"{under}/root/conv/kernel": "7 7' 3 W"}
+    if not pre_activation:
+        named |= _norm_axes(f"{under}/root/norm", "W")
+    for stage in range(1, MAX_STAGES + 1):
+        inputs = "W" if stage == 1 else f"{2**stage}W"
+        hidden, outputs = f"{2 ** (stage - 1)}W", f"{2 ** (stage + 1)}W"
+        for part, layers, before in (("first", "1", inputs), ("rest", f"U{stage}", outputs)):
+            unit = _unit_axes(before, hidden, outputs, part == "first", pre_activation)
+            for name, axes in unit.items():
+                named[f"{under}/stage{stage}/{part}/block/{name}"] = f"{layers} {axes}"
+    return named
+
+
+def _unit_axes(
+    before: str, hidden: str, after: str, projection: bool, pre_activation: bool
+) -> dict[str, str]:
+    """Axes by name of a unit with these channels: input, inner and output."""
+    named = {
+        "conv1/kernel": f"1 1 {before} {hidden}",
+        "conv2/kernel": f"3 3' {hidden} {hidden}'",
+        "conv3/kernel": f"1 1 {hidden} {after}",
+    }
+    if projection:
+        named["projection/kernel"] = f"1 1 {before} {after}"
+    norms = {"norm1": hidden, "norm2": hidden, "norm3": after}
+    if pre_activation:
+        norms = {"norm1": before, "norm2": hidden, "norm3": hidden}
+    elif projection:
+        norms["projection_norm"] = after
+    for name, axes in norms.items():
+        named |= _norm_axes(name, axes)
+    return named
+
+
+def _norm_axes(name: str, axes: str) -> dict[str, str]:
+    return {f"{name}/scale": axes, f"{name}/bias": axes}
+
+
+def is_standardized(name: str) -> bool:
+    """Whether `name` is a kernel of a ResNet's convolutions, which are standardised."""
+    return name.endswith("/kernel") and name.removeprefix("patches/").startswith("resnet/")
+
+
+# Letters: L layers, D width, H heads, K head size, M width of the MLP, P and p the height and width
+# of a patch, N positions, R registers, C classes, E the pre-logits, F channels of the map that
+# hybrids cut into patches; of ResNets, W the width of the root and U1, U2 ... the units of each
+# stage behind its first.
+OURS = {
+    "patches/kernel": "P p 3 D",
+    "patches/bias": "D",
+    "cls": "D",
+    "registers": "R D",
+    "positions/embedding": "N D",
+    BLOCK + "norm1/scale": "L D",
+    BLOCK + "norm1/bias": "L D",
+    BLOCK + "attention/qkv/kernel": "L D 3 H K",
+    QKV_BIAS: "L 3 H K",
+    BLOCK + "attention/query_bias": "L H K",
+    BLOCK + "attention/value_bias": "L H K",
+    BLOCK + "attention/out/kernel": "L H K D",
+    BLOCK + "attention/out/bias": "L D",
+    BLOCK + "scale1/scale": "L D",
+    BLOCK + "norm2/scale": "L D",
+    BLOCK + "norm2/bias": "L D",
+    BLOCK + "mlp/fc1/kernel": "L D M",
+    BLOCK + "mlp/fc1/bias": "L M",
+    BLOCK + "mlp/gate/kernel": "L D M",
+    BLOCK + "mlp/gate/bias": "L M",
+    BLOCK + "mlp/fc2/kernel": "L M D",
+    BLOCK + "mlp/fc2/bias": "L D",
+    BLOCK + "scale2/scale": "L D",
+    "norm/scale": "D",
+    "norm/bias": "D",
+    "pooling/probe": "D",
+    "pooling/query/kernel": "D 1 H K",
+    "pooling/query/bias": "1 H K",
+    "pooling/key_value/kernel": "D 2 H K",
+    "pooling/key_value/bias": "2 H K",
+    "pooling/out/kernel": "H K D",
+    "pooling/out/bias": "D",
+    "pooling/norm/scale": "D",
+    "pooling/norm/bias": "D",
+    "pooling/mlp/fc1/kernel": "D M",
+    "pooling/mlp/fc1/bias": "M",
+    "pooling/mlp/fc2/kernel": "M D",
+    "pooling/mlp/fc2/bias": "D",
+    "pre_logits/kernel": "D E",
+    "pre_logits/bias": "E",
+    "head/kernel": "D C",
+    "head/bias": "C",
+    "patches/projection/kernel": "P p F D",
+    "patches/projection/bias": "D",
+    **resnet_axes("patches/resnet", pre_activation=False),
+    **resnet_axes("resnet", pre_activation=True),
+}
 
 
 class Rule(NamedTuple):
@@ -69,6 +211,18 @@ def rule(ours: str, names: str, axes: str) -> Rule:
     return Rule(full, tuple(names.split()), axes)
 
 
+def torch_linear(ours: str, names: str, weight: str, bias: str | None) -> tuple[Rule, ...]:
+    """Rules of PyTorch's dense layer, or of several that are one here; `bias` None: no bias."""
+    of_all = lambda leaf: " ".join(f"{name}.{leaf}" for name in names.split())
+    kernel = rule(f"{ours}/kernel", of_all("weight"), weight)
+    return (kernel,) if bias is None else (kernel, rule(f"{ours}/bias", of_all("bias"), bias))
+
+
+def torch_norm(ours: str, name: str) -> tuple[Rule, ...]:
+    """Rules of PyTorch's layer norm."""
+    return (rule(f"{ours}/scale", f"{name}.weight", "D"), rule(f"{ours}/bias", f"{name}.bias", "D"))
+
+
 _TORCH_LEAVES = {"kernel": ".weight", "scale": ".weight", "bias": ".bias"}
 
 
@@ -102,8 +256,7 @@ def _resnet_rule(ours: str, inside: str, axes: str, names: ResNetNames) -> Rule:
     folders, leaf = inside.rsplit("/", 1)
     suffix = (names.leaves or _TORCH_LEAVES)[leaf]
     if folders in names.root:
-        theirs = names.root[folders] + suffix
-        return Rule(ours, (theirs,), _resnet_axes_there(axes, names))
+        return Rule(ours, (names.root[folders] + suffix,), _resnet_axes_there(axes, names))
     stage, place, _, part = folders.split("/")
     folder = names.folder % (int(stage.removeprefix("stage")) - 1 + names.first)
     if place == "first":
@@ -129,7 +282,7 @@ class Piece(NamedTuple):
     axes: str  # axes of our array at that place
 
 
-def pieces(rule: Rule, sizes: Mapping[str, int]) -> Iterator[Piece]:
+def pieces(rule: Rule, sizes: Sizes) -> Iterator[Piece]:
     """All arrays of a rule; of one layer where `sizes` lacks the number of layers."""
     words = rule.own_axes.split()
     several = len(rule.names) > 1
@@ -145,34 +298,22 @@ def pieces(rule: Rule, sizes: Mapping[str, int]) -> Iterator[Piece]:
             yield Piece(name.format(layer + rule.start), index, " ".join(rest))
 
 
-def to_theirs(
-    layout: Layout, params: Mapping[str, np.ndarray], sizes: Mapping[str, int]
-) -> dict[str, Tensor]:
+def to_theirs(layout: Layout, params: Mapping[str, np.ndarray]) -> dict[str, Tensor]:
     """Our parameters, all in `layout.places`, in its names and axes; each is made when read."""
     by_name = {r.ours: r for r in layout.rules}
+    sizes: dict[str, int] = {}
+    for name, array in params.items():
+        words = by_name[name].own_axes.split()
+        sizes |= {w: int(s) for w, s in zip(words, array.shape, strict=True) if is_letter(w)}
     return {
-        piece.name: _theirs(np.asarray(array), by_name[name], piece, sizes)
+        piece.name: _theirs(array, by_name[name], piece, sizes)
         for name, array in params.items()
         for piece in pieces(by_name[name], sizes)
     }
 
 
-def _theirs(ours: np.ndarray, own: Rule, piece: Piece, sizes: Mapping[str, int]) -> Tensor:
+def _theirs(ours: np.ndarray, own: Rule, piece: Piece, sizes: Sizes) -> Tensor:
     read = lambda: np.ascontiguousarray(
         rearrange(ours[piece.place], piece.axes, own.axes, sizes), np.float32
     )
     return Tensor(shape(own.axes, sizes), np.dtype(np.float32), read)
-
-
-def sizes_of(layout: Layout, params: Mapping[str, Any]) -> dict[str, int]:
-    """Sizes by letter, from our parameters by name (anything with a shape).
-
-    Parameters without a place in the layout are left out.
-    """
-    sizes: dict[str, int] = {}
-    for r in layout.rules:
-        if r.ours not in params:
-            continue
-        words, array = r.own_axes.split(), params[r.ours]
-        sizes |= {w: int(s) for w, s in zip(words, array.shape, strict=True) if is_letter(w)}
-    return sizes

@@ -1,12 +1,19 @@
-"""Loads models from checkpoints of this project and weight files of others."""
+"""Loads models from checkpoints of this project and weight files of others.
+
+Another project's file is opened by files/; the one of FORMATS that it fits matches its arrays with
+a table of names (match.py, layout.py), checks what config.json says of them (config_json.py) and
+derives the model (external.py).
+"""
 
 import dataclasses
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 from etils import epath
 from flax import nnx
 from jax.sharding import Mesh
@@ -14,20 +21,109 @@ from jax.sharding import Mesh
 from vit_jax import models
 from vit_jax.core import pytrees, synsets
 from vit_jax.core.errors import UserError, nearest
+from vit_jax.core.schema import renamed
+from vit_jax.nn.posemb import TokenLayout
 from vit_jax.nn.position_resize import METHODS, check_resizable, is_table, resize
 from vit_jax.parallel import parameters
-from vit_jax.weights import checkpoint, config_consistency, json_fields, label_names
-from vit_jax.weights.architecture import contradictions, is_bit
-from vit_jax.weights.checkpoint import CheckpointInfo
+from vit_jax.store import checkpoint_dir
+from vit_jax.weights import config_json
 from vit_jax.weights.external import ExternalWeights, Format
 from vit_jax.weights.files import detect_format
 from vit_jax.weights.files.detect_format import Opened
-from vit_jax.weights.formats import FORMATS
-from vit_jax.weights.layout import Layout
-from vit_jax.weights.match import Match
-from vit_jax.weights.match import match as match_layout
+from vit_jax.weights.formats import (
+    dinov2,
+    dinov3,
+    google_npz,
+    huggingface,
+    huggingface_bit,
+    timm,
+)  # fmt: skip
+from vit_jax.weights.match import Match, MisfitError, refusal
 
-MAX_PROBLEMS_SHOWN = 40
+FORMAT_VERSION = 1  # of a checkpoint's metadata that this code writes and reads
+# The order in which formats are tried, for a file or for a model.
+FORMATS: tuple[Format, ...] = (
+    dinov2.FORMAT,
+    dinov3.FORMAT,
+    huggingface.FORMAT,
+    huggingface_bit.FORMAT,
+    timm.FORMAT,
+    google_npz.FORMAT,
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class CheckpointInfo:
+    """The model in a checkpoint, or in another project's file; no array is read.
+
+    Attributes:
+      folder: the step's folder, or the file.
+      name: the model's name, such as "ViT-B/16".
+      spec: the model's fields.
+      preprocess: how prediction prepares images.
+      shapes: shapes of arrays by name; parameters are under "params/", their EMA under "ema/".
+      external: the contents of another project's file; None for a checkpoint of this one.
+    """
+
+    folder: epath.Path
+    name: str
+    spec: Any
+    num_classes: int
+    class_names: tuple[str, ...] | None
+    preprocess: models.Preprocess
+    shapes: dict[str, tuple[int, ...]]
+    external: ExternalWeights | None = None
+
+    @property
+    def step(self) -> int:
+        """The number of updates done; 0 for other projects' files, which do not state it."""
+        return 0 if self.external else int(self.folder.name)
+
+    @property
+    def tokens(self) -> TokenLayout:
+        """The origin of each of the model's tokens."""
+        return models.token_layout(self.spec, self.preprocess.image_size)
+
+    def param_shapes(self, *, ema: bool) -> dict[str, tuple[int, ...]]:
+        """Shapes of the parameters or their EMA. UserError if there is no EMA."""
+        under = self._under(ema) + "/"
+        return {n.removeprefix(under): s for n, s in self.shapes.items() if n.startswith(under)}
+
+    def read(
+        self, layout: Mapping[str, jax.ShapeDtypeStruct], *, ema: bool
+    ) -> dict[str, jax.Array]:
+        """Parameters with these names, verified where there are checksums; no others are read.
+
+        Args:
+          layout: shapes as in `param_shapes`; arrays without a sharding go to the first device.
+          ema: the EMA instead of the parameters.
+
+        Raises:
+          UserError: there is no EMA.
+          DamagedError: the checkpoint cannot be read, or its bits have changed.
+        """
+        under = self._under(ema)
+        if self.external:
+            return {name: _placed(self.external.array(name), x) for name, x in layout.items()}
+        arrays = checkpoint_dir.read_some(
+            self.folder, {f"{under}/{n}": x for n, x in layout.items()}
+        )
+        return {name: arrays[f"{under}/{name}"] for name in layout}
+
+    def _under(self, ema: bool) -> str:
+        if self.external and ema:
+            raise UserError(f"{self.folder} has no moving average (EMA): it is one set of weights.")
+        return (
+            checkpoint_dir.PARAMS
+            if self.external
+            else checkpoint_dir.params_or_ema(self.folder, ema=ema)
+        )
+
+
+def _placed(array: np.ndarray, x: jax.ShapeDtypeStruct) -> jax.Array:
+    if x.sharding is None:
+        return jax.device_put(array, jax.local_devices()[0])
+    return jax.make_array_from_callback(array.shape, x.sharding, lambda index: array[index])
 
 
 class Loaded(NamedTuple):
@@ -102,7 +198,7 @@ def load_with_info(
     ):
         if word not in choices:
             raise UserError(f"{word!r}. {nearest(str(word), choices)}")
-    size = None if image_size is None else json_fields.sides("image_size", image_size)
+    size = None if image_size is None else config_json.sides("image_size", image_size)
     about = checkpoint_info(path, image_size=size)
     changes = {f: x for f, x in (("dtype", dtype), ("scan", scan)) if x is not None}
     spec = dataclasses.replace(about.spec, **changes)
@@ -148,7 +244,7 @@ def checkpoint_info(
       UserError: nothing is there, or as in `load`.
     """
     if not is_external(path):
-        return checkpoint.read_info(path)
+        return _own(path)
     there = understand(detect_format.open_weights(Path(path)), image_size)
     return CheckpointInfo(
         folder=epath.Path(path),
@@ -162,6 +258,48 @@ def checkpoint_info(
     )
 
 
+def _own(path: str | epath.Path) -> CheckpointInfo:
+    """Metadata of one of this project's checkpoints."""
+    folder = checkpoint_dir.find(path)
+    about = checkpoint_dir.read_description(folder)
+    if about.get("format_version") != FORMAT_VERSION:
+        raise UserError(
+            f"{folder} has format version {about.get('format_version')}, this vit_jax reads "
+            f"{FORMAT_VERSION}: install the version that wrote it."
+        )
+    fields = renamed.fields(about)["model"]
+    names, name = about["class_names"], fields.pop("name")
+    images: dict[str, Any] = {
+        field: tuple(x) if isinstance(x, list) else x for field, x in about["preprocess"].items()
+    }
+    return CheckpointInfo(
+        folder=folder,
+        name=name,
+        spec=models.spec_of_json(name, fields),
+        num_classes=about["num_classes"],
+        class_names=tuple(names) if names else None,
+        preprocess=models.Preprocess(**images),
+        shapes={name: tuple(array["shape"]) for name, array in about["arrays"].items()},
+    )
+
+
+def describe(
+    info: models.ModelInfo,
+    *,
+    num_classes: int,
+    class_names: tuple[str, ...] | None,
+    preprocess: models.Preprocess,
+) -> dict[str, Any]:
+    """A checkpoint's metadata as JSON: all that `load` and prediction need."""
+    return {
+        "format_version": FORMAT_VERSION,
+        "model": {"name": info.name, **info.spec},
+        "num_classes": num_classes,
+        "class_names": list(class_names) if class_names else None,
+        "preprocess": dataclasses.asdict(preprocess),
+    }
+
+
 def understand(opened: Opened, image_size: tuple[int, int] | None = None) -> ExternalWeights:
     """The model in another project's file.
 
@@ -171,56 +309,20 @@ def understand(opened: Opened, image_size: tuple[int, int] | None = None) -> Ext
       UserError: no known layout, with the first difference of each; or one that does not fit, with
         all differences; or a model that cannot be computed here.
     """
-    format_, match = _matched(opened)
-    config_consistency.check(opened, format_.sizes(match, opened.config or {}))
-    return format_.reads(opened, match, image_size)
-
-
-def _matched(opened: Opened) -> tuple[Format, Match]:
-    formats = [f for f in FORMATS if f.recognises(opened)]
-    if not formats:
-        readable = ", ".join(repr(kind) for f in FORMATS for kind in f.model_types)
-        raise UserError(
-            f"{opened.path} holds a model of the type {(opened.config or {})['model_type']!r}; of "
-            f"Hugging Face's models {readable} can be read."
-        )
-    tried = [(f, _match(f, layout, opened)) for f in formats for layout in f.layouts(opened)]
-    for format_, match in tried:
-        if not match.misfits and not contradictions(match):
-            return format_, match
-    problems = lambda match: list(match.problems or contradictions(match))
-    matches = [match for _, match in tried]
-    nearest_match = min(matches, key=lambda m: m.misfits)
-    known = len(nearest_match.tensors) - sum(
-        " is unexpected" in line for line in nearest_match.problems
-    )
-    # All differences from the nearest layout, if most of the file's names are its own.
-    if len(matches) == 1 or 2 * known > len(nearest_match.tensors):
-        lines = problems(nearest_match)
-        if len(lines) > MAX_PROBLEMS_SHOWN:
-            rest = len(lines) - MAX_PROBLEMS_SHOWN
-            lines = [*lines[:MAX_PROBLEMS_SHOWN], f"... and {rest} more"]
-        raise UserError(
-            f"{opened.path} looks like {nearest_match.layout.title}, but is not the same:\n  "
-            + "\n  ".join(lines)
-        )
+    matches: list[Match] = []
+    for format_ in FORMATS:
+        if format_.recognises(opened):
+            try:
+                return format_.reads(opened, image_size)
+            except MisfitError as misfit:
+                matches += misfit.args[0]
+    if matches:
+        raise refusal(opened.path, matches)
+    readable = ", ".join(repr(kind) for f in FORMATS for kind in f.model_types)
     raise UserError(
-        f"{opened.path} has none of the layouts that are known here; tried, and the first "
-        "difference of each:\n  "
-        + "\n  ".join(f"{match.layout.title}: {problems(match)[0]}" for match in matches)
+        f"{opened.path} holds a model of the type {(opened.config or {})['model_type']!r}; of "
+        f"Hugging Face's models {readable} can be read."
     )
-
-
-def _match(format_: Format, layout: Layout, opened: Opened) -> Match:
-    """Matches a file to `layout`; in some layouts the arrays do not show num_heads."""
-    tensors = format_.unpacked(opened.tensors)
-    first = match_layout(layout, tensors, {})
-    if format_.heads is None or is_bit(first) or not first.sizes["D"]:
-        return first
-    heads = format_.heads(opened, first)
-    if first.sizes["D"] % heads:
-        heads = 1  # only to compare the rest: config_consistency.check refuses it
-    return match_layout(layout, tensors, {"H": heads})
 
 
 def with_class_names(loaded: Loaded) -> tuple[Loaded, str]:
@@ -246,7 +348,7 @@ def is_external(path: str | epath.Path) -> bool:
 
 def _class_names(about: CheckpointInfo) -> tuple[str, ...] | None:
     """Names of classes; stderr says which classes of another project's file have none."""
-    notice = label_names.notice(about.class_names or ()) if about.external else ""
+    notice = config_json.notice_of_nameless(about.class_names or ()) if about.external else ""
     if notice and jax.process_index() == 0:
         print(f"Notice: {about.folder}: {notice}", file=sys.stderr)
     return about.class_names

@@ -5,16 +5,30 @@ import difflib
 import functools
 import itertools
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 
-from vit_jax.weights.axes import BLOCK, MAX_STAGES, QKV_BIAS, groups, is_letter, rearrange, shape
+from vit_jax.core.errors import UserError
+from vit_jax.nn.resnet.resnet import ResNetShape
 from vit_jax.weights.files.tensors import Tensors, is_floating
-from vit_jax.weights.layout import Layout, Rule, pieces
+from vit_jax.weights.layout import (
+    BLOCK,
+    MAX_STAGES,
+    QKV_BIAS,
+    Layout,
+    Rule,
+    groups,
+    is_letter,
+    pieces,
+    rearrange,
+    shape,
+)  # fmt: skip
 
 MAX_NEAREST = 20  # names whose nearest one is searched
 MAX_SEARCHED = 2000  # names among which the nearest one is searched
+MAX_PROBLEMS_SHOWN = 40
 _STAGES = range(1, MAX_STAGES + 1)
 # An optional part, which a model has in full or not at all -> the part that it requires.
 OPTIONAL: dict[str, str | None] = {
@@ -43,12 +57,33 @@ class Match:
     @functools.cached_property
     def misfits(self) -> int:
         """The number of problems; counting is much faster than making their lines."""
-        return sum(1 for _ in _problems(self, nearest=False))
+        return sum(1 for _ in _problems(self, nearest=False)) or len(_contradictions(self))
 
     @functools.cached_property
     def problems(self) -> tuple[str, ...]:
         """The problems, one line each."""
-        return tuple(_problems(self, nearest=True))
+        return tuple(_problems(self, nearest=True)) or _contradictions(self)
+
+    @property
+    def is_bit(self) -> bool:
+        """Whether the file is a ResNet without a ViT after it."""
+        return self.has("resnet")
+
+    @functools.cached_property
+    def resnet_shape(self) -> ResNetShape | None:
+        """The ResNet, or the one before a hybrid's blocks; None for a plain ViT."""
+        if not self.sizes.get("W"):
+            return None
+        units: list[int] = []
+        while self.has(f"stage{len(units) + 1}/first"):
+            rest = f"stage{len(units) + 1}/rest"
+            units.append(1 + (self.sizes[f"U{len(units) + 1}"] if self.has(rest) else 0))
+        return ResNetShape(tuple(units), self.sizes["W"])
+
+    @property
+    def patch_pixels(self) -> int:
+        """Pixels from one token of a ViT to the next."""
+        return self.sizes["P"] * (self.resnet_shape.stride if self.resnet_shape else 1)
 
     def has(self, name: str) -> bool:
         """Whether the file has this part."""
@@ -68,13 +103,46 @@ class Match:
         return {r.ours: shape(r.own_axes, self.sizes) for r in self.rules}
 
 
-def match(layout: Layout, tensors: Tensors, known: Mapping[str, int]) -> Match:
-    """A file seen as `layout`; `known` are sizes that the shapes do not determine."""
+class MisfitError(Exception):
+    """A file that fits none of a format's layouts; the argument is its match with each."""
+
+
+def best(layouts: Iterable[Layout], tensors: Tensors) -> Match:
+    """A file seen as the first layout that it fits. MisfitError if there is none."""
+    matches = []
+    for layout in layouts:
+        matches.append(_match(layout, tensors))
+        if not matches[-1].misfits:
+            return matches[-1]
+    raise MisfitError(matches)
+
+
+def refusal(path: Path, matches: Sequence[Match]) -> UserError:
+    """The error about a file that fits none of these.
+
+    It has all differences from the nearest one, if most of the file's names are its own; or the
+    first difference of each.
+    """
+    near = min(matches, key=lambda m: m.misfits)
+    unexpected = sum(" is unexpected" in line for line in near.problems)
+    if len(matches) > 1 and 2 * unexpected >= len(near.tensors):
+        return UserError(
+            f"{path} has none of the layouts that are known here; tried, and the first difference "
+            "of each:\n  " + "\n  ".join(f"{m.layout.title}: {m.problems[0]}" for m in matches)
+        )
+    lines = list(near.problems[:MAX_PROBLEMS_SHOWN])
+    if len(near.problems) > len(lines):
+        lines.append(f"... and {len(near.problems) - len(lines)} more")
+    return UserError(
+        f"{path} looks like {near.layout.title}, but is not the same:\n  " + "\n  ".join(lines)
+    )
+
+
+def _match(layout: Layout, tensors: Tensors) -> Match:
     named = _without_prefix(layout, tensors)
-    counted = {**_counted(layout, named), **known}
+    counted = _counted(layout, named)
     rules = _rules_of_parts_there(layout, named, counted)
-    sizes = _sizes(rules, named, counted)
-    return Match(layout, sizes, named, rules)
+    return Match(layout, _sizes(rules, named, counted), named, rules)
 
 
 def part(ours: str) -> str:
@@ -146,8 +214,8 @@ def _sizes(rules: Iterable[Rule], named: Tensors, known: Mapping[str, int]) -> d
             for group, size in zip(words, tensor.shape, strict=True):
                 if len(group) == 1 and is_letter(group[0]):
                     sizes.setdefault(group[0], size)
-    if "H" in sizes and "D" in sizes:
-        sizes.setdefault("K", sizes["D"] // max(1, sizes["H"]))
+    # In some layouts no array shows the number of heads, which makes no difference to the rest.
+    sizes.setdefault("K", sizes.get("D", 0) // max(1, sizes.setdefault("H", 1)))
     letters = {w for r in rules for w in r.own_axes.split() if is_letter(w)}
     return {letter: sizes.get(letter, 0) for letter in letters}
 
@@ -176,6 +244,24 @@ def _problems(match: Match, *, nearest: bool) -> Iterator[str]:
     for number, name in enumerate(extra):
         near = _nearest(name, wanted, "expected", number) if nearest else ""
         yield f"{name} is unexpected{near}"
+
+
+def _contradictions(match: Match) -> tuple[str, ...]:
+    """Combinations of arrays that no model has, although each shape is right."""
+    sizes, resnet = match.sizes, match.resnet_shape
+    features = sizes["D"] if match.is_bit else sizes.get("F", 0)
+    lines = []
+    if resnet and features != resnet.channels:
+        lines.append(f"what follows its ResNet takes {features} channels, not {resnet.channels}")
+    if match.is_bit:
+        return tuple(lines)
+    if sizes["P"] != sizes["p"]:
+        lines.append(f"its patches are {sizes['P']} x {sizes['p']} pixels; they must be square")
+    if match.has("pre_logits") and sizes["E"] != sizes["D"]:
+        lines.append(f"its pre-logits are {sizes['E']} wide, its tokens {sizes['D']}")
+    if match.has("cls") and match.has("pooling"):
+        lines.append("it has a class token and attention pooling; a model has one of them")
+    return tuple(lines)
 
 
 def _without_ones(shape_: tuple[int, ...]) -> tuple[int, ...]:

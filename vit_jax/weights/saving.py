@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import json
+import math
 import os
 import sys
 from collections.abc import Iterator, Mapping
@@ -19,21 +20,19 @@ from vit_jax.core import pytrees
 from vit_jax.core.errors import UserError, nearest
 from vit_jax.core.files import atomic_folder
 from vit_jax.core.schema.fields import without_a_place
-from vit_jax.models.vit import ViTSpec, token_layout
 from vit_jax.nn.posemb import sincos_1d, sincos_2d
 from vit_jax.store.checkpoints import ADVICE, Checkpoints
-from vit_jax.weights import implied_epsilons
-from vit_jax.weights.checkpoint import describe
 from vit_jax.weights.external import Format
 from vit_jax.weights.files import npz, safetensors
 from vit_jax.weights.files.tensors import Tensors
-from vit_jax.weights.formats import FORMATS
-from vit_jax.weights.layout import sizes_of, to_theirs
-from vit_jax.weights.loading import Loaded
+from vit_jax.weights.layout import Layout, is_standardized, to_theirs
+from vit_jax.weights.loading import FORMATS, Loaded, describe
 
 DESTINATIONS = (*dict.fromkeys(f.destination for f in FORMATS), "checkpoint")
 POSITIONS = "positions/embedding"
-FIXED = ("sincos_1d", "sincos_2d")  # position embeddings
+_EPSILON, _OF, _NORM = "weight_epsilon", "weight_epsilon_of", "group_norm_epsilon"
+# Different epsilons of a ResNet, up to this one, change its results little.
+MAX_APPROXIMATE_EPSILON = 1e-5
 
 
 def save(loaded: Loaded, path: str | Path, to: str, *, approximate: bool = False) -> None:
@@ -93,32 +92,28 @@ def _params(loaded: Loaded) -> dict[str, np.ndarray]:
     params = pytrees.flatten(nnx.to_pure_dict(nnx.state(loaded.model, nnx.Param)))
     arrays = {name: np.asarray(jax.device_get(x)) for name, x in params.items()}
     spec = loaded.model.spec
-    if isinstance(spec, ViTSpec) and spec.position_embedding in FIXED:
-        arrays[POSITIONS] = _fixed_positions(spec, loaded.model.preprocess)
+    kind = getattr(spec, "position_embedding", None)
+    if kind in ("sincos_1d", "sincos_2d"):
+        tokens = models.token_layout(spec, loaded.model.preprocess.image_size)
+        if kind == "sincos_1d":
+            table = tokens.pad_places(sincos_1d(tokens.num_places, spec.width))
+        else:
+            table = tokens.pad_patches(sincos_2d(tokens.grid, spec.width))
+        arrays[POSITIONS] = table.astype(np.float32)
     elif POSITIONS in arrays and spec.has_class_token and not spec.class_position:
         # Zeros for the class token compute the same function.
         arrays[POSITIONS] = np.pad(arrays[POSITIONS], ((1, 0), (0, 0)))
     return arrays
 
 
-def _fixed_positions(spec: ViTSpec, about: models.Preprocess) -> np.ndarray:
-    tokens = token_layout(spec, about.image_size)
-    if spec.position_embedding == "sincos_1d":
-        places = sincos_1d(tokens.num_places, spec.width)
-        return tokens.pad_places(places).astype(np.float32)
-    table = sincos_2d(tokens.grid, spec.width)
-    return np.pad(table, ((int(tokens.class_token), 0), (0, 0))).astype(np.float32)
-
-
 def _external(loaded: Loaded, path: Path, format_: Format, approximate: bool) -> str:
     """Writes the files of a format; returns what its readers compute differently."""
-    model, to, notices = loaded.model, format_.destination, []
-    about = model.preprocess
+    model, to = loaded.model, format_.destination
+    about, of_images = model.preprocess, ""
     if to != "google_npz":  # which states only the size of images
-        about, notice = implied_epsilons.preprocess(about, to, approximate=approximate)
-        notices.append(notice)
+        about, of_images = pillows(about, to, approximate=approximate)
     documents = format_.documents(model.spec, model.num_classes, loaded.class_names, about)
-    arrays, notice = _arrays(loaded, format_, approximate=approximate)
+    arrays, of_epsilons = _arrays(loaded, format_, approximate)
     if to == "google_npz":
         path.parent.mkdir(parents=True, exist_ok=True)
         npz.write(path, arrays)
@@ -127,24 +122,34 @@ def _external(loaded: Loaded, path: Path, format_: Format, approximate: bool) ->
             safetensors.write(folder / "model.safetensors", arrays)
             for name, document in documents.items():
                 (folder / name).write_text(json.dumps(document, indent=2) + "\n")
-    return " ".join(filter(None, (notice, *notices)))
+    return " ".join(filter(None, (of_epsilons, of_images)))
 
 
-def _arrays(loaded: Loaded, format_: Format, *, approximate: bool) -> tuple[Tensors, str]:
+def _arrays(loaded: Loaded, format_: Format, approximate: bool) -> tuple[Tensors, str]:
     """(arrays by the format's names, what its readers compute differently)"""
-    spec = loaded.model.spec
+    spec, params = loaded.model.spec, _params(loaded)
     layout = format_.layout_for(spec)
-    implied_epsilons.check(spec, layout, format_.hint, approximate=approximate)
-    params = implied_epsilons.kernels_for(_params(loaded), spec, layout)
-    notice = implied_epsilons.notice(params, spec, layout)
+    differing = _differing(spec, layout)
+    if differing and not (approximate and _is_close(spec, layout, differing)):
+        listed = [f"{f}={getattr(spec, f)} (there: {layout.computes[f]})" for f in differing]
+        close = " Or python -m vit_jax.convert --approximate, which says how near it is."
+        raise UserError(
+            f"{layout.title} says nothing of these, and its readers would compute something else: "
+            f"{', '.join(listed)}. {format_.hint}"
+            + (close if _is_close(spec, layout, differing) else "")
+        )
+    if _scalable(spec, layout) and layout.computes[_EPSILON] != spec.weight_epsilon:
+        # w / sqrt(var(w) + a) is the same for c w and c^2 a.
+        factor = np.float32(math.sqrt(layout.computes[_EPSILON] / spec.weight_epsilon))
+        params = {n: x * factor if is_standardized(n) else x for n, x in params.items()}
     homeless = [name for name in params if name not in layout.places]
     if homeless:
         raise UserError(
             f"{layout.title} has no place for {', '.join(homeless)}: write "
             f"--to={' or '.join(_formats_with_places(loaded.model, params))}."
         )
-    arrays = to_theirs(layout, params, sizes_of(layout, params))
-    return format_.packed(arrays, spec, loaded.model.num_classes), notice
+    arrays = format_.packed(to_theirs(layout, params), spec, loaded.model.num_classes)
+    return arrays, _notice(params, spec, layout, differing) if differing else ""
 
 
 def _formats_with_places(model: Any, params: Mapping[str, np.ndarray]) -> list[str]:
@@ -196,3 +201,90 @@ def _plain_errors() -> Iterator[None]:
             if os.strerror(code) in str(error):
                 raise OSError(code, os.strerror(code)) from error
         raise
+
+
+# --- what a format's readers imply, compared with the model
+
+
+def pillows(
+    about: models.Preprocess, to: str, *, approximate: bool
+) -> tuple[models.Preprocess, str]:
+    """(preparation that readers of `to` can do, what that changes or "").
+
+    They resize as Pillow does: never by area, and always with antialias. UserError where that
+    differs and `approximate` is not set.
+    """
+    if about.resize is None or (about.interpolation != "area" and about.antialias):
+        return about, ""
+    instead = "box" if about.interpolation == "area" else about.interpolation
+    ours = about.interpolation + ("" if about.interpolation == "area" else " without antialias")
+    if not approximate:
+        raise UserError(
+            f"{to} says how images are resized, but cannot say {ours}, as this model's are: write "
+            "--to=checkpoint. Or python -m vit_jax.convert --approximate, which writes what is "
+            f"nearest, {instead} with antialias."
+        )
+    near = dataclasses.replace(about, interpolation=instead, antialias=True)
+    return near, f"its images are resized by {instead} with antialias instead of {ours}."
+
+
+def _scalable(spec: Any, layout: Layout) -> bool:
+    """Whether both add an epsilon to the variance of weights: a scale compensates for it."""
+    there = layout.computes.get(_OF)
+    return there == "variance" == getattr(spec, _OF, None) and spec.weight_epsilon > 0
+
+
+def _differing(spec: Any, layout: Layout) -> list[str]:
+    """Fields whose implied value differs, where no scale compensates for it."""
+    return [
+        field
+        for field, theirs in layout.computes.items()
+        if getattr(spec, field) != theirs and not (field == _EPSILON and _scalable(spec, layout))
+    ]
+
+
+def _is_close(spec: Any, layout: Layout, differing: list[str]) -> bool:
+    """Whether only epsilons differ, and are small in both."""
+    if not {_EPSILON, _OF, _NORM}.issuperset(differing):
+        return False
+    epsilons = [x for f in (_EPSILON, _NORM) for x in (getattr(spec, f), layout.computes[f])]
+    return max(epsilons) <= MAX_APPROXIMATE_EPSILON
+
+
+def _notice(
+    params: Mapping[str, np.ndarray], spec: Any, layout: Layout, differing: list[str]
+) -> str:
+    """A sentence about what readers compute differently; `params` are as they are written."""
+    theirs, changes = layout.computes, []
+    if _EPSILON in differing or _OF in differing:
+        change = _change_of_kernels(params, spec, layout)
+        changes.append(f"standardised kernels by up to {change:.2g} of their size")
+    if _NORM in differing:
+        half = abs(spec.group_norm_epsilon - theirs[_NORM]) / 2
+        changes.append(
+            f"what group norms give by up to {half:.2g} / variance of the group, relatively"
+        )
+    listed = [f"{f}={theirs[f]} instead of {getattr(spec, f)}" for f in differing]
+    return (
+        f"only nearly the same model: {layout.title} is computed with {', '.join(listed)}, which "
+        f"changes {' and '.join(changes)}."
+    )
+
+
+def _change_of_kernels(params: Mapping[str, np.ndarray], spec: Any, layout: Layout) -> float:
+    """The largest relative change of standardised kernels."""
+
+    def divisor(variance: np.ndarray, epsilon: float, epsilon_of: str) -> np.ndarray:
+        if epsilon_of == "variance":
+            return np.sqrt(variance + epsilon)
+        return np.sqrt(variance) + epsilon
+
+    largest = 0.0
+    for name, kernel in params.items():
+        if is_standardized(name):
+            variance = np.var(kernel, axis=(-4, -3, -2), dtype=np.float64)  # [..., k, k, I, O]
+            ours = divisor(variance, spec.weight_epsilon, spec.weight_epsilon_of)
+            theirs = divisor(variance, layout.computes[_EPSILON], layout.computes[_OF])
+            change = np.abs(ours / theirs - 1)[variance > 0]  # else it is 0 in both
+            largest = max(largest, float(change.max(initial=0)))
+    return largest

@@ -260,7 +260,11 @@ def edited(tmp_path, toy, bit):
         ("huggingface", {"layer_norm_eps": float("nan")}, "layer_norm_eps=nan"),
         ("huggingface", {"id2label": ["a", "b"]}, "id2label=['a', 'b']; it must be a JSON object"),
         ("huggingface", {"image_size": -12}, "image_size=-12; it must be pixels"),
-        ("huggingface", {"num_attention_heads": 0}, "says 0 heads"),
+        (
+            "huggingface",
+            {"num_attention_heads": 0},
+            "num_attention_heads=0, the arrays have a width",
+        ),
         ("huggingface", {"num_attention_heads": 2.0}, "says 2.0 heads"),
         ("dinov2", {"layerscale_value": None, "layer_norm_eps": []}, "layer_norm_eps=[]"),
         ("dinov2", {"hidden_act": {}, "layerscale_value": -1}, "layerscale_value=-1"),

@@ -16,7 +16,7 @@ from vit_jax.weights import loading
 from vit_jax.weights.files import detect_format, safetensors
 from vit_jax.weights.files.tensors import Tensor, of_array
 from vit_jax.weights.formats import dinov3
-from vit_jax.weights.layout import sizes_of, to_theirs
+from vit_jax.weights.layout import to_theirs
 
 DINOV3 = {
     "layer_scale": 0.1, "gelu": "exact", "num_classes": 0, "registers": 4, "norm_epsilon": 1e-5,
@@ -66,7 +66,7 @@ def test_released_sizes_get_their_names(name):
     shapes = pytrees.flatten(nnx.to_pure_dict(nnx.state(model, nnx.Param)))
     params = {n: np.broadcast_to(np.float32(0), x.shape) for n, x in shapes.items()}
     layout = dinov3.FORMAT.layout_for(model.spec)
-    arrays = to_theirs(layout, params, sizes_of(layout, params))
+    arrays = to_theirs(layout, params)
     config = dinov3.FORMAT.documents(model.spec, 0, None, model.preprocess)["config.json"]
     found = loading.understand(detect_format.Opened(Path("x"), "safetensors", arrays, config, None))
     assert (found.name, found.spec) == (name, models.spec(name))
@@ -124,7 +124,7 @@ def test_images_are_as_the_processor_says(written):
         ({"layerscale_value": 0}, "layerscale_value=0; it must be a number above 0"),
         ({"layer_norm_eps": 2}, "norm_epsilon=2"),
         ({"num_attention_heads": 16}, "width=16 gives each of 16 heads 1"),
-        ({"model_type": "dinov3_convnext"}, "ConvNeXt, which is not a ViT"),
+        ({"model_type": "dinov3_convnext"}, "type 'dinov3_convnext'; of .* 'dinov3_vit'"),
     ],
 )
 def test_configs_that_cannot_be(written, values, message):

@@ -8,6 +8,7 @@ from vit_jax import weights
 from vit_jax.core.errors import UserError
 from vit_jax.models import Preprocess, spec
 from vit_jax.weights.formats import timm
+from vit_jax.weights.saving import pillows
 
 SIZE = (224, 224)
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
@@ -98,15 +99,13 @@ def test_heads_that_only_the_architecture_tells(tmp_path, toy):
 
 
 def test_how_others_do_not_resize_is_refused_or_said():
-    from vit_jax.weights import implied_epsilons
-
     for about, instead in (
         (Preprocess(SIZE, 256, SIZE, interpolation="area", antialias=False), "box"),
         (Preprocess(SIZE, 256, SIZE, interpolation="bicubic", antialias=False), "bicubic"),
     ):
         with pytest.raises(UserError, match=f"--approximate, which .* {instead} with antialias"):
-            implied_epsilons.preprocess(about, "timm", approximate=False)
-        found, said = implied_epsilons.preprocess(about, "timm", approximate=True)
+            pillows(about, "timm", approximate=False)
+        found, said = pillows(about, "timm", approximate=True)
         assert found == Preprocess(SIZE, 256, SIZE, interpolation=instead)
         assert f"by {instead} with antialias instead of" in said
-    assert implied_epsilons.preprocess(found, "timm", approximate=False) == (found, "")
+    assert pillows(found, "timm", approximate=False) == (found, "")

@@ -20,7 +20,7 @@ from vit_jax.training.evals import EVALUATORS, Evals, Evaluator
 from vit_jax.training.feed import BadImages, Feed, own_rows
 from vit_jax.training.objective import Objective
 from vit_jax.training.state import EMA_ENDING
-from vit_jax.weights import label_names
+from vit_jax.weights import config_json
 
 if TYPE_CHECKING:
     from vit_jax.data.source import Source
@@ -123,7 +123,7 @@ def eval_data(
         where=f"evals.{name}",
     )
     theirs, ours = source.class_names, classes.names
-    if theirs and ours and not label_names.agree(theirs, ours):
+    if theirs and ours and not config_json.same_classes(theirs, ours):
         raise errors.UserError(
             f"evals.{name} has other classes than the model, or has them in another "
             "order: its accuracy would mean nothing."

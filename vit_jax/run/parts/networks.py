@@ -13,7 +13,7 @@ from vit_jax import models, weights
 from vit_jax.config import InitConfig, RunConfig
 from vit_jax.core import errors
 from vit_jax.run.parts.preprocessing import as_preprocess, image_size
-from vit_jax.weights.checkpoint import describe
+from vit_jax.weights.loading import describe
 
 if TYPE_CHECKING:
     from vit_jax.data.source import Source

@@ -1,4 +1,4 @@
-"""The kind of file at a path, by its first bytes, not by its name."""
+"""Opens a file of arrays; its first bytes tell the kind, not its name."""
 
 import dataclasses
 import json
@@ -8,8 +8,7 @@ from typing import Any
 
 from vit_jax.core.errors import UserError
 from vit_jax.weights.files import npz, safetensors
-from vit_jax.weights.files import torch as torch_file
-from vit_jax.weights.files.tensors import Tensor, Tensors
+from vit_jax.weights.files.tensors import Tensor, Tensors, of_array
 
 INDEX = ".index.json"  # suffix to the name that the shards would have as one file
 # In a folder, the first of these that exists is read.
@@ -81,11 +80,11 @@ def _arrays(file: Path) -> tuple[str, dict[str, Tensor]]:
     except OSError as error:
         raise UserError(f"{file} cannot be read: {error}.") from error
     if start[:4] == b"PK\x03\x04":
-        return ("torch", torch_file.read(file)) if _is_torch(file) else ("npz", npz.read(file))
+        return ("torch", _read_torch(file)) if _is_torch(file) else ("npz", npz.read(file))
     if start[8:9] == b"{" or file.suffix == ".safetensors":
         return "safetensors", safetensors.read(file)
     if start[:1] == b"\x80" or file.suffix in (".bin", ".pt", ".pth"):
-        return "torch", torch_file.read(file)
+        return "torch", _read_torch(file)
     if file.suffix == ".npz":
         return "npz", npz.read(file)  # its message states the error
     raise UserError(
@@ -102,10 +101,40 @@ def _is_torch(file: Path) -> bool:
         return False  # the message of .npz's reader states the error
 
 
+def _read_torch(path: Path) -> dict[str, Tensor]:
+    """Tensors by name, read by PyTorch's loader that runs no code from a file."""
+    try:
+        import torch
+    except ImportError as error:
+        raise UserError(
+            f"{path} is a pickle, which can run code of its own as it is read. PyTorch's loader of "
+            "weights alone reads such files, and PyTorch is not installed: use the model's "
+            ".safetensors file, or install PyTorch."
+        ) from error
+    try:
+        tensors = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # the type depends on the file
+        first = (str(error).splitlines() or [type(error).__name__])[0][:200]
+        raise UserError(
+            f"{path} is refused: it is damaged, or a pickle that holds other things than tensors "
+            f"and would run code of its own ({first}). Use the model's .safetensors file."
+        ) from error
+    if not isinstance(tensors, dict) or not all(
+        isinstance(name, str) and isinstance(x, torch.Tensor) for name, x in tensors.items()
+    ):
+        raise UserError(
+            f"{path} holds other things than tensors by name: save model.state_dict(), or use the "
+            "model's .safetensors file."
+        )
+    # NumPy lacks bfloat16.
+    arrays = {n: (x.float() if x.is_floating_point() else x) for n, x in tensors.items()}
+    return {name: of_array(x.numpy()) for name, x in arrays.items()}
+
+
 def _sharded(index: Path) -> tuple[str, dict[str, Tensor]]:
     """The kind and the arrays of several files, by their index."""
     torch = index.name.endswith(f".bin{INDEX}")
-    kind, read = ("torch", torch_file.read) if torch else ("safetensors", safetensors.read)
+    kind, read = ("torch", _read_torch) if torch else ("safetensors", safetensors.read)
     where = read_json(index).get("weight_map")
     if not isinstance(where, dict) or not all(isinstance(f, str) for f in where.values()):
         raise UserError(f"{index} has no weight_map from names to files.")

@@ -5,8 +5,7 @@ dense layers of the gate in one array, which is split here: the first half goes 
 """
 
 import dataclasses
-import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -14,14 +13,14 @@ import numpy as np
 from vit_jax import models
 from vit_jax.core.errors import UserError
 from vit_jax.models.vit import ViTSpec
-from vit_jax.weights import architecture, config_consistency, json_fields
-from vit_jax.weights.config_consistency import Size
-from vit_jax.weights.external import ClassNames, Documents, ExternalWeights, Format, is_model_type
+from vit_jax.weights import config_json, external
+from vit_jax.weights.config_json import ClassNames, Fits
+from vit_jax.weights.external import Documents, ExternalWeights, Format
 from vit_jax.weights.files.detect_format import Opened
 from vit_jax.weights.files.tensors import Tensor, Tensors, of_array
-from vit_jax.weights.formats import huggingface_json
-from vit_jax.weights.layout import Layout, Rule, rule
-from vit_jax.weights.match import Match
+from vit_jax.weights.formats import huggingface
+from vit_jax.weights.layout import Layout, Rule, rule, torch_linear, torch_norm
+from vit_jax.weights.match import best
 
 REGISTERS = "dinov2_with_registers"  # a model_type of config.json
 TYPES = ("dinov2", REGISTERS)
@@ -41,39 +40,29 @@ def tokens() -> tuple[Rule, ...]:
 def norms_and_scales(layers: str) -> tuple[Rule, ...]:
     """Rules of each block's norms and LayerScale."""
     return (
-        *(
-            rule(f"{norm}/{ours}", f"{layers}.{{}}.{norm}.{theirs}", "D")
-            for norm in ("norm1", "norm2")
-            for ours, theirs in (("scale", "weight"), ("bias", "bias"))
-        ),
+        *torch_norm("norm1", f"{layers}.{{}}.norm1"),
+        *torch_norm("norm2", f"{layers}.{{}}.norm2"),
         rule("scale1/scale", f"{layers}.{{}}.layer_scale1.lambda1", "D"),
         rule("scale2/scale", f"{layers}.{{}}.layer_scale2.lambda1", "D"),
     )
 
 
-def dense(layers: str, ours: str, theirs: str, kernel: str, bias: str | None) -> tuple[Rule, ...]:
-    """Rules of a block's dense layer, or of several that are one here; `bias` None: no bias."""
-    of_all = lambda leaf: " ".join(f"{layers}.{{}}.{name}.{leaf}" for name in theirs.split())
-    rules = (rule(f"{ours}/kernel", of_all("weight"), kernel),)
-    return rules if bias is None else (*rules, rule(f"{ours}/bias", of_all("bias"), bias))
-
-
-_dense = functools.partial(dense, "encoder.layer")
+def _dense(ours: str, theirs: str, kernel: str, bias: str) -> tuple[Rule, ...]:
+    names = " ".join(f"encoder.layer.{{}}.{name}" for name in theirs.split())
+    return torch_linear(ours, names, kernel, bias)
 
 
 def _layout(title: str, *mlp: Rule) -> Layout:
     qkv = " ".join(f"attention.attention.{name}" for name in ("query", "key", "value"))
     rules = (
-        rule("patches/kernel", "embeddings.patch_embeddings.projection.weight", "D 3 P p"),
-        rule("patches/bias", "embeddings.patch_embeddings.projection.bias", "D"),
+        *torch_linear("patches", "embeddings.patch_embeddings.projection", "D 3 P p", "D"),
         *tokens(),
         rule("positions/embedding", "embeddings.position_embeddings", "1 N D"),
         *norms_and_scales("encoder.layer"),
         *_dense("attention/qkv", qkv, "(H K) D", "(H K)"),
         *_dense("attention/out", "attention.output.dense", "D (H K)", "D"),
         *mlp,
-        rule("norm/scale", "layernorm.weight", "D"),
-        rule("norm/bias", "layernorm.bias", "D"),
+        *torch_norm("norm", "layernorm"),
         Rule("head/kernel", ("classifier.weight",), "C 2D", own="2D C"),
         rule("head/bias", "classifier.bias", "C"),
     )
@@ -98,10 +87,6 @@ def _behind_gate(hidden: int) -> int:
     return (int(hidden * 2 / 3) + 7) // 8 * 8
 
 
-def _layouts(opened: Opened) -> tuple[Layout, ...]:
-    return (_GATED if any(PACKED in name for name in opened.tensors) else _PLAIN,)
-
-
 def _unpacked(tensors: Tensors) -> dict[str, Tensor]:
     """Arrays with each packed one split into two halves with their own names."""
     halves = {}
@@ -118,39 +103,36 @@ def _unpacked(tensors: Tensors) -> dict[str, Tensor]:
     return halves
 
 
-def _sizes(match: Match, _: Mapping[str, Any]) -> Iterator[Size]:
-    """Sizes in config.json; positions are for a square, without registers."""
-    sizes, gated = match.sizes, match.layout is _GATED
-    yield from config_consistency.tokens(sizes)
-    yield config_consistency.qkv_bias(match)
-    yield Size("use_swiglu_ffn", gated, lambda x: bool(x) == gated)
-    width_of = _behind_gate if gated else lambda hidden: hidden
-    yield config_consistency.mlp_ratio("mlp_ratio", sizes, width_of)
-    # A last row of pixels that does not fill a patch is left out.
-    yield Size(
-        "image_size",
-        f"{sizes['N']} positions of patches of {sizes['P']} pixels",
-        lambda x: (json_fields.side("image_size", x) // sizes["P"]) ** 2 + 1 == sizes["N"],
-    )
-    yield Size("num_register_tokens", sizes.get("R", 0))
-    yield from config_consistency.labels(match)
-
-
-def _read(opened: Opened, match: Match, _: tuple[int, int] | None) -> ExternalWeights:
+def _read(opened: Opened, _: tuple[int, int] | None) -> ExternalWeights:
     config = opened.config or {}
-    huggingface_json.check_qkv_bias(config, match)
-    return architecture.external_weights(
-        match,
-        _preprocess(opened, _image_size(opened, match.sizes)),
+    gated = any(PACKED in name for name in opened.tensors)
+    match = best([_GATED if gated else _PLAIN], _unpacked(opened.tensors))
+    sizes = match.sizes
+    stated = config_json.token_sizes(sizes) | {
+        "qkv_bias": config_json.flag_of(match.has("qkv_bias")),
+        "use_swiglu_ffn": config_json.flag_of(gated),
+        "mlp_ratio": config_json.mlp_ratio("mlp_ratio", sizes, _behind_gate if gated else int),
+        # A last row of pixels that does not fill a patch is left out.
+        "image_size": Fits(
+            f"{sizes['N']} positions of patches of {sizes['P']} pixels",
+            lambda x: (config_json.side("image_size", x) // sizes["P"]) ** 2 + 1 == sizes["N"],
+        ),
+        "num_register_tokens": sizes.get("R", 0),
+    }
+    config_json.check_sizes(opened, stated | config_json.num_labels(match))
+    huggingface.check_qkv_bias(config, match)
+    return external.external_weights(
+        external.with_heads(opened, match, required=True),
+        _preprocess(opened, _image_size(opened, sizes)),
         fields={
             "pool": "cls_avg" if match.has("head") else "cls",
-            "mlp": "swiglu" if match.layout is _GATED else "mlp",
-            "registers": match.sizes.get("R", 0),
-            "layer_scale": json_fields.positive(config, "layerscale_value", 1.0),
-            "gelu": huggingface_json.gelu(config),
-            "norm_epsilon": json_fields.positive(config, "layer_norm_eps", 1e-6),
+            "mlp": "swiglu" if gated else "mlp",
+            "registers": sizes.get("R", 0),
+            "layer_scale": config_json.positive(config, "layerscale_value", 1.0),
+            "gelu": huggingface.gelu(config),
+            "norm_epsilon": config_json.positive(config, "layer_norm_eps", 1e-6),
         },
-        class_names=huggingface_json.class_names(config, match),
+        class_names=huggingface.class_names(config, match),
     )
 
 
@@ -167,7 +149,7 @@ def _image_size(opened: Opened, sizes: Mapping[str, int]) -> tuple[int, int]:
 
 def _preprocess(opened: Opened, image_size: tuple[int, int]) -> models.Preprocess:
     """Preparation by preprocessor_config.json, at the size of the positions."""
-    about = huggingface_json.preprocess(opened.preprocessor or {}, image_size)
+    about = huggingface.preprocess(opened.preprocessor or {}, image_size)
     if about.crop in (None, image_size):
         return about
     resize = about.resize
@@ -241,7 +223,7 @@ def _documents(
         )
     kind = "Dinov2WithRegisters" if spec.registers else "Dinov2"
     suffix = "ForImageClassification" if num_classes else "Model"
-    config = huggingface_json.vit_config(
+    config = huggingface.vit_config(
         spec, f"{kind}{suffix}", _type(spec), about.image_size, num_classes, names
     ) | {
         "mlp_ratio": _mlp_ratio(spec),
@@ -252,17 +234,13 @@ def _documents(
     }
     if spec.registers:
         config["num_register_tokens"] = spec.registers
-    return huggingface_json.documents(config, about)
+    return huggingface.documents(config, about)
 
 
 FORMAT = Format(
     destination="huggingface",
     model_types=TYPES,
-    recognises=lambda opened: is_model_type(opened, *TYPES),
-    layouts=_layouts,
-    heads=lambda opened, _: architecture.stated_heads(opened),
-    sizes=_sizes,
-    unpacked=_unpacked,
+    needs_type=True,
     reads=_read,
     holds=_holds,
     layout_for=lambda spec: _GATED if spec.mlp == "swiglu" else _PLAIN,

@@ -5,7 +5,7 @@ shifts, stretches and scales of patches' coordinates, which do not exist here (n
 """
 
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -15,16 +15,16 @@ from vit_jax.core.errors import UserError
 from vit_jax.models.vit import ViTSpec
 from vit_jax.models.vit_names import STYLES
 from vit_jax.nn.posemb import ROTARY_BASE
-from vit_jax.weights import architecture, config_consistency, json_fields
-from vit_jax.weights.config_consistency import Size
-from vit_jax.weights.external import ClassNames, Documents, ExternalWeights, Format, is_model_type
+from vit_jax.weights import config_json, external
+from vit_jax.weights.config_json import ClassNames
+from vit_jax.weights.external import Documents, ExternalWeights, Format
 from vit_jax.weights.files.detect_format import Opened
 from vit_jax.weights.files.tensors import Tensors, of_array
-from vit_jax.weights.formats import dinov2, huggingface_json
-from vit_jax.weights.layout import Layout, rule
-from vit_jax.weights.match import Match
+from vit_jax.weights.formats import dinov2, huggingface
+from vit_jax.weights.layout import Layout, rule, torch_linear, torch_norm
+from vit_jax.weights.match import best
 
-TYPE, CONVNEXT = "dinov3_vit", "dinov3_convnext"  # model_type of config.json
+TYPE = "dinov3_vit"  # model_type of config.json
 # transformers 5 still writes the first into files, but calls its modules by the second.
 LAYERS = ("layer", "model.layer")
 REGISTERS = "embeddings.register_tokens"
@@ -45,25 +45,22 @@ _PROCESSOR = {
 @functools.cache
 def _layout(layers: str, qkv_bias: str, dense_bias: bool, gated: bool) -> Layout:
     """The table for one of LAYERS and three fields of the model."""
+    inside = lambda *names: " ".join(f"{layers}.{{}}.{name}" for name in names)
     query, key, value = (f"attention.{name}_proj" for name in "qkv")
-    bias_of = lambda name: f"{layers}.{{}}.{name}.bias"
-    dense = functools.partial(dinov2.dense, layers)
     wide, narrow = ("M", "D") if dense_bias else (None, None)
     apart = [("query", query), ("value", value)] if qkv_bias == "query_value" else []
     in_one = "(H K)" if qkv_bias == "all" else None
     rules = (
-        rule("patches/kernel", "embeddings.patch_embeddings.weight", "D 3 P p"),
-        rule("patches/bias", "embeddings.patch_embeddings.bias", "D"),
+        *torch_linear("patches", "embeddings.patch_embeddings", "D 3 P p", "D"),
         *dinov2.tokens(),
         *dinov2.norms_and_scales(layers),
-        *dense("attention/qkv", f"{query} {key} {value}", "(H K) D", in_one),
-        *(rule(f"attention/{ours}_bias", bias_of(theirs), "(H K)") for ours, theirs in apart),
-        *dense("attention/out", "attention.o_proj", "D (H K)", narrow),
-        *(dense("mlp/gate", "mlp.gate_proj", "M D", wide) if gated else ()),
-        *dense("mlp/fc1", "mlp.up_proj", "M D", wide),
-        *dense("mlp/fc2", "mlp.down_proj", "D M", narrow),
-        rule("norm/scale", "norm.weight", "D"),
-        rule("norm/bias", "norm.bias", "D"),
+        *torch_linear("attention/qkv", inside(query, key, value), "(H K) D", in_one),
+        *(rule(f"attention/{a}_bias", f"{inside(name)}.bias", "(H K)") for a, name in apart),
+        *torch_linear("attention/out", inside("attention.o_proj"), "D (H K)", narrow),
+        *(torch_linear("mlp/gate", inside("mlp.gate_proj"), "M D", wide) if gated else ()),
+        *torch_linear("mlp/fc1", inside("mlp.up_proj"), "M D", wide),
+        *torch_linear("mlp/fc2", inside("mlp.down_proj"), "D M", narrow),
+        *torch_norm("norm", "norm"),
     )
     return Layout(
         "Hugging Face's DINOv3",
@@ -73,40 +70,19 @@ def _layout(layers: str, qkv_bias: str, dense_bias: bool, gated: bool) -> Layout
     )
 
 
-def _recognises(opened: Opened) -> bool:
-    """Whether config.json is a DINOv3 ViT's. UserError for DINOv3's ConvNeXts."""
-    if is_model_type(opened, CONVNEXT):
-        raise UserError(
-            f"{opened.path} holds DINOv3's ConvNeXt, which is not a ViT; of its models the ViTs "
-            f"can be read, those whose config.json says {TYPE!r}."
-        )
-    return is_model_type(opened, TYPE)
-
-
-def _layouts(opened: Opened) -> tuple[Layout, ...]:
+def _read(opened: Opened, _: tuple[int, int] | None) -> ExternalWeights:
+    """The model, which takes images of any size."""
     fields = _fields(opened.config or {})
     layers = LAYERS[any(name.startswith(f"{LAYERS[1]}.") for name in opened.tensors)]
-    gated = fields["mlp"] != "mlp"
-    return (_layout(layers, fields["qkv_bias"], fields["dense_bias"], gated),)
-
-
-def _unpacked(tensors: Tensors) -> Tensors:
-    """Arrays without empty ones: a model without registers has an empty array of them."""
-    return {name: x for name, x in tensors.items() if 0 not in x.shape}
-
-
-def _sizes(match: Match, _: Mapping[str, Any]) -> Iterator[Size]:
-    """Sizes of config.json; the model takes images of any size."""
-    yield from config_consistency.tokens(match.sizes)
-    yield Size("intermediate_size", match.sizes["M"])
-    yield Size("num_register_tokens", match.sizes.get("R", 0))
-
-
-def _read(opened: Opened, match: Match, _: tuple[int, int] | None) -> ExternalWeights:
-    sizes = match.sizes
-    fields = _fields(opened.config or {}) | architecture.vit_sizes(match)
-    fields["registers"] = sizes.get("R", 0)
-    return architecture.external_weights(
+    layout = _layout(layers, fields["qkv_bias"], fields["dense_bias"], fields["mlp"] != "mlp")
+    # A model without registers has an empty array of them.
+    match = best([layout], {name: x for name, x in opened.tensors.items() if 0 not in x.shape})
+    sizes, registers = match.sizes, match.sizes.get("R", 0)
+    stated = {"intermediate_size": sizes["M"], "num_register_tokens": registers}
+    config_json.check_sizes(opened, config_json.token_sizes(sizes) | stated)
+    match = external.with_heads(opened, match, required=True)
+    fields |= external.vit_sizes(match) | {"registers": registers}
+    return external.external_weights(
         match,
         _preprocess(opened, sizes["P"]),
         fields=fields,
@@ -117,7 +93,7 @@ def _read(opened: Opened, match: Match, _: tuple[int, int] | None) -> ExternalWe
 def _fields(config: Mapping[str, Any]) -> dict[str, Any]:
     """The model's fields in config.json. UserError for those that cannot be computed here."""
     has_bias = tuple(
-        json_fields.flag(config, f"{name}_bias", name != "key")
+        config_json.flag(config, f"{name}_bias", name != "key")
         for name in ("query", "key", "value")
     )
     if has_bias not in QKV_BIASES:
@@ -126,25 +102,25 @@ def _fields(config: Mapping[str, Any]) -> dict[str, Any]:
             f"config.json: query_bias={query}, key_bias={key}, value_bias={value}; supported are "
             "all, none, and all but the key's."
         )
-    dense_bias = json_fields.flag(config, "proj_bias", True)
-    if json_fields.flag(config, "mlp_bias", True) != dense_bias:
+    dense_bias = config_json.flag(config, "proj_bias", True)
+    if config_json.flag(config, "mlp_bias", True) != dense_bias:
         raise UserError(
             f"config.json: proj_bias={dense_bias}, mlp_bias={not dense_bias}; supported are both "
             "or none."
         )
-    theta = json_fields.positive(config, "rope_theta", ROTARY_BASE)
+    theta = config_json.positive(config, "rope_theta", ROTARY_BASE)
     if theta != ROTARY_BASE:
         raise UserError(f"config.json: rope_theta={theta:g}; only {ROTARY_BASE:g} is supported.")
-    gated = json_fields.flag(config, "use_gated_mlp", False)
-    gelus = huggingface_json.GELUS | ({"silu": "silu", "swish": "silu"} if gated else {})
-    activation = gelus[json_fields.word(config, "hidden_act", "gelu", gelus)]
+    gated = config_json.flag(config, "use_gated_mlp", False)
+    gelus = huggingface.GELUS | ({"silu": "silu", "swish": "silu"} if gated else {})
+    activation = gelus[config_json.word(config, "hidden_act", "gelu", gelus)]
     return {
         "qkv_bias": QKV_BIASES[has_bias],
         "dense_bias": dense_bias,
         "mlp": "mlp" if not gated else "swiglu" if activation == "silu" else "geglu",
         "gelu": "exact" if activation == "silu" else activation,
-        "layer_scale": json_fields.positive(config, "layerscale_value", 1.0),
-        "norm_epsilon": json_fields.positive(config, "layer_norm_eps", 1e-5),
+        "layer_scale": config_json.positive(config, "layerscale_value", 1.0),
+        "norm_epsilon": config_json.positive(config, "layer_norm_eps", 1e-5),
     }
 
 
@@ -165,10 +141,10 @@ def _preprocess(opened: Opened, patch: int) -> models.Preprocess:
     """
     document = opened.preprocessor
     if document is None:
-        size = json_fields.sides("image_size", (opened.config or {}).get("image_size", 224))
+        size = config_json.sides("image_size", (opened.config or {}).get("image_size", 224))
         document = {"size": list(size)}
     stated = {key: x for key, x in document.items() if x is not None}
-    about = huggingface_json.preprocess_of_any_size(_PROCESSOR | stated)
+    about = huggingface.preprocess_of_any_size(_PROCESSOR | stated)
     height, width = about.image_size
     if height % patch or width % patch:
         raise UserError(
@@ -208,7 +184,7 @@ def _documents(
             "keep it in a checkpoint (python -m vit_jax.convert --to=checkpoint)."
         )
     query, key, value = next(has for has, word in QKV_BIASES.items() if word == spec.qkv_bias)
-    config = huggingface_json.vit_config(
+    config = huggingface.vit_config(
         spec, "DINOv3ViTModel", TYPE, about.image_size, num_classes, names
     ) | {
         "intermediate_size": spec.mlp_dim,
@@ -225,17 +201,13 @@ def _documents(
     }
     if spec.mlp == "swiglu":
         config["hidden_act"] = "silu"
-    return huggingface_json.documents(config, about)
+    return huggingface.documents(config, about)
 
 
 FORMAT = Format(
     destination="huggingface",
     model_types=(TYPE,),
-    recognises=_recognises,
-    layouts=_layouts,
-    heads=lambda opened, _: architecture.stated_heads(opened),
-    sizes=_sizes,
-    unpacked=_unpacked,
+    needs_type=True,
     reads=_read,
     holds=_holds,
     layout_for=lambda s: _layout(LAYERS[0], s.qkv_bias, s.dense_bias, s.mlp != "mlp"),

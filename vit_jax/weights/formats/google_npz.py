@@ -20,11 +20,12 @@ from vit_jax.core.errors import UserError
 from vit_jax.models.bit import BiTSpec
 from vit_jax.models.hybrid import HybridSpec
 from vit_jax.models.vit import ViTSpec
-from vit_jax.weights import architecture
-from vit_jax.weights.external import ClassNames, Documents, ExternalWeights, Format
+from vit_jax.weights import external
+from vit_jax.weights.config_json import ClassNames
+from vit_jax.weights.external import Documents, ExternalWeights, Format
 from vit_jax.weights.files.detect_format import Opened
 from vit_jax.weights.layout import Layout, ResNetNames, Rule, resnet_rules, rule
-from vit_jax.weights.match import Match
+from vit_jax.weights.match import best
 
 # Fields that its readers imply; the arrays do not show them.
 _FIELDS = {"gelu": "tanh", "norm_epsilon": 1e-6}
@@ -239,11 +240,12 @@ _LAYOUTS = (
 )
 
 
-def _read(opened: Opened, match: Match, given: tuple[int, int] | None) -> ExternalWeights:
+def _read(opened: Opened, given: tuple[int, int] | None) -> ExternalWeights:
     """The model; the file states nothing about images, so whole images are used."""
-    pads, size = architecture.image_size(opened, match, given)
+    match = best(_LAYOUTS, opened.tensors)
+    pads, size = external.image_size(opened, match, given)
     preprocess = models.Preprocess(size, size)
-    return architecture.external_weights(match, preprocess, pads_class_position=pads)
+    return external.external_weights(match, preprocess, pads_class_position=pads)
 
 
 def layout_for(spec: ViTSpec | BiTSpec) -> Layout:
@@ -268,8 +270,6 @@ def _documents(_: Any, __: int, ___: ClassNames, about: models.Preprocess) -> Do
 
 FORMAT = Format(
     destination="google_npz",
-    recognises=lambda opened: opened.kind == "npz",
-    layouts=lambda _: _LAYOUTS,
     reads=_read,
     holds=lambda *_: True,
     layout_for=layout_for,

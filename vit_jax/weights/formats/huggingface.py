@@ -1,150 +1,112 @@
-"""Hugging Face's ViT, I-JEPA and BiT, in and out.
+"""Hugging Face's ViT and I-JEPA, in and out, and the JSON that its models share.
 
 ViT is ViTForImageClassification, ViTModel and ViTForMaskedImageModeling. ViTModel's pooler is a
 dense layer with tanh on the class token, which is called pre-logits here. GELU is exact and the
 epsilon of layer norms 1e-12 by default. I-JEPA (IJepaForImageClassification, IJepaModel) is the
 same without a class token: its classifier sees the mean of the patches, as a plain ViT with average
 pooling does here.
-
-BiT is BitForImageClassification and BitModel with `layer_type` "preactivation" and the padding of
-the released models; the other kind is the ResNet of hybrids with a head. Weights are divided by
-sqrt(variance + 1e-8).
 """
 
-import functools
-from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any
 
 from vit_jax import models
 from vit_jax.core.errors import UserError
-from vit_jax.models.bit import BiTSpec
 from vit_jax.models.vit import ViTSpec
-from vit_jax.nn.norm import GROUPS
-from vit_jax.nn.resnet.resnet import EXPANSION
-from vit_jax.weights import architecture, config_consistency, json_fields
-from vit_jax.weights.config_consistency import Size
-from vit_jax.weights.external import ClassNames, Documents, ExternalWeights, Format, may_be
+from vit_jax.weights import config_json, external
+from vit_jax.weights.config_json import ClassNames
+from vit_jax.weights.external import Documents, ExternalWeights, Format
 from vit_jax.weights.files.detect_format import Opened
 from vit_jax.weights.files.tensors import Tensors
-from vit_jax.weights.formats import huggingface_json
-from vit_jax.weights.layout import Layout, ResNetNames, resnet_rules, rule
-from vit_jax.weights.match import Match
+from vit_jax.weights.layout import Layout, rule, torch_linear, torch_norm
+from vit_jax.weights.match import Match, best
 
 HINT = "Write --to=google_npz or checkpoint."
+GELUS = {"gelu": "exact", "gelu_new": "tanh", "gelu_pytorch_tanh": "tanh", "gelu_fast": "tanh"}
+_ZERO, _HALF, _ONE = (0.0, 0.0, 0.0), (0.5, 0.5, 0.5), (1.0, 1.0, 1.0)
 
 
-class _Names(NamedTuple):
-    """Names in which files differ: a layer, its query, key, value and output, and its MLP."""
-
-    layer: str
-    attention: tuple[str, str, str, str]
-    fc1: str
-    fc2: str
-
-
-def _layout(title: str, called: _Names, *, ijepa: bool) -> Layout:
-    layer, attention, fc1, fc2 = called
-    *qkv, out = (f"{layer}.{{}}.{name}" for name in attention)
+def _layout(title: str, layer: str, attention: str, fc1: str, fc2: str, *, ijepa: bool) -> Layout:
+    """The table for names in which files differ: `attention` is query, key, value and output."""
+    inside = lambda names: " ".join(f"{layer}.{{}}.{name}" for name in names)
+    *qkv, out = attention.split()
     # The pooler of I-JEPA takes the first patch: no model here computes that.
-    pooler = (
-        rule("pre_logits/kernel", "pooler.dense.weight", "E D"),
-        rule("pre_logits/bias", "pooler.dense.bias", "E"),
+    of_vit = (
+        rule("cls", "embeddings.cls_token", "1 1 D"),
+        *torch_linear("pre_logits", "pooler.dense", "E D", "E"),
     )
-    names = lambda leaf: " ".join(f"{name}.{leaf}" for name in qkv)
     rules = (
-        rule("patches/kernel", "embeddings.patch_embeddings.projection.weight", "D 3 P p"),
-        rule("patches/bias", "embeddings.patch_embeddings.projection.bias", "D"),
-        *(() if ijepa else (rule("cls", "embeddings.cls_token", "1 1 D"),)),
+        *torch_linear("patches", "embeddings.patch_embeddings.projection", "D 3 P p", "D"),
         rule("positions/embedding", "embeddings.position_embeddings", "1 N D"),
-        rule("norm1/scale", f"{layer}.{{}}.layernorm_before.weight", "D"),
-        rule("norm1/bias", f"{layer}.{{}}.layernorm_before.bias", "D"),
-        rule("attention/qkv/kernel", names("weight"), "(H K) D"),
-        rule("attention/qkv/bias", names("bias"), "(H K)"),
-        rule("attention/out/kernel", f"{out}.weight", "D (H K)"),
-        rule("attention/out/bias", f"{out}.bias", "D"),
-        rule("norm2/scale", f"{layer}.{{}}.layernorm_after.weight", "D"),
-        rule("norm2/bias", f"{layer}.{{}}.layernorm_after.bias", "D"),
-        rule("mlp/fc1/kernel", f"{layer}.{{}}.{fc1}.weight", "M D"),
-        rule("mlp/fc1/bias", f"{layer}.{{}}.{fc1}.bias", "M"),
-        rule("mlp/fc2/kernel", f"{layer}.{{}}.{fc2}.weight", "D M"),
-        rule("mlp/fc2/bias", f"{layer}.{{}}.{fc2}.bias", "D"),
-        rule("norm/scale", "layernorm.weight", "D"),
-        rule("norm/bias", "layernorm.bias", "D"),
-        *(() if ijepa else pooler),
-        rule("head/kernel", "classifier.weight", "C D"),
-        rule("head/bias", "classifier.bias", "C"),
+        *torch_norm("norm1", inside(["layernorm_before"])),
+        *torch_linear("attention/qkv", inside(qkv), "(H K) D", "(H K)"),
+        *torch_linear("attention/out", inside([out]), "D (H K)", "D"),
+        *torch_norm("norm2", inside(["layernorm_after"])),
+        *torch_linear("mlp/fc1", inside([fc1]), "M D", "M"),
+        *torch_linear("mlp/fc2", inside([fc2]), "D M", "D"),
+        *torch_norm("norm", "layernorm"),
+        *torch_linear("head", "classifier", "C D", "C"),
     )
-    # Ignored are further parts of masked image modelling.
-    ignored = (r"embeddings\.mask_token", r"decoder\.0\.(weight|bias)")
     return Layout(
         title,
-        rules,
+        rules if ijepa else (*rules, *of_vit),
         prefixes=("", "ijepa." if ijepa else "vit."),
-        ignored=ignored,
+        # Further parts of masked image modelling.
+        ignored=(r"embeddings\.mask_token", r"decoder\.0\.(weight|bias)"),
         needed=() if ijepa else ("cls",),
     )
 
 
-_FILES = _Names(
+_FILES = (
     "encoder.layer",
-    (
-        "attention.attention.query",
-        "attention.attention.key",
-        "attention.attention.value",
-        "attention.output.dense",
-    ),
+    "attention.attention.query attention.attention.key attention.attention.value "
+    "attention.output.dense",
     "intermediate.dense",
     "output.dense",
 )
 # transformers 5 still writes the names above into files, but has renamed its modules.
-_MODULES = _Names(
+_MODULES = (
     "layers",
-    ("attention.q_proj", "attention.k_proj", "attention.v_proj", "attention.o_proj"),
+    "attention.q_proj attention.k_proj attention.v_proj attention.o_proj",
     "mlp.fc1",
     "mlp.fc2",
 )
 _STATE_DICT = "the state_dict() of Hugging Face's {} since transformers 5"
-_VIT = _layout("Hugging Face's ViT", _FILES, ijepa=False)
-_IJEPA = _layout("Hugging Face's I-JEPA", _FILES, ijepa=True)
+_VIT = _layout("Hugging Face's ViT", *_FILES, ijepa=False)
+_IJEPA = _layout("Hugging Face's I-JEPA", *_FILES, ijepa=True)
 _LAYOUTS = {
-    "vit": (_VIT, _layout(_STATE_DICT.format("ViT"), _MODULES, ijepa=False)),
-    "ijepa": (_IJEPA, _layout(_STATE_DICT.format("I-JEPA"), _MODULES, ijepa=True)),
+    "vit": (_VIT, _layout(_STATE_DICT.format("ViT"), *_MODULES, ijepa=False)),
+    "ijepa": (_IJEPA, _layout(_STATE_DICT.format("I-JEPA"), *_MODULES, ijepa=True)),
 }
 
 
-def _layouts(opened: Opened) -> tuple[Layout, ...]:
-    kind = (opened.config or {}).get("model_type")
-    return _LAYOUTS[kind] if kind else _LAYOUTS["vit"] + _LAYOUTS["ijepa"]
-
-
-def _sizes(match: Match, _: Mapping[str, Any]) -> Iterator[Size]:
-    sizes = match.sizes
-    yield from config_consistency.tokens(sizes)
-    yield Size("intermediate_size", sizes["M"])
-    yield config_consistency.images("image_size", sizes["N"], sizes["P"], match.has("cls"))
-    yield config_consistency.qkv_bias(match)
-    if match.has("pre_logits"):
-        yield Size("pooler_output_size", sizes["E"])
-    yield from config_consistency.labels(match)
-
-
-def _read(opened: Opened, match: Match, given: tuple[int, int] | None) -> ExternalWeights:
+def _read(opened: Opened, given: tuple[int, int] | None) -> ExternalWeights:
     config = opened.config or {}
-    size = json_fields.sides("image_size", config.get("image_size", 224)) if config else None
-    pads, image_size = architecture.image_size(opened, match, given, size)
-    huggingface_json.check_qkv_bias(config, match)
+    kind = config.get("model_type")
+    match = best(_LAYOUTS[kind] if kind else _LAYOUTS["vit"] + _LAYOUTS["ijepa"], opened.tensors)
+    sizes = config_json.token_sizes(match.sizes) | {
+        "intermediate_size": match.sizes["M"],
+        "image_size": config_json.images("image_size", match),
+        "qkv_bias": config_json.flag_of(match.has("qkv_bias")),
+    }
+    if match.has("pre_logits"):
+        sizes["pooler_output_size"] = match.sizes["E"]
+    config_json.check_sizes(opened, sizes | config_json.num_labels(match))
+    size = config_json.sides("image_size", config.get("image_size", 224)) if config else None
+    pads, image_size = external.image_size(opened, match, given, size)
+    check_qkv_bias(config, match)
     if config.get("pooler_act", "tanh") != "tanh":
         raise UserError(
             f"config.json: pooler_act={config['pooler_act']!r}; only tanh is supported."
         )
-    return architecture.external_weights(
-        match,
-        huggingface_json.preprocess(opened.preprocessor or {}, image_size),
+    return external.external_weights(
+        external.with_heads(opened, match),
+        preprocess(opened.preprocessor or {}, image_size),
         fields={
-            "gelu": huggingface_json.gelu(config),
-            "norm_epsilon": json_fields.positive(config, "layer_norm_eps", 1e-12),
+            "gelu": gelu(config),
+            "norm_epsilon": config_json.positive(config, "layer_norm_eps", 1e-12),
         },
-        class_names=huggingface_json.class_names(config, match),
+        class_names=class_names(config, match),
         pads_class_position=pads,
     )
 
@@ -176,7 +138,7 @@ def _documents(
         )
     kind, model_type = ("IJepa", "ijepa") if spec.pool == "avg" else ("ViT", "vit")
     suffix = "ForImageClassification" if num_classes else "Model"
-    config = huggingface_json.vit_config(
+    config = vit_config(
         spec, f"{kind}{suffix}", model_type, about.image_size, num_classes, names
     ) | {
         "intermediate_size": spec.mlp_dim,
@@ -186,154 +148,184 @@ def _documents(
         "pooler_act": "tanh",
         "pooler_output_size": spec.width,
     }
-    return huggingface_json.documents(config, about)
+    return documents(config, about)
 
 
-def _with_prefix(prefix: str, tensors: Tensors, _: Any, num_classes: int) -> Tensors:
+def with_prefix(prefix: str, tensors: Tensors, _: Any, num_classes: int) -> Tensors:
     """Names as in a model with a head, the only part without the prefix."""
     if not num_classes:
         return tensors
     return {n if n.startswith("classifier.") else prefix + n: x for n, x in tensors.items()}
 
 
-def _packed_vit(tensors: Tensors, spec: ViTSpec, num_classes: int) -> Tensors:
-    return _with_prefix(_layout_for(spec).prefixes[-1], tensors, spec, num_classes)
+def _packed(tensors: Tensors, spec: ViTSpec, num_classes: int) -> Tensors:
+    return with_prefix(_layout_for(spec).prefixes[-1], tensors, spec, num_classes)
 
 
-VIT = Format(
+FORMAT = Format(
     destination="huggingface",
     model_types=tuple(_LAYOUTS),
-    recognises=lambda opened: may_be(opened, *_LAYOUTS),
-    layouts=_layouts,
-    heads=architecture.heads,
-    sizes=_sizes,
     reads=_read,
     holds=lambda spec, _: type(spec) is ViTSpec,
     layout_for=_layout_for,
     documents=_documents,
-    packed=_packed_vit,
+    packed=_packed,
     hint=HINT,
 )
 
-# --- BiT
-
-_BIT_NAMES = ResNetNames(
-    root={"root/conv": "embedder.convolution"},
-    unit={
-        **{part: part for i in (1, 2, 3) for part in (f"conv{i}", f"norm{i}")},
-        "projection": "downsample.conv",
-    },
-    folder="encoder.stages.%d.layers.{}.",
-)
-_BIT = Layout(
-    title="Hugging Face's BiT",
-    rules=(
-        *resnet_rules("resnet", _BIT_NAMES, pre_activation=True),
-        rule("norm/scale", "norm.weight", "D"),
-        rule("norm/bias", "norm.bias", "D"),
-        rule("head/kernel", "classifier.1.weight", "C D"),
-        rule("head/bias", "classifier.1.bias", "C"),
-    ),
-    prefixes=("", "bit."),
-    computes={"weight_epsilon": 1e-8, "weight_epsilon_of": "variance", "group_norm_epsilon": 1e-5},
-)
-# Entries of config.json that make the arrays a BiT; they are the defaults.
-_BIT_CONFIG: dict[str, Any] = {
-    "layer_type": "preactivation",
-    "global_padding": None,
-    "embedding_dynamic_padding": False,
-    "num_groups": GROUPS,
-    "hidden_act": "relu",
-    "width_factor": 1,
-    "num_channels": 3,
-}
-# Defaults of BitImageProcessor.
-_BIT_PROCESSOR = {
-    "size": {"shortest_edge": 224},
-    "do_center_crop": True,
-    "crop_size": {"height": 224, "width": 224},
-    "image_mean": [0.48145466, 0.4578275, 0.40821073],
-    "image_std": [0.26862954, 0.26130258, 0.27577711],
-}
+# --- JSON that Hugging Face's models share
 
 
-def _bit_layouts(opened: Opened) -> tuple[Layout, ...]:
-    if "model_type" in (opened.config or {}):
-        _check_bit(opened)  # arrays of the other kind differ in ways that mislead
-    return (_BIT,)
+def check_qkv_bias(config: Mapping[str, Any], match: Match) -> None:
+    """UserError for biases that a config.json implies and the arrays lack."""
+    if config and not match.has("qkv_bias") and config.get("qkv_bias") is None:
+        raise UserError(
+            "The arrays have no biases of query, key and value, but config.json does not say so: "
+            "if the model has none, put qkv_bias=false there."
+        )
 
 
-def _check_bit(opened: Opened) -> None:
-    """UserError for another kind of ResNet."""
-    config = opened.config or {}
-    other = [
-        f"{key}={config[key]!r} (here: {value!r})"
-        for key, value in _BIT_CONFIG.items()
-        if config.get(key, value) != value
-    ]
-    depths, stride = config.get("depths", (3, 4, 6, 3)), config.get("output_stride", 32)
-    if isinstance(depths, list | tuple) and stride != max(32, 2 ** (1 + len(depths))):
-        other.append(f"output_stride={stride!r}")
-    if other:
-        raise UserError(f"config.json: this model cannot be computed here: {', '.join(other)}.")
+def gelu(config: Mapping[str, Any]) -> str:
+    """The form of GELU; exact by default."""
+    return GELUS[config_json.word(config, "hidden_act", "gelu", GELUS)]
 
 
-def _bit_widths(units: tuple[int, ...], root_width: int) -> list[int]:
-    return [EXPANSION * root_width * 2**stage for stage in range(len(units))]
+def class_names(config: Mapping[str, Any], match: Match) -> ClassNames:
+    """Names of id2label, as config_json.read gives them."""
+    labels = config_json.section(config, "id2label")
+    return config_json.class_names("id2label", labels, match.sizes.get("C", 0))
 
 
-def _bit_sizes(match: Match, _: Mapping[str, Any]) -> Iterator[Size]:
-    shape = architecture.resnet_shape(match)
-    assert shape
-    yield Size("embedding_size", shape.root_width)
-    yield Size("depths", list(shape.units))
-    yield Size("hidden_sizes", _bit_widths(shape.units, shape.root_width))
-    yield from config_consistency.labels(match)
+def preprocess(document: Mapping[str, Any], image_size: tuple[int, int]) -> models.Preprocess:
+    """Preparation by preprocessor_config.json. UserError for steps that prediction lacks."""
+    if not document.get("do_rescale", True):
+        raise UserError("preprocessor_config.json: do_rescale=false; pixels have to become [0, 1].")
+    factor = config_json.positive(document, "rescale_factor", 1 / 255)
+    if abs(factor * 255 - 1) > 1e-3:
+        raise UserError(
+            f"preprocessor_config.json: rescale_factor={factor}; pixels have to become [0, 1], "
+            "which is 1/255."
+        )
+    size: Any = document.get("size") or list(image_size)
+    resize: tuple[int, int] | int | None = None
+    if document.get("do_resize", True):
+        shortest = isinstance(size, Mapping) and "shortest_edge" in size
+        resize = (
+            config_json.side("shortest_edge", size["shortest_edge"])
+            if shortest
+            else config_json.sides("size", size)
+        )
+    crop = None
+    if document.get("do_center_crop", False):
+        crop = config_json.sides("crop_size", document.get("crop_size") or size)
+    interpolation = _interpolation(document.get("resample"))
+    normalise = document.get("do_normalize", True)
+    return config_json.preprocess(
+        document if normalise else {},
+        "image_",
+        image_size,
+        (resize, crop, interpolation),
+        mean_and_std=(_HALF, _HALF) if normalise else (_ZERO, _ONE),
+    )
 
 
-def _read_bit(opened: Opened, match: Match, given: tuple[int, int] | None) -> ExternalWeights:
-    _check_bit(opened)
-    _, image_size = architecture.image_size(opened, match, given)
-    if opened.preprocessor is None:  # the whole image
-        preprocess = models.Preprocess(image_size, image_size)
-    else:
-        document = {**_BIT_PROCESSOR, **opened.preprocessor}
-        if isinstance(document["size"], int):
-            document["size"] = {"shortest_edge": document["size"]}
-        preprocess = huggingface_json.preprocess_of_any_size(document)
-    names = huggingface_json.class_names(opened.config or {}, match)
-    return architecture.external_weights(match, preprocess, class_names=names)
+def preprocess_of_any_size(document: Mapping[str, Any]) -> models.Preprocess:
+    """Preparation for a model that takes any size, at the size that images end up with.
+
+    Args:
+      document: complete with its processor's defaults.
+
+    Raises:
+      UserError: `document` does not determine that size; or as `preprocess`.
+    """
+    key = "crop_size" if document.get("do_center_crop") else "size"
+    sides = document.get(key)
+    if not isinstance(sides, Mapping) or {"height", "width"} <= sides.keys():
+        return preprocess(document, config_json.sides(key, sides))
+    raise UserError(
+        f"preprocessor_config.json: {key}={sides!r} does not say how large images become: give "
+        "height and width, or a crop."
+    )
 
 
-def _bit_documents(
-    spec: BiTSpec, num_classes: int, names: ClassNames, about: models.Preprocess
-) -> Documents:
-    config = {
-        "architectures": ["BitForImageClassification" if num_classes else "BitModel"],
-        "model_type": "bit",
-        **_BIT_CONFIG,
-        "embedding_size": spec.root_width,
-        "hidden_sizes": _bit_widths(spec.units, spec.root_width),
-        "depths": list(spec.units),
-        "output_stride": max(32, spec.shape.stride),
+def _interpolation(number: Any) -> str:
+    """The name of Pillow's number; bilinear if absent, as in ViT's processor."""
+    if number is None:
+        return "bilinear"
+    if type(number) is not int or not 0 <= number < len(models.INTERPOLATIONS):
+        known = ", ".join(f"{i} ({name})" for i, name in enumerate(models.INTERPOLATIONS))
+        raise UserError(f"preprocessor_config.json: resample={number!r}. There are {known}.")
+    return models.INTERPOLATIONS[number]
+
+
+def vit_config(
+    spec: ViTSpec,
+    architecture: str,
+    model_type: str,
+    size: tuple[int, int],
+    num_classes: int,
+    names: ClassNames,
+) -> dict[str, Any]:
+    """Entries of config.json that all of Hugging Face's ViTs have, for images of this size."""
+    height, width = size
+    return {
+        "architectures": [architecture],
+        "model_type": model_type,
+        "hidden_size": spec.width,
+        "num_hidden_layers": spec.depth,
+        "num_attention_heads": spec.num_heads,
+        "hidden_act": "gelu" if spec.gelu == "exact" else "gelu_pytorch_tanh",
+        "layer_norm_eps": spec.norm_epsilon,
+        "image_size": height if height == width else [height, width],
+        "patch_size": spec.patch_size,
+        "num_channels": 3,
         "torch_dtype": "float32",
-        **huggingface_json.labels(num_classes, names),
+        **labels(num_classes, names),
     }
-    documents = huggingface_json.documents(config, about)
-    documents["preprocessor_config.json"]["image_processor_type"] = "BitImageProcessor"
-    return documents
 
 
-BIT = Format(
-    destination="huggingface",
-    model_types=("bit",),
-    recognises=lambda opened: may_be(opened, "bit"),
-    layouts=_bit_layouts,
-    sizes=_bit_sizes,
-    reads=_read_bit,
-    holds=lambda spec, _: isinstance(spec, BiTSpec),
-    layout_for=lambda _: _BIT,
-    documents=_bit_documents,
-    packed=functools.partial(_with_prefix, "bit."),
-    hint=HINT,
-)
+def labels(num_classes: int, names: ClassNames) -> dict[str, dict[str, Any]]:
+    """Entries of config.json about classes; none for a model without a head."""
+    if not num_classes:
+        return {}
+    names = names or tuple(map(config_json.placeholder, range(num_classes)))
+    return {
+        "id2label": {str(i): label for i, label in enumerate(names)},
+        "label2id": {label: i for i, label in enumerate(names)},
+    }
+
+
+def documents(config: dict[str, Any], about: models.Preprocess) -> Documents:
+    """config.json and preprocessor_config.json."""
+    return {"config.json": config, "preprocessor_config.json": processor(about)}
+
+
+def processor(about: models.Preprocess) -> dict[str, Any]:
+    """preprocessor_config.json. UserError for steps that transformers' processors lack."""
+    if about.fit != "stretch":
+        raise UserError(
+            "Hugging Face's processors resize to the shorter side or to a size, and do not pad; "
+            f"this model's images are resized in proportion, fit={about.fit!r}: write --to=timm."
+        )
+    document: dict[str, Any] = {
+        "image_processor_type": "ViTImageProcessor",
+        "do_resize": about.resize is not None,
+        "do_rescale": True,
+        "rescale_factor": 1 / 255,
+        "do_normalize": True,
+        "image_mean": list(about.mean),
+        "image_std": list(about.std),
+        "resample": models.INTERPOLATIONS.index(about.interpolation),
+        "do_center_crop": about.crop is not None,
+    }
+    if isinstance(about.resize, int):
+        document["size"] = {"shortest_edge": about.resize}
+    else:
+        document["size"] = _sides(about.resize or about.image_size)
+    if about.crop:
+        document["crop_size"] = _sides(about.crop)
+    return document
+
+
+def _sides(size: tuple[int, int]) -> dict[str, int]:
+    return {"height": size[0], "width": size[1]}

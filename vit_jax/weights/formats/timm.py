@@ -7,7 +7,7 @@ are fixed by the architecture's name.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from vit_jax import models
@@ -15,51 +15,43 @@ from vit_jax.core.errors import UserError
 from vit_jax.models.bit import BiTSpec
 from vit_jax.models.hybrid import HybridSpec
 from vit_jax.models.vit import ViTSpec
-from vit_jax.weights import architecture, config_consistency, json_fields, label_names
-from vit_jax.weights.config_consistency import Size
-from vit_jax.weights.external import ClassNames, Documents, ExternalWeights, Format, may_be
+from vit_jax.weights import config_json, external
+from vit_jax.weights.config_json import ClassNames
+from vit_jax.weights.external import Documents, ExternalWeights, Format
 from vit_jax.weights.files.detect_format import Opened
-from vit_jax.weights.layout import Layout, ResNetNames, Rule, resnet_rules, rule
-from vit_jax.weights.match import Match
-
-
-def _linear(ours: str, theirs: str, weight: str, bias: str) -> tuple[Rule, ...]:
-    return (
-        rule(f"{ours}/kernel", f"{theirs}.weight", weight),
-        rule(f"{ours}/bias", f"{theirs}.bias", bias),
-    )
-
-
-def _norm(ours: str, theirs: str) -> tuple[Rule, ...]:
-    return (
-        rule(f"{ours}/scale", f"{theirs}.weight", "D"),
-        rule(f"{ours}/bias", f"{theirs}.bias", "D"),
-    )
-
+from vit_jax.weights.layout import (
+    Layout,
+    ResNetNames,
+    resnet_rules,
+    rule,
+    torch_linear,
+    torch_norm,
+)  # fmt: skip
+from vit_jax.weights.match import Match, best
 
 _VIT = Layout(
     title="timm's ViT",
     rules=(
-        *_linear("patches", "patch_embed.proj", "D 3 P p", "D"),
+        *torch_linear("patches", "patch_embed.proj", "D 3 P p", "D"),
         rule("cls", "cls_token", "1 1 D"),
         rule("positions/embedding", "pos_embed", "1 N D"),
-        *_norm("norm1", "blocks.{}.norm1"),
-        *_linear("attention/qkv", "blocks.{}.attn.qkv", "(3 H K) D", "(3 H K)"),
-        *_linear("attention/out", "blocks.{}.attn.proj", "D (H K)", "D"),
+        *torch_norm("norm1", "blocks.{}.norm1"),
+        *torch_linear("attention/qkv", "blocks.{}.attn.qkv", "(3 H K) D", "(3 H K)"),
+        *torch_linear("attention/out", "blocks.{}.attn.proj", "D (H K)", "D"),
         rule("scale1/scale", "blocks.{}.ls1.gamma", "D"),
-        *_norm("norm2", "blocks.{}.norm2"),
-        *_linear("mlp/fc1", "blocks.{}.mlp.fc1", "M D", "M"),
-        *_linear("mlp/fc2", "blocks.{}.mlp.fc2", "D M", "D"),
+        *torch_norm("norm2", "blocks.{}.norm2"),
+        *torch_linear("mlp/fc1", "blocks.{}.mlp.fc1", "M D", "M"),
+        *torch_linear("mlp/fc2", "blocks.{}.mlp.fc2", "D M", "D"),
         rule("scale2/scale", "blocks.{}.ls2.gamma", "D"),
-        *_norm("norm", "norm"),
+        *torch_norm("norm", "norm"),
         rule("pooling/probe", "attn_pool.latent", "1 1 D"),
-        *_linear("pooling/query", "attn_pool.q", "(H K) D", "(H K)"),
-        *_linear("pooling/key_value", "attn_pool.kv", "(2 H K) D", "(2 H K)"),
-        *_linear("pooling/out", "attn_pool.proj", "D (H K)", "D"),
-        *_norm("pooling/norm", "attn_pool.norm"),
-        *_linear("pooling/mlp/fc1", "attn_pool.mlp.fc1", "M D", "M"),
-        *_linear("pooling/mlp/fc2", "attn_pool.mlp.fc2", "D M", "D"),
-        *_linear("head", "head", "C D", "C"),
+        *torch_linear("pooling/query", "attn_pool.q", "(H K) D", "(H K)"),
+        *torch_linear("pooling/key_value", "attn_pool.kv", "(2 H K) D", "(2 H K)"),
+        *torch_linear("pooling/out", "attn_pool.proj", "D (H K)", "D"),
+        *torch_norm("pooling/norm", "attn_pool.norm"),
+        *torch_linear("pooling/mlp/fc1", "attn_pool.mlp.fc1", "M D", "M"),
+        *torch_linear("pooling/mlp/fc2", "attn_pool.mlp.fc2", "D M", "D"),
+        *torch_linear("head", "head", "C D", "C"),
     ),
 )
 # Architectures whose GELU is the tanh form, or another function, by name alone.
@@ -99,7 +91,7 @@ def _hybrid_layout(title: str, root: str) -> Layout:
     resnet = resnet_rules(
         "patches/resnet", _resnet_names(under, under + root), pre_activation=False
     )
-    patches = _linear("patches/projection", "patch_embed.proj", "D F P p", "D")
+    patches = torch_linear("patches/projection", "patch_embed.proj", "D F P p", "D")
     vit = tuple(r for r in _VIT.rules if not r.ours.startswith("patches/"))
     return Layout(title, (*resnet, *patches, *vit), computes=_COMPUTES)
 
@@ -110,8 +102,8 @@ _BIT = Layout(
     title="timm's BiT",
     rules=(
         *resnet_rules("resnet", _resnet_names("", "stem."), pre_activation=True),
-        *_norm("norm", "norm"),
-        *_linear("head", "head.fc", "C D 1 1", "C"),
+        *torch_norm("norm", "norm"),
+        *torch_linear("head", "head.fc", "C D 1 1", "C"),
     ),
     computes=_COMPUTES,
 )
@@ -125,107 +117,107 @@ _HYBRIDS = {
 }
 _HYBRID_ROOT_WIDTH = 64
 _BITS = ("50x1", "50x3", "101x1", "101x3", "152x2", "152x4")
-# Arguments of timm's models with which the same arrays make another model.
 _UNREAD_OF_BIT = ("act_layer", "avg_down", "basic", "output_stride", "preact", "stem_type")
 _UNREAD_OF_HYBRID = ("padding_same",)
 
 # --- reading
 
 
-def _layouts(opened: Opened) -> tuple[Layout, ...]:
-    """All layouts. UserError for a DINOv3: it is timm's Eva and gives the mean of its patches."""
-    name = str((opened.config or {}).get("architecture", ""))
-    if "dinov3" in name:
+def _read(opened: Opened, given: tuple[int, int] | None) -> ExternalWeights:
+    config = opened.config or {}
+    name = str(config.get("architecture", ""))
+    if "dinov3" in name:  # timm's Eva, which gives the mean of its patches
         raise UserError(
             f"config.json: architecture={name!r}; timm's DINOv3 cannot be read. Take the folder of "
             "the same model as Hugging Face's DINOv3ViTModel."
         )
-    return (_VIT, _HYBRID, _HYBRID_OF_ROOT, _BIT)
-
-
-def _heads(opened: Opened, match: Match) -> int:
-    name = str((opened.config or {}).get("architecture", ""))
-    by_name = (number for start, number in _HEADS.items() if name.startswith(start))
-    return architecture.heads(opened, match, next(by_name, None))
-
-
-def _sizes(match: Match, config: Mapping[str, Any]) -> Iterator[Size]:
-    """A hybrid's patches are of places in its ResNet's map."""
-    sizes, arguments = match.sizes, "model_args"
-    yield Size("num_classes", sizes.get("C", 0))
-    yield Size("num_features", sizes["D"])
-    yield Size(f"{arguments}.num_classes", sizes.get("C", 0))
-    yield Size(f"{arguments}.in_chans", config_consistency.RGB)
-    if architecture.is_bit(match):
-        return
-    yield Size(f"{arguments}.embed_dim", sizes["D"])
-    yield Size(f"{arguments}.depth", sizes["L"])
-    yield from config_consistency.heads(sizes)
-    yield config_consistency.qkv_bias(match, f"{arguments}.qkv_bias")
-    yield config_consistency.mlp_ratio(f"{arguments}.mlp_ratio", sizes)
-    yield config_consistency.patch(f"{arguments}.patch_size", sizes)
-    of_model = json_fields.section(config, arguments).get("img_size")
-    key = f"{arguments}.img_size" if of_model else "pretrained_cfg.input_size"
-    patch, cls = architecture.patch_pixels(match), match.has("cls")
-    yield config_consistency.images(key, sizes["N"], patch, cls)
-
-
-def _read(opened: Opened, match: Match, given: tuple[int, int] | None) -> ExternalWeights:
-    config = opened.config or {}
-    pads, image_size = architecture.image_size(opened, match, given, _stated_image_size(config))
-    arguments = json_fields.section(config, "model_args")
-    is_bit = architecture.is_bit(match)
-    unread = _UNREAD_OF_BIT if is_bit else _UNREAD_OF_HYBRID if match.sizes.get("W") else ()
-    unknown = [f"{name}={arguments[name]!r}" for name in unread if name in arguments]
-    pool = arguments.get("global_pool") or config.get("global_pool") or "avg"
-    if is_bit and pool != "avg":
-        unknown.append(f"global_pool={pool!r}")
-    if unknown:
-        raise UserError(f"config.json: {', '.join(unknown)} cannot be computed here.")
-    return architecture.external_weights(
+    match = best([_VIT, _HYBRID, _HYBRID_OF_ROOT, _BIT], opened.tensors)
+    config_json.check_sizes(opened, _sizes(match, config))
+    if not match.is_bit:
+        by_name = (number for start, number in _HEADS.items() if name.startswith(start))
+        match = external.with_heads(opened, match, next(by_name, None))
+    pads, image_size = external.image_size(opened, match, given, _stated_image_size(config))
+    _check_arguments(config, match)
+    return external.external_weights(
         match,
         preprocess(config, image_size),
-        fields={} if is_bit else _fields(config, match),
+        fields={} if match.is_bit else _fields(config, match),
         class_names=class_names(config, match.sizes.get("C", 0)),
         pads_class_position=pads,
     )
 
 
+def _sizes(match: Match, config: Mapping[str, Any]) -> dict[str, Any]:
+    """Sizes in config.json; a hybrid's patches are of places in its ResNet's map."""
+    sizes = match.sizes
+    stated = {
+        "num_classes": sizes.get("C", 0),
+        "num_features": sizes["D"],
+        "model_args.num_classes": sizes.get("C", 0),
+        "model_args.in_chans": config_json.RGB,
+    }
+    if match.is_bit:
+        return stated
+    of_model = config_json.section(config, "model_args").get("img_size")
+    key = "model_args.img_size" if of_model else "pretrained_cfg.input_size"
+    return stated | {
+        "model_args.embed_dim": sizes["D"],
+        "model_args.depth": sizes["L"],
+        **config_json.num_heads(sizes),
+        "model_args.qkv_bias": config_json.flag_of(match.has("qkv_bias")),
+        "model_args.mlp_ratio": config_json.mlp_ratio("model_args.mlp_ratio", sizes),
+        "model_args.patch_size": config_json.patch("model_args.patch_size", sizes),
+        key: config_json.images(key, match),
+    }
+
+
+def _check_arguments(config: Mapping[str, Any], match: Match) -> None:
+    """UserError for arguments with which the same arrays make another model."""
+    arguments = config_json.section(config, "model_args")
+    unread = _UNREAD_OF_BIT if match.is_bit else _UNREAD_OF_HYBRID if match.resnet_shape else ()
+    unknown = [f"{name}={arguments[name]!r}" for name in unread if name in arguments]
+    pool = arguments.get("global_pool") or config.get("global_pool") or "avg"
+    if match.is_bit and pool != "avg":
+        unknown.append(f"global_pool={pool!r}")
+    if unknown:
+        raise UserError(f"config.json: {', '.join(unknown)} cannot be computed here.")
+
+
 def _stated_image_size(config: Mapping[str, Any]) -> tuple[int, int] | None:
-    of_model = json_fields.section(config, "model_args").get("img_size")
+    of_model = config_json.section(config, "model_args").get("img_size")
     if of_model:
-        return json_fields.sides("img_size", of_model)
-    size = json_fields.section(config, "pretrained_cfg").get("input_size")  # with channels first
+        return config_json.sides("img_size", of_model)
+    size = config_json.section(config, "pretrained_cfg").get("input_size")  # with channels first
     if not size:
         return None
-    return json_fields.sides("input_size", size[1:] if isinstance(size, list) else size)
+    return config_json.sides("input_size", config_json.without_channels(size))
 
 
 def _fields(config: Mapping[str, Any], match: Match) -> dict[str, Any]:
     """Fields of a ViT that its config.json states. UserError for another pooling."""
-    name, arguments = str(config.get("architecture", "")), json_fields.section(config, "model_args")
+    name, arguments = str(config.get("architecture", "")), config_json.section(config, "model_args")
     default = "quick_gelu" if _QUICK.match(name) else "gelu_tanh" if _TANH.match(name) else "gelu"
-    activation = json_fields.word(arguments, "act_layer", default, _GELUS)
-    pool = _POOLS[architecture.pool(match)]
+    activation = config_json.word(arguments, "act_layer", default, _GELUS)
+    pool = _POOLS[external.pool(match)]
     in_use = arguments if arguments.get("global_pool") else config
-    if json_fields.word(in_use, "global_pool", pool, _POOLS.values()) != pool:
+    if config_json.word(in_use, "global_pool", pool, _POOLS.values()) != pool:
         raise UserError(
             f"config.json: global_pool={in_use['global_pool']!r}, but its arrays are those of a "
             f"model with {pool!r}; with these arrays no other pooling can be computed here."
         )
     fields: dict[str, Any] = {"gelu": _GELUS[activation], "norm_epsilon": 1e-6}
     if match.has("scale1"):
-        fields["layer_scale"] = json_fields.positive(arguments, "init_values", 1e-5)
+        fields["layer_scale"] = config_json.positive(arguments, "init_values", 1e-5)
     return fields
 
 
 def class_names(config: Mapping[str, Any], num_classes: int) -> ClassNames:
-    """Names of label_names: a list, or as label_names.read takes them."""
+    """Names of label_names: a list, or as config_json.class_names takes them."""
     names = config.get("label_names")
     if isinstance(names, list):
         names = {str(i): name for i, name in enumerate(names)}
-    labels = json_fields.section({"label_names": names}, "label_names")
-    return label_names.read("label_names", labels, num_classes)
+    labels = config_json.section({"label_names": names}, "label_names")
+    return config_json.class_names("label_names", labels, num_classes)
 
 
 def preprocess(config: Mapping[str, Any], image_size: tuple[int, int]) -> models.Preprocess:
@@ -233,21 +225,21 @@ def preprocess(config: Mapping[str, Any], image_size: tuple[int, int]) -> models
 
     Defaults are those of timm.data.resolve_data_config. UserError for steps that prediction lacks.
     """
-    about = json_fields.section(config, "pretrained_cfg")
+    about = config_json.section(config, "pretrained_cfg")
     if not about:
         return models.Preprocess(image_size, image_size)
-    mode = json_fields.word(about, "crop_mode", "center", _CROP_MODES)
-    interpolation = json_fields.word(about, "interpolation", "bicubic", models.INTERPOLATIONS)
-    kept = json_fields.positive(about, "crop_pct", 0.875)
+    mode = config_json.word(about, "crop_mode", "center", _CROP_MODES)
+    interpolation = config_json.word(about, "interpolation", "bicubic", models.INTERPOLATIONS)
+    kept = config_json.positive(about, "crop_pct", 0.875)
     height, width = image_size
-    json_fields.side("crop_pct", int(max(image_size) / kept))
+    config_json.side("crop_pct", int(max(image_size) / kept))
     before_crop = (int(height / kept), int(width / kept))
     resize: tuple[int, int] | int = before_crop
     fit = next(fit for fit, its in _CROP_MODE_OF.items() if its == mode)
     if mode == "center" and before_crop[0] == before_crop[1]:
         resize, fit = before_crop[0], "stretch"  # the shorter side
     crop = None if resize == image_size and mode == "squash" else image_size
-    return json_fields.preprocess(
+    return config_json.preprocess(
         about,
         "",
         image_size,
@@ -386,10 +378,6 @@ def _layout_for(spec: Any) -> Layout:
 
 FORMAT = Format(
     destination="timm",
-    recognises=lambda opened: may_be(opened, architecture=True),
-    layouts=_layouts,
-    heads=_heads,
-    sizes=_sizes,
     reads=_read,
     holds=lambda *_: True,
     layout_for=_layout_for,
