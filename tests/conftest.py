@@ -164,6 +164,37 @@ def run_python(preloaded_server):
 
 
 @pytest.fixture
+def start_python(preloaded_server):
+    """`start_python(output, "-c", code)`: a process whose output goes to a file, as from Popen.
+
+    It does not outlive the test.
+    """
+    started = []
+
+    def start(output: Path, *arguments: str, devices: int = 1, **env: str):
+        environment = python_environment(devices, **env)
+        with output.open("wb") as file:
+            if preloaded.can_fork(arguments, environment, python_environment()):
+                server = preloaded_server()
+                process = server.start(arguments, environment, REPOSITORY, file, file)
+            else:
+                process = subprocess.Popen(
+                    [sys.executable, *arguments],
+                    cwd=REPOSITORY,
+                    env=environment,
+                    stdout=file,
+                    stderr=file,
+                )
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+@pytest.fixture
 def bounded():
     """Fails a test that takes much memory, and ends one that hangs.
 

@@ -36,12 +36,20 @@ class Server:
         )
         assert self._process.stdout.readline() == b"ready\n"
 
+    def start(self, arguments, env, cwd, stdout, stderr) -> "Program":
+        """As subprocess.Popen, with files for the output."""
+        with open(os.devnull, "rb") as null:
+            fds = [null.fileno(), stdout.fileno(), stderr.fileno()]
+            return Program(self.socket, list(arguments), env, str(cwd), fds)
+
     def run(self, arguments, env, cwd, timeout_secs) -> subprocess.CompletedProcess[str]:
         """As subprocess.run with captured text."""
         with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-            with open(os.devnull, "rb") as null:
-                fds = [null.fileno(), out.fileno(), err.fileno()]
-                status = _ask(self.socket, list(arguments), env, str(cwd), fds, timeout_secs)
+            program = self.start(arguments, env, cwd, out, err)
+            try:
+                status = program.wait(timeout_secs)
+            finally:
+                program.kill()
             texts = []
             for file in (out, err):
                 file.seek(0)
@@ -57,27 +65,52 @@ class Server:
         self._process.wait()
 
 
+class Program:
+    """A program in a fork, with those methods of Popen that tests use."""
+
+    def __init__(self, path, arguments, env, cwd, fds):
+        self.args, self.returncode = arguments, None
+        self._connection = socket.socket(socket.AF_UNIX)
+        self._connection.connect(path)
+        request = json.dumps({"arguments": arguments, "env": dict(env), "cwd": cwd}).encode()
+        socket.send_fds(self._connection, [len(request).to_bytes(8, "little")], fds)
+        self._connection.sendall(request)
+        self.pid = int(self._connection.recv(16))
+
+    def poll(self):
+        """The exit status; None while it runs."""
+        try:
+            return self.wait(0)
+        except subprocess.TimeoutExpired:
+            return None
+
+    def wait(self, timeout=None):
+        """The exit status."""
+        if self.returncode is None:
+            if timeout is not None and not select.select([self._connection], [], [], timeout)[0]:
+                raise subprocess.TimeoutExpired(self.args, timeout)
+            self.returncode = int(self._connection.recv(16))
+            self._connection.close()
+        return self.returncode
+
+    def send_signal(self, number):
+        """Sends a signal to the program itself."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self):
+        """Ends it at once."""
+        self.send_signal(signal.SIGKILL)
+
+
 def can_fork(arguments, env, server_env) -> bool:
     """Whether a fork of the server does the same as a fresh interpreter."""
     kept = ("JAX_", "TF_", "PYTHON")
-    read_early = lambda e: {k: v for k, v in e.items() if k.startswith(kept)}
+    read_early = lambda e: {
+        k: v for k, v in e.items() if k.startswith(kept) and k != "PYTHONUNBUFFERED"
+    }
     options = [a for a in arguments[:1] if a.startswith("-") and a not in ("-", "-c", "-m")]
     return FORKS and not options and read_early(env) == read_early(server_env)
-
-
-def _ask(path, arguments, env, cwd, fds, timeout_secs=None):
-    """The exit status of a program; TimeoutExpired, and it is killed, when it takes too long."""
-    with socket.socket(socket.AF_UNIX) as connection:
-        connection.connect(path)
-        request = json.dumps({"arguments": arguments, "env": dict(env), "cwd": cwd}).encode()
-        socket.send_fds(connection, [len(request).to_bytes(8, "little")], fds)
-        connection.sendall(request)
-        connection.settimeout(timeout_secs)
-        try:
-            answer = connection.recv(16)
-        except TimeoutError:
-            raise subprocess.TimeoutExpired(arguments, timeout_secs) from None
-    return int(answer)
 
 
 def _serve(path):
@@ -126,6 +159,7 @@ def _supervise(connection):
     if child == 0:
         connection.close()
         os._exit(_run(**json.loads(request), fds=fds))
+    connection.sendall(str(child).encode())
     end = os.pidfd_open(child)
     ready, _, _ = select.select([end, connection], [], [])
     if end not in ready:
@@ -147,6 +181,8 @@ def _run(arguments, env, cwd, fds):
     os.chdir(cwd)
     os.environ.clear()
     os.environ.update(env)
+    if "PYTHONUNBUFFERED" in env:
+        sys.stdout.reconfigure(line_buffering=True)
     sys.orig_argv = [sys.executable, *arguments]
     sys.path[0] = ""
     kind, *rest = arguments
@@ -181,5 +217,5 @@ if __name__ == "__main__":
         case ["serve", path]:
             _serve(path)
         case ["run", path, *arguments]:
-            status = _ask(path, arguments, os.environ, os.getcwd(), range(_FDS))
+            status = Program(path, arguments, os.environ, os.getcwd(), range(_FDS)).wait()
             sys.exit(status if status >= 0 else 128 - status)

@@ -29,7 +29,7 @@ class Trainer:
     def __init__(
         self, batch_size=16, grad_accum_steps=1, mixup=0.0, cutmix=0.0, lr=1e-3, seed=0,
         optimizer="adam", freeze=(), ema_decay=None, model="ViT-Ti/4", toy=TINY, size=SIZE,
-        mesh=None, **fields,
+        mesh=None, shard_optimizer=False, **fields,
     ):  # fmt: skip
         mesh = meshes.make_mesh(**{"replica": 1, "data": -1, "fsdp": 1, "tensor": 1} | (mesh or {}))
         schedule = schedules.schedule(
@@ -48,7 +48,7 @@ class Trainer:
 
         self.layout = state_layout(
             make_model, freezing.without(optimizer, freeze), mesh, ema_decay=ema_decay,
-            shard_optimizer=False,
+            shard_optimizer=shard_optimizer,
         )  # fmt: skip
         objective = Objective(
             loss="softmax", label_smoothing=0.0, mixup_alpha=mixup, cutmix_alpha=cutmix,
