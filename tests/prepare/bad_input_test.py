@@ -26,8 +26,7 @@ from vit_jax.data.source import Example
 from vit_jax.prepare import faults
 from vit_jax.prepare.catalogue import ImageRow
 from vit_jax.prepare.check_image import check
-from vit_jax.prepare.collection import Collection, CollectionRequest, Part
-from vit_jax.prepare.options import PrepareOptions
+from vit_jax.prepare.collection import Collection, CollectionRequest, Part, PrepareOptions
 from vit_jax.prepare.readers import image_folder
 
 MAX_PIXELS = 100_000_000

@@ -15,12 +15,11 @@ from tests.prepare.conftest import jpeg
 from vit_jax.core.errors import UserError
 from vit_jax.core.screen import Screen
 from vit_jax.prepare import evaluation_sets
-from vit_jax.prepare.collection import CollectionRequest, Part
-from vit_jax.prepare.options import PrepareOptions
+from vit_jax.prepare.collection import CollectionRequest, Part, PrepareOptions
 from vit_jax.prepare.pipeline import prepare
 from vit_jax.prepare.prepared_set import PreparedSet, read_note
 from vit_jax.prepare.readers import image_folder
-from vit_jax.prepare.tasks import process_pool
+from vit_jax.prepare.tasks import runners
 
 
 def folder_of(root: Path, images: dict[str, bytes]) -> Path:
@@ -35,7 +34,7 @@ def folder_of(root: Path, images: dict[str, bytes]) -> Path:
 def prepared(source: Path, output: Path, *evaluated: Path, version: str = "1.0.0") -> PreparedSet:
     options = PrepareOptions(version=version, drop_duplicates_of=tuple(map(str, evaluated)))
     collection = image_folder.collection(CollectionRequest(str(source)))
-    return prepare(collection, output, options, process_pool.in_processes(1), Screen(io.StringIO()))
+    return prepare(collection, output, options, runners.in_processes(1), Screen(io.StringIO()))
 
 
 def left_out(found: PreparedSet) -> dict[str, str]:
@@ -97,7 +96,7 @@ def test_one_of_several_splits_must_be_named(tmp_path: Path) -> None:
         CollectionRequest(str(folder_of(tmp_path / "set", images)))
     )
     options = PrepareOptions(splits="test=2,train=rest")
-    run = process_pool.in_processes(1)
+    run = runners.in_processes(1)
     folder = prepare(collection, tmp_path, options, run, Screen(io.StringIO())).folder
 
     def count(parts: Sequence[Part], _: str) -> pa.Table:

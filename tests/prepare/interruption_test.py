@@ -19,12 +19,11 @@ from tests.prepare.pipeline_test import files, prepared
 from vit_jax.core.errors import UserError
 from vit_jax.data.sources import tfds_writer
 from vit_jax.prepare import catalogue
-from vit_jax.prepare.collection import CollectionRequest
-from vit_jax.prepare.options import PrepareOptions
+from vit_jax.prepare.collection import CollectionRequest, PrepareOptions
+from vit_jax.prepare.pipeline import WORK_DIR
 from vit_jax.prepare.readers import image_folder, imagenet21k
 from vit_jax.prepare.readers import imagenet21k as archive
 from vit_jax.prepare.tasks import read_part
-from vit_jax.prepare.work_dir import NAME as WORK
 
 
 @pytest.fixture
@@ -116,7 +115,7 @@ def test_a_disk_that_grows_until_it_suffices(
 
 def test_a_second_preparation_at_once_is_refused(tmp_path: Path, imagenet21k: Path) -> None:
     collection = archive.collection(CollectionRequest(str(imagenet21k)))
-    work = tmp_path / "imagenet21k" / "1.0.0" / WORK
+    work = tmp_path / "imagenet21k" / "1.0.0" / WORK_DIR
     work.mkdir(parents=True)
     held = (
         f"import filelock, sys; lock = filelock.FileLock({str(work / 'lock')!r}); lock.acquire(); "
@@ -166,7 +165,7 @@ def test_a_damaged_finished_set_is_not_ready(tmp_path: Path, imagenet21k: Path) 
 def test_damaged_options(tmp_path: Path, imagenet21k: Path) -> None:
     collection = archive.collection(CollectionRequest(str(imagenet21k)))
     found = prepared(collection, tmp_path)
-    (found.folder / WORK / "options.json").write_text("{")
+    (found.folder / WORK_DIR / "options.json").write_text("{")
     with pytest.raises(UserError, match=r"options\.json is damaged .* Delete"):
         prepared(collection, tmp_path)
 
@@ -174,7 +173,7 @@ def test_damaged_options(tmp_path: Path, imagenet21k: Path) -> None:
 WORKING = """
 import sys, time
 from pathlib import Path
-from vit_jax.prepare.tasks.process_pool import in_processes
+from vit_jax.prepare.tasks.runners import in_processes
 
 def task(path):
     import os

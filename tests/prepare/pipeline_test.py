@@ -21,14 +21,13 @@ from vit_jax.core.screen import Screen
 from vit_jax.data.order import label_index
 from vit_jax.data.sources.tfds import Tfds
 from vit_jax.data.sources.tfds_writer import NOTE
-from vit_jax.prepare.collection import Collection, CollectionRequest
-from vit_jax.prepare.options import PrepareOptions
+from vit_jax.prepare.collection import Collection, CollectionRequest, PrepareOptions
 from vit_jax.prepare.pipeline import prepare
 from vit_jax.prepare.prepared_set import PreparedSet
 from vit_jax.prepare.readers import image_folder
 from vit_jax.prepare.readers import imagenet21k as archive
 from vit_jax.prepare.report import report_files
-from vit_jax.prepare.tasks import process_pool, read_part, write_shard
+from vit_jax.prepare.tasks import read_part, runners, write_shard
 
 SMALL = PrepareOptions(splits="test=5,validation=5,train=rest", shard_mib=0.02)
 
@@ -36,7 +35,7 @@ SMALL = PrepareOptions(splits="test=5,validation=5,train=rest", shard_mib=0.02)
 def prepared(
     collection: Collection, output: Path, options: PrepareOptions = SMALL, num_workers: int = 1
 ) -> PreparedSet:
-    run = process_pool.in_processes(num_workers)
+    run = runners.in_processes(num_workers)
     return prepare(collection, output, options, run, Screen(io.StringIO()))
 
 

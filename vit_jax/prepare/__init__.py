@@ -7,7 +7,7 @@ A collection (readers/imagenet21k.py ...) names its parts: tars, folders, lists.
 2. the catalogues decide the split, order and shard of each image (split_assignment.py);
 3. each shard is written from the locations of its images (tasks/write_shard.py).
 
-Catalogues and shards are files that are written completely or not at all, by independent tasks:
-process_pool.py runs these in any number of processes, and beam.py on Apache Beam, with the same
-bytes in the end. A preparation that was killed goes on with the missing files (pipeline.py).
+Catalogues and shards are files that are written completely or not at all, by independent tasks: in
+any number of processes or on Apache Beam (tasks/runners.py), with the same bytes in the end. A
+preparation that was killed goes on with the missing files (pipeline.py).
 """

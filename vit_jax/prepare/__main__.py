@@ -24,29 +24,26 @@ from absl import flags
 from vit_jax.core import command
 from vit_jax.core.errors import Preempted, UserError, nearest
 from vit_jax.core.screen import Screen, format_bytes
-from vit_jax.prepare import work_dir
-from vit_jax.prepare.collection import Collection, CollectionRequest, is_text
-from vit_jax.prepare.copies.near_pairs import MOST_BITS
-from vit_jax.prepare.options import PrepareOptions
-from vit_jax.prepare.pipeline import prepare
+from vit_jax.prepare.collection import Collection, CollectionRequest, PrepareOptions, is_text
+from vit_jax.prepare.near_pairs import MOST_BITS
+from vit_jax.prepare.pipeline import WORK_DIR, prepare
 from vit_jax.prepare.prepared_set import PreparedSet
 from vit_jax.prepare.readers import (
     image_folder,
     imagenet21k,
     imagenet2012,
-    imagenet_v2,
     records,
     webdataset,
 )
 from vit_jax.prepare.report import report_files
 from vit_jax.prepare.split_assignment import reasons
-from vit_jax.prepare.tasks import beam, process_pool
+from vit_jax.prepare.tasks import runners
 
 COLLECTIONS: dict[str, Callable[[CollectionRequest], Collection]] = {
     "imagenet21k": imagenet21k.collection,
     "imagenet2012": imagenet2012.collection,
     "imagenet2012_real": imagenet2012.real,
-    "imagenet_v2": imagenet_v2.collection,
+    "imagenet_v2": imagenet2012.version_2,
     "image_folder": image_folder.collection,
     "webdataset": webdataset.collection,
     "records": records.collection,
@@ -88,10 +85,10 @@ def main(arguments: list[str]) -> None:
     given["drop_duplicates_of"] = tuple(FLAGS.drop_duplicates_of)
     options = PrepareOptions(**given)
     if FLAGS.runner == "beam":
-        folder = output / collection.name / options.version / work_dir.NAME / "beam"
-        run = beam.on_beam(folder, FLAGS.beam_flags)
+        folder = output / collection.name / options.version / WORK_DIR / "beam"
+        run = runners.on_beam(folder, FLAGS.beam_flags)
     else:
-        run = process_pool.in_processes(FLAGS.workers or os.cpu_count() or 1)
+        run = runners.in_processes(FLAGS.workers or os.cpu_count() or 1)
     try:
         data_set = prepare(collection, output, options, run, screen)
     except KeyboardInterrupt as error:
@@ -216,7 +213,7 @@ def define(values: flags.FlagValues = FLAGS) -> None:
     )
     integer("max_image_pixels", default.max_image_pixels, "Larger images are set aside.", 1)
     number("shard_mib", default.shard_mib, "Approximate size of a file.", 0)
-    integer("workers", None, "Processes; default: one per core.", 1, process_pool.MOST)
+    integer("workers", None, "Processes; default: one per core.", 1, runners.MOST)
     choice("runner", "local", ("local", "beam"), "Processes here, or Apache Beam.")
     several("beam_flags", [], "Flags for Beam, as --runner=DataflowRunner,--project=ID.")
     flags.mark_flags_as_required(["source", "output"], values)

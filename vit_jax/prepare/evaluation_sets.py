@@ -19,8 +19,8 @@ from vit_jax.prepare import faults
 from vit_jax.prepare.catalogue import ImageRow, RowAndBytes
 from vit_jax.prepare.check_image import KNOWN_EXTENSIONS
 from vit_jax.prepare.collection import IMAGES_PER_PART, Part, is_text
-from vit_jax.prepare.copies.duplicates import EvaluationSet
-from vit_jax.prepare.splits import ALL
+from vit_jax.prepare.duplicates import EvaluationSet
+from vit_jax.prepare.split_assignment import ALL
 
 FLAG = "--drop_duplicates_of"
 COLUMNS = ["sha256", "look"]

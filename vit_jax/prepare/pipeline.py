@@ -5,6 +5,7 @@ import dataclasses
 import errno
 import functools
 import hashlib
+import json
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,33 +17,29 @@ import numpy as np
 import pyarrow as pa
 
 from vit_jax.core.errors import UserError
-from vit_jax.core.files import delete_leftovers
+from vit_jax.core.files import delete_leftovers, write_text
 from vit_jax.core.screen import Screen, format_bytes
 from vit_jax.data.order import label_index
 from vit_jax.data.sources import tfds_writer
 from vit_jax.data.sources.tfds_writer import SplitSize
-from vit_jax.prepare import (
-    catalogue,
-    evaluation_sets,
-    faults,
-    prepared_set,
-    split_assignment,
-    work_dir,
-)
-from vit_jax.prepare.collection import Collection, Part, refuse_names
-from vit_jax.prepare.copies.duplicates import EvaluationSet
-from vit_jax.prepare.options import PrepareOptions
+from vit_jax.prepare import catalogue, evaluation_sets, faults, prepared_set, split_assignment
+from vit_jax.prepare.collection import Collection, Part, PrepareOptions, refuse_names
+from vit_jax.prepare.duplicates import EvaluationSet
 from vit_jax.prepare.prepared_set import PreparedSet
 from vit_jax.prepare.report import report_files
-from vit_jax.prepare.split_assignment import SplitAssignment, assign_splits
-from vit_jax.prepare.splits import Splits
+from vit_jax.prepare.split_assignment import SplitAssignment, Splits, assign_splits
 from vit_jax.prepare.tasks import progress, read_part, write_shard
 from vit_jax.prepare.tasks.read_part import PartTask
 from vit_jax.prepare.tasks.write_shard import ShardTask, WrittenShard
 from vit_jax.run.environment import versions
 
 PACKAGES = ("array_record", "numpy", "pillow", "protobuf", "pyarrow", "tensorflow-datasets")
-RunTasks = Callable[..., Iterator[Any]]  # see tasks.process_pool
+# In the folder of the data set; once that is ready, only the lock and the options remain in it.
+WORK_DIR = ".preparing"
+_LOCK, _OPTIONS = "lock", "options.json"
+_CATALOGUES = "catalogues"  # of parts; earlier versions left some without mirrors in "parts"
+_EVALUATIONS = "evaluations"  # hashes of evaluation sets
+RunTasks = Callable[..., Iterator[Any]]  # see tasks/runners.py
 
 
 def prepare(
@@ -59,13 +56,13 @@ def prepare(
     policy = faults.policy(options.policy, collection.policy)
     splits = Splits.parse(options.splits or collection.splits)
     folder = output / collection.name / options.version
-    work = folder / work_dir.NAME
+    work = folder / WORK_DIR
     try:
         work.mkdir(parents=True, exist_ok=True)
-        with filelock.FileLock(work / work_dir.LOCK, timeout=0):
-            for path in (folder, work, work / work_dir.CATALOGUES):
+        with filelock.FileLock(work / _LOCK, timeout=0):
+            for path in (folder, work, work / _CATALOGUES):
                 delete_leftovers(path)
-            work_dir.refuse_other_options(work, options)
+            _refuse_other_options(work, options)
             preparation = _Preparation(collection, options, policy, splits, folder, run, screen)
             return preparation.data_set()
     except filelock.Timeout as error:
@@ -102,7 +99,7 @@ class _Preparation:
 
     @property
     def work(self) -> Path:
-        return self.folder / work_dir.NAME
+        return self.folder / WORK_DIR
 
     @property
     def multi_label(self) -> bool:
@@ -112,7 +109,7 @@ class _Preparation:
         """Reads, assigns and writes, unless the data set is ready."""
         started = time.monotonic()
         parts = self.collection.parts
-        tasks = self._tasks(parts, self.work / work_dir.CATALOGUES, self.policy)
+        tasks = self._tasks(parts, self.work / _CATALOGUES, self.policy)
         names = "\n".join(task.catalogue.name for task in tasks)
         source = hashlib.sha256(names.encode()).hexdigest()
         if note := prepared_set.read_note(self.folder):
@@ -123,11 +120,11 @@ class _Preparation:
         tell = functools.partial(self.screen.bar, "looking for duplicates")
         assignment = assign_splits(table, self.splits, self.options, evaluations, tell)
         # Until here the options may still change, and nothing is read again.
-        work_dir.keep_options(self.work, self.options, digests)
+        _keep_options(self.work, self.options, digests)
         weighted = split_assignment.weighted(table, assignment)
         written = self._write(table, assignment, weighted)
         data_set = self._with_metadata(table, assignment, written, weighted)
-        evaluation_sets.save(self.folder / work_dir.EVALUATIONS, evaluations)
+        evaluation_sets.save(self.folder / _EVALUATIONS, evaluations)
         note = {
             "source": source,
             "evaluations": {
@@ -141,7 +138,7 @@ class _Preparation:
             data_set, self.collection, self.policy, note, self.options.max_image_pixels, self.screen
         )
         prepared_set.write(data_set, note)  # the last file: from now on the data set is ready
-        work_dir.clear(self.work)
+        _clear(self.work)
         return data_set
 
     def _ready(self, note: Mapping[str, Any], source: str) -> PreparedSet:
@@ -151,21 +148,21 @@ class _Preparation:
                 f"{self.folder} is ready, but the collection has been changed since. Give another "
                 f"--version, or delete {self.folder}."
             )
-        work_dir.clear(self.work)  # which may have been interrupted
+        _clear(self.work)  # which may have been interrupted
         return prepared_set.read(self.folder)
 
     def _evaluations(self) -> tuple[list[EvaluationSet], list[str]]:
         """Evaluation sets and their digests. UserError if one changed during the preparation."""
 
         def read(parts: Sequence[Part], name: str) -> pa.Table:
-            folder = self.work / work_dir.EVALUATIONS / name
+            folder = self.work / _EVALUATIONS / name
             tasks = self._tasks(parts, folder, evaluation_sets.POLICY)
             return self._read(tasks, f"hashing {name}")
 
         paths = self.options.drop_duplicates_of
         evaluations = evaluation_sets.load(paths, read)
         digests = [evaluation_sets.digest(one) for one in evaluations]
-        before = work_dir.begun(self.work).get(work_dir.EVALUATIONS, digests)
+        before = _begun(self.work).get(_EVALUATIONS, digests)
         for path, now, then in zip(paths, digests, before, strict=True):
             if now != then:
                 raise UserError(
@@ -274,3 +271,43 @@ class _Preparation:
         digests = [one.digest for shards in written.values() for one in shards]
         digest = hashlib.sha256("\n".join(digests).encode()).hexdigest()
         return PreparedSet(self.folder, table, assignment, sizes, digest)
+
+
+def _refuse_other_options(work: Path, options: PrepareOptions) -> None:
+    """UserError if files of the data set were written with other options."""
+    now, before = _as_json(options), _begun(work)
+    differing = [name for name in now if name in before and before[name] != now[name]]
+    if differing:
+        raise UserError(
+            f"{work.parent} was begun with other options: "
+            + ", ".join(f"{name} was {before[name]!r}" for name in differing)
+            + f". Give the same, another --version, or delete {work.parent}."
+        )
+
+
+def _keep_options(work: Path, options: PrepareOptions, digests: Sequence[str]) -> None:
+    """Records what the data set is written with: options, and digests of evaluation sets."""
+    document = _as_json(options) | {_EVALUATIONS: digests}
+    write_text(work / _OPTIONS, json.dumps(document))
+
+
+def _begun(work: Path) -> dict[str, Any]:
+    """The contents that `_keep_options` wrote; {} before any file was written."""
+    path = work / _OPTIONS
+    try:
+        return json.loads(path.read_text()) if path.exists() else {}
+    except ValueError as error:
+        raise UserError(f"{path} is damaged ({error}). Delete {work.parent}.") from error
+
+
+def _as_json(options: PrepareOptions) -> dict[str, Any]:
+    return json.loads(json.dumps(dataclasses.asdict(options)))
+
+
+def _clear(work: Path) -> None:
+    """Deletes everything but the lock and the options."""
+    for path in work.iterdir():
+        if path.is_dir():
+            shutil.rmtree(path)
+        elif path.name not in (_LOCK, _OPTIONS):
+            path.unlink()

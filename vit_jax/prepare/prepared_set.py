@@ -19,7 +19,7 @@ from vit_jax.core.errors import UserError
 from vit_jax.core.files import atomic_file, write_text
 from vit_jax.data.sources.tfds_writer import NOTE, SplitSize
 from vit_jax.prepare import catalogue
-from vit_jax.prepare.copies.duplicates import Duplicates
+from vit_jax.prepare.duplicates import Duplicates
 from vit_jax.prepare.split_assignment import SplitAssignment
 
 # Fields of duplicates.Duplicates.

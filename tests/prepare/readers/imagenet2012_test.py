@@ -13,9 +13,8 @@ from tests.prepare.conftest import jpeg, tar
 from tests.prepare.pipeline_test import prepared
 from vit_jax.core.errors import UserError
 from vit_jax.data.sources.tfds import Tfds
-from vit_jax.prepare.collection import CollectionRequest
-from vit_jax.prepare.options import PrepareOptions
-from vit_jax.prepare.readers import imagenet2012, imagenet_v2
+from vit_jax.prepare.collection import CollectionRequest, PrepareOptions
+from vit_jax.prepare.readers import imagenet2012
 
 VALIDATION = [f"ILSVRC2012_val_{i:08}.JPEG" for i in (1, 2, 3)]
 # Of TFDS's list: n01751748, n09193705 and n02105855.
@@ -119,7 +118,7 @@ def test_version_two_compressed_or_as_a_folder(tmp_path: Path) -> None:
         (tmp_path / folder / name).write_bytes(data)
     one, other = (
         prepared(
-            imagenet_v2.collection(CollectionRequest(str(source))),
+            imagenet2012.version_2(CollectionRequest(str(source))),
             tmp_path / "out" / source.name,
             SMALL,
         )
@@ -137,10 +136,10 @@ def test_compressed_tars_that_are_damaged(tmp_path: Path) -> None:
         path = tmp_path / f"{number}.tar.gz"
         path.write_bytes(data)
         with pytest.raises(UserError, match=rf"{number}\.tar\.gz: not a tar, or damaged"):
-            prepared(imagenet_v2.collection(CollectionRequest(str(path))), tmp_path / "out", SMALL)
+            prepared(imagenet2012.version_2(CollectionRequest(str(path))), tmp_path / "out", SMALL)
 
 
 def test_folders_that_are_not_classes(tmp_path: Path) -> None:
     (tmp_path / "cats").mkdir()
     with pytest.raises(UserError, match="folder of folders 0"):
-        imagenet_v2.collection(CollectionRequest(str(tmp_path)))
+        imagenet2012.version_2(CollectionRequest(str(tmp_path)))

@@ -17,8 +17,7 @@ from tests.prepare.conftest import jpeg, tar
 from tests.prepare.pipeline_test import prepared
 from vit_jax.core.errors import UserError
 from vit_jax.data.sources.tfds import Tfds
-from vit_jax.prepare.collection import CollectionRequest
-from vit_jax.prepare.options import PrepareOptions
+from vit_jax.prepare.collection import CollectionRequest, PrepareOptions
 from vit_jax.prepare.prepared_set import PreparedSet
 from vit_jax.prepare.readers import labels as labels_module
 from vit_jax.prepare.readers import records, webdataset

@@ -13,16 +13,15 @@ import pytest
 from PIL import Image, ImageOps
 
 from tests.prepare.conftest import jpeg
-from tests.prepare.copies.duplicates_test import A, B, C, assigned, table
+from tests.prepare.duplicates_test import A, B, C, assigned, table
 from vit_jax.core.screen import Screen
 from vit_jax.prepare import faults
-from vit_jax.prepare.collection import CollectionRequest
-from vit_jax.prepare.options import PrepareOptions
+from vit_jax.prepare.collection import CollectionRequest, PrepareOptions
 from vit_jax.prepare.pipeline import prepare
 from vit_jax.prepare.readers import image_folder
-from vit_jax.prepare.report import charts, copy_pairs, summary
+from vit_jax.prepare.report import copy_pairs, summary
 from vit_jax.prepare.report import page as report_page
-from vit_jax.prepare.tasks import process_pool
+from vit_jax.prepare.tasks import runners
 
 STRANGE = "<b>&amp; 'x'.jpg"
 
@@ -54,7 +53,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     options = PrepareOptions(splits="test=4,train=rest", duplicates="drop")
     collection = image_folder.collection(CollectionRequest(str(source)))
     output = tmp_path_factory.mktemp("output")
-    run = process_pool.in_processes(1)
+    run = runners.in_processes(1)
     return prepare(collection, output, options, run, Screen(io.StringIO())).folder
 
 
@@ -141,9 +140,9 @@ def test_every_reason_has_a_description() -> None:
 
 def test_charts_of_nothing_and_of_one() -> None:
     for bins in ([], [(1.0, 1.4, 0)], [(1.0, 1.4, 5)]):
-        assert charts.bars("title", "note", bins, str).count("<rect") == len(bins)
+        assert report_page.bars("title", "note", bins, str).count("<rect") == len(bins)
     for values in ([], [0], [3], [0, 0], [1000, 1, 0]):
-        assert "nan" not in charts.curve("title", "note", values)
+        assert "nan" not in report_page.curve("title", "note", values)
 
 
 def test_merged_images_count_for_all_of_their_classes() -> None:

@@ -10,10 +10,9 @@ import pytest
 
 from tests.prepare.conftest import jpeg, tar
 from vit_jax.core.screen import Screen
-from vit_jax.prepare.collection import Collection, Part
-from vit_jax.prepare.options import PrepareOptions
+from vit_jax.prepare.collection import Collection, Part, PrepareOptions
 from vit_jax.prepare.pipeline import prepare
-from vit_jax.prepare.tasks import process_pool, progress, read_part
+from vit_jax.prepare.tasks import progress, read_part, runners
 
 
 def test_a_bar_moves_within_a_long_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -27,7 +26,7 @@ def test_a_bar_moves_within_a_long_part(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(read_part, "_checked", slowly(read_part._checked))
     out = io.StringIO()
     collection = Collection("tars", "Of this test.", ["thing"], [part])
-    run = process_pool.in_processes(1)
+    run = runners.in_processes(1)
     found = prepare(collection, tmp_path / "out", PrepareOptions(), run, Screen(out))
     assert found.splits["train"].shard_lengths == [20]
     shown = [line for line in out.getvalue().splitlines() if line.startswith("checking, ")]

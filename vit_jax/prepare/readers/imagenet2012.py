@@ -1,26 +1,30 @@
 """ImageNet-1k (ILSVRC 2012) from its tars, and other labels and other images for its classes.
 
 `ILSVRC2012_img_train.tar` is 1,000 tars in a tar, `ILSVRC2012_img_val.tar` 50,000 images without
-labels (https://image-net.org), which a text file in TFDS's package lists. The sets have the names
-and the splits that TFDS gives them: imagenet2012, imagenet2012_real, imagenet_v2.
+labels (https://image-net.org), which a text file in TFDS's package lists. ImageNet-V2 is 10,000
+new images in folders named by class number (https://github.com/modestyachts/ImageNetV2):
+`imagenetv2-matched-frequency.tar.gz`, read as it is, compressed, with copies of the images in the
+work folder; or the folder in it. The sets have the names and the splits that TFDS gives them:
+imagenet2012, imagenet2012_real, imagenet_v2.
 """
 
 import functools
 import importlib.util
 import json
-from collections.abc import Mapping
-from pathlib import Path
+from collections.abc import Iterator, Mapping
+from pathlib import Path, PurePosixPath
 
 from vit_jax.core import synsets
 from vit_jax.core.errors import UserError
-from vit_jax.prepare.catalogue import Labels
+from vit_jax.prepare.catalogue import Labels, RowAndBytes
 from vit_jax.prepare.collection import Collection, CollectionRequest, Part
-from vit_jax.prepare.readers import imagenet21k
+from vit_jax.prepare.readers import imagenet21k, tars
 from vit_jax.prepare.readers.image_folder import parts_of_folder
 
 TRAIN = ("ILSVRC2012_img_train.tar", "ILSVRC2012_img_train", "train")
 VALIDATION = ("ILSVRC2012_img_val.tar", "ILSVRC2012_img_val", "val", "validation")
 REAL = "real.json"
+V2_SPLIT = "test"  # its name in TFDS
 MAX_LIST_BYTES = 2**26  # of real.json, which has 1 MB
 # The only class that is not in the list of ImageNet-21k.
 _TEDDY = "n04399382 teddy, teddy bear"
@@ -148,3 +152,39 @@ def _real_labels(path: Path) -> list[Labels]:
                 wrong + f"entry {index} is not a list of classes in [0, {num_classes})."
             )
     return [tuple(sorted(set(labels))) for labels in listed]
+
+
+def version_2(request: CollectionRequest) -> Collection:
+    """The test images. UserError if the source is neither a tar nor a folder of numbered ones."""
+    source = Path(request.source)
+    if source.is_file():
+        parts = [Part(source.name, "numbered_tar", str(source), split=V2_SPLIT)]
+    else:
+        numbered = [f.name for f in source.glob("*") if _label(f.name) and f.is_dir()]
+        parts = [
+            Part(number, "files", str(source), files=files, split=V2_SPLIT, labels=_label(number))
+            for number in sorted(numbered, key=int)
+            if (files := tuple(sorted(f"{number}/{f.name}" for f in (source / number).iterdir())))
+        ]
+    if not parts:
+        raise UserError(
+            f"--source={source}: neither a tar of ImageNet-V2 nor a folder of folders 0 ... 999."
+        )
+    return Collection(
+        name="imagenet_v2",
+        description="ImageNet-V2 (arXiv 1902.10811), images as published.",
+        class_names=list(classes().values()),
+        parts=parts,
+    )
+
+
+def numbered_images(part: Part) -> Iterator[RowAndBytes]:
+    """Images in the numbered folders of a tar, named `<number>/<file>`."""
+    for row, data in tars.images(part, named=lambda path: "/".join(PurePosixPath(path).parts[-2:])):
+        yield row._replace(labels=_label(row.name.partition("/")[0])), data
+
+
+def _label(folder: str) -> Labels:
+    """The label of a folder's images; () if its name is not a class number."""
+    is_one = folder.isascii() and folder.isdigit() and len(folder) <= 4
+    return (int(folder),) if is_one and int(folder) < len(classes()) else ()

@@ -1,18 +1,25 @@
 """report.html: a description of a data set on one page, without network or other files."""
 
 import html
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from vit_jax.core.screen import format_bytes, format_duration
-from vit_jax.draw import html_page
+from vit_jax.draw import html_page, scales, svg
+from vit_jax.draw.scales import Axes, Scale
 from vit_jax.prepare.faults import ACTIONS
-from vit_jax.prepare.report import charts
 from vit_jax.prepare.report.summary import what
 
 NAMED = 2000  # classes without examples, on the page
 CLASS_PAIRS = 40
+
+# In the units of the picture, which are about CSS pixels.
+SIZE = 420, 196
+LEFT, RIGHT, TOP, BOTTOM = 46, 412, 10, 172
+POINTS = 400  # of a curve
+
+Bin = tuple[float, float, int]
 
 
 class Picture(NamedTuple):
@@ -133,9 +140,9 @@ def _charts(report: Mapping[str, Any]) -> str:
     sides, nbytes = report["shorter_side"], report["file_bytes"]
     classes = report["classes"]
     pictures = [
-        charts.bars("Shorter side", f"pixels, {_middle(sides, _pixels)}", sides["bins"], _pixels),
-        charts.bars("Size of a file", _middle(nbytes, format_bytes), nbytes["bins"], format_bytes),
-        charts.curve("Examples of each class", "largest first", classes["examples_of_each"]),
+        bars("Shorter side", f"pixels, {_middle(sides, _pixels)}", sides["bins"], _pixels),
+        bars("Size of a file", _middle(nbytes, format_bytes), nbytes["bins"], format_bytes),
+        curve("Examples of each class", "largest first", classes["examples_of_each"]),
     ]
     return f'<h2>Images and classes</h2><div class="panels">\n{"".join(pictures)}\n</div>'
 
@@ -271,3 +278,60 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[object]], *, numbers: bo
 
 def _joined(parts: Iterable[str]) -> str:
     return "\n".join(parts)
+
+
+def bars(title: str, note: str, bins: Sequence[Bin], label: Callable[[float], str]) -> str:
+    """A <figure> of counts; `label` writes the edge of a bin."""
+    highest = max([count for _, _, count in bins], default=0)
+    axes = _axes(Scale(0, max(len(bins), 1)), Scale(0, highest * 1.05 or 1))
+    parts = _grid(axes)
+    width = axes.x(1) - axes.x(0)
+    every = max(1, -(-len(bins) // 6))
+    for i, (low, high, count) in enumerate(bins):
+        x, y = axes.x(i), axes.y(count)
+        hint = f"{label(low)} to {label(high)}: {count:,} images"
+        parts.append(
+            f'<rect class="bar" x="{x + 1:.1f}" y="{y:.1f}" width="{max(width - 2, 0.5):.1f}" '
+            f'height="{BOTTOM - y:.1f}"><title>{escape(hint)}</title></rect>'
+        )
+        if i % every == 0:
+            parts.append(svg.label_below(axes, x, label(low)))
+    return _panel(title, note, svg.picture(title, SIZE, axes, parts))
+
+
+def curve(title: str, note: str, values: Sequence[int]) -> str:
+    """A <figure> of numbers of examples, the largest first; zeros are on the axis."""
+    values = sorted(values, reverse=True)
+    filled = [value for value in values if value]
+    log = bool(filled) and filled[0] / filled[-1] >= 30
+    last = len(values) - 1
+    up = scales.fit(filled or [1], start=None if log else 0, end=None, log=log)
+    axes = _axes(Scale(0, max(last, 1)), up)
+    chosen = sorted({round(i * last / POINTS) for i in range(POINTS + 1)}) if values else []
+    points = " ".join(
+        f"{axes.x(i):.1f},{axes.y(values[i]) if values[i] else BOTTOM:.1f}" for i in chosen
+    )
+    parts = [
+        *_grid(axes),
+        *svg.values_below(axes, [tick for tick in axes.across.ticks(6) if tick == int(tick)]),
+        f'<polyline class="curve" points="{points}"/>',
+    ]
+    return _panel(
+        title, note + (", log scale" if log else ""), svg.picture(title, SIZE, axes, parts)
+    )
+
+
+def _axes(across: Scale, up: Scale) -> Axes:
+    return Axes(across, up, LEFT, RIGHT, TOP, BOTTOM)
+
+
+def _grid(axes: Axes) -> list[str]:
+    """Lines at whole numbers."""
+    return svg.grid(axes, [tick for tick in axes.up.ticks(5) if axes.up.log or tick == int(tick)])
+
+
+def _panel(title: str, note: str, picture: str) -> str:
+    return (
+        f'<figure><figcaption><b>{escape(title)}</b><span class="note">{escape(note)}</span>'
+        f"</figcaption>\n{picture}</figure>"
+    )

@@ -1,14 +1,18 @@
 """Writes report.json, report.html and the lists of images into the folder of a data set."""
 
+import base64
 import datetime
+import io
 import itertools
 import json
-from collections.abc import Iterable, Mapping, Sequence
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from PIL import Image, ImageFile
 
 from vit_jax.core.errors import UserError
 from vit_jax.core.files import atomic_file
@@ -17,7 +21,7 @@ from vit_jax.data.sources.tfds_writer import NOTE
 from vit_jax.prepare import faults
 from vit_jax.prepare.collection import Collection
 from vit_jax.prepare.prepared_set import PreparedSet
-from vit_jax.prepare.report import copy_pairs, page, summary, thumbnails
+from vit_jax.prepare.report import copy_pairs, page, summary
 from vit_jax.prepare.report.copy_pairs import CopyPairs
 from vit_jax.prepare.report.page import Pair, Picture, Sheets
 from vit_jax.prepare.split_assignment import SplitAssignment
@@ -28,6 +32,8 @@ KEPT, LEFT_OUT, PAIRS = 48, 24, 24  # images on the page
 LISTED = 200  # images on the page that were left out
 CLASS_PAIRS = 1000  # in report.json
 NAMED = 10  # classes, in a sentence
+SIDE, QUALITY = 144, 78  # of a thumbnail: pixels of the longer side, and JPEG's quality
+TRIED = 200  # images, to get enough that can be shown
 
 
 def write(
@@ -151,13 +157,15 @@ def _sheets(
         return Picture(url, table["name"][row].as_py(), note or labels(row), bad)
 
     def some(rows: Iterable[int], number: int) -> list[tuple[int, str]]:
-        return list(thumbnails.some(table, rows, number, max_pixels))
+        """(row, URL) of the first images that can be shown."""
+        tried = ((row, thumbnail(table, row, max_pixels)) for row in itertools.islice(rows, TRIED))
+        return list(itertools.islice(((row, url) for row, url in tried if url), number))
 
-    left_out = some(thumbnails.mixed(table, assignment.left_out), LEFT_OUT)
+    left_out = some(mixed(table, assignment.left_out), LEFT_OUT)
     shown = []
-    for at in itertools.islice(copy_pairs.to_show(pairs), thumbnails.MOST_TRIED):
+    for at in itertools.islice(copy_pairs.to_show(pairs), TRIED):
         row, of = int(pairs.copy[at]), int(pairs.first[at])
-        url, url_of = (thumbnails.of_row(table, one, max_pixels) for one in (row, of))
+        url, url_of = (thumbnail(table, one, max_pixels) for one in (row, of))
         if url and url_of:
             bad = bool(pairs.other_class[at])
             both = picture(of, url_of, bad=bad), picture(row, url, bad=bad)
@@ -174,3 +182,49 @@ def _sheets(
 def _write(path: Path, lines: Iterable[str]) -> None:
     with atomic_file(path) as temporary, temporary.open("w", encoding="utf-8") as file:
         file.writelines(lines)
+
+
+def thumbnail(table: pa.Table, row: int, max_pixels: int) -> str | None:
+    """A data: URL; None if the image cannot be read or decoded, not even in part."""
+    columns = ["path", "offset", "nbytes", "height", "width"]
+    one = {name: table[name][row].as_py() for name in columns}
+    if not one["path"] or not 0 < one["height"] * one["width"] <= max_pixels:
+        return None
+    try:
+        with open(one["path"], "rb") as file:
+            file.seek(one["offset"])
+            data = file.read(one["nbytes"])
+        return _url(data)
+    except Exception:  # damaged images are shown where possible; decoders raise anything
+        return None
+
+
+def _url(data: bytes) -> str:
+    before = ImageFile.LOAD_TRUNCATED_IMAGES
+    ImageFile.LOAD_TRUNCATED_IMAGES = True
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            image = Image.open(io.BytesIO(data))
+            image.draft("RGB", (SIDE, SIDE))
+            small = image.convert("RGB")
+    finally:
+        ImageFile.LOAD_TRUNCATED_IMAGES = before
+    small.thumbnail((SIDE, SIDE))
+    out = io.BytesIO()
+    small.save(out, "JPEG", quality=QUALITY)
+    return f"data:image/jpeg;base64,{base64.b64encode(out.getvalue()).decode()}"
+
+
+def mixed(table: pa.Table, reasons: dict[int, str]) -> Iterator[int]:
+    """The rows, the reasons in turn; within a reason in the order of the data set."""
+    order = table["order"].to_numpy()
+    groups: dict[str, list[int]] = {}
+    for row, why in reasons.items():
+        groups.setdefault(why, []).append(row)
+    ordered = [
+        np.asarray(rows)[np.argsort(order[rows], kind="stable")]
+        for _, rows in sorted(groups.items())
+    ]
+    for turn in itertools.zip_longest(*ordered):
+        yield from (int(row) for row in turn if row is not None)

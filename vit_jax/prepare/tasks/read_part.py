@@ -18,13 +18,13 @@ from vit_jax.prepare.catalogue import ImageRow, Location, RowAndBytes
 from vit_jax.prepare.check_image import check, strictest
 from vit_jax.prepare.collection import Part, is_text
 from vit_jax.prepare.faults import SET_ASIDE, Policy
-from vit_jax.prepare.readers import image_folder, imagenet_v2, records, tars, webdataset
+from vit_jax.prepare.readers import image_folder, imagenet2012, records, tars, webdataset
 from vit_jax.prepare.tasks import progress
 
 FILES = "files"  # of a folder
 READERS: dict[str, Callable[[Part], Iterator[RowAndBytes]]] = {
     "tar": tars.images,
-    "numbered_tar": imagenet_v2.images,
+    "numbered_tar": imagenet2012.numbered_images,
     FILES: image_folder.images,
     "webdataset": webdataset.images,
     "json_lines": records.json_lines,

@@ -12,10 +12,9 @@ from tests.prepare.pipeline_test import SMALL, files, prepared
 from vit_jax.core.errors import UserError
 from vit_jax.core.screen import Screen
 from vit_jax.prepare.collection import CollectionRequest
-from vit_jax.prepare.pipeline import prepare
+from vit_jax.prepare.pipeline import WORK_DIR, prepare
 from vit_jax.prepare.readers import imagenet21k as archive
-from vit_jax.prepare.tasks.beam import on_beam
-from vit_jax.prepare.work_dir import NAME as WORK
+from vit_jax.prepare.tasks.runners import on_beam
 
 FLAGS = ["--runner=FnApiRunner"]
 
@@ -30,7 +29,7 @@ def test_the_same_bytes(tmp_path: Path, imagenet21k: Path) -> None:
     pytest.importorskip("apache_beam")
     collection = archive.collection(CollectionRequest(str(imagenet21k)))
     local = prepared(collection, tmp_path / "local")
-    run = on_beam(tmp_path / "beam" / "imagenet21k" / "1.0.0" / WORK / "beam", FLAGS)
+    run = on_beam(tmp_path / "beam" / "imagenet21k" / "1.0.0" / WORK_DIR / "beam", FLAGS)
     by_beam = prepare(collection, tmp_path / "beam", SMALL, run, Screen(io.StringIO()))
     assert local.digest == by_beam.digest and files(local.folder) == files(by_beam.folder)
     again = prepare(collection, tmp_path / "beam", SMALL, run, Screen(io.StringIO()))

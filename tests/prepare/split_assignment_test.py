@@ -8,13 +8,12 @@ import numpy as np
 import pytest
 
 from tests.prepare.conftest import jpeg
-from tests.prepare.copies.duplicates_test import A, B, assigned, table
+from tests.prepare.duplicates_test import A, B, assigned, table
 from tests.prepare.pipeline_test import files, prepared
 from vit_jax.core.errors import UserError
-from vit_jax.prepare.collection import CollectionRequest
-from vit_jax.prepare.options import PrepareOptions
+from vit_jax.prepare.collection import CollectionRequest, PrepareOptions
 from vit_jax.prepare.readers import image_folder
-from vit_jax.prepare.splits import Splits, stratified
+from vit_jax.prepare.split_assignment import Splits, stratified
 
 
 def counts_of(sizes: list[int], splits: str, seed: int = 0) -> dict[str, list[int]]:

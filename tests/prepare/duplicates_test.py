@@ -11,13 +11,11 @@ import pyarrow as pa
 import pytest
 
 from vit_jax.core.errors import UserError
-from vit_jax.prepare import catalogue, split_assignment
-from vit_jax.prepare.copies import duplicates
-from vit_jax.prepare.copies.duplicates import EvaluationSet
-from vit_jax.prepare.options import PrepareOptions
+from vit_jax.prepare import catalogue, duplicates, split_assignment
+from vit_jax.prepare.collection import PrepareOptions
+from vit_jax.prepare.duplicates import EvaluationSet
 from vit_jax.prepare.report import summary
-from vit_jax.prepare.split_assignment import SplitAssignment, assign_splits
-from vit_jax.prepare.splits import Splits
+from vit_jax.prepare.split_assignment import SplitAssignment, Splits, assign_splits
 
 # Looks far from each other.
 A, B, C = 0x0F0F_1234_5678_9ABC, 0xF0F0_4321_8765_CBA9, 0x5A5A_1111_2222_3333

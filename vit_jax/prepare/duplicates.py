@@ -12,8 +12,8 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from vit_jax.prepare.copies import mirrors
-from vit_jax.prepare.copies.near_pairs import Pairs, Tell
+from vit_jax.prepare import near_pairs
+from vit_jax.prepare.near_pairs import Pairs, Tell
 
 NEAR_BITS = 4  # docs/data_right.md has the measurement
 
@@ -82,7 +82,7 @@ def find(
     looks, seen = _looks(table)
     known = [_looks(one.hashes) for one in evaluations]
     distinct = np.unique(np.concatenate([looks[order][seen[order]], *(v[ok] for v, ok in known)]))
-    pairs, turned = mirrors.search(distinct, *_mirrors(table, order, distinct), bits, tell)
+    pairs, turned = near_pairs.search(distinct, *_mirrors(table, order, distinct), bits, tell)
     copies = Duplicates(not_compared=len(pairs.crowded))
     place = np.where(seen, np.searchsorted(distinct, looks), len(distinct))
     for one, (values, ok) in zip(evaluations, known, strict=True):

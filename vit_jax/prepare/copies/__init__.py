@@ -1,1 +1,0 @@
-"""Copies of images: exact, near and mirrored."""
