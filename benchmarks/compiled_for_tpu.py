@@ -21,8 +21,8 @@ from benchmarks.compiled_step import CompiledStep, compile_step
 from vit_jax import config as configs
 from vit_jax.core import command
 from vit_jax.plan import topology
-from vit_jax.plan.collectives import KINDS, collectives
 from vit_jax.plan.compiled import mega_cycles, peak_bytes
+from vit_jax.plan.hlo import KINDS, collectives
 
 _TOPOLOGY = flags.DEFINE_string("topology", "v5e:2x2", "Such as v5e:16x16, v4:4x4x4, v3:4x4.")
 

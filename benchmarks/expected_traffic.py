@@ -6,7 +6,7 @@
     all-gather  of updated parameters over `data`, where the optimizer's state alone is divided
     reduce      of activations over `tensor`: two sums forward and two backward in a block
 
-`vit_jax/plan/collectives.py` reads the same from a compiled program; a test compares.
+`vit_jax/plan/hlo.py` reads the same from a compiled program; a test compares.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ def test_what_counts_as_an_orderly_end(statuses, passes):
 SHORT = """
 from benchmarks import failure_drill
 from benchmarks.drills import damage, kills
-from vit_jax.core.process import command
+from vit_jax.core import command
 
 damage.DAMAGES = {"flipped": damage.DAMAGES["flipped"]}
 kills.MOMENTS = {name: kills.MOMENTS[name] for name in ("save", "restore")}

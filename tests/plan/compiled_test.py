@@ -1,4 +1,100 @@
-from vit_jax.plan.compiled import mega_cycles
+import json
+import types
+
+import jax
+import pytest
+
+from tests.xla_flags import xla_flags
+from vit_jax import config as configs
+from vit_jax.plan import compiled
+from vit_jax.plan.compiled import DoesNotFit, Figures, lower, mega_cycles, planned_step
+from vit_jax.run import build
+
+FOUND = Figures(6_913_536, {"all-reduce": 810_332}, 1357890.0, None, 31.9)
+
+
+@pytest.fixture(scope="module")
+def lowered(config_file):
+    """`lowered("optim.b1=0.8")`: the step of the config with overrides."""
+
+    def lowered(*overrides):
+        config = configs.load(config_file, overrides)
+        return lower(planned_step(config, build.mesh(config.mesh)))
+
+    return lowered
+
+
+@pytest.fixture(scope="module")
+def base(lowered):
+    return lowered()
+
+
+@pytest.fixture
+def figures(monkeypatch, tmp_path):
+    """`figures()`: from the cache, or FOUND; what has been compiled is counted."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(compiled, "key", lambda *_: "key")
+    compilations = []
+
+    def compile_(step):
+        compilations.append(step)
+        return FOUND
+
+    monkeypatch.setattr(compiled, "read_figures", compile_)
+    file = tmp_path / "vit_jax" / "plans" / "key.json"
+    ask = lambda anew=False: compiled.cached_figures(None, "v5e:2x2", anew=anew)
+    return types.SimpleNamespace(ask=ask, compilations=compilations, file=file)
+
+
+def test_is_compiled_once(figures):
+    assert figures.ask() == (FOUND, False)
+    assert figures.ask() == (FOUND, True)
+    assert figures.ask(anew=True) == (FOUND, False)
+    assert len(figures.compilations) == 2
+
+
+def test_that_it_does_not_fit_is_kept_as_well(figures, monkeypatch):
+    def refuse(step):
+        raise DoesNotFit("The step does not fit: 20 GiB.")
+
+    monkeypatch.setattr(compiled, "read_figures", refuse)
+    with pytest.raises(DoesNotFit):
+        figures.ask()
+    monkeypatch.setattr(compiled, "read_figures", None)
+    with pytest.raises(DoesNotFit, match="20 GiB"):
+        figures.ask()
+
+
+@pytest.mark.parametrize("damage", ["", "{", "[]", "3", '{"peak_bytes": 1}'])
+def test_a_damaged_file_is_as_none(figures, damage):
+    figures.ask()
+    figures.file.write_text(damage)
+    assert figures.ask() == (FOUND, False)
+    assert json.loads(figures.file.read_text()) == FOUND._asdict()
+
+
+def test_without_a_folder_it_is_compiled(figures, monkeypatch, tmp_path):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    assert figures.ask() == (FOUND, False)
+    assert figures.ask() == (FOUND, False)
+
+
+def test_another_process_finds_the_same_program(base, monkeypatch, process):
+    monkeypatch.setenv("XLA_FLAGS", xla_flags(jax.device_count()))  # as that process has them
+    assert process[-1] == compiled.key(base, "v5e:2x2")
+
+
+def test_whatever_changes_the_program_changes_its_key(base, lowered, monkeypatch):
+    steps = [base, lowered("model.depth=2"), lowered("optim.b1=0.8")]
+    keys = [compiled.key(step, "v5e:2x2") for step in steps]
+    keys.append(compiled.key(base, "v5e:4x4"))
+    monkeypatch.setenv("LIBTPU_INIT_ARGS", "--xla_tpu_enable_something=true")
+    keys.append(compiled.key(base, "v5e:2x2"))
+    assert len(set(keys)) == 5
+    monkeypatch.delenv("LIBTPU_INIT_ARGS")
+    assert compiled.key(lowered("input.num_examples=500"), "v5e:2x2") == keys[0]
+
 
 HLO = """HloModule step
 %body (x: f32[]) -> f32[] {

@@ -23,12 +23,11 @@ with contextlib.suppress(SystemExit):
     runpy.run_module("vit_jax.plan", run_name="__main__")
 
 from vit_jax import config as configs
-from vit_jax.plan import cache
-from vit_jax.plan.compiled import lower, planned_step
+from vit_jax.plan.compiled import key, lower, planned_step
 from vit_jax.run import build
 
 config = configs.load(sys.argv[2], [])
-print(cache.key(lower(planned_step(config, build.mesh(config.mesh))), "v5e:2x2"))
+print(key(lower(planned_step(config, build.mesh(config.mesh))), "v5e:2x2"))
 """
 
 

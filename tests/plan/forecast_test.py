@@ -1,11 +1,17 @@
+import math
+import types
 from pathlib import Path
 
+import jax
+import jax.numpy as jnp
 import pytest
+from jax.sharding import PartitionSpec as P
 
 from vit_jax import config as configs
 from vit_jax import models
 from vit_jax.core.errors import UserError
-from vit_jax.plan.forecast import StepTime, forecast
+from vit_jax.plan import forecast as forecasts
+from vit_jax.plan.forecast import HostNeeds, StepTime, forecast
 from vit_jax.run import build
 
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -98,3 +104,76 @@ def test_resnets_and_hybrids_are_planned(name, exaflops):
     assert found.exaflops == pytest.approx(exaflops, rel=0.015)
     assert found.memory.parameters == 4 * found.model.parameters
     assert found.memory.activations == 4096 * found.model.activation_bytes
+
+
+# Hosts, by hand: for 16 chips of TPU v5e on 4 hosts; on devices that only say so.
+
+DEVICES = [types.SimpleNamespace(process_index=i // 4) for i in range(16)]
+
+
+class Sharding:
+    """Like a NamedSharding over DEVICES: an array in `parts` along its first axis."""
+
+    device_set = DEVICES
+
+    def __init__(self, parts):
+        self.parts = parts
+
+    def shard_shape(self, shape):
+        return (shape[0] // self.parts, *shape[1:]) if shape else ()
+
+    def devices_indices_map(self, shape):
+        size, alike = shape[0] // self.parts, len(DEVICES) // self.parts
+        return {
+            Key(device): (slice(i // alike * size, (i // alike + 1) * size),)
+            for i, device in enumerate(DEVICES)
+        }
+
+
+class Key:
+    """A device as the key of a dictionary."""
+
+    def __init__(self, device):
+        self.process_index = device.process_index
+
+
+def array(*shape, parts, dtype=jnp.float32):
+    made = types.SimpleNamespace(shape=shape, dtype=jnp.dtype(dtype), sharding=Sharding(parts))
+    made.size = math.prod(shape)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("shape", "parts", "copied"),
+    [
+        ((160, 10), 16, 6400 // 4),  # every host its part
+        ((160, 10), 1, 6400 // 4),  # all have all, and share the work
+        ((150, 10), 1, 6000),  # cannot be shared evenly: one copies all
+        ((160, 10), 4, 6400 // 4),
+        ((), 1, 4),
+    ],
+)
+def test_what_a_host_copies(shape, parts, copied):
+    state = [array(*shape, parts=parts)]
+    batch = {"weight": array(32, parts=16)}
+    layout = types.SimpleNamespace(state=state)
+    assert forecasts._host_needs(layout, batch).saving_bytes == round(1.27 * copied)
+
+
+@pytest.mark.parametrize(("parts", "images"), [(16, 8), (4, 8), (2, 16), (1, 32)])
+def test_what_a_host_reads(parts, images):
+    batch = {
+        "image": array(32, 8, 8, 3, parts=parts, dtype=jnp.uint8),
+        "weight": array(32, parts=parts),
+    }
+    found = forecasts._host_needs(types.SimpleNamespace(state=[]), batch)
+    assert found.images == images
+    assert found.input_bytes == 4 * images * (8 * 8 * 3 + 4 + 8)
+
+
+def test_of_the_devices_here():
+    mesh = jax.make_mesh((1,), ("data",))
+    sharding = jax.sharding.NamedSharding(mesh, P("data"))
+    make = lambda *shape: jax.ShapeDtypeStruct(shape, jnp.float32, sharding=sharding)
+    found = forecasts._host_needs(types.SimpleNamespace(state=[make(10)]), {"weight": make(6)})
+    assert found == HostNeeds(images=6, input_bytes=4 * 6 * 12, saving_bytes=round(1.27 * 40))

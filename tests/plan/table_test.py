@@ -5,50 +5,47 @@ import pytest
 
 from vit_jax import models
 from vit_jax.plan import table
-from vit_jax.plan.forecast import Forecast, Memory, StepTime
-from vit_jax.plan.hosts import HostNeeds
+from vit_jax.plan.forecast import Forecast, HostNeeds, Memory, StepTime
 
 GIB = 2**30
 
 
-@pytest.fixture
-def found():
-    """A run of 36,000 steps on four chips, of a tenth of a second each: four chip-hours."""
-    return Forecast(
-        topology="v5e:2x2",
-        device_kind="TPU v5 lite",
-        devices=4,
-        chips=4,
-        hosts=1,
-        mesh={"data": 4},
-        model=models.info("ViT-Ti/16", num_classes=10),
-        batch_size=1000,
-        steps=36_000,
-        memory=Memory(GIB, 2 * GIB, 0, 10 * GIB, None, 16 * GIB),
-        sent=None,
-        compile_secs=None,
-        from_cache=False,
-        time=StepTime(0.1, None, None, None),
-        peak_flops=None,
-        saved_bytes=3 * GIB,
-        host=HostNeeds(1000, 1, 1),
-    )
+# A run of 36,000 steps on four chips, of a tenth of a second each: four chip-hours.
+FOUR_CHIPS = Forecast(
+    topology="v5e:2x2",
+    device_kind="TPU v5 lite",
+    devices=4,
+    chips=4,
+    hosts=1,
+    mesh={"data": 4},
+    model=models.info("ViT-Ti/16", num_classes=10),
+    batch_size=1000,
+    steps=36_000,
+    memory=Memory(GIB, 2 * GIB, 0, 10 * GIB, None, 16 * GIB),
+    sent=None,
+    compile_secs=None,
+    from_cache=False,
+    time=StepTime(0.1, None, None, None),
+    peak_flops=None,
+    saved_bytes=3 * GIB,
+    host=HostNeeds(1000, 1, 1),
+)
 
 
-def test_a_cost_is_the_same_for_people_and_programs(found):
-    assert dict(table.rows(found, price=1.5))["cost"] == "at least 6, at 1.5 a chip-hour"
-    assert json.loads(table.as_json(found, price=1.5))["cost"] == pytest.approx(6)
-    assert json.loads(table.as_json(found, price=None))["cost"] is None
-    assert "cost" not in dict(table.rows(found, price=None))
+def test_a_cost_is_the_same_for_people_and_programs():
+    assert dict(table.rows(FOUR_CHIPS, price=1.5))["cost"] == "at least 6, at 1.5 a chip-hour"
+    assert json.loads(table.as_json(FOUR_CHIPS, price=1.5))["cost"] == pytest.approx(6)
+    assert json.loads(table.as_json(FOUR_CHIPS, price=None))["cost"] is None
+    assert "cost" not in dict(table.rows(FOUR_CHIPS, price=None))
 
 
 @pytest.mark.parametrize(
     ("activations", "free", "marked"),
     [(10 * GIB, "3 GiB", False), (13 * GIB, "0 B", False), (14 * GIB, "-1 GiB", True)],
 )
-def test_what_will_hardly_fit_is_marked(found, activations, free, marked):
-    memory = dataclasses.replace(found.memory, activations=activations)
-    said = dict(table.rows(dataclasses.replace(found, memory=memory), price=None))["  free"]
+def test_what_will_hardly_fit_is_marked(activations, free, marked):
+    memory = dataclasses.replace(FOUR_CHIPS.memory, activations=activations)
+    said = dict(table.rows(dataclasses.replace(FOUR_CHIPS, memory=memory), price=None))["  free"]
     assert said.strip().startswith(free)
     assert ("will hardly fit" in said) == marked
 
@@ -56,6 +53,65 @@ def test_what_will_hardly_fit_is_marked(found, activations, free, marked):
 @pytest.mark.parametrize(
     ("steps", "said"), [(1, "7.52 TFLOPs"), (1_000, "0.007521 exaFLOPs")], ids=str
 )
-def test_flops_of_short_runs_can_be_read(found, steps, said):
-    run = dict(table.rows(dataclasses.replace(found, steps=steps), price=None))["the run"]
+def test_flops_of_short_runs_can_be_read(steps, said):
+    run = dict(table.rows(dataclasses.replace(FOUR_CHIPS, steps=steps), price=None))["the run"]
     assert run == f"{steps:,} steps of 1,000 images: {said}"
+
+
+# The runs of the paper.
+
+
+def forecast(name, steps, *, topology="v3:16x16", secs=0.1, **fields):
+    """Of 512 cores that take `secs` for a step of 4096 images."""
+    return dataclasses.replace(
+        FOUR_CHIPS,
+        topology=topology,
+        chips=256,
+        model=models.info(name, num_classes=18_291, pre_logits=True, **fields),
+        batch_size=4096,
+        steps=steps,
+        time=StepTime(None, None, None, secs),
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "steps", "core_days"),
+    [
+        ("ViT-H/14", 1_035_645, 2500),
+        ("ViT-L/16", 1_035_645, 680),
+        ("ViT-L/16", 310_823, 230),
+    ],
+)
+def test_the_runs_of_table_2(name, steps, core_days):
+    ours = 512 * 0.1 * steps / 86_400
+    found = forecast(name, steps)
+    assert table.paper_comparison(found) == {
+        "core_days": core_days,
+        "ratio": pytest.approx(ours / core_days),
+    }
+    said = dict(table.rows(found, price=None))["the paper"]
+    assert said == (f"{core_days:,} TPUv3-core-days (table 2); this plan: {ours / core_days:.2f} x")
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        forecast("ViT-B/16", 1_035_645),
+        forecast("ViT-L/16", 103_608),  # 30 epochs of ImageNet-21k
+        forecast("ViT-L/16", 310_823, image_size=384),
+    ],
+)
+def test_another_run_is_not_compared(found):
+    assert table.paper_comparison(found) is None
+    assert "the paper" not in dict(table.rows(found, price=None))
+
+
+def test_other_chips_have_no_ratio():
+    found = forecast("ViT-L/16", 310_823, topology="v5e:16x16")
+    assert table.paper_comparison(found) == {"core_days": 230, "ratio": None}
+    assert dict(table.rows(found, price=None))["the paper"] == "230 TPUv3-core-days (table 2)"
+
+
+def test_without_an_estimate_there_is_no_ratio():
+    found = forecast("ViT-L/16", 310_823, secs=None)
+    assert table.paper_comparison(found)["ratio"] is None

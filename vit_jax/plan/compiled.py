@@ -1,17 +1,31 @@
-"""The real training step, compiled for the local devices or for absent TPUs."""
+"""The real training step, compiled for the local devices or for absent TPUs.
 
+jax's own cache keeps programs that can be run; of those for absent TPUs a plan needs only a few
+figures, or the fact that the step did not fit. The cache of these is a folder of small files, each
+named after a hash of the compiler's whole input and of the code that reads the figures. A file that
+cannot be read counts as missing.
+"""
+
+import contextlib
+import hashlib
+import json
+import os
 import re
 import time
+from importlib import metadata
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
+from etils import epath
 from jax.sharding import Mesh
 
 from vit_jax.config import RunConfig
 from vit_jax.core.errors import UserError
+from vit_jax.core.files import cache_dir, write_text
 from vit_jax.models import ModelInfo
-from vit_jax.plan.collectives import collectives
-from vit_jax.plan.hlo import instructions
+from vit_jax.plan import hlo as hlo_text
+from vit_jax.plan.hlo import collectives, instructions
 from vit_jax.run import build
 from vit_jax.training import step
 from vit_jax.training.state import StateLayout
@@ -90,7 +104,10 @@ def read_figures(lowered: LoweredStep) -> Figures:
     except jax.errors.JaxRuntimeError as error:
         if "RESOURCE_EXHAUSTED" not in str(error):
             raise
-        raise DoesNotFit(f"The step does not fit: {_needed(str(error))}") from error
+        message = str(error)
+        match = re.search(r"Ran out of memory.*?(?=\. |\n|$)", message)
+        needed = match[0] if match else message.splitlines()[0]
+        raise DoesNotFit(f"The step does not fit: {needed}.") from error
     secs = lowered.secs + time.perf_counter() - started
     hlo = compiled.as_text()
     sent: dict[str, int] = {}
@@ -103,12 +120,6 @@ def read_figures(lowered: LoweredStep) -> Figures:
         accessed_bytes=None if " while(" in hlo else compiled.cost_analysis().get("bytes accessed"),
         compile_secs=secs,
     )
-
-
-def _needed(message: str) -> str:
-    """The compiler's own sentence about the memory that is needed."""
-    match = re.search(r"Ran out of memory.*?(?=\. |\n|$)", message)
-    return f"{match[0] if match else message.splitlines()[0]}."
 
 
 def peak_bytes(memory: Any) -> int:
@@ -125,3 +136,49 @@ def mega_cycles(hlo: str) -> float:
         if not one.fused and (match := _CYCLES.search(one.text))
     )
     return sum(cycles) / 1e6
+
+
+def cached_figures(step: LoweredStep, topology: str, *, anew: bool) -> tuple[Figures, bool]:
+    """The figures of a step for a topology "v5e:16x16", and whether they are from the cache.
+
+    anew: compile it even if its figures are cached, and cache the new ones. Raises DoesNotFit, also
+    if that was found when it was compiled before.
+    """
+    path = cache_dir() / "plans" / f"{key(step, topology)}.json"
+    kept: Any = None
+    if not anew:
+        with contextlib.suppress(OSError, ValueError):
+            kept = json.loads(path.read_text())
+    if isinstance(kept, dict) and "does_not_fit" in kept:
+        raise DoesNotFit(kept["does_not_fit"])
+    if isinstance(kept, dict) and kept.keys() == set(Figures._fields):
+        return Figures(**kept), True
+    try:
+        figures = read_figures(step)
+    except DoesNotFit as error:
+        _write(path, {"does_not_fit": str(error)})
+        raise
+    _write(path, figures._asdict())
+    return figures, False
+
+
+def key(step: LoweredStep, topology: str) -> str:
+    """A hash of a program and of everything that determines its compilation."""
+    devices = list(step.mesh.devices.flat)
+    parts = [
+        step.lowered.as_text(),
+        topology,
+        str([(d.id, d.device_kind) for d in devices]),
+        *(metadata.version(package) for package in ("jax", "jaxlib")),
+        devices[0].client.platform_version,  # version of libtpu
+        *(os.environ.get(flag, "") for flag in ("XLA_FLAGS", "LIBTPU_INIT_ARGS")),
+        *(Path(file).read_text() for file in (__file__, hlo_text.__file__)),
+    ]
+    digests = [hashlib.sha256(part.encode()).digest() for part in parts]
+    return hashlib.sha256(b"".join(digests)).hexdigest()
+
+
+def _write(path: Path, document: dict[str, object]) -> None:
+    with contextlib.suppress(OSError):  # a plan works without a cache
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        write_text(epath.Path(path), json.dumps(document))

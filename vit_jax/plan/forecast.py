@@ -4,8 +4,11 @@ Memory and traffic come from the compiled step, where it is compiled; sizes of t
 its shapes and shardings. The time is an estimate, with all its parts.
 """
 
+import collections
 import dataclasses
+import math
 
+import jax
 from jax.sharding import Mesh
 
 from vit_jax.config import InputConfig, RunConfig
@@ -13,17 +16,21 @@ from vit_jax.core.errors import UserError
 from vit_jax.models import ModelInfo
 from vit_jax.parallel import chips
 from vit_jax.parallel.chips import TpuChip
-from vit_jax.plan import cache, hosts
-from vit_jax.plan.compiled import Figures, lower, planned_step, read_figures
-from vit_jax.plan.hosts import HostNeeds
+from vit_jax.plan.compiled import Figures, cached_figures, lower, planned_step, read_figures
 from vit_jax.plan.topology import dividing
 from vit_jax.run import build
+from vit_jax.training.objective import Batch
 from vit_jax.training.state import StateLayout, device_bytes, total_bytes
 
 SECS_A_DAY = 86_400
-MXU_FLOPS_A_CYCLE = 2 * 128 * 128
 # Matrix units in a jax device, which give the clock rate; not for v6e, by the numbers on its page.
 MXUS = {"v2": 1, "v3": 2, "v4": 8, "v5e": 4, "v5p": 8}
+# Memory of saving L/16, in multiples of the saved bytes (BENCHMARKS.md): the copy that files are
+# written from, and the data being compressed.
+SAVING_FACTOR = 1.27
+# Batches in a host's memory at once: two that tf.data has ready, one that it is making, and
+# one that is being copied to the devices (data/pipeline.py, feed.py).
+BATCHES = 4
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,6 +87,22 @@ class StepTime:
         if self.cycles is None:
             return self.roofline
         return max(self.cycles + (self.interconnect or 0), self.roofline or 0)
+
+
+@dataclasses.dataclass(frozen=True)
+class HostNeeds:
+    """Needs of the host that needs the most.
+
+    Attributes:
+      images: the images of each batch that it reads.
+      input_bytes: size of the batches in its memory; files and images being decoded are excluded,
+        since only the data determine their sizes.
+      saving_bytes: memory while a checkpoint is written.
+    """
+
+    images: int
+    input_bytes: int
+    saving_bytes: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -158,16 +181,9 @@ def forecast(
 ) -> Forecast:
     """The forecast of a run on a mesh; reads no data.
 
-    Args:
-      config: with input.num_examples and input.num_classes.
-      mesh: over devices that may be absent.
-      topology: their name, such as "v5e:16x16".
-      compiled: whether to compile the step.
-      anew: whether to compile it even if its figures are cached (plan/cache.py).
-
-    Raises:
-      UserError: the config does not fit the mesh, or lacks fields that a plan needs.
-      DoesNotFit: the step takes more memory than a device has.
+    topology: the name of devices that may be absent, such as "v5e:16x16". compiled: whether to
+    compile the step; anew: even if its figures are cached. Raises UserError for a config that does
+    not fit the mesh, or lacks fields that a plan needs, and DoesNotFit.
     """
     c = config.input
     num_examples = _declared_examples(c)
@@ -177,7 +193,7 @@ def forecast(
     if compiled and topology is None:  # jax keeps the program itself
         figures = read_figures(lower(step))
     elif compiled and topology is not None:
-        figures, from_cache = cache.figures(lower(step), topology, anew=anew)
+        figures, from_cache = cached_figures(lower(step), topology, anew=anew)
     some = mesh.devices.flat
     generation = topology.partition(":")[0] if topology else None
     chip = chips.TPUS[generation] if generation else None
@@ -199,7 +215,7 @@ def forecast(
         time=_time(figures, step.model, c.batch_size / mesh.size, generation, peak),
         peak_flops=peak,
         saved_bytes=total_bytes(step.layout.state),
-        host=hosts.needs(step.layout, step.batch),
+        host=_host_needs(step.layout, step.batch),
     )
 
 
@@ -282,7 +298,9 @@ def _time(
     matrix = flops / peak if peak else None
     if generation is None or figures is None:
         return StepTime(matrix, None, None, None)
-    chip, clock, accessed = chips.TPUS[generation], _clock(generation, peak), figures.accessed_bytes
+    chip, accessed, units = chips.TPUS[generation], figures.accessed_bytes, MXUS.get(generation)
+    # Cycles a second, from the data sheet's rate of matrix products.
+    clock = peak / (units * 2 * 128 * 128) if units and peak else None
     a_second = lambda gbps: gbps * 1e9 / chip.cores
     return StepTime(
         matrix=matrix,
@@ -294,7 +312,32 @@ def _time(
     )
 
 
-def _clock(generation: str, peak: float | None) -> float | None:
-    """Cycles a second, from the data sheet's rate of matrix products."""
-    units = MXUS.get(generation)
-    return None if units is None or peak is None else peak / (units * MXU_FLOPS_A_CYCLE)
+def _host_needs(layout: StateLayout, batch: Batch) -> HostNeeds:
+    """The needs of a run; shardings of layout and batch may be over absent devices."""
+    copied = sum(_copied_bytes(x) for x in jax.tree.leaves(layout.state))
+    weight, of_hosts = batch["weight"], collections.defaultdict(set)
+    for device, index in weight.sharding.devices_indices_map(weight.shape).items():
+        of_hosts[device.process_index].add(index[0].indices(weight.shape[0])[:2])
+    images = max(sum(stop - start for start, stop in parts) for parts in of_hosts.values())
+    index_bytes = 8  # for each example, on the host alone
+    a_row = sum(math.prod(x.shape[1:]) * x.dtype.itemsize for x in batch.values()) + index_bytes
+    return HostNeeds(images, BATCHES * images * a_row, round(SAVING_FACTOR * copied))
+
+
+def _copied_bytes(array: jax.ShapeDtypeStruct) -> int:
+    """Bytes of an array that a host copies to save it.
+
+    Devices that hold the same share the work where a side divides by their number; else one of
+    them copies all of it. (That is orbax's default, except on GPUs, where it is always one.)
+    """
+    assert array.sharding is not None
+    devices = array.sharding.device_set
+    shape = array.sharding.shard_shape(array.shape)
+    nbytes = math.prod(shape) * array.dtype.itemsize
+    parts = math.prod(array.shape) // max(math.prod(shape), 1)
+    alike = len(devices) // max(parts, 1)
+    hosts = collections.Counter(device.process_index for device in devices)
+    of_one = max(hosts.values())
+    if any(side % alike == 0 for side in shape):
+        return nbytes * of_one // alike
+    return nbytes * min(of_one, parts)

@@ -1,4 +1,4 @@
-"""Reads a compiled program, XLA's HLO as text: its instructions, and how often they run.
+"""Reads a compiled program, XLA's HLO as text: instructions, their runs, and the collectives.
 
     compiled.as_text() -> instructions(...) -> [Instruction(runs=24, opcode="all-gather", ...)]
 
@@ -7,7 +7,13 @@ An instruction in the body of a loop runs as often as the loop does, times what 
 
 import math
 import re
+from collections.abc import Mapping
 from typing import NamedTuple
+
+import numpy as np
+
+# Kinds of collectives.
+KINDS = ("all-reduce", "reduce-scatter", "all-gather", "all-to-all", "collective-permute")
 
 _INSTRUCTION = re.compile(r"^\s+(?:ROOT )?%?([\w.-]+) = (.+?) ([a-z][a-z0-9-]*)\(")
 _CALLED = re.compile(r"\b(?:calls|to_apply|body|true_computation|false_computation)=%?([\w.-]+)")
@@ -18,6 +24,11 @@ _BODY = re.compile(r"\bbody=%?([\w.-]+)")
 _CONSTANT = re.compile(r"%([\w.-]+) = [su]32\[\]\S* constant\((\d+)\)")
 _ELEMENT = re.compile(r"get-tuple-element\(%[\w.-]+\), index=(\d+)")
 _NAMES = re.compile(r"%([\w.-]+)")
+_ARRAY = re.compile(r"\b(pred|[a-z]+\d+\w*)\[([\d,]*)\]")
+_LISTED = re.compile(r"(?:replica_groups|source_target_pairs)=\{(\{[\d,{}]*\})\}")
+_IOTA = re.compile(r"replica_groups=\[([\d,]+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?")
+_NAMED = re.compile(r"replica_groups=mesh\[([^\]]*)\] \{([^}]*)\}")
+_CHANNEL = re.compile(r"channel_id=\d+")
 
 
 class Instruction(NamedTuple):
@@ -62,7 +73,8 @@ def instructions(hlo: str) -> list[Instruction]:
             if opcode.endswith("-done"):  # repeats the operation of its start
                 continue
             turns = _turns(line, computations) if opcode == "while" else 1
-            for called in _called(line):
+            branches = [b for group in _BRANCHES.findall(line) for b in re.split(r",\s*", group)]
+            for called in [*_CALLED.findall(line), *(b.lstrip("%") for b in branches)]:
                 inside = fused or opcode == "fusion"
                 visit(called, runs * (turns or 1), inside, counted and turns is not None)
 
@@ -82,11 +94,6 @@ def _computations(hlo: str) -> tuple[dict[str, list[str]], str]:
         elif here:
             lines[here].append(line)
     return lines, entry
-
-
-def _called(line: str) -> list[str]:
-    branches = [b for group in _BRANCHES.findall(line) for b in re.split(r",\s*", group)]
-    return [*_CALLED.findall(line), *(b.lstrip("%") for b in branches)]
 
 
 def _turns(line: str, computations: dict[str, list[str]]) -> int | None:
@@ -114,3 +121,101 @@ def _step(condition: list[str], body: list[str]) -> int:
             added = [constants[name] for name in _NAMES.findall(line) if name in constants]
             return added[0] if len(added) == 1 else 1
     return 1
+
+
+class Collective(NamedTuple):
+    """An array that devices exchange.
+
+    Attributes:
+      kind: one of KINDS.
+      dtype: "f32", "bf16" ...
+      array_bytes: size of the array that a device reduces, or has after gathering.
+      runs: how often it occurs in one run of the program.
+      axes: the mesh axes along which the participating devices differ.
+    """
+
+    kind: str
+    dtype: str
+    array_bytes: int
+    runs: int
+    axes: tuple[str, ...]
+
+    @property
+    def total_bytes(self) -> int:
+        """Bytes of all its runs."""
+        return self.array_bytes * self.runs
+
+
+def collectives(hlo: str, mesh_shape: Mapping[str, int]) -> list[Collective]:
+    """Collectives of a program (compiled.as_text()) for a mesh with axes of these sizes.
+
+    A collective that is split into several instructions, to overlap with others, counts once; an
+    operation on several arrays counts as several. ValueError for one in a loop whose number of
+    iterations is unknown.
+    """
+    result, channels = [], set()
+    for one in instructions(hlo):
+        kind, channel = _kind(one), _CHANNEL.search(one.text)
+        if kind is None or (channel and channel[0] in channels):
+            continue
+        if not one.counted:
+            raise ValueError(f"How often does this run? {one.text.strip()[:200]}")
+        channels |= {channel[0]} if channel else set()
+        result += _of_arrays(kind, one, mesh_shape)
+    return result
+
+
+def _kind(one: Instruction) -> str | None:
+    name = one.opcode.removesuffix("-start")
+    # A TPU compiler's form of a sum of which each device needs its part.
+    if name == "all-reduce" and one.computation.startswith("all-reduce-scatter"):
+        return "reduce-scatter"
+    return name if name in KINDS else None
+
+
+def _of_arrays(kind: str, one: Instruction, mesh_shape: Mapping[str, int]) -> list[Collective]:
+    bits = lambda dtype: 8 if dtype == "pred" else int(re.findall(r"\d+", dtype)[0])
+    arrays = [
+        (dtype, math.prod(_numbers(shape)) * bits(dtype) // 8)
+        for dtype, shape in _ARRAY.findall(one.result)
+    ]
+    if one.opcode == "collective-permute-start":  # (operand, result, two counters)
+        arrays = arrays[:1]
+    elif one.opcode == "all-gather-start":  # (operands, results)
+        arrays = arrays[len(arrays) // 2 :]
+    groups = _groups(one.text, math.prod(mesh_shape.values()))
+    # A reduce-scatter gives each device of a group its part.
+    factor = len(groups[0]) if one.opcode.startswith("reduce-scatter") else 1
+    axes = _axes(groups, mesh_shape)
+    return [Collective(kind, dtype, n * factor, one.runs, axes) for dtype, n in arrays]
+
+
+def _groups(text: str, num_devices: int) -> list[list[int]]:
+    """The groups of devices that exchange data, by their places on the mesh."""
+    if named := _NAMED.search(text):
+        sizes = {name: int(size) for name, size in re.findall(r"('\w+')=(\d+)", named[1])}
+        together = [name in named[2].split(",") for name in sizes]
+        last = np.argsort(together, kind="stable")  # the axes of a group behind the others
+        places = np.arange(num_devices).reshape(tuple(sizes.values())).transpose(last)
+        group_size = math.prod(n for n, own in zip(sizes.values(), together, strict=True) if own)
+        return places.reshape(-1, group_size).tolist()
+    if iota := _IOTA.search(text):
+        shape, source, order = (_numbers(part) for part in iota.groups())
+        places = np.arange(math.prod(source)).reshape(source)
+        return places.transpose(order or None).reshape(shape).tolist()
+    if listed := _LISTED.search(text):
+        return [_numbers(group) for group in listed[1].strip("{}").split("},{")]
+    return [list(range(num_devices))]
+
+
+def _numbers(text: str | None) -> list[int]:
+    return [int(n) for n in (text or "").split(",") if n]
+
+
+def _axes(groups: list[list[int]], mesh_shape: Mapping[str, int]) -> tuple[str, ...]:
+    """The axes of the mesh along which the members of a group have different coordinates."""
+    differ = np.zeros(len(mesh_shape), bool)
+    for group in groups:
+        places = np.stack(np.unravel_index(group, tuple(mesh_shape.values())))
+        differ |= (places != places[:, :1]).any(axis=1)
+    return tuple(name for name, differs in zip(mesh_shape, differ, strict=True) if differs)
