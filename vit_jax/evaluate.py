@@ -21,7 +21,7 @@ from vit_jax.core.screen import Screen
 from vit_jax.run import announce, build, processes
 from vit_jax.run.memory import explain_out_of_memory
 from vit_jax.store import checkpoint_dir
-from vit_jax.store.workdir import read_config
+from vit_jax.store.workdir import read_document
 from vit_jax.training.state import EMA_ENDING
 
 
@@ -85,7 +85,9 @@ def _evaluate_checkpoint() -> None:
     if FLAGS.config:
         config = configs.load(FLAGS.config, FLAGS.config_override)
     else:
-        config = configs.resolve(read_config(_workdir(checkpoint)), FLAGS.config_override)
+        config = configs.resolve(
+            read_document(_workdir(checkpoint))["config"], FLAGS.config_override
+        )
     compilation_cache.use()
     first = jax.process_index() == 0
     screen = Screen(sys.stderr if FLAGS.json else sys.stdout, quiet=not first)

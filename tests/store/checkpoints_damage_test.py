@@ -116,7 +116,7 @@ def test_an_array_exchanged_for_another_valid_one_fails_its_checksum(run, make_s
     shutil.rmtree(there / "state")
     shutil.copytree(run / "checkpoints" / "1" / "state", there / "state")
     with pytest.raises(DamagedError, match=r"the checksum of .*params/blocks/0/kernel"):
-        checkpoint_dir.restore_params(there, layout_of(make_state(0)).params)
+        checkpoint_dir.read(there, layout_of(make_state(0)))
 
 
 def test_find_says_when_nothing_is_left(run):

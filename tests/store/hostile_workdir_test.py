@@ -50,7 +50,7 @@ READERS = {
     "resume": resume,
     "report": lambda folder: runs.read_all([folder]),
     "verify": verify.read_run,
-    "evaluate": lambda folder: configs.resolve(workdir.read_config(folder)),
+    "evaluate": lambda folder: configs.resolve(workdir.read_document(folder)["config"]),
     "sweep": sweep,
 }
 every_reader = pytest.mark.parametrize("reader", READERS)

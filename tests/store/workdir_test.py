@@ -5,7 +5,7 @@ import pytest
 
 from vit_jax.core import files
 from vit_jax.core.errors import UserError
-from vit_jax.store.workdir import MayDiffer, check_workdir, read_config, record, unwritable
+from vit_jax.store.workdir import MayDiffer, check_workdir, read_document, record, unwritable
 
 CONFIG = {
     "optim": {"lr": 0.001, "betas": (0.9, 0.999), "clip": None},
@@ -215,12 +215,12 @@ def test_a_write_that_fails_leaves_the_old_file(trained, monkeypatch):
 
 
 def test_the_config_can_be_read_back(trained):
-    assert read_config(trained) == json.loads(json.dumps(CONFIG))
-    with pytest.raises(UserError, match=r"is no work directory: it has no config\.json"):
-        read_config(trained.parent)
+    assert read_document(trained)["config"] == json.loads(json.dumps(CONFIG))
+    with pytest.raises(UserError, match=r"is not a work directory: it has no config\.json"):
+        read_document(trained.parent)
     (trained / "config.json").write_text("{")
     with pytest.raises(UserError, match="is damaged"):
-        read_config(trained)
+        read_document(trained)
 
 
 @pytest.mark.parametrize("error", [OSError("no room"), OSError(28, "no room")])

@@ -9,8 +9,8 @@ from types import SimpleNamespace
 import pytest
 from etils import epath
 
-from vit_jax.sweep import __main__ as sweep
 from vit_jax.sweep import grid
+from vit_jax.sweep import run as sweeps
 
 FAKE = [sys.executable, str(Path(__file__).parent / "fake_train.py")]
 REPOSITORY = Path(__file__).parents[2]
@@ -21,12 +21,11 @@ GRID = [
 PROGRAM = """
 import json, sys
 from etils import epath
-from vit_jax.sweep import __main__ as sweep
 from vit_jax.core import command
-from vit_jax.sweep import grid
+from vit_jax.sweep import grid, run
 folder, arguments, options, trainer = json.loads(sys.argv.pop())
-command.run(lambda _: sweep.sweep(
-    epath.Path(folder), grid.parse(arguments), sweep.Options(**options), trainer))
+command.run(lambda _: run.sweep(
+    epath.Path(folder), grid.parse(arguments), run.SweepOptions(**options), trainer))
 """
 
 
@@ -45,7 +44,7 @@ def world(tmp_path, monkeypatch):
 
     def run(*arguments, **options):
         asked = grid.parse(arguments or GRID)
-        sweep.sweep(folder, asked, sweep.Options(**options), FAKE)
+        sweeps.sweep(folder, asked, sweeps.SweepOptions(**options), FAKE)
 
     def start(**options):
         given = json.dumps([str(folder), GRID, options, FAKE])

@@ -35,8 +35,8 @@ def test_seeds_are_dots_and_a_second_axis_lines(rows):
     axes = {"optim.weight_decay": ("0.1", "0.3"), "seed": ("0", "1"), "optim.lr": LR}
     axis, lines = picture.curves(rows(axes, lambda v: float(v["seed"])), "test/accuracy")
     assert axis == "optim.lr"
-    assert [line.name for line in lines] == ["weight_decay 0.1", "weight_decay 0.3"]
-    assert lines[0].dots == {lr: [0.0, 1.0] for lr in LR}
+    assert list(lines) == ["weight_decay 0.1", "weight_decay 0.3"]
+    assert lines["weight_decay 0.1"] == {lr: [0.0, 1.0] for lr in LR}
 
 
 def test_numbers_come_before_names_and_only_what_finished_counts(rows):
@@ -45,7 +45,7 @@ def test_numbers_come_before_names_and_only_what_finished_counts(rows):
     found[-1] = found[-1]._replace(state="failed")
     axis, lines = picture.curves(found, "test/accuracy")
     assert axis == "optim.lr"
-    assert {line.name: list(line.dots) for line in lines} == {
+    assert {name: list(dots) for name, dots in lines.items()} == {
         "name adam": ["1", "2"],
         "name lion": ["1"],
     }

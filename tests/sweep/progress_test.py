@@ -1,5 +1,7 @@
+import io
 import json
 import math
+import os
 
 import pytest
 from etils import epath
@@ -81,3 +83,84 @@ def test_losses_are_better_low():
     assert progress.is_better_high("test/accuracy")
     assert not progress.is_better_high("test/loss")
     assert not progress.is_better_high("test/top5_error")
+
+
+# The screen.
+
+NUMBERS = {"train/loss": 0.5, "test/accuracy": 0.9, "speed/images_per_second": 1610.4}
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+@pytest.fixture
+def shown_row(tmp_path):
+    def row(number, state, **fields):
+        point = Point(number, {"seed": str(number)}, {})
+        return PointProgress(point, epath.Path(tmp_path / point.name), state, **fields)
+
+    return row
+
+
+def test_the_table_says_how_each_point_is(shown_row):
+    half = {"step": 20, "total_steps": 40, "numbers": NUMBERS}
+    rows = [
+        shown_row(1, "running", **half, left_secs=75.0),
+        shown_row(2, "failed", reason="the images are bad\nall of them"),
+        shown_row(3, "waiting"),
+        shown_row(
+            4, "finished", step=1000, total_steps=1000, numbers=NUMBERS | {"train/loss": math.nan}
+        ),
+    ]
+    lines = progress.table(rows, None, most=9)
+    assert [line.split() for line in lines] == [
+        ["point", "state", "step", "loss", "test/accuracy", "images/s", "left"],
+        ["seed=1", "running", "20/40", "0.5", "90.00%", "1,610", "1:15"],
+        ["seed=2", "failed", "the", "images", "are", "bad"],
+        ["seed=3", "waiting"],
+        ["seed=4", "finished", "1,000/1,000", "not", "finite", "90.00%"],
+    ]
+    assert progress.summary(rows) == "4 points: 1 finished, 1 waiting, 1 failed, 1 running"
+
+
+def test_of_many_points_those_that_run_are_shown(shown_row):
+    rows = [shown_row(k, "finished") for k in range(8)] + [
+        shown_row(8, "running"),
+        shown_row(9, "waiting"),
+    ]
+    assert [line.split()[0] for line in progress.table(rows, "x", most=3)[1:]] == [
+        "seed=0",
+        "seed=8",
+        "seed=9",
+    ]
+
+
+def test_on_a_terminal_the_table_is_rewritten(shown_row, monkeypatch):
+    monkeypatch.setattr("shutil.get_terminal_size", lambda: os.terminal_size((40, 24)))
+    monkeypatch.setattr(progress.Live, "EVERY_SECS", 0.0)
+    out = Terminal()
+    shown = progress.Live({1: shown_row(1, "waiting"), 2: shown_row(2, "waiting")}, None, out)
+    shown.refresh(())
+    first = out.getvalue()
+    assert first.count("\n") == 4
+    assert all(len(line) < 40 for line in first.splitlines())
+    shown.refresh(())
+    assert out.getvalue().removeprefix(first) == "\x1b[4A\r\x1b[J" + first
+    before = out.getvalue()
+    shown.say("this stays")
+    shown.close()
+    assert out.getvalue().removeprefix(before) == "\x1b[4A\r\x1b[Jthis stays\n"
+
+
+def test_without_a_terminal_there_are_lines(shown_row, monkeypatch):
+    out = io.StringIO()
+    shown = progress.Live({1: shown_row(1, "waiting")}, None, out)
+    shown.refresh(())
+    assert out.getvalue() == ""
+    shown.tell(shown.rows[1].point, "failed", "bad images")
+    assert out.getvalue().endswith("failed    seed=1: bad images\n")
+    monkeypatch.setattr(progress.Live, "PLAIN_EVERY_SECS", 0.0)
+    shown.refresh(())
+    assert out.getvalue().endswith("1 points: 1 waiting\n")

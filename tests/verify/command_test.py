@@ -190,7 +190,7 @@ def test_no_card_and_no_run_are_one_message(tmp_path, make_run):
     run = verify.read_run(make_run("run"))
     with pytest.raises(UserError, match="has no recipe card"):
         verify.find_card(run, epath.Path(tmp_path / "nothing"))
-    with pytest.raises(UserError, match="is no work directory"):
+    with pytest.raises(UserError, match="is not a work directory"):
         verify.read_run(epath.Path(tmp_path / "nothing"))
 
 

@@ -7,16 +7,25 @@ buffers take as much beside the arrays. Here at most IN_FLIGHT_BYTES are in flig
 array, and a process that needs a part of it read little more than that part.
 """
 
+import logging
 import math
+import os
+import sys
+import traceback
+import warnings
 from collections.abc import Iterable
 from typing import Any
 
 import jax
 import orbax.checkpoint as ocp
+from absl import logging as absl_logging
 from etils import epath
 
 CHUNK_BYTES = 16 * 2**20
 IN_FLIGHT_BYTES = 256 * 2**20  # in each process; more if a single array is larger
+
+ORBAX = f"{os.sep}orbax{os.sep}checkpoint{os.sep}"
+_print_unraisable = sys.unraisablehook
 
 
 class StateHandler(ocp.AsyncCheckpointHandler):
@@ -26,7 +35,10 @@ class StateHandler(ocp.AsyncCheckpointHandler):
         """Copies the arrays and returns an awaitable that completes their files."""
         arrays = jax.tree.leaves(args.item)
         # A limit below the largest part that is written at once would be an error, not a wait.
-        self._writer = _handler(math.prod(_shard_shape(x)) * x.dtype.itemsize for x in arrays)
+        shapes = [x.sharding.shard_shape(x.shape) for x in arrays]
+        self._writer = _handler(
+            math.prod(shape) * x.dtype.itemsize for shape, x in zip(shapes, arrays, strict=True)
+        )
         return await self._writer.async_save(directory, args=args)
 
     def finalize(self, directory: epath.Path) -> None:
@@ -43,9 +55,9 @@ class StateHandler(ocp.AsyncCheckpointHandler):
         arrays = jax.tree.leaves(args.item)
         # A process that needs a part may have to read all, if it was saved in one chunk.
         reader = _handler(x.size * x.dtype.itemsize for x in arrays)
-        found = reader.restore(directory, args=args)
+        restored = reader.restore(directory, args=args)
         reader.close()
-        return found
+        return restored
 
 
 def to_save(state: Any) -> ocp.args.PyTreeSave:
@@ -63,13 +75,47 @@ def to_restore(layout: Any) -> ocp.args.PyTreeRestore:
     )
 
 
-def _shard_shape(x: jax.Array) -> tuple[int, ...]:
-    return x.sharding.shard_shape(x.shape)
-
-
 def _handler(nbytes: Iterable[int]) -> ocp.PyTreeCheckpointHandler:
     in_flight = max(IN_FLIGHT_BYTES, 1 + max(nbytes, default=0))
     impl = ocp.BasePyTreeCheckpointHandler(
         save_concurrent_bytes=in_flight, restore_concurrent_bytes=in_flight
     )
     return ocp.PyTreeCheckpointHandler(handler_impl=impl)
+
+
+def mute_orbax() -> None:
+    """Silences orbax's log, unless absl's verbosity is INFO or more (--verbosity=0).
+
+    Orbax logs every failure that it also raises, several tracebacks deep. When a read or a write
+    fails, the others in flight complain about their closed event loop, and Python about errors
+    never retrieved and coroutines never awaited. A user error should be one readable message.
+    """
+    global _print_unraisable
+    # The same function added twice counts once.
+    absl_logging.get_absl_logger().addFilter(_passes)
+    logging.getLogger("asyncio").addFilter(_passes)
+    if not _is_verbose():
+        never = "coroutine 'async_serialize.* was never awaited"
+        warnings.filterwarnings("ignore", never, RuntimeWarning)
+    if sys.unraisablehook is not _unraisable:
+        _print_unraisable, sys.unraisablehook = sys.unraisablehook, _unraisable
+
+
+def _is_verbose() -> bool:
+    return absl_logging.get_verbosity() >= absl_logging.INFO
+
+
+def _passes(record: logging.LogRecord) -> bool:
+    unfetched = "exception was never retrieved" in record.getMessage()
+    return _is_verbose() or not (
+        unfetched if record.name == "asyncio" else ORBAX in record.pathname
+    )
+
+
+def _unraisable(unraisable: "sys.UnraisableHookArgs") -> None:
+    """Hook for exceptions that threads and destructors could not raise."""
+    frames = traceback.extract_tb(unraisable.exc_traceback)
+    of_orbax = any(ORBAX in frame.filename for frame in frames)
+    closed = str(unraisable.exc_value) == "Event loop is closed"
+    if _is_verbose() or not (of_orbax or closed):
+        _print_unraisable(unraisable)

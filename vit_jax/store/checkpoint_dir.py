@@ -23,19 +23,17 @@ from jax.experimental import multihost_utils
 from vit_jax.core import pytrees
 from vit_jax.core.errors import UserError
 from vit_jax.core.files import parse_json
-from vit_jax.store import array_files, orbax_log
+from vit_jax.store import array_files
 from vit_jax.store.checksums import checksums
-from vit_jax.store.step_names import steps
+from vit_jax.store.workdir import steps
 
 STATE = "state"
 DESCRIPTION = "description"
-DESCRIPTION_FILE = "metadata"  # the name that orbax's JsonSave gives
 PARAMS = "params"
 OPTIMIZER = "opt_state"
 EMA = "ema"  # the parameters' moving average, if there is one
 MAX_DAMAGED_SHOWN = 3  # arrays
 MAX_DIFFERENCES_SHOWN = 20
-MAX_CAUSE_CHARACTERS = 200
 
 Layout = Mapping[str, jax.ShapeDtypeStruct]
 T = TypeVar("T")
@@ -68,16 +66,16 @@ def find(path: epath.PathLike) -> epath.Path:
     if (folder / DESCRIPTION).is_dir():
         return folder
     directory = folder / "checkpoints" if (folder / "checkpoints").is_dir() else folder
-    found = steps(directory)
-    for step in reversed(found):
+    there = steps(directory)
+    for step in reversed(there):
         try:
             read_description(directory / str(step))
         except DamagedError as error:
             print(f"Notice: checkpoint {step} is skipped: {error.reason}.", file=sys.stderr)
             continue
         return directory / str(step)
-    if found:
-        raise UserError(f"All checkpoints in {directory} are damaged: steps {found}.")
+    if there:
+        raise UserError(f"All checkpoints in {directory} are damaged: steps {there}.")
     raise UserError(
         f"No checkpoint in {folder}. Give a work directory, its checkpoints folder or a step's "
         "folder, e.g. DIR, DIR/checkpoints or DIR/checkpoints/1000."
@@ -105,24 +103,14 @@ def read_description(step_dir: epath.PathLike) -> dict[str, Any]:
     """The JSON of a checkpoint. Raises DamagedError if it is missing or was changed."""
     folder = epath.Path(step_dir)
     try:
-        document = parse_json((folder / DESCRIPTION / DESCRIPTION_FILE).read_bytes())
+        # The name that orbax's JsonSave gives.
+        document = parse_json((folder / DESCRIPTION / "metadata").read_bytes())
         intact = document.pop("crc32") == _crc32(document)
     except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
         raise DamagedError(folder, f"its description cannot be read ({error})") from error
     if not intact:
         raise DamagedError(folder, "its description has changed since it was written")
     return document
-
-
-def restore_params(step_dir: epath.PathLike, layout: Any, *, ema: bool = False) -> Any:
-    """Restores only the parameters, or their moving average, verified.
-
-    layout: the parameters' tree of ShapeDtypeStructs; one without a sharding goes to the first
-    local device. Raises UserError for another model's layout, or a checkpoint without a moving
-    average, and DamagedError for a damaged one.
-    """
-    which = params_or_ema(step_dir, ema=ema)
-    return read(step_dir, {which: layout}, under=which + "/")[which]
 
 
 def params_or_ema(step_dir: epath.PathLike, *, ema: bool) -> str:
@@ -135,31 +123,25 @@ def params_or_ema(step_dir: epath.PathLike, *, ema: bool) -> str:
     return EMA if ema else PARAMS
 
 
-def read(step_dir: epath.PathLike, layout: Any, *, under: str = "") -> Any:
-    """The arrays whose names start with `under`, verified, in the tree of `layout`."""
+def read(step_dir: epath.PathLike, layout: Any) -> Any:
+    """All arrays, verified, in the tree of `layout`. Raises UserError and DamagedError."""
     folder = absolute(step_dir)
-    wanted = {name: _placed(x) for name, x in pytrees.flatten(layout).items()}
-    about = _on_every_process(folder, lambda: read_description(folder))
-    saved = {n: a for n, a in about["arrays"].items() if n.startswith(under)}
-    _check_same_arrays(folder, saved, wanted)
-    arrays = _read_verified(folder, saved, wanted)
+    _on_every_process(folder, lambda: read_description(folder))
+    check_layout(folder, layout)
+    arrays = read_some(folder, pytrees.flatten(layout))
     return jax.tree.unflatten(jax.tree.structure(layout), arrays.values())
 
 
 def read_some(step_dir: epath.PathLike, wanted: Layout) -> dict[str, jax.Array]:
     """The arrays of these names, verified; no other is read.
 
-    They must exist in these shapes; see `read_description`. Raises DamagedError.
+    They must exist in these shapes; see `read_description`. One without a sharding goes to the
+    first local device. Raises DamagedError.
     """
     folder = absolute(step_dir)
     saved = _on_every_process(folder, lambda: read_description(folder))["arrays"]
-    return _read_verified(folder, saved, {name: _placed(x) for name, x in wanted.items()})
-
-
-def _read_verified(
-    folder: epath.Path, saved: Mapping[str, Any], wanted: Layout
-) -> dict[str, jax.Array]:
-    arrays = _on_every_process(folder, lambda: _read_arrays(folder, wanted))
+    placed = {name: _placed(x) for name, x in wanted.items()}
+    arrays = _on_every_process(folder, lambda: _read_arrays(folder, placed))
     changed = [n for n, s in checksums(arrays).items() if s != saved[n]["checksum"]]
     if changed:
         some = ", ".join(changed[:MAX_DAMAGED_SHOWN])
@@ -177,49 +159,46 @@ def _placed(x: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
 
 
 def check_layout(step_dir: epath.PathLike, layout: Any) -> None:
-    """Raises the UserError of `read` unless the arrays match `layout`, without reading any."""
-    saved = read_description(step_dir)["arrays"]
-    _check_same_arrays(epath.Path(step_dir), saved, pytrees.flatten(layout))
-
-
-def _check_same_arrays(folder: epath.Path, saved: dict[str, Any], wanted: Layout) -> None:
-    """Raises UserError that lists the differences in names, shapes and types."""
+    """Raises UserError that lists how names, shapes and types differ from those of `layout`."""
+    saved, wanted = read_description(step_dir)["arrays"], pytrees.flatten(layout)
     there = {name: f"{a['dtype']} {tuple(a['shape'])}" for name, a in saved.items()}
     here = {name: f"{x.dtype} {tuple(x.shape)}" for name, x in wanted.items()}
-    differences = [
-        f"  {name}: {there.get(name, 'nothing')} there, {here.get(name, 'nothing')} here"
-        for name in [*here, *(n for n in there if n not in here)]
-        if there.get(name) != here.get(name)
-    ]
-    if not differences:
+    names = [name for name in here | there if there.get(name) != here.get(name)]
+    if not names:
         return
-    shown = differences[:MAX_DIFFERENCES_SHOWN]
-    if len(differences) > len(shown):
-        shown.append(f"  ... and {len(differences) - len(shown)} more")
-    names = {name for name in there.keys() | here.keys() if there.get(name) != here.get(name)}
+    shown = [
+        f"  {name}: {there.get(name, 'nothing')} there, {here.get(name, 'nothing')} here"
+        for name in names[:MAX_DIFFERENCES_SHOWN]
+    ]
+    if len(names) > len(shown):
+        shown.append(f"  ... and {len(names) - len(shown)} more")
     of_optimizer = all(name.startswith(OPTIMIZER + "/") for name in names)
     raise UserError(
-        f"The checkpoint {folder} is of another {'' if of_optimizer else 'model or '}optimizer "
+        f"The checkpoint {step_dir} is of another {'' if of_optimizer else 'model or '}optimizer "
         "than the config:\n"
         + "\n".join(shown)
         + "\nUse the config and the version that wrote it, or another --workdir"
-        + (f", with --config.init.weights={folder}." if of_optimizer else ".")
+        + (f", with --config.init.weights={step_dir}." if of_optimizer else ".")
     )
 
 
 def _read_arrays(folder: epath.Path, wanted: Layout) -> dict[str, jax.Array]:
     """Names -> arrays as stored, in the order of `wanted`; not yet verified."""
-    orbax_log.mute()
+    array_files.mute_orbax()
     restore = array_files.to_restore(pytrees.unflatten(dict(wanted)))
     try:
         # The handler and not a Checkpointer, whose barrier a process that fails would never reach.
         handler = array_files.StateHandler()
-        found = pytrees.flatten(handler.restore(folder / STATE, args=restore))
+        arrays = pytrees.flatten(handler.restore(folder / STATE, args=restore))
     except (MemoryError, jax.errors.JaxRuntimeError):  # too little memory is not damage
         raise
     except Exception as error:  # damage can make orbax and tensorstore raise anything
-        raise DamagedError(folder, f"its arrays cannot be read ({_root_cause(error)})") from error
-    return {name: found[name] for name in wanted}
+        cause: BaseException = error
+        while cause.__cause__ is not None:
+            cause = cause.__cause__
+        said = (str(cause).splitlines() or [type(cause).__name__])[0][:200]
+        raise DamagedError(folder, f"its arrays cannot be read ({said})") from error
+    return {name: arrays[name] for name in wanted}
 
 
 def _on_every_process(folder: epath.Path, read: Callable[[], T]) -> T:
@@ -228,9 +207,9 @@ def _on_every_process(folder: epath.Path, read: Callable[[], T]) -> T:
     All processes must go on with the same checkpoint, and run the same computations.
     """
     try:
-        found, error = read(), None
+        result, error = read(), None
     except DamagedError as caught:
-        found, error = None, caught
+        result, error = None, caught
     if jax.process_count() > 1:
         good = multihost_utils.process_allgather(np.array(error is None))
         if not good.all():
@@ -239,14 +218,7 @@ def _on_every_process(folder: epath.Path, read: Callable[[], T]) -> T:
             )
     elif error:
         raise error
-    return cast(T, found)
-
-
-def _root_cause(error: BaseException) -> str:
-    """The first line of the error that was the root cause."""
-    while error.__cause__ is not None:
-        error = error.__cause__
-    return (str(error).splitlines() or [type(error).__name__])[0][:MAX_CAUSE_CHARACTERS]
+    return cast(T, result)
 
 
 def _crc32(document: dict[str, Any]) -> str:

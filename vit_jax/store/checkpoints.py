@@ -26,7 +26,7 @@ from orbax.checkpoint import checkpoint_managers as policies
 
 from vit_jax.core import pytrees
 from vit_jax.core.errors import UserError, nearest
-from vit_jax.store import array_files, checkpoint_dir, orbax_log
+from vit_jax.store import array_files, checkpoint_dir, workdir
 from vit_jax.store.checkpoint_dir import DamagedError
 
 # Advice to the user, by the operating system's error.
@@ -40,7 +40,6 @@ ADVICE = {
     errno.ENOENT: "The folder was removed during the run: put it back or give another --workdir",
     errno.EIO: "The disk has failed: copy the work directory to another one",
 }
-MAX_ERRORS_OF_A_SAVE = 10  # its arrays, its description and orbax's own metadata
 
 
 class Checkpoints:
@@ -62,14 +61,11 @@ class Checkpoints:
         best_mode: str,
     ):
         if keep_last < 1:
-            raise UserError(
-                f"checkpoint.keep_last={keep_last}: at least 1 is kept, to resume from."
-            )
+            raise UserError(f"checkpoint.keep_last={keep_last}: at least 1, to resume from.")
         if best_mode not in ("max", "min"):
-            raise UserError(
-                f'checkpoint.best_mode="{best_mode}". {nearest(best_mode, ("max", "min"))}'
-            )
-        orbax_log.mute()
+            near = nearest(best_mode, ("max", "min"))
+            raise UserError(f'checkpoint.best_mode="{best_mode}". {near}')
+        array_files.mute_orbax()
         self._directory = checkpoint_dir.absolute(directory)
         _check_writable(self._directory)
         self._best = _Best(metric=best_metric, sign=1 if best_mode == "max" else -1)
@@ -163,7 +159,7 @@ class Checkpoints:
 
     def _steps(self) -> list[int]:
         """Steps with a folder, valid or not. UserError if not all processes see the same ones."""
-        steps = checkpoint_dir.steps(self._directory)
+        steps = workdir.steps(self._directory)
         seen = multihost_utils.process_allgather(np.uint32(zlib.crc32(repr(steps).encode())))
         if len(set(seen.ravel().tolist())) > 1:
             raise UserError(
@@ -174,8 +170,21 @@ class Checkpoints:
 
     def _fail(self, error: Exception) -> NoReturn:
         """Cleans up after a failed save; raises a UserError if `error` is the disk's."""
-        self._settle()
-        _remove_unfinished(self._directory)
+        # Orbax reports the first error while other threads of the same save still write, and would
+        # raise their errors in later calls.
+        for thread in threading.enumerate():
+            if thread.name == "async_save" or type(thread).__module__.startswith("orbax."):
+                with contextlib.suppress(Exception):  # joining them raises
+                    thread.join()
+        for _ in range(10):  # each call raises one error: of its arrays, its description ...
+            with contextlib.suppress(Exception):
+                self._manager.check_for_errors()
+                break
+        for left in self._directory.glob(
+            "*.orbax-checkpoint-tmp*"
+        ):  # it may be what fills the disk
+            with contextlib.suppress(OSError):  # on a broken disk; the next start removes it
+                left.rmtree(missing_ok=True)
         self._manager.reload()
         latest = self.latest_step()
         valid = "No earlier one exists." if latest is None else f"Step {latest} is still valid."
@@ -187,25 +196,15 @@ class Checkpoints:
                 ) from error
         raise error
 
-    def _settle(self) -> None:
-        """Returns when the failed save has stopped writing; discards its further errors.
-
-        Orbax reports the first error while other threads of the same save still write, and would
-        raise their errors in later calls.
-        """
-        for thread in threading.enumerate():
-            if thread.name == "async_save" or type(thread).__module__.startswith("orbax."):
-                with contextlib.suppress(Exception):  # joining them raises
-                    thread.join()
-        for _ in range(MAX_ERRORS_OF_A_SAVE):  # each call raises one error
-            with contextlib.suppress(Exception):
-                self._manager.check_for_errors()
-                return
-
     def _move_aside(self, damaged: Sequence[DamagedError], *, instead: int) -> None:
         if jax.process_index() == 0:
             for error in damaged:
-                there = _unused(self._directory.parent / "damaged" / error.folder.name)
+                aside = self._directory.parent / "damaged"
+                name, number = error.folder.name, 1
+                there = aside / name
+                while there.exists():
+                    number += 1
+                    there = aside / f"{name}-{number}"
                 try:
                     there.parent.mkdir(exist_ok=True)
                     error.folder.rename(there)
@@ -214,7 +213,7 @@ class Checkpoints:
                         f"{error} It could not be moved out of the way ({failure}): move it."
                     ) from failure
                 print(
-                    f"Notice: checkpoint {error.folder.name} is damaged ({error.reason}). It was "
+                    f"Notice: checkpoint {name} is damaged ({error.reason}). It was "
                     f"moved to {there}; going on from step {instead}.",
                     file=sys.stderr,
                 )
@@ -240,7 +239,7 @@ class _Best:
 
     def read(self, directory: epath.Path) -> None:
         """Reads the values of an earlier process from the checkpoints' descriptions."""
-        for step in checkpoint_dir.steps(directory):
+        for step in workdir.steps(directory):
             try:
                 self.add(step, checkpoint_dir.read_description(directory / str(step))["metrics"])
             except DamagedError:
@@ -251,11 +250,9 @@ class _Best:
     ) -> Sequence[bool]:
         del context
         steps = [c.step for c in checkpoints]
-        best = max((s for s in steps if s in self.scores), key=self._order, default=None)
+        scored = [s for s in steps if s in self.scores]
+        best = max(scored, key=lambda s: (self.scores[s], s), default=None)
         return [s == best for s in steps]
-
-    def _order(self, step: int) -> tuple[float, int]:
-        return self.scores[step], step
 
 
 def _check_writable(directory: epath.Path) -> None:
@@ -270,18 +267,3 @@ def _check_writable(directory: epath.Path) -> None:
             f"Checkpoints cannot be written to {directory}: {error.strerror}. Give a --workdir "
             "that is writable."
         ) from error
-
-
-def _remove_unfinished(directory: epath.Path) -> None:
-    """Removes the files of a failed save, which may be what fills the disk."""
-    for left in directory.glob("*.orbax-checkpoint-tmp*"):
-        with contextlib.suppress(OSError):  # on a broken disk; the next start removes it
-            left.rmtree(missing_ok=True)
-
-
-def _unused(path: epath.Path) -> epath.Path:
-    """`path`, or with the suffix -2, -3 ... if it exists."""
-    candidate, number = path, 2
-    while candidate.exists():
-        candidate, number = path.with_name(f"{path.name}-{number}"), number + 1
-    return candidate

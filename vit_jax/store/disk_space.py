@@ -9,7 +9,7 @@ from etils import epath
 
 from vit_jax.core.errors import UserError
 from vit_jax.core.screen import format_bytes
-from vit_jax.store import checkpoint_dir, workdir
+from vit_jax.store import workdir
 
 
 def check_writable(folder: epath.Path) -> None:
@@ -40,35 +40,24 @@ def check_disk_space(
 ) -> None:
     """Raises UserError if the checkpoints of a run do not fit on its disk; only for local disks.
 
-    A new checkpoint is complete before an old one is deleted, so there is one more than are kept.
-
-    Args:
-      folder: the work directory, which need not exist.
-      checkpoint_bytes: the size of one.
-      keep_last: how many are kept.
-      every_steps: how often one is saved; the last step always is.
-      total_steps: steps of the whole run.
+    A new checkpoint is complete before an old one is deleted, so there is one more than the
+    `keep_last` that are kept. One is saved every `every_steps`, and after `total_steps`.
     """
-    there = checkpoint_dir.steps(folder / "checkpoints")
+    there = workdir.steps(folder / "checkpoints")
     latest = max(there, default=0)
     if _is_remote(folder) or latest >= total_steps:
         return
     to_come = -(-total_steps // every_steps) - latest // every_steps
     missing = min(to_come, max(keep_last + 1 - len(there), 1))
-    needed, free = missing * checkpoint_bytes, free_bytes(folder)
+    needed = missing * checkpoint_bytes
+    free = shutil.disk_usage(_nearest_existing(folder)).free
     if needed > free:
         raise UserError(
             f"The disk of the work directory {folder} has {format_bytes(free)} free; "
             f"{missing} more checkpoints of {format_bytes(checkpoint_bytes)} need "
-            f"{format_bytes(needed)}: checkpoint.keep_last={keep_last}, and one more while "
-            f"it is written. Free {format_bytes(needed - free)}, keep "
-            "fewer, or give another --workdir."
+            f"{format_bytes(needed)}: checkpoint.keep_last={keep_last}, and one more while it is "
+            f"written. Free {format_bytes(needed - free)}, keep fewer, or give another --workdir."
         )
-
-
-def free_bytes(folder: epath.Path) -> int:
-    """Free space of the disk that a folder is on, or will be on."""
-    return shutil.disk_usage(_nearest_existing(folder)).free
 
 
 def _is_remote(folder: epath.Path) -> bool:

@@ -38,10 +38,8 @@ class MetricsFile:
     def rows(self) -> list[dict[str, Any]]:
         """All complete rows; a last line that a kill cut short is left out. [] without a file.
 
-        NaN and infinities, which other programs may write, are read as null, as from `write`.
-
-        Raises UserError for any other line that is not a JSON object with a step and numbers, and
-        if the file cannot be read.
+        NaN and infinities, which other programs may write, are null too. Raises UserError for any
+        other line that is not a JSON object with a step and numbers, and for an unreadable file.
         """
         return [row for _, row in self._lines()]
 
@@ -65,16 +63,15 @@ class MetricsFile:
         try:
             return self._path.read_bytes()
         except OSError as error:
-            raise UserError(
-                f"{self._path} cannot be read: {error.strerror}. Move it away, or give another "
-                "--workdir."
-            ) from error
+            advice = "Move it away, or give another --workdir."
+            raise UserError(f"{self._path} cannot be read: {error.strerror}. {advice}") from error
 
     def _parse(self, number: int, line: bytes) -> dict[str, Any]:
         try:
             row = parse_json(line)
-            if not isinstance(row, dict) or not 0 <= _whole(row["step"]) <= LARGEST_STEP:
-                raise ValueError("no object with a step")
+            step = row["step"]
+            if type(step) is not int or not 0 <= step <= LARGEST_STEP:
+                raise ValueError("no step")
             numbers = {k: v if k == "step" else _number(v) for k, v in row.items()}
             return renamed.metrics(numbers)
         except (ValueError, KeyError, TypeError) as error:
@@ -90,16 +87,10 @@ class MetricsFile:
         )
 
 
-def _whole(step: Any) -> int:
-    if type(step) is not int:
-        raise TypeError("no whole number")
-    return step
-
-
 def _number(value: Any) -> float | None:
     """A number unchanged, or null if it is not finite as a float. TypeError for anything else."""
     if value is None:
         return None
     if type(value) not in (int, float):
-        raise TypeError("no number")
+        raise TypeError("not a number")
     return value if abs(value) <= sys.float_info.max else None

@@ -115,40 +115,30 @@ def _check_folder(folder: epath.Path) -> bool:
     inside = sorted(child for child in folder.iterdir() if (child / METRICS_FILE).exists())
     instead = f" Runs are below it: give {folder}/*/." if inside else " Leave it out."
     raise UserError(
-        f"{folder} is no work directory: it has neither {METRICS_FILE} nor {workdir.CONFIG_FILE}."
-        + instead
+        f"{folder} is not a work directory: it has neither {METRICS_FILE} nor "
+        f"{workdir.CONFIG_FILE}.{instead}"
     )
 
 
 def rows_by_step(folder: epath.Path) -> dict[int, dict[str, Any]]:
     """Logged numbers of each step; of several rows of one step the last with a number counts."""
     by_step: dict[int, dict[str, Any]] = {}
-    rows = list(MetricsFile(folder / METRICS_FILE).rows())
-    with damage_named(folder):
-        for row in rows:
-            by_step.setdefault(int(row["step"]), {}).update(row)
+    for row in MetricsFile(folder / METRICS_FILE).rows():
+        by_step.setdefault(row["step"], {}).update(row)
     return by_step
 
 
 def _series(by_step: Mapping[int, Mapping[str, Any]]) -> dict[str, Series]:
-    """Numbers over the steps, by key."""
-    found: dict[str, Series] = {}
+    """Numbers over the steps, by key; NaN for null and for huge ones."""
+    by_key: dict[str, Series] = {}
     for step in sorted(by_step):
         for key, value in by_step[step].items():
             if key != "step":
-                series = found.setdefault(key, Series([], []))
+                series = by_key.setdefault(key, Series([], []))
                 series.steps.append(step)
-                series.values.append(_number(key, value))
-    return found
-
-
-def _number(key: str, value: Any) -> float:
-    """A number, or NaN for null, which stands for non-finite numbers, and for huge ones."""
-    if value is None:
-        return math.nan
-    if not isinstance(value, int | float):
-        raise TypeError(f"{key} is {value!r}, no number")
-    return float(value) if abs(value) < LARGEST else math.nan
+                is_shown = value is not None and abs(value) < LARGEST
+                series.values.append(float(value) if is_shown else math.nan)
+    return by_key
 
 
 def _planned_steps(config: Mapping[str, Any], starts: Sequence[Mapping[str, Any]]) -> int | None:

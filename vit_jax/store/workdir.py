@@ -7,6 +7,7 @@ neither config, and nothing would show it.
 """
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
@@ -16,10 +17,11 @@ from etils import epath
 from vit_jax.core.errors import UserError
 from vit_jax.core.files import parse_json, write_text
 from vit_jax.core.schema import renamed
-from vit_jax.store import step_names
 
 CONFIG_FILE = "config.json"
 TYPES = {"config": dict, "fingerprint": dict, "runs": list}  # types of its entries
+# Steps' folders as they are written: not "007", "²" or digits of other scripts.
+STEP_NAME = re.compile(r"0|[1-9][0-9]{0,17}")
 
 
 class MayDiffer(NamedTuple):
@@ -35,10 +37,6 @@ class MayDiffer(NamedTuple):
     step_fields: Sequence[str] = ()
     with_new_fields: Callable[[dict[str, Any]], dict[str, Any]] = lambda config: config
 
-    def is_free(self, field: str) -> bool:
-        """Whether a field may have any value."""
-        return any(fnmatchcase(field, f) or field.startswith(f"{f}.") for f in self.fields)
-
     def differences(
         self, there: Mapping[str, Any], here: Mapping[str, Any], *, saved_step: int
     ) -> tuple[dict[str, str], dict[str, str]]:
@@ -47,9 +45,12 @@ class MayDiffer(NamedTuple):
         there, here: "config" and "fingerprint" of the directory, at `saved_step`, and of the run.
         """
         there = {**there, "config": self.with_new_fields(there["config"])}
-        found = differences(there, here)
 
-        def is_to_come(field: str) -> bool:
+        def may_differ(field: str) -> bool:
+            if any(fnmatchcase(field, f) or field.startswith(f"{f}.") for f in self.fields):
+                return True
+            if field not in self.step_fields:
+                return False
             lists = (flatten(each["config"]).get(field, "[]") for each in (there, here))
             try:
                 theirs, ours = (set(json.loads(steps)) for steps in lists)
@@ -57,9 +58,8 @@ class MayDiffer(NamedTuple):
             except TypeError:  # not lists of numbers: the file was edited
                 return False
 
-        to_come = {field for field in self.step_fields if is_to_come(field)}
-        bound = {f: text for f, text in found.items() if not self.is_free(f) and f not in to_come}
-        return found, bound
+        every = differences(there, here)
+        return every, {field: text for field, text in every.items() if not may_differ(field)}
 
 
 class Entry(NamedTuple):
@@ -98,10 +98,15 @@ def check_workdir(
     now = json.loads(json.dumps({"config": config, "fingerprint": fingerprint}))
     changes: dict[str, str] = {}
     if before:
-        saved = step_names.steps(folder / "checkpoints")
+        saved = steps(folder / "checkpoints")
         changes, bound = may_differ.differences(before, now, saved_step=max(saved, default=0))
         if bound and saved and not allow_config_change:
-            raise _another_config(folder, bound)
+            raise UserError(
+                f"The work directory {folder} belongs to a run with another config:\n  "
+                + "\n  ".join(bound.values())
+                + "\nUse the same values to resume it or give another --workdir to start a new "
+                "run; --allow_config_change goes on with the new values and records the change."
+            )
     document = {**now, "runs": before["runs"] if before else []}
     return Entry(folder, document, changes=list(changes.values()))
 
@@ -121,11 +126,6 @@ def record(entry: Entry, run: Mapping[str, Any]) -> None:
         raise unwritable(entry.folder, error) from error
 
 
-def read_config(path: epath.PathLike) -> dict[str, Any]:
-    """The resolved config of a work directory, as a nested dictionary; see `read_document`."""
-    return read_document(path)["config"]
-
-
 def read_document(path: epath.PathLike) -> dict[str, Any]:
     """The contents of config.json: "config", "fingerprint", "runs".
 
@@ -133,8 +133,15 @@ def read_document(path: epath.PathLike) -> dict[str, Any]:
     """
     file = epath.Path(path) / CONFIG_FILE
     if not file.exists():
-        raise UserError(f"{path} is no work directory: it has no {CONFIG_FILE}.")
+        raise UserError(f"{path} is not a work directory: it has no {CONFIG_FILE}.")
     return _load(file)
+
+
+def steps(directory: epath.PathLike) -> list[int]:
+    """The steps that have a folder in a checkpoints folder, valid or not, in ascending order."""
+    folder = epath.Path(directory)
+    names = [child.name for child in folder.iterdir()] if folder.is_dir() else []
+    return sorted(int(name) for name in names if STEP_NAME.fullmatch(name))
 
 
 def make(folder: epath.Path) -> None:
@@ -153,21 +160,16 @@ def unwritable(folder: epath.Path, error: OSError) -> UserError:
     )
 
 
-# Traces of a run without a config.json. A run that is killed early has created an empty folder.
-TRACES: dict[str, Callable[[epath.Path], bool]] = {
-    "checkpoints": lambda folder: bool(step_names.steps(folder / "checkpoints")),
-    "metrics.jsonl": lambda folder: (folder / "metrics.jsonl").exists(),
-}
-
-
 def _read(folder: epath.Path, allow_config_change: bool) -> dict[str, Any] | None:
     """The contents of config.json; None for a directory that does not belong to a run yet."""
     file = folder / CONFIG_FILE
     if not file.exists():
-        found = [name for name, is_there in TRACES.items() if is_there(folder)]
-        if found and not allow_config_change:
+        # A run that is killed early has created an empty folder.
+        traces = ["checkpoints"] if steps(folder / "checkpoints") else []
+        traces += ["metrics.jsonl"] if (folder / "metrics.jsonl").exists() else []
+        if traces and not allow_config_change:
             raise UserError(
-                f"{folder} has {' and '.join(found)} but no {CONFIG_FILE} that says of which run. "
+                f"{folder} has {' and '.join(traces)} but no {CONFIG_FILE} that says of which run. "
                 "Give another --workdir, or --allow_config_change to go on with them as they are."
             )
         return None
@@ -178,35 +180,26 @@ def _load(file: epath.Path) -> dict[str, Any]:
     try:
         document = parse_json(file.read_bytes())
         if not isinstance(document, dict):
-            raise TypeError("it is no JSON object")
-        _check_types(document)
+            raise TypeError("it is not a JSON object")
+        for key, kind in TYPES.items():
+            if not isinstance(document[key], kind):
+                said, name = type(document[key]).__name__, kind.__name__
+                raise TypeError(f"its {key!r} is a {said}, expected a {name}")
+        if not all(isinstance(run, dict) for run in document["runs"]):
+            raise TypeError("its 'runs' has other entries than objects")
         config = renamed.fields(document["config"])
         return {key: document[key] for key in TYPES} | {"config": config}
-    except KeyError as error:
-        raise _damaged(file, f"it has no {error}") from error
     except OSError as error:
         raise UserError(
             f"{file} cannot be read: {error.strerror or error}. Put back a copy of it or give "
             "another --workdir."
         ) from error
-    except (ValueError, TypeError) as error:
-        raise _damaged(file, str(error)) from error
-
-
-def _check_types(document: Mapping[str, Any]) -> None:
-    for key, kind in TYPES.items():
-        if not isinstance(document[key], kind):
-            said, name = type(document[key]).__name__, kind.__name__
-            raise TypeError(f"its {key!r} is a {said}, expected a {name}")
-    if not all(isinstance(run, dict) for run in document["runs"]):
-        raise TypeError("its 'runs' has other entries than objects")
-
-
-def _damaged(file: epath.Path, reason: str) -> UserError:
-    return UserError(
-        f"{file} is damaged ({reason}). Put back a copy of it or give another --workdir; or "
-        "delete it and give --allow_config_change to go on with the checkpoints as they are."
-    )
+    except (KeyError, ValueError, TypeError) as error:
+        reason = f"it has no {error}" if isinstance(error, KeyError) else str(error)
+        raise UserError(
+            f"{file} is damaged ({reason}). Put back a copy of it or give another --workdir; or "
+            "delete it and give --allow_config_change to go on with the checkpoints as they are."
+        ) from error
 
 
 def differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> dict[str, str]:
@@ -215,7 +208,7 @@ def differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> dict[str, 
     here = flatten(here["config"]) | flatten({"data fingerprint": here["fingerprint"]})
     return {
         name: f"{name}: {there.get(name, 'nothing')} there, {here.get(name, 'nothing')} here"
-        for name in [*here, *(n for n in there if n not in here)]
+        for name in here | there
         if there.get(name) != here.get(name)
     }
 
@@ -230,12 +223,3 @@ def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
         else:
             flat[name] = json.dumps(value)
     return flat
-
-
-def _another_config(folder: epath.Path, changes: Mapping[str, str]) -> UserError:
-    return UserError(
-        f"The work directory {folder} belongs to a run with another config:\n  "
-        + "\n  ".join(changes.values())
-        + "\nUse the same values to resume it or give another --workdir to start a new run; "
-        "--allow_config_change goes on with the new values and records the change."
-    )

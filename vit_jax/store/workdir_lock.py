@@ -21,7 +21,6 @@ except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]  # a system without it, such as Windows
 
 LOCK_FILE = ".lock"
-MAX_HOLDER_BYTES = 1000
 
 
 @contextlib.contextmanager
@@ -31,11 +30,7 @@ def lock(path: epath.PathLike) -> Iterator[None]:
     Raises UserError if another run is in it. Nothing is locked where locks are unavailable: on
     gs://, on Windows, on file systems without locks. On several hosts process 0 holds it for all.
     """
-    folder = epath.Path(path)
-    if jax.process_index() > 0:
-        yield
-        return
-    with alone_in(folder):
+    with contextlib.nullcontext() if jax.process_index() else alone_in(epath.Path(path)):
         yield
 
 
@@ -46,15 +41,40 @@ def alone_in(folder: epath.Path) -> Iterator[None]:
         yield
         return
     workdir.make(folder)
+    file = take(folder, LOCK_FILE)
+    if file is None:
+        holder = (folder / LOCK_FILE).read_bytes()[:1000].decode(errors="replace").strip()
+        advice = "wait for it, or give another --workdir."
+        raise UserError(f"Another run ({holder}) is writing to {folder}: {advice}")
     try:
-        file = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT, mode=0o666)
-    except OSError as error:
-        raise workdir.unwritable(folder, error) from error
-    try:
-        _take(file, folder)
+        try:
+            os.truncate(file, 0)
+            os.write(file, f"process {os.getpid()} on {socket.gethostname()}\n".encode())
+        except OSError as error:
+            raise workdir.unwritable(folder, error) from error
         yield
     finally:
         os.close(file)
+
+
+def take(folder: epath.Path, name: str) -> int | None:
+    """Locks a file of the folder until the returned descriptor is closed; None: another holds it.
+
+    UserError if the file cannot be written; where locks are unavailable it is only opened.
+    """
+    try:
+        file = os.open(folder / name, os.O_RDWR | os.O_CREAT, mode=0o666)
+    except OSError as error:
+        raise workdir.unwritable(folder, error) from error
+    try:
+        if fcntl is not None:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(file)
+        return None
+    except OSError:  # a file system without locks
+        pass
+    return file
 
 
 def is_locked(folder: epath.Path, name: str = LOCK_FILE) -> bool:
@@ -69,21 +89,3 @@ def is_locked(folder: epath.Path, name: str = LOCK_FILE) -> bool:
         except OSError:  # a file system without locks
             pass
     return False
-
-
-def _take(file: int, folder: epath.Path) -> None:
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        holder = os.pread(file, MAX_HOLDER_BYTES, 0).decode().strip()
-        raise UserError(
-            f"Another run ({holder}) is writing to {folder}: wait for it, or give another "
-            "--workdir."
-        ) from error
-    except OSError:  # a file system without locks
-        return
-    try:
-        os.truncate(file, 0)
-        os.write(file, f"process {os.getpid()} on {socket.gethostname()}\n".encode())
-    except OSError as error:
-        raise workdir.unwritable(folder, error) from error

@@ -165,7 +165,8 @@ def _check_workdir(folder: epath.Path, config: Mapping[str, Any]) -> None:
     saved_step = progress.saved_step(folder)
     if not (folder / workdir.CONFIG_FILE).exists() or not saved_step:
         return  # it has not begun, or will begin again
-    there, here = ({"config": c, "fingerprint": {}} for c in (workdir.read_config(folder), config))
+    before = workdir.read_document(folder)["config"]
+    there, here = ({"config": c, "fingerprint": {}} for c in (before, config))
     _, changes = build.MAY_DIFFER.differences(there, here, saved_step=saved_step)
     if changes:
         said = "; ".join(changes.values())

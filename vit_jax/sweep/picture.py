@@ -7,8 +7,7 @@ no line.
 import io
 import math
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
 
 from etils import epath
 from PIL import Image
@@ -19,7 +18,7 @@ from vit_jax.draw.scales import Axes, Scale
 from vit_jax.store import workdir
 from vit_jax.sweep.grid import CONFIG
 from vit_jax.sweep.progress import PointProgress
-from vit_jax.sweep.results import SEED, axes_of
+from vit_jax.sweep.results import SEED
 
 PNG_FILE = "results.png"
 
@@ -34,11 +33,7 @@ MOST_LINES = 16  # named in the legend
 FEWEST_FACTOR = 8  # between the ends of a logarithmic axis
 
 
-class Line(NamedTuple):
-    """A curve: its name, and the metric's values at each place of the axis."""
-
-    name: str
-    dots: dict[str, list[float]]  # value on the axis -> metric of every seed
+Dots = dict[str, list[float]]  # of a line: value on the axis -> metric of every seed
 
 
 def write(file: epath.Path, rows: Sequence[PointProgress], metric: str) -> bool:
@@ -55,47 +50,47 @@ def write(file: epath.Path, rows: Sequence[PointProgress], metric: str) -> bool:
     return True
 
 
-def curves(rows: Sequence[PointProgress], metric: str) -> tuple[str, list[Line]]:
-    """The horizontal axis, and the lines over it.
+def curves(rows: Sequence[PointProgress], metric: str) -> tuple[str, dict[str, Dots]]:
+    """The horizontal axis, and the lines over it, by name.
 
     The axis is the numeric one with most values, not the seed if there is another.
     """
-    axes = axes_of(rows)
+    axes = list(rows[0].point.values)
     others = [axis for axis in axes if axis != SEED] or axes
     values = {axis: list(dict.fromkeys(row.point.values[axis] for row in rows)) for axis in others}
     chosen = max(others, key=lambda a: (is_numeric(values[a]), len(values[a])), default="")
-    lines: dict[str, Line] = {}
+    lines: dict[str, Dots] = {}
     for row in rows:
         value = row.numbers.get(metric, math.nan)
         if row.state == "finished" and math.isfinite(value):
-            rest = [f"{_short(a)} {_spell(a, row.point.values[a])}" for a in others if a != chosen]
-            line = lines.setdefault(", ".join(rest), Line(", ".join(rest), {}))
-            place = _spell(chosen, row.point.values.get(chosen, ""))
-            line.dots.setdefault(place, []).append(value)
-    return chosen, list(lines.values())
+            spelt = {a: _spell(a, row.point.values[a]) for a in others}
+            place = spelt.pop(chosen, "")
+            name = ", ".join(f"{a.rpartition('.')[2]} {v}" for a, v in spelt.items())
+            lines.setdefault(name, {}).setdefault(place, []).append(value)
+    return chosen, lines
 
 
-def draw(axis: str, lines: Sequence[Line], metric: str) -> Image.Image:
+def draw(axis: str, lines: Mapping[str, Dots], metric: str) -> Image.Image:
     """The picture."""
-    values = list(dict.fromkeys(value for line in lines for value in line.dots))
-    numbers = [v for line in lines for dots in line.dots.values() for v in dots]
+    values = list(dict.fromkeys(value for dots in lines.values() for value in dots))
+    seeds = [each for dots in lines.values() for each in dots.values()]
     legend = LEGEND if len(lines) > 1 else 0
-    up = scales.fit(numbers, start=None, end=None, log=False)
+    up = scales.fit([v for each in seeds for v in each], start=None, end=None, log=False)
     axes = Axes(Scale(0, 1), up, LEFT, WIDTH - RIGHT - legend, TOP, HEIGHT - BOTTOM)
     where = places(axis, values)
     canvas = Canvas(WIDTH, HEIGHT)
     canvas.text((LEFT, 14), f"{metric} over {axis}" if axis else metric, INK, size=15)
-    if any(len(dots) > 1 for line in lines for dots in line.dots.values()):
+    if any(len(each) > 1 for each in seeds):
         canvas.text((axes.right, 18), "hollow: a seed; filled: their mean", PALE, anchor="ra")
     percent = metric.endswith("accuracy")
     canvas.grid(axes, up.ticks(6), line=RULE, ink=PALE, percent=percent)
     _horizontal_axis(canvas, axes, axis, where)
-    for number, line in enumerate(lines):
+    for number, dots in enumerate(lines.values()):
         aside = (number - (len(lines) - 1) / 2) * min(ASIDE, MOST_ASIDE / len(lines))
         joined = is_numeric(values) and axis != SEED
-        _line(canvas, axes, where, line, COLOURS[number % len(COLOURS)], aside, joined=joined)
+        _line(canvas, axes, where, dots, COLOURS[number % len(COLOURS)], aside, joined=joined)
     if legend:
-        _legend(canvas, lines)
+        _legend(canvas, list(lines))
     return canvas.finished()
 
 
@@ -140,18 +135,18 @@ def _line(
     canvas: Canvas,
     axes: Axes,
     where: Mapping[str, float],
-    line: Line,
+    dots: Dots,
     colour: str,
     aside: float,
     *,
     joined: bool,
 ) -> None:
     """Draws seeds as hollow dots, and their means or single values as filled ones."""
-    dots = sorted(line.dots.items(), key=lambda item: where[item[0]])
-    means = [(axes.x(where[at]) + aside, axes.y(statistics.mean(values))) for at, values in dots]
+    ordered = sorted(dots.items(), key=lambda item: where[item[0]])
+    means = [(axes.x(where[at]) + aside, axes.y(statistics.mean(each))) for at, each in ordered]
     if len(means) > 1 and joined:
         canvas.line(means, colour, 2)
-    for mean, (at, values) in zip(means, dots, strict=True):
+    for mean, (at, values) in zip(means, ordered, strict=True):
         if len(values) > 1:
             x = axes.x(where[at]) + aside + SEEDS_ASIDE
             for value in values:
@@ -159,25 +154,14 @@ def _line(
         canvas.dot(mean, DOT + 0.5, colour, colour)
 
 
-def _legend(canvas: Canvas, lines: Sequence[Line]) -> None:
-    left = WIDTH - LEGEND - 4
-    for number, (text, colour) in enumerate(_named(lines)):
+def _legend(canvas: Canvas, names: Sequence[str]) -> None:
+    left, more = WIDTH - LEGEND - 4, len(names) - MOST_LINES
+    shown = [*names[:MOST_LINES], *([f"and {more} more"] if more > 0 else [])]
+    for number, text in enumerate(shown):
         y = TOP + 8 + number * LINE_HEIGHT
-        if colour != PALE:
-            canvas.line([(left, y), (left + 18, y)], colour, 2)
+        if number < MOST_LINES:
+            canvas.line([(left, y), (left + 18, y)], COLOURS[number % len(COLOURS)], 2)
         canvas.text((left + 26, y), canvas.cut(text, LEGEND - 40), INK, anchor="lm")
-
-
-def _named(lines: Sequence[Line]) -> Iterator[tuple[str, str]]:
-    for number, line in enumerate(lines[:MOST_LINES]):
-        yield line.name, COLOURS[number % len(COLOURS)]
-    if len(lines) > MOST_LINES:
-        yield f"and {len(lines) - MOST_LINES} more", PALE
-
-
-def _short(axis: str) -> str:
-    """Shortens "optim.weight_decay" to "weight_decay"."""
-    return axis.rpartition(".")[2]
 
 
 def _spell(axis: str, value: str) -> str:

@@ -1,20 +1,29 @@
-"""Progress of a point, read from its work directory."""
+"""Progress of points, read from their work directories, and the screen that shows it."""
 
 import json
 import math
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+import shutil
+import sys
+import time
+from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple, TextIO
 
 from etils import epath
 
 from vit_jax.core.errors import UserError
 from vit_jax.core.files import parse_json, write_text
-from vit_jax.store import checkpoint_dir, runs
+from vit_jax.core.screen import format_duration
+from vit_jax.store import runs, workdir
 from vit_jax.store.metrics_file import RESERVED
 from vit_jax.sweep.grid import Point
 
 FAILED_FILE = "failed.json"
 LOSS, SPEED = "train/loss", "speed/images_per_second"
+
+HEAD = ("point", "state", "step", "loss", "", "images/s", "left", "")
+# If the table is too long for the terminal, states at the end of this list are dropped first.
+ORDER = ("running", "failed", "submitted", "waiting", "finished")
+KEPT = ("again", "failed", "found")  # events that are printed beside the table as well
 
 
 class PointProgress(NamedTuple):
@@ -62,15 +71,15 @@ def look(point: Point, folder: epath.Path, *, running: bool = False) -> PointPro
         run.planned_steps,
         numbers,
         _train_secs(run, batch_size),
-        left * batch_size / speed if speed > 0 else math.nan,
-        failure if state == "failed" else "",
+        left_secs=left * batch_size / speed if speed > 0 else math.nan,
+        reason=failure if state == "failed" else "",
     )
 
 
 def is_finished(run: runs.Run) -> bool:
     """Whether the last step is saved, and all evaluations of the config have evaluated it."""
     end = run.planned_steps
-    if end is None or end not in checkpoint_dir.steps(run.folder / "checkpoints"):
+    if end is None or end not in workdir.steps(run.folder / "checkpoints"):
         return False
     evals = {field.split(".")[1] for field in run.fields if field.startswith("evals.")}
     evaluated = {key.partition("/")[0] for key, s in run.series.items() if s.steps[-1] == end}
@@ -79,7 +88,7 @@ def is_finished(run: runs.Run) -> bool:
 
 def saved_step(folder: epath.Path) -> int:
     """The step of the newest checkpoint; 0 if there is none."""
-    return max(checkpoint_dir.steps(folder / "checkpoints"), default=0)
+    return max(workdir.steps(folder / "checkpoints"), default=0)
 
 
 def read_failure(folder: epath.Path) -> str:
@@ -119,7 +128,7 @@ def is_better_high(metric: str) -> bool:
     return not any(word in metric for word in ("loss", "error"))
 
 
-def shown(key: str, value: float | None) -> str:
+def shown_number(key: str, value: float | None) -> str:
     """A number as tables show it: 98.06%, 0.09995, 1,610."""
     if value is None:
         return "-"
@@ -132,12 +141,143 @@ def shown(key: str, value: float | None) -> str:
 
 def _train_secs(run: runs.Run, batch_size: int) -> float:
     """Training time of all logged steps, by the images per second of each row."""
-    series: Any = run.series.get(SPEED)
-    if series is None:
-        return 0.0
+    series = run.series.get(SPEED, runs.Series([], []))
     steps = [0, *series.steps]
     return sum(
         (step - before) * batch_size / speed
         for before, step, speed in zip(steps, steps[1:], series.values, strict=False)
         if speed > 0
     )
+
+
+def aligned(head: Sequence[str], rows: Sequence[Sequence[str]], *, left: int) -> list[str]:
+    """Lines of a table; the first `left` columns are left-aligned, the others right-aligned."""
+    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
+    return [
+        "  ".join(
+            cell.ljust(width) if number < left or number == len(head) - 1 else cell.rjust(width)
+            for number, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ).rstrip()
+        for line in [head, *rows]
+    ]
+
+
+class Live:
+    """Shows points by their work directories.
+
+    Args:
+      rows: progress by the points' numbers; kept up to date by `refresh`.
+      metric: None: chosen from the logged ones.
+    """
+
+    EVERY_SECS = 1.0
+    PLAIN_EVERY_SECS = 60.0  # between lines, without a terminal
+
+    def __init__(
+        self, rows: Mapping[int, PointProgress], metric: str | None, out: TextIO | None = None
+    ):
+        self.rows = dict(rows)
+        self._metric, self._out = metric, out or sys.stdout
+        self._live = self._out.isatty()
+        self._drawn = 0  # lines of the table on the terminal
+        self._shown = time.monotonic() if not self._live else 0.0
+
+    def say(self, text: str) -> None:
+        """Prints a permanent line above the table."""
+        self._write(self._erase() + text + "\n")
+        self._drawn = 0
+
+    def tell(self, point: Point, what: str, why: str) -> None:
+        """Shows an event of a point."""
+        row = self._look(point.number, running=what in ("started", "found"))
+        if what == "finished":
+            metric = self._metric or choose_metric([row])
+            why = f"{metric} {shown_number(metric, row.numbers.get(metric))}"
+        if not self._live or what in KEPT:
+            self.say(f"{time.strftime('%H:%M:%S')}  {what:8}  {point.name}{why and f': {why}'}")
+
+    def refresh(self, running: Collection[str], submitted: Collection[str] = ()) -> None:
+        """Reads the progress of running points and draws the table, if it is due."""
+        now = time.monotonic()
+        if now - self._shown < (self.EVERY_SECS if self._live else self.PLAIN_EVERY_SECS):
+            return
+        self._shown = now
+        for number, row in self.rows.items():
+            if row.point.name in running:
+                self._look(number, running=True)
+        rows = [
+            row._replace(state="submitted")
+            if row.state == "waiting" and row.point.name in submitted
+            else row
+            for row in self.rows.values()
+        ]
+        if self._live:
+            self._draw(rows)
+        else:
+            self.say(f"{time.strftime('%H:%M:%S')}  {summary(rows)}")
+
+    def look(self, names: Collection[str]) -> list[PointProgress]:
+        """Fresh rows of these points, which no process here trains."""
+        numbers = [number for number, row in self.rows.items() if row.point.name in names]
+        return [self._look(number, running=False) for number in numbers]
+
+    def close(self) -> None:
+        """Removes the table."""
+        self._write(self._erase())
+        self._drawn = 0
+
+    def _look(self, number: int, *, running: bool) -> PointProgress:
+        row = self.rows[number]
+        self.rows[number] = look(row.point, row.folder, running=running)
+        return self.rows[number]
+
+    def _draw(self, rows: Sequence[PointProgress]) -> None:
+        columns, height = shutil.get_terminal_size()
+        lines = [*table(rows, self._metric, height - 3), summary(rows)]
+        # A wrapped line could not be redrawn.
+        self._write(self._erase() + "".join(f"{line[: columns - 1]}\n" for line in lines))
+        self._drawn = len(lines)
+
+    def _erase(self) -> str:
+        return f"\x1b[{self._drawn}A\r\x1b[J" if self._drawn else ""
+
+    def _write(self, text: str) -> None:
+        try:
+            self._out.write(text)
+            self._out.flush()
+        except OSError:  # a closed pipe must not end a sweep that runs for days
+            self._live = False
+
+
+def table(rows: Sequence[PointProgress], metric: str | None, most: int) -> list[str]:
+    """Lines of the table: a header and at most `most` points, in order."""
+    metric = metric or choose_metric(rows)
+    kept = sorted(rows, key=lambda row: (ORDER.index(row.state), row.point.number))[: max(most, 1)]
+    head = [*HEAD[:4], metric, *HEAD[5:]]
+    shown = [_cells(row, metric) for row in sorted(kept, key=lambda row: row.point.number)]
+    return aligned(head, shown, left=2)
+
+
+def summary(rows: Sequence[PointProgress]) -> str:
+    """A count of points by state: "12 points: 5 finished, 2 running, 5 waiting"."""
+    states = [row.state for row in rows]
+    counts = [f"{states.count(state)} {state}" for state in reversed(ORDER) if state in states]
+    return f"{len(rows)} points: {', '.join(counts)}"
+
+
+def _cells(row: PointProgress, metric: str) -> list[str]:
+    numbers, begun = row.numbers, row.step > 0
+    total = f"/{row.total_steps:,}" if row.total_steps else ""
+    running = row.state in ("running", "submitted") and begun
+    loss, value = (numbers.get(key) for key in (LOSS, metric))
+    speed = shown_number(SPEED, numbers.get(SPEED))
+    return [
+        row.point.name,
+        row.state,
+        f"{row.step:,}{total}" if begun else "",
+        shown_number(LOSS, loss) if begun else "",
+        shown_number(metric, value) if begun else "",
+        speed if running else "",
+        format_duration(row.left_secs) if running else "",
+        row.reason.splitlines()[0] if row.reason else "",
+    ]

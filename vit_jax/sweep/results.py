@@ -1,6 +1,7 @@
 """Results of a sweep: a table for people, results.csv for programs."""
 
 import csv
+import functools
 import io
 import math
 import statistics
@@ -21,7 +22,7 @@ SEED = "seed"
 
 def write_csv(file: epath.Path, rows: Sequence[PointProgress], metric: str) -> None:
     """Writes a row for each point, the best first. UserError if it cannot be written."""
-    axes, keys = axes_of(rows), _final_keys(rows)
+    axes, keys = list(rows[0].point.values), _final_keys(rows)
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow([*axes, "state", *keys, "step", "train_seconds", "workdir"])
@@ -37,24 +38,25 @@ def write_csv(file: epath.Path, rows: Sequence[PointProgress], metric: str) -> N
 
 def table(rows: Sequence[PointProgress], metric: str) -> list[str]:
     """Lines of the results: values on the axes, metric, losses, steps, time; the best first."""
-    axes = axes_of(rows)
-    keys = list(dict.fromkeys([metric, *_losses(rows)]))
+    axes = list(rows[0].point.values)
+    losses = [key for key in _final_keys(rows) if key.endswith("/loss") and "_ema/" not in key]
+    keys = list(dict.fromkeys([metric, *losses]))
     cells = [
         [
             *(row.point.values[axis] for axis in axes),
-            *(progress.shown(key, row.numbers.get(key)) for key in keys),
+            *(progress.shown_number(key, row.numbers.get(key)) for key in keys),
             f"{row.step:,}",
             format_duration(row.train_secs),
             "" if row.state == "finished" else row.state,
         ]
         for row in ordered(rows, metric)
     ]
-    return aligned([*axes, *keys, "step", "time", ""], cells, left=len(axes))
+    return progress.aligned([*axes, *keys, "step", "time", ""], cells, left=len(axes))
 
 
 def over_seeds(rows: Sequence[PointProgress], metric: str) -> list[str]:
     """Lines of mean, standard deviation and range over seeds; [] without several seeds."""
-    axes = [axis for axis in axes_of(rows) if axis != SEED]
+    axes = [axis for axis in rows[0].point.values if axis != SEED]
     groups: dict[tuple[str, ...], list[float]] = {}
     for row in rows:
         if row.state == "finished" and math.isfinite(row.numbers.get(metric, math.nan)):
@@ -67,17 +69,20 @@ def over_seeds(rows: Sequence[PointProgress], metric: str) -> list[str]:
         key=lambda item: statistics.mean(item[1]),
         reverse=progress.is_better_high(metric),
     )
+    shown = functools.partial(progress.shown_number, metric)
     cells = [
         [
             *values,
-            progress.shown(metric, statistics.mean(numbers)),
-            progress.shown(metric, statistics.stdev(numbers)) if len(numbers) > 1 else "-",
-            f"{progress.shown(metric, min(numbers))} to {progress.shown(metric, max(numbers))}",
+            shown(statistics.mean(numbers)),
+            shown(statistics.stdev(numbers)) if len(numbers) > 1 else "-",
+            f"{shown(min(numbers))} to {shown(max(numbers))}",
             str(len(numbers)),
         ]
         for values, numbers in best_first
     ]
-    return aligned([*axes, f"mean {metric}", "std", "range", "seeds"], cells, left=len(axes))
+    return progress.aligned(
+        [*axes, f"mean {metric}", "std", "range", "seeds"], cells, left=len(axes)
+    )
 
 
 def ordered(rows: Sequence[PointProgress], metric: str) -> list[PointProgress]:
@@ -92,28 +97,7 @@ def ordered(rows: Sequence[PointProgress], metric: str) -> list[PointProgress]:
     return sorted(rows, key=place)
 
 
-def axes_of(rows: Sequence[PointProgress]) -> list[str]:
-    """The fields in which the points differ."""
-    return list(rows[0].point.values)
-
-
-def aligned(head: Sequence[str], rows: Sequence[Sequence[str]], *, left: int) -> list[str]:
-    """Lines of a table; the first `left` columns are left-aligned, the others right-aligned."""
-    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
-    return [
-        "  ".join(
-            cell.ljust(width) if number < left or number == len(head) - 1 else cell.rjust(width)
-            for number, (cell, width) in enumerate(zip(line, widths, strict=True))
-        ).rstrip()
-        for line in [head, *rows]
-    ]
-
-
 def _final_keys(rows: Sequence[PointProgress]) -> list[str]:
     """Keys of the training loss and the evaluations."""
     keys = dict.fromkeys(key for row in rows for key in row.numbers)
     return [k for k in keys if k == progress.LOSS or k.partition("/")[0] not in RESERVED]
-
-
-def _losses(rows: Sequence[PointProgress]) -> list[str]:
-    return [key for key in _final_keys(rows) if key.endswith("/loss") and "_ema/" not in key]

@@ -25,11 +25,6 @@ from vit_jax.store import workdir, workdir_lock
 from vit_jax.sweep import progress
 from vit_jax.sweep.grid import Point
 
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None  # type: ignore[assignment]
-
 LOG_FILE = "log.txt"
 SLOT_FILE = ".slot"  # locked while a training of a sweep lives; names it
 AGAIN = (errors.EXIT_PREEMPTED, errors.EXIT_PEER_LOST)
@@ -37,46 +32,38 @@ POLL_SECS = 0.2
 MAX_REASON = 1000  # characters
 
 
-class Task(NamedTuple):
-    """A point to run: its command and its work directory."""
+class Running(NamedTuple):
+    """A point that runs in its folder; process None: started by another sweep, or by hand."""
 
     point: Point
     folder: epath.Path
-    command: Sequence[str]
-
-
-class Running(NamedTuple):
-    """A running task; process None: started by another sweep, or by hand."""
-
-    task: Task
     slot: int
     process: subprocess.Popen[bytes] | None
     log_start: int = 0  # bytes of the log before this start
 
 
 class Slots:
-    """Runs tasks, at most `number` at a time.
+    """Runs points, at most `number` at a time.
 
     Args:
-      done: whether a task has reached its end, by its work directory.
-      tell: called with each event: (task, "started" | "again" | "finished" | "failed" | "found",
-        reason).
+      trainer: the command that trains one, before its arguments.
+      tell: called with each event: (point, "started" | "again" | "finished" | "failed" | "found" |
+        "stopped", reason).
       variable: the environment variable that gets the slot's number, from 0.
-      max_restarts: the most restarts of a task in a row without a newer checkpoint.
+      max_restarts: the most restarts of a point in a row without a newer checkpoint.
     """
 
     def __init__(
         self,
         number: int,
-        *,
-        done: Callable[[Task], bool],
-        tell: Callable[[Task, str, str], None],
-        variable: str | None = None,
-        max_restarts: int = 5,
+        trainer: Sequence[str],
+        tell: Callable[[Point, str, str], None],
+        variable: str | None,
+        max_restarts: int,
     ):
-        self._number, self._variable = number, variable
-        self._done, self._tell, self._max_restarts = done, tell, max_restarts
-        self._waiting: list[Task] = []
+        self._number, self._trainer, self._tell = number, trainer, tell
+        self._variable, self._max_restarts = variable, max_restarts
+        self._waiting: list[Point] = []
         self._running: list[Running] = []
         self._setbacks: dict[str, int] = {}  # starts without a newer checkpoint, by name
         self._saved: dict[str, int] = {}
@@ -84,12 +71,17 @@ class Slots:
     @property
     def running(self) -> set[str]:
         """Names of the running points."""
-        return {run.task.point.name for run in self._running}
+        return {run.point.name for run in self._running}
 
-    def run(self, tasks: Sequence[Task], stop: StopRequest) -> Iterator[None]:
-        """Yields regularly until all tasks have ended, or were asked to end by `stop`."""
-        self._waiting = list(tasks)
-        self._find_running()
+    def run(self, folder: epath.Path, points: Sequence[Point], stop: StopRequest) -> Iterator[None]:
+        """Yields regularly until all points have ended, or were asked to end by `stop`."""
+        for point in points:  # those that still run have their slots before others are started
+            place = folder / point.name
+            if _is_alive(place):
+                self._running.append(Running(point, place, _holder(place).get("slot", -1), None))
+                self._tell(point, "found", "")
+            else:
+                self._waiting.append(point)
         signalled = False
         while self._running or (self._waiting and not stop):
             for run in list(self._running):
@@ -99,89 +91,82 @@ class Slots:
                 for run in self._running:
                     _terminate(run)
             while not stop and self._waiting and len(self._running) < self._number:
-                self._start(self._waiting.pop(0))
+                point = self._waiting.pop(0)
+                self._start(point, folder / point.name)
             yield
             time.sleep(POLL_SECS)
 
-    def _find_running(self) -> None:
-        """Gives tasks that still run their slots, before others are started."""
-        for task in list(self._waiting):
-            if _is_alive(task.folder):
-                self._waiting.remove(task)
-                self._running.append(Running(task, _holder(task.folder).get("slot", -1), None))
-                self._tell(task, "found", "")
-
     def _look(self, run: Running, *, stopping: bool) -> None:
-        task, process = run.task, run.process
+        point, process = run.point, run.process
         if process is None:
-            if not _is_alive(task.folder):
+            if not _is_alive(run.folder):
                 self._running.remove(run)
-                if self._done(task):
-                    self._tell(task, "finished", "")
+                if progress.look(point, run.folder).state == "finished":
+                    self._tell(point, "finished", "")
                 else:
-                    self._waiting.insert(0, task)
+                    self._waiting.insert(0, point)
             return
         status = process.poll()
         if status is None:
             return
         self._running.remove(run)
         if status == errors.EXIT_OK:
-            self._tell(task, "finished", "")
+            self._tell(point, "finished", "")
         elif stopping:
-            self._tell(task, "stopped", "")
+            self._tell(point, "stopped", "")
         elif status in AGAIN or status < 0 or status > 128:
             self._again(run, _spell(status))
         else:
-            self._fail(task, status, last_words(task.folder, run.log_start))
+            self._fail(run, status, last_words(run.folder, run.log_start) or _spell(status))
 
     def _again(self, run: Running, how: str) -> None:
-        """Queues a task again, unless it was restarted too often without progress."""
-        task, name = run.task, run.task.point.name
-        saved = progress.saved_step(task.folder)
+        """Queues a point again, unless it was restarted too often without progress."""
+        name, saved = run.point.name, progress.saved_step(run.folder)
         further = saved > self._saved.get(name, 0)
         self._saved[name] = saved
         self._setbacks[name] = 0 if further else self._setbacks.get(name, 0) + 1
         if self._setbacks[name] > self._max_restarts:
-            words = last_words(task.folder, run.log_start)
+            words = last_words(run.folder, run.log_start)
             reason = f"ended by {how} {self._setbacks[name]} times without a newer checkpoint"
-            self._fail(task, 1, f"{reason}{f'; {words}' if words else ''}")
+            self._fail(run, 1, f"{reason}{words and f'; {words}'}")
             return
-        self._tell(task, "again", how)
-        self._waiting.insert(0, task)
+        self._tell(run.point, "again", how)
+        self._waiting.insert(0, run.point)
 
-    def _fail(self, task: Task, status: int, reason: str) -> None:
-        progress.write_failure(task.folder, status, reason or _spell(status))
-        self._tell(task, "failed", reason or _spell(status))
+    def _fail(self, run: Running, status: int, reason: str) -> None:
+        progress.write_failure(run.folder, status, reason)
+        self._tell(run.point, "failed", reason)
 
-    def _start(self, task: Task) -> None:
-        workdir.make(task.folder)
+    def _start(self, point: Point, folder: epath.Path) -> None:
+        workdir.make(folder)
         slot = min(set(range(self._number)) - {run.slot for run in self._running}, default=0)
         # The user may train there by hand.
-        held = None if _is_alive(task.folder) else _take(task.folder, slot)
+        held = None if _is_alive(folder) else workdir_lock.take(folder, SLOT_FILE)
         if held is None:
-            self._running.append(Running(task, slot, None))
-            self._tell(task, "found", "")
+            self._running.append(Running(point, folder, slot, None))
+            self._tell(point, "found", "")
             return
-        progress.forget_failure(task.folder)
-        self._saved.setdefault(task.point.name, progress.saved_step(task.folder))
+        os.truncate(held, 0)
+        progress.forget_failure(folder)
+        self._saved.setdefault(point.name, progress.saved_step(folder))
         environment = os.environ | ({self._variable: str(slot)} if self._variable else {})
-        with _open_log(task.folder) as log:
+        with _open_log(folder) as log:
             start = log.tell()
             # In a session of its own: Ctrl-C goes to the sweep, which signals its trainings once.
             process = subprocess.Popen(
-                task.command,
+                [*self._trainer, *point.arguments(str(folder))],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 env=environment,
-                pass_fds=held,
+                pass_fds=[held] if os.name == "posix" else (),
                 start_new_session=True,
             )
-        for file_number in held:
-            os.pwrite(file_number, json.dumps(_described(slot, process.pid)).encode(), 0)
-            os.close(file_number)
-        self._running.append(Running(task, slot, process, start))
-        self._tell(task, "started", "")
+        holder = {"slot": slot, "pid": process.pid, "host": socket.gethostname()}
+        os.write(held, json.dumps(holder).encode())
+        os.close(held)
+        self._running.append(Running(point, folder, slot, process, start))
+        self._tell(point, "started", "")
 
 
 def _open_log(folder: epath.Path) -> BinaryIO:
@@ -206,26 +191,6 @@ def last_words(folder: epath.Path, start: int = 0) -> str:
     return words.removeprefix("error: ")[:MAX_REASON]
 
 
-def _take(folder: epath.Path, slot: int) -> list[int] | None:
-    """File numbers of the locked file, [] where nothing can be locked; None if it is held."""
-    if fcntl is None:
-        return []
-    file = os.open(folder / SLOT_FILE, os.O_RDWR | os.O_CREAT, mode=0o666)
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(file)
-        return None
-    except OSError:  # this file system has no locks
-        pass
-    os.truncate(file, 0)
-    return [file]
-
-
-def _described(slot: int, pid: int) -> dict[str, int | str]:
-    return {"slot": slot, "pid": pid, "host": socket.gethostname()}
-
-
 def _is_alive(folder: epath.Path) -> bool:
     """Whether a training runs in the work directory."""
     # A sweep's training takes the other lock only once it has begun; this check must not collide.
@@ -246,8 +211,8 @@ def _terminate(run: Running) -> None:
     if run.process is not None:
         run.process.terminate()
         return
-    holder = _holder(run.task.folder)
-    of_sweep = workdir_lock.is_locked(run.task.folder, SLOT_FILE)
+    holder = _holder(run.folder)
+    of_sweep = workdir_lock.is_locked(run.folder, SLOT_FILE)
     if of_sweep and holder.get("host") == socket.gethostname():
         with contextlib.suppress(OSError, KeyError, ValueError):
             os.kill(int(holder["pid"]), signal.SIGTERM)

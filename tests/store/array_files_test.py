@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 from absl import logging as absl_logging
 
-from vit_jax.store import orbax_log
+from vit_jax.store import array_files
 
 
 @pytest.fixture
@@ -14,8 +14,8 @@ def heard(monkeypatch):
     """What reaches the hook that was there before."""
     messages = []
     monkeypatch.setattr(sys, "unraisablehook", lambda u: messages.append(str(u.exc_value)))
-    monkeypatch.setattr(orbax_log, "_print_unraisable", orbax_log._print_unraisable)
-    orbax_log.mute()
+    monkeypatch.setattr(array_files, "_print_unraisable", array_files._print_unraisable)
+    array_files.mute_orbax()
     return messages
 
 
@@ -29,7 +29,7 @@ def test_leftovers_of_failed_reads_are_not_shown(heard):
 
 
 def test_other_unraisable_exceptions_are_shown(heard):
-    orbax_log.mute()  # a second time changes nothing
+    array_files.mute_orbax()  # a second time changes nothing
     report(RuntimeError("a bug"))
     assert heard == ["a bug"]
 
