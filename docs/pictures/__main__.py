@@ -1,8 +1,13 @@
 """Draws the pictures of the pages anew: python -m docs.pictures"""
 
-from docs.pictures import augmentation, png, recipe_card, schedules, sharding
+from docs.pictures import augmentation, png, recipe_card, schedules, sharding, sweep
 
-PICTURES = {"recipe_card": recipe_card, "schedules": schedules, "sharding": sharding}
+PICTURES = {
+    "recipe_card": recipe_card,
+    "schedules": schedules,
+    "sharding": sharding,
+    "sweep": sweep,
+}
 
 if __name__ == "__main__":
     for picture in PICTURES.values():
