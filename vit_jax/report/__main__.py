@@ -43,21 +43,15 @@ def report(folders: Sequence[epath.Path], output: epath.Path) -> None:
     print(f"saved    {output}")
 
 
-def default_output(folders: Sequence[epath.Path]) -> epath.Path:
-    """A file in the folder of a single run, or beside the first of several."""
-    return (folders[0] if len(folders) == 1 else folders[0].parent) / NAME
-
-
 def distinct(paths: Sequence[str]) -> list[epath.Path]:
     """The folders, each once, without a report that a pattern such as runs/* matches."""
-    folders = [epath.Path(path).expanduser() for path in paths]
-    by_place = {_place(folder): folder for folder in reversed(folders) if folder.name != NAME}
-    return list(reversed(by_place.values()))
-
-
-def _place(folder: epath.Path) -> str:
-    """A path that is the same for all paths to a folder, through links too."""
-    return str(folder) if "://" in str(folder) else os.path.realpath(folder)
+    by_place: dict[str, epath.Path] = {}
+    for path in paths:
+        folder = epath.Path(path).expanduser()
+        if folder.name != NAME:  # the same for all paths to a folder, through links too:
+            place = str(folder) if "://" in str(folder) else os.path.realpath(folder)
+            by_place.setdefault(place, folder)
+    return list(by_place.values())
 
 
 FLAGS = flags.FLAGS
@@ -68,7 +62,8 @@ def main(arguments: list[str]) -> None:
     folders = distinct(arguments)
     if not folders:
         raise UserError("Which runs? Give one or more work directories: runs/a runs/b, or runs/*/.")
-    output = epath.Path(FLAGS.output).expanduser() if FLAGS.output else default_output(folders)
+    folder = folders[0] if len(folders) == 1 else folders[0].parent
+    output = epath.Path(FLAGS.output).expanduser() if FLAGS.output else folder / NAME
     if output.suffix != ".html":
         raise UserError(f"--output={output} is not an HTML file: give a name that ends in .html.")
     report(folders, output)

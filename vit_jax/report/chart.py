@@ -3,10 +3,11 @@
 import json
 import math
 from html import escape
+from itertools import groupby
 
 from vit_jax.draw import scales, svg
 from vit_jax.draw.scales import Axes, Scale
-from vit_jax.report import panels, thinning
+from vit_jax.report import panels
 from vit_jax.report.panels import Panel, Style
 from vit_jax.store.runs import Series
 
@@ -47,7 +48,7 @@ def shows_means(panel: Panel) -> bool:
 
 
 def _has_means(series: Series, style: Style) -> bool:
-    return not style.exact and thinning.is_dense(series, MEANS)
+    return not style.exact and len(series.steps) > 2 * MEANS
 
 
 def _vertical(panel: Panel) -> Scale:
@@ -69,10 +70,10 @@ def _line(run: int, series: Series, axes: Axes, style: Style) -> str:
     behind it.
     """
     last_step = int(axes.across.high)
-    kept = thinning.thin(series, last_step=last_step, columns=COLUMNS)
+    kept = thin(series, last_step=last_step, columns=COLUMNS)
     parts, hovered, mark = [f'<path d="{_path(kept, axes)}"/>'], kept, ""
     if _has_means(series, style):
-        hovered, mark = thinning.means(series, last_step=last_step, columns=MEANS), " data-means"
+        hovered, mark = means(series, last_step=last_step, columns=MEANS), " data-means"
         parts = [f'<path class="each" d="{_path(kept, axes)}"/>']
         parts.append(f'<path d="{_path(hovered, axes)}"/>')
     finite = [(x, y) for x, y in zip(*kept, strict=True) if not math.isnan(y)]
@@ -102,3 +103,37 @@ def _path(series: Series, axes: Axes) -> str:
         parts.append(f"{pen}{axes.x(step):.1f} {axes.y(value):.1f}{dot}")
         pen = "L"
     return "".join(parts)
+
+
+def thin(series: Series, *, last_step: int, columns: int) -> Series:
+    """Keeps the last point and at most 3 a column: the lowest, the highest and the first NaN.
+
+    So peaks and gaps remain, and each point that is left was logged as it is.
+    """
+    if len(series.steps) <= 2 * columns:
+        return series
+    kept = {len(series.steps) - 1}
+    for points in _columns(series, last_step, columns):
+        finite = [i for i in points if not math.isnan(series.values[i])]
+        if finite:
+            kept.add(min(finite, key=series.values.__getitem__))
+            kept.add(max(finite, key=series.values.__getitem__))
+        kept.update([i for i in points if math.isnan(series.values[i])][:1])
+    order = sorted(kept)
+    return Series([series.steps[i] for i in order], [series.values[i] for i in order])
+
+
+def means(series: Series, *, last_step: int, columns: int) -> Series:
+    """A point for each column: the mean of its finite values, at the middle one of its steps."""
+    averaged = Series([], [])
+    for points in _columns(series, last_step, columns):
+        finite = [v for v in (series.values[i] for i in points) if not math.isnan(v)]
+        averaged.steps.append(series.steps[points[len(points) // 2]])
+        averaged.values.append(math.fsum(finite) / len(finite) if finite else math.nan)
+    return averaged
+
+
+def _columns(series: Series, last_step: int, columns: int) -> list[list[int]]:
+    """The positions of the points in each column, of equally many steps, that has any."""
+    column = lambda i: series.steps[i] * columns // (last_step + 1)
+    return [list(points) for _, points in groupby(range(len(series.steps)), key=column)]

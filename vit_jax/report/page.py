@@ -20,10 +20,16 @@ def page(runs: Sequence[Run], made_at: datetime) -> str:
     arranged = panels.arrange(runs)
     title = escape(runs[0].name if len(runs) == 1 else f"{len(runs)} runs")
     script = Path(__file__).with_name("page.js").read_text(encoding="utf-8")
+    sections = [
+        f'<h2>{name}</h2>\n<div class="panels">\n'
+        f"{html_page.lines([chart.draw(panel, last_step) for panel in shown])}\n</div>"
+        for name, shown in arranged.items()
+    ]
+    where = f"{escape(str(runs[0].folder))} · " if len(runs) == 1 else ""
     body = [
         _legend(runs) if len(runs) > 1 else "",
         f"<main>\n{tables.summary(runs)}",
-        *(_section(name, charts, last_step) for name, charts in arranged.items()),
+        *sections,
         _notes(arranged, panels.left_out(runs)),
         _configs(runs),
         f'</main><div id="tip"></div>\n<script>\n{script}</script>',
@@ -32,7 +38,7 @@ def page(runs: Sequence[Run], made_at: datetime) -> str:
         title,
         body,
         program="report",
-        subtitle=_subtitle(runs, made_at),
+        subtitle=f"{where}up to step {last_step:,} · {made_at:%Y-%m-%d %H:%M %Z}",
         css=_colours(len(runs)),
         policy="script-src 'unsafe-inline'",
     )
@@ -46,11 +52,6 @@ def _colours(num_runs: int) -> str:
     )
 
 
-def _subtitle(runs: Sequence[Run], made_at: datetime) -> str:
-    where = f"{escape(str(runs[0].folder))} · " if len(runs) == 1 else ""
-    return f"{where}up to step {max(run.last_step for run in runs):,} · {made_at:%Y-%m-%d %H:%M %Z}"
-
-
 def _legend(runs: Sequence[Run]) -> str:
     """The legend, which shows and hides runs."""
     entries = [
@@ -60,11 +61,6 @@ def _legend(runs: Sequence[Run]) -> str:
         for i, run in enumerate(runs)
     ]
     return f"<nav>\n{html_page.lines(entries)}\n</nav>"
-
-
-def _section(name: str, shown: Sequence[Panel], last_step: int) -> str:
-    pictures = html_page.lines([chart.draw(panel, last_step) for panel in shown])
-    return f'<h2>{name}</h2>\n<div class="panels">\n{pictures}\n</div>'
 
 
 def _notes(arranged: Mapping[str, Sequence[Panel]], left_out: int) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from html import escape
 from typing import NamedTuple
 
+from vit_jax.draw import html_page
 from vit_jax.report import panels
 from vit_jax.store.runs import Run, Series
 
@@ -46,7 +47,7 @@ def summary(runs: Sequence[Run]) -> str:
     cells = [[column.cell(run) for run in runs] for column in columns]
     best = [_best(column, row) for column, row in zip(columns, cells, strict=True)]
     rows = [
-        f'<tr data-run="{i}">{run_header(i, run.name, str(run.folder))}'
+        f'<tr data-run="{i}">{_run_header(i, run)}'
         + "".join(
             _td(row[i], emphasised=row[i].number is not None and row[i].number == most)
             for row, most in zip(cells, best, strict=True)
@@ -69,7 +70,7 @@ def differences(runs: Sequence[Run]) -> str:
     fields = differing_fields(runs)
     if not fields:
         return ""
-    headers = [run_header(i, run.name, str(run.folder)) for i, run in enumerate(runs)]
+    headers = [_run_header(i, run) for i, run in enumerate(runs)]
     if len(runs) > len(fields):
         head = "<th>run</th>" + "".join(f"<th><code>{escape(f)}</code></th>" for f in fields)
         rows = [
@@ -102,22 +103,19 @@ def same_fields(runs: Sequence[Run]) -> str:
     return _table("<th>field</th><th>value</th>", rows) if rows else ""
 
 
-def run_header(i: int, name: str, folder: str) -> str:
-    """The name of run number `i` beside a piece of its line."""
-    return f'<th scope="row" title="{escape(folder)}">{swatch(i)}{escape(name)}</th>'
-
-
 def swatch(i: int) -> str:
     """A piece of the line of run number `i`."""
     return f'<svg class="swatch run{i}" viewBox="0 0 24 8"><path d="M1 4h22"/></svg>'
 
 
+def _run_header(i: int, run: Run) -> str:
+    """The name of run number `i` beside a piece of its line."""
+    return f'<th scope="row" title="{escape(str(run.folder))}">{swatch(i)}{escape(run.name)}</th>'
+
+
 def _table(head: str, rows: Sequence[str]) -> str:
-    body = "\n".join(rows)
-    return (
-        f'<div class="wide"><table><thead><tr>{head}</tr></thead>\n'
-        f"<tbody>\n{body}\n</tbody></table></div>"
-    )
+    body = f"<thead><tr>{head}</tr></thead>\n<tbody>\n{html_page.lines(rows)}\n</tbody>"
+    return f'<div class="wide"><table>{body}</table></div>'
 
 
 def _td(cell: TableCell, *, emphasised: bool) -> str:

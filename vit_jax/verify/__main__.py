@@ -8,7 +8,6 @@ Where others have published a curve of the recipe (cards/published), the run is 
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 from absl import flags
 from etils import epath
@@ -16,15 +15,13 @@ from etils import epath
 from vit_jax import config as configs
 from vit_jax.core import command
 from vit_jax.core.errors import UserError
-from vit_jax.store import workdir
 from vit_jax.store.metrics_file import RESERVED
 from vit_jax.verify import published_curve, recipe_card
 from vit_jax.verify.logged_run import LoggedRun, compared_fields, differences, read_run
 from vit_jax.verify.published_curve import PublishedCurve
 from vit_jax.verify.recipe_card import Comparison
 
-CARDS = "cards"  # the folder beside configs/
-PUBLISHED = "published"  # a folder in it
+CARDS = "cards"  # the folder beside configs/; published/ in it has the curves
 MAX_SHOWN = 12  # numbers of a published curve
 
 # Steadier than the loss where each batch is blended with another ratio.
@@ -36,7 +33,8 @@ def find_card(run: LoggedRun, folder: epath.Path) -> epath.Path:
     files = sorted(folder.glob("*.json"))
     if not files:
         raise UserError(f"{folder} has no recipe card: give one by --card FILE.")
-    by_file = {file: differences(recipe_card.read(file), run) for file in files}
+    cards = {file: recipe_card.read(file) for file in files}
+    by_file = {file: differences(c.fields, c.fingerprint, run) for file, c in cards.items()}
     nearest, *others = sorted(files, key=lambda file: len(by_file[file]))
     if by_file[nearest]:
         more = f"\nOther cards: {', '.join(map(str, others))}" if others else ""
@@ -51,9 +49,8 @@ def find_published(run: LoggedRun, folder: epath.Path) -> PublishedCurve | None:
     """The published curve of the run's config, if there is one."""
     for file in sorted(folder.glob("*.json")):
         curve = published_curve.read(file)
-        fields = compared_fields(configs.load(str(epath.Path(folder).parent.parent / curve.config)))
-        there, here = ({"config": f, "fingerprint": {}} for f in (fields, run.fields))
-        if not workdir.differences(there, here):
+        fields = compared_fields(configs.load(str(folder.parent.parent / curve.config)))
+        if not differences(fields, run.fingerprint, run):
             return curve
     return None
 
@@ -78,7 +75,7 @@ def show_published(run: LoggedRun, curve: PublishedCurve) -> None:
 def verify(run: LoggedRun, file: epath.Path) -> None:
     """Prints a table. UserError if the run is of another config, or leaves the expected ranges."""
     card = recipe_card.read(file)
-    if different := differences(card, run):
+    if different := differences(card.fields, card.fingerprint, run):
         raise UserError(
             f"{run.folder} is not a run of the config of {file}; there is the card, "
             "here the run:\n  " + "\n  ".join(different)
@@ -93,12 +90,12 @@ def verify(run: LoggedRun, file: epath.Path) -> None:
             "Let it go on, with log.every_steps as in the card's config."
         )
     seed, seeds = run.origin["seed"], [origin["seed"] for origin in card.runs]
-    made_with = _made_with(card.runs[0])
-    print(f"card     {file}: {card.config}, seeds {', '.join(map(str, seeds))}; {made_with}")
-    print(
-        f"run      {run.folder}: seed {seed}, step {last:,} of {card.end:,}; "
-        f"{_made_with(run.origin)}"
-    )
+    made = [
+        f"jax {o['versions'].get('jax')}, {o['devices']['count']} x {o['devices']['kind']}"
+        for o in (card.runs[0], run.origin)
+    ]
+    print(f"card     {file}: {card.config}, seeds {', '.join(map(str, seeds))}; {made[0]}")
+    print(f"run      {run.folder}: seed {seed}, step {last:,} of {card.end:,}; {made[1]}")
     if seed in seeds:
         same = recipe_card.same_until(card, seed, run.rows)
         print(f"same     losses as the card's seed {seed}, all digits, up to step {same:,}")
@@ -120,10 +117,7 @@ def record(runs: Sequence[LoggedRun], config_file: str, output: epath.Path) -> N
     """Writes a card. UserError if the runs are not all of this config, or cannot be recorded."""
     fields = compared_fields(configs.load(config_file))
     for run in runs:
-        there = {"config": fields, "fingerprint": runs[0].fingerprint}
-        here = {"config": run.fields, "fingerprint": run.fingerprint}
-        different = workdir.differences(there, here).values()
-        if different:
+        if different := differences(fields, runs[0].fingerprint, run):
             raise UserError(
                 f"{run.folder} is not a run of {config_file}; there is the file, here the run:\n  "
                 + "\n  ".join(different)
@@ -162,11 +156,6 @@ def _shown(value: float | None) -> str:
     return "not finite" if value is None else f"{value:.4g}"
 
 
-def _made_with(origin: dict[str, Any]) -> str:
-    devices = origin["devices"]
-    return f"jax {origin['versions'].get('jax')}, {devices['count']} x {devices['kind']}"
-
-
 FLAGS = flags.FLAGS
 
 
@@ -185,7 +174,7 @@ def main(arguments: list[str]) -> None:
     if len(runs) > 1:
         raise UserError(f"Give one --workdir, not {len(runs)}; several are for --record.")
     (run,) = runs
-    if not FLAGS.card and (curve := find_published(run, epath.Path(CARDS) / PUBLISHED)):
+    if not FLAGS.card and (curve := find_published(run, epath.Path(CARDS) / "published")):
         show_published(run, curve)
         return
     verify(run, epath.Path(FLAGS.card) if FLAGS.card else find_card(run, epath.Path(CARDS)))

@@ -7,7 +7,6 @@ from etils import epath
 from vit_jax import config as configs
 from vit_jax.config import RunConfig
 from vit_jax.store import runs, workdir
-from vit_jax.verify.recipe_card import Card
 
 # Fields in which the runs of a card may differ, besides those that do not affect the numbers.
 FREE_FIELDS = (*configs.FREE_FIELDS, "seed", "deterministic")
@@ -41,13 +40,8 @@ def read_run(folder: epath.Path) -> LoggedRun:
             step: {name: None if x is None else float(x) for name, x in row.items()}
             for step, row in logged.items()
         }
-    return LoggedRun(
-        folder,
-        compared_fields(config),
-        document["fingerprint"],
-        {"seed": config.seed, **origin},
-        rows,
-    )
+    origin = {"seed": config.seed, **origin}
+    return LoggedRun(folder, compared_fields(config), document["fingerprint"], origin, rows)
 
 
 def compared_fields(config: RunConfig) -> dict[str, Any]:
@@ -63,10 +57,9 @@ def compared_fields(config: RunConfig) -> dict[str, Any]:
     return fields
 
 
-def differences(card: Card, run: LoggedRun) -> list[str]:
-    """Differing fields, such as "optim.lr: 0.003 there, 0.001 here"; "there" is the card."""
-    # A field that was added after the card was recorded had its default.
-    fields = compared_fields(configs.resolve(card.fields))
-    there = {"config": fields, "fingerprint": card.fingerprint}
+def differences(fields: dict[str, Any], fingerprint: dict[str, str], run: LoggedRun) -> list[str]:
+    """What differs, such as "optim.lr: 0.003 there, 0.001 here"; "there" is not the run."""
+    # A field that was added after a card was recorded had its default.
+    there = {"config": compared_fields(configs.resolve(fields)), "fingerprint": fingerprint}
     here = {"config": run.fields, "fingerprint": run.fingerprint}
     return list(workdir.differences(there, here).values())

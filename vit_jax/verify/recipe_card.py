@@ -113,27 +113,22 @@ def read(path: epath.Path) -> Card:
         curves = {metric: Curve(**curve) for metric, curve in curves.items()}
         tolerance = Tolerance(**document.pop("tolerance"))
         card = Card(**document, curves=curves, tolerance=tolerance)
-        _check(card)
+        if not card.runs or LOSS not in curves or not isinstance(card.fields, dict):
+            raise ValueError("it has no runs, no losses or no fields")
+        for run in card.runs:
+            _ = run["seed"], run["versions"]["jax"], run["devices"]["count"], run["devices"]["kind"]
+        for metric, curve in curves.items():
+            values = np.asarray([curve.steps, *curve.runs], np.float64)  # ragged: ValueError
+            if values.size == 0 or len(curve.runs) != len(card.runs):
+                raise ValueError(f"{metric} has not one curve for each run")
+        if any(not number > 0 for number in dataclasses.astuple(tolerance)):
+            raise ValueError("its tolerance has numbers that are not above 0")
         return card
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise UserError(
             f"{path} is not an intact recipe card ({type(error).__name__}: {error}). Restore it, "
             "or record a new one."
         ) from error
-
-
-def _check(card: Card) -> None:
-    """Raises one of the errors that `read` explains, unless all that is compared is there."""
-    if not card.runs or LOSS not in card.curves or not isinstance(card.fields, dict):
-        raise ValueError("it has no runs, no losses or no fields")
-    for run in card.runs:
-        _ = run["seed"], run["versions"]["jax"], run["devices"]["count"], run["devices"]["kind"]
-    for metric, curve in card.curves.items():
-        values = np.asarray([curve.steps, *curve.runs], np.float64)  # ragged: ValueError
-        if values.size == 0 or len(curve.runs) != len(card.runs):
-            raise ValueError(f"{metric} has not one curve for each run")
-    if any(not number > 0 for number in dataclasses.astuple(card.tolerance)):
-        raise ValueError("its tolerance has numbers that are not above 0")
 
 
 class Comparison(NamedTuple):
@@ -180,13 +175,10 @@ def _windows(card: Card, metric: str, curve: Curve, rows: Rows) -> Iterator[Comp
             share = max(sigmas * float(np.sqrt(np.mean(near) * (1 + 1 / seeds))), t.floor)
             most = share * abs(float(centres[i]))
             low = max(0.0, float(centres[i]) - most)  # no metric is negative
-            value = _mean([rows[step][metric] for step in steps])
+            values = [rows[step][metric] for step in steps]
+            finite = [value for value in values if value is not None]
+            value = float(np.mean(finite)) if len(finite) == len(values) else None
             yield Comparison(steps[-1], metric, value, low, float(centres[i]) + most)
-
-
-def _mean(values: Sequence[float | None]) -> float | None:
-    numbers = [value for value in values if value is not None]
-    return float(np.mean(numbers)) if len(numbers) == len(values) else None
 
 
 def record(
@@ -220,11 +212,7 @@ def record(
 
 
 def _curve(metric: str, logged: Sequence[Rows]) -> Curve:
-    steps = sorted(
-        set.intersection(
-            *({step for step, row in rows.items() if metric in row} for rows in logged)
-        )
-    )
+    steps = sorted(step for step in logged[0] if all(metric in r.get(step, {}) for r in logged))
     return Curve(steps, [[_number(rows, step, metric) for step in steps] for rows in logged])
 
 
