@@ -6,9 +6,9 @@ The state is that of AdamW: parameters and two moments, float32. A save is timed
 `Checkpoints.save` returns, which is what the loop waits for, and until the files are complete,
 which is what a synchronous save would take. Memory is the peak of resident memory beyond the state,
 in multiples of the state. On a CPU "the devices" are host memory too: while a checkpoint is
-written, the state that is saved lives on beside the one that training has gone on to, and counts
-1.0 x. Other programs' work on the same cores and disk shows in the times. Linux alone; needs 2.5 x
-the state of memory and 2 x of disk. Appends a row to benchmarks/results/checkpointing.csv.
+written, the saved state coexists with the one that training has moved on to, and counts 1.0 x.
+Other programs on the same cores and disk affect the times. Linux alone; needs memory for
+2.5 x the state and disk space for 2 x. Appends a row to benchmarks/results/checkpointing.csv.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _FOLDER = flags.DEFINE_string("folder", None, "Where to write; default: the temp
 
 
 def main(_: list[str]) -> None:
-    """Measures, prints and records."""
+    """Measures, prints and records the times and the memory."""
     layout = _layout()
     state_bytes = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(layout))
     step = jax.jit(lambda state: jax.tree.map(lambda x: x + 1, state), donate_argnums=0)
@@ -82,7 +82,7 @@ def main(_: list[str]) -> None:
 
 
 def _layout() -> TrainState:
-    """Shapes of the whole state."""
+    """Shapes and shardings of the whole state."""
     config = configs.resolve(
         {
             "model": {"name": _MODEL.value},

@@ -1,12 +1,12 @@
-"""What a training step takes on TPUs that are not there: memory, traffic, compile time.
+"""Memory, traffic and compile time of a training step on TPUs, without having any.
 
     JAX_PLATFORMS=cpu python -m benchmarks.compiled_for_tpu --topology v5e:16x16 \
         model.name=ViT-L/16 input.batch_size=4096 mesh.data=16 mesh.fsdp=16 model.scan=true
 
 Needs `pip install libtpu` and no TPU. The arguments are fields of a config, laid over ViT-L/16 in
-bfloat16 at 224 px, batch 4096, 1000 classes, AdamW. Memory is exact, and a program that does not
-fit is refused by the compiler with the bytes it needs. `mega_cycles` is the sum of the compiler's
-own estimates: good for ranking on one chip and nothing more. Appends a row to
+bfloat16 at 224 px, batch 4096, 1000 classes, AdamW. Memory is exact; the compiler refuses a program
+that does not fit, with the bytes it needs. `mega_cycles` is the sum of the compiler's own
+estimates: good for ranking programs on one chip, nothing more. Appends a row to
 benchmarks/results/compiled_for_tpu.csv.
 """
 
@@ -61,13 +61,13 @@ def main(arguments: list[str]) -> None:
 
 
 def measured(done: CompiledStep, *, images_per_chip: float) -> dict[str, object]:
-    """What the compiler says of the step, of one chip."""
+    """The compiler's figures for the step on one chip."""
     memory, cost = done.compiled.memory_analysis(), done.compiled.cost_analysis()
     hlo = done.compiled.as_text()
     sent: collections.Counter[str] = collections.Counter()
     for one in collectives(hlo, done.layout.mesh.shape):
         sent[one.kind] += one.total_bytes
-    # Of a loop it counts the body once.
+    # The compiler counts a loop's body once.
     unrolled = " while(" not in hlo
     return {
         "peak_gib": round(peak_bytes(memory) / GIB, 2),

@@ -14,17 +14,17 @@ from vit_jax.training.step import Batch
 
 
 class CompiledStep(NamedTuple):
-    """A compiled step and what it was made from."""
+    """A compiled step and what it was compiled from."""
 
     compiled: Any
     layout: StateLayout
     batch: Batch
-    forward_flops: int  # of one image
+    forward_flops: int  # per image
     compile_secs: float
 
 
 def compile_step(config: RunConfig, mesh: Mesh) -> CompiledStep:
-    """The step of a run whose number of classes is declared (input.num_classes)."""
+    """Compiles the step of a run that declares its number of classes (input.num_classes)."""
     planned = planned_step(config, mesh)
     lowered = lower(planned)
     started = time.perf_counter()

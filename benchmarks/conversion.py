@@ -1,11 +1,11 @@
-"""What `python -m vit_jax.convert` takes: CPU time, and memory in multiples of the weights.
+"""CPU time of `python -m vit_jax.convert`, and its memory in multiples of the weights.
 
     python -m benchmarks.conversion --model ViT-L/16
 
-Weights of random numbers go from Google's .npz to Hugging Face's folder and back, each by the
-command in a process of its own. CPU time is that of the whole command, importing included. Memory
-is the most that the process had resident, less what it has when it only imports: pages of files
-that are mapped into it count.
+Random weights are converted from Google's .npz to Hugging Face's folder and back, each by the
+command in its own process. CPU time covers the whole command, imports included. Memory is the
+process's peak resident memory, less that of a process that only imports; mapped pages of files
+count.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from benchmarks import rows
 
 FLAGS = flags.FLAGS
 
-# In a process of its own: the memory of this one would count as that of those that it starts.
+# Runs in its own process: children would inherit this one's peak memory.
 MAKE = """
 import sys
 import jax, numpy as np
@@ -38,7 +38,7 @@ weights.save(loaded, sys.argv[2], "google_npz")
 
 
 def measured(*arguments: str) -> tuple[float, int]:
-    """(CPU seconds, most resident bytes) of Python with these arguments."""
+    """CPU seconds and peak resident bytes of Python with these arguments."""
     process = subprocess.Popen([sys.executable, *arguments], stdout=subprocess.DEVNULL)
     _, status, used = os.wait4(process.pid, 0)
     if status:

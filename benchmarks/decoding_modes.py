@@ -1,11 +1,11 @@
-"""Images per CPU-second of faster, coarser decoding, with how much the pixels differ.
+"""Images per CPU-second of faster, coarser decoding, and how much the pixels differ.
 
     python -m benchmarks.decoding_modes --data_dir ../shared/data/photos
 
 Every mode crops at random, resizes to 224 px and flips, as input_pipeline.py does; "decoding alone"
-decodes windows and does nothing else. See pipelines.py for how it is measured. Appends a row for
-each mode to benchmarks/results/decoding_modes.csv, where "nearest" was an option that gained
-nothing and is gone.
+only decodes windows. See pipelines.py for the method. Appends a row for each mode to
+benchmarks/results/decoding_modes.csv, where "nearest" is an option that gained nothing and was
+removed.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def _preprocess(mode: str) -> str:
 
 
 def _pixels(source: Source, mode: str) -> np.ndarray:
-    """Some batches: int16 [n, H, W, 3]."""
+    """Pixels of a few batches, int16 [n, H, W, 3]."""
     with pipelines.ours(source, _preprocess(mode), seed=0) as batches:
         some = [batch["image"] for batch in itertools.islice(batches, _COMPARED_BATCHES)]
     return np.concatenate(some).astype(np.int16)

@@ -1,12 +1,12 @@
-"""What the devices of a mesh have to send each other in a step, from the shardings of its arrays.
+"""Bytes that a mesh's devices must send each other in a step, from its arrays' shardings.
 
-    all-gather  of parameters over `fsdp`: a device computes with whole ones
+    all-gather  of parameters over `fsdp`: each device computes with whole ones
     reduce      of gradients over the axes that divide the batch: all-reduced, or reduce-scattered
                 over those that divide the parameter (or, ZeRO stage 1, its optimizer's state)
-    all-gather  of updated parameters over `data`, where the optimizer's state alone is divided
+    all-gather  of updated parameters over `data`, where only the optimizer's state is sharded
     reduce      of activations over `tensor`: two sums forward and two backward in a block
 
-`vit_jax/plan/hlo.py` reads the same from a compiled program; a test compares.
+`vit_jax/plan/hlo.py` reads the same from a compiled program; a test compares them.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from vit_jax.core import axes, pytrees
 from vit_jax.core.pytrees import is_stacked
 from vit_jax.parallel.mesh import BATCH_AXES
 
-SMALLEST_BYTES = 2**20  # arrays below this are left out: norms, biases, scalars
+SMALLEST_BYTES = 2**20  # smaller arrays are left out: norms, biases, scalars
 
 
 class Transfer(NamedTuple):
-    """One kind of thing that is sent.
+    """One kind of traffic.
 
     Attributes:
       what: "parameters", "gradients", "updates" or "activations".
       kind: "all-gather", or "reduce" for all-reduce and reduce-scatter.
-      axes: of the mesh, that it is sent along.
-      total_bytes: in a step, of whole arrays: what a device has gathered, or reduces.
+      axes: mesh axes that it is sent along.
+      total_bytes: bytes per step, of whole arrays: what a device gathers or reduces.
     """
 
     what: str
@@ -52,13 +52,13 @@ def parameter_traffic(
     """Transfers of parameters and gradients.
 
     Args:
-      params: of jax.ShapeDtypeStruct with shardings (StateLayout.state.params).
-      update_shardings: nested as they are (StateLayout.update_shardings).
-      compute_bytes: of an element in the product that the parameter of this name enters.
-      gradient_bytes: of an element of its gradient when it leaves the product.
-      gathers: of a block's parameters: 2 where the backward pass gathers them again, 1 where it
-        finds them in memory, as it does those outside of the blocks.
-      grad_accum_steps: parts that a batch is worked off in.
+      params: pytree of jax.ShapeDtypeStruct with shardings (StateLayout.state.params).
+      update_shardings: a matching pytree (StateLayout.update_shardings).
+      compute_bytes: bytes per element, by parameter name, in the product that uses it.
+      gradient_bytes: bytes per element of its gradient when it leaves the product.
+      gathers: of a block's parameters: 2 if the backward pass gathers them again, 1 if they stay in
+        memory, as those outside the blocks do.
+      grad_accum_steps: number of microbatches.
     """
     shardings = pytrees.flatten(update_shardings)
     return [
@@ -83,9 +83,9 @@ def activation_traffic(
 
     Args:
       mesh_shape: sizes of the mesh's axes.
-      stream_bytes: of the residual stream [B, N, D] of one device.
+      stream_bytes: size of the residual stream [B, N, D] on one device.
       depth: number of blocks.
-      sums: in a block: 4, or 5 where the backward pass computes the block again.
+      sums: per block: 4, or 5 where the backward pass recomputes the block.
     """
     if mesh_shape["tensor"] == 1:
         return []
@@ -104,7 +104,7 @@ def _of_parameter(
 ) -> list[Transfer]:
     mesh_shape = update_sharding.mesh.shape
     own, updated = _dividing(param.sharding), _dividing(update_sharding)
-    # Of one layer, as a device holds it when it computes: `tensor` alone divides it.
+    # One layer, as a device holds it while computing: only `tensor` divides it.
     whole = math.prod(param.shape) // layers // axes.num_devices(own & {"tensor"}, mesh_shape)
     transfers: list[Transfer] = []
 
@@ -113,7 +113,7 @@ def _of_parameter(
         if names and elements * size >= SMALLEST_BYTES:
             transfers.append(Transfer(what, kind, names, layers * runs * elements * size))
 
-    # XLA sums a gradient as a whole where `tensor` divides the mesh and not the parameter.
+    # XLA all-reduces a whole gradient where `tensor` divides the mesh but not the parameter.
     is_whole = mesh_shape["tensor"] > 1 and "tensor" not in own
     scattered, batch = set() if is_whole else updated - {"tensor"}, set(BATCH_AXES)
     part = whole // axes.num_devices(scattered, mesh_shape)
@@ -128,6 +128,6 @@ def _of_parameter(
 
 
 def _dividing(sharding: NamedSharding) -> set[str]:
-    """Axes of the mesh that divide an array of this sharding."""
+    """Mesh axes that divide an array with this sharding."""
     several = lambda entry: (entry,) if isinstance(entry, str) else entry
     return {name for entry in sharding.spec if entry for name in several(entry)}

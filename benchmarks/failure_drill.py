@@ -1,19 +1,19 @@
-"""Kills, damages and stops training runs, and looks whether they end as if nothing had happened.
+"""Kills, damages and stops training runs, and checks that they end as if undisturbed.
 
     python -m benchmarks.failure_drill --kills 50
 
 kills      at random moments of start-up, restore, compilation, step, save and evaluation, by
            SIGTERM and SIGKILL, of a single process or of one of several; started again each time.
-           The run has to end with the bits of one that nobody disturbed, to lose no step that was
-           saved, and to leave no process behind.
+           The run must end with the bits of an undisturbed one, lose no saved step, and leave no
+           process behind.
 restart    with half and with double the processes: the losses of the undisturbed run.
-damage     files of the newest checkpoint removed, truncated, flipped, exchanged for those of
-           another step: found and named, the one before is used, the end has the same bits.
+damage     files of the newest checkpoint removed, truncated, flipped, swapped with another step's:
+           detected and named; the previous one is used, and the result has the same bits.
 stopped    one of two processes is SIGSTOPped: the other names it and exits with 76 in time.
 hanging    an image becomes a pipe that nobody writes to: the run names file and host, and ends.
 
-The runs are of a tiny model, in processes on this machine. Prints a table and appends its rows to
-benchmarks/results/failure_drill.csv; exits with 1 if something was not as it has to be.
+The runs train a tiny model in processes on this machine. Prints a table and appends its rows to
+benchmarks/results/failure_drill.csv; exits with 1 on any failure.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ _APPEND = flags.DEFINE_bool("append", True, "Whether to append the rows to the r
 
 
 def main(_: list[str]) -> None:
-    """Runs the drills, prints and records."""
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # leaves no runs
+    """Runs the drills; prints and records the outcomes."""
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # keeps no runs
     failed, table = False, []
     for name, drill in _drills().items():
         print(f"{name}:", flush=True)
@@ -80,7 +80,7 @@ def main(_: list[str]) -> None:
 
 
 def _drills() -> dict[str, Drill]:
-    """The drills that are wanted, by name."""
+    """The chosen drills, by name."""
     groups = [int(n) for n in _PROCESSES.value]
     every: dict[str, dict[str, Drill]] = {
         "kills": {

@@ -1,9 +1,9 @@
-"""How long `python -m vit_jax.predict` takes for one image, from its start to its end.
+"""Wall time of `python -m vit_jax.predict` for one image, from start to exit.
 
     python -m benchmarks.first_prediction --model ViT-B/16
 
-Loading, compiling and predicting, by the command in a process of its own, from weights of random
-numbers in each format that it reads. Nothing is kept between runs but the pages of the files.
+Loading, compiling and predicting, by the command in its own process, from random weights in each
+format that it reads. Only the file system's cache is kept between runs.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Images per CPU-second of a crop and a flip, against the same in plain tf.data.
+"""Images per CPU-second of crop and flip, against the same in plain tf.data.
 
     python -m benchmarks.input_pipeline --data_dir ../shared/data/photos
 
-Crops at random (decoding the window alone), resizes to 224 px and flips. See pipelines.py for how
-it is measured. Appends a row to benchmarks/results/input_pipeline.csv.
+Crops at random (decoding only the window), resizes to 224 px and flips. See pipelines.py for the
+method. Appends a row to benchmarks/results/input_pipeline.csv.
 """
 
 from __future__ import annotations

@@ -2,11 +2,11 @@
 
     python -m benchmarks.loop_overhead
 
-Runs train.py as it is, but for two things: the compiled step gives back the state it was given, and
-the feed always has a batch ready. What is left between two steps is the loop: asking for the batch,
-the call of a compiled program with the whole state, cadences, the signal flag, and every
-`log.every_steps` steps the fetch, the row of metrics.jsonl, TensorBoard and the line on the screen.
-Appends a row to benchmarks/results/loop_overhead.csv.
+Runs train.py with two changes: the compiled step returns the state it was given, and the feed
+always has a batch ready. What remains between two steps is the loop: asking for the batch, calling
+a compiled program with the whole state, cadences, the signal flag, and every `log.every_steps`
+steps the fetch, the row of metrics.jsonl, TensorBoard and the line on the screen. Appends a row to
+benchmarks/results/loop_overhead.csv.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _LOG_EVERY_STEPS = flags.DEFINE_integer("log_every_steps", 50, "log.every_steps 
 
 
 class ReadyFeed:
-    """A feed that never lets anybody wait."""
+    """A feed whose next batch is always ready."""
 
     wait_secs = 0.0
     bad_images = BadImages()
@@ -69,7 +69,7 @@ def main(_: list[str]) -> None:
             "total.epochs=none",
             f"total.steps={_STEPS.value}",
             f"log.every_steps={_LOG_EVERY_STEPS.value}",
-            # After the last step, where nothing is measured any more:
+            # After the last step, when nothing is measured any more:
             f"checkpoint.every_steps={_STEPS.value}",
             "evals.test.every_steps=none",
         ],
@@ -88,7 +88,7 @@ def main(_: list[str]) -> None:
         "steps": _STEPS.value,
         "log_every_steps": _LOG_EVERY_STEPS.value,
         "median_microseconds": round(statistics.median(micros), 1),
-        "mean_microseconds": round(statistics.mean(micros), 1),  # with the logged steps
+        "mean_microseconds": round(statistics.mean(micros), 1),  # logged steps included
         "largest_microseconds": round(max(micros)),
     }
     print(row)

@@ -1,12 +1,12 @@
-"""Time of the search for near duplicates, and how well hashes separate copies from other images.
+"""Time of the near-duplicate search, and how well hashes separate copies from other images.
 
     python -m benchmarks.near_duplicates --hashes 14197122
     python -m benchmarks.near_duplicates --data_dir PHOTOS
     python -m benchmarks.near_duplicates --data_set data/cifar10
 
 The first searches random hashes and as many mirrored ones, with planted pairs, as prepare does; the
-second makes copies of photos; the third counts the near pairs in a data set and those of one class,
-which of pairs by chance would be one in the number of classes.
+second makes copies of photos; the third counts a data set's near pairs and those within a class,
+whose share among chance pairs would be 1 / number of classes.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ FLAGS = flags.FLAGS
 
 
 def search(count: int, bits: int) -> dict[str, object]:
-    """Time, memory and pairs of a search in random hashes with planted pairs."""
+    """Searches random hashes with planted pairs; records time, memory and pairs."""
     rng = np.random.default_rng(0)
     hashes = rng.integers(0, 2**64, count, np.uint64)
     for i in range(PLANTED):
@@ -76,7 +76,7 @@ def search(count: int, bits: int) -> dict[str, object]:
 
 
 def copies(photos: Path) -> Iterator[dict[str, object]]:
-    """Fractions of changed copies and of other photos that are within 2, 4, 6 and 8 bits."""
+    """Fractions of changed copies and of other photos within 2, 4, 6 and 8 bits."""
     originals = [
         Image.open(path).convert("RGB")
         for path in sorted(photos.rglob("*"))
@@ -102,7 +102,7 @@ def copies(photos: Path) -> Iterator[dict[str, object]]:
 
 
 def pairs(data_set: Path) -> Iterator[dict[str, object]]:
-    """Near pairs in all splits of a data set, by their distance."""
+    """Near pairs across all splits of a data set, by distance."""
     looks, labels = [], []
     for split in tfds.split_sizes(tfds.find_folder(str(data_set), where="--data_set")):
         source = tfds.Tfds(str(data_set), split, None, where="--data_set")
@@ -127,7 +127,7 @@ def pairs(data_set: Path) -> Iterator[dict[str, object]]:
 
 
 def _hashes(files: Iterable[bytes]) -> tuple[np.ndarray, np.ndarray]:
-    """(looks, mirrored looks) of images, uint64 [n]."""
+    """Hashes of images and of their mirror images, each uint64 [n]."""
     rows = [check(ImageRow(""), data, faults.policy([], {}), 10**8)[0] for data in files]
     return (
         np.array([row.look for row in rows], np.uint64),

@@ -1,9 +1,8 @@
 """Images per CPU-second: this project's input pipeline against a plain one of tf.data.
 
-Both read the same folder of JPEG files over and over. The plain one is what most training code has:
-folders interleaved, a shuffle buffer, stateful random numbers, float32 with mean and std applied on
-the host. They take turns in one process, and medians are compared, since single runs scatter by a
-fifth.
+Both read the same folder of JPEG files repeatedly. The plain one is that of most training code:
+interleaved folders, a shuffle buffer, stateful random numbers, float32 with mean and std applied on
+the host. They take turns in one process; medians are compared, since single runs vary by a fifth.
 """
 
 from __future__ import annotations
@@ -40,8 +39,8 @@ _SHUFFLE_BUFFER = 1000
 def compare(name: str, preprocess: str, plain: Callable[[tf.Tensor], tf.Tensor]) -> None:
     """Measures, prints, and appends a row to benchmarks/results/<name>.csv.
 
-    `plain` does what the ops of `preprocess` do in the usual way: an encoded image, string [], to
-    float32 [224, 224, 3] with values from 0 to 255.
+    `plain` does the same as the ops of `preprocess` in the usual way: from an encoded image, string
+    [], to float32 [224, 224, 3] with values from 0 to 255.
     """
     source = images()
     medians = take_turns(
@@ -61,7 +60,7 @@ def compare(name: str, preprocess: str, plain: Callable[[tf.Tensor], tf.Tensor])
 
 
 def images() -> sources.Source:
-    """The folder that --data_dir names."""
+    """The folder given by --data_dir."""
     return sources.create(
         "image_folder",
         data_dir=_DATA_DIR.value,
@@ -76,7 +75,7 @@ Contender = Callable[[int], AbstractContextManager[Iterator[object]]]
 
 
 def take_turns(contenders: Mapping[str, Contender]) -> dict[str, float]:
-    """Median images per CPU-second of each; `contender(repetition)` opens its batches."""
+    """Median images per CPU-second of each contender; `contender(repetition)` opens its batches."""
     rates: dict[str, list[float]] = {name: [] for name in contenders}
     for repetition in range(_REPETITIONS.value):
         for name, contender in contenders.items():
@@ -87,7 +86,7 @@ def take_turns(contenders: Mapping[str, Contender]) -> dict[str, float]:
 
 
 def origin() -> dict[str, object]:
-    """The columns of a row that say where it is from."""
+    """Columns of a row that identify machine, versions and commit."""
     return {
         "commit": rows.commit("vit_jax/data"),
         "device": f"{rows.cpu()}, {_THREADS.value} threads",
@@ -97,7 +96,7 @@ def origin() -> dict[str, object]:
 
 
 def plain_crop_and_flip(data: tf.Tensor) -> tf.Tensor:
-    """A random window, decoded alone and resized, mirrored or not: float32 [224, 224, 3]."""
+    """A random window, decoded alone, resized and mirrored at random: float32 [224, 224, 3]."""
     begin, extent, _ = tf.image.sample_distorted_bounding_box(
         tf.image.extract_jpeg_shape(data),
         tf.zeros([1, 0, 4]),
@@ -112,7 +111,7 @@ def plain_crop_and_flip(data: tf.Tensor) -> tf.Tensor:
 
 
 def ours(source: sources.Source, preprocess: str, seed: int) -> pipeline.Batches:
-    """This project's batches."""
+    """Batches of this project's pipeline."""
     return pipeline.train_batches(
         source,
         preprocess,
@@ -153,9 +152,9 @@ def _plain(
 
 
 def decoding_alone(source: sources.Source, seed: int) -> Iterator[object]:
-    """No more than the decoding of windows, drawn and read beforehand; a batch is their sizes.
+    """Decodes windows, drawn and read beforehand, and nothing else; a batch holds their sizes.
 
-    The limit of what any pipeline with this decoder can reach.
+    This bounds the speed of any pipeline with this decoder.
     """
     order = np.random.default_rng(seed).permutation(source.num_examples)
     files = [example.image for example in source.read(order)]

@@ -1,13 +1,12 @@
-"""Whether a step takes the memory that a plan says: on a CPU, as several simulated devices.
+"""Planned and measured memory of a step, on a CPU with several simulated devices.
 
     XLA_FLAGS=--xla_force_host_platform_device_count=8 python -m benchmarks.planned_memory
 
-Compiles the step as `vit_jax.plan` does, then runs it a few times. Planned is the peak of a device
-times the number of devices. Measured is how far this process's resident memory rises during the
-steps above what it was before there was a state: state, batch, the steps' temporaries, and whatever
-the C library keeps of what they have freed. It has to give back first what making the state has
-freed, which is no part of a step. Linux alone.
-Appends a row to benchmarks/results/planned_memory.csv.
+Compiles the step as `vit_jax.plan` does, then runs it a few times. Planned is the peak of one
+device times their number. Measured is how far this process's resident memory rises during the steps
+above its level before the state existed: state, batch, the steps' temporaries, and freed memory
+that the C library keeps. What creating the state freed is returned first, being no part of a step.
+Linux only. Appends a row to benchmarks/results/planned_memory.csv.
 """
 
 from __future__ import annotations
@@ -37,12 +36,12 @@ BASE = {
 
 
 def main(arguments: list[str]) -> None:
-    """Measures, prints and records; arguments: fields of the config."""
+    """Measures, prints and records; `arguments` are fields of the config."""
     size = f"input.batch_size={_BATCH_SIZE.value}"
     config = configs.resolve(BASE, [size, *arguments])
     mesh = build.mesh(config.mesh)
     done = compile_step(config, mesh)
-    take_steps(done, 1)  # compiles what makes the state, and whatever is made once
+    take_steps(done, 1)  # compiles the initialisation, and whatever is compiled once
     measured = take_steps(done, _STEPS.value)
     analysis = done.compiled.memory_analysis()
     planned = mesh.size * peak_bytes(analysis)
@@ -64,7 +63,7 @@ def main(arguments: list[str]) -> None:
 
 
 def take_steps(done: CompiledStep, number: int) -> int:
-    """Takes steps from a fresh state; returns by how many bytes resident memory rose at most."""
+    """Takes steps from a fresh state; returns the largest rise of resident memory, in bytes."""
     memory = Memory()
     state = jax.block_until_ready(done.layout.init(0))
     draw = np.random.default_rng(0).integers
@@ -73,7 +72,7 @@ def take_steps(done: CompiledStep, number: int) -> int:
         for name, x in done.batch.items()
     }
     jax.block_until_ready(batch)
-    Memory()  # gives back what that has freed, and starts the peak anew
+    Memory()  # returns freed memory and restarts the peak
     for _ in range(number):
         state, _ = jax.block_until_ready(done.compiled(state, batch))
     return memory.risen_bytes()

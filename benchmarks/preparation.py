@@ -3,7 +3,7 @@
     python -m benchmarks.preparation --data_dir PHOTOS --images 6000
 
 The photos are linked as often as needed into a folder, which becomes a data set; the time is that
-of the whole command, from its start to its end.
+of the whole command, from start to exit.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ FLAGS = flags.FLAGS
 
 
 def link(photos: Path, folder: Path, images: int) -> int:
-    """Fills the folder with so many links, in 10 classes; returns the bytes of their targets."""
+    """Fills the folder with `images` links, in 10 classes; returns the bytes of their targets."""
     files = [path for path in sorted(photos.rglob("*")) if path.suffix.lower() in (".jpg", ".jpeg")]
     for i in range(images):
         target = folder / f"class{i % 10}" / f"{i:07}.jpg"

@@ -5,7 +5,7 @@
 The plain pipeline crops, flips and then applies two of sixteen distortions, drawn by stateful
 random numbers and chosen by `tf.switch_case`, written with the ops that TensorFlow has for them:
 tf.image, histograms, a depthwise convolution, ImageProjectiveTransformV3. Both keep uint8 between
-distortions. See pipelines.py for how it is measured. Appends a row to
+distortions. See pipelines.py for the method. Appends a row to
 benchmarks/results/randaugment_pipeline.csv.
 """
 
@@ -36,7 +36,7 @@ def main(arguments: list[str]) -> None:
 
 
 def plain_randaugment(image: tf.Tensor) -> tf.Tensor:
-    """Two distortions of float32 [H, W, 3], 0 to 255."""
+    """Two distortions of float32 [H, W, 3], from 0 to 255."""
     pixels = tf.cast(tf.round(image), tf.uint8)
     for _ in range(_NUM_OPS):
         chosen = tf.random.uniform([], maxval=len(DISTORTIONS), dtype=tf.int32)

@@ -8,16 +8,16 @@ from pathlib import Path
 
 
 class Memory:
-    """Resident memory of this process: before, and at its peak since."""
+    """Resident memory of this process: at first, and at its peak since."""
 
     def __init__(self) -> None:
         gc.collect()
-        ctypes.CDLL("libc.so.6").malloc_trim(0)  # what was freed is not to count as used
-        Path("/proc/self/clear_refs").write_text("5")  # starts the peak anew
+        ctypes.CDLL("libc.so.6").malloc_trim(0)  # freed memory is not to count as used
+        Path("/proc/self/clear_refs").write_text("5")  # restarts the peak
         self.before_bytes = _status_bytes("VmRSS")
 
     def risen_bytes(self) -> int:
-        """How far the peak lies above the beginning."""
+        """How far the peak lies above the start."""
         return _status_bytes("VmHWM") - self.before_bytes
 
 

@@ -1,4 +1,4 @@
-"""Rows of measurements: benchmarks/results/<name>.csv, one row for each measured run."""
+"""Rows of measurements: benchmarks/results/<name>.csv, one row per run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ RESULTS = Path(__file__).with_name("results")
 
 
 def append(name: str, row: dict[str, object]) -> None:
-    """Adds a row to results/<name>.csv. ValueError if it has columns that the file has not."""
+    """Appends a row to results/<name>.csv; ValueError if its columns differ from the file's."""
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"{name}.csv"
     is_new = not path.exists()
@@ -25,19 +25,19 @@ def append(name: str, row: dict[str, object]) -> None:
 
 
 def commit(*paths: str) -> str:
-    """The last one that touched `paths`, "+" if they have been changed since."""
+    """The last commit that touched `paths`, with "+" if they have changed since."""
     last = _git("log", "-1", "--format=%h", "--", *paths)
     return last + ("+" if _git("status", "--porcelain", "--", *paths) else "")
 
 
 def versions(*packages: str) -> str:
-    """That of Python and of each package: "python 3.11.7, jax 0.10.2"."""
+    """Versions of Python and of each package: "python 3.11.7, jax 0.10.2"."""
     found = [f"{package} {importlib.metadata.version(package)}" for package in packages]
     return ", ".join([f"python {platform.python_version()}", *found])
 
 
 def cpu() -> str:
-    """Name and number of the processor's cores."""
+    """Name of the processor and number of its cores."""
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     names = [line.split(":")[1].strip() for line in lines if line.startswith("model name")]
     return f"{names[0] if names else platform.processor()} x {len(names)}"

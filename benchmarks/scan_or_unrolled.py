@@ -1,9 +1,9 @@
-"""The blocks by one compiled loop or unrolled, under each remat policy: time and memory.
+"""Time and memory with scanned and with unrolled blocks, under each remat policy.
 
     python -m benchmarks.scan_or_unrolled --model ViT-Ti/16 --batch_size 8
 
-Compiles the real training step for every variant; they then take turns on the devices that are
-there, and the median time of a step is reported. (What they take on TPUs that are not there:
+Compiles the real training step of every variant; they then take turns on the available devices, and
+the median time of a step is reported. (For TPUs, without having any:
 benchmarks/compiled_for_tpu.py.) Appends a row for each variant to
 benchmarks/results/scan_or_unrolled.csv.
 """
@@ -85,7 +85,7 @@ def _step_secs(variants: dict[Variant, CompiledStep]) -> dict[Variant, float]:
     """Median seconds of a step; the variants take turns."""
     secs: dict[Variant, list[float]] = {variant: [] for variant in variants}
     first = next(iter(variants.values()))
-    state = first.layout.init(0)  # the same arrays for all: each takes a step on with them
+    state = first.layout.init(0)  # shared by all: each takes a step with them
     batch = {
         name: jax.device_put(np.zeros(x.shape, x.dtype), x.sharding)
         for name, x in first.batch.items()

@@ -1,10 +1,10 @@
-"""How long the tests take: CPU-minutes and wall time of the quick ones and of the slow ones.
+"""CPU minutes and wall time of the quick tests and of the slow ones.
 
     python -m benchmarks.test_time
 
-Runs pytest as scripts/test.sh does, once with its quick tests and once with the slow ones. CPU time
-is that of pytest and of all processes that it waited for, by getrusage. It depends little on what
-else the machine does; wall time does. Appends a row for each suite to
+Runs pytest as scripts/test.sh does, once for the quick tests and once for the slow ones. CPU time
+is that of pytest and of all processes it waited for, by getrusage; it depends little on the
+machine's other load, unlike wall time. Appends a row for each suite to
 benchmarks/results/test_time.csv.
 """
 
@@ -32,7 +32,7 @@ _RECORD = flags.DEFINE_bool("record", True, "Whether to append the rows to the r
 
 
 class Measurement(NamedTuple):
-    """Times of a process and of what it waited for; the end of what it printed."""
+    """Times of a process and its children; the end of its output."""
 
     wall_secs: float
     cpu_secs: float
@@ -41,7 +41,7 @@ class Measurement(NamedTuple):
 
 
 def main(arguments: list[str]) -> None:
-    """Measures, prints and records; arguments: further ones of pytest, such as files."""
+    """Measures, prints and records; `arguments` go on to pytest, such as files."""
     unknown = [name for name in _SUITES.value if name not in SUITES]
     if unknown:
         raise UserError(f"--suites: there is no {unknown[0]!r}. There are: {', '.join(SUITES)}.")
@@ -68,7 +68,7 @@ def main(arguments: list[str]) -> None:
 
 
 def measure(program: list[str]) -> Measurement:
-    """Runs a program, showing what it prints."""
+    """Runs a program, showing its output."""
     before, started = _children_secs(), time.perf_counter()
     last_line = ""
     with subprocess.Popen(program, stdout=subprocess.PIPE, text=True) as process:
@@ -81,13 +81,13 @@ def measure(program: list[str]) -> Measurement:
 
 
 def outcomes(line: str) -> dict[str, int]:
-    """Numbers of tests in pytest's last line: "3 passed, 1 skipped in 2.0s"."""
+    """Numbers of tests by outcome in pytest's last line: "3 passed, 1 skipped in 2.0s"."""
     numbers = {word: int(number) for number, word in re.findall(r"(\d+) ([a-z]+)", line)}
     return {word: numbers.get(word, 0) for word in ("passed", "skipped", "failed")}
 
 
 def _children_secs() -> float:
-    """CPU seconds of the processes that this one has waited for, and of those that they had."""
+    """CPU seconds of awaited child processes and of their children."""
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     return usage.ru_utime + usage.ru_stime
 

@@ -2,12 +2,12 @@
 
     python -m benchmarks.train_step --shape S/16 --batch 16 --dtype float32
 
-Forward, backward and update on random data. Each contender is a process of its own that lives
-through the whole run; they take turns, a few steps each, and medians over all turns are compared,
-so that what else the machine does meets all alike. A contender named `own` runs with the memory
-settings that `vit_jax.train` gives itself; NAME+pages is NAME with these settings. The rate of
-matrix products is measured in turns too, in the same processes. Appends a row for each contender to
-benchmarks/results/train_step.csv. Needs no TensorFlow; torch and transformers where installed.
+Forward, backward and update on random data. Each contender is one process for the whole run; they
+take turns, a few steps each, and medians over all turns are compared, so that other load on the
+machine affects all alike. A contender named `own` runs with the memory settings of `vit_jax.train`;
+NAME+pages is NAME with these settings. The rate of matrix products is measured in the same turns
+and processes. Appends a row for each contender to benchmarks/results/train_step.csv. Needs no
+TensorFlow; torch and transformers where installed.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Worker:
         self.ready = self._read()
 
     def turn(self, steps: int) -> None:
-        """Some steps, and a few matrix products."""
+        """Runs some steps and a few matrix products."""
         found = self._ask(f"steps {steps}")
         for kind, secs in self.steps.items():
             secs.extend(found[kind])
@@ -113,7 +113,7 @@ def main(arguments: list[str]) -> None:
 
 
 def check(name: str) -> None:
-    """UserError if there is no such contender."""
+    """Raises UserError for an unknown contender."""
     module = name.removesuffix(_PAGES)
     if module not in _KNOWN:
         raise errors.UserError(
@@ -131,7 +131,7 @@ def there(name: str) -> bool:
 
 
 def rate(worker: Worker, shape: Shape) -> float:
-    """Images a second, by the median step."""
+    """Images per second, from the median step."""
     return shape.batch / statistics.median(worker.steps["wall_secs"])
 
 
@@ -163,12 +163,12 @@ def describe(worker: Worker, shape: Shape, own: Worker) -> dict[str, object]:
 
 
 def flops(shape: Shape) -> float:
-    """Of the matrix products of a step: forward, and twice that backward."""
+    """FLOPs of the matrix products of a step: forward, and twice that backward."""
     return 3.0 * models.info(**shape.of_models()).forward_flops * shape.batch
 
 
 def device() -> str:
-    """The GPU's name where there is one, else the processor's."""
+    """The GPU's name if there is one, else the processor's."""
     if shutil.which("nvidia-smi") is None:
         return rows.cpu()
     command = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
@@ -176,7 +176,7 @@ def device() -> str:
 
 
 def packages(name: str) -> tuple[str, ...]:
-    """Whose versions matter."""
+    """Packages whose versions are recorded."""
     return ("torch", "transformers") if name.startswith("torch") else ("jax", "flax", "optax")
 
 

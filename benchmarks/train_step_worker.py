@@ -1,7 +1,7 @@
-"""One contender of train_step.py in a process of its own: builds it, then does as it is told.
+"""One contender of train_step.py in its own process: builds it, then takes orders.
 
-Reads lines "steps N" and "products N" and answers each with a line of JSON; ends with its input.
-A process of its own, because peak memory, threads and the allocator belong to a process.
+Reads lines "steps N" and "products N" and answers each with a line of JSON; ends at the end of its
+input. Peak memory, threads and the allocator belong to a process, hence its own.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _DTYPE = flags.DEFINE_string("dtype", None, "Of the computation.")
 
 
 def main(_: list[str]) -> None:
-    """Builds, says "ready", obeys."""
+    """Builds, says "ready", then follows the orders."""
     shape = dataclasses.replace(SHAPES[_SHAPE.value], batch=_BATCH.value)
     start = time.perf_counter()
     contender = importlib.import_module(f"benchmarks.contenders.{_CONTENDER.value}").make(
@@ -45,7 +45,7 @@ def main(_: list[str]) -> None:
 
 
 def timed(work: Callable[[], object], number: int) -> dict[str, list[float]]:
-    """Seconds by the clock and of CPU time, of each call."""
+    """Wall and CPU seconds of each call."""
     wall, cpu = [], []
     for _ in range(number):
         wall_start, cpu_start = time.perf_counter(), time.process_time()
@@ -56,7 +56,7 @@ def timed(work: Callable[[], object], number: int) -> dict[str, list[float]]:
 
 
 def answer(**values: object) -> None:
-    """A line of JSON."""
+    """Writes a line of JSON."""
     print(json.dumps(values), flush=True)
 
 

@@ -1,12 +1,12 @@
-"""What pre-training is worth on CIFAR-10: five classes learnt first, then the other five.
+"""The gain from pre-training on CIFAR-10: five classes first, then the other five.
 
     python -m benchmarks.transfer --data_dir data/cifar10
 
-With the model of configs/vit_cifar10.py:cpu and for each seed: pre-trains on the images of five
-classes; fine-tunes on the other five, with a fresh head; trains on these from random weights, with
-the same steps, rates and images. Which five come first is drawn from the seed. All by
-`python -m vit_jax.train` on image folders written from the data set. Appends a row a seed, with the
-accuracies on the test split of the other five classes, to benchmarks/results/transfer.csv.
+With the model of configs/vit_cifar10.py:cpu, for each seed: pre-trains on images of five classes;
+fine-tunes on the other five, with a fresh head; trains on these from random weights, with the same
+steps, rates and images. The seed decides which five come first. All by `python -m vit_jax.train` on
+image folders written from the data set. Appends a row per seed, with the accuracies on the test
+split of the other five classes, to benchmarks/results/transfer.csv.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ _SEEDS = flags.DEFINE_integer("seeds", 3, "How many, from 0.")
 _PRETRAINING_STEPS = flags.DEFINE_integer("pretraining_steps", 800, "On the first five classes.")
 _STEPS = flags.DEFINE_integer("steps", 200, "On the other five, either way.")
 
-_WARMUP_SHARE = 0.1  # of the steps
-_READ = 1000  # examples at a time
+_WARMUP_SHARE = 0.1  # in steps
+_READ = 1000  # number of examples at a time
 
 
 def main(_: list[str]) -> None:
@@ -42,7 +42,7 @@ def main(_: list[str]) -> None:
 
 
 def measure(seed: int, folder: Path) -> None:
-    """One row."""
+    """Trains for one seed; returns its row."""
     classes = list(range(10))
     random.Random(seed).shuffle(classes)
     first, others = sorted(classes[:5]), sorted(classes[5:])
@@ -71,7 +71,7 @@ def measure(seed: int, folder: Path) -> None:
 
 
 def write_folder(folder: Path, split: str, classes: list[int]) -> None:
-    """The images of `classes`, as they are stored, as an image folder."""
+    """Writes the images of `classes`, encoded as they are, as an image folder."""
     source = sources.create(
         "tfds",
         data_dir=_DATA_DIR.value,

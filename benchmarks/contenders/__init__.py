@@ -1,6 +1,7 @@
-"""The training steps that train_step.py compares: same network, same sums, different authors.
+"""The training steps that train_step.py compares: same network, same computation, different
+authors.
 
-Every one is a plain ViT with class token (or average pooling), float32 parameters, softmax
+Each is a plain ViT with a class token (or average pooling), float32 parameters, softmax
 cross-entropy, AdamW with clipping at global norm 1 and a warmup-cosine schedule, on random images.
 """
 
@@ -26,7 +27,7 @@ class Shape:
     batch: int
 
     def of_models(self) -> dict[str, Any]:
-        """Name and arguments of `models.create` and `models.info`."""
+        """Name and keyword arguments for `models.create` and `models.info`."""
         return {
             "name": f"ViT-S/{self.patch_px}",
             "depth": self.depth,
@@ -38,7 +39,7 @@ class Shape:
         }
 
 
-# By name: the published sizes, and the one of configs/vit_cifar10.py:cpu.
+# The published sizes, and that of configs/vit_cifar10.py:cpu, by name.
 SHAPES = {
     shape.name: shape
     for shape in (
@@ -61,9 +62,9 @@ class Contender:
     Attributes:
       step: one update; returns when its loss is known.
       matrix_product: one product of two large square matrices in the step's dtype; waits for it.
-      matrix_product_flops: of one call.
-      peak_bytes: on an accelerator, the most memory that was in use; None on a CPU.
-      compile_secs: from traced to executable, where that is a stage of its own.
+      matrix_product_flops: FLOPs of one such product.
+      peak_bytes: peak memory in use on an accelerator; None on a CPU.
+      compile_secs: from tracing to executable, where that is a separate stage.
     """
 
     step: Callable[[], float]
@@ -74,5 +75,5 @@ class Contender:
 
 
 def side(on_accelerator: bool) -> int:
-    """Of the matrices of `matrix_product`: large enough to show the rate of products alone."""
+    """Side of the matrices of `matrix_product`: large enough to measure the peak rate."""
     return 8192 if on_accelerator else 2048

@@ -1,4 +1,4 @@
-"""What the contenders in JAX share: random data and the measured rate of matrix products."""
+"""Random data and the measured rate of matrix products, for the contenders in JAX."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def images_and_labels(shape: Shape) -> tuple[np.ndarray, np.ndarray]:
 
 
 def contender(step: Callable[[], float], dtype: str, compile_secs: float) -> Contender:
-    """A step with all that is measured beside it."""
+    """A contender from its step, with the rate of products and peak memory measured here."""
     n = side(jax.default_backend() != "cpu")
     key = jax.random.key(0)
     a, b = (jax.random.normal(k, (n, n), jnp.dtype(dtype)) for k in jax.random.split(key))

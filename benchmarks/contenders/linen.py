@@ -1,4 +1,4 @@
-"""A plain ViT in flax.linen with optax, as most code bases have one: blocks one after the other."""
+"""A plain ViT in flax.linen with optax, as in most code bases: the blocks unrolled."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class ViT(nn.Module):
 
     @nn.compact
     def __call__(self, images: jax.Array) -> jax.Array:
-        """Class token, learned positions."""
+        """[B, H, W, 3] -> [B, C], with a class token and learned positions."""
         s = self.shape
         patch = (s.patch_px, s.patch_px)
         x = nn.Conv(s.width, patch, patch, padding="VALID", dtype=self.dtype)(images)
@@ -66,7 +66,7 @@ class ViT(nn.Module):
 
 
 def make(shape: Shape, dtype: str) -> Contender:
-    """The contender."""
+    """Builds the contender."""
     uint8, labels = images_and_labels(shape)
     images = jnp.asarray(uint8, jnp.float32) / 127.5 - 1.0
     model = ViT(shape, jnp.dtype(dtype))

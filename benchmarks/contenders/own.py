@@ -1,4 +1,4 @@
-"""This project's step, made as train.py makes it."""
+"""This project's training step, built as train.py builds it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from vit_jax.training.step import batch_layout, compile_update, make_update
 
 
 def make(shape: Shape, dtype: str) -> Contender:
-    """The contender."""
+    """Builds the contender."""
     config = configs.resolve(
         {
             "input": {"batch_size": shape.batch, "num_classes": shape.classes},

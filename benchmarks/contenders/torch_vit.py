@@ -1,4 +1,4 @@
-"""transformers' ViTForImageClassification in torch; on a GPU by torch.compile."""
+"""transformers' ViTForImageClassification in PyTorch; torch.compile on a GPU."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from benchmarks.contenders import (
 
 
 def make(shape: Shape, dtype: str) -> Contender:
-    """The contender; bfloat16 is torch's autocast, parameters stay float32."""
+    """Builds the contender; bfloat16 means torch's autocast, with float32 parameters."""
     on_gpu = torch.cuda.is_available()
     device = torch.device("cuda" if on_gpu else "cpu")
     torch.set_float32_matmul_precision("high" if dtype == "bfloat16" else "highest")
     torch.manual_seed(0)
     model = _model(shape).to(device).train()
-    # Biases, norms, class token and positions do not decay.
+    # No weight decay on biases, norms, class token and positions.
     kernels = [p for p in model.parameters() if p.ndim in (2, 4)]
     others = [p for p in model.parameters() if p.ndim not in (2, 4)]
     optimizer = torch.optim.AdamW(
@@ -71,7 +71,7 @@ def make(shape: Shape, dtype: str) -> Contender:
         matrix_product=matrix_product,
         matrix_product_flops=2.0 * n**3,
         peak_bytes=lambda: torch.cuda.max_memory_allocated() if on_gpu else None,
-        compile_secs=None,  # part of the first step
+        compile_secs=None,  # included in the first step
     )
 
 

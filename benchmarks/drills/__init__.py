@@ -1,1 +1,1 @@
-"""The drills of benchmarks/failure_drill.py, one each."""
+"""The drills of benchmarks/failure_drill.py, one per module."""

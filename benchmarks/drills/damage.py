@@ -1,7 +1,7 @@
-"""Files of the newest checkpoint damaged: is it found, named, and the one before it used?
+"""Damages files of the newest checkpoint: is that detected and named, and the previous one used?
 
-Some stretches of a database's files hold nothing that is still referred to; damage to them alone
-changes no array and is rightly not noticed. So more is damaged than such a stretch.
+Some ranges of a database's files are no longer referenced; damage to them alone changes no array
+and rightly goes unnoticed. So more than such a range is damaged.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from benchmarks.drills.run import Outcome, bits, finish, saved
 
 STEPS = 20
 FLIPPED_EVERY = 1000  # bytes
-PARTS = ("state", "description")  # of a checkpoint; see store/checkpoint_dir.py
+PARTS = ("state", "description")  # within a checkpoint; see store/checkpoint_dir.py
 
 
 def damage(folder: Path, chance: random.Random) -> Outcome:
-    """Damages a finished run's last checkpoint in every way, and starts it again."""
+    """Damages a finished run's last checkpoint in every way, restarting it each time."""
     undisturbed, failures = folder / "undisturbed", []
     finish(undisturbed, steps=STEPS, processes=1)
     before = undisturbed / "checkpoints" / str(saved(undisturbed)[-2])
@@ -57,12 +57,12 @@ def _flip(part: Path, before: Path, chance: random.Random) -> None:
 
 
 def _exchange(part: Path, before: Path, chance: random.Random) -> None:
-    """Every file is sound in itself, but of another step."""
+    """Swaps in files of another step; each is intact by itself."""
     shutil.rmtree(part)
     shutil.copytree(before, part)
 
 
-# A part of the newest checkpoint, the same part of the one before.
+# A part of the newest checkpoint, and the same part of the previous one.
 DAMAGES: dict[str, Callable[[Path, Path, random.Random], None]] = {
     "removed": _remove,
     "truncated": _truncate,

@@ -1,4 +1,4 @@
-"""Data that hang, as on a network disk that went away: does the run say where, and end?"""
+"""Reads that hang, as on a lost network disk: does the run say where, and end?"""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from PIL import Image
 from benchmarks.drills.run import PATIENCE_SECS, USER_ERROR, Outcome, Started
 
 TIMEOUT_SECS = 10
-SLACK_SECS = 60  # until the hanging image is read, and for the way to the exit
+SLACK_SECS = 60  # until the hanging image is read, plus the exit
 
 
 def hanging(folder: Path, chance: random.Random) -> Outcome:
-    """Puts a pipe that nobody writes to in the place of an image that was read before."""
+    """Replaces an image that was read before with a pipe that nobody writes to."""
     for kind in ("a", "b"):
         (folder / "train" / kind).mkdir(parents=True)
         for i in range(8):

@@ -1,4 +1,4 @@
-"""Killed at random moments and started again each time: does the run end as if undisturbed?"""
+"""Kills at random moments, each followed by a restart: does the run end as if undisturbed?"""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from benchmarks.drills.run import (
     saved,
 )
 
-STEPS_PER_KILL = 25  # so that a run does not end before it was killed often enough
-# How long a process waits for one that was killed before all had met.
+STEPS_PER_KILL = 25  # so that no run ends before it was killed often enough
+# How long a process waits for one that was killed before the rendezvous.
 HURRY = ("--start_timeout_secs=60",)
 
 
 class Killed(NamedTuple):
-    """What came of one kill: what went wrong, and after how long all processes had ended."""
+    """Outcome of one kill: what went wrong, and how long until all processes had ended."""
 
     failures: list[str]
     ending_secs: float
 
 
 def kills(folder: Path, chance: random.Random, *, number: int, processes: int) -> Outcome:
-    """Kills a run of so many processes so often, then lets it end."""
+    """Kills a run of `processes` processes `number` times, then lets it finish."""
     steps = STEPS_PER_KILL * (number + 1)
     undisturbed, killed = folder / "undisturbed", folder / "killed"
     finish(undisturbed, steps=steps, processes=processes)
@@ -57,7 +57,7 @@ def _during_a_save(run: Started) -> None:
         time.sleep(0.001)
 
 
-# What to wait for, and how many seconds after it the kill comes at most.
+# What to wait for, and the most seconds until the kill follows.
 MOMENTS: dict[str, tuple[Callable[[Started], object], float]] = {
     "start-up": (lambda run: None, 10),
     "restore": (lambda run: run.wait_for("parameters"), 1),
@@ -71,7 +71,7 @@ MOMENTS: dict[str, tuple[Callable[[Started], object], float]] = {
 def _kill_once(
     workdir: Path, moment: str, steps: int, processes: int, chance: random.Random
 ) -> Killed:
-    """Starts the run, and kills one of its processes."""
+    """Starts the run and kills one of its processes."""
     before = max(saved(workdir), default=0)
     number = chance.choice([signal.SIGTERM, signal.SIGKILL])
     victim = chance.randrange(processes)
@@ -103,9 +103,9 @@ def _kill_once(
 def as_expected(
     statuses: list[int | None], processes: int, victim: int, number: signal.Signals
 ) -> bool:
-    """Whether each process has saved, lost the victim or, if it is the victim, died of the signal.
+    """Whether each process saved, lost the victim or, being the victim, died of the signal.
 
-    A further None in `statuses` stands for something that they have left behind.
+    An extra None in `statuses` stands for a process left behind.
     """
     orderly = (PREEMPTED, PEER_LOST)
     return len(statuses) == processes and all(

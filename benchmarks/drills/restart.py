@@ -1,4 +1,4 @@
-"""Stopped half-way, and ended with half and with double the processes: is it the same run?"""
+"""Stops half-way and resumes with half and with double the processes: is it the same run?"""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from benchmarks.drills.run import ORPHAN_SECS, Outcome, Started, finish, losses
 
 STEPS = 40
 PROCESSES = 2
-# Other devices add up float32 numbers in another order.
+# A different number of devices sums float32 in a different order.
 MAX_RELATIVE_DIFFERENCE = 1e-5
 
 
 def restart(folder: Path, chance: random.Random) -> Outcome:
-    """Compares the logged losses with those of a run that nobody stopped."""
+    """Compares the logged losses with those of an uninterrupted run."""
     undisturbed, stopped = folder / "undisturbed", folder / "stopped"
     finish(undisturbed, steps=STEPS, processes=PROCESSES)
     with Started(stopped, steps=STEPS, processes=PROCESSES) as run:

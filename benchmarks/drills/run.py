@@ -1,4 +1,4 @@
-"""A tiny training run in processes of its own, which a drill watches, hurts and starts again."""
+"""A tiny training run in its own processes, for a drill to watch, disturb and restart."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from vit_jax.store import checkpoint_dir
 REPOSITORY = Path(__file__).parents[2]
 DEVICES_OF_A_PROCESS = 2
 PATIENCE_SECS = 600  # for what takes seconds on an idle machine
-ORPHAN_SECS = 90  # until all processes must have ended after one of them did
+ORPHAN_SECS = 90  # for all processes to end after one of them did
 PEER_TIMEOUT_SECS = 20
 PREEMPTED, PEER_LOST, USER_ERROR = 75, 76, 1  # exit statuses
 
-# Everything that draws random numbers or keeps something from step to step is on.
+# Enables everything that draws random numbers or carries state between steps.
 RUN = [
     "--config", "configs/vit_digits.py",
     "--config.model.depth=2", "--config.model.width=16", "--config.model.mlp_dim=32",
@@ -42,7 +42,7 @@ RUN = [
 
 
 class Outcome(NamedTuple):
-    """What a drill found: how many rounds, what went wrong in them, and the worst number."""
+    """A drill's outcome: number of rounds, their failures, and the worst figure."""
 
     rounds: int
     failures: list[str]
@@ -50,10 +50,10 @@ class Outcome(NamedTuple):
 
 
 class Started:
-    """All processes of one start of a run. Leaving its `with` ends those that are left.
+    """All processes of one start of a run; a context manager that ends those still alive.
 
-    workdir: where the run lives. steps: its length. processes: how many, each with
-    DEVICES_OF_A_PROCESS simulated devices. more: further flags, the last word on RUN's.
+    workdir: the run's directory. steps: its length. processes: their number, each with
+      DEVICES_OF_A_PROCESS simulated devices. more: further flags, which override RUN's.
     """
 
     def __init__(self, workdir: Path, *, steps: int, processes: int, more: Sequence[str] = ()):
@@ -79,7 +79,7 @@ class Started:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 text=True,
-                start_new_session=True,  # so that what it starts can be found
+                start_new_session=True,  # so that its children can be found
             )
             for index in range(processes)
         ]
@@ -88,26 +88,26 @@ class Started:
             reader.start()
 
     def wait_for(self, pattern: str) -> bool:
-        """Waits until a line matches; False if all processes have ended before."""
+        """Waits until a line matches; False if all processes end first."""
         found = lambda: any(re.search(pattern, line) for line in self.lines)
         with self._said:
             self._said.wait_for(lambda: found() or not self.alive(), timeout=PATIENCE_SECS)
             return found()
 
     def alive(self) -> bool:
-        """Whether a process has not ended."""
+        """Whether any process is still running."""
         return any(map(self.running, range(len(self._all))))
 
     def running(self, process_id: int) -> bool:
-        """Whether this process has not ended."""
+        """Whether this process is still running."""
         return self._all[process_id].poll() is None
 
     def send(self, process_id: int, number: signal.Signals) -> None:
-        """To one process; nothing happens if it has ended."""
+        """Sends a signal to one process; does nothing if it has ended."""
         self._all[process_id].send_signal(number)
 
     def end(self, timeout_secs: float) -> list[int | None]:
-        """The processes' exit statuses; None for one that did not end in time, and is killed."""
+        """Exit statuses of the processes; None for one that was killed at the timeout."""
         deadline = time.monotonic() + timeout_secs
         statuses: list[int | None] = []
         for process in self._all:
@@ -121,7 +121,7 @@ class Started:
         return statuses
 
     def _left_over(self, process: subprocess.Popen) -> bool:
-        """Whether something that an ended process has started lives on."""
+        """Whether a child of an ended process is still running."""
         if process.poll() is None:
             return False
         try:
@@ -161,7 +161,7 @@ class Started:
 
 
 def finish(workdir: Path, *, steps: int, processes: int, more: Sequence[str] = ()) -> list[str]:
-    """Runs to the end; what it said. RuntimeError if it does not come to its end."""
+    """Runs to the end and returns the output; RuntimeError if the run fails."""
     with Started(workdir, steps=steps, processes=processes, more=more) as run:
         statuses = run.end(PATIENCE_SECS)
     if statuses != [0] * processes:
@@ -170,18 +170,18 @@ def finish(workdir: Path, *, steps: int, processes: int, more: Sequence[str] = (
 
 
 def saved(workdir: Path) -> list[int]:
-    """The steps that have a checkpoint."""
+    """Steps that have a checkpoint."""
     return checkpoint_dir.steps(workdir / "checkpoints")
 
 
 def bits(workdir: Path, step: int) -> dict[str, str]:
-    """A checkpoint's checksums by array."""
+    """Checksums of a checkpoint's arrays, by name."""
     description = checkpoint_dir.read_description(workdir / "checkpoints" / str(step))
     return {name: array["checksum"] for name, array in description["arrays"].items()}
 
 
 def losses(workdir: Path) -> dict[int, float]:
-    """The logged losses by step."""
+    """Logged losses by step."""
     rows = map(json.loads, (workdir / "metrics.jsonl").read_text().splitlines())
     return {row["step"]: row["train/loss"] for row in rows if "train/loss" in row}
 

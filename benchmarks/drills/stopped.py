@@ -1,4 +1,4 @@
-"""A process that stands still, as on a machine that hangs: do the others notice and end?"""
+"""A process that stands still, as on a hung machine: do the others notice and end?"""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 from benchmarks.drills.run import ORPHAN_SECS, PEER_LOST, PEER_TIMEOUT_SECS, Outcome, Started
 
-# Beyond the time-out: the way to the exit, on a machine that does other things as well.
+# Beyond the timeout: the time to exit on a busy machine.
 SLACK_SECS = 30
 
 
@@ -27,7 +27,7 @@ def stopped(folder: Path, chance: random.Random) -> Outcome:
             while run.running(other) and time.monotonic() < stopped_at + ORPHAN_SECS:
                 time.sleep(0.1)
             secs = time.monotonic() - stopped_at
-            run.send(victim, signal.SIGCONT)  # or it could not end either
+            run.send(victim, signal.SIGCONT)  # so that it can end as well
             statuses = run.end(ORPHAN_SECS)
         said = " ".join(line for line in run.lines if "no sign of life" in line)
         print(f"  process {victim}: {statuses} after {secs:.1f} s: {said}")

@@ -1,4 +1,4 @@
-"""Draws the pictures of the pages anew: python -m docs.pictures"""
+"""Redraws the pictures of the documentation: python -m docs.pictures"""
 
 from docs.pictures import augmentation, png, recipe_card, schedules, sharding, sweep
 

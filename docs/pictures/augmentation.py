@@ -1,4 +1,4 @@
-"""What augmentation does to a scene: the distortions by level, and ops by seed."""
+"""The effects of augmentation on a scene: the distortions by level, and ops by seed."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -30,7 +30,7 @@ Images = Sequence[np.ndarray]
 
 
 def distorted(scene: np.ndarray) -> dict[str, Images]:
-    """RandAugment's sixteen at LEVELS, to the positive side and about the centre."""
+    """RandAugment's sixteen distortions at LEVELS, positive and about the centre."""
     chance = tf.constant([0.75, 0.5, 0.5])
 
     def at(name: str, level: int) -> np.ndarray:
@@ -42,7 +42,7 @@ def distorted(scene: np.ndarray) -> dict[str, Images]:
 
 
 def augmented(scene: np.ndarray) -> dict[str, Images]:
-    """OPS with SEEDS, as a config has them."""
+    """The results of OPS with SEEDS, as a config has them."""
     image = encoded(Example(SCENE.read_bytes(), (0,)), scene.size)
     assert isinstance(image, Encoded)
 
@@ -55,7 +55,7 @@ def augmented(scene: np.ndarray) -> dict[str, Images]:
 
 
 Drawn = tuple[Callable[[np.ndarray], dict[str, Images]], Sequence[str]]
-# By their files: how each is made of the scene, and the heads of its columns.
+# For each file: the function that makes its images, and the heads of its columns.
 PICTURES: dict[str, Drawn] = {
     "distortions": (distorted, [f"level {level}" for level in LEVELS]),
     "ops": (augmented, [f"seed {seed}" for seed in SEEDS]),
@@ -63,8 +63,8 @@ PICTURES: dict[str, Drawn] = {
 
 
 def draw_scene() -> Image.Image:
-    """A house, a tree and the sun over a meadow: edges, smooth colours, fine texture."""
-    scale = 4  # drawn larger and shrunk, so that edges are smooth
+    """Draws a house, a tree and the sun over a meadow: edges, smooth colours, fine texture."""
+    scale = 4  # drawn larger and shrunk for smooth edges
     side = SIDE_PX * scale
     down = np.linspace(0, 1, side)[:, None, None]
     sky, haze = np.array([70, 130, 210]), np.array([225, 230, 235])
@@ -92,7 +92,7 @@ def draw_scene() -> Image.Image:
 
 
 def cells(num_rows: int) -> list[list[tuple[int, int]]]:
-    """(left, top) of each cell of each row; the rows are in two columns."""
+    """Corner (left, top) of each cell by row; the rows fill two columns."""
     step = CELL_PX + GAP_PX
     rows = -(-num_rows // 2)
     starts = [
@@ -102,7 +102,7 @@ def cells(num_rows: int) -> list[list[tuple[int, int]]]:
 
 
 def draw(images: dict[str, Images], heads: Sequence[str]) -> Image.Image:
-    """The picture: a row for each name, each image shrunk."""
+    """Draws a row for each name, with each image shrunk."""
     places = cells(len(images))
     right, bottom = (max(p[i] for row in places for p in row) + CELL_PX for i in range(2))
     picture = Image.new("RGB", (right + GAP_PX, bottom + GAP_PX), "white")
@@ -118,7 +118,7 @@ def draw(images: dict[str, Images], heads: Sequence[str]) -> Image.Image:
 
 
 def write() -> None:
-    """Draws the scene, and of it both pictures."""
+    """Draws the scene and both pictures of it."""
     FOLDER.mkdir(exist_ok=True)
     draw_scene().save(SCENE, optimize=True)
     for name, (images, heads) in PICTURES.items():

@@ -1,4 +1,4 @@
-"""A picture's file, which keeps the facts that it shows."""
+"""PNG files that carry the facts they show."""
 
 import json
 from pathlib import Path
@@ -8,14 +8,14 @@ from PIL import Image, PngImagePlugin
 
 
 def write(file: Path, image: Image.Image, facts: Any) -> None:
-    """Writes the picture with its facts, of JSON's types."""
+    """Writes the picture and its facts, which are of JSON's types."""
     text = PngImagePlugin.PngInfo()
     text.add_text("facts", json.dumps(facts), zip=True)
     image.save(file, optimize=True, pnginfo=text)
 
 
 def read(file: Path) -> tuple[Image.Image, Any]:
-    """The picture and its facts."""
+    """Reads the picture and its facts."""
     with Image.open(file) as image:
         image.load()
         return image.convert("RGB"), json.loads(image.text["facts"])

@@ -1,4 +1,4 @@
-"""Losses of the runs that the digits' recipe card records, and the ranges that it allows."""
+"""Losses of the runs recorded by the digits' recipe card, and its permitted ranges."""
 
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,7 @@ def facts() -> dict[str, Any]:
 
 
 def draw(facts: dict[str, Any]) -> Image.Image:
-    """The training loss at the left; the evaluations' over their ranges at the right."""
+    """Draws the training loss on the left; on the right the evaluations' over their ranges."""
     canvas = Canvas(WIDTH, HEIGHT)
     curves, last_step = facts["curves"], facts["curves"][TRAIN]["steps"][-1]
     left = _axes(canvas, 0, last_step, 2.5, "train/loss of single batches")
@@ -48,7 +48,7 @@ def draw(facts: dict[str, Any]) -> Image.Image:
 
 
 def _axes(canvas: Canvas, number: int, last_step: int, most: float, title: str) -> Axes:
-    """Axes from 0, of the first or the second half."""
+    """Draws axes from 0 for the first or the second half."""
     width = (WIDTH - 2 * LEFT - GAP) / 2
     left = LEFT + number * (width + GAP)
     up = Scale(0, most)

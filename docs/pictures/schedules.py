@@ -1,4 +1,4 @@
-"""Learning rates of the four schedules by step."""
+"""Learning rates of the four schedules, by step."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from vit_jax.optim import schedules
 
 FILE = Path(__file__).parents[2] / "docs" / "schedules.png"
 STEPS = 200
-# A curve: what to call it, its colour, and what differs from a schedule of 200 steps, 20 of warmup.
+# A curve: its name, its colour, and how it differs from 200 steps with 20 of warmup.
 CURVES = (
     ("linear", "#3366cc", {}),
     ("cosine", "#cc3333", {}),
@@ -21,7 +21,7 @@ WIDTH, HEIGHT, LEFT, TOP, RIGHT, BOTTOM = 640, 300, 48, 16, 176, 36
 
 
 def rates(name: str, changes: dict[str, int]) -> list[float]:
-    """The curve from 0 to the last step, three decimals."""
+    """The curve from 0 to the last step, to three decimals."""
     fields = {"peak": 1.0, "warmup_steps": 20, "cooldown_steps": 0, "total_steps": STEPS}
     fields |= {"rsqrt_timescale_steps": 40}
     lr = schedules.schedule(name.split(",", maxsplit=1)[0], **{**fields, **changes})
@@ -29,12 +29,12 @@ def rates(name: str, changes: dict[str, int]) -> list[float]:
 
 
 def facts() -> dict[str, list[float]]:
-    """Rates by the name of a curve."""
+    """Learning rates by curve name."""
     return {name: rates(name, changes) for name, _, changes in CURVES}
 
 
 def draw(curves: dict[str, list[float]]) -> Image.Image:
-    """Axes, curves and their names."""
+    """Draws axes, curves and their names."""
     canvas = Canvas(WIDTH, HEIGHT)
 
     def at(step: float, rate: float, dx: float = 0, dy: float = 0) -> tuple[float, float]:

@@ -1,4 +1,4 @@
-"""Blocks of arrays and the devices that hold them, in several settings of the mesh."""
+"""Blocks of arrays and the devices that hold them, under several meshes."""
 
 import itertools
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from vit_jax.parallel import mesh as meshes
 
 FILE = Path(__file__).parents[2] / "docs" / "sharding.png"
 
-# A setting: its name, the mesh of 8 devices, and the rules of the optimizer's arrays.
+# A setting: its name, the mesh of 8 devices, and the rules for the optimizer's arrays.
 SETTINGS = (
     ("data 8", (1, 8, 1, 1), meshes.RULES),
     ("data 8, shard_optimizer", (1, 8, 1, 1), meshes.SHARDED_OPTIMIZER_RULES),
@@ -20,14 +20,14 @@ SETTINGS = (
     ("data 2 x fsdp 4", (1, 2, 4, 1), meshes.RULES),
     ("data 2 x fsdp 2 x tensor 2", (1, 2, 2, 2), meshes.RULES),
 )
-# An array: what to call it, its axes, its size on the page, and whether it is the optimizer's.
+# An array: its name, its axes, its size on the page, and whether it is the optimizer's.
 ARRAYS = (
     ("a batch", (axes.BATCH,), (26, 120), False),
     ("tokens in the MLP", (axes.BATCH, axes.MLP), (150, 120), False),
     ("kernel of the MLP", (axes.WIDTH, axes.MLP), (150, 120), False),
     ("its moments in the optimizer", (axes.WIDTH, axes.MLP), (150, 120), True),
 )
-SIZE = 64  # of every axis; divides over all the meshes
+SIZE = 64  # length of every axis; divisible on all the meshes
 COLOURS = (
     "#c6dbef", "#fdd0a2", "#c7e9c0", "#dadaeb", "#fee391", "#fcbba1", "#d9d9d9", "#b2e2e2",
 )  # fmt: skip
@@ -67,7 +67,7 @@ def facts() -> dict[str, dict[str, Blocks]]:
 
 
 def draw(facts: dict[str, dict[str, Blocks]]) -> Image.Image:
-    """A row for each setting, a column for each array; a block names the devices that hold it."""
+    """Draws a row per setting and a column per array; a block names the devices that hold it."""
     width = LEFT + sum(size[0] + GAP for _, _, size, _ in ARRAYS)
     canvas = Canvas(width, TOP + ROW * len(SETTINGS), scale=2)
     for row, (setting, arrays) in enumerate(facts.items()):

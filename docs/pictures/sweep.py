@@ -23,5 +23,5 @@ def facts() -> dict[str, Any]:
 
 
 def draw(facts: dict[str, Any]) -> Image.Image:
-    """As the sweep itself draws it."""
+    """Draws the picture as the sweep itself does."""
     return picture.draw(HEAD[0], {"": facts["accuracies"]}, HEAD[2])
