@@ -50,8 +50,9 @@ def bad_images(
             stop = min(done + _BATCH, len(indices))
             readable = []
             for index in indices[done:stop].tolist():
+                choose = lambda slots, i=index: (slots + i, np.zeros((len(slots), 2), np.int64))
                 try:
-                    _read(source, index, max_image_pixels)
+                    Reader(source, choose, max_image_pixels).read(0, 1)
                 except UserError as error:
                     yield str(error)
                 else:
@@ -68,9 +69,3 @@ def bad_images(
             )
             done = stop
             progress(done, len(indices))
-
-
-def _read(source: Source, index: int, max_image_pixels: int) -> None:
-    """UserError if the record is damaged or its labels are wrong."""
-    choose = lambda slots: (slots + index, np.zeros((len(slots), 2), np.int64))
-    Reader(source, choose, max_image_pixels).read(0, 1)

@@ -50,8 +50,8 @@ def retried(where: str, action: Callable[[], T]) -> T:
             if wait_secs is None:
                 raise UserError(
                     f"{where} cannot be read: {error or type(error).__name__} "
-                    f"({len(RETRY_SECS) + 1} attempts in {sum(RETRY_SECS)} s). See whether that "
-                    "disk or network is well, then start the same command again."
+                    f"({len(RETRY_SECS) + 1} attempts in {sum(RETRY_SECS)} s). When that disk or "
+                    "network is well, start the same command again."
                 ) from error
         with waiting_for(lambda: f"{where}, to try it again"):
             time.sleep(wait_secs)
@@ -84,7 +84,16 @@ class Entry(NamedTuple):
 def list_folder(folder: str | Path) -> list[Entry]:
     """Entries by name. FileNotFoundError or NotADirectoryError if it is not a folder."""
     if is_remote(folder):
-        return _list_remote(str(folder))
+        names = [
+            name.rstrip("/") for name in _remote(folder, lambda gfile: gfile.listdir(str(folder)))
+        ]
+        paths = [join(folder, name) for name in names]
+        with concurrent.futures.ThreadPoolExecutor(_THREADS) as pool:
+            stats = pool.map(lambda path: _remote(path, lambda gfile: gfile.stat(path)), paths)
+            return sorted(
+                Entry(name, stat.is_directory, stat.length)
+                for name, stat in zip(names, stats, strict=True)
+            )
     with os.scandir(folder) as entries:
         # os.path, since the methods of DirEntry raise where links form a cycle.
         is_folder = {entry: os.path.isdir(entry.path) for entry in entries}
@@ -105,21 +114,10 @@ def subfolders(folder: str | Path) -> list[str]:
     return [name for name in names if not name.startswith(".")]
 
 
-def _list_remote(folder: str) -> list[Entry]:
-    names = [name.rstrip("/") for name in _remote(folder, lambda gfile: gfile.listdir(folder))]
-
-    def entry(name: str) -> Entry:
-        stat = _remote(join(folder, name), lambda gfile: gfile.stat(join(folder, name)))
-        return Entry(name, stat.is_directory, stat.length)
-
-    with concurrent.futures.ThreadPoolExecutor(_THREADS) as pool:
-        return sorted(pool.map(entry, names))
-
-
 def is_folder(path: str | Path) -> bool:
     """Whether the path is a folder; False if nothing exists there."""
     if is_remote(path):
-        return _remote(str(path), lambda gfile: gfile.isdir(str(path)))
+        return _remote(path, lambda gfile: gfile.isdir(str(path)))
     return Path(path).is_dir()
 
 
@@ -141,7 +139,7 @@ def sizes(paths: Sequence[str | Path]) -> list[int | None]:
 def _size(path: str | Path) -> int | None:
     try:
         if is_remote(path):
-            return _remote(str(path), lambda gfile: gfile.stat(str(path)).length)
+            return _remote(path, lambda gfile: gfile.stat(str(path)).length)
         return Path(path).stat().st_size if Path(path).is_file() else None
     except FileNotFoundError:
         return None
@@ -150,13 +148,8 @@ def _size(path: str | Path) -> int | None:
 def read(path: str | Path) -> bytes:
     """All of a file. OSError if it cannot be read, FileNotFoundError if there is none."""
     if is_remote(path):
-        return _remote(str(path), lambda gfile: _all_of(gfile, str(path)))
+        return _remote(path, lambda gfile: gfile.GFile(str(path), "rb").read())
     return retried(str(path), Path(path).read_bytes)
-
-
-def _all_of(gfile: Any, path: str) -> bytes:
-    with gfile.GFile(path, "rb") as file:
-        return file.read()
 
 
 def copy(path: str, target: Path, on_bytes: Callable[[int], None]) -> None:
@@ -165,28 +158,21 @@ def copy(path: str, target: Path, on_bytes: Callable[[int], None]) -> None:
     OSError if the target cannot be written; if `path` cannot be read, errors as in `read`.
     """
 
-    def from_(source: Any) -> None:
-        with target.open("wb") as file:
+    def copied(open_file: Callable[..., Any]) -> None:
+        with open_file(path, "rb") as source, target.open("wb") as file:
             while part := source.read(_COPIED_BYTES):
                 file.write(part)
                 on_bytes(len(part))
 
-    def remote(gfile: Any) -> None:
-        with gfile.GFile(path, "rb") as source:
-            from_(source)
-
-    def local() -> None:
-        with Path(path).open("rb") as source:
-            from_(source)
-
     if is_remote(path):
-        _remote(path, remote)
+        _remote(path, lambda gfile: copied(gfile.GFile))
     else:
-        retried(path, local)
+        retried(path, lambda: copied(open))
 
 
-def _remote(where: str, action: Callable[[Any], T]) -> T:
+def _remote(path: str | Path, action: Callable[[Any], T]) -> T:
     """`action` with TensorFlow's file systems, retried."""
+    where = str(path)
     from vit_jax.data.host_tf import tf
 
     try:

@@ -44,11 +44,8 @@ def encoded(example: Example, max_image_pixels: int) -> Encoded | str:
     data, orientation = example.image, example.orientation
     size = stored_size(data)
     if size is None:
-        return (
-            "not a JPEG, PNG, GIF, still WebP or true-colour BMP file"
-            if data
-            else "the file is empty"
-        )
+        what = "not a JPEG, PNG, GIF, still WebP or true-colour BMP file"
+        return what if data else "the file is empty"
     if size[0] * size[1] > max_image_pixels:
         return f"{size[0]} x {size[1]} pixels exceed input.max_image_pixels={max_image_pixels}"
     return Encoded(data, size[::-1] if orientation >= 5 else size, orientation)
@@ -62,33 +59,24 @@ def stored_size(data: bytes) -> tuple[int, int] | None:
     colours, and an animated WebP damages the process's memory.
     """
     try:
-        return _stored_size(data)
-    except (struct.error, IndexError):  # the file ends inside its header
-        return None
-
-
-def _stored_size(data: bytes) -> tuple[int, int] | None:
-    if data.startswith(b"\xff\xd8\xff"):
-        return _jpeg_size(data)
-    if data.startswith(b"\x89PNG\r\n\x1a\n"):
-        width, height = struct.unpack_from(">II", data, 16)
-        return height, width
-    if data.startswith((b"GIF87a", b"GIF89a")):
-        width, height = struct.unpack_from("<HH", data, 6)
-        return height, width
-    if data.startswith(b"BM"):
-        width, height, _, bits_per_pixel = struct.unpack_from("<iiHH", data, 18)
-        return (abs(height), width) if bits_per_pixel in (24, 32) else None
-    if data.startswith(b"RIFF") and data[8:12] == b"WEBP":
-        return _webp_size(data)
-    return None
-
-
-def _jpeg_size(data: bytes) -> tuple[int, int] | None:
-    for marker, start, _ in jpeg_segments(data):
-        if marker in _JPEG_FRAMES:
-            height, width = struct.unpack_from(">HH", data, start + 1)
+        if data.startswith(b"\xff\xd8\xff"):
+            for marker, start, _ in jpeg_segments(data):
+                if marker in _JPEG_FRAMES:
+                    height, width = struct.unpack_from(">HH", data, start + 1)
+                    return height, width
+        elif data.startswith(b"\x89PNG\r\n\x1a\n"):
+            width, height = struct.unpack_from(">II", data, 16)
             return height, width
+        elif data.startswith((b"GIF87a", b"GIF89a")):
+            width, height = struct.unpack_from("<HH", data, 6)
+            return height, width
+        elif data.startswith(b"BM"):
+            width, height, _, bits_per_pixel = struct.unpack_from("<iiHH", data, 18)
+            return (abs(height), width) if bits_per_pixel in (24, 32) else None
+        elif data.startswith(b"RIFF") and data[8:12] == b"WEBP":
+            return _webp_size(data)
+    except (struct.error, IndexError):  # the file ends inside its header
+        pass
     return None
 
 
@@ -129,20 +117,17 @@ def _webp_size(data: bytes) -> tuple[int, int] | None:
 def orientation(data: bytes) -> int:
     """The camera's note, 1..8 (Exif 2.3, tag 274); 1, upright as stored, where none can be read."""
     try:
-        return _orientation(_tiff_block(data))
+        tiff = _tiff_block(data)
+        order = _TIFF_BYTE_ORDERS[tiff[:2]]
+        # The entries of the first directory (TIFF 6.0, section 2).
+        directory = struct.unpack_from(order + "I", tiff, 4)[0]
+        num_entries = struct.unpack_from(order + "H", tiff, directory)[0]
+        for entry in range(directory + 2, directory + 2 + 12 * num_entries, 12):
+            tag, _, _, value = struct.unpack_from(order + "HHIH", tiff, entry)
+            if tag == _EXIF_ORIENTATION:
+                return value if 1 <= value <= 8 else 1
     except (struct.error, IndexError, KeyError):
-        return 1
-
-
-def _orientation(tiff: bytes) -> int:
-    """Looks through the entries of the first directory (TIFF 6.0, section 2)."""
-    order = _TIFF_BYTE_ORDERS[tiff[:2]]
-    directory = struct.unpack_from(order + "I", tiff, 4)[0]
-    num_entries = struct.unpack_from(order + "H", tiff, directory)[0]
-    for entry in range(directory + 2, directory + 2 + 12 * num_entries, 12):
-        tag, _, _, value = struct.unpack_from(order + "HHIH", tiff, entry)
-        if tag == _EXIF_ORIENTATION:
-            return value if 1 <= value <= 8 else 1
+        pass
     return 1
 
 
@@ -217,7 +202,8 @@ class Reader:
         # Checks that the source does not make: it only knows its files.
         with waiting_for(lambda: f"{self.source.name}: {self._places(indices)}"):
             examples = self.source.read(indices)
-        images = [self._encoded(example) for example in examples]
+        found = [encoded(example, self.max_image_pixels) for example in examples]
+        images = [UNDECODABLE if isinstance(image, str) else image for image in found]
         numbered = list(zip(indices, examples, strict=True))
         data = np.empty(len(images), object)  # np.array(list of bytes) drops trailing zeros
         data[:] = [image.data for image in images]
@@ -239,10 +225,6 @@ class Reader:
         """The locations of the first few of the examples."""
         few = [self.source.describe(int(index)) for index in indices[:3]]
         return ", ".join(few) + (", ..." if len(indices) > len(few) else "")
-
-    def _encoded(self, example: Example) -> Encoded:
-        image = encoded(example, self.max_image_pixels)
-        return UNDECODABLE if isinstance(image, str) else image
 
     def header_fault(self, index: int) -> str | None:
         """The reason why the image's header forbids decoding; None if it does not."""

@@ -28,25 +28,15 @@ class Example(NamedTuple):
 
 
 class Source(abc.ABC):
-    """A split of a data set with random access. Example i is the same on every host and run.
+    """A split of a data set with random access. Example i is the same on every host and run."""
 
-    Attributes:
-     name: the name of the data set.
-      num_examples: how many examples there are.
-      num_classes: labels are in [0, num_classes).
-      fingerprint: hexadecimal; equal for equal content, as far as that is cheap to determine.
-      class_names: None if the classes have numbers alone.
-      max_labels: K; the labels of an example are padded to this many.
-      weighted: whether labels may have weights.
-    """
-
-    name: str
+    name: str  # of the data set
     num_examples: int
-    num_classes: int
-    fingerprint: str
-    class_names: tuple[str, ...] | None = None
-    max_labels: int = 1
-    weighted: bool = False
+    num_classes: int  # labels are in [0, num_classes)
+    fingerprint: str  # hexadecimal; equal for equal content, as far as that is cheap to determine
+    class_names: tuple[str, ...] | None = None  # None if the classes have numbers alone
+    max_labels: int = 1  # K; the labels of an example are padded to this many
+    weighted: bool = False  # whether labels may have weights
 
     @abc.abstractmethod
     def read(self, indices: np.ndarray) -> list[Example]:
@@ -70,13 +60,8 @@ class DerivedSource(Source):
 
     def __init__(self, source: Source) -> None:
         self.source = source
-        self.name = source.name
-        self.num_examples = source.num_examples
-        self.num_classes = source.num_classes
-        self.fingerprint = source.fingerprint
-        self.class_names = source.class_names
-        self.max_labels = source.max_labels
-        self.weighted = source.weighted
+        for declared in Source.__annotations__:
+            setattr(self, declared, getattr(source, declared))
 
     def describe(self, index: int) -> str:
         """The location that `source` gives."""

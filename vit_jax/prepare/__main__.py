@@ -74,9 +74,17 @@ def main(arguments: list[str]) -> None:
         _refuse_inside(output, folder, _local("source", FLAGS.source))
     screen = Screen()
     try:
-        collection = _named(COLLECTIONS[kind](_request()))
+        request = CollectionRequest(**_given(CollectionRequest))
+        request = dataclasses.replace(request, source=str(_local("source", FLAGS.source)))
+        collection = COLLECTIONS[kind](request)
     except OSError as error:
         raise UserError(f"{error.filename} cannot be read: {error.strerror}.") from error
+    if FLAGS.name is not None:
+        if not re.fullmatch(r"[a-z][a-z0-9_]*", FLAGS.name):
+            raise UserError(
+                f"--name={FLAGS.name}: lower-case letters, digits and _, a letter first."
+            )
+        collection = dataclasses.replace(collection, name=FLAGS.name)
     for note in collection.notes:
         screen.say(note)
     screen.say(f"{len(collection.parts):,} parts, {len(collection.class_names):,} classes")
@@ -111,11 +119,6 @@ def _kind(arguments: list[str]) -> str:
     return arguments[0]
 
 
-def _request() -> CollectionRequest:
-    request = CollectionRequest(**_given(CollectionRequest))
-    return dataclasses.replace(request, source=str(_local("source", FLAGS.source)))
-
-
 def _given(kind: type) -> dict[str, Any]:
     """Values of the flags that have the names of the dataclass's fields."""
     return {field.name: FLAGS[field.name].value for field in dataclasses.fields(kind)}
@@ -144,14 +147,6 @@ def _local(flag: str, path: str) -> Path:
             "Mount the bucket (gcsfuse), or prepare on a disk and copy the set."
         )
     return Path(path).expanduser()
-
-
-def _named(collection: Collection) -> Collection:
-    if FLAGS.name is None:
-        return collection
-    if not re.fullmatch(r"[a-z][a-z0-9_]*", FLAGS.name):
-        raise UserError(f"--name={FLAGS.name}: lower-case letters, digits and _, a letter first.")
-    return dataclasses.replace(collection, name=FLAGS.name)
 
 
 def _summarise(data_set: PreparedSet, screen: Screen) -> None:

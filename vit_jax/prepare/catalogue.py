@@ -50,35 +50,22 @@ class ImageRow(NamedTuple):
     """All that is known of an image, on its way from the reader to the shard.
 
     A reader fills in the name, the location and the labels; check_image adds the rest.
-
-    Attributes:
-      name: unique in the collection and the same for everyone, since it decides the order.
-      path, offset, nbytes: location of the bytes to store, see Location.
-      labels: classes; None in a row that leaves them to its part.
-      weights: of the labels; () if none are given.
-      split: named by the collection; None: assigned by the order of the images.
-      faults: names in faults.FAULTS.
-      action: the strictest that the policy has for these faults.
-      height, width: in pixels as stored; 0 if unknown.
-      format: as Pillow names it, such as "JPEG"; "" if unknown.
-      sha256: of the image's bytes in the collection.
-      look, mirrored: perceptual hashes of the image and of its mirror image; None if it was not
-        decoded or has too little contrast.
     """
 
-    name: str
-    path: str = ""
+    name: str  # unique in the collection and the same for everyone, since it decides the order
+    path: str = ""  # this and the next two: of the bytes to store, see Location
     offset: int = 0
     nbytes: int = 0
-    labels: Labels | None = None
-    weights: tuple[float, ...] = ()
-    split: str | None = None
-    faults: tuple[str, ...] = ()
-    action: str = ""
-    height: int = 0
+    labels: Labels | None = None  # None in a row that leaves them to its part
+    weights: tuple[float, ...] = ()  # of the labels; () if none are given
+    split: str | None = None  # named by the collection; None: assigned by the order of the images
+    faults: tuple[str, ...] = ()  # names in faults.FAULTS
+    action: str = ""  # the strictest that the policy has for these faults
+    height: int = 0  # in pixels as stored, like the width; 0 if unknown
     width: int = 0
-    format: str = ""
-    sha256: bytes = bytes(32)
+    format: str = ""  # as Pillow names it, such as "JPEG"; "" if unknown
+    sha256: bytes = bytes(32)  # of the image's bytes in the collection
+    # Perceptual hashes of the image and of its mirror image; None: not decoded, or no contrast.
     look: int | None = None
     mirrored: int | None = None
 

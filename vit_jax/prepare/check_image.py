@@ -30,17 +30,20 @@ GRAY_MODES = frozenset({"1", "L", "LA", "La", "I", "F", "I;16", "I;16L", "I;16B"
 
 HASH_SIDE = 32  # pixels to which an image is reduced for its perceptual hash
 HASH_FREQUENCIES = 8  # in each direction
+# Rows 1 to 8 of the DCT-II, without 0, the mean.
+_FREQUENCIES = np.arange(1, HASH_FREQUENCIES + 1)[:, None]
+_COSINES = np.cos(np.pi * _FREQUENCIES * (2 * np.arange(HASH_SIDE) + 1) / (2 * HASH_SIDE)).astype(
+    np.float32
+)
 # Standard deviation, of 255. Below it the shape of the image, not its content, decides the signs:
 # one colour, a white page.
 LEAST_CONTRAST = 4.0
 
 
 def check(row: ImageRow, data: bytes, policy: Policy, max_pixels: int) -> tuple[ImageRow, bytes]:
-    """Decodes an image, a JPEG at an eighth of its size; never raises.
+    """The row with faults, action, size, format and hashes; the bytes to store. Never raises.
 
-    Returns:
-      The row with faults, action, size, format and hashes; the bytes to store, which are those of a
-      new file if the action is CONVERT.
+    They are those of a new file if the action is CONVERT. A JPEG is decoded at an eighth.
     """
     row = row._replace(sha256=hashlib.sha256(data).digest())
     if not data:
@@ -109,16 +112,6 @@ def _converted(data: bytes, *, rotated: bool) -> bytes:
     options = {"quality": JPEG_QUALITY, "subsampling": 0} if kind == "JPEG" else {}
     pixels.save(out, kind, **options)
     return out.getvalue()
-
-
-def _cosines() -> np.ndarray:
-    """float32 [HASH_FREQUENCIES, HASH_SIDE]: rows 1 to 8 of the DCT-II, without 0, the mean."""
-    rows = np.arange(1, HASH_FREQUENCIES + 1)[:, None]
-    columns = 2 * np.arange(HASH_SIDE) + 1
-    return np.cos(np.pi * rows * columns / (2 * HASH_SIDE)).astype(np.float32)
-
-
-_COSINES = _cosines()
 
 
 def perceptual_hashes(gray: Image.Image) -> tuple[int, int] | tuple[None, None]:

@@ -21,21 +21,14 @@ IMAGES_PER_PART = 1000  # in folders
 
 @dataclasses.dataclass(frozen=True)
 class CollectionRequest:
-    """The flags that a collection is made from; each collection reads those that concern it.
+    """The flags that a collection is made from; each collection reads those that concern it."""
 
-    Attributes:
-      source: a file or a folder; for lists and WebDataset's tars also as in source_files.py.
-      label_order: "released" or "archive", for ImageNet-21k.
-      classes: a file with the names of the classes, one per line, for lists and WebDataset's tars.
-      num_classes: instead of `classes`, where labels are numbers.
-      label_field: the field of their entries that holds the labels.
-      multi_label: whether their images have lists of labels; None: the default of the collection.
-      images_root: the folder that paths in lists are relative to and must not leave; None: the
-        folder of the list.
-    """
-
-    source: str
-    label_order: str = "released"
+    source: str  # a file or a folder; for lists and WebDataset's tars also as in source_files.py
+    label_order: str = "released"  # or "archive", for ImageNet-21k
+    # For lists and WebDataset's tars: a file with the names of the classes, one per line, or where
+    # labels are numbers, how many; the field of entries that holds the labels; whether these are
+    # lists (None: the default of the collection); and the folder that paths in lists are relative
+    # to and must not leave (None: that of the list).
     classes: str | None = None
     num_classes: int | None = None
     label_field: str | None = None
@@ -46,52 +39,32 @@ class CollectionRequest:
 # The repr of a part is hashed into the fingerprint of a data set: names of classes and fields stay.
 @dataclasses.dataclass(frozen=True)
 class Part:
-    """A piece of a collection that is read from its beginning to its end.
+    """A piece of a collection that is read from its beginning to its end."""
 
-    Attributes:
-      name: readable, and unique in the collection: "n01440764.tar".
-      reader: a key of read_part.READERS.
-      path: of the file or the folder.
-      offset, nbytes: the piece of the file; nbytes=None: up to its end. For Parquet, `offset` is
-        the index of the row group.
-      files: names below the folder `path`, for a part of a folder.
-      split: of its images; None: assigned by their order.
-      labels: of all its images, or of each image by its name.
-      reading: how entries of lists and samples state their labels.
-    """
-
-    name: str
-    reader: str
-    path: str
-    offset: int = 0
-    nbytes: int | None = None
-    files: tuple[str, ...] = ()
-    split: str | None = None
-    labels: Labels | Mapping[str, Labels] = ()
-    reading: Reading | None = None
+    name: str  # readable, and unique in the collection: "n01440764.tar"
+    reader: str  # a key of read_part.READERS
+    path: str  # of the file or the folder
+    offset: int = 0  # of the piece in the file; for Parquet, the index of the row group
+    nbytes: int | None = None  # of the piece; None: up to the end of the file
+    files: tuple[str, ...] = ()  # names below the folder `path`, for a part of a folder
+    split: str | None = None  # of its images; None: assigned by their order
+    labels: Labels | Mapping[str, Labels] = ()  # of all its images, or of each by its name
+    reading: Reading | None = None  # how entries of lists and samples state their labels
 
 
 @dataclasses.dataclass(frozen=True)
 class Collection:
-    """Raw images that become a data set.
+    """Raw images that become a data set."""
 
-    Attributes:
-      name: of the data set; lower case and underscores.
-      class_names: unique; the index of a name is its label.
-      splits: of images whose part names none, as splits.Splits.
-      policy: actions for faults that differ from the defaults in faults.FAULTS.
-      multi_label: whether examples have lists of labels.
-      notes: sentences about the collection, for the report.
-    """
-
-    name: str
+    name: str  # of the data set; lower case and underscores
     description: str
-    class_names: Sequence[str]
+    class_names: Sequence[str]  # unique; the index of a name is its label
     parts: Sequence[Part]
-    splits: str = "train=rest"
+    splits: str = "train=rest"  # of images whose part names none, as split_assignment.Splits
+    # Actions for faults that differ from the defaults in faults.FAULTS.
     policy: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    multi_label: bool = False
-    notes: Sequence[str] = ()
+    multi_label: bool = False  # whether examples have lists of labels
+    notes: Sequence[str] = ()  # sentences about the collection, for the report
 
 
 def refuse_names(names: Sequence[str]) -> None:
@@ -130,34 +103,20 @@ LEAST_SHARD_MIB, MOST_SHARD_MIB = 0.001, 2**20
 
 @dataclasses.dataclass(frozen=True)
 class PrepareOptions:
-    """All that the data set depends on besides the collection.
+    """All that the data set depends on besides the collection."""
 
-    Attributes:
-      version: three numbers, which end the path of the data set's folder.
-      splits: see splits.Splits; "": those of the collection.
-      stratify: see splits.stratified; of several labels the first one counts.
-      policy: see faults.policy.
-      duplicates: images with exactly the bytes of an earlier one: "keep", "drop", or "merge", which
-        gives their labels to the first one.
-      near_duplicates: "report" or "drop" images that look like an earlier one.
-      mirrored_duplicates: the same for images that look like the mirror image of an earlier one.
-      near_bits: see duplicates.find.
-      drop_duplicates_of: evaluation sets, see evaluation_sets.load.
-      max_image_pixels: larger images are set aside.
-      shard_mib: approximate size of a file.
-    """
-
-    version: str = "1.0.0"
-    splits: str = ""
-    stratify: bool = False
-    policy: tuple[str, ...] = ()
-    duplicates: str = "keep"
-    near_duplicates: str = "report"
-    mirrored_duplicates: str = "report"
-    near_bits: int = NEAR_BITS
-    drop_duplicates_of: tuple[str, ...] = ()
-    max_image_pixels: int = 100_000_000
-    shard_mib: float = 256
+    version: str = "1.0.0"  # three numbers, which end the path of the data set's folder
+    splits: str = ""  # see split_assignment.Splits; "": those of the collection
+    stratify: bool = False  # see split_assignment.stratified; of several labels the first counts
+    policy: tuple[str, ...] = ()  # see faults.policy
+    # Images with exactly the bytes of an earlier one: "merge" gives their labels to the first one.
+    duplicates: str = "keep"  # or "drop", "merge"
+    near_duplicates: str = "report"  # or "drop": images that look like an earlier one
+    mirrored_duplicates: str = "report"  # or "drop": that look like an earlier one's mirror image
+    near_bits: int = NEAR_BITS  # see duplicates.find
+    drop_duplicates_of: tuple[str, ...] = ()  # evaluation sets, see evaluation_sets.load
+    max_image_pixels: int = 100_000_000  # larger images are set aside
+    shard_mib: float = 256  # approximate size of a file
 
     def refuse_impossible(self) -> None:
         """UserError for values out of range; splits and policy are checked where they are read."""

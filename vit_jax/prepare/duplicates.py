@@ -19,42 +19,30 @@ NEAR_BITS = 4  # docs/data_right.md has the measurement
 
 
 class EvaluationSet(NamedTuple):
-    """Hashes of a set that models are evaluated on.
-
-    Attributes:
-      hashes: a table with the columns `sha256` and `look` of catalogue.SCHEMA.
-    """
+    """Hashes of a set that models are evaluated on."""
 
     name: str
-    hashes: pa.Table
+    hashes: pa.Table  # with the columns `sha256` and `look` of catalogue.SCHEMA
 
 
 @dataclasses.dataclass
 class Duplicates:
-    """Rows of the catalogue that are copies, and their originals.
+    """Rows of the catalogue that are copies, and their originals."""
 
-    Attributes:
-      same: row -> the first row with the same bytes.
-      near: row -> an earlier row with the same look but other bytes, itself not in `near` or
-        `same`.
-      mirrored: row -> an earlier row that looks the same only when one is mirrored left to right,
-        itself not in `mirrored`.
-      evaluated: row -> the name of the evaluation set that contains it.
-      by_look: number of `evaluated` rows that have other bytes there.
-      mirrored_in: evaluation set -> number of rows, not in `evaluated`, that are mirrored copies of
-        its images.
-      matched: evaluation set -> number of its images that have a copy among the rows.
-      not_compared: number of looks that resemble so many others that not all were compared.
-    """
-
+    # Row -> the first row with the same bytes; an earlier row with the same look but other bytes,
+    # itself not in `near` or `same`; and one that looks the same only when one of the two is
+    # mirrored left to right, itself not in `mirrored`.
     same: dict[int, int] = dataclasses.field(default_factory=dict)
     near: dict[int, int] = dataclasses.field(default_factory=dict)
     mirrored: dict[int, int] = dataclasses.field(default_factory=dict)
+    # Row -> the name of the evaluation set that contains it.
     evaluated: dict[int, str] = dataclasses.field(default_factory=dict)
-    by_look: int = 0
+    by_look: int = 0  # number of `evaluated` rows that have other bytes there
+    # Evaluation set -> number of rows, not in `evaluated`, that are mirrored copies of its images,
+    # and of its images that have a copy among the rows.
     mirrored_in: dict[str, int] = dataclasses.field(default_factory=dict)
     matched: dict[str, int] = dataclasses.field(default_factory=dict)
-    not_compared: int = 0
+    not_compared: int = 0  # looks that resemble so many others that not all were compared
 
 
 def find(
@@ -68,16 +56,12 @@ def find(
     without_mirrored: bool = False,
     tell: Tell = lambda done, total: None,
 ) -> Duplicates:
-    """Compares the images of a catalogue with each other and with evaluation sets.
+    """Compares the rows `order` of a catalogue with each other and with evaluation sets.
 
-    Args:
-      order: the rows to compare, int64; the first of several copies is the original.
-      bits: looks that differ in at most so many bits are the same.
-      in_training: bool for each row of the table, whether it must not be in an evaluation set;
-        None: all.
-      without_near: near copies are left out, so mirrored ones are searched among the others.
-      without_mirrored: mirrored copies of images of evaluation sets count as in these.
-      tell: see near_pairs.near_pairs.
+    The first of several copies is the original. Looks that differ in at most `bits` bits are the
+    same. `in_training`, bool for each row of the table: it must not be in an evaluation set; None:
+    all. `without_near`: near copies are left out, so mirrored ones are searched among the others.
+    `without_mirrored`: mirrored copies of images of evaluation sets count as in these.
     """
     looks, seen = _looks(table)
     known = [_looks(one.hashes) for one in evaluations]
@@ -159,14 +143,10 @@ def _same(digests: np.ndarray, order: np.ndarray) -> dict[int, int]:
 
 
 def _keepers(rows: np.ndarray, places: np.ndarray, looks: int, pairs: Pairs) -> np.ndarray:
-    """The keeper of each row: the row that stays for it, possibly itself.
+    """The keeper of each row, whose look is at `places`: the row that stays for it, maybe itself.
 
     In the order of rows a look stays unless it is near one that stays. So every dropped row is near
     a kept one, and chains whose ends are not alike are not dropped as a whole.
-
-    Args:
-      places: of each row's look, in [0, looks).
-      pairs: looks that are near each other.
     """
     rank = np.full(looks, len(rows))  # of a look's first row
     np.minimum.at(rank, places, np.arange(len(rows)))

@@ -34,13 +34,9 @@ Read = Callable[[Sequence[Part], str], pa.Table]
 def load(paths: Sequence[str], read: Read) -> list[EvaluationSet]:
     """The sets at `paths`: data sets in TFDS layout, folders of images, Parquet files of hashes.
 
-    A split of a data set is PATH:SPLIT, all of several splits are PATH:all.
-
-    Args:
-      read: reads the parts of the set with this name into a table of catalogue.SCHEMA.
-
-    Raises:
-      UserError: a path is none of these, or does not say which of several splits is meant.
+    A split of a data set is PATH:SPLIT, all of several splits are PATH:all. `read` makes a table of
+    catalogue.SCHEMA of the parts of the set with this name. UserError if a path is none of these,
+    or does not say which of several splits is meant.
     """
     sets: dict[str, EvaluationSet] = {}
     for path in paths:
@@ -62,7 +58,13 @@ def _load(text: str, read: Read) -> EvaluationSet:
             f"{FLAG}={text}: {path} is not a data set in TFDS layout, and has no splits."
         )
     if path.is_file():
-        return EvaluationSet(path.stem, _saved(path))
+        try:
+            return EvaluationSet(path.stem, pq.read_table(path, columns=COLUMNS))
+        except (pa.ArrowException, OSError) as error:
+            raise UserError(
+                f"{FLAG}={path}: not a Parquet file with the columns {' and '.join(COLUMNS)}, as a "
+                f"preparation leaves it ({error})."
+            ) from error
     return EvaluationSet(path.absolute().name, read(_images(path), path.absolute().name))
 
 
@@ -103,16 +105,6 @@ def save(folder: Path, evaluations: Sequence[EvaluationSet]) -> None:
     for one in evaluations:
         folder.mkdir(exist_ok=True)
         pq.write_table(one.hashes.select(COLUMNS), folder / f"{one.name}.parquet")
-
-
-def _saved(path: Path) -> pa.Table:
-    try:
-        return pq.read_table(path, columns=COLUMNS)
-    except (pa.ArrowException, OSError) as error:
-        raise UserError(
-            f"{FLAG}={path}: not a Parquet file with the columns {' and '.join(COLUMNS)}, as a "
-            f"preparation leaves it ({error})."
-        ) from error
 
 
 def _examples(folder: Path, splits: Mapping[str, int]) -> list[Part]:

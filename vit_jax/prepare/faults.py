@@ -9,39 +9,27 @@ ACTIONS = KEEP, CONVERT, SET_ASIDE = "keep", "convert", "set_aside"
 
 
 class Fault(NamedTuple):
-    """A kind of fault.
+    """A kind of fault."""
 
-    Attributes:
-      what: its description, in messages and reports.
-      action: the default.
-      choices: other possible actions.
-    """
-
-    what: str
-    action: str
-    choices: tuple[str, ...]
+    what: str  # in messages and reports
+    action: str = SET_ASIDE  # the default
+    choices: tuple[str, ...] = ()  # other possible actions
 
 
 FAULTS: dict[str, Fault] = {
-    "unsafe_name": Fault("the name is not UTF-8, or has a zero in it", SET_ASIDE, ()),
-    "outside": Fault(
-        "the path leads out of the archive, of the list's folder or of --images_root", SET_ASIDE, ()
-    ),
-    "no_file": Fault("a link or a device, not a file", SET_ASIDE, ()),
-    "missing": Fault("a list names a file that is not there", SET_ASIDE, ()),
-    "bad_entry": Fault("a line or row of a list that names no image", SET_ASIDE, ()),
-    "no_image": Fault("a sample without an image", SET_ASIDE, ()),
-    "bad_label": Fault(
-        "a label that is no class or is there twice, or a weight outside of 0 to 1", SET_ASIDE, ()
-    ),
-    "no_label": Fault("nothing says of which class it is", SET_ASIDE, ()),
-    "same_name": Fault("another image before it has the same name", SET_ASIDE, ()),
-    "empty": Fault("no bytes", SET_ASIDE, ()),
-    "unreadable": Fault("not an image, or its header is damaged", SET_ASIDE, ()),
-    "too_large": Fault(
-        "more pixels than --max_image_pixels, or a file of more than 256 MiB", SET_ASIDE, ()
-    ),
-    "truncated": Fault("the file ends too early, or its pixels are damaged", SET_ASIDE, ()),
+    "unsafe_name": Fault("the name is not UTF-8, or has a zero in it"),
+    "outside": Fault("the path leads out of the archive, of the list's folder or of --images_root"),
+    "no_file": Fault("a link or a device, not a file"),
+    "missing": Fault("a list names a file that is not there"),
+    "bad_entry": Fault("a line or row of a list that names no image"),
+    "no_image": Fault("a sample without an image"),
+    "bad_label": Fault("a label that is no class or is there twice, or a weight outside of 0 to 1"),
+    "no_label": Fault("nothing says of which class it is"),
+    "same_name": Fault("another image before it has the same name"),
+    "empty": Fault("no bytes"),
+    "unreadable": Fault("not an image, or its header is damaged"),
+    "too_large": Fault("more pixels than --max_image_pixels, or a file of more than 256 MiB"),
+    "truncated": Fault("the file ends too early, or its pixels are damaged"),
     "other_format": Fault(
         "of a format that training does not read: a TIFF, a BMP with a palette, an animated WebP",
         CONVERT,
@@ -60,8 +48,7 @@ Policy = Mapping[str, str]  # fault -> action
 def policy(choices: Sequence[str], defaults: Policy) -> Policy:
     """Fault -> action: from `choices` ("gray:set_aside"), else `defaults`, else FAULTS.
 
-    Raises:
-      UserError: an unknown fault, or an action that is not possible for it.
+    UserError for an unknown fault, or an action that is not possible for it.
     """
     chosen = {name: fault.action for name, fault in FAULTS.items()} | dict(defaults)
     for choice in choices:

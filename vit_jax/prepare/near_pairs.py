@@ -24,25 +24,15 @@ Tell = Callable[[int, int], None]  # called with the work that is done, and all 
 
 
 class Pairs(NamedTuple):
-    """Pairs of near hashes.
+    """Pairs of near hashes."""
 
-    Attributes:
-      first, second: int64 [n], places of two hashes in the input, first < second; sorted.
-      crowded: int64 [m], places of hashes in a group so crowded that pairs may be missing; sorted.
-    """
-
-    first: np.ndarray
-    second: np.ndarray
-    crowded: np.ndarray
+    first: np.ndarray  # int64 [n], places of hashes in the input; sorted
+    second: np.ndarray  # int64 [n], > first
+    crowded: np.ndarray  # int64 [m], in a group so crowded that pairs may be missing; sorted
 
 
 def near_pairs(hashes: np.ndarray, bits: int, tell: Tell = lambda done, total: None) -> Pairs:
-    """The pairs that differ in 1 to `bits` bits, of at most 2**32 hashes.
-
-    Args:
-      hashes: uint64 [n], distinct and rising.
-      tell: called before the first round and after each.
-    """
+    """The pairs that differ in 1 to `bits` bits, of at most 2**32 hashes, distinct and rising."""
     rounds = list(_rounds(bits, len(hashes))) if bits else []
     packed, crowds = [np.zeros(0, np.uint64)], [np.zeros(0, np.int64)]
     tell(0, len(rounds))
@@ -99,16 +89,11 @@ def _close(
 
 
 class _Round(NamedTuple):
-    """A permutation that makes the bits to sort by the highest.
+    """A permutation that makes the bits to sort by the highest."""
 
-    Attributes:
-      bits: number of bits to sort by.
-      to, back: the permutation and its inverse: (mask, shift to the left) of bits moved together.
-    """
-
-    bits: int
-    to: list[tuple[int, int]]
-    back: list[tuple[int, int]]
+    bits: int  # to sort by
+    to: list[tuple[int, int]]  # (mask, shift to the left) of bits moved together
+    back: list[tuple[int, int]]  # the inverse
 
 
 def _moved(hashes: np.ndarray, moves: Sequence[tuple[int, int]]) -> np.ndarray:
@@ -149,26 +134,20 @@ def _work(bits: int, agreeing: int, hashes: int) -> float:
 
 
 class NearAndMirrored(NamedTuple):
-    """Pairs of places of looks.
-
-    Attributes:
-      near: looks that are near each other.
-      mirrored: looks that are near each other only when one is mirrored.
-    """
+    """Pairs of places of looks."""
 
     near: Pairs
-    mirrored: Pairs
+    mirrored: Pairs  # near each other only when one is mirrored
 
 
 def search(
     looks: np.ndarray, mirrors: np.ndarray, known: np.ndarray, bits: int, tell: Tell
 ) -> NearAndMirrored:
-    """Pairs that differ in up to `bits` bits.
+    """Pairs of looks, and of looks and mirrored ones, that differ in up to `bits` bits.
 
-    Args:
-      looks: uint64 [n], distinct and rising.
-      mirrors: uint64 [n], of the same images mirrored.
-      known: bool [n], whether the mirrored look is known.
+    `looks` are uint64 [n], distinct and rising, `mirrors` those of the same images mirrored, where
+    they are `known`. Mirrored looks take part as if they were further images; a pair of one of them
+    and a look is a pair of images of which one is near the mirror image of the other.
     """
     values = np.sort(np.concatenate([looks, mirrors[known]]))
     twice = values[1:] == values[:-1]

@@ -47,8 +47,7 @@ def prepare(
 ) -> PreparedSet:
     """Makes the data set `output`/<name>/<version>, or continues an interrupted preparation.
 
-    Raises:
-      UserError: the collection cannot be read; the folder holds something else; the disk is full.
+    UserError if the collection cannot be read, the folder holds something else, the disk is full.
     """
     options.refuse_impossible()
     refuse_names(collection.class_names)
@@ -75,14 +74,6 @@ def prepare(
         raise UserError(
             f"{folder} cannot be written ({error}); then the same command goes on."
         ) from error
-
-
-@dataclasses.dataclass(frozen=True)
-class _Shard:
-    """A file of the data set and the rows of its examples, in order."""
-
-    path: Path
-    rows: np.ndarray
 
 
 @dataclasses.dataclass(frozen=True)
@@ -193,20 +184,21 @@ class _Preparation:
             raise UserError("\n".join(problems))
         return catalogue.read([task.catalogue for task in tasks])
 
-    def _shards(self, table: pa.Table, assignment: SplitAssignment) -> dict[str, list[_Shard]]:
+    def _shards(
+        self, table: pa.Table, assignment: SplitAssignment
+    ) -> dict[str, dict[str, np.ndarray]]:
+        """The paths of the files of each split, and the rows of their examples, in order."""
         nbytes = table["nbytes"].to_numpy()
         shard_bytes = int(self.options.shard_mib * 2**20)
-        shards: dict[str, list[_Shard]] = {}
+        shards = {}
         for split, rows in assignment.splits.items():
             ends = split_assignment.shard_ends(nbytes[rows], shard_bytes)
             names = [
                 tfds_writer.file_name(self.collection.name, split, i, len(ends))
                 for i in range(len(ends))
             ]
-            shards[split] = [
-                _Shard(self.folder / name, some)
-                for name, some in zip(names, np.split(rows, ends[:-1]), strict=True)
-            ]
+            paths = [str(self.folder / name) for name in names]
+            shards[split] = dict(zip(paths, np.split(rows, ends[:-1]), strict=True))
         return shards
 
     def _write(
@@ -214,23 +206,21 @@ class _Preparation:
     ) -> dict[str, list[WrittenShard]]:
         """Writes the missing shards; the contents of all, by split."""
         by_split = self._shards(table, assignment)
-        shards = [shard for of_split in by_split.values() for shard in of_split]
+        shards = {path: rows for of_split in by_split.values() for path, rows in of_split.items()}
         written: dict[str, WrittenShard] = {}
         nbytes = table["nbytes"].to_numpy()
-        needed = sum(int(nbytes[shard.rows].sum()) for shard in shards if not shard.path.exists())
+        needed = sum(int(nbytes[rows].sum()) for p, rows in shards.items() if not Path(p).exists())
         free = shutil.disk_usage(self.work).free
         if needed > free:
-            raise UserError(
-                f"{self.folder} needs {format_bytes(needed)} more, and {format_bytes(free)} are "
-                "free."
-            )
+            sizes = f"{format_bytes(needed)} more, and {format_bytes(free)} are free"
+            raise UserError(f"{self.folder} needs {sizes}.")
 
         def tasks() -> Iterator[ShardTask]:
             """Made one by one: together they are as large as the catalogue."""
-            for shard in shards:
-                rows = split_assignment.example_rows(table, shard.rows, assignment)
-                path, note = str(shard.path), str(self.work / f"{shard.path.name}.json")
-                task = ShardTask(path, note, tuple(rows), self.multi_label, weighted)
+            for path, rows in shards.items():
+                images = split_assignment.example_rows(table, rows, assignment)
+                note = str(self.work / f"{Path(path).name}.json")
+                task = ShardTask(path, note, tuple(images), self.multi_label, weighted)
                 if earlier := write_shard.already_written(task):
                     written[path] = earlier
                 else:
@@ -241,7 +231,7 @@ class _Preparation:
             written[path] = shard
             self.screen.bar("writing", len(written), len(shards))
         self.screen.bar("writing", len(shards), len(shards))
-        return {split: [written[str(s.path)] for s in some] for split, some in by_split.items()}
+        return {split: [written[path] for path in paths] for split, paths in by_split.items()}
 
     def _with_metadata(
         self,

@@ -31,18 +31,13 @@ _NOT_KEPT = ["path", "offset"]
 
 @dataclasses.dataclass(frozen=True)
 class PreparedSet:
-    """A finished data set.
-
-    Attributes:
-      table: catalogue.SCHEMA; without locations if it was read from its folder.
-      digest: of names, labels and images in their order; hexadecimal.
-    """
+    """A finished data set."""
 
     folder: Path
-    table: pa.Table
+    table: pa.Table  # catalogue.SCHEMA; without locations if it was read from its folder
     assignment: SplitAssignment
     splits: dict[str, SplitSize]
-    digest: str
+    digest: str  # of names, labels and images in their order; hexadecimal
 
 
 def write(data_set: PreparedSet, note: Mapping[str, Any]) -> None:

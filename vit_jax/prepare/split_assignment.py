@@ -56,26 +56,24 @@ class Splits(tuple[tuple[str, int | None], ...]):
 
 
 def stratified(classes: np.ndarray, splits: Splits) -> dict[str, np.ndarray]:
-    """Places in `classes` of each split, rising; every place is in exactly one split.
+    """Places of each split in `classes`, int [N], of the images in the order of the set.
 
+    They are rising; every place is in exactly one split.
     Of a class with n of all N images, the first k splits with a number, which together take T, get
     n T / N, rounded down or up: up where most is cut off, in ties where an image comes first, so
     that each split has its number. One image of each class is always in the rest: a class with one
     image is in the rest alone, and of two images at most one is in another split. Where so many
-    classes are so small that the others must give more, they do, again in proportion.
-
-    Args:
-      classes: int [N], of the images in the order of the set. The first images of a class go to the
-        split that is named first.
-
-    Raises:
-      UserError: a split wants more images than can be given away.
+    classes are so small that the others must give more, they do, again in proportion. The first
+    images of a class go to the split that is named first. UserError if a split wants more images
+    than can be given away.
     """
     total = len(classes)
     _, first, member, counts = np.unique(
         classes, return_index=True, return_inverse=True, return_counts=True
     )
-    within = _ranks_in_class(member, counts)
+    by_class = np.argsort(member, kind="stable")
+    within = np.empty(total, np.int64)  # number of earlier images of the same class
+    within[by_class] = np.arange(total) - np.repeat(np.cumsum(counts) - counts, counts)
     start = np.zeros(len(counts), np.int64)  # of the split, among the images of each class
     places = {name: np.zeros(0, np.int64) for name, _ in splits}
     taken = 0
@@ -120,31 +118,17 @@ def _quotas(
     return quotas
 
 
-def _ranks_in_class(member: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """int64 [N], number of earlier images of the same class."""
-    by_class = np.argsort(member, kind="stable")
-    within = np.empty(len(member), np.int64)
-    within[by_class] = np.arange(len(member)) - np.repeat(np.cumsum(counts) - counts, counts)
-    return within
-
-
 @dataclasses.dataclass
 class SplitAssignment:
-    """The examples of a data set as rows of the catalogue.
+    """The examples of a data set as rows of the catalogue."""
 
-    Attributes:
-      splits: int64 rows in the order of their examples, by the split's name.
-      labels: of rows that are examples of several images: all classes of these.
-      left_out: row -> the reason: a fault's name, "duplicate", "merged", "near_duplicate",
-        "mirrored", or "in_evaluation:NAME".
-      copies: duplicates, whether they are left out or not.
-      weights: of `labels`, where one of the images has weights.
-    """
-
-    splits: dict[str, np.ndarray]
-    labels: dict[int, Labels]
+    splits: dict[str, np.ndarray]  # int64 rows in the order of their examples
+    labels: dict[int, Labels]  # of rows that are examples of several images: all classes of these
+    # Row -> the reason: a fault's name, "duplicate", "merged", "near_duplicate", "mirrored", or
+    # "in_evaluation:NAME".
     left_out: dict[int, str]
-    copies: Duplicates
+    copies: Duplicates  # whether they are left out or not
+    # Of `labels`, where one of the images has weights.
     weights: dict[int, tuple[float, ...]] = dataclasses.field(default_factory=dict)
 
 
@@ -157,20 +141,15 @@ def assign_splits(
 ) -> SplitAssignment:
     """Assigns the images of a catalogue to splits, and leaves some out.
 
-    Args:
-      table: catalogue.SCHEMA, the parts in their order.
-      splits: of images whose part names none.
-      options: those of duplicates and `stratify` are read.
-      evaluations: sets whose images are left out, except from splits that the collection itself
-        holds out: those that it names other than `train...`.
-      tell: see near_pairs.near_pairs.
-
-    Raises:
-      UserError: nothing is left for a split.
+    `table` is of catalogue.SCHEMA, the parts in their order; `splits` are those of images whose
+    part names none. Images of `evaluations` are left out, except from splits that the collection
+    itself holds out: those that it names other than `train...`. UserError if nothing is left for a
+    split.
     """
     order = np.argsort(table["order"].to_numpy(), kind="stable")
     left_out = _set_aside(table, order)
-    in_training = _in_training(table)
+    split = table["split"].cast(pa.string())
+    in_training = pc.fill_null(pc.starts_with(split, "train"), True).to_numpy()
     # Held-out images stay as they are, so they come before those that are trained on.
     rows = _without(order, left_out)
     rows = np.concatenate([rows[~in_training[rows]], rows[in_training[rows]]])
@@ -227,12 +206,6 @@ def _refuse_emptied(table: pa.Table, kept: np.ndarray, left_out: dict[int, str])
                 + ", ".join(f"{number:,} as {reason}" for reason, number in counts)
                 + ". Change --policy, --duplicates or --drop_duplicates_of, or leave the split out."
             )
-
-
-def _in_training(table: pa.Table) -> np.ndarray:
-    """bool [n]: not in a split that the collection itself holds out."""
-    split = table["split"].cast(pa.string())
-    return pc.fill_null(pc.starts_with(split, "train"), True).to_numpy()
 
 
 def _set_aside(table: pa.Table, order: np.ndarray) -> dict[int, str]:

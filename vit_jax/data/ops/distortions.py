@@ -56,10 +56,6 @@ def distort(
     return tf.ensure_shape(distorted, pixels.shape)
 
 
-def _no_argument(level: float, reach: Reach) -> float:
-    return 0.0
-
-
 def _factor(level: float, reach: Reach) -> float:
     return level / 10 * 1.8 + 0.1
 
@@ -77,7 +73,7 @@ def _whole(limit: float, lowest: int, highest: int) -> Callable[[float, Reach], 
 
 
 def _plain(function: Callable[[tf.Tensor], tf.Tensor]) -> Distortion:
-    return Distortion(_no_argument, lambda pixels, argument, chance: function(pixels))
+    return Distortion(lambda level, reach: 0.0, lambda pixels, argument, chance: function(pixels))
 
 
 def _with(

@@ -61,9 +61,8 @@ def resize_small(
         )
 
         def covering(before: tf.Tensor) -> tf.Tensor:
-            return _in_proportion(
-                before, tf.reduce_min(before / tf.constant([height, width], tf.int64))
-            )
+            ratios = before / tf.constant([height, width], tf.int64)
+            return _in_proportion(before, tf.reduce_min(ratios))
 
         return _resize(covering, lambda _: None, method, antialias, levels)
     check_pixels("size", size, at_least=1)
@@ -131,12 +130,8 @@ def resized(
 
     Bicubic and lanczos with antialias equal Pillow's but for ties, by one level: one side after the
     other, each rounded to uint8, since what overshoots black or white is cut off in between.
-    Bilinear rounds once, and differs from Pillow by one level at most.
-
-    Args:
-      method: a name of METHODS.
-      antialias: whether the kernel gets wider where the image shrinks.
-      levels: how the result becomes whole: "nearest", halves up, or cut off: "down".
+    Bilinear rounds once, and differs from Pillow by one level at most. `levels`: how the result
+    becomes whole, to the "nearest", halves up, or cut off: "down".
     """
     if antialias and method in _TWO_PASSES:
         exact = _filtered_twice(pixels, tf.convert_to_tensor(size, tf.int32), _TWO_PASSES[method])
@@ -154,8 +149,13 @@ def largest(before: tf.Tensor, after: Any, *, method: str, antialias: bool) -> t
     return after[0] * tf.maximum(before[1], after[1])  # as in TensorFlow: rows first
 
 
-def check_method(method: Any, antialias: Any, levels: Any, *, others: tuple[str, ...] = ()) -> None:
-    """ValueError with the nearest word, of `others` too, unless `resized` takes these arguments."""
+def resizer(
+    method: Any, antialias: Any, levels: Any, *, others: tuple[str, ...] = ()
+) -> Callable[[tf.Tensor, Any], tf.Tensor]:
+    """`resized` with these arguments, (pixels, size) -> pixels.
+
+    ValueError with the nearest word, of `others` too, unless it takes them.
+    """
     valid = (*METHODS, *others)
     check(
         isinstance(method, str) and method in METHODS,
@@ -163,34 +163,22 @@ def check_method(method: Any, antialias: Any, levels: Any, *, others: tuple[str,
     )
     check(type(antialias) is bool, "antialias must be True or False")
     check_choice("levels", levels, LEVELS)
-
-
-def resizer(
-    method: Any, antialias: Any, levels: Any, *, others: tuple[str, ...] = ()
-) -> Callable[[tf.Tensor, Any], tf.Tensor]:
-    """`resized` with these arguments, (pixels, size) -> pixels; checked now as `check_method`."""
-    check_method(method, antialias, levels, others=others)
     return lambda pixels, size: resized(
         pixels, size, method=method, antialias=antialias, levels=levels
     )
 
 
-def _takes_rows_first(before: tf.Tensor, after: tf.Tensor) -> tf.Tensor:
-    """Whether rows are resized first, bool []; the order affects values that overshoot.
+def _filtered_twice(pixels: tf.Tensor, size: tf.Tensor, kernel: str) -> tf.Tensor:
+    """float32 [h, w, 3]; one side is resized after the other: values may overshoot in between.
 
-    This is the order of Pillow 13, determined by experiment: the height first only where it
+    The order is that of Pillow 13, determined by experiment: the height first only where it
     shrinks, and by more than twice as many pixels as the width. Pillow 12 always took the width
     first.
     """
-    shrinks = before - after
-    return (shrinks[0] > 0) & (shrinks[0] > 2 * shrinks[1])
-
-
-def _filtered_twice(pixels: tf.Tensor, size: tf.Tensor, kernel: str) -> tf.Tensor:
-    """float32 [h, w, 3]; one side is resized after the other."""
     before = tf.shape(pixels)[:2]
+    shrinks = before - size
     between = tf.where(
-        _takes_rows_first(before, size),
+        (shrinks[0] > 0) & (shrinks[0] > 2 * shrinks[1]),
         tf.stack([size[0], before[1]]),
         tf.stack([before[0], size[1]]),
     )

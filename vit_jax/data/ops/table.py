@@ -92,15 +92,16 @@ class Preprocess:
         The op at place i of the string draws from seed + (0, i): the seeds of two examples must
         differ in the first number, or by more than the number of ops in the second.
         """
+        at = lambda place: seed + tf.constant([0, place], tf.int64)
         in_one = len(self._ops) > 1 and self._ops[1].decode is not None and not self._whole
         first = 1 if in_one else 0
         start = self._ops[first].decode
         assert start is not None, "parse begins with decode"
-        pixels = start(image, _at(seed, first))
+        pixels = start(image, at(first))
         for place, op in enumerate(self._ops[first + 1 :], start=first + 1):
             if op.largest:
                 pixels = _limited(pixels, op.largest, max_image_pixels)
-            pixels = op.apply(pixels, _at(seed, place))
+            pixels = op.apply(pixels, at(place))
         return pixels
 
 
@@ -139,18 +140,11 @@ def _op(call: opstring.Call, where: str) -> Op:
         signature.bind(*call.args, **call.kwargs)
         return op(*call.args, **call.kwargs)
     except (TypeError, ValueError, OverflowError) as error:
-        usage = _usage(call.name)
-        raise UserError(f"{where}: {call.text} does not fit {usage}: {error}.") from error
-
-
-def _usage(name: str) -> str:
-    """ "inception_crop(size, area_min=0.05, area_max=1.0)" """
-    parameters = inspect.signature(OPS[name]).parameters.values()
-    return f"{name}({', '.join(str(p.replace(annotation=p.empty)) for p in parameters)})"
-
-
-def _at(seed: tf.Tensor, place: int) -> tf.Tensor:
-    return seed + tf.constant([0, place], tf.int64)
+        parameters = signature.parameters.values()
+        usage = ", ".join(str(p.replace(annotation=p.empty)) for p in parameters)
+        raise UserError(
+            f"{where}: {call.text} does not fit {call.name}({usage}): {error}."
+        ) from error
 
 
 def _limited(

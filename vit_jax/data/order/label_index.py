@@ -154,7 +154,7 @@ def write(path: Path, labels: Labels) -> None:
 
 def read(path: str | Path) -> Labels:
     """Reads a file of labels. FileNotFoundError if there is none, UserError if it is damaged."""
-    with _intact(path), _open(path) as arrays:
+    with _arrays(path) as arrays:
         labels = Labels(arrays["offsets"], arrays["labels"])
         offsets = labels.offsets
         if offsets[0] != 0 or offsets[-1] != len(labels.labels) or (np.diff(offsets) < 0).any():
@@ -164,19 +164,16 @@ def read(path: str | Path) -> Labels:
 
 def most_labels(path: str | Path) -> int:
     """The largest number of labels of an example; errors as in `read`."""
-    with _intact(path), _open(path) as arrays:
+    with _arrays(path) as arrays:
         return int(arrays["most"])
 
 
-def _open(path: str | Path) -> Any:
-    # A local file's arrays are read one by one, on demand.
-    return np.load(io.BytesIO(files.read(path)) if files.is_remote(path) else path)
-
-
 @contextlib.contextmanager
-def _intact(path: str | Path) -> Iterator[None]:
+def _arrays(path: str | Path) -> Iterator[Any]:
+    """A file's arrays; those of a local one are read one by one, on demand."""
     try:
-        yield
+        with np.load(io.BytesIO(files.read(path)) if files.is_remote(path) else path) as arrays:
+            yield arrays
     except FileNotFoundError:
         raise
     except _DAMAGES as error:

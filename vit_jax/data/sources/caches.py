@@ -83,17 +83,11 @@ _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class FileCache(NamedTuple):
-    """The folder that copies are kept in.
+    """The folder that copies are kept in."""
 
-    Attributes:
-      folder: made if it is not there.
-      limit_bytes: the most bytes in it; None: the disk is the limit.
-      progress: called with the bytes copied so far, and the bytes to copy.
-    """
-
-    folder: Path
-    limit_bytes: int | None
-    progress: Callable[[int, int], None]
+    folder: Path  # made if it is not there
+    limit_bytes: int | None  # the most bytes in it; None: the disk is the limit
+    progress: Callable[[int, int], None]  # called with the bytes copied so far, and all to copy
 
 
 def copies(
@@ -119,7 +113,11 @@ def copies(
                 _check_room(cache, sum(size for _, _, size in missing))
                 _copy_all(cache, missing)
     except OSError as error:
-        raise _unwritable(cache, error) from error
+        why = "its disk is full" if error.errno in _NO_ROOM else error.strerror or str(error)
+        raise UserError(
+            f"input.cache={cache.folder} cannot be written: {why}. Give another folder, or "
+            "input.cache=none; what has been copied stays and is used by the next start."
+        ) from error
     return [str(target) for target in targets]
 
 
@@ -161,11 +159,3 @@ def _copy_all(cache: FileCache, missing: Sequence[tuple[str, Path, int]]) -> Non
 
     with concurrent.futures.ThreadPoolExecutor(_THREADS) as pool:
         list(pool.map(copy, missing))
-
-
-def _unwritable(cache: FileCache, error: OSError) -> UserError:
-    why = "its disk is full" if error.errno in _NO_ROOM else error.strerror or str(error)
-    return UserError(
-        f"input.cache={cache.folder} cannot be written: {why}. Give another folder, or "
-        "input.cache=none; what has been copied stays and is used by the next start."
-    )

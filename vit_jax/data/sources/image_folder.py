@@ -22,6 +22,7 @@ from vit_jax.data.sources.splits import base_name, resolve
 
 _READ = frozenset({".jpg", ".jpeg", ".jpe", ".png", ".gif", ".bmp", ".webp"})
 _NOT_READ = frozenset({".tif", ".tiff", ".heic", ".heif", ".avif", ".jxl", ".jp2", ".psd"})
+_FORMATS = ", ".join(sorted(_READ))
 _OF_TFDS = "dataset_info.json"
 _LOOKED_AT = 100  # folders: enough for versions, and few among classes
 _LAYOUTS = "<split>/<class>/image.jpg or <class>/image.jpg"
@@ -160,14 +161,14 @@ def _images(folder: str) -> list[_Image]:
         of_class = _images_of_class(files.join(folder, class_name), class_name)
         if not of_class:
             raise UserError(
-                f"{files.join(folder, class_name)} has no images ({_formats()}). Add some, or "
+                f"{files.join(folder, class_name)} has no images ({_FORMATS}). Add some, or "
                 "delete the folder: every folder there is a class."
             )
         images.extend(of_class)
     if not images:
         if _images_of_class(folder, ""):
             raise _no_classes(folder)
-        raise UserError(f"{folder} has no images. It should hold {_LAYOUTS} ({_formats()}).")
+        raise UserError(f"{folder} has no images. It should hold {_LAYOUTS} ({_FORMATS}).")
     return sorted(images)
 
 
@@ -200,13 +201,9 @@ def _images_of_class(folder: str, class_name: str) -> list[_Image]:
         if extension in _NOT_READ:
             raise UserError(
                 f"{path}: {extension} images are not read. Convert them to one of "
-                f"{_formats()} with any image program, or remove them."
+                f"{_FORMATS} with any image program, or remove them."
             )
         if extension in _READ:
             order = digest(f"{class_name}/{name}")
             images.append(_Image(order, path, class_name, name, size_bytes))
     return images
-
-
-def _formats() -> str:
-    return ", ".join(sorted(_READ))

@@ -146,27 +146,23 @@ def record_offsets(file: Path) -> np.ndarray:
     longer than the file.
     """
     offsets = [0]
+    where = lambda: f"{file}, record {len(offsets) - 1} (at byte {offsets[-1]})"
     with file.open("rb", buffering=0) as handle:
         size_bytes = os.fstat(handle.fileno()).st_size
         while offsets[-1] < size_bytes:
             header = os.pread(handle.fileno(), _HEADER.size, offsets[-1])
-            offsets.append(_record_end(file, offsets, header, size_bytes))
+            if len(header) < _HEADER.size:
+                raise UserError(f"{where()}: the file ends inside it. Get the file again.")
+            length, checksum = _HEADER.unpack(header)
+            if masked_crc32c(header[:8]) != checksum:
+                why = "its length is corrupt (wrong checksum)"
+                raise UserError(f"{where()}: {why}. Get the file again.")
+            end = offsets[-1] + _OVERHEAD_BYTES + length
+            if end > size_bytes:
+                why = f"{length} bytes long, but the file ends at {size_bytes}"
+                raise UserError(f"{where()}: {why}. Get the file again.")
+            offsets.append(end)
     return np.array(offsets, np.int64)
-
-
-def _record_end(file: Path, offsets: list[int], header: bytes, size_bytes: int) -> int:
-    where = f"{file}, record {len(offsets) - 1} (at byte {offsets[-1]})"
-    if len(header) < _HEADER.size:
-        raise UserError(f"{where}: the file ends inside it. Get the file again.")
-    length, checksum = _HEADER.unpack(header)
-    if masked_crc32c(header[:8]) != checksum:
-        raise UserError(f"{where}: its length is corrupt (wrong checksum). Get the file again.")
-    end = offsets[-1] + _OVERHEAD_BYTES + length
-    if end > size_bytes:
-        raise UserError(
-            f"{where}: {length} bytes long, but the file ends at {size_bytes}. Get the file again."
-        )
-    return end
 
 
 def _read_tfrecord(handle: int, file: Path, record: int, start: int, stop: int) -> bytes:

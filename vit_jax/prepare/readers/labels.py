@@ -24,15 +24,11 @@ class Classes:
     """Classes of a data set whose source does not define them.
 
     The names stay in their file, since each of very many tasks holds a copy of this.
-
-    Attributes:
-      path: of a file with their names; "": they are numbers.
-      digest: of this file.
     """
 
     number: int
-    path: str = ""
-    digest: str = ""
+    path: str = ""  # of a file with their names; "": they are numbers
+    digest: str = ""  # of this file
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -73,18 +69,12 @@ def weights(value: object, labels: Labels) -> tuple[float, ...]:
 
 @dataclasses.dataclass(frozen=True)
 class Reading:
-    """The way in which entries of lists and samples are read.
-
-    Attributes:
-      label_field: the field with the class or classes.
-      several: whether an image has a list of labels.
-      images_root: the folder that paths of images are relative to, and must not leave.
-    """
+    """The way in which entries of lists and samples are read."""
 
     classes: Classes
-    label_field: str
-    several: bool
-    images_root: str = ""
+    label_field: str  # with the class or classes
+    several: bool  # whether an image has a list of labels
+    images_root: str = ""  # the folder that paths of images are relative to, and must not leave
 
 
 def classes(request: CollectionRequest) -> Classes:

@@ -16,28 +16,19 @@ _SPLIT = re.compile(r"([a-z][a-z0-9_]*)=(.+)")
 
 
 class SourceFile(NamedTuple):
-    """A file of the source.
+    """A file of the source."""
 
-    Attributes:
-      name: its path below the folder that all files are in.
-      split: of its images; None: assigned by their order.
-    """
-
-    name: str
+    name: str  # its path below the folder that all files are in
     path: Path
-    split: str | None
+    split: str | None  # of its images; None: assigned by their order
 
 
 def source_files(source: str, suffixes: Sequence[str]) -> list[SourceFile]:
-    """The files of a source, sorted by split and path.
+    """The files of a source, sorted by split and path; `suffixes`: of those taken from a folder.
 
-    Args:
-      source: files, folders, or patterns such as "shard-{000..127}.tar" and "*.tar", separated by
-        commas; "train=..." puts a pattern's files into a split.
-      suffixes: of the files that are taken from a folder.
-
-    Raises:
-      UserError: a pattern matches no file, or too many.
+    `source` has files, folders, or patterns such as "shard-{000..127}.tar" and "*.tar", separated
+    by commas; "train=..." puts a pattern's files into a split. UserError if a pattern matches no
+    file, or too many.
     """
     named = []
     for item in source.split(","):

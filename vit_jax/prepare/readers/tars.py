@@ -39,8 +39,7 @@ def images(
 ) -> Iterator[RowAndBytes]:
     """The members of a tar in their order, each an image; without locations if it is compressed.
 
-    Args:
-      named: makes an image's name from its path in the tar.
+    `named` makes an image's name from its path in the tar.
     """
     with Archive(part, decompress=True) as archive:
         for info, fault in archive.files():

@@ -14,32 +14,21 @@ import pyarrow as pa
 
 from vit_jax.prepare.split_assignment import SplitAssignment
 
-KINDS = {
-    "same": "same_bytes",
-    "near": "near",
-    "mirrored": "mirrored",
-}  # field of Duplicates -> its name in reports
+# Field of Duplicates -> its name in reports.
+KINDS = {"same": "same_bytes", "near": "near", "mirrored": "mirrored"}
 MOST_LABELS = 10  # of an image, in class_pairs
 _AT_ONCE = 10_000
 
 
 class CopyPairs(NamedTuple):
-    """Pairs of rows of the catalogue, in the order of reports.
+    """Pairs of rows of the catalogue, in the order of reports."""
 
-    Attributes:
-      kind: int8 [n], places in KINDS.
-      first, copy: int64 [n].
-      other_class, other_split: bool [n].
-      split: int64 [rows], place in `splits` of each row of the catalogue, or -1.
-      splits: names.
-    """
-
-    kind: np.ndarray
-    first: np.ndarray
-    copy: np.ndarray
-    other_class: np.ndarray
-    other_split: np.ndarray
-    split: np.ndarray
+    kind: np.ndarray  # int8 [n], places in KINDS
+    first: np.ndarray  # int64 [n]
+    copy: np.ndarray  # int64 [n]
+    other_class: np.ndarray  # bool [n]
+    other_split: np.ndarray  # bool [n]
+    split: np.ndarray  # int64 [rows], place in `splits` of each row of the catalogue, or -1
     splits: Sequence[str]
 
 

@@ -50,12 +50,9 @@ class Sheets(NamedTuple):
 def page(
     report: Mapping[str, Any], findings: Sequence[str], sheets: Sheets, left_out: Sequence[Mapping]
 ) -> str:
-    """The text of the file.
+    """The text of the file, with the contents of report.json and report_files.findings.
 
-    Args:
-      report: the contents of report.json.
-      findings: see report_files.findings.
-      left_out: the first entries of summary.left_out.
+    `left_out`: the first entries of summary.left_out.
     """
     css = Path(__file__).with_name("report.css").read_text(encoding="utf-8")
     body = [

@@ -46,10 +46,7 @@ def write(
 ) -> None:
     """Writes the files, while the images of the collection are at the catalogue's locations.
 
-    Args:
-      note: entries that prepared.json has, too.
-      max_pixels: larger images are not shown.
-      screen: shows the progress of long lists.
+    `note` has entries that prepared.json has, too; images of more than `max_pixels` are not shown.
     """
     table, assignment, folder = data_set.table, data_set.assignment, data_set.folder
     made = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")

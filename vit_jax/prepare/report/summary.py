@@ -28,14 +28,14 @@ REASONS = {
 def summary(data_set: PreparedSet, collection: Collection, policy: faults.Policy) -> dict[str, Any]:
     """Counts and distributions of a data set, for JSON."""
     table, assignment = data_set.table, data_set.assignment
-    examples = sum(len(rows) for rows in assignment.splits.values())
+    kept = _kept(assignment)
     return {
         "name": collection.name,
         "content": data_set.digest,
         "notes": list(collection.notes),
         "images": {
             "listed": len(table),
-            "examples": examples,
+            "examples": len(kept),
             "left_out": len(assignment.left_out),
             "bytes_read": int(pc.sum(table["nbytes"]).as_py() or 0),
         },
@@ -50,8 +50,10 @@ def summary(data_set: PreparedSet, collection: Collection, policy: faults.Policy
         "left_out": dict(Counter(assignment.left_out.values()).most_common()),
         "faults": _faults(table, policy),
         "formats": _counts(table["format"]),
-        "shorter_side": _distribution(_kept(assignment), _shorter_side(table)),
-        "file_bytes": _distribution(_kept(assignment), table["nbytes"].to_numpy()),
+        "shorter_side": _distribution(
+            np.minimum(table["height"].to_numpy(), table["width"].to_numpy())[kept]
+        ),
+        "file_bytes": _distribution(table["nbytes"].to_numpy()[kept]),
         "classes": _classes(table, assignment, collection.class_names),
         "duplicates": duplicates(table, assignment),
     }
@@ -108,13 +110,8 @@ def _kept(assignment: SplitAssignment) -> np.ndarray:
     return np.concatenate([np.zeros(0, np.int64), *assignment.splits.values()])
 
 
-def _shorter_side(table: pa.Table) -> np.ndarray:
-    return np.minimum(table["height"].to_numpy(), table["width"].to_numpy())
-
-
-def _distribution(rows: np.ndarray, values: np.ndarray) -> dict[str, Any]:
-    """Distribution of the values at `rows`, in bins whose edges grow by equal factors."""
-    values = values[rows]
+def _distribution(values: np.ndarray) -> dict[str, Any]:
+    """Distribution of the values in bins whose edges grow by equal factors."""
     if not len(values):
         return {"min": None, "median": None, "max": None, "mean": None, "bins": []}
     bins = np.floor(BINS * np.log2(np.maximum(values, 1)) + 1e-9).astype(int)

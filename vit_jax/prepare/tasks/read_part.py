@@ -35,26 +35,19 @@ READERS: dict[str, Callable[[Part], Iterator[RowAndBytes]]] = {
 
 @dataclasses.dataclass(frozen=True)
 class PartTask:
-    """A part to read.
+    """A part to read."""
 
-    Attributes:
-      number: of the part, from 0.
-      max_pixels: of an image.
-      folder: for catalogues and copies of images.
-    """
-
-    number: int
+    number: int  # from 0
     part: Part
     policy: Policy
-    max_pixels: int
-    folder: str
+    max_pixels: int  # of an image
+    folder: str  # for catalogues and copies of images
 
     @functools.cached_property
     def catalogue(self) -> Path:
         """The file to write; another one if the part's files or the options change.
 
-        Raises:
-          UserError: the part does not exist any more.
+        UserError if the part does not exist any more.
         """
         part = self.part
         # A folder's own time does not change when a file in it is replaced.

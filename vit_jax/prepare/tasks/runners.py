@@ -92,12 +92,15 @@ def _watch() -> None:
 
 
 def on_beam(folder: Path, beam_flags: Sequence[str]) -> Callable[..., Iterator[object]]:
-    """Like runners.in_processes; `folder`, not shared, holds tasks and results.
+    """Like `in_processes`, on one machine or many. UserError if Beam is not installed.
 
-    Raises UserError if Beam is not installed.
+    Tasks and results are files in `folder`, which no other run uses, so the pipeline carries their
+    numbers only. All machines must see the source and the output under the same paths, on a shared
+    file system. They also need this package; --beam_flags tells Beam how they get it.
     """
     try:
-        import apache_beam  # noqa: F401, only to see whether it is installed
+        import apache_beam as beam
+        from apache_beam.options.pipeline_options import PipelineOptions
     except ImportError as error:
         raise UserError(
             f"--runner=beam needs Apache Beam ({error}): pip install 'vit_jax[beam]'."
@@ -106,11 +109,15 @@ def on_beam(folder: Path, beam_flags: Sequence[str]) -> Callable[..., Iterator[o
     def run(function: Callable[[Any], object], tasks: Iterable[object]) -> Iterator[object]:
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
-        number = _write(folder, tasks)
+        number = 0
+        for number, task in enumerate(tasks, 1):
+            (folder / f"{number}.task").write_bytes(pickle.dumps(task))
         if number:
-            _pipeline(function, str(folder), number, beam_flags)
-        for k in range(number):
-            result = pickle.loads(_result(folder, k).read_bytes())
+            with beam.Pipeline(options=PipelineOptions(list(beam_flags))) as pipeline:
+                numbers = pipeline | beam.Create(range(1, number + 1)) | beam.Reshuffle()
+                _ = numbers | beam.Map(run_task, function, str(folder))
+        for k in range(1, number + 1):
+            result = pickle.loads((folder / f"{k}.result").read_bytes())
             if isinstance(result, Exception):
                 raise result
             yield result
@@ -119,44 +126,15 @@ def on_beam(folder: Path, beam_flags: Sequence[str]) -> Callable[..., Iterator[o
     return run
 
 
-def _write(folder: Path, tasks: Iterable[object]) -> int:
-    """Writes the tasks; their number."""
-    number = 0
-    for task in tasks:
-        _task(folder, number).write_bytes(pickle.dumps(task))
-        number += 1
-    return number
-
-
-def _pipeline(
-    function: Callable[[Any], object], folder: str, number: int, beam_flags: Sequence[str]
-) -> None:
-    """Runs all tasks on Beam."""
-    import apache_beam as beam
-    from apache_beam.options.pipeline_options import PipelineOptions
-
-    with beam.Pipeline(options=PipelineOptions(list(beam_flags))) as pipeline:
-        numbers = pipeline | beam.Create(range(number)) | beam.Reshuffle()
-        _ = numbers | beam.Map(run_task, function, folder)
-
-
 def run_task(number: int, function: Callable[[Any], object], folder: str) -> None:
     """Runs a task on a worker; errors of the user or the disk are results, too."""
-    path = _result(Path(folder), number)
+    path = Path(folder, f"{number}.result")
     if path.exists():  # Beam may repeat a finished task
         return
-    task = pickle.loads(_task(Path(folder), number).read_bytes())
+    task = pickle.loads(path.with_suffix(".task").read_bytes())
     try:
         result = function(task)
     except (UserError, OSError) as error:
         result = error
     with atomic_file(path) as temporary:
         temporary.write_bytes(pickle.dumps(result))
-
-
-def _task(folder: Path, number: int) -> Path:
-    return folder / f"{number}.task"
-
-
-def _result(folder: Path, number: int) -> Path:
-    return folder / f"{number}.result"

@@ -20,38 +20,27 @@ MOST_OPEN_FILES = 64
 
 @dataclasses.dataclass(frozen=True)
 class ShardTask:
-    """A shard to write.
-
-    Attributes:
-      path: of the shard.
-      note: path of a file that records that the shard is written, and its contents.
-      key: a hash of all inputs; a note with another one does not count.
-    """
+    """A shard to write."""
 
     path: str
-    note: str
+    note: str  # path of a file that records that the shard is written, and its contents
     rows: tuple[ImageRow, ...]
     multi_label: bool
     weighted: bool
 
     @property
     def key(self) -> str:
-        """Differs for other examples."""
+        """A hash of all inputs; a note with another one does not count."""
         inputs = repr((self.rows, self.multi_label, self.weighted))
         return hashlib.sha256(inputs.encode()).hexdigest()
 
 
 class WrittenShard(NamedTuple):
-    """The contents of a shard.
-
-    Attributes:
-      nbytes: of its records.
-      digest: of names, labels and images in their order; hexadecimal.
-    """
+    """The contents of a shard."""
 
     examples: int
-    nbytes: int
-    digest: str
+    nbytes: int  # of its records
+    digest: str  # of names, labels and images in their order; hexadecimal
 
 
 def already_written(task: ShardTask) -> WrittenShard | None:
