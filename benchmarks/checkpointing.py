@@ -11,8 +11,6 @@ Other programs on the same cores and disk affect the times. Linux alone; needs m
 2.5 x the state and disk space for 2 x. Appends a row to benchmarks/results/checkpointing.csv.
 """
 
-from __future__ import annotations
-
 import contextlib
 import statistics
 import tempfile
@@ -26,7 +24,7 @@ import jax.numpy as jnp
 from absl import flags
 
 from benchmarks import rows
-from benchmarks.resident import Memory
+from benchmarks.costs import Memory
 from vit_jax import config as configs
 from vit_jax.core import command
 from vit_jax.run import build
@@ -64,9 +62,6 @@ def main(_: list[str]) -> None:
             restoring_bytes = memory.risen_bytes() - state_bytes
     blocked, total = statistics.median(blocked_secs), statistics.median(total_secs)
     row = {
-        "commit": rows.commit("vit_jax"),
-        "device": rows.cpu(),
-        "versions": rows.versions("jax", "orbax-checkpoint", "tensorstore"),
         "model": _MODEL.value,
         "state_gb": round(state_bytes / 1e9, 2),
         "saves": _SAVES.value,
@@ -77,8 +72,7 @@ def main(_: list[str]) -> None:
         "saving_memory_beyond_state": round(max(saving_bytes) / state_bytes, 2),
         "restoring_memory_beyond_state": round(restoring_bytes / state_bytes, 2),
     }
-    print(row)
-    rows.append("checkpointing", row)
+    rows.record("checkpointing", "vit_jax", "jax orbax-checkpoint tensorstore", row)
 
 
 def _layout() -> TrainState:

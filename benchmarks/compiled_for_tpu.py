@@ -10,8 +10,6 @@ estimates: good for ranking programs on one chip, nothing more. Appends a row to
 benchmarks/results/compiled_for_tpu.csv.
 """
 
-from __future__ import annotations
-
 import collections
 
 from absl import flags
@@ -42,9 +40,6 @@ def main(arguments: list[str]) -> None:
     done = compile_step(config, mesh)
     model = config.model
     row = {
-        "commit": rows.commit("vit_jax"),
-        "device": f"compiled for {_TOPOLOGY.value}",
-        "versions": rows.versions("jax", "libtpu"),
         "model": model.name,
         "settings": " ".join(arguments),
         "batch_size": config.input.batch_size,
@@ -56,8 +51,8 @@ def main(arguments: list[str]) -> None:
         "compile_secs": round(done.compile_secs, 1),
         **measured(done, images_per_chip=config.input.batch_size / mesh.size),
     }
-    print(row)
-    rows.append("compiled_for_tpu", row)
+    device = f"compiled for {_TOPOLOGY.value}"
+    rows.record("compiled_for_tpu", "vit_jax", "jax libtpu", row, device=device)
 
 
 def measured(done: CompiledStep, *, images_per_chip: float) -> dict[str, object]:

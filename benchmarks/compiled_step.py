@@ -1,7 +1,5 @@
 """The training step of a config, compiled."""
 
-from __future__ import annotations
-
 import time
 from typing import Any, NamedTuple
 

@@ -8,9 +8,6 @@ process's peak resident memory, less that of a process that only imports; mapped
 count.
 """
 
-from __future__ import annotations
-
-import os
 import subprocess
 import sys
 import tempfile
@@ -18,7 +15,7 @@ from pathlib import Path
 
 from absl import app, flags
 
-from benchmarks import rows
+from benchmarks import costs, rows
 
 FLAGS = flags.FLAGS
 
@@ -37,42 +34,29 @@ weights.save(loaded, sys.argv[2], "google_npz")
 """
 
 
-def measured(*arguments: str) -> tuple[float, int]:
-    """CPU seconds and peak resident bytes of Python with these arguments."""
-    process = subprocess.Popen([sys.executable, *arguments], stdout=subprocess.DEVNULL)
-    _, status, used = os.wait4(process.pid, 0)
-    if status:
-        raise SystemExit(f"{' '.join(arguments)} ended with {os.waitstatus_to_exitcode(status)}.")
-    return used.ru_utime + used.ru_stime, 1024 * used.ru_maxrss
-
-
 def main(_: list[str]) -> None:
     """Appends a row for each direction."""
     with tempfile.TemporaryDirectory(dir=FLAGS.scratch) as scratch:
         first, folder, second = (f"{scratch}/{name}" for name in ("1.npz", "folder", "2.npz"))
         subprocess.run([sys.executable, "-c", MAKE, FLAGS.model, first], check=True)
         size = Path(first).stat().st_size
-        import_secs, imported = measured("-c", "import vit_jax.convert")
+        imported = costs.of_python("-c", "import vit_jax.convert")
         for source, to, output in (
             (first, "huggingface", folder),
             (folder, "google_npz", second),
         ):
             arguments = (f"--input={source}", f"--output={output}", f"--to={to}")
-            cpu_secs, peak = measured("-m", "vit_jax.convert", *arguments)
+            used = costs.of_python("-m", "vit_jax.convert", *arguments, quiet=True)
             row = {
-                "commit": rows.commit("vit_jax/weights", "vit_jax/convert.py"),
-                "device": rows.cpu(),
-                "versions": rows.versions("jax", "flax", "numpy"),
                 "model": FLAGS.model,
                 "to": to,
                 "file_mb": round(size / 1e6),
-                "cpu_seconds": round(cpu_secs, 1),
-                "import_cpu_seconds": round(import_secs, 1),
-                "memory_of_file": round((peak - imported) / size, 2),
+                "cpu_seconds": round(used.cpu_secs, 1),
+                "import_cpu_seconds": round(imported.cpu_secs, 1),
+                "memory_of_file": round((used.peak_bytes - imported.peak_bytes) / size, 2),
             }
-            print(row)
-            if FLAGS.record:
-                rows.append("conversion", row)
+            code = "vit_jax/weights vit_jax/convert.py"
+            rows.record("conversion", code, "jax flax numpy", row, keep=FLAGS.record)
 
 
 if __name__ == "__main__":

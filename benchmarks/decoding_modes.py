@@ -8,15 +8,13 @@ benchmarks/results/decoding_modes.csv, where "nearest" is an option that gained 
 removed.
 """
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 
 import numpy as np
 from absl import app
 
-from benchmarks import pipelines, rows
+from benchmarks import pipelines
 from vit_jax.data.sources.table import Source
 
 EXACT = "exact"
@@ -49,15 +47,13 @@ def main(_: list[str]) -> None:
     for mode, rate in medians.items():
         shown = None if mode == LIMIT else np.abs(_pixels(source, mode) - exact).mean() / 255
         row = {
-            **pipelines.origin(),
             "mode": mode,
             "images_per_cpu_second": round(rate),
             "ratio_to_exact": round(rate / medians[EXACT], 3),
             "share_of_decoding_alone": round(rate / medians[LIMIT], 3),
             "mean_difference_of_1": None if shown is None else round(float(shown), 5),
         }
-        print(row)
-        rows.append("decoding_modes", row)
+        pipelines.record("decoding_modes", row)
 
 
 def _preprocess(mode: str) -> str:

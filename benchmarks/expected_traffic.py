@@ -9,8 +9,6 @@
 `vit_jax/plan/hlo.py` reads the same from a compiled program; a test compares them.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple

@@ -16,8 +16,6 @@ The runs train a tiny model in processes on this machine. Prints a table and app
 benchmarks/results/failure_drill.csv; exits with 1 on any failure.
 """
 
-from __future__ import annotations
-
 import functools
 import random
 import signal
@@ -59,9 +57,6 @@ def main(_: list[str]) -> None:
         with tempfile.TemporaryDirectory(prefix="failure_drill_") as folder:
             outcome = drill(Path(folder), random.Random(f"{_SEED.value} {name}"))
         row = {
-            "commit": rows.commit("vit_jax"),
-            "device": rows.cpu(),
-            "versions": rows.versions("jax", "orbax-checkpoint"),
             "seed": _SEED.value,
             "drill": name,
             "rounds": outcome.rounds,
@@ -71,8 +66,7 @@ def main(_: list[str]) -> None:
         }
         table.append(row)
         failed = failed or bool(outcome.failures)
-        if _APPEND.value:
-            rows.append("failure_drill", row)
+        rows.record("failure_drill", "vit_jax", "jax orbax-checkpoint", row, keep=_APPEND.value)
     print("\n| drill | rounds | outcome | worst |\n|---|---|---|---|")
     for row in table:
         print(f"| {row['drill']} | {row['rounds']} | {row['outcome']} | {row['worst']} |")

@@ -6,17 +6,14 @@ Loading, compiling and predicting, by the command in its own process, from rando
 format that it reads. Only the file system's cache is kept between runs.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
 import tempfile
-import time
 
 from absl import app, flags
 
-from benchmarks import rows
+from benchmarks import costs, rows
 
 FLAGS = flags.FLAGS
 
@@ -42,28 +39,17 @@ def main(_: list[str]) -> None:
     with tempfile.TemporaryDirectory(dir=FLAGS.scratch) as scratch:
         subprocess.run([sys.executable, "-c", MAKE, FLAGS.model, scratch], check=True)
         for format_, name in INPUTS.items():
-            command = [sys.executable, "-m", "vit_jax.predict", f"--checkpoint={scratch}/{name}"]
-            start = time.monotonic()
-            process = subprocess.Popen([*command, f"{scratch}/image.jpg"])
-            _, status, used = os.wait4(process.pid, 0)
-            seconds = time.monotonic() - start
-            if status:
-                raise SystemExit(f"It ended with {os.waitstatus_to_exitcode(status)}.")
+            arguments = (f"--checkpoint={scratch}/{name}", f"{scratch}/image.jpg")
+            used = costs.of_python("-m", "vit_jax.predict", *arguments)
             row = {
-                "commit": rows.commit(
-                    "vit_jax/weights", "vit_jax/predict.py", "vit_jax/models/images.py"
-                ),
-                "device": rows.cpu(),
-                "versions": rows.versions("jax", "flax", "numpy", "pillow"),
                 "model": FLAGS.model,
                 "weights": format_,
                 "load_average": round(os.getloadavg()[0], 1),
-                "seconds": round(seconds, 1),
-                "cpu_seconds": round(used.ru_utime + used.ru_stime, 1),
+                "seconds": round(used.wall_secs, 1),
+                "cpu_seconds": round(used.cpu_secs, 1),
             }
-            print(row)
-            if FLAGS.record:
-                rows.append("first_prediction", row)
+            code = "vit_jax/weights vit_jax/predict.py vit_jax/models/images.py"
+            rows.record("first_prediction", code, "jax flax numpy pillow", row, keep=FLAGS.record)
 
 
 if __name__ == "__main__":

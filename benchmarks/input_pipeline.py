@@ -6,8 +6,6 @@ Crops at random (decoding only the window), resizes to 224 px and flips. See pip
 method. Appends a row to benchmarks/results/input_pipeline.csv.
 """
 
-from __future__ import annotations
-
 from benchmarks import pipelines
 from vit_jax.core import command
 

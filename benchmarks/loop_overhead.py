@@ -82,17 +82,13 @@ def main(_: list[str]) -> None:
         train.train(config, Path(workdir))
     micros = [1e6 * (after - before) for before, after in pairwise(moments)]
     row = {
-        "commit": rows.commit("vit_jax"),
-        "device": rows.cpu(),
-        "versions": rows.versions("jax", "clu"),
         "steps": _STEPS.value,
         "log_every_steps": _LOG_EVERY_STEPS.value,
         "median_microseconds": round(statistics.median(micros), 1),
         "mean_microseconds": round(statistics.mean(micros), 1),  # logged steps included
         "largest_microseconds": round(max(micros)),
     }
-    print(row)
-    rows.append("loop_overhead", row)
+    rows.record("loop_overhead", "vit_jax", "jax clu", row)
 
 
 if __name__ == "__main__":

@@ -9,8 +9,6 @@ second makes copies of photos; the third counts a data set's near pairs and thos
 whose share among chance pairs would be 1 / number of classes.
 """
 
-from __future__ import annotations
-
 import io
 import itertools
 import resource
@@ -30,7 +28,7 @@ from vit_jax.prepare.check_image import check
 from vit_jax.prepare.near_pairs import near_pairs
 from vit_jax.prepare.near_pairs import search as search_mirrors
 
-MEASURED = ("vit_jax/prepare/near_pairs.py", "vit_jax/prepare/check_image.py")
+MEASURED = "vit_jax/prepare/near_pairs.py vit_jax/prepare/check_image.py"
 PLANTED = 1000
 DISTANCES = (2, 4, 6, 8)
 FLAGS = flags.FLAGS
@@ -83,21 +81,18 @@ def copies(photos: Path) -> Iterator[dict[str, object]]:
         if path.suffix.lower() in (".jpg", ".jpeg", ".png")
     ]
     looks, mirrored = _hashes([_encoded(one, 95) for one in originals])
-    for what, change in CHANGES.items():
-        changed, _ = _hashes([change(one) for one in originals])
-        differing = np.bitwise_count(looks ^ changed)
-        yield {"what": what, **{f"within_{d}": float((differing <= d).mean()) for d in DISTANCES}}
-    for what, change in CHANGES.items():
-        changed, _ = _hashes([change(ImageOps.mirror(one)) for one in originals])
-        differing = np.bitwise_count(mirrored ^ changed)
-        within = {f"within_{d}": float((differing <= d).mean()) for d in DISTANCES}
-        yield {"what": f"mirrored, {what}", **within}
+    within = lambda bits: {f"within_{d}": float((bits <= d).mean()) for d in DISTANCES}
+    turned = [ImageOps.mirror(one) for one in originals]
+    for which, images, hashes in (("", originals, looks), ("mirrored, ", turned, mirrored)):
+        for what, change in CHANGES.items():
+            changed, _ = _hashes([change(one) for one in images])
+            yield {"what": which + what, **within(np.bitwise_count(hashes ^ changed))}
     first, second = np.triu_indices(len(looks), 1)
     for what, others in (("", looks), ("when mirrored, ", mirrored)):
         differing = np.bitwise_count(looks[first] ^ others[second])
         yield {
             "what": f"{len(first)} pairs of different photos, {what}closest {differing.min()} bits",
-            **{f"within_{d}": float((differing <= d).mean()) for d in DISTANCES},
+            **within(differing),
         }
 
 
@@ -166,23 +161,14 @@ CHANGES: dict[str, Callable[[Image.Image], bytes]] = {
 
 def main(_: list[str]) -> None:
     """Appends rows."""
-    common = {
-        "commit": rows.commit(*MEASURED),
-        "device": rows.cpu(),
-        "versions": rows.versions("numpy", "pillow"),
-    }
     if FLAGS.data_dir:
-        for row in copies(Path(FLAGS.data_dir)):
-            print(row)
-            rows.append("near_duplicates_copies", common | row)
+        name, measured = "near_duplicates_copies", copies(Path(FLAGS.data_dir))
     elif FLAGS.data_set:
-        for row in pairs(Path(FLAGS.data_set)):
-            print(row)
-            rows.append("near_duplicates_pairs", common | row)
+        name, measured = "near_duplicates_pairs", pairs(Path(FLAGS.data_set))
     else:
-        row = search(FLAGS.hashes, FLAGS.bits)
-        print(row)
-        rows.append("near_and_mirrored", common | row)
+        name, measured = "near_and_mirrored", iter([search(FLAGS.hashes, FLAGS.bits)])
+    for row in measured:
+        rows.record(name, MEASURED, "numpy pillow", row)
 
 
 if __name__ == "__main__":

@@ -5,8 +5,6 @@ interleaved folders, a shuffle buffer, stateful random numbers, float32 with mea
 the host. They take turns in one process; medians are compared, since single runs vary by a fifth.
 """
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import statistics
@@ -14,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from absl import flags
@@ -50,13 +49,11 @@ def compare(name: str, preprocess: str, plain: Callable[[tf.Tensor], tf.Tensor])
         }
     )
     row = {
-        **origin(),
         "vit_jax_images_per_cpu_second": round(medians["vit_jax"]),
         "plain_images_per_cpu_second": round(medians["plain"]),
         "ratio": round(medians["vit_jax"] / medians["plain"], 3),
     }
-    print(row)
-    rows.append(name, row)
+    record(name, row)
 
 
 def images() -> sources.Source:
@@ -85,26 +82,16 @@ def take_turns(contenders: Mapping[str, Contender]) -> dict[str, float]:
     return {name: statistics.median(values) for name, values in rates.items()}
 
 
-def origin() -> dict[str, object]:
-    """Columns of a row that identify machine, versions and commit."""
-    return {
-        "commit": rows.commit("vit_jax/data"),
-        "device": f"{rows.cpu()}, {_THREADS.value} threads",
-        "versions": rows.versions("tensorflow-cpu"),
-        "images": _BATCHES.value * _BATCH_SIZE.value * _REPETITIONS.value,
-    }
+def record(name: str, row: dict[str, object]) -> None:
+    """Prints a row, and appends it to benchmarks/results/<name>.csv."""
+    images = {"images": _BATCHES.value * _BATCH_SIZE.value * _REPETITIONS.value}
+    device = f"{rows.cpu()}, {_THREADS.value} threads"
+    rows.record(name, "vit_jax/data", "tensorflow-cpu", images | row, device=device)
 
 
 def plain_crop_and_flip(data: tf.Tensor) -> tf.Tensor:
     """A random window, decoded alone, resized and mirrored at random: float32 [224, 224, 3]."""
-    begin, extent, _ = tf.image.sample_distorted_bounding_box(
-        tf.image.extract_jpeg_shape(data),
-        tf.zeros([1, 0, 4]),
-        min_object_covered=0.0,
-        area_range=(0.05, 1.0),
-        use_image_if_no_bounding_boxes=True,
-    )
-    window = tf.concat([begin[:2], extent[:2]], 0)
+    window = _window(data, tf.image.sample_distorted_bounding_box)
     image = tf.io.decode_and_crop_jpeg(data, window, channels=3)
     image = tf.image.resize(image, (SIZE_PX, SIZE_PX))
     return tf.image.random_flip_left_right(image)
@@ -136,10 +123,6 @@ def _plain(
     def image_and_label(file: tf.Tensor, label: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         return (augment(tf.io.read_file(file)) / 255.0 - 0.5) / 0.5, label
 
-    options = tf.data.Options()
-    options.deterministic = False
-    options.threading.private_threadpool_size = _THREADS.value
-    options.threading.max_intra_op_parallelism = 1
     dataset = (
         tf.data.Dataset.from_tensor_slices(([str(f) for f in folders], range(len(folders))))
         .interleave(list_files, cycle_length=len(folders), num_parallel_calls=_THREADS.value)
@@ -148,7 +131,7 @@ def _plain(
         .batch(_BATCH_SIZE.value)
         .prefetch(2)
     )
-    return dataset.with_options(options).as_numpy_iterator()
+    return _with_threads(dataset, deterministic=False)
 
 
 def decoding_alone(source: sources.Source, seed: int) -> Iterator[object]:
@@ -158,10 +141,8 @@ def decoding_alone(source: sources.Source, seed: int) -> Iterator[object]:
     """
     order = np.random.default_rng(seed).permutation(source.num_examples)
     files = [example.image for example in source.read(order)]
-    windows = [_window(file, (seed, place)) for place, file in enumerate(files)]
-    options = tf.data.Options()
-    options.threading.private_threadpool_size = _THREADS.value
-    options.threading.max_intra_op_parallelism = 1
+    draw = tf.image.stateless_sample_distorted_bounding_box
+    windows = [_window(file, draw, (seed, place)).numpy() for place, file in enumerate(files)]
 
     def size(file: tf.Tensor, window: tf.Tensor) -> tf.Tensor:
         pixels = tf.io.decode_and_crop_jpeg(file, window, channels=3, dct_method="INTEGER_ACCURATE")
@@ -169,19 +150,28 @@ def decoding_alone(source: sources.Source, seed: int) -> Iterator[object]:
 
     dataset = tf.data.Dataset.from_tensor_slices((files, windows)).repeat()
     dataset = dataset.map(size, num_parallel_calls=_THREADS.value).batch(_BATCH_SIZE.value)
+    return _with_threads(dataset)
+
+
+def _with_threads(dataset: tf.data.Dataset, deterministic: bool = True) -> Iterator[Any]:
+    options = tf.data.Options()
+    options.deterministic = deterministic
+    options.threading.private_threadpool_size = _THREADS.value
+    options.threading.max_intra_op_parallelism = 1
     return dataset.with_options(options).as_numpy_iterator()
 
 
-def _window(file: bytes, seed: tuple[int, int]) -> np.ndarray:
-    begin, extent, _ = tf.image.stateless_sample_distorted_bounding_box(
-        tf.io.extract_jpeg_shape(file),
+def _window(data: tf.Tensor, draw: Callable[..., Any], *seed: tuple[int, int]) -> tf.Tensor:
+    """A random window [top, left, height, width] of an encoded image."""
+    begin, extent, _ = draw(
+        tf.image.extract_jpeg_shape(data),
         tf.zeros([1, 0, 4]),
-        seed,
+        *seed,
         min_object_covered=0.0,
         area_range=(0.05, 1.0),
         use_image_if_no_bounding_boxes=True,
     )
-    return np.concatenate([begin[:2], extent[:2]])
+    return tf.concat([begin[:2], extent[:2]], 0)
 
 
 def _images_per_cpu_second(batches: Iterator[object]) -> float:

@@ -9,15 +9,13 @@ that the C library keeps. What creating the state freed is returned first, being
 Linux only. Appends a row to benchmarks/results/planned_memory.csv.
 """
 
-from __future__ import annotations
-
 import jax
 import numpy as np
 from absl import flags
 
 from benchmarks import rows
 from benchmarks.compiled_step import CompiledStep, compile_step
-from benchmarks.resident import Memory
+from benchmarks.costs import Memory
 from vit_jax import config as configs
 from vit_jax.core import command
 from vit_jax.plan.compiled import peak_bytes
@@ -46,9 +44,6 @@ def main(arguments: list[str]) -> None:
     analysis = done.compiled.memory_analysis()
     planned = mesh.size * peak_bytes(analysis)
     row = {
-        "commit": rows.commit("vit_jax"),
-        "device": rows.cpu(),
-        "versions": rows.versions("jax"),
         "model": config.model.name,
         "settings": " ".join(arguments),
         "batch_size": config.input.batch_size,
@@ -58,8 +53,7 @@ def main(arguments: list[str]) -> None:
         "measured_mib": round(measured / MIB, 1),
         "measured_to_planned": round(measured / planned, 3),
     }
-    print(row)
-    rows.append("planned_memory", row)
+    rows.record("planned_memory", "vit_jax", "jax", row)
 
 
 def take_steps(done: CompiledStep, number: int) -> int:

@@ -6,19 +6,13 @@ The photos are linked as often as needed into a folder, which becomes a data set
 of the whole command, from start to exit.
 """
 
-from __future__ import annotations
-
 import os
-import resource
-import subprocess
-import sys
 import tempfile
-import time
 from pathlib import Path
 
 from absl import app, flags
 
-from benchmarks import rows
+from benchmarks import costs, rows
 
 FLAGS = flags.FLAGS
 
@@ -39,28 +33,20 @@ def main(_: list[str]) -> None:
         source = Path(scratch, "source")
         source.mkdir()
         nbytes = link(Path(FLAGS.data_dir), source, FLAGS.images)
-        command = [sys.executable, "-m", "vit_jax.prepare", "image_folder", f"--source={source}"]
-        command += [f"--output={scratch}/output", f"--workers={FLAGS.workers}"]
-        start = time.monotonic()
-        subprocess.run(command, check=True)
-        seconds = time.monotonic() - start
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    cpu_seconds = used.ru_utime + used.ru_stime
+        arguments = (f"--source={source}", f"--output={scratch}/output")
+        workers = f"--workers={FLAGS.workers}"
+        used = costs.of_python("-m", "vit_jax.prepare", "image_folder", *arguments, workers)
     row = {
-        "commit": rows.commit("vit_jax/prepare"),
-        "device": rows.cpu(),
-        "versions": rows.versions("numpy", "pillow", "pyarrow", "array_record"),
         "images": FLAGS.images,
         "mean_kb": round(nbytes / FLAGS.images / 1000, 1),
         "workers": FLAGS.workers,
         "load_average": round(os.getloadavg()[0], 1),
-        "seconds": round(seconds, 1),
-        "cpu_seconds": round(cpu_seconds, 1),
-        "images_per_second": round(FLAGS.images / seconds),
-        "images_per_cpu_second": round(FLAGS.images / cpu_seconds),
+        "seconds": round(used.wall_secs, 1),
+        "cpu_seconds": round(used.cpu_secs, 1),
+        "images_per_second": round(FLAGS.images / used.wall_secs),
+        "images_per_cpu_second": round(FLAGS.images / used.cpu_secs),
     }
-    print(row)
-    rows.append("preparation", row)
+    rows.record("preparation", "vit_jax/prepare", "numpy pillow pyarrow array_record", row)
 
 
 if __name__ == "__main__":

@@ -9,8 +9,6 @@ distortions. See pipelines.py for the method. Appends a row to
 benchmarks/results/randaugment_pipeline.csv.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

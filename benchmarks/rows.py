@@ -1,7 +1,5 @@
 """Rows of measurements: benchmarks/results/<name>.csv, one row per run."""
 
-from __future__ import annotations
-
 import csv
 import importlib.metadata
 import platform
@@ -9,6 +7,29 @@ import subprocess
 from pathlib import Path
 
 RESULTS = Path(__file__).with_name("results")
+
+
+def record(
+    name: str,
+    commit_of: str,
+    versions_of: str,
+    row: dict[str, object],
+    *,
+    device: str | None = None,
+    keep: bool = True,
+) -> None:
+    """Prints a row with its origin, and adds it to results/<name>.csv if `keep`.
+
+    commit_of, versions_of: paths and packages, separated by spaces. device: default: the CPU.
+    """
+    origin = {
+        "commit": commit(*commit_of.split()),
+        "device": device or cpu(),
+        "versions": versions(*versions_of.split()),
+    }
+    print(origin | row)
+    if keep:
+        append(name, origin | row)
 
 
 def append(name: str, row: dict[str, object]) -> None:

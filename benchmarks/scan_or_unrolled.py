@@ -8,8 +8,6 @@ benchmarks/compiled_for_tpu.py.) Appends a row for each variant to
 benchmarks/results/scan_or_unrolled.csv.
 """
 
-from __future__ import annotations
-
 import statistics
 import time
 
@@ -48,9 +46,6 @@ def main(arguments: list[str]) -> None:
     kind = mesh.devices.flat[0].device_kind
     for (scan, remat), done in variants.items():
         row = {
-            "commit": rows.commit("vit_jax"),
-            "device": rows.cpu() if kind == "cpu" else f"{mesh.size} x {kind}",
-            "versions": rows.versions("jax"),
             "model": _MODEL.value,
             "dtype": _DTYPE.value,
             "image_size": _IMAGE_SIZE.value,
@@ -61,8 +56,8 @@ def main(arguments: list[str]) -> None:
             "step_ms": round(1e3 * times[scan, remat], 1),
             "temp_mib": round(done.compiled.memory_analysis().temp_size_in_bytes / 2**20, 1),
         }
-        print(row)
-        rows.append("scan_or_unrolled", row)
+        device = None if kind == "cpu" else f"{mesh.size} x {kind}"
+        rows.record("scan_or_unrolled", "vit_jax", "jax", row, device=device)
 
 
 def _config(scan: bool, remat: str) -> configs.RunConfig:

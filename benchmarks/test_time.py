@@ -8,8 +8,6 @@ machine's other load, unlike wall time. Appends a row for each suite to
 benchmarks/results/test_time.csv.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import resource
@@ -50,9 +48,6 @@ def main(arguments: list[str]) -> None:
         pytest = [sys.executable, "-m", "pytest", "-q", f"-n{_WORKERS.value}", "-m", SUITES[name]]
         taken = measure([*pytest, *arguments])
         row = {
-            "commit": rows.commit("vit_jax", "tests"),
-            "device": rows.cpu(),
-            "versions": rows.versions("jax", "pytest"),
             "suite": name,
             "workers": _WORKERS.value,
             **outcomes(taken.last_line),
@@ -60,11 +55,10 @@ def main(arguments: list[str]) -> None:
             "wall_minutes": round(taken.wall_secs / 60, 1),
             "load_average": round(os.getloadavg()[0], 1),
         }
-        print(row)
+        keep = _RECORD.value and not taken.status
+        rows.record("test_time", "vit_jax tests", "jax pytest", row, keep=keep)
         if taken.status:
             raise UserError(f"pytest ended with status {taken.status}: {taken.last_line}")
-        if _RECORD.value:
-            rows.append("test_time", row)
 
 
 def measure(program: list[str]) -> Measurement:

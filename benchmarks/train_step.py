@@ -10,8 +10,6 @@ and processes. Appends a row for each contender to benchmarks/results/train_step
 TensorFlow; torch and transformers where installed.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import importlib.util
 import json
@@ -104,10 +102,14 @@ def main(arguments: list[str]) -> None:
             worker.turn(_STEPS.value)
         now = ", ".join(f"{w.name} {rate(w, shape):.2f}" for w in workers)
         print(f"turn {turn + 1} of {_TURNS.value}: images/s {now}", flush=True)
-    for row in [describe(worker, shape, workers[0]) for worker in workers]:
-        print(row)
-        if _RECORD.value:
-            rows.append("train_step", row)
+    for worker in workers:
+        packages = "torch transformers" if worker.name.startswith("torch") else "jax flax optax"
+        row = describe(worker, shape, workers[0])
+        rows.record(
+            *("train_step", "vit_jax benchmarks", packages, row),
+            device=device(),
+            keep=_RECORD.value,
+        )
     for worker in workers:
         worker.close()
 
@@ -142,9 +144,6 @@ def describe(worker: Worker, shape: Shape, own: Worker) -> dict[str, object]:
     compile_secs = worker.ready["compile_secs"]
     own_secs, own_cpu_secs = (statistics.median(values) for values in own.steps.values())
     return {
-        "commit": rows.commit("vit_jax", "benchmarks"),
-        "device": device(),
-        "versions": rows.versions(*packages(worker.name)),
         "contender": worker.name,
         "shape": shape.name,
         "batch": shape.batch,
@@ -173,11 +172,6 @@ def device() -> str:
         return rows.cpu()
     command = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-
-
-def packages(name: str) -> tuple[str, ...]:
-    """Packages whose versions are recorded."""
-    return ("torch", "transformers") if name.startswith("torch") else ("jax", "flax", "optax")
 
 
 if __name__ == "__main__":

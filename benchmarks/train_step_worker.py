@@ -4,8 +4,6 @@ Reads lines "steps N" and "products N" and answers each with a line of JSON; end
 input. Peak memory, threads and the allocator belong to a process, hence its own.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import importlib
 import json

@@ -9,8 +9,6 @@ image folders written from the data set. Appends a row per seed, with the accura
 split of the other five classes, to benchmarks/results/transfer.csv.
 """
 
-from __future__ import annotations
-
 import json
 import random
 import subprocess
@@ -55,9 +53,6 @@ def measure(seed: int, folder: Path) -> None:
     tuned = train(seed, folder / "others", folder / "tuned", _STEPS.value, *init)
     scratch = train(seed, folder / "others", folder / "scratch", _STEPS.value)
     row = {
-        "commit": rows.commit("vit_jax", "configs/vit_cifar10.py"),
-        "device": rows.cpu(),
-        "versions": rows.versions("jax", "tensorflow-cpu"),
         "seed": seed,
         "first_classes": " ".join(map(str, first)),
         "pretraining_steps": _PRETRAINING_STEPS.value,
@@ -66,8 +61,7 @@ def measure(seed: int, folder: Path) -> None:
         "from_scratch_accuracy": round(scratch, 4),
         "margin": round(tuned - scratch, 4),
     }
-    print(row)
-    rows.append("transfer", row)
+    rows.record("transfer", "vit_jax configs/vit_cifar10.py", "jax tensorflow-cpu", row)
 
 
 def write_folder(folder: Path, split: str, classes: list[int]) -> None:

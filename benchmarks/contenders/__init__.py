@@ -5,8 +5,6 @@ Each is a plain ViT with a class token (or average pooling), float32 parameters,
 cross-entropy, AdamW with clipping at global norm 1 and a warmup-cosine schedule, on random images.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """Random data and the measured rate of matrix products, for the contenders in JAX."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

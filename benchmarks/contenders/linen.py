@@ -1,7 +1,5 @@
 """A plain ViT in flax.linen with optax, as in most code bases: the blocks unrolled."""
 
-from __future__ import annotations
-
 import time
 from typing import Any
 
@@ -10,15 +8,8 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from benchmarks.contenders import (
-    CLIP_NORM,
-    LEARNING_RATE,
-    TOTAL_STEPS,
-    WARMUP_STEPS,
-    WEIGHT_DECAY,
-    Contender,
-    Shape,
-)
+from benchmarks import contenders
+from benchmarks.contenders import Contender, Shape
 from benchmarks.contenders.jax_common import contender, images_and_labels
 
 
@@ -71,11 +62,13 @@ def make(shape: Shape, dtype: str) -> Contender:
     images = jnp.asarray(uint8, jnp.float32) / 127.5 - 1.0
     model = ViT(shape, jnp.dtype(dtype))
     params = jax.jit(model.init)(jax.random.key(0), images)["params"]
-    schedule = optax.warmup_cosine_decay_schedule(0, LEARNING_RATE, WARMUP_STEPS, TOTAL_STEPS)
+    schedule = optax.warmup_cosine_decay_schedule(
+        0, contenders.LEARNING_RATE, contenders.WARMUP_STEPS, contenders.TOTAL_STEPS
+    )
     decayed = jax.tree_util.tree_map_with_path(lambda path, _: path[-1].key == "kernel", params)
     tx = optax.chain(
-        optax.clip_by_global_norm(CLIP_NORM),
-        optax.adamw(schedule, weight_decay=WEIGHT_DECAY, mask=decayed),
+        optax.clip_by_global_norm(contenders.CLIP_NORM),
+        optax.adamw(schedule, weight_decay=contenders.WEIGHT_DECAY, mask=decayed),
     )
 
     def update(params: Any, opt_state: Any, images: jax.Array, labels: jax.Array) -> Any:

@@ -1,22 +1,13 @@
 """This project's training step, built as train.py builds it."""
 
-from __future__ import annotations
-
 import time
 
 import jax
 import numpy as np
 from flax import nnx
 
-from benchmarks.contenders import (
-    CLIP_NORM,
-    LEARNING_RATE,
-    TOTAL_STEPS,
-    WARMUP_STEPS,
-    WEIGHT_DECAY,
-    Contender,
-    Shape,
-)
+from benchmarks import contenders
+from benchmarks.contenders import Contender, Shape
 from benchmarks.contenders.jax_common import contender, images_and_labels
 from vit_jax import config as configs
 from vit_jax import models
@@ -30,13 +21,13 @@ def make(shape: Shape, dtype: str) -> Contender:
         {
             "input": {"batch_size": shape.batch, "num_classes": shape.classes},
             "optim": {
-                "lr": LEARNING_RATE,
+                "lr": contenders.LEARNING_RATE,
                 "schedule": "cosine",
-                "warmup_steps": WARMUP_STEPS,
-                "weight_decay": WEIGHT_DECAY,
-                "grad_clip_norm": CLIP_NORM,
+                "warmup_steps": contenders.WARMUP_STEPS,
+                "weight_decay": contenders.WEIGHT_DECAY,
+                "grad_clip_norm": contenders.CLIP_NORM,
             },
-            "total": {"steps": TOTAL_STEPS},
+            "total": {"steps": contenders.TOTAL_STEPS},
         }
     )
 

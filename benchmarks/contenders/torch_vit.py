@@ -1,22 +1,12 @@
 """transformers' ViTForImageClassification in PyTorch; torch.compile on a GPU."""
 
-from __future__ import annotations
-
 import math
 
 import torch
 from transformers import ViTConfig, ViTForImageClassification
 
-from benchmarks.contenders import (
-    CLIP_NORM,
-    LEARNING_RATE,
-    TOTAL_STEPS,
-    WARMUP_STEPS,
-    WEIGHT_DECAY,
-    Contender,
-    Shape,
-    side,
-)
+from benchmarks import contenders
+from benchmarks.contenders import Contender, Shape
 
 
 def make(shape: Shape, dtype: str) -> Contender:
@@ -31,8 +21,8 @@ def make(shape: Shape, dtype: str) -> Contender:
     others = [p for p in model.parameters() if p.ndim not in (2, 4)]
     optimizer = torch.optim.AdamW(
         [{"params": kernels}, {"params": others, "weight_decay": 0.0}],
-        lr=LEARNING_RATE,
-        weight_decay=WEIGHT_DECAY,
+        lr=contenders.LEARNING_RATE,
+        weight_decay=contenders.WEIGHT_DECAY,
         fused=True,
     )
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, _share_of_peak)
@@ -52,13 +42,13 @@ def make(shape: Shape, dtype: str) -> Contender:
     def step() -> float:
         loss = mean_loss(images, labels)
         loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP_NORM)
+        torch.nn.utils.clip_grad_norm_(model.parameters(), contenders.CLIP_NORM)
         optimizer.step()
         schedule.step()
         optimizer.zero_grad(set_to_none=True)
         return float(loss.detach())
 
-    n = side(on_gpu)
+    n = contenders.side(on_gpu)
     a, b = (torch.randn(n, n, device=device).to(getattr(torch, dtype)) for _ in range(2))
 
     def matrix_product() -> None:
@@ -93,7 +83,7 @@ def _model(shape: Shape) -> ViTForImageClassification:
 
 
 def _share_of_peak(step: int) -> float:
-    if step < WARMUP_STEPS:
-        return step / WARMUP_STEPS
-    progress = (step - WARMUP_STEPS) / (TOTAL_STEPS - WARMUP_STEPS)
+    if step < contenders.WARMUP_STEPS:
+        return step / contenders.WARMUP_STEPS
+    progress = (step - contenders.WARMUP_STEPS) / (contenders.TOTAL_STEPS - contenders.WARMUP_STEPS)
     return 0.5 * (1 + math.cos(math.pi * min(1.0, progress)))

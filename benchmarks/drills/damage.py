@@ -4,8 +4,6 @@ Some ranges of a database's files are no longer referenced; damage to them alone
 and rightly goes unnoticed. So more than such a range is damaged.
 """
 
-from __future__ import annotations
-
 import random
 import re
 import shutil

@@ -1,7 +1,5 @@
 """Reads that hang, as on a lost network disk: does the run say where, and end?"""
 
-from __future__ import annotations
-
 import os
 import random
 import socket

@@ -1,7 +1,5 @@
 """Kills at random moments, each followed by a restart: does the run end as if undisturbed?"""
 
-from __future__ import annotations
-
 import random
 import signal
 import time

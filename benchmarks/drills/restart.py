@@ -1,7 +1,5 @@
 """Stops half-way and resumes with half and with double the processes: is it the same run?"""
 
-from __future__ import annotations
-
 import random
 import shutil
 import signal

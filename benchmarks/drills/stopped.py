@@ -1,7 +1,5 @@
 """A process that stands still, as on a hung machine: do the others notice and end?"""
 
-from __future__ import annotations
-
 import random
 import re
 import signal

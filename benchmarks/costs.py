@@ -1,0 +1,50 @@
+"""Memory of this process, and time and memory of others (Linux)."""
+
+import ctypes
+import gc
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+
+class ProcessCosts(NamedTuple):
+    """What a process and those that it waited for took, and its largest resident memory."""
+
+    wall_secs: float
+    cpu_secs: float
+    peak_bytes: int
+
+
+def of_python(*arguments: str, quiet: bool = False) -> ProcessCosts:
+    """Runs Python with these arguments; ends this process too if it fails."""
+    started = time.monotonic()
+    out = subprocess.DEVNULL if quiet else None
+    process = subprocess.Popen([sys.executable, *arguments], stdout=out)
+    _, status, used = os.wait4(process.pid, 0)
+    if status:
+        raise SystemExit(f"{' '.join(arguments)} ended with {os.waitstatus_to_exitcode(status)}.")
+    secs = time.monotonic() - started
+    return ProcessCosts(secs, used.ru_utime + used.ru_stime, 1024 * used.ru_maxrss)
+
+
+class Memory:
+    """Resident memory of this process: at first, and at its peak since."""
+
+    def __init__(self) -> None:
+        gc.collect()
+        ctypes.CDLL("libc.so.6").malloc_trim(0)  # freed memory is not to count as used
+        Path("/proc/self/clear_refs").write_text("5")  # restarts the peak
+        self.before_bytes = _status_bytes("VmRSS")
+
+    def risen_bytes(self) -> int:
+        """How far the peak lies above the start."""
+        return _status_bytes("VmHWM") - self.before_bytes
+
+
+def _status_bytes(field: str) -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    (kilobytes,) = (line.split()[1] for line in lines if line.startswith(field + ":"))
+    return 1024 * int(kilobytes)
