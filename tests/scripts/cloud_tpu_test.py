@@ -1,12 +1,17 @@
 """scripts/cloud_tpu.sh against a gcloud that is not one: its workers are two folders."""
 
+import contextlib
+import inspect
 import os
 import shlex
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests import conftest
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the workers are Linux machines")
 
@@ -88,10 +93,7 @@ def test_a_run_from_nothing_to_the_end(world):
     for worker in ("w-0", "w-1"):
         (log,) = (world.folder / worker / "launched").glob("*/log")
         assert "--workdir=gs://bucket/l16 --name=a b" in log.read_text()
-
-
-def test_finished_and_started_again_it_does_nothing(world):
-    world(*WANTED, *TRAINING)
+    # Started again, it does nothing.
     world.forget_calls()
     done = world(*WANTED, *TRAINING)
     assert "has finished" in done.stdout
@@ -219,7 +221,7 @@ def test_stop_saves_and_run_goes_on(world):
     assert done.stdout.count("Starting the training") == 1
 
 
-def test_a_worker_that_came_back_bare_is_served_again(world):
+def test_a_worker_that_came_back_bare_is_served_again(world, clone):
     """Its machine was replaced or started anew while the others wait for it."""
     world(*WANTED, *TRAINING)
     for file in (world.folder / "w-1").rglob("launched/*/state"):
@@ -228,10 +230,7 @@ def test_a_worker_that_came_back_bare_is_served_again(world):
     assert done.returncode == 0
     assert "Starting the training" in done.stdout
     assert "Installing" not in done.stdout
-
-
-def test_changed_files_are_installed_before_the_next_start(world, clone):
-    world(*WANTED, *TRAINING)
+    # Changed files are installed before the next start.
     (clone / "new.py").write_text("")
     done = world(*WANTED, *TRAINING)
     assert "Installing" in done.stdout
@@ -271,20 +270,15 @@ def test_ctrl_c_says_what_goes_on(world):
     assert "cloud_tpu.sh delete --name=l16 --zone=us-west4-a" in done.stderr
 
 
-def test_the_tests_run_where_interrupts_are_ignored():
+def test_the_tests_can_be_interrupted_where_interrupts_are_ignored():
     """As under nohup, or in the background of a script."""
-    program = "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_IGN); " + (
-        "os.execv(sys.executable, [sys.executable, '-m', 'pytest', *sys.argv[1:]])"
-    )
-    this = f"{__file__}::{test_ctrl_c_says_what_goes_on.__name__}"
-    done = subprocess.run(
-        [sys.executable, "-c", program, "-q", "-p", "no:xdist", "-p", "no:cacheprovider", this],
-        cwd=Path(__file__).parents[2],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with contextlib.contextmanager(inspect.unwrap(conftest.interruptible))():
+            assert signal.getsignal(signal.SIGINT) == signal.default_int_handler
+        assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_a_worker_without_a_new_enough_python_fetches_one(clone, programs, tmp_path):
