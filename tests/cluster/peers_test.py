@@ -1,4 +1,4 @@
-"""Processes are threads here, each with its own Peers, and connections are real."""
+"""Each process is a thread here, with its own Peers and real connections between them."""
 
 import socket
 import time
@@ -7,9 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from vit_jax.cluster import peers as peers_file
-from vit_jax.cluster.connection import Connection
 from vit_jax.cluster.peers import Peers
-from vit_jax.cluster.rendezvous import Meeting, Member
+from vit_jax.cluster.rendezvous import Connection, Meeting, Member
 from vit_jax.core.errors import PeerLost
 
 SILENCE_SECS = 1.0
@@ -17,7 +16,7 @@ SOON_SECS = 10.0  # generous: the tests share their machine
 
 
 class Run:
-    """Several processes; `lost[i]` is the message that ended process i, if any."""
+    """Some processes; `lost[i]` is what process i was told when it had not ended by itself."""
 
     def __init__(self, number, silent=(), barrier_timeout_secs=SOON_SECS):
         members = tuple(Member(i, f"host-{i}", 100 + i) for i in range(number))
@@ -39,7 +38,7 @@ class Run:
         }
 
     def all(self, action):
-        """Results or exceptions by process; all perform the action at once."""
+        """Its results by process, or what was raised; every process does it at once."""
 
         def one(peers):
             try:
@@ -51,7 +50,7 @@ class Run:
             return dict(zip(self.peers, threads.map(one, self.peers.values()), strict=True))
 
     def kill(self, i):
-        """Closes the connection without a word, as the kernel does."""
+        """As the kernel does it: the connection ends without a word."""
         self.pairs[i][1].shutdown(socket.SHUT_RDWR)
         self.peers.pop(i, None)
 
@@ -64,7 +63,7 @@ def quick(monkeypatch):
 def test_barriers_and_a_value_for_all():
     run = Run(3)
     assert run.all(lambda p: p.barrier("a")) == {0: None, 1: None, 2: None}
-    for _ in range(2):  # a name may be reused
+    for _ in range(2):  # a name may come again
         values = run.all(lambda p: p.from_first("b", p.me.process_id or {"first": 1}))
         assert list(values.values()) == 3 * [{"first": 1}]
     run.all(lambda p: p.close())

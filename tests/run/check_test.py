@@ -176,7 +176,7 @@ def test_a_state_that_no_device_can_hold(look, monkeypatch):
 def test_what_stays_unsharded_is_named(look, monkeypatch):
     cause = axes.UnshardedAxis(axes.HEADS, 2, over=("tensor",), replicated=("tensor",))
     monkeypatch.setattr(
-        "vit_jax.parallel.parameters.unsharded", lambda *_: {cause: ["head/kernel"]}
+        "vit_jax.parallel.mesh.unsharded_params", lambda *_: {cause: ["head/kernel"]}
     )
     table, error = look()
     assert error is None

@@ -58,15 +58,26 @@ def find(
     if num_processes == 1 and len(missing) == 2:
         return None
     if not missing:
-        found = Cluster(str(coordinator), int(num_processes or 0), int(process_id or 0))
-        return _checked(found)
+        return _checked(Cluster(str(coordinator), int(num_processes or 0), int(process_id or 0)))
     if len(missing) < len(given):
         there = " and ".join(flag for flag in given if flag not in missing)
         raise UserError(
             f"{there} without {' and '.join(missing)}: give all three, or none where the cluster "
             "says them (Cloud TPU, GKE, SLURM)."
         )
-    return _detect(timeout_secs)
+    try:
+        address, number, index, local_devices = ClusterEnv.auto_detect_unset_distributed_params(
+            None, None, None, None, None, int(timeout_secs)
+        )
+    except Exception as error:  # anything can be raised in a half-configured cluster
+        raise UserError(
+            f"This looks like a cluster, but it does not say who belongs to the run: {error}. Give "
+            "--coordinator, --num_processes and --process_id, or --num_processes=1 for this "
+            "process alone."
+        ) from error
+    if address is None or number is None or index is None:
+        return None
+    return _checked(Cluster(address, number, index, local_devices))
 
 
 def _checked(cluster: Cluster) -> Cluster | None:
@@ -84,20 +95,3 @@ def _checked(cluster: Cluster) -> Cluster | None:
             f"processes count from 0 to {cluster.num_processes - 1}."
         )
     return cluster if cluster.num_processes > 1 else None
-
-
-def _detect(timeout_secs: float) -> Cluster | None:
-    try:
-        found = ClusterEnv.auto_detect_unset_distributed_params(
-            None, None, None, None, None, int(timeout_secs)
-        )
-    except Exception as error:  # anything can be raised in a half-configured cluster
-        raise UserError(
-            f"This looks like a cluster, but it does not say who belongs to the run: {error}. Give "
-            "--coordinator, --num_processes and --process_id, or --num_processes=1 for this "
-            "process alone."
-        ) from error
-    coordinator, num_processes, process_id, local_devices = found
-    if coordinator is None or num_processes is None or process_id is None:
-        return None
-    return _checked(Cluster(coordinator, num_processes, process_id, local_devices))

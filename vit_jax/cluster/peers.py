@@ -5,11 +5,10 @@ heartbeats on it; process 0 watches all others, the others watch process 0. When
 gone or silent, process 0 tells the rest which. The survivors are not left to XLA, which hangs, or
 aborts without naming the lost process.
 
-Not built on JAX's coordination client, as of jax 0.10.2 and with heartbeats of 2 s: when a process
-dies, the others abort (134) within 2 s, or 0.2 s if it was process 0, before Python can name it,
-since the callback for that ends in std::bad_cast. As recoverable tasks they survive and
-get_live_nodes shows the loss 4 s later; but it is a barrier, which hangs while any process does not
-call it, and the loss of process 0 still aborts. A --process_id given twice stops in std::bad_cast.
+Not built on JAX's coordination client (jax 0.10.2): when a process dies, the others abort before
+Python can name it, since the callback for that ends in std::bad_cast. As recoverable tasks they
+survive, but get_live_nodes is a barrier, which hangs while any process does not call it, and the
+loss of process 0 still aborts.
 """
 
 from __future__ import annotations
@@ -22,8 +21,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from vit_jax.cluster.connection import Message
-from vit_jax.cluster.rendezvous import Meeting, Member, here
+from vit_jax.cluster.rendezvous import Meeting, Member, Message, here
 from vit_jax.cluster.stop_consensus import StopConsensus
 from vit_jax.core.errors import PeerLost
 
@@ -45,15 +43,11 @@ class _Barrier:
 
 
 class Peers:
-    """The processes of a run, seen from one of them.
+    """The processes of a run, seen from one of them, `process_id`.
 
-    Args:
-      meeting: the members, and the connections to them.
-      process_id: this process's number.
-      timeout_secs: a process without a heartbeat for this long counts as lost.
-      barrier_timeout_secs: how long the first at a barrier waits for the last.
-      on_lost: called with the error, in a separate thread, if a process was lost and the main
-        thread has not ended GRACE_SECS later.
+    A process without a heartbeat for `timeout_secs` counts as lost; the first at a barrier waits
+    `barrier_timeout_secs` for the last. on_lost: called with the error, in a separate thread, if a
+    process was lost and the main thread has not ended GRACE_SECS later.
     """
 
     def __init__(

@@ -1,24 +1,68 @@
 """Rendezvous of a run's processes: all connect to process 0, at the coordinator's port.
 
 It comes before jax.distributed.initialize, which aborts a process without naming the missing
-ones. The port is free for it again afterwards; the connections stay open (see peers.py).
+ones. The port is free for it again afterwards; the connections stay open (see peers.py). Messages
+are JSON objects, one per line.
 """
 
+import contextlib
 import errno
+import json
 import os
 import selectors
 import socket
+import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from vit_jax.cluster.cluster import Cluster
-from vit_jax.cluster.connection import Connection, Message
 from vit_jax.core.errors import PeerLost, UserError
 
 RETRY_SECS = 0.5
 PORT_BUSY_SECS = 20.0  # a run that was just killed may still have the port
 ANSWER_SECS = 10.0  # how much later than its time-out process 0 may report it
+SEND_TIMEOUT_SECS = 10.0
+MAX_LINE_BYTES = 1 << 20
+
+Message = dict[str, Any]
+
+
+class Connection:
+    """One end of a connection, usable with `select`; any thread may send."""
+
+    def __init__(self, end: socket.socket):
+        self._socket = end
+        self._socket.settimeout(SEND_TIMEOUT_SECS)
+        self._sending = threading.Lock()
+        self._rest = b""  # the beginning of a message
+
+    def fileno(self) -> int:
+        """The socket's file descriptor, for `select`."""
+        return self._socket.fileno()
+
+    def send(self, message: Message) -> None:
+        """Sends if possible; a closed other end shows only when receiving."""
+        with self._sending, contextlib.suppress(OSError):
+            self._socket.sendall(json.dumps(message).encode() + b"\n")
+
+    def receive(self) -> list[Message] | None:
+        """The messages that have arrived, once something has; None: the connection has ended.
+
+        A peer that does not follow this protocol counts as ended too.
+        """
+        try:
+            chunk = self._socket.recv(1 << 16)
+            *lines, self._rest = (self._rest + chunk).split(b"\n")
+            messages = [json.loads(line) for line in lines]
+        except (OSError, ValueError):
+            return None
+        understood = all(isinstance(m, dict) for m in messages)
+        return messages if chunk and understood and len(self._rest) < MAX_LINE_BYTES else None
+
+    def close(self) -> None:
+        """Closes the connection; may be called twice."""
+        self._socket.close()
 
 
 class Member(NamedTuple):
@@ -69,7 +113,13 @@ def _receive(cluster: Cluster, timeout_secs: float) -> Meeting:
         try:
             while reception.missing:
                 if time.monotonic() > deadline:
-                    raise PeerLost(_missed(reception, timeout_secs))
+                    missing = ", ".join(map(str, reception.missing))
+                    raise PeerLost(
+                        f"{'processes' if ',' in missing else 'process'} {missing} of "
+                        f"{cluster.num_processes} did not come within {timeout_secs:g} s (here: "
+                        f"{', '.join(map(str, reception.members.values()))}). See what it says on "
+                        "its own host, and start all again; --start_timeout_secs waits longer."
+                    )
                 reception.wait(listener)
         except (PeerLost, UserError) as error:
             reception.tell({"refused": str(error), "user": isinstance(error, UserError)})
@@ -190,7 +240,9 @@ def _call(cluster: Cluster, timeout_secs: float) -> Meeting:
         try:
             dialled = socket.create_connection((cluster.host, cluster.port), timeout=RETRY_SECS)
         except OSError as error:
-            failure = f" {_unreached(cluster.host, error)}"
+            failure = f" The last call found: {error.strerror or error}."
+            if isinstance(error, socket.gaierror):
+                failure = f" The name {cluster.host} does not resolve: {error.strerror}."
             time.sleep(RETRY_SECS)
             continue
         connection = Connection(dialled)
@@ -210,13 +262,6 @@ def _call(cluster: Cluster, timeout_secs: float) -> Meeting:
     )
 
 
-def _unreached(host: str, error: OSError) -> str:
-    """The reason why a connection failed."""
-    if isinstance(error, socket.gaierror):
-        return f"The name {host} does not resolve: {error.strerror}."
-    return f"The last call found: {error.strerror or error}."
-
-
 def _answer(connection: Connection, timeout_secs: float) -> Message:
     """The first message; {} if none arrives."""
     deadline = time.monotonic() + timeout_secs
@@ -230,16 +275,3 @@ def _answer(connection: Connection, timeout_secs: float) -> Message:
                 if messages:
                     return messages[0]
     return {}
-
-
-def _missed(reception: _Reception, timeout_secs: float) -> str:
-    who = "process" if len(reception.missing) == 1 else "processes"
-    return (
-        f"{who} {_listed(reception.missing)} of {reception._num_processes} did not come within "
-        f"{timeout_secs:g} s (here: {', '.join(map(str, reception.members.values()))}). See what "
-        "it says on its own host, and start all again; --start_timeout_secs waits longer."
-    )
-
-
-def _listed(numbers: Iterable[int]) -> str:
-    return ", ".join(map(str, numbers))

@@ -32,10 +32,7 @@ def together(
 ) -> Iterator[Peers]:
     """Context in which jax.devices() spans all processes of the cluster; None: only this process.
 
-    Args:
-      start_timeout_secs: how long to wait until all have connected.
-      peer_timeout_secs: a process without a heartbeat for this long counts as lost.
-      barrier_timeout_secs: how long a process waits for the others at a barrier.
+    start_timeout_secs: how long to wait until all have connected; the others: see Peers.
 
     If anything but Preempted ends it, this process ends immediately with its exit status: going on,
     or an orderly exit, would wait for the others. They notice, and end with status 76.
@@ -57,7 +54,16 @@ def together(
     )
     with explained_abort(lambda: ending.if_lost(peers)):
         try:
-            _initialize(cluster, start_timeout_secs, peer_timeout_secs)
+            jax.config.update("jax_enable_preemption_service", False)  # see stop_consensus.py
+            jax.distributed.initialize(
+                cluster.coordinator,
+                cluster.num_processes,
+                cluster.process_id,
+                local_device_ids=cluster.local_devices,
+                cluster_detection_method="deactivate",
+                initialization_timeout=int(start_timeout_secs),
+                heartbeat_timeout_seconds=int(JAX_SLOWER * (peer_timeout_secs + GRACE_SECS)),
+            )
             try:
                 yield peers
             except Preempted:
@@ -89,19 +95,6 @@ def explained_abort(explain: Callable[[], object]) -> Iterator[None]:
         yield
     finally:
         install(signal.SIGABRT, before)
-
-
-def _initialize(cluster: Cluster, start_timeout_secs: float, peer_timeout_secs: float) -> None:
-    jax.config.update("jax_enable_preemption_service", False)  # stop_consensus.py replaces it
-    jax.distributed.initialize(
-        cluster.coordinator,
-        cluster.num_processes,
-        cluster.process_id,
-        local_device_ids=cluster.local_devices,
-        cluster_detection_method="deactivate",
-        initialization_timeout=int(start_timeout_secs),
-        heartbeat_timeout_seconds=int(JAX_SLOWER * (peer_timeout_secs + GRACE_SECS)),
-    )
 
 
 def _finish(peers: Peers) -> None:

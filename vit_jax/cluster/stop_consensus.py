@@ -13,16 +13,13 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from vit_jax.cluster.connection import Message
+from vit_jax.cluster.rendezvous import Message
 
 
 class StopConsensus:
-    """One process's part of the consensus.
+    """One process's part of the consensus of `number` processes.
 
-    Args:
-      process_id: this process's number.
-      number: the number of processes.
-      send: `send(i, message)` passes the message to process i's `take`; i is 0 except at process 0.
+    `send(i, message)` passes the message to process i's `take`; i is 0 except at process 0.
     """
 
     def __init__(self, process_id: int, number: int, send: Callable[[int, Message], Any]):

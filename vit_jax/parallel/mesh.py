@@ -12,9 +12,11 @@ Data-parallel, fully sharded, hybrid and tensor-parallel training differ only in
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import jax
 import numpy as np
+from flax import nnx
 from jax.experimental import mesh_utils
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
@@ -53,7 +55,10 @@ def make_mesh(
     shape = _shape(sizes, len(there), may_leave=jax.process_count() == 1 and devices is None)
     used = there[: math.prod(shape)]
     slices = {getattr(d, "slice_index", 0) for d in used}
-    grid = _over_slices(shape, used, len(slices)) if len(slices) > 1 else _on_one(shape, used)
+    if len(slices) > 1:
+        grid = _over_slices(shape, used, len(slices))
+    else:  # neighbours in the chips' network are neighbours in the grid
+        grid = mesh_utils.create_device_mesh(shape, used, allow_split_physical_axes=True)
     # Auto: with Explicit axes, JAX's default, an ordinary model fails to trace.
     return Mesh(grid, AXES, axis_types=(AxisType.Auto,) * len(AXES))
 
@@ -88,11 +93,6 @@ def _shape(sizes: Mapping[str, int], there: int, *, may_leave: bool) -> tuple[in
     return tuple(there // fixed if size == -1 else size for size in sizes.values())
 
 
-def _on_one(shape: tuple[int, ...], devices: Sequence[jax.Device]) -> np.ndarray:
-    """A grid of devices on which neighbours in the chips' network are neighbours."""
-    return mesh_utils.create_device_mesh(shape, devices, allow_split_physical_axes=True)
-
-
 def _over_slices(shape: tuple[int, ...], devices: Sequence[jax.Device], slices: int) -> np.ndarray:
     if shape[0] != slices:
         raise errors.UserError(
@@ -124,6 +124,31 @@ def sharding(
 def replicated(mesh: Mesh) -> NamedSharding:
     """The sharding of an array that is replicated on every device."""
     return NamedSharding(mesh, PartitionSpec())
+
+
+def param_shardings(variables: nnx.State, mesh: Mesh, rules: axes.Rules = RULES) -> Any:
+    """Shardings of a model's parameters, as a plain nested dictionary."""
+    place = lambda v: sharding(mesh, v.get_metadata()["axes"], v.shape, rules)
+    is_param = lambda x: isinstance(x, nnx.Param)
+    return nnx.to_pure_dict(jax.tree.map(place, variables, is_leaf=is_param))
+
+
+def param_layout(variables: nnx.State, mesh: Mesh) -> Any:
+    """Shapes, dtypes and shardings of the parameters, as a plain nested dictionary."""
+    place = lambda v, s: jax.ShapeDtypeStruct(v.shape, v.dtype, sharding=s)
+    return jax.tree.map(place, nnx.to_pure_dict(variables), param_shardings(variables, mesh))
+
+
+def unsharded_params(
+    variables: nnx.State, mesh: Mesh, rules: axes.Rules
+) -> dict[axes.UnshardedAxis, list[str]]:
+    """Axes that are sharded less than the rules say, with the parameters that have them."""
+    causes: dict[axes.UnshardedAxis, list[str]] = {}
+    for path, param in nnx.to_flat_state(variables):
+        names = param.get_metadata()["axes"]
+        for cause in axes.unsharded(names, param.shape, rules, mesh.shape):
+            causes.setdefault(cause, []).append("/".join(map(str, path)))
+    return causes
 
 
 def check_batch(mesh: Mesh | AbstractMesh, batch_size: int, field: str, *, parts: int = 1) -> None:

@@ -36,11 +36,7 @@ SMALLER = (
 
 
 def plan(config: RunConfig, name: str | None, *, compiled: bool, anew: bool) -> Forecast:
-    """The forecast of the run on a topology, or on the devices here.
-
-    Raises:
-      UserError: config or topology is wrong, or (DoesNotFit) the step does not fit.
-    """
+    """The forecast of the run on a topology, or on the devices here. Raises what forecast does."""
     mesh = topology.mesh(name, config.mesh) if name is not None else build.mesh(config.mesh)
     return forecast(config, mesh, topology=name, compiled=compiled, anew=anew)
 
@@ -52,12 +48,8 @@ def smaller(overrides: list[str], name: str, screen: Screen) -> str:
     for number, more in enumerate(tries):
         screen.say(f"does it fit with {' '.join(more)}? ({number + 1} of {len(tries)})")
         try:
-            planned = plan(
-                configs.load(FLAGS.config, [*overrides, "model.scan=true", *more]),
-                name,
-                compiled=True,
-                anew=not FLAGS.cache,
-            )
+            config = configs.load(FLAGS.config, [*overrides, "model.scan=true", *more])
+            planned = plan(config, name, compiled=True, anew=not FLAGS.cache)
         except UserError as error:
             screen.say(f"  {str(error).splitlines()[0]}")
             continue

@@ -45,6 +45,9 @@ def rows(forecast: Forecast, *, price: float | None) -> Iterator[Row]:
     axes = " x ".join(f"{axis} {size}" for axis, size in forecast.mesh.items())
     where = f"{forecast.topology}: " if forecast.topology else ""
     steps = f"{forecast.steps:,} steps of {forecast.batch_size:,} images"
+    flops = f"{forecast.exaflops:,.4g} exaFLOPs"
+    if forecast.exaflops < 1e-3:
+        flops = f"{format_count(forecast.exaflops * 1e18)}FLOPs"
     yield (
         "devices",
         f"{where}{forecast.devices:,} x {forecast.device_kind}{f', {axes}' if axes else ''}",
@@ -53,7 +56,7 @@ def rows(forecast: Forecast, *, price: float | None) -> Iterator[Row]:
     yield "", ""
     yield "model", f"{model.name}, {format_count(model.parameters)} parameters"
     yield "an image", f"{format_count(model.forward_flops)}FLOPs forward, in matrix products"
-    yield "the run", f"{steps}: {_flops(forecast.exaflops)}"
+    yield "the run", f"{steps}: {flops}"
     yield "", ""
     yield from _memory(forecast)
     yield "", ""
@@ -61,7 +64,6 @@ def rows(forecast: Forecast, *, price: float | None) -> Iterator[Row]:
     yield "", ""
     yield from _time(forecast)
     yield from _cost(forecast, price)
-    yield from _paper(forecast)
     if forecast.compile_secs is not None:
         cached = ", for an earlier plan (--nocache compiles anew)" if forecast.from_cache else ""
         yield "compiled in", f"{forecast.compile_secs:.1f} s{cached}"
@@ -115,13 +117,6 @@ def _hosts(forecast: Forecast) -> Iterator[Row]:
     yield "  to read", f"{host.images:,} images a step{a_second}"
 
 
-def _paper(forecast: Forecast) -> Iterator[Row]:
-    if paper := paper_comparison(forecast):
-        least = "at least " if forecast.time.cycles is None else ""
-        ours = "" if paper["ratio"] is None else f"; this plan: {least}{paper['ratio']:.2f} x"
-        yield "the paper", f"{paper['core_days']:,g} TPUv3-core-days (table 2){ours}"
-
-
 def _cost(forecast: Forecast, price: float | None) -> Iterator[Row]:
     least = "at least " if forecast.time.cycles is None else ""
     if forecast.mfu is not None:
@@ -133,6 +128,9 @@ def _cost(forecast: Forecast, price: float | None) -> Iterator[Row]:
         yield "chip-hours", f"{hours} ({forecast.core_days:,.1f} TPU-core-days)"
         if price is not None:
             yield "cost", f"{least}{forecast.chip_hours * price:,.0f}, at {price:g} a chip-hour"
+    if paper := paper_comparison(forecast):
+        ours = "" if paper["ratio"] is None else f"; this plan: {least}{paper['ratio']:.2f} x"
+        yield "the paper", f"{paper['core_days']:,g} TPUv3-core-days (table 2){ours}"
 
 
 def paper_comparison(forecast: Forecast) -> dict[str, Any] | None:
@@ -154,12 +152,6 @@ def size(nbytes: float) -> str:
     """Bytes formatted by format_bytes, aligned at the unit."""
     number, unit = format_bytes(nbytes).split()
     return f"{number:>8} {unit}"
-
-
-def _flops(exaflops: float) -> str:
-    return (
-        f"{format_count(exaflops * 1e18)}FLOPs" if exaflops < 1e-3 else f"{exaflops:,.4g} exaFLOPs"
-    )
 
 
 def _ms(secs: float | None) -> str:

@@ -32,8 +32,7 @@ EXAMPLE = "such as v5e:16x16"
 def devices(name: str) -> list[jax.Device]:
     """The devices of a topology such as "v5e:16x16"; needs libtpu, but no TPU.
 
-    Raises:
-      UserError: there is no such topology (names the nearest), or libtpu is missing.
+    UserError if there is no such topology (names the nearest), or libtpu is missing.
     """
     generation = check(name)
     if importlib.util.find_spec("libtpu") is None:
@@ -84,21 +83,22 @@ def check(name: str) -> str:
 def dividing(name: str, *, batch_size: int, parts: int, share: int) -> list[str]:
     """The largest topologies of the same generation that a batch divides over; at most three.
 
-    Args:
-      parts: microbatches of a batch, each of which has to divide.
-      share: number of devices that work on the same images (mesh.tensor).
+    Each of its `parts` has to divide; `share` devices work on the same images (mesh.tensor).
     """
-    generation, cores = check(name), TPUS[name.partition(":")[0]].cores
-    devices = lambda shape: cores * math.prod(map(int, shape.split("x")))
-    divides = [s for s in SHAPES[generation] if batch_size * share % (devices(s) * parts) == 0]
-    return [f"{generation}:{shape}" for shape in sorted(divides, key=devices)[-3:]]
+    generation = check(name)
+    unit = TPUS[generation].cores * parts
+    divides = [s for s in SHAPES[generation] if batch_size * share % (_chips(s) * unit) == 0]
+    return [f"{generation}:{shape}" for shape in sorted(divides, key=_chips)[-3:]]
+
+
+def _chips(shape: str) -> int:
+    return math.prod(map(int, shape.split("x")))
 
 
 def _nearest(name: str) -> str:
     """The topologies of a generation with the nearest number of chips."""
     generation, _, shape = name.partition(":")
     wanted = math.prod(int(size) for size in re.findall(r"\d+", shape)) if shape else 1
-    chips = lambda shape: math.prod(map(int, shape.split("x")))
-    distance = lambda shape: abs(math.log(chips(shape) / max(wanted, 1)))
-    near = sorted(sorted(SHAPES[generation], key=distance)[:3], key=chips)
+    distance = lambda shape: abs(math.log(_chips(shape) / max(wanted, 1)))
+    near = sorted(sorted(SHAPES[generation], key=distance)[:3], key=_chips)
     return "nearest: " + ", ".join(f"{generation}:{shape}" for shape in near) + "."

@@ -14,7 +14,6 @@ from jax.sharding import Mesh
 
 from vit_jax.core import axes
 from vit_jax.parallel import mesh as meshes
-from vit_jax.parallel import parameters
 
 EMA_ENDING = "_ema"  # for evaluations of the moving average: "test_ema/accuracy"
 
@@ -113,12 +112,12 @@ def state_layout(
     abstract = nnx.eval_shape(lambda: make_model(nnx.Rngs(params=0)))
     graph, variables = nnx.split(abstract, nnx.Param)
     update_rules = meshes.SHARDED_OPTIMIZER_RULES if shard_optimizer else meshes.RULES
-    update_shardings = parameters.shardings(variables, mesh, update_rules)
+    update_shardings = meshes.param_shardings(variables, mesh, update_rules)
     params = nnx.to_pure_dict(variables)
     with_ema = ema_decay is not None
     shapes = jax.eval_shape(lambda p: _start(p, optimizer, with_ema), params)
     whole = meshes.replicated(mesh)
-    placed = parameters.layout(variables, mesh)
+    placed = meshes.param_layout(variables, mesh)
 
     def like(x: Any, param: jax.ShapeDtypeStruct, sharding: Any) -> Any:
         if isinstance(x, optax.MaskedNode):  # nothing is kept for this parameter
@@ -141,8 +140,8 @@ def state_layout(
         first_bad_step=_placed(shapes.first_bad_step, whole),
         first_bad_values=_placed(shapes.first_bad_values, whole),
     )
-    unsharded = parameters.unsharded(variables, mesh, meshes.RULES)
-    further = parameters.unsharded(variables, mesh, update_rules)
+    unsharded = meshes.unsharded_params(variables, mesh, meshes.RULES)
+    further = meshes.unsharded_params(variables, mesh, update_rules)
     return StateLayout(
         make_model,
         graph,

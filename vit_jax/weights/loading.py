@@ -24,7 +24,7 @@ from vit_jax.core.errors import UserError, nearest
 from vit_jax.core.schema import renamed
 from vit_jax.nn.posemb import TokenLayout
 from vit_jax.nn.position_resize import METHODS, check_resizable, is_table, resize
-from vit_jax.parallel import parameters
+from vit_jax.parallel import mesh as meshes
 from vit_jax.store import checkpoint_dir
 from vit_jax.weights import config_json
 from vit_jax.weights.external import ExternalWeights, Format
@@ -215,7 +215,7 @@ def load_with_info(
         )
 
     graph, variables = nnx.split(nnx.eval_shape(make), nnx.Param)
-    layout = nnx.to_pure_dict(variables) if mesh is None else parameters.layout(variables, mesh)
+    layout = nnx.to_pure_dict(variables) if mesh is None else meshes.param_layout(variables, mesh)
     wanted = pytrees.flatten(layout)
     there = about.param_shapes(ema=ema)
     for name, x in wanted.items():
