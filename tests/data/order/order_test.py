@@ -182,6 +182,8 @@ def test_order_never_changes() -> None:
     """Every published run depends on these numbers."""
     _, indices = shuffled(5, seed=0)(np.arange(8))
     assert indices.tolist() == [2, 3, 0, 4, 1, 3, 2, 4]
+    _, indices = shuffled(32, seed=0)(np.arange(8))  # the most that are sorted
+    assert indices.tolist() == [31, 2, 21, 29, 6, 13, 19, 18]
     _, indices = shuffled(33, seed=0)(np.arange(8))
     assert indices.tolist() == [4, 3, 32, 13, 29, 5, 15, 23]
     _, indices = shuffled(1000, seed=0)(np.arange(8))
