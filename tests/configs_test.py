@@ -13,8 +13,7 @@ from flax import nnx
 from vit_jax import config, models, train
 from vit_jax.core import pytrees
 from vit_jax.core.errors import UserError
-from vit_jax.models.vit_names import PLAIN
-from vit_jax.models.vit_spec import PLACES
+from vit_jax.models.vit_spec import PLACES, PLAIN
 from vit_jax.run import build
 
 ROOT = Path(__file__).parent.parent
@@ -222,13 +221,13 @@ def test_sizes_are_of_training_and_evaluation(file, size):
 
 
 def test_a_probe_trains_the_head_alone():
-    from vit_jax.optim import freezing
+    from vit_jax.optim import patterns
 
     c = load(
         "finetune.py:probe,size=64", ["model.name=ViT-Ti/16", "model.depth=2", "model.pool=map"]
     )
     params = nnx.state(nnx.eval_shape(lambda: build.model(c, num_classes=6).make(nnx.Rngs(0))))
-    frozen = freezing.frozen(nnx.to_pure_dict(params), c.optim.freeze)
+    frozen = patterns.frozen(nnx.to_pure_dict(params), c.optim.freeze)
     trained = {name for name, mask in pytrees.flatten(frozen).items() if not mask.all()}
     assert trained == {"head/kernel", "head/bias"}
     assert load("finetune.py").optim.freeze == ()

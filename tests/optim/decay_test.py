@@ -35,21 +35,16 @@ def test_only_kernels_shrink():
     ],
 )
 def test_effective_weight_decay(meaning, weight_decay, expected):
-    found = decay.effective_weight_decay(
-        1e-4, weight_decay=weight_decay, meaning=meaning, peak_lr=1e-3
-    )
+    found = 1e-4 * decay.decay_per_lr(weight_decay, meaning, 1e-3)
     assert found == pytest.approx(expected)
 
 
 def test_unknown_meaning_names_the_nearest():
     with pytest.raises(UserError, match="'lr_scaled'"):
-        decay.effective_weight_decay(1e-3, weight_decay=0.1, meaning="lr_scale", peak_lr=1e-3)
+        decay.decay_per_lr(0.1, "lr_scale", 1e-3)
 
 
 def test_schedule_scaled_needs_a_peak():
     with pytest.raises(UserError, match=r"optim\.lr=0"):
-        decay.effective_weight_decay(0.0, weight_decay=0.1, meaning="schedule_scaled", peak_lr=0.0)
-    assert (
-        decay.effective_weight_decay(0.0, weight_decay=0, meaning="schedule_scaled", peak_lr=0.0)
-        == 0
-    )
+        decay.decay_per_lr(0.1, "schedule_scaled", 0.0)
+    assert decay.decay_per_lr(0, "schedule_scaled", 0.0) == 0

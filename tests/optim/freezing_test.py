@@ -7,7 +7,7 @@ import pytest
 from vit_jax.core import pytrees
 from vit_jax.core.errors import UserError
 from vit_jax.nn.stack import unstack
-from vit_jax.optim import freezing
+from vit_jax.optim import patterns
 
 
 def params():
@@ -20,7 +20,7 @@ def params():
 def test_stopped_gradients_are_zero_where_frozen():
     freeze = ("blocks/[01]/kernel", "head/.*")
     square = lambda p: sum(
-        jnp.sum(x**2) for x in jax.tree.leaves(freezing.stop_gradients(p, freeze))
+        jnp.sum(x**2) for x in jax.tree.leaves(patterns.stop_gradients(p, freeze))
     )
     value, grads = jax.value_and_grad(square)(params())
     assert value == 12 + 6 + 4
@@ -31,7 +31,7 @@ def test_stopped_gradients_are_zero_where_frozen():
 
 
 def test_no_update_no_decay_and_no_state():
-    tx = freezing.without(optax.adamw(0.1, weight_decay=0.5), ("blocks/0/.*", "head/.*"))
+    tx = patterns.without_frozen(optax.adamw(0.1, weight_decay=0.5), ("blocks/0/.*", "head/.*"))
     state = tx.init(params())
     assert not [name for name in pytrees.flatten(state) if "head" in name]
     updates, _ = tx.update(params(), state, params())
@@ -42,14 +42,14 @@ def test_no_update_no_decay_and_no_state():
 
 def test_nothing_frozen_changes_nothing():
     tx = optax.adam(0.1)
-    assert freezing.without(tx, ()) is tx
-    assert freezing.stop_gradients(tx, ()) is tx
+    assert patterns.without_frozen(tx, ()) is tx
+    assert patterns.stop_gradients(tx, ()) is tx
 
 
 @pytest.mark.parametrize("freeze", [(".*",), ("blocks/.*", "head/.*")])
 def test_something_has_to_be_trained(freeze):
     with pytest.raises(UserError, match=r"leaves no parameter to be trained"):
-        freezing.without(optax.adam(0.1), freeze).init(params())
+        patterns.without_frozen(optax.adam(0.1), freeze).init(params())
 
 
 def test_what_is_frozen_costs_no_gradient():
@@ -61,7 +61,7 @@ def test_what_is_frozen_costs_no_gradient():
         return jnp.sum(x @ params["head"])
 
     def products(*freeze):
-        frozen_loss = lambda p, x: loss(freezing.stop_gradients(p, freeze), x)
+        frozen_loss = lambda p, x: loss(patterns.stop_gradients(p, freeze), x)
         params = {"blocks": {"block": {"kernel": jnp.ones((4, 8, 8))}}, "head": jnp.ones((8, 8))}
         compiled = jax.jit(jax.grad(frozen_loss)).lower(params, jnp.ones((8, 8))).compile()
         return round(compiled.cost_analysis()["flops"] / (2 * 8**3))

@@ -5,7 +5,7 @@ import optax
 import pytest
 
 from vit_jax.core.errors import UserError
-from vit_jax.optim.lr_multipliers import layer_factors, with_lr_multipliers
+from vit_jax.optim.patterns import layer_factors, with_lr_multipliers
 
 ROUNDING = 1e-6  # relative; one float32 product
 DEPTH = 3

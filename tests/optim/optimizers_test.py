@@ -287,7 +287,7 @@ def test_effective_weight_decay_is_what_plain_sgd_takes_off(meaning):
     found = run(
         "sgd", tree(0), [zeros], weight_decay=0.3, weight_decay_meaning=meaning, momentum=0.0
     )
-    share = decay.effective_weight_decay(LRS[0], weight_decay=0.3, meaning=meaning, peak_lr=PEAK)
+    share = LRS[0] * decay.decay_per_lr(0.3, meaning, PEAK)
     for (name, after), before in zip(
         matrices(found).items(), matrices(tree(0)).values(), strict=True
     ):

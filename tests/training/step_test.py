@@ -6,7 +6,7 @@ import pytest
 
 from vit_jax import models
 from vit_jax.core import pytrees
-from vit_jax.optim import freezing, optimizers, schedules
+from vit_jax.optim import optimizers, patterns, schedules
 from vit_jax.parallel import mesh as meshes
 from vit_jax.training.objective import Objective
 from vit_jax.training.state import state_layout
@@ -47,7 +47,7 @@ class Trainer:
             return models.create(model, num_classes=CLASSES, image_size=size, rngs=rngs, **fields_)
 
         self.layout = state_layout(
-            make_model, freezing.without(optimizer, freeze), mesh, ema_decay=ema_decay,
+            make_model, patterns.without_frozen(optimizer, freeze), mesh, ema_decay=ema_decay,
             shard_optimizer=shard_optimizer,
         )  # fmt: skip
         objective = Objective(
@@ -207,7 +207,7 @@ def test_frozen_parameters_stay_to_the_bit_and_count_in_no_norm():
         norms = [float(t.step(t.batch(seed))["train/grad_norm"]) for t in (trainer, free)]
     assert norms[0] < norms[1]
     moved = jax.tree.map(lambda a, b: a != b, before, jax.device_get(trainer.state.params))
-    frozen = pytrees.flatten(freezing.frozen(before, freeze))
+    frozen = pytrees.flatten(patterns.frozen(before, freeze))
     for name, changed in pytrees.flatten(moved).items():
         by_layer = changed.reshape(frozen[name].size, -1).any(axis=1)
         np.testing.assert_array_equal(by_layer, ~frozen[name].reshape(-1), err_msg=name)

@@ -9,7 +9,6 @@ With learning rate lr(t), its peak lr_peak and the coefficient wd:
 
 from typing import Any, NamedTuple
 
-import jax
 import optax
 
 from vit_jax.core import pytrees
@@ -42,12 +41,11 @@ def kernels_only(params: Any) -> Any:
 def add_decay(
     update_rule: optax.GradientTransformation, *, weight_decay: float, meaning: str, peak_lr: float
 ) -> optax.GradientTransformation:
-    """Adds decay of the kernels before or after an update rule.
+    """Adds decay of the kernels before or after an update rule; still to be scaled by -lr(t).
 
-    The result is still to be scaled by -lr(t). Raises UserError for an unknown meaning, or if the
-    meaning divides by a peak learning rate of 0.
+    Raises UserError for an unknown meaning, or if it divides by a peak learning rate of 0.
     """
-    factor = _decay_per_lr(weight_decay, meaning, peak_lr)
+    factor = decay_per_lr(weight_decay, meaning, peak_lr)
     before = after = optax.identity()
     if weight_decay and WEIGHT_DECAY_MEANINGS[meaning].decoupled:
         after = optax.add_decayed_weights(factor, mask=kernels_only)
@@ -57,19 +55,12 @@ def add_decay(
     return optax.chain(before, update_rule, after)
 
 
-def effective_weight_decay(
-    lr: jax.Array | float, *, weight_decay: float, meaning: str, peak_lr: float
-) -> jax.Array | float:
-    """The fraction of itself that a kernel loses to decay in one update at learning rate `lr`.
+def decay_per_lr(weight_decay: float, meaning: str, peak_lr: float) -> float:
+    """The factor f in an update of -lr(t) * (u + f * p), with u from the update rule.
 
-    Valid where nothing follows the decay: for the two decoupled meanings all optimizers but LAMB,
-    for `coupled` SGD without momentum; see optimizers.effective_weight_decay.
+    A kernel loses lr(t) * f of itself where nothing follows the decay: for the decoupled meanings
+    all optimizers but LAMB, for `coupled` SGD without momentum.
     """
-    return lr * _decay_per_lr(weight_decay, meaning, peak_lr)
-
-
-def _decay_per_lr(weight_decay: float, meaning: str, peak_lr: float) -> float:
-    """The factor f in an update of -lr(t) * (u + f * p), with u from the update rule."""
     if meaning not in WEIGHT_DECAY_MEANINGS:
         raise UserError(
             f"optim.weight_decay_meaning={meaning!r} is unknown. "

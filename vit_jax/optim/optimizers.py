@@ -42,13 +42,8 @@ def create(
     weight_decay: float,
     weight_decay_meaning: str,
     grad_clip_norm: float | None,
-    b1: float,
-    b2: float,
-    eps: float,
-    momentum: float,
-    nesterov: bool,
-    joint_qkv: bool,
     mu_dtype: str | None,
+    **moments: Any,
 ) -> optax.GradientTransformation:
     """Creates the optimizer of this name; its updates are to be added to the parameters.
 
@@ -62,7 +57,7 @@ def create(
       weight_decay: its coefficient; 0 for none. Kernels only.
       weight_decay_meaning: a key of decay.WEIGHT_DECAY_MEANINGS.
       grad_clip_norm: largest global L2 norm of the gradients; None never clips.
-      b1: see Moments for this and the rest; OPTIMIZERS lists the fields each optimizer reads.
+      mu_dtype, moments: the fields of Moments; OPTIMIZERS lists those that each optimizer reads.
 
     Raises:
       UserError: for an unknown name, meaning or dtype, or a clipping norm that is not positive.
@@ -77,12 +72,12 @@ def create(
             "it has to be above 0, or None for no clipping."
         )
     optimizer = OPTIMIZERS[name]
-    moments = Moments(b1, b2, eps, momentum, nesterov, joint_qkv, mu_dtype)
-    after_decay = [] if optimizer.after_decay is None else [optimizer.after_decay(moments)]
+    averages = Moments(mu_dtype=mu_dtype, **moments)
+    after_decay = [] if optimizer.after_decay is None else [optimizer.after_decay(averages)]
     return optax.chain(
         optax.identity() if grad_clip_norm is None else optax.clip_by_global_norm(grad_clip_norm),
         decay.add_decay(
-            optimizer.update_rule(moments),
+            optimizer.update_rule(averages),
             weight_decay=weight_decay,
             meaning=weight_decay_meaning,
             peak_lr=peak_lr,
@@ -112,9 +107,7 @@ def effective_weight_decay(
     """
     if not weight_decay:
         return 0.0
-    share = decay.effective_weight_decay(
-        lr, weight_decay=weight_decay, meaning=weight_decay_meaning, peak_lr=peak_lr
-    )
+    share = lr * decay.decay_per_lr(weight_decay, weight_decay_meaning, peak_lr)
     if decay.WEIGHT_DECAY_MEANINGS[weight_decay_meaning].decoupled:
         return share * update_rules.mean_trust_ratio(opt_state) if name == "lamb" else share
     return share / (1 - momentum) if name == "sgd" else None

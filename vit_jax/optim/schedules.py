@@ -18,28 +18,16 @@ class Decay(NamedTuple):
     to_zero: bool  # whether it reaches zero by itself, without a cooldown
 
 
-def _linear(done: jax.Array, whole: int, _: int) -> jax.Array:
-    return 1.0 - done / whole
-
-
-def _cosine(done: jax.Array, whole: int, _: int) -> jax.Array:
-    return 0.5 * (1.0 + jnp.cos(jnp.pi * done / whole))
-
-
-def _constant(done: jax.Array, whole: int, _: int) -> jax.Array:
-    return jnp.ones_like(done)
-
-
-def _rsqrt(done: jax.Array, _: int, timescale: int) -> jax.Array:
-    """Reciprocal square root (arXiv 2106.04560, section 3.5): not tied to the training's length."""
-    return 1.0 / jnp.sqrt(1.0 + done / timescale)
-
-
 DECAYS = {
-    "linear": Decay(_linear, to_zero=True),
-    "cosine": Decay(_cosine, to_zero=True),
-    "constant": Decay(_constant, to_zero=False),
-    "rsqrt": Decay(_rsqrt, to_zero=False),
+    "linear": Decay(lambda done, whole, _: 1.0 - done / whole, to_zero=True),
+    "cosine": Decay(
+        lambda done, whole, _: 0.5 * (1.0 + jnp.cos(jnp.pi * done / whole)), to_zero=True
+    ),
+    "constant": Decay(lambda done, *_: jnp.ones_like(done), to_zero=False),
+    # arXiv 2106.04560, section 3.5: not tied to the training's length.
+    "rsqrt": Decay(
+        lambda done, _, timescale: 1.0 / jnp.sqrt(1.0 + done / timescale), to_zero=False
+    ),
 }
 
 
@@ -76,12 +64,8 @@ def schedule(
         left = jnp.maximum(0.0, total_steps - step)
         cooldown = jnp.minimum(1.0, left / cooldown_steps) if cooldown_steps else 1.0
         done = jnp.clip(step - warmup_steps, 0.0, decay_steps)
-        return (
-            peak
-            * warmup
-            * DECAYS[kind].remains(done, decay_steps, rsqrt_timescale_steps)
-            * cooldown
-        )
+        remains = DECAYS[kind].remains(done, decay_steps, rsqrt_timescale_steps)
+        return peak * warmup * remains * cooldown
 
     return lr
 

@@ -10,7 +10,7 @@ from flax import nnx
 from jax.sharding import Mesh
 
 from vit_jax.core import axes
-from vit_jax.optim.freezing import stop_gradients
+from vit_jax.optim.patterns import stop_gradients
 from vit_jax.parallel import mesh as meshes
 from vit_jax.training import metrics
 from vit_jax.training.mixing import mix

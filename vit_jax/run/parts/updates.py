@@ -10,7 +10,7 @@ from jax.sharding import Mesh
 from vit_jax.config import ModelConfig, OptimConfig, RunConfig
 from vit_jax.core import errors
 from vit_jax.nn.stack import OFFLOAD_MEMORY
-from vit_jax.optim import freezing, lr_multipliers, optimizers, schedules
+from vit_jax.optim import optimizers, patterns, schedules
 from vit_jax.run.parts.durations import Durations
 from vit_jax.training.objective import Objective
 from vit_jax.training.state import StateLayout, state_layout
@@ -77,8 +77,8 @@ def optimizer(c: OptimConfig, schedule: schedules.Schedule) -> optax.GradientTra
         joint_qkv=c.joint_qkv,
         mu_dtype=c.mu_dtype,
     )
-    return lr_multipliers.with_lr_multipliers(
-        freezing.without(optimizer, c.freeze),
+    return patterns.with_lr_multipliers(
+        patterns.without_frozen(optimizer, c.freeze),
         layer_decay=c.layer_decay,
         lr_multipliers=c.lr_multipliers,
     )
