@@ -10,7 +10,7 @@ from absl import flags
 from vit_jax import weights
 from vit_jax.core import command
 from vit_jax.core.errors import UserError
-from vit_jax.nn.position_resize import METHODS
+from vit_jax.nn.posemb import METHODS
 from vit_jax.weights import saving
 
 FLAGS = flags.FLAGS
@@ -29,14 +29,8 @@ def convert(
 ) -> str:
     """Reads weights of any format and writes them in another; returns a line about them.
 
-    Args:
-      source: as `weights.load` takes it; so do the arguments not named here.
-      output: must not exist yet.
-      to: one of `saving.DESTINATIONS`.
-      approximate: as `weights.save` takes it.
-
-    Raises:
-      UserError: the input cannot be read, or `to` cannot hold its model; then nothing is written.
+    `output`, `to` and `approximate` are as `weights.save` takes them, the rest as `weights.load`;
+    so are the UserErrors, with which nothing is written.
     """
     loaded = weights.load_with_info(
         source, ema=ema, head=head, image_size=image_size, position_resize=position_resize

@@ -7,7 +7,7 @@ from flax import nnx
 from tests.models.by_hand import info
 from vit_jax import models
 from vit_jax.core.errors import UserError
-from vit_jax.models.bit import DEPTHS, forward_flops, stride
+from vit_jax.models.bit import DEPTHS
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 ROUNDING = 1e-5  # float32 sums in another order
@@ -85,7 +85,7 @@ EXAFLOPS = {
 
 @pytest.mark.parametrize(("name", "epochs"), EXAFLOPS)
 def test_flops_against_the_paper(name, epochs):
-    flops = forward_flops(models.spec(name), num_classes=18_291, image_size=(224, 224))
+    flops = models.spec(name).forward_flops(18_291, (224, 224))
     assert abs(3 * flops * epochs * 303e6 / 1e18 / EXAFLOPS[name, epochs] - 1) < 0.015
 
 
@@ -101,9 +101,9 @@ def test_every_name_builds_and_gives_float32_logits(name):
 
     logits, tokens = jax.eval_shape(run, images)
     spec = models.spec(name)
-    layout = models.token_layout(spec, (64, 96))
+    layout = spec.token_layout((64, 96))
     assert (logits.shape, logits.dtype) == ((2, 7), jnp.float32)
-    assert (stride(spec), layout.grid) == (32, (2, 3))
+    assert (spec.stride, layout.grid) == (32, (2, 3))
     assert tokens.shape == (2, layout.num_tokens, 32 * spec.root_width)
     assert tokens.dtype == jnp.bfloat16
 

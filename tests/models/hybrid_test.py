@@ -7,7 +7,7 @@ from flax import nnx
 from tests.models.by_hand import info
 from vit_jax import models
 from vit_jax.core.errors import UserError
-from vit_jax.models.hybrid import ResNetPatches, forward_flops, stride
+from vit_jax.models.hybrid import ResNetPatches
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 ROUNDING = 1e-5  # float32 sums in another order
@@ -65,7 +65,7 @@ EXAFLOPS = {
 @pytest.mark.parametrize(("name", "epochs"), EXAFLOPS)
 def test_flops_against_the_paper(name, epochs):
     spec = models.spec(name, pre_logits=True)
-    flops = forward_flops(spec, num_classes=18_291, image_size=(224, 224))
+    flops = spec.forward_flops(18_291, (224, 224))
     assert abs(3 * flops * epochs * 303e6 / 1e18 / EXAFLOPS[name, epochs] - 1) < 0.01
 
 
@@ -81,7 +81,7 @@ def test_every_name_builds_and_gives_float32_logits(name):
 
     logits, tokens = jax.eval_shape(run, images)
     spec, step = models.spec(name), 16 if name.endswith("/16") and name[1] != "+" else 32
-    assert stride(spec) == step
+    assert spec.stride == step
     assert (logits.shape, logits.dtype) == ((2, 7), jnp.float32)
     assert tokens.shape == (2, 64 * 96 // step**2 + 1, spec.width)
 
@@ -99,7 +99,7 @@ def test_units_are_those_of_the_paper():
 def test_tokens_are_places_of_the_feature_map(drawn):
     """With 2 x 2 patches of a map of stride 8: what a token is made of, by hand."""
     spec = models.spec("R50+ViT-B/16", **TINY)
-    patches = drawn(lambda: ResNetPatches(spec, precision=spec.precision, rngs=nnx.Rngs(0)))
+    patches = drawn(lambda: ResNetPatches(spec, rngs=nnx.Rngs(0)))
     images = jax.random.normal(jax.random.key(0), (2, 32, 48, 3))
     found, feature_map = nnx.jit(lambda m, x: (m(x), m.resnet(x)[0]))(patches, images)
     assert found.shape == (2, 2 * 3, 16)

@@ -9,8 +9,7 @@ from flax import nnx
 from tests.models.by_hand import info, vit_parameters
 from vit_jax import models
 from vit_jax.core.errors import UserError
-from vit_jax.models.vit_spec import forward_flops
-from vit_jax.nn.posemb import SinCos1dPositions, TokenLayout, sincos_1d
+from vit_jax.nn.posemb import SinCosPositions, TokenLayout, sincos_1d
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 ROUNDING = 1e-5  # float32 sums in another order
@@ -65,7 +64,7 @@ EXAFLOPS = {
 def test_flops_against_the_paper(name, epochs):
     published, tolerance = EXAFLOPS[name, epochs]
     spec = models.spec(name, pre_logits=True)
-    flops = forward_flops(spec, num_classes=18_291, image_size=(224, 224))
+    flops = spec.forward_flops(18_291, (224, 224))
     assert abs(3 * flops * epochs * 303e6 / 1e18 / published - 1) < tolerance
 
 
@@ -325,7 +324,9 @@ def test_a_class_token_without_a_position_is_one_with_zeros(fields):
 
 def test_sines_of_the_sequence_may_leave_the_class_token_out():
     layout = TokenLayout((2, 2), class_token=True, registers=1, class_place=False)
-    added = np.asarray(SinCos1dPositions(layout)(jnp.zeros((1, layout.num_tokens, 16))))[0]
+    added = np.asarray(SinCosPositions(layout, "sincos_1d")(jnp.zeros((1, layout.num_tokens, 16))))[
+        0
+    ]
     assert layout.num_tokens == 6
     assert not added[:2].any()
     np.testing.assert_allclose(added[2:], sincos_1d(4, 16), atol=1e-6)

@@ -3,8 +3,8 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from vit_jax.nn.block import Mlp
 from vit_jax.nn.block_spec import BlockSpec
-from vit_jax.nn.mlp import Mlp
 
 ROUNDING = 1e-5  # float32 sums of some tens of terms, in another order
 

@@ -6,18 +6,19 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from vit_jax.nn.initialization import VIT
 from vit_jax.nn.posemb import (
     Learned2dPositions,
     LearnedPositions,
     RelativePositions,
     Rotary2dPositions,
-    SinCos1dPositions,
-    SinCos2dPositions,
+    SinCosPositions,
     TokenLayout,
     sincos_1d,
     sincos_2d,
 )
 
+START = {"init": VIT.positions, "rngs": nnx.Rngs(0)}
 ROUNDING = 1e-6  # float32 of numbers up to 1
 ROTARY_ROUNDING = 1e-5  # float32 of angles up to 2 pi
 
@@ -47,34 +48,34 @@ def test_sincos_2d_at_the_smallest_width():
 
 def test_a_class_token_has_no_place_in_2d_and_the_first_in_1d():
     x = jnp.zeros((2, 7, 8))
-    two = SinCos2dPositions(TokenLayout((2, 3), True))(x)
+    two = SinCosPositions(TokenLayout((2, 3), True), "sincos_2d")(x)
     assert not two[:, 0].any()
     np.testing.assert_allclose(two[0, 1:], sincos_2d((2, 3), 8), atol=ROUNDING)
-    without = SinCos2dPositions(TokenLayout((2, 3), False))(x[:, 1:])
+    without = SinCosPositions(TokenLayout((2, 3), False), "sincos_2d")(x[:, 1:])
     np.testing.assert_array_equal(without, two[:, 1:])
-    one = SinCos1dPositions(TokenLayout((2, 3), True))(x)
+    one = SinCosPositions(TokenLayout((2, 3), True), "sincos_1d")(x)
     np.testing.assert_allclose(one[0, 0], [0, 1] * 4)
     np.testing.assert_allclose(one[1], sincos_1d(7, 8), atol=ROUNDING)
 
 
 def test_fixed_positions_are_no_parameters():
-    assert not nnx.state(SinCos1dPositions(TokenLayout((2, 3), True)))
-    assert not nnx.state(SinCos2dPositions(TokenLayout((2, 3), True)))
-    assert nnx.state(LearnedPositions(TokenLayout((2, 3), True), 8, rngs=nnx.Rngs(0)))
+    assert not nnx.state(SinCosPositions(TokenLayout((2, 3), True), "sincos_1d"))
+    assert not nnx.state(SinCosPositions(TokenLayout((2, 3), True), "sincos_2d"))
+    assert nnx.state(LearnedPositions(TokenLayout((2, 3), True), 8, **START))
 
 
 def test_the_tokens_keep_their_type():
     x = jnp.zeros((1, 6, 8), jnp.bfloat16)
     for positions in (
-        LearnedPositions(TokenLayout((2, 3), False), 8, rngs=nnx.Rngs(0)),
-        SinCos1dPositions(TokenLayout((2, 3), False)),
-        SinCos2dPositions(TokenLayout((2, 3), False)),
+        LearnedPositions(TokenLayout((2, 3), False), 8, **START),
+        SinCosPositions(TokenLayout((2, 3), False), "sincos_1d"),
+        SinCosPositions(TokenLayout((2, 3), False), "sincos_2d"),
     ):
         assert positions(x).dtype == jnp.bfloat16
 
 
 def test_learned_2d_is_a_half_of_the_column_and_one_of_the_row():
-    positions = Learned2dPositions(TokenLayout((2, 3), True), 8, rngs=nnx.Rngs(0))
+    positions = Learned2dPositions(TokenLayout((2, 3), True), 8, **START)
     table = positions(jnp.zeros((1, 7, 8)))[0]
     assert not table[0].any()
     for row in range(2):
@@ -85,7 +86,7 @@ def test_learned_2d_is_a_half_of_the_column_and_one_of_the_row():
 
 @pytest.mark.parametrize("n", [1, 2, 5])
 def test_relative_is_the_querys_product_with_a_vector_of_the_offset(n):
-    positions = RelativePositions(TokenLayout((1, n), False), 4, rngs=nnx.Rngs(0))
+    positions = RelativePositions(TokenLayout((1, n), False), 4, **START)
     query = jax.random.normal(jax.random.key(0), (2, n, 3, 4))
     offsets = np.arange(n)[:, None] - np.arange(n) + n - 1
     vectors = np.asarray(positions.offsets)[offsets]  # [query, key, K]
@@ -93,12 +94,11 @@ def test_relative_is_the_querys_product_with_a_vector_of_the_offset(n):
     np.testing.assert_allclose(positions.bias(query), expected, atol=ROUNDING)
 
 
-@pytest.mark.parametrize("kind", [LearnedPositions, Learned2dPositions, SinCos1dPositions])
+@pytest.mark.parametrize("kind", [LearnedPositions, Learned2dPositions, SinCosPositions])
 def test_registers_have_no_place(kind):
     """They stand between the class token and the patches, whose positions stay the same."""
-    arguments = () if kind is SinCos1dPositions else (8,)
-    rngs = {"rngs": nnx.Rngs(0)} if arguments else {}
-    positions = kind(TokenLayout((2, 3), True), *arguments, **rngs)
+    layout = TokenLayout((2, 3), True)
+    positions = kind(layout, "sincos_1d") if kind is SinCosPositions else kind(layout, 8, **START)
     without = positions(jnp.zeros((1, 7, 8)))[0]
     positions.layout = TokenLayout((2, 3), True, registers=2)
     table = positions(jnp.zeros((1, 9, 8)))[0]

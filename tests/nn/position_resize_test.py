@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from vit_jax.core.errors import UserError
-from vit_jax.nn.posemb import TokenLayout
-from vit_jax.nn.position_resize import (
+from vit_jax.nn.posemb import (
     METHODS,
+    TokenLayout,
     check_resizable,
     is_table,
     places_axis,

@@ -11,22 +11,22 @@ from vit_jax.core import pytrees
 from vit_jax.nn.block import Block
 from vit_jax.nn.block_spec import BlockSpec
 from vit_jax.nn.linear import param
-from vit_jax.nn.stack import REMAT_POLICIES, Stack, unstack
+from vit_jax.nn.stack import REMAT_POLICIES, Stack, StackSpec, unstack
 
 AGREEMENT = 1e-5  # the bar: relative to the largest entry
 
 
 def make_stack(scan=False, remat="none", stochastic_depth=0.3, converts=False):
     spec = BlockSpec(width=16, mlp_dim=32, num_heads=2, dropout=0.1, layer_scale=0.1)
-    return Stack(
+    stack = Stack(
         lambda rngs: Block(spec, rngs=rngs),
+        StackSpec(scan=scan, remat=remat),
         depth=3,
         stochastic_depth=stochastic_depth,
-        scan=scan,
-        remat=remat,
-        converts=converts,
         rngs=nnx.Rngs(0),
     )
+    stack.converts = converts
+    return stack
 
 
 # As users' programs have them. Without (tests/xla_flags.py) two programs fuse other operations, and
@@ -138,8 +138,8 @@ class AddsItsRate(nnx.Module):
 @pytest.mark.parametrize(("constant", "sums"), [(False, [0, 0.1, 0.3]), (True, [0.2, 0.4, 0.6])])
 def test_stochastic_depth_rises_or_is_constant(constant, sums):
     stack = Stack(
-        AddsItsRate, depth=3, stochastic_depth=0.2, constant_depth=constant, scan=False,
-        remat="none", converts=False, rngs=nnx.Rngs(0),
+        AddsItsRate, StackSpec(), depth=3, stochastic_depth=0.2, constant_depth=constant,
+        rngs=nnx.Rngs(0),
     )  # fmt: skip
     _, after = stack(jnp.zeros(()), jax.random.key(0), (0, 1, 2))
     np.testing.assert_allclose(after, sums, rtol=1e-6)

@@ -1,5 +1,6 @@
 """Models by name, as `create("ViT-B/16", num_classes=1000, image_size=224, rngs=...)`."""
 
+from vit_jax.models.family import INTERPOLATIONS, Preprocess
 from vit_jax.models.names import (
     ModelInfo,
     architecture,
@@ -11,11 +12,9 @@ from vit_jax.models.names import (
     info,
     spec,
     spec_of_json,
-    token_layout,
 )
-from vit_jax.models.preprocess import INTERPOLATIONS, Preprocess
 
 __all__ = [
     "INTERPOLATIONS", "ModelInfo", "Preprocess", "architecture", "available", "build",
-    "config_fields", "create", "hidden_fields", "info", "spec", "spec_of_json", "token_layout",
+    "config_fields", "create", "hidden_fields", "info", "spec", "spec_of_json",
 ]  # fmt: skip

@@ -11,12 +11,11 @@ from jax.nn import initializers
 
 from vit_jax.core import errors
 from vit_jax.core.axes import BATCH, CLASSES, STREAM, TOKENS, WIDTH, constrain
-from vit_jax.models.family import Family, ModelSpec, head
-from vit_jax.models.preprocess import Preprocess
+from vit_jax.models.family import Family, ModelSpec, Preprocess, head
 from vit_jax.nn.norm import GroupNorm
 from vit_jax.nn.posemb import TokenLayout
-from vit_jax.nn.resnet import resnet
-from vit_jax.nn.resnet.resnet import ResNet, ResNetSpec, ResNetStyle
+from vit_jax.nn.resnet import ResNet
+from vit_jax.nn.resnet_spec import ResNetSpec
 
 # Number of layers -> units of each stage (arXiv 1603.05027; 26 from arXiv 2106.10270).
 DEPTHS: dict[int, tuple[int, ...]] = {
@@ -45,9 +44,29 @@ class BiTSpec(ModelSpec, ResNetSpec):
         return sum(self.units)
 
     @property
-    def style(self) -> ResNetStyle:
-        """The style of the released BiTs."""
-        return ResNetStyle(True, "fixed", self.standardization, self.group_norm_epsilon)
+    def stride(self) -> int:
+        """Pixels from one token to the next."""
+        return self.map_stride
+
+    def check(self) -> None:
+        """Raises UserError for a model that cannot be built."""
+        if not self.units:
+            raise errors.UserError(
+                "model.units is empty: give the number of units of each stage, such as 3,4,6,3."
+            )
+        super().check()
+
+    def token_layout(self, image_size: tuple[int, int]) -> TokenLayout:
+        """Layout of the tokens for images of this size in pixels."""
+        rows, columns = (-(-side // self.stride) for side in image_size)
+        return TokenLayout((rows, columns), class_token=False)
+
+    def forward_flops(self, num_classes: int, image_size: tuple[int, int]) -> int:
+        """FLOPs of the products of one image's forward pass; a multiply-add counts 2."""
+        return self.resnet_flops(image_size) + 2 * self.map_channels * num_classes
+
+    activation_bytes = ResNetSpec.resnet_bytes
+    block_input_bytes = ResNetSpec.unit_input_bytes
 
 
 def named(name: str) -> dict[str, Any] | None:
@@ -75,15 +94,6 @@ def name_of_units(units: tuple[int, ...]) -> str:
     return "-".join(map(str, units)) + ("-" if len(units) == 1 else "")
 
 
-def check(spec: BiTSpec) -> None:
-    """Raises UserError for a model that cannot be built."""
-    if not spec.units:
-        raise errors.UserError(
-            "model.units is empty: give the number of units of each stage, such as 3,4,6,3."
-        )
-    resnet.check(spec)
-
-
 class BiT(nnx.Module):
     """A BiT: root, stages, a norm and a relu, the mean over all positions, a head.
 
@@ -105,21 +115,17 @@ class BiT(nnx.Module):
         rngs: nnx.Rngs,
     ):
         self.spec, self.num_classes, self.preprocess = spec, num_classes, preprocess
-        precision, width = spec.precision, spec.shape.channels
-        self.resnet = ResNet(
-            spec.shape,
-            spec.style,
-            scan=spec.scan,
-            remat=spec.remat,
-            precision=precision,
-            rngs=rngs,
-        )
+        self.resnet = ResNet(spec, rngs=rngs)
         self.norm = GroupNorm(
-            width, WIDTH, epsilon=spec.group_norm_epsilon, precision=precision, rngs=rngs
+            spec.map_channels,
+            WIDTH,
+            epsilon=spec.group_norm_epsilon,
+            precision=spec.precision,
+            rngs=rngs,
         )
         if num_classes:
             init = initializers.zeros
-            self.head = head(spec, width, num_classes, kernel_init=init, rngs=rngs)
+            self.head = head(spec, spec.map_channels, num_classes, kernel_init=init, rngs=rngs)
 
     def __call__(self, images: jax.Array, train: bool = False, rngs: Any = None) -> jax.Array:
         """[B, H, W, 3] float32, normalised -> logits [B, C] float32; headless: features [B, D].
@@ -147,44 +153,11 @@ class BiT(nnx.Module):
         return flat(jax.nn.relu(self.norm(self.resnet(images)[0])))
 
 
-def token_layout(spec: BiTSpec, image_size: tuple[int, int]) -> TokenLayout:
-    """Layout of the tokens for images of this size in pixels."""
-    rows, columns = (-(-side // spec.shape.stride) for side in image_size)
-    return TokenLayout((rows, columns), class_token=False)
-
-
-def stride(spec: BiTSpec) -> int:
-    """Pixels from one token to the next."""
-    return spec.shape.stride
-
-
-def forward_flops(spec: BiTSpec, *, num_classes: int, image_size: tuple[int, int]) -> int:
-    """FLOPs of the products of one image's forward pass; a multiply-add counts 2."""
-    of_units = resnet.forward_flops(spec.shape, spec.style.pad, image_size)
-    return of_units + 2 * spec.shape.channels * num_classes
-
-
-def activation_bytes(spec: BiTSpec, *, image_size: tuple[int, int]) -> int:
-    """Bytes of one image in bfloat16 that root and units keep for their backward pass."""
-    return resnet.activation_bytes(spec.shape, pre_activation=True, image_size=image_size)
-
-
-def block_input_bytes(spec: BiTSpec, *, image_size: tuple[int, int]) -> int:
-    """Bytes of one image in bfloat16 that enter the units."""
-    return resnet.unit_input_bytes(spec.shape, image_size)
-
-
 FAMILY = Family(
     kind="A BiT ResNet",
     form=f"R<{'|'.join(map(str, DEPTHS))}|units of stages, as 1-2>x<width factor>",
     published=PUBLISHED,
     spec=BiTSpec,
     named=named,
-    check=check,
     create=BiT,
-    token_layout=token_layout,
-    stride=stride,
-    forward_flops=forward_flops,
-    activation_bytes=activation_bytes,
-    block_input_bytes=block_input_bytes,
 )

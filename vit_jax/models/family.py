@@ -1,4 +1,4 @@
-"""The common parts of all model families: fields, and what the table of names needs of them."""
+"""The common parts of all model families: fields, the head, how images are prepared, names."""
 
 import dataclasses
 from collections.abc import Callable
@@ -10,33 +10,60 @@ from jax.nn import initializers
 
 from vit_jax.core.axes import CLASSES, WIDTH
 from vit_jax.core.schema.fields import field
-from vit_jax.nn.block_spec import Numerics
 from vit_jax.nn.linear import Initializer, Linear
-from vit_jax.nn.posemb import TokenLayout
-from vit_jax.nn.stack import REMAT_POLICIES
+from vit_jax.nn.stack import StackSpec
+
+# Pillow's methods, in the order of its enum.
+INTERPOLATIONS = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")
+
+
+@dataclasses.dataclass(frozen=True)
+class Preprocess:
+    """The steps from a decoded image to the array that a model takes.
+
+    Attributes:
+      image_size: (height, width) of the model's input in pixels.
+      resize: (height, width) that an image is resized to, or one number: its shorter side. None:
+        images already have their size.
+      crop: (height, width) of the central crop after that, or None.
+      mean, std: for normalisation, of RGB in [0, 1].
+      interpolation: for resizing, one of INTERPOLATIONS, or "area", TensorFlow's.
+      antialias: whether resizing filters when an image shrinks.
+      fit: the meaning of `resize`'s (height, width): "stretch" to exactly these; or keep the
+        aspect ratio, "cover": neither side below its number, or "inside": neither above, and a crop
+        pads with the mean where the image is smaller.
+      longer: rounding of the longer side if `resize` is the shorter one: "nearest", or "down".
+      middle: if a crop leaves out an odd number of pixels, the number above and to the left is
+        the smaller half ("down"), or the even one of the two nearest to the half ("nearest").
+    """
+
+    image_size: tuple[int, int]
+    resize: tuple[int, int] | int | None
+    crop: tuple[int, int] | None = None
+    mean: tuple[float, ...] = (0.5, 0.5, 0.5)
+    std: tuple[float, ...] = (0.5, 0.5, 0.5)
+    interpolation: str = "bilinear"
+    antialias: bool = True
+    fit: str = "stretch"
+    longer: str = "nearest"
+    middle: str = "down"
+
+    @property
+    def fill(self) -> tuple[int, ...] | None:
+        """RGB, 0 to 255, that a crop pads a smaller image with; None: no padding."""
+        if self.fit != "inside":
+            return None
+        return tuple(min(255, max(0, round(255 * x))) for x in self.mean)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ModelSpec(Numerics):
+class ModelSpec(StackSpec):
     """The fields of every model."""
 
     head_bias: float = field(
         0.0,
         "its initial value [0]; -10 for sigmoid losses over many classes",
         bounds=(-1e4, 1e4),
-    )
-    scan: bool = field(
-        False,
-        "the blocks, or the units of a ResNet's stage, by one compiled loop (true) or unrolled "
-        "[false]",
-    )
-    remat: str = field(
-        "none",
-        "what is computed again on the way back: `none` [this]: no matrix product, and in a scan "
-        "the cheap operations between them; `dots`: those operations; `dots_no_batch`: attention's "
-        "products too; `full`: a whole block; `offload`: likewise, and the blocks' inputs wait in "
-        "the host's memory, where the platform can do that",
-        choices=REMAT_POLICIES,
     )
 
 
@@ -69,13 +96,9 @@ class Family:
       kind: for messages, such as "A ViT".
       form: the form of its names, for messages.
       published: the published names.
-      spec: dataclass of its fields.
+      spec: dataclass of its fields, with the methods of ViTSpec on valid combinations and costs.
       named: a name -> its fields; None for a name of another form.
-      check: raises UserError for fields that cannot be built.
       create: (spec, num_classes=, image_size=, preprocess=, rngs=) -> module.
-      token_layout: (spec, image_size) -> layout. UserError for images of a size that does not fit.
-      stride: pixels from one token to the next.
-      forward_flops, activation_bytes, block_input_bytes: as in ModelInfo.
     """
 
     kind: str
@@ -83,10 +106,4 @@ class Family:
     published: tuple[str, ...]
     spec: type
     named: Callable[[str], dict[str, Any] | None]
-    check: Callable[[Any], None]
     create: Callable[..., Any]
-    token_layout: Callable[[Any, tuple[int, int]], TokenLayout]
-    stride: Callable[[Any], int]
-    forward_flops: Callable[..., int]
-    activation_bytes: Callable[..., int]
-    block_input_bytes: Callable[..., int]

@@ -6,23 +6,20 @@ convolutions.
 
 import dataclasses
 import re
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 from flax import nnx
 
 from vit_jax.core import errors
 from vit_jax.core.schema.fields import ANY, HIDDEN, field
-from vit_jax.models import vit
 from vit_jax.models.bit import DEPTHS, UNITS, units_of
 from vit_jax.models.family import Family
-from vit_jax.models.preprocess import Preprocess
-from vit_jax.models.vit import ViT, ViTSpec, stride, token_layout
-from vit_jax.models.vit_names import of_shape
-from vit_jax.nn.linear import Precision
+from vit_jax.models.vit import ViT
+from vit_jax.models.vit_spec import SIZES, ViTSpec, of_shape
 from vit_jax.nn.patches import PatchEmbedding
-from vit_jax.nn.resnet import resnet
-from vit_jax.nn.resnet.resnet import ResNet, ResNetSpec, ResNetStyle
+from vit_jax.nn.resnet import ResNet
+from vit_jax.nn.resnet_spec import ResNetSpec
 
 # From the paper, and from AugReg (arXiv 2106.10270).
 PUBLISHED = (
@@ -36,9 +33,11 @@ _NAME = re.compile(r"R([\d-]*)\+ViT-([A-Za-z0-9]+)/(\d{1,4})")
 class HybridSpec(ViTSpec, ResNetSpec):
     """The fields of a ViT, and of the ResNet before it; `patch_size` is in pixels of the image.
 
-    The epsilons match the released hybrids.
+    The style and the epsilons match the released hybrids.
     """
 
+    pre_activation: ClassVar[bool] = False
+    pad: ClassVar[str] = "same"
     weight_epsilon: float = field(1e-5, trained=HIDDEN, elsewhere=ANY)
     weight_epsilon_of: str = field(
         "deviation", choices=("variance", "deviation"), trained=HIDDEN, elsewhere=ANY
@@ -46,14 +45,32 @@ class HybridSpec(ViTSpec, ResNetSpec):
     group_norm_epsilon: float = field(1e-6, trained=HIDDEN, elsewhere=ANY)
 
     @property
-    def style(self) -> ResNetStyle:
-        """The style of the released hybrids."""
-        return ResNetStyle(False, "same", self.standardization, self.group_norm_epsilon)
-
-    @property
     def map_patch_size(self) -> int:
         """Side of a patch in positions of the feature map."""
-        return self.patch_size // self.shape.stride
+        return self.patch_size // self.map_stride
+
+    def check(self) -> None:
+        """Raises UserError for a model that cannot be built."""
+        ViTSpec.check(self)
+        ResNetSpec.check(self)
+        if self.patch_size % self.map_stride:
+            raise errors.UserError(
+                f"model.units={self.units} gives a feature map of stride {self.map_stride}, which "
+                f"patches of {self.patch_size} pixels do not divide into: give fewer stages."
+            )
+
+    def patch_flops(self, num_patches: int, image_size: tuple[int, int]) -> int:
+        """The part of `forward_flops` up to the tokens."""
+        patch = self.map_patch_size**2 * self.map_channels
+        return self.resnet_flops(image_size) + 2 * num_patches * patch * self.width
+
+    def activation_bytes(self, image_size: tuple[int, int]) -> int:
+        """Bytes of one image in bfloat16 that units and blocks keep for their backward pass."""
+        return self.resnet_bytes(image_size) + super().activation_bytes(image_size)
+
+    def block_input_bytes(self, image_size: tuple[int, int]) -> int:
+        """Bytes of one image in bfloat16 that enter units and blocks."""
+        return self.unit_input_bytes(image_size) + super().block_input_bytes(image_size)
 
 
 def named(name: str) -> dict[str, Any] | None:
@@ -64,7 +81,7 @@ def named(name: str) -> dict[str, Any] | None:
     8 x 8, which are 32 pixels.
     """
     match = _NAME.fullmatch(name)
-    size = match and (vit.SIZES.get(match[2]) or of_shape(match[2], {}))
+    size = match and (SIZES.get(match[2]) or of_shape(match[2], {}))
     if not match or not size:
         return None
     patch_size = int(match[3])
@@ -80,35 +97,17 @@ def named(name: str) -> dict[str, Any] | None:
     return {"patch_size": patch_size, "units": units, **size}
 
 
-def check(spec: HybridSpec) -> None:
-    """Raises UserError for a model that cannot be built."""
-    vit.check(spec)
-    resnet.check(spec)
-    if spec.patch_size % spec.shape.stride:
-        raise errors.UserError(
-            f"model.units={spec.units} gives a feature map of stride {spec.shape.stride}, which "
-            f"patches of {spec.patch_size} pixels do not divide into: give fewer stages."
-        )
-
-
 class ResNetPatches(nnx.Module):
     """Images to tokens: a ResNet, and a projection of its feature map's patches."""
 
-    def __init__(self, spec: HybridSpec, *, precision: Precision, rngs: nnx.Rngs):
-        self.resnet = ResNet(
-            spec.shape,
-            spec.style,
-            scan=spec.scan,
-            remat=spec.remat,
-            precision=precision,
-            rngs=rngs,
-        )
+    def __init__(self, spec: HybridSpec, *, rngs: nnx.Rngs):
+        self.resnet = ResNet(spec, rngs=rngs)
         self.projection = PatchEmbedding(
             spec.map_patch_size,
             spec.width,
-            channels=spec.shape.channels,
+            channels=spec.map_channels,
             start=spec.start,
-            precision=precision,
+            precision=spec.precision,
             rngs=rngs,
         )
 
@@ -117,46 +116,13 @@ class ResNetPatches(nnx.Module):
         return self.projection(self.resnet(images)[0])
 
 
-def create(
-    spec: HybridSpec,
-    *,
-    num_classes: int,
-    image_size: tuple[int, int],
-    preprocess: Preprocess,
-    rngs: nnx.Rngs,
-) -> ViT:
-    """A ViT on top of a ResNet; arguments as for ViT."""
-    return ViT(
-        spec,
-        num_classes=num_classes,
-        image_size=image_size,
-        preprocess=preprocess,
-        rngs=rngs,
-        patches=ResNetPatches(spec, precision=spec.precision, rngs=rngs),
-    )
+class Hybrid(ViT):
+    """A ViT on top of a ResNet."""
 
+    spec: HybridSpec
 
-def forward_flops(spec: HybridSpec, *, num_classes: int, image_size: tuple[int, int]) -> int:
-    """FLOPs of the products of one image's forward pass; a multiply-add counts 2."""
-    rows, columns = token_layout(spec, image_size).grid
-    patch = spec.map_patch_size**2 * spec.shape.channels
-    return (
-        resnet.forward_flops(spec.shape, spec.style.pad, image_size)
-        + 2 * rows * columns * patch * spec.width
-        + vit.flops_behind_patches(spec, num_classes=num_classes, image_size=image_size)
-    )
-
-
-def activation_bytes(spec: HybridSpec, *, image_size: tuple[int, int]) -> int:
-    """Bytes of one image in bfloat16 that units and blocks keep for their backward pass."""
-    of_units = resnet.activation_bytes(spec.shape, pre_activation=False, image_size=image_size)
-    return of_units + vit.activation_bytes(spec, image_size=image_size)
-
-
-def block_input_bytes(spec: HybridSpec, *, image_size: tuple[int, int]) -> int:
-    """Bytes of one image in bfloat16 that enter units and blocks."""
-    of_units = resnet.unit_input_bytes(spec.shape, image_size)
-    return of_units + vit.block_input_bytes(spec, image_size=image_size)
+    def _make_patches(self, rngs: nnx.Rngs) -> nnx.Module:
+        return ResNetPatches(self.spec, rngs=rngs)
 
 
 FAMILY = Family(
@@ -166,11 +132,5 @@ FAMILY = Family(
     published=PUBLISHED,
     spec=HybridSpec,
     named=named,
-    check=check,
-    create=create,
-    token_layout=token_layout,
-    stride=stride,
-    forward_flops=forward_flops,
-    activation_bytes=activation_bytes,
-    block_input_bytes=block_input_bytes,
+    create=Hybrid,
 )

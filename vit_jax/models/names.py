@@ -10,8 +10,7 @@ from vit_jax.core import errors, pytrees
 from vit_jax.core.schema import elsewhere
 from vit_jax.core.schema import fields as declared
 from vit_jax.models import bit, hybrid, vit
-from vit_jax.models.family import Family
-from vit_jax.models.preprocess import Preprocess
+from vit_jax.models.family import Family, Preprocess
 from vit_jax.nn.posemb import TokenLayout
 
 FAMILIES = (vit.FAMILY, hybrid.FAMILY, bit.FAMILY)
@@ -57,7 +56,7 @@ def spec(name: str, **fields: Any) -> Any:
             raise errors.UserError(f"{family.kind} has no field {field!r}. {nearest}")
     done = family.spec(**{**(family.named(name) or {}), **fields})
     declared.check(done)
-    family.check(done)
+    done.check()
     return done
 
 
@@ -69,12 +68,8 @@ def spec_of_json(name: str, fields: dict[str, Any]) -> Any:
 
 def build(spec: Any, **arguments: Any) -> Any:
     """Builds the model of a specification; arguments as for ViT."""
-    return _of_spec(spec).create(spec, **arguments)
-
-
-def token_layout(spec: Any, image_size: tuple[int, int]) -> TokenLayout:
-    """Layout of the tokens for images of this size in pixels. UserError if it does not fit."""
-    return _of_spec(spec).token_layout(spec, image_size)
+    family = next(family for family in FAMILIES if family.spec is type(spec))
+    return family.create(spec, **arguments)
 
 
 def architecture(spec: Any) -> dict[str, Any]:
@@ -112,10 +107,6 @@ def _meant(name: str) -> str:
         f"Did you mean {ours!r}? The image size is what input.preprocess gives; init.weights names "
         "trained weights."
     )
-
-
-def _of_spec(spec: Any) -> Family:
-    return next(family for family in FAMILIES if family.spec is type(spec))
 
 
 def create(
@@ -163,16 +154,15 @@ def info(
     )
     params = nnx.state(nnx.eval_shape(make), nnx.Param)
     own = spec(name, **fields)
-    family = _of_spec(own)
     return ModelInfo(
         name=name,
         parameters=pytrees.num_elements(params),
-        forward_flops=family.forward_flops(own, num_classes=num_classes, image_size=size),
-        activation_bytes=family.activation_bytes(own, image_size=size),
-        block_input_bytes=family.block_input_bytes(own, image_size=size),
-        stride=family.stride(own),
+        forward_flops=own.forward_flops(num_classes, size),
+        activation_bytes=own.activation_bytes(size),
+        block_input_bytes=own.block_input_bytes(size),
+        stride=own.stride,
         spec=dataclasses.asdict(own),
-        tokens=family.token_layout(own, size),
+        tokens=own.token_layout(size),
     )
 
 

@@ -8,19 +8,8 @@ import jax.numpy as jnp
 from flax import nnx
 
 from vit_jax.core.axes import BATCH, CLASSES, STREAM, TOKENS, WIDTH, constrain
-from vit_jax.models.family import Family, head
-from vit_jax.models.preprocess import Preprocess
-from vit_jax.models.vit_names import FORM, PUBLISHED, SIZES, named
-from vit_jax.models.vit_spec import (
-    ViTSpec,
-    activation_bytes,
-    block_input_bytes,
-    check,
-    flops_behind_patches,
-    forward_flops,
-    stride,
-    token_layout,
-)  # fmt: skip
+from vit_jax.models.family import Family, Preprocess, head
+from vit_jax.models.vit_spec import FORM, PUBLISHED, ViTSpec, named
 from vit_jax.nn import posemb
 from vit_jax.nn.block import Block
 from vit_jax.nn.linear import Linear, param
@@ -30,12 +19,6 @@ from vit_jax.nn.pooling import AttentionPooling
 from vit_jax.nn.posemb import Positions, TokenLayout
 from vit_jax.nn.regularization import Dropout
 from vit_jax.nn.stack import Stack
-
-# Names that hybrids use too.
-__all__ = [
-    "FAMILY", "SIZES", "ViT", "ViTSpec", "activation_bytes", "block_input_bytes", "check",
-    "flops_behind_patches", "named", "stride", "token_layout",
-]  # fmt: skip
 
 
 class ViT(nnx.Module):
@@ -47,7 +30,6 @@ class ViT(nnx.Module):
       image_size: (height, width) in pixels; multiples of the patch size.
       preprocess: how its images must be prepared.
       rngs: nnx.Rngs with a stream for "params".
-      patches: images -> [B, N, D]; None: a projection of their patches.
     """
 
     def __init__(
@@ -58,32 +40,27 @@ class ViT(nnx.Module):
         image_size: tuple[int, int],
         preprocess: Preprocess,
         rngs: nnx.Rngs,
-        patches: Callable[[jax.Array], jax.Array] | None = None,
     ):
         self.spec, self.num_classes, self.preprocess = spec, num_classes, preprocess
         precision, width, start = spec.precision, spec.width, spec.start
-        self.patches = patches or PatchEmbedding(
-            spec.patch_size, width, start=start, precision=precision, rngs=rngs
-        )
+        self.patches = self._make_patches(rngs)
         if spec.has_class_token:
             self.cls = param(start.class_token, (width,), (WIDTH,), rngs.params())
         if spec.registers:
             # Unlike a class token they have no positions: zeros would stay equal to each other.
             shape, axes = (spec.registers, width), (TOKENS, WIDTH)
             self.registers = param(start.positions, shape, axes, rngs.params())
-        layout, of_blocks = token_layout(spec, image_size), spec.position_place == "layers"
+        layout, of_blocks = spec.token_layout(image_size), spec.position_place == "layers"
         self.positions = Positions() if of_blocks else positions(spec, layout, rngs)
         self.dropout = Dropout(spec.dropout)
 
         own = (lambda rngs: positions(spec, layout, rngs)) if of_blocks else None
         self.blocks = Stack(
             lambda rngs: Block(spec, positions=own, rngs=rngs),
+            spec,
             depth=spec.depth,
             stochastic_depth=spec.stochastic_depth,
             constant_depth=spec.stochastic_depth_constant,
-            scan=spec.scan,
-            remat=spec.remat,
-            converts=precision.compute != jnp.float32,
             rngs=rngs,
         )
         self.norm = norm(
@@ -103,6 +80,13 @@ class ViT(nnx.Module):
             )
         if num_classes:
             self.head = head(spec, spec.features, num_classes, kernel_init=start.head, rngs=rngs)
+
+    def _make_patches(self, rngs: nnx.Rngs) -> nnx.Module:
+        """Images -> [B, N, D]."""
+        spec = self.spec
+        return PatchEmbedding(
+            spec.patch_size, spec.width, start=spec.start, precision=spec.precision, rngs=rngs
+        )
 
     def __call__(self, images: jax.Array, train: bool = False, rngs: Any = None) -> jax.Array:
         """[B, H, W, 3] float32, normalised -> logits [B, C] float32; headless: features [B, D].
@@ -184,8 +168,8 @@ def positions(spec: ViTSpec, layout: TokenLayout, rngs: nnx.Rngs) -> Positions:
         "learned_1d": lambda: posemb.LearnedPositions(layout, spec.width, **made),
         "learned_2d": lambda: posemb.Learned2dPositions(layout, spec.width, **made),
         "relative": lambda: posemb.RelativePositions(layout, spec.width // spec.num_heads, **made),
-        "sincos_1d": lambda: posemb.SinCos1dPositions(layout),
-        "sincos_2d": lambda: posemb.SinCos2dPositions(layout),
+        "sincos_1d": lambda: posemb.SinCosPositions(layout, "sincos_1d"),
+        "sincos_2d": lambda: posemb.SinCosPositions(layout, "sincos_2d"),
         "rotary_2d": lambda: posemb.Rotary2dPositions(layout),
     }
     return make[spec.position_embedding]()
@@ -197,11 +181,5 @@ FAMILY = Family(
     published=PUBLISHED,
     spec=ViTSpec,
     named=named,
-    check=check,
     create=ViT,
-    token_layout=token_layout,
-    stride=stride,
-    forward_flops=forward_flops,
-    activation_bytes=activation_bytes,
-    block_input_bytes=block_input_bytes,
 )

@@ -1,7 +1,9 @@
-"""The fields of a ViT, their valid combinations, and their costs."""
+"""The fields of a ViT, their valid combinations and costs, and the names that imply them."""
 
 import dataclasses
 import math
+import re
+from typing import Any
 
 from vit_jax.core import errors
 from vit_jax.core.schema.fields import ANY, COUNT, HIDDEN, IN_SHAPES, field
@@ -102,21 +104,83 @@ class ViTSpec(ModelSpec, BlockSpec):
         """The place where the position embedding acts, one of PLACES."""
         return self.position_at or PLACES[self.position_embedding][0]
 
+    @property
+    def stride(self) -> int:
+        """Pixels from one token to the next."""
+        return self.patch_size
 
-def check(spec: ViTSpec) -> None:
-    """Raises UserError for fields that cannot be combined."""
-    if spec.width % spec.num_heads:
-        raise errors.UserError(
-            f"model.width={spec.width} does not divide into model.num_heads={spec.num_heads}; "
-            f"nearest width: {_nearest_multiple(spec.width, spec.num_heads)}."
-        )
-    if spec.pre_logits and spec.pool == "cls_avg":
-        raise errors.UserError(
-            "model.pre_logits does not go with model.pool=cls_avg: leave it out, or take pool=cls."
-        )
-    _check_positions(spec)
-    if not spec.norm_epsilon:
-        raise errors.UserError("model.norm_epsilon=0: a small positive number, such as 1e-6.")
+    def check(self) -> None:
+        """Raises UserError for fields that cannot be combined."""
+        if self.width % self.num_heads:
+            raise errors.UserError(
+                f"model.width={self.width} does not divide into model.num_heads={self.num_heads}; "
+                f"nearest width: {_nearest_multiple(self.width, self.num_heads)}."
+            )
+        if self.pre_logits and self.pool == "cls_avg":
+            raise errors.UserError(
+                "model.pre_logits does not go with model.pool=cls_avg: leave it out, or take "
+                "pool=cls."
+            )
+        _check_positions(self)
+        if not self.norm_epsilon:
+            raise errors.UserError("model.norm_epsilon=0: a small positive number, such as 1e-6.")
+
+    def token_layout(self, image_size: tuple[int, int]) -> TokenLayout:
+        """Layout of the tokens for images of this size. UserError if patches do not tile them."""
+        p = self.patch_size
+        if any(side % p or side < p for side in image_size):
+            near = tuple(_nearest_multiple(side, p) for side in image_size)
+            raise errors.UserError(
+                f"Image size {image_size} does not divide into patches of {p} pixels; nearest: "
+                f"{near}. Change the size in input.preprocess or the patch in model.name."
+            )
+        grid = (image_size[0] // p, image_size[1] // p)
+        return TokenLayout(grid, self.has_class_token, self.registers, self.class_position)
+
+    def forward_flops(self, num_classes: int, image_size: tuple[int, int]) -> int:
+        """FLOPs of the matrix products of one image's forward pass; a multiply-add counts 2."""
+        layout, d = self.token_layout(image_size), self.width
+        n = layout.num_tokens
+        projections = n * 4 * d * d
+        attention = 2 * n * n * d
+        offsets = (self.position_embedding == "relative") * n * (2 * n - 1) * d
+        mlp = n * (2 + (self.mlp != "mlp")) * d * self.mlp_dim
+        # The probe's query is the same for every image, so it is not counted.
+        seen = n - layout.registers
+        one_query = seen * 2 * d * d + 2 * seen * d + d * d + 2 * d * self.mlp_dim
+        pooling = (self.pool == "map") * one_query
+        head = self.features * num_classes + self.pre_logits * d * d
+        blocks = self.depth * (projections + attention + offsets + mlp)
+        return self.patch_flops(layout.num_patches, image_size) + 2 * (blocks + pooling + head)
+
+    def patch_flops(self, num_patches: int, image_size: tuple[int, int]) -> int:
+        """The part of `forward_flops` up to the tokens."""
+        del image_size
+        return 2 * num_patches * self.patch_size**2 * 3 * self.width
+
+    def activation_bytes(self, image_size: tuple[int, int]) -> int:
+        """Bytes of one image in bfloat16 that the blocks keep for their backward pass, unpadded.
+
+        For each token: a block's input, its middle (unless `parallel`), query and key (before and
+        after their norms, if any), value, attention's mixed values, the hidden layer before its
+        GELU (if gated, both), and attention's weights. If the tokens between blocks are float32 and
+        the rest is not, the first two count twice.
+        """
+        n = self.token_layout(image_size).num_tokens
+        of_width = (2 - self.parallel) * self._stream_size + 4 + 2 * self.qk_norm
+        of_mlp = 1 + (self.mlp != "mlp")
+        of_a_token = of_width * self.width + of_mlp * self.mlp_dim + self.num_heads * n
+        return 2 * self.depth * n * of_a_token
+
+    def block_input_bytes(self, image_size: tuple[int, int]) -> int:
+        """Bytes of one image in bfloat16 that enter the blocks: the least that is kept."""
+        of_a_token = self._stream_size * self.width
+        return 2 * self.depth * self.token_layout(image_size).num_tokens * of_a_token
+
+    @property
+    def _stream_size(self) -> int:
+        """Ratio of the bytes of an element in tokens between blocks to those within blocks."""
+        return 1 if self.stream_dtype == self.dtype else 2
 
 
 def _check_positions(spec: ViTSpec) -> None:
@@ -146,69 +210,98 @@ def _nearest_multiple(value: int, of: int) -> int:
     return max(1, round(value / of)) * of
 
 
-def token_layout(spec: ViTSpec, image_size: tuple[int, int]) -> TokenLayout:
-    """Layout of the tokens for images of this size. UserError if patches do not tile them."""
-    p = spec.patch_size
-    if any(side % p or side < p for side in image_size):
-        near = tuple(_nearest_multiple(side, p) for side in image_size)
-        raise errors.UserError(
-            f"Image size {image_size} does not divide into patches of {p} pixels; nearest: {near}. "
-            "Change the size in input.preprocess or the patch in model.name."
-        )
-    grid = (image_size[0] // p, image_size[1] // p)
-    return TokenLayout(grid, spec.has_class_token, spec.registers, spec.class_position)
+# --- names: sizes, and backbones with further fields
+
+Fields = dict[str, Any]
+
+# Table 1 of the paper; Ti and S from arXiv 2012.12877 and 2106.10270, g and G from 2106.04560
+# (table 2), So400m from 2305.13035.
+SIZES: dict[str, dict[str, int]] = {
+    "Ti": {"depth": 12, "width": 192, "mlp_dim": 768, "num_heads": 3},
+    "S": {"depth": 12, "width": 384, "mlp_dim": 1536, "num_heads": 6},
+    "B": {"depth": 12, "width": 768, "mlp_dim": 3072, "num_heads": 12},
+    "L": {"depth": 24, "width": 1024, "mlp_dim": 4096, "num_heads": 16},
+    "So400m": {"depth": 27, "width": 1152, "mlp_dim": 4304, "num_heads": 16},
+    "H": {"depth": 32, "width": 1280, "mlp_dim": 5120, "num_heads": 16},
+    "g": {"depth": 40, "width": 1408, "mlp_dim": 6144, "num_heads": 16},
+    "G": {"depth": 48, "width": 1664, "mlp_dim": 8192, "num_heads": 16},
+}
+
+# arXiv 2304.07193 (table 17, appendix B.1). SwiGLU's hidden width is 2/3 of 4 times the width.
+_DINOV2: Fields = {"gelu": "exact", "layer_scale": 1e-5}
+_DINOV2_SIZES: dict[str, Fields] = {
+    **{size: SIZES[size] for size in ("S", "B", "L")},
+    "g": {"depth": 40, "width": 1536, "mlp_dim": 4096, "num_heads": 24, "mlp": "swiglu"},
+}
+# arXiv 2508.10104 and the authors' code (dinov3/hub/backbones.py).
+_DINOV3: Fields = {
+    "gelu": "exact", "layer_scale": 1e-5, "norm_epsilon": 1e-5, "registers": 4,
+    "position_embedding": "rotary_2d", "qkv_bias": "query_value",
+}  # fmt: skip
+_DINOV3_SIZES: dict[str, Fields] = {
+    **{size: SIZES[size] for size in ("S", "B", "L")},
+    "S+": {**SIZES["S"], "mlp": "swiglu"},
+    "H+": {**SIZES["H"], "num_heads": 20, "mlp": "swiglu"},
+    "7B": {
+        "depth": 40, "width": 4096, "mlp_dim": 8192, "num_heads": 32, "mlp": "swiglu",
+        "qkv_bias": "none",
+    },
+}  # fmt: skip
+# arXiv 2302.05442: section 2 and table 1.
+_VIT_22B: Fields = {
+    "depth": 48, "width": 6144, "mlp_dim": 24_576, "num_heads": 48, "pool": "map",
+    "parallel": True, "qk_norm": True, "qkv_bias": "none", "norm": "rms",
+}  # fmt: skip
+
+# Suffix after the patch size in a name -> its sizes.
+STYLES: dict[str, dict[str, Fields]] = {
+    "": {**SIZES, "22B": _VIT_22B},
+    "-dinov2": {size: {**_DINOV2, **own} for size, own in _DINOV2_SIZES.items()},
+    # With registers: arXiv 2309.16588.
+    "-dinov2-reg": {
+        size: {**_DINOV2, "registers": 4, **own} for size, own in _DINOV2_SIZES.items()
+    },
+    "-dinov3": {size: {**_DINOV3, **own} for size, own in _DINOV3_SIZES.items()},
+}
+PLAIN = (
+    "ViT-Ti/16", "ViT-S/16", "ViT-S/32", "ViT-B/16", "ViT-B/32", "ViT-L/16", "ViT-L/32",
+    "ViT-So400m/14", "ViT-H/14", "ViT-g/14", "ViT-G/14",
+)  # fmt: skip
+PUBLISHED = (
+    *PLAIN,
+    "ViT-22B/14",
+    *(f"ViT-{size}/14-dinov2" for size in _DINOV2_SIZES),
+    *(f"ViT-{size}/14-dinov2-reg" for size in _DINOV2_SIZES),
+    *(f"ViT-{size}/16-dinov3" for size in _DINOV3_SIZES),
+)
+FORM = (
+    f"ViT-<{'|'.join(STYLES[''])}|DEPTHxWIDTH>/<patch size in pixels>, -dinov2, -dinov2-reg or "
+    "-dinov3 behind"
+)
+
+_NAME = re.compile(r"ViT-([A-Za-z0-9+]+)/(\d+)((?:-[a-z0-9]+)*)")
+# Unnamed sizes: depth x width; the MLP is 4 times as wide, and heads have 64 channels.
+_SHAPE = re.compile(r"([1-9]\d{0,3})x([1-9]\d{0,5})")
+_HEAD_SIZE = 64
+_OF_STYLE: dict[str, Fields] = {
+    "": {}, "-dinov2": _DINOV2, "-dinov2-reg": {**_DINOV2, "registers": 4}, "-dinov3": _DINOV3,
+}  # fmt: skip
 
 
-def stride(spec: ViTSpec) -> int:
-    """Pixels from one token to the next."""
-    return spec.patch_size
+def named(name: str) -> Fields | None:
+    """The fields for "ViT-B/16"; None for a name of another form."""
+    match = _NAME.fullmatch(name)
+    if not match or int(match[2]) == 0 or match[3] not in STYLES:
+        return None
+    size = STYLES[match[3]].get(match[1]) or of_shape(match[1], _OF_STYLE[match[3]])
+    return None if size is None else {"patch_size": int(match[2]), **size}
 
 
-def forward_flops(spec: ViTSpec, *, num_classes: int, image_size: tuple[int, int]) -> int:
-    """FLOPs of the matrix products of one image's forward pass; a multiply-add counts 2."""
-    rows, columns = token_layout(spec, image_size).grid
-    patches = 2 * rows * columns * spec.patch_size**2 * 3 * spec.width
-    behind = flops_behind_patches(spec, num_classes=num_classes, image_size=image_size)
-    return patches + behind
-
-
-def flops_behind_patches(spec: ViTSpec, *, num_classes: int, image_size: tuple[int, int]) -> int:
-    """`forward_flops` without the projection of patches."""
-    layout, d = token_layout(spec, image_size), spec.width
-    n = layout.num_tokens
-    projections = n * 4 * d * d
-    attention = 2 * n * n * d
-    offsets = (spec.position_embedding == "relative") * n * (2 * n - 1) * d
-    mlp = n * (2 + (spec.mlp != "mlp")) * d * spec.mlp_dim
-    # The probe's query is the same for every image, so it is not counted.
-    seen = n - layout.registers
-    one_query = seen * 2 * d * d + 2 * seen * d + d * d + 2 * d * spec.mlp_dim
-    pooling = (spec.pool == "map") * one_query
-    head = spec.features * num_classes + spec.pre_logits * d * d
-    return 2 * (spec.depth * (projections + attention + offsets + mlp) + pooling + head)
-
-
-def activation_bytes(spec: ViTSpec, *, image_size: tuple[int, int]) -> int:
-    """Bytes of one image in bfloat16 that the blocks keep for their backward pass, unpadded.
-
-    For each token: a block's input, its middle (unless `parallel`), query and key (before and after
-    their norms, if any), value, attention's mixed values, the hidden layer before its GELU (if
-    gated, both), and attention's weights. If the tokens between blocks are float32 and the rest is
-    not, the first two count twice.
-    """
-    n = token_layout(spec, image_size).num_tokens
-    of_width = (2 - spec.parallel) * _stream_size(spec) + 4 + 2 * spec.qk_norm
-    of_mlp = 1 + (spec.mlp != "mlp")
-    of_a_token = of_width * spec.width + of_mlp * spec.mlp_dim + spec.num_heads * n
-    return 2 * spec.depth * n * of_a_token
-
-
-def block_input_bytes(spec: ViTSpec, *, image_size: tuple[int, int]) -> int:
-    """Bytes of one image in bfloat16 that enter the blocks: the least that is kept for backward."""
-    of_a_token = _stream_size(spec) * spec.width
-    return 2 * spec.depth * token_layout(spec, image_size).num_tokens * of_a_token
-
-
-def _stream_size(spec: ViTSpec) -> int:
-    """Ratio of the bytes of an element in tokens between blocks to those within blocks."""
-    return 1 if spec.stream_dtype == spec.dtype else 2
+def of_shape(size: str, style: Fields) -> Fields | None:
+    """The fields for "12x512", with a style's; None for a word of another form."""
+    match = _SHAPE.fullmatch(size)
+    if not match:
+        return None
+    depth, width = int(match[1]), int(match[2])
+    num_heads = width // _HEAD_SIZE if width % _HEAD_SIZE == 0 else 1
+    return {**style, "depth": depth, "width": width, "mlp_dim": 4 * width, "num_heads": num_heads}

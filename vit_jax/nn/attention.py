@@ -107,17 +107,14 @@ def _backward(
     scaled, key, value, weights, like_bias = saved
     d_value = jnp.einsum("bhqs,bqhk->bshk", weights, dy)
     d_weights = jnp.einsum("bqhk,bshk->bhqs", dy, value)
-    d_logits = _softmax_backward(weights.astype(softmax_dtype), d_weights.astype(softmax_dtype))
+    # The softmax, over the last axis.
+    y, dy = weights.astype(softmax_dtype), d_weights.astype(softmax_dtype)
+    d_logits = y * (dy - jnp.sum(y * dy, axis=-1, keepdims=True))
     d_bias = None if like_bias is None else d_logits.astype(like_bias.dtype)
     d_logits = d_logits.astype(key.dtype)
     d_query = times(jnp.einsum("bhqs,bshk->bqhk", d_logits, key), key.shape[-1] ** -0.5)
     d_key = jnp.einsum("bhqs,bqhk->bshk", d_logits, scaled)
     return d_query, d_key, d_value, d_bias
-
-
-def _softmax_backward(y: jax.Array, dy: jax.Array) -> jax.Array:
-    """Gradient of softmax's argument from its result y and that one's gradient dy; last axis."""
-    return y * (dy - jnp.sum(y * dy, axis=-1, keepdims=True))
 
 
 attend.defvjp(_forward, _backward)

@@ -14,9 +14,9 @@ from flax import nnx
 
 from vit_jax.core.axes import BATCH, HEAD_SIZE, HEADS, QKV, STREAM, TOKENS, WIDTH, constrain
 from vit_jax.nn.attention import attend, input_projections, output_projection
+from vit_jax.nn.block import Mlp
 from vit_jax.nn.block_spec import BlockSpec
 from vit_jax.nn.linear import Initializer, param
-from vit_jax.nn.mlp import Mlp
 from vit_jax.nn.norm import norm
 
 

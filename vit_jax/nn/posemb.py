@@ -13,7 +13,8 @@ import numpy as np
 from flax import nnx
 
 from vit_jax.core.axes import HEAD_SIZE, POSITIONS, WIDTH
-from vit_jax.nn.initialization import VIT
+from vit_jax.core.errors import UserError
+from vit_jax.core.pytrees import is_stacked
 from vit_jax.nn.linear import Initializer, param
 
 Table = TypeVar("Table", jax.Array, np.ndarray)
@@ -100,14 +101,7 @@ class Positions(nnx.Module):
 class LearnedPositions(Positions):
     """A learned vector for each token of the 1-D sequence, class token first (section 3.1)."""
 
-    def __init__(
-        self,
-        layout: TokenLayout,
-        width: int,
-        *,
-        init: Initializer = VIT.positions,
-        rngs: nnx.Rngs,
-    ):
+    def __init__(self, layout: TokenLayout, width: int, *, init: Initializer, rngs: nnx.Rngs):
         shape = (layout.num_places, width)
         self.embedding = param(init, shape, (POSITIONS, WIDTH), rngs.params())
         self.layout = layout
@@ -123,14 +117,7 @@ class Learned2dPositions(Positions):
     A class token, which has neither, gets zeros.
     """
 
-    def __init__(
-        self,
-        layout: TokenLayout,
-        width: int,
-        *,
-        init: Initializer = VIT.positions,
-        rngs: nnx.Rngs,
-    ):
+    def __init__(self, layout: TokenLayout, width: int, *, init: Initializer, rngs: nnx.Rngs):
         rows, columns = layout.grid
         axes = (POSITIONS, WIDTH)
         self.columns = param(init, (columns, width // 2), axes, rngs.params())
@@ -152,22 +139,14 @@ class RelativePositions(Positions):
     vector is in row o + N - 1.
     """
 
-    def __init__(
-        self,
-        layout: TokenLayout,
-        head_size: int,
-        *,
-        init: Initializer = VIT.positions,
-        rngs: nnx.Rngs,
-    ):
+    def __init__(self, layout: TokenLayout, head_size: int, *, init: Initializer, rngs: nnx.Rngs):
         shape = (2 * layout.num_tokens - 1, head_size)
         self.offsets = param(init, shape, (POSITIONS, HEAD_SIZE), rngs.params())
 
     def bias(self, query: jax.Array) -> jax.Array:
         """Queries [B, N, H, K], scaled -> [B, H, N, N]."""
         keys = self.offsets[...].astype(query.dtype)[::-1]  # row N - 1 + (key - query)
-        products = jnp.einsum("bqhk,ok->bhqo", query, keys)
-        return _skewed(products)
+        return _skewed(jnp.einsum("bqhk,ok->bhqo", query, keys))
 
 
 def _skewed(x: jax.Array) -> jax.Array:
@@ -181,28 +160,22 @@ def _skewed(x: jax.Array) -> jax.Array:
     return flat[..., n - 1 : n - 1 + n * width].reshape(*batch, n, width)[..., :n]
 
 
-class SinCos1dPositions(Positions):
-    """Fixed sines of the position in the 1-D sequence; a class token, at 0, shifts the rest."""
+class SinCosPositions(Positions):
+    """Fixed sines of the position in the 1-D sequence, or of the patch's row and column."""
 
-    def __init__(self, layout: TokenLayout):
-        self.layout = layout
-
-    def __call__(self, x: jax.Array) -> jax.Array:
-        """[B, N, D] -> [B, N, D]."""
-        table = self.layout.pad_places(sincos_1d(self.layout.num_places, x.shape[-1]))
-        return x + jnp.asarray(table, x.dtype)
-
-
-class SinCos2dPositions(Positions):
-    """Fixed sines of the patch's row and column; a class token, which has neither, gets zeros."""
-
-    def __init__(self, layout: TokenLayout):
-        self.layout = layout
+    def __init__(self, layout: TokenLayout, kind: str):
+        self.layout, self.kind = layout, kind
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """[B, N, D] -> [B, N, D]."""
-        table = self.layout.pad_patches(sincos_2d(self.layout.grid, x.shape[-1]))
-        return x + jnp.asarray(table, x.dtype)
+        return x + jnp.asarray(sincos(self.kind, self.layout, x.shape[-1]), x.dtype)
+
+
+def sincos(kind: str, layout: TokenLayout, width: int) -> np.ndarray:
+    """[N, D]; a class token has zeros in "sincos_2d", and shifts the rest in "sincos_1d"."""
+    if kind == "sincos_1d":
+        return layout.pad_places(sincos_1d(layout.num_places, width))
+    return layout.pad_patches(sincos_2d(layout.grid, width))
 
 
 def sincos_1d(num_tokens: int, width: int) -> np.ndarray:
@@ -254,3 +227,64 @@ def rotary_angles(grid: tuple[int, int], head_size: int) -> np.ndarray:
     y, x = np.meshgrid(*centres, indexing="ij")
     of_each = [2 * np.pi * c.reshape(-1, 1) * frequencies for c in (y, x)]
     return np.concatenate(of_each, axis=1).astype(np.float32)
+
+
+# --- resizing of learned tables for images of another size (section 3.2)
+
+METHODS = {"bilinear": "linear", "bicubic": "cubic"}  # jax.image's names
+TABLES = ("embedding", "rows", "columns")  # in LearnedPositions and Learned2dPositions
+
+
+def is_table(name: str) -> bool:
+    """Whether the parameter of this name can be resized, in the blocks or outside of them."""
+    *_, parent, leaf = ("", *name.split("/"))
+    return parent == "positions" and leaf in TABLES
+
+
+def places_axis(name: str) -> int:
+    """The axis of such a parameter that counts positions."""
+    return int(is_stacked(name))
+
+
+def check_resizable(name: str, old: tuple[int, ...], new: tuple[int, ...]) -> None:
+    """Raises UserError for a parameter of another shape that cannot be resized."""
+    if old != new and not is_table(name):
+        raise UserError(
+            f"{name} has the shape {old}, for images of this size it would be {new}, and it cannot "
+            "be resized: offsets in the sequence of patches (model.position_embedding=relative) "
+            "mean something else in another one. Keep the image size of the weights."
+        )
+
+
+def resize(
+    name: str, table: jax.Array, old: TokenLayout, new: TokenLayout, *, method: str
+) -> jax.Array:
+    """The parameter of this name, for which `is_table` holds, resized to the layout `new`."""
+    leaf = name.rpartition("/")[2]
+
+    def one(table: jax.Array) -> jax.Array:
+        if leaf == "embedding":
+            return resize_positions(table, old, new, method=method)
+        shape = (new.grid[leaf == "columns"], table.shape[1])
+        return jax.image.resize(table, shape, METHODS[method], antialias=False)
+
+    return (jax.vmap(one) if is_stacked(name) else one)(table)
+
+
+def resize_positions(
+    table: jax.Array, old: TokenLayout, new: TokenLayout, *, method: str
+) -> jax.Array:
+    """[N, D] in the layout `old` -> [N', D] in `new`, by interpolation over the grid of patches.
+
+    Patches are placed at their centres in the image, whatever their number; outside the old centres
+    the outermost values are extended. Nothing is antialiased when the grid gets smaller. The
+    class token's row is kept, or left out if `new` has none; `old` must have one if `new` has.
+    """
+    assert old.first_places or not new.first_places
+    first, patches = table[: new.first_places], table[old.first_places :]
+    if old.grid != new.grid:
+        width = table.shape[1]
+        patches = jax.image.resize(
+            patches.reshape(*old.grid, width), (*new.grid, width), METHODS[method], antialias=False
+        ).reshape(-1, width)
+    return jnp.concatenate([first, patches])

@@ -4,6 +4,7 @@ The parameters of all L blocks are in one tree with a leading axis L, however th
 checkpoints, optimizers and results do not depend on that choice.
 """
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +14,9 @@ from flax import nnx
 from jax.ad_checkpoint import checkpoint_name
 
 from vit_jax.core.axes import LAYERS
+from vit_jax.core.schema.fields import field
 from vit_jax.nn.attention import MIXED, PROJECTED, WEIGHTS
+from vit_jax.nn.block_spec import Numerics
 
 OFFLOAD_MEMORY = "pinned_host"  # the JAX memory kind that `offload` needs
 BLOCK_INPUT = "block_input"  # name of the tokens that enter a block, for policies
@@ -55,6 +58,25 @@ REMAT_POLICIES: dict[str, Callable[..., bool] | None] = {
 }
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StackSpec(Numerics):
+    """How a stack of blocks is run: scanned (compiles one block), or unrolled (runs faster)."""
+
+    scan: bool = field(
+        False,
+        "the blocks, or the units of a ResNet's stage, by one compiled loop (true) or unrolled "
+        "[false]",
+    )
+    remat: str = field(
+        "none",
+        "what is computed again on the way back: `none` [this]: no matrix product, and in a scan "
+        "the cheap operations between them; `dots`: those operations; `dots_no_batch`: attention's "
+        "products too; `full`: a whole block; `offload`: likewise, and the blocks' inputs wait in "
+        "the host's memory, where the platform can do that",
+        choices=REMAT_POLICIES,
+    )
+
+
 class Stack(nnx.Module):
     """`depth` blocks made by `make_block(rngs=...)`.
 
@@ -62,21 +84,16 @@ class Stack(nnx.Module):
       make_block: its result is called as block(x, key, drop_rate).
       stochastic_depth: drop rate of the last block; it rises linearly from 0 at the first.
       constant_depth: use that rate for every block instead.
-      scan: run by `jax.lax.scan` (compiles one block) or unrolled (compiles all, runs faster).
-      remat: a name of REMAT_POLICIES.
-      converts: whether the blocks convert their parameters to another dtype (see `unstack`).
     """
 
     def __init__(
         self,
         make_block: Callable[..., nnx.Module],
+        spec: StackSpec,
         *,
         depth: int,
-        stochastic_depth: float,
+        stochastic_depth: float = 0.0,
         constant_depth: bool = False,
-        scan: bool,
-        remat: str,
-        converts: bool,
         rngs: nnx.Rngs,
     ):
         keys = jax.random.split(rngs.params(), depth)
@@ -87,9 +104,8 @@ class Stack(nnx.Module):
         self.depth = depth
         self.stochastic_depth = stochastic_depth
         self.constant_depth = constant_depth
-        self.scan = scan
-        self.remat = remat
-        self.converts = converts
+        self.scan, self.remat = spec.scan, spec.remat
+        self.converts = spec.precision.compute != jnp.float32
 
     def __call__(
         self,

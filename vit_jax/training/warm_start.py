@@ -14,8 +14,7 @@ import jax.numpy as jnp
 from vit_jax.core import pytrees
 from vit_jax.core.errors import UserError
 from vit_jax.models import ModelInfo, hidden_fields
-from vit_jax.nn.posemb import TokenLayout
-from vit_jax.nn.position_resize import is_table, places_axis, resize
+from vit_jax.nn.posemb import TokenLayout, is_table, places_axis, resize
 from vit_jax.training.state import TrainState
 from vit_jax.weights import CheckpointInfo
 

@@ -8,7 +8,6 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from vit_jax import models
 from vit_jax.core.errors import UserError, nearest
 from vit_jax.weights.files.detect_format import Opened
 from vit_jax.weights.match import Match
@@ -85,36 +84,6 @@ def sides(key: str, value: Any) -> tuple[int, int]:
     if len(value) != 2:
         raise _wrong(key, value, "height and width in pixels")
     return side(key, value[0]), side(key, value[1])
-
-
-def preprocess(
-    document: Document,
-    prefix: str,
-    image_size: tuple[int, int],
-    steps: tuple[tuple[int, int] | int | None, tuple[int, int] | None, str],
-    *,
-    mean_and_std: tuple[tuple[float, ...], tuple[float, ...]],
-    **fields: Any,
-) -> models.Preprocess:
-    """Preparation of images by Pillow, which PyTorch's projects share.
-
-    Args:
-      prefix: prefix of "mean" and "std" in `document`.
-      steps: resize, crop and interpolation.
-      mean_and_std: the defaults.
-      fields: further ones of models.Preprocess.
-    """
-    resize, crop, interpolation = steps
-    return models.Preprocess(
-        image_size,
-        resize,
-        crop,
-        channels(document, f"{prefix}mean", mean_and_std[0]),
-        channels(document, f"{prefix}std", mean_and_std[1]),
-        interpolation,
-        longer="down" if isinstance(resize, int) else "nearest",
-        **fields,
-    )
 
 
 def _wrong(key: str, value: Any, wanted: str) -> UserError:

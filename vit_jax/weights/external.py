@@ -10,7 +10,7 @@ import numpy as np
 from vit_jax import models
 from vit_jax.core.errors import UserError
 from vit_jax.models.bit import DEPTHS, ROOT_WIDTH, name_of_units
-from vit_jax.models.vit import SIZES
+from vit_jax.models.vit_spec import SIZES
 from vit_jax.weights.config_json import ClassNames, section
 from vit_jax.weights.files.detect_format import Opened
 from vit_jax.weights.files.tensors import Tensors
@@ -213,7 +213,7 @@ def _size_name(sizes: Mapping[str, int]) -> str | None:
 
 def _bit(match: Match) -> tuple[str, dict[str, Any]]:
     """(such as "R50x1", fields)"""
-    shape = match.resnet_shape
+    shape = match.resnet
     assert shape
     name = f"R{name_of_units(shape.units)}x{max(1, shape.root_width // ROOT_WIDTH)}"
     return name, {"units": shape.units, "root_width": shape.root_width}
@@ -221,7 +221,7 @@ def _bit(match: Match) -> tuple[str, dict[str, Any]]:
 
 def _vit(match: Match) -> tuple[str, dict[str, Any]]:
     """(such as "ViT-B/16", "ViT-12x512/16" or "R50+ViT-B/16", fields)"""
-    sizes, shape = match.sizes, match.resnet_shape
+    sizes, shape = match.sizes, match.resnet
     size = _size_name(sizes) or f"{sizes['L']}x{sizes['D']}"
     fields: dict[str, Any] = {
         **vit_sizes(match),

@@ -22,8 +22,7 @@ from vit_jax import models
 from vit_jax.core import pytrees, synsets
 from vit_jax.core.errors import UserError, nearest
 from vit_jax.core.schema import renamed
-from vit_jax.nn.posemb import TokenLayout
-from vit_jax.nn.position_resize import METHODS, check_resizable, is_table, resize
+from vit_jax.nn.posemb import METHODS, TokenLayout, check_resizable, is_table, resize
 from vit_jax.parallel import mesh as meshes
 from vit_jax.store import checkpoint_dir
 from vit_jax.weights import config_json
@@ -82,7 +81,7 @@ class CheckpointInfo:
     @property
     def tokens(self) -> TokenLayout:
         """The origin of each of the model's tokens."""
-        return models.token_layout(self.spec, self.preprocess.image_size)
+        return self.spec.token_layout(self.preprocess.image_size)
 
     def param_shapes(self, *, ema: bool) -> dict[str, tuple[int, ...]]:
         """Shapes of the parameters or their EMA. UserError if there is no EMA."""
@@ -223,7 +222,7 @@ def load_with_info(
     params = about.read(
         {n: _of_shape(x, there.get(n, x.shape)) for n, x in wanted.items()}, ema=ema
     )
-    new = models.token_layout(spec, preprocess.image_size)
+    new = spec.token_layout(preprocess.image_size)
     for name in filter(is_table, wanted):
         resized = resize(name, params[name], about.tokens, new, method=position_resize)
         params[name] = jax.device_put(resized, wanted[name].sharding)

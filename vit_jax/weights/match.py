@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from vit_jax.core.errors import UserError
-from vit_jax.nn.resnet.resnet import ResNetShape
+from vit_jax.nn.resnet_spec import ResNetSpec
 from vit_jax.weights.files.tensors import Tensors, is_floating
 from vit_jax.weights.layout import (
     BLOCK,
@@ -70,7 +70,7 @@ class Match:
         return self.has("resnet")
 
     @functools.cached_property
-    def resnet_shape(self) -> ResNetShape | None:
+    def resnet(self) -> ResNetSpec | None:
         """The ResNet, or the one before a hybrid's blocks; None for a plain ViT."""
         if not self.sizes.get("W"):
             return None
@@ -78,12 +78,12 @@ class Match:
         while self.has(f"stage{len(units) + 1}/first"):
             rest = f"stage{len(units) + 1}/rest"
             units.append(1 + (self.sizes[f"U{len(units) + 1}"] if self.has(rest) else 0))
-        return ResNetShape(tuple(units), self.sizes["W"])
+        return ResNetSpec(units=tuple(units), root_width=self.sizes["W"])
 
     @property
     def patch_pixels(self) -> int:
         """Pixels from one token of a ViT to the next."""
-        return self.sizes["P"] * (self.resnet_shape.stride if self.resnet_shape else 1)
+        return self.sizes["P"] * (self.resnet.map_stride if self.resnet else 1)
 
     def has(self, name: str) -> bool:
         """Whether the file has this part."""
@@ -248,11 +248,12 @@ def _problems(match: Match, *, nearest: bool) -> Iterator[str]:
 
 def _contradictions(match: Match) -> tuple[str, ...]:
     """Combinations of arrays that no model has, although each shape is right."""
-    sizes, resnet = match.sizes, match.resnet_shape
+    sizes, resnet = match.sizes, match.resnet
     features = sizes["D"] if match.is_bit else sizes.get("F", 0)
     lines = []
-    if resnet and features != resnet.channels:
-        lines.append(f"what follows its ResNet takes {features} channels, not {resnet.channels}")
+    if resnet and features != resnet.map_channels:
+        given = resnet.map_channels
+        lines.append(f"what follows its ResNet takes {features} channels, not {given}")
     if match.is_bit:
         return tuple(lines)
     if sizes["P"] != sizes["p"]:

@@ -20,7 +20,7 @@ from vit_jax.core import pytrees
 from vit_jax.core.errors import UserError, nearest
 from vit_jax.core.files import atomic_folder
 from vit_jax.core.schema.fields import without_a_place
-from vit_jax.nn.posemb import sincos_1d, sincos_2d
+from vit_jax.nn.posemb import sincos
 from vit_jax.store.checkpoints import ADVICE, Checkpoints
 from vit_jax.weights.external import Format
 from vit_jax.weights.files import npz, safetensors
@@ -94,12 +94,8 @@ def _params(loaded: Loaded) -> dict[str, np.ndarray]:
     spec = loaded.model.spec
     kind = getattr(spec, "position_embedding", None)
     if kind in ("sincos_1d", "sincos_2d"):
-        tokens = models.token_layout(spec, loaded.model.preprocess.image_size)
-        if kind == "sincos_1d":
-            table = tokens.pad_places(sincos_1d(tokens.num_places, spec.width))
-        else:
-            table = tokens.pad_patches(sincos_2d(tokens.grid, spec.width))
-        arrays[POSITIONS] = table.astype(np.float32)
+        tokens = spec.token_layout(loaded.model.preprocess.image_size)
+        arrays[POSITIONS] = sincos(kind, tokens, spec.width).astype(np.float32)
     elif POSITIONS in arrays and spec.has_class_token and not spec.class_position:
         # Zeros for the class token compute the same function.
         arrays[POSITIONS] = np.pad(arrays[POSITIONS], ((1, 0), (0, 0)))

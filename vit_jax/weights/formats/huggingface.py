@@ -12,7 +12,7 @@ from typing import Any
 
 from vit_jax import models
 from vit_jax.core.errors import UserError
-from vit_jax.models.vit import ViTSpec
+from vit_jax.models.vit_spec import ViTSpec
 from vit_jax.weights import config_json, external
 from vit_jax.weights.config_json import ClassNames
 from vit_jax.weights.external import Documents, ExternalWeights, Format
@@ -23,7 +23,6 @@ from vit_jax.weights.match import Match, best
 
 HINT = "Write --to=google_npz or checkpoint."
 GELUS = {"gelu": "exact", "gelu_new": "tanh", "gelu_pytorch_tanh": "tanh", "gelu_fast": "tanh"}
-_ZERO, _HALF, _ONE = (0.0, 0.0, 0.0), (0.5, 0.5, 0.5), (1.0, 1.0, 1.0)
 
 
 def _layout(title: str, layer: str, attention: str, fc1: str, fc2: str, *, ijepa: bool) -> Layout:
@@ -218,14 +217,19 @@ def preprocess(document: Mapping[str, Any], image_size: tuple[int, int]) -> mode
     crop = None
     if document.get("do_center_crop", False):
         crop = config_json.sides("crop_size", document.get("crop_size") or size)
-    interpolation = _interpolation(document.get("resample"))
-    normalise = document.get("do_normalize", True)
-    return config_json.preprocess(
-        document if normalise else {},
-        "image_",
+    mean: tuple[float, ...] = (0.0, 0.0, 0.0)
+    std: tuple[float, ...] = (1.0, 1.0, 1.0)
+    if document.get("do_normalize", True):
+        half = (0.5, 0.5, 0.5)
+        mean, std = (config_json.channels(document, f"image_{x}", half) for x in ("mean", "std"))
+    return models.Preprocess(
         image_size,
-        (resize, crop, interpolation),
-        mean_and_std=(_HALF, _HALF) if normalise else (_ZERO, _ONE),
+        resize,
+        crop,
+        mean,
+        std,
+        _interpolation(document.get("resample")),
+        longer="down" if isinstance(resize, int) else "nearest",
     )
 
 

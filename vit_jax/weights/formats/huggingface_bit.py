@@ -12,7 +12,7 @@ from vit_jax import models
 from vit_jax.core.errors import UserError
 from vit_jax.models.bit import BiTSpec
 from vit_jax.nn.norm import GROUPS
-from vit_jax.nn.resnet.resnet import EXPANSION
+from vit_jax.nn.resnet_spec import EXPANSION
 from vit_jax.weights import config_json, external
 from vit_jax.weights.config_json import ClassNames
 from vit_jax.weights.external import Documents, ExternalWeights, Format
@@ -82,7 +82,7 @@ def _read(opened: Opened, given: tuple[int, int] | None) -> ExternalWeights:
     if "model_type" in (opened.config or {}):
         _check_config(opened)  # arrays of the other kind differ in ways that mislead
     match = best([_BIT], opened.tensors)
-    shape = match.resnet_shape
+    shape = match.resnet
     assert shape
     sizes = {
         "embedding_size": shape.root_width,
@@ -113,7 +113,7 @@ def _documents(
         "embedding_size": spec.root_width,
         "hidden_sizes": _widths(spec.units, spec.root_width),
         "depths": list(spec.units),
-        "output_stride": max(32, spec.shape.stride),
+        "output_stride": max(32, spec.map_stride),
         "torch_dtype": "float32",
         **huggingface.labels(num_classes, names),
     }

@@ -14,7 +14,7 @@ from vit_jax import models
 from vit_jax.core.errors import UserError
 from vit_jax.models.bit import BiTSpec
 from vit_jax.models.hybrid import HybridSpec
-from vit_jax.models.vit import ViTSpec
+from vit_jax.models.vit_spec import ViTSpec
 from vit_jax.weights import config_json, external
 from vit_jax.weights.config_json import ClassNames
 from vit_jax.weights.external import Documents, ExternalWeights, Format
@@ -174,7 +174,7 @@ def _sizes(match: Match, config: Mapping[str, Any]) -> dict[str, Any]:
 def _check_arguments(config: Mapping[str, Any], match: Match) -> None:
     """UserError for arguments with which the same arrays make another model."""
     arguments = config_json.section(config, "model_args")
-    unread = _UNREAD_OF_BIT if match.is_bit else _UNREAD_OF_HYBRID if match.resnet_shape else ()
+    unread = _UNREAD_OF_BIT if match.is_bit else _UNREAD_OF_HYBRID if match.resnet else ()
     unknown = [f"{name}={arguments[name]!r}" for name in unread if name in arguments]
     pool = arguments.get("global_pool") or config.get("global_pool") or "avg"
     if match.is_bit and pool != "avg":
@@ -239,13 +239,15 @@ def preprocess(config: Mapping[str, Any], image_size: tuple[int, int]) -> models
     if mode == "center" and before_crop[0] == before_crop[1]:
         resize, fit = before_crop[0], "stretch"  # the shorter side
     crop = None if resize == image_size and mode == "squash" else image_size
-    return config_json.preprocess(
-        about,
-        "",
+    return models.Preprocess(
         image_size,
-        (resize, crop, interpolation),
-        mean_and_std=((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
+        resize,
+        crop,
+        config_json.channels(about, "mean", (0.485, 0.456, 0.406)),
+        config_json.channels(about, "std", (0.229, 0.224, 0.225)),
+        interpolation,
         fit=fit,
+        longer="down" if isinstance(resize, int) else "nearest",
         middle="nearest" if crop else "down",
     )
 
@@ -335,7 +337,8 @@ def _ratio(mlp_dim: int, width: int) -> float:
 
 def _bit_config(spec: BiTSpec, num_classes: int, about: models.Preprocess) -> dict[str, Any]:
     for bit in _BITS:
-        if models.spec(f"R{bit}").shape == spec.shape:
+        published = models.spec(f"R{bit}")
+        if (published.units, published.root_width) == (spec.units, spec.root_width):
             break
     else:
         raise UserError(
@@ -345,7 +348,7 @@ def _bit_config(spec: BiTSpec, num_classes: int, about: models.Preprocess) -> di
     return {
         "architecture": f"resnetv2_{bit}_bit",
         "num_classes": num_classes,
-        "num_features": spec.shape.channels,
+        "num_features": spec.map_channels,
         "global_pool": "avg",
         "pretrained_cfg": _pretrained_cfg(num_classes, about)
         | {"fixed_input_size": False, "first_conv": "stem.conv", "classifier": "head.fc"},

@@ -7,28 +7,29 @@ import pytest
 from flax import nnx
 
 from vit_jax.core import pytrees
-from vit_jax.nn.linear import FLOAT32
-from vit_jax.nn.resnet.convolution import Standardization, padding
-from vit_jax.nn.resnet.resnet import (
-    ResNet,
-    ResNetShape,
-    ResNetStyle,
-    activation_bytes,
-    forward_flops,
-    unit_input_bytes,
-)
+from vit_jax.nn.resnet import ResNet
+from vit_jax.nn.resnet_spec import ResNetSpec, padding
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 AGREEMENT = 1e-4  # of float32 in another order, through several norms; relative to the largest
-STYLES = {
-    "pre": ResNetStyle(True, "fixed", Standardization(1e-10, "variance"), 1e-5),
-    "post": ResNetStyle(False, "same", Standardization(1e-5, "deviation"), 1e-6),
-}
+STYLES = ("pre", "post")
 
 
-def resnet(style, units=(1, 3), scan=False, remat="none"):
-    shape = ResNetShape(units, 32)
-    return ResNet(shape, STYLES[style], scan=scan, remat=remat, precision=FLOAT32, rngs=nnx.Rngs(0))
+class PostSpec(ResNetSpec):
+    pre_activation, pad = False, "same"
+
+
+def spec_of(style, units=(1, 3), root_width=32, **run):
+    if style == "pre":
+        return ResNetSpec(units=units, root_width=root_width, **run)
+    of_hybrids = {"weight_epsilon": 1e-5, "weight_epsilon_of": "deviation"}
+    return PostSpec(
+        units=units, root_width=root_width, group_norm_epsilon=1e-6, **of_hybrids, **run
+    )
+
+
+def resnet(style, units=(1, 3), **run):
+    return ResNet(spec_of(style, units, **run), rngs=nnx.Rngs(0))
 
 
 def group_norm(x, layer, eps, index=None):
@@ -54,7 +55,7 @@ relu = lambda x: np.maximum(x, 0)
 
 def root(x, model, pad):
     x = std_conv(x, model.root.conv, pad, 2)
-    if not model.style.pre_activation:
+    if not model.root.spec.pre_activation:
         x = relu(group_norm(x, model.root.norm, 1e-6))
     x = np.pad(x, ((0, 0), *padding(pad, x.shape[1:3], 3, 2), (0, 0)))
     windows = np.lib.stride_tricks.sliding_window_view(x, (3, 3), axis=(1, 2))
@@ -87,7 +88,7 @@ def test_it_computes_what_the_papers_say(style, drawn):
     model = drawn(lambda: resnet(style))
     images = jax.random.normal(jax.random.key(0), (2, 32, 48, 3))
     unit = pre_activated if style == "pre" else post_activated
-    x = root(np.asarray(images, np.float64), model, STYLES[style].pad)
+    x = root(np.asarray(images, np.float64), model, spec_of(style).pad)
     x = unit(x, model.stage1.first.block, 0, 1, True)
     x = unit(x, model.stage2.first.block, 0, 2, True)
     expected = [x]
@@ -160,8 +161,8 @@ def test_hybrids_units_are_their_shortcuts_at_first():
 
 
 def test_no_stages_leave_the_root():
-    shape = ResNetShape((), 32)
-    assert (shape.stride, shape.channels) == (4, 32)
+    spec = spec_of("post", ())
+    assert (spec.map_stride, spec.map_channels) == (4, 32)
     x = jax.eval_shape(lambda x: resnet("post", ())(x)[0], jnp.ones((1, 32, 32, 3)))
     assert x.shape == (1, 8, 8, 32)
 
@@ -171,24 +172,22 @@ def test_no_stages_leave_the_root():
 def test_flops_are_those_that_xla_counts(style, size, xla_flops):
     units = (2, 1, 1, 1)
     counted = xla_flops(lambda x: resnet(style, units)(x)[0], (1, *size, 3))
-    assert forward_flops(ResNetShape(units, 32), STYLES[style].pad, size) == counted
+    assert spec_of(style, units).resnet_flops(size) == counted
 
 
 def test_bytes_of_one_unit_by_hand():
-    shape = ResNetShape((1,), 32)
     root_, places = 32 * 16 * 16, 8 * 8
-    pre, post = (
-        activation_bytes(shape, pre_activation=p, image_size=(32, 32)) for p in (True, False)
-    )
+    pre, post = (spec_of(style, (1,)).resnet_bytes((32, 32)) for style in STYLES)
     assert pre == 2 * (root_ + 3 * 32 * places)
     assert post == pre + 2 * 2 * 128 * places
-    assert unit_input_bytes(shape, (32, 32)) == 2 * 32 * places
+    assert spec_of("pre", (1,)).unit_input_bytes((32, 32)) == 2 * 32 * places
 
 
 def test_shapes_are_those_of_the_feature_map():
-    shape = ResNetShape((3, 4, 6, 3), 64)
-    assert (shape.stride, shape.channels) == (32, 2048)
-    *_, last = shape.each((224, 160))
+    spec = spec_of("pre", (3, 4, 6, 3), 64)
+    assert (spec.map_stride, spec.map_channels) == (32, 2048)
+    units = list(spec.each_unit((224, 160)))
+    last = units[-1]
     assert (last.size_out, last.outputs) == ((7, 5), 2048)
-    assert sum(unit.stride == 2 for unit in shape.each((224, 160))) == 3
-    assert math.prod(unit.stride for unit in shape.each((224, 160))) * 4 == shape.stride
+    assert sum(unit.stride == 2 for unit in units) == 3
+    assert math.prod(unit.stride for unit in units) * 4 == spec.map_stride

@@ -6,12 +6,12 @@ from flax import nnx
 
 from vit_jax.core.axes import STREAM, WIDTH
 from vit_jax.nn.linear import FLOAT32, Precision
-from vit_jax.nn.resnet.convolution import Standardization, StdConv, convolve, padding
+from vit_jax.nn.resnet import StdConv, convolve, standardized
+from vit_jax.nn.resnet_spec import ResNetSpec, padding
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 ROUNDING = 1e-5  # float32 sums in another order
-OF_VARIANCE = Standardization(1e-10, "variance")
-OF_DEVIATION = Standardization(1e-5, "deviation")
+OF_VARIANCE, OF_DEVIATION = (1e-10, "variance"), (1e-5, "deviation")
 
 
 def by_hand(x, kernel, stride, pad):
@@ -27,18 +27,19 @@ def by_hand(x, kernel, stride, pad):
     return y
 
 
-def conv(kernel_size, stride=1, pad="fixed", standardize=OF_VARIANCE):
-    return StdConv(
-        kernel_size, (3, 4), (STREAM, WIDTH), stride=stride, pad=pad, standardize=standardize,
-        precision=FLOAT32, rngs=nnx.Rngs(0),
-    )  # fmt: skip
+class SameSpec(ResNetSpec):
+    pad = "same"
+
+
+SPECS = {"fixed": ResNetSpec(), "same": SameSpec()}
 
 
 @pytest.mark.parametrize("size", [(8, 6), (7, 5)])
 @pytest.mark.parametrize("pad", ["fixed", "same"])
 @pytest.mark.parametrize(("kernel_size", "stride"), [(1, 1), (1, 2), (3, 1), (3, 2), (7, 2)])
 def test_it_is_a_convolution_with_standardised_weights(kernel_size, stride, pad, size):
-    layer = conv(kernel_size, stride, pad)
+    axes, rngs = (STREAM, WIDTH), nnx.Rngs(0)
+    layer = StdConv(kernel_size, (3, 4), axes, SPECS[pad], stride=stride, rngs=rngs)
     x = jax.random.normal(jax.random.key(1), (2, *size, 3))
     kernel = np.asarray(layer.kernel[...], np.float64)
     kernel = (kernel - kernel.mean((0, 1, 2))) / kernel.std((0, 1, 2))
@@ -56,7 +57,7 @@ def test_padding_is_that_of_the_released_models():
 @pytest.mark.parametrize("standardize", [OF_VARIANCE, OF_DEVIATION])
 def test_weights_of_each_output_have_mean_0_and_variance_1(standardize):
     kernel = 3 + 0.1 * jax.random.normal(jax.random.key(0), (3, 3, 8, 4))
-    done = standardize(kernel)
+    done = standardized(kernel, *standardize)
     np.testing.assert_allclose(done.mean((0, 1, 2)), 0, atol=ROUNDING)
     np.testing.assert_allclose(done.std((0, 1, 2)), 1, rtol=2e-4)  # eps of a deviation of 0.1
 
@@ -65,16 +66,16 @@ def test_the_two_divisors_differ_by_what_eps_is_added_to():
     kernel = 1e-3 * jax.random.normal(jax.random.key(0), (3, 3, 8, 4))
     variance = np.asarray(kernel).var((0, 1, 2))
     for standardize, divisor in (
-        (Standardization(1e-6, "variance"), np.sqrt(variance + 1e-6)),
-        (Standardization(1e-3, "deviation"), np.sqrt(variance) + 1e-3),
+        ((1e-6, "variance"), np.sqrt(variance + 1e-6)),
+        ((1e-3, "deviation"), np.sqrt(variance) + 1e-3),
     ):
         expected = (kernel - kernel.mean((0, 1, 2))) / divisor
-        np.testing.assert_allclose(standardize(kernel), expected, atol=ROUNDING)
+        np.testing.assert_allclose(standardized(kernel, *standardize), expected, atol=ROUNDING)
 
 
 @pytest.mark.parametrize("standardize", [OF_VARIANCE, OF_DEVIATION])
 def test_equal_weights_have_finite_gradients(standardize):
-    grad = jax.grad(lambda k: standardize(k).sum())(jnp.zeros((3, 3, 2, 2)))
+    grad = jax.grad(lambda k: standardized(k, *standardize).sum())(jnp.zeros((3, 3, 2, 2)))
     assert jnp.isfinite(grad).all()
 
 

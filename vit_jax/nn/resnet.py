@@ -1,0 +1,285 @@
+"""A ResNet of bottleneck units without a head, from images to a feature map.
+
+Its convolutions have standardised weights (arXiv 1903.10520) and no bias. The released code of BiT
+(arXiv 1912.11370) divides by sqrt(variance + 1e-10), the code of the hybrids of arXiv 2010.11929 by
+deviation + 1e-5, and the ports to torch by sqrt(variance + 1e-8).
+"""
+
+import dataclasses
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax.nn import initializers
+
+from vit_jax.core.axes import BATCH, CHANNELS, KERNEL, PATCH, STREAM, WIDTH, constrain
+from vit_jax.nn.linear import Initializer, Precision, param, product
+from vit_jax.nn.norm import GroupNorm
+from vit_jax.nn.resnet_spec import (
+    EXPANSION,
+    POOL_KERNEL,
+    ROOT_KERNEL,
+    Padding,
+    ResNetSpec,
+    padding,
+)  # fmt: skip
+from vit_jax.nn.stack import Stack
+
+
+def standardized(kernel: jax.Array, epsilon: float, epsilon_of: str) -> jax.Array:
+    """[k, k, I, O] -> the same, float32, with mean 0 and variance 1 for each of the O outputs.
+
+    `epsilon` is added to the "variance" or to the standard "deviation" that divides.
+    """
+    inputs = (0, 1, 2)
+    kernel = kernel - jnp.mean(kernel, axis=inputs, keepdims=True)
+    variance = jnp.mean(jnp.square(kernel), axis=inputs, keepdims=True)
+    if epsilon_of == "variance":
+        return kernel * jax.lax.rsqrt(variance + epsilon)
+    # The gradient of a root at 0 is infinite; weights that are all equal have none.
+    deviation = jnp.sqrt(jnp.maximum(variance, jnp.finfo(jnp.float32).tiny))
+    return kernel / (deviation + epsilon)
+
+
+class StdConv(nnx.Module):
+    """k x k convolution with a LeCun-normal kernel [k, k, I, O], standardised at every use.
+
+    Args:
+      kernel_size: k, in pixels.
+      channels: (I, O).
+      axes: their logical names.
+      stride: pixels from one output to the next.
+    """
+
+    def __init__(
+        self,
+        kernel_size: int,
+        channels: tuple[int, int],
+        axes: tuple[str, str],
+        spec: ResNetSpec,
+        *,
+        stride: int = 1,
+        rngs: nnx.Rngs,
+    ):
+        shape = (kernel_size, kernel_size, *channels)
+        names = (KERNEL, KERNEL, *axes)
+        self.kernel = param(initializers.lecun_normal(), shape, names, rngs.params())
+        self.kernel_size, self.stride, self.spec = kernel_size, stride, spec
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """[B, H, W, I] -> [B, ceil(H / stride), ceil(W / stride), O]."""
+        spec, precision = self.spec, self.spec.precision
+        x = x.astype(precision.compute)
+        kernel = standardized(self.kernel[...], spec.weight_epsilon, spec.weight_epsilon_of)
+        if self.kernel_size == 1:
+            x = x[:, :: self.stride, :: self.stride]
+            return product(x, kernel[0, 0], 1, precision)
+        pad = padding(spec.pad, (x.shape[1], x.shape[2]), self.kernel_size, self.stride)
+        return convolve(x, kernel, self.stride, pad, precision)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3, 4))
+def convolve(
+    x: jax.Array, kernel: jax.Array, stride: int, pad: Padding, precision: Precision
+) -> jax.Array:
+    """[B, H, W, I], [k, k, I, O] -> [B, H', W', O].
+
+    x and the result are in `precision.compute`, the kernel and its gradient in float32. It has a
+    custom backward pass, whose sums for the kernel's gradient are returned in
+    `precision.gradient` (as in `linear.product`). Not for forward-mode differentiation.
+    """
+    return _convolve_forward(x, kernel, stride, pad, precision)[0]
+
+
+def _convolve_plainly(x: jax.Array, kernel: jax.Array, stride: int, pad: Padding) -> jax.Array:
+    layout = ("NHWC", "HWIO", "NHWC")
+    strides = (stride, stride)
+    return jax.lax.conv_general_dilated(x, kernel, strides, pad, dimension_numbers=layout)
+
+
+def _convolve_forward(
+    x: jax.Array, kernel: jax.Array, stride: int, pad: Padding, precision: Precision
+) -> tuple[jax.Array, Any]:
+    return _convolve_plainly(x, kernel.astype(precision.compute), stride, pad), (x, kernel)
+
+
+def _convolve_backward(
+    stride: int, pad: Padding, precision: Precision, saved: Any, dy: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    x, kernel = saved
+    of_x = lambda x: _convolve_plainly(x, kernel.astype(precision.compute), stride, pad)
+    (dx,) = jax.linear_transpose(of_x, x)(dy)
+    # The images' channels become the batch axis: every weight's gradient is the sum of x * dy over
+    # examples and positions, `stride` pixels apart. Trailing pixels the forward pass did not use
+    # are cut off.
+    sizes = zip(x.shape[1:3], dy.shape[1:3], kernel.shape[:2], pad, strict=True)
+    behind = [(n - 1) * stride + k - side - before for side, n, k, (before, _) in sizes]
+    d_kernel = jax.lax.conv_general_dilated(
+        x,
+        dy,
+        window_strides=(1, 1),
+        padding=[(before, b) for (before, _), b in zip(pad, behind, strict=True)],
+        rhs_dilation=(stride, stride),
+        dimension_numbers=("CHWN", "IHWO", "HWNC"),
+        preferred_element_type=precision.gradient,
+    )
+    return dx, d_kernel.astype(kernel.dtype)
+
+
+convolve.defvjp(_convolve_forward, _convolve_backward)
+
+
+def _group_norm(
+    channels: int,
+    axis: str,
+    spec: ResNetSpec,
+    rngs: nnx.Rngs,
+    scale_init: Initializer = initializers.ones,
+) -> GroupNorm:
+    return GroupNorm(
+        channels,
+        axis,
+        epsilon=spec.group_norm_epsilon,
+        scale_init=scale_init,
+        precision=spec.precision,
+        rngs=rngs,
+    )
+
+
+class Bottleneck(nnx.Module):
+    """A bottleneck unit: [B, H, W, I] -> [B, H / stride, W / stride, O]; O = 4 * hidden.
+
+    Args:
+      channels: (I, hidden).
+      stride: of the 3 x 3 convolution, and of the shortcut.
+      projection: whether the shortcut is a 1 x 1 convolution; otherwise I must equal O.
+    """
+
+    def __init__(
+        self,
+        channels: tuple[int, int],
+        spec: ResNetSpec,
+        *,
+        stride: int,
+        projection: bool,
+        rngs: nnx.Rngs,
+    ):
+        inputs, hidden = channels
+        outputs = EXPANSION * hidden
+        conv: Any = functools.partial(StdConv, spec=spec, rngs=rngs)
+        norm: Any = functools.partial(_group_norm, spec=spec, rngs=rngs)
+        self.conv1 = conv(1, (inputs, hidden), (WIDTH, CHANNELS))
+        self.conv2 = conv(3, (hidden, hidden), (WIDTH, CHANNELS), stride=stride)
+        self.conv3 = conv(1, (hidden, outputs), (CHANNELS, WIDTH))
+        if projection:
+            self.projection = conv(1, (inputs, outputs), (STREAM, WIDTH), stride=stride)
+        if spec.pre_activation:
+            self.norm1 = norm(inputs, WIDTH)
+            self.norm2 = norm(hidden, CHANNELS)
+            self.norm3 = norm(hidden, CHANNELS)
+        else:
+            self.norm1 = norm(hidden, CHANNELS)
+            self.norm2 = norm(hidden, CHANNELS)
+            # A unit starts as its shortcut alone, as in the released code.
+            self.norm3 = norm(outputs, WIDTH, scale_init=initializers.zeros)
+            if projection:
+                self.projection_norm = norm(outputs, WIDTH)
+        self.projects, self.pre_activation = projection, spec.pre_activation
+
+    def __call__(self, x: jax.Array, key: Any = None, drop_rate: Any = None) -> jax.Array:
+        """Applies the unit; `key` and `drop_rate`, which nn/stack.py passes, are not used."""
+        y = self._pre_activated(x) if self.pre_activation else self._post_activated(x)
+        return constrain(y, BATCH, None, None, STREAM)
+
+    def _pre_activated(self, x: jax.Array) -> jax.Array:
+        y = jax.nn.relu(self.norm1(x))
+        shortcut = self.projection(y) if self.projects else x
+        y = self.conv1(y)
+        y = self.conv2(jax.nn.relu(self.norm2(y)))
+        return shortcut + self.conv3(jax.nn.relu(self.norm3(y)))
+
+    def _post_activated(self, x: jax.Array) -> jax.Array:
+        shortcut = self.projection_norm(self.projection(x)) if self.projects else x
+        y = jax.nn.relu(self.norm1(self.conv1(x)))
+        y = jax.nn.relu(self.norm2(self.conv2(y)))
+        return jax.nn.relu(shortcut + self.norm3(self.conv3(y)))
+
+
+class ResNet(nnx.Module):
+    """A ResNet's root and stages; `stage1` and so on are a first unit and a stack of equal ones."""
+
+    def __init__(self, spec: ResNetSpec, *, rngs: nnx.Rngs):
+        self.root = Root(spec, rngs=rngs)
+        self.stages = len(spec.units)
+        inputs = spec.root_width
+        for stage, units in enumerate(spec.units):
+            channels = (inputs, spec.root_width * 2**stage)
+            stride = 2 if stage else 1
+            setattr(self, f"stage{stage + 1}", Stage(channels, units, stride, spec, rngs=rngs))
+            inputs = EXPANSION * channels[1]
+
+    def __call__(
+        self, images: jax.Array, layers: tuple[int, ...] = ()
+    ) -> tuple[jax.Array, tuple[jax.Array, ...]]:
+        """[B, H, W, 3] -> ([B, h, w, C], feature maps after the units `layers`, from 0)."""
+        x = self.root(images)
+        all_maps: list[jax.Array] = []
+        for i in range(self.stages):
+            x, maps = getattr(self, f"stage{i + 1}")(x, keep=bool(layers))
+            all_maps += maps
+        return x, tuple(all_maps[i] for i in layers)
+
+
+class Root(nnx.Module):
+    """7 x 7 convolution, stride 2; norm and relu unless pre-activation; 3 x 3 max, stride 2."""
+
+    def __init__(self, spec: ResNetSpec, *, rngs: nnx.Rngs):
+        channels, axes = (3, spec.root_width), (PATCH, WIDTH)
+        self.conv = StdConv(ROOT_KERNEL, channels, axes, spec, stride=2, rngs=rngs)
+        if not spec.pre_activation:
+            self.norm = _group_norm(spec.root_width, WIDTH, spec, rngs)
+        self.spec = spec
+
+    def __call__(self, images: jax.Array) -> jax.Array:
+        """[B, H, W, 3] -> [B, ceil(H / 4), ceil(W / 4), width]."""
+        x = self.conv(images)
+        if not self.spec.pre_activation:
+            x = jax.nn.relu(self.norm(x))
+        # Padded with zeros: the released BiTs were trained so, and after a relu it changes nothing.
+        rows, columns = padding(self.spec.pad, (x.shape[1], x.shape[2]), POOL_KERNEL, 2)
+        x = jnp.pad(x, ((0, 0), rows, columns, (0, 0)))
+        x = nnx.max_pool(x, (POOL_KERNEL, POOL_KERNEL), strides=(2, 2), padding="VALID")
+        return constrain(x, BATCH, None, None, STREAM)
+
+
+class Stage(nnx.Module):
+    """A stage of units of one width: the first resizes the feature map, the others are equal."""
+
+    def __init__(
+        self,
+        channels: tuple[int, int],
+        units: int,
+        stride: int,
+        spec: ResNetSpec,
+        *,
+        rngs: nnx.Rngs,
+    ):
+        hidden = channels[1]
+        first: Any = functools.partial(Bottleneck, channels, spec, stride=stride, projection=True)
+        self.first = Stack(first, dataclasses.replace(spec, scan=False), depth=1, rngs=rngs)
+        if units > 1:
+            equal = (EXPANSION * hidden, hidden)
+            rest: Any = functools.partial(Bottleneck, equal, spec, stride=1, projection=False)
+            spec = dataclasses.replace(spec, scan=spec.scan and units > 2)
+            self.rest = Stack(rest, spec, depth=units - 1, rngs=rngs)
+        self.units = units
+
+    def __call__(self, x: jax.Array, keep: bool) -> tuple[jax.Array, tuple[jax.Array, ...]]:
+        """[B, H, W, I] -> ([B, H', W', O], with `keep` the feature maps after all units)."""
+        x, _ = self.first(x, None)
+        if self.units == 1:
+            return x, (x,)
+        y, others = self.rest(x, None, tuple(range(self.units - 1)) if keep else ())
+        return y, (x, *others)

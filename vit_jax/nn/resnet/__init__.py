@@ -1,1 +1,0 @@
-"""ResNets: standardised convolutions, and the stages of BiT and of hybrids."""
