@@ -1,4 +1,4 @@
-"""Every command with wrong arguments: one message, status 1, no traceback."""
+"""Every command given wrong arguments: one message, status 1, no traceback."""
 
 import re
 from pathlib import Path
@@ -12,7 +12,7 @@ COMMANDS = sorted(
     if "\n    command.run(main" in file.read_text()
 )
 NOWHERE = "/nowhere/x"
-# What names a file that is not there; {out} is a folder that may be made.
+# Arguments that name a missing file; {out} is a folder that may be made.
 MISSING = {
     "convert": ["--input", NOWHERE, "--output={out}/a.npz"],
     "evaluate": ["--checkpoint", NOWHERE],
@@ -35,7 +35,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture
 def run(run_python, folder):
-    """`run(arguments by command)`: the finished process of each."""
+    """`run(arguments by command)`: the finished process of each command."""
 
     def run(arguments):
         return {

@@ -101,7 +101,7 @@ def test_the_last_override_of_a_group_takes_the_others_back(group):
             overrides = [f"{before}=1"] * (before is not None) + [f"{last}=1"]
             config = configs.resolve(base, overrides)
             assert [name for name in group if value(name) is not None] == [last]
-            # To take one back by hand, before or behind, is as good.
+            # Taking one back by hand, before or after, works as well.
             assert configs.resolve(base, [*overrides, f"{configs.rivals(last)[0]}=None"]) == config
     config = configs.resolve(base, [f"{group[0]}=1", f"{group[0]}=none"])
     assert value(group[0]) is None
@@ -135,7 +135,7 @@ CADENCES = [name for name in configs.fields() if re.search(r"_steps$|_at_step$|k
 @pytest.mark.parametrize("field", CADENCES)
 def test_steps_that_no_run_reaches_are_refused(field):
     field = field.replace("<name>", "val")
-    configs.resolve({}, [f"{field}=1_000_000_000"])  # of a cadence: the last step alone
+    configs.resolve({}, [f"{field}=1_000_000_000"])  # a cadence that means the last step only
     with pytest.raises(
         UserError, match=rf"config.{field}=.*: give at least \d and below 2147483648"
     ):

@@ -1,4 +1,4 @@
-"""Every config is built, compared with the paper's table, and run for two steps at toy size."""
+"""Every config is built, compared with the paper's table, and trained for two steps at toy size."""
 
 import dataclasses
 import json
@@ -58,7 +58,7 @@ def load(name, overrides=()):
 
 
 def with_architecture(name):
-    """Overrides for a config that takes it from weights, of which there are none here."""
+    """Overrides for a config whose architecture comes from weights, which are missing here."""
     return ["model.name=ViT-B/16"] if load(name).model.name is None else []
 
 
@@ -139,7 +139,7 @@ def test_the_ablation_of_positions_has_every_one():
     assert found == of_tables - {("sincos_1d", "shared"), ("sincos_2d", "shared")}
 
 
-# Ablations: what they change in a run of the paper, or in the model that they begin at.
+# Ablations: their changes to a run of the paper, or to the model that they start from.
 ABLATIONS = {
     ("vit_b16_jft.py", "ablation_head.py:head=cls"): {"model/pool": "cls"},
     ("vit_b16_jft.py", "ablation_head.py:head=avg"): {
@@ -181,7 +181,7 @@ def test_ablations_say_what_there_is(name):
         load(name)
 
 
-# Table 4: steps, and the learning rates tried (ResNets and hybrids left out).
+# Table 4: steps and learning rates tried (ResNets and hybrids left out).
 TABLE_4 = {
     ":imagenet": (20_000, (0.003, 0.01, 0.03)),
     ":cifar10": (10_000, (0.001, 0.003, 0.01, 0.03)),
@@ -296,7 +296,7 @@ def test_augreg_says_what_there_is(argument, says):
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_nothing_is_chosen_by_what_is_reported(name):
-    """The best checkpoint is that of a part of train, which the run does not train on."""
+    """The best checkpoint is chosen on a part of train that the run does not train on."""
     c = load(name)
     if c.checkpoint.best_metric:
         chosen = c.evals[c.checkpoint.best_metric.partition("/")[0]]
@@ -311,7 +311,7 @@ def test_more_evaluations_of_imagenet(name):
     assert where == {("data/imagenet2012_real", "validation"), ("data/imagenet_v2", "test")}
 
 
-# Of the authors' commands (README_revenge.md): pixels, learning rate, drop path.
+# The authors' commands (README_revenge.md): pixels, learning rate, drop path.
 DEIT3 = {"S/16": (224, 4e-3, 0.05), "B/16": (192, 3e-3, 0.2), "L/16": (192, 3e-3, 0.45)}
 
 
@@ -337,7 +337,7 @@ def test_deit3_steps_as_if_its_loss_were_the_mean_over_classes():
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_is_planned_without_data(name):
-    """The model's figures and the number of steps follow from the config alone."""
+    """Figures of the model and the number of steps follow from the config alone."""
     c = load(name, with_architecture(name))
     plan = build.durations(c, num_examples=c.input.num_examples or 1000)
     assert plan.warmup_steps < plan.total_steps
@@ -354,7 +354,7 @@ def test_docstring_has_the_command_and_the_result(file):
 
 @pytest.mark.parametrize("file", FILES, ids=lambda f: f.name)
 def test_docstring_states_the_planned_steps(file):
-    """A cost in steps is what the plan comes to, so that nobody has to trust it."""
+    """A cost stated in steps equals that of the plan."""
     stated = re.search(r"\nCost +([\d,]+) steps", file.read_text())
     if stated:
         c = load(file.name)
@@ -374,7 +374,7 @@ def test_fine_tuning_without_weights_says_what_is_missing():
 
 
 def shrunk(preprocess, size):
-    """The same ops for images of `size` pixels; other numbers are kept."""
+    """The same ops for images of `size` pixels, other numbers unchanged."""
     return re.sub(r"(crop|resize|resize_small)\(\d+", rf"\g<1>({size}", preprocess)
 
 
@@ -382,7 +382,7 @@ TOY = {"depth": 1, "width": 32, "mlp_dim": 32, "num_heads": 2, "units": "(1,)", 
 
 
 def toy(name):
-    """The config with everything that costs time made small; what it says otherwise is kept."""
+    """The config with everything expensive made small, otherwise unchanged."""
     c = load(name, with_architecture(name))
     known = {f.name for f in dataclasses.fields(models.spec(c.model.name))}
     size = 2 * models.info(c.model.name).stride
@@ -391,7 +391,7 @@ def toy(name):
         [
             *with_architecture(name),
             *(f"model.{field}={value}" for field, value in TOY.items() if field in known),
-            "init.head=keep",  # of finetune.py: there are no weights here
+            "init.head=keep",  # for finetune.py: there are no weights here
             "input.source=synthetic",
             "input.data_dir=None",
             "input.split=train",
@@ -412,7 +412,7 @@ def toy(name):
 
 
 def program(c):
-    """What the compiled step of a config depends on, its numbers only as far as they are zero."""
+    """Properties that decide a config's compiled step; of numbers, only whether they are zero."""
 
     def kinds(value):
         if dataclasses.is_dataclass(value):

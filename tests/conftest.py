@@ -1,4 +1,4 @@
-"""Fixtures for all tests: a tiny run, and Python in a process of its own."""
+"""Fixtures for all tests: a tiny run, and Python in its own process."""
 
 import os
 import re
@@ -21,7 +21,7 @@ from vit_jax import config as configs
 # Read when jax first looks for devices; processes that tests start inherit it.
 os.environ.setdefault("XLA_FLAGS", QUICKLY_COMPILED)
 
-# Of a test that is `bounded`; an image of 100 M pixels, the most that is decoded, takes 0.4 GiB.
+# Limits of a `bounded` test; 100 Mpx, the largest image decoded, takes 0.4 GiB.
 MORE_MEMORY_BYTES = 2**30
 MORE_SECS = 60
 REPOSITORY = Path(__file__).parents[1]
@@ -44,9 +44,9 @@ TINY_RUN = {
 
 @pytest.fixture(scope="session", autouse=True)
 def interruptible():
-    """SIGINT interrupts, also where it is ignored, as under nohup or in a script's background.
+    """Makes SIGINT interrupt even where it is ignored, as under nohup or in a background job.
 
-    Processes inherit that, and bash allows no trap for what was ignored when it started.
+    Processes inherit that, and bash cannot trap a signal that was ignored when it started.
     """
     before = signal.getsignal(signal.SIGINT)
     if before == signal.SIG_IGN:
@@ -57,13 +57,13 @@ def interruptible():
 
 @pytest.fixture
 def tiny_run():
-    """`tiny_run("optim.lr=1", ...)`: a RunConfig of a run that takes seconds."""
+    """`tiny_run("optim.lr=1", ...)`: the RunConfig of a run that takes seconds."""
     return lambda *overrides: configs.resolve(TINY_RUN, overrides)
 
 
 @pytest.fixture
 def quick_compilation():
-    """For programs that run once or twice, and so need no fast code."""
+    """Compiles quickly, for programs that run once or twice and need no fast code."""
     jax.config.update("jax_disable_most_optimizations", True)
     yield
     jax.config.update("jax_disable_most_optimizations", False)
@@ -71,7 +71,8 @@ def quick_compilation():
 
 @pytest.fixture(scope="session")
 def drawn():
-    """`drawn(make)`: the module that make() gives, every parameter drawn; nothing is compiled."""
+    """`drawn(make)`: the module that make() returns with all parameters random; compiles
+    nothing."""
 
     def draw(make):
         graph, params = nnx.split(nnx.eval_shape(make), nnx.Param)
@@ -84,9 +85,9 @@ def drawn():
 
 @pytest.fixture
 def xla_flops():
-    """`xla_flops(f, shape)`: of all products and convolutions of f(x), as XLA counts each alone.
+    """`xla_flops(f, shape)`: FLOPs of all products and convolutions of f(x), each counted by XLA.
 
-    Nothing is compiled, or computed. A scan's body counts once for each of its rounds.
+    Nothing is compiled or computed. A scan's body counts once per iteration.
     """
 
     known = {}  # equal products are lowered once
@@ -114,7 +115,7 @@ def xla_flops():
 
 @pytest.fixture(scope="session")
 def preloaded_server(tmp_path_factory):
-    """`preloaded_server()`: the process whose forks run programs, made when it is first needed."""
+    """`preloaded_server()`: the process whose forks run programs, started on first use."""
     servers = []
 
     def server():
@@ -130,7 +131,7 @@ def preloaded_server(tmp_path_factory):
 
 
 def python_environment(devices: int = 1, **env: str) -> dict[str, str]:
-    """Variables of a process that imports this package and sees so many devices."""
+    """Environment of a process that imports this package and sees `devices` devices."""
     return os.environ | {
         "PYTHONPATH": str(REPOSITORY),
         "JAX_PLATFORMS": "cpu",
@@ -141,9 +142,9 @@ def python_environment(devices: int = 1, **env: str) -> dict[str, str]:
 
 @pytest.fixture(scope="session")
 def run_python(preloaded_server):
-    """`run_python("-c", code, devices=8)`: a finished process that imports this package.
+    """`run_python("-c", code, devices=8)`: runs a process that imports this package to its end.
 
-    fresh: in an interpreter that has imported nothing, for tests of imports.
+    fresh: use an interpreter that has imported nothing, for tests of imports.
     """
 
     def run(*arguments: str, devices: int = 1, timeout_secs: int = 300, fresh=False, **env: str):
@@ -165,7 +166,7 @@ def run_python(preloaded_server):
 
 @pytest.fixture
 def start_python(preloaded_server):
-    """`start_python(output, "-c", code)`: a process whose output goes to a file, as from Popen.
+    """`start_python(output, "-c", code)`: a Popen-like process whose output goes to a file.
 
     It does not outlive the test.
     """
@@ -198,7 +199,7 @@ def start_python(preloaded_server):
 def bounded():
     """Fails a test that takes much memory, and ends one that hangs.
 
-    A limit of addresses would do more, but ArrayRecord's reader then waits for threads forever.
+    Limiting the address space would catch more, but makes ArrayRecord's reader wait forever.
     """
 
     def used_bytes(field):
@@ -208,7 +209,7 @@ def bounded():
     def stop(*_):
         raise TimeoutError
 
-    Path("/proc/self/clear_refs").write_text("5")  # the most from here on
+    Path("/proc/self/clear_refs").write_text("5")  # the peak from here on
     before = used_bytes("VmRSS")
     handler = signal.signal(signal.SIGALRM, stop)
     signal.alarm(MORE_SECS)

@@ -1,4 +1,4 @@
-"""python -m vit_jax.convert, and other weights where this project takes its own."""
+"""python -m vit_jax.convert, and converted weights wherever this project reads its own."""
 
 import os
 import resource
@@ -22,7 +22,7 @@ from vit_jax.weights import saving
 
 @pytest.fixture
 def npz(tmp_path):
-    """A toy ViT in Google's format, and its parameters by name."""
+    """A toy ViT in Google's format and its parameters by name."""
     sizes = {"depth": 2, "width": 16, "mlp_dim": 32, "num_heads": 2}
     loaded = randomised("ViT-Ti/4", None, num_classes=4, image_size=8, **sizes)
     path = tmp_path / "toy.npz"
@@ -89,7 +89,7 @@ def test_leftovers_of_a_killed_process_are_no_obstacle(npz, tmp_path):
 
 @pytest.fixture
 def full_disk():
-    """A limit on the size of files stands in for it, where no small disk can be mounted."""
+    """A limit on file size stands in for a full disk where no small disk can be mounted."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
     yield

@@ -1,8 +1,7 @@
-"""What the pages say is true: their commands and programs run, their links lead somewhere, their
-tables are the code's.
+"""The pages' commands and programs run, their links resolve, and their tables match the code.
 
-A block that takes long is preceded by `<!-- test: slow -->`, one that cannot run here by
-`<!-- test: skip REASON -->`. Trainings are made small by overrides behind those of the page.
+A slow block is preceded by `<!-- test: slow -->`, one that cannot run here by `<!-- test: skip
+REASON -->`. Overrides appended to the page's make training runs small.
 """
 
 import dataclasses
@@ -23,7 +22,7 @@ from vit_jax import config as configs
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "BENCHMARKS.md", *sorted((ROOT / "docs").glob("*.md"))]
-FOLDERS = ("configs", "docs", "scripts")  # what the commands expect to find where they run
+FOLDERS = ("configs", "docs", "scripts")  # files that the commands expect in the current folder
 SHELLS = {"bash": ["bash", "-euo", "pipefail"], "python": ["python", "-"]}
 TOY_OVERRIDES = (
     "total.epochs=none", "total.steps=12", "optim.warmup_epochs=none", "optim.warmup_steps=0",
@@ -38,7 +37,7 @@ _LINK = re.compile(r"\]\(([^)#:]+)(?:#[\w-]+)?\)")
 
 
 class Block(NamedTuple):
-    """A fenced block of a page."""
+    """A fenced code block of a page."""
 
     mark: str  # "", "slow" or "skip REASON"
     language: str
@@ -46,13 +45,13 @@ class Block(NamedTuple):
 
 
 def blocks(page):
-    """Those in bash and Python, in order."""
+    """Blocks of bash and Python, in order."""
     found = [Block(m["mark"] or "", m["language"], m["text"]) for m in _BLOCK.finditer(page)]
     return [block for block in found if block.language in ("bash", "python")]
 
 
 def train_commands():
-    """(page, arguments) of every training in any block, also of those that are skipped."""
+    """(page, arguments) of every training command in any block, skipped ones included."""
     for page in PAGES:
         for block in blocks(page.read_text()):
             text = block.text.replace("\\\n", " ")
@@ -66,7 +65,7 @@ def name(page):
 
 @pytest.fixture
 def run_blocks(tmp_path, preloaded_server):
-    """Runs blocks one after the other in one folder that looks like the repository."""
+    """Runs blocks in order, in one folder that looks like the repository."""
     for folder in FOLDERS:
         (tmp_path / folder).symlink_to(ROOT / folder)
     python = tmp_path / "environment" / "bin" / "python"
@@ -86,7 +85,7 @@ def run_blocks(tmp_path, preloaded_server):
             write_image(tmp_path / "my_images" / file.format(cls))
     environment = os.environ | {
         "PATH": f"{python.parent}:{os.environ['PATH']}",
-        "VENV": str(tmp_path / "environment"),  # of the scripts
+        "VENV": str(tmp_path / "environment"),  # for the scripts
         "PYTHONPATH": str(ROOT),
         "JAX_PLATFORMS": "cpu",
     }
@@ -147,7 +146,8 @@ def test_tests_that_are_named_exist(page):
 
 
 def sections():
-    """(heading in docs/config.md, dataclass) of every section; None for the run's own fields."""
+    """(heading in docs/config.md, dataclass) of every section; heading None for top-level
+    fields."""
     for field, hint in typing.get_type_hints(configs.RunConfig).items():
         if dataclasses.is_dataclass(hint):
             yield field, hint
@@ -156,14 +156,14 @@ def sections():
 
 
 def items(cls, prefix=""):
-    """(heading, dataclass) of what maps names to sections."""
+    """(heading, dataclass) of the fields that map names to sections."""
     for field, hint in typing.get_type_hints(cls).items():
         if typing.get_origin(hint) is dict:
             yield f"{prefix}{field}.<name>", typing.get_args(hint)[1]
 
 
 def rows_of(section_text):
-    """(field, default) of a table's rows."""
+    """(field, default) for each row of a table."""
     return re.findall(r"^\| `(\w+)`(?: \*)? \| `(.+?)` \|", section_text, re.MULTILINE)
 
 
@@ -243,7 +243,7 @@ def test_every_benchmark_is_explained():
 
 
 def test_finds_what_it_looks_for():
-    """The tests above would pass on anything if these failed."""
+    """The tests above would pass on anything if these searches found nothing."""
     page = "a\n<!-- test: slow -->\n```bash\nls\n```\n```text\nx\n```\n```python\n1\n```\n"
     assert blocks(page) == [Block("slow", "bash", "ls\n"), Block("", "python", "1\n")]
     assert len(list(train_commands())) > 5

@@ -1,4 +1,4 @@
-"""python -m vit_jax.evaluate on weights of other projects: images are prepared as these say."""
+"""python -m vit_jax.evaluate on converted weights, with the preprocessing that they state."""
 
 import jax
 import numpy as np
@@ -22,7 +22,8 @@ ABOUT = models.Preprocess(
 
 @pytest.fixture
 def folder(tmp_path):
-    """Three classes of blocks, which kernels overshoot, in sizes whose crops are off the middle."""
+    """Three classes of blocks, which make kernels overshoot, in sizes whose crops are
+    off-centre."""
     rng = np.random.default_rng(0)
     for i in range(9):
         blocks = rng.integers(0, 2, (7, 5 + i % 3, 3), np.uint8) * 255

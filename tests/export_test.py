@@ -1,4 +1,4 @@
-"""python -m vit_jax.export: what it writes runs where this package cannot be imported."""
+"""Files written by python -m vit_jax.export run where this package cannot be imported."""
 
 import json
 
@@ -11,7 +11,7 @@ from vit_jax import weights
 from vit_jax.core.errors import UserError
 from vit_jax.export import stablehlo
 
-# What docs/export.md shows, in a process that has no vit_jax.
+# The program of docs/export.md, in a process without vit_jax.
 PROGRAM = """
 import json, sys
 sys.modules["vit_jax"] = None  # importing it fails
@@ -35,7 +35,7 @@ except ImportError:
 
 @pytest.fixture
 def toy():
-    """A Loaded model in which every parameter counts."""
+    """A Loaded model in which every parameter affects the output."""
     return randomised(
         "ViT-Ti/4", depth=2, width=16, mlp_dim=24, num_heads=2, num_classes=3, image_size=(12, 8),
         position_embedding="sincos_2d",

@@ -1,8 +1,8 @@
-"""What Gloo, through which JAX's processes on CPUs speak, prints when they connect."""
+"""Messages that Gloo, which JAX's processes use on CPUs, prints when they connect."""
 
 import re
 
-# It writes a sentence piece by piece, and threads that connect at once mix their pieces.
+# Gloo writes a sentence in pieces, and threads that connect at once interleave theirs.
 PIECES = (
     r"\[Gloo\] Rank ",
     r" is connected to ",
@@ -15,5 +15,5 @@ SENTENCES = re.compile(rf"{PIECES[0]}(?:{'|'.join(PIECES)})*")
 
 
 def without_gloo(said: str) -> str:
-    """What a process said, without Gloo's sentences."""
+    """A process's output without Gloo's sentences."""
     return SENTENCES.sub("", said)

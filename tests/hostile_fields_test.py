@@ -1,6 +1,6 @@
-"""Every field of a config with values that nobody should give: refused with words, or a run.
+"""Every field of a config with unreasonable values: refused with a message, or a run.
 
-The fields are those of the dataclasses, so a new one is tried as well.
+Fields are read from the dataclasses, so new ones are covered.
 """
 
 import math
@@ -28,7 +28,7 @@ ITEMS = {"evals": "val", "input.mixture": "part"}
 
 
 def fields():
-    """All fields and sections, of one evaluation and one component too."""
+    """All fields and sections, including those of one evaluation and one component."""
     found = set()
     for field in configs.fields():
         item = next((i for section, i in ITEMS.items() if field.startswith(section)), "")
@@ -38,7 +38,7 @@ def fields():
 
 
 def values_of_file(field, value):
-    """The run's, with this one in the place of the field's."""
+    """The run's values, with this field's replaced."""
     tree = RUN | ({"input": RUN["input"] | MIXTURE} if "mixture" in field else {})
     *sections, name = field.split(".")
     tree = here = dict(tree)
@@ -50,7 +50,7 @@ def values_of_file(field, value):
 
 
 def resolved(field, value, *, as_text):
-    """The run with this value, from the file or the command line; None if it is refused."""
+    """The run with this value, from the file or the command line; None if refused."""
     values = values_of_file(field, None if as_text else value)
     if as_text and "." in field:
         *sections, name = field.split(".")
@@ -69,7 +69,7 @@ def resolved(field, value, *, as_text):
 
 
 def accepted():
-    """(field, value) -> run, of what the config itself does not refuse; each run once."""
+    """(field, value) -> run, for all values that the config accepts; each run once."""
     found, seen = {}, set()
     for field in fields():
         for value in VALUES:
@@ -87,7 +87,7 @@ def runs():
 
 
 def look(config, tmp_path):
-    """Whether the run could begin; anything but UserError escapes."""
+    """Whether the run could begin; only UserError is caught."""
     workdir = epath.Path(tmp_path / "run")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

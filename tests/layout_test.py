@@ -1,4 +1,4 @@
-"""The floor plan: who imports whom, where TensorFlow may be, how long files may get."""
+"""The floor plan: import directions, where TensorFlow may be, lengths of files and functions."""
 
 import ast
 import importlib.metadata
@@ -61,7 +61,7 @@ class Import(NamedTuple):
 
 
 def imports(tree: ast.Module) -> list[Import]:
-    """Every import in a file, those inside functions too."""
+    """Every import in a file, including those inside functions."""
     found = []
 
     def visit(node: ast.AST, lazy: bool) -> None:
@@ -79,7 +79,7 @@ def imports(tree: ast.Module) -> list[Import]:
 
 
 def lengths(tree: ast.Module) -> list[tuple[str, int]]:
-    """Lines of every function, without its docstring."""
+    """Lines of every function, excluding its docstring."""
     result = []
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef):
@@ -124,7 +124,7 @@ def test_imports_go_downwards():
 
 
 def test_tensorflow_stays_in_its_place():
-    """In data/ freely; clu by what writes the log, and there only when it is called."""
+    """data/ may import it freely; clu only what writes the log, and only when called."""
     for file, tree in TREES.items():
         if place_of_file(file) == "data/":
             continue
@@ -148,7 +148,8 @@ def test_importing_everything_but_data_does_not_import_tensorflow():
 
 
 def declared_packages(argument: str) -> set[str]:
-    """What an argument of setup(), install_requires or extras_require, installs; normalised."""
+    """Packages that an argument of setup(), install_requires or extras_require, installs;
+    normalised."""
     tree = ast.parse((ROOT / "setup.py").read_text())
     (value,) = [
         node.value
@@ -156,7 +157,7 @@ def declared_packages(argument: str) -> set[str]:
         if isinstance(node, ast.keyword) and node.arg == argument
     ]
     lists = value.values if isinstance(value, ast.Dict) else [value]
-    # Each item is a string or an f-string; its first word is the name.
+    # Each item is a string or an f-string that starts with the package's name.
     items = [ast.unparse(item) for one in lists for item in one.elts]
     names = (re.search(r"['\"]([\w.-]+)", item) for item in items)
     return {normalised(found[1]) for found in names if found}
@@ -167,7 +168,7 @@ def normalised(package: str) -> str:
 
 
 def test_what_is_imported_is_installed():
-    """By setup.py, and not by chance because another package needs it; extras when called."""
+    """Each import is declared in setup.py, not a transitive accident; extras only when called."""
     required, extras = map(declared_packages, ("install_requires", "extras_require"))
     installed_by = importlib.metadata.packages_distributions()
     for file, tree in TREES.items():

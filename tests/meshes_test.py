@@ -1,4 +1,4 @@
-"""One config on every mesh: the same batches, and the single device's losses to rounding."""
+"""One config on every mesh gives the same batches and, to rounding, one device's losses."""
 
 import json
 import socket
@@ -17,7 +17,7 @@ from vit_jax.train import train
 SAME_MATH = 1e-5  # relative; float32 sums in another order
 STEPS = 10
 
-# Trains one config after the other and prints the outcomes.
+# Trains one config after another and prints the outcomes.
 TRAIN = """
 import json, sys
 from pathlib import Path
@@ -46,8 +46,8 @@ MESHES = {
     "heads that do not divide": ("mesh.data=1", "mesh.tensor=8"),
     "fsdp, scan and remat": ("mesh.data=1", "mesh.fsdp=8", "model.scan=true", "model.remat=full"),
 }
-# Each axis goes through several processes somewhere. With 4 processes of 2 devices the neighbours
-# along `tensor` are in two processes, which read the same images.
+# Each axis spans several processes somewhere. With 4 processes of 2 devices the neighbours along
+# `tensor` are in two processes, which read the same images.
 ACROSS_PROCESSES = {
     2: {
         "ZeRO-1 and fsdp": ("mesh.data=4", "mesh.fsdp=2", "mesh.shard_optimizer=true"),
@@ -66,7 +66,7 @@ class Outcome(NamedTuple):
 
 
 def outcome(workdir, overrides):
-    """Trains, with everything on that is random or carried along, and could depend on the mesh."""
+    """Trains with everything on that is random or carried along and could depend on the mesh."""
     config = configs.resolve(TINY_RUN, overrides)
     source, mesh = build.source(config.input), build.mesh(config.mesh)
     layout = build.batch_layout(config, source, mesh)
@@ -79,15 +79,15 @@ def outcome(workdir, overrides):
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory):
-    """The outcome of a single device."""
+    """The outcome on a single device."""
     return outcome(tmp_path_factory.mktemp("alone"), (*RUN, "mesh.data=1"))
 
 
 @pytest.fixture
 def outcomes(tmp_path, start_python):
-    """`outcomes(runs)`: outcomes by name; `runs`: overrides by name.
+    """`outcomes(runs)`: outcomes by name, from overrides by name.
 
-    `devices` in all, shared by the processes.
+    `devices` counts those of all processes.
     """
 
     def outcomes(runs, *, processes=1, devices=8):
@@ -112,7 +112,7 @@ def outcomes(tmp_path, start_python):
 
 @pytest.fixture
 def check(outcomes, alone):
-    """`check(meshes)`: that they give what a single device gives."""
+    """`check(meshes)`: asserts that they give a single device's outcome."""
 
     def check(meshes, *, processes=1):
         runs = {name: (*RUN, *mesh) for name, mesh in meshes.items()}
@@ -141,8 +141,8 @@ def test_several_processes_give_the_losses_of_one_device(check, processes):
     check(ACROSS_PROCESSES[processes], processes=processes)
 
 
-# Steps without the run around them. 15 examples: with 16 a class may have its very share, 4, and
-# then the gradient of a fresh head's bias is nothing but rounding, of which Lion takes the sign.
+# Steps without the run around them. 15 examples: with 16 a class may have exactly its share, 4, and
+# then the gradient of a fresh head's bias is pure rounding error, of which Lion takes the sign.
 UPDATES = """
 import json, sys
 import numpy as np
@@ -166,9 +166,9 @@ for name, fields in json.loads(sys.argv[1]).items():
 
 @pytest.mark.slow
 def test_every_optimizer_and_accumulation_compose_with_the_mesh(run_python):
-    """Against one device that accumulates as well: its microbatches draw the same dropout."""
+    """Compares with one device that accumulates too: its microbatches draw the same dropout."""
     runs = {name: {"optimizer": name} for name in optimizers.OPTIMIZERS}
-    runs["sgd"]["grad_accum_steps"] = 2  # the update of which depends on the gradient's size
+    runs["sgd"]["grad_accum_steps"] = 2  # whose update depends on the gradient's size
     done = run_python("-c", UPDATES, json.dumps(runs), devices=8)
     assert done.returncode == 0, done.stderr[-3000:]
     curves = [json.loads(line) for line in done.stdout.splitlines()]

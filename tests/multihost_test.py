@@ -13,7 +13,7 @@ from vit_jax import config as configs
 from vit_jax.store import checkpoint_dir
 from vit_jax.train import train
 
-TIMEOUT_SECS = 500  # of a whole run, on a machine that is busy
+TIMEOUT_SECS = 500  # for a whole run on a busy machine
 
 FLAGS = (
     "--config.model.depth=1",
@@ -58,7 +58,7 @@ class Processes:
             time.sleep(0.1)
 
     def end(self, but=(), within_secs=TIMEOUT_SECS):
-        """Exit statuses by number of those that are to end by themselves."""
+        """Exit statuses by number, for those expected to end by themselves."""
         deadline = time.monotonic() + within_secs
         waited = {i: p for i, p in self.running.items() if i not in but}
         return {i: p.wait(max(0, deadline - time.monotonic())) for i, p in waited.items()}
@@ -86,7 +86,7 @@ def checksums(workdir):
 
 
 def test_two_processes_train_and_start_again(start, tmp_path):
-    """The same command afterwards finds it finished."""
+    """Starting the same command again reports the run finished."""
     first = start(2, devices=2)
     assert first.end() == {0: 0, 1: 0}, first.said(0) + first.said(1)
     assert "4 x cpu: data 4" in first.said(0)
@@ -101,7 +101,7 @@ def test_two_processes_train_and_start_again(start, tmp_path):
 
 @pytest.mark.slow
 def test_a_process_that_does_not_come(start):
-    """It is named, the others end with status 76."""
+    """The missing process is named, and the others exit with status 76."""
     alone = start(2, "--start_timeout_secs=1", only=[0])
     assert alone.end() == {0: 76}
     assert "error: process 1 of 2 did not come within 1 s (here: process 0 (" in alone.said(0)
@@ -129,7 +129,7 @@ def test_four_processes(start):
 
 @pytest.mark.slow
 def test_sigterm_to_one_then_the_same_bits(start, tmp_path):
-    """All save the same step; resumed, it is as if nobody had stopped them."""
+    """All save the same step; the resumed run equals an uninterrupted one."""
     steps = (
         "--config.total.steps=200", "--config.checkpoint.every_steps=100",
         "--config.evals.test.every_steps=100",
@@ -154,7 +154,7 @@ def test_sigterm_to_one_then_the_same_bits(start, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("killed", [0, 1])
 def test_kill_9_then_start_again(start, killed):
-    """It is named, and the others end; then it goes on with fewer, as if a machine were gone."""
+    """The victim is named and the others end; then the run continues with fewer processes."""
     forever = ("--config.total.steps=1_000_000", "--config.input.batch_size=12")
     run = start(3, *forever, "--peer_timeout_secs=20")
     run.wait_for("step 6/")

@@ -11,22 +11,22 @@ import pytest
 ROOT = Path(__file__).parents[1]
 NOTEBOOK = json.loads((ROOT / "docs" / "colab.ipynb").read_text())
 LEFT_OUT = {"install", "interactive"}  # tags of cells that cannot run here
-# Behind the cell that is tagged "sizes".
+# Inserted after the cell tagged "sizes".
 TOY_SIZES = "IMAGES_PER_CLASS, PRETRAINING_EPOCHS, FINETUNING_STEPS = 48, 6, 2"
 
-# "!command", which may go on in lines behind a backslash and hold {expressions}.
+# "!command", which may continue over backslashes and contain {expressions}.
 _COMMAND = re.compile(r"^!((?:.*\\\n)*.*)$", re.MULTILINE)
 
 
 def cells(kind):
-    """(text, tags) in order."""
+    """(text, tags) of the cells of this kind, in order."""
     for cell in NOTEBOOK["cells"]:
         if cell["cell_type"] == kind:
             yield "".join(cell["source"]), set(cell["metadata"].get("tags", ()))
 
 
 def plain_python(text):
-    """A cell without what only IPython understands; a command that fails is an error."""
+    """A cell with IPython's syntax replaced; a command that fails is an error."""
 
     def run(found):
         return f'subprocess.run(f""" {found[1]} """, shell=True, check=True)'
@@ -56,7 +56,7 @@ def test_pages_and_configs_that_it_names_exist():
     assert all((ROOT / file).is_file() for file in named)
 
 
-# What Colab has anyway, in versions that are kept or that do.
+# Packages that Colab provides, in versions that are kept or that suffice.
 OF_COLAB = {
     "absl-py", "array_record", "filelock", "google-crc32c", "ml_dtypes", "numpy", "pillow",
     "protobuf", "pyarrow", "tensorboard", "tensorflow", "tensorflow-cpu", "tensorflow-datasets",
@@ -85,7 +85,7 @@ def test_runs_from_top_to_bottom(run_python, tmp_path):
             program.append(plain_python(text))
         if "sizes" in tags:
             program.append(TOY_SIZES)
-    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"  # which python the commands find
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"  # the python that commands find
     done = run_python("-c", "\n".join(program), timeout_secs=900, PATH=path)
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     assert "val accuracy [(2, " in done.stdout

@@ -1,4 +1,4 @@
-"""The pictures of docs/ show what the code computes; `python -m docs.pictures` draws them anew."""
+"""The pictures of docs/ match what the code computes; `python -m docs.pictures` redraws them."""
 
 import numpy as np
 import pytest
@@ -7,13 +7,13 @@ from docs.pictures import png, recipe_card, schedules, sharding
 from docs.pictures.__main__ import PICTURES
 from vit_jax.optim.schedules import DECAYS
 
-# A pixel's levels from 0 to 255, on average: other versions of Pillow render letters otherwise.
+# Mean difference in levels from 0 to 255: versions of Pillow render letters differently.
 MEAN_LEVELS = 1.0
-ROUNDING = 1e-3  # of the facts, far less than a pixel
+ROUNDING = 1e-3  # of the facts; far less than a pixel
 
 
 def assert_near(actual, expected):
-    """The same JSON, with numbers within ROUNDING."""
+    """Asserts that both are the same JSON, with numbers within ROUNDING."""
     if isinstance(expected, dict):
         assert list(actual) == list(expected)
         for key, value in expected.items():

@@ -110,7 +110,7 @@ def test_exif_orientation_is_honoured(tmp_path):
     image = Image.new("RGB", (8, 4))
     image.putpixel((0, 0), (255, 0, 0))
     exif = Image.Exif()
-    exif[0x0112] = 6  # to be shown turned by 90 degrees clockwise
+    exif[0x0112] = 6  # displayed rotated by 90 degrees clockwise
     file = tmp_path / "turned.png"
     image.save(file, exif=exif)
     shown = images.load(file, Preprocess(image_size=(8, 4), resize=None))
@@ -156,7 +156,7 @@ def test_the_best_moving_average_can_be_kept(tiny_run, tmp_path):
 
 @pytest.fixture
 def toy_npz(tmp_path):
-    """`toy_npz(num_classes)`: a toy ViT in Google's format, which has no names of classes."""
+    """`toy_npz(num_classes)`: a toy ViT in Google's format, which has no class names."""
 
     def make(num_classes):
         fields = {"depth": 1, "width": 8, "mlp_dim": 8, "num_heads": 2, "image_size": 8}

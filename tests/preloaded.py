@@ -1,8 +1,8 @@
-"""Python programs in forks of one process that has imported JAX, TensorFlow and vit_jax already.
+"""Runs Python programs in forks of a process that has imported JAX, TensorFlow and vit_jax.
 
-Importing them takes seconds, and dozens of tests need a process of their own. A fork has no backend
-of JAX yet, so devices, flags and working directory are the program's own. Programs whose imports
-are themselves tested, or that set JAX's variables, get a fresh interpreter.
+Importing them takes seconds, and dozens of tests need their own process. A fork has no JAX backend
+yet, so devices, flags and working directory are the program's own. Programs that test imports or
+set JAX's variables get a fresh interpreter.
 
     python preloaded.py serve SOCKET           until stdin ends; says "ready" first
     python preloaded.py run SOCKET ARGUMENT... as `python ARGUMENT...` here
@@ -37,13 +37,13 @@ class Server:
         assert self._process.stdout.readline() == b"ready\n"
 
     def start(self, arguments, env, cwd, stdout, stderr) -> "Program":
-        """As subprocess.Popen, with files for the output."""
+        """Starts a program like subprocess.Popen, with files for the output."""
         with open(os.devnull, "rb") as null:
             fds = [null.fileno(), stdout.fileno(), stderr.fileno()]
             return Program(self.socket, list(arguments), env, str(cwd), fds)
 
     def run(self, arguments, env, cwd, timeout_secs) -> subprocess.CompletedProcess[str]:
-        """As subprocess.run with captured text."""
+        """Runs a program like subprocess.run with captured text."""
         with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
             program = self.start(arguments, env, cwd, out, err)
             try:
@@ -57,7 +57,7 @@ class Server:
         return subprocess.CompletedProcess(list(arguments), status, *texts)
 
     def command(self) -> list[str]:
-        """What stands for `python` in a shell script."""
+        """Replacement for `python` in a shell script."""
         return [sys.executable, "-S", "-I", __file__, "run", self.socket]
 
     def close(self):
@@ -66,7 +66,7 @@ class Server:
 
 
 class Program:
-    """A program in a fork, with those methods of Popen that tests use."""
+    """A program in a fork, with the methods of Popen that tests use."""
 
     def __init__(self, path, arguments, env, cwd, fds):
         self.args, self.returncode = arguments, None
@@ -78,14 +78,14 @@ class Program:
         self.pid = int(self._connection.recv(16))
 
     def poll(self):
-        """The exit status; None while it runs."""
+        """The exit status, or None while it runs."""
         try:
             return self.wait(0)
         except subprocess.TimeoutExpired:
             return None
 
     def wait(self, timeout=None):
-        """The exit status."""
+        """Waits for the exit status."""
         if self.returncode is None:
             if timeout is not None and not select.select([self._connection], [], [], timeout)[0]:
                 raise subprocess.TimeoutExpired(self.args, timeout)
@@ -99,12 +99,12 @@ class Program:
             os.kill(self.pid, number)
 
     def kill(self):
-        """Ends it at once."""
+        """Kills the program at once."""
         self.send_signal(signal.SIGKILL)
 
 
 def can_fork(arguments, env, server_env) -> bool:
-    """Whether a fork of the server does the same as a fresh interpreter."""
+    """Whether a fork of the server would behave like a fresh interpreter."""
     kept = ("JAX_", "TF_", "PYTHON")
     read_early = lambda e: {
         k: v for k, v in e.items() if k.startswith(kept) and k != "PYTHONUNBUFFERED"
@@ -129,14 +129,14 @@ def _serve(path):
         os.write(1, b"ready\n")
         while True:
             ready, _, _ = select.select([listener, 0], [], [], 1)
-            while True:  # those that ended
+            while True:  # reaped
                 try:
                     if os.waitpid(-1, os.WNOHANG) == (0, 0):
                         break
                 except ChildProcessError:
                     break
             if 0 in ready:
-                os._exit(0)  # TensorFlow takes seconds to take leave
+                os._exit(0)  # TensorFlow takes seconds to shut down
             if listener in ready:
                 connection, _ = listener.accept()
                 if os.fork() == 0:
@@ -149,7 +149,7 @@ def _serve(path):
 
 
 def _supervise(connection):
-    """Forks the program, and kills it if who asked for it has gone."""
+    """Forks the program, and kills it when its client has gone."""
     size, ancillary, _, _ = connection.recvmsg(8, socket.CMSG_SPACE(_FDS * 4))
     fds = array.array("i", ancillary[0][2])
     request = b""
@@ -169,7 +169,7 @@ def _supervise(connection):
 
 
 def _run(arguments, env, cwd, fds):
-    """As the interpreter does with `arguments`; the exit status."""
+    """Runs `arguments` as the interpreter does; returns the exit status."""
     import atexit
     import runpy
     import threading

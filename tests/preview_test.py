@@ -13,7 +13,7 @@ COMMAND = ("-m", "vit_jax.preview", "--config", "configs/vit_digits.py")
 
 @pytest.fixture
 def drawn(monkeypatch):
-    """The cells that the sheets have, of all sheets drawn."""
+    """Cells of all sheets drawn."""
     cells = []
     draw = contact_sheet.draw
     monkeypatch.setattr(contact_sheet, "draw", lambda t, c: cells.append(c) or draw(t, c))
@@ -72,7 +72,7 @@ def test_mixup_is_shown_as_the_step_sees_it(tiny_run, drawn):
     assert share >= rest
     assert share + rest == pytest.approx(1, abs=0.001)
     own, other = (plain["image"][k].astype(float) for k in (i, partner))
-    # Shares are shown to three digits, so pixels may be off by a quarter, and by their rounding.
+    # Shares are shown to three digits, so pixels may differ by a quarter plus their rounding.
     assert np.abs(mixed[i].image - (share * own + rest * other)).max() < 1
 
 

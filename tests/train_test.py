@@ -1,4 +1,4 @@
-"""The loop from end to end: what it writes, how it stops, that it resumes to the same bits."""
+"""The training loop end to end: its outputs, its stopping, its bit-exact resumption."""
 
 import dataclasses
 import json
@@ -26,7 +26,7 @@ from vit_jax.training.clock import Clock
 REPOSITORY = Path(__file__).parents[1]
 STEPS = 40
 
-# Everything random is on: what is not a function of (seed, step) would show.
+# Everything random is on: anything but a function of (seed, step) would show.
 COMMAND = [
     sys.executable, "-m", "vit_jax.train", "--config", "configs/vit_digits.py",
     "--config.model.depth=2", "--config.model.width=16", "--config.model.mlp_dim=32",
@@ -39,7 +39,7 @@ COMMAND = [
     "--config.log.every_steps=5", "--config.log.tensorboard=false",
 ]  # fmt: skip
 
-# And what else keeps something from step to step, or draws random numbers.
+# And everything else that carries state between steps or draws random numbers.
 EVERYTHING = (
     "--config.optim.name=muon", "--config.optim.ema_decay=0.9", "--config.optim.grad_accum_steps=2",
     "--config.loss.cutmix=1",
@@ -66,7 +66,7 @@ def finish(workdir, *more):
 
 
 def run_here(workdir, *overrides):
-    """The same run in this process, without the time that starting a process takes."""
+    """Runs in this process, which saves starting another."""
     fields = [flag.removeprefix("--config.") for flag in COMMAND if flag.startswith("--config.")]
     return train(configs.load("configs/vit_digits.py", [*fields, *overrides]), workdir)
 
@@ -150,7 +150,7 @@ def test_sigterm_saves_and_resuming_gives_the_same_bits(uninterrupted, tmp_path,
 @pytest.mark.slow
 @pytest.mark.parametrize(("more", "seed"), [((), 0), (EVERYTHING, 1)], ids=["usual", "everything"])
 def test_kill_9_three_times_then_the_same_bits(tmp_path, more, seed):
-    """Also while saving: every fifth step saves, and the kill comes at a random moment."""
+    """Kills also hit saves: every fifth step saves, and the moment is random."""
     killed, uninterrupted = tmp_path / "killed", tmp_path / "uninterrupted"
     moments = random.Random(seed)
     for _ in range(3):
@@ -258,7 +258,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_is_not_saved(tmp_path, tiny
 
 @pytest.fixture
 def spoiled_batch(monkeypatch):
-    """`spoiled_batch(4)`: the loss of that step's batch is not finite."""
+    """`spoiled_batch(4)`: makes the loss of that step's batch non-finite."""
 
     def spoil(step):
         update = step_parts.make_update
@@ -279,7 +279,7 @@ def spoiled_batch(monkeypatch):
 
 def test_a_batch_that_spoils_the_run_can_be_left_out(tmp_path, tiny_run, spoiled_batch, capsys):
     spoiled_batch(4)
-    never = train(tiny_run("input.skip_steps=4"), tmp_path / "never")  # met it
+    never = train(tiny_run("input.skip_steps=4"), tmp_path / "never")  # encountered it
     config = tiny_run("checkpoint.every_steps=3", "log.every_steps=2")
     for _ in range(2):  # the same batch comes again
         with pytest.raises(NonFiniteError, match=r"Step 4: loss nan.*--config.input.skip_steps=4"):
@@ -316,7 +316,8 @@ def test_nothing_is_evaluated_after_a_step_that_is_not_finite(
 
 
 def test_an_update_that_is_not_finite_stops_the_run_and_is_not_saved(tmp_path, tiny_run):
-    """The head starts at zero, so the gradients below it are: Adam without eps divides 0 by 0."""
+    """The head starts at zero, and so do the gradients below it: Adam without eps divides 0 by
+    0."""
     config = tiny_run("optim.eps=0", "checkpoint.every_steps=1", "total.steps=2")
     with pytest.raises(NonFiniteError, match="an update that is not finite"):
         train(config, tmp_path)
@@ -409,7 +410,7 @@ def test_the_devices_are_waited_for_at_log_cadence_alone(tmp_path, tiny_run, mon
 def test_the_clock_is_paused_when_the_devices_have_finished(
     tmp_path, tiny_run, monkeypatch, pause, expected
 ):
-    """What they had still to do would count as a pause, and the run would seem faster."""
+    """Their remaining work would count as a pause, and the run would seem faster."""
     events = []
 
     def record(owner, name, event):

@@ -1,4 +1,4 @@
-"""Models that fit the memory of TPUs that are not there."""
+"""Models that fit the memory of TPUs, compiled without having any."""
 
 import pytest
 
@@ -10,7 +10,7 @@ from vit_jax.plan.compiled import peak_bytes
 
 pytest.importorskip("libtpu", reason="compiling for TPUs without one takes: pip install libtpu")
 
-MEMORY_GIB = {"v3": 16, "v5e": 16, "v5p": 95}  # of a jax device: on v3 a core, half a chip
+MEMORY_GIB = {"v3": 16, "v5e": 16, "v5p": 95}  # per jax device: on v3 a core, half a chip
 HUGE = "model.name=ViT-H/14"
 PLAIN_22B = (
     "model.name=ViT-G/14", "model.depth=48", "model.width=6144", "model.mlp_dim=24576",
@@ -51,7 +51,7 @@ def test_offloaded_activations_leave_the_chip():
 @pytest.mark.slow
 @pytest.mark.parametrize(("remat", "least", "most"), [("none", 0.99, 1.03), ("full", 1.2, 1.36)])
 def test_no_product_is_computed_that_need_not_be(remat, least, most):
-    """By the unrolled program, on which the compiler's count is complete."""
+    """Compares the unrolled program, for which the compiler's count is complete."""
     fields = ("model.depth=3", "input.batch_size=64", f"model.remat={remat}")
     found = measured(compiled("v5e:2x2", *fields), images_per_chip=16)
     assert least <= found["flops_by_model"] <= most

@@ -1,4 +1,4 @@
-"""What the compiled step sends on TPUs that are not there, against the formula."""
+"""Traffic of the step compiled for TPUs, against the formula."""
 
 import collections
 
@@ -20,7 +20,7 @@ RUN = {
     "optim": {"weight_decay": 0.1},
     "total": {"steps": 100},
 }
-TOLERANCE = 0.05  # of the bytes: scattered arrays are padded to tiles, as 1,024 rows to 1,056
+TOLERANCE = 0.05  # relative: scattered arrays are padded to tiles, such as 1,024 rows to 1,056
 
 
 def compiled(name, *overrides):
@@ -32,7 +32,7 @@ def compiled(name, *overrides):
 
 
 def sent(step):
-    """Bytes by (kind, axes) of arrays that are not small, and the dtypes of what is reduced."""
+    """Bytes of large arrays by (kind, axes), and the dtypes of reductions."""
     found, reduced = collections.Counter(), set()
     for one in collectives(step.compiled.as_text(), step.layout.mesh.shape):
         if one.array_bytes >= SMALLEST_BYTES:
@@ -43,7 +43,7 @@ def sent(step):
 
 
 def expected(config, step):
-    """The formula's bytes by (kind, axes)."""
+    """Bytes by (kind, axes), from the formula."""
     layout, remat = step.layout, config.model.remat or "none"
     in_blocks, in_head = {None: (2, 4), "bfloat16": (2, 2), "float32": (4, 4)}[
         config.model.gradient_dtype
@@ -76,7 +76,7 @@ def check(name, *overrides):
     return reduced
 
 
-# Over more devices along one axis XLA hides rings of permutations behind the products instead.
+# With more devices along one axis, XLA instead hides rings of permutations behind the products.
 MESHES = {
     "data": ("v5e:2x2", "mesh.data=4"),
     "zero-1": ("v5e:2x2", "mesh.data=4", "mesh.shard_optimizer=true"),

@@ -11,10 +11,10 @@ from benchmarks.drills.kills import as_expected
         ([75, 75], True),  # all saved
         ([76, -9], True),  # the victim died, the other noticed
         ([-9, 76], False),  # the other one died
-        ([76, -15], False),  # of another signal
-        ([76, 0], False),  # the run ended before it was killed
+        ([76, -15], False),  # by another signal
+        ([76, 0], False),  # the run ended before the kill
         ([None, -9], False),  # the other hangs
-        ([76, -9, None], False),  # something is left behind
+        ([76, -9, None], False),  # a process is left behind
     ],
 )
 def test_what_counts_as_an_orderly_end(statuses, passes):
@@ -34,7 +34,7 @@ command.run(failure_drill.main)
 
 @pytest.mark.slow
 def test_a_short_drill_passes(run_python, tmp_path):
-    """Of one process, killed twice; tests/multihost_test.py kills and stops one of several."""
+    """Kills a single process twice; tests/multihost_test.py kills and stops one of several."""
     short = ("--kills=2", "--processes=1", "--drills=kills,damage", "--noappend")
     cache = {
         "JAX_COMPILATION_CACHE_DIR": str(tmp_path),

@@ -1,4 +1,4 @@
-"""The program that times the tests, on programs and tests that end at once."""
+"""The program that times the tests, run on short programs and tests."""
 
 import ast
 

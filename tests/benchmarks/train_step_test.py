@@ -1,4 +1,4 @@
-"""The contenders of benchmarks/train_step.py, their worker and its figures, at toy size.
+"""The contenders of benchmarks/train_step.py, their worker and its results, at toy size.
 
 train_step and its worker define flags of the same names, so each is imported in its own process.
 """
@@ -16,7 +16,7 @@ from vit_jax import models
 
 TOY = Shape("toy", 1, 16, 32, 2, patch_px=4, image_px=8, classes=10, batch=4)
 LOSS_OF_CHANCE = math.log(TOY.classes)  # the head starts at zero
-NEAR = 1e-3  # one step of the warmup, at a learning rate of at most 1e-5, moves it by far less
+NEAR = 1e-3  # one step of the warmup, at a learning rate of at most 1e-5, moves it far less
 
 FAKE_WORKER = """
 import io, sys, types
@@ -51,7 +51,7 @@ print(json.dumps({"losses": losses, "tensorflow": "tensorflow" in packages, "flo
 
 @pytest.fixture(scope="module")
 def own(run_python):
-    """What this project's contender does, in a process of its own."""
+    """Results of this project's contender, run in its own process."""
     done = run_python("-c", OWN, fresh=True)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)

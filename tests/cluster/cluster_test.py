@@ -17,7 +17,7 @@ SECOND_SLICE = {
     "MEGASCALE_SLICE_ID": "1",
     "MEGASCALE_COORDINATOR_ADDRESS": "slice0-host0:8080",
 }
-# Of a Cloud TPU VM's metadata server.
+# A Cloud TPU VM's metadata server.
 VM = {
     "agent-worker-number": "1",
     "worker-network-endpoints": "x:y:10.0.0.5,x:y:10.0.0.6",

@@ -1,4 +1,4 @@
-"""Each process is a thread here, with its own Peers and real connections between them."""
+"""Processes are threads here, each with its own Peers, and connections are real."""
 
 import socket
 import time
@@ -16,7 +16,7 @@ SOON_SECS = 10.0  # generous: the tests share their machine
 
 
 class Run:
-    """Some processes; `lost[i]` is what process i was told when it had not ended by itself."""
+    """Several processes; `lost[i]` is the message that ended process i, if any."""
 
     def __init__(self, number, silent=(), barrier_timeout_secs=SOON_SECS):
         members = tuple(Member(i, f"host-{i}", 100 + i) for i in range(number))
@@ -38,7 +38,7 @@ class Run:
         }
 
     def all(self, action):
-        """Its results by process, or what was raised; every process does it at once."""
+        """Results or exceptions by process; all perform the action at once."""
 
         def one(peers):
             try:
@@ -50,7 +50,7 @@ class Run:
             return dict(zip(self.peers, threads.map(one, self.peers.values()), strict=True))
 
     def kill(self, i):
-        """As the kernel does it: the connection ends without a word."""
+        """Closes the connection without a word, as the kernel does."""
         self.pairs[i][1].shutdown(socket.SHUT_RDWR)
         self.peers.pop(i, None)
 
@@ -63,7 +63,7 @@ def quick(monkeypatch):
 def test_barriers_and_a_value_for_all():
     run = Run(3)
     assert run.all(lambda p: p.barrier("a")) == {0: None, 1: None, 2: None}
-    for _ in range(2):  # a name may come again
+    for _ in range(2):  # a name may be reused
         values = run.all(lambda p: p.from_first("b", p.me.process_id or {"first": 1}))
         assert list(values.values()) == 3 * [{"first": 1}]
     run.all(lambda p: p.close())

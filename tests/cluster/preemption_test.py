@@ -29,7 +29,7 @@ def test_on_a_tpu_its_maintenance_is_watched(monkeypatch):
 
 @contextmanager
 def metadata_server(events):
-    """A metadata server that answers with these events, one a question; None is an error."""
+    """A metadata server that answers each query with the next event; None is an error."""
     asked = []
 
     class Handler(http.server.BaseHTTPRequestHandler):

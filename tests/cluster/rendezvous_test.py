@@ -1,4 +1,4 @@
-"""Each process is a thread here: what they say to each other is the same."""
+"""Processes are threads here, which exchange the same messages."""
 
 import socket
 import time
@@ -25,7 +25,7 @@ def port():
 
 
 def all_meet(port, ids, sizes=(3, 3, 3, 3), timeout_secs=20.0):
-    """What becomes of the processes of these ids: a Meeting, or what they raised."""
+    """Outcomes of the processes with these ids: a Meeting each, or an exception."""
 
     def one(i, size):
         try:

@@ -1,4 +1,4 @@
-"""Real processes that only wait for each other, which takes a fraction of what training does."""
+"""Real processes that only wait for each other, which is much quicker than training."""
 
 import os
 import re
@@ -17,7 +17,7 @@ from vit_jax.cluster.cluster import Cluster
 
 REPOSITORY = Path(__file__).parents[2]
 SILENCE_SECS = 10
-WITHIN_SECS = 120  # to notice and end; a busy machine needs some of it
+WITHIN_SECS = 120  # time to notice and end; a busy machine needs some of it
 
 PROGRAM = """
 import itertools, sys, time

@@ -15,7 +15,7 @@ WAIT_SECS = 30
 
 class Processes:
     def __init__(self, number, ahead, seed):
-        """None is more than `ahead` looks ahead of another: collectives hold them together."""
+        """None is more than `ahead` looks ahead of another, as under collectives."""
         self.ahead, self.random = ahead, random.Random(seed)
         self.inboxes = [queue.SimpleQueue() for _ in range(number)]
         self.looks = [
@@ -50,7 +50,7 @@ class Processes:
                 return
 
     def run(self, ask_at):
-        """At which look each has stopped; `ask_at`: by process, at which look it asks."""
+        """The look at which each has stopped; `ask_at`: the look at which each process asks."""
         stopped = {}
         threads = [
             threading.Thread(target=self._train, args=(i, ask_at.get(i), stopped), daemon=True)
@@ -91,6 +91,6 @@ def test_asked_at_the_last_look_they_come_to_their_end():
 
 def test_the_loss_of_one_ends_the_waiting():
     look = StopConsensus(1, 2, lambda i, message: None)
-    look.take(0, {"count": "SIGTERM to process 0"})  # and then never says what was agreed on
+    look.take(0, {"count": "SIGTERM to process 0"})  # and then never sends what was agreed on
     threading.Timer(0.2, look.give_up).start()
     assert not look.look()

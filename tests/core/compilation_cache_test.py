@@ -1,4 +1,4 @@
-"""Kept programs: found again, the same bits, whatever happens to the files."""
+"""Cached programs are found again and give the same bits, whatever happens to the files."""
 
 import concurrent.futures
 
@@ -8,7 +8,7 @@ import pytest
 from vit_jax.core import compilation_cache
 from vit_jax.store import checkpoint_dir
 
-# A program that takes a second to compile; what it gives, and how many were found.
+# A program that takes a second to compile; prints its result and the number of cache hits.
 PROGRAM = """
 import jax, jax.numpy as jnp
 from vit_jax.core import compilation_cache
@@ -30,7 +30,7 @@ KEEP_ALL = {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
 
 @pytest.fixture
 def compile_program(run_python, tmp_path):
-    """(result, programs found, folder, standard error) of a process of its own"""
+    """`compile_program()`: (result, cache hits, folder, standard error) of a process."""
 
     def compile_program(**env):
         done = run_python("-c", PROGRAM, **{"XDG_CACHE_HOME": str(tmp_path), **KEEP_ALL, **env})
@@ -65,7 +65,7 @@ def test_several_at_once_then_found_again_whatever_happens_to_the_file(tmp_path,
         assert fewer_hits == hits - 1
         assert "jit_f" in said
 
-    # As a process leaves it that is killed while it writes: it is written anew.
+    # As left by a process killed while writing: it is written anew.
     entry.with_name(entry.name.replace("-cache", "-atime")).unlink()
     assert compile_program()[0] == result
     assert len(entry.read_bytes()) > len(whole) // 2
@@ -74,7 +74,7 @@ def test_several_at_once_then_found_again_whatever_happens_to_the_file(tmp_path,
 
 @pytest.fixture
 def use(monkeypatch, tmp_path):
-    """What `use` sets of jax if the user has set `given`; nothing is set."""
+    """The jax settings made by `use` when the user has set `given`; nothing is applied."""
 
     def use(**given):
         unset = {
@@ -112,14 +112,14 @@ def test_the_users_choice_wins(use, tmp_path):
     for off in (
         {"jax_enable_compilation_cache": False},
         {"jax_compilation_cache_dir": ""},
-        {"jax_compilation_cache_dir": "gs://bucket/folder"},  # as the user has set it up
+        {"jax_compilation_cache_dir": "gs://bucket/folder"},  # as set up by the user
     ):
         assert use(**off) == {}
 
 
 @pytest.mark.slow
 def test_a_run_ends_with_the_same_bits(tmp_path, run_python):
-    """Compiled, and taken from the cache."""
+    """A run compiled anew equals one that takes the program from the cache."""
     sums = []
     for workdir in (tmp_path / "cold", tmp_path / "warm"):
         done = run_python(

@@ -21,7 +21,7 @@ command.run(lambda _: print(jax.default_backend()))
 def test_platforms_that_cannot_be_used_are_one_line_and_status_1(run_python, platforms, said):
     done = run_python("-c", PROGRAM, JAX_PLATFORMS=platforms, CUDA_VISIBLE_DEVICES="")
     assert (done.returncode, done.stdout) == (1, "")
-    last = done.stderr.splitlines()[-1]  # JAX may log a line of its own before it
+    last = done.stderr.splitlines()[-1]  # JAX may log a line of its own first
     assert last.startswith(f"error: JAX_PLATFORMS={platforms} is not what JAX can use here (")
     assert "Traceback" not in done.stderr
     assert said in last

@@ -33,7 +33,7 @@ def test_a_folder_is_there_in_full_or_not_at_all(tmp_path):
         raise OSError("full")
     assert not list(folder.parent.iterdir())
     (folder.parent / ".folder.new").mkdir()
-    (folder.parent / ".folder.new" / "old").touch()  # of a killed process
+    (folder.parent / ".folder.new" / "old").touch()  # left by a killed process
     with atomic_folder(folder) as temporary:
         (temporary / "file").touch()
     assert [p.name for p in folder.parent.iterdir()] == ["folder"]

@@ -30,7 +30,7 @@ def test_a_terminal_rewrites_one_line():
     ],
 )
 def test_a_narrow_terminal_gets_what_is_wanted_most(monkeypatch, columns, shown):
-    """All but the last column: behind it a terminal would wrap the line."""
+    """The last column stays empty: a terminal would wrap the line."""
     monkeypatch.setenv("COLUMNS", str(columns))
     out = Terminal()
     Screen(out).update("step 1", "loss 2", "3:07 left")

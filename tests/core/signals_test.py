@@ -1,4 +1,4 @@
-"""Signals: in the first second of a command, while it trains, and in its last."""
+"""Signals in the first second of a command, during training, and in its last second."""
 
 import os
 import signal
@@ -8,7 +8,7 @@ import pytest
 from vit_jax.core import signals
 from vit_jax.core.signals import SIGNALS, StopRequest, at_once
 
-# In C, and for long, as a compiler or a wait for the devices is: no handler of Python's runs.
+# Stays in C for long, like a compiler or a wait for devices: no Python handler runs.
 BUSY = """
 import ctypes, os, signal, sys, threading, time
 from vit_jax.core.signals import StopRequest
@@ -71,7 +71,7 @@ def test_where_nothing_is_to_be_saved_a_signal_ends_at_once(number):
     assert signal.getsignal(number) == before
 
 
-# What every command imports first of all that takes long.
+# The first slow import of every command.
 STOPPED = """
 import os
 os.kill(os.getpid(), {number})
@@ -91,7 +91,7 @@ def test_while_a_command_imports_it_ends_with_one_line(tmp_path, run_python, num
 
 @pytest.mark.parametrize("number", SIGNALS)
 def test_while_a_training_starts(tmp_path, run_python, number):
-    """Here: while its config is read."""
+    """Sends the signal while the config is being read."""
     config = tmp_path / "config.py"
     config.write_text(
         f"def get_config(arg=None):\n    import os\n    os.kill(os.getpid(), {number})\n"

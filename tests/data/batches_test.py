@@ -4,7 +4,7 @@ import textwrap
 
 import pytest
 
-# What a process does while batches are still being made.
+# A program that ends while batches are still being made.
 START = """
     from vit_jax.data import pipeline
     from vit_jax.data.sources import table as sources
@@ -27,7 +27,7 @@ START = """
     ],
 )
 def test_exit_status_of_a_process_with_open_batches(ending: str, status: int) -> None:
-    """tf.data that still calls Python aborts a process at its end, with status 134."""
+    """While tf.data calls Python, an exiting process would abort with status 134."""
     program = textwrap.dedent(START) + ending
     result = subprocess.run(
         [sys.executable, "-c", program], check=False, capture_output=True, text=True, timeout=120

@@ -9,7 +9,7 @@ from vit_jax.data.source import Example, Source
 
 
 class ListSource(Source):
-    """A source of the examples that it is given."""
+    """A source of given examples."""
 
     name = "list"
     num_classes = 10
@@ -34,7 +34,7 @@ def encode(pixels: np.ndarray, file_format: str = "PNG", **options: object) -> b
 
 
 def photo_like(height: int, width: int, seed: int = 0) -> np.ndarray:
-    """Smooth colours, uint8 [height, width, 3]: JPEG keeps them."""
+    """Smooth colours, uint8 [height, width, 3], which JPEG preserves."""
     colours = np.random.default_rng(seed).integers(0, 256, (6, 8, 3), np.uint8)
     image = Image.fromarray(colours).resize((width, height), Image.Resampling.BICUBIC)
     return np.asarray(image)

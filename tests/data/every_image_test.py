@@ -31,7 +31,7 @@ def look(source: Source, indices: np.ndarray | None = None, preprocess: str = ""
 
 @pytest.fixture
 def source(list_source: Any, encode: Any, photo_like: Any) -> Any:
-    """130 photographs, so three batches."""
+    """A source of 130 photographs: three batches."""
     image = encode(photo_like(16, 16), "JPEG")
     return list_source([Example(image, (i % 10,)) for i in range(130)])
 
@@ -88,7 +88,7 @@ def test_a_source_that_fails_otherwise_is_no_bad_image(
 def test_damage_outside_of_the_window_is_found(
     encode: Callable[..., bytes], photo_like: Callable[..., np.ndarray]
 ) -> None:
-    """A random crop decodes what it shows; here a marker is damaged in the middle."""
+    """A random crop decodes only its window; here a marker in the middle is damaged."""
     image = encode(photo_like(96, 96), "JPEG", quality=95)
     image = image[: len(image) // 2] + b"\xff\xc8" + image[len(image) // 2 :]
     example = encoded(Example(image, (0,)), 10**9)

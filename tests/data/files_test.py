@@ -76,7 +76,7 @@ def test_image_folders_may_be_remote(remote: str, local: str) -> None:
 
 
 def failing(times: int, error: Exception) -> Callable[[], str]:
-    """Fails so many times, then works."""
+    """A function that fails `times` times, then works."""
     errors = [error] * times
 
     def action() -> str:

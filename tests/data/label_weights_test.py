@@ -1,4 +1,4 @@
-"""Weights of labels, from a source to a batch."""
+"""Label weights, from a source to a batch."""
 
 from collections.abc import Callable
 from typing import Any
@@ -13,14 +13,14 @@ from vit_jax.data.pipeline import HostBatch, eval_batches, train_batches
 from vit_jax.data.source import Example, MixtureSource, Source
 from vit_jax.data.sources import caches
 
-# Of the examples 0 to 7: two labels and their weights, one label, or labels without weights.
+# Examples 0 to 7: two labels with weights, one label, or labels without weights.
 LABELED = [((1, 2), (0.5, 0.25)), ((3,), (0.125,)), ((4, 5), ()), ((), ())] * 2
 EXPECTED = np.array([[0.5, 0.25], [0.125, 0], [1, 1], [0, 0]] * 2, np.float32)
 
 
 @pytest.fixture
 def source(list_source: Any, encode: Callable[..., bytes]) -> Any:
-    """Eight examples."""
+    """A source of eight examples."""
     image = encode(np.zeros((4, 4), np.uint8))
     found = list_source([Example(image, labels, weights=weights) for labels, weights in LABELED])
     found.weighted = True
@@ -28,7 +28,7 @@ def source(list_source: Any, encode: Callable[..., bytes]) -> Any:
 
 
 def every(source: Source, **changed: Any) -> HostBatch:
-    """All examples in one batch, and a place more."""
+    """All examples in one batch, plus one empty slot."""
     arguments = {
         "batch_size": 9, "on_bad_image": "fail", "max_image_pixels": 10**6, "threads": 1,
     }  # fmt: skip
@@ -61,7 +61,7 @@ def test_a_component_without_weights_has_those_of_1(source: Any, list_source: An
 
 
 def test_parts_and_caches_keep_the_weights(source: Any) -> None:
-    """And weights decide neither what a subset by class takes nor how often a class comes."""
+    """Weights affect neither the subset by class nor how often a class comes."""
     whole = label_index.collect([labels for labels, _ in LABELED])
     for part in (
         subset.first(source, 5),

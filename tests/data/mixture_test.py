@@ -61,7 +61,7 @@ def test_shares_are_exact_over_every_block(joined: MixtureSource) -> None:
     _, examples = stream(np.arange(10 * 200))
     blocks = names_at(joined, examples).reshape(200, 10)
     np.testing.assert_array_equal(np.sort(blocks), [list("abbbbbbccc")] * 200)
-    assert len(np.unique(blocks, axis=0)) > 150  # of 840 orders
+    assert len(np.unique(blocks, axis=0)) > 150  # one of 840 orders
 
 
 def test_each_component_has_its_own_epochs(joined: MixtureSource) -> None:
@@ -123,6 +123,6 @@ def test_the_fingerprint_is_that_of_all_components() -> None:
 
 
 def test_the_order_never_changes(joined: MixtureSource) -> None:
-    """Runs that are resumed depend on these numbers."""
+    """Resumed runs depend on these numbers."""
     _, examples = mixed(joined.sizes, WEIGHTS, seed=0)(np.arange(8) + 10**9)
     assert examples.tolist() == [6, 113, 98, 35, 50, 38, 134, 58]

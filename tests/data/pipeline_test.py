@@ -31,9 +31,9 @@ AUGMENT_STRONGLY = (
     "decode|resize(24)|inception_crop(16)|flip_lr|randaugment(2, 9)|autoaugment('cifar10')"
     "|three_augment|color_jitter(0.3, 0.3, 0.3, 0.1)|random_erasing(0.5)"
 )
-# A far step may take this many times as long to start as the first one.
+# A distant step may take this many times as long to start as the first.
 LARGEST_START_RATIO = 1.5
-# Over 12,000 steps: a tenth of a kilobyte for each, less than any forgotten object would take.
+# Over 12,000 steps: a tenth of a kilobyte each, less than any leaked object would take.
 MOST_GROWTH_BYTES = 1_200_000
 
 MakeSource = Callable[[Sequence[Example]], Source]
@@ -80,7 +80,7 @@ def digits() -> Source:
 
 @pytest.fixture
 def few(list_source: MakeSource, encode: Callable[..., bytes]) -> Callable[[int], Source]:
-    """A source of n gray squares; the one of example i has the shade i."""
+    """Makes a source of n gray squares; example i has shade i."""
 
     def make(count: int) -> Source:
         squares = [np.full((4, 4), i, np.uint8) for i in range(count)]
@@ -126,20 +126,20 @@ def test_random_numbers_differ_between_epochs_and_seeds() -> None:
         image_size=(8, 8),
     )  # fmt: skip
     first, second = (take(train(one, seed=seed, batch_size=64), 1)[0]["image"] for seed in (0, 1))
-    # 64 epochs of one digit, which has 5 x 5 places and is flipped or not.
+    # 64 epochs of one digit, which has 5 x 5 positions and is flipped or not.
     assert len({image.tobytes() for image in first}) > 25
     assert (first != second).any()
 
 
 def test_copies_of_an_image_differ(digits: Source) -> None:
-    """A batch of 24 has eight digits, each three times, cropped and flipped in three ways."""
+    """A batch of 24 has eight digits, each cropped and flipped in three ways."""
     stream = shuffled(digits.num_examples, seed=0, repeats=3)
     (batch,) = take(train(digits, batch_size=24, stream=stream), 1)
     by_index: dict[int, set[bytes]] = {}
     for index, image in zip(batch["index"], batch["image"], strict=True):
         by_index.setdefault(int(index), set()).add(image.tobytes())
     assert len(by_index) == 8
-    # A digit has 50 outcomes: of 24 pairs of copies half a pair is equal on average.
+    # A digit has 50 outcomes: among 24 pairs of copies, half a pair is equal on average.
     assert sum(len(images) for images in by_index.values()) >= 21
 
 
@@ -147,7 +147,7 @@ def test_copies_of_an_image_differ(digits: Source) -> None:
 
 
 def test_hosts_together_make_the_batches_of_one(digits: Source) -> None:
-    """Byte for byte, over the end of an epoch."""
+    """Byte for byte, across the end of an epoch."""
     options = {"start_step": 88}
     expected = take(train(digits, **options), 4)
     for num_hosts in (2, 4):
@@ -168,7 +168,7 @@ def test_resumed_equals_straight(digits: Source) -> None:
 
 
 def streams(digits: Source) -> dict[str, tuple[Source, Stream]]:
-    """Every way to choose examples, with what it chooses from."""
+    """Every way of choosing examples, and its source."""
     joined = MixtureSource({"all": digits, "few": subset.first(digits, 37)})
     by_class = label_index.by_class(label_index.find(digits), 10, describe=digits.describe)
     return {
@@ -179,13 +179,13 @@ def streams(digits: Source) -> dict[str, tuple[Source, Stream]]:
     }
 
 
-# Steps 86 to 92 of 16 examples, over the end of an epoch: the first, how many, on how many hosts.
+# Steps 86 to 92 of 16 examples, across the end of an epoch: first step, number of steps, hosts.
 RESTARTS = ((86, 2, 1), (88, 3, 4), (91, 1, 2))
 
 
 @pytest.mark.parametrize("name", ["shuffled", "repeated", "mixed", "balanced"])
 def test_restarts_with_other_numbers_of_hosts(digits: Source, name: str) -> None:
-    """The same examples with the same seeds on all hosts, and the same bytes on one of each."""
+    """Compares examples and seeds on all hosts, and bytes on one of each."""
     source, stream = streams(digits)[name]
     whole = train_slots(stream, np.arange(16), 16, 0)(np.arange(86 * 16, 92 * 16))
     for first, count, num_hosts in RESTARTS:
@@ -233,9 +233,9 @@ def test_a_far_step_starts_as_fast_as_the_first(num_examples: int) -> None:
         take(train(source, "decode|resize(8)", start_step=start_step), 1)
         return time.perf_counter() - start
 
-    seconds(0)  # the first of a process is slower
+    seconds(0)  # the first in a process is slower
     times: list[tuple[float, float]] = []
-    while len(times) < 20:  # the machine may be busy with other things
+    while len(times) < 20:  # the machine may be busy
         times += [(seconds(0), seconds(1_000_000)) for _ in range(3)]
         first, far = np.min(times, axis=0)
         if far < LARGEST_START_RATIO * first:
@@ -245,7 +245,7 @@ def test_a_far_step_starts_as_fast_as_the_first(num_examples: int) -> None:
 
 @pytest.mark.slow
 def test_memory_is_flat_over_20_000_steps() -> None:
-    """Resident memory of this process, by thousands of steps; the first ones fill buffers."""
+    """Resident memory by thousands of steps; the first ones fill buffers."""
     source = Synthetic(14_000_000, 10, (16, 16))
     sizes = []
     with train(source, "decode|resize(16)|flip_lr", batch_size=8) as batches:
@@ -410,7 +410,7 @@ def test_thin_images_are_bad_images(
 def test_memory_that_runs_out_makes_no_bad_image(
     few: Callable[[int], Source], monkeypatch: pytest.MonkeyPatch, on_bad_image: str, exhausts: str
 ) -> None:
-    """Also behind a bad image, from which on errors are looked at one by one."""
+    """Also after a bad image, from which on errors are examined one by one."""
     source: Any = few(20)
     source.examples[2] = Example(b"junk", (2,))
 

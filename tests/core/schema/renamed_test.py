@@ -1,4 +1,4 @@
-"""Earlier names: read in what earlier versions wrote, refused where users write them."""
+"""Earlier names are read in what earlier versions wrote, and refused where users write them."""
 
 import json
 import zlib
@@ -17,14 +17,14 @@ LATER = ("loss.binarize_targets=true", "loss.kind=sigmoid", "optim.grad_accum_st
 
 
 def with_old_names(tree):
-    """Nested values as an earlier version wrote them, and nothing else of them changed."""
+    """Nested values as an earlier version wrote them, otherwise unchanged."""
     text = json.dumps(tree)
     for pair in (renamed.FIELDS | renamed.METRICS).items():
         old, new = (json.dumps(name.rpartition(".")[2]) for name in pair)
         assert old not in text
         text = text.replace(new, old)
     tree = json.loads(text)
-    if "crc32" in tree:  # of a checkpoint's description
+    if "crc32" in tree:  # from a checkpoint's description
         del tree["crc32"]
         tree["crc32"] = f"{zlib.crc32(json.dumps(tree, sort_keys=True).encode()):08x}"
     return tree

@@ -7,7 +7,7 @@ from PIL import Image
 from docs.pictures import augmentation
 from docs.pictures.augmentation import CELL_PX, FOLDER, PICTURES, SCENE, SHRINK
 
-# Other processors may round exponentials and sines differently.
+# Other processors may round exp and sin differently.
 MEAN_LEVELS = 0.05
 
 
@@ -28,4 +28,4 @@ def test_picture_shows_what_the_code_does(name: str) -> None:
             expected = np.asarray(Image.fromarray(image).reduce(SHRINK)).astype(int)
             assert np.abs(cell - expected).mean() <= MEAN_LEVELS
             shown.append(cell.tobytes())
-    assert len(set(shown)) > len(shown) / 2  # else they would show nothing
+    assert len(set(shown)) > len(shown) / 2  # else the picture would show nothing

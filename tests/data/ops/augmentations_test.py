@@ -9,8 +9,8 @@ from vit_jax.data.ops import augmentations, effects
 from vit_jax.data.ops.op import Op
 
 GRAY_LEVEL = 100
-FEW, MANY = 60, 140  # of 300 where a third is expected: five standard deviations
-# A factor is read off one gray level in 8 bits.
+FEW, MANY = 60, 140  # in 300 draws with a third expected: five standard deviations
+# The factor is inferred from one 8-bit gray level.
 FACTOR_RESOLUTION = 0.011
 
 
@@ -59,7 +59,7 @@ def test_each_argument_changes_what_it_names(
     for seed in range(5):
         found = run(augmentations.color_jitter(**arguments), pixels, seed)
         distances = [np.abs(c.astype(int) - found).max() for c in candidates]
-        assert min(distances) <= 2  # levels, from the nearest of 161 factors
+        assert min(distances) <= 2  # in levels, from the nearest of 161 factors
 
 
 def test_jitters_in_every_order(pixels: np.ndarray, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,7 +75,7 @@ def test_jitters_in_every_order(pixels: np.ndarray, monkeypatch: pytest.MonkeyPa
     for seed in range(300):
         run(op, pixels, seed)
     orders = Counter(zip(done[::3], done[1::3], done[2::3], strict=True))
-    assert len(orders) == 6  # 50 each, standard deviation 6.5
+    assert len(orders) == 6  # 50 expected each, standard deviation 6.5
     assert min(orders.values()) > 20 and max(orders.values()) < 80
 
 

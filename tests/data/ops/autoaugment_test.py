@@ -20,8 +20,9 @@ def run(policy: str, pixels: np.ndarray, seed: int) -> np.ndarray:
     return op.apply(tf.constant(pixels), tf.constant([seed, 0], tf.int64)).numpy()
 
 
-# CRC-32 of each policy as JSON, when it was compared entry by entry: `v0` with timm 1.0.31, which
-# has the authors', the others with torchvision 0.29.1. (Both compute translations otherwise.)
+# CRC-32 of each policy as JSON, taken when it was compared entry by entry: `v0` with timm 1.0.31,
+# which has the authors', the others with torchvision 0.29.1. (Both compute translations
+# differently.)
 COMPARED = {
     "v0": 3671117733, "imagenet": 1696799241, "cifar10": 1817546697, "svhn": 1317808211,
 }  # fmt: skip
@@ -48,7 +49,7 @@ def test_draws_sub_policies_equally_often_and_steps_by_their_probability(
     found = Counter(name for name, _, _ in draws if name)
     for name, count in expected.items():
         assert abs(found[name] - count) < 4.5 * count**0.5, name
-    # Both of one sub-policy, which no other has: 1.0 and 0.8 of 40, standard deviation 5.6.
+    # Both ops of one sub-policy, unique to it: 1.0 and 0.8 of 40, standard deviation 5.6.
     pairs = Counter((a[0], b[0]) for a, b in zip(draws[::2], draws[1::2], strict=True))
     assert 10 < pairs["Rotate", "TranslateY"] < 54
 

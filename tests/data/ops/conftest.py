@@ -13,7 +13,7 @@ Draws = list[tuple[str | None, float, list[float]]]
 
 @pytest.fixture
 def drawn(monkeypatch: pytest.MonkeyPatch) -> Callable[[Op, int], Draws]:
-    """What `op` draws for the seeds 0, 1, ... in turn; no distortion is done."""
+    """The draws of `op` for seeds 0, 1, ...; no distortion is applied."""
 
     def draws(op: Op, num_seeds: int) -> Draws:
         calls = []

@@ -1,4 +1,4 @@
-"""Windows at random: their distribution, held against an independent sampler."""
+"""The distribution of random windows, against an independent sampler."""
 
 import math
 from collections.abc import Callable
@@ -13,20 +13,20 @@ from vit_jax.data.ops import table as ops
 from vit_jax.data.reader import Encoded
 
 NUM_WINDOWS = 4000
-# Kolmogorov and Smirnov's distance of two samples of that size: the probability of more is 1e-4.
+# Kolmogorov-Smirnov distance of two samples of this size, exceeded with probability 1e-4.
 LARGEST_DISTANCE = math.sqrt(-math.log(1e-4 / 2) / NUM_WINDOWS)
-# Pillow rounds to 8 bits after each of the two directions, TensorFlow once.
+# Pillow rounds to 8 bits after each axis, TensorFlow once.
 PILLOW_LEVELS = 1
-# Pillow also cuts to 0..255 in between, where bicubic weights have overshot.
+# Pillow also clips to 0..255 in between, where bicubic weights overshoot.
 PILLOW_BICUBIC_LEVELS = 2
 
-# Height, width, and the smallest area. In the last one no window fits: the largest in the middle.
+# Height, width and smallest area. In the last, no window fits: the largest central one is taken.
 CASES = ((375, 500, 0.08), (500, 375, 0.08), (224, 224, 0.05), (100, 300, 0.08), (300, 100, 0.9))
 
 
 def features(windows: np.ndarray, height: int, width: int) -> np.ndarray:
-    """Windows, int [n, 4] -> [n, 4]: area, log(width / height), and how far the centre is from
-    the image's along the height and the width; areas and distances in parts of the image."""
+    """Windows, int [n, 4] -> [n, 4]: area, log(width / height), and offsets of the centre from the
+    image's along height and width; areas and offsets relative to the image."""
     top, left, window_height, window_width = windows.T.astype(float)
     return np.stack(
         [
@@ -40,7 +40,7 @@ def features(windows: np.ndarray, height: int, width: int) -> np.ndarray:
 
 
 def drawn(height: int, width: int, area_min: float) -> np.ndarray:
-    """Windows of ours, [NUM_WINDOWS, 4]."""
+    """Windows drawn by this project, [NUM_WINDOWS, 4]."""
 
     @tf.function
     def all_windows() -> tf.Tensor:
@@ -56,7 +56,7 @@ def drawn(height: int, width: int, area_min: float) -> np.ndarray:
 
 
 def as_described(height: int, width: int, area_min: float) -> np.ndarray:
-    """The same by what torchvision's documentation and Going Deeper with Convolutions say."""
+    """Windows drawn as torchvision's documentation and Going Deeper with Convolutions describe."""
     rng = np.random.default_rng(0)
     windows = []
     for _ in range(NUM_WINDOWS):
@@ -75,7 +75,7 @@ def as_described(height: int, width: int, area_min: float) -> np.ndarray:
 
 
 def distance(a: np.ndarray, b: np.ndarray) -> float:
-    """Kolmogorov and Smirnov's: the largest difference of the two distribution functions."""
+    """Kolmogorov-Smirnov distance: the largest difference of the two distribution functions."""
     at = np.unique(np.concatenate([a, b]))
     below = [np.searchsorted(np.sort(x), at, side="right") / len(x) for x in (a, b)]
     return float(np.abs(below[0] - below[1]).max())

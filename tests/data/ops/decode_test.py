@@ -11,9 +11,9 @@ from vit_jax.data.reader import Encoded, encoded, orientation
 from vit_jax.data.source import Example
 
 NO_LIMIT = 10**9
-# Pillow and TensorFlow link different libjpegs, whose colour conversions round differently.
+# Pillow and TensorFlow link different libjpegs, which round colour conversions differently.
 JPEG_LEVELS = 2
-# Pillow turns CMYK into RGB by another rounding, on top of that.
+# In addition, Pillow rounds differently when it turns CMYK into RGB.
 CMYK_LEVELS = 3
 
 
@@ -98,7 +98,7 @@ def test_orientation_of_images_and_windows(image: Image.Image, value: int) -> No
     exif = Image.Exif()
     exif[0x0112] = value
     for file_format, levels in (("PNG", 0), ("JPEG", JPEG_LEVELS)):
-        # Colour in every pixel, or a window's rim would be interpolated without what is outside.
+        # No chroma subsampling, or a window's rim would be interpolated without its surroundings.
         options = {"subsampling": 0} if file_format == "JPEG" else {}
         data = saved(image, file_format, exif=exif, **options)
         upright = by_pillow(data)
@@ -111,7 +111,7 @@ def test_orientation_of_images_and_windows(image: Image.Image, value: int) -> No
 
 @pytest.mark.parametrize("value", [1, 3, 6, 7])
 def test_orientation_of_reduced_windows(value: int) -> None:
-    """A quarter of the size: means of 4 x 4 pixels, but for what is outside the window."""
+    """At a quarter of the size: means of 4 x 4 pixels, except outside the window."""
     exif = Image.Exif()
     exif[0x0112] = value
     smooth = np.linspace(0, 255, 64 * 48).reshape(64, 48).astype(np.uint8)

@@ -10,9 +10,9 @@ from vit_jax.data.ops import effects
 
 SIZES = [(1, 1), (7, 300), (300, 7), (64, 48)]
 FACTORS = [0.0, 0.1, 0.5, 1.0, 1.9, 2.8, 3.7]
-# Pillow takes a rounded scale, so that a quotient that is a whole number may come out one lower.
+# Pillow rounds the scale, so that an integral quotient may come out one lower.
 PILLOW_AUTOCONTRAST_LEVELS = 1
-# Its HSV is in 8 bits; the closed form is not, and differs by rounding alone.
+# Pillow's HSV has 8 bits; the closed form has not, and differs by rounding only.
 HUE_LEVELS = 1
 
 Pixels = np.ndarray
@@ -58,7 +58,7 @@ def test_without_arguments_equal_pillow(function: str, pixels: Pixels) -> None:
 
 @pytest.mark.parametrize("high", [1, 2, 200, 256])
 def test_equalize_of_few_values_equals_pillow(high: int) -> None:
-    """One value, two values; and a last one that is rare, so that the table goes beyond 255."""
+    """One value, two values, and a rare last one, whose table exceeds 255."""
     pixels = np.random.default_rng(high).integers(0, high, (20, 30, 3), np.uint8)
     pixels[0, 0] = high - 1
     expected = ImageOps.equalize(Image.fromarray(pixels))
@@ -110,7 +110,7 @@ def test_hue_equals_the_closed_form(turn: float) -> None:
 
 
 def test_statistics_of_large_images_are_exact() -> None:
-    """The sum of the luma goes beyond what float32 holds."""
+    """The sum of the luma exceeds the integers that float32 holds."""
     pixels = np.full((300, 400, 3), 201, np.uint8)
     pixels[:150] = 198
     expected = ImageEnhance.Contrast(Image.fromarray(pixels)).enhance(0.0)
@@ -118,8 +118,8 @@ def test_statistics_of_large_images_are_exact() -> None:
 
 
 GRAY = (128, 128, 128)
-# Pillow steps through the image in 65536ths of a pixel: where a place is within its error of the
-# border between two pixels, it takes the other one.
+# Pillow steps through the image in 65536ths of a pixel: within that error of a border between two
+# pixels, it takes the other one.
 PILLOW_OTHER_PIXELS = 0.005
 
 
@@ -207,9 +207,9 @@ def test_paste(noise: np.ndarray) -> None:
 
 
 BLURRED_SIZES = [(1, 1), (2, 2), (2, 50), (3, 3), (7, 300), (64, 48)]
-# Rounded after each of the two directions: half a level, then another half.
+# Rounded after each axis: half a level, then another half.
 BLUR_LEVELS = 1.0
-# Pillow's is three box filters, close to a Gaussian and not equal to one.
+# Pillow's is three box filters, close but not equal to a Gaussian.
 PILLOW_BLUR_LEVELS = 6
 PILLOW_BLUR_MEAN_LEVELS = 0.6
 

@@ -10,7 +10,7 @@ from vit_jax.data.ops import table as ops
 
 Draws = list[tuple[str, float, list[float]]]
 
-# A choice of 16 in 1600 draws: 100 each, standard deviation 9.7.
+# One of 16 ops in 1600 draws: 100 expected each, standard deviation 9.7.
 DRAWS = 1600
 FEWEST, MOST = 61, 139
 
@@ -26,11 +26,11 @@ def pixels() -> np.ndarray:
 
 def test_chooses_all_sixteen_equally_often(drawn: Callable[..., Draws]) -> None:
     recorded = drawn(autoaugment.randaugment(2, 10), DRAWS // 2)
-    for half in (recorded[::2], recorded[1::2]):  # the first and the second of each image
+    for half in (recorded[::2], recorded[1::2]):  # the first and the second op of each image
         assert len({name for name, _, _ in half}) == 16
     counts = Counter(name for name, _, _ in recorded)
     assert min(counts.values()) > FEWEST and max(counts.values()) < MOST
-    # The two of an image have nothing to do with each other.
+    # The two ops of an image are independent.
     same = sum(a[0] == b[0] for a, b in zip(recorded[::2], recorded[1::2], strict=True))
     assert 20 < same < 80  # 50 expected, standard deviation 6.8
     chances = np.array([chance for _, _, chance in recorded])
@@ -57,7 +57,8 @@ def test_gives_each_the_argument_of_the_magnitude(
 def test_legacy_is_what_the_published_code_made_of_it(
     pixels: np.ndarray, magnitude: float, threshold: int, bits: int
 ) -> None:
-    """Thresholds and shifts in the 8 bits of NumPy 1; contrast about the number of pixels / 256."""
+    """Thresholds and shifts wrap in NumPy 1's 8 bits; contrast is about the number of pixels /
+    256."""
 
     def distorted(name: str) -> np.ndarray:
         distortion = distortions.DISTORTIONS[f"{name} as published"]
@@ -96,7 +97,7 @@ def test_keeps_the_size(size: tuple[int, int], magnitude: int) -> None:
 
 
 def test_is_a_function_of_the_seed(pixels: np.ndarray) -> None:
-    op = autoaugment.randaugment(2, 5)  # by 150 pixels, all translations would be the same
+    op = autoaugment.randaugment(2, 5)  # shifted by 150 pixels, all translations would be the same
     results = [run(op, pixels, seed) for seed in range(40)]
     for seed, result in enumerate(results):
         np.testing.assert_array_equal(run(op, pixels, seed), result)
@@ -104,7 +105,7 @@ def test_is_a_function_of_the_seed(pixels: np.ndarray) -> None:
 
 
 def test_is_the_same_in_a_graph_of_unknown_sizes(pixels: np.ndarray) -> None:
-    """As tf.data runs it, with any number of threads."""
+    """Runs as in tf.data, with any number of threads."""
     op = autoaugment.randaugment(3, 15)
     seeds = np.stack([np.arange(60), np.zeros(60)], axis=1).astype(np.int64)
     spec = tf.TensorSpec([None, None, 3], tf.uint8)
@@ -135,7 +136,7 @@ def test_keeps_what_is_known_of_the_shape() -> None:
 
 @pytest.mark.parametrize("spread", ["num_ops", "magnitude"])
 def test_changes_more_with_more(photo_like: Callable[..., np.ndarray], spread: str) -> None:
-    """A field that nothing reads would show here."""
+    """A field that nothing reads would fail here."""
     pixels = photo_like(64, 64)
     few, many = {
         "num_ops": (autoaugment.randaugment(1, 15), autoaugment.randaugment(4, 15)),

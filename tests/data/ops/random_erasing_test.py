@@ -9,12 +9,12 @@ from vit_jax.data.host_tf import tf
 from vit_jax.data.ops.augmentations import random_erasing
 
 BLANK = np.full((200, 100, 3), 7, np.uint8)
-# Sides are rounded to whole pixels, of at least 10 here.
+# Sides are rounded to whole pixels, and are at least 10 here.
 ROUNDING = 0.08
 
 
 class Window(NamedTuple):
-    """Where an image was erased."""
+    """The erased window of an image."""
 
     top: int
     left: int
@@ -52,7 +52,7 @@ def test_rectangles_are_as_stated() -> None:
     assert 2.8 < aspects.max() <= (1 + ROUNDING) / 0.3
     assert abs(np.log(aspects).mean()) < 0.2  # neither side is favoured
     assert areas.mean() == pytest.approx(0.125, abs=0.01)
-    # Everywhere: the centres of those above and below, left and right are as many.
+    # Positions are uniform: as many centres above as below, left as right.
     above = np.mean([w.top + w.height / 2 < 100 for w in windows if w])
     left = np.mean([w.left + w.width / 2 < 50 for w in windows if w])
     assert 0.38 < above < 0.62 and 0.38 < left < 0.62

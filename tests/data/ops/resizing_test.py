@@ -12,23 +12,23 @@ from vit_jax.data.host_tf import tf
 from vit_jax.data.ops import resizing
 from vit_jax.data.ops import table as ops
 
-# Equal but for sums that lie on the border between two levels: of 10,000 values hardly one.
+# Equal except for sums on the border between two levels: hardly one value in 10,000.
 TIE_LEVELS, TIES = 1, 1e-3
-# Blocks of black and white have many means that end in a half.
+# Black and white blocks have many means that end in a half.
 BLOCK_TIES = 0.01
-# A sampled kernel's weights come from a table of TensorFlow's with 1,024 places.
+# TensorFlow takes a sampled kernel's weights from a table with 1,024 entries.
 TABLE_LEVELS = 1
-# By these a JPEG's window at half its size or less differs from one that is resampled alone: it is
-# smoothed once more, and a method that does not filter is not smoothed otherwise.
+# Difference between a JPEG's window decoded at half its size or less and one that is only
+# resampled: the former is smoothed once more, and an unfiltered method smooths no further.
 REDUCED_MEAN_LEVELS = 4.0
 
-# Of an image of 120 x 90: from the fourth on, Pillow 13 resizes the height first.
+# Sizes for an image of 120 x 90; from the fourth on, Pillow 13 resizes the height first.
 SIZES = [(48, 36), (200, 150), (119, 31), (64, 64), (32, 48), (20, 200)]
 
 
 @pytest.fixture(scope="module")
 def edges() -> np.ndarray:
-    """Black and white blocks, which kernels overshoot, and noise: uint8 [120, 90, 3]."""
+    """Black and white blocks, which make kernels overshoot, and noise: uint8 [120, 90, 3]."""
     rng = np.random.default_rng(0)
     blocks = rng.integers(0, 2, (12, 9, 3), np.uint8).repeat(10, 0).repeat(10, 1) * 255
     noise = rng.integers(0, 256, blocks.shape, np.uint8)
@@ -52,14 +52,14 @@ def test_filters_that_overshoot_equal_pillow(edges, method, size) -> None:
 
 
 def test_one_pass_would_not_equal_pillow(edges) -> None:
-    """Why there are two: what overshoots white is cut off before it is weighed again."""
+    """Two passes are needed: overshoot beyond white is clipped before the second."""
     once = tf.image.resize(edges, (64, 64), "bicubic", antialias=True)
     once = np.clip(np.floor(once + 0.5), 0, 255)
     expected = Image.fromarray(edges).resize((64, 64), Image.Resampling.BICUBIC)
     assert np.abs(once - np.asarray(expected)).max() >= 10
 
 
-@pytest.mark.parametrize("size", SIZES[:1] + SIZES[3:])  # others have places between two pixels
+@pytest.mark.parametrize("size", SIZES[:1] + SIZES[3:])  # others sample between two pixels
 def test_nearest_equals_pillow(edges, size) -> None:
     expected = Image.fromarray(edges).resize(size[::-1], Image.Resampling.NEAREST)
     np.testing.assert_array_equal(resized(edges, size, "nearest"), expected)
@@ -68,7 +68,7 @@ def test_nearest_equals_pillow(edges, size) -> None:
 @pytest.mark.parametrize("antialias", [True, False])
 @pytest.mark.parametrize("size", SIZES)
 def test_bilinear_is_one_call_of_tensorflow_rounded(edges, size, antialias) -> None:
-    """The default of every op: these bits are those of every run so far."""
+    """The default of every op: every run so far had these bits."""
     expected = tf.cast(tf.image.resize(edges, size, antialias=antialias) + 0.5, tf.uint8)
     found = resized(edges, size, "bilinear", antialias=antialias)
     np.testing.assert_array_equal(found, expected.numpy())
@@ -94,7 +94,7 @@ def test_ops_are_bilinear_by_default(edges) -> None:
 
 
 def area_weights(before: int, after: int) -> np.ndarray:
-    """[after, before]: the share of each pixel in what an output pixel covers."""
+    """[after, before]: each input pixel's share of an output pixel's area."""
     ratio = before / after
     start, pixel = np.arange(after)[:, None] * ratio, np.arange(before)[None]
     covered = np.minimum(start + ratio, pixel + 1) - np.maximum(start, pixel)
@@ -108,7 +108,7 @@ def test_area_is_the_mean_of_what_a_pixel_covers(edges, size) -> None:
     for levels, expected in (("nearest", np.floor(exact + 0.5)), ("down", np.floor(exact))):
         difference = np.abs(resized(edges, size, "area", levels=levels) - expected)
         assert difference.max() <= TIE_LEVELS
-        if levels == "nearest":  # what is whole may be cut off a level lower by a rounding error
+        if levels == "nearest":  # a rounding error may truncate a whole number to the level below
             assert (difference > 0).mean() <= BLOCK_TIES
 
 
@@ -120,7 +120,7 @@ def test_area_of_whole_blocks() -> None:
 
 
 def test_without_antialias_a_kernel_samples() -> None:
-    """A quarter of the width: Keys' kernel (a = -1/2) halfway between the two middle pixels."""
+    """At a quarter of the width: Keys' kernel (a = -1/2) halfway between the two middle pixels."""
     rng = np.random.default_rng(1)
     pixels = rng.integers(0, 256, (16, 16, 3), np.uint8)
     kernel = np.array([-1, 9, 9, -1]) / 16
@@ -135,7 +135,7 @@ def test_without_antialias_a_kernel_samples() -> None:
 @pytest.mark.parametrize("method", resizing.METHODS)
 def test_antialias_means_nothing_where_an_image_grows(edges, method) -> None:
     found = [resized(edges, (240, 180), method, antialias=a).astype(int) for a in (True, False)]
-    # Two passes round between them, and cut off what overshoots; at edges that is more.
+    # Two passes round and clip in between; at edges the difference is larger.
     assert np.abs(found[0] - found[1]).mean() <= 1.0
 
 
@@ -189,7 +189,7 @@ def test_a_reduced_window_shows_the_same(
     photo_like: Callable[..., np.ndarray],
     encode: Callable[..., bytes],
 ) -> None:
-    """decode.decode_window leaves `reduced` times the size of the crop for any method to filter."""
+    """decode.decode_window leaves `reduced` times the crop's size for the method to filter."""
     from vit_jax.data.reader import Encoded
 
     data = encode(photo_like(600, 480), "JPEG", quality=90)
@@ -209,6 +209,6 @@ def test_a_reduced_window_shows_the_same(
     ("method", "pixels"), [("bilinear", 200 * 600), ("area", 200 * 600), ("bicubic", 200 * 8)]
 )
 def test_the_pixel_limit_counts_what_lies_in_between(method, pixels) -> None:
-    """TensorFlow makes 200 x 600 pixels on the way from 1 x 600 to 200 x 8; two passes do not."""
+    """TensorFlow's intermediate from 1 x 600 to 200 x 8 is 200 x 600; two passes have none."""
     before = tf.constant((1, 600), tf.int64)
     assert int(resizing.largest(before, (200, 8), method=method, antialias=True)) == pixels

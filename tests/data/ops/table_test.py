@@ -11,15 +11,15 @@ from vit_jax.data.ops import table as ops
 from vit_jax.data.reader import Encoded, encoded
 from vit_jax.data.source import Example
 
-# Pillow rounds to 8 bits after each of the two directions, TensorFlow once.
+# Pillow rounds to 8 bits after each axis, TensorFlow once.
 PILLOW_LEVELS = 1
 PILLOW_MEAN_LEVELS = 0.25
-# Rounding to uint8 is at most half a level, and a quarter on average.
+# Rounding to uint8 costs at most half a level, and a quarter on average.
 ROUNDING_MEAN_LEVELS = 0.3
-# Where a window is cut from a JPEG, chroma at its rim is interpolated without what lies outside.
+# When a window is cut from a JPEG, chroma at its rim is interpolated without its surroundings.
 WINDOW_LEVELS = 8
 WINDOW_MEAN_LEVELS = 0.1
-# Of colours that change by three levels a pixel: up to four pixels for one, half of that at a rim.
+# For colours that change by three levels per pixel: up to four pixels, half of that at a rim.
 LOW_QUALITY_MEAN_LEVELS = 4.0
 
 
@@ -90,13 +90,13 @@ def test_pad_crop_reflects(pixels: np.ndarray, png: bytes) -> None:
 
 def test_inception_crop_of_the_whole_image_is_a_resize(png: bytes, pixels: np.ndarray) -> None:
     found = run("decode|inception_crop((60, 45), area_min=1.0)", png)
-    # Halving without a filter: the mean of 2 x 2 pixels.
+    # Halving without a filter averages 2 x 2 pixels.
     expected = pixels.reshape(60, 2, 45, 2, 3).mean(axis=(1, 3))
     assert np.abs(found - expected).mean() < ROUNDING_MEAN_LEVELS + 1  # the window may be smaller
 
 
 def test_inception_crop_draws_areas_and_aspects_as_stated(encode: Callable[..., bytes]) -> None:
-    """Red tells the row and green the column, so that the corners of a result tell its window."""
+    """Red encodes the row and green the column, so that a result's corners reveal its window."""
     rows, columns = np.mgrid[0:200, 0:200]
     pixels = np.stack([rows, columns, rows * 0], axis=-1).astype(np.uint8)
     data = encode(pixels)
@@ -119,7 +119,7 @@ def test_only_the_window_is_decoded_and_equals_the_whole_decoded(
     data = encode(photo_like(300, 200), "JPEG", quality=90)
     for seed in range(10):
         window = run("decode|inception_crop(96)", data, seed).astype(int)
-        # An op in between makes it decode the whole image first; the crop's seed moves with it.
+        # An op in between forces decoding the whole image first, which shifts the crop's seed.
         image = encoded(Example(data, (0,)), 10**9)
         assert isinstance(image, Encoded)
         whole = ops.decode().decode(Encoded(image.data, image.size, tf.constant(1)), None)
@@ -172,7 +172,7 @@ def test_uint8_is_within_a_level_of_float(photo_like: Callable[..., np.ndarray])
     )  # fmt: skip
     expected = tf.image.resize(tf.slice(pixels, begin, extent), (64, 64))
     difference = np.abs(expected.numpy() - found.numpy().astype(float))
-    assert difference.mean() <= ROUNDING_MEAN_LEVELS  # of 255: well within 1 / 255
+    assert difference.mean() <= ROUNDING_MEAN_LEVELS  # on a scale of 255: well within 1 / 255
 
 
 def test_random_ops_depend_on_the_seed_and_their_place(png: bytes) -> None:
@@ -192,7 +192,7 @@ def test_random_ops_depend_on_the_seed_and_their_place(png: bytes) -> None:
         ("decode|resize((3, 5))", (3, 5)),
         ("decode|resize_small(256)|central_crop(224)", (224, 224)),
         ("decode|resize((10, 20))|resize_small(5)", (5, 10)),
-        ("decode|resize_small(4)|central_crop((8, 4))", (8, 4)),  # there are images that hold it
+        ("decode|resize_small(4)|central_crop((8, 4))", (8, 4)),  # some images contain it
         ("decode|resize_small(4)|resize_small(8)|central_crop(8)", (8, 8)),
         ("decode|resize(24)|pad_crop(32, 4)", (32, 32)),
         (" decode | pad_crop(size=32, padding=4) ", (32, 32)),
@@ -327,7 +327,7 @@ def test_a_thin_image_allocates_nothing(encode: Callable[..., bytes]) -> None:
 
 
 def test_prediction_can_decode_by_pillow(png: bytes) -> None:
-    """The usual evaluation preprocessing, once by each."""
+    """The usual evaluation preprocessing, once by Pillow and once by TensorFlow."""
     image = Image.open(io.BytesIO(png)).resize((48, 64), Image.Resampling.BILINEAR)
     left, top = (48 - 48) // 2, (64 - 48) // 2
     expected = np.asarray(image.crop((left, top, left + 48, top + 48))).astype(int)

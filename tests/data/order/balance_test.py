@@ -52,7 +52,7 @@ def test_the_same_example_has_other_random_numbers_at_each_visit() -> None:
 
 
 def test_examples_with_several_labels_or_none() -> None:
-    """Example 0 has no label; 1 has two, and is all that there is of both."""
+    """Example 0 has no label; 1 has two, and is the only one of either class."""
     _, examples = stream_of([(), (2, 4), (3,)])(np.arange(300))
     np.testing.assert_array_equal(np.bincount(examples, minlength=3), [0, 200, 100])
 
@@ -63,6 +63,6 @@ def test_no_labels_at_all() -> None:
 
 
 def test_the_order_never_changes() -> None:
-    """Runs that are resumed depend on these numbers."""
+    """Resumed runs depend on these numbers."""
     _, examples = stream_of(uneven())(np.arange(8) + 10**9)
     assert examples.tolist() == [0, 5, 109, 48, 16, 116, 6, 0]

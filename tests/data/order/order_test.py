@@ -6,16 +6,16 @@ import pytest
 
 from vit_jax.data.order.streams import keys, permute, shuffled
 
-# Mean squared deviation over its expectation has a standard deviation of sqrt(2 / 81) here.
+# Mean squared deviation over its expectation; its standard deviation here is sqrt(2 / 81).
 LARGEST_CHI_SQUARED_PER_DEGREE = 1 + 4 * (2 / 81) ** 0.5
 
-# Of chi-squared, whose standard deviation is sqrt(2 x degrees of freedom); a hundred tests of it.
+# In standard deviations of chi-squared, sqrt(2 x degrees of freedom); the largest of a hundred.
 MOST_DEVIATIONS = 4.5
 
-# A dozen numbers for each position that is asked for; none for each example.
+# A dozen numbers per requested position; none per example.
 MOST_BYTES_A_POSITION = 200
 
-# In standard deviations of a correlation of independent ranks, 1 / sqrt(n); the largest of 21.
+# In standard deviations of independent ranks' correlation, 1 / sqrt(n); the largest of 21.
 LARGEST_RANK_CORRELATION = 4.0
 
 
@@ -52,7 +52,7 @@ def test_examples_take_all_places_equally_often() -> None:
 @pytest.mark.parametrize("by_epochs", [True, False])
 @pytest.mark.parametrize("num_examples", range(2, 8))
 def test_few_examples_take_all_orders_equally_often(num_examples: int, by_epochs: bool) -> None:
-    """Chi-squared over all n! orders, of one seed's epochs and of many seeds' first ones."""
+    """Chi-squared over all n! orders, for one seed's epochs and for many seeds' first epochs."""
     num_orders = math.factorial(num_examples)
     num_epochs = 10 * max(num_orders, 200)
     seeds = np.zeros(num_epochs, int) if by_epochs else np.arange(num_epochs)
@@ -70,7 +70,7 @@ def test_few_examples_take_all_orders_equally_often(num_examples: int, by_epochs
 
 @pytest.mark.parametrize("num_examples", [8, 9, 10, 13, 16, 21, 31, 32, 33])
 def test_pairs_of_places_are_taken_equally_often(num_examples: int) -> None:
-    """All n! orders are too many here: of each two neighbouring places, all n (n - 1) pairs."""
+    """All n! orders are too many here; instead all n (n - 1) pairs in neighbouring places."""
     num_epochs, n = 20_000, num_examples
     _, indices = shuffled(n, seed=1)(np.arange(n * num_epochs))
     orders = indices.reshape(num_epochs, n)
@@ -88,7 +88,7 @@ def test_neighbours_are_not_related() -> None:
 
 
 def places_by_epoch(num_examples: int, num_epochs: int) -> np.ndarray:
-    """Where each example stands in each epoch, int64 [epochs, examples]."""
+    """Position of each example in each epoch, int64 [epochs, examples]."""
     positions = np.arange(num_epochs * num_examples)
     _, indices = shuffled(num_examples, seed=0)(positions)
     return np.argsort(indices.reshape(num_epochs, num_examples), axis=1)
@@ -96,7 +96,7 @@ def places_by_epoch(num_examples: int, num_epochs: int) -> np.ndarray:
 
 @pytest.mark.parametrize("num_examples", [1437, 2**14, 100_003])
 def test_places_in_different_epochs_are_not_related(num_examples: int) -> None:
-    """Spearman's rank correlation of 15 pairs of epochs, and of places and indices."""
+    """Spearman's rank correlation for 15 pairs of epochs, and between places and indices."""
     places = places_by_epoch(num_examples, 6)
     correlations = np.corrcoef(np.concatenate([places, np.arange(num_examples)[None]]))
     of_pairs = correlations[np.triu_indices(7, k=1)]
@@ -104,18 +104,18 @@ def test_places_in_different_epochs_are_not_related(num_examples: int) -> None:
 
 
 def test_shards_are_mixed() -> None:
-    """Of a thousand shards with a hundred examples each, every batch has a fair sample."""
+    """With a thousand shards of a hundred examples each, every batch is a fair sample."""
     num_shards, batch_size = 1000, 1000
     _, indices = shuffled(100_000, seed=0)(np.arange(100_000))
     shards = (indices // 100).reshape(-1, batch_size)
     counts = np.stack([np.bincount(batch, minlength=num_shards) for batch in shards])
-    # Almost a Poisson distribution of mean 1: its variance is 1 - batch_size / num_examples.
+    # Almost Poisson with mean 1: the variance is 1 - batch_size / num_examples.
     assert abs(counts.var() - 0.99) < 0.03
     assert counts.max() < 12
 
 
 def test_far_positions() -> None:
-    """Steps of the longest published runs, on the largest published data set."""
+    """The last steps of the longest published runs, on the largest published data set."""
     positions = np.arange(64) + 10**12
     epochs, indices = shuffled(303_000_000, seed=2**31 - 1)(positions)
     assert epochs[0] == 10**12 // 303_000_000
@@ -123,7 +123,7 @@ def test_far_positions() -> None:
 
 
 def test_sizes_may_differ_from_place_to_place() -> None:
-    """Each place as if its size were that of all."""
+    """Each place behaves as if all had its size."""
     sizes = np.array([1, 2, 3, 4, 5, 1000, 2**20, 2**20 + 1, 303_000_000])
     places = sizes - 1
     found = permute(places, num_examples=sizes, keys=keys(0, places))
@@ -135,7 +135,7 @@ def test_sizes_may_differ_from_place_to_place() -> None:
 @pytest.mark.parametrize("num_examples", [1, 2, 3, 7, 11, 12, 13, 1437])
 @pytest.mark.parametrize("repeats", [2, 3, 5])
 def test_copies_of_an_epoch(num_examples: int, repeats: int) -> None:
-    """Of n positions ceil(n / repeats) examples, each as often, but for the last."""
+    """n positions have ceil(n / repeats) examples, each equally often except the last."""
     positions = np.arange(num_examples * 4)
     rounds, indices = shuffled(num_examples, seed=0, repeats=repeats)(positions)
     assert len(set(zip(rounds, indices, strict=True))) == len(positions)  # other random numbers
@@ -159,7 +159,7 @@ def test_copies_lie_close_together_and_are_no_neighbours() -> None:
 
 
 def test_images_of_an_epoch_are_drawn_anew() -> None:
-    """Over 3000 epochs each of ten examples is in as many as it should be, 4 of 10 of them."""
+    """Over 3000 epochs, each of ten examples comes in the expected share, 4 of 10."""
     _, indices = shuffled(10, seed=0, repeats=3)(np.arange(30_000))
     epochs = indices.reshape(3000, 10)
     counts = np.array([(epochs == index).any(axis=1).sum() for index in range(10)])

@@ -54,7 +54,7 @@ def test_subsets_hold_all_parts_of_the_split(hundred: Source) -> None:
 
 
 def test_examples_of_each_class(list_source: MakeSource) -> None:
-    """Class c of ten has c + 1 examples; each fifth example has class 0 as well."""
+    """Class c of ten has c + 1 examples; every fifth example also has class 0."""
     labels = [(c,) if i % 5 else (c, 0) for c in range(10) for i in range(c + 1)]
     source = list_source([Example(b"%d" % i, some) for i, some in enumerate(labels)])
     index = label_index.collect(labels)

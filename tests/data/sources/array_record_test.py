@@ -8,7 +8,7 @@ from vit_jax.data.sources.records import ArrayRecords
 
 module = pytest.importorskip("array_record.python.array_record_module")
 
-# Random, so that they do not compress; the format's blocks are of 64 KiB.
+# Random, so as not to compress; the format's blocks are of 64 KiB.
 RECORDS = [np.random.default_rng(i).bytes(3000) for i in range(100)]
 
 
@@ -29,7 +29,8 @@ def test_reads_at_random(file: Path) -> None:
 
 @pytest.mark.parametrize("keep_bytes", [0, 1000, 2**16, 2**17, -1])
 def test_truncation(file: Path, keep_bytes: int) -> None:
-    """At a block's boundary the reader would find no records, and return empty strings."""
+    """Truncated at a block's boundary, the reader would find no records and return empty
+    strings."""
     file.write_bytes(file.read_bytes()[:keep_bytes])
     with pytest.raises(UserError, match=r"x\.array_record is corrupt or truncated"):
         ArrayRecords([file], [100])

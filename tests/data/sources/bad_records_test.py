@@ -1,4 +1,4 @@
-"""Record files of which something is wrong: an error that names the file, never a crash."""
+"""Damaged record files raise an error that names the file; none crashes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def framed(data: bytes, *, length: int | None = None) -> bytes:
-    """A TFRecord, its checksums right."""
+    """A TFRecord with correct checksums."""
     head = struct.pack("<Q", len(data) if length is None else length)
     checksums = (struct.pack("<I", masked_crc32c(part)) for part in (head, data))
     return head + next(checksums) + data + next(checksums)
@@ -49,7 +49,7 @@ def floats(*values: float) -> object:
 
 
 ONE = framed(record(0, [0]))
-# What the first of the five records of a file becomes -> what the error says.
+# Replacement for the first of a file's five records -> the error.
 RECORDS: dict[str, tuple[bytes, str]] = {
     "empty": (b"", "0 values of `image`"),
     "text": (b"no protocol buffer", "not a tf.train.Example"),
@@ -81,11 +81,11 @@ def test_records(tmp_path: Path, file_format: str, data: bytes, message: str) ->
     source = create(folder)
     with pytest.raises(UserError, match=rf"{path.name}, record 0: .*{re.escape(message)}"):
         source.read(np.arange(5))
-    assert len(source.read(np.arange(1, 12))) == 11  # the others can be read
+    assert len(source.read(np.arange(1, 12))) == 11  # the others are readable
 
 
 FOREIGN = b"<html><body>404 Not Found</body></html>"
-# What a file becomes -> what the error says.
+# Replacement for a file -> the error.
 TFRECORDS: dict[str, tuple[Callable[[bytes], bytes], str]] = {
     "empty": (lambda data: b"", "holds 0 records"),
     "a page of the web": (lambda data: FOREIGN * 100, "its length is corrupt"),

@@ -12,7 +12,7 @@ from vit_jax.data.source import Example, Source
 from vit_jax.data.sources import caches
 
 MakeSource = Callable[[Sequence[Example]], Source]
-SIZE_BYTES = 700 + 300  # of an example, with its overhead
+SIZE_BYTES = 700 + 300  # bytes per example, overhead included
 
 
 @pytest.fixture
@@ -22,7 +22,7 @@ def source(list_source: MakeSource) -> Source:
 
 @pytest.fixture
 def reads(source: Source, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The examples that are read from the source, from now on."""
+    """Examples read from the source from now on."""
     seen: list[int] = []
     read = source.read
 
@@ -93,7 +93,7 @@ def originals(tmp_path: Path) -> list[str]:
 
 @pytest.fixture
 def copied(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Names of the files that are copied, from now on."""
+    """Names of the files copied from now on."""
     seen: list[str] = []
     copy = files.copy
     monkeypatch.setattr(

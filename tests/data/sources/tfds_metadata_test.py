@@ -35,7 +35,7 @@ def features_dict(**features: Any) -> dict[str, Any]:
 
 @pytest.fixture
 def evil(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The module `evil` lies in the current folder; this file says that it was imported."""
+    """A module `evil` in the current folder; the returned file exists once it was imported."""
     ran = tmp_path / "ran"
     (tmp_path / "evil.py").write_text(f"open({str(ran)!r}, 'w').close()\n")
     monkeypatch.chdir(tmp_path)
@@ -51,7 +51,7 @@ def sequence(feature: Any) -> dict[str, Any]:
 
 
 EVIL = {"pythonClassName": "evil.Feature", "jsonFeature": {"json": "{}"}}
-# A feature inside the string that describes another one.
+# A feature inside the string that describes another feature.
 HIDDEN = {
     "pythonClassName": f"{CORE}.sequence_feature.Sequence",
     "jsonFeature": {
@@ -85,7 +85,7 @@ def test_only_classes_of_tfds_are_imported(tmp_path: Path, evil: Path, features:
 
 
 def test_nothing_else_in_the_metadata_names_code(tmp_path: Path, evil: Path) -> None:
-    """What TFDS notes of the module that wrote the data is only shown."""
+    """TFDS's note of the module that wrote the data is only displayed."""
     good = features_dict(image=IMAGE, label=LABEL, type=sequence(LABEL))
     info = read_info(write(tmp_path, good, moduleName="evil", configName="evil.Config"))
     assert sorted(info.features) == ["image", "label", "type"]
@@ -100,7 +100,7 @@ def test_nothing_else_in_the_metadata_names_code(tmp_path: Path, evil: Path) -> 
         (b"cat\ndog\nfish\n", ("cat", "dog", "fish")),
         (b"cat\ndog\nfish\n\n\n", ("cat", "dog", "fish")),
         (b"cat\r\ndog\r\nfish\r\n", ("cat", "dog", "fish")),
-        # Folders may be named like that.
+        # Folders may have such names.
         (b"cat\n \nfish\n", ("cat", " ", "fish")),
         (b" cat\ncat\ncat \n", (" cat", "cat", "cat ")),
         ("Käse\u2028\nb\x0bc\nd".encode(), ("Käse\u2028", "b\x0bc", "d")),

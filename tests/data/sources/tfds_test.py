@@ -42,7 +42,7 @@ def write(
     key: str = "label",
     names: str | None = "cat\ndog\nfish\n",
 ) -> Path:
-    """A data set of 12 examples in three files: example i shows "image i" and has label i mod 3."""
+    """Writes 12 examples in three files: example i shows "image i" and has label i mod 3."""
     folder.mkdir(parents=True)
     class_label = {
         "classLabel": {"numClasses": "3"},
@@ -150,7 +150,7 @@ def test_the_hash_of_a_prepared_set_tells_contents_of_one_size_apart(tmp_path: P
 
 
 def remote_copy(folder: Path) -> str:
-    """The data set in TensorFlow's file system in memory, which stands for gs://."""
+    """Copies the data set to TensorFlow's in-memory file system, which stands for gs://."""
     remote = f"ram://{uuid.uuid4().hex}/{folder.name}"
     for path in folder.iterdir():
         tf.io.gfile.makedirs(remote)
@@ -177,7 +177,7 @@ def test_remote_records_that_cannot_be_read_at_random(
 def test_remote_data_are_read_from_copies(
     tmp_path: Path, file_format: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Although the network fails now and then."""
+    """Works although the network fails now and then."""
     folder = write(tmp_path / "pets/1.0.0", file_format=file_format)
     label_index.write(folder / "labels-train.npz", label_index.single(np.arange(12) % 3))
     remote = remote_copy(folder)

@@ -21,7 +21,7 @@ def cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    """Written by TensorFlow."""
+    """A file written by TensorFlow."""
     path = tmp_path / "data" / "x.tfrecord"
     path.parent.mkdir()
     with tf.io.TFRecordWriter(str(path)) as writer:
@@ -40,7 +40,7 @@ def test_reads_what_tensorflow_wrote(file: Path) -> None:
 
 
 def test_checksum_is_the_published_one() -> None:
-    # RFC 3720, B.4: 32 bytes of zeros have the CRC-32C 8A9136AA.
+    # RFC 3720, B.4: the CRC-32C of 32 zero bytes is 8A9136AA.
     assert google_crc32c.value(bytes(32)) == 0x8A9136AA
     rotated = ((0x8A9136AA >> 15) | (0x8A9136AA << 17)) & 0xFFFFFFFF
     assert masked_crc32c(bytes(32)) == (rotated + 0xA282EAD8) % 2**32
