@@ -71,8 +71,7 @@ def quick_compilation():
 
 @pytest.fixture(scope="session")
 def drawn():
-    """`drawn(make)`: the module that make() returns with all parameters random; compiles
-    nothing."""
+    """`drawn(make)`: the module from make() with all parameters random; compiles nothing."""
 
     def draw(make):
         graph, params = nnx.split(nnx.eval_shape(make), nnx.Param)

@@ -146,8 +146,7 @@ def test_tests_that_are_named_exist(page):
 
 
 def sections():
-    """(heading in docs/config.md, dataclass) of every section; heading None for top-level
-    fields."""
+    """(heading in docs/config.md, dataclass) of every section; heading None for top-level."""
     for field, hint in typing.get_type_hints(configs.RunConfig).items():
         if dataclasses.is_dataclass(hint):
             yield field, hint

@@ -22,8 +22,7 @@ ABOUT = models.Preprocess(
 
 @pytest.fixture
 def folder(tmp_path):
-    """Three classes of blocks, which make kernels overshoot, in sizes whose crops are
-    off-centre."""
+    """Three classes of blocks, which make kernels overshoot, in sizes with off-centre crops."""
     rng = np.random.default_rng(0)
     for i in range(9):
         blocks = rng.integers(0, 2, (7, 5 + i % 3, 3), np.uint8) * 255

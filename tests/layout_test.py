@@ -148,8 +148,7 @@ def test_importing_everything_but_data_does_not_import_tensorflow():
 
 
 def declared_packages(argument: str) -> set[str]:
-    """Packages that an argument of setup(), install_requires or extras_require, installs;
-    normalised."""
+    """Packages that an argument of setup(), such as extras_require, installs; normalised."""
     tree = ast.parse((ROOT / "setup.py").read_text())
     (value,) = [
         node.value

@@ -316,8 +316,7 @@ def test_nothing_is_evaluated_after_a_step_that_is_not_finite(
 
 
 def test_an_update_that_is_not_finite_stops_the_run_and_is_not_saved(tmp_path, tiny_run):
-    """The head starts at zero, and so do the gradients below it: Adam without eps divides 0 by
-    0."""
+    """Head and gradients below it start at zero: Adam without eps divides 0 by 0."""
     config = tiny_run("optim.eps=0", "checkpoint.every_steps=1", "total.steps=2")
     with pytest.raises(NonFiniteError, match="an update that is not finite"):
         train(config, tmp_path)

@@ -12,8 +12,7 @@ KERNEL = (1024, 4096)  # 4 Mi elements
 
 
 def sent(replica=1, data=1, fsdp=1, tensor=1, rules=meshes.RULES, gathers=1, grad_accum_steps=1):
-    """Traffic of three layers of one kernel, computed in bfloat16 with gradients summed in
-    float32."""
+    """Traffic of three layers of one kernel: computed in bfloat16, gradients summed in float32."""
     mesh = AbstractMesh((replica, data, fsdp, tensor), meshes.AXES)
     names, shape = (None, WIDTH, MLP), (3, *KERNEL)
     place = lambda rules: meshes.sharding(mesh, names, shape, rules)

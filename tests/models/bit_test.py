@@ -21,7 +21,7 @@ def build(**fields):
 
 
 def outputs(model, images, layers=()):
-    """(logits, features, tokens, tokens behind `layers`), by one program."""
+    """(logits, features, tokens, tokens after `layers`), from one program."""
 
     def run(m, x):
         return m(x), m.features(x), m.tokens(x), m.tokens(x, layers=layers)
@@ -29,7 +29,7 @@ def outputs(model, images, layers=()):
     return nnx.jit(run)(model, images)
 
 
-# Counted by timm 1.0.31: its resnetv2_*_bit, for those that it has no name for
+# Counted by timm 1.0.31: its resnetv2_*_bit, or, for those without a name there,
 # timm.models.resnetv2._create_resnetv2_bit(..., layers=units, width_factor=factor), made on
 # torch.device("meta") with 1000 classes.
 PARAMETERS = {
@@ -52,7 +52,7 @@ def test_parameter_counts(name):
 
 
 def counted(units, factor):
-    """Kernels, norms and head by hand."""
+    """Counts kernels, norms and head by hand."""
     inputs = 64 * factor
     total = 7 * 7 * 3 * inputs
     for stage, number in enumerate(units):
@@ -118,7 +118,7 @@ def test_tokens_features_and_logits_fit_together(drawn):
     model, images = drawn(build), jax.random.normal(jax.random.key(0), (2, 16, 16, 3))
     logits, features, tokens, (_, last) = outputs(model, images, layers=(0, 2))
     assert tokens.shape == (2, 4, 256)
-    assert float(tokens.min()) == 0  # behind a relu
+    assert float(tokens.min()) == 0  # after a relu
     np.testing.assert_allclose(features, np.mean(tokens, axis=1), atol=ROUNDING)
     expected = features @ model.head.kernel[...] + model.head.bias[...]
     np.testing.assert_allclose(logits, expected, rtol=ROUNDING, atol=1e-4)

@@ -1,4 +1,4 @@
-"""What a model costs, counted otherwise than the package does."""
+"""Costs of a model, counted differently from the package."""
 
 import functools
 import math
@@ -7,12 +7,12 @@ from jax.extend.core import jaxprs_in_params
 
 from vit_jax import models
 
-# Of one process: several tests ask for the same model, which takes a trace.
+# Cached per process: several tests ask for the same model, which takes a trace.
 info = functools.cache(models.info)
 
 
 def product_flops(jaxpr):
-    """2 x multiplications of every matrix product in a jaxpr, inner ones included."""
+    """2 x multiplications of every matrix product in a jaxpr, nested ones included."""
     total = 0
     for eqn in jaxpr.eqns:
         if eqn.primitive.name == "dot_general":
@@ -24,7 +24,7 @@ def product_flops(jaxpr):
 
 
 def vit_parameters(spec, *, num_classes, image_size):
-    """Kernels, biases, norms and tables of a ViT."""
+    """Counts a ViT's kernels, biases, norms and tables."""
     s, d, m, k = spec, spec.width, spec.mlp_dim, spec.width // spec.num_heads
     rows, columns = (side // s.patch_size for side in image_size)
     cls, gated = s.has_class_token, s.mlp != "mlp"

@@ -1,4 +1,4 @@
-"""The fields of models: what a declaration says holds in the config, its page and the formats."""
+"""The fields of models: their declarations hold in the config, its page and the formats."""
 
 from pathlib import Path
 
@@ -37,7 +37,7 @@ def test_every_field_of_a_model_is_one_of_the_config_or_declared_not_to_be():
     assert set(configs.resolve({}).model.__dict__) == {"name", *ALL}
 
 
-# A value of each field that is valid and not the default, in a model where it is.
+# A valid non-default value of each field, in a model that has it.
 OTHER_VALUES = {
     "position_at": "shared", "registers": 1, "mlp": "swiglu", "parallel": True, "qk_norm": True,
     "dense_bias": False, "norm": "rms", "qkv_bias": "query_value", "pool": "cls_avg",
@@ -67,7 +67,7 @@ def test_what_weights_are_trained_with():
     assert hidden == {
         "mlp", "gelu", "norm", "norm_epsilon", "position_embedding", "position_at", "class_position"
     }  # fmt: skip
-    # What is only in how they are trained or computed is not among them.
+    # Fields that only say how weights are trained or computed are not among them.
     assert not {"dropout", "initialization", "dtype", "scan", "remat", "head_bias"} & (
         hidden | shapes
     )

@@ -1,4 +1,4 @@
-"""FLOPs that models.info tells, against XLA's own count over every product of the real program."""
+"""FLOPs of models.info, against XLA's own count over every product of the real program."""
 
 import pytest
 from flax import nnx

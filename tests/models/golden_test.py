@@ -1,6 +1,6 @@
-"""Name, shape and sharding of every parameter, to be read when they change.
+"""Goldens with name, shape and sharding of every parameter, to be read when they change.
 
-After a change that is meant: pytest tests/models/golden_test.py --regenerate_goldens
+After an intended change: pytest tests/models/golden_test.py --regenerate_goldens
 """
 
 from pathlib import Path

@@ -16,7 +16,7 @@ TINY = {"units": (1, 1), "root_width": 32, "depth": 2, "width": 16, "mlp_dim": 3
 
 
 def shape_of_logits(fields):
-    """For two images of 32 x 32 pixels; nothing is computed."""
+    """Shape of the logits for two images of 32 x 32 pixels; nothing is computed."""
 
     def run(images):
         given = {"num_classes": 5, "image_size": 32} | TINY | fields
@@ -52,8 +52,8 @@ def test_every_name_is_counted():
     assert {name for name, _ in PARAMETERS} == set(HYBRIDS)
 
 
-# exaFLOPs on 303 M images (arXiv 2010.11929, table 6), by 3 x forward FLOPs x images. The row of 7
-# epochs of R50+ViT-L/16 is left out: it is 3 % more than half of that of 14.
+# exaFLOPs on 303 M images (arXiv 2010.11929, table 6), by 3 x forward FLOPs x images. The row of
+# R50+ViT-L/16 for 7 epochs is left out: it is 3 % more than half of that for 14.
 EXAFLOPS = {
     ("R50+ViT-B/32", 7): 106,
     ("R50+ViT-B/16", 7): 274,
@@ -97,7 +97,7 @@ def test_units_are_those_of_the_paper():
 
 
 def test_tokens_are_places_of_the_feature_map(drawn):
-    """With 2 x 2 patches of a map of stride 8: what a token is made of, by hand."""
+    """With 2 x 2 patches of a stride-8 map: the inputs of a token, by hand."""
     spec = models.spec("R50+ViT-B/16", **TINY)
     patches = drawn(lambda: ResNetPatches(spec, rngs=nnx.Rngs(0)))
     images = jax.random.normal(jax.random.key(0), (2, 32, 48, 3))

@@ -1,4 +1,4 @@
-"""Prediction with Pillow sees what evaluation with TensorFlow sees."""
+"""Prediction with Pillow sees the pixels that evaluation with TensorFlow sees."""
 
 import os
 from pathlib import Path
@@ -14,8 +14,8 @@ from vit_jax.data.sources.image_folder import ImageFolder
 from vit_jax.models import Preprocess, images
 from vit_jax.run import build
 
-# Of 255. Both resize bilinearly with antialiasing but round at different places; JPEG decoders may
-# differ by two levels.
+# In levels of 255. Both resize bilinearly with antialiasing but round at different places; JPEG
+# decoders may differ by two levels.
 MEAN_LEVELS, MAX_LEVELS = 0.5, 4
 
 
@@ -27,7 +27,7 @@ def folder(tmp_path):
         for i, (size, ending) in enumerate(
             [((90, 70), "png"), ((64, 100), "jpg"), ((61, 61), "png")]
         ):
-            # Smooth, as photographs are: noise would only measure the decoder of JPEG.
+            # Smooth, like photographs: noise would only measure the JPEG decoder.
             small = rng.integers(0, 256, (7, 7, 3), dtype=np.uint8)
             image = Image.fromarray(small).resize(size, Image.Resampling.BICUBIC)
             image.save(tmp_path / split / "a" / f"{i}.{ending}")

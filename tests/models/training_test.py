@@ -1,4 +1,4 @@
-"""Every name takes training steps at toy size on eight devices, sharded by the one rules table."""
+"""Every name trains at toy size on eight devices, sharded by the rules table."""
 
 import dataclasses
 import json
@@ -11,8 +11,8 @@ from vit_jax import models
 # Relative. float32: sums in another order. bfloat16: its three digits, through all layers.
 AGREEMENT = {"float32": 2e-4, "bfloat16": 2e-2}
 TOY = {"depth": 2, "width": 32, "mlp_dim": 64, "num_heads": 2, "units": (1, 2), "root_width": 32}
-STEPS = 3  # the head begins at zero, so in the first step nothing but the head has a gradient
-# One of each kind; the others differ from it in the side of a patch alone.
+STEPS = 3  # the head begins at zero, so only it has a gradient in the first step
+# One of each kind; the others differ from it only in patch size.
 KINDS = ("ViT-B/16", "R50+ViT-B/16", "R+ViT-Ti/16", "R50x1")
 
 TRAIN = """
@@ -42,7 +42,7 @@ for name, toy, devices in json.loads(runs):
 
 
 def toy(name, **fields):
-    """The toy's fields that this model has; one without stages keeps none."""
+    """The toy's fields that this model has; one without stages drops them all."""
     own = models.spec(name)
     known = {f.name for f in dataclasses.fields(own)}
     fields = {k: v for k, v in (TOY | fields).items() if k in known}
@@ -50,15 +50,15 @@ def toy(name, **fields):
 
 
 def one_of_each():
-    """Names that differ at toy size; every other is the same model as one of them."""
-    # But for the side of a patch.
+    """Names that differ at toy size; every other name equals one of them there."""
+    # Except for the patch size.
     side = lambda name: {} if name in KINDS or "+" in name or name[0] == "R" else {"patch_size": 16}
     specs = {models.spec(n, **toy(n), **side(n)): n for n in (*models.available(), *KINDS)}
     return list(specs.values())
 
 
 def outcomes(run_python, runs):
-    """By name and number of devices: losses and norms of gradients; how parameters are divided."""
+    """Losses, gradient norms and sharding of parameters, by (name, number of devices)."""
     done = run_python("-c", TRAIN, str(STEPS), json.dumps(runs), devices=8, timeout_secs=1200)
     assert done.returncode == 0, done.stderr[-3000:]
     lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("[")]
@@ -68,7 +68,7 @@ def outcomes(run_python, runs):
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", AGREEMENT)
 def test_models_train_on_eight_devices_as_on_one(run_python, dtype):
-    """Every name in bfloat16, one of each kind in both."""
+    """Every name in bfloat16, one of each kind in both dtypes."""
     names = {"1": KINDS, "8": one_of_each() if dtype == "bfloat16" else KINDS}
     assert set(KINDS) <= set(names["8"])
     runs = [(name, toy(name, dtype=dtype), n) for n in names for name in names[n]]
@@ -77,7 +77,7 @@ def test_models_train_on_eight_devices_as_on_one(run_python, dtype):
         assert np.isfinite(found[name, "8"]["numbers"]).all(), name
     for name in KINDS:
         alone, together = (found[name, devices]["numbers"] for devices in ("1", "8"))
-        assert np.ptp(alone[0]) > 1e-4, name  # the loss has moved
+        assert np.ptp(alone[0]) > 1e-4, name  # the loss has changed
         np.testing.assert_allclose(together, alone, rtol=AGREEMENT[dtype], err_msg=name)
     divided = found["R50x1", "8"]["divided"]
     of_hybrid = found["R50+ViT-B/16", "8"]["divided"]

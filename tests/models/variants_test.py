@@ -1,4 +1,4 @@
-"""Fields of the ViT that came after the paper, its appendix's, and the backbones with a name."""
+"""ViT fields from later papers and from the paper's appendix, and the named backbones."""
 
 import itertools
 
@@ -86,7 +86,7 @@ def test_parameters_by_hand(fields):
 
 
 def loss_and_gradients(images, **fields):
-    """Of a model with parameters drawn by NumPy: nothing but this is compiled."""
+    """Loss and gradients of a model with parameters drawn by NumPy, to compile nothing else."""
     graph, shapes = nnx.split(nnx.eval_shape(lambda: toy(**fields)), nnx.Param)
     rng = np.random.default_rng(0)
     draw = lambda p: jnp.asarray(0.1 + 0.3 * rng.normal(size=p.shape), jnp.float32)
@@ -106,7 +106,7 @@ QUICK = (
     {"name": "ViT-22B/14", "position_embedding": "learned_2d", "position_at": "layers"},
     {"name": "ViT-S+/16-dinov3", "dtype": "bfloat16", "scan": True},
 )
-# Names that are one model at toy size are trained once; the two ways to run take turns.
+# Names that coincide at toy size are trained once; scan and unrolled blocks alternate.
 WAYS = ({"dtype": "float32", "scan": False}, {"dtype": "bfloat16", "scan": True})
 DIFFERENT = {models.spec(name, **TOY, patch_size=16): {"name": name} for name in BACKBONES}
 SLOW = [
@@ -211,7 +211,7 @@ def test_without_positions_the_order_of_patches_does_not_matter():
 
 
 def test_a_table_in_every_layer_is_added_in_every_layer():
-    """Set to zero in the second layer, it is one at the input; a shared one cannot be."""
+    """Set to zero in the second layer, it equals a table at the input; a shared one cannot."""
     fields = {"position_embedding": "learned_1d"}
     images = random_images(1, 8, 12, 3)
     own, at_input = toy(position_at="layers", **fields), toy(position_at="input", **fields)
@@ -231,7 +231,8 @@ def test_a_table_in_every_layer_is_added_in_every_layer():
 
 # --- backbones
 
-# Millions without a head, as the authors' READMEs round them (facebookresearch/dinov2, dinov3).
+# Millions of parameters without a head, as rounded in the authors' READMEs
+# (facebookresearch/dinov2, dinov3).
 MILLIONS = {
     "ViT-S/14-dinov2": 21, "ViT-B/14-dinov2": 86, "ViT-L/14-dinov2": 300,
     "ViT-g/14-dinov2": 1_100, "ViT-S/16-dinov3": 21, "ViT-S+/16-dinov3": 29, "ViT-B/16-dinov3": 86,
@@ -246,7 +247,7 @@ def test_backbones_have_the_published_size(name):
 
 
 def test_vit_22b_has_the_published_size():
-    """Table 1 of arXiv 2302.05442: 21,743 M, which are the matrices of its blocks."""
+    """Table 1 of arXiv 2302.05442: 21,743 M, counting only the matrices of its blocks."""
     s = models.spec("ViT-22B/14")
     matrices = s.depth * (4 * s.width**2 + 2 * s.width * s.mlp_dim)
     assert round(matrices / 1e6) == 21_743

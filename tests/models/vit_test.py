@@ -48,8 +48,8 @@ def test_parameter_counts_by_hand(name):
     assert counted == PARAMETERS[name]
 
 
-# exaFLOPs of pre-training on 303 M images (paper, table 6), and how near the rule "3 x forward
-# FLOPs x images" is to come: the paper's B/32 figure is known to lie 2 % below its own rule.
+# exaFLOPs of pre-training on 303 M images (paper, table 6), and the tolerance of the rule "3 x
+# forward FLOPs x images": the paper's B/32 figure is known to lie 2 % below its own rule.
 EXAFLOPS = {
     ("ViT-B/32", 7): (55, 0.025),
     ("ViT-B/16", 7): (224, 0.01),
@@ -69,7 +69,7 @@ def test_flops_against_the_paper(name, epochs):
 
 
 NAMES = [n for n in models.available() if n.startswith("ViT-")]
-# One of each style, for what does not depend on the size.
+# One of each style, for tests that do not depend on the size.
 STYLES = ["ViT-S/16", "ViT-22B/14", "ViT-g/14-dinov2", "ViT-S/14-dinov2-reg", "ViT-7B/16-dinov3"]
 OTHER_FIELDS = [
     {"pool": "avg", "pre_logits": True},
@@ -148,7 +148,7 @@ def test_parameters_with_attention_pooling_are_the_published_ones():
 
 @pytest.mark.parametrize("kind", ["learned_1d", "sincos_1d", "sincos_2d"])
 def test_position_embeddings_tell_places_apart(kind):
-    """Equal patches give tokens that differ by their places alone."""
+    """Equal patches give tokens that differ only by their places."""
     model = tiny(position_embedding=kind, depth=1, image_size=(8, 12))
     learned = "positions" in nnx.to_pure_dict(nnx.state(model, nnx.Param))
     assert learned == (kind == "learned_1d")
@@ -223,7 +223,7 @@ def test_bfloat16_is_near_float32():
     images = jax.random.normal(jax.random.key(0), (2, 8, 8, 3))
     half, full = tiny(dtype="bfloat16").features(images), tiny().features(images)
     assert half.dtype == jnp.bfloat16
-    # Three significant digits a step, a few steps deep, entries of about 1.
+    # Three significant digits per step, a few steps deep, entries of about 1.
     np.testing.assert_allclose(half.astype(jnp.float32), full, atol=0.1)
 
 
@@ -237,7 +237,7 @@ def test_the_softmax_has_a_dtype_of_its_own():
 @pytest.mark.parametrize("scan", [False, True])
 @pytest.mark.parametrize("place", ["input", "layers"])
 def test_tokens_between_blocks_have_a_dtype_of_their_own(scan, place):
-    """They lose less: nearer to those of float32 than where they are rounded after each block."""
+    """They lose less: closer to float32 than when rounded after each block."""
     images = jax.random.normal(jax.random.key(0), (2, 8, 8, 3))
     fields = {"scan": scan, "position_at": place, "depth": 6}
     exact = tiny(**fields).tokens(images, layers=(5,))[0]
@@ -245,7 +245,7 @@ def test_tokens_between_blocks_have_a_dtype_of_their_own(scan, place):
     rounded = tiny(dtype="bfloat16", **fields)
     (found,), (coarse,) = kept.tokens(images, layers=(5,)), rounded.tokens(images, layers=(5,))
     assert (found.dtype, coarse.dtype) == (jnp.float32, jnp.bfloat16)
-    assert kept.tokens(images).dtype == jnp.bfloat16  # behind the last norm
+    assert kept.tokens(images).dtype == jnp.bfloat16  # after the last norm
     error = lambda tokens: float(jnp.square(tokens.astype(jnp.float32) - exact).mean())
     assert 0 < error(found) < 0.8 * error(coarse)  # the rest is rounded within blocks
 

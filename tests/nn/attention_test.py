@@ -42,7 +42,7 @@ def test_softmax_is_in_its_own_dtype_whatever_the_inputs_are(softmax_dtype, writ
 
 @pytest.mark.parametrize(("dtype", "rounding"), [(jnp.float32, ROUNDING), (jnp.bfloat16, 2**-6)])
 def test_gradients_are_those_of_jax(dtype, rounding):
-    """rounding: in bfloat16 that of sums of products of order one, each side by its own way."""
+    """rounding: for bfloat16, that of sums of products of order one, computed in different ways."""
     arguments = jax.random.normal(jax.random.key(0), (3, 2, 7, 3, 8), dtype)
     dy = jax.random.normal(jax.random.key(1), (2, 7, 3, 8), dtype)
 
@@ -109,14 +109,14 @@ def test_initialisation_is_xavier_of_each_projection_by_itself():
     attention = make_attention(width=width, num_heads=4)
     limit = np.sqrt(6 / (width + width))
     for kernel in (attention.qkv.kernel[...], attention.out.kernel[...]):
-        # 4096 uniform draws or more come within 2 % of their bound, and never above it.
+        # 4096 uniform draws or more come within 2 % of their bound, never above it.
         assert 0.98 * limit < float(jnp.abs(kernel).max()) <= limit
         assert abs(float(kernel.std()) - limit / np.sqrt(3)) < 0.02 * limit
     assert not attention.qkv.bias[...].any()
 
 
 def test_bfloat16_does_not_round_the_scale_of_the_logits():
-    """The root of 80, as of ViT-H, is no number of bfloat16; queries round either way."""
+    """The root of 80, the head size of ViT-H, has no exact bfloat16; queries round either way."""
     query = (1 + jax.random.uniform(jax.random.key(0), (1, 50, 4, 80))).astype(jnp.bfloat16)
     scaled = np.asarray(_scaled(query), np.float64).sum() / np.asarray(query, np.float64).sum()
     assert scaled * np.sqrt(80) == pytest.approx(1, abs=3e-4)

@@ -15,7 +15,7 @@ OF_VARIANCE, OF_DEVIATION = (1e-10, "variance"), (1e-5, "deviation")
 
 
 def by_hand(x, kernel, stride, pad):
-    """Sums over the kernel's places, one after the other, in float64."""
+    """Sums over the kernel's positions, one after another, in float64."""
     x, kernel = np.asarray(x, np.float64), np.asarray(kernel, np.float64)
     k, (height, width) = kernel.shape[0], (-(-side // stride) for side in x.shape[1:3])
     x = np.pad(x, ((0, 0), *pad, (0, 0)))
@@ -59,7 +59,7 @@ def test_weights_of_each_output_have_mean_0_and_variance_1(standardize):
     kernel = 3 + 0.1 * jax.random.normal(jax.random.key(0), (3, 3, 8, 4))
     done = standardized(kernel, *standardize)
     np.testing.assert_allclose(done.mean((0, 1, 2)), 0, atol=ROUNDING)
-    np.testing.assert_allclose(done.std((0, 1, 2)), 1, rtol=2e-4)  # eps of a deviation of 0.1
+    np.testing.assert_allclose(done.std((0, 1, 2)), 1, rtol=2e-4)  # eps against a deviation of 0.1
 
 
 def test_the_two_divisors_differ_by_what_eps_is_added_to():

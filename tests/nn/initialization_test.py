@@ -1,4 +1,4 @@
-"""How a ViT's parameters start, by the distributions that the recipes' own code states."""
+"""Initial distributions of a ViT's parameters, as stated by the recipes' own code."""
 
 import math
 
@@ -12,7 +12,7 @@ from vit_jax.core.errors import UserError
 
 D, M, P = 64, 256, 8
 FIELDS = {"depth": 3, "width": D, "mlp_dim": M, "num_heads": 4, "pre_logits": True, "registers": 4}
-# Four times the deviation of a standard deviation that is estimated by n normal draws.
+# Four standard deviations of the standard deviation estimated from n normal draws.
 SAMPLING = lambda n: 4 / math.sqrt(2 * n)
 PEAK = 6.0  # standard deviations: 50,000 normal draws have none beyond it
 
@@ -26,7 +26,7 @@ def uniform(bound):
 
 
 def lecun(inputs):
-    """Flax's and JAX's: cut off at two deviations of the normal before it is scaled."""
+    """Flax's and JAX's: the normal is truncated at two deviations before it is scaled."""
     return 1 / math.sqrt(inputs), 2 / math.sqrt(inputs) / 0.8796
 
 
@@ -55,7 +55,7 @@ VIT = {
     "head/bias": ZERO,
 }
 TABLE = dict.fromkeys(("positions/embedding", "registers"), normal(1 / math.sqrt(D)))
-# (standard deviation, largest absolute value) of each parameter but the norms'.
+# (standard deviation, largest absolute value) of each parameter except the norms'.
 STARTS = {
     "vit": VIT,
     "big_vision": VIT | TABLE,
@@ -89,13 +89,13 @@ def test_every_parameter_starts_as_its_code_says(initialization):
         assert np.abs(values).max() <= largest * (1 + 1e-6), name
         if deviation:
             assert abs(np.sqrt((values**2).mean()) / deviation - 1) < SAMPLING(values.size), name
-            # A uniform distribution comes near its bound; a normal one exceeds two deviations.
+            # A uniform distribution approaches its bound; a normal one exceeds two deviations.
             assert np.abs(values).max() > min(0.9 * largest, 2 * deviation), name
 
 
 def test_query_key_and_value_start_as_matrices_of_their_own():
     kernel = started("vit")["blocks/block/attention/qkv/kernel"]
-    bound = math.sqrt(6 / (D + D))  # of one [D, 3D] matrix it would be sqrt(6 / 4D)
+    bound = math.sqrt(6 / (D + D))  # as one [D, 3D] matrix it would be sqrt(6 / 4D)
     assert np.abs(kernel).max(axis=(0, 1, 3, 4)) == pytest.approx([bound] * 3, rel=0.01)
 
 

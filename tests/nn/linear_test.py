@@ -45,7 +45,7 @@ def test_the_kernels_gradient_has_been_what_its_precision_says(compute, gradient
 
 
 def test_the_gradient_of_the_kernel_needs_no_transposition():
-    """What makes it fast on a CPU: rows of inputs by rows of gradients, in this order."""
+    """This makes it fast on a CPU: rows of inputs by rows of gradients, in this order."""
     gradient = jax.grad(lambda k, x: (product(x, k, 1, FLOAT32) ** 2).sum())
     program = str(jax.make_jaxpr(gradient)(jnp.ones((3, 4)), jnp.ones((2, 5, 3))))
     assert "transpose[" not in program

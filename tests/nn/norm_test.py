@@ -9,7 +9,7 @@ from vit_jax.nn.linear import FLOAT32, Precision
 from vit_jax.nn.norm import NORMS, GroupNorm, norm
 
 ROUNDING = 1e-5  # float32 of numbers of about 1
-EPS = 1e-5  # of group norms
+EPS = 1e-5  # for group norms
 
 
 @pytest.mark.parametrize("kind", NORMS)

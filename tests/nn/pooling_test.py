@@ -13,7 +13,7 @@ WIDTH, HEADS = 16, 2
 
 @pytest.fixture(scope="module")
 def pooling():
-    # The MLP is a plain one, whatever the blocks have.
+    # The MLP is a plain one, whatever that of the blocks.
     spec = BlockSpec(width=WIDTH, mlp_dim=32, num_heads=HEADS, gelu="exact", mlp="swiglu")
     return AttentionPooling(spec, rngs=nnx.Rngs(0))
 
@@ -48,6 +48,6 @@ def test_initialisation():
     limit = np.sqrt(6 / (width + width))
     for kernel in (pooling.query.kernel[...], pooling.key_value.kernel[...]):
         assert 0.98 * limit < float(jnp.abs(kernel).max()) <= limit
-    # 64 uniform draws come within 20 % of their bound, and never above it.
+    # 64 uniform draws come within 20 % of their bound, never above it.
     probe_limit = np.sqrt(6 / (1 + width))
     assert 0.8 * probe_limit < float(jnp.abs(pooling.probe[...]).max()) <= probe_limit

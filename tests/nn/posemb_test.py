@@ -96,7 +96,7 @@ def test_relative_is_the_querys_product_with_a_vector_of_the_offset(n):
 
 @pytest.mark.parametrize("kind", [LearnedPositions, Learned2dPositions, SinCosPositions])
 def test_registers_have_no_place(kind):
-    """They stand between the class token and the patches, whose positions stay the same."""
+    """Registers lie between the class token and the patches, whose positions are unchanged."""
     layout = TokenLayout((2, 3), True)
     positions = kind(layout, "sincos_1d") if kind is SinCosPositions else kind(layout, 8, **START)
     without = positions(jnp.zeros((1, 7, 8)))[0]
@@ -107,7 +107,7 @@ def test_registers_have_no_place(kind):
 
 
 def test_pairs_are_complex_numbers_that_are_turned_by_row_and_column():
-    """With a head of 8 entries i and i + 4 are a pair; frequencies are 1 and 1 / sqrt(100)."""
+    """In a head of size 8, entries i and i + 4 form a pair; frequencies are 1 and 1 / sqrt(100)."""
     layout = TokenLayout((2, 3), class_token=True, registers=1)
     x = np.random.default_rng(0).normal(size=(2, 8, 3, 8)).astype(np.float32)
     turned = np.asarray(Rotary2dPositions(layout).rotate(jnp.asarray(x)))
@@ -129,7 +129,7 @@ def test_products_depend_on_differences_of_places_alone():
     )
     query, key = positions.rotate(one(0)), positions.rotate(one(1))
     products = np.asarray(query[0, :, 0] @ key[0, :, 0].T).reshape(4, 4, 4, 4)
-    # [row, column] of the query, then of the key: both moved by one row and one column.
+    # [row, column] of the query, then of the key; both are moved by one row and one column.
     np.testing.assert_allclose(products[1:, 1:, 1:, 1:], products[:-1, :-1, :-1, :-1], atol=1e-4)
     assert np.ptp(products) > 0.1
 

@@ -18,7 +18,7 @@ ROUNDING = 1e-5  # float32 sums of at most 16 products of numbers of about 1
 
 
 def at_centres(f, grid):
-    """[N, 1]: a function of the image's height and width, each 0 to 1, at the patches' centres."""
+    """[N, 1]: f of the height and width (each 0 to 1) of the patches' centres in the image."""
     rows, columns = ((np.arange(n) + 0.5) / n for n in grid)
     return jnp.asarray([[f(y, x)] for y in rows for x in columns], jnp.float32)
 
@@ -30,7 +30,7 @@ def inner(table, grid):
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("new", [(12, 18), (10, 8)])
 def test_a_plane_stays_the_plane(method, new):
-    """Away from the edges, where the methods see no old centre on one side."""
+    """Away from the edges, where the methods lack old centres on one side."""
     plane = lambda y, x: 2 * y - 3 * x
     old = (6, 9)
     resized = resize_positions(
@@ -41,7 +41,7 @@ def test_a_plane_stays_the_plane(method, new):
 
 
 def test_bilinear_between_two_rows():
-    """Centres at 1/4 and 3/4 of the image become 1/8, 3/8, 5/8, 7/8; the outer values go on."""
+    """Centres at 1/4 and 3/4 of the image become 1/8, 3/8, 5/8, 7/8; the outer values extend."""
     table = jnp.asarray([[0.0], [1.0]])
     resized = resize_positions(
         table, TokenLayout((2, 1), False), TokenLayout((4, 1), False), method="bilinear"
@@ -95,7 +95,7 @@ def test_tables_are_known_by_name():
 
 @pytest.mark.parametrize(("leaf", "old", "new"), [("rows", 2, 4), ("columns", 3, 6)])
 def test_rows_and_columns_are_resized_along_their_side(leaf, old, new):
-    """As the table of the grid would be, whose interpolation takes one side after the other."""
+    """Equals the table of the grid, which is interpolated along one side after the other."""
     table = jax.random.normal(jax.random.key(0), (old, 4))
     resized = resize(f"positions/{leaf}", table, OLD, NEW, method="bilinear")
     grid = table[:, None] if leaf == "rows" else table[None]

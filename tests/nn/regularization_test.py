@@ -1,4 +1,4 @@
-"""Dropout and stochastic depth: how many values, which, and what takes their place."""
+"""Dropout and stochastic depth: how many values are dropped, which, and the scaling."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ KEY = jax.random.key(0)
 def test_drops_so_many_and_scales_the_others(rate: float, tokens: int) -> None:
     x = jnp.ones([400, tokens, 60])
     y = np.asarray(Dropout(rate)(x, KEY))
-    # Five standard deviations of a binomial's share.
+    # Five standard deviations of a binomial proportion.
     tolerance = 5 * (rate * (1 - rate) / y.size) ** 0.5
     np.testing.assert_allclose(np.mean(y == 0), rate, atol=tolerance)
     np.testing.assert_allclose(y[y != 0], 1 / (1 - rate), rtol=1e-4)  # 2**-16 of a rate of 0.9
 
 
 def test_values_are_dropped_independently() -> None:
-    """Also those that share a word of random bits: tokens i and i + N/2."""
+    """Including those that share a word of random bits: tokens i and i + N/2."""
     dropped = np.asarray(Dropout(0.5)(jnp.ones([2000, 4, 16]), KEY)).transpose(1, 0, 2) == 0
     correlations = np.corrcoef(dropped.reshape(4, -1))
     np.testing.assert_allclose(correlations, np.eye(4), atol=5 / 32_000**0.5)
@@ -35,8 +35,8 @@ def test_without_a_key_or_a_rate_nothing_is_dropped() -> None:
     assert Dropout(0.1)(x, None) is x and Dropout(0.0)(x, KEY) is x
 
 
-# Single values round to 8 bits either way, so the mean of 30,000 is off by far less than this; a
-# factor that is itself rounded is off by up to 2e-3.
+# Single values round to 8 bits up or down, so the mean of 30,000 is off by far less than this; a
+# rounded factor would be off by up to 2e-3.
 BIAS = 3e-4
 
 
@@ -82,7 +82,7 @@ def test_stochastic_depth_keeps_the_mean_in_bfloat16(rate):
     y = (1 + jax.random.uniform(jax.random.key(0), (60, 20, 30))).astype(jnp.bfloat16)
     dropped = np.asarray(drop_branch(y, jnp.float32(rate), jax.random.key(1)), np.float64)
     of = np.asarray(y, np.float64)[dropped != 0].sum()
-    # Values round either way; a rounded factor is off by up to 2e-3.
+    # Values round up or down; a rounded factor would be off by up to 2e-3.
     assert dropped.sum() / of * (1 - rate) == pytest.approx(1, abs=3e-4)
 
 

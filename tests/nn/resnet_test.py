@@ -11,7 +11,7 @@ from vit_jax.nn.resnet import ResNet
 from vit_jax.nn.resnet_spec import ResNetSpec, padding
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
-AGREEMENT = 1e-4  # of float32 in another order, through several norms; relative to the largest
+AGREEMENT = 1e-4  # for float32 in another order, through several norms; relative to the largest
 STYLES = ("pre", "post")
 
 
@@ -41,7 +41,7 @@ def group_norm(x, layer, eps, index=None):
 
 
 def std_conv(x, layer, pad, stride=1, index=None):
-    """By a product of all k x k windows."""
+    """Standardised convolution as a product with all k x k windows."""
     kernel = np.asarray(layer.kernel[...] if index is None else layer.kernel[index], np.float64)
     kernel = (kernel - kernel.mean((0, 1, 2))) / kernel.std((0, 1, 2))
     k = kernel.shape[0]
@@ -84,7 +84,7 @@ def post_activated(x, u, i, stride, projects):
 
 @pytest.mark.parametrize("style", STYLES)
 def test_it_computes_what_the_papers_say(style, drawn):
-    """Against the same in numpy."""
+    """Compares with the same in NumPy."""
     model = drawn(lambda: resnet(style))
     images = jax.random.normal(jax.random.key(0), (2, 32, 48, 3))
     unit = pre_activated if style == "pre" else post_activated
@@ -148,7 +148,7 @@ def test_a_scan_does_not_compute_convolutions_again():
         text = jax.jit(jax.grad(f)).lower(params, jnp.ones((1, 32, 32, 3))).as_text()
         return text.count("stablehlo.convolution")
 
-    # Forward, and of images and kernel backward, of root and 3 x 3 in the scan and two others; the
+    # Forward, and backward for images and kernel: the root, the scan's 3 x 3 and two others; the
     # images themselves have no gradient.
     assert convolutions("none") == convolutions("dots") == 3 * 4 - 1
     assert convolutions("full") > 3 * 4 - 1

@@ -13,7 +13,7 @@ from vit_jax.nn.block_spec import BlockSpec
 from vit_jax.nn.linear import param
 from vit_jax.nn.stack import REMAT_POLICIES, Stack, StackSpec, unstack
 
-AGREEMENT = 1e-5  # the bar: relative to the largest entry
+AGREEMENT = 1e-5  # relative to the largest entry
 
 
 def make_stack(scan=False, remat="none", stochastic_depth=0.3, converts=False):
@@ -29,8 +29,8 @@ def make_stack(scan=False, remat="none", stochastic_depth=0.3, converts=False):
     return stack
 
 
-# As users' programs have them. Without (tests/xla_flags.py) two programs fuse other operations, and
-# round differently.
+# XLA's passes as in users' programs. With tests/xla_flags.py, two programs fuse different
+# operations and round differently.
 AS_USUAL = {"xla_cpu_use_fusion_emitters": True}
 
 
@@ -90,7 +90,7 @@ def test_which_products_are_computed_again(scan):
     layers = 1 if scan else 3
     none = num_products("none", scan)
     again = {remat: (num_products(remat, scan) - none) / layers for remat in REMAT_POLICIES}
-    # Attention's two, the four with a kernel. XLA leaves out the last: nothing takes its result.
+    # Attention's two and the four with a kernel. XLA drops the last, whose result is unused.
     assert again == {"none": 0, "dots": 0, "dots_no_batch": 2, "full": 6, "offload": 6}
 
 

@@ -53,7 +53,7 @@ def test_something_has_to_be_trained(freeze):
 
 
 def test_what_is_frozen_costs_no_gradient():
-    """Counted in products of matrices, which is all there is in this network."""
+    """Counts matrix products, the only operations of this network."""
 
     def loss(params, x):
         for layer in unstack(params["blocks"]["block"]["kernel"], 4, converted=False):
@@ -69,5 +69,5 @@ def test_what_is_frozen_costs_no_gradient():
     everything = products()
     assert everything == 4 + 5 + 4  # activations, gradients of kernels, gradients of activations
     assert products("blocks/2/.*") == everything - 1
-    # Nothing is trained below: the activations' gradients are not needed either.
+    # Nothing is trained below, so the activations' gradients are not needed either.
     assert products("blocks/[01]/.*") == everything - 2 - 2

@@ -1,6 +1,6 @@
 """Every optimizer of the table learns handwritten digits: from scratch, and under a fresh head.
 
-Updates that are right can still lead nowhere, such as LAMB's of a head that starts at zero.
+Correct updates can still lead nowhere, such as LAMB's for a head that starts at zero.
 """
 
 import functools
@@ -21,8 +21,8 @@ from vit_jax.optim import optimizers, schedules
 FIELDS = {"depth": 1, "width": 64, "mlp_dim": 128, "num_heads": 4, "pool": "avg"}
 BATCH, STEPS, STEPS_OF_A_HEAD, WARMUP = 128, 300, 100, 10
 TRAINING_DIGITS = 1437
-PERCENT = 65  # of the other digits that are to be right; chance is 10
-# Learning rate and fields. Reached, from scratch and under a fresh head: see the commit.
+PERCENT = 65  # least accuracy on the other digits; chance is 10
+# Learning rate and fields. Accuracies reached from scratch and under a fresh head: see the commit.
 OPTIMIZERS = {
     "adam": (2e-3, {}),
     "sgd": (0.1, {}),
@@ -43,7 +43,7 @@ def data():
 
 
 def trained(name, steps, start=None):
-    """(parameters, percentage of the test digits that are right); start: all but the head."""
+    """(parameters, accuracy on the test digits in percent); start: all parameters but the head."""
     model = models.create("ViT-Ti/2", num_classes=10, image_size=8, rngs=nnx.Rngs(0), **FIELDS)
     graph, variables = nnx.split(model, nnx.Param)
     params = nnx.to_pure_dict(variables)

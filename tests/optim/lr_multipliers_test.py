@@ -25,7 +25,7 @@ def params():
 
 
 def updated(layer_decay=None, lr_multipliers=(), optimizer=None):
-    """What is subtracted when every gradient is 1 and the learning rate 1."""
+    """Updates, negated, for gradients of 1 and a learning rate of 1."""
     tx = with_lr_multipliers(
         optimizer or optax.sgd(1.0), layer_decay=layer_decay, lr_multipliers=lr_multipliers
     )
@@ -95,7 +95,7 @@ def test_a_pattern_that_matches_nothing():
 
 
 def test_units_of_resnets_are_layers():
-    """From the head down: ViT's blocks, then units from the last stage to the first, the root."""
+    """From the head down: ViT's blocks, units from the last stage to the first, the root."""
     stage = lambda n: {"block": {"kernel": np.ones((n, 2))}}
     resnet = {
         "root": {"conv": {"kernel": np.ones(2)}},

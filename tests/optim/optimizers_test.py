@@ -1,4 +1,4 @@
-"""Each update is compared with one written out in float64 NumPy."""
+"""Each update, compared with one written out in float64 NumPy."""
 
 import itertools
 from functools import partial
@@ -18,9 +18,9 @@ B1, B2, EPS, MOMENTUM = 0.9, 0.999, 1e-8, 0.9
 PEAK = 0.01
 LRS = (0.002, 0.01, 0.007, 0.003)  # one per step
 
-# Parameters are of order one and each step adds a handful of float32 roundings of 6e-8.
+# Parameters are of order one, and each step adds a few float32 roundings of 6e-8.
 ROUNDING = 2e-6
-# bfloat16 keeps 8 bits; a step moves parameters by lr times a direction of up to 4.
+# bfloat16 has 8 bits; a step moves parameters by lr times a direction of up to 4.
 BF16_ROUNDING = 4 * sum(LRS) / 256
 
 
@@ -43,7 +43,7 @@ def settings(**changes):
 
 
 def tree(seed, num_layers=2):
-    """Parameters in the shapes of a ViT's: blocks of every kind of kernel, and a head."""
+    """Parameters shaped like a ViT's: blocks with every kind of kernel, and a head."""
     rng = np.random.default_rng(seed)
     layers = {
         "attention": {
@@ -60,7 +60,7 @@ def tree(seed, num_layers=2):
 
 
 def matrices(params):
-    """Every matrix and vector of a tree by itself: {"0/query/kernel": [4, 4], ...}."""
+    """Every matrix and vector of a tree separately: {"0/query/kernel": [4, 4], ...}."""
     block, one = params["blocks"]["block"], {}
     for i in range(len(block["mlp"]["fc1"]["bias"])):
         for j, part in enumerate(("query", "key", "value")):
@@ -91,12 +91,12 @@ def make_run(tx):
 
 
 def run(name, params, gradients, **changes):
-    """The same, by the optimizer of that name."""
+    """Runs the optimizer of that name."""
     return make_run(optimizers.create(name, **settings(**changes)))(params, gradients)
 
 
 def moment(memory, key, decay, value, weight=None):
-    """memory[key] = decay * memory[key] + weight * value; weight: 1 - decay unless given."""
+    """memory[key] = decay * memory[key] + weight * value; weight defaults to 1 - decay."""
     weight = 1 - decay if weight is None else weight
     memory[key] = decay * memory.get(key, 0.0) + weight * value
     return memory[key]
@@ -133,7 +133,7 @@ def numpy_adafactor(name, g, t, memory):
 
 
 def numpy_muon(name, g, t, memory, nesterov=False):
-    """The momentum's Newton-Schulz iterate, as long as 0.2 a number."""
+    """Newton-Schulz iterate of the momentum, scaled to an RMS of 0.2."""
     if not name[0].isdigit() or not name.endswith("kernel"):
         return numpy_adam(name, g, t, memory)
     m = moment(memory, "m", MOMENTUM, g)
@@ -160,7 +160,7 @@ NUMPY = {
 def numpy_run(
     name, params, gradients, *, weight_decay=0.0, meaning="lr_scaled", clip=None, **special
 ):
-    """Every matrix by itself after the updates; only the norm that clips is over all of them."""
+    """Updates every matrix separately; only clipping takes the norm over all."""
     params, memories = matrices(params), {}
     for t, (tree_, lr) in enumerate(zip(gradients, LRS, strict=False), start=1):
         grads = matrices(tree_)
@@ -200,7 +200,7 @@ def test_meanings_of_weight_decay(name, meaning):
 
 
 def starting_at_zero():
-    """The first layer's key, the second's fc1 and the head."""
+    """Parameters with the first layer's key, the second's fc1 and the head at zero."""
     params = tree(0)
     block = params["blocks"]["block"]
     block["attention"]["qkv"]["kernel"][0, :, 1] = 0
@@ -220,7 +220,7 @@ def test_lamb_trains_matrices_that_start_at_zero_as_adam_does():
 
 
 def test_lamb_may_see_query_key_and_value_as_one_matrix():
-    """Its update is as long as the matrix is, times the rate; then of all three or of each."""
+    """The update's norm is the rate times the matrix's, for all three together or for each."""
     once = lambda joint: run("lamb", tree(0), GRADIENTS[:1], joint_qkv=joint)
     afters = {joint: once(joint) for joint in (True, False)}
     for joint, axes in ((True, (1, 2, 3, 4)), (False, (1, 3, 4))):
@@ -235,7 +235,7 @@ def test_lamb_may_see_query_key_and_value_as_one_matrix():
         )
 
 
-# Whether `train/effective_weight_decay` has the number that decay takes off, or leaves it out.
+# Whether `train/effective_weight_decay` equals what decay takes off, or is left out.
 DECOUPLED = [m for m in decay.WEIGHT_DECAY_MEANINGS if m != "coupled"]
 WITH_SHRINKAGE = [*itertools.product(optimizers.OPTIMIZERS, DECOUPLED), ("sgd", "coupled")]
 
@@ -322,8 +322,8 @@ def test_first_moment_in_bfloat16(name):
     assert_close(found, numpy_run(name, tree(0), GRADIENTS), BF16_ROUNDING)
 
 
-# Arrays of a parameter's size in the state, [bfloat16, float32]: for a kernel of the blocks, for
-# another kernel, for a bias.
+# Number of parameter-sized arrays in the state, [bfloat16, float32]: for a kernel of the blocks,
+# for another kernel, for a bias.
 KEPT = {
     "adam": ([1, 1], [1, 1], [1, 1]),
     "sgd": ([1, 0], [1, 0], [1, 0]),
@@ -361,7 +361,7 @@ def test_stacked_blocks_are_updated_as_if_each_were_alone(name):
     stacked = run(params, gradients)
     for i in range(3):
         alone = run(one(params, i), [one(g, i) for g in gradients])
-        # To the bit, but for Muon's products: those of three matrices round otherwise than one's.
+        # Bit for bit, except Muon: products of three stacked matrices round differently than one's.
         compare = partial(np.testing.assert_allclose, rtol=0, atol=(name == "muon") * ROUNDING)
         jax.tree.map(compare, one(stacked, i), alone)
 

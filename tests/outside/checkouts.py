@@ -1,4 +1,4 @@
-"""Checkouts of other people's repositories, which lie beside each other in one folder."""
+"""Checkouts of other projects' repositories, side by side in one folder."""
 
 import os
 import subprocess
@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-# By the folder that --references has.
+# By folder name below --references.
 ADDRESSES = {
     "big_vision": "https://github.com/google-research/big_vision",
     "deit": "https://github.com/facebookresearch/deit",
@@ -17,19 +17,19 @@ ADDRESSES = {
     "vision_transformer": "https://github.com/google-research/vision_transformer",
 }
 PROGRAMS = Path(__file__).parent / "programs"
-STUBS = PROGRAMS / "stubs"  # packages that checkouts import and the tests do without
+STUBS = PROGRAMS / "stubs"  # packages that checkouts import but the tests do not need
 
 
 class Checkout(NamedTuple):
-    """A folder with somebody's repository, and a way to run its code."""
+    """A folder with another project's repository, whose code it can run."""
 
     path: Path
 
     def run(self, program: Path, inputs: dict[str, np.ndarray], folder: Path) -> dict:
-        """Runs `program INPUTS.npz OUTPUTS.npz` where the checkout comes first among the imports.
+        """Runs `program INPUTS.npz OUTPUTS.npz` with the checkout first on the import path.
 
-        In a process of its own, since names of modules collide: vision_transformer's package is
-        called vit_jax as well. `folder` is for the two files. Returns the arrays by name.
+        Uses its own process, since module names collide: vision_transformer's package is also
+        called vit_jax. `folder` holds the two files. Returns the arrays by name.
         """
         files = folder / "inputs.npz", folder / "outputs.npz"
         np.savez(files[0], **inputs)
@@ -49,7 +49,7 @@ class Checkout(NamedTuple):
 
 
 def checkout(name: str, references: str | None) -> Checkout:
-    """The one of that name in the folder `references`; else the test is skipped."""
+    """The checkout of that name below `references`; skips the test if missing."""
     path = Path(references or "DIR") / name
     if references is None or not path.is_dir():
         pytest.skip(

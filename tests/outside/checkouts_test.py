@@ -1,4 +1,4 @@
-"""Where the checkouts come from, and that the usual run does not ask for them."""
+"""Finding the checkouts, and leaving them out of the usual run."""
 
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ def test_without_a_checkout_says_how_to_get_it(tmp_path, name):
 
 
 def test_a_program_runs_on_the_code_of_the_checkout(tmp_path):
-    """Also where its package has the name of ours."""
+    """Works even if its package has the same name as ours."""
     package = tmp_path / "theirs" / "vit_jax"
     package.mkdir(parents=True)
     (package / "__init__.py").write_text("FACTOR = 3\n")
@@ -33,7 +33,7 @@ def test_a_program_runs_on_the_code_of_the_checkout(tmp_path):
 
 @pytest.mark.parametrize("name", ADDRESSES)
 def test_a_checkout_is_found(reference, name):
-    """Marked by the fixture that it asks for."""
+    """Marked by the fixture that it requests."""
     assert any(reference(name).path.iterdir())
 
 

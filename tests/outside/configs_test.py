@@ -1,4 +1,4 @@
-"""Our configs field by field against big_vision's config files: where they depart is listed."""
+"""Our configs, field by field against big_vision's config files; departures are listed."""
 
 import json
 import re
@@ -11,7 +11,7 @@ from vit_jax import config as configs
 from vit_jax.models.vit_spec import ViTSpec
 
 SIZES = ("Ti/16", "S/32", "S/16", "B/32", "B/16", "L/16")
-# Their file and argument: ours.
+# Their file and argument: our config.
 PAIRS = {
     "vit_s16_i1k": "vit_s16_i1k.py:evals=DIR",
     **{
@@ -21,10 +21,10 @@ PAIRS = {
     **{f"vit_i21k:variant={size}": f"vit_augreg.py:variant={size}" for size in SIZES},
 }
 
-# Field: (ours, theirs). The configs' docstrings have all of them.
+# Field: (ours, theirs). The configs' docstrings list all of them.
 EVERYWHERE: dict[str, tuple[Any, Any]] = {
     "model.dtype": ("bfloat16", None),
-    "model.residual_dtype": ("float32", None),  # with these products, theirs on a TPU
+    "model.residual_dtype": ("float32", None),  # with bfloat16 products, as theirs on a TPU
 }
 DEPARTURES: dict[str, dict[str, tuple[Any, Any]]] = {
     "vit_s16_i1k": EVERYWHERE | {"evals.validation.every_steps": (None, 2500)},
@@ -35,16 +35,16 @@ DEPARTURES: dict[str, dict[str, tuple[Any, Any]]] = {
     },
     "vit_i21k": EVERYWHERE | {"evals.test.every_steps": (None, 1000), "model.pool": ("cls", "avg")},
 }
-# Not in ours: how often all is scored that is scored at the end alone; few-shot evaluations.
+# Not in ours: the cadence of evaluations that here run only at the end; few-shot evaluations.
 AT_THE_END = ("real", "v2")
 FEW_SHOT = r"(evals\.)?fewshot\."
 
-# What does not touch the numbers of a run: how images are read, and which ops are known.
+# Fields that do not affect a run's numbers: how images are read, which ops are known.
 OF_THE_HOST = (
     "input.cache", "input.cache_raw", "input.prefetch", "input.shuffle_buffer_size",
     "prefetch_to_device", "pp_modules", "seed", "input.data.name",
 )  # fmt: skip
-# Of ours, beside weight decay and evaluations, whose words differ.
+# Our fields to compare, besides weight decay and evaluations, which are expressed differently.
 FIELDS = (
     "model.name", "model.pool", "model.pre_logits", "model.position_embedding",
     "model.initialization", "model.head_bias", "model.dtype", "model.residual_dtype",
@@ -69,7 +69,7 @@ OPS = {
 
 
 def in_our_words(theirs: dict[str, Any]) -> dict[str, Any]:
-    """Their fields by our names; AssertionError if one of theirs was not looked at."""
+    """Their fields under our names; AssertionError for one of theirs that was not handled."""
     flat = flattened(theirs)
     take = flat.pop  # every field once
     found = {
@@ -123,7 +123,7 @@ def ours(name: str) -> dict[str, Any]:
     c = configs.load(f"configs/{name}")
     assert c.optim.weight_decay_meaning in ("lr_scaled", "schedule_scaled")
     is_scaled_by_lr = c.optim.weight_decay_meaning == "lr_scaled"
-    assert (c.optim.b1, c.optim.b2, c.optim.eps) == (0.9, 0.999, 1e-8)  # optax's, which theirs are
+    assert (c.optim.b1, c.optim.b2, c.optim.eps) == (0.9, 0.999, 1e-8)  # as theirs, by optax
     assert (c.model.dropout or 0.0, c.model.stochastic_depth or 0.0) == (0.0, 0.0)
     assert (c.input.mean, c.input.std) == ((0.5,) * 3, (0.5,) * 3)
     assert (c.loss.cutmix, c.loss.label_smoothing, c.optim.ema_decay) == (0.0, 0.0, None)
@@ -144,7 +144,7 @@ def ours(name: str) -> dict[str, Any]:
 
 
 def in_our_ops(preprocess: str) -> str:
-    """Their string of ops in ours."""
+    """Their preprocessing string in our ops."""
     for theirs, our in OPS.items():
         preprocess = re.sub(theirs, our, preprocess)
     return re.sub(r"\|+", "|", preprocess).strip("|")

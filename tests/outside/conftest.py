@@ -1,9 +1,9 @@
-"""Fixtures for tests that run other people's code, out of checkouts that lie beside each other.
+"""Fixtures for tests that run other projects' code, from checkouts side by side in one folder.
 
     pytest -m outside --references DIR
 
-A test that asks for `reference` is marked `outside` by that, and so is left out of the usual run.
-One that asks for `theirs` is two tests: a usual one against goldens, and one marked `outside`.
+A test that requests `reference` is thereby marked `outside` and left out of the usual run. One that
+requests `theirs` becomes two: a usual one against goldens, and one marked `outside`.
 """
 
 from collections.abc import Callable
@@ -19,20 +19,20 @@ GOLDEN = Path(__file__).parent / "golden"
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Marks what asks for a checkout; deselection comes later."""
+    """Marks tests that request a checkout; deselection comes later."""
     if "reference" in getattr(item, "fixturenames", ()):
         item.add_marker("outside")
 
 
 @pytest.fixture(scope="session")
 def reference(request: pytest.FixtureRequest) -> Callable[[str], Checkout]:
-    """`reference("big_vision")`: that checkout, whose folder is its `path`; skips without it."""
+    """`reference("big_vision")`: that checkout, at its `path`; skips if missing."""
     return lambda name: checkout(name, request.config.getoption("references"))
 
 
 @pytest.fixture(scope="session")
 def found() -> dict[Path, dict[str, np.ndarray]]:
-    """What programs gave in this session, by golden."""
+    """Outputs of programs in this session, by golden."""
     return {}
 
 
@@ -40,11 +40,11 @@ def found() -> dict[Path, dict[str, np.ndarray]]:
 def theirs(
     request: pytest.FixtureRequest, tmp_path: Path, found: dict[Path, dict[str, np.ndarray]]
 ) -> Callable[..., dict[str, np.ndarray]]:
-    """`theirs("big_vision", "crops", lambda: inputs)`: what a program makes of arrays, by name.
+    """`theirs("big_vision", "crops", lambda: inputs)`: output arrays of a program, by name.
 
-    The program is programs/crops.py, run on the code of that checkout, once in a session. The usual
-    tests take what it gave when the goldens were written, by `pytest -m outside --references DIR
-    --regenerate_goldens`; `case` tells several goldens of a program apart.
+    The program is programs/crops.py, run on that checkout's code once per session. The usual tests
+    take the output recorded by `pytest -m outside --references DIR --regenerate_goldens`; `case`
+    distinguishes several goldens of a program.
     """
 
     def outputs(name: str, program: str, inputs: Callable[[], dict[str, Any]], case: str = ""):

@@ -1,4 +1,4 @@
-"""Windows of random_resized_crop, against those that timm's own code draws."""
+"""Windows of random_resized_crop, against those drawn by timm's own code."""
 
 import numpy as np
 

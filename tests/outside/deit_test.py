@@ -1,4 +1,4 @@
-"""DeiT III: how its parameters start, by its own code, and LAMB, by timm's."""
+"""DeiT III: initial parameters, against its own code, and LAMB, against timm's."""
 
 import json
 
@@ -56,18 +56,18 @@ def test_parameters_start_as_those_of_deit(theirs, started):
     assert set(NAMES) == set(started)
     for ours, name in NAMES.items():
         values, percentiles = started[ours], expected[name]
-        if np.ptp(percentiles) < 1e-9:  # a constant, to float32
+        if np.ptp(percentiles) < 1e-9:  # a constant, up to float32
             np.testing.assert_allclose(values, percentiles[0], rtol=1e-6, err_msg=ours)
             continue
-        # Six standard deviations of the difference of the percentiles of two samples: that of one
-        # is at most sqrt(p (1 - p) / n) / density, 2.2 / sqrt(n) of the distribution's.
+        # Six standard deviations of the difference between the percentiles of two samples: one's is
+        # at most sqrt(p (1 - p) / n) / density, 2.2 / sqrt(n) in units of the distribution's.
         tolerance = 6 * 2**0.5 * 2.2 * values.std() / values.size**0.5
         found = np.percentile(values, PERCENTS)
         np.testing.assert_allclose(found, percentiles, atol=tolerance, err_msg=ours)
 
 
 def arrays(params):
-    """One for each parameter of each layer: query, key and value are one kernel, as in timm."""
+    """One array per parameter and layer; query, key and value are one kernel, as in timm."""
     found = {}
     for name, x in pytrees.flatten(params).items():
         layers = enumerate(x) if name.startswith("blocks/") else [("all", x)]

@@ -1,4 +1,4 @@
-"""Google's models on drawn parameters: their .npz loads here and computes the same logits."""
+"""Google's models on random parameters: their .npz loads here and gives the same logits."""
 
 import json
 
@@ -8,7 +8,7 @@ import pytest
 from tests.outside.programs.drawing import drawn, drawn_images
 from vit_jax import weights
 
-LOGITS = 1e-4  # of the largest one: float32 through a few layers, sums in another order
+LOGITS = 1e-4  # relative to the largest: float32 through a few layers, sums in another order
 
 TRANSFORMER = {
     "mlp_dim": 24, "num_heads": 2, "num_layers": 2, "dropout_rate": 0.1,
@@ -79,5 +79,5 @@ def test_big_visions_npz(case, theirs, tmp_path):
 def check_logits(model, images, expected):
     found = model(images)
     assert found.shape == expected.shape
-    assert np.std(expected, axis=0).max() > 0.01  # what differs between images is seen
+    assert np.std(expected, axis=0).max() > 0.01  # logits do differ between images
     np.testing.assert_allclose(found, expected, rtol=0, atol=LOGITS * np.abs(expected).max())

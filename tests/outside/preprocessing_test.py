@@ -21,8 +21,8 @@ from vit_jax.training.objective import Objective
 
 PHOTOS = Path(__file__).parents[3] / "shared/data/photos/val"
 NUM_PHOTOS = 8
-BOX = (3, 5, 20, 17)  # top, left, height and width of what a random crop draws
-# Of theirs, and of ours that says the same.
+BOX = (3, 5, 20, 17)  # top, left, height and width of a random crop's window
+# Their string, and ours that means the same.
 OPS = {
     "decode": ("", ""),
     "resize": ("|resize(13)", '|resize(13, antialias=False, levels="down")'),
@@ -36,16 +36,16 @@ OPS = {
     "central_crop": ("|central_crop(11)", "|central_crop(11)"),
     "inception_crop": ("|inception_crop(14)", '|inception_crop(14, levels="down")'),
 }
-PRECISE = "decode(precise=True)"  # as Pillow decodes JPEGs, and so do we
-# Of a JPEG the window alone is decoded, there too.
+PRECISE = "decode(precise=True)"  # decoded as by Pillow, as here
+# They, too, decode only the window of a JPEG.
 CROP = ("decode_jpeg_and_inception_crop(14)", '|inception_crop(14, levels="down")')
-# TensorFlow's default transform of a JPEG is less exact than Pillow's, which is ours.
+# TensorFlow's default transform of a JPEG is less exact than Pillow's, used here.
 FAST = {"decode": ("decode", ""), "crop": CROP}
 FAST_LEVELS, FAST_MEAN_LEVELS = 8, 1.5
 VALUE_ROUNDING = 2e-7  # float32 between -1 and 1
 
-LEVELS = (1, 10, 15, 20)  # of RandAugment; the last three are those of recipes
-CORNER = (20, 24)  # of the drawn image, which is distorted
+LEVELS = (1, 10, 15, 20)  # for RandAugment; the last three are those of recipes
+CORNER = (20, 24)  # of the random image to be distorted
 WINDOWS, DRAWN_FROM = 2000, (300, 400)
 SHORTER_SIDES = (16, 224, 256)
 
@@ -62,7 +62,7 @@ def files():
 
 
 def sizes():
-    """(shorter side wanted, height, width): also where a half has to be rounded."""
+    """(shorter side wanted, height, width), with cases that round a half."""
     rng = np.random.default_rng(1)
     drawn = rng.integers(20, 700, (150, 2))
     return [(side, int(h), int(w)) for side in SHORTER_SIDES for h, w in [*drawn, (375, 500)]]
@@ -76,7 +76,7 @@ def inputs(encoded_files, cases, **more):
 
 @pytest.fixture
 def expected(theirs):
-    """Of big_vision on the drawn files, which are among the results as file_0 and file_1."""
+    """big_vision's results on the random files, included as file_0 and file_1."""
     cases = [(f"{name} {i}", PRECISE + op, i, BOX) for i in (0, 1) for name, (op, _) in OPS.items()]
     cases += [(f"fast {name}", op, 1, BOX) for name, (op, _) in FAST.items()]
     cases += [("precise crop", CROP[0], 1, BOX)]
@@ -133,7 +133,7 @@ def test_values_are_those_of_big_vision(expected, same_window):
 
 
 def test_mirrored_or_not(expected):
-    """Theirs and ours make the same two images, each of them every second time."""
+    """Theirs and ours make the same two images, each half of the time."""
     pixels = expected["central_crop 0"]
     theirs_ = {image.tobytes() for image in expected["flips"]}
     assert theirs_ == {pixels.tobytes(), pixels[:, ::-1].tobytes()}
@@ -169,7 +169,7 @@ def test_windows_are_drawn_as_by_big_vision(expected):
 def features(windows):
     top, left, height, width = windows.astype(float).T
     rows, columns = DRAWN_FROM
-    # A window as large as the image has no place.
+    # A window as large as the image has one place only.
     return (
         height * width / (rows * columns),
         width / height,
@@ -178,16 +178,16 @@ def features(windows):
     )
 
 
-# By pixels whose centres are whole numbers, as there: here they lie half a pixel further to the
-# right and down, as in Pillow, which moves a sheared image by half of the slope.
+# Pixel centres are whole numbers there; here, as in Pillow, they lie half a pixel further to the
+# right and down, which moves a sheared image by half of the slope.
 SHEARS = {
     "ShearX": lambda pixels, slope: affine(pixels, (1.0, slope, -slope / 2), (0.0, 1.0, 0.0)),
     "ShearY": lambda pixels, slope: affine(pixels, (1.0, 0.0, 0.0), (slope, 1.0, -slope / 2)),
 }
-# Ours are Pillow's to the bit; theirs is another gray, or a smooth image that is cut off to whole
-# levels, by up to one; from there the factor leads on.
+# Ours equal Pillow's bit for bit; theirs has another gray, or truncates a smooth image to whole
+# levels, off by up to one, which the factor multiplies.
 NEARLY = ("Color", "Sharpness")
-ON_BORDERS = 0.02  # of a rotation: places between two pixels, where rounding errors decide
+ON_BORDERS = 0.02  # rotated places between two pixels, where rounding errors decide
 
 
 @pytest.mark.parametrize("name", CHOICES)

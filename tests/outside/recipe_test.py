@@ -1,4 +1,4 @@
-"""Forty steps of a recipe at toy size: the losses and parameters of big_vision's own code."""
+"""Forty steps of a recipe at toy size: losses and parameters against big_vision's own code."""
 
 import json
 
@@ -17,12 +17,12 @@ STEPS, BATCH, CLASSES, PIXELS, PATCH = 40, 16, 10, 16, 4
 WARMUP_STEPS = 8
 SIZES = {"width": 16, "depth": 2, "mlp_dim": 32}
 HEADS = 2
-# Relative for loss and gradient's norm: float32, in which sums have another order, through forty
-# updates. Parameters: Adam's first moment is in bfloat16, so a last bit shows as 2^-8 of an update.
+# Relative, for loss and gradient norm: float32 sums in another order, through forty updates.
+# Parameters: Adam's first moment is bfloat16, so its last bit shows as 2^-8 of an update.
 LOSS, NORM, PARAMETERS = 1e-6, 1e-5, 1e-4
 LEAST_CHANGE = 50 * PARAMETERS  # of every parameter in these steps
 
-# Our config by the name of theirs, and what it takes to mean the same where recipes differ.
+# Our config for each of theirs, with overrides where recipes differ.
 CONFIGS = {
     "vit_s16_i1k": ("vit_s16_i1k.py", ()),
     "vit_i21k": ("vit_augreg.py:aug=light2", ("model.pool=avg",)),
@@ -85,7 +85,7 @@ def test_forty_steps_of_a_recipe_are_those_of_big_vision(name, theirs, monkeypat
         n for n in expected if n.startswith("params/")
     }
     for param, found in after.items():
-        if param.endswith("key/bias"):  # has no gradient: the softmax over keys takes it out
+        if param.endswith("key/bias"):  # has no gradient: the softmax over keys cancels it
             continue
         wanted = expected[f"params/{param}"]
         np.testing.assert_allclose(found, wanted, rtol=0, atol=PARAMETERS, err_msg=param)
@@ -93,7 +93,7 @@ def test_forty_steps_of_a_recipe_are_those_of_big_vision(name, theirs, monkeypat
 
 
 def prepared(config):
-    """(layout, objective, rates) of a run, as the train command makes them."""
+    """(layout, objective, rates) of a run, as made by the train command."""
     plan = build.durations(config, num_examples=1000)
     schedule = build.schedule(config.optim, plan)
     model = build.model(config, num_classes=CLASSES)
@@ -103,7 +103,7 @@ def prepared(config):
 
 
 def drawn_start(layout):
-    """The state before the first step, every parameter drawn: also those that start at zero."""
+    """The state before the first step, all parameters random, even those that start at zero."""
     rng = np.random.default_rng(0)
 
     def draw(name, shape):
@@ -118,7 +118,7 @@ def drawn_start(layout):
 
 
 def drawn_batches():
-    """Classes are told apart by brightness, so that there is something to learn."""
+    """Random batches whose classes differ in brightness, so that there is something to learn."""
     rng = np.random.default_rng(1)
     batches = []
     for _ in range(STEPS):
@@ -130,7 +130,7 @@ def drawn_batches():
 
 
 def mixup_ratios(objective, batches, seed, monkeypatch):
-    """[STEPS]: what our steps draw from the Beta distribution."""
+    """[STEPS]: our steps' draws from the Beta distribution."""
     drawn, beta = [], jax.random.beta
 
     def recorded(*arguments):

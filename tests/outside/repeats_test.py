@@ -1,12 +1,12 @@
-"""Repeated augmentation: epochs of input.repeats=3, against those of DeiT's own sampler."""
+"""Repeated augmentation: epochs with input.repeats=3, against those of DeiT's own sampler."""
 
 import numpy as np
 
 from vit_jax.data.order.streams import shuffled
 
-# Divides by 256, as the number of examples that theirs takes an epoch to have.
+# A multiple of 256, to which DeiT truncates an epoch.
 EXAMPLES, EPOCHS, PROCESSES = 5120, 3, 8
-# Of two epochs, a third of the images each, in standard deviations of what they share.
+# Overlap of two epochs with a third of the images each, in its standard deviations.
 LARGEST_DEVIATION = 4.0
 
 
@@ -20,7 +20,7 @@ def test_epochs_are_made_as_those_of_deit(theirs):
     for ours, of_deit in zip(found, expected, strict=True):
         copies = [np.bincount(np.bincount(epoch, minlength=EXAMPLES)) for epoch in (ours, of_deit)]
         np.testing.assert_array_equal(*copies)
-        # All copies of an image within what a batch of two for each process holds.
+        # All copies of an image lie within a batch of two per process.
         for epoch in (ours, of_deit):
             by_image = np.argsort(epoch, kind="stable")
             is_same = epoch[by_image][1:] == epoch[by_image][:-1]

@@ -1,4 +1,4 @@
-"""The trained ViT-Ti/16 of AugReg against timm, on the 17 photos that lie beside its weights."""
+"""The trained ViT-Ti/16 of AugReg against timm, on the 17 photos beside its weights."""
 
 import json
 import math
@@ -21,7 +21,7 @@ from vit_jax.run import build
 
 WEIGHTS = Path(__file__).parents[3] / "shared/data/vit_ti16_augreg"
 LOGITS = 1e-4
-# Of 255, in a value of which a sum lies between two levels: at most one, and of hardly any.
+# Levels of 255, where a sum lies between two: at most one, in hardly any value.
 PIXELS, SHARE = 1, 1e-3
 
 pytestmark = [
@@ -37,7 +37,7 @@ def photos():
 
 @pytest.fixture(scope="module")
 def theirs(photos, timm):  # noqa: F811
-    """(pixels uint8 [17, 224, 224, 3], logits [17, 1000]) of timm."""
+    """timm's (pixels uint8 [17, 224, 224, 3], logits [17, 1000])."""
     torch = pytest.importorskip("torch")
     from safetensors.torch import load_file
 
@@ -52,7 +52,7 @@ def theirs(photos, timm):  # noqa: F811
 
 
 def transformed(image, cfg):
-    """timm's transform for evaluation, by what torchvision does to Pillow's images."""
+    """timm's evaluation transform, with torchvision's operations on Pillow's images."""
     size = cfg["input_size"][1]
     shorter = math.floor(size / cfg["crop_pct"])
     width, height = image.size
@@ -74,7 +74,7 @@ def test_prediction_is_timms(theirs, photos):
 
 @pytest.fixture
 def folder(tmp_path, photos, theirs):
-    """The photos as a data set of 1,000 classes, each in that of its largest logit."""
+    """The photos as a data set of 1,000 classes, each labelled by its largest logit."""
     (tmp_path / "train").mkdir()
     for k in range(1000):
         place = tmp_path / "train" / f"{k:04}"
@@ -124,7 +124,7 @@ def test_evaluate_gives_timms_loss(theirs, folder, capsys):
 
 
 def test_other_ways_to_resize_are_others(theirs, photos):
-    """What was measured: bilinear, and ours of rounding sizes and places, see other pixels."""
+    """As measured: bilinear, and our rounding of sizes and places, give other pixels."""
     about = weights.load(WEIGHTS).preprocess
     for other in (
         Preprocess((224, 224), 248, (224, 224), longer="down", middle="nearest"),

@@ -4,7 +4,7 @@ import pytest
 
 from vit_jax.parallel.chips import PEAK_BF16_TFLOPS, peak_flops
 
-# As jax gives them: TPUs by libtpu, GPUs by the driver (cuDeviceGetName).
+# Names as in jax: TPUs from libtpu, GPUs from the driver (cuDeviceGetName).
 KINDS = {
     "TPU v3": 61.5,
     "TPU v4": 275,
@@ -36,7 +36,7 @@ KINDS = {
     "Tesla V100S-PCIE-32GB": 130,
     "Tesla T4": 65,
 }
-# Begin like one of them, and are not: without a rate, rather than with another's.
+# Names that only begin like a known one have no rate, rather than another's.
 UNKNOWN = [
     "cpu",
     "TPU v4 lite",

@@ -6,7 +6,7 @@ from vit_jax.parallel import mesh as meshes
 
 
 class Device:
-    """Stands for one of a machine that is not here."""
+    """A stand-in for another machine's device."""
 
     platform, device_kind, process_index, slice_index = "cpu", "cpu", 0, 0
 

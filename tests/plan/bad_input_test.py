@@ -1,4 +1,4 @@
-"""What a user can get wrong is one message that says what to change."""
+"""Each user error gives one message that says what to change."""
 
 import pytest
 

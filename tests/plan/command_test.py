@@ -13,7 +13,7 @@ FLAGS = {"topology": None, "compile": True, "cache": True, "chip_hour_price": No
 
 @pytest.fixture
 def plan(config_file, monkeypatch, capsys):
-    """`plan("input.num_classes=none", compile=False)`: what the command prints."""
+    """`plan("input.num_classes=none", compile=False)`: the command's output."""
     monkeypatch.setattr(compilation_cache, "use", lambda: None)
     keeps = jax.config.jax_enable_compilation_cache
 

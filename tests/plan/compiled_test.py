@@ -15,7 +15,7 @@ FOUND = Figures(6_913_536, {"all-reduce": 810_332}, 1357890.0, None, 31.9)
 
 @pytest.fixture(scope="module")
 def lowered(config_file):
-    """`lowered("optim.b1=0.8")`: the step of the config with overrides."""
+    """`lowered("optim.b1=0.8")`: the lowered step of the config with overrides."""
 
     def lowered(*overrides):
         config = configs.load(config_file, overrides)
@@ -31,7 +31,7 @@ def base(lowered):
 
 @pytest.fixture
 def figures(monkeypatch, tmp_path):
-    """`figures()`: from the cache, or FOUND; what has been compiled is counted."""
+    """`figures()`: from the cache, or FOUND; counts compilations."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(compiled, "key", lambda *_: "key")
     compilations = []
@@ -81,7 +81,7 @@ def test_without_a_folder_it_is_compiled(figures, monkeypatch, tmp_path):
 
 
 def test_another_process_finds_the_same_program(base, monkeypatch, process):
-    monkeypatch.setenv("XLA_FLAGS", xla_flags(jax.device_count()))  # as that process has them
+    monkeypatch.setenv("XLA_FLAGS", xla_flags(jax.device_count()))  # as in that process
     assert process[-1] == compiled.key(base, "v5e:2x2")
 
 

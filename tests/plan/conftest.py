@@ -1,4 +1,4 @@
-"""One process in which the command runs, and a step is lowered with another order of hashes."""
+"""A process that runs the command and lowers a step with another hash order."""
 
 import jax
 import pytest
@@ -40,7 +40,7 @@ def config_file(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def process(config_file, run_python):
-    """The lines of `python -m vit_jax.plan --nocompile`, and then the key of the step."""
+    """The output of `python -m vit_jax.plan --nocompile`, followed by the key of the step."""
     devices = jax.device_count()
     done = run_python("-c", PROGRAM, config_file, fresh=True, devices=devices, PYTHONHASHSEED="1")
     assert done.returncode == 0, done.stderr

@@ -78,7 +78,7 @@ def test_an_estimate_is_never_less_than_the_roofline():
     assert StepTime(3.0, None, 1.0, 5.0).estimate == 6.0
 
 
-# Table 6 of the paper: on JFT, 303 M images of 18,291 classes. Of B/32 the paper's own figure is
+# Table 6 of the paper: on JFT, 303 M images of 18,291 classes. For B/32 the paper's own figure is
 # 2.5 % lower than this rule.
 @pytest.mark.parametrize(
     ("name", "epochs", "exaflops", "within"),
@@ -98,7 +98,7 @@ def test_exaflops_of_the_paper(name, epochs, exaflops, within):
 
 @pytest.mark.parametrize(("name", "exaflops"), [("bit.py", 50), ("hybrid.py", 274)])
 def test_resnets_and_hybrids_are_planned(name, exaflops):
-    """Without compiling; exaFLOPs are those of arXiv 2010.11929, table 6."""
+    """Without compiling; exaFLOPs from arXiv 2010.11929, table 6."""
     config = configs.load(str(CONFIGS / name), [])
     found = forecast(config, build.mesh(config.mesh), topology=None, compiled=False)
     assert found.exaflops == pytest.approx(exaflops, rel=0.015)
@@ -106,13 +106,13 @@ def test_resnets_and_hybrids_are_planned(name, exaflops):
     assert found.memory.activations == 4096 * found.model.activation_bytes
 
 
-# Hosts, by hand: for 16 chips of TPU v5e on 4 hosts; on devices that only say so.
+# Hosts, by hand: 16 chips of TPU v5e on 4 hosts, with fake devices.
 
 DEVICES = [types.SimpleNamespace(process_index=i // 4) for i in range(16)]
 
 
 class Sharding:
-    """Like a NamedSharding over DEVICES: an array in `parts` along its first axis."""
+    """A stand-in for NamedSharding over DEVICES: `parts` along an array's first axis."""
 
     device_set = DEVICES
 
@@ -131,7 +131,7 @@ class Sharding:
 
 
 class Key:
-    """A device as the key of a dictionary."""
+    """A device wrapped to be a dictionary key."""
 
     def __init__(self, device):
         self.process_index = device.process_index

@@ -10,7 +10,7 @@ from vit_jax.plan.forecast import Forecast, HostNeeds, Memory, StepTime
 GIB = 2**30
 
 
-# A run of 36,000 steps on four chips, of a tenth of a second each: four chip-hours.
+# A run of 36,000 steps of a tenth of a second on four chips: four chip-hours.
 FOUR_CHIPS = Forecast(
     topology="v5e:2x2",
     device_kind="TPU v5 lite",
@@ -62,7 +62,7 @@ def test_flops_of_short_runs_can_be_read(steps, said):
 
 
 def forecast(name, steps, *, topology="v3:16x16", secs=0.1, **fields):
-    """Of 512 cores that take `secs` for a step of 4096 images."""
+    """A forecast on 512 cores that take `secs` per step of 4096 images."""
     return dataclasses.replace(
         FOUR_CHIPS,
         topology=topology,

@@ -15,7 +15,7 @@ END = bytes(10240)
 
 
 def header(name: str = "bad.jpg", *, kind: bytes = tarfile.REGTYPE, **fields: object) -> bytes:
-    """One block of a tar."""
+    """One header block of a tar."""
     info = tarfile.TarInfo(name)
     info.type = kind
     for field, value in fields.items():
@@ -36,7 +36,7 @@ def padded(data: bytes) -> bytes:
 
 
 def good() -> bytes:
-    """A member, without the end of an archive."""
+    """A member without the end-of-archive marker."""
     ((name, data),) = GOOD.items()
     return header(name, size=len(data)) + padded(data)
 
@@ -54,7 +54,7 @@ def pax(**records: str) -> bytes:
 WHOLE = good() + END
 DAMAGED = "error: .*not a tar, or damaged or truncated"
 
-# What is wrong -> (the tar, the outcome: an error, or why one of two members was set aside).
+# Fault -> (the tar, the outcome: an error, or why one of two members was set aside).
 TARS: dict[str, tuple[bytes, str]] = {
     "empty": (b"", DAMAGED),
     "no tar": (jpeg(0), DAMAGED),
@@ -128,7 +128,7 @@ def no_text(folder: Path) -> None:
 
 def very_large(folder: Path) -> None:
     with open(folder / "bad.jpg", "wb") as file:
-        file.truncate(2**40)  # a hole
+        file.truncate(2**40)  # sparse
 
 
 def folder_in_a_circle(folder: Path) -> None:
@@ -159,9 +159,9 @@ def split_with_a_space(folder: Path) -> None:
     (folder.parent / "my split" / "thing").mkdir(parents=True)
 
 
-# What is wrong -> (adds it to a folder of a class with a good image, the outcome).
+# Fault -> (a function that adds it to a class folder with one good image, the outcome).
 FOLDERS: dict[str, tuple[Callable[[Path], None], str]] = {
-    "a link in a circle": (link_in_a_circle, ""),  # no file: not listed
+    "a link in a circle": (link_in_a_circle, ""),  # not a file: not listed
     "a broken link": (broken_link, ""),
     "a pipe": (pipe, ""),
     "a name that is not UTF-8": (no_text, "unsafe_name"),

@@ -48,7 +48,7 @@ def png(
 
 
 def jpeg_of_size(height: int, width: int) -> bytes:
-    """That claims to have it."""
+    """A JPEG that claims this size."""
     data = jpeg(1)
     frame = data.index(b"\xff\xc0")
     return data[: frame + 5] + struct.pack(">HH", height, width) + data[frame + 9 :]

@@ -1,4 +1,4 @@
-"""A corpus of bad input, each case with its outcome: nothing crashes, hangs or fills the memory.
+"""A corpus of bad input, each case with its outcome: nothing crashes, hangs or exhausts memory.
 
 Lists and samples are in records_test.py, record files in tests/data/sources/bad_records_test.py.
 """
@@ -37,7 +37,7 @@ pytestmark = pytest.mark.usefixtures("bounded")
 
 @pytest.mark.parametrize("name", IMAGES)
 def test_images(name: str) -> None:
-    """What is kept or converted can be decoded in training."""
+    """Images that are kept or converted can be decoded in training."""
     data, outcome = IMAGES[name]
     row, stored = check(ImageRow(name), data, faults.policy([], {}), MAX_PIXELS)
     assert re.fullmatch(outcome, " ".join([row.action, *row.faults]))
@@ -48,7 +48,7 @@ def test_images(name: str) -> None:
 
 
 def outcome_of(collection: Collection, output: Path) -> str:
-    """The reason that an image was left out, or the error."""
+    """The reason for which an image was left out, or the error."""
     try:
         found = prepared(collection, output, PrepareOptions(shard_mib=0.02))
     except UserError as error:
@@ -86,7 +86,7 @@ def test_folders(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.parametrize("name", ["", " ", "a ", "\ta", "a\rb", "a\x85b", "\udcff"])
 def test_class_names_that_would_be_read_back_as_others(tmp_path: Path, name: str) -> None:
-    """In any collection: the list in the data set is read line by line, and stripped."""
+    """For any collection: the data set's list is read line by line, and stripped."""
     part = Part("a.tar", "tar", str(tmp_path / "a.tar"), labels=(0,))
     collection = Collection("tars", "Of this test.", ["thing", name], [part])
     with pytest.raises(UserError, match="The name of class 1 is"):
@@ -102,7 +102,7 @@ def failing(number: int) -> Callable[..., NoReturn]:
 
 
 def test_files_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Simulated, since permissions do not stop root, nor does a disk fail on demand."""
+    """Simulated, since permissions do not stop root and disks do not fail on demand."""
     folder = tmp_path / "photos" / "thing"
     folder.mkdir(parents=True)
     (folder / "good.jpg").write_bytes(jpeg(0))

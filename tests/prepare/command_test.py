@@ -1,4 +1,4 @@
-"""python -m vit_jax.prepare: flags, output, exit status; most of it in this process."""
+"""python -m vit_jax.prepare: flags, output, exit status; mostly in this process."""
 
 import importlib.util
 import os
@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture
 def main(monkeypatch, capsys):
-    """Runs the command with these arguments; what it prints."""
+    """Runs the command with these arguments; returns its output."""
 
     def run(*arguments):
         values = flags.FlagValues()
@@ -37,7 +37,7 @@ def main(monkeypatch, capsys):
 
 @pytest.fixture
 def prepare(tmp_path, main):
-    """Runs the command on a list of two images; what it prints."""
+    """Runs the command on a list of two images; returns its output."""
     for number in range(2):
         (tmp_path / f"{number}.jpg").write_bytes(jpeg(number))
     (tmp_path / "list.jsonl").write_text(
@@ -116,7 +116,7 @@ def test_without_beam(prepare):
 
 @pytest.fixture
 def message(tmp_path, main):
-    """The error that the command raises for these flags, before it writes anything."""
+    """The error that the command raises for these flags before it writes anything."""
     (tmp_path / "0.jpg").write_bytes(jpeg(0))
     (tmp_path / "list.jsonl").write_text('{"image": "0.jpg", "labels": [0]}\n')
 
@@ -162,7 +162,7 @@ def test_all_numeric_flags_are_tried():
 
 @pytest.fixture
 def interrupted(tmp_path):
-    """Starts the command on a folder of images, and types ^C when `ready` says so."""
+    """Starts the command on a folder of images, and sends SIGINT when `ready` says so."""
     for i in range(40):
         path = tmp_path / "photos" / f"class{i}" / "1.jpg"
         path.parent.mkdir(parents=True)

@@ -36,7 +36,7 @@ SYNSETS = ("n00004475", "n00005787", "n01440764")
 
 @pytest.fixture
 def synset_tars() -> dict[str, bytes]:
-    """Three synsets of ten images each, as ImageNet-21k has them."""
+    """Three synsets of ten images each, packed as in ImageNet-21k."""
     return {
         f"{synset}.tar": tar({f"{synset}_{i}.JPEG": jpeg(100 * k + i) for i in range(10)})
         for k, synset in enumerate(SYNSETS)
@@ -45,7 +45,7 @@ def synset_tars() -> dict[str, bytes]:
 
 @pytest.fixture
 def imagenet21k(tmp_path: Path, synset_tars: dict[str, bytes]) -> Path:
-    """A tar of the tars."""
+    """A tar of the synset tars."""
     path = tmp_path / "fall11_whole.tar"
     path.write_bytes(tar(synset_tars))
     return path

@@ -17,7 +17,7 @@ from vit_jax.prepare.duplicates import EvaluationSet
 from vit_jax.prepare.report import summary
 from vit_jax.prepare.split_assignment import SplitAssignment, Splits, assign_splits
 
-# Looks far from each other.
+# Perceptual hashes far from each other.
 A, B, C = 0x0F0F_1234_5678_9ABC, 0xF0F0_4321_8765_CBA9, 0x5A5A_1111_2222_3333
 
 
@@ -60,7 +60,7 @@ def test_the_first_of_equal_bytes_stays() -> None:
 
 
 def test_merged_labels_have_the_largest_of_their_weights() -> None:
-    """Labels without weights weigh 1; if no image has weights, the merged one has none either."""
+    """Labels without weights count as 1; if no image has weights, the merged one has none."""
     images = table(*(("a", A), ("b", B)) * 3)
     columns = {
         "labels": [[4, 1], [0], [2], [2], [1, 4], [0]],
@@ -85,7 +85,7 @@ def test_merged_labels_have_the_largest_of_their_weights() -> None:
 
 def test_near_copies_are_within_near_bits() -> None:
     images = table(("a", A), ("b", A ^ 0b1111), ("c", A ^ 0b11111), ("d", B))
-    assert assigned(images, near_bits=4).copies.near == {1: 0}  # 2 is near what goes
+    assert assigned(images, near_bits=4).copies.near == {1: 0}  # 2 is near one that is dropped
     assert assigned(images, near_bits=3).copies.near == {2: 1}
     assert assigned(images, near_bits=0).copies.near == {}
     assert not assigned(images).left_out
@@ -94,7 +94,7 @@ def test_near_copies_are_within_near_bits() -> None:
 
 
 def test_a_chain_is_not_dropped_as_a_whole() -> None:
-    """Each is near the next one, the ends are far apart: what goes is near one that stays."""
+    """Each is near the next, the ends are far apart: dropped ones are near one that stays."""
     chain = table(*((str(i), A ^ ((1 << 4 * i) - 1)) for i in range(6)))
     assert assigned(chain, near_bits=4).copies.near == {1: 0, 3: 2, 5: 4}
 
@@ -129,7 +129,7 @@ def test_images_of_evaluation_sets_are_left_out() -> None:
 
 
 def test_images_near_a_left_out_one_stay() -> None:
-    """1 is near 0, which is in the evaluation set; 1 itself is not near it."""
+    """1 is near 0, which is in the evaluation set; 1 itself is not near that set."""
     images = table(("a", A), ("b", A ^ 0b1111))
     evaluation = EvaluationSet("test_set", table(("x", A ^ 0b1111_0000)))
     found = assigned(images, evaluations=[evaluation], near_duplicates="drop")
@@ -171,7 +171,7 @@ def test_copies_in_other_splits_are_counted_once() -> None:
 
 
 def test_mirrored_copies_are_separate_from_near_ones() -> None:
-    """1 is 0 in a mirror, 2 is near 1, 3 is near 0; 4 has the bytes of 1."""
+    """1 mirrors 0, 2 is near 1, 3 is near 0; 4 has the bytes of 1."""
     images = table(
         ("a", A), ("b", B ^ 1), ("c", B ^ 3), ("d", A ^ 1), ("b", B ^ 1), ("e", C),
         mirrored=[B, A ^ 2, A, B, A ^ 2, C],
@@ -179,7 +179,7 @@ def test_mirrored_copies_are_separate_from_near_ones() -> None:
     found = assigned(images)
     assert found.copies.same == {4: 1} and found.copies.near == {2: 1, 3: 0}
     assert found.copies.mirrored == {1: 0, 2: 0, 4: 0} and not found.left_out
-    assert assigned(images, near_bits=0).copies.mirrored == {2: 0}  # the very look
+    assert assigned(images, near_bits=0).copies.mirrored == {2: 0}  # the same look
     dropped = assigned(images, mirrored_duplicates="drop")
     assert dropped.left_out == dict.fromkeys([1, 2, 4], "mirrored")
     both = assigned(images, near_duplicates="drop", mirrored_duplicates="drop")
@@ -189,7 +189,7 @@ def test_mirrored_copies_are_separate_from_near_ones() -> None:
 
 
 def test_symmetrical_copies_are_near_not_mirrored() -> None:
-    """Symmetrical images, and catalogues that earlier versions wrote, without mirrored looks."""
+    """Symmetrical images, and catalogues of earlier versions, which lack mirrored looks."""
     same = table(("a", A), ("b", A ^ 1), ("c", A), mirrored=[A, A ^ 1, A])
     found = assigned(same).copies
     assert found.near == {1: 0, 2: 0} and found.mirrored == {}

@@ -23,7 +23,7 @@ from vit_jax.prepare.tasks import runners
 
 
 def folder_of(root: Path, images: dict[str, bytes]) -> Path:
-    """<class>/* of these images, two classes."""
+    """Writes the images as <class>/*, in two classes."""
     for i, (name, data) in enumerate(images.items()):
         path = root / f"class{i % 2}" / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -51,7 +51,7 @@ def test_a_folder_a_data_set_and_saved_hashes_are_the_same(tmp_path: Path) -> No
         {"same.jpg": large["1.jpg"], "smaller.jpg": smaller.getvalue(), "other.jpg": jpeg(99)},
     )
     as_data_set = prepared(test_set, tmp_path / "evaluation").folder
-    (as_data_set / "catalogue.parquet").unlink()  # as of a set that others made
+    (as_data_set / "catalogue.parquet").unlink()  # as in a set made elsewhere
 
     train = folder_of(tmp_path / "train", large)
     by_folder = prepared(train, tmp_path / "one", test_set)

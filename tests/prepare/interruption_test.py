@@ -98,7 +98,7 @@ def test_a_disk_that_grows_until_it_suffices(
 ) -> None:
     collection = image_folder.collection(CollectionRequest(str(photos)))
     whole = prepared(collection, tmp_path / "whole", PrepareOptions(shard_mib=0.02))
-    # Otherwise too little space would be an error beforehand.
+    # Otherwise too little space would already be an error at the start.
     monkeypatch.setattr("shutil.disk_usage", lambda _: type("", (), {"free": 2**40}))
     failed = 0
     for kib in range(16, 1024, 16):
@@ -196,7 +196,7 @@ def test_workers_end_with_a_parent_that_is_killed(tmp_path: Path) -> None:
 
 
 def _runs(pid: int) -> bool:
-    """Whether a process runs; a zombie does not."""
+    """Whether a process is running; a zombie is not."""
     stat = Path(f"/proc/{pid}/stat")
     return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z"
 
@@ -210,7 +210,7 @@ def _wait_for(condition: Callable[[], bool], timeout_secs: float = 60) -> None:
 
 @pytest.mark.slow
 def test_killed_at_random_moments(tmp_path: Path) -> None:
-    """Kills all processes of the command, or the parent alone."""
+    """Kills all processes of the command, or only the parent."""
     source = tmp_path / "tars"
     source.mkdir()
     for k, synset in enumerate(list(imagenet21k.synsets.names())[:30]):

@@ -1,4 +1,4 @@
-"""Pairs of hashes that differ in few bits, also of mirrored images."""
+"""Pairs of hashes that differ in few bits, also for mirrored images."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_planted_pairs_among_many() -> None:
 
 
 def test_crowds_are_bounded_and_reported() -> None:
-    """Thousands of hashes that agree in 32 bits would be compared all with all."""
+    """Thousands of hashes that agree in 32 bits would all be compared with each other."""
     hashes = np.unique(random_hashes(3000) & np.uint64(0xFFF))
     found = near_pairs.near_pairs(hashes, 2)
     assert len(found.crowded) > 1000

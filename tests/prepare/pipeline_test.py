@@ -40,7 +40,7 @@ def prepared(
 
 
 def files(folder: Path) -> dict[str, str]:
-    """Digests of a data set's files, without those that contain times."""
+    """Digests of a data set's files, except those that contain times."""
     return {
         path.name: hashlib.sha256(path.read_bytes()).hexdigest()
         for path in sorted(folder.iterdir())
@@ -190,7 +190,7 @@ def test_impossible_options_are_refused_before_images_are_read(
         patch.setattr(read_part, "run", lambda _: pytest.fail("an image was read"))
         with pytest.raises(UserError, match=message):
             prepared(collection, tmp_path, dataclasses.replace(SMALL, **mistake))
-    prepared(collection, tmp_path)  # and the right ones go on
+    prepared(collection, tmp_path)  # and correct options resume
 
 
 def test_options_may_change_until_files_are_written(
@@ -272,7 +272,7 @@ def photos(tmp_path: Path) -> Path:
 
 
 def test_an_image_that_was_replaced_is_noticed(tmp_path: Path, photos: Path) -> None:
-    """Although its folder does not change."""
+    """Noticed although its folder does not change."""
     collection = image_folder.collection(CollectionRequest(str(photos)))
     prepared(collection, tmp_path, PrepareOptions())
     (photos / "class" / "3.jpg").write_bytes(jpeg(9))
@@ -301,7 +301,7 @@ def test_an_image_that_changes_before_it_is_written(
 
 
 def test_a_set_that_an_earlier_version_made_is_read(tmp_path: Path, photos: Path) -> None:
-    """Without mirrored looks, in the catalogue and in the report."""
+    """It lacks mirrored looks, both in the catalogue and in the report."""
     collection = image_folder.collection(CollectionRequest(str(photos)))
     made = prepared(collection, tmp_path, PrepareOptions())
     path = made.folder / "catalogue.parquet"

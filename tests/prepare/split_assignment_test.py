@@ -17,7 +17,7 @@ from vit_jax.prepare.split_assignment import Splits, stratified
 
 
 def counts_of(sizes: list[int], splits: str, seed: int = 0) -> dict[str, list[int]]:
-    """Images of each class, by split, of classes of these sizes in any order."""
+    """Images per class and split, for classes of these sizes in random order."""
     classes = np.random.default_rng(seed).permutation(np.repeat(np.arange(len(sizes)), sizes))
     found = stratified(classes, Splits.parse(splits))
     together = np.concatenate(list(found.values()))
@@ -48,7 +48,7 @@ def test_proportions_are_as_close_as_whole_images_allow(seed: int) -> None:
 
 
 def test_rare_classes_stay_in_the_rest() -> None:
-    """A class of one image is in the rest; of two at most one goes, at every size of the split."""
+    """A class of one image is in the rest; of two at most one is split off, at every split size."""
     for number in range(1, 32):
         found = counts_of([1, 1, 2, 2, 30], f"validation={number},train=rest")
         assert sum(found["validation"]) == number
@@ -59,7 +59,7 @@ def test_rare_classes_stay_in_the_rest() -> None:
 
 
 def test_many_rare_classes_and_a_large_one() -> None:
-    """The large class gives the difference at once: one step per image would take hours."""
+    """The large class makes up the difference at once: one step per image would take hours."""
     found = counts_of([1] * 100_000 + [200_000, 100_000], "validation=150000,train=rest")
     assert found["validation"][:-2] == [0] * 100_000
     assert found["validation"][-2:] == [100_000, 50_000]

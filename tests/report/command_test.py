@@ -9,7 +9,7 @@ from vit_jax.report import __main__ as report
 
 @pytest.fixture
 def make_run(tmp_path):
-    """`make_run("a")`: the least that is a run."""
+    """`make_run("a")`: a minimal run."""
 
     def make(name):
         folder = tmp_path / name
@@ -31,7 +31,7 @@ def test_writes_where_it_says(run_python, make_run, tmp_path):
     one, other = make_run("runs/a"), make_run("runs/b")
     done = run_python("-m", "vit_jax.report", str(one))
     assert done.stdout == f"saved    {one}/report.html\n", done.stderr
-    # What a pattern finds at the second time.
+    # The matches of a shell pattern when the command is repeated.
     everything = [str(one), str(other), f"{one}/", str(tmp_path / "runs/report.html")]
     for _ in range(2):
         done = run_python("-m", "vit_jax.report", *everything)

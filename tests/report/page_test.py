@@ -15,7 +15,7 @@ NOW = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "chrome"))), None)
 NAME = "<b>&\"x'"
 
-# Points at the middle of the first picture, hides the second run, and writes down what is seen.
+# Points at the middle of the first picture, hides the second run, and records what shows.
 LOOK = """<script>
 addEventListener("error", event => { document.title = "error: " + event.message; });
 const svg = document.querySelector("figure svg"), box = svg.getBoundingClientRect();
@@ -38,7 +38,7 @@ def losses(steps, seed=0):
 
 
 class Outline(html.parser.HTMLParser):
-    """Whether all that is opened is closed again, and what tags and attributes there are."""
+    """Collects tags and attributes, and whether every opened tag is closed."""
 
     def __init__(self, text):
         super().__init__()

@@ -1,4 +1,4 @@
-"""Each field of a config changes the run that is built from it; nothing is compiled or read."""
+"""Each field of a config changes the run built from it; nothing is compiled or read."""
 
 import functools
 import re
@@ -40,7 +40,7 @@ HYBRID = (
     "input.preprocess=decode|resize(16)",
 )
 
-# Another value of each field, and what the field needs to be read. Of the others: of their type.
+# Another value of each field, with the overrides that it needs. Unlisted fields: by type.
 CHANGES: dict[str, tuple[object, tuple[str, ...]]] = {
     "model.name": ("ViT-Ti/2", ()),
     "model.width": (32, ()),
@@ -149,7 +149,7 @@ BASE = configs.resolve(TINY_RUN, ["model.depth=1"])
 
 
 def overrides(field):
-    """What the field needs to be read, and the change of its value."""
+    """Overrides that the field needs, and the one that changes it."""
     name = field.replace("mixture.<name>", "mixture.a").replace("evals.<name>", "evals.test")
     if field in CHANGES:
         value, needed = CHANGES[field]
@@ -165,7 +165,7 @@ def resolve(overrides):
 
 
 def as_text(x):
-    """An object and what it holds, without addresses and times."""
+    """An object and its contents as text, without addresses and times."""
     if isinstance(x, jax.Array) and jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key):
         x = jax.random.key_data(x)
     if isinstance(x, np.ndarray | jax.Array):
@@ -180,7 +180,7 @@ def as_text(x):
 
 
 class StandIn:
-    """In the place of `name`: keeps what it is made with."""
+    """A replacement for `name` that records its arguments."""
 
     bad_images, wait_secs, num_examples = (), 0.0, 64
 
@@ -201,7 +201,7 @@ class FakeTfds(Synthetic):
 
 @pytest.fixture
 def stand_ins(monkeypatch):
-    """What would read or write files, or start threads, is recorded instead."""
+    """Records calls that would read or write files, or start threads."""
     make = lambda name: functools.partial(StandIn, name)
     monkeypatch.setitem(sources.SOURCES, "tfds", FakeTfds)
     monkeypatch.setitem(sources.FOLDERS, "tfds", lambda data_dir, where: "")
@@ -236,7 +236,7 @@ def one_device():
 
 
 def step_parts(config):
-    """Source and parts of the step; a config's are made once."""
+    """Source and parts of the step; made once per config."""
     if (key := str(config)) not in STEP_PARTS:
         source = build.source(config.input)
         counts = {"num_examples": source.num_examples, "num_classes": source.num_classes}
@@ -331,7 +331,7 @@ def init(config):
     )
 
 
-# The quick ones first: the first that differs is enough.
+# Quick ones first: the first that differs is enough.
 PARTS = (durations, data, mesh, writing, speed, evals, first_state, state, update, init)
 
 

@@ -1,4 +1,4 @@
-"""train --check: reads a little of everything, compiles nothing, leaves nothing."""
+"""train --check reads a little of everything, compiles nothing, leaves nothing."""
 
 import io
 import os
@@ -26,7 +26,7 @@ EVAL = "evals.test.preprocess=decode|resize(8)"
 
 @pytest.fixture
 def look(tmp_path, tiny_run):
-    """(the table, what is wrong or None) of a run with these overrides."""
+    """(table, message or None) of a run with these overrides."""
 
     def look(*overrides, **options):
         screen, error = io.StringIO(), None
@@ -47,7 +47,7 @@ def look(tmp_path, tiny_run):
 
 @pytest.fixture
 def images(tmp_path):
-    """A folder of 8 images, the overrides that name it."""
+    """A folder of 8 images, as overrides."""
     for split in ("train", "test"):
         for name in ("a", "b"):
             folder = tmp_path / "images" / split / name
@@ -97,7 +97,7 @@ def test_bad_images_of_all_data_are_named_at_once(tmp_path, look, images):
 
 
 def test_every_image_is_looked_at_if_asked_to(tmp_path, look, images, monkeypatch):
-    """Nothing is sampled: the bad ones are no first, last or 16th part."""
+    """No sampling: the bad ones are not first, last or a 16th part."""
     monkeypatch.setattr("vit_jax.run.check.SAMPLES", 2)
     images[2] = "input.batch_size=1"
     broken = [tmp_path / "images" / split / "b" / "0.png" for split in ("train", "test")]

@@ -1,4 +1,4 @@
-"""What a look at folders tells comes first, and costs next to nothing."""
+"""Errors visible from folders alone come first, and cost next to nothing."""
 
 import pytest
 from etils import epath
@@ -14,7 +14,7 @@ UNNAMED = tuple(
 
 @pytest.fixture
 def told(tmp_path, tiny_run, monkeypatch):
-    """`told(override, ...)`: what is said of a run with these."""
+    """`told(override, ...)`: the messages for a run with these overrides."""
     monkeypatch.chdir(tmp_path)
 
     def told(*overrides, workdir="run"):
@@ -82,7 +82,7 @@ def test_a_run_that_has_begun_needs_its_weights_no_more(tiny_run, tmp_path):
 
 
 def test_tensorflow_and_devices_are_not_waited_for(run_python, tmp_path):
-    """JAX_PLATFORMS cannot be used: whoever looked for devices would say so instead."""
+    """JAX_PLATFORMS is unusable: looking for devices would give that error instead."""
     program = (
         "import sys; from vit_jax import config, train; from vit_jax.run import early\n"
         "from vit_jax.core.errors import UserError\n"

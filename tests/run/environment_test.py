@@ -14,7 +14,7 @@ def test_deterministic_adds_to_the_flags_given(monkeypatch):
 def test_xla_knows_the_flags(run_python):
     flags = " ".join(environment.DETERMINISTIC_FLAGS)
     done = run_python("-c", "import jax; jax.devices()", XLA_FLAGS=flags)
-    assert done.returncode == 0, done.stderr  # XLA aborts on a flag that it does not know
+    assert done.returncode == 0, done.stderr  # XLA aborts on an unknown flag
 
 
 def test_a_run_is_described():

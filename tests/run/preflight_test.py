@@ -1,4 +1,4 @@
-"""All problems at once, and before anything is compiled or written."""
+"""All problems are reported at once, before anything is compiled or written."""
 
 import collections
 
@@ -14,7 +14,7 @@ EVAL = "evals.test.preprocess=decode|resize(8)"
 
 @pytest.fixture
 def problems_of(tmp_path, tiny_run):
-    """What `prepare` says of a run with these overrides."""
+    """Problems that `prepare` reports for a run with these overrides."""
 
     def problems_of(*overrides):
         with pytest.raises(UserError) as error:
@@ -83,7 +83,7 @@ def test_weights_that_do_not_fit_are_found_before_the_model_is_made(tmp_path, ti
         preflight.prepare(other, workdir)
     fits = preflight.prepare(tiny_run(f"init.weights={tmp_path / 'first'}"), workdir)
     assert fits.shapes["head/kernel"] == (16, 4)
-    # A run that has begun needs them no more.
+    # A resumed run no longer needs them.
     gone = tiny_run("init.weights=/nowhere")
     assert preflight.prepare(gone, epath.Path(tmp_path / "first")).trained is None
 

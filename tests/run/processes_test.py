@@ -9,7 +9,7 @@ from vit_jax.run import processes
 
 
 def check(of_first, here, workdir="runs/a", checks=False):
-    """What process 1 does when process 0 has the config `of_first`, and trains in runs/a."""
+    """Runs process 1's check when process 0 has the config `of_first` and trains in runs/a."""
     first = {"--workdir": "runs/a", "--check": False, **configs.to_dict(of_first)}
     values = {"config": first, "fingerprint": {}}
     peers = SimpleNamespace(

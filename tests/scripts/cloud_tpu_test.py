@@ -1,4 +1,4 @@
-"""scripts/cloud_tpu.sh against a gcloud that is not one: its workers are two folders."""
+"""scripts/cloud_tpu.sh against a fake gcloud, whose workers are two folders."""
 
 import contextlib
 import inspect
@@ -22,7 +22,7 @@ CONFIG = Path(__file__).parents[2] / "configs" / "vit_digits.py"
 TRAINING = ("--", "--config", "configs/vit_digits.py", "--workdir=gs://bucket/l16", "--name=a b")
 
 # A Python for the workers' environments. Its training ends with the next status in ~/statuses, or
-# with 0; with "wait" it goes on until it is stopped.
+# with 0; "wait" continues until it is stopped.
 PYTHON = """
 case $* in
   *vit_jax.train*)
@@ -41,7 +41,7 @@ esac
 
 
 class World:
-    """What the fake keeps, and a launcher to change it."""
+    """The fake's state, and the launcher that changes it."""
 
     def __init__(self, folder, launch, programs):
         self.folder = folder
@@ -89,7 +89,7 @@ def test_a_run_from_nothing_to_the_end(world):
     assert done.returncode == 0, done.stdout + done.stderr
     assert "training: --config configs/vit_digits.py" in done.stdout
     assert "The training has finished on all workers" in done.stdout
-    assert "delete --name=l16" in done.stdout  # the slice is still there, and paid for
+    assert "delete --name=l16" in done.stdout  # the slice still exists, and costs money
     for worker in ("w-0", "w-1"):
         (log,) = (world.folder / worker / "launched").glob("*/log")
         assert "--workdir=gs://bucket/l16 --name=a b" in log.read_text()
@@ -98,7 +98,7 @@ def test_a_run_from_nothing_to_the_end(world):
     done = world(*WANTED, *TRAINING)
     assert "has finished" in done.stdout
     assert "status 0" in done.stdout
-    assert len(world.calls()) == 3  # how the request is, how the workers are, what they said last
+    assert len(world.calls()) == 3  # state of the request, state of the workers, their last output
 
 
 def test_the_slice_is_deleted_by_choice(world):
@@ -123,7 +123,7 @@ CHANGING = ("queued-resources create", "tpu-vm scp", "tpu_worker.sh install", "t
 
 
 def cuts():
-    """(step, after) of all; quick are those after a step that changes something."""
+    """All (step, after) pairs; quick ones follow a step that changes something."""
     return [
         pytest.param(
             step,
@@ -193,13 +193,13 @@ def test_one_worker_with_an_error_ends_all(world):
     world.tell("w-1/statuses", "1\n")
     done = world(*WANTED, *TRAINING)
     assert done.returncode == 1
-    assert "t1v-w-1:" in done.stdout  # whose error it is, and its words
+    assert "t1v-w-1:" in done.stdout  # the failing worker and its message
     assert "status 1" in done.stdout
     assert "The training failed" in done.stderr
     assert "Traceback" not in done.stderr
     states = [file.read_text() for file in sorted(world.folder.glob("w-*/launched/*/state"))]
     assert states == ["stopped\n", "failed-1\n"]
-    again = world(*WANTED, *TRAINING)  # mended: it goes on
+    again = world(*WANTED, *TRAINING)  # fixed: it goes on
     assert again.returncode == 0, again.stderr
 
 
@@ -222,7 +222,7 @@ def test_stop_saves_and_run_goes_on(world):
 
 
 def test_a_worker_that_came_back_bare_is_served_again(world, clone):
-    """Its machine was replaced or started anew while the others wait for it."""
+    """A worker's machine was replaced or restarted while the others wait for it."""
     world(*WANTED, *TRAINING)
     for file in (world.folder / "w-1").rglob("launched/*/state"):
         file.unlink()
@@ -271,7 +271,7 @@ def test_ctrl_c_says_what_goes_on(world):
 
 
 def test_the_tests_can_be_interrupted_where_interrupts_are_ignored():
-    """As under nohup, or in the background of a script."""
+    """Under nohup, or in the background of a script."""
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         with contextlib.contextmanager(inspect.unwrap(conftest.interruptible))():
@@ -282,7 +282,7 @@ def test_the_tests_can_be_interrupted_where_interrupts_are_ignored():
 
 
 def test_a_worker_without_a_new_enough_python_fetches_one(clone, programs, tmp_path):
-    """As on Ubuntu 22.04: uv brings one, which makes the virtual environment."""
+    """On Ubuntu 22.04 uv fetches one, which makes the virtual environment."""
     path = programs(
         curl="echo 'mkdir -p ~/.local/bin; cp \"$UV\" ~/.local/bin/uv'",
         uv='[[ $* != "python find 3.12" ]] || echo "$BASE"',

@@ -1,4 +1,4 @@
-"""Fixtures for the launchers: a small clone, programs in the place of real ones, recordings."""
+"""Fixtures for the launchers: a small clone, fake programs, recorded output."""
 
 import os
 import shutil
@@ -28,7 +28,7 @@ def clone(tmp_path):
 
 @pytest.fixture
 def programs(tmp_path):
-    """`programs(gcloud="text of a bash script")`: a folder with these programs alone."""
+    """`programs(gcloud="text of a bash script")`: a folder with only these programs."""
     folder = tmp_path / "programs"
     folder.mkdir()
 
@@ -44,7 +44,7 @@ def programs(tmp_path):
 
 @pytest.fixture
 def launch(clone, programs, tmp_path):
-    """`launch("slurm.sh", ...)`: the script in the clone, ended, in a group of its own."""
+    """`launch("slurm.sh", ...)`: the finished script, run in the clone in its own process group."""
     home = tmp_path / "home"
     home.mkdir()
 
@@ -71,9 +71,9 @@ def launch(clone, programs, tmp_path):
 
 @pytest.fixture
 def recorded(clone, tmp_path):
-    """`recorded("slurm.txt", text)`: whether the text is the recorded one.
+    """`recorded("slurm.txt", text)`: whether the text equals the recording.
 
-    RECORD=1 in the environment records it anew.
+    RECORD=1 in the environment records it again.
     """
 
     def same(name: str, text: str) -> bool:
@@ -90,7 +90,7 @@ def recorded(clone, tmp_path):
 
 @pytest.fixture
 def bare_path(programs):
-    """A PATH with what the scripts need of the system, and no gcloud, kubectl or sbatch."""
+    """A PATH with the system tools that the scripts need, and no gcloud, kubectl or sbatch."""
     folder = programs()
     for name in (
         "bash",

@@ -1,14 +1,14 @@
-"""Stands for gcloud in the tests of cloud_tpu.sh: a project with one slice of two workers.
+"""A fake gcloud for the tests of cloud_tpu.sh: a project with one slice of two workers.
 
 Runs in the folder $WORLD, which holds its state:
 
-  calls           every call, a line each
-  request         the states of the request that are still to come, a line each; no file: no request
-  fail, cut       a part of a call: the first call with it fails, or takes the launcher down with it
+  calls           every call, one per line
+  request         the request's upcoming states, one per line; no file: no request
+  fail, cut       part of a call: the first call containing it fails, or kills the launcher
   ctrl_c          likewise, as Ctrl-C at the terminal
-  after           where this is there, that call does its work before the launcher is gone
-  w-0, w-1        the workers' home folders; commands for them are really run there
-  python          what stands in the workers' virtual environments
+  after           if it exists, that call does its work before the launcher dies
+  w-0, w-1        the workers' home folders, where their commands really run
+  python          the Python of the workers' virtual environments
 """
 
 import os
@@ -24,7 +24,7 @@ COMING = ("WAITING_FOR_RESOURCES", "PROVISIONING", "ACTIVE")
 
 
 def told_to(what: str, call: str) -> bool:
-    """Whether this call is the first with the text in that file, which is then gone."""
+    """Whether this call is the first to contain the text in that file, which is then deleted."""
     file = WORLD / what
     if not file.exists() or file.read_text() not in call:
         return False

@@ -1,4 +1,4 @@
-"""scripts/gke.sh against a kubectl that is not one."""
+"""scripts/gke.sh against a fake kubectl."""
 
 import pytest
 import yaml
@@ -12,7 +12,7 @@ TRAINING = (
 )
 
 # Keeps the manifest in $WORLD/jobset and its state in $WORLD/state; a call that contains the text
-# in $WORLD/fail fails once, one with that in $WORLD/cut takes the launcher down with it.
+# in $WORLD/fail fails once, one with that in $WORLD/cut kills the launcher.
 KUBECTL = """
 cd "$WORLD"
 echo "$*" >>calls

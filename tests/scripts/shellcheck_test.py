@@ -1,4 +1,4 @@
-"""The shell scripts have nothing that shellcheck finds."""
+"""The shell scripts pass shellcheck."""
 
 import shutil
 import subprocess

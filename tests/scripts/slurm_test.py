@@ -1,4 +1,4 @@
-"""scripts/slurm.sh against programs in the place of SLURM's; its job script is really run."""
+"""scripts/slurm.sh against fake SLURM programs; its job script is really run."""
 
 import os
 import subprocess
@@ -8,7 +8,7 @@ import pytest
 WANTED = ("--name=l16", "--nodes=2", "--gpus=1", "--time=24:00:00", "--cpus_per_gpu=12")
 TRAINING = ("--", "--config=configs/vit_digits.py", "--workdir=/shared/l16", "--name=a 'b'")
 
-# Two processes, one after the other, each with a status of its own; the highest is srun's.
+# Two processes, one after the other, each with its own status; srun returns the highest.
 SRUN = """
 while [[ $1 == --* ]]; do shift; done
 highest=0
@@ -48,7 +48,7 @@ def submit(launch, world, programs):
 
 @pytest.fixture
 def run_job(world, programs):
-    """`run_job(0, 76)`: the submitted job, whose processes end with these statuses."""
+    """`run_job(0, 76)`: runs the submitted job, whose processes end with these statuses."""
 
     def run(*statuses, restarts=0):
         for process, status in enumerate(statuses):
@@ -83,7 +83,7 @@ def test_a_job_is_submitted_once(submit, world):
 def test_the_log_is_followed_until_the_job_has_left_the_queue(submit, world, programs, tmp_path):
     log = tmp_path / "log"
     log.write_text("step 1\n")
-    # The queue is full, does not answer, and is empty at the fourth look.
+    # The queue is full, then does not answer, and is empty at the fourth look.
     programs(
         squeue='echo >>"$WORLD/looks"; looks=$(wc -l <"$WORLD/looks")\n'
         "((looks != 3)) || exit 1; ((looks != 2)) || echo 7 RUNNING"
@@ -96,7 +96,7 @@ def test_the_log_is_followed_until_the_job_has_left_the_queue(submit, world, pro
 
 @pytest.mark.parametrize("step", ["squeue", "mkdir", "sbatch", "after sbatch"])
 def test_interrupted_at_any_step_the_same_command_goes_on(submit, world, programs, step):
-    """The step takes the launcher down with it; what it had done by then counts."""
+    """The step kills the launcher; its work until then counts."""
     program = step.split()[-1]
     whole = (programs() / program).read_text() if program != "mkdir" else 'exec /bin/mkdir "$@"'
     cut = 'if [[ -e $WORLD/cut ]]; then rm "$WORLD/cut"; kill -KILL 0; fi'
@@ -142,7 +142,7 @@ def test_the_job_gives_up(submit, run_job, world):
 
 
 def test_a_process_is_not_cut_off_by_the_signal_to_its_shell(submit, world, programs):
-    """SLURM signals every process of a step: the shell must wait for the training's own end."""
+    """SLURM signals every process of a step: the shell must wait for the training to end."""
     submit(*WANTED, *TRAINING)
     programs(nodes_python="trap 'sleep 0.2; exit 75' TERM; kill -TERM $PPID $$; sleep 5 & wait")
     done = subprocess.run(

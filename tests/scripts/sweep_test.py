@@ -1,4 +1,4 @@
-"""scripts/sweep.sh: what it would start, and its messages; tests/sweep runs sweeps."""
+"""scripts/sweep.sh: its dry run and messages; tests/sweep runs sweeps."""
 
 from pathlib import Path
 

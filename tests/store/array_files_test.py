@@ -11,7 +11,7 @@ from vit_jax.store import array_files
 
 @pytest.fixture
 def heard(monkeypatch):
-    """What reaches the hook that was there before."""
+    """Exceptions that reach the previous hook."""
     messages = []
     monkeypatch.setattr(sys, "unraisablehook", lambda u: messages.append(str(u.exc_value)))
     monkeypatch.setattr(array_files, "_print_unraisable", array_files._print_unraisable)
@@ -46,7 +46,7 @@ def test_at_verbosity_info_everything_is_shown(heard, monkeypatch):
 def test_errors_that_asyncio_found_unfetched_are_muted(
     heard, monkeypatch, caplog, verbosity, shown
 ):
-    """Those of the writes in flight when the first of them failed."""
+    """Exceptions of writes in flight when the first of them failed."""
     monkeypatch.setattr(absl_logging, "get_verbosity", lambda: verbosity)
     loop = asyncio.new_event_loop()
     future = loop.create_future()

@@ -1,4 +1,4 @@
-"""Whatever happens to the files of a checkpoint: nothing wrong is ever restored."""
+"""However a checkpoint's files are damaged, nothing wrong is ever restored."""
 
 import shutil
 import socket
@@ -111,7 +111,7 @@ def test_an_edited_description_is_noticed(run, make_state):
 
 
 def test_an_array_exchanged_for_another_valid_one_fails_its_checksum(run, make_state, layout_of):
-    """Files that orbax reads without complaint, of another step."""
+    """Swaps in files of another step, which orbax reads without complaint."""
     there = run / "checkpoints" / "2"
     shutil.rmtree(there / "state")
     shutil.copytree(run / "checkpoints" / "1" / "state", there / "state")

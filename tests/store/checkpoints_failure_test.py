@@ -1,4 +1,4 @@
-"""Full and read-only disks, and processes killed while they save."""
+"""Full and read-only disks, and processes killed while saving."""
 
 import random
 import signal
@@ -28,7 +28,7 @@ LAYOUT = jax.eval_shape(lambda: state_of(0))
 
 @pytest.fixture
 def small_disk(tmp_path):
-    """A file system of ten megabytes, where mounting one is permitted."""
+    """A file system of ten megabytes, where mounting is permitted."""
     disk = tmp_path / "disk"
     disk.mkdir()
     size = f"size={10 * 2**20}"
@@ -95,7 +95,7 @@ for left in sys.argv[2:]:
 
 
 def test_a_disk_that_fills_up_between_saves_gives_one_message(small_disk, environment):
-    """Several files of a save fail, each in a thread of its own."""
+    """Several files of a save fail, each in its own thread."""
     left_bytes = ("0", "8192", "65536")
     done = subprocess.run(
         [sys.executable, "-c", FILLS_UP, small_disk, *left_bytes],
@@ -144,7 +144,7 @@ for step, late in ((2, c.wait), (3, lambda: c.save(9, state, {}, None)), (4, c.c
 
 
 def test_a_failed_save_surfaces_in_wait_save_and_close(tmp_path, environment):
-    """A limit on the size of files stands in for the full disk where nothing can be mounted."""
+    """A limit on file size stands in for a full disk where nothing can be mounted."""
     done = subprocess.run(
         [sys.executable, "-c", LIMITED, tmp_path],
         env=environment,
@@ -191,7 +191,7 @@ except UserError:
 
 
 def test_a_process_ends_soon_after_its_save_failed(small_disk, environment):
-    """Orbax's threads once waited minutes for a folder that could not be made."""
+    """Orbax's threads could wait minutes for a folder that cannot be made."""
     done = subprocess.run(
         [sys.executable, "-c", BECOMES_READ_ONLY, str(small_disk)],
         env=environment,
@@ -223,7 +223,7 @@ for step in range(1, 1000):
 
 
 def assert_only_whole_checkpoints_after_a_kill(directory, environment, megabytes, delay_secs):
-    """Kills a process that saves one checkpoint after the other, so that it always is saving."""
+    """Kills a process that saves continuously."""
     process = subprocess.Popen(
         [sys.executable, "-c", SAVE_UNTIL_KILLED, directory, str(megabytes)],
         env=environment,
@@ -242,7 +242,7 @@ def assert_only_whole_checkpoints_after_a_kill(directory, environment, megabytes
     step = int(state["step"])
     assert step >= last[0] - 2  # at most the one being written is lost, and the one just begun
     assert (state["params"]["x"] == state_of(step, megabytes)["params"]["x"]).all()
-    assert not (directory.parent / "damaged").exists()  # nothing half-written had a step's name
+    assert not (directory.parent / "damaged").exists()  # no half-written one has a step's name
     checkpoints.save(step + 1, state_of(step + 1, megabytes), {}, None)
     checkpoints.close()
     assert [f.name for f in directory.iterdir()] == [str(step + 1)]  # no remains

@@ -15,7 +15,7 @@ DESCRIPTION = {"model": {"depth": 12, "patch": (16, 16)}, "class_names": ["cat",
 
 
 def assert_same(left, right):
-    """Equal type for type and bit for bit."""
+    """Asserts equal types and equal bits."""
     assert jax.tree.structure(left) == jax.tree.structure(right)
     for a, b in zip(jax.tree.leaves(left), jax.tree.leaves(right), strict=True):
         assert a.dtype == b.dtype
@@ -54,7 +54,7 @@ def test_parameters_alone_are_readable_by_name(open_checkpoints, make_state, lay
     step_dir = checkpoint_dir.find(tmp_path / "run")
     named = pytrees.flatten({"params": state.params})
     assert_same(checkpoint_dir.read_some(step_dir, layout_of(named)), named)
-    # Without shardings, as a prediction asks for them.
+    # Without shardings, as in prediction.
     assert_same(checkpoint_dir.read_some(step_dir, jax.eval_shape(lambda: named)), named)
 
 
@@ -99,7 +99,7 @@ def test_relative_paths_mean_the_current_folder(make_state, layout_of, tmp_path,
     assert str(checkpoint_dir.absolute("gs://bucket/run")) == "gs://bucket/run"
 
 
-# What is kept.
+# Retention.
 
 
 @pytest.mark.parametrize(
@@ -244,7 +244,7 @@ def test_another_models_layout_is_refused_with_the_differences(
 def test_an_optimizers_other_arrays_leave_the_parameters_to_start_from(
     open_checkpoints, make_state, layout_of, tmp_path
 ):
-    """As where an optimizer keeps more than it did in the version that wrote the checkpoint."""
+    """As when an optimizer keeps more than in the version that wrote the checkpoint."""
     checkpoints = open_checkpoints()
     checkpoints.save(5, make_state(5), DESCRIPTION, None)
     checkpoints.wait()

@@ -17,7 +17,7 @@ def of(x) -> str:
 
 
 def numpy_checksum(words: np.ndarray) -> str:
-    """The documented formula, written a second time on a flat array of 32-bit words."""
+    """The documented formula, implemented again on a flat array of 32-bit words."""
 
     def mix(word):
         word = (word ^ (word >> np.uint32(16))) * np.uint32(0x85EBCA6B)
@@ -34,7 +34,7 @@ def test_follows_the_documented_formula():
     assert of(x) == numpy_checksum(x.ravel().view(np.uint32))
     half = x.astype(np.float16)
     assert of(half) == numpy_checksum(half.ravel().view(np.uint16).astype(np.uint32))
-    # The format is fixed: checkpoints that exist must stay readable.
+    # The format is fixed: existing checkpoints must stay readable.
     assert of(jnp.arange(6, dtype=jnp.int32).reshape(2, 3)) == numpy_checksum(
         np.arange(6, dtype=np.uint32)
     )

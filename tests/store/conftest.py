@@ -27,7 +27,7 @@ class TrainState(NamedTuple):
 
 @pytest.fixture
 def make_state():
-    """`make_state(step)`: a small state; arrays depend on the step, layers have integer keys."""
+    """`make_state(step)`: a small state with arrays depending on step, layers with integer keys."""
 
     def make(step: int, width: int = 8) -> TrainState:
         keys = jax.random.split(jax.random.key(step), 12)
@@ -47,7 +47,7 @@ def make_state():
 
 @pytest.fixture
 def layout_of():
-    """The abstract state that a restore is told: shapes, types and shardings."""
+    """The abstract state passed to a restore: shapes, types and shardings."""
     return lambda state: jax.tree.map(
         lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), state
     )
@@ -70,7 +70,7 @@ def open_checkpoints(tmp_path):
 
 @pytest.fixture
 def environment() -> dict[str, str]:
-    """Of subprocesses: they import the package as it is here, and see one CPU device."""
+    """Environment of subprocesses: they import this package and see one CPU device."""
     return os.environ | {"PYTHONPATH": str(REPOSITORY), "JAX_PLATFORMS": "cpu"}
 
 

@@ -12,7 +12,7 @@ GIB = 2**30
 
 @pytest.fixture
 def check(tmp_path, monkeypatch):
-    """`check_disk_space` for checkpoints of 1 GiB at steps 10, 20 ... 95, by free space."""
+    """`check_disk_space` by free space, for checkpoints of 1 GiB at steps 10, 20 ... 95."""
 
     def check(free_bytes, keep_last=2, there=(), folder=None):
         monkeypatch.setattr("shutil.disk_usage", lambda _: Usage(0, 0, free_bytes))

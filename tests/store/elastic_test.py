@@ -94,7 +94,7 @@ print(json.dumps({"read": read, "total": total}))
 
 @pytest.fixture
 def run(tmp_path, start_python):
-    """`run(processes, devices, saved_and_restored)`: what each of the processes says."""
+    """`run(processes, devices, saved_and_restored)`: the output of each process."""
     first_step = 0
 
     def run(processes, devices, saved_and_restored, *, width=16, chunk_bytes=2**24):
@@ -133,7 +133,7 @@ def test_data_fsdp_and_tensor_to_one_device_and_back(run):
 
 @pytest.mark.slow
 def test_meshes_of_up_to_8_devices_to_others(run):
-    """From each to three, and to each from three: itself, the next of the list, and a far one."""
+    """From each mesh to three, and to each from three: itself, the next one, and a distant one."""
     twice = MESHES_OF_8 * 2
     run(
         1, 8, [(mesh, [twice[i], twice[i + 1], twice[i + 5]]) for i, mesh in enumerate(MESHES_OF_8)]
@@ -156,14 +156,14 @@ def test_processes_and_devices_of_every_number(run):
         first = False
 
 
-# Beside half of the arrays: what is small and whole on every device, and orbax's own tables.
+# Besides half of the arrays: small replicated ones, and orbax's own tables.
 MAX_SHARE_READ_BY_ONE_OF_TWO = 0.56
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("saved_by", ["one device", "the same mesh"])
 def test_a_process_reads_its_part_alone(run, saved_by):
-    """Also of arrays that were saved whole, since they are stored in pieces."""
+    """Also when arrays were saved replicated, since they are stored in pieces."""
     sizes = {"width": 256, "chunk_bytes": 2**16}
     halves = (1, 2, 1, False)
     if saved_by == "one device":

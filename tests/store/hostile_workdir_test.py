@@ -1,6 +1,6 @@
-"""Work directories with damaged config.json and metrics.jsonl: one message from whoever reads them.
+"""Work directories with damaged config.json or metrics.jsonl: one message from each reader.
 
-Every damage meets every reader: resuming, report, verify, evaluate and sweeps.
+Every kind of damage is tried on every reader: resuming, report, verify, evaluate and sweeps.
 """
 
 import copy
@@ -28,7 +28,7 @@ CONFIG = configs.to_dict(configs.load("configs/vit_digits.py"))
 DOCUMENT = {"config": CONFIG, "fingerprint": {"input": "f"}, "runs": [START]}
 ROWS = b'{"step": 10, "train/loss": 0.5}\n{"step": 20, "train/loss": null}\n'
 DEEP = b"[" * 100_000
-NESTED = b'{"a":' * 500 + b"1" + b"}" * 500  # less than Python's limit, and more than is read
+NESTED = b'{"a":' * 500 + b"1" + b"}" * 500  # within Python's limit, but more than is read
 
 
 def resume(folder):
@@ -79,7 +79,7 @@ def test_an_intact_one(tmp_path, reader):
 
 
 def with_(path, value):
-    """The document with something else at a dotted path."""
+    """The document with the value at a dotted path replaced."""
     document = copy.deepcopy(DOCUMENT)
     *sections, last = path.split(".")
     inside = document
@@ -133,7 +133,7 @@ def test_a_folder_in_the_place_of_config_json(tmp_path, reader):
              "runs.0.total_steps"],
 )  # fmt: skip
 def test_config_json_with_another_value(tmp_path, path, value, reader):
-    """Readers may do without that field; none ends with anything but a message."""
+    """Readers may ignore that field; none fails with anything but a message."""
     document = copy.deepcopy(DOCUMENT)
     inside = document["runs"][0] if path.startswith("runs") else document
     *sections, last = path.removeprefix("runs.0.").split(".")

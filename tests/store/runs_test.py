@@ -11,7 +11,7 @@ def test_rows_of_one_step_are_one(make_workdir):
     folder = make_workdir("a", {10: {"train/loss": 2.0}, 20: {"train/loss": None}})
     with (folder / "metrics.jsonl").open("a") as file:
         file.write('{"step": 10, "test/accuracy": 0.5}\n{"step": 5, "train/loss": NaN}\n')
-        file.write('{"step": 30, "train/lo')  # a running job, looked at while it writes
+        file.write('{"step": 30, "train/lo')  # a running job, read while it writes
     run = runs.read(folder, "a")
     assert run.series["test/accuracy"] == ([10], [0.5])
     steps, values = run.series["train/loss"]

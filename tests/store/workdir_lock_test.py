@@ -25,7 +25,7 @@ with lock(sys.argv[1]):
 
 @pytest.fixture
 def other_run(tmp_path, environment):
-    """A process that is in `tmp_path / "run"`."""
+    """A process that holds `tmp_path / "run"`."""
     process = subprocess.Popen(
         [sys.executable, "-c", HOLD, tmp_path / "run"],
         env=environment,
@@ -41,7 +41,7 @@ def other_run(tmp_path, environment):
 
 def test_a_second_run_is_told_who_is_there(tmp_path, other_run):
     who = rf"Another run \(process {other_run.pid} on {socket.gethostname()}\) is writing to "
-    for _ in range(2):  # the one who is refused leaves no trace
+    for _ in range(2):  # the refused one leaves no trace
         with pytest.raises(UserError, match=who), lock(tmp_path / "run"):
             pass
 

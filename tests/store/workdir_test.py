@@ -117,7 +117,7 @@ def test_lists_of_steps_may_differ_in_those_to_come(tmp_path, before, after, all
 
 
 def test_a_field_that_came_after_the_run_began_has_its_default_there(trained):
-    """As `configs.with_new_fields` completes what an older version wrote."""
+    """As `configs.with_new_fields` completes the files of an older version."""
     may_differ = MayDiffer(with_new_fields=lambda config: {"new": 1, **config})
     assert enter(trained, config=CONFIG | {"new": 1}, may_differ=may_differ) == []
     (trained / "config.json").write_text(json.dumps(read(trained) | {"config": CONFIG}))
@@ -207,7 +207,7 @@ def test_a_path_that_is_a_file_is_refused(tmp_path):
 def test_a_write_that_fails_leaves_the_old_file(trained, monkeypatch):
     before = (trained / "config.json").read_bytes()
     monkeypatch.setattr(files.uuid, "uuid4", lambda: uuid.UUID(int=0))
-    in_the_way = trained / f".config.json.{'0' * 16}.part"  # of the temporary file
+    in_the_way = trained / f".config.json.{'0' * 16}.part"  # for the temporary file
     in_the_way.mkdir()
     with pytest.raises(UserError, match="cannot be written"):
         enter(trained)

@@ -1,4 +1,4 @@
-"""A sweep of a trainer that does what it is told to."""
+"""A sweep of a fake trainer with prescribed outcomes."""
 
 import json
 import subprocess
@@ -31,10 +31,11 @@ command.run(lambda _: run.sweep(
 
 @pytest.fixture
 def world(tmp_path, monkeypatch):
-    """A sweep of two learning rates and two seeds, whose trainings end as they are told to.
+    """A sweep of two learning rates and two seeds, whose trainings end as prescribed.
 
-    `world.fate("optim.lr=1e-3,seed=0", "75 0")`: at its first two starts; `world.sweep(slots=2)`
-    runs it here, `world.start(slots=2)` in a process; `world.starts()`: names, in order.
+    `world.fate("optim.lr=1e-3,seed=0", "75 0")`: outcomes of its first two starts;
+    `world.sweep(slots=2)` runs it here, `world.start(slots=2)` in a process; `world.starts()`:
+    names started, in order.
     """
     fate = tmp_path / "fate"
     fate.mkdir()

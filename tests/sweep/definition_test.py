@@ -16,7 +16,7 @@ def in_repository(monkeypatch):
 
 @pytest.fixture
 def points(tmp_path):
-    """`points("--config.seed=0,1")`: of a sweep that is then begun."""
+    """`points("--config.seed=0,1")`: points of a sweep, which is then begun."""
 
     def points(*arguments):
         folder, asked = epath.Path(tmp_path), grid.parse(["--config", FILE, *arguments])

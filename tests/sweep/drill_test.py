@@ -1,4 +1,4 @@
-"""Eight real trainings in two slots, killed in the middle, twice."""
+"""Eight real trainings in two slots, killed midway, twice."""
 
 import csv
 import itertools
@@ -29,7 +29,7 @@ ARGUMENTS = (
 
 @pytest.mark.slow
 def test_a_sweep_killed_twice_finishes_and_repeats_nothing(tmp_path):
-    """First with its trainings, then without: those go on, and are found."""
+    """First with its trainings, then without: those continue, and are found."""
     folder = tmp_path / "lr"
     command = [sys.executable, "-m", "vit_jax.sweep", f"--workdir={folder}", "--slots=2", "--"]
     started = time.monotonic()
@@ -60,7 +60,7 @@ def test_a_sweep_killed_twice_finishes_and_repeats_nothing(tmp_path):
 
     second, alive = start(), set()
 
-    def found_alive():  # looked at once: a training may end at any moment
+    def found_alive():  # read once: a training may end at any moment
         alive.update(half_done() - set(after_first) if len(ended()) >= 5 else ())
         return alive
 
@@ -73,12 +73,12 @@ def test_a_sweep_killed_twice_finishes_and_repeats_nothing(tmp_path):
     assert third.returncode == 0
     assert len(ended()) == POINTS
 
-    # What had ended was not touched; what had begun went on from its newest checkpoint.
+    # Finished trainings were not touched; begun ones resumed from their newest checkpoint.
     assert {name: contents(folder / name) for name in untouched} == untouched
     for name, saved in after_first.items():
         if 0 < saved < STEPS:
             assert f"resumed  from the checkpoint of step {saved}\n" in log(folder, name)
-    # Those that a killed sweep left alive were not started again.
+    # Trainings that outlived a killed sweep were not started again.
     assert alive
     for name in alive:
         assert log(folder, name).count("--- started") == 1
@@ -87,7 +87,7 @@ def test_a_sweep_killed_twice_finishes_and_repeats_nothing(tmp_path):
         rows = MetricsFile(epath.Path(folder / name / "metrics.jsonl")).rows()
         assert [row["step"] for row in rows] == list(range(LOG_EVERY, STEPS + 1, LOG_EVERY))
     starts = [log(folder, name).count("--- started") for name in names(folder)]
-    assert sum(starts) <= POINTS + 2  # one more for each training that was killed
+    assert sum(starts) <= POINTS + 2  # one more for each killed training
     assert all(
         len(workdir.read_document(folder / name)["runs"]) <= count
         for name, count in zip(names(folder), starts, strict=True)
@@ -102,7 +102,7 @@ def names(folder):
 
 
 def status(folder, name):
-    """The newest checkpoint's step."""
+    """Step of the newest checkpoint."""
     saved = (folder / name / "checkpoints").glob("*")
     return max((int(child.name) for child in saved if child.name.isdigit()), default=0)
 
@@ -112,13 +112,13 @@ def log(folder, name):
 
 
 def contents(folder):
-    """When each file was written."""
+    """Modification time of each file."""
     files = (file for file in folder.rglob("*") if file.is_file())
     return {str(file): (file.stat().st_mtime_ns, file.stat().st_size) for file in files}
 
 
 def kill_training(folder):
-    """The process that the slot's file names, if it is still there."""
+    """Kills the process that the slot's file names, if it is still running."""
     pid = json.loads((folder / ".slot").read_text())["pid"]
     try:
         is_ours = str(folder).encode() in Path(f"/proc/{pid}/cmdline").read_bytes()

@@ -1,8 +1,8 @@
-"""In the place of vit_jax.train: writes a work directory as it does, and ends as it is told to.
+"""A stand-in for vit_jax.train: writes the same work directory, and ends as prescribed.
 
-FATE in the environment is a folder; a file there with the name of the work directory says what
-happens at each start, one word a start: a status, "kill", or "sleep" (until SIGTERM). Without one
-it finishes. Every start adds a line to FATE/starts.
+FATE in the environment is a folder, whose file named after the work directory has one word per
+start: a status, "kill", or "sleep" (until SIGTERM). Without one it finishes. Every start adds a
+line to FATE/starts.
 """
 
 import fcntl
@@ -44,7 +44,7 @@ def write(folder: Path, lr: float, seed: int, *, finished: bool) -> None:
     config |= {"evals": {"test": {"split": "test"}}, "input": {"batch_size": 100}}
     document = {"config": config, "fingerprint": {}, "runs": [{"total_steps": STEPS}]}
     (folder / "config.json").write_text(json.dumps(document))
-    # The folder's last checkpoint is where it goes on.
+    # Resumes from the folder's last checkpoint.
     saved = [int(child.name) for child in (folder / "checkpoints").glob("*")]
     end = STEPS if finished else max(saved, default=0)
     with (folder / "metrics.jsonl").open("a") as file:

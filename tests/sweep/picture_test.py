@@ -11,7 +11,7 @@ from vit_jax.sweep.progress import PointProgress
 
 @pytest.fixture
 def rows(tmp_path):
-    """`rows({"seed": ("0", "1")}, value)`: finished points, value(their values) the metric."""
+    """`rows({"seed": ("0", "1")}, value)`: finished points whose metric is value(axis values)."""
 
     def rows(axes, value):
         points = grid.Grid({"config": "x.py"}, axes).points()

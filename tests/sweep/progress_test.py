@@ -16,7 +16,7 @@ CONFIG = {"input": {"batch_size": 100}, "evals": {"test": {"split": "test"}}}
 
 @pytest.fixture
 def look(tmp_path):
-    """`look(rows, saved=(10,))`: at a work directory with these rows of metrics."""
+    """`look(rows, saved=(10,))`: progress of a work directory with these rows of metrics."""
 
     def look(rows, saved=(), running=False):
         document = {"config": CONFIG, "fingerprint": {}, "runs": [{"total_steps": 40}]}

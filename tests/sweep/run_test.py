@@ -1,4 +1,4 @@
-"""Sweeps whose points are given to a launcher, a script that notes its calls."""
+"""Sweeps whose points go to a launcher, a script that records its calls."""
 
 import csv
 import os
@@ -11,7 +11,7 @@ from vit_jax.core.errors import Preempted, UserError
 
 POINTS = [f"optim.lr={lr},seed={seed}" for lr in ("1e-3", "3e-3") for seed in (0, 1)]
 
-# Notes its name and ends as the file NAME in the home says; "train" trains first.
+# Records its name and ends with the status in the home's file NAME; "train" trains first.
 LAUNCHER = """#!/usr/bin/env bash
 echo "$1" >>"$FATE/launches"
 name=${1#--name=}
@@ -25,7 +25,7 @@ exit "${status:-0}"
 
 @pytest.fixture
 def launcher(world, tmp_path, monkeypatch):
-    """The command, to be given as --launcher."""
+    """The command to pass as --launcher."""
     monkeypatch.chdir(tmp_path)
     script = tmp_path / "launcher.sh"
     script.write_text(LAUNCHER.replace("TRAINER", " ".join(world.fake)))
@@ -47,7 +47,7 @@ def test_every_point_is_a_job_and_is_followed(world, launcher, launches):
     with (world.folder / "results.csv").open() as file:
         assert [row["state"] for row in csv.DictReader(file)] == ["finished"] * 4
     world.sweep(launcher=launcher, name="lr")
-    assert len(launches()) == 4  # only the results again
+    assert len(launches()) == 4  # only shows the results again
 
 
 def test_a_launcher_that_fails_is_told_and_called_again(world, launcher, launches, tmp_path):

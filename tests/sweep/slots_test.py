@@ -1,4 +1,4 @@
-"""Sweeps of a trainer that ends as it is told to, in processes as the real one's."""
+"""Sweeps of the fake trainer, in processes like those of the real one."""
 
 import csv
 import os

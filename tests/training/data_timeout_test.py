@@ -1,4 +1,4 @@
-"""A disk that hangs in the middle of a run: the command ends, and says where it hung."""
+"""A disk that hangs during a run: the command ends, and names the file and host."""
 
 import socket
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-# A named pipe that nobody writes to takes the place of an image after the folder was listed.
+# Once the folder is listed, a named pipe without a writer replaces an image.
 PROGRAM = """
 import os, runpy, sys
 from vit_jax.data.sources.image_folder import ImageFolder

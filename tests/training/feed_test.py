@@ -14,7 +14,7 @@ from vit_jax.training.feed import BadImages, Feed
 
 
 class Batches:
-    """What a pipeline gives, from a list; counts its closings."""
+    """A pipeline that gives the batches of a list and counts how often it was closed."""
 
     def __init__(self, *items):
         self.items, self.closed = items, 0
@@ -88,7 +88,7 @@ def test_may_be_left_before_its_end():
 
 
 def test_each_process_holds_the_rows_of_its_devices(run_python):
-    """Also where they are no neighbours, and where several devices hold the same ones."""
+    """Even where they are not neighbours, and where several devices hold the same rows."""
     code = """
 import jax, numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec as P

@@ -1,4 +1,4 @@
-"""Pre-train, fine-tune on other classes and another size, resume: from end to end."""
+"""Pre-trains, fine-tunes on other classes at another size, and resumes."""
 
 import json
 import shutil
@@ -18,7 +18,7 @@ STEPS = 20
 
 @pytest.fixture
 def own_images(tmp_path):
-    """Fewer than a batch; the classes differ by colour."""
+    """A folder with fewer images than a batch; the classes differ by colour."""
     for split, numbers in (("train", range(3)), ("val", range(3, 5))):
         for name, colour in (("blue", (0, 0, 255)), ("green", (0, 255, 0)), ("red", (255, 0, 0))):
             folder = tmp_path / "images" / split / name
@@ -62,7 +62,7 @@ def test_pretrain_fine_tune_and_resume(tmp_path, tiny_run, own_images, quick_com
         fine_tune(stop="SIGTERM")
     assert f"from {pretrained}/checkpoints/6; 2 x 2 patches become 4 x 6" in capsys.readouterr().out
 
-    # To resume, the architecture is needed, but no array.
+    # Resuming needs the architecture of the weights, but no array.
     shutil.rmtree(pretrained / "checkpoints" / "6" / "state")
     state = fine_tune()
     assert int(state.step) == STEPS
@@ -75,7 +75,7 @@ def test_pretrain_fine_tune_and_resume(tmp_path, tiny_run, own_images, quick_com
     assert losses[-1] < 0.5 * losses[0]
     assert rows(tmp_path / "fine_tuned")[-1]["val/accuracy"] > 0.5
 
-    # Without the weights the message says how to go on.
+    # Without the weights, the message says how to continue.
     shutil.rmtree(pretrained)
     with pytest.raises(UserError, match=r"pretrained: No checkpoint.*put the weights back"):
         fine_tune()

@@ -49,7 +49,7 @@ def test_empty_ends_are_left_out():
 
 @pytest.fixture(scope="module")
 def step():
-    """What a first step has: layout, objective, state, batch, the update's scalars, the counts."""
+    """Layout, objective, state, batch, scalars and counts of a first step."""
     config = configs.resolve(CONFIG)
     mesh, source = build.mesh(config.mesh), build.source(config.input)
     plan = build.durations(config, num_examples=source.num_examples)

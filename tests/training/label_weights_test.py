@@ -1,4 +1,4 @@
-"""Weights of labels, from a list to what a step learns from."""
+"""Label weights, from a list to a training step."""
 
 import json
 import tempfile
@@ -46,7 +46,7 @@ def run_on(tmp_path, tiny_run):
 
 
 def targets(config):
-    """Of the first batch that is trained on, and of the evaluation's, as the devices have them."""
+    """Targets of the first training batch and of the evaluation's, on the devices."""
     source, mesh = build.source(config.input), build.mesh(config.mesh)
     objective = build.objective(config, num_classes=source.num_classes)
     classes = build.ModelClasses(source.num_classes, source.class_names)

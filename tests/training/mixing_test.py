@@ -41,12 +41,12 @@ def test_mixup_blends_every_pair_with_one_ratio():
 
 
 def boxes(key, side=8):
-    """Which pixels of each image are the partner's: bool [B, H, W]."""
+    """Mask of each image's pixels that come from its partner: bool [B, H, W]."""
     images, *_ = batch(side)
     found, targets, _ = mixed(cutmix=1.0, key=key, side=side)
     own = np.all(found == images, axis=-1)
     partners = np.all(found == np.roll(images, -1, axis=0), axis=-1)
-    assert np.all(own ^ partners)  # whole pixels of the one or of the other
+    assert np.all(own ^ partners)  # each pixel is from one of the two
     return partners, targets
 
 
@@ -55,7 +55,7 @@ def test_cutmix_pastes_one_box_of_the_partner(key):
     inside, targets = boxes(key)
     rows, columns = inside[0].any(axis=1), inside[0].any(axis=0)
     np.testing.assert_array_equal(inside[0], rows[:, None] & columns[None, :])
-    for one_axis in (rows, columns):  # in one piece
+    for one_axis in (rows, columns):  # contiguous
         assert np.abs(np.diff(one_axis.astype(int))).sum() <= 2
     for i in range(SIZE):
         np.testing.assert_array_equal(inside[i], inside[0])
@@ -100,7 +100,7 @@ def test_several_labels_are_blended_too(alphas):
     labels = jnp.array([[1.0, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 0], [1, 0, 0, 1]])
     _, found, _ = mixed(**alphas, targets=labels, side=8)
     partner = jnp.roll(labels, -1, axis=0)
-    ratio = found[1, 2]  # example 1 has label 2 alone, and its partner none
+    ratio = found[1, 2]  # example 1 has only label 2, and its partner none
     np.testing.assert_allclose(found, ratio * labels + (1 - ratio) * partner, atol=ROUNDING)
 
 
@@ -117,10 +117,10 @@ def test_off_returns_the_arguments():
 
 
 def test_ratios_of_mixup_follow_the_folded_beta_distribution():
-    """Beta(1, 1) is uniform: folded at a half its mean is 3/4."""
+    """Beta(1, 1) is uniform: folded at a half, its mean is 3/4."""
     keys = jax.random.split(jax.random.key(2), 2000)
     ratio = lambda k: mix(*batch(), mixup_alpha=1.0, cutmix_alpha=0.0, key=k)[1][0, 0]
-    assert float(jax.vmap(ratio)(keys).mean()) == pytest.approx(0.75, abs=0.02)  # 6 errors
+    assert float(jax.vmap(ratio)(keys).mean()) == pytest.approx(0.75, abs=0.02)  # 6 standard errors
 
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])

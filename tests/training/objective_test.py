@@ -22,7 +22,7 @@ def test_multi_hot():
 
 
 def test_weights_of_labels():
-    """A label that is there twice has the larger weight; what weighs 0 is no label."""
+    """A label listed twice has the larger weight; one of weight 0 is not a label."""
     labels = jnp.array([[2, 0, -1], [1, 1, 3], [3, -1, -1]])
     weights = jnp.array([[0.25, 1, 0], [0.5, 0.75, 0], [0, 0, 0]])
     targets = objective.multi_hot(labels, 4, weights)

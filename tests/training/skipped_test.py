@@ -1,4 +1,4 @@
-"""Bad images are named, counted over restarts, and end a run when there are too many."""
+"""Bad images are named, counted across restarts, and end a run when there are too many."""
 
 import json
 import re
@@ -33,7 +33,7 @@ def test_counts_go_on_from_the_start_before():
 
 
 def test_a_share_of_an_epoch_is_too_much():
-    """Ten steps an epoch, of whose 40 examples four may be bad."""
+    """Ten steps per epoch, of whose 40 examples four may be bad."""
     skipped = counter()
     settle(skipped, *[1, 1, 1, 1, 0, 0, 0, 0, 0, 0], *[2, 2])
     with pytest.raises(UserError) as error:
@@ -46,7 +46,7 @@ def test_a_share_of_an_epoch_is_too_much():
 
 
 def test_a_batch_that_straddles_epochs_is_not_held_against_the_first():
-    """60 examples of which 10 are bad, in batches of 16: the fourth has four of the next epoch."""
+    """60 examples, 10 of them bad, in batches of 16: the fourth has four of the next epoch."""
     a_sixth = {"step": 0, "batch_size": 16, "num_examples": 60, "max_fraction": 0.17}
     settle(counter(**a_sixth), 2, 3, 3, 5)
     with pytest.raises(UserError, match="15 bad images were skipped in epoch 1 up to step 4"):
@@ -86,7 +86,7 @@ def counts(workdir):
 
 
 class StopAfter:
-    """A stop that comes with this look at it."""
+    """A stop signal that comes at a given look."""
 
     def __init__(self, looks):
         self.looks = looks
@@ -100,7 +100,7 @@ class StopAfter:
 
 
 def test_each_file_is_named_once_and_the_count_survives(tmp_path, tiny_run, images, capsys):
-    """16 examples, of which 2 are bad: four steps see both, in whatever order."""
+    """16 examples, 2 of them bad: four steps see both, in any order."""
     config = tiny_run(
         *images(1), "input.max_bad_fraction=0.2", "total.steps=12", "log.every_steps=5",
         "evals.test.preprocess=decode|resize(8)", "evals.test.every_steps=4",

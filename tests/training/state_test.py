@@ -58,7 +58,7 @@ def test_streams_depend_on_seed_and_name_alone():
 
 
 def held(tree):
-    """Elements on each device."""
+    """Number of elements on each device."""
     return sum(np.prod(x.sharding.shard_shape(x.shape)) for x in jax.tree.leaves(tree))
 
 
@@ -67,7 +67,7 @@ def test_a_sharded_optimizer_is_never_larger():
     plain, sharded = (
         layout(mesh=mesh, shard_optimizer=x, width=36).state.opt_state for x in (False, True)
     )
-    assert held(sharded) == held(plain)  # 36 does not divide over 8 devices, but over 4
+    assert held(sharded) == held(plain)  # 36 is not divisible by 8 devices, but by 4
 
 
 def test_what_stays_whole_is_one_line_for_each_cause():

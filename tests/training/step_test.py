@@ -24,7 +24,7 @@ EVERY_OPTIMIZER = [
 
 
 class Trainer:
-    """A compiled step on its own, without files."""
+    """A compiled step by itself, without files."""
 
     def __init__(
         self, batch_size=16, grad_accum_steps=1, mixup=0.0, cutmix=0.0, lr=1e-3, seed=0,
@@ -98,7 +98,7 @@ def test_a_step_that_is_not_finite_changes_nothing_but_the_count(optimizer):
     jax.tree.map(np.testing.assert_array_equal, before.opt_state, after.opt_state)
     assert after.first_bad_step == scalars["first_bad_step"] == 2
     assert not np.isfinite(after.first_bad_values).all()
-    # Nor does a later one that is finite: the first one is kept, and the state with it.
+    # Nor does a later, finite step: the first one is kept, and so is the state.
     for seed in (2, 3):
         trainer.step(trainer.batch(seed))
     frozen = jax.device_get(trainer.state)
@@ -154,7 +154,7 @@ def test_a_batch_without_a_valid_example_leaves_finite_numbers():
 def test_accumulation_gives_the_same_update(mixing):
     whole, parts = Trainer(**mixing), Trainer(grad_accum_steps=4, **mixing)
     weight = np.ones(16, np.float32)
-    weight[:5] = 0  # parts with different numbers of valid examples
+    weight[:5] = 0  # microbatches with different numbers of valid examples
     for seed in range(3):
         a = whole.step(whole.batch(seed, weight=weight))
         b = parts.step(parts.batch(seed, weight=weight))
@@ -187,7 +187,7 @@ def test_the_moving_average_follows_the_parameters():
 def test_dropout_differs_between_steps_and_seeds():
     def losses(seed):
         trainer = Trainer(dropout=0.5, lr=0.0, seed=seed)
-        # A fresh head is zero, and so would be every effect of dropout.
+        # A fresh head is zero, and would hide every effect of dropout.
         head = jax.random.normal(jax.random.key(0), (32, CLASSES))
         trainer.state.params["head"]["kernel"] = jax.device_put(
             head, trainer.layout.state.params["head"]["kernel"].sharding
@@ -203,7 +203,7 @@ def test_frozen_parameters_stay_to_the_bit_and_count_in_no_norm():
     freeze = ("patches/.*", "blocks/0/.*", "blocks/block/attention/.*/bias", "norm/scale")
     trainer, free = Trainer(freeze=freeze), Trainer()
     before = jax.device_get(trainer.state.params)
-    for seed in range(2):  # a fresh head is zero, so the first gradient is the head's alone
+    for seed in range(2):  # a fresh head is zero, so only the head has a first gradient
         norms = [float(t.step(t.batch(seed))["train/grad_norm"]) for t in (trainer, free)]
     assert norms[0] < norms[1]
     moved = jax.tree.map(lambda a, b: a != b, before, jax.device_get(trainer.state.params))

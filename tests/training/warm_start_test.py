@@ -21,7 +21,7 @@ NON_SQUARE = "input.preprocess=decode|resize((12, 16))"  # 3 x 4 patches instead
 
 
 def fresh(config, num_classes=4, seed=0, ema_decay=None):
-    """(what is known of the model, a state of it with random parameters and a head of zeros)"""
+    """(model description, a state of it with random parameters and a zero head)."""
     model = build.model(config, num_classes=num_classes)
     mesh = build.mesh(config.mesh)
     layout = state_layout(
@@ -37,7 +37,7 @@ def fresh(config, num_classes=4, seed=0, ema_decay=None):
 
 @pytest.fixture
 def save(tmp_path, tiny_run):
-    """Saves a model that was never trained; (its parameters or EMA, the work directory)"""
+    """Saves an untrained model; returns (its parameters or EMA, the work directory)."""
 
     def save(*overrides, ema_decay=None, scale=1.0):
         model, state = fresh(tiny_run(*overrides), ema_decay=ema_decay)
@@ -61,7 +61,7 @@ def save(tmp_path, tiny_run):
 
 @pytest.fixture
 def start(tmp_path, tiny_run):
-    """(parameters after a warm start from the saved model, those of the fresh model)"""
+    """(parameters after a warm start from the saved model, those of the fresh model)."""
 
     def start(*overrides, num_classes=4):
         config = tiny_run(f"init.weights={tmp_path / 'pretrained'}", *overrides)
@@ -139,7 +139,7 @@ def test_tables_of_rows_and_columns_in_the_layers_are_resized(save, start):
     for leaf, size in (("rows", 3), ("columns", 4)):
         name = f"blocks/block/positions/{leaf}"
         assert (saved[name].shape[1], found[name].shape[1]) == (2, size)
-        # The outermost values go on beyond the old centres.
+        # The outermost values extend beyond the old centres.
         np.testing.assert_array_equal(found[name][:, 0], saved[name][:, 0])
         np.testing.assert_array_equal(found[name][:, -1], saved[name][:, -1])
     names = but(found, "head", "positions")
@@ -166,7 +166,7 @@ def test_what_computes_something_else_is_refused(save, start, field):
 def test_the_class_token_is_told_by_the_declared_pooling_and_not_by_the_number_of_tokens(
     save, start
 ):
-    """3 x 3 patches and 2 x 4 with a class token are 9 positions each."""
+    """3 x 3 patches, and 2 x 4 with a class token, are 9 positions each."""
     saved, _ = save("input.preprocess=decode|resize((8, 16))")
     found, _ = start(RESET, "model.pool=avg", "input.preprocess=decode|resize(12)")
     expected = resize_positions(
@@ -339,7 +339,7 @@ for mesh in (["mesh.fsdp=4"], ["mesh.fsdp=2", "mesh.tensor=2"]):
 
 @pytest.mark.slow
 def test_on_other_meshes_it_takes_the_same(tmp_path, tiny_run, run_python):
-    """Positions too, which are resized."""
+    """Including positions, which are resized."""
     done = run_python(
         "-c", ON_OTHER_MESHES, str(tmp_path), json.dumps(configs.to_dict(tiny_run())), devices=8
     )

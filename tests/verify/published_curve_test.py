@@ -54,7 +54,7 @@ def test_verify_shows_the_run_beside_it(tmp_path, capsys):
     curve = verify.find_published(run, epath.Path(ROOT) / "cards" / "published")
     verify.show_published(run, curve)
     out = capsys.readouterr().out
-    # 10,000 steps of 2,048 are 15.99 epochs; theirs had 25.55 % after 20 and 33.436 % after 25.
+    # 10,000 steps of 2,048 are 15.99 epochs; theirs reached 25.55 % after 20 and 33.436 % after 25.
     assert re.search(r"^ +\d+ +0\.\d+ +0\.\d+ +[-+]0\.\d{4}$", out, re.MULTILINE)
     assert "facebookresearch/deit" in out and "no range" in out
     other = configs.load(str(ROOT / "configs/vit_i1k_deit3.py:variant=B/16"), ["optim.lr=1e-3"])

@@ -10,7 +10,7 @@ LOSS = recipe_card.LOSS
 
 
 def rows(seed, factor=1.0, spread=0.02):
-    """A made-up run: a falling loss with noise of its own, and evaluations."""
+    """Rows of a made-up run: a falling loss with its own noise, and evaluations."""
     random = np.random.default_rng(seed)
     losses = 0.3 + 2 * np.exp(-np.array(STEPS) / 300)
     losses = losses * factor * (1 + spread * random.normal(size=len(losses)))
@@ -22,7 +22,7 @@ def rows(seed, factor=1.0, spread=0.02):
 
 
 def run(seed):
-    """Where a run comes from."""
+    """The origin of a run."""
     return {"seed": seed, "versions": {"jax": "0.10"}, "devices": {"count": 1, "kind": "cpu"}}
 
 
@@ -42,7 +42,7 @@ def outside(card, logged):
 
 
 def test_runs_of_other_seeds_are_within():
-    """Student's t at 10 degrees of freedom is beyond 5 in one of 2,000, and ten are compared."""
+    """Student's t at 10 degrees of freedom exceeds 5 once in 2,000, and ten are compared."""
     fallen = [
         bool(outside(made, rows(seed)))
         for made in (card((s, s + 1, s + 2)) for s in range(0, 60, 3))
@@ -123,7 +123,7 @@ def test_a_card_is_read_as_it_was_written(tmp_path):
     made = card()
     made.write(file)
     assert recipe_card.read(file) == made
-    assert max(map(len, file.read_text().splitlines())) > 500  # a curve is one line
+    assert max(map(len, file.read_text().splitlines())) > 500  # one line per curve
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"tolerance": {}}', '{"tolerance": {"x": 1}}'])

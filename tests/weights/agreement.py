@@ -1,4 +1,4 @@
-"""Modules of PyTorch's projects and models here: do they compute the same function?"""
+"""Checks that PyTorch modules of other projects compute the same function as models here."""
 
 import json
 
@@ -18,7 +18,7 @@ CLASSES = {"id2label": {0: "ant", 1: "bee", 2: "cat"}, "label2id": {"ant": 0, "b
 
 
 def randomise(module, deviation=lambda name: 0.3):
-    """Draws all parameters, norms, biases and class token too; evaluation mode."""
+    """Randomises all parameters, including norms, biases and class token; sets evaluation mode."""
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for name, p in module.named_parameters():
@@ -31,9 +31,9 @@ def in_torch(images):
 
 
 def assert_same_function(theirs, ours, images, *, gradients=False, jit=False):
-    """Results, and gradients by the input; `theirs` takes [B, 3, H, W] and gives [B, ...].
+    """Compares results, and gradients by the input; `theirs` maps [B, 3, H, W] to [B, ...].
 
-    Without jit, tests of the same shapes share what JAX compiles for each operation.
+    Without jit, tests with the same shapes share JAX's compiled operations.
     """
     if not gradients:
         with torch.no_grad():
@@ -60,7 +60,7 @@ def assert_same_function(theirs, ours, images, *, gradients=False, jit=False):
 
 
 def loaded_in_full(auto, folder):
-    """What transformers loads; no array is missing, unexpected or of another shape."""
+    """The model that transformers loads, with no array missing, unexpected or misshapen."""
     model, notes = auto.from_pretrained(folder, output_loading_info=True)
     assert not any(notes[k] for k in ("missing_keys", "unexpected_keys", "mismatched_keys"))
     return model.eval()

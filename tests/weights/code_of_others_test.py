@@ -1,4 +1,4 @@
-"""Files of others name Python code here and there: no reader of weights imports any of it."""
+"""Weight files of other projects may name Python code; no reader imports any of it."""
 
 import json
 
@@ -18,7 +18,7 @@ SMALL = {"depth": 1, "width": 8, "mlp_dim": 8, "num_heads": 2, "num_classes": 4,
 
 @pytest.fixture
 def evil(tmp_path, monkeypatch):
-    """The module `evil` lies in the current folder; this file says that it was imported."""
+    """A module `evil` in the current folder; the returned file exists once it was imported."""
     ran = tmp_path / "ran"
     (tmp_path / "evil.py").write_text(f"open({str(ran)!r}, 'w').close()\n")
     monkeypatch.chdir(tmp_path)
@@ -66,7 +66,7 @@ def test_what_safetensors_say_besides(tmp_path, evil):
 
 
 def replaced(value, number=0):
-    """All strings of a JSON document that name classes are those of EVIL."""
+    """A JSON document in which all strings that name classes are replaced by EVIL's."""
     if isinstance(value, dict):
         return {name: replaced(x) for name, x in value.items()} | {"handler_typestr": EVIL}
     if isinstance(value, list):

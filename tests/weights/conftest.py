@@ -1,4 +1,4 @@
-"""Toy models with parameters of a size that shows every mistake."""
+"""Toy models whose parameters are large enough to reveal every mistake."""
 
 import io
 import sys
@@ -18,13 +18,13 @@ TOY = {"depth": 2, "width": 16, "mlp_dim": 24, "num_heads": 2, "num_classes": 3,
 
 
 def params_of(model):
-    """By name, as NumPy arrays."""
+    """Parameters by name, as NumPy arrays."""
     named = pytrees.flatten(nnx.to_pure_dict(nnx.state(model, nnx.Param)))
     return {name: np.asarray(x) for name, x in named.items()}
 
 
 def randomised(name, class_names=("ant", "bee", "cat"), **fields):
-    """A Loaded model whose parameters are all random, norms and biases too."""
+    """A Loaded model with all parameters random, including norms and biases."""
     make = lambda: models.create(name, rngs=nnx.Rngs(0), **fields)
     graph, state = nnx.split(nnx.eval_shape(make), nnx.Param)
     rng = np.random.default_rng(0)
@@ -35,7 +35,7 @@ def randomised(name, class_names=("ant", "bee", "cat"), **fields):
 
 
 def zip_bomb(folder):
-    """A MB of zeros that claims to be 4 GiB."""
+    """Writes 1 MB of zeros that claims to be 4 GiB."""
     stream = io.BytesIO()
     np.lib.format.write_array(stream, np.zeros(2**20, np.uint8))
     path = folder / "x.npz"
@@ -68,7 +68,7 @@ def hybrid():
 
 @pytest.fixture
 def images():
-    """[2, 12, 12, 3]."""
+    """Random images [2, 12, 12, 3]."""
     return np.random.default_rng(1).normal(size=(2, 12, 12, 3)).astype(np.float32)
 
 
@@ -86,7 +86,7 @@ def same():
 
 
 class AbsentClass(type):
-    """Whose every attribute is a word, as those of an enumeration."""
+    """A class whose attributes are all strings, like an enumeration's."""
 
     def __getattr__(cls, name):
         if name.startswith("__"):
@@ -95,7 +95,7 @@ class AbsentClass(type):
 
 
 class Absent(types.ModuleType):
-    """In the place of torchvision, which timm imports for images and never calls here."""
+    """A stand-in for torchvision, which timm imports for images and never calls here."""
 
     def __getattr__(self, name):
         if name.startswith("__"):
@@ -105,9 +105,9 @@ class Absent(types.ModuleType):
 
 @pytest.fixture(scope="module")
 def timm():
-    """The package, with or without torchvision."""
+    """The timm package, with or without torchvision."""
     try:
-        import torchvision  # noqa: F401, only to see whether it is there
+        import torchvision  # noqa: F401, only to see whether it is installed
     except (ImportError, RuntimeError):
         names = ("", ".ops", ".ops.misc", ".transforms", ".transforms.functional", ".datasets")
         absent = {f"torchvision{name}": Absent(f"torchvision{name}") for name in names}

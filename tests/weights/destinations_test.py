@@ -1,4 +1,4 @@
-"""Which model goes into which format: the table of docs/weights.md, row by row."""
+"""Destination formats of each model: the table of docs/weights.md, row by row."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from vit_jax.weights.saving import DESTINATIONS
 
 DOCS = Path(__file__).parents[2] / "docs" / "weights.md"
 DINOV2 = {"layer_scale": 1.0, "mlp_dim": 32}
-# By the first cell: models that go there, and where they go; a word of the refusal elsewhere.
+# By first cell: models that convert, to which formats, and a word of the refusal elsewhere.
 ROWS = {
     "`pool=cls`": ({"pool": "cls"}, "huggingface timm google_npz"),
     "`pool=avg`": ({"pool": "avg"}, "huggingface timm google_npz"),

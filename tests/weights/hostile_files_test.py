@@ -1,4 +1,4 @@
-"""config.init.weights of files that are damaged, mean harm or do not fit: told before anything."""
+"""Damaged, malicious or unsuitable files as config.init.weights are refused first of all."""
 
 import os
 import pickle

@@ -1,4 +1,4 @@
-"""What classes are called: sparse names are kept and told of, nonsense is refused."""
+"""Class names: sparse ones are kept and reported, nonsense is refused."""
 
 import json
 
@@ -14,7 +14,7 @@ from vit_jax.weights.formats import timm
     ("labels", "expected"),
     [
         ({}, None),
-        ({"0": "LABEL_0", "1": "LABEL_1"}, None),  # what transformers writes for no names
+        ({"0": "LABEL_0", "1": "LABEL_1"}, None),  # transformers' placeholder for no names
         ({"1": "bee", "0": "ant", "2": "cat"}, ("ant", "bee", "cat")),
         ({"0": "ant", "2": "cat"}, ("ant", "LABEL_1", "cat")),
         ({"0": "ant", "1": None, "2": ""}, ("ant", "LABEL_1", "LABEL_2")),

@@ -1,4 +1,4 @@
-"""DINOv2 and DINOv3 against transformers, on random weights: pip install '.[parity]' brings it."""
+"""DINOv2 and DINOv3 against transformers, on random weights; needs pip install '.[parity]'."""
 
 import shutil
 
@@ -84,7 +84,7 @@ NO_BIASES = {f"{name}_bias": False for name in ("query", "value", "proj", "mlp")
 
 
 def dinov3(name, config):
-    """With weights that differ from 0 everywhere; its config has what the name says, and TOY's."""
+    """A model with nonzero weights; its config is that of the name, updated with TOY."""
     gated = "+" in name
     fields = {
         "intermediate_size": 24, "num_register_tokens": 4, "use_gated_mlp": gated,
@@ -118,14 +118,14 @@ def test_dinov3(tmp_path, images, same, name, config, fields):
 
     weights.save(ours, tmp_path / "ours", "huggingface")
     again = loaded_in_full(hf.AutoModel, tmp_path / "ours")
-    assert again.config.pos_embed_rescale is None  # what their training would do besides
+    assert again.config.pos_embed_rescale is None  # parts of their training only
     same_in_torch = theirs.state_dict() | {"embeddings.mask_token": torch.zeros(1, 1, 16)}
     assert all(torch.equal(same_in_torch[name], x) for name, x in again.state_dict().items())
     same(weights.load(tmp_path / "ours"), ours.model)
 
 
 def test_state_dict_of_dinov3(tmp_path, same):
-    """Which calls its layers otherwise than its files."""
+    """It names its layers differently from its files."""
     theirs = dinov3("ViT-B/4-dinov3", {})
     theirs.save_pretrained(tmp_path / "files")
     (tmp_path / "state").mkdir()
@@ -135,7 +135,7 @@ def test_state_dict_of_dinov3(tmp_path, same):
 
 
 def test_images_of_dinov3(tmp_path):
-    """As DINOv3ViTImageProcessor has them (with torchvision alone), to the rounding of pixels."""
+    """As by DINOv3ViTImageProcessor (needs torchvision), up to the rounding of pixels."""
     pixels = np.random.default_rng(0).integers(0, 256, (30, 40, 3), dtype=np.uint8)
     Image.fromarray(pixels).save(tmp_path / "image.png")
     theirs = dinov3("ViT-B/4-dinov3", {})
@@ -156,7 +156,7 @@ def test_images_of_dinov3(tmp_path):
 
 
 def size_of(make):
-    """Without memory; the token for masked patches left out."""
+    """Number of parameters, without memory or the token for masked patches."""
     with torch.device("meta"):
         named = make().named_parameters()
     return sum(p.numel() for name, p in named if "mask_token" not in name)

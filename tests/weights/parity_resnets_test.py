@@ -1,4 +1,4 @@
-"""BiT and hybrids against the real timm and transformers on random weights, and both ways."""
+"""BiT and hybrids against the real timm and transformers on random weights, both ways."""
 
 import functools
 import json
@@ -22,18 +22,18 @@ from vit_jax.core.errors import UserError
 
 pytestmark = [pytest.mark.parity, pytest.mark.usefixtures("quick_compilation")]
 
-# Of the largest logit, with Google's epsilons here and timm's there: a kernel of a deviation of
-# 0.003 changes by 1e-5 / 0.003, most of which the norm behind it takes back.
+# Relative to the largest logit, with Google's epsilons here and timm's there: a kernel of deviation
+# 0.003 changes by 1e-5 / 0.003, most of which the following norm undoes.
 APPROXIMATE = 2e-4
 
 
 def randomised(module):
-    """Standardised kernels are so small that the epsilon of their variance, 1e-8, matters."""
+    """Standardised kernels are small enough that their variance's epsilon, 1e-8, matters."""
     return randomise(module, lambda name: 1e-4 if "conv" in name else 0.3)
 
 
 def assert_epsilons_of_norms(module, ours):
-    """Which are too small to be seen in results."""
+    """Compares epsilons, which are too small to show in results."""
     norms = [m.eps for m in module.modules() if isinstance(m, torch.nn.GroupNorm)]
     assert set(norms) == {ours.spec.group_norm_epsilon}
 
@@ -47,7 +47,7 @@ def some_images(height, width=None):
 
 
 def timm_resnet(timm, **fields):
-    """A toy of timm's ResNetV2 of which its BiTs and hybrids are made."""
+    """A toy of timm's ResNetV2, the base of its BiTs and hybrids."""
     from timm.models.resnetv2 import ResNetV2
 
     return ResNetV2(layers=(1, 2), channels=(128, 256), stem_chs=32, **fields)
@@ -93,7 +93,7 @@ def test_timms_hybrid(timm, tmp_path):
 
 
 def test_timm_reads_googles_bit_as_here(timm, tmp_path, bit):
-    """What is written as Google's file, by timm's own reader of these."""
+    """Writes Google's file and reads it with timm's own reader."""
     ours = bit()
     weights.save(ours, tmp_path / "x.npz", "google_npz")
     theirs = timm_bit(timm).eval()
@@ -101,7 +101,7 @@ def test_timm_reads_googles_bit_as_here(timm, tmp_path, bit):
         theirs.load_pretrained(str(tmp_path / "x.npz"))
     for module in theirs.modules():
         if hasattr(module, "eps") and isinstance(module, torch.nn.Conv2d):
-            module.eps = 1e-10  # of the released code, where timm has 1e-8
+            module.eps = 1e-10  # from the released code, where timm has 1e-8
     assert_same_function(theirs, ours.model, some_images(24), jit=True)
 
 
@@ -118,10 +118,10 @@ def test_timm_reads_googles_hybrids_as_here(timm, tmp_path, hybrid):
     )
     for module in theirs.modules():
         if isinstance(module, torch.nn.GroupNorm):
-            module.eps = 1e-6  # of the released code, where timm has 1e-5
+            module.eps = 1e-6  # from the released code, where timm has 1e-5
         elif isinstance(module, torch.nn.GELU):
             module.approximate = "tanh"
-    # 1e-5 beside a deviation of 0.3 or 1e-8 beside its square: up to 3e-5 in each kernel.
+    # 1e-5 against a deviation of 0.3, or 1e-8 against its square: up to 3e-5 in each kernel.
     logits = jax.jit(found)(some_images(24))
     with torch.no_grad():
         reference = theirs(in_torch(some_images(24))).numpy()
@@ -148,7 +148,7 @@ def test_a_hybrid_that_is_written_loads_in_timm(timm, tmp_path, hybrid, same):
 
 
 def assert_nearly_the_same_function(theirs, ours, images):
-    """`theirs` has timm's epsilons and `ours` Google's: not the same, but for most uses."""
+    """`theirs` has timm's epsilons, `ours` Google's: different, but near enough for most uses."""
     logits = jax.jit(ours)(images)
     with torch.no_grad():
         reference = theirs(in_torch(images)).numpy()
@@ -158,7 +158,7 @@ def assert_nearly_the_same_function(theirs, ours, images):
 
 
 def with_uneven_kernels(loaded):
-    """Standardised kernels of deviations of 0.3, 0.03 and 0.003, output by output."""
+    """Standardised kernels with deviations of 0.3, 0.03 and 0.003, output by output."""
     graph, params = nnx.split(loaded.model)
 
     def uneven(path, x):
@@ -169,7 +169,7 @@ def with_uneven_kernels(loaded):
 
 
 def test_googles_epsilons_are_nearly_those_of_timm(timm, tmp_path, hybrid):
-    """What --approximate writes is what timm itself makes of Google's file, and computes nearly."""
+    """--approximate writes what timm makes of Google's file, which computes nearly the same."""
     ours = hybrid(**OF_GOOGLE | SMALL | {"units": (), "gelu": "tanh"})
     ours = with_uneven_kernels(ours)
     weights.save(ours, tmp_path / "out", "timm", approximate=True)
@@ -185,7 +185,7 @@ def test_googles_epsilons_are_nearly_those_of_timm(timm, tmp_path, hybrid):
 
 
 def test_googles_epsilons_through_stages(timm, tmp_path, hybrid):
-    """timm has no small hybrid with stages: one of its parts, by its own reader."""
+    """timm has no small hybrid with stages: compares one of its parts, by its own reader."""
     ours = with_uneven_kernels(hybrid(**OF_GOOGLE | {"depth": 1, "gelu": "tanh"}))
     weights.save(ours, tmp_path / "x.npz", "google_npz")
     theirs = timm_hybrid(timm, 24).eval()

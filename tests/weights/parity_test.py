@@ -1,4 +1,4 @@
-"""Against the real implementations, on random weights; docs/install.md says how to get them."""
+"""Compares with the real implementations on random weights; docs/install.md: how to get them."""
 
 import json
 
@@ -73,7 +73,7 @@ def test_backbone_of_ijepa(hf, tmp_path, images):
     theirs.save_pretrained(tmp_path / "mean")
     ours = weights.load(tmp_path / "mean")
     assert_same_function(lambda x: theirs(x).last_hidden_state.mean(1), ours, images)
-    # Its pooler is of the first patch: nothing that a model here could compute.
+    # Its pooler takes the first patch, which no model here can do.
     hf.IJepaModel(config, add_pooling_layer=True).save_pretrained(tmp_path / "pooler")
     with pytest.raises(UserError, match=r"pooler\.dense\.bias is unexpected"):
         weights.load(tmp_path / "pooler")

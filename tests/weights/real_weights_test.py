@@ -1,4 +1,4 @@
-"""Trained weights, as others released them, through every format and back."""
+"""Trained weights, as released, through every format and back."""
 
 import dataclasses
 from pathlib import Path

@@ -1,6 +1,6 @@
-"""BiT ResNets and hybrids in the formats of other projects: names, there and back, bad input.
+"""BiT ResNets and hybrids in other projects' formats: names, round trips, bad input.
 
-Whether the others compute the same from these files is in parity_resnets_test.py.
+parity_resnets_test.py checks that the others compute the same from these files.
 """
 
 import json
@@ -19,9 +19,9 @@ from vit_jax.run import build
 from vit_jax.training.state import state_layout
 from vit_jax.training.warm_start import warm_start
 
-# What timm and Hugging Face compute.
+# Constants of timm and Hugging Face.
 OF_PORTS = {"weight_epsilon": 1e-8, "weight_epsilon_of": "variance", "group_norm_epsilon": 1e-5}
-# What Google's released hybrids compute.
+# Constants of Google's released hybrids.
 OF_GOOGLE = {"weight_epsilon": 1e-5, "weight_epsilon_of": "deviation", "group_norm_epsilon": 1e-6}
 TIMM_HYBRID = {"units": (), "root_width": 64, "patch_size": 32, "image_size": 64, **OF_PORTS}
 
@@ -35,7 +35,7 @@ def test_bit_there_and_back(tmp_path, bit, same, fields):
     again = weights.load_with_info(tmp_path / "x.npz")
     same(again.model, ours.model)
     assert again.model.spec == ours.model.spec
-    assert again.model.preprocess.image_size == (224, 224)  # the arrays do not tell
+    assert again.model.preprocess.image_size == (224, 224)  # not recorded in the arrays
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_hybrid_there_and_back(tmp_path, hybrid, same, fields):
 
 
 def names(path, folder):
-    """Of the arrays in a .npz whose names start with `folder`, without it."""
+    """Names of a .npz's arrays below `folder`, without that prefix."""
     return {n.removeprefix(folder) for n in np.load(path) if n.startswith(folder)}
 
 
@@ -96,7 +96,7 @@ def test_names_in_googles_hybrids(tmp_path, hybrid):
 
 
 def test_norms_with_axes_of_size_1(tmp_path, hybrid, same):
-    """As the released hybrids have them."""
+    """As in the released hybrids."""
     ours = hybrid()
     weights.save(ours, tmp_path / "x.npz", "google_npz")
     arrays = dict(np.load(tmp_path / "x.npz"))
@@ -137,7 +137,7 @@ def test_published_names_are_found(tmp_path, bit, hybrid):
 
 
 def test_other_resnets_are_named_after_their_units(tmp_path, bit, hybrid):
-    """By names that models.spec takes."""
+    """With names that models.spec accepts."""
     for number, (loaded, name) in enumerate(
         [
             (bit(), "R1-2x1"),

@@ -1,4 +1,4 @@
-"""A Hugging Face ViT comes in, learns images here, goes out; transformers sees what it learnt."""
+"""A Hugging Face ViT is imported, learns images here and is exported; transformers agrees."""
 
 import json
 
@@ -33,7 +33,7 @@ def hf(torch):
 
 @pytest.fixture
 def folder(tmp_path):
-    """32 blots without any system, so that they can only be learnt by heart."""
+    """32 random blots, which can only be memorised."""
     rng = np.random.default_rng(0)
     for number in range(IMAGES):
         file = tmp_path / "images" / "train" / CLASSES[number % 4] / f"{number}.png"

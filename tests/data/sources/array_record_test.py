@@ -29,8 +29,7 @@ def test_reads_at_random(file: Path) -> None:
 
 @pytest.mark.parametrize("keep_bytes", [0, 1000, 2**16, 2**17, -1])
 def test_truncation(file: Path, keep_bytes: int) -> None:
-    """Truncated at a block's boundary, the reader would find no records and return empty
-    strings."""
+    """Cut at a block's boundary, the reader would find no records and return empty strings."""
     file.write_bytes(file.read_bytes()[:keep_bytes])
     with pytest.raises(UserError, match=r"x\.array_record is corrupt or truncated"):
         ArrayRecords([file], [100])

@@ -1,4 +1,4 @@
-"""Stands for torchvision where it is not there: timm imports it, and its models never call it."""
+"""A stand-in for torchvision where it is missing: timm imports it but its models never call it."""
 
 import importlib.machinery
 import importlib.util
@@ -8,7 +8,7 @@ from typing import Any
 
 
 class AnyClass(type):
-    """Its classes have attributes of any name: those names."""
+    """A metaclass: attributes of any name, equal to that name."""
 
     def __getattr__(cls, name: str) -> str:
         if name.startswith("__"):

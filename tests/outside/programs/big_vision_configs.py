@@ -1,4 +1,4 @@
-"""big_vision's own config files, as JSON by the names and arguments that are asked for."""
+"""Prints big_vision's own config files as JSON, for the given names and arguments."""
 
 import importlib
 import json

@@ -1,4 +1,4 @@
-"""Logits of big_vision's ViTs from drawn parameters, in files as it writes them."""
+"""Logits of big_vision's ViTs from random parameters, in files as it writes them."""
 
 import json
 import sys

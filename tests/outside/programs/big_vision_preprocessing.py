@@ -1,4 +1,4 @@
-"""big_vision's ops on images that are given, where they draw at random with the draws given."""
+"""big_vision's ops on given images, with given draws in place of random ones."""
 
 import contextlib
 import functools
@@ -21,13 +21,13 @@ sampler = tf.image.sample_distorted_bounding_box
 
 
 def calls(ops):
-    """The functions that "decode|resize(8)" names."""
+    """The functions named by "decode|resize(8)"."""
     return [Registry.lookup(f"preprocess_ops.{op}")() for op in ops.split("|")]
 
 
 @contextlib.contextmanager
 def window(box):
-    """Random windows are this one: top, left, height, width."""
+    """Makes random windows this one: top, left, height, width."""
     if box is None:
         yield
         return
@@ -70,7 +70,7 @@ with mock.patch.object(
 windows = [[*begin.numpy()[:2], *size.numpy()[:2]] for begin, size, _ in drawn]
 outputs["windows"] = np.array(windows, np.int16)
 
-# The sizes that it resizes to, and nothing else.
+# Resizes, recording only the target sizes.
 sizes = []
 with mock.patch.object(
     tf.image, "resize", lambda image, size, **_: sizes.append(size) or tf.cast(image, tf.float32)
@@ -80,7 +80,7 @@ with mock.patch.object(
         op({"image": tf.zeros([height, width, 1], tf.uint8)})
 outputs["small"] = np.array([[int(side) for side in size] for size in sizes], np.int16)
 
-# RandAugment's distortions one by one: of both signs the positive one, and Cutout's centre.
+# RandAugment's distortions one by one, with positive sign, and Cutout at the centre.
 hparams = autoaugment.HParams(cutout_const=40, translate_const=100)
 rows, columns = about.get("corner", pixels.shape[:2])
 pixels = pixels[:rows, :columns]
@@ -93,7 +93,7 @@ for name, level in about["distortions"]:
         function, _, arguments = autoaugment._parse_policy_info(
             name, 1.0, float(level), [128] * 3, hparams
         )
-        if name == "Solarize":  # a threshold of 8 bits, into which NumPy 1 let it wrap
+        if name == "Solarize":  # an 8-bit threshold, which NumPy 1 let wrap
             arguments = (arguments[0] % 256,)
         outputs[f"{name} {level}"] = function(pixels, *arguments).numpy()
 np.savez(sys.argv[2], **outputs)

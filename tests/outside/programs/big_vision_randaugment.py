@@ -1,7 +1,6 @@
-"""Distortions of big_vision's archived RandAugment that draw nothing, on an image that is given.
+"""Distortions of big_vision's archived RandAugment that draw nothing, on a given image.
 
-What their thresholds and shifts became under NumPy 1, numbers modulo 256, is done by hand: NumPy 2
-refuses them.
+Their thresholds and shifts wrapped modulo 256 under NumPy 1, done by hand here: NumPy 2 refuses.
 """
 
 import json
@@ -10,7 +9,7 @@ from types import ModuleType
 
 import numpy as np
 
-# Of tensorflow_addons only what moves pixels would be taken, which is not asked for here.
+# Only ops that move pixels use tensorflow_addons; none is requested here.
 addons = ModuleType("tensorflow_addons")
 addons.image = ModuleType("image")
 sys.modules["tensorflow_addons"] = addons

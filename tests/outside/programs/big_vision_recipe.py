@@ -1,6 +1,6 @@
-"""big_vision's model, loss, mixup and optimizer, by one of its configs, on images that are given.
+"""big_vision's model, loss, mixup and optimizer, from one of its configs, on given images.
 
-Its train.py has the update inside of `main`; what is here are the calls that it consists of.
+Its train.py has the update inside `main`; this makes the same calls.
 """
 
 import importlib
@@ -29,7 +29,7 @@ model = importlib.import_module(f"big_vision.models.{config.model_name}").Model(
 value_range = ops_general.get_value_range(-1, 1)
 images = value_range({"image": inputs["images"]})["image"].numpy()
 labels = np.eye(config.num_classes, dtype=np.float32)[inputs["labels"]]
-# An image's partner is there the one before it, here the one behind it.
+# An image's mixup partner is the previous one there, the next one here.
 images, labels = images[:, ::-1], labels[:, ::-1]
 
 shapes = jax.eval_shape(model.init, jax.random.key(0), images[0])["params"]

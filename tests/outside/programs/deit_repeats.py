@@ -1,4 +1,4 @@
-"""Which images DeiT's RASampler puts into epochs: the lists of all processes, step by step."""
+"""Indices that DeiT's RASampler puts into epochs, for all processes, step by step."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Parameters of DeiT III's ViT as its code starts them: percentiles of each, by name."""
+"""Percentiles of each initial parameter of DeiT III's ViT, by name."""
 
 import json
 import sys
@@ -18,7 +18,7 @@ model = vit_models(
 )
 found = {}
 for name, x in model.named_parameters():
-    # The blocks are alike: their parameters are taken together.
+    # The blocks are alike, so their parameters are pooled.
     parts = [part for part in name.split(".") if not part.isdigit()]
     found.setdefault(".".join(parts), []).append(x.detach().numpy().ravel())
 percents = inputs["percents"]

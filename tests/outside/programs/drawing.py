@@ -1,4 +1,4 @@
-"""Parameters that the tests and the programs draw alike, from names and shapes alone."""
+"""Random parameters, the same in tests and programs, from names and shapes alone."""
 
 import zlib
 
@@ -6,7 +6,7 @@ import numpy as np
 
 
 def drawn(shapes):
-    """float32 by name: kernels of the size that keeps activations in bounds, the rest small."""
+    """float32 by name: kernels scaled to keep activations bounded, the rest small."""
     return {name: _drawn(name, shape) for name, shape in shapes.items()}
 
 

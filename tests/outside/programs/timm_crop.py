@@ -1,7 +1,7 @@
-"""Windows of timm's RandomResizedCropAndInterpolation, out of the checkout that comes first.
+"""Windows of timm's RandomResizedCropAndInterpolation, from the first checkout on the path.
 
-It imports torchvision, of whose code only the size of an image takes part in drawing a window. What
-stands for it here has empty classes, and a pair (width, height) for an image.
+It imports torchvision, but draws a window from an image's size only. The stand-in here has empty
+classes and takes a pair (width, height) for an image.
 """
 
 import importlib.util

@@ -1,4 +1,4 @@
-"""timm's LAMB: arrays after each of several updates; the kernels alone decay."""
+"""timm's LAMB: arrays after each of several updates; only kernels decay."""
 
 import sys
 

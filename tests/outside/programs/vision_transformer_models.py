@@ -1,6 +1,6 @@
-"""Logits of vision_transformer's ViTs and hybrids from drawn parameters, by their reader as well.
+"""Logits of vision_transformer's ViTs and hybrids from random parameters, also via its reader.
 
-They have the names that its code gives them today, and those of the released files.
+Names are those of its code today, and those of the released files.
 """
 
 import json
@@ -21,7 +21,7 @@ RELEASED = {
 
 
 def as_released(name, shape):
-    """The name and the shape, which for a norm of the ResNet has four axes there."""
+    """Name and shape in the released files; a ResNet's norm has four axes there."""
     parts = name.split("/")
     if "encoderblock" in name:
         parts = [RELEASED.get(part, part) for part in parts]
@@ -30,7 +30,7 @@ def as_released(name, shape):
 
 
 def logits(fields, image_size):
-    """(shapes by name, [B, C])"""
+    """(shapes by name, logits [B, C])."""
     model = models_vit.VisionTransformer(**ml_collections.ConfigDict(fields))
     images = drawn_images(image_size)
     params = jax.eval_shape(lambda: model.init(jax.random.key(0), images, train=False)["params"])

@@ -1,4 +1,4 @@
-"""ImageNet-1k with its own labels, with ReaL's, and ImageNet-V2."""
+"""ImageNet-1k with its own labels and with ReaL's, and ImageNet-V2."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from vit_jax.prepare.collection import CollectionRequest, PrepareOptions
 from vit_jax.prepare.readers import imagenet2012
 
 VALIDATION = [f"ILSVRC2012_val_{i:08}.JPEG" for i in (1, 2, 3)]
-# Of TFDS's list: n01751748, n09193705 and n02105855.
+# From TFDS's list: n01751748, n09193705 and n02105855.
 LABELS = (65, 970, 230)
 SMALL = PrepareOptions(shard_mib=0.02)
 

@@ -1,4 +1,4 @@
-"""Lists in JSON lines and Parquet, and WebDataset's tars."""
+"""Lists in JSON lines and Parquet, and WebDataset tars."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ NAMES = ("ant", "bee", "cat")
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """The folder of a list, with the names of the classes and six images."""
+    """The folder of a list, with class names and six images."""
     found = tmp_path / "jft"
     (found / "images").mkdir(parents=True)
     (found / "classes.txt").write_text("\n".join(NAMES) + "\n")
@@ -109,7 +109,7 @@ def test_bytes_in_json_and_parquet_give_the_same_set(tmp_path: Path, folder: Pat
 
 
 def test_one_label_per_image(tmp_path: Path, folder: Path) -> None:
-    """As in Hugging Face's data sets."""
+    """The format of Hugging Face's data sets."""
     entries = [{"image": {"bytes": jpeg(i), "path": f"{i}.jpg"}, "label": i % 3} for i in range(6)]
     pq.write_table(pa.Table.from_pylist(entries), folder / "rows.parquet")
     wanted = request(folder, str(folder / "rows.parquet"), multi_label=False)
@@ -196,7 +196,7 @@ def test_entries_that_are_set_aside(
 
 
 def test_paths_are_relative_to_the_root_of_images(tmp_path: Path, folder: Path) -> None:
-    """And to nothing else; paths that lead out of it have a fault of their own."""
+    """And to nothing else; paths that lead out of it are a separate fault."""
     lists = tmp_path / "lists"
     lists.mkdir()
     (lists / "5.jpg").write_bytes(jpeg(5))
@@ -277,7 +277,7 @@ def test_lists_of_classes(folder: Path, content: str, message: str) -> None:
 
 
 def test_a_list_of_classes_from_windows(folder: Path) -> None:
-    """With a byte order mark and carriage returns."""
+    """It has a byte order mark and carriage returns."""
     (folder / "classes.txt").write_bytes(b"\xef\xbb\xbfant\r\nbee\r\n")
     write_lines(folder / "list.jsonl", [{"image": "images/0.jpg", "labels": ["ant"]}])
     assert records.collection(request(folder, str(folder))).class_names == ("ant", "bee")
@@ -296,7 +296,7 @@ def test_a_class_name_that_would_become_two(tmp_path: Path, folder: Path) -> Non
 def test_endless_lists_of_classes(tmp_path: Path, folder: Path) -> None:
     write_lines(folder / "list.jsonl", [{"image": "images/0.jpg", "labels": [0]}])
     with open(tmp_path / "huge.txt", "wb") as file:
-        file.truncate(40 * 2**30)  # a hole
+        file.truncate(40 * 2**30)  # sparse
     for path in ("/dev/zero", str(tmp_path / "huge.txt"), str(tmp_path)):
         with pytest.raises(UserError, match="is not a file of at most 256 MiB"):
             records.collection(CollectionRequest(str(folder), classes=path))

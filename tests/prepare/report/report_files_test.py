@@ -28,7 +28,7 @@ STRANGE = "<b>&amp; 'x'.jpg"
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A data set of images with one of everything; its class c is empty, and c has no images."""
+    """A data set with one of everything; class c is empty."""
     source = tmp_path_factory.mktemp("source")
     large = [jpeg(seed, (120, 160), quality=95) for seed in range(12)]
     files = {f"a/{i}.jpg": data for i, data in enumerate(large[:8])}
@@ -114,7 +114,7 @@ def test_the_page_is_one_file(folder: Path) -> None:
     assert not re.search(r"""(src|href)=["'](?!data:)|url\(|@import|https?://""", page)
     assert STRANGE not in page and report_page.escape(STRANGE) in page
     assert page.count('<div class="pair">') == 3
-    assert page.count('src="data:image/jpeg;base64,') == 10 + 6 + 2  # of train, pairs, left out
+    assert page.count('src="data:image/jpeg;base64,') == 10 + 6 + 2  # train, pairs, left out
     assert "Classes without examples: 1 (c)." in page and "<li>c</li>" in page
     assert page.index("the same bytes, of another class") < page.index("<p>near, ")
     assert "a and b</td>" in page
@@ -123,7 +123,7 @@ def test_the_page_is_one_file(folder: Path) -> None:
 def test_all_pairs_are_listed_harmful_ones_first(folder: Path) -> None:
     lines = [json.loads(line) for line in (folder / "copies.jsonl").read_text().splitlines()]
     kinds = [(line["kind"], line["other_class"], line["other_split"]) for line in lines]
-    assert kinds[0] == ("same_bytes", True, False)  # what is left out is in no split
+    assert kinds[0] == ("same_bytes", True, False)  # an image that was left out is in no split
     assert kinds[1:] == [("near", False, True), ("mirrored", False, False)]
     assert {lines[0]["name"], lines[0]["of"]} == {"a/1.jpg", "b/copy.jpg"}
     assert [lines[0]["classes"], lines[0]["classes_of"]] in ([["a"], ["b"]], [["b"], ["a"]])
@@ -163,7 +163,7 @@ def pairs_of_classes(labels: list[list[int]], *looks: tuple[str, int | None]) ->
 
 
 def test_pairs_of_classes_are_sorted_by_their_copies() -> None:
-    """Of several labels only those count that one of the two images alone has."""
+    """Of several labels, only those count that exactly one of the two images has."""
     copies = [("x", A), ("x", A), ("y", A ^ 1), ("z", B), ("z", B), ("z", B)]
     assert pairs_of_classes([[0], [1], [1], [0, 2], [2, 3], [2]], *copies) == {
         "number": 3,

@@ -1,4 +1,4 @@
-"""The same data set by Apache Beam, on its local runner."""
+"""The same data set written by Apache Beam, on its local runner."""
 
 from __future__ import annotations
 

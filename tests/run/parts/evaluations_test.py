@@ -1,4 +1,4 @@
-"""Whether the classes of an evaluation are those of the model."""
+"""Agreement of an evaluation's classes with the model's."""
 
 import pytest
 

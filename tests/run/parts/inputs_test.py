@@ -13,7 +13,7 @@ def indices(config, steps):
 
 
 def test_a_run_goes_over_its_subset(tiny_run):
-    """64 examples are declared; an epoch has 16 of them, which are one batch."""
+    """Of 64 declared examples, an epoch has 16: one batch."""
     for override in ("input.subset_fraction=0.25", "input.subset_examples=16"):
         config = tiny_run(override)
         assert build.declared_examples(config.input) == 16
@@ -31,7 +31,7 @@ def test_the_subset_does_not_depend_on_the_seed(tiny_run):
 
 
 def test_a_subset_by_class(tiny_run):
-    config = tiny_run("input.subset_per_class=3")  # of four classes
+    config = tiny_run("input.subset_per_class=3")  # out of four classes
     source = build.source(config.input)
     assert source.num_examples == 12
     assert build.declared_examples(config.input) is None
@@ -56,7 +56,7 @@ MIXTURE = (
 
 
 def test_a_mixture_takes_its_shares(tiny_run):
-    """Batches of 16: 12 of the first component, which has the examples [0, 60), and 4 others."""
+    """Batches of 16 have 12 of the first component, with examples [0, 60), and 4 others."""
     config = tiny_run(*MIXTURE)
     assert build.declared_examples(config.input) == build.source(config.input).num_examples == 68
     batches = indices(config, 10).reshape(10, 16)
@@ -90,7 +90,7 @@ def test_mixtures_that_cannot_be(tiny_run, overrides, message):
 
 
 def test_repeats(tiny_run):
-    """Of 64 examples an epoch, four batches of 16, has 22: 20 three times and two twice."""
+    """An epoch of 64 examples in four batches of 16 has 22: 20 three times and two twice."""
     config = tiny_run("input.repeats=3")
     assert build.declared_examples(config.input) == 64
     assert build.durations(config, num_examples=64).steps_per_epoch == 4
@@ -118,7 +118,7 @@ def test_repeats_that_cannot_be(tiny_run, overrides, message):
 
 
 def test_classes_of_equal_weight(tiny_run):
-    """Digits 0 to 9 in every ten examples, of a split that has not equally many."""
+    """Digits 0 to 9 in every ten examples, from a split with unequal classes."""
     config = tiny_run(
         "input.source=digits", "input.num_examples=none", "input.num_classes=10",
         "input.balance=class", "input.batch_size=20",
@@ -145,12 +145,12 @@ def test_only_record_files_are_copied(tiny_run, tmp_path):
         build.source(tiny_run(f"input.cache={tmp_path}").input)
 
 
-MOST_BYTES_RATIO = 1.02  # of all that is sent to the devices over the images alone
+MOST_BYTES_RATIO = 1.02  # of all bytes sent to the devices to those of the images
 
 
 @pytest.mark.parametrize("weighted", [False, True])
 def test_labels_of_many_classes_add_little_to_what_is_sent(tiny_run, monkeypatch, weighted):
-    """Up to 64 of 21,843 classes beside 224 x 224 pixels; as 0 and 1 the ratio would be 1.58."""
+    """Up to 64 of 21,843 classes beside 224 x 224 pixels; multi-hot, the ratio would be 1.58."""
     monkeypatch.setattr(Synthetic, "max_labels", 64)
     monkeypatch.setattr(Synthetic, "weighted", weighted)
     config = tiny_run(

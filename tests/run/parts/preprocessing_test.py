@@ -1,4 +1,4 @@
-"""What weights say of images as a string of ops, and back."""
+"""Preprocessing stated by weights, as a string of ops, and back."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What is counted, on a model whose logits are the colours of an image's only pixel."""
+"""Counting, on a model whose logits are the colours of an image's only pixel."""
 
 import math
 
@@ -31,7 +31,7 @@ class Feed(list):
 
 
 def run(examples, *, num_examples, label_threshold=0.5, batch_size=2, weighted=True):
-    """examples: (pixel, labels, their weights, weight of the example), padding included."""
+    """Evaluates examples (pixel, labels, their weights, weight of the example) with padding."""
 
     def open_feed():
         arrays = []

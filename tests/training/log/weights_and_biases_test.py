@@ -15,7 +15,7 @@ PROJECT = "log.wandb_project=vit"
 
 
 class FakeRun:
-    """What the package's run is asked for, written down."""
+    """Records the calls to the package's run."""
 
     def __init__(self):
         self.rows, self.metrics, self.ends = [], {}, []
@@ -35,7 +35,7 @@ class FakeRun:
 
 @pytest.fixture
 def started(monkeypatch):
-    """Instead of the package: [(arguments of init, run)] of all runs."""
+    """Replaces the package; [(arguments of init, run)] of all runs."""
     runs = []
 
     def init(**arguments):
@@ -50,7 +50,7 @@ def started(monkeypatch):
 
 
 def end_with(config, workdir, error, start_step=0):
-    """A run that writes one row."""
+    """Performs a run that writes one row and ends with `error`."""
     try:
         with build.log(config, workdir, start_step=start_step) as log:
             log.write(start_step + 1, {"train/loss": 0.25})
@@ -123,7 +123,7 @@ def test_names_that_no_project_has_are_refused(project, started):
 
 @pytest.fixture
 def wandb_off_line(monkeypatch):
-    """The package itself; its teardown waits for its files."""
+    """The real package; teardown waits for its files."""
     wandb = pytest.importorskip("wandb")
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_SILENT", "true")

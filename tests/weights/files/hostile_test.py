@@ -1,4 +1,4 @@
-"""Files that are damaged or mean harm: one message each, and nothing large is allocated."""
+"""Damaged or malicious files: one message each, and nothing large is allocated."""
 
 import ast
 import io
@@ -43,7 +43,7 @@ def zipped(path, **members):
 
 
 def header(text):
-    """An array's file with this header and 4 bytes."""
+    """The file of an array with this header and 4 bytes."""
     return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text.encode() + b"1234"
 
 
@@ -225,7 +225,7 @@ def test_an_index_stays_in_its_folder(tmp_path):
 
 @pytest.fixture
 def edited(tmp_path, toy, bit):
-    """`edited("timm", "config.json", key=value)`: a folder whose JSON says something else."""
+    """`edited("timm", "config.json", key=value)`: a folder with changed JSON."""
     epsilons = {"weight_epsilon": 1e-8, "weight_epsilon_of": "variance", "group_norm_epsilon": 1e-5}
     makers = {
         "huggingface": (toy, {}),
@@ -367,7 +367,7 @@ def test_a_processor_that_lies(edited, changes, message):
     assert message in str(error.value)
 
 
-# --- whatever it is
+# --- any file
 
 
 def test_files_of_another_kind(tmp_path):
@@ -381,7 +381,7 @@ def test_files_of_another_kind(tmp_path):
 
 
 def test_a_pickle_is_never_run(tmp_path):
-    """Without PyTorch it is refused; with it by its safe loader."""
+    """Without PyTorch it is refused; with it, PyTorch's safe loader refuses."""
 
     class Evil:
         def __reduce__(self):

@@ -1,4 +1,4 @@
-"""Hugging Face's Dinov2 without it; parity_dino_test.py compares with it."""
+"""Hugging Face's Dinov2 format, without transformers; parity_dino_test.py compares with it."""
 
 import json
 

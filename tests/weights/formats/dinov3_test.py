@@ -1,4 +1,4 @@
-"""Hugging Face's DINOv3 without it; parity_dino_test.py compares with it."""
+"""Hugging Face's DINOv3 format, without transformers; parity_dino_test.py compares with it."""
 
 import dataclasses
 import json
@@ -28,7 +28,7 @@ BARE = {**GATED, "qkv_bias": "none", "dense_bias": False, "registers": 0}
 
 @pytest.fixture
 def written(tmp_path, toy):
-    """`written(**fields)`: a folder."""
+    """`written(**fields)`: a folder with such a model."""
 
     def make(**fields):
         weights.save(toy(**fields), tmp_path / "out", "huggingface")
@@ -54,7 +54,7 @@ def test_there_and_back_to_the_same_bits(tmp_path, toy, same, fields):
     again = weights.load(tmp_path / "out")
     same(again, ours.model)
     assert again.preprocess == ours.model.preprocess
-    # A SwiGLU has no GELU, and its file says nothing of it.
+    # A SwiGLU has no GELU, and its file does not mention one.
     assert dataclasses.replace(again.spec, gelu="exact") == ours.model.spec
 
 
@@ -73,7 +73,7 @@ def test_released_sizes_get_their_names(name):
 
 
 def test_released_config(written):
-    """What these say alone; the rest is DINOv3ViTConfig's defaults."""
+    """Its explicit fields only; the rest are DINOv3ViTConfig's defaults."""
     folder = written(**DINOV3)
     keys = ("query_bias", "key_bias", "value_bias", "proj_bias", "mlp_bias", "rope_theta")
     edit(folder, **dict.fromkeys((*keys, "layer_norm_eps", "hidden_act", "layerscale_value"), ...))
@@ -90,7 +90,7 @@ PROCESSOR = {
 
 
 def test_images_are_as_the_processor_says(written):
-    """The model takes any size: that of config.json counts only where there is no other."""
+    """The model takes any size: that of config.json counts only if there is no other."""
     folder = written(**DINOV3)
     file = folder / "preprocessor_config.json"
     file.write_text(json.dumps(PROCESSOR))
@@ -162,7 +162,7 @@ STRANGE = (None, True, -1, 0, 0.5, 10**30, float("nan"), "", "x", [], [1, 2, 3],
 
 @pytest.mark.parametrize("name", ["config.json", "preprocessor_config.json"])
 def test_every_entry_may_lie(written, name):
-    """A model with other fields, or one message."""
+    """A wrong entry gives a model with other fields, or one message."""
     folder = written(**DINOV3)
     text = (folder / name).read_text()
     refused = 0

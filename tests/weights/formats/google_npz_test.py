@@ -1,4 +1,4 @@
-"""Google's .npz: the same numbers as a Linen ViT with the names of those files, and back."""
+"""Google's .npz: computes the same as a Linen ViT with those files' names, and back."""
 
 import flax.linen as nn
 import jax
@@ -15,7 +15,7 @@ ROUNDING = 1e-4  # float32 through a few layers, sums in another order
 
 
 class Reference(nn.Module):
-    """A ViT of depth 2 whose parameters are called as in the released files, or big_vision's."""
+    """A ViT of depth 2 whose parameters are named as in the released files, or as in big_vision."""
 
     pool: str
     pre_logits: bool
@@ -27,7 +27,7 @@ class Reference(nn.Module):
     def __call__(self, images):
         x = nn.Conv(16, (4, 4), (4, 4), padding="VALID", name="embedding")(images)
         x = x.reshape(x.shape[0], -1, 16)
-        if not self.released:  # big_vision: positions first, so that of the class token is none
+        if not self.released:  # big_vision adds positions first, so the class token has none
             x = x + self.param("pos_embedding", nn.initializers.normal(1), (1, x.shape[1], 16))
         if self.pool == "cls":
             cls = self.param("cls", nn.initializers.normal(1), (1, 1, 16))
@@ -99,7 +99,7 @@ class MapHead(nn.Module):
 
 
 def reference(images, *, released, old_names=None, pool="cls", pre_logits=False, num_classes=3):
-    """(arrays by Google's names, its results); `old_names` as the released files have, or not."""
+    """(arrays by Google's names, its results); `old_names` selects those of the released files."""
     old_names = released if old_names is None else old_names
     module = Reference(pool, pre_logits, num_classes, released, old_names)
     params = module.init(jax.random.key(0), images)["params"]
@@ -111,7 +111,7 @@ def reference(images, *, released, old_names=None, pool="cls", pre_logits=False,
 
 
 def stacked(arrays):
-    """The layers of each array as one with a leading axis."""
+    """Stacks each array's layers along a leading axis."""
     found = {n: x for n, x in arrays.items() if "encoderblock_" not in n}
     for name, first in arrays.items():
         if "encoderblock_0/" in name:
@@ -143,7 +143,7 @@ def test_computes_the_same(tmp_path, images, layout):
 
 
 def test_without_positions_they_are_fixed(tmp_path, images):
-    """As in big_vision's files; tests/outside/models_test.py has the logits of its own code."""
+    """As in big_vision's files; tests/outside/models_test.py has its own code's logits."""
     arrays, _ = reference(images, released=False, pool="avg")
     arrays.pop("pos_embedding")
     np.savez(tmp_path / "x.npz", **arrays)
@@ -304,7 +304,7 @@ def test_sizes_that_have_no_name_are_called_by_what_they_are(tmp_path, toy, hybr
     assert weights.checkpoint_info(tmp_path / "h.npz").name == "R50+ViT-2x16/16"
     weights.save(toy(layer_scale=1.0, num_classes=0, mlp_dim=32), tmp_path / "d", "huggingface")
     assert weights.checkpoint_info(tmp_path / "d").name == "ViT-2x16/4"
-    # Such a name goes into a checkpoint and comes back.
+    # Such a name goes into a checkpoint and back.
     told = convert(str(tmp_path / "x.npz"), str(tmp_path / "c"), to="checkpoint")
     assert told.startswith("ViT-2x16/4, images of 12 x 12 pixels, 3 classes")
     assert weights.checkpoint_info(tmp_path / "c").name == "ViT-2x16/4"

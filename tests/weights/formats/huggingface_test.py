@@ -1,4 +1,4 @@
-"""Hugging Face's ViT and I-JEPA there and back; parity_test.py asks transformers itself."""
+"""Hugging Face's ViT and I-JEPA there and back; parity_test.py compares with transformers."""
 
 import json
 
@@ -14,7 +14,7 @@ def config_of(folder):
 
 
 def edit(folder, config=None, lost=()):
-    """Changes config.json; leaves out arrays whose names have one of these words in them."""
+    """Changes config.json; drops arrays whose names contain one of `lost`."""
     (folder / "config.json").write_text(json.dumps(config_of(folder) | (config or {})))
     file = folder / "model.safetensors"
     kept = {n: x for n, x in safetensors.read(file).items() if not any(w in n for w in lost)}
@@ -46,7 +46,7 @@ def test_there_and_back(tmp_path, toy, same, fields, kind):
 
 def test_without_config_json_the_arrays_tell(tmp_path, toy, same):
     for number, fields in enumerate(({}, {"pool": "avg"}, {"qkv_bias": "none"})):
-        # 64 channels a head, and its GELU and epsilon: nothing says otherwise.
+        # 64 channels per head, with its GELU and epsilon, as nothing says otherwise.
         ours = toy(width=64, num_heads=1, gelu="exact", norm_epsilon=1e-12, **fields)
         folder = tmp_path / str(number)
         weights.save(ours, folder, "huggingface")

@@ -1,4 +1,4 @@
-"""How timm says that images are prepared, and back."""
+"""Preprocessing as stated by timm, and back."""
 
 import json
 
@@ -13,7 +13,7 @@ from vit_jax.weights.saving import pillows
 SIZE = (224, 224)
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 HALF = ((0.5,) * 3, (0.5,) * 3)
-# How torchvision rounds the longer side, and the place of a crop.
+# torchvision's rounding of the longer side and of a crop's position.
 SHORTER, CROP = {"longer": "down", "middle": "nearest"}, {"middle": "nearest"}
 
 

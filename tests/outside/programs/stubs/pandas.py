@@ -1,1 +1,1 @@
-"""Imported by vision_transformer's checkpoint.py, for a table that the tests do not read."""
+"""Stub: vision_transformer's checkpoint.py imports pandas for a table that tests do not read."""

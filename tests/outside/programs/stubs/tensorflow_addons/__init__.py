@@ -1,1 +1,1 @@
-"""What big_vision's RandAugment takes of TensorFlow Addons, which is no longer released."""
+"""The parts of TensorFlow Addons, no longer released, that big_vision's RandAugment uses."""

@@ -1,6 +1,6 @@
-"""Projective transformations as tensorflow_addons.image has them: nearest pixel, 0 outside.
+"""Projective transformations of tensorflow_addons.image: nearest pixel, 0 outside.
 
-Each calls TensorFlow's own op, as there. Pixel (x, y) has its centre at (x, y).
+Each calls TensorFlow's own op, as the original does. Pixel (x, y) has its centre at (x, y).
 """
 
 import numpy as np
@@ -20,13 +20,13 @@ def transform(images, transforms):
 
 
 def translate(images, translations):
-    """By (dx, dy) to the right and down."""
+    """Shifts images by (dx, dy) to the right and down."""
     dx, dy = translations
     return transform(images, [1.0, 0.0, -dx, 0.0, 1.0, -dy, 0.0, 0.0])
 
 
 def rotate(images, angles):
-    """About the middle between the first and the last pixel, counter-clockwise, in radians."""
+    """Rotates counter-clockwise, in radians, about the mean of the first and the last pixel."""
     height, width = (float(size) - 1 for size in images.shape[:2])
     cos, sin = np.cos(float(angles)), np.sin(float(angles))
     x = (width - (cos * width - sin * height)) / 2
