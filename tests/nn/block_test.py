@@ -5,6 +5,7 @@ from flax import nnx
 
 from vit_jax.nn.block import Block
 from vit_jax.nn.block_spec import BlockSpec
+from vit_jax.nn.initialization import VIT
 from vit_jax.nn.posemb import LearnedPositions, TokenLayout
 
 ROUNDING = 1e-5  # float32, another order of sums
@@ -52,7 +53,9 @@ def test_parallel_branches_see_the_same():
 
 
 def test_positions_are_added_before_the_first_norm():
-    make = lambda rngs: LearnedPositions(TokenLayout((1, 5), False), 16, rngs=rngs)
+    make = lambda rngs: LearnedPositions(
+        TokenLayout((1, 5), False), 16, init=VIT.positions, rngs=rngs
+    )
     block, plain = make_block(positions=make), make_block()
     x = jax.random.normal(jax.random.key(1), (2, 5, 16))
     expected = plain(x + block.positions.embedding[...])
