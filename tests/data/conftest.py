@@ -6,6 +6,7 @@ import pytest
 from PIL import Image
 
 from vit_jax.data.source import Example, Source
+from vit_jax.data.sources.builtin import Digits
 
 
 class ListSource(Source):
@@ -53,3 +54,19 @@ def encode_fixture() -> Callable[..., bytes]:
 @pytest.fixture(name="photo_like")
 def photo_like_fixture() -> Callable[..., np.ndarray]:
     return photo_like
+
+
+@pytest.fixture(scope="session")
+def digits() -> Source:
+    return Digits("train", where="input")
+
+
+@pytest.fixture
+def few() -> Callable[[int], Source]:
+    """A source of n gray squares; the one of example i has the shade i."""
+
+    def make(count: int) -> Source:
+        squares = [np.full((4, 4), i, np.uint8) for i in range(count)]
+        return ListSource([Example(encode(x), (i % 10,)) for i, x in enumerate(squares)])
+
+    return make

@@ -9,8 +9,6 @@ import numpy as np
 import pytest
 
 from vit_jax.core.errors import UserError
-from vit_jax.data.host_tf import tf
-from vit_jax.data.ops import table as ops
 from vit_jax.data.order import label_index, subset
 from vit_jax.data.order.streams import (
     Stream,
@@ -27,9 +25,10 @@ from vit_jax.data.sources import table as sources
 from vit_jax.data.sources.builtin import Synthetic
 
 AUGMENT = "decode|pad_crop(8, 2)|flip_lr"
+# Of each kind of draws one: AutoAugment's are like RandAugment's.
 AUGMENT_STRONGLY = (
-    "decode|resize(24)|inception_crop(16)|flip_lr|randaugment(2, 9)|autoaugment('cifar10')"
-    "|three_augment|color_jitter(0.3, 0.3, 0.3, 0.1)|random_erasing(0.5)"
+    "decode|resize(24)|inception_crop(16)|flip_lr|randaugment(1, 9)|three_augment"
+    "|color_jitter(0.3, 0.3)|random_erasing(0.5)"
 )
 # A distant step may take this many times as long to start as the first.
 LARGEST_START_RATIO = 1.5
@@ -68,25 +67,6 @@ def assert_equal(found: HostBatch, expected: HostBatch) -> None:
     assert found.keys() == expected.keys()
     for name in found:
         np.testing.assert_array_equal(found[name], expected[name], err_msg=name)
-
-
-@pytest.fixture(scope="module")
-def digits() -> Source:
-    return sources.create(
-        "digits", data_dir=None, split="train", num_examples=None, num_classes=None,
-        image_size=(8, 8),
-    )  # fmt: skip
-
-
-@pytest.fixture
-def few(list_source: MakeSource, encode: Callable[..., bytes]) -> Callable[[int], Source]:
-    """Makes a source of n gray squares; example i has shade i."""
-
-    def make(count: int) -> Source:
-        squares = [np.full((4, 4), i, np.uint8) for i in range(count)]
-        return list_source([Example(encode(x), (i % 10,)) for i, x in enumerate(squares)])
-
-    return make
 
 
 # --- what is in a batch ---------------------------------------------------------------------------
@@ -148,21 +128,15 @@ def test_copies_of_an_image_differ(digits: Source) -> None:
 
 def test_hosts_together_make_the_batches_of_one(digits: Source) -> None:
     """Byte for byte, across the end of an epoch."""
-    options = {"start_step": 88}
-    expected = take(train(digits, **options), 4)
-    for num_hosts in (2, 4):
-        parts = [
-            take(train(digits, rows=rows_of(host, num_hosts), **options), 4)
-            for host in range(num_hosts)
-        ]
-        for step, batch in enumerate(expected):
-            joined = {k: np.concatenate([part[step][k] for part in parts]) for k in batch}
-            assert_equal(joined, batch)
+    expected = take(train(digits, start_step=88), 4)
+    parts = [take(train(digits, rows=rows_of(host, 2), start_step=88), 4) for host in range(2)]
+    for step, batch in enumerate(expected):
+        assert_equal({k: np.concatenate([part[step][k] for part in parts]) for k in batch}, batch)
 
 
 def test_resumed_equals_straight(digits: Source) -> None:
-    straight = take(train(digits), 12)
-    for step in (1, 7, 11):
+    straight = take(train(digits), 8)
+    for step in (1, 7):
         (resumed,) = take(train(digits, start_step=step), 1)
         assert_equal(resumed, straight[step])
 
@@ -312,152 +286,6 @@ def test_rows_need_not_be_neighbours(digits: Source, few: Callable[[int], Source
         source = digits if found is train else few(19)
         for own, batch in zip(take(found(source, rows=rows), 2), take(whole, 2), strict=True):
             assert_equal(own, {k: v[rows] for k, v in batch.items()})
-
-
-# --- bad input ------------------------------------------------------------------------------------
-
-
-REASONS = {17: "Invalid PNG", 18: "the file is empty", 33: "1001 x 1000 pixels exceed"}
-
-
-@pytest.fixture
-def with_bad_images(few: Callable[[int], Source], encode: Callable[..., bytes]) -> Source:
-    source: Any = few(40)
-    whole = source.examples[17].image
-    source.examples[17] = Example(whole[: len(whole) // 2], (7,))
-    source.examples[18] = Example(b"", (8,))
-    source.examples[33] = Example(encode(np.zeros((1001, 1000), np.uint8)), (3,))
-    return source
-
-
-def test_skipped_images_keep_their_slots(with_bad_images: Source) -> None:
-    batches = evaluate(with_bad_images, on_bad_image="skip")
-    index, weight, labels, image = (
-        np.concatenate(arrays)
-        for arrays in zip(
-            *((b["index"], b["weight"], b["labels"], b["image"]) for b in batches), strict=True
-        )
-    )
-    np.testing.assert_array_equal(index[:40], np.arange(40))
-    np.testing.assert_array_equal(np.flatnonzero(weight[:40] == 0), [17, 18, 33])
-    assert (labels[[17, 18, 33]] == -1).all()
-    assert (image[[17, 18, 33]] == 0).all()
-    assert batches.num_bad == 3
-    for index, reason in REASONS.items():
-        assert batches.bad_image(index).startswith(f"example {index}: {reason}")
-
-
-def test_a_bad_image_changes_no_other_slot_on_any_host(digits: Source, list_source: Any) -> None:
-    examples = digits.read(np.arange(100))
-    expected = take(train(list_source(examples)), 10)
-    examples[42] = Example(b"junk", (2,))
-    source = list_source(examples)
-    parts = [
-        take(train(source, on_bad_image="skip", rows=rows_of(h, 2), start_step=2), 8)
-        for h in range(2)
-    ]
-    for step, batch in enumerate(expected[2:]):
-        joined = {k: np.concatenate([part[step][k] for part in parts]) for k in batch}
-        bad = batch["index"] == 42
-        np.testing.assert_array_equal(joined["weight"], ~bad)
-        np.testing.assert_array_equal(joined["index"], batch["index"])
-        np.testing.assert_array_equal(joined["image"][~bad], batch["image"][~bad])
-
-
-@pytest.mark.parametrize("threads", [1, 2])
-def test_only_bad_images(list_source: MakeSource, threads: int) -> None:
-    source = list_source([Example(b"junk", (0,))] * 3)
-    batches = train(source, on_bad_image="skip", threads=threads)
-    assert [batch["weight"].sum() for batch in take(batches, 3)] == [0, 0, 0]
-    assert batches.num_bad == 48
-
-
-@pytest.mark.parametrize(("index", "reason"), REASONS.items())
-def test_failing_names_the_image(with_bad_images: Any, index: int, reason: str) -> None:
-    good = with_bad_images.examples[0]
-    with_bad_images.examples = [
-        example if i == index else good for i, example in enumerate(with_bad_images.examples)
-    ]
-    batches = evaluate(with_bad_images)
-    seen = 0
-    with pytest.raises(UserError, match=rf"example {index} is a bad image: {reason}") as error:
-        for batch in batches:
-            seen += len(batch["index"])
-    assert seen == index // 16 * 16
-    assert 'input.on_bad_image="skip"' in str(error.value)
-    assert list(batches) == []
-
-
-def test_a_later_op_that_fails_is_explained(few: Callable[[int], Source]) -> None:
-    with pytest.raises(UserError, match=r"example 0 is a bad image: the image is smaller than"):
-        next(evaluate(few(3), "decode|central_crop(5)"))
-
-
-def test_thin_images_are_bad_images(
-    few: Callable[[int], Source], encode: Callable[..., bytes]
-) -> None:
-    source: Any = few(20)
-    source.examples[3] = Example(encode(np.zeros((1, 30_000), np.uint8)), (3,))
-    preprocess = "decode|resize_small(256)|central_crop(16)"
-    with pytest.raises(UserError, match=r"example 3 is a bad image: .* input.max_image_pixels="):
-        next(evaluate(source, preprocess))
-    (batch,) = take(evaluate(source, preprocess, on_bad_image="skip"), 1)
-    np.testing.assert_array_equal(np.flatnonzero(batch["weight"] == 0), [3])
-
-
-@pytest.mark.parametrize("on_bad_image", ["fail", "skip"])
-@pytest.mark.parametrize("exhausts", ["always", "once"])
-def test_memory_that_runs_out_makes_no_bad_image(
-    few: Callable[[int], Source], monkeypatch: pytest.MonkeyPatch, on_bad_image: str, exhausts: str
-) -> None:
-    """Also after a bad image, from which on errors are examined one by one."""
-    source: Any = few(20)
-    source.examples[2] = Example(b"junk", (2,))
-
-    def shade_17_exhausts() -> ops.Op:
-        def apply(pixels: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
-            if exhausts == "once" and tf.executing_eagerly():
-                return pixels
-            shade = tf.cast(pixels[0, 0, 0], tf.int64)
-            huge = tf.zeros(tf.where(shade == 17, tf.constant(2**60, tf.int64), 1), tf.uint8)
-            return pixels + huge[:1]
-
-        return ops.Op(apply, output_size=lambda size: size)
-
-    monkeypatch.setitem(ops.OPS, "exhaust", shade_17_exhausts)
-    if on_bad_image == "fail":
-        source.examples[2] = source.examples[1]
-    with pytest.raises((tf.errors.ResourceExhaustedError, MemoryError)):
-        list(evaluate(source, "decode|resize(4)|exhaust", on_bad_image=on_bad_image))
-
-
-@pytest.mark.parametrize("on_bad_image", ["fail", "skip"])
-@pytest.mark.parametrize("label", [-1, 10])
-def test_labels_outside_the_classes(
-    few: Callable[[int], Source], on_bad_image: str, label: int
-) -> None:
-    source: Any = few(20)
-    source.examples[5] = source.examples[5]._replace(labels=(3, label))
-    message = rf"example 5: label {label} is outside \[0, 10\).*input\.num_classes"
-    with pytest.raises(UserError, match=message):
-        take(evaluate(source, on_bad_image=on_bad_image), 2)
-    source.examples[5] = source.examples[5]._replace(labels=(1, 2, 3))
-    with pytest.raises(UserError, match=r"example 5: 3 labels"):
-        take(evaluate(source, on_bad_image=on_bad_image), 2)
-
-
-@pytest.mark.parametrize("on_bad_image", ["fail", "skip"])
-def test_a_source_that_fails_is_never_skipped(
-    few: Callable[[int], Source], monkeypatch: pytest.MonkeyPatch, on_bad_image: str
-) -> None:
-    source = few(20)
-
-    def read(indices: np.ndarray) -> list[Example]:
-        raise UserError("x.tfrecord, record 3: corrupt")
-
-    monkeypatch.setattr(source, "read", read)
-    with pytest.raises(UserError, match=r"x.tfrecord, record 3: corrupt"):
-        next(train(source, on_bad_image=on_bad_image))
 
 
 def test_images_must_come_out_in_one_size(digits: Source) -> None:

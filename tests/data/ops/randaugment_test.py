@@ -57,7 +57,8 @@ def test_gives_each_the_argument_of_the_magnitude(
 def test_legacy_is_what_the_published_code_made_of_it(
     pixels: np.ndarray, magnitude: float, threshold: int, bits: int
 ) -> None:
-    """Thresholds and shifts wrap as in NumPy 1's 8 bits; contrast is about num_pixels / 256."""
+    """Thresholds and shifts wrap in NumPy 1's 8 bits; contrast is about the number of pixels /
+    256."""
 
     def distorted(name: str) -> np.ndarray:
         distortion = distortions.DISTORTIONS[f"{name} as published"]
@@ -97,32 +98,32 @@ def test_keeps_the_size(size: tuple[int, int], magnitude: int) -> None:
 
 def test_is_a_function_of_the_seed(pixels: np.ndarray) -> None:
     op = autoaugment.randaugment(2, 5)  # shifted by 150 pixels, all translations would be the same
-    results = [run(op, pixels, seed) for seed in range(40)]
+    results = [run(op, pixels, seed) for seed in range(20)]
     for seed, result in enumerate(results):
         np.testing.assert_array_equal(run(op, pixels, seed), result)
-    assert len({result.tobytes() for result in results}) > 20
+    assert len({result.tobytes() for result in results}) > 10
 
 
 def test_is_the_same_in_a_graph_of_unknown_sizes(pixels: np.ndarray) -> None:
     """Runs as in tf.data, with any number of threads."""
-    op = autoaugment.randaugment(3, 15)
-    seeds = np.stack([np.arange(60), np.zeros(60)], axis=1).astype(np.int64)
+    op = autoaugment.randaugment(2, 15)
+    seeds = np.stack([np.arange(30), np.zeros(30)], axis=1).astype(np.int64)
     spec = tf.TensorSpec([None, None, 3], tf.uint8)
     graph = tf.function(op.apply, input_signature=[spec, tf.TensorSpec([2], tf.int64)])
 
     def results(threads: int) -> list[np.ndarray]:
-        images = tf.data.Dataset.from_generator(lambda: 60 * [pixels], output_signature=spec)
+        images = tf.data.Dataset.from_generator(lambda: 30 * [pixels], output_signature=spec)
         both = tf.data.Dataset.zip((images, tf.data.Dataset.from_tensor_slices(seeds)))
         return list(both.map(graph, num_parallel_calls=threads).as_numpy_iterator())
 
-    expected = [run(op, pixels, seed) for seed in range(60)]
+    expected = [run(op, pixels, seed) for seed in range(30)]
     for threads in (1, 4):
         for found, one in zip(results(threads), expected, strict=True):
             np.testing.assert_array_equal(found, one)
 
 
 def test_keeps_what_is_known_of_the_shape() -> None:
-    op = autoaugment.randaugment(2, 15)
+    op = autoaugment.randaugment(1, 15)
 
     def shape(height: int | None, width: int | None) -> tuple[int | None, ...]:
         specs = [tf.TensorSpec([height, width, 3], tf.uint8), tf.TensorSpec([2], tf.int64)]
@@ -143,7 +144,7 @@ def test_changes_more_with_more(photo_like: Callable[..., np.ndarray], spread: s
     }[spread]
 
     def change(op: ops.Op) -> float:
-        results = np.stack([run(op, pixels, seed) for seed in range(60)]).astype(int)
+        results = np.stack([run(op, pixels, seed) for seed in range(40)]).astype(int)
         return float(np.abs(results - pixels).mean())
 
     assert change(many) > 1.2 * change(few)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import gzip
 import json
+import os
 from collections import Counter
 from pathlib import Path
 
@@ -165,11 +166,11 @@ BAD_ENTRIES = {
     "NaN": ('{"image": "images/0.jpg", "labels": [1], "weights": [NaN]}', "bad_label"),
     "a weight above 1": ('{"image": "images/0.jpg", "labels": [1], "weights": [2]}', "bad_label"),
     "a negative weight": ('{"image": "images/0.jpg", "labels": [1], "weights": [-1]}', "bad_label"),
-    "an infinite weight": (
-        '{"image": "images/0.jpg", "labels": [1], "weights": [1e999]}',
+    "infinite weight": (
+        '{"image": "images/0.jpg", "labels": 1, "weights": [1e999]}',
         "bad_label",
     ),
-    "too many weights": (
+    "two weights": (
         '{"image": "images/0.jpg", "labels": [1], "weights": [1, 1]}',
         "bad_label",
     ),
@@ -177,21 +178,17 @@ BAD_ENTRIES = {
 }
 
 
-@pytest.mark.parametrize("line, fault", BAD_ENTRIES.values(), ids=list(BAD_ENTRIES))
-def test_entries_that_are_set_aside(
-    tmp_path: Path, folder: Path, line: str | bytes, fault: str
-) -> None:
-    import os
-
+def test_entries_that_are_set_aside(tmp_path: Path, folder: Path) -> None:
     (tmp_path / "secret.jpg").write_bytes(jpeg(9))
     (folder / "images" / "link.jpg").symlink_to(tmp_path / "secret.jpg")
     (folder / "images" / "circle").symlink_to(folder / "images" / "circle")
     os.mkfifo(folder / "images" / "pipe")
     good = json.dumps({"image": "images/1.jpg", "labels": [1], "id": "good"}).encode()
-    line = line.encode() if isinstance(line, str) else line
-    (folder / "list.jsonl").write_bytes(good + b"\n" + line + b"\n")
+    bad = [line.encode() if isinstance(line, str) else line for line, _ in BAD_ENTRIES.values()]
+    (folder / "list.jsonl").write_bytes(b"\n".join([good, *bad, b""]))
     found = prepared(records.collection(request(folder, str(folder))), tmp_path / "out", SMALL)
-    assert list(found.assignment.left_out.values()) == [fault]
+    why = {name: found.assignment.left_out.get(row) for row, name in enumerate(BAD_ENTRIES, 1)}
+    assert why == {name: fault for name, (_, fault) in BAD_ENTRIES.items()}
     assert labels(found) == {jpeg(1): (1,)}
 
 
@@ -364,25 +361,15 @@ def test_webdataset_with_lists_in_json(tmp_path: Path, folder: Path) -> None:
     assert labels(found) == {jpeg(0): (1, 0), jpeg(1): (2,)}
 
 
-BAD_SAMPLES = {
-    "no label": ({"1.txt": b"1"}, "no_label"),
-    "an unknown class": ({"1.cls": b"dog"}, "bad_label"),
-    "a class too large": ({"1.cls": b"3"}, "bad_label"),
-    "a negative class": ({"1.cls": b"-1"}, "bad_label"),
-    "a very large class": ({"1.cls": b"9" * 10_000}, "bad_label"),
-    "a long text": ({"1.cls": b"1" * 2_000_000}, "bad_label"),
-    "no text": ({"1.cls": b"\xff"}, "bad_label"),
-}
-
-
-@pytest.mark.parametrize("files, fault", BAD_SAMPLES.values(), ids=list(BAD_SAMPLES))
-def test_samples_that_are_set_aside(
-    tmp_path: Path, folder: Path, files: dict[str, bytes], fault: str
-) -> None:
-    good = {"0.jpg": jpeg(0), "0.cls": b"0"}
-    (folder / "a.tar").write_bytes(tar(good | {"1.jpg": jpeg(1)} | files | {"2.cls": b"1"}))
+def test_samples_that_are_set_aside(tmp_path: Path, folder: Path) -> None:
+    files = {"good.jpg": jpeg(0), "good.cls": b"0", "none.jpg": jpeg(1), "none.txt": b"1"}
+    for i, text in enumerate((b"dog", b"3", b"-1", b"9" * 10_000, b"1" * 2_000_000, b"\xff")):
+        files |= {f"bad{i}.jpg": jpeg(2 + i), f"bad{i}.cls": text}
+    (folder / "a.tar").write_bytes(tar(files | {"last.cls": b"1"}))
     found = prepared(webdataset.collection(request(folder, str(folder))), tmp_path / "out", SMALL)
-    assert Counter(found.assignment.left_out.values()) == Counter([fault, "no_image"])
+    assert found.assignment.left_out == {
+        1: "no_label", **dict.fromkeys(range(2, 8), "bad_label"), 8: "no_image"
+    }  # fmt: skip
     assert labels(found) == {jpeg(0): (0,)}
 
 
