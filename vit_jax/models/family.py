@@ -61,19 +61,12 @@ class ModelSpec(StackSpec):
     """The fields of every model."""
 
     head_bias: float = field(
-        0.0,
-        "its initial value [0]; -10 for sigmoid losses over many classes",
-        bounds=(-1e4, 1e4),
+        0.0, "its initial value [0]; -10 for sigmoid losses over many classes", bounds=(-1e4, 1e4)
     )
 
 
 def head(
-    spec: ModelSpec,
-    features: int,
-    num_classes: int,
-    *,
-    kernel_init: Initializer,
-    rngs: nnx.Rngs,
+    spec: ModelSpec, features: int, num_classes: int, *, kernel_init: Initializer, rngs: nnx.Rngs
 ) -> Linear:
     """[B, features] -> [B, C], always computed in float32: its sums decide the loss."""
     return Linear(

@@ -42,10 +42,13 @@ def find(paths: list[str]) -> list[Path]:
 def load(path: Path, preprocess: Preprocess) -> np.ndarray:
     """A file -> float32 [H, W, 3], normalised. UserError for a damaged or too large image."""
     try:
-        with _opened(path) as opened:
+        with warnings.catch_warnings():
+            # Pillow has its own limit, at which it only warns.
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+            opened = Image.open(path)
+        with opened:
             _check_pixels(path, opened.size, preprocess)
-            image = ImageOps.exif_transpose(opened)
-            pixels = _rgb(image)
+            pixels = _rgb(ImageOps.exif_transpose(opened))
     except (UnidentifiedImageError, OSError, SyntaxError, Image.DecompressionBombError) as error:
         raise UserError(f"{path} is not an image that can be read: {error}") from error
     prepared = _cropped(path, _resized(pixels, preprocess), preprocess)
@@ -56,13 +59,6 @@ def load(path: Path, preprocess: Preprocess) -> np.ndarray:
             f"model takes {width} x {height}: its weights say that images have that size already."
         )
     return normalise(prepared, preprocess)
-
-
-def _opened(path: Path) -> Image.Image:
-    with warnings.catch_warnings():
-        # Pillow has its own limit, at which it only warns.
-        warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-        return Image.open(path)
 
 
 def _check_pixels(path: Path, stored: tuple[int, int], preprocess: Preprocess) -> None:
@@ -92,9 +88,8 @@ def normalise(image: Image.Image, preprocess: Preprocess) -> np.ndarray:
 def _rgb(image: Image.Image) -> Image.Image:
     """Converts any mode to RGB; 16-bit grey keeps its upper byte, transparency is dropped."""
     if image.mode.startswith("I"):
-        return Image.fromarray((np.asarray(image) >> 8).clip(0, 255).astype(np.uint8)).convert(
-            "RGB"
-        )
+        upper = (np.asarray(image) >> 8).clip(0, 255).astype(np.uint8)
+        return Image.fromarray(upper).convert("RGB")
     if image.mode == "P" or "transparency" in image.info:
         return image.convert("RGBA").convert("RGB")
     return image.convert("RGB")
@@ -133,7 +128,10 @@ def _cropped(path: Path, image: Image.Image, preprocess: Preprocess) -> Image.Im
         return image
     height, width = preprocess.crop
     if preprocess.fill is not None:
-        image = _padded(image, (width, height), preprocess.fill)
+        wide, high = max(width, image.width), max(height, image.height)
+        canvas = Image.new("RGB", (wide, high), preprocess.fill)  # type: ignore[arg-type]  # three
+        canvas.paste(image, ((wide - image.width) // 2, (high - image.height) // 2))
+        image = canvas
     if image.width < width or image.height < height:
         raise UserError(
             f"{path}: an image of {image.width} x {image.height} pixels is smaller than the "
@@ -142,14 +140,6 @@ def _cropped(path: Path, image: Image.Image, preprocess: Preprocess) -> Image.Im
     halves = (image.width - width) / 2, (image.height - height) / 2
     left, top = (round(x) if preprocess.middle == "nearest" else math.floor(x) for x in halves)
     return image.crop((left, top, left + width, top + height))
-
-
-def _padded(image: Image.Image, size: tuple[int, int], fill: tuple[int, ...]) -> Image.Image:
-    """Pads the image to at least `size` (width, height), with the image in the middle."""
-    width, height = (max(pair) for pair in zip(image.size, size, strict=True))
-    canvas = Image.new("RGB", (width, height), fill)  # type: ignore[arg-type]  # three of them
-    canvas.paste(image, ((width - image.width) // 2, (height - image.height) // 2))
-    return canvas
 
 
 def resampled(pixels: np.ndarray, size: tuple[int, int], method: str) -> np.ndarray:
@@ -161,10 +151,7 @@ def resampled(pixels: np.ndarray, size: tuple[int, int], method: str) -> np.ndar
     method: "area", the mean over the area of an output pixel; or a kernel, which samples the image
     even when it shrinks: "bilinear", "bicubic" (Keys, a = -1/2), "lanczos" (three pixels).
     """
-    rows, columns = (
-        _weights(before, after, method)
-        for before, after in zip(pixels.shape[:2], size, strict=True)
-    )
+    rows, columns = (_weights(pixels.shape[side], size[side], method) for side in (0, 1))
     wide = np.einsum("wW,HWc->Hwc", columns, pixels.astype(np.float32), optimize=True)
     exact = np.einsum("hH,Hwc->hwc", rows, wide, optimize=True)
     return np.clip(np.floor(exact + 0.5), 0, 255).astype(np.uint8)

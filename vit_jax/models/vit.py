@@ -175,11 +175,4 @@ def positions(spec: ViTSpec, layout: TokenLayout, rngs: nnx.Rngs) -> Positions:
     return make[spec.position_embedding]()
 
 
-FAMILY = Family(
-    kind="A ViT",
-    form=FORM,
-    published=PUBLISHED,
-    spec=ViTSpec,
-    named=named,
-    create=ViT,
-)
+FAMILY = Family(kind="A ViT", form=FORM, published=PUBLISHED, spec=ViTSpec, named=named, create=ViT)

@@ -84,11 +84,7 @@ def _scaled(query: jax.Array) -> jax.Array:
 
 
 def _forward(
-    query: jax.Array,
-    key: jax.Array,
-    value: jax.Array,
-    softmax_dtype: Any,
-    bias: jax.Array | None,
+    query: jax.Array, key: jax.Array, value: jax.Array, softmax_dtype: Any, bias: jax.Array | None
 ) -> tuple[jax.Array, tuple[Any, ...]]:
     scaled = _scaled(query)
     logits = jnp.einsum("bqhk,bshk->bhqs", scaled, key, preferred_element_type=softmax_dtype)

@@ -51,11 +51,7 @@ class BlockSpec(Numerics):
         trained=HIDDEN,
     )
     gelu: str = field(
-        "tanh",
-        "`tanh` [this] or `exact`",
-        choices=("tanh", "exact"),
-        trained=HIDDEN,
-        elsewhere=ANY,
+        "tanh", "`tanh` [this] or `exact`", choices=("tanh", "exact"), trained=HIDDEN, elsewhere=ANY
     )
     parallel: bool = field(
         False, "attention and MLP side by side behind one norm [false]", trained=IN_SHAPES

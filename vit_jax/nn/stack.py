@@ -108,11 +108,7 @@ class Stack(nnx.Module):
         self.converts = spec.precision.compute != jnp.float32
 
     def __call__(
-        self,
-        x: jax.Array,
-        key: jax.Array | None,
-        layers: tuple[int, ...] = (),
-        shared: Any = None,
+        self, x: jax.Array, key: jax.Array | None, layers: tuple[int, ...] = (), shared: Any = None
     ) -> tuple[jax.Array, tuple[jax.Array, ...]]:
         """[B, N, D] -> ([B, N, D] after the last block, the same after blocks `layers`, from 0).
 

@@ -68,8 +68,7 @@ def adafactor(m: Moments) -> optax.GradientTransformation:
     if not m.b1:
         return matrices.per_matrix(clipped)
     return optax.chain(
-        matrices.per_matrix(clipped),
-        optax.ema(m.b1, debias=False, accumulator_dtype=m.mu_dtype),
+        matrices.per_matrix(clipped), optax.ema(m.b1, debias=False, accumulator_dtype=m.mu_dtype)
     )
 
 
@@ -92,10 +91,7 @@ def muon(m: Moments) -> optax.GradientTransformation:
         return update * (MUON_RMS * math.sqrt(max(update.shape)))
 
     orthogonal = optax.contrib.scale_by_muon(
-        beta=m.momentum,
-        nesterov=m.nesterov,
-        mu_dtype=m.mu_dtype,
-        weight_dimension_numbers=axes,
+        beta=m.momentum, nesterov=m.nesterov, mu_dtype=m.mu_dtype, weight_dimension_numbers=axes
     )
     scaled = matrices.per_matrix(optax.stateless_with_tree_map(lambda u, _: like_adam(u)))
 

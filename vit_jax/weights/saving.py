@@ -163,10 +163,7 @@ def _checkpoint(loaded: Loaded, path: Path) -> None:
     model = loaded.model
     spec = dataclasses.asdict(model.spec)
     info = models.info(
-        loaded.name,
-        num_classes=model.num_classes,
-        image_size=model.preprocess.image_size,
-        **spec,
+        loaded.name, num_classes=model.num_classes, image_size=model.preprocess.image_size, **spec
     )
     about = describe(
         info,

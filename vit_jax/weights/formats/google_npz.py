@@ -223,8 +223,7 @@ _BIT = Layout(
 _LAYOUTS = (
     _RELEASED,
     _layout(
-        "Google's .npz with the names of today's code",
-        *(*_PATCHES, *_of_vision_transformer(_NEW)),
+        "Google's .npz with the names of today's code", *(*_PATCHES, *_of_vision_transformer(_NEW))
     ),
     BIG_VISION,
     _STACKED,
