@@ -4,10 +4,7 @@ import os
 import re
 import signal
 import socket
-import subprocess
-import sys
 import time
-from pathlib import Path
 
 import pytest
 
@@ -15,7 +12,6 @@ from tests.gloo import without_gloo
 from vit_jax.cluster import start
 from vit_jax.cluster.cluster import Cluster
 
-REPOSITORY = Path(__file__).parents[2]
 SILENCE_SECS = 10
 WITHIN_SECS = 120  # time to notice and end; a busy machine needs some of it
 
@@ -53,23 +49,14 @@ command.run(main)
 
 
 class Run:
-    def __init__(self, folder, number, *, steps=1_000_000, failing=99):
+    def __init__(self, start_python, folder, number, *, steps=1_000_000, failing=99):
         with socket.create_server(("", 0)) as server:
             port = server.getsockname()[1]
-        environment = os.environ | {"PYTHONPATH": str(REPOSITORY), "JAX_PLATFORMS": "cpu"}
         self.outputs = [folder / f"output{i}" for i in range(number)]
-        self.processes = []
-        for i in range(number):
-            arguments = [str(a) for a in (port, number, i, steps, failing)]
-            with self.outputs[i].open("w") as output:
-                self.processes.append(
-                    subprocess.Popen(
-                        [sys.executable, "-c", PROGRAM, *arguments],
-                        env=environment,
-                        stdout=output,
-                        stderr=output,
-                    )
-                )
+        self.processes = [
+            start_python(output, "-c", PROGRAM, *map(str, (port, number, i, steps, failing)))
+            for i, output in enumerate(self.outputs)
+        ]
 
     def said(self, i):
         return self.outputs[i].read_text()
@@ -89,18 +76,9 @@ class Run:
 
 
 @pytest.fixture
-def run(tmp_path):
+def run(start_python, tmp_path):
     """Starts processes; none of them outlives the test."""
-    started = []
-
-    def run(number, **options):
-        started.append(Run(tmp_path, number, **options))
-        return started[-1]
-
-    yield run
-    for process in (p for one in started for p in one.processes):
-        process.kill()
-        process.wait()
+    return lambda number, **options: Run(start_python, tmp_path, number, **options)
 
 
 def test_a_signal_before_all_have_come_ends_at_once(monkeypatch):
@@ -170,3 +148,22 @@ def test_a_sigterm_to_one_stops_all_after_the_same_step(run):
     assert processes.end() == [75, 75]
     last = [re.search(r"stopped after (\d+)", processes.said(i))[1] for i in (0, 1)]
     assert last[0] == last[1]
+
+
+ABORTING = """
+import ctypes, os, threading
+from vit_jax.cluster.start import explained_abort
+def explain():
+    {explain}
+with explained_abort(explain):
+    threading.Thread(target=ctypes.CDLL(None).abort).start()  # as C++ does it, without Python
+    threading.Event().wait(30)
+"""
+
+
+@pytest.mark.parametrize(
+    ("explain", "status"), [("os._exit(76)", 76), ("print('none')", -signal.SIGABRT)]
+)
+def test_an_abort_that_is_explained_and_one_that_is_not(run_python, explain, status):
+    done = run_python("-c", ABORTING.format(explain=explain))
+    assert done.returncode == status, done.stderr

@@ -73,13 +73,13 @@ def test_is_one_message(path, name, overrides, said):
     ],
 )
 def test_parts_and_mixtures_have_epochs_of_their_own(overrides, num_examples):
-    overrides = (*overrides, "input.num_classes=5", "input.batch_size=10")
+    overrides = (*overrides, "input.num_classes=5", "input.batch_size=10", "model.depth=1")
     config = configs.load("configs/vit_image_folder.py", overrides)
     assert plan(config, None, compiled=False, anew=False).steps == 100 * num_examples / 10
 
 
 def test_data_that_are_not_there_are_not_missed():
-    overrides = ("input.num_examples=1000", "input.num_classes=5")
+    overrides = ("input.num_examples=1000", "input.num_classes=5", "model.depth=1")
     config = configs.load("configs/vit_image_folder.py", overrides)
     assert config.evals
     assert plan(config, None, compiled=False, anew=False).steps == round(100 * 1000 / 64)

@@ -1,9 +1,7 @@
 """Full and read-only disks, and processes killed while saving."""
 
 import random
-import signal
 import subprocess
-import sys
 import time
 
 import jax
@@ -94,16 +92,10 @@ for left in sys.argv[2:]:
 """
 
 
-def test_a_disk_that_fills_up_between_saves_gives_one_message(small_disk, environment):
+def test_a_disk_that_fills_up_between_saves_gives_one_message(small_disk, run_python):
     """Several files of a save fail, each in its own thread."""
     left_bytes = ("0", "8192", "65536")
-    done = subprocess.run(
-        [sys.executable, "-c", FILLS_UP, small_disk, *left_bytes],
-        env=environment,
-        check=False,
-        capture_output=True,
-        text=True,
-    )
+    done = run_python("-c", FILLS_UP, str(small_disk), *left_bytes)
     assert (done.returncode, done.stderr) == (0, "")
     for left, message in zip(left_bytes, done.stdout.splitlines(), strict=True):
         (step,) = [f.name for f in (small_disk / left).iterdir()]
@@ -143,15 +135,9 @@ for step, late in ((2, c.wait), (3, lambda: c.save(9, state, {}, None)), (4, c.c
 """
 
 
-def test_a_failed_save_surfaces_in_wait_save_and_close(tmp_path, environment):
+def test_a_failed_save_surfaces_in_wait_save_and_close(tmp_path, run_python):
     """A limit on file size stands in for a full disk where nothing can be mounted."""
-    done = subprocess.run(
-        [sys.executable, "-c", LIMITED, tmp_path],
-        env=environment,
-        check=False,
-        capture_output=True,
-        text=True,
-    )
+    done = run_python("-c", LIMITED, str(tmp_path))
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr
 
@@ -190,14 +176,9 @@ except UserError:
 """
 
 
-def test_a_process_ends_soon_after_its_save_failed(small_disk, environment):
+def test_a_process_ends_soon_after_its_save_failed(small_disk, run_python):
     """Orbax's threads could wait minutes for a folder that cannot be made."""
-    done = subprocess.run(
-        [sys.executable, "-c", BECOMES_READ_ONLY, str(small_disk)],
-        env=environment,
-        check=False,
-        timeout=60,
-    )
+    done = run_python("-c", BECOMES_READ_ONLY, str(small_disk), timeout_secs=60)
     assert done.returncode == 1
 
 
@@ -222,20 +203,17 @@ for step in range(1, 1000):
 """
 
 
-def assert_only_whole_checkpoints_after_a_kill(directory, environment, megabytes, delay_secs):
+def assert_only_whole_checkpoints_after_a_kill(start_python, directory, megabytes, delay_secs):
     """Kills a process that saves continuously."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", SAVE_UNTIL_KILLED, directory, str(megabytes)],
-        env=environment,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    while int(process.stdout.readline()) < 3:
-        pass
+    output = directory.with_name("output")
+    process = start_python(output, "-c", SAVE_UNTIL_KILLED, str(directory), str(megabytes))
+    while "3\n" not in output.read_text():
+        assert process.poll() is None, output.read_text()
+        time.sleep(0.005)
     time.sleep(delay_secs)
-    process.send_signal(signal.SIGKILL)
-    last = [int(line) for line in process.stdout][-1:] or [3]
+    process.kill()
     process.wait()
+    last = [int(line) for line in output.read_text().splitlines()][-1:]
     checkpoints = Checkpoints(directory, **RULES)
     layout = jax.eval_shape(lambda: state_of(0, megabytes))
     state = checkpoints.restore(layout)
@@ -248,14 +226,13 @@ def assert_only_whole_checkpoints_after_a_kill(directory, environment, megabytes
     assert [f.name for f in directory.iterdir()] == [str(step + 1)]  # no remains
 
 
-def test_a_process_killed_while_saving_leaves_whole_checkpoints(tmp_path, environment):
-    assert_only_whole_checkpoints_after_a_kill(tmp_path / "checkpoints", environment, 16, 0.05)
+def test_a_process_killed_while_saving_leaves_whole_checkpoints(start_python, tmp_path):
+    assert_only_whole_checkpoints_after_a_kill(start_python, tmp_path / "checkpoints", 8, 0.05)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("third", range(3))
-def test_a_process_killed_at_random_while_saving_100_megabytes(tmp_path, environment, third):
+def test_a_process_killed_at_random_while_saving_100_megabytes(start_python, tmp_path, third):
     delay_secs = random.Random(third).uniform(0.5 * third, 0.5 * third + 0.5)
-    assert_only_whole_checkpoints_after_a_kill(
-        tmp_path / "checkpoints", environment, 100, delay_secs
-    )
+    folder = tmp_path / "checkpoints"
+    assert_only_whole_checkpoints_after_a_kill(start_python, folder, 100, delay_secs)

@@ -1,6 +1,3 @@
-import subprocess
-import sys
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -204,16 +201,17 @@ else:
 """
 
 
-def test_restores_the_same_bits_on_8_4_and_1_devices(tmp_path, eight_devices):
-    subprocess.run([sys.executable, "-c", RESHARD, tmp_path], env=eight_devices, check=True)
+def test_restores_the_same_bits_on_8_4_and_1_devices(tmp_path, run_python):
+    done = run_python("-c", RESHARD, str(tmp_path), devices=8)
+    assert done.returncode == 0, done.stderr
 
 
-def test_imports_no_tensorflow(environment):
+def test_imports_no_tensorflow(run_python):
     code = (
         "import sys, vit_jax.store.checkpoints;"
         "assert not any(m.split('.')[0] in ('tensorflow', 'torch', 'flax') for m in sys.modules)"
     )
-    subprocess.run([sys.executable, "-c", code], env=environment, check=True)
+    assert run_python("-c", code, fresh=True).returncode == 0
 
 
 # Another model.

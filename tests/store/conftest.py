@@ -8,7 +8,6 @@ import optax
 import pytest
 
 from tests.workdirs import make_workdir
-from tests.xla_flags import xla_flags
 from vit_jax.store.checkpoints import Checkpoints
 
 __all__ = ["make_workdir"]
@@ -72,8 +71,3 @@ def open_checkpoints(tmp_path):
 def environment() -> dict[str, str]:
     """Environment of subprocesses: they import this package and see one CPU device."""
     return os.environ | {"PYTHONPATH": str(REPOSITORY), "JAX_PLATFORMS": "cpu"}
-
-
-@pytest.fixture
-def eight_devices(environment) -> dict[str, str]:
-    return environment | {"XLA_FLAGS": xla_flags(8)}

@@ -1,6 +1,4 @@
 import json
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -87,9 +85,9 @@ def test_a_folder_in_its_place_is_the_users_error(path):
         metrics.write(1, {})
 
 
-def test_needs_neither_jax_nor_orbax(environment):
+def test_needs_neither_jax_nor_orbax(run_python):
     code = (
         "import sys, vit_jax.store.metrics_file, vit_jax.store.workdir;"
         "assert not {'jax', 'orbax', 'tensorflow'} & set(sys.modules)"
     )
-    subprocess.run([sys.executable, "-c", code], env=environment, check=True)
+    assert run_python("-c", code, fresh=True).returncode == 0

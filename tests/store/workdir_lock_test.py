@@ -2,8 +2,7 @@ import errno
 import os
 import signal
 import socket
-import subprocess
-import sys
+import time
 
 import jax
 import pytest
@@ -14,29 +13,25 @@ from vit_jax.store import workdir_lock
 from vit_jax.store.workdir_lock import lock
 
 HOLD = """
-import sys
+import sys, time
 from vit_jax.store.workdir_lock import lock
 
 with lock(sys.argv[1]):
     print("locked", flush=True)
-    sys.stdin.read()
+    time.sleep(300)
 """
 
 
 @pytest.fixture
-def other_run(tmp_path, environment):
-    """A process that holds `tmp_path / "run"`."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", HOLD, tmp_path / "run"],
-        env=environment,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdout.readline() == "locked\n"
-    yield process
-    process.kill()
-    process.communicate()
+def other_run(tmp_path, start_python):
+    """A process that is in `tmp_path / "run"`."""
+    output = tmp_path / "output"
+    process = start_python(output, "-c", HOLD, str(tmp_path / "run"))
+    deadline = time.monotonic() + 60
+    while output.read_text() != "locked\n":
+        assert time.monotonic() < deadline, output.read_text()
+        time.sleep(0.02)
+    return process
 
 
 def test_a_second_run_is_told_who_is_there(tmp_path, other_run):
