@@ -15,7 +15,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
-import numpy as np
 from flax import nnx
 from jax.experimental import mesh_utils
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
@@ -55,9 +54,18 @@ def make_mesh(
     shape = _shape(sizes, len(there), may_leave=jax.process_count() == 1 and devices is None)
     used = there[: math.prod(shape)]
     slices = {getattr(d, "slice_index", 0) for d in used}
+    if len(slices) > 1 and shape[0] != len(slices):
+        raise errors.UserError(
+            f"mesh.replica={shape[0]}, but the devices are in {len(slices)} slices, and what is "
+            f"inside a replica has to stay in one: set mesh.replica={len(slices)}."
+        )
+    # Neighbours in the chips' network are neighbours in the grid.
     if len(slices) > 1:
-        grid = _over_slices(shape, used, len(slices))
-    else:  # neighbours in the chips' network are neighbours in the grid
+        inside, between = (1, *shape[1:]), (len(slices), 1, 1, 1)
+        grid = mesh_utils.create_hybrid_device_mesh(
+            inside, between, used, allow_split_physical_axes=True
+        )
+    else:
         grid = mesh_utils.create_device_mesh(shape, used, allow_split_physical_axes=True)
     # Auto: with Explicit axes, JAX's default, an ordinary model fails to trace.
     return Mesh(grid, AXES, axis_types=(AxisType.Auto,) * len(AXES))
@@ -91,18 +99,6 @@ def _shape(sizes: Mapping[str, int], there: int, *, may_leave: bool) -> tuple[in
             f"let their product be {there}."
         )
     return tuple(there // fixed if size == -1 else size for size in sizes.values())
-
-
-def _over_slices(shape: tuple[int, ...], devices: Sequence[jax.Device], slices: int) -> np.ndarray:
-    if shape[0] != slices:
-        raise errors.UserError(
-            f"mesh.replica={shape[0]}, but the devices are in {slices} slices, and what is inside "
-            f"a replica has to stay in one: set mesh.replica={slices}."
-        )
-    inside, between = (1, *shape[1:]), (slices, 1, 1, 1)
-    return mesh_utils.create_hybrid_device_mesh(
-        inside, between, devices, allow_split_physical_axes=True
-    )
 
 
 def unused(mesh: Mesh) -> str:

@@ -1,5 +1,6 @@
 """The tables of a report: final numbers of the runs, and the fields that differ."""
 
+import functools
 import math
 import statistics
 from collections.abc import Callable, Sequence
@@ -33,10 +34,18 @@ def summary(runs: Sequence[Run]) -> str:
     """A row for each run: final numbers, best accuracy, steps, speed, devices, commit."""
     columns = [
         Column("step", _steps),
-        Column("training loss", lambda run: _final(run, "train/loss", "{:#.4g}"), min),
+        Column("training loss", functools.partial(_final, "train/loss", "{:#.4g}"), min),
     ]
+    logged = {key for run in runs for key in run.series}
     for name in panels.evaluations(runs):
-        columns += _of_evaluation(name, runs)
+        accuracy, loss = f"{name}/accuracy", f"{name}/loss"
+        if accuracy in logged:
+            columns += [
+                Column(f"{name}: accuracy", functools.partial(_final, accuracy, "{:.2%}"), max),
+                Column("best", functools.partial(_highest, accuracy), max),
+            ]
+        if loss in logged:
+            columns.append(Column(f"{name}: loss", functools.partial(_final, loss, "{:#.4g}"), min))
     columns += [
         Column("images/s", _speed, max),
         Column("devices", _devices),
@@ -134,21 +143,7 @@ def _value(run: Run, field: str) -> str:
     return f"<td><code>{escape(run.fields.get(field, NOTHING))}</code></td>"
 
 
-def _of_evaluation(name: str, runs: Sequence[Run]) -> list[Column]:
-    """Columns of an evaluation: final accuracy, best accuracy, final loss, as far as logged."""
-    accuracy, loss = f"{name}/accuracy", f"{name}/loss"
-    columns = []
-    if any(accuracy in run.series for run in runs):
-        columns += [
-            Column(f"{name}: accuracy", lambda run: _final(run, accuracy, "{:.2%}"), max),
-            Column("best", lambda run: _highest(run, accuracy), max),
-        ]
-    if any(loss in run.series for run in runs):
-        columns.append(Column(f"{name}: loss", lambda run: _final(run, loss, "{:#.4g}"), min))
-    return columns
-
-
-def _final(run: Run, key: str, form: str) -> TableCell:
+def _final(key: str, form: str, run: Run) -> TableCell:
     series = run.series.get(key)
     if series is None:
         return TableCell(NOTHING)
@@ -158,7 +153,7 @@ def _final(run: Run, key: str, form: str) -> TableCell:
     return TableCell(form.format(value), value, f"at step {step:,}")
 
 
-def _highest(run: Run, key: str) -> TableCell:
+def _highest(key: str, run: Run) -> TableCell:
     series = run.series.get(key, Series([], []))
     finite = [(v, -step) for step, v in zip(*series, strict=True) if not math.isnan(v)]
     if not finite:

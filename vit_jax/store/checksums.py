@@ -39,13 +39,8 @@ def _words(x: jax.Array) -> tuple[jax.Array, jax.Array]:
     terms = tuple(_mix(bits ^ _mix(index + jnp.uint32(seed))) for seed in SEEDS)
     # One reduction of pairs, not two sums: ten times as fast on CPUs, half the compile time.
     zero = jnp.uint32(0)
-    return jax.lax.reduce(terms, (zero, zero), _add_pairs, tuple(range(bits.ndim)))
-
-
-def _add_pairs(
-    left: tuple[jax.Array, jax.Array], right: tuple[jax.Array, jax.Array]
-) -> tuple[jax.Array, jax.Array]:
-    return left[0] + right[0], left[1] + right[1]
+    add_pairs = lambda left, right: (left[0] + right[0], left[1] + right[1])
+    return jax.lax.reduce(terms, (zero, zero), add_pairs, tuple(range(bits.ndim)))
 
 
 def _bits(x: jax.Array) -> jax.Array:

@@ -1,7 +1,6 @@
 """Checks that a run can write its work directory and has disk space, leaving no trace."""
 
 import errno
-import os
 import shutil
 import tempfile
 
@@ -18,7 +17,7 @@ def check_writable(folder: epath.Path) -> None:
     It writes a file: permissions alone are not reliable, least of all for root. Nothing is tried
     on gs:// and the like.
     """
-    if _is_remote(folder):
+    if "://" in str(folder):
         return
     there = _nearest_existing(folder)
     try:
@@ -45,7 +44,7 @@ def check_disk_space(
     """
     there = workdir.steps(folder / "checkpoints")
     latest = max(there, default=0)
-    if _is_remote(folder) or latest >= total_steps:
+    if "://" in str(folder) or latest >= total_steps:
         return
     to_come = -(-total_steps // every_steps) - latest // every_steps
     missing = min(to_come, max(keep_last + 1 - len(there), 1))
@@ -58,10 +57,6 @@ def check_disk_space(
             f"{format_bytes(needed)}: checkpoint.keep_last={keep_last}, and one more while it is "
             f"written. Free {format_bytes(needed - free)}, keep fewer, or give another --workdir."
         )
-
-
-def _is_remote(folder: epath.Path) -> bool:
-    return "://" in os.fspath(folder)
 
 
 def _nearest_existing(folder: epath.Path) -> epath.Path:

@@ -100,10 +100,9 @@ def _check_same(folder: epath.Path, there: Mapping[str, Any], grid: Grid) -> Non
     before = dict(there["common"]) | dict.fromkeys(there["axes"], "an axis")
     now = dict(grid.common) | dict.fromkeys(grid.axes, "an axis")
     before["other flags"], now["other flags"] = " ".join(there["flags"]), " ".join(grid.flags)
-    fields = [*now, *(field for field in before if field not in now)]
     changes = [
         f"\n  {field}: {before.get(field) or 'nothing'} there, {now.get(field) or 'nothing'} here"
-        for field in fields
+        for field in now | before
         if before.get(field) != now.get(field)
     ]
     if changes:
@@ -131,12 +130,12 @@ def _check(folder: epath.Path, points: Sequence[Point]) -> None:
     """UserError with all errors of the points, each once."""
     problems: dict[str, list[str]] = {}
     seen: dict[str, str] = {}  # config as JSON -> the first point's name
-    names: set[str] = set()
+    folders: set[str] = set()
     for point in points:
         try:
-            if point.name in names:
+            if point.name in folders:
                 raise UserError("two points would share this folder: rename a config file.")
-            names.add(point.name)
+            folders.add(point.name)
             config = configs.to_dict(configs.load(point.config, point.overrides))
             if ALLOW not in point.flags:
                 _check_workdir(folder / point.name, config)
@@ -145,7 +144,11 @@ def _check(folder: epath.Path, points: Sequence[Point]) -> None:
                 raise UserError(f"the same training as {first}; leave one of them out.")
         except UserError as error:
             problems.setdefault(str(error), []).append(point.name)
-    _tell([f"{_named(names)}: {problem}" for problem, names in problems.items()])
+    lines = []
+    for problem, names in problems.items():
+        more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
+        lines.append(f"{'; '.join(names[:MAX_NAMED])}{more}: {problem}")
+    _tell(lines)
 
 
 def _tell(problems: Sequence[str]) -> None:
@@ -153,11 +156,6 @@ def _tell(problems: Sequence[str]) -> None:
         hint = f"\n{HINT}" if any("such as" in problem for problem in problems) else ""
         lines = "".join(f"\n  {problem}" for problem in problems)
         raise UserError(f"Nothing was started: the grid is not right.{lines}{hint}")
-
-
-def _named(names: Sequence[str]) -> str:
-    more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
-    return f"{'; '.join(names[:MAX_NAMED])}{more}"
 
 
 def _check_workdir(folder: epath.Path, config: Mapping[str, Any]) -> None:

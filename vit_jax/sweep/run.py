@@ -51,9 +51,8 @@ def sweep(
 ) -> None:
     """Trains the points that have not ended, and shows the results of all.
 
-    Raises:
-      UserError: grid, configs or folder are wrong; or a point failed.
-      Preempted: a signal arrived; trainings of this machine have saved.
+    UserError for wrong grids, configs and folders, and if a point failed; Preempted on a signal:
+    trainings of this machine have saved.
     """
     every, wanted = definition.points(folder, asked)
     look = lambda points: {p.number: progress.look(p, folder / p.name) for p in points}
@@ -151,7 +150,9 @@ def _launch(
                 launched.add(point.name)
                 live.tell(point, "launched", "")
             elif not stop:
-                failed[point.name] = _last_line(_log(point, options))
+                log = _log(point, options)
+                lines = log.read_bytes().decode(errors="replace").strip().splitlines()
+                failed[point.name] = f"{lines[-1] if lines else 'it said nothing'} ({log})"
                 live.tell(point, "failed", failed[point.name])
         if stop and not interrupted:
             interrupted = True
@@ -184,12 +185,6 @@ def _launch(
 def _log(point: Point, options: SweepOptions) -> epath.Path:
     """The log of a launcher's output."""
     return epath.Path(LOGS) / f"{options.name}-{point.number}.launcher.log"
-
-
-def _last_line(log: epath.Path) -> str:
-    """The last line of a launcher's log, and the path of the log."""
-    lines = log.read_bytes().decode(errors="replace").strip().splitlines()
-    return f"{lines[-1] if lines else 'it said nothing'} ({log})"
 
 
 def _start(command: Sequence[str], log: epath.Path) -> subprocess.Popen[bytes]:

@@ -43,14 +43,11 @@ class Running(NamedTuple):
 
 
 class Slots:
-    """Runs points, at most `number` at a time.
+    """Runs points by the command `trainer`, at most `number` at a time.
 
-    Args:
-      trainer: the command that trains one, before its arguments.
-      tell: called with each event: (point, "started" | "again" | "finished" | "failed" | "found" |
-        "stopped", reason).
-      variable: the environment variable that gets the slot's number, from 0.
-      max_restarts: the most restarts of a point in a row without a newer checkpoint.
+    tell: called with each event: (point, "started" | "again" | "finished" | "failed" | "found" |
+    "stopped", reason). variable: the environment variable that gets the slot's number, from 0.
+    max_restarts: the most restarts of a point in a row without a newer checkpoint.
     """
 
     def __init__(
