@@ -53,8 +53,8 @@ def commit(*paths: str) -> str:
 
 def versions(*packages: str) -> str:
     """Versions of Python and of each package: "python 3.11.7, jax 0.10.2"."""
-    found = [f"{package} {importlib.metadata.version(package)}" for package in packages]
-    return ", ".join([f"python {platform.python_version()}", *found])
+    texts = [f"{package} {importlib.metadata.version(package)}" for package in packages]
+    return ", ".join([f"python {platform.python_version()}", *texts])
 
 
 def cpu() -> str:

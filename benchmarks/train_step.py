@@ -65,12 +65,12 @@ class Worker:
 
     def turn(self, steps: int) -> None:
         """Runs some steps and a few matrix products."""
-        found = self._ask(f"steps {steps}")
+        answer = self._ask(f"steps {steps}")
         for kind, secs in self.steps.items():
-            secs.extend(found[kind])
-        self.peak_bytes = found["peak_bytes"]
-        found = self._ask("products 3")
-        self.product_rates += [found["flops"] / secs for secs in found["wall_secs"]]
+            secs.extend(answer[kind])
+        self.peak_bytes = answer["peak_bytes"]
+        answer = self._ask("products 3")
+        self.product_rates += [answer["flops"] / secs for secs in answer["wall_secs"]]
 
     def close(self) -> None:
         """Ends the process."""

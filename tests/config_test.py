@@ -163,8 +163,8 @@ def test_bounds_are_of_fields_that_exist():
 
 def test_none_is_the_choice_of_this_name_where_there_is_one():
     overrides = ["model.position_embedding=none", "model.pool=none"]
-    found = configs.resolve({"model": {"pool": "avg"}}, overrides).model
-    assert (found.position_embedding, found.pool) == ("none", None)
+    model = configs.resolve({"model": {"pool": "avg"}}, overrides).model
+    assert (model.position_embedding, model.pool) == ("none", None)
 
 
 def test_none_takes_an_evaluation_away():

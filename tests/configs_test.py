@@ -111,11 +111,11 @@ TABLE_3 = {
 def test_recipes_are_the_papers(name):
     c = load(name)
     expected = TABLE_3[name]
-    found = Published(
+    actual = Published(
         c.model.name, c.total.epochs, c.optim.lr, c.optim.schedule, c.optim.weight_decay,
         c.model.dropout,
     )  # fmt: skip
-    assert found == expected
+    assert actual == expected
     assert (c.optim.name, c.optim.b1, c.optim.b2) == ("adam", 0.9, 0.999)
     assert (c.input.batch_size, c.optim.warmup_steps) == (4096, 10_000)
     assert c.optim.grad_clip_norm == 1.0
@@ -130,13 +130,13 @@ def test_the_ablation_of_positions_has_every_one():
     file = (ROOT / "configs" / "ablation_position.py").read_text()
     variants = re.findall(r'^    "(\w+)": \("', file, re.MULTILINE)
     assert len(variants) == 12
-    found = set()
+    positions = set()
     for variant in variants:
         m = load(f"ablation_position.py:{variant}").model
         assert m.position_at in PLACES[m.position_embedding]
-        found.add((m.position_embedding, m.position_at))
+        positions.add((m.position_embedding, m.position_at))
     of_tables = {(kind, place) for kind, places in PLACES.items() for place in places}
-    assert found == of_tables - {("sincos_1d", "shared"), ("sincos_2d", "shared")}
+    assert positions == of_tables - {("sincos_1d", "shared"), ("sincos_2d", "shared")}
 
 
 # Ablations: their changes to a run of the paper, or to the model that they start from.
@@ -305,9 +305,9 @@ def test_nothing_is_chosen_by_what_is_reported(name):
 
 @pytest.mark.parametrize("name", ["vit_s16_i1k.py:", "vit_augreg.py:data=i1k,"])
 def test_more_evaluations_of_imagenet(name):
-    found = load(f"{name}evals=data").evals
-    assert found.keys() - load(name.rstrip(":,")).evals.keys() == {"real", "v2"}
-    where = {(e.data_dir, e.split) for e in (found["real"], found["v2"])}
+    evals = load(f"{name}evals=data").evals
+    assert evals.keys() - load(name.rstrip(":,")).evals.keys() == {"real", "v2"}
+    where = {(e.data_dir, e.split) for e in (evals["real"], evals["v2"])}
     assert where == {("data/imagenet2012_real", "validation"), ("data/imagenet_v2", "test")}
 
 

@@ -142,11 +142,11 @@ def test_a_run_starts_from_them(npz, tiny_run):
     after = warm_start(
         state, trained, model.info, head="reset", position_resize="bilinear", ema=False
     )
-    found = pytrees.flatten(after.params)
-    assert found["positions/embedding"].shape == (17, 16)
-    assert found["head/kernel"].shape == (16, 7)
+    params = pytrees.flatten(after.params)
+    assert params["positions/embedding"].shape == (17, 16)
+    assert params["head/kernel"].shape == (16, 7)
     for name in set(expected) - {"positions/embedding", "head/kernel", "head/bias"}:
-        np.testing.assert_array_equal(found[name], expected[name], err_msg=name)
+        np.testing.assert_array_equal(params[name], expected[name], err_msg=name)
 
 
 def test_predict_takes_them(npz, tmp_path):

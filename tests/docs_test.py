@@ -46,8 +46,8 @@ class Block(NamedTuple):
 
 def blocks(page):
     """Blocks of bash and Python, in order."""
-    found = [Block(m["mark"] or "", m["language"], m["text"]) for m in _BLOCK.finditer(page)]
-    return [block for block in found if block.language in ("bash", "python")]
+    every = [Block(m["mark"] or "", m["language"], m["text"]) for m in _BLOCK.finditer(page)]
+    return [block for block in every if block.language in ("bash", "python")]
 
 
 def train_commands():
@@ -55,8 +55,8 @@ def train_commands():
     for page in PAGES:
         for block in blocks(page.read_text()):
             text = block.text.replace("\\\n", " ")
-            for found in re.finditer(r"python -m vit_jax\.train (.*)", text):
-                yield page.name, shlex.split(found[1].split("||")[0], comments=True)
+            for match in re.finditer(r"python -m vit_jax\.train (.*)", text):
+                yield page.name, shlex.split(match[1].split("||")[0], comments=True)
 
 
 def name(page):

@@ -59,24 +59,24 @@ def evaluated(timm_folder, folder, capsys, *overrides):
             "evals.val.preprocess=weights", *overrides,
         ),
     )  # fmt: skip
-    found = evaluate(config, epath.Path(timm_folder), Screen())
-    return found["val/loss"], capsys.readouterr().out
+    results = evaluate(config, epath.Path(timm_folder), Screen())
+    return results["val/loss"], capsys.readouterr().out
 
 
 def test_weights_says_how_images_are_prepared(timm_folder, folder, capsys):
-    found, said = evaluated(timm_folder, folder, capsys)
+    mean_loss, output = evaluated(timm_folder, folder, capsys)
     model = weights.load(timm_folder)
     assert model.preprocess == ABOUT
-    assert found == pytest.approx(loss(model, folder, ABOUT), abs=ROUNDING)
-    assert "resize_small(18, method='bicubic', longer='down')" in said
-    assert "(0.485, 0.456, 0.406)" in said
+    assert mean_loss == pytest.approx(loss(model, folder, ABOUT), abs=ROUNDING)
+    assert "resize_small(18, method='bicubic', longer='down')" in output
+    assert "(0.485, 0.456, 0.406)" in output
     bilinear = models.Preprocess((16, 16), 18, (16, 16), ABOUT.mean, ABOUT.std)
-    assert found != pytest.approx(loss(model, folder, bilinear), abs=20 * ROUNDING)
+    assert mean_loss != pytest.approx(loss(model, folder, bilinear), abs=20 * ROUNDING)
 
 
 def test_colours_are_those_of_the_weights_whatever_the_config_says(timm_folder, folder, capsys):
     ops = "evals.val.preprocess=decode|resize(16, method='bicubic')"
-    found, said = evaluated(timm_folder, folder, capsys, ops)
+    mean_loss, output = evaluated(timm_folder, folder, capsys, ops)
     whole = models.Preprocess((16, 16), (16, 16), None, ABOUT.mean, ABOUT.std, "bicubic")
-    assert found == pytest.approx(loss(weights.load(timm_folder), folder, whole), abs=ROUNDING)
-    assert "as the weights say" in said
+    assert mean_loss == pytest.approx(loss(weights.load(timm_folder), folder, whole), abs=ROUNDING)
+    assert "as the weights say" in output

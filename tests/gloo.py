@@ -14,6 +14,6 @@ PIECES = (
 SENTENCES = re.compile(rf"{PIECES[0]}(?:{'|'.join(PIECES)})*")
 
 
-def without_gloo(said: str) -> str:
+def without_gloo(output: str) -> str:
     """A process's output without Gloo's sentences."""
-    return SENTENCES.sub("", said)
+    return SENTENCES.sub("", output)

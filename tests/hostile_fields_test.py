@@ -29,12 +29,12 @@ ITEMS = {"evals": "val", "input.mixture": "part"}
 
 def fields():
     """All fields and sections, including those of one evaluation and one component."""
-    found = set()
+    names_of_all = set()
     for field in configs.fields():
         item = next((i for section, i in ITEMS.items() if field.startswith(section)), "")
         names = field.replace("<name>", item).split(".")
-        found |= {".".join(names[: n + 1]) for n in range(len(names))}
-    return sorted(found)
+        names_of_all |= {".".join(names[: n + 1]) for n in range(len(names))}
+    return sorted(names_of_all)
 
 
 def values_of_file(field, value):
@@ -70,15 +70,15 @@ def resolved(field, value, *, as_text):
 
 def accepted():
     """(field, value) -> run, for all values that the config accepts; each run once."""
-    found, seen = {}, set()
+    configs_by_value, seen = {}, set()
     for field in fields():
         for value in VALUES:
             for as_text in (False, True):
                 config = resolved(field, value, as_text=as_text)
                 if config is not None and repr(config) not in seen:
                     seen.add(repr(config))
-                    found[field, repr(value)[:20], as_text] = config
-    return found
+                    configs_by_value[field, repr(value)[:20], as_text] = config
+    return configs_by_value
 
 
 @pytest.fixture(scope="module")

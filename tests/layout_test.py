@@ -62,20 +62,20 @@ class Import(NamedTuple):
 
 def imports(tree: ast.Module) -> list[Import]:
     """Every import in a file, including those inside functions."""
-    found = []
+    result = []
 
     def visit(node: ast.AST, lazy: bool) -> None:
         if isinstance(node, ast.Import):
-            found.extend(Import(a.name, node.lineno, lazy) for a in node.names)
+            result.extend(Import(a.name, node.lineno, lazy) for a in node.names)
         elif isinstance(node, ast.ImportFrom):
             start = "." * node.level + (node.module or "")
-            found.extend(Import(f"{start}.{a.name}", node.lineno, lazy) for a in node.names)
+            result.extend(Import(f"{start}.{a.name}", node.lineno, lazy) for a in node.names)
         lazy = lazy or isinstance(node, ast.FunctionDef | ast.Lambda)
         for child in ast.iter_child_nodes(node):
             visit(child, lazy)
 
     visit(tree, False)
-    return found
+    return result
 
 
 def lengths(tree: ast.Module) -> list[tuple[str, int]]:
@@ -159,7 +159,7 @@ def declared_packages(argument: str) -> set[str]:
     # Each item is a string or an f-string that starts with the package's name.
     items = [ast.unparse(item) for one in lists for item in one.elts]
     names = (re.search(r"['\"]([\w.-]+)", item) for item in items)
-    return {normalised(found[1]) for found in names if found}
+    return {normalised(match[1]) for match in names if match}
 
 
 def normalised(package: str) -> str:

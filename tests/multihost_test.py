@@ -47,14 +47,14 @@ class Processes:
                 self.outputs[i], "-m", *arguments, devices=devices, PYTHONUNBUFFERED="1"
             )
 
-    def said(self, i):
+    def output(self, i):
         return self.outputs[i].read_text()
 
     def wait_for(self, text, i=0):
         deadline = time.monotonic() + TIMEOUT_SECS
-        while text not in self.said(i):
-            assert time.monotonic() < deadline, self.said(i)
-            assert self.running[i].poll() is None, self.said(i)
+        while text not in self.output(i):
+            assert time.monotonic() < deadline, self.output(i)
+            assert self.running[i].poll() is None, self.output(i)
             time.sleep(0.1)
 
     def end(self, but=(), within_secs=TIMEOUT_SECS):
@@ -88,15 +88,15 @@ def checksums(workdir):
 def test_two_processes_train_and_start_again(start, tmp_path):
     """Starting the same command again reports the run finished."""
     first = start(2, devices=2)
-    assert first.end() == {0: 0, 1: 0}, first.said(0) + first.said(1)
-    assert "4 x cpu: data 4" in first.said(0)
-    assert "finished 6 steps" in first.said(0)
+    assert first.end() == {0: 0, 1: 0}, first.output(0) + first.output(1)
+    assert "4 x cpu: data 4" in first.output(0)
+    assert "finished 6 steps" in first.output(0)
     rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").open()]
     assert [row["step"] for row in rows] == [1, 2, 3, 4, 5, 6]
     assert {"train/loss", "test/accuracy"} <= set(rows[-1])
     document = json.loads((tmp_path / "run" / "config.json").read_text())
     assert [run["processes"] for run in document["runs"]] == [2]
-    assert not without_gloo(first.said(1)), "only process 0 speaks while all is well"
+    assert not without_gloo(first.output(1)), "only process 0 speaks while all is well"
 
 
 @pytest.mark.slow
@@ -104,7 +104,7 @@ def test_a_process_that_does_not_come(start):
     """The missing process is named, and the others exit with status 76."""
     alone = start(2, "--start_timeout_secs=1", only=[0])
     assert alone.end() == {0: 76}
-    assert "error: process 1 of 2 did not come within 1 s (here: process 0 (" in alone.said(0)
+    assert "error: process 1 of 2 did not come within 1 s (here: process 0 (" in alone.output(0)
 
 
 @pytest.mark.slow
@@ -113,18 +113,18 @@ def test_two_processes_evaluate_as_one_does(start, tmp_path, tiny_run):
     train(tiny_run(*overrides), tmp_path / "run")
     command = ["vit_jax.evaluate", "--checkpoint", str(tmp_path / "run"), "--json"]
     run = start(2, command=command, devices=2)
-    assert run.end() == {0: 0, 1: 0}, run.said(0) + run.said(1)
-    numbers = json.loads(run.said(0).splitlines()[-1])
+    assert run.end() == {0: 0, 1: 0}, run.output(0) + run.output(1)
+    numbers = json.loads(run.output(0).splitlines()[-1])
     *_, last = (json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").open())
     assert numbers == pytest.approx({name: last[name] for name in numbers}, rel=1e-5)
-    assert "accuracy" not in run.said(1)
+    assert "accuracy" not in run.output(1)
 
 
 @pytest.mark.slow
 def test_four_processes(start):
     run = start(4, "--config.total.steps=2")
-    assert run.end() == dict.fromkeys(range(4), 0), run.said(0)
-    assert "4 x cpu: data 4" in run.said(0)
+    assert run.end() == dict.fromkeys(range(4), 0), run.output(0)
+    assert "4 x cpu: data 4" in run.output(0)
 
 
 @pytest.mark.slow
@@ -139,15 +139,15 @@ def test_sigterm_to_one_then_the_same_bits(start, tmp_path):
     stopped = start(2, *steps, folder=tmp_path / "stopped")
     stopped.wait_for("step 5/")
     stopped.running[1].send_signal(signal.SIGTERM)
-    assert stopped.end() == {0: 75, 1: 75}, stopped.said(0)
+    assert stopped.end() == {0: 75, 1: 75}, stopped.output(0)
     last_words = rf"Stopped by SIGTERM to process 1 \({socket.gethostname()}, pid \d+\); step (\d+)"
-    steps_said = {re.search(last_words, stopped.said(i))[1] for i in (0, 1)}
+    steps_said = {re.search(last_words, stopped.output(i))[1] for i in (0, 1)}
     step, _ = checksums(tmp_path / "stopped" / "run")
     assert steps_said == {str(step)}
     assert step < 200
     again = start(2, *steps, folder=tmp_path / "stopped")
     assert again.end() == {0: 0, 1: 0}
-    assert f"resumed  from the checkpoint of step {step}" in again.said(0)
+    assert f"resumed  from the checkpoint of step {step}" in again.output(0)
     assert checksums(tmp_path / "stopped" / "run") == checksums(tmp_path / "straight" / "run")
 
 
@@ -163,8 +163,8 @@ def test_kill_9_then_start_again(start, killed):
     assert run.end(but=[killed], within_secs=120) == dict.fromkeys(others, 76)
     gone = f"process {killed} ({socket.gethostname()}, pid {run.running[killed].pid})"
     for i in others:
-        assert f"[process {i} of 3] error: {gone} is gone without a word" in run.said(i)
-        assert "Traceback" not in run.said(i)
+        assert f"[process {i} of 3] error: {gone} is gone without a word" in run.output(i)
+        assert "Traceback" not in run.output(i)
     again = start(2, *forever)
     again.wait_for("resumed  from the checkpoint of step")
     again.wait_for("| loss")
@@ -173,9 +173,9 @@ def test_kill_9_then_start_again(start, killed):
 @pytest.mark.slow
 def test_the_error_of_one_is_told_to_all(start):
     run = start(2, more={1: ["--allow_config_change"]})
-    assert run.end() == {0: 76, 1: 1}, run.said(0) + run.said(1)
-    assert "[process 1 of 2] error: " in run.said(1)
-    assert f"process 1 ({socket.gethostname()}, pid " in run.said(0)
-    assert "has ended: " in run.said(0)
+    assert run.end() == {0: 76, 1: 1}, run.output(0) + run.output(1)
+    assert "[process 1 of 2] error: " in run.output(1)
+    assert f"process 1 ({socket.gethostname()}, pid " in run.output(0)
+    assert "has ended: " in run.output(0)
     for i in (0, 1):
-        assert "--allow_config_change: false there, true here" in run.said(i)
+        assert "--allow_config_change: false there, true here" in run.output(i)

@@ -28,8 +28,8 @@ def cells(kind):
 def plain_python(text):
     """A cell with IPython's syntax replaced; a command that fails is an error."""
 
-    def run(found):
-        return f'subprocess.run(f""" {found[1]} """, shell=True, check=True)'
+    def run(match):
+        return f'subprocess.run(f""" {match[1]} """, shell=True, check=True)'
 
     return _COMMAND.sub(run, text)
 

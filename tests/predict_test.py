@@ -199,8 +199,8 @@ def test_the_size_of_batches_changes_nothing(trained, photo):
     assert [file.name for file, _ in together] == ["0.png", "1.png", "2.png", "3.png", "photo.png"]
     for (file, left), (_, right) in zip(together, one_by_one, strict=True):
         expected = {c["class"]: c["probability"] for c in right}
-        found = {c["class"]: c["probability"] for c in left}
-        assert found == pytest.approx(expected, abs=2e-6), file
+        probabilities = {c["class"]: c["probability"] for c in left}
+        assert probabilities == pytest.approx(expected, abs=2e-6), file
     with pytest.raises(UserError, match="--batch_size=0"):
         list(predict(str(trained), [str(photo)], top_k=1, batch_size=0))
 

@@ -43,8 +43,8 @@ def test_the_command_shows_the_batch_of_the_step(tmp_path, run_python, tiny_run)
     for i, image in enumerate(images[7]):
         left, top = places.corner(i)
         centres = slice(places.scale // 2, None, places.scale)
-        found = sheet[top : top + places.height, left : left + places.width][centres, centres]
-        assert (found == image).all()
+        shown = sheet[top : top + places.height, left : left + places.width][centres, centres]
+        assert (shown == image).all()
     assert (images[6] != images[7]).any()
 
 

@@ -27,8 +27,8 @@ def damage(folder: Path, chance: random.Random) -> Outcome:
         workdir = folder / f"{part}_{name}"
         shutil.copytree(undisturbed, workdir)
         DAMAGES[name](workdir / "checkpoints" / str(STEPS) / part, before / part, chance)
-        said = finish(workdir, steps=STEPS, processes=1)
-        notices = [line for line in said if "is damaged" in line]
+        output = finish(workdir, steps=STEPS, processes=1)
+        notices = [line for line in output if "is damaged" in line]
         print(f"  {part} {name}: {' '.join(notices)}")
         wanted = f"checkpoint {STEPS} is damaged .* going on from step {before.name}"
         if not any(re.search(wanted, notice) for notice in notices):

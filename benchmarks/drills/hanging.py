@@ -35,11 +35,11 @@ def hanging(folder: Path, chance: random.Random) -> Outcome:
         began_at = time.monotonic()
         (status, *left_over) = run.end(PATIENCE_SECS)
         secs = time.monotonic() - began_at
-    said = "\n".join(run.lines)
+    output = "\n".join(run.lines)
     failures = []
-    named = all(name in said for name in (str(pipe), socket.gethostname()))
+    named = all(name in output for name in (str(pipe), socket.gethostname()))
     if status != USER_ERROR or left_over or not named:
-        failures.append(f"ended with {status}; file and host named: {named}; {said[-500:]}")
+        failures.append(f"ended with {status}; file and host named: {named}; {output[-500:]}")
     if secs > TIMEOUT_SECS + SLACK_SECS:
         failures.append(f"ended after {secs:.0f} s")
     return Outcome(1, failures, f"ended after {secs:.1f} s with input.timeout_secs={TIMEOUT_SECS}")

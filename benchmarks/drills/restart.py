@@ -26,11 +26,11 @@ def restart(folder: Path, chance: random.Random) -> Outcome:
         workdir = folder / f"with_{processes}"
         shutil.copytree(stopped, workdir)
         finish(workdir, steps=STEPS, processes=processes)
-        found = losses(workdir)
-        if found.keys() != expected.keys():
-            failures.append(f"with {processes} processes it logged the steps {list(found)}")
+        actual = losses(workdir)
+        if actual.keys() != expected.keys():
+            failures.append(f"with {processes} processes it logged the steps {list(actual)}")
             continue
-        difference = max(abs(found[step] / loss - 1) for step, loss in expected.items())
+        difference = max(abs(actual[step] / loss - 1) for step, loss in expected.items())
         print(f"  with {processes} processes: losses differ by {difference:.1e}")
         worst = max(worst, difference)
         if difference > MAX_RELATIVE_DIFFERENCE:

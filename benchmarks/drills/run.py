@@ -89,10 +89,10 @@ class Started:
 
     def wait_for(self, pattern: str) -> bool:
         """Waits until a line matches; False if all processes end first."""
-        found = lambda: any(re.search(pattern, line) for line in self.lines)
+        matched = lambda: any(re.search(pattern, line) for line in self.lines)
         with self._said:
-            self._said.wait_for(lambda: found() or not self.alive(), timeout=PATIENCE_SECS)
-            return found()
+            self._said.wait_for(lambda: matched() or not self.alive(), timeout=PATIENCE_SECS)
+            return matched()
 
     def alive(self) -> bool:
         """Whether any process is still running."""

@@ -27,12 +27,12 @@ def stopped(folder: Path, chance: random.Random) -> Outcome:
             secs = time.monotonic() - stopped_at
             run.send(victim, signal.SIGCONT)  # so that it can end as well
             statuses = run.end(ORPHAN_SECS)
-        said = " ".join(line for line in run.lines if "no sign of life" in line)
-        print(f"  process {victim}: {statuses} after {secs:.1f} s: {said}")
+        notices = " ".join(line for line in run.lines if "no sign of life" in line)
+        print(f"  process {victim}: {statuses} after {secs:.1f} s: {notices}")
         slowest = max(slowest, secs)
         if statuses[other] != PEER_LOST or None in statuses:
             failures.append(f"process {victim} stopped: ended with {statuses}")
-        if not re.search(f"process {victim}.* has given no sign of life", said):
+        if not re.search(f"process {victim}.* has given no sign of life", notices):
             failures.append(f"process {victim} stopped: not named")
         if secs > PEER_TIMEOUT_SECS + SLACK_SECS:
             failures.append(f"process {victim} stopped: the other ended after {secs:.0f} s")

@@ -53,5 +53,5 @@ def test_offloaded_activations_leave_the_chip():
 def test_no_product_is_computed_that_need_not_be(remat, least, most):
     """Compares the unrolled program, for which the compiler's count is complete."""
     fields = ("model.depth=3", "input.batch_size=64", f"model.remat={remat}")
-    found = measured(compiled("v5e:2x2", *fields), images_per_chip=16)
-    assert least <= found["flops_by_model"] <= most
+    figures = measured(compiled("v5e:2x2", *fields), images_per_chip=16)
+    assert least <= figures["flops_by_model"] <= most

@@ -33,13 +33,13 @@ def compiled(name, *overrides):
 
 def sent(step):
     """Bytes of large arrays by (kind, axes), and the dtypes of reductions."""
-    found, reduced = collections.Counter(), set()
+    counts, reduced = collections.Counter(), set()
     for one in collectives(step.compiled.as_text(), step.layout.mesh.shape):
         if one.array_bytes >= SMALLEST_BYTES:
             is_reduction = one.kind in ("all-reduce", "reduce-scatter")
-            found["reduce" if is_reduction else one.kind, one.axes] += one.total_bytes
+            counts["reduce" if is_reduction else one.kind, one.axes] += one.total_bytes
             reduced |= {one.dtype} if is_reduction else set()
-    return found, reduced
+    return counts, reduced
 
 
 def expected(config, step):
@@ -61,18 +61,18 @@ def expected(config, step):
         depth=DEPTH,
         sums=5 if remat == "full" else 4,
     )
-    found = collections.Counter()
+    counts = collections.Counter()
     for transfer in transfers:
-        found[transfer.kind, transfer.axes] += transfer.total_bytes
-    return found
+        counts[transfer.kind, transfer.axes] += transfer.total_bytes
+    return counts
 
 
 def check(name, *overrides):
     config, step = compiled(name, *overrides)
-    (found, reduced), wanted = sent(step), expected(config, step)
-    assert found.keys() == wanted.keys(), (found, wanted)
+    (counts, reduced), wanted = sent(step), expected(config, step)
+    assert counts.keys() == wanted.keys(), (counts, wanted)
     for key, number in wanted.items():
-        assert found[key] == pytest.approx(number, rel=TOLERANCE), (key, found, wanted)
+        assert counts[key] == pytest.approx(number, rel=TOLERANCE), (key, counts, wanted)
     return reduced
 
 
@@ -101,5 +101,5 @@ def test_so_does_the_unrolled_program():
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 def test_gradients_are_summed_in_their_dtype(dtype):
-    found = check("v5e:2x2", "model.scan=true", f"model.gradient_dtype={dtype}")
-    assert found == {{"bfloat16": "bf16", "float32": "f32"}[dtype]}
+    dtypes = check("v5e:2x2", "model.scan=true", f"model.gradient_dtype={dtype}")
+    assert dtypes == {{"bfloat16": "bf16", "float32": "f32"}[dtype]}

@@ -74,5 +74,5 @@ def test_each_part_of_a_batch_is_summed_over_the_devices():
 
 @pytest.mark.parametrize("tensor", [1, 2])
 def test_tensor_parallel_sums_activations(tensor):
-    found = activation_traffic({"tensor": tensor}, stream_bytes=MIB, depth=3, sums=4)
-    assert found == [Transfer("activations", "reduce", ("tensor",), 12 * MIB)] * (tensor > 1)
+    transfers = activation_traffic({"tensor": tensor}, stream_bytes=MIB, depth=3, sums=4)
+    assert transfers == [Transfer("activations", "reduce", ("tensor",), 12 * MIB)] * (tensor > 1)

@@ -55,7 +55,7 @@ def test_one_process_is_alone(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("flags", "said"),
+    ("flags", "message"),
     [
         (("host:1",), r"--coordinator without --num_processes and --process_id"),
         ((None, 2, 1), r"--num_processes and --process_id without --coordinator"),
@@ -65,16 +65,16 @@ def test_one_process_is_alone(monkeypatch):
         (("host:99999", 2, 0), r"--coordinator=host:99999: give HOST:PORT"),
     ],
 )
-def test_flags_that_do_not_fit(flags, said):
-    with pytest.raises(UserError, match=said):
+def test_flags_that_do_not_fit(flags, message):
+    with pytest.raises(UserError, match=message):
         given(*flags)
 
 
 def test_slurm(monkeypatch):
     environment(monkeypatch, SLURM)
-    found = given()
-    assert found == Cluster(found.coordinator, 8, 3, [1])
-    assert found.host == "node007"
+    cluster = given()
+    assert cluster == Cluster(cluster.coordinator, 8, 3, [1])
+    assert cluster.host == "node007"
 
 
 def test_gke(monkeypatch, tpu_vm):

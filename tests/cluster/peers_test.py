@@ -93,9 +93,9 @@ def test_alone_waits_for_nobody():
 
 def test_who_does_not_come_to_a_barrier_is_named():
     run = Run(4, barrier_timeout_secs=0.5)
-    said = run.all(lambda p: p.me.process_id in (1, 3) or p.barrier("before saving step 7"))
+    messages = run.all(lambda p: p.me.process_id in (1, 3) or p.barrier("before saving step 7"))
     for i in (0, 2):
-        assert said[i].startswith(
+        assert messages[i].startswith(
             "process 1 (host-1, pid 101), process 3 (host-3, pid 103) did not come to the barrier "
             "'before saving step 7' within 0.5 s."
         )
@@ -129,8 +129,8 @@ def test_last_words_are_heard(i):
     run = Run(3)
     run.peers[i].leave("val/a.png is a bad image. Mend it.")
     del run.peers[i]
-    said = f"process {i} (host-{i}, pid 10{i}) has ended: val/a.png is a bad image. Mend it."
-    assert set(run.all(lambda p: str(p.lost())).values()) == {said}
+    message = f"process {i} (host-{i}, pid 10{i}) has ended: val/a.png is a bad image. Mend it."
+    assert set(run.all(lambda p: str(p.lost())).values()) == {message}
 
 
 def test_a_main_thread_that_hangs_is_ended():

@@ -58,14 +58,14 @@ class Run:
             for i, output in enumerate(self.outputs)
         ]
 
-    def said(self, i):
+    def output(self, i):
         return self.outputs[i].read_text()
 
     def wait_for(self, text):
         deadline = time.monotonic() + WITHIN_SECS
-        while text not in self.said(0):
-            assert time.monotonic() < deadline, self.said(0)
-            assert all(p.poll() is None for p in self.processes), self.said(0)
+        while text not in self.output(0):
+            assert time.monotonic() < deadline, self.output(0)
+            assert all(p.poll() is None for p in self.processes), self.output(0)
             time.sleep(0.05)
 
     def end(self, but=None):
@@ -98,7 +98,7 @@ def test_they_finish_together_and_quietly(run):
     processes = run(2, steps=5)
     assert processes.end() == [0, 0]
     for i in (0, 1):
-        assert without_gloo(processes.said(i)).splitlines() == [
+        assert without_gloo(processes.output(i)).splitlines() == [
             f"step {step}" for step in range(1, 6)
         ]
 
@@ -110,9 +110,9 @@ def test_the_others_name_the_one_that_was_killed(run, killed):
     processes.processes[killed].kill()
     assert processes.end(but=killed) == [76, 76]
     for i in {0, 1, 2} - {killed}:
-        said = f"[process {i} of 3] error: {processes.name(killed)} is gone without a word"
-        assert processes.said(i).count(said) == 1, processes.said(i)
-        assert "Traceback" not in processes.said(i)
+        message = f"[process {i} of 3] error: {processes.name(killed)} is gone without a word"
+        assert processes.output(i).count(message) == 1, processes.output(i)
+        assert "Traceback" not in processes.output(i)
 
 
 @pytest.mark.slow
@@ -123,8 +123,8 @@ def test_the_others_name_the_one_that_stands_still(run, still):
     processes.processes[still].send_signal(signal.SIGSTOP)
     assert processes.end(but=still) == [76, 76]
     for i in {0, 1, 2} - {still}:
-        said = f"error: {processes.name(still)} has given no sign of life for {SILENCE_SECS} s"
-        assert said in processes.said(i)
+        message = f"error: {processes.name(still)} has given no sign of life for {SILENCE_SECS} s"
+        assert message in processes.output(i)
 
 
 @pytest.mark.slow
@@ -133,12 +133,12 @@ def test_the_others_repeat_the_words_of_the_one_that_fails(run, failing):
     processes = run(2, failing=failing)
     other = 1 - failing
     statuses = processes.end()
-    assert (statuses[failing], statuses[other]) == (1, 76), processes.said(other)
+    assert (statuses[failing], statuses[other]) == (1, 76), processes.output(other)
     words = "val/a.png is a bad image"
-    assert f"[process {failing} of 2] error: {words}\n" in processes.said(failing)
-    said = f"[process {other} of 2] error: {processes.name(failing)} has ended: {words}."
-    assert said in processes.said(other)
-    assert "Traceback" not in processes.said(other)
+    assert f"[process {failing} of 2] error: {words}\n" in processes.output(failing)
+    message = f"[process {other} of 2] error: {processes.name(failing)} has ended: {words}."
+    assert message in processes.output(other)
+    assert "Traceback" not in processes.output(other)
 
 
 def test_a_sigterm_to_one_stops_all_after_the_same_step(run):
@@ -146,7 +146,7 @@ def test_a_sigterm_to_one_stops_all_after_the_same_step(run):
     processes.wait_for("step 3\n")
     processes.processes[1].send_signal(signal.SIGTERM)
     assert processes.end() == [75, 75]
-    last = [re.search(r"stopped after (\d+)", processes.said(i))[1] for i in (0, 1)]
+    last = [re.search(r"stopped after (\d+)", processes.output(i))[1] for i in (0, 1)]
     assert last[0] == last[1]
 
 

@@ -41,8 +41,8 @@ def test_what_does_not_divide_stays_whole_and_is_reported():
     names, shape = (axes.WIDTH, axes.HEADS), (6, 3)
     mesh_shape = {"replica": 1, "data": 1, "fsdp": 2, "tensor": 2}
     assert axes.to_spec(names, shape, meshes.RULES, mesh_shape) == PartitionSpec("fsdp", None)
-    (found,) = axes.unsharded(names, shape, meshes.RULES, mesh_shape)
-    assert found == axes.UnshardedAxis("heads", 3, over=("tensor",), replicated=("tensor",))
+    (unsharded,) = axes.unsharded(names, shape, meshes.RULES, mesh_shape)
+    assert unsharded == axes.UnshardedAxis("heads", 3, over=("tensor",), replicated=("tensor",))
 
 
 @pytest.mark.parametrize(
@@ -57,8 +57,8 @@ def test_several_axes_divide_as_far_as_they_can(size, divided, whole):
     rules, mesh_shape = meshes.SHARDED_OPTIMIZER_RULES, {"data": 2, "fsdp": 4}
     spec = axes.to_spec((axes.WIDTH,), (size,), rules, mesh_shape)
     assert spec == PartitionSpec(divided or None)
-    found = axes.unsharded((axes.WIDTH,), (size,), rules, mesh_shape)
-    assert [x.replicated for x in found] == [whole] * bool(whole)
+    unsharded = axes.unsharded((axes.WIDTH,), (size,), rules, mesh_shape)
+    assert [x.replicated for x in unsharded] == [whole] * bool(whole)
 
 
 def test_a_name_without_a_rule_is_told():

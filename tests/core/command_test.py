@@ -14,7 +14,7 @@ command.run(main)
 
 
 @pytest.mark.parametrize(
-    ("body", "status", "said"),
+    ("body", "status", "message"),
     [
         ("pass", 0, ""),
         ("raise errors.UserError('wrong size')", 1, "error: wrong size\n"),
@@ -23,9 +23,9 @@ command.run(main)
         ("raise KeyboardInterrupt('Stopped by SIGTERM')", 75, "Stopped by SIGTERM\n"),
     ],
 )
-def test_exit_status_and_one_message(run_python, body, status, said):
+def test_exit_status_and_one_message(run_python, body, status, message):
     done = run_python("-c", PROGRAM.format(body=body))
-    assert (done.returncode, done.stderr) == (status, said)
+    assert (done.returncode, done.stderr) == (status, message)
 
 
 def test_a_bug_keeps_its_traceback(run_python):

@@ -50,9 +50,9 @@ def test_several_at_once_then_found_again_whatever_happens_to_the_file(tmp_path,
         first = [f.result() for f in [pool.submit(compile_program) for _ in range(2)]]
     results = {result for result, *_ in first}
     assert len(results) == 1
-    assert not any(said for *_, said in first)
-    result, hits, folder, said = compile_program()
-    assert ({result}, said) == (results, "")
+    assert not any(errors for *_, errors in first)
+    result, hits, folder, errors = compile_program()
+    assert ({result}, errors) == (results, "")
     assert hits
     assert folder == str(tmp_path / "vit_jax" / "xla")
 
@@ -60,10 +60,10 @@ def test_several_at_once_then_found_again_whatever_happens_to_the_file(tmp_path,
     whole = entry.read_bytes()
     for damaged in (whole[: len(whole) // 2], b"garbage"):
         entry.write_bytes(damaged)
-        damaged_result, fewer_hits, _, said = compile_program()
+        damaged_result, fewer_hits, _, errors = compile_program()
         assert damaged_result == result
         assert fewer_hits == hits - 1
-        assert "jit_f" in said
+        assert "jit_f" in errors
 
     # As left by a process killed while writing: it is written anew.
     entry.with_name(entry.name.replace("-cache", "-atime")).unlink()

@@ -10,7 +10,7 @@ command.run(lambda _: print(jax.default_backend()))
 
 
 @pytest.mark.parametrize(
-    ("platforms", "said"),
+    ("platforms", "message"),
     [
         ("cuda", "no such device was found"),  # JAX fails an assertion
         ("cpuu", "Did you mean 'cpu'?"),
@@ -18,13 +18,13 @@ command.run(lambda _: print(jax.default_backend()))
         ("rocm", "'rocm'"),
     ],
 )
-def test_platforms_that_cannot_be_used_are_one_line_and_status_1(run_python, platforms, said):
+def test_platforms_that_cannot_be_used_are_one_line_and_status_1(run_python, platforms, message):
     done = run_python("-c", PROGRAM, JAX_PLATFORMS=platforms, CUDA_VISIBLE_DEVICES="")
     assert (done.returncode, done.stdout) == (1, "")
     last = done.stderr.splitlines()[-1]  # JAX may log a line of its own first
     assert last.startswith(f"error: JAX_PLATFORMS={platforms} is not what JAX can use here (")
     assert "Traceback" not in done.stderr
-    assert said in last
+    assert message in last
     assert "set JAX_PLATFORMS=" in last
 
 
@@ -36,8 +36,8 @@ def test_what_to_install_is_said(monkeypatch):
     monkeypatch.setattr(devices, "_wanted", lambda: "tpu")
     monkeypatch.setattr(devices, "_there", lambda: ["cpu"])
     of_jax = "Unable to initialize backend 'tpu': no libtpu.so (set JAX_PLATFORMS='' to choose)"
-    said = str(devices.unusable(RuntimeError(of_jax)))
-    assert said == (
+    message = str(devices.unusable(RuntimeError(of_jax)))
+    assert message == (
         "JAX_PLATFORMS=tpu is not what JAX can use here ('tpu': no libtpu.so). Here there is cpu: "
         "set JAX_PLATFORMS=cpu, or unset it. For a TPU, docs/install.md: pip install '.[tpu]' in "
         "the clone."

@@ -64,8 +64,8 @@ def test_requests_can_be_nested_and_repeated():
 @pytest.mark.parametrize("number", SIGNALS)
 def test_where_nothing_is_to_be_saved_a_signal_ends_at_once(number):
     before = signal.getsignal(number)
-    said = pytest.raises(KeyboardInterrupt, match=f"^Stopped by {number.name} before the end")
-    with said, at_once("before the end."):
+    stopped = pytest.raises(KeyboardInterrupt, match=f"^Stopped by {number.name} before the end")
+    with stopped, at_once("before the end."):
         os.kill(os.getpid(), number)
         raise AssertionError("it goes on")
     assert signal.getsignal(number) == before
@@ -85,8 +85,8 @@ def test_while_a_command_imports_it_ends_with_one_line(tmp_path, run_python, num
     path = os.pathsep.join([str(tmp_path), os.getcwd()])
     done = run_python("-m", "vit_jax.train", "--help", PYTHONPATH=path)
     assert (done.returncode, done.stdout) == (75, "")
-    said = f"Stopped by {number.name} before anything was begun. Start the same command again.\n"
-    assert done.stderr == said
+    message = f"Stopped by {number.name} before anything was begun. Start the same command again.\n"
+    assert done.stderr == message
 
 
 @pytest.mark.parametrize("number", SIGNALS)

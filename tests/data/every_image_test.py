@@ -14,7 +14,7 @@ from vit_jax.data.source import Example, Source
 
 def look(source: Source, indices: np.ndarray | None = None, preprocess: str = "") -> list[str]:
     shown: list[tuple[int, int]] = []
-    found = bad_images(
+    messages = bad_images(
         source,
         preprocess or "decode|inception_crop(8)|flip_lr",
         np.arange(source.num_examples) if indices is None else indices,
@@ -22,7 +22,7 @@ def look(source: Source, indices: np.ndarray | None = None, preprocess: str = ""
         threads=2,
         progress=lambda *at: shown.append(at),
     )
-    result = list(found)
+    result = list(messages)
     total = source.num_examples if indices is None else len(indices)
     assert shown[-1] == (total, total)
     assert sorted(shown) == shown
@@ -42,14 +42,14 @@ def test_all_that_is_bad_is_named(source: Any, encode: Any) -> None:
     source.examples[70] = Example(source.examples[70].image[:-40], (0,))
     source.examples[71] = Example(encode(np.zeros((101, 100), np.uint8)), (0,))
     source.examples[129] = Example(b"", (0,), fault="a file of 40 GB")
-    found = look(source)
-    assert [line.partition(":")[0] for line in found] == [
+    messages = look(source)
+    assert [line.partition(":")[0] for line in messages] == [
         "example 3", "example 70", "example 71", "example 129",
     ]  # fmt: skip
-    assert found[0].endswith("not a JPEG, PNG, GIF, still WebP or true-colour BMP file")
-    assert found[2].endswith("101 x 100 pixels exceed input.max_image_pixels=10000")
-    assert found[3].endswith("a file of 40 GB")
-    assert look(source, np.array([0, 129])) == found[3:]
+    assert messages[0].endswith("not a JPEG, PNG, GIF, still WebP or true-colour BMP file")
+    assert messages[2].endswith("101 x 100 pixels exceed input.max_image_pixels=10000")
+    assert messages[3].endswith("a file of 40 GB")
+    assert look(source, np.array([0, 129])) == messages[3:]
 
 
 def test_an_image_that_an_op_cannot_take_is_bad(source: Any) -> None:
@@ -70,8 +70,8 @@ def test_records_that_cannot_be_read_are_named_too(
     monkeypatch.setattr(source, "read", read)
     source.examples[67] = Example(b"text", (0,))
     source.examples[129] = Example(source.examples[0].image, (11,))
-    found = [line.partition(" is ")[0].partition(": ")[0] for line in look(source)]
-    assert sorted(found) == ["example 129", "example 67", "record 66", "record 80"]
+    names = [line.partition(" is ")[0].partition(": ")[0] for line in look(source)]
+    assert sorted(names) == ["example 129", "example 67", "record 66", "record 80"]
 
 
 def test_a_source_that_fails_otherwise_is_no_bad_image(

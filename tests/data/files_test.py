@@ -68,11 +68,11 @@ def test_file_systems_that_nobody_knows() -> None:
 
 def test_image_folders_may_be_remote(remote: str, local: str) -> None:
     (Path(local) / "x.txt").unlink()
-    found, expected = (ImageFolder(root, "train", where="input") for root in (remote, local))
-    assert found.fingerprint == expected.fingerprint
-    everything = np.arange(found.num_examples)
-    assert found.read(everything) == expected.read(everything)
-    assert found.describe(0).startswith("ram://")
+    actual, expected = (ImageFolder(root, "train", where="input") for root in (remote, local))
+    assert actual.fingerprint == expected.fingerprint
+    everything = np.arange(actual.num_examples)
+    assert actual.read(everything) == expected.read(everything)
+    assert actual.describe(0).startswith("ram://")
 
 
 def failing(times: int, error: Exception) -> Callable[[], str]:

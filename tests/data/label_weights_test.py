@@ -22,9 +22,9 @@ EXPECTED = np.array([[0.5, 0.25], [0.125, 0], [1, 1], [0, 0]] * 2, np.float32)
 def source(list_source: Any, encode: Callable[..., bytes]) -> Any:
     """A source of eight examples."""
     image = encode(np.zeros((4, 4), np.uint8))
-    found = list_source([Example(image, labels, weights=weights) for labels, weights in LABELED])
-    found.weighted = True
-    return found
+    examples = list_source([Example(image, labels, weights=weights) for labels, weights in LABELED])
+    examples.weighted = True
+    return examples
 
 
 def every(source: Source, **changed: Any) -> HostBatch:
@@ -39,11 +39,11 @@ def every(source: Source, **changed: Any) -> HostBatch:
 def test_weights_stand_where_the_labels_do(source: Any) -> None:
     source.examples[4] = source.examples[4]._replace(image=b"junk")
     batch = every(source, on_bad_image="skip")
-    found, expected = batch["label_weights"], EXPECTED.copy()
+    label_weights, expected = batch["label_weights"], EXPECTED.copy()
     expected[4] = 0
-    assert found.dtype == np.float32
-    np.testing.assert_array_equal(found, [*expected, [0, 0]])
-    np.testing.assert_array_equal(found > 0, batch["labels"] >= 0)
+    assert label_weights.dtype == np.float32
+    np.testing.assert_array_equal(label_weights, [*expected, [0, 0]])
+    np.testing.assert_array_equal(label_weights > 0, batch["labels"] >= 0)
 
 
 def test_a_source_without_weights_sends_none(source: Any) -> None:
@@ -55,9 +55,9 @@ def test_a_component_without_weights_has_those_of_1(source: Any, list_source: An
     plain = list_source([example._replace(weights=()) for example in source.examples])
     joined = MixtureSource({"a": plain, "b": source})
     assert joined.weighted and not MixtureSource({"a": plain}).weighted
-    found = every(joined, batch_size=16)
-    ones = (found["labels"][:8] >= 0).astype(np.float32)
-    np.testing.assert_array_equal(found["label_weights"], [*ones, *EXPECTED])
+    batch = every(joined, batch_size=16)
+    ones = (batch["labels"][:8] >= 0).astype(np.float32)
+    np.testing.assert_array_equal(batch["label_weights"], [*ones, *EXPECTED])
 
 
 def test_parts_and_caches_keep_the_weights(source: Any) -> None:
@@ -69,10 +69,10 @@ def test_parts_and_caches_keep_the_weights(source: Any) -> None:
         caches.InMemory(source, limit_bytes=10**6),
     ):
         for _ in range(2):
-            found = every(part)
-            there = found["index"] >= 0
-            of_source = getattr(part, "select", lambda i: i)(found["index"][there])
-            np.testing.assert_array_equal(found["label_weights"][there], EXPECTED[of_source])
+            batch = every(part)
+            there = batch["index"] >= 0
+            of_source = getattr(part, "select", lambda i: i)(batch["index"][there])
+            np.testing.assert_array_equal(batch["label_weights"][there], EXPECTED[of_source])
     by_class = label_index.by_class(whole, 10, describe=str)
     _, examples = balanced(by_class, seed=0)(np.arange(5 * 20))
     assert (np.bincount(examples, minlength=8)[[1, 5]] == 10).all()

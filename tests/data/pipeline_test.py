@@ -63,10 +63,10 @@ def rows_of(host: int, num_hosts: int, batch_size: int = 16) -> np.ndarray:
     return np.split(np.arange(batch_size), num_hosts)[host]
 
 
-def assert_equal(found: HostBatch, expected: HostBatch) -> None:
-    assert found.keys() == expected.keys()
-    for name in found:
-        np.testing.assert_array_equal(found[name], expected[name], err_msg=name)
+def assert_equal(actual: HostBatch, expected: HostBatch) -> None:
+    assert actual.keys() == expected.keys()
+    for name in actual:
+        np.testing.assert_array_equal(actual[name], expected[name], err_msg=name)
 
 
 # --- what is in a batch ---------------------------------------------------------------------------
@@ -181,10 +181,10 @@ def test_restarts_with_other_numbers_of_hosts(digits: Source, name: str) -> None
 
 @pytest.mark.parametrize("changed", [{"threads": 1}, {"threads": 5}, {"on_bad_image": "skip"}])
 def test_what_does_not_touch_the_batches(digits: Source, changed: dict[str, Any]) -> None:
-    for found, expected in zip(
+    for actual, expected in zip(
         take(train(digits, **changed), 3), take(train(digits), 3), strict=True
     ):
-        assert_equal(found, expected)
+        assert_equal(actual, expected)
 
 
 def test_neither_threads_nor_hosts_touch_strong_augmentation(digits: Source) -> None:
@@ -282,9 +282,9 @@ def test_every_example_is_seen_once(
 
 def test_rows_need_not_be_neighbours(digits: Source, few: Callable[[int], Source]) -> None:
     rows = np.array([1, 2, 7, 15])
-    for found, whole in ((train, train(digits)), (evaluate, evaluate(few(19)))):
-        source = digits if found is train else few(19)
-        for own, batch in zip(take(found(source, rows=rows), 2), take(whole, 2), strict=True):
+    for batches, whole in ((train, train(digits)), (evaluate, evaluate(few(19)))):
+        source = digits if batches is train else few(19)
+        for own, batch in zip(take(batches(source, rows=rows), 2), take(whole, 2), strict=True):
             assert_equal(own, {k: v[rows] for k, v in batch.items()})
 
 

@@ -15,18 +15,18 @@ def pixels(paper):
 def test_places_are_pixels_of_the_finished_picture():
     paper = Canvas(40, 30)
     paper.rectangle((10, 5), (20, 15), "red", "red")
-    found = pixels(paper)
-    assert found.shape == (30, 40, 3)
-    assert np.abs(found[7:13, 12:18].astype(int) - RED).max() < 10
-    assert found[:4].min() > 245 and found[:, 23:].min() > 245
+    picture = pixels(paper)
+    assert picture.shape == (30, 40, 3)
+    assert np.abs(picture[7:13, 12:18].astype(int) - RED).max() < 10
+    assert picture[:4].min() > 245 and picture[:, 23:].min() > 245
 
 
 def test_a_dot_has_an_outline():
     paper = Canvas(20, 20)
     paper.dot((10, 10), 5, "white", "red")
-    found = pixels(paper)
-    assert (found[10, 10] == 255).all()
-    assert found[10, 5, 1] < 200 and found[5, 10, 1] < 200
+    picture = pixels(paper)
+    assert (picture[10, 10] == 255).all()
+    assert picture[10, 5, 1] < 200 and picture[5, 10, 1] < 200
 
 
 def test_grid_lines_are_at_their_values():

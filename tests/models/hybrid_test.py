@@ -101,13 +101,13 @@ def test_tokens_are_places_of_the_feature_map(drawn):
     spec = models.spec("R50+ViT-B/16", **TINY)
     patches = drawn(lambda: ResNetPatches(spec, rngs=nnx.Rngs(0)))
     images = jax.random.normal(jax.random.key(0), (2, 32, 48, 3))
-    found, feature_map = nnx.jit(lambda m, x: (m(x), m.resnet(x)[0]))(patches, images)
-    assert found.shape == (2, 2 * 3, 16)
+    tokens, feature_map = nnx.jit(lambda m, x: (m(x), m.resnet(x)[0]))(patches, images)
+    assert tokens.shape == (2, 2 * 3, 16)
     assert feature_map.shape == (2, 4, 6, 256)
     projection = patches.projection
     corner = feature_map[:, 2:4, 2:4].reshape(2, -1)
     expected = corner @ projection.kernel[...].reshape(-1, 16) + projection.bias[...]
-    np.testing.assert_allclose(found[:, 1 * 3 + 1], expected, rtol=1e-4, atol=100 * ROUNDING)
+    np.testing.assert_allclose(tokens[:, 1 * 3 + 1], expected, rtol=1e-4, atol=100 * ROUNDING)
 
 
 def test_every_field_of_a_vit_is_one_of_a_hybrid():

@@ -33,11 +33,11 @@ for name, toy, devices in json.loads(runs):
     )
     rows = [trainer.step(trainer.batch(i)) for i in range(int(steps))]
     params = pytrees.flatten(trainer.state.params)
-    found = {
+    outcome = {
         "numbers": [[float(row["train/" + n]) for row in rows] for n in ("loss", "grad_norm")],
         "divided": {n: [axis or "" for axis in x.sharding.spec] for n, x in params.items()},
     }
-    print(json.dumps([name, devices, found]))
+    print(json.dumps([name, devices, outcome]))
 """
 
 
@@ -62,7 +62,7 @@ def outcomes(run_python, runs):
     done = run_python("-c", TRAIN, str(STEPS), json.dumps(runs), devices=8, timeout_secs=1200)
     assert done.returncode == 0, done.stderr[-3000:]
     lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("[")]
-    return {(name, devices): found for name, devices, found in lines}
+    return {(name, devices): outcome for name, devices, outcome in lines}
 
 
 @pytest.mark.slow
@@ -72,15 +72,15 @@ def test_models_train_on_eight_devices_as_on_one(run_python, dtype):
     names = {"1": KINDS, "8": one_of_each() if dtype == "bfloat16" else KINDS}
     assert set(KINDS) <= set(names["8"])
     runs = [(name, toy(name, dtype=dtype), n) for n in names for name in names[n]]
-    found = outcomes(run_python, runs)
+    results = outcomes(run_python, runs)
     for name in names["8"]:
-        assert np.isfinite(found[name, "8"]["numbers"]).all(), name
+        assert np.isfinite(results[name, "8"]["numbers"]).all(), name
     for name in KINDS:
-        alone, together = (found[name, devices]["numbers"] for devices in ("1", "8"))
+        alone, together = (results[name, devices]["numbers"] for devices in ("1", "8"))
         assert np.ptp(alone[0]) > 1e-4, name  # the loss has changed
         np.testing.assert_allclose(together, alone, rtol=AGREEMENT[dtype], err_msg=name)
-    divided = found["R50x1", "8"]["divided"]
-    of_hybrid = found["R50+ViT-B/16", "8"]["divided"]
+    divided = results["R50x1", "8"]["divided"]
+    of_hybrid = results["R50+ViT-B/16", "8"]["divided"]
     unit = "resnet/stage2/rest/block"
     assert divided[f"{unit}/conv2/kernel"] == ["", "", "", "fsdp", "tensor"]
     assert divided[f"{unit}/conv3/kernel"] == ["", "", "", "tensor", "fsdp"]

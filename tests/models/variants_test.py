@@ -70,9 +70,9 @@ def test_flops_are_those_of_the_matrix_products(fields):
     def run(images):
         return toy(**fields)(images)
 
-    found = product_flops(jax.make_jaxpr(run)(jnp.zeros((1, 8, 12, 3))).jaxpr)
+    flops = product_flops(jax.make_jaxpr(run)(jnp.zeros((1, 8, 12, 3))).jaxpr)
     once = 2 * 16 * 16 if fields.get("pool") == "map" else 0  # the probe's query
-    assert found == info.forward_flops + once
+    assert flops == info.forward_flops + once
 
 
 @pytest.mark.parametrize("fields", ALL, ids=spell)
@@ -242,8 +242,8 @@ MILLIONS = {
 
 @pytest.mark.parametrize("name", MILLIONS)
 def test_backbones_have_the_published_size(name):
-    found = info_of(name, num_classes=0).parameters / 1e6
-    assert abs(found / MILLIONS[name] - 1) < 0.04
+    millions = info_of(name, num_classes=0).parameters / 1e6
+    assert abs(millions / MILLIONS[name] - 1) < 0.04
 
 
 def test_vit_22b_has_the_published_size():

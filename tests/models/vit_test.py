@@ -243,11 +243,11 @@ def test_tokens_between_blocks_have_a_dtype_of_their_own(scan, place):
     exact = tiny(**fields).tokens(images, layers=(5,))[0]
     kept = tiny(dtype="bfloat16", residual_dtype="float32", **fields)
     rounded = tiny(dtype="bfloat16", **fields)
-    (found,), (coarse,) = kept.tokens(images, layers=(5,)), rounded.tokens(images, layers=(5,))
-    assert (found.dtype, coarse.dtype) == (jnp.float32, jnp.bfloat16)
+    (fine,), (coarse,) = kept.tokens(images, layers=(5,)), rounded.tokens(images, layers=(5,))
+    assert (fine.dtype, coarse.dtype) == (jnp.float32, jnp.bfloat16)
     assert kept.tokens(images).dtype == jnp.bfloat16  # after the last norm
     error = lambda tokens: float(jnp.square(tokens.astype(jnp.float32) - exact).mean())
-    assert 0 < error(found) < 0.8 * error(coarse)  # the rest is rounded within blocks
+    assert 0 < error(fine) < 0.8 * error(coarse)  # the rest is rounded within blocks
 
 
 def test_float32_between_blocks_takes_memory():

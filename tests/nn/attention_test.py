@@ -73,8 +73,8 @@ def test_a_bias_is_added_to_the_logits_and_has_a_gradient(dtype):
 
     own = lambda query, key, value, bias: attend(query, key, value, jnp.float32, bias)
     expected, expected_back = jax.vjp(plain, *arguments, bias)
-    found, back = jax.vjp(own, *arguments, bias)
-    np.testing.assert_allclose(found, expected, atol=ROUNDING)
+    actual, back = jax.vjp(own, *arguments, bias)
+    np.testing.assert_allclose(actual, expected, atol=ROUNDING)
     for a, b in zip(back(dy), expected_back(dy), strict=True):
         assert a.dtype == b.dtype
         np.testing.assert_allclose(

@@ -95,9 +95,9 @@ def test_gradients_are_jaxs_own(kernel_size, stride, pad, size):
 
     own = lambda x, kernel: convolve(x, kernel, stride, pads, FLOAT32)
     sine = lambda f: jax.grad(lambda *a: jnp.sin(f(*a)).sum(), argnums=(0, 1))(x, kernel)
-    for found, expected in zip(sine(own), sine(plain), strict=True):
+    for actual, expected in zip(sine(own), sine(plain), strict=True):
         scale = float(jnp.abs(expected).max())
-        np.testing.assert_allclose(found, expected, atol=ROUNDING * scale)
+        np.testing.assert_allclose(actual, expected, atol=ROUNDING * scale)
 
 
 @pytest.mark.parametrize("dtype", [None, jnp.float32, jnp.bfloat16])

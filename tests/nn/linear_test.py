@@ -22,10 +22,10 @@ def test_product_and_its_gradients_are_those_of_tensordot(x_shape, kernel_shape,
     keys = jax.random.split(jax.random.key(0), 3)
     x, kernel = jax.random.normal(keys[0], x_shape), jax.random.normal(keys[1], kernel_shape)
     expected, expected_vjp = jax.vjp(lambda x, k: jnp.tensordot(x, k, contracted), x, kernel)
-    found, found_vjp = jax.vjp(lambda x, k: product(x, k, contracted, FLOAT32), x, kernel)
-    np.testing.assert_allclose(found, expected, atol=ROUNDING)
+    actual, actual_vjp = jax.vjp(lambda x, k: product(x, k, contracted, FLOAT32), x, kernel)
+    np.testing.assert_allclose(actual, expected, atol=ROUNDING)
     dy = jax.random.normal(keys[2], expected.shape)
-    for a, b in zip(found_vjp(dy), expected_vjp(dy), strict=True):
+    for a, b in zip(actual_vjp(dy), expected_vjp(dy), strict=True):
         assert a.shape == b.shape and a.dtype == b.dtype
         np.testing.assert_allclose(a, b, atol=ROUNDING)
 

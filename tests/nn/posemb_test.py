@@ -118,8 +118,8 @@ def test_pairs_are_complex_numbers_that_are_turned_by_row_and_column():
             token = 2 + 3 * row + column
             pairs = x[:, token, :, :4] + 1j * x[:, token, :, 4:]
             expected = pairs * np.exp(1j * angles)
-            found = turned[:, token, :, :4] + 1j * turned[:, token, :, 4:]
-            np.testing.assert_allclose(found, expected, atol=ROTARY_ROUNDING)
+            actual = turned[:, token, :, :4] + 1j * turned[:, token, :, 4:]
+            np.testing.assert_allclose(actual, expected, atol=ROTARY_ROUNDING)
 
 
 def test_products_depend_on_differences_of_places_alone():

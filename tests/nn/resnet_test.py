@@ -95,9 +95,9 @@ def test_it_computes_what_the_papers_say(style, drawn):
     for i in range(2):
         x = unit(x, model.stage2.rest.block, i, 1, False)
         expected.append(x)
-    found, layers = nnx.jit(lambda m, x: m(x, layers=(1, 2, 3)))(model, images)
-    assert found.shape == (2, 4, 6, 256)
-    for there, here in zip((found, *layers), (x, *expected), strict=True):
+    feature_map, layers = nnx.jit(lambda m, x: m(x, layers=(1, 2, 3)))(model, images)
+    assert feature_map.shape == (2, 4, 6, 256)
+    for there, here in zip((feature_map, *layers), (x, *expected), strict=True):
         np.testing.assert_allclose(there, here, atol=AGREEMENT * np.abs(here).max())
 
 

@@ -35,8 +35,8 @@ def test_only_kernels_shrink():
     ],
 )
 def test_effective_weight_decay(meaning, weight_decay, expected):
-    found = 1e-4 * decay.decay_per_lr(weight_decay, meaning, 1e-3)
-    assert found == pytest.approx(expected)
+    actual = 1e-4 * decay.decay_per_lr(weight_decay, meaning, 1e-3)
+    assert actual == pytest.approx(expected)
 
 
 def test_unknown_meaning_names_the_nearest():

@@ -71,8 +71,8 @@ def trained(name, steps, start=None):
     def run(params):
         keys = jax.random.split(jax.random.key(0), steps)
         params = jax.lax.scan(step, (params, tx.init(params)), keys)[0][0]
-        found = nnx.merge(graph, params)(images[TRAINING_DIGITS:]).argmax(-1)
-        return params, 100 * jnp.mean(found == labels[TRAINING_DIGITS:])
+        predicted = nnx.merge(graph, params)(images[TRAINING_DIGITS:]).argmax(-1)
+        return params, 100 * jnp.mean(predicted == labels[TRAINING_DIGITS:])
 
     params, percentage = run(params)
     return params, float(percentage)
@@ -89,8 +89,8 @@ def test_every_optimizer_is_here():
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_learns_from_scratch(name):
-    found = of_adam()[1] if name == "adam" else trained(name, STEPS)[1]
-    assert found > PERCENT
+    percent = of_adam()[1] if name == "adam" else trained(name, STEPS)[1]
+    assert percent > PERCENT
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)

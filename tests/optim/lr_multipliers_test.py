@@ -34,32 +34,32 @@ def updated(layer_decay=None, lr_multipliers=(), optimizer=None):
 
 
 def test_rates_fall_from_the_head_to_the_embeddings():
-    found = updated(layer_decay=0.5)
-    np.testing.assert_allclose(found["blocks"]["block"]["kernel"], [1 / 8, 1 / 4, 1 / 2], ROUNDING)
-    np.testing.assert_allclose(found["blocks"]["block"]["bias"], [1 / 8, 1 / 4, 1 / 2], ROUNDING)
-    for before in (found["cls"], found["patches"]["kernel"], found["positions"]["embedding"]):
+    rates = updated(layer_decay=0.5)
+    np.testing.assert_allclose(rates["blocks"]["block"]["kernel"], [1 / 8, 1 / 4, 1 / 2], ROUNDING)
+    np.testing.assert_allclose(rates["blocks"]["block"]["bias"], [1 / 8, 1 / 4, 1 / 2], ROUNDING)
+    for before in (rates["cls"], rates["patches"]["kernel"], rates["positions"]["embedding"]):
         np.testing.assert_allclose(before, 1 / 16, ROUNDING)
     for name in ("norm", "pre_logits", "pooling", "head"):
-        for after in found[name].values():
+        for after in rates[name].values():
             np.testing.assert_allclose(after, 1, ROUNDING)
 
 
 def test_factors_of_all_patterns_that_match_are_multiplied():
-    found = updated(0.5, ("head/.*=10", "blocks/2/.*=3", "blocks/block/bias=0.1"))
-    np.testing.assert_allclose(found["head"]["kernel"], 10, ROUNDING)
-    np.testing.assert_allclose(found["blocks"]["block"]["kernel"], [1 / 8, 1 / 4, 3 / 2], ROUNDING)
-    np.testing.assert_allclose(found["blocks"]["block"]["bias"], [1 / 80, 1 / 40, 3 / 20], ROUNDING)
+    rates = updated(0.5, ("head/.*=10", "blocks/2/.*=3", "blocks/block/bias=0.1"))
+    np.testing.assert_allclose(rates["head"]["kernel"], 10, ROUNDING)
+    np.testing.assert_allclose(rates["blocks"]["block"]["kernel"], [1 / 8, 1 / 4, 3 / 2], ROUNDING)
+    np.testing.assert_allclose(rates["blocks"]["block"]["bias"], [1 / 80, 1 / 40, 3 / 20], ROUNDING)
 
 
 def test_a_pattern_may_contain_an_equals_sign():
-    found = updated(lr_multipliers=("(?=head).*=2",))
-    np.testing.assert_allclose(found["head"]["kernel"], 2, ROUNDING)
+    rates = updated(lr_multipliers=("(?=head).*=2",))
+    np.testing.assert_allclose(rates["head"]["kernel"], 2, ROUNDING)
 
 
 def test_decay_is_multiplied_too():
     decayed = optax.chain(optax.add_decayed_weights(0.5), optax.sgd(1.0))
-    found = updated(lr_multipliers=("head/.*=2",), optimizer=decayed)
-    np.testing.assert_allclose(found["head"]["kernel"], 2 * 1.5, ROUNDING)
+    rates = updated(lr_multipliers=("head/.*=2",), optimizer=decayed)
+    np.testing.assert_allclose(rates["head"]["kernel"], 2 * 1.5, ROUNDING)
 
 
 def test_nothing_set_changes_nothing():
@@ -103,17 +103,17 @@ def test_units_of_resnets_are_layers():
         "stage2": {"first": stage(1)},
     }
     alone = layer_factors({"resnet": resnet, "head": {"kernel": np.ones(2)}}, 0.5)
-    found = alone["resnet"]
-    np.testing.assert_array_equal(found["stage2"]["first"]["block"]["kernel"], [1 / 2])
-    np.testing.assert_array_equal(found["stage1"]["rest"]["block"]["kernel"], [1 / 8, 1 / 4])
-    np.testing.assert_array_equal(found["stage1"]["first"]["block"]["kernel"], [1 / 16])
-    assert found["root"]["conv"]["kernel"] == 1 / 32
+    rates = alone["resnet"]
+    np.testing.assert_array_equal(rates["stage2"]["first"]["block"]["kernel"], [1 / 2])
+    np.testing.assert_array_equal(rates["stage1"]["rest"]["block"]["kernel"], [1 / 8, 1 / 4])
+    np.testing.assert_array_equal(rates["stage1"]["first"]["block"]["kernel"], [1 / 16])
+    assert rates["root"]["conv"]["kernel"] == 1 / 32
     assert alone["head"]["kernel"] == 1
 
     patches = {"resnet": resnet, "projection": {"kernel": np.ones(2)}}
     hybrid = layer_factors({"patches": patches, "blocks": stage(3)}, 0.5)
     np.testing.assert_array_equal(hybrid["blocks"]["block"]["kernel"], [1 / 8, 1 / 4, 1 / 2])
-    found = hybrid["patches"]["resnet"]
-    np.testing.assert_array_equal(found["stage2"]["first"]["block"]["kernel"], [1 / 16])
-    assert found["root"]["conv"]["kernel"] == 1 / 256
+    rates = hybrid["patches"]["resnet"]
+    np.testing.assert_array_equal(rates["stage2"]["first"]["block"]["kernel"], [1 / 16])
+    assert rates["root"]["conv"]["kernel"] == 1 / 256
     assert hybrid["patches"]["projection"]["kernel"] == 1 / 16

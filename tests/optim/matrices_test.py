@@ -32,7 +32,7 @@ def test_what_is_stacked_has_the_layer_axis_and_nothing_else_has():
 
 def test_every_parameter_of_a_model():
     params = pytrees.flatten(nnx.to_pure_dict(nnx.state(model(pool="map"), nnx.Param)))
-    found = {
+    shapes = {
         n: jax.eval_shape(lambda x, n=n: matrices.split(n, x), x).shape for n, x in params.items()
     }
     expected = {
@@ -54,8 +54,8 @@ def test_every_parameter_of_a_model():
         "pooling/out/kernel": (1, H * K, D),
         "pooling/probe": (1, D),
     }
-    assert {name: found.get(name) for name in expected} == expected
-    assert all(len(shape) in (2, 3) for shape in found.values())
+    assert {name: shapes.get(name) for name in expected} == expected
+    assert all(len(shape) in (2, 3) for shape in shapes.values())
 
 
 @pytest.mark.parametrize(
@@ -75,6 +75,6 @@ def test_join_takes_back_split(name, shape):
 
 def test_query_key_and_value_are_matrices_of_their_own():
     kernel = np.random.default_rng(0).normal(size=(L, D, 3, H, K))
-    found = matrices.split("blocks/block/attention/qkv/kernel", jnp.asarray(kernel))
+    parts = matrices.split("blocks/block/attention/qkv/kernel", jnp.asarray(kernel))
     key_of_layer_1 = kernel[1, :, 1].reshape(D, H * K)
-    np.testing.assert_array_equal(found[1 * 3 + 1], key_of_layer_1.astype(np.float32))
+    np.testing.assert_array_equal(parts[1 * 3 + 1], key_of_layer_1.astype(np.float32))

@@ -179,11 +179,11 @@ def numpy_run(
     return params
 
 
-def assert_close(found, expected, tolerance):
-    found = matrices(found)
-    assert found.keys() == expected.keys()
+def assert_close(actual, expected, tolerance):
+    actual = matrices(actual)
+    assert actual.keys() == expected.keys()
     for name, x in expected.items():
-        np.testing.assert_allclose(found[name], x, rtol=0, atol=tolerance, err_msg=name)
+        np.testing.assert_allclose(actual[name], x, rtol=0, atol=tolerance, err_msg=name)
 
 
 GRADIENTS = [tree(seed) for seed in range(1, 1 + len(LRS))]
@@ -194,9 +194,9 @@ GRADIENTS = [tree(seed) for seed in range(1, 1 + len(LRS))]
 )
 def test_meanings_of_weight_decay(name, meaning):
     params, weight_decay = tree(0), 0.3
-    found = run(name, params, GRADIENTS, weight_decay=weight_decay, weight_decay_meaning=meaning)
+    after = run(name, params, GRADIENTS, weight_decay=weight_decay, weight_decay_meaning=meaning)
     expected = numpy_run(name, params, GRADIENTS, weight_decay=weight_decay, meaning=meaning)
-    assert_close(found, expected, ROUNDING)
+    assert_close(after, expected, ROUNDING)
 
 
 def starting_at_zero():
@@ -211,12 +211,12 @@ def starting_at_zero():
 
 def test_lamb_trains_matrices_that_start_at_zero_as_adam_does():
     params = starting_at_zero()
-    found = run("lamb", params, GRADIENTS, weight_decay=0.3)
-    assert_close(found, numpy_run("lamb", params, GRADIENTS, weight_decay=0.3), ROUNDING)
+    after = run("lamb", params, GRADIENTS, weight_decay=0.3)
+    assert_close(after, numpy_run("lamb", params, GRADIENTS, weight_decay=0.3), ROUNDING)
     adams = matrices(run("adam", params, GRADIENTS, weight_decay=0.3))
     for name in ("0/key/kernel", "1/fc1/kernel", "head/kernel"):
-        np.testing.assert_allclose(matrices(found)[name], adams[name], ROUNDING)
-    assert np.abs(matrices(found)["0/query/kernel"] - adams["0/query/kernel"]).max() > 1e-3
+        np.testing.assert_allclose(matrices(after)[name], adams[name], ROUNDING)
+    assert np.abs(matrices(after)["0/query/kernel"] - adams["0/query/kernel"]).max() > 1e-3
 
 
 def test_lamb_may_see_query_key_and_value_as_one_matrix():
@@ -268,10 +268,10 @@ def test_lambs_effective_weight_decay_is_measured_by_its_trust_ratios():
         np.linalg.norm(p) / np.linalg.norm(np.sign(matrices(GRADIENTS[0])[n]) + 0.3 * p)
         for n, p in kernels.items()
     ]
-    found = optimizers.effective_weight_decay(
+    share = optimizers.effective_weight_decay(
         "lamb", state, LRS[0], peak_lr=PEAK, momentum=0.9, **fields
     )
-    assert found == pytest.approx(LRS[0] * 0.3 * np.mean(ratios), rel=1e-4)
+    assert share == pytest.approx(LRS[0] * 0.3 * np.mean(ratios), rel=1e-4)
 
 
 @pytest.mark.parametrize("name", [n for n in optimizers.OPTIMIZERS if n != "sgd"])
@@ -284,12 +284,12 @@ def test_no_effective_weight_decay_where_the_update_rule_hides_it(name):
 @pytest.mark.parametrize("meaning", decay.WEIGHT_DECAY_MEANINGS)
 def test_effective_weight_decay_is_what_plain_sgd_takes_off(meaning):
     zeros = jax.tree.map(np.zeros_like, tree(0))
-    found = run(
+    result = run(
         "sgd", tree(0), [zeros], weight_decay=0.3, weight_decay_meaning=meaning, momentum=0.0
     )
     share = LRS[0] * decay.decay_per_lr(0.3, meaning, PEAK)
     for (name, after), before in zip(
-        matrices(found).items(), matrices(tree(0)).values(), strict=True
+        matrices(result).items(), matrices(tree(0)).values(), strict=True
     ):
         factor = 1 - share if name.endswith("kernel") else 1.0
         np.testing.assert_allclose(after, before * factor, ROUNDING, err_msg=name)
@@ -297,14 +297,14 @@ def test_effective_weight_decay_is_what_plain_sgd_takes_off(meaning):
 
 @pytest.mark.parametrize("name", ["sgd", "muon"])
 def test_nesterov(name):
-    found = run(name, tree(0), GRADIENTS, nesterov=True)
-    assert_close(found, numpy_run(name, tree(0), GRADIENTS, nesterov=True), ROUNDING)
+    after = run(name, tree(0), GRADIENTS, nesterov=True)
+    assert_close(after, numpy_run(name, tree(0), GRADIENTS, nesterov=True), ROUNDING)
 
 
 @pytest.mark.parametrize("name", ["adam", "sgd"])
 @pytest.mark.parametrize("clip", [0.5, 1e3])
 def test_clips_by_the_norm_over_all_leaves_before_coupled_decay(name, clip):
-    found = run(
+    after = run(
         name,
         tree(0),
         GRADIENTS,
@@ -313,13 +313,13 @@ def test_clips_by_the_norm_over_all_leaves_before_coupled_decay(name, clip):
         weight_decay_meaning="coupled",
     )
     expected = numpy_run(name, tree(0), GRADIENTS, clip=clip, weight_decay=0.3, meaning="coupled")
-    assert_close(found, expected, ROUNDING)
+    assert_close(after, expected, ROUNDING)
 
 
 @pytest.mark.parametrize("name", ["adam", "sgd", "adafactor", "lamb"])
 def test_first_moment_in_bfloat16(name):
-    found = run(name, tree(0), GRADIENTS, mu_dtype="bfloat16")
-    assert_close(found, numpy_run(name, tree(0), GRADIENTS), BF16_ROUNDING)
+    after = run(name, tree(0), GRADIENTS, mu_dtype="bfloat16")
+    assert_close(after, numpy_run(name, tree(0), GRADIENTS), BF16_ROUNDING)
 
 
 # Number of parameter-sized arrays in the state, [bfloat16, float32]: for a kernel of the blocks,
@@ -341,8 +341,8 @@ def test_what_is_kept_for_a_parameter(name):
     state = pytrees.flatten(jax.eval_shape(tx.init, params))
     for i, param in enumerate(("blocks/block/mlp/fc1/kernel", "head/kernel", "head/bias")):
         size = pytrees.flatten(params)[param].size
-        found = [x.dtype for n, x in state.items() if n.endswith(param) and x.size == size]
-        assert [found.count(d) for d in (jnp.bfloat16, jnp.float32)] == KEPT[name][i], param
+        dtypes = [x.dtype for n, x in state.items() if n.endswith(param) and x.size == size]
+        assert [dtypes.count(d) for d in (jnp.bfloat16, jnp.float32)] == KEPT[name][i], param
 
 
 @pytest.mark.parametrize("name", ["sgd", "adafactor"])

@@ -24,8 +24,8 @@ PARAMS = {
     ],
 )
 def test_match(pattern, expected):
-    found = pytrees.flatten(patterns.match(pattern, PARAMS, field="optim.freeze"))
-    assert {name: mask.tolist() for name, mask in found.items() if mask.any()} == expected
+    masks = pytrees.flatten(patterns.match(pattern, PARAMS, field="optim.freeze"))
+    assert {name: mask.tolist() for name, mask in masks.items() if mask.any()} == expected
 
 
 @pytest.mark.parametrize(

@@ -72,7 +72,7 @@ def in_our_words(theirs: dict[str, Any]) -> dict[str, Any]:
     """Their fields under our names; AssertionError for one of theirs that was not handled."""
     flat = flattened(theirs)
     take = flat.pop  # every field once
-    found = {
+    fields = {
         "model.name": f"ViT-{take('model.variant')}",
         "model.pool": {"tok": "cls", "gap": "avg"}[take("model.pool_type")],
         "model.pre_logits": take("model.rep_size", False),
@@ -106,16 +106,16 @@ def in_our_words(theirs: dict[str, Any]) -> dict[str, Any]:
         name, of = EVALS.get(their_name, their_name), f"evals.{their_name}."
         assert take(of + "type") == "classification"
         data = take(of + "data.name")
-        found[f"evals.{name}.data"] = None if data == flat["input.data.name"] else data
+        fields[f"evals.{name}.data"] = None if data == flat["input.data.name"] else data
         assert take(of + "loss_name") == theirs["loss"]
         assert take(of + "cache", "none") == "none"
         split = take(of + "data.split")
-        found[f"evals.{name}.split"] = SPLITS.get(split, split)
-        found[f"evals.{name}.preprocess"] = in_our_ops(take(of + "pp_fn"))
-        found[f"evals.{name}.every_steps"] = take(of + "log_steps")
+        fields[f"evals.{name}.split"] = SPLITS.get(split, split)
+        fields[f"evals.{name}.preprocess"] = in_our_ops(take(of + "pp_fn"))
+        fields[f"evals.{name}.every_steps"] = take(of + "log_steps")
     left = {key for key in flat if not re.match(FEW_SHOT, key)} - set(OF_THE_HOST)
     assert not left, left
-    return found
+    return fields
 
 
 def ours(name: str) -> dict[str, Any]:
@@ -128,19 +128,19 @@ def ours(name: str) -> dict[str, Any]:
     assert (c.input.mean, c.input.std) == ((0.5,) * 3, (0.5,) * 3)
     assert (c.loss.cutmix, c.loss.label_smoothing, c.optim.ema_decay) == (0.0, 0.0, None)
     flat = flattened(configs.to_dict(c))
-    found = {key: flat[key] for key in FIELDS}
-    found["model.pool"] = found["model.pool"] or ViTSpec.pool
-    found["model.position_embedding"] = (
-        found["model.position_embedding"] or ViTSpec.position_embedding
+    fields = {key: flat[key] for key in FIELDS}
+    fields["model.pool"] = fields["model.pool"] or ViTSpec.pool
+    fields["model.position_embedding"] = (
+        fields["model.position_embedding"] or ViTSpec.position_embedding
     )
     rate = c.optim.weight_decay * (c.optim.lr if is_scaled_by_lr else 1.0)
-    found["optim.decay_of_a_step"] = pytest.approx(rate)
+    fields["optim.decay_of_a_step"] = pytest.approx(rate)
     for eval_name, e in c.evals.items():
-        found[f"evals.{eval_name}.split"] = e.split
-        found[f"evals.{eval_name}.preprocess"] = e.preprocess
-        found[f"evals.{eval_name}.every_steps"] = e.every_steps
-        found[f"evals.{eval_name}.data"] = Path(e.data_dir).name if e.data_dir else None
-    return found
+        fields[f"evals.{eval_name}.split"] = e.split
+        fields[f"evals.{eval_name}.preprocess"] = e.preprocess
+        fields[f"evals.{eval_name}.every_steps"] = e.every_steps
+        fields[f"evals.{eval_name}.data"] = Path(e.data_dir).name if e.data_dir else None
+    return fields
 
 
 def in_our_ops(preprocess: str) -> str:
@@ -161,8 +161,8 @@ def flattened(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", PAIRS)
 def test_fields_are_those_of_big_vision(name, theirs):
-    found = theirs("big_vision", "big_vision_configs", lambda: {"names": list(PAIRS)})
-    their_fields, our_fields = in_our_words(json.loads(str(found[name]))), ours(PAIRS[name])
+    outputs = theirs("big_vision", "big_vision_configs", lambda: {"names": list(PAIRS)})
+    their_fields, our_fields = in_our_words(json.loads(str(outputs[name]))), ours(PAIRS[name])
     departures = {
         key: (our_fields.get(key), their_fields.get(key))
         for key in their_fields.keys() | our_fields.keys()

@@ -31,14 +31,14 @@ def reference(request: pytest.FixtureRequest) -> Callable[[str], Checkout]:
 
 
 @pytest.fixture(scope="session")
-def found() -> dict[Path, dict[str, np.ndarray]]:
+def cached() -> dict[Path, dict[str, np.ndarray]]:
     """Outputs of programs in this session, by golden."""
     return {}
 
 
 @pytest.fixture(params=["golden", pytest.param("checkout", marks=pytest.mark.outside)])
 def theirs(
-    request: pytest.FixtureRequest, tmp_path: Path, found: dict[Path, dict[str, np.ndarray]]
+    request: pytest.FixtureRequest, tmp_path: Path, cached: dict[Path, dict[str, np.ndarray]]
 ) -> Callable[..., dict[str, np.ndarray]]:
     """`theirs("big_vision", "crops", lambda: inputs)`: output arrays of a program, by name.
 
@@ -52,11 +52,11 @@ def theirs(
         if request.param == "golden":
             with np.load(golden) as file:
                 return dict(file)
-        if golden not in found:
+        if golden not in cached:
             run = request.getfixturevalue("reference")(name).run
-            found[golden] = run(PROGRAMS / f"{program}.py", inputs(), tmp_path)
+            cached[golden] = run(PROGRAMS / f"{program}.py", inputs(), tmp_path)
             if request.config.getoption("regenerate_goldens"):
-                np.savez_compressed(golden, **found[golden])
-        return found[golden]
+                np.savez_compressed(golden, **cached[golden])
+        return cached[golden]
 
     return outputs

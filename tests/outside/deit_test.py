@@ -62,17 +62,17 @@ def test_parameters_start_as_those_of_deit(theirs, started):
         # Six standard deviations of the difference between the percentiles of two samples: one's is
         # at most sqrt(p (1 - p) / n) / density, 2.2 / sqrt(n) in units of the distribution's.
         tolerance = 6 * 2**0.5 * 2.2 * values.std() / values.size**0.5
-        found = np.percentile(values, PERCENTS)
-        np.testing.assert_allclose(found, percentiles, atol=tolerance, err_msg=ours)
+        actual = np.percentile(values, PERCENTS)
+        np.testing.assert_allclose(actual, percentiles, atol=tolerance, err_msg=ours)
 
 
 def arrays(params):
     """One array per parameter and layer; query, key and value are one kernel, as in timm."""
-    found = {}
+    result = {}
     for name, x in pytrees.flatten(params).items():
         layers = enumerate(x) if name.startswith("blocks/") else [("all", x)]
-        found |= {f"{i} {name}": np.asarray(one, np.float32) for i, one in layers}
-    return found
+        result |= {f"{i} {name}": np.asarray(one, np.float32) for i, one in layers}
+    return result
 
 
 def lamb_inputs():
@@ -86,8 +86,8 @@ def lamb_inputs():
 def test_lamb_is_timms(theirs, steps):
     expected = theirs("pytorch-image-models", "timm_lamb", lamb_inputs)
     fields = {"weight_decay": 0.05, "eps": 1e-6, "grad_clip_norm": 1.0, "joint_qkv": True}
-    found = arrays(run("lamb", tree(0), GRADIENTS[:steps], **fields))
-    for name, x in found.items():
+    actual = arrays(run("lamb", tree(0), GRADIENTS[:steps], **fields))
+    for name, x in actual.items():
         np.testing.assert_allclose(
             x, expected[f"{steps - 1}:{name}"], rtol=0, atol=ROUNDING, err_msg=name
         )

@@ -77,7 +77,7 @@ def test_big_visions_npz(case, theirs, tmp_path):
 
 
 def check_logits(model, images, expected):
-    found = model(images)
-    assert found.shape == expected.shape
+    logits = model(images)
+    assert logits.shape == expected.shape
     assert np.std(expected, axis=0).max() > 0.01  # logits do differ between images
-    np.testing.assert_allclose(found, expected, rtol=0, atol=LOGITS * np.abs(expected).max())
+    np.testing.assert_allclose(logits, expected, rtol=0, atol=LOGITS * np.abs(expected).max())

@@ -111,14 +111,14 @@ def same_window(monkeypatch):
 @pytest.mark.parametrize("name", OPS)
 def test_pixels_are_those_of_big_vision(expected, name, file, same_window):
     wanted = expected["precise crop" if (name, file) == ("inception_crop", 1) else f"{name} {file}"]
-    found = ours(OPS[name][1], expected[f"file_{file}"].tobytes())
-    np.testing.assert_array_equal(found, wanted)
+    actual = ours(OPS[name][1], expected[f"file_{file}"].tobytes())
+    np.testing.assert_array_equal(actual, wanted)
 
 
 @pytest.mark.parametrize("name", FAST)
 def test_a_less_exact_decoder_changes_little(expected, name, same_window):
-    found = ours(FAST[name][1], expected["file_1"].tobytes()).astype(int)
-    difference = np.abs(found - expected[f"fast {name}"])
+    actual = ours(FAST[name][1], expected["file_1"].tobytes()).astype(int)
+    difference = np.abs(actual - expected[f"fast {name}"])
     assert difference.max() <= FAST_LEVELS
     assert difference.mean() <= FAST_MEAN_LEVELS
 
@@ -128,8 +128,8 @@ def test_values_are_those_of_big_vision(expected, same_window):
     batch = {"image": pixels[None], "labels": np.zeros([1, 1], np.int32), "weight": np.ones(1)}
     half = (0.5,) * 3
     objective = Objective("softmax", 0.0, 0.0, 0.0, 10, 1, (), mean=half, std=half)
-    found, *_ = objective.inputs(batch)
-    np.testing.assert_allclose(found[0], expected["value_range"], rtol=0, atol=VALUE_ROUNDING)
+    images, *_ = objective.inputs(batch)
+    np.testing.assert_allclose(images[0], expected["value_range"], rtol=0, atol=VALUE_ROUNDING)
 
 
 def test_mirrored_or_not(expected):
@@ -143,20 +143,20 @@ def test_mirrored_or_not(expected):
 
 
 def test_sizes_are_those_of_big_vision(expected):
-    found = []
+    actual = []
     for side, height, width in sizes():
-        found.append(ops.resize_small(side).output_size((height, width)))
-    np.testing.assert_array_equal(found, expected["small"])
+        actual.append(ops.resize_small(side).output_size((height, width)))
+    np.testing.assert_array_equal(actual, expected["small"])
 
 
 def test_windows_are_drawn_as_by_big_vision(expected):
     """Quantiles of their areas, aspects and places."""
     size = tf.constant(DRAWN_FROM)
     window = tf.function(lambda i: decode.inception_window(size, tf.stack([i, 0]), 0.05, 1.0))
-    found = np.array([window(tf.constant(i, tf.int64)).numpy() for i in range(WINDOWS)])
+    windows = np.array([window(tf.constant(i, tf.int64)).numpy() for i in range(WINDOWS)])
     for name, ours_, theirs_ in zip(
         ("area", "aspect", "top", "left"),
-        features(found),
+        features(windows),
         features(expected["windows"]),
         strict=True,
     ):
@@ -197,8 +197,8 @@ def test_distortions_are_those_of_big_vision(expected, name):
     for level in LEVELS:
         argument = of.argument(level, REACH)
         apply = SHEARS.get(name, lambda x, a: of.apply(x, a, tf.constant([0.75, 0.5, 0.5])))
-        found = apply(tf.constant(pixels), tf.constant(argument)).numpy().astype(int)
-        difference = np.abs(found - expected[f"{name} {level}"])
+        actual = apply(tf.constant(pixels), tf.constant(argument)).numpy().astype(int)
+        difference = np.abs(actual - expected[f"{name} {level}"])
         if name in NEARLY:
             assert difference.max() <= 1 + abs(1 - argument), level
         elif name == "Rotate":

@@ -22,5 +22,5 @@ def test_distortions_are_those_of_the_published_code(theirs):
         distortion = DISTORTIONS[of_theirs[name]]
         for magnitude in MAGNITUDES:
             argument = tf.constant(distortion.argument(magnitude, REACH))
-            found = distortion.apply(tf.constant(pixels), argument, tf.zeros([3])).numpy()
-            np.testing.assert_array_equal(found, expected[f"{name} {magnitude}"], name)
+            actual = distortion.apply(tf.constant(pixels), argument, tf.zeros([3])).numpy()
+            np.testing.assert_array_equal(actual, expected[f"{name} {magnitude}"], name)

@@ -84,11 +84,11 @@ def test_forty_steps_of_a_recipe_are_those_of_big_vision(name, theirs, monkeypat
     assert {f"params/{param}" for param in after} == {
         n for n in expected if n.startswith("params/")
     }
-    for param, found in after.items():
+    for param, actual in after.items():
         if param.endswith("key/bias"):  # has no gradient: the softmax over keys cancels it
             continue
         wanted = expected[f"params/{param}"]
-        np.testing.assert_allclose(found, wanted, rtol=0, atol=PARAMETERS, err_msg=param)
+        np.testing.assert_allclose(actual, wanted, rtol=0, atol=PARAMETERS, err_msg=param)
         assert np.abs(wanted - start[param]).max() > LEAST_CHANGE, f"{param} stood still"
 
 

@@ -15,9 +15,9 @@ def test_epochs_are_made_as_those_of_deit(theirs):
     expected = theirs("deit", "deit_repeats", lambda: inputs)["epochs"]
     positions = np.arange(EXAMPLES * EPOCHS)
     _, indices = shuffled(EXAMPLES, seed=0, repeats=3)(positions)
-    found = indices.reshape(EPOCHS, EXAMPLES)
-    assert found.shape == expected.shape
-    for ours, of_deit in zip(found, expected, strict=True):
+    actual = indices.reshape(EPOCHS, EXAMPLES)
+    assert actual.shape == expected.shape
+    for ours, of_deit in zip(actual, expected, strict=True):
         copies = [np.bincount(np.bincount(epoch, minlength=EXAMPLES)) for epoch in (ours, of_deit)]
         np.testing.assert_array_equal(*copies)
         # All copies of an image lie within a batch of two per process.
@@ -25,7 +25,7 @@ def test_epochs_are_made_as_those_of_deit(theirs):
             by_image = np.argsort(epoch, kind="stable")
             is_same = epoch[by_image][1:] == epoch[by_image][:-1]
             assert np.diff(by_image)[is_same].max() < 2 * PROCESSES
-    for epochs in (found, expected):
+    for epochs in (actual, expected):
         first, second = (np.unique(epoch) for epoch in epochs[:2])
         shared, mean = len(np.intersect1d(first, second)), EXAMPLES / 9
         assert abs(shared - mean) < LARGEST_DEVIATION * (mean * 4 / 9) ** 0.5  # hypergeometric

@@ -66,10 +66,10 @@ def transformed(image, cfg):
 def test_prediction_is_timms(theirs, photos):
     pixels, logits = theirs
     model = weights.load(WEIGHTS)
-    found = np.stack([images.load(file, model.preprocess) for file in photos])
+    prepared = np.stack([images.load(file, model.preprocess) for file in photos])
     mean, std = np.array(model.preprocess.mean), np.array(model.preprocess.std)
-    np.testing.assert_array_equal(np.rint((found * std + mean) * 255), pixels)
-    np.testing.assert_allclose(model(found), logits, atol=LOGITS)
+    np.testing.assert_array_equal(np.rint((prepared * std + mean) * 255), pixels)
+    np.testing.assert_allclose(model(prepared), logits, atol=LOGITS)
 
 
 @pytest.fixture
@@ -115,11 +115,11 @@ def test_evaluate_gives_timms_loss(theirs, folder, capsys):
             "evals.validation.split=val", "evals.validation.preprocess=weights", "mesh.data=1",
         ),
     )  # fmt: skip
-    found = evaluate(config, epath.Path(WEIGHTS), Screen())
+    results = evaluate(config, epath.Path(WEIGHTS), Screen())
     largest = logits.max(-1, keepdims=True)
     loss = (np.log(np.exp(logits - largest).sum(-1))).mean()
-    assert found["validation/accuracy"] == 1.0
-    assert found["validation/loss"] == pytest.approx(loss, abs=1e-3)
+    assert results["validation/accuracy"] == 1.0
+    assert results["validation/loss"] == pytest.approx(loss, abs=1e-3)
     assert "resize_small(248, method='bicubic', longer='down')" in capsys.readouterr().out
 
 
@@ -131,5 +131,5 @@ def test_other_ways_to_resize_are_others(theirs, photos):
         Preprocess((224, 224), 248, (224, 224), interpolation="bicubic"),
     ):
         assert other != about
-        found = np.stack([images.load(file, other) for file in photos])
-        assert np.abs(found * 127.5 + 127.5 - theirs[0]).max() > 10 * PIXELS
+        prepared = np.stack([images.load(file, other) for file in photos])
+        assert np.abs(prepared * 127.5 + 127.5 - theirs[0]).max() > 10 * PIXELS

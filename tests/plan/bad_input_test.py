@@ -12,7 +12,7 @@ NEED_LIBTPU = ("v3:16x17", "v3:32x32", "v5e:4x4")  # names that could be right
 
 
 @pytest.mark.parametrize(
-    ("path", "name", "overrides", "said"),
+    ("path", "name", "overrides", "message"),
     [
         (L16, "v3:16x17", (), r"nearest: v3:8x16, v3:16x16, v3:16x32\.$"),
         (L16, "v5e:17x17", (), r"at most 256 chips\. nearest: .*v5e:16x16\.$"),
@@ -57,10 +57,10 @@ NEED_LIBTPU = ("v3:16x17", "v3:32x32", "v5e:4x4")  # names that could be right
         (L16, None, ("optim.grad_accum_steps=4097",), "times optim.grad_accum_steps=4097 parts"),
     ],
 )
-def test_is_one_message(path, name, overrides, said):
+def test_is_one_message(path, name, overrides, message):
     if name in NEED_LIBTPU:
         pytest.importorskip("libtpu")
-    with pytest.raises(UserError, match=said):
+    with pytest.raises(UserError, match=message):
         plan(configs.load(path, overrides), name, compiled=False, anew=False)
 
 
@@ -86,7 +86,7 @@ def test_data_that_are_not_there_are_not_missed():
 
 
 @pytest.mark.parametrize(
-    ("name", "batch_size", "parts", "share", "found"),
+    ("name", "batch_size", "parts", "share", "names"),
     [
         ("v5e:16x16", 128, 1, 1, ["v5e:4x8", "v5e:8x8", "v5e:8x16"]),
         ("v5e:16x16", 128, 4, 1, ["v5e:2x4", "v5e:4x4", "v5e:4x8"]),
@@ -94,5 +94,5 @@ def test_data_that_are_not_there_are_not_missed():
         ("v3:2x2", 4, 1, 1, []),
     ],
 )
-def test_topologies_that_a_batch_divides_over(name, batch_size, parts, share, found):
-    assert topology.dividing(name, batch_size=batch_size, parts=parts, share=share) == found
+def test_topologies_that_a_batch_divides_over(name, batch_size, parts, share, names):
+    assert topology.dividing(name, batch_size=batch_size, parts=parts, share=share) == names

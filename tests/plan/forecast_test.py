@@ -29,34 +29,34 @@ TINY = {
 
 
 @pytest.fixture(scope="module")
-def found():
+def planned():
     config = configs.resolve(TINY, [])
     return forecast(config, build.mesh(config.mesh), topology=None, compiled=True)
 
 
-def test_the_run(found):
-    assert found.steps == 50
-    forward = found.model.forward_flops
-    assert found.exaflops == pytest.approx(3 * forward * 16 * 50 / 1e18)
+def test_the_run(planned):
+    assert planned.steps == 50
+    forward = planned.model.forward_flops
+    assert planned.exaflops == pytest.approx(3 * forward * 16 * 50 / 1e18)
 
 
-def test_memory_is_that_of_the_state_and_of_the_compiled_program(found):
-    memory, parameters = found.memory, found.model.parameters
+def test_memory_is_that_of_the_state_and_of_the_compiled_program(planned):
+    memory, parameters = planned.memory, planned.model.parameters
     assert memory.parameters == memory.average == 4 * parameters
     assert 8 * parameters <= memory.optimizer < 8.1 * parameters + 100
     assert memory.peak > memory.state
-    assert found.saved_bytes == pytest.approx(memory.state, abs=100)
+    assert planned.saved_bytes == pytest.approx(memory.state, abs=100)
 
 
-def test_what_a_host_needs(found):
-    assert found.host.images == 16
-    assert found.host.saving_bytes == pytest.approx(1.27 * found.saved_bytes, abs=1)
-    assert found.host.input_bytes > 4 * 16 * 8 * 8 * 3
+def test_what_a_host_needs(planned):
+    assert planned.host.images == 16
+    assert planned.host.saving_bytes == pytest.approx(1.27 * planned.saved_bytes, abs=1)
+    assert planned.host.input_bytes > 4 * 16 * 8 * 8 * 3
 
 
-def test_of_a_cpu_no_time_is_known(found):
-    assert found.time == StepTime(None, None, None, None)
-    assert found.days is None and found.chip_hours is None and found.mfu is None
+def test_of_a_cpu_no_time_is_known(planned):
+    assert planned.time == StepTime(None, None, None, None)
+    assert planned.days is None and planned.chip_hours is None and planned.mfu is None
 
 
 @pytest.mark.parametrize("field", ["num_examples", "num_classes"])
@@ -100,10 +100,10 @@ def test_exaflops_of_the_paper(name, epochs, exaflops, within):
 def test_resnets_and_hybrids_are_planned(name, exaflops):
     """Without compiling; exaFLOPs from arXiv 2010.11929, table 6."""
     config = configs.load(str(CONFIGS / name), [])
-    found = forecast(config, build.mesh(config.mesh), topology=None, compiled=False)
-    assert found.exaflops == pytest.approx(exaflops, rel=0.015)
-    assert found.memory.parameters == 4 * found.model.parameters
-    assert found.memory.activations == 4096 * found.model.activation_bytes
+    plan = forecast(config, build.mesh(config.mesh), topology=None, compiled=False)
+    assert plan.exaflops == pytest.approx(exaflops, rel=0.015)
+    assert plan.memory.parameters == 4 * plan.model.parameters
+    assert plan.memory.activations == 4096 * plan.model.activation_bytes
 
 
 # Hosts, by hand: 16 chips of TPU v5e on 4 hosts, with fake devices.
@@ -166,14 +166,14 @@ def test_what_a_host_reads(parts, images):
         "image": array(32, 8, 8, 3, parts=parts, dtype=jnp.uint8),
         "weight": array(32, parts=parts),
     }
-    found = forecasts._host_needs(types.SimpleNamespace(state=[]), batch)
-    assert found.images == images
-    assert found.input_bytes == 4 * images * (8 * 8 * 3 + 4 + 8)
+    needs = forecasts._host_needs(types.SimpleNamespace(state=[]), batch)
+    assert needs.images == images
+    assert needs.input_bytes == 4 * images * (8 * 8 * 3 + 4 + 8)
 
 
 def test_of_the_devices_here():
     mesh = jax.make_mesh((1,), ("data",))
     sharding = jax.sharding.NamedSharding(mesh, P("data"))
     make = lambda *shape: jax.ShapeDtypeStruct(shape, jnp.float32, sharding=sharding)
-    found = forecasts._host_needs(types.SimpleNamespace(state=[make(10)]), {"weight": make(6)})
-    assert found == HostNeeds(images=6, input_bytes=4 * 6 * 12, saving_bytes=round(1.27 * 40))
+    needs = forecasts._host_needs(types.SimpleNamespace(state=[make(10)]), {"weight": make(6)})
+    assert needs == HostNeeds(images=6, input_bytes=4 * 6 * 12, saving_bytes=round(1.27 * 40))

@@ -55,8 +55,8 @@ def test_a_loop_that_counts_by_two():
 
 
 def test_a_loop_that_ends_when_it_likes_counts_once():
-    found = instructions(LOOPS.replace("constant(5)", "parameter(1)"))
-    assert {i.name: (i.runs, i.counted) for i in found} == {
+    listed = instructions(LOOPS.replace("constant(5)", "parameter(1)"))
+    assert {i.name: (i.runs, i.counted) for i in listed} == {
         "v": (1, True),
         "w": (3, True),
         "a": (3, False),
@@ -129,8 +129,8 @@ def test_reads_one(line, expected):
 def test_several_arrays_are_several_and_the_end_of_one_is_none():
     start = "%r = (f32[8]{0}, bf16[8]{0}) all-reduce-start(%x, %y), replica_groups=[4,2]<=[8]"
     done = "%d = (f32[8]{0}, bf16[8]{0}) all-reduce-done(%r)"
-    found = collectives(PROGRAM.format(f"{start}\n  {done}"), MESH)
-    assert [(c.dtype, c.total_bytes) for c in found] == [("f32", 32), ("bf16", 16)]
+    transfers = collectives(PROGRAM.format(f"{start}\n  {done}"), MESH)
+    assert [(c.dtype, c.total_bytes) for c in transfers] == [("f32", 32), ("bf16", 16)]
 
 
 def test_the_steps_of_one_have_its_channel_and_count_once():

@@ -45,17 +45,17 @@ def test_a_cost_is_the_same_for_people_and_programs():
 )
 def test_what_will_hardly_fit_is_marked(activations, free, marked):
     memory = dataclasses.replace(FOUR_CHIPS.memory, activations=activations)
-    said = dict(table.rows(dataclasses.replace(FOUR_CHIPS, memory=memory), price=None))["  free"]
-    assert said.strip().startswith(free)
-    assert ("will hardly fit" in said) == marked
+    shown = dict(table.rows(dataclasses.replace(FOUR_CHIPS, memory=memory), price=None))["  free"]
+    assert shown.strip().startswith(free)
+    assert ("will hardly fit" in shown) == marked
 
 
 @pytest.mark.parametrize(
-    ("steps", "said"), [(1, "7.52 TFLOPs"), (1_000, "0.007521 exaFLOPs")], ids=str
+    ("steps", "shown"), [(1, "7.52 TFLOPs"), (1_000, "0.007521 exaFLOPs")], ids=str
 )
-def test_flops_of_short_runs_can_be_read(steps, said):
+def test_flops_of_short_runs_can_be_read(steps, shown):
     run = dict(table.rows(dataclasses.replace(FOUR_CHIPS, steps=steps), price=None))["the run"]
-    assert run == f"{steps:,} steps of 1,000 images: {said}"
+    assert run == f"{steps:,} steps of 1,000 images: {shown}"
 
 
 # The runs of the paper.
@@ -84,34 +84,34 @@ def forecast(name, steps, *, topology="v3:16x16", secs=0.1, **fields):
 )
 def test_the_runs_of_table_2(name, steps, core_days):
     ours = 512 * 0.1 * steps / 86_400
-    found = forecast(name, steps)
-    assert table.paper_comparison(found) == {
+    run = forecast(name, steps)
+    assert table.paper_comparison(run) == {
         "core_days": core_days,
         "ratio": pytest.approx(ours / core_days),
     }
-    said = dict(table.rows(found, price=None))["the paper"]
-    assert said == (f"{core_days:,} TPUv3-core-days (table 2); this plan: {ours / core_days:.2f} x")
+    row = dict(table.rows(run, price=None))["the paper"]
+    assert row == (f"{core_days:,} TPUv3-core-days (table 2); this plan: {ours / core_days:.2f} x")
 
 
 @pytest.mark.parametrize(
-    "found",
+    "run",
     [
         forecast("ViT-B/16", 1_035_645),
         forecast("ViT-L/16", 103_608),  # 30 epochs of ImageNet-21k
         forecast("ViT-L/16", 310_823, image_size=384),
     ],
 )
-def test_another_run_is_not_compared(found):
-    assert table.paper_comparison(found) is None
-    assert "the paper" not in dict(table.rows(found, price=None))
+def test_another_run_is_not_compared(run):
+    assert table.paper_comparison(run) is None
+    assert "the paper" not in dict(table.rows(run, price=None))
 
 
 def test_other_chips_have_no_ratio():
-    found = forecast("ViT-L/16", 310_823, topology="v5e:16x16")
-    assert table.paper_comparison(found) == {"core_days": 230, "ratio": None}
-    assert dict(table.rows(found, price=None))["the paper"] == "230 TPUv3-core-days (table 2)"
+    run = forecast("ViT-L/16", 310_823, topology="v5e:16x16")
+    assert table.paper_comparison(run) == {"core_days": 230, "ratio": None}
+    assert dict(table.rows(run, price=None))["the paper"] == "230 TPUv3-core-days (table 2)"
 
 
 def test_without_an_estimate_there_is_no_ratio():
-    found = forecast("ViT-L/16", 310_823, secs=None)
-    assert table.paper_comparison(found)["ratio"] is None
+    run = forecast("ViT-L/16", 310_823, secs=None)
+    assert table.paper_comparison(run)["ratio"] is None

@@ -10,7 +10,7 @@ def test_names(name):
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "message"),
     [
         ("v5:4x4", r"generation 'v5'. Did you mean .*v5e.* Valid: v2, v3, v4, v5e, v5p, v6e"),
         ("16x16", "generation '16x16'"),
@@ -21,8 +21,8 @@ def test_names(name):
         ("v5e:16x32", r"at most 256 chips. nearest: .*v5e:16x16"),
     ],
 )
-def test_what_does_not_exist_lists_the_nearest(name, said):
-    with pytest.raises(UserError, match=said):
+def test_what_does_not_exist_lists_the_nearest(name, message):
+    with pytest.raises(UserError, match=message):
         topology.check(name)
 
 

@@ -55,17 +55,17 @@ def jpeg_of_size(height: int, width: int) -> bytes:
 
 
 def exif(orientation: int) -> Image.Exif:
-    found = Image.Exif()
-    found[274] = orientation
-    return found
+    tags = Image.Exif()
+    tags[274] = orientation
+    return tags
 
 
 def scrambled(data: bytes) -> bytes:
     """The image, damaged in its second half."""
-    numbers, found = random.Random(1), bytearray(data)
+    numbers, damaged = random.Random(1), bytearray(data)
     for _ in range(20):
-        found[numbers.randrange(len(data) // 2, len(data) - 2)] = numbers.randrange(255)
-    return bytes(found)
+        damaged[numbers.randrange(len(data) // 2, len(data) - 2)] = numbers.randrange(255)
+    return bytes(damaged)
 
 
 def palette_bmp() -> bytes:

@@ -50,13 +50,13 @@ def test_images(name: str) -> None:
 def outcome_of(collection: Collection, output: Path) -> str:
     """The reason for which an image was left out, or the error."""
     try:
-        found = prepared(collection, output, PrepareOptions(shard_mib=0.02))
+        data_set = prepared(collection, output, PrepareOptions(shard_mib=0.02))
     except UserError as error:
         assert "Traceback" not in str(error)
         return f"error: {error}"
-    (rows,) = found.assignment.splits.values()
+    (rows,) = data_set.assignment.splits.values()
     assert len(rows) == 1  # the good one
-    return ",".join(found.assignment.left_out.values())
+    return ",".join(data_set.assignment.left_out.values())
 
 
 @pytest.mark.parametrize("name", TARS)
@@ -110,8 +110,8 @@ def test_files_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     collection = image_folder.collection(request)
     with monkeypatch.context() as patch:
         patch.setattr(Path, "read_bytes", failing(errno.EACCES))
-        said = outcome_of(collection, tmp_path / "one")
-        assert re.match(r"error: .*good\.jpg cannot be read: Permission denied", said)
+        outcome = outcome_of(collection, tmp_path / "one")
+        assert re.match(r"error: .*good\.jpg cannot be read: Permission denied", outcome)
         patch.setattr(os, "listdir", failing(errno.EACCES))
         with pytest.raises(UserError, match="photos cannot be read: Permission denied"):
             image_folder.collection(request)
@@ -119,5 +119,5 @@ def test_files_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     part = Part("a.tar", "tar", str(tmp_path / "a.tar"), labels=(0,))
     with monkeypatch.context() as patch:
         patch.setattr(tarfile.TarFile, "next", failing(errno.EIO))
-        said = outcome_of(Collection("tars", "Of this.", ["thing"], [part]), tmp_path / "two")
-        assert re.match(r"error: .*a\.tar cannot be read: Input/output error", said)
+        outcome = outcome_of(Collection("tars", "Of this.", ["thing"], [part]), tmp_path / "two")
+        assert re.match(r"error: .*a\.tar cannot be read: Input/output error", outcome)

@@ -181,8 +181,8 @@ def interrupted(tmp_path):
             typed_at = time.monotonic()
             if ready:
                 os.killpg(process.pid, signal.SIGINT)
-            said = process.communicate(timeout=60)[1]
-        return process.returncode, said, time.monotonic() - typed_at
+            errors = process.communicate(timeout=60)[1]
+        return process.returncode, errors, time.monotonic() - typed_at
 
     return run
 
@@ -196,15 +196,15 @@ def has_read_a_part(_, output):
 
 
 def test_an_interrupt_in_the_first_second(interrupted):
-    status, said, _ = interrupted(imports_numpy)
-    assert status == 75 and len(said.splitlines()) == 1 and "same command" in said, said
+    status, output, _ = interrupted(imports_numpy)
+    assert status == 75 and len(output.splitlines()) == 1 and "same command" in output, output
 
 
 @pytest.mark.slow
 def test_an_interrupt_later_and_the_same_command_again(interrupted, tmp_path):
-    status, said, seconds = interrupted(has_read_a_part)
-    assert status == 75 and len(said.splitlines()) == 1, said
-    assert "same command goes on" in said and seconds < 10
-    status, said, _ = interrupted()
-    assert status == 0, said
+    status, output, seconds = interrupted(has_read_a_part)
+    assert status == 75 and len(output.splitlines()) == 1, output
+    assert "same command goes on" in output and seconds < 10
+    status, output, _ = interrupted()
+    assert status == 0, output
     assert (tmp_path / "out" / "image_folder" / "1.0.0" / "prepared.json").exists()

@@ -37,9 +37,9 @@ def prepared(source: Path, output: Path, *evaluated: Path, version: str = "1.0.0
     return prepare(collection, output, options, runners.in_processes(1), Screen(io.StringIO()))
 
 
-def left_out(found: PreparedSet) -> dict[str, str]:
-    names = found.table["name"]
-    return {names[row].as_py(): why for row, why in found.assignment.left_out.items()}
+def left_out(data_set: PreparedSet) -> dict[str, str]:
+    names = data_set.table["name"]
+    return {names[row].as_py(): why for row, why in data_set.assignment.left_out.items()}
 
 
 def test_a_folder_a_data_set_and_saved_hashes_are_the_same(tmp_path: Path) -> None:
@@ -86,8 +86,8 @@ def test_an_evaluation_set_that_changes_in_between_is_refused(
     (test_set / "class0" / "a.jpg").write_bytes(jpeg(2))
     with pytest.raises(UserError, match="test_set has been changed since"):
         prepared(train, tmp_path / "out", test_set)
-    found = prepared(train, tmp_path / "out", test_set, version="2.0.0")
-    assert left_out(found) == {"class0/2.jpg": "in_evaluation:test_set"}
+    data_set = prepared(train, tmp_path / "out", test_set, version="2.0.0")
+    assert left_out(data_set) == {"class0/2.jpg": "in_evaluation:test_set"}
 
 
 def test_one_of_several_splits_must_be_named(tmp_path: Path) -> None:
@@ -104,8 +104,10 @@ def test_one_of_several_splits_must_be_named(tmp_path: Path) -> None:
         return pa.table({"sha256": [hashlib.sha256(data or b"").digest() for data in images]})
 
     for split, number in {"test": 2, "train": 4, "all": 6}.items():
-        (found,) = evaluation_sets.load([f"{folder}:{split}"], count)
-        assert found.name == f"image_folder-{split}" and len(found.hashes) == number
+        (evaluation_set,) = evaluation_sets.load([f"{folder}:{split}"], count)
+        assert (
+            evaluation_set.name == f"image_folder-{split}" and len(evaluation_set.hashes) == number
+        )
     for path in (f"{folder}", f"{folder}:tests"):
         with pytest.raises(UserError, match=r"say which split .*:test or .*:train or .*:all"):
             evaluation_sets.load([path], count)
@@ -114,9 +116,9 @@ def test_one_of_several_splits_must_be_named(tmp_path: Path) -> None:
 def test_sets_of_the_same_name_get_different_ones(tmp_path: Path) -> None:
     train = folder_of(tmp_path / "train", {f"{i}.jpg": jpeg(i) for i in range(4)})
     sets = [folder_of(tmp_path / f"{i}" / "test", {"x.jpg": jpeg(i)}) for i in range(2)]
-    found = prepared(train, tmp_path / "out", *sets)
-    assert set(left_out(found).values()) == {"in_evaluation:test", "in_evaluation:test-2"}
-    assert {path.name for path in (found.folder / "evaluations").iterdir()} == {
+    data_set = prepared(train, tmp_path / "out", *sets)
+    assert set(left_out(data_set).values()) == {"in_evaluation:test", "in_evaluation:test-2"}
+    assert {path.name for path in (data_set.folder / "evaluations").iterdir()} == {
         "test.parquet",
         "test-2.parquet",
     }

@@ -104,13 +104,13 @@ def test_a_disk_that_grows_until_it_suffices(
     for kib in range(16, 1024, 16):
         subprocess.run(["mount", "-o", f"remount,size={kib}k", str(small_disk)], check=True)
         try:
-            found = prepared(collection, small_disk, PrepareOptions(shard_mib=0.02))
+            data_set = prepared(collection, small_disk, PrepareOptions(shard_mib=0.02))
         except UserError as error:
             assert "No room is left" in str(error) and not leftovers(small_disk)
             failed += 1
         else:
             break
-    assert failed > 2 and files(found.folder) == files(whole.folder)
+    assert failed > 2 and files(data_set.folder) == files(whole.folder)
 
 
 def test_a_second_preparation_at_once_is_refused(tmp_path: Path, imagenet21k: Path) -> None:
@@ -134,38 +134,40 @@ def test_a_second_preparation_at_once_is_refused(tmp_path: Path, imagenet21k: Pa
 
 def test_a_truncated_file_is_written_again(tmp_path: Path, imagenet21k: Path) -> None:
     collection = archive.collection(CollectionRequest(str(imagenet21k)))
-    found = prepared(collection, tmp_path)
-    before = files(found.folder)
-    shard = next(found.folder.glob("*train*-00000-*"))
+    data_set = prepared(collection, tmp_path)
+    before = files(data_set.folder)
+    shard = next(data_set.folder.glob("*train*-00000-*"))
     shard.write_bytes(shard.read_bytes()[:1000])
-    (found.folder / "prepared.json").unlink(missing_ok=True)  # the set is not ready
-    (found.folder / ".x.part").write_bytes(b"of a killed process")
+    (data_set.folder / "prepared.json").unlink(missing_ok=True)  # the set is not ready
+    (data_set.folder / ".x.part").write_bytes(b"of a killed process")
     prepared(collection, tmp_path)
-    assert files(found.folder) == before
+    assert files(data_set.folder) == before
 
 
 def test_a_damaged_finished_set_is_not_ready(tmp_path: Path, imagenet21k: Path) -> None:
     collection = archive.collection(CollectionRequest(str(imagenet21k)))
-    found = prepared(collection, tmp_path)
-    before = files(found.folder)
-    shard = next(found.folder.glob("*train*-00000-*"))
-    for damage, said in (
+    data_set = prepared(collection, tmp_path)
+    before = files(data_set.folder)
+    shard = next(data_set.folder.glob("*train*-00000-*"))
+    for damage, output in (
         (lambda: shard.write_bytes(shard.read_bytes()[:1000]), "is 1,000 bytes, and had"),
         (shard.unlink, "is missing, and had"),
-        ((found.folder / "features.json").unlink, r"features\.json is missing"),
+        ((data_set.folder / "features.json").unlink, r"features\.json is missing"),
     ):
         damage()
-        with pytest.raises(UserError, match=rf"{said}.* Delete .*prepared\.json: the same command"):
+        with pytest.raises(
+            UserError, match=rf"{output}.* Delete .*prepared\.json: the same command"
+        ):
             prepared(collection, tmp_path)
-        (found.folder / "prepared.json").unlink()
+        (data_set.folder / "prepared.json").unlink()
         prepared(collection, tmp_path)
-        assert files(found.folder) == before
+        assert files(data_set.folder) == before
 
 
 def test_damaged_options(tmp_path: Path, imagenet21k: Path) -> None:
     collection = archive.collection(CollectionRequest(str(imagenet21k)))
-    found = prepared(collection, tmp_path)
-    (found.folder / WORK_DIR / "options.json").write_text("{")
+    data_set = prepared(collection, tmp_path)
+    (data_set.folder / WORK_DIR / "options.json").write_text("{")
     with pytest.raises(UserError, match=r"options\.json is damaged .* Delete"):
         prepared(collection, tmp_path)
 
@@ -227,8 +229,8 @@ def test_killed_at_random_moments(tmp_path: Path) -> None:
             start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
         ) as process:  # fmt: skip
             try:
-                _, said = process.communicate(timeout=2 + attempt * numbers.random())
-                assert process.returncode == 0, said.decode()
+                _, output = process.communicate(timeout=2 + attempt * numbers.random())
+                assert process.returncode == 0, output.decode()
                 break
             except subprocess.TimeoutExpired:
                 kills += 1

@@ -30,13 +30,13 @@ def flipped(hashes: np.ndarray, bits: int, seed: int = 1) -> np.ndarray:
 def test_equals_comparing_all_with_all(bits: int) -> None:
     some = random_hashes(60)
     hashes = np.unique(np.concatenate([some, *(flipped(some, k, seed=k) for k in range(1, 11))]))
-    found = near_pairs.near_pairs(hashes, bits)
+    near = near_pairs.near_pairs(hashes, bits)
     differing = np.bitwise_count(hashes[:, None] ^ hashes[None, :])
     first, second = np.nonzero(np.triu(differing <= bits, 1))
     assert len(first) > 60 * bits
-    np.testing.assert_array_equal(found.first, first)
-    np.testing.assert_array_equal(found.second, second)
-    assert len(found.crowded) == 0
+    np.testing.assert_array_equal(near.first, first)
+    np.testing.assert_array_equal(near.second, second)
+    assert len(near.crowded) == 0
 
 
 @pytest.mark.parametrize("at_once", [3, 50, 600])
@@ -54,8 +54,8 @@ def test_planted_pairs_among_many() -> None:
     hashes = random_hashes(100_000)
     planted = flipped(hashes[:500], 4)
     values = np.sort(np.concatenate([hashes, planted]))
-    found = near_pairs.near_pairs(values, 4)
-    pairs = set(zip(values[found.first].tolist(), values[found.second].tolist(), strict=True))
+    near = near_pairs.near_pairs(values, 4)
+    pairs = set(zip(values[near.first].tolist(), values[near.second].tolist(), strict=True))
     both = np.sort(np.stack([hashes[:500], planted]), axis=0)
     assert set(map(tuple, both.T.tolist())) <= pairs and len(pairs) < 510
 
@@ -63,9 +63,9 @@ def test_planted_pairs_among_many() -> None:
 def test_crowds_are_bounded_and_reported() -> None:
     """Thousands of hashes that agree in 32 bits would all be compared with each other."""
     hashes = np.unique(random_hashes(3000) & np.uint64(0xFFF))
-    found = near_pairs.near_pairs(hashes, 2)
-    assert len(found.crowded) > 1000
-    differing = np.bitwise_count(hashes[found.first] ^ hashes[found.second])
+    near = near_pairs.near_pairs(hashes, 2)
+    assert len(near.crowded) > 1000
+    differing = np.bitwise_count(hashes[near.first] ^ hashes[near.second])
     assert len(differing) and differing.max() <= 2
 
 
@@ -85,11 +85,11 @@ def test_mirrored_pairs_equal_comparing_all_with_all() -> None:
     turned[::7] = looks[rng.permutation(len(looks))[: len(turned[::7])]]  # exactly another's look
     turned[::11] = turned[0]  # several images with one mirrored look
     known = rng.random(len(looks)) < 0.9
-    found = near_pairs.search(looks, turned, known, 3, NO_TELL)
+    result = near_pairs.search(looks, turned, known, 3, NO_TELL)
     near = np.bitwise_count(looks[:, None] ^ looks) <= 3
     in_mirror = (np.bitwise_count(looks[:, None] ^ turned) <= 3) & known
     in_mirror = (in_mirror | in_mirror.T) & ~near
-    for pairs, wanted in ((found.near, near), (found.mirrored, in_mirror)):
+    for pairs, wanted in ((result.near, near), (result.mirrored, in_mirror)):
         first, second = np.nonzero(np.triu(wanted, 1))
         assert len(first) > 100
         np.testing.assert_array_equal(pairs.first, first)
@@ -98,8 +98,8 @@ def test_mirrored_pairs_equal_comparing_all_with_all() -> None:
 
 def test_no_looks_have_no_pairs() -> None:
     none = np.zeros(0, np.uint64)
-    found = near_pairs.search(none, none, none.astype(bool), 4, NO_TELL)
-    assert not len(found.near_pairs.first) and not len(found.mirrored.first)
+    result = near_pairs.search(none, none, none.astype(bool), 4, NO_TELL)
+    assert not len(result.near_pairs.first) and not len(result.mirrored.first)
 
 
 def test_the_mirrored_look_is_that_of_the_mirrored_image() -> None:

@@ -31,6 +31,6 @@ def test_columns_without_points_are_left_out():
 
 def test_means_leave_out_what_is_not_finite():
     series = Series([0, 1, 2, 3, 4, 5], [1.0, 3.0, math.nan, 4.0, math.nan, math.nan])
-    found = chart.means(series, last_step=5, columns=3)
-    assert found.steps == [1, 3, 5]
-    assert found.values[:2] == [2.0, 4.0] and math.isnan(found.values[2])
+    curve = chart.means(series, last_step=5, columns=3)
+    assert curve.steps == [1, 3, 5]
+    assert curve.values[:2] == [2.0, 4.0] and math.isnan(curve.values[2])

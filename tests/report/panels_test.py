@@ -3,7 +3,7 @@ from vit_jax.store import runs
 
 
 def keys(arranged):
-    return {section: [panel.key for panel in found] for section, found in arranged.items()}
+    return {section: [panel.key for panel in listed] for section, listed in arranged.items()}
 
 
 def test_every_number_has_its_place(make_workdir):

@@ -259,13 +259,13 @@ def data(config):
 
 
 def durations(config):
-    found = build.durations(config, num_examples=build.source(config.input).num_examples)
+    plan = build.durations(config, num_examples=build.source(config.input).num_examples)
     due = [
-        [bool(f(step)) for f in (found.log, found.save, found.histograms, found.skips)]
+        [bool(f(step)) for f in (plan.log, plan.save, plan.histograms, plan.skips)]
         for step in SOME_STEPS
     ]
-    rates = build.schedule(config.optim, found)
-    return found.total_steps, due, [float(rates(step)) for step in SOME_STEPS]
+    rates = build.schedule(config.optim, plan)
+    return plan.total_steps, due, [float(rates(step)) for step in SOME_STEPS]
 
 
 def writing(config):

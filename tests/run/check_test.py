@@ -72,11 +72,11 @@ def test_what_is_right_is_shown_and_nothing_stays(tmp_path, look, monkeypatch):
     table, error = look(EVAL)
     assert error is None
     assert all(line.endswith(" ok") for line in table.splitlines())
-    found = rows(table)
-    assert "synthetic, train: 64 examples, 4 classes; read the first batch" in found["input"]
-    assert "; read 16" in found["evals.test"]
-    assert "1 x cpu" in found["mesh"]
-    assert "begins anew" in found["workdir"]
+    shown = rows(table)
+    assert "synthetic, train: 64 examples, 4 classes; read the first batch" in shown["input"]
+    assert "; read 16" in shown["evals.test"]
+    assert "1 x cpu" in shown["mesh"]
+    assert "begins anew" in shown["workdir"]
     assert not (tmp_path / "run").exists()
 
 
@@ -87,10 +87,10 @@ def test_bad_images_of_all_data_are_named_at_once(tmp_path, look, images):
     table, error = look(*images, EVAL)
     assert error.startswith("2 problems:")
     assert all(f"{file} is a bad image" in error for file in broken)
-    found = rows(table)
-    assert found["input"].endswith("problem 1")
-    assert found["evals.test"].endswith("problem 2")
-    assert found["model"].endswith("ok")
+    shown = rows(table)
+    assert shown["input"].endswith("problem 1")
+    assert shown["evals.test"].endswith("problem 2")
+    assert shown["model"].endswith("ok")
     table, error = look(*images, EVAL, "input.on_bad_image=skip")
     assert error is None
     assert "read 4, 1 of them bad images" in rows(table)["evals.test"]
@@ -128,9 +128,9 @@ def test_every_image_is_looked_at_if_asked_to(tmp_path, look, images, monkeypatc
 def test_what_cannot_be_looked_at_is_said(look):
     table, error = look("input.source=tfds", "input.data_dir=/nowhere", "input.num_classes=none")
     assert "/nowhere is not a folder" in error
-    found = rows(table)
-    assert found["input"].endswith("problem")
-    assert found["model"].split() == ["model", "not", "looked", "at", "-"]
+    shown = rows(table)
+    assert shown["input"].endswith("problem")
+    assert shown["model"].split() == ["model", "not", "looked", "at", "-"]
 
 
 def test_weights_are_read_and_verified(tmp_path, tiny_run, look):

@@ -13,16 +13,16 @@ UNNAMED = tuple(
 
 
 @pytest.fixture
-def told(tmp_path, tiny_run, monkeypatch):
-    """`told(override, ...)`: the messages for a run with these overrides."""
+def messages(tmp_path, tiny_run, monkeypatch):
+    """`messages(override, ...)`: the error of a run with these overrides."""
     monkeypatch.chdir(tmp_path)
 
-    def told(*overrides, workdir="run"):
+    def messages(*overrides, workdir="run"):
         with pytest.raises(UserError) as error:
             early.look(tiny_run(*overrides), epath.Path(tmp_path / workdir))
         return str(error.value)
 
-    return told
+    return messages
 
 
 @pytest.mark.parametrize(
@@ -45,26 +45,26 @@ def told(tmp_path, tiny_run, monkeypatch):
         ([*UNNAMED, "init.weights=nowhere"], "put the weights back"),
     ],
 )
-def test_what_is_wrong_with_a_folder_is_told(told, tmp_path, overrides, message):
+def test_what_is_wrong_with_a_folder_is_told(messages, tmp_path, overrides, message):
     (tmp_path / "set" / "3.0.2").mkdir(parents=True)
     (tmp_path / "set" / "3.0.2" / "dataset_info.json").write_text("{}")
     (tmp_path / "images" / "cat").mkdir(parents=True)
     (tmp_path / "a.jpg").write_text("")
-    said = told(*overrides)
-    assert message in said
-    assert "problems:" not in said
+    text = messages(*overrides)
+    assert message in text
+    assert "problems:" not in text
     assert not (tmp_path / "run").exists()
 
 
-def test_all_folders_are_told_at_once(told, tmp_path):
+def test_all_folders_are_told_at_once(messages, tmp_path):
     (tmp_path / "file").write_text("")
-    said = told(
+    message = messages(
         *FOLDER, "input.data_dir=nowhere", "evals.val.split=val", "evals.test.data_dir=/not",
         "init.weights=nowhere", workdir="file/run",
     )  # fmt: skip
-    assert said.startswith("4 problems:")  # evals.val has the folder of the training
+    assert message.startswith("4 problems:")  # evals.val has the folder of the training
     for text in ("input.data_dir=", "evals.test.data_dir=", "init.weights=", "work directory"):
-        assert text in said
+        assert text in message
 
 
 def test_what_is_there_or_remote_passes(tiny_run, tmp_path):

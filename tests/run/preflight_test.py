@@ -35,12 +35,12 @@ def test_the_parts_of_a_run(tmp_path, tiny_run):
 
 
 def test_everything_that_is_wrong_is_told_at_once(problems_of):
-    said = problems_of(
+    problems = problems_of(
         "input.batch_size=7", "optim.grad_accum_steps=2", "optim.freeze=hed/.*", "loss.mixup=1e-40",
         EVAL, "evals.val.preprocess=decode|resize(12)", "evals.test.source=image_folder",
         "evals.test.data_dir=/nowhere", "init.weights=/nowhere", "log.wandb_project=a/b",
     )  # fmt: skip
-    assert said.startswith("7 problems:\n  1. ")
+    assert problems.startswith("7 problems:\n  1. ")
     for number, problem in enumerate(
         (
             "input.batch_size=7 does not divide",
@@ -53,7 +53,7 @@ def test_everything_that_is_wrong_is_told_at_once(problems_of):
         ),
         start=1,
     ):
-        assert problem in said, number
+        assert problem in problems, number
 
 
 def test_one_problem_is_told_as_it_is(problems_of):
@@ -63,16 +63,16 @@ def test_one_problem_is_told_as_it_is(problems_of):
 
 
 def test_without_the_data_all_else_is_looked_at_if_they_are_declared(problems_of):
-    said = problems_of("input.source=tfds", "input.data_dir=/nowhere", "model.num_heads=3")
-    assert "input.data_dir=/nowhere is not a folder" in said
-    assert "num_heads=3" in said
-    said = problems_of(
+    problems = problems_of("input.source=tfds", "input.data_dir=/nowhere", "model.num_heads=3")
+    assert "input.data_dir=/nowhere is not a folder" in problems
+    assert "num_heads=3" in problems
+    problems = problems_of(
         "input.source=tfds",
         "input.data_dir=/nowhere",
         "input.num_classes=none",
         "model.num_heads=3",
     )
-    assert said.startswith("input.data_dir=/nowhere")
+    assert problems.startswith("input.data_dir=/nowhere")
 
 
 def test_weights_that_do_not_fit_are_found_before_the_model_is_made(tmp_path, tiny_run):

@@ -105,7 +105,7 @@ def bare_path(programs):
         "mkdir",
         "cat",
     ):
-        found = shutil.which(name)
-        assert found
-        (folder / name).symlink_to(found)
+        program = shutil.which(name)
+        assert program
+        (folder / name).symlink_to(program)
     return str(folder)

@@ -105,8 +105,8 @@ def test_interrupted_at_any_step_the_same_command_goes_on(submit, world, program
     assert submit(*WANTED, *TRAINING).returncode == -9
     done = submit(*WANTED, *TRAINING)
     assert done.returncode == 0, done.stderr
-    found = "Job 7 PENDING is there already" if step == "after sbatch" else "Submitted job 7"
-    assert found in done.stdout
+    notice = "Job 7 PENDING is there already" if step == "after sbatch" else "Submitted job 7"
+    assert notice in done.stdout
     assert (world / "queue").read_text() == "7 PENDING\n"
 
 

@@ -64,17 +64,17 @@ def save(step, layout):
 
 def bytes_read():
     metrics = tensorstore.experimental_collect_matching_metrics
-    found = metrics("/tensorstore/kvstore/file/bytes_read")  # none before the first read
-    return sum(metric["values"][0]["value"] for metric in found)
+    read = metrics("/tensorstore/kvstore/file/bytes_read")  # none before the first read
+    return sum(metric["values"][0]["value"] for metric in read)
 
 def restore(layout):
     before, checkpoints = bytes_read(), opened()
     state = checkpoints.restore(layout)
     read = bytes_read() - before
     checkpoints.close()
-    wanted, found = pytrees.flatten(layout), pytrees.flatten(state)
-    assert list(wanted) == list(found)
-    for name, x in found.items():
+    wanted, restored = pytrees.flatten(layout), pytrees.flatten(state)
+    assert list(wanted) == list(restored)
+    for name, x in restored.items():
         assert x.sharding.is_equivalent_to(wanted[name].sharding, x.ndim), name
         whole = content(name, x)
         for shard in x.addressable_shards:
@@ -117,12 +117,12 @@ def run(tmp_path, start_python):
             start_python(output, "-c", PROGRAM, json.dumps({**task, "index": i}), devices=devices)
             for i, output in enumerate(outputs)
         ]
-        said = []
+        printed = []
         for process, output in zip(started, outputs, strict=True):
             assert process.wait(300) == 0, output.read_text()
             (line,) = [x for x in output.read_text().splitlines() if x.startswith('{"read"')]
-            said.append(json.loads(line))
-        return said
+            printed.append(json.loads(line))
+        return printed
 
     return run
 
@@ -168,9 +168,9 @@ def test_a_process_reads_its_part_alone(run, saved_by):
     halves = (1, 2, 1, False)
     if saved_by == "one device":
         run(1, 1, [(ONE, [])], **sizes)
-        said = run(2, 1, [(None, [halves])], **sizes)
+        outputs = run(2, 1, [(None, [halves])], **sizes)
     else:
-        said = run(2, 1, [(halves, [halves])], **sizes)
-    for process in said:
+        outputs = run(2, 1, [(halves, [halves])], **sizes)
+    for process in outputs:
         (read,) = process["read"]
         assert 0.4 < read / process["total"] < MAX_SHARE_READ_BY_ONE_OF_TWO, process

@@ -36,23 +36,23 @@ def test_axes_and_what_is_common():
         f"--config {FILE} --config.optim.lr=1e-3,3e-3 --config.seed 0,1,2 "
         "--config.optim.name=sgd --allow_config_change"
     )
-    found = grid.parse(arguments.split())
-    assert found.common == {"config": FILE, "optim.name": "sgd"}
-    assert found.axes == {"optim.lr": ("1e-3", "3e-3"), "seed": ("0", "1", "2")}
-    assert found.flags == ("--allow_config_change",)
-    assert len(found.points()) == 6
-    assert found.points()[1] == {"optim.lr": "1e-3", "seed": "1"}
+    parsed = grid.parse(arguments.split())
+    assert parsed.common == {"config": FILE, "optim.name": "sgd"}
+    assert parsed.axes == {"optim.lr": ("1e-3", "3e-3"), "seed": ("0", "1", "2")}
+    assert parsed.flags == ("--allow_config_change",)
+    assert len(parsed.points()) == 6
+    assert parsed.points()[1] == {"optim.lr": "1e-3", "seed": "1"}
 
 
 def test_as_in_a_training_the_last_value_counts():
-    found = grid.parse(["--config", FILE, "--config.seed=0,1", "--config.seed=2"])
-    assert found.axes == {}
-    assert found.common["seed"] == "2"
+    parsed = grid.parse(["--config", FILE, "--config.seed=0,1", "--config.seed=2"])
+    assert parsed.axes == {}
+    assert parsed.common["seed"] == "2"
 
 
 def test_config_files_are_an_axis_and_keep_their_variants():
-    found = grid.parse(["--config=a.py,b.py:variant=L/16,aug=light1,c.py"])
-    assert found.axes == {"config": ("a.py", "b.py:variant=L/16,aug=light1", "c.py")}
+    parsed = grid.parse(["--config=a.py,b.py:variant=L/16,aug=light1,c.py"])
+    assert parsed.axes == {"config": ("a.py", "b.py:variant=L/16,aug=light1", "c.py")}
 
 
 @pytest.mark.parametrize(
@@ -67,8 +67,8 @@ def test_config_files_are_an_axis_and_keep_their_variants():
     ],
 )
 def test_fields_that_exclude_each_other_are_taken_back_as_in_a_training(given, totals):
-    found = grid.parse([f"--config={FILE}", *(f"--config.total.{one}" for one in given.split())])
-    points = [grid.Point(1, values, found.common) for values in found.points()]
+    parsed = grid.parse([f"--config={FILE}", *(f"--config.total.{one}" for one in given.split())])
+    points = [grid.Point(1, values, parsed.common) for values in parsed.points()]
     file = {"total": {"epochs": 100}}
     overrides = [[o for o in p.overrides if "config" not in o] for p in points]
     assert [configs.resolve(file, o).total for o in overrides] == [

@@ -41,9 +41,9 @@ def test_seeds_are_dots_and_a_second_axis_lines(rows):
 
 def test_numbers_come_before_names_and_only_what_finished_counts(rows):
     axes = {"optim.name": ("adam", "sgd", "lion"), "optim.lr": ("1", "2")}
-    found = rows(axes, lambda v: math.nan if v["optim.name"] == "sgd" else 0.5)
-    found[-1] = found[-1]._replace(state="failed")
-    axis, lines = picture.curves(found, "test/accuracy")
+    points = rows(axes, lambda v: math.nan if v["optim.name"] == "sgd" else 0.5)
+    points[-1] = points[-1]._replace(state="failed")
+    axis, lines = picture.curves(points, "test/accuracy")
     assert axis == "optim.lr"
     assert {name: list(dots) for name, dots in lines.items()} == {
         "name adam": ["1", "2"],

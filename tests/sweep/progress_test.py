@@ -43,26 +43,26 @@ def test_finished_is_the_last_step_saved_and_evaluated(look):
 
 
 def test_time_comes_from_the_rows(look):
-    found = look([row(10), row(20), row(20, **{"test/loss": 1.0})], running=True)
-    assert (found.state, found.step, found.total_steps) == ("running", 20, 40)
-    assert found.train_secs == pytest.approx(2 * 10 * 100 / 200)
-    assert found.left_secs == pytest.approx(20 * 100 / 200)
+    point = look([row(10), row(20), row(20, **{"test/loss": 1.0})], running=True)
+    assert (point.state, point.step, point.total_steps) == ("running", 20, 40)
+    assert point.train_secs == pytest.approx(2 * 10 * 100 / 200)
+    assert point.left_secs == pytest.approx(20 * 100 / 200)
 
 
 def test_a_failure_is_kept_until_it_is_forgotten(look, tmp_path):
     folder = epath.Path(tmp_path)
     progress.write_failure(folder, 1, "bad images")
-    found = look([row(20)])
-    assert (found.state, found.reason) == ("failed", "bad images")
+    point = look([row(20)])
+    assert (point.state, point.reason) == ("failed", "bad images")
     assert look([row(20)], running=True).state == "running"
     progress.forget_failure(folder)
     assert look([row(20)]).state == "waiting"
 
 
 def test_an_empty_folder_waits(tmp_path):
-    found = progress.look(POINT, epath.Path(tmp_path / "none"))
-    assert (found.state, found.step) == ("waiting", 0)
-    assert math.isnan(found.left_secs)
+    point = progress.look(POINT, epath.Path(tmp_path / "none"))
+    assert (point.state, point.step) == ("waiting", 0)
+    assert math.isnan(point.left_secs)
 
 
 @pytest.mark.parametrize(
@@ -75,8 +75,8 @@ def test_an_empty_folder_waits(tmp_path):
     ],
 )
 def test_the_metric_is_chosen_from_what_is_there(keys, metric):
-    found = PointProgress(POINT, epath.Path("x"), numbers=dict.fromkeys(keys, 1.0))
-    assert progress.choose_metric([found]) == metric
+    point = PointProgress(POINT, epath.Path("x"), numbers=dict.fromkeys(keys, 1.0))
+    assert progress.choose_metric([point]) == metric
 
 
 def test_losses_are_better_low():

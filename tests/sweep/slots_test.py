@@ -89,9 +89,9 @@ def test_a_signal_stops_all_and_the_same_command_goes_on(world):
     process = world.start(slots=2)
     wait_until(lambda: asleep(world, *POINTS[1:3]))
     process.send_signal(signal.SIGINT)
-    told, _ = process.communicate(timeout=60)
+    output, _ = process.communicate(timeout=60)
     assert process.returncode == 75
-    assert "Stopped by SIGINT; 1 of 4 points are finished" in told
+    assert "Stopped by SIGINT; 1 of 4 points are finished" in output
     world.sweep(slots=2)
     assert sorted(world.starts()) == sorted([*POINTS, *POINTS[1:3]])
 

@@ -38,12 +38,12 @@ def test_counts_are_those_of_numpy():
 
 
 def test_empty_ends_are_left_out():
-    found = histogram(np.asarray(count(jnp.array([-1.5, 0.5, 2.6, 2.7]))))
-    assert found.counts.sum() == 4
-    assert len(found.edges) == len(found.counts) + 1
-    assert found.edges[0] <= -1.5 < found.edges[1]
-    assert found.edges[-2] <= 2.6
-    assert found.edges[-1] > 2.7
+    result = histogram(np.asarray(count(jnp.array([-1.5, 0.5, 2.6, 2.7]))))
+    assert result.counts.sum() == 4
+    assert len(result.edges) == len(result.counts) + 1
+    assert result.edges[0] <= -1.5 < result.edges[1]
+    assert result.edges[-2] <= 2.6
+    assert result.edges[-1] > 2.7
     assert len(histogram(np.zeros(len(EDGES) - 1, int)).counts) == 1
 
 
@@ -64,18 +64,18 @@ def step():
     state = layout.init(0)
     donated = jax.tree.map(jnp.copy, state)
     _, scalars = compile_update(update, layout, batch_layout)(donated, batch)
-    found = make_distributions(layout, objective, config.seed)(state, batch)
-    return layout, objective, state, batch, scalars, jax.device_get(found)
+    distributions = make_distributions(layout, objective, config.seed)(state, batch)
+    return layout, objective, state, batch, scalars, jax.device_get(distributions)
 
 
 def test_gradients_are_those_of_the_update(step):
-    _, _, state, _, scalars, found = step
-    norms = {name: x for name, x in found.scalars.items() if name.startswith("gradients/")}
+    _, _, state, _, scalars, distributions = step
+    norms = {name: x for name, x in distributions.scalars.items() if name.startswith("gradients/")}
     parts = {"blocks/0", "blocks/1", "head", "norm", "patches", "positions", "cls"}
     assert set(norms) == {f"gradients/{part}/norm" for part in parts}
     total = np.sqrt(sum(x**2 for x in norms.values()))
     np.testing.assert_allclose(total, scalars["train/grad_norm"], rtol=SAME_MATH)
-    counts = {name: c for name, c in found.counts.items() if name.startswith("gradients/")}
+    counts = {name: c for name, c in distributions.counts.items() if name.startswith("gradients/")}
     assert sum(c.sum() for c in counts.values()) == sum(
         x.size for x in jax.tree.leaves(state.params)
     )
@@ -83,19 +83,19 @@ def test_gradients_are_those_of_the_update(step):
 
 
 def test_activations_are_those_of_the_blocks(step):
-    layout, objective, state, batch, _, found = step
+    layout, objective, state, batch, _, distributions = step
     images, _, _ = examples(batch, objective, seed=0, step=0)
     model = nnx.merge(layout.graph, state.params)
     for i, x in enumerate(model.tokens(images[::2], layers=(0, 1))):
-        assert (found.counts[f"activations/blocks/{i}"] == count(x)).mean() > 0.95
-        assert found.counts[f"activations/blocks/{i}"].sum() == x.size
+        assert (distributions.counts[f"activations/blocks/{i}"] == count(x)).mean() > 0.95
+        assert distributions.counts[f"activations/blocks/{i}"].sum() == x.size
         for name, value in (
             ("rms", jnp.sqrt(jnp.mean(x**2))),
             ("mean", jnp.mean(x)),
             ("std", jnp.std(x)),
             ("abs_max", jnp.max(jnp.abs(x))),
         ):
-            there = found.scalars[f"activations/blocks/{i}/{name}"]
+            there = distributions.scalars[f"activations/blocks/{i}/{name}"]
             np.testing.assert_allclose(there, value, rtol=SAME_MATH, atol=1e-6, err_msg=name)
 
 

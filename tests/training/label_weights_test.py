@@ -35,9 +35,9 @@ def run_on(tmp_path, tiny_run):
             (folder / f"{number}.jpg").write_bytes(jpeg(number))
         (folder / "list.jsonl").write_text("".join(json.dumps(e) + "\n" for e in entries))
         request = CollectionRequest(str(folder), num_classes=5)
-        found = prepared(records.collection(request), folder / "out", PrepareOptions())
+        data_set = prepared(records.collection(request), folder / "out", PrepareOptions())
         return tiny_run(
-            "input.source=tfds", f"input.data_dir={found.folder}", "input.num_examples=none",
+            "input.source=tfds", f"input.data_dir={data_set.folder}", "input.num_examples=none",
             "input.num_classes=none", "input.batch_size=3", "evals.own.split=train",
             "evals.own.preprocess=decode|resize(8)", *overrides,
         )  # fmt: skip
@@ -92,8 +92,8 @@ def test_a_run_without_them_is_that_of_a_set_without_weights(
         params[name] = jax.tree.leaves(jax.device_get(state.params))
         lines = (tmp_path / name / "metrics.jsonl").read_text().splitlines()
         losses[name] = [v for row in map(json.loads, lines) for k, v in row.items() if "loss" in k]
-        said = "5 classes, weighted labels\n" in capsys.readouterr().out
-        assert said == (name == "weights")
+        announced = "5 classes, weighted labels\n" in capsys.readouterr().out
+        assert announced == (name == "weights")
     assert losses["ignored"] == losses["none"]
     for one, other in zip(params["ignored"], params["none"], strict=True):
         np.testing.assert_array_equal(one, other)

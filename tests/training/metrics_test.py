@@ -10,9 +10,9 @@ LOGITS = jnp.array([[4.0, 3.0, 2.0, 1.0], [1.0, 2.0, 3.0, 4.0], [0.0, 0.0, 0.0, 
 @pytest.mark.parametrize(("k", "expected"), [(1, [0, 1, 0]), (2, [1, 1, 1]), (5, [1, 1, 1])])
 def test_one_label(k, expected):
     targets = jnp.eye(4, dtype=bool)[jnp.array([1, 3, 1])]
-    found = metrics.top_k_correct(LOGITS, targets, k)
-    np.testing.assert_array_equal(found, expected)
-    assert found.dtype == jnp.float32
+    correct = metrics.top_k_correct(LOGITS, targets, k)
+    np.testing.assert_array_equal(correct, expected)
+    assert correct.dtype == jnp.float32
 
 
 def test_any_of_several_labels_counts_and_no_label_does_not():

@@ -28,24 +28,24 @@ def mixed(*, mixup=0.0, cutmix=0.0, key=1, side=2, targets=None, weight=None):
 
 def test_mixup_blends_every_pair_with_one_ratio():
     images, targets, weight = batch()
-    found, found_targets, found_weight = mixed(mixup=0.2)
-    ratio = found_targets[0, 0]
+    blended, mixed_targets, mixed_weight = mixed(mixup=0.2)
+    ratio = mixed_targets[0, 0]
     assert 0.5 <= ratio <= 1.0
     for i in range(SIZE):
         after = (i + 1) % SIZE
         expected = ratio * images[i] + (1 - ratio) * images[after]
-        np.testing.assert_allclose(found[i], expected, atol=ROUNDING)
+        np.testing.assert_allclose(blended[i], expected, atol=ROUNDING)
         expected = ratio * targets[i] + (1 - ratio) * targets[after]
-        np.testing.assert_allclose(found_targets[i], expected, atol=ROUNDING)
-    np.testing.assert_array_equal(found_weight, weight)
+        np.testing.assert_allclose(mixed_targets[i], expected, atol=ROUNDING)
+    np.testing.assert_array_equal(mixed_weight, weight)
 
 
 def boxes(key, side=8):
     """Mask of each image's pixels that come from its partner: bool [B, H, W]."""
     images, *_ = batch(side)
-    found, targets, _ = mixed(cutmix=1.0, key=key, side=side)
-    own = np.all(found == images, axis=-1)
-    partners = np.all(found == np.roll(images, -1, axis=0), axis=-1)
+    blended, targets, _ = mixed(cutmix=1.0, key=key, side=side)
+    own = np.all(blended == images, axis=-1)
+    partners = np.all(blended == np.roll(images, -1, axis=0), axis=-1)
     assert np.all(own ^ partners)  # each pixel is from one of the two
     return partners, targets
 
@@ -98,10 +98,10 @@ def test_with_both_each_step_draws_one():
 @pytest.mark.parametrize("alphas", [{"mixup": 0.5}, {"cutmix": 1.0}])
 def test_several_labels_are_blended_too(alphas):
     labels = jnp.array([[1.0, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 0], [1, 0, 0, 1]])
-    _, found, _ = mixed(**alphas, targets=labels, side=8)
+    _, blended, _ = mixed(**alphas, targets=labels, side=8)
     partner = jnp.roll(labels, -1, axis=0)
-    ratio = found[1, 2]  # example 1 has only label 2, and its partner none
-    np.testing.assert_allclose(found, ratio * labels + (1 - ratio) * partner, atol=ROUNDING)
+    ratio = blended[1, 2]  # example 1 has only label 2, and its partner none
+    np.testing.assert_allclose(blended, ratio * labels + (1 - ratio) * partner, atol=ROUNDING)
 
 
 @pytest.mark.parametrize("alphas", [{"mixup": 0.5}, {"cutmix": 1.0}])
@@ -126,7 +126,7 @@ def test_ratios_of_mixup_follow_the_folded_beta_distribution():
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
 def test_keeps_dtypes(dtype):
     images, targets, weight = batch()
-    found, found_targets, _ = jax.jit(mix, static_argnames=("mixup_alpha", "cutmix_alpha"))(
+    blended, mixed_targets, _ = jax.jit(mix, static_argnames=("mixup_alpha", "cutmix_alpha"))(
         images.astype(dtype),
         targets,
         weight,
@@ -134,4 +134,4 @@ def test_keeps_dtypes(dtype):
         cutmix_alpha=1.0,
         key=jax.random.key(1),
     )
-    assert found.dtype == dtype and found_targets.dtype == jnp.float32
+    assert blended.dtype == dtype and mixed_targets.dtype == jnp.float32

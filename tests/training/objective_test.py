@@ -71,15 +71,15 @@ def test_sigmoid_is_summed_over_classes():
     targets = np.array([[1.0, 1.0, 0.0, 0.0], [0.0, 0.0, 0.0, 0.0], [0.3, 0.0, 0.7, 0.0]])
     yes, no = np.logaddexp(0, -LOGITS), np.logaddexp(0, LOGITS)  # -log p, -log(1 - p)
     expected = (targets * yes + (1 - targets) * no).sum(-1)
-    found = objective.sigmoid_cross_entropy(jnp.array(LOGITS), targets)
-    np.testing.assert_allclose(found, expected, rtol=ROUNDING)
+    loss = objective.sigmoid_cross_entropy(jnp.array(LOGITS), targets)
+    np.testing.assert_allclose(loss, expected, rtol=ROUNDING)
 
 
 def test_sigmoid_at_the_head_bias_of_the_recipes():
     """ln(1 + e^10) for the label, ln(1 + e^-10) for each of the other 21,842 classes."""
     logits = jnp.full((1, 21843), -10.0)
-    found = objective.sigmoid_cross_entropy(logits, objective.multi_hot(jnp.array([[7]]), 21843))
-    np.testing.assert_allclose(found, [np.logaddexp(0, 10) + 21842 * np.exp(-10)], rtol=1e-4)
+    loss = objective.sigmoid_cross_entropy(logits, objective.multi_hot(jnp.array([[7]]), 21843))
+    np.testing.assert_allclose(loss, [np.logaddexp(0, 10) + 21842 * np.exp(-10)], rtol=1e-4)
 
 
 @pytest.mark.parametrize("name", objective.LOSSES)

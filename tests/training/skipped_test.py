@@ -106,11 +106,11 @@ def test_each_file_is_named_once_and_the_count_survives(tmp_path, tiny_run, imag
         "evals.test.preprocess=decode|resize(8)", "evals.test.every_steps=4",
     )  # fmt: skip
     train(config, tmp_path / "straight")
-    said = capsys.readouterr().out
-    files = re.findall(r"^skipped  (.*): the file is empty$", said, re.MULTILINE)
+    output = capsys.readouterr().out
+    files = re.findall(r"^skipped  (.*): the file is empty$", output, re.MULTILINE)
     expected = [f"{tmp_path}/images/{s}/{c}/0.png" for s in ("train", "test") for c in "ab"]
     assert sorted(files) == sorted(expected)
-    assert "skipped  bad images 6 times" in said
+    assert "skipped  bad images 6 times" in output
     straight = counts(tmp_path / "straight")
     assert straight[12] == 6
 

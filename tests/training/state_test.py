@@ -71,19 +71,19 @@ def test_a_sharded_optimizer_is_never_larger():
 
 
 def test_what_stays_whole_is_one_line_for_each_cause():
-    def said(*shape, **options):
+    def announced(*shape, **options):
         screen = io.StringIO()
         mesh = AbstractMesh(shape, meshes.AXES)
         announce.unsharded(Screen(screen), layout(mesh=mesh, **options))
         return screen.getvalue()
 
-    assert said(1, 2, 4, 1, shard_optimizer=True, width=16) == ""
-    line = said(1, 2, 4, 1, shard_optimizer=True, width=36)
+    assert announced(1, 2, 4, 1, shard_optimizer=True, width=16) == ""
+    line = announced(1, 2, 4, 1, shard_optimizer=True, width=36)
     assert line.startswith("unsharded along data=2: the optimizer's arrays of ")
     assert line.endswith(
         ": width 36 does not divide over fsdp=4 x data=2; change model.width or mesh.data\n"
     )
-    wide, many = said(1, 1, 5, 4).splitlines()
+    wide, many = announced(1, 1, 5, 4).splitlines()
     assert ": heads 2 does not divide over tensor=4; change model.num_heads or mesh.tensor" in many
     assert ": width 16 does not divide over fsdp=5; change model.width or mesh.fsdp" in wide
 

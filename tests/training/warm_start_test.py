@@ -84,10 +84,10 @@ def start(tmp_path, tiny_run):
     return start
 
 
-def assert_same(found, expected, names):
+def assert_same(actual, expected, names):
     assert names
     for name in names:
-        np.testing.assert_array_equal(found[name], expected[name], err_msg=name)
+        np.testing.assert_array_equal(actual[name], expected[name], err_msg=name)
 
 
 def but(names, *parts):
@@ -96,60 +96,60 @@ def but(names, *parts):
 
 def test_keep_takes_everything(save, start):
     saved, _ = save("model.pre_logits=true")
-    found, _ = start("model.pre_logits=true")
-    assert_same(found, saved, list(saved))
+    params, _ = start("model.pre_logits=true")
+    assert_same(params, saved, list(saved))
 
 
 def test_reset_has_a_fresh_head_over_other_classes_and_no_pre_logits(save, start):
     saved, _ = save("model.pre_logits=true")
-    found, _ = start(RESET, num_classes=7)
-    assert not np.asarray(found["head/kernel"]).any()
-    assert found["head/kernel"].shape == (16, 7)
-    assert "pre_logits/kernel" not in found
-    assert_same(found, saved, but(found, "head"))
+    params, _ = start(RESET, num_classes=7)
+    assert not np.asarray(params["head/kernel"]).any()
+    assert params["head/kernel"].shape == (16, 7)
+    assert "pre_logits/kernel" not in params
+    assert_same(params, saved, but(params, "head"))
 
 
 def test_reset_takes_pre_logits_that_are_wanted(save, start):
     saved, _ = save("model.pre_logits=true")
-    found, _ = start(RESET, "model.pre_logits=true")
-    assert_same(found, saved, but(found, "head"))
+    params, _ = start(RESET, "model.pre_logits=true")
+    assert_same(params, saved, but(params, "head"))
 
 
 def test_reset_over_as_many_classes(save, start):
     save()
-    found, _ = start(RESET)
-    assert not np.asarray(found["head/kernel"]).any()
+    params, _ = start(RESET)
+    assert not np.asarray(params["head/kernel"]).any()
 
 
 @pytest.mark.parametrize("method", ["bilinear", "bicubic"])
 def test_positions_are_resized_for_another_size_which_need_not_be_square(save, start, method):
     saved, _ = save()
-    found, _ = start(RESET, NON_SQUARE, f"init.position_resize={method}")
+    params, _ = start(RESET, NON_SQUARE, f"init.position_resize={method}")
     old, new = TokenLayout((2, 2), True), TokenLayout((3, 4), True)
     expected = resize_positions(saved["positions/embedding"], old, new, method=method)
-    np.testing.assert_array_equal(found["positions/embedding"], expected)
-    np.testing.assert_array_equal(found["positions/embedding"][0], saved["positions/embedding"][0])
-    assert_same(found, saved, but(found, "head", "positions"))
+    np.testing.assert_array_equal(params["positions/embedding"], expected)
+    np.testing.assert_array_equal(params["positions/embedding"][0], saved["positions/embedding"][0])
+    assert_same(params, saved, but(params, "head", "positions"))
 
 
 def test_tables_of_rows_and_columns_in_the_layers_are_resized(save, start):
     fields = ("model.position_embedding=learned_2d", "model.position_at=layers")
     saved, _ = save(*fields)
-    found, _ = start(RESET, NON_SQUARE, *fields)
+    params, _ = start(RESET, NON_SQUARE, *fields)
     for leaf, size in (("rows", 3), ("columns", 4)):
         name = f"blocks/block/positions/{leaf}"
-        assert (saved[name].shape[1], found[name].shape[1]) == (2, size)
+        assert (saved[name].shape[1], params[name].shape[1]) == (2, size)
         # The outermost values extend beyond the old centres.
-        np.testing.assert_array_equal(found[name][:, 0], saved[name][:, 0])
-        np.testing.assert_array_equal(found[name][:, -1], saved[name][:, -1])
-    names = but(found, "head", "positions")
-    assert_same(found, saved, [name for name in names if "positions" not in name])
+        np.testing.assert_array_equal(params[name][:, 0], saved[name][:, 0])
+        np.testing.assert_array_equal(params[name][:, -1], saved[name][:, -1])
+    names = but(params, "head", "positions")
+    assert_same(params, saved, [name for name in names if "positions" not in name])
 
 
 def test_offsets_of_another_size_are_told_not_to_be_resized(save, start):
     saved, _ = save("model.position_embedding=relative")
-    found, _ = start(RESET, "model.position_embedding=relative")
-    assert_same(found, saved, but(found, "head"))
+    params, _ = start(RESET, "model.position_embedding=relative")
+    assert_same(params, saved, but(params, "head"))
     with pytest.raises(UserError, match=r"positions/offsets: .* there(.|\n)*cannot be resized"):
         start(RESET, NON_SQUARE, "model.position_embedding=relative")
 
@@ -168,44 +168,44 @@ def test_the_class_token_is_told_by_the_declared_pooling_and_not_by_the_number_o
 ):
     """3 x 3 patches, and 2 x 4 with a class token, are 9 positions each."""
     saved, _ = save("input.preprocess=decode|resize((8, 16))")
-    found, _ = start(RESET, "model.pool=avg", "input.preprocess=decode|resize(12)")
+    params, _ = start(RESET, "model.pool=avg", "input.preprocess=decode|resize(12)")
     expected = resize_positions(
         saved["positions/embedding"],
         TokenLayout((2, 4), True),
         TokenLayout((3, 3), False),
         method="bilinear",
     )
-    np.testing.assert_array_equal(found["positions/embedding"], expected)
-    assert "cls" not in found
+    np.testing.assert_array_equal(params["positions/embedding"], expected)
+    assert "cls" not in params
 
 
 def test_attention_pooling_starts_fresh_where_the_weights_have_none(save, start):
     saved, _ = save()
-    found, own = start(RESET, "model.pool=map")
-    assert_same(found, own, [name for name in found if name.startswith("pooling/")])
-    assert_same(found, saved, but(found, "head", "pooling", "positions"))
+    params, own = start(RESET, "model.pool=map")
+    assert_same(params, own, [name for name in params if name.startswith("pooling/")])
+    assert_same(params, saved, but(params, "head", "pooling", "positions"))
 
 
 def test_attention_pooling_is_taken_where_it_is_and_left_out_where_it_is_not_wanted(save, start):
     saved, _ = save("model.pool=map")
-    found, _ = start(RESET, "model.pool=map")
-    assert_same(found, saved, but(found, "head"))
-    found, _ = start(RESET, "model.pool=avg")
-    assert_same(found, saved, but(found, "head"))
+    params, _ = start(RESET, "model.pool=map")
+    assert_same(params, saved, but(params, "head"))
+    params, _ = start(RESET, "model.pool=avg")
+    assert_same(params, saved, but(params, "head"))
 
 
 def test_fixed_positions_need_no_resizing(save, start):
     saved, _ = save("model.position_embedding=sincos_2d")
-    found, _ = start(RESET, NON_SQUARE, "model.position_embedding=sincos_2d")
-    assert_same(found, saved, but(found, "head"))
+    params, _ = start(RESET, NON_SQUARE, "model.position_embedding=sincos_2d")
+    assert_same(params, saved, but(params, "head"))
 
 
 def test_the_moving_average_is_taken_on_request(save, start):
     average, _ = save(ema_decay=0.9)
-    found, _ = start(RESET, "init.ema=true")
-    assert_same(found, average, but(found, "head"))
-    found, _ = start(RESET)
-    assert not np.array_equal(found["cls"], average["cls"])
+    params, _ = start(RESET, "init.ema=true")
+    assert_same(params, average, but(params, "head"))
+    params, _ = start(RESET)
+    assert not np.array_equal(params["cls"], average["cls"])
 
 
 def test_no_moving_average_is_made_up(save, start):
@@ -274,9 +274,9 @@ NO_NAME = [f"model.{field}=none" for field in ("name", "depth", "width", "mlp_di
 
 def test_a_model_without_a_name_is_that_of_the_weights(save, start, tiny_run):
     saved, workdir = save("model.pre_logits=true", "model.gelu=exact", "model.dropout=0.2")
-    found, _ = start(RESET, *NO_NAME, num_classes=7)
-    assert_same(found, saved, but(found, "head"))
-    assert "pre_logits/kernel" not in found
+    params, _ = start(RESET, *NO_NAME, num_classes=7)
+    assert_same(params, saved, but(params, "head"))
+    assert "pre_logits/kernel" not in params
     kept, _ = start(*NO_NAME)
     assert_same(kept, saved, list(saved))
 
@@ -329,10 +329,10 @@ def started(*mesh):
 
 expected = started("mesh.data=1")
 for mesh in (["mesh.fsdp=4"], ["mesh.fsdp=2", "mesh.tensor=2"]):
-    found = started(*mesh)
-    for name, x in found.items():
+    params = started(*mesh)
+    for name, x in params.items():
         np.testing.assert_array_equal(x, expected[name], err_msg=f"{mesh} {name}")
-    positions = found["positions/embedding"]
+    positions = params["positions/embedding"]
     assert positions.addressable_shards[0].data.size < positions.size
 """
 

@@ -28,13 +28,13 @@ def params(**how):
 
 mesh = make_mesh(replica=1, data=2, fsdp=2, tensor=2)
 for ema, expected in ((False, saved["params"]), (True, saved["ema"])):
-    found, alone = params(ema=ema, mesh=mesh), params(ema=ema)
+    sharded, alone = params(ema=ema, mesh=mesh), params(ema=ema)
     for name, x in pytrees.flatten(expected).items():
-        np.testing.assert_array_equal(found[name], x)
+        np.testing.assert_array_equal(sharded[name], x)
         np.testing.assert_array_equal(alone[name], x)
-    (kernel,) = [x for name, x in found.items() if name.endswith("mlp/fc1/kernel")]
+    (kernel,) = [x for name, x in sharded.items() if name.endswith("mlp/fc1/kernel")]
     assert kernel.addressable_shards[0].data.size * 4 == kernel.size, kernel.sharding
-    assert {len(x.devices()) for x in found.values()} == {8}
+    assert {len(x.devices()) for x in sharded.values()} == {8}
     assert {len(x.devices()) for x in alone.values()} == {1}
 """
 

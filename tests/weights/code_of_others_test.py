@@ -61,8 +61,8 @@ def test_what_safetensors_say_besides(tmp_path, evil):
     new = json.dumps(header).encode()
     whole = len(new).to_bytes(8, "little") + new + content[8 + length :]
     (tmp_path / "x.safetensors").write_bytes(whole)
-    found = safetensors.read(tmp_path / "x.safetensors")
-    assert found["a"].read().tolist() == [1, 1, 1]
+    tensors = safetensors.read(tmp_path / "x.safetensors")
+    assert tensors["a"].read().tolist() == [1, 1, 1]
 
 
 def replaced(value, number=0):

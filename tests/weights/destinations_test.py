@@ -45,8 +45,8 @@ def goes(loaded, folder, to):
 def test_models_go_where_the_table_says(tmp_path, toy, row):
     fields, expected = ROWS[row]
     loaded = toy(**fields)
-    found = [to for to in DESTINATIONS if to != "checkpoint" and goes(loaded, tmp_path, to)]
-    assert found == expected.split()
+    formats = [to for to in DESTINATIONS if to != "checkpoint" and goes(loaded, tmp_path, to)]
+    assert formats == expected.split()
 
 
 @pytest.mark.parametrize(("fields", "to"), ELSEWHERE)

@@ -141,18 +141,18 @@ def test_images_of_dinov3(tmp_path):
     theirs = dinov3("ViT-B/4-dinov3", {})
     theirs.save_pretrained(tmp_path / "in")
     ours = weights.load_with_info(tmp_path / "in")
-    found = prediction.load(tmp_path / "image.png", ours.model.preprocess)
+    prepared = prediction.load(tmp_path / "image.png", ours.model.preprocess)
 
     floats = torch.tensor(pixels.transpose(2, 0, 1)[None]) / 255
     resized = torch.nn.functional.interpolate(floats, (12, 12), mode="bilinear", antialias=True)
     mean, std = np.array([0.485, 0.456, 0.406]), np.array([0.229, 0.224, 0.225])
     expected = (resized[0].numpy().transpose(1, 2, 0) - mean) / std
-    assert np.abs((found - expected) * std).max() <= 1 / 255
+    assert np.abs((prepared - expected) * std).max() <= 1 / 255
 
     weights.save(ours, tmp_path / "out", "huggingface")
     processor = hf.AutoImageProcessor.from_pretrained(tmp_path / "out", use_fast=False)
     again = processor(Image.open(tmp_path / "image.png"), return_tensors="np")["pixel_values"][0]
-    np.testing.assert_allclose(again.transpose(1, 2, 0), found, atol=1e-6)
+    np.testing.assert_allclose(again.transpose(1, 2, 0), prepared, atol=1e-6)
 
 
 def size_of(make):

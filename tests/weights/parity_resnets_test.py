@@ -111,10 +111,10 @@ def test_timm_reads_googles_hybrids_as_here(timm, tmp_path, hybrid):
     theirs = timm_hybrid(timm, 24).eval()
     with torch.no_grad():
         theirs.load_pretrained(str(tmp_path / "x.npz"))
-    found = weights.load(tmp_path / "x.npz")
+    model = weights.load(tmp_path / "x.npz")
     expected = dict(theirs.named_parameters())
     assert sum(p.numel() for p in expected.values()) == sum(
-        x.size for x in jax.tree.leaves(nnx.state(found, nnx.Param))
+        x.size for x in jax.tree.leaves(nnx.state(model, nnx.Param))
     )
     for module in theirs.modules():
         if isinstance(module, torch.nn.GroupNorm):
@@ -122,7 +122,7 @@ def test_timm_reads_googles_hybrids_as_here(timm, tmp_path, hybrid):
         elif isinstance(module, torch.nn.GELU):
             module.approximate = "tanh"
     # 1e-5 against a deviation of 0.3, or 1e-8 against its square: up to 3e-5 in each kernel.
-    logits = jax.jit(found)(some_images(24))
+    logits = jax.jit(model)(some_images(24))
     with torch.no_grad():
         reference = theirs(in_torch(some_images(24))).numpy()
     assert np.abs(logits - reference).max() <= 1e-3 * np.abs(reference).max()
@@ -281,8 +281,8 @@ def test_the_processor_prepares_as_prediction_does(hf, tmp_path, bit, crop):
     pil.fromarray(pixels).save(tmp_path / "image.png")
     processor = hf.AutoImageProcessor.from_pretrained(tmp_path / "out", use_fast=False)
     theirs = processor(pil.open(tmp_path / "image.png"), return_tensors="np")["pixel_values"][0]
-    found = prediction.load(tmp_path / "image.png", ours.model.preprocess)
-    np.testing.assert_allclose(found, theirs.transpose(1, 2, 0), atol=1e-6)
+    prepared = prediction.load(tmp_path / "image.png", ours.model.preprocess)
+    np.testing.assert_allclose(prepared, theirs.transpose(1, 2, 0), atol=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -169,8 +169,8 @@ def test_the_processor_prepares_as_prediction_does(hf, tmp_path, toy, interpolat
     pil.fromarray(pixels).save(tmp_path / "image.png")
     processor = hf.AutoImageProcessor.from_pretrained(tmp_path / "out", use_fast=False)
     theirs = processor(pil.open(tmp_path / "image.png"), return_tensors="np")["pixel_values"][0]
-    found = prediction.load(tmp_path / "image.png", ours.model.preprocess)
-    np.testing.assert_allclose(found, theirs.transpose(1, 2, 0), atol=1e-6)
+    prepared = prediction.load(tmp_path / "image.png", ours.model.preprocess)
+    np.testing.assert_allclose(prepared, theirs.transpose(1, 2, 0), atol=1e-6)
 
 
 # --- timm

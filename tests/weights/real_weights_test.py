@@ -14,8 +14,8 @@ TRAINED = Path(__file__).parents[3] / "shared/data/vit_ti16_augreg"
 @pytest.mark.skipif(not TRAINED.is_dir(), reason=f"{TRAINED} is not there")
 @pytest.mark.parametrize("to", ["huggingface", "timm", "google_npz", "checkpoint"])
 def test_there_and_back_are_the_same_bits(tmp_path, same, to):
-    found = weights.load_with_info(TRAINED)
-    loaded = found._replace(class_names=tuple(f"class {i}" for i in range(1000)))
+    trained = weights.load_with_info(TRAINED)
+    loaded = trained._replace(class_names=tuple(f"class {i}" for i in range(1000)))
     if to == "google_npz":  # whose readers compute the tanh form of GELU, and know no names
         loaded.model.spec = dataclasses.replace(loaded.model.spec, gelu="tanh")
         loaded = loaded._replace(class_names=None)

@@ -247,8 +247,8 @@ def test_timms_hybrid_there_and_back(tmp_path, hybrid, same):
 def test_by_command_through_formats(tmp_path, bit, same):
     ours = bit(num_classes=3)
     weights.save(ours, tmp_path / "a.npz", "google_npz")
-    said = convert(str(tmp_path / "a.npz"), str(tmp_path / "b"), to="checkpoint", image_size=32)
-    assert said == f"R1-2x1, images of 32 x 32 pixels, 3 classes: {tmp_path}/b"
+    notice = convert(str(tmp_path / "a.npz"), str(tmp_path / "b"), to="checkpoint", image_size=32)
+    assert notice == f"R1-2x1, images of 32 x 32 pixels, 3 classes: {tmp_path}/b"
     same(weights.load(tmp_path / "b"), ours.model)
     convert(str(tmp_path / "b"), str(tmp_path / "c"), to="huggingface", head="drop")
     assert weights.load(tmp_path / "c").num_classes == 0
@@ -327,16 +327,16 @@ def test_what_cannot_be_written(request, tmp_path, model, fields, to, message):
 def test_other_epsilons_are_written_if_that_is_asked_for(tmp_path, hybrid, same, capsys):
     ours = hybrid(**TIMM_HYBRID | OF_GOOGLE)
     weights.save(ours, tmp_path / "out", "timm", approximate=True)
-    told = capsys.readouterr().err
+    notice = capsys.readouterr().err
     again = weights.load_with_info(tmp_path / "out")
     same(again.model, ours.model)
     assert {field: getattr(again.model.spec, field) for field in OF_PORTS} == OF_PORTS
     kernel = np.asarray(ours.model.patches.resnet.root.conv.kernel[...])
     deviation = np.std(kernel, axis=(0, 1, 2))
     change = (deviation + 1e-5) / np.sqrt(np.square(deviation) + 1e-8) - 1
-    number = re.search(r"kernels by up to (\S+)", told)[1]
+    number = re.search(r"kernels by up to (\S+)", notice)[1]
     assert float(number) == pytest.approx(change.max(), rel=0.05)
-    assert told == (
+    assert notice == (
         f"Notice: {tmp_path}/out: only nearly the same model: timm's hybrid without stages is "
         "computed with weight_epsilon=1e-08 instead of 1e-05, weight_epsilon_of=variance instead "
         "of deviation, group_norm_epsilon=1e-05 instead of 1e-06, which changes standardised "
@@ -387,7 +387,7 @@ def test_a_run_starts_from_them(tmp_path, bit, tiny_run):
     after = warm_start(
         state, trained, model.info, head="reset", position_resize="bilinear", ema=False
     )
-    found = pytrees.flatten(after.params)
-    assert found["head/kernel"].shape == (256, 7)
+    params = pytrees.flatten(after.params)
+    assert params["head/kernel"].shape == (256, 7)
     kernel = ours.model.resnet.stage2.rest.block.conv2.kernel[...]
-    np.testing.assert_array_equal(found["resnet/stage2/rest/block/conv2/kernel"], kernel)
+    np.testing.assert_array_equal(params["resnet/stage2/rest/block/conv2/kernel"], kernel)

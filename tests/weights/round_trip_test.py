@@ -25,10 +25,10 @@ def torch():
 
 @pytest.fixture(scope="module")
 def hf(torch):
-    found = pytest.importorskip("transformers", reason=MISSING)
-    found.utils.logging.disable_progress_bar()
+    transformers = pytest.importorskip("transformers", reason=MISSING)
+    transformers.utils.logging.disable_progress_bar()
     torch.manual_seed(0)
-    return found
+    return transformers
 
 
 @pytest.fixture
@@ -75,9 +75,9 @@ def test_fine_tuned_and_exported(hf, torch, folder, tmp_path, through):
     model = hf.AutoModelForImageClassification.from_pretrained(tmp_path / "out").eval()
     processor = hf.AutoImageProcessor.from_pretrained(tmp_path / "out", use_fast=False)
     assert model.config.id2label == dict(enumerate(CLASSES))
-    found = list(predict.predict(str(tmp_path / "run"), [str(folder)], top_k=len(CLASSES)))
-    assert len(found) == IMAGES
-    for file, classes in found:
+    predictions = list(predict.predict(str(tmp_path / "run"), [str(folder)], top_k=len(CLASSES)))
+    assert len(predictions) == IMAGES
+    for file, classes in predictions:
         pixels = processor(Image.open(file), return_tensors="pt")["pixel_values"]
         with torch.no_grad():
             probabilities = model(pixels).logits.softmax(-1)[0].numpy()

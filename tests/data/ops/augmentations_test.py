@@ -57,8 +57,8 @@ def test_each_argument_changes_what_it_names(
         for f in np.linspace(low, high, 161)
     ]
     for seed in range(5):
-        found = run(augmentations.color_jitter(**arguments), pixels, seed)
-        distances = [np.abs(c.astype(int) - found).max() for c in candidates]
+        jittered = run(augmentations.color_jitter(**arguments), pixels, seed)
+        distances = [np.abs(c.astype(int) - jittered).max() for c in candidates]
         assert min(distances) <= 2  # in levels, from the nearest of 161 factors
 
 
@@ -103,8 +103,8 @@ def test_happen_with_their_probability(create: Callable[[float], Op], pixels: np
 
 
 def test_solarize_by_its_threshold(pixels: np.ndarray) -> None:
-    found = run(augmentations.solarize(1.0, 77), pixels, 0)
-    np.testing.assert_array_equal(found, np.where(pixels < 77, pixels, 255 - pixels))
+    solarized = run(augmentations.solarize(1.0, 77), pixels, 0)
+    np.testing.assert_array_equal(solarized, np.where(pixels < 77, pixels, 255 - pixels))
 
 
 def test_gaussian_blur_draws_sigma_from_its_range(pixels: np.ndarray) -> None:
@@ -150,6 +150,6 @@ def test_keep_the_size_and_are_functions_of_the_seed(op: Op, size: tuple[int, in
     pixels = np.random.default_rng(0).integers(0, 256, (*size, 3), np.uint8)
     assert op.output_size(size) == size
     for seed in range(6):
-        found = run(op, pixels, seed)
-        assert (found.shape, found.dtype) == (pixels.shape, np.uint8)
-        np.testing.assert_array_equal(run(op, pixels, seed), found)
+        augmented = run(op, pixels, seed)
+        assert (augmented.shape, augmented.dtype) == (pixels.shape, np.uint8)
+        np.testing.assert_array_equal(run(op, pixels, seed), augmented)

@@ -46,9 +46,9 @@ def test_draws_sub_policies_equally_often_and_steps_by_their_probability(
     expected: Counter[str] = Counter()
     for name, probability, _ in (step for steps in sub_policies for step in steps):
         expected[name] += probability * DRAWS / len(sub_policies)
-    found = Counter(name for name, _, _ in draws if name)
+    counts = Counter(name for name, _, _ in draws if name)
     for name, count in expected.items():
-        assert abs(found[name] - count) < 4.5 * count**0.5, name
+        assert abs(counts[name] - count) < 4.5 * count**0.5, name
     # Both ops of one sub-policy, unique to it: 1.0 and 0.8 of 40, standard deviation 5.6.
     pairs = Counter((a[0], b[0]) for a, b in zip(draws[::2], draws[1::2], strict=True))
     assert 10 < pairs["Rotate", "TranslateY"] < 54

@@ -66,8 +66,8 @@ def test_lossless_formats_equal_pillow(image: Image.Image, transparent: Image.Im
 
 def test_16_bits_keep_the_upper_8() -> None:
     pixels = np.random.default_rng(0).integers(0, 2**16, (9, 7)).astype(np.uint16)
-    found = decode_image(ready(saved(Image.fromarray(pixels), "PNG"))).numpy()
-    np.testing.assert_array_equal(found, np.repeat((pixels >> 8)[..., None], 3, axis=2))
+    decoded = decode_image(ready(saved(Image.fromarray(pixels), "PNG"))).numpy()
+    np.testing.assert_array_equal(decoded, np.repeat((pixels >> 8)[..., None], 3, axis=2))
 
 
 def test_jpeg_is_near_pillow(image: Image.Image) -> None:
@@ -78,8 +78,8 @@ def test_jpeg_is_near_pillow(image: Image.Image) -> None:
         "CMYK": (saved(image.convert("CMYK"), "JPEG"), CMYK_LEVELS),
     }
     for name, (data, levels) in files.items():
-        found = decode_image(ready(data)).numpy()
-        np.testing.assert_allclose(found, by_pillow(data), atol=levels, err_msg=name)
+        decoded = decode_image(ready(data)).numpy()
+        np.testing.assert_allclose(decoded, by_pillow(data), atol=levels, err_msg=name)
 
 
 def test_first_frame_of_an_animation(image: Image.Image) -> None:
@@ -118,9 +118,9 @@ def test_orientation_of_reduced_windows(value: int) -> None:
     data = saved(Image.fromarray(smooth), "JPEG", exif=exif, quality=95)
     upright = by_pillow(data)
     window = tf.constant([8, 4, 32, 24])
-    found = decode_window(ready(data, orientation(data)), window, at_least=(8, 6)).numpy()
+    decoded = decode_window(ready(data, orientation(data)), window, at_least=(8, 6)).numpy()
     expected = upright[8:40, 4:28].reshape(8, 4, 6, 4, 3).mean(axis=(1, 3))
-    np.testing.assert_allclose(found, expected, atol=JPEG_LEVELS)
+    np.testing.assert_allclose(decoded, expected, atol=JPEG_LEVELS)
 
 
 def test_headers_forbid_decoding() -> None:

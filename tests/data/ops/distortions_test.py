@@ -48,8 +48,8 @@ def distorted(
     ],
 )
 def test_what_levels_mean(name: str, at_0: float, at_10: float, at_15: float, at_30: float) -> None:
-    found = [DISTORTIONS[name].argument(level, REACH) for level in (0, 10, 15, 30)]
-    assert found == pytest.approx([at_0, at_10, at_15, at_30])
+    arguments = [DISTORTIONS[name].argument(level, REACH) for level in (0, 10, 15, 30)]
+    assert arguments == pytest.approx([at_0, at_10, at_15, at_30])
 
 
 def test_the_meaning_is_tested_for_all() -> None:
@@ -61,8 +61,8 @@ def test_the_meaning_is_tested_for_all() -> None:
 def test_each_does_something(name: str) -> None:
     pixels = np.random.default_rng(0).integers(60, 160, (64, 48, 3), np.uint8)
     level = 5 if name == "Solarize" else 15
-    found = distorted(pixels, name, DISTORTIONS[name].argument(level, Reach(30, 10)))
-    assert (found != pixels).mean() > 0.1
+    result = distorted(pixels, name, DISTORTIONS[name].argument(level, Reach(30, 10)))
+    assert (result != pixels).mean() > 0.1
 
 
 @pytest.mark.parametrize("name", DISTORTIONS)
@@ -70,8 +70,8 @@ def test_each_does_something(name: str) -> None:
 def test_odd_sizes(name: str, size: tuple[int, int]) -> None:
     pixels = np.random.default_rng(0).integers(0, 256, (*size, 3), np.uint8)
     for level in (0, 10, 30):
-        found = distorted(pixels, name, DISTORTIONS[name].argument(level, REACH))
-        assert found.shape == pixels.shape
+        result = distorted(pixels, name, DISTORTIONS[name].argument(level, REACH))
+        assert result.shape == pixels.shape
 
 
 @pytest.mark.parametrize("name", SIGNED)
@@ -88,14 +88,14 @@ def test_either_direction(name: str) -> None:
 def test_translations_of_a_part_go_with_the_size(axis: int) -> None:
     pixels = np.random.default_rng(0).integers(0, 256, (20, 60, 3), np.uint8)
     name = ("TranslateY of height", "TranslateX of width")[axis]
-    found = distorted(pixels, name, 0.25)
+    result = distorted(pixels, name, 0.25)
     distance = pixels.shape[axis] // 4
     moved = np.take(pixels, range(distance, pixels.shape[axis]), axis)
-    np.testing.assert_array_equal(np.take(found, range(moved.shape[axis]), axis), moved)
+    np.testing.assert_array_equal(np.take(result, range(moved.shape[axis]), axis), moved)
 
 
 def test_nothing() -> None:
     pixels = np.random.default_rng(0).integers(0, 256, (5, 6, 3), np.uint8)
     choice, argument, chance = tf.constant(NOTHING), tf.constant(1.0), tf.constant(MIDDLE)
-    found = distort(tf.constant(pixels), ["Invert"], choice, argument, chance)
-    np.testing.assert_array_equal(found.numpy(), pixels)
+    result = distort(tf.constant(pixels), ["Invert"], choice, argument, chance)
+    np.testing.assert_array_equal(result.numpy(), pixels)

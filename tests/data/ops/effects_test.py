@@ -23,7 +23,7 @@ def pixels(request: pytest.FixtureRequest, photo_like: Callable[..., Pixels]) ->
     return photo_like(*request.param)
 
 
-def found(function: Callable[..., tf.Tensor], pixels: Pixels, *arguments: float) -> Pixels:
+def run(function: Callable[..., tf.Tensor], pixels: Pixels, *arguments: float) -> Pixels:
     result = function(tf.constant(pixels), *(tf.constant(a, tf.float32) for a in arguments))
     assert result.dtype == tf.uint8
     return result.numpy()
@@ -42,18 +42,18 @@ def test_factors_equal_pillow(
 ) -> None:
     for factor in FACTORS:
         expected = enhance(Image.fromarray(pixels)).enhance(factor)
-        np.testing.assert_array_equal(found(function, pixels, factor), np.asarray(expected))
+        np.testing.assert_array_equal(run(function, pixels, factor), np.asarray(expected))
 
 
 def test_grayscale_equals_pillow(pixels: Pixels) -> None:
     expected = Image.fromarray(pixels).convert("L").convert("RGB")
-    np.testing.assert_array_equal(found(effects.grayscale, pixels), np.asarray(expected))
+    np.testing.assert_array_equal(run(effects.grayscale, pixels), np.asarray(expected))
 
 
 @pytest.mark.parametrize("function", ["invert", "equalize"])
 def test_without_arguments_equal_pillow(function: str, pixels: Pixels) -> None:
     expected = getattr(ImageOps, function)(Image.fromarray(pixels))
-    np.testing.assert_array_equal(found(getattr(effects, function), pixels), np.asarray(expected))
+    np.testing.assert_array_equal(run(getattr(effects, function), pixels), np.asarray(expected))
 
 
 @pytest.mark.parametrize("high", [1, 2, 200, 256])
@@ -62,21 +62,21 @@ def test_equalize_of_few_values_equals_pillow(high: int) -> None:
     pixels = np.random.default_rng(high).integers(0, high, (20, 30, 3), np.uint8)
     pixels[0, 0] = high - 1
     expected = ImageOps.equalize(Image.fromarray(pixels))
-    np.testing.assert_array_equal(found(effects.equalize, pixels), np.asarray(expected))
+    np.testing.assert_array_equal(run(effects.equalize, pixels), np.asarray(expected))
 
 
 def test_solarize_equals_pillow(pixels: Pixels) -> None:
     for threshold in (0, 1, 128, 255, 256):
         expected = ImageOps.solarize(Image.fromarray(pixels), threshold)
         np.testing.assert_array_equal(
-            found(effects.solarize, pixels, threshold), np.asarray(expected)
+            run(effects.solarize, pixels, threshold), np.asarray(expected)
         )
 
 
 def test_posterize_equals_pillow(pixels: Pixels) -> None:
     for bits in range(1, 9):
         expected = ImageOps.posterize(Image.fromarray(pixels), bits)
-        np.testing.assert_array_equal(found(effects.posterize, pixels, bits), np.asarray(expected))
+        np.testing.assert_array_equal(run(effects.posterize, pixels, bits), np.asarray(expected))
 
 
 def test_solarize_add_by_its_definition() -> None:
@@ -84,11 +84,11 @@ def test_solarize_add_by_its_definition() -> None:
     for addition in (0, 110, 165, 255):
         wide = pixels.astype(int)
         expected = np.where(wide < 128, np.minimum(wide + addition, 255), wide)
-        np.testing.assert_array_equal(found(effects.solarize_add, pixels, addition), expected)
+        np.testing.assert_array_equal(run(effects.solarize_add, pixels, addition), expected)
 
 
 def test_autocontrast_is_the_exact_quotient_and_nearly_pillow(pixels: Pixels) -> None:
-    result = found(effects.autocontrast, pixels).astype(int)
+    result = run(effects.autocontrast, pixels).astype(int)
     low, high = (f(pixels.astype(int), axis=(0, 1)) for f in (np.min, np.max))
     stretched = (pixels - low) * 255 // np.maximum(high - low, 1)
     np.testing.assert_array_equal(result, np.where(low == high, pixels, stretched))
@@ -106,7 +106,7 @@ def test_hue_equals_the_closed_form(turn: float) -> None:
         return [255 * x for x in colorsys.hsv_to_rgb((hue + turn) % 1, saturation, value)]
 
     expected = np.apply_along_axis(turned, -1, pixels)
-    assert np.abs(found(effects.hue, pixels, turn) - expected).max() <= HUE_LEVELS
+    assert np.abs(run(effects.hue, pixels, turn) - expected).max() <= HUE_LEVELS
 
 
 def test_statistics_of_large_images_are_exact() -> None:
@@ -114,7 +114,7 @@ def test_statistics_of_large_images_are_exact() -> None:
     pixels = np.full((300, 400, 3), 201, np.uint8)
     pixels[:150] = 198
     expected = ImageEnhance.Contrast(Image.fromarray(pixels)).enhance(0.0)
-    np.testing.assert_array_equal(found(effects.contrast, pixels, 0.0), np.asarray(expected))
+    np.testing.assert_array_equal(run(effects.contrast, pixels, 0.0), np.asarray(expected))
 
 
 GRAY = (128, 128, 128)
@@ -128,15 +128,15 @@ def noise(request: pytest.FixtureRequest) -> Pixels:
     return np.random.default_rng(0).integers(0, 256, (*request.param, 3), np.uint8)
 
 
-def assert_nearly_equal(found: tf.Tensor, expected: Image.Image) -> None:
-    is_other = (found.numpy() != np.asarray(expected)).any(axis=-1)
+def assert_nearly_equal(actual: tf.Tensor, expected: Image.Image) -> None:
+    is_other = (actual.numpy() != np.asarray(expected)).any(axis=-1)
     assert is_other.mean() <= PILLOW_OTHER_PIXELS
 
 
 @pytest.mark.parametrize("degrees", [-44.0, -30.0, 0.0, 3.0, 77.0])
 def test_rotate_equals_pillow(noise: np.ndarray, degrees: float) -> None:
-    found = effects.rotate(tf.constant(noise), tf.constant(degrees))
-    assert_nearly_equal(found, Image.fromarray(noise).rotate(degrees, fillcolor=GRAY))
+    rotated = effects.rotate(tf.constant(noise), tf.constant(degrees))
+    assert_nearly_equal(rotated, Image.fromarray(noise).rotate(degrees, fillcolor=GRAY))
 
 
 @pytest.mark.parametrize("amount", [-0.45, -0.3, 0.0, 0.03, 0.9])
@@ -166,8 +166,8 @@ def test_rounding_does_not_choose_pixels(size: tuple[int, int], degrees: float) 
     pixels = tf.constant(np.random.default_rng(0).integers(0, 256, (*size, 3), np.uint8))
     expected = effects.rotate(pixels, tf.constant(degrees)).numpy()
     for error in (-1e-5, 1e-5):
-        found = effects.rotate(pixels, tf.constant(degrees + error)).numpy()
-        np.testing.assert_array_equal(found, expected)
+        rotated = effects.rotate(pixels, tf.constant(degrees + error)).numpy()
+        np.testing.assert_array_equal(rotated, expected)
 
 
 def test_translations_by_whole_pixels_are_exact(noise: np.ndarray) -> None:
@@ -175,25 +175,25 @@ def test_translations_by_whole_pixels_are_exact(noise: np.ndarray) -> None:
     for distance in (-150, -3, 0, 3, 150):
         wide = np.pad(noise, [(0, 0), (150, 150), (0, 0)], constant_values=128)
         expected = wide[:, 150 + distance : 150 + distance + width]
-        found = effects.translate_x(tf.constant(noise), tf.constant(float(distance)))
-        np.testing.assert_array_equal(found.numpy(), expected)
+        moved = effects.translate_x(tf.constant(noise), tf.constant(float(distance)))
+        np.testing.assert_array_equal(moved.numpy(), expected)
         high = np.pad(noise, [(150, 150), (0, 0), (0, 0)], constant_values=128)
         expected = high[150 + distance : 150 + distance + height]
-        found = effects.translate_y(tf.constant(noise), tf.constant(float(distance)))
-        np.testing.assert_array_equal(found.numpy(), expected)
+        moved = effects.translate_y(tf.constant(noise), tf.constant(float(distance)))
+        np.testing.assert_array_equal(moved.numpy(), expected)
 
 
 def test_cutout_covers_a_square_and_what_is_inside_of_it(noise: np.ndarray) -> None:
     height, width, _ = noise.shape
     for half_side in (0, 1, 40, 500):
         for y, x in ((0.0, 0.0), (0.5, 0.25), (0.999, 0.999)):
-            found = effects.cutout(
+            cut = effects.cutout(
                 tf.constant(noise), tf.constant(float(half_side)), tf.constant([y, x])
             )
             rows = np.abs(np.arange(height) + 0.5 - int(y * height)) < half_side
             columns = np.abs(np.arange(width) + 0.5 - int(x * width)) < half_side
             covered = rows[:, None, None] & columns[:, None]
-            np.testing.assert_array_equal(found.numpy(), np.where(covered, 128, noise))
+            np.testing.assert_array_equal(cut.numpy(), np.where(covered, 128, noise))
 
 
 def test_paste(noise: np.ndarray) -> None:
@@ -202,8 +202,8 @@ def test_paste(noise: np.ndarray) -> None:
     expected = noise.copy()
     expected[height // 2 :, width // 2 :] = 9
     begin = tf.constant([height // 2, width // 2])
-    found = effects.paste(tf.constant(noise), tf.constant(patch), begin)
-    np.testing.assert_array_equal(found.numpy(), expected)
+    pasted = effects.paste(tf.constant(noise), tf.constant(patch), begin)
+    np.testing.assert_array_equal(pasted.numpy(), expected)
 
 
 BLURRED_SIZES = [(1, 1), (2, 2), (2, 50), (3, 3), (7, 300), (64, 48)]
@@ -219,8 +219,8 @@ def test_sharpness_equals_pillow(size: tuple[int, int]) -> None:
     pixels = np.random.default_rng(0).integers(0, 256, (*size, 3), np.uint8)
     for factor in (0.0, 0.1, 1.0, 1.9, 3.7):
         expected = ImageEnhance.Sharpness(Image.fromarray(pixels)).enhance(factor)
-        found = effects.sharpness(tf.constant(pixels), tf.constant(factor))
-        np.testing.assert_array_equal(found.numpy(), np.asarray(expected))
+        sharp = effects.sharpness(tf.constant(pixels), tf.constant(factor))
+        np.testing.assert_array_equal(sharp.numpy(), np.asarray(expected))
 
 
 @pytest.mark.parametrize("size", BLURRED_SIZES, ids=str)
@@ -235,8 +235,8 @@ def test_gaussian_blur_equals_the_closed_form(size: tuple[int, int], sigma: floa
 
     down, across = weights(size[0]), weights(size[1])
     expected = np.einsum("ij,kl,jlc->ikc", down, across, pixels.astype(float), optimize=True)
-    found = effects.gaussian_blur(tf.constant(pixels), tf.constant(sigma)).numpy()
-    assert np.abs(found - expected).max() <= BLUR_LEVELS
+    blurred = effects.gaussian_blur(tf.constant(pixels), tf.constant(sigma)).numpy()
+    assert np.abs(blurred - expected).max() <= BLUR_LEVELS
 
 
 @pytest.mark.parametrize("sigma", [0.5, 1.0, 2.0])
@@ -246,8 +246,8 @@ def test_gaussian_blur_is_nearly_pillow(
     pixels = photo_like(64, 48)
     inside = slice(8, -8)  # at the rim Pillow repeats the last pixel
     expected = np.asarray(Image.fromarray(pixels).filter(ImageFilter.GaussianBlur(sigma)))
-    found = effects.gaussian_blur(tf.constant(pixels), tf.constant(sigma)).numpy()
-    difference = np.abs(found.astype(int) - expected)[inside, inside]
+    blurred = effects.gaussian_blur(tf.constant(pixels), tf.constant(sigma)).numpy()
+    difference = np.abs(blurred.astype(int) - expected)[inside, inside]
     assert difference.max() <= PILLOW_BLUR_LEVELS
     assert difference.mean() <= PILLOW_BLUR_MEAN_LEVELS
 

@@ -118,8 +118,8 @@ def test_is_the_same_in_a_graph_of_unknown_sizes(pixels: np.ndarray) -> None:
 
     expected = [run(op, pixels, seed) for seed in range(30)]
     for threads in (1, 4):
-        for found, one in zip(results(threads), expected, strict=True):
-            np.testing.assert_array_equal(found, one)
+        for actual, one in zip(results(threads), expected, strict=True):
+            np.testing.assert_array_equal(actual, one)
 
 
 def test_keeps_what_is_known_of_the_shape() -> None:

@@ -70,8 +70,8 @@ def test_nearest_equals_pillow(edges, size) -> None:
 def test_bilinear_is_one_call_of_tensorflow_rounded(edges, size, antialias) -> None:
     """The default of every op: every run so far had these bits."""
     expected = tf.cast(tf.image.resize(edges, size, antialias=antialias) + 0.5, tf.uint8)
-    found = resized(edges, size, "bilinear", antialias=antialias)
-    np.testing.assert_array_equal(found, expected.numpy())
+    actual = resized(edges, size, "bilinear", antialias=antialias)
+    np.testing.assert_array_equal(actual, expected.numpy())
 
 
 def test_ops_are_bilinear_by_default(edges) -> None:
@@ -127,16 +127,16 @@ def test_without_antialias_a_kernel_samples() -> None:
     rows = pixels.astype(float).reshape(4, 4, 16, 3)
     exact = np.einsum("k,hkwc->hwc", kernel, rows)
     exact = np.einsum("k,hwkc->hwc", kernel, exact.reshape(4, 4, 4, 3))
-    found = resized(pixels, (4, 4), "bicubic", antialias=False)
-    assert np.abs(found - np.clip(np.floor(exact + 0.5), 0, 255)).max() <= TABLE_LEVELS
-    assert np.abs(found - resized(pixels, (4, 4), "bicubic").astype(int)).max() > 10
+    actual = resized(pixels, (4, 4), "bicubic", antialias=False)
+    assert np.abs(actual - np.clip(np.floor(exact + 0.5), 0, 255)).max() <= TABLE_LEVELS
+    assert np.abs(actual - resized(pixels, (4, 4), "bicubic").astype(int)).max() > 10
 
 
 @pytest.mark.parametrize("method", resizing.METHODS)
 def test_antialias_means_nothing_where_an_image_grows(edges, method) -> None:
-    found = [resized(edges, (240, 180), method, antialias=a).astype(int) for a in (True, False)]
+    images = [resized(edges, (240, 180), method, antialias=a).astype(int) for a in (True, False)]
     # Two passes round and clip in between; at edges the difference is larger.
-    assert np.abs(found[0] - found[1]).mean() <= 1.0
+    assert np.abs(images[0] - images[1]).mean() <= 1.0
 
 
 @pytest.mark.parametrize("method", resizing.METHODS)
@@ -144,8 +144,8 @@ def test_antialias_means_nothing_where_an_image_grows(edges, method) -> None:
 def test_one_colour_stays(method, antialias) -> None:
     for level in (0, 1, 127, 255):
         pixels = np.full((31, 47, 3), level, np.uint8)
-        found = resized(pixels, (17, 60), method, antialias=antialias)
-        assert (found == level).all()
+        actual = resized(pixels, (17, 60), method, antialias=antialias)
+        assert (actual == level).all()
 
 
 @pytest.mark.parametrize("method", resizing.METHODS)
@@ -155,8 +155,8 @@ def test_every_op_takes_every_method(edges, method) -> None:
     expected = resized(edges, (40, 30), method)
     for op in (ops.resize, ops.resize_small):
         size = (40, 30) if op is ops.resize else 30
-        found = op(size, method=method, levels="nearest").apply(pixels, seed)
-        np.testing.assert_array_equal(found.numpy(), expected)
+        actual = op(size, method=method, levels="nearest").apply(pixels, seed)
+        np.testing.assert_array_equal(actual.numpy(), expected)
     crops = [ops.inception_crop(30, method=method, antialias=a) for a in (True, False)]
     filtered, sampled = (crop.apply(pixels, seed).numpy() for crop in crops)
     assert filtered.shape == sampled.shape == (30, 30, 3)
@@ -195,14 +195,14 @@ def test_a_reduced_window_shows_the_same(
     data = encode(photo_like(600, 480), "JPEG", quality=90)
     image = Encoded(tf.constant(data), tf.constant([600, 480]), tf.constant(1))
     for seed in range(3):
-        exact, found = (
+        exact, actual = (
             ops.inception_crop(64, method=method, antialias=antialias, reduced=reduced)
             .decode(image, tf.constant([seed, 0], tf.int64))
             .numpy()
             .astype(int)
             for reduced in (None, 1)
         )
-        assert np.abs(found - exact).mean() < REDUCED_MEAN_LEVELS
+        assert np.abs(actual - exact).mean() < REDUCED_MEAN_LEVELS
 
 
 @pytest.mark.parametrize(

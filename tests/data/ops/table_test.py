@@ -48,16 +48,16 @@ def resized_by_pillow(pixels: np.ndarray, height: int, width: int) -> np.ndarray
 
 @pytest.mark.parametrize(("height", "width"), [(32, 48), (64, 64), (200, 150)])
 def test_resize_equals_pillow(pixels: np.ndarray, png: bytes, height: int, width: int) -> None:
-    found = run(f"decode|resize(({height}, {width}))", png).astype(int)
-    difference = np.abs(found - resized_by_pillow(pixels, height, width))
+    actual = run(f"decode|resize(({height}, {width}))", png).astype(int)
+    difference = np.abs(actual - resized_by_pillow(pixels, height, width))
     assert difference.max() <= PILLOW_LEVELS
     assert difference.mean() <= PILLOW_MEAN_LEVELS
 
 
 def test_resize_small_equals_pillow(pixels: np.ndarray, png: bytes) -> None:
-    found = run("decode|resize_small(31)", png).astype(int)
-    assert found.shape == (41, 31, 3)  # 120 * 31 / 90 = 41.3
-    assert np.abs(found - resized_by_pillow(pixels, 41, 31)).max() <= PILLOW_LEVELS
+    actual = run("decode|resize_small(31)", png).astype(int)
+    assert actual.shape == (41, 31, 3)  # 120 * 31 / 90 = 41.3
+    assert np.abs(actual - resized_by_pillow(pixels, 41, 31)).max() <= PILLOW_LEVELS
 
 
 def test_central_crop(pixels: np.ndarray, png: bytes) -> None:
@@ -89,10 +89,10 @@ def test_pad_crop_reflects(pixels: np.ndarray, png: bytes) -> None:
 
 
 def test_inception_crop_of_the_whole_image_is_a_resize(png: bytes, pixels: np.ndarray) -> None:
-    found = run("decode|inception_crop((60, 45), area_min=1.0)", png)
+    actual = run("decode|inception_crop((60, 45), area_min=1.0)", png)
     # Halving without a filter averages 2 x 2 pixels.
     expected = pixels.reshape(60, 2, 45, 2, 3).mean(axis=(1, 3))
-    assert np.abs(found - expected).mean() < ROUNDING_MEAN_LEVELS + 1  # the window may be smaller
+    assert np.abs(actual - expected).mean() < ROUNDING_MEAN_LEVELS + 1  # the window may be smaller
 
 
 def test_inception_crop_draws_areas_and_aspects_as_stated(encode: Callable[..., bytes]) -> None:
@@ -136,8 +136,8 @@ def test_a_reduced_window_shows_the_same(
     for seed in range(10):
         exact = run("decode|inception_crop(64)", data, seed).astype(int)
         for mode in ("reduced=1", "reduced=0.5", "reduced=2.0"):
-            found = run(f"decode|inception_crop(64, {mode})", data, seed)
-            assert np.abs(found - exact).mean() < LOW_QUALITY_MEAN_LEVELS, mode
+            actual = run(f"decode|inception_crop(64, {mode})", data, seed)
+            assert np.abs(actual - exact).mean() < LOW_QUALITY_MEAN_LEVELS, mode
 
 
 def test_only_jpegs_with_room_are_reduced(
@@ -158,20 +158,20 @@ def test_hardly_anything_may_be_left(
 ) -> None:
     data = encode(photo_like(31, 33), "JPEG")
     for seed in range(20):
-        found = run(f"decode|inception_crop({size}, reduced=0.001)", data, seed)
-        assert found.shape == (size, size, 3)
+        actual = run(f"decode|inception_crop({size}, reduced=0.001)", data, seed)
+        assert actual.shape == (size, size, 3)
 
 
 def test_uint8_is_within_a_level_of_float(photo_like: Callable[..., np.ndarray]) -> None:
     pixels = tf.constant(photo_like(130, 170))
-    found = ops.inception_crop(64).apply(pixels, tf.constant([5, 0], tf.int64))
+    actual = ops.inception_crop(64).apply(pixels, tf.constant([5, 0], tf.int64))
     begin, extent, _ = tf.image.stateless_sample_distorted_bounding_box(
         tf.constant([130, 170, 3]), tf.zeros([1, 0, 4]), [5, 0], min_object_covered=0.0,
         aspect_ratio_range=(3 / 4, 4 / 3), area_range=(0.05, 1.0), max_attempts=100,
         use_image_if_no_bounding_boxes=True,
     )  # fmt: skip
     expected = tf.image.resize(tf.slice(pixels, begin, extent), (64, 64))
-    difference = np.abs(expected.numpy() - found.numpy().astype(float))
+    difference = np.abs(expected.numpy() - actual.numpy().astype(float))
     assert difference.mean() <= ROUNDING_MEAN_LEVELS  # on a scale of 255: well within 1 / 255
 
 
@@ -331,5 +331,5 @@ def test_prediction_can_decode_by_pillow(png: bytes) -> None:
     image = Image.open(io.BytesIO(png)).resize((48, 64), Image.Resampling.BILINEAR)
     left, top = (48 - 48) // 2, (64 - 48) // 2
     expected = np.asarray(image.crop((left, top, left + 48, top + 48))).astype(int)
-    found = run("decode|resize_small(48)|central_crop(48)", png).astype(int)
-    assert np.abs(found - expected).max() <= PILLOW_LEVELS
+    actual = run("decode|resize_small(48)|central_crop(48)", png).astype(int)
+    assert np.abs(actual - expected).max() <= PILLOW_LEVELS

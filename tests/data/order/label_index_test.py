@@ -112,8 +112,8 @@ def test_without_a_folder_they_are_read_each_time(five: Source, cache_folder: Pa
     cache_folder.touch()
     for _ in range(2):
         seen: list[int] = []
-        found = label_index.find(five, lambda done, total, seen=seen: seen.append(done))
-        assert lists(found) == LISTS
+        index = label_index.find(five, lambda done, total, seen=seen: seen.append(done))
+        assert lists(index) == LISTS
         assert seen[-1] == len(LISTS)
 
 

@@ -126,8 +126,8 @@ def test_sizes_may_differ_from_place_to_place() -> None:
     """Each place behaves as if all had its size."""
     sizes = np.array([1, 2, 3, 4, 5, 1000, 2**20, 2**20 + 1, 303_000_000])
     places = sizes - 1
-    found = permute(places, num_examples=sizes, keys=keys(0, places))
-    for place, size, expected in zip(places, sizes, found, strict=True):
+    permuted = permute(places, num_examples=sizes, keys=keys(0, places))
+    for place, size, expected in zip(places, sizes, permuted, strict=True):
         one = np.array([place])
         assert permute(one, num_examples=int(size), keys=keys(0, one)).tolist() == [expected]
 

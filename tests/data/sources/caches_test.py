@@ -106,16 +106,16 @@ def cache(tmp_path: Path, limit_bytes: int | None = None) -> caches.FileCache:
     return caches.FileCache(tmp_path / "near", limit_bytes, lambda done, of: None)
 
 
-def copies(found: caches.FileCache, originals: list[str]) -> list[str]:
+def copies(file_cache: caches.FileCache, originals: list[str]) -> list[str]:
     sizes = [Path(path).stat().st_size for path in originals]
-    return caches.copies(found, "x", originals, sizes)
+    return caches.copies(file_cache, "x", originals, sizes)
 
 
 def test_files_are_copied_once(tmp_path: Path, originals: list[str], copied: list[str]) -> None:
     seen: list[tuple[int, int]] = []
-    found = cache(tmp_path)._replace(progress=lambda done, of: seen.append((done, of)))
+    file_cache = cache(tmp_path)._replace(progress=lambda done, of: seen.append((done, of)))
     for _ in range(2):
-        paths = copies(found, originals)
+        paths = copies(file_cache, originals)
         assert [Path(path).read_bytes() for path in paths] == list(CONTENT.values())
     assert sorted(copied) == sorted(CONTENT)
     assert seen[-1] == (TOTAL_BYTES, TOTAL_BYTES)
@@ -147,8 +147,8 @@ def test_sets_of_one_name_in_two_places(tmp_path: Path, originals: list[str]) ->
 
 def test_several_at_once_copy_once(tmp_path: Path, originals: list[str], copied: list[str]) -> None:
     with concurrent.futures.ThreadPoolExecutor(4) as pool:
-        found = list(pool.map(lambda _: copies(cache(tmp_path), originals), range(4)))
-    assert found == [found[0]] * 4
+        results = list(pool.map(lambda _: copies(cache(tmp_path), originals), range(4)))
+    assert results == [results[0]] * 4
     assert sorted(copied) == sorted(CONTENT)
 
 

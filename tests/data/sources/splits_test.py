@@ -38,9 +38,9 @@ def test_slices_mean_what_tfds_means() -> None:
         splits = tfds.core.SplitDict([info])
         for text in ("train[:98%]", "train[98%:]", "train[25%:75%]", "train[-33%:]", "train[2:5]"):
             (expected,) = splits[text].file_instructions
-            found = resolve(text, {"train": num_examples}, where="input")
-            assert found.num_examples == splits[text].num_examples
-            assert found.start == expected.skip
+            piece = resolve(text, {"train": num_examples}, where="input")
+            assert piece.num_examples == splits[text].num_examples
+            assert piece.start == expected.skip
 
 
 @pytest.mark.parametrize(

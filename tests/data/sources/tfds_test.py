@@ -226,8 +226,8 @@ def test_labels_are_read_from_their_file(tmp_path: Path, key: str) -> None:
     label_index.write(folder / "labels-train.npz", label_index.single(np.arange(12) % 3))
     source: Any = create(folder, "train[3:11]")
     from_file = source.stored_labels()
-    for found, expected in zip(from_file, by_reading, strict=True):
-        np.testing.assert_array_equal(found, expected)
+    for actual, expected in zip(from_file, by_reading, strict=True):
+        np.testing.assert_array_equal(actual, expected)
     assert source.max_labels == 1
 
 
@@ -374,5 +374,5 @@ def test_cifar10_equals_what_tfds_reads() -> None:
     expected = builder.as_dataset(
         split="test[100:200]", decoders={"image": tfds.decode.SkipDecoding()}
     )
-    for found, wanted in zip(source.read(np.arange(100)), expected, strict=True):
-        assert found == Example(wanted["image"].numpy(), (int(wanted["label"]),))
+    for actual, wanted in zip(source.read(np.arange(100)), expected, strict=True):
+        assert actual == Example(wanted["image"].numpy(), (int(wanted["label"]),))

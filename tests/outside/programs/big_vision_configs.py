@@ -7,10 +7,10 @@ import sys
 import numpy as np
 
 inputs = np.load(sys.argv[1])
-found = {}
+outputs = {}
 for name in inputs["names"]:
     file, _, arg = str(name).partition(":")
     module = importlib.import_module(f"big_vision.configs.{file}")
     config = module.get_config(arg) if arg else module.get_config()
-    found[str(name)] = json.dumps(config.to_dict(), sort_keys=True)
-np.savez(sys.argv[2], **found)
+    outputs[str(name)] = json.dumps(config.to_dict(), sort_keys=True)
+np.savez(sys.argv[2], **outputs)

@@ -22,11 +22,11 @@ IN_8_BITS = {
     "Solarize": lambda threshold: threshold % 256,
     "Posterize": lambda bits: 8 - (8 - bits) % 256,
 }
-found = {}
+outputs = {}
 for name in json.loads(str(inputs["names"])):
     for magnitude in inputs["magnitudes"].tolist():
         args = arguments[name](float(magnitude))
         args = [IN_8_BITS.get(name, lambda x: x)(x) for x in args]
         result = autoaugment.NAME_TO_FUNC[name](inputs["pixels"], *args)
-        found[f"{name} {magnitude}"] = np.asarray(result)
-np.savez(sys.argv[2], **found)
+        outputs[f"{name} {magnitude}"] = np.asarray(result)
+np.savez(sys.argv[2], **outputs)

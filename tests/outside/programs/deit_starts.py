@@ -16,10 +16,10 @@ model = vit_models(
     norm_layer=partial(torch.nn.LayerNorm, eps=1e-6),
     **json.loads(str(inputs["fields"])),
 )
-found = {}
+outputs = {}
 for name, x in model.named_parameters():
     # The blocks are alike, so their parameters are pooled.
     parts = [part for part in name.split(".") if not part.isdigit()]
-    found.setdefault(".".join(parts), []).append(x.detach().numpy().ravel())
+    outputs.setdefault(".".join(parts), []).append(x.detach().numpy().ravel())
 percents = inputs["percents"]
-np.savez(sys.argv[2], **{n: np.percentile(np.concatenate(x), percents) for n, x in found.items()})
+np.savez(sys.argv[2], **{n: np.percentile(np.concatenate(x), percents) for n, x in outputs.items()})

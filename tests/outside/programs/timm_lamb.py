@@ -17,12 +17,12 @@ groups = [
     {"params": [params[n] for n in others], "weight_decay": 0.0},
 ]
 optimizer = Lamb(groups, eps=float(inputs["eps"]))
-found = {}
+outputs = {}
 for step, lr in enumerate(inputs["lrs"].tolist()):
     for group in optimizer.param_groups:
         group["lr"] = lr
     for n in names:
         params[n].grad = torch.tensor(inputs[f"gradients{step}:{n}"])
     optimizer.step()
-    found |= {f"{step}:{n}": params[n].detach().numpy().copy() for n in names}
-np.savez(sys.argv[2], **found)
+    outputs |= {f"{step}:{n}": params[n].detach().numpy().copy() for n in names}
+np.savez(sys.argv[2], **outputs)

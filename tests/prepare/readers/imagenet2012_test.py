@@ -47,8 +47,8 @@ def test_labels_of_both_splits(tmp_path: Path, source: Path) -> None:
         (0,), (0,), (850,), (850,)
     ]  # fmt: skip
     validation = Tfds(str(tmp_path), "validation", None, where="input")
-    found = {example.image: example.labels for example in validation.read(np.arange(3))}
-    assert found == {jpeg(100 + i): (label,) for i, label in enumerate(LABELS)}
+    labels = {example.image: example.labels for example in validation.read(np.arange(3))}
+    assert labels == {jpeg(100 + i): (label,) for i, label in enumerate(LABELS)}
 
 
 def test_unpacked_tars_give_the_same_set(tmp_path: Path, source: Path) -> None:
@@ -80,8 +80,8 @@ def test_one_of_the_tars_is_enough(source: Path) -> None:
 
 def test_images_without_real_labels_are_set_aside(tmp_path: Path, source: Path) -> None:
     (source / "real.json").write_text(json.dumps([[65, 3], [], [230]] + [[0]] * 49_997))
-    found = prepared(imagenet2012.real(CollectionRequest(str(source))), tmp_path, SMALL)
-    assert list(found.assignment.left_out.values()) == ["no_label"]
+    data_set = prepared(imagenet2012.real(CollectionRequest(str(source))), tmp_path, SMALL)
+    assert list(data_set.assignment.left_out.values()) == ["no_label"]
     validation = Tfds(str(tmp_path), "validation", None, where="input")
     labels = {example.image: example.labels for example in validation.read(np.arange(2))}
     assert labels == {jpeg(100): (3, 65), jpeg(102): (230,)}
@@ -126,8 +126,8 @@ def test_version_two_compressed_or_as_a_folder(tmp_path: Path) -> None:
     )
     assert one.digest == other.digest
     test = Tfds(str(one.folder), "test", None, where="input")
-    found = {example.image: example.labels for example in test.read(np.arange(6))}
-    assert found == {data: (int(name.partition("/")[0]),) for name, data in V2.items()}
+    labels = {example.image: example.labels for example in test.read(np.arange(6))}
+    assert labels == {data: (int(name.partition("/")[0]),) for name, data in V2.items()}
 
 
 def test_compressed_tars_that_are_damaged(tmp_path: Path) -> None:

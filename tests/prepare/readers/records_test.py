@@ -32,12 +32,12 @@ NAMES = ("ant", "bee", "cat")
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """The folder of a list, with class names and six images."""
-    found = tmp_path / "jft"
-    (found / "images").mkdir(parents=True)
-    (found / "classes.txt").write_text("\n".join(NAMES) + "\n")
+    root = tmp_path / "jft"
+    (root / "images").mkdir(parents=True)
+    (root / "classes.txt").write_text("\n".join(NAMES) + "\n")
     for i in range(6):
-        (found / "images" / f"{i}.jpg").write_bytes(jpeg(i))
-    return found
+        (root / "images" / f"{i}.jpg").write_bytes(jpeg(i))
+    return root
 
 
 def request(folder: Path, source: str, **options: object) -> CollectionRequest:
@@ -48,8 +48,8 @@ def write_lines(path: Path, entries: list) -> None:
     path.write_text("".join(json.dumps(entry) + "\n" for entry in entries))
 
 
-def labels(found: PreparedSet) -> dict[bytes, tuple[int, ...]]:
-    source = Tfds(str(found.folder), "train", None, where="input")
+def labels(data_set: PreparedSet) -> dict[bytes, tuple[int, ...]]:
+    source = Tfds(str(data_set.folder), "train", None, where="input")
     return {e.image: e.labels for e in source.read(np.arange(source.num_examples))}
 
 
@@ -64,14 +64,14 @@ def test_paths_names_and_weights(tmp_path: Path, folder: Path) -> None:
             {"image": str(folder / "images" / "2.jpg"), "labels": "bee", "id": 17},
         ],
     )
-    found = prepared(records.collection(request(folder, str(folder))), tmp_path / "out", SMALL)
-    assert labels(found) == {jpeg(0): (2, 0), jpeg(1): (1,), jpeg(2): (1,)}
-    by_tfds = tfds.builder_from_directory(found.folder).as_data_source(split="train")
+    data_set = prepared(records.collection(request(folder, str(folder))), tmp_path / "out", SMALL)
+    assert labels(data_set) == {jpeg(0): (2, 0), jpeg(1): (1,), jpeg(2): (1,)}
+    by_tfds = tfds.builder_from_directory(data_set.folder).as_data_source(split="train")
     examples = {example["file_name"]: example for example in by_tfds}
     assert set(examples) == {b"zero", b"images/1.jpg", b"17"}
     assert examples[b"zero"]["label_weights"] == [0.5, 1]
     assert examples[b"17"]["label_weights"] == []
-    source = Tfds(str(found.folder), "train", None, where="input")
+    source = Tfds(str(data_set.folder), "train", None, where="input")
     weights = {e.image: e.weights for e in source.read(np.arange(3))}
     assert source.weighted and weights == {jpeg(0): (0.5, 1.0), jpeg(1): (), jpeg(2): ()}
 
@@ -80,12 +80,12 @@ def test_one_label_may_have_a_weight(tmp_path: Path, folder: Path) -> None:
     entries = [{"image": f"images/{i}.jpg", "label": i % 3, "weights": [i / 8]} for i in range(6)]
     write_lines(folder / "list.jsonl", entries)
     wanted = request(folder, str(folder), multi_label=False)
-    found = prepared(records.collection(wanted), tmp_path / "out", SMALL)
-    source = Tfds(str(found.folder), "train", None, where="input")
+    data_set = prepared(records.collection(wanted), tmp_path / "out", SMALL)
+    source = Tfds(str(data_set.folder), "train", None, where="input")
     weights = {e.image: (e.labels, e.weights) for e in source.read(np.arange(6))}
     assert weights == {jpeg(i): ((i % 3,), (i / 8,)) for i in range(6)}
     assert source.max_labels == 1
-    plain = Tfds(str(found.folder), "train", None, where="input", label_weights=False)
+    plain = Tfds(str(data_set.folder), "train", None, where="input", label_weights=False)
     assert not plain.weighted and {e.weights for e in plain.read(np.arange(6))} == {()}
 
 
@@ -101,12 +101,12 @@ def test_bytes_in_json_and_parquet_give_the_same_set(tmp_path: Path, folder: Pat
     ]
     write_lines(folder / "list.jsonl", as_text)
     write_lines(folder / "paths.jsonl", [e | {"image": f"images/{e['id']}.jpg"} for e in entries])
-    found = [
+    data_sets = [
         prepared(records.collection(request(folder, str(folder / name))), tmp_path / name, SMALL)
         for name in ("list.jsonl", "rows.parquet", "paths.jsonl")
     ]
-    assert labels(found[0]) == {jpeg(i): (i % 3,) for i in range(6)}
-    assert len({one.digest for one in found}) == 1
+    assert labels(data_sets[0]) == {jpeg(i): (i % 3,) for i in range(6)}
+    assert len({one.digest for one in data_sets}) == 1
 
 
 def test_one_label_per_image(tmp_path: Path, folder: Path) -> None:
@@ -114,10 +114,10 @@ def test_one_label_per_image(tmp_path: Path, folder: Path) -> None:
     entries = [{"image": {"bytes": jpeg(i), "path": f"{i}.jpg"}, "label": i % 3} for i in range(6)]
     pq.write_table(pa.Table.from_pylist(entries), folder / "rows.parquet")
     wanted = request(folder, str(folder / "rows.parquet"), multi_label=False)
-    found = prepared(records.collection(wanted), tmp_path / "out", SMALL)
-    assert labels(found) == {jpeg(i): (i % 3,) for i in range(6)}
-    assert (found.folder / "features.json").read_text().count('"label"') == 1
-    assert "label_weights" not in (found.folder / "features.json").read_text()
+    data_set = prepared(records.collection(wanted), tmp_path / "out", SMALL)
+    assert labels(data_set) == {jpeg(i): (i % 3,) for i in range(6)}
+    assert (data_set.folder / "features.json").read_text().count('"label"') == 1
+    assert "label_weights" not in (data_set.folder / "features.json").read_text()
 
 
 def test_many_parts_have_each_line_once(
@@ -186,10 +186,10 @@ def test_entries_that_are_set_aside(tmp_path: Path, folder: Path) -> None:
     good = json.dumps({"image": "images/1.jpg", "labels": [1], "id": "good"}).encode()
     bad = [line.encode() if isinstance(line, str) else line for line, _ in BAD_ENTRIES.values()]
     (folder / "list.jsonl").write_bytes(b"\n".join([good, *bad, b""]))
-    found = prepared(records.collection(request(folder, str(folder))), tmp_path / "out", SMALL)
-    why = {name: found.assignment.left_out.get(row) for row, name in enumerate(BAD_ENTRIES, 1)}
+    data_set = prepared(records.collection(request(folder, str(folder))), tmp_path / "out", SMALL)
+    why = {name: data_set.assignment.left_out.get(row) for row, name in enumerate(BAD_ENTRIES, 1)}
     assert why == {name: fault for name, (_, fault) in BAD_ENTRIES.items()}
-    assert labels(found) == {jpeg(1): (1,)}
+    assert labels(data_set) == {jpeg(1): (1,)}
 
 
 def test_paths_are_relative_to_the_root_of_images(tmp_path: Path, folder: Path) -> None:
@@ -203,10 +203,10 @@ def test_paths_are_relative_to_the_root_of_images(tmp_path: Path, folder: Path) 
     paths += ["images/named", "5.jpg", "../lists/5.jpg", str(lists / "5.jpg")]
     write_lines(lists / "list.jsonl", [{"image": path, "labels": [0]} for path in paths])
     wanted = request(folder, str(lists / "list.jsonl"), images_root=str(folder))
-    found = prepared(records.collection(wanted), tmp_path / "out", SMALL)
-    assert set(labels(found)) == {jpeg(0), jpeg(1), jpeg(2), jpeg(4)}
-    names = found.table["name"].to_pylist()
-    why = {names[row]: reason for row, reason in found.assignment.left_out.items()}
+    data_set = prepared(records.collection(wanted), tmp_path / "out", SMALL)
+    assert set(labels(data_set)) == {jpeg(0), jpeg(1), jpeg(2), jpeg(4)}
+    names = data_set.table["name"].to_pylist()
+    why = {names[row]: reason for row, reason in data_set.assignment.left_out.items()}
     assert why == {"5.jpg": "missing", paths[5]: "outside", paths[6]: "outside"}
     assert "leads out" in summary.what("outside") and "UTF-8" not in summary.what("outside")
     for root in ("", str(tmp_path / "none"), str(folder / "classes.txt")):
@@ -220,8 +220,8 @@ def test_an_endless_line(tmp_path: Path, folder: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(records, "MAX_LINE_BYTES", 1000)
     good = json.dumps({"image": "images/1.jpg", "labels": [1]}) + "\n"
     (folder / "list.jsonl").write_text(good + '{"image": "' + "x" * 5_000_000 + '"}\n' + good)
-    found = prepared(records.collection(request(folder, str(folder))), tmp_path / "out", SMALL)
-    assert Counter(found.assignment.left_out.values()) == {"bad_entry": 1, "same_name": 1}
+    data_set = prepared(records.collection(request(folder, str(folder))), tmp_path / "out", SMALL)
+    assert Counter(data_set.assignment.left_out.values()) == {"bad_entry": 1, "same_name": 1}
 
 
 def test_parquet_that_cannot_be_read(tmp_path: Path, folder: Path) -> None:
@@ -253,8 +253,8 @@ def test_other_types_in_parquet(tmp_path: Path, folder: Path) -> None:
     text = pa.array([b"\xff\xfe", b"images/0.jpg"]).cast(pa.binary()).view(pa.string())
     pq.write_table(pa.table({"image": text, "labels": [[1], [2]]}), folder / "rows.parquet")
     collection = records.collection(request(folder, str(folder / "rows.parquet")))
-    found = prepared(collection, tmp_path / "text", SMALL)
-    assert list(found.assignment.left_out.values()) == ["bad_entry"]
+    data_set = prepared(collection, tmp_path / "text", SMALL)
+    assert list(data_set.assignment.left_out.values()) == ["bad_entry"]
 
 
 @pytest.mark.parametrize(
@@ -348,8 +348,8 @@ def test_webdataset_with_numbers_and_names(tmp_path: Path, folder: Path, compres
         name = f"shard-{number:03}.tar" + ".gz" * compressed
         (folder / name).write_bytes(gzip.compress(content) if compressed else content)
     pattern = str(folder / ("shard-{000..001}.tar" + ".gz" * compressed))
-    found = prepared(webdataset.collection(request(folder, pattern)), tmp_path / "out", SMALL)
-    source = Tfds(str(found.folder), "train", None, where="input")
+    data_set = prepared(webdataset.collection(request(folder, pattern)), tmp_path / "out", SMALL)
+    source = Tfds(str(data_set.folder), "train", None, where="input")
     examples = [(example.image, *example.labels) for example in source.read(np.arange(4))]
     assert Counter(examples) == Counter([(jpeg(0), 0), (jpeg(1), 1), (jpeg(0), 2), (jpeg(1), 1)])
 
@@ -357,8 +357,8 @@ def test_webdataset_with_numbers_and_names(tmp_path: Path, folder: Path, compres
 def test_webdataset_with_lists_in_json(tmp_path: Path, folder: Path) -> None:
     (folder / "a.tar").write_bytes(samples("json", ["bee", "ant"], [2]))
     wanted = request(folder, str(folder), label_field="tags", multi_label=True)
-    found = prepared(webdataset.collection(wanted), tmp_path / "out", SMALL)
-    assert labels(found) == {jpeg(0): (1, 0), jpeg(1): (2,)}
+    data_set = prepared(webdataset.collection(wanted), tmp_path / "out", SMALL)
+    assert labels(data_set) == {jpeg(0): (1, 0), jpeg(1): (2,)}
 
 
 def test_samples_that_are_set_aside(tmp_path: Path, folder: Path) -> None:
@@ -366,21 +366,23 @@ def test_samples_that_are_set_aside(tmp_path: Path, folder: Path) -> None:
     for i, text in enumerate((b"dog", b"3", b"-1", b"9" * 10_000, b"1" * 2_000_000, b"\xff")):
         files |= {f"bad{i}.jpg": jpeg(2 + i), f"bad{i}.cls": text}
     (folder / "a.tar").write_bytes(tar(files | {"last.cls": b"1"}))
-    found = prepared(webdataset.collection(request(folder, str(folder))), tmp_path / "out", SMALL)
-    assert found.assignment.left_out == {
+    data_set = prepared(
+        webdataset.collection(request(folder, str(folder))), tmp_path / "out", SMALL
+    )
+    assert data_set.assignment.left_out == {
         1: "no_label", **dict.fromkeys(range(2, 8), "bad_label"), 8: "no_image"
     }  # fmt: skip
-    assert labels(found) == {jpeg(0): (0,)}
+    assert labels(data_set) == {jpeg(0): (0,)}
 
 
 def test_patterns_of_files(tmp_path: Path) -> None:
     for name in ("train-00.tar", "train-01.tar", "val-0.tar", "other.txt"):
         (tmp_path / name).write_bytes(b"")
-    found = lambda source: [(f.name, f.split) for f in source_files(source, [".tar"])]
-    assert found(str(tmp_path)) == [
+    listed = lambda source: [(f.name, f.split) for f in source_files(source, [".tar"])]
+    assert listed(str(tmp_path)) == [
         (n, None) for n in ("train-00.tar", "train-01.tar", "val-0.tar")
     ]
-    assert found(f"train={tmp_path}/train-{{00..01}}.tar,val={tmp_path}/val-*.tar") == [
+    assert listed(f"train={tmp_path}/train-{{00..01}}.tar,val={tmp_path}/val-*.tar") == [
         ("train-00.tar", "train"), ("train-01.tar", "train"), ("val-0.tar", "val")
     ]  # fmt: skip
     for source, message in (
@@ -392,4 +394,4 @@ def test_patterns_of_files(tmp_path: Path) -> None:
         (f"{tmp_path}/train-00.tar,,{tmp_path}/val-0.tar", "nothing before or after a comma"),
     ):
         with pytest.raises(UserError, match=message):
-            found(source)
+            listed(source)

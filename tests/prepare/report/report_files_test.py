@@ -90,12 +90,12 @@ def test_the_classes(report: dict[str, Any]) -> None:
 
 
 def test_the_duplicates(report: dict[str, Any]) -> None:
-    found = report["duplicates"]
-    assert found["same_bytes"]["images"] == 1 == found["same_bytes"]["of_other_classes"]
-    assert found["near"]["images"] == 1 and found["near"]["of_other_classes"] == 0
-    assert found["mirrored"] == {"images": 1, "of_other_classes": 0}
-    assert found["in_evaluation"] == {} and found["not_compared"] == 0
-    (pair,) = found["class_pairs"]["most"]
+    duplicates = report["duplicates"]
+    assert duplicates["same_bytes"]["images"] == 1 == duplicates["same_bytes"]["of_other_classes"]
+    assert duplicates["near"]["images"] == 1 and duplicates["near"]["of_other_classes"] == 0
+    assert duplicates["mirrored"] == {"images": 1, "of_other_classes": 0}
+    assert duplicates["in_evaluation"] == {} and duplicates["not_compared"] == 0
+    (pair,) = duplicates["class_pairs"]["most"]
     assert pair == {"classes": ["a", "b"], "copies": 1, "same_bytes": 1}
 
 
@@ -147,8 +147,8 @@ def test_charts_of_nothing_and_of_one() -> None:
 
 def test_merged_images_count_for_all_of_their_classes() -> None:
     images = table(("a", 1), ("b", 2), ("a", 1))
-    found = assigned(images, duplicates="merge")
-    counts = summary.labels_of(images, found, found.splits["train"], 4)
+    result = assigned(images, duplicates="merge")
+    counts = summary.labels_of(images, result, result.splits["train"], 4)
     assert counts.tolist() == [1, 1, 1, 0]
 
 
@@ -157,8 +157,8 @@ def pairs_of_classes(labels: list[list[int]], *looks: tuple[str, int | None]) ->
     place = images.schema.get_field_index("labels")
     field = images.schema.field(place)
     images = images.set_column(place, field, pa.array(labels, field.type))
-    found = assigned(images)
-    pairs = copy_pairs.copy_pairs(images, found)
+    result = assigned(images)
+    pairs = copy_pairs.copy_pairs(images, result)
     return copy_pairs.class_pairs(images, list("abcd"), pairs, 2)
 
 
@@ -182,9 +182,9 @@ def test_copies_between_classes_and_splits_come_first() -> None:
     field = images.schema.field(place)
     labels = [[0], [1], [1], [1], [0], [0]]
     images = images.set_column(place, field, pa.array(labels, field.type))
-    found = assigned(images, duplicates="drop")
-    pairs = copy_pairs.copy_pairs(images, found)
-    entries = list(copy_pairs.entries(images, found, ["one", "two"], pairs))
+    result = assigned(images, duplicates="drop")
+    pairs = copy_pairs.copy_pairs(images, result)
+    entries = list(copy_pairs.entries(images, result, ["one", "two"], pairs))
     assert [(one["name"], one["of"], one["kind"]) for one in entries] == [
         ("1.jpg", "0.jpg", "near"),
         ("3.jpg", "2.jpg", "same_bytes"),

@@ -27,8 +27,8 @@ def test_a_bar_moves_within_a_long_part(tmp_path: Path, monkeypatch: pytest.Monk
     out = io.StringIO()
     collection = Collection("tars", "Of this test.", ["thing"], [part])
     run = runners.in_processes(1)
-    found = prepare(collection, tmp_path / "out", PrepareOptions(), run, Screen(out))
-    assert found.splits["train"].shard_lengths == [20]
+    data_set = prepare(collection, tmp_path / "out", PrepareOptions(), run, Screen(out))
+    assert data_set.splits["train"].shard_lengths == [20]
     shown = [line for line in out.getvalue().splitlines() if line.startswith("checking, ")]
     assert len(shown) > 3 and all("images, % [" in line for line in shown)
     assert not list((tmp_path / "out").rglob("*.progress"))

@@ -69,9 +69,9 @@ def test_weights_is_for_evaluations_of_weights():
         build.preprocess(configs.resolve(config))
     about = models.Preprocess(SQUARE, 256, SQUARE, mean=(0.1, 0.2, 0.3))
     config["evals"]["test"] = {"preprocess": "decode|resize(224)"}
-    found, said = build.as_weights_say(configs.resolve(config), about)
-    assert found.evals["val"].preprocess == "decode|resize_small(256)|central_crop(224)"
-    assert found.evals["test"].preprocess == "decode|resize(224)"
-    assert found.input.mean == (0.1, 0.2, 0.3)
-    assert len(said) == 2 and "0.1, 0.2, 0.3" in said[1]
-    assert build.as_weights_say(found, about) == (found, [])
+    resolved, notices = build.as_weights_say(configs.resolve(config), about)
+    assert resolved.evals["val"].preprocess == "decode|resize_small(256)|central_crop(224)"
+    assert resolved.evals["test"].preprocess == "decode|resize(224)"
+    assert resolved.input.mean == (0.1, 0.2, 0.3)
+    assert len(notices) == 2 and "0.1, 0.2, 0.3" in notices[1]
+    assert build.as_weights_say(resolved, about) == (resolved, [])

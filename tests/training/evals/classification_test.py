@@ -60,21 +60,21 @@ def run(examples, *, num_examples, label_threshold=0.5, batch_size=2, weighted=T
         objective=objective, open_feed=open_feed, num_examples=num_examples,
         label_threshold=label_threshold, where="evals.test",
     )  # fmt: skip
-    found = evaluation.run({}, lambda *_: None, stop=False)
-    assert set(found) == set(evaluation.numbers)
-    return found
+    numbers = evaluation.run({}, lambda *_: None, stop=False)
+    assert set(numbers) == set(evaluation.numbers)
+    return numbers
 
 
 def test_images_without_a_label_and_bad_ones_are_counted_and_not_scored():
     labelled = [(RIGHT, [0, -1], [1, 0], 1.0), (WRONG, [0, -1], [1, 0], 1.0)]
     unlabelled = [(WRONG, [-1, -1], [0, 0], 1.0)] * 3
-    found = run([*labelled, *unlabelled, BAD, BAD, PADDING], num_examples=7, weighted=False)
+    numbers = run([*labelled, *unlabelled, BAD, BAD, PADDING], num_examples=7, weighted=False)
     loss = math.log(1 + 2 * math.exp(-9)) + 9 / 2  # the mean of right and wrong
     expected = {
         "accuracy": 0.5, "top5_accuracy": 1.0, "loss": pytest.approx(loss, rel=1e-5),
         "examples": 2, "unlabelled_images": 3, "skipped_images": 2,
     }  # fmt: skip
-    assert found == expected
+    assert numbers == expected
 
 
 @pytest.mark.parametrize(
@@ -88,9 +88,9 @@ def test_a_hit_is_a_label_that_weighs_enough(label_threshold, accuracy, unlabell
         (WRONG, [0, -1], [0.25, 0.0], 1.0),
         PADDING,
     ]
-    found = run(examples, num_examples=3, label_threshold=label_threshold)
-    assert (found["accuracy"], found["unlabelled_images"]) == (accuracy, unlabelled)
-    assert found["examples"] + found["unlabelled_images"] == 3
+    numbers = run(examples, num_examples=3, label_threshold=label_threshold)
+    assert (numbers["accuracy"], numbers["unlabelled_images"]) == (accuracy, unlabelled)
+    assert numbers["examples"] + numbers["unlabelled_images"] == 3
 
 
 def test_a_split_of_which_nothing_can_be_scored_is_told():

@@ -18,7 +18,7 @@ def test_scalars_and_histograms_are_read_back(tmp_path):
     assert (loss.step, tensor_util.make_ndarray(loss.tensor_proto)) == (7, 0.5)
     (histogram,) = events.Tensors("gradients/head/bias")
     assert histogram.step == 7
-    found = tensor_util.make_ndarray(histogram.tensor_proto)
-    np.testing.assert_array_equal(found, np.stack([edges[:-1], edges[1:], counts], axis=1))
+    rows = tensor_util.make_ndarray(histogram.tensor_proto)
+    np.testing.assert_array_equal(rows, np.stack([edges[:-1], edges[1:], counts], axis=1))
     plugin = events.SummaryMetadata("gradients/head/bias").plugin_data.plugin_name
     assert plugin == "histograms"

@@ -136,9 +136,9 @@ def entry(first=0, last=8, shape=(2,), dtype="F32"):
 def test_safetensors_as_they_should_be(tmp_path):
     path = tmp_path / "x.safetensors"
     safetensors_file.write(path, {n: of_array(x) for n, x in ARRAYS.items()})
-    found = safetensors_file.read(path)
-    assert list(found) == list(ARRAYS)
-    for name, tensor in found.items():
+    tensors = safetensors_file.read(path)
+    assert list(tensors) == list(ARRAYS)
+    for name, tensor in tensors.items():
         np.testing.assert_array_equal(tensor.read(), ARRAYS[name])
     path.write_bytes(path.read_bytes()[:-1])
     assert "not an intact safetensors" in refused(safetensors_file.read, path)
@@ -203,9 +203,9 @@ def test_arrays_of_a_quantised_file_are_no_damage(tmp_path, toy):
 )
 def test_safetensors_with_a_bad_header(tmp_path, entries, length, message):
     path = safetensors(tmp_path / "x.safetensors", entries, bytes(8), length)
-    told = refused(safetensors_file.read, path)
-    assert message in told
-    assert len(told) < 600 + len(str(path))
+    error = refused(safetensors_file.read, path)
+    assert message in error
+    assert len(error) < 600 + len(str(path))
 
 
 def test_an_index_stays_in_its_folder(tmp_path):

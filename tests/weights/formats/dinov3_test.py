@@ -68,8 +68,8 @@ def test_released_sizes_get_their_names(name):
     layout = dinov3.FORMAT.layout_for(model.spec)
     arrays = to_theirs(layout, params)
     config = dinov3.FORMAT.documents(model.spec, 0, None, model.preprocess)["config.json"]
-    found = loading.understand(detect_format.Opened(Path("x"), "safetensors", arrays, config, None))
-    assert (found.name, found.spec) == (name, models.spec(name))
+    read = loading.understand(detect_format.Opened(Path("x"), "safetensors", arrays, config, None))
+    assert (read.name, read.spec) == (name, models.spec(name))
 
 
 def test_released_config(written):

@@ -112,12 +112,12 @@ def reference(images, *, released, old_names=None, pool="cls", pre_logits=False,
 
 def stacked(arrays):
     """Stacks each array's layers along a leading axis."""
-    found = {n: x for n, x in arrays.items() if "encoderblock_" not in n}
+    result = {n: x for n, x in arrays.items() if "encoderblock_" not in n}
     for name, first in arrays.items():
         if "encoderblock_0/" in name:
             second = arrays[name.replace("encoderblock_0/", "encoderblock_1/")]
-            found[name.replace("encoderblock_0/", "encoderblock/")] = np.stack([first, second])
-    return found
+            result[name.replace("encoderblock_0/", "encoderblock/")] = np.stack([first, second])
+    return result
 
 
 @pytest.mark.parametrize(
@@ -174,8 +174,8 @@ def test_other_floats(tmp_path, images, dtype):
     arrays = {name: x.astype(dtype) for name, x in arrays.items()}
     arrays["head/kernel"] = np.asfortranarray(arrays["head/kernel"])
     np.savez(tmp_path / "x.npz", **arrays)
-    found = weights.load(tmp_path / "x.npz")(images)
-    assert np.abs(found - expected).max() < 0.1
+    logits = weights.load(tmp_path / "x.npz")(images)
+    assert np.abs(logits - expected).max() < 0.1
     exact = arrays["head/kernel"].astype(np.float32)
     np.testing.assert_array_equal(weights.load(tmp_path / "x.npz").head.kernel[...], exact)
 
@@ -305,8 +305,8 @@ def test_sizes_that_have_no_name_are_called_by_what_they_are(tmp_path, toy, hybr
     weights.save(toy(layer_scale=1.0, num_classes=0, mlp_dim=32), tmp_path / "d", "huggingface")
     assert weights.checkpoint_info(tmp_path / "d").name == "ViT-2x16/4"
     # Such a name goes into a checkpoint and back.
-    told = convert(str(tmp_path / "x.npz"), str(tmp_path / "c"), to="checkpoint")
-    assert told.startswith("ViT-2x16/4, images of 12 x 12 pixels, 3 classes")
+    notice = convert(str(tmp_path / "x.npz"), str(tmp_path / "c"), to="checkpoint")
+    assert notice.startswith("ViT-2x16/4, images of 12 x 12 pixels, 3 classes")
     assert weights.checkpoint_info(tmp_path / "c").name == "ViT-2x16/4"
     assert models.spec("ViT-2x128/4") == models.spec(
         "ViT-B/4", depth=2, width=128, mlp_dim=512, num_heads=2

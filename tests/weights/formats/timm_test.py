@@ -18,7 +18,7 @@ SHORTER, CROP = {"longer": "down", "middle": "nearest"}, {"middle": "nearest"}
 
 
 @pytest.mark.parametrize(
-    ("said", "expected"),
+    ("stated", "expected"),
     [
         ({}, Preprocess(SIZE, SIZE)),
         (
@@ -43,8 +43,8 @@ SHORTER, CROP = {"longer": "down", "middle": "nearest"}, {"middle": "nearest"}
         ),
     ],
 )
-def test_preprocessing(said, expected):
-    assert timm.preprocess({"pretrained_cfg": said}, SIZE) == expected
+def test_preprocessing(stated, expected):
+    assert timm.preprocess({"pretrained_cfg": stated}, SIZE) == expected
 
 
 @pytest.mark.parametrize("side", [*range(224, 260), 438])
@@ -78,15 +78,15 @@ def test_images_that_are_no_squares_cover_both_sides():
 
 
 @pytest.mark.parametrize(
-    ("said", "message"),
+    ("stated", "message"),
     [
         ({"crop_mode": "bordr"}, "crop_mode='bordr'.*border"),
         ({"interpolation": "bicubik"}, "interpolation='bicubik'.*bicubic"),
     ],
 )
-def test_what_prediction_does_not_have_is_refused(said, message):
+def test_what_prediction_does_not_have_is_refused(stated, message):
     with pytest.raises(UserError, match=message):
-        timm.preprocess({"pretrained_cfg": said}, SIZE)
+        timm.preprocess({"pretrained_cfg": stated}, SIZE)
 
 
 def test_heads_that_only_the_architecture_tells(tmp_path, toy):
@@ -105,7 +105,7 @@ def test_how_others_do_not_resize_is_refused_or_said():
     ):
         with pytest.raises(UserError, match=f"--approximate, which .* {instead} with antialias"):
             pillows(about, "timm", approximate=False)
-        found, said = pillows(about, "timm", approximate=True)
-        assert found == Preprocess(SIZE, 256, SIZE, interpolation=instead)
-        assert f"by {instead} with antialias instead of" in said
-    assert pillows(found, "timm", approximate=False) == (found, "")
+        preprocess, notice = pillows(about, "timm", approximate=True)
+        assert preprocess == Preprocess(SIZE, 256, SIZE, interpolation=instead)
+        assert f"by {instead} with antialias instead of" in notice
+    assert pillows(preprocess, "timm", approximate=False) == (preprocess, "")
