@@ -99,7 +99,7 @@ def test_mirrored_pairs_equal_comparing_all_with_all() -> None:
 def test_no_looks_have_no_pairs() -> None:
     none = np.zeros(0, np.uint64)
     result = near_pairs.search(none, none, none.astype(bool), 4, NO_TELL)
-    assert not len(result.near_pairs.first) and not len(result.mirrored.first)
+    assert not len(result.near.first) and not len(result.mirrored.first)
 
 
 def test_the_mirrored_look_is_that_of_the_mirrored_image() -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import abc
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -113,7 +114,20 @@ class MixtureSource(Source):
         """UserError unless all have the same classes: labels are taken as they are."""
         self._names = sorted(components)
         self._parts = [components[name] for name in self._names]
-        _check_classes(self._names, self._parts)
+        for (name, part), (other_name, other) in itertools.product(
+            zip(self._names, self._parts, strict=True), repeat=2
+        ):
+            have_names = part.class_names and other.class_names
+            if part.num_classes != other.num_classes:
+                difference = f"{part.num_classes:,} and {other.num_classes:,}"
+            elif have_names and part.class_names != other.class_names:
+                difference = "not the same names, or not in the same order"
+            else:
+                continue
+            raise UserError(
+                f"input.mixture: {name} and {other_name} have other classes: {difference}. Labels "
+                "are not translated; prepare the data sets with one list of classes."
+            )
         self.sizes = np.array([part.num_examples for part in self._parts], np.int64)
         self._ends = np.cumsum(self.sizes)
         self.name = " + ".join(self._names)
@@ -144,19 +158,3 @@ class MixtureSource(Source):
         """(components, indices in them), int64 [n] each."""
         parts = np.searchsorted(self._ends, indices, side="right")
         return parts, indices - (self._ends - self.sizes)[parts]
-
-
-def _check_classes(names: Sequence[str], parts: Sequence[Source]) -> None:
-    for name, part in zip(names, parts, strict=True):
-        for other_name, other in zip(names, parts, strict=True):
-            named = part.class_names and other.class_names
-            if part.num_classes != other.num_classes:
-                difference = f"{part.num_classes:,} and {other.num_classes:,}"
-            elif named and part.class_names != other.class_names:
-                difference = "not the same names, or not in the same order"
-            else:
-                continue
-            raise UserError(
-                f"input.mixture: {name} and {other_name} have other classes: {difference}. Labels "
-                "are not translated; prepare the data sets with one list of classes."
-            )

@@ -1,6 +1,6 @@
 """A page of HTML that needs nothing else, neither a network nor other files."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 
@@ -32,6 +32,6 @@ def document(
     return lines([*head, *body]) + "</body></html>\n"
 
 
-def lines(parts: Sequence[str]) -> str:
+def lines(parts: Iterable[str]) -> str:
     """The parts that are not empty, one a line."""
     return "\n".join(part for part in parts if part)

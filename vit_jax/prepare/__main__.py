@@ -71,7 +71,16 @@ def main(arguments: list[str]) -> None:
     output = _local("output", FLAGS.output)
     if kind == "image_folder":
         folder = output / (FLAGS.name or kind) / FLAGS.version
-        _refuse_inside(output, folder, _local("source", FLAGS.source))
+        source = _local("source", FLAGS.source)
+        for path, name in (
+            (output, f"--output={output}"),
+            (folder, f"{folder}, the new data set,"),
+        ):
+            if path.resolve().is_relative_to(source.resolve()):
+                raise UserError(
+                    f"{name} is inside --source={source}, where every folder is a class or a "
+                    "split: give one beside it."
+                )
     screen = Screen()
     try:
         request = CollectionRequest(**_given(CollectionRequest))
@@ -122,16 +131,6 @@ def _kind(arguments: list[str]) -> str:
 def _given(kind: type) -> dict[str, Any]:
     """Values of the flags that have the names of the dataclass's fields."""
     return {field.name: FLAGS[field.name].value for field in dataclasses.fields(kind)}
-
-
-def _refuse_inside(output: Path, folder: Path, source: Path) -> None:
-    """UserError if the data set would be one of the collection's folders."""
-    for path, name in ((output, f"--output={output}"), (folder, f"{folder}, the new data set,")):
-        if path.resolve().is_relative_to(source.resolve()):
-            raise UserError(
-                f"{name} is inside --source={source}, where every folder is a class or a split: "
-                "give one beside it."
-            )
 
 
 def _local(flag: str, path: str) -> Path:

@@ -125,16 +125,13 @@ def perceptual_hashes(gray: Image.Image) -> tuple[int, int] | tuple[None, None]:
     that Pillow's reduction counts to their left neighbours: 67 % of mirrored copies would be found
     within 4 bits, where mirroring the image before it is reduced finds 100 %.
     """
-    pixels = _reduced(gray)
+    pixels, mirrored = (
+        np.asarray(one.resize((HASH_SIDE, HASH_SIDE), Image.Resampling.BOX), np.float32)
+        for one in (gray, gray.transpose(Image.Transpose.FLIP_LEFT_RIGHT))
+    )
     if pixels.std() < LEAST_CONTRAST:
         return None, None
-    mirrored = gray.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
-    return _signs(pixels), _signs(_reduced(mirrored))
-
-
-def _reduced(gray: Image.Image) -> np.ndarray:
-    """float32 [HASH_SIDE, HASH_SIDE]"""
-    return np.asarray(gray.resize((HASH_SIDE, HASH_SIDE), Image.Resampling.BOX), np.float32)
+    return _signs(pixels), _signs(mirrored)
 
 
 def _signs(pixels: np.ndarray) -> int:

@@ -97,14 +97,20 @@ class _Preparation:
         return self.collection.multi_label or self.options.duplicates == "merge"
 
     def data_set(self) -> PreparedSet:
-        """Reads, assigns and writes, unless the data set is ready."""
+        """Reads, assigns and writes, unless it is ready. UserError if it is of other images."""
         started = time.monotonic()
         parts = self.collection.parts
         tasks = self._tasks(parts, self.work / _CATALOGUES, self.policy)
         names = "\n".join(task.catalogue.name for task in tasks)
         source = hashlib.sha256(names.encode()).hexdigest()
         if note := prepared_set.read_note(self.folder):
-            return self._ready(note, source)
+            if note["source"] != source:
+                raise UserError(
+                    f"{self.folder} is ready, but the collection has been changed since. Give "
+                    f"another --version, or delete {self.folder}."
+                )
+            _clear(self.work)  # which may have been interrupted
+            return prepared_set.read(self.folder)
         # Evaluation sets first: they are small, and their paths may be wrong.
         evaluations, digests = self._evaluations()
         table = self._read(tasks, "checking")
@@ -131,16 +137,6 @@ class _Preparation:
         prepared_set.write(data_set, note)  # the last file: from now on the data set is ready
         _clear(self.work)
         return data_set
-
-    def _ready(self, note: Mapping[str, Any], source: str) -> PreparedSet:
-        """A finished data set. UserError if it was made from other images."""
-        if note["source"] != source:
-            raise UserError(
-                f"{self.folder} is ready, but the collection has been changed since. Give another "
-                f"--version, or delete {self.folder}."
-            )
-        _clear(self.work)  # which may have been interrupted
-        return prepared_set.read(self.folder)
 
     def _evaluations(self) -> tuple[list[EvaluationSet], list[str]]:
         """Evaluation sets and their digests. UserError if one changed during the preparation."""

@@ -115,17 +115,14 @@ def _with_assignment(table: pa.Table, assignment: SplitAssignment) -> pa.Table:
         "left_out": pa.array(left_out, pa.string()).dictionary_encode(),
         "in_split": in_split,
         "example": pa.array(example, mask=example < 0),
-        **{f"{kind}_as": _rows(getattr(assignment.copies, kind), len(table)) for kind in _COPIES},
     }
+    for kind in _COPIES:
+        copies, of = getattr(assignment.copies, kind), np.full(len(table), -1)
+        of[list(copies)] = list(copies.values())
+        columns[f"{kind}_as"] = pa.array(of, mask=of < 0)
     for name, column in columns.items():
         table = table.append_column(name, column)
     return table
-
-
-def _rows(copies: dict[int, int], size: int) -> pa.Array:
-    of = np.full(size, -1)
-    of[list(copies)] = list(copies.values())
-    return pa.array(of, mask=of < 0)
 
 
 def _copies(table: pa.Table, counts: Mapping[str, Any]) -> Duplicates:

@@ -273,7 +273,11 @@ def _split(
             if taken
             else "0 images are left"
         )
-        raise UserError(problem + _explained(left_out))
+        counts = [
+            f"{number:,} {reason}" + (f": {FAULTS[reason].what}" if reason in FAULTS else "")
+            for reason, number in reasons(left_out)
+        ]
+        raise UserError(problem + (f" ({'; '.join(counts)})" if counts else ""))
     if stratify:
         labels = pc.list_element(table["labels"].take(pa.array(free)), 0).to_numpy()
         places = stratified(labels, splits)
@@ -287,14 +291,6 @@ def _split(
 def reasons(left_out: Mapping[int, str]) -> list[tuple[str, int]]:
     """(reason, number of images that were left out for it), the most frequent first."""
     return Counter(left_out.values()).most_common()
-
-
-def _explained(left_out: Mapping[int, str]) -> str:
-    counts = [
-        f"{number:,} {reason}" + (f": {FAULTS[reason].what}" if reason in FAULTS else "")
-        for reason, number in reasons(left_out)
-    ]
-    return f" ({'; '.join(counts)})" if counts else ""
 
 
 def shard_ends(nbytes: np.ndarray, shard_bytes: int) -> list[int]:

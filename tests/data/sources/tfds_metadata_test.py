@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from vit_jax.core.errors import UserError
-from vit_jax.data.sources.tfds_metadata import class_names, read_info
+from vit_jax.data.sources.tfds import class_names, read_info
 
 CORE = "tensorflow_datasets.core.features"
 IMAGE = {

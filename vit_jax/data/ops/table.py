@@ -61,8 +61,7 @@ OPS: dict[str, Callable[..., Op]] = {
 class Preprocess:
     """Parsed ops; calling it makes pixels of an encoded image.
 
-    Attributes:
-      output_size: (height, width) of the result in pixels; None if it depends on the image.
+    `output_size`: (height, width) of the result in pixels; None if it depends on the image.
     """
 
     def __init__(

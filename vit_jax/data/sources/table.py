@@ -86,12 +86,11 @@ def create(
 ) -> Source:
     """The split of a data set, its counts checked against the declared ones.
 
-    `image_size` (height, width) applies to synthetic images; `cache`, if any, is where record files
-    are copied to, which other sources have none of; `label_weights` says whether labels have the
-    weights that the data give them; `where` is the config's section that asks, which messages name:
-    "input", "input.mixture.birds", or "evals.test", whose declared number of classes is the
-    training data's. UserError for an unknown source or split, missing data (and how to get it), and
-    counts that are not the declared ones.
+    `image_size` (height, width) applies to synthetic images, `cache` to record files, which are
+    copied there; `label_weights` says whether labels have the weights that the data give them;
+    `where` is the config's section that asks: "input", "input.mixture.birds", or "evals.test",
+    whose declared number of classes is the training data's. UserError for an unknown source or
+    split, missing data (and how to get it), and counts that are not the declared ones.
     """
     check_folder(name, data_dir, where=where)
     request = Request(

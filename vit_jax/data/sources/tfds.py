@@ -1,15 +1,18 @@
 """Data sets on disk as TFDS writes them: record files, dataset_info.json and features.json.
 
-The metadata are read by tensorflow_datasets itself, as far as they are safe (tfds_metadata.py); the
-records at random, by this package.
+TFDS reads the metadata, but it imports the Python module of every class that features.json names,
+and looks for it in the current folder too. So the file is read here first, and TFDS gets a copy of
+what was read. It gets no names of classes: it would drop a line of spaces, and with it give later
+classes other numbers. The records are read at random by this package.
 https://www.tensorflow.org/datasets/external_tfrecord
 """
 
 import json
 import posixpath
-from collections.abc import Callable, Sequence
+import re
+import tempfile
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -21,21 +24,109 @@ from vit_jax.data.source import Example, Source, digest
 from vit_jax.data.sources.caches import FileCache, copies
 from vit_jax.data.sources.records import ArrayRecords, TFRecords
 from vit_jax.data.sources.splits import resolve
-from vit_jax.data.sources.tfds_metadata import HOW_TO_GET, INFO, class_names, read_info
 from vit_jax.data.sources.tfds_writer import NOTE, WEIGHTS
+
+INFO = "dataset_info.json"
+FEATURES = "features.json"
+
+HOW_TO_GET = (
+    'To get a data set, for example CIFAR-10: python -c "import tensorflow_datasets as tfds; '
+    "tfds.builder('cifar10', data_dir='DIR').download_and_prepare()\"; then set "
+    "data_dir=DIR/cifar10. ImageNet (imagenet2012) has to be downloaded by hand first: its tar "
+    "files, ILSVRC2012_img_train.tar and ILSVRC2012_img_val.tar, into DIR/downloads/manual."
+)
+
+# "type" with "content" beside it is how TFDS wrote it before 4.5. It takes both spellings.
+_NAMES_CODE = ("pythonClassName", "python_class_name", "type")
+_OF_TFDS = re.compile(r"tensorflow_datasets(\.[A-Za-z_]\w*)+")
+
+
+def read_info(folder: str) -> Any:
+    """tfds.core.DatasetInfo of the data set in `folder`, without class names.
+
+    UserError if the files are missing or damaged, or name Python code that is not of TFDS.
+    """
+    try:
+        parts = {name: files.read(files.join(folder, name)) for name in (INFO, FEATURES)}
+        _check_code(f"{folder}/{FEATURES}", json.loads(parts[FEATURES].decode()))
+        with tempfile.TemporaryDirectory() as copy:
+            for name, content in parts.items():
+                Path(copy, name).write_bytes(content)
+            import tensorflow_datasets
+
+            return tensorflow_datasets.builder_from_directory(copy).info
+    except UserError:
+        raise
+    except Exception as error:  # whatever tfds raises for damaged metadata
+        raise UserError(
+            f"{folder}: {INFO} or {FEATURES} is missing or damaged ({error}). {HOW_TO_GET}"
+        ) from error
+
+
+def _check_code(where: str, features: Any) -> None:
+    """UserError if anything in it, at whatever depth, names a class that is not of TFDS."""
+    inside = [features]
+    while inside:
+        value = inside.pop()
+        if isinstance(value, list):
+            inside.extend(value)
+        elif isinstance(value, dict):
+            inside.extend(value.values())
+            for key in _NAMES_CODE:
+                name = value.get(key)
+                if not isinstance(name, str) or (key == "type" and "content" not in value):
+                    continue
+                if not _OF_TFDS.fullmatch(name):
+                    raise UserError(
+                        f"{where} names the class {name!r}: to read the data set would run Python "
+                        "code from outside of TFDS. Only features of tensorflow_datasets are read: "
+                        "write the data set again with those, such as tfds.features.Image and "
+                        "ClassLabel."
+                    )
+            if isinstance(value.get("json"), str):  # a feature that is written inside a string
+                inside.append(json.loads(value["json"]))
+
+
+def class_names(folder: str, feature: str, num_classes: int) -> tuple[str, ...] | None:
+    """The lines of `<feature>.labels.txt`, the names of the classes by their numbers.
+
+    None if there is no such file; `num_classes` 0: as many as there are lines. UserError if it has
+    another number of them, twice the same, or is not UTF-8.
+    """
+    path = files.join(folder, f"{feature}.labels.txt")
+    try:
+        text = files.read(path).decode()
+    except FileNotFoundError:
+        return None
+    except UnicodeDecodeError as error:
+        line = error.object[: error.start].count(b"\n") + 1
+        raise UserError(
+            f"{path} is not UTF-8: line {line} has the byte 0x{error.object[error.start]:02x}. "
+            "Convert it, from Latin-1 for example: iconv -f latin1 -t utf8."
+        ) from error
+    lines = [line.removesuffix("\r") for line in text.split("\n")]
+    # Spaces belong to the names of folders; empty lines, such as the last one, name nothing.
+    names = [line for line in lines if line]
+    if num_classes and len(names) != num_classes:
+        raise UserError(
+            f"{path} has the names of {len(names):,} classes, but {FEATURES} says that there are "
+            f"{num_classes:,}: names would belong to other classes. Give it one line a class, in "
+            "the order of their numbers, or delete it."
+        )
+    places: dict[str, int] = {}
+    for number, name in enumerate(names):
+        if places.setdefault(name, number) != number:
+            raise UserError(
+                f"{path}: classes {places[name]} and {number} are both named {name!r}. Give each a "
+                "name of its own, or delete the file."
+            )
+    return tuple(names)
+
 
 _MOST_LABELS = 64  # of an example, where `labels` is a list and nothing says how many it has
 
 
-class Records(Protocol):
-    """The files of a split with random access."""
-
-    def read(self, file: int, records: Sequence[int]) -> list[bytes]:
-        """The records of one file; UserError if one is corrupt."""
-        ...
-
-
-_FORMATS: dict[str, Callable[[list[str], list[int]], Records]] = {
+_FORMATS: dict[str, type[ArrayRecords] | type[TFRecords]] = {
     "tfrecord": TFRecords,
     "array_record": ArrayRecords,
 }
@@ -59,9 +150,8 @@ class Tfds(Source):
     ) -> None:
         """`num_classes` is needed where the metadata do not say how many there are.
 
-        `label_weights`: whether they are read, if the data set has some.
-        `where` is the config's section that asks, for messages; `cache`, if any, is where the files
-        are copied to before they are read.
+        `label_weights`: whether they are read, if the data set has some. `where` is the config's
+        section that asks; `cache`, if any, is where the files are copied to before they are read.
         """
         folder = find_folder(data_dir, where=where)
         info = read_info(folder)
@@ -89,7 +179,11 @@ class Tfds(Source):
         present = _complete(folder, self._files, sizes_bytes[touched])
         if cache is not None:
             self._files = copies(cache, info.name, self._files, present)
-        self._records = _open(folder, info.file_format.value, self._files, counts)
+        if (kind := info.file_format.value) not in _FORMATS:
+            raise UserError(
+                f"{folder} is written in {kind!r}; only {' and '.join(_FORMATS)} are read."
+            )
+        self._records = _FORMATS[kind](self._files, counts)
 
         self._label_file = files.join(folder, label_index.file_name(part.name))
         self._split_size = sizes[part.name]
@@ -190,7 +284,11 @@ def find_folder(data_dir: str | None, *, where: str) -> str:
                 f"{where}.data_dir={data_dir} holds several data sets: {names}. Name one."
             )
         if folders:
-            return max(folders, key=_version)
+            version = lambda folder: [
+                int(number) if number.isdigit() else -1
+                for number in posixpath.basename(folder).split(".")
+            ]
+            return max(folders, key=version)
     raise UserError(
         f"{where}.data_dir={data_dir} holds no {INFO}, neither itself nor as "
         f"<name>/<version>/{INFO}. {HOW_TO_GET}"
@@ -208,11 +306,6 @@ def split_sizes(folder: str | Path) -> dict[str, int]:
     return {name: split.num_examples for name, split in read_info(str(folder)).splits.items()}
 
 
-def _version(folder: str) -> tuple[int, ...]:
-    numbers = posixpath.basename(folder).split(".")
-    return tuple(int(number) if number.isdigit() else -1 for number in numbers)
-
-
 def _complete(folder: str, paths: list[str], sizes_bytes: list[int | None]) -> list[int]:
     """The files' sizes. UserError if files are missing."""
     missing = [path for path, size in zip(paths, sizes_bytes, strict=True) if size is None]
@@ -222,14 +315,6 @@ def _complete(folder: str, paths: list[str], sizes_bytes: list[int | None]) -> l
             f"{posixpath.basename(missing[0])}. Get the data set again."
         )
     return [size for size in sizes_bytes if size is not None]
-
-
-def _open(folder: str, file_format: str, paths: list[str], counts: list[int]) -> Records:
-    if file_format not in _FORMATS:
-        raise UserError(
-            f"{folder} is written in {file_format!r}; only {' and '.join(_FORMATS)} are read."
-        )
-    return _FORMATS[file_format](paths, counts)
 
 
 def _label_feature(folder: str, features: Any) -> tuple[str, Any]:

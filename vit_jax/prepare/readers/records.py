@@ -44,7 +44,14 @@ def collection(request: CollectionRequest) -> Collection:
     field = request.label_field or ("labels" if several else "label")
     of_set = classes(request)
     parts: list[Part] = []
-    images_root = _images_root(request)
+    images_root = None
+    if request.images_root is not None:
+        images_root = Path(request.images_root).expanduser().absolute()
+        if not request.images_root or not images_root.is_dir():
+            raise UserError(
+                f"--images_root={request.images_root} is not a folder. Paths in the lists are "
+                "relative to it; without it, to the folder of their list."
+            )
     for file in source_files(request.source, SUFFIXES):
         root = str(images_root or file.path.parent)
         reading = Reading(of_set, field, several, root)
@@ -59,19 +66,6 @@ def collection(request: CollectionRequest) -> Collection:
         parts=parts,
         multi_label=several,
     )
-
-
-def _images_root(request: CollectionRequest) -> Path | None:
-    """UserError if the folder does not exist, since every image would be missing."""
-    if request.images_root is None:
-        return None
-    root = Path(request.images_root).expanduser().absolute()
-    if not request.images_root or not root.is_dir():
-        raise UserError(
-            f"--images_root={request.images_root} is not a folder. Paths in the lists are relative "
-            "to it; without it, to the folder of their list."
-        )
-    return root
 
 
 def _parts_of_json(file: SourceFile, reading: Reading) -> list[Part]:

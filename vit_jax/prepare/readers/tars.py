@@ -74,8 +74,13 @@ class Archive:
         if self._is_gzip:
             # Buffered, since seeking back would decompress everything from the beginning.
             self._file = io.BufferedReader(gzip.GzipFile(fileobj=file), 1 << 20)  # type: ignore
-        else:
-            self._refuse_compressed(start)
+            return
+        for magic, program in _COMPRESSED.items():
+            if start.startswith(magic):
+                raise UserError(
+                    f"{part.path} is compressed and has no random access. Images gain nothing by "
+                    f"it: decompress it ({program} {part.path})."
+                )
 
     def __enter__(self) -> Archive:
         return self
@@ -131,14 +136,6 @@ class Archive:
             raise self._damaged(f"it ends inside {info.name}")
         return data
 
-    def _refuse_compressed(self, start: bytes) -> None:
-        for magic, program in _COMPRESSED.items():
-            if start.startswith(magic):
-                raise UserError(
-                    f"{self._part.path} is compressed and has no random access. Images gain "
-                    f"nothing by it: decompress it ({program} {self._part.path})."
-                )
-
     def _unreadable(self, error: OSError) -> UserError:
         if error.errno == errno.EINVAL:  # an offset that no file can have
             return self._damaged("an absurd size")
@@ -170,21 +167,10 @@ def fault(info: tarfile.TarInfo) -> str:
         return "no_file"
     if "\0" in info.name:
         return "unsafe_name"
-    if leads_out(info.name):
-        return "outside"
+    path, windows = PurePosixPath(info.name), PureWindowsPath(info.name)
+    if path.is_absolute() or windows.drive or windows.root or ".." in path.parts + windows.parts:
+        return "outside"  # unpacked, it could be outside the folder
     return "too_large" if info.size > MAX_MEMBER_BYTES else ""
-
-
-def leads_out(name: str) -> bool:
-    """Whether a file of this name, unpacked, could be outside the folder."""
-    path = PurePosixPath(name)
-    windows = PureWindowsPath(name)
-    return (
-        path.is_absolute()
-        or bool(windows.drive or windows.root)
-        or ".." in path.parts
-        or ".." in windows.parts
-    )
 
 
 class FileSlice(io.RawIOBase):
@@ -193,13 +179,7 @@ class FileSlice(io.RawIOBase):
     def __init__(self, file: IO[bytes], start: int, size: int) -> None:
         self._file, self._start, self._size, self._position = file, start, size, 0
 
-    def readable(self) -> bool:
-        """True."""
-        return True
-
-    def seekable(self) -> bool:
-        """True."""
-        return True
+    readable = seekable = lambda self: True
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
         """Moves the position, as any file does."""

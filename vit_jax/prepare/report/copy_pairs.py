@@ -132,7 +132,10 @@ def class_pairs(
         some = rows[start : start + _AT_ONCE]
         labels = (_labels(table, side[some]) for side in (pairs.copy, pairs.first))
         for k, one, other in zip(some, *labels, strict=True):
-            for pair in _of_two(set(one), set(other)):
+            sides = (set(one), set(other)), (set(other), set(one))
+            own = ((sorted(a - b) or sorted(a))[:MOST_LABELS] for a, b in sides)
+            both = {(min(two), max(two)) for two in itertools.product(*own) if two[0] != two[1]}
+            for pair in both:
                 counts.setdefault(pair, Counter())[kinds[pairs.kind[k]]] += 1
     ordered = sorted(counts.items(), key=lambda item: (-item[1].total(), item[0]))
     return {
@@ -142,11 +145,6 @@ def class_pairs(
             for pair, of in ordered[:most]
         ],
     }
-
-
-def _of_two(one: set[int], other: set[int]) -> set[tuple[int, int]]:
-    sides = ((sorted(a - b) or sorted(a))[:MOST_LABELS] for a, b in ((one, other), (other, one)))
-    return {(min(pair), max(pair)) for pair in itertools.product(*sides) if pair[0] != pair[1]}
 
 
 def to_show(pairs: CopyPairs) -> Iterator[int]:

@@ -1,7 +1,7 @@
 """report.html: a description of a data set on one page, without network or other files."""
 
 import html
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -179,7 +179,7 @@ def _names(title: str, names: Sequence[str]) -> str:
 def _sheet(title: str, pictures: Sequence[Picture]) -> str:
     if not pictures:
         return ""
-    return f'<h2>{title}</h2><div class="sheet">\n{_joined(map(_figure, pictures))}\n</div>'
+    return f'<h2>{title}</h2><div class="sheet">\n{html_page.lines(map(_figure, pictures))}\n</div>'
 
 
 def _pairs(pairs: Sequence[Pair], copies: Mapping[str, Any]) -> str:
@@ -197,7 +197,7 @@ def _pairs(pairs: Sequence[Pair], copies: Mapping[str, Any]) -> str:
     )
     return (
         f'<h2>Copies <span class="note">{shown}</span></h2>'
-        f'<div class="pairs">\n{_joined(cells)}\n</div>'
+        f'<div class="pairs">\n{html_page.lines(cells)}\n</div>'
     )
 
 
@@ -263,7 +263,7 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[object]], *, numbers: bo
     """A table; with `numbers`, all columns but the first are numbers."""
     of = lambda i: ' class="number"' if numbers and i else ""
     heads = "".join(f"<th{of(i)}>{escape(title)}</th>" for i, title in enumerate(head))
-    body = _joined(
+    body = html_page.lines(
         "<tr>" + "".join(f"<td{of(i)}>{escape(c)}</td>" for i, c in enumerate(row)) + "</tr>"
         for row in rows
     )
@@ -271,10 +271,6 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[object]], *, numbers: bo
         f'<div class="wide"><table><thead><tr>{heads}</tr></thead><tbody>\n{body}\n</tbody>'
         "</table></div>"
     )
-
-
-def _joined(parts: Iterable[str]) -> str:
-    return "\n".join(parts)
 
 
 def bars(title: str, note: str, bins: Sequence[Bin], label: Callable[[float], str]) -> str:

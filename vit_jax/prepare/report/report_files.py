@@ -187,24 +187,19 @@ def thumbnail(table: pa.Table, row: int, max_pixels: int) -> str | None:
     one = {name: table[name][row].as_py() for name in columns}
     if not one["path"] or not 0 < one["height"] * one["width"] <= max_pixels:
         return None
+    before = ImageFile.LOAD_TRUNCATED_IMAGES
     try:
         with open(one["path"], "rb") as file:
             file.seek(one["offset"])
             data = file.read(one["nbytes"])
-        return _url(data)
-    except Exception:  # damaged images are shown where possible; decoders raise anything
-        return None
-
-
-def _url(data: bytes) -> str:
-    before = ImageFile.LOAD_TRUNCATED_IMAGES
-    ImageFile.LOAD_TRUNCATED_IMAGES = True
-    try:
+        ImageFile.LOAD_TRUNCATED_IMAGES = True
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             image = Image.open(io.BytesIO(data))
             image.draft("RGB", (SIDE, SIDE))
             small = image.convert("RGB")
+    except Exception:  # damaged images are shown where possible; decoders raise anything
+        return None
     finally:
         ImageFile.LOAD_TRUNCATED_IMAGES = before
     small.thumbnail((SIDE, SIDE))
