@@ -74,7 +74,7 @@ def test_a_file_that_is_not_there(run, folder):
     assert not list(folder.iterdir())
 
 
-def test_help_is_no_failure(run):
+def test_help_is_not_a_failure(run):
     for command, done in run({command: ["--help"] for command in COMMANDS}).items():
         assert (done.returncode, done.stderr) == (0, ""), command
         assert "--" in done.stdout, command

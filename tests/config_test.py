@@ -86,7 +86,7 @@ def test_fields_that_are_none_or_absent_can_be_overridden():
         ("optim.layer_decay=fast", "optim.layer_decay takes a number or None"),
     ],
 )
-def test_what_is_wrong_is_named(override, message):
+def test_wrong_values_are_named(override, message):
     with pytest.raises(UserError) as error:
         configs.resolve({}, [override])
     assert message in str(error.value)
@@ -123,7 +123,7 @@ def test_a_file_sets_one_of_a_group(group):
         "model.head_bias", "input.std", "log.peak_tflops", "input.mixture.part.weight",
     ],
 )  # fmt: skip
-def test_rates_that_no_run_has_are_refused(field):
+def test_impossible_rates_are_refused(field):
     value = "1e12,1,1" if field == "input.std" else "1e12"
     with pytest.raises(UserError, match=rf"config.{field}=.*: give at least .* and below \d+\.$"):
         configs.resolve({}, [f"{field}={value}"])
@@ -133,7 +133,7 @@ CADENCES = [name for name in configs.fields() if re.search(r"_steps$|_at_step$|k
 
 
 @pytest.mark.parametrize("field", CADENCES)
-def test_steps_that_no_run_reaches_are_refused(field):
+def test_unreachable_steps_are_refused(field):
     field = field.replace("<name>", "val")
     configs.resolve({}, [f"{field}=1_000_000_000"])  # a cadence that means the last step only
     with pytest.raises(
@@ -161,7 +161,7 @@ def test_bounds_are_of_fields_that_exist():
             assert value is None or isinstance(value, numbers), name
 
 
-def test_none_is_the_choice_of_this_name_where_there_is_one():
+def test_none_is_a_choice_where_it_is_listed():
     overrides = ["model.position_embedding=none", "model.pool=none"]
     model = configs.resolve({"model": {"pool": "avg"}}, overrides).model
     assert (model.position_embedding, model.pool) == ("none", None)
@@ -202,7 +202,7 @@ def test_types_in_files_are_checked_too(value):
         configs.resolve({"seed": value})
 
 
-def test_missing_file_names_the_ones_there_are(monkeypatch):
+def test_a_missing_file_names_the_existing_ones(monkeypatch):
     monkeypatch.chdir(PACKAGE.parent)
     with pytest.raises(
         UserError, match=r"No config file configs/vit_digit.py: it is not there. Did"
@@ -212,7 +212,7 @@ def test_missing_file_names_the_ones_there_are(monkeypatch):
         configs.load("configs")
 
 
-def test_outside_of_a_clone_it_is_said_where_config_files_are(tmp_path, monkeypatch):
+def test_outside_a_clone_it_says_where_config_files_are(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     where = re.escape(str(PACKAGE.parent / "configs"))
     with pytest.raises(UserError, match=rf"has none. Did you mean '{where}/vit_digits.py'\?"):

@@ -108,7 +108,7 @@ TABLE_3 = {
 
 
 @pytest.mark.parametrize("name", TABLE_3)
-def test_recipes_are_the_papers(name):
+def test_recipes_match_the_paper(name):
     c = load(name)
     expected = TABLE_3[name]
     actual = Published(
@@ -126,7 +126,7 @@ def test_recipes_are_the_papers(name):
     assert c.model.pre_logits or name.startswith("bit.py")
 
 
-def test_the_ablation_of_positions_has_every_one():
+def test_the_ablation_of_positions_has_every_kind():
     file = (ROOT / "configs" / "ablation_position.py").read_text()
     variants = re.findall(r'^    "(\w+)": \("', file, re.MULTILINE)
     assert len(variants) == 12
@@ -176,7 +176,7 @@ def test_ablations_change_one_thing(names):
 @pytest.mark.parametrize(
     "name", ["ablation_shape.py:depth=", "ablation_head.py:head=map", "ablation_optimizer.py:sgd"]
 )
-def test_ablations_say_what_there_is(name):
+def test_ablations_list_what_exists(name):
     with pytest.raises(UserError, match="it has the variants"):
         load(name)
 
@@ -193,7 +193,7 @@ TABLE_4 = {
 
 
 @pytest.mark.parametrize("variant", TABLE_4)
-def test_fine_tuning_is_the_papers(variant):
+def test_fine_tuning_matches_the_paper(variant):
     c = load(f"finetune.py{variant}")
     steps, rates = TABLE_4[variant]
     assert c.total.steps == steps
@@ -220,7 +220,7 @@ def test_sizes_are_of_training_and_evaluation(file, size):
         assert (c.input.batch_size, c.model.dtype) == expected
 
 
-def test_a_probe_trains_the_head_alone():
+def test_a_probe_trains_only_the_head():
     from vit_jax.optim import patterns
 
     c = load(
@@ -289,13 +289,13 @@ def test_augreg_knows_both_data_sets(data):
         ("evals=DIR", "go with data=i1k alone"),
     ],
 )
-def test_augreg_says_what_there_is(argument, says):
+def test_augreg_lists_what_exists(argument, says):
     with pytest.raises(UserError, match=says):
         load(f"vit_augreg.py:{argument}")
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-def test_nothing_is_chosen_by_what_is_reported(name):
+def test_checkpoints_are_not_chosen_on_reported_data(name):
     """The best checkpoint is chosen on a part of train that the run does not train on."""
     c = load(name)
     if c.checkpoint.best_metric:
@@ -316,7 +316,7 @@ DEIT3 = {"S/16": (224, 4e-3, 0.05), "B/16": (192, 3e-3, 0.2), "L/16": (192, 3e-3
 
 
 @pytest.mark.parametrize("variant", DEIT3)
-def test_deit3_is_as_in_the_authors_commands(variant):
+def test_deit3_matches_the_authors_commands(variant):
     c, (size, lr, drop_path) = load(f"vit_i1k_deit3.py:variant={variant}"), DEIT3[variant]
     assert build.preprocess(c).image_size == (size, size)
     assert (c.optim.lr, c.model.stochastic_depth) == (lr, drop_path)

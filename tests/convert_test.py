@@ -51,7 +51,7 @@ def test_through_all_formats_and_back(npz, tmp_path):
     assert_same(dict(np.load(tmp_path / "e.npz")), dict(np.load(path)))
 
 
-def test_another_size_and_no_head(npz, tmp_path):
+def test_converts_another_size_without_a_head(npz, tmp_path):
     path, expected = npz
     convert(str(path), str(tmp_path / "a"), to="huggingface", image_size=(16, 16), head="drop")
     model = weights.load(tmp_path / "a")
@@ -81,7 +81,7 @@ def test_existing_outputs_are_not_overwritten(npz, tmp_path):
     assert sorted(p.name for p in tmp_path.iterdir()) == ["link", "link.npz", "toy.npz"]
 
 
-def test_leftovers_of_a_killed_process_are_no_obstacle(npz, tmp_path):
+def test_leftovers_of_a_killed_process_do_not_matter(npz, tmp_path):
     (tmp_path / ".out.new").mkdir()
     convert(str(npz[0]), str(tmp_path / "out"), to="timm")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["out", "toy.npz"]

@@ -124,7 +124,7 @@ def test_all_blocks_run_in_order(page, run_blocks):
     run_blocks(b for b in blocks(page.read_text()) if not b.mark.startswith("skip"))
 
 
-def test_commands_train_configs_with_fields_that_exist():
+def test_commands_set_fields_that_exist():
     for page, arguments in train_commands():
         given = dict(zip(arguments, [*arguments[1:], ""], strict=True))
         overrides = [a.removeprefix("--config.") for a in arguments if a.startswith("--config.")]
@@ -139,7 +139,7 @@ def test_links_lead_somewhere(page):
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
-def test_tests_that_are_named_exist(page):
+def test_tests_named_on_pages_exist(page):
     for file, function in re.findall(r"(tests/[\w/]+\.py)(?:::(\w+))?", page.read_text()):
         assert (ROOT / file).exists(), file
         assert f"def {function}" in (ROOT / file).read_text(), f"{file}::{function}"

@@ -100,7 +100,7 @@ def test_two_processes_train_and_start_again(start, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_process_that_does_not_come(start):
+def test_a_missing_process_is_named(start):
     """The missing process is named, and the others exit with status 76."""
     alone = start(2, "--start_timeout_secs=1", only=[0])
     assert alone.end() == {0: 76}
@@ -121,14 +121,14 @@ def test_two_processes_evaluate_as_one_does(start, tmp_path, tiny_run):
 
 
 @pytest.mark.slow
-def test_four_processes(start):
+def test_four_processes_train(start):
     run = start(4, "--config.total.steps=2")
     assert run.end() == dict.fromkeys(range(4), 0), run.output(0)
     assert "4 x cpu: data 4" in run.output(0)
 
 
 @pytest.mark.slow
-def test_sigterm_to_one_then_the_same_bits(start, tmp_path):
+def test_sigterm_to_one_process_resumes_to_the_same_bits(start, tmp_path):
     """All save the same step; the resumed run equals an uninterrupted one."""
     steps = (
         "--config.total.steps=200", "--config.checkpoint.every_steps=100",
@@ -153,7 +153,7 @@ def test_sigterm_to_one_then_the_same_bits(start, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("killed", [0, 1])
-def test_kill_9_then_start_again(start, killed):
+def test_kill_9_then_restart(start, killed):
     """The victim is named and the others end; then the run continues with fewer processes."""
     forever = ("--config.total.steps=1_000_000", "--config.input.batch_size=12")
     run = start(3, *forever, "--peer_timeout_secs=20")
@@ -171,7 +171,7 @@ def test_kill_9_then_start_again(start, killed):
 
 
 @pytest.mark.slow
-def test_the_error_of_one_is_told_to_all(start):
+def test_the_error_of_one_process_reaches_all(start):
     run = start(2, more={1: ["--allow_config_change"]})
     assert run.end() == {0: 76, 1: 1}, run.output(0) + run.output(1)
     assert "[process 1 of 2] error: " in run.output(1)

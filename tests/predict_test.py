@@ -70,7 +70,7 @@ def test_imports_no_tensorflow_and_no_data(trained, photo, run_python):
         (lambda p: p.unlink(), "No image or folder"),
     ],
 )
-def test_bad_image_is_one_message(trained, photo, run_python, make, message):
+def test_a_bad_image_gives_one_message(trained, photo, run_python, make, message):
     make(photo)
     done = run_python(*PREDICT, "--checkpoint", str(trained), str(photo))
     assert done.returncode == 1
@@ -79,7 +79,7 @@ def test_bad_image_is_one_message(trained, photo, run_python, make, message):
     assert "Traceback" not in done.stderr
 
 
-def test_no_checkpoint_no_images(tmp_path, trained, photo, run_python):
+def test_missing_checkpoint_or_images_are_refused(tmp_path, trained, photo, run_python):
     done = run_python(*PREDICT, "--checkpoint", str(tmp_path), str(photo))
     assert (done.returncode, "No checkpoint" in done.stderr) == (1, True)
     done = run_python(*PREDICT, "--checkpoint", str(trained))
@@ -118,7 +118,7 @@ def test_exif_orientation_is_honoured(tmp_path):
     assert shown[0, 3, 0] == 1.0
 
 
-def test_evaluate_gives_the_runs_own_numbers(trained, run_python):
+def test_evaluate_reproduces_the_runs_numbers(trained, run_python):
     rows = [json.loads(line) for line in (trained / "metrics.jsonl").read_text().splitlines()]
     done = run_python("-m", "vit_jax.evaluate", "--checkpoint", str(trained), "--json")
     assert done.returncode == 0, done.stderr
@@ -128,7 +128,7 @@ def test_evaluate_gives_the_runs_own_numbers(trained, run_python):
         assert value == pytest.approx(rows[-1][name], rel=1e-6), name
 
 
-def test_evaluate_and_predict_by_the_moving_average(trained, photo, run_python):
+def test_evaluates_and_predicts_with_the_ema(trained, photo, run_python):
     rows = [json.loads(line) for line in (trained / "metrics.jsonl").read_text().splitlines()]
     done = run_python("-m", "vit_jax.evaluate", "--checkpoint", str(trained), "--json", "--ema")
     assert done.returncode == 0, done.stderr
@@ -140,13 +140,13 @@ def test_evaluate_and_predict_by_the_moving_average(trained, photo, run_python):
     assert raw[0]["probability"] != averaged[0]["probability"]
 
 
-def test_a_checkpoint_without_a_moving_average_has_none_to_give(tiny_run, tmp_path):
+def test_a_checkpoint_without_an_ema_cannot_give_one(tiny_run, tmp_path):
     train(tiny_run("total.steps=2"), tmp_path)
     with pytest.raises(UserError, match=r"no moving average .* no optim.ema_decay"):
         weights.load(tmp_path, ema=True)
 
 
-def test_the_best_moving_average_can_be_kept(tiny_run, tmp_path):
+def test_the_best_ema_can_be_kept(tiny_run, tmp_path):
     evaluated = ("evals.test.split=test", "evals.test.preprocess=decode|resize(8)")
     best = "checkpoint.best_metric=test_ema/accuracy"
     with pytest.raises(UserError, match="given by no evaluation"):
@@ -180,7 +180,7 @@ def test_other_classes_are_numbers(toy_npz, photo, capsys):
     assert not capsys.readouterr().err
 
 
-def test_probabilities_that_are_not_finite_are_no_answer(toy_npz, photo):
+def test_non_finite_probabilities_are_refused(toy_npz, photo):
     file = toy_npz(3)
     arrays = dict(np.load(file))
     arrays["head/bias"] = np.full_like(arrays["head/bias"], np.nan)
@@ -189,7 +189,7 @@ def test_probabilities_that_are_not_finite_are_no_answer(toy_npz, photo):
         list(predict(file, [str(photo)], top_k=1))
 
 
-def test_the_size_of_batches_changes_nothing(trained, photo):
+def test_the_batch_size_changes_nothing(trained, photo):
     for number in range(4):
         pixels = np.random.default_rng(number).integers(0, 256, (9, 7, 3), dtype=np.uint8)
         Image.fromarray(pixels).save(photo.parent / f"{number}.png")
@@ -205,7 +205,7 @@ def test_the_size_of_batches_changes_nothing(trained, photo):
         list(predict(str(trained), [str(photo)], top_k=1, batch_size=0))
 
 
-def test_images_that_are_not_resized_must_have_their_size(photo):
+def test_images_that_are_not_resized_must_have_the_models_size(photo):
     with pytest.raises(UserError, match=r"photo.png has 8 x 8 pixels .* takes 6 x 4"):
         images.load(photo, Preprocess(image_size=(4, 6), resize=None))
     with pytest.raises(UserError, match=r"photo.png: .* 8 x 8 .* smaller"):

@@ -90,7 +90,7 @@ def uninterrupted(tmp_path_factory):
     return workdir, output
 
 
-def test_what_a_person_sees(uninterrupted):
+def test_lines_on_the_screen(uninterrupted):
     workdir, output = uninterrupted
     for text in (
         "digits, train: 1,437 examples, 10 classes",
@@ -112,7 +112,7 @@ def test_what_a_person_sees(uninterrupted):
     assert "Traceback" not in output
 
 
-def test_metrics_rows(uninterrupted):
+def test_rows_of_metrics(uninterrupted):
     workdir, _ = uninterrupted
     rows = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
     assert [row["step"] for row in rows] == list(range(5, STEPS + 1, 5))
@@ -149,7 +149,7 @@ def test_sigterm_saves_and_resuming_gives_the_same_bits(uninterrupted, tmp_path,
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("more", "seed"), [((), 0), (EVERYTHING, 1)], ids=["usual", "everything"])
-def test_kill_9_three_times_then_the_same_bits(tmp_path, more, seed):
+def test_killed_three_times_it_ends_with_the_same_bits(tmp_path, more, seed):
     """Kills also hit saves: every fifth step saves, and the moment is random."""
     killed, uninterrupted = tmp_path / "killed", tmp_path / "uninterrupted"
     moments = random.Random(seed)
@@ -168,7 +168,7 @@ def test_kill_9_three_times_then_the_same_bits(tmp_path, more, seed):
     assert losses(killed) == losses(uninterrupted)
 
 
-def test_finished_run_shows_its_result_again(uninterrupted, capsys):
+def test_a_finished_run_shows_its_result_again(uninterrupted, capsys):
     workdir, first = uninterrupted
     run_here(workdir)
     output = capsys.readouterr().out
@@ -245,7 +245,7 @@ def test_a_wrong_config_leaves_no_trace(tmp_path, tiny_run):
         assert not (tmp_path / "run").exists(), override
 
 
-def test_a_loss_that_is_not_finite_stops_the_run_and_is_not_saved(tmp_path, tiny_run):
+def test_a_non_finite_loss_stops_the_run_and_is_not_saved(tmp_path, tiny_run):
     config = tiny_run(
         "optim.lr=9e5", "optim.weight_decay=9e5", "optim.warmup_steps=none",
         "checkpoint.every_steps=1", "log.every_steps=100", "total.steps=50",
@@ -277,7 +277,7 @@ def spoiled_batch(monkeypatch):
     return spoil
 
 
-def test_a_batch_that_spoils_the_run_can_be_left_out(tmp_path, tiny_run, spoiled_batch, capsys):
+def test_a_spoiled_batch_can_be_skipped(tmp_path, tiny_run, spoiled_batch, capsys):
     spoiled_batch(4)
     never = train(tiny_run("input.skip_steps=4"), tmp_path / "never")  # encountered it
     config = tiny_run("checkpoint.every_steps=3", "log.every_steps=2")
@@ -301,9 +301,7 @@ def test_a_batch_that_spoils_the_run_can_be_left_out(tmp_path, tiny_run, spoiled
         train(tiny_run("input.skip_steps=7"), tmp_path / "other")
 
 
-def test_nothing_is_evaluated_after_a_step_that_is_not_finite(
-    tmp_path, tiny_run, spoiled_batch, capsys
-):
+def test_nothing_is_evaluated_after_a_non_finite_step(tmp_path, tiny_run, spoiled_batch, capsys):
     spoiled_batch(2)
     config = tiny_run(
         "log.every_steps=100", "evals.test.every_steps=3",
@@ -315,7 +313,7 @@ def test_nothing_is_evaluated_after_a_step_that_is_not_finite(
     assert not (tmp_path / "metrics.jsonl").exists()
 
 
-def test_an_update_that_is_not_finite_stops_the_run_and_is_not_saved(tmp_path, tiny_run):
+def test_a_non_finite_update_stops_the_run_and_is_not_saved(tmp_path, tiny_run):
     """Head and gradients below it start at zero: Adam without eps divides 0 by 0."""
     config = tiny_run("optim.eps=0", "checkpoint.every_steps=1", "total.steps=2")
     with pytest.raises(NonFiniteError, match="an update that is not finite"):
@@ -323,7 +321,7 @@ def test_an_update_that_is_not_finite_stops_the_run_and_is_not_saved(tmp_path, t
     assert not checkpoint_dir.steps(tmp_path / "checkpoints")
 
 
-def test_changes_that_keep_the_arrays_are_allowed_by_choice(tmp_path, tiny_run):
+def test_changes_that_keep_the_arrays_can_be_allowed(tmp_path, tiny_run):
     train(tiny_run("total.steps=3", "optim.weight_decay=0.1"), tmp_path)
     for change in (
         ("optim.weight_decay=0.0",),
@@ -346,7 +344,7 @@ def test_a_plan_that_ends_before_the_checkpoint_is_refused(tmp_path, tiny_run):
         train(tiny_run("total.steps=3"), tmp_path, allow_config_change=True)
 
 
-def test_an_evaluation_that_a_stop_cut_short_is_made_up(tmp_path, tiny_run):
+def test_an_interrupted_evaluation_is_repeated(tmp_path, tiny_run):
     config = tiny_run(
         "evals.test.preprocess=decode|resize(8)", "total.steps=1", "optim.warmup_steps=none"
     )
@@ -380,13 +378,13 @@ def test_a_closed_pipe_does_not_end_training(tmp_path):
     assert checkpoint_dir.steps(tmp_path / "checkpoints")[-1] == 10
 
 
-def test_preempted_in_process(tmp_path, tiny_run):
+def test_preemption_in_process_saves_and_stops(tmp_path, tiny_run):
     with pytest.raises(Preempted, match="step 1 is saved"):
         train(tiny_run(), tmp_path, stop="SIGTERM")
     assert checkpoint_dir.steps(tmp_path / "checkpoints") == [1]
 
 
-def test_the_devices_are_waited_for_at_log_cadence_alone(tmp_path, tiny_run, monkeypatch):
+def test_the_devices_are_awaited_only_at_log_steps(tmp_path, tiny_run, monkeypatch):
     fetches = []
     fetch = jax.device_get
     monkeypatch.setattr("vit_jax.train.fetch", lambda s: fetches.append(1) or fetch(s))
@@ -427,7 +425,7 @@ def test_the_clock_is_paused_when_the_devices_have_finished(
     assert events == expected
 
 
-def test_the_loop_is_few_steps_ahead_of_the_devices(monkeypatch):
+def test_the_loop_stays_few_steps_ahead_of_the_devices(monkeypatch):
     waited = []
     monkeypatch.setattr(jax, "block_until_ready", lambda x: waited.append(str(x)))
     under_way = UnderWay()

@@ -32,7 +32,7 @@ def compiled(name, *overrides):
         ("v5p:4x4x4", (*PLAIN_22B, "mesh.data=1", "mesh.fsdp=16", "mesh.tensor=4")),
     ],
 )
-def test_fits(name, overrides):
+def test_the_model_fits(name, overrides):
     step = compiled(name, *overrides, "model.scan=true", "model.remat=full")
     memory = step.compiled.memory_analysis()
     assert peak_bytes(memory) < MEMORY_GIB[name.split(":")[0]] * GIB
@@ -50,7 +50,7 @@ def test_offloaded_activations_leave_the_chip():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("remat", "least", "most"), [("none", 0.99, 1.03), ("full", 1.2, 1.36)])
-def test_no_product_is_computed_that_need_not_be(remat, least, most):
+def test_no_unnecessary_product_is_computed(remat, least, most):
     """Compares the unrolled program, for which the compiler's count is complete."""
     fields = ("model.depth=3", "input.batch_size=64", f"model.remat={remat}")
     figures = measured(compiled("v5e:2x2", *fields), images_per_chip=16)

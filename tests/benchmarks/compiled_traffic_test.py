@@ -94,7 +94,7 @@ def test_a_scan_sends_what_the_formula_says(mesh):
 
 
 @pytest.mark.slow
-def test_so_does_the_unrolled_program():
+def test_the_unrolled_program_sends_it_too():
     check(*MESHES["data"])
 
 

@@ -13,7 +13,7 @@ for benchmark in (input_pipeline, randaugment_pipeline):
 """
 
 
-def test_a_folder_that_does_not_exist_is_one_message(run_python, tmp_path):
+def test_a_missing_folder_gives_one_message(run_python, tmp_path):
     folder = tmp_path / "nothing"
     done = run_python("-c", MAINS, f"--data_dir={folder}")
     assert done.returncode == 0, done.stderr

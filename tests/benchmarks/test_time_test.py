@@ -33,7 +33,7 @@ def test_cpu_time_of_grandchildren_counts(run_python):
     assert ast.literal_eval(lines[-1]) == {"passed": 12, "skipped": 1, "failed": 3}
 
 
-def test_a_suite_that_does_not_exist_is_one_message(run_python):
+def test_an_unknown_suite_gives_one_message(run_python):
     done = run_python("-m", "benchmarks.test_time", "--suites=quick,slwo")
     assert done.returncode == 1
     assert "there is no 'slwo'. There are: quick, slow." in done.stderr

@@ -85,7 +85,7 @@ def test_flops_of_a_shape_are_those_of_the_model_it_is_named_after(own):
         assert own["flops"][name] == 3 * models.info(f"ViT-{name}").forward_flops
 
 
-def test_a_contender_that_does_not_exist_is_one_message(run_python):
+def test_an_unknown_contender_gives_one_message(run_python):
     done = run_python("-m", "benchmarks.train_step", "--contenders=own,lnen+pages", "--norecord")
     assert done.returncode == 1
     assert done.stderr.startswith("error: --contenders: there is no 'lnen+pages'. Did you mean")
@@ -93,7 +93,7 @@ def test_a_contender_that_does_not_exist_is_one_message(run_python):
     assert "Traceback" not in done.stderr
 
 
-def test_contenders_are_the_files_there_are():
+def test_contenders_are_the_existing_files():
     files = {file.stem for file in Path(linen.__file__).parent.glob("[!_]*.py")}
     text = Path(linen.__file__).parents[1].joinpath("train_step.py").read_text()
     (known,) = re.findall(r"^_KNOWN = (\(.*\))", text, re.MULTILINE)

@@ -65,7 +65,7 @@ def test_one_process_is_alone(monkeypatch):
         (("host:99999", 2, 0), r"--coordinator=host:99999: give HOST:PORT"),
     ],
 )
-def test_flags_that_do_not_fit(flags, message):
+def test_contradictory_flags_are_refused(flags, message):
     with pytest.raises(UserError, match=message):
         given(*flags)
 
@@ -92,7 +92,7 @@ def test_cloud_tpu_vm(monkeypatch, tpu_vm):
     assert given() == Cluster("10.0.0.5:8482", 2, 1)
 
 
-def test_a_cluster_that_does_not_say_enough(monkeypatch):
+def test_an_incomplete_cluster_is_refused(monkeypatch):
     environment(monkeypatch, {**SLURM, "SLURM_PROCID": "first"})
     with pytest.raises(UserError, match=r"looks like a cluster, .*--num_processes=1"):
         given()

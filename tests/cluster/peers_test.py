@@ -83,7 +83,7 @@ def test_a_barrier_waits():
     assert order == ["came", "came", "went", "went"]
 
 
-def test_alone_waits_for_nobody():
+def test_a_single_process_waits_for_nobody():
     alone = Peers.alone()
     alone.barrier("a")
     assert alone.from_first("b", 3) == 3
@@ -91,7 +91,7 @@ def test_alone_waits_for_nobody():
     assert not alone.several
 
 
-def test_who_does_not_come_to_a_barrier_is_named():
+def test_a_process_missing_at_a_barrier_is_named():
     run = Run(4, barrier_timeout_secs=0.5)
     messages = run.all(lambda p: p.me.process_id in (1, 3) or p.barrier("before saving step 7"))
     for i in (0, 2):
@@ -102,14 +102,14 @@ def test_who_does_not_come_to_a_barrier_is_named():
 
 
 @pytest.mark.parametrize("i", [1, 2])
-def test_killed(i):
+def test_a_killed_process_is_noticed(i):
     run = Run(3)
     run.kill(i)
     for lost in run.all(lambda p: str(p.lost())).values():
         assert lost.startswith(f"process {i} (host-{i}, pid 10{i}) is gone without a word")
 
 
-def test_process_0_killed():
+def test_a_killed_process_0_is_noticed():
     run = Run(3, silent=[0])
     for first, _ in run.pairs.values():
         first.shutdown(socket.SHUT_RDWR)
@@ -118,7 +118,7 @@ def test_process_0_killed():
 
 
 @pytest.mark.parametrize("i", [0, 1])
-def test_silent(i):
+def test_a_silent_process_is_noticed(i):
     run = Run(3, silent=[i])
     for lost in run.all(lambda p: str(p.lost())).values():
         assert lost.startswith(f"process {i} (host-{i}, pid 10{i}) has given no sign of life")

@@ -37,7 +37,7 @@ def all_meet(port, ids, sizes=(3, 3, 3, 3), timeout_secs=20.0):
         return list(threads.map(one, ids, sizes))
 
 
-def test_all_come_in_any_order(port):
+def test_processes_may_come_in_any_order(port):
     meetings = all_meet(port, [2, 0, 1])
     assert [m.process_id for m in meetings[0].members] == [0, 1, 2]
     assert meetings[0].members == meetings[1].members == meetings[2].members
@@ -51,7 +51,7 @@ def test_the_port_is_free_again_and_the_lines_stay(port):
         assert second.connections[0].receive() == [{"still": "here"}]
 
 
-def test_who_does_not_come_is_named_on_all(port):
+def test_a_missing_process_is_named_on_all(port):
     for error in all_meet(port, [0, 2], timeout_secs=0.5):
         assert isinstance(error, PeerLost)
         assert "process 1 of 3 did not come within 0.5 s (here: process 0 (" in str(error)
@@ -74,7 +74,7 @@ def test_a_name_that_does_not_resolve(monkeypatch):
         meet(Cluster("nohost.invalid:9999", 2, 1), timeout_secs=0.1)
 
 
-def test_one_number_twice(port):
+def test_a_duplicate_process_id_is_refused(port):
     for error in all_meet(port, [0, 1, 1]):
         assert isinstance(error, UserError)
         assert "Two processes came with --process_id=1" in str(error)
@@ -86,7 +86,7 @@ def test_different_numbers_of_processes(port):
         assert "--num_processes=2, process 0 (" in str(error)
 
 
-def test_who_comes_again_takes_the_place_of_the_one_that_ended(port):
+def test_a_restarted_process_replaces_the_one_that_ended(port):
     with ThreadPoolExecutor() as threads:
         first = threads.submit(all_meet, port, [0])
         with _connected(port) as early:
@@ -95,7 +95,7 @@ def test_who_comes_again_takes_the_place_of_the_one_that_ended(port):
     assert first.result()[0].members == second.members == third.members
 
 
-def test_another_program_at_the_door_is_ignored(port):
+def test_another_program_at_the_port_is_ignored(port):
     with ThreadPoolExecutor() as threads:
         first = threads.submit(all_meet, port, [0], sizes=(2,))
         with _connected(port) as stranger:
@@ -104,7 +104,7 @@ def test_another_program_at_the_door_is_ignored(port):
     assert first.result()[0].members == second.members
 
 
-def test_a_port_that_is_taken(port):
+def test_a_port_in_use_is_refused(port):
     with socket.create_server(("", port)):
         (error,) = all_meet(port, [0])
     assert isinstance(error, UserError)

@@ -81,7 +81,7 @@ def run(start_python, tmp_path):
     return lambda number, **options: Run(start_python, tmp_path, number, **options)
 
 
-def test_a_signal_before_all_have_come_ends_at_once(monkeypatch):
+def test_a_signal_before_the_rendezvous_ends_at_once(monkeypatch):
     meet = lambda *_, **__: os.kill(os.getpid(), signal.SIGTERM)
     monkeypatch.setattr(start.rendezvous, "meet", meet)
     alone = start.together(
@@ -117,7 +117,7 @@ def test_the_others_name_the_one_that_was_killed(run, killed):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("still", [0, 1])
-def test_the_others_name_the_one_that_stands_still(run, still):
+def test_the_others_name_the_one_that_hangs(run, still):
     processes = run(3)
     processes.wait_for("step 3\n")
     processes.processes[still].send_signal(signal.SIGSTOP)

@@ -80,7 +80,7 @@ def test_all_stop_at_the_same_look(seed):
     assert {look.reason for look in processes.looks} <= {f"SIGTERM to {i}" for i in askers}
 
 
-def test_nobody_stops_unasked():
+def test_no_process_stops_unasked():
     assert not Processes(3, 5, 0).run({})
 
 

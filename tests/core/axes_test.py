@@ -37,7 +37,7 @@ def test_names_become_a_spec():
     assert spec == PartitionSpec(("replica", "data", "fsdp"), None, "fsdp")
 
 
-def test_what_does_not_divide_stays_whole_and_is_reported():
+def test_an_indivisible_axis_stays_unsharded_and_is_reported():
     names, shape = (axes.WIDTH, axes.HEADS), (6, 3)
     mesh_shape = {"replica": 1, "data": 1, "fsdp": 2, "tensor": 2}
     assert axes.to_spec(names, shape, meshes.RULES, mesh_shape) == PartitionSpec("fsdp", None)
@@ -61,7 +61,7 @@ def test_several_axes_divide_as_far_as_they_can(size, divided, whole):
     assert [x.replicated for x in unsharded] == [whole] * bool(whole)
 
 
-def test_a_name_without_a_rule_is_told():
+def test_a_name_without_a_rule_is_refused():
     with pytest.raises(UserError, match=r"'head' has no rule .*Did you mean 'heads'"):
         axes.to_spec(("head",), (4,), meshes.RULES, {"tensor": 2})
 

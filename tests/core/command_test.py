@@ -65,7 +65,7 @@ def test_a_missing_flag_is_named(run_python):
     assert done.stderr.startswith("error: --source is missing.\n--output is missing.\nTry: ")
 
 
-def test_help_is_no_failure(run_python):
+def test_help_is_not_a_failure(run_python):
     done = run_python("-c", PROGRAM.format(body="pass"), "--help")
     assert done.returncode == 0
     assert "--config" in done.stdout

@@ -99,7 +99,7 @@ def test_a_largest_size_makes_jax_lock_the_folder(use, tmp_path):
     }
 
 
-def test_no_folder_no_cache(use, tmp_path, monkeypatch):
+def test_without_a_folder_there_is_no_cache(use, tmp_path, monkeypatch):
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     assert use() == {}

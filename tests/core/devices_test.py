@@ -32,7 +32,7 @@ def test_the_platforms_that_are_there_are_used(run_python):
     assert run_python("-c", PROGRAM, JAX_PLATFORMS="cpu").stdout == "cpu\n"
 
 
-def test_what_to_install_is_said(monkeypatch):
+def test_the_message_says_what_to_install(monkeypatch):
     monkeypatch.setattr(devices, "_wanted", lambda: "tpu")
     monkeypatch.setattr(devices, "_there", lambda: ["cpu"])
     of_jax = "Unable to initialize backend 'tpu': no libtpu.so (set JAX_PLATFORMS='' to choose)"
@@ -44,7 +44,7 @@ def test_what_to_install_is_said(monkeypatch):
     )
 
 
-def test_a_device_that_fails_unasked(monkeypatch):
+def test_a_device_that_fails_without_being_requested(monkeypatch):
     monkeypatch.setattr(devices, "_wanted", lambda: "")
     of_jax = "Unable to initialize backend 'tpu': it is in use"
     assert "it is in use): JAX_PLATFORMS=cpu does without" in str(

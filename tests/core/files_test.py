@@ -26,7 +26,7 @@ def test_leftovers_of_killed_processes_are_deleted(tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == [".config"]
 
 
-def test_a_folder_is_there_in_full_or_not_at_all(tmp_path):
+def test_a_folder_is_complete_or_absent(tmp_path):
     folder = tmp_path / "a" / "folder"
     with pytest.raises(OSError, match="full"), atomic_folder(folder) as temporary:
         (temporary / "file").touch()

@@ -17,7 +17,7 @@ def test_names_and_literals():
 @pytest.mark.parametrize(
     "text", ["", "decode||flip_lr", "resize(x)", "a.b(1)", "resize(open('f'))"]
 )
-def test_what_is_no_op_is_refused(text):
+def test_text_that_is_not_an_op_is_refused(text):
     with pytest.raises(UserError, match=r"^input\.preprocess=.* is not an op"):
         opstring.parse(text, field="input.preprocess")
 

@@ -29,7 +29,7 @@ def test_a_terminal_rewrites_one_line():
         (5, "step"),
     ],
 )
-def test_a_narrow_terminal_gets_what_is_wanted_most(monkeypatch, columns, shown):
+def test_a_narrow_terminal_shows_the_most_important_parts(monkeypatch, columns, shown):
     """The last column stays empty: a terminal would wrap the line."""
     monkeypatch.setenv("COLUMNS", str(columns))
     out = Terminal()

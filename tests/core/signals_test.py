@@ -37,7 +37,7 @@ def test_a_signal_is_noticed_and_handlers_come_back():
     assert signal.getsignal(signal.SIGTERM) == before
 
 
-def test_what_happens_is_said_once_and_the_first_signal_is_kept(run_python):
+def test_a_signal_is_announced_once_and_the_first_is_kept(run_python):
     done = run_python("-c", BUSY, "SIGINT", "SIGTERM")
     assert (done.returncode, done.stdout) == (0, "done SIGINT\n"), done.stderr
     assert done.stderr == "SIGINT: it saves.\n"
@@ -62,7 +62,7 @@ def test_requests_can_be_nested_and_repeated():
 
 
 @pytest.mark.parametrize("number", SIGNALS)
-def test_where_nothing_is_to_be_saved_a_signal_ends_at_once(number):
+def test_with_nothing_to_save_a_signal_ends_at_once(number):
     before = signal.getsignal(number)
     stopped = pytest.raises(KeyboardInterrupt, match=f"^Stopped by {number.name} before the end")
     with stopped, at_once("before the end."):

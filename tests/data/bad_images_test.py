@@ -60,7 +60,7 @@ def test_a_bad_image_changes_no_other_slot_on_any_host(digits: Source, list_sour
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-def test_only_bad_images(list_source: MakeSource, threads: int) -> None:
+def test_batches_of_bad_images_weigh_nothing(list_source: MakeSource, threads: int) -> None:
     source = list_source([Example(b"junk", (0,))] * 3)
     batches = train(source, on_bad_image="skip", threads=threads)
     assert [batch["weight"].sum() for batch in take(batches, 3)] == [0, 0, 0]
@@ -102,7 +102,7 @@ def test_thin_images_are_bad_images(
 
 @pytest.mark.parametrize("on_bad_image", ["fail", "skip"])
 @pytest.mark.parametrize("exhausts", ["always", "once"])
-def test_memory_that_runs_out_makes_no_bad_image(
+def test_running_out_of_memory_is_not_a_bad_image(
     few: Callable[[int], Source], monkeypatch: pytest.MonkeyPatch, on_bad_image: str, exhausts: str
 ) -> None:
     """Also after a bad image, from which on errors are examined one by one."""

@@ -36,7 +36,7 @@ def source(list_source: Any, encode: Any, photo_like: Any) -> Any:
     return list_source([Example(image, (i % 10,)) for i in range(130)])
 
 
-def test_all_that_is_bad_is_named(source: Any, encode: Any) -> None:
+def test_all_bad_images_are_named(source: Any, encode: Any) -> None:
     assert look(source) == []
     source.examples[3] = Example(b"text", (0,))
     source.examples[70] = Example(source.examples[70].image[:-40], (0,))
@@ -74,7 +74,7 @@ def test_records_that_cannot_be_read_are_named_too(
     assert sorted(names) == ["example 129", "example 67", "record 66", "record 80"]
 
 
-def test_a_source_that_fails_otherwise_is_no_bad_image(
+def test_other_failures_of_a_source_are_not_bad_images(
     source: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def read(indices: np.ndarray) -> list[Example]:

@@ -54,14 +54,14 @@ def test_folders_and_files(folder: str) -> None:
     assert files.read(paths[2]) == b"b/2.png"
 
 
-def test_what_is_not_there(folder: str) -> None:
+def test_missing_files_are_refused(folder: str) -> None:
     with pytest.raises(FileNotFoundError):
         files.read(files.join(folder, "nothing"))
     with pytest.raises(FileNotFoundError):
         files.list_folder(files.join(folder, "nothing"))
 
 
-def test_file_systems_that_nobody_knows() -> None:
+def test_unknown_file_systems_are_refused() -> None:
     with pytest.raises(UserError, match=r"foo://x/y cannot be read: .*not implemented"):
         files.read("foo://x/y")
 
@@ -98,7 +98,7 @@ PASSING = [
 
 
 @pytest.mark.parametrize("error", PASSING, ids=repr)
-def test_what_may_pass_is_tried_again(error: Exception) -> None:
+def test_transient_errors_are_retried(error: Exception) -> None:
     assert files.retried("gs://x/y", failing(2, error)) == "read"
     with pytest.raises(UserError, match=r"gs://x/y cannot be read: .*3 attempts"):
         files.retried("gs://x/y", failing(3, error))
@@ -115,6 +115,6 @@ def test_what_may_pass_is_tried_again(error: Exception) -> None:
     ],
     ids=repr,
 )
-def test_what_cannot_pass_is_an_error_at_once(error: Exception) -> None:
+def test_permanent_errors_are_raised_at_once(error: Exception) -> None:
     with pytest.raises(type(error)):
         files.retried("gs://x/y", failing(1, error))

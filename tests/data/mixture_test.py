@@ -51,7 +51,7 @@ def test_quotas(weights: dict[str, float], expected: list[int]) -> None:
 
 
 @pytest.mark.parametrize("weight", [0.0, 1e-4])
-def test_a_component_that_would_never_come(weight: float) -> None:
+def test_a_component_that_would_never_come_is_refused(weight: float) -> None:
     with pytest.raises(UserError, match=r"input\.mixture\.b\.weight=.* less than one in 1,000"):
         quotas({"a": 1.0, "b": weight})
 

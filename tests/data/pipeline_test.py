@@ -180,14 +180,16 @@ def test_restarts_with_other_numbers_of_hosts(digits: Source, name: str) -> None
 
 
 @pytest.mark.parametrize("changed", [{"threads": 1}, {"threads": 5}, {"on_bad_image": "skip"}])
-def test_what_does_not_touch_the_batches(digits: Source, changed: dict[str, Any]) -> None:
+def test_threads_and_buffers_do_not_affect_the_batches(
+    digits: Source, changed: dict[str, Any]
+) -> None:
     for actual, expected in zip(
         take(train(digits, **changed), 3), take(train(digits), 3), strict=True
     ):
         assert_equal(actual, expected)
 
 
-def test_neither_threads_nor_hosts_touch_strong_augmentation(digits: Source) -> None:
+def test_threads_and_hosts_do_not_affect_strong_augmentation(digits: Source) -> None:
     expected = take(train(digits, AUGMENT_STRONGLY), 2)
     parts = [
         take(train(digits, AUGMENT_STRONGLY, rows=rows_of(host, 2), threads=threads), 2)
@@ -199,7 +201,7 @@ def test_neither_threads_nor_hosts_touch_strong_augmentation(digits: Source) -> 
 
 
 @pytest.mark.parametrize("num_examples", [1437, 14_000_000])
-def test_a_far_step_starts_as_fast_as_the_first(num_examples: int) -> None:
+def test_a_distant_step_starts_as_fast_as_the_first(num_examples: int) -> None:
     source = Synthetic(num_examples, 10, (8, 8))
 
     def seconds(start_step: int) -> float:

@@ -41,7 +41,7 @@ def test_no_size_in_a_part_of_the_header(encode: Callable[..., bytes], file_form
 
 
 @pytest.mark.parametrize("data", [b"", b"\xff", b"\xff\xd8\xff", b"not an image", b"BM", b"RIFF"])
-def test_no_size_of_what_is_no_image(data: bytes) -> None:
+def test_a_file_that_is_not_an_image_has_no_size(data: bytes) -> None:
     assert stored_size(data) is None
 
 
@@ -97,5 +97,5 @@ def test_any_damage_is_upright_or_right(file_format: str) -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"\xff\xd8\xff", b"text"])
-def test_nothing_noted(data: bytes) -> None:
+def test_images_without_orientation_are_upright(data: bytes) -> None:
     assert orientation(data) == 1

@@ -170,7 +170,7 @@ def test_constants_of_the_ports_are_fields(drawn):
         ({"weight_epsilon_of": "std"}, "deviation"),
     ],
 )
-def test_what_cannot_be_built(fields, message):
+def test_impossible_fields_are_refused(fields, message):
     with pytest.raises(UserError, match=message):
         build(**fields)
 

@@ -125,6 +125,6 @@ def test_every_field_of_a_vit_is_one_of_a_hybrid():
         ({"unit": (1,)}, "A hybrid has no field 'unit'. Did you mean 'units'"),
     ],
 )
-def test_what_cannot_be_built(fields, message):
+def test_impossible_fields_are_refused(fields, message):
     with pytest.raises(UserError, match=message):
         shape_of_logits(fields)

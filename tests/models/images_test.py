@@ -100,7 +100,7 @@ def test_pillow_does_not_warn_below_the_limit(tmp_path):
     assert images.load(file, Preprocess((8, 8), resize=(8, 8))).shape == (8, 8, 3)
 
 
-def test_what_is_no_file_is_not_opened(tmp_path):
+def test_only_regular_files_are_opened(tmp_path):
     """A pipe would be waited for, for ever."""
     os.mkfifo(tmp_path / "pipe.png")
     for name in (f"{tmp_path}/pipe.png", "a" * 5000):

@@ -151,7 +151,7 @@ def test_ways_to_run_the_blocks_agree(fields):
 
 
 @pytest.mark.parametrize("fields", [*POSITIONS, {"registers": 3, "qk_norm": True}], ids=spell)
-def test_decay_is_of_kernels_and_stacks_are_the_blocks(fields):
+def test_only_kernels_decay_and_only_blocks_are_stacked(fields):
     params = params_of(nnx.eval_shape(lambda: toy(**fields)))
     decayed = kernels_only(params)
     for name, x in params.items():
@@ -273,7 +273,7 @@ def test_vit_22b_has_the_published_size():
     ],
     ids=spell,
 )
-def test_what_cannot_be_built(fields, message):
+def test_impossible_fields_are_refused(fields, message):
     with pytest.raises(UserError, match=message):
         toy(**fields)
 

@@ -227,7 +227,7 @@ def test_bfloat16_is_near_float32():
     np.testing.assert_allclose(half.astype(jnp.float32), full, atol=0.1)
 
 
-def test_the_softmax_has_a_dtype_of_its_own():
+def test_the_softmax_has_its_own_dtype():
     images = jax.random.normal(jax.random.key(0), (2, 8, 8, 3))
     fine = tiny(dtype="bfloat16").tokens(images).astype(jnp.float32)
     coarse = tiny(dtype="bfloat16", softmax_dtype="bfloat16").tokens(images).astype(jnp.float32)
@@ -236,7 +236,7 @@ def test_the_softmax_has_a_dtype_of_its_own():
 
 @pytest.mark.parametrize("scan", [False, True])
 @pytest.mark.parametrize("place", ["input", "layers"])
-def test_tokens_between_blocks_have_a_dtype_of_their_own(scan, place):
+def test_tokens_between_blocks_have_their_own_dtype(scan, place):
     """They lose less: closer to float32 than when rounded after each block."""
     images = jax.random.normal(jax.random.key(0), (2, 8, 8, 3))
     fields = {"scan": scan, "position_at": place, "depth": 6}
@@ -260,7 +260,7 @@ def test_float32_between_blocks_takes_memory():
 
 
 @pytest.mark.parametrize("dtype", [None, "float32", "bfloat16"])
-def test_gradients_of_kernels_have_a_dtype_of_their_own(dtype):
+def test_gradients_of_kernels_have_their_own_dtype(dtype):
     model = tiny(dtype="bfloat16", gradient_dtype=dtype)
     model.head.kernel[...] = jax.random.normal(jax.random.key(1), (16, 5))  # not zero, as at first
     graph, params = nnx.split(model, nnx.Param)
@@ -295,7 +295,7 @@ def test_gradients_of_kernels_have_a_dtype_of_their_own(dtype):
         ({"widht": 17}, "Did you mean 'width'"),
     ],
 )
-def test_what_cannot_be_built(fields, message):
+def test_impossible_fields_are_refused(fields, message):
     with pytest.raises(UserError, match=message):
         tiny(**fields)
 

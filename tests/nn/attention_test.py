@@ -32,7 +32,7 @@ def test_attend_is_softmax_of_scaled_products():
 @pytest.mark.parametrize(
     ("softmax_dtype", "written"), [(jnp.float32, "f32"), (jnp.bfloat16, "bf16")]
 )
-def test_softmax_is_in_its_own_dtype_whatever_the_inputs_are(softmax_dtype, written):
+def test_softmax_has_its_own_dtype(softmax_dtype, written):
     x = jax.ShapeDtypeStruct((1, 5, 2, 8), jnp.bfloat16)
     own = functools.partial(attend, softmax_dtype=softmax_dtype)
     text = jax.jit(own).lower(x, x, x).as_text()
@@ -41,7 +41,7 @@ def test_softmax_is_in_its_own_dtype_whatever_the_inputs_are(softmax_dtype, writ
 
 
 @pytest.mark.parametrize(("dtype", "rounding"), [(jnp.float32, ROUNDING), (jnp.bfloat16, 2**-6)])
-def test_gradients_are_those_of_jax(dtype, rounding):
+def test_gradients_equal_those_of_jax(dtype, rounding):
     """rounding: for bfloat16, that of sums of products of order one, computed in different ways."""
     arguments = jax.random.normal(jax.random.key(0), (3, 2, 7, 3, 8), dtype)
     dy = jax.random.normal(jax.random.key(1), (2, 7, 3, 8), dtype)
@@ -104,7 +104,7 @@ def test_query_and_key_may_have_norms_and_the_key_no_bias():
     np.testing.assert_allclose(attention(x), expected, atol=10 * ROUNDING)  # logits of about 30
 
 
-def test_initialisation_is_xavier_of_each_projection_by_itself():
+def test_each_projection_is_initialised_as_xavier():
     width = 64
     attention = make_attention(width=width, num_heads=4)
     limit = np.sqrt(6 / (width + width))

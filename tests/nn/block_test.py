@@ -43,7 +43,7 @@ def test_layer_scale_multiplies_each_branch_by_channel():
     assert changed.sum() == changed[..., 3].size
 
 
-def test_parallel_branches_see_the_same():
+def test_parallel_branches_see_the_same_input():
     block = make_block(parallel=True)
     assert not hasattr(block, "norm2")
     x = jax.random.normal(jax.random.key(1), (2, 5, 16))
@@ -63,7 +63,7 @@ def test_positions_are_added_before_the_first_norm():
     np.testing.assert_allclose(plain(x, positions=block.positions), expected, atol=ROUNDING)
 
 
-def test_dropout_acts_with_a_key_alone():
+def test_dropout_acts_only_with_a_key():
     block, x = make_block(dropout=0.5), jnp.ones((2, 5, 16))
     np.testing.assert_array_equal(block(x), make_block()(x))
     key = jax.random.key(0)

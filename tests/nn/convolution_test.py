@@ -82,7 +82,7 @@ def test_equal_weights_have_finite_gradients(standardize):
 @pytest.mark.parametrize("size", [(8, 6), (7, 5)])
 @pytest.mark.parametrize("pad", ["fixed", "same"])
 @pytest.mark.parametrize(("kernel_size", "stride"), [(3, 1), (3, 2), (7, 2)])
-def test_gradients_are_jaxs_own(kernel_size, stride, pad, size):
+def test_gradients_equal_those_of_jax(kernel_size, stride, pad, size):
     pads = padding(pad, size, kernel_size, stride)
     x = jax.random.normal(jax.random.key(0), (2, *size, 3))
     kernel = jax.random.normal(jax.random.key(1), (kernel_size, kernel_size, 3, 4))
@@ -101,7 +101,7 @@ def test_gradients_are_jaxs_own(kernel_size, stride, pad, size):
 
 
 @pytest.mark.parametrize("dtype", [None, jnp.float32, jnp.bfloat16])
-def test_the_kernels_gradient_has_a_dtype_of_its_own(dtype):
+def test_the_kernels_gradient_has_its_own_dtype(dtype):
     precision = Precision(compute=jnp.bfloat16, softmax=jnp.float32, gradient=dtype)
     x = jax.random.normal(jax.random.key(0), (2, 8, 8, 3), jnp.bfloat16)
     kernel = jax.random.normal(jax.random.key(1), (3, 3, 3, 4))

@@ -93,14 +93,14 @@ def test_every_parameter_starts_as_its_code_says(initialization):
             assert np.abs(values).max() > min(0.9 * largest, 2 * deviation), name
 
 
-def test_query_key_and_value_start_as_matrices_of_their_own():
+def test_query_key_and_value_start_as_separate_matrices():
     kernel = started("vit")["blocks/block/attention/qkv/kernel"]
     bound = math.sqrt(6 / (D + D))  # as one [D, 3D] matrix it would be sqrt(6 / 4D)
     assert np.abs(kernel).max(axis=(0, 1, 3, 4)) == pytest.approx([bound] * 3, rel=0.01)
 
 
 @pytest.mark.parametrize("fields", [{"pool": "map"}, {"mlp": "swiglu"}])
-def test_what_deit_does_not_have_starts_as_its_other_layers(fields):
+def test_layers_unknown_to_deit_start_as_its_other_layers(fields):
     own = {"pool": "cls", "pre_logits": False} | fields
     params = started("deit", **own)
     for part in ("pooling/probe", "pooling/query/kernel", "pooling/mlp/fc1/kernel", "gate/kernel"):
@@ -132,10 +132,10 @@ def test_specifications_written_before_the_field_get_the_default():
     assert models.spec_of_json("ViT-Ti/16", fields).initialization == "vit"
 
 
-def test_it_is_no_part_of_what_weights_were_trained_as():
+def test_it_is_not_part_of_what_weights_were_trained_with():
     assert "initialization" not in models.architecture(models.spec("ViT-Ti/16"))
 
 
-def test_unknown_names_are_told():
+def test_unknown_names_are_refused():
     with pytest.raises(UserError, match=r"model.initialization='diet'.*deit"):
         models.spec("ViT-Ti/16", initialization="diet")

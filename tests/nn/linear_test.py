@@ -18,7 +18,7 @@ ROUNDING = 1e-5  # sums of up to 30 float32 products of order one, in another or
         ((3,), (3, 4), 1),
     ],
 )
-def test_product_and_its_gradients_are_those_of_tensordot(x_shape, kernel_shape, contracted):
+def test_product_and_its_gradients_equal_tensordots(x_shape, kernel_shape, contracted):
     keys = jax.random.split(jax.random.key(0), 3)
     x, kernel = jax.random.normal(keys[0], x_shape), jax.random.normal(keys[1], kernel_shape)
     expected, expected_vjp = jax.vjp(lambda x, k: jnp.tensordot(x, k, contracted), x, kernel)
@@ -32,7 +32,7 @@ def test_product_and_its_gradients_are_those_of_tensordot(x_shape, kernel_shape,
 
 @pytest.mark.parametrize("compute", [jnp.float32, jnp.bfloat16])
 @pytest.mark.parametrize("gradient", [None, jnp.float32, jnp.bfloat16])
-def test_the_kernels_gradient_has_been_what_its_precision_says(compute, gradient):
+def test_the_kernels_gradient_has_its_precision(compute, gradient):
     precision = Precision(compute, jnp.float32, gradient)
     keys = jax.random.split(jax.random.key(0), 2)
     x = jax.random.normal(keys[0], (300, 3), compute)

@@ -11,7 +11,7 @@ ROUNDING = 1e-5  # float32 sums of some tens of terms, in another order
 
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("kind", ["swiglu", "geglu"])
-def test_gated(kind, bias):
+def test_gated_mlp_equals_its_formula(kind, bias):
     spec = BlockSpec(width=8, mlp_dim=12, num_heads=1, gelu="exact", mlp=kind, dense_bias=bias)
     mlp = Mlp(spec, rngs=nnx.Rngs(0))
     assert (mlp.fc1.bias is not None) == (mlp.gate.bias is not None) == bias

@@ -13,7 +13,7 @@ EPS = 1e-5  # for group norms
 
 
 @pytest.mark.parametrize("kind", NORMS)
-def test_norms(kind):
+def test_norms_equal_their_formulas(kind):
     layer = norm(kind, 8, "width", epsilon=0.1, precision=FLOAT32, rngs=nnx.Rngs(0))
     assert (getattr(layer, "bias", None) is not None) == (kind == "layer")
     assert layer.scale.get_metadata()["axes"] == ("width",)
@@ -39,12 +39,12 @@ def test_each_pair_of_64_channels_is_a_group():
     np.testing.assert_allclose(layer(jnp.asarray(x)), expected, atol=64 * ROUNDING)
 
 
-def test_a_large_mean_costs_no_digits():
+def test_a_large_mean_costs_no_precision():
     x = 1000 + jax.random.normal(jax.random.key(0), (1, 8, 8, 64))
     assert abs(float(group_norm()(x).std()) - 1) < 1e-3
 
 
-def test_statistics_are_float32_and_the_result_is_not():
+def test_statistics_are_float32_but_the_result_is_not():
     half = Precision(compute=jnp.bfloat16, softmax=jnp.float32, gradient=None)
     x = jax.random.normal(jax.random.key(0), (1, 64, 64, 64)).astype(jnp.bfloat16)
     y = group_norm(half)(x)

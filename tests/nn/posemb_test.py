@@ -58,7 +58,7 @@ def test_a_class_token_has_no_place_in_2d_and_the_first_in_1d():
     np.testing.assert_allclose(one[1], sincos_1d(7, 8), atol=ROUNDING)
 
 
-def test_fixed_positions_are_no_parameters():
+def test_fixed_positions_are_not_parameters():
     assert not nnx.state(SinCosPositions(TokenLayout((2, 3), True), "sincos_1d"))
     assert not nnx.state(SinCosPositions(TokenLayout((2, 3), True), "sincos_2d"))
     assert nnx.state(LearnedPositions(TokenLayout((2, 3), True), 8, **START))
@@ -85,7 +85,7 @@ def test_learned_2d_is_a_half_of_the_column_and_one_of_the_row():
 
 
 @pytest.mark.parametrize("n", [1, 2, 5])
-def test_relative_is_the_querys_product_with_a_vector_of_the_offset(n):
+def test_relative_bias_is_the_query_times_the_offsets_vector(n):
     positions = RelativePositions(TokenLayout((1, n), False), 4, **START)
     query = jax.random.normal(jax.random.key(0), (2, n, 3, 4))
     offsets = np.arange(n)[:, None] - np.arange(n) + n - 1
@@ -95,7 +95,7 @@ def test_relative_is_the_querys_product_with_a_vector_of_the_offset(n):
 
 
 @pytest.mark.parametrize("kind", [LearnedPositions, Learned2dPositions, SinCosPositions])
-def test_registers_have_no_place(kind):
+def test_registers_have_no_position(kind):
     """Registers lie between the class token and the patches, whose positions are unchanged."""
     layout = TokenLayout((2, 3), True)
     positions = kind(layout, "sincos_1d") if kind is SinCosPositions else kind(layout, 8, **START)
@@ -106,7 +106,7 @@ def test_registers_have_no_place(kind):
     np.testing.assert_array_equal(jnp.delete(table, jnp.array([1, 2]), axis=0), without)
 
 
-def test_pairs_are_complex_numbers_that_are_turned_by_row_and_column():
+def test_pairs_are_complex_numbers_rotated_by_row_and_column():
     """In a head of size 8, entries i and i + 4 form a pair; frequencies are 1 and 1 / sqrt(100)."""
     layout = TokenLayout((2, 3), class_token=True, registers=1)
     x = np.random.default_rng(0).normal(size=(2, 8, 3, 8)).astype(np.float32)
@@ -122,7 +122,7 @@ def test_pairs_are_complex_numbers_that_are_turned_by_row_and_column():
             np.testing.assert_allclose(actual, expected, atol=ROTARY_ROUNDING)
 
 
-def test_products_depend_on_differences_of_places_alone():
+def test_products_depend_only_on_relative_positions():
     positions = Rotary2dPositions(TokenLayout((4, 4), False))
     one = lambda seed: jnp.tile(
         jax.random.normal(jax.random.key(seed), (1, 1, 1, 8)), (1, 16, 1, 1)
@@ -134,6 +134,6 @@ def test_products_depend_on_differences_of_places_alone():
     assert np.ptp(products) > 0.1
 
 
-def test_queries_that_are_turned_keep_their_type():
+def test_rotated_queries_keep_their_type():
     x = jnp.ones((1, 4, 2, 4), jnp.bfloat16)
     assert Rotary2dPositions(TokenLayout((2, 2), False)).rotate(x).dtype == jnp.bfloat16

@@ -29,7 +29,7 @@ def inner(table, grid):
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("new", [(12, 18), (10, 8)])
-def test_a_plane_stays_the_plane(method, new):
+def test_a_plane_stays_a_plane(method, new):
     """Away from the edges, where the methods lack old centres on one side."""
     plane = lambda y, x: 2 * y - 3 * x
     old = (6, 9)
@@ -108,7 +108,7 @@ def test_rows_and_columns_are_resized_along_their_side(leaf, old, new):
     np.testing.assert_allclose(resized, expected, atol=ROUNDING)
 
 
-def test_those_of_the_layers_are_resized_one_by_one():
+def test_tables_of_layers_are_resized_one_by_one():
     tables = jax.random.normal(jax.random.key(0), (3, 7, 4))
     resized = resize("blocks/block/positions/embedding", tables, OLD, NEW, method="bicubic")
     for one, table in zip(resized, tables, strict=True):

@@ -14,7 +14,7 @@ KEY = jax.random.key(0)
 
 @pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])
 @pytest.mark.parametrize("tokens", [8, 5, 1])
-def test_drops_so_many_and_scales_the_others(rate: float, tokens: int) -> None:
+def test_drops_the_expected_share_and_scales_the_rest(rate: float, tokens: int) -> None:
     x = jnp.ones([400, tokens, 60])
     y = np.asarray(Dropout(rate)(x, KEY))
     # Five standard deviations of a binomial proportion.
@@ -56,7 +56,7 @@ def test_gradients_are_finite_at_extreme_rates(rate: float) -> None:
     assert np.isfinite(y) and np.isfinite(gradient).all()
 
 
-def test_keeps_the_dtype_and_passes_gradients_of_what_is_kept() -> None:
+def test_keeps_the_dtype_and_the_gradients_of_kept_values() -> None:
     x = jnp.ones([2, 6, 8], jnp.bfloat16)
     y, gradient = jax.value_and_grad(lambda x: Dropout(0.5)(x, KEY).sum())(x)
     assert y.dtype == gradient.dtype == jnp.bfloat16

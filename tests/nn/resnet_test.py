@@ -83,7 +83,7 @@ def post_activated(x, u, i, stride, projects):
 
 
 @pytest.mark.parametrize("style", STYLES)
-def test_it_computes_what_the_papers_say(style, drawn):
+def test_computes_the_papers_equations(style, drawn):
     """Compares with the same in NumPy."""
     model = drawn(lambda: resnet(style))
     images = jax.random.normal(jax.random.key(0), (2, 32, 48, 3))
@@ -131,7 +131,7 @@ def unrolled(drawn):
         pytest.param(True, "full", marks=pytest.mark.slow),
     ],
 )
-def test_ways_to_run_it_agree(scan, remat, unrolled, drawn):
+def test_ways_to_run_the_units_agree(scan, remat, unrolled, drawn):
     expected_y, expected = unrolled
     y, grads = outcome(drawn(lambda: resnet("pre", OF_WAYS, scan=scan, remat=remat)))
     np.testing.assert_allclose(y, expected_y, atol=AGREEMENT * float(jnp.abs(expected_y).max()))
@@ -140,7 +140,7 @@ def test_ways_to_run_it_agree(scan, remat, unrolled, drawn):
         np.testing.assert_allclose(grad, expected[name], atol=AGREEMENT * scale, err_msg=name)
 
 
-def test_a_scan_does_not_compute_convolutions_again():
+def test_a_scan_does_not_recompute_convolutions():
     def convolutions(remat):
         abstract = nnx.eval_shape(lambda: resnet("pre", scan=True, remat=remat))
         graph, params = nnx.split(abstract, nnx.Param)
@@ -160,7 +160,7 @@ def test_hybrids_units_are_their_shortcuts_at_first():
     assert (unit.norm2.scale[...] == 1).all()
 
 
-def test_no_stages_leave_the_root():
+def test_without_stages_only_the_root_is_left():
     spec = spec_of("post", ())
     assert (spec.map_stride, spec.map_channels) == (4, 32)
     x = jax.eval_shape(lambda x: resnet("post", ())(x)[0], jnp.ones((1, 32, 32, 3)))
@@ -175,7 +175,7 @@ def test_flops_are_those_that_xla_counts(style, size, xla_flops):
     assert spec_of(style, units).resnet_flops(size) == counted
 
 
-def test_bytes_of_one_unit_by_hand():
+def test_bytes_of_one_unit_are_those_by_hand():
     root_, places = 32 * 16 * 16, 8 * 8
     pre, post = (spec_of(style, (1,)).resnet_bytes((32, 32)) for style in STYLES)
     assert pre == 2 * (root_ + 3 * 32 * places)

@@ -56,7 +56,7 @@ WAYS = set(itertools.product((True, False), REMAT_POLICIES)) - {(False, "none")}
 
 
 @pytest.mark.parametrize(("scan", "remat"), sorted(WAYS))
-def test_ways_to_run_it_agree(scan, remat, unrolled):
+def test_ways_to_run_the_blocks_agree(scan, remat, unrolled):
     expected_y, expected_grads = unrolled
     y, grads = outputs_and_gradients(make_stack(scan, remat))
     np.testing.assert_allclose(y, expected_y, atol=AGREEMENT * float(jnp.abs(expected_y).max()))
@@ -66,7 +66,7 @@ def test_ways_to_run_it_agree(scan, remat, unrolled):
         np.testing.assert_allclose(grad, expected[name], atol=AGREEMENT * scale, err_msg=name)
 
 
-def test_layers_that_are_converted_agree_too():
+def test_converted_layers_agree_too():
     expected_y, expected_grads = outputs_and_gradients(make_stack(), AS_USUAL)
     y, grads = outputs_and_gradients(make_stack(converts=True), AS_USUAL)
     jax.tree.map(np.testing.assert_array_equal, (y, grads), (expected_y, expected_grads))
@@ -86,7 +86,7 @@ def num_products(remat, scan):
 
 
 @pytest.mark.parametrize("scan", [True, False])
-def test_which_products_are_computed_again(scan):
+def test_remat_recomputes_these_products(scan):
     layers = 1 if scan else 3
     none = num_products("none", scan)
     again = {remat: (num_products(remat, scan) - none) / layers for remat in REMAT_POLICIES}

@@ -5,7 +5,7 @@ from vit_jax.core.errors import UserError
 from vit_jax.optim import decay
 
 
-def test_only_kernels_shrink():
+def test_only_kernels_decay():
     leaf = jnp.zeros(2)
     params = {
         "cls": leaf,

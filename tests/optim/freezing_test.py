@@ -30,7 +30,7 @@ def test_stopped_gradients_are_zero_where_frozen():
     assert (grads["head"]["kernel"] == 0).all()
 
 
-def test_no_update_no_decay_and_no_state():
+def test_frozen_parameters_have_no_update_decay_or_state():
     tx = patterns.without_frozen(optax.adamw(0.1, weight_decay=0.5), ("blocks/0/.*", "head/.*"))
     state = tx.init(params())
     assert not [name for name in pytrees.flatten(state) if "head" in name]
@@ -47,12 +47,12 @@ def test_nothing_frozen_changes_nothing():
 
 
 @pytest.mark.parametrize("freeze", [(".*",), ("blocks/.*", "head/.*")])
-def test_something_has_to_be_trained(freeze):
+def test_freezing_everything_is_refused(freeze):
     with pytest.raises(UserError, match=r"leaves no parameter to be trained"):
         patterns.without_frozen(optax.adam(0.1), freeze).init(params())
 
 
-def test_what_is_frozen_costs_no_gradient():
+def test_frozen_parameters_cost_no_gradient():
     """Counts matrix products, the only operations of this network."""
 
     def loss(params, x):

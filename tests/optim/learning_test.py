@@ -83,7 +83,7 @@ def of_adam():
     return trained("adam", STEPS)
 
 
-def test_every_optimizer_is_here():
+def test_every_optimizer_is_tested():
     assert OPTIMIZERS.keys() == optimizers.OPTIMIZERS.keys()
 
 

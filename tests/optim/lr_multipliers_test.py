@@ -62,7 +62,7 @@ def test_decay_is_multiplied_too():
     np.testing.assert_allclose(rates["head"]["kernel"], 2 * 1.5, ROUNDING)
 
 
-def test_nothing_set_changes_nothing():
+def test_without_multipliers_nothing_changes():
     jax.tree.map(lambda u: np.testing.assert_array_equal(u, 1), updated())
 
 
@@ -76,7 +76,7 @@ def test_the_state_has_one_structure_with_and_without():
 
 
 @pytest.mark.parametrize("layer_decay", [0.0, -0.5, 1.01])
-def test_layer_decay_out_of_range(layer_decay):
+def test_a_layer_decay_out_of_range_is_refused(layer_decay):
     with pytest.raises(UserError, match=r"optim\.layer_decay=.*at most 1"):
         updated(layer_decay)
 
@@ -84,12 +84,12 @@ def test_layer_decay_out_of_range(layer_decay):
 @pytest.mark.parametrize(
     "text", ["head/.*", "head/.*=", "head/.*=-1", "head/.*=0", "head=nan", "=3"]
 )
-def test_what_is_no_factor_is_explained(text):
+def test_an_invalid_factor_is_explained(text):
     with pytest.raises(UserError, match=r"optim\.lr_multipliers takes PATTERN=FACTOR"):
         updated(lr_multipliers=(text,))
 
 
-def test_a_pattern_that_matches_nothing():
+def test_a_pattern_that_matches_nothing_is_refused():
     with pytest.raises(UserError, match=r"optim\.lr_multipliers: 'haed/kernel' .*'head/kernel'"):
         updated(lr_multipliers=("haed/kernel=2",))
 

@@ -22,7 +22,7 @@ def model(**fields):
     )
 
 
-def test_what_is_stacked_has_the_layer_axis_and_nothing_else_has():
+def test_only_stacked_parameters_have_the_layer_axis():
     variables = nnx.state(model(), nnx.Param)
     is_param = lambda v: isinstance(v, nnx.Param)
     for path, variable in jax.tree_util.tree_leaves_with_path(variables, is_leaf=is_param):
@@ -68,12 +68,12 @@ def test_every_parameter_of_a_model():
         ("cls", (D,)),
     ],
 )
-def test_join_takes_back_split(name, shape):
+def test_join_inverts_split(name, shape):
     x = jnp.arange(np.prod(shape)).reshape(shape)
     np.testing.assert_array_equal(matrices.join(name, matrices.split(name, x), shape), x)
 
 
-def test_query_key_and_value_are_matrices_of_their_own():
+def test_query_key_and_value_are_separate_matrices():
     kernel = np.random.default_rng(0).normal(size=(L, D, 3, H, K))
     parts = matrices.split("blocks/block/attention/qkv/kernel", jnp.asarray(kernel))
     key_of_layer_1 = kernel[1, :, 1].reshape(D, H * K)

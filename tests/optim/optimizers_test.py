@@ -241,7 +241,7 @@ WITH_SHRINKAGE = [*itertools.product(optimizers.OPTIMIZERS, DECOUPLED), ("sgd", 
 
 
 @pytest.mark.parametrize(("name", "meaning"), WITH_SHRINKAGE)
-def test_effective_weight_decay_is_what_kernels_without_a_gradient_lose(name, meaning):
+def test_kernels_without_a_gradient_lose_the_effective_weight_decay(name, meaning):
     params, steps = float32(tree(0)), 40 if meaning == "coupled" else 1  # velocity builds up
     fields = {"weight_decay": 0.3, "weight_decay_meaning": meaning}
     constant = {"schedule": lambda _: jnp.asarray(1e-4), "momentum": 0.5}
@@ -282,7 +282,7 @@ def test_no_effective_weight_decay_where_the_update_rule_hides_it(name):
 
 
 @pytest.mark.parametrize("meaning", decay.WEIGHT_DECAY_MEANINGS)
-def test_effective_weight_decay_is_what_plain_sgd_takes_off(meaning):
+def test_plain_sgd_takes_off_the_effective_weight_decay(meaning):
     zeros = jax.tree.map(np.zeros_like, tree(0))
     result = run(
         "sgd", tree(0), [zeros], weight_decay=0.3, weight_decay_meaning=meaning, momentum=0.0
@@ -335,7 +335,7 @@ KEPT = {
 
 
 @pytest.mark.parametrize("name", optimizers.OPTIMIZERS)
-def test_what_is_kept_for_a_parameter(name):
+def test_number_of_arrays_kept_for_a_parameter(name):
     params = jax.eval_shape(lambda: float32(tree(0)))
     tx = optimizers.create(name, **settings(mu_dtype="bfloat16"))
     state = pytrees.flatten(jax.eval_shape(tx.init, params))
@@ -346,7 +346,7 @@ def test_what_is_kept_for_a_parameter(name):
 
 
 @pytest.mark.parametrize("name", ["sgd", "adafactor"])
-def test_no_momentum_keeps_none(name):
+def test_without_momentum_none_is_kept(name):
     off = {"sgd": {"momentum": 0.0}, "adafactor": {"b1": 0.0}}[name]
     params = jax.eval_shape(lambda: float32(tree(0)))
     state = jax.eval_shape(optimizers.create(name, **settings(**off)).init, params)
@@ -367,7 +367,7 @@ def test_stacked_blocks_are_updated_as_if_each_were_alone(name):
 
 
 @pytest.mark.parametrize("name", optimizers.OPTIMIZERS)
-def test_reads_the_fields_that_the_table_says_and_no_other(name):
+def test_reads_exactly_the_fields_of_the_table(name):
     other = {"b1": 0.5, "b2": 0.6, "eps": 0.1, "momentum": 0.4, "nesterov": True}
     other |= {"joint_qkv": True, "mu_dtype": "bfloat16"}
     params = jax.eval_shape(lambda: float32(tree(0)))

@@ -23,7 +23,7 @@ def schedule(kind, **changes):
         ("rsqrt", [0, 0.05, 0.1, 0.1 / 1.5**0.5, 0.1 / 2**0.5, 0.1 / 2.5**0.5, 0.1 / 3**0.5]),
     ],
 )
-def test_closed_form(kind, expected):
+def test_equals_the_closed_form(kind, expected):
     lr = schedule(kind, peak=0.1, warmup_steps=4, total_steps=12)
     steps = range(0, 13, 2)
     np.testing.assert_allclose([lr(s) for s in steps], expected, atol=ROUNDING)
@@ -45,7 +45,7 @@ def test_timescale_stretches_rsqrt():
 
 
 @pytest.mark.parametrize("kind", schedules.DECAYS)
-def test_knows_whether_it_arrives_at_zero(kind):
+def test_knows_whether_it_ends_at_zero(kind):
     assert schedules.DECAYS[kind].to_zero == (schedule(kind)(10) < ROUNDING)
 
 
@@ -64,7 +64,7 @@ def test_past_the_end_stays_at_the_end():
 
 
 @pytest.mark.parametrize("kind", schedules.DECAYS)
-def test_scalar_of_float32(kind):
+def test_returns_a_float32_scalar(kind):
     lr = schedule(kind, warmup_steps=1, total_steps=3)(jnp.int32(2))
     assert lr.shape == () and lr.dtype == jnp.float32
 
@@ -75,18 +75,18 @@ def test_unknown_kind_names_the_nearest():
 
 
 @pytest.mark.parametrize(("warmup_steps", "nearest"), [(11, 10), (-1, 0)])
-def test_warmup_that_does_not_fit(warmup_steps, nearest):
+def test_a_warmup_that_does_not_fit_is_refused(warmup_steps, nearest):
     with pytest.raises(UserError, match=f"nearest: {nearest} "):
         schedule("linear", warmup_steps=warmup_steps)
 
 
 @pytest.mark.parametrize(("cooldown_steps", "nearest"), [(8, 7), (-1, 0)])
-def test_cooldown_that_does_not_fit(cooldown_steps, nearest):
+def test_a_cooldown_that_does_not_fit_is_refused(cooldown_steps, nearest):
     with pytest.raises(UserError, match=f"nearest: {nearest} steps of cooldown"):
         schedule("rsqrt", warmup_steps=3, cooldown_steps=cooldown_steps)
 
 
 @pytest.mark.parametrize("kind", ["linear", "cosine"])
-def test_cooldown_of_what_arrives_at_zero_by_itself(kind):
+def test_a_schedule_that_ends_at_zero_takes_no_cooldown(kind):
     with pytest.raises(UserError, match=r"by itself.*none.* constant or rsqrt"):
         schedule(kind, cooldown_steps=3)

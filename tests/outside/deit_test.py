@@ -83,7 +83,7 @@ def lamb_inputs():
 
 
 @pytest.mark.parametrize("steps", [1, len(LRS)])
-def test_lamb_is_timms(theirs, steps):
+def test_lamb_equals_timms(theirs, steps):
     expected = theirs("pytorch-image-models", "timm_lamb", lamb_inputs)
     fields = {"weight_decay": 0.05, "eps": 1e-6, "grad_clip_norm": 1.0, "joint_qkv": True}
     actual = arrays(run("lamb", tree(0), GRADIENTS[:steps], **fields))

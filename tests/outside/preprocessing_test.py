@@ -132,7 +132,7 @@ def test_values_are_those_of_big_vision(expected, same_window):
     np.testing.assert_allclose(images[0], expected["value_range"], rtol=0, atol=VALUE_ROUNDING)
 
 
-def test_mirrored_or_not(expected):
+def test_both_mirror_some_images(expected):
     """Theirs and ours make the same two images, each half of the time."""
     pixels = expected["central_crop 0"]
     theirs_ = {image.tobytes() for image in expected["flips"]}

@@ -63,7 +63,7 @@ def transformed(image, cfg):
     return np.asarray(image.crop((left, top, left + size, top + size)))
 
 
-def test_prediction_is_timms(theirs, photos):
+def test_prediction_equals_timms(theirs, photos):
     pixels, logits = theirs
     model = weights.load(WEIGHTS)
     prepared = np.stack([images.load(file, model.preprocess) for file in photos])
@@ -87,7 +87,7 @@ def folder(tmp_path, photos, theirs):
     return tmp_path
 
 
-def test_the_evaluations_pixels_are_timms(theirs, photos, folder):
+def test_the_evaluations_pixels_equal_timms(theirs, photos, folder):
     pixels, logits = theirs
     model = weights.load(WEIGHTS)
     source = ImageFolder(str(folder), "val", where="input")
@@ -123,7 +123,7 @@ def test_evaluate_gives_timms_loss(theirs, folder, capsys):
     assert "resize_small(248, method='bicubic', longer='down')" in capsys.readouterr().out
 
 
-def test_other_ways_to_resize_are_others(theirs, photos):
+def test_other_ways_to_resize_differ(theirs, photos):
     """As measured: bilinear, and our rounding of sizes and places, give other pixels."""
     about = weights.load(WEIGHTS).preprocess
     for other in (

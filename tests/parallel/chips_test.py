@@ -63,11 +63,11 @@ UNKNOWN = [
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_the_data_sheets_tell(kind):
+def test_rates_are_those_of_the_data_sheets(kind):
     assert peak_flops(kind) == KINDS[kind] * 1e12
     assert sum(bool(re.fullmatch(pattern, kind)) for pattern in PEAK_BF16_TFLOPS) == 1
 
 
 @pytest.mark.parametrize("kind", UNKNOWN)
-def test_what_no_data_sheet_tells(kind):
+def test_unknown_chips_have_no_rate(kind):
     assert peak_flops(kind) is None

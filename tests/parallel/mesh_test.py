@@ -27,7 +27,7 @@ def shape(**sizes):
     return tuple(make(**sizes).shape.values())
 
 
-def test_minus_one_is_what_the_others_leave():
+def test_minus_one_takes_the_remaining_devices():
     assert shape(data=-1) == (1, 8, 1, 1)
     assert shape(data=-1, fsdp=2, tensor=2) == (1, 2, 2, 2)
     assert shape(fsdp=-1, replica=2) == (2, 1, 4, 1)
@@ -45,7 +45,7 @@ def test_one_process_may_leave_devices_unused():
     assert mesh.devices.flat[0] == jax.devices()[0]
 
 
-def test_unused_devices_are_told(monkeypatch):
+def test_unused_devices_are_reported(monkeypatch):
     monkeypatch.setattr(jax, "device_count", lambda: 8)
     monkeypatch.setattr(jax, "devices", lambda: EIGHT)
     unused = lambda **sizes: meshes.unused(
@@ -70,7 +70,7 @@ def test_unused_devices_are_told(monkeypatch):
         ({"data": 2, "fsdp": 2}, "takes 4 of 8 devices, but every process has to take part"),
     ],
 )
-def test_sizes_that_do_not_fit(sizes, message):
+def test_sizes_that_do_not_fit_are_refused(sizes, message):
     with pytest.raises(UserError, match=message):
         make(**sizes)
 

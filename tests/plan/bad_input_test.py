@@ -57,7 +57,7 @@ NEED_LIBTPU = ("v3:16x17", "v3:32x32", "v5e:4x4")  # names that could be right
         (L16, None, ("optim.grad_accum_steps=4097",), "times optim.grad_accum_steps=4097 parts"),
     ],
 )
-def test_is_one_message(path, name, overrides, message):
+def test_gives_one_message(path, name, overrides, message):
     if name in NEED_LIBTPU:
         pytest.importorskip("libtpu")
     with pytest.raises(UserError, match=message):
@@ -78,7 +78,7 @@ def test_parts_and_mixtures_have_epochs_of_their_own(overrides, num_examples):
     assert plan(config, None, compiled=False, anew=False).steps == 100 * num_examples / 10
 
 
-def test_data_that_are_not_there_are_not_missed():
+def test_missing_data_are_not_needed():
     overrides = ("input.num_examples=1000", "input.num_classes=5", "model.depth=1")
     config = configs.load("configs/vit_image_folder.py", overrides)
     assert config.evals

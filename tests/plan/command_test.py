@@ -34,7 +34,7 @@ def test_a_table_of_the_devices_here(process):
     assert not any(line.startswith("compiled in") for line in process)
 
 
-def test_as_json(plan):
+def test_prints_json(plan):
     document = json.loads(plan(compile=False, json=True))
     assert document["steps"] == 100
     assert document["memory"]["peak"] is None
@@ -54,13 +54,13 @@ def test_as_json(plan):
         ),
     ],
 )
-def test_the_users_errors_are_one_message(plan, overrides, changes, message):
+def test_user_errors_give_one_message(plan, overrides, changes, message):
     with pytest.raises(UserError, match=message):
         plan(*overrides, compile=False, **changes)
 
 
 @pytest.mark.usefixtures("quick_compilation")
-def test_of_a_step_that_draws_until_it_is_accepted(plan):
+def test_plans_a_step_with_rejection_sampling(plan):
     lines = plan("loss.mixup=0.2").splitlines()
     assert any(line.startswith("compiled in") and line.endswith(" s") for line in lines)
     assert any(line.startswith("  peak") and line.endswith("iB") for line in lines)

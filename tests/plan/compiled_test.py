@@ -53,7 +53,7 @@ def test_is_compiled_once(figures):
     assert len(figures.compilations) == 2
 
 
-def test_that_it_does_not_fit_is_kept_as_well(figures, monkeypatch):
+def test_a_program_that_does_not_fit_is_cached_too(figures, monkeypatch):
     def refuse(step):
         raise DoesNotFit("The step does not fit: 20 GiB.")
 
@@ -66,7 +66,7 @@ def test_that_it_does_not_fit_is_kept_as_well(figures, monkeypatch):
 
 
 @pytest.mark.parametrize("damage", ["", "{", "[]", "3", '{"peak_bytes": 1}'])
-def test_a_damaged_file_is_as_none(figures, damage):
+def test_a_damaged_file_counts_as_none(figures, damage):
     figures.ask()
     figures.file.write_text(damage)
     assert figures.ask() == (FOUND, False)
@@ -108,5 +108,5 @@ ENTRY %main (x: f32[]) -> f32[] {
 """
 
 
-def test_the_body_of_a_loop_counts_as_often_as_it_runs():
+def test_the_body_of_a_loop_counts_once_per_iteration():
     assert mega_cycles(HLO) == (500 + 12 * 1000) / 1e6

@@ -34,7 +34,7 @@ def planned():
     return forecast(config, build.mesh(config.mesh), topology=None, compiled=True)
 
 
-def test_the_run(planned):
+def test_figures_of_the_run(planned):
     assert planned.steps == 50
     forward = planned.model.forward_flops
     assert planned.exaflops == pytest.approx(3 * forward * 16 * 50 / 1e18)
@@ -54,19 +54,19 @@ def test_what_a_host_needs(planned):
     assert planned.host.input_bytes > 4 * 16 * 8 * 8 * 3
 
 
-def test_of_a_cpu_no_time_is_known(planned):
+def test_no_time_is_known_for_a_cpu(planned):
     assert planned.time == StepTime(None, None, None, None)
     assert planned.days is None and planned.chip_hours is None and planned.mfu is None
 
 
 @pytest.mark.parametrize("field", ["num_examples", "num_classes"])
-def test_what_only_data_could_tell_has_to_be_declared(field):
+def test_facts_of_the_data_must_be_declared(field):
     config = configs.resolve(TINY, [f"input.{field}=none"])
     with pytest.raises(UserError, match=rf"--config.input.{field}="):
         forecast(config, build.mesh(config.mesh), topology=None, compiled=False)
 
 
-def test_a_batch_that_does_not_divide():
+def test_a_batch_that_does_not_divide_is_refused():
     config = configs.resolve(TINY, ["optim.grad_accum_steps=3"])
     with pytest.raises(UserError, match=r"input\.batch_size=16"):
         forecast(config, build.mesh(config.mesh), topology=None, compiled=False)
@@ -171,7 +171,7 @@ def test_what_a_host_reads(parts, images):
     assert needs.input_bytes == 4 * images * (8 * 8 * 3 + 4 + 8)
 
 
-def test_of_the_devices_here():
+def test_needs_on_the_devices_here():
     mesh = jax.make_mesh((1,), ("data",))
     sharding = jax.sharding.NamedSharding(mesh, P("data"))
     make = lambda *shape: jax.ShapeDtypeStruct(shape, jnp.float32, sharding=sharding)

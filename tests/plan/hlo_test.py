@@ -35,7 +35,7 @@ def runs(hlo):
     return {i.name: (i.opcode, i.runs, i.fused) for i in instructions(hlo)}
 
 
-def test_what_is_in_a_loop_runs_as_often_as_it_turns():
+def test_a_loops_body_runs_once_per_iteration():
     assert runs(LOOPS) == {
         "v": ("while", 1, False),
         "w": ("while", 3, False),
@@ -54,7 +54,7 @@ def test_a_loop_that_counts_by_two():
     assert runs(hlo)["a"] == ("fusion", 3 * 3, False)
 
 
-def test_a_loop_that_ends_when_it_likes_counts_once():
+def test_a_loop_of_unknown_length_counts_once():
     listed = instructions(LOOPS.replace("constant(5)", "parameter(1)"))
     assert {i.name: (i.runs, i.counted) for i in listed} == {
         "v": (1, True),
@@ -121,12 +121,12 @@ ENTRY %main (x: f32[8]) -> f32[8] {{
         ),
     ],
 )
-def test_reads_one(line, expected):
+def test_reads_a_collective(line, expected):
     program = PROGRAM.format(line)
     assert collectives(program, MESH) == [Collective(*expected)]
 
 
-def test_several_arrays_are_several_and_the_end_of_one_is_none():
+def test_several_arrays_count_each_and_done_counts_none():
     start = "%r = (f32[8]{0}, bf16[8]{0}) all-reduce-start(%x, %y), replica_groups=[4,2]<=[8]"
     done = "%d = (f32[8]{0}, bf16[8]{0}) all-reduce-done(%r)"
     transfers = collectives(PROGRAM.format(f"{start}\n  {done}"), MESH)
@@ -156,7 +156,7 @@ ENTRY %main (x: f32[8]) -> f32[4] {
     assert collectives(program, MESH) == [Collective("reduce-scatter", "f32", 32, 1, ("tensor",))]
 
 
-def test_in_a_loop_that_ends_when_it_likes():
+def test_a_collective_in_a_loop_of_unknown_length():
     program = """HloModule step
 
 %body (x: f32[8]) -> f32[8] {

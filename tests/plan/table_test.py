@@ -32,7 +32,7 @@ FOUR_CHIPS = Forecast(
 )
 
 
-def test_a_cost_is_the_same_for_people_and_programs():
+def test_a_cost_is_the_same_in_table_and_json():
     assert dict(table.rows(FOUR_CHIPS, price=1.5))["cost"] == "at least 6, at 1.5 a chip-hour"
     assert json.loads(table.as_json(FOUR_CHIPS, price=1.5))["cost"] == pytest.approx(6)
     assert json.loads(table.as_json(FOUR_CHIPS, price=None))["cost"] is None
@@ -43,7 +43,7 @@ def test_a_cost_is_the_same_for_people_and_programs():
     ("activations", "free", "marked"),
     [(10 * GIB, "3 GiB", False), (13 * GIB, "0 B", False), (14 * GIB, "-1 GiB", True)],
 )
-def test_what_will_hardly_fit_is_marked(activations, free, marked):
+def test_a_tight_fit_is_marked(activations, free, marked):
     memory = dataclasses.replace(FOUR_CHIPS.memory, activations=activations)
     shown = dict(table.rows(dataclasses.replace(FOUR_CHIPS, memory=memory), price=None))["  free"]
     assert shown.strip().startswith(free)

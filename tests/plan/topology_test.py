@@ -26,7 +26,7 @@ def test_what_does_not_exist_lists_the_nearest(name, message):
         topology.check(name)
 
 
-def test_without_its_compiler(monkeypatch):
+def test_without_its_compiler_it_says_what_to_install(monkeypatch):
     monkeypatch.setattr(topology.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(UserError, match="pip install libtpu"):
         topology.devices("v5e:2x2")

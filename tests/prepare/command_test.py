@@ -103,7 +103,7 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("options, message", MISTAKES.values(), ids=list(MISTAKES))
-def test_mistakes(prepare, options, message):
+def test_mistakes_are_explained(prepare, options, message):
     with pytest.raises(UserError, match=re.escape(message)):
         prepare(**options)
 

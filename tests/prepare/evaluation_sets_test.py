@@ -42,7 +42,7 @@ def left_out(data_set: PreparedSet) -> dict[str, str]:
     return {names[row].as_py(): why for row, why in data_set.assignment.left_out.items()}
 
 
-def test_a_folder_a_data_set_and_saved_hashes_are_the_same(tmp_path: Path) -> None:
+def test_a_folder_a_data_set_and_saved_hashes_agree(tmp_path: Path) -> None:
     large = {f"{i}.jpg": jpeg(i, (160, 120), quality=95) for i in range(8)}
     smaller = io.BytesIO()
     Image.open(io.BytesIO(large["3.jpg"])).resize((80, 60)).save(smaller, "JPEG", quality=80)

@@ -69,7 +69,7 @@ def test_crowds_are_bounded_and_reported() -> None:
     assert len(differing) and differing.max() <= 2
 
 
-def test_nothing_is_near_within_no_bits() -> None:
+def test_within_0_bits_nothing_is_near() -> None:
     assert len(near_pairs.near_pairs(random_hashes(100), 0).first) == 0
     assert len(near_pairs.near_pairs(random_hashes(0), 4).first) == 0
 

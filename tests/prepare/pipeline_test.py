@@ -239,7 +239,7 @@ def test_releases_are_distinguished() -> None:
     assert "neither" in archive.release(fall[:-1]) and fall[-1] in archive.release(fall[:-1])
 
 
-def test_a_finished_preparation_is_not_done_again(tmp_path: Path, imagenet21k: Path) -> None:
+def test_a_finished_preparation_is_not_repeated(tmp_path: Path, imagenet21k: Path) -> None:
     collection = archive.collection(CollectionRequest(str(imagenet21k)))
     options = dataclasses.replace(SMALL, duplicates="drop")
     first = prepared(collection, tmp_path, options)

@@ -29,7 +29,7 @@ def test_columns_without_points_are_left_out():
     assert chart.thin(series, last_step=999, columns=10).steps == [0, 900, 999]
 
 
-def test_means_leave_out_what_is_not_finite():
+def test_means_leave_out_non_finite_values():
     series = Series([0, 1, 2, 3, 4, 5], [1.0, 3.0, math.nan, 4.0, math.nan, math.nan])
     curve = chart.means(series, last_step=5, columns=3)
     assert curve.steps == [1, 3, 5]

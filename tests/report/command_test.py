@@ -42,14 +42,14 @@ def test_writes_where_it_says(run_python, make_run, tmp_path):
     assert (done.returncode, output.exists()) == (0, True)
 
 
-def test_says_who_has_nothing_to_show(make_run, tmp_path, capsys):
+def test_names_runs_with_nothing_to_show(make_run, tmp_path, capsys):
     (make_run("b") / "metrics.jsonl").write_text("")
     folders = [epath.Path(make_run("a")), epath.Path(tmp_path / "b")]
     report.report(folders, epath.Path(tmp_path / "x.html"))
     assert capsys.readouterr().out.startswith("note     nothing logged yet by b\n")
 
 
-def test_what_cannot_be_read_is_told(make_run, tmp_path):
+def test_unreadable_runs_are_named(make_run, tmp_path):
     run = make_run("a")
     (run / "config.json").mkdir()
     with pytest.raises(UserError, match=r"config\.json cannot be read: Is a directory"):
@@ -73,7 +73,7 @@ def test_a_folder_is_taken_once(make_run, tmp_path):
         (["a", "none"], "There is no folder"),
     ],
 )
-def test_mistakes_are_one_message(run_python, make_run, arguments, message):
+def test_mistakes_give_one_message(run_python, make_run, arguments, message):
     run = make_run("a")
     given = [a.replace("=a/", f"={run}/") if "=" in a else str(run.parent / a) for a in arguments]
     done = run_python("-m", "vit_jax.report", *given)

@@ -85,7 +85,7 @@ def test_a_single_run_has_no_legend_and_no_differences(folders):
     assert "<summary>The config</summary>" in text
 
 
-def test_the_geometry_is_the_scripts(folders):
+def test_the_geometry_matches_the_script(folders):
     assert (
         f"LEFT = {chart.LEFT}, RIGHT = {chart.RIGHT}, TOP = {chart.TOP}, BOTTOM = {chart.BOTTOM};"
         in text_of(folders[0])
@@ -102,7 +102,7 @@ def test_many_rows_are_a_small_file(make_workdir):
     assert "goes through means" not in text_of(make_workdir("b", losses(100)))
 
 
-def test_what_is_not_finite_is_a_gap_and_a_cross(make_workdir):
+def test_a_non_finite_value_is_a_gap_and_a_cross(make_workdir):
     rows = {step: {"train/loss": None if step == 2 else 1.0} for step in (1, 2, 3)}
     text = text_of(make_workdir("a", rows))
     (line,) = re.findall(r'data-points="\[\[1,2,3\],\[1.0,null,1.0\]\]"><path d="(.*?)"/>', text)
@@ -111,7 +111,7 @@ def test_what_is_not_finite_is_a_gap_and_a_cross(make_workdir):
 
 
 @pytest.mark.parametrize("value", [None, 0.0, -1.0, 1e300, -1e-300])
-def test_odd_numbers_make_a_page(make_workdir, value):
+def test_extreme_numbers_make_a_page(make_workdir, value):
     rows = {step: {"train/loss": value, "train/grad_norm": value, "t/x": value} for step in (0, 9)}
     assert Outline(text_of(make_workdir("a", rows))).open == []
 

@@ -11,7 +11,7 @@ def cells(html):
     return [[re.sub("<(?!/?b>).*?>", "", text) for text in row] for row in texts]
 
 
-def test_how_runs_ended(make_workdir):
+def test_tables_say_how_runs_ended(make_workdir):
     first = make_workdir(
         "a",
         {

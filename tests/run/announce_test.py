@@ -31,14 +31,14 @@ def test_the_time_left_and_bad_images_show_at_80_columns(monkeypatch):
     assert "left | accuracy 0.1%" in line(monkeypatch, 80)
 
 
-def test_what_is_not_known_takes_no_room(monkeypatch):
+def test_unknown_values_take_no_room(monkeypatch):
     assert "MFU" not in line(monkeypatch, 200)
     assert "MFU 41.0% | input wait 2% | epoch 395.7" in line(
         monkeypatch, 200, **{"speed/mfu": 0.41}
     )
 
 
-def test_a_step_that_was_left_out_has_no_loss(monkeypatch):
+def test_a_skipped_step_has_no_loss(monkeypatch):
     monkeypatch.delitem(ROW, "train/loss")
     monkeypatch.delitem(ROW, "train/accuracy")
     assert line(monkeypatch, 50) == "step 123,456/1,234,567 | 2d 3:46:40 left"

@@ -64,7 +64,7 @@ def rows(table):
     return {line.split()[0]: line for line in table.splitlines()}
 
 
-def test_what_is_right_is_shown_and_nothing_stays(tmp_path, look, monkeypatch):
+def test_a_good_run_is_shown_and_leaves_no_trace(tmp_path, look, monkeypatch):
     def no_compilation(*_, **__):
         raise AssertionError("something is compiled")
 
@@ -96,7 +96,7 @@ def test_bad_images_of_all_data_are_named_at_once(tmp_path, look, images):
     assert "read 4, 1 of them bad images" in rows(table)["evals.test"]
 
 
-def test_every_image_is_looked_at_if_asked_to(tmp_path, look, images, monkeypatch):
+def test_every_image_is_checked_on_request(tmp_path, look, images, monkeypatch):
     """No sampling: the bad ones are not first, last or a 16th part."""
     monkeypatch.setattr("vit_jax.run.check.SAMPLES", 2)
     images[2] = "input.batch_size=1"
@@ -125,7 +125,7 @@ def test_every_image_is_looked_at_if_asked_to(tmp_path, look, images, monkeypatc
     assert error == "evals.test: all of its 4 images are bad, and none can be scored."
 
 
-def test_what_cannot_be_looked_at_is_said(look):
+def test_parts_that_cannot_be_checked_are_named(look):
     table, error = look("input.source=tfds", "input.data_dir=/nowhere", "input.num_classes=none")
     assert "/nowhere is not a folder" in error
     shown = rows(table)
@@ -164,7 +164,7 @@ def test_another_config_in_the_work_directory_is_found(tmp_path, tiny_run, look)
     assert look("optim.lr=0.5", allow_config_change=True)[1] is None
 
 
-def test_a_state_that_no_device_can_hold(look, monkeypatch):
+def test_a_state_that_no_device_can_hold_is_refused(look, monkeypatch):
     monkeypatch.setattr("vit_jax.run.memory.device_memory", lambda _: 1000)
     monkeypatch.setattr("vit_jax.run.check.device_memory", lambda _: 1000)
     table, error = look()
@@ -173,7 +173,7 @@ def test_a_state_that_no_device_can_hold(look, monkeypatch):
     assert " of 1000 B a device" in rows(table)["memory"]
 
 
-def test_what_stays_unsharded_is_named(look, monkeypatch):
+def test_unsharded_axes_are_named(look, monkeypatch):
     cause = axes.UnshardedAxis(axes.HEADS, 2, over=("tensor",), replicated=("tensor",))
     monkeypatch.setattr(
         "vit_jax.parallel.mesh.unsharded_params", lambda *_: {cause: ["head/kernel"]}

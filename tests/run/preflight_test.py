@@ -34,7 +34,7 @@ def test_the_parts_of_a_run(tmp_path, tiny_run):
     assert not (tmp_path / "run").exists()
 
 
-def test_everything_that_is_wrong_is_told_at_once(problems_of):
+def test_all_problems_are_reported_at_once(problems_of):
     problems = problems_of(
         "input.batch_size=7", "optim.grad_accum_steps=2", "optim.freeze=hed/.*", "loss.mixup=1e-40",
         EVAL, "evals.val.preprocess=decode|resize(12)", "evals.test.source=image_folder",
@@ -56,13 +56,13 @@ def test_everything_that_is_wrong_is_told_at_once(problems_of):
         assert problem in problems, number
 
 
-def test_one_problem_is_told_as_it_is(problems_of):
+def test_a_single_problem_is_reported_unchanged(problems_of):
     assert problems_of("input.batch_size=15", "optim.grad_accum_steps=2").startswith(
         "input.batch_size=15 does not divide"
     )
 
 
-def test_without_the_data_all_else_is_looked_at_if_they_are_declared(problems_of):
+def test_without_the_data_the_rest_is_checked_if_they_are_declared(problems_of):
     problems = problems_of("input.source=tfds", "input.data_dir=/nowhere", "model.num_heads=3")
     assert "input.data_dir=/nowhere is not a folder" in problems
     assert "num_heads=3" in problems
@@ -96,7 +96,7 @@ def test_a_full_disk_is_found_before_the_start(tmp_path, tiny_run, monkeypatch):
     assert not (tmp_path / "run").exists()
 
 
-def test_what_no_device_can_hold_is_told_at_every_start(problems_of, monkeypatch):
+def test_a_state_that_no_device_can_hold_is_refused_at_every_start(problems_of, monkeypatch):
     monkeypatch.setattr("vit_jax.run.memory.device_memory", lambda _: 10**8)
     assert problems_of("input.num_classes=10_000_000") == (
         "The targets of a batch, 10,000,000 classes each, take 610 MiB of each device, which has "

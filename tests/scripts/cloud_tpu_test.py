@@ -84,7 +84,7 @@ def world(tmp_path, launch, programs):
         made("stop", *SLICE)
 
 
-def test_a_run_from_nothing_to_the_end(world):
+def test_a_run_from_start_to_end(world):
     done = world(*WANTED, *TRAINING)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "training: --config configs/vit_digits.py" in done.stdout
@@ -101,7 +101,7 @@ def test_a_run_from_nothing_to_the_end(world):
     assert len(world.calls()) == 3  # state of the request, state of the workers, their last output
 
 
-def test_the_slice_is_deleted_by_choice(world):
+def test_the_slice_is_deleted_on_request(world):
     done = world(*WANTED, "--delete", *TRAINING)
     assert done.returncode == 0
     assert "--force" in world.calls("queued-resources delete")[0]
@@ -155,7 +155,7 @@ def test_interrupted_at_any_step_the_same_command_goes_on(world, step, after):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("step", STEPS)
-def test_a_step_that_fails_is_told_or_tried_again(world, step):
+def test_a_failed_step_is_reported_or_retried(world, step):
     world.tell("fail", step)
     done = world(*WANTED, *TRAINING)
     if done.returncode:
@@ -166,7 +166,7 @@ def test_a_step_that_fails_is_told_or_tried_again(world, step):
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_75_and_76_and_a_killed_process_are_started_again(world):
+def test_after_75_76_or_a_kill_it_restarts(world):
     world.tell("cut", "tpu_worker.sh start")
     world(*WANTED, *TRAINING)
     world.tell("w-0/statuses", "75\n76\n137\n0\n")
@@ -176,7 +176,7 @@ def test_75_and_76_and_a_killed_process_are_started_again(world):
     assert "Ended with status 75" in done.stdout
 
 
-def test_it_gives_up_where_starting_again_does_not_help(world):
+def test_gives_up_where_restarting_does_not_help(world):
     world.tell("cut", "tpu_worker.sh start")
     world(*WANTED, *TRAINING)
     world.tell("w-0/statuses", "76\n" * 9)
@@ -221,7 +221,7 @@ def test_stop_saves_and_run_goes_on(world):
     assert done.stdout.count("Starting the training") == 1
 
 
-def test_a_worker_that_came_back_bare_is_served_again(world, clone):
+def test_a_replaced_worker_is_set_up_again(world, clone):
     """A worker's machine was replaced or restarted while the others wait for it."""
     world(*WANTED, *TRAINING)
     for file in (world.folder / "w-1").rglob("launched/*/state"):
@@ -238,7 +238,7 @@ def test_a_worker_that_came_back_bare_is_served_again(world, clone):
     assert (world.folder / "w-1/vit_jax/new.py").exists()
 
 
-def test_a_slice_that_was_taken_back_is_asked_for_again(world):
+def test_a_reclaimed_slice_is_requested_again(world):
     world.tell("request", "SUSPENDING\nSUSPENDED")
     done = world(*WANTED, *TRAINING)
     assert done.returncode == 0
@@ -246,7 +246,7 @@ def test_a_slice_that_was_taken_back_is_asked_for_again(world):
     assert len(world.calls("resources delete")) == len(world.calls("resources create")) == 1
 
 
-def test_another_type_is_not_taken_for_the_one_that_is_there(world):
+def test_a_slice_of_another_type_is_refused(world):
     world.tell("cut", "tpu_worker.sh status")
     world(*WANTED, *TRAINING)
     done = world(*SLICE, "--type=v5litepod-32", *TRAINING)
@@ -254,7 +254,7 @@ def test_another_type_is_not_taken_for_the_one_that_is_there(world):
     assert "is there already, as v5litepod-16" in done.stderr
 
 
-def test_a_request_that_failed_is_told_with_its_reason(world):
+def test_a_failed_request_is_reported_with_its_reason(world):
     world.tell("request", "FAILED")
     done = world(*WANTED, *TRAINING)
     assert done.returncode == 1
@@ -262,7 +262,7 @@ def test_a_request_that_failed_is_told_with_its_reason(world):
     assert "cloud_tpu.sh delete --name=l16" in done.stderr
 
 
-def test_ctrl_c_says_what_goes_on(world):
+def test_ctrl_c_says_what_keeps_running(world):
     world.tell("ctrl_c", "tpu_worker.sh follow")
     done = world(*WANTED, *TRAINING)
     assert done.returncode == 130
@@ -341,7 +341,7 @@ def test_wrong_arguments_get_one_message(world, arguments, message):
     assert not world.calls()
 
 
-def test_a_config_that_is_not_sent_is_told(world, clone):
+def test_a_config_that_is_not_sent_is_refused(world, clone):
     (clone / ".gitignore").write_text("/configs\n")
     done = world(*WANTED, *TRAINING)
     assert done.returncode == 1

@@ -106,7 +106,7 @@ def test_one_host_with_fewer_chips_than_asked_for(gke, world):
         ("Failed", (), ["get", "delete", "apply"], "has failed"),
     ],
 )
-def test_what_is_there_decides_what_is_done(gke, world, state, overrides, verbs, message):
+def test_existing_jobs_decide_what_is_done(gke, world, state, overrides, verbs, message):
     gke(*WANTED, *TRAINING)
     (world / "state").write_text(state)
     (world / "calls").unlink()
@@ -134,7 +134,7 @@ def test_interrupted_at_any_step_the_same_command_goes_on(gke, world, step, afte
 
 
 @pytest.mark.parametrize("step", ["get", "delete", "apply"])
-def test_a_step_that_fails_is_told(gke, world, step):
+def test_a_failed_step_is_reported(gke, world, step):
     gke(*WANTED, *TRAINING)
     (world / "state").write_text("Failed")
     (world / "fail").write_text(step)
@@ -153,7 +153,7 @@ def test_a_cluster_without_jobset_is_told_where_to_get_it(gke, world):
     assert "jobset.sigs.k8s.io" in done.stderr
 
 
-def test_delete(gke, world):
+def test_delete_removes_the_job(gke, world):
     gke(*WANTED, *TRAINING)
     assert gke("delete", "--name=l16").returncode == 0
     assert not (world / "jobset").exists()

@@ -120,7 +120,7 @@ def test_every_process_gets_the_arguments_as_they_were(submit, run_job, world):
 
 
 @pytest.mark.parametrize("statuses", [(75, 75), (0, 76), (76, 137), (75, 0)])
-def test_the_job_goes_back_into_the_queue(submit, run_job, world, statuses):
+def test_the_job_is_requeued(submit, run_job, world, statuses):
     submit(*WANTED, *TRAINING)
     assert run_job(*statuses).returncode == 0
     assert (world / "scontrol").read_text() == "requeue 7\n"
@@ -156,7 +156,7 @@ def test_a_process_is_not_cut_off_by_the_signal_to_its_shell(submit, world, prog
 
 
 @pytest.mark.parametrize(("file", "message"), [("down", "squeue"), ("full", "sbatch")])
-def test_a_step_that_fails_is_told_and_done_again(submit, world, file, message):
+def test_a_failed_step_is_reported_and_repeated(submit, world, file, message):
     (world / file).touch()
     done = submit(*WANTED, *TRAINING)
     assert done.returncode == 1
@@ -189,7 +189,7 @@ def test_wrong_arguments_get_one_message(submit, world, arguments, message):
     assert not (world / "job").exists()
 
 
-def test_without_sbatch_it_says_where_to_be(launch, bare_path):
+def test_without_sbatch_it_says_where_to_run(launch, bare_path):
     done = launch("slurm.sh", *WANTED, *TRAINING, path=bare_path)
     assert done.returncode == 1
     assert "sbatch is not on the PATH" in done.stderr

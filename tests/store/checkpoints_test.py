@@ -111,7 +111,7 @@ def test_relative_paths_mean_the_current_folder(make_state, layout_of, tmp_path,
     ],
 )
 @pytest.mark.parametrize("restarted", [False, True])
-def test_keeps_the_last_every_so_many_and_the_best(
+def test_keeps_the_last_the_periodic_and_the_best(
     open_checkpoints, tmp_path, rules, kept, restarted
 ):
     metrics = {

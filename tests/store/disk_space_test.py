@@ -26,7 +26,7 @@ def check(tmp_path, monkeypatch):
     return check
 
 
-def test_one_more_than_are_kept_must_fit(check):
+def test_one_more_than_is_kept_must_fit(check):
     check(3 * GIB)
     with pytest.raises(
         UserError, match=r"2 GiB free; 3 more checkpoints of 1 GiB need 3 GiB.*_last=2"
@@ -41,7 +41,7 @@ def test_checkpoints_on_disk_needs_no_space(check):
         check(GIB - 1)
 
 
-def test_what_is_no_longer_saved_needs_none(check):
+def test_past_saves_need_no_space(check):
     check(0, there=(90, 95))
 
 

@@ -162,7 +162,7 @@ MAX_SHARE_READ_BY_ONE_OF_TWO = 0.56
 
 @pytest.mark.slow
 @pytest.mark.parametrize("saved_by", ["one device", "the same mesh"])
-def test_a_process_reads_its_part_alone(run, saved_by):
+def test_a_process_reads_only_its_part(run, saved_by):
     """Also when arrays were saved replicated, since they are stored in pieces."""
     sizes = {"width": 256, "chunk_bytes": 2**16}
     halves = (1, 2, 1, False)

@@ -74,7 +74,7 @@ def message_of(reader, folder):
 
 
 @every_reader
-def test_an_intact_one(tmp_path, reader):
+def test_an_intact_work_directory_is_read(tmp_path, reader):
     READERS[reader](make(tmp_path))
 
 
@@ -191,13 +191,13 @@ def test_a_torn_last_row_is_left_out(tmp_path, torn, reader):
 
 @of_rows
 @pytest.mark.parametrize("number", [b"NaN", b"Infinity", b"-Infinity", b"1e999", b"9" * 400])
-def test_what_is_not_finite_is_null(tmp_path, number, reader):
+def test_non_finite_values_are_null(tmp_path, number, reader):
     folder = make(tmp_path, rows=ROWS.replace(b"0.5", number))
     assert MetricsFile(folder / "metrics.jsonl").rows()[0] == {"step": 10, "train/loss": None}
     READERS[reader](folder)
 
 
-def test_other_folders_are_no_steps(tmp_path):
+def test_other_folders_are_not_steps(tmp_path):
     folder = make(tmp_path)
     others = ["²", "٣", "३", "007", "-1", "+1", "1_0", " 3", "4 ", "5.0", "6\n", "7\n8", "1" * 30]
     for name in others:

@@ -23,7 +23,7 @@ def test_one_json_object_per_row(path):
     ]
 
 
-def test_what_is_not_finite_is_null(path):
+def test_non_finite_values_are_null(path):
     values = {"nan": np.nan, "inf": np.inf, "minus": -np.inf, "huge": 1e300}
     MetricsFile(path).write(1, values)
 

@@ -35,7 +35,7 @@ def test_a_config_says_how_far_it_goes(make_workdir):
     assert (run.planned_steps, run.fields, run.starts) == (None, {}, [])
 
 
-def test_the_last_start_knows_better_than_the_config(make_workdir):
+def test_the_last_start_overrides_the_config(make_workdir):
     folder = make_workdir("a", {})
     document = json.loads((folder / "config.json").read_text())
     document["runs"][-1]["total_steps"] = 31
@@ -53,7 +53,7 @@ def test_names_are_as_long_as_they_must_be(tmp_path):
     assert short("a", "x/a") == ["a", "x/a"]
 
 
-def test_what_is_no_run_is_told(make_workdir, tmp_path):
+def test_a_folder_that_is_not_a_run_is_refused(make_workdir, tmp_path):
     folder = make_workdir("runs/a", {1: {"x": 1.0}})
 
     def error(path):
@@ -78,7 +78,7 @@ def test_what_is_no_run_is_told(make_workdir, tmp_path):
         ("metrics.jsonl", '{"step": 10, "train/loss": "x"}\n'),
     ],
 )
-def test_a_damaged_run_is_called_so(make_workdir, file, text):
+def test_a_damaged_run_is_reported_as_such(make_workdir, file, text):
     folder = make_workdir("a", {1: {"x": 1.0}})
     (folder / file).write_text(text)
     with pytest.raises(UserError, match=r"is damaged|is not a row of metrics"):

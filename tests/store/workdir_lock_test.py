@@ -34,14 +34,14 @@ def other_run(tmp_path, start_python):
     return process
 
 
-def test_a_second_run_is_told_who_is_there(tmp_path, other_run):
+def test_a_second_run_learns_who_holds_the_lock(tmp_path, other_run):
     who = rf"Another run \(process {other_run.pid} on {socket.gethostname()}\) is writing to "
     for _ in range(2):  # the refused one leaves no trace
         with pytest.raises(UserError, match=who), lock(tmp_path / "run"):
             pass
 
 
-def test_whether_a_run_is_there_can_be_seen_from_outside(tmp_path, other_run):
+def test_a_running_run_is_visible_from_outside(tmp_path, other_run):
     folder = epath.Path(tmp_path / "run")
     assert workdir_lock.is_locked(folder)
     assert not workdir_lock.is_locked(folder, "other")

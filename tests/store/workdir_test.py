@@ -116,7 +116,7 @@ def test_lists_of_steps_may_differ_in_those_to_come(tmp_path, before, after, all
     assert read(tmp_path)["config"]["input"]["skip_steps"] == after
 
 
-def test_a_field_that_came_after_the_run_began_has_its_default_there(trained):
+def test_a_newer_field_has_its_default_in_an_older_run(trained):
     """As `configs.with_new_fields` completes the files of an older version."""
     may_differ = MayDiffer(with_new_fields=lambda config: {"new": 1, **config})
     assert enter(trained, config=CONFIG | {"new": 1}, may_differ=may_differ) == []
@@ -224,5 +224,5 @@ def test_the_config_can_be_read_back(trained):
 
 
 @pytest.mark.parametrize("error", [OSError("no room"), OSError(28, "no room")])
-def test_the_reason_is_told_whatever_raised_it(tmp_path, error):
+def test_the_reason_is_reported_whatever_raised_it(tmp_path, error):
     assert "cannot be written: no room." in str(unwritable(tmp_path, error))

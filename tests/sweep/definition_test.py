@@ -43,14 +43,14 @@ def test_points_can_be_added_and_keep_their_numbers(points):
         (["--config=a.py", "--config.seed=0,1"], f"config: {FILE} there, a.py here"),
     ],
 )
-def test_what_is_common_cannot_change(points, arguments, message):
+def test_common_fields_cannot_change(points, arguments, message):
     points("--config.seed=0,1")
     with pytest.raises(UserError, match="belongs to another sweep") as error:
         points(*arguments)
     assert message in str(error.value)
 
 
-def test_all_mistakes_are_told_at_once(points, tmp_path):
+def test_all_mistakes_are_reported_at_once(points, tmp_path):
     with pytest.raises(UserError) as error:
         points("--config.optim.lr=1e-3,x", "--config.sed=1", "--config.input.mean=.5,.4")
     for text in ("no field sed", "optim.lr takes a number, got 'x'", "not inside brackets"):
@@ -63,7 +63,7 @@ def test_the_same_training_twice_is_refused(points):
         points("--config.optim.lr=1e-3,0.001")
 
 
-def test_a_work_directory_of_another_config_is_told_before_anything_starts(points, tmp_path):
+def test_a_work_directory_of_another_config_is_refused_at_once(points, tmp_path):
     points("--config.seed=0,1")
     folder = tmp_path / "seed=0"
     (folder / "checkpoints" / "10").mkdir(parents=True)
@@ -75,7 +75,7 @@ def test_a_work_directory_of_another_config_is_told_before_anything_starts(point
         points("--config.seed=0,1")
 
 
-def test_the_folder_of_a_training_is_no_sweeps(points, tmp_path):
+def test_the_folder_of_a_training_is_not_a_sweep(points, tmp_path):
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(UserError, match="the work directory of a training"):
         points("--config.seed=0,1")
@@ -98,7 +98,7 @@ def test_a_sweep_of_an_earlier_version_is_refused_with_the_new_name(points, tmp_
         '{"common": {}, "flags": [], "axes": ["seed"], "points": [{"seed": 1}]}',
     ],
 )
-def test_a_damaged_definition_is_told(points, tmp_path, text):
+def test_a_damaged_definition_is_refused(points, tmp_path, text):
     (tmp_path / "sweep.json").write_text(text)
     with pytest.raises(UserError, match=r"sweep.json is damaged"):
         points("--config.seed=0,1")

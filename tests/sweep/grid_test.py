@@ -26,12 +26,12 @@ def test_commas_split_outside_brackets_and_quotes(text, values):
 
 
 @pytest.mark.parametrize("text", ["[1,2", "'a,b", "f(1,2,3"])
-def test_what_is_left_open_is_told(text):
+def test_unclosed_brackets_and_quotes_are_refused(text):
     with pytest.raises(UserError, match="is missing"):
         grid.split(text)
 
 
-def test_axes_and_what_is_common():
+def test_separates_axes_from_common_fields():
     arguments = (
         f"--config {FILE} --config.optim.lr=1e-3,3e-3 --config.seed 0,1,2 "
         "--config.optim.name=sgd --allow_config_change"
@@ -44,7 +44,7 @@ def test_axes_and_what_is_common():
     assert parsed.points()[1] == {"optim.lr": "1e-3", "seed": "1"}
 
 
-def test_as_in_a_training_the_last_value_counts():
+def test_the_last_value_counts_as_in_a_training():
     parsed = grid.parse(["--config", FILE, "--config.seed=0,1", "--config.seed=2"])
     assert parsed.axes == {}
     assert parsed.common["seed"] == "2"
@@ -82,7 +82,7 @@ def test_a_point_is_the_arguments_of_a_training():
     assert point.arguments("a") == expected.split()
 
 
-def test_names_are_read_and_differ():
+def test_names_are_readable_and_unique():
     assert grid.name({"optim.lr": "1e-3", "seed": "0"}) == "optim.lr=1e-3,seed=0"
     assert grid.name({"config": FILE}) == "config=vit_digits"
     assert grid.name({}) == "run"
@@ -103,6 +103,6 @@ def test_names_are_read_and_differ():
         (["--config", FILE, "--config.seed=1,"], "^seed=1,: an empty value"),
     ],
 )
-def test_wrong_arguments_are_told(arguments, message):
+def test_wrong_arguments_are_refused(arguments, message):
     with pytest.raises(UserError, match=message):
         grid.parse(arguments)

@@ -39,7 +39,7 @@ def test_seeds_are_dots_and_a_second_axis_lines(rows):
     assert lines["weight_decay 0.1"] == {lr: [0.0, 1.0] for lr in LR}
 
 
-def test_numbers_come_before_names_and_only_what_finished_counts(rows):
+def test_numbers_precede_names_and_only_finished_points_count(rows):
     axes = {"optim.name": ("adam", "sgd", "lion"), "optim.lr": ("1", "2")}
     points = rows(axes, lambda v: math.nan if v["optim.name"] == "sgd" else 0.5)
     points[-1] = points[-1]._replace(state="failed")
@@ -51,7 +51,7 @@ def test_numbers_come_before_names_and_only_what_finished_counts(rows):
     }
 
 
-def test_learning_rates_stand_at_their_logarithms():
+def test_learning_rates_have_a_logarithmic_axis():
     places = picture.places("optim.lr", LR)
     assert places["1e-3"] == pytest.approx((places["1e-4"] + places["1e-2"]) / 2)
     linear = picture.places("model.dropout", ("0", "0.1", "0.4"))

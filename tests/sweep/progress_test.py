@@ -74,12 +74,12 @@ def test_an_empty_folder_waits(tmp_path):
         ([], "train/loss"),
     ],
 )
-def test_the_metric_is_chosen_from_what_is_there(keys, metric):
+def test_the_metric_is_chosen_from_those_logged(keys, metric):
     point = PointProgress(POINT, epath.Path("x"), numbers=dict.fromkeys(keys, 1.0))
     assert progress.choose_metric([point]) == metric
 
 
-def test_losses_are_better_low():
+def test_lower_losses_are_better():
     assert progress.is_better_high("test/accuracy")
     assert not progress.is_better_high("test/loss")
     assert not progress.is_better_high("test/top5_error")
@@ -104,7 +104,7 @@ def shown_row(tmp_path):
     return row
 
 
-def test_the_table_says_how_each_point_is(shown_row):
+def test_the_table_shows_the_state_of_each_point(shown_row):
     half = {"step": 20, "total_steps": 40, "numbers": NUMBERS}
     rows = [
         shown_row(1, "running", **half, left_secs=75.0),
@@ -125,7 +125,7 @@ def test_the_table_says_how_each_point_is(shown_row):
     assert progress.summary(rows) == "4 points: 1 finished, 1 waiting, 1 failed, 1 running"
 
 
-def test_of_many_points_those_that_run_are_shown(shown_row):
+def test_of_many_points_the_running_ones_are_shown(shown_row):
     rows = [shown_row(k, "finished") for k in range(8)] + [
         shown_row(8, "running"),
         shown_row(9, "waiting"),

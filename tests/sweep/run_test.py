@@ -50,7 +50,7 @@ def test_every_point_is_a_job_and_is_followed(world, launcher, launches):
     assert len(launches()) == 4  # only shows the results again
 
 
-def test_a_launcher_that_fails_is_told_and_called_again(world, launcher, launches, tmp_path):
+def test_a_failed_launch_is_reported_and_repeated(world, launcher, launches, tmp_path):
     world.fate("lr-2", "nothing 1\n")
     with pytest.raises(
         UserError, match=r"for 1 of 4 points:\n  optim.lr=1e-3,seed=1: said by lr-2"
@@ -71,7 +71,7 @@ def test_nofollow_ends_at_once(world, launcher, launches, capsys):
     assert "All jobs are launched" in capsys.readouterr().out
 
 
-def test_ctrl_c_ends_the_following_alone(world, launcher):
+def test_ctrl_c_ends_only_the_following(world, launcher):
     for number in range(1, 5):
         world.fate(f"lr-{number}", "submitted 0\n")
     threading.Timer(2, os.kill, (os.getpid(), signal.SIGINT)).start()
@@ -79,6 +79,6 @@ def test_ctrl_c_ends_the_following_alone(world, launcher):
         world.sweep(launcher=launcher, name="lr", slots=4)
 
 
-def test_a_launcher_that_is_not_there_is_told(world, launcher):
+def test_a_missing_launcher_is_refused(world, launcher):
     with pytest.raises(UserError, match=r"--launcher: nowhere.sh cannot be started"):
         world.sweep(launcher="nowhere.sh", name="lr")

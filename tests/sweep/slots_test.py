@@ -65,7 +65,7 @@ def test_each_slot_has_its_number(world):
     assert used == {"0", "1"}
 
 
-def test_an_unknown_metric_lists_those_there(world):
+def test_an_unknown_metric_lists_the_known_ones(world):
     with pytest.raises(UserError, match=r"--metric=x: .*There are: .*test/accuracy"):
         world.sweep(metric="x")
 
@@ -96,7 +96,7 @@ def test_a_signal_stops_all_and_the_same_command_goes_on(world):
     assert sorted(world.starts()) == sorted([*POINTS, *POINTS[1:3]])
 
 
-def test_trainings_of_a_killed_sweep_are_not_doubled(world):
+def test_trainings_of_a_killed_sweep_are_not_started_twice(world):
     for point in POINTS[:2]:
         world.fate(point, "sleep 0")
     first = world.start(slots=2)
@@ -116,7 +116,7 @@ def test_trainings_of_a_killed_sweep_are_not_doubled(world):
     assert sorted(world.starts()) == sorted([*POINTS, *POINTS[:2]])
 
 
-def test_what_is_trained_by_hand_is_waited_for(world):
+def test_a_training_started_by_hand_is_awaited(world):
     world.fate(POINTS[0], "sleep")
     (world.folder / POINTS[0]).mkdir(parents=True)
     arguments = ["--workdir", str(world.folder / POINTS[0]), "--config.optim.lr=1e-3"]

@@ -21,7 +21,7 @@ def make_clock(monkeypatch, peak_flops=None):
     return clock, now, feed
 
 
-def test_speeds_since_the_last_tick(monkeypatch):
+def test_speeds_are_measured_since_the_last_tick(monkeypatch):
     clock, now, feed = make_clock(monkeypatch, peak_flops=10e9)
     now[0], feed.wait_secs = 104.0, 1.0
     assert clock.tick(20) == {

@@ -47,7 +47,7 @@ def feed_of(batches, timeout_secs=60, **more):
     return Feed(batches, LAYOUT, timeout_secs=timeout_secs, **more)
 
 
-def test_batches_in_order_then_the_end():
+def test_gives_batches_in_order_then_ends():
     batches = Batches(0, 1, 2, 3)
     with feed_of(batches) as feed:
         assert [float(b["x"][0]) for b in feed] == [0, 1, 2, 3]
@@ -71,7 +71,7 @@ def test_a_bad_image_is_named_once():
     assert bad_images.untold() == ["6.jpg: broken"]
 
 
-def test_an_error_comes_out_where_batches_are_asked_for():
+def test_an_error_is_raised_where_batches_are_requested():
     with feed_of(Batches(0, UserError("a.jpg is broken"))) as feed:
         next(feed)
         for _ in range(2):
@@ -79,7 +79,7 @@ def test_an_error_comes_out_where_batches_are_asked_for():
                 next(feed)
 
 
-def test_may_be_left_before_its_end():
+def test_can_be_closed_before_its_end():
     batches = Batches(*range(1000))
     with feed_of(batches) as feed:
         next(feed)
@@ -120,7 +120,7 @@ with Feed(Batches(), {"x": layout}, timeout_secs=60) as feed:
     assert done.returncode == 0, done.stderr
 
 
-def test_a_batch_that_does_not_come_names_host_and_file(monkeypatch):
+def test_a_missing_batch_names_host_and_file(monkeypatch):
     monkeypatch.setattr("vit_jax.training.feed.CLOSING_SECS", 0.1)
     free = threading.Event()
 

@@ -99,7 +99,7 @@ def test_activations_are_those_of_the_blocks(step):
             np.testing.assert_allclose(there, value, rtol=SAME_MATH, atol=1e-6, err_msg=name)
 
 
-def test_they_are_written_to_every_place(tmp_path, step):
+def test_they_are_written_to_every_log(tmp_path, step):
     written = []
 
     class Writer:

@@ -77,7 +77,7 @@ def test_the_preview_shows_them(run_on, monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_run_without_them_is_that_of_a_set_without_weights(
+def test_a_run_without_weights_equals_one_on_a_set_without(
     tmp_path, run_on, capsys, quick_compilation
 ):
     plain = [{key: e[key] for key in ("image", "labels")} for e in ENTRIES]

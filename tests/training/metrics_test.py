@@ -21,7 +21,7 @@ def test_any_of_several_labels_counts_and_no_label_does_not():
     np.testing.assert_array_equal(metrics.top_k_correct(LOGITS, targets, 5), [1, 1, 0])
 
 
-def test_an_untrained_head_does_not_look_right():
+def test_an_untrained_head_does_not_look_accurate():
     """All logits equal: as good as guessing one class, not right everywhere."""
     targets = jnp.eye(4, dtype=bool)
     assert metrics.top_k_correct(jnp.zeros((4, 4)), targets, 1).sum() == 1

@@ -83,7 +83,7 @@ def test_boxes_of_cutmix_have_the_published_sizes_and_places():
     assert float(areas.mean()) == pytest.approx(expected, abs=4 * standard_error)
 
 
-def test_with_both_each_step_draws_one():
+def test_with_both_each_step_draws_either():
     images, *_ = batch(8)
     keys = jax.random.split(jax.random.key(4), 400)
     shares = jax.vmap(lambda k: mix(*batch(8), mixup_alpha=1.0, cutmix_alpha=1.0, key=k)[0][0])(
@@ -110,7 +110,7 @@ def test_a_pair_with_a_skipped_example_is_skipped(alphas):
     np.testing.assert_array_equal(weight, [0, 0, 1, 1])
 
 
-def test_off_returns_the_arguments():
+def test_without_mixing_the_arguments_are_returned():
     arguments = batch()
     returned = mix(*arguments, mixup_alpha=0.0, cutmix_alpha=0.0, key=None)
     assert all(a is b for a, b in zip(arguments, returned, strict=True))

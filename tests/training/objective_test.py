@@ -57,7 +57,7 @@ def test_softmax_of_one_label():
     )
 
 
-def test_softmax_of_several_labels_is_to_the_even_distribution_over_them():
+def test_softmax_of_several_labels_targets_their_uniform_distribution():
     targets = np.array([[1.0, 1.0, 0.0, 0.0], [0.0, 1.0, 1.0, 1.0], [0.0, 0.0, 0.0, 0.0]])
     even = np.array([[0.5, 0.5, 0, 0], [0, 1 / 3, 1 / 3, 1 / 3], [0, 0, 0, 0]])
     np.testing.assert_allclose(

@@ -24,7 +24,7 @@ def settle(skipped, *counts):
     return skipped.settle(skipped.pending)
 
 
-def test_counts_go_on_from_the_start_before():
+def test_counts_continue_across_restarts():
     skipped = counter()
     assert settle(skipped) == {}
     assert settle(skipped, 0, 1, 2) == {NUMBER: 6}
@@ -122,7 +122,7 @@ def test_each_file_is_named_once_and_the_count_survives(tmp_path, tiny_run, imag
     assert {step: resumed[step] for step in straight} == straight
 
 
-def test_data_that_are_all_bad_teach_nothing(tmp_path, tiny_run, images):
+def test_an_all_bad_data_set_ends_the_run(tmp_path, tiny_run, images):
     config = tiny_run(*images(8), "input.max_bad_fraction=1", "log.every_steps=2")
     with pytest.raises(UserError, match=r"All 4 .* step 1 are bad\. The first: .*png: the "):
         train(config, tmp_path / "run")

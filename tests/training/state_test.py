@@ -36,7 +36,7 @@ def test_layout_is_that_of_the_state():
         assert (a.shape, a.dtype, a.sharding) == (b.shape, b.dtype, b.sharding)
 
 
-def test_seed_decides_the_parameters_and_scan_does_not():
+def test_parameters_depend_on_the_seed_but_not_on_scan():
     kernels = [
         np.asarray(x.params["blocks"]["block"]["mlp"]["fc1"]["kernel"])
         for x in (layout().init(0), layout(scan=True).init(0), layout().init(1))
@@ -51,7 +51,7 @@ def test_graph_and_parameters_make_the_model():
     assert model(np.zeros((1, 8, 8, 3), np.float32)).shape == (1, 3)
 
 
-def test_streams_depend_on_seed_and_name_alone():
+def test_streams_depend_only_on_seed_and_name():
     streams = [(0, "dropout"), (0, "dropout"), (1, "dropout"), (0, "mixing")]
     keys = [tuple(jax.random.key_data(random_stream(*stream)).tolist()) for stream in streams]
     assert keys[0] == keys[1] and len(set(keys)) == 3
@@ -70,7 +70,7 @@ def test_a_sharded_optimizer_is_never_larger():
     assert held(sharded) == held(plain)  # 36 is not divisible by 8 devices, but by 4
 
 
-def test_what_stays_whole_is_one_line_for_each_cause():
+def test_unsharded_arrays_are_one_line_for_each_cause():
     def announced(*shape, **options):
         screen = io.StringIO()
         mesh = AbstractMesh(shape, meshes.AXES)
@@ -88,6 +88,6 @@ def test_what_stays_whole_is_one_line_for_each_cause():
     assert ": width 16 does not divide over fsdp=5; change model.width or mesh.fsdp" in wide
 
 
-def test_total_bytes_are_those_of_the_whole_arrays():
+def test_total_bytes_are_those_of_the_unsharded_arrays():
     shape = jax.ShapeDtypeStruct((3, 5), jax.numpy.float32)
     assert total_bytes({"a": shape, "b": {"c": shape}}) == 2 * 3 * 5 * 4

@@ -85,7 +85,7 @@ def test_memorises_64_images():
 
 
 @pytest.mark.parametrize("optimizer", EVERY_OPTIMIZER)
-def test_a_step_that_is_not_finite_changes_nothing_but_the_count(optimizer):
+def test_a_non_finite_step_changes_only_the_count(optimizer):
     trainer = Trainer(optimizer=optimizer)
     trainer.step(trainer.batch(0))
     before = jax.device_get(trainer.state)
@@ -107,7 +107,7 @@ def test_a_step_that_is_not_finite_changes_nothing_but_the_count(optimizer):
     jax.tree.map(np.testing.assert_array_equal, before.opt_state, frozen.opt_state)
 
 
-def test_a_batch_that_is_left_out_is_counted_and_changes_nothing_else():
+def test_a_skipped_batch_changes_only_the_count():
     trainer = Trainer(ema_decay=0.9)
     trainer.step(trainer.batch(0))
     before = jax.device_get(trainer.state)
@@ -133,7 +133,7 @@ def test_examples_of_weight_0_count_for_nothing():
     jax.tree.map(np.testing.assert_array_equal, one.state.params, two.state.params)
 
 
-def test_the_accuracy_is_of_the_examples_that_have_labels():
+def test_accuracy_counts_only_examples_with_labels():
     """A fresh head's logits are all 0, which ranks class 0 first."""
     labels = np.array([0] * 4 + [1] * 4 + [-1] * 8, np.int32)[:, None]
     trainer = Trainer()
@@ -162,7 +162,7 @@ def test_accumulation_gives_the_same_update(mixing):
             np.testing.assert_allclose(a[name], b[name], rtol=SAME_MATH, err_msg=name)
 
 
-def test_the_moving_average_follows_the_parameters():
+def test_the_ema_follows_the_parameters():
     decay = 0.3
     trainer = Trainer(lr=0.01, ema_decay=decay)
     expected = jax.device_get(trainer.state.params)
@@ -199,7 +199,7 @@ def test_dropout_differs_between_steps_and_seeds():
     assert losses(0) == [a, b]
 
 
-def test_frozen_parameters_stay_to_the_bit_and_count_in_no_norm():
+def test_frozen_parameters_keep_their_bits_and_count_in_no_norm():
     freeze = ("patches/.*", "blocks/0/.*", "blocks/block/attention/.*/bias", "norm/scale")
     trainer, free = Trainer(freeze=freeze), Trainer()
     before = jax.device_get(trainer.state.params)
@@ -231,7 +231,7 @@ print(json.dumps({"devices": trainer.layout.mesh.size, "losses": losses}))
 
 
 @pytest.mark.parametrize("name", EVERY_OPTIMIZER)
-def test_eight_devices_give_the_curve_of_one(run_python, name):
+def test_eight_devices_give_the_losses_of_one(run_python, name):
     one, eight = (json.loads(run_python("-c", CURVE, name, devices=n).stdout) for n in (1, 8))
     assert (one["devices"], eight["devices"]) == (1, 8)
     np.testing.assert_allclose(eight["losses"], one["losses"], rtol=SAME_MATH)

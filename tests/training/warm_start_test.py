@@ -115,7 +115,7 @@ def test_reset_takes_pre_logits_that_are_wanted(save, start):
     assert_same(params, saved, but(params, "head"))
 
 
-def test_reset_over_as_many_classes(save, start):
+def test_reset_renews_the_head_over_as_many_classes(save, start):
     save()
     params, _ = start(RESET)
     assert not np.asarray(params["head/kernel"]).any()
@@ -146,7 +146,7 @@ def test_tables_of_rows_and_columns_in_the_layers_are_resized(save, start):
     assert_same(params, saved, [name for name in names if "positions" not in name])
 
 
-def test_offsets_of_another_size_are_told_not_to_be_resized(save, start):
+def test_offsets_of_another_size_are_refused(save, start):
     saved, _ = save("model.position_embedding=relative")
     params, _ = start(RESET, "model.position_embedding=relative")
     assert_same(params, saved, but(params, "head"))
@@ -157,15 +157,13 @@ def test_offsets_of_another_size_are_told_not_to_be_resized(save, start):
 @pytest.mark.parametrize(
     "field", ["position_embedding=sincos_2d", "position_at=shared", "norm=layer_no_bias"]
 )
-def test_what_computes_something_else_is_refused(save, start, field):
+def test_a_different_function_is_refused(save, start, field):
     save()
     with pytest.raises(UserError, match=f"model.{field.split('=')[0]}: "):
         start(RESET, f"model.{field}")
 
 
-def test_the_class_token_is_told_by_the_declared_pooling_and_not_by_the_number_of_tokens(
-    save, start
-):
+def test_the_class_token_follows_the_declared_pooling_not_the_number_of_tokens(save, start):
     """3 x 3 patches, and 2 x 4 with a class token, are 9 positions each."""
     saved, _ = save("input.preprocess=decode|resize((8, 16))")
     params, _ = start(RESET, "model.pool=avg", "input.preprocess=decode|resize(12)")
@@ -186,7 +184,7 @@ def test_attention_pooling_starts_fresh_where_the_weights_have_none(save, start)
     assert_same(params, saved, but(params, "head", "pooling", "positions"))
 
 
-def test_attention_pooling_is_taken_where_it_is_and_left_out_where_it_is_not_wanted(save, start):
+def test_attention_pooling_is_taken_if_wanted_and_dropped_if_not(save, start):
     saved, _ = save("model.pool=map")
     params, _ = start(RESET, "model.pool=map")
     assert_same(params, saved, but(params, "head"))
@@ -200,7 +198,7 @@ def test_fixed_positions_need_no_resizing(save, start):
     assert_same(params, saved, but(params, "head"))
 
 
-def test_the_moving_average_is_taken_on_request(save, start):
+def test_the_ema_is_taken_on_request(save, start):
     average, _ = save(ema_decay=0.9)
     params, _ = start(RESET, "init.ema=true")
     assert_same(params, average, but(params, "head"))
@@ -208,7 +206,7 @@ def test_the_moving_average_is_taken_on_request(save, start):
     assert not np.array_equal(params["cls"], average["cls"])
 
 
-def test_no_moving_average_is_made_up(save, start):
+def test_a_missing_ema_is_not_made_up(save, start):
     save()
     assert "has no moving average (EMA)" in refusal(start, RESET, "init.ema=true")
 
@@ -242,7 +240,7 @@ def test_a_head_over_other_classes_is_not_kept(save, start):
 
 
 @pytest.mark.parametrize("number", [np.nan, np.inf])
-def test_numbers_that_are_not_finite_are_named(save, start, number):
+def test_non_finite_arrays_are_named(save, start, number):
     save(scale=number)
     with pytest.raises(UserError, match=r"1 of \d+ arrays have numbers .* head/kernel among them"):
         start()
@@ -265,14 +263,14 @@ def test_keep_leaves_nothing_out(save, start):
     assert "--config.model.pre_logits=true" in message
 
 
-def test_a_path_without_a_checkpoint(start):
+def test_a_path_without_a_checkpoint_is_refused(start):
     assert "pretrained: No checkpoint in" in refusal(start)
 
 
 NO_NAME = [f"model.{field}=none" for field in ("name", "depth", "width", "mlp_dim", "num_heads")]
 
 
-def test_a_model_without_a_name_is_that_of_the_weights(save, start, tiny_run):
+def test_a_model_without_a_name_is_taken_from_the_weights(save, start, tiny_run):
     saved, workdir = save("model.pre_logits=true", "model.gelu=exact", "model.dropout=0.2")
     params, _ = start(RESET, *NO_NAME, num_classes=7)
     assert_same(params, saved, but(params, "head"))
@@ -288,7 +286,7 @@ def test_a_model_without_a_name_is_that_of_the_weights(save, start, tiny_run):
     assert (spec["depth"], spec["pool"], spec["dropout"]) == (2, "avg", 0.1)
 
 
-def test_a_model_without_name_and_weights(tiny_run):
+def test_a_model_without_name_and_weights_is_refused(tiny_run):
     with pytest.raises(UserError, match=r"init.weights, which is not set.*model.name=ViT"):
         build.model(tiny_run("model.name=none"), num_classes=4)
 
@@ -338,7 +336,7 @@ for mesh in (["mesh.fsdp=4"], ["mesh.fsdp=2", "mesh.tensor=2"]):
 
 
 @pytest.mark.slow
-def test_on_other_meshes_it_takes_the_same(tmp_path, tiny_run, run_python):
+def test_takes_the_same_on_other_meshes(tmp_path, tiny_run, run_python):
     """Including positions, which are resized."""
     done = run_python(
         "-c", ON_OTHER_MESHES, str(tmp_path), json.dumps(configs.to_dict(tiny_run())), devices=8

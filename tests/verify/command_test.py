@@ -70,7 +70,7 @@ def card(tmp_path, make_run, config_file):
         ("metrics.jsonl", '{"step": 10, "train/loss": "x"}\n'),
     ],
 )
-def test_a_damaged_run_is_called_so(make_run, file, text):
+def test_a_damaged_run_is_reported_as_such(make_run, file, text):
     run = make_run("a")
     (run / file).write_text(text)
     with pytest.raises(UserError, match=r"is damaged|is not a row of metrics"):
@@ -89,7 +89,7 @@ def test_a_damaged_run_is_called_so(make_run, file, text):
         {"curves": {"train/loss": {"steps": [1, 2], "runs": [[1.0], [2.0, 3.0]]}}},
     ],
 )
-def test_a_damaged_card_is_called_so(card, change):
+def test_a_damaged_card_is_reported_as_such(card, change):
     card.write_text(json.dumps(json.loads(card.read_text()) | change))
     with pytest.raises(UserError, match="is not an intact recipe card"):
         recipe_card.read(card)
@@ -97,7 +97,7 @@ def test_a_damaged_card_is_called_so(card, change):
         recipe_card.read(card.parent)  # a folder
 
 
-def test_a_run_like_the_others_is_within(card, make_run, capsys):
+def test_a_run_like_the_others_is_in_range(card, make_run, capsys):
     run = verify.read_run(make_run("run", "seed=7", "log.every_steps=5"))
     verify.verify(run, verify.find_card(run, card.parent))
     output = capsys.readouterr().out
@@ -124,7 +124,7 @@ def test_the_first_deviation_is_named(card, make_run):
     assert "5 of 11 numbers are outside" in str(error.value)
 
 
-def test_numbers_that_are_not_finite_are_shown_as_such(card, make_run):
+def test_non_finite_numbers_are_shown_as_such(card, make_run):
     folder = make_run("run", steps=30)
     with (folder / "metrics.jsonl").open("a") as file:
         file.write('{"step": 40, "train/loss": null}\n')
@@ -132,7 +132,7 @@ def test_numbers_that_are_not_finite_are_shown_as_such(card, make_run):
         verify.verify(verify.read_run(folder), card)
 
 
-def test_a_run_that_goes_on_is_said_to(card, make_run, capsys):
+def test_a_running_run_is_reported_as_such(card, make_run, capsys):
     verify.verify(verify.read_run(make_run("run", steps=50)), card)
     output = capsys.readouterr().out
     assert "step 50 of 100" in output
@@ -145,7 +145,7 @@ def test_a_run_without_numbers_is_refused(card, make_run, steps):
         verify.verify(verify.read_run(make_run("run", steps=steps)), card)
 
 
-def test_another_config_is_told_by_its_fields(card, make_run):
+def test_another_config_is_refused_with_its_fields(card, make_run):
     run = verify.read_run(make_run("run", "optim.lr=0.2", "input.threads=3", fingerprint="4"))
     for check in (lambda: verify.verify(run, card), lambda: verify.find_card(run, card.parent)):
         with pytest.raises(UserError) as error:
@@ -186,7 +186,7 @@ def test_the_command(card, make_run, run_python, config_file, tmp_path):
     assert "Traceback" not in done.stderr
 
 
-def test_no_card_and_no_run_are_one_message(tmp_path, make_run):
+def test_a_missing_card_or_run_gives_one_message(tmp_path, make_run):
     run = verify.read_run(make_run("run"))
     with pytest.raises(UserError, match="has no recipe card"):
         verify.find_card(run, epath.Path(tmp_path / "nothing"))

@@ -41,7 +41,7 @@ def outside(card, logged):
     return [(c.step, c.metric) for c in recipe_card.compare(card, logged) if not c.is_within]
 
 
-def test_runs_of_other_seeds_are_within():
+def test_runs_of_other_seeds_are_in_range():
     """Student's t at 10 degrees of freedom exceeds 5 once in 2,000, and ten are compared."""
     fallen = [
         bool(outside(made, rows(seed)))
@@ -72,7 +72,7 @@ def test_the_first_deviation_is_the_first_window_of_it():
     assert outside(card(), logged)[0] == (600, LOSS)
 
 
-def test_equal_seeds_leave_the_floor():
+def test_equal_seeds_leave_the_minimum_width():
     made = card(spread=0.0)
     assert not outside(made, rows(0, factor=1.009, spread=0.0))
     assert outside(made, rows(0, factor=1.011, spread=0.0))[0] == (200, LOSS)
@@ -95,7 +95,7 @@ def test_a_loss_that_is_not_finite_is_a_deviation():
     assert outside(card(), logged) == [(1000, "test/accuracy")]
 
 
-def test_a_run_that_goes_on_is_compared_as_far_as_it_is():
+def test_a_running_run_is_compared_as_far_as_it_is():
     logged = {step: row for step, row in rows(5).items() if step <= 430}
     steps = [200, 200, 400, 400]
     assert [c.step for c in recipe_card.compare(card(), logged)] == steps

@@ -49,7 +49,7 @@ def test_configs_of_models(tmp_path, toy, evil, kind, changes):
     assert weights.load(tmp_path / kind).num_classes == 3
 
 
-def test_what_safetensors_say_besides(tmp_path, evil):
+def test_metadata_of_safetensors(tmp_path, evil):
     from vit_jax.weights.files import safetensors
 
     arrays = {"a": of_array(np.ones(3, np.float32))}

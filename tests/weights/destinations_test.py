@@ -42,7 +42,7 @@ def goes(loaded, folder, to):
 
 
 @pytest.mark.parametrize("row", ROWS)
-def test_models_go_where_the_table_says(tmp_path, toy, row):
+def test_models_convert_to_the_formats_of_the_table(tmp_path, toy, row):
     fields, expected = ROWS[row]
     loaded = toy(**fields)
     formats = [to for to in DESTINATIONS if to != "checkpoint" and goes(loaded, tmp_path, to)]
@@ -50,7 +50,7 @@ def test_models_go_where_the_table_says(tmp_path, toy, row):
 
 
 @pytest.mark.parametrize(("fields", "to"), ELSEWHERE)
-def test_and_not_where_it_does_not(tmp_path, toy, fields, to):
+def test_models_convert_to_no_other_format(tmp_path, toy, fields, to):
     assert not goes(toy(**fields), tmp_path, to)
 
 

@@ -62,7 +62,7 @@ def test_classes_without_names_agree_with_any(others, expected):
 
 
 @pytest.mark.parametrize("to", ["huggingface", "timm"])
-def test_classes_without_names_are_told(tmp_path, toy, capsys, to):
+def test_classes_without_names_are_reported(tmp_path, toy, capsys, to):
     weights.save(toy(norm_epsilon=1e-6), tmp_path / "out", to)
     assert weights.load_with_info(tmp_path / "out").class_names == ("ant", "bee", "cat")
     assert capsys.readouterr().err == ""

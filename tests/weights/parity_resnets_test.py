@@ -205,7 +205,7 @@ def test_googles_epsilons_through_stages(timm, tmp_path, hybrid):
     ],
     ids=["R26", "R50x1"],
 )
-def test_what_timm_has_loaded_is_the_same(request, timm, tmp_path, same, kind, fields):
+def test_models_loaded_by_timm_are_the_same(request, timm, tmp_path, same, kind, fields):
     """timm has no small ones of these: not computed, but read, written by it and read again."""
     ours = request.getfixturevalue(kind)(**OF_TIMM | fields)
     weights.save(ours, tmp_path / "out", "timm")
@@ -250,9 +250,7 @@ def test_hugging_faces_bit(hf, tmp_path, same):
     [(3, 0.05), (0, 1e-8)],
     ids=["another_epsilon", "backbone"],
 )
-def test_what_is_written_loads_in_transformers(
-    hf, tmp_path, bit, same, num_classes, weight_epsilon
-):
+def test_written_models_load_in_transformers(hf, tmp_path, bit, same, num_classes, weight_epsilon):
     ours = bit(num_classes=num_classes, weight_epsilon=weight_epsilon)
     weights.save(ours, tmp_path / "out", "huggingface")
     auto = hf.AutoModelForImageClassification if num_classes else hf.AutoModel

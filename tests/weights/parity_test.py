@@ -101,7 +101,7 @@ def test_several_files(hf, tmp_path, same):
     same(weights.load(tmp_path / "several"), weights.load(tmp_path / "one"))
 
 
-def test_pickles_are_read_if_they_hold_tensors_alone(hf, tmp_path, same):
+def test_pickles_are_read_if_they_hold_only_tensors(hf, tmp_path, same):
     theirs = randomise(hf.ViTForImageClassification(hf_config(hf)))
     theirs.save_pretrained(tmp_path / "safe")
     (tmp_path / "pickle").mkdir()
@@ -137,9 +137,7 @@ def test_pickles_are_read_if_they_hold_tensors_alone(hf, tmp_path, same):
     ],
     ids=["default", "backbone", "no_bias", "avg", "avg_backbone_no_bias"],
 )
-def test_what_is_written_loads_in_transformers(
-    hf, tmp_path, toy, images, same, fields, num_classes
-):
+def test_written_models_load_in_transformers(hf, tmp_path, toy, images, same, fields, num_classes):
     mean = fields.get("pool") == "avg"
     ours = toy(num_classes=num_classes, pre_logits=not (num_classes or mean), **fields)
     images = images[:, :, : ours.model.preprocess.image_size[1]]
@@ -212,7 +210,7 @@ def test_timm(timm, tmp_path, images, model_args):
     ],
     ids=["cls", "avg", "map", "layer_scale_no_bias"],
 )
-def test_what_is_written_loads_in_timm(timm, tmp_path, toy, images, same, fields):
+def test_written_models_load_in_timm(timm, tmp_path, toy, images, same, fields):
     ours = toy(**fields)
     weights.save(ours, tmp_path / "out", "timm")
     theirs = timm.create_model(f"local-dir:{tmp_path / 'out'}", pretrained=True).eval()

@@ -154,7 +154,7 @@ def test_other_resnets_are_named_after_their_units(tmp_path, bit, hybrid):
         assert getattr(named, "patch_size", None) == getattr(spec, "patch_size", None)
 
 
-def test_all_differences_of_a_resnet_at_once(tmp_path, bit):
+def test_all_differences_of_a_resnet_are_reported_at_once(tmp_path, bit):
     weights.save(bit(), tmp_path / "x.npz", "google_npz")
     arrays = dict(np.load(tmp_path / "x.npz"))
     conv = "standardized_conv2d/kernel"
@@ -175,7 +175,7 @@ def test_all_differences_of_a_resnet_at_once(tmp_path, bit):
     ]
 
 
-def test_a_missing_stage_and_a_missing_unit_are_told(tmp_path, hybrid):
+def test_a_missing_stage_and_a_missing_unit_are_reported(tmp_path, hybrid):
     weights.save(
         hybrid(units=(1, 3, 1), patch_size=16, image_size=32), tmp_path / "x.npz", "google_npz"
     )
@@ -212,7 +212,7 @@ def test_a_head_of_another_size(tmp_path, bit, change, message):
         ({"pool": "map"}, "no place for pooling/"),
     ],
 )
-def test_what_googles_hybrids_cannot_be_is_not_written(tmp_path, hybrid, fields, message):
+def test_hybrids_that_google_lacks_are_not_written(tmp_path, hybrid, fields, message):
     with pytest.raises(UserError, match=message):
         weights.save(hybrid(**fields), tmp_path / "x.npz", "google_npz")
     assert not list(tmp_path.iterdir())
@@ -324,7 +324,7 @@ def test_what_cannot_be_written(request, tmp_path, model, fields, to, message):
     assert not list(tmp_path.iterdir())
 
 
-def test_other_epsilons_are_written_if_that_is_asked_for(tmp_path, hybrid, same, capsys):
+def test_other_epsilons_are_written_on_request(tmp_path, hybrid, same, capsys):
     ours = hybrid(**TIMM_HYBRID | OF_GOOGLE)
     weights.save(ours, tmp_path / "out", "timm", approximate=True)
     notice = capsys.readouterr().err
@@ -359,7 +359,7 @@ def test_only_small_epsilons_are_approximated(tmp_path, bit, hybrid, capsys):
     assert capsys.readouterr().err == ""
 
 
-def test_a_width_that_is_no_groups_of_a_norm(tmp_path, bit):
+def test_a_width_not_divisible_into_groups_is_refused(tmp_path, bit):
     weights.save(bit(units=(1,)), tmp_path / "x.npz", "google_npz")
     arrays = dict(np.load(tmp_path / "x.npz"))
     halved = lambda x: tuple(s if s in (1, 3, 7) else s // 2 for s in x.shape)

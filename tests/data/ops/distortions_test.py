@@ -47,13 +47,15 @@ def distorted(
         ("Posterize as published", 1, 4, 6, 1),
     ],
 )
-def test_what_levels_mean(name: str, at_0: float, at_10: float, at_15: float, at_30: float) -> None:
+def test_arguments_by_level(
+    name: str, at_0: float, at_10: float, at_15: float, at_30: float
+) -> None:
     arguments = [DISTORTIONS[name].argument(level, REACH) for level in (0, 10, 15, 30)]
     assert arguments == pytest.approx([at_0, at_10, at_15, at_30])
 
 
 def test_the_meaning_is_tested_for_all() -> None:
-    (mark,) = test_what_levels_mean.pytestmark
+    (mark,) = test_arguments_by_level.pytestmark
     assert {case[0] for case in mark.args[1]} == set(DISTORTIONS)
 
 
@@ -94,7 +96,7 @@ def test_translations_of_a_part_go_with_the_size(axis: int) -> None:
     np.testing.assert_array_equal(np.take(result, range(moved.shape[axis]), axis), moved)
 
 
-def test_nothing() -> None:
+def test_the_choice_of_nothing_changes_nothing() -> None:
     pixels = np.random.default_rng(0).integers(0, 256, (5, 6, 3), np.uint8)
     choice, argument, chance = tf.constant(NOTHING), tf.constant(1.0), tf.constant(MIDDLE)
     result = distort(tf.constant(pixels), ["Invert"], choice, argument, chance)

@@ -196,7 +196,7 @@ def test_cutout_covers_a_square_and_what_is_inside_of_it(noise: np.ndarray) -> N
             np.testing.assert_array_equal(cut.numpy(), np.where(covered, 128, noise))
 
 
-def test_paste(noise: np.ndarray) -> None:
+def test_paste_replaces_a_rectangle(noise: np.ndarray) -> None:
     height, width, _ = noise.shape
     patch = np.full(((height + 1) // 2, (width + 1) // 2, 3), 9, np.uint8)
     expected = noise.copy()

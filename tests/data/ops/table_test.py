@@ -153,7 +153,7 @@ def test_only_jpegs_with_room_are_reduced(
 
 
 @pytest.mark.parametrize("size", [1, 2, 16])
-def test_hardly_anything_may_be_left(
+def test_tiny_crops_are_possible(
     size: int, photo_like: Callable[..., np.ndarray], encode: Callable[..., bytes]
 ) -> None:
     data = encode(photo_like(31, 33), "JPEG")
@@ -203,7 +203,7 @@ def test_random_ops_depend_on_the_seed_and_their_place(png: bytes) -> None:
         ("decode|autoaugment('v0')", None),
     ],
 )
-def test_output_size(preprocess: str, size: tuple[int, int] | None) -> None:
+def test_output_size_is_known_in_advance(preprocess: str, size: tuple[int, int] | None) -> None:
     assert ops.parse(preprocess).output_size == size
 
 
@@ -278,7 +278,7 @@ def test_output_size(preprocess: str, size: tuple[int, int] | None) -> None:
         ("", "not an op"),
     ],
 )
-def test_wrong_strings(preprocess: str, message: str) -> None:
+def test_wrong_strings_are_refused(preprocess: str, message: str) -> None:
     with pytest.raises(UserError, match=r"preprocess") as error:
         ops.parse(preprocess)
     assert message in str(error.value)

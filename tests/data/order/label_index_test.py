@@ -51,7 +51,7 @@ def test_examples_by_class() -> None:
 
 
 @pytest.mark.parametrize("label", [-1, 10])
-def test_a_label_that_is_no_class(label: int) -> None:
+def test_a_label_that_is_not_a_class_is_refused(label: int) -> None:
     labels = label_index.collect([(3,), (1, label)])
     with pytest.raises(UserError, match=rf"example 1: label {label} is outside \[0, 10\)"):
         label_index.by_class(labels, 10, describe=lambda i: f"example {i}")
@@ -117,5 +117,5 @@ def test_without_a_folder_they_are_read_each_time(five: Source, cache_folder: Pa
         assert seen[-1] == len(LISTS)
 
 
-def test_what_is_chosen_takes_the_labels_of_the_whole(five: Source) -> None:
+def test_a_subset_takes_the_labels_of_the_whole(five: Source) -> None:
     assert lists(label_index.find(listed(five, np.array([4, 0])))) == [LISTS[4], LISTS[0]]

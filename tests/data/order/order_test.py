@@ -114,7 +114,7 @@ def test_shards_are_mixed() -> None:
     assert counts.max() < 12
 
 
-def test_far_positions() -> None:
+def test_distant_positions() -> None:
     """The last steps of the longest published runs, on the largest published data set."""
     positions = np.arange(64) + 10**12
     epochs, indices = shuffled(303_000_000, seed=2**31 - 1)(positions)
@@ -149,7 +149,7 @@ def test_copies_of_an_epoch(num_examples: int, repeats: int) -> None:
         assert missing.sum() == -num_examples % repeats
 
 
-def test_copies_lie_close_together_and_are_no_neighbours() -> None:
+def test_copies_lie_close_together_but_are_not_neighbours() -> None:
     _, indices = shuffled(1437, seed=0, repeats=3)(np.arange(1437))
     assert indices[:12].tolist() == [*indices[:2]] * 3 + [*indices[6:8]] * 3
     assert (indices[1:] != indices[:-1]).all()

@@ -36,7 +36,9 @@ def test_sizes(fraction: float | None, examples: int | None, expected: int | Non
         (None, 101, r"input.subset_examples=101 means 101 of the 100 examples"),
     ],
 )
-def test_sizes_that_cannot_be(fraction: float | None, examples: int | None, message: str) -> None:
+def test_impossible_sizes_are_refused(
+    fraction: float | None, examples: int | None, message: str
+) -> None:
     with pytest.raises(UserError, match=message):
         subset.size(100, fraction=fraction, examples=examples)
 

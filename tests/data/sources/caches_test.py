@@ -59,7 +59,7 @@ def test_threads_do_not_disturb_each_other(source: Source, reads: list[int]) -> 
     assert len(reads) >= 100 + 49 * 90 - 8 * 100
 
 
-def test_what_does_not_fit_is_refused_with_numbers(source: Source) -> None:
+def test_a_cache_that_does_not_fit_is_refused_with_numbers(source: Source) -> None:
     caches.check_fits(source, limit_bytes=100 * SIZE_BYTES)
     message = r"100 examples take about 100,000 bytes, .* limit of 99,999\. Set input\.cache_bytes"
     with pytest.raises(UserError, match=message):
@@ -176,7 +176,7 @@ def test_a_disk_that_fills_up(
         copies(cache(tmp_path), originals)
 
 
-def test_a_folder_that_cannot_be(tmp_path: Path, originals: list[str]) -> None:
+def test_an_impossible_folder_is_refused(tmp_path: Path, originals: list[str]) -> None:
     (tmp_path / "near").write_text("a file")
     with pytest.raises(UserError, match=r"input\.cache=.*near cannot be written"):
         copies(cache(tmp_path), originals)

@@ -74,7 +74,7 @@ def test_a_folder_in_a_class_makes_no_splits(tmp_path: Path) -> None:
     assert source.num_examples + create(tmp_path, "val").num_examples == 100
 
 
-def test_images_beside_the_classes_of_a_split_are_not_looked_at(with_splits: Path) -> None:
+def test_images_beside_the_classes_of_a_split_are_ignored(with_splits: Path) -> None:
     for split in ("train", "val"):
         fill(with_splits / split, ["all.jpg"])
     assert create(with_splits).num_examples == 15
@@ -87,7 +87,7 @@ def test_a_slice_holds_all_classes(tmp_path: Path) -> None:
     assert min(np.bincount(labels, minlength=4)) > 10
 
 
-def test_what_is_no_image_is_left_out(with_splits: Path) -> None:
+def test_files_that_are_not_images_are_left_out(with_splits: Path) -> None:
     before = create(with_splits)
     fill(with_splits / "train/cat", ["Thumbs.db", ".DS_Store", ".hidden.jpg", "notes.txt"])
     fill(with_splits / "train/.cache", ["x.jpg"])
@@ -210,7 +210,7 @@ def test_spaces_are_part_of_a_name(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("layout", ["", "train", "val"])
-def test_images_that_lie_in_no_class(tmp_path: Path, layout: str) -> None:
+def test_images_outside_any_class_are_refused(tmp_path: Path, layout: str) -> None:
     """Two folders `train` and `val` of images are not two classes."""
     fill(tmp_path / layout, ["0.jpg"])
     if layout == "val":

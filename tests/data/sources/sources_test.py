@@ -79,7 +79,7 @@ def test_documented_digits_are_held_out_ones() -> None:
         assert test.read(np.array([index]))[0] == Example(file.read_bytes(), (label,))
 
 
-def test_synthetic_is_what_it_is_told_to_be() -> None:
+def test_synthetic_has_the_declared_sizes() -> None:
     source = create("synthetic", num_examples=303_000_000, num_classes=18_291)
     assert (source.num_examples, source.num_classes) == (303_000_000, 18_291)
     example = source.read(np.array([302_999_999]))[0]

@@ -246,7 +246,7 @@ def test_the_label_file_says_how_many_labels_an_example_has(tmp_path: Path) -> N
     assert create(folder).max_labels == 200
 
 
-def test_the_folder_or_one_above(tmp_path: Path) -> None:
+def test_takes_the_folder_or_its_parent(tmp_path: Path) -> None:
     write(tmp_path / "pets/1.9.0")
     write(tmp_path / "pets/1.10.0")
     for folder in (tmp_path, tmp_path / "pets", tmp_path / "pets/1.10.0"):
@@ -337,7 +337,7 @@ def test_several_labels(tmp_path: Path) -> None:
     ],
     ids=["float16", "int64", "one", "text", "nested", "dict", "encoded"],
 )
-def test_weights_that_no_list_of_numbers_holds_are_refused(
+def test_weights_in_unsupported_features_are_refused(
     tmp_path: Path, feature: Any, fits: bool
 ) -> None:
     folder = write(tmp_path / "1.0.0")
@@ -354,7 +354,9 @@ def test_weights_that_no_list_of_numbers_holds_are_refused(
 @pytest.mark.parametrize(
     ("data", "message"), [(b"\xff\xff", "not a tf.train.Example"), (b"", "0 values of `image`")]
 )
-def test_records_that_are_no_examples(tmp_path: Path, data: bytes, message: str) -> None:
+def test_records_that_are_not_examples_are_refused(
+    tmp_path: Path, data: bytes, message: str
+) -> None:
     folder = write(tmp_path / "1.0.0")
     path = folder / "pets-train.tfrecord-00000-of-00003"
     _writer("tfrecord")(path, [record(i, [0]) for i in range(4)] + [data])

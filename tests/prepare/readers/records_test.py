@@ -120,7 +120,7 @@ def test_one_label_per_image(tmp_path: Path, folder: Path) -> None:
     assert "label_weights" not in (data_set.folder / "features.json").read_text()
 
 
-def test_many_parts_have_each_line_once(
+def test_many_parts_read_each_line_once(
     tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     entries = [{"image": f"images/{i % 6}.jpg", "labels": [0], "id": i} for i in range(50)]

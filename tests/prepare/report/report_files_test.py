@@ -138,7 +138,7 @@ def test_every_reason_has_a_description() -> None:
         assert summary.what(reason)
 
 
-def test_charts_of_nothing_and_of_one() -> None:
+def test_charts_with_no_bar_and_with_one() -> None:
     for bins in ([], [(1.0, 1.4, 0)], [(1.0, 1.4, 5)]):
         assert report_page.bars("title", "note", bins, str).count("<rect") == len(bins)
     for values in ([], [0], [3], [0, 0], [1000, 1, 0]):

@@ -84,7 +84,7 @@ def test_a_mixture_takes_its_shares(tiny_run):
         ),
     ],
 )
-def test_mixtures_that_cannot_be(tiny_run, overrides, message):
+def test_impossible_mixtures_are_refused(tiny_run, overrides, message):
     with pytest.raises(UserError, match=message):
         build.source(tiny_run(*MIXTURE, *overrides).input)
 
@@ -110,7 +110,7 @@ def test_repeats(tiny_run):
         (["input.batch_size=2"], r"input\.batch_size=2; give at most 2"),
     ],
 )
-def test_repeats_that_cannot_be(tiny_run, overrides, message):
+def test_impossible_repeats_are_refused(tiny_run, overrides, message):
     config = tiny_run(*overrides, "input.repeats=3")
     for function in (build.source, build.declared_examples):
         with pytest.raises(UserError, match=message):

@@ -57,7 +57,7 @@ def test_the_first_evaluation_says_how_predictions_images_are_resized():
     )
 
 
-def test_what_prediction_does_not_repeat_is_refused():
+def test_unsupported_preprocessing_is_refused():
     for ops in ("decode|resize(8)|flip_lr", "decode|central_crop(16)|resize(8)"):
         with pytest.raises(UserError, match=r"evals\.val.*prediction repeats; it can: decode"):
             build.as_preprocess(ops, "evals.val.preprocess")

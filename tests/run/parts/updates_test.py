@@ -65,7 +65,7 @@ def test_a_trace_that_would_never_come_is_refused(tiny_run):
 
 
 @pytest.mark.parametrize("field", ["log.every_steps", "checkpoint.every_steps"])
-def test_a_cadence_beyond_the_last_step_is_the_last_step_alone(tiny_run, field):
+def test_a_cadence_beyond_the_last_step_means_only_the_last(tiny_run, field):
     plan = build.durations(tiny_run(f"{field}=1_000_000"), num_examples=64)
     due = plan.log if field.startswith("log") else plan.save
     assert [step for step in range(plan.total_steps + 1) if due(step)] == [6]
@@ -85,7 +85,7 @@ def test_cooldown_in_three_units(tiny_run, length):
         (("optim.rsqrt_timescale_steps=5",), "not read by optim.schedule=linear, only by rsqrt"),
     ],
 )
-def test_a_schedule_that_cannot_be_is_explained(tiny_run, overrides, message):
+def test_an_impossible_schedule_is_explained(tiny_run, overrides, message):
     with pytest.raises(UserError, match=message):
         lr(tiny_run(*overrides))
 

@@ -81,7 +81,7 @@ def test_images_without_a_label_and_bad_ones_are_counted_and_not_scored():
     ("label_threshold", "accuracy", "unlabelled"),
     [(0.2, 2 / 3, 0), (0.5, 1 / 2, 1), (0.75, 1 / 2, 1), (1.0, 1.0, 2)],
 )
-def test_a_hit_is_a_label_that_weighs_enough(label_threshold, accuracy, unlabelled):
+def test_a_hit_needs_a_label_of_enough_weight(label_threshold, accuracy, unlabelled):
     examples = [
         (RIGHT, [0, 1], [0.25, 0.75], 1.0),  # class 0 weighs too little from 0.5 on
         (RIGHT, [0, 1], [1.0, 0.25], 1.0),
@@ -93,7 +93,7 @@ def test_a_hit_is_a_label_that_weighs_enough(label_threshold, accuracy, unlabell
     assert numbers["examples"] + numbers["unlabelled_images"] == 3
 
 
-def test_a_split_of_which_nothing_can_be_scored_is_told():
+def test_a_split_without_scorable_images_is_refused():
     with pytest.raises(UserError) as error:
         run([(RIGHT, [0, -1], [0.25, 0], 1.0), BAD], num_examples=2)
     for text in ("evals.test: none of its 2", "1 are bad", "evals.test.label_threshold=0.5"):

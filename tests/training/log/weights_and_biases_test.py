@@ -60,7 +60,7 @@ def end_with(config, workdir, error, start_step=0):
         pass
 
 
-def test_a_run_and_its_continuation_are_one_run_there(tmp_path, tiny_run, started):
+def test_a_run_and_its_continuation_are_one_wandb_run(tmp_path, tiny_run, started):
     end_with(tiny_run(PROJECT), tmp_path, Preempted("Stopped"))
     end_with(tiny_run(PROJECT, "log.every_steps=2"), tmp_path, None, start_step=1)
     (first, before), (second, after) = started
@@ -80,7 +80,7 @@ def test_a_run_and_its_continuation_are_one_run_there(tmp_path, tiny_run, starte
 @pytest.mark.parametrize(
     ("error", "status"), [(UserError("x"), 1), (NonFiniteError("x"), 2), (OSError("x"), 2)]
 )
-def test_the_run_there_ends_with_an_error_here(tmp_path, tiny_run, started, error, status):
+def test_the_wandb_run_ends_with_an_error_here(tmp_path, tiny_run, started, error, status):
     end_with(tiny_run(PROJECT), tmp_path, error)
     assert started[0][1].ends == [status]
 
@@ -92,12 +92,12 @@ def test_another_work_directory_is_another_run(tmp_path, started):
     assert started[0][0]["id"] != started[1][0]["id"]
 
 
-def test_off_unless_asked_for(tmp_path, tiny_run, started):
+def test_is_off_by_default(tmp_path, tiny_run, started):
     end_with(tiny_run(), tmp_path, None)
     assert not started
 
 
-def test_a_start_that_fails_is_one_message(tmp_path, started, monkeypatch):
+def test_a_failed_start_gives_one_message(tmp_path, started, monkeypatch):
     wandb = sys.modules["wandb"]
 
     def init(**arguments):
@@ -108,7 +108,7 @@ def test_a_start_that_fails_is_one_message(tmp_path, started, monkeypatch):
         WeightsAndBiases(tmp_path, project="vit", config={})
 
 
-def test_without_the_package_nothing_is_begun(tmp_path, tiny_run, monkeypatch):
+def test_without_the_package_nothing_starts(tmp_path, tiny_run, monkeypatch):
     monkeypatch.setitem(sys.modules, "wandb", None)
     with pytest.raises(UserError, match="pip install wandb"):
         train(tiny_run(PROJECT), tmp_path / "run")
@@ -116,7 +116,7 @@ def test_without_the_package_nothing_is_begun(tmp_path, tiny_run, monkeypatch):
 
 
 @pytest.mark.parametrize("project", ["", "a/b", "50%", "x" * 129])
-def test_names_that_no_project_has_are_refused(project, started):
+def test_invalid_project_names_are_refused(project, started):
     with pytest.raises(UserError, match=r"log\.wandb_project="):
         check_project(project)
 
@@ -130,7 +130,7 @@ def wandb_off_line(monkeypatch):
     return wandb
 
 
-def test_a_real_run_off_line(tmp_path, tiny_run, wandb_off_line):
+def test_a_real_offline_run(tmp_path, tiny_run, wandb_off_line):
     end_with(tiny_run(PROJECT), tmp_path, None)
     end_with(tiny_run(PROJECT, "log.every_steps=2"), tmp_path, Preempted("Stopped"), start_step=1)
     wandb_off_line.teardown()

@@ -47,14 +47,14 @@ def header(text):
     return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text.encode() + b"1234"
 
 
-def test_npz_as_it_should_be(tmp_path):
+def test_an_intact_npz(tmp_path):
     npz.write(tmp_path / "x.npz", {n: of_array(x) for n, x in ARRAYS.items()})
     for name, tensor in npz.read(tmp_path / "x.npz").items():
         np.testing.assert_array_equal(tensor.read(), ARRAYS[name])
     assert os.listdir(tmp_path) == ["x.npz"]
 
 
-def test_npz_cut_off(tmp_path):
+def test_a_truncated_npz(tmp_path):
     path = tmp_path / "x.npz"
     np.savez(path, **ARRAYS)
     path.write_bytes(path.read_bytes()[:-30])
@@ -133,7 +133,7 @@ def entry(first=0, last=8, shape=(2,), dtype="F32"):
     return {"dtype": dtype, "shape": list(shape), "data_offsets": [first, last]}
 
 
-def test_safetensors_as_they_should_be(tmp_path):
+def test_intact_safetensors(tmp_path):
     path = tmp_path / "x.safetensors"
     safetensors_file.write(path, {n: of_array(x) for n, x in ARRAYS.items()})
     tensors = safetensors_file.read(path)
@@ -144,7 +144,7 @@ def test_safetensors_as_they_should_be(tmp_path):
     assert "not an intact safetensors" in refused(safetensors_file.read, path)
 
 
-def test_arrays_of_a_quantised_file_are_no_damage(tmp_path, toy):
+def test_arrays_of_a_quantised_file_are_not_damage(tmp_path, toy):
     weights.save(toy(norm_epsilon=1e-6), tmp_path / "x", "timm")
     file = tmp_path / "x" / "model.safetensors"
     named = {name: tensor.read() for name, tensor in safetensors_file.read(file).items()}
@@ -278,7 +278,7 @@ def edited(tmp_path, toy, bit):
         ("timm", {"model_args.global_pool": "avg"}, "global_pool='avg', but its arrays are those"),
     ],
 )
-def test_a_config_that_lies(edited, kind, changes, message):
+def test_a_false_config_is_refused(edited, kind, changes, message):
     with pytest.raises(UserError) as error:
         weights.load(edited(kind, "config.json", changes))
     assert message in str(error.value)
@@ -327,7 +327,7 @@ CONTRADICTIONS = {
 
 
 @pytest.mark.parametrize("kind", CONTRADICTIONS)
-def test_sizes_of_another_model_are_told_all_at_once(edited, kind):
+def test_sizes_of_another_model_are_reported_at_once(edited, kind):
     changes = {}
     for line in CONTRADICTIONS[kind]:
         key, value = line.split("=")
@@ -361,7 +361,7 @@ def test_sizes_need_not_be_stated(edited, kind):
         ({"rescale_factor": 1 / 127.5}, "which is 1/255"),
     ],
 )
-def test_a_processor_that_lies(edited, changes, message):
+def test_a_false_processor_is_refused(edited, changes, message):
     with pytest.raises(UserError) as error:
         weights.load(edited("huggingface", "preprocessor_config.json", changes))
     assert message in str(error.value)

@@ -53,7 +53,7 @@ def test_registers_and_tables_at_another_size(tmp_path, toy):
         ({"pool": "cls_avg"}, "pool=cls_avg"),
     ],
 )
-def test_what_has_no_place_elsewhere_is_not_written(tmp_path, toy, to, fields, message):
+def test_fields_without_a_place_are_not_written(tmp_path, toy, to, fields, message):
     with pytest.raises(UserError, match=f"has no place for .*{message}"):
         weights.save(toy(**fields), tmp_path / "x.npz", to)
     assert not list(tmp_path.iterdir())
@@ -73,14 +73,14 @@ def edit_config(folder, **values):
         ({"hidden_act": "gel"}, "Did you mean 'gelu'"),
     ],
 )
-def test_configs_that_cannot_be(tmp_path, toy, values, message):
+def test_impossible_configs_are_refused(tmp_path, toy, values, message):
     weights.save(toy(**DINOV2), tmp_path / "out", "huggingface")
     edit_config(tmp_path / "out", **values)
     with pytest.raises(UserError, match=message):
         weights.load(tmp_path / "out")
 
 
-def test_arrays_that_are_missing_and_heads_are_told(tmp_path, toy):
+def test_missing_arrays_and_heads_are_reported(tmp_path, toy):
     weights.save(toy(**GATED), tmp_path / "out", "huggingface")
     arrays = dict(detect_format.open_weights(tmp_path / "out").tensors)
     arrays = {name: x for name, x in arrays.items() if "layernorm" not in name}

@@ -127,7 +127,7 @@ def test_images_are_as_the_processor_says(written):
         ({"model_type": "dinov3_convnext"}, "type 'dinov3_convnext'; of .* 'dinov3_vit'"),
     ],
 )
-def test_configs_that_cannot_be(written, values, message):
+def test_impossible_configs_are_refused(written, values, message):
     folder = written(**DINOV3)
     edit(folder, **values)
     with pytest.raises(UserError, match=message):
@@ -143,14 +143,14 @@ def test_configs_that_cannot_be(written, values, message):
         ({"do_rescale": False}, "do_rescale=false"),
     ],
 )
-def test_processors_that_cannot_be(written, values, message):
+def test_impossible_processors_are_refused(written, values, message):
     folder = written(**DINOV3)
     edit(folder, "preprocessor_config.json", **values)
     with pytest.raises(UserError, match=message):
         weights.load(folder)
 
 
-def test_that_of_timm_is_refused(tmp_path, toy):
+def test_timms_dinov3_is_refused(tmp_path, toy):
     weights.save(toy(norm_epsilon=1e-6), tmp_path / "out", "timm")
     edit(tmp_path / "out", architecture="vit_small_patch16_dinov3.lvd1689m")
     with pytest.raises(UserError, match="timm's DINOv3 cannot be read"):
@@ -161,7 +161,7 @@ STRANGE = (None, True, -1, 0, 0.5, 10**30, float("nan"), "", "x", [], [1, 2, 3],
 
 
 @pytest.mark.parametrize("name", ["config.json", "preprocessor_config.json"])
-def test_every_entry_may_lie(written, name):
+def test_every_entry_may_be_wrong(written, name):
     """A wrong entry gives a model with other fields, or one message."""
     folder = written(**DINOV3)
     text = (folder / name).read_text()
@@ -204,13 +204,13 @@ def test_every_array_is_needed_in_its_shape(written):
         ({}, "timm", "timm has no place for .*registers=4"),
     ],
 )
-def test_what_is_no_dinov3_is_not_written(tmp_path, toy, fields, to, message):
+def test_other_models_are_not_written(tmp_path, toy, fields, to, message):
     with pytest.raises(UserError, match=message):
         weights.save(toy(**DINOV3 | fields), tmp_path / "x", to)
     assert not list(tmp_path.iterdir())
 
 
-def test_sizes_of_another_model_are_told_all_at_once(written):
+def test_sizes_of_another_model_are_reported_at_once(written):
     folder = written(**DINOV3)
     stated = {
         "hidden_size": 32, "num_hidden_layers": 5, "num_attention_heads": 3, "patch_size": 8,

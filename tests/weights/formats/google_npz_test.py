@@ -180,7 +180,7 @@ def test_other_floats(tmp_path, images, dtype):
     np.testing.assert_array_equal(weights.load(tmp_path / "x.npz").head.kernel[...], exact)
 
 
-def test_a_missing_array_of_todays_names_is_told_as_such(tmp_path, images):
+def test_a_missing_array_is_reported_by_todays_name(tmp_path, images):
     arrays, _ = reference(images, released=True, old_names=False)
     lost = "Transformer/encoderblock_1/MlpBlock_0/Dense_0/bias"
     arrays.pop(lost)
@@ -192,7 +192,7 @@ def test_a_missing_array_of_todays_names_is_told_as_such(tmp_path, images):
     assert f"  {lost} is missing" in second
 
 
-def test_integers_are_no_weights(tmp_path, images):
+def test_integers_are_not_weights(tmp_path, images):
     arrays, _ = reference(images, released=True)
     arrays["head/kernel"] = arrays["head/kernel"].astype(np.int8)
     np.savez(tmp_path / "x.npz", **arrays)
@@ -248,7 +248,7 @@ def test_what_the_arrays_cannot_tell_is_not_written(tmp_path, toy, fields, messa
     assert not list(tmp_path.iterdir())
 
 
-def test_differences_are_told_all_at_once(tmp_path, images):
+def test_differences_are_reported_at_once(tmp_path, images):
     arrays, _ = reference(images, released=True)
     arrays["head/kernal"] = arrays.pop("head/kernel")
     arrays["Transformer/encoderblock_1/MlpBlock_3/Dense_0/bias"] = np.zeros(23)
@@ -283,7 +283,7 @@ def test_an_unknown_layout_names_those_that_were_tried(tmp_path):
     assert all("is missing" in line for line in lines[1:])
 
 
-def test_a_stray_layer_makes_no_thousand_missing(toy, tmp_path):
+def test_a_stray_layer_does_not_report_thousands_missing(toy, tmp_path):
     weights.save(toy(), tmp_path / "x.npz", "google_npz")
     arrays = dict(np.load(tmp_path / "x.npz"))
     name = "Transformer/encoderblock_{}/LayerNorm_0/bias"
@@ -295,7 +295,7 @@ def test_a_stray_layer_makes_no_thousand_missing(toy, tmp_path):
     assert f"  {name.format(9999)} is unexpected" in second
 
 
-def test_sizes_that_have_no_name_are_called_by_what_they_are(tmp_path, toy, hybrid, images):
+def test_unnamed_sizes_are_named_after_their_dimensions(tmp_path, toy, hybrid, images):
     arrays, _ = reference(images, released=True)
     np.savez(tmp_path / "x.npz", **arrays)
     assert weights.checkpoint_info(tmp_path / "x.npz").name == "ViT-2x16/4"

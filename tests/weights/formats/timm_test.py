@@ -64,7 +64,7 @@ def test_preprocessing_there_and_back(side, mode):
     assert timm.preprocess(config, SIZE) == about
 
 
-def test_images_that_are_no_squares_cover_both_sides():
+def test_images_that_are_not_square_cover_both_sides():
     """timm's ResizeKeepRatio; the shorter side alone would leave too little of the other."""
     cfg = {"pretrained_cfg": {"crop_pct": 0.9, **dict(zip(("mean", "std"), HALF, strict=True))}}
     about = timm.preprocess(cfg, (224, 160))
@@ -84,7 +84,7 @@ def test_images_that_are_no_squares_cover_both_sides():
         ({"interpolation": "bicubik"}, "interpolation='bicubik'.*bicubic"),
     ],
 )
-def test_what_prediction_does_not_have_is_refused(stated, message):
+def test_unsupported_preprocessing_is_refused(stated, message):
     with pytest.raises(UserError, match=message):
         timm.preprocess({"pretrained_cfg": stated}, SIZE)
 
@@ -98,7 +98,7 @@ def test_heads_that_only_the_architecture_tells(tmp_path, toy):
     assert weights.load(tmp_path / "out").spec.num_heads == 16
 
 
-def test_how_others_do_not_resize_is_refused_or_said():
+def test_unsupported_resizing_is_refused_or_reported():
     for about, instead in (
         (Preprocess(SIZE, 256, SIZE, interpolation="area", antialias=False), "box"),
         (Preprocess(SIZE, 256, SIZE, interpolation="bicubic", antialias=False), "bicubic"),
