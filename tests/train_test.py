@@ -149,7 +149,7 @@ def test_sigterm_saves_and_resuming_gives_the_same_bits(uninterrupted, tmp_path,
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("more", "seed"), [((), 0), (EVERYTHING, 1)], ids=["usual", "everything"])
-def test_killed_three_times_it_ends_with_the_same_bits(tmp_path, more, seed):
+def test_kill_9_three_times_then_the_same_bits(tmp_path, more, seed):
     """Kills also hit saves: every fifth step saves, and the moment is random."""
     killed, uninterrupted = tmp_path / "killed", tmp_path / "uninterrupted"
     moments = random.Random(seed)

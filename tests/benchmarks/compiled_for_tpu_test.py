@@ -32,7 +32,7 @@ def compiled(name, *overrides):
         ("v5p:4x4x4", (*PLAIN_22B, "mesh.data=1", "mesh.fsdp=16", "mesh.tensor=4")),
     ],
 )
-def test_the_model_fits(name, overrides):
+def test_fits(name, overrides):
     step = compiled(name, *overrides, "model.scan=true", "model.remat=full")
     memory = step.compiled.memory_analysis()
     assert peak_bytes(memory) < MEMORY_GIB[name.split(":")[0]] * GIB

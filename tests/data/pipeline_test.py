@@ -201,7 +201,7 @@ def test_threads_and_hosts_do_not_affect_strong_augmentation(digits: Source) -> 
 
 
 @pytest.mark.parametrize("num_examples", [1437, 14_000_000])
-def test_a_distant_step_starts_as_fast_as_the_first(num_examples: int) -> None:
+def test_a_far_step_starts_as_fast_as_the_first(num_examples: int) -> None:
     source = Synthetic(num_examples, 10, (8, 8))
 
     def seconds(start_step: int) -> float:

@@ -56,7 +56,7 @@ WAYS = set(itertools.product((True, False), REMAT_POLICIES)) - {(False, "none")}
 
 
 @pytest.mark.parametrize(("scan", "remat"), sorted(WAYS))
-def test_ways_to_run_the_blocks_agree(scan, remat, unrolled):
+def test_ways_to_run_it_agree(scan, remat, unrolled):
     expected_y, expected_grads = unrolled
     y, grads = outputs_and_gradients(make_stack(scan, remat))
     np.testing.assert_allclose(y, expected_y, atol=AGREEMENT * float(jnp.abs(expected_y).max()))

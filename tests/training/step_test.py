@@ -231,7 +231,7 @@ print(json.dumps({"devices": trainer.layout.mesh.size, "losses": losses}))
 
 
 @pytest.mark.parametrize("name", EVERY_OPTIMIZER)
-def test_eight_devices_give_the_losses_of_one(run_python, name):
+def test_eight_devices_give_the_curve_of_one(run_python, name):
     one, eight = (json.loads(run_python("-c", CURVE, name, devices=n).stdout) for n in (1, 8))
     assert (one["devices"], eight["devices"]) == (1, 8)
     np.testing.assert_allclose(eight["losses"], one["losses"], rtol=SAME_MATH)
