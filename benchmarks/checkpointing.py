@@ -7,7 +7,7 @@ The state is that of AdamW: parameters and two moments, float32. A save is timed
 which is what a synchronous save would take. Memory is the peak of resident memory beyond the state,
 in multiples of the state. On a CPU "the devices" are host memory too: while a checkpoint is
 written, the saved state coexists with the one that training has moved on to, and counts 1.0 x.
-Other programs on the same cores and disk affect the times. Linux alone; needs memory for
+Other programs on the same cores and disk affect the times. Linux only; needs memory for
 2.5 x the state and disk space for 2 x. Appends a row to benchmarks/results/checkpointing.csv.
 """
 

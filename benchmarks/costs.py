@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 
 class ProcessCosts(NamedTuple):
-    """What a process and those that it waited for took, and its largest resident memory."""
+    """CPU time of a process and its children, and its peak resident memory."""
 
     wall_secs: float
     cpu_secs: float

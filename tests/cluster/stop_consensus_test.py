@@ -15,7 +15,7 @@ WAIT_SECS = 30
 
 class Processes:
     def __init__(self, number, ahead, seed):
-        """None is more than `ahead` looks ahead of another, as under collectives."""
+        """No process is more than `ahead` looks ahead of another, as under collectives."""
         self.ahead, self.random = ahead, random.Random(seed)
         self.inboxes = [queue.SimpleQueue() for _ in range(number)]
         self.looks = [

@@ -105,7 +105,7 @@ def test_thin_images_are_bad_images(
 def test_running_out_of_memory_is_not_a_bad_image(
     few: Callable[[int], Source], monkeypatch: pytest.MonkeyPatch, on_bad_image: str, exhausts: str
 ) -> None:
-    """Also after a bad image, from which on errors are examined one by one."""
+    """Even after a bad image, from which on errors are examined one by one."""
     source: Any = few(20)
     source.examples[2] = Example(b"junk", (2,))
 

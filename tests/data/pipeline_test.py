@@ -25,7 +25,7 @@ from vit_jax.data.sources import table as sources
 from vit_jax.data.sources.builtin import Synthetic
 
 AUGMENT = "decode|pad_crop(8, 2)|flip_lr"
-# Of each kind of draws one: AutoAugment's are like RandAugment's.
+# One op of each kind of draw: AutoAugment's are like RandAugment's.
 AUGMENT_STRONGLY = (
     "decode|resize(24)|inception_crop(16)|flip_lr|randaugment(1, 9)|three_augment"
     "|color_jitter(0.3, 0.3)|random_erasing(0.5)"

@@ -97,7 +97,7 @@ def test_units_are_those_of_the_paper():
 
 
 def test_tokens_are_places_of_the_feature_map(drawn):
-    """With 2 x 2 patches of a stride-8 map: the inputs of a token, by hand."""
+    """The inputs of a token by hand, for 2 x 2 patches of a stride-8 map."""
     spec = models.spec("R50+ViT-B/16", **TINY)
     patches = drawn(lambda: ResNetPatches(spec, rngs=nnx.Rngs(0)))
     images = jax.random.normal(jax.random.key(0), (2, 32, 48, 3))

@@ -237,7 +237,7 @@ def test_the_softmax_has_its_own_dtype():
 @pytest.mark.parametrize("scan", [False, True])
 @pytest.mark.parametrize("place", ["input", "layers"])
 def test_tokens_between_blocks_have_their_own_dtype(scan, place):
-    """They lose less: closer to float32 than when rounded after each block."""
+    """Tokens in float32 lose less than those rounded after each block."""
     images = jax.random.normal(jax.random.key(0), (2, 8, 8, 3))
     fields = {"scan": scan, "position_at": place, "depth": 6}
     exact = tiny(**fields).tokens(images, layers=(5,))[0]
@@ -309,7 +309,7 @@ def test_models_do_not_import_tensorflow(run_python):
 
 @pytest.mark.parametrize("fields", [{}, {"registers": 2}, {"position_at": "layers"}])
 def test_a_class_token_without_a_position_is_one_with_zeros(fields):
-    """As in DeiT III, big_vision and timm's no_embed_class."""
+    """The form of DeiT III, big_vision and timm's no_embed_class."""
     model, other = tiny(class_position=False, **fields), tiny(rngs=nnx.Rngs(1), **fields)
     params = nnx.to_pure_dict(nnx.state(model, nnx.Param))
     in_layers = bool(fields.get("position_at"))

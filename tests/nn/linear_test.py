@@ -45,7 +45,7 @@ def test_the_kernels_gradient_has_its_precision(compute, gradient):
 
 
 def test_the_gradient_of_the_kernel_needs_no_transposition():
-    """This makes it fast on a CPU: rows of inputs by rows of gradients, in this order."""
+    """Products of rows of inputs and rows of gradients, in this order, are fast on a CPU."""
     gradient = jax.grad(lambda k, x: (product(x, k, 1, FLOAT32) ** 2).sum())
     program = str(jax.make_jaxpr(gradient)(jnp.ones((3, 4)), jnp.ones((2, 5, 3))))
     assert "transpose[" not in program

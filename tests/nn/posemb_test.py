@@ -107,7 +107,7 @@ def test_registers_have_no_position(kind):
 
 
 def test_pairs_are_complex_numbers_rotated_by_row_and_column():
-    """In a head of size 8, entries i and i + 4 form a pair; frequencies are 1 and 1 / sqrt(100)."""
+    """Entries i and i + 4 of a head of size 8 form a pair; frequencies are 1 and 1 / sqrt(100)."""
     layout = TokenLayout((2, 3), class_token=True, registers=1)
     x = np.random.default_rng(0).normal(size=(2, 8, 3, 8)).astype(np.float32)
     turned = np.asarray(Rotary2dPositions(layout).rotate(jnp.asarray(x)))

@@ -95,7 +95,7 @@ def test_a_pattern_that_matches_nothing_is_refused():
 
 
 def test_units_of_resnets_are_layers():
-    """From the head down: ViT's blocks, units from the last stage to the first, the root."""
+    """Order from the head: ViT's blocks, units from the last stage to the first, the root."""
     stage = lambda n: {"block": {"kernel": np.ones((n, 2))}}
     resnet = {
         "root": {"conv": {"kernel": np.ones(2)}},

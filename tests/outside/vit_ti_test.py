@@ -124,7 +124,7 @@ def test_evaluate_gives_timms_loss(theirs, folder, capsys):
 
 
 def test_other_ways_to_resize_differ(theirs, photos):
-    """As measured: bilinear, and our rounding of sizes and places, give other pixels."""
+    """Bilinear resizing, and our rounding of sizes and places, give other pixels."""
     about = weights.load(WEIGHTS).preprocess
     for other in (
         Preprocess((224, 224), 248, (224, 224), longer="down", middle="nearest"),

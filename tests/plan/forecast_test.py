@@ -98,7 +98,7 @@ def test_exaflops_of_the_paper(name, epochs, exaflops, within):
 
 @pytest.mark.parametrize(("name", "exaflops"), [("bit.py", 50), ("hybrid.py", 274)])
 def test_resnets_and_hybrids_are_planned(name, exaflops):
-    """Without compiling; exaFLOPs from arXiv 2010.11929, table 6."""
+    """Plans without compiling; exaFLOPs are from arXiv 2010.11929, table 6."""
     config = configs.load(str(CONFIGS / name), [])
     plan = forecast(config, build.mesh(config.mesh), topology=None, compiled=False)
     assert plan.exaflops == pytest.approx(exaflops, rel=0.015)

@@ -86,7 +86,7 @@ def test_folders(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.parametrize("name", ["", " ", "a ", "\ta", "a\rb", "a\x85b", "\udcff"])
 def test_class_names_that_would_be_read_back_as_others(tmp_path: Path, name: str) -> None:
-    """For any collection: the data set's list is read line by line, and stripped."""
+    """The list in any data set is read line by line, and stripped."""
     part = Part("a.tar", "tar", str(tmp_path / "a.tar"), labels=(0,))
     collection = Collection("tars", "Of this test.", ["thing", name], [part])
     with pytest.raises(UserError, match="The name of class 1 is"):

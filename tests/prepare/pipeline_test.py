@@ -301,7 +301,7 @@ def test_an_image_that_changes_before_it_is_written(
 
 
 def test_a_set_that_an_earlier_version_made_is_read(tmp_path: Path, photos: Path) -> None:
-    """It lacks mirrored looks, both in the catalogue and in the report."""
+    """The catalogue and the report of such a set lack mirrored looks."""
     collection = image_folder.collection(CollectionRequest(str(photos)))
     made = prepared(collection, tmp_path, PrepareOptions())
     path = made.folder / "catalogue.parquet"

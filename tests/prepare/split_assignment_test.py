@@ -66,7 +66,7 @@ def test_many_rare_classes_and_a_large_one() -> None:
 
 
 def test_the_first_of_a_class_are_split_off() -> None:
-    """In the order of the set."""
+    """The first in the order of the set."""
     classes = np.array([0, 0, 1, 0, 1, 1, 0, 1])
     result = stratified(classes, Splits.parse("test=2,validation=2,train=rest"))
     assert {name: places.tolist() for name, places in result.items()} == {

@@ -271,7 +271,7 @@ def test_ctrl_c_says_what_keeps_running(world):
 
 
 def test_the_tests_can_be_interrupted_where_interrupts_are_ignored():
-    """Under nohup, or in the background of a script."""
+    """Interrupts are ignored under nohup, or in the background of a script."""
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         with contextlib.contextmanager(inspect.unwrap(conftest.interruptible))():

@@ -41,7 +41,7 @@ def test_dry_run_shows_every_point_and_starts_none(sweep, recorded, clone):
     ],
 )
 def test_wrong_flags_get_one_message(run_python, tmp_path, flags, messages):
-    """By the command, to which the script gives all of its arguments."""
+    """Messages of the command, to which the script passes all its arguments."""
     given = [flag.replace("WORKDIR", str(tmp_path / "lr")) for flag in flags]
     given += [] if "--" in flags else ["--", *GRID]
     done = run_python("-m", "vit_jax.sweep", *given)

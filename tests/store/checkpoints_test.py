@@ -242,7 +242,7 @@ def test_another_models_layout_is_refused_with_the_differences(
 def test_an_optimizers_other_arrays_leave_the_parameters_to_start_from(
     open_checkpoints, make_state, layout_of, tmp_path
 ):
-    """As when an optimizer keeps more than in the version that wrote the checkpoint."""
+    """An optimizer may keep more than in the version that wrote the checkpoint."""
     checkpoints = open_checkpoints()
     checkpoints.save(5, make_state(5), DESCRIPTION, None)
     checkpoints.wait()

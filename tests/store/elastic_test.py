@@ -133,7 +133,7 @@ def test_data_fsdp_and_tensor_to_one_device_and_back(run):
 
 @pytest.mark.slow
 def test_meshes_of_up_to_8_devices_to_others(run):
-    """From each mesh to three, and to each from three: itself, the next one, and a distant one."""
+    """Restores each mesh on three others, and three on each: itself, the next, a distant one."""
     twice = MESHES_OF_8 * 2
     run(
         1, 8, [(mesh, [twice[i], twice[i + 1], twice[i + 5]]) for i, mesh in enumerate(MESHES_OF_8)]
@@ -163,7 +163,7 @@ MAX_SHARE_READ_BY_ONE_OF_TWO = 0.56
 @pytest.mark.slow
 @pytest.mark.parametrize("saved_by", ["one device", "the same mesh"])
 def test_a_process_reads_only_its_part(run, saved_by):
-    """Also when arrays were saved replicated, since they are stored in pieces."""
+    """Even arrays that were saved replicated are stored in pieces."""
     sizes = {"width": 256, "chunk_bytes": 2**16}
     halves = (1, 2, 1, False)
     if saved_by == "one device":

@@ -117,7 +117,7 @@ def test_lists_of_steps_may_differ_in_those_to_come(tmp_path, before, after, all
 
 
 def test_a_newer_field_has_its_default_in_an_older_run(trained):
-    """As `configs.with_new_fields` completes the files of an older version."""
+    """`configs.with_new_fields` completes the files of an older version likewise."""
     may_differ = MayDiffer(with_new_fields=lambda config: {"new": 1, **config})
     assert enter(trained, config=CONFIG | {"new": 1}, may_differ=may_differ) == []
     (trained / "config.json").write_text(json.dumps(read(trained) | {"config": CONFIG}))

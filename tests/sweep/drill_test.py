@@ -29,7 +29,7 @@ ARGUMENTS = (
 
 @pytest.mark.slow
 def test_a_sweep_killed_twice_finishes_and_repeats_nothing(tmp_path):
-    """First with its trainings, then without: those continue, and are found."""
+    """Killed first with its trainings, then without: those continue, and are found."""
     folder = tmp_path / "lr"
     command = [sys.executable, "-m", "vit_jax.sweep", f"--workdir={folder}", "--slots=2", "--"]
     started = time.monotonic()

@@ -60,7 +60,7 @@ def test_gives_batches_in_order_then_ends():
 
 
 def test_a_bad_image_is_named_once():
-    """However often it comes, in this feed or in the next one of the same data."""
+    """An image is named once even if it returns, in this feed or the next one of the same data."""
     bad_images = BadImages()
     for _ in range(2):
         with feed_of(Batches(0, 0, 1, 0), bad_images=bad_images) as feed:
@@ -88,7 +88,7 @@ def test_can_be_closed_before_its_end():
 
 
 def test_each_process_holds_the_rows_of_its_devices(run_python):
-    """Even where they are not neighbours, and where several devices hold the same rows."""
+    """Rows need not be neighbours, and several devices may hold the same ones."""
     code = """
 import jax, numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec as P

@@ -125,7 +125,7 @@ def test_dinov3(tmp_path, images, same, name, config, fields):
 
 
 def test_state_dict_of_dinov3(tmp_path, same):
-    """It names its layers differently from its files."""
+    """A state dict names layers differently from the files."""
     theirs = dinov3("ViT-B/4-dinov3", {})
     theirs.save_pretrained(tmp_path / "files")
     (tmp_path / "state").mkdir()
@@ -135,7 +135,7 @@ def test_state_dict_of_dinov3(tmp_path, same):
 
 
 def test_images_of_dinov3(tmp_path):
-    """As by DINOv3ViTImageProcessor (needs torchvision), up to the rounding of pixels."""
+    """Equal to DINOv3ViTImageProcessor (needs torchvision) up to the rounding of pixels."""
     pixels = np.random.default_rng(0).integers(0, 256, (30, 40, 3), dtype=np.uint8)
     Image.fromarray(pixels).save(tmp_path / "image.png")
     theirs = dinov3("ViT-B/4-dinov3", {})

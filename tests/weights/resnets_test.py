@@ -96,7 +96,7 @@ def test_names_in_googles_hybrids(tmp_path, hybrid):
 
 
 def test_norms_with_axes_of_size_1(tmp_path, hybrid, same):
-    """As in the released hybrids."""
+    """The released hybrids have such norms."""
     ours = hybrid()
     weights.save(ours, tmp_path / "x.npz", "google_npz")
     arrays = dict(np.load(tmp_path / "x.npz"))
@@ -137,7 +137,7 @@ def test_published_names_are_found(tmp_path, bit, hybrid):
 
 
 def test_other_resnets_are_named_after_their_units(tmp_path, bit, hybrid):
-    """With names that models.spec accepts."""
+    """Their names are those that models.spec accepts."""
     for number, (loaded, name) in enumerate(
         [
             (bit(), "R1-2x1"),

@@ -108,7 +108,7 @@ def test_other_sources_are_read_once(
 
 
 def test_without_a_folder_they_are_read_each_time(five: Source, cache_folder: Path) -> None:
-    """Where the user's home cannot be written; for root too, since a file takes its place."""
+    """The user's home cannot be written; for root too, since a file takes its place."""
     cache_folder.touch()
     for _ in range(2):
         seen: list[int] = []

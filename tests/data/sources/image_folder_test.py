@@ -165,7 +165,7 @@ def test_a_file_that_disappears(with_splits: Path) -> None:
 
 
 def test_a_file_of_40_gb_is_not_read(with_splits: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is a bad image, to be handled by input.on_bad_image."""
+    """The file counts as a bad image, to be handled by input.on_bad_image."""
     with (with_splits / "train/cat/0.jpg").open("wb") as file:
         file.truncate(40 * 2**30)  # sparse: takes no disk
     source = create(with_splits)

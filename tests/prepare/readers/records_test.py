@@ -193,7 +193,7 @@ def test_entries_that_are_set_aside(tmp_path: Path, folder: Path) -> None:
 
 
 def test_paths_are_relative_to_the_root_of_images(tmp_path: Path, folder: Path) -> None:
-    """And to nothing else; paths that lead out of it are a separate fault."""
+    """Paths that lead out of that root are a separate fault."""
     lists = tmp_path / "lists"
     lists.mkdir()
     (lists / "5.jpg").write_bytes(jpeg(5))
@@ -274,7 +274,7 @@ def test_lists_of_classes(folder: Path, content: str, message: str) -> None:
 
 
 def test_a_list_of_classes_from_windows(folder: Path) -> None:
-    """It has a byte order mark and carriage returns."""
+    """The list has a byte order mark and carriage returns."""
     (folder / "classes.txt").write_bytes(b"\xef\xbb\xbfant\r\nbee\r\n")
     write_lines(folder / "list.jsonl", [{"image": "images/0.jpg", "labels": ["ant"]}])
     assert records.collection(request(folder, str(folder))).class_names == ("ant", "bee")

@@ -163,7 +163,7 @@ def pairs_of_classes(labels: list[list[int]], *looks: tuple[str, int | None]) ->
 
 
 def test_pairs_of_classes_are_sorted_by_their_copies() -> None:
-    """Of several labels, only those count that exactly one of the two images has."""
+    """Among several labels, only those count that exactly one of the two images has."""
     copies = [("x", A), ("x", A), ("y", A ^ 1), ("z", B), ("z", B), ("z", B)]
     assert pairs_of_classes([[0], [1], [1], [0, 2], [2, 3], [2]], *copies) == {
         "number": 3,

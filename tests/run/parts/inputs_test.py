@@ -13,7 +13,7 @@ def indices(config, steps):
 
 
 def test_a_run_goes_over_its_subset(tiny_run):
-    """Of 64 declared examples, an epoch has 16: one batch."""
+    """An epoch has 16 of the 64 declared examples: one batch."""
     for override in ("input.subset_fraction=0.25", "input.subset_examples=16"):
         config = tiny_run(override)
         assert build.declared_examples(config.input) == 16

@@ -381,7 +381,7 @@ def test_files_of_another_kind(tmp_path):
 
 
 def test_a_pickle_is_never_run(tmp_path):
-    """Without PyTorch it is refused; with it, PyTorch's safe loader refuses."""
+    """PyTorch's safe loader refuses it, and so does a Python without PyTorch."""
 
     class Evil:
         def __reduce__(self):

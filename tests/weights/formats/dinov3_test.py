@@ -60,7 +60,7 @@ def test_there_and_back_to_the_same_bits(tmp_path, toy, same, fields):
 
 @pytest.mark.parametrize("name", [name for name in models.available() if "dinov3" in name])
 def test_released_sizes_get_their_names(name):
-    """From arrays of these shapes that take no memory."""
+    """Sizes are read from arrays of these shapes, which take no memory."""
     make = lambda: models.create(name, num_classes=0, image_size=224, rngs=nnx.Rngs(0), scan=True)
     model = nnx.eval_shape(make)
     shapes = pytrees.flatten(nnx.to_pure_dict(nnx.state(model, nnx.Param)))
@@ -73,7 +73,7 @@ def test_released_sizes_get_their_names(name):
 
 
 def test_released_config(written):
-    """Its explicit fields only; the rest are DINOv3ViTConfig's defaults."""
+    """Only the released config's explicit fields; the rest are DINOv3ViTConfig's defaults."""
     folder = written(**DINOV3)
     keys = ("query_bias", "key_bias", "value_bias", "proj_bias", "mlp_bias", "rope_theta")
     edit(folder, **dict.fromkeys((*keys, "layer_norm_eps", "hidden_act", "layerscale_value"), ...))

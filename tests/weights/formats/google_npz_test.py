@@ -143,7 +143,7 @@ def test_computes_the_same(tmp_path, images, layout):
 
 
 def test_without_positions_they_are_fixed(tmp_path, images):
-    """As in big_vision's files; tests/outside/models_test.py has its own code's logits."""
+    """big_vision's files are such; tests/outside/models_test.py has its own code's logits."""
     arrays, _ = reference(images, released=False, pool="avg")
     arrays.pop("pos_embedding")
     np.savez(tmp_path / "x.npz", **arrays)
