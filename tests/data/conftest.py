@@ -63,7 +63,7 @@ def digits() -> Source:
 
 @pytest.fixture
 def few() -> Callable[[int], Source]:
-    """A source of n gray squares; the one of example i has the shade i."""
+    """Makes a source of n gray squares; example i has shade i."""
 
     def make(count: int) -> Source:
         squares = [np.full((4, 4), i, np.uint8) for i in range(count)]

@@ -24,7 +24,7 @@ with lock(sys.argv[1]):
 
 @pytest.fixture
 def other_run(tmp_path, start_python):
-    """A process that is in `tmp_path / "run"`."""
+    """A process that holds `tmp_path / "run"`."""
     output = tmp_path / "output"
     process = start_python(output, "-c", HOLD, str(tmp_path / "run"))
     deadline = time.monotonic() + 60

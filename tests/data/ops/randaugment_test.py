@@ -57,8 +57,7 @@ def test_gives_each_the_argument_of_the_magnitude(
 def test_legacy_is_what_the_published_code_made_of_it(
     pixels: np.ndarray, magnitude: float, threshold: int, bits: int
 ) -> None:
-    """Thresholds and shifts wrap in NumPy 1's 8 bits; contrast is about the number of pixels /
-    256."""
+    """Thresholds and shifts wrap as in NumPy 1's 8 bits; contrast is about num_pixels / 256."""
 
     def distorted(name: str) -> np.ndarray:
         distortion = distortions.DISTORTIONS[f"{name} as published"]
