@@ -13,16 +13,25 @@ import pytest
 from vit_jax.core.errors import UserError
 from vit_jax.store import array_files, checkpoint_dir
 from vit_jax.store.checkpoint_dir import DamagedError
+from vit_jax.store.checkpoints import Checkpoints
 
 
-@pytest.fixture
-def run(open_checkpoints, make_state, tmp_path):
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory, make_state):
     """A work directory with steps 1 and 2."""
-    checkpoints = open_checkpoints()
+    folder = tmp_path_factory.mktemp("saved")
+    rules = {"keep_last": 3, "keep_every_steps": None, "best_metric": None, "best_mode": "max"}
+    checkpoints = Checkpoints(folder / "checkpoints", **rules)
     for step in (1, 2):
         checkpoints.save(step, make_state(step), {"classes": ["a"]}, {"accuracy": 0.5})
     checkpoints.close()
-    return tmp_path / "run"
+    return folder
+
+
+@pytest.fixture
+def run(saved, tmp_path):
+    """A copy of it, where `open_checkpoints` looks."""
+    return shutil.copytree(saved, tmp_path / "run")
 
 
 def flip(file):
@@ -41,17 +50,15 @@ def delete(file):
 
 @pytest.mark.parametrize("damage", [flip, truncate, delete])
 def test_any_file_damaged_in_any_way_restores_the_right_bits(
-    run, damage, open_checkpoints, make_state, layout_of
+    saved, run, damage, open_checkpoints, make_state, layout_of
 ):
     layout = layout_of(make_state(0))
     expected = {step: np.asarray(make_state(step).params["head"]["bias"]) for step in (1, 2)}
-    intact = run.with_name("intact")
-    shutil.copytree(run, intact)
     outcomes = set()
-    for file in sorted(f for f in (intact / "checkpoints" / "2").rglob("*") if f.is_file()):
+    for file in sorted(f for f in (saved / "checkpoints" / "2").rglob("*") if f.is_file()):
         shutil.rmtree(run)
-        shutil.copytree(intact, run)
-        damage(run / file.relative_to(intact))
+        shutil.copytree(saved, run)
+        damage(run / file.relative_to(saved))
         checkpoints = open_checkpoints(best_metric="accuracy")
         state = checkpoints.restore(layout)
         step = int(state.step)

@@ -100,18 +100,24 @@ def test_relative_paths_mean_the_current_folder(make_state, layout_of, tmp_path,
 
 
 @pytest.mark.parametrize(
-    ("rules", "kept"),
+    ("restarted", "rules", "kept"),
     [
-        ({"keep_last": 2}, [50, 60]),
-        ({"keep_last": 1, "keep_every_steps": 20}, [20, 40, 60]),
-        ({"keep_last": 1, "best_metric": "accuracy"}, [20, 60]),
-        ({"keep_last": 1, "best_metric": "loss", "best_mode": "min"}, [30, 60]),
-        ({"keep_last": 2, "keep_every_steps": 40, "best_metric": "accuracy"}, [20, 40, 50, 60]),
-        ({"keep_last": 1, "best_metric": "never reported"}, [60]),
+        (True, {"keep_last": 2}, [50, 60]),
+        (False, {"keep_last": 1, "keep_every_steps": 20}, [20, 40, 60]),
+        (False, {"keep_last": 1, "best_metric": "accuracy"}, [20, 60]),
+        (True, {"keep_last": 1, "best_metric": "loss", "best_mode": "min"}, [30, 60]),
+        *(
+            (
+                r,
+                {"keep_last": 2, "keep_every_steps": 40, "best_metric": "accuracy"},
+                [20, 40, 50, 60],
+            )
+            for r in (False, True)
+        ),
+        (True, {"keep_last": 1, "best_metric": "never reported"}, [60]),
     ],
 )
-@pytest.mark.parametrize("restarted", [False, True])
-def test_keeps_the_last_the_periodic_and_the_best(
+def test_keeps_the_last_every_so_many_and_the_best(
     open_checkpoints, tmp_path, rules, kept, restarted
 ):
     metrics = {

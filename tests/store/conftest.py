@@ -24,7 +24,7 @@ class TrainState(NamedTuple):
     first_bad_values: jax.Array
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def make_state():
     """`make_state(step)`: a small state with arrays depending on step, layers with integer keys."""
 

@@ -84,7 +84,7 @@ def with_(path, value):
     *sections, last = path.split(".")
     inside = document
     for section in sections:
-        inside = inside[section]
+        inside = inside[int(section) if section.isdigit() else section]
     inside[last] = value
     return document
 
@@ -134,14 +134,8 @@ def test_a_folder_in_the_place_of_config_json(tmp_path, reader):
 )  # fmt: skip
 def test_config_json_with_another_value(tmp_path, path, value, reader):
     """Readers may ignore that field; none fails with anything but a message."""
-    document = copy.deepcopy(DOCUMENT)
-    inside = document["runs"][0] if path.startswith("runs") else document
-    *sections, last = path.removeprefix("runs.0.").split(".")
-    for section in sections:
-        inside = inside[section]
-    inside[last] = value
     try:
-        READERS[reader](make(tmp_path, document))
+        READERS[reader](make(tmp_path, with_(path, value)))
     except UserError as error:
         assert len(str(error)) < 1500
 

@@ -68,20 +68,12 @@ def test_a_folder_that_is_not_a_run_is_refused(make_workdir, tmp_path):
     assert "neither metrics.jsonl nor config.json. Leave it out." in error(tmp_path / "empty")
 
 
-@pytest.mark.parametrize(
-    ("file", "text"),
-    [
-        ("config.json", json.dumps({"config": "x", "fingerprint": {}, "runs": []})),
-        ("config.json", json.dumps({"config": {}, "fingerprint": {}, "runs": ["x"]})),
-        ("config.json", json.dumps({"config": {"total": None}, "fingerprint": {}, "runs": []})),
-        ("config.json", "{"),
-        ("metrics.jsonl", '{"step": 10, "train/loss": "x"}\n'),
-    ],
-)
-def test_a_damaged_run_is_reported_as_such(make_workdir, file, text):
+def test_a_damaged_run_is_called_so(make_workdir):
+    """More kinds of damage: hostile_workdir_test.py."""
     folder = make_workdir("a", {1: {"x": 1.0}})
-    (folder / file).write_text(text)
-    with pytest.raises(UserError, match=r"is damaged|is not a row of metrics"):
+    document = {"config": {"total": None}, "fingerprint": {}, "runs": []}
+    (folder / "config.json").write_text(json.dumps(document))
+    with pytest.raises(UserError, match="is damaged"):
         runs.read_all([folder])
 
 

@@ -1,8 +1,8 @@
 """A sweep of a fake trainer with prescribed outcomes."""
 
 import json
-import subprocess
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -30,7 +30,7 @@ command.run(lambda _: run.sweep(
 
 
 @pytest.fixture
-def world(tmp_path, monkeypatch):
+def world(tmp_path, monkeypatch, start_python):
     """A sweep of two learning rates and two seeds, whose trainings end as prescribed.
 
     `world.fate("optim.lr=1e-3,seed=0", "75 0")`: outcomes of its first two starts;
@@ -40,8 +40,7 @@ def world(tmp_path, monkeypatch):
     fate = tmp_path / "fate"
     fate.mkdir()
     monkeypatch.setenv("FATE", str(fate))
-    monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
-    folder, processes = epath.Path(tmp_path / "lr"), []
+    folder = epath.Path(tmp_path / "lr")
 
     def run(*arguments, **options):
         asked = grid.parse(arguments or GRID)
@@ -49,20 +48,16 @@ def world(tmp_path, monkeypatch):
 
     def start(**options):
         given = json.dumps([str(folder), GRID, options, FAKE])
-        process = subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, given],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        processes.append(process)
+        output = tmp_path / f"output{time.monotonic_ns()}"
+        process = start_python(output, "-c", PROGRAM, given, FATE=str(fate))
+        process.said = output.read_text
         return process
 
     def starts():
         file = fate / "starts"
         return [line.split()[0] for line in file.read_text().splitlines()] if file.exists() else []
 
-    yield SimpleNamespace(
+    return SimpleNamespace(
         folder=folder,
         home=fate,
         fake=FAKE,
@@ -71,6 +66,3 @@ def world(tmp_path, monkeypatch):
         starts=starts,
         fate=lambda name, words: (fate / name).write_text(words),
     )
-    for process in processes:
-        process.kill()
-        process.communicate()

@@ -89,9 +89,8 @@ def test_a_signal_stops_all_and_the_same_command_goes_on(world):
     process = world.start(slots=2)
     wait_until(lambda: asleep(world, *POINTS[1:3]))
     process.send_signal(signal.SIGINT)
-    output, _ = process.communicate(timeout=60)
-    assert process.returncode == 75
-    assert "Stopped by SIGINT; 1 of 4 points are finished" in output
+    assert process.wait(60) == 75, process.said()
+    assert "Stopped by SIGINT; 1 of 4 points are finished" in process.said()
     world.sweep(slots=2)
     assert sorted(world.starts()) == sorted([*POINTS, *POINTS[1:3]])
 
@@ -102,12 +101,12 @@ def test_trainings_of_a_killed_sweep_are_not_started_twice(world):
     first = world.start(slots=2)
     wait_until(lambda: asleep(world, *POINTS[:2]))
     second = world.start(slots=2)
-    assert "Another run" in second.communicate(timeout=60)[0]
-    assert second.returncode == 1
+    assert second.wait(60) == 1
+    assert "Another run" in second.said()
     first.kill()
     first.wait()
     third = world.start(slots=2)
-    wait_until(lambda: "found" in third.stdout.readline())
+    wait_until(lambda: third.said().count("found") == 2)
     time.sleep(1)
     assert len(world.starts()) == 2  # both slots are taken
     third.send_signal(signal.SIGTERM)  # reaches those, too
@@ -123,9 +122,8 @@ def test_a_training_started_by_hand_is_awaited(world):
     by_hand = subprocess.Popen([*world.fake, *arguments], stdout=subprocess.PIPE)
     by_hand.stdout.readline()
     process = world.start(slots=1)
-    wait_until(lambda: "found" in process.stdout.readline())
+    wait_until(lambda: "found" in process.said())
     os.kill(by_hand.pid, signal.SIGTERM)
     by_hand.communicate()
-    process.communicate(timeout=60)
-    assert process.returncode == 0
+    assert process.wait(60) == 0, process.said()
     assert world.starts().count(POINTS[0]) == 2

@@ -61,19 +61,13 @@ def card(tmp_path, make_run, config_file):
     return file
 
 
-@pytest.mark.parametrize(
-    ("file", "text"),
-    [
-        ("config.json", '{"config": "a", "runs": [], "fingerprint": {}}'),
-        ("config.json", '{"config": {}, "runs": [], "fingerprint": {}}'),
-        ("config.json", '{"config": {}, "runs": [{"time": "x"}], "fingerprint": {}}'),
-        ("metrics.jsonl", '{"step": 10, "train/loss": "x"}\n'),
-    ],
-)
-def test_a_damaged_run_is_reported_as_such(make_run, file, text):
+@pytest.mark.parametrize("runs", [[], [{"time": "x"}]])
+def test_a_damaged_run_is_called_so(make_run, runs):
+    """More kinds of damage: store/hostile_workdir_test.py."""
     run = make_run("a")
-    (run / file).write_text(text)
-    with pytest.raises(UserError, match=r"is damaged|is not a row of metrics"):
+    document = {"config": {}, "runs": runs, "fingerprint": {}}
+    (run / "config.json").write_text(json.dumps(document))
+    with pytest.raises(UserError, match="is damaged"):
         verify.read_run(run)
 
 
