@@ -98,6 +98,8 @@ def test_relative_paths_mean_the_current_folder(make_state, layout_of, tmp_path,
 
 # Retention.
 
+EVERY_RULE = {"keep_last": 2, "keep_every_steps": 40, "best_metric": "accuracy"}
+
 
 @pytest.mark.parametrize(
     ("restarted", "rules", "kept"),
@@ -106,18 +108,12 @@ def test_relative_paths_mean_the_current_folder(make_state, layout_of, tmp_path,
         (False, {"keep_last": 1, "keep_every_steps": 20}, [20, 40, 60]),
         (False, {"keep_last": 1, "best_metric": "accuracy"}, [20, 60]),
         (True, {"keep_last": 1, "best_metric": "loss", "best_mode": "min"}, [30, 60]),
-        *(
-            (
-                r,
-                {"keep_last": 2, "keep_every_steps": 40, "best_metric": "accuracy"},
-                [20, 40, 50, 60],
-            )
-            for r in (False, True)
-        ),
+        (False, EVERY_RULE, [20, 40, 50, 60]),
+        (True, EVERY_RULE, [20, 40, 50, 60]),
         (True, {"keep_last": 1, "best_metric": "never reported"}, [60]),
     ],
 )
-def test_keeps_the_last_every_so_many_and_the_best(
+def test_keeps_the_last_the_periodic_and_the_best(
     open_checkpoints, tmp_path, rules, kept, restarted
 ):
     metrics = {

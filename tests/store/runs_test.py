@@ -68,7 +68,7 @@ def test_a_folder_that_is_not_a_run_is_refused(make_workdir, tmp_path):
     assert "neither metrics.jsonl nor config.json. Leave it out." in error(tmp_path / "empty")
 
 
-def test_a_damaged_run_is_called_so(make_workdir):
+def test_a_damaged_run_is_reported_as_such(make_workdir):
     """More kinds of damage: hostile_workdir_test.py."""
     folder = make_workdir("a", {1: {"x": 1.0}})
     document = {"config": {"total": None}, "fingerprint": {}, "runs": []}

@@ -62,7 +62,7 @@ def card(tmp_path, make_run, config_file):
 
 
 @pytest.mark.parametrize("runs", [[], [{"time": "x"}]])
-def test_a_damaged_run_is_called_so(make_run, runs):
+def test_a_damaged_run_is_reported_as_such(make_run, runs):
     """More kinds of damage: store/hostile_workdir_test.py."""
     run = make_run("a")
     document = {"config": {}, "runs": runs, "fingerprint": {}}

@@ -42,9 +42,11 @@ def check_disk_space(
     A new checkpoint is complete before an old one is deleted, so there is one more than the
     `keep_last` that are kept. One is saved every `every_steps`, and after `total_steps`.
     """
+    if "://" in str(folder):
+        return
     there = workdir.steps(folder / "checkpoints")
     latest = max(there, default=0)
-    if "://" in str(folder) or latest >= total_steps:
+    if latest >= total_steps:
         return
     to_come = -(-total_steps // every_steps) - latest // every_steps
     missing = min(to_come, max(keep_last + 1 - len(there), 1))
