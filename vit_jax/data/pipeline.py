@@ -5,8 +5,8 @@ Training: example k of step s (from 0) is position `s * batch_size + k` of a str
 epoch or one of its copies: a batch is a function of (seed, step), whatever the number of hosts and
 threads. Evaluation: every example once, in order.
 
-A host makes its own slots of each global batch only. tf.data runs in threads of its own, so the
-next batches are made while the accelerator computes.
+A host makes its own slots of each global batch only, in threads of tf.data, while the accelerator
+computes.
 """
 
 from __future__ import annotations
@@ -355,7 +355,15 @@ class Batches:
             return next(self)
         self._made += 1
         self.num_bad += int(np.sum(batch["weight"] == 0))
-        return _padded(batch, self._batch_size)
+        missing = self._batch_size - len(batch["index"])
+        if missing == 0:
+            return batch
+        fill = {"labels": NO_LABEL, "index": NO_EXAMPLE}
+        padding = {
+            name: np.full((missing, *array.shape[1:]), fill.get(name, 0), array.dtype)
+            for name, array in batch.items()
+        }
+        return {name: np.concatenate([batch[name], padding[name]]) for name in batch}
 
     def _start(self, dataset: tf.data.Dataset) -> None:
         self._open.update(dataset=dataset, iterator=dataset.as_numpy_iterator())
@@ -374,17 +382,3 @@ class Batches:
         traceback: TracebackType | None,
     ) -> None:
         self.close()
-
-
-def _padded(batch: HostBatch, batch_size: int) -> HostBatch:
-    """Pads with slots of weight 0 behind the examples, up to `batch_size`."""
-    missing = batch_size - len(batch["index"])
-    if missing == 0:
-        return batch
-    fill = {"labels": NO_LABEL, "index": NO_EXAMPLE}
-    return {
-        name: np.concatenate(
-            [array, np.full((missing, *array.shape[1:]), fill.get(name, 0), array.dtype)]
-        )
-        for name, array in batch.items()
-    }

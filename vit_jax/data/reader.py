@@ -200,7 +200,9 @@ class Reader:
     def _read(self, first: int, stop: int) -> Elements:
         indices, seeds = self._choose(np.arange(first, stop))
         # Checks that the source does not make: it only knows its files.
-        with waiting_for(lambda: f"{self.source.name}: {self._places(indices)}"):
+        first_few = lambda: ", ".join(self.source.describe(int(i)) for i in indices[:3])
+        more = ", ..." if len(indices) > 3 else ""
+        with waiting_for(lambda: f"{self.source.name}: {first_few()}{more}"):
             examples = self.source.read(indices)
         found = [encoded(example, self.max_image_pixels) for example in examples]
         images = [UNDECODABLE if isinstance(image, str) else image for image in found]
@@ -220,11 +222,6 @@ class Reader:
                 else ()
             ),
         )
-
-    def _places(self, indices: np.ndarray) -> str:
-        """The locations of the first few of the examples."""
-        few = [self.source.describe(int(index)) for index in indices[:3]]
-        return ", ".join(few) + (", ..." if len(indices) > len(few) else "")
 
     def header_fault(self, index: int) -> str | None:
         """The reason why the image's header forbids decoding; None if it does not."""

@@ -22,23 +22,16 @@ PAPER, INK, PALE, RED = "#ffffff", "#1b1b1b", "#7a7a7a", "#c62828"
 
 @dataclasses.dataclass(frozen=True)
 class Cell:
-    """An image and the text under it.
+    """An image and the text under it."""
 
-    Attributes:
-      image: uint8 [H, W, 3]; all images of a sheet have one size.
-      labels: dark lines, each with a name, which is cut if it is too long, and its suffix.
-      note: a grey line below them.
-      crossed: whether it is drawn as not counting.
-    """
-
-    image: np.ndarray
-    labels: Sequence[tuple[str, str]]
-    note: str
-    crossed: bool = False
+    image: np.ndarray  # uint8 [H, W, 3]; all images of a sheet have one size
+    labels: Sequence[tuple[str, str]]  # dark lines: a name, cut if it is too long, and its suffix
+    note: str  # a grey line below them
+    crossed: bool = False  # whether it is drawn as not counting
 
 
 @dataclasses.dataclass(frozen=True)
-class Grid:
+class SheetLayout:
     """The layout of a sheet's cells, in pixels."""
 
     columns: int
@@ -65,14 +58,14 @@ class Grid:
         return max(width + 2 * MARGIN, SMALLEST_WIDTH), self.top + height + MARGIN
 
 
-def grid(cells: Sequence[Cell], num_titles: int) -> Grid:
+def grid(cells: Sequence[Cell], num_titles: int) -> SheetLayout:
     """The layout of at least one cell below `num_titles` lines of title."""
     height, width, _ = cells[0].image.shape
     scale = math.ceil(SMALLEST_SIDE / min(height, width))
     text_height = LINE_HEIGHT * (1 + max(len(cell.labels) for cell in cells)) + 6
     aspect = (width * scale + GAP) / (height * scale + text_height + GAP)
     columns = min(len(cells), math.ceil(math.sqrt(len(cells) * ASPECT / aspect)))
-    return Grid(
+    return SheetLayout(
         columns=columns,
         rows=math.ceil(len(cells) / columns),
         scale=scale,
@@ -103,7 +96,7 @@ def _draw_cell(
     sheet: Image.Image,
     pen: ImageDraw.ImageDraw,
     cell: Cell,
-    places: Grid,
+    places: SheetLayout,
     corner: tuple[int, int],
     font: Font,
 ) -> None:

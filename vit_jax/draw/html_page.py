@@ -7,14 +7,10 @@ from pathlib import Path
 def document(
     title: str, body: Sequence[str], *, program: str, subtitle: str, css: str, policy: str
 ) -> str:
-    """The text of a file.
+    """The text of a file, of texts that are escaped; empty parts of `body` are left out.
 
-    Args:
-      title: escaped, as all of these.
-      body: what follows the heading; empty parts are left out.
-      program: the command that writes the page.
-      css: rules after those of page.css.
-      policy: what the page may use besides its styles; the browser itself refuses the rest.
+    `program` is the command that writes it, `css` rules after those of page.css, and `policy` what
+    the page may use besides its styles; the browser itself refuses the rest.
     """
     shared = Path(__file__).with_name("page.css").read_text(encoding="utf-8")
     policy = f"default-src 'none'; style-src 'unsafe-inline'; {policy}"

@@ -16,8 +16,7 @@ def picture(
 ) -> str:
     """An <svg> with elements behind and before the line of the horizontal axis.
 
-    Args:
-      size: width and height, in about CSS pixels, as are the edges of `axes`.
+    `size` is width and height, in about CSS pixels, as are the edges of `axes`.
     """
     width, height = size
     return "\n".join(

@@ -48,7 +48,16 @@ def load(paths: Sequence[str], read: Read) -> list[EvaluationSet]:
 
 
 def _load(text: str, read: Read) -> EvaluationSet:
-    path, split = _path_and_split(text)
+    path, split = Path(text).expanduser(), ""
+    if not text:
+        raise UserError(f"{FLAG} is empty: name a data set, a folder or a file, or leave it out.")
+    if not is_text(text):
+        raise UserError(f"{FLAG}={text}: the path is not UTF-8: rename it, or give a link to it.")
+    if not path.exists():
+        start, _, split = text.rpartition(":")
+        path = Path(start).expanduser()
+        if not start or not path.exists():
+            raise UserError(f"{FLAG}={text}: no such file or folder.")
     folder = tfds.find(path, where=FLAG) if path.is_dir() else None
     if folder:
         name = f"{folder.parent.name}-{split}" if split else folder.parent.name
@@ -66,20 +75,6 @@ def _load(text: str, read: Read) -> EvaluationSet:
                 f"preparation leaves it ({error})."
             ) from error
     return EvaluationSet(path.absolute().name, read(_images(path), path.absolute().name))
-
-
-def _path_and_split(text: str) -> tuple[Path, str]:
-    path = Path(text).expanduser()
-    if not text:
-        raise UserError(f"{FLAG} is empty: name a data set, a folder or a file, or leave it out.")
-    if not is_text(text):
-        raise UserError(f"{FLAG}={text}: the path is not UTF-8: rename it, or give a link to it.")
-    if path.exists():
-        return path, ""
-    start, _, split = text.rpartition(":")
-    if not start or not Path(start).expanduser().exists():
-        raise UserError(f"{FLAG}={text}: no such file or folder.")
-    return Path(start).expanduser(), split
 
 
 def _chosen(folder: Path, split: str, text: str) -> dict[str, int]:

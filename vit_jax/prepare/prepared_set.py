@@ -91,12 +91,12 @@ def read(folder: Path) -> PreparedSet:
     try:
         table = pq.read_table(folder / catalogue.NAME)
         splits = {name: SplitSize(**size) for name, size in note["splits"].items()}
-        copies = _copies(table, note["copies"])
+        assignment = _assignment(table, note["copies"])
     except (pa.ArrowException, OSError, KeyError, TypeError) as error:
         raise UserError(
             f"{folder}: {NOTE} or {catalogue.NAME} is damaged ({error}). Delete {folder}."
         ) from error
-    return PreparedSet(folder, table, _assignment(table, copies), splits, note["content"])
+    return PreparedSet(folder, table, assignment, splits, note["content"])
 
 
 def _with_assignment(table: pa.Table, assignment: SplitAssignment) -> pa.Table:
@@ -125,23 +125,15 @@ def _with_assignment(table: pa.Table, assignment: SplitAssignment) -> pa.Table:
     return table
 
 
-def _copies(table: pa.Table, counts: Mapping[str, Any]) -> Duplicates:
+def _assignment(table: pa.Table, counts: Mapping[str, Any]) -> SplitAssignment:
     kinds = [kind for kind in _COPIES if f"{kind}_as" in table.column_names]  # old sets lack some
     columns = [_valid(table, f"{kind}_as") for kind in kinds]
     copies = [dict(zip(rows.tolist(), of.to_pylist(), strict=True)) for rows, of in columns]
     rows, why = _valid(table, "left_out")
-    evaluated = {
-        row: name.partition(":")[2]
-        for row, name in zip(rows.tolist(), why.to_pylist(), strict=True)
-        if name.startswith("in_evaluation:")
-    }
-    fields: dict[str, Any] = dict(zip(kinds, copies, strict=True)) | dict(counts)
-    return Duplicates(evaluated=evaluated, **fields)
-
-
-def _assignment(table: pa.Table, copies: Duplicates) -> SplitAssignment:
-    rows, why = _valid(table, "left_out")
     left_out = dict(zip(rows.tolist(), why.to_pylist(), strict=True))
+    named = {row: name.partition(":") for row, name in left_out.items()}
+    evaluated = {row: name for row, (kind, _, name) in named.items() if kind == "in_evaluation"}
+    fields: dict[str, Any] = dict(zip(kinds, copies, strict=True)) | dict(counts)
     rows, split = _valid(table, "in_split")
     split = split.cast(pa.string()).combine_chunks().dictionary_encode()
     numbers, examples = split.indices.to_numpy(), table["example"].take(pa.array(rows)).to_numpy()
@@ -149,7 +141,7 @@ def _assignment(table: pa.Table, copies: Duplicates) -> SplitAssignment:
     for number, name in enumerate(split.dictionary.to_pylist()):
         of_split = numbers == number
         splits[name] = rows[of_split][np.argsort(examples[of_split])]
-    return SplitAssignment(splits, {}, left_out, copies)
+    return SplitAssignment(splits, {}, left_out, Duplicates(evaluated=evaluated, **fields))
 
 
 def _valid(table: pa.Table, name: str) -> tuple[np.ndarray, pa.ChunkedArray]:

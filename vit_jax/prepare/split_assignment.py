@@ -173,7 +173,16 @@ def assign_splits(
         left_out |= dict.fromkeys(copies.same, reason)
     merged = _merged(table, copies.same, left_out) if reason == "merged" else {}
     kept = _without(order, left_out)
-    _refuse_emptied(table, kept, left_out)
+    remaining = set(split.take(pa.array(kept)).unique().to_pylist())
+    for name in split.unique().to_pylist():
+        if name not in remaining and name is not None:
+            emptied = np.flatnonzero(pc.fill_null(pc.equal(split, name), False).to_numpy())
+            counts = reasons({int(row): left_out[int(row)] for row in emptied})
+            raise UserError(
+                f"Nothing is left of {name}: of its {len(emptied):,} images were left out "
+                + ", ".join(f"{number:,} as {why}" for why, number in counts)
+                + ". Change --policy, --duplicates or --drop_duplicates_of, or leave the split out."
+            )
     return SplitAssignment(
         _split(table, kept, splits, left_out, options.stratify),
         {row: tuple(weights) for row, (weights, _) in merged.items()},
@@ -191,21 +200,6 @@ def weighted(table: pa.Table, assignment: SplitAssignment) -> bool:
 
 def _without(rows: np.ndarray, left_out: Mapping[int, str]) -> np.ndarray:
     return rows[~np.isin(rows, np.fromiter(left_out, np.int64, len(left_out)))]
-
-
-def _refuse_emptied(table: pa.Table, kept: np.ndarray, left_out: dict[int, str]) -> None:
-    """UserError if nothing is left of a split that the collection names."""
-    split = table["split"].cast(pa.string())
-    remaining = set(split.take(pa.array(kept)).unique().to_pylist())
-    for name in split.unique().to_pylist():
-        if name not in remaining and name is not None:
-            rows = np.flatnonzero(pc.fill_null(pc.equal(split, name), False).to_numpy())
-            counts = reasons({int(row): left_out[int(row)] for row in rows})
-            raise UserError(
-                f"Nothing is left of {name}: of its {len(rows):,} images were left out "
-                + ", ".join(f"{number:,} as {reason}" for reason, number in counts)
-                + ". Change --policy, --duplicates or --drop_duplicates_of, or leave the split out."
-            )
 
 
 def _set_aside(table: pa.Table, order: np.ndarray) -> dict[int, str]:

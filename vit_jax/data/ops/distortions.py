@@ -1,9 +1,8 @@
 """The distortions that RandAugment and AutoAugment choose from, and the meaning of levels.
 
 The set and the meaning of levels are those of the authors' TensorFlow implementation (EfficientNet
-on TPU, which AugReg's pipeline took over): a level of 10 gives the limits in the table below, and
-greater levels go on in proportion. Its bugs are fixed here, and kept under other names for
-recipes that were made with them ("as published", by a processor and NumPy 1):
+on TPU, which AugReg's pipeline took over): 10 gives the limits in the table below, more goes on in
+proportion. Its bugs are fixed, and kept "as published", by a processor and NumPy 1, for recipes:
 
 - Contrast blends with the mean luma, as Pillow does; there it was the number of pixels / 256.
 - Solarize's threshold ends at 256, which changes nothing; there it wraps around from level 10 on,

@@ -1,8 +1,8 @@
 """The labels of all examples of a split, without its images: for choosing examples by class.
 
-They come from the source itself, where it knows them; from `labels-<split>.npz` beside the
-records of a TFDS data set; else the records are read through once, and the result is kept in the
-user's cache folder. In a file they are compressed sparse rows, as in `Labels`:
+They come from the source itself; from `labels-<split>.npz` beside the records of a TFDS data set;
+else from all records, read once, and are kept in the user's cache folder. In a file they are
+compressed sparse rows, as in `Labels`:
 
     offsets  int64 [n + 1]
     labels   int32 [offsets[n]]

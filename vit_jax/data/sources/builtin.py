@@ -31,7 +31,9 @@ class Digits(Source):
         chosen = slice(offset + part.start, offset + part.stop)
         self._first = chosen.start
         self._labels = labels[chosen]
-        self._images = [_png(image) for image in images[chosen]]
+        # Ink from 0 to 16 becomes a grayscale of 0 to 255.
+        gray = np.round(images[chosen] * (255 / 16)).astype(np.uint8)
+        self._images = [_encoded(Image.fromarray(digit), "PNG") for digit in gray]
         self.num_examples = part.num_examples
         self.fingerprint = digest(images[chosen].tobytes() + self._labels.tobytes())
 
@@ -46,14 +48,6 @@ class Digits(Source):
     def describe(self, index: int) -> str:
         """The digit's place in the file."""
         return f"{_FILE.name}, digit {self._first + index}"
-
-
-def _png(digit: np.ndarray) -> bytes:
-    """Ink from 0 to 16 [8, 8] -> a grayscale PNG file, 0 to 255."""
-    gray = np.round(digit * (255 / 16)).astype(np.uint8)
-    file = io.BytesIO()
-    Image.fromarray(gray).save(file, "PNG")
-    return file.getvalue()
 
 
 _DISTINCT_IMAGES = 16  # encoded once; example i shows number i mod 16
@@ -98,6 +92,11 @@ class Synthetic(Source):
 def _image(seed: int, size: tuple[int, int]) -> bytes:
     height, width = size
     colours = np.random.default_rng(seed).integers(0, 256, (_BLOTCHES, _BLOTCHES, 3), np.uint8)
+    image = Image.fromarray(colours).resize((width, height), Image.Resampling.BICUBIC)
+    return _encoded(image, "JPEG")
+
+
+def _encoded(image: Image.Image, file_format: str) -> bytes:
     file = io.BytesIO()
-    Image.fromarray(colours).resize((width, height), Image.Resampling.BICUBIC).save(file, "JPEG")
+    image.save(file, file_format)
     return file.getvalue()

@@ -98,18 +98,14 @@ def find_root(data_dir: str | None, *, where: str) -> str:
     root = files.expanded(data_dir)
     if not files.is_folder(root):
         raise UserError(f"{where}.data_dir={data_dir} is not a folder. It should hold {_LAYOUTS}.")
-    if not files.is_remote(root) and _is_of_tfds(Path(root)):
+    listed = [] if files.is_remote(root) else files.subfolders(root)[:_LOOKED_AT]
+    versions = [name for name in listed if name[:1].isdigit()]
+    if any(Path(root, name, _OF_TFDS).is_file() for name in ("", *versions)):
         raise UserError(
             f"{where}.data_dir={data_dir} holds a data set of TFDS ({_OF_TFDS}), not folders of "
             f'images: set {where}.source="tfds".'
         )
     return root
-
-
-def _is_of_tfds(root: Path) -> bool:
-    """Whether the folder is a TFDS data set, or has a subfolder for each version of one."""
-    versions = [name for name in files.subfolders(root)[:_LOOKED_AT] if name[:1].isdigit()]
-    return any((root / name / _OF_TFDS).is_file() for name in ("", *versions))
 
 
 def _images_of_split(root: str, split: str, where: str) -> tuple[list[_Image], list[str]]:

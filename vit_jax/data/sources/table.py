@@ -14,9 +14,6 @@ from vit_jax.data.sources.tfds import Tfds, find_folder
 __all__ = ["SOURCES", "Example", "Request", "Source", "create"]
 
 
-EVALUATIONS = "evals."  # how the config's sections of evaluations begin
-
-
 class Request(NamedTuple):
     """The arguments for a source; each source reads those that concern it."""
 
@@ -105,7 +102,7 @@ def create(
             "the data, or input.num_classes."
         )
     # An evaluation has no such field: it is declared to have the training data's classes.
-    if where.startswith(EVALUATIONS) and num_classes not in (None, source.num_classes):
+    if where.startswith("evals.") and num_classes not in (None, source.num_classes):
         raise UserError(
             f"{where} has other classes than the model: {source.num_classes} {data} "
             f"against {num_classes}. Its accuracy would mean nothing; correct {where}.source, "

@@ -23,7 +23,7 @@ from vit_jax.data.order.label_index import Labels
 from vit_jax.data.source import Example, Source, digest
 from vit_jax.data.sources.caches import FileCache, copies
 from vit_jax.data.sources.records import ArrayRecords, TFRecords
-from vit_jax.data.sources.splits import resolve
+from vit_jax.data.sources.splits import Slice, resolve
 from vit_jax.data.sources.tfds_writer import NOTE, WEIGHTS
 
 INFO = "dataset_info.json"
@@ -167,8 +167,7 @@ class Tfds(Source):
         if min(counts) < 0:
             raise UserError(f"{folder}: {INFO} is damaged: a file of {min(counts)} examples.")
         sizes_bytes = files.sizes(paths)
-        content = _content_hash(folder)
-        self.fingerprint = _fingerprint(info, part, paths, sizes_bytes, counts, content)
+        self.fingerprint = _fingerprint(folder, info, part, paths, sizes_bytes, counts)
         # Only the files that a slice touches are looked at.
         ends = np.cumsum(counts)
         first, last = np.searchsorted(ends, [part.start, part.stop - 1], side="right")
@@ -358,29 +357,25 @@ def _classes(
     return max(declared or 0, published), None
 
 
-def _content_hash(folder: str) -> str | None:
-    """The hash of all images and labels, if python -m vit_jax.prepare has left one."""
-    there = [entry.name for entry in files.list_folder(folder)]
-    if NOTE not in there:
-        return None
-    path = files.join(folder, NOTE)
-    try:
-        return str(json.loads(files.read(path))["content"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise UserError(f"{path} is damaged ({error!r}). Prepare the data set again.") from error
-
-
 def _fingerprint(
+    folder: str,
     info: Any,
-    part: Any,
+    part: Slice,
     paths: list[str],
     sizes_bytes: list[int | None],
     counts: list[int],
-    content_hash: str | None,
 ) -> str:
-    """A hash of names, sizes, counts and any content hash; the files' content is not read."""
+    """A hash of names, sizes and counts, and of the hash of all examples if prepare has left one.
+
+    The records are not read.
+    """
     names = [posixpath.basename(path) for path in paths]
     content = [info.name, str(info.version), list(part), names, sizes_bytes, counts]
-    if content_hash is not None:
-        content.append(content_hash)
+    if NOTE in [entry.name for entry in files.list_folder(folder)]:
+        path = files.join(folder, NOTE)
+        try:
+            content.append(str(json.loads(files.read(path))["content"]))
+        except (ValueError, KeyError, TypeError) as error:
+            why = f"is damaged ({error!r}). Prepare the data set again."
+            raise UserError(f"{path} {why}") from error
     return digest(json.dumps(content))

@@ -57,7 +57,16 @@ def collection(request: CollectionRequest) -> Collection:
             f"{root} has the folder {odd[0]!r} in the place of a split, whose name may have only "
             "letters, digits, _ and -: rename it."
         )
-    _refuse_both(root, by_split)
+    # Images that would be passed over, since other folders contain folders.
+    for name in by_split if has_splits else ():
+        for file in _names(root / name):
+            if Path(file).suffix.lower() in KNOWN_EXTENSIONS and os.path.isfile(root / name / file):
+                within = next(split for split, names in by_split.items() if names)
+                raise UserError(
+                    f"{root / name} holds images ({file!r}), as a class does, and {root / within} "
+                    f"folders ({by_split[within][0]!r}), as a split does. All must be <class>/*, "
+                    "or all <split>/<class>/*."
+                )
     classes = sorted({c for names in by_split.values() for c in names} if has_splits else folders)
     labels = {name: label for label, name in enumerate(classes)}
     parts = [
@@ -76,19 +85,6 @@ def collection(request: CollectionRequest) -> Collection:
         # Training ignores the orientation in data sets, but honours it in folders.
         policy={"rotated": CONVERT},
     )
-
-
-def _refuse_both(root: Path, by_split: Mapping[str, Sequence[str]]) -> None:
-    """UserError if images would be passed over because other folders contain folders."""
-    for name in by_split if any(by_split.values()) else ():
-        for file in _names(root / name):
-            if Path(file).suffix.lower() in KNOWN_EXTENSIONS and os.path.isfile(root / name / file):
-                within = next(split for split, names in by_split.items() if names)
-                raise UserError(
-                    f"{root / name} holds images ({file!r}), as a class does, and {root / within} "
-                    f"folders ({by_split[within][0]!r}), as a split does. All must be <class>/*, "
-                    "or all <split>/<class>/*."
-                )
 
 
 def _parts(root: Path, split: str | None, class_name: str, label: int) -> list[Part]:

@@ -13,6 +13,7 @@ from vit_jax.prepare.report.summary import what
 
 NAMED = 2000  # classes without examples, on the page
 CLASS_PAIRS = 40
+_pixels = "{:,.0f}".format
 
 # In the units of the picture, which are about CSS pixels.
 SIZE = 420, 196
@@ -146,10 +147,6 @@ def _charts(report: Mapping[str, Any]) -> str:
 
 def _middle(spread: Mapping[str, Any], form: Any) -> str:
     return f"median {form(spread['median'])}" if spread["bins"] else "none"
-
-
-def _pixels(value: float) -> str:
-    return f"{value:,.0f}"
 
 
 def _classes(classes: Mapping[str, Any]) -> str:

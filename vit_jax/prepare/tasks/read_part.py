@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import functools
 import hashlib
-import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import IO
@@ -52,18 +51,16 @@ class PartTask:
         part = self.part
         # A folder's own time does not change when a file in it is replaced.
         paths = [Path(part.path, name) for name in part.files] if part.reader == FILES else ()
-        stats = [_stat(path) for path in paths or [Path(part.path)]]
-        state = [(stat.st_size, stat.st_mtime_ns) for stat in stats]
+        state = []
+        for path in paths or [Path(part.path)]:
+            try:
+                stat = path.stat()
+            except OSError as error:
+                raise UserError(f"{path} cannot be read: {error.strerror}.") from error
+            state.append((stat.st_size, stat.st_mtime_ns))
         definition = repr((part, state, sorted(self.policy.items()), self.max_pixels))
         digest = hashlib.sha256(definition.encode(errors="surrogateescape")).hexdigest()[:16]
         return Path(self.folder, f"{self.number:06}-{digest}.parquet")
-
-
-def _stat(path: Path) -> os.stat_result:
-    try:
-        return path.stat()
-    except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror}.") from error
 
 
 def run_or_message(task: PartTask) -> int | str:
