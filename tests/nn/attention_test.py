@@ -10,6 +10,7 @@ from flax import nnx
 from vit_jax.nn.attention import SelfAttention, _scaled, attend
 from vit_jax.nn.block_spec import BlockSpec
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
 ROUNDING = 1e-5  # float32 sums of some tens of terms, in another order
 
 

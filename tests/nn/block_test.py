@@ -1,6 +1,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from flax import nnx
 
 from vit_jax.nn.block import Block
@@ -8,6 +9,7 @@ from vit_jax.nn.block_spec import BlockSpec
 from vit_jax.nn.initialization import VIT
 from vit_jax.nn.posemb import LearnedPositions, TokenLayout
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
 ROUNDING = 1e-5  # float32, another order of sums
 
 

@@ -10,6 +10,7 @@ from vit_jax import models
 from vit_jax.core import pytrees
 from vit_jax.core.errors import UserError
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
 D, M, P = 64, 256, 8
 FIELDS = {"depth": 3, "width": D, "mlp_dim": M, "num_heads": 4, "pre_logits": True, "registers": 4}
 # Four standard deviations of the standard deviation estimated from n normal draws.

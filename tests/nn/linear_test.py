@@ -5,6 +5,7 @@ import pytest
 
 from vit_jax.nn.linear import FLOAT32, Precision, product
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
 ROUNDING = 1e-5  # sums of up to 30 float32 products of order one, in another order
 
 

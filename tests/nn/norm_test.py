@@ -8,6 +8,7 @@ from vit_jax.core.axes import WIDTH
 from vit_jax.nn.linear import FLOAT32, Precision
 from vit_jax.nn.norm import NORMS, GroupNorm, norm
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
 ROUNDING = 1e-5  # float32 of numbers of about 1
 EPS = 1e-5  # for group norms
 

@@ -7,6 +7,7 @@ from flax import nnx
 from vit_jax.nn.block_spec import BlockSpec
 from vit_jax.nn.pooling import AttentionPooling
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
 ROUNDING = 1e-5  # float32 sums of some tens of terms, in another order
 WIDTH, HEADS = 16, 2
 

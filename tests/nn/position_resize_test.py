@@ -14,6 +14,7 @@ from vit_jax.nn.posemb import (
     resize_positions,
 )
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
 ROUNDING = 1e-5  # float32 sums of at most 16 products of numbers of about 1
 
 

@@ -12,8 +12,10 @@ from vit_jax.store.checkpoints import Checkpoints
 from vit_jax.weights.loading import describe
 
 model = dict(depth=2, width=16, mlp_dim=32, num_heads=2, num_classes=4, image_size=8)
-vit = models.create("ViT-Ti/4", **model, rngs=nnx.Rngs(0))
-raw = nnx.to_pure_dict(nnx.split(vit, nnx.Param)[1])
+vit = nnx.eval_shape(lambda: models.create("ViT-Ti/4", **model, rngs=nnx.Rngs(0)))
+shapes = nnx.to_pure_dict(nnx.split(vit, nnx.Param)[1])
+rng = np.random.default_rng(0)
+raw = jax.tree.map(lambda x: jax.device_put(np.float32(rng.normal(size=x.shape))), shapes)
 saved = {"params": raw, "ema": jax.tree.map(lambda x: x + 1, raw)}
 about = describe(models.info("ViT-Ti/4", **model), num_classes=4, class_names=None,
                  preprocess=vit.preprocess)

@@ -9,6 +9,7 @@ from vit_jax import weights
 from vit_jax.core.errors import UserError
 from vit_jax.weights.saving import DESTINATIONS
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
 DOCS = Path(__file__).parents[2] / "docs" / "weights.md"
 DINOV2 = {"layer_scale": 1.0, "mlp_dim": 32}
 # By first cell: models that convert, to which formats, and a word of the refusal elsewhere.

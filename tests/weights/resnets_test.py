@@ -19,6 +19,7 @@ from vit_jax.run import build
 from vit_jax.training.state import state_layout
 from vit_jax.training.warm_start import warm_start
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
 # Constants of timm and Hugging Face.
 OF_PORTS = {"weight_epsilon": 1e-8, "weight_epsilon_of": "variance", "group_norm_epsilon": 1e-5}
 # Constants of Google's released hybrids.

@@ -10,6 +10,7 @@ from vit_jax.core.errors import UserError
 from vit_jax.weights.files import detect_format, safetensors
 from vit_jax.weights.files.tensors import of_array
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
 DINOV2 = {"layer_scale": 0.1, "gelu": "exact", "num_classes": 0, "mlp_dim": 32}
 GATED = {**DINOV2, "mlp": "swiglu", "registers": 3}
 

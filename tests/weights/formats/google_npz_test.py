@@ -11,6 +11,7 @@ from vit_jax import models, weights
 from vit_jax.convert import convert
 from vit_jax.core.errors import UserError
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
 ROUNDING = 1e-4  # float32 through a few layers, sums in another order
 
 

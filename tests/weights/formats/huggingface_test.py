@@ -8,6 +8,8 @@ from vit_jax import weights
 from vit_jax.core.errors import UserError
 from vit_jax.weights.files import safetensors
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 
 def config_of(folder):
     return json.loads((folder / "config.json").read_text())
