@@ -14,7 +14,7 @@ def rows(tmp_path):
     """`rows({"seed": ("0", "1")}, value)`: finished points whose metric is value(axis values)."""
 
     def rows(axes, value):
-        points = grid.Grid({"config": "x.py"}, axes).points()
+        points = grid.SweepGrid({"config": "x.py"}, axes).points()
         return [
             PointProgress(
                 grid.Point(number, values, {}),

@@ -47,8 +47,8 @@ PEAK_BF16_TFLOPS: dict[str, float] = {
 def peak_flops(device_kind: str) -> float | None:
     """Dense bfloat16 FLOP/s of one device, None if its data sheet is not in the table (CPUs)."""
     rates = (rate for kind, rate in PEAK_BF16_TFLOPS.items() if re.fullmatch(kind, device_kind))
-    found = next(rates, None)
-    return None if found is None else found * 1e12
+    rate = next(rates, None)
+    return None if rate is None else rate * 1e12
 
 
 class TpuChip(NamedTuple):

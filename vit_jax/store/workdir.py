@@ -62,7 +62,7 @@ class MayDiffer(NamedTuple):
         return every, {field: text for field, text in every.items() if not may_differ(field)}
 
 
-class Entry(NamedTuple):
+class WorkdirEntry(NamedTuple):
     """A run that may work in a directory; see `check_workdir`.
 
     Attributes:
@@ -83,7 +83,7 @@ def check_workdir(
     fingerprint: Mapping[str, str],
     may_differ: MayDiffer,
     allow_config_change: bool,
-) -> Entry:
+) -> WorkdirEntry:
     """Checks that this run may start or resume in a work directory; creates only the folder.
 
     config: nested dictionary of JSON values. fingerprint: the data set's.
@@ -108,10 +108,10 @@ def check_workdir(
                 "run; --allow_config_change goes on with the new values and records the change."
             )
     document = {**now, "runs": before["runs"] if before else []}
-    return Entry(folder, document, changes=list(changes.values()))
+    return WorkdirEntry(folder, document, changes=list(changes.values()))
 
 
-def record(entry: Entry, run: Mapping[str, Any]) -> None:
+def record(entry: WorkdirEntry, run: Mapping[str, Any]) -> None:
     """Writes config.json atomically: the config, and `run` added to the list of runs.
 
     Call it after all checks of the config, and before anything is saved under it.

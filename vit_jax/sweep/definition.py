@@ -17,7 +17,7 @@ from vit_jax.core.schema import renamed
 from vit_jax.run import build
 from vit_jax.store import workdir
 from vit_jax.sweep import progress
-from vit_jax.sweep.grid import CONFIG, HINT, Grid, Point
+from vit_jax.sweep.grid import CONFIG, HINT, Point, SweepGrid
 
 FILE = "sweep.json"
 ALLOW = "--allow_config_change"  # a flag of vit_jax.train
@@ -25,7 +25,7 @@ MAX_NAMED = 3  # points named in a message
 LIKE = {"common": {"": ""}, "flags": [""], "axes": [""], "points": [{"": ""}]}
 
 
-def points(folder: epath.Path, grid: Grid) -> tuple[list[Point], list[Point]]:
+def points(folder: epath.Path, grid: SweepGrid) -> tuple[list[Point], list[Point]]:
     """(all points of the folder, the grid's points), the grid's added to the folder's.
 
     Raises:
@@ -42,7 +42,7 @@ def points(folder: epath.Path, grid: Grid) -> tuple[list[Point], list[Point]]:
     return every, [point for point in every if point.values in wanted]
 
 
-def write(folder: epath.Path, points: Sequence[Point], grid: Grid) -> None:
+def write(folder: epath.Path, points: Sequence[Point], grid: SweepGrid) -> None:
     """Keeps the grid in the folder, which it makes. UserError if it cannot."""
     workdir.make(folder)
     document = {
@@ -95,7 +95,7 @@ def _checked(value: Any, like: Any) -> Any:
     return value
 
 
-def _check_same(folder: epath.Path, there: Mapping[str, Any], grid: Grid) -> None:
+def _check_same(folder: epath.Path, there: Mapping[str, Any], grid: SweepGrid) -> None:
     """UserError that lists what differs besides the values of the axes."""
     before = dict(there["common"]) | dict.fromkeys(there["axes"], "an axis")
     now = dict(grid.common) | dict.fromkeys(grid.axes, "an axis")
@@ -112,7 +112,7 @@ def _check_same(folder: epath.Path, there: Mapping[str, Any], grid: Grid) -> Non
         )
 
 
-def _check_values(grid: Grid) -> None:
+def _check_values(grid: SweepGrid) -> None:
     """UserError with all errors of single values, in any combination."""
     choices = {field: (value,) for field, value in grid.common.items()} | grid.axes
     problems: dict[str, None] = {}

@@ -27,7 +27,7 @@ HINT = "A comma separates values, but not inside brackets or quotes: [0.5,0.5,0.
 MAX_NAME = 120  # characters of a folder's name; file systems take 255 bytes
 
 
-class Grid(NamedTuple):
+class SweepGrid(NamedTuple):
     """A requested grid.
 
     Attributes:
@@ -85,7 +85,7 @@ class Point(NamedTuple):
         return ["--config", self.config, "--workdir", workdir, *overrides, *self.flags]
 
 
-def parse(arguments: Sequence[str]) -> Grid:
+def parse(arguments: Sequence[str]) -> SweepGrid:
     """The grid of arguments for vit_jax.train. UserError if they are wrong."""
     common: dict[str, str] = {}
     axes: dict[str, tuple[str, ...]] = {}
@@ -121,7 +121,7 @@ def parse(arguments: Sequence[str]) -> Grid:
             "  scripts/sweep.sh --workdir=runs/lr -- --config configs/vit_digits.py "
             "--config.optim.lr=1e-3,3e-3"
         )
-    return Grid(common, axes, tuple(flags))
+    return SweepGrid(common, axes, tuple(flags))
 
 
 def _take_back(

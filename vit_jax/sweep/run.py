@@ -21,7 +21,7 @@ from vit_jax.core.errors import EXIT_OK, Preempted, UserError
 from vit_jax.core.signals import StopRequest
 from vit_jax.store import workdir, workdir_lock
 from vit_jax.sweep import definition, picture, progress, results
-from vit_jax.sweep.grid import Grid, Point
+from vit_jax.sweep.grid import Point, SweepGrid
 from vit_jax.sweep.progress import Live, PointProgress
 from vit_jax.sweep.slots import POLL_SECS, Slots
 
@@ -45,7 +45,7 @@ class SweepOptions(NamedTuple):
 
 def sweep(
     folder: epath.Path,
-    asked: Grid,
+    asked: SweepGrid,
     options: SweepOptions,
     trainer: Sequence[str] = (sys.executable, *TRAIN),
 ) -> None:
@@ -99,7 +99,7 @@ def sweep(
         )
 
 
-def dry_run(folder: epath.Path, asked: Grid, options: SweepOptions) -> None:
+def dry_run(folder: epath.Path, asked: SweepGrid, options: SweepOptions) -> None:
     """Prints the command of every point."""
     for point in definition.points(folder, asked)[1]:
         if options.launcher is None:

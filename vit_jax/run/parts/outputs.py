@@ -14,7 +14,7 @@ from vit_jax.config import LogConfig, RunConfig
 from vit_jax.run import environment
 from vit_jax.run.parts.durations import Durations
 from vit_jax.store.checkpoints import Checkpoints
-from vit_jax.store.workdir import Entry, MayDiffer, check_workdir
+from vit_jax.store.workdir import MayDiffer, WorkdirEntry, check_workdir
 from vit_jax.training.clock import Clock
 from vit_jax.training.feed import Feed
 from vit_jax.training.log import RunLog, TensorBoard, WeightsAndBiases, Writer, check_project
@@ -30,7 +30,7 @@ MAY_DIFFER = MayDiffer(configs.FREE_FIELDS, configs.STEP_FIELDS, configs.with_ne
 
 def entry(
     config: RunConfig, workdir: epath.Path, source: Source, *, allow_config_change: bool
-) -> Entry:
+) -> WorkdirEntry:
     """The run's entry in the work directory; UserError if it may not start or resume there."""
     return check_workdir(
         workdir,
