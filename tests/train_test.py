@@ -18,7 +18,7 @@ import pytest
 import vit_jax.train
 from vit_jax import config as configs
 from vit_jax.core.errors import NonFiniteError, Preempted, UserError
-from vit_jax.run.parts import step_parts
+from vit_jax.run.parts import updates
 from vit_jax.store import checkpoint_dir
 from vit_jax.train import UnderWay, train
 from vit_jax.training.clock import Clock
@@ -261,7 +261,7 @@ def spoiled_batch(monkeypatch):
     """`spoiled_batch(4)`: makes the loss of that step's batch non-finite."""
 
     def spoil(step):
-        update = step_parts.make_update
+        update = updates.make_update
 
         def make(*arguments):
             good = update(*arguments)
@@ -272,7 +272,7 @@ def spoiled_batch(monkeypatch):
 
             return bad
 
-        monkeypatch.setattr(step_parts, "make_update", make)
+        monkeypatch.setattr(updates, "make_update", make)
 
     return spoil
 
@@ -454,7 +454,7 @@ def test_out_of_memory_names_the_cures(tmp_path, tiny_run, monkeypatch):
     def exhausted(*_):
         raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 1024 bytes")
 
-    monkeypatch.setattr("vit_jax.train.compile_update", exhausted)
+    monkeypatch.setattr("vit_jax.train.lower_update", exhausted)
     with pytest.raises(UserError) as error:
         train(tiny_run(), tmp_path)
     for cure in ("input.batch_size", "optim.grad_accum_steps", "model.remat", "1024 bytes"):

@@ -18,7 +18,7 @@ from vit_jax.core import command
 from vit_jax.core.errors import UserError
 from vit_jax.draw import contact_sheet
 from vit_jax.draw.contact_sheet import Cell
-from vit_jax.run import build, early
+from vit_jax.run import build, preflight
 from vit_jax.training import step as steps
 
 MOST_LABELS = 3  # under an image
@@ -135,7 +135,7 @@ def main(arguments: list[str]) -> None:
     if output.suffix != ".png":
         raise UserError(f"--output={output} is no PNG file: give a name that ends in .png.")
     config = configs.load(FLAGS.config, FLAGS.config_override)
-    early.look(config)
+    preflight.check_folders(config)
     name = " ".join([FLAGS.config, *FLAGS.config_override])
     save(preview(config, name, step=FLAGS.step, max_images=FLAGS.max_images), output)
     print(f"saved    {output}")

@@ -22,7 +22,7 @@ from vit_jax.core.errors import NonFiniteError, Preempted, UserError
 from vit_jax.core.screen import Screen
 from vit_jax.core.signals import StopRequest, at_once
 from vit_jax.models import ModelInfo
-from vit_jax.run import announce, build, early, environment, preflight, processes
+from vit_jax.run import announce, build, environment, preflight, processes
 from vit_jax.run.check import check
 from vit_jax.run.memory import explain_out_of_memory
 from vit_jax.store.workdir import record
@@ -30,7 +30,7 @@ from vit_jax.store.workdir_lock import lock
 from vit_jax.training.histograms import make_distributions
 from vit_jax.training.log import write_parameters
 from vit_jax.training.state import StateLayout, TrainState
-from vit_jax.training.step import Scalars, compile_update, leave_out
+from vit_jax.training.step import Scalars, leave_out, lower_update
 from vit_jax.training.warm_start import warm_start
 
 
@@ -78,7 +78,8 @@ def train(
             state = store.restore(layout.state) or first_state(config, layout, model.info, screen)
         start = int(state.step)
         durations.check_start(start, workdir)
-        announce.start(screen, start)
+        if start:
+            screen.say(f"resumed  from the checkpoint of step {start:,}")
         if jax.process_index() == 0:
             record(entry, run=environment.describe(mesh) | {"total_steps": durations.total_steps})
         write_parameters(workdir, layout.state.params)
@@ -88,7 +89,8 @@ def train(
         feed = enter(build.train_feed(config, source, run.batch_layout, start_step=start))
         if start < durations.total_steps:
             with announce.compiling(screen):
-                update = compile_update(build.update(config, run.step), layout, run.batch_layout)
+                update = lower_update(build.update(config, run.step), layout, run.batch_layout)
+                update = update.compile()
         # Stopped during the last evaluation?
         done = peers.from_first("before the evaluations that were missed", log.row(start))
         missed = evals.run(start, state.weights(), screen.bar, stop, peers.together, done)
@@ -108,7 +110,7 @@ def train(
                 with clock.paused():
                     log.write_distributions(step, fetch(distributions(state, batch)))
             if durations.skips(step):
-                announce.left_out(screen, step)
+                screen.say(f"step {step:,} | its batch is left out, as input.skip_steps says")
             advance = leave_out if durations.skips(step) else update
             state, scalars = advance(state, batch)  # returns at once
             under_way.add(scalars)
@@ -123,7 +125,8 @@ def train(
                 announce.bad_images(screen, feed.bad_images)
                 row = skipped.settle(counts)
             if durations.log(step):
-                row = numbers(scalars) | clock.tick(step) | skipped.row()
+                row = {k: float(x) for k, x in scalars.items() if k.startswith("train/")}
+                row |= clock.tick(step) | skipped.row()
                 announce.progress(screen, step, durations, row, clock.eta_secs)
             with clock.paused():
                 results: dict[str, float] = {}
@@ -150,7 +153,10 @@ def train(
                         store.save(step, state, run.description, results)
             if stopping:
                 store.wait()
-                raise Preempted(announce.preempted(str(stop), step, workdir))
+                raise Preempted(
+                    f"Stopped by {stop}; step {step:,} is saved in {workdir}. "
+                    "Start the same command again to go on."
+                )
         store.wait()
         announce.finished(screen, durations, log.row(durations.total_steps), workdir)
     return state
@@ -177,21 +183,19 @@ def first_state(
 
 
 class UnderWay:
-    """The steps that the devices have yet to finish: just enough to keep them busy.
+    """The steps that the devices have yet to finish: one that is computed, and one that is ready.
 
-    A loop that runs ahead without bounds would hold a batch for each such step, and a request to
-    stop would wait for them all.
+    A loop that ran further ahead would hold a batch for each such step, and a request to stop would
+    wait for them all.
     """
-
-    MOST = 2  # one that is computed, and one that is ready to be
 
     def __init__(self) -> None:
         self._scalars: collections.deque[Scalars] = collections.deque()
 
     def add(self, scalars: Scalars) -> None:
-        """Adds the scalars of a step in progress; waits until at most MOST are under way."""
+        """Adds the scalars of a step in progress; waits until at most two are under way."""
         self._scalars.append(scalars)
-        if len(self._scalars) > self.MOST:
+        if len(self._scalars) > 2:
             jax.block_until_ready(self._scalars.popleft())
 
     def finish(self) -> None:
@@ -203,11 +207,6 @@ class UnderWay:
 def fetch(numbers: Any) -> Any:
     """Waits for the devices: the one place where the loop does."""
     return jax.device_get(numbers)
-
-
-def numbers(scalars: Scalars) -> dict[str, float]:
-    """The scalars that are logged."""
-    return {name: float(x) for name, x in scalars.items() if name.startswith("train/")}
 
 
 def stop_if_not_finite(scalars: Scalars) -> None:
@@ -242,7 +241,7 @@ def main(arguments: list[str]) -> None:
             raise UserError("--workdir is empty: give the folder for checkpoints and logs.")
         workdir = epath.Path(FLAGS.workdir).expanduser()
         if not found and not FLAGS.check:  # others would wait; a check reports all at once
-            early.look(config, workdir)
+            preflight.check_folders(config, workdir)
         compilation_cache.use()
     allow = FLAGS.allow_config_change
     options = {"--check": FLAGS.check, "--allow_config_change": allow}

@@ -9,7 +9,7 @@ import pytest
 from vit_jax import config as configs
 from vit_jax.core import pytrees
 from vit_jax.run import build
-from vit_jax.training.step import batch_layout, compile_update, examples, make_update
+from vit_jax.training.step import batch_layout, examples, lower_update, make_update
 from vit_jax.weights.formats import google_npz
 from vit_jax.weights.layout import to_theirs
 
@@ -69,7 +69,8 @@ def test_forty_steps_of_a_recipe_are_those_of_big_vision(name, theirs, monkeypat
     )
 
     shapes = batch_layout(layout.mesh, batch_size=BATCH, image_size=(PIXELS, PIXELS), max_labels=1)
-    update = compile_update(make_update(layout, objective, rates, config.seed), layout, shapes)
+    update = make_update(layout, objective, rates, config.seed)
+    update = lower_update(update, layout, shapes).compile()
     rows = []
     for batch in batches:
         placed = {k: jax.device_put(x, shapes[k].sharding) for k, x in batch.items()}

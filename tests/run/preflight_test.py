@@ -1,4 +1,4 @@
-"""All problems are reported at once, before anything is compiled or written."""
+"""All problems at once, before anything is compiled or written; those of folders first of all."""
 
 import collections
 
@@ -9,6 +9,10 @@ from vit_jax.core.errors import UserError
 from vit_jax.run import preflight
 from vit_jax.train import train
 
+FOLDER = ("input.source=image_folder", "input.num_examples=none", "input.num_classes=none")
+UNNAMED = tuple(
+    f"model.{field}=none" for field in ("name", "depth", "width", "mlp_dim", "num_heads")
+)
 EVAL = "evals.test.preprocess=decode|resize(8)"
 
 
@@ -103,3 +107,93 @@ def test_a_state_that_no_device_can_hold_is_refused_at_every_start(problems_of, 
         "95.4 MiB. Correct input.num_classes or the data, or lower input.batch_size."
     )
     assert "The state takes 195 MiB" in problems_of("input.num_classes=1_000_000")
+
+
+@pytest.fixture
+def told(tmp_path, tiny_run, monkeypatch):
+    """`told(override, ...)`: what is said of a run with these."""
+    monkeypatch.chdir(tmp_path)
+
+    def told(*overrides, workdir="run"):
+        with pytest.raises(UserError) as error:
+            preflight.check_folders(tiny_run(*overrides), epath.Path(tmp_path / workdir))
+        return str(error.value)
+
+    return told
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["input.source=digts"], "input.source='digts': there is no such source. Did you mean"),
+        (FOLDER, "input.data_dir is not set"),
+        ([*FOLDER, "input.data_dir=nowhere"], "input.data_dir=nowhere is not a folder"),
+        ([*FOLDER, "input.data_dir=a.jpg"], "input.data_dir=a.jpg is not a folder"),
+        ([*FOLDER, "input.data_dir=set"], 'not folders of images: set input.source="tfds"'),
+        ([*FOLDER, "input.data_dir=set/3.0.2"], 'set input.source="tfds"'),
+        (["input.source=tfds", "input.data_dir=images"], "holds no dataset_info.json"),
+        (["input.data_dir=images"], "input.source='synthetic' reads no folder"),
+        (["evals.val.source=image_folder"], "evals.val.data_dir is not set"),
+        (["input.mixture.a.source=tfds"], "input.mixture.a.data_dir is not set"),
+        (["init.weights=nowhere"], "init.weights=nowhere: No checkpoint in nowhere"),
+        (["init.weights="], "init.weights is empty"),
+        (["init.head=reset"], "init.head=reset says how to take weights"),
+        ([*UNNAMED, "init.head=reset"], "model.name=None takes the architecture from init.weights"),
+        ([*UNNAMED, "init.weights=nowhere"], "put the weights back"),
+    ],
+)
+def test_what_is_wrong_with_a_folder_is_told(told, tmp_path, overrides, message):
+    (tmp_path / "set" / "3.0.2").mkdir(parents=True)
+    (tmp_path / "set" / "3.0.2" / "dataset_info.json").write_text("{}")
+    (tmp_path / "images" / "cat").mkdir(parents=True)
+    (tmp_path / "a.jpg").write_text("")
+    said = told(*overrides)
+    assert message in said
+    assert "problems:" not in said
+    assert not (tmp_path / "run").exists()
+
+
+def test_all_folders_are_told_at_once(told, tmp_path):
+    (tmp_path / "file").write_text("")
+    said = told(
+        *FOLDER, "input.data_dir=nowhere", "evals.val.split=val", "evals.test.data_dir=/not",
+        "init.weights=nowhere", workdir="file/run",
+    )  # fmt: skip
+    assert said.startswith("4 problems:")  # evals.val has the folder of the training
+    for text in ("input.data_dir=", "evals.test.data_dir=", "init.weights=", "work directory"):
+        assert text in said
+
+
+def test_what_is_there_or_remote_passes(tiny_run, tmp_path):
+    (tmp_path / "images" / "cat").mkdir(parents=True)
+    workdir = epath.Path(tmp_path / "run")
+    preflight.check_folders(tiny_run(), workdir)
+    preflight.check_folders(tiny_run())
+    preflight.check_folders(tiny_run(*FOLDER, f"input.data_dir={tmp_path}/images"), workdir)
+    remote = ("input.data_dir=gs://x/y", "init.weights=gs://x/z")
+    preflight.check_folders(tiny_run(*FOLDER, *remote), workdir)
+
+
+def test_a_run_that_has_begun_needs_its_weights_no_more(tiny_run, tmp_path):
+    (tmp_path / "run" / "checkpoints" / "3").mkdir(parents=True)
+    preflight.check_folders(tiny_run("init.weights=/nowhere"), epath.Path(tmp_path / "run"))
+
+
+def test_tensorflow_and_devices_are_not_waited_for(run_python, tmp_path):
+    """JAX_PLATFORMS cannot be used: whoever looked for devices would say so instead."""
+    program = (
+        "import sys; from vit_jax import config, train; from vit_jax.run import preflight\n"
+        "from vit_jax.core.errors import UserError\n"
+        "try: preflight.check_folders(config.load('configs/vit_image_folder.py'))\n"
+        "except UserError as error: print(error)\n"
+        "sys.exit('tensorflow' in sys.modules)"
+    )
+    done = run_python("-c", program, JAX_PLATFORMS="none")
+    assert done.stdout.startswith("input.data_dir is not set"), done.stderr
+    assert done.returncode == 0, done.stderr
+    done = run_python(
+        "-m", "vit_jax.train", "--config=configs/vit_image_folder.py", f"--workdir={tmp_path}",
+        JAX_PLATFORMS="none",
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("error: input.data_dir is not set")

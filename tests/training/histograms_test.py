@@ -9,7 +9,7 @@ from vit_jax.run import build
 from vit_jax.training.histograms import EDGES, count, histogram, make_distributions
 from vit_jax.training.log.run_log import RunLog
 from vit_jax.training.state import state_layout
-from vit_jax.training.step import compile_update, examples, make_update
+from vit_jax.training.step import examples, lower_update, make_update
 
 SAME_MATH = 1e-4  # relative; float32 sums in another order
 CONFIG = {
@@ -63,7 +63,7 @@ def step():
     update = make_update(layout, objective, lambda step, _: {}, config.seed)
     state = layout.init(0)
     donated = jax.tree.map(jnp.copy, state)
-    _, scalars = compile_update(update, layout, batch_layout)(donated, batch)
+    _, scalars = lower_update(update, layout, batch_layout).compile()(donated, batch)
     distributions = make_distributions(layout, objective, config.seed)(state, batch)
     return layout, objective, state, batch, scalars, jax.device_get(distributions)
 

@@ -10,7 +10,7 @@ from vit_jax.optim import optimizers, patterns, schedules
 from vit_jax.parallel import mesh as meshes
 from vit_jax.training.objective import Objective
 from vit_jax.training.state import state_layout
-from vit_jax.training.step import batch_layout, compile_update, leave_out, make_update
+from vit_jax.training.step import batch_layout, leave_out, lower_update, make_update
 
 SAME_MATH = 1e-5  # relative; float32 sums in another order
 TINY = {"depth": 2, "width": 32, "mlp_dim": 64, "num_heads": 2}
@@ -57,7 +57,7 @@ class Trainer:
         )  # fmt: skip
         self.batch_layout = batch_layout(mesh, batch_size=batch_size, image_size=size, max_labels=1)
         update = make_update(self.layout, objective, lambda step, _: {"lr": schedule(step)}, seed)
-        self.update = compile_update(update, self.layout, self.batch_layout)
+        self.update = lower_update(update, self.layout, self.batch_layout).compile()
         self.state, self.size = self.layout.init(seed), size
 
     def batch(self, seed, **changes):

@@ -62,7 +62,7 @@ def refused(tmp_path, tiny_run, monkeypatch):
     def compiled(*_, **__):
         raise AssertionError("the step was compiled")
 
-    monkeypatch.setattr(training, "compile_update", compiled)
+    monkeypatch.setattr(training, "lower_update", compiled)
     monkeypatch.chdir(tmp_path)
 
     def refused(path, *overrides):

@@ -1,14 +1,19 @@
-"""The kinds of errors, and the exit status that a command ends with for each.
+"""The kinds of errors, the exit status that a command ends with for each, and lists of errors.
 
 Raise `UserError` for anything a user can fix: only its message is printed, so it states the rule,
 the value, the nearest valid value and the field to change. Any other exception that escapes a
 command is a bug and keeps its traceback.
 """
 
+from __future__ import annotations
+
 import difflib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 from vit_jax.core.schema.elsewhere import WORDS, Ours
+
+T = TypeVar("T")
 
 EXIT_OK = 0
 EXIT_USER_ERROR = 1
@@ -63,3 +68,66 @@ def nearest(word: str, valid: Iterable[str]) -> str:
     hint = f"Did you mean {' or '.join(map(repr, meant))}?{note if ours.note else ''} "
     shown = names if len(names) <= 40 else [*names[:40], "..."]
     return f"{hint if meant else ''}Valid: {', '.join(shown)}."
+
+
+class _Missing:
+    """A placeholder for a part that could not be made, and for each of its attributes."""
+
+    def __getattr__(self, name: str) -> _Missing:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return self
+
+
+MISSING: Any = _Missing()
+
+
+class Problem(NamedTuple):
+    """A part that could not be made, and the reason."""
+
+    what: str
+    error: UserError
+
+
+class Problems:
+    """Makes the parts of something and collects the errors, to report all of them at once.
+
+    Attributes:
+      found: the errors, in the order in which they were met.
+    """
+
+    def __init__(self) -> None:
+        self.found: list[Problem] = []
+
+    def look(
+        self,
+        what: str,
+        make: Callable[..., T],
+        *args: Any,
+        after: Sequence[Any] = (),
+        **kwargs: Any,
+    ) -> T:
+        """The result of make(*args, **kwargs), or MISSING if it raises a UserError.
+
+        MISSING as well, and nothing is called, if an argument or one of `after` is missing.
+        """
+        if any(part is MISSING for part in (*args, *kwargs.values(), *after)):
+            return MISSING
+        try:
+            return make(*args, **kwargs)
+        except UserError as error:
+            # Two parts may find the same wrong field.
+            if str(error) not in [str(problem.error) for problem in self.found]:
+                self.found.append(Problem(what, error))
+            return MISSING
+
+    def tell(self) -> None:
+        """Raises the only problem as it is, several as one UserError that lists them."""
+        if len(self.found) == 1:
+            raise self.found[0].error
+        if self.found:
+            lines = [
+                f"\n  {number}. " + str(problem.error).replace("\n", "\n     ")
+                for number, problem in enumerate(self.found, start=1)
+            ]
+            raise UserError(f"{len(lines)} problems:{''.join(lines)}")

@@ -1,11 +1,8 @@
 """Messages of a run to the person who watches it."""
 
-from __future__ import annotations
-
 import contextlib
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from etils import epath
 from jax.sharding import Mesh
@@ -13,6 +10,7 @@ from jax.sharding import Mesh
 from vit_jax.config import RunConfig
 from vit_jax.core import axes, compilation_cache
 from vit_jax.core.screen import Screen, format_count, format_duration
+from vit_jax.data.source import Source
 from vit_jax.models import ModelInfo
 from vit_jax.parallel import mesh as meshes
 from vit_jax.run import build
@@ -21,9 +19,6 @@ from vit_jax.training.feed import BadImages
 from vit_jax.training.skipped import NUMBER
 from vit_jax.training.state import StateLayout
 from vit_jax.weights import CheckpointInfo
-
-if TYPE_CHECKING:
-    from vit_jax.data.source import Source
 
 
 def run(
@@ -38,12 +33,10 @@ def run(
     """Announces the run: its data, devices, model and plan."""
     devices = mesh.devices.ravel()
     epochs = durations.total_steps / durations.steps_per_epoch
-    screen.say(
-        f"data     {build.title(config.input, source)}: {source.num_examples:,} examples, "
-        f"{source.num_classes:,} classes{', weighted labels' if source.weighted else ''}"
-    )
-    kind = devices[0].device_kind
-    screen.say(f"devices  {len(devices)} x {kind}{_axes(mesh)}{meshes.unused(mesh)}")
+    screen.say(f"data     {build.title(config.input, source)}: {size(source)}")
+    sizes = [f"{name} {n}" for name, n in mesh.shape.items() if n > 1]
+    along = f": {' x '.join(sizes)}" if sizes else ""
+    screen.say(f"devices  {mesh.size} x {devices[0].device_kind}{along}{meshes.unused(mesh)}")
     screen.say(
         f"model    {info.name}: {format_count(info.parameters)} parameters, "
         f"{format_count(info.forward_flops)}FLOPs per image forward"
@@ -57,10 +50,10 @@ def run(
         screen.say(f"changed  {change}")
 
 
-def _axes(mesh: Mesh) -> str:
-    """ "" for one device, else e.g. ": data 4 x fsdp 2"."""
-    sizes = [f"{name} {size}" for name, size in mesh.shape.items() if size > 1]
-    return f": {' x '.join(sizes)}" if sizes else ""
+def size(source: Source) -> str:
+    """The size of a data set, such as "1,000 examples, 10 classes"."""
+    weighted = ", weighted labels" if source.weighted else ""
+    return f"{source.num_examples:,} examples, {source.num_classes:,} classes{weighted}"
 
 
 FIELDS = {axes.WIDTH: "model.width", axes.HEADS: "model.num_heads", axes.MLP: "model.mlp_dim"}
@@ -82,12 +75,6 @@ def unsharded(screen: Screen, layout: StateLayout) -> None:
                 f"{cause.size} does not divide over {several(cause.over)}; change "
                 f"{' or '.join(fields)}"
             )
-
-
-def start(screen: Screen, step: int) -> None:
-    """Announces whether the run resumes from a checkpoint."""
-    if step:
-        screen.say(f"resumed  from the checkpoint of step {step:,}")
 
 
 def warm_start(screen: Screen, trained: CheckpointInfo, model: ModelInfo) -> None:
@@ -133,11 +120,6 @@ def progress(
     screen.update(f"step {step:,}/{durations.total_steps:,}", *shown)
 
 
-def left_out(screen: Screen, step: int) -> None:
-    """Announces a step whose batch is left out."""
-    screen.say(f"step {step:,} | its batch is left out, as input.skip_steps says")
-
-
 def bad_images(screen: Screen, *of_feeds: BadImages) -> None:
     """Names each skipped image, once."""
     for bad in of_feeds:
@@ -149,14 +131,6 @@ def results(screen: Screen, step: int, numbers: Mapping[str, float]) -> None:
     """Prints the results of the evaluations, one line each; nothing if none was due."""
     for name, line in _by_evaluation(numbers).items():
         screen.say(f"step {step:,} | {name}: {line}")
-
-
-def preempted(reason: str, step: int, workdir: epath.Path) -> str:
-    """The final message of a run that was asked to stop."""
-    return (
-        f"Stopped by {reason}; step {step:,} is saved in {workdir}. "
-        "Start the same command again to go on."
-    )
 
 
 def finished(

@@ -5,38 +5,26 @@ decoded, the checksums of init.weights verified, the work directory's config com
 state's size compared with the devices' memory. Nothing is compiled, and nothing is written.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
 from etils import epath
 
 from vit_jax.config import RunConfig
-from vit_jax.core.errors import UserError
+from vit_jax.core.errors import MISSING, Problems, UserError
 from vit_jax.core.screen import Screen, format_bytes, format_count
+from vit_jax.data.source import Source
 from vit_jax.parallel import mesh as meshes
 from vit_jax.run import announce, build, preflight
 from vit_jax.run.memory import device_memory
 from vit_jax.run.preflight import RunParts
-from vit_jax.run.problems import MISSING, Problems
 from vit_jax.store import checkpoint_dir
 from vit_jax.training.objective import Batch
 from vit_jax.training.state import StateLayout, device_bytes, total_bytes
 
-if TYPE_CHECKING:
-    from vit_jax.data.source import Source
-
 SAMPLES = 16  # of each data set, the first and the last among them
-
-
-class Row(NamedTuple):
-    """A line of the table: a part of the run, and what was found."""
-
-    what: str
-    found: str
 
 
 def check(
@@ -56,134 +44,97 @@ def check(
     """
     problems = Problems()
     parts = preflight.look(config, folder, problems)
-    rows = [_mesh(parts)]
-    rows += (_all_data if all_images else _data)(config, parts, problems, screen)
-    rows += _model(config, parts, problems, screen)
-    rows += _workdir(config, folder, parts, problems, allow_config_change)
-    _show(screen, rows, problems)
+    found = {"mesh": "" if parts.mesh is MISSING else _mesh(parts)}
+    found |= dict(_data(config, parts, problems, screen, all_images))
+    found |= dict(_model(config, parts, problems, screen))
+    found["workdir"] = _workdir(config, folder, parts, problems, allow_config_change)
+    _show(screen, found, problems)
     if parts.step.layout is not MISSING:
         announce.unsharded(screen, parts.step.layout)
     problems.tell()
 
 
-def _show(screen: Screen, rows: list[Row], problems: Problems) -> None:
-    """Prints the table: each part, what was found, and whether it is right."""
+def _show(screen: Screen, found: dict[str, str], problems: Problems) -> None:
+    """Prints the table: each part of the run, what was found, and whether it is right."""
     whats = [problem.what for problem in problems.found]
-    rows += [Row(what, "") for what in dict.fromkeys(whats) if what not in [r.what for r in rows]]
-    widths = [max(len(row[i]) for row in rows) for i in range(2)]
-    for row in rows:
-        numbers = [str(i) for i, what in enumerate(whats, start=1) if what == row.what]
+    rows = found | dict.fromkeys([what for what in whats if what not in found], "")
+    widths = [max(map(len, column)) for column in (rows, rows.values())]
+    for part, text in rows.items():
+        numbers = [str(i) for i, what in enumerate(whats, start=1) if what == part]
         said = f"problem {', '.join(numbers)}" if numbers and len(whats) > 1 else "problem"
-        found = row.found or ("" if numbers else "not looked at")
-        state = said if numbers else ("ok" if row.found else "-")
-        screen.say(f"{row.what:{widths[0]}}  {found:{widths[1]}}  {state}")
+        shown = text or ("" if numbers else "not looked at")
+        state = said if numbers else ("ok" if text else "-")
+        screen.say(f"{part:{widths[0]}}  {shown:{widths[1]}}  {state}")
 
 
-def _mesh(parts: RunParts) -> Row:
-    if parts.mesh is MISSING:
-        return Row("mesh", "")
+def _mesh(parts: RunParts) -> str:
     devices = parts.mesh.devices.ravel()
     axes = " x ".join(f"{name} {size}" for name, size in parts.mesh.shape.items())
-    unused = meshes.unused(parts.mesh)
-    return Row("mesh", f"{len(devices)} x {devices[0].device_kind}: {axes}{unused}")
+    return f"{len(devices)} x {devices[0].device_kind}: {axes}{meshes.unused(parts.mesh)}"
 
 
-def _data(config: RunConfig, parts: RunParts, problems: Problems, screen: Screen) -> Iterator[Row]:
-    c = config.input
-    read = problems.look(
-        "input",
-        _samples,
-        config,
-        parts.source,
-        c.preprocess,
-        "input",
-        after=[parts.batch_layout],
-    )
-    skipped = problems.look(
-        "input",
-        _first_batch,
-        config,
-        parts.source,
-        parts.batch_layout,
-        after=[parts.step.durations, read],  # a batch that is too large for a run is not read
-    )
-    found = "" if parts.source is MISSING else _describe(parts.source, build.title(c, parts.source))
-    if skipped is not MISSING:
-        found += f"; read the first batch and {read.examples} more{_bad(read.bad + skipped)}"
-    yield Row("input", found)
-    for number, (name, data) in enumerate(parts.eval_data.items()):
-        screen.bar("reading examples", number, len(parts.eval_data))
-        preprocess, split = config.evals[name].preprocess, config.evals[name].split
-        where = f"evals.{name}"
-        read = problems.look(where, _samples, config, data.source, preprocess, where)
-        found = "" if data is MISSING else _describe(data.source, f"{data.source.name}, {split}")
-        if read is not MISSING:
-            found += f"; read {read.examples}{_bad(read.bad)}"
-        yield Row(where, found)
-
-
-def _all_data(
-    config: RunConfig, parts: RunParts, problems: Problems, screen: Screen
-) -> Iterator[Row]:
-    """Like `_data`, but checks every image."""
-    c = config.input
-    sets: list[tuple[str, Any, str, str | None]] = []  # last: the split of an evaluation
-    sets.append(("input", parts.source, c.preprocess, None))
-    sets += [
-        (f"evals.{name}", data.source, each.preprocess, each.split)
-        for (name, data), each in zip(parts.eval_data.items(), config.evals.values(), strict=True)
-    ]
-    for where, source, preprocess, split in sets:
-        bad = problems.look(where, _look_at_all, config, source, preprocess, where, screen)
-        found = ""
-        if source is not MISSING:
-            title = build.title(c, source) if split is None else f"{source.name}, {split}"
-            found = _describe(source, title)
+def _data(
+    config: RunConfig, parts: RunParts, problems: Problems, screen: Screen, all_images: bool
+) -> Iterator[tuple[str, str]]:
+    """What was found in the training data, and in each evaluation's."""
+    c, look = config.input, problems.look
+    title = "" if parts.source is MISSING else build.title(c, parts.source)
+    splits: list[tuple[str, Any, str, str]] = [("input", parts.source, c.preprocess, title)]
+    for (name, data), each in zip(parts.eval_data.items(), config.evals.values(), strict=True):
+        title = "" if data is MISSING else f"{data.source.name}, {each.split}"
+        splits.append((f"evals.{name}", data.source, each.preprocess, title))
+    for number, (where, source, preprocess, title) in enumerate(splits):
+        if all_images:
+            read = "all"
+            bad = look(where, _look_at_all, config, source, preprocess, where, screen)
+        else:
+            screen.bar("reading examples", number, len(splits))
+            read = str(SAMPLES if source is MISSING else min(SAMPLES, source.num_examples))
+            after = [parts.batch_layout] if where == "input" else []
+            bad = look(where, _samples, config, source, preprocess, where, after=after)
+        if where == "input" and not all_images:
+            read = f"the first batch and {read} more"
+            # A batch that is too large for a run is not read.
+            needed = [parts.step.durations, bad]
+            more = look(where, _first_batch, config, source, parts.batch_layout, after=needed)
+            bad = MISSING if more is MISSING else bad + more
+        found = "" if source is MISSING else f"{title}: {announce.size(source)}"
         if bad is not MISSING:
-            found += f"; read all{_bad(bad)}"
-        yield Row(where, found)
+            found += f"; read {read}" + (f", {bad} of them bad images" if bad else "")
+        yield where, found
 
 
 def _look_at_all(
     config: RunConfig, source: Source, preprocess: str, where: str, screen: Screen
 ) -> int:
     """Counts the bad images, naming each on the screen; UserError if there may be none."""
+    c, bad, examples = config.input, 0, source.num_examples
     bar = lambda done, total: screen.bar(f"reading all of {where}", done, total)
-    bad = 0
-    for file in build.bad_images(config.input, source, preprocess, bar):
+    for file in build.bad_images(c, source, preprocess, bar):
         screen.note(f"bad      {file}")
         bad += 1
-    share = bad / source.num_examples
-    if bad and config.input.on_bad_image == "fail":
+    told = f"{where}: {bad:,} of {examples:,} images are bad, named above"
+    if bad and c.on_bad_image == "fail":
         raise UserError(
-            f"{where}: {bad:,} of {source.num_examples:,} images are bad, named above. Replace "
-            'them, or set input.on_bad_image="skip" to give such images weight 0.'
+            f'{told}. Replace them, or set input.on_bad_image="skip" to give such images weight 0.'
         )
-    if where != "input" and bad == source.num_examples:
+    if where != "input" and bad == examples:
         raise UserError(f"{where}: all of its {bad:,} images are bad, and none can be scored.")
-    if where == "input" and share > config.input.max_bad_fraction:
+    if where == "input" and bad / examples > c.max_bad_fraction:
         raise UserError(
-            f"{where}: {bad:,} of {source.num_examples:,} images are bad, named above, more than "
-            f"input.max_bad_fraction={config.input.max_bad_fraction:g} of them. Correct the data, "
-            "or raise that."
+            f"{told}, more than input.max_bad_fraction={c.max_bad_fraction:g} of them. Correct the "
+            "data, or raise that."
         )
     return bad
 
 
-class Read(NamedTuple):
-    """The number of examples read, and of bad images among them, which will be skipped."""
-
-    examples: int
-    bad: int
-
-
-def _samples(config: RunConfig, source: Source, preprocess: str, where: str) -> Read:
-    """Reads and decodes some of a split, the first and the last among them."""
+def _samples(config: RunConfig, source: Source, preprocess: str, where: str) -> int:
+    """Reads and decodes some of a split; returns the number of bad images, which are skipped."""
     indices = np.unique(np.linspace(0, source.num_examples - 1, SAMPLES).astype(np.int64))
     try:
         with build.samples(config.input, source, preprocess, indices) as batches:
             next(batches)
-            return Read(len(indices), batches.num_bad)
+            return batches.num_bad
     except UserError as error:
         raise UserError(f"{where}: {error}") from error
 
@@ -195,27 +146,20 @@ def _first_batch(config: RunConfig, source: Source, layout: Batch) -> int:
         return feed.skipped_images
 
 
-def _describe(source: Source, title: str) -> str:
-    classes = f"{source.num_classes:,} classes{', weighted labels' if source.weighted else ''}"
-    return f"{title}: {source.num_examples:,} examples, {classes}"
-
-
-def _bad(number: int) -> str:
-    return f", {number} of them bad images" if number else ""
-
-
-def _model(config: RunConfig, parts: RunParts, problems: Problems, screen: Screen) -> Iterator[Row]:
+def _model(
+    config: RunConfig, parts: RunParts, problems: Problems, screen: Screen
+) -> Iterator[tuple[str, str]]:
     durations, model, _, layout, _ = parts.step
-    yield Row("plan", "" if durations is MISSING else f"{durations.total_steps:,} steps")
+    yield "plan", "" if durations is MISSING else f"{durations.total_steps:,} steps"
     if model is MISSING:
-        yield Row("model", "")
+        yield "model", ""
     else:
-        yield Row("model", f"{model.info.name}, {format_count(model.info.parameters)} parameters")
-    yield Row("memory", "" if layout is MISSING else _memory(layout))
+        yield "model", f"{model.info.name}, {format_count(model.info.parameters)} parameters"
+    yield "memory", "" if layout is MISSING else _memory(layout)
     if config.init.weights is not None:
         needed = [parts.trained, parts.shapes]
         verified = problems.look("init", _verify, config, parts, screen, after=needed)
-        yield Row("init", "" if verified is MISSING else verified)
+        yield "init", "" if verified is MISSING else verified
 
 
 def _memory(layout: StateLayout) -> str:
@@ -243,36 +187,21 @@ def _verify(config: RunConfig, parts: RunParts, screen: Screen) -> str:
 
 
 def _workdir(
-    config: RunConfig,
-    folder: epath.Path,
-    parts: RunParts,
-    problems: Problems,
-    allow_config_change: bool,
-) -> Iterator[Row]:
+    config: RunConfig, folder: epath.Path, parts: RunParts, problems: Problems, allow_change: bool
+) -> str:
     there = checkpoint_dir.steps(folder / "checkpoints")
+    layout, durations, look = parts.step.layout, parts.step.durations, problems.look
     if folder.exists():
-        entry = problems.look(
-            "workdir",
-            build.entry,
-            config,
-            folder,
-            parts.source,
-            allow_config_change=allow_config_change,
+        entry = look(
+            "workdir", build.entry, config, folder, parts.source, allow_config_change=allow_change
         )
         if there:
-            problems.look(
-                "workdir",
-                _check_checkpoint,
-                folder,
-                parts.step.layout,
-                parts.step.durations,
-                after=[entry],
-            )
+            look("workdir", _check_checkpoint, folder, layout, durations, after=[entry])
     begins = f"goes on from step {there[-1]:,}" if there else "begins anew"
     size = ""
-    if parts.step.layout is not MISSING:
-        size = f"; a checkpoint is {format_bytes(total_bytes(parts.step.layout.state))}"
-    yield Row("workdir", f"{folder}: {begins}{size}")
+    if layout is not MISSING:
+        size = f"; a checkpoint is {format_bytes(total_bytes(layout.state))}"
+    return f"{folder}: {begins}{size}"
 
 
 def _check_checkpoint(folder: epath.Path, layout: StateLayout, durations: build.Durations) -> None:

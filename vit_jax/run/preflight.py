@@ -4,26 +4,25 @@ Nothing is compiled, nothing allocated on the devices, nothing written. `train -
 looks closer.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 from etils import epath
 from jax.sharding import Mesh
 
 from vit_jax.config import InitConfig, InputConfig, RunConfig
-from vit_jax.core.errors import UserError
+from vit_jax.core.errors import MISSING, Problems, UserError
+from vit_jax.data import files
+from vit_jax.data.source import Source
+from vit_jax.data.sources import table as sources
 from vit_jax.run import build, memory
-from vit_jax.run.problems import MISSING, Problems
+from vit_jax.run.parts.examples import inherited_data_dir
 from vit_jax.store import checkpoint_dir, disk_space
 from vit_jax.training.evals import Evals
 from vit_jax.training.objective import Batch
 from vit_jax.training.state import StateLayout, total_bytes
 from vit_jax.training.warm_start import shapes_to_take
 from vit_jax.weights import CheckpointInfo
-
-if TYPE_CHECKING:
-    from vit_jax.data.source import Source
 
 
 class RunParts(NamedTuple):
@@ -159,3 +158,49 @@ def _check_disk_space(
         every_steps=config.checkpoint.every_steps,
         total_steps=total_steps,
     )
+
+
+def check_folders(config: RunConfig, workdir: epath.Path | None = None) -> None:
+    """UserError with all that is wrong with the folders of data and weights and the work directory.
+
+    To be called before TensorFlow is imported and the devices are found, which takes seconds: a
+    missing folder is the most common error. Remote folders are not checked: that takes longer.
+    workdir: None for a command that has none.
+    """
+    problems = Problems()
+    seen: list[tuple[str, str | None]] = []
+    for where, source, folder in _of_data(config):
+        if (source, folder) not in seen and not (folder and files.is_remote(folder)):
+            seen.append((source, folder))
+            problems.look(where, sources.check_folder, source, folder, where=where)
+    if workdir is not None:
+        problems.look("init", _check_weights, config, workdir)
+        problems.look("workdir", disk_space.check_writable, workdir)
+    problems.tell()
+
+
+def _of_data(config: RunConfig) -> Iterator[tuple[str, str, str | None]]:
+    """(section, source, its folder) of the training and of each evaluation."""
+    c = config.input
+    if not c.mixture:
+        yield "input", c.source, c.data_dir
+    for name, part in c.mixture.items():
+        source = part.source or c.source
+        yield f"input.mixture.{name}", source, inherited_data_dir(c, source, part.data_dir)
+    for name, evaluation in config.evals.items():
+        source = evaluation.source or c.source
+        yield f"evals.{name}", source, inherited_data_dir(c, source, evaluation.data_dir)
+
+
+def _check_weights(config: RunConfig, workdir: epath.Path) -> None:
+    """UserError if the path in init.weights does not exist; a run that has begun needs none."""
+    path = config.init.weights
+    if config.model.name is None and not path:
+        build.architecture(config)
+    build.check_init(config.init)
+    if path is None or files.is_remote(path) or epath.Path(path).expanduser().exists():
+        return
+    if config.model.name is None:
+        build.architecture(config)
+    elif files.is_remote(str(workdir)) or not checkpoint_dir.steps(workdir / "checkpoints"):
+        build.trained_weights(config.init)

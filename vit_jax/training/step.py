@@ -196,21 +196,15 @@ def _accumulated(
     return loss, logits.swapaxes(0, 1).reshape(-1, logits.shape[-1]), grads
 
 
-def compile_update(
-    update: Callable[[TrainState, Batch], tuple[TrainState, Scalars]],
-    layout: StateLayout,
-    batch: Batch,
-) -> Any:
-    """Compiles an update for a layout and a batch (of ShapeDtypeStruct); its state is donated."""
-    return lower_update(update, layout, batch).compile()
-
-
 def lower_update(
     update: Callable[[TrainState, Batch], tuple[TrainState, Scalars]],
     layout: StateLayout,
     batch: Batch,
 ) -> Any:
-    """The lowered program of an update, ready for JAX's `compile`."""
+    """The lowered program of an update, ready for JAX's `compile`; its state is donated.
+
+    `batch` is of jax.ShapeDtypeStructs, as the layout is.
+    """
     shardings = jax.tree.map(lambda x: x.sharding, layout.state)
     with jax.set_mesh(layout.mesh), axes.use_rules(meshes.RULES):
         jitted = jax.jit(

@@ -1,29 +1,25 @@
 """The evaluations of a run; their data are opened and checked."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from flax import nnx
 from jax.sharding import Mesh
 
 from vit_jax.config import RunConfig
 from vit_jax.core import errors
+from vit_jax.data.source import Source
 from vit_jax.parallel import mesh as meshes
-from vit_jax.run.parts.examples import data_dir, file_cache
+from vit_jax.run.parts.examples import open_split
 from vit_jax.run.parts.preprocessing import image_size
 from vit_jax.training import step
 from vit_jax.training.clock import Cadence
-from vit_jax.training.evals import EVALUATORS, Evals, Evaluator
+from vit_jax.training.evals import EVALUATORS, Evals
 from vit_jax.training.feed import BadImages, Feed, own_rows
 from vit_jax.training.objective import Objective
 from vit_jax.training.state import EMA_ENDING
 from vit_jax.weights import config_json
-
-if TYPE_CHECKING:
-    from vit_jax.data.source import Source
 
 
 class ModelClasses(NamedTuple):
@@ -57,7 +53,7 @@ def evals(
     total_steps: int,
 ) -> Evals:
     """The evaluations of the run, with the `data` of each."""
-    made: dict[str, tuple[Evaluator, Cadence]] = {}
+    made = {}
     for name, c in config.evals.items():
         evaluator = EVALUATORS[c.kind](
             graph=graph,
@@ -100,7 +96,6 @@ def eval_data(
 ) -> EvalData:
     """The data of an evaluation of models that take images of the size `wanted`; checked now."""
     from vit_jax.data import pipeline
-    from vit_jax.data.sources import table as sources
 
     c, input = config.evals[name], config.input
     size = image_size(c.preprocess, f"evals.{name}.preprocess")
@@ -110,17 +105,15 @@ def eval_data(
         )
     batch_size = input.batch_size if c.batch_size is None else c.batch_size
     meshes.check_batch(mesh, batch_size, f"evals.{name}.batch_size")
-    kind = c.source or input.source
-    source = sources.create(
-        kind,
-        data_dir=data_dir(kind, c.data_dir, input.data_dir),
+    source = open_split(
+        input,
+        f"evals.{name}",
+        source=c.source,
+        data_dir=c.data_dir,
         split=c.split,
-        num_examples=batch_size if kind == "synthetic" else None,
+        num_examples=batch_size if (c.source or input.source) == "synthetic" else None,
         num_classes=classes.number,
         image_size=size,
-        cache=file_cache(input),
-        label_weights=input.label_weights,
-        where=f"evals.{name}",
     )
     theirs, ours = source.class_names, classes.names
     if theirs and ours and not config_json.same_classes(theirs, ours):

@@ -1,22 +1,20 @@
 """The choice and the order of the examples that a run trains on."""
 
-from __future__ import annotations
-
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import jax
 
 from vit_jax.config import InputConfig
 from vit_jax.core import errors
 from vit_jax.core.screen import Screen
+from vit_jax.data.order import label_index, streams, subset
+from vit_jax.data.order.label_index import Labels
+from vit_jax.data.order.streams import Stream
+from vit_jax.data.source import MixtureSource, Source
+from vit_jax.data.sources import caches
+from vit_jax.data.sources import table as sources
+from vit_jax.data.sources.caches import FileCache
 from vit_jax.run.parts.preprocessing import image_size
-
-if TYPE_CHECKING:
-    from vit_jax.data.order.label_index import Labels
-    from vit_jax.data.order.streams import Stream
-    from vit_jax.data.source import Source
-    from vit_jax.data.sources.caches import FileCache
 
 _RAM = "ram"
 _SUBSETS = ("subset_fraction", "subset_examples", "subset_per_class")
@@ -24,35 +22,53 @@ _SUBSETS = ("subset_fraction", "subset_examples", "subset_per_class")
 
 def source(c: InputConfig) -> Source:
     """The training data: a split, a subset of it, or a mixture; opened, checked, not yet read."""
-    from vit_jax.data.sources import caches
-
     _check_choice(c)
-    chosen = _joined(c) if c.mixture else _subset(c, _split(c))
+    chosen = _joined(c) if c.mixture else _subset(c)
     if c.cache == _RAM:
         caches.check_fits(chosen, limit_bytes=c.cache_bytes or caches.LIMIT_BYTES)
     return chosen
 
 
-def data_dir(source: str, own: str | None, inherited: str | None) -> str | None:
-    """The data_dir of a component or an evaluation; one that reads no folder inherits none."""
-    from vit_jax.data.sources import table as sources
+def open_split(
+    c: InputConfig,
+    where: str,
+    *,
+    source: str | None,
+    data_dir: str | None,
+    split: str,
+    num_examples: int | None,
+    num_classes: int | None,
+    image_size: tuple[int, int],
+) -> Source:
+    """A split of the section `where`, with what it inherits from the training data."""
+    kind = source or c.source
+    return sources.create(
+        kind,
+        data_dir=inherited_data_dir(c, kind, data_dir),
+        split=split,
+        num_examples=num_examples,
+        num_classes=num_classes,
+        image_size=image_size,
+        cache=_file_cache(c),
+        label_weights=c.label_weights,
+        where=where,
+    )
 
-    return (own or inherited) if sources.has_folder(source) else own
+
+def inherited_data_dir(c: InputConfig, source: str, own: str | None) -> str | None:
+    """The data_dir of a component or an evaluation; one that reads no folder inherits none."""
+    return (own or c.data_dir) if sources.has_folder(source) else own
 
 
 def in_memory(c: InputConfig, source: Source) -> Source:
     """`source`, wrapped to keep its examples in memory if input.cache is "ram"."""
-    from vit_jax.data.sources import caches
-
     if c.cache != _RAM:
         return source
     return caches.InMemory(source, limit_bytes=c.cache_bytes or caches.LIMIT_BYTES)
 
 
-def file_cache(c: InputConfig) -> FileCache | None:
+def _file_cache(c: InputConfig) -> FileCache | None:
     """The cache that record files are copied to, with a progress bar."""
-    from vit_jax.data.sources.caches import FileCache
-
     if c.cache in (None, _RAM):
         return None
     screen, mib = Screen(quiet=jax.process_index() > 0), 2**20
@@ -66,16 +82,13 @@ def file_cache(c: InputConfig) -> FileCache | None:
 
 def stream(c: InputConfig, source: Source, *, seed: int) -> Stream:
     """The example of `source` at each position of the endless stream."""
-    from vit_jax.data.order import label_index, streams
-    from vit_jax.data.source import MixtureSource
-
     if isinstance(source, MixtureSource):
         return streams.mixed(source.sizes, _quotas(c), seed=seed)
     if c.balance == "class":
-        classes = label_index.by_class(
-            _labels(source), source.num_classes, describe=source.describe
+        labels, classes = _labels(source), source.num_classes
+        return streams.balanced(
+            label_index.by_class(labels, classes, describe=source.describe), seed=seed
         )
-        return streams.balanced(classes, seed=seed)
     return streams.shuffled(source.num_examples, seed=seed, repeats=c.repeats)
 
 
@@ -104,48 +117,37 @@ def title(c: InputConfig, source: Source) -> str:
     return " + ".join(f"{name} {quota / block:.1%}" for name, quota in sorted(quotas.items()))
 
 
-def _subset(c: InputConfig, whole: Source) -> Source:
-    from vit_jax.data.order import subset
-
+def _subset(c: InputConfig) -> Source:
+    whole = open_split(
+        c,
+        "input",
+        source=c.source,
+        data_dir=c.data_dir,
+        split=c.split,
+        num_examples=c.num_examples,
+        num_classes=c.num_classes,
+        image_size=image_size(c.preprocess, "input.preprocess"),
+    )
     if c.subset_per_class is not None:
         return subset.of_each_class(whole, c.subset_per_class, _labels(whole))
     size = _subset_size(c, whole.num_examples)
     return whole if size is None else subset.first(whole, size)
 
 
-def _split(c: InputConfig) -> Source:
-    from vit_jax.data.sources import table as sources
-
-    return sources.create(
-        c.source,
-        data_dir=c.data_dir,
-        split=c.split,
-        num_examples=c.num_examples,
-        num_classes=c.num_classes,
-        image_size=image_size(c.preprocess, "input.preprocess"),
-        cache=file_cache(c),
-        label_weights=c.label_weights,
-        where="input",
-    )
-
-
 def _joined(c: InputConfig) -> Source:
-    from vit_jax.data.source import MixtureSource
-    from vit_jax.data.sources import table as sources
-
     _quotas(c)  # weights are checked before data are opened
+    size = image_size(c.preprocess, "input.preprocess")
     joined = MixtureSource(
         {
-            name: sources.create(
-                component.source or c.source,
-                data_dir=data_dir(component.source or c.source, component.data_dir, c.data_dir),
+            name: open_split(
+                c,
+                f"input.mixture.{name}",
+                source=component.source,
+                data_dir=component.data_dir,
                 split=component.split or c.split,
                 num_examples=component.num_examples,
                 num_classes=c.num_classes,
-                image_size=image_size(c.preprocess, "input.preprocess"),
-                cache=file_cache(c),
-                label_weights=c.label_weights,
-                where=f"input.mixture.{name}",
+                image_size=size,
             )
             for name, component in c.mixture.items()
         }
@@ -159,23 +161,16 @@ def _joined(c: InputConfig) -> Source:
 
 
 def _quotas(c: InputConfig) -> dict[str, int]:
-    from vit_jax.data.order.streams import quotas
-
-    return quotas({name: component.weight for name, component in c.mixture.items()})
+    return streams.quotas({name: component.weight for name, component in c.mixture.items()})
 
 
 def _subset_size(c: InputConfig, num_examples: int) -> int | None:
     """Size of the subset of `num_examples`; None if none is set by fraction or number."""
-    from vit_jax.data.order import subset
-
     return subset.size(num_examples, fraction=c.subset_fraction, examples=c.subset_examples)
 
 
 def _check_choice(c: InputConfig) -> None:
     """UserError if fields that exclude each other are set."""
-    given = [f"input.{name}" for name in _SUBSETS if getattr(c, name) is not None]
-    if c.balance is not None:
-        given.append("input.balance")
     kinds = {component.source or c.source for component in c.mixture.values()} or {c.source}
     if c.cache not in (None, _RAM) and "tfds" not in kinds:
         raise errors.UserError(
@@ -194,6 +189,7 @@ def _check_choice(c: InputConfig) -> None:
             f"input.repeats={c.repeats} does not apply to {chosen}, which says itself how often an "
             "image is seen. Set input.repeats=1."
         )
+    given = [f"input.{n}" for n in (*_SUBSETS, "balance") if getattr(c, n) is not None]
     if c.mixture and given:
         raise errors.UserError(
             f"{given[0]} does not apply to input.mixture. Take parts of components by their "
@@ -203,7 +199,5 @@ def _check_choice(c: InputConfig) -> None:
 
 def _labels(source: Source) -> Labels:
     """Labels of all examples, with a progress bar if they have to be read."""
-    from vit_jax.data.order import label_index
-
     screen = Screen(quiet=jax.process_index() > 0)
     return label_index.find(source, lambda done, of: screen.bar("reading labels", done, of))

@@ -1,10 +1,8 @@
 """The model of a run, and its description in checkpoints."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from etils import epath
 from flax import nnx
@@ -12,11 +10,9 @@ from flax import nnx
 from vit_jax import models, weights
 from vit_jax.config import InitConfig, RunConfig
 from vit_jax.core import errors
+from vit_jax.data.source import Source
 from vit_jax.run.parts.preprocessing import as_preprocess, image_size
 from vit_jax.weights.loading import describe
-
-if TYPE_CHECKING:
-    from vit_jax.data.source import Source
 
 
 @dataclasses.dataclass(frozen=True)

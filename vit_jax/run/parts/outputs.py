@@ -1,9 +1,5 @@
 """The outputs of a run: its checkpoints and logs, and the clock that measures its speed."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import jax
 from etils import epath
 from jax.sharding import Mesh
@@ -11,6 +7,7 @@ from jax.sharding import Mesh
 from vit_jax import config as configs
 from vit_jax import models
 from vit_jax.config import LogConfig, RunConfig
+from vit_jax.data.source import Source
 from vit_jax.run import environment
 from vit_jax.run.parts.durations import Durations
 from vit_jax.store.checkpoints import Checkpoints
@@ -19,10 +16,6 @@ from vit_jax.training.clock import Clock
 from vit_jax.training.feed import Feed
 from vit_jax.training.log import RunLog, TensorBoard, WeightsAndBiases, Writer, check_project
 from vit_jax.training.skipped import NUMBER, SkippedImages
-
-if TYPE_CHECKING:
-    from vit_jax.data.source import Source
-
 
 # Fields of a work directory's config that may differ when a run resumes there.
 MAY_DIFFER = MayDiffer(configs.FREE_FIELDS, configs.STEP_FIELDS, configs.with_new_fields)

@@ -1,7 +1,7 @@
-"""The objective of a step, and the update of the parameters."""
+"""The parts of a training step: durations, model, optimizer, layout of the state, objective."""
 
 from collections.abc import Callable, Collection, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import optax
 from flax import nnx
@@ -11,9 +11,11 @@ from vit_jax.config import ModelConfig, OptimConfig, RunConfig
 from vit_jax.core import errors
 from vit_jax.nn.stack import OFFLOAD_MEMORY
 from vit_jax.optim import optimizers, patterns, schedules
-from vit_jax.run.parts.durations import Durations
+from vit_jax.run.parts.durations import Durations, durations
+from vit_jax.run.parts.networks import Model, model
 from vit_jax.training.objective import Objective
 from vit_jax.training.state import StateLayout, state_layout
+from vit_jax.training.step import make_update
 
 LEAST_ALPHA = 1e-6  # for mixup and CutMix
 
@@ -40,7 +42,7 @@ def rates(c: OptimConfig, schedule: schedules.Schedule) -> Callable[[Any, Any], 
 
     def at(step: Any, opt_state: Any) -> dict[str, Any]:
         lr = schedule(step)
-        effective_weight_decay = optimizers.effective_weight_decay(
+        shrinkage = optimizers.effective_weight_decay(
             c.name,
             opt_state,
             lr,
@@ -49,11 +51,7 @@ def rates(c: OptimConfig, schedule: schedules.Schedule) -> Callable[[Any, Any], 
             peak_lr=c.lr,
             momentum=c.momentum,
         )
-        known = (
-            {}
-            if effective_weight_decay is None
-            else {"train/effective_weight_decay": effective_weight_decay}
-        )
+        known = {} if shrinkage is None else {"train/effective_weight_decay": shrinkage}
         return {"train/learning_rate": lr, **known}
 
     return at
@@ -156,3 +154,37 @@ def objective(config: RunConfig, *, num_classes: int) -> Objective:
         std=config.input.std,
         binarize_targets=c.binarize_targets,
     )
+
+
+class StepParts(NamedTuple):
+    """The parts of a step; shapes and shardings only."""
+
+    durations: Durations
+    model: Model
+    schedule: schedules.Schedule
+    layout: StateLayout
+    objective: Objective
+
+
+def step_parts(
+    config: RunConfig,
+    mesh: Mesh,
+    *,
+    num_examples: int,
+    num_classes: int,
+    look: Callable[..., Any] | None = None,
+) -> StepParts:
+    """The parts of a step on `mesh`, each made by `look` (Problems.look); nothing is allocated."""
+    look = look or (lambda _, make, *args, **kwargs: make(*args, **kwargs))
+    steps = look("plan", durations, config, num_examples=num_examples)
+    network = look("model", model, config, num_classes=num_classes)
+    rate = look("optim", schedule, config.optim, steps)
+    state = look("optim", layout, config, network.make, rate, mesh)
+    loss = look("loss", objective, config, num_classes=num_classes)
+    return StepParts(steps, network, rate, state, loss)
+
+
+def update(config: RunConfig, parts: StepParts) -> Callable[..., Any]:
+    """The function of (state, batch) that a run compiles."""
+    logged = rates(config.optim, parts.schedule)
+    return make_update(parts.layout, parts.objective, logged, config.seed)

@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import Any
 
 from vit_jax.training.clock import Cadence
 from vit_jax.training.evals.classification import Classification
@@ -16,21 +16,11 @@ Stop = Any  # its bool is whether a stop was requested
 EVALUATORS = {"classification": Classification}
 
 
-class Evaluator(Protocol):
-    """Scores parameters."""
-
-    def run(
-        self, params: Any, progress: Callable[[int, int], None], stop: Stop
-    ) -> dict[str, float]:
-        """Numbers by name; none if `stop` became true meanwhile."""
-        ...
-
-
 @dataclasses.dataclass(frozen=True)
 class Evals:
     """The evaluations of a run, each with its own cadence."""
 
-    by_name: dict[str, tuple[Evaluator, Cadence]]
+    by_name: dict[str, tuple[Classification, Cadence]]
 
     def due(self, step: int) -> bool:
         """Whether any evaluation is due after `step`."""
