@@ -8,6 +8,7 @@ The defaults live here and nowhere else.
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
@@ -120,8 +121,8 @@ class OptimConfig:
     freeze: tuple[str, ...] = ()  # patterns of parameters that stay as they are
     lr_multipliers: tuple[str, ...] = ()  # "PATTERN=FACTOR"
     layer_decay: float | None = None  # rate of a layer by that of the layer above it
-    ema_decay: float | None = None  # of the weights' moving average, for each step; None: none
-    grad_accum_steps: int = 1  # parts that a batch is worked off in: less memory, the same update
+    ema_decay: float | None = None  # of the weights' EMA, for each step; None: no EMA
+    grad_accum_steps: int = 1  # microbatches of a batch: less memory, the same update
     b1: float = 0.9  # these seven: see docs/optimizers.md for who reads which
     b2: float = 0.999
     eps: float = 1e-8
@@ -184,9 +185,7 @@ class LogConfig:
     tensorboard: bool = True
     wandb_project: str | None = None  # of Weights & Biases, which shows the run there as well
     histograms_every_steps: int | None = None  # of gradients and activations; None: never
-    profile_at_step: int | None = (
-        None  # a trace of `profile_steps` steps from here, for TensorBoard
-    )
+    profile_at_step: int | None = None  # the first of `profile_steps` steps, for TensorBoard
     profile_steps: int = 5
     peak_tflops: float | None = None  # of one device, for MFU; None: its datasheet's, where known
 
@@ -196,7 +195,7 @@ class InitConfig:
     """Start from these parameters instead of random ones."""
 
     weights: str | None = None  # a work directory, checkpoint or file of weights
-    ema: bool = False  # the moving average of these weights instead of the weights themselves
+    ema: bool = False  # the EMA of these weights instead of the weights themselves
     head: Literal["keep", "reset"] = "keep"
     position_resize: Literal["bilinear", "bicubic"] = "bilinear"  # for images of another size
 
@@ -301,21 +300,18 @@ STEP_FIELDS = ("input.skip_steps",)
 
 
 def load(path: str, overrides: Sequence[str] = ()) -> RunConfig:
-    """The run that a file and its overrides describe.
+    """The run that a file, "configs/x.py" or "configs/x.py:arg", and overrides describe.
 
-    Args:
-      path: "configs/x.py" or "configs/x.py:arg"; the file's `get_config(arg=None)` returns a
-        ConfigDict.
-      overrides: "optim.lr=3e-4" and the like, applied in their order.
-
-    Raises:
-      UserError: no such file; unknown, misspelt or mistyped fields.
+    UserError if there is no such file, or for what `resolve` refuses.
     """
     return resolve(config_file.read(path), overrides)
 
 
 def resolve(values: Mapping[str, Any], overrides: Sequence[str] = ()) -> RunConfig:
-    """Lays `values` (nested) and then `overrides` ("optim.lr=3e-4") over the defaults, strictly."""
+    """Lays `values` (nested), then `overrides` ("optim.lr=3e-4"), in order, over the defaults.
+
+    UserError for fields that are unknown, misspelt, mistyped, out of bounds or set together.
+    """
     if isinstance(values, ml_collections.ConfigDict):
         values = values.to_dict()
     tree = dict(values)
@@ -328,16 +324,13 @@ def resolve(values: Mapping[str, Any], overrides: Sequence[str] = ()) -> RunConf
             for rival in rivals(name):
                 strict.override(tree, rival, "none")
     config = strict.build(RunConfig, tree)
-    _check_bounds(config)
-    _check_exclusive(config)
+    _check(config)
     return config
 
 
-def rivals(field: str) -> tuple[str, ...]:
+def rivals(field: str) -> list[str]:
     """The fields that an override of this one takes back: the others of its group in EXCLUSIVE."""
-    return tuple(
-        other for group in EXCLUSIVE if field in group for other in group if other != field
-    )
+    return [other for group in EXCLUSIVE if field in group for other in group if other != field]
 
 
 def fields() -> list[str]:
@@ -358,18 +351,10 @@ def with_new_fields(values: dict[str, Any]) -> dict[str, Any]:
 
 def to_dict(config: RunConfig) -> dict[str, Any]:
     """Nested plain dictionaries with JSON's types, every field present."""
-    return _plain(dataclasses.asdict(config))
+    return json.loads(json.dumps(dataclasses.asdict(config)))
 
 
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {k: _plain(v) for k, v in value.items()}
-    if isinstance(value, tuple):
-        return [_plain(v) for v in value]
-    return value
-
-
-def _check_bounds(config: RunConfig) -> None:
+def _check(config: RunConfig) -> None:
     for name, bounds in BOUNDS.items():
         for full_name, value in strict.values_at(config, name):
             check_bounds(f"config.{full_name}", value, bounds)
@@ -386,9 +371,6 @@ def _check_bounds(config: RunConfig) -> None:
                 f"config.input.{name}={getattr(config.input, name)}: give three numbers, for red, "
                 "green and blue, such as 0.5,0.5,0.5."
             )
-
-
-def _check_exclusive(config: RunConfig) -> None:
     for group in EXCLUSIVE:
         given = [name for name in group if strict.values_at(config, name)[0][1] is not None]
         if len(given) > 1:

@@ -11,7 +11,7 @@ import difflib
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
-from vit_jax.core.schema.elsewhere import WORDS, Ours
+from vit_jax.core.schema.elsewhere import NOTES, WORDS
 
 T = TypeVar("T")
 
@@ -57,15 +57,14 @@ def nearest(word: str, valid: Iterable[str]) -> str:
     names = sorted(valid)
     if not names:
         return ""
-    ours = WORDS.get(word.lower(), Ours(()))
-    meant, note = [name for name in ours.names if name in names], f" ({ours.note})"
+    meant = [name for name in WORDS.get(word.lower(), ()) if name in names]
+    note = f" ({NOTES[word.lower()]})" if meant and word.lower() in NOTES else ""
     if not meant:
         lower = list(dict.fromkeys(name.lower() for name in names))
         same = [name for name in lower if name == word.lower()]
         close = same or difflib.get_close_matches(word.lower(), lower, n=3, cutoff=0.5)
         meant = [name for c in close for name in names if name.lower() == c][:3]
-        note = ""
-    hint = f"Did you mean {' or '.join(map(repr, meant))}?{note if ours.note else ''} "
+    hint = f"Did you mean {' or '.join(map(repr, meant))}?{note} "
     shown = names if len(names) <= 40 else [*names[:40], "..."]
     return f"{hint if meant else ''}Valid: {', '.join(shown)}."
 

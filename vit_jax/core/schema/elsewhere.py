@@ -3,117 +3,82 @@
 import difflib
 import re
 from collections.abc import Iterable
-from typing import NamedTuple
 
-
-class Ours(NamedTuple):
-    """The names here, and a note about them."""
-
-    names: tuple[str, ...]
-    note: str = ""
-
-
-def _ours(*names: str, note: str = "") -> Ours:
-    return Ours(names, note)
-
-
-# In lower case. A word may stand for fields and for values: the valid ones are meant.
-WORDS: dict[str, Ours] = {
+# Names here, and the words for each in other projects, in lower case. A word may stand for several
+# names, for a field and for a value: the valid ones are meant.
+_THEIRS = {
     # optimizers, schedules, losses
-    "adamw": _ours("adam", note="adam with optim.weight_decay is AdamW"),
-    "adamw_torch": _ours("adam", note="adam with optim.weight_decay is AdamW"),
-    "big_vision.scale_by_adafactor": _ours("adafactor"),
-    "scale_by_adam": _ours("adam"),
-    "momentum": _ours("momentum", "sgd"),
-    "fused_lamb": _ours("lamb"),
-    "poly": _ours("linear"),
-    "inverse_sqrt": _ours("rsqrt"),
-    "cross_entropy": _ours("softmax"),
-    "ce": _ours("softmax"),
-    "softmax_xent": _ours("softmax"),
-    "bce": _ours("sigmoid"),
-    "binary_cross_entropy": _ours("sigmoid"),
-    "sigmoid_xent": _ours("sigmoid"),
+    "adam": "adamw adamw_torch scale_by_adam",
+    "adafactor": "big_vision.scale_by_adafactor",
+    "momentum": "momentum",
+    "sgd": "momentum",
+    "lamb": "fused_lamb",
+    "linear": "poly",
+    "rsqrt": "inverse_sqrt",
+    "softmax": "cross_entropy ce softmax_xent",
+    "sigmoid": "bce binary_cross_entropy sigmoid_xent",
     # values of models
-    "gap": _ours("avg"),
-    "mean": _ours("mean", "avg"),
-    "tok": _ours("cls"),
-    "token": _ours("cls"),
-    "bf16": _ours("bfloat16"),
-    "fp16": _ours("bfloat16"),
-    "float16": _ours("bfloat16"),
-    "half": _ours("bfloat16"),
-    "amp": _ours("bfloat16", "dtype"),
-    "fp32": _ours("float32"),
-    "rope": _ours("rotary_2d"),
-    "layernorm": _ours("layer"),
-    "rmsnorm": _ours("rms"),
+    "mean": "mean",
+    "avg": "gap mean",
+    "cls": "tok token",
+    "bfloat16": "bf16 fp16 float16 half amp",
+    "float32": "fp32",
+    "rotary_2d": "rope",
+    "layer": "layernorm",
+    "rms": "rmsnorm",
     # fields
-    "learning_rate": _ours("lr"),
-    "base_lr": _ours("lr"),
-    "peak_lr": _ours("lr"),
-    "wd": _ours("weight_decay"),
-    "decay": _ours("weight_decay"),
-    "beta1": _ours("b1"),
-    "beta2": _ours("b2"),
-    "optimizer": _ours("optim", "optim.name"),
-    "opt": _ours("optim", "optim.name"),
-    "scheduler": _ours("schedule"),
-    "sched": _ours("schedule"),
-    "grad_clip": _ours("grad_clip_norm"),
-    "clip_grad": _ours("grad_clip_norm"),
-    "clip_norm": _ours("grad_clip_norm"),
-    "max_grad_norm": _ours("grad_clip_norm"),
-    "accum_steps": _ours("grad_accum_steps"),
-    "grad_accum": _ours("grad_accum_steps"),
-    "gradient_accumulation_steps": _ours("grad_accum_steps"),
-    "ema": _ours("ema", "ema_decay"),
-    "model_ema_decay": _ours("ema_decay"),
-    "batch": _ours("batch_size"),
-    "bs": _ours("batch_size"),
-    "per_device_train_batch_size": _ours("batch_size"),
-    "num_epochs": _ours("epochs"),
-    "max_epochs": _ours("epochs"),
-    "num_train_epochs": _ours("epochs"),
-    "num_steps": _ours("steps"),
-    "max_steps": _ours("steps"),
-    "total_steps": _ours("steps"),
-    "num_train_steps": _ours("steps"),
-    "dataset": _ours("input.source", "input.data_dir", "source"),
-    "data": _ours("data", "data_dir"),
-    "data_path": _ours("data_dir"),
-    "img_size": _ours("preprocess", note="its last op gives the image size"),
-    "image_size": _ours("preprocess", note="its last op gives the image size"),
-    "crop_size": _ours("preprocess", note="its last op gives the image size"),
-    "pp": _ours("preprocess"),
-    "transform": _ours("preprocess"),
-    "workers": _ours("threads"),
-    "num_workers": _ours("threads"),
-    "smoothing": _ours("label_smoothing"),
-    "criterion": _ours("loss.kind"),
-    "hidden_size": _ours("width"),
-    "embed_dim": _ours("width"),
-    "hidden_dim": _ours("width"),
-    "num_layers": _ours("depth"),
-    "layers": _ours("layers", "depth"),
-    "heads": _ours("num_heads"),
-    "num_attention_heads": _ours("num_heads"),
-    "drop_path": _ours("stochastic_depth"),
-    "drop_path_rate": _ours("stochastic_depth"),
-    "drop_rate": _ours("dropout"),
-    "dropout_rate": _ours("dropout"),
-    "init_values": _ours("layer_scale"),
-    "posemb": _ours("position_embedding"),
-    "precision": _ours("dtype"),
-    "mixed_precision": _ours("dtype"),
-    "gradient_checkpointing": _ours("remat"),
-    "pretrained": _ours("init.weights"),
-    "finetune": _ours("init.weights"),
-    "model_init": _ours("init.weights"),
-    "resume": _ours("init.weights", note="the same command with the same --workdir resumes"),
-    "save_every": _ours("checkpoint.every_steps", "every_steps"),
-    "eval_every": _ours("evals.<name>.every_steps", "every_steps"),
-    "log_every": _ours("log.every_steps", "every_steps"),
+    "lr": "learning_rate base_lr peak_lr",
+    "weight_decay": "wd decay",
+    "b1": "beta1",
+    "b2": "beta2",
+    "optim": "optimizer opt",
+    "optim.name": "optimizer opt",
+    "schedule": "scheduler sched",
+    "grad_clip_norm": "grad_clip clip_grad clip_norm max_grad_norm",
+    "grad_accum_steps": "accum_steps grad_accum gradient_accumulation_steps",
+    "ema": "ema",
+    "ema_decay": "ema model_ema_decay",
+    "batch_size": "batch bs per_device_train_batch_size",
+    "epochs": "num_epochs max_epochs num_train_epochs",
+    "steps": "num_steps max_steps total_steps num_train_steps",
+    "input.source": "dataset",
+    "input.data_dir": "dataset",
+    "source": "dataset",
+    "data": "data",
+    "data_dir": "data data_path",
+    "preprocess": "img_size image_size crop_size pp transform",
+    "threads": "workers num_workers",
+    "label_smoothing": "smoothing",
+    "loss.kind": "criterion",
+    "width": "hidden_size embed_dim hidden_dim",
+    "layers": "layers",
+    "depth": "num_layers layers",
+    "num_heads": "heads num_attention_heads",
+    "stochastic_depth": "drop_path drop_path_rate",
+    "dropout": "drop_rate dropout_rate",
+    "layer_scale": "init_values",
+    "position_embedding": "posemb",
+    "dtype": "amp precision mixed_precision",
+    "remat": "gradient_checkpointing",
+    "init.weights": "pretrained finetune model_init resume",
+    "checkpoint.every_steps": "save_every",
+    "evals.<name>.every_steps": "eval_every",
+    "log.every_steps": "log_every",
+    "every_steps": "save_every eval_every log_every",
+}
+WORDS: dict[str, list[str]] = {}  # by word: the names here
+for _name, _words in _THEIRS.items():
+    for _word in _words.split():
+        WORDS.setdefault(_word, []).append(_name)
+
+_ADAMW, _SIZE_OF_IMAGES = (
+    "adam with optim.weight_decay is AdamW",
+    "its last op gives the image size",
+)
+NOTES = {
+    **dict.fromkeys(("adamw", "adamw_torch"), _ADAMW),
+    **dict.fromkeys(("img_size", "image_size", "crop_size"), _SIZE_OF_IMAGES),
+    "resume": "the same command with the same --workdir resumes",
 }
 
 
@@ -124,7 +89,7 @@ def fields_meant(word: str, fields: Iterable[str]) -> list[str]:
     case; else one with a similar spelling.
     """
     wanted = {word.lower(), word.lower().rpartition(".")[2]}
-    ours = [name for w in sorted(wanted) if w in WORDS for name in WORDS[w].names]
+    ours = [name for w in sorted(wanted) for name in WORDS.get(w, ())]
     fields = list(fields)
     whole = [field for field in fields if field in ours]
     last = [field for field in fields if field.rpartition(".")[2].lower() in wanted | set(ours)]

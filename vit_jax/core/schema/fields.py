@@ -63,9 +63,9 @@ def field(
         ANY: all. Default: the field's default alone.
     """
     own = () if default is dataclasses.MISSING else (default,)
-    known = (own or ANY) if elsewhere == "default" else elsewhere
+    known = (own or ANY) if isinstance(elsewhere, str) else elsewhere
     words = None if choices is None else tuple(choices)
-    about = Declared(doc, bounds, words, trained, known if trained else ANY)  # type: ignore[arg-type]
+    about = Declared(doc, bounds, words, trained, known if trained else ANY)
     return dataclasses.field(default=default, metadata={"declared": about})
 
 

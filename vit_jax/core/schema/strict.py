@@ -8,7 +8,7 @@ import dataclasses
 import math
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import ml_collections
@@ -111,7 +111,7 @@ def _typed(value: Any, hint: Any, where: str, root: type) -> Any:
             return _as(value, option)
         except (ValueError, SyntaxError, TypeError, ArithmeticError, RecursionError, MemoryError):
             continue
-    wanted = " or ".join(_spell(o) for o in options)
+    wanted = " or ".join(_SPELLED.get(o, repr(o)) for o in options)
     choices = [o for o in options if isinstance(o, str)]
     help = f" {errors.nearest(str(value), choices)}" if choices else ""
     raise errors.UserError(f"config.{where} takes {wanted}, got {str(value)!r}.{help}")
@@ -126,25 +126,32 @@ def _options(hint: Any) -> tuple[Any, ...]:
     return (hint,)
 
 
-def _spell(option: Any) -> str:
-    if option is type(None):
-        return "None"
-    return _SPELLED.get(option, repr(option))
-
-
 def _as(value: Any, option: Any) -> Any:
     """`value` as one alternative, or ValueError. Text from the command line is parsed."""
-    if isinstance(option, str):  # one choice of a Literal
-        if value != option:
-            raise ValueError(value)
-        return option
+    read: Any = option
+    text = isinstance(value, _Text)
     if typing.get_origin(option) is tuple:
         kind = typing.get_args(option)[0]
-        items = _items(value, kind) if isinstance(value, _Text) else value
+        items = _items(value, kind) if text else value
         if not isinstance(items, list | tuple):
             raise ValueError(value)
         return tuple(_as(item, kind) for item in items)
-    return _READERS[option](value)
+    if option is type(None):
+        fits, read = _is_none(value), None
+    elif isinstance(option, str):  # one choice of a Literal
+        fits = value == option
+    elif option is str:
+        fits, read = isinstance(value, str), str(value)
+    elif option is bool:
+        read = {"true": True, "false": False}.get(value.lower()) if text else value
+        fits = isinstance(read, bool)
+    else:  # int or float; "1_000" is an integer, "1e3" and "1.0" are not
+        is_number = isinstance(value, int | option) and not isinstance(value, bool)
+        read = option(value)
+        fits = (text or is_number) and (option is int or math.isfinite(read))
+    if not fits:
+        raise ValueError(value)
+    return read
 
 
 def _items(text: str, kind: type) -> Any:
@@ -165,42 +172,8 @@ def _is_none(value: Any) -> bool:
     return value is None or (isinstance(value, _Text) and value.lower() == "none")
 
 
-def _as_none(value: Any) -> None:
-    if not _is_none(value):
-        raise ValueError(value)
-
-
-def _as_bool(value: Any) -> bool:
-    if isinstance(value, _Text) and value.lower() in ("true", "false"):
-        return value.lower() == "true"
-    if not isinstance(value, bool):
-        raise ValueError(value)
-    return value
-
-
-def _as_int(value: Any) -> int:
-    if isinstance(value, _Text):
-        return int(value)  # "1_000" is an integer, "1e3" and "1.0" are not
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise ValueError(value)
-    return value
-
-
-def _as_float(value: Any) -> float:
-    if not isinstance(value, int | float | _Text) or isinstance(value, bool):
-        raise ValueError(value)
-    if not math.isfinite(float(value)):
-        raise ValueError(value)
-    return float(value)
-
-
-def _as_str(value: Any) -> str:
-    if not isinstance(value, str):
-        raise ValueError(value)
-    return str(value)
-
-
 _SPELLED = {
+    type(None): "None",
     int: "a whole number",
     float: "a number",
     str: "a string",
@@ -208,11 +181,4 @@ _SPELLED = {
     tuple[int, ...]: "whole numbers such as 3,4,6,3",
     tuple[float, ...]: "numbers such as 0.5,0.5,0.5",
     tuple[str, ...]: "strings such as a,b",
-}
-_READERS: dict[Any, Callable[[Any], Any]] = {
-    type(None): _as_none,
-    bool: _as_bool,
-    int: _as_int,
-    float: _as_float,
-    str: _as_str,
 }
