@@ -28,7 +28,7 @@ from vit_jax.run.memory import explain_out_of_memory
 from vit_jax.store.workdir import record
 from vit_jax.store.workdir_lock import lock
 from vit_jax.training.histograms import make_distributions
-from vit_jax.training.log import write_parameters
+from vit_jax.training.run_log import write_parameters
 from vit_jax.training.state import StateLayout, TrainState
 from vit_jax.training.step import Scalars, leave_out, lower_update
 from vit_jax.training.warm_start import warm_start

@@ -7,7 +7,7 @@ from flax import nnx
 from vit_jax import config as configs
 from vit_jax.run import build
 from vit_jax.training.histograms import EDGES, count, histogram, make_distributions
-from vit_jax.training.log.run_log import RunLog
+from vit_jax.training.run_log import RunLog
 from vit_jax.training.state import state_layout
 from vit_jax.training.step import examples, lower_update, make_update
 

@@ -8,7 +8,6 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from types import TracebackType
 from typing import Any, NamedTuple
 
 import jax
@@ -16,7 +15,6 @@ import numpy as np
 
 from vit_jax.core import waiting
 from vit_jax.core.errors import UserError
-from vit_jax.core.waiting import waits
 
 AHEAD = 2  # batches on the devices before they are requested
 CLOSING_SECS = 10  # time for reads in progress; after it they count as hanging
@@ -167,18 +165,13 @@ class Feed:
     def __enter__(self) -> Feed:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
 
 def _timed_out(timeout_secs: float) -> UserError:
     """The error for a batch that takes too long; names the host and the files."""
-    shown = [f"\n  {wait.what}, for {wait.secs:.0f} s" for wait in waits()[:MAX_SHOWN]]
+    shown = [f"\n  {wait.what}, for {wait.secs:.0f} s" for wait in waiting.waits()[:MAX_SHOWN]]
     reading = f"It reads:{''.join(shown)}\n" if shown else "It reads no file at this moment. "
     return UserError(
         f"{socket.gethostname()} (process {jax.process_index()} of {jax.process_count()}) got no "

@@ -4,7 +4,7 @@ They are a separate function, compiled apart from the step and called with the s
 the step's program is unaffected, and without histograms nothing is compiled.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -70,13 +70,14 @@ def make_distributions(
         model = nnx.merge(layout.graph, state.params)
         layers = tuple(range(model.spec.depth))
         tokens = model.tokens(images[:: objective.grad_accum_steps], layers=layers)
-        outputs = {
-            name: x.astype(jnp.float32)
-            for name, x in _stacked_if_equal("activations/blocks", tokens)
-        }
+        if len({x.shape for x in tokens}) == 1:
+            outputs = {f"activations/blocks/{STACKED}": jnp.stack(tokens)}
+        else:  # in a ResNet
+            outputs = {f"activations/blocks/{i}": x for i, x in enumerate(tokens)}
+        outputs = {name: x.astype(jnp.float32) for name, x in outputs.items()}
         statistics = pytrees.flatten(_each(_statistics, outputs))
         return Distributions(
-            scalars=_norms(_each(_square, grads)) | statistics,
+            scalars=_norms(_each(lambda x: jnp.sum(jnp.square(x)), grads)) | statistics,
             counts=_each(count, grads | outputs),
         )
 
@@ -107,28 +108,16 @@ def histogram(counts: np.ndarray) -> Histogram:
 
 def _each(function: Callable[[jax.Array], Any], arrays: dict[str, jax.Array]) -> dict[str, Any]:
     """The function's values by name; a stacked array gives one per layer, by the layers' names."""
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for name, x in arrays.items():
         if is_stacked(name):
             # A sequential map, compiled once: deep models compile no more slowly.
-            values = jax.lax.map(function, x)
+            stacked = jax.lax.map(function, x)
             for i in range(x.shape[0]):
-                found[layer_name(name, i)] = jax.tree.map(lambda value, i=i: value[i], values)
+                values[layer_name(name, i)] = jax.tree.map(lambda value, i=i: value[i], stacked)
         else:
-            found[name] = function(x)
-    return found
-
-
-def _stacked_if_equal(name: str, layers: tuple[jax.Array, ...]) -> Iterator[tuple[str, jax.Array]]:
-    """The layers' arrays by name: one array for all, but in a ResNet one per shape."""
-    if len({x.shape for x in layers}) == 1:
-        yield f"{name}/{STACKED}", jnp.stack(layers)
-    else:
-        yield from ((f"{name}/{i}", x) for i, x in enumerate(layers))
-
-
-def _square(x: jax.Array) -> jax.Array:
-    return jnp.sum(jnp.square(x))
+            values[name] = function(x)
+    return values
 
 
 def _norms(squares: dict[str, jax.Array]) -> dict[str, jax.Array]:

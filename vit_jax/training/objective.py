@@ -1,4 +1,4 @@
-"""The training objective: from a batch as it arrives on the devices to a loss."""
+"""The training objective: from a batch as it arrives on the devices to a loss and other metrics."""
 
 import dataclasses
 from typing import Any
@@ -17,7 +17,7 @@ class Objective:
 
     loss: str  # a key of LOSSES
     label_smoothing: float
-    mixup_alpha: float  # see mixing.py, as the next; 0: off
+    mixup_alpha: float  # of mixing.py, as the next; 0: off
     cutmix_alpha: float
     num_classes: int
     grad_accum_steps: int  # number of microbatches
@@ -34,7 +34,7 @@ class Objective:
         return images, targets, batch["weight"]
 
     def asked(self, targets: jax.Array) -> jax.Array:
-        """[B, C] -> [B, C]: the loss's targets, whole or as shares, smoothed."""
+        """[B, C] -> [B, C]: the loss's targets, blended by lam or binary, smoothed."""
         if self.binarize_targets:
             targets = (targets > 0).astype(targets.dtype)
         return smooth_labels(targets, self.label_smoothing)
@@ -92,3 +92,21 @@ def sigmoid_cross_entropy(logits: jax.Array, targets: jax.Array) -> jax.Array:
 
 
 LOSSES = {"softmax": softmax_cross_entropy, "sigmoid": sigmoid_cross_entropy}
+
+
+def top_k_correct(logits: jax.Array, labels: jax.Array, k: int) -> jax.Array:
+    """[B, C], bool [B, C] -> float32 [B]: 1 if any of the k highest logits is at a label.
+
+    An example without a label gives 0; with k >= C every other one gives 1. Equal logits rank by
+    class number.
+    """
+    _, classes = jax.lax.top_k(logits, min(k, logits.shape[-1]))
+    return jnp.take_along_axis(labels, classes, axis=-1).any(axis=-1).astype(jnp.float32)
+
+
+def main_labels(targets: jax.Array) -> jax.Array:
+    """[B, C] -> bool [B, C]: the largest target of each row; none in a row of zeros.
+
+    In a blend of two images it is the label with the larger lam, with weighted labels the heaviest.
+    """
+    return (targets >= targets.max(axis=-1, keepdims=True)) & (targets > 0)

@@ -15,7 +15,7 @@ from jax.sharding import Mesh
 from vit_jax.core import axes
 from vit_jax.parallel import mesh as meshes
 
-EMA_ENDING = "_ema"  # for evaluations of the moving average: "test_ema/accuracy"
+EMA_ENDING = "_ema"  # for evaluations of the EMA: "test_ema/accuracy"
 
 
 class TrainState(NamedTuple):
@@ -25,7 +25,7 @@ class TrainState(NamedTuple):
       step: int32 [], number of updates.
       params: nested dictionary of float32 parameters, repeated blocks stacked.
       opt_state: optax's.
-      ema: moving average (EMA) of the parameters, as `params`; {} if there is none.
+      ema: exponential moving average of the parameters, as `params`; {} if there is none.
       first_bad_step: int32 [], the first update that was not finite, or whose loss or gradient was
         not; or 0.
       first_bad_values: float32 [2], its loss and its gradients' norm.
@@ -62,7 +62,7 @@ class StateLayout:
       graph: merges with parameters to a module.
       state: TrainState of jax.ShapeDtypeStruct with shardings.
       mesh: the mesh of these shardings.
-      ema_decay: the moving average's decay per step; None: no moving average.
+      ema_decay: the EMA's decay per step; None: no EMA.
       update_shardings: for gradients and updates, nested as the parameters.
       unsharded: axes of parameters that are sharded less than the rules say, with their names.
       unsharded_updates: further such axes of gradients, updates and the optimizer's state.
@@ -80,17 +80,17 @@ class StateLayout:
 
     def init(self, seed: int) -> TrainState:
         """A fresh state; every device computes only its shard."""
+
+        def fresh(key: jax.Array) -> TrainState:
+            params = nnx.to_pure_dict(nnx.state(self.make_model(nnx.Rngs(params=key)), nnx.Param))
+            return _start(params, self.optimizer, with_ema=self.ema_decay is not None)
+
         shardings = jax.tree.map(lambda x: x.sharding, self.state)
         with jax.set_mesh(self.mesh):
-            make = jax.jit(self._fresh, out_shardings=shardings)
-            return make(random_stream(seed, "params"))
-
-    def _fresh(self, key: jax.Array) -> TrainState:
-        params = nnx.to_pure_dict(nnx.state(self.make_model(nnx.Rngs(params=key)), nnx.Param))
-        return _start(params, self.optimizer, with_ema=self.ema_decay is not None)
+            return jax.jit(fresh, out_shardings=shardings)(random_stream(seed, "params"))
 
     def with_params(self, state: TrainState, params: Any) -> TrainState:
-        """`state` with other parameters, at which its moving average starts too."""
+        """`state` with other parameters, at which its EMA starts too."""
         ema = {} if self.ema_decay is None else jax.tree.map(jnp.copy, params)
         return state._replace(params=params, ema=ema)
 
@@ -105,7 +105,7 @@ def state_layout(
 ) -> StateLayout:
     """The layout of a run's state; nothing is allocated.
 
-    The moving average is sharded as the parameters are, and so are the optimizer's arrays that have
+    The EMA is sharded as the parameters are, and so are the optimizer's arrays that have
     a parameter's shape; with `shard_optimizer` these are sharded over `data` too. The others, such
     as the rows' and columns' means of a factored moment, are small and replicated.
     """

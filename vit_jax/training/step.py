@@ -12,9 +12,8 @@ from jax.sharding import Mesh
 from vit_jax.core import axes
 from vit_jax.optim.patterns import stop_gradients
 from vit_jax.parallel import mesh as meshes
-from vit_jax.training import metrics
 from vit_jax.training.mixing import mix
-from vit_jax.training.objective import Batch, Objective
+from vit_jax.training.objective import Batch, Objective, main_labels, top_k_correct
 from vit_jax.training.state import StateLayout, TrainState, random_stream
 
 Scalars = dict[str, Any]
@@ -140,9 +139,9 @@ def make_update(
 
 def _accuracy(logits: jax.Array, targets: jax.Array, weights: jax.Array) -> jax.Array:
     """[B, C], [B, C], [B] -> []: accuracy over the examples with a label; 0 if none has one."""
-    labels = metrics.main_labels(targets)
+    labels = main_labels(targets)
     weights = weights * labels.any(axis=-1)
-    correct = jnp.sum(metrics.top_k_correct(logits, labels, 1) * weights)
+    correct = jnp.sum(top_k_correct(logits, labels, 1) * weights)
     return correct / jnp.maximum(jnp.sum(weights), 1e-9)
 
 
@@ -245,7 +244,7 @@ def batch_layout(
 
 
 def _next_ema(ema: Any, params: Any, decay: float | None, step: jax.Array) -> Any:
-    """The moving average (EMA) after one more update; `step` updates came before.
+    """The EMA after one more update; `step` updates came before.
 
     Its decay is smaller at the beginning, or a run shorter than 1 / (1 - decay) steps would end
     with an average of mostly its first parameters.

@@ -5,7 +5,7 @@ new model lacks (class token, pooling, pre-logits) are dropped. With head="keep"
 the same. In both cases learned positions are resized for images of another size.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from vit_jax.core import pytrees
 from vit_jax.core.errors import UserError
 from vit_jax.models import ModelInfo, hidden_fields
-from vit_jax.nn.posemb import TokenLayout, is_table, places_axis, resize
+from vit_jax.nn.posemb import is_table, places_axis, resize
 from vit_jax.training.state import TrainState
 from vit_jax.weights import CheckpointInfo
 
@@ -41,11 +41,11 @@ def warm_start(
       model: the new model's figures.
       head: "keep" takes the head from the checkpoint too, "reset" leaves the fresh one.
       position_resize: a name of position_resize.METHODS.
-      ema: the moving average of the checkpoint's parameters instead of the parameters themselves.
+      ema: the EMA of the checkpoint's parameters instead of the parameters themselves.
 
     Raises:
-      UserError: another architecture; lists all differences. Or no moving average, or numbers that
-        are not finite.
+      UserError: another architecture; lists all differences. Or no EMA, or numbers that are not
+        finite.
       DamagedError: the checkpoint cannot be read, or its bits have changed.
     """
     own = pytrees.flatten(fresh.params)
@@ -63,9 +63,10 @@ def warm_start(
     taken = trained.read(layout, ema=ema)
     _check_finite(taken, trained)
     for name in filter(is_table, shapes):
-        taken[name] = _resized(
-            name, taken[name], trained.tokens, model.tokens, own[name].sharding, position_resize
+        resized = lambda table, name=name: resize(
+            name, table, trained.tokens, model.tokens, method=position_resize
         )
+        taken[name] = jax.jit(resized, out_shardings=own[name].sharding)(taken[name])
     return fresh._replace(params=pytrees.unflatten(own | taken))
 
 
@@ -92,7 +93,12 @@ def shapes_to_take(
     """
     own = pytrees.flatten(params)
     there = trained.param_shapes(ema=ema)
-    stays_fresh, left_out = _parts_not_taken(own, there, head)
+    stays_fresh: set[str] = set()
+    left_out: set[str] = set()
+    if head == "reset":
+        own_parts, their_parts = set(map(_part, own)), set(map(_part, there))
+        stays_fresh = {"head"} | ({"pooling"} - their_parts)
+        left_out = {"head"} | (OPTIONAL - own_parts)
     wanted = {n: x.shape for n, x in own.items() if _part(n) not in stays_fresh}
     offered = {n: s for n, s in there.items() if _part(n) not in left_out}
     _check(trained, model, wanted, offered)
@@ -102,28 +108,6 @@ def shapes_to_take(
 def _part(name: str) -> str:
     """The first part of a name: "head/kernel" -> "head"."""
     return name.split("/", maxsplit=1)[0]
-
-
-def _parts_not_taken(
-    own: Iterable[str], there: Iterable[str], head: str
-) -> tuple[set[str], set[str]]:
-    """(parts of the model that stay fresh, parts of the checkpoint that are left out)."""
-    if head == "keep":
-        return set(), set()
-    own_parts, their_parts = set(map(_part, own)), set(map(_part, there))
-    return {"head"} | ({"pooling"} - their_parts), {"head"} | (OPTIONAL - own_parts)
-
-
-def _resized(
-    name: str,
-    table: jax.Array,
-    old: TokenLayout,
-    new: TokenLayout,
-    sharding: jax.sharding.Sharding,
-    method: str,
-) -> jax.Array:
-    resized = lambda t: resize(name, t, old, new, method=method)
-    return jax.jit(resized, out_shardings=sharding)(table)
 
 
 def _check(trained: CheckpointInfo, model: ModelInfo, wanted: Shapes, offered: Shapes) -> None:

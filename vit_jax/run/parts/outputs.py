@@ -14,8 +14,9 @@ from vit_jax.store.checkpoints import Checkpoints
 from vit_jax.store.workdir import MayDiffer, WorkdirEntry, check_workdir
 from vit_jax.training.clock import Clock
 from vit_jax.training.feed import Feed
-from vit_jax.training.log import RunLog, TensorBoard, WeightsAndBiases, Writer, check_project
+from vit_jax.training.run_log import RunLog, TensorBoard
 from vit_jax.training.skipped import NUMBER, SkippedImages
+from vit_jax.training.weights_and_biases import WeightsAndBiases, check_project
 
 # Fields of a work directory's config that may differ when a run resumes there.
 MAY_DIFFER = MayDiffer(configs.FREE_FIELDS, configs.STEP_FIELDS, configs.with_new_fields)
@@ -55,7 +56,7 @@ def check_log(c: LogConfig) -> None:
 def log(config: RunConfig, workdir: epath.Path, *, start_step: int) -> RunLog:
     """The log of the run's numbers."""
     c = config.log
-    writers: list[Writer] = []
+    writers: list[TensorBoard | WeightsAndBiases] = []
     if c.wandb_project is not None and jax.process_index() == 0:
         fields = configs.to_dict(config)
         writers.append(WeightsAndBiases(workdir, project=c.wandb_project, config=fields))

@@ -11,8 +11,7 @@ from jax.sharding import Mesh
 from vit_jax.core import axes
 from vit_jax.core.errors import UserError
 from vit_jax.parallel import mesh as meshes
-from vit_jax.training import metrics
-from vit_jax.training.objective import Batch, Objective
+from vit_jax.training.objective import Batch, Objective, top_k_correct
 
 Progress = Callable[[int, int], None]  # batches done, batches in all
 
@@ -62,8 +61,8 @@ class Classification:
             hits = targets >= label_threshold
             scored = good * hits.any(axis=-1)
             each = {
-                "accuracy": metrics.top_k_correct(logits, hits, 1),
-                "top5_accuracy": metrics.top_k_correct(logits, hits, 5),
+                "accuracy": top_k_correct(logits, hits, 1),
+                "top5_accuracy": top_k_correct(logits, hits, 5),
                 "loss": objective.losses(logits, targets),
                 "examples": jnp.ones_like(scored),
             }

@@ -4,7 +4,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.util import tensor_util
 
 from vit_jax.training.histograms import Histogram
-from vit_jax.training.log import TensorBoard
+from vit_jax.training.run_log import TensorBoard
 
 
 def test_scalars_and_histograms_are_read_back(tmp_path):
