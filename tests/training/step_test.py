@@ -1,6 +1,7 @@
 import json
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -23,42 +24,52 @@ EVERY_OPTIMIZER = [
 ]
 
 
+def compiled(
+    batch_size=16, grad_accum_steps=1, mixup=0.0, cutmix=0.0, lr=1e-3, seed=0, optimizer="adam",
+    freeze=(), ema_decay=None, model="ViT-Ti/4", toy=TINY, size=SIZE, mesh=None,
+    shard_optimizer=False, **fields,
+):  # fmt: skip
+    """Layouts of state and batch, the compiled update, and the first state."""
+    mesh = meshes.make_mesh(**{"replica": 1, "data": -1, "fsdp": 1, "tensor": 1} | (mesh or {}))
+    schedule = schedules.schedule(
+        "constant", peak=lr, warmup_steps=0, cooldown_steps=0, total_steps=1000,
+        rsqrt_timescale_steps=1,
+    )  # fmt: skip
+    optimizer = optimizers.create(
+        optimizer, schedule=schedule, peak_lr=lr, weight_decay=0.01,
+        weight_decay_meaning="lr_scaled", grad_clip_norm=1.0, b1=0.9, b2=0.999, eps=1e-8,
+        momentum=0.9, nesterov=False, joint_qkv=False, mu_dtype="float32",
+    )  # fmt: skip
+    fields = toy | fields
+    layout = state_layout(
+        lambda rngs: models.create(
+            model, num_classes=CLASSES, image_size=size, rngs=rngs, **fields
+        ),
+        patterns.without_frozen(optimizer, freeze), mesh, ema_decay=ema_decay,
+        shard_optimizer=shard_optimizer,
+    )  # fmt: skip
+    objective = Objective(
+        loss="softmax", label_smoothing=0.0, mixup_alpha=mixup, cutmix_alpha=cutmix,
+        num_classes=CLASSES, grad_accum_steps=grad_accum_steps, freeze=freeze, mean=(0.5,) * 3,
+        std=(0.5,) * 3,
+    )  # fmt: skip
+    batch = batch_layout(mesh, batch_size=batch_size, image_size=size, max_labels=1)
+    update = make_update(layout, objective, lambda step, _: {"lr": schedule(step)}, seed)
+    return layout, batch, lower_update(update, layout, batch).compile(), layout.init(seed)
+
+
+COMPILED = {}
+
+
 class Trainer:
-    """A compiled step by itself, without files."""
+    """A compiled step on its own, without files; those of equal options share the program."""
 
-    def __init__(
-        self, batch_size=16, grad_accum_steps=1, mixup=0.0, cutmix=0.0, lr=1e-3, seed=0,
-        optimizer="adam", freeze=(), ema_decay=None, model="ViT-Ti/4", toy=TINY, size=SIZE,
-        mesh=None, shard_optimizer=False, **fields,
-    ):  # fmt: skip
-        mesh = meshes.make_mesh(**{"replica": 1, "data": -1, "fsdp": 1, "tensor": 1} | (mesh or {}))
-        schedule = schedules.schedule(
-            "constant", peak=lr, warmup_steps=0, cooldown_steps=0, total_steps=1000,
-            rsqrt_timescale_steps=1,
-        )  # fmt: skip
-        optimizer = optimizers.create(
-            optimizer, schedule=schedule, peak_lr=lr, weight_decay=0.01,
-            weight_decay_meaning="lr_scaled", grad_clip_norm=1.0, b1=0.9, b2=0.999, eps=1e-8,
-            momentum=0.9, nesterov=False, joint_qkv=False, mu_dtype="float32",
-        )  # fmt: skip
-
-        def make_model(rngs):
-            fields_ = toy | fields
-            return models.create(model, num_classes=CLASSES, image_size=size, rngs=rngs, **fields_)
-
-        self.layout = state_layout(
-            make_model, patterns.without_frozen(optimizer, freeze), mesh, ema_decay=ema_decay,
-            shard_optimizer=shard_optimizer,
-        )  # fmt: skip
-        objective = Objective(
-            loss="softmax", label_smoothing=0.0, mixup_alpha=mixup, cutmix_alpha=cutmix,
-            num_classes=CLASSES, grad_accum_steps=grad_accum_steps, freeze=freeze, mean=(0.5,) * 3,
-            std=(0.5,) * 3,
-        )  # fmt: skip
-        self.batch_layout = batch_layout(mesh, batch_size=batch_size, image_size=size, max_labels=1)
-        update = make_update(self.layout, objective, lambda step, _: {"lr": schedule(step)}, seed)
-        self.update = lower_update(update, self.layout, self.batch_layout).compile()
-        self.state, self.size = self.layout.init(seed), size
+    def __init__(self, size=SIZE, **options):
+        key = repr((size, sorted(options.items())))
+        if key not in COMPILED:
+            COMPILED[key] = compiled(size=size, **options)
+        self.layout, self.batch_layout, self.update, first = COMPILED[key]
+        self.state, self.size = jax.tree.map(jnp.copy, first), size  # it is donated to the update
 
     def batch(self, seed, **changes):
         rng = np.random.default_rng(seed)
@@ -213,42 +224,35 @@ def test_frozen_parameters_keep_their_bits_and_count_in_no_norm():
         np.testing.assert_array_equal(by_layer, ~frozen[name].reshape(-1), err_msg=name)
 
 
-CURVE = """
+def curve(name):
+    trainer = Trainer(mixup=0.2, dropout=0.1, stochastic_depth=0.1, remat="dots", optimizer=name)
+    # 15 examples: with 16 a class may have its very share, 4, and then the gradient of a fresh
+    # head's bias is nothing but rounding, of which Adam takes the sign.
+    weight = np.ones(16, np.float32)
+    weight[0] = 0
+    batches = (trainer.batch(i, weight=weight) for i in range(20))
+    return [float(trainer.step(batch)["train/loss"]) for batch in batches], trainer
+
+
+# State and update are sharded by the rules.
+ON_EIGHT = """
 import json, sys
-import numpy as np
 sys.path.insert(0, "tests/training")
-from step_test import Trainer
-name = sys.argv[1]
-trainer = Trainer(mixup=0.2, dropout=0.1, stochastic_depth=0.1, remat="dots", optimizer=name)
-# 15 examples: with 16 a class may have its very share, 4, and then the gradient of a fresh head's
-# bias is nothing but rounding, of which Adam takes the sign.
-weight = np.ones(16, np.float32)
-weight[0] = 0
-batches = (trainer.batch(i, weight=weight) for i in range(20))
-losses = [float(trainer.step(batch)["train/loss"]) for batch in batches]
-print(json.dumps({"devices": trainer.layout.mesh.size, "losses": losses}))
+from step_test import curve
+losses, trainer = curve(sys.argv[1])
+image = trainer.batch(0)["image"]
+assert len(image.sharding.device_set) == 8
+assert image.addressable_shards[0].data.shape[0] == 2
+kernel = trainer.state.params["head"]["kernel"]
+assert kernel.sharding.is_fully_replicated and len(kernel.sharding.device_set) == 8
+print(json.dumps(losses))
 """
 
 
 @pytest.mark.parametrize("name", EVERY_OPTIMIZER)
 def test_eight_devices_give_the_curve_of_one(run_python, name):
-    one, eight = (json.loads(run_python("-c", CURVE, name, devices=n).stdout) for n in (1, 8))
-    assert (one["devices"], eight["devices"]) == (1, 8)
-    np.testing.assert_allclose(eight["losses"], one["losses"], rtol=SAME_MATH)
-
-
-def test_state_and_update_are_sharded_by_the_rules(run_python):
-    code = """
-import sys
-sys.path.insert(0, "tests/training")
-from step_test import Trainer
-trainer = Trainer()
-batch = trainer.batch(0)
-assert len(batch["image"].sharding.device_set) == 8
-assert batch["image"].addressable_shards[0].data.shape[0] == 2
-trainer.step(batch)
-kernel = trainer.state.params["head"]["kernel"]
-assert kernel.sharding.is_fully_replicated and len(kernel.sharding.device_set) == 8
-"""
-    done = run_python("-c", code, devices=8)
+    done = run_python("-c", ON_EIGHT, name, devices=8)
     assert done.returncode == 0, done.stderr
+    one, trainer = curve(name)
+    assert trainer.layout.mesh.size == 1
+    np.testing.assert_allclose(json.loads(done.stdout), one, rtol=SAME_MATH)
