@@ -72,30 +72,27 @@ def main(arguments: list[str]) -> None:
     """The command."""
     command.no_more(arguments)
     with processes.together(processes.find()):
-        _evaluate_checkpoint()
-
-
-def _evaluate_checkpoint() -> None:
-    checkpoint = epath.Path(FLAGS.checkpoint).expanduser()
-    external = weights.is_external(checkpoint)
-    if not external:
-        checkpoint = checkpoint_dir.find(checkpoint)
-    elif not FLAGS.config:
-        raise UserError(f"{checkpoint} does not say what to evaluate it on: give --config FILE.")
-    if FLAGS.config:
-        config = configs.load(FLAGS.config, FLAGS.config_override)
-    else:
-        config = configs.resolve(
-            read_document(_workdir(checkpoint))["config"], FLAGS.config_override
-        )
-    compilation_cache.use()
-    first = jax.process_index() == 0
-    screen = Screen(sys.stderr if FLAGS.json else sys.stdout, quiet=not first)
-    numbers = evaluate(config, checkpoint, screen, ema=FLAGS.ema)
-    if FLAGS.json and first:
-        print(json.dumps(numbers))
-    elif not FLAGS.json:
-        announce.results(screen, 0 if external else int(checkpoint.name), numbers)
+        checkpoint = epath.Path(FLAGS.checkpoint).expanduser()
+        external = weights.is_external(checkpoint)
+        if not external:
+            checkpoint = checkpoint_dir.find(checkpoint)
+        elif not FLAGS.config:
+            raise UserError(
+                f"{checkpoint} does not say what to evaluate it on: give --config FILE."
+            )
+        if FLAGS.config:
+            config = configs.load(FLAGS.config, FLAGS.config_override)
+        else:
+            written = read_document(_workdir(checkpoint))["config"]
+            config = configs.resolve(written, FLAGS.config_override)
+        compilation_cache.use()
+        first = jax.process_index() == 0
+        screen = Screen(sys.stderr if FLAGS.json else sys.stdout, quiet=not first)
+        numbers = evaluate(config, checkpoint, screen, ema=FLAGS.ema)
+        if FLAGS.json and first:
+            print(json.dumps(numbers))
+        elif not FLAGS.json:
+            announce.results(screen, 0 if external else int(checkpoint.name), numbers)
 
 
 def _workdir(checkpoint: epath.Path) -> epath.Path:
@@ -110,7 +107,7 @@ if __name__ == "__main__":
     command.define_config(configs.fields(), required=False)
     processes.define_flags()
     flags.DEFINE_string("checkpoint", None, "Work directory, or a step's folder in it.")
-    flags.DEFINE_bool("ema", False, "The moving average of the weights, where the run kept one.")
+    flags.DEFINE_bool("ema", False, "The EMA of the weights, where the run kept one.")
     flags.DEFINE_bool("json", False, "The numbers as one JSON object.")
     flags.mark_flag_as_required("checkpoint")
     command.run(main)

@@ -52,13 +52,17 @@ def predict(
                     f"{file}: the probabilities of {checkpoint} are not finite. Its numbers are "
                     "damaged, or the training diverged: use an earlier checkpoint."
                 )
-            order = np.argsort(-p, kind="stable")[:top_k]
-            yield file, [_entry(int(c), float(p[c]), loaded.class_names) for c in order]
-
-
-def _entry(c: int, probability: float, names: tuple[str, ...] | None) -> dict:
-    name = names[c] if names else str(c)
-    return {"class": c, "name": name, "probability": round(probability, 6)}
+            yield (
+                file,
+                [
+                    {
+                        "class": c,
+                        "name": loaded.class_names[c] if loaded.class_names else str(c),
+                        "probability": round(float(p[c]), 6),
+                    }
+                    for c in np.argsort(-p, kind="stable")[:top_k].tolist()
+                ],
+            )
 
 
 FLAGS = flags.FLAGS
@@ -89,7 +93,7 @@ if __name__ == "__main__":
     )
     flags.DEFINE_integer("top_k", 5, "How many classes to show for an image.")
     flags.DEFINE_integer("batch_size", 32, "How many images are computed at once.")
-    flags.DEFINE_bool("ema", False, "The moving average of the weights, where the run kept one.")
+    flags.DEFINE_bool("ema", False, "The EMA of the weights, where the run kept one.")
     flags.DEFINE_bool("json", False, "One JSON object a line instead of text.")
     flags.mark_flag_as_required("checkpoint")
     command.run(main)

@@ -25,16 +25,10 @@ MOST_LABELS = 3  # under an image
 
 
 def preview(config: RunConfig, name: str, *, step: int, max_images: int) -> Image.Image:
-    """The first examples of the batch that update number `step`, counted from 1, learns from.
+    """The first examples, at most `max_images`, that update number `step` learns from.
 
-    Args:
-      config: of the run.
-      name: what the title calls it.
-      step: as the log counts them: step 1 is the first.
-      max_images: the most images to show.
-
-    Raises:
-      UserError: no such step in this run, or data that cannot be read.
+    `step` counts from 1, as the log does; `name` is what the title calls the run. UserError if this
+    run has no such step, or for data that cannot be read.
     """
     if max_images < 1:
         raise UserError(f"--max_images={max_images}: give at least 1.")
@@ -55,34 +49,19 @@ def preview(config: RunConfig, name: str, *, step: int, max_images: int) -> Imag
         seen = steps.examples(arrays, objective, seed=config.seed, step=step - 1)
         return [x[:max_images] for x in seen]
 
-    images, targets, weight = jax.device_get(
-        first({name: array for name, array in batch.items() if name != "index"})
-    )
-    pixels = _pixels(images, objective.mean, objective.std)
+    images, targets, weight = jax.device_get(first({k: batch[k] for k in batch if k != "index"}))
+    mean, std = (np.asarray(x, np.float32) for x in (objective.mean, objective.std))
+    pixels = images * std + mean
+    pixels = np.rint(pixels * 255).clip(0, 255).astype(np.uint8)
     names = source.class_names or tuple(map(str, range(source.num_classes)))
-    cells = [
-        _cell(
-            pixels[i],
-            targets[i],
-            weight[i],
-            int(batch["index"][i]),
-            bool(batch["weight"][i]),
-            names,
-        )
-        for i in range(len(pixels))
-    ]
+    shown = zip(pixels, targets, weight, batch["index"], batch["weight"] > 0, strict=False)
+    cells = [_cell(*each, names) for each in shown]
     titles = [
         f"Step {step:,} of {durations.total_steps:,}: {name}",
         f"epoch {step / durations.steps_per_epoch:.1f}, seed {config.seed}, {len(cells):,} of "
         f"{config.input.batch_size:,} examples, {config.input.preprocess}",
     ]
     return contact_sheet.draw(titles, cells)
-
-
-def _pixels(images: np.ndarray, mean: tuple[float, ...], std: tuple[float, ...]) -> np.ndarray:
-    """Normalised float32 [B, H, W, 3] -> uint8, as the images came where nothing was blended."""
-    scaled = images * np.asarray(std, np.float32) + np.asarray(mean, np.float32)
-    return np.rint(scaled * 255).clip(0, 255).astype(np.uint8)
 
 
 def _cell(
@@ -95,15 +74,12 @@ def _cell(
 ) -> Cell:
     """An example above its largest targets: "cat: 0.700", "dog: 0.300"; "cat" for one of 1."""
     order = [c for c in np.argsort(-targets, kind="stable") if targets[c] > 0]
-    labels = [(_drawable(names[c], c), _share(targets[c])) for c in order]
+    lam = lambda target: "" if target == 1 else f": {target:.3f}"
+    labels = [(_drawable(names[c], c), lam(targets[c])) for c in order]
     if len(labels) > MOST_LABELS:
         labels[MOST_LABELS - 1 :] = [(f"and {len(labels) - MOST_LABELS + 1} more", "")]
     note = f"#{index}, weight {weight:.3g}" if is_good else f"#{index}, bad image"
     return Cell(image, labels, note, crossed=not weight)
-
-
-def _share(target: float) -> str:
-    return "" if target == 1 else f": {target:.3f}"
 
 
 def _drawable(name: str, number: int) -> str:
@@ -133,7 +109,7 @@ def main(arguments: list[str]) -> None:
     command.no_more(arguments)
     output = epath.Path(FLAGS.output).expanduser()
     if output.suffix != ".png":
-        raise UserError(f"--output={output} is no PNG file: give a name that ends in .png.")
+        raise UserError(f"--output={output} is not a PNG file: give a name that ends in .png.")
     config = configs.load(FLAGS.config, FLAGS.config_override)
     preflight.check_folders(config)
     name = " ".join([FLAGS.config, *FLAGS.config_override])

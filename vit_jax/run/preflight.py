@@ -73,7 +73,10 @@ def look(config: RunConfig, workdir: epath.Path, problems: Problems) -> RunParts
     source = look("input", build.source, config.input)
     look("input", build.check_batch, config, mesh)
     batch_layout = look("input", build.batch_layout, config, source, mesh)
-    data = _declared(config.input) if source is MISSING else _counts(source)
+    data = _declared(config.input)
+    if source is not MISSING:
+        classes = build.ModelClasses(source.num_classes, source.class_names)
+        data = DataCounts(source.num_examples, classes)
 
     # Model and step.
     num_classes = data.classes.number
@@ -109,7 +112,9 @@ def look(config: RunConfig, workdir: epath.Path, problems: Problems) -> RunParts
     init = look("init", build.check_init, config.init)
     # With model.name=None the model was made from them: their errors are reported already.
     needed: list[Any] = [init, model] if config.model.name is None else [init]
-    trained = look("init", _trained, config.init, is_new, after=needed)
+    taken = is_new and bool(config.init.weights)
+    read_info = lambda: build.trained_weights(config.init) if taken else None
+    trained = look("init", read_info, after=needed)
     shapes = look("init", _shapes_to_take, config.init, trained, layout, model)
     look("log", build.check_log, config.log)
     look("workdir", disk_space.check_writable, workdir)
@@ -117,11 +122,6 @@ def look(config: RunConfig, workdir: epath.Path, problems: Problems) -> RunParts
     return RunParts(
         mesh, source, batch_layout, step, eval_data, evals, trained, shapes, description
     )
-
-
-def _counts(source: Source) -> DataCounts:
-    classes = build.ModelClasses(source.num_classes, source.class_names)
-    return DataCounts(source.num_examples, classes)
 
 
 def _declared(c: InputConfig) -> DataCounts:
@@ -133,10 +133,6 @@ def _declared(c: InputConfig) -> DataCounts:
     if num_examples is None or c.num_classes is None:
         return MISSING
     return DataCounts(num_examples, build.ModelClasses(c.num_classes, None))
-
-
-def _trained(c: InitConfig, is_new: bool) -> CheckpointInfo | None:
-    return build.trained_weights(c) if c.weights and is_new else None
 
 
 def _shapes_to_take(

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from etils import epath
 
-from vit_jax.config import RunConfig
+from vit_jax.config import OptimConfig, RunConfig, TotalConfig
 from vit_jax.core import errors
 from vit_jax.training.clock import Cadence
 
@@ -36,12 +36,13 @@ def durations(config: RunConfig, *, num_examples: int) -> Durations:
     """Durations in steps, rounded to the nearest whole one."""
     batch_size, optim = config.input.batch_size, config.optim
 
-    def steps(**given: float | None) -> int | None:
-        per_step = {"steps": 1.0, "epochs": num_examples / batch_size, "examples": 1 / batch_size}
-        some = [round(amount * per_step[k]) for k, amount in given.items() if amount is not None]
+    def steps(section: TotalConfig | OptimConfig, prefix: str = "") -> int | None:
+        units = {"steps": 1.0, "epochs": num_examples / batch_size, "examples": 1 / batch_size}
+        given = [(getattr(section, prefix + unit), size) for unit, size in units.items()]
+        some = [round(amount * size) for amount, size in given if amount is not None]
         return some[0] if some else None  # the config has at most one
 
-    total_steps = steps(**dataclasses.asdict(config.total))
+    total_steps = steps(config.total)
     if total_steps is None:
         raise errors.UserError(
             "How long to train is not set: give one of total.steps, total.epochs, total.examples."
@@ -56,16 +57,6 @@ def durations(config: RunConfig, *, num_examples: int) -> Durations:
         raise errors.UserError(
             f"log.profile_at_step={profile} never comes: total.* amounts to {total_steps:,} steps."
         )
-    warmup_steps = steps(
-        steps=optim.warmup_steps,
-        epochs=optim.warmup_epochs,
-        examples=optim.warmup_examples,
-    )
-    cooldown_steps = steps(
-        steps=optim.cooldown_steps,
-        epochs=optim.cooldown_epochs,
-        examples=optim.cooldown_examples,
-    )
     never = [step for step in config.input.skip_steps if step > total_steps]
     if never:
         raise errors.UserError(
@@ -75,8 +66,8 @@ def durations(config: RunConfig, *, num_examples: int) -> Durations:
     every = config.log.histograms_every_steps
     return Durations(
         total_steps=total_steps,
-        warmup_steps=warmup_steps or 0,
-        cooldown_steps=cooldown_steps or 0,
+        warmup_steps=steps(optim, "warmup_") or 0,
+        cooldown_steps=steps(optim, "cooldown_") or 0,
         steps_per_epoch=num_examples / batch_size,
         log=Cadence(config.log.every_steps, total_steps),
         save=Cadence(config.checkpoint.every_steps, total_steps),

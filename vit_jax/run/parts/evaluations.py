@@ -73,7 +73,7 @@ def check_evals(config: RunConfig) -> None:
     for name, c in config.evals.items():
         if c.kind not in EVALUATORS:
             raise errors.UserError(
-                f"evals.{name}.kind={c.kind!r} is no evaluation. "
+                f"evals.{name}.kind={c.kind!r} is not an evaluation. "
                 f"{errors.nearest(c.kind, EVALUATORS)}"
             )
     best = config.checkpoint.best_metric
