@@ -4,7 +4,6 @@ import dataclasses
 import json
 import re
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -27,29 +26,19 @@ VARIANTS = {
     "bit.py": ("", ":variant=R152x2,data=i21k"),
     "hybrid.py": ("", ":variant=R50+ViT-L/16,data=i21k"),
     "finetune.py": (
-        "",
-        ":folder",
-        ":imagenet",
-        ":cifar10",
-        ":cifar100",
-        ":pets",
-        ":flowers",
-        ":vtab",
-        ":size=64",
-        ":pets,size=32,probe",
+        "", ":folder", ":imagenet", ":cifar10", ":cifar100", ":pets", ":flowers", ":vtab",
+        ":size=64", ":pets,size=32,probe",
     ),
     "vit_image_folder.py": ("", ":size=64", ":size=128"),
     "vit_augreg.py": (
-        "",
-        ":aug=light1",
-        ":variant=S/32,aug=none,data=i1k,reg=0.1",
+        "", ":aug=light1", ":variant=S/32,aug=none,data=i1k,reg=0.1",
         ":data=i1k,aug=strong2,variant=H/14",
     ),
     "vit_cifar10.py": ("", ":gpu", ":cpu"),
     "vit_s16_i1k.py": ("", ":evals=data"),
     "vit_i1k_deit3.py": ("", ":variant=S/16", ":variant=L/16", ":variant=H/14"),
     "vit_i1k.py": ("", ":variant=S/16", ":variant=B/32", ":variant=L/16", ":variant=L/32"),
-}
+}  # fmt: skip
 CONFIGS = [f"{file.name}{variant}" for file in FILES for variant in VARIANTS.get(file.name, ("",))]
 
 
@@ -62,48 +51,23 @@ def with_architecture(name):
     return ["model.name=ViT-B/16"] if load(name).model.name is None else []
 
 
-class Published(NamedTuple):
-    """A row of arXiv 2010.11929, table 3."""
-
-    model: str
-    epochs: int
-    lr: float
-    schedule: str
-    weight_decay: float
-    dropout: float | None
-
-
+# arXiv 2010.11929, table 3: model, epochs, lr, schedule, weight decay, dropout.
+HYBRIDS = {"R50+ViT-B/16": 8e-4, "R50+ViT-B/32": 8e-4, "R50+ViT-L/32": 2e-4, "R50+ViT-L/16": 4e-4}
+RESNETS = {"R50x1": 1e-3, "R50x2": 1e-3, "R101x1": 8e-4, "R152x1": 6e-4, "R152x2": 6e-4}
 TABLE_3 = {
-    **{
-        f"hybrid.py:variant={model}": Published(model, 7, lr, "linear", 0.1, 0.0)
-        for model, lr in [
-            ("R50+ViT-B/16", 8e-4),
-            ("R50+ViT-B/32", 8e-4),
-            ("R50+ViT-L/32", 2e-4),
-            ("R50+ViT-L/16", 4e-4),
-        ]
-    },
-    **{
-        f"bit.py:variant={model}": Published(model, 7, lr, "linear", 0.1, None)
-        for model, lr in [
-            ("R50x1", 1e-3),
-            ("R50x2", 1e-3),
-            ("R101x1", 8e-4),
-            ("R152x1", 6e-4),
-            ("R152x2", 6e-4),
-        ]
-    },
-    "hybrid.py:data=i21k": Published("R50+ViT-B/16", 90, 1e-3, "linear", 0.03, 0.1),
-    "bit.py:data=i21k": Published("R50x1", 90, 1e-3, "linear", 0.03, None),
-    "ablation_position.py": Published("ViT-B/16", 7, 8e-4, "linear", 0.1, 0.0),
-    "vit_b16_jft.py": Published("ViT-B/16", 7, 8e-4, "linear", 0.1, 0.0),
-    "vit_l16_jft.py": Published("ViT-L/16", 14, 4e-4, "linear", 0.1, 0.0),
-    "vit_h14_jft.py": Published("ViT-H/14", 14, 3e-4, "linear", 0.1, 0.0),
-    "vit_b16_i21k.py": Published("ViT-B/16", 90, 1e-3, "linear", 0.03, 0.1),
-    "vit_b32_i21k.py": Published("ViT-B/32", 90, 1e-3, "linear", 0.03, 0.1),
-    "vit_l16_i21k.py": Published("ViT-L/16", 90, 1e-3, "linear", 0.03, 0.1),
-    "vit_l32_i21k.py": Published("ViT-L/32", 90, 1e-3, "linear", 0.03, 0.1),
-    "vit_i1k.py": Published("ViT-B/16", 300, 3e-3, "cosine", 0.3, 0.1),
+    **{f"hybrid.py:variant={m}": (m, 7, lr, "linear", 0.1, 0.0) for m, lr in HYBRIDS.items()},
+    **{f"bit.py:variant={m}": (m, 7, lr, "linear", 0.1, None) for m, lr in RESNETS.items()},
+    "hybrid.py:data=i21k": ("R50+ViT-B/16", 90, 1e-3, "linear", 0.03, 0.1),
+    "bit.py:data=i21k": ("R50x1", 90, 1e-3, "linear", 0.03, None),
+    "ablation_position.py": ("ViT-B/16", 7, 8e-4, "linear", 0.1, 0.0),
+    "vit_b16_jft.py": ("ViT-B/16", 7, 8e-4, "linear", 0.1, 0.0),
+    "vit_l16_jft.py": ("ViT-L/16", 14, 4e-4, "linear", 0.1, 0.0),
+    "vit_h14_jft.py": ("ViT-H/14", 14, 3e-4, "linear", 0.1, 0.0),
+    "vit_b16_i21k.py": ("ViT-B/16", 90, 1e-3, "linear", 0.03, 0.1),
+    "vit_b32_i21k.py": ("ViT-B/32", 90, 1e-3, "linear", 0.03, 0.1),
+    "vit_l16_i21k.py": ("ViT-L/16", 90, 1e-3, "linear", 0.03, 0.1),
+    "vit_l32_i21k.py": ("ViT-L/32", 90, 1e-3, "linear", 0.03, 0.1),
+    "vit_i1k.py": ("ViT-B/16", 300, 3e-3, "cosine", 0.3, 0.1),
 }
 
 
@@ -111,7 +75,7 @@ TABLE_3 = {
 def test_recipes_match_the_paper(name):
     c = load(name)
     expected = TABLE_3[name]
-    actual = Published(
+    actual = (
         c.model.name, c.total.epochs, c.optim.lr, c.optim.schedule, c.optim.weight_decay,
         c.model.dropout,
     )  # fmt: skip
@@ -157,8 +121,7 @@ ABLATIONS = {
     },
     ("ablation_shape.py", "ablation_shape.py:depth=64"): {"model/depth": 64},
     ("ablation_shape.py", "ablation_shape.py:width=256"): {
-        "model/width": 256,
-        "model/num_heads": 4,
+        "model/width": 256, "model/num_heads": 4,
     },
     ("ablation_shape.py", "ablation_shape.py:mlp=8192"): {"model/mlp_dim": 8192},
     ("ablation_shape.py", "ablation_shape.py:patch=16"): {"model/name": "ViT-L/16"},
@@ -223,9 +186,8 @@ def test_sizes_are_of_training_and_evaluation(file, size):
 def test_a_probe_trains_only_the_head():
     from vit_jax.optim import patterns
 
-    c = load(
-        "finetune.py:probe,size=64", ["model.name=ViT-Ti/16", "model.depth=2", "model.pool=map"]
-    )
+    fields = ["model.name=ViT-Ti/16", "model.depth=2", "model.pool=map"]
+    c = load("finetune.py:probe,size=64", fields)
     params = nnx.state(nnx.eval_shape(lambda: build.model(c, num_classes=6).make(nnx.Rngs(0))))
     frozen = patterns.frozen(nnx.to_pure_dict(params), c.optim.freeze)
     trained = {name for name, mask in pytrees.flatten(frozen).items() if not mask.all()}
@@ -243,14 +205,9 @@ def test_wrong_parts_of_variants_are_refused(variant):
 
 # arXiv 2106.10270, section 3.3: RandAugment's magnitude, for two layers, and mixup's alpha.
 AUGREG = {
-    "none": (None, 0.0),
-    "light1": (0, 0.0),
-    "light2": (10, 0.2),
-    "medium1": (15, 0.2),
-    "medium2": (15, 0.5),
-    "strong1": (20, 0.5),
-    "strong2": (20, 0.8),
-}
+    "none": (None, 0.0), "light1": (0, 0.0), "light2": (10, 0.2), "medium1": (15, 0.2),
+    "medium2": (15, 0.5), "strong1": (20, 0.5), "strong2": (20, 0.8),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("aug", AUGREG)
@@ -278,17 +235,14 @@ def test_augreg_knows_both_data_sets(data):
 @pytest.mark.parametrize(
     "argument, says",
     [
-        (
-            "aug=medium",
-            r"aug=none\|light1\|light2\|medium1\|medium2\|strong1\|strong2, got 'medium'",
-        ),
+        ("aug=medium", r"aug=none\|light1\|light2\|medium1\|.*\|strong2, got 'medium'"),
         ("data=jft", r"data=i21k\|i1k, got 'jft'"),
         ("reg=0.2", r"reg=0\|0.1, got '0.2'"),
         ("augment=none", r"variant, aug, data, reg, evals, got 'augment=none'"),
         ("variant=H/14", r"not for variant=H/14: give aug=none\|light1"),
         ("evals=DIR", "go with data=i1k alone"),
     ],
-)
+)  # fmt: skip
 def test_augreg_lists_what_exists(argument, says):
     with pytest.raises(UserError, match=says):
         load(f"vit_augreg.py:{argument}")
@@ -345,17 +299,13 @@ def test_is_planned_without_data(name):
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda f: f.name)
-def test_docstring_has_the_command_and_the_result(file):
+def test_docstring_has_the_command_the_result_and_the_planned_steps(file):
     text = file.read_text()
     assert f"python -m vit_jax.train --config configs/{file.name}" in text
     assert "\nReaches  " in text
     assert "not yet measured" in text or "%" in text or "depends" in text
-
-
-@pytest.mark.parametrize("file", FILES, ids=lambda f: f.name)
-def test_docstring_states_the_planned_steps(file):
-    """A cost stated in steps equals that of the plan."""
-    stated = re.search(r"\nCost +([\d,]+) steps", file.read_text())
+    # A cost stated in steps equals that of the plan.
+    stated = re.search(r"\nCost +([\d,]+) steps", text)
     if stated:
         c = load(file.name)
         plan = build.durations(c, num_examples=c.input.num_examples)
@@ -392,23 +342,15 @@ def toy(name):
             *with_architecture(name),
             *(f"model.{field}={value}" for field, value in TOY.items() if field in known),
             "init.head=keep",  # for finetune.py: there are no weights here
-            "input.source=synthetic",
-            "input.data_dir=None",
-            "input.split=train",
-            "input.num_examples=24",
-            "input.num_classes=10",
-            "input.batch_size=8",
+            "input.source=synthetic", "input.data_dir=None", "input.split=train",
+            "input.num_examples=24", "input.num_classes=10", "input.batch_size=8",
             f"input.preprocess={shrunk(c.input.preprocess, size)}",
-            "optim.warmup_epochs=None",
-            "optim.warmup_steps=1",
-            "total.epochs=None",
-            "total.steps=2",
+            "optim.warmup_epochs=None", "optim.warmup_steps=1", "total.epochs=None",
+            "total.steps=2", "log.every_steps=1", "log.tensorboard=False",
             *(f"evals.{n}.preprocess={shrunk(e.preprocess, size)}" for n, e in c.evals.items()),
             *(f"evals.{n}.data_dir=None" for n in c.evals),
-            "log.every_steps=1",
-            "log.tensorboard=False",
         ],
-    )
+    )  # fmt: skip
 
 
 def program(c):

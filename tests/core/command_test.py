@@ -1,5 +1,9 @@
+import subprocess
+import sys
+
 import pytest
 
+from tests.conftest import REPOSITORY, python_environment
 from vit_jax.core import command
 
 PROGRAM = """
@@ -85,3 +89,21 @@ def test_overrides_are_collected():
         "prog", "--config=a.py", "--config_override=optim.lr=1", "--config_override=seed=3",
         "--", "--config.x",
     ]  # fmt: skip
+
+
+def test_a_pipe_that_nobody_reads_any_more_does_not_end_a_command():
+    body = """
+    from vit_jax.core.screen import Screen
+    screen = Screen()
+    for _ in range(1000):
+        screen.say("x" * 1000)
+    print("y")
+    print("done", file=sys.stderr)"""
+    process = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM.format(body=body)], stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, text=True, cwd=REPOSITORY, env=python_environment(),
+    )  # fmt: skip
+    process.stdout.readline()
+    process.stdout.close()
+    assert process.stderr.read() == "done\n"
+    assert process.wait(timeout=300) == 0

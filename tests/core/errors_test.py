@@ -43,7 +43,7 @@ def test_one_problem_is_told_as_it_is():
     problems = Problems()
     problems.tell()
     problems.look("b", lambda: fail("b is wrong"))
-    problems.look("c", lambda: fail("b is wrong"))  # another part stumbles over the same field
+    problems.look("c", lambda: fail("b is wrong"))  # another part trips over the same field
     with pytest.raises(UserError, match=r"^b is wrong$"):
         problems.tell()
 

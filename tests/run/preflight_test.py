@@ -1,4 +1,4 @@
-"""All problems at once, before anything is compiled or written; those of folders first of all."""
+"""All problems are reported at once, before anything is compiled or written; folders first."""
 
 import collections
 
@@ -110,16 +110,16 @@ def test_a_state_that_no_device_can_hold_is_refused_at_every_start(problems_of, 
 
 
 @pytest.fixture
-def told(tmp_path, tiny_run, monkeypatch):
-    """`told(override, ...)`: what is said of a run with these."""
+def messages(tmp_path, tiny_run, monkeypatch):
+    """`messages(override, ...)`: the error of a run with these overrides."""
     monkeypatch.chdir(tmp_path)
 
-    def told(*overrides, workdir="run"):
+    def messages(*overrides, workdir="run"):
         with pytest.raises(UserError) as error:
             preflight.check_folders(tiny_run(*overrides), epath.Path(tmp_path / workdir))
         return str(error.value)
 
-    return told
+    return messages
 
 
 @pytest.mark.parametrize(
@@ -142,20 +142,20 @@ def told(tmp_path, tiny_run, monkeypatch):
         ([*UNNAMED, "init.weights=nowhere"], "put the weights back"),
     ],
 )
-def test_what_is_wrong_with_a_folder_is_told(told, tmp_path, overrides, message):
+def test_what_is_wrong_with_a_folder_is_told(messages, tmp_path, overrides, message):
     (tmp_path / "set" / "3.0.2").mkdir(parents=True)
     (tmp_path / "set" / "3.0.2" / "dataset_info.json").write_text("{}")
     (tmp_path / "images" / "cat").mkdir(parents=True)
     (tmp_path / "a.jpg").write_text("")
-    said = told(*overrides)
+    said = messages(*overrides)
     assert message in said
     assert "problems:" not in said
     assert not (tmp_path / "run").exists()
 
 
-def test_all_folders_are_told_at_once(told, tmp_path):
+def test_all_folders_are_told_at_once(messages, tmp_path):
     (tmp_path / "file").write_text("")
-    said = told(
+    said = messages(
         *FOLDER, "input.data_dir=nowhere", "evals.val.split=val", "evals.test.data_dir=/not",
         "init.weights=nowhere", workdir="file/run",
     )  # fmt: skip
@@ -180,7 +180,7 @@ def test_a_run_that_has_begun_needs_its_weights_no_more(tiny_run, tmp_path):
 
 
 def test_tensorflow_and_devices_are_not_waited_for(run_python, tmp_path):
-    """JAX_PLATFORMS cannot be used: whoever looked for devices would say so instead."""
+    """JAX_PLATFORMS is unusable: looking for devices would give that error instead."""
     program = (
         "import sys; from vit_jax import config, train; from vit_jax.run import preflight\n"
         "from vit_jax.core.errors import UserError\n"
