@@ -97,7 +97,6 @@ def test_a_pipe_that_nobody_reads_any_more_does_not_end_a_command():
     screen = Screen()
     for _ in range(1000):
         screen.say("x" * 1000)
-    print("y")
     print("done", file=sys.stderr)"""
     process = subprocess.Popen(
         [sys.executable, "-c", PROGRAM.format(body=body)], stdout=subprocess.PIPE,
