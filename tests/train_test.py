@@ -228,7 +228,7 @@ def test_a_wrong_config_leaves_no_trace(tmp_path, tiny_run):
         assert not (tmp_path / "run").exists(), override
 
 
-def test_changes_that_keep_the_arrays_are_allowed_by_choice(tmp_path, tiny_run):
+def test_changes_that_keep_the_arrays_can_be_allowed(tmp_path, tiny_run):
     train(tiny_run("total.steps=3", "optim.weight_decay=0.1"), tmp_path)
     for change in (
         ("optim.weight_decay=0.0",),
@@ -240,7 +240,7 @@ def test_changes_that_keep_the_arrays_are_allowed_by_choice(tmp_path, tiny_run):
         train(tiny_run("total.steps=3", *change), tmp_path, allow_config_change=True)
 
 
-def test_an_evaluation_that_a_stop_cut_short_is_made_up(tmp_path, tiny_run):
+def test_an_interrupted_evaluation_is_repeated(tmp_path, tiny_run):
     config = tiny_run(
         "evals.test.preprocess=decode|resize(8)", "total.steps=1", "optim.warmup_steps=none"
     )

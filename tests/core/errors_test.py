@@ -39,7 +39,7 @@ def test_a_part_that_needs_a_missing_one_is_left_out_silently():
     assert [problem.what for problem in problems.found] == ["b"]
 
 
-def test_one_problem_is_told_as_it_is():
+def test_a_single_problem_is_reported_unchanged():
     problems = Problems()
     problems.tell()
     problems.look("b", lambda: fail("b is wrong"))
@@ -57,6 +57,6 @@ def test_several_are_listed():
     assert str(error.value) == "2 problems:\n  1. b is wrong:\n     very\n  2. c is wrong"
 
 
-def test_a_bug_is_no_problem_of_the_user():
+def test_a_bug_is_not_the_users_problem():
     with pytest.raises(ZeroDivisionError):
         Problems().look("a", lambda: 1 / 0)

@@ -142,7 +142,7 @@ def messages(tmp_path, tiny_run, monkeypatch):
         ([*UNNAMED, "init.weights=nowhere"], "put the weights back"),
     ],
 )
-def test_what_is_wrong_with_a_folder_is_told(messages, tmp_path, overrides, message):
+def test_a_wrong_folder_is_reported(messages, tmp_path, overrides, message):
     (tmp_path / "set" / "3.0.2").mkdir(parents=True)
     (tmp_path / "set" / "3.0.2" / "dataset_info.json").write_text("{}")
     (tmp_path / "images" / "cat").mkdir(parents=True)
@@ -153,7 +153,7 @@ def test_what_is_wrong_with_a_folder_is_told(messages, tmp_path, overrides, mess
     assert not (tmp_path / "run").exists()
 
 
-def test_all_folders_are_told_at_once(messages, tmp_path):
+def test_all_wrong_folders_are_reported_at_once(messages, tmp_path):
     (tmp_path / "file").write_text("")
     said = messages(
         *FOLDER, "input.data_dir=nowhere", "evals.val.split=val", "evals.test.data_dir=/not",
@@ -164,7 +164,7 @@ def test_all_folders_are_told_at_once(messages, tmp_path):
         assert text in said
 
 
-def test_what_is_there_or_remote_passes(tiny_run, tmp_path):
+def test_existing_and_remote_folders_pass(tiny_run, tmp_path):
     (tmp_path / "images" / "cat").mkdir(parents=True)
     workdir = epath.Path(tmp_path / "run")
     preflight.check_folders(tiny_run(), workdir)
@@ -174,12 +174,12 @@ def test_what_is_there_or_remote_passes(tiny_run, tmp_path):
     preflight.check_folders(tiny_run(*FOLDER, *remote), workdir)
 
 
-def test_a_run_that_has_begun_needs_its_weights_no_more(tiny_run, tmp_path):
+def test_a_resumed_run_no_longer_needs_its_weights(tiny_run, tmp_path):
     (tmp_path / "run" / "checkpoints" / "3").mkdir(parents=True)
     preflight.check_folders(tiny_run("init.weights=/nowhere"), epath.Path(tmp_path / "run"))
 
 
-def test_tensorflow_and_devices_are_not_waited_for(run_python, tmp_path):
+def test_needs_neither_tensorflow_nor_devices(run_python, tmp_path):
     """JAX_PLATFORMS is unusable: looking for devices would give that error instead."""
     program = (
         "import sys; from vit_jax import config, train; from vit_jax.run import preflight\n"

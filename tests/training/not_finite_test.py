@@ -14,7 +14,7 @@ from vit_jax.store import checkpoint_dir
 from vit_jax.train import train
 
 
-def test_a_loss_that_is_not_finite_stops_the_run_and_is_not_saved(tmp_path, tiny_run):
+def test_a_non_finite_loss_stops_the_run_and_is_not_saved(tmp_path, tiny_run):
     config = tiny_run(
         "optim.lr=9e5", "optim.weight_decay=9e5", "optim.warmup_steps=none",
         "checkpoint.every_steps=1", "log.every_steps=100", "total.steps=50",
@@ -48,7 +48,7 @@ def spoiled_batch(monkeypatch):
     return spoil
 
 
-def test_a_batch_that_spoils_the_run_can_be_left_out(tmp_path, tiny_run, spoiled_batch, capsys):
+def test_a_spoiled_batch_can_be_skipped(tmp_path, tiny_run, spoiled_batch, capsys):
     spoiled_batch(4)
     never = train(tiny_run("input.skip_steps=4"), tmp_path / "never")  # encountered it
     config = tiny_run("checkpoint.every_steps=3", "log.every_steps=2")
@@ -75,9 +75,7 @@ def test_a_batch_that_spoils_the_run_can_be_left_out(tmp_path, tiny_run, spoiled
         train(tiny_run("input.skip_steps=7"), tmp_path / "other")
 
 
-def test_nothing_is_evaluated_after_a_step_that_is_not_finite(
-    tmp_path, tiny_run, spoiled_batch, capsys
-):
+def test_nothing_is_evaluated_after_a_non_finite_step(tmp_path, tiny_run, spoiled_batch, capsys):
     spoiled_batch(2)
     config = tiny_run(
         "log.every_steps=100", "evals.test.every_steps=3",
@@ -89,7 +87,7 @@ def test_nothing_is_evaluated_after_a_step_that_is_not_finite(
     assert not (tmp_path / "metrics.jsonl").exists()
 
 
-def test_an_update_that_is_not_finite_stops_the_run_and_is_not_saved(tmp_path, tiny_run):
+def test_a_non_finite_update_stops_the_run_and_is_not_saved(tmp_path, tiny_run):
     """The head starts at zero, so the gradients below it are: Adam without eps divides 0 by 0."""
     config = tiny_run("optim.eps=0", "checkpoint.every_steps=1", "total.steps=2")
     with pytest.raises(NonFiniteError, match="an update that is not finite"):
