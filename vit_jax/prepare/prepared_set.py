@@ -41,10 +41,7 @@ class PreparedSet:
 
 
 def write(data_set: PreparedSet, note: Mapping[str, Any]) -> None:
-    """Writes both files; with prepared.json, the last one, the data set is ready.
-
-    note: further entries of prepared.json.
-    """
+    """Writes both files, prepared.json last, with the entries of `note`: the data set is ready."""
     table = _with_assignment(data_set.table, data_set.assignment).drop_columns(_NOT_KEPT)
     with atomic_file(data_set.folder / catalogue.NAME) as temporary:
         pq.write_table(table, temporary, compression="zstd")

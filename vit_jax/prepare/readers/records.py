@@ -172,10 +172,7 @@ def _damaged_parquet(path: str, error: BaseException) -> UserError:
 
 
 def _image(entry: object, part: Part, row: ImageRow) -> RowAndBytes:
-    """The image of an entry. UserError if the disk fails.
-
-    row: with the location of the entry, and a name for an entry that has none.
-    """
+    """The image of an entry; `row` has its location, and a name for one that has none."""
     reading = part.reading
     assert reading is not None
     bad_entry = row._replace(faults=("bad_entry",)), None

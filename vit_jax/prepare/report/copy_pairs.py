@@ -148,10 +148,7 @@ def class_pairs(
 
 
 def to_show(pairs: CopyPairs) -> Iterator[int]:
-    """Places of pairs that are worth showing, the kinds in turn within each rank.
-
-    The same image twice in one class and split is not.
-    """
+    """Places of pairs worth showing (not the same image twice in one class and split), in turn."""
     rank = _rank(pairs.other_class, pairs.other_split)
     for of_rank in range(3):
         groups = [

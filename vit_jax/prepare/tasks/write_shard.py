@@ -94,10 +94,7 @@ def run(task: ShardTask) -> WrittenShard:
 
 
 def _image(row: ImageRow, files: dict[str, IO[bytes]], stack: contextlib.ExitStack) -> bytes:
-    """The bytes at a row's location. UserError if they have changed.
-
-    files: a few that stay open until the stack closes them.
-    """
+    """The bytes at a row's location, of a few `files` that stay open. UserError if they changed."""
     try:
         if row.path not in files:
             if len(files) >= MOST_OPEN_FILES:
