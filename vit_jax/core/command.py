@@ -39,11 +39,8 @@ def define_config(fields: Sequence[str], required: bool = True) -> None:
 def run(main: Callable[[list[str]], None], hint: str = "") -> None:
     """Parses the flags, calls main(positional arguments) and ends the process.
 
-    hint: added to the message about wrong flags.
-
-    Status 0: finished. 1: a user error, one message. 2: a bug, with its traceback, or numbers that
-    are not finite. 75: preempted and saved; start the same command again. 76: another process of
-    the run was lost; start it again on every host.
+    The exit statuses are those of errors.py; a bug ends it with its traceback and 2. `hint` is
+    added to the message about wrong flags.
     """
     if sys.stdout is not None:
         # A file name that cannot be shown must not end a command. (TextIO lacks the method.)

@@ -35,13 +35,8 @@ def warm_start(
 ) -> TrainState:
     """`fresh` with trained parameters, sharded as in `fresh`.
 
-    Args:
-      fresh: a state of `model` after 0 steps.
-      trained: the checkpoint, or the file of another project.
-      model: the new model's figures.
-      head: "keep" takes the head from the checkpoint too, "reset" leaves the fresh one.
-      position_resize: a name of position_resize.METHODS.
-      ema: the EMA of the checkpoint's parameters instead of the parameters themselves.
+    head="keep" takes the head from the checkpoint too, "reset" leaves the fresh one; `ema` takes
+    the EMA of its parameters; `position_resize` is "bilinear" or "bicubic".
 
     Raises:
       UserError: another architecture; lists all differences. Or no EMA, or numbers that are not
