@@ -72,14 +72,14 @@ def main(arguments: list[str]) -> None:
     """The command."""
     if not arguments:
         raise UserError("Which images? Give files or folders behind the flags.")
-    found = predict(
+    predictions = predict(
         FLAGS.checkpoint,
         arguments,
         top_k=FLAGS.top_k,
         ema=FLAGS.ema,
         batch_size=FLAGS.batch_size,
     )
-    for file, classes in found:
+    for file, classes in predictions:
         if FLAGS.json:
             print(json.dumps({"file": str(file), "classes": classes}))
         else:

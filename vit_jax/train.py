@@ -236,18 +236,18 @@ def main(arguments: list[str]) -> None:
         config = configs.load(FLAGS.config, FLAGS.config_override)
         if config.deterministic:
             environment.deterministic()
-        found = processes.find()
+        cluster = processes.find()
         if not FLAGS.workdir:
             raise UserError("--workdir is empty: give the folder for checkpoints and logs.")
         workdir = epath.Path(FLAGS.workdir).expanduser()
-        if not found and not FLAGS.check:  # others would wait; a check reports all at once
+        if not cluster and not FLAGS.check:  # others would wait; a check reports all at once
             preflight.check_folders(config, workdir)
         compilation_cache.use()
     allow = FLAGS.allow_config_change
     options = {"--check": FLAGS.check, "--allow_config_change": allow}
     if FLAGS.all_images and not FLAGS.check:
         raise UserError("--all_images belongs to --check: give both, or neither.")
-    with processes.together(found) as peers:
+    with processes.together(cluster) as peers:
         # Before the devices are requested, for which all processes wait for each other.
         with at_once(_NOT_BEGUN):
             processes.check_same(peers, config, workdir, options)

@@ -78,12 +78,12 @@ def parse_json(data: bytes) -> Any:
     NaN and infinities, which JSON lacks, are read as in Python.
     """
     try:
-        found = json.loads(data.decode())
+        value = json.loads(data.decode())
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
-    if _is_deeper(found, MAX_DEPTH):
+    if _is_deeper(value, MAX_DEPTH):
         raise ValueError(f"it is nested deeper than {MAX_DEPTH} levels")
-    return found
+    return value
 
 
 def _is_deeper(value: Any, levels: int) -> bool:

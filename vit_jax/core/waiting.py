@@ -40,8 +40,8 @@ def waiting_for(what: Callable[[], str]) -> Iterator[None]:
 def waits() -> list[Wait]:
     """The current waits, longest first."""
     now = time.monotonic()
-    found = [Wait(what(), now - since) for what, since in list(_open.values())]
-    return sorted(found, key=lambda wait: -wait.secs)
+    current = [Wait(what(), now - since) for what, since in list(_open.values())]
+    return sorted(current, key=lambda wait: -wait.secs)
 
 
 _abandoned: list[threading.Thread] = []

@@ -204,8 +204,8 @@ class Reader:
         more = ", ..." if len(indices) > 3 else ""
         with waiting_for(lambda: f"{self.source.name}: {first_few()}{more}"):
             examples = self.source.read(indices)
-        found = [encoded(example, self.max_image_pixels) for example in examples]
-        images = [UNDECODABLE if isinstance(image, str) else image for image in found]
+        encoded_images = [encoded(example, self.max_image_pixels) for example in examples]
+        images = [UNDECODABLE if isinstance(image, str) else image for image in encoded_images]
         numbered = list(zip(indices, examples, strict=True))
         data = np.empty(len(images), object)  # np.array(list of bytes) drops trailing zeros
         data[:] = [image.data for image in images]

@@ -35,8 +35,8 @@ class Scale(NamedTuple):
         every = max(1, round((last - first) / about))
         digits = (1, 2, 5) if math.log10(self.high / self.low) <= about / 2 else (1,)
         first -= first % every
-        found = [float(f"{d}e{e}") for e in range(first, last + 1, every) for d in digits]
-        return [tick for tick in found if self.low <= tick <= self.high]
+        ticks = [float(f"{d}e{e}") for e in range(first, last + 1, every) for d in digits]
+        return [tick for tick in ticks if self.low <= tick <= self.high]
 
 
 class Axes(NamedTuple):

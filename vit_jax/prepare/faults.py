@@ -23,7 +23,9 @@ FAULTS: dict[str, Fault] = {
     "missing": Fault("a list names a file that is not there"),
     "bad_entry": Fault("a line or row of a list that names no image"),
     "no_image": Fault("a sample without an image"),
-    "bad_label": Fault("a label that is no class or is there twice, or a weight outside of 0 to 1"),
+    "bad_label": Fault(
+        "a label that is not a class or is there twice, or a weight outside of 0 to 1"
+    ),
     "no_label": Fault("nothing says of which class it is"),
     "same_name": Fault("another image before it has the same name"),
     "empty": Fault("no bytes"),

@@ -44,26 +44,26 @@ def check(
     """
     problems = Problems()
     parts = preflight.look(config, folder, problems)
-    found = {"mesh": "" if parts.mesh is MISSING else _mesh(parts)}
-    found |= dict(_data(config, parts, problems, screen, all_images))
-    found |= dict(_model(config, parts, problems, screen))
-    found["workdir"] = _workdir(config, folder, parts, problems, allow_config_change)
-    _show(screen, found, problems)
+    table = {"mesh": "" if parts.mesh is MISSING else _mesh(parts)}
+    table |= dict(_data(config, parts, problems, screen, all_images))
+    table |= dict(_model(config, parts, problems, screen))
+    table["workdir"] = _workdir(config, folder, parts, problems, allow_config_change)
+    _show(screen, table, problems)
     if parts.step.layout is not MISSING:
         announce.unsharded(screen, parts.step.layout)
     problems.tell()
 
 
-def _show(screen: Screen, found: dict[str, str], problems: Problems) -> None:
+def _show(screen: Screen, table: dict[str, str], problems: Problems) -> None:
     """Prints the table: each part of the run, what was found, and whether it is right."""
-    whats = [problem.what for problem in problems.found]
-    rows = found | dict.fromkeys([what for what in whats if what not in found], "")
+    whats = [each.what for each in problems.found]
+    rows = table | dict.fromkeys([what for what in whats if what not in table], "")
     widths = [max(map(len, column)) for column in (rows, rows.values())]
     for part, text in rows.items():
         numbers = [str(i) for i, what in enumerate(whats, start=1) if what == part]
-        said = f"problem {', '.join(numbers)}" if numbers and len(whats) > 1 else "problem"
+        problem = f"problem {', '.join(numbers)}" if numbers and len(whats) > 1 else "problem"
         shown = text or ("" if numbers else "not looked at")
-        state = said if numbers else ("ok" if text else "-")
+        state = problem if numbers else ("ok" if text else "-")
         screen.say(f"{part:{widths[0]}}  {shown:{widths[1]}}  {state}")
 
 
@@ -98,10 +98,10 @@ def _data(
             needed = [parts.step.durations, bad]
             more = look(where, _first_batch, config, source, parts.batch_layout, after=needed)
             bad = MISSING if more is MISSING else bad + more
-        found = "" if source is MISSING else f"{title}: {announce.size(source)}"
+        result = "" if source is MISSING else f"{title}: {announce.size(source)}"
         if bad is not MISSING:
-            found += f"; read {read}" + (f", {bad} of them bad images" if bad else "")
-        yield where, found
+            result += f"; read {read}" + (f", {bad} of them bad images" if bad else "")
+        yield where, result
 
 
 def _look_at_all(

@@ -47,13 +47,13 @@ def total_peak_flops(mesh: Mesh, peak_tflops: float | None) -> float | None:
 
 def versions(packages: Sequence[str]) -> dict[str, str]:
     """Versions of this project, of Python, and of those packages that are installed."""
-    found = {"vit_jax": vit_jax.__version__, "python": sys.version.split()[0]}
+    installed = {"vit_jax": vit_jax.__version__, "python": sys.version.split()[0]}
     for package in packages:
         try:
-            found[package] = importlib.metadata.version(package)
+            installed[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
             continue
-    return found
+    return installed
 
 
 def _commit() -> str | None:

@@ -63,10 +63,10 @@ def find() -> Cluster | None:
     )
 
 
-def together(found: Cluster | None) -> AbstractContextManager[Peers]:
+def together(cluster: Cluster | None) -> AbstractContextManager[Peers]:
     """Connects the processes; see cluster/start.py."""
     return start.together(
-        found,
+        cluster,
         start_timeout_secs=FLAGS.start_timeout_secs,
         peer_timeout_secs=FLAGS.peer_timeout_secs,
         barrier_timeout_secs=FLAGS.barrier_timeout_secs,
@@ -84,9 +84,11 @@ def check_same(
     values = {"--workdir": str(workdir), **options, **configs.to_dict(config)}
     here = {"config": values, "fingerprint": {}}
     there = peers.from_first("before training", here)
-    found = differences(there, json.loads(json.dumps(here)))
+    differing = differences(there, json.loads(json.dumps(here)))
     wrong = [
-        text for name, text in found.items() if not any(fnmatchcase(name, own) for own in OF_A_HOST)
+        text
+        for name, text in differing.items()
+        if not any(fnmatchcase(name, own) for own in OF_A_HOST)
     ]
     if wrong:
         raise UserError(

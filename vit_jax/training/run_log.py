@@ -60,10 +60,10 @@ class RunLog:
         for writer in self._writers:
             writer.write(step, values)
 
-    def write_distributions(self, step: int, found: Distributions) -> None:
+    def write_distributions(self, step: int, distributions: Distributions) -> None:
         """Writes a row of their scalars, and histograms, but these not to metrics.jsonl."""
-        self.write(step, {name: float(x) for name, x in found.scalars.items()})
-        histograms = {name: histogram(counts) for name, counts in found.counts.items()}
+        self.write(step, {name: float(x) for name, x in distributions.scalars.items()})
+        histograms = {name: histogram(counts) for name, counts in distributions.counts.items()}
         for writer in self._writers:
             writer.write_histograms(step, histograms)
 

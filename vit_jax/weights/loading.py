@@ -151,7 +151,7 @@ def load(
         Google's .npz, a .safetensors file of Hugging Face or timm, or a folder as these have it.
         The contents tell which it is, not the name.
       dtype: dtype of the computation, "float32" or "bfloat16"; default: as in training.
-      ema: the moving average of the weights instead of the weights themselves.
+      ema: the EMA of the weights instead of the weights themselves.
       mesh: from `parallel.mesh.make_mesh`; parameters are sharded over it by its rules, and each
         process reads the parts that its devices hold. Default: all on the first device.
       head: "keep", or "drop": the model gives features.

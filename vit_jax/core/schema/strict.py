@@ -43,15 +43,15 @@ class _Text(str):
 
 def leaves(cls: type, where: str = "") -> list[str]:
     """Every field of a dataclass and its sections, with dots; <name> is any name of a map."""
-    found: list[str] = []
+    names: list[str] = []
     for name, hint in typing.get_type_hints(cls).items():
         full = f"{where}.{name}".lstrip(".")
         if typing.get_origin(hint) is dict:
-            found += leaves(typing.get_args(hint)[1], f"{full}.<name>")
+            names += leaves(typing.get_args(hint)[1], f"{full}.<name>")
         else:
             is_section = dataclasses.is_dataclass(hint)
-            found += leaves(typing.cast(type, hint), full) if is_section else [full]
-    return found
+            names += leaves(typing.cast(type, hint), full) if is_section else [full]
+    return names
 
 
 def values_at(section: Any, path: str, where: str = "") -> list[tuple[str, Any]]:

@@ -100,12 +100,12 @@ def preprocess(config: RunConfig) -> models.Preprocess:
     Without an evaluation, the whole image replaces the random crops of training.
     """
     size = image_size(config.input.preprocess, "input.preprocess")
-    found = models.Preprocess(size, size)
+    like = models.Preprocess(size, size)
     for name, c in list(config.evals.items())[:1]:
         of_eval = as_preprocess(c.preprocess, f"evals.{name}.preprocess")
         if of_eval.resize is not None or of_eval.crop is not None:
-            found = of_eval
-    return dataclasses.replace(found, image_size=size, mean=config.input.mean, std=config.input.std)
+            like = of_eval
+    return dataclasses.replace(like, image_size=size, mean=config.input.mean, std=config.input.std)
 
 
 def description(model: Model, source: Source) -> dict[str, Any]:

@@ -41,24 +41,24 @@ def as_preprocess(preprocess: str, field: str) -> models.Preprocess:
       UserError: prediction cannot do that.
     """
     size = image_size(preprocess, field)
-    found: dict[str, Any] = {"resize": None}
+    fields: dict[str, Any] = {"resize": None}
     for call in opstring.parse(preprocess, field=field):
         wanted = call.argument(0, "size")
-        if call.name in _RESIZES and found == {"resize": None}:
-            found |= _said(call, {"method": 1, "antialias": 2, "longer": 4})
-            found["interpolation"] = found.pop("method", "bilinear")
-            found["resize"] = wanted
+        if call.name in _RESIZES and fields == {"resize": None}:
+            fields |= _said(call, {"method": 1, "antialias": 2, "longer": 4})
+            fields["interpolation"] = fields.pop("method", "bilinear")
+            fields["resize"] = wanted
             if call.name == "resize_long" or (isinstance(wanted, tuple) or call.name == "resize"):
-                found |= {"resize": _pair(wanted), "fit": _FITS[call.name]}
-        elif call.name == "central_crop" and "crop" not in found:
-            found |= {"crop": _pair(wanted)} | _said(call, {"middle": 1})
+                fields |= {"resize": _pair(wanted), "fit": _FITS[call.name]}
+        elif call.name == "central_crop" and "crop" not in fields:
+            fields |= {"crop": _pair(wanted)} | _said(call, {"middle": 1})
         elif call.name != "decode":
             raise errors.UserError(
                 f"{field}={preprocess!r} is the first evaluation's, which prediction repeats; it "
                 "can: decode, then resize, resize_small or resize_long or none of them, then "
                 "central_crop or not."
             )
-    return models.Preprocess(image_size=size, **found)
+    return models.Preprocess(image_size=size, **fields)
 
 
 def as_ops(about: models.Preprocess) -> str:
