@@ -334,8 +334,9 @@ TOY = {"depth": 1, "width": 32, "mlp_dim": 32, "num_heads": 2, "units": "(1,)", 
 def toy(name):
     """The config with everything expensive made small, otherwise unchanged."""
     c = load(name, with_architecture(name))
-    known = {f.name for f in dataclasses.fields(models.spec(c.model.name))}
-    size = 2 * models.info(c.model.name).stride
+    spec = models.spec(c.model.name)
+    known = {f.name for f in dataclasses.fields(spec)}
+    size = 2 * spec.stride
     return load(
         name,
         [

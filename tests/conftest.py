@@ -5,7 +5,18 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
+
+# Many tests compile the same toy. Workers and the processes of tests inherit this session's cache;
+# with a limit of its size JAX locks it. It reads the variables when it is imported.
+if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+    COMPILED = tempfile.TemporaryDirectory(prefix="vit_jax_tests_")
+    os.environ |= {
+        "JAX_COMPILATION_CACHE_DIR": COMPILED.name,
+        "JAX_COMPILATION_CACHE_MAX_SIZE": str(2**30),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.2",
+    }
 
 import jax
 import jax.extend
@@ -112,23 +123,6 @@ def xla_flops():
     )
 
 
-@pytest.fixture(scope="session")
-def preloaded_server(tmp_path_factory):
-    """`preloaded_server()`: the process whose forks run programs, started on first use."""
-    servers = []
-
-    def server():
-        if not servers:
-            servers.append(
-                preloaded.Server(tmp_path_factory.mktemp("server"), python_environment())
-            )
-        return servers[0]
-
-    yield server
-    for made in servers:
-        made.close()
-
-
 def python_environment(devices: int = 1, **env: str) -> dict[str, str]:
     """Environment of a process that imports this package and sees `devices` devices."""
     return os.environ | {
@@ -137,6 +131,24 @@ def python_environment(devices: int = 1, **env: str) -> dict[str, str]:
         "XLA_FLAGS": xla_flags(devices),
         **env,
     }
+
+
+PRELOADED = python_environment()  # before any test changes a variable
+
+
+@pytest.fixture(scope="session")
+def preloaded_server(tmp_path_factory):
+    """`preloaded_server()`: the process whose forks run programs, started on first use."""
+    servers = []
+
+    def server():
+        if not servers:
+            servers.append(preloaded.Server(tmp_path_factory.mktemp("server"), PRELOADED))
+        return servers[0]
+
+    yield server
+    for made in servers:
+        made.close()
 
 
 @pytest.fixture(scope="session")
@@ -148,7 +160,7 @@ def run_python(preloaded_server):
 
     def run(*arguments: str, devices: int = 1, timeout_secs: int = 300, fresh=False, **env: str):
         environment = python_environment(devices, **env)
-        if not fresh and preloaded.can_fork(arguments, environment, python_environment()):
+        if not fresh and preloaded.can_fork(arguments, environment, PRELOADED):
             return preloaded_server().run(arguments, environment, REPOSITORY, timeout_secs)
         return subprocess.run(
             [sys.executable, *arguments],
@@ -174,7 +186,7 @@ def start_python(preloaded_server):
     def start(output: Path, *arguments: str, devices: int = 1, **env: str):
         environment = python_environment(devices, **env)
         with output.open("wb") as file:
-            if preloaded.can_fork(arguments, environment, python_environment()):
+            if preloaded.can_fork(arguments, environment, PRELOADED):
                 server = preloaded_server()
                 process = server.start(arguments, environment, REPOSITORY, file, file)
             else:

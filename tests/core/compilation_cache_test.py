@@ -28,6 +28,13 @@ print(float(found(ones)).hex(), hits, folder)
 KEEP_ALL = {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
 
 
+@pytest.fixture(autouse=True)
+def without_the_sessions_cache(monkeypatch):
+    """Unsets what tests/conftest.py sets."""
+    monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR")
+    monkeypatch.delenv("JAX_COMPILATION_CACHE_MAX_SIZE", raising=False)
+
+
 @pytest.fixture
 def compile_program(run_python, tmp_path):
     """`compile_program()`: (result, cache hits, folder, standard error) of a process."""
