@@ -133,7 +133,7 @@ def python_environment(devices: int = 1, **env: str) -> dict[str, str]:
     }
 
 
-PRELOADED = python_environment()  # before any test changes a variable
+PRELOADED = python_environment()  # before tests and imported packages change variables
 
 
 @pytest.fixture(scope="session")
@@ -160,7 +160,7 @@ def run_python(preloaded_server):
 
     def run(*arguments: str, devices: int = 1, timeout_secs: int = 300, fresh=False, **env: str):
         environment = python_environment(devices, **env)
-        if not fresh and preloaded.can_fork(arguments, environment, PRELOADED):
+        if not fresh and preloaded.can_fork(arguments, environment, python_environment()):
             return preloaded_server().run(arguments, environment, REPOSITORY, timeout_secs)
         return subprocess.run(
             [sys.executable, *arguments],
@@ -186,7 +186,7 @@ def start_python(preloaded_server):
     def start(output: Path, *arguments: str, devices: int = 1, **env: str):
         environment = python_environment(devices, **env)
         with output.open("wb") as file:
-            if preloaded.can_fork(arguments, environment, PRELOADED):
+            if preloaded.can_fork(arguments, environment, python_environment()):
                 server = preloaded_server()
                 process = server.start(arguments, environment, REPOSITORY, file, file)
             else:
