@@ -114,14 +114,13 @@ def can_fork(arguments, env, server_env) -> bool:
 
 
 def _serve(path):
-    import tensorflow  # noqa: F401, so that forks have it
-
-    import vit_jax.convert
+    import vit_jax.data.host_tf  # first, and so TensorFlow as training imports it
+    import vit_jax.convert  # isort: skip
     import vit_jax.evaluate
     import vit_jax.export
     import vit_jax.predict
     import vit_jax.preview
-    import vit_jax.train  # noqa: F401, likewise
+    import vit_jax.train  # noqa: F401, so that forks have them
 
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(path)
