@@ -235,6 +235,7 @@ def test_outside_a_clone_it_says_where_config_files_are(tmp_path, monkeypatch):
         ("x = 1", "needs a function get_config"),
         ("def get_config(:", "SyntaxError"),
         ("import not_there", "not_there"),
+        ("raise SystemExit(0)", "SystemExit"),
         ("def get_config(arg=None):\n    pass", "returns None; it has to return"),
         ("def get_config(arg=None):\n    return {3: 4}", "no field 3"),
     ],
@@ -243,6 +244,16 @@ def test_a_config_file_that_fails_says_why(tmp_path, text, message):
     (tmp_path / "run.py").write_text(text)
     with pytest.raises(UserError, match=message):
         configs.load(str(tmp_path / "run.py"))
+
+
+def test_a_config_file_may_have_dataclasses(tmp_path):
+    """Those of annotations as text look their module up by its name."""
+    (tmp_path / "run.py").write_text(
+        "from __future__ import annotations\nimport dataclasses\n\n\n"
+        "@dataclasses.dataclass\nclass Steps:\n    steps: int = 7\n\n\n"
+        "def get_config(arg=None):\n    return {'total': dataclasses.asdict(Steps())}\n"
+    )
+    assert configs.load(str(tmp_path / "run.py")).total.steps == 7
 
 
 def test_plain_dictionary_and_back():

@@ -1,10 +1,13 @@
+import jax
 import numpy as np
+import pytest
 from etils import epath
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.util import tensor_util
 
+from vit_jax.core.errors import UserError
 from vit_jax.training.histograms import Histogram
-from vit_jax.training.run_log import TensorBoard
+from vit_jax.training.run_log import TensorBoard, write_parameters
 
 
 def test_scalars_and_histograms_are_read_back(tmp_path):
@@ -22,3 +25,10 @@ def test_scalars_and_histograms_are_read_back(tmp_path):
     np.testing.assert_array_equal(rows, np.stack([edges[:-1], edges[1:], counts], axis=1))
     plugin = events.SummaryMetadata("gradients/head/bias").plugin_data.plugin_name
     assert plugin == "histograms"
+
+
+def test_parameters_that_cannot_be_written_give_a_message(tmp_path):
+    (tmp_path / "parameters.txt").mkdir()
+    params = {"head": {"bias": jax.numpy.zeros(3)}}
+    with pytest.raises(UserError, match=r"parameters\.txt cannot be written: .*directory\. Delete"):
+        write_parameters(epath.Path(tmp_path), params)

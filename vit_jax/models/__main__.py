@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from vit_jax.core import command
 from vit_jax.core.screen import format_bytes
 from vit_jax.models.names import available, info
 
@@ -55,5 +56,12 @@ def page() -> Iterator[str]:
         yield f"| {' | '.join(map(str, cells))} |"
 
 
+def main(arguments: list[str]) -> None:
+    """The command."""
+    command.no_more(arguments)
+    for line in page():
+        print(line)
+
+
 if __name__ == "__main__":
-    print("\n".join(page()))
+    command.run(main)

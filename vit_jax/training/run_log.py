@@ -9,6 +9,7 @@ import jax
 import numpy as np
 from etils import epath
 
+from vit_jax.core.errors import UserError
 from vit_jax.store.metrics_file import MetricsFile
 from vit_jax.training.histograms import Distributions, Histogram, histogram
 from vit_jax.training.weights_and_biases import WeightsAndBiases
@@ -119,4 +120,11 @@ def write_parameters(workdir: epath.Path, params: Any) -> None:
 
     if jax.process_index() == 0:
         table = parameter_overview.get_parameter_overview(params, include_stats="sharding")
-        (workdir / "parameters.txt").write_text(f"{table}\n")
+        file = workdir / "parameters.txt"
+        try:
+            file.write_text(f"{table}\n")
+        except OSError as error:
+            raise UserError(
+                f"{file} cannot be written: {error.strerror or error}. Delete it, make room, or "
+                "give another --workdir."
+            ) from error

@@ -41,6 +41,9 @@ def test_an_old_name_is_refused_with_the_new_one(old, new):
     for values, overrides in (({}, [f"{old}=1"]), ({section: {name: 1}}, [])):
         with pytest.raises(UserError, match=rf"no field {old}\. It was renamed: give {new}\."):
             configs.resolve(values, overrides)
+    for wrong in (name, f"input.{name}"):
+        with pytest.raises(UserError, match=rf"Did you mean '{new}'\?"):
+            configs.resolve({}, [f"{wrong}=1"])
 
 
 def test_an_earlier_versions_work_directory_is_read_and_resumed(tmp_path, tiny_run):

@@ -1,6 +1,7 @@
 """Config files: finding, executing and reading them."""
 
 import importlib.util
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -24,12 +25,13 @@ def read(path: str) -> Mapping[str, Any]:
     if spec is None or spec.loader is None:
         raise errors.UserError(f"--config={file_name} is not a Python file (.py).")
     module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # where dataclasses look for it
     try:
         spec.loader.exec_module(module)
         values = module.get_config(arg or None)
     except ValueError as error:  # how a config file refuses an argument
         raise errors.UserError(f"{file_name}: {error}") from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise errors.UserError(
             f"{file_name} cannot be used; it needs a function get_config(arg=None) that returns a "
             f"ConfigDict. {type(error).__name__}: {error}"

@@ -87,7 +87,10 @@ def _meant(full: str, hints: Mapping[str, Any], root: type) -> str:
     section, _, name = full.rpartition(".")
     near = errors.nearest(name, hints)
     others = elsewhere.fields_meant(name, leaves(root))
-    is_others = any(name == field.rpartition(".")[2] for field in others)
+    ours = elsewhere.WORDS.get(name.lower(), [])
+    is_others = any(name == field.rpartition(".")[2] for field in others) or (
+        ours and not set(ours) & set(hints)
+    )
     if not others or (near.startswith("Did") and not is_others):
         return near
     meant = " or ".join(map(repr, others[:3]))
