@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 
-from vit_jax.core import command
 from vit_jax.core.screen import format_bytes
 from vit_jax.models.names import available, info
 
@@ -56,12 +55,5 @@ def page() -> Iterator[str]:
         yield f"| {' | '.join(map(str, cells))} |"
 
 
-def main(arguments: list[str]) -> None:
-    """The command."""
-    command.no_more(arguments)
-    for line in page():
-        print(line)
-
-
 if __name__ == "__main__":
-    command.run(main)
+    print("\n".join(page()))
