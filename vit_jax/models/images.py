@@ -129,7 +129,8 @@ def _cropped(path: Path, image: Image.Image, preprocess: Preprocess) -> Image.Im
     height, width = preprocess.crop
     if preprocess.fill is not None:
         wide, high = max(width, image.width), max(height, image.height)
-        canvas = Image.new("RGB", (wide, high), preprocess.fill)  # type: ignore[arg-type]  # three
+        # Pillow's types take a colour of three numbers, which `fill` has.
+        canvas = Image.new("RGB", (wide, high), preprocess.fill)  # type: ignore[arg-type]
         canvas.paste(image, ((wide - image.width) // 2, (high - image.height) // 2))
         image = canvas
     if image.width < width or image.height < height:
