@@ -3,6 +3,7 @@
 import csv
 import importlib.metadata
 import platform
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -32,10 +33,14 @@ def record(
         append(name, origin | row)
 
 
-def append(name: str, row: dict[str, object]) -> None:
-    """Appends a row to results/<name>.csv; ValueError if its columns differ from the file's."""
-    RESULTS.mkdir(exist_ok=True)
-    path = RESULTS / f"{name}.csv"
+def append(name: str, row: dict[str, object], folder: Path | None = None) -> None:
+    """Appends a row to <name>.csv; ValueError if its columns differ from the file's.
+
+    folder: default: results.
+    """
+    folder = RESULTS if folder is None else folder
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{name}.csv"
     is_new = not path.exists()
     columns = list(row) if is_new else path.read_text().splitlines()[0].split(",")
     with path.open("a", newline="") as file:
@@ -62,6 +67,15 @@ def cpu() -> str:
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     names = [line.split(":")[1].strip() for line in lines if line.startswith("model name")]
     return f"{names[0] if names else platform.processor()} x {len(names)}"
+
+
+def gpu() -> str | None:
+    """Name of the GPU, or of each on a line; None without."""
+    if shutil.which("nvidia-smi") is None:
+        return None
+    command = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return done.stdout.strip() or None
 
 
 def _git(*arguments: str) -> str:

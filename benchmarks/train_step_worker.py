@@ -1,45 +1,97 @@
 """One contender of train_step.py in its own process: builds it, then takes orders.
 
-Reads lines "steps N" and "products N" and answers each with a line of JSON; ends at the end of its
-input. Peak memory, threads and the allocator belong to a process, hence its own.
+Reads lines and answers each with a line of JSON; ends at the end of its input.
+
+    steps N      N steps, each waited for: wall and CPU seconds of each
+    run N        N steps, the last one waited for: a mean, N times
+    products N   N calls of the contender's matrix_product
+    profile DIR  a few steps under jax.profiler, whose files go to DIR
+
+Peak memory, threads and the allocator belong to a process, hence its own.
 """
 
-import dataclasses
 import importlib
 import json
 import resource
 import sys
 import time
 from collections.abc import Callable
+from typing import Any
 
 from absl import app, flags
 
-from benchmarks.contenders import SHAPES
+from benchmarks.contenders import Contender, Shape
 
 _CONTENDER = flags.DEFINE_string("contender", None, "A module of benchmarks/contenders.")
-_SHAPE = flags.DEFINE_string("shape", None, "A key of SHAPES.")
-_BATCH = flags.DEFINE_integer("batch", None, "Images in a batch.")
+_SHAPE = flags.DEFINE_string("shape", None, "The fields of a Shape, as JSON.")
 _DTYPE = flags.DEFINE_string("dtype", None, "Of the computation.")
+_WORK = flags.DEFINE_enum("work", "train", ["train", "forward"], "What a step is.")
+_FIELDS = flags.DEFINE_multi_string("field", [], "Fields of a config; for `own`.")
+
+PROFILED_STEPS = 5
 
 
 def main(_: list[str]) -> None:
     """Builds, says "ready", then follows the orders."""
-    shape = dataclasses.replace(SHAPES[_SHAPE.value], batch=_BATCH.value)
     start = time.perf_counter()
-    contender = importlib.import_module(f"benchmarks.contenders.{_CONTENDER.value}").make(
-        shape, _DTYPE.value
+    contender = build()
+    loss = float(contender.step())
+    ready_secs = time.perf_counter() - start
+    contender.step()  # with the memory of a step that is not the first
+    answer(
+        ready_secs=ready_secs,
+        compile_secs=contender.compile_secs,
+        planned_bytes=contender.planned_bytes,
+        first_loss=loss,
+        **_memory(contender),
     )
-    contender.step()
-    answer(ready_secs=time.perf_counter() - start, compile_secs=contender.compile_secs)
     contender.matrix_product()
-    work = {"steps": contender.step, "products": contender.matrix_product}
+    orders = {"steps": steps, "run": run, "products": products, "profile": profile}
     for line in sys.stdin:
-        what, number = line.split()
-        answer(
-            **timed(work[what], int(number)),
-            flops=contender.matrix_product_flops,
-            peak_bytes=contender.peak_bytes() or _largest_resident_bytes(),
-        )
+        what, _, argument = line.strip().partition(" ")
+        answer(**orders[what](contender, argument))
+
+
+def build() -> Contender:
+    """The contender that the flags name."""
+    module = importlib.import_module(f"benchmarks.contenders.{_CONTENDER.value}")
+    make = {"train": "make", "forward": "make_forward"}[_WORK.value]
+    more = {"fields": _FIELDS.value} if _FIELDS.value else {}
+    return getattr(module, make)(Shape(**json.loads(_SHAPE.value)), _DTYPE.value, **more)
+
+
+def steps(contender: Contender, number: str) -> dict[str, Any]:
+    """Steps, each waited for."""
+    return timed(lambda: float(contender.step()), int(number)) | _memory(contender)
+
+
+def run(contender: Contender, number: str) -> dict[str, Any]:
+    """Steps as a training runs them: the host waits at the end."""
+
+    def all_of_them() -> None:
+        for _ in range(int(number) - 1):
+            contender.step()
+        float(contender.step())
+
+    measured = timed(all_of_them, 1)
+    means = {kind: [secs[0] / int(number)] * int(number) for kind, secs in measured.items()}
+    return means | _memory(contender)
+
+
+def products(contender: Contender, number: str) -> dict[str, Any]:
+    """Large matrix products."""
+    flops = contender.matrix_product_flops
+    return timed(contender.matrix_product, int(number)) | {"flops": flops} | _memory(contender)
+
+
+def profile(contender: Contender, folder: str) -> dict[str, Any]:
+    """Steps under JAX's profiler, after two that warm up."""
+    import jax
+
+    run(contender, "2")
+    with jax.profiler.trace(folder):
+        run(contender, str(PROFILED_STEPS))
+    return {"steps": PROFILED_STEPS}
 
 
 def timed(work: Callable[[], object], number: int) -> dict[str, list[float]]:
@@ -58,8 +110,9 @@ def answer(**values: object) -> None:
     print(json.dumps(values), flush=True)
 
 
-def _largest_resident_bytes() -> int:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+def _memory(contender: Contender) -> dict[str, int]:
+    resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return {"peak_bytes": contender.peak_bytes() or resident}
 
 
 if __name__ == "__main__":

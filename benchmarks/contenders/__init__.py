@@ -6,8 +6,9 @@ cross-entropy, AdamW with clipping at global norm 1 and a warmup-cosine schedule
 """
 
 import dataclasses
+import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, SupportsFloat
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,20 +59,35 @@ class Contender:
     """A step that is ready to run.
 
     Attributes:
-      step: one update; returns when its loss is known.
-      matrix_product: one product of two large square matrices in the step's dtype; waits for it.
-      matrix_product_flops: FLOPs of one such product.
+      step: one update; returns its loss, which float() waits for.
+      matrix_product: products of two large square matrices in the step's dtype; waits for them.
+      matrix_product_flops: their FLOPs.
       peak_bytes: peak memory in use on an accelerator; None on a CPU.
-      compile_secs: from tracing to executable, where that is a separate stage.
+      compile_secs: from a traced program to an executable; None if that came from a cache, or is
+        part of the first step.
+      planned_bytes: memory of a step as its compiler states it; None where it does not.
     """
 
-    step: Callable[[], float]
+    step: Callable[[], SupportsFloat]
     matrix_product: Callable[[], None]
     matrix_product_flops: float
     peak_bytes: Callable[[], int | None]
     compile_secs: float | None
+    planned_bytes: int | None = None
 
 
-def side(on_accelerator: bool) -> int:
-    """Side of the matrices of `matrix_product`: large enough to measure the peak rate."""
-    return 8192 if on_accelerator else 2048
+def sides(on_accelerator: bool) -> tuple[int, int]:
+    """Side of the matrices of `matrix_product`, and how many products: enough for the peak rate.
+
+    On an accelerator one product takes about a millisecond, of which starting it and waiting for it
+    would be a few hundredths.
+    """
+    return (8192, 10) if on_accelerator else (2048, 1)
+
+
+def share_of_peak(step: int) -> float:
+    """The learning rate of a step by its peak: linear warmup, then cosine to 0."""
+    if step < WARMUP_STEPS:
+        return step / WARMUP_STEPS
+    progress = (step - WARMUP_STEPS) / (TOTAL_STEPS - WARMUP_STEPS)
+    return 0.5 * (1 + math.cos(math.pi * min(1.0, progress)))

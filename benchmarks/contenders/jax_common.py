@@ -1,13 +1,18 @@
-"""Random data and the measured rate of matrix products, for the contenders in JAX."""
+"""Random data, compilation and the measured rate of matrix products, for contenders in JAX."""
 
+import functools
+import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, SupportsFloat
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from benchmarks.contenders import Contender, Shape, side
+from benchmarks.contenders import Contender, Shape, sides
+from vit_jax.plan.compiled import peak_bytes
+
+_HIT = "/jax/compilation_cache/cache_hits"
 
 
 def images_and_labels(shape: Shape) -> tuple[np.ndarray, np.ndarray]:
@@ -18,18 +23,35 @@ def images_and_labels(shape: Shape) -> tuple[np.ndarray, np.ndarray]:
     return images, rng.integers(0, shape.classes, shape.batch).astype(np.int32)
 
 
-def contender(step: Callable[[], float], dtype: str, compile_secs: float) -> Contender:
+def compiled(lowered: Any) -> tuple[Any, float | None]:
+    """The executable, and the seconds that compiling took; None if it came from JAX's cache."""
+    events: list[str] = []
+    jax.monitoring.register_event_listener(lambda event, **_: events.append(event))
+    start = time.perf_counter()
+    executable = lowered.compile()
+    secs = time.perf_counter() - start
+    return executable, None if _HIT in events else secs
+
+
+def contender(
+    step: Callable[[], SupportsFloat], dtype: str, executable: Any, compile_secs: float | None
+) -> Contender:
     """A contender from its step, with the rate of products and peak memory measured here."""
-    n = side(jax.default_backend() != "cpu")
-    key = jax.random.key(0)
-    a, b = (jax.random.normal(k, (n, n), jnp.dtype(dtype)) for k in jax.random.split(key))
+    n, number = sides(jax.default_backend() != "cpu")
     product = jax.jit(jnp.dot)
+
+    @functools.cache  # not before they are needed: they would count as memory of the first step
+    def factors() -> list[jax.Array]:
+        keys = jax.random.split(jax.random.key(0))
+        return [jax.random.normal(key, (n, n), jnp.dtype(dtype)) for key in keys]
+
     return Contender(
         step=step,
-        matrix_product=lambda: jax.block_until_ready(product(a, b)),
-        matrix_product_flops=2.0 * n**3,
+        matrix_product=lambda: jax.block_until_ready([product(*factors()) for _ in range(number)]),
+        matrix_product_flops=2.0 * n**3 * number,
         peak_bytes=_peak_bytes,
         compile_secs=compile_secs,
+        planned_bytes=peak_bytes(executable.memory_analysis()),
     )
 
 

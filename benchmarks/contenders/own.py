@@ -1,22 +1,48 @@
-"""This project's training step, built as train.py builds it."""
+"""This project's training step, built as train.py builds it, and its forward pass."""
 
-import time
+import dataclasses
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
 from benchmarks import contenders
 from benchmarks.contenders import Contender, Shape
-from benchmarks.contenders.jax_common import contender, images_and_labels
+from benchmarks.contenders.jax_common import compiled, contender, images_and_labels
 from vit_jax import config as configs
 from vit_jax import models
+from vit_jax.config import RunConfig
 from vit_jax.run import build
+from vit_jax.training.state import StateLayout
 from vit_jax.training.step import batch_layout, lower_update, make_update
 
 
-def make(shape: Shape, dtype: str) -> Contender:
-    """Builds the contender."""
+class Parts(NamedTuple):
+    """The parts of a run that has no data: nothing is compiled or allocated."""
+
+    layout: StateLayout
+    arrays: dict[str, jax.ShapeDtypeStruct]  # of a batch
+    update: Any
+
+    def lower(self) -> Any:
+        """The step, lowered."""
+        return lower_update(self.update, self.layout, self.arrays)
+
+    def on_devices(self, images: np.ndarray, labels: np.ndarray) -> dict[str, jax.Array]:
+        """A batch from uint8 [B, H, W, 3] and int32 [B]."""
+        host = {
+            "image": images,
+            "labels": labels[:, None],
+            "weight": np.ones(len(labels), np.float32),
+        }
+        return {name: jax.device_put(host[name], x.sharding) for name, x in self.arrays.items()}
+
+
+def parts(shape: Shape, dtype: str, fields: Sequence[str] = ()) -> Parts:
+    """The parts of a run; `fields` of its config override what all contenders share."""
     config = configs.resolve(
         {
             "input": {"batch_size": shape.batch, "num_classes": shape.classes},
@@ -28,11 +54,12 @@ def make(shape: Shape, dtype: str) -> Contender:
                 "grad_clip_norm": contenders.CLIP_NORM,
             },
             "total": {"steps": contenders.TOTAL_STEPS},
-        }
+        },
+        fields,
     )
 
     def make_model(rngs: nnx.Rngs) -> nnx.Module:
-        return models.create(**shape.of_models(), dtype=dtype, rngs=rngs)
+        return _model(shape, dtype, config, rngs)
 
     mesh = build.mesh(config.mesh)
     plan = build.durations(config, num_examples=shape.batch)
@@ -46,22 +73,44 @@ def make(shape: Shape, dtype: str) -> Contender:
         max_labels=1,
     )
     update = make_update(layout, objective, build.rates(config.optim, schedule), seed=0)
-    start = time.perf_counter()
-    compiled = lower_update(update, layout, arrays).compile()
-    compile_secs = time.perf_counter() - start
+    return Parts(layout, arrays, update)
 
-    images, labels = images_and_labels(shape)
-    host = {
-        "image": images,
-        "labels": labels[:, None],
-        "weight": np.ones(shape.batch, np.float32),
-    }
-    batch = {name: jax.device_put(host[name], x.sharding) for name, x in arrays.items()}
-    state = layout.init(0)
 
-    def step() -> float:
+def make(shape: Shape, dtype: str, fields: Sequence[str] = ()) -> Contender:
+    """Builds the contender."""
+    run = parts(shape, dtype, fields)
+    executable, compile_secs = compiled(run.lower())
+    batch = run.on_devices(*images_and_labels(shape))
+    state = run.layout.init(0)
+
+    def step() -> jax.Array:
         nonlocal state
-        state, scalars = compiled(state, batch)
-        return float(scalars["train/loss"])
+        state, scalars = executable(state, batch)
+        return scalars["train/loss"]
 
-    return contender(step, dtype, compile_secs)
+    return contender(step, dtype, executable, compile_secs)
+
+
+def make_forward(shape: Shape, dtype: str, fields: Sequence[str] = ()) -> Contender:
+    """Builds the forward pass of a model whose parameters are in `dtype`, for one device."""
+    config = configs.resolve({}, fields)
+    model = _model(shape, dtype, config, nnx.Rngs(0))
+    graph, params = nnx.split(model, nnx.Param)
+    params = jax.tree.map(lambda p: p.astype(jnp.dtype(dtype)), nnx.to_pure_dict(params))
+    uint8, _ = images_and_labels(shape)
+    images = jnp.asarray(uint8, jnp.float32) / 127.5 - 1.0
+
+    def logits(params: Any, images: jax.Array) -> tuple[jax.Array, jax.Array]:
+        out = nnx.merge(graph, params)(images)
+        return out, out.sum()
+
+    executable, compile_secs = compiled(jax.jit(logits).lower(params, images))
+    step = lambda: executable(params, images)[1]
+    return contender(step, dtype, executable, compile_secs)
+
+
+def _model(shape: Shape, dtype: str, config: RunConfig, rngs: nnx.Rngs) -> nnx.Module:
+    """The model of a shape, with the fields of it that the config sets."""
+    given = {k: v for k, v in dataclasses.asdict(config.model).items() if v is not None}
+    del given["name"]  # the config's default; the shape names it
+    return models.create(**shape.of_models(), dtype=dtype, **given, rngs=rngs)

@@ -19,30 +19,32 @@ LOSS_OF_CHANCE = math.log(TOY.classes)  # the head starts at zero
 NEAR = 1e-3  # one step of the warmup, at a learning rate of at most 1e-5, moves it far less
 
 FAKE_WORKER = """
-import io, sys, types
+import dataclasses, io, json, sys, types
 from absl import flags
 from benchmarks import train_step_worker as worker
-from benchmarks.contenders import Contender
+from benchmarks.contenders import SHAPES, Contender
 
-steps = []
+losses = []
 
-def make(shape, dtype):
-    assert (shape.name, shape.batch, dtype) == ("cifar", 3, "float32")
-    return Contender(lambda: steps.append(1), lambda: None, 8.0, lambda: 1024, 0.5)
+def make(shape, dtype, fields):
+    assert (shape, dtype, fields) == (SHAPES["cifar"], "float32", ["model.scan=true", "seed=1"])
+    return Contender(lambda: losses.append(2.5) or 2.5, lambda: None, 8.0, lambda: 1024, 0.5, 2048)
 
 sys.modules["benchmarks.contenders.fake"] = types.SimpleNamespace(make=make)
-flags.FLAGS(["worker", "--contender=fake", "--shape=cifar", "--batch=3", "--dtype=float32"])
-sys.stdin = io.StringIO("steps 2\\nproducts 1\\n")
+shape = json.dumps(dataclasses.asdict(SHAPES["cifar"]))
+flags.FLAGS(["worker", "--contender=fake", f"--shape={shape}", "--dtype=float32",
+             "--field=model.scan=true", "--field=seed=1"])
+sys.stdin = io.StringIO("steps 2\\nproducts 1\\nrun 4\\n")
 worker.main([])
-assert len(steps) == 3
+assert len(losses) == 8  # two before it is ready
 """
 
 OWN = """
 import json, sys
 from benchmarks.contenders import SHAPES, Shape, own
-from benchmarks.train_step import flops
+from benchmarks.workers import flops
 contender = own.make(Shape("toy", 1, 16, 32, 2, 4, 8, 10, 4), "float32")
-losses = [contender.step(), contender.step()]
+losses = [float(contender.step()), float(contender.step())]
 packages = {module.split(".")[0] for module in sys.modules}
 flops = {name: flops(shape) / shape.batch for name, shape in SHAPES.items()}
 print(json.dumps({"losses": losses, "tensorflow": "tensorflow" in packages, "flops": flops}))
@@ -61,7 +63,9 @@ def own(run_python):
 def test_linen_begins_at_the_loss_of_chance():
     contender = linen.make(TOY, "float32")
     assert contender.compile_secs > 0
-    assert [contender.step(), contender.step()] == pytest.approx([LOSS_OF_CHANCE] * 2, abs=NEAR)
+    losses = [float(contender.step()), float(contender.step())]
+    assert losses == pytest.approx([LOSS_OF_CHANCE] * 2, abs=NEAR)
+    assert contender.planned_bytes > 0
 
 
 def test_own_begins_at_the_loss_of_chance_and_needs_no_tensorflow(own):
@@ -72,12 +76,15 @@ def test_own_begins_at_the_loss_of_chance_and_needs_no_tensorflow(own):
 def test_a_worker_builds_says_ready_and_obeys(run_python):
     done = run_python("-c", FAKE_WORKER)
     assert done.returncode == 0, done.stderr
-    ready, steps, products = map(json.loads, done.stdout.splitlines())
-    assert ready["compile_secs"] == 0.5
+    ready, steps, products, together = map(json.loads, done.stdout.splitlines())
     assert ready["ready_secs"] >= 0
-    for figures, number in ((steps, 2), (products, 1)):
+    shown = {"compile_secs": 0.5, "planned_bytes": 2048, "first_loss": 2.5, "peak_bytes": 1024}
+    assert {name: ready[name] for name in shown} == shown
+    for figures, number in ((steps, 2), (products, 1), (together, 4)):
         assert len(figures["wall_secs"]) == len(figures["cpu_secs"]) == number
-        assert (figures["flops"], figures["peak_bytes"]) == (8.0, 1024)
+        assert figures["peak_bytes"] == 1024
+    assert products["flops"] == 8.0
+    assert len(set(together["wall_secs"])) == 1  # a mean
 
 
 def test_flops_of_a_shape_are_those_of_the_model_it_is_named_after(own):
@@ -97,4 +104,4 @@ def test_contenders_are_the_existing_files():
     files = {file.stem for file in Path(linen.__file__).parent.glob("[!_]*.py")}
     text = Path(linen.__file__).parents[1].joinpath("train_step.py").read_text()
     (known,) = re.findall(r"^_KNOWN = (\(.*\))", text, re.MULTILINE)
-    assert set(ast.literal_eval(known)) == files - {"jax_common"}
+    assert set(ast.literal_eval(known)) == files - {"jax_common", "torch_common"}

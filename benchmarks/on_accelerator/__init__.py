@@ -1,0 +1,1 @@
+"""The measurements that need an accelerator, made by one command: see __main__.py."""

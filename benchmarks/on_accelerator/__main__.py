@@ -1,0 +1,85 @@
+"""Everything that only an accelerator can tell, in one command, for a machine that is lent.
+
+    python -m benchmarks.on_accelerator --minutes 35
+
+In this order: the rate of matrix products; training steps of four sizes against timm, Hugging Face
+and plain flax.linen; each attention; peak memory; kill and resume to the same bits; the cost of
+deterministic flags; inference; a profile; a small data set trained from the device's memory. A row
+is appended to on_accelerator.csv as soon as it is measured. The same command again goes on where it
+was cut off: what has been measured of these sources on this device is left out. A part that fails,
+or that time is too short for, gives a row that says so, and the rest goes on.
+
+Needs no TensorFlow and no network; docs/benchmarks.md has the list of packages. --dry_run does the
+same with toys, on a CPU too.
+"""
+
+import tempfile
+from pathlib import Path
+
+from absl import flags
+
+from benchmarks import rows
+from benchmarks.on_accelerator import contests, programs
+from benchmarks.on_accelerator.journal import Journal, take
+from benchmarks.on_accelerator.session import Part, Session
+from vit_jax.core import command, errors
+
+_MINUTES = flags.DEFINE_float("minutes", 35, "What all of it may take; the rest is left out.")
+_PARTS = flags.DEFINE_list("parts", [], "Only these; default: all.")
+_AGAIN = flags.DEFINE_bool("again", False, "Measure what was measured or has failed before, too.")
+_ENTRANTS = flags.DEFINE_list("entrants", [], "Only these, such as own,timm_vit.")
+_OUTPUT = flags.DEFINE_string("output", None, "For rows and profiles; default: the results.")
+_SCRATCH = flags.DEFINE_string(
+    "scratch",
+    str(Path(tempfile.gettempdir()) / "vit_jax_on_accelerator"),
+    "For checkpoints, traces and compiled programs.",
+)
+_TAKE = flags.DEFINE_string("take", None, "Only add the rows of this --output to the results.")
+_DRY = flags.DEFINE_bool("dry_run", False, "Toys, in seconds; rows go to --output alone.")
+
+# The minutes add up to 35.
+PARTS = (
+    Part("matrix", 1, programs.matrix),
+    Part("training", 16, contests.training),
+    Part("attention", 5, contests.attention),
+    Part("memory", 1, programs.memory),
+    Part("resume", 3, programs.resume),
+    Part("deterministic", 2, contests.deterministic),
+    Part("inference", 3, contests.inference),
+    Part("profile", 1.5, programs.profile),
+    Part("small_data", 2.5, programs.small_data),
+)
+
+
+def main(arguments: list[str]) -> None:
+    """Measures part by part."""
+    command.no_more(arguments)
+    if _TAKE.value:
+        print(f"{take(Path(_TAKE.value))} rows are new.")
+        return
+    output = Path(_OUTPUT.value) if _OUTPUT.value else rows.RESULTS
+    if _DRY.value and not _OUTPUT.value:
+        raise errors.UserError("--dry_run measures nothing worth keeping: give an --output.")
+    session = Session(
+        Journal(output, [] if _DRY.value else [rows.RESULTS]),
+        minutes=_MINUTES.value,
+        scratch=Path(_SCRATCH.value),
+        dry=_DRY.value,
+        only=tuple(_ENTRANTS.value),
+        again=_AGAIN.value,
+    )
+    for part in chosen(_PARTS.value):
+        session.run(part)
+
+
+def chosen(names: list[str]) -> list[Part]:
+    """The parts of these names, in their order; of none: all. UserError for an unknown one."""
+    known = {part.name: part for part in PARTS}
+    for name in names:
+        if name not in known:
+            raise errors.UserError(f"--parts: there is no {name!r}. {errors.nearest(name, known)}")
+    return [part for part in PARTS if not names or part.name in names]
+
+
+if __name__ == "__main__":
+    command.run(main)

@@ -1,0 +1,186 @@
+"""The parts in which contenders take turns: training, attention, inference, deterministic flags.
+
+Two processes are on the device at a time, the first entrant and one of the others; turn by turn
+each runs some steps and some large matrix products. So every ratio is of one minute, and two fit
+where four would not. The first of the others is built while the first entrant is.
+"""
+
+import statistics
+from typing import NamedTuple
+
+from benchmarks.contenders import Shape
+from benchmarks.on_accelerator.journal import MEASURED, SKIPPED
+from benchmarks.on_accelerator.session import Session
+from benchmarks.workers import Worker, WorkerEnded, flops
+from vit_jax import models
+from vit_jax.parallel.chips import peak_flops
+from vit_jax.run.environment import DETERMINISTIC_FLAGS
+
+DTYPE = "bfloat16"
+TURNS, STEPS = 6, 15
+PEERS = ("timm_vit", "torch_vit", "linen")
+# Seconds until a contender has compiled, about; the longest of all.
+COMPILE_SECS = {"S/16": 60, "B/16": 60, "L/16": 110, "H/14": 140}
+GIB = 2**30
+
+
+class Entrant(NamedTuple):
+    """A contender with its settings; `name` is for the rows."""
+
+    name: str
+    module: str
+    fields: tuple[str, ...] = ()
+    environment: tuple[tuple[str, str], ...] = ()
+
+
+OWN = Entrant("own", "own")
+
+
+def training(session: Session) -> None:
+    """Every size against its peers, then larger batches of this project alone and timm's."""
+    peers = [Entrant(name, name) for name in PEERS]
+    for size in session.sizes("L/16", "B/16", "S/16", "H/14"):
+        contest(session, size, session.shape(size), [OWN, *peers])
+    for size, batch in [] if session.dry else [("L/16", 128), ("B/16", 512)]:
+        contest(session, size, session.shape(size, batch=batch), [OWN, peers[0]])
+
+
+def attention(session: Session) -> None:
+    """Every choice of model.attention, at the usual length and at 1,025 tokens."""
+    choices = attention_choices()
+    if not choices:
+        session.write("", "", SKIPPED, note="this version has no model.attention")
+        return
+    first = sorted(choices, key=lambda choice: choice != "xla")
+    entrants = [Entrant(choice, "own", (f"model.attention={choice}",)) for choice in first]
+    for shape in (session.shape("B/16"), session.shape("B/16", image_px=512, batch=32)):
+        contest(session, "B/16", shape, entrants)
+
+
+def attention_choices() -> tuple[str, ...]:
+    """The choices of model.attention; none in a version without it."""
+    field = models.config_fields().get("attention")
+    return tuple(choice for choice in field.choices or ()) if field else ()
+
+
+def deterministic(session: Session) -> None:
+    """What XLA's deterministic flags cost."""
+    flags = (("XLA_FLAGS", " ".join(DETERMINISTIC_FLAGS)),)
+    entrants = [OWN, Entrant("own, deterministic", "own", environment=flags)]
+    contest(session, "B/16", session.shape("B/16"), entrants)
+
+
+def inference(session: Session) -> None:
+    """Logits of a batch, with parameters in bfloat16."""
+    for size in session.sizes("B/16", "L/16"):
+        shape = session.shape(size, batch=256)
+        contest(session, size, shape, [OWN, Entrant("timm_vit", "timm_vit")], work="forward")
+
+
+def contest(
+    session: Session, size: str, shape: Shape, entrants: list[Entrant], work: str = "train"
+) -> None:
+    """The first entrant against each of the others; a row for each."""
+    first, *others = entrants
+    case = f"{size}, {shape.image_px} px, {shape.batch} images"
+    needs = COMPILE_SECS[size] + 20
+    due = [one for one in others if session.wanted(case, one.name, needs)]
+    if not due and not session.wanted(case, first.name, needs):
+        return
+    against = start(session, first, shape, work)
+    try:
+        for rival in due:
+            # The first may have taken long, so the time is looked at again.
+            if rival is due[0] or session.wanted(case, rival.name, needs):
+                against = pair(session, case, shape, (first, against), rival, work)
+        if against and not session.journal.done(session.part, case, first.name):
+            with session.attempt(case, first.name):
+                against.wait_until_ready(session.wait_secs())
+                turns(session, [against])
+                write(session, case, shape, first, against, None, work)
+    finally:
+        if against:
+            against.close()
+
+
+def pair(
+    session: Session,
+    case: str,
+    shape: Shape,
+    own: tuple[Entrant, Worker | None],
+    rival: Entrant,
+    work: str,
+) -> Worker | None:
+    """Two in turns, and their rows; returns the first one's worker, None if it has failed."""
+    first, against = own
+    other = start(session, rival, shape, work)
+    try:
+        if against:
+            try:
+                against.wait_until_ready(session.wait_secs())
+            except WorkerEnded:
+                with session.attempt(case, first.name):
+                    raise
+                against = None
+        with session.attempt(case, rival.name):
+            other.wait_until_ready(session.wait_secs())
+            turns(session, [against, other] if against else [other])
+            if against and not session.journal.done(session.part, case, first.name):
+                write(session, case, shape, first, against, None, work)
+            write(session, case, shape, rival, other, against, work)
+    finally:
+        other.close()
+    return against if against and against.alive() else None
+
+
+def start(session: Session, entrant: Entrant, shape: Shape, work: str) -> Worker:
+    """The process of an entrant, which begins to build."""
+    environment = session.environment | dict(entrant.environment)
+    return Worker(
+        entrant.module, shape, DTYPE, fields=entrant.fields, work=work, environment=environment
+    )
+
+
+def turns(session: Session, workers: list[Worker]) -> None:
+    """Turns of some steps each, after one that is forgotten."""
+    number, steps = (1, 2) if session.dry else (TURNS, STEPS)
+    for worker in workers:
+        worker.turn(2, at_once=True, timeout_secs=session.wait_secs())
+        worker.forget()
+    for _ in range(number):
+        for worker in workers:
+            worker.turn(steps, at_once=True, timeout_secs=session.wait_secs())
+
+
+def write(
+    session: Session,
+    case: str,
+    shape: Shape,
+    entrant: Entrant,
+    worker: Worker,
+    against: Worker | None,
+    work: str,
+) -> None:
+    """The row of an entrant, from the median step."""
+    secs = statistics.median(worker.steps["wall_secs"])
+    product = statistics.median(worker.product_rates)
+    peak = peak_flops(session.journal.device)
+    rate = flops(shape, work) / secs
+    ready = worker.ready
+    ratio = secs / statistics.median(against.steps["wall_secs"]) if against else None
+    planned, compile_secs = ready["planned_bytes"], ready["compile_secs"]
+    session.write(
+        case,
+        entrant.name,
+        MEASURED,
+        images_per_second=round(shape.batch / secs, 2),
+        step_ms=round(secs * 1e3, 3),
+        share_of_matrix_rate=round(rate / product, 4),
+        share_of_datasheet_rate=round(rate / peak, 4) if peak else None,
+        matrix_tflops=round(product / 1e12, 2),
+        own_is_faster_by=round(ratio, 4) if ratio else None,
+        peak_gib=round(ready["peak_bytes"] / GIB, 3),
+        compiled_gib=round(planned / GIB, 3) if planned else None,
+        compile_secs=None if compile_secs is None else round(compile_secs, 1),
+        first_step_secs=round(ready["ready_secs"], 1),
+    )

@@ -1,0 +1,123 @@
+"""The rows of a run, written as they are measured, and what earlier runs have already measured."""
+
+import csv
+import datetime
+import hashlib
+import importlib.metadata
+import platform
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+from benchmarks import rows
+from benchmarks.workers import ROOT
+
+NAME = "on_accelerator"
+MEASURED, FAILED, SKIPPED = "measured", "failed", "skipped"
+
+# All that a row can hold; a measurement fills some. Units are in the names, but for `value`, whose
+# unit is the next column.
+COLUMNS = (
+    "commit", "sources", "device", "versions", "time", "part", "case", "entrant", "status",
+    "images_per_second", "step_ms", "share_of_matrix_rate", "share_of_datasheet_rate",
+    "matrix_tflops", "own_is_faster_by", "peak_gib", "compiled_gib", "compile_secs",
+    "first_step_secs", "value", "unit", "note",
+)  # fmt: skip
+
+_TORCH = ("torch", "triton", "timm", "transformers")
+_JAX = ("jax", "jaxlib", "flax", "optax")
+
+
+class Journal:
+    """Appends rows to <folder>/on_accelerator.csv.
+
+    earlier: folders whose rows count as measured, if the sources and the device are the same.
+    """
+
+    def __init__(self, folder: Path, earlier: list[Path]):
+        self.folder = folder
+        self.device = rows.gpu() or rows.cpu()
+        self._commit, self._sources = commit(), sources()
+        self._done = {
+            (row["part"], row["case"], row["entrant"]): row
+            for row in _read([folder, *earlier])
+            if row["status"] != SKIPPED
+            and (row["sources"], row["device"]) == (self._sources, self.device)
+        }
+
+    def done(self, part: str, case: str, entrant: str) -> bool:
+        """Whether it has been measured, or has failed."""
+        return (part, case, entrant) in self._done
+
+    def of(self, part: str) -> list[dict[str, str]]:
+        """The rows of a part that was measured."""
+        rows = self._done.values()
+        return [row for row in rows if (row["part"], row["status"]) == (part, MEASURED)]
+
+    def write(self, part: str, case: str, entrant: str, status: str, **values: object) -> None:
+        """Appends a row and prints it."""
+        row: dict[str, object] = dict.fromkeys(COLUMNS, "")
+        row |= {
+            "commit": self._commit,
+            "sources": self._sources,
+            "device": self.device,
+            "versions": versions(_TORCH if entrant in ("timm_vit", "torch_vit") else _JAX),
+            "time": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+            "part": part,
+            "case": case,
+            "entrant": entrant,
+            "status": status,
+            **{name: "" if value is None else value for name, value in values.items()},
+        }
+        assert set(row) == set(COLUMNS), set(row) - set(COLUMNS)
+        rows.append(NAME, row, self.folder)
+        if status != SKIPPED:
+            self._done[part, case, entrant] = {name: str(value) for name, value in row.items()}
+        said = {name: value for name, value in row.items() if value != ""}
+        shown = [f"{name} {said[name]}" for name in COLUMNS[COLUMNS.index("status") + 1 :]
+                 if name in said]  # fmt: skip
+        print(f"{part} | {case} | {entrant} | {status} | {', '.join(shown)}", flush=True)
+
+
+def take(folder: Path) -> int:
+    """Adds the rows of a folder to the results, those that are not there; how many."""
+    there = list(_read([rows.RESULTS]))
+    new = [row for row in _read([folder]) if row not in there]
+    for row in new:
+        rows.append(NAME, dict(row))
+    return len(new)
+
+
+def commit() -> str:
+    """The commit of what is measured; empty outside a clone, where `sources` has to do."""
+    try:
+        return rows.commit("vit_jax", "benchmarks", ":!benchmarks/results")
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+
+
+def sources() -> str:
+    """A hash of all that is measured and of what measures it: equal for equal programs."""
+    digest = hashlib.sha256()
+    for file in sorted([*ROOT.glob("vit_jax/**/*.py"), *ROOT.glob("benchmarks/**/*.py")]):
+        digest.update(f"{file.relative_to(ROOT)}\0".encode() + file.read_bytes())
+    return digest.hexdigest()[:10]
+
+
+def versions(packages: tuple[str, ...]) -> str:
+    """Versions of Python and of those packages that are installed."""
+    found = [f"python {platform.python_version()}"]
+    for package in packages:
+        try:
+            found.append(f"{package} {importlib.metadata.version(package)}")
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return ", ".join(found)
+
+
+def _read(folders: list[Path]) -> Iterator[dict[str, str]]:
+    for folder in folders:
+        file = folder / f"{NAME}.csv"
+        if file.exists():
+            with file.open(newline="") as opened:
+                yield from csv.DictReader(opened)

@@ -1,0 +1,140 @@
+"""The parts that are programs of their own: the matrix rate, resuming, a profile, memory."""
+
+import dataclasses
+import json
+import random
+import shutil
+import tarfile
+from pathlib import Path
+from typing import Any
+
+from benchmarks.on_accelerator import trace_summary
+from benchmarks.on_accelerator.contests import DTYPE, OWN, start
+from benchmarks.on_accelerator.journal import SKIPPED
+from benchmarks.on_accelerator.session import Session
+from benchmarks.workers import LineProcess
+from vit_jax.run.environment import DETERMINISTIC_FLAGS
+
+RESUMED_STEPS = 8
+
+
+def matrix(session: Session) -> None:
+    """Rates of the device."""
+    if not session.wanted("", "own", 20):
+        return
+    toy = ["--sides=64,128", "--copy_mib=1", "--repeats=1"]
+    with session.attempt("", "own"):
+        program = _program(session, "matrix_rate", toy if session.dry else [])
+        try:
+            for _ in range(3 if session.dry else 4):
+                said = program.read(session.wait_secs())
+                session.write(said.pop("case"), "own", **said)
+        finally:
+            program.close()
+
+
+def memory(session: Session) -> None:
+    """What a step took on the device, by what its compiler said before."""
+    for row in session.journal.of("training"):
+        case = row["case"]
+        if row["entrant"] != OWN.name or not session.wanted(case, OWN.name, 0):
+            continue
+        peak, compiled = float(row["peak_gib"]), float(row["compiled_gib"])
+        session.write(
+            case,
+            OWN.name,
+            peak_gib=peak,
+            compiled_gib=compiled,
+            value=round(peak / compiled, 4) if compiled else "",
+            unit="peak / compiled",
+        )
+
+
+def resume(session: Session) -> None:
+    """Killed and started again, does a training end with the bits of one that was not?"""
+    flags = {"XLA_FLAGS": " ".join(DETERMINISTIC_FLAGS)}
+    for name, variables in (("deterministic", flags), ("default flags", {})):
+        case = f"B/16, {name}"
+        if session.wanted(case, OWN.name, 100):
+            with session.attempt(case, OWN.name):
+                _resume(session, case, variables)
+
+
+def _resume(session: Session, case: str, variables: dict[str, str]) -> None:
+    folder = session.scratch / "resumed"
+    shutil.rmtree(folder, ignore_errors=True)
+    straight = _train(session, folder / "straight", variables)
+    dies_after = random.randrange(3, RESUMED_STEPS)  # a save every second step
+    before = _train(session, folder / "killed", variables, dies_after=dies_after)
+    after = _train(session, folder / "killed", variables)
+    losses = before["losses"] | after["losses"]
+    differ = [name for name, bits in straight["bits"].items() if after["bits"].get(name) != bits]
+    same = not differ and losses == straight["losses"]
+    note = (
+        f"killed after step {dies_after} of {RESUMED_STEPS}, resumed from {after['start']}; "
+        f"{len(straight['bits']) - len(differ)} of {len(straight['bits'])} arrays have the same "
+        f"bits, losses {'equal' if losses == straight['losses'] else 'differ'}"
+    )
+    session.write(case, OWN.name, value=int(same), unit="same bits", note=note)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _train(
+    session: Session, workdir: Path, variables: dict[str, str], dies_after: int | None = None
+) -> dict[str, Any]:
+    """Losses by step, and bits at the end; without the bits if it dies after a step."""
+    shape = json.dumps(dataclasses.asdict(session.shape("B/16")))
+    arguments = [f"--shape={shape}", f"--workdir={workdir}", f"--steps={RESUMED_STEPS}"]
+    program = _program(session, "resumed_run", [*arguments, f"--dtype={DTYPE}"], variables)
+    losses: dict[int, float] = {}
+    try:
+        while True:
+            said = program.read(session.wait_secs())
+            if "bits" in said:
+                return {"losses": losses, **said}
+            losses[said["step"]] = said["loss"]
+            if said["step"] == dies_after:
+                program.kill()
+                return {"losses": losses}
+    finally:
+        program.close()
+
+
+def profile(session: Session) -> None:
+    """A trace of some steps, packed into one file, and a table of what took longest."""
+    for size in ("L/16",):
+        shape = session.shape(size)
+        name = f"profile_{size.replace('/', '')}"
+        if not session.wanted(size, OWN.name, 90):
+            continue
+        folder = session.scratch / name
+        shutil.rmtree(folder, ignore_errors=True)
+        with session.attempt(size, OWN.name):
+            worker = start(session, OWN, shape, "train")
+            try:
+                worker.wait_until_ready(session.wait_secs())
+                steps = worker.ask(f"profile {folder}", session.wait_secs())["steps"]
+            finally:
+                worker.close()
+            packed = session.journal.folder / f"{name}.tar.gz"
+            with tarfile.open(packed, "w:gz") as archive:
+                archive.add(folder, name)
+            longest = trace_summary.write(folder, session.journal.folder / f"{name}.csv", steps)
+            mib = round(packed.stat().st_size / 2**20, 2)
+            session.write(size, OWN.name, value=mib, unit="MiB", note=longest)
+
+
+def small_data(session: Session) -> None:
+    """A small data set trained from the device's memory."""
+    session.write("", OWN.name, SKIPPED, note="this version has no input.cache=device")
+
+
+def _program(
+    session: Session, module: str, arguments: list[str], variables: dict[str, str] | None = None
+) -> LineProcess:
+    environment = session.environment | {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+    return LineProcess(
+        module,
+        ["-m", f"benchmarks.on_accelerator.{module}", *arguments],
+        environment | (variables or {}),
+    )

@@ -1,0 +1,208 @@
+"""The command for a lent accelerator: its rows, its time, its failures; by toys and stand-ins."""
+
+import csv
+import gzip
+import json
+import time
+from typing import ClassVar
+
+import pytest
+
+from benchmarks import rows
+from benchmarks.on_accelerator import contests, journal, trace_summary
+from benchmarks.on_accelerator.journal import FAILED, MEASURED, SKIPPED, Journal
+from benchmarks.on_accelerator.session import Part, Session
+from benchmarks.workers import LineProcess, WorkerEnded, reason
+
+DRY = ("-m", "benchmarks.on_accelerator", "--dry_run")
+
+
+class FakeWorker:
+    """Steps of one second, of two for linen; timm is not installed, torch's dies in its turn."""
+
+    started: ClassVar[list] = []
+
+    def __init__(self, module, shape, dtype, *, fields, work, environment):
+        self.module, self.fields, self.shape, self.work = module, fields, shape, work
+        self.steps = {"wall_secs": []}
+        self.product_rates = [1e12]
+        self.ready = {
+            "planned_bytes": 2**30, "compile_secs": 5.0, "ready_secs": 6.0, "peak_bytes": 2**31
+        }  # fmt: skip
+        self.is_open = True
+        self.started.append(self)
+
+    def wait_until_ready(self, timeout_secs):
+        if self.module == "timm_vit":
+            raise WorkerEnded("timm_vit: ModuleNotFoundError: No module named 'timm'", status=1)
+
+    def turn(self, steps, *, at_once, timeout_secs):
+        assert at_once
+        if self.module == "torch_vit":
+            raise WorkerEnded("torch_vit: ended by signal 9", status=-9)
+        self.steps["wall_secs"] += [2.0 if self.module == "linen" else 1.0] * steps
+
+    def forget(self):
+        self.steps["wall_secs"].clear()
+
+    def alive(self):
+        return True
+
+    def close(self):
+        self.is_open = False
+
+
+@pytest.fixture
+def workers(monkeypatch):
+    monkeypatch.setattr(FakeWorker, "started", [])
+    monkeypatch.setattr(contests, "Worker", FakeWorker)
+    return FakeWorker.started
+
+
+@pytest.fixture
+def session(tmp_path):
+    def make(**settings):
+        settings = {"minutes": 10, "dry": True} | settings
+        return Session(Journal(tmp_path / "out", []), scratch=tmp_path / "scratch", **settings)
+
+    return make
+
+
+def written(folder):
+    with (folder / "on_accelerator.csv").open() as file:
+        return list(csv.DictReader(file))
+
+
+def test_each_contender_gets_a_row_and_a_failure_leaves_the_rest_alone(workers, session, tmp_path):
+    session().run(Part("training", 5, contests.training))
+    found = {row["entrant"]: row for row in written(tmp_path / "out")}
+    assert {name: row["status"] for name, row in found.items()} == {
+        "own": MEASURED, "timm_vit": FAILED, "torch_vit": FAILED, "linen": MEASURED
+    }  # fmt: skip
+    assert found["timm_vit"]["note"] == "timm_vit: ModuleNotFoundError: No module named 'timm'"
+    assert found["own"]["own_is_faster_by"] == ""
+    assert (found["linen"]["own_is_faster_by"], found["linen"]["step_ms"]) == ("2.0", "2000.0")
+    assert (found["own"]["peak_gib"], found["own"]["compiled_gib"]) == ("2.0", "1.0")
+    assert not any(worker.is_open for worker in workers)
+
+
+def test_a_second_start_goes_on_where_the_first_was_cut_off(workers, session, tmp_path):
+    session(only=("own", "linen")).run(Part("training", 5, contests.training))
+    workers.clear()
+    session(only=("own", "linen")).run(Part("training", 5, contests.training))
+    assert not workers and len(written(tmp_path / "out")) == 2
+    session(only=("own", "linen", "torch_vit")).run(Part("training", 5, contests.training))
+    assert [worker.module for worker in workers] == ["own", "torch_vit"]
+    assert len(written(tmp_path / "out")) == 3
+
+
+def test_what_time_is_too_short_for_is_skipped_and_tried_again(workers, session, tmp_path):
+    session(minutes=0.5, dry=False).run(Part("inference", 5, contests.inference))
+    skipped = written(tmp_path / "out")
+    assert {row["status"] for row in skipped} == {SKIPPED} and not workers
+    assert "it takes about 80 s, of which 30 are left" in {row["note"] for row in skipped}
+    session(only=("own",)).run(Part("inference", 5, contests.inference))
+    assert [worker.work for worker in workers] == ["forward"]
+
+
+def test_deterministic_flags_and_choices_of_attention_reach_the_worker(
+    workers, session, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(contests, "attention_choices", lambda: ("auto", "xla", "cudnn"))
+    session().run(Part("attention", 5, contests.attention))
+    fields = [worker.fields for worker in workers]
+    choices = [("model.attention=xla",), ("model.attention=auto",), ("model.attention=cudnn",)]
+    assert fields == choices * 2
+    assert len({worker.shape.image_px for worker in workers}) == 2
+    assert len(written(tmp_path / "out")) == 6
+
+
+def test_a_part_that_fails_is_a_row(session, tmp_path):
+    def measure(session):
+        raise ValueError("first line\nsecond line")
+
+    session().run(Part("profile", 1, measure))
+    (row,) = written(tmp_path / "out")
+    assert (row["part"], row["status"]) == ("profile", FAILED)
+    assert row["note"] == "ValueError: first line"
+
+
+def test_rows_of_other_sources_or_devices_do_not_count(tmp_path, monkeypatch):
+    written_here = Journal(tmp_path, [])
+    written_here.write("matrix", "", "own", MEASURED, value=1)
+    assert Journal(tmp_path / "other", [tmp_path]).done("matrix", "", "own")
+    monkeypatch.setattr(journal, "sources", lambda: "others")
+    assert not Journal(tmp_path, []).done("matrix", "", "own")
+
+
+def test_rows_are_taken_into_the_results_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(rows, "RESULTS", tmp_path / "results")
+    Journal(tmp_path / "out", []).write("matrix", "", "own", MEASURED, value=1)
+    assert [journal.take(tmp_path / "out") for _ in range(2)] == [1, 0]
+    assert written(tmp_path / "results") == written(tmp_path / "out")
+
+
+def test_a_process_that_hangs_or_dies_gives_a_line(capfd):
+    sleeping = LineProcess("sleeping", ["-c", "import time; print('{}'); time.sleep(60)"], {})
+    assert sleeping.read(30) == {}
+    started = time.monotonic()
+    with pytest.raises(WorkerEnded, match="sleeping: no answer in 0 s") as caught:
+        sleeping.read(0.1)
+    assert caught.value.late and time.monotonic() - started < 20
+    broken = LineProcess("broken", ["-c", "raise MemoryError('too\\nmuch')"], {})
+    with pytest.raises(WorkerEnded, match=r"broken: MemoryError: too$"):
+        broken.read(30)
+    broken.close()
+    assert reason("", -9) == "ended by signal 9"
+    assert reason("I am\nerror: no such flag", 1) == "exit status 1; error: no such flag"
+
+
+def test_the_table_of_a_trace_counts_kernels_alone(tmp_path):
+    meta = [
+        {"ph": "M", "name": "process_name", "pid": 1, "args": {"name": "/device:GPU:0"}},
+        {"ph": "M", "name": "thread_name", "pid": 1, "tid": 2, "args": {"name": "Stream #13"}},
+        {"ph": "M", "name": "thread_name", "pid": 1, "tid": 3, "args": {"name": "XLA Modules"}},
+    ]
+    kernel = {"ph": "X", "name": "gemm", "pid": 1, "tid": 2, "dur": 30.0}
+    events = [kernel, kernel | {"name": "softmax", "dur": 20.0}, kernel, kernel | {"tid": 3}]
+    folder = tmp_path / "plugins" / "profile"
+    folder.mkdir(parents=True)
+    with gzip.open(folder / "host.trace.json.gz", "wt") as file:
+        json.dump({"traceEvents": meta + events}, file)
+    said = trace_summary.write(tmp_path, tmp_path / "table.csv", 2)
+    assert said == "2 operations and 0.04 ms of them in a step"
+    with (tmp_path / "table.csv").open() as file:
+        first, second = csv.DictReader(file)
+    assert list(first.values()) == ["gemm", "30.0", "1.0", "0.75"]
+    assert second["operation"] == "softmax"
+
+
+def test_the_command_measures_the_matrix_rate_and_refuses_unknown_parts(run_python, tmp_path):
+    done = run_python(*DRY, f"--output={tmp_path}", "--parts=matrix,memory")
+    assert done.returncode == 0, done.stderr
+    found = written(tmp_path)
+    assert [row["unit"] for row in found] == ["TFLOP/s", "TFLOP/s", "GB/s"]
+    assert all(float(row["value"]) > 0 and row["status"] == MEASURED for row in found)
+    wrong = run_python(*DRY, f"--output={tmp_path}", "--parts=matrx")
+    assert wrong.returncode == 1
+    assert "--parts: there is no 'matrx'. Did you mean 'matrix'?" in wrong.stderr
+    nowhere = run_python(*DRY)
+    assert nowhere.returncode == 1 and "give an --output" in nowhere.stderr
+
+
+@pytest.mark.slow
+def test_a_dry_run_measures_every_part(run_python, tmp_path):
+    arguments = (*DRY, f"--output={tmp_path}", f"--scratch={tmp_path / 'scratch'}")
+    done = run_python(*arguments, timeout_secs=3000)
+    assert done.returncode == 0, done.stderr
+    found = written(tmp_path)
+    without_torch = [row for row in found if row["entrant"] not in ("timm_vit", "torch_vit")]
+    assert {row["status"] for row in without_torch} == {MEASURED}
+    parts = {row["part"] for row in without_torch}
+    assert parts == {
+        "matrix", "training", "attention", "memory", "resume", "deterministic", "inference",
+        "profile", "small_data",
+    }  # fmt: skip
+    same = [row for row in found if row["unit"] == "same bits"]
+    assert [row["value"] for row in same] == ["1"] * 2
+    assert (tmp_path / "profile_L16.tar.gz").stat().st_size > 0
