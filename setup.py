@@ -75,5 +75,8 @@ setup(
         # CUDA 12, since it runs on the drivers of CUDA 13 as well, but not the other way round.
         "gpu": ["jax[cuda12]"],
         "tpu": ["jax[tpu]"],
+        # What compiles for GPUs that are not here: JAX's plugin, without the libraries of CUDA that
+        # a GPU runs with, and two parts of CUDA's compiler. Where "gpu" is, it has all of that.
+        "plan-gpu": ["jax[cuda13-local]", "nvidia-cuda-nvcc>=13.5", "nvidia-nvvm>=13.5"],
     },
 )

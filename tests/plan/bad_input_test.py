@@ -16,7 +16,7 @@ NEED_LIBTPU = ("v3:16x17", "v3:32x32", "v5e:4x4")  # names that could be right
     [
         (L16, "v3:16x17", (), r"nearest: v3:8x16, v3:16x16, v3:16x32\.$"),
         (L16, "v5e:17x17", (), r"at most 256 chips\. nearest: .*v5e:16x16\.$"),
-        (L16, "v9:2x2", (), "generation 'v9'.*Valid: v2, v3, v4, v5e, v5p, v6e"),
+        (L16, "v9:2x2", (), "generation 'v9'.*Valid: a100, .*v2, v3, v4, v5e, v5p, v6e"),
         (L16, "v5e", (), "nearest: v5e:1x1, v5e:2x2"),
         (L16, "", (), "such as v5e:16x16"),
         (L16, "v4:4x4", (), "nearest: v4:2x2x2, v4:2x2x4, v4:2x4x4"),

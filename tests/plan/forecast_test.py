@@ -108,7 +108,7 @@ def test_resnets_and_hybrids_are_planned(name, exaflops):
 
 # Hosts, by hand: 16 chips of TPU v5e on 4 hosts, with fake devices.
 
-DEVICES = [types.SimpleNamespace(process_index=i // 4) for i in range(16)]
+DEVICES = [types.SimpleNamespace(process_index=i // 4, platform="tpu") for i in range(16)]
 
 
 class Sharding:

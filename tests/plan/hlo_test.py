@@ -115,6 +115,10 @@ ENTRY %main (x: f32[8]) -> f32[8] {{
             ("all-gather", "u8", 16, 1, ("tensor",)),
         ),
         (
+            "%r = (bf16[8]{0}, bf16[4]{0}) reduce-scatter-start(%x), replica_groups=[4,2]<=[8]",
+            ("reduce-scatter", "bf16", 16, 1, ("tensor",)),
+        ),
+        (
             "%r = (f32[8]{0}, f32[8]{0}, u32[], u32[]) collective-permute-start(%x), "
             "source_target_pairs={{0,2},{2,0}}",
             ("collective-permute", "f32", 32, 1, ("fsdp",)),

@@ -23,6 +23,8 @@ FOUR_CHIPS = Forecast(
     steps=36_000,
     memory=Memory(GIB, 2 * GIB, 0, 10 * GIB, None, 16 * GIB),
     sent=None,
+    accessed=None,
+    kernels=None,
     compile_secs=None,
     from_cache=False,
     time=StepTime(0.1, None, None, None),
@@ -56,6 +58,21 @@ def test_a_tight_fit_is_marked(activations, free, marked):
 def test_flops_of_short_runs_can_be_read(steps, shown):
     run = dict(table.rows(dataclasses.replace(FOUR_CHIPS, steps=steps), price=None))["the run"]
     assert run == f"{steps:,} steps of 1,000 images: {shown}"
+
+
+def test_times_of_gpus_are_said_to_be_bounds():
+    time = StepTime(0.05, 0.06, 0.01, None, 0.1)
+    run = dataclasses.replace(
+        FOUR_CHIPS, topology="h100:4", time=time, sent={}, kernels=1766, accessed=150 * GIB
+    )
+    shown = dict(table.rows(run, price=2))
+    assert shown["a device runs in a step"] == "1,766 kernels"
+    assert shown["  that read and write"].strip() == "150 GiB"
+    assert shown["  at least, by roofline"].strip() == "100.0 ms, not a measurement"
+    assert (shown["MFU"], shown["chip-hours"]) == ("at most 50%", "at least 4")
+    assert shown["cost"] == "at least 8, at 2 a chip-hour"
+    assert run.core_days is None
+    assert "TPU" not in shown["chip-hours"]
 
 
 # The runs of the paper.

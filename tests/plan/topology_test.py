@@ -12,7 +12,10 @@ def test_names(name):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("v5:4x4", r"generation 'v5'. Did you mean .*v5e.* Valid: v2, v3, v4, v5e, v5p, v6e"),
+        (
+            "v5:4x4",
+            r"generation 'v5'. Did you mean .*v5e.* Valid: a100, .*v2, v3, v4, v5e, v5p, v6e",
+        ),
         ("16x16", "generation '16x16'"),
         ("v5e", "nearest: v5e:1x1, "),
         ("v5e:big", "nearest: v5e:"),

@@ -46,6 +46,7 @@ def run(main: Callable[[list[str]], None], hint: str = "") -> None:
         # A file name that cannot be shown must not end a command. (TextIO lacks the method.)
         sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     logging.set_verbosity(logging.WARNING)  # orbax logs a page per save; --verbosity=0 shows
+    devices.expect_no_gpu()
     app.run(
         lambda argv: _exit(_status(main, argv[1:])),
         flags_parser=lambda argv: _parse(argv, hint),

@@ -5,15 +5,18 @@ RuntimeError, or fails one of its own assertions. The cause is usually a setting
 """
 
 import difflib
+import logging
 import os
 import re
 import traceback
+from pathlib import Path
 
 from vit_jax.core.errors import UserError
 
 VARIABLE = "JAX_PLATFORMS"
 _EXTRAS = {"gpu": "gpu", "cuda": "gpu", "tpu": "tpu"}  # platform -> its extra in setup.py
 _FAILED = "Unable to initialize backend "
+_DRIVER = Path("/proc/driver/nvidia")
 _HINT = re.compile(r"\.? ?\((?:set JAX_PLATFORMS=|you may need to uninstall).*\)$", re.DOTALL)
 
 
@@ -38,6 +41,20 @@ def unusable(error: BaseException) -> UserError | None:
     if extra is not None:
         said += f" For a {extra.upper()}, docs/install.md: pip install '.[{extra}]' in the clone."
     return UserError(said)
+
+
+def expect_no_gpu() -> None:
+    """Drops JAX's traceback about missing parts of CUDA where there is no driver for a GPU either.
+
+    There its plugin serves to plan for GPUs that are not here (setup.py, "plan-gpu").
+    """
+    if not _DRIVER.exists():
+        logging.getLogger("jax._src.xla_bridge").addFilter(_keeps)
+
+
+def _keeps(record: logging.LogRecord) -> bool:
+    cause = record.exc_info[1] if record.exc_info else None
+    return not ("xla_cuda" in record.getMessage() and "Unable to load " in str(cause))
 
 
 def _is_of_devices(error: BaseException) -> bool:

@@ -80,3 +80,44 @@ TPUS: dict[str, TpuChip] = {
     "v5p": TpuChip(1, 95, 2765, 600, 6144),
     "v6e": TpuChip(1, 32, 1638, 400, 256),
 }
+
+
+class GpuChip(NamedTuple):
+    """A GPU in a host of eight that NVLink joins; for its rate see `peak_flops`.
+
+    Attributes:
+      device_kind: its name for JAX.
+      hbm_bytes: memory that CUDA reports.
+      hbm_gbps: its bandwidth, 1e9 bytes a second.
+      nvlink_gbps: to the other GPUs of its host, both directions together, 1e9 bytes a second.
+      network_gbps: of its share of the host's network adapters, one direction, likewise.
+    """
+
+    device_kind: str
+    hbm_bytes: int
+    hbm_gbps: float
+    nvlink_gbps: float
+    network_gbps: float
+
+    def reduce_gbps(self, hosts: int) -> float:
+        """Bandwidth of all-reduces over these many hosts, 1e9 bytes a second.
+
+        A ring sends each byte twice (arXiv 1802.05799), and its slowest link counts.
+        """
+        link = self.nvlink_gbps / 2
+        return min(link, GPUS_A_HOST * self.network_gbps if hosts > 1 else link) / 2
+
+
+GPUS_A_HOST = 8
+MOST_GPU_HOSTS = 128  # NVIDIA's reference architecture "DGX SuperPOD" has up to 127 of them
+
+# Memory's size and bandwidth: CUDA's device properties, as in XLA's GPU target configurations
+# (openxla/xla, xla/backends/gpu/target_config/specs). NVLink: NVIDIA's data sheets of the GPUs (SXM
+# forms: generation 3, 4, 4 and 5). Network: the data sheets of DGX A100 (eight adapters of 200
+# Gb/s), DGX H100, DGX H200 and DGX B200 (eight of 400 Gb/s).
+GPUS: dict[str, GpuChip] = {
+    "a100": GpuChip("NVIDIA A100-SXM4-80GB", 85_100_068_864, 2039.04, 600, 25),
+    "h100": GpuChip("NVIDIA H100 80GB HBM3", 84_942_979_072, 3352.32, 900, 50),
+    "h200": GpuChip("NVIDIA H200", 151_397_597_184, 4800, 900, 50),
+    "b200": GpuChip("NVIDIA B200", 191_514_411_008, 7672.32, 1800, 50),
+}

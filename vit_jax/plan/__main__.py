@@ -2,9 +2,10 @@
 
     python -m vit_jax.plan --config configs/vit_l16_i21k.py --topology v5e:16x16
 
-Compiles the step of the config for TPUs that are not here (pip install libtpu), or for the devices
-here, and prints memory, traffic and an estimate of time. Reads no data. --nocompile prints in
-seconds what follows from shapes and shardings alone.
+Compiles the step of the config for TPUs that are not here (pip install libtpu), for GPUs that are
+not (--topology h100:2x8; docs/plan.md), or for the devices here, and prints memory, traffic and an
+estimate of time. Reads no data. --nocompile prints in seconds what follows from shapes and
+shardings alone.
 """
 
 import math
@@ -95,7 +96,11 @@ def main(arguments: list[str]) -> None:
 
 if __name__ == "__main__":
     command.define_config(configs.fields())
-    flags.DEFINE_string("topology", None, "TPUs, such as v5e:16x16; default: the devices here.")
+    flags.DEFINE_string(
+        "topology",
+        None,
+        "TPUs, such as v5e:16x16, or GPUs, such as h100:2x8; default: the devices here.",
+    )
     flags.DEFINE_bool("compile", True, "Compile the step; else only what shapes tell.")
     flags.DEFINE_bool("cache", True, "Take from the cache what an earlier plan has compiled.")
     flags.DEFINE_float("chip_hour_price", None, "Of one chip, in any currency.", lower_bound=0)

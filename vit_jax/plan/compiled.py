@@ -1,6 +1,6 @@
-"""The real training step, compiled for the local devices or for absent TPUs.
+"""The real training step, compiled for the local devices, or for absent TPUs or GPUs.
 
-jax's own cache keeps programs that can be run; of those for absent TPUs a plan needs only a few
+jax's own cache keeps programs that can be run; of those for absent devices a plan needs only a few
 figures, or the fact that the step did not fit. The cache of these is a folder of small files, each
 named after a hash of the compiler's whole input and of the code that reads the figures. A file that
 cannot be read counts as missing.
@@ -24,12 +24,18 @@ from vit_jax.config import RunConfig
 from vit_jax.core.errors import UserError
 from vit_jax.core.files import cache_dir, write_text
 from vit_jax.models import ModelInfo
+from vit_jax.parallel import chips
+from vit_jax.plan import gpu
 from vit_jax.plan import hlo as hlo_text
+from vit_jax.plan import kernels as gpu_kernels
 from vit_jax.plan.hlo import collectives, instructions
+from vit_jax.plan.kernels import kernels
 from vit_jax.run import build
 from vit_jax.training import step
 from vit_jax.training.state import StateLayout
 
+# The code that figures depend on, beside the program.
+_READERS = (__file__, gpu.__file__, gpu_kernels.__file__, hlo_text.__file__, chips.__file__)
 _CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
 
 
@@ -61,9 +67,14 @@ class Figures(NamedTuple):
     Attributes:
       peak_bytes: peak memory use.
       sent: bytes that it sends or reduces, by kind of collective.
-      cycles: the compiler's own estimates, summed; it has none for collectives, nor for CPUs.
-      accessed_bytes: memory traffic; None for a step with a loop, whose body would count once.
+      cycles: the compiler's own estimates, summed; it has them for TPUs alone, and none for
+        collectives.
+      accessed_bytes: memory traffic; on a GPU of all kernels, else None for a step with a loop,
+        whose body would count once.
       compile_secs: the time of compilation.
+      kernels: their number, on a GPU alone.
+      kernels_secs: their time one after the other, each at the rate of matrix products or the
+        memory's bandwidth, whichever is slower; on GPUs of chips.GPUS alone.
     """
 
     peak_bytes: int
@@ -71,6 +82,8 @@ class Figures(NamedTuple):
     cycles: float
     accessed_bytes: float | None
     compile_secs: float
+    kernels: int | None = None
+    kernels_secs: float | None = None
 
 
 def planned_step(config: RunConfig, mesh: Mesh, *, num_examples: int | None = None) -> PlannedStep:
@@ -96,11 +109,12 @@ def lower(planned: PlannedStep) -> LoweredStep:
     return LoweredStep(lowered, planned.layout.mesh, time.perf_counter() - started)
 
 
-def read_figures(lowered: LoweredStep) -> Figures:
-    """Compiles a step, and reads its figures. DoesNotFit if the compiler says so."""
-    started = time.perf_counter()
+def compile_(step: LoweredStep) -> Any:
+    """The compiled step. DoesNotFit if the compiler says so."""
+    first = step.mesh.devices.flat[0]
+    absent_gpu = first.platform == "gpu" and first not in jax.devices()
     try:
-        compiled = lowered.lowered.compile()
+        return step.lowered.compile(compiler_options=gpu.OPTIONS if absent_gpu else None)
     except jax.errors.JaxRuntimeError as error:
         if "RESOURCE_EXHAUSTED" not in str(error):
             raise
@@ -108,17 +122,44 @@ def read_figures(lowered: LoweredStep) -> Figures:
         match = re.search(r"Ran out of memory.*?(?=\. |\n|$)", message)
         needed = match[0] if match else message.splitlines()[0]
         raise DoesNotFit(f"The step does not fit: {needed}.") from error
+
+
+def read_figures(lowered: LoweredStep) -> Figures:
+    """Compiles a step, and reads its figures. DoesNotFit if the compiler says so."""
+    started = time.perf_counter()
+    compiled = compile_(lowered)
     secs = lowered.secs + time.perf_counter() - started
     hlo = compiled.as_text()
     sent: dict[str, int] = {}
     for one in collectives(hlo, lowered.mesh.shape):
         sent[one.kind] = sent.get(one.kind, 0) + one.total_bytes
-    return Figures(
+    figures = Figures(
         peak_bytes=peak_bytes(compiled.memory_analysis()),
         sent=sent,
         cycles=mega_cycles(hlo) * 1e6,
-        accessed_bytes=None if " while(" in hlo else compiled.cost_analysis().get("bytes accessed"),
+        accessed_bytes=None,
         compile_secs=secs,
+    )
+    device = lowered.mesh.devices.flat[0]
+    if device.platform == "gpu":
+        return _of_gpu(figures, hlo, device.device_kind)
+    accessed = None if " while(" in hlo else compiled.cost_analysis().get("bytes accessed")
+    return figures._replace(accessed_bytes=accessed)
+
+
+def _of_gpu(figures: Figures, hlo: str, device_kind: str) -> Figures:
+    """With what follows from the kernels."""
+    found = kernels(hlo)
+    chip = next((c for c in chips.GPUS.values() if c.device_kind == device_kind), None)
+    peak = chips.peak_flops(device_kind)
+    secs = None
+    if chip and peak:
+        each = (k.runs * max(k.flops / peak, k.nbytes / (chip.hbm_gbps * 1e9)) for k in found)
+        secs = sum(each)
+    return figures._replace(
+        accessed_bytes=sum(k.runs * k.nbytes for k in found),
+        kernels=sum(k.runs for k in found),
+        kernels_secs=secs,
     )
 
 
@@ -171,8 +212,9 @@ def key(step: LoweredStep, topology: str) -> str:
         str([(d.id, d.device_kind) for d in devices]),
         *(metadata.version(package) for package in ("jax", "jaxlib")),
         devices[0].client.platform_version,  # version of libtpu
+        gpu.versions() if devices[0].platform == "gpu" else "",
         *(os.environ.get(flag, "") for flag in ("XLA_FLAGS", "LIBTPU_INIT_ARGS")),
-        *(Path(file).read_text() for file in (__file__, hlo_text.__file__)),
+        *(Path(file).read_text() for file in _READERS),
     ]
     digests = [hashlib.sha256(part.encode()).digest() for part in parts]
     return hashlib.sha256(b"".join(digests)).hexdigest()

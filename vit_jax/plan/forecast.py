@@ -13,18 +13,25 @@ from jax.sharding import Mesh
 
 from vit_jax.config import InputConfig, RunConfig
 from vit_jax.core.errors import UserError
+from vit_jax.core.screen import format_bytes
 from vit_jax.models import ModelInfo
 from vit_jax.parallel import chips
-from vit_jax.parallel.chips import TpuChip
-from vit_jax.plan.compiled import Figures, cached_figures, lower, planned_step, read_figures
+from vit_jax.plan import gpu
+from vit_jax.plan.compiled import (
+    DoesNotFit,
+    Figures,
+    cached_figures,
+    lower,
+    planned_step,
+    read_figures,
+)
+from vit_jax.plan.step_time import StepTime, step_time
 from vit_jax.plan.topology import dividing
 from vit_jax.run import build
 from vit_jax.training.objective import Batch
 from vit_jax.training.state import StateLayout, device_bytes, total_bytes
 
 SECS_A_DAY = 86_400
-# Matrix units in a jax device, which give the clock rate; not for v6e, by the numbers on its page.
-MXUS = {"v2": 1, "v3": 2, "v4": 8, "v5e": 4, "v5p": 8}
 # Memory of saving L/16, in multiples of the saved bytes (BENCHMARKS.md): the copy that files are
 # written from, and the data being compressed.
 SAVING_FACTOR = 1.27
@@ -59,37 +66,6 @@ class Memory:
 
 
 @dataclasses.dataclass(frozen=True)
-class StepTime:
-    """Seconds of a step, by each resource alone; None: unknown.
-
-    Attributes:
-      matrix: the model's matrix products (3 x forward) at the data sheet's rate.
-      hbm: the bytes that the compiled step accesses, at the memory's bandwidth. Unrolled steps
-        only: the compiler counts the body of a loop once.
-      interconnect: the bytes that devices exchange, at the bandwidth of all-reduces.
-      cycles: the compiler's own estimates of all operations but those between devices.
-    """
-
-    matrix: float | None
-    hbm: float | None
-    interconnect: float | None
-    cycles: float | None
-
-    @property
-    def roofline(self) -> float | None:
-        """A lower bound: all three overlap."""
-        known = [x for x in (self.matrix, self.hbm, self.interconnect) if x is not None]
-        return max(known, default=None)
-
-    @property
-    def estimate(self) -> float | None:
-        """The compiler's cycles plus the communication, without overlap; else `roofline`."""
-        if self.cycles is None:
-            return self.roofline
-        return max(self.cycles + (self.interconnect or 0), self.roofline or 0)
-
-
-@dataclasses.dataclass(frozen=True)
 class HostNeeds:
     """Needs of the host that needs the most.
 
@@ -111,8 +87,10 @@ class Forecast:
 
     Attributes:
       topology: its name; None: the devices here.
-      chips: their number; None for devices that are not TPUs.
+      chips: their number, of TPUs or GPUs; None without a topology.
       sent: bytes that a device sends or reduces in a step, by kind; None: not compiled.
+      accessed: bytes that a device reads and writes in a step; None: not compiled, or unknown.
+      kernels: those that a GPU runs in a step; None: not compiled, or not for a GPU.
       compile_secs: None: not compiled.
       from_cache: whether it was compiled for an earlier plan, in `compile_secs`.
       saved_bytes: size of a checkpoint, all hosts together.
@@ -130,12 +108,19 @@ class Forecast:
     steps: int
     memory: Memory
     sent: dict[str, int] | None
+    accessed: float | None
+    kernels: int | None
     compile_secs: float | None
     from_cache: bool
     time: StepTime
     peak_flops: float | None
     saved_bytes: int
     host: HostNeeds
+
+    @property
+    def on_gpus(self) -> bool:
+        """Whether it is for GPUs, and so its times are bounds."""
+        return (self.topology or "").partition(":")[0] in chips.GPUS
 
     @property
     def exaflops(self) -> float:
@@ -155,17 +140,25 @@ class Forecast:
 
     @property
     def core_days(self) -> float | None:
-        """TensorCore-days, as in the paper's table 2: two cores in a chip, one in v5e and v6e."""
-        if self.chip_hours is None:
+        """TensorCore-days, as in the paper's table 2: two cores in a chip, one in v5e and v6e.
+
+        None for GPUs.
+        """
+        if self.chip_hours is None or self.on_gpus:
             return None
         one = (self.topology or "").partition(":")[0] in ("v5e", "v6e")
         return self.chip_hours / 24 * (1 if one else 2)
 
     @property
     def mfu(self) -> float | None:
-        """Share of the data sheet's rate that the model's products take, by the estimate."""
+        """Share of the data sheet's rate that the model's products take, by the estimate.
+
+        On GPUs an upper bound.
+        """
         matrix, estimate = self.time.matrix, self.time.estimate
-        if matrix is None or estimate is None or self.time.cycles is None:  # no more than a bound
+        if matrix is None or estimate is None:
+            return None
+        if self.time.cycles is None and self.time.kernels is None:  # no more than 1 is known
             return None
         return matrix / estimate
 
@@ -196,23 +189,28 @@ def forecast(
         figures, from_cache = cached_figures(lower(step), topology, anew=anew)
     some = mesh.devices.flat
     generation = topology.partition(":")[0] if topology else None
-    chip = chips.TPUS[generation] if generation else None
+    memory = _memory(step.layout, figures, generation, _activations(config, step.model, mesh))
+    if generation in chips.GPUS:
+        _check_memory(memory)
+    hosts = len({d.process_index for d in some})
     peak = chips.peak_flops(some[0].device_kind)
     return Forecast(
         topology=topology,
         device_kind=some[0].device_kind,
         devices=mesh.size,
-        chips=mesh.size // chip.cores if chip else None,
-        hosts=len({d.process_index for d in some}),
+        chips=mesh.size // _cores(generation) if generation else None,
+        hosts=hosts,
         mesh={name: size for name, size in mesh.shape.items() if size > 1},
         model=step.model,
         batch_size=c.batch_size,
         steps=step.total_steps,
-        memory=_memory(step.layout, figures, chip, _activations(config, step.model, mesh)),
+        memory=memory,
         sent=figures.sent if figures else None,
+        accessed=figures.accessed_bytes if figures else None,
+        kernels=figures.kernels if figures else None,
         compile_secs=figures.compile_secs if figures else None,
         from_cache=from_cache,
-        time=_time(figures, step.model, c.batch_size / mesh.size, generation, peak),
+        time=step_time(figures, step.model, c.batch_size / mesh.size, generation, peak, hosts),
         peak_flops=peak,
         saved_bytes=total_bytes(step.layout.state),
         host=_host_needs(step.layout, step.batch),
@@ -259,11 +257,15 @@ def _check_batch(config: RunConfig, mesh: Mesh, topology: str | None) -> None:
 
 
 def _memory(
-    layout: StateLayout, figures: Figures | None, chip: TpuChip | None, activations: int | None
+    layout: StateLayout, figures: Figures | None, generation: str | None, activations: int | None
 ) -> Memory:
     state = layout.state
-    stats = None if chip else layout.mesh.local_devices[0].memory_stats()
-    there = int(chip.hbm_gib * 2**30) // chip.cores if chip else (stats or {}).get("bytes_limit")
+    if generation is None:
+        there = (layout.mesh.local_devices[0].memory_stats() or {}).get("bytes_limit")
+    elif generation in chips.GPUS:
+        there = gpu.usable_bytes(generation)
+    else:
+        there = int(chips.TPUS[generation].hbm_gib * 2**30) // _cores(generation)
     return Memory(
         parameters=device_bytes(state.params),
         optimizer=device_bytes(state.opt_state),
@@ -272,6 +274,21 @@ def _memory(
         peak=figures.peak_bytes if figures else None,
         there=there,
     )
+
+
+def _check_memory(memory: Memory) -> None:
+    """DoesNotFit if a step takes more than there is: for a GPU the compiler does not say so."""
+    if memory.peak and memory.there and memory.peak > memory.there:
+        raise DoesNotFit(
+            f"The step does not fit: it takes {format_bytes(memory.peak)} of the "
+            f"{format_bytes(memory.there)} that JAX gives to programs, a share of the GPU's memory "
+            f"that {gpu.FRACTIONS[0]} sets (default: {gpu.MEMORY_FRACTION})."
+        )
+
+
+def _cores(generation: str) -> int:
+    """JAX devices per chip."""
+    return chips.TPUS[generation].cores if generation in chips.TPUS else 1
 
 
 def _activations(config: RunConfig, model: ModelInfo, mesh: Mesh) -> int | None:
@@ -284,32 +301,6 @@ def _activations(config: RunConfig, model: ModelInfo, mesh: Mesh) -> int | None:
         "full": model.block_input_bytes,
     }.get(model.spec["remat"])
     return None if nbytes is None else int(nbytes * images * (1 if of_bfloat16 else 2))
-
-
-def _time(
-    figures: Figures | None,
-    model: ModelInfo,
-    images: float,
-    generation: str | None,
-    peak: float | None,
-) -> StepTime:
-    """Seconds of a step; images: those of one device in a step."""
-    flops = 3 * model.forward_flops * images
-    matrix = flops / peak if peak else None
-    if generation is None or figures is None:
-        return StepTime(matrix, None, None, None)
-    chip, accessed, units = chips.TPUS[generation], figures.accessed_bytes, MXUS.get(generation)
-    # Cycles a second, from the data sheet's rate of matrix products.
-    clock = peak / (units * 2 * 128 * 128) if units and peak else None
-    a_second = lambda gbps: gbps * 1e9 / chip.cores
-    return StepTime(
-        matrix=matrix,
-        hbm=accessed / a_second(chip.hbm_gbps) if accessed and chip.hbm_gbps else None,
-        interconnect=sum(figures.sent.values()) / a_second(chip.reduce_gbps)
-        if chip.reduce_gbps
-        else None,
-        cycles=figures.cycles / clock if clock else None,
-    )
 
 
 def _host_needs(layout: StateLayout, batch: Batch) -> HostNeeds:
@@ -327,8 +318,8 @@ def _host_needs(layout: StateLayout, batch: Batch) -> HostNeeds:
 def _copied_bytes(array: jax.ShapeDtypeStruct) -> int:
     """Bytes of an array that a host copies to save it.
 
-    Devices that hold the same share the work where a side divides by their number; else one of
-    them copies all of it. (That is orbax's default, except on GPUs, where it is always one.)
+    Devices that hold the same share the work where a side divides by their number; else, and on
+    GPUs always, one of them copies all of it (orbax's default).
     """
     assert array.sharding is not None
     devices = array.sharding.device_set
@@ -338,6 +329,7 @@ def _copied_bytes(array: jax.ShapeDtypeStruct) -> int:
     alike = len(devices) // max(parts, 1)
     hosts = collections.Counter(device.process_index for device in devices)
     of_one = max(hosts.values())
-    if any(side % alike == 0 for side in shape):
+    on_gpus = next(iter(devices)).platform == "gpu"
+    if not on_gpus and any(side % alike == 0 for side in shape):
         return nbytes * of_one // alike
     return nbytes * min(of_one, parts)

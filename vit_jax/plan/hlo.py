@@ -173,21 +173,26 @@ def _kind(one: Instruction) -> str | None:
     return name if name in KINDS else None
 
 
-def _of_arrays(kind: str, one: Instruction, mesh_shape: Mapping[str, int]) -> list[Collective]:
+def arrays(result: str) -> list[tuple[str, int]]:
+    """Dtype and bytes of each array in a type as written, such as "(f32[8]{0}, pred[2,2]{1,0})"."""
     bits = lambda dtype: 8 if dtype == "pred" else int(re.findall(r"\d+", dtype)[0])
-    arrays = [
+    return [
         (dtype, math.prod(_numbers(shape)) * bits(dtype) // 8)
-        for dtype, shape in _ARRAY.findall(one.result)
+        for dtype, shape in _ARRAY.findall(result)
     ]
+
+
+def _of_arrays(kind: str, one: Instruction, mesh_shape: Mapping[str, int]) -> list[Collective]:
+    exchanged = arrays(one.result)
     if one.opcode == "collective-permute-start":  # (operand, result, two counters)
-        arrays = arrays[:1]
-    elif one.opcode == "all-gather-start":  # (operands, results)
-        arrays = arrays[len(arrays) // 2 :]
+        exchanged = exchanged[:1]
+    elif one.opcode in ("all-gather-start", "reduce-scatter-start"):  # (operands, results)
+        exchanged = exchanged[len(exchanged) // 2 :]
     groups = _groups(one.text, math.prod(mesh_shape.values()))
     # A reduce-scatter gives each device of a group its part.
     factor = len(groups[0]) if one.opcode.startswith("reduce-scatter") else 1
     axes = _axes(groups, mesh_shape)
-    return [Collective(kind, dtype, n * factor, one.runs, axes) for dtype, n in arrays]
+    return [Collective(kind, dtype, n * factor, one.runs, axes) for dtype, n in exchanged]
 
 
 def _groups(text: str, num_devices: int) -> list[list[int]]:

@@ -90,6 +90,9 @@ def _memory(forecast: Forecast) -> Iterator[Row]:
         yield "a device sends in a step", "" if any(forecast.sent.values()) else "nothing"
         for kind, nbytes in sorted(forecast.sent.items()):
             yield f"  {kind}", size(nbytes)
+    if forecast.kernels is not None:
+        yield "a device runs in a step", f"{forecast.kernels:,} kernels"
+        yield "  that read and write", size(forecast.accessed or 0)
 
 
 def _time(forecast: Forecast) -> Iterator[Row]:
@@ -98,6 +101,10 @@ def _time(forecast: Forecast) -> Iterator[Row]:
     yield "  matrix products", _ms(time.matrix)
     yield "  memory", _ms(time.hbm)
     yield "  interconnect", _ms(time.interconnect)
+    if forecast.on_gpus:
+        yield "  kernels, one by one", f"{_ms(time.kernels)}, each by the slower of the first two"
+        yield "  at least, by roofline", f"{_ms(time.roofline)}, not a measurement"
+        return
     yield "  the compiler's cycles", _ms(time.cycles)
     yield "  at least, these together", _ms(time.roofline)
     if time.cycles is not None:
@@ -120,12 +127,13 @@ def _hosts(forecast: Forecast) -> Iterator[Row]:
 def _cost(forecast: Forecast, price: float | None) -> Iterator[Row]:
     least = "at least " if forecast.time.cycles is None else ""
     if forecast.mfu is not None:
-        yield "MFU", f"{forecast.mfu:.0%}"
+        yield "MFU", f"{'at most ' if forecast.on_gpus else ''}{forecast.mfu:.0%}"
     if forecast.days is not None:
         yield "time", least + format_duration(forecast.days * SECS_A_DAY)
-    if forecast.chip_hours is not None and forecast.core_days is not None:
-        hours = f"{least}{forecast.chip_hours:,.0f}"
-        yield "chip-hours", f"{hours} ({forecast.core_days:,.1f} TPU-core-days)"
+    if forecast.chip_hours is not None:
+        core_days = forecast.core_days
+        of_tpus = "" if core_days is None else f" ({core_days:,.1f} TPU-core-days)"
+        yield "chip-hours", f"{least}{forecast.chip_hours:,.0f}{of_tpus}"
         if price is not None:
             yield "cost", f"{least}{forecast.chip_hours * price:,.0f}, at {price:g} a chip-hour"
     if paper := paper_comparison(forecast):

@@ -1,4 +1,4 @@
-"""Absent TPUs: their topology by name, and a mesh over their devices."""
+"""Absent TPUs and GPUs: their topology by name, and a mesh over their devices."""
 
 import importlib.util
 import math
@@ -13,11 +13,17 @@ from vit_jax.config import MeshConfig
 from vit_jax.core import errors
 from vit_jax.core.errors import UserError
 from vit_jax.parallel import mesh as meshes
-from vit_jax.parallel.chips import TPUS
+from vit_jax.parallel.chips import GPUS, GPUS_A_HOST, MOST_GPU_HOSTS, TPUS
+from vit_jax.plan import gpu
 
 # Topologies of Cloud TPU (cloud.google.com/tpu/docs), except the largest; others are tried as well.
 FLAT = ("1x1", "2x2", "2x4", "4x4", "4x8", "8x8", "8x16", "16x16")
 CUBES = ("2x2x1", "2x2x2", "2x2x4", "2x4x4", "4x4x4", "4x4x8", "4x8x8", "8x8x8", "8x8x16")
+# Of GPUs in one host, or hosts x GPUs; between these every number of either is allowed.
+HOSTS = (
+    *("1", "2", "4", "8"),
+    *(f"{2**n}x{GPUS_A_HOST}" for n in range(1, MOST_GPU_HOSTS.bit_length())),
+)
 SHAPES: dict[str, tuple[str, ...]] = {
     "v2": ("2x2", "4x4", "4x8", "8x8", "8x16", "16x16"),
     "v3": ("2x2", "4x4", "4x8", "8x8", "8x16", "16x16", "16x32", "32x32"),
@@ -25,16 +31,20 @@ SHAPES: dict[str, tuple[str, ...]] = {
     "v5e": FLAT,
     "v5p": CUBES,
     "v6e": FLAT,
+    **dict.fromkeys(GPUS, HOSTS),
 }
-EXAMPLE = "such as v5e:16x16"
+EXAMPLE = "such as v5e:16x16 or h100:2x8"
 
 
 def devices(name: str) -> list[jax.Device]:
     """The devices of a topology such as "v5e:16x16"; needs libtpu, but no TPU.
 
-    UserError if there is no such topology (names the nearest), or libtpu is missing.
+    Or such as "h100:2x8", two hosts with eight GPUs each; needs XLA's compiler for them (gpu.py).
+    UserError if there is no such topology (names the nearest), or the compiler is missing.
     """
     generation = check(name)
+    if generation in GPUS:
+        return gpu.devices(generation, *_hosts(name))
     if importlib.util.find_spec("libtpu") is None:
         raise UserError(
             "To plan for TPUs that are not there, their compiler is needed: pip install libtpu."
@@ -63,21 +73,32 @@ def mesh(name: str, c: MeshConfig) -> Mesh:
 def check(name: str) -> str:
     """The generation in a topology's name. UserError if it cannot be one."""
     generation, _, shape = name.partition(":")
-    if generation not in TPUS:
+    if generation not in SHAPES:
         raise UserError(
             f"No topology {name!r}, {EXAMPLE}: generation {generation!r}. "
-            f"{errors.nearest(generation, list(TPUS))}"
+            f"{errors.nearest(generation, list(SHAPES))}"
         )
-    sizes = re.fullmatch(r"\d+(x\d+)+", shape) and [int(size) for size in shape.split("x")]
-    dimensions = len(SHAPES[generation][0].split("x"))
-    if not sizes or len(sizes) != dimensions or not math.prod(sizes):
+    sizes = [int(n) for n in shape.split("x")] if re.fullmatch(r"\d+(x\d+)*", shape) else [0]
+    wanted = (1, 2) if generation in GPUS else (len(SHAPES[generation][0].split("x")),)
+    if len(sizes) not in wanted or not math.prod(sizes):
         raise UserError(f"No topology {name!r}: {_nearest(name)}")
-    if math.prod(sizes) > TPUS[generation].most_chips:
+    if generation in TPUS and math.prod(sizes) > TPUS[generation].most_chips:
         raise UserError(
             f"No topology {name!r}: a slice of {generation} has at most "
             f"{TPUS[generation].most_chips:,} chips. {_nearest(name)}"
         )
+    if generation in GPUS and (sizes[-1] > GPUS_A_HOST or sizes[0] > MOST_GPU_HOSTS):
+        raise UserError(
+            f"No topology {name!r}: write hosts x GPUs; a host has at most {GPUS_A_HOST} GPUs, and "
+            f"there are at most {MOST_GPU_HOSTS} hosts. {_nearest(name)}"
+        )
     return generation
+
+
+def _hosts(name: str) -> tuple[int, int]:
+    """The number of hosts, and of GPUs in each."""
+    *hosts, gpus = map(int, name.partition(":")[2].split("x"))
+    return math.prod(hosts), gpus
 
 
 def dividing(name: str, *, batch_size: int, parts: int, share: int) -> list[str]:
@@ -86,7 +107,7 @@ def dividing(name: str, *, batch_size: int, parts: int, share: int) -> list[str]
     Each of its `parts` has to divide; `share` devices work on the same images (mesh.tensor).
     """
     generation = check(name)
-    unit = TPUS[generation].cores * parts
+    unit = parts * (TPUS[generation].cores if generation in TPUS else 1)
     divides = [s for s in SHAPES[generation] if batch_size * share % (_chips(s) * unit) == 0]
     return [f"{generation}:{shape}" for shape in sorted(divides, key=_chips)[-3:]]
 
