@@ -55,20 +55,18 @@ class ViT(nn.Module):
         return nn.Dense(s.classes, kernel_init=nn.initializers.zeros)(x.astype(jnp.float32))
 
 
-def make(shape: Shape, dtype: str) -> Contender:
-    """Builds the contender."""
-    uint8, labels = images_and_labels(shape)
-    images = jnp.asarray(uint8, jnp.float32) / 127.5 - 1.0
+def program(shape: Shape, dtype: str) -> tuple[Any, Any, ViT]:
+    """update(params, opt_state, images, labels), shapes of the four, and the model.
+
+    The shapes, jax.ShapeDtypeStructs, are those that `update` can be lowered for; images are
+    float32, normalised.
+    """
     model = ViT(shape, jnp.dtype(dtype))
-    params = jax.jit(model.init)(jax.random.key(0), images)["params"]
-    schedule = optax.warmup_cosine_decay_schedule(
-        0, contenders.LEARNING_RATE, contenders.WARMUP_STEPS, contenders.TOTAL_STEPS
-    )
-    decayed = jax.tree_util.tree_map_with_path(lambda path, _: path[-1].key == "kernel", params)
-    tx = optax.chain(
-        optax.clip_by_global_norm(contenders.CLIP_NORM),
-        optax.adamw(schedule, weight_decay=contenders.WEIGHT_DECAY, mask=decayed),
-    )
+    size = (shape.batch, shape.image_px, shape.image_px, 3)
+    images = jax.ShapeDtypeStruct(size, jnp.float32)
+    labels = jax.ShapeDtypeStruct((shape.batch,), jnp.int32)
+    params = jax.eval_shape(model.init, jax.random.key(0), images)["params"]
+    tx = _optimizer(params)
 
     def update(params: Any, opt_state: Any, images: jax.Array, labels: jax.Array) -> Any:
         def mean_loss(params: Any) -> jax.Array:
@@ -79,7 +77,28 @@ def make(shape: Shape, dtype: str) -> Contender:
         updates, opt_state = tx.update(grads, opt_state, params)
         return optax.apply_updates(params, updates), opt_state, loss
 
-    state = (params, tx.init(params))
+    return update, (params, jax.eval_shape(tx.init, params), images, labels), model
+
+
+def _optimizer(params: Any) -> optax.GradientTransformation:
+    """AdamW behind clipping, with the learning rate of all contenders; `params`: their shapes."""
+    schedule = optax.warmup_cosine_decay_schedule(
+        0, contenders.LEARNING_RATE, contenders.WARMUP_STEPS, contenders.TOTAL_STEPS
+    )
+    decayed = jax.tree_util.tree_map_with_path(lambda path, _: path[-1].key == "kernel", params)
+    return optax.chain(
+        optax.clip_by_global_norm(contenders.CLIP_NORM),
+        optax.adamw(schedule, weight_decay=contenders.WEIGHT_DECAY, mask=decayed),
+    )
+
+
+def make(shape: Shape, dtype: str) -> Contender:
+    """Builds the contender."""
+    uint8, labels = images_and_labels(shape)
+    images = jnp.asarray(uint8, jnp.float32) / 127.5 - 1.0
+    update, _, model = program(shape, dtype)
+    params = jax.jit(model.init)(jax.random.key(0), images)["params"]
+    state = (params, _optimizer(params).init(params))
     labels = jnp.asarray(labels)
     lowered = jax.jit(update, donate_argnums=(0, 1)).lower(*state, images, labels)
     executable, compile_secs = compiled(lowered)
