@@ -52,7 +52,7 @@ setup(
         "pillow>=12.3",
         "protobuf>=6.33",
         "pyarrow>=25",
-        "tensorboard>=2.21",  # imported by clu's writer, which does not install it
+        "tensorboard>=2.21",  # writes its files, without TensorFlow
         "tensorflow-datasets>=4.9.10",
         f"tensorflow-cpu>=2.21; {HAS_TENSORFLOW_CPU}",
         f"tensorflow>=2.21; {HAS_NO_TENSORFLOW_CPU}",

@@ -1,8 +1,12 @@
-"""The log of a run: metrics.jsonl, and TensorBoard's files, by clu, which imports TensorFlow."""
+"""The log of a run: metrics.jsonl, TensorBoard's files, which take no TensorFlow, and traces."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import os
+import socket
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import jax
@@ -14,6 +18,8 @@ from vit_jax.store.metrics_file import MetricsFile
 from vit_jax.training.histograms import Distributions, Histogram, histogram
 from vit_jax.training.weights_and_biases import WeightsAndBiases
 
+_FLUSH_SECS = 30  # of TensorBoard's file, which a bucket takes anew each time
+
 
 class RunLog:
     """Writes rows of numbers to metrics.jsonl and to `writers`; a context manager.
@@ -23,9 +29,6 @@ class RunLog:
       writers: further destinations; closed with the log.
       start_step: rows after it, from an earlier start that went further, are deleted.
       profile: (first step, number of steps) to trace for TensorBoard's profiler, or None.
-
-    Attributes:
-      after_step: to be called after each step; starts and stops the profiler, if there is one.
     """
 
     def __init__(
@@ -38,21 +41,25 @@ class RunLog:
     ):
         self._file: MetricsFile | None = None
         self._writers = writers
-        self.after_step: Callable[[int], Any] = lambda step: None
         if jax.process_index() == 0:
             self._file = MetricsFile(workdir / "metrics.jsonl")
             self._file.truncate_after(start_step)
-        if profile:
-            from clu import periodic_actions  # imports TensorFlow
+        self._workdir, self._profile, self._is_tracing = workdir, profile, False
 
-            first_step, num_steps = profile
-            self.after_step = periodic_actions.Profile(
-                logdir=str(workdir),
-                num_profile_steps=num_steps,
-                profile_duration_ms=0,
-                first_profile=first_step,
-                every_secs=None,
-            )
+    def after_step(self, step: int) -> None:
+        """To be called after each step; starts and stops the profiler, if there is one."""
+        if not self._profile:
+            return
+        first_step, num_steps = self._profile
+        if self._is_tracing and step >= first_step + num_steps:
+            self._stop_tracing()
+        elif step == first_step:
+            jax.profiler.start_trace(str(self._workdir))
+            self._is_tracing = True
+
+    def _stop_tracing(self) -> None:
+        jax.profiler.stop_trace()
+        self._is_tracing = False
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
         """Writes one row."""
@@ -82,21 +89,39 @@ class RunLog:
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if self._is_tracing:
+            self._stop_tracing()
         for writer in self._writers:
             writer.close(error)
 
 
 class TensorBoard:
-    """Writes event files into a work directory, in a thread."""
+    """Writes an event file into a work directory, in a thread.
+
+    A record of it (as in TFRecord files) is an Event message:
+    https://github.com/tensorflow/tensorboard/blob/master/tensorboard/compat/proto/event.proto
+    """
 
     def __init__(self, workdir: epath.Path):
-        from clu import metric_writers
+        from tensorboard.compat.proto.event_pb2 import Event
+        from tensorboard.summary.writer.record_writer import RecordWriter
 
-        self._writer = metric_writers.AsyncWriter(metric_writers.SummaryWriter(str(workdir)))
+        now, host = time.time(), socket.gethostname()
+        path = workdir / f"events.out.tfevents.{now:.6f}.{host}.{os.getpid()}"
+        self._records = RecordWriter(path.open("wb"))
+        self._flushed = time.monotonic()
+        self._thread = ThreadPoolExecutor(1, "tensorboard")
+        self._last: Future[None] = self._thread.submit(
+            self._append, Event(wall_time=now, file_version="brain.Event:2")
+        )
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
-        """Writes one row."""
-        self._writer.write_scalars(step, values)
+        """Writes one row. OSError if an earlier one could not be written."""
+        from tensorboard.plugins.scalar import metadata
+
+        kind = metadata.create_summary_metadata("", "")
+        arrays = {name: np.asarray(value, np.float32) for name, value in values.items()}
+        self._write(step, arrays, dict.fromkeys(values, kind))
 
     def write_histograms(self, step: int, histograms: Mapping[str, Histogram]) -> None:
         """Writes tensors [K, 3] of left edges, right edges and counts, as TensorBoard requires."""
@@ -107,11 +132,32 @@ class TensorBoard:
             for name, h in histograms.items()
         }
         kinds = {name: metadata.create_summary_metadata(name, "") for name in histograms}
-        self._writer.write_summaries(step, arrays, kinds)
+        self._write(step, arrays, kinds)
+
+    def _write(self, step: int, arrays: Mapping[str, np.ndarray], kinds: Mapping[str, Any]) -> None:
+        from tensorboard.compat.proto.event_pb2 import Event
+        from tensorboard.util.tensor_util import make_tensor_proto
+
+        event = Event(wall_time=time.time(), step=step)
+        for name, array in arrays.items():
+            tensor = make_tensor_proto(array)
+            event.summary.value.add(tag=name, tensor=tensor, metadata=kinds[name])
+        if self._last.done():
+            self._last.result()
+        self._last = self._thread.submit(self._append, event)
+
+    def _append(self, event: Any) -> None:
+        self._records.write(event.SerializeToString())
+        if time.monotonic() - self._flushed > _FLUSH_SECS:
+            self._records.flush()
+            self._flushed = time.monotonic()
 
     def close(self, error: BaseException | None) -> None:
         """Writes the remaining rows."""
-        self._writer.close()
+        self._thread.shutdown()
+        self._records.close()
+        if error is None:
+            self._last.result()
 
 
 def write_parameters(workdir: epath.Path, params: Any) -> None:
