@@ -21,6 +21,7 @@ from vit_jax.data import files
 from vit_jax.data.order import label_index
 from vit_jax.data.order.label_index import Labels
 from vit_jax.data.source import Example, Source, digest
+from vit_jax.data.sources import example_proto
 from vit_jax.data.sources.caches import FileCache, copies
 from vit_jax.data.sources.records import ArrayRecords, TFRecords
 from vit_jax.data.sources.splits import Slice, resolve
@@ -192,10 +193,7 @@ class Tfds(Source):
             _check_weights(folder, info.features[WEIGHTS])
         self.max_labels = 1 if self._label_key == "label" else self._most_labels()
         self.num_classes, self.class_names = _classes(folder, self._label_key, label, num_classes)
-        # Imported here and not at every record; the class is protobuf's, and quick.
-        from vit_jax.data.host_tf import tf
-
-        self._parse = tf.train.Example.FromString
+        self._parse = example_proto.parser()
 
     def read(self, indices: np.ndarray) -> list[Example]:
         """Reads the examples file by file."""
