@@ -114,8 +114,10 @@ def can_fork(arguments, env, server_env) -> bool:
 
 
 def _serve(path):
-    import vit_jax.data.host_tf  # first, and so TensorFlow as training imports it
-    import vit_jax.convert  # isort: skip
+    from vit_jax.data import host_tf
+
+    host_tf.load()  # first, and so TensorFlow as training imports it
+    import vit_jax.convert
     import vit_jax.evaluate
     import vit_jax.export
     import vit_jax.predict

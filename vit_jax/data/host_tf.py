@@ -1,22 +1,46 @@
-"""TensorFlow, quiet and kept off the accelerators: `from vit_jax.data.host_tf import tf`."""
+"""TensorFlow, quiet, kept off the accelerators, and imported when it is first used.
+
+    from vit_jax.data.host_tf import tf
+
+So a process that reads what preprocessing means, but makes no pixels, does without TensorFlow.
+"""
 
 import os
+from typing import TYPE_CHECKING, Any
 
 # TensorFlow's C++ would write into the line of progress; errors also arrive as exceptions. It
 # reads the variable while it is loaded. JAX reads the same one later, and sets it to "1" if it is
 # unset: so any other value is the user's choice.
 LOG_LEVEL, JAXS_LEVEL, SILENT = "TF_CPP_MIN_LOG_LEVEL", "1", "3"
-# oneDNN does not speed up decoding and resizing, prints two notices at every start, and rounds
-# differently from machine to machine.
-os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
 
-_before = os.environ.get(LOG_LEVEL, JAXS_LEVEL)
-os.environ[LOG_LEVEL] = SILENT if _before == JAXS_LEVEL else _before
-import tensorflow as tf  # noqa: E402  # the variable comes first
 
-os.environ[LOG_LEVEL] = _before
+def load() -> Any:
+    """The module tensorflow."""
+    # oneDNN does not speed up decoding and resizing, prints two notices at every start, and rounds
+    # differently from machine to machine.
+    os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
+    before = os.environ.get(LOG_LEVEL, JAXS_LEVEL)
+    os.environ[LOG_LEVEL] = SILENT if before == JAXS_LEVEL else before
+    import tensorflow
 
-# TensorFlow and JAX would both reserve the GPU's memory; TensorFlow only feeds JAX here.
-tf.config.set_visible_devices([], "GPU")
+    os.environ[LOG_LEVEL] = before
+    # TensorFlow and JAX would both reserve the GPU's memory; TensorFlow only feeds JAX here.
+    tensorflow.config.set_visible_devices([], "GPU")
+    return tensorflow
 
-__all__ = ["tf"]
+
+class _OnFirstUse:
+    """Stands for the module; its attributes are the module's."""
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(load(), name)
+        setattr(self, name, value)
+        return value
+
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+else:
+    tf = _OnFirstUse()
+
+__all__ = ["load", "tf"]

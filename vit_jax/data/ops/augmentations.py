@@ -1,5 +1,7 @@
 """Random changes of colours and sharpness, and erasing: what recipes use beside RandAugment."""
 
+from __future__ import annotations
+
 import functools
 import math
 

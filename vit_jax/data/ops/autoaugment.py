@@ -1,5 +1,7 @@
 """RandAugment and AutoAugment: distortions drawn for each image (arXiv 1909.13719, 1805.09501)."""
 
+from __future__ import annotations
+
 from vit_jax.core.errors import nearest
 from vit_jax.data.host_tf import tf
 from vit_jax.data.ops.distortions import DISTORTIONS, NOTHING, Reach, distort

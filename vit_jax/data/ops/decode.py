@@ -5,6 +5,8 @@ JPEG, PNG, GIF (its first frame), WebP and BMP. Grayscale, palettes, CMYK and 16
 as outside, an image that cannot be decoded raises tf.errors.InvalidArgumentError.
 """
 
+from __future__ import annotations
+
 import functools
 import math
 from collections.abc import Callable
@@ -165,7 +167,11 @@ def pad_crop(size: Size, padding: int, reflect: bool = False) -> Op:
 
 def flip_lr() -> Op:
     """Mirrors along the width, every second image on average."""
-    return same_size(tf.image.stateless_random_flip_left_right)
+
+    def apply(pixels: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+        return tf.image.stateless_random_flip_left_right(pixels, seed)
+
+    return same_size(apply)
 
 
 def _cropped_and_resized(

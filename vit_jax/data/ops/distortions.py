@@ -12,6 +12,8 @@ proportion. Its bugs are fixed, and kept "as published", by a processor and NumP
   rounded down, and the luma is TensorFlow's.
 """
 
+from __future__ import annotations
+
 import functools
 from collections.abc import Callable, Sequence
 from typing import NamedTuple

@@ -1,10 +1,11 @@
 """Effects on images: uint8 [H, W, 3] -> uint8 [H, W, 3]."""
 
+from __future__ import annotations
+
 import math
 
 from vit_jax.data.host_tf import tf
 
-_WHITE = tf.constant(255, tf.uint8)
 # ITU-R 601-2 luma, in 65536ths.
 _LUMA = (19595.0, 38470.0, 7471.0)
 
@@ -51,7 +52,7 @@ def grayscale(pixels: tf.Tensor) -> tf.Tensor:
 
 def invert(pixels: tf.Tensor) -> tf.Tensor:
     """The negative."""
-    return _WHITE - pixels
+    return tf.constant(255, tf.uint8) - pixels
 
 
 def solarize(pixels: tf.Tensor, threshold: tf.Tensor | float) -> tf.Tensor:
@@ -121,7 +122,7 @@ def _row(of_channels: tf.Tensor, pixels: tf.Tensor) -> tf.Tensor:
     return tf.tile(of_channels, [tf.shape(pixels)[1]])
 
 
-_GRAY = tf.constant(128, tf.uint8)
+_GRAY = 128
 # Fraction of a pixel. Without it, rounding errors would choose between two pixels where a point is
 # on their border, as the whole diagonals do in a rotation by 45 degrees.
 _TO_THE_RIGHT = 2.0**-10
@@ -175,7 +176,9 @@ def affine(
     )
     is_inside = (columns >= 0) & (columns < width) & (rows >= 0) & (rows < height)
     places = tf.where(is_inside, rows * width + columns, height * width)
-    with_gray = tf.concat([tf.reshape(pixels, [-1, 3]), tf.fill([1, 3], _GRAY)], 0)
+    with_gray = tf.concat(
+        [tf.reshape(pixels, [-1, 3]), tf.fill([1, 3], tf.constant(_GRAY, tf.uint8))], 0
+    )
     return tf.gather_nd(with_gray, places[..., None])
 
 
@@ -189,7 +192,8 @@ def cutout(pixels: tf.Tensor, half_side_px: tf.Tensor | float, centre: tf.Tensor
     half_side = tf.cast(half_side_px, tf.int32)
     begin = tf.maximum(middle - half_side, 0)
     extent = tf.minimum(middle + half_side, size) - begin
-    return paste(pixels, tf.fill(tf.concat([extent, [3]], 0), _GRAY), begin)
+    gray = tf.fill(tf.concat([extent, [3]], 0), tf.constant(_GRAY, tf.uint8))
+    return paste(pixels, gray, begin)
 
 
 def paste(pixels: tf.Tensor, patch: tf.Tensor, begin: tf.Tensor) -> tf.Tensor:

@@ -3,6 +3,8 @@
 Every check raises ValueError with the rule; table.py adds the op's usage and the config's field.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Collection
 from typing import Any, NamedTuple
 

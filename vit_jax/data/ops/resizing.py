@@ -5,6 +5,8 @@ wider as the image shrinks, so that every pixel counts, as Pillow does; without,
 enlargement samples the image. Where an image grows, both are the same.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from typing import Any
 
