@@ -83,8 +83,8 @@ class InputConfig:
     max_bad_fraction: float = 0.1  # of an epoch; more that are skipped end the run
     max_image_pixels: int = 100_000_000
     label_weights: bool = True  # used where the data have them; False: every label weighs 1
-    cache: str | None = None  # "ram", or a folder on a local disk that record files are copied to
-    cache_bytes: int | None = None  # its limit; None: 8 GiB of memory, or what the disk has
+    cache: str | None = None  # "ram", "device", or a folder that record files are copied to
+    cache_bytes: int | None = None  # its limit; None: 8 GiB of memory, or what is there
     threads: int = 0  # of the host's input pipeline; 0: one a core
     timeout_secs: int = 600  # without a batch until the run gives up
     skip_steps: tuple[int, ...] = ()  # whose batches are left out; they count as steps all the same

@@ -86,7 +86,7 @@ def train(
 
         # Repeat. The batch of step k is a function of k, so nothing else needs to be restored.
         log = enter(build.log(config, workdir, start_step=start))
-        feed = enter(build.train_feed(config, source, run.batch_layout, start_step=start))
+        feed = enter(run.feed(config, start_step=start))
         if start < durations.total_steps:
             with announce.compiling(screen):
                 update = lower_update(build.update(config, run.step), layout, run.batch_layout)

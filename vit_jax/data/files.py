@@ -145,6 +145,12 @@ def _size(path: str | Path) -> int | None:
         return None
 
 
+def stamp(paths: Sequence[str | Path]) -> str:
+    """Sizes and times of the last change of local files; of remote ones nothing."""
+    stats = [Path(path).stat() for path in paths if not is_remote(path)]
+    return " ".join(f"{stat.st_size}@{stat.st_mtime_ns}" for stat in stats)
+
+
 def read(path: str | Path) -> bytes:
     """All of a file. OSError if it cannot be read, FileNotFoundError if there is none."""
     if is_remote(path):

@@ -73,7 +73,7 @@ def train_batches(
 
 def eval_batches(
     source: Source,
-    preprocess: str,
+    preprocess: str | ops.Preprocess,
     *,
     batch_size: int,
     on_bad_image: str,
@@ -87,7 +87,7 @@ def eval_batches(
     Every host makes the same number of batches; the last one is filled up with padding. Arguments
     as in `train_batches`; `whole_images`: see Preprocess.of_whole_images.
     """
-    parsed = ops.parse(preprocess)
+    parsed = ops.parse(preprocess) if isinstance(preprocess, str) else preprocess
     rows = np.arange(batch_size) if rows is None else rows
     num_slots, num_batches = eval_counts(source.num_examples, rows, batch_size)
     return _batches(

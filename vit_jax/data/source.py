@@ -55,6 +55,13 @@ class Source(abc.ABC):
         """Labels of all examples; None if the examples have to be read to know them."""
         return None
 
+    def stamp(self) -> str:
+        """Another text once a local file has been written again; for what is kept of its content.
+
+        Unlike the fingerprint it differs between copies of the same files.
+        """
+        return ""
+
 
 class DerivedSource(Source):
     """Declares whatever `source` declares; subclasses set what differs."""
@@ -67,6 +74,10 @@ class DerivedSource(Source):
     def describe(self, index: int) -> str:
         """The location that `source` gives."""
         return self.source.describe(index)
+
+    def stamp(self) -> str:
+        """That of `source`."""
+        return self.source.stamp()
 
 
 class SelectedSource(DerivedSource):
@@ -153,6 +164,10 @@ class MixtureSource(Source):
         """The location that the component gives."""
         parts, places = self._locate(np.array([index]))
         return f"{self._names[parts[0]]}: {self._parts[parts[0]].describe(int(places[0]))}"
+
+    def stamp(self) -> str:
+        """Those of all components."""
+        return digest("\n".join(part.stamp() for part in self._parts))
 
     def _locate(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """(components, indices in them), int64 [n] each."""

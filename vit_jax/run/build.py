@@ -4,6 +4,13 @@ Every function takes one section, and what other objects it needs. `data/` and w
 are imported where they are first used.
 """
 
+from vit_jax.run.parts.device_cache import (
+    SplitOfRun,
+    check_cached,
+    decode,
+    is_cached,
+    total_cached,
+)
 from vit_jax.run.parts.durations import Durations, durations
 from vit_jax.run.parts.evaluations import EvalData, ModelClasses, check_evals, eval_data, evals
 from vit_jax.run.parts.examples import declared_examples, source, title

@@ -5,6 +5,7 @@ decoded, the checksums of init.weights verified, the work directory's config com
 state's size compared with the devices' memory. Nothing is compiled, and nothing is written.
 """
 
+import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
@@ -140,7 +141,11 @@ def _samples(config: RunConfig, source: Source, preprocess: str, where: str) -> 
 
 
 def _first_batch(config: RunConfig, source: Source, layout: Batch) -> int:
-    """Makes this process's part of the first batch; returns its number of skipped images."""
+    """Makes this process's part of the first batch; returns its number of skipped images.
+
+    On the host, with any input.cache: nothing is to be decoded for later, and it is the same.
+    """
+    config = dataclasses.replace(config, input=dataclasses.replace(config.input, cache=None))
     with build.train_feed(config, source, layout, start_step=0) as feed:
         next(feed)
         return feed.skipped_images
@@ -155,20 +160,22 @@ def _model(
         yield "model", ""
     else:
         yield "model", f"{model.info.name}, {format_count(model.info.parameters)} parameters"
-    yield "memory", "" if layout is MISSING else _memory(layout)
+    yield "memory", "" if layout is MISSING else _memory(layout, parts.cached_bytes)
     if config.init.weights is not None:
         needed = [parts.trained, parts.shapes]
         verified = problems.look("init", _verify, config, parts, screen, after=needed)
         yield "init", "" if verified is MISSING else verified
 
 
-def _memory(layout: StateLayout) -> str:
-    """The memory that the state takes on each device."""
+def _memory(layout: StateLayout, cached_bytes: int) -> str:
+    """The memory that the state and the images of input.cache=device take on each device."""
     state = layout.state
     sizes = {"parameters": state.params, "optimizer": state.opt_state, "average": state.ema}
     parts = [f"{name} {format_bytes(device_bytes(tree))}" for name, tree in sizes.items() if tree]
     there = device_memory(layout.mesh.local_devices[0])
     of = "" if there is None else f" of {format_bytes(there)}"
+    if cached_bytes is not MISSING and cached_bytes:
+        parts.append(f"images beside it {format_bytes(cached_bytes)}")
     return f"state {format_bytes(device_bytes(state))}{of} a device: {', '.join(parts)}"
 
 

@@ -14,16 +14,23 @@ from vit_jax.training.objective import Batch
 from vit_jax.training.state import StateLayout, device_bytes
 
 
-def check_fits(layout: StateLayout, batch: Batch, num_classes: int) -> None:
+def check_fits(layout: StateLayout, batch: Batch, num_classes: int, cached_bytes: int = 0) -> None:
     """UserError if not even the state fits; gradients and activations come on top.
 
     `batch`: shapes and shardings of a batch, whose targets [B, num_classes] have to fit as well.
+    `cached_bytes`: of the images that each device keeps.
     """
     there = device_memory(layout.mesh.local_devices[0])
     state = device_bytes(layout.state)
     targets = num_classes * device_bytes(batch["weight"])  # float32 each
-    if there is None or state + targets <= there:
+    if there is None or state + targets + cached_bytes <= there:
         return
+    if state + targets <= there:
+        raise UserError(
+            f"input.cache=device: the images take {format_bytes(cached_bytes)} of each device, "
+            f"which has {format_bytes(there)} and needs {format_bytes(state)} of them for the "
+            "state. Set input.cache=ram, which keeps images on the host, or take more devices."
+        )
     if targets > there:
         raise UserError(
             f"The targets of a batch, {num_classes:,} classes each, take "

@@ -4,7 +4,7 @@ Nothing is compiled, nothing allocated on the devices, nothing written. `train -
 looks closer.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from etils import epath
@@ -19,6 +19,7 @@ from vit_jax.run import build, memory
 from vit_jax.run.parts.examples import inherited_data_dir
 from vit_jax.store import checkpoint_dir, disk_space
 from vit_jax.training.evals import Evals
+from vit_jax.training.feed import Feed
 from vit_jax.training.objective import Batch
 from vit_jax.training.state import StateLayout, total_bytes
 from vit_jax.training.warm_start import shapes_to_take
@@ -30,6 +31,8 @@ class RunParts(NamedTuple):
 
     Attributes:
       eval_data: the data of each evaluation.
+      splits: those of training and of the evaluations.
+      cached_bytes: of the images that each device keeps.
       trained: the description of init.weights; None if the run does not start from them.
       shapes: shapes of the arrays taken from there, by the parameters' names.
       description: the description in the run's own checkpoints.
@@ -40,10 +43,17 @@ class RunParts(NamedTuple):
     batch_layout: Batch
     step: build.StepParts
     eval_data: dict[str, build.EvalData]
+    splits: list[build.SplitOfRun]
+    cached_bytes: int
     evals: Evals
     trained: CheckpointInfo | None
     shapes: dict[str, tuple[int, ...]]
     description: dict[str, Any]
+
+    def feed(self, config: RunConfig, *, start_step: int) -> Feed:
+        """The batches from a step on; what input.cache=device keeps is decoded before."""
+        build.decode(config, self.splits, self.source.num_classes)
+        return build.train_feed(config, self.source, self.batch_layout, start_step=start_step)
 
 
 class DataCounts(NamedTuple):
@@ -84,28 +94,14 @@ def look(config: RunConfig, workdir: epath.Path, problems: Problems) -> RunParts
         config, mesh, num_examples=data.num_examples, num_classes=num_classes, look=look
     )
     model, layout, durations = step.model, step.layout, step.durations
-    look("memory", memory.check_fits, layout, batch_layout, num_classes)
     description = look("model", build.description, model, source)
 
-    # Evaluations.
-    kinds = look("evals", build.check_evals, config)
-    eval_data = {}
-    for name in config.evals:
-        size = model.preprocess.image_size
-        eval_data[name] = look(
-            f"evals.{name}", build.eval_data, name, config, data.classes, mesh, size, after=[kinds]
-        )
-    evals = look(
-        "evals",
-        build.evals,
-        config,
-        eval_data,
-        layout.graph,
-        mesh,
-        step.objective,
-        total_steps=durations.total_steps,
-        after=list(eval_data.values()),
-    )
+    # Evaluations, and what the devices have to hold.
+    eval_data, evals = _evaluations(config, data, mesh, step, look)
+    of_training = look("input", build.SplitOfRun, "input", source, config.input.preprocess)
+    splits = [of_training, *(each.split for each in eval_data.values())]
+    cached = _cached_bytes(config.input, mesh, splits, look)
+    look("memory", memory.check_fits, layout, batch_layout, num_classes, cached)
 
     # First parameters and outputs.
     is_new = not checkpoint_dir.steps(workdir / "checkpoints")
@@ -120,8 +116,54 @@ def look(config: RunConfig, workdir: epath.Path, problems: Problems) -> RunParts
     look("workdir", disk_space.check_writable, workdir)
     look("workdir", _check_disk_space, config, workdir, layout, durations.total_steps)
     return RunParts(
-        mesh, source, batch_layout, step, eval_data, evals, trained, shapes, description
+        mesh,
+        source,
+        batch_layout,
+        step,
+        eval_data,
+        splits,
+        cached,
+        evals,
+        trained,
+        shapes,
+        description,
     )
+
+
+def _evaluations(
+    config: RunConfig, data: DataCounts, mesh: Mesh, step: build.StepParts, look: Callable[..., Any]
+) -> tuple[dict[str, build.EvalData], Evals]:
+    """The data of each evaluation, and all of them."""
+    kinds = look("evals", build.check_evals, config)
+    eval_data = {}
+    for name in config.evals:
+        size, classes = step.model.preprocess.image_size, data.classes
+        eval_data[name] = look(
+            f"evals.{name}", build.eval_data, name, config, classes, mesh, size, after=[kinds]
+        )
+    evals = look(
+        "evals",
+        build.evals,
+        config,
+        eval_data,
+        step.layout.graph,
+        mesh,
+        step.objective,
+        total_steps=step.durations.total_steps,
+        after=list(eval_data.values()),
+    )
+    return eval_data, evals
+
+
+def _cached_bytes(
+    c: InputConfig, mesh: Mesh, splits: Sequence[build.SplitOfRun], look: Callable[..., Any]
+) -> int:
+    """Bytes of images on each device; 0 unless input.cache=device."""
+    if not build.is_cached(c):
+        return 0
+    there = [split for split in splits if split is not MISSING]
+    sizes = [look(split.where, build.check_cached, c, split, mesh) for split in there]
+    return look("memory", build.total_cached, c, sizes, after=sizes)
 
 
 def _declared(c: InputConfig) -> DataCounts:

@@ -7,7 +7,7 @@ import queue
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -74,6 +74,8 @@ class Feed:
       layout: jax.ShapeDtypeStruct with sharding for each array that goes to the devices.
       timeout_secs: UserError if a batch takes longer; it names the files being read.
       bad_images: collects the bad images; default: a new, empty one.
+      finish: makes a batch of these arrays on the devices; default: they are the batch. It is
+        called where the feed is iterated over, so that all processes do so in the same order.
 
     Attributes:
       wait_secs: how long the caller has waited for batches so far.
@@ -87,12 +89,14 @@ class Feed:
         *,
         timeout_secs: float,
         bad_images: BadImages | None = None,
+        finish: Callable[[dict[str, jax.Array]], dict[str, jax.Array]] = lambda batch: batch,
     ):
         self._batches, self._layout, self._timeout_secs = batches, layout, timeout_secs
         self._rows = {name: own_rows(array) for name, array in layout.items()}
         self._queue: queue.Queue[Fed | BaseException | None] = queue.Queue(maxsize=AHEAD)
         self._closed = threading.Event()
         self.bad_images = BadImages() if bad_images is None else bad_images
+        self._finish = finish
         self.wait_secs = 0.0
         self.skipped_images = 0
         self._thread = threading.Thread(target=self._fill, name="feed", daemon=True)
@@ -107,7 +111,6 @@ class Feed:
             item = self._queue.get(timeout=self._timeout_secs)
         except queue.Empty as error:
             raise _timed_out(self._timeout_secs) from error
-        self.wait_secs += time.perf_counter() - started
         if item is None:
             self._queue.put(None)  # stays at the end, however often it is called
             raise StopIteration
@@ -116,7 +119,9 @@ class Feed:
             raise item
         self.skipped_images += item.skipped
         self.bad_images.files += item.bad_images
-        return item.batch
+        batch = self._finish(item.batch)
+        self.wait_secs += time.perf_counter() - started
+        return batch
 
     def _fill(self) -> None:
         try:

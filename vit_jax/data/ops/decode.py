@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable
 
 from vit_jax.data.host_tf import tf
+from vit_jax.data.on_device import crops
 from vit_jax.data.ops.op import (
     KnownSize,
     Op,
@@ -39,6 +40,7 @@ def decode() -> Op:
         apply=lambda pixels, seed: pixels,
         output_size=lambda size: None,
         decode=lambda image, seed: decode_image(image),
+        is_random=False,
     )
 
 
@@ -135,7 +137,7 @@ def central_crop(size: Size, middle: str = "down", fill: tuple[int, int, int] | 
             return height, width
         return _cropped_size(before, (height, width), padding=0)
 
-    return Op(apply, output_size)
+    return Op(apply, output_size, is_random=False)
 
 
 def pad_crop(size: Size, padding: int, reflect: bool = False) -> Op:
@@ -162,7 +164,14 @@ def pad_crop(size: Size, padding: int, reflect: bool = False) -> Op:
             raise ValueError(f"reflects {padding} pixels of {shorter}: pad by fewer than there are")
         return _cropped_size(before, (height, width), padding=padding)
 
-    return Op(apply, output_size, largest=lambda before: tf.reduce_prod(before + 2 * padding))
+    return Op(
+        apply,
+        output_size,
+        largest=lambda before: tf.reduce_prod(before + 2 * padding),
+        on_device=functools.partial(
+            crops.pad_crop, size=(height, width), padding=padding, reflect=reflect
+        ),
+    )
 
 
 def flip_lr() -> Op:
@@ -171,7 +180,7 @@ def flip_lr() -> Op:
     def apply(pixels: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
         return tf.image.stateless_random_flip_left_right(pixels, seed)
 
-    return same_size(apply)
+    return same_size(apply, on_device=crops.flip_lr)
 
 
 def _cropped_and_resized(

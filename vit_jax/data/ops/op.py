@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import Any, NamedTuple
 
+import jax
+
 from vit_jax.core.errors import nearest
 from vit_jax.data.host_tf import tf
 from vit_jax.data.reader import Encoded
@@ -15,6 +17,10 @@ from vit_jax.data.reader import Encoded
 # The image size that is known in advance: both sides, the shorter side only, or nothing.
 KnownSize = tuple[int, int] | int | None
 Size = int | tuple[int, int]  # both sides, or (height, width); in pixels
+
+
+# (pixels uint8 [H, W, 3], seed uint32 [4] as in on_device/philox.py) -> uint8 [h, w, 3].
+OnDevice = Callable[[jax.Array, jax.Array], jax.Array]
 
 
 class Op(NamedTuple):
@@ -28,11 +34,17 @@ class Op(NamedTuple):
     largest: Callable[[tf.Tensor], tf.Tensor] | None = None
     # For the first op after `decode`: both fused, (encoded image, seed) -> pixels.
     decode: Callable[[Encoded, tf.Tensor], tf.Tensor] | None = None
+    # Whether it uses its seed: what an op makes without is the same at each visit of an example.
+    is_random: bool = True
+    # The same in JAX, from images of one size; None: there is no such version.
+    on_device: OnDevice | None = None
 
 
-def same_size(apply: Callable[[tf.Tensor, tf.Tensor], tf.Tensor]) -> Op:
-    """An op that keeps the image's size, as augmentations do."""
-    return Op(apply, output_size=lambda size: size)
+def same_size(
+    apply: Callable[[tf.Tensor, tf.Tensor], tf.Tensor], on_device: OnDevice | None = None
+) -> Op:
+    """A random op that keeps the image's size, as augmentations do."""
+    return Op(apply, output_size=lambda size: size, on_device=on_device)
 
 
 def sometimes(probability: float, change: Callable[[tf.Tensor, tf.Tensor], tf.Tensor]) -> Op:

@@ -122,6 +122,7 @@ def _resize(
         ),
         output_size=output_size,
         largest=lambda before: largest(before, sides(before), method=method, antialias=antialias),
+        is_random=False,
     )
 
 

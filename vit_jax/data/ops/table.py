@@ -13,9 +13,12 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 
+import jax
+
 from vit_jax.core import opstring
 from vit_jax.core.errors import UserError, nearest
 from vit_jax.data.host_tf import tf
+from vit_jax.data.on_device import philox
 from vit_jax.data.ops.augmentations import (
     color_jitter,
     gaussian_blur,
@@ -33,7 +36,7 @@ from vit_jax.data.ops.decode import (
     pad_crop,
     random_resized_crop,
 )
-from vit_jax.data.ops.op import KnownSize, Op, check
+from vit_jax.data.ops.op import KnownSize, OnDevice, Op, check
 from vit_jax.data.ops.resizing import resize, resize_long, resize_small
 from vit_jax.data.reader import Encoded
 
@@ -57,6 +60,8 @@ OPS: dict[str, Callable[..., Op]] = {
     "random_erasing": random_erasing,
 }
 
+ON_DEVICE = ("pad_crop", "flip_lr")  # the random ops that have a version for devices
+
 
 class Preprocess:
     """Parsed ops; calling it makes pixels of an encoded image.
@@ -65,9 +70,16 @@ class Preprocess:
     """
 
     def __init__(
-        self, ops: tuple[Op, ...], output_size: tuple[int, int] | None, *, whole: bool = False
+        self,
+        ops: tuple[Op, ...],
+        output_size: tuple[int, int] | None,
+        texts: tuple[str, ...],
+        *,
+        whole: bool = False,
     ) -> None:
+        """`texts`: the ops as written."""
         self._ops = ops
+        self._texts = texts
         self._whole = whole
         self.output_size = output_size
 
@@ -80,8 +92,53 @@ class Preprocess:
         for number, op in enumerate(self._ops, start=1):
             size = op.output_size(size)
             if isinstance(size, tuple):
-                return Preprocess(self._ops[:number], size, whole=True)
-        return Preprocess(self._ops, None, whole=True)
+                return Preprocess(self._ops[:number], size, self._texts[:number], whole=True)
+        return Preprocess(self._ops, None, self._texts, whole=True)
+
+    def with_size(self, size: tuple[int, int]) -> Preprocess:
+        """The same ops, for images that all come out at this (height, width)."""
+        return Preprocess(self._ops, size, self._texts)
+
+    def before_random(self) -> Preprocess:
+        """The ops before the first random one: what they make of an image is always the same."""
+        number = self._number_before_random()
+        size: KnownSize = None
+        for op in self._ops[:number]:
+            size = op.output_size(size)
+        known = size if isinstance(size, tuple) else None
+        return Preprocess(self._ops[:number], known, self._texts[:number])
+
+    def on_device(self) -> OnDevice:
+        """The other ops, in JAX. UserError if one of them has no such version."""
+        first = self._number_before_random()
+        ops = []
+        for place, op in enumerate(self._ops[first:], start=first):
+            if not op.is_random:
+                raise UserError(
+                    f"{self._texts[place]} comes behind {self._texts[first]}, which is random, and "
+                    "has no version for devices. Put it in front of all random ops, or set "
+                    "input.cache=ram, which keeps images on the host."
+                )
+            if op.on_device is None:
+                raise UserError(
+                    f"{self._texts[place]} has no version for devices; of the random ops "
+                    f"{' and '.join(ON_DEVICE)} have one. Leave it out, or "
+                    "set input.cache=ram, which keeps images on the host."
+                )
+            ops.append((place, op.on_device))
+
+        def apply(pixels: jax.Array, seed: jax.Array) -> jax.Array:
+            for place, op in ops:
+                pixels = op(pixels, philox.later(seed, place))
+            return pixels
+
+        return apply
+
+    def _number_before_random(self) -> int:
+        return next((i for i, op in enumerate(self._ops) if op.is_random), len(self._ops))
+
+    def __str__(self) -> str:
+        return "|".join(self._texts)
 
     def __call__(self, image: Encoded, seed: tf.Tensor, *, max_image_pixels: int) -> tf.Tensor:
         """uint8 [H, W, 3], a function of the image and `seed` (int64 [2]).
@@ -125,7 +182,8 @@ def parse(preprocess: str, *, field: str = "preprocess") -> Preprocess:
             size = op.output_size(size)
         except ValueError as error:
             raise UserError(f"{where}: {call.text} {error}.") from error
-    return Preprocess(ops, size if isinstance(size, tuple) else None)
+    texts = tuple(call.text for call in calls)
+    return Preprocess(ops, size if isinstance(size, tuple) else None, texts)
 
 
 def _op(call: opstring.Call, where: str) -> Op:

@@ -66,6 +66,10 @@ class ImageFolder(Source):
         """Labels of all images, by their folders."""
         return single(self._labels)
 
+    def stamp(self) -> str:
+        """Sizes and times of the files."""
+        return files.stamp(self._paths)
+
     def describe(self, index: int) -> str:
         """The file's path."""
         return self._paths[index]

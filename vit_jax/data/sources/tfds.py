@@ -226,6 +226,10 @@ class Tfds(Source):
         except FileNotFoundError:
             return _MOST_LABELS
 
+    def stamp(self) -> str:
+        """Sizes and times of the files."""
+        return files.stamp(self._files)
+
     def describe(self, index: int) -> str:
         """The file and the record in it."""
         of_files, records = self._locate(np.array([index]))

@@ -1,8 +1,9 @@
 """The evaluations of a run; their data are opened and checked."""
 
+import functools
 import math
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from flax import nnx
 from jax.sharding import Mesh
@@ -11,6 +12,7 @@ from vit_jax.config import RunConfig
 from vit_jax.core import errors
 from vit_jax.data.source import Source
 from vit_jax.parallel import mesh as meshes
+from vit_jax.run.parts.device_cache import SplitOfRun, cached_set, is_cached
 from vit_jax.run.parts.examples import open_split
 from vit_jax.run.parts.preprocessing import image_size
 from vit_jax.training import step
@@ -33,14 +35,19 @@ class EvalData(NamedTuple):
     """The data of an evaluation.
 
     Attributes:
-      source: the split.
+      split: what is evaluated on.
       open_feed: opens it anew, and gives its feed and its number of batches.
       bad_images: this host's bad images that were skipped so far.
     """
 
-    source: Source
+    split: SplitOfRun
     open_feed: Callable[[], tuple[Feed, int]]
     bad_images: BadImages
+
+    @property
+    def source(self) -> Source:
+        """The examples."""
+        return self.split.source
 
 
 def evals(
@@ -95,26 +102,15 @@ def eval_data(
     name: str, config: RunConfig, classes: ModelClasses, mesh: Mesh, wanted: tuple[int, int]
 ) -> EvalData:
     """The data of an evaluation of models that take images of the size `wanted`; checked now."""
-    from vit_jax.data import pipeline
-
     c, input = config.evals[name], config.input
     size = image_size(c.preprocess, f"evals.{name}.preprocess")
     if size != wanted:
         raise errors.UserError(
             f"evals.{name}.preprocess gives images of {size}, the model takes {wanted}."
         )
-    batch_size = input.batch_size if c.batch_size is None else c.batch_size
+    batch_size = _batch_size(name, config)
     meshes.check_batch(mesh, batch_size, f"evals.{name}.batch_size")
-    source = open_split(
-        input,
-        f"evals.{name}",
-        source=c.source,
-        data_dir=c.data_dir,
-        split=c.split,
-        num_examples=batch_size if (c.source or input.source) == "synthetic" else None,
-        num_classes=classes.number,
-        image_size=size,
-    )
+    source = eval_source(name, config, classes.number)
     theirs, ours = source.class_names, classes.names
     if theirs and ours and not config_json.same_classes(theirs, ours):
         raise errors.UserError(
@@ -130,8 +126,17 @@ def eval_data(
     )
 
     bad_images = BadImages()  # shared by all its runs, so that each image is named once
+    rows, num_batches = own_rows(arrays["weight"]), math.ceil(source.num_examples / batch_size)
+    split = SplitOfRun(f"evals.{name}", source, c.preprocess)
+    cached = functools.cache(lambda: cached_set(config, split, classes.number, arrays))
 
     def open_feed() -> tuple[Feed, int]:
+        from vit_jax.data import decoded, pipeline
+
+        told: dict[str, Any] = {"timeout_secs": input.timeout_secs, "bad_images": bad_images}
+        if is_cached(input):
+            slots = decoded.eval_slots(cached().decoded, batch_size=batch_size, rows=rows)
+            return cached().feed(slots, **told), num_batches
         batches = pipeline.eval_batches(
             source,
             c.preprocess,
@@ -139,9 +144,29 @@ def eval_data(
             on_bad_image=input.on_bad_image,
             max_image_pixels=input.max_image_pixels,
             threads=input.threads,
-            rows=own_rows(arrays["weight"]),
+            rows=rows,
         )
-        feed = Feed(batches, arrays, timeout_secs=input.timeout_secs, bad_images=bad_images)
-        return feed, math.ceil(source.num_examples / batch_size)
+        return Feed(batches, arrays, **told), num_batches
 
-    return EvalData(source, open_feed, bad_images)
+    return EvalData(split, open_feed, bad_images)
+
+
+def eval_source(name: str, config: RunConfig, num_classes: int) -> Source:
+    """The split of an evaluation of models with so many classes; opened, checked, not yet read."""
+    c, input = config.evals[name], config.input
+    kind = c.source or input.source
+    return open_split(
+        input,
+        f"evals.{name}",
+        source=c.source,
+        data_dir=c.data_dir,
+        split=c.split,
+        num_examples=_batch_size(name, config) if kind == "synthetic" else None,
+        num_classes=num_classes,
+        image_size=image_size(c.preprocess, f"evals.{name}.preprocess"),
+    )
+
+
+def _batch_size(name: str, config: RunConfig) -> int:
+    own = config.evals[name].batch_size
+    return config.input.batch_size if own is None else own

@@ -16,7 +16,7 @@ from vit_jax.data.sources import table as sources
 from vit_jax.data.sources.caches import FileCache
 from vit_jax.run.parts.preprocessing import image_size
 
-_RAM = "ram"
+_RAM, _DEVICE = "ram", "device"
 _SUBSETS = ("subset_fraction", "subset_examples", "subset_per_class")
 
 
@@ -69,7 +69,7 @@ def in_memory(c: InputConfig, source: Source) -> Source:
 
 def _file_cache(c: InputConfig) -> FileCache | None:
     """The cache that record files are copied to, with a progress bar."""
-    if c.cache in (None, _RAM):
+    if c.cache in (None, _RAM, _DEVICE):
         return None
     screen, mib = Screen(quiet=jax.process_index() > 0), 2**20
     what = f"copying to {c.cache}, MiB"
@@ -172,11 +172,11 @@ def _subset_size(c: InputConfig, num_examples: int) -> int | None:
 def _check_choice(c: InputConfig) -> None:
     """UserError if fields that exclude each other are set."""
     kinds = {component.source or c.source for component in c.mixture.values()} or {c.source}
-    if c.cache not in (None, _RAM) and "tfds" not in kinds:
+    if c.cache not in (None, _RAM, _DEVICE) and "tfds" not in kinds:
         raise errors.UserError(
             f"input.cache={c.cache}: a folder keeps copies of record files, which "
             f'input.source="tfds" has; {", ".join(sorted(kinds))} may be kept in memory by '
-            'input.cache="ram".'
+            'input.cache="ram" or "device".'
         )
     if c.repeats > c.batch_size:
         raise errors.UserError(

@@ -10,7 +10,10 @@ import numpy as np
 from jax.sharding import Mesh
 
 from vit_jax.config import InputConfig, MeshConfig, RunConfig
+from vit_jax.data import decoded
 from vit_jax.parallel import mesh as meshes
+from vit_jax.run.parts import device_cache
+from vit_jax.run.parts.device_cache import SplitOfRun
 from vit_jax.run.parts.examples import in_memory, stream
 from vit_jax.run.parts.preprocessing import image_size
 from vit_jax.training import step
@@ -68,10 +71,32 @@ def train_batches(
 
 
 def train_feed(config: RunConfig, source: Source, layout: Batch, *, start_step: int) -> Feed:
-    """The same batches, on the mesh; each process reads the rows of its own devices."""
+    """The same batches, on the mesh; each process reads the rows of its own devices.
+
+    With input.cache=device, their images are made there.
+    """
     rows = own_rows(layout["weight"])
+    if device_cache.is_cached(config.input):
+        return _cached_feed(config, source, layout, rows, start_step)
     batches = train_batches(config, source, start_step=start_step, rows=rows)
     return Feed(batches, layout, timeout_secs=config.input.timeout_secs)
+
+
+def _cached_feed(
+    config: RunConfig, source: Source, layout: Batch, rows: np.ndarray, start_step: int
+) -> Feed:
+    c = config.input
+    split = SplitOfRun("input", source, c.preprocess)
+    cached = device_cache.cached_set(config, split, source.num_classes, layout)
+    slots = decoded.train_slots(
+        cached.decoded,
+        stream=stream(c, source, seed=config.seed),
+        batch_size=c.batch_size,
+        seed=config.seed,
+        start_step=start_step,
+        rows=rows,
+    )
+    return cached.feed(slots, timeout_secs=c.timeout_secs)
 
 
 def bad_images(

@@ -1,0 +1,59 @@
+import jax
+import numpy as np
+import pytest
+
+from vit_jax.core.errors import UserError
+from vit_jax.data.host_tf import tf
+from vit_jax.data.on_device import philox
+from vit_jax.data.ops import table as ops
+from vit_jax.data.reader import Encoded, encoded
+from vit_jax.data.source import Example
+
+ROUNDS = 40
+
+EQUAL = [
+    "flip_lr",
+    "pad_crop(12, 3)",
+    "pad_crop((5, 9), 2)",
+    "pad_crop(20, 4, reflect=True)",
+    "pad_crop(12, 0)|flip_lr|pad_crop(12, 1)|flip_lr",
+]
+
+
+@pytest.mark.parametrize("random", EQUAL)
+def test_pixels_are_those_of_the_host(random, encode, photo_like):
+    """Each op at its place, with the seeds of many examples and rounds."""
+    pixels = photo_like(12, 14)
+    preprocess = ops.parse(f"decode|central_crop((12, 13))|{random}")
+    image = Encoded(*map(tf.constant, encoded(Example(encode(pixels), (0,)), 10**6)))
+    seeds = np.stack([7 * 2**32 + np.arange(ROUNDS), np.arange(ROUNDS) ** 5 * 256], axis=1)
+    on_host = tf.function(lambda seed: preprocess(image, seed, max_image_pixels=10**6))
+    decoded = preprocess.before_random()(image, seeds[0], max_image_pixels=10**6).numpy()
+    apply = jax.jit(jax.vmap(preprocess.on_device(), in_axes=(None, 0)))
+    on_device = np.asarray(apply(decoded, philox.words(seeds)))
+    different = {on_device[i].tobytes() for i in range(ROUNDS)}
+    assert len(different) > 1
+    for seed, ours in zip(seeds, on_device, strict=True):
+        np.testing.assert_array_equal(ours, on_host(tf.constant(seed)))
+
+
+def test_what_has_no_version_is_refused():
+    with pytest.raises(UserError, match=r"randaugment\(2, 9\) has no version for devices; of the "):
+        ops.parse("decode|pad_crop(8, 1)|randaugment(2, 9)").on_device()
+    with pytest.raises(UserError, match=r"resize\(4\) comes behind flip_lr, which is random, and"):
+        ops.parse("decode|flip_lr|resize(4)").on_device()
+
+
+def test_the_list_of_versions_is_right():
+    """Ops that need arguments get those of the smallest image."""
+    arguments = {"pad_crop": "(8, 1)"}
+    for name in ops.ON_DEVICE:
+        ops.parse(f"decode|{name}{arguments.get(name, '')}").on_device()
+
+
+def test_ops_before_the_first_random_one():
+    parsed = ops.parse("decode|resize(8)|central_crop(6)|flip_lr|resize(4)").before_random()
+    assert (str(parsed), parsed.output_size) == ("decode|resize(8)|central_crop(6)", (6, 6))
+    assert str(ops.parse("decode|inception_crop(4)").before_random()) == "decode"
+    whole = ops.parse("decode|resize(8)")
+    assert str(whole.before_random()) == "decode|resize(8)"

@@ -1,0 +1,178 @@
+import json
+import os
+
+import jax
+import numpy as np
+import pytest
+from etils import epath
+from jax.sharding import AbstractMesh
+from PIL import Image
+
+from tests.conftest import TINY_RUN
+from vit_jax import config as configs
+from vit_jax.core.errors import UserError
+from vit_jax.core.screen import Screen
+from vit_jax.run import build, memory, preflight
+from vit_jax.run.parts import device_cache
+from vit_jax.train import train
+
+RUN = (
+    "input.preprocess=decode|resize(10)|pad_crop(8, 1)|flip_lr", "log.tensorboard=true",
+    "loss.mixup=0.2", "evals.test.preprocess=decode|resize(8)", "evals.test.every_steps=4",
+    "evals.test.batch_size=8",
+)  # fmt: skip
+
+# In an interpreter that has imported nothing: trains, evaluates, saves.
+WITHOUT_TENSORFLOW = """
+import json, sys
+from etils import epath
+from vit_jax import config as configs
+from vit_jax.train import train
+values, overrides, workdir = json.loads(sys.argv[1])
+train(configs.resolve(values, overrides), epath.Path(workdir))
+assert "tensorflow" not in sys.modules, "TensorFlow was imported"
+"""
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+def rows(workdir):
+    """The log without speeds, which differ from run to run."""
+    lines = (workdir / "metrics.jsonl").read_text().splitlines()
+    return [{k: v for k, v in json.loads(x).items() if "speed" not in k} for x in lines]
+
+
+def arrays(workdir):
+    """Checksums of the last state, by array."""
+    return json.loads((workdir / "checkpoints/6/description/metadata").read_text())["arrays"]
+
+
+@pytest.fixture
+def refused(tmp_path, tiny_run):
+    """`refused("seed=1")`: what a start with these overrides says."""
+
+    def said(*overrides):
+        with pytest.raises(UserError) as error:
+            preflight.prepare(
+                tiny_run("input.cache=device", *overrides), epath.Path(tmp_path / "w")
+            )
+        return str(error.value)
+
+    return said
+
+
+def test_trains_to_the_same_bits_without_tensorflow(run_python, tmp_path):
+    job = json.dumps([TINY_RUN, [*RUN, "input.cache=device"], str(tmp_path / "device")])
+    ended = run_python("-c", WITHOUT_TENSORFLOW, job, fresh=True)
+    assert ended.returncode == 0, ended.stderr
+    train(configs.resolve(TINY_RUN, RUN), epath.Path(tmp_path / "host"))
+    assert rows(tmp_path / "device") == rows(tmp_path / "host")
+    assert arrays(tmp_path / "device") == arrays(tmp_path / "host")
+    assert list((tmp_path / "device").glob("events.out.tfevents.*"))
+
+
+def test_what_it_cannot_do_is_refused_before_the_run(refused):
+    said = refused("input.preprocess=decode|resize(8)|grayscale(0.5)")
+    assert said.startswith("input.preprocess='decode|resize(8)|grayscale(0.5)': grayscale(0.5) has")
+    assert "pad_crop and flip_lr have one" in said
+    assert "set input.cache=ram" in said
+    said = refused("input.preprocess=decode|resize_small(8)|pad_crop(8, 1)")
+    assert "keeps images of one size, but decode|resize_small(8) gives each its own" in said
+
+
+def test_what_does_not_fit_is_refused_before_the_run(refused, monkeypatch):
+    limits = ("input.cache_bytes=13_000", "evals.test.preprocess=decode|resize(8)")
+    # 64 images of 8 x 8 and the 16 of the evaluation, with a label and a weight each.
+    assert "take 16,000 bytes of each device, more than input.cache_bytes=13,000" in refused(
+        *limits
+    )
+    monkeypatch.setattr(device_cache, "device_memory", lambda device: 72_000)
+    monkeypatch.setattr(memory, "device_memory", lambda device: 72_000)
+    assert "the images take 12.5 KiB of each device, which has 70.3 KiB and needs " in refused()
+
+
+def test_a_large_set_is_divided():
+    """Over the devices that share a batch, not over those that share a model."""
+    layout = {"replica": 2, "data": 4, "fsdp": 1, "tensor": 2}
+    mesh = AbstractMesh(tuple(layout.values()), tuple(layout))
+    sizes = lambda there: device_cache.cached_bytes(100, (8, 8), mesh, there)
+    assert sizes(16 * 20_000) == (20_000, False)
+    assert sizes(16 * 20_000 - 1) == (2_500, True)
+    assert sizes(None) == (20_000, False)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A folder of ten images of 8 x 8 in each of two classes."""
+    for i in range(20):
+        image = tmp_path / "images" / "train" / "ab"[i % 2] / f"{i}.png"
+        image.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(np.full((8, 8, 3), i, np.uint8)).save(image)
+    return tmp_path / "images" / "train"
+
+
+@pytest.fixture
+def first_batch(folder, tiny_run):
+    """`first_batch("seed=1")`: (the first batch of the images, the feed's bad images)."""
+
+    def made(*overrides):
+        config = tiny_run(
+            "input.cache=device", "input.source=image_folder", f"input.data_dir={folder.parent}",
+            "input.num_examples=none", "input.num_classes=none", "input.preprocess=decode|flip_lr|"
+            "pad_crop(8, 0)", *overrides,
+        )  # fmt: skip
+        source, mesh = build.source(config.input), build.mesh(config.mesh)
+        layout = build.batch_layout(config, source, mesh)
+        with build.train_feed(config, source, layout, start_step=0) as feed:
+            return jax.device_get(next(feed)), feed.bad_images.files
+
+    return made
+
+
+def test_a_bad_image_is_named_or_skipped(first_batch, folder):
+    (folder / "a" / "4.png").write_bytes(b"not an image")
+    everything = "input.batch_size=20"
+    with pytest.raises(UserError, match=r"4\.png is a bad image: not a JPEG.* input.on_bad_image="):
+        first_batch(everything)
+    batch, bad = first_batch(everything, "input.on_bad_image=skip")
+    assert (batch["weight"] == 0).sum() == 1
+    assert "4.png: not a JPEG" in bad[0]
+    # What was kept for skipping is not used where it is to fail.
+    with pytest.raises(UserError, match=r"4\.png: not a JPEG.*: this is a bad image\. Replace"):
+        first_batch(everything)
+
+
+def test_an_image_of_another_size_is_named(first_batch, folder):
+    Image.fromarray(np.zeros((8, 9, 3), np.uint8)).save(folder / "b" / "13.png")
+    with pytest.raises(UserError, match=r"13\.png has 8 x 9 pixels, the first image 8 x 8: input"):
+        first_batch()
+
+
+def test_what_was_decoded_is_used_until_a_file_changes(first_batch, folder, tmp_path):
+    before, _ = first_batch("input.batch_size=20")
+    (kept,) = (tmp_path / "cache" / "vit_jax" / "decoded").glob("*/images.npy")
+    time = kept.stat().st_mtime_ns
+    first_batch("seed=1")
+    assert kept.stat().st_mtime_ns == time
+    kept.write_bytes(kept.read_bytes()[:-1])  # damaged: made again
+    np.testing.assert_array_equal(first_batch("input.batch_size=20")[0]["image"], before["image"])
+    image = folder / "a" / "0.png"
+    Image.fromarray(np.full((8, 8, 3), 200, np.uint8)).save(image)
+    os.utime(image, (1, 1))
+    after, _ = first_batch("input.batch_size=20")
+    assert sorted(after["image"].max(axis=(1, 2, 3))) == [*range(1, 20), 200]
+
+
+@pytest.mark.slow
+def test_errors_of_the_process_that_decodes_are_the_runs(folder, tiny_run, tmp_path):
+    (folder / "a" / "4.png").write_bytes(b"not an image")
+    config = tiny_run(
+        "input.source=image_folder", f"input.data_dir={folder.parent}", "input.num_examples=none",
+        "input.num_classes=none", "input.preprocess=decode|pad_crop(8, 1)",
+    )  # fmt: skip
+    with pytest.raises(UserError, match=r"4\.png is a bad image: not a JPEG"):
+        device_cache.decode_apart(config, {"input": tmp_path / "set"}, 2, Screen(quiet=True))
+    assert not (tmp_path / "set").exists()

@@ -1,0 +1,91 @@
+import itertools
+
+import numpy as np
+
+from tests.data.conftest import ListSource, encode, photo_like
+from vit_jax.data import decoded, pipeline
+from vit_jax.data.ops import table as ops
+from vit_jax.data.order.streams import shuffled
+from vit_jax.data.source import Example
+from vit_jax.parallel import mesh as meshes
+from vit_jax.training import step
+from vit_jax.training.device_feed import CachedSet
+from vit_jax.training.feed import own_rows
+
+EXAMPLES = 37  # divides over nothing
+READ = {"max_image_pixels": 10**6, "threads": 1}
+PREPROCESS = "decode|pad_crop(8, 2)|flip_lr"
+
+
+class WeightedSource(ListSource):
+    """Images of 8 x 8; number 5 is a bad one."""
+
+    weighted = True
+
+    def __init__(self):
+        images = [encode(photo_like(8, 8, seed=i)) for i in range(EXAMPLES)]
+        images[5] = images[5][:-20]
+        labels = [(i % 10,) if i % 3 else (1, 2) for i in range(EXAMPLES)]
+        weights = [(0.5,) if i % 3 else (1.0, 0.25) for i in range(EXAMPLES)]
+        three = zip(images, labels, weights, strict=True)
+        super().__init__([Example(image, labels, weights=w) for image, labels, w in three])
+
+
+def batches(folder, *, batch_size, is_divided, mesh):
+    """The batches of two epochs from step 1 on, and of an evaluation: (from devices, the host's)"""
+    source, skip = WeightedSource(), {"on_bad_image": "skip"}
+    preprocess = ops.parse(PREPROCESS)
+    first = preprocess.before_random()
+    decoded.decode(source, first, folder, **READ, **skip, progress=lambda done, total: None)
+    stored = decoded.load(folder)
+    layout = step.batch_layout(
+        mesh, batch_size=batch_size, image_size=(8, 8), max_labels=2, weighted=True
+    )
+    cached = CachedSet(stored, preprocess.on_device(), layout, is_divided=is_divided)
+    rows = own_rows(layout["weight"])
+    order = {"batch_size": batch_size, "rows": rows}
+    training = {**order, "seed": 3, "start_step": 1, "stream": shuffled(EXAMPLES, seed=3)}
+    number = 2 * EXAMPLES // batch_size
+    slots = decoded.train_slots(stored, **training)
+    on_host = pipeline.train_batches(source, PREPROCESS, **training, **READ, **skip)
+    with cached.feed(slots, timeout_secs=60) as feed, on_host:
+        yield from itertools.islice(zip(feed, on_host, strict=True), number)
+        assert feed.skipped_images == on_host.num_bad > 0
+        assert [on_host.bad_image(5)] == feed.bad_images.untold()
+    on_host = pipeline.eval_batches(source, PREPROCESS, **order, **READ, **skip)
+    with cached.feed(decoded.eval_slots(stored, **order), timeout_secs=60) as feed, on_host:
+        yield from zip(feed, on_host, strict=True)
+
+
+def compare(folder, **how):
+    """Raises unless the batches are equal; returns their number."""
+    number = 0
+    for ours, theirs in batches(folder, **how):
+        assert ours.keys() == theirs.keys() - {"index"}
+        for name, array in ours.items():
+            assert array.dtype == theirs[name].dtype
+            np.testing.assert_array_equal(array, theirs[name], err_msg=name)
+        number += 1
+    return number
+
+
+def test_batches_are_those_of_the_host(tmp_path):
+    mesh = meshes.make_mesh(replica=1, data=-1, fsdp=1, tensor=1)
+    assert compare(tmp_path / "set", batch_size=16, is_divided=False, mesh=mesh) == 4 + 3
+
+
+ON_EIGHT = """
+import sys
+from pathlib import Path
+from tests.training.device_feed_test import compare
+from vit_jax.parallel import mesh as meshes
+for name, sizes in {"whole": (1, 2, 1, 4), "divided": (2, 2, 2, 1)}.items():
+    mesh = meshes.make_mesh(**dict(zip(("replica", "data", "fsdp", "tensor"), sizes)))
+    folder = Path(sys.argv[1]) / name
+    assert compare(folder, batch_size=16, is_divided=name == "divided", mesh=mesh) == 7
+"""
+
+
+def test_on_eight_devices_too(run_python, tmp_path):
+    ended = run_python("-c", ON_EIGHT, str(tmp_path), devices=8)
+    assert ended.returncode == 0, ended.stderr

@@ -1,0 +1,251 @@
+"""Decoded sets: all images of a small source as one array, kept in a folder and read from there.
+
+A set is made once, by the ops of the host pipeline (which takes TensorFlow), up to the first random
+one. Later starts read it, as often as they like and without TensorFlow. Its folder:
+
+    images.npy         uint8   [n, H, W, 3]  black where the image is bad
+    labels.npy         int32   [n, K]        -1 behind the last one
+    weight.npy         float32 [n]           0 for a bad image, else 1
+    label_weights.npy  float32 [n, K]        if the source is weighted
+    faults.json        {"<example>": "<file>: <fault>"}, of the bad images
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import itertools
+import json
+import math
+import shutil
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from vit_jax.core.errors import UserError
+from vit_jax.core.files import atomic_folder, cache_dir
+from vit_jax.core.screen import format_bytes
+from vit_jax.data.on_device import philox
+from vit_jax.data.ops.table import Preprocess
+from vit_jax.data.order import streams
+from vit_jax.data.order.streams import Choose, Stream
+from vit_jax.data.pipeline import NO_EXAMPLE, HostBatch, eval_batches
+from vit_jax.data.reader import encoded
+from vit_jax.data.source import DerivedSource, Example, Source, digest
+
+_FORMAT = 1  # raised whenever the same source would be decoded to other arrays
+_BATCH = 256
+_FAULTS = "faults.json"
+_ARRAYS = ("images", "labels", "weight", "label_weights")
+_TENSORFLOWS = ("tensorflow", "tensorflow-cpu")
+
+
+class Decoded(NamedTuple):
+    """A decoded set; the arrays are read from the disk where they are used."""
+
+    arrays: dict[str, np.ndarray]  # "images", "labels", "weight" and perhaps "label_weights"
+    faults: dict[int, str]  # of the bad images, by example
+
+    @property
+    def num_examples(self) -> int:
+        """The number of examples, n."""
+        return len(self.arrays["weight"])
+
+
+def folder(source: Source, preprocess: str, *, max_image_pixels: int) -> Path:
+    """The folder of the set that the ops `preprocess`, none of them random, make of a source.
+
+    Another one for other content, other ops, and another version of what decodes.
+    """
+    about = [source.fingerprint, source.stamp(), preprocess, max_image_pixels, _FORMAT, _decoder()]
+    return cache_dir() / "decoded" / digest(json.dumps(about))[:32]
+
+
+def _decoder() -> str:
+    """The version of TensorFlow, whose decoders make the pixels."""
+    for name in _TENSORFLOWS:
+        try:
+            return importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return ""
+
+
+def load(path: Path) -> Decoded:
+    """Reads a folder that `decode` has written. OSError or ValueError if it is damaged."""
+    arrays = {
+        name: np.load(path / f"{name}.npy", mmap_mode="r")
+        for name in _ARRAYS
+        if (path / f"{name}.npy").exists()
+    }
+    faults = json.loads((path / _FAULTS).read_text())
+    return Decoded(arrays, {int(index): fault for index, fault in faults.items()})
+
+
+def image_size(source: Source, preprocess: Preprocess, *, max_image_pixels: int) -> tuple[int, int]:
+    """(height, width) of the images that `preprocess`, without random ops, makes of a source.
+
+    Where the ops do not say it, that of the first good image among a few: all of them must have it.
+    UserError if the images may have several sizes.
+    """
+    if preprocess.output_size is not None:
+        return preprocess.output_size
+    if str(preprocess) == "decode":
+        some = np.arange(min(_BATCH, source.num_examples))
+        for example in source.read(some):
+            image = encoded(example, max_image_pixels)
+            if not isinstance(image, str):
+                return image.size
+    raise UserError(
+        f"input.cache=device keeps images of one size, but {preprocess} gives each its own: put "
+        "an op such as resize(64) or central_crop(64) in front of the first random op."
+    )
+
+
+class _OfOneSize(DerivedSource):
+    """A source whose images must have this (height, width)."""
+
+    def __init__(self, source: Source, size: tuple[int, int], max_image_pixels: int) -> None:
+        super().__init__(source)
+        self._size, self._max_image_pixels = size, max_image_pixels
+
+    def read(self, indices: np.ndarray) -> list[Example]:
+        """Examples of `source`. UserError for an image of another size."""
+        examples = self.source.read(indices)
+        for index, example in zip(indices, examples, strict=True):
+            image = encoded(example, self._max_image_pixels)
+            if not isinstance(image, str) and tuple(image.size) != self._size:
+                height, width = image.size
+                raise UserError(
+                    f"{self.describe(int(index))} has {height} x {width} pixels, the first image "
+                    f"{self._size[0]} x {self._size[1]}: input.cache=device keeps images of one "
+                    f"size. Put resize({min(self._size)}) behind decode."
+                )
+        return examples
+
+
+def decode(
+    source: Source,
+    preprocess: Preprocess,
+    path: Path,
+    *,
+    on_bad_image: str,
+    max_image_pixels: int,
+    threads: int,
+    progress: Callable[[int, int], None],
+) -> None:
+    """Makes the folder `path`; nothing is left of it after an error.
+
+    `preprocess` must not have random ops. UserError for bad data, and where there is no room.
+    """
+    size = image_size(source, preprocess, max_image_pixels=max_image_pixels)
+    if preprocess.output_size is None:
+        source = _OfOneSize(source, size, max_image_pixels)
+    number, labels = source.num_examples, source.max_labels
+    shapes: dict[str, tuple[tuple[int, ...], type]] = {
+        "images": ((number, *size, 3), np.uint8),
+        "labels": ((number, labels), np.int32),
+        "weight": ((number,), np.float32),
+    }
+    if source.weighted:
+        shapes["label_weights"] = ((number, labels), np.float32)
+    _check_room(path.parent, sum(math.prod(s) * np.dtype(d).itemsize for s, d in shapes.values()))
+    with atomic_folder(path) as part:
+        arrays = {
+            name: np.lib.format.open_memmap(part / f"{name}.npy", "w+", dtype, shape)
+            for name, (shape, dtype) in shapes.items()
+        }
+        faults: dict[int, str] = {}
+        done = 0
+        with eval_batches(
+            source,
+            preprocess.with_size(size),
+            batch_size=min(_BATCH, number),
+            on_bad_image=on_bad_image,
+            max_image_pixels=max_image_pixels,
+            threads=threads,
+        ) as batches:
+            for batch in batches:
+                there = batch["index"] >= 0
+                rows = slice(done, done + int(there.sum()))
+                for name, array in arrays.items():
+                    array[rows] = batch["image" if name == "images" else name][there]
+                for index in batch["index"][there & (batch["weight"] == 0)].tolist():
+                    faults[index] = batches.bad_image(index)
+                done = rows.stop
+                progress(done, number)
+        for array in arrays.values():
+            array.flush()
+        (part / _FAULTS).write_text(json.dumps(faults))
+
+
+def _check_room(parent: Path, needed_bytes: int) -> None:
+    parent.mkdir(parents=True, exist_ok=True)
+    free = shutil.disk_usage(parent).free
+    if needed_bytes > free:
+        raise UserError(
+            f"input.cache=device: the decoded images take {format_bytes(needed_bytes)} in {parent},"
+            f" whose disk has {format_bytes(free)} left. Make room, or set XDG_CACHE_HOME to a "
+            "folder on another disk."
+        )
+
+
+class Slots:
+    """Iterates over a host's batches like pipeline.Batches, but they name examples, without pixels.
+
+    A batch of b slots is a dictionary of arrays:
+
+        example  int32   [b]     index of the example in the set; -1 for padding
+        seed     uint32  [b, 4]  of its random ops, as on_device/philox.py has it
+        index    int64   [b]     as `example`
+        weight   float32 [b]     1; 0 for a bad image, and for padding
+    """
+
+    def __init__(
+        self, decoded: Decoded, choose: Choose, *, num_rows: int, batches: Iterable[int]
+    ) -> None:
+        """`choose` gives the examples of slots, `num_rows` a batch; `batches` are their numbers."""
+        self._decoded, self._choose = decoded, choose
+        self._num_rows, self._batches = num_rows, batches
+
+    def __iter__(self) -> Iterator[HostBatch]:
+        weights = np.asarray(self._decoded.arrays["weight"])
+        for batch in self._batches:
+            slots = np.arange(batch * self._num_rows, (batch + 1) * self._num_rows)
+            indices, seeds = self._choose(slots)
+            indices = np.where(indices < self._decoded.num_examples, indices, NO_EXAMPLE)
+            yield {
+                "example": indices.astype(np.int32),
+                "seed": philox.words(seeds),
+                "index": indices,
+                "weight": np.where(indices < 0, np.float32(0), weights[indices]),
+            }
+
+    def bad_image(self, index: int) -> str:
+        """The file and the fault of a bad image."""
+        return self._decoded.faults[index]
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def train_slots(
+    decoded: Decoded,
+    *,
+    stream: Stream,
+    batch_size: int,
+    seed: int,
+    start_step: int,
+    rows: np.ndarray,
+) -> Slots:
+    """The slots that pipeline.train_batches would fill; arguments as there."""
+    choose = streams.train_slots(stream, rows, batch_size, seed)
+    return Slots(decoded, choose, num_rows=len(rows), batches=itertools.count(start_step))
+
+
+def eval_slots(decoded: Decoded, *, batch_size: int, rows: np.ndarray) -> Slots:
+    """The slots that pipeline.eval_batches would fill; arguments as there."""
+    _, num_batches = streams.eval_counts(decoded.num_examples, rows, batch_size)
+    choose = streams.eval_slots(rows, batch_size)
+    return Slots(decoded, choose, num_rows=len(rows), batches=range(num_batches))

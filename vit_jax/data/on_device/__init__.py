@@ -1,0 +1,1 @@
+"""Random ops of preprocessing in JAX: the pixels of data/ops, from images already decoded."""

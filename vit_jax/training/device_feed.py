@@ -1,0 +1,112 @@
+"""Batches made on the devices, from images that lie there decoded; the host only names examples.
+
+The pixels are those of the host's pipeline, bit for bit: a batch may come from either.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from vit_jax.core import axes
+from vit_jax.data.decoded import Decoded, Slots
+from vit_jax.data.ops.op import OnDevice
+from vit_jax.data.source import NO_LABEL
+from vit_jax.parallel.mesh import BATCH_AXES
+from vit_jax.training.feed import BadImages, Feed
+from vit_jax.training.objective import Batch
+
+# The names of a batch's arrays, by those of a decoded set.
+_NAMES = {"image": "images", "labels": "labels", "label_weights": "label_weights"}
+
+
+class CachedSet:
+    """A decoded set on the devices of a mesh, and the ops that make a batch's images of its own.
+
+    Every device has the whole set, or, if `is_divided`, a part of it, of as many parts as a batch
+    has; then each adds what it has of a batch to what the others have.
+
+    Attributes:
+      decoded: the set.
+
+    Args:
+      decoded: the set.
+      ops: (uint8 [H, W, 3], seed uint32 [4]) -> uint8 [h, w, 3], of one example.
+      layout: shapes and shardings of a batch.
+      is_divided: see above.
+    """
+
+    def __init__(self, decoded: Decoded, ops: OnDevice, layout: Batch, *, is_divided: bool) -> None:
+        sharding, (batch_size,) = layout["weight"].sharding, layout["weight"].shape
+        assert isinstance(sharding, NamedSharding) and isinstance(sharding.mesh, Mesh)
+        self.decoded, self._ops, mesh = decoded, ops, sharding.mesh
+        self._parts = axes.num_devices(BATCH_AXES, mesh.shape) if is_divided else 1
+        self._rows = -(-decoded.num_examples // self._parts)  # of a part
+        of_set, of_batch = PartitionSpec(BATCH_AXES if is_divided else None), sharding.spec
+        self._arrays = {
+            name: self._place(array, NamedSharding(mesh, of_set))
+            for name, array in decoded.arrays.items()
+        }
+        self._slots = {
+            "example": jax.ShapeDtypeStruct((batch_size,), jnp.int32, sharding=sharding),
+            "seed": jax.ShapeDtypeStruct((batch_size, 4), jnp.uint32, sharding=sharding),
+        }
+        make = jax.shard_map(
+            self._make, mesh=mesh, in_specs=(of_set, of_batch), out_specs=of_batch, check_vma=False
+        )
+        self._batch = jax.jit(make).lower(self._arrays, self._slots).compile()
+
+    def feed(
+        self, slots: Slots, *, timeout_secs: float, bad_images: BadImages | None = None
+    ) -> Feed:
+        """A feed of the batches that `slots` name; arguments as Feed's."""
+        finish = functools.partial(self._batch, self._arrays)
+        return Feed(
+            slots, self._slots, timeout_secs=timeout_secs, bad_images=bad_images, finish=finish
+        )
+
+    def _place(self, array: np.ndarray, sharding: NamedSharding) -> jax.Array:
+        shape = (self._rows * self._parts, *array.shape[1:])
+
+        def part(index: tuple[slice, ...] | None) -> np.ndarray:
+            assert index is not None
+            first, stop, _ = index[0].indices(shape[0])
+            there = np.asarray(array[first:stop])
+            missing = stop - first - len(there)
+            return np.pad(there, [(0, missing), *[(0, 0)] * (array.ndim - 1)]) if missing else there
+
+        return jax.make_array_from_callback(shape, sharding, part)
+
+    def _make(self, arrays: dict[str, jax.Array], slots: dict[str, jax.Array]) -> Batch:
+        """A device's part of a batch."""
+        stored = self._taken(arrays, slots["example"])
+        weight = jnp.where(slots["example"] >= 0, stored["weight"], 0)
+        stored["images"] = jax.vmap(self._ops)(stored["images"], slots["seed"])
+        empty = {"image": 0, "labels": NO_LABEL, "label_weights": 0}
+        batch = {}
+        for name, stored_name in _NAMES.items():
+            if stored_name in stored:
+                array = stored[stored_name]
+                is_good = (weight > 0).reshape(-1, *(1,) * (array.ndim - 1))
+                batch[name] = jnp.where(is_good, array, jnp.asarray(empty[name], array.dtype))
+        return batch | {"weight": weight}
+
+    def _taken(self, arrays: dict[str, jax.Array], examples: jax.Array) -> dict[str, jax.Array]:
+        """The rows of these examples, int32 [b]; any row for padding."""
+        if self._parts == 1:
+            return {name: array[jnp.maximum(examples, 0)] for name, array in arrays.items()}
+        wanted = jax.lax.all_gather(examples, BATCH_AXES, tiled=True)
+        places = wanted - jax.lax.axis_index(BATCH_AXES) * self._rows
+        is_here = (places >= 0) & (places < self._rows)
+
+        def taken(array: jax.Array) -> jax.Array:
+            rows = array[jnp.clip(places, 0, self._rows - 1)]
+            rows = jnp.where(is_here.reshape(-1, *(1,) * (array.ndim - 1)), rows, 0)
+            # All but one of the summands are 0.
+            return jax.lax.psum_scatter(rows, BATCH_AXES, tiled=True)
+
+        return {name: taken(array) for name, array in arrays.items()}
