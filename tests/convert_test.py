@@ -14,6 +14,7 @@ from vit_jax import predict, weights
 from vit_jax.convert import convert, image_size
 from vit_jax.core import pytrees
 from vit_jax.core.errors import UserError
+from vit_jax.nn.posemb import METHODS
 from vit_jax.run import build
 from vit_jax.training.state import state_layout
 from vit_jax.training.warm_start import warm_start
@@ -31,6 +32,12 @@ def npz(tmp_path):
 
 
 TINY = {"depth": 1, "width": 8, "mlp_dim": 8, "num_heads": 2}
+
+
+def test_flags_offer_what_can_be_written(run_python):
+    said = run_python("-m", "vit_jax.convert", "--help").stdout
+    assert f"--to: <{'|'.join(saving.DESTINATIONS)}>" in said
+    assert f"--position_resize: <{'|'.join(METHODS)}>" in said
 
 
 def assert_same(left, right):

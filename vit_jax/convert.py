@@ -3,15 +3,37 @@
 The input is recognised by its contents; see docs/weights.md.
 """
 
-import re
-
 from absl import flags
 
-from vit_jax import weights
 from vit_jax.core import command
+
+if __name__ == "__main__":  # --help and a mistake do not wait for the imports below
+    flags.DEFINE_string("input", None, "Weights: a checkpoint, .npz, .safetensors, or a folder.")
+    flags.DEFINE_string("output", None, "A file that ends in .npz, or a folder; not there yet.")
+    flags.DEFINE_enum(
+        "to",
+        None,
+        ("huggingface", "timm", "google_npz", "checkpoint"),
+        "Default: by the output, .npz or huggingface.",
+    )
+    flags.DEFINE_bool("ema", False, "The EMA of the weights, if the run kept one.")
+    flags.DEFINE_enum("head", "keep", ("keep", "drop"), "Whether to keep the classification layer.")
+    flags.DEFINE_string(
+        "image_size", None, "Resizes learned positions for images of this size: 384, or 224x160."
+    )
+    flags.DEFINE_enum(
+        "position_resize", "bilinear", ("bilinear", "bicubic"), "Method of resizing positions."
+    )
+    flags.DEFINE_bool(
+        "approximate", False, "Also write what the format's readers compute only nearly the same."
+    )
+    flags.mark_flags_as_required(["input", "output"])
+    command.parse()
+
+import re
+
+from vit_jax import weights
 from vit_jax.core.errors import UserError
-from vit_jax.nn.posemb import METHODS
-from vit_jax.weights import saving
 
 FLAGS = flags.FLAGS
 
@@ -52,9 +74,8 @@ def image_size(text: str | None) -> tuple[int, int] | None:
     return int(match[1]), int(match[2] or match[1])
 
 
-def main(arguments: list[str]) -> None:
+def main(_: list[str]) -> None:
     """The command."""
-    command.no_more(arguments)
     to = FLAGS.to or ("google_npz" if FLAGS.output.endswith(".npz") else "huggingface")
     print(
         convert(
@@ -71,21 +92,4 @@ def main(arguments: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    flags.DEFINE_string("input", None, "Weights: a checkpoint, .npz, .safetensors, or a folder.")
-    flags.DEFINE_string("output", None, "A file that ends in .npz, or a folder; not there yet.")
-    flags.DEFINE_enum(
-        "to", None, saving.DESTINATIONS, "Default: by the output, .npz or huggingface."
-    )
-    flags.DEFINE_bool("ema", False, "The EMA of the weights, if the run kept one.")
-    flags.DEFINE_enum("head", "keep", ("keep", "drop"), "Whether to keep the classification layer.")
-    flags.DEFINE_string(
-        "image_size", None, "Resizes learned positions for images of this size: 384, or 224x160."
-    )
-    flags.DEFINE_enum(
-        "position_resize", "bilinear", tuple(METHODS), "Method of resizing positions."
-    )
-    flags.DEFINE_bool(
-        "approximate", False, "Also write what the format's readers compute only nearly the same."
-    )
-    flags.mark_flags_as_required(["input", "output"])
     command.run(main)

@@ -4,18 +4,30 @@ Runs the evaluations of the run that wrote it, or those of --config FILE. Weight
 are prepared for as they say: --config.evals.NAME.preprocess=weights
 """
 
+from absl import flags
+
+from vit_jax import config as configs
+from vit_jax.core import command
+
+if __name__ == "__main__":  # --help and a mistake do not wait for the imports below
+    command.define_config(configs.fields(), required=False)
+    command.define_processes()
+    flags.DEFINE_string("checkpoint", None, "Work directory, or a step's folder in it.")
+    flags.DEFINE_bool("ema", False, "The EMA of the weights, where the run kept one.")
+    flags.DEFINE_bool("json", False, "The numbers as one JSON object.")
+    flags.mark_flag_as_required("checkpoint")
+    command.parse(configs.load)
+
 import json
 import sys
 
 import jax
-from absl import flags
 from etils import epath
 from flax import nnx
 
-from vit_jax import config as configs
 from vit_jax import weights
 from vit_jax.config import RunConfig
-from vit_jax.core import command, compilation_cache
+from vit_jax.core import compilation_cache
 from vit_jax.core.errors import UserError
 from vit_jax.core.screen import Screen
 from vit_jax.run import announce, build, processes
@@ -68,9 +80,8 @@ def evaluate(
 FLAGS = flags.FLAGS
 
 
-def main(arguments: list[str]) -> None:
+def main(_: list[str]) -> None:
     """The command."""
-    command.no_more(arguments)
     with processes.together(processes.find()):
         checkpoint = epath.Path(FLAGS.checkpoint).expanduser()
         external = weights.is_external(checkpoint)
@@ -104,10 +115,4 @@ def _workdir(checkpoint: epath.Path) -> epath.Path:
 
 
 if __name__ == "__main__":
-    command.define_config(configs.fields(), required=False)
-    processes.define_flags()
-    flags.DEFINE_string("checkpoint", None, "Work directory, or a step's folder in it.")
-    flags.DEFINE_bool("ema", False, "The EMA of the weights, where the run kept one.")
-    flags.DEFINE_bool("json", False, "The numbers as one JSON object.")
-    flags.mark_flag_as_required("checkpoint")
     command.run(main)

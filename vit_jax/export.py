@@ -4,6 +4,28 @@
 without this package, on any of the platforms it was made for; see docs/export.md.
 """
 
+from absl import flags
+
+from vit_jax.core import command
+
+if __name__ == "__main__":  # --help and a mistake do not wait for the imports below
+    flags.DEFINE_string("checkpoint", None, "Work directory, or a step's folder; or other weights.")
+    flags.DEFINE_string("output", None, "A folder; not there yet.")
+    flags.DEFINE_enum(
+        "to",
+        "huggingface",
+        ("huggingface", "stablehlo"),
+        "For transformers, or a program for JAX.",
+    )
+    flags.DEFINE_bool("ema", False, "The EMA of the weights, if the run kept one.")
+    flags.DEFINE_enum("head", "keep", ("keep", "drop"), "Whether to keep the classification layer.")
+    flags.DEFINE_enum(
+        "dtype", None, ("float32", "bfloat16"), "Of stablehlo: type of the computation."
+    )
+    flags.DEFINE_list("platforms", ["cpu", "cuda", "tpu"], "Of stablehlo: platforms to run on.")
+    flags.mark_flags_as_required(["checkpoint", "output"])
+    command.parse()
+
 import dataclasses
 import json
 import os
@@ -13,20 +35,18 @@ from typing import Any
 
 import jax
 import numpy as np
-from absl import flags
 from flax import nnx
 from jax import export as jax_export
 
 import vit_jax
 from vit_jax import weights
-from vit_jax.core import command, pytrees
+from vit_jax.core import pytrees
 from vit_jax.core.errors import UserError, nearest
 from vit_jax.core.files import atomic_folder
 from vit_jax.weights import Loaded
 from vit_jax.weights.files import npz
 from vit_jax.weights.files.tensors import of_array
 
-FORMATS = ("huggingface", "stablehlo")
 PLATFORMS = ("cpu", "cuda", "rocm", "tpu")  # as jax.export calls them
 PROGRAM, ARRAYS, ABOUT = "program.jax_export", "weights.npz", "about.json"
 FLAGS = flags.FLAGS
@@ -79,9 +99,8 @@ def _about(loaded: Loaded, program: jax_export.Exported) -> dict[str, Any]:
     }
 
 
-def main(arguments: list[str]) -> None:
+def main(_: list[str]) -> None:
     """The command."""
-    command.no_more(arguments)
     loaded = weights.load_with_info(
         FLAGS.checkpoint, ema=FLAGS.ema, head=FLAGS.head, dtype=FLAGS.dtype
     )
@@ -97,14 +116,4 @@ def main(arguments: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    flags.DEFINE_string("checkpoint", None, "Work directory, or a step's folder; or other weights.")
-    flags.DEFINE_string("output", None, "A folder; not there yet.")
-    flags.DEFINE_enum("to", "huggingface", FORMATS, "For transformers, or a program for JAX.")
-    flags.DEFINE_bool("ema", False, "The EMA of the weights, if the run kept one.")
-    flags.DEFINE_enum("head", "keep", ("keep", "drop"), "Whether to keep the classification layer.")
-    flags.DEFINE_enum(
-        "dtype", None, ("float32", "bfloat16"), "Of stablehlo: type of the computation."
-    )
-    flags.DEFINE_list("platforms", ["cpu", "cuda", "tpu"], "Of stablehlo: platforms to run on.")
-    flags.mark_flags_as_required(["checkpoint", "output"])
     command.run(main)

@@ -3,6 +3,21 @@
 Needs only the checkpoint, which states its model and the preparation of images.
 """
 
+from absl import flags
+
+from vit_jax.core import command
+
+if __name__ == "__main__":  # --help and a mistake do not wait for the imports below
+    flags.DEFINE_string(
+        "checkpoint", None, "Work directory, or a step's folder in it; or other weights."
+    )
+    flags.DEFINE_integer("top_k", 5, "How many classes to show for an image.")
+    flags.DEFINE_integer("batch_size", 32, "How many images are computed at once.")
+    flags.DEFINE_bool("ema", False, "The EMA of the weights, where the run kept one.")
+    flags.DEFINE_bool("json", False, "One JSON object a line instead of text.")
+    flags.mark_flag_as_required("checkpoint")
+    command.parse(positional=True)
+
 import json
 import sys
 from collections.abc import Iterator
@@ -10,11 +25,9 @@ from pathlib import Path
 
 import jax
 import numpy as np
-from absl import flags
 from flax import nnx
 
 from vit_jax import weights
-from vit_jax.core import command
 from vit_jax.core.errors import NonFiniteError, UserError
 from vit_jax.models import images
 
@@ -88,12 +101,4 @@ def main(arguments: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    flags.DEFINE_string(
-        "checkpoint", None, "Work directory, or a step's folder in it; or other weights."
-    )
-    flags.DEFINE_integer("top_k", 5, "How many classes to show for an image.")
-    flags.DEFINE_integer("batch_size", 32, "How many images are computed at once.")
-    flags.DEFINE_bool("ema", False, "The EMA of the weights, where the run kept one.")
-    flags.DEFINE_bool("json", False, "One JSON object a line instead of text.")
-    flags.mark_flag_as_required("checkpoint")
     command.run(main)

@@ -4,17 +4,27 @@ A contact sheet of the images and labels that step N of this config learns from,
 preprocessing, mixup and CutMix: a batch is a function of the config, the seed and the step.
 """
 
+from absl import flags
+
+from vit_jax import config as configs
+from vit_jax.core import command
+
+if __name__ == "__main__":  # --help and a mistake do not wait for the imports below
+    command.define_config(configs.fields())
+    flags.DEFINE_integer("step", 1, "Which step, counted from 1 as in the log.")
+    flags.DEFINE_integer("max_images", 64, "How many images to show: the first of the batch.")
+    flags.DEFINE_string("output", None, "The PNG file to write.")
+    flags.mark_flag_as_required("output")
+    command.parse(configs.load)
+
 import io
 
 import jax
 import numpy as np
-from absl import flags
 from etils import epath
 from PIL import Image
 
-from vit_jax import config as configs
 from vit_jax.config import RunConfig
-from vit_jax.core import command
 from vit_jax.core.errors import UserError
 from vit_jax.draw import contact_sheet
 from vit_jax.draw.contact_sheet import Cell
@@ -104,9 +114,8 @@ def save(image: Image.Image, output: epath.Path) -> None:
 FLAGS = flags.FLAGS
 
 
-def main(arguments: list[str]) -> None:
+def main(_: list[str]) -> None:
     """The command."""
-    command.no_more(arguments)
     output = epath.Path(FLAGS.output).expanduser()
     if output.suffix != ".png":
         raise UserError(f"--output={output} is not a PNG file: give a name that ends in .png.")
@@ -118,9 +127,4 @@ def main(arguments: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    command.define_config(configs.fields())
-    flags.DEFINE_integer("step", 1, "Which step, counted from 1 as in the log.")
-    flags.DEFINE_integer("max_images", 64, "How many images to show: the first of the batch.")
-    flags.DEFINE_string("output", None, "The PNG file to write.")
-    flags.mark_flag_as_required("output")
     command.run(main)

@@ -4,20 +4,41 @@ Any field of the config can be overridden: --config.optim.lr=3e-4. Run the same 
 on where it stopped, for whatever reason it stopped.
 """
 
+from absl import flags
+
+from vit_jax import config as configs
+from vit_jax.core import command
+
+if __name__ == "__main__":  # --help and a mistake do not wait for the imports below
+    command.define_config(configs.fields())
+    command.define_processes()
+    flags.DEFINE_string("workdir", None, "Where checkpoints and logs go; resumes what is there.")
+    flags.DEFINE_bool(
+        "allow_config_change",
+        False,
+        "Go on although the config differs from the one it began with.",
+    )
+    flags.DEFINE_bool(
+        "check", False, "Only look whether config, data, weights and disk are right; train nothing."
+    )
+    flags.DEFINE_bool(
+        "all_images", False, "With --check: read and decode every image, which takes its time."
+    )
+    flags.mark_flag_as_required("workdir")
+    command.parse(configs.load)
+
 import collections
 import contextlib
 import math
 from typing import Any
 
 import jax
-from absl import flags
 from etils import epath
 
-from vit_jax import config as configs
 from vit_jax.cluster.peers import Peers
 from vit_jax.cluster.preemption import AgreedStop, stop_request
 from vit_jax.config import RunConfig
-from vit_jax.core import command, compilation_cache
+from vit_jax.core import compilation_cache
 from vit_jax.core.errors import NonFiniteError, Preempted, UserError
 from vit_jax.core.screen import Screen
 from vit_jax.core.signals import StopRequest, at_once
@@ -229,10 +250,9 @@ FLAGS = flags.FLAGS
 _NOT_BEGUN = "before anything was begun. Start the same command again."
 
 
-def main(arguments: list[str]) -> None:
+def main(_: list[str]) -> None:
     """The command."""
     with at_once(_NOT_BEGUN):
-        command.no_more(arguments)
         config = configs.load(FLAGS.config, FLAGS.config_override)
         if config.deterministic:
             environment.deterministic()
@@ -262,19 +282,4 @@ def main(arguments: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    command.define_config(configs.fields())
-    processes.define_flags()
-    flags.DEFINE_string("workdir", None, "Where checkpoints and logs go; resumes what is there.")
-    flags.DEFINE_bool(
-        "allow_config_change",
-        False,
-        "Go on although the config differs from the one it began with.",
-    )
-    flags.DEFINE_bool(
-        "check", False, "Only look whether config, data, weights and disk are right; train nothing."
-    )
-    flags.DEFINE_bool(
-        "all_images", False, "With --check: read and decode every image, which takes its time."
-    )
-    flags.mark_flag_as_required("workdir")
     command.run(main)

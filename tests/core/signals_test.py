@@ -71,7 +71,7 @@ def test_with_nothing_to_save_a_signal_ends_at_once(number):
     assert signal.getsignal(number) == before
 
 
-# The first slow import of every command.
+# The first slow import of every command, behind its flags.
 STOPPED = """
 import os
 os.kill(os.getpid(), {number})
@@ -83,7 +83,8 @@ raise AssertionError("it goes on")
 def test_while_a_command_imports_it_ends_with_one_line(tmp_path, run_python, number):
     (tmp_path / "jax.py").write_text(STOPPED.format(number=int(number)))
     path = os.pathsep.join([str(tmp_path), os.getcwd()])
-    done = run_python("-m", "vit_jax.train", "--help", PYTHONPATH=path)
+    flags = ["--config=configs/vit_digits.py", f"--workdir={tmp_path}"]
+    done = run_python("-m", "vit_jax.train", *flags, PYTHONPATH=path)
     assert (done.returncode, done.stdout) == (75, "")
     message = f"Stopped by {number.name} before anything was begun. Start the same command again.\n"
     assert done.stderr == message

@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from vit_jax.core.token_layout import TokenLayout
 from vit_jax.nn.block import Block
 from vit_jax.nn.block_spec import BlockSpec
 from vit_jax.nn.initialization import VIT
-from vit_jax.nn.posemb import LearnedPositions, TokenLayout
+from vit_jax.nn.posemb import LearnedPositions
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 ROUNDING = 1e-5  # float32, another order of sums

@@ -7,9 +7,9 @@ from jax.extend.core import jaxprs_in_params
 
 from vit_jax.core import pytrees
 from vit_jax.nn.block import Block
-from vit_jax.nn.block_spec import BlockSpec
+from vit_jax.nn.block_spec import REMATS, BlockSpec, StackSpec
 from vit_jax.nn.linear import param
-from vit_jax.nn.stack import REMAT_POLICIES, Stack, StackSpec, unstack
+from vit_jax.nn.stack import REMAT_POLICIES, Stack, unstack
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 AGREEMENT = 1e-5  # relative to the largest entry
@@ -64,6 +64,10 @@ def test_ways_to_run_it_agree(scan, remat, unrolled):
     for name, grad in pytrees.flatten(grads).items():
         scale = float(jnp.abs(expected[name]).max())
         np.testing.assert_allclose(grad, expected[name], atol=AGREEMENT * scale, err_msg=name)
+
+
+def test_every_name_has_a_policy():
+    assert tuple(REMAT_POLICIES) == REMATS
 
 
 def test_converted_layers_agree_too():

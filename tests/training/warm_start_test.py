@@ -9,7 +9,8 @@ import pytest
 from vit_jax import config as configs
 from vit_jax.core import pytrees
 from vit_jax.core.errors import UserError
-from vit_jax.nn.posemb import TokenLayout, resize_positions
+from vit_jax.core.token_layout import TokenLayout
+from vit_jax.nn.posemb import resize_positions
 from vit_jax.run import build
 from vit_jax.store.checkpoints import Checkpoints
 from vit_jax.training.state import state_layout

@@ -20,6 +20,7 @@ flags.disclaim_key_flags()  # --help shows what is defined here as the command's
 OVERRIDE = "config_override"
 PREFIX = "--config."
 _fields: list[str] = []  # the config's fields, if the command takes a config
+_parsed: list[list[str]] = []  # what `parse` has left of the command line for `run`
 
 
 def define_config(fields: Sequence[str], required: bool = True) -> None:
@@ -36,20 +37,66 @@ def define_config(fields: Sequence[str], required: bool = True) -> None:
         flags.mark_flag_as_required("config")
 
 
-def run(main: Callable[[list[str]], None], hint: str = "") -> None:
-    """Parses the flags, calls main(positional arguments) and ends the process.
+def define_processes() -> None:
+    """Defines flags that differ from process to process, and so are not fields of a config."""
+    flags.DEFINE_string(
+        "coordinator",
+        None,
+        "HOST:PORT of process 0, with a free port. Cloud TPU, GKE and SLURM say this and the "
+        "next two by themselves.",
+    )
+    flags.DEFINE_integer("num_processes", None, "How many processes train together.")
+    flags.DEFINE_integer("process_id", None, "Which of them this is, from 0.")
+    flags.DEFINE_float("start_timeout_secs", 300, "How long to wait until all of them are there.")
+    flags.DEFINE_float(
+        "peer_timeout_secs", 60, "A process without a sign of life for so long counts as lost."
+    )
+    flags.DEFINE_float(
+        "barrier_timeout_secs",
+        600,
+        "How long processes wait for the last before they save, restore or evaluate.",
+    )
 
-    The exit statuses are those of errors.py; a bug ends it with its traceback and 2. `hint` is
-    added to the message about wrong flags.
+
+def parse(
+    load: Callable[[str, list[str]], object] | None = None,
+    *,
+    positional: bool = False,
+    hint: str = "",
+) -> None:
+    """Parses the flags, and ends the process for --help or a mistake; `run` does the rest.
+
+    A command calls it before it imports JAX and what else it runs on, which takes seconds.
+
+    Args:
+      load: reads --config FILE with its overrides, if it is given; UserError if it is wrong.
+      positional: whether the command takes arguments beside its flags.
+      hint: is added to the message about wrong flags.
     """
-    if sys.stdout is not None:
-        # A file name that cannot be shown must not end a command. (TextIO lacks the method.)
-        sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+    _show_any_name()
+    app.define_help_flags()
+    argv = _parse(sys.argv, hint)
+    _parsed[:] = [argv]
+    try:
+        if not positional:
+            no_more(argv[1:])
+        if load is not None and flags.FLAGS.config:
+            load(flags.FLAGS.config, list(flags.FLAGS[OVERRIDE].value or ()))
+    except (Exception, KeyboardInterrupt) as error:
+        _exit(report(error))
+
+
+def run(main: Callable[[list[str]], None]) -> None:
+    """Parses the flags, unless `parse` has; calls main(positional arguments), ends the process.
+
+    The exit statuses are those of errors.py; a bug ends it with its traceback and 2.
+    """
+    _show_any_name()
     logging.set_verbosity(logging.WARNING)  # orbax logs a page per save; --verbosity=0 shows
     devices.expect_no_gpu()
     app.run(
         lambda argv: _exit(_status(main, argv[1:])),
-        flags_parser=lambda argv: _parse(argv, hint),
+        flags_parser=lambda argv: _parsed.pop() if _parsed else _parse(argv, ""),
     )
 
 
@@ -73,6 +120,12 @@ def spell_overrides(argv: Sequence[str]) -> list[str]:
         if "=" not in arg:  # the value is the next argument
             rest[-1] += f"={next(given, '')}"
     return rest
+
+
+def _show_any_name() -> None:
+    """Lets a file name that cannot be shown not end a command. (TextIO lacks the method.)"""
+    if sys.stdout is not None:
+        sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
 
 
 def _parse(argv: list[str], hint: str) -> list[str]:

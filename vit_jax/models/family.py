@@ -1,17 +1,11 @@
-"""The common parts of all model families: fields, the head, how images are prepared, names."""
+"""The common parts of all model families: fields, how images are prepared, names."""
 
 import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-import jax.numpy as jnp
-from flax import nnx
-from jax.nn import initializers
-
-from vit_jax.core.axes import CLASSES, WIDTH
 from vit_jax.core.schema.fields import field
-from vit_jax.nn.linear import Initializer, Linear
-from vit_jax.nn.stack import StackSpec
+from vit_jax.nn.block_spec import StackSpec
 
 # Pillow's methods, in the order of its enum.
 INTERPOLATIONS = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")
@@ -65,22 +59,6 @@ class ModelSpec(StackSpec):
     )
 
 
-def head(
-    spec: ModelSpec, features: int, num_classes: int, *, kernel_init: Initializer, rngs: nnx.Rngs
-) -> Linear:
-    """[B, features] -> [B, C], always computed in float32: its sums decide the loss."""
-    return Linear(
-        (features,),
-        (num_classes,),
-        (WIDTH,),
-        (CLASSES,),
-        kernel_init=kernel_init,
-        bias_init=initializers.constant(spec.head_bias),
-        precision=dataclasses.replace(spec.precision, compute=jnp.float32),
-        rngs=rngs,
-    )
-
-
 @dataclasses.dataclass(frozen=True)
 class Family:
     """One file of models.
@@ -91,7 +69,8 @@ class Family:
       published: the published names.
       spec: dataclass of its fields, with the methods of ViTSpec on valid combinations and costs.
       named: a name -> its fields; None for a name of another form.
-      create: (spec, num_classes=, image_size=, preprocess=, rngs=) -> module.
+      module: () -> (spec, num_classes=, image_size=, preprocess=, rngs=) -> module. The first call
+        imports JAX and Flax: a config, which needs only names and fields, is read without.
     """
 
     kind: str
@@ -99,4 +78,4 @@ class Family:
     published: tuple[str, ...]
     spec: type
     named: Callable[[str], dict[str, Any] | None]
-    create: Callable[..., Any]
+    module: Callable[[], Callable[..., Any]]

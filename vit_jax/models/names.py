@@ -1,19 +1,25 @@
-"""The table of models by name, and figures of a model without building it."""
+"""The table of models by name, and figures of a model without building it.
+
+Flax is imported with the first model, not by a command that only reads its config.
+"""
+
+from __future__ import annotations
 
 import dataclasses
 import itertools
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from flax import nnx
-
-from vit_jax.core import errors, pytrees
+from vit_jax.core import errors
 from vit_jax.core.schema import elsewhere
 from vit_jax.core.schema import fields as declared
-from vit_jax.models import bit, hybrid, vit
+from vit_jax.core.token_layout import TokenLayout
+from vit_jax.models import bit_spec, hybrid_spec, vit_spec
 from vit_jax.models.family import Family, Preprocess
-from vit_jax.nn.posemb import TokenLayout
 
-FAMILIES = (vit.FAMILY, hybrid.FAMILY, bit.FAMILY)
+if TYPE_CHECKING:
+    from flax import nnx
+
+FAMILIES = (vit_spec.FAMILY, hybrid_spec.FAMILY, bit_spec.FAMILY)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,7 +75,7 @@ def spec_of_json(name: str, fields: dict[str, Any]) -> Any:
 def build(spec: Any, **arguments: Any) -> Any:
     """Builds the model of a specification; arguments as for ViT."""
     family = next(family for family in FAMILIES if family.spec is type(spec))
-    return family.create(spec, **arguments)
+    return family.module()(spec, **arguments)
 
 
 def architecture(spec: Any) -> dict[str, Any]:
@@ -148,6 +154,10 @@ def info(
     name: str, *, num_classes: int = 1000, image_size: int | tuple[int, int] = 224, **fields: Any
 ) -> ModelInfo:
     """Computes the figures of a model without allocating it."""
+    from flax import nnx
+
+    from vit_jax.core import pytrees
+
     size = _pair(image_size)
     make = lambda: create(
         name, num_classes=num_classes, image_size=size, rngs=nnx.Rngs(0), **fields

@@ -8,15 +8,17 @@ import jax.numpy as jnp
 from flax import nnx
 
 from vit_jax.core.axes import BATCH, CLASSES, STREAM, TOKENS, WIDTH, constrain
-from vit_jax.models.family import Family, Preprocess, head
-from vit_jax.models.vit_spec import FORM, PUBLISHED, ViTSpec, named
+from vit_jax.core.token_layout import TokenLayout
+from vit_jax.models.family import Preprocess
+from vit_jax.models.head import head
+from vit_jax.models.vit_spec import ViTSpec
 from vit_jax.nn import posemb
 from vit_jax.nn.block import Block
 from vit_jax.nn.linear import Linear, param
 from vit_jax.nn.norm import norm
 from vit_jax.nn.patches import PatchEmbedding
 from vit_jax.nn.pooling import AttentionPooling
-from vit_jax.nn.posemb import Positions, TokenLayout
+from vit_jax.nn.posemb import Positions
 from vit_jax.nn.regularization import Dropout
 from vit_jax.nn.stack import Stack
 
@@ -173,6 +175,3 @@ def positions(spec: ViTSpec, layout: TokenLayout, rngs: nnx.Rngs) -> Positions:
         "rotary_2d": lambda: posemb.Rotary2dPositions(layout),
     }
     return make[spec.position_embedding]()
-
-
-FAMILY = Family(kind="A ViT", form=FORM, published=PUBLISHED, spec=ViTSpec, named=named, create=ViT)

@@ -3,13 +3,14 @@
 import dataclasses
 import math
 import re
+from collections.abc import Callable
 from typing import Any
 
 from vit_jax.core import errors
 from vit_jax.core.schema.fields import ANY, COUNT, HIDDEN, IN_SHAPES, field
-from vit_jax.models.family import ModelSpec
+from vit_jax.core.token_layout import ROTARY_PARTS, TokenLayout
+from vit_jax.models.family import Family, ModelSpec
 from vit_jax.nn.block_spec import BlockSpec
-from vit_jax.nn.posemb import ROTARY_PARTS, TokenLayout
 
 # Position embedding -> where it may act, its default first (see `position_at`).
 # "layers": in every block, with separate parameters; "shared": in every block with the same.
@@ -305,3 +306,15 @@ def of_shape(size: str, style: Fields) -> Fields | None:
     depth, width = int(match[1]), int(match[2])
     num_heads = width // _HEAD_SIZE if width % _HEAD_SIZE == 0 else 1
     return {**style, "depth": depth, "width": width, "mlp_dim": 4 * width, "num_heads": num_heads}
+
+
+def module() -> Callable[..., Any]:
+    """The module of these fields."""
+    from vit_jax.models.vit import ViT
+
+    return ViT
+
+
+FAMILY = Family(
+    kind="A ViT", form=FORM, published=PUBLISHED, spec=ViTSpec, named=named, module=module
+)

@@ -1,15 +1,26 @@
-"""The fields of an encoder block, and the dtypes that layers compute in."""
+"""The fields of an encoder block and of a stack of them, and the dtypes that layers compute in.
+
+Configs are read without JAX, whose import takes longer: it is imported with what computes.
+"""
+
+from __future__ import annotations
 
 import dataclasses
-
-import jax.numpy as jnp
+from typing import TYPE_CHECKING
 
 from vit_jax.core.schema.fields import ANY, COUNT, HIDDEN, IN_SHAPES, field
-from vit_jax.nn.initialization import INITIALIZATIONS, Initialization
-from vit_jax.nn.linear import Precision
-from vit_jax.nn.norm import EPSILON, NORMS
+
+if TYPE_CHECKING:
+    from vit_jax.nn.initialization import Initialization
+    from vit_jax.nn.linear import Precision
 
 DTYPES = ("float32", "bfloat16")
+EPSILON = 1e-6  # layer norms, as in the released weights
+# "layer": layer norm; "layer_no_bias": the same without a learned offset; "rms": not
+# centred either (arXiv 1910.07467), as in ViT-22B (arXiv 2302.05442, section 2).
+NORMS = ("layer", "layer_no_bias", "rms")
+INITIALIZATIONS = ("vit", "big_vision", "deit")  # see nn/initialization.py
+REMATS = ("none", "dots", "dots_no_batch", "full", "offload")  # see nn/stack.py
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -32,8 +43,31 @@ class Numerics:
     @property
     def precision(self) -> Precision:
         """The dtypes of layers; a softmax computes in float32."""
+        import jax.numpy as jnp
+
+        from vit_jax.nn.linear import Precision
+
         gradient = self.gradient_dtype and jnp.dtype(self.gradient_dtype)
         return Precision(jnp.dtype(self.dtype), jnp.dtype("float32"), gradient)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StackSpec(Numerics):
+    """How a stack of blocks is run: scanned (compiles one block), or unrolled (runs faster)."""
+
+    scan: bool = field(
+        False,
+        "the blocks, or the units of a ResNet's stage, by one compiled loop (true) or unrolled "
+        "[false]",
+    )
+    remat: str = field(
+        "none",
+        "what is computed again on the way back: `none` [this]: no matrix product, and in a scan "
+        "the cheap operations between them; `dots`: those operations; `dots_no_batch`: attention's "
+        "products too; `full`: a whole block; `offload`: likewise, and the blocks' inputs wait in "
+        "the host's memory, where the platform can do that",
+        choices=REMATS,
+    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -109,9 +143,13 @@ class BlockSpec(Numerics):
     @property
     def precision(self) -> Precision:
         """The dtypes of layers."""
+        import jax.numpy as jnp
+
         return dataclasses.replace(super().precision, softmax=jnp.dtype(self.softmax_dtype))
 
     @property
     def start(self) -> Initialization:
         """The initializers of the parameters."""
-        return INITIALIZATIONS[self.initialization](self.width)
+        from vit_jax.nn.initialization import MAKERS
+
+        return MAKERS[self.initialization](self.width)

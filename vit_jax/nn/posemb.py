@@ -5,8 +5,6 @@ needed and not saved in checkpoints. Most are added to the tokens. The relative 
 act inside attention instead. Registers have no position and get nothing.
 """
 
-from typing import Any, NamedTuple, TypeVar
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -15,71 +13,11 @@ from flax import nnx
 from vit_jax.core.axes import HEAD_SIZE, POSITIONS, WIDTH
 from vit_jax.core.errors import UserError
 from vit_jax.core.pytrees import is_stacked
+from vit_jax.core.token_layout import ROTARY_PARTS, TokenLayout
 from vit_jax.nn.linear import Initializer, param
-
-Table = TypeVar("Table", jax.Array, np.ndarray)
 
 LONGEST = 10_000.0  # ratio of the longest wavelength to the shortest
 ROTARY_BASE = 100.0  # the slowest frequency is nearly 1 / ROTARY_BASE of the fastest
-ROTARY_PARTS = 4  # of a head's channels: sines and cosines of rows and of columns
-
-
-class TokenLayout(NamedTuple):
-    """The order of the N tokens: class token, registers, then patches row by row.
-
-    Attributes:
-      grid: (rows, columns) of patches.
-      class_token: whether there is one.
-      registers: how many.
-      class_place: whether the class token has a position in the 1-D sequence, before the patches.
-    """
-
-    grid: tuple[int, int]
-    class_token: bool
-    registers: int = 0
-    class_place: bool = True
-
-    @property
-    def num_patches(self) -> int:
-        """Rows times columns."""
-        return self.grid[0] * self.grid[1]
-
-    @property
-    def num_places(self) -> int:
-        """Tokens with a position in the 1-D sequence: the class token and the patches."""
-        return self.first_places + self.num_patches
-
-    @property
-    def first_places(self) -> int:
-        """Positions before the patches: 1 for a class token, or 0."""
-        return int(self.class_token and self.class_place)
-
-    @property
-    def num_tokens(self) -> int:
-        """N, class token and registers included."""
-        return self.num_patches + self.class_token + self.registers
-
-    def pad_patches(self, table: Table) -> Table:
-        """[patches, ...] -> [N, ...] with zeros for all other tokens."""
-        return _pad_first(table, self.num_tokens - self.num_patches)
-
-    def pad_places(self, table: Table) -> Table:
-        """[places, ...] -> [N, ...] with zeros for tokens that have none."""
-        if self.class_token and not self.class_place:
-            return self.pad_patches(table)
-        if not self.registers:
-            return table
-        first, patches = table[: self.class_token], table[self.class_token :]
-        return _of(table).concatenate([first, _pad_first(patches, self.registers)])
-
-
-def _pad_first(table: Table, rows: int) -> Table:
-    return _of(table).pad(table, ((rows, 0), *((0, 0),) * (table.ndim - 1))) if rows else table
-
-
-def _of(table: Any) -> Any:
-    """The module to compute with: NumPy for a fixed table, which becomes a constant."""
-    return np if isinstance(table, np.ndarray) else jnp
 
 
 class Positions(nnx.Module):

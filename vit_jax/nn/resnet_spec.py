@@ -7,9 +7,9 @@ from typing import ClassVar, NamedTuple
 
 from vit_jax.core.errors import UserError
 from vit_jax.core.schema.fields import ANY, COUNT, HIDDEN, IN_SHAPES, field
-from vit_jax.nn.norm import GROUPS
-from vit_jax.nn.stack import StackSpec
+from vit_jax.nn.block_spec import StackSpec
 
+GROUPS = 32  # of a group norm
 EXPANSION = 4  # channels of a unit's output per channel of its 3 x 3 convolution
 ROOT_KERNEL, POOL_KERNEL, UNIT_KERNEL = 7, 3, 3
 ROOT_STRIDE = 4  # convolution and pooling together

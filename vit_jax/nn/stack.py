@@ -4,7 +4,6 @@ The parameters of all L blocks are in one tree with a leading axis L, however th
 checkpoints, optimizers and results do not depend on that choice.
 """
 
-import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -14,9 +13,8 @@ from flax import nnx
 from jax.ad_checkpoint import checkpoint_name
 
 from vit_jax.core.axes import LAYERS
-from vit_jax.core.schema.fields import field
 from vit_jax.nn.attention import MIXED, PROJECTED, WEIGHTS
-from vit_jax.nn.block_spec import Numerics
+from vit_jax.nn.block_spec import StackSpec
 
 OFFLOAD_MEMORY = "pinned_host"  # the JAX memory kind that `offload` needs
 BLOCK_INPUT = "block_input"  # name of the tokens that enter a block, for policies
@@ -42,7 +40,8 @@ def _products(primitive: Any, *arguments: Any, **parameters: Any) -> bool:
     return any(wanted) or primitive is jax.lax.reduce_sum_p
 
 
-# What is kept for the backward pass; the rest of a block is recomputed.
+# One of REMATS (block_spec.py) -> what is kept for the backward pass; the rest of a block is
+# recomputed.
 REMAT_POLICIES: dict[str, Callable[..., bool] | None] = {
     "none": None,  # no rematerialisation: every intermediate may be kept
     "dots": _products,
@@ -56,25 +55,6 @@ REMAT_POLICIES: dict[str, Callable[..., bool] | None] = {
         offload_dst=OFFLOAD_MEMORY,
     ),
 }
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class StackSpec(Numerics):
-    """How a stack of blocks is run: scanned (compiles one block), or unrolled (runs faster)."""
-
-    scan: bool = field(
-        False,
-        "the blocks, or the units of a ResNet's stage, by one compiled loop (true) or unrolled "
-        "[false]",
-    )
-    remat: str = field(
-        "none",
-        "what is computed again on the way back: `none` [this]: no matrix product, and in a scan "
-        "the cheap operations between them; `dots`: those operations; `dots_no_batch`: attention's "
-        "products too; `full`: a whole block; `offload`: likewise, and the blocks' inputs wait in "
-        "the host's memory, where the platform can do that",
-        choices=REMAT_POLICIES,
-    )
 
 
 class Stack(nnx.Module):

@@ -8,15 +8,31 @@ estimate of time. Reads no data. --nocompile prints in seconds what follows from
 shardings alone.
 """
 
+from absl import flags
+
+from vit_jax import config as configs
+from vit_jax.core import command
+
+if __name__ == "__main__":  # --help and a mistake do not wait for the imports below
+    command.define_config(configs.fields())
+    flags.DEFINE_string(
+        "topology",
+        None,
+        "TPUs, such as v5e:16x16, or GPUs, such as h100:2x8; default: the devices here.",
+    )
+    flags.DEFINE_bool("compile", True, "Compile the step; else only what shapes tell.")
+    flags.DEFINE_bool("cache", True, "Take from the cache what an earlier plan has compiled.")
+    flags.DEFINE_float("chip_hour_price", None, "Of one chip, in any currency.", lower_bound=0)
+    flags.DEFINE_bool("json", False, "All figures as one JSON object.")
+    command.parse(configs.load)
+
 import math
 import sys
 
 import jax
-from absl import flags
 
-from vit_jax import config as configs
 from vit_jax.config import RunConfig
-from vit_jax.core import command, compilation_cache
+from vit_jax.core import compilation_cache
 from vit_jax.core.errors import UserError
 from vit_jax.core.screen import Screen, format_bytes
 from vit_jax.plan import topology
@@ -62,9 +78,8 @@ def smaller(overrides: list[str], name: str, screen: Screen) -> str:
 FLAGS = flags.FLAGS
 
 
-def main(arguments: list[str]) -> None:
+def main(_: list[str]) -> None:
     """The command."""
-    command.no_more(arguments)
     overrides = list(FLAGS.config_override)
     config = configs.load(FLAGS.config, overrides)
     price = FLAGS.chip_hour_price
@@ -95,14 +110,4 @@ def main(arguments: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    command.define_config(configs.fields())
-    flags.DEFINE_string(
-        "topology",
-        None,
-        "TPUs, such as v5e:16x16, or GPUs, such as h100:2x8; default: the devices here.",
-    )
-    flags.DEFINE_bool("compile", True, "Compile the step; else only what shapes tell.")
-    flags.DEFINE_bool("cache", True, "Take from the cache what an earlier plan has compiled.")
-    flags.DEFINE_float("chip_hour_price", None, "Of one chip, in any currency.", lower_bound=0)
-    flags.DEFINE_bool("json", False, "All figures as one JSON object.")
     command.run(main)

@@ -1,5 +1,7 @@
 """The environment of a run: versions, devices, XLA flags."""
 
+from __future__ import annotations
+
 import datetime
 import importlib.metadata
 import os
@@ -7,13 +9,13 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
-
-import jax
-from jax.sharding import Mesh
+from typing import TYPE_CHECKING, Any
 
 import vit_jax
 from vit_jax.parallel.chips import peak_flops
+
+if TYPE_CHECKING:  # prepare, which asks only for versions, runs without JAX
+    from jax.sharding import Mesh
 
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "tensorflow-cpu", "tensorflow")
 DETERMINISTIC_FLAGS = ("--xla_gpu_deterministic_ops=true", "--xla_gpu_autotune_level=0")
@@ -28,6 +30,8 @@ def deterministic() -> None:
 
 def describe(mesh: Mesh) -> dict[str, Any]:
     """The record of one start in config.json."""
+    import jax
+
     devices = mesh.devices.ravel()
     return {
         "time": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),

@@ -1,4 +1,4 @@
-"""Flags of a command that can run as several processes, and starting those processes."""
+"""Starting the processes of a command that can run as several, as its flags say."""
 
 import json
 from collections.abc import Mapping
@@ -24,27 +24,6 @@ OF_A_HOST = (
 TIMEOUTS = ("start_timeout_secs", "peer_timeout_secs", "barrier_timeout_secs")
 MAX_TIMEOUT_SECS = 1_000_000
 FLAGS = flags.FLAGS
-
-
-def define_flags() -> None:
-    """Defines flags that differ from process to process, and so are not fields of a config."""
-    flags.DEFINE_string(
-        "coordinator",
-        None,
-        "HOST:PORT of process 0, with a free port. Cloud TPU, GKE and SLURM say this and the "
-        "next two by themselves.",
-    )
-    flags.DEFINE_integer("num_processes", None, "How many processes train together.")
-    flags.DEFINE_integer("process_id", None, "Which of them this is, from 0.")
-    flags.DEFINE_float("start_timeout_secs", 300, "How long to wait until all of them are there.")
-    flags.DEFINE_float(
-        "peer_timeout_secs", 60, "A process without a sign of life for so long counts as lost."
-    )
-    flags.DEFINE_float(
-        "barrier_timeout_secs",
-        600,
-        "How long processes wait for the last before they save, restore or evaluate.",
-    )
 
 
 def find() -> Cluster | None:

@@ -22,7 +22,8 @@ from vit_jax import models
 from vit_jax.core import pytrees, synsets
 from vit_jax.core.errors import UserError, nearest
 from vit_jax.core.schema import renamed
-from vit_jax.nn.posemb import METHODS, TokenLayout, check_resizable, is_table, resize
+from vit_jax.core.token_layout import TokenLayout
+from vit_jax.nn.posemb import METHODS, check_resizable, is_table, resize
 from vit_jax.parallel import mesh as meshes
 from vit_jax.store import checkpoint_dir
 from vit_jax.weights import config_json

@@ -10,9 +10,8 @@ from typing import Any
 
 from vit_jax import models
 from vit_jax.core.errors import UserError
-from vit_jax.models.bit import BiTSpec
-from vit_jax.nn.norm import GROUPS
-from vit_jax.nn.resnet_spec import EXPANSION
+from vit_jax.models.bit_spec import BiTSpec
+from vit_jax.nn.resnet_spec import EXPANSION, GROUPS
 from vit_jax.weights import config_json, external
 from vit_jax.weights.config_json import ClassNames
 from vit_jax.weights.external import Documents, ExternalWeights, Format

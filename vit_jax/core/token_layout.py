@@ -1,0 +1,74 @@
+"""The order of a ViT's tokens."""
+
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import jax
+
+Table = TypeVar("Table", "jax.Array", np.ndarray)
+
+ROTARY_PARTS = 4  # of a head's channels: sines and cosines of rows and of columns
+
+
+class TokenLayout(NamedTuple):
+    """The order of the N tokens: class token, registers, then patches row by row.
+
+    Attributes:
+      grid: (rows, columns) of patches.
+      class_token: whether there is one.
+      registers: how many.
+      class_place: whether the class token has a position in the 1-D sequence, before the patches.
+    """
+
+    grid: tuple[int, int]
+    class_token: bool
+    registers: int = 0
+    class_place: bool = True
+
+    @property
+    def num_patches(self) -> int:
+        """Rows times columns."""
+        return self.grid[0] * self.grid[1]
+
+    @property
+    def num_places(self) -> int:
+        """Tokens with a position in the 1-D sequence: the class token and the patches."""
+        return self.first_places + self.num_patches
+
+    @property
+    def first_places(self) -> int:
+        """Positions before the patches: 1 for a class token, or 0."""
+        return int(self.class_token and self.class_place)
+
+    @property
+    def num_tokens(self) -> int:
+        """N, class token and registers included."""
+        return self.num_patches + self.class_token + self.registers
+
+    def pad_patches(self, table: Table) -> Table:
+        """[patches, ...] -> [N, ...] with zeros for all other tokens."""
+        return _pad_first(table, self.num_tokens - self.num_patches)
+
+    def pad_places(self, table: Table) -> Table:
+        """[places, ...] -> [N, ...] with zeros for tokens that have none."""
+        if self.class_token and not self.class_place:
+            return self.pad_patches(table)
+        if not self.registers:
+            return table
+        first, patches = table[: self.class_token], table[self.class_token :]
+        return _of(table).concatenate([first, _pad_first(patches, self.registers)])
+
+
+def _pad_first(table: Table, rows: int) -> Table:
+    return _of(table).pad(table, ((rows, 0), *((0, 0),) * (table.ndim - 1))) if rows else table
+
+
+def _of(table: Any) -> Any:
+    """The module to compute with: NumPy for a fixed table, which becomes a constant."""
+    if isinstance(table, np.ndarray):
+        return np
+    import jax.numpy as jnp  # a config asks only for numbers of tokens
+
+    return jnp

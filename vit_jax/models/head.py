@@ -1,0 +1,27 @@
+"""The layer that classifies, of every model."""
+
+import dataclasses
+
+import jax.numpy as jnp
+from flax import nnx
+from jax.nn import initializers
+
+from vit_jax.core.axes import CLASSES, WIDTH
+from vit_jax.models.family import ModelSpec
+from vit_jax.nn.linear import Initializer, Linear
+
+
+def head(
+    spec: ModelSpec, features: int, num_classes: int, *, kernel_init: Initializer, rngs: nnx.Rngs
+) -> Linear:
+    """[B, features] -> [B, C], always computed in float32: its sums decide the loss."""
+    return Linear(
+        (features,),
+        (num_classes,),
+        (WIDTH,),
+        (CLASSES,),
+        kernel_init=kernel_init,
+        bias_init=initializers.constant(spec.head_bias),
+        precision=dataclasses.replace(spec.precision, compute=jnp.float32),
+        rngs=rngs,
+    )
