@@ -167,6 +167,30 @@ class Worker(LineProcess):
             secs.clear()
 
 
+def run_to_end(
+    name: str, arguments: Sequence[str], environment: dict[str, str], timeout_secs: float
+) -> str:
+    """The output of a program of Python. WorkerEnded if it fails or is late."""
+    try:
+        done = subprocess.run(
+            [sys.executable, *arguments],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            env=os.environ | environment,
+            cwd=ROOT,
+            timeout=timeout_secs,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise WorkerEnded(f"{name}: not done in {timeout_secs:.0f} s", late=True) from error
+    if done.returncode:
+        print(f"{name}: {done.stderr[-SHOWN_CHARACTERS:]}", file=sys.stderr)
+        said = reason(done.stderr, done.returncode)
+        raise WorkerEnded(f"{name}: {said}", status=done.returncode)
+    return done.stdout
+
+
 def reason(stderr: str, status: int) -> str:
     """Why a process ended, in a line: of the last traceback the error, else the last line."""
     traces = stderr.split("Traceback (most recent call last):\n")

@@ -19,6 +19,9 @@ from vit_jax.run import build
 from vit_jax.training.state import StateLayout
 from vit_jax.training.step import batch_layout, lower_update, make_update
 
+# What a config takes from the data, and models.create as arguments.
+OF_INPUT = ("num_classes", "image_size")
+
 
 class Parts(NamedTuple):
     """The parts of a run that has no data: nothing is compiled or allocated."""
@@ -41,22 +44,24 @@ class Parts(NamedTuple):
         return {name: jax.device_put(host[name], x.sharding) for name, x in self.arrays.items()}
 
 
+def settings(shape: Shape) -> dict[str, Any]:
+    """The config of all that contenders share, but for the model."""
+    return {
+        "input": {"batch_size": shape.batch, "num_classes": shape.classes},
+        "optim": {
+            "lr": contenders.LEARNING_RATE,
+            "schedule": "cosine",
+            "warmup_steps": contenders.WARMUP_STEPS,
+            "weight_decay": contenders.WEIGHT_DECAY,
+            "grad_clip_norm": contenders.CLIP_NORM,
+        },
+        "total": {"steps": contenders.TOTAL_STEPS},
+    }
+
+
 def parts(shape: Shape, dtype: str, fields: Sequence[str] = ()) -> Parts:
     """The parts of a run; `fields` of its config override what all contenders share."""
-    config = configs.resolve(
-        {
-            "input": {"batch_size": shape.batch, "num_classes": shape.classes},
-            "optim": {
-                "lr": contenders.LEARNING_RATE,
-                "schedule": "cosine",
-                "warmup_steps": contenders.WARMUP_STEPS,
-                "weight_decay": contenders.WEIGHT_DECAY,
-                "grad_clip_norm": contenders.CLIP_NORM,
-            },
-            "total": {"steps": contenders.TOTAL_STEPS},
-        },
-        fields,
-    )
+    config = configs.resolve(settings(shape), fields)
 
     def make_model(rngs: nnx.Rngs) -> nnx.Module:
         return _model(shape, dtype, config, rngs)

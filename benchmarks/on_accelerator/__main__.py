@@ -19,7 +19,7 @@ from pathlib import Path
 from absl import flags
 
 from benchmarks import rows
-from benchmarks.on_accelerator import contests, programs
+from benchmarks.on_accelerator import contests, programs, small_data
 from benchmarks.on_accelerator.journal import Journal, take
 from benchmarks.on_accelerator.session import Part, Session
 from vit_jax.core import command, errors
@@ -40,14 +40,14 @@ _DRY = flags.DEFINE_bool("dry_run", False, "Toys, in seconds; rows go to --outpu
 # The minutes add up to 35.
 PARTS = (
     Part("matrix", 1, programs.matrix),
-    Part("training", 16, contests.training),
-    Part("attention", 5, contests.attention),
-    Part("memory", 1, programs.memory),
+    Part("training", 15, contests.training),
+    Part("attention", 4, contests.attention),
+    Part("memory", 2, programs.memory),
     Part("resume", 3, programs.resume),
     Part("deterministic", 2, contests.deterministic),
-    Part("inference", 3, contests.inference),
+    Part("inference", 2.5, contests.inference),
     Part("profile", 1.5, programs.profile),
-    Part("small_data", 2.5, programs.small_data),
+    Part("small_data", 4, small_data.small_data),
 )
 
 

@@ -2,7 +2,8 @@
 
 Two processes are on the device at a time, the first entrant and one of the others; turn by turn
 each runs some steps and some large matrix products. So every ratio is of one minute, and two fit
-where four would not. The first of the others is built while the first entrant is.
+where four would not. The first of the others is built while the first entrant is. Where not even
+two fit, they are measured apart, one after the other.
 """
 
 import statistics
@@ -42,7 +43,7 @@ def training(session: Session) -> None:
     for size in session.sizes("L/16", "B/16", "S/16", "H/14"):
         contest(session, size, session.shape(size), [OWN, *peers])
     for size, batch in [] if session.dry else [("L/16", 128), ("B/16", 512)]:
-        contest(session, size, session.shape(size, batch=batch), [OWN, peers[0]])
+        contest(session, size, session.shape(size, batch=batch), [OWN, peers[0]], apart=True)
 
 
 def attention(session: Session) -> None:
@@ -74,33 +75,57 @@ def inference(session: Session) -> None:
     """Logits of a batch, with parameters in bfloat16."""
     for size in session.sizes("B/16", "L/16"):
         shape = session.shape(size, batch=256)
-        contest(session, size, shape, [OWN, Entrant("timm_vit", "timm_vit")], work="forward")
+        peers = [Entrant("timm_vit", "timm_vit")]
+        contest(session, size, shape, [OWN, *peers], work="forward")
 
 
 def contest(
-    session: Session, size: str, shape: Shape, entrants: list[Entrant], work: str = "train"
+    session: Session,
+    size: str,
+    shape: Shape,
+    entrants: list[Entrant],
+    *,
+    work: str = "train",
+    apart: bool = False,
 ) -> None:
     """The first entrant against each of the others; a row for each."""
     first, *others = entrants
-    case = f"{size}, {shape.image_px} px, {shape.batch} images"
+    case = case_of(size, shape)
     needs = COMPILE_SECS[size] + 20
     due = [one for one in others if session.wanted(case, one.name, needs)]
     if not due and not session.wanted(case, first.name, needs):
         return
-    against = start(session, first, shape, work)
+    against = start(session, first, shape, work, apart)
     try:
+        if apart or not due:
+            against = alone(session, case, shape, first, against, work)
+        if apart and against:
+            against.close()
         for rival in due:
             # The first may have taken long, so the time is looked at again.
             if rival is due[0] or session.wanted(case, rival.name, needs):
-                against = pair(session, case, shape, (first, against), rival, work)
-        if against and not session.journal.done(session.part, case, first.name):
-            with session.attempt(case, first.name):
-                against.wait_until_ready(session.wait_secs())
-                turns(session, [against])
-                write(session, case, shape, first, against, None, work)
+                against = pair(session, case, shape, (first, against), rival, work, apart)
     finally:
         if against:
             against.close()
+
+
+def case_of(size: str, shape: Shape) -> str:
+    """The name of a case in the rows."""
+    return f"{size}, {shape.image_px} px, {shape.batch} images"
+
+
+def alone(
+    session: Session, case: str, shape: Shape, first: Entrant, worker: Worker, work: str
+) -> Worker | None:
+    """The turns of the first entrant, and its row; None if it has failed."""
+    with session.attempt(case, first.name):
+        worker.wait_until_ready(session.wait_secs())
+        turns(session, [worker])
+        if session.wanted(case, first.name, 0):
+            write(session, case, shape, first, worker, None, work)
+        return worker
+    return None
 
 
 def pair(
@@ -110,10 +135,11 @@ def pair(
     own: tuple[Entrant, Worker | None],
     rival: Entrant,
     work: str,
+    apart: bool,
 ) -> Worker | None:
     """Two in turns, and their rows; returns the first one's worker, None if it has failed."""
     first, against = own
-    other = start(session, rival, shape, work)
+    other = start(session, rival, shape, work, apart)
     try:
         if against:
             try:
@@ -124,18 +150,26 @@ def pair(
                 against = None
         with session.attempt(case, rival.name):
             other.wait_until_ready(session.wait_secs())
-            turns(session, [against, other] if against else [other])
-            if against and not session.journal.done(session.part, case, first.name):
+            turns(session, [against, other] if against and not apart else [other])
+            if against and not apart and session.wanted(case, first.name, 0):
                 write(session, case, shape, first, against, None, work)
             write(session, case, shape, rival, other, against, work)
     finally:
         other.close()
-    return against if against and against.alive() else None
+    return against if against and (apart or against.alive()) else None
 
 
-def start(session: Session, entrant: Entrant, shape: Shape, work: str) -> Worker:
+def start(
+    session: Session, entrant: Entrant, shape: Shape, work: str, apart: bool = False
+) -> Worker:
     """The process of an entrant, which begins to build."""
-    environment = session.environment | dict(entrant.environment)
+    # JAX's processes take their share of the memory at once: growing, they would take more than
+    # they need. Torch's have the rest.
+    share = {
+        "XLA_PYTHON_CLIENT_PREALLOCATE": "true",
+        "XLA_PYTHON_CLIENT_MEM_FRACTION": "0.9" if apart else "0.45",
+    }
+    environment = session.environment | share | dict(entrant.environment)
     return Worker(
         entrant.module, shape, DTYPE, fields=entrant.fields, work=work, environment=environment
     )
@@ -179,8 +213,8 @@ def write(
         share_of_datasheet_rate=round(rate / peak, 4) if peak else None,
         matrix_tflops=round(product / 1e12, 2),
         own_is_faster_by=round(ratio, 4) if ratio else None,
-        peak_gib=round(ready["peak_bytes"] / GIB, 3),
-        compiled_gib=round(planned / GIB, 3) if planned else None,
+        peak_gib=round(ready["peak_bytes"] / GIB, 5),
+        compiled_gib=round(planned / GIB, 5) if planned else None,
         compile_secs=None if compile_secs is None else round(compile_secs, 1),
         first_step_secs=round(ready["ready_secs"], 1),
     )

@@ -8,14 +8,16 @@ import tarfile
 from pathlib import Path
 from typing import Any
 
+from benchmarks.contenders import Shape, own
 from benchmarks.on_accelerator import trace_summary
-from benchmarks.on_accelerator.contests import DTYPE, OWN, start
-from benchmarks.on_accelerator.journal import SKIPPED
+from benchmarks.on_accelerator.contests import DTYPE, GIB, OWN, case_of, start
 from benchmarks.on_accelerator.session import Session
-from benchmarks.workers import LineProcess
+from benchmarks.workers import LineProcess, run_to_end
+from vit_jax.parallel.chips import GPUS
 from vit_jax.run.environment import DETERMINISTIC_FLAGS
 
 RESUMED_STEPS = 8
+LARGEST_PROFILE_BYTES = 15 * 2**20  # to be taken from the machine
 
 
 def matrix(session: Session) -> None:
@@ -34,20 +36,55 @@ def matrix(session: Session) -> None:
 
 
 def memory(session: Session) -> None:
-    """What a step took on the device, by what its compiler said before."""
+    """What steps took on the device, by what their compiler said, and by what `plan` says."""
     for row in session.journal.of("training"):
         case = row["case"]
-        if row["entrant"] != OWN.name or not session.wanted(case, OWN.name, 0):
-            continue
-        peak, compiled = float(row["peak_gib"]), float(row["compiled_gib"])
-        session.write(
-            case,
-            OWN.name,
-            peak_gib=peak,
-            compiled_gib=compiled,
-            value=round(peak / compiled, 4) if compiled else "",
-            unit="peak / compiled",
-        )
+        if row["entrant"] == OWN.name and session.wanted(case, OWN.name, 0):
+            _ratio(session, case, OWN.name, row["peak_gib"], float(row["compiled_gib"]))
+    for size in session.sizes("L/16", "B/16"):
+        shape = session.shape(size)
+        case = case_of(size, shape)
+        measured = [row for row in session.journal.of("training")
+                    if (row["case"], row["entrant"]) == (case, OWN.name)]  # fmt: skip
+        if measured and session.wanted(case, "plan", 100):
+            with session.attempt(case, "plan"):
+                planned = _planned_bytes(session, shape)
+                _ratio(session, case, "plan", measured[0]["peak_gib"], planned / GIB)
+
+
+def _ratio(session: Session, case: str, entrant: str, peak_gib: str, said_gib: float) -> None:
+    ratio = round(float(peak_gib) / said_gib, 4) if said_gib else ""
+    session.write(
+        case,
+        entrant,
+        peak_gib=peak_gib,
+        compiled_gib=round(said_gib, 5),
+        value=ratio,
+        unit="peak / compiled" if entrant == OWN.name else "peak / planned",
+    )
+
+
+def _planned_bytes(session: Session, shape: Shape) -> int:
+    """The peak of a step by `plan`: for a GPU of this name, or else for the device here."""
+    values = own.settings(shape)
+    preprocess = f"decode|resize({shape.image_px})"
+    values["input"] |= {"preprocess": preprocess, "num_examples": shape.batch}
+    fields = shape.of_models()
+    values["model"] = {name: fields[name] for name in fields if name not in own.OF_INPUT}
+    values["model"]["dtype"] = DTYPE
+    file = session.scratch / "planned.py"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(
+        "from ml_collections import ConfigDict\n"
+        f"def get_config(arg=None):\n    return ConfigDict({values!r})\n"
+    )
+    known = [name for name, chip in GPUS.items() if chip.device_kind == session.journal.device]
+    topology = [f"--topology={name}:1" for name in known]
+    arguments = ["-m", "vit_jax.plan", f"--config={file}", "--json", *topology]
+    # The device is taken; XLA compiles for one like it on the host.
+    environment = session.environment | ({"JAX_PLATFORMS": "cpu"} if known else {})
+    document = run_to_end("plan", arguments, environment, session.wait_secs())
+    return json.loads(document)["memory"]["peak"]
 
 
 def resume(session: Session) -> None:
@@ -102,7 +139,7 @@ def _train(
 
 def profile(session: Session) -> None:
     """A trace of some steps, packed into one file, and a table of what took longest."""
-    for size in ("L/16",):
+    for size in session.sizes("L/16"):
         shape = session.shape(size)
         name = f"profile_{size.replace('/', '')}"
         if not session.wanted(size, OWN.name, 90):
@@ -117,16 +154,21 @@ def profile(session: Session) -> None:
             finally:
                 worker.close()
             packed = session.journal.folder / f"{name}.tar.gz"
-            with tarfile.open(packed, "w:gz") as archive:
-                archive.add(folder, name)
+            _pack(folder, packed)
             longest = trace_summary.write(folder, session.journal.folder / f"{name}.csv", steps)
             mib = round(packed.stat().st_size / 2**20, 2)
             session.write(size, OWN.name, value=mib, unit="MiB", note=longest)
 
 
-def small_data(session: Session) -> None:
-    """A small data set trained from the device's memory."""
-    session.write("", OWN.name, SKIPPED, note="this version has no input.cache=device")
+def _pack(folder: Path, packed: Path) -> None:
+    """The files of a trace as one; where that is large, without the form that repeats programs."""
+    for left_out in ("", ".xplane.pb"):
+        with tarfile.open(packed, "w:gz") as archive:
+            for file in filter(Path.is_file, folder.rglob("*")):
+                if not left_out or not file.name.endswith(left_out):
+                    archive.add(file, folder.name / file.relative_to(folder))
+        if packed.stat().st_size < LARGEST_PROFILE_BYTES:
+            return
 
 
 def _program(

@@ -86,7 +86,7 @@ class Session:
             return False
         if self.journal.done(self.part, case, entrant) and not self._again:
             return False
-        if not self.dry and self.left_secs() < needs_secs:
+        if not self.dry and needs_secs and self.left_secs() < needs_secs:
             note = f"it takes about {needs_secs:.0f} s, of which {self.left_secs():.0f} are left"
             self.write(case, entrant, SKIPPED, note=note)
             return False

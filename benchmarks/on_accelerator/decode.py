@@ -1,0 +1,83 @@
+"""Decodes the small sets of a run for input.cache=device by Pillow, where there is no TensorFlow.
+
+    python -m benchmarks.on_accelerator.decode --config FILE [--config.input.data_dir=DIR]
+
+Writes what `vit_jax.train` would otherwise let TensorFlow decode, for configs whose images need no
+resizing. JPEG decoders differ by a level or two; a PNG has one meaning.
+"""
+
+import io
+import json
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from vit_jax import config as configs
+from vit_jax.config import RunConfig
+from vit_jax.core import command, errors
+from vit_jax.core.files import atomic_folder
+from vit_jax.data import decoded
+from vit_jax.data.source import Source
+from vit_jax.run.parts import evaluations, examples
+from vit_jax.run.parts.device_cache import SplitOfRun
+
+BATCH = 1000
+
+
+def main(arguments: list[str]) -> None:
+    """Decodes the training split and those of the evaluations, if they are not there."""
+    command.no_more(arguments)
+    flags = command.flags.FLAGS
+    config = configs.load(flags.config, flags.config_override)
+    for split in splits(config):
+        ops = split.ops().before_random()
+        most = config.input.max_image_pixels
+        folder = decoded.folder(split.source, str(ops), max_image_pixels=most)
+        if not folder.exists():
+            decode(split, decoded.image_size(split.source, ops, max_image_pixels=most), folder)
+
+
+def splits(config: RunConfig) -> list[SplitOfRun]:
+    """The splits that a run reads."""
+    source = examples.source(config.input)
+    found = [SplitOfRun("input", source, config.input.preprocess)]
+    for name, c in config.evals.items():
+        source = evaluations.eval_source(name, config, source.num_classes)
+        found.append(SplitOfRun(f"evals.{name}", source, c.preprocess))
+    return found
+
+
+def decode(split: SplitOfRun, size: tuple[int, int], folder: Path) -> None:
+    """Writes the arrays that decoded.load reads."""
+    source = split.source
+    images = np.zeros((source.num_examples, *size, 3), np.uint8)
+    labels = np.full((source.num_examples, source.max_labels), -1, np.int32)
+    for first in range(0, source.num_examples, BATCH):
+        indices = np.arange(first, min(first + BATCH, source.num_examples))
+        for index, example in zip(indices, source.read(indices), strict=True):
+            assert example.orientation == 1, source.describe(index)
+            images[index] = pixels(example.image, size, source, index)
+            labels[index, : len(example.labels)] = example.labels
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with atomic_folder(folder) as part:
+        np.save(part / "images.npy", images)
+        np.save(part / "labels.npy", labels)
+        np.save(part / "weight.npy", np.ones(source.num_examples, np.float32))
+        (part / "faults.json").write_text(json.dumps({}))
+
+
+def pixels(image: bytes, size: tuple[int, int], source: Source, index: int) -> np.ndarray:
+    """uint8 [H, W, 3]. UserError for another size."""
+    array = np.asarray(Image.open(io.BytesIO(image)).convert("RGB"))
+    if array.shape[:2] != size:
+        raise errors.UserError(
+            f"{source.describe(index)} has {array.shape[:2]} pixels, not {size}; this decodes "
+            "images that need no resizing."
+        )
+    return array
+
+
+if __name__ == "__main__":
+    command.define_config(configs.fields())
+    command.run(main)
