@@ -34,3 +34,10 @@ def test_a_mistake_in_a_config_is_said_before_anything_heavy_is_imported(run_pyt
     if command == "train":  # a positional argument, too
         done = run_python("-c", RUN, "vit_jax.train", *given, "typo", fresh=True)
         assert done.stderr == "error: Takes flags only, got 'typo': is a -- missing?\n1 []\n"
+
+
+def test_weights_of_other_projects_are_read_without_orbax(run_python):
+    code = "from vit_jax import models, weights; import sys; print(*sorted(sys.modules))"
+    imported = run_python("-c", code, fresh=True).stdout.split()
+    assert "flax" in imported
+    assert not {"orbax", "tensorstore", "tensorflow", "PIL"}.intersection(imported)

@@ -23,7 +23,6 @@ from jax.experimental import multihost_utils
 from vit_jax.core import pytrees
 from vit_jax.core.errors import UserError
 from vit_jax.core.files import parse_json
-from vit_jax.store import array_files
 from vit_jax.store.checksums import checksums
 from vit_jax.store.workdir import steps
 
@@ -184,6 +183,8 @@ def check_layout(step_dir: epath.PathLike, layout: Any) -> None:
 
 def _read_arrays(folder: epath.Path, wanted: Layout) -> dict[str, jax.Array]:
     """Names -> arrays as stored, in the order of `wanted`; not yet verified."""
+    from vit_jax.store import array_files  # imports Orbax: other weights need none
+
     array_files.mute_orbax()
     restore = array_files.to_restore(pytrees.unflatten(dict(wanted)))
     try:

@@ -21,7 +21,6 @@ from vit_jax.core.errors import UserError, nearest
 from vit_jax.core.files import atomic_folder
 from vit_jax.core.schema.fields import without_a_place
 from vit_jax.nn.posemb import sincos
-from vit_jax.store.checkpoints import ADVICE, Checkpoints
 from vit_jax.weights.external import Format
 from vit_jax.weights.files import npz, safetensors
 from vit_jax.weights.files.tensors import Tensors
@@ -160,6 +159,8 @@ def _formats_with_places(model: Any, params: Mapping[str, np.ndarray]) -> list[s
 
 
 def _checkpoint(loaded: Loaded, path: Path) -> None:
+    from vit_jax.store.checkpoints import Checkpoints  # imports Orbax: other formats need none
+
     model = loaded.model
     spec = dataclasses.asdict(model.spec)
     info = models.info(
@@ -190,6 +191,8 @@ def _plain_errors() -> Iterator[None]:
     try:
         yield
     except UserError as error:
+        from vit_jax.store.checkpoints import ADVICE
+
         for code in ADVICE:
             if os.strerror(code) in str(error):
                 raise OSError(code, os.strerror(code)) from error
