@@ -43,6 +43,7 @@ from vit_jax import weights
 from vit_jax.core import pytrees
 from vit_jax.core.errors import UserError, nearest
 from vit_jax.core.files import atomic_folder
+from vit_jax.nn.kernels import choice
 from vit_jax.weights import Loaded
 from vit_jax.weights.files import npz
 from vit_jax.weights.files.tensors import of_array
@@ -74,7 +75,8 @@ def stablehlo(loaded: Loaded, folder: str | Path, platforms: Sequence[str]) -> N
     (batch,) = jax_export.symbolic_shape("batch")
     images = jax.ShapeDtypeStruct((batch, *loaded.model.preprocess.image_size, 3), np.float32)
     shapes = {name: jax.ShapeDtypeStruct(x.shape, x.dtype) for name, x in params.items()}
-    program = jax_export.export(forward, platforms=platforms)(shapes, images)
+    with choice.portable():
+        program = jax_export.export(forward, platforms=platforms)(shapes, images)
     try:
         with atomic_folder(folder) as temporary:
             (temporary / PROGRAM).write_bytes(program.serialize())

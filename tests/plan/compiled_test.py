@@ -108,5 +108,14 @@ ENTRY %main (x: f32[]) -> f32[] {
 """
 
 
+def test_a_kernel_counts_by_its_own_estimate():
+    call = (
+        'f32[] custom-call(%x), custom_call_target="tpu_custom_call", backend_config={'
+        '"custom_call_config":{"body":"x","cost_estimate":{"flops":"8000000"}}}'
+    )
+    hlo = HLO.replace('f32[] fusion(%x), backend_config={"estimated_cycles":"1000"}', call)
+    assert mega_cycles(hlo) == (500 + 12 * 8_000_000 / compiled.KERNEL_FLOPS_A_CYCLE) / 1e6
+
+
 def test_the_body_of_a_loop_counts_once_per_iteration():
     assert mega_cycles(HLO) == (500 + 12 * 1000) / 1e6

@@ -63,6 +63,7 @@ CHANGES: dict[str, tuple[object, tuple[str, ...]]] = {
     "model.dropout": (0.1, ()),
     "model.initialization": ("deit", ()),
     "model.softmax_dtype": ("bfloat16", ()),
+    "model.attention": ("xla", ("model.dtype=bfloat16",)),
     "model.head_bias": (-10.0, ()),
     "model.scan": (True, ()),
     "model.remat": ("full", ()),
@@ -313,7 +314,13 @@ def state(config):
 
 
 def program(function, *arguments):
-    with jax.set_mesh(one_device()), axes.use_rules(meshes.RULES):
+    """Traced as for a TPU, where there is a choice of attention."""
+    with (
+        jax.set_mesh(one_device()),
+        axes.use_rules(meshes.RULES),
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        patch.setattr(axes, "target", lambda: axes.Target("tpu", "TPU v5 lite"))
         traced = jax.make_jaxpr(function)(*arguments)
     return str(traced), traced.consts
 

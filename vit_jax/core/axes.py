@@ -8,8 +8,8 @@ mesh, `constrain` returns its argument.
 import contextlib
 import contextvars
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import jax
 from jax.sharding import PartitionSpec
@@ -128,3 +128,48 @@ def constrain(x: jax.Array, *names: str | None) -> jax.Array:
     if rules is None or mesh.empty:
         return x
     return jax.lax.with_sharding_constraint(x, to_spec(names, x.shape, rules, mesh.shape))
+
+
+class Target(NamedTuple):
+    """The devices that a program is traced for: jax.Device's `platform` and `device_kind`."""
+
+    platform: str
+    kind: str
+
+
+def target() -> Target:
+    """The devices of the mesh in context, which may be absent; without one: JAX's default."""
+    mesh = jax.sharding.get_abstract_mesh()
+    of_mesh = None if mesh.empty else mesh.abstract_device
+    if of_mesh is not None:
+        return Target(of_mesh.platform, of_mesh.device_kind)
+    device = jax.devices()[0]
+    return Target(device.platform, device.device_kind)
+
+
+def can_divide() -> bool:
+    """Whether `per_device` knows what each device has: by mesh and rules, or as there is one."""
+    mesh = jax.sharding.get_abstract_mesh()
+    if mesh.empty:
+        return jax.device_count() == 1
+    return mesh.size == 1 or _RULES.get() is not None
+
+
+def per_device(
+    f: Callable[..., Any],
+    names: Sequence[Sequence[str | None]],
+    results: Sequence[Sequence[str | None]],
+    *arrays: jax.Array,
+) -> Any:
+    """f on the parts of arrays that each device has: for kernels that XLA cannot divide.
+
+    names: logical names of each array's axes; results: of those that f returns, each of the shape
+    of the first array.
+    """
+    rules, mesh = _RULES.get(), jax.sharding.get_abstract_mesh()
+    if rules is None or mesh.empty:
+        return f(*arrays)
+    spec = lambda names, x: to_spec(names, x.shape, rules, mesh.shape)
+    in_specs = tuple(spec(n, x) for n, x in zip(names, arrays, strict=True))
+    out_specs = tuple(spec(n, arrays[0]) for n in results)
+    return jax.shard_map(f, in_specs=in_specs, out_specs=out_specs, check_vma=False)(*arrays)

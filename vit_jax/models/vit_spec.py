@@ -11,6 +11,7 @@ from vit_jax.core.schema.fields import ANY, COUNT, HIDDEN, IN_SHAPES, field
 from vit_jax.core.token_layout import ROTARY_PARTS, TokenLayout
 from vit_jax.models.family import Family, ModelSpec
 from vit_jax.nn.block_spec import BlockSpec
+from vit_jax.nn.kernels import choice
 
 # Position embedding -> where it may act, its default first (see `position_at`).
 # "layers": in every block, with separate parameters; "shared": in every block with the same.
@@ -123,6 +124,10 @@ class ViTSpec(ModelSpec, BlockSpec):
                 "pool=cls."
             )
         _check_positions(self)
+        relative = self.position_embedding == "relative"
+        head_size = self.width // self.num_heads
+        of_heads = choice.Attention(head_size, self.dtype, self.softmax_dtype, biased=relative)
+        choice.check(self.attention, of_heads)
         if not self.norm_epsilon:
             raise errors.UserError("model.norm_epsilon=0: a small positive number, such as 1e-6.")
 

@@ -11,12 +11,11 @@ from jax.ad_checkpoint import checkpoint_name
 from vit_jax.core.axes import BATCH, HEAD_SIZE, HEADS, QKV, STREAM, TOKENS, WIDTH, constrain
 from vit_jax.nn.block_spec import BlockSpec
 from vit_jax.nn.initialization import ZEROS
+from vit_jax.nn.kernels import blockwise, choice
+from vit_jax.nn.kernels.saved import MIXED, PROJECTED, WEIGHTS
 from vit_jax.nn.linear import Initializer, Linear, param, times
 from vit_jax.nn.norm import norm
 from vit_jax.nn.posemb import Positions
-
-# Names of arrays, for remat policies.
-PROJECTED, WEIGHTS, MIXED = "attention_projected", "attention_weights", "attention_mixed"
 
 
 class SelfAttention(nnx.Module):
@@ -29,7 +28,7 @@ class SelfAttention(nnx.Module):
     def __init__(self, spec: BlockSpec, *, rngs: nnx.Rngs):
         self.qkv = input_projections(3, spec, bias=spec.qkv_bias == "all", rngs=rngs)
         self.out = output_projection(spec, bias=spec.dense_bias, rngs=rngs)
-        self.precision = spec.precision
+        self.precision, self.kernel = spec.precision, spec.attention
         self.qkv_bias, self.qk_norm = spec.qkv_bias, spec.qk_norm
         head_size = spec.width // spec.num_heads
         if spec.qkv_bias == "query_value":
@@ -58,8 +57,22 @@ class SelfAttention(nnx.Module):
         if positions is not None:
             query, key = positions.rotate(query), positions.rotate(key)
             bias = positions.bias(_scaled(query))
-        mixed = attend(query, key, value, self.precision.softmax, bias)
+        mixed = self._mix(query, key, value, bias)
         return constrain(self.out(mixed), BATCH, TOKENS, STREAM)
+
+    def _mix(
+        self, query: jax.Array, key: jax.Array, value: jax.Array, bias: jax.Array | None
+    ) -> jax.Array:
+        """`attend`, by the kernel of the field `attention`. Kernels are slow to import."""
+        softmax = self.precision.softmax
+        kernel = choice.choose(self.kernel, query, softmax, biased=bias is not None)
+        if kernel == choice.FUSED:
+            from vit_jax.nn.kernels import fused
+
+            return fused.attend(query, key, value)
+        if bias is None and query.shape[1] >= choice.LONG:
+            return blockwise.attend(query, key, value, softmax)
+        return attend(query, key, value, softmax, bias)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3,))

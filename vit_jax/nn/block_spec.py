@@ -9,6 +9,7 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 from vit_jax.core.schema.fields import ANY, COUNT, HIDDEN, IN_SHAPES, field
+from vit_jax.nn.kernels.choice import CHOICES
 
 if TYPE_CHECKING:
     from vit_jax.nn.initialization import Initialization
@@ -138,6 +139,13 @@ class BlockSpec(Numerics):
         "in what attention's softmax and its sums are computed and kept: `float32` [this] or "
         "`bfloat16`, which moves less memory on a TPU",
         choices=DTYPES,
+    )
+
+    attention: str = field(
+        "auto",
+        "what computes attention: `xla`, JAX's compiler; `fused`, a kernel for TPUs; or `auto`, by "
+        "devices and model: see [variants](vit_variants.md#attention) [this]",
+        choices=CHOICES,
     )
 
     @property

@@ -13,8 +13,8 @@ from flax import nnx
 from jax.ad_checkpoint import checkpoint_name
 
 from vit_jax.core.axes import LAYERS
-from vit_jax.nn.attention import MIXED, PROJECTED, WEIGHTS
 from vit_jax.nn.block_spec import StackSpec
+from vit_jax.nn.kernels.saved import MIXED, PROJECTED, STATISTICS, WEIGHTS
 
 OFFLOAD_MEMORY = "pinned_host"  # the JAX memory kind that `offload` needs
 BLOCK_INPUT = "block_input"  # name of the tokens that enter a block, for policies
@@ -28,7 +28,7 @@ def _dots(primitive: Any, *arguments: Any, **parameters: Any) -> bool:
     )
 
 
-_ATTENTION = jax.checkpoint_policies.save_only_these_names(PROJECTED, WEIGHTS, MIXED)
+_ATTENTION = jax.checkpoint_policies.save_only_these_names(PROJECTED, WEIGHTS, MIXED, STATISTICS)
 
 
 def _products(primitive: Any, *arguments: Any, **parameters: Any) -> bool:

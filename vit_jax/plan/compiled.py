@@ -37,6 +37,10 @@ from vit_jax.training.state import StateLayout
 # The code that figures depend on, beside the program.
 _READERS = (__file__, gpu.__file__, gpu_kernels.__file__, hlo_text.__file__, chips.__file__)
 _CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
+# Pallas kernels have no estimate. Attention's have schedules of 27 to 64 thousand FLOPs a cycle on
+# a v5e, by head size and length (benchmarks/results/attention.csv).
+_KERNEL = re.compile(r'custom_call_target="tpu_custom_call".*"cost_estimate":\{"flops":"(\d+)"')
+KERNEL_FLOPS_A_CYCLE = 40_000
 
 
 class DoesNotFit(UserError):
@@ -171,12 +175,15 @@ def peak_bytes(memory: Any) -> int:
 
 def mega_cycles(hlo: str) -> float:
     """Sum of the compiler's own estimates for a TPU; it has none for collectives."""
-    cycles = (
-        one.runs * int(match[1])
-        for one in instructions(hlo)
-        if not one.fused and (match := _CYCLES.search(one.text))
-    )
-    return sum(cycles) / 1e6
+    cycles = 0.0
+    for one in instructions(hlo):
+        if one.fused:
+            continue
+        if estimate := _CYCLES.search(one.text):
+            cycles += one.runs * int(estimate[1])
+        elif kernel := _KERNEL.search(one.text):
+            cycles += one.runs * int(kernel[1]) / KERNEL_FLOPS_A_CYCLE
+    return cycles / 1e6
 
 
 def cached_figures(step: LoweredStep, topology: str, *, anew: bool) -> tuple[Figures, bool]:

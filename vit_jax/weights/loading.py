@@ -23,6 +23,7 @@ from vit_jax.core import pytrees, synsets
 from vit_jax.core.errors import UserError, nearest
 from vit_jax.core.schema import renamed
 from vit_jax.core.token_layout import TokenLayout
+from vit_jax.nn.kernels import choice
 from vit_jax.nn.posemb import METHODS, check_resizable, is_table, resize
 from vit_jax.parallel import mesh as meshes
 from vit_jax.store import checkpoint_dir
@@ -201,7 +202,7 @@ def load_with_info(
     size = None if image_size is None else config_json.sides("image_size", image_size)
     about = checkpoint_info(path, image_size=size)
     changes = {f: x for f, x in (("dtype", dtype), ("scan", scan)) if x is not None}
-    spec = dataclasses.replace(about.spec, **changes)
+    spec = dataclasses.replace(about.spec, **changes, **choice.elsewhere(about.spec))
     preprocess = about.preprocess if size is None else _at(about.preprocess, size)
     num_classes = 0 if head == "drop" else about.num_classes
 

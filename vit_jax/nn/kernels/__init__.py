@@ -1,0 +1,1 @@
+"""Kernels of attention: which computes it, and those besides the plain program."""
