@@ -17,7 +17,7 @@ from benchmarks.contenders import Shape
 from vit_jax import models
 
 PAGES = "+pages"
-CLOSING_SECS = 60
+CLOSING_SECS = 15
 SHOWN_CHARACTERS = 2000  # of the errors of a process that fails
 ROOT = Path(__file__).parents[1]
 

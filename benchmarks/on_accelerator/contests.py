@@ -54,7 +54,7 @@ def attention(session: Session) -> None:
         return
     first = sorted(choices, key=lambda choice: choice != "xla")
     entrants = [Entrant(choice, "own", (f"model.attention={choice}",)) for choice in first]
-    for shape in (session.shape("B/16"), session.shape("B/16", image_px=512, batch=32)):
+    for shape in (session.shape("B/16"), session.shape("B/16", image_px=512, batch=24)):
         contest(session, "B/16", shape, entrants)
 
 
@@ -105,6 +105,9 @@ def contest(
             # The first may have taken long, so the time is looked at again.
             if rival is due[0] or session.wanted(case, rival.name, needs):
                 against = pair(session, case, shape, (first, against), rival, work, apart)
+        missing = not session.journal.done(session.part, case, first.name)
+        if against and missing and session.wanted(case, first.name, 0):  # all others have failed
+            against = alone(session, case, shape, first, against, work)
     finally:
         if against:
             against.close()
@@ -217,4 +220,5 @@ def write(
         compiled_gib=round(planned / GIB, 5) if planned else None,
         compile_secs=None if compile_secs is None else round(compile_secs, 1),
         first_step_secs=round(ready["ready_secs"], 1),
+        note=f"first loss {ready['first_loss']:.4f}",
     )

@@ -80,9 +80,17 @@ class Journal:
 
 
 def take(folder: Path) -> int:
-    """Adds the rows of a folder to the results, those that are not there; how many."""
+    """Adds the rows of a folder to the results, those that are not there; how many.
+
+    Rows of these sources that were written outside a clone get the commit of this one.
+    """
+    here = {"commit": commit(), "sources": sources()}
+    found = [
+        row | (here if (row["commit"], row["sources"]) == ("", here["sources"]) else {})
+        for row in _read([folder])
+    ]
     there = list(_read([rows.RESULTS]))
-    new = [row for row in _read([folder]) if row not in there]
+    new = [row for row in found if row not in there]
     for row in new:
         rows.append(NAME, dict(row))
     return len(new)

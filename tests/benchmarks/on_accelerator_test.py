@@ -33,7 +33,8 @@ class FakeWorker:
         self.steps = {"wall_secs": []}
         self.product_rates = [1e12]
         self.ready = {
-            "planned_bytes": 2**30, "compile_secs": 5.0, "ready_secs": 6.0, "peak_bytes": 2**31
+            "planned_bytes": 2**30, "compile_secs": 5.0, "ready_secs": 6.0, "peak_bytes": 2**31,
+            "first_loss": 6.9,
         }  # fmt: skip
         self.is_open = True
         self.started.append(self)
@@ -44,6 +45,7 @@ class FakeWorker:
 
     def turn(self, steps, *, at_once, timeout_secs):
         assert at_once
+        self.with_others = sum(worker.is_open for worker in self.started) > 1
         if self.module == "torch_vit":
             raise WorkerEnded("torch_vit: ended by signal 9", status=-9)
         self.steps["wall_secs"] += [2.0 if self.module == "linen" else 1.0] * steps
@@ -111,6 +113,23 @@ def test_what_time_is_too_short_for_is_skipped_and_tried_again(workers, session,
     assert [worker.work for worker in workers] == ["forward"]
 
 
+def test_the_first_is_measured_though_all_others_fail(workers, session, tmp_path):
+    session().run(Part("inference", 5, contests.inference))
+    timm, own = written(tmp_path / "out")
+    assert (timm["entrant"], timm["status"]) == ("timm_vit", FAILED)
+    assert (own["entrant"], own["status"]) == ("own", MEASURED)
+
+
+def test_larger_batches_are_measured_apart(workers, session, tmp_path):
+    def measure(session):
+        entrants = [contests.OWN, contests.Entrant("linen", "linen")]
+        contests.contest(session, "L/16", session.shape("L/16"), entrants, apart=True)
+
+    session().run(Part("training", 5, measure))
+    assert [row["own_is_faster_by"] for row in written(tmp_path / "out")] == ["", "2.0"]
+    assert not any(worker.with_others for worker in workers)
+
+
 def test_deterministic_flags_and_choices_of_attention_reach_the_worker(
     workers, session, tmp_path, monkeypatch
 ):
@@ -143,9 +162,12 @@ def test_rows_of_other_sources_or_devices_do_not_count(tmp_path, monkeypatch):
 
 def test_rows_are_taken_into_the_results_once(tmp_path, monkeypatch):
     monkeypatch.setattr(rows, "RESULTS", tmp_path / "results")
-    Journal(tmp_path / "out", []).write("matrix", "", "own", MEASURED, value=1)
+    with monkeypatch.context() as outside:
+        outside.setattr(journal, "commit", lambda: "")
+        Journal(tmp_path / "out", []).write("matrix", "", "own", MEASURED, value=1)
     assert [journal.take(tmp_path / "out") for _ in range(2)] == [1, 0]
-    assert written(tmp_path / "results") == written(tmp_path / "out")
+    (taken,), (original,) = written(tmp_path / "results"), written(tmp_path / "out")
+    assert taken == original | {"commit": journal.commit()}
 
 
 def test_a_process_that_hangs_or_dies_gives_a_line(capfd):
