@@ -38,12 +38,20 @@ OWN = Entrant("own", "own")
 
 
 def training(session: Session) -> None:
-    """Every size against its peers, then larger batches of this project alone and timm's."""
-    peers = [Entrant(name, name) for name in PEERS]
-    for size in session.sizes("L/16", "B/16", "S/16", "H/14"):
-        contest(session, size, session.shape(size), [OWN, *peers])
-    for size, batch in [] if session.dry else [("L/16", 128), ("B/16", 512)]:
-        contest(session, size, session.shape(size, batch=batch), [OWN, peers[0]], apart=True)
+    """Every size against its peers, those of the bars first; then larger batches against timm.
+
+    timm comes first for the others too: if time is short, it is for the rest.
+    """
+    timm, *others = (Entrant(name, name) for name in PEERS)
+    for size in session.sizes("L/16", "B/16"):
+        contest(session, size, session.shape(size), [OWN, timm, *others])
+    if session.dry:
+        return
+    for peers in ([timm], others):
+        for size in ("S/16", "H/14"):
+            contest(session, size, session.shape(size), [OWN, *peers])
+    for size, batch in (("L/16", 128), ("B/16", 512)):
+        contest(session, size, session.shape(size, batch=batch), [OWN, timm], apart=True)
 
 
 def attention(session: Session) -> None:

@@ -1,11 +1,13 @@
 """The rows of a run, written as they are measured, and what earlier runs have already measured."""
 
+import collections
 import csv
 import datetime
 import hashlib
 import importlib.metadata
 import platform
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,7 +23,7 @@ COLUMNS = (
     "commit", "sources", "device", "versions", "time", "part", "case", "entrant", "status",
     "images_per_second", "step_ms", "share_of_matrix_rate", "share_of_datasheet_rate",
     "matrix_tflops", "own_is_faster_by", "peak_gib", "compiled_gib", "compile_secs",
-    "first_step_secs", "value", "unit", "note",
+    "first_step_secs", "value", "unit", "note", "took_secs",
 )  # fmt: skip
 
 _TORCH = ("torch", "triton", "timm", "transformers")
@@ -38,16 +40,20 @@ class Journal:
         self.folder = folder
         self.device = rows.gpu() or rows.cpu()
         self._commit, self._sources = commit(), sources()
-        self._done = {
-            (row["part"], row["case"], row["entrant"]): row
-            for row in _read([folder, *earlier])
-            if row["status"] != SKIPPED
-            and (row["sources"], row["device"]) == (self._sources, self.device)
-        }
+        self._last = time.monotonic()
+        self._done: dict[tuple[str, str, str], dict[str, str]] = {}
+        self._took_secs: collections.Counter[str] = collections.Counter()
+        for row in _read([folder, *earlier]):
+            if (row["sources"], row["device"]) == (self._sources, self.device):
+                self._count(row)
 
     def done(self, part: str, case: str, entrant: str) -> bool:
         """Whether it has been measured, or has failed."""
         return (part, case, entrant) in self._done
+
+    def took_secs(self, part: str) -> float:
+        """The seconds that a part has taken up to now, in all runs."""
+        return self._took_secs[part]
 
     def of(self, part: str) -> list[dict[str, str]]:
         """The rows of a part that was measured."""
@@ -67,16 +73,22 @@ class Journal:
             "case": case,
             "entrant": entrant,
             "status": status,
+            "took_secs": round(time.monotonic() - self._last, 1),
             **{name: "" if value is None else value for name, value in values.items()},
         }
         assert set(row) == set(COLUMNS), set(row) - set(COLUMNS)
         rows.append(NAME, row, self.folder)
-        if status != SKIPPED:
-            self._done[part, case, entrant] = {name: str(value) for name, value in row.items()}
+        self._last = time.monotonic()
+        self._count({name: str(value) for name, value in row.items()})
         said = {name: value for name, value in row.items() if value != ""}
         shown = [f"{name} {said[name]}" for name in COLUMNS[COLUMNS.index("status") + 1 :]
                  if name in said]  # fmt: skip
         print(f"{part} | {case} | {entrant} | {status} | {', '.join(shown)}", flush=True)
+
+    def _count(self, row: dict[str, str]) -> None:
+        self._took_secs[row["part"]] += float(row["took_secs"])
+        if row["status"] != SKIPPED:
+            self._done[row["part"], row["case"], row["entrant"]] = row
 
 
 def take(folder: Path) -> int:

@@ -53,7 +53,7 @@ def seconds(work: Callable[[], jax.Array], number: int) -> float:
 
 def answer(case: str, value: float, unit: str) -> None:
     """Writes a line of JSON."""
-    print(json.dumps({"case": case, "value": round(value, 2), "unit": unit}), flush=True)
+    print(json.dumps({"case": case, "value": float(f"{value:.5g}"), "unit": unit}), flush=True)
 
 
 if __name__ == "__main__":

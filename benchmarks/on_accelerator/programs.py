@@ -10,7 +10,7 @@ from typing import Any
 
 from benchmarks.contenders import Shape, own
 from benchmarks.on_accelerator import trace_summary
-from benchmarks.on_accelerator.contests import DTYPE, GIB, OWN, case_of, start
+from benchmarks.on_accelerator.contests import COMPILE_SECS, DTYPE, GIB, OWN, case_of, start
 from benchmarks.on_accelerator.session import Session
 from benchmarks.workers import LineProcess, run_to_end
 from vit_jax.parallel.chips import GPUS
@@ -46,7 +46,7 @@ def memory(session: Session) -> None:
         case = case_of(size, shape)
         measured = [row for row in session.journal.of("training")
                     if (row["case"], row["entrant"]) == (case, OWN.name)]  # fmt: skip
-        if measured and session.wanted(case, "plan", 100):
+        if measured and session.wanted(case, "plan", COMPILE_SECS[size]):
             with session.attempt(case, "plan"):
                 planned = _planned_bytes(session, shape)
                 _ratio(session, case, "plan", measured[0]["peak_gib"], planned / GIB)

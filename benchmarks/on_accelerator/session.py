@@ -64,9 +64,14 @@ class Session:
         self._deadline = self._end = time.monotonic() + 60 * minutes
 
     def run(self, part: Part) -> None:
-        """Measures a part in its share of the time; an error ends the part alone."""
+        """Measures a part in its share of the time; an error ends the part alone.
+
+        What it took in runs before this one is no longer there, unless it is measured again.
+        """
         self.part = part.name
-        self._deadline = min(self._end, time.monotonic() + 60 * part.minutes)
+        before = 0.0 if self._again else self.journal.took_secs(part.name)
+        share = max(0.0, 60 * part.minutes - before)
+        self._deadline = min(self._end, time.monotonic() + share)
         try:
             part.measure(self)
         except Exception as error:

@@ -130,6 +130,18 @@ def test_larger_batches_are_measured_apart(workers, session, tmp_path):
     assert not any(worker.with_others for worker in workers)
 
 
+def test_a_part_has_its_minutes_once(session):
+    left = []
+    part = Part("training", 5, lambda session: left.append(session.left_secs()))
+    first = session(minutes=30)
+    first.journal.write("training", "", "own", MEASURED, took_secs=120)
+    first.journal.write("training", "", "linen", SKIPPED, took_secs=60)
+    first.run(part)
+    session(minutes=30, again=True).run(part)
+    session(minutes=1).run(part)
+    assert left == pytest.approx([120, 300, 60], abs=5)
+
+
 def test_deterministic_flags_and_choices_of_attention_reach_the_worker(
     workers, session, tmp_path, monkeypatch
 ):
