@@ -46,14 +46,17 @@ def batches(folder, *, batch_size, is_divided, mesh):
     order = {"batch_size": batch_size, "rows": rows}
     training = {**order, "seed": 3, "start_step": 1, "stream": shuffled(EXAMPLES, seed=3)}
     number = 2 * EXAMPLES // batch_size
-    slots = decoded.train_slots(stored, **training)
+    slots = decoded.train_slots(stored, cached.ops, **training)
     on_host = pipeline.train_batches(source, PREPROCESS, **training, **READ, **skip)
     with cached.feed(slots, timeout_secs=60) as feed, on_host:
         yield from itertools.islice(zip(feed, on_host, strict=True), number)
         assert feed.skipped_images == on_host.num_bad > 0
         assert [on_host.bad_image(5)] == feed.bad_images.untold()
     on_host = pipeline.eval_batches(source, PREPROCESS, **order, **READ, **skip)
-    with cached.feed(decoded.eval_slots(stored, **order), timeout_secs=60) as feed, on_host:
+    with (
+        cached.feed(decoded.eval_slots(stored, cached.ops, **order), timeout_secs=60) as feed,
+        on_host,
+    ):
         yield from zip(feed, on_host, strict=True)
 
 

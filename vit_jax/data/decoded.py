@@ -26,8 +26,7 @@ import numpy as np
 from vit_jax.core.errors import UserError
 from vit_jax.core.files import atomic_folder, cache_dir
 from vit_jax.core.screen import format_bytes
-from vit_jax.data.on_device import philox
-from vit_jax.data.ops.table import Preprocess
+from vit_jax.data.ops.table import DeviceOps, Preprocess
 from vit_jax.data.order import streams
 from vit_jax.data.order.streams import Choose, Stream
 from vit_jax.data.pipeline import NO_EXAMPLE, HostBatch, eval_batches
@@ -196,17 +195,23 @@ class Slots:
 
     A batch of b slots is a dictionary of arrays:
 
-        example  int32   [b]     index of the example in the set; -1 for padding
-        seed     uint32  [b, 4]  of its random ops, as on_device/philox.py has it
-        index    int64   [b]     as `example`
-        weight   float32 [b]     1; 0 for a bad image, and for padding
+        example  int32   [b]             index of the example in the set; -1 for padding
+        draws    float32 [b, num_draws]  the numbers of its random ops
+        index    int64   [b]             as `example`
+        weight   float32 [b]             1; 0 for a bad image, and for padding
     """
 
     def __init__(
-        self, decoded: Decoded, choose: Choose, *, num_rows: int, batches: Iterable[int]
+        self,
+        decoded: Decoded,
+        ops: DeviceOps,
+        choose: Choose,
+        *,
+        num_rows: int,
+        batches: Iterable[int],
     ) -> None:
         """`choose` gives the examples of slots, `num_rows` a batch; `batches` are their numbers."""
-        self._decoded, self._choose = decoded, choose
+        self._decoded, self._ops, self._choose = decoded, ops, choose
         self._num_rows, self._batches = num_rows, batches
 
     def __iter__(self) -> Iterator[HostBatch]:
@@ -217,7 +222,7 @@ class Slots:
             indices = np.where(indices < self._decoded.num_examples, indices, NO_EXAMPLE)
             yield {
                 "example": indices.astype(np.int32),
-                "seed": philox.words(seeds),
+                "draws": self._ops.draw(seeds),
                 "index": indices,
                 "weight": np.where(indices < 0, np.float32(0), weights[indices]),
             }
@@ -232,6 +237,7 @@ class Slots:
 
 def train_slots(
     decoded: Decoded,
+    ops: DeviceOps,
     *,
     stream: Stream,
     batch_size: int,
@@ -241,11 +247,11 @@ def train_slots(
 ) -> Slots:
     """The slots that pipeline.train_batches would fill; arguments as there."""
     choose = streams.train_slots(stream, rows, batch_size, seed)
-    return Slots(decoded, choose, num_rows=len(rows), batches=itertools.count(start_step))
+    return Slots(decoded, ops, choose, num_rows=len(rows), batches=itertools.count(start_step))
 
 
-def eval_slots(decoded: Decoded, *, batch_size: int, rows: np.ndarray) -> Slots:
+def eval_slots(decoded: Decoded, ops: DeviceOps, *, batch_size: int, rows: np.ndarray) -> Slots:
     """The slots that pipeline.eval_batches would fill; arguments as there."""
     _, num_batches = streams.eval_counts(decoded.num_examples, rows, batch_size)
     choose = streams.eval_slots(rows, batch_size)
-    return Slots(decoded, choose, num_rows=len(rows), batches=range(num_batches))
+    return Slots(decoded, ops, choose, num_rows=len(rows), batches=range(num_batches))

@@ -14,7 +14,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from vit_jax.core import axes
 from vit_jax.data.decoded import Decoded, Slots
-from vit_jax.data.ops.op import OnDevice
+from vit_jax.data.ops.table import DeviceOps
 from vit_jax.data.source import NO_LABEL
 from vit_jax.parallel.mesh import BATCH_AXES
 from vit_jax.training.feed import BadImages, Feed
@@ -32,18 +32,20 @@ class CachedSet:
 
     Attributes:
       decoded: the set.
+      ops: the random ops.
 
     Args:
-      decoded: the set.
-      ops: (uint8 [H, W, 3], seed uint32 [4]) -> uint8 [h, w, 3], of one example.
+      decoded, ops: the set, and the random ops.
       layout: shapes and shardings of a batch.
       is_divided: see above.
     """
 
-    def __init__(self, decoded: Decoded, ops: OnDevice, layout: Batch, *, is_divided: bool) -> None:
+    def __init__(
+        self, decoded: Decoded, ops: DeviceOps, layout: Batch, *, is_divided: bool
+    ) -> None:
         sharding, (batch_size,) = layout["weight"].sharding, layout["weight"].shape
         assert isinstance(sharding, NamedSharding) and isinstance(sharding.mesh, Mesh)
-        self.decoded, self._ops, mesh = decoded, ops, sharding.mesh
+        self.decoded, self.ops, mesh = decoded, ops, sharding.mesh
         self._parts = axes.num_devices(BATCH_AXES, mesh.shape) if is_divided else 1
         self._rows = -(-decoded.num_examples // self._parts)  # of a part
         of_set, of_batch = PartitionSpec(BATCH_AXES if is_divided else None), sharding.spec
@@ -53,7 +55,9 @@ class CachedSet:
         }
         self._slots = {
             "example": jax.ShapeDtypeStruct((batch_size,), jnp.int32, sharding=sharding),
-            "seed": jax.ShapeDtypeStruct((batch_size, 4), jnp.uint32, sharding=sharding),
+            "draws": jax.ShapeDtypeStruct(
+                (batch_size, ops.num_draws), jnp.float32, sharding=sharding
+            ),
         }
         make = jax.shard_map(
             self._make, mesh=mesh, in_specs=(of_set, of_batch), out_specs=of_batch, check_vma=False
@@ -85,7 +89,7 @@ class CachedSet:
         """A device's part of a batch."""
         stored = self._taken(arrays, slots["example"])
         weight = jnp.where(slots["example"] >= 0, stored["weight"], 0)
-        stored["images"] = jax.vmap(self._ops)(stored["images"], slots["seed"])
+        stored["images"] = jax.vmap(self.ops.apply)(stored["images"], slots["draws"])
         empty = {"image": 0, "labels": NO_LABEL, "label_weights": 0}
         batch = {}
         for name, stored_name in _NAMES.items():

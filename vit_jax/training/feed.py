@@ -111,6 +111,7 @@ class Feed:
             item = self._queue.get(timeout=self._timeout_secs)
         except queue.Empty as error:
             raise _timed_out(self._timeout_secs) from error
+        self.wait_secs += time.perf_counter() - started
         if item is None:
             self._queue.put(None)  # stays at the end, however often it is called
             raise StopIteration
@@ -119,9 +120,7 @@ class Feed:
             raise item
         self.skipped_images += item.skipped
         self.bad_images.files += item.bad_images
-        batch = self._finish(item.batch)
-        self.wait_secs += time.perf_counter() - started
-        return batch
+        return self._finish(item.batch)
 
     def _fill(self) -> None:
         try:

@@ -4,7 +4,6 @@ import pytest
 
 from vit_jax.core.errors import UserError
 from vit_jax.data.host_tf import tf
-from vit_jax.data.on_device import philox
 from vit_jax.data.ops import table as ops
 from vit_jax.data.reader import Encoded, encoded
 from vit_jax.data.source import Example
@@ -29,8 +28,9 @@ def test_pixels_are_those_of_the_host(random, encode, photo_like):
     seeds = np.stack([7 * 2**32 + np.arange(ROUNDS), np.arange(ROUNDS) ** 5 * 256], axis=1)
     on_host = tf.function(lambda seed: preprocess(image, seed, max_image_pixels=10**6))
     decoded = preprocess.before_random()(image, seeds[0], max_image_pixels=10**6).numpy()
-    apply = jax.jit(jax.vmap(preprocess.on_device(), in_axes=(None, 0)))
-    on_device = np.asarray(apply(decoded, philox.words(seeds)))
+    ops_there = preprocess.on_device()
+    apply = jax.jit(jax.vmap(ops_there.apply, in_axes=(None, 0)))
+    on_device = np.asarray(apply(decoded, ops_there.draw(seeds)))
     different = {on_device[i].tobytes() for i in range(ROUNDS)}
     assert len(different) > 1
     for seed, ours in zip(seeds, on_device, strict=True):

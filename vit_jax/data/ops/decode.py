@@ -15,6 +15,7 @@ from vit_jax.data.host_tf import tf
 from vit_jax.data.on_device import crops
 from vit_jax.data.ops.op import (
     KnownSize,
+    OnDevice,
     Op,
     Size,
     check,
@@ -158,6 +159,10 @@ def pad_crop(size: Size, padding: int, reflect: bool = False) -> Op:
         begin = tf.cast(tf.random.stateless_uniform([2], seed) * places, tf.int32)
         return crop(padded, tf.concat([begin, [height, width]], 0))
 
+    on_device = functools.partial(
+        crops.pad_crop, size=(height, width), padding=padding, reflect=reflect
+    )
+
     def output_size(before: KnownSize) -> KnownSize:
         shorter = min(before) if isinstance(before, tuple) else before
         if reflect and shorter is not None and padding >= shorter:
@@ -168,9 +173,7 @@ def pad_crop(size: Size, padding: int, reflect: bool = False) -> Op:
         apply,
         output_size,
         largest=lambda before: tf.reduce_prod(before + 2 * padding),
-        on_device=functools.partial(
-            crops.pad_crop, size=(height, width), padding=padding, reflect=reflect
-        ),
+        on_device=OnDevice(2, on_device),
     )
 
 
@@ -180,7 +183,7 @@ def flip_lr() -> Op:
     def apply(pixels: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
         return tf.image.stateless_random_flip_left_right(pixels, seed)
 
-    return same_size(apply, on_device=crops.flip_lr)
+    return same_size(apply, OnDevice(1, crops.flip_lr))
 
 
 def _cropped_and_resized(

@@ -19,8 +19,12 @@ KnownSize = tuple[int, int] | int | None
 Size = int | tuple[int, int]  # both sides, or (height, width); in pixels
 
 
-# (pixels uint8 [H, W, 3], seed uint32 [4] as in on_device/philox.py) -> uint8 [h, w, 3].
-OnDevice = Callable[[jax.Array, jax.Array], jax.Array]
+class OnDevice(NamedTuple):
+    """A random op in JAX, of images of one size; the host draws its numbers."""
+
+    num_draws: int  # tf.random.stateless_uniform([num_draws], seed)
+    # (pixels uint8 [H, W, 3], draws float32 [num_draws]) -> uint8 [h, w, 3]
+    apply: Callable[[jax.Array, jax.Array], jax.Array]
 
 
 class Op(NamedTuple):
@@ -36,7 +40,7 @@ class Op(NamedTuple):
     decode: Callable[[Encoded, tf.Tensor], tf.Tensor] | None = None
     # Whether it uses its seed: what an op makes without is the same at each visit of an example.
     is_random: bool = True
-    # The same in JAX, from images of one size; None: there is no such version.
+    # The same on devices; None: there is no such version.
     on_device: OnDevice | None = None
 
 

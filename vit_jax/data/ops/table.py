@@ -12,13 +12,15 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from typing import NamedTuple
 
 import jax
+import numpy as np
 
 from vit_jax.core import opstring
 from vit_jax.core.errors import UserError, nearest
 from vit_jax.data.host_tf import tf
-from vit_jax.data.on_device import philox
+from vit_jax.data.on_device import draws
 from vit_jax.data.ops.augmentations import (
     color_jitter,
     gaussian_blur,
@@ -61,6 +63,32 @@ OPS: dict[str, Callable[..., Op]] = {
 }
 
 ON_DEVICE = ("pad_crop", "flip_lr")  # the random ops that have a version for devices
+
+
+class DeviceOps(NamedTuple):
+    """Random ops for devices, by their places in the string."""
+
+    by_place: dict[int, OnDevice]
+
+    @property
+    def num_draws(self) -> int:
+        """Numbers that all of them take for an image."""
+        return sum(op.num_draws for op in self.by_place.values())
+
+    def draw(self, seeds: np.ndarray) -> np.ndarray:
+        """Their numbers, float32 [n, num_draws], for the seeds of images, int64 [n, 2]."""
+        of_ops = [
+            draws.uniform(seeds + np.array([0, place]), op.num_draws)
+            for place, op in self.by_place.items()
+        ]
+        return np.concatenate([np.zeros([len(seeds), 0], np.float32), *of_ops], axis=1)
+
+    def apply(self, pixels: jax.Array, draws: jax.Array) -> jax.Array:
+        """One image, uint8 [H, W, 3], and its numbers, float32 [num_draws] -> uint8 [h, w, 3]."""
+        for op in self.by_place.values():
+            pixels = op.apply(pixels, draws[: op.num_draws])
+            draws = draws[op.num_draws :]
+        return pixels
 
 
 class Preprocess:
@@ -108,10 +136,10 @@ class Preprocess:
         known = size if isinstance(size, tuple) else None
         return Preprocess(self._ops[:number], known, self._texts[:number])
 
-    def on_device(self) -> OnDevice:
-        """The other ops, in JAX. UserError if one of them has no such version."""
+    def on_device(self) -> DeviceOps:
+        """The other ops, for devices. UserError if one of them has no such version."""
         first = self._number_before_random()
-        ops = []
+        ops = {}
         for place, op in enumerate(self._ops[first:], start=first):
             if not op.is_random:
                 raise UserError(
@@ -125,14 +153,8 @@ class Preprocess:
                     f"{' and '.join(ON_DEVICE)} have one. Leave it out, or "
                     "set input.cache=ram, which keeps images on the host."
                 )
-            ops.append((place, op.on_device))
-
-        def apply(pixels: jax.Array, seed: jax.Array) -> jax.Array:
-            for place, op in ops:
-                pixels = op(pixels, philox.later(seed, place))
-            return pixels
-
-        return apply
+            ops[place] = op.on_device
+        return DeviceOps(ops)
 
     def _number_before_random(self) -> int:
         return next((i for i, op in enumerate(self._ops) if op.is_random), len(self._ops))

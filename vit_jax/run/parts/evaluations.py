@@ -135,7 +135,8 @@ def eval_data(
 
         told: dict[str, Any] = {"timeout_secs": input.timeout_secs, "bad_images": bad_images}
         if is_cached(input):
-            slots = decoded.eval_slots(cached().decoded, batch_size=batch_size, rows=rows)
+            stored, ops = cached().decoded, cached().ops
+            slots = decoded.eval_slots(stored, ops, batch_size=batch_size, rows=rows)
             return cached().feed(slots, **told), num_batches
         batches = pipeline.eval_batches(
             source,

@@ -90,6 +90,7 @@ def _cached_feed(
     cached = device_cache.cached_set(config, split, source.num_classes, layout)
     slots = decoded.train_slots(
         cached.decoded,
+        cached.ops,
         stream=stream(c, source, seed=config.seed),
         batch_size=c.batch_size,
         seed=config.seed,
