@@ -50,7 +50,7 @@ def main(arguments: list[str]) -> None:
         now = ", ".join(f"{w.name} {rate(w, shape):.2f}" for w in workers)
         print(f"turn {turn + 1} of {_TURNS.value}: images/s {now}", flush=True)
     for worker in workers:
-        packages = PACKAGES.get(worker.name, "jax flax optax")
+        packages = PACKAGES.get(worker.name.removesuffix(PAGES), "jax flax optax")
         row = describe(worker, shape, workers[0])
         rows.record(
             *("train_step", "vit_jax benchmarks", packages, row),

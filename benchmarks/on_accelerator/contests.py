@@ -228,5 +228,5 @@ def write(
         compiled_gib=round(planned / GIB, 5) if planned else None,
         compile_secs=None if compile_secs is None else round(compile_secs, 1),
         first_step_secs=round(ready["ready_secs"], 1),
-        note=f"first loss {ready['first_loss']:.4f}",
+        note=f"first loss {ready['first_loss']:.4f}" if work == "train" else "",
     )

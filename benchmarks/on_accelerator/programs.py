@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.contenders import Shape, own
-from benchmarks.on_accelerator import trace_summary
+from benchmarks.on_accelerator import COPY, trace_summary
 from benchmarks.on_accelerator.contests import COMPILE_SECS, DTYPE, GIB, OWN, case_of, start
 from benchmarks.on_accelerator.session import Session
 from benchmarks.workers import LineProcess, run_to_end
@@ -22,15 +22,15 @@ LARGEST_PROFILE_BYTES = 15 * 2**20  # to be taken from the machine
 
 def matrix(session: Session) -> None:
     """Rates of the device."""
-    if not session.wanted("", "own", 20):
+    if not session.wanted(COPY, OWN.name, 20):  # the last of its rows
         return
     toy = ["--sides=64,128", "--copy_mib=1", "--repeats=1"]
-    with session.attempt("", "own"):
+    with session.attempt(COPY, OWN.name):
         program = _program(session, "matrix_rate", toy if session.dry else [])
         try:
             for _ in range(3 if session.dry else 4):
                 said = program.read(session.wait_secs())
-                session.write(said.pop("case"), "own", **said)
+                session.write(said.pop("case"), OWN.name, **said)
         finally:
             program.close()
 

@@ -4,7 +4,6 @@ import collections
 import csv
 import gzip
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -46,11 +45,14 @@ def _operations(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
             names[event["name"]][key] = event["args"]["name"]
     complete = [event for event in events if event.get("ph") == "X" and event.get("dur")]
 
-    def on_device(event: dict[str, Any]) -> bool:
+    def on_line(event: dict[str, Any], beginning: str) -> bool:
         process = names["process_name"].get((event["pid"], None), "")
         thread = names["thread_name"].get((event["pid"], event["tid"]), "")
-        # Other lines of a device repeat its time by modules, steps and scopes.
-        return bool(re.search("/device:", process) and re.match("Stream|XLA Ops", thread))
+        return "/device:" in process and thread.startswith(beginning)
 
-    found = [event for event in complete if on_device(event)]
-    return found or [event for event in complete if "hlo_op" in event.get("args", {})]
+    # A GPU's streams, a TPU's operations. Other lines of a device repeat the same time, by modules,
+    # steps and scopes.
+    for beginning in ("Stream", "XLA Ops"):
+        if found := [event for event in complete if on_line(event, beginning)]:
+            return found
+    return [event for event in complete if "hlo_op" in event.get("args", {})]

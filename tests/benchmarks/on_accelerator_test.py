@@ -113,6 +113,20 @@ def test_what_time_is_too_short_for_is_skipped_and_tried_again(workers, session,
     assert [worker.work for worker in workers] == ["forward"]
 
 
+def test_every_size_meets_every_peer_and_the_bars_come_first(workers, session, tmp_path):
+    session(minutes=60, dry=False).run(Part("training", 60, contests.training))
+    found = [(row["case"], row["entrant"]) for row in written(tmp_path / "out")]
+    of_bars = ["L/16, 224 px, 64 images", "B/16, 224 px, 256 images"]
+    peers = {"timm_vit", "torch_vit", "linen"}
+    for number, case in enumerate(of_bars):
+        now = found[4 * number : 4 * number + 4]
+        assert {entrant for of, entrant in now if of == case} == peers | {"own"}
+    for case in ("S/16, 224 px, 512 images", "H/14, 224 px, 32 images"):
+        assert {entrant for of, entrant in found if of == case} == peers | {"own"}
+    larger = [row for row in found if row[0].endswith((" 128 images", " 512 images"))]
+    assert len(found) == 20 and ("L/16, 224 px, 128 images", "own") in larger
+
+
 def test_the_first_is_measured_though_all_others_fail(workers, session, tmp_path):
     session().run(Part("inference", 5, contests.inference))
     timm, own = written(tmp_path / "out")
@@ -201,7 +215,7 @@ def test_the_table_of_a_trace_counts_kernels_alone(tmp_path):
     meta = [
         {"ph": "M", "name": "process_name", "pid": 1, "args": {"name": "/device:GPU:0"}},
         {"ph": "M", "name": "thread_name", "pid": 1, "tid": 2, "args": {"name": "Stream #13"}},
-        {"ph": "M", "name": "thread_name", "pid": 1, "tid": 3, "args": {"name": "XLA Modules"}},
+        {"ph": "M", "name": "thread_name", "pid": 1, "tid": 3, "args": {"name": "XLA Ops"}},
     ]
     kernel = {"ph": "X", "name": "gemm", "pid": 1, "tid": 2, "dur": 30.0}
     events = [kernel, kernel | {"name": "softmax", "dur": 20.0}, kernel, kernel | {"tid": 3}]
@@ -223,6 +237,8 @@ def test_the_command_measures_the_matrix_rate_and_refuses_unknown_parts(run_pyth
     found = written(tmp_path)
     assert [row["unit"] for row in found] == ["TFLOP/s", "TFLOP/s", "GB/s"]
     assert all(float(row["value"]) > 0 and row["status"] == MEASURED for row in found)
+    again = run_python(*DRY, f"--output={tmp_path}", "--parts=matrix,memory")
+    assert again.returncode == 0 and written(tmp_path) == found
     wrong = run_python(*DRY, f"--output={tmp_path}", "--parts=matrx")
     assert wrong.returncode == 1
     assert "--parts: there is no 'matrx'. Did you mean 'matrix'?" in wrong.stderr
