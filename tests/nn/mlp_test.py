@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from vit_jax.nn.block import Mlp
+from vit_jax.nn.block import Mlp, gelu
 from vit_jax.nn.block_spec import BlockSpec
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -25,3 +25,14 @@ def test_gated_mlp_equals_its_formula(kind, bias):
         gate = np.asarray(jax.nn.gelu(gate, approximate=False))
     expected = dense(mlp.fc2, gate * dense(mlp.fc1, x))
     np.testing.assert_allclose(mlp(x, None), expected, atol=ROUNDING)
+
+
+@pytest.mark.parametrize("form", ["tanh", "exact"])
+def test_gelu_keeps_its_input_alone_for_the_backward_pass(form):
+    x, dy = (jax.random.normal(jax.random.key(i), (3, 50)) * 3 for i in range(2))
+    expected, pull_back = jax.vjp(lambda x: jax.nn.gelu(x, approximate=form == "tanh"), x)
+    y, own = jax.vjp(lambda x: gelu(form, x), x)
+    np.testing.assert_allclose(y, expected, rtol=0)
+    np.testing.assert_allclose(own(dy)[0], pull_back(dy)[0], atol=ROUNDING)
+    assert sum(kept.size for kept in jax.tree.leaves(own)) == x.size
+    assert sum(kept.size for kept in jax.tree.leaves(pull_back)) > x.size

@@ -110,11 +110,33 @@ class Mlp(nnx.Module):
     def _hidden(self, x: jax.Array) -> jax.Array:
         """[B, N, D] -> [B, N, M]."""
         # The released weights were trained with the tanh approximation; "exact" is the erf form.
-        gelu = functools.partial(jax.nn.gelu, approximate=self.gelu == "tanh")
+        activation = jax.nn.silu if self.kind == "swiglu" else functools.partial(gelu, self.gelu)
         if self.kind == "mlp":
-            return gelu(self.fc1(x))
-        activation = jax.nn.silu if self.kind == "swiglu" else gelu
+            return activation(self.fc1(x))
         return activation(self.gate(x)) * self.fc1(x)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def gelu(form: str, x: jax.Array) -> jax.Array:
+    """GELU (arXiv 1606.08415) in one of the forms of BlockSpec.gelu.
+
+    The backward pass starts from x, which the product before it has written anyway. JAX's own
+    keeps a second array of this size, the largest of a block at few tokens. Not for forward-mode
+    differentiation.
+    """
+    return jax.nn.gelu(x, approximate=form == "tanh")
+
+
+def _gelu_forward(form: str, x: jax.Array) -> tuple[jax.Array, jax.Array]:
+    return gelu(form, x), x
+
+
+def _gelu_backward(form: str, x: jax.Array, dy: jax.Array) -> tuple[jax.Array]:
+    x = jax.lax.optimization_barrier(x)  # else XLA would keep the forward pass's tanh after all
+    return jax.vjp(lambda x: jax.nn.gelu(x, approximate=form == "tanh"), x)[1](dy)
+
+
+gelu.defvjp(_gelu_forward, _gelu_backward)
 
 
 class LayerScale(nnx.Module):
