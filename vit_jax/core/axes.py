@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
+from jax.experimental.layout import Layout, with_layout_constraint
 from jax.sharding import PartitionSpec
 
 from vit_jax.core import errors
@@ -173,3 +174,16 @@ def per_device(
     in_specs = tuple(spec(n, x) for n, x in zip(names, arrays, strict=True))
     out_specs = tuple(spec(n, arrays[0]) for n in results)
     return jax.shard_map(f, in_specs=in_specs, out_specs=out_specs, check_vma=False)(*arrays)
+
+
+def keep_order(x: jax.Array, *names: str | None) -> jax.Array:
+    """Pins the layout of an activation in a GPU's memory: axes in order, the last one contiguous.
+
+    names: logical names of its axes. For [B, N, D] XLA would choose B to be contiguous there, and
+    copy tokens before and after the products of every block. Elsewhere it returns x.
+    """
+    if jax.sharding.get_abstract_mesh().empty or target().platform != "gpu":
+        return x
+    order = Layout(major_to_minor=tuple(range(x.ndim)))
+    pin = lambda x: (with_layout_constraint(x, order),)
+    return per_device(pin, [names], [names], x)[0]  # by itself XLA would gather all of x for it

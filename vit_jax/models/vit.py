@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from vit_jax.core.axes import BATCH, CLASSES, STREAM, TOKENS, WIDTH, constrain
+from vit_jax.core.axes import BATCH, CLASSES, STREAM, TOKENS, WIDTH, constrain, keep_order
 from vit_jax.core.token_layout import TokenLayout
 from vit_jax.models.family import Preprocess
 from vit_jax.models.head import head
@@ -128,7 +128,8 @@ class ViT(nnx.Module):
         ]
         x = jnp.concatenate([*of_all, x], axis=1) if first else x
         x = self.positions(x) if self.spec.position_place == "input" else x
-        return constrain(x, BATCH, TOKENS, STREAM)
+        stream = (BATCH, TOKENS, STREAM)
+        return keep_order(constrain(x, *stream), *stream)
 
     def _run(
         self, images: jax.Array, key: Any, layers: tuple[int, ...] = ()
