@@ -35,6 +35,7 @@ def get_config(arg=None):
                 "batch_size": 512,
                 "num_examples": 50_000,
                 "num_classes": 10,
+                "cache": "device",  # 185 MB; other random ops need "ram"
             },
             "loss": {"kind": "softmax", "label_smoothing": 0.1, "mixup": 0.2},
             "optim": {

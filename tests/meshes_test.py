@@ -38,6 +38,7 @@ RUN = (
 ALL_KINDS = {
     "data x fsdp x tensor, ZeRO-1": (
         "mesh.data=2", "mesh.fsdp=2", "mesh.tensor=2", "mesh.shard_optimizer=true",
+        "input.cache=device",
     ),
 }  # fmt: skip
 MESHES = {
@@ -50,7 +51,12 @@ MESHES = {
 # `tensor` are in two processes, which read the same images.
 ACROSS_PROCESSES = {
     2: {
-        "ZeRO-1 and fsdp": ("mesh.data=4", "mesh.fsdp=2", "mesh.shard_optimizer=true"),
+        "ZeRO-1 and fsdp": (
+            "mesh.data=4",
+            "mesh.fsdp=2",
+            "mesh.shard_optimizer=true",
+            "input.cache=device",
+        ),
     },
     4: {
         "fsdp x tensor 4": ("mesh.data=1", "mesh.fsdp=2", "mesh.tensor=4"),

@@ -1,3 +1,4 @@
+import dataclasses
 import math
 import types
 from pathlib import Path
@@ -11,7 +12,9 @@ from vit_jax import config as configs
 from vit_jax import models
 from vit_jax.core.errors import UserError
 from vit_jax.plan import forecast as forecasts
-from vit_jax.plan.forecast import HostNeeds, StepTime, forecast
+from vit_jax.plan import table
+from vit_jax.plan.compiled import DoesNotFit
+from vit_jax.plan.forecast import HostNeeds, Memory, StepTime, forecast
 from vit_jax.run import build
 
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -177,3 +180,21 @@ def test_needs_on_the_devices_here():
     make = lambda *shape: jax.ShapeDtypeStruct(shape, jnp.float32, sharding=sharding)
     needs = forecasts._host_needs(types.SimpleNamespace(state=[make(10)]), {"weight": make(6)})
     assert needs == HostNeeds(images=6, input_bytes=4 * 6 * 12, saving_bytes=round(1.27 * 40))
+
+
+@pytest.mark.parametrize(
+    ("preprocess", "side"), [("decode|resize(10)|pad_crop(8, 1)", 10), ("decode|pad_crop(8, 1)", 8)]
+)
+def test_images_on_the_devices_are_counted(preprocess, side):
+    overrides = ["input.cache=device", f"input.preprocess={preprocess}"]
+    config = configs.resolve(TINY, overrides)
+    planned = forecast(config, build.mesh(config.mesh), topology=None, compiled=False)
+    assert planned.memory.images == 160 * (3 * side * side + 4 + 4)
+    assert dict(table.rows(planned, price=None))["  training images beside it"]
+
+
+def test_images_that_do_not_fit_beside_the_step_are_refused():
+    fits = Memory(1, 1, 0, None, peak=10, there=15, images=5)
+    forecasts._check_memory(fits)
+    with pytest.raises(DoesNotFit, match=r"images of input\.cache=device do not fit: they take 6 "):
+        forecasts._check_memory(dataclasses.replace(fits, images=6))

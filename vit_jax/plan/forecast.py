@@ -50,6 +50,8 @@ class Memory:
         None where remat leaves that to the compiler.
       peak: total peak of the compiled step; None: not compiled.
       there: memory of the device; None: unknown.
+      images: the training images that input.cache=device keeps, beside the peak; those of
+        evaluations come on top, since only their data say how many there are.
     """
 
     parameters: int
@@ -58,6 +60,7 @@ class Memory:
     activations: int | None
     peak: int | None
     there: int | None
+    images: int = 0
 
     @property
     def state(self) -> int:
@@ -190,7 +193,8 @@ def forecast(
     some = mesh.devices.flat
     generation = topology.partition(":")[0] if topology else None
     memory = _memory(step.layout, figures, generation, _activations(config, step.model, mesh))
-    if generation in chips.GPUS:
+    memory = _with_images(memory, config, mesh, num_examples)
+    if generation in chips.GPUS or memory.images:
         _check_memory(memory)
     hosts = len({d.process_index for d in some})
     peak = chips.peak_flops(some[0].device_kind)
@@ -276,8 +280,28 @@ def _memory(
     )
 
 
+def _with_images(memory: Memory, config: RunConfig, mesh: Mesh, num_examples: int) -> Memory:
+    """`memory` with the images of input.cache=device, of one label each.
+
+    Where only the files tell their size, it is taken to be the model's. UserError for random ops
+    that do not run on devices.
+    """
+    c = config.input
+    if not build.is_cached(c):
+        return memory
+    size = build.cached_size(c.preprocess, "input.preprocess")
+    images = build.cached_bytes(num_examples, size, mesh, memory.there).on_device
+    return dataclasses.replace(memory, images=images)
+
+
 def _check_memory(memory: Memory) -> None:
     """DoesNotFit if a step takes more than there is: for a GPU the compiler does not say so."""
+    if memory.peak and memory.there and memory.peak <= memory.there < memory.peak + memory.images:
+        raise DoesNotFit(
+            f"The images of input.cache=device do not fit: they take {format_bytes(memory.images)} "
+            f"beside {format_bytes(memory.peak)} of the step, of {format_bytes(memory.there)}. Set "
+            "input.cache=ram, which keeps images on the host."
+        )
     if memory.peak and memory.there and memory.peak > memory.there:
         raise DoesNotFit(
             f"The step does not fit: it takes {format_bytes(memory.peak)} of the "

@@ -81,9 +81,11 @@ def _memory(forecast: Forecast) -> Iterator[Row]:
     elif memory.activations is not None:
         yield "  activations, about", size(memory.activations)
         taken = memory.state + memory.activations
+    if memory.images:
+        yield "  training images beside it", size(memory.images)
     if memory.there is not None:
         yield "  of", size(memory.there)
-        free = memory.there - (taken or memory.state)
+        free = memory.there - (taken or memory.state) - memory.images
         yield "  free", size(free) + ("" if free >= 0 else f": {TOO_LITTLE}")
     if forecast.sent is not None:
         yield "", ""

@@ -6,6 +6,8 @@ are imported where they are first used.
 
 from vit_jax.run.parts.device_cache import (
     SplitOfRun,
+    cached_bytes,
+    cached_size,
     check_cached,
     decode,
     is_cached,

@@ -91,6 +91,19 @@ def check_cached(c: InputConfig, split: SplitOfRun, mesh: Mesh) -> CachedBytes:
     )
 
 
+def cached_size(preprocess: str, field: str) -> tuple[int, int]:
+    """(height, width) of the kept images, without data; the model's where only files tell theirs.
+
+    UserError for random ops that do not run on devices.
+    """
+    parsed = ops.parse(preprocess, field=field)
+    parsed.on_device()
+    size = parsed.before_random().output_size or parsed.output_size
+    if size is None:
+        raise UserError(f"{field}={preprocess!r} gives images of different sizes.")
+    return size
+
+
 def total_cached(c: InputConfig, sets: Sequence[CachedBytes]) -> int:
     """Bytes of all sets on each device. UserError if they are more than input.cache_bytes."""
     total = sum(each.on_device for each in sets)
