@@ -169,13 +169,16 @@ class ViTSpec(ModelSpec, BlockSpec):
 
         For each token: a block's input, its middle (unless `parallel`), query and key (before and
         after their norms, if any), value, attention's mixed values, the hidden layer before its
-        GELU (if gated, both), and attention's weights. If the tokens between blocks are float32 and
+        GELU (if gated, both), and attention's weights, or where a program keeps none
+        (nn/kernels), a float32 for each head. If the tokens between blocks are float32 and
         the rest is not, the first two count twice.
         """
         n = self.token_layout(image_size).num_tokens
         of_width = (2 - self.parallel) * self._stream_size + 4 + 2 * self.qk_norm
         of_mlp = 1 + (self.mlp != "mlp")
-        of_a_token = of_width * self.width + of_mlp * self.mlp_dim + self.num_heads * n
+        relative = self.position_embedding == "relative"
+        of_head = n if choice.keeps_weights(self.attention, n, biased=relative) else 2
+        of_a_token = of_width * self.width + of_mlp * self.mlp_dim + self.num_heads * of_head
         return 2 * self.depth * n * of_a_token
 
     def block_input_bytes(self, image_size: tuple[int, int]) -> int:

@@ -63,13 +63,11 @@ class SelfAttention(nnx.Module):
     def _mix(
         self, query: jax.Array, key: jax.Array, value: jax.Array, bias: jax.Array | None
     ) -> jax.Array:
-        """`attend`, by the kernel of the field `attention`. Kernels are slow to import."""
+        """`attend`, by the kernel of the field `attention`."""
         softmax = self.precision.softmax
         kernel = choice.choose(self.kernel, query, softmax, biased=bias is not None)
-        if kernel == choice.FUSED:
-            from vit_jax.nn.kernels import fused
-
-            return fused.attend(query, key, value)
+        if kernel != choice.XLA:
+            return choice.program(kernel)(query, key, value)
         if bias is None and query.shape[1] >= choice.LONG:
             return blockwise.attend(query, key, value, softmax)
         return attend(query, key, value, softmax, bias)

@@ -143,8 +143,9 @@ class BlockSpec(Numerics):
 
     attention: str = field(
         "auto",
-        "what computes attention: `xla`, JAX's compiler; `fused`, a kernel for TPUs; or `auto`, by "
-        "devices and model: see [variants](vit_variants.md#attention) [this]",
+        "what computes attention: `xla`, JAX's compiler; `fused` or `splash`, kernels for TPUs; "
+        "`cudnn`, for NVIDIA GPUs; or `auto`, by devices and model: see "
+        "[variants](vit_variants.md#attention) [this]",
         choices=CHOICES,
     )
 

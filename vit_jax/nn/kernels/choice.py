@@ -19,12 +19,14 @@ if TYPE_CHECKING:
     from vit_jax.core.axes import Target
 
 AUTO = "auto"
-XLA, FUSED = "xla", "fused"
-CHOICES = (AUTO, XLA, FUSED)
+XLA, FUSED, SPLASH, CUDNN = "xla", "fused", "splash", "cudnn"
+CHOICES = (AUTO, XLA, FUSED, SPLASH, CUDNN)
 
 # From this number of tokens on XLA's program runs in blocks of queries: the memory of a whole one
 # grows with N x N.
 LONG = 1024
+# cuDNN's limits on all GPUs that it serves.
+MOST_HEAD_SIZE, AMPERE = 128, 8.0
 
 _PORTABLE = contextvars.ContextVar("portable", default=False)
 
@@ -67,9 +69,41 @@ def _refuses_any(a: Attention) -> str | None:
     return None
 
 
-_is_tpu = lambda target: target.platform == "tpu"
+def _cudnn_refuses(a: Attention) -> str | None:
+    if a.dtype != "bfloat16":
+        return f"it computes in bfloat16, not in model.dtype={a.dtype}: set model.dtype=bfloat16"
+    if a.head_size > MOST_HEAD_SIZE:
+        return (
+            f"its heads have at most {MOST_HEAD_SIZE} channels, not {a.head_size}: give more "
+            "model.num_heads, or set model.attention=xla"
+        )
+    return _refuses_any(a)
+
+
+def _is_nvidia(target: Target) -> bool:
+    """Whether it is a GPU that cuDNN serves; absent ones are (plan/gpu.py)."""
+    import jax
+
+    if target.platform not in ("gpu", "cuda"):
+        return False
+    if jax.default_backend() != "gpu":
+        return True
+    capability = getattr(jax.local_devices()[0], "compute_capability", "")  # AMD: "gfx90a"
+    try:
+        return float(capability) >= AMPERE
+    except ValueError:
+        return False
+
+
+def _is_tpu(target: Target) -> bool:
+    """Whether it is a TPU whose kernels multiply bfloat16: all but these do."""
+    return target.platform == "tpu" and target.kind not in ("TPU v2", "TPU v3")
+
+
 KERNELS: dict[str, Kernel] = {
-    FUSED: Kernel("a TPU", _is_tpu, _refuses_any),
+    FUSED: Kernel("a TPU from v4 on", _is_tpu, _refuses_any),
+    SPLASH: Kernel("a TPU from v4 on", _is_tpu, _refuses_any),
+    CUDNN: Kernel("an NVIDIA GPU from Ampere on", _is_nvidia, _cudnn_refuses),
 }
 
 
@@ -92,7 +126,7 @@ def choose(asked: str, query: jax.Array, softmax_dtype: np.dtype, *, biased: boo
     if _PORTABLE.get():
         return XLA
     if asked == AUTO:
-        return _best(attention, target) if axes.can_divide() else XLA
+        return _best(attention, target)
     if asked in KERNELS and not KERNELS[asked].runs_on(target):
         raise UserError(
             f"model.attention={asked} runs on {KERNELS[asked].where}, not on {target.kind}: set "
@@ -104,13 +138,33 @@ def choose(asked: str, query: jax.Array, softmax_dtype: np.dtype, *, biased: boo
 
 def _best(attention: Attention, target: Target) -> str:
     """The choice of AUTO, from benchmarks/results/attention.csv."""
-    if attention.dtype != "bfloat16":
-        return XLA
-    for kernel in (FUSED,):
-        own = KERNELS[kernel]
-        if own.runs_on(target) and own.refuses(attention) is None:
-            return kernel
-    return XLA
+    from vit_jax.core import axes
+
+    kernel = CUDNN if target.platform in ("gpu", "cuda") else FUSED
+    serves = KERNELS[kernel].runs_on(target) and KERNELS[kernel].refuses(attention) is None
+    # XLA divides what cuDNN computes, but not a kernel of Pallas.
+    divided = kernel == CUDNN or axes.can_divide()
+    return kernel if serves and divided and attention.dtype == "bfloat16" else XLA
+
+
+def program(kernel: str) -> Callable[..., jax.Array]:
+    """The function of (query, key, value) of one of KERNELS; they are slow to import."""
+    if kernel == SPLASH:
+        from vit_jax.nn.kernels import splash
+
+        return splash.attend
+    if kernel == CUDNN:
+        from vit_jax.nn.kernels import cudnn
+
+        return cudnn.attend
+    from vit_jax.nn.kernels import fused
+
+    return fused.attend
+
+
+def keeps_weights(asked: str, tokens: int, *, biased: bool) -> bool:
+    """Whether the backward pass finds N x N weights in memory; AUTO counts as XLA."""
+    return asked in (AUTO, XLA) and (biased or tokens < LONG)
 
 
 def elsewhere(spec: object) -> dict[str, str]:
