@@ -18,8 +18,8 @@ from vit_jax.train import train
 
 RUN = (
     "input.preprocess=decode|resize(10)|pad_crop(8, 1)|flip_lr", "log.tensorboard=true",
-    "loss.mixup=0.2", "evals.test.preprocess=decode|resize(8)", "evals.test.every_steps=4",
-    "evals.test.batch_size=8",
+    "model.depth=1", "loss.mixup=0.2", "evals.test.preprocess=decode|resize(8)",
+    "evals.test.every_steps=4", "evals.test.batch_size=8",
 )  # fmt: skip
 
 # In an interpreter that has imported nothing: trains, evaluates, saves.
@@ -64,7 +64,14 @@ def refused(tmp_path, tiny_run):
     return said
 
 
-def test_trains_to_the_same_bits_without_tensorflow(run_python, tmp_path):
+@pytest.mark.parametrize(
+    "is_decoded", [True, pytest.param(False, marks=pytest.mark.slow, id="in another process")]
+)
+def test_trains_to_the_same_bits_without_tensorflow(run_python, tmp_path, is_decoded):
+    if is_decoded:
+        config = configs.resolve(TINY_RUN, [*RUN, "input.cache=device"])
+        run = preflight.prepare(config, epath.Path(tmp_path / "device"))
+        device_cache.decode(config, run.splits, run.source.num_classes)
     job = json.dumps([TINY_RUN, [*RUN, "input.cache=device"], str(tmp_path / "device")])
     ended = run_python("-c", WITHOUT_TENSORFLOW, job, fresh=True)
     assert ended.returncode == 0, ended.stderr
