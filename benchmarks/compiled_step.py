@@ -1,12 +1,13 @@
 """The training step of a config, compiled."""
 
 import time
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from jax.sharding import Mesh
 
 from vit_jax.config import RunConfig
-from vit_jax.plan.compiled import lower, planned_step
+from vit_jax.plan.compiled import compile_, lower, planned_step
 from vit_jax.training.state import StateLayout
 from vit_jax.training.step import Batch
 
@@ -19,6 +20,7 @@ class CompiledStep(NamedTuple):
     batch: Batch
     forward_flops: int  # per image
     compile_secs: float
+    spec: Mapping[str, Any]  # the model's fields
 
 
 def compile_step(config: RunConfig, mesh: Mesh) -> CompiledStep:
@@ -26,7 +28,9 @@ def compile_step(config: RunConfig, mesh: Mesh) -> CompiledStep:
     planned = planned_step(config, mesh)
     lowered = lower(planned)
     started = time.perf_counter()
-    compiled = lowered.lowered.compile()
+    compiled = compile_(lowered)
     secs = lowered.secs + time.perf_counter() - started
-    flops = planned.model.forward_flops
-    return CompiledStep(compiled, planned.layout, planned.batch, flops, secs)
+    model = planned.model
+    return CompiledStep(
+        compiled, planned.layout, planned.batch, model.forward_flops, secs, model.spec
+    )

@@ -11,8 +11,9 @@ from vit_jax.parallel import chips
 from vit_jax.plan import forecast as forecasts
 from vit_jax.plan import gpu, topology
 from vit_jax.plan.__main__ import plan
-from vit_jax.plan.compiled import DoesNotFit, Figures
+from vit_jax.plan.compiled import DoesNotFit, Figures, kernel_secs
 from vit_jax.plan.forecast import Memory
+from vit_jax.plan.kernels import Kernel
 from vit_jax.plan.step_time import StepTime, step_time
 
 TINY = (
@@ -112,6 +113,13 @@ def test_the_time_of_a_step_is_a_roofline():
         kernels=1.5e-3,
     )
     assert time.estimate == time.roofline == time.matrix
+
+
+def test_a_kernel_takes_as_long_as_its_slower_part():
+    h100 = chips.GPUS["h100"]
+    found = [Kernel("product", 2, 10, 989 * 10**9), Kernel("copy", 3, 3_352_320_000, 10)]
+    assert kernel_secs(found, h100.device_kind) == pytest.approx(2e-3 + 3e-3)
+    assert kernel_secs(found, "NVIDIA L4") is None
 
 
 def test_between_hosts_the_network_counts():

@@ -29,7 +29,7 @@ from vit_jax.plan import gpu
 from vit_jax.plan import hlo as hlo_text
 from vit_jax.plan import kernels as gpu_kernels
 from vit_jax.plan.hlo import collectives, instructions
-from vit_jax.plan.kernels import kernels
+from vit_jax.plan.kernels import Kernel, kernels
 from vit_jax.run import build
 from vit_jax.training import step
 from vit_jax.training.state import StateLayout
@@ -154,17 +154,25 @@ def read_figures(lowered: LoweredStep) -> Figures:
 def _of_gpu(figures: Figures, hlo: str, device_kind: str) -> Figures:
     """With what follows from the kernels."""
     found = kernels(hlo)
-    chip = next((c for c in chips.GPUS.values() if c.device_kind == device_kind), None)
-    peak = chips.peak_flops(device_kind)
-    secs = None
-    if chip and peak:
-        each = (k.runs * max(k.flops / peak, k.nbytes / (chip.hbm_gbps * 1e9)) for k in found)
-        secs = sum(each)
     return figures._replace(
         accessed_bytes=sum(k.runs * k.nbytes for k in found),
         kernels=sum(k.runs for k in found),
-        kernels_secs=secs,
+        kernels_secs=kernel_secs(found, device_kind),
     )
+
+
+def kernel_secs(found: list[Kernel], device_kind: str) -> float | None:
+    """Seconds of a step's kernels by roofline; None for a GPU that is not in chips.GPUS.
+
+    One after the other, each at the rate of matrix products or at the memory's bandwidth, whichever
+    is slower.
+    """
+    chip = next((c for c in chips.GPUS.values() if c.device_kind == device_kind), None)
+    peak = chips.peak_flops(device_kind)
+    if chip is None or peak is None:
+        return None
+    a_byte = 1 / (chip.hbm_gbps * 1e9)
+    return sum(k.runs * max(k.flops / peak, k.nbytes * a_byte) for k in found)
 
 
 def peak_bytes(memory: Any) -> int:
