@@ -175,7 +175,7 @@ def _milliseconds(compiled: dict[str, Any], shape: tuple[int, ...]) -> dict[str,
             jax.block_until_ready(program(qkv, dy))
             if turn:  # the first is slower
                 secs[name].append(time.perf_counter() - started)
-    return {name: round(1e3 * statistics.median(all_)) for name, all_ in secs.items()}
+    return {name: round(1e3 * statistics.median(all_), 3) for name, all_ in secs.items()}
 
 
 if __name__ == "__main__":
