@@ -4,9 +4,9 @@
 
 Forward, backward and update on random data. Each contender is one process for the whole run; they
 take turns, a few steps each, and medians over all turns are compared, so that other load on the
-machine affects all alike. A contender named `own` runs with the memory settings of `vit_jax.train`;
-NAME+pages is NAME with these settings. The rate of matrix products is measured in the same turns
-and processes. Appends a row for each contender to benchmarks/results/train_step.csv. Needs no
+machine affects all alike. The contender `own` keeps its heap, as `vit_jax.train` does; NAME+pages
+is NAME with huge pages. The rate of matrix products is measured in the same turns and processes.
+Appends a row for each contender to benchmarks/results/train_step.csv. Needs no
 TensorFlow; torch and transformers where installed.
 """
 

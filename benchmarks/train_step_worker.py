@@ -21,6 +21,7 @@ from typing import Any
 from absl import app, flags
 
 from benchmarks.contenders import Contender, Shape
+from vit_jax.run import heap
 
 _CONTENDER = flags.DEFINE_string("contender", None, "A module of benchmarks/contenders.")
 _SHAPE = flags.DEFINE_string("shape", None, "The fields of a Shape, as JSON.")
@@ -54,6 +55,8 @@ def main(_: list[str]) -> None:
 
 def build() -> Contender:
     """The contender that the flags name."""
+    if _CONTENDER.value == "own":
+        heap.keep()  # as vit_jax.train does, before JAX is imported
     module = importlib.import_module(f"benchmarks.contenders.{_CONTENDER.value}")
     make = {"train": "make", "forward": "make_forward"}[_WORK.value]
     more = {"fields": _FIELDS.value} if _FIELDS.value else {}

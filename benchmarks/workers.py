@@ -109,9 +109,9 @@ class LineProcess:
 class Worker(LineProcess):
     """A contender in its process.
 
-    name: a module of benchmarks/contenders, and PAGES behind it for the memory settings of
-    `vit_jax.train`, which `own` always has. fields: of a config, such as "model.scan=true"; for
-    `own` alone. work: "train" or "forward". environment: further variables.
+    name: a module of benchmarks/contenders, and PAGES behind it for huge pages
+    (docs/install.md). fields: of a config, such as "model.scan=true"; for `own` alone.
+    work: "train" or "forward". environment: further variables.
 
     Attributes:
       ready: its first answer, see train_step_worker.py; empty until `wait_until_ready`.
@@ -136,7 +136,7 @@ class Worker(LineProcess):
         self.product_rates: list[float] = []
         self.peak_bytes = 0
         variables = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"} | (environment or {})
-        if module == "own" or name.endswith(PAGES):
+        if name.endswith(PAGES):
             variables["GLIBC_TUNABLES"] = "glibc.malloc.hugetlb=1"  # docs/install.md
         arguments = [
             "-m", "benchmarks.train_step_worker", f"--contender={module}",

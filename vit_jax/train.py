@@ -8,6 +8,7 @@ from absl import flags
 
 from vit_jax import config as configs
 from vit_jax.core import command
+from vit_jax.run import heap
 
 if __name__ == "__main__":  # --help and a mistake do not wait for the imports below
     command.define_config(configs.fields())
@@ -26,6 +27,7 @@ if __name__ == "__main__":  # --help and a mistake do not wait for the imports b
     )
     flags.mark_flag_as_required("workdir")
     command.parse(configs.load)
+    heap.keep()  # before any import starts a thread
 
 import collections
 import contextlib

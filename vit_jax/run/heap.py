@@ -1,0 +1,40 @@
+"""Keeping the memory of a step for the next one, where a CPU computes (glibc)."""
+
+import ctypes
+import importlib.metadata
+import importlib.util
+import os
+import platform
+
+# Parameters of mallopt (malloc.h), and the values that let glibc keep all that is freed.
+_KEEP = (
+    (-8, 1),  # M_ARENA_MAX: only the first arena can hold large blocks
+    (-4, 0),  # M_MMAP_MAX: large blocks lie in it, too
+    (-1, -1),  # M_TRIM_THRESHOLD: nothing goes back
+    (-2, 64 * 2**20),  # M_TOP_PAD: it grows in large steps
+)
+
+
+def keep() -> bool:
+    """Makes glibc keep what is freed, if JAX will compute on a CPU; whether it does.
+
+    XLA on a CPU allocates the temporary memory of each step anew. glibc would return it to the
+    kernel in between, which clears every page again. To be called before there are threads, which
+    would have their own arenas: so before JAX is imported. A variable MALLOC_... is the user's own
+    choice.
+    """
+    chosen = any(name.startswith("MALLOC_") for name in os.environ)
+    if chosen or platform.libc_ver()[0] != "glibc" or not _only_cpu():
+        return False
+    mallopt = ctypes.CDLL(None).mallopt
+    done = [mallopt(parameter, value) == 1 for parameter, value in _KEEP]
+    return all(done)
+
+
+def _only_cpu() -> bool:
+    """Whether JAX will compute on the CPU, as far as the environment and packages tell."""
+    platforms = os.environ.get("JAX_PLATFORMS")
+    if platforms:
+        return platforms == "cpu"
+    plugins = importlib.metadata.entry_points(group="jax_plugins")
+    return not plugins and importlib.util.find_spec("libtpu") is None
