@@ -239,7 +239,7 @@ def test_the_softmax_has_its_own_dtype():
 @pytest.mark.parametrize("place", ["input", "layers"])
 def test_tokens_between_blocks_have_their_own_dtype(scan, place):
     """Tokens in float32 lose less than those rounded after each block."""
-    images = jax.random.normal(jax.random.key(0), (2, 8, 8, 3))
+    images = jax.random.normal(jax.random.key(0), (16, 8, 8, 3))
     fields = {"scan": scan, "position_at": place, "depth": 6}
     exact = tiny(**fields).tokens(images, layers=(5,))[0]
     kept = tiny(dtype="bfloat16", residual_dtype="float32", **fields)

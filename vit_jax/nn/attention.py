@@ -83,7 +83,8 @@ def attend(
 ) -> jax.Array:
     """softmax(q k^T / sqrt(K) + bias) v for [B, N, H, K] each and [B, H, N, N]; [B, N, H, K].
 
-    It has a custom backward pass, which keeps the weights once, in the dtype in which they
+    Its weights are not normalised: their sums, in float32, divide the mixed values, which are
+    fewer. It has a custom backward pass, which keeps the weights once, in the dtype in which they
     multiplied `value`; JAX's would keep them in `softmax_dtype` too. They are the largest array
     that a block keeps (N x N for each head). Not for forward-mode differentiation.
     """
@@ -101,22 +102,33 @@ def _forward(
     logits = jnp.einsum("bqhk,bshk->bhqs", scaled, key, preferred_element_type=softmax_dtype)
     if bias is not None:
         logits = logits + bias.astype(softmax_dtype)
-    weights = checkpoint_name(jax.nn.softmax(logits, axis=-1).astype(value.dtype), WEIGHTS)
-    mixed = checkpoint_name(jnp.einsum("bhqs,bshk->bqhk", weights, value), MIXED)
+    weights = jnp.exp(logits - jnp.max(logits, axis=-1, keepdims=True))
+    sums = jnp.sum(weights, axis=-1, keepdims=True, dtype=jnp.float32)
+    shares = checkpoint_name(1.0 / sums, WEIGHTS)
+    weights = checkpoint_name(weights.astype(value.dtype), WEIGHTS)
+    mixed = jnp.einsum("bhqs,bshk->bqhk", weights, value, preferred_element_type=jnp.float32)
+    mixed = checkpoint_name((mixed * _by_query(shares)).astype(value.dtype), MIXED)
     # Only the dtype of the bias is kept, if there is one.
     like_bias = None if bias is None else jnp.zeros((), bias.dtype)
-    return mixed, (scaled, key, value, weights, like_bias)
+    return mixed, (scaled, key, value, weights, shares, like_bias)
+
+
+def _by_query(x: jax.Array) -> jax.Array:
+    """[B, H, N, 1] -> [B, N, H, 1]."""
+    return jnp.swapaxes(x, 1, 2)
 
 
 def _backward(
     softmax_dtype: Any, saved: tuple[Any, ...], dy: jax.Array
 ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array | None]:
-    scaled, key, value, weights, like_bias = saved
+    scaled, key, value, weights, shares, like_bias = saved
+    dy = times(dy, _by_query(shares))
     d_value = jnp.einsum("bhqs,bqhk->bshk", weights, dy)
     d_weights = jnp.einsum("bqhk,bshk->bhqs", dy, value)
     # The softmax, over the last axis.
     y, dy = weights.astype(softmax_dtype), d_weights.astype(softmax_dtype)
-    d_logits = y * (dy - jnp.sum(y * dy, axis=-1, keepdims=True))
+    mean = jnp.sum(y * dy, axis=-1, keepdims=True) * shares
+    d_logits = y * (dy - mean.astype(softmax_dtype))
     d_bias = None if like_bias is None else d_logits.astype(like_bias.dtype)
     d_logits = d_logits.astype(key.dtype)
     d_query = times(jnp.einsum("bhqs,bshk->bqhk", d_logits, key), key.shape[-1] ** -0.5)

@@ -20,7 +20,8 @@ class Precision:
 
     Attributes:
       compute: products and activations.
-      softmax: attention's logits, their softmax and its sums.
+      softmax: attention's logits and its weights before they multiply the values; their sums are
+        float32.
       gradient: the product that gives a kernel's gradient, and so the sum over devices of their
         parts of it; None: as `compute`. After that gradients are float32.
     """
@@ -81,34 +82,46 @@ class Linear(nnx.Module):
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """[..., *in_shape] -> [..., *out_shape]."""
+        bias = None if self.bias is None else self.bias[...]
         x = x.astype(self.precision.compute)
-        y = product(x, self.kernel[...], self.contracted, self.precision)
-        return y if self.bias is None else y + self.bias[...].astype(y.dtype)
+        return affine(x, self.kernel[...], bias, self.contracted, self.precision)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3))
-def product(x: jax.Array, kernel: jax.Array, contracted: int, precision: Precision) -> jax.Array:
-    """[..., *in], [*in, *out] -> [..., *out]; `in` has `contracted` axes.
+@functools.partial(jax.custom_vjp, nondiff_argnums=(3, 4))
+def affine(
+    x: jax.Array,
+    kernel: jax.Array,
+    bias: jax.Array | None,
+    contracted: int,
+    precision: Precision,
+) -> jax.Array:
+    """[..., *in], [*in, *out], [*out] -> [..., *out]; `in` has `contracted` axes.
 
-    x and the result are in `precision.compute`, the kernel and its gradient in float32.
+    x and the result are in `precision.compute`, the parameters and their gradients in float32.
 
-    The same as jnp.tensordot, but with a custom backward pass: JAX's rule computes the kernel's
-    gradient as a product in the other order and a transposition, for which XLA on a CPU does not
-    use its fast kernels (docs/benchmarks.md). Not for forward-mode differentiation.
+    The same as jnp.tensordot and a sum, but with a custom backward pass: JAX's rule computes the
+    kernel's gradient as a product in the other order and a transposition, for which XLA on a CPU
+    does not use its fast kernels (docs/benchmarks.md). Not for forward-mode differentiation.
     """
-    return _forward(x, kernel, contracted, precision)[0]
+    return _forward(x, kernel, bias, contracted, precision)[0]
 
 
 def _forward(
-    x: jax.Array, kernel: jax.Array, contracted: int, precision: Precision
+    x: jax.Array,
+    kernel: jax.Array,
+    bias: jax.Array | None,
+    contracted: int,
+    precision: Precision,
 ) -> tuple[jax.Array, Any]:
-    return jnp.tensordot(x, kernel.astype(precision.compute), axes=contracted), (x, kernel)
+    y = jnp.tensordot(x, kernel.astype(precision.compute), axes=contracted)
+    y = y if bias is None else y + bias.astype(y.dtype)
+    return y, (x, kernel, bias)
 
 
 def _backward(
     contracted: int, precision: Precision, saved: Any, dy: jax.Array
-) -> tuple[jax.Array, jax.Array]:
-    x, kernel = saved
+) -> tuple[jax.Array, jax.Array, jax.Array | None]:
+    x, kernel, bias = saved
     num_out = kernel.ndim - contracted
     out_axes = (range(dy.ndim - num_out, dy.ndim), range(contracted, kernel.ndim))
     dx = jax.lax.dot_general(dy, kernel.astype(precision.compute), (out_axes, ((), ())))
@@ -120,7 +133,27 @@ def _backward(
         axes=(0, 0),
         preferred_element_type=precision.gradient,
     )
-    return dx, d_kernel.astype(kernel.dtype)
+    d_bias = None if bias is None else sum_of_rows(dy, num_out)
+    return dx, d_kernel.astype(kernel.dtype), d_bias
 
 
-product.defvjp(_forward, _backward)
+def sum_of_rows(x: jax.Array, kept: int) -> jax.Array:
+    """[..., *kept] -> [*kept] float32: the sum over all but the last `kept` axes."""
+    over = tuple(range(x.ndim - kept))
+
+    def product(x: jax.Array) -> jax.Array:
+        # With one row XLA would make a reduction of it again; a tile has 8.
+        ones = jnp.ones((8, *x.shape[: x.ndim - kept]), x.dtype)
+        axes = (tuple(1 + axis for axis in over), over)
+        exact = "highest" if x.dtype == jnp.float32 else None
+        return jax.lax.dot_general(
+            ones, x, (axes, ((), ())), precision=exact, preferred_element_type=jnp.float32
+        )[0]
+
+    # A TPU's vector units take ten times as long for it as its matrix units (docs/benchmarks.md).
+    return jax.lax.platform_dependent(
+        x, tpu=product, default=lambda x: jnp.sum(x, over, dtype=jnp.float32)
+    )
+
+
+affine.defvjp(_forward, _backward)

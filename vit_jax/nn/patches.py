@@ -7,7 +7,7 @@ from flax import nnx
 
 from vit_jax.core.axes import BATCH, PATCH, STREAM, TOKENS, WIDTH, constrain
 from vit_jax.nn.initialization import VIT, Initialization
-from vit_jax.nn.linear import Precision, param, product
+from vit_jax.nn.linear import Precision, affine, param
 
 
 class PatchEmbedding(nnx.Module):
@@ -42,5 +42,5 @@ class PatchEmbedding(nnx.Module):
         x = images.astype(self.precision.compute).reshape(b, h // p, p, w // p, p, c)
         x = x.transpose(0, 1, 3, 2, 4, 5).reshape(b, (h // p) * (w // p), p * p * c)
         kernel = self.kernel[...].reshape(p * p * c, -1)
-        x = product(x, kernel, 1, self.precision) + self.bias[...].astype(x.dtype)
+        x = affine(x, kernel, self.bias[...], 1, self.precision)
         return constrain(x, BATCH, TOKENS, STREAM)

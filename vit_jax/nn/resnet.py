@@ -15,7 +15,7 @@ from flax import nnx
 from jax.nn import initializers
 
 from vit_jax.core.axes import BATCH, CHANNELS, KERNEL, PATCH, STREAM, WIDTH, constrain
-from vit_jax.nn.linear import Initializer, Precision, param, product
+from vit_jax.nn.linear import Initializer, Precision, affine, param
 from vit_jax.nn.norm import GroupNorm
 from vit_jax.nn.resnet_spec import (
     EXPANSION,
@@ -75,7 +75,7 @@ class StdConv(nnx.Module):
         kernel = standardized(self.kernel[...], spec.weight_epsilon, spec.weight_epsilon_of)
         if self.kernel_size == 1:
             x = x[:, :: self.stride, :: self.stride]
-            return product(x, kernel[0, 0], 1, precision)
+            return affine(x, kernel[0, 0], None, 1, precision)
         pad = padding(spec.pad, (x.shape[1], x.shape[2]), self.kernel_size, self.stride)
         return convolve(x, kernel, self.stride, pad, precision)
 
@@ -88,7 +88,7 @@ def convolve(
 
     x and the result are in `precision.compute`, the kernel and its gradient in float32. It has a
     custom backward pass, whose sums for the kernel's gradient are returned in
-    `precision.gradient` (as in `linear.product`). Not for forward-mode differentiation.
+    `precision.gradient` (as in `linear.affine`). Not for forward-mode differentiation.
     """
     return _convolve_forward(x, kernel, stride, pad, precision)[0]
 

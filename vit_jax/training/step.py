@@ -94,10 +94,11 @@ def make_update(
     """Returns update(state, batch) -> (state after one more step, scalars), to be compiled.
 
     `rates` gives further scalars to log, such as the learning rate, from the number of updates done
-    before and the optimizer's state after this one. A step whose loss, gradient or update is not
-    finite changes neither parameters nor optimizer, and nor does any later step: the cause may be
-    in the state already. The first such step is recorded in the state, on the device, so that
-    nothing has to wait for it.
+    before and the optimizer's state after this one. A step whose loss or gradient is not finite
+    changes neither parameters nor optimizer, and nor does any later step: the cause may be in the
+    state already. The first such step is recorded in the state, on the device, so that nothing has
+    to wait for it. A step whose gradient is finite and whose update is not is recorded as well, and
+    is the last that changes the state: to know it before would take another pass over all of it.
     """
     backward = make_backward(layout, objective, seed)
 
@@ -107,17 +108,16 @@ def make_update(
         grads = jax.lax.with_sharding_constraint(grads, layout.update_shardings)
         norm = optax.tree.norm(grads)
         updates, opt_state = layout.optimizer.update(grads, state.opt_state, state.params)
-        # The update as well: finite gradients can be divided by 0, or multiplied beyond float32.
-        finite = jnp.isfinite(loss) & jnp.isfinite(norm) & jnp.isfinite(optax.tree.norm(updates))
-        params = optax.apply_updates(state.params, updates)
-        ema = _next_ema(state.ema, params, layout.ema_decay, state.step)
-
         step = state.step + 1
         none_was_bad = state.first_bad_step == 0
-        first_bad, good = ~finite & none_was_bad, finite & none_was_bad
+        good = jnp.isfinite(loss) & jnp.isfinite(norm) & none_was_bad
+        params = _where(good, optax.apply_updates(state.params, updates), state.params)
+        ema = _next_ema(state.ema, params, layout.ema_decay, state.step)
+        # Finite gradients can be divided by 0, or multiplied beyond float32.
+        first_bad = none_was_bad & ~(good & _finite(params))
         after = TrainState(
             step=step,
-            params=_where(good, params, state.params),
+            params=params,
             opt_state=_where(good, opt_state, state.opt_state),
             ema=_where(good, ema, state.ema),
             first_bad_step=jnp.where(first_bad, step, state.first_bad_step),
@@ -253,6 +253,11 @@ def _next_ema(ema: Any, params: Any, decay: float | None, step: jax.Array) -> An
         return ema
     kept = jnp.minimum(decay, (1.0 + step) / (10.0 + step))
     return jax.tree.map(lambda a, p: a + (1.0 - kept) * (p - a), ema, params)
+
+
+def _finite(tree: Any) -> jax.Array:
+    """Whether all values are finite, []; XLA fuses these sums into the pass that writes them."""
+    return jnp.isfinite(sum(jnp.sum(x * 0.0) for x in jax.tree.leaves(tree)))
 
 
 def _where(condition: jax.Array, a: Any, b: Any) -> Any:
