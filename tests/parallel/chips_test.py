@@ -2,7 +2,7 @@ import re
 
 import pytest
 
-from vit_jax.parallel.chips import PEAK_BF16_TFLOPS, peak_flops
+from vit_jax.parallel.chips import PEAK_BF16_TFLOPS, compiler_options, peak_flops
 
 # Names as in jax: TPUs from libtpu, GPUs from the driver (cuDeviceGetName).
 KINDS = {
@@ -71,3 +71,13 @@ def test_rates_are_those_of_the_data_sheets(kind):
 @pytest.mark.parametrize("kind", UNKNOWN)
 def test_unknown_chips_have_no_rate(kind):
     assert peak_flops(kind) is None
+
+
+def test_the_users_flags_come_before_the_compilers_options(monkeypatch):
+    monkeypatch.delenv("LIBTPU_INIT_ARGS", raising=False)
+    flag = "xla_tpu_scoped_vmem_limit_kib"
+    assert compiler_options("TPU v5 lite") == {flag: "32768"}
+    assert compiler_options("TPU v4") is None
+    assert compiler_options("cpu") is None
+    monkeypatch.setenv("LIBTPU_INIT_ARGS", f"--{flag}=16384")
+    assert compiler_options("TPU v5 lite") is None

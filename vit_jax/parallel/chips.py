@@ -1,5 +1,6 @@
 """Peak rates of accelerators, from their manufacturers' data sheets."""
 
+import os
 import re
 from typing import NamedTuple
 
@@ -80,6 +81,21 @@ TPUS: dict[str, TpuChip] = {
     "v5p": TpuChip(1, 95, 2765, 600, 6144),
     "v6e": TpuChip(1, 32, 1638, 400, 256),
 }
+
+
+# MiB of a TPU's vector memory that one fusion may use, where more than the compiler's 16 make a
+# ViT's step faster by its estimates (docs/benchmarks.md); the rest holds arrays between fusions.
+FUSION_MIB: dict[str, int] = {r"TPU v5 lite|TPU v5e": 32}
+_FUSION_FLAG = "xla_tpu_scoped_vmem_limit_kib"
+
+
+def compiler_options(device_kind: str) -> dict[str, str] | None:
+    """XLA's options for a step on such devices; what LIBTPU_INIT_ARGS sets is left as it is."""
+    if _FUSION_FLAG in os.environ.get("LIBTPU_INIT_ARGS", ""):
+        return None
+    sizes = (mib for kind, mib in FUSION_MIB.items() if re.fullmatch(kind, device_kind))
+    mib = next(sizes, None)
+    return None if mib is None else {_FUSION_FLAG: str(1024 * mib)}
 
 
 class GpuChip(NamedTuple):

@@ -12,6 +12,7 @@ from jax.sharding import Mesh
 from vit_jax.core import axes
 from vit_jax.optim.patterns import stop_gradients
 from vit_jax.parallel import mesh as meshes
+from vit_jax.parallel.chips import compiler_options
 from vit_jax.training.mixing import mix
 from vit_jax.training.objective import Batch, Objective, main_labels, top_k_correct
 from vit_jax.training.state import StateLayout, TrainState, random_stream
@@ -210,6 +211,7 @@ def lower_update(
             update,
             donate_argnums=0,
             out_shardings=(shardings, meshes.replicated(layout.mesh)),
+            compiler_options=compiler_options(layout.mesh.devices.flat[0].device_kind),
         )
         return jitted.lower(layout.state, batch)
 
