@@ -11,14 +11,14 @@ from vit_jax.parallel import chips
 from vit_jax.plan import forecast as forecasts
 from vit_jax.plan import gpu, topology
 from vit_jax.plan.__main__ import plan
-from vit_jax.plan.compiled import DoesNotFit, Figures, kernel_secs
+from vit_jax.plan.compiled import DoesNotFit, Figures, kernel_secs, without_addresses
 from vit_jax.plan.forecast import Memory
 from vit_jax.plan.kernels import Kernel
 from vit_jax.plan.step_time import StepTime, step_time
 
 TINY = (
     *("model.name=ViT-Ti/16", "model.depth=2", "model.width=64", "model.mlp_dim=128"),
-    *("model.num_heads=2", "input.batch_size=64", "input.num_examples=640"),
+    *("model.num_heads=2", "input.batch_size=64"),
 )
 
 
@@ -122,6 +122,16 @@ def test_a_kernel_takes_as_long_as_its_slower_part():
     assert kernel_secs(found, "NVIDIA L4") is None
 
 
+def test_the_addresses_of_functions_do_not_change_a_program():
+    call = (
+        '%1 = stablehlo.custom_call @CustomSPMDPartitioning(%0) {{backend_config = "{}", a = "1"}}'
+    )
+    assert without_addresses(call.format(140062)) == without_addresses(call.format(993))
+    assert 'a = "1"' in without_addresses(call.format(140062))
+    other = '%1 = stablehlo.custom_call @other(%0) {backend_config = "12"}'
+    assert without_addresses(other) == other
+
+
 def test_between_hosts_the_network_counts():
     h100, a100 = chips.GPUS["h100"], chips.GPUS["a100"]
     assert (h100.reduce_gbps(1), h100.reduce_gbps(2)) == (225, 200)
@@ -152,7 +162,7 @@ def test_a_plan_for_gpus_on_two_hosts(monkeypatch, tmp_path):
     assert (planned.hosts, planned.devices, planned.chips) == (2, 16, 16)
     assert planned.kernels > 100 and planned.accessed > 3 * planned.memory.parameters
     assert planned.sent["all-reduce"] >= 2 * planned.model.parameters
-    assert planned.time.kernels >= max(planned.time.hbm, planned.time.matrix)
+    assert planned.time.kernels >= 0.999 * max(planned.time.hbm, planned.time.matrix)
     assert planned.memory.state < planned.memory.peak < planned.memory.there
     again = plan(config, "h100:2x8", compiled=True, anew=False)
     assert again.from_cache and again.time == planned.time
