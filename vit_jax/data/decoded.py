@@ -36,7 +36,8 @@ from vit_jax.data.source import DerivedSource, Example, Source, digest
 _FORMAT = 1  # raised whenever the same source would be decoded to other arrays
 _BATCH = 256
 _FAULTS = "faults.json"
-_ARRAYS = ("images", "labels", "weight", "label_weights")
+_NEEDED = ("images", "labels", "weight")
+_ARRAYS = (*_NEEDED, "label_weights")
 _TENSORFLOWS = ("tensorflow", "tensorflow-cpu")
 
 
@@ -73,11 +74,11 @@ def _decoder() -> str:
 
 def load(path: Path) -> Decoded:
     """Reads a folder that `decode` has written. OSError or ValueError if it is damaged."""
-    arrays = {
-        name: np.load(path / f"{name}.npy", mmap_mode="r")
-        for name in _ARRAYS
-        if (path / f"{name}.npy").exists()
-    }
+    there = [n for n in _ARRAYS if n in _NEEDED or (path / f"{n}.npy").exists()]
+    try:
+        arrays = {name: np.load(path / f"{name}.npy", mmap_mode="r") for name in there}
+    except EOFError as error:
+        raise ValueError(f"{path} has an empty file") from error
     faults = json.loads((path / _FAULTS).read_text())
     return Decoded(arrays, {int(index): fault for index, fault in faults.items()})
 
