@@ -9,6 +9,7 @@ for an error of the user {"error": MESSAGE}, after which it ends. It also ends w
 """
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -37,8 +38,16 @@ def decode(job: dict[str, Any]) -> None:
         device_cache.decode_here(config.input, split, Path(folder), tell)
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Does the job of standard input."""
     try:
         decode(json.load(sys.stdin))
     except UserError as error:
         print(json.dumps({"error": str(error)}), flush=True)
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except BrokenPipeError:  # Python would complain again at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -179,6 +179,24 @@ def test_what_was_decoded_is_used_until_a_file_changes(first_batch, folder, tmp_
     assert sorted(after["image"].max(axis=(1, 2, 3))) == [*range(1, 20), 200]
 
 
+def test_a_cache_folder_that_cannot_be_written_is_the_users_error(first_batch, tmp_path):
+    (tmp_path / "cache").write_text("a file")
+    with pytest.raises(UserError, match=r"decoded cannot be written: Not a dir.*XDG_CACHE_HOME"):
+        first_batch()
+
+
+def test_decoding_ends_when_nobody_reads(tiny_run, tmp_path):
+    config = tiny_run("input.preprocess=decode|resize(8)")
+    split = device_cache.SplitOfRun("input", build.source(config.input), config.input.preprocess)
+
+    def tell(done, total):
+        raise BrokenPipeError
+
+    with pytest.raises(BrokenPipeError):
+        device_cache.decode_here(config.input, split, tmp_path / "set", tell)
+    assert not (tmp_path / "set").exists()
+
+
 @pytest.mark.slow
 def test_errors_of_the_process_that_decodes_are_the_runs(folder, tiny_run, tmp_path):
     (folder / "a" / "4.png").write_bytes(b"not an image")

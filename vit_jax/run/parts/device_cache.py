@@ -7,13 +7,14 @@ run on the devices. So the pixels are those of every other input.cache.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -162,9 +163,8 @@ def decode(config: RunConfig, splits: Sequence[SplitOfRun], num_classes: int) ->
         return {}
     folders = {split.where: _folder(config.input, split) for split in splits}
     home = next(iter(folders.values())).parent
-    home.mkdir(parents=True, exist_ok=True)
     # One process of a host decodes, the others wait for it.
-    with filelock.FileLock(home / ".lock"):
+    with _locked(home):
         missing = [split for split in splits if not _is_whole(folders[split.where])]
         screen = Screen(quiet=jax.process_index() > 0)
         if "tensorflow" in sys.modules:
@@ -179,7 +179,7 @@ def decode(config: RunConfig, splits: Sequence[SplitOfRun], num_classes: int) ->
 def decode_here(
     c: InputConfig, split: SplitOfRun, folder: Path, progress: Callable[[int, int], None]
 ) -> None:
-    """Decodes a split into its folder, in this process."""
+    """Decodes a split into its folder, in this process. What `progress` raises ends it."""
     try:
         decoded.decode(
             split.source,
@@ -190,11 +190,10 @@ def decode_here(
             threads=c.threads,
             progress=progress,
         )
+    except BrokenPipeError:  # of `progress`: nobody reads
+        raise
     except OSError as error:
-        raise UserError(
-            f"input.cache=device: {folder} cannot be written: {error.strerror or error}. Make "
-            "room, or set XDG_CACHE_HOME to another folder."
-        ) from error
+        raise _not_writable(folder, error) from error
 
 
 def decode_apart(
@@ -219,12 +218,37 @@ def decode_apart(
         process.stdin.write(json.dumps(job))
         process.stdin.close()
         for line in process.stdout:
+            if not line.startswith("{"):  # packages print too
+                continue
             told = json.loads(line)
             if "error" in told:
                 raise UserError(told["error"])
             screen.bar(f"decoding {told['where']}", told["done"], told["total"])
     if process.returncode:
         raise RuntimeError(f"The process that decodes ended with status {process.returncode}.")
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Holds the lock of a folder, which is made if it is not there. UserError if that fails."""
+    lock = filelock.FileLock(folder / ".lock")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock.acquire()
+    except (OSError, NotImplementedError) as error:  # read-only, full, or without locks
+        raise _not_writable(folder, error) from error
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _not_writable(folder: Path, error: Exception) -> UserError:
+    return UserError(
+        f"input.cache=device: {folder} cannot be written: "
+        f"{getattr(error, 'strerror', None) or error}. Make room, set XDG_CACHE_HOME to another "
+        "folder, or set input.cache=ram, which needs none."
+    )
 
 
 def _folder(c: InputConfig, split: SplitOfRun) -> Path:
