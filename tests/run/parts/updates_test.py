@@ -46,6 +46,12 @@ def test_offloading_needs_memory_to_go_to(tiny_run):
         build.layout(tiny_run("model.remat=offload"), None, None, mesh)
 
 
+def test_a_kernel_of_attention_for_other_devices_is_refused(tiny_run):
+    config = tiny_run("model.attention=fused")
+    with pytest.raises(UserError, match=r"fused runs on a TPU from v4 on, not on cpu: set model"):
+        build.layout(config, None, None, build.mesh(config.mesh))
+
+
 def lr(config, *, num_examples=64):
     return build.schedule(config.optim, build.durations(config, num_examples=num_examples))
 

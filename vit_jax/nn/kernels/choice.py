@@ -114,6 +114,15 @@ def check(asked: str, attention: Attention) -> None:
         raise UserError(f"model.attention={asked} is not for this model: {reason}.")
 
 
+def check_devices(asked: str, target: Target) -> None:
+    """Raises UserError if the kernel that was asked for does not run on these devices."""
+    if asked in KERNELS and not KERNELS[asked].runs_on(target):
+        raise UserError(
+            f"model.attention={asked} runs on {KERNELS[asked].where}, not on {target.kind}: set "
+            "model.attention=auto, which takes what the devices have."
+        )
+
+
 def choose(asked: str, query: jax.Array, softmax_dtype: np.dtype, *, biased: bool) -> str:
     """The program, XLA or one of KERNELS, for queries [B, N, H, K] on the devices traced for.
 
@@ -127,11 +136,7 @@ def choose(asked: str, query: jax.Array, softmax_dtype: np.dtype, *, biased: boo
         return XLA
     if asked == AUTO:
         return _best(attention, target)
-    if asked in KERNELS and not KERNELS[asked].runs_on(target):
-        raise UserError(
-            f"model.attention={asked} runs on {KERNELS[asked].where}, not on {target.kind}: set "
-            "model.attention=auto, which takes what the devices have."
-        )
+    check_devices(asked, target)
     check(asked, attention)
     return asked
 

@@ -9,6 +9,8 @@ from jax.sharding import Mesh
 
 from vit_jax.config import ModelConfig, OptimConfig, RunConfig
 from vit_jax.core import errors
+from vit_jax.core.axes import Target
+from vit_jax.nn.kernels.choice import AUTO, check_devices
 from vit_jax.nn.stack import OFFLOAD_MEMORY
 from vit_jax.optim import optimizers, patterns, schedules
 from vit_jax.run.parts.durations import Durations, durations
@@ -90,6 +92,7 @@ def layout(
 ) -> StateLayout:
     """Shapes and shardings of the run's state; nothing is allocated."""
     _check_offload(config.model, mesh)
+    _check_attention(config.model, mesh)
     return state_layout(
         make_model,
         optimizer(config.optim, schedule),
@@ -110,6 +113,12 @@ def _check_offload(c: ModelConfig, mesh: Mesh) -> None:
             f"model.remat=offload takes {OFFLOAD_MEMORY} memory, but {device.device_kind} "
             f"has {', '.join(kinds)}: set model.remat=full, which keeps the blocks' inputs there."
         )
+
+
+def _check_attention(c: ModelConfig, mesh: Mesh) -> None:
+    """UserError for a kernel of attention that is not for these devices."""
+    device = mesh.devices.flat[0]
+    check_devices(c.attention or AUTO, Target(device.platform, device.device_kind))
 
 
 def _check_read(c: OptimConfig, choice: str, reads: Mapping[str, Collection[str]]) -> None:
