@@ -75,9 +75,10 @@ def test_memory_that_jax_gives(monkeypatch, variable, set_to, share):
     assert gpu.usable_bytes("h100") == int(share * 84_942_979_072)
 
 
-def test_memory_that_is_no_number(monkeypatch):
-    monkeypatch.setenv(gpu.FRACTIONS[0], "all")
-    with pytest.raises(UserError, match=f"{gpu.FRACTIONS[0]}=all: give a number"):
+@pytest.mark.parametrize("wrong", ["all", "0", "-1", "inf", "nan"])
+def test_a_share_of_memory_that_cannot_be(monkeypatch, wrong):
+    monkeypatch.setenv(gpu.FRACTIONS[0], wrong)
+    with pytest.raises(UserError, match=f"{gpu.FRACTIONS[0]}={wrong}: give a number"):
         gpu.usable_bytes("h100")
 
 

@@ -116,9 +116,12 @@ def usable_bytes(generation: str) -> int:
     for variable in FRACTIONS:
         if fraction := os.environ.get(variable):
             try:
-                return int(float(fraction) * GPUS[generation].hbm_bytes)
-            except ValueError as error:
-                raise UserError(f"{variable}={fraction}: give a number, such as 0.9.") from error
+                usable = int(float(fraction) * GPUS[generation].hbm_bytes)
+            except (ValueError, OverflowError):  # inf
+                usable = 0
+            if usable <= 0:
+                raise UserError(f"{variable}={fraction}: give a number above 0, such as 0.9.")
+            return usable
     return int(MEMORY_FRACTION * GPUS[generation].hbm_bytes)
 
 
