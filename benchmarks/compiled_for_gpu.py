@@ -9,7 +9,6 @@ Memory is the compiler's; bytes are the sum over kernels of operands and results
 roofline. Appends a row for each to benchmarks/results/compiled_for_gpu.csv.
 """
 
-import collections
 import dataclasses
 import time
 from collections.abc import Mapping
@@ -20,26 +19,19 @@ from absl import flags
 from jax.sharding import SingleDeviceSharding
 
 from benchmarks import rows
-from benchmarks.compiled_step import compile_step
+from benchmarks.compiled_step import GB, GIB, base, compile_step, sent_gb
 from benchmarks.contenders import SHAPES, linen
 from vit_jax import config as configs
 from vit_jax.core import command
 from vit_jax.plan import gpu, topology
 from vit_jax.plan.compiled import kernel_secs, peak_bytes
-from vit_jax.plan.hlo import KINDS, collectives
 from vit_jax.plan.kernels import kernels
 
 _TOPOLOGY = flags.DEFINE_string("topology", "h100:1", "Such as h100:8, a100:2x8.")
 _VARIANT = flags.DEFINE_string("variant", "", "What is tried, for the row.")
 _PEER = flags.DEFINE_bool("peer", True, "Compile the plain flax.linen step as well.")
 
-GIB, GB = 2**30, 1e9
-BASE = {
-    "model": {"name": "ViT-L/16", "dtype": "bfloat16"},
-    "input": {"preprocess": "decode|resize(224)", "batch_size": 64, "num_classes": 1000},
-    "optim": {"weight_decay": 0.1},
-    "total": {"steps": 1000},
-}
+BASE = base(batch_size=64)
 
 
 def main(arguments: list[str]) -> None:
@@ -76,16 +68,13 @@ def measured(compiled: Any, mesh_shape: Mapping[str, int], device_kind: str) -> 
     hlo, memory = compiled.as_text(), compiled.memory_analysis()
     found = kernels(hlo)
     secs = kernel_secs(found, device_kind)
-    sent: collections.Counter[str] = collections.Counter()
-    for one in collectives(hlo, mesh_shape):
-        sent[one.kind] += one.total_bytes
     return {
         "kernels": sum(k.runs for k in found),
         "accessed_gb": round(sum(k.runs * k.nbytes for k in found) / GB, 2),
         "product_tflops": round(sum(k.runs * k.flops for k in found) / 1e12, 2),
         "peak_gib": round(peak_bytes(memory) / GIB, 2),
         "roofline_ms": "" if secs is None else round(secs * 1e3, 2),
-        **{f"{kind.replace('-', '_')}_gb": round(sent[kind] / GB, 3) for kind in KINDS},
+        **sent_gb(hlo, mesh_shape),
     }
 
 

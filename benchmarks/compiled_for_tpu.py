@@ -10,27 +10,18 @@ estimates: good for ranking programs on one chip, nothing more. Appends a row to
 benchmarks/results/compiled_for_tpu.csv.
 """
 
-import collections
-
 from absl import flags
 
 from benchmarks import rows
-from benchmarks.compiled_step import CompiledStep, compile_step
+from benchmarks.compiled_step import GB, GIB, CompiledStep, base, compile_step, sent_gb
 from vit_jax import config as configs
 from vit_jax.core import command
 from vit_jax.plan import topology
 from vit_jax.plan.compiled import mega_cycles, peak_bytes
-from vit_jax.plan.hlo import KINDS, collectives
 
 _TOPOLOGY = flags.DEFINE_string("topology", "v5e:2x2", "Such as v5e:16x16, v4:4x4x4, v3:4x4.")
 
-GIB, GB = 2**30, 1e9
-BASE = {
-    "model": {"name": "ViT-L/16", "dtype": "bfloat16"},
-    "input": {"preprocess": "decode|resize(224)", "batch_size": 4096, "num_classes": 1000},
-    "optim": {"weight_decay": 0.1},
-    "total": {"steps": 1000},
-}
+BASE = base(batch_size=4096)
 
 
 def main(arguments: list[str]) -> None:
@@ -59,9 +50,6 @@ def measured(done: CompiledStep, *, images_per_chip: float) -> dict[str, object]
     """The compiler's figures for the step on one chip."""
     memory, cost = done.compiled.memory_analysis(), done.compiled.cost_analysis()
     hlo = done.compiled.as_text()
-    sent: collections.Counter[str] = collections.Counter()
-    for one in collectives(hlo, done.layout.mesh.shape):
-        sent[one.kind] += one.total_bytes
     # The compiler counts a loop's body once.
     unrolled = " while(" not in hlo
     return {
@@ -73,7 +61,7 @@ def measured(done: CompiledStep, *, images_per_chip: float) -> dict[str, object]
         if unrolled
         else "",
         "mega_cycles": round(mega_cycles(hlo), 2),
-        **{f"{kind.replace('-', '_')}_gb": round(sent[kind] / GB, 3) for kind in KINDS},
+        **sent_gb(hlo, done.layout.mesh.shape),
     }
 
 

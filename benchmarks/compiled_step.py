@@ -1,4 +1,4 @@
-"""The training step of a config, compiled."""
+"""The training step of a config, compiled, and what its rows have in common."""
 
 import time
 from collections.abc import Mapping
@@ -8,8 +8,25 @@ from jax.sharding import Mesh
 
 from vit_jax.config import RunConfig
 from vit_jax.plan.compiled import compile_, lower, planned_step
+from vit_jax.plan.hlo import KINDS, sent_bytes
 from vit_jax.training.state import StateLayout
 from vit_jax.training.step import Batch
+
+GIB, GB = 2**30, 1e9
+
+
+def base(*, batch_size: int) -> dict[str, Any]:
+    """The values that a command's fields are laid over: ViT-L/16 with AdamW, as the rows have."""
+    return {
+        "model": {"name": "ViT-L/16", "dtype": "bfloat16"},
+        "input": {
+            "preprocess": "decode|resize(224)",
+            "batch_size": batch_size,
+            "num_classes": 1000,
+        },
+        "optim": {"weight_decay": 0.1},
+        "total": {"steps": 1000},
+    }
 
 
 class CompiledStep(NamedTuple):
@@ -34,3 +51,9 @@ def compile_step(config: RunConfig, mesh: Mesh) -> CompiledStep:
     return CompiledStep(
         compiled, planned.layout, planned.batch, model.forward_flops, secs, model.spec
     )
+
+
+def sent_gb(hlo: str, mesh_shape: Mapping[str, int]) -> dict[str, object]:
+    """Columns of a row: what a device sends in a step, by kind of collective."""
+    sent = sent_bytes(hlo, mesh_shape)
+    return {f"{kind.replace('-', '_')}_gb": round(sent[kind] / GB, 3) for kind in KINDS}

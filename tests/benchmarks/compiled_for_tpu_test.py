@@ -2,8 +2,8 @@
 
 import pytest
 
-from benchmarks.compiled_for_tpu import BASE, GIB, measured
-from benchmarks.compiled_step import compile_step
+from benchmarks.compiled_for_tpu import BASE, measured
+from benchmarks.compiled_step import GIB, compile_step
 from vit_jax import config as configs
 from vit_jax.plan import topology
 from vit_jax.plan.compiled import peak_bytes

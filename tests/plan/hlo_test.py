@@ -2,7 +2,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from vit_jax.plan.hlo import Collective, collectives, instructions
+from vit_jax.plan.hlo import Collective, collectives, instructions, sent_bytes
 
 LOOPS = """HloModule step, is_scheduled=true
 
@@ -135,6 +135,7 @@ def test_several_arrays_count_each_and_done_counts_none():
     done = "%d = (f32[8]{0}, bf16[8]{0}) all-reduce-done(%r)"
     transfers = collectives(PROGRAM.format(f"{start}\n  {done}"), MESH)
     assert [(c.dtype, c.total_bytes) for c in transfers] == [("f32", 32), ("bf16", 16)]
+    assert sent_bytes(PROGRAM.format(f"{start}\n  {done}"), MESH) == {"all-reduce": 48}
 
 
 def test_the_steps_of_one_have_its_channel_and_count_once():

@@ -28,7 +28,7 @@ from vit_jax.parallel import chips
 from vit_jax.plan import gpu
 from vit_jax.plan import hlo as hlo_text
 from vit_jax.plan import kernels as gpu_kernels
-from vit_jax.plan.hlo import collectives, instructions
+from vit_jax.plan.hlo import instructions, sent_bytes
 from vit_jax.plan.kernels import Kernel, kernels
 from vit_jax.run import build
 from vit_jax.training import step
@@ -135,12 +135,9 @@ def read_figures(lowered: LoweredStep) -> Figures:
     compiled = compile_(lowered)
     secs = lowered.secs + time.perf_counter() - started
     hlo = compiled.as_text()
-    sent: dict[str, int] = {}
-    for one in collectives(hlo, lowered.mesh.shape):
-        sent[one.kind] = sent.get(one.kind, 0) + one.total_bytes
     figures = Figures(
         peak_bytes=peak_bytes(compiled.memory_analysis()),
-        sent=sent,
+        sent=dict(sent_bytes(hlo, lowered.mesh.shape)),
         cycles=mega_cycles(hlo) * 1e6,
         accessed_bytes=None,
         compile_secs=secs,

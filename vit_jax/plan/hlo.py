@@ -5,6 +5,7 @@
 An instruction in the body of a loop runs as often as the loop does, times what runs the loop.
 """
 
+import collections
 import math
 import re
 from collections.abc import Mapping
@@ -163,6 +164,14 @@ def collectives(hlo: str, mesh_shape: Mapping[str, int]) -> list[Collective]:
         channels |= {channel[0]} if channel else set()
         result += _of_arrays(kind, one, mesh_shape)
     return result
+
+
+def sent_bytes(hlo: str, mesh_shape: Mapping[str, int]) -> collections.Counter[str]:
+    """Bytes that a device sends or reduces in one run, by kind; arguments as of `collectives`."""
+    sent: collections.Counter[str] = collections.Counter()
+    for one in collectives(hlo, mesh_shape):
+        sent[one.kind] += one.total_bytes
+    return sent
 
 
 def _kind(one: Instruction) -> str | None:
