@@ -33,8 +33,10 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from benchmarks import rows
 from vit_jax.core import axes, command
+from vit_jax.core.errors import UserError
 from vit_jax.nn.attention import attend
 from vit_jax.nn.kernels import blockwise, choice
+from vit_jax.parallel.chips import TPUS
 from vit_jax.plan import kernels, topology
 from vit_jax.plan.compiled import mega_cycles
 
@@ -54,18 +56,28 @@ _SCHEDULES = "schedule-analysis_final_bundles.txt"
 def main(arguments: list[str]) -> None:
     """Measures, prints and records."""
     command.no_more(arguments)
+    shapes = [parsed(text) for text in _SHAPES.value]
     dump = Path(tempfile.mkdtemp(prefix="attention_"))
-    if _TOPOLOGY.value and not _TOPOLOGY.value.startswith(("h", "a", "b")):
+    if _TOPOLOGY.value and topology.check(_TOPOLOGY.value) in TPUS:
         os.environ["LIBTPU_INIT_ARGS"] = f"--xla_jf_dump_to={dump} --xla_jf_dump_llo_text=true"
     try:
         device = topology.devices(_TOPOLOGY.value)[0] if _TOPOLOGY.value else jax.devices()[0]
         mesh = Mesh(np.array([device]), ("data",), axis_types=(AxisType.Auto,))
         with jax.set_mesh(mesh):
-            for text in _SHAPES.value:
-                tokens, num_heads, head_size, batch = map(int, text.split("x"))
-                _compare((batch, tokens, num_heads, head_size), mesh, dump)
+            for shape in shapes:
+                _compare(shape, mesh, dump)
     finally:
         shutil.rmtree(dump, ignore_errors=True)
+
+
+def parsed(text: str) -> tuple[int, ...]:
+    """(images, tokens, heads, head size) of "197x16x64x8". UserError for anything else."""
+    if not re.fullmatch(r"[1-9]\d*(x[1-9]\d*){3}", text):
+        raise UserError(
+            f"--shapes={text}: give tokens x heads x head size x images, such as 197x16x64x8."
+        )
+    tokens, num_heads, head_size, batch = map(int, text.split("x"))
+    return batch, tokens, num_heads, head_size
 
 
 def _compare(shape: tuple[int, ...], mesh: Mesh, dump: Path) -> None:
