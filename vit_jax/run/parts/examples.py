@@ -14,9 +14,10 @@ from vit_jax.data.source import MixtureSource, Source
 from vit_jax.data.sources import caches
 from vit_jax.data.sources import table as sources
 from vit_jax.data.sources.caches import FileCache
+from vit_jax.run.parts.device_cache import DEVICE
 from vit_jax.run.parts.preprocessing import image_size
 
-_RAM, _DEVICE = "ram", "device"
+_RAM = "ram"
 _SUBSETS = ("subset_fraction", "subset_examples", "subset_per_class")
 
 
@@ -69,7 +70,7 @@ def in_memory(c: InputConfig, source: Source) -> Source:
 
 def _file_cache(c: InputConfig) -> FileCache | None:
     """The cache that record files are copied to, with a progress bar."""
-    if c.cache in (None, _RAM, _DEVICE):
+    if c.cache in (None, _RAM, DEVICE):
         return None
     screen, mib = Screen(quiet=jax.process_index() > 0), 2**20
     what = f"copying to {c.cache}, MiB"
@@ -172,7 +173,7 @@ def _subset_size(c: InputConfig, num_examples: int) -> int | None:
 def _check_choice(c: InputConfig) -> None:
     """UserError if fields that exclude each other are set."""
     kinds = {component.source or c.source for component in c.mixture.values()} or {c.source}
-    if c.cache not in (None, _RAM, _DEVICE) and "tfds" not in kinds:
+    if c.cache not in (None, _RAM, DEVICE) and "tfds" not in kinds:
         raise errors.UserError(
             f"input.cache={c.cache}: a folder keeps copies of record files, which "
             f'input.source="tfds" has; {", ".join(sorted(kinds))} may be kept in memory by '
