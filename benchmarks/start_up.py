@@ -25,6 +25,7 @@ COMMANDS = (
     "train", "evaluate", "predict", "export", "convert", "preview", "prepare", "plan", "sweep",
     "report", "verify",
 )  # fmt: skip
+STARTS = ("help", "mistake", "import", "first", "second")
 TRAIN = ("-m", "vit_jax.train", "--config", "configs/vit_digits.py")
 CODE = "vit_jax/core vit_jax/models vit_jax/config.py vit_jax/weights vit_jax/run vit_jax/train.py"
 
@@ -115,7 +116,10 @@ def main(_: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    flags.DEFINE_list("starts", ["help", "mistake", "import", "first", "second"], "Which.")
+    flags.DEFINE_list("starts", list(STARTS), "Which.")
+    flags.register_validator(
+        "starts", lambda starts: set(starts) <= set(STARTS), f"give some of {','.join(STARTS)}"
+    )
     flags.DEFINE_integer("runs", 5, "Of each; a row has the medians.", lower_bound=1)
     flags.DEFINE_bool("record", True, "Append to benchmarks/results/start_up.csv.")
     app.run(main)

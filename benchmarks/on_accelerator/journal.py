@@ -13,6 +13,7 @@ from pathlib import Path
 
 from benchmarks import rows
 from benchmarks.workers import ROOT
+from vit_jax.core.errors import UserError
 
 NAME = "on_accelerator"
 MEASURED, FAILED, SKIPPED = "measured", "failed", "skipped"
@@ -94,8 +95,11 @@ class Journal:
 def take(folder: Path) -> int:
     """Adds the rows of a folder to the results, those that are not there; how many.
 
-    Rows of these sources that were written outside a clone get the commit of this one.
+    Rows of these sources that were written outside a clone get the commit of this one. UserError if
+    the folder has none.
     """
+    if not (folder / f"{NAME}.csv").exists():
+        raise UserError(f"--take={folder} has no {NAME}.csv: give the --output of a run.")
     here = {"commit": commit(), "sources": sources()}
     found = [
         row | (here if (row["commit"], row["sources"]) == ("", here["sources"]) else {})

@@ -16,6 +16,7 @@ from benchmarks.on_accelerator.journal import FAILED, MEASURED, SKIPPED, Journal
 from benchmarks.on_accelerator.session import Part, Session
 from benchmarks.workers import LineProcess, WorkerEnded, reason
 from vit_jax import config as configs
+from vit_jax.core.errors import UserError
 from vit_jax.data import decoded
 from vit_jax.data.sources import example_proto, records
 from vit_jax.run.parts import device_cache
@@ -194,6 +195,8 @@ def test_rows_are_taken_into_the_results_once(tmp_path, monkeypatch):
     assert [journal.take(tmp_path / "out") for _ in range(2)] == [1, 0]
     (taken,), (original,) = written(tmp_path / "results"), written(tmp_path / "out")
     assert taken == original | {"commit": journal.commit()}
+    with pytest.raises(UserError, match=r"has no on_accelerator\.csv: give the --output of a run"):
+        journal.take(tmp_path / "nothing")
 
 
 def test_a_process_that_hangs_or_dies_gives_a_line(capfd):
