@@ -85,7 +85,7 @@ TPUS: dict[str, TpuChip] = {
 
 # MiB of a TPU's vector memory that one fusion may use, where more than the compiler's 16 make a
 # ViT's step faster by its estimates (docs/benchmarks.md); the rest holds arrays between fusions.
-FUSION_MIB: dict[str, int] = {r"TPU v5 lite|TPU v5e": 32}
+FUSION_MIB: dict[str, int] = {r"TPU v5 lite|TPU v5e|TPU v6 lite|TPU v6e": 32}
 _FUSION_FLAG = "xla_tpu_scoped_vmem_limit_kib"
 
 
