@@ -7,6 +7,7 @@ mesh, `constrain` returns its argument.
 
 import contextlib
 import contextvars
+import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -164,15 +165,16 @@ def per_device(
 ) -> Any:
     """f on the parts of arrays that each device has: for kernels that XLA cannot divide.
 
-    names: logical names of each array's axes; results: of those that f returns, each of the shape
-    of the first array.
+    names: logical names of each array's axes; results: of those that f returns. An axis has the
+    size that its name has in the arrays.
     """
     rules, mesh = _RULES.get(), jax.sharding.get_abstract_mesh()
     if rules is None or mesh.empty:
         return f(*arrays)
-    spec = lambda names, x: to_spec(names, x.shape, rules, mesh.shape)
-    in_specs = tuple(spec(n, x) for n, x in zip(names, arrays, strict=True))
-    out_specs = tuple(spec(n, arrays[0]) for n in results)
+    each = [zip(of, x.shape, strict=True) for of, x in zip(names, arrays, strict=True)]
+    sizes = dict(itertools.chain(*each))
+    spec = lambda of: to_spec(of, [sizes[name] for name in of], rules, mesh.shape)
+    in_specs, out_specs = tuple(map(spec, names)), tuple(map(spec, results))
     return jax.shard_map(f, in_specs=in_specs, out_specs=out_specs, check_vma=False)(*arrays)
 
 

@@ -57,15 +57,24 @@ class SelfAttention(nnx.Module):
         if positions is not None:
             query, key = positions.rotate(query), positions.rotate(key)
             bias = positions.bias(_scaled(query))
-        mixed = self._mix(query, key, value, bias)
+        changed = positions is not None or self.qk_norm or self.qkv_bias == "query_value"
+        mixed = self._mix(query, key, value, bias, None if changed else qkv)
         return constrain(self.out(mixed), BATCH, TOKENS, STREAM)
 
     def _mix(
-        self, query: jax.Array, key: jax.Array, value: jax.Array, bias: jax.Array | None
+        self,
+        query: jax.Array,
+        key: jax.Array,
+        value: jax.Array,
+        bias: jax.Array | None,
+        qkv: jax.Array | None,
     ) -> jax.Array:
-        """`attend`, by the kernel of the field `attention`."""
+        """`attend`, by the kernel of the field `attention`; qkv: the three, if they are in one."""
         softmax = self.precision.softmax
         kernel = choice.choose(self.kernel, query, softmax, biased=bias is not None)
+        joint = None if qkv is None else choice.joint_program(kernel, qkv.shape[1])
+        if qkv is not None and joint is not None:
+            return joint(qkv)
         if kernel != choice.XLA:
             return choice.program(kernel)(query, key, value)
         if bias is None and query.shape[1] >= choice.LONG:

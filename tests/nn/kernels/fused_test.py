@@ -32,6 +32,15 @@ def test_equals_the_plain_program(dtype, tokens, num_heads, head_size):
     assert_close(of(fused.attend), of(plain), ROUNDING[dtype])
 
 
+@pytest.mark.parametrize("num_heads", [3, 9])
+def test_one_array_of_queries_keys_and_values_is_the_same(num_heads):
+    """9 heads: an instance takes 3 of them."""
+    joint = lambda *qkv: fused.attend_joint(jnp.stack(qkv, axis=2))
+    of = lambda f: outputs_and_gradients(f, "float32", 5, num_heads, 8)
+    for a, b in zip(of(joint), of(fused.attend), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
 @pytest.mark.parametrize("tokens", [256, 300])
 def test_blocks_of_queries_add_up(tokens, monkeypatch):
     """Interpreted, what lies behind the last query is NaN, as it may be on a TPU."""
@@ -43,6 +52,7 @@ def test_blocks_of_queries_add_up(tokens, monkeypatch):
 
 DIVIDED = """
 import jax
+import jax.numpy as jnp
 from tests.nn.kernels.blockwise_test import ROUNDING, assert_close, outputs_and_gradients
 from tests.nn.kernels.fused_test import plain
 from vit_jax.core import axes
@@ -53,8 +63,10 @@ of = lambda f: outputs_and_gradients(f, "float32", tokens=5, num_heads=4)
 with jax.set_mesh(meshes.make_mesh(replica=1, data=2, fsdp=1, tensor=2)):
     with axes.use_rules(meshes.RULES):
         y, *gradients = of(fused.attend)
+        joint = of(lambda *qkv: fused.attend_joint(jnp.stack(qkv, axis=2)))
 assert y.sharding.shard_shape(y.shape) == (1, 5, 2, 8), y.sharding
 assert_close((y, *gradients), of(plain), ROUNDING["float32"])
+assert_close(joint, of(plain), ROUNDING["float32"])
 """
 
 

@@ -167,6 +167,15 @@ def program(kernel: str) -> Callable[..., jax.Array]:
     return fused.attend
 
 
+def joint_program(kernel: str, tokens: int) -> Callable[[jax.Array], jax.Array] | None:
+    """The same as a function of one array [B, N, 3, H, K], if the kernel has one for N tokens."""
+    if kernel != FUSED:
+        return None
+    from vit_jax.nn.kernels import fused
+
+    return fused.attend_joint if fused.queries_of(tokens) == tokens else None
+
+
 def keeps_weights(asked: str, tokens: int, *, biased: bool) -> bool:
     """Whether the backward pass finds N x N weights in memory; AUTO counts as XLA."""
     return asked in (AUTO, XLA) and (biased or tokens < LONG)

@@ -21,7 +21,7 @@ from jax.ad_checkpoint import checkpoint_name
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-from vit_jax.core.axes import BATCH, HEAD_SIZE, HEADS, TOKENS, per_device, target
+from vit_jax.core.axes import BATCH, HEAD_SIZE, HEADS, QKV, TOKENS, per_device, target
 from vit_jax.nn.kernels.saved import MIXED
 
 LANES = 128
@@ -31,7 +31,10 @@ WEIGHTS_OF_AN_INSTANCE = 2**19  # which decides how many heads it takes, to outw
 # What is reserved, XLA cannot use for arrays around the kernel; 16 MiB is its own default on a v5e.
 LEAST_VMEM, MOST_VMEM = 16 * 2**20, 96 * 2**20
 
+# Kinds of arrays: [B, N, H, K] of queries and of keys, and [B, N, 3, H, K] of both and values.
+OF_QUERIES, OF_KEYS, JOINT = "queries", "keys", "joint"
 _AXES = (BATCH, TOKENS, HEADS, HEAD_SIZE)
+_JOINT_AXES = (BATCH, TOKENS, QKV, HEADS, HEAD_SIZE)
 # Contracted axes of products of two matrices: x y^T, x y, x^T y.
 _XYT, _XY, _XTY = ((((i,), (j,)), ((), ())) for i, j in ((1, 1), (1, 0), (0, 0)))
 _dot = functools.partial(jax.lax.dot_general, preferred_element_type=jnp.float32)
@@ -50,16 +53,54 @@ def attend(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
 def _forward(
     query: jax.Array, key: jax.Array, value: jax.Array
 ) -> tuple[jax.Array, tuple[jax.Array, ...]]:
-    (mixed,) = _call(_mix, (query,), (key, value), products=2, results=(1, 0))
+    arrays = [(query, OF_QUERIES), (key, OF_KEYS), (value, OF_KEYS)]
+    (mixed,) = _call(_mix, arrays, [OF_QUERIES], products=2)
     return checkpoint_name(mixed, MIXED), (query, key, value)
 
 
 def _backward(saved: tuple[jax.Array, ...], dy: jax.Array) -> tuple[jax.Array, ...]:
     query, key, value = saved
-    return _call(_pull_back, (query, dy), (key, value), products=5, results=(1, 2))
+    arrays = [(query, OF_QUERIES), (dy, OF_QUERIES), (key, OF_KEYS), (value, OF_KEYS)]
+    return _call(_pull_back, arrays, [OF_QUERIES, OF_KEYS, OF_KEYS], products=5)
 
 
 attend.defvjp(_forward, _backward)
+
+
+@jax.custom_vjp
+def attend_joint(qkv: jax.Array) -> jax.Array:
+    """`attend` for queries, keys and values in one array, [B, N, 3, H, K]: it is not divided.
+
+    For sequences that need no blocks: queries_of(N) == N.
+    """
+    return _joint_forward(qkv)[0]
+
+
+def _joint_forward(qkv: jax.Array) -> tuple[jax.Array, tuple[jax.Array, ...]]:
+    (mixed,) = _call(_mix_joint, [(qkv, JOINT)], [OF_QUERIES], products=2)
+    return checkpoint_name(mixed, MIXED), (qkv,)
+
+
+def _joint_backward(saved: tuple[jax.Array, ...], dy: jax.Array) -> tuple[jax.Array, ...]:
+    (qkv,) = saved
+    return _call(_pull_back_joint, [(qkv, JOINT), (dy, OF_QUERIES)], [JOINT], products=5)
+
+
+attend_joint.defvjp(_joint_forward, _joint_backward)
+
+
+def _mix_joint(qkv_ref: Any, y_ref: Any, *, num_queries: int) -> None:
+    _mix(*_parts(qkv_ref), y_ref, num_queries=num_queries)
+
+
+def _pull_back_joint(qkv_ref: Any, dy_ref: Any, d_ref: Any, *, num_queries: int) -> None:
+    query, *others = _parts(qkv_ref)
+    _pull_back(query, dy_ref, *others, *_parts(d_ref), num_queries=num_queries)
+
+
+def _parts(ref: Any) -> list[Any]:
+    """[1, 3, heads, K, N] -> three references [1, heads, K, N]."""
+    return [ref.at[:, i] for i in range(3)]
 
 
 def _mix(q_ref: Any, k_ref: Any, v_ref: Any, y_ref: Any, *, num_queries: int) -> None:
@@ -125,58 +166,64 @@ def _add(head: int, part: jax.Array, result: Any, sums: Any) -> None:
 
 def _call(
     kernel: Callable[..., None],
-    of_queries: tuple[jax.Array, ...],
-    of_keys: tuple[jax.Array, ...],
+    arrays: list[tuple[jax.Array, str]],
+    results: list[str],
     *,
     products: int,
-    results: tuple[int, int],
 ) -> tuple[jax.Array, ...]:
-    """Runs a kernel on each device's images and heads, for arrays [B, N, H, K].
+    """Runs a kernel on each device's images and heads.
 
-    products: of N x N x K, for the compiler's estimate. results: how many are of queries and of
-    keys.
+    arrays, results: with their kinds. products: of N x N x K, for the compiler's estimate.
     """
-    arrays = (*of_queries, *of_keys)
+    values, kinds = zip(*arrays, strict=True)
+    axes = lambda kinds: [_JOINT_AXES if kind == JOINT else _AXES for kind in kinds]
 
-    def local(*arrays: jax.Array) -> tuple[jax.Array, ...]:
-        lying = [x.transpose(0, 2, 3, 1) for x in arrays]
-        done = _pallas_call(kernel, lying, len(of_queries), products, results)
-        return tuple(x.transpose(0, 3, 1, 2) for x in done)
+    def local(*values: jax.Array) -> tuple[jax.Array, ...]:
+        lying = [jnp.moveaxis(x, 1, -1) for x in values]
+        done = _pallas_call(kernel, lying, kinds, results, products)
+        return tuple(jnp.moveaxis(x, -1, 1) for x in done)
 
-    return per_device(local, [_AXES] * len(arrays), [_AXES] * sum(results), *arrays)
+    return per_device(local, axes(kinds), axes(results), *values)
 
 
 def _pallas_call(
     kernel: Callable[..., None],
     lying: list[jax.Array],
-    num_of_queries: int,
+    kinds: tuple[str, ...],
+    results: list[str],
     products: int,
-    results: tuple[int, int],
 ) -> Any:
-    """The kernel for arrays [B, H, K, N], those of queries first."""
-    batch, num_heads, head_size, tokens = lying[0].shape
+    """The kernel for arrays [B, H, K, N] and [B, 3, H, K, N]."""
+    batch, *_, num_heads, head_size, tokens = lying[0].shape
     heads, queries = heads_of(num_heads, tokens), queries_of(tokens)
     blocks = math.ceil(tokens / queries)
-    shape = lambda columns: (1, heads, head_size, columns)
-    of_queries = pl.BlockSpec(shape(queries), lambda image, part, block: (image, part, 0, block))
-    of_keys = pl.BlockSpec(shape(tokens), lambda image, part, block: (image, part, 0, 0))
-    specs = lambda a, b: [of_queries] * a + [of_keys] * b
+    of_part = lambda columns, block: pl.BlockSpec((1, heads, head_size, columns), block)
+    specs = {
+        OF_QUERIES: of_part(queries, lambda image, part, block: (image, part, 0, block)),
+        OF_KEYS: of_part(tokens, lambda image, part, block: (image, part, 0, 0)),
+        JOINT: pl.BlockSpec(
+            (1, 3, heads, head_size, tokens), lambda image, part, block: (image, 0, part, 0, 0)
+        ),
+    }
+    whole = (num_heads, head_size, tokens)
+    shape = lambda kind: (batch, 3, *whole) if kind == JOINT else (batch, *whole)
+    made = [jax.ShapeDtypeStruct(shape(kind), lying[0].dtype) for kind in results]
     sums = pltpu.VMEM((heads, head_size, tokens), jnp.float32)
     weights = batch * num_heads * tokens * tokens
     return pl.pallas_call(
         functools.partial(kernel, num_queries=tokens),
         grid=(batch, num_heads // heads, blocks),
-        in_specs=specs(num_of_queries, len(lying) - num_of_queries),
-        out_specs=specs(*results),
-        out_shape=[jax.ShapeDtypeStruct(lying[0].shape, lying[0].dtype)] * sum(results),
-        scratch_shapes=[sums] * (results[1] if blocks > 1 else 0),
+        in_specs=[specs[kind] for kind in kinds],
+        out_specs=[specs[kind] for kind in results],
+        out_shape=made,
+        scratch_shapes=[sums] * (results.count(OF_KEYS) if blocks > 1 else 0),
         compiler_params=pltpu.CompilerParams(
             dimension_semantics=("parallel", "parallel", "arbitrary"),
             vmem_limit_bytes=vmem_bytes(heads * head_size, tokens, queries),
         ),
         cost_estimate=pl.CostEstimate(
             flops=2 * products * weights * head_size,
-            bytes_accessed=(len(lying) + sum(results)) * lying[0].size * lying[0].dtype.itemsize,
+            bytes_accessed=sum(x.size * x.dtype.itemsize for x in (*lying, *made)),
             transcendentals=weights,
         ),
         interpret=target().platform != "tpu",
