@@ -3,6 +3,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from vit_jax.core.axes import Target
+from vit_jax.nn import linear
 from vit_jax.nn.linear import FLOAT32, Precision, affine, sum_of_rows
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -50,7 +52,9 @@ def test_the_kernels_gradient_has_its_precision(compute, gradient):
 
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
-def test_rows_are_summed_in_float32(dtype):
+@pytest.mark.parametrize("platform", ["cpu", "tpu"])  # there as a product
+def test_rows_are_summed_in_float32(platform, dtype, monkeypatch):
+    monkeypatch.setattr(linear, "target", lambda: Target(platform, platform))
     x = jax.random.normal(jax.random.key(0), (7, 300, 2, 3)).astype(dtype)
     total = jax.jit(sum_of_rows, static_argnums=1)(x, 2)
     assert total.dtype == jnp.float32

@@ -11,6 +11,8 @@ import numpy as np
 from flax import nnx
 from jax.nn import initializers
 
+from vit_jax.core.axes import target
+
 Initializer = Callable[..., jax.Array]
 
 
@@ -140,20 +142,16 @@ def _backward(
 def sum_of_rows(x: jax.Array, kept: int) -> jax.Array:
     """[..., *kept] -> [*kept] float32: the sum over all but the last `kept` axes."""
     over = tuple(range(x.ndim - kept))
-
-    def product(x: jax.Array) -> jax.Array:
-        # With one row XLA would make a reduction of it again; a tile has 8.
-        ones = jnp.ones((8, *x.shape[: x.ndim - kept]), x.dtype)
-        axes = (tuple(1 + axis for axis in over), over)
-        exact = "highest" if x.dtype == jnp.float32 else None
-        return jax.lax.dot_general(
-            ones, x, (axes, ((), ())), precision=exact, preferred_element_type=jnp.float32
-        )[0]
-
-    # A TPU's vector units take ten times as long for it as its matrix units (docs/benchmarks.md).
-    return jax.lax.platform_dependent(
-        x, tpu=product, default=lambda x: jnp.sum(x, over, dtype=jnp.float32)
-    )
+    if target().platform != "tpu":
+        return jnp.sum(x, over, dtype=jnp.float32)
+    # As a product: a TPU's vector units take ten times as long (docs/benchmarks.md). With one row
+    # XLA would make a reduction of it again; a tile has 8.
+    ones = jnp.ones((8, *x.shape[: x.ndim - kept]), x.dtype)
+    axes = (tuple(1 + axis for axis in over), over)
+    exact = "highest" if x.dtype == jnp.float32 else None
+    return jax.lax.dot_general(
+        ones, x, (axes, ((), ())), precision=exact, preferred_element_type=jnp.float32
+    )[0]
 
 
 affine.defvjp(_forward, _backward)
