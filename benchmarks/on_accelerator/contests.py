@@ -9,11 +9,12 @@ two fit, they are measured apart, one after the other.
 import statistics
 from typing import NamedTuple
 
+from benchmarks import rows
 from benchmarks.contenders import Shape
-from benchmarks.on_accelerator.journal import MEASURED, SKIPPED
+from benchmarks.on_accelerator.journal import MEASURED
 from benchmarks.on_accelerator.session import Session
 from benchmarks.workers import Worker, WorkerEnded, flops
-from vit_jax import models
+from vit_jax.nn.kernels import choice
 from vit_jax.parallel.chips import peak_flops
 from vit_jax.run.environment import DETERMINISTIC_FLAGS
 
@@ -56,20 +57,19 @@ def training(session: Session) -> None:
 
 def attention(session: Session) -> None:
     """Every choice of model.attention, at the usual length and at 1,025 tokens."""
-    choices = attention_choices()
-    if not choices:
-        session.write("", "", SKIPPED, note="this version has no model.attention")
-        return
-    first = sorted(choices, key=lambda choice: choice != "xla")
-    entrants = [Entrant(choice, "own", (f"model.attention={choice}",)) for choice in first]
+    first = sorted(attention_choices(), key=lambda name: name != choice.XLA)
+    entrants = [Entrant(name, "own", (f"model.attention={name}",)) for name in first]
     for shape in (session.shape("B/16"), session.shape("B/16", image_px=512, batch=24)):
         contest(session, "B/16", shape, entrants)
 
 
 def attention_choices() -> tuple[str, ...]:
-    """The choices of model.attention; none in a version without it."""
-    field = models.config_fields().get("attention")
-    return tuple(choice for choice in field.choices or ()) if field else ()
+    """The choices of model.attention, on a GPU without those of TPUs, which only cost time there.
+
+    By nvidia-smi: this process leaves the device to those that it starts.
+    """
+    of_tpus = (choice.FUSED, choice.SPLASH) if rows.gpu() else ()
+    return tuple(name for name in choice.CHOICES if name not in of_tpus)
 
 
 def deterministic(session: Session) -> None:
