@@ -90,12 +90,13 @@ attend_joint.defvjp(_joint_forward, _joint_backward)
 
 
 def _mix_joint(qkv_ref: Any, y_ref: Any, *, num_queries: int) -> None:
-    _mix(*_parts(qkv_ref), y_ref, num_queries=num_queries)
+    query, key, value = _parts(qkv_ref)
+    _mix(query, key, value, y_ref, num_queries=num_queries)
 
 
 def _pull_back_joint(qkv_ref: Any, dy_ref: Any, d_ref: Any, *, num_queries: int) -> None:
-    query, *others = _parts(qkv_ref)
-    _pull_back(query, dy_ref, *others, *_parts(d_ref), num_queries=num_queries)
+    query, key, value = _parts(qkv_ref)
+    _pull_back(query, dy_ref, key, value, *_parts(d_ref), num_queries=num_queries)
 
 
 def _parts(ref: Any) -> list[Any]:
@@ -207,7 +208,7 @@ def _pallas_call(
     }
     whole = (num_heads, head_size, tokens)
     shape = lambda kind: (batch, 3, *whole) if kind == JOINT else (batch, *whole)
-    made = [jax.ShapeDtypeStruct(shape(kind), lying[0].dtype) for kind in results]
+    made: list[Any] = [jax.ShapeDtypeStruct(shape(kind), lying[0].dtype) for kind in results]
     sums = pltpu.VMEM((heads, head_size, tokens), jnp.float32)
     weights = batch * num_heads * tokens * tokens
     return pl.pallas_call(
