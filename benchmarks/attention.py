@@ -32,6 +32,7 @@ from jax.extend.core import jaxprs_in_params
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from benchmarks import rows
+from benchmarks.compiled_step import TOPOLOGY
 from vit_jax.core import axes, command
 from vit_jax.core.errors import UserError
 from vit_jax.nn.attention import attend
@@ -46,7 +47,6 @@ _SHAPES = flags.DEFINE_list(
     "Tokens x heads x head size x images.",
 )
 _DTYPE = flags.DEFINE_enum("dtype", "bfloat16", ["float32", "bfloat16"], "Of the arrays.")
-_TOPOLOGY = flags.DEFINE_string("topology", None, "Such as v5e:2x2 or h100:1; one chip is used.")
 _ROUNDS = flags.DEFINE_integer("rounds", 10, "Runs of each program that are measured.")
 
 Program = Callable[..., jax.Array]
@@ -58,10 +58,10 @@ def main(arguments: list[str]) -> None:
     command.no_more(arguments)
     shapes = [parsed(text) for text in _SHAPES.value]
     dump = Path(tempfile.mkdtemp(prefix="attention_"))
-    if _TOPOLOGY.value and topology.check(_TOPOLOGY.value) in TPUS:
+    if TOPOLOGY.value and topology.check(TOPOLOGY.value) in TPUS:
         os.environ["LIBTPU_INIT_ARGS"] = f"--xla_jf_dump_to={dump} --xla_jf_dump_llo_text=true"
     try:
-        device = topology.devices(_TOPOLOGY.value)[0] if _TOPOLOGY.value else jax.devices()[0]
+        device = topology.devices(TOPOLOGY.value)[0] if TOPOLOGY.value else jax.devices()[0]
         mesh = Mesh(np.array([device]), ("data",), axis_types=(AxisType.Auto,))
         with jax.set_mesh(mesh):
             for shape in shapes:
@@ -86,7 +86,7 @@ def _compare(shape: tuple[int, ...], mesh: Mesh, dump: Path) -> None:
         "tokens": tokens, "num_heads": num_heads, "head_size": head_size, "batch_size": batch,
         "dtype": _DTYPE.value,
     }  # fmt: skip
-    local = _TOPOLOGY.value is None
+    local = TOPOLOGY.value is None
     asked = jax.ShapeDtypeStruct(shape, _DTYPE.value)
     taken = choice.choose(choice.AUTO, asked, jnp.dtype("float32"), biased=False)
     plain = "xla" if tokens < choice.LONG else "xla in blocks"
@@ -107,7 +107,7 @@ def _compare(shape: tuple[int, ...], mesh: Mesh, dump: Path) -> None:
         auto = name == (plain if taken == choice.XLA else taken)
         row = {"program": name, "auto": auto, **about, **figures, "ms": times.get(name, "")}
         kind = None if platform.platform == "cpu" else platform.device_kind
-        where = kind if local else f"compiled for {_TOPOLOGY.value}"
+        where = kind if local else f"compiled for {TOPOLOGY.value}"
         versions = "jax" if local else "jax libtpu" if platform.platform == "tpu" else "jax"
         rows.record("attention", "vit_jax/nn", versions, row, device=where)
 

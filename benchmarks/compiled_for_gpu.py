@@ -19,7 +19,7 @@ from absl import flags
 from jax.sharding import SingleDeviceSharding
 
 from benchmarks import rows
-from benchmarks.compiled_step import GB, GIB, base, compile_step, sent_gb
+from benchmarks.compiled_step import GB, GIB, TOPOLOGY, base, compile_step, sent_gb
 from benchmarks.contenders import SHAPES, linen
 from vit_jax import config as configs
 from vit_jax.core import command
@@ -27,17 +27,17 @@ from vit_jax.plan import gpu, topology
 from vit_jax.plan.compiled import kernel_secs, peak_bytes
 from vit_jax.plan.kernels import kernels
 
-_TOPOLOGY = flags.DEFINE_string("topology", "h100:1", "Such as h100:8, a100:2x8.")
 _VARIANT = flags.DEFINE_string("variant", "", "What is tried, for the row.")
 _PEER = flags.DEFINE_bool("peer", True, "Compile the plain flax.linen step as well.")
 
+DEFAULT = "h100:1"
 BASE = base(batch_size=64)
 
 
 def main(arguments: list[str]) -> None:
     """Compiles, prints and records."""
     config = configs.resolve(BASE, arguments)
-    mesh = topology.mesh(_TOPOLOGY.value, config.mesh)
+    mesh = topology.mesh(TOPOLOGY.value or DEFAULT, config.mesh)
     device = mesh.devices.flat[0]
     done = compile_step(config, mesh)
     figures = measured(done.compiled, mesh.shape, device.device_kind) | {
@@ -85,7 +85,7 @@ def _record(program: str, arguments: list[str], figures: dict[str, object]) -> N
         "settings": " ".join(arguments),
         **figures,
     }
-    device = f"compiled for {_TOPOLOGY.value}"
+    device = f"compiled for {TOPOLOGY.value or DEFAULT}"
     rows.record("compiled_for_gpu", "vit_jax", "jax flax", row, device=device)
 
 

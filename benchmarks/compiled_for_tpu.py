@@ -10,24 +10,21 @@ estimates: good for ranking programs on one chip, nothing more. Appends a row to
 benchmarks/results/compiled_for_tpu.csv.
 """
 
-from absl import flags
-
 from benchmarks import rows
-from benchmarks.compiled_step import GB, GIB, CompiledStep, base, compile_step, sent_gb
+from benchmarks.compiled_step import GB, GIB, TOPOLOGY, CompiledStep, base, compile_step, sent_gb
 from vit_jax import config as configs
 from vit_jax.core import command
 from vit_jax.plan import topology
 from vit_jax.plan.compiled import mega_cycles, peak_bytes
 
-_TOPOLOGY = flags.DEFINE_string("topology", "v5e:2x2", "Such as v5e:16x16, v4:4x4x4, v3:4x4.")
-
+DEFAULT = "v5e:2x2"
 BASE = base(batch_size=4096)
 
 
 def main(arguments: list[str]) -> None:
     """Compiles, prints and records."""
     config = configs.resolve(BASE, arguments)
-    mesh = topology.mesh(_TOPOLOGY.value, config.mesh)
+    mesh = topology.mesh(TOPOLOGY.value or DEFAULT, config.mesh)
     done = compile_step(config, mesh)
     model = config.model
     row = {
@@ -42,7 +39,7 @@ def main(arguments: list[str]) -> None:
         "compile_secs": round(done.compile_secs, 1),
         **measured(done, images_per_chip=config.input.batch_size / mesh.size),
     }
-    device = f"compiled for {_TOPOLOGY.value}"
+    device = f"compiled for {TOPOLOGY.value or DEFAULT}"
     rows.record("compiled_for_tpu", "vit_jax", "jax libtpu", row, device=device)
 
 

@@ -4,6 +4,7 @@ import time
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from absl import flags
 from jax.sharding import Mesh
 
 from vit_jax.config import RunConfig
@@ -11,6 +12,9 @@ from vit_jax.plan.compiled import compile_, lower, planned_step
 from vit_jax.plan.hlo import KINDS, sent_bytes
 from vit_jax.training.state import StateLayout
 from vit_jax.training.step import Batch
+
+# Of all scripts that compile for absent devices; each has its own default.
+TOPOLOGY = flags.DEFINE_string("topology", None, "Such as v5e:16x16, v4:4x4x4, h100:8, a100:2x8.")
 
 GIB, GB = 2**30, 1e9
 
