@@ -21,7 +21,7 @@ from absl import flags
 from benchmarks import rows
 from benchmarks.on_accelerator import contests, programs, small_data
 from benchmarks.on_accelerator.journal import Journal, take
-from benchmarks.on_accelerator.session import Part, Session
+from benchmarks.on_accelerator.session import Part, Session, check_names
 from vit_jax.core import command, errors
 
 _MINUTES = flags.DEFINE_float("minutes", 35, "What all of it may take; the rest is left out.")
@@ -60,6 +60,7 @@ def main(arguments: list[str]) -> None:
     output = Path(_OUTPUT.value) if _OUTPUT.value else rows.RESULTS
     if _DRY.value and not _OUTPUT.value:
         raise errors.UserError("--dry_run measures nothing worth keeping: give an --output.")
+    check_names("--entrants", _ENTRANTS.value, contests.NAMES)
     session = Session(
         Journal(output, [] if _DRY.value else [rows.RESULTS]),
         minutes=_MINUTES.value,
@@ -74,10 +75,7 @@ def main(arguments: list[str]) -> None:
 
 def chosen(names: list[str]) -> list[Part]:
     """The parts of these names, in their order; of none: all. UserError for an unknown one."""
-    known = {part.name: part for part in PARTS}
-    for name in names:
-        if name not in known:
-            raise errors.UserError(f"--parts: there is no {name!r}. {errors.nearest(name, known)}")
+    check_names("--parts", names, [part.name for part in PARTS])
     return [part for part in PARTS if not names or part.name in names]
 
 

@@ -36,6 +36,8 @@ class Entrant(NamedTuple):
 
 
 OWN = Entrant("own", "own")
+DETERMINISTIC = "own+deterministic"
+NAMES = (OWN.name, *PEERS, DETERMINISTIC, *choice.CHOICES)  # of all entrants
 
 
 def training(session: Session) -> None:
@@ -75,7 +77,7 @@ def attention_choices() -> tuple[str, ...]:
 def deterministic(session: Session) -> None:
     """What XLA's deterministic flags cost."""
     flags = (("XLA_FLAGS", " ".join(DETERMINISTIC_FLAGS)),)
-    entrants = [OWN, Entrant("own, deterministic", "own", environment=flags)]
+    entrants = [OWN, Entrant(DETERMINISTIC, "own", environment=flags)]
     contest(session, "B/16", session.shape("B/16"), entrants)
 
 

@@ -4,12 +4,13 @@ import contextlib
 import dataclasses
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from benchmarks.contenders import SHAPES, Shape
 from benchmarks.on_accelerator.journal import FAILED, MEASURED, SKIPPED, Journal
 from benchmarks.workers import WorkerEnded
+from vit_jax.core import errors
 
 LONGEST_WAIT_SECS = 420  # for an answer of a process, compilation included
 
@@ -131,3 +132,10 @@ def first_line(error: Exception) -> str:
     """The kind and the first line of an error."""
     line = str(error).strip().partition("\n")[0]
     return line if isinstance(error, WorkerEnded) else f"{type(error).__name__}: {line}"
+
+
+def check_names(flag: str, names: list[str], known: Sequence[str]) -> None:
+    """Raises UserError for an unknown name."""
+    for name in names:
+        if name not in known:
+            raise errors.UserError(f"{flag}: there is no {name!r}. {errors.nearest(name, known)}")

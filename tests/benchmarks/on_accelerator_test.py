@@ -13,7 +13,7 @@ import pytest
 from benchmarks import rows
 from benchmarks.on_accelerator import contests, decode, journal, trace_summary, unpack
 from benchmarks.on_accelerator.journal import FAILED, MEASURED, SKIPPED, Journal
-from benchmarks.on_accelerator.session import Part, Session
+from benchmarks.on_accelerator.session import Part, Session, check_names
 from benchmarks.workers import LineProcess, WorkerEnded, reason
 from vit_jax import config as configs
 from vit_jax.core.errors import UserError
@@ -232,6 +232,11 @@ def test_the_table_of_a_trace_counts_kernels_alone(tmp_path):
         first, second = csv.DictReader(file)
     assert list(first.values()) == ["gemm", "30.0", "1.0", "0.75"]
     assert second["operation"] == "softmax"
+
+
+def test_an_unknown_entrant_is_refused():
+    with pytest.raises(UserError, match=r"--entrants: there is no 'tim'\. Did you mean 'timm_vit'"):
+        check_names("--entrants", ["own", "tim"], contests.NAMES)
 
 
 def test_the_command_measures_the_matrix_rate_and_refuses_unknown_parts(run_python, tmp_path):
