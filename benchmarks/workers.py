@@ -40,6 +40,7 @@ class LineProcess:
         """`arguments` of Python; `environment`: variables in addition to this process's."""
         self.name = name
         # A file: a pipe that nobody empties would stop the process.
+        # Read when the process has ended, so not in a `with`.
         self._stderr = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115
         self._process = subprocess.Popen(
             [sys.executable, *arguments],

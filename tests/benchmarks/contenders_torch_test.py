@@ -39,7 +39,7 @@ def assert_same_loss(logits, folder, labelled):
         assert theirs == pytest.approx(our_loss(folder, dtype, images, labels), rel=tolerance)
 
 
-def test_timm(timm, tmp_path, labelled):  # noqa: F811
+def test_timm(timm, tmp_path, labelled):  # noqa: F811, the fixture
     from benchmarks.contenders import timm_vit
 
     model = randomise(timm_vit.network(TOY))
@@ -63,7 +63,7 @@ def test_hugging_face(tmp_path, labelled):
 
 
 @pytest.mark.slow
-def test_they_learn(timm):  # noqa: F811
+def test_they_learn(timm):  # noqa: F811, the fixture
     from benchmarks.contenders import timm_vit, torch_vit
 
     for module in (timm_vit, torch_vit):

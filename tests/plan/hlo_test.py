@@ -28,7 +28,7 @@ LOOPS = """HloModule step, is_scheduled=true
 ENTRY %main (x: f32[8]) -> f32[8] {
   ROOT %v = (s32[], f32[8]{0}) while(%x), condition=%c, body=%outer, backend_config={"known_trip_count":{"n":"3"}}
 }
-"""  # noqa: E501
+"""  # noqa: E501, lines as XLA writes them
 
 
 def runs(hlo):

@@ -56,7 +56,7 @@ ENTRY %main (params: f32[2,8,4], x: bf16[16,8], i: s32[]) -> f32[2,8,4] {
   %copied = f32[8,4]{0,1} copy(%kernel)
   ROOT %state = f32[2,8,4]{2,1,0} fusion(%params, %copied, %i), kind=kLoop, calls=%fused_update
 }
-"""  # noqa: E501
+"""  # noqa: E501, lines as XLA writes them
 LAYER, ROWS = 8 * 4, 16 * 4  # elements
 
 
@@ -104,7 +104,7 @@ ENTRY %main (a: f32[2,3,5], b: f32[2,5,7]) -> f32[2,3,7] {
   %b = f32[2,5,7]{2,1,0} parameter(1)
   ROOT %f = f32[2,3,7]{2,1,0} fusion(%a, %b), kind=kCustom, calls=%inside
 }
-"""  # noqa: E501
+"""  # noqa: E501, lines as XLA writes them
     (kernel,) = kernels(fused)
     assert kernel.flops == 2 * 2 * 3 * 5 * 7
     assert kernel.nbytes == 4 * 2 * (3 * 5 + 5 * 7 + 3 * 7)
