@@ -42,7 +42,7 @@ COMMAND = [
 # And everything else that carries state between steps or draws random numbers.
 EVERYTHING = (
     "--config.optim.name=muon", "--config.optim.ema_decay=0.9", "--config.optim.grad_accum_steps=2",
-    "--config.loss.cutmix=1",
+    "--config.loss.cutmix=1", "--config.input.cache=ram",
     "--config.input.preprocess=decode|pad_crop(8, 1)|randaugment(2, 15)|random_erasing(0.25)",
 )  # fmt: skip
 

@@ -32,6 +32,7 @@ RUN = [
     "--config.model.num_heads=2", "--config.model.dropout=0.1",
     "--config.model.stochastic_depth=0.2",
     "--config.loss.mixup=0.2", "--config.loss.cutmix=1", "--config.optim.ema_decay=0.9",
+    "--config.input.cache=ram",
     "--config.input.preprocess=decode|pad_crop(8, 1)|randaugment(2, 15)|random_erasing(0.25)",
     "--config.input.batch_size=32", "--config.total.epochs=none",
     "--config.optim.warmup_epochs=none", "--config.optim.warmup_steps=5",

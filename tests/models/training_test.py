@@ -8,8 +8,9 @@ import pytest
 
 from vit_jax import models
 
-# Relative. float32: sums in another order. bfloat16: its three digits, through all layers.
-AGREEMENT = {"float32": 2e-4, "bfloat16": 2e-2}
+# Relative to the largest of a run's three steps: a gradient that nearly vanishes has the rounding of
+# its parts. float32: sums in another order. bfloat16: its three digits, through all layers.
+AGREEMENT = {"float32": 2e-4, "bfloat16": 5e-3}
 TOY = {"depth": 2, "width": 32, "mlp_dim": 64, "num_heads": 2, "units": (1, 2), "root_width": 32}
 STEPS = 3  # the head begins at zero, so only it has a gradient in the first step
 # One of each kind; the others differ from it only in patch size.
@@ -76,9 +77,12 @@ def test_models_train_on_eight_devices_as_on_one(run_python, dtype):
     for name in names["8"]:
         assert np.isfinite(results[name, "8"]["numbers"]).all(), name
     for name in KINDS:
-        alone, together = (results[name, devices]["numbers"] for devices in ("1", "8"))
+        alone, together = (np.array(results[name, devices]["numbers"]) for devices in ("1", "8"))
         assert np.ptp(alone[0]) > 1e-4, name  # the loss has changed
-        np.testing.assert_allclose(together, alone, rtol=AGREEMENT[dtype], err_msg=name)
+        largest = alone.max(axis=1, keepdims=True)
+        np.testing.assert_allclose(
+            together / largest, alone / largest, rtol=0, atol=AGREEMENT[dtype], err_msg=name
+        )
     divided = results["R50x1", "8"]["divided"]
     of_hybrid = results["R50+ViT-B/16", "8"]["divided"]
     unit = "resnet/stage2/rest/block"
