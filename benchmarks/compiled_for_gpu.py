@@ -24,8 +24,8 @@ from benchmarks.contenders import SHAPES, linen
 from vit_jax import config as configs
 from vit_jax.core import command
 from vit_jax.plan import gpu, topology
-from vit_jax.plan.compiled import kernel_secs, peak_bytes
-from vit_jax.plan.kernels import kernels
+from vit_jax.plan.compiled import peak_bytes
+from vit_jax.plan.kernels import kernel_secs, kernels
 
 _VARIANT = flags.DEFINE_string("variant", "", "What is tried, for the row.")
 _PEER = flags.DEFINE_bool("peer", True, "Compile the plain flax.linen step as well.")

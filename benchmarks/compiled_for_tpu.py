@@ -15,7 +15,8 @@ from benchmarks.compiled_step import GB, GIB, TOPOLOGY, CompiledStep, base, comp
 from vit_jax import config as configs
 from vit_jax.core import command
 from vit_jax.plan import topology
-from vit_jax.plan.compiled import mega_cycles, peak_bytes
+from vit_jax.plan.compiled import peak_bytes
+from vit_jax.plan.hlo import mega_cycles
 
 DEFAULT = "v5e:2x2"
 BASE = base(batch_size=4096)

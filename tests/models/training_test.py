@@ -8,8 +8,8 @@ import pytest
 
 from vit_jax import models
 
-# Relative to the largest of a run's three steps: a gradient that nearly vanishes has the rounding of
-# its parts. float32: sums in another order. bfloat16: its three digits, through all layers.
+# Relative to the largest of a run's three steps: a gradient that nearly vanishes has the rounding
+# of its parts. float32: sums in another order. bfloat16: its three digits, through all layers.
 AGREEMENT = {"float32": 2e-4, "bfloat16": 5e-3}
 TOY = {"depth": 2, "width": 32, "mlp_dim": 64, "num_heads": 2, "units": (1, 2), "root_width": 32}
 STEPS = 3  # the head begins at zero, so only it has a gradient in the first step

@@ -11,9 +11,9 @@ from vit_jax.parallel import chips
 from vit_jax.plan import forecast as forecasts
 from vit_jax.plan import gpu, topology
 from vit_jax.plan.__main__ import plan
-from vit_jax.plan.compiled import DoesNotFit, Figures, kernel_secs, without_addresses
+from vit_jax.plan.compiled import DoesNotFit, Figures, without_addresses
 from vit_jax.plan.forecast import Memory
-from vit_jax.plan.kernels import Kernel
+from vit_jax.plan.kernels import Kernel, kernel_secs
 from vit_jax.plan.step_time import StepTime, step_time
 
 TINY = (

@@ -87,7 +87,9 @@ def main(_: list[str]) -> None:
         raise UserError(f"--chip_hour_price={price}: give a number, such as 1.2.")
     if price is not None and FLAGS.topology is None:
         raise UserError("--chip_hour_price needs --topology, which says how many chips.")
-    if FLAGS.topology:  # jax would cache programs for absent devices, and not read them
+    if FLAGS.topology:
+        topology.check(FLAGS.topology)
+        # jax would cache programs for absent devices, and not read them.
         jax.config.update("jax_enable_compilation_cache", False)
     else:
         compilation_cache.use()

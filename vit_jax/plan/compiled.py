@@ -28,8 +28,8 @@ from vit_jax.parallel import chips
 from vit_jax.plan import gpu
 from vit_jax.plan import hlo as hlo_text
 from vit_jax.plan import kernels as gpu_kernels
-from vit_jax.plan.hlo import instructions, sent_bytes
-from vit_jax.plan.kernels import Kernel, kernels
+from vit_jax.plan.hlo import mega_cycles, sent_bytes
+from vit_jax.plan.kernels import kernel_secs, kernels
 from vit_jax.run import build
 from vit_jax.training import step
 from vit_jax.training.state import StateLayout
@@ -37,11 +37,6 @@ from vit_jax.training.state import StateLayout
 # The code that figures depend on, beside the program.
 _READERS = (__file__, gpu.__file__, gpu_kernels.__file__, hlo_text.__file__, chips.__file__)
 _ADDRESS = re.compile(r'(@CustomSPMDPartitioning\(.*?backend_config = )"\d+"')
-_CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
-# Pallas kernels have no estimate. Attention's have schedules of 27 to 64 thousand FLOPs a cycle on
-# a v5e, by head size and length (benchmarks/results/attention.csv).
-_KERNEL = re.compile(r'custom_call_target="tpu_custom_call".*"cost_estimate":\{"flops":"(\d+)"')
-KERNEL_FLOPS_A_CYCLE = 40_000
 
 
 class DoesNotFit(UserError):
@@ -159,37 +154,10 @@ def _of_gpu(figures: Figures, hlo: str, device_kind: str) -> Figures:
     )
 
 
-def kernel_secs(found: list[Kernel], device_kind: str) -> float | None:
-    """Seconds of a step's kernels by roofline; None for a GPU that is not in chips.GPUS.
-
-    One after the other, each at the rate of matrix products or at the memory's bandwidth, whichever
-    is slower.
-    """
-    chip = next((c for c in chips.GPUS.values() if c.device_kind == device_kind), None)
-    peak = chips.peak_flops(device_kind)
-    if chip is None or peak is None:
-        return None
-    a_byte = 1 / (chip.hbm_gbps * 1e9)
-    return sum(k.runs * max(k.flops / peak, k.nbytes * a_byte) for k in found)
-
-
 def peak_bytes(memory: Any) -> int:
     """Memory of one device: a step's arguments (state and batch), outputs and temporaries."""
     new = memory.output_size_in_bytes - memory.alias_size_in_bytes
     return int(memory.argument_size_in_bytes + memory.temp_size_in_bytes + new)
-
-
-def mega_cycles(hlo: str) -> float:
-    """Sum of the compiler's own estimates for a TPU; it has none for collectives."""
-    cycles = 0.0
-    for one in instructions(hlo):
-        if one.fused:
-            continue
-        if estimate := _CYCLES.search(one.text):
-            cycles += one.runs * int(estimate[1])
-        elif kernel := _KERNEL.search(one.text):
-            cycles += one.runs * int(kernel[1]) / KERNEL_FLOPS_A_CYCLE
-    return cycles / 1e6
 
 
 def cached_figures(step: LoweredStep, topology: str, *, anew: bool) -> tuple[Figures, bool]:

@@ -30,6 +30,11 @@ _LISTED = re.compile(r"(?:replica_groups|source_target_pairs)=\{(\{[\d,{}]*\})\}
 _IOTA = re.compile(r"replica_groups=\[([\d,]+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?")
 _NAMED = re.compile(r"replica_groups=mesh\[([^\]]*)\] \{([^}]*)\}")
 _CHANNEL = re.compile(r"channel_id=\d+")
+_CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
+# Pallas kernels have no estimate. Attention's have schedules of 27 to 64 thousand FLOPs a cycle on
+# a v5e, by head size and length (benchmarks/results/attention.csv).
+_KERNEL = re.compile(r'custom_call_target="tpu_custom_call".*"cost_estimate":\{"flops":"(\d+)"')
+KERNEL_FLOPS_A_CYCLE = 40_000
 
 
 class Instruction(NamedTuple):
@@ -233,3 +238,16 @@ def _axes(groups: list[list[int]], mesh_shape: Mapping[str, int]) -> tuple[str, 
         places = np.stack(np.unravel_index(group, tuple(mesh_shape.values())))
         differ |= (places != places[:, :1]).any(axis=1)
     return tuple(name for name, differs in zip(mesh_shape, differ, strict=True) if differs)
+
+
+def mega_cycles(hlo: str) -> float:
+    """Sum of the compiler's own estimates for a TPU; it has none for collectives."""
+    cycles = 0.0
+    for one in instructions(hlo):
+        if one.fused:
+            continue
+        if estimate := _CYCLES.search(one.text):
+            cycles += one.runs * int(estimate[1])
+        elif kernel := _KERNEL.search(one.text):
+            cycles += one.runs * int(kernel[1]) / KERNEL_FLOPS_A_CYCLE
+    return cycles / 1e6

@@ -12,6 +12,7 @@ import math
 import re
 from typing import NamedTuple
 
+from vit_jax.parallel import chips
 from vit_jax.plan.hlo import KINDS, Instruction, arrays, instructions
 
 # They start no kernel: they rename, or run what is counted by itself.
@@ -67,6 +68,20 @@ def kernels(hlo: str) -> list[Kernel]:
         flops = _flops(one, siblings) + sum(_flops(each, inside) for each in inside.values())
         found.append(Kernel(one.name, one.runs, nbytes, flops))
     return found
+
+
+def kernel_secs(found: list[Kernel], device_kind: str) -> float | None:
+    """Seconds of a step's kernels by roofline; None for a GPU that is not in chips.GPUS.
+
+    One after the other, each at the rate of matrix products or at the memory's bandwidth, whichever
+    is slower.
+    """
+    chip = next((c for c in chips.GPUS.values() if c.device_kind == device_kind), None)
+    peak = chips.peak_flops(device_kind)
+    if chip is None or peak is None:
+        return None
+    a_byte = 1 / (chip.hbm_gbps * 1e9)
+    return sum(k.runs * max(k.flops / peak, k.nbytes * a_byte) for k in found)
 
 
 def operands(one: Instruction) -> list[str]:

@@ -24,7 +24,7 @@ from jax.experimental.pallas import tpu as pltpu
 from vit_jax.core.axes import BATCH, HEAD_SIZE, HEADS, QKV, TOKENS, per_device, target
 from vit_jax.nn.kernels.saved import MIXED
 
-LANES = 128
+LANES = 128  # of a register of a TPU
 MOST_QUERIES = 640  # without blocks: a float32 matrix of 640 x 640 takes 1.6 MB of the chip's VMEM
 BLOCKS = (512, 384, 256)  # queries of a block where there are more
 WEIGHTS_OF_AN_INSTANCE = 2**19  # which decides how many heads it takes, to outweigh its start

@@ -9,10 +9,10 @@ import jax.numpy as jnp
 from jax.experimental.pallas.ops.tpu import splash_attention as splash
 
 from vit_jax.core.axes import BATCH, HEAD_SIZE, HEADS, TOKENS, per_device, target
+from vit_jax.nn.kernels.fused import LANES
 from vit_jax.nn.kernels.saved import MIXED
 from vit_jax.nn.linear import times
 
-LANES = 128
 BLOCKS = (640, 512, 384, 256)  # tokens of a block, where one is not enough
 _AXES = (BATCH, TOKENS, HEADS, HEAD_SIZE)
 
