@@ -76,8 +76,9 @@ def test_unknown_chips_have_no_rate(kind):
 def test_the_users_flags_come_before_the_compilers_options(monkeypatch):
     monkeypatch.delenv("LIBTPU_INIT_ARGS", raising=False)
     flag = "xla_tpu_scoped_vmem_limit_kib"
-    assert compiler_options("TPU v5 lite") == {flag: "32768"}
+    other = {"xla_tpu_enable_advanced_while_initializer_removal": "true"}
+    assert compiler_options("TPU v5 lite") == {flag: "32768"} | other
     assert compiler_options("TPU v4") is None
     assert compiler_options("cpu") is None
     monkeypatch.setenv("LIBTPU_INIT_ARGS", f"--{flag}=16384")
-    assert compiler_options("TPU v5 lite") is None
+    assert compiler_options("TPU v5 lite") == other

@@ -87,15 +87,19 @@ TPUS: dict[str, TpuChip] = {
 # ViT's step faster by its estimates (docs/benchmarks.md); the rest holds arrays between fusions.
 FUSION_MIB: dict[str, int] = {r"TPU v5 lite|TPU v5e|TPU v6 lite|TPU v6e": 32}
 _FUSION_FLAG = "xla_tpu_scoped_vmem_limit_kib"
+# Loops do not write zeros to what they will overwrite, such as the stacked gradients of a scan.
+_NO_ZEROS_FLAG = "xla_tpu_enable_advanced_while_initializer_removal"
 
 
 def compiler_options(device_kind: str) -> dict[str, str] | None:
     """XLA's options for a step on such devices; what LIBTPU_INIT_ARGS sets is left as it is."""
-    if _FUSION_FLAG in os.environ.get("LIBTPU_INIT_ARGS", ""):
-        return None
     sizes = (mib for kind, mib in FUSION_MIB.items() if re.fullmatch(kind, device_kind))
     mib = next(sizes, None)
-    return None if mib is None else {_FUSION_FLAG: str(1024 * mib)}
+    if mib is None:
+        return None
+    options = {_FUSION_FLAG: str(1024 * mib), _NO_ZEROS_FLAG: "true"}
+    by_user = os.environ.get("LIBTPU_INIT_ARGS", "")
+    return {flag: value for flag, value in options.items() if flag not in by_user} or None
 
 
 class GpuChip(NamedTuple):
