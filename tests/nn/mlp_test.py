@@ -27,11 +27,11 @@ def test_gated_mlp_equals_its_formula(kind, bias):
     np.testing.assert_allclose(mlp(x, None), expected, atol=ROUNDING)
 
 
-@pytest.mark.parametrize("form", ["tanh", "exact"])
-def test_gelu_keeps_its_input_alone_for_the_backward_pass(form):
+@pytest.mark.parametrize(("form", "scanned"), [("tanh", False), ("exact", True)])
+def test_gelu_keeps_its_input_alone_for_the_backward_pass(form, scanned):
     x, dy = (jax.random.normal(jax.random.key(i), (3, 50)) * 3 for i in range(2))
     expected, pull_back = jax.vjp(lambda x: jax.nn.gelu(x, approximate=form == "tanh"), x)
-    y, own = jax.vjp(lambda x: gelu(form, x), x)
+    y, own = jax.vjp(lambda x: gelu(form, scanned, x), x)
     np.testing.assert_allclose(y, expected, rtol=0)
     np.testing.assert_allclose(own(dy)[0], pull_back(dy)[0], atol=ROUNDING)
     assert sum(kept.size for kept in jax.tree.leaves(own)) == x.size

@@ -58,7 +58,7 @@ class ViT(nnx.Module):
 
         own = (lambda rngs: positions(spec, layout, rngs)) if of_blocks else None
         self.blocks = Stack(
-            lambda rngs: Block(spec, positions=own, rngs=rngs),
+            lambda rngs: Block(spec, positions=own, scanned=spec.scan, rngs=rngs),
             spec,
             depth=spec.depth,
             stochastic_depth=spec.stochastic_depth,

@@ -25,6 +25,7 @@ class Block(nnx.Module):
         x + attention(norm(x)) + mlp(norm(x)) (arXiv 2302.05442, section 2); with `layer_scale`,
         LayerScale is applied before each residual.
       positions: makes a position embedding for this block alone.
+      scanned: whether a loop runs it.
     """
 
     def __init__(
@@ -32,6 +33,7 @@ class Block(nnx.Module):
         spec: BlockSpec,
         *,
         positions: Callable[[nnx.Rngs], Positions] | None = None,
+        scanned: bool = False,
         rngs: nnx.Rngs,
     ):
         of_norm: Any = {"epsilon": spec.norm_epsilon, "precision": spec.precision, "rngs": rngs}
@@ -39,7 +41,7 @@ class Block(nnx.Module):
         self.attention = SelfAttention(spec, rngs=rngs)
         if not spec.parallel:
             self.norm2 = norm(spec.norm, spec.width, WIDTH, **of_norm)
-        self.mlp = Mlp(spec, rngs=rngs)
+        self.mlp = Mlp(spec, scanned=scanned, rngs=rngs)
         self.dropout = Dropout(spec.dropout)
         if spec.layer_scale:
             self.scale1 = LayerScale(spec.width, spec.layer_scale, rngs=rngs)
@@ -84,7 +86,7 @@ class Mlp(nnx.Module):
     after a SiLU ("swiglu") or GELU ("geglu"). M is then the width of each.
     """
 
-    def __init__(self, spec: BlockSpec, *, rngs: nnx.Rngs):
+    def __init__(self, spec: BlockSpec, *, scanned: bool = False, rngs: nnx.Rngs):
         init: dict[str, Any] = {
             "kernel_init": spec.start.kernel,
             "bias_init": spec.start.mlp_bias,
@@ -99,7 +101,7 @@ class Mlp(nnx.Module):
             self.gate = Linear((width,), (mlp_dim,), (WIDTH,), (MLP,), **init)
         self.dropout = Dropout(spec.dropout)
         self.kind = spec.mlp
-        self.gelu = spec.gelu
+        self.gelu = functools.partial(gelu, spec.gelu, scanned)
 
     def __call__(self, x: jax.Array, key: jax.Array | None) -> jax.Array:
         """[B, N, D] -> [B, N, D]; key: for dropout, None in evaluation."""
@@ -110,29 +112,31 @@ class Mlp(nnx.Module):
     def _hidden(self, x: jax.Array) -> jax.Array:
         """[B, N, D] -> [B, N, M]."""
         # The released weights were trained with the tanh approximation; "exact" is the erf form.
-        activation = jax.nn.silu if self.kind == "swiglu" else functools.partial(gelu, self.gelu)
+        activation = jax.nn.silu if self.kind == "swiglu" else self.gelu
         if self.kind == "mlp":
             return activation(self.fc1(x))
         return activation(self.gate(x)) * self.fc1(x)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def gelu(form: str, x: jax.Array) -> jax.Array:
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def gelu(form: str, scanned: bool, x: jax.Array) -> jax.Array:
     """GELU (arXiv 1606.08415) in one of the forms of BlockSpec.gelu.
 
     The backward pass starts from x, which the product before it has written anyway. JAX's own
     keeps a second array of this size, the largest of a block at few tokens. Not for forward-mode
-    differentiation.
+    differentiation. `scanned`: whether both passes are loops.
     """
     return jax.nn.gelu(x, approximate=form == "tanh")
 
 
-def _gelu_forward(form: str, x: jax.Array) -> tuple[jax.Array, jax.Array]:
-    return gelu(form, x), x
+def _gelu_forward(form: str, scanned: bool, x: jax.Array) -> tuple[jax.Array, jax.Array]:
+    return gelu(form, scanned, x), x
 
 
-def _gelu_backward(form: str, x: jax.Array, dy: jax.Array) -> tuple[jax.Array]:
-    x = jax.lax.optimization_barrier(x)  # else XLA would keep the forward pass's tanh after all
+def _gelu_backward(form: str, scanned: bool, x: jax.Array, dy: jax.Array) -> tuple[jax.Array]:
+    # Else XLA would keep the forward pass's tanh after all. What one loop keeps for another, it
+    # cannot change, and would copy before a barrier.
+    x = x if scanned else jax.lax.optimization_barrier(x)
     return jax.vjp(lambda x: jax.nn.gelu(x, approximate=form == "tanh"), x)[1](dy)
 
 
