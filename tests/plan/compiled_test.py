@@ -116,6 +116,12 @@ def test_a_kernel_counts_by_its_own_estimate():
     )
     hlo = HLO.replace('f32[] fusion(%x), backend_config={"estimated_cycles":"1000"}', call)
     assert mega_cycles(hlo) == (500 + 12 * 8_000_000 / KERNEL_FLOPS_A_CYCLE) / 1e6
+    # XLA may fuse what it reads with it.
+    lines = call.replace('{"flops":"8000000"}', '{\n"bytes":1,\n"flops":8000000\n}, "x": 1')
+    kernel = f"%kernel (x: f32[]) -> f32[] {{\n  %k = {lines}\n}}\n\n"
+    fused = hlo.replace("%body", f"{kernel}%body", 1)
+    fused = fused.replace(f"%a = {call}", "%a = f32[] fusion(%x), calls=%kernel")
+    assert mega_cycles(fused) == mega_cycles(hlo)
 
 
 def test_the_body_of_a_loop_counts_once_per_iteration():

@@ -33,7 +33,9 @@ _CHANNEL = re.compile(r"channel_id=\d+")
 _CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
 # Pallas kernels have no estimate. Attention's have schedules of 27 to 64 thousand FLOPs a cycle on
 # a v5e, by head size and length (benchmarks/results/attention.csv).
-_KERNEL = re.compile(r'custom_call_target="tpu_custom_call".*"cost_estimate":\{"flops":"(\d+)"')
+_KERNEL = re.compile(
+    r'custom_call_target="tpu_custom_call".*"cost_estimate":\s*\{[^}]*"flops":\s*"?(\d+)'
+)
 KERNEL_FLOPS_A_CYCLE = 40_000
 
 
@@ -97,6 +99,8 @@ def _computations(hlo: str) -> tuple[dict[str, list[str]], str]:
             here = line.removeprefix("ENTRY ").split()[0].lstrip("%")
             entry = here if line.startswith("ENTRY ") else entry
             lines[here] = []
+        elif here and line.startswith(('"', "}, ")):  # goes on with an instruction's attributes
+            lines[here][-1] += line
         elif here:
             lines[here].append(line)
     return lines, entry
@@ -244,9 +248,7 @@ def mega_cycles(hlo: str) -> float:
     """Sum of the compiler's own estimates for a TPU; it has none for collectives."""
     cycles = 0.0
     for one in instructions(hlo):
-        if one.fused:
-            continue
-        if estimate := _CYCLES.search(one.text):
+        if not one.fused and (estimate := _CYCLES.search(one.text)):
             cycles += one.runs * int(estimate[1])
         elif kernel := _KERNEL.search(one.text):
             cycles += one.runs * int(kernel[1]) / KERNEL_FLOPS_A_CYCLE

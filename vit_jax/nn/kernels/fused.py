@@ -27,6 +27,9 @@ from vit_jax.nn.kernels.saved import MIXED
 LANES = 128  # of a register of a TPU
 MOST_QUERIES = 640  # without blocks: a float32 matrix of 640 x 640 takes 1.6 MB of the chip's VMEM
 BLOCKS = (512, 384, 256)  # queries of a block where there are more
+# Remat policies keep the mixed values from this many tokens on. Of fewer it takes longer to write
+# and to read them, in a layout that no product likes, than to mix again (docs/benchmarks.md).
+LEAST_KEPT = 256
 WEIGHTS_OF_AN_INSTANCE = 2**19  # which decides how many heads it takes, to outweigh its start
 # What is reserved, XLA cannot use for arrays around the kernel; 16 MiB is its own default on a v5e.
 LEAST_VMEM, MOST_VMEM = 16 * 2**20, 96 * 2**20
@@ -78,7 +81,8 @@ def attend_joint(qkv: jax.Array) -> jax.Array:
 
 def _joint_forward(qkv: jax.Array) -> tuple[jax.Array, tuple[jax.Array, ...]]:
     (mixed,) = _call(_mix_joint, [(qkv, JOINT)], [OF_QUERIES], products=2)
-    return checkpoint_name(mixed, MIXED), (qkv,)
+    kept = qkv.shape[1] >= LEAST_KEPT
+    return checkpoint_name(mixed, MIXED) if kept else mixed, (qkv,)
 
 
 def _joint_backward(saved: tuple[jax.Array, ...], dy: jax.Array) -> tuple[jax.Array, ...]:
@@ -220,6 +224,8 @@ def _pallas_call(
         scratch_shapes=[sums] * (results.count(OF_KEYS) if blocks > 1 else 0),
         compiler_params=pltpu.CompilerParams(
             dimension_semantics=("parallel", "parallel", "arbitrary"),
+            # Reads a layer's part of what a loop has kept in place, instead of from a copy.
+            allow_input_fusion=[True] * len(lying),
             vmem_limit_bytes=vmem_bytes(heads * head_size, tokens, queries),
         ),
         cost_estimate=pl.CostEstimate(
