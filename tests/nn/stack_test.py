@@ -6,6 +6,7 @@ from flax import nnx
 from jax.extend.core import jaxprs_in_params
 
 from vit_jax.core import pytrees
+from vit_jax.core.axes import Target
 from vit_jax.nn.block import Block
 from vit_jax.nn.block_spec import REMATS, BlockSpec, StackSpec
 from vit_jax.nn.linear import param
@@ -74,6 +75,13 @@ def test_converted_layers_agree_too():
     expected_y, expected_grads = outputs_and_gradients(make_stack(), AS_USUAL)
     y, grads = outputs_and_gradients(make_stack(converts=True), AS_USUAL)
     jax.tree.map(np.testing.assert_array_equal, (y, grads), (expected_y, expected_grads))
+
+
+def test_scanned_layers_that_a_tpu_converts_agree_too(monkeypatch):
+    expected = outputs_and_gradients(make_stack(scan=True), AS_USUAL)
+    monkeypatch.setattr("vit_jax.nn.stack.target", lambda: Target("tpu", "TPU v5 lite"))
+    got = outputs_and_gradients(make_stack(scan=True, converts=True), AS_USUAL)
+    jax.tree.map(np.testing.assert_array_equal, got, expected)
 
 
 def num_products(remat, scan):

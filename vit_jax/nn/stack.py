@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jax.ad_checkpoint import checkpoint_name
 
-from vit_jax.core.axes import LAYERS
+from vit_jax.core.axes import LAYERS, target
 from vit_jax.nn.block_spec import StackSpec
 from vit_jax.nn.kernels.saved import MIXED, PROJECTED, STATISTICS, WEIGHTS
 
@@ -100,6 +100,8 @@ class Stack(nnx.Module):
 
         def layer(x: jax.Array, each: Any) -> jax.Array:
             params, key, rate = each
+            if self.scan and self.converts and target().platform == "tpu":
+                params = _converted_inside(params)
             return nnx.merge(graph, params)(checkpoint_name(x, BLOCK_INPUT), key, rate, *also)
 
         # A scan writes all that it keeps to memory, so it does not keep what is cheap to compute.
@@ -127,6 +129,17 @@ class Stack(nnx.Module):
                 x = layer(x, (one, *own))
                 outputs.append(x)
         return x, tuple(outputs[i] for i in layers)
+
+
+def _converted_inside(tree: Any) -> Any:
+    """The float32 parameters of one block, in a loop that converts them to bfloat16.
+
+    XLA would convert whole stacks before the loop, in a pass of its own over all parameters, and
+    keep them. It does not if there is a product in float32 before the conversion, here by a 1 that
+    it cannot see; then it fuses slice, product and conversion into what reads them.
+    """
+    one = jax.lax.optimization_barrier(jnp.float32(1))
+    return jax.tree.map(lambda x: x * one if x.ndim > 1 else x, tree)
 
 
 def unstack(tree: Any, depth: int, *, converted: bool) -> list[Any]:
