@@ -194,8 +194,7 @@ def forecast(
     generation = topology.partition(":")[0] if topology else None
     memory = _memory(step.layout, figures, generation, _activations(config, step.model, mesh))
     memory = _with_images(memory, config, mesh, num_examples)
-    if generation in chips.GPUS or memory.images:
-        _check_memory(memory)
+    _check_memory(memory, on_gpu=generation in chips.GPUS)
     hosts = len({d.process_index for d in some})
     peak = chips.peak_flops(some[0].device_kind)
     return Forecast(
@@ -294,20 +293,29 @@ def _with_images(memory: Memory, config: RunConfig, mesh: Mesh, num_examples: in
     return dataclasses.replace(memory, images=images)
 
 
-def _check_memory(memory: Memory) -> None:
-    """DoesNotFit if a step takes more than there is: for a GPU the compiler does not say so."""
-    if memory.peak and memory.there and memory.peak <= memory.there < memory.peak + memory.images:
+def _check_memory(memory: Memory, *, on_gpu: bool) -> None:
+    """DoesNotFit if a step and the images beside it take more than there is.
+
+    Of the step alone compilers for TPUs say so themselves, those for GPUs do not.
+    """
+    peak, there, images = memory.peak, memory.there, memory.images
+    if peak is None or there is None or peak + images <= there:
+        return
+    if peak <= there:
         raise DoesNotFit(
-            f"The images of input.cache=device do not fit: they take {format_bytes(memory.images)} "
-            f"beside {format_bytes(memory.peak)} of the step, of {format_bytes(memory.there)}. Set "
+            f"The images of input.cache=device do not fit: they take {format_bytes(images)} "
+            f"beside {format_bytes(peak)} of the step, of {format_bytes(there)}. Set "
             "input.cache=ram, which keeps images on the host."
         )
-    if memory.peak and memory.there and memory.peak > memory.there:
-        raise DoesNotFit(
-            f"The step does not fit: it takes {format_bytes(memory.peak)} of the "
-            f"{format_bytes(memory.there)} that JAX gives to programs, a share of the GPU's memory "
-            f"that {gpu.FRACTIONS[0]} sets (default: {gpu.MEMORY_FRACTION})."
-        )
+    share = (
+        f" that JAX gives to programs, a share of the GPU's memory that {gpu.FRACTIONS[0]} sets "
+        f"(default: {gpu.MEMORY_FRACTION})"
+        if on_gpu
+        else " that a device has"
+    )
+    raise DoesNotFit(
+        f"The step does not fit: it takes {format_bytes(peak)} of the {format_bytes(there)}{share}."
+    )
 
 
 def _cores(generation: str) -> int:
