@@ -59,7 +59,12 @@ def folder(source: Source, preprocess: str, *, max_image_pixels: int) -> Path:
     Another one for other content, other ops, and another version of what decodes.
     """
     about = [source.fingerprint, source.stamp(), preprocess, max_image_pixels, _FORMAT, _decoder()]
-    return cache_dir() / "decoded" / digest(json.dumps(about))[:32]
+    return home() / digest(json.dumps(about))[:32]
+
+
+def home() -> Path:
+    """The folder of all sets."""
+    return cache_dir() / "decoded"
 
 
 def _decoder() -> str:
@@ -73,7 +78,7 @@ def _decoder() -> str:
 
 
 def load(path: Path) -> Decoded:
-    """Reads a folder that `decode` has written. OSError or ValueError if it is damaged."""
+    """Reads a folder that `write` has made. OSError or ValueError if it is damaged."""
     there = [n for n in _ARRAYS if n in _NEEDED or (path / f"{n}.npy").exists()]
     try:
         arrays = {name: np.load(path / f"{name}.npy", mmap_mode="r") for name in there}
@@ -142,6 +147,31 @@ def decode(
     size = image_size(source, preprocess, max_image_pixels=max_image_pixels)
     if preprocess.output_size is None:
         source = _OfOneSize(source, size, max_image_pixels)
+    with eval_batches(
+        source,
+        preprocess.with_size(size),
+        batch_size=min(_BATCH, source.num_examples),
+        on_bad_image=on_bad_image,
+        max_image_pixels=max_image_pixels,
+        threads=threads,
+    ) as batches:
+        write(path, source, size, batches, bad_image=batches.bad_image, progress=progress)
+
+
+def write(
+    path: Path,
+    source: Source,
+    size: tuple[int, int],
+    batches: Iterable[HostBatch],
+    *,
+    bad_image: Callable[[int], str],
+    progress: Callable[[int, int], None],
+) -> None:
+    """Makes the folder `path` of batches as pipeline.Batches has them, of images of `size`.
+
+    They hold every example once, in order. `bad_image(index)`: file and fault of an example that
+    has weight 0. UserError where there is no room.
+    """
     number, labels = source.num_examples, source.max_labels
     shapes: dict[str, tuple[tuple[int, ...], type]] = {
         "images": ((number, *size, 3), np.uint8),
@@ -158,23 +188,15 @@ def decode(
         }
         faults: dict[int, str] = {}
         done = 0
-        with eval_batches(
-            source,
-            preprocess.with_size(size),
-            batch_size=min(_BATCH, number),
-            on_bad_image=on_bad_image,
-            max_image_pixels=max_image_pixels,
-            threads=threads,
-        ) as batches:
-            for batch in batches:
-                there = batch["index"] >= 0
-                rows = slice(done, done + int(there.sum()))
-                for name, array in arrays.items():
-                    array[rows] = batch["image" if name == "images" else name][there]
-                for index in batch["index"][there & (batch["weight"] == 0)].tolist():
-                    faults[index] = batches.bad_image(index)
-                done = rows.stop
-                progress(done, number)
+        for batch in batches:
+            there = batch["index"] >= 0
+            rows = slice(done, done + int(there.sum()))
+            for name, array in arrays.items():
+                array[rows] = batch["image" if name == "images" else name][there]
+            for index in batch["index"][there & (batch["weight"] == 0)].tolist():
+                faults[index] = bad_image(index)
+            done = rows.stop
+            progress(done, number)
         for array in arrays.values():
             array.flush()
         (part / _FAULTS).write_text(json.dumps(faults))

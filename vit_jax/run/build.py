@@ -9,6 +9,7 @@ from vit_jax.run.parts.device_cache import (
     cached_bytes,
     cached_size,
     check_cached,
+    check_folder,
     decode,
     is_cached,
     total_cached,

@@ -19,14 +19,19 @@ def check_writable(folder: epath.Path) -> None:
     """
     if "://" in str(folder):
         return
-    there = _nearest_existing(folder)
     try:
-        if not there.is_dir():
-            raise NotADirectoryError(errno.ENOTDIR, f"{there} is a file")
-        with tempfile.TemporaryFile(dir=there):
-            pass
+        try_writing(folder)
     except OSError as error:
         raise workdir.unwritable(folder, error) from error
+
+
+def try_writing(folder: epath.Path) -> None:
+    """OSError if a file cannot be written to the local folder, or where it would be created."""
+    there = _nearest_existing(folder)
+    if not there.is_dir():
+        raise NotADirectoryError(errno.ENOTDIR, f"{there} is a file")
+    with tempfile.TemporaryFile(dir=there):
+        pass
 
 
 def check_disk_space(

@@ -101,6 +101,16 @@ def test_what_does_not_fit_is_refused_before_the_run(refused, monkeypatch):
     assert "the images take 12.5 KiB of each device, which has 70.3 KiB and needs " in refused()
 
 
+def test_a_folder_that_cannot_be_written_is_refused_before_the_run(
+    refused, tmp_path, monkeypatch
+):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    said = refused()
+    assert f"{tmp_path / 'file' / 'vit_jax/decoded'} cannot be written: " in said
+    assert "set XDG_CACHE_HOME to another folder" in said
+
+
 def test_a_large_set_is_divided():
     """Over the devices that share a batch, not over those that share a model."""
     layout = {"replica": 2, "data": 4, "fsdp": 1, "tensor": 2}

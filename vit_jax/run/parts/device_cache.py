@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 import filelock
 import jax
+from etils import epath
 from jax.sharding import Mesh, NamedSharding
 
 from vit_jax import config as configs
@@ -32,6 +33,7 @@ from vit_jax.data.ops import table as ops
 from vit_jax.data.source import Source
 from vit_jax.parallel.mesh import BATCH_AXES
 from vit_jax.run.memory import device_memory
+from vit_jax.store import disk_space
 from vit_jax.training.device_feed import CachedSet
 from vit_jax.training.objective import Batch
 
@@ -90,6 +92,15 @@ def check_cached(c: InputConfig, split: SplitOfRun, mesh: Mesh) -> CachedBytes:
         max_labels=source.max_labels,
         weighted=source.weighted,
     )
+
+
+def check_folder() -> None:
+    """UserError if the folder of decoded sets cannot be written; leaves no trace."""
+    folder = decoded.home()
+    try:
+        disk_space.try_writing(epath.Path(folder))
+    except OSError as error:
+        raise _not_writable(folder, error) from error
 
 
 def cached_size(preprocess: str, field: str) -> tuple[int, int]:
@@ -162,9 +173,8 @@ def decode(config: RunConfig, splits: Sequence[SplitOfRun], num_classes: int) ->
     if not is_cached(config.input):
         return {}
     folders = {split.where: _folder(config.input, split) for split in splits}
-    home = next(iter(folders.values())).parent
     # One process of a host decodes, the others wait for it.
-    with _locked(home):
+    with _locked(decoded.home()):
         missing = [split for split in splits if not _is_whole(folders[split.where])]
         screen = Screen(quiet=jax.process_index() > 0)
         if "tensorflow" in sys.modules:
