@@ -7,7 +7,7 @@ resizing. JPEG decoders differ by a level or two; a PNG has one meaning.
 """
 
 import io
-import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -16,9 +16,9 @@ from PIL import Image
 from vit_jax import config as configs
 from vit_jax.config import RunConfig
 from vit_jax.core import command, errors
-from vit_jax.core.files import atomic_folder
 from vit_jax.data import decoded
-from vit_jax.data.source import Source
+from vit_jax.data.pipeline import HostBatch
+from vit_jax.data.source import NO_LABEL, Source
 from vit_jax.run.parts import evaluations, examples
 from vit_jax.run.parts.device_cache import SplitOfRun
 
@@ -49,22 +49,30 @@ def splits(config: RunConfig) -> list[SplitOfRun]:
 
 
 def decode(split: SplitOfRun, size: tuple[int, int], folder: Path) -> None:
-    """Writes the arrays that decoded.load reads."""
-    source = split.source
-    images = np.zeros((source.num_examples, *size, 3), np.uint8)
-    labels = np.full((source.num_examples, source.max_labels), -1, np.int32)
+    """Writes what decoded.load reads; no image may be bad."""
+    decoded.write(
+        folder,
+        split.source,
+        size,
+        batches(split.source, size),
+        bad_image=split.source.describe,
+        progress=lambda done, total: None,
+    )
+
+
+def batches(source: Source, size: tuple[int, int]) -> Iterator[HostBatch]:
+    """Every example once, in order, as pipeline.Batches has them."""
     for first in range(0, source.num_examples, BATCH):
         indices = np.arange(first, min(first + BATCH, source.num_examples))
-        for index, example in zip(indices, source.read(indices), strict=True):
+        labels = np.full((len(indices), source.max_labels), NO_LABEL, np.int32)
+        images = np.zeros((len(indices), *size, 3), np.uint8)
+        for row, example in enumerate(source.read(indices)):
+            index = int(indices[row])
             assert example.orientation == 1, source.describe(index)
-            images[index] = pixels(example.image, size, source, index)
-            labels[index, : len(example.labels)] = example.labels
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with atomic_folder(folder) as part:
-        np.save(part / "images.npy", images)
-        np.save(part / "labels.npy", labels)
-        np.save(part / "weight.npy", np.ones(source.num_examples, np.float32))
-        (part / "faults.json").write_text(json.dumps({}))
+            images[row] = pixels(example.image, size, source, index)
+            labels[row, : len(example.labels)] = example.labels
+        weight = np.ones(len(indices), np.float32)
+        yield {"image": images, "labels": labels, "weight": weight, "index": indices}
 
 
 def pixels(image: bytes, size: tuple[int, int], source: Source, index: int) -> np.ndarray:

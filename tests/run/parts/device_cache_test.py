@@ -101,9 +101,7 @@ def test_what_does_not_fit_is_refused_before_the_run(refused, monkeypatch):
     assert "the images take 12.5 KiB of each device, which has 70.3 KiB and needs " in refused()
 
 
-def test_a_folder_that_cannot_be_written_is_refused_before_the_run(
-    refused, tmp_path, monkeypatch
-):
+def test_a_folder_that_cannot_be_written_is_refused_before_the_run(refused, tmp_path, monkeypatch):
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     said = refused()
