@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import optax
 
 from vit_jax.core.errors import UserError, nearest
@@ -48,7 +49,8 @@ def create(
     """Creates the optimizer of this name; its updates are to be added to the parameters.
 
     Blocks stacked on a layer axis are updated independently, except that gradients are clipped by
-    their global norm. `update` needs the parameters.
+    their global norm. `update` needs the parameters; it takes the norm of the gradients as
+    `norm` from who has it already.
 
     Args:
       name: a key of OPTIMIZERS.
@@ -75,7 +77,7 @@ def create(
     averages = Moments(mu_dtype=mu_dtype, **moments)
     after_decay = [] if optimizer.after_decay is None else [optimizer.after_decay(averages)]
     return optax.chain(
-        optax.identity() if grad_clip_norm is None else optax.clip_by_global_norm(grad_clip_norm),
+        optax.identity() if grad_clip_norm is None else clip(grad_clip_norm),
         decay.add_decay(
             optimizer.update_rule(averages),
             weight_decay=weight_decay,
@@ -85,6 +87,23 @@ def create(
         *after_decay,
         optax.scale_by_learning_rate(schedule),
     )
+
+
+def clip(max_norm: float) -> optax.GradientTransformationExtraArgs:
+    """Scales gradients down to a global L2 norm of `max_norm`, as optax.clip_by_global_norm.
+
+    `update` takes their norm as `norm`, or else computes it.
+    """
+
+    def update(
+        updates: Any, state: Any, params: Any = None, *, norm: Any = None, **_: Any
+    ) -> tuple[Any, Any]:
+        del params
+        norm = optax.tree.norm(updates) if norm is None else norm
+        one = lambda g: jnp.where(norm < max_norm, g, g / norm.astype(g.dtype) * max_norm)
+        return jax.tree.map(one, updates), state
+
+    return optax.GradientTransformationExtraArgs(optax.init_empty_state, update)
 
 
 def effective_weight_decay(

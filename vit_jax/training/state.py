@@ -63,7 +63,8 @@ class StateLayout:
       state: TrainState of jax.ShapeDtypeStruct with shardings.
       mesh: the mesh of these shardings.
       ema_decay: the EMA's decay per step; None: no EMA.
-      update_shardings: for gradients and updates, nested as the parameters.
+      gradients: jax.ShapeDtypeStruct, nested as the parameters, of gradients and updates; its dtype
+        holds all values of a microbatch's gradients, which are float32.
       unsharded: axes of parameters that are sharded less than the rules say, with their names.
       unsharded_updates: further such axes of gradients, updates and the optimizer's state.
     """
@@ -74,9 +75,14 @@ class StateLayout:
     state: TrainState
     mesh: Mesh
     ema_decay: float | None
-    update_shardings: Any
+    gradients: Any
     unsharded: dict[axes.UnshardedAxis, list[str]]
     unsharded_updates: dict[axes.UnshardedAxis, list[str]]
+
+    @property
+    def update_shardings(self) -> Any:
+        """Shardings of gradients and updates, nested as the parameters."""
+        return jax.tree.map(lambda x: x.sharding, self.gradients)
 
     def init(self, seed: int) -> TrainState:
         """A fresh state; every device computes only its shard."""
@@ -149,7 +155,7 @@ def state_layout(
         state,
         mesh,
         ema_decay,
-        update_shardings,
+        _gradients(variables, update_shardings),
         unsharded,
         {cause: names for cause, names in further.items() if cause not in unsharded},
     )
@@ -181,3 +187,11 @@ def _start(params: Any, optimizer: optax.GradientTransformation, with_ema: bool)
 
 def _placed(x: Any, sharding: Any) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
+
+
+def _gradients(variables: nnx.State, shardings: Any) -> Any:
+    """`StateLayout.gradients`."""
+    dtype = lambda v: jnp.dtype(v.get_metadata().get("gradient", jnp.float32))
+    dtypes = jax.tree.map(dtype, variables, is_leaf=lambda x: isinstance(x, nnx.Param))
+    place = lambda x, dtype, sharding: jax.ShapeDtypeStruct(x.shape, dtype, sharding=sharding)
+    return jax.tree.map(place, nnx.to_pure_dict(variables), nnx.to_pure_dict(dtypes), shardings)

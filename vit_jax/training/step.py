@@ -13,6 +13,7 @@ from vit_jax.core import axes
 from vit_jax.optim.patterns import stop_gradients
 from vit_jax.parallel import mesh as meshes
 from vit_jax.parallel.chips import compiler_options
+from vit_jax.parallel.global_norm import global_norm
 from vit_jax.training.mixing import mix
 from vit_jax.training.objective import Batch, Objective, main_labels, top_k_correct
 from vit_jax.training.state import StateLayout, TrainState, random_stream
@@ -102,13 +103,16 @@ def make_update(
     is the last that changes the state: to know it before would take another pass over all of it.
     """
     backward = make_backward(layout, objective, seed)
+    in_one_go = objective.grad_accum_steps == 1
 
     def update(state: TrainState, batch: Batch) -> tuple[TrainState, Scalars]:
         loss, grads, logits, targets, weights = backward(state, batch)
         # From here on every device works only on its shard of the optimizer's state.
         grads = jax.lax.with_sharding_constraint(grads, layout.update_shardings)
-        norm = optax.tree.norm(grads)
-        updates, opt_state = layout.optimizer.update(grads, state.opt_state, state.params)
+        norm = global_norm(grads, layout.gradients, exact=in_one_go)
+        updates, opt_state = layout.optimizer.update(
+            grads, state.opt_state, state.params, norm=norm
+        )
         step = state.step + 1
         none_was_bad = state.first_bad_step == 0
         good = jnp.isfinite(loss) & jnp.isfinite(norm) & none_was_bad
