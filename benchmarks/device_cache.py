@@ -49,8 +49,9 @@ def main(_: list[str]) -> None:
             run = preflight.prepare(own, epath.Path(workdir))
             feeds[name] = until_the_end.enter_context(run.feed(own, start_step=0))
         step = build.update(config, run.step)
-        update = lower_update(step, run.step.layout, run.batch_layout).compile()
-        state = run.step.layout.init(0)
+        layout = run.step.layout.in_steps
+        update = lower_update(step, layout, run.batch_layout).compile()
+        state = layout.init(0)
         for _turn in range(_TURNS.value + 1):  # the first one is not counted
             for name, feed in feeds.items():
                 jax.block_until_ready(state)

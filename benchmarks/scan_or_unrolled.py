@@ -80,7 +80,8 @@ def _step_secs(variants: dict[Variant, CompiledStep]) -> dict[Variant, float]:
     """Median seconds of a step; the variants take turns."""
     secs: dict[Variant, list[float]] = {variant: [] for variant in variants}
     first = next(iter(variants.values()))
-    state = first.layout.init(0)  # shared by all: each takes a step with them
+    layout = first.layout
+    state = layout.init(0)  # shared by all: each takes a step with them
     batch = {
         name: jax.device_put(np.zeros(x.shape, x.dtype), x.sharding)
         for name, x in first.batch.items()
@@ -88,6 +89,8 @@ def _step_secs(variants: dict[Variant, CompiledStep]) -> dict[Variant, float]:
     jax.block_until_ready((state, batch))
     for turn in range(1 + _ROUNDS.value):
         for variant, done in variants.items():
+            state = done.layout.apart(layout.together(state))
+            layout = done.layout
             started = time.perf_counter()
             state, _ = jax.block_until_ready(done.compiled(state, batch))
             if turn:  # the first is slower

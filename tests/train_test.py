@@ -5,6 +5,7 @@ import io
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -358,3 +359,16 @@ def test_tensorboard_and_profile_are_written(tmp_path, tiny_run):
     )
     assert list(tmp_path.glob("events.out.tfevents.*"))
     assert list(tmp_path.rglob("*.xplane.pb"))
+
+
+def test_steps_on_layers_apart_end_with_the_same_bits(trained, tmp_path, tiny_run, monkeypatch):
+    fields = ("log.histograms_every_steps=4", "checkpoint.every_steps=3")
+    with monkeypatch.context() as patch:
+        patch.setattr("vit_jax.run.parts.updates._steps_apart", lambda *_: True)
+        state = train(tiny_run(*fields), tmp_path)
+    jax.tree.map(np.testing.assert_array_equal, state, trained[1])
+    assert checksums(tmp_path, 6) == checksums(trained[0], 6)
+    # Its checkpoints are those of any run.
+    shutil.rmtree(tmp_path / "checkpoints" / "6")
+    jax.tree.map(np.testing.assert_array_equal, train(tiny_run(*fields), tmp_path), trained[1])
+    assert losses(tmp_path) == losses(trained[0])

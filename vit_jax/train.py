@@ -112,8 +112,7 @@ def train(
         feed = enter(run.feed(config, start_step=start))
         if start < durations.total_steps:
             with announce.compiling(screen):
-                update = lower_update(build.update(config, run.step), layout, run.batch_layout)
-                update = update.compile()
+                update = compiled_update(config, run)
         # Stopped during the last evaluation?
         done = peers.from_first("before the evaluations that were missed", log.row(start))
         missed = evals.run(start, state.weights(), screen.bar, stop, peers.together, done)
@@ -131,11 +130,12 @@ def train(
             if durations.histograms(step):
                 under_way.finish()
                 with clock.paused():
+                    state = layout.together(state)
                     log.write_distributions(step, fetch(distributions(state, batch)))
             if durations.skips(step):
                 screen.say(f"step {step:,} | its batch is left out, as input.skip_steps says")
             advance = leave_out if durations.skips(step) else update
-            state, scalars = advance(state, batch)  # returns at once
+            state, scalars = advance(layout.apart(state), batch)  # returns at once
             under_way.add(scalars)
             skipped.add(scalars)
             log.after_step(step)
@@ -153,6 +153,8 @@ def train(
                 announce.progress(screen, step, durations, row, clock.eta_secs)
             with clock.paused():
                 results: dict[str, float] = {}
+                if evals.due(step) or durations.save(step) or stop:
+                    state = layout.together(state)
                 try:
                     if not stop:
                         weights = state.weights()
@@ -172,17 +174,21 @@ def train(
                     log.write(step, row | results)
                 if durations.save(step) or stopping:
                     stop_if_not_finite(scalars)
+                    state = layout.together(state)
                     with peers.together(f"saving step {step}"):
                         store.save(step, state, run.description, results)
             if stopping:
                 store.wait()
-                raise Preempted(
-                    f"Stopped by {stop}; step {step:,} is saved in {workdir}. "
-                    "Start the same command again to go on."
-                )
+                raise preempted(stop, step, workdir)
         store.wait()
         announce.finished(screen, durations, log.row(durations.total_steps), workdir)
-    return state
+    return layout.together(state)
+
+
+def compiled_update(config: RunConfig, run: preflight.RunParts) -> Any:
+    """The update of `layout.in_steps`."""
+    update = build.update(config, run.step)
+    return lower_update(update, run.step.layout.in_steps, run.batch_layout).compile()
 
 
 def first_state(
@@ -230,6 +236,14 @@ class UnderWay:
 def fetch(numbers: Any) -> Any:
     """Waits for the devices: the one place where the loop does."""
     return jax.device_get(numbers)
+
+
+def preempted(stop: StopRequest | AgreedStop, step: int, workdir: epath.Path) -> Preempted:
+    """What a run ends with that was told to stop, after its state is saved."""
+    return Preempted(
+        f"Stopped by {stop}; step {step:,} is saved in {workdir}. "
+        "Start the same command again to go on."
+    )
 
 
 def stop_if_not_finite(scalars: Scalars) -> None:

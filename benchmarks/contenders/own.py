@@ -69,7 +69,7 @@ def parts(shape: Shape, dtype: str, fields: Sequence[str] = ()) -> Parts:
     mesh = build.mesh(config.mesh)
     plan = build.durations(config, num_examples=shape.batch)
     schedule = build.schedule(config.optim, plan)
-    layout = build.layout(config, make_model, schedule, mesh)
+    layout = build.layout(config, make_model, schedule, mesh).in_steps
     objective = build.objective(config, num_classes=shape.classes)
     arrays = batch_layout(
         mesh,

@@ -1,4 +1,7 @@
+import jax
 import jax.numpy as jnp
+import numpy as np
+import optax
 
 from vit_jax.core import pytrees
 
@@ -17,3 +20,24 @@ def test_map_named_sees_names():
 
 def test_num_elements():
     assert pytrees.num_elements(TREE) == 3 + 6 + 2
+
+
+def test_a_tree_apart_and_together_again():
+    stack = {"kernel": np.arange(12.0).reshape(2, 2, 3), "bias": np.zeros((2, 3))}
+    moments = optax.adam(1e-3).init({"blocks": {"block": stack}, "head": np.ones((2, 3))})
+    tree = ({"blocks": {"block": stack}, "cls": np.zeros((2, 2, 2))}, moments)
+    apart = pytrees.apart(tree, list)
+    names = {"blocks/block[0]/kernel", "blocks/block[1]/kernel", "blocks/block/bias", "cls"}
+    assert set(pytrees.flatten(apart[0])) == names
+    assert not any(pytrees.is_stacked(name) and "kernel" in name for name in names)
+    np.testing.assert_array_equal(apart[0]["blocks"]["block[1]"]["kernel"], stack["kernel"][1])
+    assert jax.tree.structure(apart) == jax.tree.structure(pytrees.apart(apart, list))
+    back = pytrees.together(apart, np.stack)
+    assert jax.tree.structure(back) == jax.tree.structure(tree)
+    jax.tree.map(np.testing.assert_array_equal, back, tree)
+
+
+def test_layers_stay_in_order_beyond_ten():
+    tree = {"block": {"kernel": np.arange(12.0).reshape(12, 1, 1)}}
+    back = pytrees.together(pytrees.apart(tree, list), np.stack)
+    np.testing.assert_array_equal(back["block"]["kernel"], tree["block"]["kernel"])

@@ -27,7 +27,7 @@ EVERY_OPTIMIZER = [
 def compiled(
     batch_size=16, grad_accum_steps=1, mixup=0.0, cutmix=0.0, lr=1e-3, seed=0, optimizer="adam",
     freeze=(), ema_decay=None, model="ViT-Ti/4", toy=TINY, size=SIZE, mesh=None,
-    shard_optimizer=False, **fields,
+    shard_optimizer=False, steps_apart=False, **fields,
 ):  # fmt: skip
     """Layouts of state and batch, the compiled update, and the first state."""
     mesh = meshes.make_mesh(**{"replica": 1, "data": -1, "fsdp": 1, "tensor": 1} | (mesh or {}))
@@ -46,8 +46,8 @@ def compiled(
             model, num_classes=CLASSES, image_size=size, rngs=rngs, **fields
         ),
         patterns.without_frozen(optimizer, freeze), mesh, ema_decay=ema_decay,
-        shard_optimizer=shard_optimizer,
-    )  # fmt: skip
+        shard_optimizer=shard_optimizer, steps_apart=steps_apart,
+    ).in_steps  # fmt: skip
     objective = Objective(
         loss="softmax", label_smoothing=0.0, mixup_alpha=mixup, cutmix_alpha=cutmix,
         num_classes=CLASSES, grad_accum_steps=grad_accum_steps, freeze=freeze, mean=(0.5,) * 3,
@@ -255,3 +255,33 @@ def test_eight_devices_give_the_curve_of_one(run_python, name):
     one, trainer = curve(name)
     assert trainer.layout.mesh.size == 1
     np.testing.assert_allclose(json.loads(done.stdout), one, rtol=SAME_MATH)
+
+
+ELEMENTWISE = [name for name, optimizer in optimizers.OPTIMIZERS.items() if optimizer.elementwise]
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "options"),
+    [
+        ("adam", {"mixup": 0.2, "dropout": 0.1, "ema_decay": 0.9}),
+        pytest.param("adam", {"grad_accum_steps": 2}, marks=pytest.mark.slow),
+        pytest.param("sgd", {"dtype": "bfloat16"}, marks=pytest.mark.slow),
+        pytest.param("lion", {}, marks=pytest.mark.slow),
+    ],
+)
+def test_one_array_per_layer_gives_the_same_bits(optimizer, options):
+    stacked = Trainer(optimizer=optimizer, **options)
+    apart = Trainer(optimizer=optimizer, steps_apart=True, **options)
+    assert "block[1]" in apart.state.params["blocks"]
+    assert set(apart.state.params["blocks"]["block"]["mlp"]["fc1"]) == {"bias"}
+    own = jax.eval_shape(apart.layout.optimizer.init, apart.layout.state.params)
+    assert jax.tree.structure(own) == jax.tree.structure(apart.layout.state.opt_state)
+    for seed in range(3):
+        one, other = stacked.step(stacked.batch(seed)), apart.step(apart.batch(seed))
+        jax.tree.map(np.testing.assert_array_equal, one, other)
+    back = apart.layout.together(apart.state)
+    jax.tree.map(np.testing.assert_array_equal, back, stacked.state)
+
+
+def test_optimizers_that_may_see_layers_apart():
+    assert ELEMENTWISE == ["adam", "sgd", "lion"]

@@ -2,8 +2,13 @@
 
 A stack of blocks keeps each parameter of its L blocks in one array, under a part named "block":
 `blocks/block/mlp/fc1/kernel` is [L, D, M]. In layer 3 alone it is `blocks/3/mlp/fc1/kernel`.
+
+A tree that is `apart` has the kernels of a stack as one array per layer instead, [D, M] each, under
+`blocks/block[3]/mlp/fc1/kernel`; biases and scales are too small for that and stay stacked.
 """
 
+import re
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -60,3 +65,60 @@ def stack_name(name: str) -> str:
     """The name of a stacked parameter's stack: "blocks" in "blocks/block/mlp/fc1/kernel"."""
     parts = name.split("/")
     return "/".join(parts[: parts.index(STACKED)])
+
+
+# --- trees whose stacked kernels are one array per layer
+
+_OF_LAYER = re.compile(rf"{STACKED}\[(\d+)\]")
+
+
+class Layers:
+    """The arrays of a stack's layers in place of one stacked array; for JAX a single leaf."""
+
+    def __init__(self, each: Sequence[Any]):
+        self.each = tuple(each)
+
+
+def apart(tree: Any, cut: Callable[[Any], Sequence[Any]]) -> Any:
+    """The tree with one array per layer for each stacked kernel: cut(array [L, ...]) gives them.
+
+    Tuples, as an optimizer's state has, may be around the dictionaries. A tree without stacks is
+    returned as it is.
+    """
+
+    def of_stack(stack: dict[str, Any]) -> dict[str, Any]:
+        done: dict[str, Any] = {}
+        for name, x in flatten(stack).items():
+            arrays = {STACKED: x}
+            if x.ndim > 2:
+                arrays = {f"{STACKED}[{i}]": one for i, one in enumerate(cut(x))}
+            done |= {f"{key}/{name}": array for key, array in arrays.items()}
+        return unflatten(done)
+
+    def each(key: str, value: Any) -> dict[str, Any]:
+        return of_stack(value) if key == STACKED else {key: apart(value, cut)}
+
+    if isinstance(tree, dict):
+        return {k: v for key, value in tree.items() for k, v in each(key, value).items()}
+    return _of_tuple(tree, lambda x: apart(x, cut))
+
+
+def together(tree: Any, join: Callable[[Sequence[Any]], Any]) -> Any:
+    """The tree that `apart` had: join(arrays of L layers) gives a stacked one."""
+    if not isinstance(tree, dict):
+        return _of_tuple(tree, lambda x: together(x, join))
+    numbers = {key: int(m[1]) for key in tree if (m := _OF_LAYER.fullmatch(key))}
+    done = {key: together(value, join) for key, value in tree.items() if key not in numbers}
+    if numbers:
+        layers = [flatten(tree[key]) for key in sorted(numbers, key=lambda key: numbers[key])]
+        joined = {name: join([layer[name] for layer in layers]) for name in layers[0]}
+        done[STACKED] = unflatten({**flatten(done.get(STACKED, {})), **joined})
+    return done
+
+
+def _of_tuple(tree: Any, function: Callable[[Any], Any]) -> Any:
+    """The tuple with `function` of each element; anything else as it is."""
+    if not isinstance(tree, tuple):
+        return tree
+    values = map(function, tree)
+    return type(tree)(*values) if hasattr(tree, "_fields") else tuple(values)

@@ -13,6 +13,7 @@ from flax import nnx
 from jax.ad_checkpoint import checkpoint_name
 
 from vit_jax.core.axes import LAYERS, target
+from vit_jax.core.pytrees import Layers
 from vit_jax.nn.block_spec import StackSpec
 from vit_jax.nn.kernels.saved import MIXED, PROJECTED, STATISTICS, WEIGHTS
 
@@ -148,10 +149,11 @@ def unstack(tree: Any, depth: int, *, converted: bool) -> list[Any]:
     If layers are converted to another dtype one by one, XLA would merge the conversions into one
     and keep its result through both passes. So `converted` layers are cut out by indices that it
     cannot see through: then it fuses conversions into the products. Others are read in place, by
-    constant indices.
+    constant indices. What is `Layers` already is left as it is.
     """
     leaves, structure = jax.tree.flatten(tree)
-    parts = [(_cut_out if converted else _split)(leaf) for leaf in leaves]
+    cut = _cut_out if converted else _split
+    parts = [leaf.each if isinstance(leaf, Layers) else cut(leaf) for leaf in leaves]
     return [jax.tree.unflatten(structure, [p[i] for p in parts]) for i in range(depth)]
 
 

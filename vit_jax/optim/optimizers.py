@@ -19,13 +19,14 @@ class Optimizer(NamedTuple):
     update_rule: Callable[[Moments], optax.GradientTransformation]
     reads: tuple[str, ...]  # fields of Moments
     after_decay: Callable[[Moments], optax.GradientTransformation] | None = None
+    elementwise: bool = False  # whether an update depends on its own gradient and moments alone
 
 
 OPTIMIZERS = {
-    "adam": Optimizer(update_rules.adam, ("b1", "b2", "eps", "mu_dtype")),
-    "sgd": Optimizer(update_rules.sgd, ("momentum", "nesterov", "mu_dtype")),
+    "adam": Optimizer(update_rules.adam, ("b1", "b2", "eps", "mu_dtype"), elementwise=True),
+    "sgd": Optimizer(update_rules.sgd, ("momentum", "nesterov", "mu_dtype"), elementwise=True),
     "adafactor": Optimizer(update_rules.adafactor, ("b1", "b2", "mu_dtype")),
-    "lion": Optimizer(update_rules.lion, ("b1", "b2", "mu_dtype")),
+    "lion": Optimizer(update_rules.lion, ("b1", "b2", "mu_dtype"), elementwise=True),
     "muon": Optimizer(update_rules.muon, ("b1", "b2", "eps", "momentum", "nesterov", "mu_dtype")),
     "lamb": Optimizer(
         update_rules.adam, ("b1", "b2", "eps", "joint_qkv", "mu_dtype"), update_rules.trust_ratio

@@ -99,7 +99,8 @@ def planned_step(config: RunConfig, mesh: Mesh, *, num_examples: int | None = No
         mesh, batch_size=batch_size, image_size=parts.model.preprocess.image_size, max_labels=1
     )
     update = build.update(config, parts)
-    return PlannedStep(parts.model.info, parts.layout, batch, update, parts.durations.total_steps)
+    layout = parts.layout.in_steps
+    return PlannedStep(parts.model.info, layout, batch, update, parts.durations.total_steps)
 
 
 def lower(planned: PlannedStep) -> LoweredStep:

@@ -1,8 +1,9 @@
 """The state that training carries from step to step, and its sharding."""
 
 import dataclasses
+import functools
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -10,9 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from flax import nnx
-from jax.sharding import Mesh
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from vit_jax.core import axes
+from vit_jax.core import axes, pytrees
 from vit_jax.parallel import mesh as meshes
 
 EMA_ENDING = "_ema"  # for evaluations of the EMA: "test_ema/accuracy"
@@ -67,6 +68,8 @@ class StateLayout:
         holds all values of a microbatch's gradients, which are float32.
       unsharded: axes of parameters that are sharded less than the rules say, with their names.
       unsharded_updates: further such axes of gradients, updates and the optimizer's state.
+      steps_apart: whether steps work on a state whose stacked kernels are one array per layer
+        (core/pytrees.py): gradients then need not be stacked. Nothing else sees that form.
     """
 
     make_model: Callable[[nnx.Rngs], nnx.Module]
@@ -78,11 +81,31 @@ class StateLayout:
     gradients: Any
     unsharded: dict[axes.UnshardedAxis, list[str]]
     unsharded_updates: dict[axes.UnshardedAxis, list[str]]
+    steps_apart: bool = False
 
     @property
     def update_shardings(self) -> Any:
         """Shardings of gradients and updates, nested as the parameters."""
         return jax.tree.map(lambda x: x.sharding, self.gradients)
+
+    @functools.cached_property
+    def in_steps(self) -> "StateLayout":
+        """The layout that steps are compiled for: its state is `apart`, or it is this one."""
+        if not self.steps_apart:
+            return self
+        state, gradients = (pytrees.apart(x, _layers) for x in (self.state, self.gradients))
+        return dataclasses.replace(self, state=state, gradients=gradients)
+
+    def apart(self, state: TrainState) -> TrainState:
+        """The state in the form of `in_steps`; its arrays are freed as they are cut."""
+        form: Any = jax.tree.structure(self.in_steps.state.params)
+        if not self.steps_apart or jax.tree.structure(state.params) == form:
+            return state
+        return pytrees.apart(state, _cut)
+
+    def together(self, state: TrainState) -> TrainState:
+        """The state that `apart` had: as checkpoints, evaluations and reports see it."""
+        return pytrees.together(state, _join) if self.steps_apart else state
 
     def init(self, seed: int) -> TrainState:
         """A fresh state; every device computes only its shard."""
@@ -91,9 +114,11 @@ class StateLayout:
             params = nnx.to_pure_dict(nnx.state(self.make_model(nnx.Rngs(params=key)), nnx.Param))
             return _start(params, self.optimizer, with_ema=self.ema_decay is not None)
 
-        shardings = jax.tree.map(lambda x: x.sharding, self.state)
+        whole = pytrees.together(self.state, _stacked)  # if this is the layout in steps
+        shardings = jax.tree.map(lambda x: x.sharding, whole)
         with jax.set_mesh(self.mesh):
-            return jax.jit(fresh, out_shardings=shardings)(random_stream(seed, "params"))
+            state = jax.jit(fresh, out_shardings=shardings)(random_stream(seed, "params"))
+        return self.apart(state) if whole != self.state else state
 
     def with_params(self, state: TrainState, params: Any) -> TrainState:
         """`state` with other parameters, at which its EMA starts too."""
@@ -108,12 +133,14 @@ def state_layout(
     *,
     ema_decay: float | None,
     shard_optimizer: bool,
+    steps_apart: bool = False,
 ) -> StateLayout:
     """The layout of a run's state; nothing is allocated.
 
     The EMA is sharded as the parameters are, and so are the optimizer's arrays that have
     a parameter's shape; with `shard_optimizer` these are sharded over `data` too. The others, such
-    as the rows' and columns' means of a factored moment, are small and replicated.
+    as the rows' and columns' means of a factored moment, are small and replicated. `steps_apart` is
+    for optimizers that treat every number of an array alike.
     """
     abstract = nnx.eval_shape(lambda: make_model(nnx.Rngs(params=0)))
     graph, variables = nnx.split(abstract, nnx.Param)
@@ -158,6 +185,7 @@ def state_layout(
         _gradients(variables, update_shardings),
         unsharded,
         {cause: names for cause, names in further.items() if cause not in unsharded},
+        steps_apart,
     )
 
 
@@ -195,3 +223,46 @@ def _gradients(variables: nnx.State, shardings: Any) -> Any:
     dtypes = jax.tree.map(dtype, variables, is_leaf=lambda x: isinstance(x, nnx.Param))
     place = lambda x, dtype, sharding: jax.ShapeDtypeStruct(x.shape, dtype, sharding=sharding)
     return jax.tree.map(place, nnx.to_pure_dict(variables), nnx.to_pure_dict(dtypes), shardings)
+
+
+def _layers(x: jax.ShapeDtypeStruct) -> list[jax.ShapeDtypeStruct]:
+    """The layouts of a stacked array's layers."""
+    one = jax.ShapeDtypeStruct(x.shape[1:], x.dtype, sharding=_without_layers(x.sharding))
+    return [one] * x.shape[0]
+
+
+def _stacked(layers: Sequence[jax.ShapeDtypeStruct]) -> jax.ShapeDtypeStruct:
+    """Their inverse."""
+    one = layers[0]
+    return jax.ShapeDtypeStruct(
+        (len(layers), *one.shape), one.dtype, sharding=_of_stack(one.sharding)
+    )
+
+
+def _without_layers(s: Any) -> NamedSharding:
+    return NamedSharding(s.mesh, PartitionSpec(*s.spec[1:]))
+
+
+def _of_stack(s: Any) -> NamedSharding:
+    return NamedSharding(s.mesh, PartitionSpec(None, *s.spec))
+
+
+def _cut(x: jax.Array) -> tuple[jax.Array, ...]:
+    """The layers of a stacked array, which is freed."""
+    cut = jax.jit(tuple, out_shardings=_without_layers(x.sharding))
+    layers = jax.block_until_ready(cut(x))  # else the next array were cut before this one is free
+    x.delete()
+    return layers
+
+
+def _join(layers: Sequence[jax.Array]) -> jax.Array:
+    """The stacked array of layers, which are freed."""
+    join = jax.jit(_stack, out_shardings=_of_stack(layers[0].sharding))
+    stacked = jax.block_until_ready(join(*layers))
+    for layer in layers:
+        layer.delete()
+    return stacked
+
+
+def _stack(*layers: jax.Array) -> jax.Array:
+    return jnp.stack(layers)

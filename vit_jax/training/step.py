@@ -10,6 +10,7 @@ from flax import nnx
 from jax.sharding import Mesh
 
 from vit_jax.core import axes
+from vit_jax.core.pytrees import Layers, together
 from vit_jax.optim.patterns import stop_gradients
 from vit_jax.parallel import mesh as meshes
 from vit_jax.parallel.chips import compiler_options
@@ -70,7 +71,7 @@ def make_backward(
 
         def mean_loss(params: Any, microbatch: Any, key: jax.Array) -> tuple[jax.Array, jax.Array]:
             images, targets, weights = microbatch
-            params = stop_gradients(params, objective.freeze)
+            params = together(stop_gradients(params, objective.freeze), Layers)
             logits = nnx.merge(layout.graph, params)(images, train=True, rngs=key)
             return jnp.sum(objective.losses(logits, targets) * weights), logits
 

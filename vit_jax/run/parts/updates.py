@@ -99,7 +99,21 @@ def layout(
         mesh,
         ema_decay=config.optim.ema_decay,
         shard_optimizer=config.mesh.shard_optimizer,
+        steps_apart=_steps_apart(config, mesh),
     )
+
+
+def _steps_apart(config: RunConfig, mesh: Mesh) -> bool:
+    """Whether a step updates each layer's kernels on their own.
+
+    Where blocks are unrolled on a TPU, stacking their gradients would cost a twentieth of the step
+    (docs/benchmarks.md). Names of layers in patterns, and rules that look at whole matrices, take
+    the stacked form.
+    """
+    c = config.optim
+    plain = not (c.freeze or c.lr_multipliers or c.layer_decay is not None)
+    unrolled = not config.model.scan and mesh.devices.flat[0].platform == "tpu"
+    return unrolled and plain and optimizers.OPTIMIZERS[c.name].elementwise
 
 
 def _check_offload(c: ModelConfig, mesh: Mesh) -> None:
@@ -194,6 +208,6 @@ def step_parts(
 
 
 def update(config: RunConfig, parts: StepParts) -> Callable[..., Any]:
-    """The function of (state, batch) that a run compiles."""
+    """The function of (state, batch) that a run compiles, with a state of `layout.in_steps`."""
     logged = rates(config.optim, parts.schedule)
-    return make_update(parts.layout, parts.objective, logged, config.seed)
+    return make_update(parts.layout.in_steps, parts.objective, logged, config.seed)
