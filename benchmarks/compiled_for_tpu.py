@@ -8,15 +8,32 @@ bfloat16 at 224 px, batch 4096, 1000 classes, AdamW. Memory is exact; the compil
 that does not fit, with the bytes it needs. `mega_cycles` is the sum of the compiler's own
 estimates: good for ranking programs on one chip, nothing more. Appends a row to
 benchmarks/results/compiled_for_tpu.csv.
+
+With `--peer` the step of another code is compiled for the same topology in the same run, data
+parallel and unrolled: big_vision's own, from the checkout that `--big_vision` names, or else a
+plain flax.linen ViT of the same shape and optimizer (contenders/linen.py). It has a row of its own;
+`of_peer` is the ratio of megacycles.
 """
 
+import dataclasses
+import time
+from pathlib import Path
+from typing import Any
+
+import jax
+from absl import flags
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
 from benchmarks import rows
-from benchmarks.compiled_step import GB, GIB, TOPOLOGY, CompiledStep, base, compile_step, sent_gb
+from benchmarks.compiled_step import GB, GIB, TOPOLOGY, base, compile_step, sent_gb
+from benchmarks.contenders import SHAPES, Shape, big_vision, linen
 from vit_jax import config as configs
 from vit_jax.core import command
 from vit_jax.plan import topology
-from vit_jax.plan.compiled import peak_bytes
-from vit_jax.plan.hlo import mega_cycles
+from vit_jax.plan.compiled import mega_cycles, peak_bytes
+
+_PEER = flags.DEFINE_bool("peer", False, "Compile the step of another code as well.")
+_BIG_VISION = flags.DEFINE_string("big_vision", None, "A checkout of big_vision: the peer.")
 
 DEFAULT = "v5e:2x2"
 BASE = base(batch_size=4096)
@@ -27,27 +44,67 @@ def main(arguments: list[str]) -> None:
     config = configs.resolve(BASE, arguments)
     mesh = topology.mesh(TOPOLOGY.value or DEFAULT, config.mesh)
     done = compile_step(config, mesh)
-    model = config.model
+    model, images = config.model, config.input.batch_size
+    figures = measured(done.compiled, mesh, forward_flops=done.forward_flops * images // mesh.size)
     row = {
         "model": model.name,
         "settings": " ".join(arguments),
-        "batch_size": config.input.batch_size,
+        "batch_size": images,
         "mesh": " ".join(f"{name}={size}" for name, size in mesh.shape.items() if size > 1),
         "scan": bool(model.scan),
         "remat": model.remat or "none",
         "softmax_dtype": model.softmax_dtype or "float32",
         "gradient_dtype": model.gradient_dtype or "",
         "compile_secs": round(done.compile_secs, 1),
-        **measured(done, images_per_chip=config.input.batch_size / mesh.size),
+        **figures,
+        "program": "own",
+        "of_peer": "",
     }
+    if _PEER.value or _BIG_VISION.value:
+        size = SHAPES[model.name.removeprefix("ViT-")]
+        shape = dataclasses.replace(size, batch=images, depth=done.spec["depth"])
+        peer = compiled_peer(shape, done.spec["dtype"], mesh, done.forward_flops)
+        row["of_peer"] = round(figures["mega_cycles"] / peer["mega_cycles"], 3)
+        same = ("model", "batch_size", "softmax_dtype")
+        _record({key: row[key] for key in same} | peer)
+    _record(row)
+
+
+def compiled_peer(shape: Shape, dtype: str, mesh: Mesh, forward_flops: int) -> dict[str, Any]:
+    """Columns of the peer's row: its step on all devices, data parallel."""
+    checkout = _BIG_VISION.value
+    if checkout:
+        update, arrays = big_vision.program(Path(checkout), shape, dtype)
+    else:
+        update, arrays, _ = linen.program(shape, dtype)
+    whole = NamedSharding(mesh, PartitionSpec())
+    divided = NamedSharding(mesh, PartitionSpec(mesh.axis_names))
+    *state, images, labels = arrays
+    put = lambda tree, sharding: jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), tree
+    )
+    started = time.perf_counter()
+    step = jax.jit(update, donate_argnums=(0, 1), out_shardings=whole)
+    compiled = step.lower(*put(state, whole), *put([images, labels], divided)).compile()
+    return {
+        "mesh": f"data={mesh.size}",
+        "scan": False,
+        "remat": "none",
+        "compile_secs": round(time.perf_counter() - started, 1),
+        **measured(compiled, mesh, forward_flops=forward_flops * shape.batch // mesh.size),
+        "program": "big_vision" if checkout else "linen",
+    }
+
+
+def _record(row: dict[str, Any]) -> None:
     device = f"compiled for {TOPOLOGY.value or DEFAULT}"
     rows.record("compiled_for_tpu", "vit_jax", "jax libtpu", row, device=device)
 
 
-def measured(done: CompiledStep, *, images_per_chip: float) -> dict[str, object]:
-    """The compiler's figures for the step on one chip."""
-    memory, cost = done.compiled.memory_analysis(), done.compiled.cost_analysis()
-    hlo = done.compiled.as_text()
+def measured(compiled: Any, mesh: Mesh, *, forward_flops: int) -> dict[str, Any]:
+    """The compiler's figures for the step on one chip; forward_flops: of the chip's images."""
+    memory, cost = compiled.memory_analysis(), compiled.cost_analysis()
+    hlo = compiled.as_text()
     # The compiler counts a loop's body once.
     unrolled = " while(" not in hlo
     return {
@@ -55,11 +112,9 @@ def measured(done: CompiledStep, *, images_per_chip: float) -> dict[str, object]
         "temp_gib": round(memory.temp_size_in_bytes / GIB, 2),
         "host_gib": round(memory.host_temp_size_in_bytes / GIB, 2),
         "accessed_gb": round(cost["bytes accessed"] / GB, 1) if unrolled else "",
-        "flops_by_model": round(cost["flops"] / (3 * done.forward_flops * images_per_chip), 3)
-        if unrolled
-        else "",
+        "flops_by_model": round(cost["flops"] / (3 * forward_flops), 3) if unrolled else "",
         "mega_cycles": round(mega_cycles(hlo), 2),
-        **sent_gb(hlo, done.layout.mesh.shape),
+        **sent_gb(hlo, mesh.shape),
     }
 
 
