@@ -9,6 +9,7 @@ import pytest
 from vit_jax.core.errors import Preempted, UserError
 from vit_jax.optim import optimizers
 from vit_jax.run import build
+from vit_jax.run.parts import updates
 from vit_jax.train import train
 from vit_jax.training.state import state_layout
 
@@ -163,3 +164,21 @@ def test_a_blend_may_ask_for_both_classes_in_whole(tiny_run):
         UserError, match=r"loss\.binarize_targets=True goes with loss\.kind=sigmoid"
     ):
         build.objective(tiny_run("loss.binarize_targets=true"), num_classes=4)
+
+
+@pytest.mark.parametrize(
+    ("platform", "fields", "apart"),
+    [
+        ("tpu", (), True),
+        ("tpu", ("optim.name=lion",), True),
+        ("cpu", (), False),
+        ("tpu", ("model.scan=true",), False),
+        ("tpu", ("optim.name=lamb",), False),
+        ("tpu", ("optim.layer_decay=0.7",), False),
+        ("tpu", ("optim.freeze=patches/.*",), False),
+        ("tpu", ("optim.lr_multipliers=head/.*=10",), False),
+    ],
+)
+def test_steps_that_see_layers_apart(tiny_run, platform, fields, apart):
+    mesh = SimpleNamespace(devices=np.array([SimpleNamespace(platform=platform)]))
+    assert updates._steps_apart(tiny_run(*fields), mesh) == apart
