@@ -1,3 +1,5 @@
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -14,10 +16,11 @@ from vit_jax.nn.stack import REMAT_POLICIES, Stack, unstack
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 AGREEMENT = 1e-5  # relative to the largest entry
+BFLOAT16 = 0.01  # likewise; a CPU's program rounds fewer intermediate results than it says
 
 
-def make_stack(scan=False, remat="none", stochastic_depth=0.3, converts=False):
-    spec = BlockSpec(width=16, mlp_dim=32, num_heads=2, dropout=0.1, layer_scale=0.1)
+def make_stack(scan=False, remat="none", stochastic_depth=0.3, converts=False, **numerics):
+    spec = BlockSpec(width=16, mlp_dim=32, num_heads=2, dropout=0.1, layer_scale=0.1, **numerics)
     stack = Stack(
         lambda rngs: Block(spec, rngs=rngs),
         StackSpec(scan=scan, remat=remat),
@@ -82,6 +85,21 @@ def test_scanned_layers_that_a_tpu_converts_agree_too(monkeypatch):
     monkeypatch.setattr("vit_jax.nn.stack.target", lambda: Target("tpu", "TPU v5 lite"))
     got = outputs_and_gradients(make_stack(scan=True, converts=True), AS_USUAL)
     jax.tree.map(np.testing.assert_array_equal, got, expected)
+
+
+def test_a_tpus_scan_stacks_gradients_of_kernels_as_they_are_computed(monkeypatch):
+    make = functools.partial(make_stack, scan=True, converts=True, dtype="bfloat16")
+    expected = pytrees.flatten(outputs_and_gradients(make())[1])
+    monkeypatch.setattr("vit_jax.nn.stack.target", lambda: Target("tpu", "TPU v5 lite"))
+    of_fc1 = "bf16[3,16,32]"  # all layers
+    assert of_fc1 in str(jax.make_jaxpr(lambda: outputs_and_gradients(make()))())
+    in_float32 = lambda: outputs_and_gradients(make(gradient_dtype="float32"))
+    assert of_fc1 not in str(jax.make_jaxpr(in_float32)())
+    _, grads = outputs_and_gradients(make())
+    for name, grad in pytrees.flatten(grads).items():
+        assert grad.dtype == jnp.float32
+        scale = float(jnp.abs(expected[name]).max())
+        np.testing.assert_allclose(grad, expected[name], atol=BFLOAT16 * scale, err_msg=name)
 
 
 def num_products(remat, scan):

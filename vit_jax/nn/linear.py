@@ -32,6 +32,11 @@ class Precision:
     softmax: Any
     gradient: Any | None
 
+    @property
+    def kernel_gradient(self) -> Any:
+        """The dtype that a kernel's gradient is computed in."""
+        return self.compute if self.gradient is None else self.gradient
+
 
 FLOAT32 = Precision(compute=jnp.float32, softmax=jnp.float32, gradient=None)
 

@@ -4,6 +4,7 @@ The parameters of all L blocks are in one tree with a leading axis L, however th
 checkpoints, optimizers and results do not depend on that choice.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +17,7 @@ from vit_jax.core.axes import LAYERS, target
 from vit_jax.core.pytrees import Layers
 from vit_jax.nn.block_spec import StackSpec
 from vit_jax.nn.kernels.saved import MIXED, PROJECTED, STATISTICS, WEIGHTS
+from vit_jax.nn.linear import Linear
 
 OFFLOAD_MEMORY = "pinned_host"  # the JAX memory kind that `offload` needs
 BLOCK_INPUT = "block_input"  # name of the tokens that enter a block, for policies
@@ -97,12 +99,14 @@ class Stack(nnx.Module):
         every block is called as block(x, key, drop_rate, shared).
         """
         graph, params = nnx.split(self.block)
+        converts = self.scan and self.converts and target().platform == "tpu"
+        structure = jax.tree.structure(params)
         also = () if shared is None else (shared,)
 
         def layer(x: jax.Array, each: Any) -> jax.Array:
             params, key, rate = each
-            if self.scan and self.converts and target().platform == "tpu":
-                params = _converted_inside(params)
+            if converts:
+                params = jax.tree.unflatten(structure, _joined(params))
             return nnx.merge(graph, params)(checkpoint_name(x, BLOCK_INPUT), key, rate, *also)
 
         # A scan writes all that it keeps to memory, so it does not keep what is cheap to compute.
@@ -121,7 +125,8 @@ class Stack(nnx.Module):
         outputs: Any
         if self.scan:
             step = lambda x, e: (y := layer(x, e), y if layers else None)
-            x, outputs = jax.lax.scan(step, x, (params, keys, rates))
+            apart: Any = self._with_gradients_apart(params) if converts else params
+            x, outputs = jax.lax.scan(step, x, (apart, keys, rates))
         else:
             outputs = []
             each_alone = unstack(params, self.depth, converted=self.converts)
@@ -131,16 +136,59 @@ class Stack(nnx.Module):
                 outputs.append(x)
         return x, tuple(outputs[i] for i in layers)
 
+    def _with_gradients_apart(self, params: Any) -> list[tuple[jax.Array, jax.Array | None]]:
+        """Each stack [L, ...], and a place for its gradient if that is not computed in float32.
 
-def _converted_inside(tree: Any) -> Any:
-    """The float32 parameters of one block, in a loop that converts them to bfloat16.
+        A loop would convert kernels' gradients to float32 before it stacks them, in twice the
+        memory.
+        """
+        dtypes = {
+            (*path, "kernel"): module.precision.kernel_gradient
+            for path, module in nnx.iter_graph(self.block)
+            if isinstance(module, Linear)
+        }
+
+        def apart(path: Any, stack: jax.Array) -> tuple[jax.Array, jax.Array | None]:
+            dtype = dtypes.get(path, stack.dtype)
+            if dtype == stack.dtype:
+                return stack, None
+            return jax.lax.stop_gradient(stack), _place(stack, dtype)
+
+        paths = (path for path, _ in nnx.to_flat_state(params))
+        return list(map(apart, paths, jax.tree.leaves(params)))
+
+
+def _joined(params: list[tuple[jax.Array, jax.Array | None]]) -> list[jax.Array]:
+    """The parameters of one block from its part of what `_with_gradients_apart` gave.
 
     XLA would convert whole stacks before the loop, in a pass of its own over all parameters, and
     keep them. It does not if there is a product in float32 before the conversion, here by a 1 that
     it cannot see; then it fuses slice, product and conversion into what reads them.
     """
     one = jax.lax.optimization_barrier(jnp.float32(1))
-    return jax.tree.map(lambda x: x * one if x.ndim > 1 else x, tree)
+    params = [(x * one if x.ndim > 1 else x, place) for x, place in params]
+    return [x if place is None else _with_gradient_in(x, place) for x, place in params]
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
+def _place(x: jax.Array, dtype: Any) -> jax.Array:
+    """Zeros like x that are never read; their gradient, of `dtype`, becomes that of x."""
+    return jnp.zeros(x.shape, dtype)
+
+
+_place.defvjp(lambda x, dtype: (_place(x, dtype), None), lambda _, __, d: (d.astype(jnp.float32),))
+
+
+@jax.custom_vjp
+def _with_gradient_in(x: jax.Array, place: jax.Array) -> jax.Array:
+    """x; its gradient, which numbers of the dtype of `place` hold, becomes that of `place`."""
+    return x
+
+
+_with_gradient_in.defvjp(
+    lambda x, place: (x, jnp.zeros((), place.dtype)),
+    lambda like, d: (None, d.astype(like.dtype)),
+)
 
 
 def unstack(tree: Any, depth: int, *, converted: bool) -> list[Any]:
