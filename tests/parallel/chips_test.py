@@ -76,7 +76,10 @@ def test_unknown_chips_have_no_rate(kind):
 def test_the_users_flags_come_before_the_compilers_options(monkeypatch):
     monkeypatch.delenv("LIBTPU_INIT_ARGS", raising=False)
     flag = "xla_tpu_scoped_vmem_limit_kib"
-    other = {"xla_tpu_enable_advanced_while_initializer_removal": "true"}
+    other = {
+        "xla_tpu_enable_advanced_while_initializer_removal": "true",
+        "xla_while_loop_all_reduce_dus_code_motion_max_size_bytes": "1073741824",
+    }
     assert compiler_options("TPU v5 lite") == {flag: "32768"} | other
     assert compiler_options("TPU v4") is None
     assert compiler_options("cpu") is None

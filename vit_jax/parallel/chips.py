@@ -89,6 +89,10 @@ FUSION_MIB: dict[str, int] = {r"TPU v5 lite|TPU v5e|TPU v6 lite|TPU v6e": 32}
 _FUSION_FLAG = "xla_tpu_scoped_vmem_limit_kib"
 # Loops do not write zeros to what they will overwrite, such as the stacked gradients of a scan.
 _NO_ZEROS_FLAG = "xla_tpu_enable_advanced_while_initializer_removal"
+# Sums over devices of what a loop stacks follow the loop, if a stack has at most so many bytes:
+# then the loop's products write stacks themselves.
+_SUMS_AFTER_LOOPS_FLAG = "xla_while_loop_all_reduce_dus_code_motion_max_size_bytes"
+_SUMS_AFTER_LOOPS_BYTES = 2**30
 
 
 def compiler_options(device_kind: str) -> dict[str, str] | None:
@@ -97,7 +101,11 @@ def compiler_options(device_kind: str) -> dict[str, str] | None:
     mib = next(sizes, None)
     if mib is None:
         return None
-    options = {_FUSION_FLAG: str(1024 * mib), _NO_ZEROS_FLAG: "true"}
+    options = {
+        _FUSION_FLAG: str(1024 * mib),
+        _NO_ZEROS_FLAG: "true",
+        _SUMS_AFTER_LOOPS_FLAG: str(_SUMS_AFTER_LOOPS_BYTES),
+    }
     by_user = os.environ.get("LIBTPU_INIT_ARGS", "")
     return {flag: value for flag, value in options.items() if flag not in by_user} or None
 
