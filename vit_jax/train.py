@@ -252,7 +252,7 @@ def stop_if_not_finite(scalars: Scalars) -> None:
     if step:
         loss, norm = (float(x) for x in scalars["first_bad_values"])
         finite = math.isfinite(loss) and math.isfinite(norm)
-        update = ", and an update that is not finite" if finite else ""
+        update = ", and an update that is not finite (optim.eps, perhaps)" if finite else ""
         raise NonFiniteError(
             f"Step {step:,}: loss {loss}, gradient norm {norm}{update}. Nothing was saved "
             "from that step on. Usual cures: a lower optim.lr, a longer optim.warmup_*, "

@@ -24,7 +24,9 @@ from benchmarks.on_accelerator.journal import Journal, take
 from benchmarks.on_accelerator.session import Part, Session, check_names
 from vit_jax.core import command, errors
 
-_MINUTES = flags.DEFINE_float("minutes", 35, "What all of it may take; the rest is left out.")
+_MINUTES = flags.DEFINE_float(
+    "minutes", 35, "What all of it may take; the rest is left out.", lower_bound=0
+)
 _PARTS = flags.DEFINE_list("parts", [], "Only these; default: all.")
 _AGAIN = flags.DEFINE_bool("again", False, "Measure what was measured or has failed before, too.")
 _ENTRANTS = flags.DEFINE_list("entrants", [], "Only these, such as own,timm_vit.")
@@ -62,7 +64,7 @@ def main(arguments: list[str]) -> None:
         raise errors.UserError("--dry_run measures nothing worth keeping: give an --output.")
     check_names("--entrants", _ENTRANTS.value, contests.NAMES)
     session = Session(
-        Journal(output, [] if _DRY.value else [rows.RESULTS]),
+        Journal(output, [] if _DRY.value else [rows.RESULTS], dry=_DRY.value),
         minutes=_MINUTES.value,
         scratch=Path(_SCRATCH.value),
         dry=_DRY.value,

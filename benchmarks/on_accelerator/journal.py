@@ -5,10 +5,11 @@ import csv
 import datetime
 import hashlib
 import importlib.metadata
+import math
 import platform
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from benchmarks import rows
@@ -16,6 +17,7 @@ from benchmarks.workers import ROOT
 from vit_jax.core.errors import UserError
 
 NAME = "on_accelerator"
+TOYS = ", toys"  # behind the device's name in rows of a dry run
 MEASURED, FAILED, SKIPPED = "measured", "failed", "skipped"
 
 # All that a row can hold; a measurement fills some. Units are in the names, but for `value`, whose
@@ -27,6 +29,7 @@ COLUMNS = (
     "first_step_secs", "value", "unit", "note", "took_secs",
 )  # fmt: skip
 
+_OF_NUMBERS = ("_second", "_ms", "_rate", "_tflops", "_by", "_gib", "_secs")
 _TORCH = ("torch", "triton", "timm", "transformers")
 _JAX = ("jax", "jaxlib", "flax", "optax")
 
@@ -34,12 +37,15 @@ _JAX = ("jax", "jaxlib", "flax", "optax")
 class Journal:
     """Appends rows to <folder>/on_accelerator.csv.
 
-    earlier: folders whose rows count as measured, if the sources and the device are the same.
+    earlier: folders whose rows count as measured, if the sources and the device are the same. dry:
+    whether toys are measured, whose rows are marked and count in dry runs alone. UserError if the
+    folder cannot be written.
     """
 
-    def __init__(self, folder: Path, earlier: list[Path]):
+    def __init__(self, folder: Path, earlier: list[Path], *, dry: bool = False):
         self.folder = folder
-        self.device = rows.gpu() or rows.cpu()
+        self.device = (rows.gpu() or rows.cpu()) + (TOYS if dry else "")
+        _check_writable(folder)
         self._commit, self._sources = commit(), sources()
         self._last = time.monotonic()
         self._done: dict[tuple[str, str, str], dict[str, str]] = {}
@@ -87,7 +93,7 @@ class Journal:
         print(f"{part} | {case} | {entrant} | {status} | {', '.join(shown)}", flush=True)
 
     def _count(self, row: dict[str, str]) -> None:
-        self._took_secs[row["part"]] += float(row["took_secs"])
+        self._took_secs[row["part"]] += _number(row["took_secs"])
         if row["status"] != SKIPPED:
             self._done[row["part"], row["case"], row["entrant"]] = row
 
@@ -95,18 +101,20 @@ class Journal:
 def take(folder: Path) -> int:
     """Adds the rows of a folder to the results, those that are not there; how many.
 
-    Rows of these sources that were written outside a clone get the commit of this one. UserError if
-    the folder has none.
+    Rows of these sources that were written outside a clone get the commit of this one. Rows that
+    are not whole are left out. UserError if the folder has none, or those of a dry run.
     """
     if not (folder / f"{NAME}.csv").exists():
         raise UserError(f"--take={folder} has no {NAME}.csv: give the --output of a run.")
+    if any(row["device"].endswith(TOYS) for row in _read([folder])):
+        raise UserError(f"--take={folder} has rows of a dry run: its numbers mean nothing.")
     here = {"commit": commit(), "sources": sources()}
     found = [
         row | (here if (row["commit"], row["sources"]) == ("", here["sources"]) else {})
         for row in _read([folder])
     ]
     there = list(_read([rows.RESULTS]))
-    new = [row for row in found if row not in there]
+    new = [row for i, row in enumerate(found) if row not in there and row not in found[:i]]
     for row in new:
         rows.append(NAME, dict(row))
     return len(new)
@@ -140,8 +148,49 @@ def versions(packages: tuple[str, ...]) -> str:
 
 
 def _read(folders: list[Path]) -> Iterator[dict[str, str]]:
+    """The rows of files in folders; those that a full disk or a kill cut off are left out.
+
+    UserError for a file that is not one of rows.
+    """
     for folder in folders:
         file = folder / f"{NAME}.csv"
-        if file.exists():
-            with file.open(newline="") as opened:
-                yield from csv.DictReader(opened)
+        if not file.exists():
+            continue
+        try:
+            text = file.read_text()
+        except UnicodeDecodeError as error:
+            raise UserError(f"{file} is not a table: delete it.") from error
+        found = csv.DictReader(text.splitlines())
+        if tuple(found.fieldnames or ()) != COLUMNS:
+            raise UserError(f"{file} has other columns than this version writes: move it away.")
+        yield from (row for row in found if _is_whole(row))
+
+
+def _is_whole(row: Mapping[str | None, str | None]) -> bool:
+    numbers = [row[name] for name in COLUMNS if name.endswith(_OF_NUMBERS) or name == "value"]
+    return (
+        None not in row
+        and None not in row.values()
+        and row["status"] in (MEASURED, FAILED, SKIPPED)
+        and math.isfinite(_number(row["took_secs"] or ""))
+        and all(math.isfinite(_number(text)) for text in numbers if text)
+    )
+
+
+def _number(text: str) -> float:
+    """The number, or nan."""
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
+
+
+def _check_writable(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with (folder / f"{NAME}.csv").open("a"):
+            pass
+        if not (folder / f"{NAME}.csv").stat().st_size:
+            (folder / f"{NAME}.csv").unlink()
+    except OSError as error:
+        raise UserError(f"--output={folder} cannot be written: {error.strerror}.") from error

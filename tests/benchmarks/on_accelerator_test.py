@@ -315,3 +315,43 @@ def test_a_dry_run_measures_every_part(run_python, tmp_path):
     (planned,) = [row for row in found if row["unit"] == "peak / planned"]
     assert float(planned["compiled_gib"]) > 0
     assert (tmp_path / "profile_L16.tar.gz").stat().st_size > 0
+
+
+def test_rows_of_toys_count_for_toys_alone(tmp_path):
+    Journal(tmp_path, [], dry=True).write("matrix", "", "own", MEASURED, value=1)
+    assert Journal(tmp_path, [], dry=True).done("matrix", "", "own")
+    assert not Journal(tmp_path, []).done("matrix", "", "own")
+    with pytest.raises(UserError, match="has rows of a dry run"):
+        journal.take(tmp_path)
+
+
+def test_rows_that_are_not_whole_are_left_out(tmp_path, monkeypatch):
+    monkeypatch.setattr(rows, "RESULTS", tmp_path / "results")
+    out = tmp_path / "out"
+    for case in ("first", "second", "third"):
+        Journal(out, []).write("matrix", case, "own", MEASURED, matrix_tflops=2.5)
+    file = out / "on_accelerator.csv"
+    text = file.read_text()
+    for damaged in (
+        text[: text.rindex("third") + 9],
+        text[: text.rindex(",")] + ",nonsense\n",
+        text[: text.rindex("2.5")] + text[text.rindex("2.5") :].replace("2.5", "1e999"),
+        text.rstrip() + ",more\n",
+    ):
+        file.write_text(damaged)
+        assert [Journal(out, []).done("matrix", c, "own") for c in ("first", "third")] == [
+            True, False,
+        ]  # fmt: skip
+    assert journal.take(out) == 2
+    for damaged, message in ((b"\xff\xfe", "is not a table"), (b"a,b\n1,2\n", "other columns")):
+        file.write_bytes(damaged)
+        with pytest.raises(UserError, match=message):
+            Journal(out, [])
+        with pytest.raises(UserError, match=message):
+            journal.take(out)
+
+
+def test_a_folder_that_cannot_be_written_is_refused_before_measuring(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match="cannot be written"):
+        Journal(tmp_path / "file" / "out", [])

@@ -32,6 +32,16 @@ def test_exit_status_and_one_message(run_python, body, status, message):
     assert (done.returncode, done.stderr) == (status, message)
 
 
+def test_closed_output_ends_no_command():
+    program = PROGRAM.format(body="from vit_jax.core.screen import Screen; Screen().say('hello')")
+    for arguments in ([], ["--help"]):
+        done = subprocess.run(
+            ["sh", "-c", 'exec "$@" >&-', "sh", sys.executable, "-c", program, *arguments],
+            env=python_environment(), cwd=REPOSITORY, capture_output=True, check=False, text=True,
+        )  # fmt: skip
+        assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_a_bug_keeps_its_traceback(run_python):
     done = run_python("-c", PROGRAM.format(body="1 / 0"))
     assert done.returncode == 2

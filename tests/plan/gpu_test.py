@@ -84,9 +84,9 @@ def test_a_share_of_memory_that_cannot_be(monkeypatch, wrong):
 
 def test_a_step_that_takes_more_does_not_fit():
     fits = Memory(1, 1, 0, None, peak=10, there=10)
-    forecasts._check_memory(fits)
+    forecasts._check_memory(fits, on_gpu=True)
     with pytest.raises(DoesNotFit, match="takes 11 B of the 10 B that JAX gives"):
-        forecasts._check_memory(Memory(1, 1, 0, None, peak=11, there=10))
+        forecasts._check_memory(Memory(1, 1, 0, None, peak=11, there=10), on_gpu=True)
 
 
 class Model:

@@ -9,6 +9,7 @@ import re
 import sys
 import traceback
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from absl import app, flags, logging
 
@@ -74,6 +75,7 @@ def parse(
       hint: is added to the message about wrong flags.
     """
     _show_any_name()
+    _open_closed()
     app.define_help_flags()
     argv = _parse(sys.argv, hint)
     _parsed[:] = [argv]
@@ -92,12 +94,20 @@ def run(main: Callable[[list[str]], None]) -> None:
     The exit statuses are those of errors.py; a bug ends it with its traceback and 2.
     """
     _show_any_name()
+    _open_closed()
     logging.set_verbosity(logging.WARNING)  # orbax logs a page per save; --verbosity=0 shows
     devices.expect_no_gpu()
     app.run(
         lambda argv: _exit(_status(main, argv[1:])),
         flags_parser=lambda argv: _parsed.pop() if _parsed else _parse(argv, ""),
     )
+
+
+def _open_closed() -> None:
+    """Output that was closed before the start, as by >&-, goes nowhere instead of failing."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115  # for the process's life
 
 
 def no_more(arguments: Sequence[str]) -> None:

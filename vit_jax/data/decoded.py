@@ -7,7 +7,8 @@ one. Later starts read it, as often as they like and without TensorFlow. Its fol
     labels.npy         int32   [n, K]        -1 behind the last one
     weight.npy         float32 [n]           0 for a bad image, else 1
     label_weights.npy  float32 [n, K]        if the source is weighted
-    faults.json        {"<example>": "<file>: <fault>"}, of the bad images
+    set.json           {"faults": {"<example>": "<file>: <fault>"}, of the bad images,
+                        "checksums": {"<name>.npy": CRC-32C of the file}}
 """
 
 from __future__ import annotations
@@ -19,8 +20,9 @@ import math
 import shutil
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import google_crc32c
 import numpy as np
 
 from vit_jax.core.errors import UserError
@@ -33,9 +35,10 @@ from vit_jax.data.pipeline import NO_EXAMPLE, HostBatch, eval_batches
 from vit_jax.data.reader import encoded
 from vit_jax.data.source import DerivedSource, Example, Source, digest
 
-_FORMAT = 1  # raised whenever the same source would be decoded to other arrays
+_FORMAT = 2  # raised whenever the same source would be decoded to other arrays
 _BATCH = 256
-_FAULTS = "faults.json"
+_ABOUT = "set.json"
+_CHUNK_BYTES = 2**24
 _NEEDED = ("images", "labels", "weight")
 _ARRAYS = (*_NEEDED, "label_weights")
 _TENSORFLOWS = ("tensorflow", "tensorflow-cpu")
@@ -56,9 +59,10 @@ class Decoded(NamedTuple):
 def folder(source: Source, preprocess: str, *, max_image_pixels: int) -> Path:
     """The folder of the set that the ops `preprocess`, none of them random, make of a source.
 
-    Another one for other content, other ops, and another version of what decodes.
+    Another one for other content, other ops, other labels, and another version of what decodes.
     """
-    about = [source.fingerprint, source.stamp(), preprocess, max_image_pixels, _FORMAT, _decoder()]
+    images = [source.fingerprint, source.stamp(), preprocess, max_image_pixels]
+    about = [*images, source.max_labels, source.weighted, _FORMAT, _decoder()]
     return home() / digest(json.dumps(about))[:32]
 
 
@@ -78,14 +82,41 @@ def _decoder() -> str:
 
 
 def load(path: Path) -> Decoded:
-    """Reads a folder that `write` has made. OSError or ValueError if it is damaged."""
-    there = [n for n in _ARRAYS if n in _NEEDED or (path / f"{n}.npy").exists()]
+    """Reads a folder that `write` has made. OSError or ValueError if it is not complete."""
+    about = _about(path)
+    there = [name for name in _ARRAYS if f"{name}.npy" in about["checksums"]]
     try:
         arrays = {name: np.load(path / f"{name}.npy", mmap_mode="r") for name in there}
     except EOFError as error:
         raise ValueError(f"{path} has an empty file") from error
-    faults = json.loads((path / _FAULTS).read_text())
-    return Decoded(arrays, {int(index): fault for index, fault in faults.items()})
+    return Decoded(arrays, {int(index): fault for index, fault in about["faults"].items()})
+
+
+def verify(path: Path) -> None:
+    """Reads all of a folder's files. OSError or ValueError if they are not what was written."""
+    load(path)
+    for name, checksum in _about(path)["checksums"].items():
+        if _checksum(path / name) != checksum:
+            raise ValueError(f"{path / name} has changed")
+
+
+def _about(path: Path) -> dict[str, dict[str, Any]]:
+    about = json.loads((path / _ABOUT).read_text())
+    if not (isinstance(about, dict) and about.keys() == {"faults", "checksums"}):
+        raise ValueError(f"{path / _ABOUT} is damaged")
+    if not all(isinstance(part, dict) for part in about.values()):
+        raise ValueError(f"{path / _ABOUT} is damaged")
+    if not {f"{name}.npy" for name in _NEEDED} <= about["checksums"].keys():
+        raise ValueError(f"{path} lacks a file")
+    return about
+
+
+def _checksum(file: Path) -> int:
+    found = google_crc32c.Checksum()
+    with file.open("rb") as opened:
+        while chunk := opened.read(_CHUNK_BYTES):
+            found.update(chunk)
+    return int.from_bytes(found.digest(), "big")
 
 
 def image_size(source: Source, preprocess: Preprocess, *, max_image_pixels: int) -> tuple[int, int]:
@@ -130,6 +161,22 @@ class _OfOneSize(DerivedSource):
         return examples
 
 
+def of_one_size(source: Source, preprocess: Preprocess, *, max_image_pixels: int) -> Source:
+    """The source, whose `read` refuses images that do not make one size with the others."""
+    if preprocess.output_size is not None:
+        return source
+    size = image_size(source, preprocess, max_image_pixels=max_image_pixels)
+    return _OfOneSize(source, size, max_image_pixels)
+
+
+def check_one_size(source: Source, preprocess: Preprocess, *, max_image_pixels: int) -> None:
+    """UserError if an image would not make one size with the others; reads all of them."""
+    checked = of_one_size(source, preprocess, max_image_pixels=max_image_pixels)
+    if checked is not source:
+        for start in range(0, source.num_examples, _BATCH):
+            checked.read(np.arange(start, min(start + _BATCH, source.num_examples)))
+
+
 def decode(
     source: Source,
     preprocess: Preprocess,
@@ -145,8 +192,7 @@ def decode(
     `preprocess` must not have random ops. UserError for bad data, and where there is no room.
     """
     size = image_size(source, preprocess, max_image_pixels=max_image_pixels)
-    if preprocess.output_size is None:
-        source = _OfOneSize(source, size, max_image_pixels)
+    source = of_one_size(source, preprocess, max_image_pixels=max_image_pixels)
     with eval_batches(
         source,
         preprocess.with_size(size),
@@ -199,7 +245,8 @@ def write(
             progress(done, number)
         for array in arrays.values():
             array.flush()
-        (part / _FAULTS).write_text(json.dumps(faults))
+        checksums = {f"{name}.npy": _checksum(part / f"{name}.npy") for name in arrays}
+        (part / _ABOUT).write_text(json.dumps({"faults": faults, "checksums": checksums}))
 
 
 def _check_room(parent: Path, needed_bytes: int) -> None:

@@ -170,11 +170,13 @@ def cached_figures(step: LoweredStep, topology: str, *, anew: bool) -> tuple[Fig
     path = cache_dir() / "plans" / f"{key(step, topology)}.json"
     kept: Any = None
     if not anew:
-        with contextlib.suppress(OSError, ValueError):
-            kept = json.loads(path.read_text())
-    if isinstance(kept, dict) and "does_not_fit" in kept:
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            document = json.loads(path.read_text())
+            if document["checksum"] == _checksum(document["found"]):
+                kept = document["found"]
+    if kept and "does_not_fit" in kept:
         raise DoesNotFit(kept["does_not_fit"])
-    if isinstance(kept, dict) and kept.keys() == set(Figures._fields):
+    if kept:
         return Figures(**kept), True
     try:
         figures = read_figures(step)
@@ -207,7 +209,12 @@ def without_addresses(program: str) -> str:
     return _ADDRESS.sub(r"\1", program)
 
 
-def _write(path: Path, document: dict[str, object]) -> None:
+def _checksum(found: dict[str, object]) -> str:
+    return hashlib.sha256(json.dumps(found, sort_keys=True).encode()).hexdigest()
+
+
+def _write(path: Path, found: dict[str, object]) -> None:
+    document = {"found": found, "checksum": _checksum(found)}
     with contextlib.suppress(OSError):  # a plan works without a cache
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_text(epath.Path(path), json.dumps(document))

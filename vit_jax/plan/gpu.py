@@ -105,9 +105,15 @@ def devices(generation: str, hosts: int, gpus: int) -> list[jax.Device]:
     if not getattr(jax.config, "jax_platforms", None):
         # Else JAX looks for a GPU and for the libraries to use one, and drops the plugin without.
         jax.config.update("jax_platforms", "cpu")
-    topology = topologies.get_topology_desc(
-        platform="cuda", target_config=target(generation), topology=f"1x{hosts}x{gpus}"
-    )
+    try:
+        topology = topologies.get_topology_desc(
+            platform="cuda", target_config=target(generation), topology=f"1x{hosts}x{gpus}"
+        )
+    except NotImplementedError as error:  # JAX looked for a GPU, found none, and gave up CUDA
+        raise UserError(
+            f"JAX_PLATFORMS={os.environ.get('JAX_PLATFORMS')} asks for devices that are not here. "
+            "To plan for absent GPUs set JAX_PLATFORMS=cpu."
+        ) from error
     return list(topology.devices)
 
 

@@ -4,6 +4,7 @@ import importlib.util
 import math
 import os
 import re
+from collections.abc import Iterable
 
 import jax
 from jax.experimental import topologies
@@ -78,7 +79,7 @@ def check(name: str) -> str:
             f"No topology {name!r}, {EXAMPLE}: generation {generation!r}. "
             f"{errors.nearest(generation, list(SHAPES))}"
         )
-    sizes = [int(n) for n in shape.split("x")] if re.fullmatch(r"\d+(x\d+)*", shape) else [0]
+    sizes = [int(n) for n in shape.split("x")] if re.fullmatch(r"[0-9]+(x[0-9]+)*", shape) else [0]
     wanted = (1, 2) if generation in GPUS else (len(SHAPES[generation][0].split("x")),)
     if len(sizes) not in wanted or not math.prod(sizes):
         raise UserError(f"No topology {name!r}: {_nearest(name)}")
@@ -102,24 +103,30 @@ def _hosts(name: str) -> tuple[int, int]:
 
 
 def dividing(name: str, *, batch_size: int, parts: int, share: int) -> list[str]:
-    """The largest topologies of the same generation that a batch divides over; at most three.
+    """The nearest topologies of the same generation that a batch divides over; at most three.
 
     Each of its `parts` has to divide; `share` devices work on the same images (mesh.tensor).
     """
     generation = check(name)
     unit = parts * (TPUS[generation].cores if generation in TPUS else 1)
     divides = [s for s in SHAPES[generation] if batch_size * share % (_chips(s) * unit) == 0]
-    return [f"{generation}:{shape}" for shape in sorted(divides, key=_chips)[-3:]]
+    return [f"{generation}:{shape}" for shape in _nearest_of(divides, name)]
 
 
 def _chips(shape: str) -> int:
     return math.prod(map(int, shape.split("x")))
 
 
+def _nearest_of(shapes: Iterable[str], name: str) -> list[str]:
+    """Those three with the nearest number of chips, the smallest first."""
+    shape = name.partition(":")[2]
+    wanted = math.prod(int(size) for size in re.findall(r"[0-9]+", shape)) if shape else 1
+    distance = lambda shape: abs(math.log(_chips(shape) / max(wanted, 1)))
+    return sorted(sorted(shapes, key=distance)[:3], key=_chips)
+
+
 def _nearest(name: str) -> str:
     """The topologies of a generation with the nearest number of chips."""
-    generation, _, shape = name.partition(":")
-    wanted = math.prod(int(size) for size in re.findall(r"\d+", shape)) if shape else 1
-    distance = lambda shape: abs(math.log(_chips(shape) / max(wanted, 1)))
-    near = sorted(sorted(SHAPES[generation], key=distance)[:3], key=_chips)
+    generation = name.partition(":")[0]
+    near = _nearest_of(SHAPES[generation], name)
     return "nearest: " + ", ".join(f"{generation}:{shape}" for shape in near) + "."

@@ -10,6 +10,7 @@ from vit_jax.run.parts.device_cache import (
     cached_size,
     check_cached,
     check_folder,
+    check_images,
     decode,
     is_cached,
     total_cached,

@@ -114,6 +114,7 @@ def _look_at_all(
     for file in build.bad_images(c, source, preprocess, bar):
         screen.note(f"bad      {file}")
         bad += 1
+    build.check_images(c, build.SplitOfRun(where, source, preprocess))
     told = f"{where}: {bad:,} of {examples:,} images are bad, named above"
     if bad and c.on_bad_image == "fail":
         raise UserError(

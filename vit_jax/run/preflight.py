@@ -161,9 +161,9 @@ def _cached_bytes(
     """Bytes of images on each device; 0 unless input.cache=device."""
     if not build.is_cached(c):
         return 0
-    look("input", build.check_folder)
     there = [split for split in splits if split is not MISSING]
     sizes = [look(split.where, build.check_cached, c, split, mesh) for split in there]
+    look("input", build.check_folder, c, there, after=sizes)
     return look("memory", build.total_cached, c, sizes, after=sizes)
 
 

@@ -202,7 +202,7 @@ def load_with_info(
     size = None if image_size is None else config_json.sides("image_size", image_size)
     about = checkpoint_info(path, image_size=size)
     changes = {f: x for f, x in (("dtype", dtype), ("scan", scan)) if x is not None}
-    spec = dataclasses.replace(about.spec, **changes, **choice.elsewhere(about.spec))
+    spec = dataclasses.replace(about.spec, **changes, **choice.elsewhere(about.spec, dtype=dtype))
     preprocess = about.preprocess if size is None else _at(about.preprocess, size)
     num_classes = 0 if head == "drop" else about.num_classes
 

@@ -113,6 +113,11 @@ def test_a_model_of_other_devices_is_loaded_with_auto(monkeypatch):
     assert not choice.elsewhere(models.spec("R50x1"))
     monkeypatch.setattr(axes, "target", lambda: TPU)
     assert not choice.elsewhere(spec)
+    # cuDNN computes in bfloat16 alone: a model loaded in float32 takes another program.
+    spec = models.spec("ViT-Ti/16", attention="cudnn", dtype="bfloat16")
+    monkeypatch.setattr(axes, "target", lambda: GPU)
+    assert not choice.elsewhere(spec, dtype="bfloat16")
+    assert choice.elsewhere(spec, dtype="float32") == {"attention": "auto"}
 
 
 def test_a_checkpoint_trained_on_a_gpu_is_used_on_a_cpu(tmp_path):

@@ -1,5 +1,6 @@
 import json
 import os
+from contextlib import nullcontext
 
 import jax
 import numpy as np
@@ -12,8 +13,10 @@ from tests.conftest import TINY_RUN
 from vit_jax import config as configs
 from vit_jax.core.errors import UserError
 from vit_jax.core.screen import Screen
+from vit_jax.data import decoded
 from vit_jax.run import build, memory, preflight
 from vit_jax.run.parts import device_cache
+from vit_jax.store import disk_space
 from vit_jax.train import train
 
 RUN = (
@@ -175,7 +178,11 @@ def test_what_was_decoded_is_used_until_a_file_changes(first_batch, folder, tmp_
     for damage in (
         lambda: kept.write_bytes(kept.read_bytes()[:-1]),
         lambda: kept.write_bytes(b""),
+        lambda: kept.write_bytes(kept.read_bytes()[:-1] + b"\7"),
+        lambda: np.save(kept, np.load(kept)[:10]),
         kept.unlink,
+        lambda: kept.with_name("set.json").write_text("[]"),
+        lambda: kept.with_name("set.json").write_text('{"faults": [], "checksums": {}}'),
     ):
         damage()  # made again
         again, _ = first_batch("input.batch_size=20")
@@ -185,6 +192,41 @@ def test_what_was_decoded_is_used_until_a_file_changes(first_batch, folder, tmp_
     os.utime(image, (1, 1))
     after, _ = first_batch("input.batch_size=20")
     assert sorted(after["image"].max(axis=(1, 2, 3))) == [*range(1, 20), 200]
+
+
+def test_sets_of_other_labels_are_other_sets(tiny_run):
+    source = build.source(tiny_run().input)
+    folder = lambda: decoded.folder(source, "decode", max_image_pixels=100)
+    before = folder()
+    source.max_labels = 3
+    more = folder()
+    source.weighted = True
+    assert len({before, more, folder()}) == 3
+
+
+def test_what_was_decoded_is_read_where_nothing_can_be_written(first_batch, monkeypatch):
+    before, _ = first_batch()
+
+    def refuse(*_):
+        raise AssertionError("nothing needs to be written")
+
+    monkeypatch.setattr(device_cache, "_locked", refuse)
+    monkeypatch.setattr(disk_space, "try_writing", refuse)
+    again, _ = first_batch()
+    np.testing.assert_array_equal(again["image"], before["image"])
+
+
+def test_an_image_of_another_size_is_found_by_a_check_of_all(folder, tiny_run):
+    Image.fromarray(np.zeros((8, 9, 3), np.uint8)).save(folder / "b" / "13.png")
+    of_folder = (
+        "input.source=image_folder", f"input.data_dir={folder.parent}", "input.num_examples=none",
+        "input.num_classes=none", "input.preprocess=decode|flip_lr|pad_crop(8, 0)",
+    )  # fmt: skip
+    for cache, refuses in (("device", True), ("none", False)):
+        config = tiny_run(f"input.cache={cache}", *of_folder)
+        split = build.SplitOfRun("input", build.source(config.input), config.input.preprocess)
+        with pytest.raises(UserError, match=r"13\.png has 8 x 9") if refuses else nullcontext():
+            build.check_images(config.input, split)
 
 
 def test_a_cache_folder_that_cannot_be_written_is_the_users_error(first_batch, tmp_path):

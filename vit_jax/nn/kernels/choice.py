@@ -181,13 +181,16 @@ def keeps_weights(asked: str, tokens: int, *, biased: bool) -> bool:
     return asked in (AUTO, XLA) and (biased or tokens < LONG)
 
 
-def elsewhere(spec: object) -> dict[str, str]:
-    """The change of a model's fields for the devices here, if its kernel is not for them."""
+def elsewhere(spec: object, *, dtype: str | None = None) -> dict[str, str]:
+    """The change of a model's fields for the devices here, if its kernel is not for them.
+
+    Likewise if it is not for a `dtype` of the computation that the model was not trained in.
+    """
     from vit_jax.core import axes
 
     asked = getattr(spec, "attention", AUTO)
     runs = asked not in KERNELS or KERNELS[asked].runs_on(axes.target())
-    return {} if runs else {"attention": AUTO}
+    return {} if runs and dtype in (None, getattr(spec, "dtype", None)) else {"attention": AUTO}
 
 
 @contextlib.contextmanager

@@ -94,8 +94,10 @@ def check_cached(c: InputConfig, split: SplitOfRun, mesh: Mesh) -> CachedBytes:
     )
 
 
-def check_folder() -> None:
-    """UserError if the folder of decoded sets cannot be written; leaves no trace."""
+def check_folder(c: InputConfig, splits: Sequence[SplitOfRun]) -> None:
+    """UserError if a split is not decoded and cannot be, since nothing can be written."""
+    if all(_is_whole(_folder(c, split)) for split in splits):
+        return
     folder = decoded.home()
     try:
         disk_space.try_writing(epath.Path(folder))
@@ -114,6 +116,13 @@ def cached_size(preprocess: str, field: str) -> tuple[int, int]:
     if size is None:
         raise UserError(f"{field}={preprocess!r} gives images of different sizes.")
     return size
+
+
+def check_images(c: InputConfig, split: SplitOfRun) -> None:
+    """UserError if an image cannot be kept beside the others; reads all, if they are to be kept."""
+    if is_cached(c):
+        preprocess = split.ops().before_random()
+        decoded.check_one_size(split.source, preprocess, max_image_pixels=c.max_image_pixels)
 
 
 def total_cached(c: InputConfig, sets: Sequence[CachedBytes]) -> int:
@@ -173,9 +182,13 @@ def decode(config: RunConfig, splits: Sequence[SplitOfRun], num_classes: int) ->
     if not is_cached(config.input):
         return {}
     folders = {split.where: _folder(config.input, split) for split in splits}
+    if all(map(_is_whole, folders.values())):  # the folder may be one that cannot be written
+        return folders
     # One process of a host decodes, the others wait for it.
     with _locked(decoded.home()):
         missing = [split for split in splits if not _is_whole(folders[split.where])]
+        for split in missing:
+            shutil.rmtree(folders[split.where], ignore_errors=True)
         screen = Screen(quiet=jax.process_index() > 0)
         if "tensorflow" in sys.modules:
             for split in missing:
@@ -267,10 +280,9 @@ def _folder(c: InputConfig, split: SplitOfRun) -> Path:
 
 
 def _is_whole(folder: Path) -> bool:
-    """Whether a folder can be read; a damaged one is deleted."""
+    """Whether a folder is there and has what was written."""
     try:
-        decoded.load(folder)
+        decoded.verify(folder)
     except (OSError, ValueError):
-        shutil.rmtree(folder, ignore_errors=True)
         return False
     return True
