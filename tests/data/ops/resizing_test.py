@@ -112,6 +112,17 @@ def test_area_is_the_mean_of_what_a_pixel_covers(edges, size) -> None:
             assert (difference > 0).mean() <= BLOCK_TIES
 
 
+@pytest.mark.parametrize("size", [(32, 48), (46, 46), (200, 20), (121, 91)])
+@pytest.mark.parametrize("method", ["bilinear", "bicubic", "area"])
+def test_sampling_floats_gives_the_same_numbers(edges, method, size) -> None:
+    """Both sides of the border up to which images are sampled as floats."""
+    exact = tf.image.resize(edges, size, method)
+    expected = np.floor(np.clip(exact, 0, 255) + np.float32(0.5)).astype(np.uint8)
+    np.testing.assert_array_equal(
+        resized(edges, size, method, antialias=False), expected, strict=True
+    )
+
+
 def test_area_of_whole_blocks() -> None:
     pixels = np.arange(4 * 6 * 3, dtype=np.uint8).reshape(4, 6, 3)
     means = pixels.reshape(2, 2, 3, 2, 3).astype(float).mean((1, 3))  # all end in a half
