@@ -65,8 +65,7 @@ def main(arguments: list[str]) -> None:
         shape = dataclasses.replace(size, batch=images, depth=done.spec["depth"])
         peer = compiled_peer(shape, done.spec["dtype"], mesh, done.forward_flops)
         row["of_peer"] = round(figures["mega_cycles"] / peer["mega_cycles"], 3)
-        same = ("model", "batch_size", "softmax_dtype")
-        _record({key: row[key] for key in same} | peer)
+        _record({key: row[key] for key in ("model", "batch_size")} | peer)
     _record(row)
 
 

@@ -4,7 +4,7 @@ A stack of blocks keeps each parameter of its L blocks in one array, under a par
 `blocks/block/mlp/fc1/kernel` is [L, D, M]. In layer 3 alone it is `blocks/3/mlp/fc1/kernel`.
 
 A tree that is `apart` has the kernels of a stack as one array per layer instead, [D, M] each, under
-`blocks/block[3]/mlp/fc1/kernel`; biases and scales are too small for that and stay stacked.
+`blocks/block[3]/mlp/fc1/kernel`; vectors, [L, D], are too small for that and stay stacked.
 """
 
 import re
@@ -80,7 +80,7 @@ class Layers:
 
 
 def apart(tree: Any, cut: Callable[[Any], Sequence[Any]]) -> Any:
-    """The tree with one array per layer for each stacked kernel: cut(array [L, ...]) gives them.
+    """The tree with one array per layer for each stack of matrices: cut([L, D, M]) gives them.
 
     Tuples, as an optimizer's state has, may be around the dictionaries. A tree without stacks is
     returned as it is.
