@@ -64,7 +64,8 @@ class StackSpec(Numerics):
     remat: str = field(
         "none",
         "what is computed again on the way back: `none` [this]: no matrix product, and in a scan "
-        "the cheap operations between them; `dots`: those operations; `dots_no_batch`: attention's "
+        "the cheap operations between them; `dots`: those operations, and on a TPU the fused "
+        "attention of fewer than 256 tokens, as in a scan; `dots_no_batch`: attention's "
         "products too; `full`: a whole block; `offload`: likewise, and the blocks' inputs wait in "
         "the host's memory, where the platform can do that",
         choices=REMATS,
