@@ -8,6 +8,7 @@ import pytest
 
 from vit_jax.core.errors import Preempted, UserError
 from vit_jax.optim import optimizers
+from vit_jax.parallel import mesh as meshes
 from vit_jax.run import build
 from vit_jax.run.parts import updates
 from vit_jax.train import train
@@ -172,6 +173,7 @@ def test_a_blend_may_ask_for_both_classes_in_whole(tiny_run):
         ("tpu", (), True),
         ("tpu", ("optim.name=lion",), True),
         ("cpu", (), False),
+        ("sharded tpu", (), False),
         ("tpu", ("model.scan=true",), False),
         ("tpu", ("optim.name=lamb",), False),
         ("tpu", ("optim.layer_decay=0.7",), False),
@@ -180,5 +182,7 @@ def test_a_blend_may_ask_for_both_classes_in_whole(tiny_run):
     ],
 )
 def test_steps_that_see_layers_apart(tiny_run, platform, fields, apart):
-    mesh = SimpleNamespace(devices=np.array([SimpleNamespace(platform=platform)]))
+    shape = dict.fromkeys(meshes.AXES, 1) | ({"fsdp": 2} if platform == "sharded tpu" else {})
+    device = SimpleNamespace(platform=platform.removeprefix("sharded "))
+    mesh = SimpleNamespace(devices=np.array([device]), shape=shape)
     assert updates._steps_apart(tiny_run(*fields), mesh) == apart

@@ -106,14 +106,15 @@ def layout(
 def _steps_apart(config: RunConfig, mesh: Mesh) -> bool:
     """Whether a step updates each layer's kernels on their own.
 
-    Where blocks are unrolled on a TPU, stacking their gradients would cost a twentieth of the step
-    (docs/benchmarks.md). Names of layers in patterns, and rules that look at whole matrices, take
-    the stacked form.
+    Where blocks are unrolled on TPUs that have copies of all parameters, stacking their gradients
+    would cost a twentieth of the step (docs/benchmarks.md). Names of layers in patterns, and rules
+    that look at whole matrices, take the stacked form.
     """
     c = config.optim
     plain = not (c.freeze or c.lr_multipliers or c.layer_decay is not None)
     unrolled = not config.model.scan and mesh.devices.flat[0].platform == "tpu"
-    return unrolled and plain and optimizers.OPTIMIZERS[c.name].elementwise
+    copied = mesh.shape["fsdp"] == mesh.shape["tensor"] == 1
+    return unrolled and copied and plain and optimizers.OPTIMIZERS[c.name].elementwise
 
 
 def _check_offload(c: ModelConfig, mesh: Mesh) -> None:
