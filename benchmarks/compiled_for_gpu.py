@@ -19,7 +19,7 @@ from absl import flags
 from jax.sharding import SingleDeviceSharding
 
 from benchmarks import rows
-from benchmarks.compiled_step import GB, GIB, TOPOLOGY, base, compile_step, sent_gb
+from benchmarks.compiled_step import GB, GIB, PEER, TOPOLOGY, base, compile_step, sent_gb
 from benchmarks.contenders import SHAPES, linen
 from vit_jax import config as configs
 from vit_jax.core import command
@@ -28,7 +28,6 @@ from vit_jax.plan.compiled import peak_bytes
 from vit_jax.plan.kernels import kernel_secs, kernels
 
 _VARIANT = flags.DEFINE_string("variant", "", "What is tried, for the row.")
-_PEER = flags.DEFINE_bool("peer", True, "Compile the plain flax.linen step as well.")
 
 DEFAULT = "h100:1"
 BASE = base(batch_size=64)
@@ -45,7 +44,7 @@ def main(arguments: list[str]) -> None:
     }
     _record("own", arguments, figures)
     name, images = config.model.name.removeprefix("ViT-"), config.input.batch_size // mesh.size
-    if _PEER.value and name in SHAPES:
+    if PEER.value is not False and name in SHAPES:
         spec = done.spec
         shape = dataclasses.replace(SHAPES[name], batch=images, depth=spec["depth"])
         _record("linen", arguments, compiled_peer(shape, spec["dtype"], device))

@@ -25,14 +25,13 @@ from absl import flags
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from benchmarks import rows
-from benchmarks.compiled_step import GB, GIB, TOPOLOGY, base, compile_step, sent_gb
+from benchmarks.compiled_step import GB, GIB, PEER, TOPOLOGY, base, compile_step, sent_gb
 from benchmarks.contenders import SHAPES, Shape, big_vision, linen
 from vit_jax import config as configs
 from vit_jax.core import command
 from vit_jax.plan import topology
 from vit_jax.plan.compiled import mega_cycles, peak_bytes
 
-_PEER = flags.DEFINE_bool("peer", False, "Compile the step of another code as well.")
 _BIG_VISION = flags.DEFINE_string("big_vision", None, "A checkout of big_vision: the peer.")
 
 DEFAULT = "v5e:2x2"
@@ -60,7 +59,7 @@ def main(arguments: list[str]) -> None:
         "program": "own",
         "of_peer": "",
     }
-    if _PEER.value or _BIG_VISION.value:
+    if PEER.value or _BIG_VISION.value:
         size = SHAPES[model.name.removeprefix("ViT-")]
         shape = dataclasses.replace(size, batch=images, depth=done.spec["depth"])
         peer = compiled_peer(shape, done.spec["dtype"], mesh, done.forward_flops)

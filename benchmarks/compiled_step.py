@@ -15,6 +15,7 @@ from vit_jax.training.step import Batch
 
 # Of all scripts that compile for absent devices; each has its own default.
 TOPOLOGY = flags.DEFINE_string("topology", None, "Such as v5e:16x16, v4:4x4x4, h100:8, a100:2x8.")
+PEER = flags.DEFINE_bool("peer", None, "Compile another code's step too; unasked for GPUs alone.")
 
 GIB, GB = 2**30, 1e9
 
