@@ -24,9 +24,9 @@ import jax
 from absl import flags
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from benchmarks import rows
+from benchmarks import big_vision_step, rows
 from benchmarks.compiled_step import GB, GIB, PEER, TOPOLOGY, base, compile_step, sent_gb
-from benchmarks.contenders import SHAPES, Shape, big_vision, linen
+from benchmarks.contenders import SHAPES, Shape, linen
 from vit_jax import config as configs
 from vit_jax.core import command
 from vit_jax.plan import topology
@@ -72,7 +72,7 @@ def compiled_peer(shape: Shape, dtype: str, mesh: Mesh, forward_flops: int) -> d
     """Columns of the peer's row: its step on all devices, data parallel."""
     checkout = _BIG_VISION.value
     if checkout:
-        update, arrays = big_vision.program(Path(checkout), shape, dtype)
+        update, arrays = big_vision_step.program(Path(checkout), shape, dtype)
     else:
         update, arrays, _ = linen.program(shape, dtype)
     whole = NamedSharding(mesh, PartitionSpec())
