@@ -52,6 +52,7 @@ setup(
         "pillow>=12.3",
         "protobuf>=6.33",
         "pyarrow>=25",
+        "scipy>=1.17",  # JAX needs it too
         "tensorboard>=2.21",  # writes its files, without TensorFlow
         "tensorflow-datasets>=4.9.10",
         f"tensorflow-cpu>=2.21; {HAS_TENSORFLOW_CPU}",

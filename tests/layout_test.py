@@ -21,6 +21,7 @@ FLOORS = {
     "cluster/": 1,
     "store/": 1,
     "draw/": 1,
+    "probes/": 1,
     "models/": 2,
     "weights/": 3,
     "training/": 4,

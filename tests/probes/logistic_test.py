@@ -1,0 +1,86 @@
+import numpy as np
+import pytest
+
+from tests.probes.few_shot_test import examples
+from vit_jax.probes import logistic
+
+
+def gradient(probe, data, l2):
+    """Of mean cross-entropy + l2 / 2 |kernel|^2, in float64."""
+    features, labels = data
+    logits = features @ probe.kernel.astype(np.float64) + probe.bias
+    p = np.exp(logits - logits.max(1, keepdims=True))
+    error = (p / p.sum(1, keepdims=True) - np.eye(4)[labels]) / len(labels)
+    return features.T @ error + l2 * probe.kernel, error.sum(0)
+
+
+@pytest.mark.parametrize("l2", [1e-3, 1.0])
+def test_lbfgs_ends_where_the_gradient_vanishes(l2):
+    train = examples(50, noise=2.0)
+    probe = logistic.fit_lbfgs(train, num_classes=4, l2=l2)
+    assert max(np.abs(g).max() for g in gradient(probe, train, l2)) < 1e-4
+
+
+def test_it_begins_at_another_probe():
+    train, steps = examples(50, noise=2.0), []
+    first = logistic.fit_lbfgs(train, num_classes=4, l2=1e-2)
+    again = logistic.fit_lbfgs(
+        train, num_classes=4, l2=1e-2, start=first, progress=lambda done, _: steps.append(done)
+    )
+    assert len(steps) <= 2
+    np.testing.assert_allclose(again.kernel, first.kernel, atol=1e-3)
+
+
+def test_equals_scikit_learn():
+    linear_model = pytest.importorskip("sklearn.linear_model")
+    train, test = examples(100, noise=3.0), examples(500, noise=3.0, seed=1)
+    theirs = linear_model.LogisticRegression(C=1 / (1e-2 * len(train[1])), tol=1e-8, max_iter=1000)
+    theirs.fit(*train)
+    ours = logistic.fit_lbfgs(train, num_classes=4, l2=1e-2)
+    np.testing.assert_allclose(ours.kernel, theirs.coef_.T, atol=2e-3)
+    assert ours.accuracy(test) == pytest.approx(theirs.score(*test), abs=1e-3)
+
+
+def test_a_grid_of_learning_rates_equals_each_alone():
+    train = examples(60, noise=2.0)
+    fit = lambda rates: logistic.fit_sgd(
+        train, num_classes=4, learning_rates=rates, epochs=3, batch_size=16, seed=1
+    )
+    together = fit((0.01, 0.1, 1.0))
+    for probe, rate in zip(together, (0.01, 0.1, 1.0), strict=True):
+        (alone,) = fit((rate,))
+        np.testing.assert_allclose(probe.kernel, alone.kernel, rtol=1e-4, atol=1e-5)
+    assert together[0].accuracy(train) > 0.5
+
+
+def test_sgd_comes_near_the_optimum():
+    train = examples(200, noise=2.0)
+    best = logistic.fit_lbfgs(train, num_classes=4, l2=0.0)
+    (probe,) = logistic.fit_sgd(
+        train, num_classes=4, learning_rates=(0.1,), epochs=60, batch_size=50, seed=0
+    )
+    assert probe.accuracy(train) == pytest.approx(best.accuracy(train), abs=0.01)
+
+
+def test_standardising():
+    features = examples(50)[0] * np.arange(12)  # the first feature is constant
+    scaled = logistic.standardiser(features)(features)
+    np.testing.assert_allclose(scaled[:, 1:].std(0), 1, rtol=1e-5)
+    np.testing.assert_allclose(scaled.mean(0), 0, atol=1e-6)
+    assert (scaled[:, 0] == 0).all()
+
+
+def test_the_best_l2_is_chosen_without_the_test():
+    train, test = examples(30, dim=60, noise=3.0), examples(500, dim=60, noise=3.0, seed=1)
+    scaled = (train[0] * np.geomspace(1e-2, 1e2, 60) + 5, train[1])
+    of_test = (test[0] * np.geomspace(1e-2, 1e2, 60) + 5, test[1])
+    l2s = (1e-6, 1e-2, 1e-1, 1.0)
+    probe, l2 = logistic.fit_best(scaled, num_classes=4, l2=l2s)
+    assert l2 in l2s
+    standardise = logistic.standardiser(scaled[0])
+    alone = logistic.fit_lbfgs((standardise(scaled[0]), scaled[1]), num_classes=4, l2=l2)
+    np.testing.assert_allclose(
+        probe.logits(of_test[0]), alone.logits(standardise(of_test[0])), atol=2e-3
+    )
+    least = logistic.fit_lbfgs((standardise(scaled[0]), scaled[1]), num_classes=4, l2=1e-6)
+    assert probe.accuracy(of_test) > least.accuracy((standardise(of_test[0]), test[1]))

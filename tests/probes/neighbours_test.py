@@ -1,0 +1,41 @@
+import numpy as np
+import pytest
+
+from tests.probes.few_shot_test import examples
+from vit_jax.core.errors import UserError
+from vit_jax.probes import neighbours
+
+
+def by_hand(train, test, k, temperature):
+    """Accuracy of one k, one query after the other."""
+    unit = lambda x: x / np.linalg.norm(x, axis=-1, keepdims=True)
+    right = 0
+    for query, label in zip(unit(test[0]), test[1], strict=True):
+        similarity = unit(train[0]) @ query
+        nearest = np.argsort(-similarity)[:k]
+        votes = np.bincount(train[1][nearest], np.exp(similarity[nearest] / temperature))
+        right += votes.argmax() == label
+    return right / len(test[1])
+
+
+@pytest.mark.parametrize("temperature", [0.07, 1.0])
+def test_equals_a_vote_written_out(temperature):
+    train, test = examples(30, noise=2.0), examples(270, noise=2.0, seed=1)
+    found = neighbours.accuracies(train, test, num_classes=4, k=(1, 5, 40), temperature=temperature)
+    assert found == {k: by_hand(train, test, k, temperature) for k in (1, 5, 40)}
+
+
+def test_low_temperatures_do_not_overflow():
+    train, test = examples(30, noise=2.0), examples(50, noise=2.0, seed=1)
+    cold, one = (
+        neighbours.accuracies(train, test, num_classes=4, k=(k,), temperature=1e-3)[k]
+        for k in (10, 1)
+    )
+    assert cold == pytest.approx(one, abs=0.02)
+
+
+def test_more_neighbours_than_examples_is_an_error():
+    with pytest.raises(UserError, match="k=17 neighbours of 16 examples"):
+        neighbours.accuracies(examples(4), examples(4), num_classes=4, k=(17,))
+    with pytest.raises(UserError, match="temperature=0"):
+        neighbours.accuracies(examples(4), examples(4), num_classes=4, k=(1,), temperature=0.0)

@@ -1,0 +1,1 @@
+"""What frozen features are worth: arrays in, numbers out. No model, no images."""
