@@ -1,5 +1,8 @@
 """python -m vit_jax.evaluate on converted weights, with the preprocessing that they state."""
 
+import csv
+import shutil
+
 import jax
 import numpy as np
 import pytest
@@ -80,3 +83,25 @@ def test_colours_are_those_of_the_weights_whatever_the_config_says(timm_folder, 
     whole = models.Preprocess((16, 16), (16, 16), None, ABOUT.mean, ABOUT.std, "bicubic")
     assert mean_loss == pytest.approx(loss(weights.load(timm_folder), folder, whole), abs=ROUNDING)
     assert "as the weights say" in output
+
+
+def test_weights_are_compared_on_data_without_a_config(timm_folder, folder, tmp_path, run_python):
+    table, again = tmp_path / "table.csv", tmp_path / "again"
+    shutil.copytree(timm_folder, again)
+    done = run_python(
+        "-m", "vit_jax.evaluate", f"--checkpoint={timm_folder}", f"--data={folder}",
+        "--kinds=classification,frozen", "--batch_size=4", f"--csv={table}",
+        "--config.evals.val_frozen.shots=1", "--config.evals.val_frozen.neighbours=3", str(again),
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    with table.open() as file:
+        first, second = csv.DictReader(file)
+    assert first.pop("checkpoint") == str(timm_folder) and second.pop("checkpoint") == str(again)
+    assert first == second
+    model = weights.load(timm_folder)
+    mean_loss = loss(model, folder, model.preprocess)
+    assert float(first["val_classification/loss"]) == pytest.approx(mean_loss, abs=ROUNDING)
+    assert first["val_frozen/examples"] == "9.0"
+    lines = done.stdout.splitlines()[-3:]
+    assert lines[0].split()[:2] == ["val_classification/accuracy", "val_classification/loss"]
+    assert lines[1].split()[1:] == lines[2].split()[1:]

@@ -167,7 +167,7 @@ class CheckpointConfig:
 class EvalConfig:
     """An evaluation. None: the same as in `input`. It always runs after the last step."""
 
-    kind: str = "classification"
+    kind: str = "classification"  # or "frozen": few-shot regression, nearest neighbours, rank
     source: str | None = None
     data_dir: str | None = None
     split: str = "test"
@@ -175,6 +175,15 @@ class EvalConfig:
     batch_size: int | None = None
     every_steps: int | None = None
     label_threshold: float = 0.5  # a label that weighs at least this counts as right
+    # The rest is of the kind "frozen".
+    train_split: str = "train"  # that shots are drawn from, and neighbours
+    train_per_class: int | None = None  # only so many of its examples of each class; None: all
+    shots: tuple[int, ...] = (1, 5, 10)
+    seeds: int = 3  # draws of shots, whose accuracies are averaged
+    l2: float = 1024.0  # of few-shot regression
+    neighbours: tuple[int, ...] = (20,)
+    temperature: float = 0.07  # of the neighbours' votes
+    probe_l2: tuple[float, ...] = ()  # to choose from, for logistic regression; (): leave it out
 
 
 @dataclasses.dataclass(frozen=True)
@@ -271,6 +280,13 @@ BOUNDS: dict[str, tuple[float, float]] = {
     "checkpoint.keep_every_steps": (1, 2**31),
     "evals.*.batch_size": (1, 2**31),
     "evals.*.label_threshold": (1e-6, math.nextafter(1, 2)),
+    "evals.*.train_per_class": (1, 2**53),
+    "evals.*.shots": (1, 2**20),
+    "evals.*.seeds": (1, 2**10),
+    "evals.*.l2": (1e-30, 1e30),
+    "evals.*.neighbours": (1, 2**31),
+    "evals.*.temperature": (1e-6, 1e6),
+    "evals.*.probe_l2": (0, 1e6),
     "evals.*.every_steps": (1, 2**31),
     "log.every_steps": (1, 2**31),
     "log.histograms_every_steps": (1, 2**31),

@@ -116,7 +116,7 @@ def train(
         # Stopped during the last evaluation?
         done = peers.from_first("before the evaluations that were missed", log.row(start))
         missed = evals.run(start, state.weights(), screen.bar, stop, peers.together, done)
-        bad_images_of_evals = [data.bad_images for data in run.eval_data.values()]
+        bad_images_of_evals = [d.bad_images for data in run.eval_data.values() for d in data.parts]
         announce.bad_images(screen, *bad_images_of_evals)
         if missed:
             announce.results(screen, start, missed)

@@ -28,10 +28,26 @@ def test_every_number_has_its_place(make_workdir):
         "Speed and input": ["speed/input_wait", "val/skipped_images"],
         "Other results": ["test/new"],
     }
+
     assert panels.evaluations(read) == ["test", "val"]
     assert panels.left_out(read) == 1
     assert [list(panel.lines) for panel in arranged["Accuracy"]] == [[0], [0], [1]]
     assert arranged["Accuracy"][1].title == "test: accuracy"
+
+
+def test_numbers_of_features_are_drawn_whatever_their_sizes(make_workdir):
+    values = {
+        "f/5shot_accuracy": 0.5, "f/10shot_chosen_l2_accuracy": 0.5, "f/knn20_accuracy": 0.5,
+        "f/rank_me": 9.0, "f/5shot_deviation": 0.1,
+    }  # fmt: skip
+    arranged = panels.arrange(runs.read_all([make_workdir("a", {1: values, 2: values})]))
+    assert {panel.key: panel.title for panel in arranged["Features"]} == {
+        "f/5shot_accuracy": "f: 5-shot accuracy",
+        "f/10shot_chosen_l2_accuracy": "f: 10-shot accuracy, l2 chosen",
+        "f/knn20_accuracy": "f: accuracy of 20 neighbours",
+        "f/rank_me": "f: rank of features (RankMe)",
+    }
+    assert list(arranged) == ["Features"]
 
 
 def test_a_key_with_braces_is_a_title(make_workdir):

@@ -26,6 +26,7 @@ from vit_jax.run.parts import evaluations, inputs, outputs
 from vit_jax.training.state import TrainState
 
 EVAL = ("evals.test.source=synthetic", "evals.test.preprocess=decode|resize(8)")
+FROZEN = (*EVAL, "evals.test.kind=frozen", "evals.test.source=tfds")
 FOLDER = ("input.source=tfds",)  # the stand-in below
 MIXTURE = (
     "input.num_examples=none",
@@ -128,7 +129,7 @@ CHANGES: dict[str, tuple[object, tuple[str, ...]]] = {
     "checkpoint.every_steps": (2, ()),
     "checkpoint.keep_every_steps": (3, ()),
     "checkpoint.best_metric": ("test/accuracy", EVAL),
-    "evals.<name>.kind": ("stand_in", EVAL),
+    "evals.<name>.kind": ("frozen", (*EVAL, "evals.test.source=tfds")),
     "evals.<name>.source": ("tfds", EVAL),
     "evals.<name>.data_dir": ("/data", (*EVAL, "evals.test.source=tfds")),
     "evals.<name>.split": ("train", (*EVAL, "evals.test.source=tfds")),
@@ -136,6 +137,14 @@ CHANGES: dict[str, tuple[object, tuple[str, ...]]] = {
     "evals.<name>.batch_size": (8, EVAL),
     "evals.<name>.every_steps": (2, EVAL),
     "evals.<name>.label_threshold": (0.25, EVAL),
+    "evals.<name>.train_split": ("test", FROZEN),
+    "evals.<name>.train_per_class": (12, FROZEN),
+    "evals.<name>.shots": ("1,3", FROZEN),
+    "evals.<name>.neighbours": ("3,5", FROZEN),
+    "evals.<name>.probe_l2": ("0.1,1", FROZEN),
+    "evals.<name>.seeds": (4, FROZEN),
+    "evals.<name>.l2": (1.0, FROZEN),
+    "evals.<name>.temperature": (1.0, FROZEN),
     "log.wandb_project": ("project", ()),
     "log.histograms_every_steps": (2, ()),
     "log.profile_at_step": (2, ()),
@@ -206,8 +215,10 @@ def stand_ins(monkeypatch):
     make = lambda name: functools.partial(StandIn, name)
     monkeypatch.setitem(sources.SOURCES, "tfds", FakeTfds)
     monkeypatch.setitem(sources.FOLDERS, "tfds", lambda data_dir, where: "")
-    for kind in ("classification", "stand_in"):
-        monkeypatch.setitem(evaluations.EVALUATORS, kind, make(kind))
+    for name in ("Classification", "FeatureReader", "Frozen"):
+        monkeypatch.setattr(evaluations, name, make(name))
+    kinds = dict.fromkeys(evaluations.KINDS, lambda c: ("accuracy",))
+    monkeypatch.setattr(evaluations, "KINDS", kinds)
     for name in ("train_batches", "eval_batches"):
         monkeypatch.setattr(pipeline, name, make(name))
     for module in (inputs, evaluations):
@@ -287,16 +298,12 @@ def evals(config):
     made = build.evals(config, read, None, None, None, total_steps=6).by_name
     shown = []
     for name, (evaluator, cadence) in made.items():
-        feed, batches = evaluator.named.pop("open_feed")()
-        shown += [
-            name,
-            evaluator,
-            [cadence(step) for step in SOME_STEPS],
-            read[name].source,
-            feed.arguments[0],
-            feed.named,
-            batches,
-        ]
+        shown += [name, evaluator, [cadence(step) for step in SOME_STEPS]]
+        learnt = [evaluator.named.get("train"), evaluator.named.get("test")]
+        readers = learnt if all(learnt) else [evaluator]
+        for part, reader in zip(read[name].parts, readers, strict=True):
+            feed, batches = reader.named.pop("open_feed")()
+            shown += [part.source, feed.arguments[0], feed.named, batches]
     return shown
 
 

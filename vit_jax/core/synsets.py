@@ -3,19 +3,40 @@
 The list belongs to the released 21k heads, 21,843 ids; the archive of fall 2011 lacks two of them.
 Its source is WordNet 3.0's nouns, as `imagenet21k_goog_synsets.txt` and
 `imagenet_synset_to_lemma.txt` of https://github.com/huggingface/pytorch-image-models have them.
+ImageNet-1k's thousand are those of `imagenet_resized_labels.txt` in tensorflow_datasets, sorted, as
+all its heads have them.
 """
 
 import functools
 import gzip
+import re
+from collections.abc import Sequence
 from pathlib import Path
 
 NOT_IN_FALL_2011 = ("n03931044", "n09859684")
+_NOT_IN_21K = {"n04399382": "n04399382 teddy, teddy bear"}
+_ID = re.compile(r"n\d{8}\b")
 WINTER_2021 = 19_167  # how many of them are in the archive of winter 2021
 
 
 @functools.cache
 def names() -> dict[str, str]:
     """WordNet id -> "n01440764 tench, Tinca tinca", in the order of the released heads."""
-    path = Path(__file__).with_name("synsets.txt.gz")
-    lines = gzip.decompress(path.read_bytes()).decode().splitlines()
-    return {line.partition(" ")[0]: line for line in lines}
+    return {line.partition(" ")[0]: line for line in _lines("synsets.txt.gz")}
+
+
+@functools.cache
+def names_1k() -> dict[str, str]:
+    """The same for ImageNet-1k's classes, in the order of its heads."""
+    named = names() | _NOT_IN_21K
+    return {synset: named[synset] for synset in _lines("imagenet1k.txt.gz")}
+
+
+def of_classes(class_names: Sequence[str]) -> tuple[str, ...] | None:
+    """The WordNet ids that names of classes begin with; None if one has none, or two the same."""
+    ids = tuple(match[0] for name in class_names if (match := _ID.match(name)))
+    return ids if len(set(ids)) == len(class_names) else None
+
+
+def _lines(file: str) -> list[str]:
+    return gzip.decompress(Path(__file__).with_name(file).read_bytes()).decode().splitlines()

@@ -1,6 +1,7 @@
 """The numbers of the log that are drawn, with their titles and kinds of axes."""
 
 import math
+import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -47,10 +48,11 @@ class Panel(NamedTuple):
     lines: dict[int, Series]
 
 
+_NUMBER = re.compile(r"(?<!_l)\d+")  # but for that of l2
 OTHER = "Other results"
 EVALUATION = "*"  # instead of an evaluation's name
 
-# In the order of the page.
+# In the order of the page. "#" is any number.
 SECTIONS: dict[str, dict[str, Style]] = {
     "Loss": {
         "train/loss": Style("training loss", log=True),
@@ -59,7 +61,13 @@ SECTIONS: dict[str, dict[str, Style]] = {
     "Accuracy": {
         "train/accuracy": Style("training accuracy", percent=True),
         "*/accuracy": Style("{}: accuracy", percent=True),
-        "*/top5_accuracy": Style("{}: top-5 accuracy", percent=True),
+        "*/top#_accuracy": Style("{}: top-# accuracy", percent=True),
+    },
+    "Features": {
+        "*/#shot_accuracy": Style("{}: #-shot accuracy", percent=True),
+        "*/#shot_chosen_l2_accuracy": Style("{}: #-shot accuracy, l2 chosen", percent=True),
+        "*/knn#_accuracy": Style("{}: accuracy of # neighbours", percent=True),
+        "*/rank_me": Style("{}: rank of features (RankMe)", start=0.0),
     },
     "Optimisation": {
         "train/learning_rate": Style("learning rate", start=0.0, exact=True),
@@ -76,7 +84,7 @@ SECTIONS: dict[str, dict[str, Style]] = {
     },
     OTHER: {},
 }
-NOT_DRAWN = ("*/examples",)
+NOT_DRAWN = ("*/examples", "*/#shot_deviation")
 
 
 def evaluation(key: str) -> str | None:
@@ -117,7 +125,10 @@ def _is_too_many(key: str) -> bool:
 
 def _pattern(key: str) -> str:
     name = evaluation(key)
-    return key if name is None else EVALUATION + key.removeprefix(name)
+    if name is None:
+        return key
+    number = key.removeprefix(name)
+    return EVALUATION + _NUMBER.sub("#", number)
 
 
 def _panels(keys: Sequence[str], style: Style, runs: Sequence[Run]) -> list[Panel]:
@@ -127,7 +138,9 @@ def _panels(keys: Sequence[str], style: Style, runs: Sequence[Run]) -> list[Pane
         if style.only_if_any and not any(any(line.values) for line in lines.values()):
             continue
         # Not str.format: the rest of a title may be a key with braces.
-        title = style.title.replace("{}", evaluation(key) or "")
+        number = _NUMBER.search(key.partition("/")[2])
+        title = style.title.replace("#", number[0]) if number else style.title
+        title = title.replace("{}", evaluation(key) or "")
         result.append(Panel(key, title, style, lines))
     return result
 

@@ -16,7 +16,14 @@ from vit_jax.run.parts.device_cache import (
     total_cached,
 )
 from vit_jax.run.parts.durations import Durations, durations
-from vit_jax.run.parts.evaluations import EvalData, ModelClasses, check_evals, eval_data, evals
+from vit_jax.run.parts.evaluations import (
+    EvalData,
+    ModelClasses,
+    check_evals,
+    check_split,
+    eval_data,
+    evals,
+)
 from vit_jax.run.parts.examples import declared_examples, source, title
 from vit_jax.run.parts.inputs import (
     bad_images,
@@ -45,7 +52,13 @@ from vit_jax.run.parts.outputs import (
     skipped_images,
     store,
 )
-from vit_jax.run.parts.preprocessing import as_ops, as_preprocess, as_weights_say, image_size
+from vit_jax.run.parts.preprocessing import (
+    OF_WEIGHTS,
+    as_ops,
+    as_preprocess,
+    as_weights_say,
+    image_size,
+)
 from vit_jax.run.parts.updates import (
     StepParts,
     layout,

@@ -17,7 +17,7 @@ from typing import Any
 from vit_jax import config as configs
 from vit_jax.core.errors import UserError
 from vit_jax.run.parts import device_cache, evaluations, examples
-from vit_jax.run.parts.device_cache import SplitOfRun
+from vit_jax.run.parts.device_cache import OF_TRAIN, SplitOfRun
 
 
 def decode(job: dict[str, Any]) -> None:
@@ -28,8 +28,8 @@ def decode(job: dict[str, Any]) -> None:
             source = examples.source(config.input)
             split = SplitOfRun(where, source, config.input.preprocess)
         else:
-            name = where.removeprefix("evals.")
-            source = evaluations.eval_source(name, config, job["num_classes"])
+            source = evaluations.eval_source(where, config, job["num_classes"])
+            name = where.removesuffix(OF_TRAIN).removeprefix("evals.")
             split = SplitOfRun(where, source, config.evals[name].preprocess)
 
         def tell(done: int, total: int, where: str = where) -> None:

@@ -99,7 +99,7 @@ def look(config: RunConfig, workdir: epath.Path, problems: Problems) -> RunParts
     # Evaluations, and what the devices have to hold.
     eval_data, evals = _evaluations(config, data, mesh, step, look)
     of_training = look("input", build.SplitOfRun, "input", source, config.input.preprocess)
-    splits = [of_training, *(each.split for each in eval_data.values())]
+    splits = [of_training, *_splits(eval_data)]
     cached = _cached_bytes(config.input, mesh, splits, look)
     look("memory", memory.check_fits, layout, batch_layout, num_classes, cached)
 
@@ -153,6 +153,11 @@ def _evaluations(
         after=list(eval_data.values()),
     )
     return eval_data, evals
+
+
+def _splits(eval_data: dict[str, build.EvalData]) -> list[build.SplitOfRun]:
+    there = [data for data in eval_data.values() if data is not MISSING]
+    return [part.split for data in there for part in data.parts]
 
 
 def _cached_bytes(

@@ -26,10 +26,14 @@ class Objective:
     std: tuple[float, ...]
     binarize_targets: bool = False  # every label in a blend counts 1
 
+    def images(self, batch: Batch) -> jax.Array:
+        """A batch -> normalised images, float32 [B, H, W, 3]."""
+        mean, std = jnp.asarray(self.mean), jnp.asarray(self.std)
+        return (batch["image"].astype(jnp.float32) / 255.0 - mean) / std
+
     def inputs(self, batch: Batch) -> tuple[jax.Array, jax.Array, jax.Array]:
         """A batch -> normalised images [B, H, W, 3], targets [B, C], weight [B]; all float32."""
-        mean, std = jnp.asarray(self.mean), jnp.asarray(self.std)
-        images = (batch["image"].astype(jnp.float32) / 255.0 - mean) / std
+        images = self.images(batch)
         targets = multi_hot(batch["labels"], self.num_classes, batch.get("label_weights"))
         return images, targets, batch["weight"]
 

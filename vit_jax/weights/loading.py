@@ -330,15 +330,22 @@ def with_class_names(loaded: Loaded) -> tuple[Loaded, str]:
     """(the model with class names, also where its weights have none but these are known; a sentence
     about that, or "").
 
-    The released heads of ImageNet-21k come without names; no others have so many classes.
+    Released heads of ImageNet come without names: 1,000 classes are taken for those of ImageNet-1k,
+    21,843 for those of the released heads of ImageNet-21k, 21,841 for those of its archive of 2011.
     """
-    names = tuple(synsets.names().values())
-    if loaded.class_names or loaded.model.num_classes != len(names):
-        return loaded, ""
-    return loaded._replace(class_names=names), (
-        f"The weights do not name their classes; {len(names):,} is the number of ImageNet-21k's "
-        "in the released heads, so those names are taken, in their order."
-    )
+    of_21k = synsets.names()
+    in_2011 = [name for synset, name in of_21k.items() if synset not in synsets.NOT_IN_FALL_2011]
+    for title, names in (
+        ("ImageNet-1k", list(synsets.names_1k().values())),
+        ("ImageNet-21k in the released heads", list(of_21k.values())),
+        ("ImageNet-21k in the archive of fall 2011", in_2011),
+    ):
+        if not loaded.class_names and loaded.model.num_classes == len(names):
+            return loaded._replace(class_names=tuple(names)), (
+                f"The weights do not name their classes; {len(names):,} is the number of those of "
+                f"{title}, so these names are taken, in their order."
+            )
+    return loaded, ""
 
 
 def is_external(path: str | epath.Path) -> bool:

@@ -217,3 +217,10 @@ def test_images_outside_any_class_are_refused(tmp_path: Path, layout: str) -> No
         fill(tmp_path / "train/cat", ["0.jpg"])
     with pytest.raises(UserError, match=r"are directly in it.*Make a folder for each class"):
         create(tmp_path, layout or "train")
+
+
+def test_a_folder_without_parts_is_also_there_as_a_whole(tmp_path: Path) -> None:
+    for name in "ab":
+        fill(tmp_path / name, [f"{i}.png" for i in range(15)])
+    sizes = [create(tmp_path, split).num_examples for split in ("train", "val", "all")]
+    assert sizes[0] + sizes[1] == sizes[2] == 30

@@ -23,6 +23,7 @@ from vit_jax.data.sources.splits import base_name, resolve
 _READ = frozenset({".jpg", ".jpeg", ".jpe", ".png", ".gif", ".bmp", ".webp"})
 _NOT_READ = frozenset({".tif", ".tiff", ".heic", ".heif", ".avif", ".jxl", ".jp2", ".psd"})
 _FORMATS = ", ".join(sorted(_READ))
+ALL = "all"  # the split with all images of a folder that has no folders of splits
 _OF_TFDS = "dataset_info.json"
 _LOOKED_AT = 100  # folders: enough for versions, and few among classes
 _LAYOUTS = "<split>/<class>/image.jpg or <class>/image.jpg"
@@ -102,14 +103,20 @@ def find_root(data_dir: str | None, *, where: str) -> str:
     root = files.expanded(data_dir)
     if not files.is_folder(root):
         raise UserError(f"{where}.data_dir={data_dir} is not a folder. It should hold {_LAYOUTS}.")
-    listed = [] if files.is_remote(root) else files.subfolders(root)[:_LOOKED_AT]
-    versions = [name for name in listed if name[:1].isdigit()]
-    if any(Path(root, name, _OF_TFDS).is_file() for name in ("", *versions)):
+    if not files.is_remote(root) and is_of_tfds(root):
         raise UserError(
             f"{where}.data_dir={data_dir} holds a data set of TFDS ({_OF_TFDS}), not folders of "
             f'images: set {where}.source="tfds".'
         )
     return root
+
+
+def is_of_tfds(folder: str) -> bool:
+    """Whether a local folder holds a data set of TFDS, or versions of one."""
+    root = files.expanded(folder)
+    listed = files.subfolders(root)[:_LOOKED_AT] if files.is_folder(root) else []
+    versions = [name for name in listed if name[:1].isdigit()]
+    return any(Path(root, name, _OF_TFDS).is_file() for name in ("", *versions))
 
 
 def _images_of_split(root: str, split: str, where: str) -> tuple[list[_Image], list[str]]:
@@ -132,6 +139,7 @@ def _images_of_split(root: str, split: str, where: str) -> tuple[list[_Image], l
         by_split = {
             "train": [image for image in images if not is_val[image.order]],
             "val": [image for image in images if is_val[image.order]],
+            ALL: images,
         }
         classes = sorted(folders)
     elif wanted in folders:

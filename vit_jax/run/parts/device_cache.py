@@ -38,6 +38,7 @@ from vit_jax.training.device_feed import CachedSet
 from vit_jax.training.objective import Batch
 
 DEVICE = "device"
+OF_TRAIN = ".train_split"
 # A set that takes more than this of a device's memory is divided between the devices; a smaller one
 # is on each of them, which saves an exchange in each step.
 REPLICATED_SHARE = 1 / 16
@@ -47,7 +48,8 @@ class SplitOfRun(NamedTuple):
     """A split that a run reads.
 
     Attributes:
-      where: the config's section, "input" or "evals.<name>".
+      where: the config's section, "input" or "evals.<name>"; with OF_TRAIN behind it the split that
+        an evaluation learns from.
       source: its examples.
       preprocess: its ops.
     """
@@ -56,9 +58,14 @@ class SplitOfRun(NamedTuple):
     source: Source
     preprocess: str
 
+    @property
+    def section(self) -> str:
+        """The config's section alone."""
+        return self.where.removesuffix(OF_TRAIN)
+
     def ops(self) -> ops.Preprocess:
         """The parsed ops."""
-        return ops.parse(self.preprocess, field=f"{self.where}.preprocess")
+        return ops.parse(self.preprocess, field=f"{self.section}.preprocess")
 
 
 class CachedBytes(NamedTuple):
@@ -82,7 +89,7 @@ def check_cached(c: InputConfig, split: SplitOfRun, mesh: Mesh) -> CachedBytes:
             split.source, preprocess.before_random(), max_image_pixels=c.max_image_pixels
         )
     except UserError as error:
-        raise UserError(f"{split.where}.preprocess={split.preprocess!r}: {error}") from error
+        raise UserError(f"{split.section}.preprocess={split.preprocess!r}: {error}") from error
     source = split.source
     return cached_bytes(
         source.num_examples,

@@ -1,27 +1,46 @@
 """The evaluations of a run; their data are opened and checked."""
 
+from __future__ import annotations
+
+import dataclasses
 import functools
 import math
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+import jax
 from flax import nnx
 from jax.sharding import Mesh
 
-from vit_jax.config import RunConfig
-from vit_jax.core import errors
+from vit_jax.config import EvalConfig, RunConfig
+from vit_jax.core import errors, synsets
+from vit_jax.data.order import label_index, subset
 from vit_jax.data.source import Source
+from vit_jax.data.sources import table as sources
 from vit_jax.parallel import mesh as meshes
-from vit_jax.run.parts.device_cache import SplitOfRun, cached_set, is_cached
-from vit_jax.run.parts.examples import open_split
+from vit_jax.probes import few_shot
+from vit_jax.run.parts.device_cache import OF_TRAIN, SplitOfRun, cached_set, is_cached
+from vit_jax.run.parts.examples import inherited_data_dir, open_split
 from vit_jax.run.parts.preprocessing import image_size
 from vit_jax.training import step
 from vit_jax.training.clock import Cadence
-from vit_jax.training.evals import EVALUATORS, Evals
+from vit_jax.training.evals import Evals, Evaluator
+from vit_jax.training.evals.classification import Classification
+from vit_jax.training.evals.feature_cache import FeatureCache
+from vit_jax.training.evals.features import FeatureReader
+from vit_jax.training.evals.frozen import Frozen
 from vit_jax.training.feed import BadImages, Feed, own_rows
 from vit_jax.training.objective import Objective
 from vit_jax.training.state import EMA_ENDING
 from vit_jax.weights import config_json
+
+FROZEN, SYNTHETIC = "frozen", "synthetic"
+# The names of the numbers of each kind of evaluation.
+KINDS: dict[str, Callable[[EvalConfig], tuple[str, ...]]] = {
+    "classification": lambda c: Classification.numbers,
+    FROZEN: lambda c: Frozen.numbers_of(c.shots, c.neighbours, c.probe_l2),
+}
 
 
 class ModelClasses(NamedTuple):
@@ -38,16 +57,26 @@ class EvalData(NamedTuple):
       split: what is evaluated on.
       open_feed: opens it anew, and gives its feed and its number of batches.
       bad_images: this host's bad images that were skipped so far.
+      train: what features are learnt from; None for an evaluation that learns nothing.
+      columns: the logits of the data's classes, where these are some of the model's classes or have
+        another order; None: all of them.
     """
 
     split: SplitOfRun
     open_feed: Callable[[], tuple[Feed, int]]
     bad_images: BadImages
+    train: EvalData | None = None
+    columns: tuple[int, ...] | None = None
 
     @property
     def source(self) -> Source:
         """The examples."""
         return self.split.source
+
+    @property
+    def parts(self) -> tuple[EvalData, ...]:
+        """All splits that it reads."""
+        return (self,) if self.train is None else (self.train, self)
 
 
 def evals(
@@ -58,30 +87,73 @@ def evals(
     objective: Objective,
     *,
     total_steps: int,
+    keep_features: bool = False,
 ) -> Evals:
-    """The evaluations of the run, with the `data` of each."""
-    made = {}
+    """The evaluations of the run, with the `data` of each.
+
+    keep_features: on disk, for weights that are not trained on.
+    """
+    made: dict[str, tuple[Evaluator, Cadence]] = {}
     for name, c in config.evals.items():
-        evaluator = EVALUATORS[c.kind](
-            graph=graph,
-            mesh=mesh,
-            objective=objective,
-            open_feed=data[name].open_feed,
-            num_examples=data[name].source.num_examples,
-            label_threshold=c.label_threshold,
-            where=f"evals.{name}",
-        )
+        columns = data[name].columns
+        scored = objective
+        if columns is not None:
+            scored = dataclasses.replace(objective, num_classes=len(columns))
+        reads: list[dict[str, Any]] = [
+            {
+                "graph": graph,
+                "mesh": mesh,
+                "objective": scored,
+                "open_feed": part.open_feed,
+                "num_examples": part.source.num_examples,
+                "where": f"evals.{name}",
+            }
+            for part in data[name].parts
+        ]
+        evaluator: Evaluator
+        if c.kind == FROZEN:
+            train, test = (
+                FeatureReader(**each, cache=_cache(config, part, graph) if keep_features else None)
+                for each, part in zip(reads, data[name].parts, strict=True)
+            )
+            evaluator = Frozen(
+                train=train,
+                test=test,
+                num_classes=data[name].source.num_classes,
+                shots=c.shots,
+                seeds=c.seeds,
+                l2=c.l2,
+                neighbours=c.neighbours,
+                temperature=c.temperature,
+                probe_l2=c.probe_l2,
+            )
+        else:
+            evaluator = Classification(
+                **reads[0], label_threshold=c.label_threshold, columns=columns
+            )
         made[name] = (evaluator, Cadence(c.every_steps, total_steps))
     return Evals(made)
+
+
+def _cache(config: RunConfig, data: EvalData, graph: nnx.GraphDef) -> FeatureCache:
+    split, c = data.split, config.input
+    return FeatureCache(
+        split.source.fingerprint,
+        split.source.stamp(),
+        split.preprocess,
+        f"{c.mean} {c.std} {c.on_bad_image} {c.max_image_pixels}",
+        re.sub(r" at 0x\w+", "", repr(graph)),
+        f"{jax.devices()[0].device_kind} {jax.__version__}",
+    )
 
 
 def check_evals(config: RunConfig) -> None:
     """UserError for an unknown kind, or for a best metric that is never measured."""
     for name, c in config.evals.items():
-        if c.kind not in EVALUATORS:
+        if c.kind not in KINDS:
             raise errors.UserError(
                 f"evals.{name}.kind={c.kind!r} is not an evaluation. "
-                f"{errors.nearest(c.kind, EVALUATORS)}"
+                f"{errors.nearest(c.kind, KINDS)}"
             )
     best = config.checkpoint.best_metric
     endings = ("",) if config.optim.ema_decay is None else ("", EMA_ENDING)
@@ -89,7 +161,7 @@ def check_evals(config: RunConfig) -> None:
         f"{name}{ending}/{number}"
         for name, c in config.evals.items()
         for ending in endings
-        for number in EVALUATORS[c.kind].numbers
+        for number in KINDS[c.kind](c)
     ]
     if best is not None and best not in there:
         raise errors.UserError(
@@ -101,34 +173,91 @@ def check_evals(config: RunConfig) -> None:
 def eval_data(
     name: str, config: RunConfig, classes: ModelClasses, mesh: Mesh, wanted: tuple[int, int]
 ) -> EvalData:
-    """The data of an evaluation of models that take images of the size `wanted`; checked now."""
-    c, input = config.evals[name], config.input
-    size = image_size(c.preprocess, f"evals.{name}.preprocess")
+    """The data of an evaluation of models that take images of the size `wanted`; checked now.
+
+    Features may be of any classes, the others' have to be those of the model.
+    """
+    c, where = config.evals[name], f"evals.{name}"
+    size = image_size(c.preprocess, f"{where}.preprocess")
     if size != wanted:
         raise errors.UserError(
-            f"evals.{name}.preprocess gives images of {size}, the model takes {wanted}."
+            f"{where}.preprocess gives images of {size}, the model takes {wanted}."
         )
-    batch_size = _batch_size(name, config)
-    meshes.check_batch(mesh, batch_size, f"evals.{name}.batch_size")
-    source = eval_source(name, config, classes.number)
+    meshes.check_batch(mesh, _batch_size(name, config), f"{where}.batch_size")
+    source = eval_source(where, config, classes.number)
+    if c.kind != FROZEN:
+        columns = _columns(source, classes, where)
+        return _data_of(where, config, source, mesh)._replace(columns=columns)
+    train = eval_source(f"{where}{OF_TRAIN}", config, classes.number)
+    _check_frozen(where, c, train, source)
+    learnt = _data_of(f"{where}{OF_TRAIN}", config, train, mesh)
+    return _data_of(where, config, source, mesh)._replace(train=learnt)
+
+
+def _columns(source: Source, classes: ModelClasses, where: str) -> tuple[int, ...] | None:
+    """The logits of the data's classes; None for all of them in order.
+
+    ImageNet's classes are known by their WordNet ids, so that data may have some of them, such as
+    the 200 of ImageNet-A. UserError for other classes than the model's.
+    """
     theirs, ours = source.class_names, classes.names
-    if theirs and ours and not config_json.same_classes(theirs, ours):
+    if theirs and ours and config_json.same_classes(theirs, ours):
+        return None
+    ids, known = (synsets.of_classes(names or ()) for names in (theirs, ours))
+    if ids and known and set(ids) <= set(known):
+        place = {synset: number for number, synset in enumerate(known)}
+        return tuple(place[synset] for synset in ids)
+    if source.num_classes != classes.number:
         raise errors.UserError(
-            f"evals.{name} has other classes than the model, or has them in another "
+            f"{where} has other classes than the model: {source.num_classes} "
+            f"({source.name}) against {classes.number}. Its accuracy would mean nothing; correct "
+            f"{where}.source, {where}.data_dir or {where}.split. The features alone can be "
+            f'compared on any classes: {where}.kind="{FROZEN}".'
+        )
+    if theirs and ours:
+        raise errors.UserError(
+            f"{where} has other classes than the model, or has them in another "
             "order: its accuracy would mean nothing."
         )
+    return None
+
+
+def _check_frozen(where: str, c: EvalConfig, train: Source, test: Source) -> None:
+    """UserError unless features of `test` can be classified by those of `train`."""
+    for source in (train, test):
+        if source.max_labels > 1:
+            raise errors.UserError(
+                f"{where}: images of {source.name} have up to {source.max_labels} labels; features "
+                "are compared by one label of each image."
+            )
+    if (train.num_classes, train.class_names) != (test.num_classes, test.class_names):
+        raise errors.UserError(f"{where}.train_split has other classes than {where}.split.")
+    if c.shots:
+        labels = label_index.find(train).labels
+        few_shot.draw(labels, num_classes=train.num_classes, shots=max(c.shots), seed=0)
+    if c.neighbours and train.num_examples < max(c.neighbours):
+        raise errors.UserError(
+            f"{where}.neighbours={max(c.neighbours)}: {where}.train_split has "
+            f"{train.num_examples:,} examples. Give fewer."
+        )
+
+
+def _data_of(where: str, config: RunConfig, source: Source, mesh: Mesh) -> EvalData:
+    """A split of an evaluation, with its feed."""
+    name = where.removesuffix(OF_TRAIN).removeprefix("evals.")
+    c, input = config.evals[name], config.input
+    batch_size = _batch_size(name, config)
     arrays = step.batch_layout(
         mesh,
         batch_size=batch_size,
-        image_size=size,
+        image_size=image_size(c.preprocess, f"evals.{name}.preprocess"),
         max_labels=source.max_labels,
         weighted=source.weighted,
     )
-
     bad_images = BadImages()  # shared by all its runs, so that each image is named once
     rows, num_batches = own_rows(arrays["weight"]), math.ceil(source.num_examples / batch_size)
-    split = SplitOfRun(f"evals.{name}", source, c.preprocess)
-    cached = functools.cache(lambda: cached_set(config, split, classes.number, arrays))
+    split = SplitOfRun(where, source, c.preprocess)
+    cached = functools.cache(lambda: cached_set(config, split, source.num_classes, arrays))
 
     def open_feed() -> tuple[Feed, int]:
         from vit_jax.data import decoded, pipeline
@@ -152,19 +281,38 @@ def eval_data(
     return EvalData(split, open_feed, bad_images)
 
 
-def eval_source(name: str, config: RunConfig, num_classes: int) -> Source:
-    """The split of an evaluation of models with so many classes; opened, checked, not yet read."""
+def eval_source(where: str, config: RunConfig, num_classes: int) -> Source:
+    """The split of a SplitOfRun; opened, checked, not yet read. `num_classes` of synthetic ones."""
+    section = where.removesuffix(OF_TRAIN)
+    name = section.removeprefix("evals.")
     c, input = config.evals[name], config.input
-    kind = c.source or input.source
-    return open_split(
+    is_synthetic = (c.source or input.source) == SYNTHETIC
+    source = open_split(
         input,
-        f"evals.{name}",
+        section,
         source=c.source,
         data_dir=c.data_dir,
+        split=c.split if where == section else c.train_split,
+        num_examples=_batch_size(name, config) if is_synthetic else None,
+        num_classes=num_classes if is_synthetic else None,
+        image_size=image_size(c.preprocess, f"{section}.preprocess"),
+    )
+    if where == section or c.train_per_class is None:
+        return source
+    return subset.of_each_class(source, c.train_per_class, label_index.find(source))
+
+
+def check_split(name: str, config: RunConfig) -> None:
+    """UserError if the split of an evaluation is not there."""
+    c, input = config.evals[name], config.input
+    sources.create(
+        c.source or input.source,
+        data_dir=inherited_data_dir(input, c.source or input.source, c.data_dir),
         split=c.split,
-        num_examples=_batch_size(name, config) if kind == "synthetic" else None,
-        num_classes=num_classes,
-        image_size=image_size(c.preprocess, f"evals.{name}.preprocess"),
+        num_examples=None,
+        num_classes=None,
+        image_size=(1, 1),
+        where=f"evals.{name}",
     )
 
 

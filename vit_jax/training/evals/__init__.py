@@ -1,26 +1,31 @@
-"""Evaluations by name, and a run's set of them."""
+"""A run's evaluations, each with its own cadence."""
 
 import contextlib
 import dataclasses
 from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, Protocol
 
 from vit_jax.training.clock import Cadence
-from vit_jax.training.evals.classification import Classification
 
 Progress = Callable[[str, int, int], None]  # name, batches done, batches in all
 
 Stop = Any  # its bool is whether a stop was requested
 
-EVALUATORS = {"classification": Classification}
+
+class Evaluator(Protocol):
+    """Scores parameters."""
+
+    def run(self, params: Any, progress: Callable[[int, int], None], stop: Any) -> dict[str, float]:
+        """Its numbers by name; none if bool(stop) becomes true meanwhile."""
+        ...
 
 
 @dataclasses.dataclass(frozen=True)
 class Evals:
     """The evaluations of a run, each with its own cadence."""
 
-    by_name: dict[str, tuple[Classification, Cadence]]
+    by_name: Mapping[str, tuple[Evaluator, Cadence]]
 
     def due(self, step: int) -> bool:
         """Whether any evaluation is due after `step`."""

@@ -1,6 +1,6 @@
 """Accuracy, top-5 accuracy and loss over a labelled split, every example exactly once."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -34,6 +34,7 @@ class Classification:
       num_examples: number of examples in the whole split, on all hosts.
       label_threshold: above 0.
       where: the section of the config, for messages.
+      columns: the logits of the data's classes; None: all.
     """
 
     numbers = (
@@ -50,6 +51,7 @@ class Classification:
         num_examples: int,
         label_threshold: float,
         where: str,
+        columns: Sequence[int] | None = None,
     ):
         self._open_feed, self._num_examples = open_feed, num_examples
         self._mesh = mesh
@@ -58,6 +60,8 @@ class Classification:
         def sums(params: Any, batch: Batch) -> dict[str, jax.Array]:
             images, targets, good = objective.inputs(batch)
             logits = nnx.merge(graph, params)(images)
+            if columns is not None:
+                logits = logits[:, jnp.asarray(columns)]
             hits = targets >= label_threshold
             scored = good * hits.any(axis=-1)
             each = {
