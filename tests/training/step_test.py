@@ -11,7 +11,7 @@ from vit_jax.optim import optimizers, patterns, schedules
 from vit_jax.parallel import mesh as meshes
 from vit_jax.training.objective import Objective
 from vit_jax.training.state import state_layout
-from vit_jax.training.step import batch_layout, leave_out, lower_update, make_update
+from vit_jax.training.step import batch_layout, leave_out, lower_update, make_update, understood
 
 SAME_MATH = 1e-5  # relative; float32 sums in another order
 TINY = {"depth": 2, "width": 32, "mlp_dim": 64, "num_heads": 2}
@@ -285,3 +285,11 @@ def test_one_array_per_layer_gives_the_same_bits(optimizer, options):
 
 def test_optimizers_that_may_see_layers_apart():
     assert ELEMENTWISE == ["adam", "sgd", "lion"]
+
+
+def test_options_that_a_compiler_does_not_know_are_left_out():
+    known = {"xla_cpu_enable_fast_math": "False"}
+    device = jax.devices()[0]
+    assert understood(known, device) == known
+    assert understood({"xla_of_another_version": "1", **known, "xla_gone": "2"}, device) == known
+    assert understood({"xla_gone": "2"}, device) is None is understood(None, device)

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from flax import nnx
 from jax.sharding import Mesh
@@ -211,14 +212,36 @@ def lower_update(
     `batch` is of jax.ShapeDtypeStructs, as the layout is.
     """
     shardings = jax.tree.map(lambda x: x.sharding, layout.state)
+    devices = layout.mesh.local_devices or layout.mesh.devices.flat  # of absent ones none is local
+    device = devices[0]
     with jax.set_mesh(layout.mesh), axes.use_rules(meshes.RULES):
         jitted = jax.jit(
             update,
             donate_argnums=0,
             out_shardings=(shardings, meshes.replicated(layout.mesh)),
-            compiler_options=compiler_options(layout.mesh.devices.flat[0].device_kind),
+            compiler_options=understood(compiler_options(device.device_kind), device),
         )
         return jitted.lower(layout.state, batch)
+
+
+def understood(options: dict[str, str] | None, device: jax.Device) -> dict[str, str] | None:
+    """Those of the options that the device's compiler knows: other versions of it lack some.
+
+    Asked with a program that does nothing, since a compiler refuses what it does not know.
+    """
+    mesh = Mesh(np.array([device]), ("device",))
+    number = jax.ShapeDtypeStruct((), np.float32, sharding=meshes.replicated(mesh))
+    while options:
+        try:
+            jax.jit(lambda x: x, compiler_options=options).lower(number).compile()
+        except jax.errors.JaxRuntimeError as error:
+            unknown = [name for name in options if f"'{name}'" in str(error)]
+            if not unknown:
+                raise
+            options = {name: value for name, value in options.items() if name not in unknown}
+        else:
+            return options
+    return None
 
 
 def batch_layout(
