@@ -71,7 +71,7 @@ def evaluate(
     config, said = build.as_weights_say(config, loaded.model.preprocess)
     for line in said:
         screen.say(line)
-    classes = build.ModelClasses(loaded.model.num_classes, loaded.class_names)
+    classes = build.ModelClasses(loaded.model.num_classes, loaded.class_names, assumed=bool(notice))
     graph, variables = nnx.split(loaded.model, nnx.Param)
     build.check_evals(config)
     image_size = loaded.model.preprocess.image_size

@@ -34,6 +34,13 @@ def test_classes_are_the_same_as_far_as_they_have_names(names, same):
             look()
 
 
+def test_names_that_were_guessed_contradict_none():
+    config = configs.load("configs/vit_digits.py", [])
+    classes = build.ModelClasses(10, DIGITS[::-1], assumed=True)
+    data = build.eval_data("test", config, classes, build.mesh(config.mesh), (8, 8))
+    assert data.columns is None
+
+
 def test_a_source_without_a_folder_inherits_none(tmp_path):
     overrides = ("input.source=image_folder", f"input.data_dir={tmp_path}")
     digits = ("evals.test.source=digits",)

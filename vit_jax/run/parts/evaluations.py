@@ -44,10 +44,15 @@ KINDS: dict[str, Callable[[EvalConfig], tuple[str, ...]]] = {
 
 
 class ModelClasses(NamedTuple):
-    """The classes that a model distinguishes."""
+    """The classes that a model distinguishes.
+
+    Attributes:
+      assumed: whether the names were only guessed from the number: other ones do not contradict.
+    """
 
     number: int
     names: tuple[str, ...] | None
+    assumed: bool = False
 
 
 class EvalData(NamedTuple):
@@ -214,7 +219,7 @@ def _columns(source: Source, classes: ModelClasses, where: str) -> tuple[int, ..
             f"{where}.source, {where}.data_dir or {where}.split. The features alone can be "
             f'compared on any classes: {where}.kind="{FROZEN}".'
         )
-    if theirs and ours:
+    if theirs and ours and not classes.assumed:
         raise errors.UserError(
             f"{where} has other classes than the model, or has them in another "
             "order: its accuracy would mean nothing."
