@@ -3,6 +3,7 @@
 import shutil
 import sys
 import time
+from collections.abc import Container, Sequence
 from typing import TextIO
 
 SEPARATOR = " | "
@@ -89,6 +90,20 @@ class Screen:
             self._out.flush()
         except OSError:  # the reader of a pipe has gone: no reason to end a long run
             self._quiet = True
+
+
+def aligned(
+    head: Sequence[str], rows: Sequence[Sequence[str]], *, left: Container[int]
+) -> list[str]:
+    """Lines of a table. The columns whose numbers are in `left` are left-aligned, others right."""
+    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
+    return [
+        "  ".join(
+            cell.ljust(width) if number in left else cell.rjust(width)
+            for number, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ).rstrip()
+        for line in [head, *rows]
+    ]
 
 
 def format_bytes(nbytes: float) -> str:

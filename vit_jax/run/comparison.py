@@ -2,11 +2,12 @@
 
 import csv
 import io
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from etils import epath
 
 from vit_jax.core.files import write_text
+from vit_jax.core.screen import aligned
 
 Results = Mapping[str, Mapping[str, float]]  # numbers by name, by model
 
@@ -16,16 +17,13 @@ def numbers(results: Results) -> list[str]:
     return list(dict.fromkeys(name for row in results.values() for name in row))
 
 
-def table(results: Results) -> Iterable[str]:
+def table(results: Results) -> list[str]:
     """Lines for people: a row for each model, a column for each number that any of them has."""
     names = [name for name in numbers(results) if not name.endswith(("examples", "_images"))]
-    rows = [["", *names]]
-    for model, row in results.items():
-        rows.append([model, *(_shown(name, row.get(name)) for name in names)])
-    widths = [max(len(row[i]) for row in rows) for i in range(len(names) + 1)]
-    for first, *cells in rows:
-        shown = [cell.rjust(width) for cell, width in zip(cells, widths[1:], strict=True)]
-        yield "  ".join([first.ljust(widths[0]), *shown])
+    rows = [
+        [model, *(_shown(name, row.get(name)) for name in names)] for model, row in results.items()
+    ]
+    return aligned(["", *names], rows, left={0})
 
 
 def write_csv(path: epath.Path, results: Results) -> None:

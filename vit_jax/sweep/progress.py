@@ -12,7 +12,7 @@ from etils import epath
 
 from vit_jax.core.errors import UserError
 from vit_jax.core.files import parse_json, write_text
-from vit_jax.core.screen import format_duration
+from vit_jax.core.screen import aligned, format_duration
 from vit_jax.store import runs, workdir
 from vit_jax.store.metrics_file import RESERVED
 from vit_jax.sweep.grid import Point
@@ -150,18 +150,6 @@ def _train_secs(run: runs.Run, batch_size: int) -> float:
     )
 
 
-def aligned(head: Sequence[str], rows: Sequence[Sequence[str]], *, left: int) -> list[str]:
-    """Lines of a table; the first `left` columns are left-aligned, the others right-aligned."""
-    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
-    return [
-        "  ".join(
-            cell.ljust(width) if number < left or number == len(head) - 1 else cell.rjust(width)
-            for number, (cell, width) in enumerate(zip(line, widths, strict=True))
-        ).rstrip()
-        for line in [head, *rows]
-    ]
-
-
 class Live:
     """Shows points by their work directories.
 
@@ -255,7 +243,7 @@ def table(rows: Sequence[PointProgress], metric: str | None, most: int) -> list[
     kept = sorted(rows, key=lambda row: (ORDER.index(row.state), row.point.number))[: max(most, 1)]
     head = [*HEAD[:4], metric, *HEAD[5:]]
     shown = [_cells(row, metric) for row in sorted(kept, key=lambda row: row.point.number)]
-    return aligned(head, shown, left=2)
+    return aligned(head, shown, left={0, 1, len(head) - 1})
 
 
 def summary(rows: Sequence[PointProgress]) -> str:

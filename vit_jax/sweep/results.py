@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from etils import epath
 
 from vit_jax.core.files import write_text
-from vit_jax.core.screen import format_duration
+from vit_jax.core.screen import aligned, format_duration
 from vit_jax.store import workdir
 from vit_jax.store.metrics_file import RESERVED
 from vit_jax.sweep import progress
@@ -51,7 +51,8 @@ def table(rows: Sequence[PointProgress], metric: str) -> list[str]:
         ]
         for row in ordered(rows, metric)
     ]
-    return progress.aligned([*axes, *keys, "step", "time", ""], cells, left=len(axes))
+    head = [*axes, *keys, "step", "time", ""]
+    return aligned(head, cells, left={*range(len(axes)), len(head) - 1})
 
 
 def over_seeds(rows: Sequence[PointProgress], metric: str) -> list[str]:
@@ -80,9 +81,8 @@ def over_seeds(rows: Sequence[PointProgress], metric: str) -> list[str]:
         ]
         for values, numbers in best_first
     ]
-    return progress.aligned(
-        [*axes, f"mean {metric}", "std", "range", "seeds"], cells, left=len(axes)
-    )
+    head = [*axes, f"mean {metric}", "std", "range", "seeds"]
+    return aligned(head, cells, left=range(len(axes)))
 
 
 def ordered(rows: Sequence[PointProgress], metric: str) -> list[PointProgress]:
