@@ -96,6 +96,19 @@ def test_bad_images_of_all_data_are_named_at_once(tmp_path, look, images):
     assert "read 4, 1 of them bad images" in rows(table)["evals.test"]
 
 
+def test_both_splits_of_frozen_features_are_sampled(tmp_path, look, images):
+    """A bad image of the one that is learnt from would stop the run at its first evaluation."""
+    (tmp_path / "images" / "train" / "a" / "0.png").write_bytes(b"not an image")
+    fields = ("kind=frozen", "train_split=train[:2]", "shots=1", "neighbours=1")
+    frozen = [f"evals.test.{field}" for field in fields]
+    table, _ = look(*images, EVAL, *frozen, "input.on_bad_image=skip")
+    shown = rows(table)
+    assert "image_folder, train[:2]: 2 examples" in shown["evals.test.train_split"]
+    assert "image_folder, test: 4 examples" in shown["evals.test"]
+    bad = [bool("bad image" in shown[f"evals.test{part}"]) for part in (".train_split", "")]
+    assert bad == [True, False]
+
+
 def test_every_image_is_checked_on_request(tmp_path, look, images, monkeypatch):
     """No sampling: the bad ones are not first, last or a 16th part."""
     monkeypatch.setattr("vit_jax.run.check.SAMPLES", 2)

@@ -82,8 +82,13 @@ def _data(
     title = "" if parts.source is MISSING else build.title(c, parts.source)
     splits: list[tuple[str, Any, str, str]] = [("input", parts.source, c.preprocess, title)]
     for (name, data), each in zip(parts.eval_data.items(), config.evals.values(), strict=True):
-        title = "" if data is MISSING else f"{data.source.name}, {each.split}"
-        splits.append((f"evals.{name}", data.source, each.preprocess, title))
+        if data is MISSING:
+            splits.append((f"evals.{name}", MISSING, each.preprocess, ""))
+            continue
+        for part in data.parts:
+            split = each.split if part is data else each.train_split
+            title = f"{part.source.name}, {split}"
+            splits.append((part.split.where, part.source, each.preprocess, title))
     for number, (where, source, preprocess, title) in enumerate(splits):
         if all_images:
             read = "all"
