@@ -1,5 +1,7 @@
 """Features of a model that gives the colours of an image's only pixel."""
 
+import os
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -121,6 +123,23 @@ def test_features_are_kept_by_weights_and_data(tmp_path, monkeypatch):
     assert len(opened) == 4
 
 
+def test_features_used_longest_ago_make_room(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    images, labels = pixels(100)
+
+    def kept(scale, limit_bytes=5000):
+        cache = FeatureCache("data", limit_bytes=limit_bytes)
+        reader(images, labels, cache=cache).read(params(scale), silent, False)
+        return [cache.path(params(s)).exists() for s in (1.0, 2.0, 3.0)]
+
+    assert kept(1.0) == [True, False, False]
+    assert kept(2.0) == [True, True, False]  # 2 x 2,094 bytes
+    os.utime(FeatureCache("data").path(params(2.0)), (0, 0))
+    assert kept(1.0) == [True, True, False]
+    assert kept(3.0) == [True, False, True]
+    assert kept(2.0, limit_bytes=1000) == [True, False, True]  # too large by itself
+
+
 def evaluate(train, test, **options):
     given = {
         "shots": (1, 3), "seeds": 2, "l2": 10.0, "neighbours": (1, 5), "temperature": 0.1,
@@ -163,5 +182,7 @@ def test_features_that_are_not_finite_are_an_error():
         train=one, test=one, num_classes=3, shots=(), seeds=1, l2=1.0, neighbours=(),
         temperature=0.1, probe_l2=(),
     )  # fmt: skip
-    with pytest.raises(UserError, match="features are not finite in 12 of 12 examples"):
+    with pytest.raises(
+        UserError, match=r"evals\.f: the features of 12 of 12 examples are not finite"
+    ):
         frozen.run(jax.tree.map(lambda x: x * jnp.nan, params()), silent, False)
