@@ -5,7 +5,7 @@ import numpy as np
 from tests.probes.few_shot_test import examples
 from vit_jax.probes import few_shot
 
-CLASSES, SHOTS, SEEDS, L2 = 10, (1, 5, 25), 3, (1.0, few_shot.FIXED_L2)
+CLASSES, SHOTS, SEEDS, L2 = 10, (1, 5, 25), 3, (1.0, 1024.0)
 EXAMPLES = 2000  # of the test
 
 

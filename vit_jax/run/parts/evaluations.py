@@ -111,7 +111,7 @@ def evals(
                 "objective": scored,
                 "open_feed": part.open_feed,
                 "num_examples": part.source.num_examples,
-                "where": f"evals.{name}",
+                "where": part.split.where,
             }
             for part in data[name].parts
         ]

@@ -1,19 +1,14 @@
 """Accuracy, top-5 accuracy and loss over a labelled split, every example exactly once."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-import jax
 import jax.numpy as jnp
-from flax import nnx
-from jax.sharding import Mesh
+import numpy as np
 
-from vit_jax.core import axes
 from vit_jax.core.errors import UserError
-from vit_jax.parallel import mesh as meshes
-from vit_jax.training.objective import Batch, Objective, top_k_correct
-
-Progress = Callable[[int, int], None]  # batches done, batches in all
+from vit_jax.training.evals.split_reader import Progress, SplitReader
+from vit_jax.training.objective import Objective, top_k_correct
 
 
 class Classification:
@@ -27,52 +22,40 @@ class Classification:
       numbers: the names of the numbers that `run` returns.
 
     Args:
-      graph: merges with the parameters to a model.
-      mesh: the mesh of the parameters.
       objective: converts images to arrays, and has the loss to report (no smoothing or mixup).
-      open_feed: opens the split anew: a feed of batches, and their number.
-      num_examples: number of examples in the whole split, on all hosts.
       label_threshold: above 0.
-      where: the section of the config, for messages.
       columns: the logits of the data's classes; None: all.
+      split: the other arguments of a SplitReader.
     """
 
     numbers = (
-        "accuracy", "top5_accuracy", "loss", "examples", "unlabelled_images", "skipped_images",
+        "accuracy", "loss", "top5_accuracy", "examples", "unlabelled_images", "skipped_images",
     )  # fmt: skip
 
     def __init__(
         self,
-        *,
-        graph: nnx.GraphDef,
-        mesh: Mesh,
         objective: Objective,
-        open_feed: Callable[[], tuple[Any, int]],
-        num_examples: int,
+        *,
         label_threshold: float,
-        where: str,
         columns: Sequence[int] | None = None,
+        **split: Any,
     ):
-        self._open_feed, self._num_examples = open_feed, num_examples
-        self._mesh = mesh
-        self._where, self._label_threshold = where, label_threshold
+        self._label_threshold = label_threshold
 
-        def sums(params: Any, batch: Batch) -> dict[str, jax.Array]:
-            images, targets, good = objective.inputs(batch)
-            logits = nnx.merge(graph, params)(images)
+        def scores(model: Any, batch: Any) -> dict[str, Any]:
+            images, targets, _ = objective.inputs(batch)
+            logits = model(images)
             if columns is not None:
                 logits = logits[:, jnp.asarray(columns)]
             hits = targets >= label_threshold
-            scored = good * hits.any(axis=-1)
-            each = {
+            return {
                 "accuracy": top_k_correct(logits, hits, 1),
                 "top5_accuracy": top_k_correct(logits, hits, 5),
                 "loss": objective.losses(logits, targets),
-                "examples": jnp.ones_like(scored),
+                "labelled": hits.any(axis=-1),
             }
-            return {name: jnp.sum(x * scored) for name, x in each.items()} | {"good": good.sum()}
 
-        self._sums = jax.jit(sums, out_shardings=meshes.replicated(mesh))
+        self._split = SplitReader(scores, **split)
 
     def run(self, params: Any, progress: Progress, stop: Any) -> dict[str, float]:
         """Returns `numbers`: means over `examples` images, and counts, all for the whole split.
@@ -80,29 +63,25 @@ class Classification:
         Returns nothing if bool(stop) becomes true meanwhile: there is no time for the rest.
         Raises UserError if no image could be scored.
         """
-        parts = []
-        feed, num_batches = self._open_feed()
-        with feed, jax.set_mesh(self._mesh), axes.use_rules(meshes.RULES):
-            for done, batch in enumerate(feed, start=1):
-                parts.append(self._sums(params, batch))
-                if len(parts) > 1:  # wait for the previous one: bounds the batches in flight
-                    jax.block_until_ready(parts[-2])
-                progress(done, num_batches)
-                if stop:
-                    return {}
-        # Float64 on the host: sums over millions of examples lose digits in float32.
-        totals = {k: sum(float(p[k]) for p in jax.device_get(parts)) for k in parts[0]}
-        examples, good = totals.pop("examples"), totals.pop("good")
+        found = self._split.read(params, progress, stop)
+        if found is None:
+            return {}
+        labelled, where, total = found["labelled"], self._split.where, self._split.num_examples
         counts = {
-            "examples": examples,
-            "unlabelled_images": good - examples,
-            "skipped_images": self._num_examples - good,
+            "examples": float(labelled.sum()),
+            "unlabelled_images": float((~labelled).sum()),
+            "skipped_images": float(total - len(labelled)),
         }
-        if not examples:
+        if not labelled.any():
             raise UserError(
-                f"{self._where}: none of its {self._num_examples:,} images can be scored: "
+                f"{where}: none of its {total:,} images can be scored: "
                 f"{counts['skipped_images']:,.0f} are bad, and {counts['unlabelled_images']:,.0f} "
-                f"have no label that weighs at least {self._where}.label_threshold="
+                f"have no label that weighs at least {where}.label_threshold="
                 f"{self._label_threshold:g}."
             )
-        return {name: total / examples for name, total in totals.items()} | counts
+        # Sums over millions of examples lose digits in float32.
+        means = {
+            name: float(np.mean(found[name][labelled], dtype=np.float64))
+            for name in ("accuracy", "loss", "top5_accuracy")
+        }
+        return means | counts

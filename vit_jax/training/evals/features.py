@@ -1,87 +1,58 @@
-"""A model's features of every example of a split, on the host: each once, in the split's order."""
+"""A model's features of every example of a split, computed or kept from an earlier time."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import nnx
-from jax.sharding import Mesh
 
-from vit_jax.core import axes
 from vit_jax.core.errors import UserError
-from vit_jax.parallel import mesh as meshes
 from vit_jax.training.evals.feature_cache import FeatureCache, Labelled
-from vit_jax.training.objective import Batch, Objective
+from vit_jax.training.evals.split_reader import Progress, SplitReader
+from vit_jax.training.objective import Objective
 
 
 class FeatureReader:
-    """Reads a split with parameters.
-
-    The model runs on the mesh, as in training; every process gets the features of all examples.
+    """Reads a split with parameters; every process gets the features of all examples.
 
     Args:
-      graph: merges with the parameters to a model.
-      mesh: the mesh of the parameters.
       objective: normalises the images.
-      open_feed: opens the split anew: a feed of batches, and their number.
-      num_examples: number of examples in the whole split, on all hosts.
-      where: the section of the config, for messages.
       cache: keeps the features; None: they are computed each time.
+      split: the other arguments of a SplitReader.
     """
 
-    def __init__(
-        self,
-        *,
-        graph: nnx.GraphDef,
-        mesh: Mesh,
-        objective: Objective,
-        open_feed: Callable[[], tuple[Any, int]],
-        num_examples: int,
-        where: str,
-        cache: FeatureCache | None = None,
-    ):
-        self._open_feed, self._num_examples, self._where = open_feed, num_examples, where
-        self._mesh, self._cache = mesh, cache
+    def __init__(self, objective: Objective, *, cache: FeatureCache | None = None, **split: Any):
+        def features(model: Any, batch: Any) -> dict[str, Any]:
+            found = model.features(objective.images(batch)).astype(jnp.float32)
+            return {"features": found, "labels": batch["labels"][:, 0]}
 
-        def features(params: Any, batch: Batch) -> tuple[jax.Array, jax.Array, jax.Array]:
-            found = nnx.merge(graph, params).features(objective.images(batch))
-            return found.astype(jnp.float32), batch["labels"][:, 0], batch["weight"]
+        self._split, self._cache = SplitReader(features, **split), cache
 
-        self._features = jax.jit(features, out_shardings=meshes.replicated(mesh))
-
-    def read(self, params: Any, progress: Callable[[int, int], None], stop: Any) -> Labelled | None:
+    def read(self, params: Any, progress: Progress, stop: Any) -> Labelled | None:
         """Features and labels; bad images that are skipped and padding are left out.
 
-        None if bool(stop) becomes true meanwhile. UserError if no image is left.
+        None if bool(stop) becomes true meanwhile. UserError if no image is left, or if features are
+        not finite.
         """
         kept = self._cache.read(params) if self._cache else None
         if kept is not None:
             return kept
-        parts: list[list[np.ndarray]] = []
-        pending: list[Any] = []
-        feed, num_batches = self._open_feed()
-
-        def settle(keep: int) -> None:
-            """Brings results to the host, all but the newest `keep`."""
-            while len(pending) > keep:
-                x, labels, weight = jax.device_get(pending.pop(0))
-                parts.append([x[weight > 0], labels[weight > 0]])
-
-        with feed, jax.set_mesh(self._mesh), axes.use_rules(meshes.RULES):
-            for done, batch in enumerate(feed, start=1):
-                pending.append(self._features(params, batch))
-                settle(1)  # bounds the batches in flight
-                progress(done, num_batches)
-                if stop:
-                    return None
-            settle(0)
-        x, labels = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+        found = self._split.read(params, progress, stop)
+        if found is None:
+            return None
+        x, labels = found["features"], found["labels"]
         if not len(x):
-            raise UserError(f"{self._where}: all of its {self._num_examples:,} images are bad.")
+            raise UserError(
+                f"{self._split.where}: all of its {self._split.num_examples:,} images are bad."
+            )
+        bad = np.flatnonzero(~np.isfinite(x).all(axis=1))
+        if len(bad):
+            raise UserError(
+                f"{self._split.where}: the features of {len(bad):,} of {len(x):,} examples are not "
+                f"finite, the first of them number {found['index'][bad[0]]}: the weights are "
+                "damaged, or the training diverged."
+            )
         if self._cache:
             self._cache.write(params, (x, labels))
         return x, labels

@@ -24,8 +24,7 @@ class Frozen:
       regression; none: leave it out. seeds: how many draws of shots; their mean is reported. l2: of
       few-shot regression. neighbours: the values of k; none: leave nearest neighbours out.
       temperature: of their votes. probe_l2: of logistic regression by L-BFGS, chosen from these on
-      examples held out; none: leave
-        it out.
+      examples held out; none: leave it out.
     """
 
     def __init__(
@@ -87,7 +86,6 @@ class Frozen:
             if shots > 1:
                 chosen = float(np.mean([draw.chosen for draw in draws]))
                 numbers[f"{shots}shot_chosen_l2_accuracy"] = chosen
-        few_shot.check_finite(train[0], "the training")
         if self._neighbours:
             found = neighbours.accuracies(
                 train,

@@ -1,0 +1,83 @@
+"""Computes something of every example of a split, on the host: each once, in the split's order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+from flax import nnx
+from jax.sharding import Mesh
+
+from vit_jax.core import axes
+from vit_jax.parallel import mesh as meshes
+from vit_jax.training.objective import Batch
+
+Progress = Callable[[int, int], None]  # batches done, batches in all
+Arrays = dict[str, np.ndarray]
+INDEX = "index"
+
+
+class SplitReader:
+    """Reads a split with parameters; what is summed over its examples is summed on the host.
+
+    So no number depends on how examples are divided into batches and over devices, as far as the
+    devices compute the same for each.
+
+    Args:
+      of_batch: (model, batch) -> arrays by name, computed on the mesh; axis 0 is the batch's.
+      graph: merges with the parameters to a model.
+      mesh: the mesh of the parameters.
+      open_feed: opens the split anew: a feed of batches, and their number.
+      num_examples: number of examples in the whole split, on all hosts.
+      where: the section of the config, for messages.
+    """
+
+    def __init__(
+        self,
+        of_batch: Callable[[Any, Batch], dict[str, jax.Array]],
+        *,
+        graph: nnx.GraphDef,
+        mesh: Mesh,
+        open_feed: Callable[[], tuple[Any, int]],
+        num_examples: int,
+        where: str,
+    ):
+        self._open_feed, self._mesh = open_feed, mesh
+        self.num_examples, self.where = num_examples, where
+
+        def compute(params: Any, batch: Batch) -> tuple[dict[str, jax.Array], jax.Array]:
+            return of_batch(nnx.merge(graph, params), batch), batch["weight"]
+
+        self._compute = jax.jit(compute, out_shardings=meshes.replicated(mesh))
+
+    def read(self, params: Any, progress: Progress, stop: Any) -> Arrays | None:
+        """The arrays, on every process, without padding and bad images that are skipped.
+
+        "index", int64 [N], has the examples' places in the split. None if bool(stop) becomes true
+        meanwhile.
+        """
+        parts: list[Arrays] = []
+        pending: list[Any] = []
+        start = 0
+
+        def settle(keep: int) -> None:
+            """Brings results to the host, all but the newest `keep`."""
+            nonlocal start
+            while len(pending) > keep:
+                arrays, weight = jax.device_get(pending.pop(0))
+                good = np.flatnonzero(weight > 0)
+                parts.append({name: x[good] for name, x in arrays.items()} | {INDEX: start + good})
+                start += len(weight)
+
+        feed, num_batches = self._open_feed()
+        with feed, jax.set_mesh(self._mesh), axes.use_rules(meshes.RULES):
+            for done, batch in enumerate(feed, start=1):
+                pending.append(self._compute(params, batch))
+                settle(1)  # bounds the batches in flight
+                progress(done, num_batches)
+                if stop:
+                    return None
+            settle(0)
+        return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
