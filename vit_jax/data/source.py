@@ -1,11 +1,11 @@
-"""Sources of examples: what every one of them offers; a selection of one, a mixture of several."""
+"""Sources of examples: what every one of them offers; a selection of one, several as one."""
 
 from __future__ import annotations
 
 import abc
 import hashlib
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -14,6 +14,7 @@ from vit_jax.core.errors import UserError
 
 if TYPE_CHECKING:
     from vit_jax.data.order.label_index import Labels
+    from vit_jax.data.sources.splits import Slice
 
 NO_LABEL = -1  # pads an example's labels
 
@@ -38,6 +39,7 @@ class Source(abc.ABC):
     class_names: tuple[str, ...] | None = None  # None if the classes have numbers alone
     max_labels: int = 1  # K; the labels of an example are padded to this many
     weighted: bool = False  # whether labels may have weights
+    part: Slice | None = None  # the examples of a split that these are, where that is known
 
     @abc.abstractmethod
     def read(self, indices: np.ndarray) -> list[Example]:
@@ -95,6 +97,7 @@ class SelectedSource(DerivedSource):
         super().__init__(source)
         self.select = select
         self.num_examples = num_examples
+        self.part = None
         self.fingerprint = digest(f"{source.fingerprint}: {rule}")
 
     def read(self, indices: np.ndarray) -> list[Example]:
@@ -118,15 +121,57 @@ def digest(content: str | bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-class MixtureSource(Source):
+class JoinedSource(Source):
+    """The examples of all `parts`, one part behind the other, as of one data set."""
+
+    def __init__(self, parts: Sequence[Source]) -> None:
+        """`parts` have the same classes."""
+        self.parts = list(parts)
+        self.sizes = np.array([part.num_examples for part in parts], np.int64)
+        self._ends = np.cumsum(self.sizes)
+        self.name = parts[0].name
+        self.num_examples = int(self._ends[-1])
+        self.num_classes = parts[0].num_classes
+        named = [part.class_names for part in parts if part.class_names]
+        self.class_names = named[0] if named else None
+        self.max_labels = max(part.max_labels for part in parts)
+        self.weighted = any(part.weighted for part in parts)
+        self.fingerprint = digest("\n".join(part.fingerprint for part in parts))
+
+    def read(self, indices: np.ndarray) -> list[Example]:
+        """Reads the examples part by part."""
+        examples: dict[int, Example] = {}
+        parts, places = self._locate(indices)
+        for part in np.unique(parts):
+            wanted = np.flatnonzero(parts == part)
+            read = self.parts[part].read(places[wanted])
+            examples.update(zip(wanted.tolist(), read, strict=True))
+        return [examples[i] for i in range(len(indices))]
+
+    def describe(self, index: int) -> str:
+        """The location that the part gives."""
+        parts, places = self._locate(np.array([index]))
+        return self.parts[parts[0]].describe(int(places[0]))
+
+    def stamp(self) -> str:
+        """Those of all parts."""
+        return digest("\n".join(part.stamp() for part in self.parts))
+
+    def _locate(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(parts, indices in them), int64 [n] each."""
+        parts = np.searchsorted(self._ends, indices, side="right")
+        return parts, indices - (self._ends - self.sizes)[parts]
+
+
+class MixtureSource(JoinedSource):
     """The examples of all components, one component behind the other, by the order of names."""
 
     def __init__(self, components: Mapping[str, Source]) -> None:
         """UserError unless all have the same classes: labels are taken as they are."""
         self._names = sorted(components)
-        self._parts = [components[name] for name in self._names]
+        parts = [components[name] for name in self._names]
         for (name, part), (other_name, other) in itertools.product(
-            zip(self._names, self._parts, strict=True), repeat=2
+            zip(self._names, parts, strict=True), repeat=2
         ):
             have_names = part.class_names and other.class_names
             if part.num_classes != other.num_classes:
@@ -139,37 +184,10 @@ class MixtureSource(Source):
                 f"input.mixture: {name} and {other_name} have other classes: {difference}. Labels "
                 "are not translated; prepare the data sets with one list of classes."
             )
-        self.sizes = np.array([part.num_examples for part in self._parts], np.int64)
-        self._ends = np.cumsum(self.sizes)
+        super().__init__(parts)
         self.name = " + ".join(self._names)
-        self.num_examples = int(self._ends[-1])
-        self.num_classes = self._parts[0].num_classes
-        named = [part.class_names for part in self._parts if part.class_names]
-        self.class_names = named[0] if named else None
-        self.max_labels = max(part.max_labels for part in self._parts)
-        self.weighted = any(part.weighted for part in self._parts)
-        self.fingerprint = digest("\n".join(part.fingerprint for part in self._parts))
-
-    def read(self, indices: np.ndarray) -> list[Example]:
-        """Reads the examples component by component."""
-        examples: dict[int, Example] = {}
-        parts, places = self._locate(indices)
-        for part in np.unique(parts):
-            wanted = np.flatnonzero(parts == part)
-            read = self._parts[part].read(places[wanted])
-            examples.update(zip(wanted.tolist(), read, strict=True))
-        return [examples[i] for i in range(len(indices))]
 
     def describe(self, index: int) -> str:
-        """The location that the component gives."""
-        parts, places = self._locate(np.array([index]))
-        return f"{self._names[parts[0]]}: {self._parts[parts[0]].describe(int(places[0]))}"
-
-    def stamp(self) -> str:
-        """Those of all components."""
-        return digest("\n".join(part.stamp() for part in self._parts))
-
-    def _locate(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """(components, indices in them), int64 [n] each."""
-        parts = np.searchsorted(self._ends, indices, side="right")
-        return parts, indices - (self._ends - self.sizes)[parts]
+        """The name of the component, and the location that it gives."""
+        part = self._locate(np.array([index]))[0][0]
+        return f"{self._names[part]}: {super().describe(index)}"

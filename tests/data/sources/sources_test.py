@@ -7,6 +7,7 @@ import pytest
 from PIL import Image
 
 from vit_jax.core.errors import UserError
+from vit_jax.data.order import label_index
 from vit_jax.data.source import Example
 from vit_jax.data.sources import table as sources
 
@@ -61,6 +62,22 @@ def test_digits_splits_do_not_overlap() -> None:
     assert min(np.bincount(labels, minlength=10)) >= 28
     assert train.describe(1436) == "digits.npz, digit 1436"
     assert test.describe(0) == "digits.npz, digit 1437"
+
+
+def test_slices_of_splits_are_read_one_behind_the_other() -> None:
+    joined = create("digits", "test[:3]+train[5:9]", num_examples=7)
+    assert joined.name == "digits"
+    indices = np.array([6, 0, 3])
+    apart = [create("digits", "train"), create("digits", "test"), create("digits", "train")]
+    expected = [s.read(np.array([i]))[0] for s, i in zip(apart, (8, 0, 5), strict=True)]
+    assert joined.read(indices) == expected
+    assert joined.describe(6) == "digits.npz, digit 8"
+    labels = label_index.find(joined)
+    assert labels.labels[indices].tolist() == [e.labels[0] for e in expected]
+    assert joined.fingerprint != create("digits", "train[5:9]+test[:3]").fingerprint
+    with pytest.raises(UserError, match=r"input.split=.* share examples of 'train', from 5 to 9"):
+        create("digits", "train[:50]+train[5:9]")
+    assert create("synthetic", "a+b", num_examples=7, num_classes=2).num_examples == 7
 
 
 def test_digits_are_gray_pngs_of_8_by_8() -> None:

@@ -1,7 +1,7 @@
 import pytest
 
 from vit_jax.core.errors import UserError
-from vit_jax.data.sources.splits import Slice, resolve
+from vit_jax.data.sources.splits import Slice, check_disjoint, parts, resolve
 
 SIZES = {"train": 50_000, "test": 10_000, "tiny": 7}
 
@@ -59,3 +59,11 @@ def test_wrong_splits(split: str, message: str) -> None:
     with pytest.raises(UserError, match=message) as error:
         resolve(split, SIZES, where="evals.test")
     assert str(error.value).startswith(f"evals.test.split={split!r}")
+
+
+def test_several_slices() -> None:
+    assert parts("train[:800]+test[5:] + tiny") == ["train[:800]", "test[5:]", "tiny"]
+    apart = [Slice("train", 45_000, 45_200), Slice("train", 0, 800), Slice("test", 0, 800), None]
+    check_disjoint(apart, "train[...]", where="input")
+    with pytest.raises(UserError, match=r"evals\.x\.split=.*'train', from 799 to 800"):
+        check_disjoint([*apart, Slice("train", 799, 900)], "a+b", where="evals.x")

@@ -25,7 +25,7 @@ import numpy as np
 from vit_jax.core.errors import UserError
 from vit_jax.core.files import atomic_file, cache_dir
 from vit_jax.data import files
-from vit_jax.data.source import SelectedSource, Source
+from vit_jax.data.source import JoinedSource, SelectedSource, Source
 
 _BLOCK = 256  # examples that are read at once in a scan
 _SCANNING_THREADS = 16  # threads that wait for the disk
@@ -111,6 +111,8 @@ def find(source: Source, progress: Progress = lambda done, total: None) -> Label
     if isinstance(source, SelectedSource):
         selected = source.select(np.arange(source.num_examples))
         return find(source.source, progress).take(selected)
+    if isinstance(source, JoinedSource):
+        return _joined([find(part, progress) for part in source.parts])
     stored = source.stored_labels()
     if stored is not None:
         return stored
@@ -136,8 +138,13 @@ def _scan(source: Source, progress: Progress) -> Labels:
         for block in pool.map(of_block, range(0, source.num_examples, _BLOCK)):
             blocks.append(block)
             progress(min(len(blocks) * _BLOCK, source.num_examples), source.num_examples)
-    counts = np.concatenate([np.diff(block.offsets) for block in blocks])
-    return Labels(_offsets(counts), np.concatenate([block.labels for block in blocks]))
+    return _joined(blocks)
+
+
+def _joined(parts: Sequence[Labels]) -> Labels:
+    """Those of all parts, one behind the other."""
+    counts = np.concatenate([np.diff(part.offsets) for part in parts])
+    return Labels(_offsets(counts), np.concatenate([part.labels for part in parts]))
 
 
 def file_name(split: str) -> str:

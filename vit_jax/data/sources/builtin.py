@@ -26,7 +26,7 @@ class Digits(Source):
         with np.load(_FILE) as arrays:
             images, labels = arrays["images"], arrays["labels"]
         sizes = {"train": _NUM_TRAIN, "test": len(labels) - _NUM_TRAIN}
-        part = resolve(split, sizes, where=where)
+        self.part = part = resolve(split, sizes, where=where)
         offset = _NUM_TRAIN if part.name == "test" else 0
         chosen = slice(offset + part.start, offset + part.stop)
         self._first = chosen.start

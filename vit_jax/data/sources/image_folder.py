@@ -18,7 +18,7 @@ from vit_jax.data import files
 from vit_jax.data.order.label_index import Labels, single
 from vit_jax.data.reader import orientation
 from vit_jax.data.source import Example, Source, digest
-from vit_jax.data.sources.splits import base_name, resolve
+from vit_jax.data.sources.splits import Slice, base_name, resolve
 
 _READ = frozenset({".jpg", ".jpeg", ".jpe", ".png", ".gif", ".bmp", ".webp"})
 _NOT_READ = frozenset({".tif", ".tiff", ".heic", ".heif", ".avif", ".jxl", ".jp2", ".psd"})
@@ -47,7 +47,9 @@ class ImageFolder(Source):
     name = "image_folder"
 
     def __init__(self, data_dir: str | None, split: str, *, where: str) -> None:
-        images, classes = _images_of_split(find_root(data_dir, where=where), split, where)
+        images, classes, self.part = _images_of_split(
+            find_root(data_dir, where=where), split, where
+        )
         self.class_names = tuple(classes)
         self.num_classes = len(classes)
         self.num_examples = len(images)
@@ -119,8 +121,8 @@ def is_of_tfds(folder: str) -> bool:
     return any(Path(root, name, _OF_TFDS).is_file() for name in ("", *versions))
 
 
-def _images_of_split(root: str, split: str, where: str) -> tuple[list[_Image], list[str]]:
-    """(the images of the split in order, all class names)"""
+def _images_of_split(root: str, split: str, where: str) -> tuple[list[_Image], list[str], Slice]:
+    """(the images of the split in order, all class names, what they are of the split)"""
     wanted = base_name(split, where=where)
     folders = {name: files.join(root, name) for name in files.subfolders(root)}
     _check_names(root, folders)
@@ -157,7 +159,7 @@ def _images_of_split(root: str, split: str, where: str) -> tuple[list[_Image], l
     else:
         by_split = {folder_name: [] for folder_name in folders}
     part = resolve(split, {key: len(images) for key, images in by_split.items()}, where=where)
-    return by_split[part.name][part.start : part.stop], classes
+    return by_split[part.name][part.start : part.stop], classes, part
 
 
 def _images(folder: str) -> list[_Image]:

@@ -1,7 +1,11 @@
-"""Splits and their slices, as TFDS writes them: "train", "train[:98%]", "full[25600:51200]"."""
+"""Splits and their slices, as TFDS writes them: "train", "train[:98%]", "full[25600:51200]".
 
+Several with "+" between them are one behind the other: "train[:800]+validation[:200]".
+"""
+
+import itertools
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from vit_jax.core.errors import UserError, nearest
@@ -21,6 +25,22 @@ class Slice(NamedTuple):
     def num_examples(self) -> int:
         """The number of examples in the slice; at least 1."""
         return self.stop - self.start
+
+
+def parts(split: str) -> list[str]:
+    """The slices of a split: "train[:800]+test" -> ["train[:800]", "test"]."""
+    return [part.strip() for part in split.split("+")]
+
+
+def check_disjoint(slices: Sequence[Slice | None], split: str, *, where: str) -> None:
+    """UserError if two of the slices of `split` share examples, which would then count twice."""
+    known = sorted(part for part in slices if part is not None)
+    for one, other in itertools.pairwise(known):
+        if one.name == other.name and other.start < one.stop:
+            raise UserError(
+                f"{where}.split={split!r}: the slices share examples of {one.name!r}, from "
+                f"{other.start:,} to {min(one.stop, other.stop):,}. Let each example be in one."
+            )
 
 
 def base_name(split: str, *, where: str) -> str:
@@ -66,7 +86,8 @@ def _match(split: str, where: str) -> re.Match[str]:
     if match is None:
         raise UserError(
             f"{where}.split={split!r} is not a split. Write a name, or a name and one slice in "
-            "examples or percent: train, train[:98%], train[51200:], full[25600:51200]."
+            "examples or percent: train, train[:98%], train[51200:], full[25600:51200]. Put + "
+            "between several."
         )
     return match
 

@@ -5,7 +5,8 @@ from typing import NamedTuple
 
 from vit_jax.core.errors import UserError, nearest
 from vit_jax.core.schema.fields import MOST_CLASSES
-from vit_jax.data.source import Example, Source
+from vit_jax.data.source import Example, JoinedSource, Source
+from vit_jax.data.sources import splits
 from vit_jax.data.sources.builtin import Digits, Synthetic
 from vit_jax.data.sources.caches import FileCache
 from vit_jax.data.sources.image_folder import ImageFolder, find_root
@@ -42,6 +43,7 @@ SOURCES: dict[str, Callable[[Request], Source]] = {
 }
 
 
+WITHOUT_SPLITS = ("synthetic",)
 # Sources that read from a `data_dir`: finds their folder.
 FOLDERS: dict[str, Callable[..., str]] = {"tfds": find_folder, "image_folder": find_root}
 
@@ -69,6 +71,16 @@ def check_folder(name: str, data_dir: str | None, *, where: str) -> None:
         FOLDERS[name](data_dir, where=where)
 
 
+def _opened(name: str, request: Request) -> Source:
+    """The split, or its slices one behind the other."""
+    slices = splits.parts(request.split)
+    if name in WITHOUT_SPLITS or len(slices) == 1:
+        return SOURCES[name](request)
+    opened = [SOURCES[name](request._replace(split=part)) for part in slices]
+    splits.check_disjoint([part.part for part in opened], request.split, where=request.where)
+    return JoinedSource(opened)
+
+
 def create(
     name: str,
     *,
@@ -93,7 +105,7 @@ def create(
     request = Request(
         data_dir, split, num_examples, num_classes, image_size, cache, label_weights, where
     )
-    source = SOURCES[name](request)
+    source = _opened(name, request)
     data = f"({source.name}, {split})"
     if source.num_classes > MOST_CLASSES:
         raise UserError(

@@ -139,6 +139,8 @@ class Tfds(Source):
     They may also have `label_weights`.
     """
 
+    part: Slice
+
     def __init__(
         self,
         data_dir: str | None,
@@ -159,7 +161,7 @@ class Tfds(Source):
         self.name = info.name
         sizes = {name: s.num_examples for name, s in info.splits.items()}
         part = resolve(split, sizes, where=where)
-        self._part = part
+        self.part = part
         self.num_examples = part.num_examples
 
         published = info.splits[part.name]
@@ -218,7 +220,7 @@ class Tfds(Source):
                 f"split has {self._split_size:,}. Delete it: then the labels are read from the "
                 "records, once."
             )
-        return labels.slice(self._part.start, self._part.stop)
+        return labels.slice(self.part.start, self.part.stop)
 
     def _most_labels(self) -> int:
         try:
