@@ -81,6 +81,7 @@ class InputConfig:
     on_bad_image: Literal["fail", "skip"] = "fail"
     max_bad_fraction: float = 0.1  # of an epoch; more that are skipped end the run
     max_image_pixels: int = 100_000_000
+    label: str | None = None  # the feature that is the label, or how it is derived from others
     label_weights: bool = True  # used where the data have them; False: every label weighs 1
     cache: str | None = None  # "ram", "device", or a folder that record files are copied to
     cache_bytes: int | None = None  # its limit; None: 8 GiB of memory, or what is there
@@ -173,6 +174,7 @@ class EvalConfig:
     preprocess: str = "decode|resize_small(256)|central_crop(224)"
     batch_size: int | None = None
     every_steps: int | None = None
+    label: str | None = None
     label_threshold: float = 0.5  # a label that weighs at least this counts as right
     # The rest is of the kind "frozen".
     train_split: str = "train"  # that shots are drawn from, and neighbours

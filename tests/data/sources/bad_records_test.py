@@ -55,12 +55,15 @@ RECORDS: dict[str, tuple[bytes, str]] = {
     "text": (b"no protocol buffer", "not a tf.train.Example"),
     "an image": (b"\xff\xd8\xff\xe0" * 100, "not a tf.train.Example"),
     "no image": (example(label=integers(1)), "0 values of `image`"),
-    "no label": (example(image=texts(b"x")), "0 of `label`"),
+    "no label": (example(image=texts(b"x")), "0 values of `label`"),
     "two images": (example(image=texts(b"x", b"y"), label=integers(1)), "2 values of `image`"),
-    "two labels": (example(image=texts(b"x"), label=integers(1, 2)), "2 of `label`"),
+    "two labels": (example(image=texts(b"x"), label=integers(1, 2)), "2 values of `label`"),
     "a number as the image": (example(image=integers(3), label=integers(1)), "0 values of `im"),
-    "a text as the label": (example(image=texts(b"x"), label=texts(b"cat")), "0 of `label`"),
-    "a fraction as the label": (example(image=texts(b"x"), label=floats(1.5)), "0 of `label`"),
+    "a text as the label": (example(image=texts(b"x"), label=texts(b"cat")), "0 values of `label`"),
+    "a fraction as the label": (
+        example(image=texts(b"x"), label=floats(1.5)),
+        "0 values of `label`",
+    ),
 }
 
 

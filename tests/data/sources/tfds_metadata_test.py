@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from vit_jax.core.errors import UserError
-from vit_jax.data.sources.tfds import class_names, read_info
+from vit_jax.data.sources.tfds import read_info
+from vit_jax.data.sources.tfds_labels import class_names
 
 CORE = "tensorflow_datasets.core.features"
 IMAGE = {

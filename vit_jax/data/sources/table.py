@@ -25,6 +25,7 @@ class Request(NamedTuple):
     image_size: tuple[int, int]
     cache: FileCache | None
     label_weights: bool
+    label: str | None
     where: str  # the config's section, for messages
 
 
@@ -37,6 +38,7 @@ SOURCES: dict[str, Callable[[Request], Source]] = {
         where=r.where,
         cache=r.cache,
         label_weights=r.label_weights,
+        label=r.label,
     ),
     "image_folder": lambda r: ImageFolder(r.data_dir, r.split, where=r.where),
     "synthetic": lambda r: Synthetic(r.num_examples, r.num_classes, r.image_size),
@@ -91,19 +93,26 @@ def create(
     image_size: tuple[int, int],
     cache: FileCache | None = None,
     label_weights: bool = True,
+    label: str | None = None,
     where: str = "input",
 ) -> Source:
     """The split of a data set, its counts checked against the declared ones.
 
     `image_size` (height, width) applies to synthetic images, `cache` to record files, which are
     copied there; `label_weights` says whether labels have the weights that the data give them;
+    `label` which feature of records the label is, or how it is derived (see tfds_labels.py);
     `where` is the config's section that asks: "input", "input.mixture.birds", or "evals.test",
     whose declared number of classes is the training data's. UserError for an unknown source or
     split, missing data (and how to get it), and counts that are not the declared ones.
     """
     check_folder(name, data_dir, where=where)
+    if label is not None and name != "tfds":
+        raise UserError(
+            f"{where}.label={label}, but examples of {where}.source={name!r} have one label and no "
+            f'other feature. Set {where}.label=none, or {where}.source="tfds".'
+        )
     request = Request(
-        data_dir, split, num_examples, num_classes, image_size, cache, label_weights, where
+        data_dir, split, num_examples, num_classes, image_size, cache, label_weights, label, where
     )
     source = _opened(name, request)
     data = f"({source.name}, {split})"

@@ -25,10 +25,10 @@ from vit_jax.data.sources import example_proto
 from vit_jax.data.sources.caches import FileCache, copies
 from vit_jax.data.sources.records import ArrayRecords, TFRecords
 from vit_jax.data.sources.splits import Slice, resolve
-from vit_jax.data.sources.tfds_writer import NOTE, WEIGHTS
+from vit_jax.data.sources.tfds_labels import FEATURES, LabelReader
+from vit_jax.data.sources.tfds_writer import NOTE
 
 INFO = "dataset_info.json"
-FEATURES = "features.json"
 
 HOW_TO_GET = (
     'To get a data set, for example CIFAR-10: python -c "import tensorflow_datasets as tfds; '
@@ -88,42 +88,6 @@ def _check_code(where: str, features: Any) -> None:
                 inside.append(json.loads(value["json"]))
 
 
-def class_names(folder: str, feature: str, num_classes: int) -> tuple[str, ...] | None:
-    """The lines of `<feature>.labels.txt`, the names of the classes by their numbers.
-
-    None if there is no such file; `num_classes` 0: as many as there are lines. UserError if it has
-    another number of them, twice the same, or is not UTF-8.
-    """
-    path = files.join(folder, f"{feature}.labels.txt")
-    try:
-        text = files.read(path).decode()
-    except FileNotFoundError:
-        return None
-    except UnicodeDecodeError as error:
-        line = error.object[: error.start].count(b"\n") + 1
-        raise UserError(
-            f"{path} is not UTF-8: line {line} has the byte 0x{error.object[error.start]:02x}. "
-            "Convert it, from Latin-1 for example: iconv -f latin1 -t utf8."
-        ) from error
-    lines = [line.removesuffix("\r") for line in text.split("\n")]
-    # Spaces belong to the names of folders; empty lines, such as the last one, name nothing.
-    names = [line for line in lines if line]
-    if num_classes and len(names) != num_classes:
-        raise UserError(
-            f"{path} has the names of {len(names):,} classes, but {FEATURES} says that there are "
-            f"{num_classes:,}: names would belong to other classes. Give it one line a class, in "
-            "the order of their numbers, or delete it."
-        )
-    places: dict[str, int] = {}
-    for number, name in enumerate(names):
-        if places.setdefault(name, number) != number:
-            raise UserError(
-                f"{path}: classes {places[name]} and {number} are both named {name!r}. Give each a "
-                "name of its own, or delete the file."
-            )
-    return tuple(names)
-
-
 _MOST_LABELS = 64  # of an example, where `labels` is a list and nothing says how many it has
 
 
@@ -134,10 +98,7 @@ _FORMATS: dict[str, type[ArrayRecords] | type[TFRecords]] = {
 
 
 class Tfds(Source):
-    """A split of a data set whose examples have `image` and `label` (or the list `labels`).
-
-    They may also have `label_weights`.
-    """
+    """A split of a data set whose examples have `image` and a label: see LabelReader."""
 
     part: Slice
 
@@ -150,11 +111,13 @@ class Tfds(Source):
         where: str,
         cache: FileCache | None = None,
         label_weights: bool = True,
+        label: str | None = None,
     ) -> None:
         """`num_classes` is needed where the metadata do not say how many there are.
 
-        `label_weights`: whether they are read, if the data set has some. `where` is the config's
-        section that asks; `cache`, if any, is where the files are copied to before they are read.
+        `label_weights`: whether they are read, if the data set has some; `label`: see LabelReader.
+        `where` is the config's section that asks; `cache`, if any, is where the files are copied to
+        before they are read.
         """
         folder = find_folder(data_dir, where=where)
         info = read_info(folder)
@@ -189,12 +152,14 @@ class Tfds(Source):
 
         self._label_file = files.join(folder, label_index.file_name(part.name))
         self._split_size = sizes[part.name]
-        self._label_key, label = _label_feature(folder, info.features)
-        self.weighted = label_weights and WEIGHTS in info.features
-        if self.weighted:
-            _check_weights(folder, info.features[WEIGHTS])
-        self.max_labels = 1 if self._label_key == "label" else self._most_labels()
-        self.num_classes, self.class_names = _classes(folder, self._label_key, label, num_classes)
+        self._labels = reader = LabelReader(
+            folder, info.features, label, num_classes, where=where, label_weights=label_weights
+        )
+        self.weighted = reader.weighted
+        self.max_labels = self._most_labels() if reader.is_list else 1
+        self.num_classes, self.class_names = reader.num_classes, reader.class_names
+        if not reader.is_usual:
+            self.fingerprint = digest(f"{self.fingerprint}: label {label}")
         self._parse = example_proto.parser()
 
     def read(self, indices: np.ndarray) -> list[Example]:
@@ -209,7 +174,9 @@ class Tfds(Source):
         return [examples[place] for place in range(len(indices))]
 
     def stored_labels(self) -> Labels | None:
-        """Labels from the file beside the records, if there is one."""
+        """Labels from the file beside the records, if there is one of these labels."""
+        if not self._labels.is_usual:
+            return None
         try:
             labels = label_index.read(self._label_file)
         except FileNotFoundError:
@@ -251,19 +218,13 @@ class Tfds(Source):
             feature = self._parse(data).features.feature
         except DecodeError as error:
             raise UserError(f"{self.describe(index)}: not a tf.train.Example ({error}).") from error
-        image, labels = feature["image"].bytes_list.value, feature[self._label_key].int64_list.value
-        if len(image) != 1 or (self._label_key == "label" and len(labels) != 1):
+        image = feature["image"].bytes_list.value
+        if len(image) != 1:
             raise UserError(
-                f"{self.describe(index)}: {len(image)} values of `image` and {len(labels)} of "
-                f"`{self._label_key}`; one of each must be there."
+                f"{self.describe(index)}: {len(image)} values of `image`; one must be there."
             )
-        return Example(image[0], tuple(labels), weights=self._weights(feature))
-
-    def _weights(self, feature: Any) -> tuple[float, ...]:
-        if not self.weighted:
-            return ()
-        stored = feature[WEIGHTS]
-        return tuple(stored.float_list.value or stored.int64_list.value)
+        labels = self._labels.labels(feature, where=lambda: self.describe(index))
+        return Example(image[0], labels, weights=self._labels.weights(feature))
 
 
 def find_folder(data_dir: str | None, *, where: str) -> str:
@@ -318,47 +279,6 @@ def _complete(folder: str, paths: list[str], sizes_bytes: list[int | None]) -> l
             f"{posixpath.basename(missing[0])}. Get the data set again."
         )
     return [size for size in sizes_bytes if size is not None]
-
-
-def _label_feature(folder: str, features: Any) -> tuple[str, Any]:
-    """ "label" or "labels", and the feature of one label."""
-    keys = [key for key in ("label", "labels") if key in features]
-    if "image" not in features or not keys:
-        raise UserError(
-            f"{folder}: examples have the features {', '.join(features)}; image, and label or "
-            "labels, are needed."
-        )
-    feature = features[keys[0]]
-    return keys[0], getattr(feature, "feature", feature)
-
-
-def _check_weights(folder: str, feature: Any) -> None:
-    """UserError if records have no list of numbers for them: then each label would weigh 1."""
-    stored = feature.get_serialized_info()  # a dict where it consists of others
-    if isinstance(stored, dict) or np.dtype(stored.np_dtype).hasobject or len(stored.shape) > 1:
-        text = " ".join(str(feature).split())
-        raise UserError(
-            f"{folder}: label_weights is stored as {text}; it must be a list of numbers that are "
-            "not encoded, one for each label. Correct the data, or set input.label_weights=false: "
-            "then every label weighs 1."
-        )
-
-
-def _classes(
-    folder: str, key: str, label: Any, declared: int | None
-) -> tuple[int, tuple[str, ...] | None]:
-    """(number of classes, their names if published)."""
-    published: int | None = getattr(label, "num_classes", None)
-    names = None if published is None else class_names(folder, key, published)
-    published = published or len(names or ())
-    if not published:
-        if declared is None:
-            raise UserError(f"{folder} does not say how many classes it has; set input.num_classes")
-        return declared, None
-    if names and names != tuple(str(i) for i in range(published)):  # digits are the numbers
-        return published, names
-    # Without names a larger number is possible, a smaller one is not.
-    return max(declared or 0, published), None
 
 
 def _fingerprint(

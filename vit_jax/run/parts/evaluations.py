@@ -21,7 +21,7 @@ from vit_jax.data.sources import table as sources
 from vit_jax.parallel import mesh as meshes
 from vit_jax.probes import few_shot
 from vit_jax.run.parts.device_cache import OF_TRAIN, SplitOfRun, cached_set, is_cached
-from vit_jax.run.parts.examples import inherited_data_dir, open_split
+from vit_jax.run.parts.examples import inherited_data_dir, inherited_label, open_split
 from vit_jax.run.parts.preprocessing import image_size
 from vit_jax.training import step
 from vit_jax.training.clock import Cadence
@@ -301,6 +301,7 @@ def eval_source(where: str, config: RunConfig, num_classes: int) -> Source:
         num_examples=_batch_size(name, config) if is_synthetic else None,
         num_classes=num_classes if is_synthetic else None,
         image_size=image_size(c.preprocess, f"{section}.preprocess"),
+        label=c.label,
     )
     if where == section or c.train_per_class is None:
         return source
@@ -317,6 +318,7 @@ def check_split(name: str, config: RunConfig) -> None:
         num_examples=None,
         num_classes=None,
         image_size=(1, 1),
+        label=inherited_label(input, c.source or input.source, c.label),
         where=f"evals.{name}",
     )
 

@@ -40,6 +40,7 @@ def open_split(
     num_examples: int | None,
     num_classes: int | None,
     image_size: tuple[int, int],
+    label: str | None = None,
 ) -> Source:
     """A split of the section `where`, with what it inherits from the training data."""
     kind = source or c.source
@@ -52,6 +53,7 @@ def open_split(
         image_size=image_size,
         cache=_file_cache(c),
         label_weights=c.label_weights,
+        label=inherited_label(c, kind, label),
         where=where,
     )
 
@@ -59,6 +61,11 @@ def open_split(
 def inherited_data_dir(c: InputConfig, source: str, own: str | None) -> str | None:
     """The data_dir of a component or an evaluation; one that reads no folder inherits none."""
     return (own or c.data_dir) if sources.has_folder(source) else own
+
+
+def inherited_label(c: InputConfig, source: str, own: str | None) -> str | None:
+    """The label of a component or an evaluation; one of another kind of source inherits none."""
+    return own or (c.label if source == c.source else None)
 
 
 def in_memory(c: InputConfig, source: Source) -> Source:

@@ -1,0 +1,163 @@
+"""Labels other than `label`: features of tiny data sets that are declared as TFDS declares them."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tensorflow_datasets import features as f
+
+from vit_jax.core.errors import UserError
+from vit_jax.data.host_tf import tf
+from vit_jax.data.order import label_index
+from vit_jax.data.source import Source
+from vit_jax.data.sources import table as sources
+
+BLACK = np.zeros([4, 4, 3], np.uint8)
+OBJECTS = {
+    "clevr": f.Sequence(
+        {
+            "size": f.ClassLabel(names=["small", "large"]),
+            "pixel_coords": f.Tensor(shape=(3,), dtype=np.float32),
+        }
+    ),
+    "kitti": f.Sequence(
+        {
+            "type": f.ClassLabel(names=["Car", "Van", "Truck", "Pedestrian", "Cyclist", "Tram"]),
+            "location": f.Tensor(shape=(3,), dtype=np.float32),
+        }
+    ),
+}
+CARS = {"Car": 0, "Truck": 2, "Pedestrian": 3}
+
+
+@pytest.fixture(autouse=True)
+def cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+def write(folder: Path, name: str, features: dict[str, Any], examples: list[dict]) -> Path:
+    """A data set with the split `train`, its records encoded by TFDS."""
+    folder.mkdir(parents=True)
+    described = f.FeaturesDict({"image": f.Image(shape=(None, None, 3)), **features})
+    described.save_config(str(folder))
+    records = [
+        described.serialize_example(described.encode_example({"image": BLACK, **example}))
+        for example in examples
+    ]
+    with tf.io.TFRecordWriter(str(folder / f"{name}-train.tfrecord-00000-of-00001")) as writer:
+        for record in records:
+            writer.write(record)
+    split = {
+        "filepathTemplate": "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}", "name": "train",
+        "numBytes": "1", "shardLengths": [str(len(records))],
+    }  # fmt: skip
+    info = {"fileFormat": "tfrecord", "moduleName": "m", "name": name, "version": "1.0.0"}
+    (folder / "dataset_info.json").write_text(json.dumps(info | {"splits": [split]}))
+    return folder
+
+
+def opened(folder: Path, label: str | None = None, **changed: Any) -> Source:
+    arguments = {"num_examples": None, "num_classes": None, "image_size": (1, 1)} | changed
+    return sources.create("tfds", data_dir=str(folder), split="train", label=label, **arguments)
+
+
+def labels(source: Source) -> list[int]:
+    return [e.labels[0] for e in source.read(np.arange(source.num_examples))]
+
+
+def scene(*depths: float) -> dict:
+    return {"objects": [{"size": 1, "pixel_coords": [300, 200, depth]} for depth in depths]}
+
+
+def street(**depths: float) -> dict:
+    return {
+        "objects": [
+            {"type": CARS[name], "location": [-3, 1, depth]} for name, depth in depths.items()
+        ]
+    }
+
+
+@pytest.fixture(scope="module")
+def clevr(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    scenes = [scene(12, 8.0, 9), scene(*[20] * 10), scene(9.4, 9.6, 9.7, 10.5), scene(*[10] * 5)]
+    folder = tmp_path_factory.mktemp("data") / "clevr/3.1.0"
+    return write(folder, "clevr", {"objects": OBJECTS["clevr"]}, scenes)
+
+
+def test_clevr(clevr: Path) -> None:
+    count, distance = opened(clevr, "clevr_count"), opened(clevr, "clevr_distance")
+    assert labels(count) == [0, 7, 1, 2]
+    assert (count.num_classes, count.class_names[0]) == (8, "3 objects")
+    # The closest at 8, 20, 9.4 and 10: a border belongs to the class below.
+    assert labels(distance) == [0, 5, 3, 4]
+    assert distance.class_names == (
+        "up to 8", "8 to 8.5", "8.5 to 9", "9 to 9.5", "9.5 to 10", "above 10",
+    )  # fmt: skip
+    assert len({count.fingerprint, distance.fingerprint}) == 2
+    assert label_index.find(distance).labels.tolist() == [0, 5, 3, 4]
+
+
+def test_kitti(tmp_path: Path) -> None:
+    streets = [
+        street(Car=8.0, Pedestrian=2.0), street(Truck=20.5, Car=21.0), street(Pedestrian=1.0),
+        street(), street(Pedestrian=50.0, Car=15.0),
+    ]  # fmt: skip
+    source = opened(
+        write(tmp_path / "kitti", "kitti", {"objects": OBJECTS["kitti"]}, streets), "kitti_distance"
+    )
+    assert labels(source) == [0, 2, 3, 3, 1]
+    assert source.class_names == ("up to 8", "8 to 20", "above 20", "no vehicle")
+
+
+def test_features_of_one_number(tmp_path: Path) -> None:
+    features = {
+        "label_orientation": f.ClassLabel(num_classes=40),
+        "label_x_position": f.ClassLabel(num_classes=32),
+        "value": f.Scalar(np.float32),
+        "instance": f.Scalar(np.int64),
+    }
+    values = [(0, 0), (2, 1), (3, 2), (39, 31)]
+    examples = [
+        {"label_orientation": o, "label_x_position": x, "value": 1.5, "instance": o}
+        for o, x in values
+    ]
+    folder = write(tmp_path / "dsprites", "dsprites", features, examples)
+    assert labels(opened(folder, "dsprites_orientation")) == [0, 0, 1, 15]
+    assert labels(opened(folder, "dsprites_location")) == [0, 0, 1, 15]
+    plain = opened(folder, "label_orientation")
+    assert (labels(plain), plain.num_classes) == ([0, 2, 3, 39], 40)
+    assert opened(folder, "instance", num_classes=50).num_classes == 50
+    for label in ("value", "image", "label_x_positoin"):
+        with pytest.raises(UserError, match=rf"input\.label='{label}' is not a feature of"):
+            opened(folder, label)
+    with pytest.raises(UserError, match=r"evals\.x\.label=clevr_count .*`objects/size`"):
+        opened(folder, "clevr_count", where="evals.x")
+    with pytest.raises(UserError, match=r"taken as the label by input\.label"):
+        opened(folder)
+
+
+def test_the_usual_label_by_name(tmp_path: Path) -> None:
+    """Its fingerprint, and with it all that is kept of the data, stays the same."""
+    features = {"label": f.ClassLabel(num_classes=3), "coarse": f.ClassLabel(num_classes=2)}
+    folder = write(tmp_path / "c", "c", features, [{"label": 2, "coarse": 1}])
+    usual, named, coarse = (opened(folder, label) for label in (None, "label", "coarse"))
+    assert usual.fingerprint == named.fingerprint != coarse.fingerprint
+    assert labels(named) + labels(coarse) == [2, 1]
+
+
+def test_examples_without_a_class_are_named(clevr: Path, tmp_path: Path) -> None:
+    scenes = [scene(1, 2, 3), scene()]
+    folder = write(tmp_path / "clevr", "clevr", {"objects": OBJECTS["clevr"]}, scenes)
+    for label in ("clevr_count", "clevr_distance"):
+        with pytest.raises(UserError, match=rf"record 1: 0 values .*input\.label={label}.* test"):
+            labels(opened(folder, label))
+
+
+def test_other_sources_have_one_label() -> None:
+    with pytest.raises(UserError, match=r"input\.label=x, but examples of input\.source='digits'"):
+        sources.create(
+            "digits", data_dir=None, split="train", num_examples=None, num_classes=None,
+            image_size=(8, 8), label="x",
+        )  # fmt: skip

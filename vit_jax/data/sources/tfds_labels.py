@@ -1,0 +1,204 @@
+"""The labels of the examples of a TFDS data set: a feature of theirs, or computed from others."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from vit_jax.core.errors import UserError, nearest
+from vit_jax.data import files
+from vit_jax.data.sources.derived_labels import DERIVATIONS, Derivation
+from vit_jax.data.sources.tfds_writer import WEIGHTS
+
+FEATURES = "features.json"
+
+
+class LabelReader:
+    """Reads the labels of records.
+
+    Attributes:
+      is_usual: the label is the feature `label`, or the list `labels`, which may have weights.
+      is_list: an example has any number of labels.
+    """
+
+    num_classes: int
+    class_names: tuple[str, ...] | None
+
+    def __init__(
+        self,
+        folder: str,
+        features: Any,
+        label: str | None,
+        num_classes: int | None,
+        *,
+        where: str,
+        label_weights: bool,
+    ) -> None:
+        """`label`: a name of DERIVATIONS, or of a feature; None for the usual one.
+
+        `features` are tfds.features of the data set in `folder`. UserError if the features that are
+        needed are not there.
+        """
+        self.is_usual = label is None or label in _usual(features)
+        self._derivation: Derivation | None = None
+        self.weighted = self.is_usual and label_weights and WEIGHTS in features
+        if self.weighted:
+            _check_weights(folder, features[WEIGHTS])
+        if self.is_usual:
+            self._key, feature = _label_feature(folder, features)
+        elif label in DERIVATIONS:
+            self._key = label
+            self._derivation = DERIVATIONS[label]
+            self.class_names = self._derivation.class_names
+            self.num_classes = len(self.class_names)
+            _check_there(folder, features, label, where)
+        else:
+            self._key, feature = str(label), _feature(folder, features, str(label), where)
+        self.is_list = self.is_usual and self._key == "labels"
+        if self._derivation is None:
+            self.num_classes, self.class_names = _classes(folder, self._key, feature, num_classes)
+
+    def labels(self, feature: Any, *, where: Callable[[], str]) -> tuple[int, ...]:
+        """The labels of a record with this `feature`, a map; `where` it is, for messages."""
+        if self._derivation is not None:
+            return (self._derived(self._derivation, feature, where),)
+        labels = feature[self._key].int64_list.value
+        if not self.is_list and len(labels) != 1:
+            raise UserError(f"{where()}: {len(labels)} values of `{self._key}`; one must be there.")
+        return tuple(labels)
+
+    def weights(self, feature: Any) -> tuple[float, ...]:
+        """The weights of its labels; () where they have none."""
+        return tuple(_values(feature[WEIGHTS])) if self.weighted else ()
+
+    def _derived(self, derivation: Derivation, feature: Any, where: Callable[[], str]) -> int:
+        values = [np.array(_values(feature[name])) for name in derivation.features]
+        try:
+            label = derivation.derive(*values)
+        except (ValueError, IndexError):
+            label = None
+        if label is None or not 0 <= label < self.num_classes:
+            given = " and ".join(
+                f"{len(value)} values of `{name}`"
+                for name, value in zip(derivation.features, values, strict=True)
+            )
+            raise UserError(
+                f"{where()}: {given} give none of the {self.num_classes} classes of "
+                f"input.label={self._key}. Splits that were published without labels, such as "
+                "CLEVR's test, have none."
+            )
+        return label
+
+
+def _values(stored: Any) -> Any:
+    return stored.float_list.value or stored.int64_list.value
+
+
+def _check_there(folder: str, features: Any, label: str, where: str) -> None:
+    """UserError if a derivation's features are not there."""
+    for name in DERIVATIONS[label].features:
+        inside = features
+        for part in name.split("/"):
+            inside = getattr(inside, "feature", inside)  # of a sequence: of one of its items
+            if part not in inside:
+                raise UserError(
+                    f"{where}.label={label} is derived from `{name}`, which {folder} does not "
+                    f"have. It has {', '.join(features)}."
+                )
+            inside = inside[part]
+
+
+def _feature(folder: str, features: Any, label: str, where: str) -> Any:
+    """The feature of that name; UserError if it is not one whole number."""
+    whole = [
+        name
+        for name, feature in features.items()
+        if feature.shape == () and np.issubdtype(feature.np_dtype, np.integer)
+    ]
+    if label not in whole:
+        raise UserError(
+            f"{where}.label={label!r} is not a feature of {folder} that is one whole number, nor "
+            f"derived from others. {nearest(label, [*whole, *DERIVATIONS])}"
+        )
+    return features[label]
+
+
+def class_names(folder: str, feature: str, num_classes: int) -> tuple[str, ...] | None:
+    """The lines of `<feature>.labels.txt`, the names of the classes by their numbers.
+
+    None if there is no such file; `num_classes` 0: as many as there are lines. UserError if it has
+    another number of them, twice the same, or is not UTF-8.
+    """
+    path = files.join(folder, f"{feature}.labels.txt")
+    try:
+        text = files.read(path).decode()
+    except FileNotFoundError:
+        return None
+    except UnicodeDecodeError as error:
+        line = error.object[: error.start].count(b"\n") + 1
+        raise UserError(
+            f"{path} is not UTF-8: line {line} has the byte 0x{error.object[error.start]:02x}. "
+            "Convert it, from Latin-1 for example: iconv -f latin1 -t utf8."
+        ) from error
+    lines = [line.removesuffix("\r") for line in text.split("\n")]
+    # Spaces belong to the names of folders; empty lines, such as the last one, name nothing.
+    names = [line for line in lines if line]
+    if num_classes and len(names) != num_classes:
+        raise UserError(
+            f"{path} has the names of {len(names):,} classes, but {FEATURES} says that there are "
+            f"{num_classes:,}: names would belong to other classes. Give it one line a class, in "
+            "the order of their numbers, or delete it."
+        )
+    places: dict[str, int] = {}
+    for number, name in enumerate(names):
+        if places.setdefault(name, number) != number:
+            raise UserError(
+                f"{path}: classes {places[name]} and {number} are both named {name!r}. Give each a "
+                "name of its own, or delete the file."
+            )
+    return tuple(names)
+
+
+def _usual(features: Any) -> list[str]:
+    return [key for key in ("label", "labels") if key in features]
+
+
+def _label_feature(folder: str, features: Any) -> tuple[str, Any]:
+    """ "label" or "labels", and the feature of one label."""
+    keys = _usual(features)
+    if "image" not in features or not keys:
+        raise UserError(
+            f"{folder}: examples have the features {', '.join(features)}; image, and label or "
+            "labels, are needed. Another feature is taken as the label by input.label."
+        )
+    feature = features[keys[0]]
+    return keys[0], getattr(feature, "feature", feature)
+
+
+def _check_weights(folder: str, feature: Any) -> None:
+    """UserError if records have no list of numbers for them: then each label would weigh 1."""
+    stored = feature.get_serialized_info()  # a dict where it consists of others
+    if isinstance(stored, dict) or np.dtype(stored.np_dtype).hasobject or len(stored.shape) > 1:
+        text = " ".join(str(feature).split())
+        raise UserError(
+            f"{folder}: label_weights is stored as {text}; it must be a list of numbers that are "
+            "not encoded, one for each label. Correct the data, or set input.label_weights=false: "
+            "then every label weighs 1."
+        )
+
+
+def _classes(
+    folder: str, key: str, label: Any, declared: int | None
+) -> tuple[int, tuple[str, ...] | None]:
+    """(number of classes, their names if published)."""
+    published: int | None = getattr(label, "num_classes", None)
+    names = None if published is None else class_names(folder, key, published)
+    published = published or len(names or ())
+    if not published:
+        if declared is None:
+            raise UserError(f"{folder} does not say how many classes it has; set input.num_classes")
+        return declared, None
+    if names and names != tuple(str(i) for i in range(published)):  # digits are the numbers
+        return published, names
+    # Without names a larger number is possible, a smaller one is not.
+    return max(declared or 0, published), None
