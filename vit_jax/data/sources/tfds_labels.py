@@ -90,8 +90,8 @@ class LabelReader:
         return label
 
 
-def _values(stored: Any) -> Any:
-    return stored.float_list.value or stored.int64_list.value
+def _values(stored: Any) -> list[float]:
+    return list(stored.float_list.value or stored.int64_list.value)
 
 
 def _check_there(folder: str, features: Any, label: str, where: str) -> None:
