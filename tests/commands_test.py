@@ -24,6 +24,7 @@ MISSING = {
     "report": [NOWHERE],
     "sweep": ["--workdir={out}/a", "--", f"--config={NOWHERE}.py"],
     "train": [f"--config={NOWHERE}.py", "--workdir={out}/a"],
+    "transfer": ["--checkpoint=none", f"--config={NOWHERE}.py", "--workdir={out}/a"],
     "verify": [f"--workdir={NOWHERE}"],
 }
 

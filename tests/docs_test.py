@@ -75,7 +75,8 @@ def run_blocks(tmp_path, preloaded_server):
         "#!/usr/bin/env bash\n"
         'case " $* " in\n'
         "  *--dry_run*) ;;\n"
-        f'  *" vit_jax.train "* | *" vit_jax.sweep "*) set -- "$@" {small} ;;\n'
+        f'  *" vit_jax.train "* | *" vit_jax.sweep "* | *" vit_jax.transfer "*) '
+        f'set -- "$@" {small} ;;\n'
         "esac\n"
         f'exec {shlex.join(preloaded_server().command())} "$@"\n'
     )

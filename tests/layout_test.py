@@ -38,6 +38,7 @@ FLOORS = {
     "sweep/": 7,
     "verify/": 7,
     "prepare/": 7,
+    "transfer/": 8,
 }
 
 # Parts of clu import TensorFlow as soon as they are imported; the overview of parameters does not.

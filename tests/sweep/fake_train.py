@@ -31,7 +31,14 @@ def main() -> None:
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(75))
         print("asleep", flush=True)
         time.sleep(60)
-    write(folder, float(fields["optim.lr"]), int(fields.get("seed", 0)), finished=word == "0")
+    named = [f.split(".")[1] for f in fields if f.startswith("evals.") and f.endswith(".split")]
+    write(
+        folder,
+        named[-1] if named else "test",
+        float(fields["optim.lr"]),
+        int(fields.get("seed", 0)),
+        finished=word == "0",
+    )
     if word == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
     if word == "1":
@@ -39,9 +46,9 @@ def main() -> None:
     sys.exit(int(word))
 
 
-def write(folder: Path, lr: float, seed: int, *, finished: bool) -> None:
+def write(folder: Path, evaluation: str, lr: float, seed: int, *, finished: bool) -> None:
     config = {"optim": {"lr": lr}, "seed": seed, "total": {"steps": STEPS}}
-    config |= {"evals": {"test": {"split": "test"}}, "input": {"batch_size": 100}}
+    config |= {"evals": {evaluation: {"split": evaluation}}, "input": {"batch_size": 100}}
     document = {"config": config, "fingerprint": {}, "runs": [{"total_steps": STEPS}]}
     (folder / "config.json").write_text(json.dumps(document))
     # Resumes from the folder's last checkpoint.
@@ -51,7 +58,7 @@ def write(folder: Path, lr: float, seed: int, *, finished: bool) -> None:
         for step in range(max(saved, default=0) + EVERY, end + 1, EVERY):
             row = {"step": step, "train/loss": 2 / step, "speed/images_per_second": 1000.0}
             if step == STEPS:
-                row |= {"test/accuracy": 0.9 + lr + seed / 1000, "test/loss": 0.1}
+                row |= {f"{evaluation}/accuracy": 0.9 + lr + seed / 1000, f"{evaluation}/loss": 0.1}
             file.write(json.dumps(row) + "\n")
     (folder / "checkpoints" / str(end)).mkdir(parents=True, exist_ok=True)
 

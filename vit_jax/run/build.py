@@ -17,6 +17,7 @@ from vit_jax.run.parts.device_cache import (
 )
 from vit_jax.run.parts.durations import Durations, durations
 from vit_jax.run.parts.evaluations import (
+    KINDS,
     EvalData,
     ModelClasses,
     check_evals,

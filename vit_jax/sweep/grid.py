@@ -124,6 +124,18 @@ def parse(arguments: Sequence[str]) -> SweepGrid:
     return SweepGrid(common, axes, tuple(flags))
 
 
+def of_config(config: str, overrides: Sequence[str]) -> SweepGrid:
+    """The grid of a config file and "optim.lr=1e-3,3e-3". UserError if they are wrong."""
+    return parse([f"--{CONFIG}", config, *(f"{command.PREFIX}{each}" for each in overrides)])
+
+
+def check_config(config: str, overrides: Sequence[str]) -> None:
+    """UserError if the grid, or the config with its first values, is wrong; for command.parse."""
+    grid = of_config(config, overrides)
+    first = Point(0, grid.points()[0], grid.common)
+    configs.load(first.config, first.overrides)
+
+
 def _take_back(
     field: str, values: Sequence[str], common: dict[str, str], axes: dict[str, tuple[str, ...]]
 ) -> None:

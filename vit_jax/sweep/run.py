@@ -43,6 +43,18 @@ class SweepOptions(NamedTuple):
     max_restarts: int = 5
 
 
+class PointsFailed(UserError):
+    """Some points of a sweep did not finish; all others have.
+
+    Attributes:
+      reasons: why each of them did not, by name.
+    """
+
+    def __init__(self, message: str, reasons: dict[str, str]):
+        super().__init__(message)
+        self.reasons = reasons
+
+
 def sweep(
     folder: epath.Path,
     asked: SweepGrid,
@@ -51,8 +63,8 @@ def sweep(
 ) -> None:
     """Trains the points that have not ended, and shows the results of all.
 
-    UserError for wrong grids, configs and folders, and if a point failed; Preempted on a signal:
-    trainings of this machine have saved.
+    UserError for wrong grids, configs and folders, PointsFailed if a point failed; Preempted on a
+    signal: trainings of this machine have saved.
     """
     every, wanted = definition.points(folder, asked)
     look = lambda points: {p.number: progress.look(p, folder / p.name) for p in points}
@@ -91,11 +103,13 @@ def sweep(
             )
         _show(live, folder, list(rows.values()), options.metric)
     if failed := [row for row in rows_wanted if row.state != "finished"]:
-        raise UserError(
+        reasons = {row.point.name: row.reason or row.state for row in failed}
+        raise PointsFailed(
             f"{len(failed)} of {len(wanted)} points did not finish:"
-            + "".join(f"\n  {row.point.name}: {row.reason or row.state}" for row in failed)
+            + "".join(f"\n  {name}: {reason}" for name, reason in reasons.items())
             + "\nlog.txt in the folder of each has the rest. Mend it, then the same command with "
-            "--retry_failed."
+            "--retry_failed.",
+            reasons,
         )
 
 
