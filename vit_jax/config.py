@@ -176,6 +176,7 @@ class EvalConfig:
     every_steps: int | None = None
     label: str | None = None
     label_threshold: float = 0.5  # a label that weighs at least this counts as right
+    calibration: bool = False  # of the probabilities, beside accuracies
     # The rest is of the kind "frozen".
     train_split: str = "train"  # that shots are drawn from, and neighbours
     train_per_class: int | None = None  # only so many of its examples of each class; None: all
@@ -185,6 +186,8 @@ class EvalConfig:
     neighbours: tuple[int, ...] = (20,)
     temperature: float = 0.07  # of the neighbours' votes
     probe_l2: tuple[float, ...] = ()  # to choose from, for logistic regression; (): leave it out
+    probe_lr: tuple[float, ...] = ()  # likewise, for the same by SGD
+    probe_epochs: int = 10  # of SGD
 
 
 @dataclasses.dataclass(frozen=True)

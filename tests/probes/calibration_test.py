@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from vit_jax.probes.calibration import best_temperature, calibration
+from vit_jax.probes.calibration import best_temperature, calibration, cross_fitted, reliability
 
 
 def test_by_hand():
@@ -22,11 +22,61 @@ def test_certain_and_right_is_perfect():
     assert found == (0, 0, 0)
 
 
-def test_the_temperature_of_drawn_labels_is_found():
-    numbers = np.random.default_rng(0)
-    logits = numbers.normal(size=(20_000, 5)) * 2
+def drawn(n, scale=1.0, seed=0):
+    """Logits, times `scale`, and labels that are drawn from them."""
+    numbers = np.random.default_rng(seed)
+    logits = numbers.normal(size=(n, 5)) * 2
     p = np.exp(logits)
     cumulated = (p / p.sum(1, keepdims=True)).cumsum(1)
-    labels = (numbers.random((20_000, 1)) > cumulated).sum(1)
+    return logits * scale, (numbers.random((n, 1)) > cumulated).sum(1)
+
+
+def test_equals_torch():
+    torch = pytest.importorskip("torch")
+    logits, labels = drawn(5000, scale=3.0)  # more than are computed at once
+    z, y = torch.tensor(logits), torch.tensor(labels)
+    inverse = torch.ones((), dtype=z.dtype, requires_grad=True)
+    optimizer = torch.optim.LBFGS([inverse], tolerance_grad=1e-12, tolerance_change=0)
+
+    def loss():
+        optimizer.zero_grad()
+        value = torch.nn.functional.cross_entropy(z * inverse, y)
+        value.backward()
+        return value
+
+    for _ in range(5):
+        optimizer.step(loss)
+    temperature = 1 / inverse.item()
+    assert best_temperature(logits, labels) == pytest.approx(temperature, rel=1e-5)
+    found = calibration(logits, labels, temperature)
+    p = torch.softmax(z / temperature, dim=1)
+    assert found.nll == pytest.approx(loss().item(), rel=1e-9)
+    one_hot = torch.nn.functional.one_hot(y, 5)
+    assert found.brier == pytest.approx((p - one_hot).square().sum(1).mean().item(), rel=1e-9)
+
+
+def test_bins_hold_every_example():
+    confidence = np.array([0.0, 0.2, 0.21, 1.0])
+    bins = reliability(confidence, np.array([True, False, True, True]))
+    assert bins.examples.sum() == 4 and bins.correct.sum() == 3
+    assert bins.examples[[0, 2, 3, 14]].tolist() == [1, 1, 1, 1]
+
+
+def test_each_half_is_scored_by_the_others_temperature():
+    logits, labels = drawn(2000)
+    logits[::2] *= 4
+    even, odd = cross_fitted(logits, labels)[:2]
+    assert (even, odd) == (pytest.approx(1, rel=0.1), pytest.approx(4, rel=0.1))
+    assert cross_fitted(logits[:1], labels[:1]).tolist() == [1.0]
+
+
+def test_a_temperature_beyond_the_range_is_its_end():
+    sure = np.array([[1.0, 0.0], [0.0, 1.0]])
+    assert best_temperature(sure, np.array([0, 1])) == pytest.approx(0.05)
+    assert best_temperature(sure, np.array([1, 0])) == pytest.approx(20)
+
+
+def test_the_temperature_of_drawn_labels_is_found():
+    logits, labels = drawn(20_000)
     assert best_temperature(logits * 3, labels) == pytest.approx(3, rel=0.03)
     assert calibration(logits, labels).ece < 0.02 < calibration(logits * 3, labels).ece

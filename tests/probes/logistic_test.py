@@ -84,3 +84,44 @@ def test_the_best_l2_is_chosen_without_the_test():
     )
     least = logistic.fit_lbfgs((standardise(scaled[0]), scaled[1]), num_classes=4, l2=1e-6)
     assert probe.accuracy(of_test) > least.accuracy((standardise(of_test[0]), test[1]))
+
+
+def test_the_best_learning_rate_is_chosen_without_the_test():
+    train, test = examples(60, noise=2.0), examples(500, noise=2.0, seed=1)
+    moved = lambda data: (data[0] * 100 + 5, data[1])
+    rates = (1e-5, 0.1, 1e6)
+    probe, rate = logistic.best_of_sgd(moved(train), num_classes=4, learning_rates=rates, epochs=20)
+    assert rate == 0.1
+    standardise = logistic.standardiser(moved(train)[0])
+    (alone,) = logistic.fit_sgd(
+        (standardise(moved(train)[0]), train[1]), num_classes=4, learning_rates=(0.1,), epochs=20,
+        batch_size=logistic.BATCH_SIZE, seed=0,
+    )  # fmt: skip
+    np.testing.assert_allclose(
+        probe.logits(moved(test)[0]), alone.logits(standardise(moved(test)[0])), atol=2e-3
+    )
+
+
+def test_sgd_equals_torch():
+    torch = pytest.importorskip("torch")
+    features, labels = examples(20, noise=2.0)
+    rates = (0.05, 0.5)
+    ours = logistic.fit_sgd(
+        (features, labels), num_classes=4, learning_rates=rates, epochs=2, batch_size=32, seed=3
+    )
+    numbers, layers = np.random.default_rng(3), [torch.nn.Linear(12, 4) for _ in rates]
+    for layer in layers:
+        torch.nn.init.zeros_(layer.weight), torch.nn.init.zeros_(layer.bias)
+    orders = [numbers.permutation(80) for _ in range(2)]
+    for layer, rate in zip(layers, rates, strict=True):
+        optimizer = torch.optim.SGD(layer.parameters(), rate, momentum=logistic.MOMENTUM)
+        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=4)
+        for rows in (order[start : start + 32] for order in orders for start in (0, 32)):
+            x, y = torch.tensor(features[rows], dtype=torch.float32), torch.tensor(labels[rows])
+            optimizer.zero_grad()
+            torch.nn.functional.cross_entropy(layer(x), y).backward()
+            optimizer.step()
+            schedule.step()
+    for probe, layer in zip(ours, layers, strict=True):
+        np.testing.assert_allclose(probe.kernel, layer.weight.detach().T, atol=1e-5)
+        np.testing.assert_allclose(probe.bias, layer.bias.detach(), atol=1e-5)

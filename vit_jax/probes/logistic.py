@@ -18,7 +18,8 @@ import scipy.optimize
 TOLERANCE = 1e-6  # of the largest entry of the gradient
 MOST_ITERATIONS = 1000
 MOMENTUM = 0.9
-HELD_OUT_OF = 10  # one in so many examples is held out to choose l2
+BATCH_SIZE = 256  # of SGD; DINOv2's learning rates are those of this size
+HELD_OUT_OF = 10  # one in so many examples is held out to choose l2 or a learning rate on
 _ROWS = 2**16  # of a product in float32
 
 Labelled = tuple[np.ndarray, np.ndarray]  # features [N, D], labels [N]
@@ -119,16 +120,21 @@ def _loss_and_gradient(probe: Probe, x: jax.Array, y: jax.Array, l2: float) -> j
     return entropy + l2 / 2 * jnp.sum(jnp.square(probe.kernel))
 
 
+def _held_out(train: Labelled) -> tuple[Labelled, Labelled]:
+    """(examples to fit, examples to choose on), both standardised by the first."""
+    is_held_out = np.random.default_rng(0).permutation(len(train[1])) % HELD_OUT_OF == 0
+    standardise = standardiser(train[0][~is_held_out])
+    of = lambda rows: (standardise(train[0][rows]), train[1][rows])
+    return of(~is_held_out), of(is_held_out)
+
+
 def fit_best(train: Labelled, *, num_classes: int, l2: Sequence[float]) -> tuple[Probe, float]:
     """(a probe of standardised features with the best l2, that l2); takes features as they are.
 
     l2 is chosen on a tenth of the examples, the same in every run, then all of them are used.
     Begins with the largest, since each probe starts where the one before ended.
     """
-    is_held_out = np.random.default_rng(0).permutation(len(train[1])) % HELD_OUT_OF == 0
-    held_out, rest = (tuple(x[rows] for x in train) for rows in (is_held_out, ~is_held_out))
-    standardise = standardiser(rest[0])
-    scaled, scored = (standardise(rest[0]), rest[1]), (standardise(held_out[0]), held_out[1])
+    scaled, scored = _held_out(train)
     probe, found = None, []
     for value in sorted(l2, reverse=True):
         probe = fit_lbfgs(scaled, num_classes=num_classes, l2=value, start=probe)
@@ -189,3 +195,23 @@ def fit_sgd(
             progress(step, steps)
     kernels, biases = jax.device_get(probes)
     return [Probe(k, b[0]) for k, b in zip(kernels, biases, strict=True)]
+
+
+def best_of_sgd(
+    train: Labelled, *, num_classes: int, learning_rates: Sequence[float], epochs: int
+) -> tuple[Probe, float]:
+    """(a probe of standardised features with the best learning rate, that rate); by SGD.
+
+    The rate is chosen on a tenth of the examples, the same in every run, in one pass for all of
+    them; then all examples are used. Among equals the smallest.
+    """
+    of_all = functools.partial(
+        fit_sgd, num_classes=num_classes, epochs=epochs, batch_size=BATCH_SIZE, seed=0
+    )
+    part, scored = _held_out(train)
+    rates = sorted(learning_rates)
+    accuracies = [p.accuracy(scored) for p in of_all(part, learning_rates=rates)]
+    best = rates[int(np.argmax(accuracies))]
+    standardise = standardiser(train[0])
+    (probe,) = of_all((standardise(train[0]), train[1]), learning_rates=(best,))
+    return standardise.before(probe), best

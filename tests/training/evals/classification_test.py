@@ -10,6 +10,7 @@ from flax import nnx
 
 from vit_jax.core.errors import UserError
 from vit_jax.parallel import mesh as meshes
+from vit_jax.probes.calibration import best_temperature, calibration, cross_fitted
 from vit_jax.training.evals.classification import Classification
 from vit_jax.training.objective import Objective
 
@@ -30,7 +31,9 @@ class Feed(list):
         pass
 
 
-def run(examples, *, num_examples, label_threshold=0.5, batch_size=2, weighted=True):
+def run(
+    examples, *, num_examples, label_threshold=0.5, batch_size=2, weighted=True, calibration=False
+):
     """Evaluates examples (pixel, labels, their weights, weight of the example) with padding."""
 
     def open_feed():
@@ -58,10 +61,10 @@ def run(examples, *, num_examples, label_threshold=0.5, batch_size=2, weighted=T
     evaluation = Classification(
         graph=graph, mesh=meshes.make_mesh(replica=1, data=-1, fsdp=1, tensor=1),
         objective=objective, open_feed=open_feed, num_examples=num_examples,
-        label_threshold=label_threshold, where="evals.test",
+        label_threshold=label_threshold, calibration=calibration, where="evals.test",
     )  # fmt: skip
     numbers = evaluation.run({}, lambda *_: None, stop=False)
-    assert set(numbers) == set(evaluation.numbers)
+    assert set(numbers) == set(evaluation.numbers_of(calibration=calibration))
     return numbers
 
 
@@ -98,3 +101,20 @@ def test_a_split_without_scorable_images_is_refused():
         run([(RIGHT, [0, -1], [0.25, 0], 1.0), BAD], num_examples=2)
     for text in ("evals.test: none of its 2", "1 are bad", "evals.test.label_threshold=0.5"):
         assert text in str(error.value)
+
+
+def test_probabilities_are_judged_on_the_images_that_are_scored():
+    pixels = np.random.default_rng(0).integers(0, 4, (20, 3))
+    labels = np.random.default_rng(1).integers(0, 3, 20)
+    good = [(tuple(x), [y], [1.0], 1.0) for x, y in zip(pixels, labels, strict=True)]
+    others = [((9, 9, 9), [-1], [0.0], 1.0), ((0, 0, 0), [-1], [0.0], 0.0)]
+    examples = [*good[:7], *others, *good[7:]]
+    numbers = run(examples, num_examples=22, calibration=True, batch_size=11)
+    found = calibration(pixels, labels)
+    assert numbers["ece"] == pytest.approx(found.ece, abs=1e-6)
+    assert numbers["nll"] == pytest.approx(found.nll) == pytest.approx(numbers["loss"])
+    assert numbers["brier"] == pytest.approx(found.brier)
+    assert numbers["temperature"] == pytest.approx(best_temperature(pixels, labels))
+    scaled = calibration(pixels, labels, cross_fitted(pixels, labels))
+    assert numbers["scaled_ece"] == pytest.approx(scaled.ece, abs=1e-6)
+    assert numbers["scaled_nll"] == pytest.approx(scaled.nll)

@@ -143,12 +143,12 @@ def test_features_used_longest_ago_make_room(tmp_path, monkeypatch):
 def evaluate(train, test, **options):
     given = {
         "shots": (1, 3), "seeds": 2, "l2": 10.0, "neighbours": (1, 5), "temperature": 0.1,
-        "probe_l2": (0.01, 1.0), **options,
+        "probe_l2": (0.01, 1.0), "probe_lr": (1e-3, 0.1), "probe_epochs": 5, **options,
     }  # fmt: skip
     frozen = Frozen(train=reader(*train), test=reader(*test), num_classes=3, **given)
     numbers = frozen.run(params(), silent, False)
     assert set(numbers) == set(
-        Frozen.numbers_of(given["shots"], given["neighbours"], given["probe_l2"])
+        Frozen.numbers_of(*(given[k] for k in ("shots", "neighbours", "probe_l2", "probe_lr")))
     )
     return numbers
 
@@ -168,11 +168,12 @@ def test_the_numbers_are_those_of_the_probes():
     assert (numbers["knn1_accuracy"], numbers["knn5_accuracy"]) == (near[1], near[5])
     assert numbers["rank_me"] == rank_me(features[0][0])
     assert numbers["probe_accuracy"] > 0.8 and numbers["probe_l2"] in (0.01, 1.0)
+    assert numbers["sgd_probe_accuracy"] > 0.8 and numbers["sgd_probe_lr"] in (1e-3, 0.1)
     assert numbers["examples"] == 50
 
 
 def test_what_is_left_out_is_not_computed():
-    numbers = evaluate(pixels(12), pixels(6), shots=(), neighbours=(), probe_l2=())
+    numbers = evaluate(pixels(12), pixels(6), shots=(), neighbours=(), probe_l2=(), probe_lr=())
     assert set(numbers) == {"rank_me", "examples"}
 
 
@@ -180,7 +181,7 @@ def test_features_that_are_not_finite_are_an_error():
     one = reader(*pixels(12))
     frozen = Frozen(
         train=one, test=one, num_classes=3, shots=(), seeds=1, l2=1.0, neighbours=(),
-        temperature=0.1, probe_l2=(),
+        temperature=0.1, probe_l2=(), probe_lr=(), probe_epochs=1,
     )  # fmt: skip
     with pytest.raises(
         UserError, match=r"evals\.f: the features of 12 of 12 examples are not finite"

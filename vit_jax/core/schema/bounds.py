@@ -65,6 +65,8 @@ BOUNDS: dict[str, tuple[float, float]] = {
     "evals.*.neighbours": (1, 2**31),
     "evals.*.temperature": (1e-6, 1e6),
     "evals.*.probe_l2": (0, 1e6),
+    "evals.*.probe_lr": (1e-30, 1e6),
+    "evals.*.probe_epochs": (1, 2**20),
     "evals.*.every_steps": (1, 2**31),
     "log.every_steps": (1, 2**31),
     "log.histograms_every_steps": (1, 2**31),

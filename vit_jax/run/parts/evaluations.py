@@ -38,8 +38,8 @@ from vit_jax.weights import config_json
 FROZEN, SYNTHETIC = "frozen", "synthetic"
 # The names of the numbers of each kind of evaluation.
 KINDS: dict[str, Callable[[EvalConfig], tuple[str, ...]]] = {
-    "classification": lambda c: Classification.numbers,
-    FROZEN: lambda c: Frozen.numbers_of(c.shots, c.neighbours, c.probe_l2),
+    "classification": lambda c: Classification.numbers_of(calibration=c.calibration),
+    FROZEN: lambda c: Frozen.numbers_of(c.shots, c.neighbours, c.probe_l2, c.probe_lr),
 }
 
 
@@ -131,10 +131,15 @@ def evals(
                 neighbours=c.neighbours,
                 temperature=c.temperature,
                 probe_l2=c.probe_l2,
+                probe_lr=c.probe_lr,
+                probe_epochs=c.probe_epochs,
             )
         else:
             evaluator = Classification(
-                **reads[0], label_threshold=c.label_threshold, columns=columns
+                **reads[0],
+                label_threshold=c.label_threshold,
+                calibration=c.calibration,
+                columns=columns,
             )
         made[name] = (evaluator, Cadence(c.every_steps, total_steps))
     return Evals(made)
@@ -192,6 +197,11 @@ def eval_data(
     source = eval_source(where, config, classes.number)
     if c.kind != FROZEN:
         columns = _columns(source, classes, where)
+        if c.calibration and source.max_labels > 1:
+            raise errors.UserError(
+                f"{where}.calibration: images of {source.name} have up to {source.max_labels} "
+                f"labels; probabilities are compared with one. Set {where}.calibration=false."
+            )
         return _data_of(where, config, source, mesh)._replace(columns=columns)
     train = eval_source(f"{where}{OF_TRAIN}", config, classes.number)
     _check_frozen(where, c, train, source)

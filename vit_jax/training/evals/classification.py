@@ -7,8 +7,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from vit_jax.core.errors import UserError
+from vit_jax.probes import calibration as probabilities
 from vit_jax.training.evals.split_reader import Progress, SplitReader
 from vit_jax.training.objective import Objective, top_k_correct
+
+MEANS = ("accuracy", "loss", "top5_accuracy")
+# With the temperature: each half of the examples is scored by the one that suits the other half.
+CALIBRATION = ("ece", "nll", "brier", "temperature", "scaled_ece", "scaled_nll")
+COUNTS = ("examples", "unlabelled_images", "skipped_images")
 
 
 class Classification:
@@ -18,29 +24,24 @@ class Classification:
     Means are over the images that have such a label: the others, and bad images that were skipped,
     can be neither right nor wrong, and are counted separately.
 
-    Attributes:
-      numbers: the names of the numbers that `run` returns.
-
     Args:
       objective: converts images to arrays, and has the loss to report (no smoothing or mixup).
       label_threshold: above 0.
+      calibration: whether probabilities are judged too; the examples have at most one label.
       columns: the logits of the data's classes; None: all.
       split: the other arguments of a SplitReader.
     """
-
-    numbers = (
-        "accuracy", "loss", "top5_accuracy", "examples", "unlabelled_images", "skipped_images",
-    )  # fmt: skip
 
     def __init__(
         self,
         objective: Objective,
         *,
         label_threshold: float,
+        calibration: bool,
         columns: Sequence[int] | None = None,
         **split: Any,
     ):
-        self._label_threshold = label_threshold
+        self._label_threshold, self._calibration = label_threshold, calibration
 
         def scores(model: Any, batch: Any) -> dict[str, Any]:
             images, targets, _ = objective.inputs(batch)
@@ -48,17 +49,23 @@ class Classification:
             if columns is not None:
                 logits = logits[:, jnp.asarray(columns)]
             hits = targets >= label_threshold
+            more = {"logits": logits, "label": hits.argmax(axis=-1)} if calibration else {}
             return {
                 "accuracy": top_k_correct(logits, hits, 1),
                 "top5_accuracy": top_k_correct(logits, hits, 5),
                 "loss": objective.losses(logits, targets),
                 "labelled": hits.any(axis=-1),
-            }
+            } | more
 
         self._split = SplitReader(scores, **split)
 
+    @staticmethod
+    def numbers_of(*, calibration: bool) -> tuple[str, ...]:
+        """The names of the numbers that `run` returns."""
+        return (*MEANS, *(CALIBRATION if calibration else ()), *COUNTS)
+
     def run(self, params: Any, progress: Progress, stop: Any) -> dict[str, float]:
-        """Returns `numbers`: means over `examples` images, and counts, all for the whole split.
+        """Returns the numbers: means over `examples` images, and counts, all for the whole split.
 
         Returns nothing if bool(stop) becomes true meanwhile: there is no time for the rest.
         Raises UserError if no image could be scored.
@@ -67,11 +74,8 @@ class Classification:
         if found is None:
             return {}
         labelled, where, total = found["labelled"], self._split.where, self._split.num_examples
-        counts = {
-            "examples": float(labelled.sum()),
-            "unlabelled_images": float((~labelled).sum()),
-            "skipped_images": float(total - len(labelled)),
-        }
+        sizes = labelled.sum(), (~labelled).sum(), total - len(labelled)
+        counts = dict(zip(COUNTS, map(float, sizes), strict=True))
         if not labelled.any():
             raise UserError(
                 f"{where}: none of its {total:,} images can be scored: "
@@ -80,8 +84,21 @@ class Classification:
                 f"{self._label_threshold:g}."
             )
         # Sums over millions of examples lose digits in float32.
-        means = {
-            name: float(np.mean(found[name][labelled], dtype=np.float64))
-            for name in ("accuracy", "loss", "top5_accuracy")
-        }
+        means = {name: float(np.mean(found[name][labelled], dtype=np.float64)) for name in MEANS}
+        if self._calibration:
+            means |= _calibration(found["logits"][labelled], found["label"][labelled], where)
         return means | counts
+
+
+def _calibration(logits: np.ndarray, labels: np.ndarray, where: str) -> dict[str, float]:
+    """The numbers of CALIBRATION, of logits [N, C] and labels [N]. UserError if not finite."""
+    bad = (~np.isfinite(logits).all(axis=1)).sum()
+    if bad:
+        raise UserError(
+            f"{where}: the logits of {bad:,} of {len(labels):,} examples are not finite: the "
+            "weights are damaged, or the training diverged."
+        )
+    scaled = probabilities.calibration(logits, labels, probabilities.cross_fitted(logits, labels))
+    temperature = probabilities.best_temperature(logits, labels)
+    found = (*probabilities.calibration(logits, labels), temperature, scaled.ece, scaled.nll)
+    return dict(zip(CALIBRATION, found, strict=True))

@@ -24,7 +24,7 @@ class Frozen:
       regression; none: leave it out. seeds: how many draws of shots; their mean is reported. l2: of
       few-shot regression. neighbours: the values of k; none: leave nearest neighbours out.
       temperature: of their votes. probe_l2: of logistic regression by L-BFGS, chosen from these on
-      examples held out; none: leave it out.
+      examples held out; none: leave it out. probe_lr: the same of SGD, for probe_epochs.
     """
 
     def __init__(
@@ -39,15 +39,20 @@ class Frozen:
         neighbours: Sequence[int],
         temperature: float,
         probe_l2: Sequence[float],
+        probe_lr: Sequence[float],
+        probe_epochs: int,
     ):
         self._train, self._test, self._num_classes = train, test, num_classes
         self._shots, self._seeds, self._l2 = shots, seeds, l2
         self._neighbours, self._temperature = neighbours, temperature
-        self._probe_l2 = probe_l2
+        self._probe_l2, self._probe_lr, self._probe_epochs = probe_l2, probe_lr, probe_epochs
 
     @staticmethod
     def numbers_of(
-        shots: Sequence[int], neighbours: Sequence[int], probe_l2: Sequence[float]
+        shots: Sequence[int],
+        neighbours: Sequence[int],
+        probe_l2: Sequence[float],
+        probe_lr: Sequence[float],
     ) -> tuple[str, ...]:
         """The names of the numbers that `run` returns."""
         by_shots = [
@@ -57,7 +62,8 @@ class Frozen:
         ]
         by_neighbours = (f"knn{k}_accuracy" for k in neighbours)
         probe = ("probe_accuracy", "probe_l2") if probe_l2 else ()
-        return (*by_shots, *by_neighbours, *probe, "rank_me", "examples")
+        by_sgd = ("sgd_probe_accuracy", "sgd_probe_lr") if probe_lr else ()
+        return (*by_shots, *by_neighbours, *probe, *by_sgd, "rank_me", "examples")
 
     def run(self, params: Any, progress: Callable[[int, int], None], stop: Any) -> dict[str, float]:
         """Accuracies on the test split; and the rank of the features of the other one.
@@ -98,5 +104,13 @@ class Frozen:
         if self._probe_l2:
             probe, l2 = logistic.fit_best(train, num_classes=self._num_classes, l2=self._probe_l2)
             numbers |= {"probe_accuracy": probe.accuracy(test), "probe_l2": l2}
+        if self._probe_lr:
+            probe, lr = logistic.best_of_sgd(
+                train,
+                num_classes=self._num_classes,
+                learning_rates=self._probe_lr,
+                epochs=self._probe_epochs,
+            )
+            numbers |= {"sgd_probe_accuracy": probe.accuracy(test), "sgd_probe_lr": lr}
         rank = rank_me(train[0])
         return numbers | {"rank_me": rank, "examples": float(len(test[1]))}
