@@ -214,6 +214,16 @@ class InitConfig:
 
 
 @dataclasses.dataclass(frozen=True)
+class LoraConfig:
+    """Low-rank adapters of kernels, which are trained in their place."""
+
+    kernels: tuple[str, ...] = ()  # patterns of the kernels that have one; (): no adapters
+    rank: int = 8
+    alpha: float = 8.0  # an adapter's product is multiplied by alpha / rank
+    train: tuple[str, ...] = ("head/.*",)  # patterns of what else is trained
+
+
+@dataclasses.dataclass(frozen=True)
 class RunConfig:
     """A whole run."""
 
@@ -227,6 +237,7 @@ class RunConfig:
     evals: dict[str, EvalConfig] = dataclasses.field(default_factory=dict)
     log: LogConfig = dataclasses.field(default_factory=LogConfig)
     init: InitConfig = dataclasses.field(default_factory=InitConfig)
+    lora: LoraConfig = dataclasses.field(default_factory=LoraConfig)
     seed: int = 0
     deterministic: bool = False  # on GPU: only kernels whose results repeat bit by bit (slower)
 

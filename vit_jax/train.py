@@ -92,7 +92,7 @@ def train(
         enter(lock(workdir))
         entry = build.entry(config, workdir, source, allow_config_change=allow_config_change)
         announce.run(screen, config, source, mesh, model.info, durations, entry.changes)
-        announce.unsharded(screen, layout)
+        announce.parameters(screen, objective, layout)
 
         # Start: resume, else warm start, else scratch, always in this order.
         enter(explain_out_of_memory(config))

@@ -33,6 +33,7 @@ MIXTURE = (
     "input.mixture.a.num_examples=64",
     "input.mixture.b.num_examples=64",
 )
+ADAPTERS = ("lora.kernels=.*/fc1/kernel",)
 WEIGHTS = ("init.weights=/weights",)
 HYBRID = (
     "model.name=R50+ViT-B/16",
@@ -159,6 +160,10 @@ CHANGES: dict[str, tuple[object, tuple[str, ...]]] = {
     "init.ema": (True, WEIGHTS),
     "init.head": ("reset", WEIGHTS),
     "init.position_resize": ("bicubic", WEIGHTS),
+    "lora.kernels": (".*/fc1/kernel", ()),
+    "lora.rank": (3, ADAPTERS),
+    "lora.alpha": (2.0, ADAPTERS),
+    "lora.train": ("norm/.*", ADAPTERS),
 }  # fmt: skip
 BASE = configs.resolve(TINY_RUN, ["model.depth=1"])
 

@@ -67,6 +67,19 @@ def stack_name(name: str) -> str:
     return "/".join(parts[: parts.index(STACKED)])
 
 
+LORA_A, LORA_B = "lora_a", "lora_b"  # last parts of the names of a kernel's adapter
+
+
+def is_adapter(name: str) -> bool:
+    """Whether the parameter of this name is a factor of a kernel's low-rank adapter."""
+    return name.rsplit("/", maxsplit=1)[-1] in (LORA_A, LORA_B)
+
+
+def adapted_kernel(name: str) -> str:
+    """The name of the kernel that an adapter's factor belongs to."""
+    return name.rpartition("/")[0] + "/kernel"
+
+
 # --- trees whose stacked kernels are one array per layer
 
 _OF_LAYER = re.compile(rf"{STACKED}\[(\d+)\]")

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +12,7 @@ import numpy as np
 from flax import nnx
 from jax.nn import initializers
 
-from vit_jax.core.axes import target
+from vit_jax.core.axes import LAYERS, QKV, RANK, target
 
 Initializer = Callable[..., jax.Array]
 
@@ -60,6 +61,8 @@ def param(init: Initializer, shape: tuple[int, ...], axes: tuple[str, ...], key:
 class Linear(nnx.Module):
     """y = x @ kernel + bias over the last axes of x, with a float32 kernel.
 
+    `add_adapter` adds the product of two narrow matrices to the kernel, without computing it.
+
     Args:
       in_shape, out_shape: the axes contracted and produced, such as (H, K) -> (D,).
       in_axes, out_axes: their logical names.
@@ -87,12 +90,51 @@ class Linear(nnx.Module):
         self.bias = param(bias_init, out_shape, out_axes, rngs.params()) if bias else None
         self.contracted = len(in_shape)
         self.precision = precision
+        self.lora_a: Any = None
+        self.lora_b: Any = None
+        self.adapter_scale = 1.0
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """[..., *in_shape] -> [..., *out_shape]."""
         bias = None if self.bias is None else self.bias[...]
         x = x.astype(self.precision.compute)
-        return affine(x, self.kernel[...], bias, self.contracted, self.precision)
+        y = affine(x, self.kernel[...], bias, self.contracted, self.precision)
+        return y if self.lora_a is None else y + self._adapted(x)
+
+    @property
+    def has_projections(self) -> bool:
+        """Whether the kernel is several projections side by side, [*in, n, H, K]."""
+        return self.kernel.get_metadata()["axes"][-3:-2] == (QKV,)
+
+    def add_adapter(self, rank: int, scale: float, key: Any) -> None:
+        """Adds scale * A B to the kernel (arXiv 2106.09685, section 4.1): A [*in, R], B [R, *out].
+
+        Projections side by side have one each: A [*in, n, R], B [n, R, H, K]. A is random as in the
+        authors' code, uniform within 1 / sqrt(inputs), and B is zero: at first nothing changes. A
+        stack's kernels [L, ...] have adapters [L, ...].
+        """
+        shape, names = self.kernel.shape, self.kernel.get_metadata()["axes"]
+        layer = int(names[0] == LAYERS)
+        inner = layer + self.contracted
+        outer = inner + int(self.has_projections)
+        bound = math.prod(shape[layer:inner]) ** -0.5
+        uniform = functools.partial(jax.random.uniform, minval=-bound, maxval=bound)
+        of_a = lambda kernel, r: (*kernel[:outer], r)
+        of_b = lambda kernel, r: (*kernel[:layer], *kernel[inner:outer], r, *kernel[outer:])
+        self.lora_a = nnx.data(param(uniform, of_a(shape, rank), of_a(names, RANK), key))
+        b = param(initializers.zeros, of_b(shape, rank), of_b(names, RANK), key)
+        self.lora_b = nnx.data(b)
+        self.adapter_scale = scale
+
+    def _adapted(self, x: jax.Array) -> jax.Array:
+        """[..., *in_shape] -> [..., *out_shape]: the adapter's part of the result."""
+        a, b = self.lora_a[...], self.lora_b[...]
+        x = times(affine(x, a, None, self.contracted, self.precision), self.adapter_scale)
+        # A product with a batch axis, be it of size 1: policies of rematerialisation then keep the
+        # narrow x of the two, instead of a second array as large as the layer's result.
+        x, b = (x, b) if self.has_projections else (x[..., None, :], b[None])
+        y = jnp.einsum("...nr,nro->...no", x, b.reshape(*b.shape[:2], -1).astype(x.dtype))
+        return y.reshape(*x.shape[:-2], *self.kernel.shape[self.contracted :])
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3, 4))

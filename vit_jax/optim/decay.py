@@ -30,12 +30,13 @@ WEIGHT_DECAY_MEANINGS = {
 
 
 def kernels_only(params: Any) -> Any:
-    """Tree of bool, True where the leaf's name is "kernel".
+    """Tree of bool, True where the leaf is a kernel, or a factor of its low-rank adapter.
 
     Biases, norms' scales, position embedding and class token are excluded: the paper's recipes
     (arXiv 2010.11929, appendix B.1) decay only the kernels.
     """
-    return pytrees.map_named(lambda name, _: name.split("/")[-1] == "kernel", params)
+    is_kernel = lambda name: name.split("/")[-1] == "kernel" or pytrees.is_adapter(name)
+    return pytrees.map_named(lambda name, _: is_kernel(name), params)
 
 
 def add_decay(

@@ -7,6 +7,8 @@ An array of parameters often holds many matrices, and a matrix may have more tha
     blocks/block/attention/out/kernel  [L, H, K, D]      L matrices      [H * K, D]
     blocks/block/mlp/fc1/bias          [L, M]            L vectors       [M]
     patches/kernel                     [P, P, 3, D]      one matrix      [P * P * 3, D]
+    blocks/block/attention/qkv/lora_a  [L, D, 3, R]      L * 3 matrices  [D, R]
+    blocks/block/attention/qkv/lora_b  [L, 3, R, H, K]   L * 3 matrices  [R, H * K]
 
 So each block of a stack is updated independently. With `joint` projections, query, key and value
 are one matrix [D, 3 * H * K], as in other frameworks.
@@ -21,10 +23,14 @@ import jax.numpy as jnp
 import optax
 
 from vit_jax.core import pytrees
-from vit_jax.core.pytrees import is_stacked
+from vit_jax.core.pytrees import LORA_A, LORA_B, is_stacked
 
 # Several projections to H heads of K side by side: kernels [D, n, H, K], biases [n, H, K].
-PROJECTIONS = ("qkv", "query", "key_value")
+PROJECTIONS = {
+    "qkv": ("query", "key", "value"),
+    "query": ("query",),
+    "key_value": ("key", "value"),
+}
 
 
 class MatrixAxes(NamedTuple):
@@ -37,11 +43,17 @@ class MatrixAxes(NamedTuple):
 
 def axes(name: str, ndim: int, *, joint: bool = False) -> MatrixAxes:
     """The axes of the parameter of this name; joint: projections side by side are one matrix."""
-    *_, parent, _ = ("", *name.split("/"))
+    *_, parent, last = ("", *name.split("/"))
     layer = (0,) if is_stacked(name) else ()
     own = tuple(range(len(layer), ndim))
     if parent not in PROJECTIONS:
         return MatrixAxes(layer, own[:-1], own[-1:])
+    if last == LORA_A:
+        *rows, number, rank = own
+        return MatrixAxes((*layer, number), tuple(rows), (rank,))
+    if last == LORA_B:
+        number, rank, *columns = own
+        return MatrixAxes((*layer, number), (rank,), tuple(columns))
     *rows, number, num_heads, head_size = own
     if joint:
         return MatrixAxes(layer, tuple(rows), (number, num_heads, head_size))

@@ -6,9 +6,11 @@ matches by its own name, for all layers, and by each layer's: `blocks/block/mlp/
 six blocks, and `blocks/.*` everything in all blocks.
 """
 
+import functools
 import math
 import re
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +19,8 @@ import optax
 
 from vit_jax.core import pytrees
 from vit_jax.core.errors import UserError, nearest
-from vit_jax.core.pytrees import is_stacked, layer_name, stack_name
+from vit_jax.core.pytrees import LORA_B, is_stacked, layer_name, stack_name
+from vit_jax.optim.matrices import PROJECTIONS
 
 FIELD = "optim.lr_multipliers"
 BEFORE_THE_BLOCKS = ("patches", "positions", "cls", "registers")  # first parts of names
@@ -29,10 +32,7 @@ def match(pattern: str, params: Any, *, field: str) -> Any:
 
     Raises UserError, naming `field`, for an invalid pattern or one that matches nothing.
     """
-    try:
-        matches = re.compile(pattern).fullmatch
-    except (re.error, OverflowError, RecursionError) as error:
-        raise UserError(f"{field}: {pattern!r} is not a regular expression: {error}.") from error
+    matches = _compiled(pattern, field)
 
     def mask(name: str, param: Any) -> np.ndarray:
         layers = [layer_name(name, i) for i in range(param.shape[0])] if is_stacked(name) else []
@@ -50,35 +50,116 @@ def match(pattern: str, params: Any, *, field: str) -> Any:
     return masks
 
 
+def _compiled(pattern: str, field: str) -> Callable[[str], Any]:
+    try:
+        return re.compile(pattern).fullmatch
+    except (re.error, OverflowError, RecursionError) as error:
+        raise UserError(f"{field}: {pattern!r} is not a regular expression: {error}.") from error
+
+
 def over(mask: np.ndarray, param: Any) -> np.ndarray:
     """A mask or factors, [L] or [], expanded to as many axes as the parameter."""
     return mask.reshape(mask.shape + (1,) * (param.ndim - mask.ndim))
+
+
+# --- low-rank adapters (models/adapters.py), which are trained in place of kernels
+
+
+class Adapters(NamedTuple):
+    """Low-rank adapters (arXiv 2106.09685), and what else is trained.
+
+    Attributes:
+      kernels: patterns of the kernels that have one. Of projections side by side each has its own,
+        and a name: `.../attention/query/kernel` is a part of `.../attention/qkv/kernel`.
+      rank: of every adapter.
+      alpha: an adapter's product is multiplied by alpha / rank.
+      train: patterns of other parameters that are trained.
+    """
+
+    kernels: tuple[str, ...]
+    rank: int
+    alpha: float
+    train: tuple[str, ...]
+
+    @property
+    def scale(self) -> float:
+        """What an adapter's product is multiplied by."""
+        return self.alpha / self.rank
+
+
+def adapted(pattern: str, kernel: str, shape: tuple[int, ...]) -> np.ndarray:
+    """bool [L, n]: which parts of a kernel a pattern of Adapters matches.
+
+    L layers, 1 if it is not stacked, and n projections side by side, 1 if it is one. `kernel` is
+    its name, `shape` its shape.
+    """
+    matches = _compiled(pattern, "lora.kernels")
+    *above, parent, last = ("", *kernel.split("/"))
+    of = lambda name: "/".join((*above[1:], name, last))
+    names = [{kernel, of(projection)} for projection in PROJECTIONS.get(parent, (parent,))]
+    layers = range(shape[0]) if is_stacked(kernel) else [None]
+    in_layer = lambda name, i: {name} if i is None else {name, layer_name(name, i)}
+    return np.array(
+        [
+            [any(matches(n) for name in either for n in in_layer(name, i)) for either in names]
+            for i in layers
+        ]
+    )
+
+
+def _trained_with(adapters: Adapters, params: Any) -> Any:
+    """Tree of bool arrays as `frozen` gives, True where a parameter is trained."""
+    masks = [match(pattern, params, field="lora.train") for pattern in adapters.train]
+    nowhere = jax.tree.map(lambda x: np.array(False), params)
+    beside = jax.tree.map(_any_of, nowhere, *masks)
+
+    def factor(name: str, x: Any, mask: np.ndarray) -> np.ndarray:
+        if not pytrees.is_adapter(name):
+            return mask
+        kernel = pytrees.adapted_kernel(name)
+        chosen = np.logical_or.reduce([adapted(p, kernel, x.shape) for p in adapters.kernels])
+        if chosen.shape[1] == 1 or not name.endswith(LORA_B):
+            chosen = chosen.any(axis=1)  # A does nothing where B stays zero
+        return chosen if is_stacked(name) else np.asarray(chosen[0])
+
+    return pytrees.map_named(factor, params, beside)
 
 
 # --- frozen parameters: no gradient, which clipping and the log would count; no weight decay; and,
 # if all layers are frozen, no arrays in the optimizer's state.
 
 
-def frozen(params: Any, freeze: tuple[str, ...]) -> Any:
+def frozen(params: Any, freeze: tuple[str, ...], adapters: Adapters | None = None) -> Any:
     """Tree of bool arrays, [L] for a stacked parameter and [] for another: True where it is frozen.
 
-    Raises UserError for a pattern that matches nothing, or if nothing is left to be trained.
+    With `adapters` everything else is frozen, but for what they say; a mask may then be [L, n], for
+    n projections side by side. Raises UserError for a pattern that matches nothing, or if nothing
+    is left to be trained.
     """
     masks = [match(pattern, params, field="optim.freeze") for pattern in freeze]
-    is_frozen = jax.tree.map(lambda *each: np.logical_or.reduce(each), *masks)
+    if adapters is not None:
+        masks.append(jax.tree.map(np.logical_not, _trained_with(adapters, params)))
+    is_frozen = jax.tree.map(_any_of, *masks)
     leaves = jax.tree.leaves(is_frozen)
     if leaves and all(mask.all() for mask in leaves):
         raise UserError(f"optim.freeze={','.join(freeze)} leaves no parameter to be trained.")
     return is_frozen
 
 
-def stop_gradients(params: Any, freeze: tuple[str, ...]) -> Any:
+def _any_of(*masks: np.ndarray) -> np.ndarray:
+    """Masks of one parameter, [], [L] or [L, n] -> the union, with as many axes as any has."""
+    axes = max(mask.ndim for mask in masks)
+    wide = [mask.reshape(mask.shape + (1,) * (axes - mask.ndim)) for mask in masks]
+    return functools.reduce(np.logical_or, wide)
+
+
+def stop_gradients(params: Any, freeze: tuple[str, ...], adapters: Adapters | None = None) -> Any:
     """The same parameters; the gradients of the frozen ones are zero and not computed.
 
     Each layer of a stack is stopped separately, so that the compiler sees which gradients are
     needed when blocks are unrolled. A scan computes the gradients of all its layers.
     """
-    if not freeze:
+    if not freeze and adapters is None:
         return params
 
     def stop(param: jax.Array, mask: np.ndarray) -> jax.Array:
@@ -86,29 +167,34 @@ def stop_gradients(params: Any, freeze: tuple[str, ...]) -> Any:
             return jax.lax.stop_gradient(param)
         if not mask.any():
             return param
+        if mask.ndim > 1:
+            return jnp.where(over(mask, param), jax.lax.stop_gradient(param), param)
         layers = jax.lax.split(param, [1] * len(mask))
         each = [jax.lax.stop_gradient(x) if m else x for x, m in zip(layers, mask, strict=True)]
         return jnp.concatenate(each)
 
-    return jax.tree.map(stop, params, frozen(params, freeze))
+    return jax.tree.map(stop, params, frozen(params, freeze, adapters))
 
 
 def without_frozen(
-    optimizer: optax.GradientTransformation, freeze: tuple[str, ...]
+    optimizer: optax.GradientTransformation,
+    freeze: tuple[str, ...],
+    adapters: Adapters | None = None,
 ) -> optax.GradientTransformation:
     """`optimizer` for all but the frozen parameters, whose updates are zero.
 
     `init` raises UserError as `frozen` does. The gradients must come through `stop_gradients`.
     """
-    if not freeze:
+    if not freeze and adapters is None:
         return optimizer
 
     def labels(params: Any) -> Any:
-        return jax.tree.map(lambda m: "frozen" if m.all() else "trained", frozen(params, freeze))
+        masks = frozen(params, freeze, adapters)
+        return jax.tree.map(lambda m: "frozen" if m.all() else "trained", masks)
 
     def zero(updates: Any, _: Any) -> Any:
         keep = lambda update, mask: jnp.where(over(mask, update), 0.0, update)
-        return jax.tree.map(keep, updates, frozen(updates, freeze))
+        return jax.tree.map(keep, updates, frozen(updates, freeze, adapters))
 
     parts = optax.partition({"trained": optimizer, "frozen": optax.set_to_zero()}, labels)
     return optax.chain(parts, optax.stateless(zero))

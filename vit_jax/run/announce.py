@@ -4,18 +4,21 @@ import contextlib
 import time
 from collections.abc import Iterator, Mapping, Sequence
 
+import jax
 from etils import epath
 from jax.sharding import Mesh
 
 from vit_jax.config import RunConfig
-from vit_jax.core import axes, compilation_cache
+from vit_jax.core import axes, compilation_cache, pytrees
 from vit_jax.core.screen import Screen, format_count, format_duration
 from vit_jax.data.source import Source
 from vit_jax.models import ModelInfo
+from vit_jax.optim import patterns
 from vit_jax.parallel import mesh as meshes
 from vit_jax.run import build
 from vit_jax.store.metrics_file import RESERVED
 from vit_jax.training.feed import BadImages
+from vit_jax.training.objective import Objective
 from vit_jax.training.skipped import NUMBER
 from vit_jax.training.state import StateLayout
 from vit_jax.weights import CheckpointInfo
@@ -54,6 +57,28 @@ def size(source: Source) -> str:
     """The size of a data set, such as "1,000 examples, 10 classes"."""
     weighted = ", weighted labels" if source.weighted else ""
     return f"{source.num_examples:,} examples, {source.num_classes:,} classes{weighted}"
+
+
+def parameters(screen: Screen, objective: Objective, layout: StateLayout) -> None:
+    """Announces how many parameters are trained, where not all are, and which are not sharded."""
+    trained(screen, objective, layout)
+    unsharded(screen, layout)
+
+
+def trained(screen: Screen, objective: Objective, layout: StateLayout) -> None:
+    """Announces how many of the parameters are trained, where not all are."""
+    if not objective.freeze and objective.adapters is None:
+        return
+    params = layout.state.params
+    frozen = patterns.frozen(params, objective.freeze, objective.adapters)
+    share = lambda x, mask: round(x.size * (1 - float(mask.mean())))
+    numbers = pytrees.flatten(jax.tree.map(share, params, frozen))
+    said = f"{format_count(sum(numbers.values()))} parameters"
+    if objective.adapters is not None:
+        in_adapters = sum(n for name, n in numbers.items() if pytrees.is_adapter(name))
+        said += f", {format_count(in_adapters)} of them in adapters"
+        said += f" of rank {objective.adapters.rank}"
+    screen.say(f"trained  {said}; the others are frozen")
 
 
 FIELDS = {axes.WIDTH: "model.width", axes.HEADS: "model.num_heads", axes.MLP: "model.mlp_dim"}

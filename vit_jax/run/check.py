@@ -51,7 +51,7 @@ def check(
     table["workdir"] = _workdir(config, folder, parts, problems, allow_config_change)
     _show(screen, table, problems)
     if parts.step.layout is not MISSING:
-        announce.unsharded(screen, parts.step.layout)
+        announce.parameters(screen, parts.step.objective, parts.step.layout)
     problems.tell()
 
 

@@ -6,6 +6,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from vit_jax.optim.patterns import Adapters
+
 # "image" uint8 [B, H, W, 3], "labels" int32 [B, K] padded with -1, "weight" float32 [B]; if
 # labels are weighted, also "label_weights" float32 [B, K].
 Batch = dict[str, Any]
@@ -25,6 +27,7 @@ class Objective:
     mean: tuple[float, ...]  # for RGB in [0, 1]
     std: tuple[float, ...]
     binarize_targets: bool = False  # every label in a blend counts 1
+    adapters: Adapters | None = None  # which are trained instead of everything
 
     def images(self, batch: Batch) -> jax.Array:
         """A batch -> normalised images, float32 [B, H, W, 3]."""

@@ -72,7 +72,8 @@ def make_backward(
 
         def mean_loss(params: Any, microbatch: Any, key: jax.Array) -> tuple[jax.Array, jax.Array]:
             images, targets, weights = microbatch
-            params = together(stop_gradients(params, objective.freeze), Layers)
+            params = stop_gradients(params, objective.freeze, objective.adapters)
+            params = together(params, Layers)
             logits = nnx.merge(layout.graph, params)(images, train=True, rngs=key)
             return jnp.sum(objective.losses(logits, targets) * weights), logits
 

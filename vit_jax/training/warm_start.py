@@ -2,7 +2,8 @@
 
 With head="reset" everything up to the last norm is taken; the rest is fresh, and parts that the
 new model lacks (class token, pooling, pre-logits) are dropped. With head="keep" the model must be
-the same. In both cases learned positions are resized for images of another size.
+the same. In both cases learned positions are resized for images of another size, and low-rank
+adapters are fresh: at first they change nothing.
 """
 
 from collections.abc import Mapping
@@ -94,7 +95,8 @@ def shapes_to_take(
         own_parts, their_parts = set(map(_part, own)), set(map(_part, there))
         stays_fresh = {"head"} | ({"pooling"} - their_parts)
         left_out = {"head"} | (OPTIONAL - own_parts)
-    wanted = {n: x.shape for n, x in own.items() if _part(n) not in stays_fresh}
+    is_taken = lambda name: _part(name) not in stays_fresh and not pytrees.is_adapter(name)
+    wanted = {n: x.shape for n, x in own.items() if is_taken(n)}
     offered = {n: s for n, s in there.items() if _part(n) not in left_out}
     _check(trained, model, wanted, offered)
     return {name: there[name] for name in wanted}

@@ -8,12 +8,10 @@ derives the model (external.py).
 import dataclasses
 import os
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
-import numpy as np
 from etils import epath
 from flax import nnx
 from jax.sharding import Mesh
@@ -22,12 +20,12 @@ from vit_jax import models
 from vit_jax.core import pytrees, synsets
 from vit_jax.core.errors import UserError, nearest
 from vit_jax.core.schema import renamed
-from vit_jax.core.token_layout import TokenLayout
 from vit_jax.nn.kernels import choice
 from vit_jax.nn.posemb import METHODS, check_resizable, is_table, resize
 from vit_jax.parallel import mesh as meshes
 from vit_jax.store import checkpoint_dir
 from vit_jax.weights import config_json
+from vit_jax.weights.checkpoint_info import CheckpointInfo
 from vit_jax.weights.external import ExternalWeights, Format
 from vit_jax.weights.files import detect_format
 from vit_jax.weights.files.detect_format import Opened
@@ -42,6 +40,7 @@ from vit_jax.weights.formats import (
 from vit_jax.weights.match import Match, MisfitError, refusal
 
 FORMAT_VERSION = 1  # of a checkpoint's metadata that this code writes and reads
+WITH_ADAPTERS = 2  # of one with adapters, whose kernels alone are not the model's
 # The order in which formats are tried, for a file or for a model.
 FORMATS: tuple[Format, ...] = (
     dinov2.FORMAT,
@@ -51,80 +50,6 @@ FORMATS: tuple[Format, ...] = (
     timm.FORMAT,
     google_npz.FORMAT,
 )
-
-
-@dataclasses.dataclass(frozen=True)
-class CheckpointInfo:
-    """The model in a checkpoint, or in another project's file; no array is read.
-
-    Attributes:
-      folder: the step's folder, or the file.
-      name: the model's name, such as "ViT-B/16".
-      spec: the model's fields.
-      preprocess: how prediction prepares images.
-      shapes: shapes of arrays by name; parameters are under "params/", their EMA under "ema/".
-      external: the contents of another project's file; None for a checkpoint of this one.
-    """
-
-    folder: epath.Path
-    name: str
-    spec: Any
-    num_classes: int
-    class_names: tuple[str, ...] | None
-    preprocess: models.Preprocess
-    shapes: dict[str, tuple[int, ...]]
-    external: ExternalWeights | None = None
-
-    @property
-    def step(self) -> int:
-        """The number of updates done; 0 for other projects' files, which do not state it."""
-        return 0 if self.external else int(self.folder.name)
-
-    @property
-    def tokens(self) -> TokenLayout:
-        """The origin of each of the model's tokens."""
-        return self.spec.token_layout(self.preprocess.image_size)
-
-    def param_shapes(self, *, ema: bool) -> dict[str, tuple[int, ...]]:
-        """Shapes of the parameters or their EMA. UserError if there is no EMA."""
-        under = self._under(ema) + "/"
-        return {n.removeprefix(under): s for n, s in self.shapes.items() if n.startswith(under)}
-
-    def read(
-        self, layout: Mapping[str, jax.ShapeDtypeStruct], *, ema: bool
-    ) -> dict[str, jax.Array]:
-        """Parameters with these names, verified where there are checksums; no others are read.
-
-        Args:
-          layout: shapes as in `param_shapes`; arrays without a sharding go to the first device.
-          ema: the EMA instead of the parameters.
-
-        Raises:
-          UserError: there is no EMA.
-          DamagedError: the checkpoint cannot be read, or its bits have changed.
-        """
-        under = self._under(ema)
-        if self.external:
-            return {name: _placed(self.external.array(name), x) for name, x in layout.items()}
-        arrays = checkpoint_dir.read_some(
-            self.folder, {f"{under}/{n}": x for n, x in layout.items()}
-        )
-        return {name: arrays[f"{under}/{name}"] for name in layout}
-
-    def _under(self, ema: bool) -> str:
-        if self.external and ema:
-            raise UserError(f"{self.folder} has no moving average (EMA): it is one set of weights.")
-        return (
-            checkpoint_dir.PARAMS
-            if self.external
-            else checkpoint_dir.params_or_ema(self.folder, ema=ema)
-        )
-
-
-def _placed(array: np.ndarray, x: jax.ShapeDtypeStruct) -> jax.Array:
-    if x.sharding is None:
-        return jax.device_put(array, jax.local_devices()[0])
-    return jax.make_array_from_callback(array.shape, x.sharding, lambda index: array[index])
 
 
 class Loaded(NamedTuple):
@@ -263,10 +188,10 @@ def _own(path: str | epath.Path) -> CheckpointInfo:
     """Metadata of one of this project's checkpoints."""
     folder = checkpoint_dir.find(path)
     about = checkpoint_dir.read_description(folder)
-    if about.get("format_version") != FORMAT_VERSION:
+    if about.get("format_version") not in (FORMAT_VERSION, WITH_ADAPTERS):
         raise UserError(
             f"{folder} has format version {about.get('format_version')}, this vit_jax reads "
-            f"{FORMAT_VERSION}: install the version that wrote it."
+            f"{FORMAT_VERSION} and {WITH_ADAPTERS}: install the version that wrote it."
         )
     fields = renamed.fields(about)["model"]
     names, name = about["class_names"], fields.pop("name")
@@ -281,6 +206,7 @@ def _own(path: str | epath.Path) -> CheckpointInfo:
         class_names=tuple(names) if names else None,
         preprocess=models.Preprocess(**images),
         shapes={name: tuple(array["shape"]) for name, array in about["arrays"].items()},
+        adapter_scale=about.get("adapter_scale"),
     )
 
 
@@ -290,10 +216,13 @@ def describe(
     num_classes: int,
     class_names: tuple[str, ...] | None,
     preprocess: models.Preprocess,
+    adapter_scale: float | None = None,
 ) -> dict[str, Any]:
     """A checkpoint's metadata as JSON: all that `load` and prediction need."""
+    of_adapters = {} if adapter_scale is None else {"adapter_scale": adapter_scale}
     return {
-        "format_version": FORMAT_VERSION,
+        "format_version": WITH_ADAPTERS if of_adapters else FORMAT_VERSION,
+        **of_adapters,
         "model": {"name": info.name, **info.spec},
         "num_classes": num_classes,
         "class_names": list(class_names) if class_names else None,

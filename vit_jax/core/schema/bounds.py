@@ -73,5 +73,7 @@ BOUNDS: dict[str, tuple[float, float]] = {
     "log.profile_at_step": (1, 2**31),
     "log.profile_steps": (1, 2**31),
     "log.peak_tflops": (1e-6, 1e6),
+    "lora.rank": (1, 2**20),
+    "lora.alpha": (1e-6, 1e6),
     "seed": (0, 2**31),
 }

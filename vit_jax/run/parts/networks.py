@@ -8,9 +8,11 @@ from etils import epath
 from flax import nnx
 
 from vit_jax import models, weights
-from vit_jax.config import InitConfig, RunConfig
+from vit_jax.config import InitConfig, LoraConfig, RunConfig
 from vit_jax.core import errors
 from vit_jax.data.source import Source
+from vit_jax.models.adapters import add
+from vit_jax.optim.patterns import Adapters
 from vit_jax.run.parts.preprocessing import as_preprocess, image_size
 from vit_jax.weights.loading import describe
 
@@ -23,11 +25,13 @@ class Model:
       make: nnx.Rngs -> module.
       info: its name, parameters, FLOPs and fields.
       preprocess: the preparation of images for prediction, and so their size.
+      adapters: of its kernels; None: they are trained themselves.
     """
 
     make: Callable[[nnx.Rngs], nnx.Module]
     info: models.ModelInfo
     preprocess: models.Preprocess
+    adapters: Adapters | None = None
 
 
 def model(config: RunConfig, *, num_classes: int) -> Model:
@@ -39,11 +43,26 @@ def model(config: RunConfig, *, num_classes: int) -> Model:
         "image_size": prepared.image_size,
         **fields,
     }
-    return Model(
-        make=lambda rngs: models.create(name, rngs=rngs, preprocess=prepared, **arguments),
-        info=models.info(name, **arguments),
-        preprocess=prepared,
-    )
+    lora = adapters(config.lora)
+
+    def make(rngs: nnx.Rngs) -> nnx.Module:
+        plain = models.create(name, rngs=rngs, preprocess=prepared, **arguments)
+        return plain if lora is None else add(plain, lora, rngs)
+
+    return Model(make, models.info(name, **arguments), prepared, lora)
+
+
+def adapters(c: LoraConfig) -> Adapters | None:
+    """The run's low-rank adapters, if it has any. UserError for fields that would go unread."""
+    if c.kernels:
+        return Adapters(c.kernels, rank=c.rank, alpha=c.alpha, train=c.train)
+    unread = [f.name for f in dataclasses.fields(c) if getattr(c, f.name) != f.default]
+    if unread:
+        raise errors.UserError(
+            f"lora.{unread[0]}={getattr(c, unread[0])} is about adapters, but no kernel has one: "
+            "set lora.kernels, such as --config.lora.kernels='blocks/.*/kernel'."
+        )
+    return None
 
 
 def architecture(config: RunConfig) -> tuple[str, dict[str, Any]]:
@@ -115,4 +134,5 @@ def description(model: Model, source: Source) -> dict[str, Any]:
         num_classes=source.num_classes,
         class_names=source.class_names,
         preprocess=model.preprocess,
+        adapter_scale=None if model.adapters is None else model.adapters.scale,
     )

@@ -14,7 +14,7 @@ from vit_jax.nn.kernels.choice import AUTO, check_devices
 from vit_jax.nn.stack import OFFLOAD_MEMORY
 from vit_jax.optim import optimizers, patterns, schedules
 from vit_jax.run.parts.durations import Durations, durations
-from vit_jax.run.parts.networks import Model, model
+from vit_jax.run.parts.networks import Model, adapters, model
 from vit_jax.training.objective import Objective
 from vit_jax.training.state import StateLayout, state_layout
 from vit_jax.training.step import make_update
@@ -59,7 +59,9 @@ def rates(c: OptimConfig, schedule: schedules.Schedule) -> Callable[[Any, Any], 
     return at
 
 
-def optimizer(c: OptimConfig, schedule: schedules.Schedule) -> optax.GradientTransformation:
+def optimizer(
+    c: OptimConfig, schedule: schedules.Schedule, lora: patterns.Adapters | None = None
+) -> optax.GradientTransformation:
     """The gradient transformation of the run. UserError for fields that would go unread."""
     _check_read(c, "name", {name: o.reads for name, o in optimizers.OPTIMIZERS.items()})
     optimizer = optimizers.create(
@@ -78,7 +80,7 @@ def optimizer(c: OptimConfig, schedule: schedules.Schedule) -> optax.GradientTra
         mu_dtype=c.mu_dtype,
     )
     return patterns.with_lr_multipliers(
-        patterns.without_frozen(optimizer, c.freeze),
+        patterns.without_frozen(optimizer, c.freeze, lora),
         layer_decay=c.layer_decay,
         lr_multipliers=c.lr_multipliers,
     )
@@ -95,7 +97,7 @@ def layout(
     _check_attention(config.model, mesh)
     return state_layout(
         make_model,
-        optimizer(config.optim, schedule),
+        optimizer(config.optim, schedule, adapters(config.lora)),
         mesh,
         ema_decay=config.optim.ema_decay,
         shard_optimizer=config.mesh.shard_optimizer,
@@ -111,7 +113,7 @@ def _steps_apart(config: RunConfig, mesh: Mesh) -> bool:
     that look at whole matrices, take the stacked form.
     """
     c = config.optim
-    plain = not (c.freeze or c.lr_multipliers or c.layer_decay is not None)
+    plain = not (c.freeze or c.lr_multipliers or c.layer_decay is not None or config.lora.kernels)
     unrolled = not config.model.scan and mesh.devices.flat[0].platform == "tpu"
     copied = mesh.shape["fsdp"] == mesh.shape["tensor"] == 1
     return unrolled and copied and plain and optimizers.OPTIMIZERS[c.name].elementwise
@@ -174,6 +176,7 @@ def objective(config: RunConfig, *, num_classes: int) -> Objective:
         num_classes=num_classes,
         grad_accum_steps=config.optim.grad_accum_steps,
         freeze=config.optim.freeze,
+        adapters=adapters(config.lora),
         mean=config.input.mean,
         std=config.input.std,
         binarize_targets=c.binarize_targets,

@@ -1,0 +1,108 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from vit_jax import models
+from vit_jax.core import pytrees
+from vit_jax.core.errors import UserError
+from vit_jax.models import adapters
+from vit_jax.optim.patterns import Adapters
+from vit_jax.weights.checkpoint_info import merged
+
+MERGED = 1e-5  # of the largest logit: float32 sums in another order
+TOY = {"depth": 2, "width": 16, "mlp_dim": 32, "num_heads": 2, "pool": "map"}
+ALL = (".*/kernel",)
+
+
+def vit(kernels=(), rank=2, alpha=3.0, **fields):
+    model = models.create("ViT-Ti/4", num_classes=4, image_size=8, rngs=nnx.Rngs(0), **TOY | fields)
+    lora = Adapters(tuple(kernels), rank=rank, alpha=alpha, train=("head/.*",))
+    return adapters.add(model, lora, nnx.Rngs(1)) if kernels else model
+
+
+def parts(*arguments, **fields):
+    """(logits of parameters by name, the first parameters) of a `vit`."""
+    make = lambda: nnx.split(vit(*arguments, **fields), nnx.Param)
+    graph, _ = nnx.split(nnx.eval_shape(lambda: vit(*arguments, **fields)), nnx.Param)
+    logits = jax.jit(lambda params: nnx.merge(graph, pytrees.unflatten(params))(IMAGES))
+    return logits, pytrees.flatten(jax.jit(lambda: nnx.to_pure_dict(make()[1]))())
+
+
+def drawn(params):
+    """Random numbers instead of zeros for adapters, and for the head, which starts at zero."""
+    rng = np.random.default_rng(0)
+    draw = lambda x: jnp.asarray(0.3 * rng.normal(size=x.shape), jnp.float32)
+    moves = lambda name: pytrees.is_adapter(name) or name.startswith("head")
+    return {name: draw(x) if moves(name) else x for name, x in params.items()}
+
+
+IMAGES = np.random.default_rng(1).normal(size=(3, 8, 8, 3)).astype(np.float32)
+
+
+def test_at_first_nothing_changes(quick_compilation):
+    plain, adapted = parts(), parts(ALL)
+    for name, x in plain[1].items():
+        np.testing.assert_array_equal(x, adapted[1][name])
+    factors = {name: x for name, x in adapted[1].items() if pytrees.is_adapter(name)}
+    assert len(factors) == 2 * len(
+        [n for n in plain[1] if n.endswith("/kernel") and "patch" not in n]
+    )
+    assert all((x == 0).all() == name.endswith("lora_b") for name, x in factors.items())
+    # As in the authors' code: uniform within 1 / sqrt(inputs).
+    a = adapted[1]["blocks/block/attention/qkv/lora_a"]
+    assert a.shape == (2, 16, 3, 2)
+    assert 0.22 < jnp.abs(a).max() <= 0.25 and not (a[0] == a[1]).any()
+    head = {name: drawn(adapted[1])[name] for name in ("head/kernel", "head/bias")}
+    np.testing.assert_array_equal(*(logits(params | head) for logits, params in (plain, adapted)))
+
+
+@pytest.mark.parametrize("scan", [False, True])
+def test_merged_kernels_compute_the_same(scan, quick_compilation):
+    (adapted, params), (plain, before) = parts(ALL, scan=scan), parts(scan=scan)
+    params = drawn(params)
+    whole = {name: params[name] for name in before}
+    for a in (name for name in params if name.endswith("lora_a")):
+        kernel, b = pytrees.adapted_kernel(a), a.replace("lora_a", "lora_b")
+        factors = params[a], params[b], 3.0 / 2
+        whole[kernel] = merged(whole[kernel], *factors, stacked=pytrees.is_stacked(a))
+    logits = plain(whole)
+    limit = MERGED * float(jnp.abs(logits).max())
+    np.testing.assert_allclose(adapted(params), logits, rtol=0, atol=limit)
+    head = {name: x for name, x in whole.items() if name.startswith("head")}
+    assert jnp.abs(plain(before | head) - logits).max() > 100 * limit
+
+
+def test_an_adapter_does_not_depend_on_the_others():
+    one, all_ = parts(["blocks/.*/mlp/fc1/kernel"]), parts(ALL)
+    name = "blocks/block/mlp/fc1/lora_a"
+    assert [n for n in one[1] if n.endswith("lora_a")] == [name]
+    np.testing.assert_array_equal(one[1][name], all_[1][name])
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"kernels": ["blocks/.*/mpl/.*"]}, r"'blocks/\.\*/mpl/\.\*' matches no kernel .* block"),
+        ({"kernels": ["patches/kernel"]}, r"no kernel of a dense layer.*blocks/block/mlp/fc1"),
+        ({"kernels": ["blocks/.*/bias"]}, r"matches no kernel"),
+        ({"kernels": ["("]}, r"lora\.kernels: '\(' is not a regular expression"),
+        ({"kernels": ["head/kernel"], "rank": 5}, r"rank=5 .* head/kernel .* 16 x 4: .* at most 4"),
+        ({"kernels": ["blocks/.*/qkv/kernel"], "rank": 17}, r"matrix of 16 x 16: give at most 16"),
+    ],
+)
+def test_what_cannot_be_adapted_is_refused(fields, says):
+    with pytest.raises(UserError, match=says):
+        nnx.eval_shape(lambda: vit(**fields))
+
+
+def test_a_resnet_has_only_its_head():
+    with pytest.raises(UserError, match=r"whole name; here head/kernel\."):
+        fields = {"units": (1,), "root_width": 32}
+        add = lambda: adapters.add(
+            models.create("R50x1", num_classes=4, image_size=32, rngs=nnx.Rngs(0), **fields),
+            Adapters(("blocks/.*",), rank=2, alpha=2.0, train=()),
+            nnx.Rngs(1),
+        )
+        nnx.eval_shape(add)
