@@ -176,6 +176,8 @@ class EvalConfig:
     every_steps: int | None = None
     label: str | None = None
     label_threshold: float = 0.5  # a label that weighs at least this counts as right
+    classes: Literal["imagenet_v2", "objectnet"] | None = None  # whose folders are ImageNet classes
+    labels: str | None = None  # a file with several for each image: ReaL's real.json
     calibration: bool = False  # of the probabilities, beside accuracies
     # The rest is of the kind "frozen".
     train_split: str = "train"  # that shots are drawn from, and neighbours

@@ -1,5 +1,6 @@
 """Each field of a config changes the run built from it; nothing is compiled or read."""
 
+import copy
 import functools
 import re
 import types
@@ -141,6 +142,8 @@ CHANGES: dict[str, tuple[object, tuple[str, ...]]] = {
     "evals.<name>.label": ("coarse_label", (*EVAL, "evals.test.source=tfds")),
     "evals.<name>.label_threshold": (0.25, EVAL),
     "evals.<name>.calibration": (True, EVAL),
+    "evals.<name>.classes": ("objectnet", EVAL),
+    "evals.<name>.labels": ("real.json", EVAL),
     "evals.<name>.train_split": ("test", FROZEN),
     "evals.<name>.train_per_class": (12, FROZEN),
     "evals.<name>.shots": ("1,3", FROZEN),
@@ -219,6 +222,13 @@ class FakeTfds(Synthetic):
         self.fingerprint = as_text(request._asdict())
 
 
+def relabelled(source, by, where):
+    """The source, with a note of what would relabel it."""
+    noted = copy.copy(source)
+    noted.by = by
+    return noted
+
+
 @pytest.fixture
 def stand_ins(monkeypatch):
     """Records calls that would read or write files, or start threads."""
@@ -231,6 +241,8 @@ def stand_ins(monkeypatch):
     monkeypatch.setattr(evaluations, "KINDS", kinds)
     for name in ("train_batches", "eval_batches"):
         monkeypatch.setattr(pipeline, name, make(name))
+    for name in ("by_class", "by_file"):
+        monkeypatch.setattr(evaluations.relabelled, name, relabelled)
     for module in (inputs, evaluations):
         monkeypatch.setattr(module, "Feed", make("Feed"))
     for name in ("Checkpoints", "RunLog", "TensorBoard", "WeightsAndBiases"):

@@ -32,6 +32,24 @@ def names_1k() -> dict[str, str]:
     return {synset: named[synset] for synset in _lines("imagenet1k.txt.gz")}
 
 
+@functools.cache
+def imagenet_sets() -> dict[str, tuple[str, ...]]:
+    """WordNet ids by "imagenet_a", "imagenet_r" (200 each) and "objectnet/FOLDER" (1 to 3 each).
+
+    As https://github.com/hendrycks/natural-adv-examples and imagenet-r list them in their eval.py,
+    and ObjectNet's mappings/objectnet_to_imagenet_1k.json by names.
+    """
+    lines = (line.split() for line in _lines("imagenet_sets.txt.gz"))
+    return {name: tuple(ids) for name, *ids in lines}
+
+
+@functools.cache
+def objectnet() -> dict[str, tuple[str, ...]]:
+    """Folder of ObjectNet -> the ids that it is; its other 200 folders are not there."""
+    named = ((name.partition("/"), ids) for name, ids in imagenet_sets().items())
+    return {folder: ids for (_, slash, folder), ids in named if slash}
+
+
 def of_classes(class_names: Sequence[str]) -> tuple[str, ...] | None:
     """The WordNet ids that names of classes begin with; None if one has none, or two the same."""
     ids = tuple(match[0] for name in class_names if (match := _ID.match(name)))

@@ -57,6 +57,10 @@ class Source(abc.ABC):
         """Labels of all examples; None if the examples have to be read to know them."""
         return None
 
+    def file_names(self) -> list[str] | None:
+        """Names of the files that the images were, without folders; None if they are not kept."""
+        return None
+
     def stamp(self) -> str:
         """Another text once a local file has been written again; for what is kept of its content.
 
@@ -76,6 +80,10 @@ class DerivedSource(Source):
     def describe(self, index: int) -> str:
         """The location that `source` gives."""
         return self.source.describe(index)
+
+    def file_names(self) -> list[str] | None:
+        """Those of `source`."""
+        return self.source.file_names()
 
     def stamp(self) -> str:
         """That of `source`."""
@@ -107,6 +115,11 @@ class SelectedSource(DerivedSource):
     def describe(self, index: int) -> str:
         """The location that `source` gives."""
         return self.source.describe(int(self.select(np.array([index]))[0]))
+
+    def file_names(self) -> list[str] | None:
+        """Those of `source`."""
+        names = self.source.file_names()
+        return names and [names[i] for i in self.select(np.arange(self.num_examples))]
 
 
 def listed(source: Source, indices: np.ndarray) -> SelectedSource:

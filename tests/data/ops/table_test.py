@@ -65,6 +65,12 @@ def test_central_crop(pixels: np.ndarray, png: bytes) -> None:
     np.testing.assert_array_equal(run("decode|central_crop((9, 4))", png), pixels[55:64, 43:47])
 
 
+def test_crop_border(pixels: np.ndarray, png: bytes) -> None:
+    np.testing.assert_array_equal(run("decode|crop_border(2)", png), pixels[2:-2, 2:-2])
+    with pytest.raises(tf.errors.InvalidArgumentError, match="smaller than its border of 45"):
+        run("decode|crop_border(45)", png)
+
+
 def test_flip_lr(pixels: np.ndarray, png: bytes) -> None:
     results = [run("decode|flip_lr", png, seed) for seed in range(100)]
     flipped = [np.array_equal(result, pixels[:, ::-1]) for result in results]
@@ -195,6 +201,8 @@ def test_random_ops_depend_on_the_seed_and_their_place(png: bytes) -> None:
         ("decode|resize_small(4)|central_crop((8, 4))", (8, 4)),  # some images contain it
         ("decode|resize_small(4)|resize_small(8)|central_crop(8)", (8, 8)),
         ("decode|resize(24)|pad_crop(32, 4)", (32, 32)),
+        ("decode|crop_border(2)|resize_small(9)|central_crop((9, 8))", (9, 8)),
+        ("decode|resize((9, 8))|crop_border(2)", (5, 4)),
         (" decode | pad_crop(size=32, padding=4) ", (32, 32)),
         ("decode", None),
         ("decode|resize_small(256)|flip_lr", None),
@@ -223,6 +231,8 @@ def test_output_size_is_known_in_advance(preprocess: str, size: tuple[int, int] 
         ("decode|resize_small(4)|flip_lr|central_crop((8, 5))", "4 pixels on the shorter side"),
         ("decode|resize(16)|pad_crop(32, 4)", "32 x 32 of 16 x 16 pixels and a padding of 4"),
         ("decode|resize_small(16)|pad_crop(32, 7)", "shorter side and a padding of 7"),
+        ("decode|resize(4)|crop_border(2)", "leaves nothing of 4 pixels"),
+        ("decode|crop_border(0)", "at least 1"),
         ("decode|resize(sz=8)", "antialias=True, levels='nearest'): there is no argument 'sz'."),
         ("decode|resize(8, size=9)", "multiple values for argument 'size'"),
         ("decode|resize(size=8, size=9)", "twice"),

@@ -30,6 +30,7 @@ from vit_jax.data.ops.augmentations import (
     three_augment,
 )
 from vit_jax.data.ops.autoaugment import autoaugment, randaugment
+from vit_jax.data.ops.border import crop_border
 from vit_jax.data.ops.decode import (
     central_crop,
     decode,
@@ -50,6 +51,7 @@ OPS: dict[str, Callable[..., Op]] = {
     "resize_small": resize_small,
     "resize_long": resize_long,
     "central_crop": central_crop,
+    "crop_border": crop_border,
     "pad_crop": pad_crop,
     "flip_lr": flip_lr,
     "randaugment": randaugment,

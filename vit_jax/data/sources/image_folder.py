@@ -69,6 +69,10 @@ class ImageFolder(Source):
         """Labels of all images, by their folders."""
         return single(self._labels)
 
+    def file_names(self) -> list[str]:
+        """The names in their folders."""
+        return [PurePath(path).name for path in self._paths]
+
     def stamp(self) -> str:
         """Sizes and times of the files."""
         return files.stamp(self._paths)

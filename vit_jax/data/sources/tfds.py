@@ -88,6 +88,7 @@ def _check_code(where: str, features: Any) -> None:
                 inside.append(json.loads(value["json"]))
 
 
+_BLOCK = 256  # records that are read at once for their names
 _MOST_LABELS = 64  # of an example, where `labels` is a list and nothing says how many it has
 
 
@@ -194,6 +195,21 @@ class Tfds(Source):
             return max(1, label_index.most_labels(self._label_file))
         except FileNotFoundError:
             return _MOST_LABELS
+
+    def file_names(self) -> list[str] | None:
+        """The feature `file_name`, where examples have one; reads all records."""
+        names: list[str] = []
+        for start in range(0, self.num_examples, _BLOCK):
+            of_files, records = self._locate(
+                np.arange(start, min(start + _BLOCK, self.num_examples))
+            )
+            for file in np.unique(of_files):
+                for data in self._records.read(int(file), records[of_files == file].tolist()):
+                    stored = self._parse(data).features.feature["file_name"].bytes_list.value
+                    if len(stored) != 1:
+                        return None
+                    names.append(posixpath.basename(stored[0].decode(errors="surrogateescape")))
+        return names
 
     def stamp(self) -> str:
         """Sizes and times of the files."""

@@ -17,6 +17,7 @@ from vit_jax.config import EvalConfig, RunConfig
 from vit_jax.core import errors, synsets
 from vit_jax.data.order import label_index, subset
 from vit_jax.data.source import Source
+from vit_jax.data.sources import relabelled
 from vit_jax.data.sources import table as sources
 from vit_jax.parallel import mesh as meshes
 from vit_jax.probes import few_shot
@@ -164,6 +165,13 @@ def check_evals(config: RunConfig) -> None:
             raise errors.UserError(
                 f"evals.{name}.kind={c.kind!r} is not an evaluation. "
                 f"{errors.nearest(c.kind, KINDS)}"
+            )
+        given = [field for field in ("classes", "labels") if getattr(c, field) is not None]
+        if len(given) > 1 or (given and c.kind == FROZEN):
+            with_ = f"evals.{name}.labels" if len(given) > 1 else f"evals.{name}.kind={c.kind!r}"
+            raise errors.UserError(
+                f"evals.{name}.{given[0]} says which of ImageNet's classes images are, and does "
+                f"not go with {with_}. Take one of them away."
             )
     best = config.checkpoint.best_metric
     endings = ("",) if config.optim.ema_decay is None else ("", EMA_ENDING)
@@ -313,6 +321,10 @@ def eval_source(where: str, config: RunConfig, num_classes: int) -> Source:
         image_size=image_size(c.preprocess, f"{section}.preprocess"),
         label=c.label,
     )
+    if where == section and c.classes is not None:
+        return relabelled.by_class(source, c.classes, where=where)
+    if where == section and c.labels is not None:
+        return relabelled.by_file(source, c.labels, where=where)
     if where == section or c.train_per_class is None:
         return source
     return subset.of_each_class(source, c.train_per_class, label_index.find(source))

@@ -7,9 +7,11 @@ from vit_jax import models
 from vit_jax.config import RunConfig
 from vit_jax.core import errors, opstring
 
-# Replaces an evaluation's ops: prepare images as the evaluated weights state.
+# Instead of an evaluation's ops, or behind the first of them ("crop_border(2)|weights"): prepare
+# images as the evaluated weights state.
 OF_WEIGHTS = "weights"
 
+_DECODE = "decode"
 _RESIZES = ("resize", "resize_small", "resize_long")
 _FITS = {"resize": "stretch", "resize_small": "cover", "resize_long": "inside"}
 
@@ -18,7 +20,7 @@ def image_size(preprocess: str, field: str) -> tuple[int, int]:
     """(height, width) that a preprocess string ends with. UserError if it is not fixed."""
     from vit_jax.data.ops import table as ops
 
-    if preprocess == OF_WEIGHTS:
+    if _of_weights(preprocess) is not None:
         raise errors.UserError(
             f"{field}={preprocess!r} is for python -m vit_jax.evaluate, which has the weights: "
             "write the ops, such as decode|resize_small(256)|central_crop(224)."
@@ -52,7 +54,7 @@ def as_preprocess(preprocess: str, field: str) -> models.Preprocess:
                 fields |= {"resize": _pair(wanted), "fit": _FITS[call.name]}
         elif call.name == "central_crop" and "crop" not in fields:
             fields |= {"crop": _pair(wanted)} | _said(call, {"middle": 1})
-        elif call.name != "decode":
+        elif call.name != _DECODE:
             raise errors.UserError(
                 f"{field}={preprocess!r} is the first evaluation's, which prediction repeats; it "
                 "can: decode, then resize, resize_small or resize_long or none of them, then "
@@ -66,7 +68,7 @@ def as_ops(about: models.Preprocess) -> str:
 
     "decode|resize_small(248, method='bicubic', longer='down')|central_crop(224, middle='nearest')"
     """
-    ops = ["decode"]
+    ops = [_DECODE]
     if about.resize is not None:
         name = next(n for n, fit in _FITS.items() if fit == about.fit)
         name = "resize_small" if isinstance(about.resize, int) else name
@@ -89,13 +91,23 @@ def as_weights_say(config: RunConfig, about: models.Preprocess) -> tuple[RunConf
     said = []
     evals = dict(config.evals)
     for name, c in evals.items():
-        if c.preprocess == OF_WEIGHTS:
-            evals[name] = dataclasses.replace(c, preprocess=as_ops(about))
+        before = _of_weights(c.preprocess)
+        if before is not None:
+            ops = "|".join([_DECODE, *before, as_ops(about).removeprefix(f"{_DECODE}|")])
+            evals[name] = dataclasses.replace(c, preprocess=ops)
             said.append(f"images   evals.{name}.preprocess={evals[name].preprocess}")
     of_input = dataclasses.replace(config.input, mean=about.mean, std=about.std)
     if of_input != config.input:
         said.append(f"images   input.mean={about.mean}, input.std={about.std}, as the weights say")
     return dataclasses.replace(config, evals=evals, input=of_input), said
+
+
+def _of_weights(preprocess: str) -> list[str] | None:
+    """The ops behind decode that precede those of the weights; None: ops that are all given."""
+    *before, last = (op.strip() for op in preprocess.split("|"))
+    if last != OF_WEIGHTS:
+        return None
+    return before[1:] if before[:1] == [_DECODE] else before
 
 
 _DEFAULTS = {

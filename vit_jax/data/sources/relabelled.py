@@ -1,0 +1,152 @@
+"""A data set with other labels than its folders or records give: those of ImageNet-1k's classes.
+
+ReaL          a list of classes for each image of ImageNet's validation set, by its number;
+              images without any are left out (arXiv 2006.07159)
+ImageNet-V2   folders are numbers of classes, "0" to "999" (arXiv 1902.10811)
+ObjectNet     of 313 folders 113 are one or several of ImageNet's classes; the others are left
+              out (objectnet.dev)
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from vit_jax.core import synsets
+from vit_jax.core.errors import UserError
+from vit_jax.core.files import parse_json
+from vit_jax.data import files
+from vit_jax.data.order import label_index
+from vit_jax.data.order.label_index import Labels
+from vit_jax.data.source import DerivedSource, Example, Source, digest, listed
+
+CLASSES = 1000
+VALIDATION_IMAGES = 50_000
+_NUMBER = re.compile(r"ILSVRC2012_val_(\d{8})\.")
+
+
+class Relabelled(DerivedSource):
+    """The examples of `source` that have a label in `labels`, with these labels.
+
+    Args:
+      source: any.
+      labels: of all its examples; classes of ImageNet-1k.
+      rule: names the labels, in the fingerprint.
+    """
+
+    def __init__(self, source: Source, labels: Labels, *, rule: str):
+        counts = np.diff(labels.offsets)
+        kept = np.flatnonzero(counts)
+        super().__init__(listed(source, kept))
+        self._labels = labels.take(kept)
+        self.num_classes, self.class_names = CLASSES, tuple(synsets.names_1k().values())
+        self.max_labels, self.weighted = int(counts.max(initial=1)), False
+        bits = digest(self._labels.offsets.tobytes() + self._labels.labels.tobytes())
+        self.fingerprint = digest(f"{self.source.fingerprint}: {rule} {bits}")
+
+    def read(self, indices: np.ndarray) -> list[Example]:
+        """The examples of `source`, with the other labels."""
+        return [
+            example._replace(labels=self._of(int(index)), weights=())
+            for index, example in zip(indices, self.source.read(indices), strict=True)
+        ]
+
+    def stored_labels(self) -> Labels:
+        """The labels."""
+        return self._labels
+
+    def _of(self, index: int) -> tuple[int, ...]:
+        first, last = self._labels.offsets[index : index + 2]
+        return tuple(self._labels.labels[first:last].tolist())
+
+
+def by_class(source: Source, kind: str, *, where: str) -> Relabelled:
+    """`source` with the ImageNet classes of its own classes; `kind` is a key of KINDS.
+
+    UserError if they are not those of that kind.
+    """
+    place = {synset: number for number, synset in enumerate(synsets.names_1k())}
+    try:
+        found = [
+            [place[synset] for synset in KINDS[kind](name)] for name in source.class_names or ()
+        ]
+    except ValueError as error:
+        raise UserError(
+            f"{where}.classes={kind!r}: {source.name} has the class {error}, which is not one of "
+            f"that set. Correct {where}.data_dir, or {where}.classes."
+        ) from error
+    if source.max_labels > 1:
+        raise UserError(
+            f"{where}.classes={kind!r}: images of {source.name} have several labels already."
+        )
+    labels = [found[label] if found else [] for label in label_index.find(source).labels]
+    if not any(labels):
+        raise UserError(
+            f"{where}.classes={kind!r}: no image of {source.name} is in a class that this set has. "
+            f"Correct {where}.data_dir: it is the folder that holds the folders of classes."
+        )
+    return Relabelled(source, label_index.collect(labels), rule=kind)
+
+
+def _of_number(name: str) -> tuple[str, ...]:
+    if not re.fullmatch(r"\d{1,3}", name):
+        raise ValueError(repr(name))
+    return (list(synsets.names_1k())[int(name)],)
+
+
+# The WordNet ids of a class by its folder's name; ValueError for a name that the set has not.
+KINDS: Mapping[str, Callable[[str], Sequence[str]]] = {
+    "imagenet_v2": _of_number,
+    "objectnet": lambda name: synsets.objectnet().get(name, ()),
+}
+
+
+def by_file(source: Source, path: str, *, where: str) -> Relabelled:
+    """`source`, of images of ImageNet's validation set, with the labels of ReaL's file.
+
+    UserError if it is not such a file, or if images do not have the names of that set.
+    """
+    labels = _read(path, f"{where}.labels={path}")
+    names = source.file_names()
+    if names is None:
+        raise UserError(
+            f"{where}.labels: {source.name} does not keep the names of its image files, by which "
+            "labels are found. Give a folder of images, or records that vit_jax.prepare wrote."
+        )
+    found = [_NUMBER.search(name) for name in names]
+    for name, match in zip(names, found, strict=True):
+        if match is None or not 1 <= int(match[1]) <= len(labels):
+            raise UserError(
+                f"{where}.labels={path} has labels for ILSVRC2012_val_00000001.JPEG to "
+                f"{len(labels):08}, and {name} is none of them."
+            )
+    chosen = [labels[int(match[1]) - 1] for match in found if match]
+    if not any(chosen):
+        raise UserError(f"{where}.labels={path}: none of the {len(names):,} images has a label.")
+    return Relabelled(source, label_index.collect(chosen), rule="labels of a file")
+
+
+def _read(path: str, where: str) -> list[list[int]]:
+    """A list of classes for each validation image, in the order of their numbers."""
+    try:
+        stored: Any = parse_json(files.read(files.expanded(path)))
+    except OSError as error:
+        raise UserError(
+            f"{where} cannot be read ({error.strerror}). ReaL's labels are real.json of "
+            "https://github.com/google-research/reassessed-imagenet."
+        ) from error
+    except ValueError as error:
+        raise UserError(f"{where} is not JSON: {error}.") from error
+    right = isinstance(stored, list) and all(
+        isinstance(each, list) and all(type(c) is int and 0 <= c < CLASSES for c in each)
+        for each in stored
+    )
+    if not right or not 1 <= len(stored) <= VALIDATION_IMAGES:
+        raise UserError(
+            f"{where} is not a list with a list of classes, each from 0 to {CLASSES - 1}, for each "
+            f"of ImageNet's {VALIDATION_IMAGES:,} validation images."
+        )
+    return stored
