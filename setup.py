@@ -30,6 +30,7 @@ setup(
         "vit_jax.core": ["*.gz"],
         "vit_jax.data.sources": ["digits*"],
         "vit_jax.draw": ["*.css"],
+        "vit_jax.evaluate": ["*.css"],
         "vit_jax.prepare.report": ["*.css"],
         "vit_jax.report": ["*.js"],
     },

@@ -28,7 +28,7 @@ FLOORS = {
     "config.py": 5,
     "run/": 6,
     "train.py": 7,
-    "evaluate.py": 7,
+    "evaluate/": 7,
     "predict.py": 7,
     "export.py": 7,
     "convert.py": 7,

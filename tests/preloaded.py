@@ -118,7 +118,7 @@ def _serve(path):
 
     host_tf.load()  # first, and so TensorFlow as training imports it
     import vit_jax.convert
-    import vit_jax.evaluate
+    import vit_jax.evaluate.page
     import vit_jax.export
     import vit_jax.predict
     import vit_jax.preview

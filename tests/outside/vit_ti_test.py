@@ -15,7 +15,7 @@ from vit_jax import weights
 from vit_jax.core.screen import Screen
 from vit_jax.data.pipeline import eval_batches
 from vit_jax.data.sources.image_folder import ImageFolder
-from vit_jax.evaluate import evaluate
+from vit_jax.evaluate.__main__ import evaluate
 from vit_jax.models import Preprocess, images
 from vit_jax.run import build
 

@@ -17,11 +17,11 @@ from vit_jax.run.parts.device_cache import (
 )
 from vit_jax.run.parts.durations import Durations, durations
 from vit_jax.run.parts.evaluations import (
+    CLASSIFICATION,
     KINDS,
     EvalData,
     ModelClasses,
     check_evals,
-    check_split,
     eval_data,
     evals,
 )

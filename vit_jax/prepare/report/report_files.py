@@ -1,23 +1,20 @@
 """Writes report.json, report.html and the lists of images into the folder of a data set."""
 
-import base64
 import datetime
-import io
 import itertools
 import json
-import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from PIL import Image, ImageFile
 
 from vit_jax.core.errors import UserError
 from vit_jax.core.files import atomic_file
 from vit_jax.core.screen import Screen
 from vit_jax.data.sources.tfds_writer import NOTE
+from vit_jax.draw import thumbnails
 from vit_jax.prepare import faults
 from vit_jax.prepare.collection import Collection
 from vit_jax.prepare.prepared_set import PreparedSet
@@ -32,7 +29,7 @@ KEPT, LEFT_OUT, PAIRS = 48, 24, 24  # images on the page
 LISTED = 200  # images on the page that were left out
 CLASS_PAIRS = 1000  # in report.json
 NAMED = 10  # classes, in a sentence
-SIDE, QUALITY = 144, 78  # of a thumbnail: pixels of the longer side, and JPEG's quality
+SIDE = 144  # of a thumbnail: pixels of the longer side
 TRIED = 200  # images, to get enough that can be shown
 
 
@@ -187,25 +184,12 @@ def thumbnail(table: pa.Table, row: int, max_pixels: int) -> str | None:
     one = {name: table[name][row].as_py() for name in columns}
     if not one["path"] or not 0 < one["height"] * one["width"] <= max_pixels:
         return None
-    before = ImageFile.LOAD_TRUNCATED_IMAGES
     try:
         with open(one["path"], "rb") as file:
             file.seek(one["offset"])
-            data = file.read(one["nbytes"])
-        ImageFile.LOAD_TRUNCATED_IMAGES = True
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            image = Image.open(io.BytesIO(data))
-            image.draft("RGB", (SIDE, SIDE))
-            small = image.convert("RGB")
-    except Exception:  # damaged images are shown where possible; decoders raise anything
+            return thumbnails.data_url(file.read(one["nbytes"]), SIDE)
+    except OSError:
         return None
-    finally:
-        ImageFile.LOAD_TRUNCATED_IMAGES = before
-    small.thumbnail((SIDE, SIDE))
-    out = io.BytesIO()
-    small.save(out, "JPEG", quality=QUALITY)
-    return f"data:image/jpeg;base64,{base64.b64encode(out.getvalue()).decode()}"
 
 
 def mixed(table: pa.Table, reasons: dict[int, str]) -> Iterator[int]:

@@ -18,16 +18,15 @@ from vit_jax.core import errors, synsets
 from vit_jax.data.order import label_index, subset
 from vit_jax.data.source import Source
 from vit_jax.data.sources import relabelled
-from vit_jax.data.sources import table as sources
 from vit_jax.parallel import mesh as meshes
 from vit_jax.probes import few_shot
 from vit_jax.run.parts.device_cache import OF_TRAIN, SplitOfRun, cached_set, is_cached
-from vit_jax.run.parts.examples import inherited_data_dir, inherited_label, open_split
+from vit_jax.run.parts.examples import open_split
 from vit_jax.run.parts.preprocessing import image_size
 from vit_jax.training import step
 from vit_jax.training.clock import Cadence
 from vit_jax.training.evals import Evals, Evaluator
-from vit_jax.training.evals.classification import Classification
+from vit_jax.training.evals.classification import Classification, Scores
 from vit_jax.training.evals.feature_cache import FeatureCache
 from vit_jax.training.evals.features import FeatureReader
 from vit_jax.training.evals.frozen import Frozen
@@ -36,10 +35,10 @@ from vit_jax.training.objective import Objective
 from vit_jax.training.state import EMA_ENDING
 from vit_jax.weights import config_json
 
-FROZEN, SYNTHETIC = "frozen", "synthetic"
+CLASSIFICATION, FROZEN, SYNTHETIC = "classification", "frozen", "synthetic"
 # The names of the numbers of each kind of evaluation.
 KINDS: dict[str, Callable[[EvalConfig], tuple[str, ...]]] = {
-    "classification": lambda c: Classification.numbers_of(calibration=c.calibration),
+    CLASSIFICATION: lambda c: Classification.numbers_of(calibration=c.calibration),
     FROZEN: lambda c: Frozen.numbers_of(c.shots, c.neighbours, c.probe_l2, c.probe_lr),
 }
 
@@ -94,10 +93,12 @@ def evals(
     *,
     total_steps: int,
     keep_features: bool = False,
+    scores: dict[str, Scores] | None = None,
 ) -> Evals:
     """The evaluations of the run, with the `data` of each.
 
     keep_features: on disk, for weights that are not trained on.
+    scores: gets those of all images, by the names of evaluations that classify.
     """
     made: dict[str, tuple[Evaluator, Cadence]] = {}
     for name, c in config.evals.items():
@@ -141,6 +142,7 @@ def evals(
                 label_threshold=c.label_threshold,
                 calibration=c.calibration,
                 columns=columns,
+                keep=None if scores is None else functools.partial(scores.__setitem__, name),
             )
         made[name] = (evaluator, Cadence(c.every_steps, total_steps))
     return Evals(made)
@@ -328,21 +330,6 @@ def eval_source(where: str, config: RunConfig, num_classes: int) -> Source:
     if where == section or c.train_per_class is None:
         return source
     return subset.of_each_class(source, c.train_per_class, label_index.find(source))
-
-
-def check_split(name: str, config: RunConfig) -> None:
-    """UserError if the split of an evaluation is not there."""
-    c, input = config.evals[name], config.input
-    sources.create(
-        c.source or input.source,
-        data_dir=inherited_data_dir(input, c.source or input.source, c.data_dir),
-        split=c.split,
-        num_examples=None,
-        num_classes=None,
-        image_size=(1, 1),
-        label=inherited_label(input, c.source or input.source, c.label),
-        where=f"evals.{name}",
-    )
 
 
 def _batch_size(name: str, config: RunConfig) -> int:

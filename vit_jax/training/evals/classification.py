@@ -1,20 +1,40 @@
 """Accuracy, top-5 accuracy and loss over a labelled split, every example exactly once."""
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
 from vit_jax.core.errors import UserError
 from vit_jax.probes import calibration as probabilities
-from vit_jax.training.evals.split_reader import Progress, SplitReader
+from vit_jax.training.evals.split_reader import INDEX, Progress, SplitReader
 from vit_jax.training.objective import Objective, top_k_correct
 
 MEANS = ("accuracy", "loss", "top5_accuracy")
 # With the temperature: each half of the examples is scored by the one that suits the other half.
 CALIBRATION = ("ece", "nll", "brier", "temperature", "scaled_ece", "scaled_nll")
+NO_LABEL = -1  # pads an image's labels
 COUNTS = ("examples", "unlabelled_images", "skipped_images")
+
+
+class Scores(NamedTuple):
+    """What a model makes of each image that is scored, in the split's order.
+
+    Attributes:
+      places: int64 [N], where it is in the split.
+      labels: int32 [N, K], those that count, padded with -1.
+      prediction: int32 [N], the class of the largest logit.
+      confidence: float32 [N], that class's probability (softmax).
+      correct: bool [N], whether it is one of the labels.
+    """
+
+    places: np.ndarray
+    labels: np.ndarray
+    prediction: np.ndarray
+    confidence: np.ndarray
+    correct: np.ndarray
 
 
 class Classification:
@@ -29,6 +49,7 @@ class Classification:
       label_threshold: above 0.
       calibration: whether probabilities are judged too; the examples have at most one label.
       columns: the logits of the data's classes; None: all.
+      keep: called with the scores of all images.
       split: the other arguments of a SplitReader.
     """
 
@@ -39,9 +60,11 @@ class Classification:
         label_threshold: float,
         calibration: bool,
         columns: Sequence[int] | None = None,
+        keep: Callable[[Scores], None] | None = None,
         **split: Any,
     ):
         self._label_threshold, self._calibration = label_threshold, calibration
+        self._keep = keep
 
         def scores(model: Any, batch: Any) -> dict[str, Any]:
             images, targets, _ = objective.inputs(batch)
@@ -50,6 +73,12 @@ class Classification:
                 logits = logits[:, jnp.asarray(columns)]
             hits = targets >= label_threshold
             more = {"logits": logits, "label": hits.argmax(axis=-1)} if calibration else {}
+            if keep is not None:
+                more |= {
+                    "labels": jnp.where(_chosen(hits, batch["labels"]), batch["labels"], NO_LABEL),
+                    "prediction": logits.argmax(axis=-1),
+                    "confidence": jax.nn.softmax(logits.astype(jnp.float32)).max(axis=-1),
+                }
             return {
                 "accuracy": top_k_correct(logits, hits, 1),
                 "top5_accuracy": top_k_correct(logits, hits, 5),
@@ -85,9 +114,25 @@ class Classification:
             )
         # Sums over millions of examples lose digits in float32.
         means = {name: float(np.mean(found[name][labelled], dtype=np.float64)) for name in MEANS}
+        if self._keep:
+            of = lambda name: found[name][labelled]
+            self._keep(
+                Scores(
+                    places=of(INDEX),
+                    labels=of("labels"),
+                    prediction=of("prediction"),
+                    confidence=of("confidence"),
+                    correct=of("accuracy") > 0,
+                )
+            )
         if self._calibration:
             means |= _calibration(found["logits"][labelled], found["label"][labelled], where)
         return means | counts
+
+
+def _chosen(hits: jax.Array, labels: jax.Array) -> jax.Array:
+    """bool [B, C], [B, K] -> bool [B, K]: the labels whose class is a hit."""
+    return (labels >= 0) & jnp.take_along_axis(hits, jnp.maximum(labels, 0), axis=1)
 
 
 def _calibration(logits: np.ndarray, labels: np.ndarray, where: str) -> dict[str, float]:

@@ -1,7 +1,8 @@
 """Evaluates checkpoints: python -m vit_jax.evaluate --checkpoint runs/digits
 
 Runs the evaluations of the run that wrote it, those of --config FILE, or on --data FOLDER those
-that --kinds names. Several checkpoints, or weights of other projects, are compared in one table.
+that --kinds names. Several checkpoints, or weights of other projects, are compared in one table;
+--page FILE.html shows what each gets wrong.
 """
 
 from absl import flags
@@ -15,19 +16,30 @@ if __name__ == "__main__":  # --help and a mistake do not wait for the imports b
     flags.DEFINE_string(
         "checkpoint", None, "Work directory, or a step's folder in it; or weights. More may follow."
     )
-    flags.DEFINE_string("data", None, "Folder of images, or of a TFDS data set: no config needed.")
-    flags.DEFINE_string("split", None, "Of --data; default: test, validation, val or all.")
+    flags.DEFINE_multi_string(
+        "data", [], "Folder of images, or of a TFDS data set: no config needed. NAME=FOLDER names "
+        "it: imagenet_real, imagenet_v2, imagenet_a, imagenet_r, imagenet_sketch and objectnet are "
+        "scored as published. May be repeated.",
+    )  # fmt: skip
+    flags.DEFINE_string("split", None, "Of --data; default: test, validation, all or val.")
     flags.DEFINE_list("kinds", ["classification"], "With --data: classification, frozen.")
-    flags.DEFINE_integer("batch_size", 64, "With --data: how many images are computed at once.")
+    flags.DEFINE_integer("batch_size", 64, "With --data: images computed at once on a device.")
+    flags.DEFINE_string("labels", None, "With --data: ReaL's file of labels, real.json.")
+    flags.DEFINE_enum(
+        "classes", None, ["imagenet_v2", "objectnet"],
+        "With --data: the set whose folders of ImageNet's classes these are.",
+    )  # fmt: skip
     flags.DEFINE_bool("ema", False, "The EMA of the weights, where the run kept one.")
-    flags.DEFINE_bool("json", False, "The numbers as one JSON object.")
+    flags.DEFINE_bool("json", False, "One JSON object is all of the standard output.")
     flags.DEFINE_string("csv", None, "A file to write the numbers to as well, a row a checkpoint.")
+    flags.DEFINE_string("page", None, "A file to write: FILE.html, with pictures of errors.")
     flags.mark_flag_as_required("checkpoint")
     command.parse(configs.load, positional=True)
 
-import json
+import datetime
+import os
 import sys
-from typing import Any
+from typing import TextIO
 
 import jax
 from etils import epath
@@ -37,25 +49,31 @@ from vit_jax import weights
 from vit_jax.config import RunConfig
 from vit_jax.core import compilation_cache
 from vit_jax.core.errors import UserError
+from vit_jax.core.files import write_text
 from vit_jax.core.screen import Screen
-from vit_jax.data.sources import image_folder
+from vit_jax.evaluate import data_sets, page
+from vit_jax.evaluate.page import Scored
 from vit_jax.run import announce, build, comparison, processes
 from vit_jax.run.memory import explain_out_of_memory
-from vit_jax.store import checkpoint_dir
+from vit_jax.store import checkpoint_dir, disk_space
 from vit_jax.store.workdir import read_document
+from vit_jax.training.evals.classification import Scores
 from vit_jax.training.state import EMA_ENDING
-
-SPLITS = ("test", "validation", image_folder.ALL, "val")  # of --data, the first that is there
 
 
 def evaluate(
-    config: RunConfig, checkpoint: epath.Path, screen: Screen, *, ema: bool = False
+    config: RunConfig,
+    checkpoint: epath.Path,
+    screen: Screen,
+    *,
+    ema: bool = False,
+    scored: dict[str, Scored] | None = None,
 ) -> dict[str, float]:
     """All evaluations of `config` with a checkpoint's model; numbers by "<evaluation>/<number>".
 
     Images are normalised as the weights state, and also resized and cropped so in an evaluation
     whose preprocess is "weights". With `ema` the EMA of the weights is evaluated, and the names are
-    "<evaluation>_ema".
+    "<evaluation>_ema". `scored` gets the images of evaluations that classify, by their names.
 
     Raises:
       UserError: no checkpoint, no evaluation, or data that do not fit.
@@ -76,6 +94,7 @@ def evaluate(
     build.check_evals(config)
     image_size = loaded.model.preprocess.image_size
     data = {name: build.eval_data(name, config, classes, mesh, image_size) for name in config.evals}
+    scores: dict[str, Scores] | None = None if scored is None else {}
     evals = build.evals(
         config,
         data,
@@ -84,40 +103,16 @@ def evaluate(
         build.objective(config, num_classes=classes.number),
         total_steps=loaded.step,
         keep_features=True,
+        scores=scores,
     )
     with explain_out_of_memory(config):
         numbers = evals.run(
             loaded.step, {EMA_ENDING if ema else "": nnx.to_pure_dict(variables)}, screen.bar
         )
     announce.bad_images(screen, *(d.bad_images for each in data.values() for d in each.parts))
+    if scored is not None and scores is not None:
+        scored |= {name: Scored(data[name].source, found) for name, found in scores.items()}
     return numbers
-
-
-def on_data(folder: str, split: str | None, kinds: list[str], batch_size: int) -> dict[str, Any]:
-    """A config that evaluates weights on a data set as they say. UserError for an unknown split."""
-    source = "tfds" if image_folder.is_of_tfds(folder) else "image_folder"
-    splits = [split] if split else list(SPLITS)
-    values: dict[str, Any] = {}
-    for number, name in enumerate(splits, start=1):
-        values = {
-            "input": {"source": source, "data_dir": folder, "batch_size": batch_size},
-            "evals": {
-                f"{name}_{kind}" if len(kinds) > 1 else name: {
-                    "kind": kind, "split": name, "preprocess": build.OF_WEIGHTS,
-                }
-                for kind in kinds
-            },
-            "total": {"steps": 1},
-        }  # fmt: skip
-        first = next(iter(values["evals"]))
-        try:
-            build.check_split(first, configs.resolve(values))
-        except UserError:
-            if number == len(splits):
-                raise
-            continue
-        break
-    return values
 
 
 FLAGS = flags.FLAGS
@@ -125,34 +120,88 @@ FLAGS = flags.FLAGS
 
 def main(arguments: list[str]) -> None:
     """The command."""
+    out = _output_of_json() if FLAGS.json else sys.stdout
     with processes.together(processes.find()):
         if FLAGS.data and FLAGS.config:
             raise UserError("--data says what to evaluate on, and so does --config: give one.")
+        page_file = _page_file()
         compilation_cache.use()
         first = jax.process_index() == 0
         screen = Screen(sys.stderr if FLAGS.json else sys.stdout, quiet=not first)
-        results = {}
-        for path in (FLAGS.checkpoint, *arguments):
-            checkpoint = epath.Path(path).expanduser()
-            if not weights.is_external(checkpoint):
-                checkpoint = checkpoint_dir.find(checkpoint)
-            results[path] = evaluate(_config(checkpoint), checkpoint, screen, ema=FLAGS.ema)
+        # All of them are found before one is evaluated.
+        checkpoints = {path: _find(path) for path in (FLAGS.checkpoint, *arguments)}
+        configs_of = {path: _config(checkpoint) for path, checkpoint in checkpoints.items()}
+        results: dict[str, dict[str, float]] = {}
+        scored: dict[str, dict[str, Scored]] = {}
+        for path, checkpoint in checkpoints.items():
+            of_images: dict[str, Scored] | None = {} if page_file and first else None
+            results[path] = evaluate(
+                configs_of[path], checkpoint, screen, ema=FLAGS.ema, scored=of_images
+            )
+            for name, each in (of_images or {}).items():
+                scored.setdefault(name, {})[path] = each
             if not FLAGS.json:
                 step = 0 if weights.is_external(checkpoint) else int(checkpoint.name)
                 announce.results(screen, step, results[path])
-        if FLAGS.csv and first:
+        if not first:
+            return
+        if FLAGS.csv:
             comparison.write_csv(epath.Path(FLAGS.csv).expanduser(), results)
-        if FLAGS.json and first:
-            print(json.dumps(results if arguments else results[FLAGS.checkpoint]))
+        if page_file:
+            made = page.page(results, scored, datetime.datetime.now(datetime.UTC))
+            page_file.parent.mkdir(parents=True, exist_ok=True)
+            write_text(page_file, made)
+            screen.say(f"saved    {page_file}")
+        if FLAGS.json:
+            print(comparison.as_json(results if arguments else results[FLAGS.checkpoint]), file=out)
+            out.flush()
         elif arguments:
             for line in comparison.table(results):
                 screen.say(line)
 
 
+def _output_of_json() -> TextIO:
+    """Standard output for JSON alone: what libraries write there goes to standard error."""
+    sys.stdout.flush()
+    out = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    return out
+
+
+def _page_file() -> epath.Path | None:
+    """The file of --page. UserError before the evaluation if it cannot be written."""
+    if not FLAGS.page:
+        return None
+    file = epath.Path(FLAGS.page).expanduser()
+    if file.suffix != ".html":
+        raise UserError(f"--page={file} is not an HTML file: give a name that ends in .html.")
+    try:
+        disk_space.try_writing(file.parent)
+    except OSError as error:
+        raise UserError(
+            f"--page={file} cannot be written: {error.strerror}. Give a file in a folder that is "
+            "writable and has room."
+        ) from error
+    return file
+
+
+def _find(path: str) -> epath.Path:
+    """The step's folder, or the weights. UserError if they are not there."""
+    checkpoint = epath.Path(path).expanduser()
+    return checkpoint if weights.is_external(checkpoint) else checkpoint_dir.find(checkpoint)
+
+
 def _config(checkpoint: epath.Path) -> RunConfig:
     """What to evaluate a checkpoint on."""
     if FLAGS.data:
-        values = on_data(FLAGS.data, FLAGS.split, FLAGS.kinds, FLAGS.batch_size)
+        values = data_sets.on_data(
+            FLAGS.data,
+            split=FLAGS.split,
+            kinds=FLAGS.kinds,
+            batch_size=FLAGS.batch_size * jax.device_count(),
+            labels=FLAGS.labels,
+            classes=FLAGS.classes,
+        )
         return configs.resolve(values, FLAGS.config_override)
     if FLAGS.config:
         return configs.load(FLAGS.config, FLAGS.config_override)

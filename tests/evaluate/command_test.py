@@ -1,6 +1,7 @@
 """python -m vit_jax.evaluate on converted weights, with the preprocessing that they state."""
 
 import csv
+import json
 import shutil
 
 import jax
@@ -13,7 +14,7 @@ from PIL import Image
 from vit_jax import config as configs
 from vit_jax import models, weights
 from vit_jax.core.screen import Screen
-from vit_jax.evaluate import evaluate
+from vit_jax.evaluate.__main__ import evaluate
 from vit_jax.models import images
 
 ROUNDING = 1e-4  # pixels may differ by a level where a sum lies between two
@@ -86,12 +87,13 @@ def test_colours_are_those_of_the_weights_whatever_the_config_says(timm_folder, 
 
 
 def test_weights_are_compared_on_data_without_a_config(timm_folder, folder, tmp_path, run_python):
-    table, again = tmp_path / "table.csv", tmp_path / "again"
+    table, again, page = tmp_path / "table.csv", tmp_path / "again", tmp_path / "new" / "page.html"
     shutil.copytree(timm_folder, again)
     done = run_python(
         "-m", "vit_jax.evaluate", f"--checkpoint={timm_folder}", f"--data={folder}",
-        "--kinds=classification,frozen", "--batch_size=4", f"--csv={table}",
+        "--kinds=classification,frozen", "--batch_size=4", f"--csv={table}", f"--page={page}",
         "--config.evals.val_frozen.shots=1", "--config.evals.val_frozen.neighbours=3", str(again),
+        XDG_CACHE_HOME=str(tmp_path),
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     with table.open() as file:
@@ -102,6 +104,30 @@ def test_weights_are_compared_on_data_without_a_config(timm_folder, folder, tmp_
     mean_loss = loss(model, folder, model.preprocess)
     assert float(first["val_classification/loss"]) == pytest.approx(mean_loss, abs=ROUNDING)
     assert first["val_frozen/examples"] == "9.0"
-    lines = done.stdout.splitlines()[-3:]
-    assert lines[0].split()[:2] == ["val_classification/accuracy", "val_classification/loss"]
-    assert lines[1].split()[1:] == lines[2].split()[1:]
+    head, *rows = (line.split() for line in done.stdout.splitlines()[-len(first) + 3 :])
+    assert head == [str(timm_folder), str(again)]
+    assert rows[0][0] == "val_classification/accuracy"
+    assert all(one == other for _, one, other in rows)
+    wrong = round(9 * (1 - float(first["val_classification/accuracy"])))
+    assert f"{wrong} of {wrong} wrong images" in page.read_text()
+
+
+def test_json_is_all_of_the_output(timm_folder, folder, tmp_path, run_python):
+    done = run_python(
+        "-m", "vit_jax.evaluate", f"--checkpoint={timm_folder}", f"--data=set={folder}",
+        "--batch_size=2", "--json", devices=2, XDG_CACHE_HOME=str(tmp_path),
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("\n") == 1
+    numbers = json.loads(done.stdout)
+    assert {"set/accuracy", "set/ece", "set/temperature"} <= set(numbers)
+    assert numbers["set/examples"] == 9
+
+
+def test_all_checkpoints_are_found_before_one_is_evaluated(timm_folder, folder, run_python):
+    missing = folder / "nothing"
+    done = run_python(
+        "-m", "vit_jax.evaluate", f"--checkpoint={timm_folder}", f"--data={folder}", str(missing)
+    )
+    assert done.returncode == 1 and str(missing) in done.stderr
+    assert "accuracy" not in done.stdout

@@ -1,0 +1,90 @@
+"""Sets by name, laid out as the published ones."""
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from vit_jax import config as configs
+from vit_jax.core import synsets
+from vit_jax.core.errors import UserError
+from vit_jax.evaluate import data_sets
+from vit_jax.run import build
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Makes a folder with an image for each class."""
+
+    def make(*classes):
+        for name in classes:
+            (tmp_path / "set" / name).mkdir(parents=True)
+            image = Image.fromarray(np.zeros((8, 8, 3), np.uint8))
+            image.save(tmp_path / "set" / name / f"{name}.png")
+        return str(tmp_path / "set")
+
+    return make
+
+
+def on_data(*data, split=None, kinds=("classification",), labels=None, classes=None):
+    found = data_sets.on_data(
+        data, split=split, kinds=kinds, batch_size=8, labels=labels, classes=classes
+    )
+    return configs.resolve(found).evals
+
+
+def test_folders_are_named_by_their_split_or_as_one_says(folder):
+    data = folder("cat", "dog")
+    (evaluation,) = on_data(data).items()
+    assert evaluation[0] == "all" and evaluation[1].calibration
+    assert set(on_data(f"a={data}", f"b={data}")) == {"a", "b"}
+    assert set(on_data(data, kinds=("classification", "frozen"))) == {
+        "all_classification", "all_frozen",
+    }  # fmt: skip
+    with pytest.raises(UserError, match=r"two are called all\. Write NAME="):
+        on_data(data, data)
+    with pytest.raises(UserError, match=r"has no split 'tset'.* Valid: all, train, val"):
+        on_data(data, split="tset")
+
+
+@pytest.mark.parametrize("name", ["imagenet_a", "imagenet_r"])
+def test_a_set_of_two_hundred_classes_is_complete(folder, name):
+    ids = synsets.imagenet_sets()[name]
+    data = folder(*ids)
+    (evaluation,) = on_data(f"{name}={data}").values()
+    assert evaluation.classes is None
+    classes = build.ModelClasses(1000, tuple(synsets.names_1k().values()))
+    config = configs.resolve(
+        {"evals": {name: {"source": "image_folder", "data_dir": data, "split": "all"}}},
+        ("evals." + name + ".preprocess=decode|resize(8)", "input.batch_size=8"),
+    )
+    read = build.eval_data(name, config, classes, build.mesh(config.mesh), (8, 8))
+    known = list(synsets.names_1k())
+    assert [known[column] for column in read.columns] == list(ids)
+    with pytest.raises(UserError, match=rf"of imagenet_{'ra'[name > 'imagenet_b']}, by their"):
+        on_data(f"imagenet_{'ra'[name > 'imagenet_b']}={data}")
+
+
+def test_objectnets_frame_is_cut_off_and_its_labels_are_several(folder):
+    data = folder("alarm_clock", "air_freshener")
+    for evaluation in (on_data(f"objectnet={data}"), on_data(data, classes="objectnet")):
+        (found,) = evaluation.values()
+        assert (found.classes, found.calibration) == ("objectnet", False)
+        assert found.preprocess == "crop_border(2)|weights"
+
+
+def test_reals_labels_are_asked_for(folder, tmp_path):
+    data = folder("n01440764")
+    with pytest.raises(UserError, match=r"imagenet_real=.* needs --labels=real\.json"):
+        on_data(f"imagenet_real={data}")
+    (found,) = on_data(f"imagenet_real={data}", labels="real.json").values()
+    assert (found.labels, found.calibration) == ("real.json", False)
+    (found,) = on_data(data, labels="real.json").values()
+    assert found.labels == "real.json"
+
+
+def test_sets_are_recognised_by_all_their_folders():
+    objects = list(synsets.objectnet())
+    assert data_sets.recognised([str(i) for i in range(1000)]) == "imagenet_v2"
+    assert data_sets.recognised([*objects, "air_freshener"]) == "objectnet"
+    for others in ((), [str(i) for i in range(10)], objects[1:], ["cat"]):
+        assert data_sets.recognised(others) == ""

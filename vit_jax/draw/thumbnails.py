@@ -1,0 +1,32 @@
+"""Small pictures for pages of HTML."""
+
+import base64
+import io
+import warnings
+
+from PIL import Image, ImageFile, ImageOps
+
+QUALITY = 78  # of JPEG
+
+
+def data_url(data: bytes, side: int, *, upright: bool = False) -> str | None:
+    """An encoded image, at most `side` pixels high and wide, as a data: URL.
+
+    upright: turn it by its EXIF orientation. None if it cannot be decoded, not even in part.
+    """
+    before = ImageFile.LOAD_TRUNCATED_IMAGES
+    try:
+        ImageFile.LOAD_TRUNCATED_IMAGES = True
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            image = Image.open(io.BytesIO(data))
+            image.draft("RGB", (side, side))
+            small = (ImageOps.exif_transpose(image) if upright else image).convert("RGB")
+    except Exception:  # damaged images are shown where possible; decoders raise anything
+        return None
+    finally:
+        ImageFile.LOAD_TRUNCATED_IMAGES = before
+    small.thumbnail((side, side))
+    out = io.BytesIO()
+    small.save(out, "JPEG", quality=QUALITY)
+    return f"data:image/jpeg;base64,{base64.b64encode(out.getvalue()).decode()}"

@@ -1,0 +1,1 @@
+"""The command that scores trained models on data."""

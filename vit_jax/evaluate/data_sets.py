@@ -1,0 +1,156 @@
+"""Evaluations of data that no config describes: folders, and sets that are known by name.
+
+--data FOLDER            named after its split
+--data NAME=FOLDER       a name of SETS, or any other
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from vit_jax.core import synsets
+from vit_jax.core.errors import UserError
+from vit_jax.data.source import Source
+from vit_jax.data.sources import image_folder
+from vit_jax.data.sources import table as sources
+from vit_jax.run import build
+
+SPLITS = ("test", "validation", image_folder.ALL, "val")  # the first that is there
+
+REAL = "imagenet_real"
+V2, OBJECTNET = "imagenet_v2", "objectnet"  # of evals.*.classes too
+# The fields of their evaluations.
+SETS: Mapping[str, Mapping[str, Any]] = {
+    "imagenet": {},
+    REAL: {},
+    V2: {"classes": V2},
+    "imagenet_a": {},
+    "imagenet_r": {},
+    "imagenet_sketch": {},
+    # Around its images is a frame of 2 red pixels.
+    OBJECTNET: {"classes": OBJECTNET, "preprocess": f"crop_border(2)|{build.OF_WEIGHTS}"},
+}
+
+
+class Data(NamedTuple):
+    """A folder to evaluate on, and the name that it is given; None: that of its split."""
+
+    folder: str
+    name: str | None
+
+
+def parse(text: str) -> Data:
+    """ "imagenet_v2=/data/v2" or "/data/v2"."""
+    match = re.fullmatch(r"([A-Za-z_]\w*)=(.+)", text)
+    return Data(match[2], match[1]) if match else Data(text, None)
+
+
+def on_data(
+    data: Sequence[str],
+    *,
+    split: str | None,
+    kinds: Sequence[str],
+    batch_size: int,
+    labels: str | None,
+    classes: str | None,
+) -> dict[str, Any]:
+    """A config that evaluates weights on these data as they say.
+
+    Args:
+      data: as `parse` takes them.
+      split: of all of them; None: one of SPLITS.
+      kinds: of evaluations.
+      batch_size: on all devices together.
+      labels, classes: fields of the evaluations, for data that are not known by name; `labels` are
+        those of imagenet_real too.
+
+    Raises:
+      UserError: a folder or a split is not there, or a set is not what its name says.
+    """
+    evals: dict[str, Any] = {}
+    for folder, name in map(parse, data):
+        kind = "tfds" if image_folder.is_of_tfds(folder) else "image_folder"
+        chosen, source = _open(kind, folder, split, f"evals.{name}" if name else "--data")
+        fields = {"source": kind, "data_dir": folder, "split": chosen}
+        fields |= {"preprocess": build.OF_WEIGHTS, **_fields(folder, name, source, labels, classes)}
+        # One label an image is what probabilities can be compared with.
+        single = source.max_labels == 1 and not {"labels", OBJECTNET} & {*fields, *fields.values()}
+        for each in kinds:
+            label = f"{name or chosen.partition('[')[0]}_{each}" if len(kinds) > 1 else name
+            label = label or chosen.partition("[")[0]
+            if label in evals:
+                raise UserError(f"--data {folder}: two are called {label}. Write NAME={folder}.")
+            evals[label] = {"kind": each, **fields}
+            if each == build.CLASSIFICATION:
+                evals[label]["calibration"] = single
+    first = next(iter(evals.values()))
+    return {
+        "input": {"source": first["source"], "data_dir": first["data_dir"]}
+        | {"batch_size": batch_size},
+        "evals": evals,
+        "total": {"steps": 1},
+    }
+
+
+def _fields(
+    folder: str, name: str | None, source: Source, labels: str | None, classes: str | None
+) -> dict[str, Any]:
+    """What an evaluation of these data needs beside the data."""
+    if name is None or name not in SETS:
+        given = {"labels": labels, "classes": classes}
+        found = {field: value for field, value in given.items() if value is not None}
+        known = found.get("classes") or ("" if found else recognised(source.class_names or ()))
+        return {**SETS.get(known, {}), **found}
+    if name == REAL and labels is None:
+        raise UserError(
+            f"--data {REAL}={folder} needs --labels=real.json, which is at "
+            "https://github.com/google-research/reassessed-imagenet."
+        )
+    _check_complete(folder, name, source)
+    return {**SETS[name], **({"labels": labels} if name == REAL else {})}
+
+
+def recognised(class_names: Sequence[str]) -> str:
+    """The set whose folders have these names and can be taken for nothing else; "" for none."""
+    names = set(class_names)
+    if names == {str(number) for number in range(1000)}:
+        return V2
+    return OBJECTNET if names > synsets.objectnet().keys() else ""
+
+
+def _check_complete(folder: str, name: str, source: Source) -> None:
+    """UserError unless the classes of `source` are those that the set of this name has."""
+    expected = synsets.imagenet_sets().get(name)
+    if name in ("imagenet", "imagenet_sketch"):
+        expected = tuple(synsets.names_1k())
+    found = synsets.of_classes(source.class_names or ())
+    if expected is None or (found and set(found) == set(expected)):
+        return
+    lacking = sorted(set(expected) - set(found or ()))
+    raise UserError(
+        f"--data {name}={folder} does not have the {len(expected):,} classes of {name}, by their "
+        f"WordNet ids: {len(lacking):,} are missing, such as {', '.join(lacking[:3])}. Complete "
+        f"it, or leave the name out: {folder} alone is scored on the classes that are there."
+        if lacking
+        else f"--data {name}={folder} has classes that {name} has not."
+    )
+
+
+def _open(kind: str, folder: str, split: str | None, where: str) -> tuple[str, Source]:
+    """The split to score, and its examples. UserError that says which splits there are."""
+    splits = [split] if split else list(SPLITS)
+    for number, name in enumerate(splits, start=1):
+        try:
+            return name, sources.create(
+                kind,
+                data_dir=folder,
+                split=name,
+                num_examples=None,
+                num_classes=None,
+                image_size=(1, 1),
+                where=where,
+            )
+        except UserError:
+            if number == len(splits):
+                raise
+    raise AssertionError(splits)
