@@ -298,3 +298,5 @@ def test_options_that_a_compiler_does_not_know_are_left_out():
     assert understood(known, device) == known
     assert understood({"xla_of_another_version": "1", **known, "xla_gone": "2"}, device) == known
     assert understood({"xla_gone": "2"}, device) is None is understood(None, device)
+    with jax.set_mesh(jax.make_mesh((2,), ("data",), devices=jax.devices()[:2])):
+        assert understood(known, device) == known

@@ -234,7 +234,8 @@ def understood(options: dict[str, str] | None, device: jax.Device) -> dict[str, 
     number = jax.ShapeDtypeStruct((), np.float32, sharding=meshes.replicated(mesh))
     while options:
         try:
-            jax.jit(lambda x: x, compiler_options=options).lower(number).compile()
+            with jax.set_mesh(mesh):  # the caller's has all devices
+                jax.jit(lambda x: x, compiler_options=options).lower(number).compile()
         except jax.errors.JaxRuntimeError as error:
             unknown = [name for name in options if f"'{name}'" in str(error)]
             if not unknown:
