@@ -298,5 +298,15 @@ def test_options_that_a_compiler_does_not_know_are_left_out():
     assert understood(known, device) == known
     assert understood({"xla_of_another_version": "1", **known, "xla_gone": "2"}, device) == known
     assert understood({"xla_gone": "2"}, device) is None is understood(None, device)
-    with jax.set_mesh(jax.make_mesh((2,), ("data",), devices=jax.devices()[:2])):
-        assert understood(known, device) == known
+
+
+def test_options_are_asked_for_under_the_mesh_of_a_step(run_python):
+    code = """
+import jax
+from vit_jax.training.step import understood
+known = {"xla_cpu_enable_fast_math": "False"}
+with jax.set_mesh(jax.make_mesh((2,), ("data",))):
+    assert understood(known, jax.devices()[0]) == known
+"""
+    done = run_python("-c", code, devices=2)
+    assert done.returncode == 0, done.stderr
