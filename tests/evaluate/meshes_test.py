@@ -1,0 +1,128 @@
+"""Each example once, and the same numbers to the last digit, on any number of devices and hosts."""
+
+import json
+import socket
+import subprocess
+import sys
+
+import jax
+import numpy as np
+import pytest
+from flax import nnx
+from PIL import Image
+
+from tests.conftest import REPOSITORY, python_environment
+from vit_jax import models, weights
+
+IMAGES = 19
+ROWS = 2  # of a batch, on each device
+EVALUATE = f"""
+import json, os, sys
+from etils import epath
+from vit_jax import config as configs
+from vit_jax.core.screen import Screen
+from vit_jax.evaluate.__main__ import evaluate
+
+folder, runs = sys.argv[1:]
+for name, (splits, devices, mesh) in json.loads(runs).items():
+    shared = {{"source": "image_folder", "data_dir": f"{{folder}}/data", "preprocess": "decode"}}
+    shared |= {{"train_split": "all", "shots": [1, 3], "seeds": 2, "neighbours": [3], "l2": 1.0}}
+    evals = {{
+        f"{{kind}}{{n}}": {{"kind": kind, "split": f"all[:{{n}}]", **shared}}
+        for n in splits for kind in ("classification", "frozen")
+    }}
+    for each in evals.values():
+        each["preprocess"] += "|resize(16)"
+        each["calibration"] = each["kind"] == "classification"
+    values = {{"input": {{"batch_size": {ROWS} * devices}}, "total": {{"steps": 1}}}}
+    values["evals"], scored = evals, {{}}
+    os.environ["XDG_CACHE_HOME"] = f"{{folder}}/cache/{{name}}"  # no features of another mesh
+    config = configs.resolve(values, mesh)
+    numbers = evaluate(config, epath.Path(folder) / "weights", Screen(quiet=True), scored=scored)
+    places = {{key: each.scores.places.tolist() for key, each in scored.items()}}
+    print(json.dumps([name, numbers, places]))
+"""
+ONE = "mesh.data=1"
+MESHES = {
+    "data": (8, ["mesh.data=8"]),
+    "fsdp": (8, [ONE, "mesh.fsdp=8"]),
+    "replica x data x fsdp": (8, ["mesh.replica=2", "mesh.data=2", "mesh.fsdp=2"]),
+    "data 4": (4, ["mesh.data=4"]),
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Images of three classes and weights."""
+    folder, numbers = tmp_path_factory.mktemp("evaluated"), np.random.default_rng(0)
+    for i in range(IMAGES):
+        place = folder / "data" / f"class{i % 3}"
+        place.mkdir(parents=True, exist_ok=True)
+        colours = np.eye(3)[i % 3] * 60 + numbers.integers(0, 190, (4, 4, 3))
+        Image.fromarray(colours.astype(np.uint8)).save(place / f"{i}.png")
+    model = models.create(
+        "ViT-Ti/8", depth=1, width=16, mlp_dim=16, num_heads=2, num_classes=3, image_size=16,
+        rngs=nnx.Rngs(0),
+    )  # fmt: skip
+    model.head.kernel[...] = 3 * jax.random.normal(jax.random.key(1), model.head.kernel.shape)
+    names = tuple(f"class{i}" for i in range(3))
+    weights.save(weights.Loaded(model, "ViT-Ti/8", names, 0), folder / "weights", "timm")
+    return folder
+
+
+def run(run_python, folder, runs):
+    done = run_python("-c", EVALUATE, str(folder), json.dumps(runs), devices=8)
+    assert done.returncode == 0, done.stderr
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    return {name: numbers for name, numbers, _ in lines}, {name: at for name, _, at in lines}
+
+
+def check(numbers, places, splits):
+    """All runs agree, and see each example once, in order."""
+    first, *others = numbers.values()
+    assert len(first) >= 15 * len(splits)
+    assert all(other == first for other in others)
+    for found in places.values():
+        assert found == {f"classification{n}": list(range(n)) for n in splits}
+    for n in splits:
+        assert first[f"classification{n}/examples"] == first[f"frozen{n}/examples"] == n
+
+
+def test_one_device_and_eight_agree_to_the_last_digit(run_python, folder):
+    splits = [IMAGES]
+    runs = {"one": (splits, 1, [ONE]), "data": (splits, *MESHES["data"])}
+    check(*run(run_python, folder, runs), splits)
+
+
+@pytest.mark.slow
+def test_any_number_of_images_on_any_mesh(run_python, folder):
+    splits = [1, 2, 15, 16, 17]
+    runs = {name: (splits, *mesh) for name, mesh in MESHES.items()}
+    check(*run(run_python, folder, {"one": (splits, 1, [ONE]), **runs}), splits)
+
+
+@pytest.mark.slow
+def test_two_processes_agree_with_one_and_one_of_them_writes_json(run_python, folder):
+    command = [
+        "-m", "vit_jax.evaluate", f"--checkpoint={folder / 'weights'}", "--json",
+        f"--data=set={folder / 'data'}", f"--batch_size={ROWS}", "--kinds=classification,frozen",
+        "--config.evals.set_frozen.train_split=all", "--config.evals.set_frozen.shots=1,3",
+        "--config.evals.set_frozen.neighbours=3", "--num_processes=2",
+    ]  # fmt: skip
+    cache = {"XDG_CACHE_HOME": str(folder / "c")}
+    alone = run_python(*command[:-1], devices=8, **cache)
+    assert alone.returncode == 0, alone.stderr
+    with socket.create_server(("", 0)) as server:
+        port = server.getsockname()[1]
+    started = [
+        subprocess.Popen(
+            [sys.executable, *command, f"--coordinator=localhost:{port}", f"--process_id={i}"],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=REPOSITORY,
+            env=python_environment(4, **cache),
+        )
+        for i in range(2)
+    ]  # fmt: skip
+    outputs = [process.communicate(timeout=300) for process in started]
+    assert [process.returncode for process in started] == [0, 0], outputs
+    assert json.loads(outputs[0][0]) == json.loads(alone.stdout)
+    assert outputs[1][0] == ""
