@@ -134,6 +134,7 @@ def messages(tmp_path, tiny_run, monkeypatch):
         (["input.source=tfds", "input.data_dir=images"], "holds no dataset_info.json"),
         (["input.data_dir=images"], "input.source='synthetic' reads no folder"),
         (["evals.val.source=image_folder"], "evals.val.data_dir is not set"),
+        (["evals.val.labels=real.json"], "evals.val.labels=real.json does not exist"),
         (["input.mixture.a.source=tfds"], "input.mixture.a.data_dir is not set"),
         (["init.weights=nowhere"], "init.weights=nowhere: No checkpoint in nowhere"),
         (["init.weights="], "init.weights is empty"),

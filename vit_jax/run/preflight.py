@@ -217,10 +217,18 @@ def check_folders(config: RunConfig, workdir: epath.Path | None = None) -> None:
         if (source, folder) not in seen and not (folder and files.is_remote(folder)):
             seen.append((source, folder))
             problems.look(where, sources.check_folder, source, folder, where=where)
+    for name, evaluation in config.evals.items():
+        if evaluation.labels is not None and not files.is_remote(evaluation.labels):
+            problems.look(f"evals.{name}", _check_labels, evaluation.labels, f"evals.{name}")
     if workdir is not None:
         problems.look("init", _check_weights, config, workdir)
         problems.look("workdir", disk_space.check_writable, workdir)
     problems.tell()
+
+
+def _check_labels(path: str, where: str) -> None:
+    if not epath.Path(path).expanduser().is_file():
+        raise UserError(f"{where}.labels={path} does not exist. It is a file such as real.json.")
 
 
 def _of_data(config: RunConfig) -> Iterator[tuple[str, str, str | None]]:

@@ -1,15 +1,19 @@
 """Agreement of an evaluation's classes with the model's."""
 
 import dataclasses
+import os
 
 import numpy as np
 import pytest
+from flax import nnx
 from PIL import Image
 
 from vit_jax import config as configs
+from vit_jax.core import synsets
 from vit_jax.core.errors import UserError
 from vit_jax.data import decoded
 from vit_jax.run import build, decode
+from vit_jax.run.parts import evaluations
 
 DIGITS = tuple("0123456789")
 
@@ -101,7 +105,8 @@ def test_features_of_any_classes_are_compared(of_imagenet):
     assert [part.source.num_examples for part in data.parts] == [6, 6]
     one_each = look(shots=(1,), neighbours=(2,), train_per_class=1)
     assert one_each.train.source.num_examples == 2
-    with pytest.raises(UserError, match="2 of 2 classes have fewer than 4 examples"):
+    too_few = r"evals\.f\.shots=\(4,\) of .*'train': 2 of 2 classes have fewer than 4 examples"
+    with pytest.raises(UserError, match=too_few):
         look(shots=(4,), neighbours=())
     with pytest.raises(UserError, match=r"evals\.f\.neighbours=7: .* has 6 examples"):
         look(shots=(1,), neighbours=(7,))
@@ -118,3 +123,50 @@ def test_both_splits_of_features_are_decoded_apart(of_imagenet, tmp_path):
     job = {"config": written, "num_classes": 2, "folders": {w: str(f) for w, f in folders.items()}}
     decode.decode(job)
     assert [decoded.load(folder).num_examples for folder in folders.values()] == [6, 2]
+
+
+def test_features_of_other_images_or_another_preparation_are_not_taken(of_imagenet, tmp_path):
+    graph = nnx.graphdef(nnx.Linear(2, 2, rngs=nnx.Rngs(0)))
+    classes = build.ModelClasses(2, None)
+
+    def file(*overrides):
+        config = frozen(of_imagenet, shots=(1,), neighbours=())
+        config = configs.resolve(configs.to_dict(config), overrides)
+        data = build.eval_data("f", config, classes, build.mesh(config.mesh), (8, 8))
+        return evaluations._cache(config, data, graph).path({"p": np.ones(2)}).name
+
+    first = file()
+    assert first == file("evals.f.shots=1,2", "evals.f.batch_size=3")
+    assert first != file("input.mean=0.4,0.5,0.5") != file("evals.f.split=val[:5]") != first
+    assert first != file("evals.f.preprocess=decode|resize(8, method='bicubic')")
+    image = tmp_path / "data" / "val" / "n01440764" / "0.png"
+    Image.fromarray(np.full((8, 8, 3), 7, np.uint8)).save(image)
+    os.utime(image, (1, 1))
+    assert first != file()
+
+
+def test_variants_of_imagenet_are_scored_by_their_own_labels(tmp_path):
+    for name in ("alarm_clock", "air_freshener"):
+        (tmp_path / "data" / name).mkdir(parents=True)
+        Image.fromarray(np.zeros((8, 8, 3), np.uint8)).save(tmp_path / "data" / name / "0.png")
+    shared = {"source": "image_folder", "data_dir": str(tmp_path / "data"), "split": "all"}
+
+    def look(names, **fields):
+        evaluation = {**shared, "preprocess": "decode|crop_border(2)|resize(4)", **fields}
+        config = configs.resolve({"evals": {"o": evaluation}, "input": {"batch_size": 2}})
+        build.check_evals(config)
+        classes = build.ModelClasses(len(names), names)
+        return build.eval_data("o", config, classes, build.mesh(config.mesh), (4, 4))
+
+    thousand = tuple(synsets.names_1k().values())
+    data = look(thousand, classes="objectnet")
+    assert (data.source.num_examples, data.columns) == (1, None)
+    (example,) = data.source.read(np.array([0]))
+    assert sorted(example.labels) == [409, 530]
+    with pytest.raises(UserError, match=r"evals\.o\.calibration: images of .* up to 2 labels"):
+        look(thousand, classes="objectnet", calibration=True)
+    for wrong in ({"kind": "frozen"}, {"labels": "real.json"}):
+        with pytest.raises(UserError, match=r"evals\.o\.classes says which .* does not go with"):
+            look(thousand, classes="objectnet", **wrong)
+    with pytest.raises(UserError, match=r"evals\.o\.labels=.*real\.json cannot be read"):
+        look(thousand, labels=str(tmp_path / "real.json"))

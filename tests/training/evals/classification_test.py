@@ -32,7 +32,14 @@ class Feed(list):
 
 
 def run(
-    examples, *, num_examples, label_threshold=0.5, batch_size=2, weighted=True, calibration=False
+    examples,
+    *,
+    num_examples,
+    label_threshold=0.5,
+    batch_size=2,
+    weighted=True,
+    calibration=False,
+    keep=None,
 ):
     """Evaluates examples (pixel, labels, their weights, weight of the example) with padding."""
 
@@ -61,7 +68,7 @@ def run(
     evaluation = Classification(
         graph=graph, mesh=meshes.make_mesh(replica=1, data=-1, fsdp=1, tensor=1),
         objective=objective, open_feed=open_feed, num_examples=num_examples,
-        label_threshold=label_threshold, calibration=calibration, where="evals.test",
+        label_threshold=label_threshold, calibration=calibration, keep=keep, where="evals.test",
     )  # fmt: skip
     numbers = evaluation.run({}, lambda *_: None, stop=False)
     assert set(numbers) == set(evaluation.numbers_of(calibration=calibration))
@@ -118,3 +125,29 @@ def test_probabilities_are_judged_on_the_images_that_are_scored():
     scaled = calibration(pixels, labels, cross_fitted(pixels, labels))
     assert numbers["scaled_ece"] == pytest.approx(scaled.ece, abs=1e-6)
     assert numbers["scaled_nll"] == pytest.approx(scaled.nll)
+
+
+def test_probabilities_that_are_not_finite_are_an_error(monkeypatch):
+    monkeypatch.setattr(Colours, "__call__", lambda self, images: images[:, 0, 0] / 0.0)
+    with pytest.raises(
+        UserError, match=r"evals\.test: the logits of 1 of 1 examples are not finite"
+    ):
+        run([(RIGHT, [0], [1.0], 1.0)], num_examples=1, calibration=True)
+
+
+def test_the_scores_of_all_images_are_told():
+    kept = []
+    examples = [
+        (RIGHT, [0, 1], [1.0, 0.25], 1.0),
+        BAD,
+        (WRONG, [2, 0], [0.75, 0.5], 1.0),
+        (RIGHT, [2, -1], [0.25, 0.0], 1.0),  # not scored
+        PADDING,
+    ]
+    run(examples, num_examples=4, keep=kept.append)
+    (scores,) = kept
+    assert scores.places.tolist() == [0, 2]
+    assert scores.labels.tolist() == [[0, -1], [2, 0]]
+    assert scores.prediction.tolist() == [0, 1]
+    assert scores.correct.tolist() == [True, False]
+    assert scores.confidence == pytest.approx(1 / (1 + 2 * math.exp(-9)), rel=1e-5)

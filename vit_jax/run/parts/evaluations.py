@@ -259,7 +259,12 @@ def _check_frozen(where: str, c: EvalConfig, train: Source, test: Source) -> Non
         raise errors.UserError(f"{where}.train_split has other classes than {where}.split.")
     if c.shots:
         labels = label_index.find(train).labels
-        few_shot.draw(labels, num_classes=train.num_classes, shots=max(c.shots), seed=0)
+        try:
+            few_shot.draw(labels, num_classes=train.num_classes, shots=max(c.shots), seed=0)
+        except errors.UserError as error:
+            raise errors.UserError(
+                f"{where}.shots={c.shots} of {where}.train_split={c.train_split!r}: {error}"
+            ) from error
     if c.neighbours and train.num_examples < max(c.neighbours):
         raise errors.UserError(
             f"{where}.neighbours={max(c.neighbours)}: {where}.train_split has "
