@@ -2,10 +2,10 @@
 
     python -m benchmarks.test_time
 
-Runs pytest as scripts/test.sh does, once for the quick tests and once for the slow ones. CPU time
-is that of pytest and of all processes it waited for, by getrusage; it depends little on the
-machine's other load, unlike wall time. Appends a row for each suite to
-benchmarks/results/test_time.csv.
+Runs pytest as scripts/test.sh does, once for the quick tests and once for the slow ones;
+--suites=all runs both together, as .ci/run does. CPU time is that of pytest and of all processes
+it waited for, by getrusage; it depends little on the machine's other load, unlike wall time.
+Appends a row for each suite to benchmarks/results/test_time.csv.
 """
 
 import os
@@ -22,9 +22,14 @@ from benchmarks import rows
 from vit_jax.core import command
 from vit_jax.core.errors import UserError
 
-SUITES = {"quick": "not slow and not outside", "slow": "slow and not outside"}
+SUITES = {
+    "quick": "not slow and not outside",
+    "slow": "slow and not outside",
+    "all": "not outside",
+}
+SCHEDULE = ("--dist=loadfile", "--no-loadscope-reorder")  # scripts/test.sh's
 
-_SUITES = flags.DEFINE_list("suites", list(SUITES), "Which: quick, slow.")
+_SUITES = flags.DEFINE_list("suites", ["quick", "slow"], "Which: quick, slow, all.")
 _WORKERS = flags.DEFINE_integer("workers", 2, "Processes of pytest-xdist.")
 _RECORD = flags.DEFINE_bool("record", True, "Whether to append the rows to the results.")
 
@@ -45,8 +50,8 @@ def main(arguments: list[str]) -> None:
         raise UserError(f"--suites: there is no {unknown[0]!r}. There are: {', '.join(SUITES)}.")
     os.environ["JAX_PLATFORMS"] = "cpu"  # the tests simulate their devices
     for name in _SUITES.value:
-        pytest = [sys.executable, "-m", "pytest", "-q", f"-n{_WORKERS.value}", "-m", SUITES[name]]
-        taken = measure([*pytest, *arguments])
+        pytest = [sys.executable, "-m", "pytest", "-q", f"-n{_WORKERS.value}", *SCHEDULE]
+        taken = measure([*pytest, "-m", SUITES[name], *arguments])
         row = {
             "suite": name,
             "workers": _WORKERS.value,

@@ -17,5 +17,5 @@ say "Formatting, lint and types"
 "$python" -m mypy
 
 say "Tests"
-# Files stay together: their tests share what a fixture has made.
-"$python" -m pytest -n 2 --dist=loadfile "$@"
+# Files stay together: their tests share what a fixture has made. tests/conftest.py orders them.
+"$python" -m pytest -n 2 --dist=loadfile --no-loadscope-reorder "$@"

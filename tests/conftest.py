@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from pathlib import Path
 
 # Many tests compile the same toy. Workers and the processes of tests inherit this session's cache;
@@ -228,6 +229,12 @@ def bounded():
     signal.alarm(0)
     signal.signal(signal.SIGALRM, handler)
     assert used_bytes("VmHWM") - before < MORE_MEMORY_BYTES
+
+
+def pytest_collection_modifyitems(items):
+    """Files with slow tests come first, so that short ones fill the time of the last worker."""
+    slow = Counter(item.path for item in items if item.get_closest_marker("slow"))
+    items.sort(key=lambda item: -slow[item.path])
 
 
 def pytest_addoption(parser):

@@ -1,6 +1,7 @@
 """The program that times the tests, run on short programs and tests."""
 
 import ast
+from pathlib import Path
 
 import pytest
 
@@ -36,7 +37,13 @@ def test_cpu_time_of_grandchildren_counts(run_python):
 def test_an_unknown_suite_gives_one_message(run_python):
     done = run_python("-m", "benchmarks.test_time", "--suites=quick,slwo")
     assert done.returncode == 1
-    assert "there is no 'slwo'. There are: quick, slow." in done.stderr
+    assert "there is no 'slwo'. There are: quick, slow, all." in done.stderr
+
+
+def test_schedules_as_the_script_does(run_python):
+    done = run_python("-c", "from benchmarks import test_time; print(*test_time.SCHEDULE)")
+    script = Path(__file__).parents[2] / "scripts" / "test.sh"
+    assert f"-m pytest -n 2 {done.stdout.strip()} " in script.read_text()
 
 
 @pytest.mark.slow
