@@ -1,5 +1,6 @@
 """Fixtures for all tests: a tiny run, and Python in its own process."""
 
+import gc
 import os
 import re
 import signal
@@ -235,6 +236,13 @@ def pytest_collection_modifyitems(items):
     """Files with slow tests come first, so that short ones fill the time of the last worker."""
     slow = Counter(item.path for item in items if item.get_closest_marker("slow"))
     items.sort(key=lambda item: -slow[item.path])
+
+
+def pytest_collection_finish():
+    """Lets the garbage collector look seldom, and never at the modules that tests have imported."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 20)
 
 
 def pytest_addoption(parser):

@@ -9,6 +9,7 @@ set JAX's variables get a fresh interpreter.
 """
 
 import array
+import gc
 import json
 import os
 import select
@@ -123,6 +124,9 @@ def _serve(path):
     import vit_jax.predict
     import vit_jax.preview
     import vit_jax.train  # noqa: F401, so that forks have them
+
+    gc.collect()
+    gc.freeze()  # forks would copy the pages of all objects that a collection looks at
 
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(path)
