@@ -18,6 +18,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from tests import preloaded
+from tests.xla_flags import QUICKLY_COMPILED
 from vit_jax import config as configs
 
 ROOT = Path(__file__).parents[1]
@@ -68,19 +70,18 @@ def run_blocks(tmp_path, preloaded_server):
     """Runs blocks in order, in one folder that looks like the repository."""
     for folder in FOLDERS:
         (tmp_path / folder).symlink_to(ROOT / folder)
-    python = tmp_path / "environment" / "bin" / "python"
-    python.parent.mkdir(parents=True)
     small = " ".join(f"--config.{override}" for override in TOY_OVERRIDES)
-    python.write_text(
-        "#!/usr/bin/env bash\n"
+    shrink = (
         'case " $* " in\n'
         "  *--dry_run*) ;;\n"
         f'  *" vit_jax.train "* | *" vit_jax.sweep "* | *" vit_jax.transfer "*) '
         f'set -- "$@" {small} ;;\n'
         "esac\n"
-        f'exec {shlex.join(preloaded_server().command())} "$@"\n'
+        f'export XLA_FLAGS="{QUICKLY_COMPILED} $XLA_FLAGS"\n'  # a page may have set its own
     )
-    python.chmod(0o755)
+    server = preloaded_server()
+    python = server.write_python(tmp_path / "environment" / "bin" / "python", shrink)
+    of_programs = server.write_python(tmp_path / "python")  # to start programs of their own
     for cls in ("cat", "dog"):
         for file in ("train/{}/001.png", "train/{}/003.png", "val/{}/002.png"):
             write_image(tmp_path / "my_images" / file.format(cls))
@@ -89,6 +90,7 @@ def run_blocks(tmp_path, preloaded_server):
         "VENV": str(tmp_path / "environment"),  # for the scripts
         "PYTHONPATH": str(ROOT),
         "JAX_PLATFORMS": "cpu",
+        preloaded.EXECUTABLE: str(of_programs),
     }
 
     def run(to_run):
@@ -119,8 +121,14 @@ def test_quick_blocks_run(page, run_blocks):
     run_blocks(block for block in blocks(page.read_text()) if not block.mark)
 
 
+def slow_pages():
+    """Pages with a slow block; of the others, the test above runs all blocks."""
+    marks = {page: {block.mark for block in blocks(page.read_text())} for page in PAGES}
+    return [page for page in PAGES if "slow" in marks[page]]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("page", PAGES, ids=name)
+@pytest.mark.parametrize("page", slow_pages(), ids=name)
 def test_all_blocks_run_in_order(page, run_blocks):
     run_blocks(b for b in blocks(page.read_text()) if not b.mark.startswith("skip"))
 
@@ -247,4 +255,5 @@ def test_finds_what_it_looks_for():
     page = "a\n<!-- test: slow -->\n```bash\nls\n```\n```text\nx\n```\n```python\n1\n```\n"
     assert blocks(page) == [Block("slow", "bash", "ls\n"), Block("", "python", "1\n")]
     assert len(list(train_commands())) > 5
+    assert 10 < len(slow_pages()) < len(PAGES)
     assert _LINK.findall("[a](b.md), [c](d.md#e) and [f](https://g.h)") == ["b.md", "d.md"]

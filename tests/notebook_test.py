@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import sys
 from pathlib import Path
 
 import pytest
@@ -78,7 +77,7 @@ def test_installs_all_that_the_package_needs_and_nothing_older():
 
 
 @pytest.mark.slow
-def test_runs_from_top_to_bottom(run_python, tmp_path):
+def test_runs_from_top_to_bottom(run_python, preloaded_server, tmp_path):
     (tmp_path / "configs").symlink_to(ROOT / "configs")
     program = ["import os, subprocess", f"os.chdir({str(tmp_path)!r})"]
     for text, tags in cells("code"):
@@ -86,7 +85,8 @@ def test_runs_from_top_to_bottom(run_python, tmp_path):
             program.append(plain_python(text))
         if "sizes" in tags:
             program.append(TOY_SIZES)
-    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"  # the python that commands find
+    python = preloaded_server().write_python(tmp_path / "bin" / "python")
+    path = f"{python.parent}:{os.environ['PATH']}"  # the python that commands find
     done = run_python("-c", "\n".join(program), timeout_secs=900, PATH=path)
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     assert "val accuracy [(2, " in done.stdout

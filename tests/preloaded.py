@@ -13,6 +13,7 @@ import gc
 import json
 import os
 import select
+import shlex
 import signal
 import socket
 import subprocess
@@ -22,6 +23,7 @@ from pathlib import Path
 
 FORKS = sys.platform == "linux"  # elsewhere, every program gets a fresh interpreter
 _FDS = 3  # stdin, stdout, stderr
+EXECUTABLE = "PRELOADED_EXECUTABLE"  # variable: what programs call sys.executable
 
 
 class Server:
@@ -57,9 +59,16 @@ class Server:
                 texts.append(file.read().decode())
         return subprocess.CompletedProcess(list(arguments), status, *texts)
 
-    def command(self) -> list[str]:
-        """Replacement for `python` in a shell script."""
-        return [sys.executable, "-S", "-I", __file__, "run", self.socket]
+    def write_python(self, path: Path, before: str = "") -> Path:
+        """Replacement for `python`: a script whose arguments run in a fork; `before` comes first.
+
+        A program calls it sys.executable if EXECUTABLE names it.
+        """
+        command = shlex.join([sys.executable, "-S", "-I", __file__, "run", self.socket])
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f'#!/usr/bin/env bash\n{before}exec {command} "$@"\n')
+        path.chmod(0o755)
+        return path
 
     def close(self):
         self._process.stdin.close()
@@ -188,6 +197,7 @@ def _run(arguments, env, cwd, fds):
     os.environ.update(env)
     if "PYTHONUNBUFFERED" in env:
         sys.stdout.reconfigure(line_buffering=True)
+    sys.executable = env.get(EXECUTABLE, sys.executable)
     sys.orig_argv = [sys.executable, *arguments]
     sys.path[0] = ""
     kind, *rest = arguments
