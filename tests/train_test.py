@@ -29,7 +29,7 @@ STEPS = 40
 
 # Everything random is on: anything but a function of (seed, step) would show.
 COMMAND = [
-    sys.executable, "-m", "vit_jax.train", "--config", "configs/vit_digits.py",
+    "-m", "vit_jax.train", "--config", "configs/vit_digits.py",
     "--config.model.depth=2", "--config.model.width=16", "--config.model.mlp_dim=32",
     "--config.model.num_heads=2", "--config.model.dropout=0.1",
     "--config.model.stochastic_depth=0.2",
@@ -48,22 +48,16 @@ EVERYTHING = (
 )  # fmt: skip
 
 
-def start(workdir, *more):
+def start(workdir, *more, python=sys.executable):
     environment = os.environ | {"JAX_PLATFORMS": "cpu", "PYTHONUNBUFFERED": "1"}
     return subprocess.Popen(
-        [*COMMAND, "--workdir", str(workdir), *more],
+        [python, *COMMAND, "--workdir", str(workdir), *more],
         cwd=REPOSITORY,
         env=environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
     )
-
-
-def finish(workdir, *more):
-    process = start(workdir, *more)
-    output, _ = process.communicate(timeout=600)
-    return process.returncode, output
 
 
 def run_here(workdir, *overrides):
@@ -147,23 +141,27 @@ def test_sigterm_saves_and_resuming_gives_the_same_bits(uninterrupted, tmp_path,
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("more", "seed"), [((), 0), (EVERYTHING, 1)], ids=["usual", "everything"])
-def test_kill_9_three_times_then_the_same_bits(tmp_path, more, seed):
+def test_kill_9_three_times_then_the_same_bits(
+    tmp_path, preloaded_server, uninterrupted, more, seed
+):
     """Kills also hit saves: every fifth step saves, and the moment is random."""
-    killed, uninterrupted = tmp_path / "killed", tmp_path / "uninterrupted"
+    python = str(preloaded_server().write_python(tmp_path / "python"))
+    killed, straight = tmp_path / "killed", tmp_path / "straight" if more else uninterrupted[0]
     moments = random.Random(seed)
     for _ in range(3):
-        process = start(killed, *more)
+        process = start(killed, *more, python=python)
         for line in process.stdout:
             if line.startswith("step "):
                 time.sleep(moments.uniform(0, 0.5))
                 break
-        process.kill()
-        process.communicate()
-    for workdir in (killed, uninterrupted):
-        status, output = finish(workdir, *more)
-        assert status == 0, output
-    assert checksums(killed) == checksums(uninterrupted)
-    assert losses(killed) == losses(uninterrupted)
+        process.kill()  # and with it the program
+        process.communicate()  # until that is dead too: it has the output open
+    for workdir in (killed, straight) if more else (killed,):
+        process = start(workdir, *more, python=python)
+        output, _ = process.communicate(timeout=600)
+        assert process.returncode == 0, output
+    assert checksums(killed) == checksums(straight)
+    assert losses(killed) == losses(straight)
 
 
 def test_a_finished_run_shows_its_result_again(uninterrupted, capsys):
