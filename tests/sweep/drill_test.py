@@ -6,13 +6,14 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 from etils import epath
 
+from tests import preloaded
+from tests.conftest import python_environment
 from vit_jax.store import workdir
 from vit_jax.store.metrics_file import MetricsFile
 
@@ -21,6 +22,7 @@ POINTS, STEPS, SAVE_EVERY, LOG_EVERY = 8, 40, 10, 5
 ARGUMENTS = (
     "--config configs/vit_digits.py --config.optim.lr=1e-3,2e-3,4e-3,8e-3 --config.seed=0,1 "
     f"--config.total.epochs=none --config.total.steps={STEPS} --config.model.depth=1 "
+    "--config.input.batch_size=32 "
     "--config.optim.warmup_epochs=none --config.optim.warmup_steps=4 "
     f"--config.log.every_steps={LOG_EVERY} --config.log.tensorboard=false "
     f"--config.checkpoint.every_steps={SAVE_EVERY}"
@@ -28,17 +30,18 @@ ARGUMENTS = (
 
 
 @pytest.mark.slow
-def test_a_sweep_killed_twice_finishes_and_repeats_nothing(tmp_path):
+def test_a_sweep_killed_twice_finishes_and_repeats_nothing(tmp_path, preloaded_server):
     """Killed first with its trainings, then without: those continue, and are found."""
     folder = tmp_path / "lr"
-    command = [sys.executable, "-m", "vit_jax.sweep", f"--workdir={folder}", "--slots=2", "--"]
+    python = str(preloaded_server().write_python(tmp_path / "python"))
+    command = [python, "-m", "vit_jax.sweep", f"--workdir={folder}", "--slots=2", "--"]
     started = time.monotonic()
 
     def start():
         return subprocess.Popen(
             [*command, *ARGUMENTS],
             cwd=REPOSITORY,
-            env=os.environ | {"PYTHONPATH": str(REPOSITORY), "JAX_PLATFORMS": "cpu"},
+            env=python_environment(**{preloaded.EXECUTABLE: python}),
             stdout=subprocess.PIPE,
             text=True,
         )
