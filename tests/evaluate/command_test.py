@@ -124,6 +124,14 @@ def test_json_is_all_of_the_output(timm_folder, folder, tmp_path, run_python):
     assert numbers["set/examples"] == 9
 
 
+def test_flags_of_data_need_data(timm_folder, run_python):
+    done = run_python(
+        "-m", "vit_jax.evaluate", f"--checkpoint={timm_folder}", "--labels=real.json"
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert "--labels is of --data FOLDER, which is missing" in done.stderr
+
+
 def test_all_checkpoints_are_found_before_one_is_evaluated(timm_folder, folder, run_python):
     missing = folder / "nothing"
     done = run_python(

@@ -109,9 +109,10 @@ def test_two_processes_agree_with_one_and_one_of_them_writes_json(run_python, fo
         "--config.evals.set_frozen.train_split=all", "--config.evals.set_frozen.shots=1,3",
         "--config.evals.set_frozen.neighbours=3", "--num_processes=2",
     ]  # fmt: skip
-    cache = {"XDG_CACHE_HOME": str(folder / "c")}
+    cache, page = {"XDG_CACHE_HOME": str(folder / "c")}, folder / "page.html"
     alone = run_python(*command[:-1], devices=8, **cache)
     assert alone.returncode == 0, alone.stderr
+    command.append(f"--page={page}")
     with socket.create_server(("", 0)) as server:
         port = server.getsockname()[1]
     started = [
@@ -126,3 +127,4 @@ def test_two_processes_agree_with_one_and_one_of_them_writes_json(run_python, fo
     assert [process.returncode for process in started] == [0, 0], outputs
     assert json.loads(outputs[0][0]) == json.loads(alone.stdout)
     assert outputs[1][0] == ""
+    assert "most confused" in page.read_text()

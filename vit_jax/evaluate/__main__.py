@@ -124,6 +124,12 @@ def main(arguments: list[str]) -> None:
     with processes.together(processes.find()):
         if FLAGS.data and FLAGS.config:
             raise UserError("--data says what to evaluate on, and so does --config: give one.")
+        for name in ("split", "labels", "classes"):
+            if getattr(FLAGS, name) is not None and not FLAGS.data:
+                raise UserError(
+                    f"--{name} is of --data FOLDER, which is missing. In a config it is "
+                    f"--config.evals.NAME.{name}."
+                )
         page_file = _page_file()
         compilation_cache.use()
         first = jax.process_index() == 0
@@ -134,7 +140,8 @@ def main(arguments: list[str]) -> None:
         results: dict[str, dict[str, float]] = {}
         scored: dict[str, dict[str, Scored]] = {}
         for path, checkpoint in checkpoints.items():
-            of_images: dict[str, Scored] | None = {} if page_file and first else None
+            # On all processes, which have to compute the same.
+            of_images: dict[str, Scored] | None = {} if page_file else None
             results[path] = evaluate(
                 configs_of[path], checkpoint, screen, ema=FLAGS.ema, scored=of_images
             )
