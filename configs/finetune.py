@@ -18,9 +18,8 @@ Recipe   arXiv 2010.11929, table 4 and appendix B.1.1. For your own images, whic
 Rates    tried in the paper: ImageNet 0.003, 0.01, 0.03; VTAB 0.01; the others 0.001, 0.003, 0.01,
          0.03. The best on a held-out part of train (ImageNet 1 %, CIFAR 2 %, Pets and Flowers
          10 %, VTAB 200 of 1000 images) is then used on all of train, and test is scored once:
-             --config.input.split='train[:98%]' --config.evals.test.split='train[98%:]'
-         and for VTAB 'train[:800]' and 'train[800:1000]'. Your own images are the same: a rate that
-         was chosen by `val` is reported on images that it was not chosen by.
+         python -m vit_jax.transfer does that (docs/transfer.md). Your own images are the same: a
+         rate that was chosen by `val` is reported on images that it was not chosen by.
 Cost     not yet measured.
 Reaches  not yet measured; published, ImageNet-21k -> ImageNet: B/16 83.97, L/16 85.15 %.
 """

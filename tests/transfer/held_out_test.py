@@ -119,6 +119,12 @@ def test_everything_that_is_wrong_is_said_at_once(task, tmp_path):
     assert not (tmp_path / "t").exists()
 
 
+def test_every_value_of_every_list_is_looked_at(task, tmp_path):
+    lists = ["--config.total.steps=50,5", "--config.optim.warmup_steps=6"]
+    with pytest.raises(UserError, match=r"warmup.*5"):
+        held_out.look(task(RATES, *lists), None, epath.Path(tmp_path / "t"))
+
+
 def test_data_that_are_not_there_are_found_before_anything_else(task, tmp_path):
     source = ["--config.input.source=image_folder", "--config.input.data_dir=nowhere"]
     with pytest.raises(UserError, match="data_dir=nowhere is not a folder"):

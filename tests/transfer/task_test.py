@@ -18,7 +18,7 @@ RATES = "--config.optim.lr=1e-3,3e-3"
      (f"{FINETUNE}:imagenet", "validation"), (f"{FINETUNE}:vtab,probe", "test")],
 )  # fmt: skip
 def test_no_training_of_the_choice_has_the_test(task, config, test):
-    asked = task(RATES, "--config.input.data_dir=d", config=config)
+    asked = task(RATES, "--config.input.data_dir=d", config=config, checkpoint="w")
     tasks.check(asked)
     for point in configs_of(tasks.choose_grid(asked, SPLITS, "w")):
         assert list(point.evals) == ["held_out"]
@@ -116,6 +116,12 @@ def test_a_task_that_is_wrong_in_itself(task, arguments, fields, said):
     with pytest.raises(UserError) as error:
         tasks.check(task(*arguments, **fields))
     assert said in str(error.value)
+
+
+def test_from_scratch_the_architecture_has_to_be_named(task):
+    with pytest.raises(UserError, match=r"--checkpoint=none: .* --config.model.name="):
+        tasks.check(task(config=FINETUNE))
+    tasks.check(task("--config.model.name=ViT-Ti/16", config=FINETUNE))
 
 
 def test_one_config_at_a_time(task):

@@ -5,7 +5,7 @@ labels. No image of the test is read, nor a label of it.
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import jax
 import numpy as np
@@ -44,8 +44,8 @@ def look(task: TransferTask, weights: str | None, folder: epath.Path) -> tuple[S
     notes: list[str] = []
     if parts is not MISSING:
         notes = problems.look("input", _check_classes, task, config, parts)
-        chooses = configs_of(tasks.choose_grid(task, parts, weights))[0]
-        preflight.look(_anywhere(chooses), folder / "choose", problems)
+        for config_of_point in _each_value(tasks.choose_grid(task, parts, weights)):
+            preflight.look(_anywhere(config_of_point), folder / "choose", problems)
     whole = Splits(config.input.split, "", "") if parts is MISSING else parts
     first = task.grid.points()[0]
     final = configs_of(tasks.final_grid(task, whole, weights, first))[0]
@@ -58,6 +58,15 @@ def configs_of(grid: SweepGrid) -> list[RunConfig]:
     """The configs of all points of a grid."""
     points = [Point(0, values, grid.common) for values in grid.points()]
     return [configs.load(point.config, point.overrides) for point in points]
+
+
+def _each_value(grid: SweepGrid) -> Iterator[RunConfig]:
+    """Configs with every value of every list in one of them, the others at their first."""
+    first = grid.points()[0]
+    points = [first, *(first | {f: v} for f, values in grid.axes.items() for v in values[1:])]
+    for values in points:
+        point = Point(0, values, grid.common)
+        yield configs.load(point.config, point.overrides)
 
 
 def find(task: TransferTask, config: RunConfig) -> Splits:

@@ -66,8 +66,9 @@ def page(name: str, result: TransferResult, rows: Mapping[str, Sequence[PointPro
 
 def _tested(result: TransferResult) -> str:
     tested = result.tested
-    where = f" of {tested['data_dir']}" if tested["data_dir"] else ""
-    return f"{tested['split']}{where or ' of ' + str(tested['source'])}"
+    counted = result.test.get(f"{tested['name']}/examples")
+    images = f", {counted.mean:,.0f} images" if counted else ""
+    return f"{tested['split']} of {tested['data_dir'] or tested['source']}{images}"
 
 
 def _protocol(result: TransferResult) -> list[tuple[str, str]]:
@@ -146,7 +147,7 @@ def _short(candidate: Candidate) -> str:
 def _test(result: TransferResult) -> str:
     seeds = list(dict.fromkeys(s for numbers in result.test.values() for s in numbers.values))
     rows = []
-    for name, numbers in result.test.items():
+    for name, numbers in result.scores.items():
         shown = [progress.shown_number(name, numbers.values.get(seed)) for seed in seeds]
         rows.append([escape(name), *shown, escape(results.spell(name, numbers))])
     return _table(["", *(f"seed {escape(seed)}" for seed in seeds), "mean ± std"], rows)

@@ -60,6 +60,11 @@ class TransferResult(NamedTuple):
     failures: tuple[str, ...] = ()
 
     @property
+    def scores(self) -> dict[str, OverSeeds]:
+        """The numbers of the test that are no counts."""
+        return {name: n for name, n in self.test.items() if not name.endswith(_COUNTS)}
+
+    @property
     def score(self) -> OverSeeds | None:
         """The number of `key`; None if no training has finished."""
         return self.test.get(self.key)
@@ -166,6 +171,7 @@ def lines(result: TransferResult) -> Iterable[str]:
         yield from (f"note     {sentence}" for sentence in choice.at_edge)
     else:
         yield "chosen   nothing: there were no lists of values, so the config's own were used"
-    for name, numbers in result.test.items():
-        if not name.endswith(_COUNTS):
-            yield f"test     {name} {spell(name, numbers)}"
+    for name, numbers in result.scores.items():
+        yield f"test     {name} {spell(name, numbers)}"
+    if not result.test:
+        yield "test     no training has finished"

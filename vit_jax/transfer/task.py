@@ -87,6 +87,12 @@ def check(task: TransferTask) -> None:
     for point in task.grid.points():
         configs.load(_file(task.grid), _overrides(task.grid.common | point))
     config = base_config(task)
+    if task.checkpoint.lower() == NO_CHECKPOINT and config.model.name is None:
+        raise UserError(
+            f"--checkpoint={task.checkpoint}: the config takes its architecture from the weights "
+            "(model.name=None). Name one: --config.model.name=ViT-Ti/16, and whatever else of "
+            "model.* is to be another; python -m vit_jax.models lists the names."
+        )
     if config.input.mixture:
         raise UserError(
             "input.mixture: a transfer is to one data set, a part of which it holds out; give that "
