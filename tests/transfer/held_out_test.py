@@ -36,6 +36,14 @@ def test_the_end_of_the_split_is_held_out(task, split, number, choose, rest):
     assert found == Splits(split, choose, rest)
 
 
+def test_with_nothing_to_choose_nothing_is_held_out(task):
+    asked = task()
+    assert held_out.find(asked, tasks.base_config(asked)) == Splits("train", "", "")
+    with pytest.raises(UserError, match="no split 'tset'"):
+        asked = task("--config.evals.test.split=tset")
+        held_out.find(asked, tasks.base_config(asked))
+
+
 def test_named_splits(task):
     named = {"choose_split": "train[:800]", "held_out_split": "train[800:1000]"}
     assert find(task, **named) == Splits("train", "train[:800]", "train[800:1000]")

@@ -38,6 +38,7 @@ STEPS = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_the_test_is_not_read_before_the_choice(tmp_path, preloaded_server):
     """Its images cannot be decoded until the choice is made, and choosing works."""
     for split, number in (("train", 10), ("test", 2)):

@@ -8,8 +8,9 @@ import threading
 
 import pytest
 
+from tests.transfer.conftest import SPLITS
 from vit_jax.core.errors import Preempted, UserError
-from vit_jax.transfer import results
+from vit_jax.transfer import protocol, results
 
 RATES = "--config.optim.lr=1e-3,2e-3,3e-3"
 
@@ -70,8 +71,9 @@ def stop_when_asleep(world, name):
 def test_failed_trainings_are_shown_the_rest_goes_on_and_the_status_tells(world):
     world.fate("optim.lr=3e-3", "1 0")
     world.fate("seed=1", "2 0")
-    with pytest.raises(UserError) as error:
+    with pytest.raises(protocol.TrainingsFailed) as error:
         world.transfer(RATES)
+    assert error.value.result.score.values == {"0": 0.902, "2": 0.904}
     assert "2 trainings did not finish, the others did" in str(error.value)
     assert "choose/optim.lr=3e-3: the images are bad" in str(error.value)
     assert "final/seed=1: status 2" in str(error.value)
@@ -123,7 +125,7 @@ def test_values_may_be_added_before_the_test_is_scored(world):
 @pytest.mark.parametrize(
     ("arguments", "fields", "said"),
     [
-        ([RATES], {"held_out": 0.2}, "held_out: 0.1 there, 0.2 here"),
+        ([RATES], {"held_out": 0.2}, "held_out: None there, 0.2 here"),
         ([RATES], {"checkpoint": "w.npz"}, "checkpoint: 'none' there, 'w.npz' here"),
         ([RATES, "--config.optim.momentum=0.5"], {}, "optim.momentum: nothing there, 0.5 here"),
     ],
@@ -132,6 +134,17 @@ def test_another_transfer_is_refused(world, arguments, fields, said):
     world.transfer(RATES, seeds=1)
     with pytest.raises(UserError, match=said):
         world.transfer(*arguments, seeds=1, **fields)
+
+
+def test_data_that_have_grown_are_noticed(world, monkeypatch):
+    world.fate("seed=0", "1")
+    with pytest.raises(UserError, match="did not finish"):
+        world.transfer(RATES, seeds=1)
+    monkeypatch.setattr(
+        protocol.held_out, "look", lambda *_: (SPLITS._replace(choose="train[0:1400]"), [])
+    )
+    with pytest.raises(UserError, match=r"choose=train\[0:1293\].* choose=train\[0:1400\]"):
+        world.transfer(RATES, seeds=1)
 
 
 @pytest.mark.parametrize("file", ["config.json", "sweep.json"])

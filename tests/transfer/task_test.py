@@ -107,6 +107,11 @@ def test_every_point_of_two_lists(task):
         ([], {"held_out": 1.5}, "--held_out=1.5: give a fraction"),
         ([], {"held_out": float("nan")}, "--held_out=nan: give a fraction"),
         ([], {"held_out_split": "train[800:]"}, "--choose_split is missing"),
+        (
+            [],
+            {"held_out": 0.2, "choose_split": "a", "held_out_split": "b"},
+            "--held_out=0.2 has no effect",
+        ),
         ([], {"seeds": 0}, "--seeds=0"),
         ([], {"choose_seeds": -1}, "--choose_seeds=-1"),
         ([], {"checkpoint": ""}, "--checkpoint is empty"),

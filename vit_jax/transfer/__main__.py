@@ -22,7 +22,9 @@ if __name__ == "__main__":  # --help and a mistake do not wait for the imports b
     )
     flags.DEFINE_string("workdir", None, "Folder of the transfer, with all of its trainings.")
     flags.DEFINE_float(
-        "held_out", 0.1, "A part of the training split to choose by: a fraction or a number."
+        "held_out",
+        None,
+        "The part of the training split to choose by, a fraction or a number; default: 0.1.",
     )
     flags.DEFINE_string("choose_split", None, "Instead of --held_out: what to train on meanwhile.")
     flags.DEFINE_string("held_out_split", None, "Instead of --held_out: what to choose by.")
@@ -62,6 +64,7 @@ from vit_jax.core.errors import UserError
 from vit_jax.sweep import run
 from vit_jax.sweep.run import SweepOptions
 from vit_jax.transfer import protocol, results
+from vit_jax.transfer.protocol import TrainingsFailed
 from vit_jax.transfer.task import TransferTask
 
 FLAGS = flags.FLAGS
@@ -91,9 +94,15 @@ def main(_: list[str]) -> None:
         if FLAGS.dry_run:
             protocol.dry_run(folder, task, options, print)
             return
-        protocol.transfer(folder, task, options)
+        failed = None
+        try:
+            protocol.transfer(folder, task, options)
+        except TrainingsFailed as error:
+            failed = error
     if FLAGS.json:
         print((folder / results.JSON_FILE).read_text(), end="")
+    if failed:
+        raise failed
 
 
 if __name__ == "__main__":

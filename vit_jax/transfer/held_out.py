@@ -42,7 +42,7 @@ def look(task: TransferTask, weights: str | None, folder: epath.Path) -> tuple[S
     preflight.check_folders(config)
     parts = problems.look("input", find, task, config)
     notes: list[str] = []
-    if parts is not MISSING:
+    if parts is not MISSING and parts.choose:
         notes = problems.look("input", _check_classes, task, config, parts)
         for config_of_point in _each_value(tasks.choose_grid(task, parts, weights)):
             preflight.look(_anywhere(config_of_point), folder / "choose", problems)
@@ -83,10 +83,12 @@ def find(task: TransferTask, config: RunConfig) -> Splits:
     if c.source in table.WITHOUT_SPLITS:
         raise UserError(f"input.source={c.source!r} has no splits: nothing of it can be held out.")
     whole = _slices(c, c.split, "input")
-    if task.choose_split is not None and task.held_out_split is not None:
+    if not task.grid.axes:
+        found = Splits(c.split, "", "")
+    elif task.choose_split is not None and task.held_out_split is not None:
         found = Splits(c.split, task.choose_split, task.held_out_split)
     else:
-        found = Splits(c.split, *_divided(whole, task.held_out, c.split))
+        found = Splits(c.split, *_divided(whole, task.held_out_part, c.split))
     choose = _slices(c, found.choose, "input")
     held_out = _slices(c, found.held_out, f"evals.{HELD_OUT}")
     if _overlap(choose, held_out):
@@ -144,6 +146,7 @@ def _slices(c: InputConfig, split: str, where: str) -> list[Slice]:
             where=where,
         ).part
         for part in splits.parts(split)
+        if split
     ]
     return [part for part in opened if part is not None]
 
@@ -170,8 +173,8 @@ def _check_classes(task: TransferTask, config: RunConfig, parts: Splits) -> list
         what = f"{_named(whole, emptied)} without an example to train on while choosing"
         if not named:
             raise UserError(
-                f"--held_out={task.held_out:g} leaves {what}: all of them are in the held-out "
-                f"{parts.held_out}. {_remedy(whole)}"
+                f"--held_out={task.held_out_part:g} leaves {what}: all of them are in the "
+                f"held-out {parts.held_out}. {_remedy(whole)}"
             )
         notes.append(f"{parts.choose} leaves {what}")
     unscored = np.flatnonzero((there > 0) & (scored == 0))

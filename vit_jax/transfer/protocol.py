@@ -35,6 +35,18 @@ FIXED = (
 Say = Callable[[str], None]
 
 
+class TrainingsFailed(UserError):
+    """Some trainings did not finish; all others have.
+
+    Attributes:
+      result: what there is; it is written.
+    """
+
+    def __init__(self, message: str, result: TransferResult):
+        super().__init__(message)
+        self.result = result
+
+
 def transfer(
     folder: epath.Path,
     task: TransferTask,
@@ -50,13 +62,16 @@ def transfer(
     again. With one value of every field there is nothing to choose, and choose/ is left out.
 
     Raises:
-      UserError: the task, data or weights are wrong, before any training; or a training has failed,
-        after all others are done, and after the results are written if there are any.
+      UserError: the task, data or weights are wrong, before any training; or nothing can be chosen,
+        since all trainings for that have failed.
+      TrainingsFailed: some have failed; all others are done, and the results written.
       Preempted: on a signal; what ran has saved.
     """
     tasks.check(task)
+    begun = _begin(folder, task, say)  # before anything is written
+    splits, weights_from = Splits(**begun["splits"]), begun["weights"]
     with workdir_lock.alone_in(folder):
-        splits, weights_from = _begin(folder, task, say)
+        _keep(folder, begun)
         failures: list[str] = []
         chosen, choose_rows = _choose(
             folder, task, splits, weights_from, options, trainer, say, failures
@@ -92,11 +107,12 @@ def transfer(
             say(line)
         say(f"saved    {folder / page.FILE}")
     if failures:
-        raise UserError(
+        raise TrainingsFailed(
             f"{_number(len(failures), 'training')} did not finish, the others did:"
             + "".join(f"\n  {failure}" for failure in failures)
             + f"\nlog.txt in the folder of each, below {folder}, has the rest. Mend it, then the "
-            "same command with --retry_failed; what was chosen stays chosen."
+            "same command with --retry_failed; what was chosen stays chosen.",
+            result,
         )
     return result
 
@@ -114,8 +130,8 @@ def dry_run(folder: epath.Path, task: TransferTask, options: SweepOptions, say: 
     sweeps.dry_run(folder / FINAL, final, options)
 
 
-def _begin(folder: epath.Path, task: TransferTask, say: Say) -> tuple[Splits, str | None]:
-    """The splits and the checkpoint of a transfer: as it began, else looked at and kept."""
+def _begin(folder: epath.Path, task: TransferTask, say: Say) -> dict[str, Any]:
+    """The contents of transfer.json: as they are there, else of what was looked at now."""
     for file, what in ((workdir.CONFIG_FILE, "a training"), (definition.FILE, "a sweep")):
         if (folder / file).exists():
             raise UserError(f"{folder} belongs to {what}: give the transfer another --workdir.")
@@ -131,22 +147,27 @@ def _begin(folder: epath.Path, task: TransferTask, say: Say) -> tuple[Splits, st
             raise UserError(
                 f"{folder} belongs to another transfer:{''.join(changes)}\nGive another --workdir."
             )
-        splits, weights_from = Splits(**there["splits"]), there["weights"]
-        if _is_complete(folder, task, splits, weights_from):
-            return splits, weights_from
+        if _is_complete(folder, task, Splits(**there["splits"]), there["weights"]):
+            return there
     weights_from = there["weights"] if there else _pinned(task.checkpoint)
     splits, notes = held_out.look(task, weights_from, folder)
+    if there and splits._asdict() != there["splits"]:
+        raise UserError(
+            f"{folder} began with other splits: {_spell(there['splits'])}; now they are "
+            f"{_spell(splits._asdict())}. If the data have changed, give another --workdir."
+        )
     say(f"weights  {weights_from or 'none: from scratch'}")
     for note in notes:
         say(f"note     {note}")
-    if not there:
-        document = {"task": asked, "splits": splits._asdict(), "weights": weights_from}
-        workdir.make(folder)
-        try:
-            write_text(folder / FILE, json.dumps(document, indent=2) + "\n")
-        except OSError as error:
-            raise workdir.unwritable(folder, error) from error
-    return splits, weights_from
+    return there or {"task": asked, "splits": splits._asdict(), "weights": weights_from}
+
+
+def _keep(folder: epath.Path, begun: dict[str, Any]) -> None:
+    """Writes transfer.json. UserError if it cannot."""
+    try:
+        write_text(folder / FILE, json.dumps(begun, indent=2) + "\n")
+    except OSError as error:
+        raise workdir.unwritable(folder, error) from error
 
 
 def _read(folder: epath.Path) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from vit_jax.training.state import EMA_ENDING
 
 HELD_OUT = "held_out"  # the evaluation on the held-out part
 NO_CHECKPOINT = "none"
+HELD_OUT_PART = 0.1  # unless the task says another
 
 
 class TransferTask(NamedTuple):
@@ -28,7 +29,7 @@ class TransferTask(NamedTuple):
       checkpoint: what training starts from, as init.weights; NO_CHECKPOINT: random parameters.
       grid: the config file, the fields that all trainings share, and the lists to choose from.
       held_out: the end of input.split that is held out for choosing: a fraction of its examples if
-        below 1, else their number.
+        below 1, else their number; None: HELD_OUT_PART.
       choose_split: the split to train on for choosing, and `held_out_split` the one to choose by,
         such as train[:800] and train[800:1000]; both, instead of `held_out`, or none.
       evaluation: the name of the config's evaluation of the test; None: the only one.
@@ -40,7 +41,7 @@ class TransferTask(NamedTuple):
 
     checkpoint: str
     grid: SweepGrid
-    held_out: float = 0.1
+    held_out: float | None = None
     choose_split: str | None = None
     held_out_split: str | None = None
     evaluation: str | None = None
@@ -49,9 +50,14 @@ class TransferTask(NamedTuple):
     seeds: int = 3
     choose_seeds: int = 1
 
+    @property
+    def held_out_part(self) -> float:
+        """The fraction or number that `held_out` means."""
+        return HELD_OUT_PART if self.held_out is None else self.held_out
+
 
 class Splits(NamedTuple):
-    """The parts of the training data: all of it, and the two for choosing."""
+    """The parts of the training data: all of it, and the two for choosing; "": not needed."""
 
     final: str
     choose: str
@@ -67,9 +73,15 @@ def check(task: TransferTask) -> None:
             f"{missing} is missing: give both --choose_split and --held_out_split, such as "
             "train[:800] and train[800:1000], or neither, for --held_out."
         )
-    if not task.held_out > 0 or (task.held_out >= 1 and task.held_out % 1):
+    part = task.held_out_part
+    if task.held_out is not None and task.choose_split is not None:
         raise UserError(
-            f"--held_out={task.held_out:g}: give a fraction of the training examples, such as 0.1, "
+            f"--held_out={part:g} has no effect beside --choose_split and --held_out_split: give "
+            "it, or them."
+        )
+    if not part > 0 or (part >= 1 and part % 1):
+        raise UserError(
+            f"--held_out={part:g}: give a fraction of the training examples, such as 0.1, "
             "or a whole number of them, such as 200."
         )
     for name in ("seeds", "choose_seeds"):
