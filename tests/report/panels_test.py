@@ -38,13 +38,14 @@ def test_every_number_has_its_place(make_workdir):
 def test_numbers_of_features_are_drawn_whatever_their_sizes(make_workdir):
     values = {
         "f/5shot_accuracy": 0.5, "f/10shot_chosen_l2_accuracy": 0.5, "f/knn20_accuracy": 0.5,
-        "f/rank_me": 9.0, "f/5shot_deviation": 0.1,
+        "f/rank_me": 9.0, "f/5shot_deviation": 0.1, "f/probe_accuracy": 0.5, "f/probe_l2": 1.0,
     }  # fmt: skip
     arranged = panels.arrange(runs.read_all([make_workdir("a", {1: values, 2: values})]))
     assert {panel.key: panel.title for panel in arranged["Features"]} == {
         "f/5shot_accuracy": "f: 5-shot accuracy",
         "f/10shot_chosen_l2_accuracy": "f: 10-shot accuracy, l2 chosen",
         "f/knn20_accuracy": "f: accuracy of 20 neighbours",
+        "f/probe_accuracy": "f: accuracy of a linear probe",
         "f/rank_me": "f: rank of features (RankMe)",
     }
     assert list(arranged) == ["Features"]

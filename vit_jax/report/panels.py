@@ -62,11 +62,14 @@ SECTIONS: dict[str, dict[str, Style]] = {
         "train/accuracy": Style("training accuracy", percent=True),
         "*/accuracy": Style("{}: accuracy", percent=True),
         "*/top#_accuracy": Style("{}: top-# accuracy", percent=True),
+        "*/ece": Style("{}: expected calibration error", percent=True, start=0.0),
     },
     "Features": {
         "*/#shot_accuracy": Style("{}: #-shot accuracy", percent=True),
         "*/#shot_chosen_l2_accuracy": Style("{}: #-shot accuracy, l2 chosen", percent=True),
         "*/knn#_accuracy": Style("{}: accuracy of # neighbours", percent=True),
+        "*/probe_accuracy": Style("{}: accuracy of a linear probe", percent=True),
+        "*/sgd_probe_accuracy": Style("{}: accuracy of a linear probe by SGD", percent=True),
         "*/rank_me": Style("{}: rank of features (RankMe)", start=0.0),
     },
     "Optimisation": {
@@ -84,7 +87,7 @@ SECTIONS: dict[str, dict[str, Style]] = {
     },
     OTHER: {},
 }
-NOT_DRAWN = ("*/examples", "*/#shot_deviation")
+NOT_DRAWN = ("*/examples", "*/#shot_deviation", "*/probe_l2", "*/sgd_probe_lr")
 
 
 def evaluation(key: str) -> str | None:
