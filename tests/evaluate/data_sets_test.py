@@ -72,6 +72,12 @@ def test_objectnets_frame_is_cut_off_and_its_labels_are_several(folder):
         assert found.preprocess == "crop_border(2)|weights"
 
 
+@pytest.mark.parametrize(("name", "classes"), [("7", "imagenet_v2"), ("n01440764", None)])
+def test_classes_of_imagenet_v2_are_numbers_or_ids(folder, name, classes):
+    (found,) = on_data(f"imagenet_v2={folder(name)}").values()
+    assert (found.classes, found.calibration) == (classes, True)
+
+
 def test_reals_labels_are_asked_for(folder, tmp_path):
     data = folder("n01440764")
     with pytest.raises(UserError, match=r"imagenet_real=.* needs --labels=real\.json"):

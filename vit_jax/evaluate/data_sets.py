@@ -107,6 +107,8 @@ def _fields(
             "https://github.com/google-research/reassessed-imagenet."
         )
     _check_complete(folder, name, source)
+    if name == V2 and synsets.of_classes(source.class_names or ()):  # as TFDS has them
+        return {}
     return {**SETS[name], **({"labels": labels} if name == REAL else {})}
 
 
