@@ -4,11 +4,15 @@ import json
 import socket
 from typing import NamedTuple
 
+import jax
 import numpy as np
 import pytest
+from flax import nnx
 
 from tests.conftest import TINY_RUN
 from vit_jax import config as configs
+from vit_jax import weights
+from vit_jax.config import MeshConfig
 from vit_jax.optim import optimizers
 from vit_jax.run import build
 from vit_jax.store.checksums import checksums
@@ -145,6 +149,25 @@ def test_every_mesh_gives_the_losses_of_one_device(check):
 @pytest.mark.parametrize("processes", ACROSS_PROCESSES)
 def test_several_processes_give_the_losses_of_one_device(check, processes):
     check(ACROSS_PROCESSES[processes], processes=processes)
+
+
+@pytest.mark.slow
+def test_adapters_on_a_mesh_learn_what_they_do_on_one_device(outcomes, tmp_path):
+    lora = (*RUN, "lora.kernels=blocks/.*/kernel,head/kernel", "lora.rank=4")
+    meshes = {
+        "alone": ("mesh.data=1",),
+        **ALL_KINDS,
+        "fsdp, scan": ("mesh.fsdp=2", "model.scan=true"),
+    }
+    learnt = outcomes({name: (*lora, *mesh) for name, mesh in meshes.items()})
+    for name, outcome in learnt.items():
+        expected = learnt["alone"].losses
+        np.testing.assert_allclose(outcome.losses, expected, rtol=SAME_MATH, err_msg=name)
+    # Merged on a mesh as on one device, whatever mesh wrote them.
+    for name in meshes:
+        _, sharded = nnx.split(weights.load(tmp_path / name, mesh=build.mesh(MeshConfig())))
+        _, whole = nnx.split(weights.load(tmp_path / name))
+        jax.tree.map(np.testing.assert_array_equal, sharded, whole)
 
 
 # Steps without the run around them. 15 examples: with 16 a class may have exactly its share, 4, and

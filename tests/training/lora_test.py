@@ -86,3 +86,8 @@ def test_only_adapters_and_the_head_move(tiny_run, adapted, tmp_path, quick_comp
         adapted("lora.rank=3")
     with pytest.raises(UserError, match=r"lora_a: float32 .*2\) there, float32 .*3\) here"):
         adapted("lora.rank=3", allow_config_change=True)
+
+
+def test_fields_about_adapters_of_no_kernel_are_refused(tiny_run):
+    with pytest.raises(UserError, match=r"lora\.rank=3 is about adapters.*set lora\.kernels"):
+        build.model(tiny_run("lora.rank=3"), num_classes=4)

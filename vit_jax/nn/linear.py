@@ -130,11 +130,9 @@ class Linear(nnx.Module):
         """[..., *in_shape] -> [..., *out_shape]: the adapter's part of the result."""
         a, b = self.lora_a[...], self.lora_b[...]
         x = times(affine(x, a, None, self.contracted, self.precision), self.adapter_scale)
-        # A product with a batch axis, be it of size 1: policies of rematerialisation then keep the
-        # narrow x of the two, instead of a second array as large as the layer's result.
-        x, b = (x, b) if self.has_projections else (x[..., None, :], b[None])
-        y = jnp.einsum("...nr,nro->...no", x, b.reshape(*b.shape[:2], -1).astype(x.dtype))
-        return y.reshape(*x.shape[:-2], *self.kernel.shape[self.contracted :])
+        if self.has_projections:
+            return jnp.einsum("...nr,nrhk->...nhk", x, b.astype(x.dtype))
+        return affine(x, b, None, 1, self.precision)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3, 4))
