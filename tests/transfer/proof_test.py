@@ -10,6 +10,7 @@ import pytest
 from etils import epath
 from PIL import Image
 
+from tests import preloaded
 from vit_jax.core.errors import UserError
 from vit_jax.sweep import grid
 from vit_jax.sweep.run import SweepOptions
@@ -56,7 +57,8 @@ def test_the_test_is_not_read_before_the_choice(tmp_path, preloaded_server):
         "none", grid.parse([f"--config={config}", "--config.optim.lr=1e-3,1e-2"]), seeds=1
     )
     folder = epath.Path(tmp_path / "transfer")
-    trainer = [*preloaded_server().command(), "-m", "vit_jax.train"]
+    python = preloaded_server().write_python(tmp_path / "python")
+    trainer = [str(python), "-m", "vit_jax.train"]
 
     def transfer(**options):
         return protocol.transfer(folder, task, SweepOptions(**options), trainer=trainer)
@@ -73,8 +75,10 @@ def test_the_test_is_not_read_before_the_choice(tmp_path, preloaded_server):
 
 
 @pytest.mark.slow
-def test_the_whole_of_it_killed_twice(tmp_path, run_python, start_python):
+def test_the_whole_of_it_killed_twice(tmp_path, run_python, start_python, preloaded_server):
     """Weights of a short run, digits, two rates, two seeds."""
+    python = preloaded_server().write_python(tmp_path / "python")
+    trained_by = {preloaded.EXECUTABLE: str(python)}
     digits = ["--config=configs/vit_digits.py", *STEPS]
     weights = tmp_path / "weights"
     done = run_python("-m", "vit_jax.train", f"--workdir={weights}", *digits)
@@ -85,12 +89,12 @@ def test_the_whole_of_it_killed_twice(tmp_path, run_python, start_python):
         *(*digits, "--config.optim.lr=1e-4,3e-3", "--seeds=2", "--config.init.head=reset"),
     ]
     for place in ("choose/optim.lr=3e-3", "final/seed=0"):
-        process = start_python(tmp_path / "said", *command)
+        process = start_python(tmp_path / "said", *command, **trained_by)
         wait_until(lambda place=place: (folder / place / "checkpoints" / "10").exists())
         os.kill(json.loads((folder / place / ".slot").read_text())["pid"], signal.SIGKILL)
         process.kill()
         process.wait()
-    done = run_python(*command, timeout_secs=600)
+    done = run_python(*command, timeout_secs=600, **trained_by)
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
     assert document["choice"]["chosen"] == {"optim.lr": "3e-3"}
