@@ -4,7 +4,7 @@
         --config.init.weights=WEIGHTS --config.input.data_dir=FOLDER
 
     configs/finetune.py:cifar10 and so on, for a data set of TFDS in FOLDER:
-    imagenet, cifar10, cifar100, pets, flowers, vtab (any task with splits `train` and `test`)
+    imagenet, cifar10, cifar100, pets, flowers; VTAB's tasks are those of configs/vtab.py
 
     configs/finetune.py:size=64 and so on, for images of another size than 384 pixels; up to 96 in
     batches of 64 and in float32, for a laptop. configs/finetune.py:probe trains the head alone, and
@@ -18,12 +18,11 @@ pre-logits are left out, and its positions resized. docs/finetune.md explains it
 
 Recipe   arXiv 2010.11929, table 4 and appendix B.1.1. For your own images, which it does not know:
          the steps of Pets and Flowers, which are of a few thousand images too.
-Rates    tried in the paper: ImageNet 0.003, 0.01, 0.03, ResNets and hybrids also 0.06; VTAB 0.01;
-         the others 0.001, 0.003, 0.01, 0.03. The best on a held-out part of train (ImageNet 1 %,
-         CIFAR 2 %, Pets and Flowers 10 %, VTAB 200 of 1000 images) is then used on all of train,
-         and test is scored once: python -m vit_jax.transfer does that (docs/transfer.md). Your own
-         images are the same: a rate that was chosen by `val` is reported on images that it was not
-         chosen by.
+Rates    tried in the paper: ImageNet 0.003, 0.01, 0.03, ResNets and hybrids also 0.06; the others
+         0.001, 0.003, 0.01, 0.03. The best on a held-out part of train (ImageNet 1 %, CIFAR 2 %,
+         Pets and Flowers 10 %) is then used on all of train, and test is scored once:
+         python -m vit_jax.transfer does that (docs/transfer.md). Your own images are the same: a
+         rate that was chosen by `val` is reported on images that it was not chosen by.
 Adapters not in the paper: of rank 8, beside all kernels of the blocks, by Adam.
 Cost     not yet measured.
 Reaches  not yet measured; published, ImageNet-21k -> ImageNet: B/16 83.97, L/16 85.15 %.
@@ -31,7 +30,7 @@ Reaches  not yet measured; published, ImageNet-21k -> ImageNet: B/16 83.97, L/16
 
 import ml_collections
 
-# Steps, and number of classes (VTAB's and a folder's are counted).
+# Steps, and number of classes (a folder's are counted).
 DATASETS = {
     "folder": (500, None),
     "imagenet": (20_000, 1000),
@@ -39,7 +38,6 @@ DATASETS = {
     "cifar100": (10_000, 100),
     "pets": (500, 37),
     "flowers": (500, 102),
-    "vtab": (2_500, None),
 }
 
 
@@ -76,7 +74,7 @@ def get_config(arg=None):
             },
             "input": {
                 "source": "image_folder" if dataset == "folder" else "tfds",
-                "split": "train[:1000]" if dataset == "vtab" else "train",
+                "split": "train",
                 "preprocess": f"decode|inception_crop({size})|flip_lr",
                 "batch_size": 64 if is_small else 512,
                 "num_classes": num_classes,

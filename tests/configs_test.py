@@ -25,7 +25,7 @@ VARIANTS = {
     "bit.py": ("", ":variant=R152x2,data=i21k"),
     "hybrid.py": ("", ":variant=R50+ViT-L/16,data=i21k"),
     "finetune.py": (
-        "", ":folder", ":imagenet", ":cifar10", ":cifar100", ":pets", ":flowers", ":vtab",
+        "", ":folder", ":imagenet", ":cifar10", ":cifar100", ":pets", ":flowers",
         ":size=64", ":pets,size=32,probe", ":imagenet,size=512,polyak",
         ":imagenet,size=518,polyak", ":cifar10,size=32,lora",
     ),

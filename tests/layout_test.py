@@ -39,6 +39,7 @@ FLOORS = {
     "verify/": 7,
     "prepare/": 7,
     "transfer/": 8,
+    "vtab/": 9,
 }
 
 # Parts of clu import TensorFlow as soon as they are imported; the overview of parameters does not.

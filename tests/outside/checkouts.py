@@ -14,6 +14,7 @@ ADDRESSES = {
     "big_vision": "https://github.com/google-research/big_vision",
     "deit": "https://github.com/facebookresearch/deit",
     "pytorch-image-models": "https://github.com/huggingface/pytorch-image-models",
+    "task_adaptation": "https://github.com/google-research/task_adaptation",
     "vision_transformer": "https://github.com/google-research/vision_transformer",
 }
 PROGRAMS = Path(__file__).parent / "programs"

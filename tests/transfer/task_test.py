@@ -15,7 +15,7 @@ RATES = "--config.optim.lr=1e-3,3e-3"
 @pytest.mark.parametrize(
     ("config", "test"),
     [(DIGITS, "test"), (FINETUNE, "val"), (f"{FINETUNE}:cifar10,size=32", "test"),
-     (f"{FINETUNE}:imagenet", "validation"), (f"{FINETUNE}:vtab,probe", "test")],
+     (f"{FINETUNE}:imagenet", "validation"), (f"{FINETUNE}:pets,probe", "test")],
 )  # fmt: skip
 def test_no_training_of_the_choice_has_the_test(task, config, test):
     asked = task(RATES, "--config.input.data_dir=d", config=config, checkpoint="w")

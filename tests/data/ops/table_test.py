@@ -54,6 +54,16 @@ def test_resize_equals_pillow(pixels: np.ndarray, png: bytes, height: int, width
     assert difference.mean() <= PILLOW_MEAN_LEVELS
 
 
+def test_white_level(encode: Callable[..., bytes]) -> None:
+    gray = np.array([[0, 1, 2], [3, 4, 255]], np.uint8)
+    white = run("decode|white_level(1)", encode(gray))
+    np.testing.assert_array_equal(white, np.dstack([np.where(gray > 0, 255, 0)] * 3))
+    thirds = run("decode|white_level(3)", encode(gray))[..., 0]
+    assert thirds.tolist() == [[0, 85, 170], [255, 255, 255]]
+    with pytest.raises(UserError, match=r"white_level\(0\).* whole number from 1 to 255"):
+        ops.parse("decode|white_level(0)")
+
+
 def test_resize_small_equals_pillow(pixels: np.ndarray, png: bytes) -> None:
     actual = run("decode|resize_small(31)", png).astype(int)
     assert actual.shape == (41, 31, 3)  # 120 * 31 / 90 = 41.3

@@ -37,6 +37,11 @@ def test_there_and_back(ops):
     assert build.as_ops(OPS[ops]) == ops
 
 
+def test_prediction_is_of_ordinary_images():
+    ops = "decode|white_level(1)|resize(224)"
+    assert build.as_preprocess(ops, "preprocess") == OPS["decode|resize(224)"]
+
+
 def test_arguments_by_place():
     ops = "decode|resize_small(9, 'area', False, 'down', 'down')|central_crop(8, 'nearest')"
     assert build.as_preprocess(ops, "preprocess") == Preprocess(

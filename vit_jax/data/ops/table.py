@@ -39,12 +39,14 @@ from vit_jax.data.ops.decode import (
     pad_crop,
     random_resized_crop,
 )
+from vit_jax.data.ops.levels import white_level
 from vit_jax.data.ops.op import KnownSize, OnDevice, Op, check
 from vit_jax.data.ops.resizing import resize, resize_long, resize_small
 from vit_jax.data.reader import Encoded
 
 OPS: dict[str, Callable[..., Op]] = {
     "decode": decode,
+    "white_level": white_level,
     "inception_crop": inception_crop,
     "random_resized_crop": random_resized_crop,
     "resize": resize,

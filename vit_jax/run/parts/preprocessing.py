@@ -37,7 +37,8 @@ def image_size(preprocess: str, field: str) -> tuple[int, int]:
 def as_preprocess(preprocess: str, field: str) -> models.Preprocess:
     """The preparation of images for prediction that equals an evaluation's ops.
 
-    How values become whole (`levels`) is left out: prediction rounds to the nearest.
+    How values become whole (`levels`) is left out: prediction rounds to the nearest. So is
+    `white_level`, which belongs to how the data are stored: prediction is of ordinary images.
 
     Raises:
       UserError: prediction cannot do that.
@@ -54,7 +55,7 @@ def as_preprocess(preprocess: str, field: str) -> models.Preprocess:
                 fields |= {"resize": _pair(wanted), "fit": _FITS[call.name]}
         elif call.name == "central_crop" and "crop" not in fields:
             fields |= {"crop": _pair(wanted)} | _said(call, {"middle": 1})
-        elif call.name != _DECODE:
+        elif call.name not in (_DECODE, "white_level"):
             raise errors.UserError(
                 f"{field}={preprocess!r} is the first evaluation's, which prediction repeats; it "
                 "can: decode, then resize, resize_small or resize_long or none of them, then "
