@@ -26,6 +26,12 @@ MISSING = {
     "train": [f"--config={NOWHERE}.py", "--workdir={out}/a"],
     "transfer": ["--checkpoint=none", f"--config={NOWHERE}.py", "--workdir={out}/a"],
     "verify": [f"--workdir={NOWHERE}"],
+    "vtab": [
+        "--checkpoint=none",
+        "--config=configs/vtab.py",
+        f"--data={NOWHERE}",
+        "--workdir={out}/a",
+    ],
 }
 
 

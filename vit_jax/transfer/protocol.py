@@ -120,7 +120,7 @@ def transfer(
 def dry_run(folder: epath.Path, task: TransferTask, options: SweepOptions, say: Say) -> None:
     """Shows the commands of the trainings to choose by. UserError as `transfer` at its start."""
     tasks.check(task)
-    weights_from = _pinned(task.checkpoint)
+    weights_from = pinned(task.checkpoint)
     splits, _ = held_out.look(task, weights_from, folder)
     if task.grid.axes:
         sweeps.dry_run(folder / CHOOSE, tasks.choose_grid(task, splits, weights_from), options)
@@ -149,7 +149,7 @@ def _begin(folder: epath.Path, task: TransferTask, say: Say) -> dict[str, Any]:
             )
         if _is_complete(folder, task, Splits(**there["splits"]), there["weights"]):
             return there
-    weights_from = there["weights"] if there else _pinned(task.checkpoint)
+    weights_from = there["weights"] if there else pinned(task.checkpoint)
     splits, notes = held_out.look(task, weights_from, folder)
     if there and splits._asdict() != there["splits"]:
         raise UserError(
@@ -184,7 +184,7 @@ def _read(folder: epath.Path) -> dict[str, Any]:
         ) from error
 
 
-def _pinned(checkpoint: str) -> str | None:
+def pinned(checkpoint: str) -> str | None:
     """The step's folder that a work directory means now: it may be trained on meanwhile."""
     if checkpoint.lower() == NO_CHECKPOINT:
         return None

@@ -53,8 +53,11 @@ def write(folder: Path, name: str, features: dict[str, Any], examples: list[dict
         "filepathTemplate": "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}", "name": "train",
         "numBytes": "1", "shardLengths": [str(len(records))],
     }  # fmt: skip
-    info = {"fileFormat": "tfrecord", "moduleName": "m", "name": name, "version": "1.0.0"}
-    (folder / "dataset_info.json").write_text(json.dumps(info | {"splits": [split]}))
+    version = folder.name if folder.name[0].isdigit() else "1.0.0"
+    info = {"fileFormat": "tfrecord", "moduleName": "m", "name": name}
+    (folder / "dataset_info.json").write_text(
+        json.dumps(info | {"splits": [split], "version": version})
+    )
     return folder
 
 
