@@ -52,7 +52,7 @@ def get_config(arg=None):
             "kind": "frozen",
             "train_split": task.train_held_out,
             "shots": (),  # a class may have fewer examples than any number of shots
-            "probe_l2": (1e-6, 1e-4, 1e-2, 1.0),
+            "probe_l2": (1e-4, 1e-2, 1.0, 100.0),
         }
     return ml_collections.ConfigDict(
         {
