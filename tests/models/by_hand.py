@@ -19,7 +19,8 @@ def product_flops(jaxpr):
             (contracted, _), _ = eqn.params["dimension_numbers"]
             terms = math.prod(eqn.invars[0].aval.shape[axis] for axis in contracted)
             total += 2 * terms * math.prod(eqn.outvars[0].aval.shape)
-        total += sum(product_flops(inner) for inner in jaxprs_in_params(eqn.params))
+        times = eqn.params["length"] if eqn.primitive.name == "scan" else 1
+        total += times * sum(product_flops(inner) for inner in jaxprs_in_params(eqn.params))
     return total
 
 

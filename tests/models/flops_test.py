@@ -19,7 +19,11 @@ TOYS = {
 @pytest.mark.parametrize(
     ("name", "side", "fields"),
     [(name, 32, toy) for name, toy in TOYS.items()]
-    + [(name, 224, {}) for name in ("ViT-B/16", "R50+ViT-B/16", "R50x1")],
+    + [
+        ("ViT-B/16", 224, {"scan": True}),
+        ("R50+ViT-B/16", 224, {"scan": True}),
+        ("R50x1", 224, {}),
+    ],
 )
 def test_flops_are_those_that_xla_counts(name, side, fields, xla_flops):
     size = (side, 2 * side)
@@ -30,3 +34,21 @@ def test_flops_are_those_that_xla_counts(name, side, fields, xla_flops):
 
     counted = xla_flops(run, (1, *size, 3))
     assert models.info(name, **arguments).forward_flops == pytest.approx(counted, rel=WITHIN)
+
+
+def test_the_last_block_computes_what_the_head_sees_alone(xla_flops):
+    """Attention's products and all behind it are of one token: keys and values are of all."""
+    arguments = {"num_classes": 10, "image_size": 224, "depth": 2}
+
+    def flops(**fields):
+        def run(images):
+            return models.create("ViT-Ti/16", rngs=nnx.Rngs(0), **arguments | fields)(images)
+
+        return xla_flops(run, (1, 224, 224, 3))
+
+    tokens, d = 197, 192
+    of_a_token = 2 * (
+        d * d + 2 * tokens * d + 8 * d * d
+    )  # the projection behind attention, the MLP
+    assert flops(scan=True) - flops() == pytest.approx((tokens - 1) * of_a_token, rel=WITHIN)
+    assert flops(pool="avg") == pytest.approx(flops(pool="avg", scan=True), rel=1e-3)

@@ -68,7 +68,7 @@ def test_flops_are_those_of_the_matrix_products(fields):
     info = models.info("ViT-Ti/4", num_classes=5, image_size=(8, 12), **TOY, **fields)
 
     def run(images):
-        return toy(**fields)(images)
+        return toy(scan=True, **fields)(images)  # where every block computes all tokens
 
     flops = product_flops(jax.make_jaxpr(run)(jnp.zeros((1, 8, 12, 3))).jaxpr)
     once = 2 * 16 * 16 if fields.get("pool") == "map" else 0  # the probe's query

@@ -133,6 +133,31 @@ def test_tokens_features_and_logits_fit_together():
         np.testing.assert_allclose(model(images), expected, atol=ROUNDING)
 
 
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"dropout": 0.2, "stochastic_depth": 0.2, "remat": "dots"},
+        {"position_embedding": "relative", "layer_scale": 0.1},
+        {"position_embedding": "rotary_2d", "parallel": True, "dropout": 0.2},
+    ],
+)
+def test_a_last_block_for_the_class_token_alone_is_the_whole_one(fields):
+    """A loop runs the last block for all tokens."""
+    images = jax.random.normal(jax.random.key(0), (3, 8, 8, 3))
+
+    def gradients(scan):
+        graph, params = nnx.split(tiny(scan=scan, head_bias=0.1, **fields), nnx.Param)
+        params = jax.tree.map(
+            lambda p: p + 0.1 * jnp.cos(jnp.arange(p.size).reshape(p.shape)), params
+        )
+        logits = lambda p: nnx.merge(graph, p)(images, train=True, rngs=jax.random.key(1))
+        return jax.value_and_grad(lambda p: jnp.sum(jnp.sin(3 * logits(p))))(params)
+
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4), gradients(False), gradients(True)
+    )
+
+
 def test_attention_pooling_sees_the_tokens():
     images = jax.random.normal(jax.random.key(0), (2, 8, 8, 3))
     model = tiny(pool="map")

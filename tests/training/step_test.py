@@ -28,7 +28,7 @@ EVERY_OPTIMIZER = [
 def compiled(
     batch_size=16, grad_accum_steps=1, mixup=0.0, cutmix=0.0, lr=1e-3, seed=0, optimizer="adam",
     freeze=(), ema_decay=None, model="ViT-Ti/4", toy=TINY, size=SIZE, mesh=None,
-    shard_optimizer=False, steps_apart=False, **fields,
+    shard_optimizer=False, steps_apart=False, compiler_options=None, **fields,
 ):  # fmt: skip
     """Layouts of state and batch, the compiled update, and the first state."""
     mesh = meshes.make_mesh(**{"replica": 1, "data": -1, "fsdp": 1, "tensor": 1} | (mesh or {}))
@@ -56,7 +56,8 @@ def compiled(
     )  # fmt: skip
     batch = batch_layout(mesh, batch_size=batch_size, image_size=size, max_labels=1)
     update = make_update(layout, objective, lambda step, _: {"lr": schedule(step)}, seed)
-    return layout, batch, lower_update(update, layout, batch).compile(), layout.init(seed)
+    lowered = lower_update(update, layout, batch)
+    return layout, batch, lowered.compile(compiler_options), layout.init(seed)
 
 
 COMPILED = {}
@@ -275,6 +276,8 @@ def test_one_array_per_layer_gives_the_same_bits(optimizer, options):
     agree = np.testing.assert_array_equal
     if "grad_accum_steps" in options:
         agree = functools.partial(np.testing.assert_allclose, rtol=SAME_MATH, atol=1e-8)
+    # XLA's passes as in users' programs: with tests/xla_flags.py two programs round differently.
+    options = options | {"compiler_options": {"xla_cpu_use_fusion_emitters": True}}
     stacked = Trainer(optimizer=optimizer, **options)
     apart = Trainer(optimizer=optimizer, steps_apart=True, **options)
     assert "block[1]" in apart.state.params["blocks"]

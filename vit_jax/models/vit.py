@@ -132,20 +132,28 @@ class ViT(nnx.Module):
         return keep_order(constrain(x, *stream), *stream)
 
     def _run(
-        self, images: jax.Array, key: Any, layers: tuple[int, ...] = ()
+        self,
+        images: jax.Array,
+        key: Any,
+        layers: tuple[int, ...] = (),
+        results: int | None = None,
     ) -> tuple[jax.Array, tuple[jax.Array, ...]]:
-        """Eq. 1-3: the tokens after the last block, and after the blocks `layers`."""
+        """Eq. 1-3: the tokens after the last block, and after the blocks `layers`.
+
+        results: how many tokens, from the first on, are wanted after the last block.
+        """
         first, rest = (None, None) if key is None else jax.random.split(key)
         x = self.dropout(self._embed(images), first)
         shared = self.positions if self.spec.position_place == "shared" else None
-        return self.blocks(x, rest, layers, shared)
+        return self.blocks(x, rest, layers, shared, results)
 
-    def _encode(self, images: jax.Array, key: Any) -> jax.Array:
+    def _encode(self, images: jax.Array, key: Any, results: int | None = None) -> jax.Array:
         """Eq. 1-4 without the pooling."""
-        return self.norm(self._run(images, key)[0])
+        return self.norm(self._run(images, key, results=results)[0])
 
     def _features(self, images: jax.Array, key: Any) -> jax.Array:
-        x = self._encode(images, key)
+        # Of the last block the head sees the class token alone: the others' would be thrown away.
+        x = self._encode(images, key, results=1 if self.spec.pool == "cls" else None)
         if self.spec.pool == "cls":
             x = x[:, 0]
         elif self.spec.pool == "map":

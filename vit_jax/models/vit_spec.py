@@ -144,7 +144,11 @@ class ViTSpec(ModelSpec, BlockSpec):
         return TokenLayout(grid, self.has_class_token, self.registers, self.class_position)
 
     def forward_flops(self, num_classes: int, image_size: tuple[int, int]) -> int:
-        """FLOPs of the matrix products of one image's forward pass; a multiply-add counts 2."""
+        """FLOPs of the matrix products of one image's forward pass; a multiply-add counts 2.
+
+        Of all tokens in every block, as papers count them, though with pool="cls" and without
+        `scan` the last block computes less: the class token alone.
+        """
         layout, d = self.token_layout(image_size), self.width
         n = layout.num_tokens
         projections = n * 4 * d * d

@@ -43,8 +43,10 @@ class SelfAttention(nnx.Module):
             self.query_norm = norm(kind, head_size, HEAD_SIZE, **shared)
             self.key_norm = norm(kind, head_size, HEAD_SIZE, **shared)
 
-    def __call__(self, x: jax.Array, positions: Positions | None = None) -> jax.Array:
-        """[B, N, D] -> [B, N, D]; attention over N."""
+    def __call__(
+        self, x: jax.Array, positions: Positions | None = None, results: int | None = None
+    ) -> jax.Array:
+        """[B, N, D] -> [B, N, D]; attention over N. With `results`, of so many first tokens."""
         qkv = constrain(self.qkv(x), BATCH, TOKENS, QKV, HEADS, HEAD_SIZE)
         qkv = checkpoint_name(qkv, PROJECTED)
         query, key, value = (qkv[:, :, i] for i in range(3))
@@ -57,6 +59,10 @@ class SelfAttention(nnx.Module):
         if positions is not None:
             query, key = positions.rotate(query), positions.rotate(key)
             bias = positions.bias(_scaled(query))
+        if results is not None:
+            bias = None if bias is None else bias[:, :, :results]
+            mixed = attend(query[:, :results], key, value, self.precision.softmax, bias)
+            return constrain(self.out(mixed), BATCH, TOKENS, STREAM)
         changed = positions is not None or self.qk_norm or self.qkv_bias == "query_value"
         mixed = self._mix(query, key, value, bias, None if changed else qkv)
         return constrain(self.out(mixed), BATCH, TOKENS, STREAM)

@@ -56,25 +56,28 @@ class Block(nnx.Module):
         key: jax.Array | None = None,
         drop_rate: jax.Array | None = None,
         positions: Positions | None = None,
+        results: int | None = None,
     ) -> jax.Array:
-        """[B, N, D] -> [B, N, D].
+        """[B, N, D] -> [B, N, D], or [B, results, D].
 
         Args:
           x: tokens.
           key: for dropout and stochastic depth; None in evaluation.
           drop_rate: probability that an example skips a branch; None: never.
           positions: a position embedding that all blocks share.
+          results: compute the first tokens alone, so many; they attend to all N.
         """
+        tokens = x.shape[1]
         keys = [None] * 5 if key is None else list(jax.random.split(key, 5))
         positions = positions if self.positions is None else self.positions
         x = x if positions is None else positions(x)
         normed = self.norm1(x)
-        y = self.attention(normed, positions)
-        y = self.dropout(y, keys[0])
+        y = self.attention(normed, positions, results)
+        y = self.dropout(y, keys[0], tokens)
         y = self.scale1(y) if self.scaled else y
-        x = x + drop_branch(y, drop_rate, keys[1])
-        y = self.mlp(normed if self.parallel else self.norm2(x), keys[2])
-        y = self.dropout(y, keys[3])
+        x = x[:, :results] + drop_branch(y, drop_rate, keys[1])
+        y = self.mlp(normed[:, :results] if self.parallel else self.norm2(x), keys[2], tokens)
+        y = self.dropout(y, keys[3], tokens)
         y = self.scale2(y) if self.scaled else y
         return x + drop_branch(y, drop_rate, keys[4])
 
@@ -103,10 +106,10 @@ class Mlp(nnx.Module):
         self.kind = spec.mlp
         self.gelu = functools.partial(gelu, spec.gelu, scanned)
 
-    def __call__(self, x: jax.Array, key: jax.Array | None) -> jax.Array:
-        """[B, N, D] -> [B, N, D]; key: for dropout, None in evaluation."""
+    def __call__(self, x: jax.Array, key: jax.Array | None, tokens: int | None = None) -> jax.Array:
+        """[B, N, D] -> [B, N, D]; key and `tokens`: for dropout, no key in evaluation."""
         x = constrain(self._hidden(x), BATCH, TOKENS, MLP)
-        x = self.dropout(x, key)
+        x = self.dropout(x, key, tokens)
         return constrain(self.fc2(x), BATCH, TOKENS, STREAM)
 
     def _hidden(self, x: jax.Array) -> jax.Array:

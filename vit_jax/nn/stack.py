@@ -91,30 +91,42 @@ class Stack(nnx.Module):
         self.converts = spec.precision.compute != jnp.float32
 
     def __call__(
-        self, x: jax.Array, key: jax.Array | None, layers: tuple[int, ...] = (), shared: Any = None
+        self,
+        x: jax.Array,
+        key: jax.Array | None,
+        layers: tuple[int, ...] = (),
+        shared: Any = None,
+        results: int | None = None,
     ) -> tuple[jax.Array, tuple[jax.Array, ...]]:
         """[B, N, D] -> ([B, N, D] after the last block, the same after blocks `layers`, from 0).
 
         Any other shape that the blocks keep, such as a feature map's, works too. With `shared`
         every block is called as block(x, key, drop_rate, shared).
+
+        results: only the first tokens after the last block are wanted, so many: that block is told
+          (`results=`), unless a loop runs it, in which all are alike.
         """
         graph, params = nnx.split(self.block)
         converts = self.scan and self.converts and target().platform == "tpu"
         structure = jax.tree.structure(params)
         also = () if shared is None else (shared,)
 
-        def layer(x: jax.Array, each: Any) -> jax.Array:
+        def layer(x: jax.Array, each: Any, results: int | None) -> jax.Array:
             params, key, rate = each
+            last = {} if results is None else {"results": results}
             if converts:
                 params = jax.tree.unflatten(structure, _joined(params))
-            return nnx.merge(graph, params)(checkpoint_name(x, BLOCK_INPUT), key, rate, *also)
+            block = nnx.merge(graph, params)
+            return block(checkpoint_name(x, BLOCK_INPUT), key, rate, *also, **last)
 
         # A scan writes all that it keeps to memory, so it does not keep what is cheap to compute.
         remat = "dots" if self.scan and self.remat == "none" else self.remat
         policy = REMAT_POLICIES[remat]
         if policy is not None:
             # Inside a scan nothing can be merged back by CSE, so the barrier is not needed.
-            layer = jax.checkpoint(layer, policy=policy, prevent_cse=not self.scan)
+            layer = jax.checkpoint(
+                layer, policy=policy, prevent_cse=not self.scan, static_argnums=(2,)
+            )
 
         # None rather than zeros: then no random bits are drawn.
         rate = self.stochastic_depth
@@ -124,15 +136,16 @@ class Stack(nnx.Module):
 
         outputs: Any
         if self.scan:
-            step = lambda x, e: (y := layer(x, e), y if layers else None)
+            step = lambda x, e: (y := layer(x, e, None), y if layers else None)
             apart: Any = self._with_gradients_apart(params) if converts else params
             x, outputs = jax.lax.scan(step, x, (apart, keys, rates))
+            x = x[:, :results]
         else:
             outputs = []
             each_alone = unstack(params, self.depth, converted=self.converts)
             for i, one in enumerate(each_alone):
                 own = jax.tree.map(lambda a, i=i: a[i], (keys, rates))
-                x = layer(x, (one, *own))
+                x = layer(x, (one, *own), results if i == self.depth - 1 else None)
                 outputs.append(x)
         return x, tuple(outputs[i] for i in layers)
 
