@@ -119,8 +119,18 @@ def can_fork(arguments, env, server_env) -> bool:
     read_early = lambda e: {
         k: v for k, v in e.items() if k.startswith(kept) and k != "PYTHONUNBUFFERED"
     }
-    options = [a for a in arguments[:1] if a.startswith("-") and a not in ("-", "-c", "-m")]
-    return FORKS and not options and read_early(env) == read_early(server_env)
+    same = read_early(env) == read_early(server_env)
+    return FORKS and same and not _needs_interpreter(arguments)
+
+
+def _needs_interpreter(arguments) -> bool:
+    """Whether it has options for an interpreter, or is a child of multiprocessing.
+
+    Such a child gets open files from its parent, which a fork of the server has not.
+    """
+    option, *rest = arguments or ["-"]
+    is_child = option == "-c" and rest[0].startswith("from multiprocessing")
+    return is_child or (option.startswith("-") and option not in ("-", "-c", "-m"))
 
 
 def _serve(path):
@@ -232,5 +242,7 @@ if __name__ == "__main__":
         case ["serve", path]:
             _serve(path)
         case ["run", path, *arguments]:
+            if _needs_interpreter(arguments):
+                os.execv(sys.executable, [sys.executable, *arguments])
             status = Program(path, arguments, os.environ, os.getcwd(), range(_FDS)).wait()
             sys.exit(status if status >= 0 else 128 - status)
