@@ -66,7 +66,7 @@ CHANGES: dict[str, tuple[object, tuple[str, ...]]] = {
     "model.dropout": (0.1, ()),
     "model.initialization": ("deit", ()),
     "model.softmax_dtype": ("bfloat16", ()),
-    "model.attention": ("xla", ("model.dtype=bfloat16",)),
+    "model.attention": ("xla", ("model.dtype=bfloat16", "model.depth=2")),
     "model.head_bias": (-10.0, ()),
     "model.scan": (True, ()),
     "model.remat": ("full", ()),

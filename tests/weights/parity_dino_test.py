@@ -114,7 +114,8 @@ def test_dinov3(tmp_path, images, same, name, config, fields):
     assert ours.model.spec == models.spec(name, **(sizes | fields))
     tokens = ours.model.tokens
     assert_same_function(tokens_of(theirs), tokens, images, gradients=not (config or fields))
-    np.testing.assert_array_equal(ours.model(images), tokens(images)[:, 0])
+    # The last block computes the class token alone: the same sums in another order.
+    np.testing.assert_allclose(ours.model(images), tokens(images)[:, 0], atol=1e-6, rtol=1e-5)
 
     weights.save(ours, tmp_path / "ours", "huggingface")
     again = loaded_in_full(hf.AutoModel, tmp_path / "ours")

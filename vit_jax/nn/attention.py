@@ -60,6 +60,8 @@ class SelfAttention(nnx.Module):
             query, key = positions.rotate(query), positions.rotate(key)
             bias = positions.bias(_scaled(query))
         if results is not None:
+            # A few queries are cheap by any program; one that was asked for is checked still.
+            choice.choose(self.kernel, query, self.precision.softmax, biased=bias is not None)
             bias = None if bias is None else bias[:, :, :results]
             mixed = attend(query[:, :results], key, value, self.precision.softmax, bias)
             return constrain(self.out(mixed), BATCH, TOKENS, STREAM)
