@@ -47,8 +47,7 @@ def test_the_last_block_computes_what_the_head_sees_alone(xla_flops):
         return xla_flops(run, (1, 224, 224, 3))
 
     tokens, d = 197, 192
-    of_a_token = 2 * (
-        d * d + 2 * tokens * d + 8 * d * d
-    )  # the projection behind attention, the MLP
+    # Attention's two products, the projection behind it and the MLP.
+    of_a_token = 2 * (2 * tokens * d + d * d + 8 * d * d)
     assert flops(scan=True) - flops() == pytest.approx((tokens - 1) * of_a_token, rel=WITHIN)
     assert flops(pool="avg") == pytest.approx(flops(pool="avg", scan=True), rel=1e-3)
