@@ -8,7 +8,7 @@ import pytest
 from etils import epath
 
 from vit_jax.sweep import grid
-from vit_jax.sweep.run import SweepOptions
+from vit_jax.sweep.options import SweepOptions
 from vit_jax.transfer import protocol
 from vit_jax.transfer.task import Splits, TransferTask
 

@@ -13,7 +13,7 @@ from PIL import Image
 from tests import preloaded
 from vit_jax.core.errors import UserError
 from vit_jax.sweep import grid
-from vit_jax.sweep.run import SweepOptions
+from vit_jax.sweep.options import SweepOptions
 from vit_jax.transfer import protocol, results
 from vit_jax.transfer.task import TransferTask
 

@@ -13,7 +13,7 @@ from tensorflow_datasets import features as f
 
 from tests.data.sources.tfds_labels_test import OBJECTS, scene, write
 from vit_jax.core.errors import UserError
-from vit_jax.sweep.run import SweepOptions
+from vit_jax.sweep.options import SweepOptions
 from vit_jax.transfer import protocol
 from vit_jax.transfer.results import OverSeeds
 from vit_jax.transfer.task import Splits

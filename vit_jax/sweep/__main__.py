@@ -12,34 +12,16 @@ The same command again continues, and ends with the results: a table, results.cs
 from absl import flags
 
 from vit_jax.core import command
+from vit_jax.sweep.options import define_flags, of_flags
 
 if __name__ == "__main__":  # --help and a mistake do not wait for the imports below
     flags.DEFINE_string("workdir", None, "Folder of the sweep, with one below it for each point.")
     flags.DEFINE_string("name", None, "Of jobs: NAME-1, NAME-2, ...; default: that of the folder.")
-    flags.DEFINE_integer("slots", 1, "So many trainings, or launchers, at a time.", lower_bound=1)
-    flags.DEFINE_string(
-        "launcher",
-        None,
-        'Gives each point to this command, such as "scripts/slurm.sh --nodes=1 --gpus=8", as a job '
-        "of its own; default: trains on this machine.",
-    )
+    define_flags()
     flags.DEFINE_bool("follow", True, "Wait until all jobs of --launcher have finished.")
-    flags.DEFINE_string(
-        "slot_variable",
-        None,
-        "Environment variable that gets the slot's number, from 0: CUDA_VISIBLE_DEVICES gives each "
-        "training a GPU of its own.",
-    )
     flags.DEFINE_string(
         "metric", None, "To sort by, such as test/accuracy; default: by what was evaluated."
     )
-    flags.DEFINE_integer(
-        "max_restarts",
-        5,
-        "So often in a row a training is started again without a newer checkpoint.",
-        lower_bound=0,
-    )
-    flags.DEFINE_bool("retry_failed", False, "Start points that have failed again.")
     flags.DEFINE_bool("dry_run", False, "Show the command of every point, and start none.")
     flags.mark_flag_as_required("workdir")
     command.parse(positional=True, hint='Arguments of vit_jax.train follow " -- ".')
@@ -62,9 +44,8 @@ def main(arguments: list[str]) -> None:
         run.launcher_words(FLAGS.launcher)  # before a folder is made
     folder = epath.Path(FLAGS.workdir).expanduser()
     asked = grid.parse(arguments)
-    given = {field: FLAGS[field].value for field in run.SweepOptions._fields}
     name = FLAGS.name or os.path.basename(os.path.normpath(FLAGS.workdir))
-    options = run.SweepOptions(**{**given, "name": name})
+    options = of_flags(name)._replace(follow=FLAGS.follow, metric=FLAGS.metric)
     if FLAGS.dry_run:
         run.dry_run(folder, asked, options)
         return

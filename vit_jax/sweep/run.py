@@ -13,7 +13,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from etils import epath
 
@@ -22,25 +21,13 @@ from vit_jax.core.signals import StopRequest
 from vit_jax.store import workdir, workdir_lock
 from vit_jax.sweep import definition, picture, progress, results
 from vit_jax.sweep.grid import Point, SweepGrid
+from vit_jax.sweep.options import SweepOptions
 from vit_jax.sweep.progress import Live, PointProgress
 from vit_jax.sweep.slots import POLL_SECS, Slots
 
 TRAIN = ("-m", "vit_jax.train")
 LOGS = "launched"  # folder in the current directory, for the launchers' output
 FOLLOW_SECS = 5.0  # between looks at work directories that jobs write to
-
-
-class SweepOptions(NamedTuple):
-    """The values of the command's flags of these names."""
-
-    name: str = "sweep"
-    slots: int = 1
-    launcher: str | None = None
-    follow: bool = True
-    metric: str | None = None
-    retry_failed: bool = False
-    slot_variable: str | None = None
-    max_restarts: int = 5
 
 
 class PointsFailed(UserError):

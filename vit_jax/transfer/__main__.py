@@ -14,6 +14,7 @@ from absl import flags
 from vit_jax import config as configs
 from vit_jax.core import command
 from vit_jax.sweep import grid
+from vit_jax.sweep.options import define_flags, of_flags
 
 if __name__ == "__main__":  # --help and a mistake do not wait for the imports below
     command.define_config(configs.fields())
@@ -33,21 +34,7 @@ if __name__ == "__main__":  # --help and a mistake do not wait for the imports b
     flags.DEFINE_bool("ema", False, "Choose by the EMA of the weights.")
     flags.DEFINE_integer("seeds", 3, "So many trainings for the test, whose mean is the result.")
     flags.DEFINE_integer("choose_seeds", 1, "So many trainings of each point to choose from.")
-    flags.DEFINE_integer("slots", 1, "So many trainings, or launchers, at a time.", lower_bound=1)
-    flags.DEFINE_string("launcher", None, "Makes each training a job, as vit_jax.sweep does.")
-    flags.DEFINE_string(
-        "slot_variable",
-        None,
-        "Environment variable that gets the slot's number, from 0: CUDA_VISIBLE_DEVICES gives each "
-        "training a GPU of its own.",
-    )
-    flags.DEFINE_integer(
-        "max_restarts",
-        5,
-        "So often in a row a training is started again without a newer checkpoint.",
-        lower_bound=0,
-    )
-    flags.DEFINE_bool("retry_failed", False, "Start trainings that have failed again.")
+    define_flags()
     flags.DEFINE_bool("json", False, "The result as one JSON object.")
     flags.DEFINE_bool("dry_run", False, "Check everything, show the commands, and train nothing.")
     flags.mark_flags_as_required(["checkpoint", "workdir"])
@@ -62,7 +49,6 @@ from etils import epath
 
 from vit_jax.core.errors import UserError
 from vit_jax.sweep import run
-from vit_jax.sweep.run import SweepOptions
 from vit_jax.transfer import protocol, results
 from vit_jax.transfer.protocol import TrainingsFailed
 from vit_jax.transfer.task import TransferTask
@@ -87,9 +73,7 @@ def main(_: list[str]) -> None:
     }
     task = TransferTask(**given, grid=grid.of_config(FLAGS.config, FLAGS.config_override))
     name = os.path.basename(os.path.normpath(FLAGS.workdir))
-    of_sweeps = ("slots", "launcher", "slot_variable", "max_restarts", "retry_failed")
-    of_flags: dict[str, Any] = {field: FLAGS[field].value for field in of_sweeps}
-    options = SweepOptions(name, **of_flags)
+    options = of_flags(name)
     with contextlib.redirect_stdout(sys.stderr) if FLAGS.json else contextlib.nullcontext():
         if FLAGS.dry_run:
             protocol.dry_run(folder, task, options, print)

@@ -14,8 +14,9 @@ from vit_jax.store import checkpoint_dir, workdir, workdir_lock
 from vit_jax.sweep import definition, progress
 from vit_jax.sweep import run as sweeps
 from vit_jax.sweep.grid import SweepGrid
+from vit_jax.sweep.options import SweepOptions
 from vit_jax.sweep.progress import PointProgress
-from vit_jax.sweep.run import PointsFailed, SweepOptions
+from vit_jax.sweep.run import PointsFailed
 from vit_jax.transfer import choice as choices
 from vit_jax.transfer import held_out, page, results
 from vit_jax.transfer import task as tasks

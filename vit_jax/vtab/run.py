@@ -15,7 +15,7 @@ from vit_jax.core.files import parse_json, write_text
 from vit_jax.store import workdir
 from vit_jax.sweep import grid
 from vit_jax.sweep import run as sweeps
-from vit_jax.sweep.run import SweepOptions
+from vit_jax.sweep.options import SweepOptions
 from vit_jax.transfer import held_out, protocol, results
 from vit_jax.transfer import task as transfers
 from vit_jax.transfer.results import OverSeeds
