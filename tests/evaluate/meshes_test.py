@@ -15,8 +15,7 @@ from tests.conftest import REPOSITORY, python_environment
 from vit_jax import models, weights
 
 IMAGES = 19
-ROWS = 2  # of a batch, on each device
-EVALUATE = f"""
+EVALUATE = """
 import json, os, sys
 from etils import epath
 from vit_jax import config as configs
@@ -24,30 +23,32 @@ from vit_jax.core.screen import Screen
 from vit_jax.evaluate.__main__ import evaluate
 
 folder, runs = sys.argv[1:]
-for name, (splits, devices, mesh) in json.loads(runs).items():
-    shared = {{"source": "image_folder", "data_dir": f"{{folder}}/data", "preprocess": "decode"}}
-    shared |= {{"train_split": "all", "shots": [1, 3], "seeds": 2, "neighbours": [3], "l2": 1.0}}
-    evals = {{
-        f"{{kind}}{{n}}": {{"kind": kind, "split": f"all[:{{n}}]", **shared}}
+for name, (splits, batch_size, mesh) in json.loads(runs).items():
+    shared = {"source": "image_folder", "data_dir": f"{folder}/data", "preprocess": "decode"}
+    shared |= {"train_split": "all", "shots": [1, 3], "seeds": 2, "neighbours": [3], "l2": 1.0}
+    evals = {
+        f"{kind}{n}": {"kind": kind, "split": f"all[:{n}]", **shared}
         for n in splits for kind in ("classification", "frozen")
-    }}
+    }
     for each in evals.values():
         each["preprocess"] += "|resize(16)"
         each["calibration"] = each["kind"] == "classification"
-    values = {{"input": {{"batch_size": {ROWS} * devices}}, "total": {{"steps": 1}}}}
-    values["evals"], scored = evals, {{}}
-    os.environ["XDG_CACHE_HOME"] = f"{{folder}}/cache/{{name}}"  # no features of another mesh
+    values = {"input": {"batch_size": batch_size}, "total": {"steps": 1}}
+    values["evals"], scored = evals, {}
+    os.environ["XDG_CACHE_HOME"] = f"{folder}/cache/{name}"  # no features of another mesh
     config = configs.resolve(values, mesh)
     numbers = evaluate(config, epath.Path(folder) / "weights", Screen(quiet=True), scored=scored)
-    places = {{key: each.scores.places.tolist() for key, each in scored.items()}}
+    places = {key: each.scores.places.tolist() for key, each in scored.items()}
     print(json.dumps([name, numbers, places]))
 """
 ONE = "mesh.data=1"
-MESHES = {
-    "data": (8, ["mesh.data=8"]),
-    "fsdp": (8, [ONE, "mesh.fsdp=8"]),
-    "replica x data x fsdp": (8, ["mesh.replica=2", "mesh.data=2", "mesh.fsdp=2"]),
-    "data 4": (4, ["mesh.data=4"]),
+MESHES = {  # a batch's size, and overrides
+    "one": (16, [ONE]),
+    "one by one": (1, [ONE]),
+    "data": (16, ["mesh.data=8"]),
+    "data 4": (12, ["mesh.data=4"]),
+    "fsdp": (16, [ONE, "mesh.fsdp=8"]),
+    "replica x data x fsdp": (24, ["mesh.replica=2", "mesh.data=2", "mesh.fsdp=2"]),
 }
 
 
@@ -90,7 +91,7 @@ def check(numbers, places, splits):
 
 def test_one_device_and_eight_agree_to_the_last_digit(run_python, folder):
     splits = [IMAGES]
-    runs = {"one": (splits, 1, [ONE]), "data": (splits, *MESHES["data"])}
+    runs = {name: (splits, *MESHES[name]) for name in ("one by one", "data 4")}
     check(*run(run_python, folder, runs), splits)
 
 
@@ -98,14 +99,14 @@ def test_one_device_and_eight_agree_to_the_last_digit(run_python, folder):
 def test_any_number_of_images_on_any_mesh(run_python, folder):
     splits = [1, 2, 15, 16, 17]
     runs = {name: (splits, *mesh) for name, mesh in MESHES.items()}
-    check(*run(run_python, folder, {"one": (splits, 1, [ONE]), **runs}), splits)
+    check(*run(run_python, folder, runs), splits)
 
 
 @pytest.mark.slow
 def test_two_processes_agree_with_one_and_one_of_them_writes_json(run_python, folder):
     command = [
         "-m", "vit_jax.evaluate", f"--checkpoint={folder / 'weights'}", "--json",
-        f"--data=set={folder / 'data'}", f"--batch_size={ROWS}", "--kinds=classification,frozen",
+        f"--data=set={folder / 'data'}", "--batch_size=2", "--kinds=classification,frozen",
         "--config.evals.set_frozen.train_split=all", "--config.evals.set_frozen.shots=1,3",
         "--config.evals.set_frozen.neighbours=3", "--num_processes=2",
     ]  # fmt: skip
