@@ -45,6 +45,7 @@ setup(
         "flax>=0.12.8",
         "google-crc32c>=1.9",
         "jax>=0.10.2",
+        "matplotlib>=3.10",
         "ml_collections>=1.1",
         "ml_dtypes>=0.6",  # bfloat16 for NumPy; JAX needs it too
         "numpy>=2.4",

@@ -1,5 +1,6 @@
 """The trained ViT-Ti/16 of AugReg against timm, on the 17 photos beside its weights."""
 
+import dataclasses
 import json
 import math
 from pathlib import Path
@@ -12,6 +13,7 @@ from PIL import Image
 from tests.weights.conftest import timm  # noqa: F401, a fixture: timm without torchvision
 from vit_jax import config as configs
 from vit_jax import weights
+from vit_jax.core import synsets
 from vit_jax.core.screen import Screen
 from vit_jax.data.pipeline import eval_batches
 from vit_jax.data.sources.image_folder import ImageFolder
@@ -38,17 +40,21 @@ def photos():
 @pytest.fixture(scope="module")
 def theirs(photos, timm):  # noqa: F811
     """timm's (pixels uint8 [17, 224, 224, 3], logits [17, 1000])."""
+    cfg = json.loads((WEIGHTS / "config.json").read_text())["pretrained_cfg"]
+    pixels = np.stack([transformed(Image.open(file).convert("RGB"), cfg) for file in photos])
+    return pixels, logits_of_timm(timm, pixels, cfg)
+
+
+def logits_of_timm(timm, pixels, cfg, **architecture):  # noqa: F811
     torch = pytest.importorskip("torch")
     from safetensors.torch import load_file
 
-    cfg = json.loads((WEIGHTS / "config.json").read_text())["pretrained_cfg"]
-    model = timm.create_model("vit_tiny_patch16_224", pretrained=False).eval()
+    model = timm.create_model("vit_tiny_patch16_224", pretrained=False, **architecture).eval()
     model.load_state_dict(load_file(WEIGHTS / "model.safetensors"))
-    pixels = np.stack([transformed(Image.open(file).convert("RGB"), cfg) for file in photos])
     mean, std = (np.array(cfg[name], np.float32) for name in ("mean", "std"))
     inputs = torch.from_numpy((pixels / np.float32(255) - mean) / std).permute(0, 3, 1, 2)
     with torch.no_grad():
-        return pixels, model(inputs).numpy()
+        return model(inputs).numpy()
 
 
 def transformed(image, cfg):
@@ -70,6 +76,24 @@ def test_prediction_equals_timms(theirs, photos):
     mean, std = np.array(model.preprocess.mean), np.array(model.preprocess.std)
     np.testing.assert_array_equal(np.rint((prepared * std + mean) * 255), pixels)
     np.testing.assert_allclose(model(prepared), logits, atol=LOGITS)
+
+
+@pytest.mark.parametrize("layout", ["timm", "huggingface", "google_npz", "checkpoint"])
+def test_every_layout_is_right_about_all_photos(tmp_path, timm, theirs, photos, layout):  # noqa: F811
+    pixels, logits = theirs
+    trained = weights.load_with_info(WEIGHTS)
+    if layout == "google_npz":  # whose readers compute the tanh form of GELU
+        trained.model.spec = dataclasses.replace(trained.model.spec, gelu="tanh")
+        cfg = json.loads((WEIGHTS / "config.json").read_text())["pretrained_cfg"]
+        logits = logits_of_timm(timm, pixels, cfg, act_layer="gelu_tanh")
+    path = tmp_path / "out.npz"
+    weights.save(trained, path, layout)
+    model, about = weights.load(path), weights.load(WEIGHTS).preprocess
+    mean, std = np.array(about.mean, np.float32), np.array(about.std, np.float32)
+    found = np.asarray(model((pixels / np.float32(255) - mean) / std))
+    np.testing.assert_allclose(found, logits, atol=LOGITS)
+    classes = [list(synsets.names_1k()).index(file.name.partition("_")[0]) for file in photos]
+    assert found.argmax(-1).tolist() == classes
 
 
 @pytest.fixture
