@@ -163,4 +163,4 @@ def test_without_a_terminal_there_are_lines(shown_row, monkeypatch):
     assert out.getvalue().endswith("failed    seed=1: bad images\n")
     monkeypatch.setattr(progress.Live, "PLAIN_EVERY_SECS", 0.0)
     shown.refresh(())
-    assert out.getvalue().endswith("1 points: 1 waiting\n")
+    assert out.getvalue().endswith("1 point: 1 waiting\n")

@@ -90,7 +90,7 @@ def test_a_signal_stops_all_and_the_same_command_goes_on(world):
     wait_until(lambda: asleep(world, *POINTS[1:3]))
     process.send_signal(signal.SIGINT)
     assert process.wait(60) == 75, process.said()
-    assert "Stopped by SIGINT; 1 of 4 points are finished" in process.said()
+    assert "Stopped by SIGINT; 1 of 4 points finished" in process.said()
     world.sweep(slots=2)
     assert sorted(world.starts()) == sorted([*POINTS, *POINTS[1:3]])
 

@@ -250,7 +250,12 @@ def summary(rows: Sequence[PointProgress]) -> str:
     """A count of points by state: "12 points: 5 finished, 2 running, 5 waiting"."""
     states = [row.state for row in rows]
     counts = [f"{states.count(state)} {state}" for state in reversed(ORDER) if state in states]
-    return f"{len(rows)} points: {', '.join(counts)}"
+    return f"{number(rows)}: {', '.join(counts)}"
+
+
+def number(points: Sequence[object]) -> str:
+    """ "1 point", "12 points"."""
+    return f"{len(points)} point{'' if len(points) == 1 else 's'}"
 
 
 def _cells(row: PointProgress, metric: str) -> list[str]:
