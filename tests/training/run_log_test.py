@@ -1,13 +1,16 @@
+import io
+
 import jax
 import numpy as np
 import pytest
 from etils import epath
+from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.util import tensor_util
 
 from vit_jax.core.errors import UserError
 from vit_jax.training.histograms import Histogram
-from vit_jax.training.run_log import TensorBoard, write_parameters
+from vit_jax.training.run_log import RunLog, TensorBoard, write_parameters
 
 
 def test_scalars_and_histograms_are_read_back(tmp_path):
@@ -25,6 +28,45 @@ def test_scalars_and_histograms_are_read_back(tmp_path):
     np.testing.assert_array_equal(rows, np.stack([edges[:-1], edges[1:], counts], axis=1))
     plugin = events.SummaryMetadata("gradients/head/bias").plugin_data.plugin_name
     assert plugin == "histograms"
+
+
+def png(colour):
+    out = io.BytesIO()
+    Image.new("RGB", (3, 2), colour).save(out, "PNG")
+    return out.getvalue()
+
+
+def test_pictures_are_read_back(tmp_path):
+    writer = TensorBoard(epath.Path(tmp_path))
+    writer.write_pictures(7, {"look/filters": png("red")})
+    writer.close(None)
+    events = EventAccumulator(str(tmp_path)).Reload()
+    (found,) = events.Tensors("look/filters")
+    width, height, data = tensor_util.make_ndarray(found.tensor_proto)
+    assert (found.step, width, height, data) == (7, b"3", b"2", png("red"))
+    assert events.SummaryMetadata("look/filters").plugin_data.plugin_name == "images"
+
+
+def test_pictures_after_the_restored_step_go(tmp_path):
+    make = lambda step: RunLog(epath.Path(tmp_path), writers=(), start_step=step, profile=None)
+    with make(0) as log:
+        for step in (2, 4):
+            log.write_pictures(step, {"look/filters": png("red"), "look/rollout": png("blue")})
+    with make(2) as log:
+        log.write_pictures(3, {"look/filters": png("green")})
+    files = {str(f.relative_to(tmp_path)): f.read_bytes() for f in tmp_path.rglob("*.png")}
+    assert files == {
+        "pictures/look/filters/2.png": png("red"),
+        "pictures/look/rollout/2.png": png("blue"),
+        "pictures/look/filters/3.png": png("green"),
+    }
+
+
+def test_pictures_that_cannot_be_written_give_a_message(tmp_path):
+    (tmp_path / "pictures").write_text("")
+    log = RunLog(epath.Path(tmp_path), writers=(), start_step=0, profile=None)
+    with pytest.raises(UserError, match=r"filters/1\.png cannot be written: .*Make room"):
+        log.write_pictures(1, {"look/filters": png("red")})
 
 
 def test_parameters_that_cannot_be_written_give_a_message(tmp_path):

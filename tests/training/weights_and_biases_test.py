@@ -1,9 +1,11 @@
+import io
 import sys
 import types
 
 import numpy as np
 import pytest
 from etils import epath
+from PIL import Image
 
 from vit_jax.core.errors import NonFiniteError, Preempted, UserError
 from vit_jax.run import build
@@ -144,12 +146,17 @@ def test_a_real_offline_run(tmp_path, tiny_run, wandb_off_line):
         assert b"warmup_steps" in content
 
 
-def test_histograms_of_a_real_run(tmp_path, wandb_off_line):
+def test_histograms_and_pictures_of_a_real_run(tmp_path, wandb_off_line):
     writer = WeightsAndBiases(epath.Path(tmp_path), project="vit", config={})
     writer.write_histograms(3, {"gradients/x": Histogram(np.array([7654, 2]), np.arange(3.0))})
+    png = io.BytesIO()
+    Image.new("RGB", (3, 2)).save(png, "PNG")
+    writer.write_pictures(3, {"look/filters": png.getvalue()})
     writer.close(None)
     wandb_off_line.teardown()
     (file,) = tmp_path.glob("wandb/offline-run-*/run-*.wandb")
     content = file.read_bytes()
     assert b"gradients/x" in content
     assert b"7654" in content
+    assert b"look/filters" in content
+    (_,) = tmp_path.rglob("media/images/look/filters_*.png")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import socket
 import time
@@ -12,12 +13,15 @@ from typing import Any
 import jax
 import numpy as np
 from etils import epath
+from PIL import Image
 
 from vit_jax.core.errors import UserError
+from vit_jax.core.files import atomic_file
 from vit_jax.store.metrics_file import MetricsFile
 from vit_jax.training.histograms import Distributions, Histogram, histogram
 from vit_jax.training.weights_and_biases import WeightsAndBiases
 
+PICTURES = "pictures"  # the folder in a work directory
 _FLUSH_SECS = 30  # of TensorBoard's file, which a bucket takes anew each time
 
 
@@ -27,7 +31,7 @@ class RunLog:
     Args:
       workdir: where metrics.jsonl and the profiler's files go. Only process 0 writes rows.
       writers: further destinations; closed with the log.
-      start_step: rows after it, from an earlier start that went further, are deleted.
+      start_step: rows and pictures after it, from an earlier start that went further, are deleted.
       profile: (first step, number of steps) to trace for TensorBoard's profiler, or None.
     """
 
@@ -44,6 +48,9 @@ class RunLog:
         if jax.process_index() == 0:
             self._file = MetricsFile(workdir / "metrics.jsonl")
             self._file.truncate_after(start_step)
+            for file in (workdir / PICTURES).glob("*/*/*.png"):
+                if file.stem.isdecimal() and int(file.stem) > start_step:
+                    file.unlink()
         self._workdir, self._profile, self._is_tracing = workdir, profile, False
 
     def after_step(self, step: int) -> None:
@@ -74,6 +81,28 @@ class RunLog:
         histograms = {name: histogram(counts) for name, counts in distributions.counts.items()}
         for writer in self._writers:
             writer.write_histograms(step, histograms)
+
+    def write_pictures(self, step: int, pictures: Mapping[str, bytes]) -> None:
+        """Writes PNG files by name to pictures/NAME/STEP.png, and to the writers.
+
+        UserError if a file cannot be written.
+        """
+        if not self._file:
+            return
+        for name, png in pictures.items():
+            file = self._workdir / PICTURES / name / f"{step}.png"
+            try:
+                file.parent.mkdir(parents=True, exist_ok=True)
+                with atomic_file(file) as temporary:
+                    temporary.write_bytes(png)
+            except OSError as error:
+                raise UserError(
+                    f"{file} cannot be written: {error.strerror or error}. Make room, or take the "
+                    "evaluation that draws it out of the config."
+                ) from error
+        for writer in self._writers:
+            if pictures:
+                writer.write_pictures(step, pictures)
 
     def row(self, step: int) -> dict[str, float]:
         """All numbers written for `step`; empty if there are none."""
@@ -132,6 +161,20 @@ class TensorBoard:
             for name, h in histograms.items()
         }
         kinds = {name: metadata.create_summary_metadata(name, "") for name in histograms}
+        self._write(step, arrays, kinds)
+
+    def write_pictures(self, step: int, pictures: Mapping[str, bytes]) -> None:
+        """Writes PNG files: width and height as texts, then the file, as TensorBoard requires."""
+        from tensorboard.plugins.image import metadata
+
+        arrays = {}
+        for name, png in pictures.items():
+            sides = (str(side).encode() for side in Image.open(io.BytesIO(png)).size)
+            arrays[name] = np.array([*sides, png], object)
+        kinds = {
+            name: metadata.create_summary_metadata(name, "", converted_to_tensor=True)
+            for name in pictures
+        }
         self._write(step, arrays, kinds)
 
     def _write(self, step: int, arrays: Mapping[str, np.ndarray], kinds: Mapping[str, Any]) -> None:

@@ -1,11 +1,13 @@
 """Optional logging to Weights & Biases; its own variables apply, such as WANDB_MODE=offline."""
 
+import io
 import secrets
 from collections.abc import Mapping
 from types import ModuleType
 from typing import Any
 
 from etils import epath
+from PIL import Image
 
 from vit_jax.core.errors import Preempted, UserError
 from vit_jax.core.files import write_text
@@ -61,6 +63,13 @@ class WeightsAndBiases:
             for name, h in histograms.items()
         }
         self._run.log({"step": step, **pictures})
+
+    def write_pictures(self, step: int, pictures: Mapping[str, bytes]) -> None:
+        """Writes PNG files by name."""
+        shown = {
+            name: self._wandb.Image(Image.open(io.BytesIO(png))) for name, png in pictures.items()
+        }
+        self._run.log({"step": step, **shown})
 
     def close(self, error: BaseException | None) -> None:
         """Ends the run: finished, failed, or preempted."""
