@@ -1,0 +1,81 @@
+"""What the first layer looks for: principal components of its filters.
+
+As in figure 7 (left) of arXiv 2010.11929, which shows the first 28 of ViT-L/32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from vit_jax.core.errors import UserError
+from vit_jax.probes.principal import principal
+
+NUMBER = 28  # the paper's
+# Parameters that are filters of the image's colours, and what they are. The first one that a model
+# has is its first layer: a hybrid has patches too, but of a feature map.
+KERNELS = {
+    "patches/kernel": "patch projection",
+    "patches/resnet/root/conv/kernel": "first convolution of the ResNet",
+    "resnet/root/conv/kernel": "first convolution of the ResNet",
+}
+
+
+class FirstLayer(NamedTuple):
+    """The kernel of a model's first layer.
+
+    Attributes:
+      kernel: [P, P, 3, D], as it is used: a ResNet's is standardised.
+      what: "patch projection" or "first convolution of the ResNet".
+    """
+
+    kernel: np.ndarray
+    what: str
+
+
+class Filters(NamedTuple):
+    """Principal components of D filters.
+
+    Attributes:
+      pictures: [K, P, P, 3], each of norm 1; the sign is arbitrary.
+      explained: [K], the share of the filters' variance.
+    """
+
+    pictures: np.ndarray
+    explained: np.ndarray
+
+
+def first_layer(params: Mapping[str, np.ndarray]) -> FirstLayer:
+    """The first layer of a model, from its parameters by name ("patches/kernel").
+
+    UserError if none of them is a filter of colours.
+    """
+    for name, what in KERNELS.items():
+        if name in params:
+            kernel = np.asarray(params[name], np.float32)
+            # Convolutions of ResNets divide their weights by their deviation at every use.
+            return FirstLayer(_standardised(kernel) if "resnet" in name else kernel, what)
+    raise UserError(
+        "The weights have no filters of an image's colours to show; looked for "
+        f"{', '.join(KERNELS)}."
+    )
+
+
+def components(kernel: np.ndarray, number: int = NUMBER) -> Filters:
+    """The first components of D filters [P, P, 3, D]; fewer if D - 1 or 3 P^2 is less.
+
+    The filters' mean is subtracted first.
+    """
+    *shape, width = kernel.shape
+    found = principal(kernel.reshape(-1, width).T, number)
+    return Filters(found.directions.reshape(-1, *shape), found.explained)
+
+
+def _standardised(kernel: np.ndarray) -> np.ndarray:
+    """Mean 0 and variance 1 for each output (arXiv 1903.10520)."""
+    inputs = (0, 1, 2)
+    centred = kernel - kernel.mean(axis=inputs, keepdims=True)
+    deviation = np.sqrt(np.mean(centred**2, axis=inputs, keepdims=True))
+    return centred / np.maximum(deviation, 1e-5)
