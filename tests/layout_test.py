@@ -47,6 +47,8 @@ FLOORS = {
 # Parts of clu import TensorFlow as soon as they are imported; the overview of parameters does not.
 TENSORFLOW = ("tensorflow", "tensorflow_datasets", "clu")
 CLU_ALLOWED = "clu.parameter_overview"
+# What is imported -> packages of extras under another name, which need not be installed.
+EXTRAS_OF = {"sklearn": ["scikit-learn"], "umap": ["umap-learn"]}
 MAX_LINES = 400
 MAX_FUNCTION_LINES = 60
 MAX_FILES = 13  # in a folder, without __init__.py
@@ -173,7 +175,7 @@ def normalised(package: str) -> str:
 def test_what_is_imported_is_installed():
     """Each import is declared in setup.py, not a transitive accident; extras only when called."""
     required, extras = map(declared_packages, ("install_requires", "extras_require"))
-    installed_by = importlib.metadata.packages_distributions()
+    installed_by = EXTRAS_OF | importlib.metadata.packages_distributions()
     for file, tree in TREES.items():
         for imported in imports(tree):
             top = imported.module.split(".")[0]

@@ -39,3 +39,19 @@ def test_more_neighbours_than_examples_is_an_error():
         neighbours.accuracies(examples(4), examples(4), num_classes=4, k=(17,), temperature=0.07)
     with pytest.raises(UserError, match="temperature=0"):
         neighbours.accuracies(examples(4), examples(4), num_classes=4, k=(1,), temperature=0.0)
+
+
+def test_nearest_by_cosine():
+    x = np.random.default_rng(0).normal(size=(40, 6)).astype(np.float32)
+    x *= np.arange(1, 41)[:, None]  # length does not matter
+    unit = x / np.linalg.norm(x, axis=1, keepdims=True)
+    queries = [7, 0, 39]
+    for leave_out, first in ((queries, 1), (None, 0)):
+        found = neighbours.nearest(x, x[queries], 5, leave_out=leave_out)
+        for row, query in enumerate(queries):
+            similarity = unit @ unit[query]
+            expected = np.argsort(-similarity)[first : first + 5]
+            np.testing.assert_array_equal(found.indices[row], expected)
+            np.testing.assert_allclose(found.similarities[row], similarity[expected], atol=1e-5)
+    with pytest.raises(UserError, match="k=40 neighbours of 39 other images"):
+        neighbours.nearest(x, x, 40, leave_out=range(40))

@@ -1,1 +1,1 @@
-"""What frozen features are worth: arrays in, numbers out. No model, no images."""
+"""What features are worth and what weights show: arrays in, numbers out. No model, no images."""
