@@ -53,14 +53,21 @@ class BiT(nnx.Module):
 
         Training draws no random numbers: `train` and `rngs` have no effect.
         """
-        features = self.features(images).astype(jnp.float32)
+        return self.classify(self.features(images))
+
+    def classify(self, features: jax.Array) -> jax.Array:
+        """[B, D] -> [B, C] float32; headless: the features."""
+        features = features.astype(jnp.float32)
         if not self.num_classes:
             return features
         return constrain(self.head(features), BATCH, CLASSES)
 
     def features(self, images: jax.Array) -> jax.Array:
         """[B, H, W, 3] -> [B, D]: the head's input."""
-        tokens = self.tokens(images)
+        return self.pool(self.tokens(images))
+
+    def pool(self, tokens: jax.Array) -> jax.Array:
+        """[B, N, D] after the last norm -> [B, D], the head's input."""
         return jnp.mean(tokens, axis=1, dtype=jnp.float32).astype(tokens.dtype)
 
     def tokens(self, images: jax.Array, layers: tuple[int, ...] | None = None) -> Any:

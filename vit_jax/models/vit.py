@@ -99,7 +99,11 @@ class ViT(nnx.Module):
           rngs: an nnx.Rngs with a stream "dropout", or a key.
         """
         key = _dropout_key(rngs) if train else None
-        features = self._features(images, key).astype(jnp.float32)
+        return self.classify(self._features(images, key))
+
+    def classify(self, features: jax.Array) -> jax.Array:
+        """[B, D] -> [B, C] float32; headless: the features."""
+        features = features.astype(jnp.float32)
         if not self.num_classes:
             return features
         logits = self.head(features)
@@ -118,8 +122,8 @@ class ViT(nnx.Module):
             return self._encode(images, None)
         return self._run(images, None, layers)[1]
 
-    def _embed(self, images: jax.Array) -> jax.Array:
-        """The tokens of eq. 1."""
+    def embed(self, images: jax.Array) -> jax.Array:
+        """[B, H, W, 3] -> [B, N, D]: the tokens of eq. 1, which enter the first block."""
         x = self.patches(images).astype(self.spec.stream_dtype)
         first = [self.cls[...].astype(x.dtype)] if self.spec.has_class_token else []
         first += [self.registers[...].astype(x.dtype)] if self.spec.registers else []
@@ -143,9 +147,13 @@ class ViT(nnx.Module):
         results: how many tokens, from the first on, are wanted after the last block.
         """
         first, rest = (None, None) if key is None else jax.random.split(key)
-        x = self.dropout(self._embed(images), first)
-        shared = self.positions if self.spec.position_place == "shared" else None
-        return self.blocks(x, rest, layers, shared, results)
+        x = self.dropout(self.embed(images), first)
+        return self.blocks(x, rest, layers, self.shared_positions, results)
+
+    @property
+    def shared_positions(self) -> Positions | None:
+        """The position embedding that acts in every block, if one does."""
+        return self.positions if self.spec.position_place == "shared" else None
 
     def _encode(self, images: jax.Array, key: Any, results: int | None = None) -> jax.Array:
         """Eq. 1-4 without the pooling."""
@@ -154,10 +162,17 @@ class ViT(nnx.Module):
     def _features(self, images: jax.Array, key: Any) -> jax.Array:
         # Of the last block the head sees the class token alone: the others' would be thrown away.
         x = self._encode(images, key, results=1 if self.spec.pool == "cls" else None)
+        return self.pool(x)
+
+    def pool(self, x: jax.Array, offset: jax.Array | None = None) -> jax.Array:
+        """[B, N, D] after the last norm -> [B, D], the head's input.
+
+        offset: with attention pooling, added to its weights (AttentionPooling).
+        """
         if self.spec.pool == "cls":
             x = x[:, 0]
         elif self.spec.pool == "map":
-            x = self.pooling(x[:, self.spec.registers :])
+            x = self.pooling(x[:, self.spec.registers :], offset)
         else:
             first = self.spec.registers + self.spec.has_class_token
             mean = jnp.mean(x[:, first:], axis=1, dtype=jnp.float32).astype(x.dtype)

@@ -44,9 +44,43 @@ class SelfAttention(nnx.Module):
             self.key_norm = norm(kind, head_size, HEAD_SIZE, **shared)
 
     def __call__(
-        self, x: jax.Array, positions: Positions | None = None, results: int | None = None
+        self,
+        x: jax.Array,
+        positions: Positions | None = None,
+        results: int | None = None,
+        offset: jax.Array | None = None,
     ) -> jax.Array:
-        """[B, N, D] -> [B, N, D]; attention over N. With `results`, of so many first tokens."""
+        """[B, N, D] -> [B, N, D]; attention over N.
+
+        Args:
+          x: tokens.
+          positions: a position embedding that acts inside attention.
+          results: compute the first tokens alone, so many.
+          offset: [B, H, N, N], added to the normalised weights. The gradient by zeros here is the
+            gradient by the weights, whatever program computes them; not with `results`.
+        """
+        qkv, query, key, value, bias = self._projected(x, positions)
+        if results is not None:
+            # A few queries are cheap by any program; one that was asked for is checked still.
+            choice.choose(self.kernel, query, self.precision.softmax, biased=bias is not None)
+            bias = None if bias is None else bias[:, :, :results]
+            mixed = attend(query[:, :results], key, value, self.precision.softmax, bias)
+            return constrain(self.out(mixed), BATCH, TOKENS, STREAM)
+        changed = positions is not None or self.qk_norm or self.qkv_bias == "query_value"
+        mixed = self._mix(query, key, value, bias, None if changed else qkv)
+        if offset is not None:
+            mixed = mixed + jnp.einsum("bhqs,bshk->bqhk", offset.astype(value.dtype), value)
+        return constrain(self.out(mixed), BATCH, TOKENS, STREAM)
+
+    def weights(self, x: jax.Array, positions: Positions | None = None) -> jax.Array:
+        """[B, N, D] -> [B, H, N, N] float32: how much each token takes from each; rows sum to 1."""
+        _, query, key, _, bias = self._projected(x, positions)
+        return normalised_weights(query, key, bias)
+
+    def _projected(
+        self, x: jax.Array, positions: Positions | None
+    ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array, jax.Array | None]:
+        """[B, N, D] -> what one product gave, [B, N, 3, H, K]; query, key, value; their bias."""
         qkv = constrain(self.qkv(x), BATCH, TOKENS, QKV, HEADS, HEAD_SIZE)
         qkv = checkpoint_name(qkv, PROJECTED)
         query, key, value = (qkv[:, :, i] for i in range(3))
@@ -59,15 +93,7 @@ class SelfAttention(nnx.Module):
         if positions is not None:
             query, key = positions.rotate(query), positions.rotate(key)
             bias = positions.bias(_scaled(query))
-        if results is not None:
-            # A few queries are cheap by any program; one that was asked for is checked still.
-            choice.choose(self.kernel, query, self.precision.softmax, biased=bias is not None)
-            bias = None if bias is None else bias[:, :, :results]
-            mixed = attend(query[:, :results], key, value, self.precision.softmax, bias)
-            return constrain(self.out(mixed), BATCH, TOKENS, STREAM)
-        changed = positions is not None or self.qk_norm or self.qkv_bias == "query_value"
-        mixed = self._mix(query, key, value, bias, None if changed else qkv)
-        return constrain(self.out(mixed), BATCH, TOKENS, STREAM)
+        return qkv, query, key, value, bias
 
     def _mix(
         self,
@@ -106,6 +132,15 @@ def attend(
     that a block keeps (N x N for each head). Not for forward-mode differentiation.
     """
     return _forward(query, key, value, softmax_dtype, bias)[0]
+
+
+def normalised_weights(
+    query: jax.Array, key: jax.Array, bias: jax.Array | None = None
+) -> jax.Array:
+    """softmax(q k^T / sqrt(K) + bias), the weights of `attend` in float32: [B, H, N, N]."""
+    logits = jnp.einsum("bqhk,bshk->bhqs", _scaled(query), key, preferred_element_type=jnp.float32)
+    logits = logits if bias is None else logits + bias.astype(jnp.float32)
+    return jax.nn.softmax(logits)
 
 
 def _scaled(query: jax.Array) -> jax.Array:

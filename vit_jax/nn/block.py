@@ -57,6 +57,7 @@ class Block(nnx.Module):
         drop_rate: jax.Array | None = None,
         positions: Positions | None = None,
         results: int | None = None,
+        offset: jax.Array | None = None,
     ) -> jax.Array:
         """[B, N, D] -> [B, N, D], or [B, results, D].
 
@@ -66,13 +67,12 @@ class Block(nnx.Module):
           drop_rate: probability that an example skips a branch; None: never.
           positions: a position embedding that all blocks share.
           results: compute the first tokens alone, so many; they attend to all N.
+          offset: added to attention's weights, for gradients by them (SelfAttention).
         """
         tokens = x.shape[1]
         keys = [None] * 5 if key is None else list(jax.random.split(key, 5))
-        positions = positions if self.positions is None else self.positions
-        x = x if positions is None else positions(x)
-        normed = self.norm1(x)
-        y = self.attention(normed, positions, results)
+        x, normed, positions = self._entered(x, positions)
+        y = self.attention(normed, positions, results, offset)
         y = self.dropout(y, keys[0], tokens)
         y = self.scale1(y) if self.scaled else y
         x = x[:, :results] + drop_branch(y, drop_rate, keys[1])
@@ -80,6 +80,19 @@ class Block(nnx.Module):
         y = self.dropout(y, keys[3], tokens)
         y = self.scale2(y) if self.scaled else y
         return x + drop_branch(y, drop_rate, keys[4])
+
+    def attention_weights(self, x: jax.Array, positions: Positions | None = None) -> jax.Array:
+        """[B, N, D], as they enter the block -> [B, H, N, N] float32, see SelfAttention.weights."""
+        _, normed, positions = self._entered(x, positions)
+        return self.attention.weights(normed, positions)
+
+    def _entered(
+        self, x: jax.Array, shared: Positions | None
+    ) -> tuple[jax.Array, jax.Array, Positions | None]:
+        """The tokens with their positions, the same after the first norm, and the positions."""
+        positions = shared if self.positions is None else self.positions
+        x = x if positions is None else positions(x)
+        return x, self.norm1(x), positions
 
 
 class Mlp(nnx.Module):
