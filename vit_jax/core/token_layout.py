@@ -12,6 +12,20 @@ Table = TypeVar("Table", "jax.Array", np.ndarray)
 ROTARY_PARTS = 4  # of a head's channels: sines and cosines of rows and of columns
 
 
+class TokenParts(NamedTuple):
+    """An array over tokens, [..., N], by their kinds.
+
+    Attributes:
+      class_token: [..., 1], or [..., 0] without one.
+      registers: [..., R].
+      patches: [..., rows, columns].
+    """
+
+    class_token: Any
+    registers: Any
+    patches: Any
+
+
 class TokenLayout(NamedTuple):
     """The order of the N tokens: class token, registers, then patches row by row.
 
@@ -46,6 +60,12 @@ class TokenLayout(NamedTuple):
     def num_tokens(self) -> int:
         """N, class token and registers included."""
         return self.num_patches + self.class_token + self.registers
+
+    def split(self, x: Table) -> TokenParts:
+        """[..., N] -> its parts by the kind of the token."""
+        first = self.num_tokens - self.num_patches
+        patches = x[..., first:].reshape(*x.shape[:-1], *self.grid)
+        return TokenParts(x[..., : self.class_token], x[..., self.class_token : first], patches)
 
     def pad_patches(self, table: Table) -> Table:
         """[patches, ...] -> [N, ...] with zeros for all other tokens."""

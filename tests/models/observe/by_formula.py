@@ -1,0 +1,180 @@
+"""A ViT's forward pass in float64 NumPy from its parameters by name, written from the papers.
+
+It shares nothing with the package but the names of parameters and fields.
+"""
+
+import jax
+import numpy as np
+import scipy.special
+from flax import nnx
+
+from vit_jax.core import pytrees
+
+
+def parameters(model):
+    """float64 arrays by name."""
+    named = pytrees.flatten(nnx.to_pure_dict(nnx.state(model, nnx.Param)))
+    return {name: np.asarray(x, np.float64) for name, x in named.items()}
+
+
+def softmax(x):
+    e = np.exp(x - x.max(axis=-1, keepdims=True))
+    return e / e.sum(axis=-1, keepdims=True)
+
+
+def activation(kind, x):
+    if kind == "silu":
+        return x / (1 + np.exp(-x))
+    if kind == "exact":
+        return x * (1 + scipy.special.erf(x / np.sqrt(2))) / 2
+    return x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))) / 2
+
+
+class Forward:
+    """forward(images) -> logits [B, C]; then `weights`, `outputs`, `last`, `read` have the rest.
+
+    Attributes:
+      weights: of each layer, [B, H, N, N].
+      outputs: tokens after each block, [B, N, D]; last: after the last norm.
+      read: of attention pooling, [B, H, N - registers].
+      offsets: by layer, or "read": what is added to these weights.
+    """
+
+    def __init__(self, model):
+        self.spec, self.model, self.params = model.spec, model, parameters(model)
+        self.offsets = {}
+
+    def __call__(self, images):
+        spec, p = self.spec, self.params
+        x = self.embedded(np.asarray(images, np.float64))
+        self.weights, self.outputs = [], []
+        for layer in range(spec.depth):
+            own = {
+                name.removeprefix("blocks/block/"): value[layer]
+                for name, value in p.items()
+                if name.startswith("blocks/block/")
+            }
+            x = self.block(x, own, self.offsets.get(layer, 0.0))
+            self.outputs.append(x)
+        self.last = x = self.norm(x, p, "norm")
+        first = spec.registers + spec.has_class_token
+        mean = x[:, first:].mean(axis=1)
+        if spec.pool == "map":
+            x = self.pooled(x[:, spec.registers :], p)
+        else:
+            x = {"cls": x[:, 0], "avg": mean, "cls_avg": np.concatenate([x[:, 0], mean], 1)}[
+                spec.pool
+            ]
+        if spec.pre_logits:
+            x = np.tanh(x @ p["pre_logits/kernel"] + p["pre_logits/bias"])
+        return x @ p["head/kernel"] + p["head/bias"]
+
+    def embedded(self, images):
+        """[B, H, W, 3] -> [B, N, D]"""
+        spec, p = self.spec, self.params
+        side, (batch, height, width, _) = spec.patch_size, images.shape
+        self.grid = (height // side, width // side)
+        if "patches/kernel" in p:
+            cut = images.reshape(batch, self.grid[0], side, self.grid[1], side, 3)
+            kernel = p["patches/kernel"].reshape(-1, spec.width)
+            x = cut.transpose(0, 1, 3, 2, 4, 5).reshape(batch, -1, len(kernel)) @ kernel
+            x = x + p["patches/bias"]
+        else:  # a hybrid's ResNet is taken as it is
+            tokens = jax.jit(self.model.patches)(images.astype(np.float32))
+            x = np.asarray(tokens, np.float64)
+        rows = [p["cls"][None]] if spec.has_class_token else []
+        rows += [p["registers"]] if spec.registers else []
+        rows = [np.broadcast_to(r, (batch, *r.shape)) for r in rows]
+        x = np.concatenate([*rows, x], axis=1)
+        return x + self.table(p, x) if spec.position_place == "input" else x
+
+    def table(self, p, x):
+        """[N, D]: learned positions that are added."""
+        spec, n = self.spec, x.shape[1]
+        table, patches = np.zeros((n, spec.width)), np.prod(self.grid)
+        if spec.position_embedding == "learned_1d":
+            found = p["positions/embedding"]
+            if len(found) > patches:
+                table[0] = found[0]
+            table[n - patches :] = found[-patches:]
+        if spec.position_embedding == "learned_2d":
+            row, column = np.divmod(np.arange(patches), self.grid[1])
+            halves = [p["positions/columns"][column], p["positions/rows"][row]]
+            table[n - patches :] = np.concatenate(halves, axis=1)
+        return table
+
+    def norm(self, x, p, name):
+        if self.spec.norm != "rms":
+            x = x - x.mean(axis=-1, keepdims=True)
+        x = x / np.sqrt((x**2).mean(axis=-1, keepdims=True) + self.spec.norm_epsilon)
+        return x * p[f"{name}/scale"] + p.get(f"{name}/bias", 0.0)
+
+    def block(self, x, own, offset):
+        spec = self.spec
+        p = own if spec.position_place == "layers" else self.params | own
+        if spec.position_place != "input":
+            x = x + self.table(p, x)
+        normed = self.norm(x, p, "norm1")
+        y = self.attention(normed, p, offset) * p.get("scale1/scale", 1.0)
+        x = x + y
+        inside = normed if spec.parallel else self.norm(x, p, "norm2")
+        return x + self.mlp(inside, p, "mlp", spec.mlp) * p.get("scale2/scale", 1.0)
+
+    def mlp(self, x, p, name, kind):
+        dense = lambda x, which: x @ p[f"{name}/{which}/kernel"] + p.get(f"{name}/{which}/bias", 0)
+        hidden = dense(x, "fc1")
+        if kind == "mlp":
+            hidden = activation(self.spec.gelu, hidden)
+        else:
+            gate = dense(x, "gate")
+            hidden = hidden * activation("silu" if kind == "swiglu" else self.spec.gelu, gate)
+        return dense(hidden, "fc2")
+
+    def attention(self, x, p, offset):
+        spec = self.spec
+        qkv = np.einsum("bnd,dihk->ibhnk", x, p["attention/qkv/kernel"])
+        if "attention/qkv/bias" in p:
+            qkv = qkv + p["attention/qkv/bias"][:, None, :, None]
+        query, key, value = qkv
+        query = query + p.get("attention/query_bias", np.zeros(1))[..., None, :]
+        value = value + p.get("attention/value_bias", np.zeros(1))[..., None, :]
+        if spec.qk_norm:
+            query = self.norm(query, p, "attention/query_norm")
+            key = self.norm(key, p, "attention/key_norm")
+        if spec.position_embedding == "rotary_2d":
+            query, key = self.rotated(query), self.rotated(key)
+        n, size = query.shape[-2:]
+        logits = query @ np.swapaxes(key, -1, -2) / np.sqrt(size)
+        if spec.position_embedding == "relative":
+            apart = (
+                np.arange(n)[:, None] - np.arange(n) + n - 1
+            )  # the query's place minus the key's
+            offsets = p["positions/offsets"][apart]
+            logits = logits + np.einsum("bhqk,qsk->bhqs", query, offsets) / np.sqrt(size)
+        self.weights.append(softmax(logits))
+        mixed = (self.weights[-1] + offset) @ value
+        bias = p.get("attention/out/bias", 0.0)
+        return np.einsum("bhnk,hkd->bnd", mixed, p["attention/out/kernel"]) + bias
+
+    def rotated(self, x):
+        """Pairs of a patch's channels as complex numbers, turned by row and by column."""
+        rows, columns = self.grid
+        size, first = x.shape[-1], x.shape[-2] - rows * columns
+        y, c = np.divmod(np.arange(rows * columns), columns)
+        where = [(2 * y + 1) / rows - 1, (2 * c + 1) / columns - 1]
+        speeds = 2 * np.pi / 100.0 ** (4 * np.arange(size // 4) / size)
+        angles = np.concatenate([np.outer(one, speeds) for one in where], axis=1)
+        turn = np.concatenate([np.ones((first, size // 2)), np.exp(1j * angles)])
+        turned = (x[..., : size // 2] + 1j * x[..., size // 2 :]) * turn
+        return np.concatenate([turned.real, turned.imag], axis=-1)
+
+    def pooled(self, x, p):
+        query = np.einsum("d,dihk->hk", p["pooling/probe"], p["pooling/query/kernel"])
+        query = query + p["pooling/query/bias"][0]
+        both = np.einsum("bnd,dihk->ibhnk", x, p["pooling/key_value/kernel"])
+        key, value = both + p["pooling/key_value/bias"][:, None, :, None]
+        logits = np.einsum("hk,bhnk->bhn", query, key) / np.sqrt(query.shape[-1])
+        self.read = softmax(logits)
+        mixed = np.einsum("bhn,bhnk->bhk", self.read + self.offsets.get("read", 0.0), value)
+        x = np.einsum("bhk,hkd->bd", mixed, p["pooling/out/kernel"]) + p["pooling/out/bias"]
+        return x + self.mlp(self.norm(x, p, "pooling/norm"), p, "pooling/mlp", "mlp")

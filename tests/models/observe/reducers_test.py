@@ -1,0 +1,192 @@
+"""Attention, rollout, distances and norms against float64 NumPy, for all kinds of ViTs."""
+
+import math
+
+import jax
+import numpy as np
+import pytest
+from flax import nnx
+
+from tests.models.observe.by_formula import Forward
+from vit_jax import models
+from vit_jax.core.errors import UserError
+from vit_jax.models import observe
+
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+ROUNDING = 1e-5  # float32 against float64; relative to values of order one
+TOY = {"depth": 2, "width": 16, "mlp_dim": 24, "num_heads": 2}
+SIZE, GRID = (8, 12), (2, 3)
+FIELDS = [
+    {},
+    {"pool": "avg", "position_embedding": "relative", "gelu": "exact"},
+    {"pool": "map", "registers": 2, "position_embedding": "rotary_2d", "norm": "rms"},
+    {"pool": "cls_avg", "registers": 3, "layer_scale": 0.5, "class_position": False},
+    {"parallel": True, "qk_norm": True, "qkv_bias": "none", "position_at": "layers"},
+    {"position_embedding": "relative", "position_at": "shared", "qk_norm": True, "registers": 1},
+    {"position_embedding": "learned_2d", "position_at": "shared", "mlp": "swiglu", "scan": True},
+    {"qkv_bias": "query_value", "pre_logits": True, "position_embedding": "learned_2d"},
+]  # fmt: skip
+
+
+def spell(fields):
+    return ",".join(f"{k}={v}" for k, v in fields.items()) or "plain"
+
+
+@pytest.fixture
+def make(drawn):
+    """`make(pool="map")`: a ViT with random parameters, small enough that nothing saturates."""
+
+    def toy(name="ViT-Ti/4", **fields):
+        arguments = {"num_classes": 5, "image_size": SIZE} | TOY | fields
+        model = drawn(lambda: models.create(name, rngs=nnx.Rngs(0), **arguments))
+        for path, value in nnx.to_flat_state(nnx.state(model, nnx.Param)):
+            if path[-1] == "kernel":
+                value[...] = 0.3 * value[...]
+        return model
+
+    return toy
+
+
+def random_images(number, size=SIZE):
+    draw = np.random.default_rng(1).normal
+    return draw(size=(number, *size, 3)).astype(np.float32)
+
+
+def expected_reads(forward, tokens):
+    """How the head mixes the last tokens, [B, N], from the meaning of each kind of pooling."""
+    spec, (batch, n) = forward.spec, tokens.shape[:2]
+    if spec.pool == "map":
+        rows = forward.read.mean(axis=1)
+        return np.concatenate([np.zeros((batch, spec.registers)), rows], axis=1)
+    of_class, patches = np.zeros(n), np.zeros(n)
+    of_class[0] = 1
+    patches[-math.prod(forward.grid) :] = 1 / math.prod(forward.grid)
+    row = {"cls": of_class, "avg": patches, "cls_avg": of_class / 2 + patches / 2}[spec.pool]
+    return np.tile(row, (batch, 1))
+
+
+def flat(parts):
+    """TokenParts [..., N] as one array."""
+    patches = parts.patches.reshape(*parts.patches.shape[:-2], -1)
+    return np.concatenate([parts.class_token, parts.registers, patches], axis=-1)
+
+
+@pytest.mark.parametrize("fields", FIELDS, ids=spell)
+def test_everything_equals_the_formulas(make, fields):
+    model, images = make(**fields), random_images(2)
+    forward = Forward(model)
+    logits = forward(images)
+    reducers = (
+        observe.Weights((1, 0)), observe.Rollout(), observe.Distances(), observe.TokenNorms(),
+        observe.FromQuery((1, 2)),
+    )  # fmt: skip
+    seen = observe.look(model, images, reducers)
+    weights, rollout, distances, norms, query = seen.results
+    scale = np.abs(logits).max()
+    np.testing.assert_allclose(seen.logits, logits, atol=ROUNDING * scale)
+    np.testing.assert_allclose(seen.logits, jax.jit(model)(images), atol=ROUNDING * scale)
+    first, second = forward.weights
+    assert 0.05 < first.std() < 0.4  # neither even nor saturated, where mistakes would hide
+    np.testing.assert_allclose(weights, np.stack([second, first], axis=1), atol=ROUNDING)
+
+    identity = np.eye(first.shape[-1])
+    each = [w.mean(axis=1) + identity for w in (first, second)]
+    each = [w / w.sum(axis=-1, keepdims=True) for w in each]
+    reads = expected_reads(forward, forward.last)
+    expected = np.einsum("bq,bqr,brs->bs", reads, each[1], each[0])
+    np.testing.assert_allclose(flat(rollout), expected, atol=ROUNDING)
+    np.testing.assert_allclose(flat(rollout).sum(axis=-1), 1, atol=ROUNDING)
+
+    np.testing.assert_allclose(
+        distances, [[by_loops(w[i]) for w in (first, second)] for i in range(2)], rtol=ROUNDING
+    )
+    of_blocks = np.stack([np.sqrt((x**2).sum(-1)) for x in forward.outputs], axis=1)
+    np.testing.assert_allclose(flat(norms.blocks), of_blocks, rtol=ROUNDING)
+    np.testing.assert_allclose(
+        flat(norms.output), np.sqrt((forward.last**2).sum(-1)), rtol=ROUNDING
+    )
+    np.testing.assert_allclose(
+        flat(query), np.stack([first[:, :, -1], second[:, :, -1]], axis=1), atol=ROUNDING
+    )
+
+
+def by_loops(weights):
+    """[H, N, N] -> [H]: the distance of figure 7, patch by patch, 4 pixels each."""
+    rows, columns = GRID
+    patches = [(r, c) for r in range(rows) for c in range(columns)]
+    first = weights.shape[-1] - len(patches)
+    found = []
+    for head in weights:
+        of_queries = []
+        for q, (row, column) in enumerate(patches):
+            row_of = head[first + q, first:]
+            apart = [4 * math.dist((row, column), other) for other in patches]
+            of_queries.append(np.dot(row_of, apart) / row_of.sum())
+        found.append(np.mean(of_queries))
+    return found
+
+
+def test_a_hybrids_distances_are_in_pixels_of_the_image(make):
+    model = make(
+        "R50+ViT-B/16", units=(1, 1), root_width=32, patch_size=8, image_size=(16, 24), depth=1
+    )
+    images = random_images(1, (16, 24))
+    forward = Forward(model)
+    forward(images)
+    found = observe.attention_distance(model, images)
+    np.testing.assert_allclose(
+        found[0, 0], 2 * np.array(by_loops(forward.weights[0][0])), rtol=ROUNDING
+    )
+
+
+def test_chunks_change_nothing_and_images_may_come_one_by_one(make):
+    model, images = make(pool="cls_avg", registers=1), random_images(5)
+    whole = observe.look(model, images, (observe.Rollout(), observe.Distances()))
+    least = observe.chunks.bytes_per_image(model)
+    two = observe.look(
+        model, iter(images), (observe.Rollout(), observe.Distances()), memory_bytes=2 * least
+    )
+    assert whole.logits.shape == (5, 5)
+    np.testing.assert_allclose(two.logits, whole.logits, atol=1e-4)
+    np.testing.assert_allclose(flat(two.results[0]), flat(whole.results[0]), atol=ROUNDING)
+    np.testing.assert_allclose(two.results[1], whole.results[1], rtol=ROUNDING)
+
+
+def test_a_query_is_any_token(make):
+    model, images = make(registers=2), random_images(1)
+    weights, *rows = observe.look(
+        model,
+        images,
+        (
+            observe.Weights((0, 1)),
+            observe.FromQuery("class"),
+            observe.FromQuery(("register", 1)),
+            observe.FromQuery((0, 2)),
+        ),
+    ).results
+    for place, row in zip((0, 2, 5), rows, strict=True):
+        np.testing.assert_array_equal(flat(row), weights[:, :, :, place])
+
+
+def test_bad_requests_say_what_there_is(make, drawn):
+    model, images = make(pool="avg"), random_images(1)
+    for reducer, words in (
+        (observe.Weights((0, 2)), "No layer 2: the model has layers 0 to 1"),
+        (observe.FromQuery("class"), "no class token"),
+        (observe.FromQuery((2, 0)), "row 0 to 1 and column 0 to 2"),
+        (observe.FromQuery("nose"), "No token 'nose'"),
+        (observe.FromQuery(("register", 0)), "No token"),
+    ):
+        with pytest.raises(UserError, match=words):
+            observe.look(model, images, (reducer,))
+    with pytest.raises(UserError, match="no image"):
+        observe.rollout(model, [])
+    with pytest.raises(UserError, match=r"\(8, 8, 3\): the model takes \(8, 12, 3\)"):
+        observe.rollout(model, np.zeros((1, 8, 8, 3)))
+    bit = drawn(
+        lambda: models.create(
+            "R50x1", units=(1,), root_width=32, num_classes=2, image_size=24, rngs=nnx.Rngs(0)
+        )
+    )
+    with pytest.raises(UserError, match="A BiT has no attention"):
+        observe.attention_distance(bit, np.zeros((1, 24, 24, 3)))

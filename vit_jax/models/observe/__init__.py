@@ -1,0 +1,31 @@
+"""What happens inside a model: attention, layer by layer, and the relevance of what it sees.
+
+    from vit_jax.models import observe
+    observe.rollout(model, images).patches             # [B, rows, columns]
+    observe.attention_distance(model, images)          # [B, L, H], pixels
+    observe.relevance(model, images, classes).map      # of a class, by gradients
+    seen = observe.look(model, images, (observe.Rollout(), observe.TokenNorms()))
+
+Images are [H, W, 3] float32, normalised as `model.preprocess` says: an array [B, H, W, 3], or
+anything that gives one after the other, such as a generator that decodes as it goes. They are taken
+in chunks, so memory does not depend on their number. Results are NumPy's arrays.
+"""
+
+from vit_jax.models.observe import chunks
+from vit_jax.models.observe.layers import Observed, look
+from vit_jax.models.observe.reducers import (
+    Distances,
+    FromQuery,
+    Norms,
+    Rollout,
+    TokenNorms,
+    Weights,
+    attention_distance,
+    rollout,
+    token_norms,
+)
+
+__all__ = [
+    "Distances", "FromQuery", "Norms", "Observed", "Rollout", "TokenNorms", "Weights",
+    "attention_distance", "chunks", "look", "rollout", "token_norms",
+]  # fmt: skip

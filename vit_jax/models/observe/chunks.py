@@ -1,0 +1,78 @@
+"""Images in chunks of one size, so that memory does not depend on their number."""
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import jax
+import numpy as np
+
+from vit_jax.core.errors import UserError
+
+MEMORY_BYTES = 2**30  # for what a chunk takes besides the model
+_FLOAT32 = 4
+
+
+def chunk_size(model: Any, memory_bytes: int = MEMORY_BYTES) -> int:
+    """How many images are looked at together: as many as fit, at least one."""
+    return max(1, memory_bytes // bytes_per_image(model))
+
+
+def bytes_per_image(model: Any) -> int:
+    """An upper bound of the memory that looking at one image takes.
+
+    Counted in float32: what a block computes between its input and its output, several matrices of
+    weights, rollout's matrices, and each layer's tokens, which gradients need.
+    """
+    spec, size = model.spec, model.preprocess.image_size
+    total = 0
+    if hasattr(spec, "each_unit"):  # a ResNet
+        total += 2 * max(
+            ((unit.inputs + 2 * unit.hidden + unit.outputs) * np.prod(unit.size_in)
+             for unit in spec.each_unit(size)),
+            default=0,
+        )  # fmt: skip
+    if hasattr(spec, "token_layout"):
+        n = spec.token_layout(size).num_tokens
+        total += n * ((10 + spec.depth) * spec.width + 4 * spec.mlp_dim)
+        total += n * n * (6 * spec.num_heads + 4)
+    return _FLOAT32 * int(total + 4 * 3 * np.prod(size))
+
+
+def in_chunks(
+    look: Callable[[np.ndarray], Any], model: Any, images: Iterable[np.ndarray], chunk: int
+) -> Any:
+    """`look` at chunks of images [chunk, H, W, 3], the last one padded; its results put together.
+
+    `look` returns a tree of arrays with an axis of images first. UserError for no image, and for
+    one that does not have the model's size.
+    """
+    found: list[Any] = []
+    for part in _chunks(_checked(images, model.preprocess.image_size), chunk):
+        size = chunk if found else len(part)  # a first chunk that is not full is the only one
+        padding = ((0, size - len(part)), *((0, 0),) * 3)
+        result = jax.device_get(look(np.pad(part, padding)))
+        found.append(_first(len(part), result))
+    if not found:
+        raise UserError("There is no image to look at.")
+    return jax.tree.map(lambda *parts: np.concatenate(parts), *found)
+
+
+def _first(number: int, tree: Any) -> Any:
+    return jax.tree.map(lambda x: np.asarray(x)[:number], tree)
+
+
+def _chunks(images: Iterator[np.ndarray], chunk: int) -> Iterator[np.ndarray]:
+    while part := list(itertools.islice(images, chunk)):
+        yield np.stack(part)
+
+
+def _checked(images: Iterable[np.ndarray], size: tuple[int, int]) -> Iterator[np.ndarray]:
+    for image in images:
+        one = np.asarray(image, np.float32)
+        if one.shape != (*size, 3):
+            raise UserError(
+                f"An image of the shape {one.shape}: the model takes {(*size, 3)}, height, width "
+                "and RGB, as model.preprocess says."
+            )
+        yield one

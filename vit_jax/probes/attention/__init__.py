@@ -1,0 +1,1 @@
+"""What weights of attention say, as numbers from arrays."""
