@@ -13,6 +13,7 @@ import pytest
 ADDRESSES = {
     "big_vision": "https://github.com/google-research/big_vision",
     "deit": "https://github.com/facebookresearch/deit",
+    "google-research": "https://github.com/google-research/google-research",
     "pytorch-image-models": "https://github.com/huggingface/pytorch-image-models",
     "task_adaptation": "https://github.com/google-research/task_adaptation",
     "vision_transformer": "https://github.com/google-research/vision_transformer",
