@@ -66,9 +66,14 @@ class BiT(nnx.Module):
         """[B, H, W, 3] -> [B, D]: the head's input."""
         return self.pool(self.tokens(images))
 
-    def pool(self, tokens: jax.Array) -> jax.Array:
-        """[B, N, D] after the last norm -> [B, D], the head's input."""
-        return jnp.mean(tokens, axis=1, dtype=jnp.float32).astype(tokens.dtype)
+    def pool(self, x: jax.Array) -> jax.Array:
+        """[B, N, D] of `tokens`, or [B, h, w, D] of `feature_map` -> [B, D]: the mean."""
+        over = tuple(range(1, x.ndim - 1))
+        return jnp.mean(x, axis=over, dtype=jnp.float32).astype(x.dtype)
+
+    def feature_map(self, images: jax.Array) -> jax.Array:
+        """[B, H, W, 3] -> [B, h, w, D]: the last feature map, normed."""
+        return jax.nn.relu(self.norm(self.resnet(images)[0]))
 
     def tokens(self, images: jax.Array, layers: tuple[int, ...] | None = None) -> Any:
         """[B, H, W, 3] -> [B, N, D]: the positions of the last feature map, normed, row by row.
@@ -78,4 +83,4 @@ class BiT(nnx.Module):
         flat = lambda x: constrain(x.reshape(x.shape[0], -1, x.shape[-1]), BATCH, TOKENS, STREAM)
         if layers is not None:
             return tuple(map(flat, self.resnet(images, layers)[1]))
-        return flat(jax.nn.relu(self.norm(self.resnet(images)[0])))
+        return flat(self.feature_map(images))

@@ -8,14 +8,14 @@ import pytest
 from flax import nnx
 
 from tests.models.observe.by_formula import Forward
+from tests.models.observe.toys import flat, random_images
 from vit_jax import models
 from vit_jax.core.errors import UserError
 from vit_jax.models import observe
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 ROUNDING = 1e-5  # float32 against float64; relative to values of order one
-TOY = {"depth": 2, "width": 16, "mlp_dim": 24, "num_heads": 2}
-SIZE, GRID = (8, 12), (2, 3)
+GRID = (2, 3)
 FIELDS = [
     {},
     {"pool": "avg", "position_embedding": "relative", "gelu": "exact"},
@@ -32,26 +32,6 @@ def spell(fields):
     return ",".join(f"{k}={v}" for k, v in fields.items()) or "plain"
 
 
-@pytest.fixture
-def make(drawn):
-    """`make(pool="map")`: a ViT with random parameters, small enough that nothing saturates."""
-
-    def toy(name="ViT-Ti/4", **fields):
-        arguments = {"num_classes": 5, "image_size": SIZE} | TOY | fields
-        model = drawn(lambda: models.create(name, rngs=nnx.Rngs(0), **arguments))
-        for path, value in nnx.to_flat_state(nnx.state(model, nnx.Param)):
-            if path[-1] == "kernel":
-                value[...] = 0.3 * value[...]
-        return model
-
-    return toy
-
-
-def random_images(number, size=SIZE):
-    draw = np.random.default_rng(1).normal
-    return draw(size=(number, *size, 3)).astype(np.float32)
-
-
 def expected_reads(forward, tokens):
     """How the head mixes the last tokens, [B, N], from the meaning of each kind of pooling."""
     spec, (batch, n) = forward.spec, tokens.shape[:2]
@@ -65,15 +45,9 @@ def expected_reads(forward, tokens):
     return np.tile(row, (batch, 1))
 
 
-def flat(parts):
-    """TokenParts [..., N] as one array."""
-    patches = parts.patches.reshape(*parts.patches.shape[:-2], -1)
-    return np.concatenate([parts.class_token, parts.registers, patches], axis=-1)
-
-
 @pytest.mark.parametrize("fields", FIELDS, ids=spell)
-def test_everything_equals_the_formulas(make, fields):
-    model, images = make(**fields), random_images(2)
+def test_everything_equals_the_formulas(toy, fields):
+    model, images = toy(**fields), random_images(2)
     forward = Forward(model)
     logits = forward(images)
     reducers = (
@@ -126,8 +100,8 @@ def by_loops(weights):
     return found
 
 
-def test_a_hybrids_distances_are_in_pixels_of_the_image(make):
-    model = make(
+def test_a_hybrids_distances_are_in_pixels_of_the_image(toy):
+    model = toy(
         "R50+ViT-B/16", units=(1, 1), root_width=32, patch_size=8, image_size=(16, 24), depth=1
     )
     images = random_images(1, (16, 24))
@@ -139,8 +113,8 @@ def test_a_hybrids_distances_are_in_pixels_of_the_image(make):
     )
 
 
-def test_chunks_change_nothing_and_images_may_come_one_by_one(make):
-    model, images = make(pool="cls_avg", registers=1), random_images(5)
+def test_chunks_change_nothing_and_images_may_come_one_by_one(toy):
+    model, images = toy(pool="cls_avg", registers=1), random_images(5)
     whole = observe.look(model, images, (observe.Rollout(), observe.Distances()))
     least = observe.chunks.bytes_per_image(model)
     two = observe.look(
@@ -152,8 +126,8 @@ def test_chunks_change_nothing_and_images_may_come_one_by_one(make):
     np.testing.assert_allclose(two.results[1], whole.results[1], rtol=ROUNDING)
 
 
-def test_a_query_is_any_token(make):
-    model, images = make(registers=2), random_images(1)
+def test_a_query_is_any_token(toy):
+    model, images = toy(registers=2), random_images(1)
     weights, *rows = observe.look(
         model,
         images,
@@ -168,8 +142,8 @@ def test_a_query_is_any_token(make):
         np.testing.assert_array_equal(flat(row), weights[:, :, :, place])
 
 
-def test_bad_requests_say_what_there_is(make, drawn):
-    model, images = make(pool="avg"), random_images(1)
+def test_bad_requests_say_what_there_is(toy, drawn):
+    model, images = toy(pool="avg"), random_images(1)
     for reducer, words in (
         (observe.Weights((0, 2)), "No layer 2: the model has layers 0 to 1"),
         (observe.FromQuery("class"), "no class token"),

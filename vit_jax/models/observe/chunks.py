@@ -32,7 +32,7 @@ def bytes_per_image(model: Any) -> int:
              for unit in spec.each_unit(size)),
             default=0,
         )  # fmt: skip
-    if hasattr(spec, "token_layout"):
+    if hasattr(spec, "num_heads"):  # blocks
         n = spec.token_layout(size).num_tokens
         total += n * ((10 + spec.depth) * spec.width + 4 * spec.mlp_dim)
         total += n * n * (6 * spec.num_heads + 4)
@@ -40,18 +40,18 @@ def bytes_per_image(model: Any) -> int:
 
 
 def in_chunks(
-    look: Callable[[np.ndarray], Any], model: Any, images: Iterable[np.ndarray], chunk: int
+    look: Callable[[np.ndarray, int], Any], model: Any, images: Iterable[np.ndarray], chunk: int
 ) -> Any:
     """`look` at chunks of images [chunk, H, W, 3], the last one padded; its results put together.
 
-    `look` returns a tree of arrays with an axis of images first. UserError for no image, and for
-    one that does not have the model's size.
+    `look` also gets the number of images that are no padding, and returns a tree of arrays with an
+    axis of images first. UserError for no image, and for one that does not have the model's size.
     """
     found: list[Any] = []
     for part in _chunks(_checked(images, model.preprocess.image_size), chunk):
         size = chunk if found else len(part)  # a first chunk that is not full is the only one
         padding = ((0, size - len(part)), *((0, 0),) * 3)
-        result = jax.device_get(look(np.pad(part, padding)))
+        result = jax.device_get(look(np.pad(part, padding), len(part)))
         found.append(_first(len(part), result))
     if not found:
         raise UserError("There is no image to look at.")

@@ -109,13 +109,13 @@ def look(
     for reducer in reducers:
         reducer.check(view)
     graph, state = nnx.split(model)
-    one_chunk = functools.partial(_pass, graph, tuple(reducers), view, state)
+    one_chunk = lambda part, _: _pass(graph, tuple(reducers), view, state, part)
     return in_chunks(one_chunk, model, images, chunk_size(model, memory_bytes))
 
 
 def view_of(model: Any) -> View:
     """The sizes of a model's attention. UserError for a model without any."""
-    if not hasattr(model, "blocks"):
+    if not has_attention(model):
         raise UserError(
             f"A {type(model).__name__} has no attention, so there is no attention to show, no "
             "distance and no rollout: take a ViT or a hybrid. Relevance by gradients, filters and "
@@ -125,6 +125,11 @@ def view_of(model: Any) -> View:
     layout = spec.token_layout(size)
     pixels = (size[0] / layout.grid[0], size[1] / layout.grid[1])
     return View(layout, pixels, spec.depth, spec.num_heads)
+
+
+def has_attention(model: Any) -> bool:
+    """Whether the model has blocks of attention: ViTs and hybrids do, a BiT does not."""
+    return hasattr(model, "blocks")
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2))
