@@ -48,7 +48,7 @@ class Outline(html.parser.HTMLParser):
     def handle_starttag(self, tag, attrs):
         self.tags.add(tag)
         self.attributes |= {name for name, _ in attrs}
-        if tag not in ("meta", "input"):
+        if tag not in ("meta", "input", "img"):
             self.open.append(tag)
 
     def handle_startendtag(self, tag, attrs):

@@ -6,7 +6,7 @@ from html import escape
 from pathlib import Path
 
 from vit_jax.draw import html_page
-from vit_jax.report import chart, panels, tables
+from vit_jax.report import chart, panels, pictures, tables
 from vit_jax.report.panels import Panel
 from vit_jax.store.runs import Run
 
@@ -30,6 +30,7 @@ def page(runs: Sequence[Run], made_at: datetime) -> str:
         _legend(runs) if len(runs) > 1 else "",
         f"<main>\n{tables.summary(runs)}",
         *sections,
+        *pictures.sections(runs),
         _notes(arranged, panels.left_out(runs)),
         _configs(runs),
         f'</main><div id="tip"></div>\n<script>\n{script}</script>',
@@ -39,8 +40,8 @@ def page(runs: Sequence[Run], made_at: datetime) -> str:
         body,
         program="report",
         subtitle=f"{where}up to step {last_step:,} · {made_at:%Y-%m-%d %H:%M %Z}",
-        css=_colours(len(runs)),
-        policy="script-src 'unsafe-inline'",
+        css=_colours(len(runs)) + pictures.CSS,
+        policy="script-src 'unsafe-inline'; img-src data:",
     )
 
 

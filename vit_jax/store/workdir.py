@@ -19,6 +19,7 @@ from vit_jax.core.files import parse_json, write_text
 from vit_jax.core.schema import renamed
 
 CONFIG_FILE = "config.json"
+PICTURES = "pictures"  # folder of what evaluations draw: NAME/PICTURE/STEP.png
 TYPES = {"config": dict, "fingerprint": dict, "runs": list}  # types of its entries
 # Steps' folders as they are written: not "007", "²" or digits of other scripts.
 STEP_NAME = re.compile(r"0|[1-9][0-9]{0,17}")

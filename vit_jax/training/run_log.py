@@ -18,10 +18,10 @@ from PIL import Image
 from vit_jax.core.errors import UserError
 from vit_jax.core.files import atomic_file
 from vit_jax.store.metrics_file import MetricsFile
+from vit_jax.store.workdir import PICTURES
 from vit_jax.training.histograms import Distributions, Histogram, histogram
 from vit_jax.training.weights_and_biases import WeightsAndBiases
 
-PICTURES = "pictures"  # the folder in a work directory
 _FLUSH_SECS = 30  # of TensorBoard's file, which a bucket takes anew each time
 
 
