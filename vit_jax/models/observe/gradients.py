@@ -29,8 +29,8 @@ class Relevance(NamedTuple):
     """
 
     map: TokenParts
-    classes: np.ndarray
-    logits: np.ndarray
+    classes: Any
+    logits: Any
 
 
 def relevance(
