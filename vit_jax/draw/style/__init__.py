@@ -1,0 +1,1 @@
+"""What figures are made of: style, colours, text that fits, sheets of tiles."""

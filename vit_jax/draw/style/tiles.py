@@ -1,0 +1,166 @@
+"""Sheets of small pictures, with a line or two of text under each; placed in inches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import Normalize
+from matplotlib.figure import Figure
+
+from vit_jax.draw.style import lettering, look, palette
+
+MARGIN_IN = 0.12
+GAP_IN, WIDE_GAP_IN = 0.07, 0.14  # between tiles, and more between groups of them
+BELOW_IN = 0.09  # below a tile's text
+LINE_IN = 1.25 * look.SMALL / 72  # height of a line of small text
+TITLE_IN, NOTE_IN = 0.3, 0.22
+BAR_IN = 0.62  # height of a colour bar with its label
+LEAST_IN = 2.6  # width of a sheet that has a title or a colour bar
+
+
+class Sheet:
+    """A figure of tiles of the same size, row by row; tiles are filled by `show`.
+
+    Args:
+      rows, columns: of tiles.
+      height_by_width: of a tile's picture.
+      title, note: at the top, the note below the title; each is cut to one line.
+      lines: of text below each tile, at most.
+      captions: what `caption` will be called with, and over how many tiles: no more lines have
+        room than these need.
+      headings: whether there is a line of text above the first row's tiles.
+      gaps: indices of columns in front of which there is more space.
+      most_in: width of a tile, at most; less if more tiles are in a page's width.
+      around: further space left and right of the tiles and below them, in inches.
+      bar: leaves room for `colour_bar`.
+    """
+
+    def __init__(
+        self,
+        rows: int,
+        columns: int,
+        *,
+        height_by_width: float = 1.0,
+        title: str = "",
+        note: str = "",
+        lines: int = 0,
+        captions: tuple[Sequence[str], int] | None = None,
+        headings: bool = False,
+        gaps: Sequence[int] = (),
+        most_in: float = 1.8,
+        around: tuple[float, float, float] = (0.0, 0.0, 0.0),
+        bar: bool = False,
+    ):
+        left, right, below = around
+        widest = look.WIDTH_IN - 2 * MARGIN_IN
+        spaces = GAP_IN * (columns - 1) + WIDE_GAP_IN * len(gaps)
+        self.tile = min((widest - left - right - spaces) / columns, most_in)
+        self.tile_height = self.tile * height_by_width
+        self.lines = lines if captions is None else self._needed(*captions, lines)
+        self.row_height = self.tile_height + self.lines * LINE_IN
+        self.row_height += BELOW_IN if self.lines else GAP_IN
+        content = self.tile * columns + spaces + left + right
+        # A long title may widen a sheet of few tiles, up to a page.
+        wanted = [lettering.width_in(t, s) for t, s in ((title, look.TITLE), (note, look.SMALL))]
+        least = LEAST_IN if title or note or bar else 0.0
+        self.width = max(content, min(max(*wanted, least), widest)) + 2 * MARGIN_IN
+        self.top = MARGIN_IN + (TITLE_IN if title else 0) + (NOTE_IN if note else 0)
+        self.top += LINE_IN + 0.05 if headings else 0
+        self.bar_height = BAR_IN if bar else 0.0
+        self.height = self.top + rows * self.row_height + below + MARGIN_IN + self.bar_height
+        self.lefts = [
+            MARGIN_IN + left + k * (self.tile + GAP_IN) + WIDE_GAP_IN * sum(g <= k for g in gaps)
+            for k in range(columns)
+        ]
+        self.figure: Figure = look.blank(self.width, self.height, layout=None)
+        self._write_title(title, note)
+
+    def show(self, row: int, column: int, picture: np.ndarray, **how: Any) -> Axes:
+        """Fills a tile with a picture [H, W, 3] or numbers [H, W]; `how`: arguments of imshow."""
+        axes = self.axes(row, column)
+        axes.imshow(picture, aspect="auto", **how)
+        return axes
+
+    def axes(self, row: int, column: int) -> Axes:
+        """Empty axes in a tile, without ticks."""
+        top = self.top + row * self.row_height
+        axes = self._at(self.lefts[column], top, self.tile, self.tile_height)
+        axes.set(xticks=[], yticks=[])
+        axes.grid(False)
+        axes.spines[:].set_visible(False)
+        return axes
+
+    def caption(
+        self, row: int, column: int, text: str, *, over: int = 1, colour: str = "black"
+    ) -> None:
+        """Text below a tile, or below `over` tiles from there on; cut to the lines there are."""
+        top = self.top + row * self.row_height + self.tile_height + 0.025
+        shown = _wrapped(text, self._over(over), self.lines)
+        centre = self.lefts[column] + self._over(over) / 2
+        self._text(centre, top, shown, look.SMALL, colour, "center")
+
+    def heading(self, column: int, text: str, *, over: int = 1) -> None:
+        """Text above a column of tiles."""
+        shown = lettering.fit(text, self._over(over), look.SMALL)
+        centre = self.lefts[column] + self._over(over) / 2
+        self._text(centre, self.top - LINE_IN - 0.05, shown, look.SMALL, "black", "center")
+
+    def colour_bar(self, cmap: str, low: float, high: float, label: str) -> None:
+        """A colour bar at the bottom, with ticks and the quantity and unit."""
+        width = min(3.4, self.width - 2 * MARGIN_IN - 0.4)
+        top = self.height - MARGIN_IN - BAR_IN + 0.12
+        axes = self._at((self.width - width) / 2, top, width, 0.11)
+        bar = self.figure.colorbar(
+            ScalarMappable(Normalize(low, high), cmap), cax=axes, orientation="horizontal"
+        )
+        bar.outline.set_visible(False)  # type: ignore[operator]
+        shown = lettering.fit(label, self.width - 2 * MARGIN_IN, look.SMALL)
+        bar.set_label(shown, size=look.SMALL, labelpad=2)
+
+    def _needed(self, texts: Sequence[str], over: int, lines: int) -> int:
+        width = self._over(over)
+        return max((_wrapped(text, width, lines).count("\n") + 1 for text in texts), default=0)
+
+    def _over(self, tiles: int) -> float:
+        """Width of so many tiles side by side."""
+        return tiles * self.tile + (tiles - 1) * GAP_IN
+
+    def _write_title(self, title: str, note: str) -> None:
+        room = self.width - 2 * MARGIN_IN
+        down = MARGIN_IN
+        for text, size, height, colour in (
+            (title, look.TITLE, TITLE_IN, "black"),
+            (note, look.SMALL, NOTE_IN, palette.MUTED),
+        ):
+            if text:
+                self._text(MARGIN_IN, down, lettering.fit(text, room, size), size, colour, "left")
+                down += height
+
+    def _at(self, left: float, top: float, width: float, height: float) -> Axes:
+        bottom = self.height - top - height
+        return self.figure.add_axes(
+            (left / self.width, bottom / self.height, width / self.width, height / self.height)
+        )
+
+    def _text(
+        self, x: float, top: float, text: str, size: float, colour: str, side: str
+    ) -> None:  # fmt: skip
+        for k, line in enumerate(text.split("\n")):
+            # On its baseline: from the top, lines with and without descenders would differ.
+            down = top + (0.95 + 1.25 * k) * size / 72
+            place = x / self.width, 1 - down / self.height
+            self.figure.text(*place, line, size=size, color=colour, ha=side, va="baseline")
+
+
+def _wrapped(text: str, width_in: float, lines: int) -> str:
+    """The text's lines, each wrapped, and of all of these the first `lines`."""
+    parts = [lettering.fit(part, width_in, look.SMALL, lines=lines) for part in text.split("\n")]
+    all_lines = "\n".join(parts).split("\n")
+    if 0 < lines < len(all_lines):
+        last = f"{all_lines[lines - 1].removesuffix(lettering.CUT)}{lettering.CUT}"
+        all_lines[lines - 1] = lettering.fit(last, width_in, look.SMALL)
+    return "\n".join(all_lines[:lines])
