@@ -11,9 +11,12 @@ import pytest
 
 # By folder name below --references.
 ADDRESSES = {
+    "Transformer-Explainability": "https://github.com/hila-chefer/Transformer-Explainability",
+    "Transformer-MM-Explainability": "https://github.com/hila-chefer/Transformer-MM-Explainability",
     "big_vision": "https://github.com/google-research/big_vision",
     "deit": "https://github.com/facebookresearch/deit",
     "google-research": "https://github.com/google-research/google-research",
+    "keras-io": "https://github.com/keras-team/keras-io",
     "pytorch-image-models": "https://github.com/huggingface/pytorch-image-models",
     "task_adaptation": "https://github.com/google-research/task_adaptation",
     "vision_transformer": "https://github.com/google-research/vision_transformer",
