@@ -31,6 +31,7 @@ def check(draw, *expected):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         figure = draw()
+        figure.set_dpi(DPI)  # texts are measured below where they were drawn
         data = look.png(figure, dpi=DPI)
         assert look.png(draw(), dpi=DPI) == data
     with Image.open(io.BytesIO(data)) as image:
