@@ -17,8 +17,9 @@ def colours(features: np.ndarray) -> np.ndarray:
     """Patch features of B images [B, ..., D] -> colours [B, ..., 3] from 0 to 1, float32.
 
     Components and their range are those of all images together, so equal colours in two images
-    mean the same. A component that is missing, with fewer than 4 patches or dimensions, or that
-    does not vary is 0.5.
+    mean the same. Give features after the last norm (`model.tokens(images)`): before it, a few
+    tokens of high norm (arXiv 2309.16588) take the components. A component that is missing, with
+    fewer than 4 patches or dimensions, or that does not vary is 0.5.
     """
     x = np.asarray(features, np.float32)
     flat = x.reshape(-1, x.shape[-1])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 
 from vit_jax.draw.style import look, palette
 
@@ -45,11 +44,8 @@ def distance(
     if uniform is not None:
         label = "if attention were uniform"
         axes.axhline(uniform, label=label, color=palette.VERMILION, lw=1.2, dashes=(6, 3))
-    axes.set_xlim(0.4, depth + 0.6)
     axes.set_ylim(0, 1.06 * max(float(np.nanmax(distances)), uniform or 0, 1))
-    axes.xaxis.set_major_locator(MaxNLocator(min(depth, 12), integer=True))
-    axes.grid(axis="x", visible=False)
-    axes.set_xlabel("network depth (layer)")
+    look.layer_ticks(axes, depth)
     axes.set_ylabel("mean attention distance (pixels)")
     of_images = "" if images is None else f", {images:,} image{'s' if images > 1 else ''}"
     note = f"{depth} layers of {heads} heads{of_images}"

@@ -5,12 +5,11 @@ from __future__ import annotations
 import functools
 
 from matplotlib import font_manager
-from matplotlib.ft2font import FT2Font
-from matplotlib.textpath import text_to_path
+from matplotlib.ft2font import FT2Font, LoadFlags
 
 CUT = "…"
 ABSENT = "\N{WHITE SQUARE}"  # for what the font has no picture of
-NARROWEST = 0.25  # of the font's size: all letters are wider
+_WIDER = 1.03  # letters are drawn on whole pixels
 _BREAKS = " -_/.,"  # after these a line may end
 
 
@@ -34,8 +33,7 @@ def fit(text: str, width_in: float, size: float, *, lines: int = 1) -> str:
 
 def width_in(text: str, size: float) -> float:
     """How wide a line is, in inches."""
-    font = font_manager.FontProperties(family=["DejaVu Sans"], size=size)
-    return text_to_path.get_text_width_height_descent(text, font, ismath=False)[0] / 72
+    return _width(_drawable(text), size)
 
 
 def _first_line(text: str, width: float, size: float) -> str:
@@ -57,19 +55,29 @@ def _cut(text: str, width: float, size: float) -> str:
 
 def _fitting(text: str, width: float, size: float, end: str = "") -> int:
     """How many characters fit, at least one."""
-    low, high = 1, min(len(text), int(width * 72 / (NARROWEST * size)) + 1)
-    while low < high:
-        middle = (low + high + 1) // 2
-        if width_in(text[:middle] + end, size) <= width:
-            low = middle
-        else:
-            high = middle - 1
-    return low
+    left = width - _width(end, size)
+    for length, letter in enumerate(text):
+        left -= _width(letter, size)
+        if left < 0:
+            return max(length, 1)
+    return len(text)
 
 
 def _drawable(text: str) -> str:
     words = "".join(c if c.isprintable() else " " for c in text).split()
     return "".join(c if _font().get_char_index(ord(c)) else ABSENT for c in " ".join(words))
+
+
+def _width(text: str, size: float) -> float:
+    return _WIDER * size / 72 * sum(map(_advance, text))
+
+
+@functools.cache
+def _advance(letter: str) -> float:
+    """From one letter to the next, by the font's size."""
+    _font().set_size(100, 72)
+    glyph = _font().load_char(ord(letter), flags=LoadFlags.NO_HINTING)
+    return glyph.linearHoriAdvance / 65536 / 100
 
 
 @functools.cache

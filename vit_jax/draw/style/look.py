@@ -9,13 +9,17 @@ from __future__ import annotations
 
 import functools
 import io
+import math
 from collections.abc import Callable
 from typing import Any, ParamSpec
 
 import matplotlib.style
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
 from vit_jax.draw.style import palette
 
@@ -26,6 +30,7 @@ DPI = 150
 FONT = 9.0  # points; nothing is smaller than SMALL
 SMALL = 7.5
 TITLE = 10.5
+_RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 _STYLE = {
     "figure.dpi": DPI,
@@ -74,7 +79,47 @@ def blank(width_in: float, height_in: float, *, layout: str | None = "constraine
     engine: Any = layout  # a str, for which matplotlib's annotation lists literals
     made = Figure(figsize=(width_in, height_in), layout=engine, facecolor="white")
     FigureCanvasAgg(made)
+    if layout is not None:
+        made.get_layout_engine().set(w_pad=0.08, h_pad=0.08)  # type: ignore[union-attr, call-arg]
     return made
+
+
+def layer_ticks(axes: Axes, depth: int) -> None:
+    """A horizontal axis of layers, counted from 1."""
+    axes.set_xlim(0.4, depth + 0.6)
+    axes.xaxis.set_major_locator(MaxNLocator(min(depth, 12), integer=True))
+    axes.grid(axis="x", visible=False)
+    axes.set_xlabel("network depth (layer)")
+
+
+def plain_log_ticks(axis: Axis) -> None:
+    """Ticks of a logarithmic axis as numbers: 0.1, 5, 20 k; powers where they reach far."""
+    low, high = axis.get_view_interval()
+    decades = math.log10(high / low) if low > 0 else 1.0
+    digits = (1, 2, 5) if decades < 2 else (1, 3) if decades < 4 else (1,)
+    axis.set_major_locator(LogLocator(10, subs=digits, numticks=12))
+    axis.set_minor_locator(NullLocator())
+    axis.set_major_formatter(FuncFormatter(lambda x, _: short(x)))
+
+
+def short(number: float) -> str:
+    """0.05, 3, 1.5 k, 20 M, 10⁻⁶ and 3×10¹⁸: at most 4 digits."""
+    size = abs(number)
+    if not size:
+        return "0"
+    if 1e-3 <= size < 1e12:
+        power = next(p for p in (9, 6, 3, 0) if size >= 0.9995 * 10**p or p == 0)
+        digits = f"{number / 10**power:.4g}"
+        return digits if power == 0 else f"{digits} {'kMG'[power // 3 - 1]}"
+    power = math.floor(math.log10(size))
+    digits = f"{number / 10.0**power:.3g}"
+    raised = f"10{str(power).translate(_RAISED)}"
+    return raised if digits == "1" else f"{digits}×{raised}"
+
+
+def colour(name: str, share: float) -> tuple[float, ...]:
+    """The colour of a map of matplotlib at a share from 0 to 1."""
+    return tuple(matplotlib.colormaps[name](share))
 
 
 def png(drawn: Figure, *, dpi: int = DPI) -> bytes:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
-from matplotlib.colors import Normalize
+from matplotlib.colors import LogNorm, Normalize
 from matplotlib.figure import Figure
 
 from vit_jax.draw.style import lettering, look, palette
@@ -109,14 +109,17 @@ class Sheet:
         centre = self.lefts[column] + self._over(over) / 2
         self._text(centre, self.top - LINE_IN - 0.05, shown, look.SMALL, "black", "center")
 
-    def colour_bar(self, cmap: str, low: float, high: float, label: str) -> None:
+    def colour_bar(
+        self, cmap: str, low: float, high: float, label: str, *, log: bool = False
+    ) -> None:
         """A colour bar at the bottom, with ticks and the quantity and unit."""
         width = min(3.4, self.width - 2 * MARGIN_IN - 0.4)
         top = self.height - MARGIN_IN - BAR_IN + 0.12
         axes = self._at((self.width - width) / 2, top, width, 0.11)
-        bar = self.figure.colorbar(
-            ScalarMappable(Normalize(low, high), cmap), cax=axes, orientation="horizontal"
-        )
+        norm = (LogNorm if log else Normalize)(low, high)
+        bar = self.figure.colorbar(ScalarMappable(norm, cmap), cax=axes, orientation="horizontal")
+        if log:
+            look.plain_log_ticks(axes.xaxis)
         bar.outline.set_visible(False)  # type: ignore[operator]
         shown = lettering.fit(label, self.width - 2 * MARGIN_IN, look.SMALL)
         bar.set_label(shown, size=look.SMALL, labelpad=2)
