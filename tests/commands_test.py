@@ -26,6 +26,7 @@ MISSING = {
     "train": [f"--config={NOWHERE}.py", "--workdir={out}/a"],
     "transfer": ["--checkpoint=none", f"--config={NOWHERE}.py", "--workdir={out}/a"],
     "verify": [f"--workdir={NOWHERE}"],
+    "visualize": ["--checkpoint", NOWHERE, "--images=docs/digits", "--output={out}/a"],
     "vtab": [
         "--checkpoint=none",
         "--config=configs/vtab.py",

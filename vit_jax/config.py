@@ -167,7 +167,8 @@ class CheckpointConfig:
 class EvalConfig:
     """An evaluation. None: the same as in `input`. It always runs after the last step."""
 
-    kind: str = "classification"  # or "frozen": few-shot regression, nearest neighbours, rank
+    # "classification"; "frozen": few-shot regression, nearest neighbours, rank; "pictures"
+    kind: str = "classification"
     source: str | None = None
     data_dir: str | None = None
     split: str = "test"
@@ -179,6 +180,7 @@ class EvalConfig:
     classes: Literal["imagenet_v2", "objectnet"] | None = None  # whose folders are ImageNet classes
     labels: str | None = None  # a file with several for each image: ReaL's real.json
     calibration: bool = False  # of the probabilities, beside accuracies
+    pictures: int = 8  # of the kind "pictures": so many images of the split are looked at
     # The rest is of the kind "frozen".
     train_split: str = "train"  # that shots are drawn from, and neighbours
     train_per_class: int | None = None  # only so many of its examples of each class; None: all

@@ -120,7 +120,7 @@ def train(
         announce.bad_images(screen, *bad_images_of_evals)
         if missed:
             announce.results(screen, start, missed)
-            log.write(start, missed)
+            log.write(start, missed, evals.drawn())
         distributions = make_distributions(layout, objective, config.seed)
         clock = build.clock(config, model.info, durations, mesh, feed, start_step=start)
         skipped = build.skipped_images(config, source, feed, log, start_step=start)
@@ -171,7 +171,7 @@ def train(
                 if results:
                     announce.results(screen, step, results)
                 if row | results:
-                    log.write(step, row | results)
+                    log.write(step, row | results, evals.drawn())
                 if durations.save(step) or stopping:
                     stop_if_not_finite(scalars)
                     state = layout.together(state)

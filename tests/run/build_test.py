@@ -144,6 +144,7 @@ CHANGES: dict[str, tuple[object, tuple[str, ...]]] = {
     "evals.<name>.calibration": (True, EVAL),
     "evals.<name>.classes": ("objectnet", EVAL),
     "evals.<name>.labels": ("real.json", EVAL),
+    "evals.<name>.pictures": (3, (*EVAL, "evals.test.kind=pictures")),
     "evals.<name>.train_split": ("test", FROZEN),
     "evals.<name>.train_per_class": (12, FROZEN),
     "evals.<name>.shots": ("1,3", FROZEN),
@@ -235,7 +236,7 @@ def stand_ins(monkeypatch):
     make = lambda name: functools.partial(StandIn, name)
     monkeypatch.setitem(sources.SOURCES, "tfds", FakeTfds)
     monkeypatch.setitem(sources.FOLDERS, "tfds", lambda data_dir, where: "")
-    for name in ("Classification", "FeatureReader", "Frozen"):
+    for name in ("Classification", "FeatureReader", "Frozen", "Pictures"):
         monkeypatch.setattr(evaluations, name, make(name))
     kinds = dict.fromkeys(evaluations.KINDS, lambda c: ("accuracy",))
     monkeypatch.setattr(evaluations, "KINDS", kinds)
@@ -321,6 +322,8 @@ def evals(config):
     shown = []
     for name, (evaluator, cadence) in made.items():
         shown += [name, evaluator, [cadence(step) for step in SOME_STEPS]]
+        if evaluator.named.pop("images", None) is not None:  # it reads them by itself
+            continue
         learnt = [evaluator.named.get("train"), evaluator.named.get("test")]
         readers = learnt if all(learnt) else [evaluator]
         for part, reader in zip(read[name].parts, readers, strict=True):

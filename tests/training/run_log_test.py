@@ -51,9 +51,9 @@ def test_pictures_after_the_restored_step_go(tmp_path):
     make = lambda step: RunLog(epath.Path(tmp_path), writers=(), start_step=step, profile=None)
     with make(0) as log:
         for step in (2, 4):
-            log.write_pictures(step, {"look/filters": png("red"), "look/rollout": png("blue")})
+            log.write(step, {"x": 1.0}, {"look/filters": png("red"), "look/rollout": png("blue")})
     with make(2) as log:
-        log.write_pictures(3, {"look/filters": png("green")})
+        log.write(3, {"x": 1.0}, {"look/filters": png("green")})
     files = {str(f.relative_to(tmp_path)): f.read_bytes() for f in tmp_path.rglob("*.png")}
     assert files == {
         "pictures/look/filters/2.png": png("red"),
@@ -66,7 +66,7 @@ def test_pictures_that_cannot_be_written_give_a_message(tmp_path):
     (tmp_path / "pictures").write_text("")
     log = RunLog(epath.Path(tmp_path), writers=(), start_step=0, profile=None)
     with pytest.raises(UserError, match=r"filters/1\.png cannot be written: .*Make room"):
-        log.write_pictures(1, {"look/filters": png("red")})
+        log.write(1, {"x": 1.0}, {"look/filters": png("red")})
 
 
 def test_parameters_that_cannot_be_written_give_a_message(tmp_path):

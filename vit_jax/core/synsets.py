@@ -56,5 +56,10 @@ def of_classes(class_names: Sequence[str]) -> tuple[str, ...] | None:
     return ids if len(set(ids)) == len(class_names) else None
 
 
+def without_id(name: str) -> str:
+    """ "cock" of "n01514668 cock"; other names as they are."""
+    return name[match.end() :].strip() or name if (match := _ID.match(name)) else name
+
+
 def _lines(file: str) -> list[str]:
     return gzip.decompress(Path(__file__).with_name(file).read_bytes()).decode().splitlines()

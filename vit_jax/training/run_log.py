@@ -22,6 +22,7 @@ from vit_jax.store.workdir import PICTURES
 from vit_jax.training.histograms import Distributions, Histogram, histogram
 from vit_jax.training.weights_and_biases import WeightsAndBiases
 
+_NONE: Mapping[str, bytes] = {}
 _FLUSH_SECS = 30  # of TensorBoard's file, which a bucket takes anew each time
 
 
@@ -68,8 +69,11 @@ class RunLog:
         jax.profiler.stop_trace()
         self._is_tracing = False
 
-    def write(self, step: int, values: Mapping[str, float]) -> None:
-        """Writes one row."""
+    def write(
+        self, step: int, values: Mapping[str, float], pictures: Mapping[str, bytes] = _NONE
+    ) -> None:
+        """Writes one row, after the pictures of its step."""
+        self._write_pictures(step, pictures)
         if self._file:
             self._file.write(step, values)
         for writer in self._writers:
@@ -82,7 +86,7 @@ class RunLog:
         for writer in self._writers:
             writer.write_histograms(step, histograms)
 
-    def write_pictures(self, step: int, pictures: Mapping[str, bytes]) -> None:
+    def _write_pictures(self, step: int, pictures: Mapping[str, bytes]) -> None:
         """Writes PNG files by name to pictures/NAME/STEP.png, and to the writers.
 
         UserError if a file cannot be written.

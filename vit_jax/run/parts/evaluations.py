@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 from flax import nnx
 from jax.sharding import Mesh
 
@@ -30,16 +31,19 @@ from vit_jax.training.evals.classification import Classification, Scores
 from vit_jax.training.evals.feature_cache import FeatureCache
 from vit_jax.training.evals.features import FeatureReader
 from vit_jax.training.evals.frozen import Frozen
+from vit_jax.training.evals.pictures import Pictures, Shown
 from vit_jax.training.feed import BadImages, Feed, own_rows
 from vit_jax.training.objective import Objective
 from vit_jax.training.state import EMA_ENDING
 from vit_jax.weights import config_json
 
-CLASSIFICATION, FROZEN, SYNTHETIC = "classification", "frozen", "synthetic"
+CLASSIFICATION, FROZEN, PICTURES = "classification", "frozen", "pictures"
+SYNTHETIC = "synthetic"
 # The names of the numbers of each kind of evaluation.
 KINDS: dict[str, Callable[[EvalConfig], tuple[str, ...]]] = {
     CLASSIFICATION: lambda c: Classification.numbers_of(calibration=c.calibration),
     FROZEN: lambda c: Frozen.numbers_of(c.shots, c.neighbours, c.probe_l2, c.probe_lr),
+    PICTURES: lambda c: Pictures.numbers_of(),
 }
 
 
@@ -102,50 +106,97 @@ def evals(
     """
     made: dict[str, tuple[Evaluator, Cadence]] = {}
     for name, c in config.evals.items():
-        columns = data[name].columns
-        scored = objective
-        if columns is not None:
-            scored = dataclasses.replace(objective, num_classes=len(columns))
-        reads: list[dict[str, Any]] = [
-            {
-                "graph": graph,
-                "mesh": mesh,
-                "objective": scored,
-                "open_feed": part.open_feed,
-                "num_examples": part.source.num_examples,
-                "where": part.split.where,
-            }
-            for part in data[name].parts
-        ]
         evaluator: Evaluator
-        if c.kind == FROZEN:
-            train, test = (
-                FeatureReader(**each, cache=_cache(config, part, graph) if keep_features else None)
-                for each, part in zip(reads, data[name].parts, strict=True)
-            )
-            evaluator = Frozen(
-                train=train,
-                test=test,
-                num_classes=data[name].source.num_classes,
-                shots=c.shots,
-                seeds=c.seeds,
-                l2=c.l2,
-                neighbours=c.neighbours,
-                temperature=c.temperature,
-                probe_l2=c.probe_l2,
-                probe_lr=c.probe_lr,
-                probe_epochs=c.probe_epochs,
-            )
+        if c.kind == PICTURES:
+            shown = functools.partial(_shown, name, config, data[name], objective)
+            evaluator = Pictures(graph=graph, mesh=mesh, number=c.pictures, images=shown)
+        elif c.kind == FROZEN:
+            evaluator = _frozen(c, config, data[name], graph, mesh, objective, keep_features)
         else:
+            (read,) = _reads(data[name], graph, mesh, objective)
             evaluator = Classification(
-                **reads[0],
+                **read,
                 label_threshold=c.label_threshold,
                 calibration=c.calibration,
-                columns=columns,
+                columns=data[name].columns,
                 keep=None if scores is None else functools.partial(scores.__setitem__, name),
             )
         made[name] = (evaluator, Cadence(c.every_steps, total_steps))
     return Evals(made)
+
+
+def _reads(
+    data: EvalData, graph: nnx.GraphDef, mesh: Mesh, objective: Objective
+) -> list[dict[str, Any]]:
+    """Arguments of a SplitReader, for each split that an evaluation reads."""
+    if data.columns is not None:
+        objective = dataclasses.replace(objective, num_classes=len(data.columns))
+    return [
+        {
+            "graph": graph,
+            "mesh": mesh,
+            "objective": objective,
+            "open_feed": part.open_feed,
+            "num_examples": part.source.num_examples,
+            "where": part.split.where,
+        }
+        for part in data.parts
+    ]
+
+
+def _frozen(
+    c: EvalConfig,
+    config: RunConfig,
+    data: EvalData,
+    graph: nnx.GraphDef,
+    mesh: Mesh,
+    objective: Objective,
+    keep_features: bool,
+) -> Frozen:
+    train, test = (
+        FeatureReader(**each, cache=_cache(config, part, graph) if keep_features else None)
+        for each, part in zip(_reads(data, graph, mesh, objective), data.parts, strict=True)
+    )
+    return Frozen(
+        train=train,
+        test=test,
+        num_classes=data.source.num_classes,
+        shots=c.shots,
+        seeds=c.seeds,
+        l2=c.l2,
+        neighbours=c.neighbours,
+        temperature=c.temperature,
+        probe_l2=c.probe_l2,
+        probe_lr=c.probe_lr,
+        probe_epochs=c.probe_epochs,
+    )
+
+
+def _shown(
+    name: str, config: RunConfig, data: EvalData, objective: Objective, number: int
+) -> Shown:
+    """The first images of a split, the same on every host."""
+    from vit_jax.data import pipeline
+
+    c, source = config.evals[name], data.source
+    with pipeline.eval_batches(
+        source,
+        c.preprocess,
+        batch_size=min(number, source.num_examples),
+        on_bad_image=config.input.on_bad_image,
+        max_image_pixels=config.input.max_image_pixels,
+        threads=config.input.threads,
+    ) as batches:
+        batch = next(iter(batches))
+    labels = [max(int(label), 0) for label in batch["labels"][:, 0]]
+    names = source.class_names or tuple(map(str, range(source.num_classes)))
+    places = range(source.num_classes) if data.columns is None else data.columns
+    return Shown(
+        inputs=np.asarray(objective.images(batch)),
+        pixels=batch["image"],
+        labels=[places[label] for label in labels],
+        captions=[names[label] for label in labels],
+    )
 
 
 def _cache(config: RunConfig, data: EvalData, graph: nnx.GraphDef) -> FeatureCache:
@@ -169,7 +220,7 @@ def check_evals(config: RunConfig) -> None:
                 f"{errors.nearest(c.kind, KINDS)}"
             )
         given = [field for field in ("classes", "labels") if getattr(c, field) is not None]
-        if len(given) > 1 or (given and c.kind == FROZEN):
+        if len(given) > 1 or (given and c.kind != CLASSIFICATION):
             with_ = f"evals.{name}.labels" if len(given) > 1 else f"evals.{name}.kind={c.kind!r}"
             raise errors.UserError(
                 f"evals.{name}.{given[0]} says which of ImageNet's classes images are, and does "

@@ -14,10 +14,13 @@ Stop = Any  # its bool is whether a stop was requested
 
 
 class Evaluator(Protocol):
-    """Scores parameters."""
+    """Scores parameters, or draws what they have learnt."""
 
-    def run(self, params: Any, progress: Callable[[int, int], None], stop: Any) -> dict[str, float]:
-        """Its numbers by name; none if bool(stop) becomes true meanwhile."""
+    def run(
+        self, params: Any, progress: Callable[[int, int], None], stop: Any
+    ) -> Mapping[str, float | bytes]:
+        """Numbers by name, at least one, and pictures, PNG files; none if bool(stop) becomes true
+        meanwhile."""
         ...
 
 
@@ -26,6 +29,13 @@ class Evals:
     """The evaluations of a run, each with its own cadence."""
 
     by_name: Mapping[str, tuple[Evaluator, Cadence]]
+    _pictures: dict[str, bytes] = dataclasses.field(default_factory=dict, init=False)
+
+    def drawn(self) -> dict[str, bytes]:
+        """PNG files drawn since the last call, by "<eval name><ending>/<picture>"."""
+        pictures = dict(self._pictures)
+        self._pictures.clear()
+        return pictures
 
     def due(self, step: int) -> bool:
         """Whether any evaluation is due after `step`."""
@@ -58,6 +68,10 @@ class Evals:
                 if due(step) and not any(key.startswith(f"{label}/") for key in done):
                     report = lambda done, total, label=label: progress(label, done, total)
                     with together(f"evaluation {label} of step {step}"):
-                        numbers = evaluator.run(params, report, stop)
-                    results |= {f"{label}/{key}": value for key, value in numbers.items()}
+                        found = evaluator.run(params, report, stop)
+                    for key, value in found.items():
+                        if isinstance(value, bytes):
+                            self._pictures[f"{label}/{key}"] = value
+                        else:
+                            results[f"{label}/{key}"] = value
         return results

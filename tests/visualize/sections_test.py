@@ -1,0 +1,125 @@
+"""What the page is made of, for models of all kinds."""
+
+import io
+
+import numpy as np
+import pytest
+from flax import nnx
+from PIL import Image
+
+from vit_jax import models, weights
+from vit_jax.core.errors import UserError
+from vit_jax.visualize import of_weights, photos
+from vit_jax.visualize.sections import Options, class_of, sections
+
+QUIET = lambda *_: None
+ATTENTION = {"attention", "distances", "heads_of_layer_1", "heads_of_layer_2"}
+SMALL = {"depth": 2, "width": 16, "mlp_dim": 16, "num_heads": 2}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder, numbers = tmp_path_factory.mktemp("photos"), np.random.default_rng(0)
+    for i in range(5):
+        place = folder / f"class{i % 3}"
+        place.mkdir(exist_ok=True)
+        Image.fromarray(numbers.integers(0, 255, (32, 32, 3), np.uint8)).save(place / f"{i}.png")
+    return folder
+
+
+def create(name, num_classes=3, **fields):
+    return models.create(name, num_classes=num_classes, image_size=32, rngs=nnx.Rngs(0), **fields)
+
+
+def made(name, folder, num_classes=3, *, asked=None, **fields):
+    model = create(name, num_classes, **fields)
+    names = tuple(f"class{i}" for i in range(num_classes)) or None
+    found = photos.find([str(folder)], model.preprocess, names)
+    return sections(
+        weights.Loaded(model, name, names, 0), found, asked or Options(max_images=2), QUIET
+    )
+
+
+def pictures(findings):
+    for each in findings:
+        for picture in each.section.pictures:
+            Image.open(io.BytesIO(picture.data)).verify()
+    return {picture.name for each in findings for picture in each.section.pictures}
+
+
+def numbers(findings):
+    return {name: number for each in findings for name, number in each.numbers.items()}
+
+
+def test_of_a_vit(folder):
+    found = made("ViT-Ti/8", folder, **SMALL)
+    assert {"filters", "positions", *ATTENTION} <= pictures(found)
+    assert 0 < numbers(found)["first_distance_px"] < 32
+    assert 0 < numbers(found)["positions_row_plus_column"] < 1
+
+
+@pytest.mark.parametrize("kind", ["none", "relative", "rotary_2d"])
+def test_positions_that_are_no_table_are_said(kind):
+    found = of_weights.findings(create("ViT-Ti/8", position_embedding=kind, **SMALL))
+    assert pictures([found]) == {"filters"}
+    assert "position" in found.section.said.lower()
+
+
+@pytest.mark.parametrize("place", ["input", "shared", "layers"])
+def test_positions_of_every_place_are_the_parameters(place):
+    model = create("ViT-Ti/8", position_at=place, **SMALL)
+    own = model.blocks.block.positions if place == "layers" else model.positions
+    table = np.asarray(own.embedding[...])
+    table = table[0] if place == "layers" else table
+    found = of_weights.position_table(model)
+    np.testing.assert_array_equal(found, table[1:].reshape(4, 4, 16))
+
+
+def test_a_hybrid_shows_its_first_convolution(folder):
+    found = made("R1-1+ViT-Ti/8", folder, **SMALL)
+    assert "convolution" in found[0].section.pictures[0].note
+    assert pictures(found) >= ATTENTION
+
+
+def test_a_resnet_has_no_attention_and_says_so(folder):
+    found = made("R1-1x1", folder)
+    assert {"filters", "attention"} <= pictures(found)
+    assert not pictures(found) & {"distances", "positions"}
+    assert "no attention" in found[1].section.said
+    assert "no position embeddings" in found[0].section.said
+
+
+def test_a_model_without_a_head_has_no_classes(folder):
+    assert "attention" in pictures(made("ViT-Ti/8", folder, 0, **SMALL))
+    with pytest.raises(UserError, match=r"--of_class=cat: .* no head"):
+        made("ViT-Ti/8", folder, 0, asked=Options(of_class="cat"), **SMALL)
+
+
+def test_what_is_asked_for_has_to_be_there(folder):
+    for options, says in (
+        (Options(layers=(2,)), r"--layers=3: the model has layers 1 to 2"),
+        (Options(query=(4, 0)), "row 0 to 3"),
+        (Options(of_class="class9"), "Did you mean .class"),
+    ):
+        with pytest.raises(UserError, match=says):
+            made("ViT-Ti/8", folder, asked=options, **SMALL)
+    asked = Options(layers=(1,), query=(0, 3), of_class="2")
+    found = made("ViT-Ti/8", folder, asked=asked, **SMALL)
+    assert pictures(found) & ATTENTION == ATTENTION - {"heads_of_layer_1"}
+
+
+def test_a_class_is_known_by_any_of_its_names():
+    names = ("n01440764 tench, Tinca tinca", "n01514668 cock")
+    for asked in ("1", "cock", "n01514668", "n01514668 cock"):
+        assert class_of(asked, 2, names) == 1
+    assert class_of("Tinca tinca", 2, names) == 0
+    with pytest.raises(UserError, match="a number from 0 to 1"):
+        class_of("2", 2, None)
+
+
+def test_features_that_are_not_finite_are_refused(folder):
+    model = create("ViT-Ti/8", **SMALL)
+    model.patches.kernel[...] = np.nan
+    found = photos.find([str(folder)], model.preprocess, None)
+    with pytest.raises(UserError, match=r"0\.png are not finite, .*4 other"):
+        sections(weights.Loaded(model, "ViT-Ti/8", None, 0), found, Options(), QUIET)

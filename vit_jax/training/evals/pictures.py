@@ -1,0 +1,84 @@
+"""Pictures of what the weights have learnt so far, of a few images of a split."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from flax import nnx
+from jax.sharding import Mesh
+
+from vit_jax.parallel import mesh as meshes
+
+NUMBERS = (
+    "filters_explained", "positions_row_plus_column", "first_distance_px", "last_distance_px",
+    "high_norm_share",
+)  # fmt: skip
+
+
+class Shown(NamedTuple):
+    """Images to look at.
+
+    Attributes:
+      inputs: float32 [N, H, W, 3], normalised.
+      pixels: uint8 [N, H, W, 3].
+      labels: their N classes, whose relevance is shown.
+      captions: N.
+    """
+
+    inputs: np.ndarray
+    pixels: np.ndarray
+    labels: Sequence[int]
+    captions: Sequence[str]
+
+
+class Pictures:
+    """Draws parameters. All of them are gathered on every host for that.
+
+    Args:
+      graph: merges with the parameters to a model.
+      mesh: the mesh of the parameters.
+      number: how many images to look at; fewer if there are not as many.
+      images: reads so many images, the same on every host; called once.
+    """
+
+    def __init__(
+        self, *, graph: nnx.GraphDef, mesh: Mesh, number: int, images: Callable[[int], Shown]
+    ):
+        self._graph, self._number, self._images = graph, number, images
+        self._shown: Shown | None = None
+        self._gather = jax.jit(lambda x: x, out_shardings=meshes.replicated(mesh))
+
+    @staticmethod
+    def numbers_of() -> tuple[str, ...]:
+        """The names of the numbers that `run` returns, of models that have them all."""
+        return NUMBERS
+
+    def run(
+        self, params: Any, progress: Callable[[int, int], None], stop: Any
+    ) -> dict[str, float | bytes]:
+        """Numbers and PNG files by name."""
+        # These import matplotlib, which no other evaluation needs.
+        from vit_jax.visualize import of_attention, of_weights
+        from vit_jax.visualize.of_attention import Question
+
+        self._shown = self._shown or self._images(self._number)
+        model = nnx.merge(self._graph, jax.device_get(self._gather(params)))
+        shown = self._shown
+        found: dict[str, float | bytes] = {}
+        asked = Question(shown.labels if model.num_classes else None, shown.captions)
+        parts = (
+            lambda: of_weights.findings(model),
+            lambda: of_attention.findings(model, shown.inputs, shown.pixels, asked),
+        )
+        for done, part in enumerate(parts):
+            if stop:
+                return {}
+            progress(done, len(parts))
+            findings = part()
+            found |= findings.numbers
+            found |= {p.name: p.data for p in findings.section.pictures if p.ending == "png"}
+        progress(len(parts), len(parts))
+        return found

@@ -1,0 +1,132 @@
+"""Where a model looks: attention distance, rollout, relevance, single heads, norms of tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from vit_jax.core.errors import UserError
+from vit_jax.core.token_layout import TokenLayout
+from vit_jax.draw.figures.distance import distance as draw_distance
+from vit_jax.draw.figures.heat import attention as draw_attention
+from vit_jax.draw.figures.heat import overlays as draw_overlays
+from vit_jax.draw.style import look
+from vit_jax.models import observe
+from vit_jax.models.observe.layers import View, view_of
+from vit_jax.probes.attention import distance, outliers
+from vit_jax.visualize.picture import Findings, Picture, Section
+
+TITLE = "Where it looks"
+NUMBERS = ("first_distance_px", "last_distance_px", "high_norm_share")
+CLASS = "class"  # the query of the class token
+
+
+class Question(NamedTuple):
+    """What is asked beside what is always shown.
+
+    Attributes:
+      classes: for each photo, whose relevance is shown; None for a model without a head.
+      captions: for each photo.
+      layers: of which single heads are shown, from 0; None: the first, the middle and the last.
+      query: (row, column) of the patch that looks, from 0; None: the class token, or the patch in
+        the middle.
+    """
+
+    classes: Sequence[int] | None
+    captions: Sequence[str]
+    layers: Sequence[int] | None = None
+    query: tuple[int, int] | None = None
+
+
+def findings(model: Any, inputs: np.ndarray, pixels: np.ndarray, asked: Question) -> Findings:
+    """The pictures and numbers of what a model looks at in a few photos.
+
+    UserError for a layer or a query that the model does not have, or a damaged photo.
+    """
+    maps: dict[str, np.ndarray] = {}
+    if asked.classes is not None:
+        maps["relevance"] = observe.relevance(model, inputs, asked.classes).map.patches
+    if not observe.has_attention(model):
+        said = (
+            f"A {type(model).__name__} has no attention: no distances, no rollout, no heads. "
+            "Relevance is Grad-CAM's (arXiv 1610.02391), of the last feature map."
+        )
+        return Findings(Section(TITLE, [_overlays(pixels, maps, asked)], said), {})
+    view = view_of(model)
+    query = _query(view.tokens, asked.query)
+    rollout, distances, norms, heads = observe.look(
+        model,
+        inputs,
+        (observe.Rollout(), observe.Distances(), observe.TokenNorms(), observe.FromQuery(query)),
+    ).results
+    maps = {"rollout": rollout.patches, **maps}
+    pictures = [
+        _overlays(pixels, maps, asked),
+        _distances(distances, view),
+        *_heads(pixels[0], heads.patches[0], query, _layers(view.depth, asked.layers)),
+    ]
+    mean = distances.mean(axis=(0, 2))
+    large = outliers.outliers(norms.blocks.patches[:, -1])
+    found = (float(mean[0]), float(mean[-1]), float(large.mean()))
+    return Findings(Section(TITLE, pictures), dict(zip(NUMBERS, found, strict=True)))
+
+
+def _query(tokens: TokenLayout, asked: tuple[int, int] | None) -> Any:
+    if asked is not None:
+        return asked
+    return CLASS if tokens.class_token else (tokens.grid[0] // 2, tokens.grid[1] // 2)
+
+
+def _layers(depth: int, asked: Sequence[int] | None) -> list[int]:
+    """UserError for a layer that is not there."""
+    layers = sorted(set((0, depth // 2, depth - 1) if asked is None else asked))
+    missing = [layer for layer in layers if layer not in range(depth)]
+    if missing:
+        raise UserError(
+            f"--layers={missing[0] + 1}: the model has layers 1 to {depth}. Give one of these."
+        )
+    return layers
+
+
+def _overlays(pixels: np.ndarray, maps: dict[str, np.ndarray], asked: Question) -> Picture:
+    return Picture(
+        "attention",
+        "Rollout and relevance" if "rollout" in maps else "Relevance",
+        "Rollout (arXiv 2005.00928) follows attention from the head's input back to the patches; "
+        "relevance (arXiv 2103.15679, Grad-CAM for ResNets) is what speaks for the class."
+        if "rollout" in maps
+        else "What speaks for the class, by Grad-CAM.",
+        look.png(draw_overlays(pixels, maps, asked.captions)),
+        wide=True,
+    )
+
+
+def _distances(distances: np.ndarray, view: View) -> Picture:
+    every = distance.patch_distances(view.tokens.grid, view.pixels_per_patch)
+    drawn = draw_distance(
+        distances.mean(axis=0), images=len(distances), uniform=float(every.mean())
+    )
+    return Picture(
+        "distances",
+        "Mean attention distance",
+        "How far each head looks, as in figure 7 of the ViT paper: low dots are local, as a "
+        "convolution is; heads near the dashed line look everywhere.",
+        look.png(drawn),
+    )
+
+
+def _heads(photo: np.ndarray, weights: np.ndarray, query: Any, layers: list[int]) -> list[Picture]:
+    """weights: [L, H, rows, columns]."""
+    patch = None if query == CLASS else query
+    return [
+        Picture(
+            f"heads_of_layer_{layer + 1}",
+            f"Heads of layer {layer + 1}",
+            "What one token takes from each patch, by head, in the first photo.",
+            look.png(draw_attention(photo, weights[layer], query=patch, layer=layer + 1)),
+            wide=True,
+        )
+        for layer in layers
+    ]

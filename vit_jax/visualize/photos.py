@@ -1,0 +1,81 @@
+"""The images that a model is looked at with, and what is known of their classes."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from vit_jax.models import Preprocess, images
+
+_SYNSET = re.compile(r"n\d{8}(?=_|\b)")
+
+
+@dataclasses.dataclass(frozen=True)
+class Photos:
+    """Image files, and the preparation that a model takes them in.
+
+    Attributes:
+      files: N of them.
+      labels: N classes, by place among the model's; None where a file does not tell.
+      preprocess: how the model takes images.
+    """
+
+    files: tuple[Path, ...]
+    labels: tuple[int | None, ...]
+    preprocess: Preprocess
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def some(self, places: Iterable[int]) -> Photos:
+        """Those at these places."""
+        places = list(places)
+        of = lambda all_: tuple(all_[place] for place in places)
+        return dataclasses.replace(self, files=of(self.files), labels=of(self.labels))
+
+    def spread(self, most: int) -> list[int]:
+        """Places of at most so many, at equal distances: of a folder of classes, some of all."""
+        step = max(1.0, len(self) / most)
+        return [int(i * step) for i in range(min(most, len(self)))]
+
+    def inputs(self) -> Iterator[np.ndarray]:
+        """One after the other, float32 [H, W, 3], normalised. UserError for a damaged image."""
+        return (images.load(file, self.preprocess) for file in self.files)
+
+    def pixels(self, inputs: np.ndarray) -> np.ndarray:
+        """Inputs [..., H, W, 3] as they look, uint8."""
+        mean, std = (np.asarray(x, np.float32) for x in (self.preprocess.mean, self.preprocess.std))
+        return np.rint((inputs * std + mean) * 255).clip(0, 255).astype(np.uint8)
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the files, without their endings."""
+        return [file.stem for file in self.files]
+
+
+def find(paths: Sequence[str], preprocess: Preprocess, class_names: Sequence[str] | None) -> Photos:
+    """The images of files and folders; none is decoded yet.
+
+    The class is that of the folder, or a WordNet id at the beginning of the file's name, where the
+    model has a class of that name. UserError if a path is not there or has no image.
+    """
+    files = images.find(list(paths))
+    places = _places(class_names or ())
+    return Photos(tuple(files), tuple(_label(file, places) for file in files), preprocess)
+
+
+def _places(class_names: Sequence[str]) -> dict[str, int]:
+    """The place of each class by its name, and by its WordNet id if it begins with one."""
+    by_name = {name: place for place, name in enumerate(class_names)}
+    ids = ((_SYNSET.match(name), place) for name, place in by_name.items())
+    return {found[0]: place for found, place in ids if found} | by_name
+
+
+def _label(file: Path, places: dict[str, int]) -> int | None:
+    synset = _SYNSET.match(file.name)
+    said = [file.parent.name, *([synset[0]] if synset else [])]
+    return next((places[name] for name in said if name in places), None)
