@@ -22,6 +22,7 @@ MISSING = {
     "prepare": ["image_folder", "--source", NOWHERE, "--output={out}/a"],
     "preview": [f"--config={NOWHERE}.py", "--output={out}/a.png"],
     "report": [NOWHERE],
+    "study": [f"--config={NOWHERE}.py", "--workdir={out}/a"],
     "sweep": ["--workdir={out}/a", "--", f"--config={NOWHERE}.py"],
     "train": [f"--config={NOWHERE}.py", "--workdir={out}/a"],
     "transfer": ["--checkpoint=none", f"--config={NOWHERE}.py", "--workdir={out}/a"],

@@ -74,7 +74,8 @@ def run_blocks(tmp_path, preloaded_server):
     shrink = (
         'case " $* " in\n'
         "  *--dry_run*) ;;\n"
-        f'  *" vit_jax.train "* | *" vit_jax.sweep "* | *" vit_jax.transfer "*) '
+        '  *" vit_jax.train "* | *" vit_jax.sweep "* | *" vit_jax.transfer "* | '
+        '*" vit_jax.study "*) '
         f'set -- "$@" {small} ;;\n'
         "esac\n"
         f'export XLA_FLAGS="{QUICKLY_COMPILED} $XLA_FLAGS"\n'  # a page may have set its own

@@ -24,9 +24,10 @@ def test_help_imports_nothing_heavy(run_python, command):
     assert done.stderr == "0 []\n"
 
 
-@pytest.mark.parametrize("command", ["train", "evaluate", "preview", "plan", "transfer"])
+@pytest.mark.parametrize("command", ["train", "evaluate", "preview", "plan", "study", "transfer"])
 def test_a_mistake_in_a_config_is_said_before_anything_heavy_is_imported(run_python, command):
     flags = {"train": ["--workdir=/nowhere"], "evaluate": ["--checkpoint=x"], "plan": []}
+    flags["study"] = flags["train"]
     flags["transfer"] = [*flags["train"], *flags["evaluate"]]
     given = [*flags.get(command, ["--output=a.png"]), "--config=configs/vit_digits.py"]
     done = run_python("-c", RUN, f"vit_jax.{command}", *given, "--config.optim.lrr=1", fresh=True)

@@ -5,8 +5,8 @@ import pytest
 from tests.transfer.conftest import DIGITS, REPOSITORY, SPLITS
 from vit_jax import config as configs
 from vit_jax.core.errors import UserError
+from vit_jax.sweep.preflight import configs_of
 from vit_jax.transfer import task as tasks
-from vit_jax.transfer.held_out import configs_of
 
 FINETUNE = str(REPOSITORY / "configs" / "finetune.py")
 RATES = "--config.optim.lr=1e-3,3e-3"

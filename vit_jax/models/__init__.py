@@ -10,11 +10,12 @@ from vit_jax.models.names import (
     create,
     hidden_fields,
     info,
+    kind,
     spec,
     spec_of_json,
 )
 
 __all__ = [
     "INTERPOLATIONS", "ModelInfo", "Preprocess", "architecture", "available", "build",
-    "config_fields", "create", "hidden_fields", "info", "spec", "spec_of_json",
+    "config_fields", "create", "hidden_fields", "info", "kind", "spec", "spec_of_json",
 ]  # fmt: skip

@@ -66,6 +66,11 @@ def spec(name: str, **fields: Any) -> Any:
     return done
 
 
+def kind(name: str) -> str:
+    """The kind of a model's name: "A ViT", "A hybrid", "A BiT ResNet". UserError if unknown."""
+    return _of_name(name).kind
+
+
 def spec_of_json(name: str, fields: dict[str, Any]) -> Any:
     """The specification for fields written as JSON."""
     tuples = {k: tuple(v) if isinstance(v, list) else v for k, v in fields.items()}

@@ -5,14 +5,12 @@ labels. No image of the test is read, nor a label of it.
 """
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
-import jax
 import numpy as np
 from etils import epath
 
-from vit_jax import config as configs
-from vit_jax.config import InputConfig, MeshConfig, RunConfig
+from vit_jax.config import InputConfig, RunConfig
 from vit_jax.core.errors import MISSING, Problems, UserError
 from vit_jax.core.screen import Screen
 from vit_jax.data.order import label_index
@@ -20,7 +18,7 @@ from vit_jax.data.source import Source
 from vit_jax.data.sources import splits, table
 from vit_jax.data.sources.splits import Slice
 from vit_jax.run import build, preflight
-from vit_jax.sweep.grid import Point, SweepGrid
+from vit_jax.sweep import preflight as sweep_preflight
 from vit_jax.transfer import task as tasks
 from vit_jax.transfer.task import HELD_OUT, Splits, TransferTask
 
@@ -36,7 +34,7 @@ def look(task: TransferTask, weights: str | None, folder: epath.Path) -> tuple[S
       UserError: data or weights are missing or do not fit; the held-out part leaves a class without
         an example to train on, or shares examples with what is trained on; lists all errors.
     """
-    _leave_devices_alone()
+    sweep_preflight.leave_devices_alone()
     problems = Problems()
     config = tasks.base_config(task)
     preflight.check_folders(config)
@@ -44,29 +42,14 @@ def look(task: TransferTask, weights: str | None, folder: epath.Path) -> tuple[S
     notes: list[str] = []
     if parts is not MISSING and parts.choose:
         notes = problems.look("input", _check_classes, task, config, parts)
-        for config_of_point in _each_value(tasks.choose_grid(task, parts, weights)):
-            preflight.look(_anywhere(config_of_point), folder / "choose", problems)
+        choose_grid = tasks.choose_grid(task, parts, weights)
+        sweep_preflight.look(choose_grid, folder / "choose", problems)
     whole = Splits(config.input.split, "", "") if parts is MISSING else parts
     first = task.grid.points()[0]
-    final = configs_of(tasks.final_grid(task, whole, weights, first))[0]
-    preflight.look(_anywhere(final), folder / "final", problems)
+    final = sweep_preflight.configs_of(tasks.final_grid(task, whole, weights, first))[0]
+    preflight.look(sweep_preflight.anywhere(final), folder / "final", problems)
     problems.tell()
     return parts, notes
-
-
-def configs_of(grid: SweepGrid) -> list[RunConfig]:
-    """The configs of all points of a grid."""
-    points = [Point(0, values, grid.common) for values in grid.points()]
-    return [configs.load(point.config, point.overrides) for point in points]
-
-
-def _each_value(grid: SweepGrid) -> Iterator[RunConfig]:
-    """Configs with every value of every list in one of them, the others at their first."""
-    first = grid.points()[0]
-    points = [first, *(first | {f: v} for f, values in grid.axes.items() for v in values[1:])]
-    for values in points:
-        point = Point(0, values, grid.common)
-        yield configs.load(point.config, point.overrides)
 
 
 def find(task: TransferTask, config: RunConfig) -> Splits:
@@ -212,13 +195,3 @@ def _remedy(whole: Source) -> str:
             f"vit_jax.prepare does, {splits_instead}."
         )
     return f"Give --held_out={most} or less, {splits_instead}."
-
-
-def _anywhere(config: RunConfig) -> RunConfig:
-    """The config on whatever devices there are: where it is checked there may be others."""
-    return dataclasses.replace(config, mesh=MeshConfig())
-
-
-def _leave_devices_alone() -> None:
-    """Looks at shapes on the CPU: a GPU's memory, or a TPU, would be missing to the trainings."""
-    jax.config.update("jax_platforms", "cpu")

@@ -1,0 +1,76 @@
+"""Performance over examples and compute."""
+
+import numpy as np
+import pytest
+
+from tests.draw.figures.drawn import check
+from vit_jax.draw.figures.scaling import Law, Series, scaling
+from vit_jax.draw.style import palette
+
+FAMILIES = {"ViT": 3, "hybrid": 2, "ResNet": 4}
+
+
+def series(families):
+    """Models that are better, and cost more, from one to the next."""
+    made = []
+    for number, (family, models) in enumerate(families.items()):
+        for model in range(models):
+            x = np.geomspace(1e-3, 1e-1, 4) * 3**model
+            y = 0.4 + 0.1 * np.log10(x * 1e3) + 0.03 * number
+            made.append(Series(f"{family}-{model}/16", family, x, y, np.array([0, 2, 3])))
+    return made
+
+
+def law(name, *, interval=True):
+    x = np.geomspace(1e-3, 10, 30)
+    y = 0.4 + 0.1 * np.log10(x * 1e3)
+    width = 0.02 if interval else np.nan
+    return Law(name, x, y, y - width, y + width, x > 1)
+
+
+@pytest.mark.parametrize("families", [FAMILIES, {"ViT": 9}, {"ResNet": 1}], ids=len)
+def test_scaling(families):
+    figure = check(
+        lambda: scaling(
+            series(families),
+            [law("all models")],
+            x_label="training compute (exaFLOPs)",
+            y_label="test/accuracy",
+            title="test/accuracy against compute",
+            percent=True,
+        ),
+        "training compute (exaFLOPs)",
+        "test/accuracy",
+        "-0/16 (",
+        "law of all models",
+        "dashed: extrapolated; bands: 90 % intervals",
+        " %",
+        "0.1",
+    )
+    (axes,) = figure.axes
+    dashes = [line for line in axes.lines if line.is_dashed()]
+    assert len(dashes) == 1
+    assert dashes[0].get_xdata().max() == 10
+    assert dashes[0].get_xdata().min() <= 1
+
+
+def test_families_have_colours_and_their_models_markers():
+    figure = scaling(series(FAMILIES), x_label="x", y_label="y", title="t")
+    points = [line for line in figure.axes[0].lines if line.get_marker() != "None"]
+    assert [line.get_color() for line in points] == [
+        palette.SERIES[number] for number, n in enumerate(FAMILIES.values()) for _ in range(n)
+    ]
+    assert [line.get_marker() for line in points[-4:]] == list(palette.MARKERS[:4])
+    alone = scaling(series({"ViT": 3}), x_label="x", y_label="y", title="t")
+    points = [line for line in alone.axes[0].lines if line.get_marker() != "None"]
+    assert len({line.get_color() for line in points}) == 3
+
+
+def test_a_law_without_an_interval_and_no_points_at_all():
+    laws = [law("ViT-0/16", interval=False)]
+    options = {"x_label": "training examples", "y_label": "test/loss", "title": "t"}
+    figure = check(lambda: scaling(series({"ViT": 1}), laws, **options), "dashed: extrapolated")
+    assert not any(
+        "bands" in text.get_text() for text in figure.findobj() if hasattr(text, "get_text")
+    )
+    check(lambda: scaling([], [], **options), "training examples")
