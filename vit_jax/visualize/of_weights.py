@@ -8,11 +8,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
+
+from vit_jax.core import pytrees
 from vit_jax.draw.figures.filters import filters as draw_filters
 from vit_jax.draw.figures.positions import positions as draw_positions
 from vit_jax.draw.style import look
-
-from vit_jax.core import pytrees
 from vit_jax.probes import filters, positions
 from vit_jax.visualize.picture import Findings, Picture, Section
 
