@@ -1,6 +1,7 @@
 """Images in chunks of one size, so that memory does not depend on their number."""
 
 import itertools
+import math
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -10,7 +11,6 @@ import numpy as np
 from vit_jax.core.errors import UserError
 
 MEMORY_BYTES = 2**30  # for what a chunk takes besides the model
-_FLOAT32 = 4
 
 
 def chunk_size(model: Any, memory_bytes: int = MEMORY_BYTES) -> int:
@@ -19,24 +19,25 @@ def chunk_size(model: Any, memory_bytes: int = MEMORY_BYTES) -> int:
 
 
 def bytes_per_image(model: Any) -> int:
-    """An upper bound of the memory that looking at one image takes.
+    """An upper bound of the memory that looking at one image takes, gradients included.
 
-    Counted in float32: what a block computes between its input and its output, several matrices of
-    weights, rollout's matrices, and each layer's tokens, which gradients need.
+    Counted in float32: the image, each layer's tokens, which gradients start from, and of one
+    block its tokens and either several matrices of weights or the hidden layer of its MLP; before
+    the blocks the largest unit of a ResNet.
     """
     spec, size = model.spec, model.preprocess.image_size
-    total = 0
+    elements = 4 * 3 * math.prod(size)
     if hasattr(spec, "each_unit"):  # a ResNet
-        total += 2 * max(
-            ((unit.inputs + 2 * unit.hidden + unit.outputs) * np.prod(unit.size_in)
-             for unit in spec.each_unit(size)),
-            default=0,
-        )  # fmt: skip
+        of_units = (
+            (unit.inputs + 2 * unit.hidden + unit.outputs) * math.prod(unit.size_in)
+            for unit in spec.each_unit(size)
+        )
+        elements += 2 * max(of_units, default=0)
     if hasattr(spec, "num_heads"):  # blocks
         n = spec.token_layout(size).num_tokens
-        total += n * ((10 + spec.depth) * spec.width + 4 * spec.mlp_dim)
-        total += n * n * (6 * spec.num_heads + 4)
-    return _FLOAT32 * int(total + 4 * 3 * np.prod(size))
+        weights, hidden = n * n * (5 * spec.num_heads + 3), 4 * n * spec.mlp_dim
+        elements += n * (spec.depth + 8) * spec.width + max(weights, hidden)
+    return 4 * elements
 
 
 def in_chunks(
