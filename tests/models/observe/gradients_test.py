@@ -60,8 +60,18 @@ def test_relevance_equals_differences(toy, fields):
         expected = expected_relevance(model, image, target)
         np.testing.assert_allclose(row, expected, atol=ROUNDING * expected.max())
     np.testing.assert_array_equal(found.classes, (4, 0, 4))
-    logits = jax.jit(model)(images)
+    logits = Forward(model)(images)
     np.testing.assert_allclose(found.logits, logits, atol=1e-5 * np.abs(logits).max())
+
+
+def test_bfloat16_is_near(toy):
+    """Within the rounding of bfloat16, 2^-8, through two blocks and back."""
+    fields, images = {"pool": "map", "image_size": (8, 8)}, random_images(2, (8, 8))
+    exact = observe.relevance(toy(**fields), images, 1)
+    found = observe.relevance(toy(dtype="bfloat16", scan=True, **fields), images, 1)
+    assert found.logits.dtype == found.map.patches.dtype == np.float32
+    limit = 2**-4 * flat(exact.map).max()
+    np.testing.assert_allclose(flat(found.map), flat(exact.map), atol=limit)
 
 
 def test_classes_and_chunks(toy):

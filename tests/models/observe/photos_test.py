@@ -19,7 +19,10 @@ WEIGHTS = Path(__file__).parents[4] / "shared/data/vit_ti16_augreg"
 FEWEST = 12
 BOXES = json.loads((Path(__file__).parent / "boxes.json").read_text())["boxes"]
 
-pytestmark = pytest.mark.skipif(not WEIGHTS.is_dir(), reason=f"needs {WEIGHTS}")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not WEIGHTS.is_dir(), reason=f"needs {WEIGHTS}"),
+]
 
 
 @pytest.fixture(scope="module")

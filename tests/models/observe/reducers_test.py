@@ -12,6 +12,7 @@ from tests.models.observe.toys import flat, random_images
 from vit_jax import models
 from vit_jax.core.errors import UserError
 from vit_jax.models import observe
+from vit_jax.models.observe import gradients, layers
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 ROUNDING = 1e-5  # float32 against float64; relative to values of order one
@@ -126,6 +127,21 @@ def test_chunks_change_nothing_and_images_may_come_one_by_one(toy):
     np.testing.assert_allclose(two.results[1], whole.results[1], rtol=ROUNDING)
 
 
+def test_memory_for_an_image_is_not_more_than_counted(toy):
+    """What XLA plans to use beside arguments and results, for one image more."""
+    model = toy(image_size=64, depth=8)  # 256 patches
+    graph, state = nnx.split(model)
+    images = lambda number: jax.ShapeDtypeStruct((number, 64, 64, 3), "float32")
+    reducers = (observe.Rollout(), observe.Distances(), observe.TokenNorms())
+    view = layers.view_of(model)
+    of_look = lambda n: layers.one_pass.lower(graph, reducers, view, state, images(n))
+    classes = lambda number: jax.ShapeDtypeStruct((number,), "int32")
+    of_relevance = lambda n: gradients.of_attention.lower(graph, state, images(n), classes(n))
+    for lower in (of_look, of_relevance):
+        three, one = (lower(n).compile().memory_analysis().temp_size_in_bytes for n in (3, 1))
+        assert (three - one) / 2 <= observe.chunks.bytes_per_image(model)
+
+
 def test_a_query_is_any_token(toy):
     model, images = toy(registers=2), random_images(1)
     weights, *rows = observe.look(
@@ -135,7 +151,7 @@ def test_a_query_is_any_token(toy):
             observe.Weights((0, 1)),
             observe.FromQuery("class"),
             observe.FromQuery(("register", 1)),
-            observe.FromQuery((0, 2)),
+            observe.FromQuery([0, 2]),
         ),
     ).results
     for place, row in zip((0, 2, 5), rows, strict=True):

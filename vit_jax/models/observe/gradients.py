@@ -64,7 +64,7 @@ def relevance(
         )
     chunk = chunk_size(model, memory_bytes)
     graph, state = nnx.split(model)
-    program = _of_attention if has_attention(model) else _of_feature_map
+    program = of_attention if has_attention(model) else of_feature_map
     wanted = _each(classes, model.num_classes)
 
     def look(part: np.ndarray, number: int) -> Relevance:
@@ -105,7 +105,8 @@ def _forever(value: int) -> Any:
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _of_attention(graph: Any, state: Any, images: jax.Array, classes: jax.Array) -> Relevance:
+def of_attention(graph: Any, state: Any, images: jax.Array, classes: jax.Array) -> Relevance:
+    """`relevance` of one chunk by equations 5 and 6; graph, state: as nnx.split gives them."""
     model = nnx.merge(graph, state)
     layout: TokenLayout = model.spec.token_layout(model.preprocess.image_size)
     block_graph, params = nnx.split(model.blocks.block)
@@ -150,7 +151,8 @@ def _at_the_head(
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _of_feature_map(graph: Any, state: Any, images: jax.Array, classes: jax.Array) -> Relevance:
+def of_feature_map(graph: Any, state: Any, images: jax.Array, classes: jax.Array) -> Relevance:
+    """`relevance` of one chunk by Grad-CAM; graph, state: as nnx.split gives them."""
     model = nnx.merge(graph, state)
     features = model.feature_map(images)
     logits, back = jax.vjp(lambda x: model.classify(model.pool(x)), features)

@@ -109,7 +109,7 @@ def look(
     for reducer in reducers:
         reducer.check(view)
     graph, state = nnx.split(model)
-    one_chunk = lambda part, _: _pass(graph, tuple(reducers), view, state, part)
+    one_chunk = lambda part, _: one_pass(graph, tuple(reducers), view, state, part)
     return in_chunks(one_chunk, model, images, chunk_size(model, memory_bytes))
 
 
@@ -133,9 +133,10 @@ def has_attention(model: Any) -> bool:
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2))
-def _pass(
+def one_pass(
     graph: Any, reducers: tuple[Reducer, ...], view: View, state: Any, images: jax.Array
 ) -> Observed:
+    """`look` at one chunk; graph, state: the model, as nnx.split gives it."""
     model = nnx.merge(graph, state)
     shared = model.shared_positions
     block_graph, params = nnx.split(model.blocks.block)

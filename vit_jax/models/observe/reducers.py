@@ -80,6 +80,10 @@ class FromQuery(_OfLayers):
 
     query: Any = "class"
 
+    def __post_init__(self) -> None:
+        if isinstance(self.query, list):
+            object.__setattr__(self, "query", tuple(self.query))
+
     def check(self, view: View) -> None:
         """UserError for a token that the model does not have."""
         self._index(view)
@@ -128,6 +132,9 @@ class Weights(_OfLayers):
     """[B, len(layers), H, N, N]: all weights of these layers, from 0; large."""
 
     layers: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "layers", tuple(self.layers))
 
     def check(self, view: View) -> None:
         """UserError for a layer that the model does not have."""
