@@ -38,7 +38,7 @@ def test_folders_are_named_by_their_split_or_as_one_says(folder):
     assert evaluation[0] == "all" and evaluation[1].calibration
     assert set(on_data(f"a={data}", f"b={data}")) == {"a", "b"}
     assert set(on_data(data, kinds=("classification", "frozen"))) == {
-        "all_classification", "all_frozen",
+        "all_classification", "val_frozen",
     }  # fmt: skip
     with pytest.raises(UserError, match=r"two are called all\. Write NAME="):
         on_data(data, data)
@@ -86,6 +86,21 @@ def test_reals_labels_are_asked_for(folder, tmp_path):
     assert (found.labels, found.calibration) == ("real.json", False)
     (found,) = on_data(data, labels="real.json").values()
     assert found.labels == "real.json"
+
+
+def test_features_of_a_folder_without_parts_are_scored_on_images_apart(folder):
+    data = folder("a")
+    found = on_data(data, kinds=("frozen", "classification"))
+    assert found["val_frozen"].split == "val"
+    assert found["all_classification"].split == "all"
+    assert on_data(data, split="all", kinds=("frozen",))["all"].split == "all"  # refused later
+    assert set(on_data(data, split="train[:2]")) == {"of_train"}
+
+
+@pytest.mark.parametrize("kinds", [(), ("few",), ("frozen", "frozen"), ("pictures",)])
+def test_kinds_are_known_and_said_once(folder, kinds):
+    with pytest.raises(UserError, match="give classification or frozen, or both"):
+        on_data(folder("a"), kinds=kinds)
 
 
 def test_sets_are_recognised_by_all_their_folders():

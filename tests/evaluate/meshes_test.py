@@ -14,7 +14,7 @@ from PIL import Image
 from tests.conftest import REPOSITORY, python_environment
 from vit_jax import models, weights
 
-IMAGES = 19
+IMAGES, TO_LEARN_FROM = 19, 14
 EVALUATE = """
 import json, os, sys
 from etils import epath
@@ -25,7 +25,7 @@ from vit_jax.evaluate.__main__ import evaluate
 folder, runs = sys.argv[1:]
 for name, (splits, batch_size, mesh) in json.loads(runs).items():
     shared = {"source": "image_folder", "data_dir": f"{folder}/data", "preprocess": "decode"}
-    shared |= {"train_split": "all", "shots": [1, 3], "seeds": 2, "neighbours": [3], "l2": 1.0}
+    shared |= {"train_split": "all[19:]", "shots": [1, 3], "seeds": 2, "neighbours": [3], "l2": 1.0}
     evals = {
         f"{kind}{n}": {"kind": kind, "split": f"all[:{n}]", **shared}
         for n in splits for kind in ("classification", "frozen")
@@ -56,7 +56,7 @@ MESHES = {  # a batch's size, and overrides
 def folder(tmp_path_factory):
     """Images of three classes and weights."""
     folder, numbers = tmp_path_factory.mktemp("evaluated"), np.random.default_rng(0)
-    for i in range(IMAGES):
+    for i in range(IMAGES + TO_LEARN_FROM):
         place = folder / "data" / f"class{i % 3}"
         place.mkdir(parents=True, exist_ok=True)
         colours = np.eye(3)[i % 3] * 60 + numbers.integers(0, 190, (4, 4, 3))
@@ -107,7 +107,7 @@ def test_two_processes_agree_with_one_and_one_of_them_writes_json(run_python, fo
     command = [
         "-m", "vit_jax.evaluate", f"--checkpoint={folder / 'weights'}", "--json",
         f"--data=set={folder / 'data'}", "--batch_size=2", "--kinds=classification,frozen",
-        "--config.evals.set_frozen.train_split=all", "--config.evals.set_frozen.shots=1,3",
+        "--config.evals.set_frozen.shots=1,3",
         "--config.evals.set_frozen.neighbours=3", "--num_processes=2",
     ]  # fmt: skip
     cache, page = {"XDG_CACHE_HOME": str(folder / "c")}, folder / "page.html"

@@ -111,7 +111,7 @@ def test_a_held_out_part_that_empties_a_class_is_refused(task, folder, tmp_path)
 
 def test_classes_that_are_not_chosen_by_are_said(task, folder, tmp_path):
     arguments = folder(cat=40, dog=2)
-    asked = task(RATES, *arguments, held_out=1)
+    asked = task(RATES, *arguments, held_out=2)
     _, notes = held_out.look(asked, None, epath.Path(tmp_path / "t"))
     assert "without one to choose by" in notes[0]
 

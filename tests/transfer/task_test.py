@@ -105,6 +105,7 @@ def test_every_point_of_two_lists(task):
         ([], {"ema": True}, "optim.ema_decay"),
         ([], {"held_out": 0}, "--held_out=0: give a fraction"),
         ([], {"held_out": 1.5}, "--held_out=1.5: give a fraction"),
+        ([], {"held_out": 1.0}, "--held_out=1: give a fraction"),
         ([], {"held_out": float("nan")}, "--held_out=nan: give a fraction"),
         ([], {"held_out_split": "train[800:]"}, "--choose_split is missing"),
         (

@@ -146,9 +146,12 @@ def _size(path: str | Path) -> int | None:
 
 
 def stamp(paths: Sequence[str | Path]) -> str:
-    """Sizes and times of the last change of local files; of remote ones nothing."""
+    """Sizes of local files, and when content and inode last changed; of remote ones nothing.
+
+    A change of content that keeps size and modification time, as copies may, changes the inode.
+    """
     stats = [Path(path).stat() for path in paths if not is_remote(path)]
-    return " ".join(f"{stat.st_size}@{stat.st_mtime_ns}" for stat in stats)
+    return " ".join(f"{stat.st_size}@{stat.st_mtime_ns}/{stat.st_ctime_ns}" for stat in stats)
 
 
 def read(path: str | Path) -> bytes:

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from vit_jax.core.errors import UserError
+from vit_jax.data.sources.splits import ALL, Slice
 
 if TYPE_CHECKING:
     from vit_jax.data.order.label_index import Labels
-    from vit_jax.data.sources.splits import Slice
 
 NO_LABEL = -1  # pads an example's labels
 
@@ -204,3 +204,24 @@ class MixtureSource(JoinedSource):
         """The name of the component, and the location that it gives."""
         part = self._locate(np.array([index]))[0][0]
         return f"{self._names[part]}: {super().describe(index)}"
+
+
+def share_examples(one: Source, other: Source) -> bool:
+    """Whether two splits of the same data have examples in common, as far as their slices tell.
+
+    Selections count as the whole of what they select from.
+    """
+    return any(
+        (a.name == b.name and a.start < b.stop and b.start < a.stop)
+        or (a.name != b.name and ALL in (a.name, b.name))
+        for a in _slices(one)
+        for b in _slices(other)
+    )
+
+
+def _slices(source: Source) -> list[Slice]:
+    if source.part is not None:
+        return [source.part]
+    if isinstance(source, JoinedSource):
+        return [part for each in source.parts for part in _slices(each)]
+    return _slices(source.source) if isinstance(source, DerivedSource) else []

@@ -37,6 +37,7 @@ if __name__ == "__main__":  # --help and a mistake do not wait for the imports b
     command.parse(configs.load, positional=True)
 
 import datetime
+import errno
 import os
 import sys
 from typing import TextIO
@@ -122,20 +123,13 @@ def main(arguments: list[str]) -> None:
     """The command."""
     out = _output_of_json() if FLAGS.json else sys.stdout
     with processes.together(processes.find()):
-        if FLAGS.data and FLAGS.config:
-            raise UserError("--data says what to evaluate on, and so does --config: give one.")
-        for name in ("split", "labels", "classes"):
-            if getattr(FLAGS, name) is not None and not FLAGS.data:
-                raise UserError(
-                    f"--{name} is of --data FOLDER, which is missing. In a config it is "
-                    f"--config.evals.NAME.{name}."
-                )
-        page_file = _page_file()
+        _check_flags()
+        page_file, csv_file = _file("page", ".html"), _file("csv")
         compilation_cache.use()
         first = jax.process_index() == 0
         screen = Screen(sys.stderr if FLAGS.json else sys.stdout, quiet=not first)
         # All of them are found before one is evaluated.
-        checkpoints = {path: _find(path) for path in (FLAGS.checkpoint, *arguments)}
+        checkpoints = _find_all([FLAGS.checkpoint, *arguments])
         configs_of = {path: _config(checkpoint) for path, checkpoint in checkpoints.items()}
         results: dict[str, dict[str, float]] = {}
         scored: dict[str, dict[str, Scored]] = {}
@@ -152,8 +146,9 @@ def main(arguments: list[str]) -> None:
                 announce.results(screen, step, results[path])
         if not first:
             return
-        if FLAGS.csv:
-            comparison.write_csv(epath.Path(FLAGS.csv).expanduser(), results)
+        if csv_file:
+            csv_file.parent.mkdir(parents=True, exist_ok=True)
+            comparison.write_csv(csv_file, results)
         if page_file:
             made = page.page(results, scored, datetime.datetime.now(datetime.UTC))
             page_file.parent.mkdir(parents=True, exist_ok=True)
@@ -167,6 +162,18 @@ def main(arguments: list[str]) -> None:
                 screen.say(line)
 
 
+def _check_flags() -> None:
+    """UserError for flags that do not go together."""
+    if FLAGS.data and FLAGS.config:
+        raise UserError("--data says what to evaluate on, and so does --config: give one.")
+    for name in ("split", "labels", "classes"):
+        if getattr(FLAGS, name) is not None and not FLAGS.data:
+            raise UserError(
+                f"--{name} is of --data FOLDER, which is missing. In a config it is "
+                f"--config.evals.NAME.{name}."
+            )
+
+
 def _output_of_json() -> TextIO:
     """Standard output for JSON alone: what libraries write there goes to standard error."""
     sys.stdout.flush()
@@ -175,21 +182,31 @@ def _output_of_json() -> TextIO:
     return out
 
 
-def _page_file() -> epath.Path | None:
-    """The file of --page. UserError before the evaluation if it cannot be written."""
-    if not FLAGS.page:
+def _file(flag: str, ending: str = "") -> epath.Path | None:
+    """The file of a flag. UserError before the evaluation if it cannot be written."""
+    if not FLAGS[flag].value:
         return None
-    file = epath.Path(FLAGS.page).expanduser()
-    if file.suffix != ".html":
-        raise UserError(f"--page={file} is not an HTML file: give a name that ends in .html.")
+    file = epath.Path(FLAGS[flag].value).expanduser()
+    if file.suffix != ending and ending:
+        raise UserError(f"--{flag}={file} is not an HTML file: give a name that ends in {ending}.")
     try:
-        disk_space.try_writing(file.parent)
+        if file.is_dir():
+            raise IsADirectoryError(errno.EISDIR, "it is a folder")
+        if "://" not in str(file):
+            disk_space.try_writing(file.parent)
     except OSError as error:
         raise UserError(
-            f"--page={file} cannot be written: {error.strerror}. Give a file in a folder that is "
+            f"--{flag}={file} cannot be written: {error.strerror}. Give a file in a folder that is "
             "writable and has room."
         ) from error
     return file
+
+
+def _find_all(paths: list[str]) -> dict[str, epath.Path]:
+    """By what they are called. UserError if one is not there, or is given twice."""
+    if len(set(paths)) < len(paths):
+        raise UserError(f"{max(paths, key=paths.count)} is given twice: give each once.")
+    return {path: _find(path) for path in paths}
 
 
 def _find(path: str) -> epath.Path:

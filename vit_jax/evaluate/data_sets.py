@@ -11,12 +11,13 @@ from typing import Any, NamedTuple
 from vit_jax.core import synsets
 from vit_jax.core.errors import UserError
 from vit_jax.data.source import Source
-from vit_jax.data.sources import image_folder
+from vit_jax.data.sources import image_folder, splits
 from vit_jax.data.sources import table as sources
 from vit_jax.run import build
 
-SPLITS = ("test", "validation", image_folder.ALL, "val")  # the first that is there
+SPLITS = ("test", "validation", splits.ALL, "val")  # the first that is there
 
+KINDS = (build.CLASSIFICATION, build.FROZEN)  # of evaluations of --data
 REAL = "imagenet_real"
 V2, OBJECTNET = "imagenet_v2", "objectnet"  # of evals.*.classes too
 # The fields of their evaluations.
@@ -67,6 +68,10 @@ def on_data(
     Raises:
       UserError: a folder or a split is not there, or a set is not what its name says.
     """
+    if not kinds or set(kinds) - set(KINDS) or len(set(kinds)) < len(kinds):
+        raise UserError(
+            f"--kinds={','.join(kinds)}: give {' or '.join(KINDS)}, or both with a comma."
+        )
     evals: dict[str, Any] = {}
     for folder, name in map(parse, data):
         kind = "tfds" if image_folder.is_of_tfds(folder) else "image_folder"
@@ -76,11 +81,16 @@ def on_data(
         # One label an image is what probabilities can be compared with.
         single = source.max_labels == 1 and not {"labels", OBJECTNET} & {*fields, *fields.values()}
         for each in kinds:
-            label = f"{name or chosen.partition('[')[0]}_{each}" if len(kinds) > 1 else name
-            label = label or chosen.partition("[")[0]
+            # Features are learnt from `train`, which `all` contains.
+            apart = each == build.FROZEN and chosen == splits.ALL and split is None
+            scored = "val" if apart else chosen
+            of_split = scored.partition("[")[0]
+            # A name that the log's own numbers begin with.
+            own = "of_train" if of_split == "train" else of_split
+            label = f"{name or own}_{each}" if len(kinds) > 1 else name or own
             if label in evals:
                 raise UserError(f"--data {folder}: two are called {label}. Write NAME={folder}.")
-            evals[label] = {"kind": each, **fields}
+            evals[label] = {"kind": each, **fields, "split": scored}
             if each == build.CLASSIFICATION:
                 evals[label]["calibration"] = single
     first = next(iter(evals.values()))

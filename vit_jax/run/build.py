@@ -18,6 +18,7 @@ from vit_jax.run.parts.device_cache import (
 from vit_jax.run.parts.durations import Durations, durations
 from vit_jax.run.parts.evaluations import (
     CLASSIFICATION,
+    FROZEN,
     KINDS,
     EvalData,
     ModelClasses,

@@ -79,10 +79,10 @@ def check(task: TransferTask) -> None:
             f"--held_out={part:g} has no effect beside --choose_split and --held_out_split: give "
             "it, or them."
         )
-    if not part > 0 or (part >= 1 and part % 1):
+    if not part > 0 or part == 1 or (part > 1 and part % 1):
         raise UserError(
             f"--held_out={part:g}: give a fraction of the training examples, such as 0.1, "
-            "or a whole number of them, such as 200."
+            "or a whole number of them from 2 on, such as 200."
         )
     for name in ("seeds", "choose_seeds"):
         if getattr(task, name) < 1:

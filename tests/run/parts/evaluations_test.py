@@ -112,6 +112,14 @@ def test_features_of_any_classes_are_compared(of_imagenet):
         look(shots=(1,), neighbours=(7,))
     with pytest.raises(UserError, match=r"evals\.f.*split.*'trian'"):
         look(train_split="trian", shots=(1,), neighbours=(1,))
+    for shared in (
+        {"train_split": "val[2:]", "split": "val[:3]"},
+        {"train_split": "train+val", "split": "val"},
+        {"train_split": "val", "split": "val", "train_per_class": 1},
+    ):
+        with pytest.raises(UserError, match=r"share examples: .* scored by itself"):
+            look(shots=(1,), neighbours=(1,), **shared)
+    look(shots=(), neighbours=(1,), train_split="val[2:]", split="val[:2]")
 
 
 def test_both_splits_of_features_are_decoded_apart(of_imagenet, tmp_path):

@@ -18,12 +18,11 @@ from vit_jax.data import files
 from vit_jax.data.order.label_index import Labels, single
 from vit_jax.data.reader import orientation
 from vit_jax.data.source import Example, Source, digest
-from vit_jax.data.sources.splits import Slice, base_name, resolve
+from vit_jax.data.sources.splits import ALL, Slice, base_name, resolve
 
 _READ = frozenset({".jpg", ".jpeg", ".jpe", ".png", ".gif", ".bmp", ".webp"})
 _NOT_READ = frozenset({".tif", ".tiff", ".heic", ".heif", ".avif", ".jxl", ".jp2", ".psd"})
 _FORMATS = ", ".join(sorted(_READ))
-ALL = "all"  # the split with all images of a folder that has no folders of splits
 _OF_TFDS = "dataset_info.json"
 _LOOKED_AT = 100  # folders: enough for versions, and few among classes
 _LAYOUTS = "<split>/<class>/image.jpg or <class>/image.jpg"

@@ -10,6 +10,8 @@ from typing import NamedTuple
 
 from vit_jax.core.errors import UserError, nearest
 
+ALL = "all"  # all images of a folder that has no folders of splits
+
 _BOUNDARY = r"(-?\d+%?)?"
 _SPLIT = re.compile(rf"(?P<name>[\w.-]+)(\[(?P<start>{_BOUNDARY}):(?P<stop>{_BOUNDARY})\])?")
 

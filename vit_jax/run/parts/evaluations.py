@@ -17,7 +17,7 @@ from jax.sharding import Mesh
 from vit_jax.config import EvalConfig, RunConfig
 from vit_jax.core import errors, synsets
 from vit_jax.data.order import label_index, subset
-from vit_jax.data.source import Source
+from vit_jax.data.source import Source, share_examples
 from vit_jax.data.sources import relabelled
 from vit_jax.parallel import mesh as meshes
 from vit_jax.probes import few_shot
@@ -306,6 +306,12 @@ def _check_frozen(where: str, c: EvalConfig, train: Source, test: Source) -> Non
                 f"{where}: images of {source.name} have up to {source.max_labels} labels; features "
                 "are compared by one label of each image."
             )
+    if share_examples(train, test):
+        raise errors.UserError(
+            f"{where}.train_split={c.train_split!r} and {where}.split={c.split!r} share examples: "
+            "what is learnt from them would be scored by itself. Give splits without common "
+            "examples."
+        )
     if (train.num_classes, train.class_names) != (test.num_classes, test.class_names):
         raise errors.UserError(f"{where}.train_split has other classes than {where}.split.")
     if c.shots:
