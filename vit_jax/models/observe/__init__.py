@@ -13,7 +13,7 @@ in chunks, so memory does not depend on their number. Results are NumPy's arrays
 
 from vit_jax.models.observe import chunks
 from vit_jax.models.observe.gradients import Relevance, relevance
-from vit_jax.models.observe.layers import Observed, has_attention, look
+from vit_jax.models.observe.layers import Observed, View, has_attention, look, view_of
 from vit_jax.models.observe.reducers import (
     Distances,
     FromQuery,
@@ -27,6 +27,7 @@ from vit_jax.models.observe.reducers import (
 )
 
 __all__ = [
-    "Distances", "FromQuery", "Norms", "Observed", "Relevance", "Rollout", "TokenNorms", "Weights",
-    "attention_distance", "chunks", "has_attention", "look", "relevance", "rollout", "token_norms",
+    "Distances", "FromQuery", "Norms", "Observed", "Relevance", "Rollout", "TokenNorms", "View",
+    "Weights", "attention_distance", "chunks", "has_attention", "look", "relevance", "rollout",
+    "token_norms", "view_of",
 ]  # fmt: skip
