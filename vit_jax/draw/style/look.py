@@ -20,6 +20,7 @@ from matplotlib.axis import Axis
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
+from PIL import Image
 
 from vit_jax.draw.style import palette
 
@@ -30,6 +31,14 @@ DPI = 150
 FONT = 9.0  # points; nothing is smaller than SMALL
 SMALL = 7.5
 TITLE = 10.5
+# Ticks of each power of ten, by how many the axis spans.
+_DIGITS: tuple[tuple[float, tuple[float, ...]], ...] = (
+    (0.7, (1, 1.5, 2, 3, 4, 5, 6, 7, 8, 9)),
+    (1.2, (1, 1.5, 2, 3, 5, 7)),
+    (2, (1, 2, 5)),
+    (4, (1, 3)),
+    (math.inf, (1,)),
+)
 _RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 _STYLE = {
@@ -64,12 +73,14 @@ _STYLE = {
 
 
 def styled(draw: Callable[P, Figure]) -> Callable[P, Figure]:
-    """Draws in the style of this file."""
+    """Draws in the style of this file, and settles the figure's layout."""
 
     @functools.wraps(draw)
     def draw_in_style(*args: P.args, **kwargs: P.kwargs) -> Figure:
         with matplotlib.style.context(["default", _STYLE]):
-            return draw(*args, **kwargs)
+            drawn = draw(*args, **kwargs)
+            settle(drawn)
+            return drawn
 
     return draw_in_style
 
@@ -84,6 +95,13 @@ def blank(width_in: float, height_in: float, *, layout: str | None = "constraine
     return made
 
 
+def settle(drawn: Figure) -> None:
+    """Lays the axes out for good: matplotlib would do it again, differently, at each save."""
+    if drawn.get_layout_engine() is not None:
+        drawn.draw_without_rendering()
+        drawn.set_layout_engine("none")
+
+
 def layer_ticks(axes: Axes, depth: int) -> None:
     """A horizontal axis of layers, counted from 1."""
     axes.set_xlim(0.4, depth + 0.6)
@@ -96,7 +114,7 @@ def plain_log_ticks(axis: Axis) -> None:
     """Ticks of a logarithmic axis as numbers: 0.1, 5, 20 k; powers where they reach far."""
     low, high = axis.get_view_interval()
     decades = math.log10(high / low) if low > 0 else 1.0
-    digits = (1, 2, 5) if decades < 2 else (1, 3) if decades < 4 else (1,)
+    digits = next(d for reach, d in _DIGITS if decades < reach)
     axis.set_major_locator(LogLocator(10, subs=digits, numticks=12))
     axis.set_minor_locator(NullLocator())
     axis.set_major_formatter(FuncFormatter(lambda x, _: short(x)))
@@ -132,13 +150,8 @@ def png(drawn: Figure, *, dpi: int = DPI) -> bytes:
 
 def pixels(drawn: Figure, *, dpi: int = DPI) -> np.ndarray:
     """The figure as uint8 [height, width, 3]."""
-    with matplotlib.style.context(["default", _STYLE]):
-        before = drawn.dpi
-        drawn.set_dpi(dpi)
-        canvas = FigureCanvasAgg(drawn)
-        canvas.draw()
-        drawn.set_dpi(before)
-    return np.asarray(canvas.buffer_rgba())[..., :3].copy()
+    with Image.open(io.BytesIO(png(drawn, dpi=dpi))) as image:
+        return np.asarray(image.convert("RGB"))
 
 
 def displayed(images: np.ndarray) -> np.ndarray:
