@@ -45,7 +45,11 @@ def compute_picture(made: StudyResult) -> bytes:
         on_frontier = made.frontiers[model].points.tolist()
         line = np.array([mine.index(i) for i in on_frontier])
         series.append(_series(made, mine, x, [losses[i] for i in mine], line))
-    return _picture(made, series, "exaflops", "training compute (exaFLOPs)", "compute")
+    best = np.array([made.points[i].cost.exaflops for i in made.best])
+    scores = np.array([points.as_loss(made.metric, losses[i]) for i in made.best])
+    return _picture(
+        made, series, "exaflops", "training compute (exaFLOPs)", "compute", (best, scores)
+    )
 
 
 def examples_picture(made: StudyResult) -> bytes:
@@ -86,7 +90,12 @@ def _series(
 
 
 def _picture(
-    made: StudyResult, series: Sequence[scaling.Series], over: str, x_label: str, against: str
+    made: StudyResult,
+    series: Sequence[scaling.Series],
+    over: str,
+    x_label: str,
+    against: str,
+    frontier: tuple[np.ndarray, np.ndarray] | None = None,
 ) -> bytes:
     laws = [
         _law(made, each) for each in made.laws if each.curve.over == over and each.law is not None
@@ -98,6 +107,7 @@ def _picture(
         y_label=made.metric,
         title=f"{made.metric} against {against}",
         percent=made.metric.endswith("accuracy"),
+        frontier=frontier if frontier and len(frontier[0]) else None,
     )
     return look.png(figure)
 
@@ -123,8 +133,8 @@ def page(name: str, made: StudyResult, pictures: dict[str, bytes]) -> str:
         _failures(made),
         _figure(
             pictures[COMPUTE_PNG],
-            "Each model's line joins the trainings that no cheaper one "
-            "of it is as good as. ExaFLOPs are 3 x forward matrix FLOPs x examples seen.",
+            "Each model's line joins the trainings that no cheaper one of it is as good as, the "
+            "steps those of all models. ExaFLOPs are 3 x forward matrix FLOPs x examples seen.",
         ),
         _figure(
             pictures[EXAMPLES_PNG],

@@ -60,10 +60,24 @@ def test_families_have_colours_and_their_models_markers():
     assert [line.get_color() for line in points] == [
         palette.SERIES[number] for number, n in enumerate(FAMILIES.values()) for _ in range(n)
     ]
-    assert [line.get_marker() for line in points[-4:]] == list(palette.MARKERS[:4])
+    assert [line.get_marker() for line in points[:7]] == list(palette.MARKERS)
     alone = scaling(series({"ViT": 3}), x_label="x", y_label="y", title="t")
     points = [line for line in alone.axes[0].lines if line.get_marker() != "None"]
     assert len({line.get_color() for line in points}) == 3
+    for families in (FAMILIES, {"ViT": 20}):
+        figure = scaling(series(families), x_label="x", y_label="y", title="t")
+        points = [line for line in figure.axes[0].lines if line.get_marker() != "None"]
+        looks = [(line.get_color(), line.get_marker()) for line in points]
+        assert len(set(looks)) == sum(families.values())
+
+
+def test_frontier_is_a_step_from_each_point_to_the_next():
+    frontier = np.array([1e-3, 1e-2, 1e-1]), np.array([0.4, 0.5, 0.55])
+    options = {"x_label": "x", "y_label": "y", "title": "t", "frontier": frontier}
+    figure = check(lambda: scaling(series({"ViT": 2}), **options), "compute-optimal")
+    (line,) = [one for one in figure.axes[0].lines if one.get_label() == "compute-optimal"]
+    assert line.get_drawstyle() == "steps-post"
+    np.testing.assert_array_equal(line.get_xydata(), np.transpose(frontier))
 
 
 def test_a_law_without_an_interval_and_no_points_at_all():

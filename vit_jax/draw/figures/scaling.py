@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, NullFormatter
+from matplotlib.ticker import FuncFormatter
 
 from vit_jax.draw.style import look, palette
 
 _HEIGHT_IN = 4.4
-_RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 class Series(NamedTuple):
@@ -60,24 +58,34 @@ def scaling(
     y_label: str,
     title: str,
     percent: bool = False,
+    frontier: tuple[np.ndarray, np.ndarray] | None = None,
 ) -> Figure:
     """Points of models over a logarithmic axis, and laws, dashed where they are extrapolated.
 
-    Colours are those of families where there are several, else of models.
+    Colours are those of families where there are several, else of models; no two models have the
+    same marker in the same colour.
+
+    Args:
+      series: the models.
+      laws: fitted to them.
+      x_label, y_label: with the unit.
+      title: above all.
+      percent: y is a share, shown in percent.
+      frontier: (x, y) of the best points for their compute, in ascending order, which a stepped
+        line joins.
     """
     figure = look.blank(look.WIDTH_IN, _HEIGHT_IN)
     figure.suptitle(title, x=0.02, ha="left")
     axes = figure.add_subplot()
-    colours = _colours(series)
+    looks = _looks(series)
     for law in laws:
-        _draw_law(axes, law, colours.get(law.name, palette.MUTED))
-    seen: dict[str, int] = {}
+        _draw_law(axes, law, looks.get(law.name, (palette.MUTED, ""))[0])
     for each in series:
-        turn = seen[each.family] = seen.get(each.family, -1) + 1
-        _draw_points(axes, each, colours[each.name], palette.MARKERS[turn % len(palette.MARKERS)])
+        _draw_points(axes, each, *looks[each.name])
+    if frontier is not None:
+        axes.step(*frontier, where="post", color="black", lw=0.9, label="compute-optimal", zorder=1)
     axes.set_xscale("log")
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: _power_of_ten(x)))
-    axes.xaxis.set_minor_formatter(NullFormatter())
+    look.plain_log_ticks(axes.xaxis)
     axes.set_xlabel(x_label)
     axes.set_ylabel(y_label)
     if percent:
@@ -92,13 +100,19 @@ def scaling(
     return figure
 
 
-def _colours(series: Sequence[Series]) -> dict[str, str]:
-    """A colour for each model, by name."""
+def _looks(series: Sequence[Series]) -> dict[str, tuple[str, str]]:
+    """(colour, marker) of each model, by name."""
     families = list(dict.fromkeys(each.family for each in series))
-    number = len(palette.SERIES)
     if len(families) < 2:
-        return {each.name: palette.SERIES[i % number] for i, each in enumerate(series)}
-    return {each.name: palette.SERIES[families.index(each.family) % number] for each in series}
+        return {each.name: palette.series(i) for i, each in enumerate(series)}
+    # Markers go on from family to family, so that these differ without colour too.
+    return {
+        each.name: (
+            palette.series(families.index(each.family))[0],
+            palette.MARKERS[i % len(palette.MARKERS)],
+        )
+        for i, each in enumerate(series)
+    }
 
 
 def _draw_points(axes: Axes, each: Series, colour: str, marker: str) -> None:
@@ -128,11 +142,3 @@ def _keep_to_points(axes: Axes, series: Sequence[Series], laws: Sequence[Law]) -
     low, high = float(values.min()), float(values.max())
     room = 0.08 * (high - low) or 0.05 * abs(high) or 0.05
     axes.set_ylim(low - room, high + room)
-
-
-def _power_of_ten(x: float) -> str:
-    """0.01, 1, 10, and 10⁶ beyond: ticks of a logarithmic axis."""
-    exponent = round(math.log10(x))
-    if -3 <= exponent <= 4:
-        return f"{x:g}"
-    return "10" + str(exponent).translate(_RAISED)
