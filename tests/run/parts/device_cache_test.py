@@ -169,6 +169,20 @@ def test_an_image_of_another_size_is_named(first_batch, folder):
         first_batch()
 
 
+def test_a_split_that_is_read_twice_is_decoded_once(tiny_run, folder, tmp_path):
+    config = tiny_run(
+        "input.cache=device", "input.source=image_folder", f"input.data_dir={folder.parent}",
+        "input.num_examples=none", "input.num_classes=none", "input.preprocess=decode|resize(8)",
+    )  # fmt: skip
+    source = build.source(config.input)
+    splits = [
+        build.SplitOfRun(where, source, config.input.preprocess) for where in ("input", "evals.b")
+    ]
+    assert len(set(build.decode(config, splits, source.num_classes).values())) == 1
+    (kept,) = (tmp_path / "cache" / "vit_jax" / "decoded").glob("*/images.npy")
+    assert len(np.load(kept)) == 20
+
+
 def test_what_was_decoded_is_used_until_a_file_changes(first_batch, folder, tmp_path):
     before, _ = first_batch("input.batch_size=20")
     (kept,) = (tmp_path / "cache" / "vit_jax" / "decoded").glob("*/images.npy")

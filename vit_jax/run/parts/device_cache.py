@@ -193,7 +193,9 @@ def decode(config: RunConfig, splits: Sequence[SplitOfRun], num_classes: int) ->
         return folders
     # One process of a host decodes, the others wait for it.
     with _locked(decoded.home()):
-        missing = [split for split in splits if not _is_whole(folders[split.where])]
+        # Two evaluations may be of one split.
+        different = {folders[split.where]: split for split in reversed(splits)}
+        missing = [split for folder, split in different.items() if not _is_whole(folder)]
         for split in missing:
             shutil.rmtree(folders[split.where], ignore_errors=True)
         screen = Screen(quiet=jax.process_index() > 0)
