@@ -211,8 +211,8 @@ def _notes() -> str:
     return (
         "<p>A law is fitted to the frontier of all models over compute, and to each model over its "
         "examples. Dashed, it is extrapolated: nothing was trained there. Its interval "
-        f"({scaling_law.LEVEL:.0%}) is that of the fit, if the form of the law is right, which no "
-        "number of points below can show. The best of many points on a test flatters it a little; "
+        f"({scaling_law.LEVEL:.0%}) is that of the fit, if the form of the law is right, which "
+        "only trainings there could tell. The best of many points on a test flatters it a little; "
         "points of one seed scatter as trainings do.</p>"
     )
 

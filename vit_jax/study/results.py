@@ -267,6 +267,7 @@ def law_line(made: StudyResult, each: FittedCurve) -> str:
     """The law of a curve, with its extrapolation marked as one."""
     over = "exaFLOPs" if each.curve.over == "exaflops" else each.curve.over
     what = f"{each.curve.name} over {over}"
+    end = f"{each.x[-1]:.3g}" if each.curve.over == "exaflops" else f"{each.x[-1]:,.0f}"
     if each.law is None or each.interval is None:
         return f"{what}: none. {each.why}"
     loss, low, high = (float(values[-1]) for values in each.interval)
@@ -274,10 +275,10 @@ def law_line(made: StudyResult, each: FittedCurve) -> str:
     interval = (
         f" ({made.shown(ends[0])} to {made.shown(ends[1])})"
         if math.isfinite(low)
-        else ", no interval"
+        else ", no interval: as many points as parameters"
     )
     limit = f", limit {made.shown(each.law.limit)}" if each.law.limit > 0 else ""
     return (
         f"{what}: {each.law.form}, exponent {each.law.exponent:.3g}{limit}; extrapolated to "
-        f"{each.x[-1]:.3g}: {made.shown(loss)}{interval}"
+        f"{end}: {made.shown(loss)}{interval}"
     )
