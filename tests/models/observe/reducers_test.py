@@ -107,11 +107,15 @@ def test_a_hybrids_distances_are_in_pixels_of_the_image(toy):
     )
     images = random_images(1, (16, 24))
     forward = Forward(model)
-    forward(images)
-    found = observe.attention_distance(model, images)
-    np.testing.assert_allclose(
-        found[0, 0], 2 * np.array(by_loops(forward.weights[0][0])), rtol=ROUNDING
-    )
+    logits = forward(images)
+    seen = observe.look(model, images, (observe.Distances(), observe.Rollout()))
+    distances, rollout = seen.results
+    expected = 2 * np.array(by_loops(forward.weights[0][0]))
+    np.testing.assert_allclose(distances[0, 0], expected, rtol=ROUNDING)
+    of_class = forward.weights[0].mean(axis=1)[:, 0] / 2
+    of_class[:, 0] += 1 / 2
+    np.testing.assert_allclose(flat(rollout), of_class, atol=ROUNDING)
+    np.testing.assert_allclose(seen.logits, logits, atol=ROUNDING * np.abs(logits).max())
 
 
 def test_chunks_change_nothing_and_images_may_come_one_by_one(toy):
