@@ -22,8 +22,8 @@ class Relevance(NamedTuple):
     """What was relevant for a class.
 
     Attributes:
-      map: TokenParts of [B, N], not negative, of no unit; a BiT's are patches alone, the positions
-        of its last feature map.
+      map: TokenParts of [B, N], not negative, of no unit, and 0 everywhere where nothing speaks for
+        the class; a BiT's are patches alone, the positions of its last feature map.
       classes: [B] int32, for which.
       logits: [B, C] float32.
     """
