@@ -1,6 +1,7 @@
 """What the page is made of, for models of all kinds."""
 
 import io
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,11 +10,12 @@ from PIL import Image
 
 from vit_jax import models, weights
 from vit_jax.core.errors import UserError
-from vit_jax.visualize import of_weights, photos
+from vit_jax.visualize import of_errors, of_features, of_weights, photos
 from vit_jax.visualize.sections import Options, class_of, sections
 
 QUIET = lambda *_: None
 ATTENTION = {"attention", "distances", "heads_of_layer_1", "heads_of_layer_2"}
+FEATURES = {"features", "neighbours", "map"}
 SMALL = {"depth": 2, "width": 16, "mlp_dim": 16, "num_heads": 2}
 
 
@@ -52,8 +54,10 @@ def numbers(findings):
 
 
 def test_of_a_vit(folder):
-    found = made("ViT-Ti/8", folder, **SMALL)
-    assert {"filters", "positions", *ATTENTION} <= pictures(found)
+    found = made("ViT-Ti/8", folder, asked=Options(max_images=4), **SMALL)
+    assert {"filters", "positions", *ATTENTION, *FEATURES, "cka", "mistakes"} == pictures(found)
+    assert "of 5 images are wrong" in found[3].section.said
+    assert 0 <= numbers(found)["accuracy"] < 1
     assert 0 < numbers(found)["first_distance_px"] < 32
     assert 0 < numbers(found)["positions_row_plus_column"] < 1
 
@@ -83,14 +87,16 @@ def test_a_hybrid_shows_its_first_convolution(folder):
 
 def test_a_resnet_has_no_attention_and_says_so(folder):
     found = made("R1-1x1", folder)
-    assert {"filters", "attention"} <= pictures(found)
+    assert {"filters", "attention", "mistakes", *FEATURES} == pictures(found)
     assert not pictures(found) & {"distances", "positions"}
     assert "no attention" in found[1].section.said
     assert "no position embeddings" in found[0].section.said
 
 
 def test_a_model_without_a_head_has_no_classes(folder):
-    assert "attention" in pictures(made("ViT-Ti/8", folder, 0, **SMALL))
+    found = made("ViT-Ti/8", folder, 0, **SMALL)
+    assert {"filters", "positions", *ATTENTION, *FEATURES} == pictures(found)
+    assert "no head" in found[3].section.said
     with pytest.raises(UserError, match=r"--of_class=cat: .* no head"):
         made("ViT-Ti/8", folder, 0, asked=Options(of_class="cat"), **SMALL)
 
@@ -123,3 +129,24 @@ def test_features_that_are_not_finite_are_refused(folder):
     found = photos.find([str(folder)], model.preprocess, None)
     with pytest.raises(UserError, match=r"0\.png are not finite, .*4 other"):
         sections(weights.Loaded(model, "ViT-Ti/8", None, 0), found, Options(), QUIET)
+
+
+def test_mistakes_are_the_surest_ones():
+    files = tuple(map(Path, "abcde"))
+    found = photos.Photos(files, (0, 1, None, 0, 2), None)
+    logits = np.log([[0.6, 0.3, 0.1], [0.5, 0.4, 0.1], [1, 2, 3], [0.1, 0.8, 0.1], [0.2, 0.7, 0.1]])
+    wrong = of_errors.find(found, logits, most=2)
+    assert (wrong.labelled, wrong.wrong) == (4, 3)
+    assert (wrong.places, wrong.true, wrong.predicted) == ([3, 4], [0, 2], [1, 1])
+    np.testing.assert_allclose(wrong.probabilities, [[0.1, 0.8], [0.1, 0.7]])
+
+
+def test_layers_are_those_of_the_model(folder):
+    model = create("ViT-Ti/8", **SMALL)
+    found = photos.find([str(folder)], model.preprocess, None)
+    inputs = np.stack(list(found.inputs()))
+    mine = of_features.layers(model, inputs)
+    theirs = model.tokens(inputs, layers=(0, 1))
+    assert len(mine) == 2
+    for one, other in zip(mine, theirs, strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-5)

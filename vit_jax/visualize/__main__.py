@@ -26,6 +26,7 @@ if __name__ == "__main__":  # --help and a mistake do not wait for the imports b
     )
     flags.DEFINE_list("layers", None, "Whose heads are shown, from 1; default: three of them.")
     flags.DEFINE_list("query", None, "ROW,COLUMN of the patch that looks, from 1.")
+    flags.DEFINE_enum("map", "pca", ["pca", "tsne", "umap"], "How features become a map.")
     flags.mark_flags_as_required(["checkpoint", "images", "output"])
     command.parse(positional=True)
 
@@ -69,7 +70,9 @@ def main(arguments: list[str]) -> None:
     there = [FLAGS.images, *arguments]
     found = photos.find(there, loaded.model.preprocess, loaded.class_names)
     found = found.some(found.spread(FLAGS.max_features))
-    options = Options(FLAGS.max_images, FLAGS.of_class, layers, query and (query[0], query[1]))
+    options = Options(
+        FLAGS.max_images, FLAGS.of_class, layers, (query[0], query[1]) if query else None, FLAGS.map
+    )
     findings = sections(loaded, found, options, screen.bar)
     folder.mkdir(parents=True, exist_ok=True)
     for picture in (picture for each in findings for picture in each.section.pictures):

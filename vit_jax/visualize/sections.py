@@ -9,7 +9,7 @@ import numpy as np
 
 from vit_jax.core import synsets
 from vit_jax.core.errors import UserError, nearest
-from vit_jax.visualize import of_attention, of_weights, passes
+from vit_jax.visualize import of_attention, of_errors, of_features, of_weights, passes
 from vit_jax.visualize.of_attention import Question
 from vit_jax.visualize.passes import Progress, Seen
 from vit_jax.visualize.photos import Photos
@@ -24,12 +24,13 @@ class Options(NamedTuple):
     of_class: str | None = None
     layers: Sequence[int] | None = None
     query: tuple[int, int] | None = None
+    map: str = "pca"
 
 
 def sections(
     loaded: Loaded, photos: Photos, options: Options, progress: Progress
 ) -> list[Findings]:
-    """What the weights, attention and features show.
+    """What the weights, attention, features and mistakes show.
 
     UserError for a damaged image, a class, a layer or a patch that is not there, and features that
     are not finite.
@@ -41,10 +42,19 @@ def sections(
     inputs = np.stack(list(shown.inputs()))
     classes = _classes(seen, places, options.of_class, names)
     asked = Question(classes, _captions(shown, classes, names), options.layers, options.query)
+    pixels = shown.pixels(inputs)
+    known = [title(label, names) for label in photos.labels if label is not None]
     return [
         of_weights.findings(model),
-        of_attention.findings(model, inputs, shown.pixels(inputs), asked),
-    ]
+        of_attention.findings(model, inputs, pixels, asked),
+        of_features.findings(
+            model, inputs, pixels, shown.names, seen,
+            names=photos.names,
+            labels=known if len(known) == len(photos) else None,
+            method=options.map,
+        ),
+        of_errors.findings(model, photos, seen, lambda number: title(number, names)),
+    ]  # fmt: skip
 
 
 def _classes(
