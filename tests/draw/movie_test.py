@@ -43,6 +43,14 @@ def test_wide_frames_are_made_smaller():
         assert image.size == (640, 64)
 
 
+def test_white_stays_white():
+    shown = np.full((3, 48, 64, 3), 255, np.uint8)
+    shown[:, 8:24] = np.random.default_rng(0).integers(0, 256, (3, 16, 64, 3))
+    shown[:, 24:26] = 250  # which is averaged with white
+    with Image.open(io.BytesIO(movie.gif(shown))) as image:
+        assert np.asarray(image.convert("RGB"))[30:].min() == 255
+
+
 def test_bad_input():
     with pytest.raises(UserError, match="no frames"):
         movie.gif([])

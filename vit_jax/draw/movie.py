@@ -29,7 +29,8 @@ def gif(frames: Sequence[np.ndarray], *, seconds: float = FRAME_SECONDS) -> byte
     for k, image in enumerate(images):
         strip.paste(image, (0, k * height))
     colours = strip.quantize(256, Image.Quantize.MEDIANCUT)
-    reduced = [image.quantize(palette=colours, dither=Image.Dither.NONE) for image in images]
+    white = any((np.asarray(image) == 255).all(axis=-1).any() for image in images)
+    reduced = [_reduced(image, colours, white) for image in images]
     return _saved(reduced, "GIF", seconds, optimize=False, disposal=1)
 
 
@@ -50,6 +51,24 @@ def _images(frames: Sequence[np.ndarray]) -> list[Image.Image]:
         return images
     smaller = (WIDEST, max(1, round(height * WIDEST / width)))
     return [image.resize(smaller, Image.Resampling.LANCZOS) for image in images]
+
+
+def _reduced(image: Image.Image, colours: Image.Image, white: bool) -> Image.Image:
+    """The image in those colours. With `white`, the lightest becomes white, which stays white.
+
+    A page's background would be a light gray otherwise.
+    """
+    small = image.quantize(palette=colours, dither=Image.Dither.NONE)
+    if not white:
+        return small
+    table = np.array(colours.getpalette()).reshape(-1, 3)
+    lightest = table.sum(axis=1).argmax()
+    table[lightest] = 255
+    places = np.array(small)
+    places[(np.asarray(image) == 255).all(axis=-1)] = lightest
+    reduced = Image.fromarray(places)
+    reduced.putpalette(table.ravel().tolist())
+    return reduced
 
 
 def _saved(images: list[Image.Image], kind: str, seconds: float, **how: object) -> bytes:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tests.draw.figures.drawn import check, heat, photos
+from tests.draw.figures.drawn import check, heat, photos, texts
 from vit_jax.draw.figures import distance, filters, positions
 from vit_jax.draw.figures import heat as heat_figures
 
@@ -13,12 +13,14 @@ LONG = "Hungarian pointer, vizsla, Magyar vizsla $5 _long_ name 漢字\twith\nli
 @pytest.mark.parametrize(("number", "side"), [(28, 16), (5, 2), (1, 7)])
 def test_filters(number, side):
     pictures = np.random.default_rng(0).normal(size=(number, side, side, 3))
-    check(
+    figure = check(
         lambda: filters.filters(pictures, np.full(number, 0.02), what="first convolution"),
         "Principal components of the first convolution",
         f"{number} component",
         "2.0%",
+        "below each its share",
     )
+    assert not any("…" in text.get_text() for text in texts(figure))
 
 
 @pytest.mark.parametrize("grid", [(3, 4), (1, 5), (20, 18)])

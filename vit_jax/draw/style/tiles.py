@@ -133,7 +133,7 @@ class Sheet:
         return tiles * self.tile + (tiles - 1) * GAP_IN
 
     def _write_title(self, title: str, note: str) -> None:
-        room = self.width - 2 * MARGIN_IN
+        room = self.width - 2 * MARGIN_IN + 1e-6  # the sheet may be as wide as this text
         down = MARGIN_IN
         for text, size, height, colour in (
             (title, look.TITLE, TITLE_IN, "black"),
