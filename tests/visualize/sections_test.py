@@ -14,7 +14,9 @@ from vit_jax.visualize import of_errors, of_features, of_weights, photos
 from vit_jax.visualize.sections import Options, class_of, sections
 
 QUIET = lambda *_: None
-ATTENTION = {"attention", "distances", "heads_of_layer_1", "heads_of_layer_2"}
+ATTENTION = {
+    "attention", "distances", "heads_of_layer_1", "heads_of_layer_2", "norms", "norms_by_layer",
+}  # fmt: skip
 FEATURES = {"features", "neighbours", "map"}
 SMALL = {"depth": 2, "width": 16, "mlp_dim": 16, "num_heads": 2}
 

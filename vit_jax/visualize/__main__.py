@@ -26,6 +26,9 @@ if __name__ == "__main__":  # --help and a mistake do not wait for the imports b
     )
     flags.DEFINE_list("layers", None, "Whose heads are shown, from 1; default: three of them.")
     flags.DEFINE_list("query", None, "ROW,COLUMN of the patch that looks, from 1.")
+    flags.DEFINE_string(
+        "steps", None, "Of a work directory, to show how it developed: all, or 1000,2000."
+    )
     flags.DEFINE_enum("map", "pca", ["pca", "tsne", "umap"], "How features become a map.")
     flags.mark_flags_as_required(["checkpoint", "images", "output"])
     command.parse(positional=True)
@@ -33,14 +36,18 @@ if __name__ == "__main__":  # --help and a mistake do not wait for the imports b
 import datetime
 from pathlib import Path
 
+import numpy as np
+from etils import epath
+
 from vit_jax import weights
 from vit_jax.core import compilation_cache
 from vit_jax.core.errors import UserError
 from vit_jax.core.files import atomic_file, write_text
 from vit_jax.core.screen import Screen
 from vit_jax.store import disk_space
-from vit_jax.visualize import page, photos
+from vit_jax.visualize import over_steps, page, photos
 from vit_jax.visualize.sections import Options, sections
+from vit_jax.weights import Loaded
 
 FLAGS = flags.FLAGS
 
@@ -50,6 +57,7 @@ def main(arguments: list[str]) -> None:
     layers, query = _from_1("layers"), _from_1("query")
     if query is not None and len(query) != 2:
         raise UserError(f"--query={','.join(FLAGS.query)}: give ROW,COLUMN, such as 7,7.")
+    steps = over_steps.steps_of(FLAGS.checkpoint, FLAGS.steps) if FLAGS.steps else []
     folder = Path(FLAGS.output).expanduser()
     try:
         disk_space.try_writing(folder)
@@ -60,11 +68,7 @@ def main(arguments: list[str]) -> None:
         ) from error
     compilation_cache.use()
     screen = Screen()
-    loaded, notice = weights.with_class_names(
-        weights.load_with_info(
-            FLAGS.checkpoint, ema=FLAGS.ema, image_size=FLAGS.image_size, scan=True
-        )
-    )
+    loaded, notice = weights.with_class_names(_load(FLAGS.checkpoint))
     if notice:
         screen.note(notice)
     there = [FLAGS.images, *arguments]
@@ -74,6 +78,19 @@ def main(arguments: list[str]) -> None:
         FLAGS.max_images, FLAGS.of_class, layers, (query[0], query[1]) if query else None, FLAGS.map
     )
     findings = sections(loaded, found, options, screen.bar)
+    if steps:
+        shown = found.some(found.spread(FLAGS.max_images))
+        inputs = np.stack(list(shown.inputs()))
+        findings.append(
+            over_steps.findings(
+                steps,
+                lambda step: _load(str(epath.Path(FLAGS.checkpoint) / f"checkpoints/{step}")).model,
+                inputs,
+                shown.pixels(inputs),
+                shown.names,
+                lambda done, total: screen.bar("checkpoints", done, total),
+            )
+        )
     folder.mkdir(parents=True, exist_ok=True)
     for picture in (picture for each in findings for picture in each.section.pictures):
         with atomic_file(folder / f"{picture.name}.{picture.ending}") as temporary:
@@ -91,6 +108,10 @@ def main(arguments: list[str]) -> None:
     for name, number in numbers.items():
         screen.say(f"{name:28} {number:.4g}")
     screen.say(f"saved    {folder / page.FILE}")
+
+
+def _load(path: str) -> Loaded:
+    return weights.load_with_info(path, ema=FLAGS.ema, image_size=FLAGS.image_size, scan=True)
 
 
 def _from_1(flag: str) -> list[int] | None:

@@ -12,8 +12,11 @@ from vit_jax.core.token_layout import TokenLayout
 from vit_jax.draw.figures.distance import distance as draw_distance
 from vit_jax.draw.figures.heat import attention as draw_attention
 from vit_jax.draw.figures.heat import overlays as draw_overlays
+from vit_jax.draw.figures.norms import norms as draw_norms
+from vit_jax.draw.figures.norms import norms_by_layer as draw_norms_by_layer
 from vit_jax.draw.style import look
 from vit_jax.models import observe
+from vit_jax.models.observe import Norms
 from vit_jax.models.observe.layers import View, view_of
 from vit_jax.probes.attention import distance, outliers
 from vit_jax.visualize.picture import Findings, Picture, Section
@@ -65,6 +68,7 @@ def findings(model: Any, inputs: np.ndarray, pixels: np.ndarray, asked: Question
     pictures = [
         _overlays(pixels, maps, asked),
         _distances(distances, view),
+        *_norms(pixels, norms, asked.captions),
         *_heads(pixels[0], heads.patches[0], query, _layers(view.depth, asked.layers)),
     ]
     mean = distances.mean(axis=(0, 2))
@@ -129,4 +133,35 @@ def _heads(photo: np.ndarray, weights: np.ndarray, query: Any, layers: list[int]
             wide=True,
         )
         for layer in layers
+    ]
+
+
+def _norms(pixels: np.ndarray, norms: Norms, captions: Sequence[str]) -> list[Picture]:
+    """After each block, before the last norm; class token and registers apart."""
+    blocks = norms.blocks
+    last = blocks.patches[:, -1]
+    out = outliers.outliers(last)
+    of_layers = np.moveaxis(blocks.patches, 1, 0)
+    first = np.concatenate([blocks.class_token, blocks.registers], axis=-1).mean(axis=0)
+    names = ["class token"] * blocks.class_token.shape[-1]
+    names += [f"register {i + 1}" for i in range(blocks.registers.shape[-1])]
+    others = dict(zip(names, first.T, strict=True))
+    limit = outliers.RATIO_TO_MEDIAN * float(np.median(last))
+    by_layer = draw_norms_by_layer(
+        of_layers.reshape(len(of_layers), -1), others=others, threshold=limit
+    )
+    note = (
+        "Patches of high norm hold what is not local (arXiv 2309.16588); registers, where a model "
+        "has them, take that over."
+    )
+    title = f"Norms of patch tokens after layer {len(of_layers)}"
+    return [
+        Picture("norms_by_layer", "Norms of tokens by layer", note, look.png(by_layer)),
+        Picture(
+            "norms",
+            title,
+            f"Framed are norms above {outliers.RATIO_TO_MEDIAN:g} x the median, {limit:.3g}.",
+            look.png(draw_norms(pixels, last, out, captions, title=title)),
+            wide=True,
+        ),
     ]

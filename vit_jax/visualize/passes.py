@@ -43,9 +43,9 @@ def look(model: Any, photos: Photos, progress: Progress) -> Seen:
     @jax.jit
     def compute(state: Any, images: jax.Array) -> tuple[jax.Array, jax.Array | None]:
         model = nnx.merge(graph, state)
-        return model.features(images).astype(jnp.float32), (
-            model(images) if model.num_classes else None
-        )
+        features = model.features(images)
+        logits = model.classify(features) if model.num_classes else None
+        return features.astype(jnp.float32), logits
 
     thumbnails: list[np.ndarray] = []
 
