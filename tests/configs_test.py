@@ -316,6 +316,12 @@ def toy(name):
             "total.steps=2", "log.every_steps=1", "log.tensorboard=False",
             *(f"evals.{n}.preprocess={shrunk(e.preprocess, size)}" for n, e in c.evals.items()),
             *(f"evals.{n}.data_dir=None" for n in c.evals),
+            *(
+                f"evals.{n}.{small}"
+                for n, e in c.evals.items()
+                for small in ("shots=[1]", "batch_size=20")  # two of each class
+                if e.kind == "frozen"
+            ),
         ],
     )  # fmt: skip
 
@@ -356,5 +362,6 @@ def test_two_steps_at_toy_size(name, tmp_path, quick_compilation):
     rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert [row["step"] for row in rows] == [1, 2]
     assert all(np.isfinite(row["train/loss"]) for row in rows)
-    for evaluation in c.evals:
-        assert 0 <= rows[-1][f"{evaluation}/accuracy"] <= 1
+    for of, evaluation in c.evals.items():
+        key = "1shot_accuracy" if evaluation.kind == "frozen" else "accuracy"
+        assert 0 <= rows[-1][f"{of}/{key}"] <= 1
