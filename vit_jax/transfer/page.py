@@ -21,7 +21,9 @@ WIDTH, HEIGHT, LEFT, TOP, BOTTOM, RIGHT = 760, 260, 56, 16, 36, 16  # in CSS pix
 MOST_LABELS = 12  # below the chart
 CSS = """
 .result { font-size: 30px; font-weight: 650; margin: 16px 0 0; }
-figure { max-width: 800px; }
+figure { max-width: 800px; margin-bottom: 16px; overflow-x: auto; }
+figure svg { min-width: 520px; }
+.sentences td { white-space: normal; }
 .dot { fill: var(--colour0); } .chosen { fill: var(--colour1); }
 tr.chosen th, tr.chosen td { font-weight: 700; }
 """
@@ -173,5 +175,7 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]], classes: Sequence
         kind = f' class="{classes[number]}"' if classes and classes[number] else ""
         cells = "".join(f"<td>{cell}</td>" for cell in others)
         lines.append(f'<tr{kind}><th scope="row">{first}</th>{cells}</tr>')
-    body = f"<thead><tr>{tops}</tr></thead>\n<tbody>\n{html_page.lines(lines)}\n</tbody>"
-    return f'<div class="wide"><table>{body}</table></div>'
+    titles = f"<thead><tr>{tops}</tr></thead>\n" if any(head) else ""
+    body = f"{titles}<tbody>\n{html_page.lines(lines)}\n</tbody>"
+    kind = "" if any(head) else ' class="sentences"'
+    return f'<div class="wide"><table{kind}>{body}</table></div>'
