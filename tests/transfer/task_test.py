@@ -100,7 +100,11 @@ def test_every_point_of_two_lists(task):
         (["--config.input.mixture.a.weight=1"], {}, "input.mixture"),
         (["--config.evals.test=none"], {}, "Those with the number 'accuracy' are: none"),
         (["--config.evals.b.split=test"], {}, "are: test, b"),
-        ([], {"metric": "accurcy"}, "the number 'accurcy' are: none"),
+        (
+            [],
+            {"metric": "accurcy"},
+            "no evaluation of the config has this number. Did you mean 'accuracy'",
+        ),
         ([], {"evaluation": "tset"}, "Did you mean 'test'"),
         ([], {"ema": True}, "optim.ema_decay"),
         ([], {"held_out": 0}, "--held_out=0: give a fraction"),

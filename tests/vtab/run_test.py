@@ -79,6 +79,15 @@ def world(tmp_path, monkeypatch, tfds):
     return made
 
 
+def test_the_way_without_what_is_missing_is_one_that_works(tfds, tmp_path):
+    with pytest.raises(UserError, match=r"--tasks=cifar100$"):
+        data.look(["dtd", "cifar100"], tfds)
+    with pytest.raises(UserError, match=r"'\)\.download_and_prepare\(\)\"\.$"):
+        data.look(["dtd"], tfds)
+    with pytest.raises(UserError, match="nowhere is not there"):
+        data.look(["cifar100"], str(tmp_path / "nowhere"))
+
+
 def test_all_that_is_missing_is_named_before_anything_starts(tfds, tmp_path):
     with pytest.raises(UserError) as error:
         data.look([*TASKS], tfds)

@@ -152,6 +152,17 @@ def evaluation_of(task: TransferTask, config: RunConfig) -> str:
                 f"number {task.metric!r}. {nearest(task.evaluation, having)}"
             )
         return task.evaluation
+    if not having and config.evals:
+        numbers = {
+            number
+            for c in config.evals.values()
+            if c.kind in build.KINDS
+            for number in build.KINDS[c.kind](c)
+        }
+        raise UserError(
+            f"--metric={task.metric}: no evaluation of the config has this number. "
+            f"{nearest(task.metric, numbers)}"
+        )
     if len(having) != 1:
         there = ", ".join(having) or "none"
         raise UserError(

@@ -57,7 +57,7 @@ def look(names: Sequence[str], root: str) -> dict[str, TaskData]:
     missing = [name for name, folder in folders.items() if folder is None]
     problems = Problems()
     if missing:
-        problems.look("data", _tell_missing, missing, root)
+        problems.look("data", _tell_missing, missing, names, root)
     found = {
         name: problems.look(name, _look_at, name, folder)
         for name, folder in folders.items()
@@ -74,7 +74,7 @@ def _folder(task: VtabTask, root: str) -> str | None:
         return None
 
 
-def _tell_missing(names: Sequence[str], root: str) -> None:
+def _tell_missing(names: Sequence[str], asked: Sequence[str], root: str) -> None:
     """Raises the UserError about data sets that are not there."""
     by_folder: dict[str, list[str]] = {}
     for name in names:
@@ -84,12 +84,16 @@ def _tell_missing(names: Sequence[str], root: str) -> None:
     )
     first = next(iter(by_folder))
     by_hand = [folder for folder in by_folder if folder.startswith(_BY_HAND)]
+    what = "is not there" if not files.is_folder(root) else f"lacks {len(by_folder)} data sets"
+    rest = [name for name in asked if name not in names]
+    remedy = f"--leave_out={','.join(names)}" if len(asked) == len(TASKS) else ""
+    remedy = remedy or f"--tasks={','.join(rest)}"
     raise UserError(
-        f"--data={root} lacks {len(by_folder)} data sets:{lines}\n"
+        f"--data={root} {what}:{lines}\n"
         'Each is made by TFDS: python -c "import tensorflow_datasets as tfds; '
         f"tfds.builder('{first}', data_dir='{root}').download_and_prepare()\""
         + (f"; its page says how to download {' and '.join(by_hand)} by hand" if by_hand else "")
-        + f". Or go without these tasks, and without a mean over all: --leave_out={','.join(names)}"
+        + (f". Or go without them, and without a mean over all: {remedy}" if rest else ".")
     )
 
 
