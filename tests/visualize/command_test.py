@@ -24,13 +24,14 @@ def workdir(tmp_path_factory, run_python):
 def test_a_run_and_how_it_developed(workdir, tmp_path, run_python):
     done = run_python(
         *COMMAND, f"--checkpoint={workdir}", "--images=docs/digits", f"--output={tmp_path / 'o'}",
-        "--steps=all", "--max_images=2",
+        "--steps=all", "--max_images=4", f"--compare={workdir}/checkpoints/2",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "first_distance_px" in done.stdout
     files = {file.name for file in (tmp_path / "o").iterdir()}
-    wanted = {"index.html", "filters.png", "development.png", "rollout_over_steps.webp"}
+    wanted = {"index.html", "filters.png", "development.png", "rollout_over_steps.webp", "cka.png"}
     assert wanted <= files
+    assert sum(name.startswith("cka_with_ViT") for name in files) == 1
     with Image.open(tmp_path / "o" / "positions_over_steps.webp") as movie:
         assert movie.n_frames == 2
     page = (tmp_path / "o" / "index.html").read_text()

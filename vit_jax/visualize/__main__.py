@@ -29,12 +29,17 @@ if __name__ == "__main__":  # --help and a mistake do not wait for the imports b
     flags.DEFINE_string(
         "steps", None, "Of a work directory, to show how it developed: all, or 1000,2000."
     )
+    flags.DEFINE_multi_string(
+        "compare", [], "Other weights, whose layers are compared with these. May be repeated."
+    )
     flags.DEFINE_enum("map", "pca", ["pca", "tsne", "umap"], "How features become a map.")
     flags.mark_flags_as_required(["checkpoint", "images", "output"])
     command.parse(positional=True)
 
+import dataclasses
 import datetime
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from etils import epath
@@ -45,7 +50,9 @@ from vit_jax.core.errors import UserError
 from vit_jax.core.files import atomic_file, write_text
 from vit_jax.core.screen import Screen
 from vit_jax.store import disk_space
-from vit_jax.visualize import over_steps, page, photos
+from vit_jax.visualize import of_features, over_steps, page, photos
+from vit_jax.visualize.photos import Photos
+from vit_jax.visualize.picture import Findings, Picture, Section
 from vit_jax.visualize.sections import Options, sections
 from vit_jax.weights import Loaded
 
@@ -78,9 +85,12 @@ def main(arguments: list[str]) -> None:
         FLAGS.max_images, FLAGS.of_class, layers, (query[0], query[1]) if query else None, FLAGS.map
     )
     findings = sections(loaded, found, options, screen.bar)
+    shown = found.some(found.spread(FLAGS.max_images))
+    inputs = np.stack(list(shown.inputs()))
+    if FLAGS.compare:
+        pictures = [_compared((loaded.model, inputs), shown, path) for path in FLAGS.compare]
+        findings.append(Findings(Section("Beside other weights", pictures), {}))
     if steps:
-        shown = found.some(found.spread(FLAGS.max_images))
-        inputs = np.stack(list(shown.inputs()))
         findings.append(
             over_steps.findings(
                 steps,
@@ -108,6 +118,13 @@ def main(arguments: list[str]) -> None:
     for name, number in numbers.items():
         screen.say(f"{name:28} {number:.4g}")
     screen.say(f"saved    {folder / page.FILE}")
+
+
+def _compared(one: tuple[Any, np.ndarray], shown: Photos, path: str) -> Picture:
+    other = _load(path)
+    photos_of_other = dataclasses.replace(shown, preprocess=other.model.preprocess)
+    name = f"{other.name} ({Path(path).name})"
+    return of_features.compared(name, one, (other.model, np.stack(list(photos_of_other.inputs()))))
 
 
 def _load(path: str) -> Loaded:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -114,6 +115,25 @@ def layers(model: Any, inputs: np.ndarray) -> list[np.ndarray]:
     # With gradients' room for each layer's tokens, a chunk is small enough for these.
     size = min(len(inputs), chunks.chunk_size(model))
     return list(chunks.in_chunks(lambda x, _: compute(state, x), model, inputs, size))
+
+
+def compared(name: str, one: tuple[Any, np.ndarray], other: tuple[Any, np.ndarray]) -> Picture:
+    """CKA between the layers of two models, each with the same images as it takes them.
+
+    `name` is what the other model is called. UserError for fewer than 4 images.
+    """
+    alike = cka.MinibatchCKA()
+    rows, columns = layers(*one), layers(*other)
+    alike.add(rows, columns)
+    titles = [[str(layer + 1) for layer in range(len(of))] for of in (rows, columns)]
+    note = f"unbiased, {len(one[1]):,} images"
+    drawn = draw_cka(alike.result(), *titles, models=("layer", f"layer of {name}"), note=note)
+    return Picture(
+        f"cka_with_{re.sub(r'[^A-Za-z0-9.-]+', '_', name).strip('_')}",
+        f"Similarity with {name}",
+        "How alike the tokens of each layer are to those of each layer of the other model.",
+        look.png(drawn),
+    )
 
 
 def _layers(model: Any, inputs: np.ndarray) -> Picture:
