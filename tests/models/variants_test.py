@@ -195,9 +195,9 @@ def test_the_head_does_not_see_registers(pool):
 def test_registers_are_behind_the_class_token_and_change_the_others():
     model, images = toy(registers=3, depth=1), random_images(2, 8, 12, 3)
     before = model.features(images)
-    entering = model._embed(images)
+    entering = model.embed(images)
     np.testing.assert_array_equal(entering[:, 1:4], np.stack([model.registers[...]] * 2))
-    without = toy(depth=1)._embed(images)
+    without = toy(depth=1).embed(images)
     assert entering[:, 4:].shape == without[:, 1:].shape
     model.registers[...] = 2 * model.registers[...]
     assert float(jnp.abs(model.features(images) - before).max()) > ROUNDING
