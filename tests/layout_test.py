@@ -199,6 +199,12 @@ def test_files_and_functions_stay_short():
             )
 
 
+def test_every_folder_of_code_is_a_package():
+    """setup.py finds packages by this file: without it a wheel lacks the folder."""
+    lacking = {file.parent for file in FILES if not (file.parent / "__init__.py").is_file()}
+    assert not lacking
+
+
 def test_folders_stay_small():
     for folder in {file.parent for file in FILES} - {PACKAGE}:
         files = [file for file in FILES if file.parent == folder and file.name != "__init__.py"]

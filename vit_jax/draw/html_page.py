@@ -1,5 +1,6 @@
 """A page of HTML that needs nothing else, neither a network nor other files."""
 
+import base64
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -26,6 +27,11 @@ def document(
         f"<p>{subtitle}</p></header>",
     ]
     return lines([*head, *body]) + "</body></html>\n"
+
+
+def image_url(data: bytes, ending: str) -> str:
+    """The bytes of an image file as a data: URL; ending: png, gif, jpeg or webp."""
+    return f"data:image/{ending};base64,{base64.b64encode(data).decode()}"
 
 
 def lines(parts: Iterable[str]) -> str:

@@ -1,10 +1,11 @@
 """Small pictures for pages of HTML."""
 
-import base64
 import io
 import warnings
 
 from PIL import Image, ImageFile, ImageOps
+
+from vit_jax.draw import html_page
 
 QUALITY = 78  # of JPEG
 
@@ -29,4 +30,4 @@ def data_url(data: bytes, side: int, *, upright: bool = False) -> str | None:
     small.thumbnail((side, side))
     out = io.BytesIO()
     small.save(out, "JPEG", quality=QUALITY)
-    return f"data:image/jpeg;base64,{base64.b64encode(out.getvalue()).decode()}"
+    return html_page.image_url(out.getvalue(), "jpeg")

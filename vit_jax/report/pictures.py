@@ -1,6 +1,5 @@
 """The pictures that a run's evaluations drew, at a few of its steps."""
 
-import base64
 from collections.abc import Sequence
 from html import escape
 
@@ -44,6 +43,6 @@ def _section(folder: epath.Path, run: Run, of: str) -> str:
 
 
 def _figure(file: epath.Path) -> str:
-    url = f"data:image/png;base64,{base64.b64encode(file.read_bytes()).decode()}"
+    url = html_page.image_url(file.read_bytes(), "png")
     step = f"step {int(file.stem):,}"
     return f'<figure><figcaption><b>{step}</b></figcaption><img src="{url}" alt="{step}"></figure>'

@@ -1,6 +1,5 @@
 """results.html: a study on one page, with pictures as in arXiv 2010.11929, figures 4 and 5."""
 
-import base64
 from collections.abc import Sequence
 from html import escape
 
@@ -159,9 +158,9 @@ def page(name: str, made: StudyResult, pictures: dict[str, bytes]) -> str:
 
 
 def _figure(png: bytes, caption: str) -> str:
-    data = base64.b64encode(png).decode()
+    url = html_page.image_url(png, "png")
     return (
-        f'<figure><img alt="{escape(caption)}" src="data:image/png;base64,{data}">'
+        f'<figure><img alt="{escape(caption)}" src="{url}">'
         f"<figcaption>{escape(caption)}</figcaption></figure>"
     )
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import jax
 import numpy as np
-from flax import nnx
 
 from vit_jax.draw.figures.cka import cka as draw_cka
 from vit_jax.draw.figures.features import features as draw_features
@@ -78,10 +77,7 @@ def _colours(
 
 def _tokens(model: Any, inputs: np.ndarray) -> np.ndarray:
     """[B, N, D] after the last norm."""
-    graph, state = nnx.split(model)
-    compute = jax.jit(lambda state, x: nnx.merge(graph, state).tokens(x).astype(np.float32))
-    size = min(len(inputs), chunks.chunk_size(model))
-    return chunks.in_chunks(lambda x, _: compute(state, x), model, inputs, size)
+    return chunks.compute(lambda model, x: model.tokens(x).astype(np.float32), model, inputs)
 
 
 def _neighbours(seen: Seen, names: Sequence[str]) -> Picture:
@@ -105,16 +101,12 @@ def _map(seen: Seen, labels: Sequence[str] | None, method: str) -> Picture:
 def layers(model: Any, inputs: np.ndarray) -> list[np.ndarray]:
     """Tokens after each block of a ViT, or each unit of a ResNet: [B, ...] each."""
     depth = model.spec.depth if hasattr(model.spec, "depth") else sum(model.spec.units)
-    graph, state = nnx.split(model)
 
-    @jax.jit
-    def compute(state: Any, images: jax.Array) -> Any:
-        found = nnx.merge(graph, state).tokens(images, layers=tuple(range(depth)))
+    def compute(model: Any, images: jax.Array) -> Any:
+        found = model.tokens(images, layers=tuple(range(depth)))
         return tuple(x.astype(np.float32) for x in found)
 
-    # With gradients' room for each layer's tokens, a chunk is small enough for these.
-    size = min(len(inputs), chunks.chunk_size(model))
-    return list(chunks.in_chunks(lambda x, _: compute(state, x), model, inputs, size))
+    return list(chunks.compute(compute, model, inputs))
 
 
 def compared(name: str, one: tuple[Any, np.ndarray], other: tuple[Any, np.ndarray]) -> Picture:

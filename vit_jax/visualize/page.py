@@ -1,6 +1,5 @@
 """index.html: all pictures on one page that needs no other file and no network."""
 
-import base64
 import datetime
 from collections.abc import Mapping, Sequence
 from html import escape
@@ -47,7 +46,7 @@ def _section(section: Section) -> str:
 
 
 def _figure(picture: Picture) -> str:
-    url = f"data:image/{picture.ending};base64,{base64.b64encode(picture.data).decode()}"
+    url = html_page.image_url(picture.data, picture.ending)
     title = escape(picture.title, quote=True)
     return (
         f'<figure class="{"wide" if picture.wide else ""}"><figcaption><b>{title}</b>'

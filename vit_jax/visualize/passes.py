@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import nnx
 from PIL import Image
 
 from vit_jax.core.errors import UserError
@@ -38,11 +37,8 @@ def look(model: Any, photos: Photos, progress: Progress) -> Seen:
 
     UserError for a damaged image, or for features that are not finite.
     """
-    graph, state = nnx.split(model)
 
-    @jax.jit
-    def compute(state: Any, images: jax.Array) -> tuple[jax.Array, jax.Array | None]:
-        model = nnx.merge(graph, state)
+    def compute(model: Any, images: jax.Array) -> tuple[jax.Array, jax.Array | None]:
         features = model.features(images)
         logits = model.classify(features) if model.num_classes else None
         return features.astype(jnp.float32), logits
@@ -57,8 +53,7 @@ def look(model: Any, photos: Photos, progress: Progress) -> Seen:
             progress("features", done, len(photos))
             yield image
 
-    size = min(len(photos), chunks.chunk_size(model))
-    features, logits = chunks.in_chunks(lambda x, _: compute(state, x), model, shown(), size)
+    features, logits = chunks.compute(compute, model, shown())
     bad = np.flatnonzero(~np.isfinite(features).all(axis=1))
     if len(bad):
         raise UserError(

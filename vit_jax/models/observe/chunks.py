@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from flax import nnx
 
 from vit_jax.core.errors import UserError
 
@@ -38,6 +39,16 @@ def bytes_per_image(model: Any) -> int:
         weights, hidden = n * n * (5 * spec.num_heads + 3), 4 * n * spec.mlp_dim
         elements += n * (spec.depth + 8) * spec.width + max(weights, hidden)
     return 4 * elements
+
+
+def compute(f: Callable[[Any, jax.Array], Any], model: Any, images: Iterable[np.ndarray]) -> Any:
+    """f(model, images) of all images, a tree of arrays with an axis of images first, in chunks.
+
+    Compiled once. UserError as `in_chunks`.
+    """
+    graph, state = nnx.split(model)
+    run = jax.jit(lambda state, x: f(nnx.merge(graph, state), x))
+    return in_chunks(lambda x, _: run(state, x), model, images, chunk_size(model))
 
 
 def in_chunks(
