@@ -49,6 +49,8 @@ MESHES = {  # a batch's size, and overrides
     "data 4": (12, ["mesh.data=4"]),
     "fsdp": (16, [ONE, "mesh.fsdp=8"]),
     "replica x data x fsdp": (24, ["mesh.replica=2", "mesh.data=2", "mesh.fsdp=2"]),
+    "tensor": (3, [ONE, "mesh.tensor=2"]),
+    "data x fsdp x tensor": (12, ["mesh.data=2", "mesh.fsdp=2", "mesh.tensor=2"]),
 }
 
 
@@ -91,7 +93,7 @@ def check(numbers, places, splits):
 
 def test_one_device_and_eight_agree_to_the_last_digit(run_python, folder):
     splits = [IMAGES]
-    runs = {name: (splits, *MESHES[name]) for name in ("one by one", "data 4")}
+    runs = {name: (splits, *MESHES[name]) for name in ("one by one", "data 4", "tensor")}
     check(*run(run_python, folder, runs), splits)
 
 

@@ -34,6 +34,10 @@ RULES: axes.Rules = dict.fromkeys(axes.LOGICAL_AXES, ()) | {
 # For an optimizer state that is sharded further than the parameters (ZeRO stage 1,
 # arXiv 1910.02054): each device along `data` keeps, and updates, its own shard.
 SHARDED_OPTIMIZER_RULES: axes.Rules = {**RULES, axes.WIDTH: ("fsdp", "data")}
+# For programs in which every device along `tensor` computes the same, in whole.
+UNDIVIDED_RULES: axes.Rules = {
+    name: tuple(axis for axis in over if axis != "tensor") for name, over in RULES.items()
+}
 
 
 def make_mesh(

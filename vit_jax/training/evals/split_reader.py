@@ -52,9 +52,11 @@ class SplitReader:
         self.num_examples, self.where = num_examples, where
 
         def compute(params: Any, batch: Batch) -> tuple[dict[str, jax.Array], jax.Array]:
-            f = lambda part: of_batch(nnx.merge(graph, params), part)
-            found = _in_chunks(f, batch, mesh) if axes.target().platform == "cpu" else f(batch)
-            return found, batch["weight"]
+            if axes.target().platform != "cpu":
+                return of_batch(nnx.merge(graph, params), batch), batch["weight"]
+            model = nnx.merge(graph, _undivided(graph, params, mesh))
+            with axes.use_rules(meshes.UNDIVIDED_RULES):
+                return _in_chunks(lambda part: of_batch(model, part), batch, mesh), batch["weight"]
 
         self._compute = jax.jit(compute, out_shardings=meshes.replicated(mesh))
 
@@ -87,6 +89,13 @@ class SplitReader:
                     return None
             settle(0)
         return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
+def _undivided(graph: nnx.GraphDef, params: Any, mesh: Mesh) -> Any:
+    """The parameters, none of them divided along `tensor`: no product is a sum of several then."""
+    variables = nnx.state(nnx.merge(graph, params), nnx.Param)
+    shardings = meshes.param_shardings(variables, mesh, meshes.UNDIVIDED_RULES)
+    return jax.lax.with_sharding_constraint(params, shardings)
 
 
 def _in_chunks(
