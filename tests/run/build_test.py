@@ -23,7 +23,7 @@ from vit_jax.data.sources import table as sources
 from vit_jax.data.sources.builtin import Synthetic
 from vit_jax.parallel import mesh as meshes
 from vit_jax.run import announce, build, environment, processes
-from vit_jax.run.parts import evaluations, inputs, outputs
+from vit_jax.run.parts import eval_data, evaluations, inputs, outputs
 from vit_jax.training.state import TrainState
 
 EVAL = ("evals.test.source=synthetic", "evals.test.preprocess=decode|resize(8)")
@@ -243,8 +243,8 @@ def stand_ins(monkeypatch):
     for name in ("train_batches", "eval_batches"):
         monkeypatch.setattr(pipeline, name, make(name))
     for name in ("by_class", "by_file"):
-        monkeypatch.setattr(evaluations.relabelled, name, relabelled)
-    for module in (inputs, evaluations):
+        monkeypatch.setattr(eval_data.relabelled, name, relabelled)
+    for module in (inputs, eval_data):
         monkeypatch.setattr(module, "Feed", make("Feed"))
     for name in ("Checkpoints", "RunLog", "TensorBoard", "WeightsAndBiases"):
         monkeypatch.setattr(outputs, name, make(name))

@@ -72,16 +72,24 @@ class FewShotResult(NamedTuple):
     chosen_l2: float
 
 
-def draw(labels: np.ndarray, *, num_classes: int, shots: int, seed: int) -> np.ndarray:
+def draw(
+    labels: np.ndarray,
+    *,
+    num_classes: int,
+    shots: int,
+    seed: int,
+    class_names: Sequence[str] | None = None,
+) -> np.ndarray:
     """Positions of so many examples of each class, [C, shots]; those of fewer shots come first.
 
-    UserError for classes that have fewer examples.
+    UserError for classes that have fewer examples; it calls them by `class_names`, or numbers.
     """
     numbers = np.random.default_rng(seed)
     drawn = [numbers.permutation(np.flatnonzero(labels == c)) for c in range(num_classes)]
     lacking = [c for c in range(num_classes) if len(drawn[c]) < shots]
     if lacking:
-        named = ", ".join(f"{c} ({len(drawn[c])})" for c in lacking[:5])
+        called = class_names or range(num_classes)
+        named = ", ".join(f"{called[c]} ({len(drawn[c])})" for c in lacking[:5])
         raise UserError(
             f"{len(lacking)} of {num_classes} classes have fewer than {shots} examples: {named}"
             f"{', ...' if len(lacking) > 5 else ''}. Give fewer shots, or a larger split to draw "

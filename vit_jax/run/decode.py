@@ -16,7 +16,7 @@ from typing import Any
 
 from vit_jax import config as configs
 from vit_jax.core.errors import UserError
-from vit_jax.run.parts import device_cache, evaluations, examples
+from vit_jax.run.parts import device_cache, eval_data, examples
 from vit_jax.run.parts.device_cache import OF_TRAIN, SplitOfRun
 
 
@@ -28,7 +28,7 @@ def decode(job: dict[str, Any]) -> None:
             source = examples.source(config.input)
             split = SplitOfRun(where, source, config.input.preprocess)
         else:
-            source = evaluations.eval_source(where, config, job["num_classes"])
+            source = eval_data.eval_source(where, config, job["num_classes"])
             name = where.removesuffix(OF_TRAIN).removeprefix("evals.")
             split = SplitOfRun(where, source, config.evals[name].preprocess)
 

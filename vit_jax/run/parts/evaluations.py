@@ -1,13 +1,12 @@
-"""The evaluations of a run; their data are opened and checked."""
+"""The evaluations of a run."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-import math
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
@@ -15,16 +14,8 @@ from flax import nnx
 from jax.sharding import Mesh
 
 from vit_jax.config import EvalConfig, RunConfig
-from vit_jax.core import errors, synsets
-from vit_jax.data.order import label_index, subset
-from vit_jax.data.source import Source, share_examples
-from vit_jax.data.sources import relabelled
-from vit_jax.parallel import mesh as meshes
-from vit_jax.probes import few_shot
-from vit_jax.run.parts.device_cache import OF_TRAIN, SplitOfRun, cached_set, is_cached
-from vit_jax.run.parts.examples import open_split
-from vit_jax.run.parts.preprocessing import image_size
-from vit_jax.training import step
+from vit_jax.core import errors
+from vit_jax.run.parts.eval_data import CLASSIFICATION, FROZEN, PICTURES, EvalData
 from vit_jax.training.clock import Cadence
 from vit_jax.training.evals import Evals, Evaluator
 from vit_jax.training.evals.classification import Classification, Scores
@@ -32,60 +23,15 @@ from vit_jax.training.evals.feature_cache import FeatureCache
 from vit_jax.training.evals.features import FeatureReader
 from vit_jax.training.evals.frozen import Frozen
 from vit_jax.training.evals.pictures import Pictures, Shown
-from vit_jax.training.feed import BadImages, Feed, own_rows
 from vit_jax.training.objective import Objective
 from vit_jax.training.state import EMA_ENDING
-from vit_jax.weights import config_json
 
-CLASSIFICATION, FROZEN, PICTURES = "classification", "frozen", "pictures"
-SYNTHETIC = "synthetic"
 # The names of the numbers of each kind of evaluation.
 KINDS: dict[str, Callable[[EvalConfig], tuple[str, ...]]] = {
     CLASSIFICATION: lambda c: Classification.numbers_of(calibration=c.calibration),
     FROZEN: lambda c: Frozen.numbers_of(c.shots, c.neighbours, c.probe_l2, c.probe_lr),
     PICTURES: lambda c: Pictures.numbers_of(),
 }
-
-
-class ModelClasses(NamedTuple):
-    """The classes that a model distinguishes.
-
-    Attributes:
-      assumed: whether the names were only guessed from the number: other ones do not contradict.
-    """
-
-    number: int
-    names: tuple[str, ...] | None
-    assumed: bool = False
-
-
-class EvalData(NamedTuple):
-    """The data of an evaluation.
-
-    Attributes:
-      split: what is evaluated on.
-      open_feed: opens it anew, and gives its feed and its number of batches.
-      bad_images: this host's bad images that were skipped so far.
-      train: what features are learnt from; None for an evaluation that learns nothing.
-      columns: the logits of the data's classes, where these are some of the model's classes or have
-        another order; None: all of them.
-    """
-
-    split: SplitOfRun
-    open_feed: Callable[[], tuple[Feed, int]]
-    bad_images: BadImages
-    train: EvalData | None = None
-    columns: tuple[int, ...] | None = None
-
-    @property
-    def source(self) -> Source:
-        """The examples."""
-        return self.split.source
-
-    @property
-    def parts(self) -> tuple[EvalData, ...]:
-        """All splits that it reads."""
-        return (self,) if self.train is None else (self.train, self)
 
 
 def evals(
@@ -239,161 +185,3 @@ def check_evals(config: RunConfig) -> None:
             f"checkpoint.best_metric={best!r} is given by no evaluation. "
             f"{errors.nearest(best, there)}"
         )
-
-
-def eval_data(
-    name: str, config: RunConfig, classes: ModelClasses, mesh: Mesh, wanted: tuple[int, int]
-) -> EvalData:
-    """The data of an evaluation of models that take images of the size `wanted`; checked now.
-
-    Features may be of any classes, the others' have to be those of the model.
-    """
-    c, where = config.evals[name], f"evals.{name}"
-    size = image_size(c.preprocess, f"{where}.preprocess")
-    if size != wanted:
-        raise errors.UserError(
-            f"{where}.preprocess gives images of {size}, the model takes {wanted}."
-        )
-    meshes.check_batch(mesh, _batch_size(name, config), f"{where}.batch_size")
-    source = eval_source(where, config, classes.number)
-    if c.kind != FROZEN:
-        columns = _columns(source, classes, where)
-        if c.calibration and source.max_labels > 1:
-            raise errors.UserError(
-                f"{where}.calibration: images of {source.name} have up to {source.max_labels} "
-                f"labels; probabilities are compared with one. Set {where}.calibration=false."
-            )
-        return _data_of(where, config, source, mesh)._replace(columns=columns)
-    train = eval_source(f"{where}{OF_TRAIN}", config, classes.number)
-    _check_frozen(where, c, train, source)
-    learnt = _data_of(f"{where}{OF_TRAIN}", config, train, mesh)
-    return _data_of(where, config, source, mesh)._replace(train=learnt)
-
-
-def _columns(source: Source, classes: ModelClasses, where: str) -> tuple[int, ...] | None:
-    """The logits of the data's classes; None for all of them in order.
-
-    ImageNet's classes are known by their WordNet ids, so that data may have some of them, such as
-    the 200 of ImageNet-A. UserError for other classes than the model's.
-    """
-    theirs, ours = source.class_names, classes.names
-    if theirs and ours and config_json.same_classes(theirs, ours):
-        return None
-    ids, known = (synsets.of_classes(names or ()) for names in (theirs, ours))
-    if ids and known and set(ids) <= set(known):
-        place = {synset: number for number, synset in enumerate(known)}
-        return tuple(place[synset] for synset in ids)
-    if source.num_classes != classes.number:
-        raise errors.UserError(
-            f"{where} has other classes than the model: {source.num_classes} "
-            f"({source.name}) against {classes.number}. Its accuracy would mean nothing; correct "
-            f"{where}.source, {where}.data_dir or {where}.split. The features alone can be "
-            f'compared on any classes: {where}.kind="{FROZEN}".'
-        )
-    if theirs and ours and not classes.assumed:
-        raise errors.UserError(
-            f"{where} has other classes than the model, or has them in another "
-            "order: its accuracy would mean nothing."
-        )
-    return None
-
-
-def _check_frozen(where: str, c: EvalConfig, train: Source, test: Source) -> None:
-    """UserError unless features of `test` can be classified by those of `train`."""
-    for source in (train, test):
-        if source.max_labels > 1:
-            raise errors.UserError(
-                f"{where}: images of {source.name} have up to {source.max_labels} labels; features "
-                "are compared by one label of each image."
-            )
-    if share_examples(train, test):
-        raise errors.UserError(
-            f"{where}.train_split={c.train_split!r} and {where}.split={c.split!r} share examples: "
-            "what is learnt from them would be scored by itself. Give splits without common "
-            "examples."
-        )
-    if (train.num_classes, train.class_names) != (test.num_classes, test.class_names):
-        raise errors.UserError(f"{where}.train_split has other classes than {where}.split.")
-    if c.shots:
-        labels = label_index.find(train).labels
-        try:
-            few_shot.draw(labels, num_classes=train.num_classes, shots=max(c.shots), seed=0)
-        except errors.UserError as error:
-            raise errors.UserError(
-                f"{where}.shots={c.shots} of {where}.train_split={c.train_split!r}: {error}"
-            ) from error
-    if c.neighbours and train.num_examples < max(c.neighbours):
-        raise errors.UserError(
-            f"{where}.neighbours={max(c.neighbours)}: {where}.train_split has "
-            f"{train.num_examples:,} examples. Give fewer."
-        )
-
-
-def _data_of(where: str, config: RunConfig, source: Source, mesh: Mesh) -> EvalData:
-    """A split of an evaluation, with its feed."""
-    name = where.removesuffix(OF_TRAIN).removeprefix("evals.")
-    c, input = config.evals[name], config.input
-    batch_size = _batch_size(name, config)
-    arrays = step.batch_layout(
-        mesh,
-        batch_size=batch_size,
-        image_size=image_size(c.preprocess, f"evals.{name}.preprocess"),
-        max_labels=source.max_labels,
-        weighted=source.weighted,
-    )
-    bad_images = BadImages()  # shared by all its runs, so that each image is named once
-    rows, num_batches = own_rows(arrays["weight"]), math.ceil(source.num_examples / batch_size)
-    split = SplitOfRun(where, source, c.preprocess)
-    cached = functools.cache(lambda: cached_set(config, split, source.num_classes, arrays))
-
-    def open_feed() -> tuple[Feed, int]:
-        from vit_jax.data import decoded, pipeline
-
-        told: dict[str, Any] = {"timeout_secs": input.timeout_secs, "bad_images": bad_images}
-        if is_cached(input):
-            stored, ops = cached().decoded, cached().ops
-            slots = decoded.eval_slots(stored, ops, batch_size=batch_size, rows=rows)
-            return cached().feed(slots, **told), num_batches
-        batches = pipeline.eval_batches(
-            source,
-            c.preprocess,
-            batch_size=batch_size,
-            on_bad_image=input.on_bad_image,
-            max_image_pixels=input.max_image_pixels,
-            threads=input.threads,
-            rows=rows,
-        )
-        return Feed(batches, arrays, **told), num_batches
-
-    return EvalData(split, open_feed, bad_images)
-
-
-def eval_source(where: str, config: RunConfig, num_classes: int) -> Source:
-    """The split of a SplitOfRun; opened, checked, not yet read. `num_classes` of synthetic ones."""
-    section = where.removesuffix(OF_TRAIN)
-    name = section.removeprefix("evals.")
-    c, input = config.evals[name], config.input
-    is_synthetic = (c.source or input.source) == SYNTHETIC
-    source = open_split(
-        input,
-        section,
-        source=c.source,
-        data_dir=c.data_dir,
-        split=c.split if where == section else c.train_split,
-        num_examples=_batch_size(name, config) if is_synthetic else None,
-        num_classes=num_classes if is_synthetic else None,
-        image_size=image_size(c.preprocess, f"{section}.preprocess"),
-        label=c.label,
-    )
-    if where == section and c.classes is not None:
-        return relabelled.by_class(source, c.classes, where=where)
-    if where == section and c.labels is not None:
-        return relabelled.by_file(source, c.labels, where=where)
-    if where == section or c.train_per_class is None:
-        return source
-    return subset.of_each_class(source, c.train_per_class, label_index.find(source))
-
-
-def _batch_size(name: str, config: RunConfig) -> int:
-    own = config.evals[name].batch_size
-    return config.input.batch_size if own is None else own
