@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from vit_jax import config as configs
 from vit_jax.core import synsets
 from vit_jax.core.errors import UserError
 from vit_jax.data import decoded
+from vit_jax.data.source import DerivedSource
 from vit_jax.run import build, decode
 from vit_jax.run.parts import evaluations
 
@@ -56,6 +58,27 @@ def test_a_source_without_a_folder_inherits_none(tmp_path):
     config = configs.load("configs/vit_digits.py", [*overrides, *digits, own])
     with pytest.raises(UserError, match=r"evals\.test\.data_dir=.*'digits' reads no folder"):
         build.eval_data("test", config, classes, mesh, (8, 8))
+
+
+class FirstLabelled(DerivedSource):
+    def read(self, indices):
+        examples = self.source.read(indices)
+        return [
+            e if i == 0 else e._replace(labels=()) for i, e in zip(indices, examples, strict=True)
+        ]
+
+
+def test_a_picture_without_a_label_is_of_no_class():
+    config = configs.load("configs/vit_digits.py", [])
+    mesh, classes = build.mesh(config.mesh), build.ModelClasses(10, DIGITS)
+    data = build.eval_data("test", config, classes, mesh, (8, 8))
+    source = FirstLabelled(data.source)
+    data = data._replace(split=data.split._replace(source=source))
+    as_they_are = SimpleNamespace(images=lambda batch: batch["image"])
+    shown = evaluations._shown("test", config, data, as_they_are, 2)
+    first = source.read(np.array([0]))[0].labels[0]
+    assert shown.labels == [first, None]
+    assert shown.captions == [DIGITS[first], "without a label"]
 
 
 @pytest.fixture

@@ -3,12 +3,18 @@
 import io
 import json
 
+import jax
 import numpy as np
+from flax import nnx
 from PIL import Image
 
+from vit_jax import models
+from vit_jax.parallel import mesh as meshes
 from vit_jax.training.clock import Cadence
 from vit_jax.training.evals import Evals
-from vit_jax.training.evals.pictures import NUMBERS
+from vit_jax.training.evals.pictures import NUMBERS, Pictures, Shown
+from vit_jax.visualize import of_attention
+from vit_jax.visualize.picture import Findings, Section
 
 
 class Drawing:
@@ -47,3 +53,23 @@ def test_a_run_draws_at_its_own_cadence(tmp_path, run_python):
         assert [file.stem for file in files] == ["2", "3"]
         for file in files:
             Image.open(io.BytesIO(file.read_bytes())).verify()
+
+
+def test_an_image_without_a_label_shows_the_class_that_is_predicted(monkeypatch):
+    model = models.create(
+        "ViT-Ti/4", num_classes=3, image_size=8, depth=1, width=8, mlp_dim=8, num_heads=1,
+        rngs=nnx.Rngs(0),
+    )  # fmt: skip
+    model.head.bias[...] = np.array([0.0, 0.0, 9.0])
+    graph, params = nnx.split(model)
+    images = np.zeros((2, 8, 8, 3), np.float32)
+    shown = Shown(images, images.astype(np.uint8), [None, 1], ["without a label", "cat"])
+    asked = []
+    nothing = Findings(Section("", []), {})
+    monkeypatch.setattr(of_attention, "findings", lambda *a: asked.append(a[-1]) or nothing)
+    one = jax.devices()[:1]
+    mesh = meshes.make_mesh(replica=1, data=1, fsdp=1, tensor=1, devices=one)
+    Pictures(graph=graph, mesh=mesh, number=2, images=lambda number: shown).run(
+        params, lambda *_: None, stop=False
+    )
+    assert list(asked[0].classes) == [2, 1]

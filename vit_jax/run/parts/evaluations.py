@@ -15,6 +15,7 @@ from jax.sharding import Mesh
 
 from vit_jax.config import EvalConfig, RunConfig
 from vit_jax.core import errors
+from vit_jax.data.source import NO_LABEL
 from vit_jax.run.parts.eval_data import CLASSIFICATION, FROZEN, PICTURES, EvalData
 from vit_jax.training.clock import Cadence
 from vit_jax.training.evals import Evals, Evaluator
@@ -134,14 +135,14 @@ def _shown(
         threads=config.input.threads,
     ) as batches:
         batch = next(iter(batches))
-    labels = [max(int(label), 0) for label in batch["labels"][:, 0]]
+    labels = [None if label == NO_LABEL else int(label) for label in batch["labels"][:, 0]]
     names = source.class_names or tuple(map(str, range(source.num_classes)))
     places = range(source.num_classes) if data.columns is None else data.columns
     return Shown(
         inputs=np.asarray(objective.images(batch)),
         pixels=batch["image"],
-        labels=[places[label] for label in labels],
-        captions=[names[label] for label in labels],
+        labels=[None if label is None else places[label] for label in labels],
+        captions=["without a label" if label is None else names[label] for label in labels],
     )
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from flax import nnx
 from jax.sharding import Mesh
 
+from vit_jax.models.observe import chunks
 from vit_jax.parallel import mesh as meshes
 
 NUMBERS = (
@@ -24,13 +25,14 @@ class Shown(NamedTuple):
     Attributes:
       inputs: float32 [N, H, W, 3], normalised.
       pixels: uint8 [N, H, W, 3].
-      labels: their N classes, whose relevance is shown.
+      labels: their N classes, whose relevance is shown; None where an image has no label, and that
+        of the class that the model predicts is.
       captions: N.
     """
 
     inputs: np.ndarray
     pixels: np.ndarray
-    labels: Sequence[int]
+    labels: Sequence[int | None]
     captions: Sequence[str]
 
 
@@ -68,7 +70,7 @@ class Pictures:
         model = nnx.merge(self._graph, jax.device_get(self._gather(params)))
         shown = self._shown
         found: dict[str, float | bytes] = {}
-        asked = Question(shown.labels if model.num_classes else None, shown.captions)
+        asked = Question(_classes(model, shown) if model.num_classes else None, shown.captions)
         parts = (
             lambda: of_weights.findings(model),
             lambda: of_attention.findings(model, shown.inputs, shown.pixels, asked),
@@ -82,3 +84,16 @@ class Pictures:
             found |= {p.name: p.data for p in findings.section.pictures if p.ending == "png"}
         progress(len(parts), len(parts))
         return found
+
+
+def _classes(model: Any, shown: Shown) -> list[int]:
+    """Whose relevance is shown, of a model with a head."""
+    known = [label for label in shown.labels if label is not None]
+    if len(known) == len(shown.labels):
+        return known
+    logits = chunks.compute(lambda model, images: model(images), model, shown.inputs)
+    predicted = logits.argmax(axis=-1).tolist()
+    return [
+        guess if label is None else label
+        for label, guess in zip(shown.labels, predicted, strict=True)
+    ]
