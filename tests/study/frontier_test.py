@@ -42,6 +42,11 @@ def test_the_best_model_for_a_budget(frontiers):
     assert optimum({}, 1.0).model is None
 
 
+def test_a_budget_is_beyond_the_largest_training_even_if_that_was_no_better():
+    found = by_model(["a", "a"], [1.0, 4.0], [0.5, 0.6])
+    assert [optimum(found, budget).beyond for budget in (2.0, 4.0, 5.0)] == [False, False, True]
+
+
 def test_stretches_say_where_the_best_model_changes(frontiers):
     first, second = stretches(frontiers)
     assert (first.model, first.low, second.model, second.high) == ("small", 1.0, "large", 16.0)

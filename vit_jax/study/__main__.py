@@ -22,7 +22,9 @@ if __name__ == "__main__":  # --help and a mistake do not wait for the imports b
     flags.DEFINE_string(
         "metric", None, "To compare by, such as test/accuracy; default: by what was evaluated."
     )
-    flags.DEFINE_string("law", "M2", "The scaling law to fit: M1, M2, M3, M4 or saturating.")
+    flags.DEFINE_string(
+        "law", None, "The scaling law to fit: M1, M2, M3, M4 or saturating; default: M2."
+    )
     flags.DEFINE_list("budget", [], "ExaFLOPs to name the best model for, such as 0.1,1.")
     define_flags()
     flags.DEFINE_bool("json", False, "The results as one JSON object.")

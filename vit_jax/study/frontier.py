@@ -19,11 +19,13 @@ class Frontier(NamedTuple):
 
     Attributes:
       points: the number of each among the points that were given.
+      most: the largest exaFLOPs that were given, of which the training may not be one of these.
     """
 
     exaflops: np.ndarray
     loss: np.ndarray
     points: np.ndarray
+    most: float
 
     def at(self, budget: float) -> float:
         """The loss at a budget in exaFLOPs; infinite below the cheapest training."""
@@ -66,7 +68,7 @@ def frontier(exaflops: ArrayLike, loss: ArrayLike) -> Frontier:
     least = np.minimum.accumulate(losses[order])
     first = np.append(True, least[1:] < least[:-1])
     kept = order[first]
-    return Frontier(cost[kept], losses[kept], kept)
+    return Frontier(cost[kept], losses[kept], kept, float(cost.max()))
 
 
 def by_model(models: Sequence[str], exaflops: ArrayLike, loss: ArrayLike) -> dict[str, Frontier]:
@@ -85,7 +87,7 @@ def optimum(frontiers: Mapping[str, Frontier], budget: float) -> Optimum:
     model = min(losses, key=losses.__getitem__, default=None)
     if model is None or not np.isfinite(losses[model]):
         return Optimum(budget, None)
-    most = max(float(each.exaflops[-1]) for each in frontiers.values())
+    most = max(each.most for each in frontiers.values())
     between = frontiers[model].beside(budget)
     return Optimum(budget, model, losses[model], between, budget > most * (1 + 1e-9))
 

@@ -252,8 +252,9 @@ def lines(made: StudyResult) -> Iterator[str]:
 def optimum_line(made: StudyResult, each: Optimum) -> str:
     """The best model for a budget, and where it comes from."""
     if each.model is None:
-        least = min((p.cost.exaflops for p in made.points), default=math.nan)
-        return f"{each.budget:.3g} exaFLOPs: less than any training of the study ({least:.3g})"
+        least = min((made.points[i].cost.exaflops for i, _ in made.scored), default=math.inf)
+        why = f"less than any training that has finished ({least:.3g})"
+        return f"{each.budget:.3g} exaFLOPs: {why if made.scored else 'no training has finished'}"
     between = " and ".join(made.points[i].name for i in each.between)
     how = "interpolated between" if len(each.between) > 1 else "that of"
     beyond = "; more than any training of the study, so not the best" if each.beyond else ""

@@ -6,8 +6,10 @@ from typing import NamedTuple
 
 from etils import epath
 
+from vit_jax import config as configs
 from vit_jax.core.errors import Problems, UserError, nearest
 from vit_jax.probes import scaling_law
+from vit_jax.run import build
 from vit_jax.store import workdir, workdir_lock
 from vit_jax.study import page, points, results
 from vit_jax.study.cost import Cost, costs
@@ -18,7 +20,9 @@ from vit_jax.sweep import run as sweeps
 from vit_jax.sweep.grid import CONFIG, Point, SweepGrid
 from vit_jax.sweep.options import SweepOptions
 from vit_jax.sweep.run import PointsFailed
+from vit_jax.training.state import EMA_ENDING
 
+DEFAULT_LAW = "M2"
 TRAININGS = "trainings"  # the sweep's folder, in the study's
 Say = Callable[[str], None]
 
@@ -29,13 +33,13 @@ class Study(NamedTuple):
     Attributes:
       grid: the config file, what all trainings share, and the lists.
       metric: what stands for a training's result; None: as a sweep chooses it.
-      law: the form of the scaling laws.
+      law: the form of the scaling laws; None: DEFAULT_LAW, where there are points enough.
       budgets: in exaFLOPs, for which the best model is told.
     """
 
     grid: SweepGrid
     metric: str | None = None
-    law: str = "M2"
+    law: str | None = None
     budgets: tuple[float, ...] = ()
 
 
@@ -47,7 +51,7 @@ def check(asked: Study) -> None:
             "such as --config.model.name=ViT-Ti/16,ViT-S/16 --config.input.subset_fraction=0.1,1 "
             "--config.total.epochs=10,30."
         )
-    if asked.law not in scaling_law.PARAMETERS:
+    if asked.law is not None and asked.law not in scaling_law.PARAMETERS:
         raise UserError(f"--law={asked.law}: {nearest(asked.law, scaling_law.PARAMETERS)}")
     for budget in asked.budgets:
         if not 0 < budget < float("inf"):
@@ -76,7 +80,7 @@ def study(
     _check_folder(folder)
     every, known = _look(folder, asked)
     rows = [progress.look(each, folder / TRAININGS / each.name) for each in every]
-    _tell_costs(rows, known, say)
+    _check_law(asked.law, _tell_costs(rows, known, say))
     failed = None
     with workdir_lock.alone_in(folder):
         if any(row.state != "finished" for row in rows):
@@ -89,7 +93,7 @@ def study(
         metric = asked.metric or progress.choose_metric(rows)
         config = asked.grid.common.get(CONFIG) or ", ".join(asked.grid.axes[CONFIG])
         found = points.collect(rows, known)
-        made = results.result(config, found, metric, asked.law, asked.budgets)
+        made = results.result(config, found, metric, asked.law or DEFAULT_LAW, asked.budgets)
         workdir.make(folder)
         results.write(folder, made)
         page.write(folder, made)
@@ -107,7 +111,7 @@ def dry_run(folder: epath.Path, asked: Study, options: SweepOptions, say: Say = 
     _check_folder(folder)
     every, known = _look(folder, asked)
     rows = [progress.look(each, folder / TRAININGS / each.name) for each in every]
-    _tell_costs(rows, known, say)
+    _check_law(asked.law, _tell_costs(rows, known, say))
     sweeps.dry_run(folder / TRAININGS, asked.grid, options)
 
 
@@ -122,7 +126,33 @@ def _look(folder: epath.Path, asked: Study) -> tuple[list[Point], dict[str, Cost
     """All points of the folder and the grid, and their costs."""
     preflight.leave_devices_alone()
     every, _ = definition.points(folder / TRAININGS, asked.grid)
+    if asked.metric is not None:
+        _check_metric(asked.metric, every)
     return every, costs(every)
+
+
+def _check_metric(metric: str, every: Sequence[Point]) -> None:
+    """UserError if no training will have such a number."""
+    sections = [configs.load(point.config, point.overrides).evals for point in every]
+    known = {
+        f"{name}/{number}"
+        for evals in sections
+        for name, section in evals.items()
+        if section.kind in build.KINDS  # the sweep tells what is wrong with others
+        for number in build.KINDS[section.kind](section)
+    } | {progress.LOSS}
+    if metric.replace(f"{EMA_ENDING}/", "/") not in known:
+        raise UserError(f"--metric={metric}: no point has it. {nearest(metric, known)}")
+
+
+def _check_law(law: str | None, found: Sequence[StudyPoint]) -> None:
+    """UserError if a law is asked for and no curve can have as many points as it has parameters."""
+    if law is not None and len(found) < scaling_law.PARAMETERS[law]:
+        raise UserError(
+            f"--law={law} has {scaling_law.PARAMETERS[law]} parameters, and the study has "
+            f"{progress.number(found)} that differ in more than the seed. Give longer lists of "
+            "values, or leave out --law: the best models for a budget need none."
+        )
 
 
 def _check_data(folder: epath.Path, grid: SweepGrid) -> None:
