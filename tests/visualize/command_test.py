@@ -47,6 +47,9 @@ def test_a_run_and_how_it_developed(workdir, tmp_path, run_python):
         (["--layers=0"], "numbers from 1 on"),
         (["--images=tests/visualize"], "No image in tests/visualize"),
         (["--output=setup.py/x"], "--output=setup.py/x cannot be written"),
+        (["--images=docs", "--output=docs/looked"], "--output=docs/looked is inside docs"),
+        (["--max_images=3", "--compare=docs"], "--compare takes 4 images or more, and 3 are shown"),
+        (["--compare=docs"], "No checkpoint in docs"),
         (["--image_size=9"], "9"),
     ],
 )

@@ -2,6 +2,7 @@
 
 import io
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -35,13 +36,15 @@ def create(name, num_classes=3, **fields):
     return models.create(name, num_classes=num_classes, image_size=32, rngs=nnx.Rngs(0), **fields)
 
 
+def options(max_images=2, **fields):
+    return Options(max_images, "pca", **fields)
+
+
 def made(name, folder, num_classes=3, *, asked=None, **fields):
     model = create(name, num_classes, **fields)
     names = tuple(f"class{i}" for i in range(num_classes)) or None
     found = photos.find([str(folder)], model.preprocess, names)
-    return sections(
-        weights.Loaded(model, name, names, 0), found, asked or Options(max_images=2), QUIET
-    )
+    return sections(weights.Loaded(model, name, names, 0), found, asked or options(), QUIET)
 
 
 def pictures(findings):
@@ -56,7 +59,7 @@ def numbers(findings):
 
 
 def test_of_a_vit(folder):
-    found = made("ViT-Ti/8", folder, asked=Options(max_images=4), **SMALL)
+    found = made("ViT-Ti/8", folder, asked=options(max_images=4), **SMALL)
     assert {"filters", "positions", *ATTENTION, *FEATURES, "cka", "mistakes"} == pictures(found)
     assert "of 5 images are wrong" in found[3].section.said
     assert 0 <= numbers(found)["accuracy"] < 1
@@ -95,42 +98,64 @@ def test_a_resnet_has_no_attention_and_says_so(folder):
     assert "no position embeddings" in found[0].section.said
 
 
+@pytest.mark.parametrize("asked", [{"layers": (0,)}, {"query": (0, 1)}])
+def test_attention_that_a_resnet_lacks_is_refused_before_images_are_read(asked):
+    model = create("R1-1x1")
+    none = photos.Photos((Path("missing.png"),), (None,), model.preprocess)
+    with pytest.raises(UserError, match="asks for attention, and a BiT has none"):
+        sections(weights.Loaded(model, "R1-1x1", None, 0), none, options(**asked), QUIET)
+
+
 def test_a_model_without_a_head_has_no_classes(folder):
     found = made("ViT-Ti/8", folder, 0, **SMALL)
     assert {"filters", "positions", *ATTENTION, *FEATURES} == pictures(found)
     assert "no head" in found[3].section.said
     with pytest.raises(UserError, match=r"--of_class=cat: .* no head"):
-        made("ViT-Ti/8", folder, 0, asked=Options(of_class="cat"), **SMALL)
+        made("ViT-Ti/8", folder, 0, asked=options(of_class="cat"), **SMALL)
 
 
 def test_what_is_asked_for_has_to_be_there(folder):
-    for options, says in (
-        (Options(layers=(2,)), r"--layers=3: the model has layers 1 to 2"),
-        (Options(query=(4, 0)), "row 0 to 3"),
-        (Options(of_class="class9"), "Did you mean .class"),
+    for asked, says in (
+        (options(layers=(2,)), r"--layers=3: the model has layers 1 to 2"),
+        (options(query=(4, 0)), r"--query=5,1: the model has 4 rows .* from 1,1 to 4,4"),
+        (options(of_class="class9"), "Did you mean .class"),
     ):
         with pytest.raises(UserError, match=says):
-            made("ViT-Ti/8", folder, asked=options, **SMALL)
-    asked = Options(layers=(1,), query=(0, 3), of_class="2")
+            made("ViT-Ti/8", folder, asked=asked, **SMALL)
+    asked = options(layers=(1,), query=(0, 3), of_class="2")
     found = made("ViT-Ti/8", folder, asked=asked, **SMALL)
     assert pictures(found) & ATTENTION == ATTENTION - {"heads_of_layer_1"}
 
 
 def test_a_class_is_known_by_any_of_its_names():
-    names = ("n01440764 tench, Tinca tinca", "n01514668 cock")
-    for asked in ("1", "cock", "n01514668", "n01514668 cock"):
-        assert class_of(asked, 2, names) == 1
-    assert class_of("Tinca tinca", 2, names) == 0
-    with pytest.raises(UserError, match="a number from 0 to 1"):
-        class_of("2", 2, None)
+    model = SimpleNamespace(num_classes=4)
+    names = ("n01440764 tench, Tinca tinca", "n01514668 cock", "street sign", "1")
+    for asked in ("cock", "n01514668", "n01514668 cock"):
+        assert class_of(asked, model, names) == 1
+    assert class_of("Tinca tinca", model, names) == 0
+    assert [class_of(asked, model, names) for asked in ("1", "2")] == [3, 2]
+    for asked in ("sign", "", "4"):
+        with pytest.raises(UserError, match=f"--of_class={asked} is no class"):
+            class_of(asked, model, names)
+    with pytest.raises(UserError, match="a number from 0 to 3"):
+        class_of("4", model, None)
 
 
-def test_features_that_are_not_finite_are_refused(folder):
+def test_a_name_of_several_classes_is_not_one():
+    names = ("n02012849 crane", "n03126707 crane, derrick", "crane fly")
+    model = SimpleNamespace(num_classes=3)
+    with pytest.raises(UserError, match="several classes: 0, n02012849 crane; 1, n03126707"):
+        class_of("crane", model, names)
+    assert class_of("derrick", model, names) == 1
+
+
+@pytest.mark.parametrize(("damaged", "what"), [("patches", "features"), ("head", "logits")])
+def test_what_is_not_finite_is_refused(folder, damaged, what):
     model = create("ViT-Ti/8", **SMALL)
-    model.patches.kernel[...] = np.nan
+    getattr(model, damaged).kernel[...] = np.nan
     found = photos.find([str(folder)], model.preprocess, None)
-    with pytest.raises(UserError, match=r"0\.png are not finite, .*4 other"):
-        sections(weights.Loaded(model, "ViT-Ti/8", None, 0), found, Options(), QUIET)
+    with pytest.raises(UserError, match=rf"The {what} of .*0\.png are not finite, .*4 other"):
+        sections(weights.Loaded(model, "ViT-Ti/8", None, 0), found, options(), QUIET)
 
 
 def test_mistakes_are_the_surest_ones():

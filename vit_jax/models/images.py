@@ -26,7 +26,7 @@ def find(paths: list[str]) -> list[Path]:
     UserError for a path that does not exist, and if no image is found at all.
     """
     images: list[Path] = []
-    for path in map(Path, paths):
+    for path in (Path(each).expanduser() for each in paths):
         if os.path.isdir(path):
             inside = sorted(p for p in path.rglob("*") if p.suffix.lower() in EXTENSIONS)
             images += [p for p in inside if p.is_file() and not p.name.startswith(".")]

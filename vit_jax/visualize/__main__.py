@@ -37,7 +37,6 @@ if __name__ == "__main__":  # --help and a mistake do not wait for the imports b
     command.parse(positional=True)
 
 import dataclasses
-import datetime
 from pathlib import Path
 from typing import Any
 
@@ -47,9 +46,8 @@ from etils import epath
 from vit_jax import weights
 from vit_jax.core import compilation_cache
 from vit_jax.core.errors import UserError
-from vit_jax.core.files import atomic_file, write_text
 from vit_jax.core.screen import Screen
-from vit_jax.store import disk_space
+from vit_jax.probes import cka
 from vit_jax.visualize import of_features, over_steps, page, photos
 from vit_jax.visualize.photos import Photos
 from vit_jax.visualize.picture import Findings, Picture, Section
@@ -61,74 +59,103 @@ FLAGS = flags.FLAGS
 
 def main(arguments: list[str]) -> None:
     """The command."""
-    layers, query = _from_1("layers"), _from_1("query")
-    if query is not None and len(query) != 2:
-        raise UserError(f"--query={','.join(FLAGS.query)}: give ROW,COLUMN, such as 7,7.")
+    folder = _output([FLAGS.images, *arguments])
+    options = Options(FLAGS.max_images, FLAGS.map, FLAGS.of_class, _from_1("layers"), _query())
     steps = over_steps.steps_of(FLAGS.checkpoint, FLAGS.steps) if FLAGS.steps else []
-    folder = Path(FLAGS.output).expanduser()
-    try:
-        disk_space.try_writing(folder)
-    except OSError as error:
-        raise UserError(
-            f"--output={folder} cannot be written: {error.strerror}. Give a folder that is "
-            "writable and has room."
-        ) from error
     compilation_cache.use()
     screen = Screen()
     loaded, notice = weights.with_class_names(_load(FLAGS.checkpoint))
     if notice:
         screen.note(notice)
-    there = [FLAGS.images, *arguments]
-    found = photos.find(there, loaded.model.preprocess, loaded.class_names)
+    if steps:
+        over_steps.check(loaded.model)
+    found = photos.find([FLAGS.images, *arguments], loaded.model.preprocess, loaded.class_names)
     found = found.some(found.spread(FLAGS.max_features))
-    options = Options(
-        FLAGS.max_images, FLAGS.of_class, layers, (query[0], query[1]) if query else None, FLAGS.map
-    )
-    findings = sections(loaded, found, options, screen.bar)
     shown = found.some(found.spread(FLAGS.max_images))
+    others = _others(len(shown))
+    findings = sections(loaded, found, options, screen.bar)
     inputs = np.stack(list(shown.inputs()))
-    if FLAGS.compare:
-        pictures = [_compared((loaded.model, inputs), shown, path) for path in FLAGS.compare]
+    if others:
+        pictures = [_compared((loaded.model, inputs), shown, *other) for other in others.items()]
         findings.append(Findings(Section("Beside other weights", pictures), {}))
     if steps:
         findings.append(
             over_steps.findings(
                 steps,
-                lambda step: _load(str(epath.Path(FLAGS.checkpoint) / f"checkpoints/{step}")).model,
+                lambda step: _load(str(over_steps.checkpoint(FLAGS.checkpoint, step))).model,
                 inputs,
                 shown.pixels(inputs),
                 shown.names,
                 lambda done, total: screen.bar("checkpoints", done, total),
             )
         )
-    folder.mkdir(parents=True, exist_ok=True)
-    for picture in (picture for each in findings for picture in each.section.pictures):
-        with atomic_file(folder / f"{picture.name}.{picture.ending}") as temporary:
-            temporary.write_bytes(picture.data)
-    numbers = {name: number for each in findings for name, number in each.numbers.items()}
     subtitle = f"{loaded.name} · {FLAGS.checkpoint} · {len(found):,} images"
-    made = page.page(
-        loaded.name,
-        subtitle,
-        [each.section for each in findings],
-        numbers,
-        datetime.datetime.now(datetime.UTC),
-    )
-    write_text(folder / page.FILE, made)
-    for name, number in numbers.items():
+    page.write(folder, loaded.name, subtitle, findings)
+    for name, number in (pair for each in findings for pair in each.numbers.items()):
         screen.say(f"{name:28} {number:.4g}")
     screen.say(f"saved    {folder / page.FILE}")
 
 
-def _compared(one: tuple[Any, np.ndarray], shown: Photos, path: str) -> Picture:
+def _output(images: list[str]) -> Path:
+    """The folder to write to. UserError if it cannot be, or if its pictures would be images."""
+    if "://" in FLAGS.output:
+        raise UserError(f"--output={FLAGS.output}: give a folder of this machine.")
+    folder = Path(FLAGS.output).expanduser()
+    page.check_folder(folder)
+    whole = folder.resolve()
+    inside = [path for path in images if whole.is_relative_to(Path(path).expanduser().resolve())]
+    if inside:
+        raise UserError(
+            f"--output={folder} is inside {inside[0]}, so the next time its pictures would be "
+            "among the images. Give a folder outside."
+        )
+    return folder
+
+
+def _others(images: int) -> dict[str, str]:
+    """What is compared: path -> what it is called, the shortest ends of paths that differ.
+
+    UserError for what is no weights, and for too few images.
+    """
+    if FLAGS.compare and images < cka.LEAST:
+        raise UserError(
+            f"--compare takes {cka.LEAST} images or more, and {images} are shown: give more in "
+            "--images, or a larger --max_images."
+        )
+    for path in FLAGS.compare:
+        weights.checkpoint_info(_expanded(path))
+    whole = {
+        path: Path(path).expanduser().absolute() for path in [*FLAGS.compare, FLAGS.checkpoint]
+    }
+    length = 1
+    while len({path.parts[-length:] for path in whole.values()}) < len(set(whole.values())):
+        length += 1
+    return {path: "/".join(whole[path].parts[-length:]) for path in FLAGS.compare}
+
+
+def _compared(one: tuple[Any, np.ndarray], shown: Photos, path: str, called: str) -> Picture:
     other = _load(path)
     photos_of_other = dataclasses.replace(shown, preprocess=other.model.preprocess)
-    name = f"{other.name} ({Path(path).name})"
+    name = f"{other.name} ({called})"
     return of_features.compared(name, one, (other.model, np.stack(list(photos_of_other.inputs()))))
 
 
 def _load(path: str) -> Loaded:
-    return weights.load_with_info(path, ema=FLAGS.ema, image_size=FLAGS.image_size, scan=True)
+    return weights.load_with_info(
+        _expanded(path), ema=FLAGS.ema, image_size=FLAGS.image_size, scan=True
+    )
+
+
+def _expanded(path: str) -> epath.Path:
+    return epath.Path(path).expanduser()
+
+
+def _query() -> tuple[int, int] | None:
+    """The patch of --query, from 0."""
+    query = _from_1("query")
+    if query is not None and len(query) != 2:
+        raise UserError(f"--query={','.join(FLAGS.query)}: give ROW,COLUMN, such as 7,7.")
+    return None if query is None else (query[0], query[1])
 
 
 def _from_1(flag: str) -> list[int] | None:

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from vit_jax.core.errors import UserError
-from vit_jax.core.token_layout import TokenLayout
 from vit_jax.draw.figures.distance import distance as draw_distance
 from vit_jax.draw.figures.heat import attention as draw_attention
 from vit_jax.draw.figures.heat import overlays as draw_overlays
@@ -46,7 +45,7 @@ class Question(NamedTuple):
 def findings(model: Any, inputs: np.ndarray, pixels: np.ndarray, asked: Question) -> Findings:
     """The pictures and numbers of what a model looks at in a few photos.
 
-    UserError for a layer or a query that the model does not have, or a damaged photo.
+    UserError as `check`, or for a damaged photo.
     """
     maps: dict[str, np.ndarray] = {}
     if asked.classes is not None:
@@ -58,7 +57,7 @@ def findings(model: Any, inputs: np.ndarray, pixels: np.ndarray, asked: Question
         )
         return Findings(Section(TITLE, [_overlays(pixels, maps, asked)], said), {})
     view = view_of(model)
-    query = _query(view.tokens, asked.query)
+    query = _query(view, asked.query)
     rollout, distances, norms, heads = observe.look(
         model,
         inputs,
@@ -77,10 +76,32 @@ def findings(model: Any, inputs: np.ndarray, pixels: np.ndarray, asked: Question
     return Findings(Section(TITLE, pictures), dict(zip(NUMBERS, found, strict=True)))
 
 
-def _query(tokens: TokenLayout, asked: tuple[int, int] | None) -> Any:
-    if asked is not None:
-        return asked
-    return CLASS if tokens.class_token else (tokens.grid[0] // 2, tokens.grid[1] // 2)
+def check(model: Any, layers: Sequence[int] | None, query: tuple[int, int] | None) -> None:
+    """UserError for a Question's layer or query that the model does not have."""
+    if observe.has_attention(model):
+        view = view_of(model)
+        _layers(view.depth, layers)
+        _query(view, query)
+        return
+    for flag, asked in (("layers", layers), ("query", query)):
+        if asked is not None:
+            raise UserError(
+                f"--{flag}={','.join(str(number + 1) for number in asked)} asks for attention, and "
+                f"a {type(model).__name__} has none. Leave it out, or give a ViT or a hybrid."
+            )
+
+
+def _query(view: View, asked: tuple[int, int] | None) -> Any:
+    """UserError for a patch that is not there."""
+    rows, columns = view.tokens.grid
+    if asked is None:
+        return CLASS if view.tokens.class_token else (rows // 2, columns // 2)
+    if asked[0] not in range(rows) or asked[1] not in range(columns):
+        raise UserError(
+            f"--query={asked[0] + 1},{asked[1] + 1}: the model has {rows} rows and {columns} "
+            f"columns of patches. Give one from 1,1 to {rows},{columns}."
+        )
+    return asked
 
 
 def _layers(depth: int, asked: Sequence[int] | None) -> list[int]:

@@ -37,7 +37,7 @@ def findings(
     *,
     names: Sequence[str],
     labels: Sequence[str] | None,
-    method: str = "pca",
+    method: str,
 ) -> Findings:
     """The pictures of a model's features.
 

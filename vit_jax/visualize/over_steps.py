@@ -35,8 +35,7 @@ def steps_of(workdir: str, asked: str) -> list[int]:
 
     UserError for what is no work directory, or has not these checkpoints.
     """
-    folder = epath.Path(workdir).expanduser()
-    there = sorted(workdirs.steps(folder / "checkpoints"))
+    there = sorted(workdirs.steps(_folder(workdir)))
     if not there:
         raise UserError(f"--steps={asked}: {workdir} is no work directory with checkpoints.")
     if asked == ALL:
@@ -49,6 +48,24 @@ def steps_of(workdir: str, asked: str) -> list[int]:
             f"{', '.join(map(str, there))}."
         )
     return sorted({int(word) for word in words})
+
+
+def check(model: Any) -> None:
+    """UserError for a model in which nothing can be followed."""
+    if not observe.has_attention(model):
+        raise UserError(
+            f"--steps follows positions and attention, and a {type(model).__name__} has neither. "
+            "Leave it out."
+        )
+
+
+def checkpoint(workdir: str, step: int) -> epath.Path:
+    """The folder of a step of `steps_of`."""
+    return _folder(workdir) / str(step)
+
+
+def _folder(workdir: str) -> epath.Path:
+    return epath.Path(workdir).expanduser() / "checkpoints"
 
 
 def findings(
@@ -101,5 +118,4 @@ def findings(
         note = "Numbers of each checkpoint; of layers, the first is dark and the last light."
         drawn = development.curves(steps, quantities)
         pictures.insert(0, Picture("development", "Development", note, look.png(drawn), wide=True))
-    said = "" if pictures else "This model has neither positions nor attention to follow."
-    return Findings(Section(TITLE, pictures, said), {})
+    return Findings(Section(TITLE, pictures), {})

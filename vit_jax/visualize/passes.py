@@ -35,7 +35,7 @@ class Seen(NamedTuple):
 def look(model: Any, photos: Photos, progress: Progress) -> Seen:
     """Features and logits of all photos, in chunks.
 
-    UserError for a damaged image, or for features that are not finite.
+    UserError for a damaged image, or for features or logits that are not finite.
     """
 
     def compute(model: Any, images: jax.Array) -> tuple[jax.Array, jax.Array | None]:
@@ -54,10 +54,14 @@ def look(model: Any, photos: Photos, progress: Progress) -> Seen:
             yield image
 
     features, logits = chunks.compute(compute, model, shown())
-    bad = np.flatnonzero(~np.isfinite(features).all(axis=1))
-    if len(bad):
-        raise UserError(
-            f"The features of {photos.files[bad[0]]} are not finite, and those of {len(bad) - 1:,} "
-            "other images: the weights are damaged, or their training diverged."
-        )
+    for name, values in (("features", features), ("logits", logits)):
+        if values is None:
+            continue
+        bad = np.flatnonzero(~np.isfinite(values).all(axis=1))
+        if len(bad):
+            raise UserError(
+                f"The {name} of {photos.files[bad[0]]} are not finite, and those of "
+                f"{len(bad) - 1:,} other images: the weights are damaged, or their training "
+                "diverged. Give other weights, such as an earlier checkpoint."
+            )
     return Seen(features, logits, np.stack(thumbnails))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from vit_jax.core import synsets
 from vit_jax.core.errors import UserError, nearest
 from vit_jax.visualize import of_attention, of_errors, of_features, of_weights, passes
 from vit_jax.visualize.of_attention import Question
-from vit_jax.visualize.passes import Progress, Seen
+from vit_jax.visualize.passes import Progress
 from vit_jax.visualize.photos import Photos
 from vit_jax.visualize.picture import Findings
 from vit_jax.weights import Loaded
@@ -20,11 +20,11 @@ from vit_jax.weights import Loaded
 class Options(NamedTuple):
     """The values of the command's flags of these names; layers and patches count from 0."""
 
-    max_images: int = 8
+    max_images: int
+    map: str
     of_class: str | None = None
     layers: Sequence[int] | None = None
     query: tuple[int, int] | None = None
-    map: str = "pca"
 
 
 def sections(
@@ -32,15 +32,20 @@ def sections(
 ) -> list[Findings]:
     """What the weights, attention, features and mistakes show.
 
-    UserError for a damaged image, a class, a layer or a patch that is not there, and features that
-    are not finite.
+    UserError for a class, a layer or a patch that is not there, before any image is read; for a
+    damaged image; and for features that are not finite.
     """
     model, names = loaded.model, loaded.class_names
+    wanted = None if options.of_class is None else class_of(options.of_class, model, names)
+    of_attention.check(model, options.layers, options.query)
     seen = passes.look(model, photos, progress)
     places = photos.spread(options.max_images)
     shown = photos.some(places)
     inputs = np.stack(list(shown.inputs()))
-    classes = _classes(seen, places, options.of_class, names)
+    classes = None
+    if seen.logits is not None:
+        predicted = seen.logits[places].argmax(axis=-1).tolist()
+        classes = predicted if wanted is None else [wanted] * len(places)
     asked = Question(classes, _captions(shown, classes, names), options.layers, options.query)
     pixels = shown.pixels(inputs)
     known = [title(label, names) for label in photos.labels if label is not None]
@@ -57,29 +62,34 @@ def sections(
     ]  # fmt: skip
 
 
-def _classes(
-    seen: Seen, places: Sequence[int], asked: str | None, names: Sequence[str] | None
-) -> list[int] | None:
-    """For each image, whose relevance is shown; None without a head."""
-    if seen.logits is None:
-        if asked is not None:
-            raise UserError(f"--of_class={asked}: these weights have no head, so no classes.")
-        return None
-    if asked is None:
-        return seen.logits[list(places)].argmax(axis=-1).tolist()
-    return [class_of(asked, seen.logits.shape[1], names)] * len(places)
+def class_of(asked: str, model: Any, names: Sequence[str] | None) -> int:
+    """A class of the model, by its name or a part of "n01 cock, hen", or else by its number.
 
-
-def class_of(asked: str, number: int, names: Sequence[str] | None) -> int:
-    """The place of a class of `number`, by this, by its name, or by a part of "n01 cock, hen"."""
+    UserError if there is none, or several have that name.
+    """
+    number = model.num_classes
+    if not number:
+        raise UserError(f"--of_class={asked}: these weights have no head, so no classes.")
+    every = names or ()
+    places = [place for place, name in enumerate(every) if name == asked]
+    places = places or [place for place, name in enumerate(every) if asked in _called(name)]
+    if len(places) > 1:
+        which = "; ".join(f"{place}, {every[place]}" for place in places)
+        raise UserError(f"--of_class={asked} is the name of several classes: {which}. Say which.")
+    if places:
+        return places[0]
     if asked.isdecimal() and int(asked) < number:
         return int(asked)
-    for place, name in enumerate(names or ()):
-        synset, _, rest = name.partition(" ")
-        if asked in (name, synset, rest, *rest.split(", ")):
-            return place
-    valid = nearest(asked, names) if names else f"Give a number from 0 to {number - 1:,}."
+    valid = f"Give a number from 0 to {number - 1:,}."
+    if names:
+        valid = nearest(asked, {called for name in names for called in _called(name)})
     raise UserError(f"--of_class={asked} is no class of this model. {valid}")
+
+
+def _called(name: str) -> list[str]:
+    """What "n01514668 cock, rooster" is called besides."""
+    words = synsets.without_id(name)
+    return [*([name.partition(" ")[0], words] if words != name else []), *words.split(", ")]
 
 
 def _captions(
