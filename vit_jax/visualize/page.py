@@ -21,6 +21,8 @@ CSS = """
 .pictures figure { min-width: 0; } .pictures figure.wide { grid-column: 1 / -1; }
 .pictures img { display: block; max-width: 100%; height: auto; margin: 0 auto; }
 .pictures img { background: #fff; border-radius: 6px; }
+.pictures .scroll { overflow-x: auto; }
+@media (max-width: 700px) { .pictures .wide img { max-width: none; width: 760px; } }
 .pictures p { margin: 8px 4px; color: var(--quiet); }
 table.numbers td { text-align: right; font-variant-numeric: tabular-nums; }
 """
@@ -113,7 +115,7 @@ def _figure(picture: Picture) -> str:
     return (
         f'<figure class="{"wide" if picture.wide else ""}"><figcaption><b>{title}</b>'
         f"<code>{escape(picture.name)}.{picture.ending}</code></figcaption>\n"
-        f'<img src="{url}" alt="{title}">\n<p>{escape(picture.note)}</p></figure>'
+        f'<div class="scroll"><img src="{url}" alt="{title}"></div>\n<p>{escape(picture.note)}</p></figure>'
     )
 
 

@@ -31,8 +31,10 @@ def test_norms_frame_what_stands_out(number):
     assert frame.get_xy() == (2.5, 1.5)
 
 
-def test_norms_of_equal_length():
-    check(lambda: norms.norms(photos(1), np.ones((1, 3, 4)), np.zeros((1, 3, 4), bool), ["a"]))
+@pytest.mark.parametrize("length", [1, 0])
+def test_norms_of_equal_length(length):
+    lengths, none = np.full((1, 3, 4), length), np.zeros((1, 3, 4), bool)
+    check(lambda: norms.norms(photos(1), lengths, none, ["a"]))
 
 
 @pytest.mark.parametrize("depth", [1, 12])

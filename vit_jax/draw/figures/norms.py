@@ -53,6 +53,7 @@ def norms(
     )
     # Outliers are many times as long as the others, which would all have one colour.
     low, high = (float(f(of_patches)) for f in (np.min, np.max))
+    high = high or 1.0  # of weights that are all 0
     low, high = max(low, 1e-3 * high), max(high, 1.01 * low)
     for k, photo in enumerate(photos):
         row, left = k // across, k % across * 2
