@@ -21,6 +21,7 @@ from PIL import Image
 from tests import preloaded
 from tests.xla_flags import QUICKLY_COMPILED
 from vit_jax import config as configs
+from vit_jax.methods import table as methods
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "BENCHMARKS.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -161,6 +162,7 @@ def sections():
         if dataclasses.is_dataclass(hint):
             yield field, hint
             yield from items(hint, f"{field}.")
+    yield "method", methods.Supervised  # docs/methods.md has the others' fields
     yield from items(configs.RunConfig)
 
 

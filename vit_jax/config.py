@@ -10,14 +10,15 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import ml_collections
 
 from vit_jax import models
 from vit_jax.core import errors
 from vit_jax.core.schema import bounds, config_file, strict
-from vit_jax.core.schema.fields import check_bounds
+from vit_jax.core.schema import fields as schema
+from vit_jax.methods import table as methods
 from vit_jax.store.metrics_file import RESERVED
 
 _MODEL_FIELDS = models.config_fields()
@@ -233,6 +234,10 @@ class RunConfig:
 
     model: ModelConfig = dataclasses.field(default_factory=ModelConfig)
     input: InputConfig = dataclasses.field(default_factory=InputConfig)
+    # How it learns; its fields are those of the dataclass of its `kind` (vit_jax/methods).
+    method: Annotated[Any, strict.ByKind(methods.find, methods.SUPERVISED)] = dataclasses.field(
+        default_factory=methods.Supervised
+    )
     loss: LossConfig = dataclasses.field(default_factory=LossConfig)
     optim: OptimConfig = dataclasses.field(default_factory=OptimConfig)
     total: TotalConfig = dataclasses.field(default_factory=TotalConfig)
@@ -325,7 +330,8 @@ def to_dict(config: RunConfig) -> dict[str, Any]:
 def _check(config: RunConfig) -> None:
     for name, limits in BOUNDS.items():
         for full_name, value in strict.values_at(config, name):
-            check_bounds(f"config.{full_name}", value, limits)
+            schema.check_bounds(f"config.{full_name}", value, limits)
+    schema.check(config.method, "config.method")
     for name in config.evals:
         if name in RESERVED or name.endswith("_ema") or not name.isidentifier():
             raise errors.UserError(

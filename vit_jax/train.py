@@ -181,7 +181,7 @@ def train(
                 store.wait()
                 raise preempted(stop, step, workdir)
         store.wait()
-        announce.finished(screen, durations, log.row(durations.total_steps), workdir)
+        announce.finished(screen, durations, model, log.row(durations.total_steps), workdir)
     return layout.together(state)
 
 

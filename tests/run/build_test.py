@@ -104,6 +104,7 @@ CHANGES: dict[str, tuple[object, tuple[str, ...]]] = {
     "input.cache_bytes": (2**20, ("input.cache=ram",)),
     "input.skip_steps": ("3", ()),
     "input.on_bad_image": ("skip", ()),
+    "method.kind": ("masked_patch", ()),
     "loss.kind": ("sigmoid", ()),
     "loss.binarize_targets": (True, ("loss.kind=sigmoid",)),
     "optim.name": ("lion", ()),

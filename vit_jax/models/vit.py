@@ -124,7 +124,11 @@ class ViT(nnx.Module):
 
     def embed(self, images: jax.Array) -> jax.Array:
         """[B, H, W, 3] -> [B, N, D]: the tokens of eq. 1, which enter the first block."""
-        x = self.patches(images).astype(self.spec.stream_dtype)
+        return self.place(self.patches(images))
+
+    def place(self, patches: jax.Array) -> jax.Array:
+        """Embedded patches [B, N, D] -> [B, N, D]: the tokens of eq. 1."""
+        x = patches.astype(self.spec.stream_dtype)
         first = [self.cls[...].astype(x.dtype)] if self.spec.has_class_token else []
         first += [self.registers[...].astype(x.dtype)] if self.spec.registers else []
         of_all = [
@@ -146,9 +150,26 @@ class ViT(nnx.Module):
 
         results: how many tokens, from the first on, are wanted after the last block.
         """
+        return self._run_blocks(self.embed(images), key, layers, results)
+
+    def _run_blocks(
+        self,
+        x: jax.Array,
+        key: Any,
+        layers: tuple[int, ...] = (),
+        results: int | None = None,
+    ) -> tuple[jax.Array, tuple[jax.Array, ...]]:
+        """Eq. 2-3 of the tokens of eq. 1; as `_run`."""
         first, rest = (None, None) if key is None else jax.random.split(key)
-        x = self.dropout(self.embed(images), first)
+        x = self.dropout(x, first)
         return self.blocks(x, rest, layers, self.shared_positions, results)
+
+    def encode(self, x: jax.Array, key: Any = None) -> jax.Array:
+        """Tokens of eq. 1, [B, N, D], or some of them -> the same after the last norm.
+
+        key: for dropout and stochastic depth; None: without.
+        """
+        return self.norm(self._run_blocks(x, key)[0])
 
     @property
     def shared_positions(self) -> Positions | None:

@@ -159,7 +159,11 @@ def results(screen: Screen, step: int, numbers: Mapping[str, float]) -> None:
 
 
 def finished(
-    screen: Screen, durations: build.Durations, row: Mapping[str, float], workdir: epath.Path
+    screen: Screen,
+    durations: build.Durations,
+    model: build.Model,
+    row: Mapping[str, float],
+    workdir: epath.Path,
 ) -> None:
     """Prints the result, where it is, and what to do next."""
     screen.say(f"finished {durations.total_steps:,} steps")
@@ -170,7 +174,10 @@ def finished(
     for name, line in _by_evaluation(row).items():
         screen.say(f"result   {name}: {line}")
     screen.say(f"saved    {workdir / 'checkpoints' / str(durations.total_steps)}")
-    screen.say(f"next     python -m vit_jax.predict --checkpoint {workdir} IMAGE...")
+    command = f"predict --checkpoint {workdir} IMAGE..."
+    if not model.num_classes:
+        command = f"train --config configs/finetune.py --config.init.weights={workdir} ..."
+    screen.say(f"next     python -m vit_jax.{command}")
 
 
 def _by_evaluation(numbers: Mapping[str, float]) -> dict[str, str]:

@@ -138,6 +138,8 @@ def _evaluations(
     eval_data = {}
     for name in config.evals:
         size, classes = step.model.preprocess.image_size, data.classes
+        if not step.model.num_classes:
+            classes = build.ModelClasses(0, None)
         eval_data[name] = look(
             f"evals.{name}", build.eval_data, name, config, classes, mesh, size, after=[kinds]
         )

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from vit_jax.optim.patterns import Adapters
+from vit_jax.training.method import Inputs, Learnt, Method, Others
 
 # "image" uint8 [B, H, W, 3], "labels" int32 [B, K] padded with -1, "weight" float32 [B]; if
 # labels are weighted, also "label_weights" float32 [B, K].
@@ -28,6 +29,7 @@ class Objective:
     std: tuple[float, ...]
     binarize_targets: bool = False  # every label in a blend counts 1
     adapters: Adapters | None = None  # which are trained instead of everything
+    method: Method | None = None  # what is learnt instead of the labels
 
     def images(self, batch: Batch) -> jax.Array:
         """A batch -> normalised images, float32 [B, H, W, 3]."""
@@ -45,6 +47,19 @@ class Objective:
         if self.binarize_targets:
             targets = (targets > 0).astype(targets.dtype)
         return smooth_labels(targets, self.label_smoothing)
+
+    def learn(self, model: Any, inputs: Inputs, key: jax.Array, others: Others) -> Learnt:
+        """A forward pass in training."""
+        if self.method is not None:
+            return self.method.learn(model, inputs, key, others)
+        logits = model(inputs.images, train=True, rngs=key)
+        return Learnt(self.losses(logits, inputs.targets), logits)
+
+    def numbers(self, learnt: Any, targets: jax.Array, weights: jax.Array) -> dict[str, jax.Array]:
+        """What is logged of `Learnt.numbers`, [] each; targets [B, C], weights [B] of sum 1."""
+        if self.method is None:
+            return {"accuracy": accuracy(learnt, targets, weights)}
+        return {name: jnp.sum(x * weights) for name, x in learnt.items()}
 
     def losses(self, logits: jax.Array, targets: jax.Array) -> jax.Array:
         """[B, C], [B, C] -> [B]."""
@@ -109,6 +124,14 @@ def top_k_correct(logits: jax.Array, labels: jax.Array, k: int) -> jax.Array:
     """
     _, classes = jax.lax.top_k(logits, min(k, logits.shape[-1]))
     return jnp.take_along_axis(labels, classes, axis=-1).any(axis=-1).astype(jnp.float32)
+
+
+def accuracy(logits: jax.Array, targets: jax.Array, weights: jax.Array) -> jax.Array:
+    """[B, C], [B, C], [B] -> []: accuracy over the examples with a label; 0 if none has one."""
+    labels = main_labels(targets)
+    weights = weights * labels.any(axis=-1)
+    correct = jnp.sum(top_k_correct(logits, labels, 1) * weights)
+    return correct / jnp.maximum(jnp.sum(weights), 1e-9)
 
 
 def main_labels(targets: jax.Array) -> jax.Array:

@@ -16,8 +16,9 @@ from vit_jax.optim.patterns import stop_gradients
 from vit_jax.parallel import mesh as meshes
 from vit_jax.parallel.chips import compiler_options
 from vit_jax.parallel.global_norm import global_norm
+from vit_jax.training.method import Inputs, Others
 from vit_jax.training.mixing import mix
-from vit_jax.training.objective import Batch, Objective, main_labels, top_k_correct
+from vit_jax.training.objective import Batch, Objective
 from vit_jax.training.state import StateLayout, TrainState, random_stream
 
 Scalars = dict[str, Any]
@@ -47,16 +48,12 @@ class Backward(NamedTuple):
     Attributes:
       loss: float32 [], the mean over the batch that is minimised.
       grads: its gradients, nested as the parameters; before any clipping.
-      logits: [B, C].
-      targets: [B, C], before label smoothing.
-      weights: [B], the weight of each example in the mean.
+      numbers: [] each, by name, to be logged.
     """
 
     loss: jax.Array
     grads: Any
-    logits: jax.Array
-    targets: jax.Array
-    weights: jax.Array
+    numbers: dict[str, jax.Array]
 
 
 def make_backward(
@@ -67,25 +64,27 @@ def make_backward(
 
     def backward(state: TrainState, batch: Batch) -> Backward:
         images, targets, weight = examples(batch, objective, seed=seed, step=state.step)
-        smooth = objective.asked(targets)
+        inputs = Inputs(images, objective.asked(targets), batch)
+        others = Others(nnx.merge(layout.graph, together(state.ema, Layers)) if state.ema else None)
         key = jax.random.fold_in(dropout, state.step)
 
-        def mean_loss(params: Any, microbatch: Any, key: jax.Array) -> tuple[jax.Array, jax.Array]:
-            images, targets, weights = microbatch
+        def mean_loss(params: Any, microbatch: Any, key: jax.Array) -> tuple[jax.Array, Any]:
+            inputs, weights = microbatch
             params = stop_gradients(params, objective.freeze, objective.adapters)
             params = together(params, Layers)
-            logits = nnx.merge(layout.graph, params)(images, train=True, rngs=key)
-            return jnp.sum(objective.losses(logits, targets) * weights), logits
+            model = nnx.merge(layout.graph, params)
+            losses, numbers = objective.learn(model, inputs, key, others)
+            return jnp.sum(losses * weights), numbers
 
         weights = weight / jnp.maximum(jnp.sum(weight), 1e-9)
-        loss, logits, grads = _accumulated(
+        loss, numbers, grads = _accumulated(
             jax.value_and_grad(mean_loss, has_aux=True),
             state.params,
-            (images, smooth, weights),
+            (inputs, weights),
             key,
             objective.grad_accum_steps,
         )
-        return Backward(loss, grads, logits, targets, weights)
+        return Backward(loss, grads, objective.numbers(numbers, targets, weights))
 
     return backward
 
@@ -109,7 +108,7 @@ def make_update(
     in_one_go = objective.grad_accum_steps == 1
 
     def update(state: TrainState, batch: Batch) -> tuple[TrainState, Scalars]:
-        loss, grads, logits, targets, weights = backward(state, batch)
+        loss, grads, numbers = backward(state, batch)
         # From here on every device works only on its shard of the optimizer's state.
         grads = jax.lax.with_sharding_constraint(grads, layout.update_shardings)
         norm = global_norm(grads, layout.gradients, exact=in_one_go)
@@ -133,7 +132,7 @@ def make_update(
         )
         scalars = {
             "train/loss": loss,
-            "train/accuracy": _accuracy(logits, targets, weights),
+            **{f"train/{name}": x for name, x in numbers.items()},
             "train/grad_norm": norm,
             **rates(state.step, opt_state),
             # On all hosts: in training nothing else has weight 0.
@@ -143,14 +142,6 @@ def make_update(
         return after, scalars
 
     return update
-
-
-def _accuracy(logits: jax.Array, targets: jax.Array, weights: jax.Array) -> jax.Array:
-    """[B, C], [B, C], [B] -> []: accuracy over the examples with a label; 0 if none has one."""
-    labels = main_labels(targets)
-    weights = weights * labels.any(axis=-1)
-    correct = jnp.sum(top_k_correct(logits, labels, 1) * weights)
-    return correct / jnp.maximum(jnp.sum(weights), 1e-9)
 
 
 def leave_out(state: TrainState, batch: Batch) -> tuple[TrainState, Scalars]:
@@ -179,11 +170,11 @@ def _accumulated(
     batch: Any,
     key: jax.Array,
     grad_accum_steps: int,
-) -> tuple[jax.Array, jax.Array, Any]:
-    """Loss, logits [B, C] and gradients of a batch, computed in microbatches."""
+) -> tuple[jax.Array, Any, Any]:
+    """Loss, numbers of each example and gradients of a batch, computed in microbatches."""
     if grad_accum_steps == 1:
-        (loss, logits), grads = value_and_grad(params, batch, key)
-        return loss, logits, grads
+        (loss, numbers), grads = value_and_grad(params, batch, key)
+        return loss, numbers, grads
 
     # Microbatch i has the examples i, i + grad_accum_steps, ...: every device has some of each.
     def microbatches_of(x: jax.Array) -> jax.Array:
@@ -192,15 +183,16 @@ def _accumulated(
 
     microbatches = jax.tree.map(microbatches_of, batch)
 
-    def add(total: Any, each: Any) -> tuple[Any, jax.Array]:
+    def add(total: Any, each: Any) -> tuple[Any, Any]:
         microbatch, key = each
-        (loss, logits), grads = value_and_grad(params, microbatch, key)
-        return jax.tree.map(jnp.add, total, (loss, grads)), logits
+        (loss, numbers), grads = value_and_grad(params, microbatch, key)
+        return jax.tree.map(jnp.add, total, (loss, grads)), numbers
 
     zero = (jnp.zeros(()), jax.tree.map(jnp.zeros_like, params))
     keys = jax.random.split(key, grad_accum_steps)
-    (loss, grads), logits = jax.lax.scan(add, zero, (microbatches, keys))
-    return loss, logits.swapaxes(0, 1).reshape(-1, logits.shape[-1]), grads
+    (loss, grads), numbers = jax.lax.scan(add, zero, (microbatches, keys))
+    in_order = lambda x: x.swapaxes(0, 1).reshape(-1, *x.shape[2:])
+    return loss, jax.tree.map(in_order, numbers), grads
 
 
 def lower_update(

@@ -2,8 +2,8 @@
 
 With head="reset" everything up to the last norm is taken; the rest is fresh, and parts that the
 new model lacks (class token, pooling, pre-logits) are dropped. With head="keep" the model must be
-the same. In both cases learned positions are resized for images of another size, and low-rank
-adapters are fresh: at first they change nothing.
+the same. In both cases learned positions are resized for images of another size, low-rank adapters
+are fresh: at first they change nothing, and so is what a method of pre-training adds.
 """
 
 from collections.abc import Mapping
@@ -16,6 +16,7 @@ from vit_jax.core import pytrees
 from vit_jax.core.errors import UserError
 from vit_jax.models import ModelInfo, hidden_fields
 from vit_jax.nn.posemb import is_table, places_axis, resize
+from vit_jax.training.method import OF_METHOD
 from vit_jax.training.state import TrainState
 from vit_jax.weights import CheckpointInfo
 
@@ -95,6 +96,8 @@ def shapes_to_take(
         own_parts, their_parts = set(map(_part, own)), set(map(_part, there))
         stays_fresh = {"head"} | ({"pooling"} - their_parts)
         left_out = {"head"} | (OPTIONAL - own_parts)
+    stays_fresh.add(OF_METHOD)
+    left_out.add(OF_METHOD)
     is_taken = lambda name: _part(name) not in stays_fresh and not pytrees.is_adapter(name)
     wanted = {n: x.shape for n, x in own.items() if is_taken(n)}
     offered = {n: s for n, s in there.items() if _part(n) not in left_out}

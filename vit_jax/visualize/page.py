@@ -115,7 +115,8 @@ def _figure(picture: Picture) -> str:
     return (
         f'<figure class="{"wide" if picture.wide else ""}"><figcaption><b>{title}</b>'
         f"<code>{escape(picture.name)}.{picture.ending}</code></figcaption>\n"
-        f'<div class="scroll"><img src="{url}" alt="{title}"></div>\n<p>{escape(picture.note)}</p></figure>'
+        f'<div class="scroll"><img src="{url}" alt="{title}"></div>\n'
+        f"<p>{escape(picture.note)}</p></figure>"
     )
 
 

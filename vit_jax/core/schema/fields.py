@@ -96,17 +96,15 @@ def without_a_place(spec: Any, to: str) -> list[str]:
     ]
 
 
-def check(spec: Any) -> None:
+def check(spec: Any, section: str = "model") -> None:
     """Raises UserError for a field of another type, with an unknown word, or out of bounds."""
-    for name, about in of(spec).items():
-        value = getattr(spec, name)
+    for field, about in of(spec).items():
+        name, value = f"{section}.{field}", getattr(spec, field)
         _check_type(name, value, about.hint)
         optional = type(None) in typing.get_args(about.hint)
         if about.choices and value not in (*about.choices, *([None] if optional else [])):
-            raise errors.UserError(
-                f"model.{name}={value!r}. {errors.nearest(str(value), about.choices)}"
-            )
-        check_bounds(f"model.{name}", value, about.bounds)
+            raise errors.UserError(f"{name}={value!r}. {errors.nearest(str(value), about.choices)}")
+        check_bounds(name, value, about.bounds)
 
 
 def check_bounds(name: str, value: Any, bounds: tuple[float, float] | None) -> None:
@@ -135,7 +133,7 @@ def _check_type(name: str, value: Any, hint: Any) -> None:
         fits = hint is not bool or isinstance(value, bool)
     if not fits:
         kind = getattr(hint, "__name__", str(hint)) if hint is not float else "finite number"
-        raise errors.UserError(f"model.{name}={value!r}: it must be of type {kind}.")
+        raise errors.UserError(f"{name}={value!r}: it must be of type {kind}.")
 
 
 def is_whole(value: Any) -> bool:

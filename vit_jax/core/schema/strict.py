@@ -8,13 +8,25 @@ import dataclasses
 import math
 import types
 import typing
-from collections.abc import Mapping
-from typing import Any, Literal
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, Literal, NamedTuple
 
 import ml_collections
 
 from vit_jax.core import errors
 from vit_jax.core.schema import elsewhere, renamed
+
+
+class ByKind(NamedTuple):
+    """A section whose class is chosen by its field `kind`: Annotated[Any, ByKind(...)].
+
+    Attributes:
+      find: a kind -> its dataclass; UserError for a kind that does not exist.
+      default: the kind of a section that names none.
+    """
+
+    find: Callable[[str], type]
+    default: str
 
 
 def override(tree: dict[str, Any], path: str, text: str) -> None:
@@ -44,10 +56,12 @@ class _Text(str):
 def leaves(cls: type, where: str = "") -> list[str]:
     """Every field of a dataclass and its sections, with dots; <name> is any name of a map."""
     names: list[str] = []
-    for name, hint in typing.get_type_hints(cls).items():
+    for name, hint in _hints(cls).items():
         full = f"{where}.{name}".lstrip(".")
         if typing.get_origin(hint) is dict:
             names += leaves(typing.get_args(hint)[1], f"{full}.<name>")
+        elif _by_kind(hint):
+            names.append(f"{full}.kind")  # the others depend on it
         else:
             is_section = dataclasses.is_dataclass(hint)
             names += leaves(typing.cast(type, hint), full) if is_section else [full]
@@ -71,7 +85,7 @@ def build(cls: type, values: Mapping[str, Any], where: str = "", root: type | No
     root = root or cls
     if not isinstance(values, Mapping):
         raise errors.UserError(f"config.{where} is a section, got {values!r}.")
-    hints = typing.get_type_hints(cls)
+    hints = _hints(cls)
     for name in map(str, values):
         if name not in hints:
             full = f"{where}.{name}".lstrip(".")
@@ -101,6 +115,10 @@ def _typed(value: Any, hint: Any, where: str, root: type) -> Any:
     """`value` as type `hint`, or a UserError that says which values the field takes."""
     if dataclasses.is_dataclass(hint):
         return build(typing.cast(type, hint), value, where, root)
+    by_kind = _by_kind(hint)
+    if by_kind:
+        kind = value.get("kind", by_kind.default) if isinstance(value, Mapping) else ""
+        return build(by_kind.find(str(kind)), value, where, root)
     if typing.get_origin(hint) is dict:
         if not isinstance(value, Mapping):
             raise errors.UserError(f"config.{where} maps names to sections, got {value!r}.")
@@ -118,6 +136,16 @@ def _typed(value: Any, hint: Any, where: str, root: type) -> Any:
     choices = [o for o in options if isinstance(o, str)]
     help = f" {errors.nearest(str(value), choices)}" if choices else ""
     raise errors.UserError(f"config.{where} takes {wanted}, got {str(value)!r}.{help}")
+
+
+def _hints(cls: type) -> dict[str, Any]:
+    """The types of a dataclass's fields, a section by kind as it is annotated."""
+    return typing.get_type_hints(cls, include_extras=True)
+
+
+def _by_kind(hint: Any) -> ByKind | None:
+    is_one = typing.get_origin(hint) is Annotated and isinstance(hint.__metadata__[0], ByKind)
+    return hint.__metadata__[0] if is_one else None
 
 
 def _options(hint: Any) -> tuple[Any, ...]:

@@ -83,8 +83,13 @@ def eval_data(
         )
     meshes.check_batch(mesh, _batch_size(name, config), f"{where}.batch_size")
     source = eval_source(where, config, classes.number)
+    if c.kind == CLASSIFICATION and not classes.number:
+        raise errors.UserError(
+            f"{where}.kind={c.kind} needs a model with a head, and this one learns none: take "
+            f"{where}.kind={FROZEN}, which compares features."
+        )
     if c.kind != FROZEN:
-        columns = _columns(source, classes, where)
+        columns = _columns(source, classes, where) if classes.number else None
         if c.calibration and source.max_labels > 1:
             raise errors.UserError(
                 f"{where}.calibration: images of {source.name} have up to {source.max_labels} "

@@ -11,9 +11,11 @@ from vit_jax import models, weights
 from vit_jax.config import InitConfig, LoraConfig, RunConfig
 from vit_jax.core import errors
 from vit_jax.data.source import Source
+from vit_jax.methods.table import SUPERVISED
 from vit_jax.models.adapters import add
 from vit_jax.optim.patterns import Adapters
 from vit_jax.run.parts.preprocessing import as_preprocess, image_size
+from vit_jax.training.method import OF_METHOD, Method
 from vit_jax.weights.loading import describe
 
 
@@ -25,19 +27,25 @@ class Model:
       make: nnx.Rngs -> module.
       info: its name, parameters, FLOPs and fields.
       preprocess: the preparation of images for prediction, and so their size.
+      num_classes: of its head; 0: it has none.
       adapters: of its kernels; None: they are trained themselves.
     """
 
     make: Callable[[nnx.Rngs], nnx.Module]
     info: models.ModelInfo
     preprocess: models.Preprocess
+    num_classes: int
     adapters: Adapters | None = None
 
 
 def model(config: RunConfig, *, num_classes: int) -> Model:
-    """The model of the run; names and sizes are checked now."""
+    """The model of the run for data of so many classes; names and sizes are checked now."""
     prepared = preprocess(config)
     name, fields = architecture(config)
+    method = pretraining(config)
+    if method is not None:
+        method.check(name, models.spec(name, **fields), prepared.image_size)
+        num_classes = num_classes if method.uses_labels else 0
     arguments: dict[str, Any] = {
         "num_classes": num_classes,
         "image_size": prepared.image_size,
@@ -46,10 +54,19 @@ def model(config: RunConfig, *, num_classes: int) -> Model:
     lora = adapters(config.lora)
 
     def make(rngs: nnx.Rngs) -> nnx.Module:
-        plain = models.create(name, rngs=rngs, preprocess=prepared, **arguments)
-        return plain if lora is None else add(plain, lora, rngs)
+        made = models.create(name, rngs=rngs, preprocess=prepared, **arguments)
+        made = made if lora is None else add(made, lora, rngs)
+        extra = None if method is None else method.extend(made, rngs)
+        if extra is not None:
+            setattr(made, OF_METHOD, extra)
+        return made
 
-    return Model(make, models.info(name, **arguments), prepared, lora)
+    return Model(make, models.info(name, **arguments), prepared, num_classes, lora)
+
+
+def pretraining(config: RunConfig) -> Method | None:
+    """The method that the run learns by, unless it learns from labels."""
+    return None if config.method.kind == SUPERVISED else config.method
 
 
 def adapters(c: LoraConfig) -> Adapters | None:
@@ -131,8 +148,8 @@ def description(model: Model, source: Source) -> dict[str, Any]:
     """The description in the run's checkpoints."""
     return describe(
         model.info,
-        num_classes=source.num_classes,
-        class_names=source.class_names,
+        num_classes=model.num_classes,
+        class_names=source.class_names if model.num_classes else None,
         preprocess=model.preprocess,
         adapter_scale=None if model.adapters is None else model.adapters.scale,
     )

@@ -1,5 +1,6 @@
 """The parts of a training step: durations, model, optimizer, layout of the state, objective."""
 
+import dataclasses
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
@@ -7,14 +8,14 @@ import optax
 from flax import nnx
 from jax.sharding import Mesh
 
-from vit_jax.config import ModelConfig, OptimConfig, RunConfig
+from vit_jax.config import LossConfig, ModelConfig, OptimConfig, RunConfig
 from vit_jax.core import errors
 from vit_jax.core.axes import Target
 from vit_jax.nn.kernels.choice import AUTO, check_devices
 from vit_jax.nn.stack import OFFLOAD_MEMORY
 from vit_jax.optim import optimizers, patterns, schedules
 from vit_jax.run.parts.durations import Durations, durations
-from vit_jax.run.parts.networks import Model, adapters, model
+from vit_jax.run.parts.networks import Model, adapters, model, pretraining
 from vit_jax.training.objective import Objective
 from vit_jax.training.state import StateLayout, state_layout
 from vit_jax.training.step import make_update
@@ -168,6 +169,13 @@ def objective(config: RunConfig, *, num_classes: int) -> Objective:
             f"loss.binarize_targets=True goes with loss.kind=sigmoid, got {c.kind}, which divides "
             "a whole between the classes: set loss.binarize_targets=False."
         )
+    method = pretraining(config)
+    if method is not None and not method.uses_labels and c != LossConfig():
+        unread = next(f.name for f in dataclasses.fields(c) if getattr(c, f.name) != f.default)
+        raise errors.UserError(
+            f"loss.{unread}={getattr(c, unread)} is about labels, which method.kind={method.kind} "
+            "does not learn from: leave the section loss out."
+        )
     return Objective(
         loss=c.kind,
         label_smoothing=c.label_smoothing,
@@ -180,6 +188,7 @@ def objective(config: RunConfig, *, num_classes: int) -> Objective:
         mean=config.input.mean,
         std=config.input.std,
         binarize_targets=c.binarize_targets,
+        method=method,
     )
 
 

@@ -1,0 +1,76 @@
+"""A small ViT pre-trained on 100 classes of Tiny-ImageNet, with labels or without.
+
+    python -m vit_jax.train --config configs/pretrain_tiny_imagenet.py:mae --workdir DIR
+
+Variant  a key of METHODS; `supervised` is the same model on labels.
+Recipe   none published for images of this size; rates are the methods' own by batch size.
+Data     50,000 images of 64 x 64 pixels of 100 classes, half of Tiny-ImageNet's, in TFDS's layout
+         in input.data_dir, splits `train` and `validation`.
+Cost     two CPU cores for one to two hours, by method.
+Reaches  see docs/methods.md.
+"""
+
+import ml_collections
+
+# Seen for every method: they differ in what an image costs.
+EPOCHS = {"supervised": 16, "masked_patch": 16, "mae": 40}
+METHODS = {
+    "supervised": {},
+    "masked_patch": {"kind": "masked_patch"},
+    "mae": {"kind": "mae", "decoder_width": 96, "decoder_depth": 2, "decoder_heads": 3},
+}
+
+
+def get_config(arg=None):
+    arg = arg or "mae"
+    if arg not in METHODS:
+        raise ValueError(f"it has the variants {', '.join(METHODS)}, got {arg!r}.")
+    config = ml_collections.ConfigDict(
+        {
+            "model": {
+                "name": "ViT-Ti/8",
+                "width": 128,
+                "depth": 6,
+                "num_heads": 4,
+                "mlp_dim": 512,
+                "position_embedding": "sincos_2d",
+            },
+            "method": METHODS[arg],
+            "input": {
+                "source": "tfds",
+                "split": "train",
+                "preprocess": "decode|inception_crop(64, 0.2)|flip_lr",
+                "batch_size": 128,
+                "num_examples": 50_000,
+                "num_classes": 100,
+                "cache": "device",
+            },
+            "optim": {
+                "name": "adam",
+                "lr": 1e-3,
+                "schedule": "cosine",
+                "warmup_epochs": 1,
+                "weight_decay": 0.05,
+                "weight_decay_meaning": "lr_scaled",
+                "b2": 0.95,
+                "grad_clip_norm": 1.0,
+            },
+            "total": {"epochs": EPOCHS[arg]},
+            "evals": {
+                "frozen": {
+                    "kind": "frozen",
+                    "split": "validation",
+                    "preprocess": "decode|central_crop(64)",
+                    "train_per_class": 50,
+                    "shots": (10,),
+                    "neighbours": (20,),
+                    "probe_l2": (1e-4, 1e-3, 1e-2),
+                },
+            },
+            "checkpoint": {"every_steps": 1000, "keep_last": 1},
+            "log": {"every_steps": 50, "tensorboard": False},
+        }
+    )
+    if arg == "supervised":
+        config.evals.validation = {"split": "validation", "preprocess": "decode|central_crop(64)"}
+    return config

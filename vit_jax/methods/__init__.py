@@ -1,0 +1,1 @@
+"""Methods of pre-training other than by labels, one file each."""
