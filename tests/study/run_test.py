@@ -144,6 +144,15 @@ def test_a_dry_run_shows_costs_and_commands_and_writes_nothing(world, capsys):
     assert not world.folder.exists()
 
 
+def test_values_that_no_cost_tells_are_in_the_names(world):
+    made = world.study("--config.model.width=32", "--config.optim.weight_decay=0.1,0.2")
+    names = {each.name.partition(", 1,437")[0] for each in made.points}
+    model = made.points[0].model
+    assert names == {f"{model}, optim.weight_decay={decay}" for decay in ("0.1", "0.2")}
+    assert f"{model}, optim.weight_decay=0.2" in (world.folder / "results.html").read_text()
+    assert list(made.frontiers) == [model]
+
+
 def test_families_are_told_apart():
     assert [family(name) for name in ("ViT-B/16", "R50+ViT-B/16", "R50x1")] == [
         "ViT", "hybrid", "ResNet",

@@ -193,7 +193,7 @@ def _points(made: StudyResult) -> str:
         score = made.shown(losses[i]) if i in losses else "-"
         rows.append(
             [
-                escape(each.model),
+                escape(each.title),
                 each.cost.family,
                 *results.sizes(each),
                 score,

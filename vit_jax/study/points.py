@@ -9,9 +9,11 @@ from vit_jax.core.errors import UserError, nearest
 from vit_jax.store.metrics_file import RESERVED
 from vit_jax.study.cost import Cost, label
 from vit_jax.sweep import progress
+from vit_jax.sweep.grid import CONFIG
 from vit_jax.sweep.progress import PointProgress
 from vit_jax.sweep.results import SEED
 
+_TOLD = (CONFIG, "model.", "input.subset_fraction", "total.")  # by a point's model and its cost
 _STATES = ("failed", "running", "waiting", "finished")  # the first that a seed has is the point's
 
 
@@ -36,10 +38,16 @@ class StudyPoint(NamedTuple):
     why: str = ""
 
     @property
+    def title(self) -> str:
+        """ "ViT-Ti/16, optim.lr=1e-3": the model, and the values that its cost does not tell."""
+        others = (f"{f}={v}" for f, v in self.values.items() if not f.startswith(_TOLD))
+        return ", ".join([self.model, *others])
+
+    @property
     def name(self) -> str:
         """ "ViT-Ti/16, 1,437 examples, 14,370 seen"."""
         cost = self.cost
-        return f"{self.model}, {cost.examples:,} examples, {cost.examples_seen:,} seen"
+        return f"{self.title}, {cost.examples:,} examples, {cost.examples_seen:,} seen"
 
 
 class Scored(NamedTuple):

@@ -206,7 +206,7 @@ def as_csv(made: StudyResult) -> str:
 def cost_lines(found: Sequence[StudyPoint]) -> Iterator[str]:
     """A table of what each point costs, and the sum."""
     rows = [
-        [each.model, *sizes(each), "" if each.state == "waiting" else each.state] for each in found
+        [each.title, *sizes(each), "" if each.state == "waiting" else each.state] for each in found
     ]
     head = ["model", *SIZES, ""]
     yield from aligned(head, rows, left={0, len(head) - 1})
@@ -232,7 +232,7 @@ def lines(made: StudyResult) -> Iterator[str]:
     kept = set(made.best)
     rows = [
         [
-            each.model,
+            each.title,
             *sizes(each),
             made.shown(losses[i]) if i in losses else "-",
             "frontier" if i in kept else "" if each.state == "finished" else each.state,
