@@ -48,14 +48,14 @@ def test_a_run_and_how_it_developed(workdir, tmp_path, run_python):
         (["--images=tests/visualize"], "No image in tests/visualize"),
         (["--output=setup.py/x"], "--output=setup.py/x cannot be written"),
         (["--images=docs", "--output=docs/looked"], "--output=docs/looked is inside docs"),
-        (["--max_images=3", "--compare=docs"], "--compare takes 4 images or more, and 3 are shown"),
+        (["--max_images=3", "--compare=RUN"], "--compare takes 4 images or more, and 3 are shown"),
         (["--compare=docs"], "No checkpoint in docs"),
-        (["--image_size=9"], "9"),
+        (["--image_size=9"], "--image_size=9 does not suit .* nearest: .8, 8."),
     ],
 )
 def test_mistakes_are_told_in_one_message(workdir, tmp_path, run_python, flags, says):
     given = {"images": "docs/digits", "output": str(tmp_path / "o")}
-    given |= dict(flag.removeprefix("--").split("=") for flag in flags)
+    given |= dict(flag.removeprefix("--").replace("RUN", str(workdir)).split("=") for flag in flags)
     done = run_python(
         *COMMAND, f"--checkpoint={workdir}", *(f"--{name}={value}" for name, value in given.items())
     )

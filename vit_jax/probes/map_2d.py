@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable
 
 import numpy as np
@@ -12,6 +13,7 @@ from vit_jax.probes.principal import principal
 PERPLEXITY = 30.0  # of t-SNE (scikit-learn's default); less for few examples
 NEIGHBOURS = 15  # of UMAP (umap-learn's default); less for few examples
 LEAST = 3  # examples
+_NEEDS = {"tsne": ("sklearn", "scikit-learn"), "umap": ("umap", "umap-learn")}
 _INSTALL = 'pip install "vit_jax[maps]" installs it'
 
 
@@ -27,12 +29,20 @@ def map_2d(features: np.ndarray, method: str = "pca", *, seed: int = 0) -> np.nd
     UserError for an unknown method, for one whose package is not installed, and for too few
     examples.
     """
-    if method not in METHODS:
-        raise UserError(f"There is no map {method!r}. {nearest(method, METHODS)}")
+    check(method)
     x = np.asarray(features, np.float32)
     if len(x) < LEAST:
         raise UserError(f"A map of {len(x)} images: it takes at least {LEAST}.")
     return np.asarray(METHODS[method](x, seed), np.float32)
+
+
+def check(method: str) -> None:
+    """UserError for an unknown method, or one whose package is not installed."""
+    if method not in METHODS:
+        raise UserError(f"There is no map {method!r}. {nearest(method, METHODS)}")
+    module, package = _NEEDS.get(method, ("numpy", ""))
+    if importlib.util.find_spec(module) is None:
+        raise UserError(f"The map {method} needs {package}: {_INSTALL}; or take the map pca.")
 
 
 def _pca(x: np.ndarray, seed: int) -> np.ndarray:
@@ -42,19 +52,15 @@ def _pca(x: np.ndarray, seed: int) -> np.ndarray:
 
 
 def _tsne(x: np.ndarray, seed: int) -> np.ndarray:
-    try:
-        from sklearn.manifold import TSNE
-    except ImportError as error:
-        raise UserError(f"t-SNE needs scikit-learn: {_INSTALL}; or take the map pca.") from error
+    from sklearn.manifold import TSNE
+
     perplexity = min(PERPLEXITY, (len(x) - 1) / 3)
     return TSNE(perplexity=perplexity, init="pca", random_state=seed).fit_transform(x)
 
 
 def _umap(x: np.ndarray, seed: int) -> np.ndarray:
-    try:
-        from umap import UMAP
-    except ImportError as error:
-        raise UserError(f"UMAP needs umap-learn: {_INSTALL}; or take the map pca.") from error
+    from umap import UMAP
+
     # With a seed it runs on one thread. Its spectral start needs more examples than dimensions.
     return UMAP(
         n_neighbors=min(NEIGHBOURS, len(x) - 1),

@@ -62,6 +62,7 @@ def main(arguments: list[str]) -> None:
     folder = _output([FLAGS.images, *arguments])
     options = Options(FLAGS.max_images, FLAGS.map, FLAGS.of_class, _from_1("layers"), _query())
     steps = over_steps.steps_of(FLAGS.checkpoint, FLAGS.steps) if FLAGS.steps else []
+    _check_weights()
     compilation_cache.use()
     screen = Screen()
     loaded, notice = weights.with_class_names(_load(FLAGS.checkpoint))
@@ -112,18 +113,29 @@ def _output(images: list[str]) -> Path:
     return folder
 
 
+def _check_weights() -> None:
+    """UserError for what is no weights, or takes no images of --image_size; no array is read."""
+    size = FLAGS.image_size
+    for path in [*FLAGS.compare, *([FLAGS.checkpoint] if size else [])]:
+        info = weights.checkpoint_info(_expanded(path), image_size=(size, size) if size else None)
+        if not size or not hasattr(info.spec, "token_layout"):
+            continue
+        try:
+            info.spec.token_layout((size, size))
+        except UserError as error:
+            raise UserError(f"--image_size={size} does not suit {path}: {error}") from error
+
+
 def _others(images: int) -> dict[str, str]:
     """What is compared: path -> what it is called, the shortest ends of paths that differ.
 
-    UserError for what is no weights, and for too few images.
+    UserError for too few images.
     """
     if FLAGS.compare and images < cka.LEAST:
         raise UserError(
             f"--compare takes {cka.LEAST} images or more, and {images} are shown: give more in "
             "--images, or a larger --max_images."
         )
-    for path in FLAGS.compare:
-        weights.checkpoint_info(_expanded(path))
     whole = {
         path: Path(path).expanduser().absolute() for path in [*FLAGS.compare, FLAGS.checkpoint]
     }

@@ -9,6 +9,7 @@ import numpy as np
 
 from vit_jax.core import synsets
 from vit_jax.core.errors import UserError, nearest
+from vit_jax.probes import map_2d
 from vit_jax.visualize import of_attention, of_errors, of_features, of_weights, passes
 from vit_jax.visualize.of_attention import Question
 from vit_jax.visualize.passes import Progress
@@ -32,12 +33,13 @@ def sections(
 ) -> list[Findings]:
     """What the weights, attention, features and mistakes show.
 
-    UserError for a class, a layer or a patch that is not there, before any image is read; for a
-    damaged image; and for features that are not finite.
+    UserError for a class, a layer, a patch or a map's package that is not there, before any image
+    is read; for a damaged image; and for features or logits that are not finite.
     """
     model, names = loaded.model, loaded.class_names
     wanted = None if options.of_class is None else class_of(options.of_class, model, names)
     of_attention.check(model, options.layers, options.query)
+    map_2d.check(options.map)
     seen = passes.look(model, photos, progress)
     places = photos.spread(options.max_images)
     shown = photos.some(places)
