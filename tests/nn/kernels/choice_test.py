@@ -111,6 +111,7 @@ def test_a_model_of_other_devices_is_loaded_with_auto(monkeypatch):
     assert choice.elsewhere(spec) == {"attention": "auto"}
     assert not choice.elsewhere(models.spec("ViT-Ti/16", attention="xla"))
     assert not choice.elsewhere(models.spec("R50x1"))
+    assert not choice.elsewhere(models.spec("R50x1"), dtype="bfloat16")
     monkeypatch.setattr(axes, "target", lambda: TPU)
     assert not choice.elsewhere(spec)
     # cuDNN computes in bfloat16 alone: a model loaded in float32 takes another program.

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import contextvars
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from vit_jax.core.errors import UserError
 
@@ -181,14 +181,16 @@ def keeps_weights(asked: str, tokens: int, *, biased: bool) -> bool:
     return asked in (AUTO, XLA) and (biased or tokens < LONG)
 
 
-def elsewhere(spec: object, *, dtype: str | None = None) -> dict[str, str]:
+def elsewhere(spec: Any, *, dtype: str | None = None) -> dict[str, str]:
     """The change of a model's fields for the devices here, if its kernel is not for them.
 
     Likewise if it is not for a `dtype` of the computation that the model was not trained in.
     """
     from vit_jax.core import axes
 
-    asked = getattr(spec, "attention", AUTO)
+    if not hasattr(spec, "attention"):
+        return {}
+    asked = spec.attention
     runs = asked not in KERNELS or KERNELS[asked].runs_on(axes.target())
     return {} if runs and dtype in (None, getattr(spec, "dtype", None)) else {"attention": AUTO}
 
