@@ -18,6 +18,7 @@ ROOT = Path(__file__).parent.parent
 FILES = sorted((ROOT / "configs").glob("*.py"))
 
 VARIANTS = {
+    "ablation_axial.py": ("", ":model=AxialResNet-50", ":model=R50x1"),
     "ablation_head.py": ("", ":head=avg"),
     "ablation_optimizer.py": ("", ":sgd=R50x1"),
     "ablation_position.py": ("", ":none", ":learned_2d_layers", ":relative_shared", ":rotary_2d"),
@@ -106,6 +107,13 @@ def test_the_ablation_of_positions_has_every_kind():
 
 # Ablations: their changes to a run of the paper, or to the model that they start from.
 ABLATIONS = {
+    ("ablation_head.py:head=avg", "ablation_axial.py:model=ViT-B/16"): {},
+    ("ablation_axial.py:model=ViT-B/16", "ablation_axial.py:model=Axial-ViT-B/16"): {
+        "model/name": "Axial-ViT-B/16",
+    },
+    ("ablation_axial.py:model=ViT-B/32", "ablation_axial.py"): {"model/name": "Axial-ViT-B/32"},
+    ("bit.py", "ablation_axial.py:model=R50x1"): {},
+    ("bit.py", "ablation_axial.py:model=AxialResNet-50"): {"model/name": "AxialResNet-50"},
     ("vit_b16_jft.py", "ablation_head.py:head=cls"): {"model/pool": "cls"},
     ("vit_b16_jft.py", "ablation_head.py:head=avg"): {
         "model/pool": "avg", "model/pre_logits": False, "optim/lr": 3e-4,
@@ -138,8 +146,12 @@ def test_ablations_change_one_thing(names):
 
 
 @pytest.mark.parametrize(
-    "name", ["ablation_shape.py:depth=", "ablation_head.py:head=map", "ablation_optimizer.py:sgd"]
-)
+    "name",
+    [
+        "ablation_shape.py:depth=", "ablation_head.py:head=map", "ablation_optimizer.py:sgd",
+        "ablation_axial.py:model=R50x2",
+    ],
+)  # fmt: skip
 def test_ablations_list_what_exists(name):
     with pytest.raises(UserError, match="it has the variants"):
         load(name)

@@ -12,7 +12,7 @@ from vit_jax.models.bit_spec import DEPTHS
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 ROUNDING = 1e-5  # float32 sums in another order
 TINY = {"units": (1, 2), "root_width": 32}
-BIT = [name for name in models.available() if "ViT" not in name]
+BIT = [name for name in models.available() if models.kind(name) == "A BiT ResNet"]
 
 
 def build(**fields):

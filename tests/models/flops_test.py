@@ -13,6 +13,8 @@ TOYS = {
     "R50+ViT-B/16": VIT | RESNET,
     "R+ViT-Ti/16": VIT,
     "R50x1": RESNET | {"scan": True},
+    "Axial-ViT-B/16": VIT | {"scan": True},
+    "AxialResNet-50": RESNET | {"num_heads": 4, "scan": True},
 }
 
 
@@ -23,6 +25,8 @@ TOYS = {
         ("ViT-B/16", 224, {"scan": True}),
         ("R50+ViT-B/16", 224, {"scan": True}),
         ("R50x1", 224, {}),
+        ("Axial-ViT-B/16", 224, {}),
+        ("AxialResNet-50", 224, {}),
     ],
 )
 def test_flops_are_those_that_xla_counts(name, side, fields, xla_flops):

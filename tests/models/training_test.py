@@ -14,7 +14,9 @@ AGREEMENT = {"float32": 2e-4, "bfloat16": 5e-3}
 TOY = {"depth": 2, "width": 32, "mlp_dim": 64, "num_heads": 2, "units": (1, 2), "root_width": 32}
 STEPS = 3  # the head begins at zero, so only it has a gradient in the first step
 # One of each kind; the others differ from it only in patch size.
-KINDS = ("ViT-B/16", "R50+ViT-B/16", "R+ViT-Ti/16", "R50x1")
+KINDS = (
+    "ViT-B/16", "R50+ViT-B/16", "R+ViT-Ti/16", "R50x1", "Axial-ViT-B/16", "AxialResNet-50"
+)  # fmt: skip
 
 TRAIN = """
 import json, sys
@@ -53,7 +55,7 @@ def toy(name, **fields):
 def one_of_each():
     """Names that differ at toy size; every other name equals one of them there."""
     # Except for the patch size.
-    side = lambda name: {} if name in KINDS or "+" in name or name[0] == "R" else {"patch_size": 16}
+    side = lambda name: {"patch_size": 16} if name.startswith(("ViT-", "Axial-ViT-")) else {}
     specs = {models.spec(n, **toy(n), **side(n)): n for n in (*models.available(), *KINDS)}
     return list(specs.values())
 

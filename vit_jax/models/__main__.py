@@ -12,7 +12,7 @@ other patch size, such as `ViT-Ti/4`; any width factor, such as `R101x2`; hybrid
 `R50`, `R101`, `R152` or `R200` and any ViT, such as `R101+ViT-H/32`. Every field may be overridden,
 such as `depth=4`. The sizes are from table 1 of arXiv 2010.11929, table 2 of 2106.04560, and from
 2012.12877, 2106.10270 and 2305.13035; of the ResNets from 1912.11370, of the hybrids from section
-3.1 of 2010.11929 and from 2106.10270.
+3.1 of 2010.11929 and from 2106.10270, of the axial models from its appendix D.6.
 
 - **ViT** ([vit.py](../vit_jax/models/vit.py)): patches, class token, position embedding, blocks. It
   has [many fields](vit_variants.md); a backbone such as `ViT-B/14-dinov2` is a choice of them.
@@ -21,10 +21,16 @@ such as `depth=4`. The sizes are from table 1 of arXiv 2010.11929, table 2 of 21
   first convolution, 64 x the width factor. Images may have any size.
 - **Hybrids** ([hybrid.py](../vit_jax/models/hybrid.py)), `R50+ViT-B/16`: a ViT on the feature map
   of a ResNet with norm and relu behind each convolution. They have the fields of both.
+- **Axial-ViT** ([axial/vit.py](../vit_jax/models/axial/vit.py)), `Axial-ViT-B/16`: a ViT without
+  class token, each of whose blocks is [two](vit_variants.md#axial-attention): attention along rows
+  and an MLP, attention along columns and an MLP.
+- **AxialResNet** ([axial/resnet.py](../vit_jax/models/axial/resnet.py)), `AxialResNet-50`: a ResNet
+  as a hybrid's, with axial attention for its convolutions of 3 x 3. It has the fields of a BiT, and
+  `model.num_heads`.
 
-Both ResNets have group norms of 32 groups and convolutions whose weights are standardised when they
-are used, with the paddings and small constants of the code that their released weights come from.
-A field that a model does not have is refused.
+All ResNets have group norms of 32 groups and convolutions whose weights are standardised when they
+are used, with the paddings and small constants of the code that their released weights come from,
+or of published code where there are none. A field that a model does not have is refused.
 
 The figures are for images of 224 x 224 pixels and 1000 classes. FLOPs are those of the matrix
 products and convolutions of one image's forward pass, a multiply-add counting 2; products with the

@@ -11,8 +11,7 @@ from vit_jax.core.axes import BATCH, CLASSES, STREAM, TOKENS, WIDTH, constrain
 from vit_jax.models.bit_spec import BiTSpec
 from vit_jax.models.family import Preprocess
 from vit_jax.models.head import head
-from vit_jax.nn.norm import GroupNorm
-from vit_jax.nn.resnet import ResNet
+from vit_jax.nn.resnet import ResNet, group_norm
 
 
 class BiT(nnx.Module):
@@ -36,17 +35,17 @@ class BiT(nnx.Module):
         rngs: nnx.Rngs,
     ):
         self.spec, self.num_classes, self.preprocess = spec, num_classes, preprocess
-        self.resnet = ResNet(spec, rngs=rngs)
-        self.norm = GroupNorm(
-            spec.map_channels,
-            WIDTH,
-            epsilon=spec.group_norm_epsilon,
-            precision=spec.precision,
-            rngs=rngs,
-        )
+        self.resnet = self._make_resnet(image_size, rngs)
+        if spec.pre_activation:
+            self.norm = group_norm(spec.map_channels, WIDTH, spec, rngs)
         if num_classes:
             init = initializers.zeros
             self.head = head(spec, spec.map_channels, num_classes, kernel_init=init, rngs=rngs)
+
+    def _make_resnet(self, image_size: tuple[int, int], rngs: nnx.Rngs) -> ResNet:
+        """Images -> the feature map."""
+        del image_size
+        return ResNet(self.spec, rngs=rngs)
 
     def __call__(self, images: jax.Array, train: bool = False, rngs: Any = None) -> jax.Array:
         """[B, H, W, 3] float32, normalised -> logits [B, C] float32; headless: features [B, D].
@@ -73,7 +72,8 @@ class BiT(nnx.Module):
 
     def feature_map(self, images: jax.Array) -> jax.Array:
         """[B, H, W, 3] -> [B, h, w, D]: the last feature map, normed."""
-        return jax.nn.relu(self.norm(self.resnet(images)[0]))
+        x = self.resnet(images)[0]
+        return jax.nn.relu(self.norm(x)) if self.spec.pre_activation else x
 
     def tokens(self, images: jax.Array, layers: tuple[int, ...] | None = None) -> Any:
         """[B, H, W, 3] -> [B, N, D]: the positions of the last feature map, normed, row by row.

@@ -14,12 +14,20 @@ from vit_jax.core.schema import elsewhere
 from vit_jax.core.schema import fields as declared
 from vit_jax.core.token_layout import TokenLayout
 from vit_jax.models import bit_spec, hybrid_spec, vit_spec
+from vit_jax.models.axial import resnet_spec as axial_resnet_spec
+from vit_jax.models.axial import vit_spec as axial_vit_spec
 from vit_jax.models.family import Family, Preprocess
 
 if TYPE_CHECKING:
     from flax import nnx
 
-FAMILIES = (vit_spec.FAMILY, hybrid_spec.FAMILY, bit_spec.FAMILY)
+FAMILIES = (
+    vit_spec.FAMILY,
+    hybrid_spec.FAMILY,
+    bit_spec.FAMILY,
+    axial_vit_spec.FAMILY,
+    axial_resnet_spec.FAMILY,
+)
 
 
 @dataclasses.dataclass(frozen=True)

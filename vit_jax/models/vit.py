@@ -1,5 +1,6 @@
 """The Vision Transformer (arXiv 2010.11929, section 3.1) and its later variants."""
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -58,7 +59,7 @@ class ViT(nnx.Module):
 
         own = (lambda rngs: positions(spec, layout, rngs)) if of_blocks else None
         self.blocks = Stack(
-            lambda rngs: Block(spec, positions=own, scanned=spec.scan, rngs=rngs),
+            functools.partial(self._make_block, layout, positions=own, scanned=spec.scan),
             spec,
             depth=spec.depth,
             stochastic_depth=spec.stochastic_depth,
@@ -89,6 +90,11 @@ class ViT(nnx.Module):
         return PatchEmbedding(
             spec.patch_size, spec.width, start=spec.start, precision=spec.precision, rngs=rngs
         )
+
+    def _make_block(self, layout: TokenLayout, **arguments: Any) -> nnx.Module:
+        """A block for tokens of this layout."""
+        del layout
+        return Block(self.spec, **arguments)
 
     def __call__(self, images: jax.Array, train: bool = False, rngs: Any = None) -> jax.Array:
         """[B, H, W, 3] float32, normalised -> logits [B, C] float32; headless: features [B, D].

@@ -152,16 +152,20 @@ class ViTSpec(ModelSpec, BlockSpec):
         layout, d = self.token_layout(image_size), self.width
         n = layout.num_tokens
         projections = n * 4 * d * d
-        attention = 2 * n * n * d
         offsets = (self.position_embedding == "relative") * n * (2 * n - 1) * d
         mlp = n * (2 + (self.mlp != "mlp")) * d * self.mlp_dim
+        each = [2 * n * seen * d + projections + offsets + mlp for seen in self.attended(layout)]
         # The probe's query is the same for every image, so it is not counted.
         seen = n - layout.registers
         one_query = seen * 2 * d * d + 2 * seen * d + d * d + 2 * d * self.mlp_dim
         pooling = (self.pool == "map") * one_query
         head = self.features * num_classes + self.pre_logits * d * d
-        blocks = self.depth * (projections + attention + offsets + mlp)
+        blocks = self.depth * sum(each)
         return self.patch_flops(layout.num_patches, image_size) + 2 * (blocks + pooling + head)
+
+    def attended(self, layout: TokenLayout) -> tuple[int, ...]:
+        """For each attention of a block: the number of tokens that each token takes from."""
+        return (layout.num_tokens,)
 
     def patch_flops(self, num_patches: int, image_size: tuple[int, int]) -> int:
         """The part of `forward_flops` up to the tokens."""
@@ -177,13 +181,15 @@ class ViTSpec(ModelSpec, BlockSpec):
         (nn/kernels), a float32 for each head. If the tokens between blocks are float32 and
         the rest is not, the first two count twice.
         """
-        n = self.token_layout(image_size).num_tokens
+        layout = self.token_layout(image_size)
         of_width = (2 - self.parallel) * self._stream_size + 4 + 2 * self.qk_norm
         of_mlp = 1 + (self.mlp != "mlp")
         relative = self.position_embedding == "relative"
-        of_head = n if choice.keeps_weights(self.attention, n, biased=relative) else 2
-        of_a_token = of_width * self.width + of_mlp * self.mlp_dim + self.num_heads * of_head
-        return 2 * self.depth * n * of_a_token
+        of_a_token = 0
+        for seen in self.attended(layout):
+            of_head = seen if choice.keeps_weights(self.attention, seen, biased=relative) else 2
+            of_a_token += of_width * self.width + of_mlp * self.mlp_dim + self.num_heads * of_head
+        return 2 * self.depth * layout.num_tokens * of_a_token
 
     def block_input_bytes(self, image_size: tuple[int, int]) -> int:
         """Bytes of one image in bfloat16 that enter the blocks: the least that is kept."""

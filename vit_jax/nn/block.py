@@ -26,6 +26,7 @@ class Block(nnx.Module):
         LayerScale is applied before each residual.
       positions: makes a position embedding for this block alone.
       scanned: whether a loop runs it.
+      attention: makes its attention.
     """
 
     def __init__(
@@ -34,11 +35,12 @@ class Block(nnx.Module):
         *,
         positions: Callable[[nnx.Rngs], Positions] | None = None,
         scanned: bool = False,
+        attention: Callable[..., SelfAttention] = SelfAttention,
         rngs: nnx.Rngs,
     ):
         of_norm: Any = {"epsilon": spec.norm_epsilon, "precision": spec.precision, "rngs": rngs}
         self.norm1 = norm(spec.norm, spec.width, WIDTH, **of_norm)
-        self.attention = SelfAttention(spec, rngs=rngs)
+        self.attention = attention(spec, rngs=rngs)
         if not spec.parallel:
             self.norm2 = norm(spec.norm, spec.width, WIDTH, **of_norm)
         self.mlp = Mlp(spec, scanned=scanned, rngs=rngs)
@@ -49,6 +51,11 @@ class Block(nnx.Module):
         self.scaled = bool(spec.layer_scale)
         self.parallel = spec.parallel
         self.positions = positions(rngs) if positions else None
+
+    @property
+    def each(self) -> tuple["Block", ...]:
+        """The blocks of one attention that this consists of."""
+        return (self,)
 
     def __call__(
         self,

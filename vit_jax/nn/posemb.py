@@ -190,7 +190,8 @@ def check_resizable(name: str, old: tuple[int, ...], new: tuple[int, ...]) -> No
         raise UserError(
             f"{name} has the shape {old}, for images of this size it would be {new}, and it cannot "
             "be resized: offsets in the sequence of patches (model.position_embedding=relative) "
-            "mean something else in another one. Keep the image size of the weights."
+            "mean something else in another one, and so in the lines of an AxialResNet. Keep the "
+            "image size of the weights."
         )
 
 

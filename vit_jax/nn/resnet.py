@@ -7,6 +7,7 @@ deviation + 1e-5, and the ports to torch by sqrt(variance + 1e-8).
 
 import dataclasses
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -26,6 +27,8 @@ from vit_jax.nn.resnet_spec import (
     padding,
 )  # fmt: skip
 from vit_jax.nn.stack import Stack
+
+MakeUnit = Callable[..., nnx.Module]  # called as Bottleneck is
 
 
 def standardized(kernel: jax.Array, epsilon: float, epsilon_of: str) -> jax.Array:
@@ -131,13 +134,14 @@ def _convolve_backward(
 convolve.defvjp(_convolve_forward, _convolve_backward)
 
 
-def _group_norm(
+def group_norm(
     channels: int,
     axis: str,
     spec: ResNetSpec,
     rngs: nnx.Rngs,
     scale_init: Initializer = initializers.ones,
 ) -> GroupNorm:
+    """The norm of a ResNet's channels."""
     return GroupNorm(
         channels,
         axis,
@@ -169,7 +173,7 @@ class Bottleneck(nnx.Module):
         inputs, hidden = channels
         outputs = EXPANSION * hidden
         conv: Any = functools.partial(StdConv, spec=spec, rngs=rngs)
-        norm: Any = functools.partial(_group_norm, spec=spec, rngs=rngs)
+        norm: Any = functools.partial(group_norm, spec=spec, rngs=rngs)
         self.conv1 = conv(1, (inputs, hidden), (WIDTH, CHANNELS))
         self.conv2 = conv(3, (hidden, hidden), (WIDTH, CHANNELS), stride=stride)
         self.conv3 = conv(1, (hidden, outputs), (CHANNELS, WIDTH))
@@ -208,16 +212,27 @@ class Bottleneck(nnx.Module):
 
 
 class ResNet(nnx.Module):
-    """A ResNet's root and stages; `stage1` and so on are a first unit and a stack of equal ones."""
+    """A ResNet's root and stages; `stage1` and so on are a first unit and a stack of equal ones.
 
-    def __init__(self, spec: ResNetSpec, *, rngs: nnx.Rngs):
+    Args:
+      units_of: stage, from 0 -> what makes its first unit, and its others.
+    """
+
+    def __init__(
+        self,
+        spec: ResNetSpec,
+        *,
+        units_of: Callable[[int], tuple[MakeUnit, MakeUnit]] = lambda _: (Bottleneck, Bottleneck),
+        rngs: nnx.Rngs,
+    ):
         self.root = Root(spec, rngs=rngs)
         self.stages = len(spec.units)
         inputs = spec.root_width
         for stage, units in enumerate(spec.units):
             channels = (inputs, spec.root_width * 2**stage)
             stride = 2 if stage else 1
-            setattr(self, f"stage{stage + 1}", Stage(channels, units, stride, spec, rngs=rngs))
+            made = Stage(channels, units, stride, spec, units_of(stage), rngs=rngs)
+            setattr(self, f"stage{stage + 1}", made)
             inputs = EXPANSION * channels[1]
 
     def __call__(
@@ -239,7 +254,7 @@ class Root(nnx.Module):
         channels, axes = (3, spec.root_width), (PATCH, WIDTH)
         self.conv = StdConv(ROOT_KERNEL, channels, axes, spec, stride=2, rngs=rngs)
         if not spec.pre_activation:
-            self.norm = _group_norm(spec.root_width, WIDTH, spec, rngs)
+            self.norm = group_norm(spec.root_width, WIDTH, spec, rngs)
         self.spec = spec
 
     def __call__(self, images: jax.Array) -> jax.Array:
@@ -263,15 +278,16 @@ class Stage(nnx.Module):
         units: int,
         stride: int,
         spec: ResNetSpec,
+        make: tuple[MakeUnit, MakeUnit],
         *,
         rngs: nnx.Rngs,
     ):
         hidden = channels[1]
-        first: Any = functools.partial(Bottleneck, channels, spec, stride=stride, projection=True)
+        first: Any = functools.partial(make[0], channels, spec, stride=stride, projection=True)
         self.first = Stack(first, dataclasses.replace(spec, scan=False), depth=1, rngs=rngs)
         if units > 1:
             equal = (EXPANSION * hidden, hidden)
-            rest: Any = functools.partial(Bottleneck, equal, spec, stride=1, projection=False)
+            rest: Any = functools.partial(make[1], equal, spec, stride=1, projection=False)
             spec = dataclasses.replace(spec, scan=spec.scan and units > 2)
             self.rest = Stack(rest, spec, depth=units - 1, rngs=rngs)
         self.units = units

@@ -105,10 +105,18 @@ class ResNetSpec(StackSpec):
         for unit in self.each_unit(image_size):
             before, after = math.prod(unit.size_in), math.prod(unit.size_out)
             total += unit.inputs * unit.hidden * before
-            total += unit.hidden**2 * _taps(unit.size_in, UNIT_KERNEL, unit.stride, self.pad)
+            total += self.middle_products(unit)
             total += unit.hidden * unit.outputs * after
             total += unit.projection * unit.inputs * unit.outputs * after
         return 2 * total
+
+    def middle_products(self, unit: UnitShape) -> int:
+        """Multiplications of one image between the 1 x 1 convolutions of a unit."""
+        return unit.hidden**2 * _taps(unit.size_in, UNIT_KERNEL, unit.stride, self.pad)
+
+    def middle_elements(self, unit: UnitShape) -> int:
+        """Elements of one image that are kept there: what a norm takes, and attention's weights."""
+        return unit.hidden * math.prod(unit.size_out)
 
     def resnet_bytes(self, image_size: tuple[int, int]) -> int:
         """Bytes of one image in bfloat16 that root and units keep for their backward pass.
@@ -120,7 +128,7 @@ class ResNetSpec(StackSpec):
         elements = self.root_width * math.prod(halved(image_size))
         for unit in self.each_unit(image_size):
             before, after = math.prod(unit.size_in), math.prod(unit.size_out)
-            elements += (unit.inputs + unit.hidden) * before + unit.hidden * after
+            elements += (unit.inputs + unit.hidden) * before + self.middle_elements(unit)
             if not self.pre_activation:
                 elements += (1 + unit.projection) * unit.outputs * after
         return 2 * elements

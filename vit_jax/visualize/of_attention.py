@@ -52,7 +52,8 @@ def findings(model: Any, inputs: np.ndarray, pixels: np.ndarray, asked: Question
         maps["relevance"] = observe.relevance(model, inputs, asked.classes).map.patches
     if not observe.has_attention(model):
         said = (
-            f"A {type(model).__name__} has no attention: no distances, no rollout, no heads. "
+            f"This {type(model).__name__} has no blocks of attention: no distances, no rollout, no "
+            "heads. "
             "Relevance is Grad-CAM's (arXiv 1610.02391), of the last feature map."
         )
         return Findings(Section(TITLE, [_overlays(pixels, maps, asked)], said), {})

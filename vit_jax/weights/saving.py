@@ -82,7 +82,9 @@ def _format(loaded: Loaded, to: str) -> Format:
                 f"--to={to} has no place for {', '.join(homeless)}: write --to=checkpoint."
             )
     if format_ is None:
-        raise UserError(f"{to} has no {loaded.name}: write --to=timm or google_npz.")
+        held = [f.destination for f in FORMATS if f.holds(model.spec, model.num_classes)]
+        others = " or ".join(dict.fromkeys(held)) or "checkpoint"
+        raise UserError(f"{to} has no {loaded.name}: write --to={others}.")
     return format_
 
 

@@ -54,8 +54,15 @@ class Forward:
                 for name, value in p.items()
                 if name.startswith("blocks/block/")
             }
-            x = self.block(x, own, self.offsets.get(layer, 0.0))
-            self.outputs.append(x)
+            # An Axial-ViT's block is two, whose tokens see only their row, or their column.
+            for self.lines in ("row/", "column/") if "row/norm1/scale" in own else ("",):
+                of_one = {
+                    name.removeprefix(self.lines): value
+                    for name, value in own.items()
+                    if name.startswith(self.lines)
+                }
+                x = self.block(x, of_one, self.offsets.get(len(self.weights), 0.0))
+                self.outputs.append(x)
         self.last = x = self.norm(x, p, "norm")
         first = spec.registers + spec.has_class_token
         mean = x[:, first:].mean(axis=1)
@@ -151,6 +158,9 @@ class Forward:
             )  # the query's place minus the key's
             offsets = p["positions/offsets"][apart]
             logits = logits + np.einsum("bhqk,qsk->bhqs", query, offsets) / np.sqrt(size)
+        if self.lines:
+            place = np.divmod(np.arange(n), self.grid[1])[self.lines == "column/"]
+            logits = np.where(place[:, None] == place, logits, -np.inf)
         self.weights.append(softmax(logits))
         mixed = (self.weights[-1] + offset) @ value
         bias = p.get("attention/out/bias", 0.0)

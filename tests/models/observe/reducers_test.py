@@ -26,6 +26,12 @@ FIELDS = [
     {"position_embedding": "relative", "position_at": "shared", "qk_norm": True, "registers": 1},
     {"position_embedding": "learned_2d", "position_at": "shared", "mlp": "swiglu", "scan": True},
     {"qkv_bias": "query_value", "pre_logits": True, "position_embedding": "learned_2d"},
+    {"name": "Axial-ViT-Ti/4", "depth": 1},
+    {
+        "name": "Axial-ViT-Ti/4", "depth": 1, "pool": "map", "position_embedding": "rotary_2d",
+        "qk_norm": True, "layer_scale": 0.5, "scan": True,
+    },
+    {"name": "Axial-ViT-Ti/4", "depth": 1, "position_at": "layers", "mlp": "geglu"},
 ]  # fmt: skip
 
 
@@ -182,5 +188,5 @@ def test_bad_requests_say_what_there_is(toy, drawn):
             "R50x1", units=(1,), root_width=32, num_classes=2, image_size=24, rngs=nnx.Rngs(0)
         )
     )
-    with pytest.raises(UserError, match="A BiT has no attention"):
+    with pytest.raises(UserError, match="This BiT has no blocks of attention"):
         observe.attention_distance(bit, np.zeros((1, 24, 24, 3)))

@@ -24,17 +24,18 @@ def bytes_per_image(model: Any) -> int:
 
     Counted in float32: the image, each layer's tokens, which gradients start from, and of one
     block its tokens and either several matrices of weights or the hidden layer of its MLP; before
-    the blocks the largest unit of a ResNet.
+    the blocks the largest unit of a ResNet, with what attention in its place has.
     """
     spec, size = model.spec, model.preprocess.image_size
     elements = 4 * 3 * math.prod(size)
     if hasattr(spec, "each_unit"):  # a ResNet
         of_units = (
             (unit.inputs + 2 * unit.hidden + unit.outputs) * math.prod(unit.size_in)
+            + 2 * spec.middle_elements(unit)
             for unit in spec.each_unit(size)
         )
         elements += 2 * max(of_units, default=0)
-    if hasattr(spec, "num_heads"):  # blocks
+    if hasattr(spec, "mlp_dim"):  # blocks
         n = spec.token_layout(size).num_tokens
         weights, hidden = n * n * (5 * spec.num_heads + 3), 4 * n * spec.mlp_dim
         elements += n * (spec.depth + 8) * spec.width + max(weights, hidden)

@@ -112,23 +112,33 @@ def of_attention(graph: Any, state: Any, images: jax.Array, classes: jax.Array) 
     block_graph, params = nnx.split(model.blocks.block)
     shared = model.shared_positions
 
-    def forward(x: jax.Array, own: Any) -> tuple[jax.Array, jax.Array]:
-        return nnx.merge(block_graph, own)(x, positions=shared), x
+    def forward(x: jax.Array, own: Any) -> tuple[jax.Array, list[jax.Array]]:
+        inputs = []
+        for block in nnx.merge(block_graph, own).each:
+            inputs.append(x)
+            x = block(x, positions=shared)
+        return x, inputs
 
     last, inputs = jax.lax.scan(forward, model.embed(images), params)
     logits, classes, d_last, row = _at_the_head(model, last, classes)
 
     def backward(carry: Any, each: Any) -> tuple[Any, None]:
-        (d_output, row), (x, own) = carry, each
-        block = nnx.merge(block_graph, own)
-        weights = block.attention_weights(x, shared)
-        by_weights = lambda x, offset: block(x, positions=shared, offset=offset)
-        _, back = jax.vjp(by_weights, x, jnp.zeros_like(weights))
-        d_input, d_weights = back(d_output)
-        return (d_input, rules.accumulated(row, rules.positive(weights, d_weights))), None
+        (d, row), (inputs, own) = carry, each
+        blocks = nnx.merge(block_graph, own).each
+        for block, x in zip(reversed(blocks), reversed(inputs), strict=True):
+            weights = block.attention_weights(x, shared)
+            by_weights = functools.partial(_by_weights, block, shared)
+            _, back = jax.vjp(by_weights, x, jnp.zeros_like(weights))
+            d, d_weights = back(d)
+            row = rules.accumulated(row, rules.positive(weights, d_weights))
+        return (d, row), None
 
     (_, row), _ = jax.lax.scan(backward, (d_last, row), (inputs, params), reverse=True)
     return Relevance(layout.split(row), classes, logits)
+
+
+def _by_weights(block: Any, shared: Any, x: jax.Array, offset: jax.Array) -> jax.Array:
+    return block(x, positions=shared, offset=offset)
 
 
 def _at_the_head(

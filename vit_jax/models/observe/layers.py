@@ -20,7 +20,7 @@ class View(NamedTuple):
     Attributes:
       tokens: their layout.
       pixels_per_patch: (height, width) in the image; hybrids too.
-      depth: L, the number of layers.
+      depth: L, the number of layers: of attentions, two in each block of an Axial-ViT.
       num_heads: H.
     """
 
@@ -117,18 +117,18 @@ def view_of(model: Any) -> View:
     """The sizes of a model's attention. UserError for a model without any."""
     if not has_attention(model):
         raise UserError(
-            f"A {type(model).__name__} has no attention, so there is no attention to show, no "
-            "distance and no rollout: take a ViT or a hybrid. Relevance by gradients, filters and "
-            "features are for this model too."
+            f"This {type(model).__name__} has no blocks of attention, so there is no attention to "
+            "show, no distance and no rollout: take a ViT or a hybrid. Relevance by gradients, "
+            "filters and features are for this model too."
         )
     spec, size = model.spec, model.preprocess.image_size
     layout = spec.token_layout(size)
     pixels = (size[0] / layout.grid[0], size[1] / layout.grid[1])
-    return View(layout, pixels, spec.depth, spec.num_heads)
+    return View(layout, pixels, spec.depth * len(model.blocks.block.each), spec.num_heads)
 
 
 def has_attention(model: Any) -> bool:
-    """Whether the model has blocks of attention: ViTs and hybrids do, a BiT does not."""
+    """Whether the model has blocks of attention over tokens: all but the ResNets do."""
     return hasattr(model, "blocks")
 
 
@@ -142,20 +142,24 @@ def one_pass(
     block_graph, params = nnx.split(model.blocks.block)
 
     def step(carry: Any, each: Any) -> tuple[Any, Any]:
-        x, carried = carry
+        (x, carried), all_kept = carry, []
         number, own = each
-        block = nnx.merge(block_graph, own)
-        # Beside the block's own computation, whose numbers so stay what they are. XLA merges what
-        # is the same in both.
-        weights = block.attention_weights(x, shared)
-        x = block(x, positions=shared)
-        layer = Layer(number, weights, x)
-        stepped = [r.step(view, c, layer) for r, c in zip(reducers, carried, strict=True)]
-        return (x, tuple(c for c, _ in stepped)), tuple(kept for _, kept in stepped)
+        blocks = nnx.merge(block_graph, own).each
+        for i, block in enumerate(blocks):
+            # Beside the block's own computation, whose numbers so stay what they are. XLA merges
+            # what is the same in both.
+            weights = block.attention_weights(x, shared)
+            x = block(x, positions=shared)
+            layer = Layer(number * len(blocks) + i, weights, x)
+            stepped = [r.step(view, c, layer) for r, c in zip(reducers, carried, strict=True)]
+            carried = tuple(c for c, _ in stepped)
+            all_kept.append(tuple(kept for _, kept in stepped))
+        return (x, carried), jax.tree.map(lambda *of_each: jnp.stack(of_each), *all_kept)
 
     start = tuple(r.start(view, images.shape[0]) for r in reducers)
-    layers = (jnp.arange(view.depth), params)
+    layers = (jnp.arange(model.spec.depth), params)
     (x, carried), kept = jax.lax.scan(step, (model.embed(images), start), layers)
+    kept = jax.tree.map(lambda of_blocks: of_blocks.reshape(-1, *of_blocks.shape[2:]), kept)
     x = model.norm(x)
     end = End(x, reads(model, x))
     results = zip(reducers, carried, kept, strict=True)

@@ -270,7 +270,7 @@ def _documents(_: Any, __: int, ___: ClassNames, about: models.Preprocess) -> Do
 FORMAT = Format(
     destination="google_npz",
     reads=_read,
-    holds=lambda *_: True,
+    holds=lambda spec, _: type(spec) in (ViTSpec, HybridSpec, BiTSpec),
     layout_for=layout_for,
     documents=_documents,
     hint="Write --to=huggingface or timm.",

@@ -382,7 +382,7 @@ def _layout_for(spec: Any) -> Layout:
 FORMAT = Format(
     destination="timm",
     reads=_read,
-    holds=lambda *_: True,
+    holds=lambda spec, _: type(spec) in (ViTSpec, HybridSpec, BiTSpec),
     layout_for=_layout_for,
     documents=_documents,
     hint="Write --to=google_npz or checkpoint.",
