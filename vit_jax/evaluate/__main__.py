@@ -48,7 +48,7 @@ from flax import nnx
 
 from vit_jax import weights
 from vit_jax.config import RunConfig
-from vit_jax.core import compilation_cache
+from vit_jax.core import compilation_cache, cores
 from vit_jax.core.errors import UserError
 from vit_jax.core.files import write_text
 from vit_jax.core.screen import Screen
@@ -122,14 +122,18 @@ FLAGS = flags.FLAGS
 def main(arguments: list[str]) -> None:
     """The command."""
     out = _output_of_json() if FLAGS.json else sys.stdout
-    with processes.together(processes.find()):
-        _check_flags()
+    cluster = processes.find()
+    _check_flags()
+    # All of them are found before one is evaluated.
+    checkpoints = _find_all([FLAGS.checkpoint, *arguments])
+    if FLAGS.data and not cluster:  # else a batch is of all devices, as a config says
+        infos = map(weights.checkpoint_info, checkpoints.values())
+        cores.as_devices(max(4 * info.parameters(ema=FLAGS.ema) for info in infos))
+    with processes.together(cluster):
         page_file, csv_file = _file("page", ".html"), _file("csv")
         compilation_cache.use()
         first = jax.process_index() == 0
         screen = Screen(sys.stderr if FLAGS.json else sys.stdout, quiet=not first)
-        # All of them are found before one is evaluated.
-        checkpoints = _find_all([FLAGS.checkpoint, *arguments])
         configs_of = {path: _config(checkpoint) for path, checkpoint in checkpoints.items()}
         results: dict[str, dict[str, float]] = {}
         scored: dict[str, dict[str, Scored]] = {}

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -58,6 +59,10 @@ class CheckpointInfo:
         """Shapes of the parameters or their EMA. UserError if there is no EMA."""
         shapes = self._shapes_under(self._under(ema) + "/")
         return {n: shape for n, shape in shapes.items() if not pytrees.is_adapter(n)}
+
+    def parameters(self, *, ema: bool) -> int:
+        """Their number. UserError if there is no EMA."""
+        return sum(map(math.prod, self.param_shapes(ema=ema).values()))
 
     def read(
         self, layout: Mapping[str, jax.ShapeDtypeStruct], *, ema: bool
