@@ -80,6 +80,30 @@ def adapted_kernel(name: str) -> str:
     return name.rpartition("/")[0] + "/kernel"
 
 
+# --- running statistics, which are among a model's parameters and are not trained
+
+RUNNING_MEAN, RUNNING_VARIANCE = "running_mean", "running_variance"  # last parts of their names
+
+
+def is_statistic(name: str) -> bool:
+    """Whether the parameter of this name is a running statistic of a batch norm."""
+    return name.rsplit("/", maxsplit=1)[-1] in (RUNNING_MEAN, RUNNING_VARIANCE)
+
+
+def trained(tree: Any) -> Any:
+    """A tree of dictionaries without running statistics; the same tree if it has none."""
+    named = flatten(tree)
+    kept = {name: x for name, x in named.items() if not is_statistic(name)}
+    return tree if len(kept) == len(named) else unflatten(kept)
+
+
+def with_statistics(kept: Any, changes: Any) -> Any:
+    """The tree that `trained` gave, and minus those statistics that it dropped from `changes`."""
+    named = flatten(changes)
+    dropped = {name: -x for name, x in named.items() if is_statistic(name)}
+    return unflatten({**flatten(kept), **dropped}) if dropped else kept
+
+
 # --- trees whose stacked kernels are one array per layer
 
 _OF_LAYER = re.compile(rf"{STACKED}\[(\d+)\]")

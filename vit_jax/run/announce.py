@@ -69,7 +69,7 @@ def trained(screen: Screen, objective: Objective, layout: StateLayout) -> None:
     """Announces how many of the parameters are trained, where not all are."""
     if not objective.freeze and objective.adapters is None:
         return
-    params = layout.state.params
+    params = pytrees.trained(layout.state.params)
     frozen = patterns.frozen(params, objective.freeze, objective.adapters)
     share = lambda x, mask: round(x.size * (1 - float(mask.mean())))
     numbers = pytrees.flatten(jax.tree.map(share, params, frozen))
@@ -81,7 +81,12 @@ def trained(screen: Screen, objective: Objective, layout: StateLayout) -> None:
     screen.say(f"trained  {said}; the others are frozen")
 
 
-FIELDS = {axes.WIDTH: "model.width", axes.HEADS: "model.num_heads", axes.MLP: "model.mlp_dim"}
+FIELDS = {
+    axes.WIDTH: "model.width",
+    axes.HEADS: "model.num_heads",
+    axes.MLP: "model.mlp_dim",
+    axes.CHANNELS: "the ResNet's width",
+}
 
 
 def unsharded(screen: Screen, layout: StateLayout) -> None:

@@ -65,7 +65,8 @@ def make_distributions(
     backward = make_backward(layout, objective, seed)
 
     def distributions(state: TrainState, batch: Batch) -> Distributions:
-        grads = pytrees.flatten({"gradients": backward(state, batch).grads})
+        grads = pytrees.trained(backward(state, batch).grads)
+        grads = pytrees.flatten({"gradients": grads})
         images, _, _ = examples(batch, objective, seed=seed, step=state.step)
         model = nnx.merge(layout.graph, state.params)
         layers = tuple(range(model.spec.depth))

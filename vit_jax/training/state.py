@@ -24,8 +24,9 @@ class TrainState(NamedTuple):
 
     Attributes:
       step: int32 [], number of updates.
-      params: nested dictionary of float32 parameters, repeated blocks stacked.
-      opt_state: optax's.
+      params: nested dictionary of float32 parameters, repeated blocks stacked; among them the
+        running statistics of batch norms.
+      opt_state: optax's, for all but these statistics.
       ema: exponential moving average of the parameters, as `params`; {} if there is none.
       first_bad_step: int32 [], the first update that was not finite, or whose loss or gradient was
         not; or 0.
@@ -164,8 +165,8 @@ def state_layout(
             optimizer,
             like,
             shapes.opt_state,
-            placed,
-            update_shardings,
+            pytrees.trained(placed),
+            pytrees.trained(update_shardings),
             transform_non_params=lambda x: _placed(x, whole),
             is_leaf=lambda x: isinstance(x, optax.MaskedNode),
         ),
@@ -206,7 +207,7 @@ def _start(params: Any, optimizer: optax.GradientTransformation, with_ema: bool)
     return TrainState(
         step=jnp.zeros((), jnp.int32),
         params=params,
-        opt_state=optimizer.init(params),
+        opt_state=optimizer.init(pytrees.trained(params)),
         ema=params if with_ema else {},
         first_bad_step=jnp.zeros((), jnp.int32),
         first_bad_values=jnp.zeros(2, jnp.float32),

@@ -11,7 +11,7 @@ from flax import nnx
 from jax.sharding import Mesh
 
 from vit_jax.core import axes
-from vit_jax.core.pytrees import Layers, together
+from vit_jax.core.pytrees import Layers, together, trained, with_statistics
 from vit_jax.optim.patterns import stop_gradients
 from vit_jax.parallel import mesh as meshes
 from vit_jax.parallel.chips import compiler_options
@@ -111,10 +111,11 @@ def make_update(
         loss, grads, numbers = backward(state, batch)
         # From here on every device works only on its shard of the optimizer's state.
         grads = jax.lax.with_sharding_constraint(grads, layout.update_shardings)
-        norm = global_norm(grads, layout.gradients, exact=in_one_go)
+        norm = global_norm(trained(grads), trained(layout.gradients), exact=in_one_go)
         updates, opt_state = layout.optimizer.update(
-            grads, state.opt_state, state.params, norm=norm
+            trained(grads), state.opt_state, trained(state.params), norm=norm
         )
+        updates = with_statistics(updates, grads)
         step = state.step + 1
         none_was_bad = state.first_bad_step == 0
         good = jnp.isfinite(loss) & jnp.isfinite(norm) & none_was_bad
