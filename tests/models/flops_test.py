@@ -15,6 +15,8 @@ TOYS = {
     "R50x1": RESNET | {"scan": True},
     "Axial-ViT-B/16": VIT | {"scan": True},
     "AxialResNet-50": RESNET | {"num_heads": 4, "scan": True},
+    "EfficientNet-0.5x0.6": {"scan": True},
+    "EfficientNet-0.25x0.1": {"padding": "symmetric"},
 }
 
 
@@ -27,6 +29,7 @@ TOYS = {
         ("R50x1", 224, {}),
         ("Axial-ViT-B/16", 224, {}),
         ("AxialResNet-50", 224, {}),
+        ("EfficientNet-B0", 224, {}),
     ],
 )
 def test_flops_are_those_that_xla_counts(name, side, fields, xla_flops):

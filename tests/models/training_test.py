@@ -12,10 +12,12 @@ from vit_jax import models
 # of its parts. float32: sums in another order. bfloat16: its three digits, through all layers.
 AGREEMENT = {"float32": 2e-4, "bfloat16": 5e-3}
 TOY = {"depth": 2, "width": 32, "mlp_dim": 64, "num_heads": 2, "units": (1, 2), "root_width": 32}
+SMALL = {"width_coefficient": 0.25, "depth_coefficient": 0.6, "dropout": 0.2}  # an EfficientNet
 STEPS = 3  # the head begins at zero, so only it has a gradient in the first step
 # One of each kind; the others differ from it only in patch size.
 KINDS = (
-    "ViT-B/16", "R50+ViT-B/16", "R+ViT-Ti/16", "R50x1", "Axial-ViT-B/16", "AxialResNet-50"
+    "ViT-B/16", "R50+ViT-B/16", "R+ViT-Ti/16", "R50x1", "Axial-ViT-B/16", "AxialResNet-50",
+    "EfficientNet-B0",
 )  # fmt: skip
 
 TRAIN = """
@@ -48,7 +50,8 @@ def toy(name, **fields):
     """The toy's fields that this model has; one without stages drops them all."""
     own = models.spec(name)
     known = {f.name for f in dataclasses.fields(own)}
-    fields = {k: v for k, v in (TOY | fields).items() if k in known}
+    small = SMALL if "width_coefficient" in known else {}
+    fields = {k: v for k, v in (TOY | small | fields).items() if k in known}
     return fields | ({} if getattr(own, "units", True) else {"units": ()})
 
 
@@ -90,4 +93,7 @@ def test_models_train_on_eight_devices_as_on_one(run_python, dtype):
     unit = "resnet/stage2/rest/block"
     assert divided[f"{unit}/conv2/kernel"] == ["", "", "", "fsdp", "tensor"]
     assert divided[f"{unit}/conv3/kernel"] == ["", "", "", "tensor", "fsdp"]
+    of_efficient = results["EfficientNet-B0", "8"]["divided"]
+    assert of_efficient["stage3/rest/block/expand/kernel"] == ["", "fsdp", "tensor"]
+    assert of_efficient["stage3/rest/block/norm2/running_mean"] == ["", "tensor"]
     assert of_hybrid[f"patches/{unit}/conv3/kernel"] == divided[f"{unit}/conv3/kernel"]

@@ -42,6 +42,10 @@ HYBRID = (
     "model.root_width=32",
     "input.preprocess=decode|resize(16)",
 )
+EFFICIENT = (
+    "model.name=EfficientNet-0.1x0.1",
+    *(f"model.{field}=none" for field in ("depth", "width", "mlp_dim", "num_heads")),
+)
 
 # Another value of each field, with the overrides that it needs. Unlisted fields: by type.
 CHANGES: dict[str, tuple[object, tuple[str, ...]]] = {
@@ -78,6 +82,12 @@ CHANGES: dict[str, tuple[object, tuple[str, ...]]] = {
     "model.registers": (1, ()),
     "model.stochastic_depth": (0.5, ("model.depth=2",)),
     "model.stochastic_depth_constant": (True, ("model.depth=2", "model.stochastic_depth=0.5")),
+    "model.width_coefficient": (0.5, EFFICIENT),
+    "model.depth_coefficient": (0.6, EFFICIENT),
+    "model.padding": ("symmetric", EFFICIENT),
+    "model.batch_norm_epsilon": (1e-5, EFFICIENT),
+    "model.batch_norm_momentum": (0.9, EFFICIENT),
+    "model.frozen_statistics": (True, EFFICIENT),
     "model.residual_dtype": ("float32", ("model.dtype=bfloat16",)),
     "input.source": ("digits", ("input.num_examples=none", "input.num_classes=none", *FOLDER)),
     "input.data_dir": ("/data", FOLDER),

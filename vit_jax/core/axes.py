@@ -33,10 +33,11 @@ POSITIONS = "positions"  # entries of a position table
 KERNEL = "kernel"  # rows and columns of a convolution's kernel
 CHANNELS = "channels"  # channels of the feature maps inside a ResNet's unit
 RANK = "rank"  # between the two factors of a low-rank adapter
+SQUEEZED = "squeezed"  # channels between squeeze and excitation
 
 LOGICAL_AXES = (
     BATCH, TOKENS, WIDTH, STREAM, HEADS, HEAD_SIZE, MLP, LAYERS, CLASSES, QKV, PATCH, POSITIONS,
-    KERNEL, CHANNELS, RANK,
+    KERNEL, CHANNELS, RANK, SQUEEZED,
 )  # fmt: skip
 
 # Logical axis -> the mesh axes that it is sharded over, slowest first; () for none.

@@ -4,15 +4,18 @@ from collections.abc import Iterator
 
 from vit_jax.core.screen import format_bytes
 from vit_jax.models.names import available, info
+from vit_jax.models.names import spec as spec_of
 
 HEAD = """# Models
 
 `models.create(NAME, ...)` and `config.model.name` take these names and others of their form: any
 other patch size, such as `ViT-Ti/4`; any width factor, such as `R101x2`; hybrids of `R`, `R26`,
-`R50`, `R101`, `R152` or `R200` and any ViT, such as `R101+ViT-H/32`. Every field may be overridden,
-such as `depth=4`. The sizes are from table 1 of arXiv 2010.11929, table 2 of 2106.04560, and from
-2012.12877, 2106.10270 and 2305.13035; of the ResNets from 1912.11370, of the hybrids from section
-3.1 of 2010.11929 and from 2106.10270, of the axial models from its appendix D.6.
+`R50`, `R101`, `R152` or `R200` and any ViT, such as `R101+ViT-H/32`; any coefficients of width and
+depth, such as `EfficientNet-0.5x1.2`. Every field may be overridden, such as `depth=4`. The sizes
+are from table 1 of arXiv 2010.11929, table 2 of 2106.04560, and from 2012.12877, 2106.10270 and
+2305.13035; of the ResNets from 1912.11370, of the hybrids from section 3.1 of 2010.11929 and from
+2106.10270, of the axial models from appendix D.6 of 2010.11929; of the EfficientNets from
+1905.11946 and 1911.04252.
 
 - **ViT** ([vit.py](../vit_jax/models/vit.py)): patches, class token, position embedding, blocks. It
   has [many fields](vit_variants.md); a backbone such as `ViT-B/14-dinov2` is a choice of them.
@@ -27,10 +30,38 @@ such as `depth=4`. The sizes are from table 1 of arXiv 2010.11929, table 2 of 21
 - **AxialResNet** ([axial/resnet.py](../vit_jax/models/axial/resnet.py)), `AxialResNet-50`: a ResNet
   as a hybrid's, with axial attention for its convolutions of 3 x 3. It has the fields of a BiT, and
   `model.num_heads`.
+- **EfficientNets** ([network.py](../vit_jax/models/efficientnet/network.py)), `EfficientNet-B0`:
+  inverted bottlenecks with squeeze-and-excitation, swish and batch norm, the students and teachers
+  of [Noisy Student](https://arxiv.org/abs/1911.04252). All are B0 with other coefficients.
 
 All ResNets have group norms of 32 groups and convolutions whose weights are standardised when they
 are used, with the paddings and small constants of the code that their released weights come from,
 or of published code where there are none. A field that a model does not have is refused.
+
+## EfficientNets
+
+| | B0 | B1 | B2 | B3 | B4 | B5 | B6 | B7 | L2 |
+|---|---|---|---|---|---|---|---|---|---|
+| `model.width_coefficient` | 1.0 | 1.0 | 1.1 | 1.2 | 1.4 | 1.6 | 1.8 | 2.0 | 4.3 |
+| `model.depth_coefficient` | 1.0 | 1.1 | 1.2 | 1.4 | 1.8 | 2.2 | 2.6 | 3.1 | 5.3 |
+| `model.dropout` | 0.2 | 0.2 | 0.3 | 0.3 | 0.4 | 0.4 | 0.5 | 0.5 | 0.5 |
+| published image size | 224 | 240 | 260 | 300 | 380 | 456 | 528 | 600 | 800 |
+
+The name does not set the image size: `input.preprocess` does, and any will do. `model.padding` and
+`model.batch_norm_epsilon` are those of the published weights; weights that were trained in PyTorch,
+timm's `efficientnet_b0` and so on, have `symmetric` and 1e-5. `model.stochastic_depth` is 0.2.
+
+A batch norm takes mean and variance of the whole batch, over all devices and hosts, so the numbers
+depend on the mesh only by rounding. For evaluation it keeps running ones: `batch_norm_momentum` of
+the old and the rest of the batch's. They are saved among the parameters, as `running_mean` and
+`running_variance`, and their EMA is evaluated with that of the parameters. No optimizer moves them,
+and no gradient's norm counts them.
+
+In microbatches (`optim.grad_accum_steps`) there is no whole batch, so they are refused. With
+`model.frozen_statistics=true` training too uses the running moments, and keeps them: this goes with
+microbatches, small batches, and adapters (`lora.kernels`).
+
+## All models
 
 The figures are for images of 224 x 224 pixels and 1000 classes. FLOPs are those of the matrix
 products and convolutions of one image's forward pass, a multiply-add counting 2; products with the
@@ -54,7 +85,7 @@ def page() -> Iterator[str]:
             f"{figures.forward_flops / 1e9:,.1f}",
             format_bytes(figures.activation_bytes),
             figures.stride,
-            ", ".join(map(str, spec.get("units", ()))),
+            ", ".join(map(str, getattr(spec_of(name), "units", ()))),
             *(spec.get(field, "") for field in FIELDS),
             figures.tokens.num_tokens,
         )

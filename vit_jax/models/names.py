@@ -16,6 +16,7 @@ from vit_jax.core.token_layout import TokenLayout
 from vit_jax.models import bit_spec, hybrid_spec, vit_spec
 from vit_jax.models.axial import resnet_spec as axial_resnet_spec
 from vit_jax.models.axial import vit_spec as axial_vit_spec
+from vit_jax.models.efficientnet import spec as efficientnet_spec
 from vit_jax.models.family import Family, Preprocess
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ FAMILIES = (
     bit_spec.FAMILY,
     axial_vit_spec.FAMILY,
     axial_resnet_spec.FAMILY,
+    efficientnet_spec.FAMILY,
 )
 
 
@@ -35,7 +37,7 @@ class ModelInfo:
     """Figures of one model.
 
     Attributes:
-      parameters: number of scalars.
+      parameters: number of scalars, without running statistics.
       forward_flops: FLOPs of the products of one image's forward pass (multiply-add = 2).
       activation_bytes: for one image in bfloat16, what is kept for the blocks' backward pass
         without rematerialisation; without the padding that devices add.
@@ -75,7 +77,7 @@ def spec(name: str, **fields: Any) -> Any:
 
 
 def kind(name: str) -> str:
-    """The kind of a model's name: "A ViT", "A hybrid", "A BiT ResNet". UserError if unknown."""
+    """The kind of a model's name: "A ViT", "A BiT ResNet", and so on. UserError if unknown."""
     return _of_name(name).kind
 
 
@@ -175,11 +177,11 @@ def info(
     make = lambda: create(
         name, num_classes=num_classes, image_size=size, rngs=nnx.Rngs(0), **fields
     )
-    params = nnx.state(nnx.eval_shape(make), nnx.Param)
+    params = nnx.to_pure_dict(nnx.state(nnx.eval_shape(make), nnx.Param))
     own = spec(name, **fields)
     return ModelInfo(
         name=name,
-        parameters=pytrees.num_elements(params),
+        parameters=pytrees.num_elements(pytrees.trained(params)),
         forward_flops=own.forward_flops(num_classes, size),
         activation_bytes=own.activation_bytes(size),
         block_input_bytes=own.block_input_bytes(size),

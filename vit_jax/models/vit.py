@@ -20,7 +20,7 @@ from vit_jax.nn.norm import norm
 from vit_jax.nn.patches import PatchEmbedding
 from vit_jax.nn.pooling import AttentionPooling
 from vit_jax.nn.posemb import Positions
-from vit_jax.nn.regularization import Dropout
+from vit_jax.nn.regularization import Dropout, dropout_key
 from vit_jax.nn.stack import Stack
 
 
@@ -104,7 +104,7 @@ class ViT(nnx.Module):
           train: with dropout and stochastic depth; then `rngs` is needed.
           rngs: an nnx.Rngs with a stream "dropout", or a key.
         """
-        key = _dropout_key(rngs) if train else None
+        key = dropout_key(rngs) if train else None
         return self.classify(self._features(images, key))
 
     def classify(self, features: jax.Array) -> jax.Array:
@@ -205,12 +205,6 @@ class ViT(nnx.Module):
             mean = jnp.mean(x[:, first:], axis=1, dtype=jnp.float32).astype(x.dtype)
             x = mean if self.spec.pool == "avg" else jnp.concatenate([x[:, 0], mean], axis=1)
         return jnp.tanh(self.pre_logits(x)) if self.spec.pre_logits else x
-
-
-def _dropout_key(rngs: Any) -> jax.Array:
-    if rngs is None:
-        raise ValueError("train=True draws random numbers: pass rngs=nnx.Rngs(dropout=0) or a key.")
-    return rngs.dropout() if isinstance(rngs, nnx.Rngs) else rngs
 
 
 def positions(spec: ViTSpec, layout: TokenLayout, rngs: nnx.Rngs) -> Positions:

@@ -5,6 +5,8 @@ two values, and rates are multiples of 2**-16, below 1. By the compiler's estima
 that takes a quarter off the step of L/16 (BENCHMARKS.md).
 """
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from flax import nnx
@@ -13,6 +15,13 @@ from vit_jax.nn.linear import times
 
 BITS = 16  # random bits for one value of dropout
 LEAST_KEPT = 2.0**-16  # share of examples: a rate that float32 rounds to 1 would divide by 0
+
+
+def dropout_key(rngs: Any) -> jax.Array:
+    """The key of a pass in training, from an nnx.Rngs with a stream "dropout", or a key."""
+    if rngs is None:
+        raise ValueError("train=True draws random numbers: pass rngs=nnx.Rngs(dropout=0) or a key.")
+    return rngs.dropout() if isinstance(rngs, nnx.Rngs) else rngs
 
 
 class Dropout(nnx.Module):

@@ -101,7 +101,7 @@ class ResNetSpec(StackSpec):
 
         Products with the zeros of padding are not counted, as XLA does not count them.
         """
-        total = 3 * self.root_width * _taps(image_size, ROOT_KERNEL, 2, self.pad)
+        total = 3 * self.root_width * taps(image_size, ROOT_KERNEL, 2, self.pad)
         for unit in self.each_unit(image_size):
             before, after = math.prod(unit.size_in), math.prod(unit.size_out)
             total += unit.inputs * unit.hidden * before
@@ -112,7 +112,7 @@ class ResNetSpec(StackSpec):
 
     def middle_products(self, unit: UnitShape) -> int:
         """Multiplications of one image between the 1 x 1 convolutions of a unit."""
-        return unit.hidden**2 * _taps(unit.size_in, UNIT_KERNEL, unit.stride, self.pad)
+        return unit.hidden**2 * taps(unit.size_in, UNIT_KERNEL, unit.stride, self.pad)
 
     def middle_elements(self, unit: UnitShape) -> int:
         """Elements of one image that are kept there: what a norm takes, and attention's weights."""
@@ -160,7 +160,7 @@ def padding(kind: str, size: tuple[int, int], kernel_size: int, stride: int) -> 
     return of(size[0]), of(size[1])
 
 
-def _taps(size: tuple[int, int], kernel_size: int, stride: int, pad: str) -> int:
+def taps(size: tuple[int, int], kernel_size: int, stride: int, pad: str) -> int:
     """The number of pairs of an output and an input position that a convolution connects."""
     pads = padding(pad, size, kernel_size, stride)
     one = 1

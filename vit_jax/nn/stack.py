@@ -65,8 +65,9 @@ class Stack(nnx.Module):
 
     Args:
       make_block: its result is called as block(x, key, drop_rate).
-      stochastic_depth: drop rate of the last block; it rises linearly from 0 at the first.
+      stochastic_depth: drop rate of the last block; it rises linearly from `first_depth`.
       constant_depth: use that rate for every block instead.
+      first_depth: drop rate of the first block.
     """
 
     def __init__(
@@ -77,6 +78,7 @@ class Stack(nnx.Module):
         depth: int,
         stochastic_depth: float = 0.0,
         constant_depth: bool = False,
+        first_depth: float = 0.0,
         rngs: nnx.Rngs,
     ):
         keys = jax.random.split(rngs.params(), depth)
@@ -86,7 +88,7 @@ class Stack(nnx.Module):
                 variable.set_metadata(axes=(LAYERS, *variable.get_metadata()["axes"]))
         self.depth = depth
         self.stochastic_depth = stochastic_depth
-        self.constant_depth = constant_depth
+        self.first_depth = stochastic_depth if constant_depth else first_depth
         self.scan, self.remat = spec.scan, spec.remat
         self.converts = spec.precision.compute != jnp.float32
 
@@ -130,8 +132,7 @@ class Stack(nnx.Module):
 
         # None rather than zeros: then no random bits are drawn.
         rate = self.stochastic_depth
-        first = rate if self.constant_depth else 0.0
-        rates = jnp.linspace(first, rate, self.depth) if rate else None
+        rates = jnp.linspace(self.first_depth, rate, self.depth) if rate else None
         keys = None if key is None else jax.random.split(key, self.depth)
 
         outputs: Any

@@ -20,6 +20,7 @@ KERNELS = {
     "patches/kernel": "patch projection",
     "patches/resnet/root/conv/kernel": "first convolution of the ResNet",
     "resnet/root/conv/kernel": "first convolution of the ResNet",
+    "root/conv/kernel": "first convolution",
 }
 
 
@@ -28,7 +29,7 @@ class FirstLayer(NamedTuple):
 
     Attributes:
       kernel: [P, P, 3, D], as it is used: a ResNet's is standardised.
-      what: "patch projection" or "first convolution of the ResNet".
+      what: "patch projection", "first convolution of the ResNet" or "first convolution".
     """
 
     kernel: np.ndarray

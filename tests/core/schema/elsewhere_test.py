@@ -24,6 +24,9 @@ NAMES = {
     "B/16": "ViT-B/16",  # big_vision
     "R50+ViT-B_16": "R50+ViT-B/16",  # Google's files
     "BiT-M-R50x1": "R50x1",
+    "tf_efficientnet_b7.ns_jft_in1k": "EfficientNet-B7",
+    "efficientnet_l2": "EfficientNet-L2",
+    "google/efficientnet-b0": "EfficientNet-B0",
     "vit-b/16": "ViT-B/16",
     "vit-g/14": "ViT-g/14",
     "ViT-G_14": "ViT-G/14",

@@ -113,6 +113,7 @@ _FORMS = (
     re.compile(rf"r(?P<units>\d*)[-_+ ]+(vit)?[-_]?{_SIZE}[-_/](?P<patch>\d+)", re.I),
     re.compile(r"(resnetv2_|bit[-_]?[sm]?[-_]r|r)(?P<resnet>\d+)x(?P<factor>\d+)([-_].*)?", re.I),
     re.compile(r"bit[-_](?P<resnet>\d+)", re.I),
+    re.compile(r"(tf_)?efficientnet[-_]?(?P<efficient>b[0-7]|l2)([-_].*)?", re.I),
     re.compile(
         rf"dinov(?P<dino>2)(?P<reg>[-_]with[-_]registers)?[-_](vit)?{_SIZE}(?P<patch>14)?(_reg)?"
         r"(_lc)?", re.I,
@@ -146,6 +147,8 @@ def _model_name(part: dict[str, str | None], name: str) -> str:
     """The name of the model for these parts of a name."""
     if part.get("resnet"):
         return f"R{part['resnet']}x{part.get('factor') or 1}"
+    if part.get("efficient"):
+        return f"EfficientNet-{(part['efficient'] or '').upper()}"
     given = part["size"] or ""
     size = given if given in "gG" else _SIZES[given.lower()]
     patch = part.get("patch") or "14"  # Hugging Face's DINOv2 names omit it

@@ -1,4 +1,4 @@
-"""Relevance of an image's parts for a class, by gradients: of ViTs, hybrids and BiTs."""
+"""Relevance of an image's parts for a class, by gradients: of every family of models."""
 
 import functools
 from collections.abc import Iterable, Sequence
@@ -23,7 +23,7 @@ class Relevance(NamedTuple):
 
     Attributes:
       map: TokenParts of [B, N], not negative, of no unit, and 0 everywhere where nothing speaks for
-        the class; a BiT's are patches alone, the positions of its last feature map.
+        the class; a ConvNet's are patches alone, the positions of its last feature map.
       classes: [B] int32, for which.
       logits: [B, C] float32.
     """
@@ -44,8 +44,8 @@ def relevance(
 
     ViTs and hybrids: arXiv 2103.15679, section 3.1, from the token that the head sees: the class
     token; without one, the mean of all patches; for `cls_avg` half and half; with attention
-    pooling, the tokens by the relevance of the probe's weights, the rule for one more layer. BiTs:
-    Grad-CAM (arXiv 1610.02391) of the last feature map, after its norm and relu.
+    pooling, the tokens by the relevance of the probe's weights, the rule for one more layer. BiTs
+    and EfficientNets: Grad-CAM (arXiv 1610.02391) of the last feature map, after its activation.
 
     Args:
       model: it is not changed.

@@ -128,7 +128,7 @@ def view_of(model: Any) -> View:
 
 
 def has_attention(model: Any) -> bool:
-    """Whether the model has blocks of attention over tokens: all but the ResNets do."""
+    """Whether the model has blocks of attention over tokens: ResNets and EfficientNets do not."""
     return hasattr(model, "blocks")
 
 

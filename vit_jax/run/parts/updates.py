@@ -9,7 +9,7 @@ from flax import nnx
 from jax.sharding import Mesh
 
 from vit_jax.config import LossConfig, ModelConfig, OptimConfig, RunConfig
-from vit_jax.core import errors
+from vit_jax.core import errors, pytrees
 from vit_jax.core.axes import Target
 from vit_jax.nn.kernels.choice import AUTO, check_devices
 from vit_jax.nn.stack import OFFLOAD_MEMORY
@@ -96,7 +96,7 @@ def layout(
     """Shapes and shardings of the run's state; nothing is allocated."""
     _check_offload(config.model, mesh)
     _check_attention(config.model, mesh)
-    return state_layout(
+    done = state_layout(
         make_model,
         optimizer(config.optim, schedule, adapters(config.lora)),
         mesh,
@@ -104,6 +104,20 @@ def layout(
         shard_optimizer=config.mesh.shard_optimizer,
         steps_apart=_steps_apart(config, mesh),
     )
+    _check_accumulation(config, done)
+    return done
+
+
+def _check_accumulation(config: RunConfig, layout: StateLayout) -> None:
+    """UserError for microbatches where norms take their moments from the whole batch."""
+    parts = config.optim.grad_accum_steps
+    moving = pytrees.trained(layout.state.params) is not layout.state.params
+    if parts > 1 and moving and not config.model.frozen_statistics:
+        raise errors.UserError(
+            f"optim.grad_accum_steps={parts}: batch norms take mean and variance of the whole "
+            "batch, which no microbatch has. Set optim.grad_accum_steps=1, or "
+            "model.frozen_statistics=true, which leaves them as the weights have them."
+        )
 
 
 def _steps_apart(config: RunConfig, mesh: Mesh) -> bool:

@@ -1,0 +1,1 @@
+"""EfficientNets: their fields and names, and the network."""

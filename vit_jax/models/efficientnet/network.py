@@ -1,0 +1,192 @@
+"""EfficientNets (arXiv 1905.11946), the students and teachers of Noisy Student (1911.04252)."""
+
+import dataclasses
+import functools
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax.nn import initializers
+
+from vit_jax.core.axes import BATCH, CLASSES, STREAM, TOKENS, WIDTH, constrain
+from vit_jax.models.efficientnet.spec import EfficientNetSpec
+from vit_jax.models.family import Preprocess
+from vit_jax.models.head import head
+from vit_jax.nn.efficientnet.batch_norm import BatchNorm
+from vit_jax.nn.efficientnet.mbconv import MBConv, Root, pointwise
+from vit_jax.nn.efficientnet.spec import UnitShape
+from vit_jax.nn.linear import Initializer
+from vit_jax.nn.regularization import Dropout, dropout_key
+from vit_jax.nn.stack import Stack
+
+ANY_SIZE = (32, 32)  # units are the same for images of every size
+
+
+class EfficientNet(nnx.Module):
+    """An EfficientNet: root, seven stages, a 1 x 1 convolution, the mean over positions, a head.
+
+    Args:
+      spec: the architecture.
+      num_classes: C, for the head; 0: no head, the model returns features.
+      image_size: (height, width) in pixels; any.
+      preprocess: how its images must be prepared.
+      rngs: nnx.Rngs with a stream for "params".
+    """
+
+    def __init__(
+        self,
+        spec: EfficientNetSpec,
+        *,
+        num_classes: int,
+        image_size: tuple[int, int],
+        preprocess: Preprocess,
+        rngs: nnx.Rngs,
+    ):
+        self.spec, self.num_classes, self.preprocess = spec, num_classes, preprocess
+        self.root = Root(spec, rngs=rngs)
+        units, done = list(spec.each_unit(ANY_SIZE)), 0
+        for stage, number in enumerate(spec.units, 1):
+            own = units[done : done + number]
+            made = Stage(own, done, spec, rngs=rngs)
+            setattr(self, f"stage{stage}", made)
+            done += number
+        self.top = Top(spec, rngs=rngs)
+        self.dropout = Dropout(spec.dropout)
+        if num_classes:
+            init = uniform(num_classes)
+            self.head = head(spec, spec.map_channels, num_classes, kernel_init=init, rngs=rngs)
+
+    def __call__(self, images: jax.Array, train: bool = False, rngs: Any = None) -> jax.Array:
+        """[B, H, W, 3] float32, normalised -> logits [B, C] float32; headless: features [B, D].
+
+        Args:
+          images: prepared by `preprocess`.
+          train: with dropout and stochastic depth, for which `rngs` is needed; norms take their
+            moments from the batch, and their running statistics have gradients of their own.
+          rngs: an nnx.Rngs with a stream "dropout", or a key.
+        """
+        draws = self.spec.dropout or self.spec.stochastic_depth
+        keys = jax.random.split(dropout_key(rngs)) if train and draws else (None, None)
+        x = self.pool(self._map(images, keys[0], train))
+        return self.classify(self.dropout(x, keys[1]))
+
+    def classify(self, features: jax.Array) -> jax.Array:
+        """[B, D] -> [B, C] float32; headless: the features."""
+        features = features.astype(jnp.float32)
+        if not self.num_classes:
+            return features
+        return constrain(self.head(features), BATCH, CLASSES)
+
+    def features(self, images: jax.Array) -> jax.Array:
+        """[B, H, W, 3] -> [B, D]: the head's input."""
+        return self.pool(self.tokens(images))
+
+    def pool(self, x: jax.Array) -> jax.Array:
+        """[B, N, D] of `tokens`, or [B, h, w, D] of `feature_map` -> [B, D]: the mean."""
+        over = tuple(range(1, x.ndim - 1))
+        return jnp.mean(x, axis=over, dtype=jnp.float32).astype(x.dtype)
+
+    def feature_map(self, images: jax.Array) -> jax.Array:
+        """[B, H, W, 3] -> [B, h, w, D]: the last feature map, behind norm and swish."""
+        return self._map(images, None, False)
+
+    def tokens(self, images: jax.Array, layers: tuple[int, ...] | None = None) -> Any:
+        """[B, H, W, 3] -> [B, N, D]: the positions of the last feature map, row by row.
+
+        With `layers`, a tuple of [B, N', D'] after each of these units (from 0).
+        """
+        flat = lambda x: constrain(x.reshape(x.shape[0], -1, x.shape[-1]), BATCH, TOKENS, STREAM)
+        if layers is not None:
+            return tuple(map(flat, self._run(images, None, False, layers)[1]))
+        return flat(self.feature_map(images))
+
+    def _map(self, images: jax.Array, key: Any, train: bool) -> jax.Array:
+        return self.top(self._run(images, key, train)[0], train)
+
+    def _run(
+        self, images: jax.Array, key: Any, train: bool, layers: tuple[int, ...] = ()
+    ) -> tuple[jax.Array, tuple[jax.Array, ...]]:
+        """[B, H, W, 3] -> ([B, h, w, C], feature maps after the units `layers`, from 0)."""
+        x = self.root(images, train)
+        stages = len(self.spec.units)
+        keys = [None] * stages if key is None else list(jax.random.split(key, stages))
+        all_maps: list[jax.Array] = []
+        for i, own in enumerate(keys, 1):
+            x, maps = getattr(self, f"stage{i}")(x, own, train, keep=bool(layers))
+            all_maps += maps
+        return x, tuple(all_maps[i] for i in layers)
+
+
+class Stage(nnx.Module):
+    """A stage: the first unit changes channels and size of the map, the others are equal.
+
+    Args:
+      units: its units.
+      before: the number of units before it, by which the rate of stochastic depth rises.
+    """
+
+    def __init__(
+        self, units: list[UnitShape], before: int, spec: EfficientNetSpec, *, rngs: nnx.Rngs
+    ):
+        rate = lambda i: spec.stochastic_depth * (before + i) / spec.depth
+        rates = rate(0), rate(0)
+        self.first = _stack(units[0], spec, depth=1, rates=rates, rngs=rngs)
+        if len(units) > 1:
+            rates = rate(1), rate(len(units) - 1)
+            self.rest = _stack(units[1], spec, depth=len(units) - 1, rates=rates, rngs=rngs)
+        self.units = len(units)
+
+    def __call__(
+        self, x: jax.Array, key: Any, train: bool, keep: bool
+    ) -> tuple[jax.Array, tuple[jax.Array, ...]]:
+        """[B, H, W, I] -> ([B, H', W', O], with `keep` the feature maps after all units)."""
+        keys = (None, None) if key is None else jax.random.split(key)
+        x, _ = self.first(x, keys[0], shared=train)
+        if self.units == 1:
+            return x, (x,)
+        wanted = tuple(range(self.units - 1)) if keep else ()
+        y, others = self.rest(x, keys[1], wanted, shared=train)
+        return y, (x, *others)
+
+
+def _stack(
+    unit: UnitShape,
+    spec: EfficientNetSpec,
+    *,
+    depth: int,
+    rates: tuple[float, float],
+    rngs: nnx.Rngs,
+) -> Stack:
+    """Equal units, with the rates of stochastic depth of the first and the last."""
+    make: Any = functools.partial(MBConv, unit, spec)
+    first, last = rates
+    return Stack(
+        make,
+        dataclasses.replace(spec, scan=spec.scan and depth > 1),
+        depth=depth,
+        stochastic_depth=last,
+        first_depth=first,
+        rngs=rngs,
+    )
+
+
+class Top(nnx.Module):
+    """1 x 1 convolution, norm and swish."""
+
+    def __init__(self, spec: EfficientNetSpec, *, rngs: nnx.Rngs):
+        channels = spec.channels[-1], spec.map_channels
+        self.conv = pointwise(channels, (STREAM, WIDTH), spec, rngs)
+        self.norm = BatchNorm(spec.map_channels, WIDTH, spec)
+
+    def __call__(self, x: jax.Array, train: bool) -> jax.Array:
+        """[B, h, w, C] -> [B, h, w, D]."""
+        x = jax.nn.silu(self.norm(self.conv(x), train))
+        return constrain(x, BATCH, None, None, STREAM)
+
+
+def uniform(num_classes: int) -> Initializer:
+    """The head's start: uniform within 1 / sqrt(classes) on both sides of 0."""
+    bound = 1 / math.sqrt(num_classes)
+    return lambda key, shape, dtype: initializers.uniform(2 * bound)(key, shape, dtype) - bound

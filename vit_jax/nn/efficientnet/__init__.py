@@ -1,0 +1,1 @@
+"""The layers of EfficientNets: batch norm, and inverted bottlenecks with squeeze-and-excitation."""
