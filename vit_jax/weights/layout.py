@@ -3,7 +3,7 @@
 A rule gives the name of one of this project's parameters in another format and the order of its
 axes there: "(H K) D" of one format is "D H K" of another. A word is an axis, a group in brackets
 several that share one, and 1 an axis of that size, which may come and go. "3" is an axis of that
-size, "2W" one twice as long as W, and "W'" another one that is as long as W.
+size, "2W" one twice as long as W, and "W'" another one that is as long as W, "W''" a third.
 
 In the names "{}" is the number of the layer; without it the layers are an axis. Several names are
 the parts of one parameter, along the axis that is called by their number.
@@ -24,7 +24,7 @@ Sizes = Mapping[str, int]
 BLOCK = "blocks/block/"
 QKV_BIAS = BLOCK + "attention/qkv/bias"
 MAX_STAGES = 4  # the most of any published model, and so of the tables
-_WORD = re.compile(r"(\d*)([A-Za-z]\w*)?'?")
+_WORD = re.compile(r"(\d*)([A-Za-z]\w*)?'*")
 
 
 def groups(axes: str) -> list[list[str]]:

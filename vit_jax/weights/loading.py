@@ -36,6 +36,7 @@ from vit_jax.weights.formats import (
     huggingface,
     huggingface_bit,
     timm,
+    timm_efficientnet,
 )  # fmt: skip
 from vit_jax.weights.match import Match, MisfitError, refusal
 
@@ -47,6 +48,7 @@ FORMATS: tuple[Format, ...] = (
     dinov3.FORMAT,
     huggingface.FORMAT,
     huggingface_bit.FORMAT,
+    timm_efficientnet.FORMAT,
     timm.FORMAT,
     google_npz.FORMAT,
 )

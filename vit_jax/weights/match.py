@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from vit_jax.core.errors import UserError
+from vit_jax.nn.efficientnet.spec import STAGES
 from vit_jax.nn.resnet_spec import ResNetSpec
 from vit_jax.weights.files.tensors import Tensors, is_floating
 from vit_jax.weights.layout import (
@@ -29,7 +30,7 @@ from vit_jax.weights.layout import (
 MAX_NEAREST = 20  # names whose nearest one is searched
 MAX_SEARCHED = 2000  # names among which the nearest one is searched
 MAX_PROBLEMS_SHOWN = 40
-_STAGES = range(1, MAX_STAGES + 1)
+_STAGES = range(1, max(MAX_STAGES, len(STAGES)) + 1)
 # An optional part, which a model has in full or not at all -> the part that it requires.
 OPTIONAL: dict[str, str | None] = {
     **dict.fromkeys(("cls", "registers", "scale1", "scale2", "pooling", "pre_logits", "head")),
@@ -254,7 +255,7 @@ def _contradictions(match: Match) -> tuple[str, ...]:
     if resnet and features != resnet.map_channels:
         given = resnet.map_channels
         lines.append(f"what follows its ResNet takes {features} channels, not {given}")
-    if match.is_bit:
+    if "P" not in sizes:  # no ViT
         return tuple(lines)
     if sizes["P"] != sizes["p"]:
         lines.append(f"its patches are {sizes['P']} x {sizes['p']} pixels; they must be square")

@@ -136,7 +136,7 @@ def _read(opened: Opened, given: tuple[int, int] | None) -> ExternalWeights:
     if not match.is_bit:
         by_name = (number for start, number in _HEADS.items() if name.startswith(start))
         match = external.with_heads(opened, match, next(by_name, None))
-    pads, image_size = external.image_size(opened, match, given, _stated_image_size(config))
+    pads, image_size = external.image_size(opened, match, given, stated_image_size(config))
     _check_arguments(config, match)
     return external.external_weights(
         match,
@@ -183,7 +183,8 @@ def _check_arguments(config: Mapping[str, Any], match: Match) -> None:
         raise UserError(f"config.json: {', '.join(unknown)} cannot be computed here.")
 
 
-def _stated_image_size(config: Mapping[str, Any]) -> tuple[int, int] | None:
+def stated_image_size(config: Mapping[str, Any]) -> tuple[int, int] | None:
+    """(height, width) of images in pixels, if config.json says it."""
     of_model = config_json.section(config, "model_args").get("img_size")
     if of_model:
         return config_json.sides("img_size", of_model)
@@ -298,11 +299,11 @@ def _vit_config(spec: ViTSpec, num_classes: int, about: models.Preprocess) -> di
         "num_features": spec.width,
         "global_pool": _POOLS[spec.pool],
         "model_args": arguments,
-        "pretrained_cfg": _pretrained_cfg(num_classes, about),
+        "pretrained_cfg": pretrained_cfg(num_classes, about),
     }
 
 
-def _pretrained_cfg(num_classes: int, about: models.Preprocess) -> dict[str, Any]:
+def pretrained_cfg(num_classes: int, about: models.Preprocess) -> dict[str, Any]:
     """The section of config.json about images."""
     return {
         "num_classes": num_classes,
@@ -350,7 +351,7 @@ def _bit_config(spec: BiTSpec, num_classes: int, about: models.Preprocess) -> di
         "num_classes": num_classes,
         "num_features": spec.map_channels,
         "global_pool": "avg",
-        "pretrained_cfg": _pretrained_cfg(num_classes, about)
+        "pretrained_cfg": pretrained_cfg(num_classes, about)
         | {"fixed_input_size": False, "first_conv": "stem.conv", "classifier": "head.fc"},
     }
 
