@@ -1,5 +1,7 @@
 """Axial-ViTs; tests/models/observe compares what they compute with float64 NumPy."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -90,11 +92,15 @@ def test_lines_are_rows_or_columns(of):
 
 def test_rows_of_a_grid_are_columns_of_the_transposed_one():
     spec = models.spec("Axial-ViT-Ti/4", **TOY)
-    along = lambda grid, of: LineAttention(spec, grid=grid, of=of, rngs=nnx.Rngs(0))
+
+    @functools.partial(jax.jit, static_argnums=(0, 1))
+    def along(grid, of, x):
+        attention = LineAttention(spec, grid=grid, of=of, rngs=nnx.Rngs(0))
+        return attention(x.reshape(2, 6, 16)).reshape(2, *grid, 16)
+
     x = random_images(2, 2, 3, 16)
-    across = x.swapaxes(1, 2).reshape(2, 6, 16)
-    by_row = along((2, 3), ROW)(x.reshape(2, 6, 16)).reshape(2, 2, 3, 16)
-    by_column = along((3, 2), COLUMN)(across).reshape(2, 3, 2, 16).swapaxes(1, 2)
+    by_row = along((2, 3), ROW, x)
+    by_column = along((3, 2), COLUMN, x.swapaxes(1, 2)).swapaxes(1, 2)
     np.testing.assert_allclose(by_row, by_column, atol=AGREEMENT * float(jnp.abs(by_row).max()))
 
 
@@ -130,7 +136,7 @@ def loss_and_gradients(images, **fields):
 
 
 def test_ways_to_run_the_blocks_agree_and_move_every_parameter():
-    images, fields = random_images(2, 8, 12, 3), {"stochastic_depth": 0.5, "dropout": 0.1}
+    images, fields = random_images(2, 8, 12, 3), {"stochastic_depth": 0.5}
     loss, grads = loss_and_gradients(images, **fields)
     scanned_loss, scanned = loss_and_gradients(images, scan=True, remat="full", **fields)
     np.testing.assert_allclose(scanned_loss, loss, rtol=AGREEMENT)
