@@ -1,6 +1,7 @@
 """The trained ViT-Ti/16 of AugReg against timm, on the 17 photos beside its weights."""
 
 import dataclasses
+import io
 import json
 import math
 from pathlib import Path
@@ -17,11 +18,13 @@ from vit_jax.core import synsets
 from vit_jax.core.screen import Screen
 from vit_jax.data.pipeline import eval_batches
 from vit_jax.data.sources.image_folder import ImageFolder
+from vit_jax.evaluate import data_sets
 from vit_jax.evaluate.__main__ import evaluate
 from vit_jax.models import Preprocess, images
 from vit_jax.run import build
 
-WEIGHTS = Path(__file__).parents[3] / "shared/data/vit_ti16_augreg"
+DATA = Path(__file__).parents[3] / "shared/data"
+WEIGHTS = DATA / "vit_ti16_augreg"
 LOGITS = 1e-4
 # Levels of 255, where a sum lies between two: at most one, in hardly any value.
 PIXELS, SHARE = 1, 1e-3
@@ -145,6 +148,32 @@ def test_evaluate_gives_timms_loss(theirs, folder, capsys):
     assert results["validation/accuracy"] == 1.0
     assert results["validation/loss"] == pytest.approx(loss, abs=1e-3)
     assert "resize_small(248, method='bicubic', longer='down')" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_each_prediction_of_5000_images_is_timms(timm):  # noqa: F811
+    """Of Tiny-ImageNet's validation images, among its 100 classes; Pillow prepares theirs."""
+    data = DATA / "tiny_imagenet_100"
+    if not data.is_dir():
+        pytest.skip(f"needs {data}")
+    values = data_sets.on_data(
+        [f"t={data}"], split="validation", kinds=["classification"], batch_size=64, labels=None,
+        classes=None,
+    )  # fmt: skip
+    scored = {}
+    evaluate(configs.resolve(values), epath.Path(WEIGHTS), Screen(quiet=True), scored=scored)
+    ((source, scores),) = scored.values()
+    cfg = json.loads((WEIGHTS / "config.json").read_text())["pretrained_cfg"]
+    known = list(synsets.names_1k())
+    columns = [known.index(name.split()[0]) for name in source.class_names]
+    found = []
+    for some in np.split(np.arange(source.num_examples), 100):
+        encoded = [example.image for example in source.read(some)]
+        photos = [Image.open(io.BytesIO(each)).convert("RGB") for each in encoded]
+        pixels = np.stack([transformed(photo, cfg) for photo in photos])
+        found.extend(logits_of_timm(timm, pixels, cfg)[:, columns].argmax(-1))
+    assert len(found) == len(scores.prediction) == 5000
+    assert scores.prediction.tolist() == found
 
 
 def test_other_ways_to_resize_differ(theirs, photos):
