@@ -73,7 +73,9 @@ class PositionSensitiveAttention(nnx.Module):
         x = _of_lines(self.norm1, constrain(x, BATCH, TOKENS, CHANNELS))
         query, key, value = self._parts(x.reshape(*x.shape[:2], self.num_heads, -1))
         a, b, c = self._parts(self._table().astype(x.dtype))
-        product = functools.partial(jnp.einsum, preferred_element_type=jnp.float32)
+        # Rounded to the computation's dtype before they are added: XLA for CPUs has no products of
+        # bfloat16 to float32 in the backward pass.
+        product = lambda *operands: jnp.einsum(*operands).astype(jnp.float32)
         logits = product("bqhd,bkhd->bhqk", query, key)
         logits += product("bqhd,qkd->bhqk", query, a) + product("bkhd,qkd->bhqk", key, b)
         weights = checkpoint_name(jax.nn.softmax(logits).astype(x.dtype), WEIGHTS)
