@@ -64,7 +64,8 @@ def make_backward(
 
     def backward(state: TrainState, batch: Batch) -> Backward:
         images, targets, weight = examples(batch, objective, seed=seed, step=state.step)
-        inputs = Inputs(images, objective.asked(targets), batch)
+        pixels = {} if objective.method is None else batch  # that no one reads are not carried on
+        inputs = Inputs(images, objective.asked(targets), pixels)
         others = Others(nnx.merge(layout.graph, together(state.ema, Layers)) if state.ema else None)
         key = jax.random.fold_in(dropout, state.step)
 
