@@ -79,7 +79,9 @@ def scaling(
     axes = figure.add_subplot()
     looks = _looks(series)
     for law in laws:
-        _draw_law(axes, law, looks.get(law.name, (palette.MUTED, ""))[0])
+        _draw_law(axes, law, *looks.get(law.name, (palette.MUTED, "")))
+    if any(law.name in looks for law in laws):  # one entry for all: each ends in its marker
+        axes.plot([], [], color=palette.MUTED, lw=1.4, label="law of a model")
     for each in series:
         _draw_points(axes, each, *looks[each.name])
     if frontier is not None:
@@ -121,14 +123,16 @@ def _draw_points(axes: Axes, each: Series, colour: str, marker: str) -> None:
     axes.plot(each.x, each.y, marker, color=colour, mec="white", mew=0.6, label=name, zorder=3)
 
 
-def _draw_law(axes: Axes, law: Law, colour: str) -> None:
+def _draw_law(axes: Axes, law: Law, colour: str, marker: str) -> None:
+    """The law; that of one model ends in the model's marker, empty."""
     inside, beyond = ~law.extrapolated, law.extrapolated.copy()
     if inside.any():
         beyond[np.flatnonzero(inside)[-1]] = True  # the lines meet
-    axes.plot(
-        law.x[inside], law.y[inside], color=colour, lw=1.4, zorder=1.5, label=f"law of {law.name}"
-    )
+    name = None if marker else f"law of {law.name}"
+    axes.plot(law.x[inside], law.y[inside], color=colour, lw=1.4, zorder=1.5, label=name)
     axes.plot(law.x[beyond], law.y[beyond], color=colour, lw=1.4, zorder=1.5, dashes=(4, 3))
+    if marker:
+        axes.plot(law.x[-1], law.y[-1], marker, color=colour, mfc="white", ms=5, zorder=1.6)
     if np.isfinite(law.low).all():
         axes.fill_between(law.x, law.low, law.high, color=colour, alpha=0.13, lw=0, zorder=1)
 
