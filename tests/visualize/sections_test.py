@@ -94,7 +94,7 @@ def test_a_resnet_has_no_attention_and_says_so(folder):
     found = made("R1-1x1", folder)
     assert {"filters", "attention", "mistakes", *FEATURES} == pictures(found)
     assert not pictures(found) & {"distances", "positions"}
-    assert "no attention" in found[1].section.said
+    assert "no blocks of attention" in found[1].section.said
     assert "no position embeddings" in found[0].section.said
 
 

@@ -148,6 +148,10 @@ class MBConvSpec(StackSpec):
                 yield UnitShape(stage.kernel_size, stride, before, hidden, after, size, size_out)
                 before, size = after, size_out
 
+    def middle_elements(self, unit: UnitShape) -> int:
+        """Elements of one image behind a unit's depthwise convolution."""
+        return unit.hidden * math.prod(unit.size_out)
+
     def map_flops(self, image_size: tuple[int, int]) -> int:
         """FLOPs of the products of one image's forward pass up to the feature map.
 

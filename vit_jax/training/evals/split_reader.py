@@ -93,6 +93,8 @@ class SplitReader:
 
 def _undivided(graph: nnx.GraphDef, params: Any, mesh: Mesh) -> Any:
     """The parameters, none of them divided along `tensor`: no product is a sum of several then."""
+    if mesh.shape["tensor"] == 1:
+        return params
     variables = nnx.state(nnx.merge(graph, params), nnx.Param)
     shardings = meshes.param_shardings(variables, mesh, meshes.UNDIVIDED_RULES)
     return jax.lax.with_sharding_constraint(params, shardings)
