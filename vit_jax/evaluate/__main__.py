@@ -48,12 +48,13 @@ from flax import nnx
 
 from vit_jax import weights
 from vit_jax.config import RunConfig
-from vit_jax.core import compilation_cache, cores
+from vit_jax.core import compilation_cache
 from vit_jax.core.errors import UserError
 from vit_jax.core.files import write_text
 from vit_jax.core.screen import Screen
 from vit_jax.evaluate import data_sets, page
 from vit_jax.evaluate.page import Scored
+from vit_jax.parallel import cores
 from vit_jax.run import announce, build, comparison, processes
 from vit_jax.run.memory import explain_out_of_memory
 from vit_jax.store import checkpoint_dir, disk_space

@@ -3,7 +3,7 @@
 import jax
 import pytest
 
-from vit_jax.core import cores
+from vit_jax.parallel import cores
 
 
 @pytest.fixture
