@@ -7,7 +7,7 @@ Recipe   none published for images of this size; rates are the methods' own by b
 Data     50,000 images of 64 x 64 pixels of 100 classes, half of Tiny-ImageNet's, in TFDS's layout
          in input.data_dir, splits `train` and `validation`.
 Cost     two CPU cores for one to two hours, by method.
-Reaches  see docs/methods.md.
+Reaches  not yet measured.
 """
 
 import ml_collections

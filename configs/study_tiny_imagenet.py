@@ -9,7 +9,7 @@ Recipe   none published: one for all, which is tuned for none of them.
 Data     50,000 images of 64 x 64 pixels of 100 classes, half of Tiny-ImageNet's, in TFDS's layout
          in input.data_dir, splits `train` and `validation`.
 Cost     1,200 steps of ViT-96 are 2.2e-5 exaFLOPs, of ResNet-3 1.1e-5.
-Reaches  see docs/study.md.
+Reaches  after 1,200 steps 8.3 % (ViT-32) to 10.9 % (ViT-96) of validation; see docs/study.md.
 """
 
 import ml_collections
