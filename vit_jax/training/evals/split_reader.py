@@ -54,7 +54,7 @@ class SplitReader:
         def compute(params: Any, batch: Batch) -> tuple[dict[str, jax.Array], jax.Array]:
             if axes.target().platform != "cpu":
                 return of_batch(nnx.merge(graph, params), batch), batch["weight"]
-            model = nnx.merge(graph, _undivided(graph, params, mesh))
+            model = nnx.merge(graph, _undivided(params, mesh))
             with axes.use_rules(meshes.UNDIVIDED_RULES):
                 return _in_chunks(lambda part: of_batch(model, part), batch, mesh), batch["weight"]
 
@@ -91,13 +91,14 @@ class SplitReader:
         return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
-def _undivided(graph: nnx.GraphDef, params: Any, mesh: Mesh) -> Any:
-    """The parameters, none of them divided along `tensor`: no product is a sum of several then."""
+def _undivided(params: Any, mesh: Mesh) -> Any:
+    """The parameters, in whole on each device of a mesh with `tensor`, or as they are.
+
+    A product of parts of kernels would be a sum of several, which rounds otherwise.
+    """
     if mesh.shape["tensor"] == 1:
         return params
-    variables = nnx.state(nnx.merge(graph, params), nnx.Param)
-    shardings = meshes.param_shardings(variables, mesh, meshes.UNDIVIDED_RULES)
-    return jax.lax.with_sharding_constraint(params, shardings)
+    return jax.lax.with_sharding_constraint(params, meshes.replicated(mesh))
 
 
 def _in_chunks(
