@@ -43,7 +43,7 @@ def get_config(arg=None):
                 "batch_size": 128,
                 "num_examples": 50_000,
                 "num_classes": 100,
-                "cache": "device",
+                "cache": "ram",  # 0.6 GB
             },
             "optim": {
                 "name": "adam",

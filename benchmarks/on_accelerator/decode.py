@@ -19,7 +19,7 @@ from vit_jax.core import command, errors
 from vit_jax.data import decoded
 from vit_jax.data.pipeline import HostBatch
 from vit_jax.data.source import NO_LABEL, Source
-from vit_jax.run.parts import evaluations, examples
+from vit_jax.run.parts import eval_data, examples
 from vit_jax.run.parts.device_cache import SplitOfRun
 
 BATCH = 1000
@@ -43,7 +43,7 @@ def splits(config: RunConfig) -> list[SplitOfRun]:
     source = examples.source(config.input)
     found = [SplitOfRun("input", source, config.input.preprocess)]
     for name, c in config.evals.items():
-        source = evaluations.eval_source(name, config, source.num_classes)
+        source = eval_data.eval_source(name, config, source.num_classes)
         found.append(SplitOfRun(f"evals.{name}", source, c.preprocess))
     return found
 

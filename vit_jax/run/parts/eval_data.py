@@ -219,7 +219,8 @@ def eval_source(where: str, config: RunConfig, num_classes: int) -> Source:
         source=c.source,
         data_dir=c.data_dir,
         num_examples=_batch_size(name, config) if is_synthetic else None,
-        num_classes=num_classes if is_synthetic else None,
+        # A model without a head says nothing of the data's classes.
+        num_classes=(num_classes or input.num_classes) if is_synthetic else None,
         image_size=image_size(c.preprocess, f"{section}.preprocess"),
         label=c.label,
     )
