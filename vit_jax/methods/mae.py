@@ -80,9 +80,7 @@ class MAE:
     kind: str = field("mae")
     masked: float = field(0.75, "share of an image's patches that are left out", bounds=(0, 1))
     normalize_pixels: bool = field(
-        True,
-        "whether each patch's pixels are wanted with mean 0 and variance 1; false suits "
-        "linear probes of small models better",
+        True, "whether each patch's pixels are wanted with mean 0 and variance 1"
     )
     decoder_width: int = field(512, "of the decoder's tokens", bounds=COUNT)
     decoder_depth: int = field(8, "its number of blocks", bounds=COUNT)
