@@ -90,7 +90,7 @@ def train(
         screen = enter(contextlib.closing(Screen(quiet=jax.process_index() > 0)))
         # Claim the work directory: no other process uses it, and it belongs to this run.
         enter(lock(workdir))
-        entry = build.entry(config, workdir, source, allow_config_change=allow_config_change)
+        entry = build.entry(config, workdir, source, layout.teacher, allow_config_change)
         announce.run(screen, config, source, mesh, model.info, durations, entry.changes)
         announce.parameters(screen, objective, layout)
 
@@ -99,6 +99,7 @@ def train(
         with peers.together("restoring"):
             store = enter(contextlib.closing(build.store(config, workdir)))
             state = store.restore(layout.state) or first_state(config, layout, model.info, screen)
+            fixed = layout.read_fixed()  # a teacher's parameters, if there is one
         start = int(state.step)
         durations.check_start(start, workdir)
         if start:
@@ -131,11 +132,11 @@ def train(
                 under_way.finish()
                 with clock.paused():
                     state = layout.together(state)
-                    log.write_distributions(step, fetch(distributions(state, batch)))
+                    log.write_distributions(step, fetch(distributions(state, batch, *fixed)))
             if durations.skips(step):
                 screen.say(f"step {step:,} | its batch is left out, as input.skip_steps says")
             advance = leave_out if durations.skips(step) else update
-            state, scalars = advance(layout.apart(state), batch)  # returns at once
+            state, scalars = advance(layout.apart(state), batch, *fixed)  # returns at once
             under_way.add(scalars)
             skipped.add(scalars)
             log.after_step(step)

@@ -1,5 +1,6 @@
 """What all methods have in common: they learn, resume to the bit, and leave ordinary weights."""
 
+import functools
 import json
 import shutil
 
@@ -25,9 +26,24 @@ KINDS = sorted(set(METHODS) - {SUPERVISED})
 
 
 def run(kind, *overrides):
-    """The overrides of a tiny run."""
+    """A tiny run."""
     kind = (f"method.kind={kind}", *SMALLER.get(kind, ()))
     return configs.resolve(TINY_RUN, [*OF_DIGITS, *kind, *overrides])
+
+
+@pytest.fixture(scope="module")
+def needed(tmp_path_factory):
+    """`needed(kind)`: overrides that a method cannot do without."""
+
+    @functools.cache
+    def of_kind(kind):
+        if kind != "distillation":
+            return ()
+        folder = tmp_path_factory.mktemp("teacher")
+        train(configs.resolve(TINY_RUN, [*OF_DIGITS, "total.steps=60", "optim.lr=3e-3"]), folder)
+        return (f"method.teacher={folder}",)
+
+    return of_kind
 
 
 def rows(workdir):
@@ -35,12 +51,13 @@ def rows(workdir):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_run_learns_and_resumes_and_its_model_is_an_ordinary_one(tmp_path, kind):
+def test_a_run_learns_and_resumes_and_its_model_is_an_ordinary_one(tmp_path, kind, needed):
     frozen = (
         "evals.f.kind=frozen", "evals.f.split=test", "evals.f.preprocess=decode|resize(16)",
         "evals.f.shots=1", "evals.f.seeds=1", "evals.f.neighbours=5", "evals.f.train_per_class=2",
     )  # fmt: skip
-    config = run(kind, "total.steps=30", "checkpoint.every_steps=20", "optim.lr=3e-3", *frozen)
+    steps = ("total.steps=30", "checkpoint.every_steps=20", "optim.lr=3e-3")
+    config = run(kind, *steps, *frozen, *needed(kind))
     straight = train(config, tmp_path / "a")
     losses = [row["train/loss"] for row in rows(tmp_path / "a") if "train/loss" in row]
     assert np.mean(losses[-5:]) < 0.9 * np.mean(losses[:5])
@@ -73,7 +90,7 @@ def test_a_run_learns_and_resumes_and_its_model_is_an_ordinary_one(tmp_path, kin
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
-def test_eight_devices_agree_with_one(run_python, tmp_path, kind):
+def test_eight_devices_agree_with_one(run_python, tmp_path, kind, needed):
     program = """
 import sys, json
 from pathlib import Path
@@ -84,7 +101,8 @@ for name, mesh in {"one": (1, 1, 1), "eight": (2, 2, 2)}.items():
     mesh = [f"mesh.{axis}={n}" for axis, n in zip(("data", "fsdp", "tensor"), mesh)]
     train(configs.resolve(json.loads(values), mesh), Path(folder) / name)
 """
-    config = configs.to_dict(run(kind, "total.steps=8", "optim.grad_accum_steps=2"))
+    config = run(kind, "total.steps=8", "optim.grad_accum_steps=2", *needed(kind))
+    config = configs.to_dict(config)
     done = run_python("-c", program, json.dumps(config), str(tmp_path), devices=8)
     assert done.returncode == 0, done.stderr
     one, eight = (

@@ -56,6 +56,19 @@ def of_classes(class_names: Sequence[str]) -> tuple[str, ...] | None:
     return ids if len(set(ids)) == len(class_names) else None
 
 
+def places(class_names: Sequence[str], known: Sequence[str]) -> tuple[int, ...] | None:
+    """Where these classes are among the known ones; None if one is not, or two are the same.
+
+    Names are compared by the WordNet ids that they begin with, where all have one.
+    """
+    ids, known_ids = of_classes(class_names), of_classes(known)
+    wanted, there = (ids, known_ids) if ids and known_ids else (tuple(class_names), tuple(known))
+    place = {name: number for number, name in enumerate(there)}
+    if len(set(wanted)) < len(wanted) or len(place) < len(there) or not set(wanted) <= set(place):
+        return None
+    return tuple(place[name] for name in wanted)
+
+
 def without_id(name: str) -> str:
     """ "cock" of "n01514668 cock"; other names as they are."""
     return name[match.end() :].strip() or name if (match := _ID.match(name)) else name

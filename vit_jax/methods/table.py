@@ -20,6 +20,12 @@ class Supervised:
     kind: str = field(SUPERVISED)
 
 
+def _distillation() -> type:
+    from vit_jax.methods.distillation import Distillation
+
+    return Distillation
+
+
 def _mae() -> type:
     from vit_jax.methods.mae import MAE
 
@@ -34,6 +40,7 @@ def _masked_patch() -> type:
 
 METHODS: dict[str, Callable[[], type]] = {
     SUPERVISED: lambda: Supervised,
+    "distillation": _distillation,
     "mae": _mae,
     "masked_patch": _masked_patch,
 }

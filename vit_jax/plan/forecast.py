@@ -50,6 +50,7 @@ class Memory:
         None where remat leaves that to the compiler.
       peak: total peak of the compiled step; None: not compiled.
       there: memory of the device; None: unknown.
+      teacher: of a model that no step changes, by shapes and shardings; 0 without one.
       images: the training images that input.cache=device keeps, beside the peak; those of
         evaluations come on top, since only their data say how many there are.
     """
@@ -61,11 +62,12 @@ class Memory:
     peak: int | None
     there: int | None
     images: int = 0
+    teacher: int = 0
 
     @property
     def state(self) -> int:
         """Bytes that persist from step to step."""
-        return self.parameters + self.optimizer + self.average
+        return self.parameters + self.optimizer + self.average + self.teacher
 
 
 @dataclasses.dataclass(frozen=True)
@@ -273,6 +275,7 @@ def _memory(
         parameters=device_bytes(state.params),
         optimizer=device_bytes(state.opt_state),
         average=device_bytes(state.ema),
+        teacher=device_bytes(layout.fixed),
         activations=activations,
         peak=figures.peak_bytes if figures else None,
         there=there,

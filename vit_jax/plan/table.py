@@ -75,6 +75,8 @@ def _memory(forecast: Forecast) -> Iterator[Row]:
     yield "  parameters", size(memory.parameters)
     yield "  optimizer", size(memory.optimizer)
     yield "  average", size(memory.average)
+    if memory.teacher:
+        yield "  teacher", size(memory.teacher)
     if taken is not None:
         yield "  gradients, activations", size(taken - memory.state)
         yield "  peak", size(taken)

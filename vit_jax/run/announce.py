@@ -18,6 +18,7 @@ from vit_jax.parallel import mesh as meshes
 from vit_jax.run import build
 from vit_jax.store.metrics_file import RESERVED
 from vit_jax.training.feed import BadImages
+from vit_jax.training.method import Teacher
 from vit_jax.training.objective import Objective
 from vit_jax.training.skipped import NUMBER
 from vit_jax.training.state import StateLayout
@@ -60,8 +61,13 @@ def size(source: Source) -> str:
 
 
 def parameters(screen: Screen, objective: Objective, layout: StateLayout) -> None:
-    """Announces how many parameters are trained, where not all are, and which are not sharded."""
+    """Announces how many parameters are trained, where not all are, and which are not sharded.
+
+    And the teacher's, where there is one.
+    """
     trained(screen, objective, layout)
+    if layout.teacher is not None:
+        teacher(screen, layout.teacher)
     unsharded(screen, layout)
 
 
@@ -79,6 +85,15 @@ def trained(screen: Screen, objective: Objective, layout: StateLayout) -> None:
         said += f", {format_count(in_adapters)} of them in adapters"
         said += f" of rank {objective.adapters.rank}"
     screen.say(f"trained  {said}; the others are frozen")
+
+
+def teacher(screen: Screen, teacher: Teacher) -> None:
+    """Announces the model that is learnt from."""
+    about, some = teacher.found.about, ""
+    if teacher.columns is not None:
+        some = f", {teacher.num_classes:,} of its {teacher.found.num_classes:,} classes"
+    size = " x ".join(map(str, teacher.image_size))
+    screen.say(f"teacher  {about.name} from {about.folder}{some}, on images of {size} pixels")
 
 
 FIELDS = {

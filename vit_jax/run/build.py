@@ -53,6 +53,7 @@ from vit_jax.run.parts.preprocessing import (
     as_weights_say,
     image_size,
 )
+from vit_jax.run.parts.teachers import check_teacher, teacher
 from vit_jax.run.parts.updates import (
     StepParts,
     layout,

@@ -180,6 +180,8 @@ def _memory(layout: StateLayout, cached_bytes: int) -> str:
     parts = [f"{name} {format_bytes(device_bytes(tree))}" for name, tree in sizes.items() if tree]
     there = device_memory(layout.mesh.local_devices[0])
     of = "" if there is None else f" of {format_bytes(there)}"
+    if layout.teacher is not None:
+        parts.append(f"the teacher beside it {format_bytes(device_bytes(layout.fixed))}")
     if cached_bytes is not MISSING and cached_bytes:
         parts.append(f"images beside it {format_bytes(cached_bytes)}")
     return f"state {format_bytes(device_bytes(state))}{of} a device: {', '.join(parts)}"
@@ -205,9 +207,8 @@ def _workdir(
     there = checkpoint_dir.steps(folder / "checkpoints")
     layout, durations, look = parts.step.layout, parts.step.durations, problems.look
     if folder.exists():
-        entry = look(
-            "workdir", build.entry, config, folder, parts.source, allow_config_change=allow_change
-        )
+        teacher = None if layout is MISSING else layout.teacher
+        entry = look("workdir", build.entry, config, folder, parts.source, teacher, allow_change)
         if there:
             look("workdir", _check_checkpoint, folder, layout, durations, after=[entry])
     begins = f"goes on from step {there[-1]:,}" if there else "begins anew"

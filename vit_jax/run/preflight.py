@@ -91,7 +91,12 @@ def look(config: RunConfig, workdir: epath.Path, problems: Problems) -> RunParts
     # Model and step.
     num_classes = data.classes.number
     step = build.step_parts(
-        config, mesh, num_examples=data.num_examples, num_classes=num_classes, look=look
+        config,
+        mesh,
+        num_examples=data.num_examples,
+        num_classes=num_classes,
+        class_names=() if source is MISSING else source.class_names,
+        look=look,
     )
     model, layout, durations = step.model, step.layout, step.durations
     description = look("model", build.description, model, source)
@@ -222,6 +227,7 @@ def check_folders(config: RunConfig, workdir: epath.Path | None = None) -> None:
     for name, evaluation in config.evals.items():
         if evaluation.labels is not None and not files.is_remote(evaluation.labels):
             problems.look(f"evals.{name}", _check_labels, evaluation.labels, f"evals.{name}")
+    problems.look("method", build.check_teacher, config)
     if workdir is not None:
         problems.look("init", _check_weights, config, workdir)
         problems.look("workdir", disk_space.check_writable, workdir)

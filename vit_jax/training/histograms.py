@@ -55,8 +55,10 @@ class Distributions(NamedTuple):
 
 def make_distributions(
     layout: StateLayout, objective: Objective, seed: int
-) -> Callable[[TrainState, Batch], Distributions]:
-    """Returns distributions(state, batch) for the next update; compiled when it is first called.
+) -> Callable[..., Distributions]:
+    """Returns distributions(state, batch, *layout.fixed) for the next update.
+
+    It is compiled when it is first called.
 
     The gradients are the update's own, before clipping, for each parameter, and for each layer if
     layers are stacked. The activations are the outputs of the blocks for the same images, without
@@ -64,8 +66,8 @@ def make_distributions(
     """
     backward = make_backward(layout, objective, seed)
 
-    def distributions(state: TrainState, batch: Batch) -> Distributions:
-        grads = pytrees.trained(backward(state, batch).grads)
+    def distributions(state: TrainState, batch: Batch, *fixed: Any) -> Distributions:
+        grads = pytrees.trained(backward(state, batch, *fixed).grads)
         grads = pytrees.flatten({"gradients": grads})
         images, _, _ = examples(batch, objective, seed=seed, step=state.step)
         model = nnx.merge(layout.graph, state.params)
@@ -84,9 +86,9 @@ def make_distributions(
 
     jitted = jax.jit(distributions, out_shardings=meshes.replicated(layout.mesh))
 
-    def on_mesh(state: TrainState, batch: Batch) -> Distributions:
+    def on_mesh(state: TrainState, batch: Batch, *fixed: Any) -> Distributions:
         with jax.set_mesh(layout.mesh), axes.use_rules(meshes.RULES):
-            return jitted(state, batch)
+            return jitted(state, batch, *fixed)
 
     return on_mesh
 

@@ -1,9 +1,15 @@
 """A method of pre-training other than by labels, as a step sees it (vit_jax/methods has them)."""
 
+import dataclasses
+from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 import jax
+import jax.numpy as jnp
 from flax import nnx
+
+from vit_jax.core.axes import BATCH, CLASSES, constrain
+from vit_jax.weights import Found
 
 OF_METHOD = "method"  # the attribute of a model with what is trained beside it
 
@@ -27,9 +33,12 @@ class Others(NamedTuple):
 
     Attributes:
       averaged: the model with the EMA of its parameters, where the run has one.
+      teacher: the run's other model, where the method has one: normalised images [B, H, W, 3], as
+        the model gets them, -> its logits of the data's classes, float32 [B, C].
     """
 
     averaged: Any
+    teacher: Callable[[jax.Array], jax.Array] | None = None
 
 
 class Learnt(NamedTuple):
@@ -45,11 +54,59 @@ class Learnt(NamedTuple):
     numbers: Any
 
 
+@dataclasses.dataclass(frozen=True)
+class Teacher:
+    """A trained model that no step changes.
+
+    Its parameters are an argument of the step's program, neither constants in it nor part of the
+    state: no checkpoint has them, and each start reads them again.
+
+    Attributes:
+      found: the model, whose parameters are not read yet.
+      scale, shift: of each channel, which bring images from the trained model's normalisation to
+        this one's.
+      columns: its logits of the data's classes; None: all of them.
+      num_classes: C, of the data.
+    """
+
+    found: Found
+    scale: tuple[float, ...]
+    shift: tuple[float, ...]
+    columns: tuple[int, ...] | None
+    num_classes: int
+
+    @property
+    def image_size(self) -> tuple[int, int]:
+        """(height, width) of the images that it sees."""
+        return self.found.preprocess.image_size
+
+    def bind(self, params: Any) -> Callable[[jax.Array], jax.Array]:
+        """`Others.teacher`, in evaluation mode, of these parameters.
+
+        Images of another size are resized on the device: bilinear, with antialiasing.
+        """
+
+        def logits(images: jax.Array) -> jax.Array:
+            x = images * jnp.asarray(self.scale) + jnp.asarray(self.shift)
+            if x.shape[1:3] != self.image_size:
+                size = (x.shape[0], *self.image_size, x.shape[3])
+                x = constrain(jax.image.resize(x, size, "bilinear"), BATCH, None, None, None)
+            found = nnx.merge(self.found.graph, params)(x).astype(jnp.float32)
+            if self.columns is not None:
+                found = constrain(found[:, jnp.asarray(self.columns)], BATCH, CLASSES)
+            return found
+
+        return logits
+
+
 class Method(Protocol):
     """A dataclass of the method's fields, `kind` among them, with what they mean.
 
     Attributes:
-      uses_labels: whether the model has a head over the data's classes.
+      uses_labels: whether the model has a head over the data's classes; then also `reads_of_loss`,
+        the fields of the section `loss` that it reads.
+      teacher: only of methods that learn from another model: the path of its weights; and
+        `teacher_image_size`, None for the weights' own.
     """
 
     @property

@@ -15,6 +15,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from vit_jax.core import axes, pytrees
 from vit_jax.parallel import mesh as meshes
+from vit_jax.training.method import Teacher
 
 EMA_ENDING = "_ema"  # for evaluations of the EMA: "test_ema/accuracy"
 
@@ -71,6 +72,7 @@ class StateLayout:
       unsharded_updates: further such axes of gradients, updates and the optimizer's state.
       steps_apart: whether steps work on a state whose stacked kernels are one array per layer
         (core/pytrees.py): gradients then need not be stacked. Nothing else sees that form.
+      teacher: a model beside the state, which no step changes; None for most runs.
     """
 
     make_model: Callable[[nnx.Rngs], nnx.Module]
@@ -83,6 +85,16 @@ class StateLayout:
     unsharded: dict[axes.UnshardedAxis, list[str]]
     unsharded_updates: dict[axes.UnshardedAxis, list[str]]
     steps_apart: bool = False
+    teacher: Teacher | None = None
+
+    @property
+    def fixed(self) -> tuple[Any, ...]:
+        """The step's arguments behind state and batch, by shapes and shardings: () or (params,)."""
+        return () if self.teacher is None else (self.teacher.found.layout,)
+
+    def read_fixed(self) -> tuple[Any, ...]:
+        """The arrays of `fixed`. DamagedError if they cannot be read."""
+        return () if self.teacher is None else (self.teacher.found.read(),)
 
     @property
     def update_shardings(self) -> Any:
@@ -135,6 +147,7 @@ def state_layout(
     ema_decay: float | None,
     shard_optimizer: bool,
     steps_apart: bool = False,
+    teacher: Teacher | None = None,
 ) -> StateLayout:
     """The layout of a run's state; nothing is allocated.
 
@@ -187,6 +200,7 @@ def state_layout(
         unsharded,
         {cause: names for cause, names in further.items() if cause not in unsharded},
         steps_apart,
+        teacher,
     )
 
 

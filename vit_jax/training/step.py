@@ -56,17 +56,18 @@ class Backward(NamedTuple):
     numbers: dict[str, jax.Array]
 
 
-def make_backward(
-    layout: StateLayout, objective: Objective, seed: int
-) -> Callable[[TrainState, Batch], Backward]:
-    """Returns backward(state, batch) for the next update; see `Backward`."""
-    dropout = random_stream(seed, "dropout")
+def make_backward(layout: StateLayout, objective: Objective, seed: int) -> Callable[..., Backward]:
+    """Returns backward(state, batch, *layout.fixed) for the next update; see `Backward`."""
+    dropout, teacher = random_stream(seed, "dropout"), layout.teacher
 
-    def backward(state: TrainState, batch: Batch) -> Backward:
+    def backward(state: TrainState, batch: Batch, *fixed: Any) -> Backward:
         images, targets, weight = examples(batch, objective, seed=seed, step=state.step)
         pixels = {} if objective.method is None else batch  # that no one reads are not carried on
         inputs = Inputs(images, objective.asked(targets), pixels)
-        others = Others(nnx.merge(layout.graph, together(state.ema, Layers)) if state.ema else None)
+        others = Others(
+            nnx.merge(layout.graph, together(state.ema, Layers)) if state.ema else None,
+            teacher=None if teacher is None else teacher.bind(*fixed),
+        )
         key = jax.random.fold_in(dropout, state.step)
 
         def mean_loss(params: Any, microbatch: Any, key: jax.Array) -> tuple[jax.Array, Any]:
@@ -95,9 +96,10 @@ def make_update(
     objective: Objective,
     rates: Callable[[Any, Any], Scalars],
     seed: int,
-) -> Callable[[TrainState, Batch], tuple[TrainState, Scalars]]:
-    """Returns update(state, batch) -> (state after one more step, scalars), to be compiled.
+) -> Callable[..., tuple[TrainState, Scalars]]:
+    """Returns update(state, batch, *layout.fixed) -> (state after one more step, scalars).
 
+    To be compiled: `lower_update`.
     `rates` gives further scalars to log, such as the learning rate, from the number of updates done
     before and the optimizer's state after this one. A step whose loss or gradient is not finite
     changes neither parameters nor optimizer, and nor does any later step: the cause may be in the
@@ -108,8 +110,8 @@ def make_update(
     backward = make_backward(layout, objective, seed)
     in_one_go = objective.grad_accum_steps == 1
 
-    def update(state: TrainState, batch: Batch) -> tuple[TrainState, Scalars]:
-        loss, grads, numbers = backward(state, batch)
+    def update(state: TrainState, batch: Batch, *fixed: Any) -> tuple[TrainState, Scalars]:
+        loss, grads, numbers = backward(state, batch, *fixed)
         # From here on every device works only on its shard of the optimizer's state.
         grads = jax.lax.with_sharding_constraint(grads, layout.update_shardings)
         norm = global_norm(trained(grads), trained(layout.gradients), exact=in_one_go)
@@ -146,12 +148,12 @@ def make_update(
     return update
 
 
-def leave_out(state: TrainState, batch: Batch) -> tuple[TrainState, Scalars]:
+def leave_out(state: TrainState, batch: Batch, *fixed: Any) -> tuple[TrainState, Scalars]:
     """Replaces an update: the step is counted, its batch is ignored.
 
     Schedules and random numbers of later steps are as if the step had been trained on.
     """
-    del batch
+    del batch, fixed
     step, scalars = _counted(state)
     return state._replace(step=step), scalars
 
@@ -198,11 +200,13 @@ def _accumulated(
 
 
 def lower_update(
-    update: Callable[[TrainState, Batch], tuple[TrainState, Scalars]],
+    update: Callable[..., tuple[TrainState, Scalars]],
     layout: StateLayout,
     batch: Batch,
 ) -> Any:
     """The lowered program of an update, ready for JAX's `compile`; its state is donated.
+
+    It takes the arguments (state, batch, *layout.fixed).
 
     `batch` is of jax.ShapeDtypeStructs, as the layout is.
     """
@@ -216,7 +220,7 @@ def lower_update(
             out_shardings=(shardings, meshes.replicated(layout.mesh)),
             compiler_options=understood(compiler_options(device.device_kind), device),
         )
-        return jitted.lower(layout.state, batch)
+        return jitted.lower(layout.state, batch, *layout.fixed)
 
 
 def understood(options: dict[str, str] | None, device: jax.Device) -> dict[str, str] | None:

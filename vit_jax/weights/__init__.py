@@ -2,16 +2,19 @@
 
 from vit_jax.weights.loading import (
     CheckpointInfo,
+    Found,
     Loaded,
     checkpoint_info,
+    find,
     is_external,
     load,
     load_with_info,
+    names_of_classes,
     with_class_names,
 )
 from vit_jax.weights.saving import save
 
 __all__ = [
-    "CheckpointInfo", "Loaded", "checkpoint_info", "is_external", "load", "load_with_info", "save",
-    "with_class_names",
+    "CheckpointInfo", "Found", "Loaded", "checkpoint_info", "find", "is_external", "load",
+    "load_with_info", "names_of_classes", "save", "with_class_names",
 ]  # fmt: skip

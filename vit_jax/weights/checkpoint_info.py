@@ -2,6 +2,8 @@
 
 import dataclasses
 import functools
+import hashlib
+import json
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -59,6 +61,17 @@ class CheckpointInfo:
         """Shapes of the parameters or their EMA. UserError if there is no EMA."""
         shapes = self._shapes_under(self._under(ema) + "/")
         return {n: shape for n, shape in shapes.items() if not pytrees.is_adapter(n)}
+
+    def fingerprint(self) -> str:
+        """A hash of its arrays, hexadecimal; of another project's file all of them are read."""
+        hashed = hashlib.sha256()
+        if self.external:
+            for name, tensor in sorted(self.external.match.tensors.items()):
+                hashed.update(name.encode() + np.ascontiguousarray(tensor.read()).tobytes())
+        else:
+            arrays = checkpoint_dir.read_description(self.folder)["arrays"]
+            hashed.update(json.dumps(arrays, sort_keys=True).encode())
+        return hashed.hexdigest()
 
     def parameters(self, *, ema: bool) -> int:
         """Their number. UserError if there is no EMA."""

@@ -119,6 +119,75 @@ def load_with_info(
     `scan`: whether blocks run in a loop, which compiles in a fraction of the time; default: as the
     model was trained.
     """
+    there = find(
+        path,
+        dtype=dtype,
+        ema=ema,
+        mesh=mesh,
+        head=head,
+        image_size=image_size,
+        position_resize=position_resize,
+        scan=scan,
+    )
+    return Loaded(
+        model=nnx.merge(there.graph, there.read()),
+        name=there.about.name,
+        class_names=there.class_names,
+        step=there.about.step,
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Found:
+    """A trained model whose parameters are not read yet.
+
+    Attributes:
+      about: the checkpoint or file.
+      graph: merges with `read()` to the model.
+      layout: jax.ShapeDtypeStruct of the parameters, nested; with shardings, if a mesh was given.
+      preprocess: how its images must be prepared.
+      num_classes: of its head; 0 if it has none.
+    """
+
+    about: CheckpointInfo
+    graph: nnx.GraphDef
+    layout: Any
+    preprocess: models.Preprocess
+    num_classes: int
+    ema: bool = False
+    position_resize: str = "bilinear"
+
+    @property
+    def class_names(self) -> tuple[str, ...] | None:
+        """The names of its head's classes, if it has both."""
+        return _class_names(self.about) if self.num_classes else None
+
+    def read(self) -> Any:
+        """The parameters, nested as `layout`. DamagedError if they cannot be read."""
+        about, wanted = self.about, pytrees.flatten(self.layout)
+        there = about.param_shapes(ema=self.ema)
+        params = about.read(
+            {n: _of_shape(x, there.get(n, x.shape)) for n, x in wanted.items()}, ema=self.ema
+        )
+        new = about.spec.token_layout(self.preprocess.image_size)
+        for name in filter(is_table, wanted):
+            table = resize(name, params[name], about.tokens, new, method=self.position_resize)
+            params[name] = jax.device_put(table, wanted[name].sharding)
+        return pytrees.unflatten(params)
+
+
+def find(
+    path: str | epath.Path,
+    *,
+    dtype: str | None = None,
+    ema: bool = False,
+    mesh: Mesh | None = None,
+    head: str = "keep",
+    image_size: int | tuple[int, int] | None = None,
+    position_resize: str = "bilinear",
+    scan: bool | None = None,
+) -> Found:
+    """The model that `load_with_info` would load, by shapes and shardings alone. UserError."""
     for word, choices in (
         (head, ("keep", "drop")),
         (position_resize, tuple(METHODS)),
@@ -144,23 +213,10 @@ def load_with_info(
 
     graph, variables = nnx.split(nnx.eval_shape(make), nnx.Param)
     layout = nnx.to_pure_dict(variables) if mesh is None else meshes.param_layout(variables, mesh)
-    wanted = pytrees.flatten(layout)
     there = about.param_shapes(ema=ema)
-    for name, x in wanted.items():
+    for name, x in pytrees.flatten(layout).items():
         check_resizable(name, there.get(name, x.shape), x.shape)
-    params = about.read(
-        {n: _of_shape(x, there.get(n, x.shape)) for n, x in wanted.items()}, ema=ema
-    )
-    new = spec.token_layout(preprocess.image_size)
-    for name in filter(is_table, wanted):
-        resized = resize(name, params[name], about.tokens, new, method=position_resize)
-        params[name] = jax.device_put(resized, wanted[name].sharding)
-    return Loaded(
-        model=nnx.merge(graph, pytrees.unflatten(params)),
-        name=about.name,
-        class_names=_class_names(about) if num_classes else None,
-        step=about.step,
-    )
+    return Found(about, graph, layout, preprocess, num_classes, ema, position_resize)
 
 
 def checkpoint_info(
@@ -264,19 +320,32 @@ def with_class_names(loaded: Loaded) -> tuple[Loaded, str]:
     Released heads of ImageNet come without names: 1,000 classes are taken for those of ImageNet-1k,
     21,843 for those of the released heads of ImageNet-21k, 21,841 for those of its archive of 2011.
     """
+    names, title = names_of_classes(loaded.class_names, loaded.model.num_classes)
+    if not title:
+        return loaded, ""
+    assert names
+    return loaded._replace(class_names=names), (
+        f"The weights do not name their classes; {len(names):,} is the number of those of "
+        f"{title}, so these names are taken, in their order."
+    )
+
+
+def names_of_classes(
+    names: tuple[str, ...] | None, num_classes: int
+) -> tuple[tuple[str, ...] | None, str]:
+    """(the names of a head's classes, whose they are if only their number says so, or "")."""
+    if names:
+        return names, ""
     of_21k = synsets.names()
     in_2011 = [name for synset, name in of_21k.items() if synset not in synsets.NOT_IN_FALL_2011]
-    for title, names in (
+    for title, known in (
         ("ImageNet-1k", list(synsets.names_1k().values())),
         ("ImageNet-21k in the released heads", list(of_21k.values())),
         ("ImageNet-21k in the archive of fall 2011", in_2011),
     ):
-        if not loaded.class_names and loaded.model.num_classes == len(names):
-            return loaded._replace(class_names=tuple(names)), (
-                f"The weights do not name their classes; {len(names):,} is the number of those of "
-                f"{title}, so these names are taken, in their order."
-            )
-    return loaded, ""
+        if num_classes == len(known):
+            return tuple(known), title
+    return None, ""
 
 
 def is_external(path: str | epath.Path) -> bool:

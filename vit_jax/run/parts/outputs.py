@@ -14,6 +14,7 @@ from vit_jax.store.checkpoints import Checkpoints
 from vit_jax.store.workdir import MayDiffer, WorkdirEntry, check_workdir
 from vit_jax.training.clock import Clock
 from vit_jax.training.feed import Feed
+from vit_jax.training.method import Teacher
 from vit_jax.training.run_log import RunLog, TensorBoard
 from vit_jax.training.skipped import NUMBER, SkippedImages
 from vit_jax.training.weights_and_biases import WeightsAndBiases, check_project
@@ -23,13 +24,18 @@ MAY_DIFFER = MayDiffer(configs.FREE_FIELDS, configs.STEP_FIELDS, configs.with_ne
 
 
 def entry(
-    config: RunConfig, workdir: epath.Path, source: Source, *, allow_config_change: bool
+    config: RunConfig,
+    workdir: epath.Path,
+    source: Source,
+    teacher: Teacher | None,
+    allow_config_change: bool,
 ) -> WorkdirEntry:
     """The run's entry in the work directory; UserError if it may not start or resume there."""
+    of_teacher = {} if teacher is None else {"teacher": teacher.found.about.fingerprint()}
     return check_workdir(
         workdir,
         config=configs.to_dict(config),
-        fingerprint={"input": source.fingerprint},
+        fingerprint={"input": source.fingerprint, **of_teacher},
         may_differ=MAY_DIFFER,
         allow_config_change=allow_config_change,
     )

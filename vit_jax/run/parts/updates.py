@@ -1,7 +1,7 @@
 """The parts of a training step: durations, model, optimizer, layout of the state, objective."""
 
 import dataclasses
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import optax
@@ -16,6 +16,8 @@ from vit_jax.nn.stack import OFFLOAD_MEMORY
 from vit_jax.optim import optimizers, patterns, schedules
 from vit_jax.run.parts.durations import Durations, durations
 from vit_jax.run.parts.networks import Model, adapters, model, pretraining
+from vit_jax.run.parts.teachers import teacher
+from vit_jax.training.method import Method, Teacher
 from vit_jax.training.objective import Objective
 from vit_jax.training.state import StateLayout, state_layout
 from vit_jax.training.step import make_update
@@ -92,6 +94,7 @@ def layout(
     make_model: Callable[[nnx.Rngs], nnx.Module],
     schedule: schedules.Schedule,
     mesh: Mesh,
+    teacher: Teacher | None = None,
 ) -> StateLayout:
     """Shapes and shardings of the run's state; nothing is allocated."""
     _check_offload(config.model, mesh)
@@ -103,6 +106,7 @@ def layout(
         ema_decay=config.optim.ema_decay,
         shard_optimizer=config.mesh.shard_optimizer,
         steps_apart=_steps_apart(config, mesh),
+        teacher=teacher,
     )
     _check_accumulation(config, done)
     return done
@@ -184,12 +188,8 @@ def objective(config: RunConfig, *, num_classes: int) -> Objective:
             "a whole between the classes: set loss.binarize_targets=False."
         )
     method = pretraining(config)
-    if method is not None and not method.uses_labels and c != LossConfig():
-        unread = next(f.name for f in dataclasses.fields(c) if getattr(c, f.name) != f.default)
-        raise errors.UserError(
-            f"loss.{unread}={getattr(c, unread)} is about labels, which method.kind={method.kind} "
-            "does not learn from: leave the section loss out."
-        )
+    if method is not None:
+        _check_loss_is_read(c, method)
     return Objective(
         loss=c.kind,
         label_smoothing=c.label_smoothing,
@@ -203,6 +203,25 @@ def objective(config: RunConfig, *, num_classes: int) -> Objective:
         std=config.input.std,
         binarize_targets=c.binarize_targets,
         method=method,
+    )
+
+
+def _check_loss_is_read(c: LossConfig, method: Method) -> None:
+    """UserError for a field of the section `loss` that the method leaves unread."""
+    read: Sequence[str] = getattr(method, "reads_of_loss", ())
+    changed = [f.name for f in dataclasses.fields(c) if getattr(c, f.name) != f.default]
+    unread = next((name for name in changed if name not in read), None)
+    if unread is None:
+        return
+    given = f"loss.{unread}={getattr(c, unread)}"
+    if not method.uses_labels:
+        raise errors.UserError(
+            f"{given} is about labels, which method.kind={method.kind} does not learn from: leave "
+            "the section loss out."
+        )
+    raise errors.UserError(
+        f"{given} is not read by method.kind={method.kind} as it is configured, which reads "
+        f"loss.{', loss.'.join(read)}: leave loss.{unread} out."
     )
 
 
@@ -222,19 +241,25 @@ def step_parts(
     *,
     num_examples: int,
     num_classes: int,
+    class_names: Sequence[str] | None = (),
     look: Callable[..., Any] | None = None,
 ) -> StepParts:
-    """The parts of a step on `mesh`, each made by `look` (Problems.look); nothing is allocated."""
+    """The parts of a step on `mesh`, each made by `look` (Problems.look); nothing is allocated.
+
+    class_names: of the data; None: they have none; (): not known, since no data were read.
+    """
     look = look or (lambda _, make, *args, **kwargs: make(*args, **kwargs))
     steps = look("plan", durations, config, num_examples=num_examples)
     network = look("model", model, config, num_classes=num_classes)
     rate = look("optim", schedule, config.optim, steps)
-    state = look("optim", layout, config, network.make, rate, mesh)
+    of_data = {"num_classes": num_classes, "class_names": class_names}
+    beside = look("method", teacher, config, mesh, **of_data)
+    state = look("optim", layout, config, network.make, rate, mesh, beside)
     loss = look("loss", objective, config, num_classes=num_classes)
     return StepParts(steps, network, rate, state, loss)
 
 
 def update(config: RunConfig, parts: StepParts) -> Callable[..., Any]:
-    """The function of (state, batch) that a run compiles, with a state of `layout.in_steps`."""
+    """The function that a run compiles; its arguments are those of `layout.in_steps`."""
     logged = rates(config.optim, parts.schedule)
     return make_update(parts.layout.in_steps, parts.objective, logged, config.seed)

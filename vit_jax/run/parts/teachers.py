@@ -1,0 +1,103 @@
+"""The model that a method learns from: its classes have to be those of the data."""
+
+from collections.abc import Sequence
+
+from etils import epath
+from jax.sharding import Mesh
+
+from vit_jax import weights
+from vit_jax.config import RunConfig
+from vit_jax.core import synsets
+from vit_jax.core.errors import UserError
+from vit_jax.data import files
+from vit_jax.training.method import Teacher
+from vit_jax.weights import config_json
+
+_HEADLESS = (
+    "method.teacher={path} has no head over classes: give weights of a model that classifies the "
+    "classes of the data."
+)
+
+
+def check_teacher(config: RunConfig) -> None:
+    """UserError if nothing is at method.teacher; remote paths are not asked for."""
+    path = _path(config)
+    if path and not files.is_remote(path) and not epath.Path(path).expanduser().exists():
+        raise UserError(
+            f"method.teacher={path} does not exist: give a work directory, a checkpoint or a file "
+            "of weights. A run that is resumed needs it too, since its checkpoints do not have it."
+        )
+
+
+def teacher(
+    config: RunConfig, mesh: Mesh, *, num_classes: int, class_names: Sequence[str] | None
+) -> Teacher | None:
+    """The teacher by shapes and shardings, if the run's method has one; for data of these classes.
+
+    class_names: None: the data have none; (): not known, since no data were read.
+    """
+    path = _path(config)
+    if not path:
+        return None
+    check_teacher(config)
+    c, images = config.method, config.input
+    try:
+        found = weights.find(
+            epath.Path(path).expanduser(),
+            dtype=config.model.dtype,
+            scan=config.model.scan,
+            image_size=c.teacher_image_size,
+            mesh=mesh,
+        )
+    except UserError as error:
+        raise UserError(f"method.teacher={path}: {error}") from error
+    pairs = list(zip(images.mean, images.std, strict=True))
+    theirs = list(zip(found.preprocess.mean, found.preprocess.std, strict=True))
+    both = list(zip(pairs, theirs, strict=True))
+    return Teacher(
+        found,
+        scale=tuple(std / its_std for (_, std), (_, its_std) in both),
+        shift=tuple((mean - its_mean) / its_std for (mean, _), (its_mean, its_std) in both),
+        columns=_columns(path, found, num_classes, class_names),
+        num_classes=num_classes,
+    )
+
+
+def _path(config: RunConfig) -> str | None:
+    return getattr(config.method, "teacher", None)
+
+
+def _columns(
+    path: str, found: weights.Found, num_classes: int, class_names: Sequence[str] | None
+) -> tuple[int, ...] | None:
+    """The teacher's logits of the data's classes; None for all of them in order.
+
+    Its classes are known by their names, those of ImageNet by their WordNet ids, so that the data
+    may have some of them. UserError if they have others.
+    """
+    if not found.num_classes:
+        raise UserError(_HEADLESS.format(path=path))
+    names, assumed = weights.names_of_classes(found.class_names, found.num_classes)
+    differs = found.num_classes != num_classes
+    if names and class_names:
+        if config_json.same_classes(class_names, names):
+            return None
+        columns = synsets.places(class_names, names)
+        if columns is not None:
+            return columns
+    if class_names == () and found.num_classes >= num_classes:
+        # The data are to be read elsewhere: of what shape the logits are is all that counts.
+        return tuple(range(num_classes)) if differs else None
+    if differs:
+        raise UserError(
+            f"method.teacher={path} has {found.num_classes:,} classes, the data have "
+            f"{num_classes:,}, and these are not among its classes by name: a teacher has to know "
+            "the classes of the data."
+        )
+    if names and class_names and not assumed:
+        other = next(name for name in class_names if name not in names)
+        raise UserError(
+            f"method.teacher={path} has other classes than the data: {other!r} is none of them. A "
+            "teacher has to know the classes of the data."
+        )
+    return None
