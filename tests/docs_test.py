@@ -78,6 +78,8 @@ def run_blocks(tmp_path, preloaded_server):
         '  *" vit_jax.train "* | *" vit_jax.sweep "* | *" vit_jax.transfer "* | '
         '*" vit_jax.study "*) '
         f'set -- "$@" {small} ;;\n'
+        # After so few steps a model is sure of nothing.
+        '  *" vit_jax.evaluate "*" --pseudo_labels="*) set -- "$@" --confidence=0 ;;\n'
         "esac\n"
         f'export XLA_FLAGS="{QUICKLY_COMPILED} $XLA_FLAGS"\n'  # a page may have set its own
     )

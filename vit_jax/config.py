@@ -58,6 +58,7 @@ class ComponentConfig:
     data_dir: str | None = None
     split: str | None = None
     num_examples: int | None = None  # declared
+    pseudo_labels: str | None = None  # None: none
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,6 +85,7 @@ class InputConfig:
     max_image_pixels: int = 100_000_000
     label: str | None = None  # the feature that is the label, or how it is derived from others
     label_weights: bool = True  # used where the data have them; False: every label weighs 1
+    pseudo_labels: str | None = None  # a file of labels that a model gave; others are not read
     cache: str | None = None  # "ram", "device", or a folder that record files are copied to
     cache_bytes: int | None = None  # its limit; None: 8 GiB of memory, or what is there
     threads: int = 0  # of the host's input pipeline; 0: one a core
@@ -266,6 +268,7 @@ EXCLUSIVE = (
 FREE_FIELDS = (
     "log", "evals", "checkpoint", "mesh", "input.threads", "input.timeout_secs", "input.data_dir",
     "input.mixture.*.data_dir", "input.cache", "input.cache_bytes", "input.max_bad_fraction",
+    "input.pseudo_labels", "input.mixture.*.pseudo_labels",
 )  # fmt: skip
 
 # Numbers of steps: a run may be resumed with others, as long as they differ in steps to come alone.

@@ -23,7 +23,7 @@ from vit_jax.data.sources import table as sources
 from vit_jax.data.sources.builtin import Synthetic
 from vit_jax.parallel import mesh as meshes
 from vit_jax.run import announce, build, environment, processes
-from vit_jax.run.parts import eval_data, evaluations, inputs, outputs
+from vit_jax.run.parts import eval_data, evaluations, examples, inputs, outputs
 from vit_jax.training.state import TrainState
 
 EVAL = ("evals.test.source=synthetic", "evals.test.preprocess=decode|resize(8)")
@@ -110,6 +110,8 @@ CHANGES: dict[str, tuple[object, tuple[str, ...]]] = {
     "input.std": ("0.1,0.2,0.3", ()),
     "input.label": ("coarse_label", FOLDER),
     "input.label_weights": (False, FOLDER),
+    "input.pseudo_labels": ("a.npz", ()),
+    "input.mixture.<name>.pseudo_labels": ("a.npz", MIXTURE),
     "input.cache": ("ram", ()),
     "input.cache_bytes": (2**20, ("input.cache=ram",)),
     "input.skip_steps": ("3", ()),
@@ -241,6 +243,13 @@ def relabelled(source, by, where):
     return noted
 
 
+def pseudo_labelled(source, path, num_classes, **_):
+    """The source, with a note of its file."""
+    noted = copy.copy(source)
+    noted.by, noted.num_classes = path, num_classes
+    return noted
+
+
 @pytest.fixture
 def stand_ins(monkeypatch):
     """Records calls that would read or write files, or start threads."""
@@ -255,6 +264,7 @@ def stand_ins(monkeypatch):
         monkeypatch.setattr(pipeline, name, make(name))
     for name in ("by_class", "by_file"):
         monkeypatch.setattr(eval_data.relabelled, name, relabelled)
+    monkeypatch.setattr(examples.pseudo_labels, "of_file", pseudo_labelled)
     for module in (inputs, eval_data):
         monkeypatch.setattr(module, "Feed", make("Feed"))
     for name in ("Checkpoints", "RunLog", "TensorBoard", "WeightsAndBiases"):

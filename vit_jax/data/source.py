@@ -122,6 +122,21 @@ class SelectedSource(DerivedSource):
         return names and [names[i] for i in self.select(np.arange(self.num_examples))]
 
 
+class Unlabelled(DerivedSource):
+    """The images of `source` without labels, and without classes, whether it has some or not."""
+
+    def __init__(self, source: Source) -> None:
+        super().__init__(source)
+        self.num_classes, self.class_names = 0, None
+        self.max_labels, self.weighted = 1, False
+        # Another one than with labels: both may be kept under it (label_index.py, decoded.py).
+        self.fingerprint = digest(f"{source.fingerprint}: without labels")
+
+    def read(self, indices: np.ndarray) -> list[Example]:
+        """The examples of `source`, without their labels."""
+        return [example._replace(labels=(), weights=()) for example in self.source.read(indices)]
+
+
 def listed(source: Source, indices: np.ndarray) -> SelectedSource:
     """The examples at `indices`, int64 [n], in that order."""
     rule = f"listed {digest(indices.tobytes())}"

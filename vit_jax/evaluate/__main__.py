@@ -33,18 +33,31 @@ if __name__ == "__main__":  # --help and a mistake do not wait for the imports b
     flags.DEFINE_bool("json", False, "One JSON object is all of the standard output.")
     flags.DEFINE_string("csv", None, "A file to write the numbers to as well, a row a checkpoint.")
     flags.DEFINE_string("page", None, "A file to write: FILE.html, with pictures of errors.")
+    flags.DEFINE_string(
+        "pseudo_labels", None, "Instead: a file to write, FILE.npz, with what the model says of "
+        "images, which need no labels: those of --data and --split, or of config.evals.unlabelled.",
+    )  # fmt: skip
+    flags.DEFINE_float(
+        "confidence", None, "Of pseudo-labels: leaves out images that are less sure; default 0.3."
+    )
+    flags.DEFINE_integer(
+        "per_class", None, "Of pseudo-labels: so many of each class, the most confident, or copies."
+    )
+    flags.DEFINE_integer(
+        "top_k", None, "Of pseudo-labels: so many classes of each image; 1: hard; default 10."
+    )
     flags.mark_flag_as_required("checkpoint")
     command.parse(configs.load, positional=True)
 
 import datetime
 import errno
+import json
 import os
 import sys
 from typing import TextIO
 
 import jax
 from etils import epath
-from flax import nnx
 
 from vit_jax import weights
 from vit_jax.config import RunConfig
@@ -52,7 +65,7 @@ from vit_jax.core import compilation_cache
 from vit_jax.core.errors import UserError
 from vit_jax.core.files import write_text
 from vit_jax.core.screen import Screen
-from vit_jax.evaluate import data_sets, page
+from vit_jax.evaluate import data_sets, page, prepared, pseudo_labels
 from vit_jax.evaluate.page import Scored
 from vit_jax.parallel import cores
 from vit_jax.run import announce, build, comparison, processes
@@ -82,20 +95,11 @@ def evaluate(
     """
     if not config.evals:
         raise UserError("The config has no evals: give one that has, by --config.")
-    mesh = build.mesh(config.mesh)
-    loaded, notice = weights.with_class_names(
-        weights.load_with_info(checkpoint, ema=ema, mesh=mesh)
-    )
-    if notice:
-        screen.note(notice)
-    config, said = build.as_weights_say(config, loaded.model.preprocess)
-    for line in said:
-        screen.say(line)
-    classes = build.ModelClasses(loaded.model.num_classes, loaded.class_names, assumed=bool(notice))
-    graph, variables = nnx.split(loaded.model, nnx.Param)
+    ready = prepared.prepare(config, checkpoint, screen, ema=ema)
+    config, mesh, loaded, classes, graph, params = ready
     build.check_evals(config)
-    image_size = loaded.model.preprocess.image_size
-    data = {name: build.eval_data(name, config, classes, mesh, image_size) for name in config.evals}
+    size = ready.image_size
+    data = {name: build.eval_data(name, config, classes, mesh, size) for name in config.evals}
     scores: dict[str, Scores] | None = None if scored is None else {}
     evals = build.evals(
         config,
@@ -108,9 +112,7 @@ def evaluate(
         scores=scores,
     )
     with explain_out_of_memory(config):
-        numbers = evals.run(
-            loaded.step, {EMA_ENDING if ema else "": nnx.to_pure_dict(variables)}, screen.bar
-        )
+        numbers = evals.run(loaded.step, {EMA_ENDING if ema else "": params}, screen.bar)
     announce.bad_images(screen, *(d.bad_images for each in data.values() for d in each.parts))
     if scored is not None and scores is not None:
         scored |= {name: Scored(data[name].source, found) for name, found in scores.items()}
@@ -125,6 +127,7 @@ def main(arguments: list[str]) -> None:
     out = _output_of_json() if FLAGS.json else sys.stdout
     cluster = processes.find()
     _check_flags()
+    _check_pseudo_labels(arguments)
     # All of them are found before one is evaluated.
     checkpoints = _find_all([FLAGS.checkpoint, *arguments])
     if FLAGS.data and not cluster:  # else a batch is of all devices, as a config says
@@ -135,6 +138,10 @@ def main(arguments: list[str]) -> None:
         compilation_cache.use()
         first = jax.process_index() == 0
         screen = Screen(sys.stderr if FLAGS.json else sys.stdout, quiet=not first)
+        if FLAGS.pseudo_labels:
+            (checkpoint,) = checkpoints.values()
+            _write_pseudo_labels(checkpoint, screen, out)
+            return
         configs_of = {path: _config(checkpoint) for path, checkpoint in checkpoints.items()}
         results: dict[str, dict[str, float]] = {}
         scored: dict[str, dict[str, Scored]] = {}
@@ -177,6 +184,45 @@ def _check_flags() -> None:
                 f"--{name} is of --data FOLDER, which is missing. In a config it is "
                 f"--config.evals.NAME.{name}."
             )
+
+
+_OF_PSEUDO_LABELS = ("confidence", "per_class", "top_k")  # flags, as the fields of Wanted
+_NOT_OF_PSEUDO_LABELS = ("kinds", "labels", "classes", "csv", "page")
+
+
+def _check_pseudo_labels(others: list[str]) -> None:
+    """UserError for flags that do not go with --pseudo_labels, or with it alone."""
+    if not FLAGS.pseudo_labels:
+        for name in _OF_PSEUDO_LABELS:
+            if getattr(FLAGS, name) is not None:
+                raise UserError(f"--{name} is of --pseudo_labels=FILE, which is missing.")
+        return
+    for name in _NOT_OF_PSEUDO_LABELS:
+        if FLAGS[name].present:
+            raise UserError(f"--{name} is of a score, and --pseudo_labels gives none: drop one.")
+    if others or len(FLAGS.data) > 1:
+        raise UserError("--pseudo_labels is one model's, of one --data: give one of each.")
+    if FLAGS.data and FLAGS.split is None:
+        raise UserError(
+            "--pseudo_labels: say by --split which part of --data gets labels, such as unlabelled, "
+            "train[10%:] or all."
+        )
+    _wanted()
+    pseudo_labels.check_file(FLAGS.pseudo_labels)
+
+
+def _wanted() -> pseudo_labels.Wanted:
+    given = {name: getattr(FLAGS, name) for name in _OF_PSEUDO_LABELS}
+    return pseudo_labels.Wanted(**{name: x for name, x in given.items() if x is not None})
+
+
+def _write_pseudo_labels(checkpoint: epath.Path, screen: Screen, out: TextIO) -> None:
+    _file("pseudo_labels")
+    numbers = pseudo_labels.write(
+        _config(checkpoint), checkpoint, FLAGS.pseudo_labels, _wanted(), screen, ema=FLAGS.ema
+    )
+    if FLAGS.json and jax.process_index() == 0:
+        print(json.dumps(numbers), file=out, flush=True)
 
 
 def _output_of_json() -> TextIO:
@@ -222,6 +268,11 @@ def _find(path: str) -> epath.Path:
 
 def _config(checkpoint: epath.Path) -> RunConfig:
     """What to evaluate a checkpoint on."""
+    if FLAGS.data and FLAGS.pseudo_labels:
+        values = pseudo_labels.on_data(
+            FLAGS.data[0], FLAGS.split, batch_size=FLAGS.batch_size * jax.device_count()
+        )
+        return configs.resolve(values, FLAGS.config_override)
     if FLAGS.data:
         values = data_sets.on_data(
             FLAGS.data,

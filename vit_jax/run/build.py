@@ -16,7 +16,15 @@ from vit_jax.run.parts.device_cache import (
     total_cached,
 )
 from vit_jax.run.parts.durations import Durations, durations
-from vit_jax.run.parts.eval_data import CLASSIFICATION, FROZEN, EvalData, ModelClasses, eval_data
+from vit_jax.run.parts.eval_data import (
+    CLASSIFICATION,
+    FROZEN,
+    EvalData,
+    ModelClasses,
+    eval_data,
+    known_labels,
+    unlabelled_data,
+)
 from vit_jax.run.parts.evaluations import KINDS, check_evals, evals
 from vit_jax.run.parts.examples import declared_examples, source, title
 from vit_jax.run.parts.inputs import (

@@ -225,8 +225,12 @@ def check_folders(config: RunConfig, workdir: epath.Path | None = None) -> None:
             seen.append((source, folder))
             problems.look(where, sources.check_folder, source, folder, where=where)
     for name, evaluation in config.evals.items():
-        if evaluation.labels is not None and not files.is_remote(evaluation.labels):
-            problems.look(f"evals.{name}", _check_labels, evaluation.labels, f"evals.{name}")
+        if evaluation.labels is not None:
+            where = f"evals.{name}.labels"
+            problems.look(f"evals.{name}", _check_labels, evaluation.labels, where, "real.json")
+    for where, part in _with_pseudo_labels(config.input):
+        field = f"{where}.pseudo_labels"
+        problems.look(where, _check_labels, part, field, "python -m vit_jax.evaluate writes")
     problems.look("method", build.check_teacher, config)
     if workdir is not None:
         problems.look("init", _check_weights, config, workdir)
@@ -234,9 +238,17 @@ def check_folders(config: RunConfig, workdir: epath.Path | None = None) -> None:
     problems.tell()
 
 
-def _check_labels(path: str, where: str) -> None:
-    if not epath.Path(path).expanduser().is_file():
-        raise UserError(f"{where}.labels={path} does not exist. It is a file such as real.json.")
+def _check_labels(path: str, field: str, such_as: str) -> None:
+    if not files.is_remote(path) and not epath.Path(path).expanduser().is_file():
+        raise UserError(f"{field}={path} does not exist. It is a file such as {such_as}.")
+
+
+def _with_pseudo_labels(c: InputConfig) -> Iterator[tuple[str, str]]:
+    """(section, file) of the training data that have pseudo-labels."""
+    sections = {"input": c} | {f"input.mixture.{name}": part for name, part in c.mixture.items()}
+    for where, section in sections.items():
+        if section.pseudo_labels is not None:
+            yield where, section.pseudo_labels
 
 
 def _of_data(config: RunConfig) -> Iterator[tuple[str, str, str | None]]:

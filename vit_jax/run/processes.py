@@ -19,7 +19,7 @@ from vit_jax.store.workdir import differences
 # Fields in which processes may differ; "*" is any name.
 OF_A_HOST = (
     "input.threads", "input.data_dir", "input.mixture.*.data_dir", "input.cache",
-    "input.cache_bytes",
+    "input.cache_bytes", "input.pseudo_labels", "input.mixture.*.pseudo_labels",
 )  # fmt: skip
 TIMEOUTS = ("start_timeout_secs", "peer_timeout_secs", "barrier_timeout_secs")
 MAX_TIMEOUT_SECS = 1_000_000

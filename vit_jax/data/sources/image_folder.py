@@ -45,10 +45,12 @@ class ImageFolder(Source):
 
     name = "image_folder"
 
-    def __init__(self, data_dir: str | None, split: str, *, where: str) -> None:
-        images, classes, self.part = _images_of_split(
-            find_root(data_dir, where=where), split, where
-        )
+    def __init__(
+        self, data_dir: str | None, split: str, *, where: str, labelled: bool = True
+    ) -> None:
+        """Without `labelled` images need not lie in folders of classes."""
+        listed = _images_of_split if labelled else _images_in_any_folders
+        images, classes, self.part = listed(find_root(data_dir, where=where), split, where)
         self.class_names = tuple(classes)
         self.num_classes = len(classes)
         self.num_examples = len(images)
@@ -163,6 +165,27 @@ def _images_of_split(root: str, split: str, where: str) -> tuple[list[_Image], l
         by_split = {folder_name: [] for folder_name in folders}
     part = resolve(split, {key: len(images) for key, images in by_split.items()}, where=where)
     return by_split[part.name][part.start : part.stop], classes, part
+
+
+def _images_in_any_folders(
+    root: str, split: str, where: str
+) -> tuple[list[_Image], list[str], Slice]:
+    """Like `_images_of_split`, but `<split>/*`, and any folders in `<split>`, will do too."""
+    try:
+        return _images_of_split(root, split, where)
+    except UserError:
+        wanted = base_name(split, where=where)
+        folder = files.join(root, wanted)
+        if not files.is_folder(folder):
+            if wanted != ALL:
+                raise
+            folder = root
+        groups = ["", *files.subfolders(folder)]
+        images = [i for g in groups for i in _images_of_class(files.join(folder, g), g)]
+        if not images:
+            raise
+    part = resolve(split, {wanted: len(images)}, where=where)
+    return sorted(images)[part.start : part.stop], groups, part
 
 
 def _images(folder: str) -> list[_Image]:

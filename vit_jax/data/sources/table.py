@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from vit_jax.core.errors import UserError, nearest
 from vit_jax.core.schema.fields import MOST_CLASSES
-from vit_jax.data.source import Example, JoinedSource, Source
+from vit_jax.data.source import Example, JoinedSource, Source, Unlabelled
 from vit_jax.data.sources import splits
 from vit_jax.data.sources.builtin import Digits, Synthetic
 from vit_jax.data.sources.caches import FileCache
@@ -26,6 +26,7 @@ class Request(NamedTuple):
     cache: FileCache | None
     label_weights: bool
     label: str | None
+    labelled: bool
     where: str  # the config's section, for messages
 
 
@@ -39,8 +40,9 @@ SOURCES: dict[str, Callable[[Request], Source]] = {
         cache=r.cache,
         label_weights=r.label_weights,
         label=r.label,
+        labelled=r.labelled,
     ),
-    "image_folder": lambda r: ImageFolder(r.data_dir, r.split, where=r.where),
+    "image_folder": lambda r: ImageFolder(r.data_dir, r.split, where=r.where, labelled=r.labelled),
     "synthetic": lambda r: Synthetic(r.num_examples, r.num_classes, r.image_size),
 }
 
@@ -94,6 +96,7 @@ def create(
     cache: FileCache | None = None,
     label_weights: bool = True,
     label: str | None = None,
+    labelled: bool = True,
     where: str = "input",
 ) -> Source:
     """The split of a data set, its counts checked against the declared ones.
@@ -101,6 +104,7 @@ def create(
     `image_size` (height, width) applies to synthetic images, `cache` to record files, which are
     copied there; `label_weights` says whether labels have the weights that the data give them;
     `label` which feature of records the label is, or how it is derived (see tfds_labels.py);
+    without `labelled` images need no labels, and those that are there are not read;
     `where` is the config's section that asks: "input", "input.mixture.birds", or "evals.test",
     whose declared number of classes is the training data's. UserError for an unknown source or
     split, missing data (and how to get it), and counts that are not the declared ones.
@@ -112,9 +116,20 @@ def create(
             f'other feature. Set {where}.label=none, or {where}.source="tfds".'
         )
     request = Request(
-        data_dir, split, num_examples, num_classes, image_size, cache, label_weights, label, where
+        data_dir=data_dir,
+        split=split,
+        num_examples=num_examples,
+        num_classes=num_classes,
+        image_size=image_size,
+        cache=cache,
+        label_weights=label_weights,
+        label=label,
+        labelled=labelled,
+        where=where,
     )
     source = _opened(name, request)
+    if not labelled:
+        source, num_classes = Unlabelled(source), None
     data = f"({source.name}, {split})"
     if source.num_classes > MOST_CLASSES:
         raise UserError(

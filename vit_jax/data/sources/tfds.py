@@ -25,7 +25,7 @@ from vit_jax.data.sources import example_proto
 from vit_jax.data.sources.caches import FileCache, copies
 from vit_jax.data.sources.records import ArrayRecords, TFRecords
 from vit_jax.data.sources.splits import Slice, resolve
-from vit_jax.data.sources.tfds_labels import FEATURES, LabelReader
+from vit_jax.data.sources.tfds_labels import FEATURES, LabelReader, NoLabels
 from vit_jax.data.sources.tfds_writer import NOTE
 
 INFO = "dataset_info.json"
@@ -113,10 +113,12 @@ class Tfds(Source):
         cache: FileCache | None = None,
         label_weights: bool = True,
         label: str | None = None,
+        labelled: bool = True,
     ) -> None:
         """`num_classes` is needed where the metadata do not say how many there are.
 
-        `label_weights`: whether they are read, if the data set has some; `label`: see LabelReader.
+        `label_weights`: whether they are read, if the data set has some; `label`: see LabelReader;
+        `labelled`: whether labels are read at all.
         `where` is the config's section that asks; `cache`, if any, is where the files are copied to
         before they are read.
         """
@@ -153,9 +155,12 @@ class Tfds(Source):
 
         self._label_file = files.join(folder, label_index.file_name(part.name))
         self._split_size = sizes[part.name]
-        self._labels = reader = LabelReader(
-            folder, info.features, label, num_classes, where=where, label_weights=label_weights
-        )
+        reader: LabelReader | NoLabels = NoLabels()
+        if labelled:
+            reader = LabelReader(
+                folder, info.features, label, num_classes, where=where, label_weights=label_weights
+            )
+        self._labels = reader
         self.weighted = reader.weighted
         self.max_labels = self._most_labels() if reader.is_list else 1
         self.num_classes, self.class_names = reader.num_classes, reader.class_names

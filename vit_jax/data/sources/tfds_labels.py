@@ -90,6 +90,22 @@ class LabelReader:
         return label
 
 
+class NoLabels:
+    """What a LabelReader is, for records whose labels are not to be read, or that have none."""
+
+    is_usual = is_list = weighted = False
+    num_classes = 0
+    class_names: tuple[str, ...] | None = None
+
+    def labels(self, feature: Any, *, where: Callable[[], str]) -> tuple[int, ...]:
+        """None."""
+        return ()
+
+    def weights(self, feature: Any) -> tuple[float, ...]:
+        """None."""
+        return ()
+
+
 def _values(stored: Any) -> list[float]:
     return list(stored.float_list.value or stored.int64_list.value)
 

@@ -7,11 +7,13 @@ import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import numpy as np
 from jax.sharding import Mesh
 
 from vit_jax.config import EvalConfig, RunConfig
 from vit_jax.core import errors, synsets
 from vit_jax.data.order import label_index, subset
+from vit_jax.data.order.label_index import Labels
 from vit_jax.data.source import Source, share_examples
 from vit_jax.data.sources import relabelled
 from vit_jax.parallel import mesh as meshes
@@ -76,12 +78,7 @@ def eval_data(
     Features may be of any classes, the others' have to be those of the model.
     """
     c, where = config.evals[name], f"evals.{name}"
-    size = image_size(c.preprocess, f"{where}.preprocess")
-    if size != wanted:
-        raise errors.UserError(
-            f"{where}.preprocess gives images of {size}, the model takes {wanted}."
-        )
-    meshes.check_batch(mesh, _batch_size(name, config), f"{where}.batch_size")
+    _check_images(where, config, mesh, wanted)
     source = eval_source(where, config, classes.number)
     if c.kind == CLASSIFICATION and not classes.number:
         raise errors.UserError(
@@ -100,6 +97,46 @@ def eval_data(
     _check_frozen(where, c, train, source)
     learnt = _data_of(f"{where}{OF_TRAIN}", config, train, mesh)
     return _data_of(where, config, source, mesh)._replace(train=learnt)
+
+
+def _check_images(where: str, config: RunConfig, mesh: Mesh, wanted: tuple[int, int]) -> None:
+    """UserError unless images of the size `wanted` come in batches that divide over the mesh."""
+    name = where.removeprefix("evals.")
+    size = image_size(config.evals[name].preprocess, f"{where}.preprocess")
+    if size != wanted:
+        raise errors.UserError(
+            f"{where}.preprocess gives images of {size}, the model takes {wanted}."
+        )
+    meshes.check_batch(mesh, _batch_size(name, config), f"{where}.batch_size")
+
+
+def unlabelled_data(
+    name: str, config: RunConfig, classes: ModelClasses, mesh: Mesh, wanted: tuple[int, int]
+) -> EvalData:
+    """Like `eval_data`, but the images need no labels, and those that they have are not read."""
+    where = f"evals.{name}"
+    _check_images(where, config, mesh, wanted)
+    return _data_of(where, config, eval_source(where, config, classes.number, labelled=False), mesh)
+
+
+def known_labels(name: str, config: RunConfig, classes: ModelClasses) -> Labels | None:
+    """Labels of the images of an evaluation, as classes of the model; read if they have to be.
+
+    None where images have none, or others than the model's classes.
+    """
+    where = f"evals.{name}"
+    try:
+        source = eval_source(where, config, classes.number)
+        columns = _columns(source, classes, where)
+        labels = label_index.find(source)
+    except errors.UserError:
+        return None
+    # Splits that are published without labels may have -1.
+    if ((labels.labels < 0) | (labels.labels >= source.num_classes)).any():
+        return None
+    if columns is not None:
+        return labels._replace(labels=np.asarray(columns, np.int32)[labels.labels])
+    return labels
 
 
 def _columns(source: Source, classes: ModelClasses, where: str) -> tuple[int, ...] | None:
@@ -206,8 +243,13 @@ def _data_of(where: str, config: RunConfig, source: Source, mesh: Mesh) -> EvalD
     return EvalData(split, open_feed, bad_images)
 
 
-def eval_source(where: str, config: RunConfig, num_classes: int) -> Source:
-    """The split of a SplitOfRun; opened, checked, not yet read. `num_classes` of synthetic ones."""
+def eval_source(
+    where: str, config: RunConfig, num_classes: int, *, labelled: bool = True
+) -> Source:
+    """The split of a SplitOfRun; opened, checked, not yet read. `num_classes` of synthetic ones.
+
+    labelled: whether the images have labels, which are then read.
+    """
     section = where.removesuffix(OF_TRAIN)
     name = section.removeprefix("evals.")
     c, input = config.evals[name], config.input
@@ -223,6 +265,7 @@ def eval_source(where: str, config: RunConfig, num_classes: int) -> Source:
         num_classes=(num_classes or input.num_classes) if is_synthetic else None,
         image_size=image_size(c.preprocess, f"{section}.preprocess"),
         label=c.label,
+        labelled=labelled,
     )
     if where == section:
         source = open_it(split=c.split)
@@ -232,6 +275,8 @@ def eval_source(where: str, config: RunConfig, num_classes: int) -> Source:
         except errors.UserError as error:  # it speaks of the one field of a split that all have
             called = str(error).replace(f"{section}.split=", f"{section}.train_split=")
             raise errors.UserError(called) from error
+    if not labelled:
+        return source
     if where == section and c.classes is not None:
         return relabelled.by_class(source, c.classes, where=where)
     if where == section and c.labels is not None:

@@ -4,14 +4,14 @@ from pathlib import Path
 
 import jax
 
-from vit_jax.config import InputConfig
+from vit_jax.config import ComponentConfig, InputConfig
 from vit_jax.core import errors
 from vit_jax.core.screen import Screen
 from vit_jax.data.order import label_index, streams, subset
 from vit_jax.data.order.label_index import Labels
 from vit_jax.data.order.streams import Stream
 from vit_jax.data.source import MixtureSource, Source
-from vit_jax.data.sources import caches
+from vit_jax.data.sources import caches, pseudo_labels
 from vit_jax.data.sources import table as sources
 from vit_jax.data.sources.caches import FileCache
 from vit_jax.run.parts.device_cache import DEVICE
@@ -41,10 +41,17 @@ def open_split(
     num_classes: int | None,
     image_size: tuple[int, int],
     label: str | None = None,
+    labels_of: str | None = None,
+    labelled: bool = True,
 ) -> Source:
-    """A split of the section `where`, with what it inherits from the training data."""
+    """A split of the section `where`, with what it inherits from the training data.
+
+    `labels_of`: a file of pseudo-labels, for images whose labels are not read; nor are they without
+    `labelled`.
+    """
     kind = source or c.source
-    return sources.create(
+    labelled = labelled and labels_of is None
+    opened = sources.create(
         kind,
         data_dir=inherited_data_dir(c, kind, data_dir),
         split=split,
@@ -53,8 +60,14 @@ def open_split(
         image_size=image_size,
         cache=_file_cache(c),
         label_weights=c.label_weights,
-        label=inherited_label(c, kind, label),
+        label=inherited_label(c, kind, label) if labelled else None,
+        labelled=labelled,
         where=where,
+    )
+    if labels_of is None:
+        return opened
+    return pseudo_labels.of_file(
+        opened, labels_of, num_classes=num_classes, label_weights=c.label_weights, where=where
     )
 
 
@@ -104,16 +117,25 @@ def declared_examples(c: InputConfig) -> int | None:
     """The number of examples of an epoch, as the config declares it.
 
     None if it does not, or if the number depends on the labels, as for a subset by class.
+    Pseudo-labels are read: they are chosen before, and few.
     """
     _check_choice(c)
     declared = c.num_examples
+    if c.pseudo_labels is not None:
+        declared = pseudo_labels.read(c.pseudo_labels, where="input").num_examples
     if c.mixture and declared is None:
-        sizes = [component.num_examples for component in c.mixture.values()]
+        sizes = [_declared_size(name, part) for name, part in c.mixture.items()]
         known = [size for size in sizes if size is not None]
         declared = sum(known) if len(known) == len(sizes) else None
     if declared is None or c.subset_per_class is not None:
         return None
     return _subset_size(c, declared) or declared
+
+
+def _declared_size(name: str, c: ComponentConfig) -> int | None:
+    if c.pseudo_labels is None:
+        return c.num_examples
+    return pseudo_labels.read(c.pseudo_labels, where=f"input.mixture.{name}").num_examples
 
 
 def title(c: InputConfig, source: Source) -> str:
@@ -135,6 +157,7 @@ def _subset(c: InputConfig) -> Source:
         num_examples=c.num_examples,
         num_classes=c.num_classes,
         image_size=image_size(c.preprocess, "input.preprocess"),
+        labels_of=c.pseudo_labels,
     )
     if c.subset_per_class is not None:
         return subset.of_each_class(whole, c.subset_per_class, _labels(whole))
@@ -156,6 +179,7 @@ def _joined(c: InputConfig) -> Source:
                 num_examples=component.num_examples,
                 num_classes=c.num_classes,
                 image_size=size,
+                labels_of=component.pseudo_labels,
             )
             for name, component in c.mixture.items()
         }
@@ -202,6 +226,11 @@ def _check_choice(c: InputConfig) -> None:
         raise errors.UserError(
             f"{given[0]} does not apply to input.mixture. Take parts of components by their "
             f"splits, such as train[:10%], and set {given[0]}=none."
+        )
+    if c.mixture and c.pseudo_labels is not None:
+        raise errors.UserError(
+            f"input.pseudo_labels={c.pseudo_labels} does not apply to input.mixture: which of its "
+            "components have pseudo-labels is said by input.mixture.NAME.pseudo_labels."
         )
 
 

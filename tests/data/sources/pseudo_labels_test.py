@@ -1,0 +1,229 @@
+"""Files of pseudo-labels, the sources that have them, and images that are opened without labels."""
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.data.sources import tfds_test
+from tests.data.sources.image_folder_test import fill
+from vit_jax.core.errors import UserError
+from vit_jax.data.order import label_index, subset
+from vit_jax.data.source import Example, MixtureSource, Source, Unlabelled
+from vit_jax.data.sources import pseudo_labels
+from vit_jax.data.sources import table as sources
+from vit_jax.data.sources.pseudo_labels import About, PseudoLabels
+
+ROUNDING = 1e-6
+ABOUT = About("", 6, 10, tuple("abcdefghij"), {"data": "letters, train"})
+LABELS = PseudoLabels(
+    examples=np.array([1, 4, 5]),
+    copies=np.array([2, 1, 3], np.int32),
+    classes=np.array([[7, 2], [0, 9], [3, 7]], np.int32),
+    probabilities=np.array([[0.6, 0.2], [0.9, 0.0], [0.3, 0.3]], np.float32),
+    about=ABOUT,
+)
+
+
+@pytest.fixture
+def unlabelled(list_source) -> Source:
+    """Six images, whose labels are not read."""
+    examples = [Example(b"%d" % i, (i,), weights=(0.5,)) for i in range(6)]
+    return Unlabelled(list_source(examples))
+
+
+def written(path: Path, source: Source, labels: PseudoLabels = LABELS, **about) -> str:
+    about = dataclasses.replace(labels.about, fingerprint=source.fingerprint, **about)
+    pseudo_labels.write(path, labels._replace(about=about))
+    return str(path)
+
+
+def opened(source: Source, path: str, *, num_classes=None, label_weights=True, where="input"):
+    return pseudo_labels.of_file(
+        source, path, num_classes=num_classes, label_weights=label_weights, where=where
+    )
+
+
+def test_labels_are_dropped(unlabelled):
+    assert [e.labels + e.weights for e in unlabelled.read(np.arange(6))] == [()] * 6
+    assert (unlabelled.num_classes, unlabelled.class_names, unlabelled.weighted) == (0, None, False)
+    assert unlabelled.fingerprint != unlabelled.source.fingerprint
+
+
+def test_chosen_images_have_the_labels_of_the_file(unlabelled, tmp_path):
+    source = opened(unlabelled, written(tmp_path / "a.npz", unlabelled))
+    examples = source.read(np.arange(6))
+    assert [example.image for example in examples] == [b"1", b"1", b"4", b"5", b"5", b"5"]
+    assert [e.labels for e in examples] == [(7, 2)] * 2 + [(0, 9)] + [(3, 7)] * 3
+    weights = [[0.75, 0.25]] * 2 + [[1.0, 0.0]] + [[0.5, 0.5]] * 3  # they sum to 1
+    np.testing.assert_allclose([e.weights for e in examples], weights, atol=ROUNDING)
+    assert (source.num_examples, source.max_labels, source.weighted) == (6, 2, True)
+    assert (source.num_classes, source.class_names) == (10, ABOUT.class_names)
+    assert source.describe(2) == "example 4"
+    order = np.array([5, 0, 3, 0])
+    assert [e.image for e in source.read(order)] == [b"5", b"1", b"5", b"1"]
+
+
+def test_one_class_an_image_is_a_hard_label(unlabelled, tmp_path):
+    hard = LABELS._replace(classes=LABELS.classes[:, :1], probabilities=np.full((3, 1), 0.4, "f4"))
+    path = written(tmp_path / "a.npz", unlabelled, hard)
+    source = opened(unlabelled, path, label_weights=False)
+    assert {(e.labels, e.weights) for e in source.read(np.arange(6))} == {
+        ((7,), ()), ((0,), ()), ((3,), ())
+    }  # fmt: skip
+    assert not source.weighted and source.max_labels == 1
+
+
+def test_by_class_counts_the_most_probable_one(unlabelled, tmp_path):
+    source = opened(unlabelled, written(tmp_path / "a.npz", unlabelled))
+    labels = label_index.find(source)
+    assert labels.labels.tolist() == [7, 7, 0, 3, 3, 3]
+    assert subset.of_each_class(source, 1, labels).num_examples == 3
+
+
+def test_other_labels_are_other_data(unlabelled, tmp_path):
+    changed = {
+        "copies": np.array([2, 2, 2], np.int32),
+        "classes": LABELS.classes[:, ::-1],
+        "probabilities": LABELS.probabilities * np.float32(0.5),
+        "examples": np.array([0, 4, 5]),
+    }
+    several = [LABELS, *(LABELS._replace(**{name: array}) for name, array in changed.items())]
+    several[2] = several[2]._replace(probabilities=np.array([[0.6, 0.2]] * 3, np.float32))
+    paths = [written(tmp_path / f"{i}.npz", unlabelled, each) for i, each in enumerate(several)]
+    prints = [opened(unlabelled, path).fingerprint for path in paths]
+    assert len({*prints, unlabelled.fingerprint}) == 6
+    again = written(tmp_path / "again.npz", unlabelled, written_by={"data": "moved"})
+    assert opened(unlabelled, again).fingerprint == prints[0]
+
+
+def test_components_have_the_same_classes(unlabelled, list_source, tmp_path):
+    source = opened(unlabelled, written(tmp_path / "a.npz", unlabelled))
+    labelled = list_source([Example(b"x", (1,))])
+    joined = MixtureSource({"labelled": labelled, "unlabelled": source})
+    assert joined.weighted and joined.num_examples == 7
+    labelled.class_names = tuple("jihgfedcba")
+    with pytest.raises(UserError, match="labelled and unlabelled have other classes: not the same"):
+        MixtureSource({"labelled": labelled, "unlabelled": source})
+    labelled.num_classes = 11
+    with pytest.raises(UserError, match="labelled and unlabelled have other classes: 11 and 10"):
+        MixtureSource({"labelled": labelled, "unlabelled": source})
+
+
+def test_a_file_for_other_data_is_refused(unlabelled, list_source, tmp_path):
+    path = written(tmp_path / "a.npz", unlabelled)
+    other = Unlabelled(list_source([Example(b"", (0,))]))
+    other.fingerprint = "other"
+    message = (
+        r"input\.mixture\.b\.pseudo_labels=.* was written for 6 images of letters, train; the 1"
+    )
+    with pytest.raises(UserError, match=message):
+        opened(other, path, where="input.mixture.b")
+
+
+def test_declared_classes_and_weights_that_do_not_fit_are_refused(unlabelled, tmp_path):
+    path = written(tmp_path / "a.npz", unlabelled)
+    with pytest.raises(UserError, match=r"input\.num_classes=5, but input\.pseudo_labels=.* of 10"):
+        opened(unlabelled, path, num_classes=5)
+    with pytest.raises(UserError, match=r"input\.label_weights=false would leave out .* --top_k=1"):
+        opened(unlabelled, path, label_weights=False)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"examples": np.array([1, 1, 5])},
+        {"examples": np.array([1, 4, 6])},
+        {"examples": np.array([-1, 4, 5])},
+        {"copies": np.array([1, 0, 1], np.int32)},
+        {"copies": np.array([1, 1], np.int32)},
+        {"classes": np.array([[7, 2], [0, 10], [3, 7]], np.int32)},
+        {"classes": LABELS.classes[:, :1]},
+        {"probabilities": np.array([[np.nan, 0]] * 3, np.float32)},
+        {"probabilities": np.array([[1.5, 0]] * 3, np.float32)},
+        {"probabilities": np.array([[0, 0.5]] * 3, np.float32)},
+        {"about": dataclasses.replace(ABOUT, num_classes=11)},
+        {"about": dataclasses.replace(ABOUT, num_examples="6")},
+    ],
+)
+def test_numbers_that_cannot_be_are_refused(unlabelled, tmp_path, changed):
+    path = written(tmp_path / "a.npz", unlabelled, LABELS._replace(**changed))
+    with pytest.raises(UserError, match=r"input\.pseudo_labels=.* is damaged, or not a file of"):
+        opened(unlabelled, path)
+
+
+def test_a_damaged_or_missing_file_is_refused(unlabelled, tmp_path):
+    file = tmp_path / "a.npz"
+    with pytest.raises(UserError, match=r"cannot be read \(No such file .*vit_jax\.evaluate"):
+        opened(unlabelled, str(file))
+    content = Path(written(file, unlabelled)).read_bytes()
+    assert pseudo_labels.is_ours(file)
+    flipped = bytearray(content)
+    flipped[content.index(LABELS.classes.tobytes())] ^= 1
+    for other in (b"", b"labels", content[:-40], content[: len(content) // 2], bytes(flipped)):
+        file.write_bytes(other)
+        with pytest.raises(UserError, match=r"is damaged, or not a file of pseudo-labels"):
+            opened(unlabelled, str(file))
+    np.savez(file, labels=np.arange(3))
+    assert not pseudo_labels.is_ours(file)
+    with pytest.raises(UserError, match=r"is damaged, or not a file of pseudo-labels"):
+        opened(unlabelled, str(file))
+    np.save(tmp_path / "b.npy", np.arange(3))
+    with pytest.raises(UserError, match=r"is damaged, or not a file of pseudo-labels"):
+        opened(unlabelled, str(tmp_path / "b.npy"))
+
+
+def without_labels(kind: str, folder: Path, split: str) -> Source:
+    return sources.create(
+        kind, data_dir=str(folder), split=split, num_examples=None, num_classes=7,
+        image_size=(8, 8), labelled=False,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("split", ["unlabelled", "unlabelled[:50%]"])
+def test_images_of_a_folder_need_no_classes(tmp_path, split):
+    fill(tmp_path / "train" / "cat", ["1.png"])
+    fill(tmp_path / "unlabelled", [f"{i}.png" for i in range(4)])
+    fill(tmp_path / "unlabelled" / "more", ["5.png", "6.png"])
+    source = without_labels("image_folder", tmp_path, split)
+    assert source.num_examples == (3 if "[" in split else 6)
+    assert all(example.labels == () for example in source.read(np.arange(source.num_examples)))
+    assert "unlabelled" in source.describe(0)
+    with pytest.raises(UserError, match=r"has the class 'more', which .* has not"):
+        sources.create(
+            "image_folder", data_dir=str(tmp_path), split=split, num_examples=None,
+            num_classes=None, image_size=(8, 8),
+        )  # fmt: skip
+
+
+def test_a_folder_of_images_alone_is_all(tmp_path):
+    fill(tmp_path, [f"{i}.png" for i in range(4)])
+    assert without_labels("image_folder", tmp_path, "all").num_examples == 4
+    with pytest.raises(UserError):
+        without_labels("image_folder", tmp_path, "train")
+
+
+def test_folders_of_classes_are_the_same_images_in_the_same_order(tmp_path):
+    for name in ("cat", "dog"):
+        fill(tmp_path / name, [f"{i}.png" for i in range(20)])
+    for split in ("train", "val", "all"):
+        labelled = sources.create(
+            "image_folder", data_dir=str(tmp_path), split=split, num_examples=None,
+            num_classes=None, image_size=(8, 8),
+        )  # fmt: skip
+        source = without_labels("image_folder", tmp_path, split)
+        every = np.arange(source.num_examples)
+        assert [e.image for e in source.read(every)] == [e.image for e in labelled.read(every)]
+
+
+def test_records_need_no_labels_and_those_there_are_not_read(tmp_path):
+    folder = tfds_test.write(tmp_path / "1.0.0", key="kind")
+    source = without_labels("tfds", folder, "train[2:]")
+    assert [example.labels for example in source.read(np.arange(10))] == [()] * 10
+    assert source.read(np.array([0]))[0].image == b"image 2\0"
+    with pytest.raises(UserError, match="label or labels, are needed"):
+        sources.create(
+            "tfds", data_dir=str(folder), split="train", num_examples=None, num_classes=None,
+            image_size=(8, 8),
+        )  # fmt: skip

@@ -1,0 +1,56 @@
+"""A checkpoint's model, and the config that it is evaluated by, on their mesh."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from etils import epath
+from flax import nnx
+from jax.sharding import Mesh
+
+from vit_jax import weights
+from vit_jax.config import RunConfig
+from vit_jax.core.screen import Screen
+from vit_jax.run import build
+from vit_jax.weights.loading import Loaded
+
+
+class Prepared(NamedTuple):
+    """What an evaluation needs beside data.
+
+    Attributes:
+      config: prepares images as the weights say.
+      graph: merges with `params` to the model.
+      params: nested dictionaries of arrays.
+    """
+
+    config: RunConfig
+    mesh: Mesh
+    loaded: Loaded
+    classes: build.ModelClasses
+    graph: nnx.GraphDef
+    params: Any
+
+    @property
+    def image_size(self) -> tuple[int, int]:
+        """(height, width) of the images that the model takes."""
+        return self.loaded.model.preprocess.image_size
+
+
+def prepare(config: RunConfig, checkpoint: epath.Path, screen: Screen, *, ema: bool) -> Prepared:
+    """Reads the weights, or with `ema` their EMA, and tells what they change of the config.
+
+    UserError: no checkpoint, or no EMA.
+    """
+    mesh = build.mesh(config.mesh)
+    loaded, notice = weights.with_class_names(
+        weights.load_with_info(checkpoint, ema=ema, mesh=mesh)
+    )
+    if notice:
+        screen.note(notice)
+    config, said = build.as_weights_say(config, loaded.model.preprocess)
+    for line in said:
+        screen.say(line)
+    classes = build.ModelClasses(loaded.model.num_classes, loaded.class_names, assumed=bool(notice))
+    graph, variables = nnx.split(loaded.model, nnx.Param)
+    return Prepared(config, mesh, loaded, classes, graph, nnx.to_pure_dict(variables))

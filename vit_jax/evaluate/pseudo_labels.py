@@ -1,0 +1,308 @@
+"""Pseudo-labels of images by a trained model, written to a file for `input.pseudo_labels`.
+
+A step of Noisy Student (arXiv 1911.04252): the teacher sees the images as in an evaluation, without
+noise. Labels that the images have are read afterwards, for the number on the screen alone.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from etils import epath
+
+import vit_jax
+from vit_jax.config import RunConfig
+from vit_jax.core import pytrees
+from vit_jax.core.errors import UserError
+from vit_jax.core.screen import Screen
+from vit_jax.data.sources import image_folder
+from vit_jax.data.sources import pseudo_labels as files
+from vit_jax.data.sources.pseudo_labels import About, PseudoLabels
+from vit_jax.evaluate import prepared
+from vit_jax.evaluate.prepared import Prepared
+from vit_jax.evaluate.selection import choose
+from vit_jax.run import announce, build
+from vit_jax.run.memory import explain_out_of_memory
+from vit_jax.training.evals.split_reader import INDEX, SplitReader
+
+UNLABELLED = "unlabelled"  # the evaluation whose images get labels
+_SHOWN = 5  # names of classes in a line
+
+
+@dataclasses.dataclass(frozen=True)
+class Wanted:
+    """Which pseudo-labels are kept.
+
+    Attributes:
+      confidence: the least probability of an image's most probable class, in [0, 1].
+      per_class: examples of each class; None: all that are sure enough, each once.
+      top_k: how many of an image's most probable classes are kept; 1: hard labels.
+    """
+
+    confidence: float = 0.3
+    per_class: int | None = None
+    top_k: int = 10
+
+    def __post_init__(self) -> None:
+        """UserError, by the names of the flags."""
+        if not 0 <= self.confidence <= 1:  # NaN is not either
+            raise UserError(
+                f"--confidence={self.confidence:g} is a probability: give a number from 0, which "
+                "keeps all images, to 1."
+            )
+        for flag, number in (("per_class", self.per_class), ("top_k", self.top_k)):
+            if number is not None and not 1 <= number < 2**31:
+                raise UserError(f"--{flag}={number}: give a whole number from 1 on.")
+
+
+class Predicted(NamedTuple):
+    """What a model makes of all N images that are not bad, in their order.
+
+    Attributes:
+      places: int64 [N], where each is in the data.
+      classes: int32 [N, K], the most probable ones, the most probable one first.
+      probabilities: float32 [N, K].
+    """
+
+    places: np.ndarray
+    classes: np.ndarray
+    probabilities: np.ndarray
+
+
+def on_data(folder: str, split: str, *, batch_size: int) -> dict[str, Any]:
+    """A config whose evaluation `unlabelled` is of a folder, as the weights say."""
+    kind = "tfds" if image_folder.is_of_tfds(folder) else "image_folder"
+    data = {"source": kind, "data_dir": folder}
+    return {
+        "input": {**data, "batch_size": batch_size},
+        "evals": {UNLABELLED: {**data, "split": split, "preprocess": build.OF_WEIGHTS}},
+        "total": {"steps": 1},
+    }
+
+
+def check_file(path: str) -> None:
+    """UserError if the file is there and was not written here: it is not to be lost."""
+    file = Path(path).expanduser()
+    if "://" in path or file.suffix != ".npz":
+        raise UserError(f"--pseudo_labels={path}: give a local file whose name ends in .npz.")
+    if file.exists() and not files.is_ours(file):
+        raise UserError(
+            f"--pseudo_labels={path} is there, and is not a file of pseudo-labels: it would be "
+            "overwritten. Give another name, or remove it."
+        )
+
+
+def write(
+    config: RunConfig,
+    checkpoint: epath.Path,
+    path: str,
+    wanted: Wanted,
+    screen: Screen,
+    *,
+    ema: bool = False,
+) -> dict[str, float]:
+    """Writes the file, in the first process alone; numbers about it by name.
+
+    Raises:
+      UserError: no evaluation `unlabelled`; weights without a head; no image is left; data that
+        cannot be read or do not fit.
+    """
+    if UNLABELLED not in config.evals:
+        raise UserError(
+            "--pseudo_labels needs images: give --data=FOLDER --split=SPLIT, or those of a config "
+            f"by --config.evals.{UNLABELLED}.split=SPLIT "
+            f"--config.evals.{UNLABELLED}.preprocess=weights."
+        )
+    config = dataclasses.replace(
+        config,
+        evals={UNLABELLED: config.evals[UNLABELLED]},
+        input=dataclasses.replace(config.input, cache=None),  # images are read once
+    )
+    ready = prepared.prepare(config, checkpoint, screen, ema=ema)
+    config, classes = ready.config, ready.classes
+    if not classes.number:
+        raise UserError(
+            f"{checkpoint} has no head: it gives features, and pseudo-labels are of its classes. "
+            "Fine-tune it first, on images with labels."
+        )
+    data = build.unlabelled_data(UNLABELLED, config, classes, ready.mesh, ready.image_size)
+    progress = functools.partial(screen.bar, "labelling")
+    with explain_out_of_memory(config):
+        predicted = predict(ready, data, min(wanted.top_k, classes.number), progress)
+    announce.bad_images(screen, data.bad_images)
+    about = About(
+        fingerprint=data.source.fingerprint,
+        num_examples=data.source.num_examples,
+        num_classes=classes.number,
+        class_names=None if classes.assumed else classes.names,
+        written_by=_written_by(ready, checkpoint, data, wanted, ema),
+    )
+    labels = select(predicted, wanted, about)
+    if jax.process_index() == 0:
+        file = Path(path).expanduser()
+        file.parent.mkdir(parents=True, exist_ok=True)
+        files.write(file, labels)
+    numbers = _numbers(labels, predicted)
+    _tell(screen, numbers, labels, classes, wanted)
+    known = build.known_labels(UNLABELLED, config, classes)
+    if known is not None and known.num_examples == about.num_examples:
+        numbers["accuracy"] = _accuracy(labels, known.take(labels.examples))
+        screen.say(
+            f"of these  {numbers['accuracy']:.2%} are in the class that the data give them, which "
+            "was not used"
+        )
+    screen.say(f"saved     {path}")
+    return numbers
+
+
+def predict(
+    ready: Prepared, data: build.EvalData, top_k: int, progress: Callable[[int, int], None]
+) -> Predicted:
+    """The most probable classes of each image. UserError if they are not finite."""
+    objective = build.objective(ready.config, num_classes=ready.classes.number)
+
+    def of_batch(model: Any, batch: Any) -> dict[str, Any]:
+        logits = model(objective.images(batch)).astype(jnp.float32)
+        probabilities, classes = jax.lax.top_k(jax.nn.softmax(logits), top_k)
+        return {"probabilities": probabilities, "classes": classes}
+
+    found = SplitReader(
+        of_batch,
+        graph=ready.graph,
+        mesh=ready.mesh,
+        open_feed=data.open_feed,
+        num_examples=data.source.num_examples,
+        where=data.split.where,
+    ).read(ready.params, progress, stop=False)
+    assert found is not None  # nothing stops it
+    bad = (~np.isfinite(found["probabilities"]).all(axis=1)).sum()
+    if bad:
+        raise UserError(
+            f"The probabilities of {bad:,} of {len(found[INDEX]):,} images are not finite: the "
+            "weights are damaged, or their training diverged."
+        )
+    return Predicted(found[INDEX], found["classes"], found["probabilities"])
+
+
+def select(predicted: Predicted, wanted: Wanted, about: About) -> PseudoLabels:
+    """The labels that are kept. UserError if no image is."""
+    confidence = predicted.probabilities[:, 0]
+    copies = choose(
+        predicted.classes[:, 0],
+        confidence,
+        at_least=wanted.confidence,
+        per_class=wanted.per_class,
+        num_classes=about.num_classes,
+    )
+    kept = np.flatnonzero(copies)
+    if not len(kept):
+        most = f"the most confident has {confidence.max():.3f}" if len(confidence) else "all bad"
+        raise UserError(
+            f"--confidence={wanted.confidence:g}: none of {len(confidence):,} images is left, "
+            f"{most}. Lower it, or train the teacher longer."
+        )
+    return PseudoLabels(
+        examples=predicted.places[kept],
+        copies=copies[kept],
+        classes=predicted.classes[kept],
+        probabilities=predicted.probabilities[kept],
+        about=about,
+    )
+
+
+def _written_by(
+    ready: Prepared, checkpoint: epath.Path, data: build.EvalData, wanted: Wanted, ema: bool
+) -> dict[str, Any]:
+    """For people, and for the message about other data."""
+    c = ready.config.evals[UNLABELLED]
+    return {
+        "vit_jax": vit_jax.__version__,
+        "weights": {
+            "path": str(checkpoint),
+            "model": ready.loaded.name,
+            "step": ready.loaded.step,
+            "ema": ema,
+            "sha256": _digest(ready.params),
+        },
+        "data": f"{data.source.name}, {c.split}",
+        "data_dir": c.data_dir or ready.config.input.data_dir,
+        "preprocess": c.preprocess,
+        **dataclasses.asdict(wanted),
+    }
+
+
+def _digest(params: Any) -> str | None:
+    """SHA-256 of the parameters; None where this process does not hold all of them."""
+    digest = hashlib.sha256()
+    for name, array in sorted(pytrees.flatten(params).items()):
+        if not array.is_fully_addressable:
+            return None
+        digest.update(name.encode())
+        digest.update(np.asarray(array).tobytes())
+    return digest.hexdigest()
+
+
+def _numbers(labels: PseudoLabels, predicted: Predicted) -> dict[str, float]:
+    probabilities = labels.probabilities.astype(np.float64)
+    return {
+        "images": float(labels.about.num_examples),
+        "bad_images": float(labels.about.num_examples - len(predicted.places)),
+        "kept_images": float(len(labels.examples)),
+        "examples": float(labels.num_examples),
+        "confidence": float(probabilities[:, 0].mean()),
+        "dropped_probability": float(1 - probabilities.sum(axis=1).mean()),
+        "classes_without_images": float(len(_without(labels))),
+    }
+
+
+def _without(labels: PseudoLabels) -> np.ndarray:
+    """The classes of no image."""
+    return np.setdiff1d(np.arange(labels.about.num_classes), labels.classes[:, 0])
+
+
+def _accuracy(labels: PseudoLabels, known: Any) -> float:
+    """The share of kept images, copies not counted, whose label is their most probable class."""
+    right = np.zeros(len(labels.examples), bool)
+    places = known.examples()
+    np.logical_or.at(right, places, known.labels == labels.classes[places, 0])
+    return float(right.mean())
+
+
+def _tell(
+    screen: Screen,
+    numbers: dict[str, float],
+    labels: PseudoLabels,
+    classes: build.ModelClasses,
+    wanted: Wanted,
+) -> None:
+    screen.say(
+        f"labelled  {numbers['kept_images']:,.0f} of {numbers['images']:,.0f} images are kept, "
+        f"sure by {wanted.confidence:g} or more, {numbers['confidence']:.3f} on average"
+    )
+    without = _without(labels)
+    if len(without):
+        names = [classes.names[c] if classes.names else str(c) for c in without[:_SHOWN]]
+        more = ", ..." if len(without) > _SHOWN else ""
+        screen.say(
+            f"without   {len(without):,} of {classes.number:,} classes have no image: "
+            f"{', '.join(names)}{more}"
+        )
+    if wanted.per_class is not None:
+        screen.say(
+            f"balanced  {numbers['examples']:,.0f} examples, {wanted.per_class:,} of each class: "
+            "the most confident, or copies"
+        )
+    kept = labels.classes.shape[1]
+    if kept > 1:
+        screen.say(
+            f"soft      {kept} of {classes.number:,} classes of each image; of its probability "
+            f"{max(0.0, numbers['dropped_probability']):.2%} is in the others, and dropped"
+        )
