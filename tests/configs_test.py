@@ -24,6 +24,7 @@ VARIANTS = {
     "ablation_position.py": ("", ":none", ":learned_2d_layers", ":relative_shared", ":rotary_2d"),
     "ablation_shape.py": ("", ":patch=16"),
     "bit.py": ("", ":variant=R152x2,data=i21k"),
+    "distil_tiny_imagenet.py": ("", ":labels"),
     "hybrid.py": ("", ":variant=R50+ViT-L/16,data=i21k"),
     "finetune.py": (
         "", ":folder", ":imagenet", ":cifar10", ":cifar100", ":pets", ":flowers",
@@ -369,6 +370,11 @@ QUICK = ("vit_digits.py", "vit_i1k.py")
 )
 def test_two_steps_at_toy_size(name, tmp_path, quick_compilation):
     c = toy(name)
+    if c.method.kind == "distillation":
+        config_of_labels = toy(f"{name}:labels")
+        train.train(config_of_labels, tmp_path / "teacher")
+        of_toy = {"teacher": str(tmp_path / "teacher"), "teacher_image_size": None}
+        c = dataclasses.replace(c, method=dataclasses.replace(c.method, **of_toy))
     state = train.train(c, tmp_path)
     assert int(state.step) == 2
     rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
