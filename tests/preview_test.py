@@ -122,3 +122,13 @@ def test_an_output_that_cannot_be_written_is_one_message(tmp_path, run_python):
     assert done.returncode == 1
     assert "give a name that ends in .png" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_views_are_side_by_side():
+    large = np.full((2, 8, 8, 3), 10, np.uint8)
+    small = np.full((2, 4, 4, 3), 20, np.uint8)
+    shown = preview.side_by_side([large, large, small])
+    assert shown.shape == (2, 8, 8 + 2 + 8 + 2 + 4, 3)
+    assert (shown[:, :, 18 + 2 :][:, :4] == 20).all()
+    assert (shown[:, 4:, 20:] == 255).all()
+    assert (shown[:, :, 8:10] == 255).all()

@@ -69,6 +69,7 @@ class InputConfig:
     data_dir: str | None = None
     split: str = "train"
     preprocess: str = "decode|inception_crop(224)|flip_lr"
+    views: tuple[str, ...] = ()  # of the same image, beside that of `preprocess`: ops of each
     batch_size: int = 4096  # global and effective
     num_examples: int | None = None  # of the split or mixture, declared: checked against the data
     num_classes: int | None = None

@@ -30,8 +30,10 @@ from vit_jax.draw import contact_sheet
 from vit_jax.draw.contact_sheet import Cell
 from vit_jax.run import build, preflight
 from vit_jax.training import step as steps
+from vit_jax.training.method import view_names
 
 MOST_LABELS = 3  # under an image
+VIEW_GAP = 2  # pixels between views of an image
 
 
 def preview(config: RunConfig, name: str, *, step: int, max_images: int) -> Image.Image:
@@ -63,6 +65,8 @@ def preview(config: RunConfig, name: str, *, step: int, max_images: int) -> Imag
     mean, std = (np.asarray(x, np.float32) for x in (objective.mean, objective.std))
     pixels = images * std + mean
     pixels = np.rint(pixels * 255).clip(0, 255).astype(np.uint8)
+    further = [batch[name][: len(pixels)] for name in view_names(len(config.input.views))]
+    pixels = side_by_side([pixels, *further])
     names = source.class_names or tuple(map(str, range(source.num_classes)))
     shown = zip(pixels, targets, weight, batch["index"], batch["weight"] > 0, strict=False)
     cells = [_cell(*each, names) for each in shown]
@@ -72,6 +76,14 @@ def preview(config: RunConfig, name: str, *, step: int, max_images: int) -> Imag
         f"{config.input.batch_size:,} examples, {config.input.preprocess}",
     ]
     return contact_sheet.draw(titles, cells)
+
+
+def side_by_side(views: list[np.ndarray]) -> np.ndarray:
+    """Views of images, uint8 [N, h, w, 3] each -> [N, H, W, 3], with white around smaller ones."""
+    height = max(view.shape[1] for view in views)
+    room = lambda view: ((0, 0), (0, height - view.shape[1]), (0, VIEW_GAP), (0, 0))
+    padded = [np.pad(view, room(view), constant_values=255) for view in views]
+    return np.concatenate(padded, axis=2)[:, :, :-VIEW_GAP]
 
 
 def _cell(

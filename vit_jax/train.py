@@ -102,8 +102,7 @@ def train(
             fixed = layout.read_fixed()  # a teacher's parameters, if there is one
         start = int(state.step)
         durations.check_start(start, workdir)
-        if start:
-            screen.say(f"resumed  from the checkpoint of step {start:,}")
+        announce.resumed(screen, start)
         if jax.process_index() == 0:
             record(entry, run=environment.describe(mesh) | {"total_steps": durations.total_steps})
         write_parameters(workdir, layout.state.params)
@@ -125,6 +124,7 @@ def train(
         distributions = make_distributions(layout, objective, config.seed)
         clock = build.clock(config, model.info, durations, mesh, feed, start_step=start)
         skipped = build.skipped_images(config, source, feed, log, start_step=start)
+        progress = announce.Progress(screen, durations, objective)
         under_way = UnderWay()
         for step in range(start + 1, durations.total_steps + 1):
             batch = next(feed)
@@ -151,7 +151,7 @@ def train(
             if durations.log(step):
                 row = {k: float(x) for k, x in scalars.items() if k.startswith("train/")}
                 row |= clock.tick(step) | skipped.row()
-                announce.progress(screen, step, durations, row, clock.eta_secs)
+                progress.show(step, row, clock.eta_secs)
             with clock.paused():
                 results: dict[str, float] = {}
                 if evals.due(step) or durations.save(step) or stop:

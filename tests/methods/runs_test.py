@@ -21,7 +21,19 @@ OF_DIGITS = (
     "input.source=digits", "input.split=train", "input.num_examples=none",
     "input.num_classes=none", "input.preprocess=decode|resize(16)",
 )  # fmt: skip
-SMALLER = {"mae": ("method.decoder_width=16", "method.decoder_depth=1", "method.decoder_heads=2")}
+RANDOM = "decode|random_resized_crop({}, {}, 1.0)"
+HEADS = (
+    "method.prototypes=32", "method.head_hidden=32", "method.head_bottleneck=16",
+    "method.momentum=0.9", "method.still=0",
+)  # fmt: skip
+SMALLER = {
+    "dino": (
+        *HEADS, f"input.preprocess={RANDOM.format(16, 0.4)}",
+        f"input.views=['{RANDOM.format(16, 0.4)}','{RANDOM.format(8, 0.1)}']",
+    ),
+    "mae": ("method.decoder_width=16", "method.decoder_depth=1", "method.decoder_heads=2"),
+}  # fmt: skip
+MOVING = ("dino",)  # whose targets move, and so the loss's scale
 KINDS = sorted(set(METHODS) - {SUPERVISED})
 
 
@@ -60,7 +72,8 @@ def test_a_run_learns_and_resumes_and_its_model_is_an_ordinary_one(tmp_path, kin
     config = run(kind, *steps, *frozen, *needed(kind))
     straight = train(config, tmp_path / "a")
     losses = [row["train/loss"] for row in rows(tmp_path / "a") if "train/loss" in row]
-    assert np.mean(losses[-5:]) < 0.9 * np.mean(losses[:5])
+    if kind not in MOVING:
+        assert np.mean(losses[-5:]) < 0.9 * np.mean(losses[:5])
     assert 0 <= rows(tmp_path / "a")[-1]["f/knn5_accuracy"] <= 1
 
     half = configs.resolve(configs.to_dict(config), ["total.steps=30"])

@@ -15,6 +15,8 @@ ADDRESSES = {
     "Transformer-MM-Explainability": "https://github.com/hila-chefer/Transformer-MM-Explainability",
     "big_vision": "https://github.com/google-research/big_vision",
     "deit": "https://github.com/facebookresearch/deit",
+    "dino": "https://github.com/facebookresearch/dino",
+    "dinov2": "https://github.com/facebookresearch/dinov2",
     "google-research": "https://github.com/google-research/google-research",
     "keras-io": "https://github.com/keras-team/keras-io",
     "pytorch-image-models": "https://github.com/huggingface/pytorch-image-models",

@@ -19,7 +19,8 @@ class Terminal(io.StringIO):
 def line(monkeypatch, columns, **more):
     monkeypatch.setenv("COLUMNS", str(columns))
     out = Terminal()
-    announce.progress(Screen(out), 123_456, PLAN, ROW | more, 186_400.0)
+    right = types.SimpleNamespace(warning=lambda row, step: None)
+    announce.Progress(Screen(out), PLAN, right).show(123_456, ROW | more, 186_400.0)
     return out.getvalue().removeprefix("\r\x1b[K")
 
 
@@ -42,3 +43,14 @@ def test_a_skipped_step_has_no_loss(monkeypatch):
     monkeypatch.delitem(ROW, "train/loss")
     monkeypatch.delitem(ROW, "train/accuracy")
     assert line(monkeypatch, 50) == "step 123,456/1,234,567 | 2d 3:46:40 left"
+
+
+def test_what_is_wrong_is_said_until_it_is_right_again():
+    out = io.StringIO()
+    wrong = iter(["high", "higher", None, "high"])
+    objective = types.SimpleNamespace(warning=lambda row, step: next(wrong))
+    progress = announce.Progress(Screen(out), PLAN, objective)
+    for step in range(4):
+        progress.show(step, ROW, 1.0)
+    told = [text for text in out.getvalue().splitlines() if text.startswith("warning")]
+    assert told == ["warning  step 0: high", "warning  step 3: high"]

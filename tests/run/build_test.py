@@ -93,6 +93,11 @@ CHANGES: dict[str, tuple[object, tuple[str, ...]]] = {
     "input.data_dir": ("/data", FOLDER),
     "input.split": ("validation", FOLDER),
     "input.preprocess": ("decode|resize(8)|flip_lr", ()),
+    "input.views": (
+        "['decode|resize(8)']",
+        ("method.kind=dino", "method.prototypes=8", "method.head_hidden=8",
+         "method.head_bottleneck=4"),
+    ),
     "input.batch_size": (32, ()),
     "input.num_examples": (48, ()),
     "input.num_classes": (5, ()),

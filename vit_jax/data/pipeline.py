@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, Self
 
@@ -22,6 +22,7 @@ import numpy as np
 from vit_jax.core.errors import UserError
 from vit_jax.data.host_tf import tf
 from vit_jax.data.ops import table as ops
+from vit_jax.data.ops.views import IMAGE, Views, parse_views
 from vit_jax.data.order.streams import Stream, eval_counts, eval_slots, shuffled, train_slots
 from vit_jax.data.reader import READ_EXAMPLES, Elements, Encoded, Reader
 from vit_jax.data.source import NO_LABEL, Source
@@ -50,18 +51,20 @@ def train_batches(
     threads: int,
     rows: np.ndarray | None = None,
     stream: Stream | None = None,
+    views: Mapping[str, str] = {},
 ) -> Batches:
     """The host's part of the batches of steps `start_step`, `start_step + 1`, ... without end.
 
     `batch_size` is global; this host makes the slots `rows`, int64 [b] in rising order, of every
     batch; None: all of them. `threads` 0 means one a core. `stream` maps positions to
-    examples; None: all of them, shuffled, epoch by epoch. See `Batches` for the rest.
+    examples; None: all of them, shuffled, epoch by epoch. `views`: ops of further views of each
+    image, by their names in a batch. See `Batches` for the rest.
     """
     rows = np.arange(batch_size) if rows is None else rows
     stream = stream or shuffled(source.num_examples, seed=seed)
     return _batches(
         Reader(source, train_slots(stream, rows, batch_size, seed), max_image_pixels),
-        ops.parse(preprocess),
+        parse_views(preprocess, views),
         first_slot=start_step * len(rows),
         num_slots=None,
         num_batches=None,
@@ -88,11 +91,12 @@ def eval_batches(
     as in `train_batches`; `whole_images`: see Preprocess.of_whole_images.
     """
     parsed = ops.parse(preprocess) if isinstance(preprocess, str) else preprocess
+    parsed = parsed.of_whole_images() if whole_images else parsed
     rows = np.arange(batch_size) if rows is None else rows
     num_slots, num_batches = eval_counts(source.num_examples, rows, batch_size)
     return _batches(
         Reader(source, eval_slots(rows, batch_size), max_image_pixels),
-        parsed.of_whole_images() if whole_images else parsed,
+        Views({IMAGE: parsed}),
         first_slot=0,
         num_slots=num_slots,
         num_batches=num_batches,
@@ -104,7 +108,7 @@ def eval_batches(
 
 def _batches(
     reader: Reader,
-    preprocess: ops.Preprocess,
+    views: Views,
     *,
     first_slot: int,
     num_slots: int | None,
@@ -115,7 +119,7 @@ def _batches(
 ) -> Batches:
     stop = _ENDLESS if num_slots is None else first_slot + num_slots
     threads = threads or os.cpu_count() or 1
-    decoder = _Decoder(reader, preprocess)
+    decoder = _Decoder(reader, views)
     is_skipping = False
 
     def dataset(first: int) -> tf.data.Dataset:
@@ -202,19 +206,12 @@ def _slots(
 class _Decoder:
     """Slots of elements; of a bad image, a second attempt confirms that, and explains why."""
 
-    def __init__(self, reader: Reader, preprocess: ops.Preprocess) -> None:
-        if preprocess.output_size is None:
-            raise UserError(
-                "input.preprocess must end in images of one size: add resize(224) or "
-                "central_crop(224)."
-            )
-        self.reader, self.preprocess = reader, preprocess
-        self.shape = (*preprocess.output_size, 3)
+    def __init__(self, reader: Reader, views: Views) -> None:
+        self.reader, self.views = reader, views
 
     def good(self, e: Elements) -> dict[str, tf.Tensor]:
         """The slot of a good image."""
-        image = tf.ensure_shape(self._pixels(e), self.shape)
-        return self._slot(e, image, tf.constant(1.0), e.labels, e.label_weights)
+        return self._slot(e, self._pixels(e), tf.constant(1.0), e.labels, e.label_weights)
 
     def bad(self, e: Elements) -> dict[str, tf.Tensor]:
         """The slot of a bad image. Good images that memory ran out for must not end here."""
@@ -224,7 +221,7 @@ class _Decoder:
         num_labels = self.reader.source.max_labels
         return self._slot(
             e,
-            tf.zeros(self.shape, tf.uint8),
+            {name: tf.zeros(shape, tf.uint8) for name, shape in self.views.shapes.items()},
             tf.ensure_shape(weight, []),
             tf.fill([num_labels], NO_LABEL),
             tf.zeros([num_labels]),
@@ -243,17 +240,22 @@ class _Decoder:
                     )
         return None
 
-    def _pixels(self, e: Elements) -> tf.Tensor:
-        return self.preprocess(
+    def _pixels(self, e: Elements) -> dict[str, tf.Tensor]:
+        return self.views(
             Encoded(e.data, tf.convert_to_tensor(e.size), e.orientation),
             tf.convert_to_tensor(e.seed),
             max_image_pixels=self.reader.max_image_pixels,
         )
 
     def _slot(
-        self, e: Elements, image: tf.Tensor, weight: tf.Tensor, labels: tf.Tensor, of_labels: Any
+        self,
+        e: Elements,
+        views: dict[str, tf.Tensor],
+        weight: tf.Tensor,
+        labels: tf.Tensor,
+        of_labels: Any,
     ) -> dict[str, tf.Tensor]:
-        slot = {"image": image, "weight": weight, "index": e.example, "labels": labels}
+        slot = {**views, "weight": weight, "index": e.example, "labels": labels}
         return slot | ({"label_weights": of_labels} if self.reader.source.weighted else {})
 
     def _zero_if_bad(self, e: Elements) -> np.float32:
@@ -307,6 +309,8 @@ class Batches:
     and, if the source is weighted:
 
         label_weights  float32  [b, K]  weights of these labels, in [0, 1]; 0 behind the last one
+
+    and each further view, uint8 [b, h, w, 3], by its name.
 
     A slot of weight 0 has a black image and no labels. `num_bad` counts the skipped images so far;
     `bad_image(index)` gives the location and the fault of one of them.

@@ -10,16 +10,15 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from flax import nnx
 
 from vit_jax.core.errors import UserError
 from vit_jax.core.schema.fields import COUNT, field
-from vit_jax.training.method import Inputs, Learnt, Others
+from vit_jax.training.method import Inputs, Learnt, Others, Plain, Sizes
 from vit_jax.training.objective import main_labels, softmax_cross_entropy, top_k_correct
 
 
 @dataclasses.dataclass(frozen=True)
-class Distillation:
+class Distillation(Plain):
     """The fields of config.method."""
 
     kind: str = field("distillation")
@@ -51,9 +50,9 @@ class Distillation:
         """The fields of the section `loss` that it reads."""
         return ("mixup", "cutmix", *(("label_smoothing",) if self.label_weight else ()))
 
-    def check(self, name: str, spec: Any, image_size: tuple[int, int]) -> None:
+    def check(self, name: str, spec: Any, sizes: Sizes) -> None:
         """UserError for fields that contradict each other; any model with a head can learn."""
-        del name, spec, image_size
+        del name, spec, sizes
         if not self.teacher:
             raise UserError(
                 "method.kind=distillation learns from a teacher: give the path of its weights, "
@@ -65,11 +64,6 @@ class Distillation:
                 "since the most probable class is that at any temperature: set "
                 "method.temperature=1."
             )
-
-    def extend(self, model: Any, rngs: nnx.Rngs) -> nnx.Module | None:
-        """Nothing is trained beside the model."""
-        del model, rngs
-        return None
 
     def learn(self, model: Any, inputs: Inputs, key: jax.Array, others: Others) -> Learnt:
         """The loss against the teacher and, by their share, the labels; how often each is met."""

@@ -23,7 +23,7 @@ from vit_jax.nn.linear import Linear, param
 from vit_jax.nn.norm import norm
 from vit_jax.nn.posemb import sincos
 from vit_jax.nn.stack import Stack
-from vit_jax.training.method import Inputs, Learnt, Others
+from vit_jax.training.method import Inputs, Learnt, Others, Plain, Sizes
 
 VARIANCE_EPSILON = 1e-6  # of a patch's pixels, as in the authors' code
 
@@ -74,7 +74,7 @@ class Decoder(nnx.Module):
 
 
 @dataclasses.dataclass(frozen=True)
-class MAE:
+class MAE(Plain):
     """The fields of config.method."""
 
     kind: str = field("mae")
@@ -86,12 +86,10 @@ class MAE:
     decoder_depth: int = field(8, "its number of blocks", bounds=COUNT)
     decoder_heads: int = field(16, "of its attention", bounds=COUNT)
 
-    uses_labels = False
-
-    def check(self, name: str, spec: Any, image_size: tuple[int, int]) -> None:
+    def check(self, name: str, spec: Any, sizes: Sizes) -> None:
         """UserError for a model or images that it cannot learn with."""
         vit_only.check(self.kind, name)
-        masking.number(self.masked, spec.token_layout(image_size).num_patches, "method.masked")
+        masking.number(self.masked, spec.token_layout(sizes.image).num_patches, "method.masked")
         if spec.position_place != "input":
             raise UserError(
                 "method.kind=mae leaves patches out after their positions were added, but "

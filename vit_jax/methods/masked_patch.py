@@ -19,7 +19,7 @@ from vit_jax.core.schema.fields import field
 from vit_jax.methods import masking, patch_pixels, vit_only
 from vit_jax.models.head import head
 from vit_jax.nn.linear import param
-from vit_jax.training.method import Inputs, Learnt, Others
+from vit_jax.training.method import Inputs, Learnt, Others, Plain, Sizes
 
 TO_MASK, TO_OTHER = 0.8, 0.1  # of the corrupted patches; the rest is kept (B.1.2)
 SIDE = 4  # of the grid of colours that the target "colours_4x4" has
@@ -36,7 +36,7 @@ class Extra(nnx.Module):
 
 
 @dataclasses.dataclass(frozen=True)
-class MaskedPatch:
+class MaskedPatch(Plain):
     """The fields of config.method."""
 
     kind: str = field("masked_patch")
@@ -48,12 +48,10 @@ class MaskedPatch:
         choices=("mean_colour", "colours_4x4", "pixels"),
     )
 
-    uses_labels = False
-
-    def check(self, name: str, spec: Any, image_size: tuple[int, int]) -> None:
+    def check(self, name: str, spec: Any, sizes: Sizes) -> None:
         """UserError for a model or images that it cannot learn with."""
         vit_only.check(self.kind, name)
-        masking.number(self.masked, spec.token_layout(image_size).num_patches, "method.masked")
+        masking.number(self.masked, spec.token_layout(sizes.image).num_patches, "method.masked")
         if self.target == "colours_4x4" and spec.patch_size % SIDE:
             raise UserError(
                 f"method.target=colours_4x4 divides patches of {spec.patch_size} pixels into "

@@ -20,6 +20,12 @@ class Supervised:
     kind: str = field(SUPERVISED)
 
 
+def _dino() -> type:
+    from vit_jax.methods.dino import DINO
+
+    return DINO
+
+
 def _distillation() -> type:
     from vit_jax.methods.distillation import Distillation
 
@@ -40,6 +46,7 @@ def _masked_patch() -> type:
 
 METHODS: dict[str, Callable[[], type]] = {
     SUPERVISED: lambda: Supervised,
+    "dino": _dino,
     "distillation": _distillation,
     "mae": _mae,
     "masked_patch": _masked_patch,

@@ -40,7 +40,7 @@ class BiT(nnx.Module):
             self.norm = group_norm(spec.map_channels, WIDTH, spec, rngs)
         if num_classes:
             init = initializers.zeros
-            self.head = head(spec, spec.map_channels, num_classes, kernel_init=init, rngs=rngs)
+            self.head = head(spec, spec.features, num_classes, kernel_init=init, rngs=rngs)
 
     def _make_resnet(self, image_size: tuple[int, int], rngs: nnx.Rngs) -> ResNet:
         """Images -> the feature map."""

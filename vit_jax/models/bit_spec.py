@@ -37,6 +37,11 @@ class BiTSpec(ModelSpec, ResNetSpec):
         return sum(self.units)
 
     @property
+    def features(self) -> int:
+        """Width of the head's input."""
+        return self.map_channels
+
+    @property
     def stride(self) -> int:
         """Pixels from one token to the next."""
         return self.map_stride

@@ -132,8 +132,11 @@ class ViT(nnx.Module):
         """[B, H, W, 3] -> [B, N, D]: the tokens of eq. 1, which enter the first block."""
         return self.place(self.patches(images))
 
-    def place(self, patches: jax.Array) -> jax.Array:
-        """Embedded patches [B, N, D] -> [B, N, D]: the tokens of eq. 1."""
+    def place(self, patches: jax.Array, layout: TokenLayout | None = None) -> jax.Array:
+        """Embedded patches [B, N, D] -> [B, N, D]: the tokens of eq. 1.
+
+        layout: of images of another size than the model's; positions are then interpolated.
+        """
         x = patches.astype(self.spec.stream_dtype)
         first = [self.cls[...].astype(x.dtype)] if self.spec.has_class_token else []
         first += [self.registers[...].astype(x.dtype)] if self.spec.registers else []
@@ -141,7 +144,8 @@ class ViT(nnx.Module):
             jnp.broadcast_to(t, (x.shape[0], t.size // x.shape[2], x.shape[2])) for t in first
         ]
         x = jnp.concatenate([*of_all, x], axis=1) if first else x
-        x = self.positions(x) if self.spec.position_place == "input" else x
+        if self.spec.position_place == "input":
+            x = self._positions_on(layout, self.positions)(x)
         stream = (BATCH, TOKENS, STREAM)
         return keep_order(constrain(x, *stream), *stream)
 
@@ -164,18 +168,23 @@ class ViT(nnx.Module):
         key: Any,
         layers: tuple[int, ...] = (),
         results: int | None = None,
+        layout: TokenLayout | None = None,
     ) -> tuple[jax.Array, tuple[jax.Array, ...]]:
         """Eq. 2-3 of the tokens of eq. 1; as `_run`."""
         first, rest = (None, None) if key is None else jax.random.split(key)
         x = self.dropout(x, first)
-        return self.blocks(x, rest, layers, self.shared_positions, results)
+        shared = self.shared_positions and self._positions_on(layout, self.shared_positions)
+        return self.blocks(x, rest, layers, shared, results)
 
-    def encode(self, x: jax.Array, key: Any = None) -> jax.Array:
+    def _positions_on(self, layout: TokenLayout | None, positions: Positions) -> Positions:
+        return positions if layout is None else positions.on(layout, self.spec.width)
+
+    def encode(self, x: jax.Array, key: Any = None, layout: TokenLayout | None = None) -> jax.Array:
         """Tokens of eq. 1, [B, N, D], or some of them -> the same after the last norm.
 
-        key: for dropout and stochastic depth; None: without.
+        key: for dropout and stochastic depth; None: without. layout: as in `place`.
         """
-        return self.norm(self._run_blocks(x, key)[0])
+        return self.norm(self._run_blocks(x, key, layout=layout)[0])
 
     @property
     def shared_positions(self) -> Positions | None:

@@ -27,6 +27,11 @@ class Positions(nnx.Module):
         """[B, N, D] -> [B, N, D]: added to the tokens."""
         return x
 
+    def on(self, layout: TokenLayout, width: int) -> "Positions":
+        """The same for tokens of another layout and of this width: images of another size."""
+        del layout, width
+        return self
+
     def rotate(self, x: jax.Array) -> jax.Array:
         """[B, N, H, K] -> [B, N, H, K], applied to queries and to keys."""
         return x
@@ -34,6 +39,27 @@ class Positions(nnx.Module):
     def bias(self, query: jax.Array) -> jax.Array | None:
         """Queries [B, N, H, K], scaled -> [B, H, N, N], added to the logits of attention."""
         return None
+
+
+class Table(Positions):
+    """Positions of images of another size, by interpolation; never a part of a model.
+
+    They are places in the image, whatever the number of patches, as for crops that are enlarged or
+    shrunk to their size (arXiv 2104.14294).
+    """
+
+    def __init__(self, table: jax.Array):
+        self.table = table
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """[B, N, D] -> [B, N, D]."""
+        return x + self.table.astype(x.dtype)
+
+
+def interpolated(table: jax.Array, old: TokenLayout, new: TokenLayout) -> Table:
+    """Of the places in the layout `old`, [places, D]."""
+    places = resize_positions(table, old, new, method="bicubic")
+    return Table(new.pad_places(places))
 
 
 class LearnedPositions(Positions):
@@ -47,6 +73,12 @@ class LearnedPositions(Positions):
     def __call__(self, x: jax.Array) -> jax.Array:
         """[B, N, D] -> [B, N, D]."""
         return x + self.layout.pad_places(self.embedding[...]).astype(x.dtype)
+
+    def on(self, layout: TokenLayout, width: int) -> Positions:
+        """Interpolated."""
+        del width
+        same = layout.grid == self.layout.grid
+        return self if same else interpolated(self.embedding[...], self.layout, layout)
 
 
 class Learned2dPositions(Positions):
@@ -64,9 +96,20 @@ class Learned2dPositions(Positions):
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """[B, N, D] -> [B, N, D]."""
+        return x + self.layout.pad_patches(self._of_patches()).astype(x.dtype)
+
+    def on(self, layout: TokenLayout, width: int) -> Positions:
+        """Interpolated."""
+        del width
+        if layout.grid == self.layout.grid:
+            return self
+        old, new = (x._replace(class_place=False) for x in (self.layout, layout))
+        return interpolated(self._of_patches(), old, new)
+
+    def _of_patches(self) -> jax.Array:
+        """[rows * columns, D]."""
         row, column = np.indices(self.layout.grid).reshape(2, -1)
-        table = jnp.concatenate([self.columns[...][column], self.rows[...][row]], axis=-1)
-        return x + self.layout.pad_patches(table).astype(x.dtype)
+        return jnp.concatenate([self.columns[...][column], self.rows[...][row]], axis=-1)
 
 
 class RelativePositions(Positions):
@@ -108,6 +151,15 @@ class SinCosPositions(Positions):
         """[B, N, D] -> [B, N, D]."""
         return x + jnp.asarray(sincos(self.kind, self.layout, x.shape[-1]), x.dtype)
 
+    def on(self, layout: TokenLayout, width: int) -> Positions:
+        """Places between those of these patches; their own wavelengths would be other places."""
+        old = self.layout._replace(registers=0)
+        if layout.grid == old.grid:
+            return self
+        table = jnp.asarray(sincos(self.kind, old, width), jnp.float32)
+        unplaced = old.num_tokens - old.num_places
+        return interpolated(table[unplaced:], old, layout)
+
 
 def sincos(kind: str, layout: TokenLayout, width: int) -> np.ndarray:
     """[N, D]; a class token has zeros in "sincos_2d", and shifts the rest in "sincos_1d"."""
@@ -144,6 +196,11 @@ class Rotary2dPositions(Positions):
 
     def __init__(self, layout: TokenLayout):
         self.layout = layout
+
+    def on(self, layout: TokenLayout, width: int) -> Positions:
+        """Its coordinates are those of the whole image's extent, whatever the size."""
+        del width
+        return Rotary2dPositions(layout)
 
     def rotate(self, x: jax.Array) -> jax.Array:
         """[B, N, H, K] -> [B, N, H, K]: entries i and i + K/2 are rotated as a pair."""

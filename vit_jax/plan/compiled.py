@@ -96,7 +96,11 @@ def planned_step(config: RunConfig, mesh: Mesh, *, num_examples: int | None = No
     num_examples = num_examples or build.declared_examples(config.input) or batch_size
     parts = build.step_parts(config, mesh, num_examples=num_examples, num_classes=num_classes)
     batch = step.batch_layout(
-        mesh, batch_size=batch_size, image_size=parts.model.preprocess.image_size, max_labels=1
+        mesh,
+        batch_size=batch_size,
+        image_size=parts.model.preprocess.image_size,
+        views=build.view_sizes(config.input),
+        max_labels=1,
     )
     update = build.update(config, parts)
     layout = parts.layout.in_steps

@@ -141,28 +141,40 @@ def compiling(screen: Screen) -> Iterator[None]:
     screen.say(f"compiled in {time.perf_counter() - started:.1f} s{source}")
 
 
-def progress(
-    screen: Screen,
-    step: int,
-    durations: build.Durations,
-    values: Mapping[str, float],
-    eta_secs: float,
-) -> None:
-    """Updates the line of progress; the key facts come first, since narrow terminals cut it."""
-    skipped = values.get(NUMBER, 0)
-    # A step whose batch is left out has no loss and no accuracy.
-    of_step = {
-        "loss {:.4f}": values.get("train/loss"),
-        "{} left": format_duration(eta_secs),
-        "{:,.0f} bad images skipped": skipped or None,
-        "accuracy {:.1%}": values.get("train/accuracy"),
-        "{:,.0f} images/s": values["speed/images_per_second"],
-        "MFU {:.1%}": values.get("speed/mfu"),
-        "input wait {:.0%}": values["speed/input_wait"],
-        "epoch {:.1f}": step / durations.steps_per_epoch,
-    }
-    shown = [text.format(value) for text, value in of_step.items() if value is not None]
-    screen.update(f"step {step:,}/{durations.total_steps:,}", *shown)
+class Progress:
+    """The line of progress, and what a method finds wrong, once until it is right again."""
+
+    def __init__(self, screen: Screen, durations: build.Durations, objective: Objective):
+        self._screen, self._durations, self._objective = screen, durations, objective
+        self._is_wrong = False
+
+    def show(self, step: int, values: Mapping[str, float], eta_secs: float) -> None:
+        """Updates the line; the key facts come first, since narrow terminals cut it."""
+        durations = self._durations
+        skipped = values.get(NUMBER, 0)
+        # A step whose batch is left out has no loss and no accuracy.
+        of_step = {
+            "loss {:.4f}": values.get("train/loss"),
+            "{} left": format_duration(eta_secs),
+            "{:,.0f} bad images skipped": skipped or None,
+            "accuracy {:.1%}": values.get("train/accuracy"),
+            "{:,.0f} images/s": values["speed/images_per_second"],
+            "MFU {:.1%}": values.get("speed/mfu"),
+            "input wait {:.0%}": values["speed/input_wait"],
+            "epoch {:.1f}": step / durations.steps_per_epoch,
+        }
+        shown = [text.format(value) for text, value in of_step.items() if value is not None]
+        self._screen.update(f"step {step:,}/{durations.total_steps:,}", *shown)
+        wrong = self._objective.warning(values, step)
+        if wrong and not self._is_wrong:
+            self._screen.say(f"warning  step {step:,}: {wrong}")
+        self._is_wrong = bool(wrong)
+
+
+def resumed(screen: Screen, step: int) -> None:
+    """Where the run goes on, unless it begins."""
+    if step:
+        screen.say(f"resumed  from the checkpoint of step {step:,}")
 
 
 def bad_images(screen: Screen, *of_feeds: BadImages) -> None:

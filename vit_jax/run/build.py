@@ -60,6 +60,7 @@ from vit_jax.run.parts.preprocessing import (
     as_preprocess,
     as_weights_say,
     image_size,
+    view_sizes,
 )
 from vit_jax.run.parts.teachers import check_teacher, teacher
 from vit_jax.run.parts.updates import (

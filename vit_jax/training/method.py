@@ -1,7 +1,7 @@
 """A method of pre-training other than by labels, as a step sees it (vit_jax/methods has them)."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol
 
 import jax
@@ -21,11 +21,13 @@ class Inputs(NamedTuple):
       images: float32 [B, H, W, 3], normalised; mixed where the config says so.
       targets: float32 [B, C], as the loss asks for them.
       batch: objective.Batch, as it arrived.
+      views: further views of the images, float32 [B, h, w, 3] each, normalised (input.views).
     """
 
     images: jax.Array
     targets: jax.Array
     batch: dict[str, Any]
+    views: tuple[jax.Array, ...] = ()
 
 
 class Others(NamedTuple):
@@ -35,10 +37,12 @@ class Others(NamedTuple):
       averaged: the model with the EMA of its parameters, where the run has one.
       teacher: the run's other model, where the method has one: normalised images [B, H, W, 3], as
         the model gets them, -> its logits of the data's classes, float32 [B, C].
+      progress: float32 [], the share of the run's steps that came before, in [0, 1).
     """
 
     averaged: Any
     teacher: Callable[[jax.Array], jax.Array] | None = None
+    progress: Any = 0.0
 
 
 class Learnt(NamedTuple):
@@ -99,6 +103,23 @@ class Teacher:
         return logits
 
 
+def view_names(number: int) -> list[str]:
+    """The names of so many further views of the images in a batch."""
+    return [f"view{i + 1}" for i in range(number)]
+
+
+class Sizes(NamedTuple):
+    """(height, width) in pixels.
+
+    Attributes:
+      image: of the training images.
+      views: of their further views.
+    """
+
+    image: tuple[int, int]
+    views: tuple[tuple[int, int], ...] = ()
+
+
 class Method(Protocol):
     """A dataclass of the method's fields, `kind` among them, with what they mean.
 
@@ -107,6 +128,7 @@ class Method(Protocol):
         the fields of the section `loss` that it reads.
       teacher: only of methods that learn from another model: the path of its weights; and
         `teacher_image_size`, None for the weights' own.
+      reads_views: whether it learns from `Inputs.views`.
     """
 
     @property
@@ -119,14 +141,59 @@ class Method(Protocol):
         """Whether the model has a head over the data's classes."""
         ...
 
-    def check(self, name: str, spec: Any, image_size: tuple[int, int]) -> None:
-        """UserError for a model, or images of (height, width), that it cannot learn with."""
+    @property
+    def reads_views(self) -> bool:
+        """Whether it learns from `Inputs.views`."""
+        ...
+
+    @property
+    def whole_batch(self) -> str | None:
+        """The field, as name=value, by which an image's loss depends on the others of its batch."""
+        ...
+
+    def check(self, name: str, spec: Any, sizes: Sizes) -> None:
+        """UserError for a model, or images of these sizes, that it cannot learn with."""
         ...
 
     def extend(self, model: Any, rngs: nnx.Rngs) -> nnx.Module | None:
         """What is trained beside the model, which then has it as `model.method`; or None."""
         ...
 
+    def averaging(self, progress: Any) -> Any:
+        """The share that the EMA keeps in an update, by `Others.progress`; None: as optim says."""
+        ...
+
     def learn(self, model: Any, inputs: Inputs, key: jax.Array, others: Others) -> Learnt:
         """One forward pass. `key`: for all that is random in it."""
         ...
+
+    def warning(self, row: Mapping[str, float], progress: float) -> str | None:
+        """What is wrong, by a row of the log and `Others.progress`; None: nothing."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True)
+class Plain:
+    """The answers of a method that has one view of an image, no EMA of its own and no warnings."""
+
+    uses_labels = False
+    reads_views = False
+
+    @property
+    def whole_batch(self) -> str | None:
+        """None: the loss of an image is its own."""
+        return None
+
+    def extend(self, model: Any, rngs: nnx.Rngs) -> nnx.Module | None:
+        """Nothing is trained beside the model."""
+        del model, rngs
+        return None
+
+    def averaging(self, progress: Any) -> Any:
+        """As optim.ema_decay says."""
+        del progress
+
+    def warning(self, row: Mapping[str, float], progress: float) -> str | None:
+        """None."""
+        del row, progress
+        return None

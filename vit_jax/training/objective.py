@@ -1,16 +1,18 @@
 """The training objective: from a batch as it arrives on the devices to a loss and other metrics."""
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from vit_jax.optim.patterns import Adapters
-from vit_jax.training.method import Inputs, Learnt, Method, Others
+from vit_jax.training.method import Inputs, Learnt, Method, Others, view_names
 
 # "image" uint8 [B, H, W, 3], "labels" int32 [B, K] padded with -1, "weight" float32 [B]; if
-# labels are weighted, also "label_weights" float32 [B, K].
+# labels are weighted, also "label_weights" float32 [B, K]; further views of the images, uint8
+# [B, h, w, 3], by `view_names`.
 Batch = dict[str, Any]
 
 
@@ -30,11 +32,17 @@ class Objective:
     binarize_targets: bool = False  # every label in a blend counts 1
     adapters: Adapters | None = None  # which are trained instead of everything
     method: Method | None = None  # what is learnt instead of the labels
+    total_steps: int = 1  # of the run; read by methods that change on the way
 
-    def images(self, batch: Batch) -> jax.Array:
-        """A batch -> normalised images, float32 [B, H, W, 3]."""
+    def images(self, batch: Batch, name: str = "image") -> jax.Array:
+        """A batch -> normalised images, or a view of them, float32 [B, H, W, 3]."""
         mean, std = jnp.asarray(self.mean), jnp.asarray(self.std)
-        return (batch["image"].astype(jnp.float32) / 255.0 - mean) / std
+        return (batch[name].astype(jnp.float32) / 255.0 - mean) / std
+
+    def views(self, batch: Batch) -> tuple[jax.Array, ...]:
+        """A batch -> the further views of its images, normalised, float32 [B, h, w, 3] each."""
+        there = view_names(sum(name.startswith("view") for name in batch))
+        return tuple(self.images(batch, name) for name in there)
 
     def inputs(self, batch: Batch) -> tuple[jax.Array, jax.Array, jax.Array]:
         """A batch -> normalised images [B, H, W, 3], targets [B, C], weight [B]; all float32."""
@@ -47,6 +55,18 @@ class Objective:
         if self.binarize_targets:
             targets = (targets > 0).astype(targets.dtype)
         return smooth_labels(targets, self.label_smoothing)
+
+    def progress(self, step: jax.Array) -> jax.Array:
+        """The share of the run that `step` updates are, float32 []."""
+        return step.astype(jnp.float32) / self.total_steps
+
+    def averaging(self, step: jax.Array) -> Any:
+        """The share that the EMA keeps after `step` updates; None: optim.ema_decay says it."""
+        return None if self.method is None else self.method.averaging(self.progress(step))
+
+    def warning(self, row: Mapping[str, float], step: int) -> str | None:
+        """What is wrong, by a row of the log after `step` updates; None: nothing."""
+        return None if self.method is None else self.method.warning(row, step / self.total_steps)
 
     def learn(self, model: Any, inputs: Inputs, key: jax.Array, others: Others) -> Learnt:
         """A forward pass in training."""

@@ -65,7 +65,7 @@ class StateLayout:
       graph: merges with parameters to a module.
       state: TrainState of jax.ShapeDtypeStruct with shardings.
       mesh: the mesh of these shardings.
-      ema_decay: the EMA's decay per step; None: no EMA.
+      ema_decay: the EMA's decay per step, unless a method has its own; None: no EMA.
       gradients: jax.ShapeDtypeStruct, nested as the parameters, of gradients and updates; its dtype
         holds all values of a microbatch's gradients, which are float32.
       unsharded: axes of parameters that are sharded less than the rules say, with their names.

@@ -1,6 +1,6 @@
 """One step of training, and one of evaluation: plain functions, compiled once over the mesh."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -16,7 +16,7 @@ from vit_jax.optim.patterns import stop_gradients
 from vit_jax.parallel import mesh as meshes
 from vit_jax.parallel.chips import compiler_options
 from vit_jax.parallel.global_norm import global_norm
-from vit_jax.training.method import Inputs, Others
+from vit_jax.training.method import Inputs, Others, view_names
 from vit_jax.training.mixing import mix
 from vit_jax.training.objective import Batch, Objective
 from vit_jax.training.state import StateLayout, TrainState, random_stream
@@ -63,10 +63,11 @@ def make_backward(layout: StateLayout, objective: Objective, seed: int) -> Calla
     def backward(state: TrainState, batch: Batch, *fixed: Any) -> Backward:
         images, targets, weight = examples(batch, objective, seed=seed, step=state.step)
         pixels = {} if objective.method is None else batch  # that no one reads are not carried on
-        inputs = Inputs(images, objective.asked(targets), pixels)
+        inputs = Inputs(images, objective.asked(targets), pixels, objective.views(batch))
         others = Others(
             nnx.merge(layout.graph, together(state.ema, Layers)) if state.ema else None,
             teacher=None if teacher is None else teacher.bind(*fixed),
+            progress=objective.progress(state.step),
         )
         key = jax.random.fold_in(dropout, state.step)
 
@@ -123,7 +124,7 @@ def make_update(
         none_was_bad = state.first_bad_step == 0
         good = jnp.isfinite(loss) & jnp.isfinite(norm) & none_was_bad
         params = _where(good, optax.apply_updates(state.params, updates), state.params)
-        ema = _next_ema(state.ema, params, layout.ema_decay, state.step)
+        ema = _next_ema(state, params, layout.ema_decay, objective)
         # Finite gradients can be divided by 0, or multiplied beyond float32.
         first_bad = none_was_bad & ~(good & _finite(params))
         after = TrainState(
@@ -249,15 +250,18 @@ def batch_layout(
     *,
     batch_size: int,
     image_size: tuple[int, int],
+    views: Sequence[tuple[int, int]] = (),
     max_labels: int,
     weighted: bool = False,
 ) -> Batch:
     """Shapes and shardings of a batch as it arrives on the devices.
 
-    `max_labels` is K of objective.Batch; `weighted`: whether labels have weights.
+    `views` are the sizes of an image's further views; `max_labels` is K of objective.Batch;
+    `weighted`: whether labels have weights.
     """
+    sizes = {"image": image_size} | dict(zip(view_names(len(views)), views, strict=True))
     shapes: dict[str, tuple[tuple[int, ...], Any]] = {
-        "image": ((batch_size, *image_size, 3), jnp.uint8),
+        **{name: ((batch_size, *size, 3), jnp.uint8) for name, size in sizes.items()},
         "labels": ((batch_size, max_labels), jnp.int32),
         "weight": ((batch_size,), jnp.float32),
     }
@@ -273,16 +277,18 @@ def batch_layout(
     }
 
 
-def _next_ema(ema: Any, params: Any, decay: float | None, step: jax.Array) -> Any:
-    """The EMA after one more update; `step` updates came before.
+def _next_ema(state: TrainState, params: Any, decay: float | None, objective: Objective) -> Any:
+    """The EMA after an update that gave `params`.
 
-    Its decay is smaller at the beginning, or a run shorter than 1 / (1 - decay) steps would end
-    with an average of mostly its first parameters.
+    By optim its decay is smaller at the beginning, or a run shorter than 1 / (1 - decay) steps
+    would end with an average of mostly its first parameters.
     """
     if decay is None:
-        return ema
-    kept = jnp.minimum(decay, (1.0 + step) / (10.0 + step))
-    return jax.tree.map(lambda a, p: a + (1.0 - kept) * (p - a), ema, params)
+        return state.ema
+    kept = objective.averaging(state.step)
+    if kept is None:
+        kept = jnp.minimum(decay, (1.0 + state.step) / (10.0 + state.step))
+    return jax.tree.map(lambda a, p: a + (1.0 - kept) * (p - a), state.ema, params)
 
 
 def _finite(tree: Any) -> jax.Array:

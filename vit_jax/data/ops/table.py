@@ -174,17 +174,37 @@ class Preprocess:
         The op at place i of the string draws from seed + (0, i): the seeds of two examples must
         differ in the first number, or by more than the number of ops in the second.
         """
-        at = lambda place: seed + tf.constant([0, place], tf.int64)
         in_one = len(self._ops) > 1 and self._ops[1].decode is not None and not self._whole
         first = 1 if in_one else 0
-        start = self._ops[first].decode
+        pixels = self._start(image, seed, first)
+        return self._go_on(pixels, seed, first + 1, max_image_pixels)
+
+    def decoded(self, image: Encoded, seed: tf.Tensor) -> tf.Tensor:
+        """The image as the first op makes it, for `of_decoded`."""
+        return self._start(image, seed, 0)
+
+    def of_decoded(self, pixels: tf.Tensor, seed: tf.Tensor, *, max_image_pixels: int) -> tf.Tensor:
+        """Pixels that `decoded` gave -> uint8 [H, W, 3], by the other ops."""
+        return self._go_on(pixels, seed, 1, max_image_pixels)
+
+    def _start(self, image: Encoded, seed: tf.Tensor, place: int) -> tf.Tensor:
+        start = self._ops[place].decode
         assert start is not None, "parse begins with decode"
-        pixels = start(image, at(first))
-        for place, op in enumerate(self._ops[first + 1 :], start=first + 1):
+        return start(image, _at(seed, place))
+
+    def _go_on(
+        self, pixels: tf.Tensor, seed: tf.Tensor, first: int, max_image_pixels: int
+    ) -> tf.Tensor:
+        for place, op in enumerate(self._ops[first:], start=first):
             if op.largest:
                 pixels = _limited(pixels, op.largest, max_image_pixels)
-            pixels = op.apply(pixels, at(place))
+            pixels = op.apply(pixels, _at(seed, place))
         return pixels
+
+
+def _at(seed: tf.Tensor, place: int) -> tf.Tensor:
+    """The seed of the op at this place."""
+    return seed + tf.constant([0, place], tf.int64)
 
 
 def parse(preprocess: str, *, field: str = "preprocess") -> Preprocess:

@@ -17,6 +17,7 @@ from vit_jax.config import EvalConfig, RunConfig
 from vit_jax.core import errors
 from vit_jax.data.source import NO_LABEL
 from vit_jax.run.parts.eval_data import CLASSIFICATION, FROZEN, PICTURES, EvalData
+from vit_jax.run.parts.updates import ema_decay
 from vit_jax.training.clock import Cadence
 from vit_jax.training.evals import Evals, Evaluator
 from vit_jax.training.evals.classification import Classification, Scores
@@ -174,7 +175,7 @@ def check_evals(config: RunConfig) -> None:
                 f"not go with {with_}. Take one of them away."
             )
     best = config.checkpoint.best_metric
-    endings = ("",) if config.optim.ema_decay is None else ("", EMA_ENDING)
+    endings = ("",) if ema_decay(config) is None else ("", EMA_ENDING)
     there = [
         f"{name}{ending}/{number}"
         for name, c in config.evals.items()

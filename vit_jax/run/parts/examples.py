@@ -210,6 +210,11 @@ def _check_choice(c: InputConfig) -> None:
             f'input.source="tfds" has; {", ".join(sorted(kinds))} may be kept in memory by '
             'input.cache="ram" or "device".'
         )
+    if c.cache == DEVICE and c.views:
+        raise errors.UserError(
+            "input.cache=device keeps one view of an image, but input.views has further ones: set "
+            "input.cache=ram, which keeps images as they are stored."
+        )
     if c.repeats > c.batch_size:
         raise errors.UserError(
             f"input.repeats={c.repeats} copies of an image do not fit into "

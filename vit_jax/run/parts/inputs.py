@@ -15,9 +15,10 @@ from vit_jax.parallel import mesh as meshes
 from vit_jax.run.parts import device_cache
 from vit_jax.run.parts.device_cache import SplitOfRun
 from vit_jax.run.parts.examples import in_memory, stream
-from vit_jax.run.parts.preprocessing import image_size
+from vit_jax.run.parts.preprocessing import image_size, view_sizes
 from vit_jax.training import step
 from vit_jax.training.feed import Feed, own_rows
+from vit_jax.training.method import view_names
 from vit_jax.training.objective import Batch
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ def batch_layout(config: RunConfig, source: Source, mesh: Mesh) -> Batch:
         mesh,
         batch_size=c.batch_size,
         image_size=image_size(c.preprocess, "input.preprocess"),
+        views=view_sizes(c),
         max_labels=source.max_labels,
         weighted=source.weighted,
     )
@@ -67,6 +69,7 @@ def train_batches(
         threads=c.threads,
         rows=rows,
         stream=stream(c, source, seed=config.seed),
+        views=dict(zip(view_names(len(c.views)), c.views, strict=True)),
     )
 
 

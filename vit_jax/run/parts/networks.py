@@ -14,8 +14,8 @@ from vit_jax.data.source import Source
 from vit_jax.methods.table import SUPERVISED
 from vit_jax.models.adapters import add
 from vit_jax.optim.patterns import Adapters
-from vit_jax.run.parts.preprocessing import as_preprocess, image_size
-from vit_jax.training.method import OF_METHOD, Method
+from vit_jax.run.parts.preprocessing import as_preprocess, image_size, view_sizes
+from vit_jax.training.method import OF_METHOD, Method, Sizes
 from vit_jax.weights.loading import describe
 
 
@@ -44,8 +44,14 @@ def model(config: RunConfig, *, num_classes: int) -> Model:
     name, fields = architecture(config)
     method = pretraining(config)
     if method is not None:
-        method.check(name, models.spec(name, **fields), prepared.image_size)
+        sizes = Sizes(prepared.image_size, view_sizes(config.input))
+        method.check(name, models.spec(name, **fields), sizes)
         num_classes = num_classes if method.uses_labels else 0
+    if config.input.views and not (method and method.reads_views):
+        raise errors.UserError(
+            f"input.views has {len(config.input.views)} further views of an image, which "
+            f"method.kind={config.method.kind} does not read: leave them out."
+        )
     arguments: dict[str, Any] = {
         "num_classes": num_classes,
         "image_size": prepared.image_size,

@@ -4,7 +4,7 @@ import dataclasses
 from typing import Any
 
 from vit_jax import models
-from vit_jax.config import RunConfig
+from vit_jax.config import InputConfig, RunConfig
 from vit_jax.core import errors, opstring
 
 # Instead of an evaluation's ops, or behind the first of them ("crop_border(2)|weights"): prepare
@@ -32,6 +32,11 @@ def image_size(preprocess: str, field: str) -> tuple[int, int]:
             "a size, such as resize(224)."
         )
     return size
+
+
+def view_sizes(c: InputConfig) -> tuple[tuple[int, int], ...]:
+    """(height, width) of the further views of a training image. UserError as `image_size`."""
+    return tuple(image_size(each, "input.views") for each in c.views)
 
 
 def as_preprocess(preprocess: str, field: str) -> models.Preprocess:

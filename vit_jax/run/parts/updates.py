@@ -17,7 +17,7 @@ from vit_jax.optim import optimizers, patterns, schedules
 from vit_jax.run.parts.durations import Durations, durations
 from vit_jax.run.parts.networks import Model, adapters, model, pretraining
 from vit_jax.run.parts.teachers import teacher
-from vit_jax.training.method import Method, Teacher
+from vit_jax.training.method import OF_METHOD, Method, Teacher
 from vit_jax.training.objective import Objective
 from vit_jax.training.state import StateLayout, state_layout
 from vit_jax.training.step import make_update
@@ -103,7 +103,7 @@ def layout(
         make_model,
         optimizer(config.optim, schedule, adapters(config.lora)),
         mesh,
-        ema_decay=config.optim.ema_decay,
+        ema_decay=ema_decay(config),
         shard_optimizer=config.mesh.shard_optimizer,
         steps_apart=_steps_apart(config, mesh),
         teacher=teacher,
@@ -112,10 +112,29 @@ def layout(
     return done
 
 
+def ema_decay(config: RunConfig) -> float | None:
+    """That of the weights' EMA, at first if the run's method changes it; None: there is no EMA."""
+    method = pretraining(config)
+    own, decay = None if method is None else method.averaging(0.0), config.optim.ema_decay
+    if own is None or decay is None:
+        return decay if own is None else float(own)
+    raise errors.UserError(
+        f"optim.ema_decay={decay:g}: method.kind={config.method.kind} averages the weights in its "
+        "own way, by the fields of method: leave out optim.ema_decay."
+    )
+
+
 def _check_accumulation(config: RunConfig, layout: StateLayout) -> None:
     """UserError for microbatches where norms take their moments from the whole batch."""
-    parts = config.optim.grad_accum_steps
-    moving = pytrees.trained(layout.state.params) is not layout.state.params
+    parts, method = config.optim.grad_accum_steps, pretraining(config)
+    if parts > 1 and method is not None and method.whole_batch:
+        raise errors.UserError(
+            f"optim.grad_accum_steps={parts}: method.{method.whole_batch} compares the images of "
+            "the whole batch, which no microbatch has. Set optim.grad_accum_steps=1."
+        )
+    # What a method averages is a sum over examples, which microbatches add up.
+    params = {k: v for k, v in layout.state.params.items() if k != OF_METHOD}
+    moving = pytrees.trained(params) is not params
     if parts > 1 and moving and not config.model.frozen_statistics:
         raise errors.UserError(
             f"optim.grad_accum_steps={parts}: batch norms take mean and variance of the whole "
@@ -173,7 +192,7 @@ def _check_read(c: OptimConfig, choice: str, reads: Mapping[str, Collection[str]
             )
 
 
-def objective(config: RunConfig, *, num_classes: int) -> Objective:
+def objective(config: RunConfig, *, num_classes: int, total_steps: int = 1) -> Objective:
     """The objective of a step, from uint8 images on."""
     c = config.loss
     for field, alpha in (("mixup", c.mixup), ("cutmix", c.cutmix)):
@@ -203,6 +222,7 @@ def objective(config: RunConfig, *, num_classes: int) -> Objective:
         std=config.input.std,
         binarize_targets=c.binarize_targets,
         method=method,
+        total_steps=total_steps,
     )
 
 
@@ -255,7 +275,8 @@ def step_parts(
     of_data = {"num_classes": num_classes, "class_names": class_names}
     beside = look("method", teacher, config, mesh, **of_data)
     state = look("optim", layout, config, network.make, rate, mesh, beside)
-    loss = look("loss", objective, config, num_classes=num_classes)
+    total_steps = 1 if steps is errors.MISSING else steps.total_steps
+    loss = look("loss", objective, config, num_classes=num_classes, total_steps=total_steps)
     return StepParts(steps, network, rate, state, loss)
 
 
