@@ -101,15 +101,60 @@ def test_labels_have_their_share(logits, hard, weight):
     method = Distillation(teacher="x", hard=hard, label_weight=weight)
     images = jnp.ones((5, 2, 2, 3))
     seen = []
-    model = lambda images, train, rngs: jnp.asarray(ours, jnp.float32)
+
+    class Model:
+        spec = None
+
+        def __call__(self, images, train, rngs):
+            return jnp.asarray(ours, jnp.float32)
+
     teacher = lambda images: seen.append(images) or jnp.asarray(theirs, jnp.float32)
     inputs = Inputs(images, jnp.asarray(labels, jnp.float32), {})
-    found = method.learn(model, inputs, jax.random.key(0), Others(None, teacher=teacher))
+    found = method.learn(Model(), inputs, jax.random.key(0), Others(None, teacher=teacher))
     np.testing.assert_allclose(found.losses, expected, rtol=TOLERANCE, atol=TOLERANCE)
     assert seen[0] is images
     agrees = ours.argmax(-1) == theirs.argmax(-1)
     np.testing.assert_array_equal(found.numbers["agreement"], agrees)
     np.testing.assert_array_equal(found.numbers["accuracy"], ours.argmax(-1) == [0, 1, 2, 3, 3])
+
+
+def test_a_distillation_token_learns_from_the_teacher_alone():
+    """The class token's head learns the labels (arXiv 2012.12877, section 4)."""
+    sizes = {"depth": 1, "width": 16, "mlp_dim": 32, "num_heads": 2, "initialization": "deit"}
+    model = models.create(
+        "ViT-Ti/4", num_classes=4, image_size=8, rngs=nnx.Rngs(0), distillation_token=True, **sizes
+    )
+    images = jax.random.normal(jax.random.key(1), (3, 8, 8, 3))
+    taught = jax.random.normal(jax.random.key(2), (3, 4))
+    labels = np.eye(4)[[0, 1, 2]]
+    method = Distillation(teacher="x", hard=True, label_weight=0.5)
+    others = Others(None, teacher=lambda _: taught)
+    inputs = Inputs(images, jnp.asarray(labels, jnp.float32), {})
+    found = method.learn(model, inputs, jax.random.key(0), others)
+    of_class, of_token = (np.asarray(x) for x in model.logits_of_each(images, jax.random.key(0)))
+    expected = (xent(of_class, labels) + xent(of_token, np.eye(4)[taught.argmax(-1)])) / 2
+    np.testing.assert_allclose(found.losses, expected, rtol=TOLERANCE)
+    np.testing.assert_allclose(model(images), (of_class + of_token) / 2, atol=TOLERANCE)
+    assert np.abs(of_class - of_token).max() > 1e-3
+
+
+@pytest.mark.slow
+def test_a_deit_is_trained_and_loaded_again(tmp_path, saved):
+    config = distilled(
+        saved(), "model.distillation_token=true", "method.hard=true", "method.label_weight=0.5",
+        "loss.label_smoothing=0.1", "total.steps=3",
+    )  # fmt: skip
+    state = train(config, epath.Path(tmp_path / "a"))
+    heads = [state.params[name]["kernel"] for name in ("head", "distillation_head")]
+    assert not np.array_equal(*heads) and all(np.any(np.asarray(x)) for x in heads)
+    assert weights.load(tmp_path / "a")(np.zeros((1, 8, 8, 3), np.float32)).shape == (1, 4)
+    ordinary = ["model.name=none", *(f"model.{f}=none" for f in ("depth", "width", "mlp_dim"))]
+    again = configs.resolve(
+        TINY_RUN,
+        [*ordinary, "model.num_heads=none", f"init.weights={tmp_path / 'a'}", "init.head=reset",
+         "input.num_classes=6", "total.steps=3"],
+    )  # fmt: skip
+    assert train(again, epath.Path(tmp_path / "b")).params["distillation_head"]["bias"].size == 6
 
 
 @pytest.mark.parametrize("size", [None, 8])
@@ -182,6 +227,9 @@ def test_a_teacher_of_other_classes_is_one_message(teacher, data, message):
         (["loss.label_smoothing=0.1"], r"loss\.label_smoothing=0\.1 is not read"),
         (["method.label_weight=1"], r"method\.label_weight=1\.0: give at least 0"),
         (["method.temperature=0"], r"method\.temperature=0"),
+        (["model.distillation_token=true"], r"method\.label_weight=0 does not use"),
+        (["model.distillation_token=true", "model.pool=avg"], r"pool=cls and .*, got pool=avg"),
+        (["model.name=R50x1", "model.distillation_token=true"], r"BiT.* has no field"),
         (["method.teacher_image_size=6"], r"method\.teacher=.*patches"),
         (["input.num_classes=5"], r"has 4 classes, the data have 5"),
     ],

@@ -28,12 +28,12 @@ def vit_parameters(spec, *, num_classes, image_size):
     """Counts a ViT's kernels, biases, norms and tables."""
     s, d, m, k = spec, spec.width, spec.mlp_dim, spec.width // spec.num_heads
     rows, columns = (side // s.patch_size for side in image_size)
-    cls, gated = s.has_class_token, s.mlp != "mlp"
+    cls, gated, dist = s.has_class_token, s.mlp != "mlp", s.distillation_token
     norm = d * (1 + (s.norm == "layer"))
     table = {
         "learned_1d": (rows * columns + cls) * d,
         "learned_2d": (rows + columns) * d // 2,
-        "relative": (2 * (rows * columns + cls + s.registers) - 1) * k,
+        "relative": (2 * (rows * columns + cls + dist + s.registers) - 1) * k,
     }.get(s.position_embedding, 0)
     tables = s.depth if s.position_place == "layers" else 1
     biases = {"all": 3, "query_value": 2, "none": 0}[s.qkv_bias] * d
@@ -43,4 +43,5 @@ def vit_parameters(spec, *, num_classes, image_size):
     probe = d + 4 * (d * d + d) + norm + 2 * d * m + m + d
     around = s.patch_size**2 * 3 * d + d + cls * d + s.registers * d + norm
     around += s.pre_logits * (d * d + d) + s.features * num_classes + num_classes
+    around += dist * (d + s.distillation_position * d + num_classes)
     return around + table * tables + s.depth * block + (s.pool == "map") * probe

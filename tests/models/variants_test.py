@@ -36,6 +36,8 @@ FIELDS = [
     {"registers": 3, "pool": "avg"},
     {"registers": 3, "pool": "cls_avg"},
     {"registers": 3, "pool": "map", "norm": "rms"},
+    {"distillation_token": True},
+    {"distillation_token": True, "registers": 2, "position_embedding": "relative"},
     {"mlp": "swiglu"},
     {"mlp": "geglu", "dense_bias": False},
     {"parallel": True, "norm": "layer_no_bias"},

@@ -80,6 +80,7 @@ CHANGES: dict[str, tuple[object, tuple[str, ...]]] = {
     "model.position_at": ("layers", ()),
     "model.class_position": (False, ()),
     "model.registers": (1, ()),
+    "model.distillation_token": (True, ()),
     "model.stochastic_depth": (0.5, ("model.depth=2",)),
     "model.stochastic_depth_constant": (True, ("model.depth=2", "model.stochastic_depth=0.5")),
     "model.width_coefficient": (0.5, EFFICIENT),

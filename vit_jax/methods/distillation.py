@@ -52,7 +52,7 @@ class Distillation(Plain):
 
     def check(self, name: str, spec: Any, sizes: Sizes) -> None:
         """UserError for fields that contradict each other; any model with a head can learn."""
-        del name, spec, sizes
+        del name, sizes
         if not self.teacher:
             raise UserError(
                 "method.kind=distillation learns from a teacher: give the path of its weights, "
@@ -65,14 +65,26 @@ class Distillation(Plain):
                 "method.temperature=1."
             )
 
+        if getattr(spec, "distillation_token", False) and not self.label_weight:
+            raise UserError(
+                "model.distillation_token=true leaves the head of the class token to the labels, "
+                "which method.label_weight=0 does not use: set method.label_weight=0.5, as DeiT "
+                "does, or model.distillation_token=false."
+            )
+
     def learn(self, model: Any, inputs: Inputs, key: jax.Array, others: Others) -> Learnt:
         """The loss against the teacher and, by their share, the labels; how often each is met."""
         assert others.teacher is not None
         taught = jax.lax.stop_gradient(others.teacher(inputs.images))
-        logits = model(inputs.images, train=True, rngs=key)
-        losses = self.losses(logits, taught)
+        if getattr(model.spec, "distillation_token", False):
+            # Each token learns from one of them (arXiv 2012.12877, section 4); in use, their mean.
+            of_class, of_token = model.logits_of_each(inputs.images, key)
+            logits = (of_class + of_token) / 2
+        else:
+            logits = of_class = of_token = model(inputs.images, train=True, rngs=key)
+        losses = self.losses(of_token, taught)
         if self.label_weight:
-            of_labels = softmax_cross_entropy(logits, inputs.targets)
+            of_labels = softmax_cross_entropy(of_class, inputs.targets)
             losses = self.label_weight * of_labels + (1.0 - self.label_weight) * losses
         agrees = jnp.argmax(logits, axis=-1) == jnp.argmax(taught, axis=-1)
         numbers = {

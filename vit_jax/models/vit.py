@@ -49,6 +49,12 @@ class ViT(nnx.Module):
         self.patches = self._make_patches(rngs)
         if spec.has_class_token:
             self.cls = param(start.class_token, (width,), (WIDTH,), rngs.params())
+        if spec.distillation_token:
+            # Not zeros, as a class token may be: without positions they would stay equal.
+            make = lambda: param(start.positions, (width,), (WIDTH,), rngs.params())
+            self.distillation_token = make()
+            if spec.distillation_position:
+                self.distillation_position = make()
         if spec.registers:
             # Unlike a class token they have no positions: zeros would stay equal to each other.
             shape, axes = (spec.registers, width), (TOKENS, WIDTH)
@@ -82,7 +88,11 @@ class ViT(nnx.Module):
                 rngs=rngs,
             )
         if num_classes:
-            self.head = head(spec, spec.features, num_classes, kernel_init=start.head, rngs=rngs)
+            inputs = spec.width if spec.distillation_token else spec.features
+            of_classes = lambda: head(spec, inputs, num_classes, kernel_init=start.head, rngs=rngs)
+            self.head = of_classes()
+            if spec.distillation_token:
+                self.distillation_head = of_classes()
 
     def _make_patches(self, rngs: nnx.Rngs) -> nnx.Module:
         """Images -> [B, N, D]."""
@@ -112,11 +122,27 @@ class ViT(nnx.Module):
         features = features.astype(jnp.float32)
         if not self.num_classes:
             return features
+        if self.spec.distillation_token:
+            of_class, of_distillation = self._classify_each(features)
+            return (of_class + of_distillation) / 2
         logits = self.head(features)
         return constrain(logits, BATCH, CLASSES)
 
+    def logits_of_each(self, images: jax.Array, rngs: Any) -> tuple[jax.Array, jax.Array]:
+        """In training, the logits of the class token and those of the distillation token.
+
+        [B, H, W, 3] -> [B, C], [B, C] float32.
+        """
+        features = self._features(images, dropout_key(rngs))
+        return self._classify_each(features.astype(jnp.float32))
+
+    def _classify_each(self, features: jax.Array) -> tuple[jax.Array, jax.Array]:
+        of_class, of_distillation = jnp.split(features, 2, axis=-1)
+        logits = self.head(of_class), self.distillation_head(of_distillation)
+        return constrain(logits[0], BATCH, CLASSES), constrain(logits[1], BATCH, CLASSES)
+
     def features(self, images: jax.Array) -> jax.Array:
-        """[B, H, W, 3] -> [B, D]: the head's input."""
+        """[B, H, W, 3] -> [B, D]: the head's input; of two heads, theirs side by side."""
         return self._features(images, None)
 
     def tokens(self, images: jax.Array, layers: tuple[int, ...] | None = None) -> Any:
@@ -139,6 +165,11 @@ class ViT(nnx.Module):
         """
         x = patches.astype(self.spec.stream_dtype)
         first = [self.cls[...].astype(x.dtype)] if self.spec.has_class_token else []
+        if self.spec.distillation_token:
+            token = self.distillation_token[...]
+            if self.spec.distillation_position:
+                token = token + self.distillation_position[...]
+            first.append(token.astype(x.dtype))
         first += [self.registers[...].astype(x.dtype)] if self.spec.registers else []
         of_all = [
             jnp.broadcast_to(t, (x.shape[0], t.size // x.shape[2], x.shape[2])) for t in first
@@ -197,7 +228,8 @@ class ViT(nnx.Module):
 
     def _features(self, images: jax.Array, key: Any) -> jax.Array:
         # Of the last block the head sees the class token alone: the others' would be thrown away.
-        x = self._encode(images, key, results=1 if self.spec.pool == "cls" else None)
+        first = 1 + self.spec.distillation_token
+        x = self._encode(images, key, results=first if self.spec.pool == "cls" else None)
         return self.pool(x)
 
     def pool(self, x: jax.Array, offset: jax.Array | None = None) -> jax.Array:
@@ -205,7 +237,9 @@ class ViT(nnx.Module):
 
         offset: with attention pooling, added to its weights (AttentionPooling).
         """
-        if self.spec.pool == "cls":
+        if self.spec.distillation_token:
+            x = jnp.concatenate([x[:, 0], x[:, 1]], axis=-1)
+        elif self.spec.pool == "cls":
             x = x[:, 0]
         elif self.spec.pool == "map":
             x = self.pooling(x[:, self.spec.registers :], offset)

@@ -72,6 +72,13 @@ class ViTSpec(ModelSpec, BlockSpec):
         bounds=(0, COUNT[1]),
         trained=IN_SHAPES,
     )
+    distillation_token: bool = field(
+        False,
+        "a second learned token, behind the class token, with a head of its own, which learns what "
+        "a teacher says; in use both heads' logits are averaged (arXiv 2012.12877) [false]",
+        trained=IN_SHAPES,
+        elsewhere={"huggingface": (False, True), "timm": (False, True), "google_npz": (False,)},
+    )
     stochastic_depth: float = field(
         0.0, "rate at the last block, rising linearly from 0 at the first [0]", bounds=(0, 1)
     )
@@ -98,8 +105,14 @@ class ViTSpec(ModelSpec, BlockSpec):
 
     @property
     def features(self) -> int:
-        """Width of the head's input."""
-        return self.width * (2 if self.pool == "cls_avg" else 1)
+        """Width of the features: of the head's input, or of both heads' side by side."""
+        return self.width * (2 if self.pool == "cls_avg" or self.distillation_token else 1)
+
+    @property
+    def distillation_position(self) -> bool:
+        """Whether the distillation token has a learned position, as the class token then has."""
+        learned = self.position_embedding == "learned_1d" and self.position_place == "input"
+        return self.distillation_token and learned and self.class_position
 
     @property
     def position_place(self) -> str:
@@ -123,6 +136,11 @@ class ViTSpec(ModelSpec, BlockSpec):
                 "model.pre_logits does not go with model.pool=cls_avg: leave it out, or take "
                 "pool=cls."
             )
+        if self.distillation_token and (self.pool != "cls" or self.pre_logits):
+            raise errors.UserError(
+                "model.distillation_token is a second class token: it goes with model.pool=cls and "
+                f"model.pre_logits=false, got pool={self.pool}, pre_logits={self.pre_logits}."
+            )
         _check_positions(self)
         relative = self.position_embedding == "relative"
         head_size = self.width // self.num_heads
@@ -141,7 +159,9 @@ class ViTSpec(ModelSpec, BlockSpec):
                 f"{near}. Change the size in input.preprocess or the patch in model.name."
             )
         grid = (image_size[0] // p, image_size[1] // p)
-        return TokenLayout(grid, self.has_class_token, self.registers, self.class_position)
+        # A distillation token has its position apart: among the others it is a register.
+        registers = self.registers + self.distillation_token
+        return TokenLayout(grid, self.has_class_token, registers, self.class_position)
 
     def forward_flops(self, num_classes: int, image_size: tuple[int, int]) -> int:
         """FLOPs of the matrix products of one image's forward pass; a multiply-add counts 2.

@@ -23,7 +23,9 @@ from vit_jax.core.pytrees import LORA_B, is_stacked, layer_name, stack_name
 from vit_jax.optim.matrices import PROJECTIONS
 
 FIELD = "optim.lr_multipliers"
-BEFORE_THE_BLOCKS = ("patches", "positions", "cls", "registers")  # first parts of names
+BEFORE_THE_BLOCKS = (  # first parts of names
+    "patches", "positions", "cls", "registers", "distillation_token", "distillation_position",
+)  # fmt: skip
 ROOT = "root"  # the part of a name for the parameters before the units of a ResNet
 
 

@@ -21,7 +21,10 @@ from vit_jax.training.state import TrainState
 from vit_jax.weights import CheckpointInfo
 
 # Parts that the weights may have and a model with a fresh head may lack.
-OPTIONAL = frozenset({"cls", "pooling", "pre_logits"})
+OPTIONAL = frozenset(
+    {"cls", "pooling", "pre_logits", "distillation_token", "distillation_position"}
+)
+HEADS = {"head", "distillation_head"}
 
 Shapes = dict[str, tuple[int, ...]]
 
@@ -94,8 +97,8 @@ def shapes_to_take(
     left_out: set[str] = set()
     if head == "reset":
         own_parts, their_parts = set(map(_part, own)), set(map(_part, there))
-        stays_fresh = {"head"} | ({"pooling"} - their_parts)
-        left_out = {"head"} | (OPTIONAL - own_parts)
+        stays_fresh = HEADS | ({"pooling"} - their_parts)
+        left_out = HEADS | (OPTIONAL - own_parts)
     stays_fresh.add(OF_METHOD)
     left_out.add(OF_METHOD)
     is_taken = lambda name: _part(name) not in stays_fresh and not pytrees.is_adapter(name)
@@ -131,12 +134,12 @@ def _check(trained: CheckpointInfo, model: ModelInfo, wanted: Shapes, offered: S
             "Offsets (model.position_embedding=relative) cannot be resized: keep the size of the "
             "weights' images."
         )
-    if "head" in parts:
+    if parts & HEADS:
         lines.append("A head over other classes is left out by --config.init.head=reset.")
     if "pre_logits" in parts:
         has_it = str("pre_logits/kernel" in offered).lower()
         lines.append(f"--config.model.pre_logits={has_it} is what the weights have.")
-    if fields or parts - {"head", "pre_logits"}:
+    if fields or parts - HEADS - {"pre_logits"}:
         lines.append(
             "--config.model.name=none, and nothing else in model.* that changes the architecture, "
             "takes it from the weights."

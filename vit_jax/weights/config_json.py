@@ -260,7 +260,7 @@ def images(key: str, match: Match) -> Fits:
     def agrees(stated: Any) -> bool:
         height, width = sides(key, without_channels(stated))
         patches = (height // size) * (width // size)
-        return rows in (patches, patches + match.has("cls"))
+        return rows in (patches, patches + match.first_tokens)
 
     return Fits(f"{rows} positions of patches of {size} pixels", agrees)
 

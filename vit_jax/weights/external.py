@@ -24,6 +24,7 @@ USUAL_HEAD_SIZE = 64
 # Letters of sizes, by field of a ViT.
 _LETTERS = {"depth": "L", "width": "D", "mlp_dim": "M", "num_heads": "H"}
 _POSITIONS = "positions/embedding"
+_DISTILLATION_POSITION = "distillation_position"  # a row of the other projects' table
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,9 +48,14 @@ class ExternalWeights:
 
     def array(self, name: str) -> np.ndarray:
         """The model's parameter of this name, float32."""
+        if name == _DISTILLATION_POSITION:
+            table = self.match.ours(_POSITIONS)
+            return np.zeros_like(table[0]) if self.pads_class_position else table[1]
         array = self.match.ours(name)
         if name == _POSITIONS and self.pads_class_position:
             return np.concatenate([np.zeros_like(array[:1]), array])
+        if name == _POSITIONS and self.match.has("distillation_token"):
+            return np.delete(array, 1, axis=0)
         return array
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -58,6 +64,11 @@ class ExternalWeights:
         if self.pads_class_position:
             rows, width = shapes[_POSITIONS]
             shapes[_POSITIONS] = (rows + 1, width)
+        elif self.match.has("distillation_token"):
+            rows, width = shapes[_POSITIONS]
+            shapes[_POSITIONS] = (rows - 1, width)
+        if self.match.has("distillation_token"):
+            shapes[_DISTILLATION_POSITION] = shapes[_POSITIONS][1:]
         return shapes
 
 
@@ -180,22 +191,22 @@ def image_size(
         return False, stated or USUAL_IMAGE_SIZE
     if not match.has("positions"):
         return False, given or USUAL_IMAGE_SIZE
-    rows, patch, cls = match.sizes["N"], match.patch_pixels, match.has("cls")
+    rows, patch, cls = match.sizes["N"], match.patch_pixels, match.first_tokens
     patches_of = lambda size: (size[0] // patch) * (size[1] // patch)
     if stated:
         if rows in (patches_of(stated), patches_of(stated) + cls):
-            return cls and rows == patches_of(stated), stated
+            return cls > 0 and rows == patches_of(stated), stated
         raise UserError(
             f"{opened.path} has {rows} positions of patches of {patch} pixels; its config.json has "
             f"no image_size, which means {stated[0]} x {stated[1]} pixels: that would be "
             f"{patches_of(stated)}."
         )
-    for with_class in (cls, False):
+    for with_class in (cls, 0):
         side = math.isqrt(max(0, rows - with_class))
         if side > 0 and side**2 == rows - with_class:
-            return cls and not with_class, (side * patch, side * patch)
+            return cls > 0 and not with_class, (side * patch, side * patch)
     if given and rows in (patches_of(given), patches_of(given) + cls):
-        return cls and rows == patches_of(given), given
+        return cls > 0 and rows == patches_of(given), given
     raise UserError(
         f"{opened.path} has {rows} positions of patches of {patch} pixels, which do not make a "
         "square; nothing beside it says which rectangle they are. Give it when you convert: "
@@ -228,6 +239,7 @@ def _vit(match: Match) -> tuple[str, dict[str, Any]]:
         "pool": pool(match),
         "pre_logits": match.has("pre_logits"),
         "qkv_bias": "all" if match.has("qkv_bias") else "none",
+        **({"distillation_token": True} if match.has("distillation_token") else {}),
     }
     if shape is None:
         return f"ViT-{size}/{sizes['P']}", fields

@@ -35,7 +35,9 @@ from vit_jax.weights.formats import (
     google_npz,
     huggingface,
     huggingface_bit,
+    huggingface_deit,
     timm,
+    timm_deit,
     timm_efficientnet,
 )  # fmt: skip
 from vit_jax.weights.match import Match, MisfitError, refusal
@@ -48,8 +50,10 @@ FORMATS: tuple[Format, ...] = (
     dinov3.FORMAT,
     huggingface.FORMAT,
     huggingface_bit.FORMAT,
+    huggingface_deit.FORMAT,
     timm_efficientnet.FORMAT,
     timm.FORMAT,
+    timm_deit.FORMAT,
     google_npz.FORMAT,
 )
 

@@ -35,6 +35,8 @@ _STAGES = range(1, max(MAX_STAGES, len(STAGES)) + 1)
 OPTIONAL: dict[str, str | None] = {
     **dict.fromkeys(("cls", "registers", "scale1", "scale2", "pooling", "pre_logits", "head")),
     "qkv_bias": None,
+    "distillation_token": "cls",
+    "distillation_head": "head",
     **{f"stage{s}/first": f"stage{s - 1}/first" if s > 1 else None for s in _STAGES},
     **{f"stage{s}/rest": f"stage{s}/first" for s in _STAGES},
 }
@@ -80,6 +82,11 @@ class Match:
             rest = f"stage{len(units) + 1}/rest"
             units.append(1 + (self.sizes[f"U{len(units) + 1}"] if self.has(rest) else 0))
         return ResNetSpec(units=tuple(units), root_width=self.sizes["W"])
+
+    @property
+    def first_tokens(self) -> int:
+        """Tokens before the patches that may have positions: class and distillation token."""
+        return self.has("cls") + self.has("distillation_token")
 
     @property
     def patch_pixels(self) -> int:
@@ -261,6 +268,8 @@ def _contradictions(match: Match) -> tuple[str, ...]:
         lines.append(f"its patches are {sizes['P']} x {sizes['p']} pixels; they must be square")
     if match.has("pre_logits") and sizes["E"] != sizes["D"]:
         lines.append(f"its pre-logits are {sizes['E']} wide, its tokens {sizes['D']}")
+    if match.has("distillation_token") and match.has("head") != match.has("distillation_head"):
+        lines.append("its distillation token has no head; here both tokens have one, or none")
     if match.has("cls") and match.has("pooling"):
         lines.append("it has a class token and attention pooling; a model has one of them")
     return tuple(lines)

@@ -100,6 +100,10 @@ def _params(loaded: Loaded) -> dict[str, np.ndarray]:
     elif POSITIONS in arrays and spec.has_class_token and not spec.class_position:
         # Zeros for the class token compute the same function.
         arrays[POSITIONS] = np.pad(arrays[POSITIONS], ((1, 0), (0, 0)))
+    if getattr(spec, "distillation_token", False) and kind == "learned_1d":
+        # Its position is a row of the table there.
+        row = arrays.pop("distillation_position", np.zeros_like(arrays["distillation_token"]))
+        arrays[POSITIONS] = np.insert(arrays[POSITIONS], 1, row, axis=0)
     return arrays
 
 

@@ -70,19 +70,19 @@ _MODULES = (
     "mlp.fc1",
     "mlp.fc2",
 )
-_STATE_DICT = "the state_dict() of Hugging Face's {} since transformers 5"
+STATE_DICT = "the state_dict() of Hugging Face's {} since transformers 5"
 _VIT = _layout("Hugging Face's ViT", *_FILES, ijepa=False)
 _IJEPA = _layout("Hugging Face's I-JEPA", *_FILES, ijepa=True)
-_LAYOUTS = {
-    "vit": (_VIT, _layout(_STATE_DICT.format("ViT"), *_MODULES, ijepa=False)),
-    "ijepa": (_IJEPA, _layout(_STATE_DICT.format("I-JEPA"), *_MODULES, ijepa=True)),
+LAYOUTS = {
+    "vit": (_VIT, _layout(STATE_DICT.format("ViT"), *_MODULES, ijepa=False)),
+    "ijepa": (_IJEPA, _layout(STATE_DICT.format("I-JEPA"), *_MODULES, ijepa=True)),
 }
 
 
 def _read(opened: Opened, given: tuple[int, int] | None) -> ExternalWeights:
     config = opened.config or {}
     kind = config.get("model_type")
-    match = best(_LAYOUTS[kind] if kind else _LAYOUTS["vit"] + _LAYOUTS["ijepa"], opened.tensors)
+    match = best(LAYOUTS[kind] if kind else LAYOUTS["vit"] + LAYOUTS["ijepa"], opened.tensors)
     sizes = config_json.token_sizes(match.sizes) | {
         "intermediate_size": match.sizes["M"],
         "image_size": config_json.images("image_size", match),
@@ -152,7 +152,8 @@ def with_prefix(prefix: str, tensors: Tensors, _: Any, num_classes: int) -> Tens
     """Names as in a model with a head, the only part without the prefix."""
     if not num_classes:
         return tensors
-    return {n if n.startswith("classifier.") else prefix + n: x for n, x in tensors.items()}
+    of_heads = ("classifier.", "cls_classifier.", "distillation_classifier.")
+    return {n if n.startswith(of_heads) else prefix + n: x for n, x in tensors.items()}
 
 
 def _packed(tensors: Tensors, spec: ViTSpec, num_classes: int) -> Tensors:
@@ -161,9 +162,9 @@ def _packed(tensors: Tensors, spec: ViTSpec, num_classes: int) -> Tensors:
 
 FORMAT = Format(
     destination="huggingface",
-    model_types=tuple(_LAYOUTS),
+    model_types=tuple(LAYOUTS),
     reads=_read,
-    holds=lambda spec, _: type(spec) is ViTSpec,
+    holds=lambda spec, _: type(spec) is ViTSpec and not spec.distillation_token,
     layout_for=_layout_for,
     documents=_documents,
     packed=_packed,

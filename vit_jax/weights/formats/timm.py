@@ -29,7 +29,7 @@ from vit_jax.weights.layout import (
 )  # fmt: skip
 from vit_jax.weights.match import Match, best
 
-_VIT = Layout(
+VIT = Layout(
     title="timm's ViT",
     rules=(
         *torch_linear("patches", "patch_embed.proj", "D 3 P p", "D"),
@@ -92,7 +92,7 @@ def _hybrid_layout(title: str, root: str) -> Layout:
         "patches/resnet", _resnet_names(under, under + root), pre_activation=False
     )
     patches = torch_linear("patches/projection", "patch_embed.proj", "D F P p", "D")
-    vit = tuple(r for r in _VIT.rules if not r.ours.startswith("patches/"))
+    vit = tuple(r for r in VIT.rules if not r.ours.startswith("patches/"))
     return Layout(title, (*resnet, *patches, *vit), computes=_COMPUTES)
 
 
@@ -123,7 +123,12 @@ _UNREAD_OF_HYBRID = ("padding_same",)
 # --- reading
 
 
-def _read(opened: Opened, given: tuple[int, int] | None) -> ExternalWeights:
+def read(
+    opened: Opened,
+    given: tuple[int, int] | None,
+    layouts: tuple[Layout, ...] = (VIT, _HYBRID, _HYBRID_OF_ROOT, _BIT),
+) -> ExternalWeights:
+    """`Format.reads` for files of one of these layouts."""
     config = opened.config or {}
     name = str(config.get("architecture", ""))
     if "dinov3" in name:  # timm's Eva, which gives the mean of its patches
@@ -131,7 +136,7 @@ def _read(opened: Opened, given: tuple[int, int] | None) -> ExternalWeights:
             f"config.json: architecture={name!r}; timm's DINOv3 cannot be read. Take the folder of "
             "the same model as Hugging Face's DINOv3ViTModel."
         )
-    match = best([_VIT, _HYBRID, _HYBRID_OF_ROOT, _BIT], opened.tensors)
+    match = best(layouts, opened.tensors)
     config_json.check_sizes(opened, _sizes(match, config))
     if not match.is_bit:
         by_name = (number for start, number in _HEADS.items() if name.startswith(start))
@@ -264,13 +269,14 @@ def _documents(
     elif isinstance(spec, HybridSpec):
         config = _hybrid_config(spec, num_classes, about)
     else:
-        config = _vit_config(spec, num_classes, about)
+        config = vit_config(spec, num_classes, about)
     if names:
         config["label_names"] = list(names)
     return {"config.json": config}
 
 
-def _vit_config(spec: ViTSpec, num_classes: int, about: models.Preprocess) -> dict[str, Any]:
+def vit_config(spec: ViTSpec, num_classes: int, about: models.Preprocess) -> dict[str, Any]:
+    """config.json of a ViT. UserError for what its architecture here does not state."""
     if spec.pre_logits:
         raise UserError("timm's ViT has no pre-logits, this model has: write --to=google_npz.")
     if spec.norm_epsilon != 1e-6:
@@ -364,7 +370,7 @@ def _hybrid_config(spec: HybridSpec, num_classes: int, about: models.Preprocess)
             f"of {spec.patch_size} pixels, but those of R+ViT-<size>/16, R26+ViT-<size>/32, "
             "R50+ViT-<size>/16 and R50+ViT-<size>/32."
         )
-    config = _vit_config(spec, num_classes, about)
+    config = vit_config(spec, num_classes, about)
     config["architecture"] = name
     config["model_args"]["patch_size"] = spec.map_patch_size
     first = "stem.conv" if spec.units else "conv"
@@ -377,13 +383,16 @@ def _layout_for(spec: Any) -> Layout:
         return _BIT
     if isinstance(spec, HybridSpec):
         return _HYBRID if spec.units else _HYBRID_OF_ROOT
-    return _VIT
+    return VIT
 
 
 FORMAT = Format(
     destination="timm",
-    reads=_read,
-    holds=lambda spec, _: type(spec) in (ViTSpec, HybridSpec, BiTSpec),
+    reads=read,
+    holds=lambda spec, _: (
+        type(spec) in (ViTSpec, HybridSpec, BiTSpec)
+        and not getattr(spec, "distillation_token", False)
+    ),
     layout_for=_layout_for,
     documents=_documents,
     hint="Write --to=google_npz or checkpoint.",
