@@ -112,6 +112,17 @@ def test_all_components_have_the_same_classes(list_source: MakeSource) -> None:
         MixtureSource(dict(zip("abc", parts, strict=True)))
 
 
+def test_classes_are_known_by_their_wordnet_ids(list_source: MakeSource) -> None:
+    parts: list[Any] = [list_source([Example(b"", (0,))]) for _ in range(2)]
+    parts[0].num_classes = parts[1].num_classes = 2
+    parts[0].class_names = ("n01440764", "n01443537")
+    parts[1].class_names = ("n01440764 tench", "n01443537 goldfish")
+    assert MixtureSource(dict(zip("ab", parts, strict=True))).num_classes == 2
+    parts[1].class_names = ("n01443537 goldfish", "n01440764 tench")
+    with pytest.raises(UserError, match=r"a and b have other classes: not the same names"):
+        MixtureSource(dict(zip("ab", parts, strict=True)))
+
+
 def test_the_fingerprint_is_that_of_all_components() -> None:
     def of(**sizes: int) -> str:
         return MixtureSource(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from vit_jax.core import synsets
 from vit_jax.core.errors import UserError
 from vit_jax.data.sources.splits import ALL, Slice
 
@@ -195,16 +196,20 @@ class MixtureSource(JoinedSource):
     """The examples of all components, one component behind the other, by the order of names."""
 
     def __init__(self, components: Mapping[str, Source]) -> None:
-        """UserError unless all have the same classes: labels are taken as they are."""
+        """UserError unless all have the same classes: labels are taken as they are.
+
+        "n01514668" and "n01514668 cock" are the same.
+        """
         self._names = sorted(components)
         parts = [components[name] for name in self._names]
         for (name, part), (other_name, other) in itertools.product(
             zip(self._names, parts, strict=True), repeat=2
         ):
-            have_names = part.class_names and other.class_names
+            names, others = part.class_names, other.class_names
+            in_order = tuple(range(part.num_classes))
             if part.num_classes != other.num_classes:
                 difference = f"{part.num_classes:,} and {other.num_classes:,}"
-            elif have_names and part.class_names != other.class_names:
+            elif names and others and synsets.places(names, others) != in_order:
                 difference = "not the same names, or not in the same order"
             else:
                 continue
