@@ -6,10 +6,12 @@ import signal
 import socket
 import time
 
+import numpy as np
 import pytest
 
 from tests.gloo import without_gloo
 from vit_jax import config as configs
+from vit_jax.data.sources import pseudo_labels
 from vit_jax.store import checkpoint_dir
 from vit_jax.train import train
 
@@ -118,6 +120,29 @@ def test_two_processes_evaluate_as_one_does(start, tmp_path, tiny_run):
     *_, last = (json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").open())
     assert numbers == pytest.approx({name: last[name] for name in numbers}, rel=1e-5)
     assert "accuracy" not in run.output(1)
+
+
+@pytest.mark.slow
+def test_two_processes_write_the_pseudo_labels_of_one(start, tmp_path, tiny_run):
+    """The first writes them; the shares of a batch are put together."""
+    train(tiny_run("model.depth=1"), tmp_path / "run")
+    found = []
+    for number in (1, 2):
+        file = tmp_path / f"{number}.npz"
+        command = [
+            "vit_jax.evaluate", "--checkpoint", str(tmp_path / "run"), f"--pseudo_labels={file}",
+            "--config.evals.unlabelled.preprocess=weights", "--confidence=0", "--per_class=5",
+            "--top_k=2",
+        ]  # fmt: skip
+        run = start(number, command=command, folder=tmp_path / str(number), devices=2)
+        assert set(run.end().values()) == {0}, run.output(number - 1)
+        assert "of 16 images are kept" in run.output(0)
+        assert "5 of each class" in run.output(0)
+        found.append(pseudo_labels.read(str(file), where="input"))
+    assert not without_gloo(run.output(1)), "only process 0 speaks while all is well"
+    for one, other in zip(found[0][:4], found[1][:4], strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert found[0].about.fingerprint == found[1].about.fingerprint
 
 
 @pytest.mark.slow

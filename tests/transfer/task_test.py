@@ -98,6 +98,7 @@ def test_every_point_of_two_lists(task):
         (["--config.optim.lrr=1,2"], {}, "no field optim.lrr"),
         (["--config.optim.lr=1,x"], {}, "config.optim.lr takes a number, got 'x'"),
         (["--config.input.mixture.a.weight=1"], {}, "input.mixture"),
+        (["--config.input.pseudo_labels=a.npz"], {}, "input.pseudo_labels: a transfer is to one"),
         (["--config.evals.test=none"], {}, "Those with the number 'accuracy' are: none"),
         (["--config.evals.b.split=test"], {}, "are: test, b"),
         (

@@ -105,10 +105,11 @@ def check(task: TransferTask) -> None:
             "(model.name=None). Name one: --config.model.name=ViT-Ti/16, and whatever else of "
             "model.* is to be another; python -m vit_jax.models lists the names."
         )
-    if config.input.mixture:
+    given = {"mixture": config.input.mixture, "pseudo_labels": config.input.pseudo_labels}
+    for field in filter(given.get, given):
         raise UserError(
-            "input.mixture: a transfer is to one data set, a part of which it holds out; give that "
-            "one by input.source, input.data_dir and input.split."
+            f"input.{field}: a transfer is to one data set with labels, a part of which it holds "
+            "out; give that one by input.source, input.data_dir and input.split."
         )
     evaluation_of(task, config)
     if task.ema and config.optim.ema_decay is None:
