@@ -37,6 +37,7 @@ VARIANTS = {
         ":data=i1k,aug=strong2,variant=H/14",
     ),
     "vit_cifar10.py": ("", ":gpu", ":cpu"),
+    "noisy_student_cifar10.py": ("", ":student"),
     "vit_s16_i1k.py": ("", ":evals=data"),
     "vit_i1k_deit3.py": ("", ":variant=S/16", ":variant=L/16", ":variant=H/14"),
     "vit_i1k.py": ("", ":variant=S/16", ":variant=B/32", ":variant=L/16", ":variant=L/32"),
@@ -324,6 +325,7 @@ def toy(name):
             "init.head=keep",  # for finetune.py: there are no weights here
             "input.source=synthetic", "input.data_dir=None", "input.split=train",
             "input.num_examples=24", "input.num_classes=10", "input.batch_size=8",
+            *(f"input.mixture.{component}=none" for component in c.input.mixture),
             f"input.preprocess={shrunk(c.input.preprocess, size)}",
             "optim.warmup_epochs=None", "optim.warmup_steps=1", "total.epochs=None",
             "total.steps=2", "log.every_steps=1", "log.tensorboard=False",
