@@ -1,8 +1,11 @@
 """A small ViT pre-trained on 100 classes of Tiny-ImageNet, with labels or without.
 
     python -m vit_jax.train --config configs/pretrain_tiny_imagenet.py:mae --workdir DIR
+    python -m vit_jax.train --config configs/pretrain_tiny_imagenet.py:fine_tune --workdir DIR2 \
+        --config.init.weights=DIR --config.init.head=reset --config.input.data_dir=data/cifar10
 
-Variant  a key of METHODS; `supervised` is the same model on labels.
+Variant  a key of METHODS; `supervised` is the same model on labels. `fine_tune` trains it on 500
+         images of each class of CIFAR-10, from such weights or, without init, from scratch.
 Recipe   none published for images of this size: one for all methods, tuned for none.
 Data     50,000 images of 64 x 64 pixels of 100 classes, half of Tiny-ImageNet's, in TFDS's layout
          in input.data_dir, splits `train` and `validation`.
@@ -13,7 +16,7 @@ Reaches  not yet measured.
 import ml_collections
 
 # Of about the same cost: MAE sees a quarter of an image's patches, DINO six smaller views.
-EPOCHS = {"supervised": 8, "masked_patch": 8, "mae": 20, "dino": 4}
+EPOCHS = {"supervised": 8, "masked_patch": 8, "mae": 20, "dino": 4, "fine_tune": 15}
 COLOURS = "flip_lr|color_jitter(0.4, 0.4, 0.2, 0.1)|grayscale(0.2)"
 LARGE = f"decode|random_resized_crop(48, 0.4, 1.0)|{COLOURS}"
 SMALL = f"decode|random_resized_crop(24, 0.1, 0.4)|{COLOURS}"
@@ -34,8 +37,8 @@ METHODS = {
 
 def get_config(arg=None):
     arg = arg or "mae"
-    if arg not in METHODS:
-        raise ValueError(f"it has the variants {', '.join(METHODS)}, got {arg!r}.")
+    if arg not in EPOCHS:
+        raise ValueError(f"it has the variants {', '.join(EPOCHS)}, got {arg!r}.")
     config = ml_collections.ConfigDict(
         {
             "model": {
@@ -46,7 +49,7 @@ def get_config(arg=None):
                 "mlp_dim": 512,
                 "position_embedding": "sincos_2d",
             },
-            "method": METHODS[arg],
+            "method": METHODS.get(arg, {}),
             "input": {
                 "source": "tfds",
                 "split": "train",
@@ -89,4 +92,12 @@ def get_config(arg=None):
         config.optim.lr = 5e-4
     if arg == "supervised":
         config.evals.validation = {"split": "validation", "preprocess": "decode|central_crop(64)"}
+    if arg == "fine_tune":
+        config.input.subset_per_class = 500
+        config.input.num_classes = 10
+        config.input.preprocess = "decode|resize(48)|pad_crop(48, 6)|flip_lr"
+        config.input.batch_size = 64
+        config.optim.lr = 5e-4
+        config.optim.b2 = 0.999
+        config.evals = {"test": {"split": "test", "preprocess": "decode|resize(48)"}}
     return config

@@ -25,6 +25,11 @@ VARIANTS = {
     "ablation_shape.py": ("", ":patch=16"),
     "bit.py": ("", ":variant=R152x2,data=i21k"),
     "distil_tiny_imagenet.py": ("", ":labels"),
+    "mae_cifar10.py": ("", ":finetune", ":scratch"),
+    "pretrain_tiny_imagenet.py": (
+        "", ":dino", ":masked_patch", ":supervised", ":fine_tune",
+    ),
+    "ssl_imagenette.py": ("", ":mae"),
     "hybrid.py": ("", ":variant=R50+ViT-L/16,data=i21k"),
     "finetune.py": (
         "", ":folder", ":imagenet", ":cifar10", ":cifar100", ":pets", ":flowers",
@@ -308,6 +313,15 @@ def shrunk(preprocess, size):
     return re.sub(r"(crop|resize|resize_small)\(\d+", rf"\g<1>({size}", preprocess)
 
 
+def shrunk_views(c, size):
+    """As large as the images, or half as large."""
+    sides = [build.image_size(each, "views")[0] for each in (c.preprocess, *c.views)]
+    return [
+        shrunk(view, size if side == sides[0] else size // 2)
+        for view, side in zip(c.views, sides[1:], strict=True)
+    ]
+
+
 TOY = {"depth": 1, "width": 32, "mlp_dim": 32, "num_heads": 2, "units": "(1,)", "root_width": 32}
 
 
@@ -326,7 +340,10 @@ def toy(name):
             "input.source=synthetic", "input.data_dir=None", "input.split=train",
             "input.num_examples=24", "input.num_classes=10", "input.batch_size=8",
             *(f"input.mixture.{component}=none" for component in c.input.mixture),
+            *(["input.subset_per_class=2"] if c.input.subset_per_class else []),
             f"input.preprocess={shrunk(c.input.preprocess, size)}",
+            f"input.views={shrunk_views(c.input, size)}",
+            *(["method.prototypes=32"] if c.method.kind == "dino" else []),
             "optim.warmup_epochs=None", "optim.warmup_steps=1", "total.epochs=None",
             "total.steps=2", "log.every_steps=1", "log.tensorboard=False",
             *(f"evals.{n}.preprocess={shrunk(e.preprocess, size)}" for n, e in c.evals.items()),

@@ -19,6 +19,7 @@ ADDRESSES = {
     "dinov2": "https://github.com/facebookresearch/dinov2",
     "google-research": "https://github.com/google-research/google-research",
     "keras-io": "https://github.com/keras-team/keras-io",
+    "mae": "https://github.com/facebookresearch/mae",
     "pytorch-image-models": "https://github.com/huggingface/pytorch-image-models",
     "task_adaptation": "https://github.com/google-research/task_adaptation",
     "vision_transformer": "https://github.com/google-research/vision_transformer",
