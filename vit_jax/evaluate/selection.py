@@ -18,7 +18,7 @@ def choose(
     but for the most confident, which are there once more. A class without images stays without.
     Images of equal confidence are taken in their order.
 
-    Noisy Student (arXiv 1911.04252, section 3.1), which duplicates images at random.
+    Noisy Student (arXiv 1911.04252), which duplicates images at random.
 
     Args:
       classes: int [N], the most probable class of each image.
