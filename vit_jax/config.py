@@ -269,7 +269,7 @@ EXCLUSIVE = (
 FREE_FIELDS = (
     "log", "evals", "checkpoint", "mesh", "input.threads", "input.timeout_secs", "input.data_dir",
     "input.mixture.*.data_dir", "input.cache", "input.cache_bytes", "input.max_bad_fraction",
-    "input.pseudo_labels", "input.mixture.*.pseudo_labels",
+    "input.pseudo_labels", "input.mixture.*.pseudo_labels", "method.teacher",
 )  # fmt: skip
 
 # Numbers of steps: a run may be resumed with others, as long as they differ in steps to come alone.

@@ -273,6 +273,10 @@ def test_a_run_leaves_the_teacher_out_and_notices_another_one(tmp_path, saved, c
     assert names == {"params", "opt_state", "step", "first_bad_step", "first_bad_values"}
     assert sorted(state.params) == sorted(nnx.to_pure_dict(nnx.state(weights.load(path))))
     assert "teacher  ViT-" in capsys.readouterr().out
+    moved = path.rename(path.with_name("moved"))
+    there = configs.resolve(configs.to_dict(config), [f"method.teacher={moved}"])
+    assert int(train(there, epath.Path(tmp_path / "run")).step) == 6  # goes on, at its end
+    moved.rename(path)
     other = saved(seed=1)
     for file in other.iterdir():
         (path / file.name).write_bytes(file.read_bytes())
