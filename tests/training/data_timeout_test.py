@@ -13,8 +13,8 @@ from vit_jax.data.sources.image_folder import ImageFolder
 
 listed = ImageFolder.__init__
 
-def list_then_hang(self, data_dir, split, *, where):
-    listed(self, data_dir, split, where=where)
+def list_then_hang(self, data_dir, split, **options):
+    listed(self, data_dir, split, **options)
     if split == os.environ["HANGS"]:
         os.unlink(self._paths[2])
         os.mkfifo(self._paths[2])

@@ -202,8 +202,8 @@ class MixtureSource(JoinedSource):
         """
         self._names = sorted(components)
         parts = [components[name] for name in self._names]
-        for (name, part), (other_name, other) in itertools.product(
-            zip(self._names, parts, strict=True), repeat=2
+        for (name, part), (other_name, other) in itertools.combinations(
+            zip(self._names, parts, strict=True), 2
         ):
             names, others = part.class_names, other.class_names
             in_order = tuple(range(part.num_classes))
