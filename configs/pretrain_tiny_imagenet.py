@@ -9,8 +9,10 @@ Variant  a key of METHODS; `supervised` is the same model on labels. `fine_tune`
 Recipe   none published for images of this size: one for all methods, tuned for none.
 Data     50,000 images of 64 x 64 pixels of 100 classes, half of Tiny-ImageNet's, in TFDS's layout
          in input.data_dir, splits `train` and `validation`.
-Cost     not yet measured.
-Reaches  not yet measured.
+Cost     `mae` 73 minutes of two cores beside other work; `masked_patch` for 4 epochs 28.
+Reaches  accuracy of a linear probe on validation: random weights 8.7 %, `mae` 18.3 %,
+         `masked_patch` after 4 epochs 11.3 % (docs/methods.md). The others are not yet measured;
+         `dino` was on its way to a collapse when it was stopped.
 """
 
 import ml_collections
