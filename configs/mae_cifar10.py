@@ -7,7 +7,7 @@
 
 Variant  `pretrain`, the default; `finetune`; `scratch` is the same training from random weights.
 Recipe   github.com/IcarusWizard/MAE: patches of 2 pixels, 2,000 epochs without any augmentation.
-         Its mask token is one, its warmup is by epochs, its decoder's positions are learned.
+         There the decoder's positions are learned, and the rate changes once an epoch.
 Data     `cifar10` of TFDS in input.data_dir, splits `train` and `test`.
 Cost     0.55 exaFLOPs of pre-training: 100 M images of 1.8 GFLOPs forward, times 3.
 Reaches  not yet measured; the recipe's author: 89.77 % after MAE, 74.13 % from scratch.
