@@ -73,6 +73,7 @@ setup(
         # What the weights of other projects are compared with, and timm, whose torchvision is not
         # needed; docs/install.md says how to get torch without CUDA.
         "parity": ["safetensors>=0.8", "torch>=2.13", "transformers>=5.23"],
+        "hub": ["huggingface_hub>=2.4"],  # weights by name
         "maps": ["scikit-learn>=1.9", "umap-learn>=0.5.12"],  # maps of features
         "beam": ["apache-beam>=2.77"],
         "wandb": ["wandb>=0.31"],

@@ -54,7 +54,7 @@ MAX_LINES = 400
 MAX_FUNCTION_LINES = 60
 MAX_FILES = 13  # in a folder, without __init__.py
 # Functions that tell a story from top to bottom.
-STORIES: dict[tuple[str, str], int] = {("vit_jax/train.py", "train"): 116}
+STORIES: dict[tuple[str, str], int] = {("vit_jax/train.py", "train"): 120}
 
 FILES = sorted(p for p in PACKAGE.rglob("*.py") if p != PACKAGE / "__init__.py")
 TREES = {file: ast.parse(file.read_text()) for file in FILES}

@@ -79,6 +79,9 @@ def train(
     stop = StopRequest() if stop is None else stop
     peers = Peers.alone() if peers is None else peers
 
+    # Weights by name mean the same at every start of a run.
+    given, config = config, build.pinned(config, workdir, peers)
+
     # Where and what: mesh, data and durations; model, shapes and shardings. Nothing is allocated
     # yet, and all errors are reported at once.
     run = preflight.prepare(config, workdir)
@@ -90,7 +93,7 @@ def train(
         screen = enter(contextlib.closing(Screen(quiet=jax.process_index() > 0)))
         # Claim the work directory: no other process uses it, and it belongs to this run.
         enter(lock(workdir))
-        entry = build.entry(config, workdir, source, layout.teacher, allow_config_change)
+        entry = build.entry(given, workdir, source, layout.teacher, allow_config_change)
         announce.run(screen, config, source, mesh, model.info, durations, entry.changes)
         announce.parameters(screen, objective, layout)
 
@@ -104,7 +107,8 @@ def train(
         durations.check_start(start, workdir)
         announce.resumed(screen, start)
         if jax.process_index() == 0:
-            record(entry, run=environment.describe(mesh) | {"total_steps": durations.total_steps})
+            described = environment.describe(mesh) | build.pins(given, config)
+            record(entry, run=described | {"total_steps": durations.total_steps})
         write_parameters(workdir, layout.state.params)
 
         # Repeat. The batch of step k is a function of k, so nothing else needs to be restored.
@@ -292,7 +296,7 @@ def main(_: list[str]) -> None:
             with at_once("before the check was finished."):
                 screen = Screen(quiet=jax.process_index() > 0)
                 every = FLAGS.all_images
-                check(config, workdir, screen, allow_config_change=allow, all_images=every)
+                check(config, workdir, screen, peers, allow_config_change=allow, all_images=every)
         else:
             with stop_request(peers) as stop:
                 train(config, workdir, allow_config_change=allow, stop=stop, peers=peers)

@@ -65,6 +65,8 @@ def atomic_folder(path: Path) -> Iterator[Path]:
 
 def cache_dir() -> Path:
     """The user's cache folder, not a shared one: programs stored in it are executed."""
+    if own := os.environ.get("VIT_JAX_CACHE"):
+        return Path(own).expanduser()
     caches = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     return Path(caches) / "vit_jax"
 

@@ -262,7 +262,7 @@ def _find_all(paths: list[str]) -> dict[str, epath.Path]:
 
 def _find(path: str) -> epath.Path:
     """The step's folder, or the weights. UserError if they are not there."""
-    checkpoint = epath.Path(path).expanduser()
+    checkpoint = weights.fetch(path).path
     return checkpoint if weights.is_external(checkpoint) else checkpoint_dir.find(checkpoint)
 
 

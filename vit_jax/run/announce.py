@@ -126,7 +126,7 @@ def warm_start(screen: Screen, trained: CheckpointInfo, model: ModelInfo) -> Non
     """Announces the origin of the first parameters."""
     old, new = (" x ".join(map(str, tokens.grid)) for tokens in (trained.tokens, model.tokens))
     change = "" if old == new else f"; {old} patches become {new}"
-    screen.say(f"weights  {trained.name} from {trained.folder}{change}")
+    screen.say(f"weights  {trained.name} from {trained.origin}{change}")
 
 
 @contextlib.contextmanager

@@ -54,6 +54,7 @@ from vit_jax.run.parts.outputs import (
     skipped_images,
     store,
 )
+from vit_jax.run.parts.pins import named, pinned, pins
 from vit_jax.run.parts.preprocessing import (
     OF_WEIGHTS,
     as_ops,

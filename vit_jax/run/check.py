@@ -5,6 +5,7 @@ decoded, the checksums of init.weights verified, the work directory's config com
 state's size compared with the devices' memory. Nothing is compiled, and nothing is written.
 """
 
+import contextlib
 import dataclasses
 from collections.abc import Iterator
 from typing import Any
@@ -13,6 +14,7 @@ import jax
 import numpy as np
 from etils import epath
 
+from vit_jax.cluster.peers import Peers
 from vit_jax.config import RunConfig
 from vit_jax.core.errors import MISSING, Problems, UserError
 from vit_jax.core.screen import Screen, format_bytes, format_count
@@ -32,6 +34,7 @@ def check(
     config: RunConfig,
     folder: epath.Path,
     screen: Screen,
+    peers: Peers | None = None,
     *,
     allow_config_change: bool,
     all_images: bool = False,
@@ -43,12 +46,14 @@ def check(
     Raises:
       UserError: something is wrong; lists all errors.
     """
-    problems = Problems()
+    problems, given = Problems(), config
+    with contextlib.suppress(UserError):  # which is met again below
+        config = build.pinned(config, folder, Peers.alone() if peers is None else peers)
     parts = preflight.look(config, folder, problems)
     table = {"mesh": "" if parts.mesh is MISSING else _mesh(parts)}
     table |= dict(_data(config, parts, problems, screen, all_images))
     table |= dict(_model(config, parts, problems, screen))
-    table["workdir"] = _workdir(config, folder, parts, problems, allow_config_change)
+    table["workdir"] = _workdir(given, folder, parts, problems, allow_config_change)
     _show(screen, table, problems)
     if parts.step.layout is not MISSING:
         announce.parameters(screen, parts.step.objective, parts.step.layout)
@@ -198,7 +203,7 @@ def _verify(config: RunConfig, parts: RunParts, screen: Screen) -> str:
         array = jax.ShapeDtypeStruct(shape, np.float32, sharding=host)
         trained.read({name: array}, ema=config.init.ema)
     right = "" if trained.external else ", checksums right"
-    return f"{trained.name} from {trained.folder}: {len(parts.shapes)} arrays fit{right}"
+    return f"{trained.name} from {trained.origin}: {len(parts.shapes)} arrays fit{right}"
 
 
 def _workdir(

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from etils import epath
 from jax.sharding import Mesh
 
+from vit_jax import weights
 from vit_jax.config import InitConfig, InputConfig, RunConfig
 from vit_jax.core.errors import MISSING, Problems, UserError
 from vit_jax.data import files
@@ -99,7 +100,7 @@ def look(config: RunConfig, workdir: epath.Path, problems: Problems) -> RunParts
         look=look,
     )
     model, layout, durations = step.model, step.layout, step.durations
-    description = look("model", build.description, model, source)
+    description = look("model", build.description, model, source, config.init)
 
     # Evaluations, and what the devices have to hold.
     eval_data, evals = _evaluations(config, data, mesh, step, look)
@@ -270,9 +271,15 @@ def _check_weights(config: RunConfig, workdir: epath.Path) -> None:
     if config.model.name is None and not path:
         build.architecture(config)
     build.check_init(config.init)
-    if path is None or files.is_remote(path) or epath.Path(path).expanduser().exists():
+    if path is None:
         return
-    if config.model.name is None:
+    is_new = files.is_remote(str(workdir)) or not checkpoint_dir.steps(workdir / "checkpoints")
+    if build.named(config).get(("init", "weights")):
+        if is_new or config.model.name is None:
+            weights.check_name(path)
+    elif files.is_remote(path) or epath.Path(path).expanduser().exists():
+        return
+    elif config.model.name is None:
         build.architecture(config)
-    elif files.is_remote(str(workdir)) or not checkpoint_dir.steps(workdir / "checkpoints"):
+    elif is_new:
         build.trained_weights(config.init)

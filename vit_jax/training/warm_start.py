@@ -78,7 +78,7 @@ def _check_finite(taken: Mapping[str, jax.Array], trained: CheckpointInfo) -> No
     bad = [name for name, is_finite in finite.items() if not is_finite]
     if bad:
         raise UserError(
-            f"init.weights={trained.folder}: {len(bad)} of {len(taken)} arrays have numbers that "
+            f"init.weights={trained.origin}: {len(bad)} of {len(taken)} arrays have numbers that "
             f"are not finite, {bad[0]} among them: they are damaged, or their training diverged. "
             "Give other weights."
         )
@@ -145,7 +145,7 @@ def _check(trained: CheckpointInfo, model: ModelInfo, wanted: Shapes, offered: S
             "takes it from the weights."
         )
     raise UserError(
-        f"init.weights={trained.folder} does not fit this model:\n  " + "\n  ".join(lines)
+        f"init.weights={trained.origin} does not fit this model:\n  " + "\n  ".join(lines)
     )
 
 

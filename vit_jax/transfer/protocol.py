@@ -186,9 +186,11 @@ def _read(folder: epath.Path) -> dict[str, Any]:
 
 
 def pinned(checkpoint: str) -> str | None:
-    """The step's folder that a work directory means now: it may be trained on meanwhile."""
+    """What a checkpoint means now: the step's folder of a work directory, a name with its pin."""
     if checkpoint.lower() == NO_CHECKPOINT:
         return None
+    if weights.is_name(checkpoint):
+        return str(weights.fetch(checkpoint))
     path = epath.Path(checkpoint).expanduser()
     if not path.exists() or weights.is_external(path):
         return checkpoint  # one that is not there is reported with all other errors

@@ -41,7 +41,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from etils import epath
 
 from vit_jax import weights
 from vit_jax.core import compilation_cache
@@ -117,7 +116,7 @@ def _check_weights() -> None:
     """UserError for what is no weights, or takes no images of --image_size; no array is read."""
     size = FLAGS.image_size
     for path in [*FLAGS.compare, *([FLAGS.checkpoint] if size else [])]:
-        info = weights.checkpoint_info(_expanded(path), image_size=(size, size) if size else None)
+        info = weights.checkpoint_info(path, image_size=(size, size) if size else None)
         if not size or not hasattr(info.spec, "token_layout"):
             continue
         try:
@@ -153,13 +152,7 @@ def _compared(one: tuple[Any, np.ndarray], shown: Photos, path: str, called: str
 
 
 def _load(path: str) -> Loaded:
-    return weights.load_with_info(
-        _expanded(path), ema=FLAGS.ema, image_size=FLAGS.image_size, scan=True
-    )
-
-
-def _expanded(path: str) -> epath.Path:
-    return epath.Path(path).expanduser()
+    return weights.load_with_info(path, ema=FLAGS.ema, image_size=FLAGS.image_size, scan=True)
 
 
 def _query() -> tuple[int, int] | None:

@@ -142,7 +142,7 @@ def _normalisation(pinned: str | None) -> list[str]:
     """Overrides for pixels as the weights were trained on them."""
     if pinned is None:
         return []
-    about = weights.checkpoint_info(epath.Path(pinned).expanduser()).preprocess
+    about = weights.checkpoint_info(pinned).preprocess
     return [f"input.mean={list(about.mean)}", f"input.std={list(about.std)}"]
 
 

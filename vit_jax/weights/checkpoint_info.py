@@ -35,6 +35,7 @@ class CheckpointInfo:
       external: the contents of another project's file; None for a checkpoint of this one.
       adapter_scale: of a checkpoint's low-rank adapters, which are merged into its kernels wherever
         these are read; None: it has none.
+      fetched_by: the pinned name of weights that were fetched; None of a path.
     """
 
     folder: epath.Path
@@ -46,6 +47,12 @@ class CheckpointInfo:
     shapes: dict[str, tuple[int, ...]]
     external: ExternalWeights | None = None
     adapter_scale: float | None = None
+    fetched_by: str | None = None
+
+    @property
+    def origin(self) -> str:
+        """What messages call it: the name, or the path."""
+        return self.fetched_by or str(self.folder)
 
     @property
     def step(self) -> int:
@@ -125,7 +132,7 @@ class CheckpointInfo:
 
     def _under(self, ema: bool) -> str:
         if self.external and ema:
-            raise UserError(f"{self.folder} has no moving average (EMA): it is one set of weights.")
+            raise UserError(f"{self.origin} has no moving average (EMA): it is one set of weights.")
         return (
             checkpoint_dir.PARAMS
             if self.external

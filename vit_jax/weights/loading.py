@@ -9,7 +9,7 @@ import dataclasses
 import os
 import sys
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict, Unpack
 
 import jax
 from etils import epath
@@ -17,7 +17,7 @@ from flax import nnx
 from jax.sharding import Mesh
 
 from vit_jax import models
-from vit_jax.core import pytrees, synsets
+from vit_jax.core import pytrees
 from vit_jax.core.errors import UserError, nearest
 from vit_jax.core.schema import renamed
 from vit_jax.nn.kernels import choice
@@ -41,6 +41,7 @@ from vit_jax.weights.formats import (
     timm_efficientnet,
 )  # fmt: skip
 from vit_jax.weights.match import Match, MisfitError, refusal
+from vit_jax.weights.online.fetching import fetch
 
 FORMAT_VERSION = 1  # of a checkpoint's metadata that this code writes and reads
 WITH_ADAPTERS = 2  # of one with adapters, whose kernels alone are not the model's
@@ -67,22 +68,10 @@ class Loaded(NamedTuple):
     step: int
 
 
-def load(
-    path: str | epath.Path,
-    *,
-    dtype: str | None = None,
-    ema: bool = False,
-    mesh: Mesh | None = None,
-    head: str = "keep",
-    image_size: int | tuple[int, int] | None = None,
-    position_resize: str = "bilinear",
-) -> Any:
-    """A trained model, in evaluation mode; an optimizer's state is not read.
+class Options(TypedDict, total=False):
+    """What `load`, `load_with_info` and `find` take beside the path, each with a default.
 
-    Args:
-      path: a work directory (its newest checkpoint), its checkpoints folder or a step's folder; or
-        Google's .npz, a .safetensors file of Hugging Face or timm, or a folder as these have it.
-        The contents tell which it is, not the name.
+    Attributes:
       dtype: dtype of the computation, "float32" or "bfloat16"; default: as in training.
       ema: the EMA of the weights instead of the weights themselves.
       mesh: from `parallel.mesh.make_mesh`; parameters are sharded over it by its rules, and each
@@ -91,48 +80,50 @@ def load(
       image_size: pixels, one number or (height, width), for images of another size than the
         weights'; or the size of these, if the weights do not state their rectangle.
       position_resize: how learned positions are then resized, "bilinear" or "bicubic".
+      scan: whether blocks run in a loop, which compiles in a fraction of the time; default: as the
+        model was trained.
+    """
+
+    dtype: str | None
+    ema: bool
+    mesh: Mesh | None
+    head: str
+    image_size: int | tuple[int, int] | None
+    position_resize: str
+    scan: bool | None
+
+
+DEFAULTS: Options = {
+    "dtype": None,
+    "ema": False,
+    "mesh": None,
+    "head": "keep",
+    "image_size": None,
+    "position_resize": "bilinear",
+    "scan": None,
+}
+
+
+def load(path: str | epath.Path, **options: Unpack[Options]) -> Any:
+    """A trained model, in evaluation mode; an optimizer's state is not read.
+
+    Args:
+      path: a work directory (its newest checkpoint), its checkpoints folder or a step's folder; or
+        Google's .npz, a .safetensors file of Hugging Face or timm, or a folder as these have it.
+        The contents tell which it is, not the name. Or the name of weights that are fetched first:
+        "hf:google/vit-base-patch16-224", "timm:vit_tiny_patch16_224", an address (online/names.py).
+      options: see `Options`.
 
     Raises:
       UserError: nothing is there; newer version or unknown layout; or there is no EMA.
       DamagedError: a checkpoint cannot be read, or its bits have changed.
     """
-    return load_with_info(
-        path,
-        dtype=dtype,
-        ema=ema,
-        mesh=mesh,
-        head=head,
-        image_size=image_size,
-        position_resize=position_resize,
-    ).model
+    return load_with_info(path, **options).model
 
 
-def load_with_info(
-    path: str | epath.Path,
-    *,
-    dtype: str | None = None,
-    ema: bool = False,
-    mesh: Mesh | None = None,
-    head: str = "keep",
-    image_size: int | tuple[int, int] | None = None,
-    position_resize: str = "bilinear",
-    scan: bool | None = None,
-) -> Loaded:
-    """Like `load`, with the name, class names and step.
-
-    `scan`: whether blocks run in a loop, which compiles in a fraction of the time; default: as the
-    model was trained.
-    """
-    there = find(
-        path,
-        dtype=dtype,
-        ema=ema,
-        mesh=mesh,
-        head=head,
-        image_size=image_size,
-        position_resize=position_resize,
-        scan=scan,
-    )
+def load_with_info(path: str | epath.Path, **options: Unpack[Options]) -> Loaded:
+    """Like `load`, with the name, class names and step."""
+    there = find(path, **options)
     return Loaded(
         model=nnx.merge(there.graph, there.read()),
         name=there.about.name,
@@ -180,31 +171,25 @@ class Found:
         return pytrees.unflatten(params)
 
 
-def find(
-    path: str | epath.Path,
-    *,
-    dtype: str | None = None,
-    ema: bool = False,
-    mesh: Mesh | None = None,
-    head: str = "keep",
-    image_size: int | tuple[int, int] | None = None,
-    position_resize: str = "bilinear",
-    scan: bool | None = None,
-) -> Found:
+def find(path: str | epath.Path, **options: Unpack[Options]) -> Found:
     """The model that `load_with_info` would load, by shapes and shardings alone. UserError."""
+    if unknown := set(options) - set(DEFAULTS):
+        raise TypeError(f"no options of weights: {', '.join(sorted(unknown))}")
+    o = DEFAULTS | options
+    dtype, image_size = o["dtype"], o["image_size"]
     for word, choices in (
-        (head, ("keep", "drop")),
-        (position_resize, tuple(METHODS)),
+        (o["head"], ("keep", "drop")),
+        (o["position_resize"], tuple(METHODS)),
         (dtype or "float32", ("float32", "bfloat16")),
     ):
         if word not in choices:
             raise UserError(f"{word!r}. {nearest(str(word), choices)}")
     size = None if image_size is None else config_json.sides("image_size", image_size)
     about = checkpoint_info(path, image_size=size)
-    changes = {f: x for f, x in (("dtype", dtype), ("scan", scan)) if x is not None}
+    changes = {f: x for f, x in (("dtype", dtype), ("scan", o["scan"])) if x is not None}
     spec = dataclasses.replace(about.spec, **changes, **choice.elsewhere(about.spec, dtype=dtype))
     preprocess = about.preprocess if size is None else _at(about.preprocess, size)
-    num_classes = 0 if head == "drop" else about.num_classes
+    num_classes = 0 if o["head"] == "drop" else about.num_classes
 
     def make() -> Any:
         return models.build(
@@ -216,26 +201,28 @@ def find(
         )
 
     graph, variables = nnx.split(nnx.eval_shape(make), nnx.Param)
+    mesh, ema = o["mesh"], o["ema"]
     layout = nnx.to_pure_dict(variables) if mesh is None else meshes.param_layout(variables, mesh)
     there = about.param_shapes(ema=ema)
     for name, x in pytrees.flatten(layout).items():
         check_resizable(name, there.get(name, x.shape), x.shape)
-    return Found(about, graph, layout, preprocess, num_classes, ema, position_resize)
+    return Found(about, graph, layout, preprocess, num_classes, ema, o["position_resize"])
 
 
 def checkpoint_info(
     path: str | epath.Path, *, image_size: tuple[int, int] | None = None
 ) -> CheckpointInfo:
-    """Metadata of the checkpoint or file at `path`; for the arguments see `load`.
+    """Metadata of the checkpoint or file at `path`; for the arguments see `load` and `Options`.
 
     Raises:
       UserError: nothing is there, or as in `load`.
     """
-    if not is_external(path):
-        return _own(path)
-    there = understand(detect_format.open_weights(Path(path)), image_size)
+    fetched = fetch(path)
+    if not is_external(fetched.path):
+        return _own(fetched.path)
+    there = understand(detect_format.open_weights(Path(fetched.path)), image_size)
     return CheckpointInfo(
-        folder=epath.Path(path),
+        folder=fetched.path,
         name=there.name,
         spec=there.spec,
         num_classes=there.num_classes,
@@ -243,6 +230,7 @@ def checkpoint_info(
         preprocess=there.preprocess,
         shapes={f"params/{name}": shape for name, shape in there.shapes().items()},
         external=there,
+        fetched_by=fetched.name,
     )
 
 
@@ -279,12 +267,17 @@ def describe(
     class_names: tuple[str, ...] | None,
     preprocess: models.Preprocess,
     adapter_scale: float | None = None,
+    init_weights: str | None = None,
 ) -> dict[str, Any]:
-    """A checkpoint's metadata as JSON: all that `load` and prediction need."""
+    """A checkpoint's metadata as JSON: all that `load` and prediction need.
+
+    `init_weights` is the pinned name of the weights that training began with.
+    """
     of_adapters = {} if adapter_scale is None else {"adapter_scale": adapter_scale}
     return {
         "format_version": WITH_ADAPTERS if of_adapters else FORMAT_VERSION,
         **of_adapters,
+        **({} if init_weights is None else {"init_weights": init_weights}),
         "model": {"name": info.name, **info.spec},
         "num_classes": num_classes,
         "class_names": list(class_names) if class_names else None,
@@ -317,43 +310,11 @@ def understand(opened: Opened, image_size: tuple[int, int] | None = None) -> Ext
     )
 
 
-def with_class_names(loaded: Loaded) -> tuple[Loaded, str]:
-    """(the model with class names, also where its weights have none but these are known; a sentence
-    about that, or "").
-
-    Released heads of ImageNet come without names: 1,000 classes are taken for those of ImageNet-1k,
-    21,843 for those of the released heads of ImageNet-21k, 21,841 for those of its archive of 2011.
-    """
-    names, title = names_of_classes(loaded.class_names, loaded.model.num_classes)
-    if not title:
-        return loaded, ""
-    assert names
-    return loaded._replace(class_names=names), (
-        f"The weights do not name their classes; {len(names):,} is the number of those of "
-        f"{title}, so these names are taken, in their order."
-    )
-
-
-def names_of_classes(
-    names: tuple[str, ...] | None, num_classes: int
-) -> tuple[tuple[str, ...] | None, str]:
-    """(the names of a head's classes, whose they are if only their number says so, or "")."""
-    if names:
-        return names, ""
-    of_21k = synsets.names()
-    in_2011 = [name for synset, name in of_21k.items() if synset not in synsets.NOT_IN_FALL_2011]
-    for title, known in (
-        ("ImageNet-1k", list(synsets.names_1k().values())),
-        ("ImageNet-21k in the released heads", list(of_21k.values())),
-        ("ImageNet-21k in the archive of fall 2011", in_2011),
-    ):
-        if num_classes == len(known):
-            return tuple(known), title
-    return None, ""
-
-
 def is_external(path: str | epath.Path) -> bool:
-    """Whether `path` is a file or folder of another project, not a checkpoint of this one."""
+    """Whether `path` is a file or folder of another project, not a checkpoint of this one.
+
+    Names of weights (online/names.py) are none: `fetch` says where their files are.
+    """
     # Files on gs:// and the like are excluded: they cannot be mapped into memory.
     return "://" not in os.fspath(path) and detect_format.is_external(Path(path))
 
@@ -362,7 +323,7 @@ def _class_names(about: CheckpointInfo) -> tuple[str, ...] | None:
     """Names of classes; stderr says which classes of another project's file have none."""
     notice = config_json.notice_of_nameless(about.class_names or ()) if about.external else ""
     if notice and jax.process_index() == 0:
-        print(f"Notice: {about.folder}: {notice}", file=sys.stderr)
+        print(f"Notice: {about.origin}: {notice}", file=sys.stderr)
     return about.class_names
 
 

@@ -4,7 +4,6 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-from etils import epath
 from flax import nnx
 
 from vit_jax import models, weights
@@ -14,6 +13,7 @@ from vit_jax.data.source import Source
 from vit_jax.methods.table import SUPERVISED
 from vit_jax.models.adapters import add
 from vit_jax.optim.patterns import Adapters
+from vit_jax.run.parts.pins import of_field
 from vit_jax.run.parts.preprocessing import as_preprocess, image_size, view_sizes
 from vit_jax.training.method import OF_METHOD, Method, Sizes
 from vit_jax.weights.loading import describe
@@ -131,9 +131,9 @@ def trained_weights(c: InitConfig) -> weights.CheckpointInfo:
     """The description of init.weights, which has to be set."""
     assert c.weights is not None
     try:
-        return weights.checkpoint_info(epath.Path(c.weights).expanduser())
+        return weights.checkpoint_info(c.weights)
     except errors.UserError as error:
-        raise errors.UserError(f"init.weights={c.weights}: {error}") from error
+        raise of_field("init.weights", c.weights, error) from error
 
 
 def preprocess(config: RunConfig) -> models.Preprocess:
@@ -150,7 +150,7 @@ def preprocess(config: RunConfig) -> models.Preprocess:
     return dataclasses.replace(like, image_size=size, mean=config.input.mean, std=config.input.std)
 
 
-def description(model: Model, source: Source) -> dict[str, Any]:
+def description(model: Model, source: Source, init: InitConfig) -> dict[str, Any]:
     """The description in the run's checkpoints."""
     return describe(
         model.info,
@@ -158,4 +158,5 @@ def description(model: Model, source: Source) -> dict[str, Any]:
         class_names=source.class_names if model.num_classes else None,
         preprocess=model.preprocess,
         adapter_scale=None if model.adapters is None else model.adapters.scale,
+        init_weights=init.weights if init.weights and weights.is_name(init.weights) else None,
     )

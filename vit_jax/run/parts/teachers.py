@@ -10,6 +10,7 @@ from vit_jax.config import RunConfig
 from vit_jax.core import synsets
 from vit_jax.core.errors import UserError
 from vit_jax.data import files
+from vit_jax.run.parts.pins import of_field
 from vit_jax.training.method import Teacher
 from vit_jax.weights import config_json
 
@@ -22,7 +23,9 @@ _HEADLESS = (
 def check_teacher(config: RunConfig) -> None:
     """UserError if nothing is at method.teacher; remote paths are not asked for."""
     path = _path(config)
-    if path and not files.is_remote(path) and not epath.Path(path).expanduser().exists():
+    if path and weights.is_name(path):
+        weights.check_name(path)
+    elif path and not files.is_remote(path) and not epath.Path(path).expanduser().exists():
         raise UserError(
             f"method.teacher={path} does not exist: give a work directory, a checkpoint or a file "
             "of weights. A run that is resumed needs it too, since its checkpoints do not have it."
@@ -43,14 +46,14 @@ def teacher(
     c, images = config.method, config.input
     try:
         found = weights.find(
-            epath.Path(path).expanduser(),
+            path,
             dtype=config.model.dtype,
             scan=config.model.scan,
             image_size=c.teacher_image_size,
             mesh=mesh,
         )
     except UserError as error:
-        raise UserError(f"method.teacher={path}: {error}") from error
+        raise of_field("method.teacher", path, error) from error
     pairs = list(zip(images.mean, images.std, strict=True))
     theirs = list(zip(found.preprocess.mean, found.preprocess.std, strict=True))
     both = list(zip(pairs, theirs, strict=True))

@@ -1,0 +1,108 @@
+"""A server on loopback: the hub's API, and objects as Google's storage serves them."""
+
+import base64
+import hashlib
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import google_crc32c
+
+
+class Served:
+    def __init__(self):
+        self.files: dict[str, bytes] = {}  # of the repository "timm/toy", or "bucket/object"
+        self.commit = "a" * 40
+        self.status: int | None = None
+        self.cut_after: int | None = None
+        self.wrong_hash = False
+        self.asked: list[str] = []
+        self.url = ""
+
+
+@contextmanager
+def serving() -> Iterator[Served]:
+    served = Served()
+
+    class Handler(BaseHTTPRequestHandler):
+        def log_message(self, *_):
+            pass
+
+        def do_HEAD(self):
+            self.answer(False)
+
+        def do_GET(self):
+            self.answer(True)
+
+        def refuse(self, status, code=None):
+            self.send_response(status)
+            if code:
+                self.send_header("X-Error-Code", code)
+            self.send_header("x-repo-commit", served.commit)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def answer(self, body):
+            served.asked.append(f"{self.command} {self.path}")
+            path = self.path.strip("/")
+            if served.status:
+                self.refuse(served.status, "GatedRepo" if served.status == 403 else None)
+            elif path.startswith("api/models/"):
+                self.about(path.removeprefix("api/models/"))
+            elif "/resolve/" in path:
+                self.send(path.partition("/resolve/")[2].split("/", 1)[1], body)
+            else:
+                self.send(path, body)
+
+        def about(self, rest):
+            repository, _, revision = rest.partition("/revision/")
+            if repository != "timm/toy":
+                self.refuse(404, "RepoNotFound")
+            elif revision not in ("", "main", "v1", served.commit):
+                self.refuse(404, "RevisionNotFound")
+            else:
+                names = [{"rfilename": name} for name in served.files]
+                about = {"id": repository, "sha": served.commit, "siblings": names}
+                data = json.dumps(about).encode()
+                self.send_response(200)
+                self.send_header("Content-Length", str(len(data)))
+                self.end_headers()
+                self.wfile.write(data)
+
+        def send(self, name, body):
+            data = served.files.get(name)
+            if data is None:
+                self.refuse(404, "EntryNotFound")
+                return
+            digest = "0" * 64 if served.wrong_hash else hashlib.sha256(data).hexdigest()
+            etag, start = f'"{digest}"', 0
+            if self.headers["If-None-Match"] == etag:
+                self.refuse(304)
+                return
+            if self.headers["Range"] and self.headers["If-Range"] == etag:
+                start = int(self.headers["Range"][6:-1])
+            self.send_response(206 if start else 200)
+            if start:
+                self.send_header("Content-Range", f"bytes {start}-{len(data) - 1}/{len(data)}")
+            self.send_header("ETag", etag)
+            self.send_header("x-repo-commit", served.commit)
+            self.send_header("x-linked-size", str(len(data)))
+            self.send_header("x-goog-generation", "7")
+            crc = google_crc32c.Checksum(b"other" if served.wrong_hash else data).digest()
+            self.send_header("x-goog-hash", f"crc32c={base64.b64encode(crc).decode()}")
+            self.send_header("Content-Length", str(len(data) - start))
+            self.end_headers()
+            if body:
+                part, served.cut_after = served.cut_after, None
+                self.wfile.write(data[start:] if part is None else data[start : start + part])
+                self.close_connection = part is not None
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    served.url = f"http://127.0.0.1:{server.server_port}"
+    try:
+        yield served
+    finally:
+        server.shutdown()

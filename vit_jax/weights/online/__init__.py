@@ -1,0 +1,1 @@
+"""Weights that are not on this machine, by their names: fetched into a cache, and pinned."""

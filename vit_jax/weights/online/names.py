@@ -1,0 +1,147 @@
+"""Names of weights that are not on this machine.
+
+    hf:google/vit-base-patch16-224              a repository of the Hugging Face hub
+    timm:vit_tiny_patch16_224.augreg_in21k      the repository timm/NAME there
+    gs://vit_models/augreg/Ti_16-....npz        an object in a public bucket of Google's storage
+    https://example.org/vit.safetensors         any other file
+
+Behind @ comes a branch, tag or commit of a repository, behind #sha256= the hash of a file. A name
+with a commit or a hash is pinned: it always means the same weights.
+"""
+
+import os
+import re
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import quote, unquote, urlsplit
+
+from etils import epath
+
+from vit_jax.core.errors import UserError, nearest
+
+HUB, TIMM = "hf", "timm"
+STORAGE = "storage.googleapis.com"
+ENDINGS = (".npz", ".safetensors")
+_HASH = "#sha256="
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+_REPOSITORY = re.compile(r"[\w.-]+(/[\w.-]+)?", re.ASCII)
+_PREFIX = re.compile(r"(?P<prefix>[A-Za-z][\w+.-]+):(?P<rest>.*)", re.DOTALL)
+_HUB_HOSTS = ("huggingface.co", "hf.co")
+_LOOPBACK = ("localhost", "127.0.0.1", "::1")
+
+
+class Name(NamedTuple):
+    """What a name says.
+
+    Attributes:
+      given: the name without its pin.
+      repository: on the hub; None of a file.
+      url: of a file; None of a repository.
+      pin: the revision of a repository, or the SHA-256 of a file.
+    """
+
+    given: str
+    repository: str | None
+    url: str | None
+    pin: str | None
+
+    @property
+    def is_pinned(self) -> bool:
+        """Whether it always means the same weights."""
+        return self.pin is not None and (self.url is not None or is_commit(self.pin))
+
+    def pinned(self, pin: str) -> str:
+        """The same name with this pin."""
+        return f"{self.given}{'@' if self.repository else _HASH}{pin}"
+
+
+def is_commit(revision: str) -> bool:
+    """Whether a revision is the hash of a commit, which cannot come to mean another."""
+    return _COMMIT.fullmatch(revision) is not None
+
+
+def parse(path: str | os.PathLike | epath.Path) -> Name | None:
+    """What a name says; None for what is a path, or a folder in cloud storage.
+
+    UserError for a name with a mistake in it.
+    """
+    text = os.fspath(path)
+    match = _PREFIX.fullmatch(text)
+    if not match:
+        return None
+    prefix, rest = match["prefix"], match["rest"]
+    if rest.startswith("//"):
+        return _file(text, prefix)
+    if prefix in (HUB, TIMM):
+        return _repository(text, prefix, rest)
+    if rest.startswith("/") or _exists(text):
+        return None
+    raise UserError(
+        f"{text}: there is no such file, and {prefix!r} is not a prefix of names. "
+        f"{nearest(_meant(prefix), (HUB, TIMM))} A repository of the Hugging Face hub is named as "
+        "in hf:google/vit-base-patch16-224, one of timm as in timm:vit_tiny_patch16_224."
+    )
+
+
+def _meant(prefix: str) -> str:
+    word = prefix.lower()
+    return HUB if "hugging" in word or word in ("hub", "hf_hub", "hf-hub") else word
+
+
+def _exists(text: str) -> bool:
+    try:
+        return Path(text).exists()
+    except OSError:  # a name may be too long
+        return False
+
+
+def _repository(text: str, prefix: str, rest: str) -> Name:
+    repository, at, revision = rest.partition("@")
+    if not _REPOSITORY.fullmatch(repository) or (prefix == TIMM and "/" in repository):
+        rule = "hf:OWNER/NAME" if prefix == HUB else "timm:NAME, without an owner"
+        raise UserError(
+            f"{text} names no repository: give {rule}, with letters, digits, '-', '_' and '.', and "
+            "behind it a @ and a branch, tag or commit if it is not to be the newest. "
+            f"A file of this machine is given as ./{text}."
+        )
+    if at and not re.fullmatch(r"[\w./-]+", revision, re.ASCII):
+        raise UserError(f"{text}: behind the @ comes a branch, tag or commit of the repository.")
+    where = repository if prefix == HUB else f"timm/{repository}"
+    return Name(f"{prefix}:{repository}", where, None, revision or None)
+
+
+def _file(text: str, scheme: str) -> Name | None:
+    given, _, pin = text.partition(_HASH)
+    if pin and not re.fullmatch(r"[0-9a-f]{64}", pin):
+        raise UserError(
+            f"{text}: behind {_HASH} come the 64 hexadecimal digits of the file's hash."
+        )
+    if scheme == "gs":
+        bucket, _, name = given.removeprefix("gs://").partition("/")
+        # Anything else there is a folder of a run, or one of checkpoints.
+        if not name.endswith(ENDINGS):
+            return None
+        return Name(given, None, f"https://{STORAGE}/{quote(bucket)}/{quote(name)}", pin or None)
+    if scheme not in ("http", "https"):
+        return None
+    parts = urlsplit(given)
+    path = unquote(parts.path)
+    if parts.hostname in _HUB_HOSTS:
+        owner_and_name = "/".join(path.strip("/").split("/")[:2])
+        raise UserError(
+            f"{text} is a page of the Hugging Face hub: give hf:{owner_and_name}, which brings the "
+            "files beside the weights too."
+        )
+    if not path.endswith(ENDINGS):
+        raise UserError(
+            f"{text} is not the address of a file of weights: it ends in neither "
+            f"{' nor '.join(ENDINGS)}. Files of other formats are pickles, which can run code."
+        )
+    if scheme == "http" and parts.hostname not in _LOOPBACK:
+        raise UserError(f"{text}: weights come by https:// alone, so that nobody can change them.")
+    if parts.username or parts.password:
+        raise UserError(
+            f"{parts.hostname}: an address with a password in it would be written into logs and "
+            "checkpoints. Download the file, and give its path."
+        )
+    return Name(given, None, given, pin or None)
