@@ -41,6 +41,7 @@ FLOORS = {
     "verify/": 9,
     "prepare/": 9,
     "transfer/": 10,
+    "api.py": 10,
     "study/": 10,
     "vtab/": 11,
 }

@@ -1,7 +1,31 @@
 """vit_jax: pre-training of Vision Transformers in JAX, from a laptop to a TPU pod."""
 
+from typing import TYPE_CHECKING, Any
+
 from vit_jax.core import signals
+
+if TYPE_CHECKING:
+    from vit_jax.api import Run, load_config
+    from vit_jax.core.errors import NonFiniteError, Preempted, UserError
 
 signals.answer_signals()
 
 __version__ = "0.1.0"
+__all__ = ["NonFiniteError", "Preempted", "Run", "UserError", "load_config"]
+
+
+def __getattr__(name: str) -> Any:
+    """What Python code uses, imported with its first use: JAX takes seconds (PEP 562)."""
+    if name in ("Run", "load_config"):
+        from vit_jax import api
+
+        return getattr(api, name)
+    if name in __all__:
+        from vit_jax.core import errors
+
+        return getattr(errors, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

@@ -305,6 +305,20 @@ def resolve(values: Mapping[str, Any], overrides: Sequence[str] = ()) -> RunConf
     return config
 
 
+def overlaid(values: Mapping[str, Any], sections: Mapping[str, Any]) -> dict[str, Any]:
+    """`values` with those of `sections`, both nested, over them; these take rivals back."""
+    if isinstance(values, ml_collections.ConfigDict):
+        values = values.to_dict()
+    done = strict.overlaid(values, sections)
+    for group in EXCLUSIVE:
+        section = group[0].partition(".")[0]
+        given = sections.get(section)
+        names = [full.partition(".")[2] for full in group]
+        if isinstance(given, Mapping) and any(given.get(name) is not None for name in names):
+            done[section] |= {name: given.get(name) for name in names}
+    return done
+
+
 def rivals(field: str) -> list[str]:
     """The fields that an override of this one takes back: the others of its group in EXCLUSIVE."""
     return [other for group in EXCLUSIVE if field in group for other in group if other != field]

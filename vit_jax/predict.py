@@ -20,7 +20,7 @@ if __name__ == "__main__":  # --help and a mistake do not wait for the imports b
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import jax
@@ -29,53 +29,73 @@ from flax import nnx
 
 from vit_jax import weights
 from vit_jax.core.errors import NonFiniteError, UserError
-from vit_jax.models import images
+from vit_jax.models.images import AnyImage, find, listed, load
+
+
+class Predictor:
+    """A trained model that says what images show; its weights are read once.
+
+    Args:
+      checkpoint: as --checkpoint.
+      ema: the EMA of the weights is used instead of the weights themselves.
+      batch_size: how many images are computed at once.
+    """
+
+    def __init__(self, checkpoint: str, *, ema: bool = False, batch_size: int = 32) -> None:
+        if batch_size < 1:
+            raise UserError(f"--batch_size={batch_size}: give at least 1.")
+        self._checkpoint, self._batch_size = checkpoint, batch_size
+        loaded, notice = weights.with_class_names(
+            weights.load_with_info(checkpoint, ema=ema, scan=True)
+        )
+        if notice:
+            print(notice, file=sys.stderr)
+        if not loaded.model.num_classes:
+            raise UserError(f"{checkpoint} is a backbone without a head: it cannot name classes.")
+        self._names = loaded.class_names
+        self._preprocess = loaded.model.preprocess
+        graph, self._params = nnx.split(loaded.model, nnx.Param)
+        self._forward = jax.jit(lambda p, x: jax.nn.softmax(nnx.merge(graph, p)(x)))
+
+    def __call__(
+        self, images: AnyImage | Sequence[AnyImage], *, top_k: int
+    ) -> Iterator[tuple[Path | int, list[dict]]]:
+        """Yields (file, or place in `images`; its `top_k` classes, most likely first).
+
+        A class is {"class", "name", "probability"}: the softmax over classes, also for models
+        trained with a sigmoid loss.
+        """
+        if top_k < 1:
+            raise UserError(f"--top_k={top_k}: give at least 1.")
+        there = listed(images)
+        size = min(self._batch_size, len(there))
+        for start in range(0, len(there), size):
+            part = there[start : start + size]
+            batch = np.stack([load(image, self._preprocess, name) for name, image in part])
+            # One compiled size: the last batch is filled up.
+            padding = np.zeros((size - len(part), *batch.shape[1:]), np.float32)
+            found = np.asarray(self._forward(self._params, np.concatenate([batch, padding])))
+            for (name, _), p in zip(part, found, strict=False):
+                if not np.isfinite(p).all():
+                    raise NonFiniteError(
+                        f"{name}: the probabilities of {self._checkpoint} are not finite. Its "
+                        "numbers are damaged, or the training diverged: use an earlier checkpoint."
+                    )
+                yield name, [self._class(c, p[c]) for c in np.argsort(-p, kind="stable")[:top_k]]
+
+    def _class(self, number: int, probability: float) -> dict:
+        name = self._names[number] if self._names else str(number)
+        return {"class": int(number), "name": name, "probability": round(float(probability), 6)}
 
 
 def predict(
     checkpoint: str, paths: list[str], *, top_k: int, ema: bool = False, batch_size: int = 32
-) -> Iterator[tuple[Path, list[dict]]]:
-    """Yields (file, its `top_k` classes): {"class", "name", "probability"}, most likely first.
-
-    With `ema` the EMA of the weights is used instead of the weights themselves.
-    The probability is the softmax over classes, also for models trained with a sigmoid loss.
-    """
-    for flag, value in (("top_k", top_k), ("batch_size", batch_size)):
-        if value < 1:
-            raise UserError(f"--{flag}={value}: give at least 1.")
-    files = images.find(paths)
-    loaded = weights.load_with_info(checkpoint, ema=ema, scan=True)
-    loaded, notice = weights.with_class_names(loaded)
-    if notice:
-        print(notice, file=sys.stderr)
-    if not loaded.model.num_classes:
-        raise UserError(f"{checkpoint} is a backbone without a head: it cannot name classes.")
-    graph, params = nnx.split(loaded.model, nnx.Param)
-    forward = jax.jit(lambda p, x: jax.nn.softmax(nnx.merge(graph, p)(x)))
-    batch_size = min(batch_size, len(files))
-    for start in range(0, len(files), batch_size):
-        part = files[start : start + batch_size]
-        batch = np.stack([images.load(f, loaded.model.preprocess) for f in part])
-        # One compiled size: the last batch is filled up.
-        padding = np.zeros((batch_size - len(part), *batch.shape[1:]), np.float32)
-        batch = np.concatenate([batch, padding])
-        for file, p in zip(part, np.asarray(forward(params, batch)), strict=False):
-            if not np.isfinite(p).all():
-                raise NonFiniteError(
-                    f"{file}: the probabilities of {checkpoint} are not finite. Its numbers are "
-                    "damaged, or the training diverged: use an earlier checkpoint."
-                )
-            yield (
-                file,
-                [
-                    {
-                        "class": c,
-                        "name": loaded.class_names[c] if loaded.class_names else str(c),
-                        "probability": round(float(p[c]), 6),
-                    }
-                    for c in np.argsort(-p, kind="stable")[:top_k].tolist()
-                ],
-            )
+) -> Iterator[tuple[Path | int, list[dict]]]:
+    """Yields (file, its `top_k` classes), as Predictor does; what is wrong is told before."""
+    if top_k < 1:
+        raise UserError(f"--top_k={top_k}: give at least 1.")
+    files = find(paths)
+    yield from Predictor(checkpoint, ema=ema, batch_size=batch_size)(files, top_k=top_k)
 
 
 FLAGS = flags.FLAGS

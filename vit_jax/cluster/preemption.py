@@ -47,14 +47,14 @@ class AgreedStop:
 
 
 @contextlib.contextmanager
-def stop_request(peers: Peers) -> Iterator[StopRequest | AgreedStop]:
+def stop_request(peers: Peers, *, exits: bool = True) -> Iterator[StopRequest | AgreedStop]:
     """Context with a stop request for SIGTERM or SIGINT, to this process or to any of several.
 
-    On a TPU a maintenance event of its machine counts as a SIGTERM.
+    On a TPU a maintenance event of its machine counts as a SIGTERM. exits: as for StopRequest.
     """
     if jax.default_backend() == "tpu":
         watch_maintenance()
-    with StopRequest(WHAT) as request:
+    with StopRequest(WHAT, exits=exits) as request:
         yield AgreedStop(request, peers) if peers.several else request
 
 

@@ -10,6 +10,7 @@ that cannot be read is compiled again.
 """
 
 import collections
+import functools
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -34,13 +35,19 @@ def use() -> None:
     given = _setting("jax_compilation_cache_dir")  # or JAX_COMPILATION_CACHE_DIR
     if not _setting("jax_enable_compilation_cache") or given == "":
         return
-    jax.monitoring.register_event_listener(lambda event, **_: _events.update([event]))
+    _count_events()
     folder = cache_dir() / "xla" if given is None else Path(given)
     if "://" in str(given) or not _usable(folder):
         return
     jax.config.update("jax_compilation_cache_dir", str(folder))
     if _setting("jax_compilation_cache_max_size") == -1:  # no limit
         jax.config.update("jax_compilation_cache_max_size", MAX_BYTES)
+
+
+@functools.cache
+def _count_events() -> None:
+    """Counts JAX's events from now on; the second time, as of a second run, does nothing."""
+    jax.monitoring.register_event_listener(lambda event, **_: _events.update([event]))
 
 
 class Tally(NamedTuple):

@@ -23,15 +23,16 @@ class Screen:
     def __init__(self, out: TextIO | None = None, quiet: bool = False):
         self._out = out or sys.stdout
         self._quiet = quiet
-        self._live = self._out.isatty()
-        self._open = False  # the cursor is after a line that may be rewritten
+        self._in_notebook = type(self._out).__module__.startswith("ipykernel.")
+        self._live = self._out.isatty() or self._in_notebook
+        self._open = 0  # characters of the line before the cursor, if it may be rewritten
         self._bar_started: float | None = None
         self._bar_shown = 0.0
 
     def say(self, text: str = "") -> None:
         """Prints a line that stays."""
-        self._write(("\r\x1b[K" if self._open else "") + text + "\n")
-        self._open = False
+        self._write((self._erase() if self._open else "") + text + "\n")
+        self._open = 0
 
     def note(self, text: str) -> None:
         """Prints a line that stays, in every process: for facts that only this one knows."""
@@ -52,14 +53,18 @@ class Screen:
             width = shutil.get_terminal_size().columns - 1
             lines = (SEPARATOR.join(parts[:n]) for n in range(len(parts), 0, -1))
             text = next((line for line in lines if len(line) <= width), parts[0][:width])
-            self._write("\r\x1b[K" + text)
-            self._open = True
+            self._write(self._erase() + text)
+            self._open = len(text)
+
+    def _erase(self) -> str:
+        """Empties the line. Notebooks know a carriage return, but none of a terminal's codes."""
+        return f"\r{' ' * self._open}\r" if self._in_notebook else "\r\x1b[K"
 
     def close(self) -> None:
         """Ends an unfinished line, so that other output begins on a new line."""
         if self._open:
             self._write("\n")
-            self._open = False
+            self._open = 0
 
     def bar(self, what: str, done: int, total: int) -> None:
         """Shows the progress of a task that may take long; call it often."""

@@ -18,6 +18,7 @@ from types import FrameType
 from typing import Any
 
 AGAIN = "Start the same command again."
+AT_ONCE = "Ended at once: what was done since the last checkpoint is lost."
 _PREEMPTED = 75  # as in errors.py, which is not imported here
 _DEFAULTS: dict[signal.Signals, Any] = {
     signal.SIGINT: signal.default_int_handler,
@@ -84,10 +85,12 @@ class StopRequest:
 
     Args:
       what: what happens after the first signal, for the message, such as "saving".
+      exits: False: a second SIGINT raises KeyboardInterrupt instead, so that a notebook's kernel
+        lives on.
     """
 
-    def __init__(self, what: str = "") -> None:
-        self._what = what
+    def __init__(self, what: str = "", *, exits: bool = True) -> None:
+        self._what, self._exits = what, exits
         self._name = ""
         self._until_exit = contextlib.ExitStack()
 
@@ -123,6 +126,8 @@ class StopRequest:
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         del frame
+        if self._name and number == signal.SIGINT and not self._exits:
+            raise KeyboardInterrupt(AT_ONCE)
         self._name = self._name or signal.Signals(number).name
 
     def _listen(self, reads: socket.socket) -> None:
@@ -131,7 +136,7 @@ class StopRequest:
             number = numbers[0]
             if number not in SIGNALS:
                 continue
-            if asked and number == signal.SIGINT:
+            if asked and number == signal.SIGINT and self._exits:
                 os._exit(128 + number)
             if not asked and self._what:
                 line_start = "\r\x1b[K" if sys.stderr.isatty() else ""  # progress may stand there

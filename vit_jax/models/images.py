@@ -6,7 +6,9 @@ The steps are the same as in evaluation: decode to RGB, resize, central crop.
 import math
 import os
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
@@ -16,6 +18,8 @@ from vit_jax.models import Preprocess
 
 # The default of input.max_image_pixels: prediction has no config.
 MAX_PIXELS = 100_000_000
+
+AnyImage = str | os.PathLike[str] | Image.Image | np.ndarray
 
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".gif", ".bmp", ".webp", ".tif", ".tiff")
 
@@ -39,13 +43,51 @@ def find(paths: list[str]) -> list[Path]:
     return images
 
 
-def load(path: Path, preprocess: Preprocess) -> np.ndarray:
-    """A file -> float32 [H, W, 3], normalised. UserError for a damaged or too large image."""
+def listed(images: AnyImage | Sequence[AnyImage]) -> list[tuple[Path | int, Path | Image.Image]]:
+    """(its name, the image) of each: a file is named by its path, others by their places.
+
+    Folders are searched. UserError for anything else, and if there is nothing at all.
+    """
+    one = isinstance(images, str | os.PathLike | Image.Image)
+    if isinstance(images, np.ndarray):
+        one = images.ndim == 2 or (images.ndim == 3 and images.shape[-1] in (3, 4))
+    named: list[tuple[Path | int, Path | Image.Image]] = []
+    every: Any = [images] if one else images
+    for place, image in enumerate(every):
+        if isinstance(image, str | os.PathLike):
+            named += [(file, file) for file in find([os.fspath(image)])]
+        elif isinstance(image, Image.Image):
+            named.append((place, image))
+        else:
+            named.append((place, _of_array(place, image)))
+    if not named:
+        raise UserError("There are no images: give files, folders, Pillow's images or arrays.")
+    return named
+
+
+def _of_array(place: int, array: Any) -> Image.Image:
+    """uint8 [H, W, 3], or [H, W], or [H, W, 4] with transparency, which is dropped."""
+    shape: tuple[int, ...] = getattr(array, "shape", ())
+    kind = str(getattr(array, "dtype", type(array).__name__))
+    if kind != "uint8" or not (len(shape) == 2 or (len(shape) == 3 and shape[-1] in (3, 4))):
+        raise UserError(
+            f"Image {place} is {kind} {list(shape)}: give files, Pillow's images, or arrays of "
+            "uint8 [H, W, 3] with values from 0 to 255, neither scaled nor normalised."
+        )
+    return Image.fromarray(np.asarray(array))
+
+
+def load(image: Path | Image.Image, preprocess: Preprocess, name: Path | int = 0) -> np.ndarray:
+    """A file, or an image called `name` -> float32 [H, W, 3], normalised.
+
+    UserError for a damaged or too large image.
+    """
+    path = f"Image {name}" if isinstance(image, Image.Image) else image
     try:
         with warnings.catch_warnings():
             # Pillow has its own limit, at which it only warns.
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-            opened = Image.open(path)
+            opened = image.copy() if isinstance(image, Image.Image) else Image.open(image)
         with opened:
             _check_pixels(path, opened.size, preprocess)
             pixels = _rgb(ImageOps.exif_transpose(opened))
@@ -61,7 +103,7 @@ def load(path: Path, preprocess: Preprocess) -> np.ndarray:
     return normalise(prepared, preprocess)
 
 
-def _check_pixels(path: Path, stored: tuple[int, int], preprocess: Preprocess) -> None:
+def _check_pixels(path: Path | str, stored: tuple[int, int], preprocess: Preprocess) -> None:
     """Raises UserError if the image, as stored or resized, has more than MAX_PIXELS.
 
     `stored` is (width, height); the sides may turn out to be swapped.
@@ -123,7 +165,7 @@ def _resized_size(size: tuple[int, int], preprocess: Preprocess) -> tuple[int, i
     return max(1, round(size[0] / ratio)), max(1, round(size[1] / ratio))
 
 
-def _cropped(path: Path, image: Image.Image, preprocess: Preprocess) -> Image.Image:
+def _cropped(path: Path | str, image: Image.Image, preprocess: Preprocess) -> Image.Image:
     if preprocess.crop is None:
         return image
     height, width = preprocess.crop

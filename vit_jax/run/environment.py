@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import vit_jax
+from vit_jax.core.errors import UserError
 from vit_jax.parallel.chips import peak_flops
 
 if TYPE_CHECKING:  # prepare, which asks only for versions, runs without JAX
@@ -22,10 +23,30 @@ DETERMINISTIC_FLAGS = ("--xla_gpu_deterministic_ops=true", "--xla_gpu_autotune_l
 
 
 def deterministic() -> None:
-    """Makes XLA choose bitwise reproducible kernels; to be called before any device is used."""
+    """Makes XLA choose bitwise reproducible kernels.
+
+    UserError if this process has a GPU in use already, for which the flags come too late.
+    """
     given = os.environ.get("XLA_FLAGS", "").split()
     missing = [flag for flag in DETERMINISTIC_FLAGS if flag not in given]
+    if missing and _on_gpu_already():
+        raise UserError(
+            "deterministic=True sets flags of XLA, which JAX reads before it first uses a device, "
+            "and this process has used one. Start it anew (a notebook: restart its kernel) and "
+            f'begin with this run, or with XLA_FLAGS="{" ".join(DETERMINISTIC_FLAGS)}" in its '
+            "environment; or set deterministic=False."
+        )
     os.environ["XLA_FLAGS"] = " ".join([*given, *missing])
+
+
+def _on_gpu_already() -> bool:
+    """Whether JAX has found its devices, and they are GPUs, which the flags are about."""
+    bridge = sys.modules.get("jax._src.xla_bridge")  # JAX offers no public question
+    if bridge is None or not bridge.backends_are_initialized():
+        return False
+    import jax
+
+    return jax.default_backend() == "gpu"
 
 
 def describe(mesh: Mesh) -> dict[str, Any]:

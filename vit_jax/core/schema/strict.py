@@ -49,6 +49,16 @@ def _set(tree: dict[str, Any], names: list[str], text: str, path: str) -> None:
     _set(tree[name], rest, text, path)
 
 
+def overlaid(tree: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """The nested values of `tree`, with `values` in their place where both have one."""
+    done = dict(tree)
+    for name, value in values.items():
+        below = done.get(name)
+        sections = isinstance(value, Mapping) and isinstance(below, Mapping)
+        done[name] = overlaid(dict(below or {}), value) if sections else value
+    return done
+
+
 class _Text(str):
     """A value as written on the command line, its type still unknown."""
 

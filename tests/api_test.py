@@ -1,0 +1,62 @@
+"""Training from Python: the same run as the commands', interrupted and continued."""
+
+import signal
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import vit_jax
+from tests.conftest import TINY_RUN
+from vit_jax import config as configs
+
+EVAL = {"test": {"split": "test", "preprocess": "decode|resize(8)"}}
+
+
+def test_configs_are_laid_over_each_other():
+    config = vit_jax.load_config(TINY_RUN, "optim.lr=2e-3", total={"epochs": 20}, evals=EVAL)
+    assert (config.optim.lr, config.total.steps, config.total.epochs) == (2e-3, None, 20)
+    assert TINY_RUN["total"] == {"steps": 6}
+    again = vit_jax.load_config(config, seed=1, evals={"test": None})
+    assert (again.seed, again.evals, again.optim.lr) == (1, {}, 2e-3)
+    assert configs.to_dict(vit_jax.load_config(config)) == configs.to_dict(config)
+    with pytest.raises(vit_jax.UserError, match=r"no field optim\.lrr"):
+        vit_jax.load_config(TINY_RUN, optim={"lrr": 1})
+
+
+def test_fits_evaluates_predicts_and_goes_on(tmp_path, monkeypatch):
+    run = vit_jax.Run(vit_jax.load_config(TINY_RUN, evals=EVAL), tmp_path / "run")
+    assert (run.step, run.metrics()) == (0, [])
+    from vit_jax.training import run_log
+
+    write = run_log.RunLog.write
+
+    def interrupted(log, step, *rest):
+        write(log, step, *rest)
+        if step == 3:
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(run_log.RunLog, "write", interrupted)
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(vit_jax.Preempted, match="Stopped by SIGINT") as stopped:
+        run.fit()
+    assert stopped.value._render_traceback_() == [f"Preempted: {stopped.value}"]
+    assert signal.getsignal(signal.SIGINT) == before
+    assert 3 <= run.step < 6
+    monkeypatch.undo()
+    done = run.fit()
+    assert run.step == 6
+    assert run.fit() == done  # finished: nothing changes
+    assert [row["step"] for row in run.metrics()] == [1, 2, 3, 4, 5, 6]
+    assert vit_jax.Run.open(tmp_path / "run").evaluate()["test/loss"] == done["test/loss"]
+
+    pixels = np.random.default_rng(0).integers(0, 256, (8, 8, 3), np.uint8)
+    file = tmp_path / "a.png"
+    Image.fromarray(pixels).save(file)
+    ((name, classes),) = run.predict(file, top_k=2)
+    assert (name, len(classes)) == (file, 2)
+    same = run.predict([pixels, Image.fromarray(pixels)], top_k=2)
+    assert same == [(0, classes), (1, classes)]
+    assert run.predict(pixels[None], top_k=2) == [(0, classes)]
+    with pytest.raises(vit_jax.UserError, match="Image 0 is float64"):
+        run.predict(pixels / 255)

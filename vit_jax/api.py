@@ -1,0 +1,207 @@
+"""Training from Python, as the commands do it (docs/python.md).
+
+    config = vit_jax.load_config("vit_digits", "optim.lr=2e-3", total={"epochs": 20})
+    run = vit_jax.Run(config, workdir="runs/digits")
+    run.fit()
+
+A Run is a handle on a work directory: all that it knows is on disk, and any other process, command
+or notebook may go on there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import jax
+import ml_collections
+from etils import epath
+
+from vit_jax import config as configs
+from vit_jax import weights
+from vit_jax.cluster.peers import Peers
+from vit_jax.cluster.preemption import stop_request
+from vit_jax.config import RunConfig
+from vit_jax.core import compilation_cache, devices
+from vit_jax.core.errors import Told, UserError
+from vit_jax.core.schema import config_file
+from vit_jax.core.screen import Screen
+from vit_jax.core.signals import at_once
+from vit_jax.evaluate.__main__ import evaluate
+from vit_jax.models.images import AnyImage
+from vit_jax.predict import Predictor
+from vit_jax.run import environment, preflight
+from vit_jax.store import checkpoint_dir, runs
+from vit_jax.store.workdir import read_document
+from vit_jax.train import train
+
+AnyConfig: TypeAlias = RunConfig | Mapping[str, Any] | ml_collections.ConfigDict | str | Path
+
+
+def load_config(config: AnyConfig, *overrides: str, **sections: Any) -> RunConfig:
+    """The config of a run, every name and type checked.
+
+    Args:
+      config: as for --config, such as "configs/finetune.py:cifar10"; or nested fields, in a
+        dictionary or ConfigDict; or another config.
+      *overrides: "optim.lr=2e-3", as on the command line; they come last.
+      **sections: nested fields over those of `config`: total={"epochs": 20}, seed=1. None takes an
+        evaluation out: evals={"test": None}.
+
+    Raises:
+      UserError: no such file; or a field that is unknown, misspelt, mistyped or out of bounds.
+    """
+    if isinstance(config, str | Path):
+        values = config_file.read(str(config))
+    else:
+        values = configs.to_dict(config) if isinstance(config, RunConfig) else config
+    return configs.resolve(configs.overlaid(values, sections), overrides)
+
+
+class Run:
+    """A run in a work directory: trains, evaluates, predicts, by the code of the commands.
+
+    Args:
+      config: what `load_config` gives or takes.
+      workdir: where its checkpoints and logs are, or will be: a local folder, or gs://...
+
+    Raises UserError for a wrong config; whether data and folders are right is seen by `fit`.
+    """
+
+    def __init__(self, config: AnyConfig, workdir: epath.PathLike) -> None:
+        self.config = config if isinstance(config, RunConfig) else load_config(config)
+        self.workdir = epath.Path(workdir).expanduser()
+        self._predictor: tuple[tuple[str, bool], Predictor] | None = None
+
+    @classmethod
+    def open(cls, workdir: epath.PathLike) -> Run:
+        """The run that is in a work directory, by the config that is recorded there."""
+        folder = epath.Path(workdir).expanduser()
+        return cls(read_document(folder)["config"], folder)
+
+    def __repr__(self) -> str:
+        return f"<Run in {self.workdir}, at step {self.step:,}>"
+
+    @property
+    def step(self) -> int:
+        """The step of the newest checkpoint; 0 if there is none."""
+        return max(checkpoint_dir.steps(self.workdir / "checkpoints"), default=0)
+
+    def fit(self, *, allow_config_change: bool = False) -> dict[str, float]:
+        """Trains to the end, from where the work directory is; returns the last row of the log.
+
+        An interrupt (Ctrl-C, a notebook's stop button) or SIGTERM saves after the step that is
+        under way, and raises Preempted; call it again to go on. A second interrupt ends it at once.
+        Outside the main thread, where Python sees no signals, nothing interrupts it.
+
+        Args:
+          allow_config_change: go on although the config differs from the one it began with.
+
+        Raises:
+          UserError: config, data, weights or work directory are wrong.
+          NonFiniteError: a loss or gradient is NaN or infinite.
+          Preempted: it was interrupted; the state is saved.
+        """
+        with _one_message(), at_once("before anything was begun."):
+            self._prepare()
+            preflight.check_folders(self.config, self.workdir)
+        self._predictor = None
+        with _one_message(), stop_request(Peers.alone(), exits=False) as stop:
+            train(self.config, self.workdir, allow_config_change=allow_config_change, stop=stop)
+        last = self.metrics()[-1:]
+        return {name: x for row in last for name, x in row.items() if name != "step"}
+
+    def evaluate(
+        self, config: AnyConfig | None = None, *, step: int | None = None, ema: bool = False
+    ) -> dict[str, float]:
+        """Evaluates a checkpoint; returns numbers as "test/accuracy".
+
+        Args:
+          config: whose evaluations to run; default: the run's own.
+          step: of the checkpoint; default: the newest one.
+          ema: evaluates the EMA of the weights, where the run keeps one.
+
+        Raises:
+          UserError: no checkpoint, no evaluation, or data that do not fit.
+        """
+        by = self.config if config is None else load_config(config)
+        with _one_message(), contextlib.closing(Screen()) as screen:
+            self._prepare()
+            return evaluate(by, self._checkpoint(step), screen, ema=ema)
+
+    def predict(
+        self,
+        images: AnyImage | Sequence[AnyImage],
+        *,
+        top_k: int = 5,
+        step: int | None = None,
+        ema: bool = False,
+    ) -> list[tuple[Path | int, list[dict[str, Any]]]]:
+        """Classifies images; no TensorFlow is needed.
+
+        Args:
+          images: paths of files and folders, Pillow's images, or uint8 arrays [H, W, 3]; one of
+            them, or several, also as an array [N, H, W, 3].
+          top_k: how many classes to name.
+          step: of the checkpoint; default: the newest one.
+          ema: uses the EMA of the weights, where the run keeps one.
+
+        Returns:
+          For each image its file, or its place in `images`, and its classes, most likely first:
+          {"class": 3, "name": "cat", "probability": 0.97}.
+
+        Raises:
+          UserError: no checkpoint, or an image that cannot be read.
+        """
+        with _one_message():
+            self._prepare()
+            checkpoint = str(self._checkpoint(step))
+            if self._predictor is None or self._predictor[0] != (checkpoint, ema):
+                self._predictor = (checkpoint, ema), Predictor(checkpoint, ema=ema)
+            return list(self._predictor[1](images, top_k=top_k))
+
+    def model(self, *, step: int | None = None, ema: bool = False) -> Any:
+        """The trained model, an nnx.Module in evaluation mode; see docs/weights.md."""
+        with _one_message():
+            return weights.load(self._checkpoint(step), ema=ema)
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """What was logged: a row a step, as of metrics.jsonl; pandas.DataFrame(run.metrics()).
+
+        Numbers that are not finite are None. Empty before the first row.
+        """
+        rows = runs.rows_by_step(self.workdir)
+        return [rows[step] for step in sorted(rows)]
+
+    def _checkpoint(self, step: int | None) -> epath.Path:
+        folder = self.workdir if step is None else self.workdir / "checkpoints" / str(step)
+        return checkpoint_dir.find(folder)
+
+    def _prepare(self) -> None:
+        """Settings of JAX, as the commands make them."""
+        if self.config.deterministic:
+            environment.deterministic()
+        compilation_cache.use()
+        if jax.process_count() > 1:
+            raise UserError(
+                "A Run is of one process, and JAX has connected this one to others. On several "
+                "hosts use the commands (docs/several_hosts.md)."
+            )
+
+
+@contextlib.contextmanager
+def _one_message() -> Iterator[None]:
+    """Errors that are told in one message come without the frames of what failed.
+
+    These would keep the run's arrays alive: Python and notebooks remember the last traceback.
+    """
+    try:
+        yield
+    except Exception as error:
+        told = error if isinstance(error, Told) else devices.unusable(error)
+        if told is None:
+            raise
+        told.__context__ = None
+        raise told.with_traceback(None) from None
