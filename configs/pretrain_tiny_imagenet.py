@@ -23,13 +23,18 @@ COLOURS = "flip_lr|color_jitter(0.4, 0.4, 0.2, 0.1)|grayscale(0.2)"
 LARGE = f"decode|random_resized_crop(48, 0.4, 1.0)|{COLOURS}"
 SMALL = f"decode|random_resized_crop(24, 0.1, 0.4)|{COLOURS}"
 METHODS = {
-    # Of few images and steps: a smaller head, and a teacher that follows faster.
+    # Of few images and steps: a smaller head, a teacher that follows faster, and sharp targets that
+    # use all prototypes from the first step; with a running mean and the published temperatures the
+    # teacher's information fell from 0.53 to 0.08 nats in 450 steps.
     "dino": {
         "kind": "dino",
-        "prototypes": 2048,
+        "prototypes": 512,
         "head_hidden": 512,
         "head_bottleneck": 128,
         "momentum": 0.99,
+        "centring": "sinkhorn",
+        "teacher_temperature": 0.02,
+        "teacher_temperature_start": 0.02,
     },
     "supervised": {},
     "masked_patch": {"kind": "masked_patch"},
@@ -65,7 +70,7 @@ def get_config(arg=None):
                 "name": "adam",
                 "lr": 1e-3,
                 "schedule": "cosine",
-                "warmup_epochs": 1,
+                "warmup_epochs": 1.0,
                 "weight_decay": 0.05,
                 "weight_decay_meaning": "lr_scaled",
                 "b2": 0.95,
@@ -91,7 +96,9 @@ def get_config(arg=None):
         config.input.preprocess = LARGE
         config.input.views = (f"{LARGE}|solarize(0.2)", *(SMALL,) * 4)
         config.evals.frozen.preprocess = "decode|resize(48)"
+        config.model.pool = "avg"
         config.optim.lr = 5e-4
+        config.optim.warmup_epochs = 0.3
     if arg == "supervised":
         config.evals.validation = {"split": "validation", "preprocess": "decode|central_crop(64)"}
     if arg == "fine_tune":
