@@ -1,14 +1,17 @@
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
 from flax import nnx
 from PIL import Image
+from pyarrow import csv, parquet
 
 from vit_jax import models, weights
 from vit_jax.core.errors import NonFiniteError, UserError
+from vit_jax.core.screen import Screen
 from vit_jax.models import Preprocess, images
-from vit_jax.predict import predict
+from vit_jax.predict import predict, write_table
 from vit_jax.train import train
 
 PREDICT = ("-m", "vit_jax.predict")
@@ -48,6 +51,37 @@ def test_table_and_json(trained, photo, run_python):
     assert len(answer["classes"]) == 5
     probabilities = [c["probability"] for c in answer["classes"]]
     assert probabilities == sorted(probabilities, reverse=True)
+
+
+@pytest.mark.parametrize("ending", [".csv", ".parquet"])
+def test_a_table(tmp_path, ending, capsys):
+    name = 'a, "quoted" cat'
+    of = lambda p: [{"class": 1, "name": name, "probability": p},
+                    {"class": 0, "name": "dog", "probability": 1 - p}]  # fmt: skip
+    found = [(Path("ä.png"), of(0.75)), (Path("b.png"), of(0.5))]
+    output = tmp_path / f"predictions{ending}"
+    write_table(found, output, len(found), Screen())
+    read = {".csv": csv.read_csv, ".parquet": parquet.read_table}[ending]
+    assert read(output).to_pylist() == [
+        {"file": "ä.png", "rank": 1, "class": 1, "name": name, "probability": 0.75},
+        {"file": "ä.png", "rank": 2, "class": 0, "name": "dog", "probability": 0.25},
+        {"file": "b.png", "rank": 1, "class": 1, "name": name, "probability": 0.5},
+        {"file": "b.png", "rank": 2, "class": 0, "name": "dog", "probability": 0.5},
+    ]
+
+
+def test_a_table_that_fails_leaves_nothing(tmp_path):
+    def broken():
+        yield Path("a.png"), [{"class": 0, "name": "cat", "probability": 1.0}]
+        raise UserError("b.png is damaged")
+
+    with pytest.raises(UserError, match="damaged"):
+        write_table(broken(), tmp_path / "a.csv", 2, Screen())
+    assert not list(tmp_path.iterdir())
+    with pytest.raises(UserError, match=r"cannot be written: .*[Nn]o such"):
+        write_table([], tmp_path / "nowhere" / "a.csv", 0, Screen())
+    with pytest.raises(UserError, match=r"ends in \.csv or \.parquet"):
+        write_table([], tmp_path / "a.xlsx", 0, Screen())
 
 
 def test_imports_no_tensorflow_and_no_data(trained, photo, run_python):

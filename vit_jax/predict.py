@@ -15,21 +15,39 @@ if __name__ == "__main__":  # --help and a mistake do not wait for the imports b
     flags.DEFINE_integer("batch_size", 32, "How many images are computed at once.")
     flags.DEFINE_bool("ema", False, "The EMA of the weights, where the run kept one.")
     flags.DEFINE_bool("json", False, "One JSON object a line instead of text.")
+    flags.DEFINE_string("output", None, "A .csv or .parquet to write instead: a row a class.")
     flags.mark_flag_as_required("checkpoint")
     command.parse(positional=True)
 
+import contextlib
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import jax
 import numpy as np
+import pyarrow as pa
 from flax import nnx
+from pyarrow import csv, parquet
 
 from vit_jax import weights
 from vit_jax.core.errors import NonFiniteError, UserError
+from vit_jax.core.files import atomic_file
+from vit_jax.core.screen import Screen
 from vit_jax.models.images import AnyImage, find, listed, load
+
+TABLES = {".csv": csv.CSVWriter, ".parquet": parquet.ParquetWriter}
+COLUMNS = pa.schema(
+    [
+        ("file", pa.string()),
+        ("rank", pa.int32()),  # 1: the most likely class
+        ("class", pa.int32()),
+        ("name", pa.string()),
+        ("probability", pa.float64()),
+    ]
+)
+_IMAGES_A_BLOCK = 1024  # of a table: it is never in memory as a whole
 
 
 class Predictor:
@@ -98,6 +116,41 @@ def predict(
     yield from Predictor(checkpoint, ema=ema, batch_size=batch_size)(files, top_k=top_k)
 
 
+def write_table(
+    predictions: Iterable[tuple[Path | int, list[dict]]], output: Path, total: int, screen: Screen
+) -> None:
+    """Writes predictions of `total` images, a row for each class; all of the file or none of it.
+
+    UserError for a file of another kind, or one that cannot be written.
+    """
+    writer = table_writer(output)
+    names = COLUMNS.names[2:]
+    try:
+        with atomic_file(output) as temporary, writer(str(temporary), COLUMNS) as file:
+            rows: list[dict] = []
+            for done, (image, classes) in enumerate(predictions, start=1):
+                about = [{name: c[name] for name in names} for c in classes]
+                rows += [{"file": str(image), "rank": 1 + i, **c} for i, c in enumerate(about)]
+                if done % _IMAGES_A_BLOCK == 0 or done == total:
+                    file.write_batch(pa.RecordBatch.from_pylist(rows, COLUMNS))
+                    rows = []
+                screen.bar("images", done, total)
+    except OSError as error:
+        raise UserError(
+            f"--output={output} cannot be written: {error.strerror or error}"
+        ) from error
+
+
+def table_writer(output: Path) -> type[csv.CSVWriter] | type[parquet.ParquetWriter]:
+    """What writes a table to this file, by its ending. UserError for another ending."""
+    if output.suffix not in TABLES:
+        raise UserError(
+            f"--output={output}: a table of predictions is a file that ends in "
+            f"{' or '.join(TABLES)}."
+        )
+    return TABLES[output.suffix]
+
+
 FLAGS = flags.FLAGS
 
 
@@ -112,6 +165,14 @@ def main(arguments: list[str]) -> None:
         ema=FLAGS.ema,
         batch_size=FLAGS.batch_size,
     )
+    if FLAGS.output is not None:
+        if FLAGS.json:
+            raise UserError("--json belongs to the screen, --output to a table: give one of them.")
+        output = Path(FLAGS.output).expanduser()
+        table_writer(output)  # what is wrong with it is said before anything is computed
+        with contextlib.closing(Screen(sys.stderr)) as screen:
+            write_table(predictions, output, len(find(arguments)), screen)
+        return
     for file, classes in predictions:
         if FLAGS.json:
             print(json.dumps({"file": str(file), "classes": classes}))
