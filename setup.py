@@ -1,12 +1,16 @@
 """The package's metadata; settings of the tools are in pyproject.toml."""
 
 import re
+import shutil
 from pathlib import Path
 
 from setuptools import find_packages, setup
+from setuptools.command.build_py import build_py
+
+ROOT = Path(__file__).parent
 
 # Read, not imported: the build environment has none of the dependencies.
-INIT = Path(__file__).parent / "vit_jax" / "__init__.py"
+INIT = ROOT / "vit_jax" / "__init__.py"
 VERSION = re.search(r'^__version__ = "(.+)"$', INIT.read_text(), re.MULTILINE)[1]
 
 # tensorflow-cpu, half the size, has wheels for Linux and Windows on x86-64 alone.
@@ -19,12 +23,31 @@ HAS_NO_TENSORFLOW_CPU = (
     "(platform_machine != 'x86_64' and platform_machine != 'AMD64')"
 )
 
+
+class BuildWithConfigs(build_py):
+    """Copies configs/ and cards/ into the wheel: vit_jax/core/schema/shipped.py finds them there.
+
+    An editable installation reads those of the clone.
+    """
+
+    def run(self):  # noqa: D102
+        super().run()
+        if self.editable_mode:
+            return
+        shipped = Path(self.build_lib) / "vit_jax" / "_shipped"
+        shutil.rmtree(shipped, ignore_errors=True)  # of an earlier build
+        for folder in ("configs", "cards"):
+            ignored = shutil.ignore_patterns("__pycache__")
+            shutil.copytree(ROOT / folder, shipped / folder, ignore=ignored)
+
+
 setup(
     name="vit_jax",
     version=VERSION,
     description="Pre-training of Vision Transformers in JAX, from a laptop to a TPU pod",
     license="Apache-2.0",
     python_requires=">=3.11",
+    cmdclass={"build_py": BuildWithConfigs},
     packages=find_packages(include=["vit_jax", "vit_jax.*"]),
     package_data={
         "vit_jax.core": ["*.gz"],

@@ -212,17 +212,25 @@ def test_a_missing_file_names_the_existing_ones(monkeypatch):
         configs.load("configs")
 
 
-def test_outside_a_clone_it_says_where_config_files_are(tmp_path, monkeypatch):
+def test_a_shipped_config_is_found_by_its_name_and_a_path_wins(tmp_path, monkeypatch):
+    by_path = configs.load(str(PACKAGE.parent / "configs/vtab.py:dtd"), ["init.weights=x"])
     monkeypatch.chdir(tmp_path)
-    where = re.escape(str(PACKAGE.parent / "configs"))
-    with pytest.raises(UserError, match=rf"has none. Did you mean '{where}/vit_digits.py'\?"):
-        configs.load("configs/vit_digits.py")
-    with pytest.raises(UserError, match=rf"{where} has. Did you mean 'vit_digits.py'"):
-        configs.load("configs/vit_digit.py")
-    monkeypatch.setattr("vit_jax.__file__", str(tmp_path / "site-packages/vit_jax/__init__.py"))
-    with pytest.raises(
-        UserError, match=r"come with a clone of the repository, not with the package"
-    ):
+    assert configs.load("vtab:dtd", ["init.weights=x"]) == by_path
+    Path("vit_digits").mkdir()  # a work directory of that name is not a config
+    assert configs.load("vit_digits").optim.lr != 7
+    for name in ("vit_digits.py", "vit_cifar10.py"):
+        Path(name).write_text("def get_config(arg=None):\n    return {'optim': {'lr': 7.0}}")
+        assert configs.load(name).optim.lr == 7
+    Path("vit_i1k").touch()
+    with pytest.raises(UserError, match="--config=vit_i1k is not a Python file"):
+        configs.load("vit_i1k")
+
+
+def test_a_missing_config_names_the_nearest(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match=r"No config vit_digit: it is neither .* 'vit_digits'"):
+        configs.load("vit_digit:x")
+    with pytest.raises(UserError, match=r"configs has none\. .* by name, .* mean 'vit_digits'"):
         configs.load("configs/vit_digits.py")
     with pytest.raises(UserError, match="--config is empty"):
         configs.load("")

@@ -277,7 +277,7 @@ STEP_FIELDS = ("input.skip_steps",)
 
 
 def load(path: str, overrides: Sequence[str] = ()) -> RunConfig:
-    """The run that a file, "configs/x.py" or "configs/x.py:arg", and overrides describe.
+    """The run that a file, "configs/x.py", "x" or "x:arg", and overrides describe.
 
     UserError if there is no such file, or for what `resolve` refuses.
     """

@@ -53,6 +53,8 @@ def test_the_last_value_counts_as_in_a_training():
 def test_config_files_are_an_axis_and_keep_their_variants():
     parsed = grid.parse(["--config=a.py,b.py:variant=L/16,aug=light1,c.py"])
     assert parsed.axes == {"config": ("a.py", "b.py:variant=L/16,aug=light1", "c.py")}
+    parsed = grid.parse(["--config=vit_augreg:variant=L/16,aug=light1,vit_digits,bit"])
+    assert parsed.axes == {"config": ("vit_augreg:variant=L/16,aug=light1", "vit_digits", "bit")}
 
 
 @pytest.mark.parametrize(

@@ -195,7 +195,7 @@ def test_free_fields_are_not_compared():
     assert list(fields["input"]["mixture"]) == ["a", "b"]
 
 
-@pytest.mark.parametrize("file", sorted((ROOT / verify.CARDS).glob("*.json")), ids=lambda f: f.name)
+@pytest.mark.parametrize("file", sorted((ROOT / "cards").glob("*.json")), ids=lambda f: f.name)
 def test_cards_are_of_the_configs_that_they_name(file, monkeypatch):
     monkeypatch.chdir(ROOT)
     card = recipe_card.read(epath.Path(file))

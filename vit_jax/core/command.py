@@ -30,7 +30,11 @@ def define_config(fields: Sequence[str], required: bool = True) -> None:
     fields: "optim.lr" and so on, for the message about a flag that was meant as one of them.
     """
     _fields.extend(fields)
-    flags.DEFINE_string("config", None, "Config file, such as configs/vit_digits.py[:variant].")
+    flags.DEFINE_string(
+        "config",
+        None,
+        "Config: a file, or the name of one of the package's, such as vit_digits[:variant].",
+    )
     flags.DEFINE_multi_string(
         OVERRIDE, [], "Overrides a field: --config.optim.lr=3e-4 is short for it. May be repeated."
     )

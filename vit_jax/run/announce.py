@@ -208,7 +208,7 @@ def finished(
     screen.say(f"saved    {workdir / 'checkpoints' / str(durations.total_steps)}")
     command = f"predict --checkpoint {workdir} IMAGE..."
     if not model.num_classes:
-        command = f"train --config configs/finetune.py --config.init.weights={workdir} ..."
+        command = f"train --config finetune --config.init.weights={workdir} ..."
     screen.say(f"next     python -m vit_jax.{command}")
 
 

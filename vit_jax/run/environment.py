@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import vit_jax
 from vit_jax.core.errors import UserError
+from vit_jax.core.schema import shipped
 from vit_jax.parallel.chips import peak_flops
 
 if TYPE_CHECKING:  # prepare, which asks only for versions, runs without JAX
@@ -83,6 +84,8 @@ def versions(packages: Sequence[str]) -> dict[str, str]:
 
 def _commit() -> str | None:
     """The commit of the clone that this code runs from, "+" if changed; None without a clone."""
+    if shipped.in_wheel():  # a clone that it is installed into is another's
+        return None
     where = Path(vit_jax.__file__).parent
     try:
         commit = _git(where, "rev-parse", "HEAD")

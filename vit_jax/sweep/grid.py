@@ -15,6 +15,7 @@ from typing import NamedTuple
 from vit_jax import config as configs
 from vit_jax.core import command
 from vit_jax.core.errors import UserError
+from vit_jax.core.schema import shipped
 
 CONFIG = "config"  # the axis of config files
 NOT_FOR_TRAININGS = (
@@ -192,9 +193,10 @@ def _bare(value: str) -> str:
 
 def _config_files(text: str) -> list[str]:
     """The config files between commas; "x.py:variant=L/16,aug=light1" is one file."""
+    names = "|".join(shipped.config_names())
     files: list[str] = []
     for piece in split(text):
-        if files and not re.search(r"\.py(:|$)", piece):
+        if files and not re.search(rf"\.py(:|$)|^({names})(:|$)", piece):
             files[-1] += f",{piece}"
         else:
             files.append(piece)

@@ -15,13 +15,13 @@ from etils import epath
 from vit_jax import config as configs
 from vit_jax.core import command
 from vit_jax.core.errors import UserError
+from vit_jax.core.schema import shipped
 from vit_jax.store.metrics_file import RESERVED
 from vit_jax.verify import published_curve, recipe_card
 from vit_jax.verify.logged_run import LoggedRun, compared_fields, differences, read_run
 from vit_jax.verify.published_curve import PublishedCurve
 from vit_jax.verify.recipe_card import Comparison
 
-CARDS = "cards"  # the folder beside configs/; published/ in it has the curves
 MAX_SHOWN = 12  # numbers of a published curve
 
 # Steadier than the loss where each batch is blended with another ratio.
@@ -174,16 +174,17 @@ def main(arguments: list[str]) -> None:
     if len(runs) > 1:
         raise UserError(f"Give one --workdir, not {len(runs)}; several are for --record.")
     (run,) = runs
-    if not FLAGS.card and (curve := find_published(run, epath.Path(CARDS) / "published")):
+    cards = epath.Path(shipped.folder(shipped.CARDS))
+    if not FLAGS.card and (curve := find_published(run, cards / "published")):
         show_published(run, curve)
         return
-    verify(run, epath.Path(FLAGS.card) if FLAGS.card else find_card(run, epath.Path(CARDS)))
+    verify(run, epath.Path(FLAGS.card) if FLAGS.card else find_card(run, cards))
 
 
 if __name__ == "__main__":
     command.define_config(configs.fields(), required=False)
     flags.DEFINE_multi_string("workdir", None, "Of the run; of several runs to record a card.")
-    flags.DEFINE_string("card", None, f"The card; default: that of the run's config in {CARDS}/.")
+    flags.DEFINE_string("card", None, "The card; default: that of the run's config in cards/.")
     flags.DEFINE_string("record", None, "Writes a card to this file instead.")
     flags.mark_flag_as_required("workdir")
     command.run(main)

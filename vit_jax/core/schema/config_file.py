@@ -8,19 +8,20 @@ from typing import Any
 
 import ml_collections
 
-import vit_jax
 from vit_jax.core import errors
+from vit_jax.core.schema import shipped
 
 
 def read(path: str) -> Mapping[str, Any]:
-    """The result of the file's get_config(arg); path: "configs/x.py" or "configs/x.py:arg".
+    """The result of a file's get_config(arg); path: "configs/x.py" or "configs/x.py:arg".
+
+    A path that is not there may be the name of a config in configs/, in a clone and in a wheel: "x"
+    or "x:arg".
 
     Raises UserError for a file that is missing, is not Python, refuses `arg`, or fails.
     """
     file_name, _, arg = path.partition(":")
-    file = Path(file_name)
-    if not file.is_file():
-        raise errors.UserError(_missing(file))
+    file = _find(file_name)
     spec = importlib.util.spec_from_file_location(f"config_{file.stem}", file)
     if spec is None or spec.loader is None:
         raise errors.UserError(f"--config={file_name} is not a Python file (.py).")
@@ -43,23 +44,31 @@ def read(path: str) -> Mapping[str, Any]:
     return values
 
 
+def _find(name: str) -> Path:
+    """The file of that path; else the shipped config of that name, "vit_digits"."""
+    file = Path(name)
+    if file.is_file():
+        return file
+    if name in shipped.config_names():
+        return shipped.folder(shipped.CONFIGS) / f"{name}.py"
+    raise errors.UserError(_missing(file))
+
+
 def _missing(file: Path) -> str:
-    """The reason why there is no such file, and where config files are."""
+    """The reason why there is no such file, and the nearest that there is."""
     if not str(file).strip("."):
-        return "--config is empty: give a file, such as configs/vit_digits.py in a clone."
+        return "--config is empty: give a name, such as vit_digits, or a file."
     there = [str(p) for p in file.parent.glob("*.py")]
+    names = shipped.config_names()
+    if file.name == str(file) and file.suffix != ".py" and not file.is_dir():
+        return (
+            f"No config {file}: it is neither a file nor a config of this package. "
+            f"{errors.nearest(str(file), names)}"
+        )
     if there:
         what = "is a folder" if file.is_dir() else "is not there"
         return f"No config file {file}: it {what}. {errors.nearest(str(file), there)}"
-    said = f"No config file {file}: {file.parent.absolute()} has none"
-    of_clone = Path(vit_jax.__file__).parents[1] / "configs"
-    if (of_clone / file.name).is_file():
-        return f"{said}. Did you mean {str(of_clone / file.name)!r}?"
-    if of_clone.is_dir():
-        names = [path.name for path in of_clone.glob("*.py")]
-        return f"{said}; {of_clone} has. {errors.nearest(file.name, names)}"
     return (
-        f"{said}. The files in configs/ come with a clone of the repository, not with the package: "
-        "run the command in a clone, give the whole path of a file in one, or write your own "
-        "(docs/config.md there)."
+        f"No config file {file}: {file.parent.absolute()} has none. Configs of this package are "
+        f"found by name, without a folder. {errors.nearest(file.stem, names)}"
     )

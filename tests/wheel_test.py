@@ -1,0 +1,81 @@
+"""The wheel: what is in it, and that it works without the clone."""
+
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+# All that a build reads.
+SOURCES = ("vit_jax", "configs", "cards", "setup.py", "pyproject.toml", "MANIFEST.in")
+NO_CODE = ("*.pyc", "__pycache__")
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    """The wheel's files, built from a copy so that nothing is left in the clone."""
+    pytest.importorskip("setuptools", minversion="77")
+    clone, folder = tmp_path_factory.mktemp("clone"), tmp_path_factory.mktemp("wheel")
+    for name in SOURCES:
+        if (ROOT / name).is_dir():
+            shutil.copytree(ROOT / name, clone / name, ignore=shutil.ignore_patterns(*NO_CODE))
+        else:
+            shutil.copy(ROOT / name, clone / name)
+    # As pip does, in a process without pip's own start.
+    build = "import sys, setuptools.build_meta as b; b.build_wheel(sys.argv[1])"
+    subprocess.run(
+        [sys.executable, "-c", build, str(folder)], cwd=clone, capture_output=True, check=True
+    )
+    (file,) = folder.glob("*.whl")
+    with zipfile.ZipFile(file) as archive:
+        archive.extractall(folder / "installed")
+    return folder / "installed"
+
+
+def files(folder):
+    """Paths of all files in a folder, relative to it, without compiled code."""
+    found = {str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file()}
+    return {file for file in found if "__pycache__" not in file}
+
+
+def test_it_has_all_files_and_no_others(wheel):
+    shipped = {
+        f"_shipped/{where}/{f}" for where in ("configs", "cards") for f in files(ROOT / where)
+    }
+    assert files(wheel / "vit_jax") == files(ROOT / "vit_jax") | shipped
+    assert {path.name for path in wheel.iterdir() if path.suffix != ".dist-info"} == {"vit_jax"}
+
+
+def run_installed(wheel, cwd, *arguments):
+    """A finished process of the installed files, in a folder outside the clone."""
+    environment = os.environ | {"PYTHONPATH": str(wheel), "JAX_PLATFORMS": "cpu"}
+    return subprocess.run(
+        [sys.executable, *arguments], env=environment, cwd=cwd, capture_output=True, text=True,
+        check=False, timeout=300,
+    )  # fmt: skip
+
+
+def test_a_config_is_found_by_its_name(wheel, tmp_path):
+    program = """
+import vit_jax
+from vit_jax import config
+from vit_jax.core.schema import shipped
+print(vit_jax.__file__)
+print(config.load("finetune:cifar10", ["init.weights=x"]).input.source)
+print(len(list(shipped.folder(shipped.CARDS).rglob("*.json"))))
+"""
+    done = run_installed(wheel, tmp_path, "-c", program)
+    cards = len(list((ROOT / "cards").rglob("*.json")))
+    assert (done.stdout, done.stderr) == (f"{wheel}/vit_jax/__init__.py\ntfds\n{cards}\n", "")
+
+
+@pytest.mark.slow
+def test_a_run_is_checked(wheel, tmp_path):
+    train = ("-m", "vit_jax.train", "--config", "vit_digits", "--workdir=runs/digits")
+    done = run_installed(wheel, tmp_path, *train, "--check")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "digits, train: 1,437 examples" in done.stdout
