@@ -47,6 +47,7 @@ setup(
     description="Pre-training of Vision Transformers in JAX, from a laptop to a TPU pod",
     license="Apache-2.0",
     python_requires=">=3.11",
+    entry_points={"console_scripts": ["vit-jax = vit_jax.__main__:main"]},
     cmdclass={"build_py": BuildWithConfigs},
     packages=find_packages(include=["vit_jax", "vit_jax.*"]),
     package_data={

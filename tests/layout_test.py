@@ -44,6 +44,7 @@ FLOORS = {
     "api.py": 10,
     "study/": 10,
     "vtab/": 11,
+    "__main__.py": 12,
 }
 
 # Parts of clu import TensorFlow as soon as they are imported; the overview of parameters does not.

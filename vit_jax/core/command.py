@@ -21,6 +21,7 @@ flags.disclaim_key_flags()  # --help shows what is defined here as the command's
 OVERRIDE = "config_override"
 PREFIX = "--config."
 _fields: list[str] = []  # the config's fields, if the command takes a config
+_called: list[str] = []  # the program and command that `call_as` names
 _parsed: list[list[str]] = []  # what `parse` has left of the command line for `run`
 
 
@@ -114,6 +115,11 @@ def _open_closed() -> None:
             setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115  # for the process's life
 
 
+def call_as(program: str) -> None:
+    """Says how the command was called, such as "vit-jax train", for the hint at --help."""
+    _called.append(program)
+
+
 def no_more(arguments: Sequence[str]) -> None:
     """Raises UserError if there are positional arguments."""
     if arguments:
@@ -150,8 +156,9 @@ def _parse(argv: list[str], hint: str) -> list[str]:
     except flags.Error as error:
         spec = sys.modules["__main__"].__spec__
         module = spec.name.removesuffix(".__main__") if spec else "vit_jax.<command>"
+        called = _called[-1] if _called else f"python -m {module}"
         said = re.sub(r"(?m)^flag --(\w+)=None: Flag .*", r"--\1 is missing.", str(error))
-        lines = [f"error: {said}", _meant(error), hint, f"Try: python -m {module} --help"]
+        lines = [f"error: {said}", _meant(error), hint, f"Try: {called} --help"]
         print("\n".join(line for line in lines if line), file=sys.stderr)
         raise SystemExit(errors.EXIT_USER_ERROR) from error
 

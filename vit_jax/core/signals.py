@@ -33,8 +33,12 @@ def answer_signals() -> None:
     A command differs from a library in its start: `python -m` imports the package before sys.argv
     names the module.
     """
-    if sys.argv[:1] != ["-m"] or threading.current_thread() is not threading.main_thread():
-        return
+    if sys.argv[:1] == ["-m"] and threading.current_thread() is threading.main_thread():
+        end_at_signals()
+
+
+def end_at_signals() -> None:
+    """Makes a signal end the process at once, until `is_over`."""
     for number, default in _DEFAULTS.items():
         if signal.getsignal(number) is default:  # ignoring them is deliberate
             signal.signal(number, _end)

@@ -1,0 +1,56 @@
+"""vit-jax COMMAND ...: every command by one program; python -m vit_jax.COMMAND is the same.
+
+Nothing else is imported before the command is known: JAX takes seconds.
+"""
+
+import runpy
+import sys
+
+from vit_jax import __version__
+from vit_jax.core import signals
+
+COMMANDS = {
+    "convert": "Converts weights from one format to another.",
+    "evaluate": "Evaluates checkpoints on any data.",
+    "export": "Writes a model for use without this package.",
+    "models": "Prints the table of all models.",
+    "plan": "Says memory, time and cost of a run before it is started.",
+    "predict": "Classifies images.",
+    "prepare": "Turns raw collections of images into data sets.",
+    "preview": "Shows the images of a training step.",
+    "report": "Draws runs on one page.",
+    "study": "Trains models of several sizes and fits scaling laws.",
+    "sweep": "Trains a grid of configs.",
+    "train": "Trains a model.",
+    "transfer": "Fine-tunes a model, with values that are chosen on held-out examples.",
+    "verify": "Compares a run with the recorded one of its config.",
+    "visualize": "Shows what a model has learnt.",
+    "vtab": "Runs the 19 tasks of VTAB-1k.",
+}
+
+
+def main() -> None:
+    """The program: replaces the command's name in sys.argv by its module, and runs that."""
+    signals.end_at_signals()
+    name = sys.argv[1] if len(sys.argv) > 1 else "--help"
+    if name in COMMANDS:
+        from vit_jax.core import command
+
+        command.call_as(f"vit-jax {name}")
+        del sys.argv[1]
+        runpy.run_module(f"vit_jax.{name}", run_name="__main__", alter_sys=True)
+    elif name in ("--help", "-h", "help"):
+        print("vit-jax COMMAND ...; vit-jax COMMAND --help lists its flags.\n")
+        for command_name, does in COMMANDS.items():
+            print(f"  {command_name:9}  {does}")
+    elif name == "--version":
+        print(f"vit_jax {__version__}")
+    else:
+        from vit_jax.core import errors
+
+        print(f"error: No command {name}. {errors.nearest(name, COMMANDS)}", file=sys.stderr)
+        raise SystemExit(errors.EXIT_USER_ERROR)
+
+
+if __name__ == "__main__":
+    main()
