@@ -1,5 +1,6 @@
 """vit_jax: pre-training of Vision Transformers in JAX, from a laptop to a TPU pod."""
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vit_jax.core import signals
@@ -7,6 +8,15 @@ from vit_jax.core import signals
 if TYPE_CHECKING:
     from vit_jax.api import Run, load_config
     from vit_jax.core.errors import NonFiniteError, Preempted, UserError
+
+if (Path(__file__).parent / "input_pipeline.py").exists():  # theirs alone has this file
+    raise ImportError(
+        "Google's vit_jax (google-research/vision_transformer) and vit-jax-pretraining, both "
+        "imported as vit_jax, are in one folder, and have overwritten each other's files. "
+        "Uninstall both (pip uninstall vit_jax vit-jax-pretraining) and install one of them again, "
+        "or each in a virtual environment of its own.",
+        name=__name__,
+    )
 
 signals.answer_signals()
 

@@ -110,7 +110,7 @@ def test_mistakes_are_explained(prepare, options, message):
 
 @pytest.mark.skipif(importlib.util.find_spec("apache_beam") is not None, reason="it is installed")
 def test_without_beam(prepare):
-    with pytest.raises(UserError, match=re.escape("pip install 'vit_jax[beam]'")):
+    with pytest.raises(UserError, match=re.escape("pip install 'vit-jax-pretraining[beam]'")):
         prepare(runner="beam")
 
 

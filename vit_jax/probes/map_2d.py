@@ -14,7 +14,7 @@ PERPLEXITY = 30.0  # of t-SNE (scikit-learn's default); less for few examples
 NEIGHBOURS = 15  # of UMAP (umap-learn's default); less for few examples
 LEAST = 3  # examples
 _NEEDS = {"tsne": ("sklearn", "scikit-learn"), "umap": ("umap", "umap-learn")}
-_INSTALL = 'pip install "vit_jax[maps]" installs it'
+_INSTALL = 'pip install "vit-jax-pretraining[maps]" installs it'
 
 
 def map_2d(features: np.ndarray, method: str = "pca", *, seed: int = 0) -> np.ndarray:

@@ -103,7 +103,7 @@ def on_beam(folder: Path, beam_flags: Sequence[str]) -> Callable[..., Iterator[o
         from apache_beam.options.pipeline_options import PipelineOptions
     except ImportError as error:
         raise UserError(
-            f"--runner=beam needs Apache Beam ({error}): pip install 'vit_jax[beam]'."
+            f"--runner=beam needs Apache Beam ({error}): pip install 'vit-jax-pretraining[beam]'."
         ) from error
 
     def run(function: Callable[[Any], object], tasks: Iterable[object]) -> Iterator[object]:

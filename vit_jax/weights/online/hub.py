@@ -132,8 +132,8 @@ def _library(name: str) -> Any:
     except ImportError as error:
         raise UserError(
             f"{name} is on the Hugging Face hub, and huggingface_hub is not installed: "
-            "pip install 'vit_jax[hub]' (in a clone, --editable '.[hub]'). Or download the "
-            "repository, and give its folder."
+            "pip install 'vit-jax-pretraining[hub]' (in a clone, --editable '.[hub]'). Or download "
+            "the repository, and give its folder."
         ) from error
     return huggingface_hub
 
