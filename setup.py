@@ -100,6 +100,7 @@ setup(
         "hub": ["huggingface_hub>=2.4"],  # weights by name
         "maps": ["scikit-learn>=1.9", "umap-learn>=0.5.12"],  # maps of features
         "beam": ["apache-beam>=2.77"],
+        "gcs": ["google-cloud-storage>=3.17"],  # orbax asks it about buckets of work directories
         "wandb": ["wandb>=0.31"],
         # CUDA 12, since it runs on the drivers of CUDA 13 as well, but not the other way round.
         "gpu": ["jax[cuda12]"],

@@ -58,7 +58,7 @@ make_venv() {
 
 stamp_of_requirements() { (cd "$root" && cat setup.py pyproject.toml constraints.txt | cksum); }
 
-# make_environment [EXTRA]: installs the package from this clone, editable, with one of its extras.
+# make_environment [EXTRA]: installs the package from this clone, editable, with some of its extras.
 # A second call with nothing changed returns at once.
 make_environment() {
   local extra=${1:-} stamp installed quiet=()

@@ -36,7 +36,7 @@ install() {
     "$HOME/.local/bin/uv" python install 3.12
     PYTHON=$("$HOME/.local/bin/uv" python find 3.12)
   fi
-  make_environment tpu
+  make_environment tpu,gcs # work directories are on gs://
   cp "$HOME/vit_jax.cksum" "$root/installed.cksum"
 }
 

@@ -66,3 +66,11 @@ def test_not_writable(tmp_path):
     for folder in (tmp_path / "file", tmp_path / "file" / "run", "/proc/run"):
         with pytest.raises(UserError, match=r"cannot be written: .*--workdir"):
             disk_space.check_writable(epath.Path(folder))
+
+
+def test_a_bucket_needs_what_orbax_asks_about_it(monkeypatch):
+    monkeypatch.setattr(disk_space, "_has_google_storage", lambda: False)
+    with pytest.raises(UserError, match=r"gs://bucket/run needs google-cloud-storage.*\.\[gcs\]"):
+        disk_space.check_writable(epath.Path("gs://bucket/run"))
+    monkeypatch.setattr(disk_space, "_has_google_storage", lambda: True)
+    disk_space.check_writable(epath.Path("gs://bucket/run"))

@@ -1,6 +1,7 @@
 """Checks that a run can write its work directory and has disk space, leaving no trace."""
 
 import errno
+import importlib.util
 import shutil
 import tempfile
 
@@ -15,14 +16,27 @@ def check_writable(folder: epath.Path) -> None:
     """Raises UserError if the work directory cannot be created or written; leaves no trace.
 
     It writes a file: permissions alone are not reliable, least of all for root. Nothing is tried
-    on gs:// and the like.
+    on gs:// and the like; there it is what orbax imports that has to be installed.
     """
+    if str(folder).startswith("gs://") and not _has_google_storage():
+        raise UserError(
+            f"The work directory {folder} needs google-cloud-storage, by which orbax looks for "
+            "checkpoints in a bucket, and it is not installed: pip install 'vit-jax-pretraining[gcs]' (in a "
+            "clone, --editable '.[gcs]')."
+        )
     if "://" in str(folder):
         return
     try:
         try_writing(folder)
     except OSError as error:
         raise workdir.unwritable(folder, error) from error
+
+
+def _has_google_storage() -> bool:
+    try:
+        return importlib.util.find_spec("google.cloud.storage") is not None
+    except ModuleNotFoundError:  # google.cloud is not there either
+        return False
 
 
 def try_writing(folder: epath.Path) -> None:
