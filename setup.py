@@ -42,7 +42,7 @@ class BuildWithConfigs(build_py):
 
 
 setup(
-    name="vit_jax",
+    name="vit-jax-pretraining",  # Google's package of the same import name is called vit_jax
     version=VERSION,
     description="Pre-training of Vision Transformers in JAX, from a laptop to a TPU pod",
     license="Apache-2.0",
