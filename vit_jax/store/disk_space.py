@@ -21,8 +21,8 @@ def check_writable(folder: epath.Path) -> None:
     if str(folder).startswith("gs://") and not _has_google_storage():
         raise UserError(
             f"The work directory {folder} needs google-cloud-storage, by which orbax looks for "
-            "checkpoints in a bucket, and it is not installed: pip install 'vit-jax-pretraining[gcs]' (in a "
-            "clone, --editable '.[gcs]')."
+            "checkpoints in a bucket, and it is not installed: pip install "
+            "'vit-jax-pretraining[gcs]' (in a clone, --editable '.[gcs]')."
         )
     if "://" in str(folder):
         return
