@@ -38,7 +38,7 @@ def test_groups_are_apart_and_the_same_twice(method):
 @pytest.mark.parametrize("method", PACKAGES)
 def test_missing_package_is_named(method, monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(UserError, match=r"vit_jax\[maps\]"):
+    with pytest.raises(UserError, match=r"vit-jax-pretraining\[maps\]"):
         map_2d(groups(), method)
 
 

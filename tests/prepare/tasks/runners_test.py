@@ -21,7 +21,9 @@ FLAGS = ["--runner=FnApiRunner"]
 
 def test_without_beam(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "apache_beam", None)
-    with pytest.raises(UserError, match=r"--runner=beam needs Apache Beam .*vit_jax\[beam\]"):
+    with pytest.raises(
+        UserError, match=r"--runner=beam needs Apache Beam .*vit-jax-pretraining\[beam\]"
+    ):
         on_beam(tmp_path, [])
 
 

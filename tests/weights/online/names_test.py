@@ -90,7 +90,7 @@ def test_pickles_and_damage_are_refused(server, tmp_path):
 
 def test_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    with pytest.raises(UserError, match=r"vit_jax\[hub\]"):
+    with pytest.raises(UserError, match=r"vit-jax-pretraining\[hub\]"):
         weights.fetch("timm:toy")
 
 
