@@ -44,6 +44,7 @@ def preview(config: RunConfig, name: str, *, step: int, max_images: int) -> Imag
     """
     if max_images < 1:
         raise UserError(f"--max_images={max_images}: give at least 1.")
+    build.check_views(config.input)
     source = build.source(config.input)
     durations = build.durations(config, num_examples=source.num_examples)
     if not 1 <= step <= durations.total_steps:

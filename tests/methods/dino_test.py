@@ -51,6 +51,15 @@ def test_views_that_no_one_reads_are_refused(tmp_path):
         train(run("mae", f"input.views=['{LARGE}']"), tmp_path)
 
 
+def test_images_on_devices_do_not_hide_what_else_is_wrong_with_views(tmp_path):
+    small, device = "decode|random_resized_crop(8)", "input.cache=device"
+    with pytest.raises(UserError) as told:
+        train(run("dino", device, f"input.views=['{small}']"), tmp_path)
+    assert str(told.value).startswith("2 problems:")
+    assert "input.cache=device keeps one view" in str(told.value)
+    assert "input.views has to begin with" in str(told.value)
+
+
 def test_with_all_of_dinov2_and_with_a_bit(tmp_path):
     dinov2 = ("method.centring=sinkhorn", "method.patch_weight=1", "method.koleo_weight=0.1")
     state = train(run("dino", *dinov2, "total.steps=3"), tmp_path / "vit")

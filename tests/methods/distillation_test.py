@@ -230,7 +230,7 @@ def test_a_teacher_of_other_classes_is_one_message(teacher, data, message):
         (["model.distillation_token=true"], r"method\.label_weight=0 does not use"),
         (["model.distillation_token=true", "model.pool=avg"], r"pool=cls and .*, got pool=avg"),
         (["model.name=R50x1", "model.distillation_token=true"], r"BiT.* has no field"),
-        (["method.teacher_image_size=6"], r"method\.teacher=.*patches"),
+        (["method.teacher_image_size=6"], r"method\.teacher_image_size=6; nearest: 8"),
         (["input.num_classes=5"], r"has 4 classes, the data have 5"),
     ],
 )

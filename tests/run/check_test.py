@@ -138,6 +138,12 @@ def test_every_image_is_checked_on_request(tmp_path, look, images, monkeypatch):
     assert error == "evals.test: all of its 4 images are bad, and none can be scored."
 
 
+def test_a_loss_that_is_not_read_is_one_message(look):
+    table, error = look("method.kind=masked_patch", "loss.mixup=0.2")
+    assert error.startswith("loss.mixup=0.2 is about labels")
+    assert rows(table)["loss"].endswith("problem")
+
+
 def test_parts_that_cannot_be_checked_are_named(look):
     table, error = look("input.source=tfds", "input.data_dir=/nowhere", "input.num_classes=none")
     assert "/nowhere is not a folder" in error

@@ -104,14 +104,18 @@ class DINO(Plain):
             return "centring=sinkhorn"
         return f"koleo_weight={self.koleo_weight:g}" if self.koleo_weight else None
 
-    def check(self, name: str, spec: Any, sizes: Sizes) -> None:
-        """UserError for a model or images that it cannot learn with."""
+    def check_name(self, name: str) -> None:
+        """UserError for a model that it cannot learn with."""
         kind = models.kind(name)
         if kind not in (VIT, BIT):
             raise UserError(
                 f"method.kind=dino learns with a ViT or a BiT, but model.name={name} is "
                 f"{kind[0].lower()}{kind[1:]}: give --config.model.name=ViT-S/16, for example."
             )
+
+    def check(self, name: str, spec: Any, sizes: Sizes) -> None:
+        """UserError for fields of a model, or images, that it cannot learn with."""
+        kind = models.kind(name)
         _check_views(sizes)
         if self.patch_weight and kind != VIT:
             raise UserError(

@@ -14,7 +14,7 @@ from jax.nn import initializers
 
 from vit_jax.core.axes import BATCH, STREAM, TOKENS, WIDTH, constrain
 from vit_jax.core.errors import UserError
-from vit_jax.core.schema.fields import COUNT, field
+from vit_jax.core.schema.fields import ABOVE_0, COUNT, field
 from vit_jax.methods import masking, patch_pixels, vit_only
 from vit_jax.models.head import head
 from vit_jax.models.vit_spec import ViTSpec
@@ -78,7 +78,9 @@ class MAE(Plain):
     """The fields of config.method."""
 
     kind: str = field("mae")
-    masked: float = field(0.75, "share of an image's patches that are left out", bounds=(0, 1))
+    masked: float = field(
+        0.75, "share of an image's patches that are left out", bounds=(ABOVE_0, 1)
+    )
     normalize_pixels: bool = field(
         True, "whether each patch's pixels are wanted with mean 0 and variance 1"
     )
@@ -86,9 +88,12 @@ class MAE(Plain):
     decoder_depth: int = field(8, "its number of blocks", bounds=COUNT)
     decoder_heads: int = field(16, "of its attention", bounds=COUNT)
 
-    def check(self, name: str, spec: Any, sizes: Sizes) -> None:
-        """UserError for a model or images that it cannot learn with."""
+    def check_name(self, name: str) -> None:
+        """UserError for a model that it cannot learn with."""
         vit_only.check(self.kind, name)
+
+    def check(self, name: str, spec: Any, sizes: Sizes) -> None:
+        """UserError for fields of a model, or images, that it cannot learn with."""
         masking.number(self.masked, spec.token_layout(sizes.image).num_patches, "method.masked")
         if spec.position_place != "input":
             raise UserError(

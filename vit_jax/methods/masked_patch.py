@@ -15,7 +15,7 @@ from jax.nn import initializers
 
 from vit_jax.core.axes import BATCH, CLASSES, TOKENS, WIDTH, constrain
 from vit_jax.core.errors import UserError
-from vit_jax.core.schema.fields import field
+from vit_jax.core.schema.fields import ABOVE_0, field
 from vit_jax.methods import masking, patch_pixels, vit_only
 from vit_jax.models.head import head
 from vit_jax.nn.linear import param
@@ -40,7 +40,9 @@ class MaskedPatch(Plain):
     """The fields of config.method."""
 
     kind: str = field("masked_patch")
-    masked: float = field(0.5, "share of an image's patches that are corrupted", bounds=(0, 1))
+    masked: float = field(
+        0.5, "share of an image's patches that are corrupted", bounds=(ABOVE_0, 1)
+    )
     target: str = field(
         "mean_colour",
         "of a patch: its `mean_colour`, one of 512; `colours_4x4`, the same of each of its "
@@ -48,9 +50,12 @@ class MaskedPatch(Plain):
         choices=("mean_colour", "colours_4x4", "pixels"),
     )
 
-    def check(self, name: str, spec: Any, sizes: Sizes) -> None:
-        """UserError for a model or images that it cannot learn with."""
+    def check_name(self, name: str) -> None:
+        """UserError for a model that it cannot learn with."""
         vit_only.check(self.kind, name)
+
+    def check(self, name: str, spec: Any, sizes: Sizes) -> None:
+        """UserError for fields of a model, or images, that it cannot learn with."""
         masking.number(self.masked, spec.token_layout(sizes.image).num_patches, "method.masked")
         if self.target == "colours_4x4" and spec.patch_size % SIDE:
             raise UserError(

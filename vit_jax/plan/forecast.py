@@ -185,6 +185,7 @@ def forecast(
     """
     c = config.input
     num_examples = _declared_examples(c)
+    build.check_views(c)
     _check_batch(config, mesh, topology)
     step = planned_step(config, mesh, num_examples=num_examples)
     figures, from_cache = None, False

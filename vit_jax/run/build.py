@@ -26,7 +26,7 @@ from vit_jax.run.parts.eval_data import (
     unlabelled_data,
 )
 from vit_jax.run.parts.evaluations import KINDS, check_evals, evals
-from vit_jax.run.parts.examples import declared_examples, source, title
+from vit_jax.run.parts.examples import check_views, declared_examples, source, title
 from vit_jax.run.parts.inputs import (
     bad_images,
     batch_layout,

@@ -55,7 +55,7 @@ def check(
     table |= dict(_model(config, parts, problems, screen))
     table["workdir"] = _workdir(given, folder, parts, problems, allow_config_change)
     _show(screen, table, problems)
-    if parts.step.layout is not MISSING:
+    if parts.step.layout is not MISSING and parts.step.objective is not MISSING:
         announce.parameters(screen, parts.step.objective, parts.step.layout)
     problems.tell()
 

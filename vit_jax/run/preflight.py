@@ -82,6 +82,7 @@ def look(config: RunConfig, workdir: epath.Path, problems: Problems) -> RunParts
     # Devices and data.
     mesh = look("mesh", build.mesh, config.mesh)
     source = look("input", build.source, config.input)
+    kept = look("input", build.check_views, config.input)
     look("input", build.check_batch, config, mesh)
     batch_layout = look("input", build.batch_layout, config, source, mesh)
     data = _declared(config.input)
@@ -106,7 +107,7 @@ def look(config: RunConfig, workdir: epath.Path, problems: Problems) -> RunParts
     eval_data, evals = _evaluations(config, data, mesh, step, look)
     of_training = look("input", build.SplitOfRun, "input", source, config.input.preprocess)
     splits = [of_training, *_splits(eval_data)]
-    cached = _cached_bytes(config.input, mesh, splits, look)
+    cached = _cached_bytes(config.input, mesh, splits, look) if kept is not MISSING else kept
     look("memory", memory.check_fits, layout, batch_layout, num_classes, cached)
 
     # First parameters and outputs.

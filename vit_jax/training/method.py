@@ -151,8 +151,12 @@ class Method(Protocol):
         """The field, as name=value, by which an image's loss depends on the others of its batch."""
         ...
 
+    def check_name(self, name: str) -> None:
+        """UserError for a model that it cannot learn with, whatever its fields."""
+        ...
+
     def check(self, name: str, spec: Any, sizes: Sizes) -> None:
-        """UserError for a model, or images of these sizes, that it cannot learn with."""
+        """UserError for fields of a model, or images of these sizes, that it cannot learn with."""
         ...
 
     def extend(self, model: Any, rngs: nnx.Rngs) -> nnx.Module | None:
@@ -174,7 +178,9 @@ class Method(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Plain:
-    """The answers of a method that has one view of an image, no EMA of its own and no warnings."""
+    """The answers of a method for all models, with one view of an image, no EMA of its own and no
+    warnings.
+    """
 
     uses_labels = False
     reads_views = False
@@ -183,6 +189,10 @@ class Plain:
     def whole_batch(self) -> str | None:
         """None: the loss of an image is its own."""
         return None
+
+    def check_name(self, name: str) -> None:
+        """Nothing is wrong with any model."""
+        del name
 
     def extend(self, model: Any, rngs: nnx.Rngs) -> nnx.Module | None:
         """Nothing is trained beside the model."""

@@ -41,8 +41,7 @@ class Objective:
 
     def views(self, batch: Batch) -> tuple[jax.Array, ...]:
         """A batch -> the further views of its images, normalised, float32 [B, h, w, 3] each."""
-        there = view_names(sum(name.startswith("view") for name in batch))
-        return tuple(self.images(batch, name) for name in there)
+        return tuple(self.images(batch, name) for name in view_names(len(batch)) if name in batch)
 
     def inputs(self, batch: Batch) -> tuple[jax.Array, jax.Array, jax.Array]:
         """A batch -> normalised images [B, H, W, 3], targets [B, C], weight [B]; all float32."""

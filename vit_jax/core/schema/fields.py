@@ -25,6 +25,7 @@ ANY = None  # values in other formats: all
 # ImageNet-21k has 21,843. Every example has a vector of that length in memory.
 MOST_CLASSES = 2**24
 COUNT = (1, 2**20)  # bounds of sizes: more would be a mistake
+ABOVE_0 = math.nextafter(0, 1)  # a lower bound that excludes 0
 
 Values = tuple[Any, ...] | None
 
@@ -116,7 +117,8 @@ def check_bounds(name: str, value: Any, bounds: tuple[float, float] | None) -> N
     if any(x is not None and not smallest <= x < below for x in values):
         most = math.nextafter(below, 0)
         limit = f"at most {most:g}" if most == 1 else f"below {below:.16g}"
-        raise errors.UserError(f"{name}={value}: give at least {smallest:.16g} and {limit}.")
+        least = "more than 0" if smallest == ABOVE_0 else f"at least {smallest:.16g}"
+        raise errors.UserError(f"{name}={value}: give {least} and {limit}.")
 
 
 def _check_type(name: str, value: Any, hint: Any) -> None:

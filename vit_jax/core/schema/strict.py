@@ -87,10 +87,17 @@ def values_at(section: Any, path: str, where: str = "") -> list[tuple[str, Any]]
     return [pair for k, v in below.items() for pair in values_at(v, rest, f"{where}.{k}")]
 
 
-def build(cls: type, values: Mapping[str, Any], where: str = "", root: type | None = None) -> Any:
+def build(
+    cls: type,
+    values: Mapping[str, Any],
+    where: str = "",
+    root: type | None = None,
+    kind: str | None = None,
+) -> Any:
     """An instance of dataclass `cls` from nested values; names and types are checked.
 
-    where, root: the section that this is, and its root class; default: `cls` is the root.
+    where, root: the section that this is, and its root class; default: `cls` is the root. kind: of
+    a section whose fields depend on it.
     """
     root = root or cls
     if not isinstance(values, Mapping):
@@ -99,7 +106,9 @@ def build(cls: type, values: Mapping[str, Any], where: str = "", root: type | No
     for name in map(str, values):
         if name not in hints:
             full = f"{where}.{name}".lstrip(".")
-            raise errors.UserError(f"config has no field {full}. {_meant(full, hints, root)}")
+            of_kind = "" if kind is None else f" where {where}.kind={kind}"
+            meant = _meant(full, hints, root)
+            raise errors.UserError(f"config has no field {full}{of_kind}. {meant}")
     done = {n: _typed(v, hints[n], f"{where}.{n}".lstrip("."), root) for n, v in values.items()}
     return cls(**done)
 
@@ -127,8 +136,12 @@ def _typed(value: Any, hint: Any, where: str, root: type) -> Any:
         return build(typing.cast(type, hint), value, where, root)
     by_kind = _by_kind(hint)
     if by_kind:
-        kind = value.get("kind", by_kind.default) if isinstance(value, Mapping) else ""
-        return build(by_kind.find(str(kind)), value, where, root)
+        if not isinstance(value, Mapping):
+            raise errors.UserError(
+                f"config.{where} is a section, got {str(value)!r}: give {where}.kind."
+            )
+        kind = str(value.get("kind", by_kind.default))
+        return build(by_kind.find(kind), value, where, root, kind)
     if typing.get_origin(hint) is dict:
         if not isinstance(value, Mapping):
             raise errors.UserError(f"config.{where} maps names to sections, got {value!r}.")

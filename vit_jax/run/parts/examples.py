@@ -210,11 +210,6 @@ def _check_choice(c: InputConfig) -> None:
             f'input.source="tfds" has; {", ".join(sorted(kinds))} may be kept in memory by '
             'input.cache="ram" or "device".'
         )
-    if c.cache == DEVICE and c.views:
-        raise errors.UserError(
-            "input.cache=device keeps one view of an image, but input.views has further ones: set "
-            "input.cache=ram, which keeps images as they are stored."
-        )
     if c.repeats > c.batch_size:
         raise errors.UserError(
             f"input.repeats={c.repeats} copies of an image do not fit into "
@@ -236,6 +231,18 @@ def _check_choice(c: InputConfig) -> None:
         raise errors.UserError(
             f"input.pseudo_labels={c.pseudo_labels} does not apply to input.mixture: which of its "
             "components have pseudo-labels is said by input.mixture.NAME.pseudo_labels."
+        )
+
+
+def check_views(c: InputConfig) -> None:
+    """UserError if further views of images cannot be made of what is kept of them.
+
+    Apart from `source`, so that errors in the views' ops and sizes are found at once.
+    """
+    if c.cache == DEVICE and c.views:
+        raise errors.UserError(
+            "input.cache=device keeps one view of an image, but input.views has further ones: set "
+            "input.cache=ram, which keeps images as they are stored."
         )
 
 

@@ -44,6 +44,7 @@ def model(config: RunConfig, *, num_classes: int) -> Model:
     name, fields = architecture(config)
     method = pretraining(config)
     if method is not None:
+        method.check_name(name)  # before its fields, which may be those of another family
         sizes = Sizes(prepared.image_size, view_sizes(config.input))
         method.check(name, models.spec(name, **fields), sizes)
         num_classes = num_classes if method.uses_labels else 0

@@ -45,6 +45,7 @@ def teacher(
     check_teacher(config)
     c, images = config.method, config.input
     try:
+        _check_size(path, c.teacher_image_size)
         found = weights.find(
             path,
             dtype=config.model.dtype,
@@ -68,6 +69,19 @@ def teacher(
 
 def _path(config: RunConfig) -> str | None:
     return getattr(config.method, "teacher", None)
+
+
+def _check_size(path: str, size: int | None) -> None:
+    """UserError unless the teacher's patches tile images of `size` pixels a side; None: its own."""
+    if size is None:
+        return
+    patch = getattr(weights.checkpoint_info(path).spec, "patch_size", 1)
+    if size % patch:
+        nearest = max(patch, round(size / patch) * patch)
+        raise UserError(
+            f"its patches of {patch} pixels do not tile the images of method.teacher_image_size="
+            f"{size}; nearest: {nearest}. Change that."
+        )
 
 
 def _columns(
