@@ -69,7 +69,10 @@ class Predictor:
         if notice:
             print(notice, file=sys.stderr)
         if not loaded.model.num_classes:
-            raise UserError(f"{checkpoint} is a backbone without a head: it cannot name classes.")
+            raise UserError(
+                f"{checkpoint} is a backbone without a head: it cannot name classes. Fine-tune it: "
+                f"python -m vit_jax.train --config finetune --config.init.weights={checkpoint}"
+            )
         self._names = loaded.class_names
         self._preprocess = loaded.model.preprocess
         graph, self._params = nnx.split(loaded.model, nnx.Param)

@@ -13,6 +13,7 @@ from vit_jax import config as configs
 from vit_jax import weights
 from vit_jax.core.errors import UserError
 from vit_jax.methods.table import METHODS, SUPERVISED
+from vit_jax.predict import Predictor
 from vit_jax.run import build
 from vit_jax.store.workdir import read_document
 from vit_jax.train import train
@@ -136,6 +137,8 @@ for name, mesh in {"one": (1, 1, 1), "eight": (2, 2, 2)}.items():
         ("mae", ["model.name=R50x1"], r"^method\.kind=mae .* model\.name=R50x1 is a BiT"),
         ("masked_patch", ["model.name=EfficientNet-B0"], r"^method\.kind=masked_patch .* is an E"),
         ("dino", ["model.name=EfficientNet-B0"], r"^method\.kind=dino .* is an EfficientNet"),
+        ("mae", ["model.pool=map"], r"model\.pool=map, which .* random\. Set model\.pool=avg\."),
+        ("masked_patch", ["model.pre_logits=true"], r"Set model\.pre_logits=False\."),
         ("mae", ["model.position_embedding=rotary_2d"], "position_embedding=rotary_2d acts in"),
         ("mae", ["method.decoder_width=30"], r"method\.decoder_width=30 has to divide"),
         ("mae", ["loss.label_smoothing=0.1"], r"loss\.label_smoothing=0\.1 is about labels"),
@@ -171,6 +174,8 @@ def test_the_config_is_written_whole_and_read_again(tmp_path):
     assert configs.resolve(written) == config
     with pytest.raises(UserError, match=r"method\.masked"):
         train(run("mae", "method.masked=0.7", "total.steps=3"), tmp_path)
+    with pytest.raises(UserError, match=rf"without a head: .*init\.weights={tmp_path}"):
+        Predictor(str(tmp_path))
 
 
 def test_learning_from_labels_has_no_method():

@@ -116,6 +116,7 @@ class DINO(Plain):
     def check(self, name: str, spec: Any, sizes: Sizes) -> None:
         """UserError for fields of a model, or images, that it cannot learn with."""
         kind = models.kind(name)
+        self._check_read()
         _check_views(sizes)
         if self.patch_weight and kind != VIT:
             raise UserError(
@@ -132,6 +133,28 @@ class DINO(Plain):
         if self.patch_weight:
             number = spec.token_layout(sizes.image).num_patches
             masking.number(self.masked_most, number, "method.masked_most")
+
+    def _check_read(self) -> None:
+        """UserError for a field that another one makes useless."""
+        useless: dict[str, tuple[str, ...]] = {}
+        if not self.patch_weight:
+            useless["patch_weight=0"] = ("masked_views", "masked_least", "masked_most")
+        if self.centring == "sinkhorn":
+            useless["centring=sinkhorn"] = ("centre_momentum",)
+        if not self.teacher_temperature_warmup:
+            useless["teacher_temperature_warmup=0"] = ("teacher_temperature_start",)
+        for by, names in useless.items():
+            for name in names:
+                value, unset = getattr(self, name), getattr(DINO, name)
+                if value != unset:
+                    raise UserError(
+                        f"method.{name}={value:g} is not read with method.{by}: leave it out."
+                    )
+        if self.patch_weight and not self.masked_views:
+            raise UserError(
+                f"method.masked_views=0 leaves method.patch_weight={self.patch_weight:g} without "
+                "masked patches: give more than 0, or set method.patch_weight=0."
+            )
 
     def extend(self, model: Any, rngs: nnx.Rngs) -> nnx.Module:
         """The heads."""

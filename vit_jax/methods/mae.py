@@ -94,6 +94,7 @@ class MAE(Plain):
 
     def check(self, name: str, spec: Any, sizes: Sizes) -> None:
         """UserError for fields of a model, or images, that it cannot learn with."""
+        vit_only.check_pooling(self.kind, spec)
         masking.number(self.masked, spec.token_layout(sizes.image).num_patches, "method.masked")
         if spec.position_place != "input":
             raise UserError(

@@ -56,6 +56,7 @@ class MaskedPatch(Plain):
 
     def check(self, name: str, spec: Any, sizes: Sizes) -> None:
         """UserError for fields of a model, or images, that it cannot learn with."""
+        vit_only.check_pooling(self.kind, spec)
         masking.number(self.masked, spec.token_layout(sizes.image).num_patches, "method.masked")
         if self.target == "colours_4x4" and spec.patch_size % SIDE:
             raise UserError(

@@ -116,9 +116,10 @@ def check_bounds(name: str, value: Any, bounds: tuple[float, float] | None) -> N
     values = value if isinstance(value, tuple | list) else (value,)
     if any(x is not None and not smallest <= x < below for x in values):
         most = math.nextafter(below, 0)
-        limit = f"at most {most:g}" if most == 1 else f"below {below:.16g}"
+        limit = f" and at most {most:g}" if most == 1 else f" and below {below:.16g}"
         least = "more than 0" if smallest == ABOVE_0 else f"at least {smallest:.16g}"
-        raise errors.UserError(f"{name}={value}: give {least} and {limit}.")
+        end = "" if math.isinf(below) else limit
+        raise errors.UserError(f"{name}={value}: give {least}{end}.")
 
 
 def _check_type(name: str, value: Any, hint: Any) -> None:
