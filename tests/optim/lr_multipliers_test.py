@@ -94,6 +94,17 @@ def test_a_pattern_that_matches_nothing_is_refused():
         updated(lr_multipliers=("haed/kernel=2",))
 
 
+def test_what_a_method_adds_is_not_a_layer():
+    """A decoder of 2 blocks, and a head that is called as the embedding is."""
+    stage = lambda n: {"block": {"kernel": np.ones((n, 2))}}
+    beside = {"blocks": stage(2), "patches": {"kernel": np.ones(2)}}
+    patches = {"kernel": np.ones(2)}
+    rates = layer_factors({"blocks": stage(3), "method": beside, "patches": patches}, 0.5)
+    np.testing.assert_array_equal(rates["blocks"]["block"]["kernel"], [1 / 8, 1 / 4, 1 / 2])
+    assert rates["patches"]["kernel"] == 1 / 16
+    assert all(factor == 1 for factor in jax.tree.leaves(rates["method"]))
+
+
 def test_units_of_resnets_are_layers():
     """Order from the head: ViT's blocks, units from the last stage to the first, the root."""
     stage = lambda n: {"block": {"kernel": np.ones((n, 2))}}

@@ -13,6 +13,8 @@ from typing import Any
 
 import jax
 
+OF_METHOD = "method"  # the part of a model's parameters with what is trained beside it
+
 
 def path_name(path: tuple[Any, ...]) -> str:
     """A JAX key path as "blocks/attn/qkv/kernel"; positions and attributes count as names."""

@@ -19,7 +19,7 @@ import optax
 
 from vit_jax.core import pytrees
 from vit_jax.core.errors import UserError, nearest
-from vit_jax.core.pytrees import LORA_B, is_stacked, layer_name, stack_name
+from vit_jax.core.pytrees import LORA_B, OF_METHOD, is_stacked, layer_name, stack_name
 from vit_jax.optim.matrices import PROJECTIONS
 
 FIELD = "optim.lr_multipliers"
@@ -257,9 +257,10 @@ def layer_factors(params: Any, layer_decay: float) -> Any:
     As in BEiT (arXiv 2106.08254) and MAE (arXiv 2111.06377, appendix A.1): the last of L blocks
     has layer_decay, the first layer_decay ** L, the embeddings one power more, and parameters after
     the blocks have 1. The units of a ResNet are blocks too, in a hybrid below the ViT's blocks; a
-    ResNet's root has one power more than its first unit.
+    ResNet's root has one power more than its first unit. What a method of pre-training adds has 1:
+    a decoder's blocks are none of the model's layers.
     """
-    arrays = pytrees.flatten(params).items()
+    arrays = [(name, x) for name, x in pytrees.flatten(params).items() if not _is_beside(name)]
     stacks = {stack_name(name): x.shape[0] for name, x in arrays if is_stacked(name)}
     above: dict[str, int] = {}  # layers above a stack
     total = in_vit = 0
@@ -269,6 +270,8 @@ def layer_factors(params: Any, layer_decay: float) -> Any:
         in_vit = in_vit if _is_before(stack) else total
 
     def factor(name: str, x: Any) -> np.ndarray:
+        if _is_beside(name):
+            return np.array(1.0)
         if is_stacked(name):
             from_above = x.shape[0] - np.arange(x.shape[0])
             return layer_decay ** (above[stack_name(name)] + from_above)
@@ -277,6 +280,10 @@ def layer_factors(params: Any, layer_decay: float) -> Any:
         return np.array(layer_decay ** (in_vit + 1) if _is_before(name) else 1.0)
 
     return pytrees.map_named(factor, params)
+
+
+def _is_beside(name: str) -> bool:
+    return name.partition("/")[0] == OF_METHOD
 
 
 def _is_before(name: str) -> bool:

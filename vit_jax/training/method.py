@@ -11,8 +11,6 @@ from flax import nnx
 from vit_jax.core.axes import BATCH, CLASSES, constrain
 from vit_jax.weights import Found
 
-OF_METHOD = "method"  # the attribute of a model with what is trained beside it
-
 
 class Inputs(NamedTuple):
     """What a step learns from; every array's axis 0 is the batch's.

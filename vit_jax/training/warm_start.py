@@ -14,9 +14,9 @@ import jax.numpy as jnp
 
 from vit_jax.core import pytrees
 from vit_jax.core.errors import UserError
+from vit_jax.core.pytrees import OF_METHOD
 from vit_jax.models import ModelInfo, hidden_fields
 from vit_jax.nn.posemb import is_table, places_axis, resize
-from vit_jax.training.method import OF_METHOD
 from vit_jax.training.state import TrainState
 from vit_jax.weights import CheckpointInfo
 

@@ -9,13 +9,14 @@ from flax import nnx
 from vit_jax import models, weights
 from vit_jax.config import InitConfig, LoraConfig, RunConfig
 from vit_jax.core import errors
+from vit_jax.core.pytrees import OF_METHOD
 from vit_jax.data.source import Source
 from vit_jax.methods.table import SUPERVISED
 from vit_jax.models.adapters import add
 from vit_jax.optim.patterns import Adapters
 from vit_jax.run.parts.pins import of_field
 from vit_jax.run.parts.preprocessing import as_preprocess, image_size, view_sizes
-from vit_jax.training.method import OF_METHOD, Method, Sizes
+from vit_jax.training.method import Method, Sizes
 from vit_jax.weights.loading import describe
 
 

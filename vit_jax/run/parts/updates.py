@@ -11,13 +11,14 @@ from jax.sharding import Mesh
 from vit_jax.config import LossConfig, ModelConfig, OptimConfig, RunConfig
 from vit_jax.core import errors, pytrees
 from vit_jax.core.axes import Target
+from vit_jax.core.pytrees import OF_METHOD
 from vit_jax.nn.kernels.choice import AUTO, check_devices
 from vit_jax.nn.stack import OFFLOAD_MEMORY
 from vit_jax.optim import optimizers, patterns, schedules
 from vit_jax.run.parts.durations import Durations, durations
 from vit_jax.run.parts.networks import Model, adapters, model, pretraining
 from vit_jax.run.parts.teachers import teacher
-from vit_jax.training.method import OF_METHOD, Method, Teacher
+from vit_jax.training.method import Method, Teacher
 from vit_jax.training.objective import Objective
 from vit_jax.training.state import StateLayout, state_layout
 from vit_jax.training.step import make_update
