@@ -63,6 +63,13 @@ class MayDiffer(NamedTuple):
         return every, {field: text for field, text in every.items() if not may_differ(field)}
 
 
+_TEACHER = "data fingerprint.teacher"
+_OF_TEACHER = (
+    "\nThe weights at method.teacher are not those that the run began with: put these back. A work "
+    "directory means its newest checkpoint; DIR/checkpoints/STEP stays the same."
+)
+
+
 class WorkdirEntry(NamedTuple):
     """A run that may work in a directory; see `check_workdir`.
 
@@ -105,6 +112,7 @@ def check_workdir(
             raise UserError(
                 f"The work directory {folder} belongs to a run with another config:\n  "
                 + "\n  ".join(bound.values())
+                + (_OF_TEACHER if _TEACHER in bound else "")
                 + "\nUse the same values to resume it or give another --workdir to start a new "
                 "run; --allow_config_change goes on with the new values and records the change."
             )
