@@ -16,10 +16,12 @@ import ml_collections
 
 from vit_jax import models
 from vit_jax.core import errors
-from vit_jax.core.schema import bounds, config_file, strict
+from vit_jax.core.schema import bounds, config_file, entry_points, strict
 from vit_jax.core.schema import fields as schema
 from vit_jax.methods import table as methods
 from vit_jax.store.metrics_file import RESERVED
+
+EVAL_KINDS = ("classification", "frozen", "pictures")
 
 _MODEL_FIELDS = models.config_fields()
 
@@ -197,6 +199,11 @@ class EvalConfig:
     probe_lr: tuple[float, ...] = ()  # likewise, for the same by SGD
     probe_epochs: int = 10  # of SGD
 
+    @staticmethod
+    def of_kind(kind: str) -> type:
+        """The class of a kind's fields: this one, or that of a plug-in, which extends it."""
+        return (kind not in EVAL_KINDS and entry_points.find("evaluators", kind)) or EvalConfig
+
 
 @dataclasses.dataclass(frozen=True)
 class LogConfig:
@@ -204,6 +211,7 @@ class LogConfig:
 
     every_steps: int = 50
     tensorboard: bool = True
+    loggers: tuple[str, ...] = ()  # names of plug-ins that get the numbers as well
     wandb_project: str | None = None  # of Weights & Biases, which shows the run there as well
     histograms_every_steps: int | None = None  # of gradients and activations; None: never
     profile_at_step: int | None = None  # the first of `profile_steps` steps, for TensorBoard

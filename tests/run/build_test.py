@@ -17,6 +17,7 @@ from vit_jax import config as configs
 from vit_jax import train, weights
 from vit_jax.core import axes
 from vit_jax.core.errors import UserError
+from vit_jax.core.schema import entry_points
 from vit_jax.core.screen import Screen
 from vit_jax.data import pipeline
 from vit_jax.data.sources import table as sources
@@ -174,6 +175,7 @@ CHANGES: dict[str, tuple[object, tuple[str, ...]]] = {
     "evals.<name>.seeds": (4, FROZEN),
     "evals.<name>.l2": (1.0, FROZEN),
     "evals.<name>.temperature": (1.0, FROZEN),
+    "log.loggers": ("listed", ()),
     "log.wandb_project": ("project", ()),
     "log.histograms_every_steps": (2, ()),
     "log.profile_at_step": (2, ()),
@@ -261,6 +263,7 @@ def stand_ins(monkeypatch):
     """Records calls that would read or write files, or start threads."""
     make = lambda name: functools.partial(StandIn, name)
     monkeypatch.setitem(sources.SOURCES, "tfds", FakeTfds)
+    monkeypatch.setitem(entry_points._added, ("loggers", "listed"), make("listed"))
     monkeypatch.setitem(sources.FOLDERS, "tfds", lambda data_dir, where: "")
     for name in ("Classification", "FeatureReader", "Frozen", "Pictures"):
         monkeypatch.setattr(evaluations, name, make(name))

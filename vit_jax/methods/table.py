@@ -8,6 +8,7 @@ import dataclasses
 from collections.abc import Callable
 
 from vit_jax.core import errors
+from vit_jax.core.schema import entry_points
 from vit_jax.core.schema.fields import field
 
 SUPERVISED = "supervised"
@@ -55,6 +56,10 @@ METHODS: dict[str, Callable[[], type]] = {
 
 def find(kind: str) -> type:
     """The dataclass of a method's fields. UserError for one that is not there."""
-    if kind not in METHODS:
-        raise errors.UserError(f"config.method.kind={kind!r}. {errors.nearest(kind, METHODS)}")
-    return METHODS[kind]()
+    if kind in METHODS:
+        return METHODS[kind]()
+    found = entry_points.find("methods", kind)
+    if found is None:
+        there = [*METHODS, *entry_points.names("methods")]
+        raise errors.UserError(f"config.method.kind={kind!r}. {errors.nearest(kind, there)}")
+    return found

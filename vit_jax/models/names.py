@@ -10,7 +10,7 @@ import itertools
 from typing import TYPE_CHECKING, Any
 
 from vit_jax.core import errors
-from vit_jax.core.schema import elsewhere
+from vit_jax.core.schema import elsewhere, entry_points
 from vit_jax.core.schema import fields as declared
 from vit_jax.core.token_layout import TokenLayout
 from vit_jax.models import bit_spec, hybrid_spec, vit_spec
@@ -89,7 +89,8 @@ def spec_of_json(name: str, fields: dict[str, Any]) -> Any:
 
 def build(spec: Any, **arguments: Any) -> Any:
     """Builds the model of a specification; arguments as for ViT."""
-    family = next(family for family in FAMILIES if family.spec is type(spec))
+    there = [*FAMILIES, *entry_points.in_use("models")]
+    family = next(family for family in there if family.spec is type(spec))
     return family.module()(spec, **arguments)
 
 
@@ -113,6 +114,10 @@ def config_fields() -> dict[str, declared.Declared]:
 
 def _of_name(name: str) -> Family:
     family = next((f for f in FAMILIES if f.named(name) is not None), None)
+    # A plug-in "Mixer" has the models "Mixer" and "Mixer-S/16".
+    for plugin in () if family else (name, name.partition("-")[0]):
+        found = entry_points.find("models", plugin)
+        family = family or (found if found and found.named(name) is not None else None)
     if family is None:
         forms = "; ".join(family.form for family in FAMILIES)
         raise errors.UserError(f"Unknown model {name!r}. {_meant(name)} There are {forms}.")
@@ -123,7 +128,7 @@ def _meant(name: str) -> str:
     """A hint about an unknown name: a model with this name in another project, or the nearest."""
     ours = elsewhere.model_meant(name)
     if ours is None or all(family.named(ours) is None for family in FAMILIES):
-        return errors.nearest(name, available())
+        return errors.nearest(name, [*available(), *entry_points.names("models")])
     return (
         f"Did you mean {ours!r}? The image size is what input.preprocess gives; init.weights names "
         "trained weights."

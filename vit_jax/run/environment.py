@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import vit_jax
 from vit_jax.core.errors import UserError
-from vit_jax.core.schema import shipped
+from vit_jax.core.schema import entry_points, shipped
 from vit_jax.parallel.chips import peak_flops
 
 if TYPE_CHECKING:  # prepare, which asks only for versions, runs without JAX
@@ -57,7 +57,7 @@ def describe(mesh: Mesh) -> dict[str, Any]:
     devices = mesh.devices.ravel()
     return {
         "time": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "versions": versions(PACKAGES),
+        "versions": versions(PACKAGES) | entry_points.versions(),
         "commit": _commit(),
         "devices": {"count": len(devices), "kind": devices[0].device_kind},
         "processes": jax.process_count(),

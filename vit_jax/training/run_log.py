@@ -8,7 +8,7 @@ import socket
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 import numpy as np
@@ -20,10 +20,25 @@ from vit_jax.core.files import atomic_file
 from vit_jax.store.metrics_file import MetricsFile
 from vit_jax.store.workdir import PICTURES
 from vit_jax.training.histograms import Distributions, Histogram, histogram
-from vit_jax.training.weights_and_biases import WeightsAndBiases
 
 _NONE: Mapping[str, bytes] = {}
 _FLUSH_SECS = 30  # of TensorBoard's file, which a bucket takes anew each time
+
+
+class Logger(Protocol):
+    """A destination of a run's numbers beside metrics.jsonl, in process 0."""
+
+    def write(self, step: int, values: Mapping[str, float]) -> None:
+        """Writes one row; a resumed run writes the rows after its checkpoint again."""
+
+    def write_histograms(self, step: int, histograms: Mapping[str, Histogram]) -> None:
+        """Writes histograms by name; by default leaves them out."""
+
+    def write_pictures(self, step: int, pictures: Mapping[str, bytes]) -> None:
+        """Writes PNG files by name; by default leaves them out."""
+
+    def close(self, error: BaseException | None) -> None:
+        """Ends the log, with what the run ended with; by default does nothing."""
 
 
 class RunLog:
@@ -40,7 +55,7 @@ class RunLog:
         self,
         workdir: epath.Path,
         *,
-        writers: Sequence[TensorBoard | WeightsAndBiases],
+        writers: Sequence[Logger],
         start_step: int,
         profile: tuple[int, int] | None,
     ):

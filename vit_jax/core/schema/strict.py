@@ -133,6 +133,10 @@ def _meant(full: str, hints: Mapping[str, Any], root: type) -> str:
 def _typed(value: Any, hint: Any, where: str, root: type) -> Any:
     """`value` as type `hint`, or a UserError that says which values the field takes."""
     if dataclasses.is_dataclass(hint):
+        # A section whose other kinds, of other packages, have fields of their own.
+        of_kind = getattr(hint, "of_kind", None)
+        if of_kind and isinstance(value, Mapping) and "kind" in value:
+            hint = of_kind(str(value["kind"]))
         return build(typing.cast(type, hint), value, where, root)
     by_kind = _by_kind(hint)
     if by_kind:

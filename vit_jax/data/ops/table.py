@@ -19,6 +19,7 @@ import numpy as np
 
 from vit_jax.core import opstring
 from vit_jax.core.errors import UserError, nearest
+from vit_jax.core.schema import entry_points
 from vit_jax.data.host_tf import tf
 from vit_jax.data.on_device import draws
 from vit_jax.data.ops.augmentations import (
@@ -233,9 +234,10 @@ def parse(preprocess: str, *, field: str = "preprocess") -> Preprocess:
 
 
 def _op(call: opstring.Call, where: str) -> Op:
-    if call.name not in OPS:
-        raise UserError(f"{where}: there is no op {call.name!r}. {nearest(call.name, OPS)}")
-    op = OPS[call.name]
+    op = OPS.get(call.name) or entry_points.find("ops", call.name)
+    if op is None:
+        there = [*OPS, *entry_points.names("ops")]
+        raise UserError(f"{where}: there is no op {call.name!r}. {nearest(call.name, there)}")
     signature = inspect.signature(op)
     try:
         for name in call.kwargs:

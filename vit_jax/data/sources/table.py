@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from vit_jax.core.errors import UserError, nearest
+from vit_jax.core.schema import entry_points
 from vit_jax.core.schema.fields import MOST_CLASSES
 from vit_jax.data.source import Example, JoinedSource, Source, Unlabelled
 from vit_jax.data.sources import splits
@@ -53,8 +54,8 @@ FOLDERS: dict[str, Callable[..., str]] = {"tfds": find_folder, "image_folder": f
 
 
 def has_folder(name: str) -> bool:
-    """Whether a source reads from a `data_dir`."""
-    return name in FOLDERS
+    """Whether a source reads from a `data_dir`; one of another package may."""
+    return name in FOLDERS or name not in SOURCES
 
 
 def check_folder(name: str, data_dir: str | None, *, where: str) -> None:
@@ -62,10 +63,9 @@ def check_folder(name: str, data_dir: str | None, *, where: str) -> None:
 
     The source is unknown, or its folder is not given, does not exist or is of another kind.
     """
-    if name not in SOURCES:
-        raise UserError(
-            f"{where}.source={name!r}: there is no such source. {nearest(name, SOURCES)}"
-        )
+    if _find(name) is None:
+        there = [*SOURCES, *entry_points.names("sources")]
+        raise UserError(f"{where}.source={name!r}: there is no such source. {nearest(name, there)}")
     if data_dir is not None and not has_folder(name):
         raise UserError(
             f"{where}.data_dir={data_dir}, but {where}.source={name!r} reads no folder. Set "
@@ -75,12 +75,17 @@ def check_folder(name: str, data_dir: str | None, *, where: str) -> None:
         FOLDERS[name](data_dir, where=where)
 
 
+def _find(name: str) -> Callable[[Request], Source] | None:
+    return SOURCES.get(name) or entry_points.find("sources", name)
+
+
 def _opened(name: str, request: Request) -> Source:
     """The split, or its slices one behind the other."""
-    slices = splits.parts(request.split)
+    slices, make = splits.parts(request.split), _find(name)
+    assert make is not None, "check_folder has looked"
     if name in WITHOUT_SPLITS or len(slices) == 1:
-        return SOURCES[name](request)
-    opened = [SOURCES[name](request._replace(split=part)) for part in slices]
+        return make(request)
+    opened = [make(request._replace(split=part)) for part in slices]
     splits.check_disjoint([part.part for part in opened], request.split, where=request.where)
     return JoinedSource(opened)
 

@@ -16,7 +16,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import filelock
 import jax
@@ -27,6 +27,7 @@ from vit_jax import config as configs
 from vit_jax.config import InputConfig, RunConfig
 from vit_jax.core import axes
 from vit_jax.core.errors import UserError
+from vit_jax.core.schema import entry_points
 from vit_jax.core.screen import Screen
 from vit_jax.data import decoded
 from vit_jax.data.ops import table as ops
@@ -232,11 +233,12 @@ def decode_apart(
     config: RunConfig, folders: Mapping[str, Path], num_classes: int, screen: Screen
 ) -> None:
     """Decodes splits in another process, which ends with this one; see run/decode.py."""
-    job = {
+    job: dict[str, Any] = {
         "config": configs.to_dict(config),
         "num_classes": num_classes,
         "folders": {where: str(folder) for where, folder in folders.items()},
     }
+    entry_points.refuse_added(job["config"], where="input.cache=device")
     # Not a peer of this process, whose devices are taken; Ctrl-C is this one's to answer.
     with subprocess.Popen(
         [sys.executable, "-m", "vit_jax.run.decode"],

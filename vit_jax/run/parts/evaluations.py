@@ -15,6 +15,7 @@ from jax.sharding import Mesh
 
 from vit_jax.config import EvalConfig, RunConfig
 from vit_jax.core import errors
+from vit_jax.core.schema import entry_points
 from vit_jax.data.source import NO_LABEL
 from vit_jax.run.parts.eval_data import CLASSIFICATION, FROZEN, PICTURES, EvalData
 from vit_jax.run.parts.updates import ema_decay
@@ -25,6 +26,7 @@ from vit_jax.training.evals.feature_cache import FeatureCache
 from vit_jax.training.evals.features import FeatureReader
 from vit_jax.training.evals.frozen import Frozen
 from vit_jax.training.evals.pictures import Pictures, Shown
+from vit_jax.training.evals.split_reader import SplitReader
 from vit_jax.training.objective import Objective
 from vit_jax.training.state import EMA_ENDING
 
@@ -60,6 +62,11 @@ def evals(
             evaluator = Pictures(graph=graph, mesh=mesh, number=c.pictures, images=shown)
         elif c.kind == FROZEN:
             evaluator = _frozen(c, config, data[name], graph, mesh, objective, keep_features)
+        elif c.kind not in KINDS:
+            (read,) = _reads(data[name], graph, mesh, objective)
+            of_split = read.pop("objective")
+            read_split = functools.partial(SplitReader, **read)
+            evaluator = c.evaluator(read_split, of_split)  # type: ignore[attr-defined]
         else:
             (read,) = _reads(data[name], graph, mesh, objective)
             evaluator = Classification(
@@ -159,13 +166,19 @@ def _cache(config: RunConfig, data: EvalData, graph: nnx.GraphDef) -> FeatureCac
     )
 
 
+def numbers_of(c: Any) -> tuple[str, ...]:
+    """The names of an evaluation's numbers, whether its kind is ours or a plug-in's."""
+    return KINDS[c.kind](c) if c.kind in KINDS else tuple(c.numbers())
+
+
 def check_evals(config: RunConfig) -> None:
     """UserError for an unknown kind, or for a best metric that is never measured."""
     for name, c in config.evals.items():
-        if c.kind not in KINDS:
+        if c.kind not in KINDS and entry_points.find("evaluators", c.kind) is None:
+            there = [*KINDS, *entry_points.names("evaluators")]
             raise errors.UserError(
                 f"evals.{name}.kind={c.kind!r} is not an evaluation. "
-                f"{errors.nearest(c.kind, KINDS)}"
+                f"{errors.nearest(c.kind, there)}"
             )
         given = [field for field in ("classes", "labels") if getattr(c, field) is not None]
         if len(given) > 1 or (given and c.kind != CLASSIFICATION):
@@ -180,7 +193,7 @@ def check_evals(config: RunConfig) -> None:
         f"{name}{ending}/{number}"
         for name, c in config.evals.items()
         for ending in endings
-        for number in KINDS[c.kind](c)
+        for number in numbers_of(c)
     ]
     if best is not None and best not in there:
         raise errors.UserError(

@@ -7,6 +7,8 @@ from jax.sharding import Mesh
 from vit_jax import config as configs
 from vit_jax import models
 from vit_jax.config import LogConfig, RunConfig
+from vit_jax.core import errors
+from vit_jax.core.schema import entry_points
 from vit_jax.data.source import Source
 from vit_jax.run import environment
 from vit_jax.run.parts.durations import Durations
@@ -15,7 +17,7 @@ from vit_jax.store.workdir import MayDiffer, WorkdirEntry, check_workdir
 from vit_jax.training.clock import Clock
 from vit_jax.training.feed import Feed
 from vit_jax.training.method import Teacher
-from vit_jax.training.run_log import RunLog, TensorBoard
+from vit_jax.training.run_log import Logger, RunLog, TensorBoard
 from vit_jax.training.skipped import NUMBER, SkippedImages
 from vit_jax.training.weights_and_biases import WeightsAndBiases, check_project
 
@@ -57,14 +59,21 @@ def check_log(c: LogConfig) -> None:
     """UserError if the run cannot be logged as configured."""
     if c.wandb_project is not None:
         check_project(c.wandb_project)
+    for name in c.loggers:
+        if entry_points.find("loggers", name) is None:
+            there = entry_points.names("loggers")
+            nearest = errors.nearest(name, there) or "No package has any (docs/plugins.md)."
+            raise errors.UserError(f"log.loggers: there is no logger {name!r}. {nearest}")
 
 
 def log(config: RunConfig, workdir: epath.Path, *, start_step: int) -> RunLog:
     """The log of the run's numbers."""
     c = config.log
-    writers: list[TensorBoard | WeightsAndBiases] = []
-    if c.wandb_project is not None and jax.process_index() == 0:
+    writers: list[Logger] = []
+    if jax.process_index() == 0:
         fields = configs.to_dict(config)
+        writers += [entry_points.find("loggers", each)(workdir, fields) for each in c.loggers]
+    if c.wandb_project is not None and jax.process_index() == 0:
         writers.append(WeightsAndBiases(workdir, project=c.wandb_project, config=fields))
     if c.tensorboard and jax.process_index() == 0:
         writers.append(TensorBoard(workdir))

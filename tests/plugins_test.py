@@ -1,0 +1,163 @@
+"""Parts of another package, found by its entry points; nothing is installed but its files."""
+
+import json
+import sys
+
+import pytest
+from etils import epath
+
+from tests.conftest import TINY_RUN
+from vit_jax import config as configs
+from vit_jax import plugins
+from vit_jax.core.errors import UserError
+from vit_jax.core.schema import entry_points
+from vit_jax.train import train
+
+CODE = """
+import dataclasses
+import jax.numpy as jnp
+from vit_jax.config import EvalConfig
+from vit_jax.core.schema.fields import field
+from vit_jax.data.ops.op import Op
+from vit_jax.data.sources.builtin import Synthetic
+from vit_jax.models import bit_spec, vit_spec
+from vit_jax.training.method import Learnt, Plain
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Spec(vit_spec.ViTSpec):
+    pass
+
+FAMILY = dataclasses.replace(
+    vit_spec.FAMILY, kind="A Their", spec=Spec,
+    named=lambda name: dict(patch_size=4, width=16, depth=1, mlp_dim=32, num_heads=2)
+    if name == "Their-4" else None,
+)
+
+def source(request):
+    return Synthetic(64, 4, request.image_size)
+
+def invert():
+    return Op(lambda pixels, seed: 255 - pixels, output_size=lambda size: size, is_random=False)
+
+@dataclasses.dataclass(frozen=True)
+class Shrink(Plain):
+    kind: str = field("shrink")
+    target: float = field(0.0, "of features", bounds=(-1, 1))
+
+    def check(self, name, spec, sizes): ...
+
+    def check_name(self, name): ...
+
+    def extend(self, model, rngs):
+        return None
+
+    def learn(self, model, inputs, key, others):
+        found = model.features(inputs.images) - self.target
+        return Learnt(jnp.mean(found**2, axis=-1), {})
+
+class Mean:
+    def __init__(self, read, objective, times):
+        self.times = times
+        self.split = read(lambda model, batch: {"x": model.features(objective.images(batch))})
+
+    def run(self, params, progress, stop):
+        found = self.split.read(params, progress, stop)
+        return {} if found is None else {"mean": self.times * float(found["x"].mean())}
+
+@dataclasses.dataclass(frozen=True)
+class MeanConfig(EvalConfig):
+    times: float = 1.0
+
+    def numbers(self):
+        return ("mean",)
+
+    def evaluator(self, read, objective):
+        return Mean(read, objective, self.times)
+
+class Lines:
+    def __init__(self, workdir, config):
+        self.file = (workdir / "lines.txt").open("a")
+
+    def write(self, step, values):
+        self.file.write(f"{step}\\n")
+
+    def write_histograms(self, step, histograms): ...
+
+    def write_pictures(self, step, pictures): ...
+
+    def close(self, error):
+        self.file.close()
+"""
+ENTRIES = {
+    "models": "Their = theirs:FAMILY",
+    "sources": "theirs = theirs:source",
+    "ops": "invert = theirs:invert",
+    "evaluators": "mean = theirs:MeanConfig",
+    "methods": "shrink = theirs:Shrink",
+    "loggers": "lines = theirs:Lines",
+}
+
+
+def install(folder, distribution, entries):
+    info = folder / f"{distribution}-1.2.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: 1.2\n")
+    text = "".join(f"[vit_jax.{group}]\n{entry}\n" for group, entry in entries.items())
+    (info / "entry_points.txt").write_text(text)
+
+
+@pytest.fixture
+def installed(tmp_path, monkeypatch):
+    folder = tmp_path / "site"
+    install(folder, "theirs", ENTRIES)
+    (folder / "theirs.py").write_text(CODE)
+    monkeypatch.syspath_prepend(str(folder))
+    monkeypatch.setattr(entry_points, "_loaded", {})
+    monkeypatch.setattr(entry_points, "_added", {})
+    yield folder
+    sys.modules.pop("theirs", None)
+
+
+def test_parts_of_a_package_train_and_resume(installed, tmp_path):
+    assert plugins.available()["ops"] == ["invert"] and "theirs" not in sys.modules
+    values = TINY_RUN | {
+        "model": {"name": "Their-4"},
+        "method": {"kind": "shrink", "target": 0.5},
+        "input": {
+            "source": "theirs",
+            "preprocess": "decode|resize(8)|invert",
+            "batch_size": 16,
+        },
+        "evals": {"own": {"kind": "mean", "times": 2, "preprocess": "decode|resize(8)"}},
+        "log": {"every_steps": 1, "tensorboard": False, "loggers": ("lines",)},
+        "checkpoint": {"every_steps": 1, "best_metric": "own/mean", "best_mode": "min"},
+    }
+    workdir = epath.Path(tmp_path / "run")
+    train(configs.resolve(values, ["total.steps=2"]), workdir)
+    train(configs.resolve(values, ["total.steps=3"]), workdir, allow_config_change=True)
+    rows = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
+    assert {row["step"] for row in rows if "own/mean" in row} == {2, 3}
+    assert (workdir / "lines.txt").read_text().split()[-1] == "3"
+    runs = json.loads((workdir / "config.json").read_text())["runs"]
+    assert runs[-1]["versions"]["theirs"] == "1.2"
+
+
+def test_one_message_that_names_the_distribution(installed):
+    install(installed, "other", {"ops": "invert = theirs:invert"})
+    with pytest.raises(UserError, match=r"'invert' is given by other and theirs\."):
+        entry_points.find("ops", "invert")
+    install(installed, "broken", {"loggers": "broken = missing:x", "models": "word = os:sep"})
+    with pytest.raises(UserError, match=r"'broken' of broken \(missing:x\) cannot be imported"):
+        entry_points.find("loggers", "broken")
+    with pytest.raises(UserError, match=r"'word' has to be .* os:sep of broken is"):
+        entry_points.find("models", "word")
+    with pytest.raises(UserError, match="Did you mean 'mean'"):
+        values = {"evals": {"a": {"kind": "meen"}}}
+        from vit_jax.run import build
+
+        build.check_evals(configs.resolve(values))
+    plugins.add("ops", "mine", abs)
+    with pytest.raises(UserError, match="which does not know 'mine'"):
+        entry_points.refuse_added({"input": "decode|mine"}, where="input.cache=device")
+    with pytest.raises(UserError, match="no group 'op'"):
+        plugins.add("op", "mine", abs)

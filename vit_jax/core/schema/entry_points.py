@@ -1,0 +1,145 @@
+"""Parts that other packages add, found by name through entry points; see docs/plugins.md.
+
+An entry point is loaded only when its name is asked for, which happens when none of our own parts
+has that name: ours win. Names are listed without loading anything.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.metadata
+import json
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from vit_jax.core import errors
+
+PREFIX = "vit_jax."
+
+
+class _Rule(NamedTuple):
+    """What an object of a group has to be: in words, and whether one is."""
+
+    words: str
+    holds: Callable[[Any], bool]
+
+
+def _is_dataclass_with(*names: str) -> Callable[[Any], bool]:
+    def holds(x: Any) -> bool:
+        is_class = isinstance(x, type) and dataclasses.is_dataclass(x)
+        return is_class and all(callable(getattr(x, name, None)) for name in names)
+
+    return holds
+
+
+GROUPS: dict[str, _Rule] = {
+    "models": _Rule(
+        "a vit_jax.models.family.Family",
+        lambda x: all(callable(getattr(x, name, None)) for name in ("named", "module", "spec")),
+    ),
+    "sources": _Rule("a function of a Request that gives a Source", callable),
+    "ops": _Rule("a function that gives an Op", callable),
+    "evaluators": _Rule(
+        "a dataclass that extends EvalConfig, with `numbers` and `evaluator`",
+        _is_dataclass_with("numbers", "evaluator"),
+    ),
+    "methods": _Rule(
+        "a dataclass with what vit_jax.training.method.Method asks for",
+        _is_dataclass_with("check", "extend", "averaging", "learn"),
+    ),
+    "loggers": _Rule("a function of (workdir, config) that gives a logger", callable),
+}
+
+_added: dict[tuple[str, str], Any] = {}
+_loaded: dict[tuple[str, str], tuple[Any, str, str]] = {}  # object, its distribution, version
+
+
+def add(group: str, name: str, part: Any) -> None:
+    """Adds a part to this process; a second one of this name takes its place.
+
+    UserError for another group, or a part that is not what its group takes.
+    """
+    _check(group, name, part, "what was added")
+    _added[group, name] = part
+
+
+def find(group: str, name: str) -> Any:
+    """The part of this name; None if there is none.
+
+    UserError, which names the distribution, for a name that two have, an entry point that cannot be
+    imported, or one of another type.
+    """
+    if (group, name) in _added:
+        return _added[group, name]
+    if (group, name) not in _loaded:
+        there = [entry for entry in _entries(group) if entry.name == name]
+        if not there:
+            return None
+        if len(there) > 1:
+            givers = " and ".join(sorted(map(_distribution, there)))
+            raise errors.UserError(
+                f"{PREFIX}{group}: {name!r} is given by {givers}. Uninstall all but one of them."
+            )
+        entry = there[0]
+        try:
+            part = entry.load()
+        except Exception as error:
+            raise errors.UserError(
+                f"{PREFIX}{group}: {name!r} of {_distribution(entry)} ({entry.value}) cannot be "
+                f"imported: {type(error).__name__}: {error}. Mend or uninstall that package."
+            ) from error
+        _check(group, name, part, f"{entry.value} of {_distribution(entry)}")
+        version = entry.dist.version if entry.dist else ""
+        _loaded[group, name] = part, _distribution(entry), version
+    return _loaded[group, name][0]
+
+
+def names(group: str) -> list[str]:
+    """The names that there are beside our own; nothing is loaded."""
+    added = [name for of, name in _added if of == group]
+    return sorted({*added, *(entry.name for entry in _entries(group))})
+
+
+def in_use(group: str) -> list[Any]:
+    """The parts that were added or found so far."""
+    added = [part for (of, _), part in _added.items() if of == group]
+    return added + [part for (of, _), (part, *_) in _loaded.items() if of == group]
+
+
+def versions() -> dict[str, str]:
+    """Versions of the distributions whose parts were found so far, by name."""
+    return {distribution: version for _, distribution, version in _loaded.values()}
+
+
+def refuse_added(config: Mapping[str, Any], *, where: str) -> None:
+    """UserError if a config names a part that only this process has, for `where`, another one."""
+    text = json.dumps(config)
+    for group, name in _added:
+        if group != "loggers" and re.search(rf"(?<!\w){re.escape(name)}(?!\w)", text):
+            raise errors.UserError(
+                f"{where} decodes in a process of its own, which does not know {name!r}: "
+                f"plugins.add({group!r}, {name!r}, ...) was called in this one. Give it as an "
+                f"entry point of an installed package (docs/plugins.md), or set input.cache=ram."
+            )
+
+
+def _entries(group: str) -> list[importlib.metadata.EntryPoint]:
+    """The entry points of a group; what is on the path twice counts once."""
+    found = importlib.metadata.entry_points(group=PREFIX + group)
+    return list(
+        {(entry.name, entry.value, _distribution(entry)): entry for entry in found}.values()
+    )
+
+
+def _distribution(entry: importlib.metadata.EntryPoint) -> str:
+    return entry.dist.name if entry.dist else "an unknown distribution"
+
+
+def _check(group: str, name: str, part: Any, what: str) -> None:
+    if group not in GROUPS:
+        raise errors.UserError(f"There is no group {group!r}. {errors.nearest(group, GROUPS)}")
+    if not GROUPS[group].holds(part):
+        raise errors.UserError(
+            f"{PREFIX}{group}: {name!r} has to be {GROUPS[group].words}; {what} is {part!r}."
+        )
