@@ -9,6 +9,7 @@ from PIL import Image
 import vit_jax
 from tests.conftest import TINY_RUN
 from vit_jax import config as configs
+from vit_jax.training import run_log
 
 EVAL = {"test": {"split": "test", "preprocess": "decode|resize(8)"}}
 
@@ -27,8 +28,6 @@ def test_configs_are_laid_over_each_other():
 def test_fits_evaluates_predicts_and_goes_on(tmp_path, monkeypatch):
     run = vit_jax.Run(vit_jax.load_config(TINY_RUN, evals=EVAL), tmp_path / "run")
     assert (run.step, run.metrics()) == (0, [])
-    from vit_jax.training import run_log
-
     write = run_log.RunLog.write
 
     def interrupted(log, step, *rest):
@@ -60,3 +59,19 @@ def test_fits_evaluates_predicts_and_goes_on(tmp_path, monkeypatch):
     assert run.predict(pixels[None], top_k=2) == [(0, classes)]
     with pytest.raises(vit_jax.UserError, match="Image 0 is float64"):
         run.predict(pixels / 255)
+
+
+def test_rows_go_to_loggers(tmp_path):
+    class Rows(run_log.Logger):
+        def __init__(self):
+            self.steps, self.error = [], "open"
+
+        def write(self, step, values):
+            self.steps.append(step)
+
+        def close(self, error):
+            self.error = error
+
+    rows = Rows()
+    vit_jax.Run(vit_jax.load_config(TINY_RUN, total={"steps": 3}), tmp_path).fit(loggers=[rows])
+    assert (rows.steps, rows.error) == ([1, 2, 3], None)

@@ -36,6 +36,7 @@ from vit_jax.run import environment, preflight
 from vit_jax.store import checkpoint_dir, runs
 from vit_jax.store.workdir import read_document
 from vit_jax.train import train
+from vit_jax.training.run_log import Logger
 
 AnyConfig: TypeAlias = RunConfig | Mapping[str, Any] | ml_collections.ConfigDict | str | Path
 
@@ -89,7 +90,9 @@ class Run:
         """The step of the newest checkpoint; 0 if there is none."""
         return max(checkpoint_dir.steps(self.workdir / "checkpoints"), default=0)
 
-    def fit(self, *, allow_config_change: bool = False) -> dict[str, float]:
+    def fit(
+        self, *, allow_config_change: bool = False, loggers: Sequence[Logger] = ()
+    ) -> dict[str, float]:
         """Trains to the end, from where the work directory is; returns the last row of the log.
 
         An interrupt (Ctrl-C, a notebook's stop button) or SIGTERM saves after the step that is
@@ -98,6 +101,7 @@ class Run:
 
         Args:
           allow_config_change: go on although the config differs from the one it began with.
+          loggers: get the rows of the log as they are written; see docs/plugins.md.
 
         Raises:
           UserError: config, data, weights or work directory are wrong.
@@ -109,7 +113,8 @@ class Run:
             preflight.check_folders(self.config, self.workdir)
         self._predictor = None
         with _one_message(), stop_request(Peers.alone(), exits=False) as stop:
-            train(self.config, self.workdir, allow_config_change=allow_config_change, stop=stop)
+            options: dict[str, Any] = {"stop": stop, "loggers": loggers}
+            train(self.config, self.workdir, allow_config_change=allow_config_change, **options)
         last = self.metrics()[-1:]
         return {name: x for row in last for name, x in row.items() if name != "step"}
 

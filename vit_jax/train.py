@@ -32,6 +32,7 @@ if __name__ == "__main__":  # --help and a mistake do not wait for the imports b
 import collections
 import contextlib
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -51,7 +52,7 @@ from vit_jax.run.memory import explain_out_of_memory
 from vit_jax.store.workdir import record
 from vit_jax.store.workdir_lock import lock
 from vit_jax.training.histograms import make_distributions
-from vit_jax.training.run_log import write_parameters
+from vit_jax.training.run_log import Logger, write_parameters
 from vit_jax.training.state import StateLayout, TrainState
 from vit_jax.training.step import Scalars, leave_out, lower_update
 from vit_jax.training.warm_start import warm_start
@@ -64,11 +65,13 @@ def train(
     allow_config_change: bool = False,
     stop: StopRequest | AgreedStop | None = None,
     peers: Peers | None = None,
+    loggers: Sequence[Logger] = (),
 ) -> TrainState:
     """Trains to the end of the durations, resuming from workdir; step k means: after k updates.
 
     As soon as bool(stop) is true the state is saved, and training ends. `peers` are the processes
-    that call this together, each on its own host; default: this one alone.
+    that call this together, each on its own host; default: this one alone. The `loggers` get the
+    rows of the log too.
 
     Raises:
       UserError: config, data, weights or work directory are wrong.
@@ -82,8 +85,7 @@ def train(
     # Weights by name mean the same at every start of a run.
     given, config = config, build.pinned(config, workdir, peers)
 
-    # Where and what: mesh, data and durations; model, shapes and shardings. Nothing is allocated
-    # yet, and all errors are reported at once.
+    # Where and what: nothing is allocated yet, and all errors are reported at once.
     run = preflight.prepare(config, workdir)
     mesh, source, evals = run.mesh, run.source, run.evals
     durations, model, _, layout, objective = run.step
@@ -112,7 +114,7 @@ def train(
         write_parameters(workdir, layout.state.params)
 
         # Repeat. The batch of step k is a function of k, so nothing else needs to be restored.
-        log = enter(build.log(config, workdir, start_step=start))
+        log = enter(build.log(config, workdir, start_step=start, more=loggers))
         feed = enter(run.feed(config, start_step=start))
         if start < durations.total_steps:
             with announce.compiling(screen):

@@ -1,5 +1,7 @@
 """The outputs of a run: its checkpoints and logs, and the clock that measures its speed."""
 
+from collections.abc import Sequence
+
 import jax
 from etils import epath
 from jax.sharding import Mesh
@@ -66,12 +68,15 @@ def check_log(c: LogConfig) -> None:
             raise errors.UserError(f"log.loggers: there is no logger {name!r}. {nearest}")
 
 
-def log(config: RunConfig, workdir: epath.Path, *, start_step: int) -> RunLog:
-    """The log of the run's numbers."""
+def log(
+    config: RunConfig, workdir: epath.Path, *, start_step: int, more: Sequence[Logger] = ()
+) -> RunLog:
+    """The log of the run's numbers, which `more` get as well."""
     c = config.log
     writers: list[Logger] = []
     if jax.process_index() == 0:
         fields = configs.to_dict(config)
+        writers += more
         writers += [entry_points.find("loggers", each)(workdir, fields) for each in c.loggers]
     if c.wandb_project is not None and jax.process_index() == 0:
         writers.append(WeightsAndBiases(workdir, project=c.wandb_project, config=fields))
