@@ -25,6 +25,7 @@ VARIANTS = {
     "ablation_shape.py": ("", ":patch=16"),
     "bit.py": ("", ":variant=R152x2,data=i21k"),
     "distil_tiny_imagenet.py": ("", ":labels"),
+    "efficientnet_i1k.py": ("", ":variant=B4"),
     "mae_cifar10.py": ("", ":finetune", ":scratch"),
     "pretrain_tiny_imagenet.py": (
         "", ":dino", ":masked_patch", ":supervised", ":fine_tune",
@@ -272,6 +273,29 @@ def test_deit3_steps_as_if_its_loss_were_the_mean_over_classes():
     c = load("vit_i1k_deit3.py")
     assert c.optim.grad_clip_norm == 1.0 * c.input.num_classes
     assert c.optim.eps == pytest.approx(1e-8 * c.input.num_classes)
+
+
+# arXiv 1905.11946 and the released code (efficientnet_builder.py): pixels and dropout.
+EFFICIENTNETS = {
+    "B0": (224, 0.2), "B1": (240, 0.2), "B2": (260, 0.3), "B3": (300, 0.3), "B4": (380, 0.4),
+    "B5": (456, 0.4), "B6": (528, 0.5), "B7": (600, 0.5),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("variant", EFFICIENTNETS)
+def test_efficientnets_match_the_authors_code(variant):
+    c, (size, dropout) = load(f"efficientnet_i1k.py:variant={variant}"), EFFICIENTNETS[variant]
+    spec = models.spec(c.model.name)
+    assert (spec.dropout, spec.stochastic_depth, spec.batch_norm_momentum) == (dropout, 0.2, 0.99)
+    assert build.preprocess(c).image_size == (size, size)
+    assert f"resize_small({round(size / 0.875)}," in c.evals["validation"].preprocess
+    o = c.optim
+    assert (o.name, o.b2, o.momentum, o.eps) == ("rmsprop", 0.9, 0.9, 1e-3)
+    assert (o.schedule, o.exponential_factor, o.exponential_epochs) == ("exponential", 0.97, 2.4)
+    assert o.lr == pytest.approx(0.016 * c.input.batch_size / 256)
+    assert (o.weight_decay, o.weight_decay_meaning, o.grad_clip_norm) == (1e-5, "coupled", None)
+    assert (o.warmup_epochs, o.ema_decay, c.total.epochs) == (5, 0.9999, 350)
+    assert (c.loss.kind, c.loss.label_smoothing) == ("softmax", 0.1)
 
 
 @pytest.mark.parametrize("name", CONFIGS)

@@ -111,14 +111,16 @@ class LossConfig:
 class OptimConfig:
     """The optimizer. Weight decay applies to kernels only."""
 
-    name: Literal["adam", "sgd", "adafactor", "lion", "muon", "lamb"] = "adam"
+    name: Literal["adam", "sgd", "rmsprop", "adafactor", "lion", "muon", "lamb"] = "adam"
     lr: float = 1e-3  # at the peak
-    schedule: Literal["linear", "cosine", "constant", "rsqrt"] = "linear"
+    schedule: Literal["linear", "cosine", "constant", "rsqrt", "exponential"] = "linear"
     rsqrt_timescale_steps: int = 10_000
+    exponential_factor: float = 0.97  # of the rate, after every `exponential_epochs`
+    exponential_epochs: float = 2.4
     warmup_steps: int | None = None  # of the three at most one
     warmup_epochs: float | None = None
     warmup_examples: int | None = None
-    cooldown_steps: int | None = None  # of the three at most one; for constant and rsqrt
+    cooldown_steps: int | None = None  # of the three at most one; for schedules not to 0
     cooldown_epochs: float | None = None
     cooldown_examples: int | None = None
     weight_decay: float = 0.0

@@ -1,4 +1,4 @@
-"""Learning rates of the four schedules, by step."""
+"""Learning rates of the five schedules, by step."""
 
 from pathlib import Path
 
@@ -16,6 +16,7 @@ CURVES = (
     ("cosine", "#cc3333", {}),
     ("constant, cooldown 20 %", "#229944", {"cooldown_steps": 40}),
     ("rsqrt, cooldown 20 %", "#aa55bb", {"cooldown_steps": 40}),
+    ("exponential", "#888888", {}),
 )
 WIDTH, HEIGHT, LEFT, TOP, RIGHT, BOTTOM = 640, 300, 48, 16, 176, 36
 
@@ -23,7 +24,7 @@ WIDTH, HEIGHT, LEFT, TOP, RIGHT, BOTTOM = 640, 300, 48, 16, 176, 36
 def rates(name: str, changes: dict[str, int]) -> list[float]:
     """The curve from 0 to the last step, to three decimals."""
     fields = {"peak": 1.0, "warmup_steps": 20, "cooldown_steps": 0, "total_steps": STEPS}
-    fields |= {"rsqrt_timescale_steps": 40}
+    fields |= {"rsqrt_timescale_steps": 40, "exponential_factor": 0.7, "exponential_steps": 15}
     lr = schedules.schedule(name.split(",", maxsplit=1)[0], **{**fields, **changes})
     return np.round(np.asarray(lr(np.arange(STEPS + 1))), 3).tolist()
 

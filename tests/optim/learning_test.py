@@ -26,6 +26,7 @@ PERCENT = 65  # least accuracy on the other digits; chance is 10
 OPTIMIZERS = {
     "adam": (2e-3, {}),
     "sgd": (0.1, {}),
+    "rmsprop": (1e-3, {"b2": 0.9, "eps": 1e-3}),
     "adafactor": (2e-3, {}),
     "lion": (5e-4, {"b2": 0.99}),
     "muon": (2e-3, {"momentum": 0.95, "nesterov": True}),
@@ -51,7 +52,7 @@ def trained(name, steps, start=None):
     lr, fields = OPTIMIZERS[name]
     schedule = schedules.schedule(
         "cosine", peak=lr, warmup_steps=WARMUP, cooldown_steps=0, total_steps=steps,
-        rsqrt_timescale_steps=1,
+        rsqrt_timescale_steps=1, exponential_factor=1.0, exponential_steps=1.0,
     )  # fmt: skip
     fields = {"schedule": schedule, "peak_lr": lr, "grad_clip_norm": 1.0} | fields
     tx = optimizers.create(name, **settings(**fields))

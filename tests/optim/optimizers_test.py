@@ -113,6 +113,13 @@ def numpy_sgd(name, g, t, memory, nesterov=False):
     return g + MOMENTUM * v if nesterov else v
 
 
+def numpy_rmsprop(name, g, t, memory):
+    """TensorFlow's: the mean square starts at 1, and the velocity sums rates times updates."""
+    memory.setdefault("v", 1.0)
+    scaled = LRS[t - 1] * g / np.sqrt(moment(memory, "v", B2, g**2) + EPS)
+    return moment(memory, "m", MOMENTUM, scaled, weight=1) / LRS[t - 1]
+
+
 def numpy_lion(name, g, t, memory):
     direction = np.sign(B1 * memory.get("m", 0.0) + (1 - B1) * g)
     moment(memory, "m", B2, g)
@@ -150,6 +157,7 @@ def numpy_muon(name, g, t, memory, nesterov=False):
 NUMPY = {
     "adam": numpy_adam,
     "sgd": numpy_sgd,
+    "rmsprop": numpy_rmsprop,
     "adafactor": numpy_adafactor,
     "lion": numpy_lion,
     "muon": numpy_muon,
@@ -197,6 +205,27 @@ def test_meanings_of_weight_decay(name, meaning):
     after = run(name, params, GRADIENTS, weight_decay=weight_decay, weight_decay_meaning=meaning)
     expected = numpy_run(name, params, GRADIENTS, weight_decay=weight_decay, meaning=meaning)
     assert_close(after, expected, ROUNDING)
+
+
+@pytest.mark.parametrize("momentum", [0.9, 0.0])
+def test_rmsprop_is_timms(momentum):
+    torch = pytest.importorskip("torch")
+    timm = pytest.importorskip("timm.optim.rmsprop_tf")
+    fields = {"weight_decay": 0.3, "weight_decay_meaning": "coupled", "b2": 0.9, "eps": 1e-3}
+    ours = matrices(run("rmsprop", tree(0), GRADIENTS, momentum=momentum, **fields))
+    params = {n: torch.nn.Parameter(torch.tensor(x)) for n, x in matrices(tree(0)).items()}
+    groups = [
+        {"params": [p], "weight_decay": 0.3 * n.endswith("kernel")} for n, p in params.items()
+    ]
+    optimizer = timm.RMSpropTF(groups, alpha=0.9, eps=1e-3, momentum=momentum)
+    for lr, gradients in zip(LRS, GRADIENTS, strict=True):
+        for group in optimizer.param_groups:
+            group["lr"] = lr
+        for n, gradient in matrices(gradients).items():
+            params[n].grad = torch.tensor(gradient)
+        optimizer.step()
+    for n, p in params.items():
+        np.testing.assert_allclose(ours[n], p.detach().numpy(), rtol=0, atol=1e-6, err_msg=n)
 
 
 def starting_at_zero():
@@ -316,7 +345,7 @@ def test_clips_by_the_norm_over_all_leaves_before_coupled_decay(name, clip):
     assert_close(after, expected, ROUNDING)
 
 
-@pytest.mark.parametrize("name", ["adam", "sgd", "adafactor", "lamb"])
+@pytest.mark.parametrize("name", ["adam", "sgd", "rmsprop", "adafactor", "lamb"])
 def test_first_moment_in_bfloat16(name):
     after = run(name, tree(0), GRADIENTS, mu_dtype="bfloat16")
     assert_close(after, numpy_run(name, tree(0), GRADIENTS), BF16_ROUNDING)
@@ -327,6 +356,7 @@ def test_first_moment_in_bfloat16(name):
 KEPT = {
     "adam": ([1, 1], [1, 1], [1, 1]),
     "sgd": ([1, 0], [1, 0], [1, 0]),
+    "rmsprop": ([1, 1], [1, 1], [1, 1]),
     "adafactor": ([1, 0], [1, 0], [1, 1]),
     "lion": ([1, 0], [1, 0], [1, 0]),
     "muon": ([1, 0], [1, 1], [1, 1]),
@@ -345,9 +375,9 @@ def test_number_of_arrays_kept_for_a_parameter(name):
         assert [dtypes.count(d) for d in (jnp.bfloat16, jnp.float32)] == KEPT[name][i], param
 
 
-@pytest.mark.parametrize("name", ["sgd", "adafactor"])
+@pytest.mark.parametrize("name", ["sgd", "rmsprop", "adafactor"])
 def test_without_momentum_none_is_kept(name):
-    off = {"sgd": {"momentum": 0.0}, "adafactor": {"b1": 0.0}}[name]
+    off = {"b1": 0.0} if name == "adafactor" else {"momentum": 0.0}
     params = jax.eval_shape(lambda: float32(tree(0)))
     state = jax.eval_shape(optimizers.create(name, **settings(**off)).init, params)
     assert not [n for n in pytrees.flatten(state) if "trace/" in n or "ema/" in n]

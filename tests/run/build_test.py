@@ -130,6 +130,8 @@ CHANGES: dict[str, tuple[object, tuple[str, ...]]] = {
     "optim.schedule": ("cosine", ()),
     "optim.mu_dtype": ("bfloat16", ()),
     "optim.rsqrt_timescale_steps": (10, ("optim.schedule=rsqrt",)),
+    "optim.exponential_factor": (0.5, ("optim.schedule=exponential",)),
+    "optim.exponential_epochs": (1.2, ("optim.schedule=exponential",)),
     "optim.warmup_steps": (3, ()),
     "optim.warmup_epochs": (0.25, ()),
     "optim.warmup_examples": (64, ()),

@@ -34,7 +34,7 @@ def compiled(
     mesh = meshes.make_mesh(**{"replica": 1, "data": -1, "fsdp": 1, "tensor": 1} | (mesh or {}))
     schedule = schedules.schedule(
         "constant", peak=lr, warmup_steps=0, cooldown_steps=0, total_steps=1000,
-        rsqrt_timescale_steps=1,
+        rsqrt_timescale_steps=1, exponential_factor=1.0, exponential_steps=1.0,
     )  # fmt: skip
     optimizer = optimizers.create(
         optimizer, schedule=schedule, peak_lr=lr, weight_decay=0.01,

@@ -13,6 +13,7 @@ import optax
 
 from vit_jax.core import pytrees
 from vit_jax.core.errors import UserError, nearest
+from vit_jax.optim.schedules import Schedule
 
 
 class Meaning(NamedTuple):
@@ -40,16 +41,24 @@ def kernels_only(params: Any) -> Any:
 
 
 def add_decay(
-    update_rule: optax.GradientTransformation, *, weight_decay: float, meaning: str, peak_lr: float
+    update_rule: optax.GradientTransformation,
+    *,
+    weight_decay: float,
+    meaning: str,
+    peak_lr: float,
+    schedule: Schedule | None = None,
 ) -> optax.GradientTransformation:
     """Adds decay of the kernels before or after an update rule; still to be scaled by -lr(t).
+
+    schedule: lr(t), of a rule whose updates are scaled by -lr(t) already; the decay then is too.
 
     Raises UserError for an unknown meaning, or if it divides by a peak learning rate of 0.
     """
     factor = decay_per_lr(weight_decay, meaning, peak_lr)
     before = after = optax.identity()
     if weight_decay and WEIGHT_DECAY_MEANINGS[meaning].decoupled:
-        after = optax.add_decayed_weights(factor, mask=kernels_only)
+        scaled = factor if schedule is None else lambda step: -factor * schedule(step)
+        after = optax.add_decayed_weights(scaled, mask=kernels_only)
     elif weight_decay:
         before = optax.add_decayed_weights(factor, mask=kernels_only)
     # Always three, so that the names of the optimizer's arrays do not depend on the decay.

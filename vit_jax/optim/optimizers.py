@@ -20,11 +20,19 @@ class Optimizer(NamedTuple):
     reads: tuple[str, ...]  # fields of Moments
     after_decay: Callable[[Moments], optax.GradientTransformation] | None = None
     elementwise: bool = False  # whether an update depends on its own gradient and moments alone
+    # Of updates that are multiplied by their learning rates already.
+    velocity: Callable[[Moments], optax.GradientTransformation] | None = None
 
 
 OPTIMIZERS = {
     "adam": Optimizer(update_rules.adam, ("b1", "b2", "eps", "mu_dtype"), elementwise=True),
     "sgd": Optimizer(update_rules.sgd, ("momentum", "nesterov", "mu_dtype"), elementwise=True),
+    "rmsprop": Optimizer(
+        update_rules.rms,
+        ("b2", "eps", "momentum", "mu_dtype"),
+        elementwise=True,
+        velocity=update_rules.velocity,
+    ),
     "adafactor": Optimizer(update_rules.adafactor, ("b1", "b2", "mu_dtype")),
     "lion": Optimizer(update_rules.lion, ("b1", "b2", "mu_dtype"), elementwise=True),
     "muon": Optimizer(update_rules.muon, ("b1", "b2", "eps", "momentum", "nesterov", "mu_dtype")),
@@ -76,17 +84,22 @@ def create(
         )
     optimizer = OPTIMIZERS[name]
     averages = Moments(mu_dtype=mu_dtype, **moments)
+    rule, rate = optimizer.update_rule(averages), optax.scale_by_learning_rate(schedule)
     after_decay = [] if optimizer.after_decay is None else [optimizer.after_decay(averages)]
+    is_scaled = optimizer.velocity is not None
+    if optimizer.velocity is not None:
+        rule = optax.chain(rule, rate, optimizer.velocity(averages))
     return optax.chain(
         optax.identity() if grad_clip_norm is None else clip(grad_clip_norm),
         decay.add_decay(
-            optimizer.update_rule(averages),
+            rule,
             weight_decay=weight_decay,
             meaning=weight_decay_meaning,
             peak_lr=peak_lr,
+            schedule=schedule if is_scaled else None,
         ),
         *after_decay,
-        optax.scale_by_learning_rate(schedule),
+        *([] if is_scaled else [rate]),
     )
 
 

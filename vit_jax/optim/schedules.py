@@ -1,4 +1,4 @@
-"""Learning rate by step: linear warmup from zero, one of four decays, linear cooldown to zero."""
+"""Learning rate by step: linear warmup from zero, one of five decays, linear cooldown to zero."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -11,11 +11,21 @@ from vit_jax.core.errors import UserError, nearest
 Schedule = Callable[[jax.Array | int], jax.Array]
 
 
+class Shape(NamedTuple):
+    """What single decays are shaped by."""
+
+    rsqrt_timescale_steps: int
+    exponential_factor: float
+    exponential_steps: float
+
+
 class Decay(NamedTuple):
     """The fraction of the peak left after `done` of the `whole` steps that follow the warmup."""
 
-    remains: Callable[..., jax.Array]  # (done, whole, rsqrt_timescale_steps) -> [], 1 at the start
+    remains: Callable[..., jax.Array]  # (done, whole, Shape) -> [], 1 at the start
     to_zero: bool  # whether it reaches zero by itself, without a cooldown
+    reads: tuple[str, ...] = ()  # fields of the section `optim`
+    from_start: bool = False  # whether `done` and `whole` include the warmup
 
 
 DECAYS = {
@@ -26,7 +36,18 @@ DECAYS = {
     "constant": Decay(lambda done, *_: jnp.ones_like(done), to_zero=False),
     # arXiv 2106.04560, section 3.5: not tied to the training's length.
     "rsqrt": Decay(
-        lambda done, _, timescale: 1.0 / jnp.sqrt(1.0 + done / timescale), to_zero=False
+        lambda done, _, shape: 1.0 / jnp.sqrt(1.0 + done / shape.rsqrt_timescale_steps),
+        to_zero=False,
+        reads=("rsqrt_timescale_steps",),
+    ),
+    # As the released code of arXiv 1905.11946: in steps, and counted from the first update.
+    "exponential": Decay(
+        lambda done, _, shape: (
+            shape.exponential_factor ** jnp.floor(done / shape.exponential_steps)
+        ),
+        to_zero=False,
+        reads=("exponential_factor", "exponential_epochs"),
+        from_start=True,
     ),
 }
 
@@ -39,6 +60,8 @@ def schedule(
     cooldown_steps: int,
     total_steps: int,
     rsqrt_timescale_steps: int,
+    exponential_factor: float,
+    exponential_steps: float,
 ) -> Schedule:
     """Returns `lr(step)`: the learning rate of the update applied after `step` others.
 
@@ -47,7 +70,9 @@ def schedule(
     moments), lr(warmup_steps) is the peak, and lr(total_steps), which no update uses, is where a
     decay or cooldown reaches 0. A cooldown multiplies the last `cooldown_steps` rates by a line
     from 1 to 0. `rsqrt` halves the rate every time 1 + (step - warmup_steps) /
-    rsqrt_timescale_steps quadruples.
+    rsqrt_timescale_steps quadruples. `exponential` multiplies the peak by exponential_factor after
+    every exponential_steps, those of the warmup included: where this is longer, lr(warmup_steps)
+    is below the peak.
 
     Raises:
       UserError: for an unknown kind, a warmup or cooldown that does not fit into training, or a
@@ -56,16 +81,19 @@ def schedule(
     if kind not in DECAYS:
         raise UserError(f"optim.schedule={kind!r} is not a schedule. {nearest(kind, DECAYS)}")
     _check_fit(kind, warmup_steps, cooldown_steps, total_steps)
-    decay_steps = max(1, total_steps - warmup_steps)
+    decay = DECAYS[kind]
+    first = 0 if decay.from_start else warmup_steps
+    decay_steps = max(1, total_steps - first)
+    shape = Shape(rsqrt_timescale_steps, exponential_factor, exponential_steps)
 
     def lr(step: jax.Array | int) -> jax.Array:
         step = jnp.asarray(step, jnp.float32)
-        warmup = jnp.minimum(1.0, step / warmup_steps) if warmup_steps else 1.0
         left = jnp.maximum(0.0, total_steps - step)
         cooldown = jnp.minimum(1.0, left / cooldown_steps) if cooldown_steps else 1.0
-        done = jnp.clip(step - warmup_steps, 0.0, decay_steps)
-        remains = DECAYS[kind].remains(done, decay_steps, rsqrt_timescale_steps)
-        return peak * warmup * remains * cooldown
+        remains = decay.remains(jnp.clip(step - first, 0.0, decay_steps), decay_steps, shape)
+        if warmup_steps:
+            remains = jnp.where(step < warmup_steps, step / warmup_steps, remains)
+        return peak * remains * cooldown
 
     return lr
 
@@ -82,7 +110,7 @@ def _check_fit(kind: str, warmup_steps: int, cooldown_steps: int, total_steps: i
         raise UserError(
             f"optim.cooldown_* amounts to {cooldown_steps} steps, but optim.schedule={kind!r} "
             "arrives at 0 by itself: take the cooldown back with none, or set optim.schedule to "
-            f"{' or '.join(open_ended)}."
+            f"{', '.join(open_ended[:-1])} or {open_ended[-1]}."
         )
     room = total_steps - warmup_steps
     if not 0 <= cooldown_steps <= room:

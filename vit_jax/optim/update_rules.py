@@ -26,8 +26,8 @@ class Moments(NamedTuple):
 
     b1: float  # decay rate of the first moment
     b2: float  # decay rate of the second moment; Lion: of the momentum
-    eps: float  # added to the square root of the second moment
-    momentum: float  # SGD, Muon: decay rate of the velocity; with SGD 0 keeps none
+    eps: float  # added to the square root of the second moment; RMSProp: under it
+    momentum: float  # decay rate of the velocity; 0: none is kept, but by Muon
     nesterov: bool  # SGD, Muon: look one step of the momentum ahead
     joint_qkv: bool  # LAMB: query, key and value have one trust ratio
     mu_dtype: str | None  # dtype of the stored first moment or momentum; None: the parameters'
@@ -43,6 +43,16 @@ def sgd(m: Moments) -> optax.GradientTransformation:
     if not m.momentum:
         return optax.identity()
     return optax.trace(m.momentum, m.nesterov, accumulator_dtype=m.mu_dtype)
+
+
+def rms(m: Moments) -> optax.GradientTransformation:
+    """The gradient over the root of its mean square, which starts at 1, as TensorFlow's."""
+    return optax.scale_by_rms(m.b2, m.eps, initial_scale=1.0)
+
+
+def velocity(m: Moments) -> optax.GradientTransformation:
+    """The velocity v = momentum * v + u of updates u."""
+    return optax.trace(m.momentum, accumulator_dtype=m.mu_dtype) if m.momentum else optax.identity()
 
 
 def lion(m: Moments) -> optax.GradientTransformation:

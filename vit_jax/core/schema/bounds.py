@@ -32,6 +32,8 @@ BOUNDS: dict[str, tuple[float, float]] = {
     "loss.cutmix": (0, 1e6),
     "optim.lr": (0, 1e6),
     "optim.rsqrt_timescale_steps": (1, 2**31),
+    "optim.exponential_factor": (1e-6, math.nextafter(1, 2)),
+    "optim.exponential_epochs": (1e-6, 1e6),
     "optim.warmup_steps": (0, 2**31),
     "optim.warmup_epochs": (0, 1e6),
     "optim.warmup_examples": (0, 2**53),

@@ -28,8 +28,7 @@ LEAST_ALPHA = 1e-6  # for mixup and CutMix
 
 def schedule(c: OptimConfig, durations: Durations) -> schedules.Schedule:
     """Learning rate by number of updates done. UserError for fields that would go unread."""
-    only_rsqrt = {name: ("rsqrt_timescale_steps",) * (name == "rsqrt") for name in schedules.DECAYS}
-    _check_read(c, "schedule", only_rsqrt)
+    _check_read(c, "schedule", {name: decay.reads for name, decay in schedules.DECAYS.items()})
     return schedules.schedule(
         c.schedule,
         peak=c.lr,
@@ -37,6 +36,8 @@ def schedule(c: OptimConfig, durations: Durations) -> schedules.Schedule:
         cooldown_steps=durations.cooldown_steps,
         total_steps=durations.total_steps,
         rsqrt_timescale_steps=c.rsqrt_timescale_steps,
+        exponential_factor=c.exponential_factor,
+        exponential_steps=c.exponential_epochs * durations.steps_per_epoch,
     )
 
 
