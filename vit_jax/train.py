@@ -88,7 +88,7 @@ def train(
     # Where and what: nothing is allocated yet, and all errors are reported at once.
     run = preflight.prepare(config, workdir)
     mesh, source, evals = run.mesh, run.source, run.evals
-    durations, model, _, layout, objective = run.step
+    durations, model, _, layout, objective, products = run.step
 
     with contextlib.ExitStack() as until_the_end:
         enter = until_the_end.enter_context
@@ -96,7 +96,7 @@ def train(
         # Claim the work directory: no other process uses it, and it belongs to this run.
         enter(lock(workdir))
         entry = build.entry(given, workdir, source, layout.teacher, allow_config_change)
-        announce.run(screen, config, source, mesh, model.info, durations, entry.changes)
+        announce.run(screen, config, source, mesh, run.step, entry.changes)
         announce.parameters(screen, objective, layout)
 
         # Start: resume, else warm start, else scratch, always in this order.
@@ -128,7 +128,7 @@ def train(
             announce.results(screen, start, missed)
             log.write(start, missed, evals.drawn())
         distributions = make_distributions(layout, objective, config.seed)
-        clock = build.clock(config, model.info, durations, mesh, feed, start_step=start)
+        clock = build.clock(config, products, durations, mesh, feed, start_step=start)
         skipped = build.skipped_images(config, source, feed, log, start_step=start)
         progress = announce.Progress(screen, durations, objective)
         under_way = UnderWay()

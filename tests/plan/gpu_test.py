@@ -8,6 +8,7 @@ from vit_jax import config as configs
 from vit_jax.core import devices
 from vit_jax.core.errors import UserError
 from vit_jax.parallel import chips
+from vit_jax.parallel.products import Products
 from vit_jax.plan import forecast as forecasts
 from vit_jax.plan import gpu, topology
 from vit_jax.plan.__main__ import plan
@@ -89,12 +90,6 @@ def test_a_step_that_takes_more_does_not_fit():
         forecasts._check_memory(Memory(1, 1, 0, None, peak=11, there=10), on_gpu=True)
 
 
-class Model:
-    """A stand-in for ModelInfo."""
-
-    forward_flops = 989e9 / 3
-
-
 def test_the_time_of_a_step_is_a_roofline():
     figures = Figures(
         peak_bytes=1,
@@ -105,7 +100,9 @@ def test_the_time_of_a_step_is_a_roofline():
         kernels=3,
         kernels_secs=1.5e-3,
     )
-    time = step_time(figures, Model, 2, "h100", chips.peak_flops("NVIDIA H100 80GB HBM3"), 1)
+    time = step_time(
+        figures, Products(989e9 / 3), 2, "h100", chips.peak_flops("NVIDIA H100 80GB HBM3"), 1
+    )
     assert time == StepTime(
         matrix=pytest.approx(2e-3),
         hbm=pytest.approx(1e-3),

@@ -4,12 +4,14 @@ import json
 import pytest
 
 from vit_jax import models
+from vit_jax.parallel.products import Products
 from vit_jax.plan import table
 from vit_jax.plan.forecast import Forecast, HostNeeds, Memory, StepTime
 
 GIB = 2**30
 
 
+TINY = models.info("ViT-Ti/16", num_classes=10)
 # A run of 36,000 steps of a tenth of a second on four chips: four chip-hours.
 FOUR_CHIPS = Forecast(
     topology="v5e:2x2",
@@ -18,7 +20,9 @@ FOUR_CHIPS = Forecast(
     chips=4,
     hosts=1,
     mesh={"data": 4},
-    model=models.info("ViT-Ti/16", num_classes=10),
+    model=TINY,
+    method="supervised",
+    products=Products(TINY.forward_flops),
     batch_size=1000,
     steps=36_000,
     memory=Memory(GIB, 2 * GIB, 0, 10 * GIB, None, 16 * GIB),
@@ -52,6 +56,16 @@ def test_a_tight_fit_is_marked(activations, free, marked):
     assert ("will hardly fit" in shown) == marked
 
 
+def test_what_a_method_computes_has_a_row_and_counts():
+    assert "  by dino" not in dict(table.rows(FOUR_CHIPS, price=None))
+    of_dino = dataclasses.replace(FOUR_CHIPS, method="dino", products=Products(2e9, 1e9))
+    shown = dict(table.rows(of_dino, price=None))["  by dino"]
+    assert shown == "3 GFLOPs per example forward, 1 GFLOPs of them without gradients"
+    assert of_dino.exaflops == pytest.approx(7e9 * 36e6 / 1e18)
+    document = json.loads(table.as_json(of_dino, price=None))
+    assert document["products"] == {"learnt": 2e9, "given": 1e9}
+
+
 @pytest.mark.parametrize(
     ("steps", "shown"), [(1, "7.52 TFLOPs"), (1_000, "0.007521 exaFLOPs")], ids=str
 )
@@ -80,11 +94,13 @@ def test_times_of_gpus_are_said_to_be_bounds():
 
 def forecast(name, steps, *, topology="v3:16x16", secs=0.1, **fields):
     """A forecast on 512 cores that take `secs` per step of 4096 images."""
+    model = models.info(name, num_classes=18_291, pre_logits=True, **fields)
     return dataclasses.replace(
         FOUR_CHIPS,
         topology=topology,
         chips=256,
-        model=models.info(name, num_classes=18_291, pre_logits=True, **fields),
+        model=model,
+        products=Products(model.forward_flops),
         batch_size=4096,
         steps=steps,
         time=StepTime(None, None, None, secs),

@@ -23,6 +23,7 @@ from vit_jax.data import pipeline
 from vit_jax.data.sources import table as sources
 from vit_jax.data.sources.builtin import Synthetic
 from vit_jax.parallel import mesh as meshes
+from vit_jax.parallel.products import Products
 from vit_jax.run import announce, build, environment, processes
 from vit_jax.run.parts import eval_data, evaluations, examples, inputs, outputs
 from vit_jax.training.state import TrainState
@@ -340,9 +341,9 @@ def writing(config):
 
 
 def speed(config):
-    info = types.SimpleNamespace(forward_flops=1)
+    products = Products(learnt=1)
     steps = types.SimpleNamespace(total_steps=6)
-    return build.clock(config, info, steps, one_device(), StandIn("Feed"), start_step=3)
+    return build.clock(config, products, steps, one_device(), StandIn("Feed"), start_step=3)
 
 
 def evals(config):

@@ -64,7 +64,6 @@ class Distillation(Plain):
                 "since the most probable class is that at any temperature: set "
                 "method.temperature=1."
             )
-
         if getattr(spec, "distillation_token", False) and not self.label_weight:
             raise UserError(
                 "model.distillation_token=true leaves the head of the class token to the labels, "

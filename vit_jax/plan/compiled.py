@@ -25,6 +25,7 @@ from vit_jax.core.errors import UserError
 from vit_jax.core.files import cache_dir, write_text
 from vit_jax.models import ModelInfo
 from vit_jax.parallel import chips
+from vit_jax.parallel.products import Products
 from vit_jax.plan import gpu
 from vit_jax.plan import hlo as hlo_text
 from vit_jax.plan import kernels as gpu_kernels
@@ -47,6 +48,7 @@ class PlannedStep(NamedTuple):
     """The step of a run by shapes and shardings, on devices that may be absent."""
 
     model: ModelInfo
+    products: Products
     layout: StateLayout
     batch: step.Batch
     update: Any
@@ -104,7 +106,8 @@ def planned_step(config: RunConfig, mesh: Mesh, *, num_examples: int | None = No
     )
     update = build.update(config, parts)
     layout = parts.layout.in_steps
-    return PlannedStep(parts.model.info, layout, batch, update, parts.durations.total_steps)
+    total_steps = parts.durations.total_steps
+    return PlannedStep(parts.model.info, parts.products, layout, batch, update, total_steps)
 
 
 def lower(planned: PlannedStep) -> LoweredStep:

@@ -16,6 +16,7 @@ from vit_jax.core.errors import UserError
 from vit_jax.core.screen import format_bytes
 from vit_jax.models import ModelInfo
 from vit_jax.parallel import chips
+from vit_jax.parallel.products import Products
 from vit_jax.plan import gpu
 from vit_jax.plan.compiled import (
     DoesNotFit,
@@ -95,6 +96,8 @@ class Forecast:
       chips: their number, of TPUs or GPUs; None without a topology.
       sent: bytes that a device sends or reduces in a step, by kind; None: not compiled.
       accessed: bytes that a device reads and writes in a step; None: not compiled, or unknown.
+      method: the config's method.kind.
+      products: FLOPs that it computes for one example.
       kernels: those that a GPU runs in a step; None: not compiled, or not for a GPU.
       compile_secs: None: not compiled.
       from_cache: whether it was compiled for an earlier plan, in `compile_secs`.
@@ -109,6 +112,8 @@ class Forecast:
     hosts: int
     mesh: dict[str, int]
     model: ModelInfo
+    method: str
+    products: Products
     batch_size: int
     steps: int
     memory: Memory
@@ -129,8 +134,8 @@ class Forecast:
 
     @property
     def exaflops(self) -> float:
-        """ExaFLOPs of the run: 3 x forward matrix FLOPs x images / 1e18."""
-        return 3 * self.model.forward_flops * self.batch_size * self.steps / 1e18
+        """ExaFLOPs of the run: matrix FLOPs of an example in training x examples / 1e18."""
+        return self.products.training * self.batch_size * self.steps / 1e18
 
     @property
     def days(self) -> float | None:
@@ -208,6 +213,8 @@ def forecast(
         hosts=hosts,
         mesh={name: size for name, size in mesh.shape.items() if size > 1},
         model=step.model,
+        method=config.method.kind,
+        products=step.products,
         batch_size=c.batch_size,
         steps=step.total_steps,
         memory=memory,
@@ -216,7 +223,7 @@ def forecast(
         kernels=figures.kernels if figures else None,
         compile_secs=figures.compile_secs if figures else None,
         from_cache=from_cache,
-        time=step_time(figures, step.model, c.batch_size / mesh.size, generation, peak, hosts),
+        time=step_time(figures, step.products, c.batch_size / mesh.size, generation, peak, hosts),
         peak_flops=peak,
         saved_bytes=total_bytes(step.layout.state),
         host=_host_needs(step.layout, step.batch),

@@ -2,8 +2,8 @@
 
 import dataclasses
 
-from vit_jax.models import ModelInfo
 from vit_jax.parallel import chips
+from vit_jax.parallel.products import Products
 from vit_jax.plan.compiled import Figures
 
 # Matrix units in a jax device, which give the clock rate; not for v6e, by the numbers on its page.
@@ -15,7 +15,7 @@ class StepTime:
     """Seconds of a step, by each resource alone; None: unknown.
 
     Attributes:
-      matrix: the model's matrix products (3 x forward) at the data sheet's rate.
+      matrix: the matrix products (parallel/products.py) at the data sheet's rate.
       hbm: the bytes that the compiled step accesses, at the memory's bandwidth. On TPUs unrolled
         steps only: the compiler counts the body of a loop once.
       interconnect: the bytes that devices exchange, at the bandwidth of all-reduces.
@@ -45,7 +45,7 @@ class StepTime:
 
 def step_time(
     figures: Figures | None,
-    model: ModelInfo,
+    products: Products,
     images: float,
     generation: str | None,
     peak: float | None,
@@ -56,7 +56,7 @@ def step_time(
     images: those of one device in a step; generation: of chips.TPUS or chips.GPUS, None for the
     devices here; peak: FLOP/s of one device; hosts: their number.
     """
-    flops = 3 * model.forward_flops * images
+    flops = products.training * images
     matrix = flops / peak if peak else None
     if generation is None or figures is None:
         return StepTime(matrix, None, None, None)

@@ -6,7 +6,9 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from vit_jax.core.screen import format_bytes, format_count, format_duration
+from vit_jax.methods.table import SUPERVISED
 from vit_jax.plan.forecast import SECS_A_DAY, Forecast
+from vit_jax.run.announce import forward
 
 TOO_LITTLE = "it will hardly fit; without --nocompile the plan tries what would"
 Row = tuple[str, str]  # label and value
@@ -56,6 +58,8 @@ def rows(forecast: Forecast, *, price: float | None) -> Iterator[Row]:
     yield "", ""
     yield "model", f"{model.name}, {format_count(model.parameters)} parameters"
     yield "an image", f"{format_count(model.forward_flops)}FLOPs forward, in matrix products"
+    if forecast.method != SUPERVISED:
+        yield f"  by {forecast.method}", forward(forecast.products)
     yield "the run", f"{steps}: {flops}"
     yield "", ""
     yield from _memory(forecast)
@@ -175,6 +179,7 @@ def as_json(forecast: Forecast, *, price: float | None) -> str:
     derived = ("exaflops", "days", "chip_hours", "core_days", "mfu", "images_per_host_second")
     document = dataclasses.asdict(forecast) | {name: getattr(forecast, name) for name in derived}
     hours = forecast.chip_hours
+    document["products"] = forecast.products._asdict()
     document["cost"] = None if price is None or hours is None else hours * price
     document["paper"] = paper_comparison(forecast)
     document["time"] |= {"roofline": forecast.time.roofline, "estimate": forecast.time.estimate}

@@ -12,9 +12,11 @@ from vit_jax.config import RunConfig
 from vit_jax.core import axes, compilation_cache, pytrees
 from vit_jax.core.screen import Screen, format_count, format_duration
 from vit_jax.data.source import Source
+from vit_jax.methods.table import SUPERVISED
 from vit_jax.models import ModelInfo
 from vit_jax.optim import patterns
 from vit_jax.parallel import mesh as meshes
+from vit_jax.parallel.products import Products
 from vit_jax.run import build
 from vit_jax.store.metrics_file import RESERVED
 from vit_jax.training.feed import BadImages
@@ -30,11 +32,11 @@ def run(
     config: RunConfig,
     source: Source,
     mesh: Mesh,
-    info: ModelInfo,
-    durations: build.Durations,
+    step: build.StepParts,
     changes: Sequence[str],
 ) -> None:
-    """Announces the run: its data, devices, model and plan."""
+    """Announces the run: its data, devices, model, method and plan."""
+    durations, info = step.durations, step.model.info
     devices = mesh.devices.ravel()
     epochs = durations.total_steps / durations.steps_per_epoch
     screen.say(f"data     {build.title(config.input, source)}: {size(source)}")
@@ -45,6 +47,8 @@ def run(
         f"model    {info.name}: {format_count(info.parameters)} parameters, "
         f"{format_count(info.forward_flops)}FLOPs per image forward"
     )
+    if config.method.kind != SUPERVISED:
+        screen.say(f"method   {config.method.kind}: {forward(step.products)}")
     screen.say(
         f"plan     {durations.total_steps:,} steps of {config.input.batch_size:,} examples "
         f"({epochs:.1f} epochs), {durations.warmup_steps:,} of them warmup"
@@ -52,6 +56,14 @@ def run(
     )
     for change in changes:
         screen.say(f"changed  {change}")
+
+
+def forward(products: Products) -> str:
+    """FLOPs of a method, such as "12 MFLOPs per example forward, 4 MFLOPs of them ..."."""
+    alone = f", {format_count(products.given)}FLOPs of them without gradients"
+    return (
+        f"{format_count(sum(products))}FLOPs per example forward{alone if products.given else ''}"
+    )
 
 
 def size(source: Source) -> str:

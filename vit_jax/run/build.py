@@ -69,6 +69,7 @@ from vit_jax.run.parts.updates import (
     layout,
     objective,
     optimizer,
+    products,
     rates,
     schedule,
     step_parts,

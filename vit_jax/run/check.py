@@ -165,7 +165,7 @@ def _first_batch(config: RunConfig, source: Source, layout: Batch) -> int:
 def _model(
     config: RunConfig, parts: RunParts, problems: Problems, screen: Screen
 ) -> Iterator[tuple[str, str]]:
-    durations, model, _, layout, _ = parts.step
+    durations, model, _, layout, *_ = parts.step
     yield "plan", "" if durations is MISSING else f"{durations.total_steps:,} steps"
     if model is MISSING:
         yield "model", ""

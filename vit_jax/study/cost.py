@@ -8,6 +8,7 @@ from vit_jax import models
 from vit_jax.config import RunConfig
 from vit_jax.core.errors import MISSING, Problems, UserError
 from vit_jax.models import ModelInfo
+from vit_jax.parallel.products import Products
 from vit_jax.run import build
 from vit_jax.sweep.grid import CONFIG, Point
 
@@ -20,6 +21,7 @@ class Cost(NamedTuple):
 
     Attributes:
       model: its figures.
+      products: FLOPs that its method computes for one example.
       family: one of FAMILIES.
       examples: different examples that it trains on.
       steps: updates.
@@ -28,6 +30,7 @@ class Cost(NamedTuple):
     """
 
     model: ModelInfo
+    products: Products
     family: str
     examples: int
     steps: int
@@ -36,8 +39,8 @@ class Cost(NamedTuple):
 
     @property
     def exaflops(self) -> float:
-        """ExaFLOPs of training: 3 x forward matrix FLOPs x examples seen / 1e18, as in plans."""
-        return 3 * self.model.forward_flops * self.examples_seen / EXA
+        """ExaFLOPs of training: those of an example x examples seen / 1e18, as in plans."""
+        return self.products.training * self.examples_seen / EXA
 
 
 def costs(points: Sequence[Point]) -> dict[str, Cost]:
@@ -62,7 +65,7 @@ class _Known:
 
     def __init__(self) -> None:
         self._sizes: dict[str, tuple[int, int]] = {}
-        self._models: dict[str, ModelInfo] = {}
+        self._models: dict[str, tuple[ModelInfo, Products]] = {}
 
     def sizes(self, config: RunConfig) -> tuple[int, int]:
         """Examples to train on, and classes."""
@@ -76,21 +79,25 @@ class _Known:
             self._sizes[key] = examples, classes
         return self._sizes[key]
 
-    def model(self, config: RunConfig, classes: int) -> ModelInfo:
-        """The model's figures."""
-        key = repr((build.architecture(config), build.preprocess(config), config.lora, classes))
+    def model(self, config: RunConfig, classes: int) -> tuple[ModelInfo, Products]:
+        """The model's figures, and what its method computes for an example."""
+        of_model = (build.architecture(config), build.preprocess(config), config.lora, classes)
+        key = repr((*of_model, config.method, config.input.views, config.input.batch_size))
         if key not in self._models:
-            self._models[key] = build.model(config, num_classes=classes).info
+            model = build.model(config, num_classes=classes)
+            mesh = build.mesh(config.mesh)
+            teacher = build.teacher(config, mesh, num_classes=classes, class_names=())
+            self._models[key] = model.info, build.products(config, model, teacher)
         return self._models[key]
 
 
 def _cost(point: Point, known: _Known) -> Cost:
     config = configs.load(point.config, point.overrides)
     examples, classes = known.sizes(config)
-    model = known.model(config, classes)
+    model, products = known.model(config, classes)
     steps = build.durations(config, num_examples=examples).total_steps
     seen = steps * config.input.batch_size
-    return Cost(model, family(model.name), examples, steps, seen, classes)
+    return Cost(model, products, family(model.name), examples, steps, seen, classes)
 
 
 def family(name: str) -> str:

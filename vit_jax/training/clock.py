@@ -30,7 +30,7 @@ class Clock:
 
     Args:
       batch_size: the global batch size.
-      step_flops: matrix FLOPs of one training step, 3 x the forward pass's.
+      step_flops: matrix FLOPs of one training step (parallel/products.py).
       peak_flops: FLOP/s of all devices together; None: unknown, then no MFU.
       start_step: updates done before this process.
       feed: records how long the loop has waited for it.

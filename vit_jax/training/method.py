@@ -82,6 +82,11 @@ class Teacher:
         """(height, width) of the images that it sees."""
         return self.found.preprocess.image_size
 
+    @property
+    def forward_flops(self) -> int:
+        """FLOPs of its products for one image."""
+        return int(self.found.about.spec.forward_flops(self.found.num_classes, self.image_size))
+
     def bind(self, params: Any) -> Callable[[jax.Array], jax.Array]:
         """`Others.teacher`, in evaluation mode, of these parameters.
 

@@ -1,6 +1,7 @@
 """The model of a run, and its description in checkpoints."""
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +14,7 @@ from vit_jax.core.pytrees import OF_METHOD
 from vit_jax.data.source import Source
 from vit_jax.methods.table import SUPERVISED
 from vit_jax.models.adapters import add
+from vit_jax.nn.kernels.choice import XLA
 from vit_jax.optim.patterns import Adapters
 from vit_jax.run.parts.pins import of_field
 from vit_jax.run.parts.preprocessing import as_preprocess, image_size, view_sizes
@@ -30,13 +32,16 @@ class Model:
       preprocess: the preparation of images for prediction, and so their size.
       num_classes: of its head; 0: it has none.
       adapters: of its kernels; None: they are trained themselves.
+      counted: as `make`, of a program that has all products of the blocks, each once: in a scan,
+        with attention by XLA.
     """
 
     make: Callable[[nnx.Rngs], nnx.Module]
     info: models.ModelInfo
     preprocess: models.Preprocess
     num_classes: int
-    adapters: Adapters | None = None
+    adapters: Adapters | None
+    counted: Callable[[nnx.Rngs], nnx.Module]
 
 
 def model(config: RunConfig, *, num_classes: int) -> Model:
@@ -61,15 +66,19 @@ def model(config: RunConfig, *, num_classes: int) -> Model:
     }
     lora = adapters(config.lora)
 
-    def make(rngs: nnx.Rngs) -> nnx.Module:
-        made = models.create(name, rngs=rngs, preprocess=prepared, **arguments)
+    def make(rngs: nnx.Rngs, **changes: Any) -> nnx.Module:
+        made = models.create(name, rngs=rngs, preprocess=prepared, **arguments | changes)
         made = made if lora is None else add(made, lora, rngs)
         extra = None if method is None else method.extend(made, rngs)
         if extra is not None:
             setattr(made, OF_METHOD, extra)
         return made
 
-    return Model(make, models.info(name, **arguments), prepared, num_classes, lora)
+    info = models.info(name, **arguments)
+    wanted: dict[str, Any] = {"scan": True, "attention": XLA}
+    changes = {k: v for k, v in wanted.items() if k in info.spec}
+    counted = functools.partial(make, **changes)
+    return Model(make, info, prepared, num_classes, lora, counted)
 
 
 def pretraining(config: RunConfig) -> Method | None:

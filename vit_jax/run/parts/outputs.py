@@ -7,11 +7,11 @@ from etils import epath
 from jax.sharding import Mesh
 
 from vit_jax import config as configs
-from vit_jax import models
 from vit_jax.config import LogConfig, RunConfig
 from vit_jax.core import errors
 from vit_jax.core.schema import entry_points
 from vit_jax.data.source import Source
+from vit_jax.parallel.products import Products
 from vit_jax.run import environment
 from vit_jax.run.parts.durations import Durations
 from vit_jax.store.checkpoints import Checkpoints
@@ -102,7 +102,7 @@ def skipped_images(
 
 def clock(
     config: RunConfig,
-    info: models.ModelInfo,
+    products: Products,
     durations: Durations,
     mesh: Mesh,
     feed: Feed,
@@ -112,7 +112,7 @@ def clock(
     """Measures the speed of the run."""
     return Clock(
         batch_size=config.input.batch_size,
-        step_flops=3 * info.forward_flops * config.input.batch_size,
+        step_flops=products.training * config.input.batch_size,
         peak_flops=environment.total_peak_flops(mesh, config.log.peak_tflops),
         start_step=start_step,
         total_steps=durations.total_steps,

@@ -12,13 +12,16 @@ from vit_jax.config import LossConfig, ModelConfig, OptimConfig, RunConfig
 from vit_jax.core import errors, pytrees
 from vit_jax.core.axes import Target
 from vit_jax.core.pytrees import OF_METHOD
+from vit_jax.methods import cost
 from vit_jax.nn.kernels.choice import AUTO, check_devices
 from vit_jax.nn.stack import OFFLOAD_MEMORY
 from vit_jax.optim import optimizers, patterns, schedules
+from vit_jax.parallel.products import Products
 from vit_jax.run.parts.durations import Durations, durations
 from vit_jax.run.parts.networks import Model, adapters, model, pretraining
+from vit_jax.run.parts.preprocessing import view_sizes
 from vit_jax.run.parts.teachers import teacher
-from vit_jax.training.method import Method, Teacher
+from vit_jax.training.method import Method, Sizes, Teacher
 from vit_jax.training.objective import Objective
 from vit_jax.training.state import StateLayout, state_layout
 from vit_jax.training.step import make_update
@@ -247,6 +250,22 @@ def _check_loss_is_read(c: LossConfig, method: Method) -> None:
     )
 
 
+def products(config: RunConfig, model: Model, teacher: Teacher | None) -> Products:
+    """FLOPs of the products that the run computes for one example."""
+    method = pretraining(config)
+    if method is None:
+        return Products(model.info.forward_flops)
+    return cost.products(
+        method,
+        model.counted,
+        Sizes(model.preprocess.image_size, view_sizes(config.input)),
+        batch_size=config.input.batch_size,
+        num_classes=model.num_classes,
+        has_average=ema_decay(config) is not None,
+        teacher_flops=0 if teacher is None else teacher.forward_flops,
+    )
+
+
 class StepParts(NamedTuple):
     """The parts of a step; shapes and shardings only."""
 
@@ -255,6 +274,7 @@ class StepParts(NamedTuple):
     schedule: schedules.Schedule
     layout: StateLayout
     objective: Objective
+    products: Products
 
 
 def step_parts(
@@ -279,7 +299,8 @@ def step_parts(
     state = look("optim", layout, config, network.make, rate, mesh, beside)
     total_steps = 1 if steps is errors.MISSING else steps.total_steps
     loss = look("loss", objective, config, num_classes=num_classes, total_steps=total_steps)
-    return StepParts(steps, network, rate, state, loss)
+    computed = look("method", products, config, network, beside)
+    return StepParts(steps, network, rate, state, loss, computed)
 
 
 def update(config: RunConfig, parts: StepParts) -> Callable[..., Any]:
