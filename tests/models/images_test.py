@@ -94,6 +94,35 @@ def test_images_that_take_too_many_pixels_are_refused(tmp_path, size, preprocess
 
 
 @pytest.mark.filterwarnings("error")
+def test_an_image_of_pillow_is_refused_before_it_is_decoded(tmp_path):
+    file = tmp_path / "large.png"
+    Image.new("1", (11_000, 10_000)).save(file)
+    file.write_bytes(file.read_bytes()[:200])  # decoding would find that it is truncated
+    with (
+        Image.open(file) as image,
+        pytest.raises(UserError, match=r"Image 3 of 11000 x .*too large"),
+    ):
+        images.load(image, Preprocess(image_size=(8, 8), resize=(8, 8)), 3)
+
+
+def test_whatever_a_decoder_raises_is_told(tmp_path, monkeypatch):
+    def fail(_):
+        raise RuntimeError("Decoding of color planes failed")  # as the one of AVIF
+
+    file = tmp_path / "a.png"
+    Image.new("L", (8, 8)).save(file)
+    monkeypatch.setattr(images.ImageOps, "exif_transpose", fail)
+    with pytest.raises(UserError, match=r"a\.png is not an image that can be read: Decoding of"):
+        images.load(file, Preprocess(image_size=(8, 8), resize=(8, 8)))
+
+
+def test_inputs_are_displayed_as_they_were():
+    pixels = np.arange(192, dtype=np.uint8).reshape(8, 8, 3)
+    preprocess = Preprocess(image_size=(8, 8), resize=None, mean=(0.5, 0.4, 0.3), std=(0.2,) * 3)
+    inputs = images.load(Image.fromarray(pixels), preprocess)
+    assert (images.displayed(inputs, preprocess) == pixels).all()
+
+
 def test_pillow_does_not_warn_below_the_limit(tmp_path):
     file = tmp_path / "large.png"
     Image.new("1", (9_500, 9_500)).save(file)  # Pillow warns from 89,478,485 pixels on

@@ -7,11 +7,12 @@ import math
 import os
 import warnings
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import Image, ImageOps
 
 from vit_jax.core.errors import UserError
 from vit_jax.models import Preprocess
@@ -77,21 +78,27 @@ def _of_array(place: int, array: Any) -> Image.Image:
     return Image.fromarray(np.asarray(array))
 
 
-def load(image: Path | Image.Image, preprocess: Preprocess, name: Path | int = 0) -> np.ndarray:
+def load(
+    image: Path | Image.Image, preprocess: Preprocess, name: Path | int | str = 0
+) -> np.ndarray:
     """A file, or an image called `name` -> float32 [H, W, 3], normalised.
 
-    UserError for a damaged or too large image.
+    An image of Pillow's may be one that is opened and not yet decoded. UserError for a damaged or
+    too large image.
     """
-    path = f"Image {name}" if isinstance(image, Image.Image) else image
+    given = f"Image {name}" if isinstance(name, int) else str(name)
+    path = given if isinstance(image, Image.Image) else image
     try:
         with warnings.catch_warnings():
             # Pillow has its own limit, at which it only warns.
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-            opened = image.copy() if isinstance(image, Image.Image) else Image.open(image)
-        with opened:
-            _check_pixels(path, opened.size, preprocess)
-            pixels = _rgb(ImageOps.exif_transpose(opened))
-    except (UnidentifiedImageError, OSError, SyntaxError, Image.DecompressionBombError) as error:
+            opened = nullcontext(image) if isinstance(image, Image.Image) else Image.open(image)
+        with opened as stored:
+            _check_pixels(path, stored.size, preprocess)
+            pixels = _rgb(ImageOps.exif_transpose(stored))
+    except UserError:
+        raise
+    except Exception as error:  # decoders of damaged images raise anything
         raise UserError(f"{path} is not an image that can be read: {error}") from error
     prepared = _cropped(path, _resized(pixels, preprocess), preprocess)
     height, width = preprocess.image_size
@@ -125,6 +132,12 @@ def normalise(image: Image.Image, preprocess: Preprocess) -> np.ndarray:
     scaled = np.asarray(image, np.float32) / 255.0
     mean, std = (np.asarray(x, np.float32) for x in (preprocess.mean, preprocess.std))
     return (scaled - mean) / std
+
+
+def displayed(inputs: np.ndarray, preprocess: Preprocess) -> np.ndarray:
+    """Model inputs [..., H, W, 3] as they look, uint8: what `normalise` was given."""
+    mean, std = (np.asarray(x, np.float32) for x in (preprocess.mean, preprocess.std))
+    return np.rint((inputs * std + mean) * 255).clip(0, 255).astype(np.uint8)
 
 
 def _rgb(image: Image.Image) -> Image.Image:

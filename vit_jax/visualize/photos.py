@@ -48,8 +48,7 @@ class Photos:
 
     def pixels(self, inputs: np.ndarray) -> np.ndarray:
         """Inputs [..., H, W, 3] as they look, uint8."""
-        mean, std = (np.asarray(x, np.float32) for x in (self.preprocess.mean, self.preprocess.std))
-        return np.rint((inputs * std + mean) * 255).clip(0, 255).astype(np.uint8)
+        return images.displayed(inputs, self.preprocess)
 
     @property
     def names(self) -> list[str]:
