@@ -53,6 +53,7 @@ setup(
     package_data={
         "vit_jax.core": ["*.gz"],
         "vit_jax.data.sources": ["digits*"],
+        "vit_jax.demo": ["page.*"],
         "vit_jax.draw": ["*.css"],
         "vit_jax.evaluate": ["*.css"],
         "vit_jax.prepare.report": ["*.css"],

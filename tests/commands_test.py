@@ -15,6 +15,7 @@ NOWHERE = "/nowhere/x"
 # Arguments that name a missing file; {out} is a folder that may be made.
 MISSING = {
     "convert": ["--input", NOWHERE, "--output={out}/a.npz"],
+    "demo": ["--checkpoint", NOWHERE, "--port=0"],
     "evaluate": ["--checkpoint", NOWHERE],
     "export": ["--checkpoint", NOWHERE, "--output={out}/a"],
     "plan": [f"--config={NOWHERE}.py"],

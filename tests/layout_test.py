@@ -42,6 +42,7 @@ FLOORS = {
     "prepare/": 9,
     "transfer/": 10,
     "api.py": 10,
+    "demo/": 10,
     "plugins.py": 10,
     "study/": 10,
     "vtab/": 11,

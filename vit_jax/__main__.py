@@ -11,6 +11,7 @@ from vit_jax.core import signals
 
 COMMANDS = {
     "convert": "Converts weights from one format to another.",
+    "demo": "Says on a page what a model sees in an image.",
     "evaluate": "Evaluates checkpoints on any data.",
     "export": "Writes a model for use without this package.",
     "models": "Prints the table of all models.",

@@ -36,6 +36,7 @@ from vit_jax.core.errors import NonFiniteError, UserError
 from vit_jax.core.files import atomic_file
 from vit_jax.core.screen import Screen
 from vit_jax.models.images import AnyImage, find, listed, load
+from vit_jax.weights import Loaded
 
 TABLES = {".csv": csv.CSVWriter, ".parquet": parquet.ParquetWriter}
 COLUMNS = pa.schema(
@@ -63,16 +64,7 @@ class Predictor:
         if batch_size < 1:
             raise UserError(f"--batch_size={batch_size}: give at least 1.")
         self._checkpoint, self._batch_size = checkpoint, batch_size
-        loaded, notice = weights.with_class_names(
-            weights.load_with_info(checkpoint, ema=ema, scan=True)
-        )
-        if notice:
-            print(notice, file=sys.stderr)
-        if not loaded.model.num_classes:
-            raise UserError(
-                f"{checkpoint} is a backbone without a head: it cannot name classes. Fine-tune it: "
-                f"python -m vit_jax.train --config finetune --config.init.weights={checkpoint}"
-            )
+        loaded = load_classifier(checkpoint, ema=ema)
         self._names = loaded.class_names
         self._preprocess = loaded.model.preprocess
         graph, self._params = nnx.split(loaded.model, nnx.Param)
@@ -102,11 +94,37 @@ class Predictor:
                         f"{name}: the probabilities of {self._checkpoint} are not finite. Its "
                         "numbers are damaged, or the training diverged: use an earlier checkpoint."
                     )
-                yield name, [self._class(c, p[c]) for c in np.argsort(-p, kind="stable")[:top_k]]
+                yield name, most_likely(p, self._names, top_k)
 
-    def _class(self, number: int, probability: float) -> dict:
-        name = self._names[number] if self._names else str(number)
-        return {"class": int(number), "name": name, "probability": round(float(probability), 6)}
+
+def load_classifier(checkpoint: str, *, ema: bool = False) -> Loaded:
+    """The model of --checkpoint, with names of its classes where they are known.
+
+    A notice on stderr says where names come from. UserError for a model without a head.
+    """
+    loaded, notice = weights.with_class_names(
+        weights.load_with_info(checkpoint, ema=ema, scan=True)
+    )
+    if notice:
+        print(notice, file=sys.stderr)
+    if not loaded.model.num_classes:
+        raise UserError(
+            f"{checkpoint} is a backbone without a head: it cannot name classes. Fine-tune it: "
+            f"python -m vit_jax.train --config finetune --config.init.weights={checkpoint}"
+        )
+    return loaded
+
+
+def most_likely(p: np.ndarray, names: Sequence[str] | None, top_k: int) -> list[dict]:
+    """Probabilities [C] -> {"class", "name", "probability"} of the `top_k` largest, in order."""
+    return [
+        {
+            "class": int(number),
+            "name": names[number] if names else str(number),
+            "probability": round(float(p[number]), 6),
+        }
+        for number in np.argsort(-p, kind="stable")[:top_k]
+    ]
 
 
 def predict(

@@ -1,0 +1,1 @@
+"""python -m vit_jax.demo: a page that says what a model sees in an image."""

@@ -1,0 +1,84 @@
+"""Images to try a model with: those that are given, or some of the data that it was trained on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from vit_jax.core.errors import UserError
+from vit_jax.data.source import Source
+from vit_jax.data.sources.builtin import Digits
+from vit_jax.data.sources.image_folder import ImageFolder
+from vit_jax.models import images
+from vit_jax.store import workdir
+
+MOST = 12
+
+
+class Sample(NamedTuple):
+    """An image file.
+
+    Attributes:
+      name: what it is called on the page.
+      data: its bytes.
+    """
+
+    name: str
+    data: bytes
+
+
+def find(given: list[str], checkpoint: str) -> list[Sample]:
+    """At most `MOST` of the images in files and folders; of the run's own data if none are given.
+
+    UserError for a path that is not there, or has no image; for a run, whose data may have moved,
+    there are then no examples.
+    """
+    if given:
+        return [_of_file(file) for file in _spread(images.find(given))]
+    try:
+        return _of_run(checkpoint)
+    except (UserError, OSError):
+        return []
+
+
+def _of_file(file: Path) -> Sample:
+    try:
+        return Sample(file.stem, file.read_bytes())
+    except OSError as error:
+        raise UserError(f"{file} cannot be read: {error.strerror}.") from error
+
+
+def _of_run(checkpoint: str) -> list[Sample]:
+    """Images of the digits or of the image folder that a work directory's run has seen."""
+    folder = Path(checkpoint).expanduser()
+    above = [folder, *folder.absolute().parents[:2]]  # a step's folder is two below
+    there = [each for each in above if (each / workdir.CONFIG_FILE).is_file()]
+    if "://" in checkpoint or not there:
+        return []
+    config = workdir.read_document(there[0])["config"]
+    source = _source(config["input"])
+    if source is None:
+        return []
+    places = _spread(list(range(source.num_examples)))
+    read = source.read(np.array(places))
+    names = [source.describe(place) for place in places]
+    if source.class_names:
+        names = [source.class_names[example.labels[0]] for example in read]
+    return [Sample(name, each.image) for name, each in zip(names, read, strict=True)]
+
+
+def _source(section: dict[str, Any]) -> Source | None:
+    """Held-out images of the input, where they need no TensorFlow."""
+    if section["source"] == "digits":
+        return Digits("test", where="input.split")
+    if section["source"] == "image_folder":
+        return ImageFolder(section["data_dir"], "val", where="input.split")
+    return None
+
+
+def _spread(all_: list) -> list:
+    """At most `MOST`, at equal distances."""
+    step = max(1.0, len(all_) / MOST)
+    return [all_[int(i * step)] for i in range(min(MOST, len(all_)))]
