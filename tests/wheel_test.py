@@ -1,9 +1,10 @@
-"""The wheel: what is in it, and that it works without the clone."""
+"""The wheel: what is in it, from a clone or an sdist, and that it works without the clone."""
 
 import os
 import shutil
 import subprocess
 import sys
+import tarfile
 import zipfile
 from pathlib import Path
 
@@ -19,20 +20,34 @@ NO_CODE = ("*.pyc", "__pycache__")
 def wheel(tmp_path_factory):
     """The wheel's files, built from a copy so that nothing is left in the clone."""
     pytest.importorskip("setuptools", minversion="77")
-    clone, folder = tmp_path_factory.mktemp("clone"), tmp_path_factory.mktemp("wheel")
+    return built(clone(tmp_path_factory.mktemp("clone")), tmp_path_factory.mktemp("wheel"))
+
+
+def clone(folder):
+    """The folder, with a copy of all that a build reads."""
     for name in SOURCES:
         if (ROOT / name).is_dir():
-            shutil.copytree(ROOT / name, clone / name, ignore=shutil.ignore_patterns(*NO_CODE))
+            shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns(*NO_CODE))
         else:
-            shutil.copy(ROOT / name, clone / name)
+            shutil.copy(ROOT / name, folder / name)
+    return folder
+
+
+def built(sources, folder, kind="wheel"):
+    """Where the files of the wheel, or of the sdist, that is built from the sources are."""
     # As pip does, in a process without pip's own start.
-    build = "import sys, setuptools.build_meta as b; b.build_wheel(sys.argv[1])"
+    build = f"import sys, setuptools.build_meta as b; b.build_{kind}(sys.argv[1])"
     subprocess.run(
-        [sys.executable, "-c", build, str(folder)], cwd=clone, capture_output=True, check=True
+        [sys.executable, "-c", build, str(folder)], cwd=sources, capture_output=True, check=True
     )
-    (file,) = folder.glob("*.whl")
-    with zipfile.ZipFile(file) as archive:
-        archive.extractall(folder / "installed")
+    (file,) = folder.glob("vit_jax_pretraining-*")
+    if kind == "wheel":
+        with zipfile.ZipFile(file) as archive:
+            archive.extractall(folder / "installed")
+    else:
+        with tarfile.open(file) as archive:
+            archive.extractall(folder, filter="data")
+        (folder / file.name.removesuffix(".tar.gz")).rename(folder / "installed")
     return folder / "installed"
 
 
@@ -48,6 +63,13 @@ def test_it_has_all_files_and_no_others(wheel):
     }
     assert files(wheel / "vit_jax") == files(ROOT / "vit_jax") | shipped
     assert {path.name for path in wheel.iterdir() if path.suffix != ".dist-info"} == {"vit_jax"}
+
+
+@pytest.mark.slow
+def test_a_wheel_from_an_sdist_has_the_same_files(wheel, tmp_path_factory):
+    folders = map(tmp_path_factory.mktemp, ("clone", "sdist", "wheel"))
+    sources = built(clone(next(folders)), next(folders), "sdist")
+    assert files(built(sources, next(folders))) == files(wheel)
 
 
 def run_installed(wheel, cwd, *arguments):
