@@ -6,9 +6,11 @@ REASON -->`. Overrides appended to the page's make training runs small.
 
 import dataclasses
 import inspect
+import itertools
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import typing
 from pathlib import Path
@@ -25,7 +27,7 @@ from vit_jax.methods import table as methods
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "BENCHMARKS.md", *sorted((ROOT / "docs").glob("*.md"))]
-FOLDERS = ("configs", "docs", "scripts")  # files that the commands expect in the current folder
+FOLDERS = ("cards", "configs", "scripts")  # files that the commands expect in the current folder
 SHELLS = {"bash": ["bash", "-euo", "pipefail"], "python": ["python", "-"]}
 TOY_OVERRIDES = (
     "total.epochs=none", "total.steps=12", "optim.warmup_epochs=none", "optim.warmup_steps=0",
@@ -73,6 +75,7 @@ def run_blocks(tmp_path, preloaded_server):
     """Runs blocks in order, in one folder that looks like the repository."""
     for folder in FOLDERS:
         (tmp_path / folder).symlink_to(ROOT / folder)
+    shutil.copytree(ROOT / "docs", tmp_path / "docs")  # commands draw the pictures there anew
     small = " ".join(f"--config.{override}" for override in TOY_OVERRIDES)
     shrink = (
         'case " $* " in\n'
@@ -158,6 +161,23 @@ def test_tests_named_on_pages_exist(page):
     for file, function in re.findall(r"(tests/[\w/]+\.py)(?:::(\w+))?", page.read_text()):
         assert (ROOT / file).exists(), file
         assert f"def {function}" in (ROOT / file).read_text(), f"{file}::{function}"
+
+
+_PICTURE = re.compile(r"!\[[^]]*\]\(([^)]+)\)")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_every_picture_has_the_command_that_makes_it(page):
+    """Beside it, on the same page: the command names the file, or its folder as --output."""
+    text = page.read_text()
+    commands = " ".join(block.text for block in blocks(text) if block.language == "bash")
+    words = shlex.split(commands.replace("\\\n", " "), comments=True)
+    outputs = {after for word, after in itertools.pairwise(words) if word == "--output"}
+    for target in _PICTURE.findall(text):
+        file = (page.parent / target).relative_to(ROOT)
+        assert str(file) in words or str(file.parent) in outputs, (
+            f"{page.name} shows {file}: say in a bash block which command writes it."
+        )
 
 
 def sections():

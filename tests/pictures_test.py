@@ -1,9 +1,12 @@
 """The pictures of docs/ match what the code computes; `python -m docs.pictures` redraws them."""
 
+import io
+
 import numpy as np
 import pytest
+from PIL import Image
 
-from docs.pictures import png, recipe_card, schedules, sharding
+from docs.pictures import png, recipe_card, schedules, sharding, study
 from docs.pictures.__main__ import PICTURES
 from vit_jax.optim.schedules import DECAYS
 
@@ -55,6 +58,13 @@ def test_recipe_card_is_drawn_with_all_its_runs_and_ranges():
     runs = np.asarray(facts["curves"]["test/loss"]["runs"])
     _, low, high = np.asarray(facts["ranges"]).T
     assert (low <= runs).all() and (runs <= high).all()
+
+
+@pytest.mark.parametrize("file", study.PICTURES, ids=lambda file: file.stem)
+def test_pictures_of_the_study_show_its_results(file):
+    stored, drawn = (Image.open(each) for each in (file, io.BytesIO(study.draw(file))))
+    pixels = [np.asarray(one.convert("RGB")).astype(int) for one in (stored, drawn)]
+    assert np.abs(pixels[0] - pixels[1]).mean() <= MEAN_LEVELS
 
 
 def test_every_schedule_has_a_curve():

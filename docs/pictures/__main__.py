@@ -1,7 +1,13 @@
-"""Redraws the pictures of the documentation: python -m docs.pictures"""
+"""Redraws pictures of the documentation: python -m docs.pictures [FILE...]; default: all."""
 
-from docs.pictures import augmentation, png, recipe_card, schedules, sharding, sweep
+import functools
+import sys
+from collections.abc import Callable
+from pathlib import Path
 
+from docs.pictures import png, recipe_card, schedules, sharding, study, sweep
+
+AUGMENTATION = Path(__file__).parents[1] / "augmentation"
 PICTURES = {
     "recipe_card": recipe_card,
     "schedules": schedules,
@@ -9,9 +15,45 @@ PICTURES = {
     "sweep": sweep,
 }
 
-if __name__ == "__main__":
-    for picture in PICTURES.values():
-        facts = picture.facts()
-        png.write(picture.FILE, picture.draw(facts), facts)
-        print(picture.FILE)
+
+def with_facts(name: str) -> None:
+    """Draws one of PICTURES."""
+    picture = PICTURES[name]
+    facts = picture.facts()
+    png.write(picture.FILE, picture.draw(facts), facts)
+
+
+def of_augmentation() -> None:
+    """Draws all of these, which takes TensorFlow."""
+    from docs.pictures import augmentation
+
     augmentation.write()
+
+
+def of_study(file: Path) -> None:
+    """Draws one of its pictures."""
+    file.write_bytes(study.draw(file))
+
+
+WRITERS: dict[Path, Callable[[], None]] = {
+    **{each.FILE: functools.partial(with_facts, name) for name, each in PICTURES.items()},
+    **{file: functools.partial(of_study, file) for file in study.PICTURES},
+    **{AUGMENTATION / f"{name}.png": of_augmentation for name in ("ops", "distortions")},
+}
+
+
+def main(files: list[str]) -> None:
+    """Draws the named files."""
+    wanted = [Path(file).absolute() for file in files] or [*WRITERS]
+    for file in wanted:
+        if file not in WRITERS:
+            names = ", ".join(str(each) for each in WRITERS)
+            sys.exit(f"{file} is none of the pictures: {names}")
+    for write in dict.fromkeys(WRITERS[file] for file in wanted):
+        write()
+    for file in wanted:
+        print(file)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,34 @@
+"""The two pictures of docs/study.md, from the results of its study."""
+
+import csv
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from vit_jax.study import page, results
+from vit_jax.study.points import StudyPoint
+
+FOLDER = Path(__file__).parents[1] / "study"
+METRIC, LAW = "validation/accuracy", "M1"
+PICTURES = {
+    FOLDER / page.COMPUTE_PNG: page.compute_picture,
+    FOLDER / page.EXAMPLES_PNG: page.examples_picture,
+}
+
+
+def _point(row: dict[str, str]) -> StudyPoint:
+    cost: Any = SimpleNamespace(  # as vit_jax.study.cost.Cost
+        family=row["family"],
+        examples=int(row["examples"]),
+        examples_seen=int(row["examples_seen"]),
+        exaflops=float(row["exaflops"]),
+        num_classes=100,
+    )
+    return StudyPoint({}, row["model"], cost, row["state"], {METRIC: float(row[METRIC])}, 1)
+
+
+def draw(file: Path) -> bytes:
+    """The PNG file of one of PICTURES."""
+    with (FOLDER / "results.csv").open(newline="") as lines:
+        points = [_point(row) for row in csv.DictReader(lines)]
+    return PICTURES[file](results.result("", points, METRIC, LAW, ()))
