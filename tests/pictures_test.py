@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from docs.pictures import png, recipe_card, schedules, sharding, study
+from docs.pictures import how_it_works, png, recipe_card, schedules, sharding, study
 from docs.pictures.__main__ import PICTURES
 from vit_jax.optim.schedules import DECAYS
 
@@ -65,6 +65,16 @@ def test_pictures_of_the_study_show_its_results(file):
     stored, drawn = (Image.open(each) for each in (file, io.BytesIO(study.draw(file))))
     pixels = [np.asarray(one.convert("RGB")).astype(int) for one in (stored, drawn)]
     assert np.abs(pixels[0] - pixels[1]).mean() <= MEAN_LEVELS
+
+
+def test_drawing_of_how_it_works_is_what_is_drawn_and_names_files_that_exist():
+    assert how_it_works.FILE.read_text() == how_it_works.draw()
+    boxes = [box for life in how_it_works.LIVES for box in life.boxes]
+    for box in boxes:
+        assert (how_it_works.FILE.parents[1] / "vit_jax" / box.file).is_file(), box.file
+        assert all(len(line) <= 48 for line in (box.first, box.second)), box
+    page = (how_it_works.FILE.parent / "how_it_works.md").read_text()
+    assert all(f"](../vit_jax/{box.file})" in page for box in boxes)
 
 
 def test_every_schedule_has_a_curve():
