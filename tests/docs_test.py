@@ -180,6 +180,12 @@ def test_every_picture_has_the_command_that_makes_it(page):
         )
 
 
+def test_every_picture_is_in_the_gallery():
+    shown = {page: set(_PICTURE.findall(page.read_text())) for page in (ROOT / "docs").glob("*.md")}
+    gallery = shown[ROOT / "docs" / "gallery.md"]
+    assert set().union(*shown.values()) == gallery
+
+
 def sections():
     """(heading in docs/config.md, dataclass) of every section; heading None for top-level."""
     for field, hint in typing.get_type_hints(configs.RunConfig).items():
