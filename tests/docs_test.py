@@ -186,6 +186,12 @@ def test_every_picture_is_in_the_gallery():
     assert set().union(*shown.values()) == gallery
 
 
+def test_every_page_is_in_the_navigation():
+    named = re.findall(r"^ +- (?:.+: )?(.+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
+    pages = {str(file.relative_to(ROOT / "docs")) for file in (ROOT / "docs").rglob("*.md")}
+    assert pages <= set(named), "a page lacks in mkdocs.yml"
+
+
 def sections():
     """(heading in docs/config.md, dataclass) of every section; heading None for top-level."""
     for field, hint in typing.get_type_hints(configs.RunConfig).items():

@@ -1,0 +1,120 @@
+"""Pages of the site that are not in docs/: README.md and the like, and files that pages link to.
+
+A hook of MkDocs (mkdocs.yml). A link to a file of the repository leads to a page with its text, so
+a version of the site shows the code that it describes.
+"""
+
+import json
+import os
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from mkdocs.structure.files import File, Files, InclusionLevel
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+# Files of the repository and their pages; those of docs/ keep their names there.
+PAGES = {
+    "README.md": "index.md",
+    "BENCHMARKS.md": "measurements.md",
+    "CHANGELOG.md": "changelog.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "docs/colab.ipynb": "notebook.md",
+}
+LANGUAGES = {".py": "python", ".sh": "bash", ".json": "json", ".yml": "yaml"}
+UNLISTED = "---\nsearch:\n  exclude: true\n---\n\n"
+
+_FENCE = re.compile(r"^(```+).*?^\1$", re.MULTILINE | re.DOTALL)
+_LINK = re.compile(r"(?<=\]\()(?!https?://|mailto:|#)([^)#\s]+)")
+_TEST = re.compile(r"^<!-- test: .+ -->\n", re.MULTILINE)
+
+
+def page_of(file: Path) -> str:
+    """The path in the site of a file or folder of the repository."""
+    name = file.relative_to(ROOT).as_posix()
+    if name in PAGES:
+        return PAGES[name]
+    in_docs = file.is_relative_to(DOCS) and file.suffix != ".py"
+    return file.relative_to(DOCS).as_posix() if in_docs else f"source/{name}.md"
+
+
+def linked(text: str, change: Callable[[str], str]) -> str:
+    """Markdown with its links to files changed; code is left as it is."""
+    parts, end = [], 0
+    for fence in _FENCE.finditer(text):
+        parts += [_LINK.sub(lambda m: change(m[1]), text[end : fence.start()]), fence[0]]
+        end = fence.end()
+    return "".join([*parts, _LINK.sub(lambda m: change(m[1]), text[end:])])
+
+
+def targets(file: Path) -> Iterator[Path]:
+    """Files and folders that a page links to."""
+    found: list[str] = []
+    linked(file.read_text(), lambda target: found.append(target) or target)
+    for target in found:
+        yield Path(os.path.normpath(file.parent / target))
+
+
+def on_files(files: Files, config: Any) -> Files:
+    """Adds the pages; one that is missing is found where it is linked to."""
+    tops = [ROOT / name for name in PAGES if name.endswith(".md")]
+    written = [file for file in tops if file.exists()]
+    written += [DOCS / file.src_uri for file in files if file.is_documentation_page()]
+    for file in sorted({target for page in written for target in targets(page)} | {*written}):
+        uri = page_of(file)
+        if not file.exists() or files.get_file_from_path(uri):
+            continue
+        if file in written:
+            text = file.read_text()
+        elif file.suffix == ".ipynb":
+            text = notebook(file)
+        else:
+            text = source(file)
+        page = File.generated(config, uri, content=text)
+        if uri.startswith("source/"):
+            page.inclusion = InclusionLevel.NOT_IN_NAV
+        files.append(page)
+    return files
+
+
+def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
+    """Takes out the marks for tests, and turns links between files into links between pages."""
+    del config, files
+    homes = {uri: name for name, uri in PAGES.items()}
+    uri = page.file.src_uri
+    if uri.startswith("source/"):
+        return markdown
+    folder = (ROOT / homes.get(uri, f"docs/{uri}")).parent
+    start = Path(uri).parent
+
+    def change(target: str) -> str:
+        file = Path(os.path.normpath(folder / target))
+        return os.path.relpath(page_of(file), start) if file.is_relative_to(ROOT) else target
+
+    return linked(_TEST.sub("", markdown), change)
+
+
+def source(file: Path) -> str:
+    """A page with the text of a file, or the names in a folder."""
+    title = f"{UNLISTED}# {file.relative_to(ROOT)}\n\n"
+    if file.is_dir():
+        names = [f"- `{entry.name}`" for entry in sorted(file.iterdir()) if _shown(entry)]
+        return title + "\n".join(names) + "\n"
+    text = file.read_text()
+    fence = "`" * 8
+    return f"{title}{fence}{LANGUAGES.get(file.suffix, 'text')}\n{text}\n{fence}\n"
+
+
+def _shown(entry: Path) -> bool:
+    return not entry.name.startswith((".", "__"))
+
+
+def notebook(file: Path) -> str:
+    """A page with a notebook's cells, without their results."""
+    parts = []
+    for cell in json.loads(file.read_text())["cells"]:
+        text = "".join(cell["source"])
+        parts.append(text if cell["cell_type"] == "markdown" else f"```python\n{text}\n```")
+    return "\n\n".join(parts) + "\n"

@@ -1,0 +1,125 @@
+"""The documentation's site: how its pages are made. `.ci/run` builds the whole of it, strictly."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PATH = f"{Path(sys.executable).parent}:{os.environ['PATH']}"  # mike calls mkdocs
+MKDOCS = [sys.executable, "-m", "mkdocs"]
+NAV = "\nnav:\n  - index.md\n  - a.md\n  - notebook.md\n  - api/plugins.md\n"
+
+pytest.importorskip("mkdocs", reason="needs the extra docs")
+
+
+@pytest.fixture
+def project(tmp_path):
+    """A small repository with the site's own settings."""
+    settings = (ROOT / "mkdocs.yml").read_text().partition("\nnav:\n")[0]
+    files = {
+        "mkdocs.yml": settings + NAV,
+        "README.md": "# Top\n\n[a](docs/a.md#part), [code](configs/one.py), [folder](configs)\n",
+        "docs/a.md": "# A\n\n## Part\n\n[t](../README.md), [c](../configs/one.py), [n](colab.ipynb)"
+        "\n\n<!-- test: slow -->\n```bash\necho '[no link](there.md)'\n```\n",
+        "docs/colab.ipynb": '{"cells": [{"cell_type": "markdown", "source": ["# Cells"]}]}',
+        "docs/api/plugins.md": "# API\n\n::: vit_jax.plugins.add\n",
+        "vit_jax/__init__.py": "",
+        "vit_jax/plugins.py": 'def add(name: str) -> None:\n    """Adds a part."""\n',
+        "configs/one.py": '"""```"""\nANSWER = 42\n',
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    shutil.copytree(ROOT / "docs" / "site", tmp_path / "docs" / "site")
+    return tmp_path
+
+
+def build(folder):
+    return subprocess.run(
+        [*MKDOCS, "build", "--strict"], cwd=folder, capture_output=True, text=True, check=False
+    )
+
+
+def pages(folder):
+    site = folder / "build" / "site"
+    return {str(f.relative_to(site)): f.read_text() for f in sorted(site.rglob("*.html"))}
+
+
+@pytest.mark.slow
+def test_pages_lead_to_each_other_and_to_the_code(project):
+    done = build(project)
+    assert done.returncode == 0, done.stderr
+    made = pages(project)
+    assert 'href="a.html#part"' in made["index.html"]
+    assert 'href="source/configs/one.py.html"' in made["index.html"]
+    assert "<code>one.py</code>" in made["source/configs.html"]
+    assert 'href="source/configs/one.py.html"' in made["a.html"]
+    assert "ANSWER" in made["source/configs/one.py.html"]
+    assert "Cells" in made["notebook.html"]
+    assert "[no link](there.md)" in made["a.html"] and "test: slow" not in made["a.html"]
+    assert "Adds a part." in made["api/plugins.html"]
+
+
+@pytest.mark.slow
+def test_nothing_is_fetched_from_elsewhere(project):
+    assert build(project).returncode == 0
+    fetched = re.compile(r'<(?:script|link|img|iframe)\b[^>]*(?:src|href)="(?:https?:)?//[^"]+"')
+    for page, text in pages(project).items():
+        assert not [tag for tag in fetched.findall(text) if "canonical" not in tag], page
+    for sheet in (project / "build" / "site").rglob("*.css"):
+        assert not re.search(r"url\(.?(?:https?:)?//", sheet.read_text()), sheet
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("file", "old", "new", "named"),
+    [
+        ("docs/a.md", "../configs/one.py", "../configs/two.py", "configs/two.py"),
+        ("README.md", "docs/a.md#part", "docs/a.md#parts", "a.md#parts"),
+        ("docs/api/plugins.md", "plugins.add", "plugins.take", "plugins.take"),
+        ("mkdocs.yml", "  - a.md\n", "", "a.md"),
+    ],
+    ids=["file", "heading", "name", "navigation"],
+)
+def test_what_leads_nowhere_fails(project, file, old, new, named):
+    text = (project / file).read_text()
+    assert old in text
+    (project / file).write_text(text.replace(old, new))
+    done = build(project)
+    assert done.returncode == 1
+    assert named in done.stderr
+
+
+@pytest.mark.slow
+def test_versions_stand_beside_each_other(project):
+    def run(*command):
+        done = subprocess.run(
+            command,
+            cwd=project,
+            env=os.environ | {"PATH": PATH},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+        return done.stdout
+
+    run("git", "init", "--quiet")
+    run("git", "config", "user.name", "a")
+    run("git", "config", "user.email", "a@b")
+    run("git", "commit", "--quiet", "--allow-empty", "--message=begin")
+    for version in ("0.1", "0.2"):
+        run("mike", "deploy", "--update-aliases", version, "latest")
+    versions = json.loads(run("git", "show", "gh-pages:versions.json"))
+    assert [(each["version"], each["aliases"]) for each in versions] == [
+        ("0.2", ["latest"]),
+        ("0.1", []),
+    ]
+    run("git", "cat-file", "-e", "gh-pages:0.1/index.html")
+    run("git", "cat-file", "-e", "gh-pages:latest/index.html")
