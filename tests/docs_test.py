@@ -171,7 +171,7 @@ def test_every_picture_has_the_command_that_makes_it(page):
     """Beside it, on the same page: the command names the file, or its folder as --output."""
     text = page.read_text()
     commands = " ".join(block.text for block in blocks(text) if block.language == "bash")
-    words = shlex.split(commands.replace("\\\n", " "), comments=True)
+    words = shlex.split(commands.replace("\\\n", " ").replace("=", " "), comments=True)
     outputs = {after for word, after in itertools.pairwise(words) if word == "--output"}
     for target in _PICTURE.findall(text):
         file = (page.parent / target).relative_to(ROOT)
