@@ -131,6 +131,7 @@ for name, mesh in {"one": (1, 1, 1), "eight": (2, 2, 2)}.items():
     [
         ("mae", ["method.masked=0.99"], r"method\.masked=0\.99 masks 16 of 16 patches.*0\.938"),
         ("masked_patch", ["method.masked=0.01"], r"method\.masked=0\.01 masks 0 of 16"),
+        ("dino", ["method.prototypes=1"], r"method\.prototypes=1: give at least 2"),
         ("mae", ["method.masked=1.5"], r"method\.masked=1\.5: give more than 0 and below 1\.$"),
         ("masked_patch", ["method.masked=0"], r"method\.masked=0\.0: give more than 0"),
         # Its fields, such as model.width, are another family's, but that is not what is wrong.

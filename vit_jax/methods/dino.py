@@ -59,7 +59,7 @@ class DINO(Plain):
     """The fields of config.method."""
 
     kind: str = field("dino")
-    prototypes: int = field(65536, "how many there are", bounds=COUNT)
+    prototypes: int = field(65536, "how many there are", bounds=(2, COUNT[1]))
     head_hidden: int = field(2048, "width of the head's hidden layers", bounds=COUNT)
     head_bottleneck: int = field(256, "width of what is compared with prototypes", bounds=COUNT)
     student_temperature: float = field(0.1, "of its cosines", bounds=(1e-3, math.inf))
