@@ -88,6 +88,8 @@ setup(
     extras_require={
         "test": [
             "mypy>=2.4",
+            "onnx>=1.23",
+            "onnxruntime>=1.32",
             "pytest>=9.2",
             "pytest-xdist>=3.8",
             "pyyaml>=6.0.3",
@@ -102,6 +104,7 @@ setup(
         "parity": ["safetensors>=0.8", "torch>=2.13", "transformers>=5.23"],
         "hub": ["huggingface_hub>=2.4"],  # weights by name
         "maps": ["scikit-learn>=1.9", "umap-learn>=0.5.12"],  # maps of features
+        "onnx": ["onnx>=1.23"],  # export --to=onnx
         "beam": ["apache-beam>=2.77"],
         "gcs": ["google-cloud-storage>=3.17"],  # orbax asks it about buckets of work directories
         "wandb": ["wandb>=0.31"],

@@ -32,7 +32,7 @@ FLOORS = {
     "train.py": 9,
     "evaluate/": 9,
     "predict.py": 9,
-    "export.py": 9,
+    "export/": 9,
     "convert.py": 9,
     "preview.py": 9,
     "report/": 9,

@@ -139,7 +139,7 @@ def _serve(path):
     host_tf.load()  # first, and so TensorFlow as training imports it
     import vit_jax.convert
     import vit_jax.evaluate.page
-    import vit_jax.export
+    import vit_jax.export.to_onnx.file
     import vit_jax.predict
     import vit_jax.preview
     import vit_jax.train  # noqa: F401, so that forks have them

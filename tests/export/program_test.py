@@ -9,7 +9,7 @@ import pytest
 from tests.weights.conftest import randomised
 from vit_jax import weights
 from vit_jax.core.errors import UserError
-from vit_jax.export import stablehlo
+from vit_jax.export.program import stablehlo
 
 # The program of docs/export.md, in a process without vit_jax.
 PROGRAM = """
@@ -67,16 +67,20 @@ def test_bad_input(toy, tmp_path):
         stablehlo(toy, tmp_path / "file" / "out", ("cpu",))
 
 
-@pytest.mark.parametrize("to", ["huggingface", "stablehlo"])
+@pytest.mark.parametrize("to", ["huggingface", "stablehlo", "onnx"])
 def test_the_command(toy, tmp_path, run_python, to):
     weights.save(toy, tmp_path / "weights", "timm")
-    arguments = (f"--checkpoint={tmp_path}/weights", f"--output={tmp_path}/out", f"--to={to}")
+    output = f"{tmp_path}/out"
+    if to == "onnx":
+        pytest.importorskip("onnx")
+        output += ".onnx"
+    arguments = (f"--checkpoint={tmp_path}/weights", f"--output={output}", f"--to={to}")
     done = run_python("-m", "vit_jax.export", *arguments)
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout == f"ViT-2x16/4, images of 12 x 8 pixels: {tmp_path}/out\n"
+    assert done.stdout == f"ViT-2x16/4, images of 12 x 8 pixels: {output}\n"
     if to == "huggingface":
         assert weights.load_with_info(tmp_path / "out").class_names == ("ant", "bee", "cat")
-    else:
+    elif to == "stablehlo":
         assert (tmp_path / "out" / "program.jax_export").stat().st_size < 200_000
     done = run_python("-m", "vit_jax.export", *arguments)
     assert (done.returncode, done.stdout) == (1, "")

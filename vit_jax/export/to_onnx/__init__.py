@@ -1,0 +1,1 @@
+"""JAX's programs as ONNX graphs, operation by operation."""
