@@ -4,6 +4,7 @@ A slow block is preceded by `<!-- test: slow -->`, one that cannot run here by `
 REASON -->`. Overrides appended to the page's make training runs small.
 """
 
+import ast
 import dataclasses
 import inspect
 import itertools
@@ -20,6 +21,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+import vit_jax
+import vit_jax.plugins
 from tests import preloaded
 from tests.xla_flags import QUICKLY_COMPILED
 from vit_jax import config as configs
@@ -190,6 +193,29 @@ def test_every_page_is_in_the_navigation():
     named = re.findall(r"^ +- (?:.+: )?(.+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
     pages = {str(file.relative_to(ROOT / "docs")) for file in (ROOT / "docs").rglob("*.md")}
     assert pages <= set(named), "a page lacks in mkdocs.yml"
+
+
+def public_names():
+    """Names of the Python API, as the package has them or a program of a page uses them."""
+    modules = {
+        "vit_jax": "vit_jax",
+        **{m: f"vit_jax.{m}" for m in ("models", "weights", "plugins")},
+    }
+    yield from (f"vit_jax.{name}" for name in vit_jax.__all__)
+    yield from (f"vit_jax.plugins.{name}" for name in vit_jax.plugins.__all__)
+    programs = (b.text for p in PAGES for b in blocks(p.read_text()) if b.language == "python")
+    for node in (node for program in programs for node in ast.walk(ast.parse(program))):
+        match node:
+            case ast.Attribute(ast.Name(module), name) if module in modules and name not in modules:
+                yield f"{modules[module]}.{name}"
+
+
+def test_public_names_are_in_the_reference():
+    pages = (ROOT / "docs" / "api").glob("*.md")
+    reference = set(
+        re.findall(r"^::: (.+)$", "\n".join(p.read_text() for p in pages), re.MULTILINE)
+    )
+    assert set(public_names()) <= reference
 
 
 def sections():
