@@ -46,20 +46,28 @@ def test_the_citation_has_the_version():
     assert f"\nversion: {vit_jax.__version__}\n" in text
 
 
-@pytest.mark.parametrize("arguments", [["-m", "vit_jax", "train"], ["-c", "import vit_jax"]])
-def test_a_mix_with_the_other_package_is_noticed(tmp_path, arguments):
+@pytest.mark.parametrize(
+    "arguments", [["-m", "vit_jax", "train"], ["-c", "import vit_jax"], ["vit-jax", "train"]]
+)
+@pytest.mark.parametrize("last", ["ours", "theirs"])
+def test_a_mix_with_the_other_package_is_noticed(tmp_path, arguments, last):
+    if last == "theirs" and arguments[0] == "-c":
+        return  # it is theirs that is imported
     package = tmp_path / "vit_jax"
     shutil.copytree(ROOT / "vit_jax" / "core", package / "core")
-    for name in ("__init__.py", "__main__.py"):
+    for name in ("__init__.py", "__main__.py", "namesake.py"):
         shutil.copy(ROOT / "vit_jax" / name, package)
     (package / "input_pipeline.py").touch()
+    if last == "theirs":
+        (package / "__init__.py").write_text("")
+    (tmp_path / "vit-jax").write_text("from vit_jax.__main__ import main\nmain()\n")
     done = subprocess.run(
         [sys.executable, *arguments], cwd=tmp_path, env={"PYTHONPATH": str(tmp_path)},
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 1
     assert done.stderr.count("pip uninstall vit_jax vit-jax-pretraining") == 1
-    if arguments[0] == "-m":
+    if arguments[0] != "-c":
         assert "Traceback" not in done.stderr
 
 

@@ -3,21 +3,14 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from vit_jax import namesake
 from vit_jax.core import signals
 
 if TYPE_CHECKING:
     from vit_jax.api import Run, load_config
     from vit_jax.core.errors import NonFiniteError, Preempted, UserError
 
-if (Path(__file__).parent / "input_pipeline.py").exists():  # theirs alone has this file
-    raise ImportError(
-        "Google's vit_jax (google-research/vision_transformer) and vit-jax-pretraining, both "
-        "imported as vit_jax, are in one folder, and have overwritten each other's files. "
-        "Uninstall both (pip uninstall vit_jax vit-jax-pretraining) and install one of them again, "
-        "or each in a virtual environment of its own.",
-        name=__name__,
-    )
-
+namesake.check(Path(__file__).parent)
 signals.answer_signals()
 
 __version__ = "0.1.0"

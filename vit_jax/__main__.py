@@ -6,8 +6,13 @@ Nothing else is imported before the command is known: JAX takes seconds.
 import runpy
 import sys
 
-from vit_jax import __version__
+from vit_jax import namesake
 from vit_jax.core import signals
+
+try:
+    from vit_jax import __version__
+except ImportError:  # their __init__.py lies over ours
+    raise SystemExit(f"error: {namesake.MIXED}") from None
 
 COMMANDS = {
     "convert": "Converts weights from one format to another.",

@@ -93,6 +93,7 @@ def test_images_that_take_too_many_pixels_are_refused(tmp_path, size, preprocess
         images.load(file, preprocess)
 
 
+@pytest.mark.filterwarnings("ignore:Image size")  # Pillow has a limit of its own
 def test_an_image_of_pillow_is_refused_before_it_is_decoded(tmp_path):
     file = tmp_path / "large.png"
     Image.new("1", (11_000, 10_000)).save(file)
