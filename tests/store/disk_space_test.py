@@ -69,8 +69,8 @@ def test_not_writable(tmp_path):
 
 
 def test_a_bucket_needs_what_orbax_asks_about_it(monkeypatch):
-    monkeypatch.setattr(disk_space, "_has_google_storage", lambda: False)
+    monkeypatch.setattr(disk_space, "has_google_storage", lambda: False)
     with pytest.raises(UserError, match=r"gs://bucket/run needs google-cloud-storage.*\.\[gcs\]"):
         disk_space.check_writable(epath.Path("gs://bucket/run"))
-    monkeypatch.setattr(disk_space, "_has_google_storage", lambda: True)
+    monkeypatch.setattr(disk_space, "has_google_storage", lambda: True)
     disk_space.check_writable(epath.Path("gs://bucket/run"))

@@ -88,8 +88,6 @@ def test_without_locks_the_run_goes_on(tmp_path, monkeypatch):
     monkeypatch.setattr(workdir_lock, "fcntl", None)
     with lock(tmp_path), lock(tmp_path):
         pass
-    with lock("gs://bucket/run"):
-        pass
 
 
 def test_a_directory_that_cannot_be_written_is_the_users_error(tmp_path):

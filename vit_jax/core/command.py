@@ -201,13 +201,19 @@ def report(error: BaseException, speaker: str = "") -> int:
             return errors.EXIT_PREEMPTED
         case BrokenPipeError():  # the reader of our output has gone, as in `predict ... | head`
             return errors.EXIT_OK
-        case _ if (explained := devices.unusable(error)) is not None:
+        case _ if (explained := devices.unusable(error) or _of_storage(error)) is not None:
             print(f"{speaker}error: {explained}", file=sys.stderr)
             return explained.exit_status
         case _:
             text = "".join(traceback.format_exception(error))
             print(f"{speaker}{text}", end="", file=sys.stderr)
             return errors.EXIT_INTERNAL
+
+
+def _of_storage(error: BaseException) -> errors.UserError | None:
+    from vit_jax.core import cloud  # imports etils, for which --help does not wait
+
+    return cloud.explained(error)
 
 
 def _exit(status: int) -> None:

@@ -20,7 +20,7 @@ import numpy as np
 from etils import epath
 from jax.experimental import multihost_utils
 
-from vit_jax.core import pytrees
+from vit_jax.core import cloud, pytrees
 from vit_jax.core.errors import UserError
 from vit_jax.core.files import parse_json
 from vit_jax.store.checksums import checksums
@@ -62,9 +62,10 @@ def find(path: epath.PathLike) -> epath.Path:
     last; arrays are verified when they are read. Raises UserError if there is none.
     """
     folder = epath.Path(path)
-    if (folder / DESCRIPTION).is_dir():
+    if cloud.is_folder(folder / DESCRIPTION):
         return folder
-    directory = folder / "checkpoints" if (folder / "checkpoints").is_dir() else folder
+    directory = folder / "checkpoints"
+    directory = directory if cloud.is_folder(directory) else folder
     there = steps(directory)
     for step in reversed(there):
         try:
@@ -194,6 +195,10 @@ def _read_arrays(folder: epath.Path, wanted: Layout) -> dict[str, jax.Array]:
     except (MemoryError, jax.errors.JaxRuntimeError):  # too little memory is not damage
         raise
     except Exception as error:  # damage can make orbax and tensorstore raise anything
+        if cloud.is_remote(folder) and (failed := cloud.failure(error)) and not failed.is_missing:
+            raise UserError(
+                f"The checkpoint {folder} cannot be read: {failed.reason}. {failed.advice}"
+            ) from error
         cause: BaseException = error
         while cause.__cause__ is not None:
             cause = cause.__cause__

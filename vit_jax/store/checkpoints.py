@@ -24,7 +24,7 @@ from etils import epath
 from jax.experimental import multihost_utils
 from orbax.checkpoint import checkpoint_managers as policies
 
-from vit_jax.core import pytrees
+from vit_jax.core import cloud, pytrees
 from vit_jax.core.errors import UserError, nearest
 from vit_jax.store import array_files, checkpoint_dir, workdir
 from vit_jax.store.checkpoint_dir import DamagedError
@@ -194,6 +194,11 @@ class Checkpoints:
                     f"A checkpoint could not be saved in {self._directory}: {os.strerror(code)}. "
                     f"{valid} {advice}, then start the same command again."
                 ) from error
+        if failed := cloud.failure(error):
+            raise UserError(
+                f"A checkpoint could not be saved in {self._directory}: {failed.reason}. {valid} "
+                f"{failed.advice}"
+            ) from error
         raise error
 
     def _move_aside(self, damaged: Sequence[DamagedError], *, instead: int) -> None:

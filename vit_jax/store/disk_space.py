@@ -18,7 +18,12 @@ def check_writable(folder: epath.Path) -> None:
     It writes a file: permissions alone are not reliable, least of all for root. Nothing is tried
     on gs:// and the like; there it is what orbax imports that has to be installed.
     """
-    if str(folder).startswith("gs://") and not _has_google_storage():
+    if "://" in str(folder) and not str(folder).startswith("gs://"):
+        raise UserError(
+            f"The work directory {folder} cannot be written: give a folder or gs://..., or mount "
+            "that storage as a folder."
+        )
+    if str(folder).startswith("gs://") and not has_google_storage():
         raise UserError(
             f"The work directory {folder} needs google-cloud-storage, by which orbax looks for "
             "checkpoints in a bucket, and it is not installed: pip install "
@@ -32,7 +37,8 @@ def check_writable(folder: epath.Path) -> None:
         raise workdir.unwritable(folder, error) from error
 
 
-def _has_google_storage() -> bool:
+def has_google_storage() -> bool:
+    """Whether google-cloud-storage is installed."""
     try:
         return importlib.util.find_spec("google.cloud.storage") is not None
     except ModuleNotFoundError:  # google.cloud is not there either

@@ -23,15 +23,28 @@ class MetricsFile:
 
     def __init__(self, path: epath.PathLike):
         self._path = epath.Path(path)
+        self._is_remote = "://" in str(path)
+        self._uploaded: bytes | None = None  # what this process wrote last; None: nothing yet
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
-        """Appends a row, which then survives a kill. Raises UserError if it cannot."""
+        """Appends a row, which then survives a kill. Raises UserError if it cannot.
+
+        What is at gs:// and the like cannot be appended to: all rows are uploaded again, from
+        memory, since to read them first would double the time.
+        """
         row = {"step": step} | {
             name: float(v) if math.isfinite(v) else None for name, v in values.items()
         }
+        line = json.dumps(row) + "\n"
         try:
+            if self._is_remote:
+                self._uploaded = (self._read() if self._uploaded is None else self._uploaded) + (
+                    line.encode()
+                )
+                self._path.write_bytes(self._uploaded)
+                return
             with self._path.open("a") as file:
-                file.write(json.dumps(row) + "\n")
+                file.write(line)
         except OSError as error:
             raise self._unwritable(error) from error
 
@@ -46,6 +59,7 @@ class MetricsFile:
     def truncate_after(self, step: int) -> None:
         """Removes rows after `step`, which a resumed run writes again, and a partial last one."""
         kept = b"".join(line for line, row in self._lines() if row["step"] <= step)
+        self._uploaded = None
         if kept != self._read():
             try:
                 write_text(self._path, kept.decode())

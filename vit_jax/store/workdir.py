@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from etils import epath
 
+from vit_jax.core import cloud
 from vit_jax.core.errors import UserError
 from vit_jax.core.files import parse_json, write_text
 from vit_jax.core.schema import renamed
@@ -149,7 +150,7 @@ def read_document(path: epath.PathLike) -> dict[str, Any]:
 def steps(directory: epath.PathLike) -> list[int]:
     """The steps that have a folder in a checkpoints folder, valid or not, in ascending order."""
     folder = epath.Path(directory)
-    names = [child.name for child in folder.iterdir()] if folder.is_dir() else []
+    names = [child.name for child in folder.iterdir()] if cloud.is_folder(folder) else []
     return sorted(int(name) for name in names if STEP_NAME.fullmatch(name))
 
 

@@ -1,7 +1,8 @@
 """A lock for one run at a time in a work directory: two would delete each other's files.
 
 The lock belongs to the open file, so the kernel releases it however the process ends. The file
-stays, and names the process that holds the lock or held it last.
+stays, and names the process that holds the lock or held it last. At gs:// it is an object that its
+holder renews (lease.py).
 """
 
 import contextlib
@@ -13,7 +14,7 @@ import jax
 from etils import epath
 
 from vit_jax.core.errors import UserError
-from vit_jax.store import workdir
+from vit_jax.store import lease, workdir
 
 try:
     import fcntl
@@ -21,6 +22,7 @@ except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]  # a system without it, such as Windows
 
 LOCK_FILE = ".lock"
+LEASED = "gs://"
 
 
 @contextlib.contextmanager
@@ -28,7 +30,7 @@ def lock(path: epath.PathLike) -> Iterator[None]:
     """Keeps other runs out of the work directory, which is created if needed.
 
     Raises UserError if another run is in it. Nothing is locked where locks are unavailable: on
-    gs://, on Windows, on file systems without locks. On several hosts process 0 holds it for all.
+    Windows, on file systems without locks. On several hosts process 0 holds it for all.
     """
     with contextlib.nullcontext() if jax.process_index() else alone_in(epath.Path(path)):
         yield
@@ -37,6 +39,10 @@ def lock(path: epath.PathLike) -> Iterator[None]:
 @contextlib.contextmanager
 def alone_in(folder: epath.Path) -> Iterator[None]:
     """A `lock` for a single process, without asking JAX for its devices."""
+    if str(folder).startswith(LEASED):
+        with lease.held(str(folder), LOCK_FILE):
+            yield
+        return
     if fcntl is None or "://" in str(folder):
         yield
         return

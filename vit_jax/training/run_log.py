@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import socket
@@ -156,7 +157,9 @@ class TensorBoard:
 
         now, host = time.time(), socket.gethostname()
         path = workdir / f"events.out.tfevents.{now:.6f}.{host}.{os.getpid()}"
-        self._records = RecordWriter(path.open("wb"))
+        self._opened = contextlib.ExitStack()
+        # At gs:// and the like open() gives a context manager that is not the file.
+        self._records = RecordWriter(self._opened.enter_context(path.open("wb")))
         self._flushed = time.monotonic()
         self._thread = ThreadPoolExecutor(1, "tensorboard")
         self._last: Future[None] = self._thread.submit(
@@ -217,7 +220,8 @@ class TensorBoard:
     def close(self, error: BaseException | None) -> None:
         """Writes the remaining rows."""
         self._thread.shutdown()
-        self._records.close()
+        self._records.flush()
+        self._opened.close()
         if error is None:
             self._last.result()
 

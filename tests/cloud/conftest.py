@@ -1,0 +1,73 @@
+"""An emulated bucket, and commands that find it."""
+
+import importlib.util
+import time
+
+import pytest
+
+from vit_jax.store import disk_space
+
+# Without what the emulator and orbax need (extra "test"), nothing here is a test.
+if not (importlib.util.find_spec("trustme") and disk_space.has_google_storage()):
+    collect_ignore_glob = ["*_test.py"]
+
+# Everything random is on: anything but a function of (seed, step) would show.
+TINY = [
+    "--config=configs/vit_digits.py", "--config.model.depth=1", "--config.model.width=16",
+    "--config.model.mlp_dim=32", "--config.model.num_heads=2", "--config.input.batch_size=32",
+    "--config.total.epochs=none", "--config.total.steps=12", "--config.optim.warmup_epochs=none",
+    "--config.optim.warmup_steps=2", "--config.evals.test.every_steps=6",
+    "--config.checkpoint.every_steps=4", "--config.log.every_steps=2",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def emulator(tmp_path_factory):
+    from tests.cloud.emulator import Emulator
+
+    with Emulator(tmp_path_factory.mktemp("emulator")) as running:
+        yield running
+        assert not running.unknown
+
+
+@pytest.fixture
+def storage(emulator):
+    """The emulator, without the faults of earlier tests; objects stay."""
+    emulator.faults, emulator.list_lag_secs, emulator.private, emulator.log = [], 0, "", []
+    return emulator
+
+
+@pytest.fixture
+def command(storage, run_python):
+    """`command("train", "--workdir=gs://bucket/run")`: a command of vit_jax, run to its end."""
+
+    def run(name, *arguments, **env):
+        return run_python("-m", f"vit_jax.{name}", *arguments, **(storage.env | env))
+
+    return run
+
+
+@pytest.fixture
+def killed_at(storage, start_python, tmp_path):
+    """`killed_at(fault, "train", ...)`: its output, up to the request that the fault holds up."""
+
+    def run(fault, name, *arguments, **env):
+        storage.faults.append(fault)
+        output = tmp_path / f"output{len(storage.faults)}"
+        env = storage.env | env | {"PYTHONUNBUFFERED": "1"}
+        process = start_python(output, "-m", f"vit_jax.{name}", *arguments, **env)
+        while fault.met <= fault.skip:
+            assert process.poll() is None, output.read_text()
+            time.sleep(0.01)
+        process.kill()
+        process.wait()
+        return output.read_text()
+
+    return run
+
+
+def said(result):
+    """What a command wrote to stderr, without the note that its token is a test's."""
+    return "".join(
+        line for line in result.stderr.splitlines(keepends=True) if "TOKEN_FOR_TESTING" not in line
+    )

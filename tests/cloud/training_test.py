@@ -1,0 +1,63 @@
+"""Training with its work directory in a bucket: killed, resumed, in spite of failures."""
+
+import json
+
+import pytest
+
+from tests.cloud.conftest import TINY, said
+from tests.cloud.emulator import Fault
+
+pytestmark = pytest.mark.slow  # processes that train
+
+
+def checksums(storage, run, step=12):
+    metadata = f"{run}/checkpoints/{step}/description/metadata"
+    return {n: a["checksum"] for n, a in json.loads(storage.read(metadata))["arrays"].items()}
+
+
+def losses(storage, run):
+    rows = [json.loads(line) for line in storage.read(f"{run}/metrics.jsonl").splitlines()]
+    return [(row["step"], row["train/loss"]) for row in rows if "train/loss" in row]
+
+
+@pytest.fixture(scope="module")
+def straight(emulator, run_python):
+    """The name of a run that nothing disturbed."""
+    emulator.faults = []
+    result = run_python(
+        "-m", "vit_jax.train", *TINY, "--workdir=gs://bucket/straight", **emulator.env
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "saved    gs://bucket/straight/checkpoints/12" in result.stdout
+    assert said(result) == ""
+    return "straight"
+
+
+def test_what_a_run_leaves(storage, straight):
+    names = storage.names("straight/")
+    for name in (
+        "config.json",
+        "metrics.jsonl",
+        "parameters.txt",
+        "checkpoints/12/commit_success.txt",
+    ):
+        assert f"straight/{name}" in names
+    (events,) = [n for n in names if "tfevents" in n]
+    assert len(storage.read(events)) > 500
+    assert not [n for n in names if n.endswith((".part", ".lock", ".writable_0"))]
+    assert [step for step, _ in losses(storage, straight)] == [2, 4, 6, 8, 10, 12]
+
+
+@pytest.mark.parametrize(
+    "moment", ["upload {}/checkpoints/8/state/.+", "upload {}/checkpoints/8/commit_success.txt"]
+)
+def test_killed_while_saving_then_the_same_bits(storage, straight, command, killed_at, moment):
+    run = f"killed{len(storage.names())}"
+    training = ("train", *TINY, f"--workdir=gs://bucket/{run}")
+    output = killed_at(Fault(moment.format(run), wait_secs=30), *training)
+    assert "step 8/12" in output
+    again = command(*training)
+    assert again.returncode == 0, again.stdout + again.stderr
+    assert "resumed  from the checkpoint of step 4" in again.stdout
+    assert checksums(storage, run) == checksums(storage, straight)
+    assert losses(storage, run) == losses(storage, straight)

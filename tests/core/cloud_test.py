@@ -1,0 +1,55 @@
+import jax
+import pytest
+
+from vit_jax.core import cloud
+from vit_jax.data.host_tf import tf
+
+FORBIDDEN = "Error executing an HTTP request: HTTP response code 403\n when reading gs://b/x"
+
+
+def raised_from(cause, error):
+    try:
+        try:
+            raise cause
+        except type(cause) as caught:
+            raise error from caught
+    except type(error) as result:
+        return result
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (tf.errors.PermissionDeniedError(None, None, FORBIDDEN), "account access to that bucket"),
+        (tf.errors.UnavailableError(None, None, "All 10 attempts failed for gs://b/x"), "are well"),
+        (
+            tf.errors.UnimplementedError(None, None, "File system scheme 's3' not implemented"),
+            "moun",
+        ),
+        (ValueError('NOT_FOUND: Error writing "gs://b/x"'), "See whether the path"),
+        (
+            RuntimeError("UNAVAILABLE: connection to https://storage.googleapis.com"),
+            "start the same",
+        ),
+        (raised_from(ValueError("PERMISSION_DENIED: gs://b"), KeyError("x")), "account access"),
+        (ExceptionGroup("two", [KeyError("x"), ValueError("ABORTED: gs://b")]), "are well"),
+    ],
+)
+def test_what_the_storage_says_is_one_line(error, message):
+    said = str(cloud.explained(error))
+    assert said.startswith("The storage says: ") and message in said
+    assert "\n" not in said and len(said) < 500
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ValueError("x"),
+        KeyError("gs://b/x"),
+        FileNotFoundError(2, "gs://b/x"),
+        tf.errors.InvalidArgumentError(None, None, "Expected image (JPEG, PNG, or GIF)"),
+        jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory, see https://jax.dev"),
+    ],
+)
+def test_other_errors_are_left_alone(error):
+    assert cloud.explained(error) is None

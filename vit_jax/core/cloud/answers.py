@@ -1,0 +1,116 @@
+"""What the storage behind gs:// and the like answers, as messages.
+
+Five libraries speak to it, each with errors of its own: TensorFlow (by etils' paths), TensorStore
+(the arrays of checkpoints), google-cloud-storage (orbax), array_record, and fsspec. They try what
+may pass again by themselves, for minutes; what arrives here has failed for good.
+"""
+
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from etils import epath
+
+from vit_jax.core.errors import UserError
+
+# Modules whose errors are the storage's, or of the network before it.
+_MODULES = (
+    "google.api_core.", "google.auth.", "google.cloud.", "google.resumable_media.", "requests.",
+    "aiohttp.", "gcsfs.", "s3fs.", "botocore.",
+)  # fmt: skip
+# TensorFlow, TensorStore and array_record fail for other reasons too: theirs name a URL.
+_URL = re.compile(r"\b(gs|s3|az|hf|https?)://|file system scheme", re.IGNORECASE)
+_OTHERS = ("jax", "concurrent.", "urllib.")  # modules with messages that begin like TensorStore's
+# How TensorStore's and array_record's messages begin, in Google's RPC codes; codes that what is
+# stored has caused, such as DATA_LOSS, are not among them.
+_CODES = (
+    "ABORTED", "CANCELLED", "DEADLINE_EXCEEDED", "INTERNAL", "NOT_FOUND", "PERMISSION_DENIED",
+    "RESOURCE_EXHAUSTED", "UNAUTHENTICATED", "UNAVAILABLE", "UNKNOWN",
+)  # fmt: skip
+_ANSWER = "http_response_code="  # in TensorStore's messages about what the storage answered
+_LONGEST = 300  # characters of a reason
+_ADVICE = (
+    (
+        r"401|403|PERMISSION_DENIED|PermissionDenied|UNAUTHENTICATED|Unauthenticated|credentials"
+        r"|Forbidden|Refresh",
+        "Give this machine's account access to that bucket, or log in: gcloud auth "
+        "application-default login.",
+    ),
+    (r"404|NotFound|NOT_FOUND|does not exist", "See whether the path and its bucket are right."),
+    (r"scheme .* not implemented", "Give a path at gs://, or mount the storage as a folder."),
+)
+_LATER = "When the storage and the network are well, start the same command again."
+
+
+class Failure(NamedTuple):
+    """Why the storage did not do what it was asked for.
+
+    Attributes:
+      reason: its own words, in one line.
+      advice: what to change, or to do, as a sentence.
+    """
+
+    reason: str
+    advice: str
+
+    @property
+    def is_missing(self) -> bool:
+        """Whether there is no such object, rather than no access to it."""
+        return self.advice == _ADVICE[1][1]
+
+
+def is_remote(path: object) -> bool:
+    """Whether the path is a URL such as "gs://bucket/folder"."""
+    return "://" in str(path)
+
+
+def is_folder(path: epath.Path) -> bool:
+    """Whether the path is a folder; at gs:// an error where `is_dir` would say that there is none.
+
+    Otherwise a run that cannot reach its checkpoints for a moment would begin anew.
+    """
+    if not is_remote(path):
+        return path.is_dir()
+    try:
+        return bool(path.stat().is_directory)
+    except FileNotFoundError:
+        return False
+
+
+def failure(error: BaseException) -> Failure | None:
+    """The storage's failure that `error` is or was caused by; None if it is another error."""
+    for each in _causes(error):
+        kind = type(each)
+        said = str(getattr(each, "message", None) or each)
+        of_module = kind.__module__.startswith
+        named = said.startswith(_CODES) or of_module("tensorflow.")
+        of_storage = (named and _URL.search(said) and not of_module(_OTHERS)) or _ANSWER in said
+        if of_storage or of_module(_MODULES):
+            # TensorStore repeats the answer as it came, in brackets.
+            words = " ".join(said.partition(" [http_")[0].split()) or kind.__name__
+            text = f"{kind.__name__} {words} {said}"
+            advice = next((a for pattern, a in _ADVICE if re.search(pattern, text)), _LATER)
+            cut = words if len(words) <= _LONGEST else words[: _LONGEST - 3] + "..."
+            return Failure(cut.rstrip("."), advice)
+    return None
+
+
+def explained(error: BaseException) -> UserError | None:
+    """The message for an error that nothing else has explained; None if it is not the storage's."""
+    failed = failure(error)
+    return failed and UserError(f"The storage says: {failed.reason}. {failed.advice}")
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """The error, those that it holds, and those that it was raised from."""
+    seen: list[BaseException] = []
+    waiting = [error]
+    while waiting:
+        each = waiting.pop(0)
+        if any(each is other for other in seen):
+            continue
+        seen.append(each)
+        yield each
+        waiting += list(getattr(each, "exceptions", ()))
+        context = None if each.__suppress_context__ else each.__context__
+        waiting += [e for e in (each.__cause__, context) if e is not None]
