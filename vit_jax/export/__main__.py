@@ -28,6 +28,7 @@ if __name__ == "__main__":  # --help and a mistake do not wait for the imports b
     command.parse()
 
 from vit_jax import weights
+from vit_jax.core import cloud
 from vit_jax.core.errors import UserError
 from vit_jax.export.program import stablehlo
 from vit_jax.export.to_onnx.file import save as onnx
@@ -42,12 +43,13 @@ def main(_: list[str]) -> None:
     dtype = "float32" if FLAGS.to == "onnx" else FLAGS.dtype
     loaded = weights.load_with_info(FLAGS.checkpoint, ema=FLAGS.ema, head=FLAGS.head, dtype=dtype)
     loaded, notice = weights.with_class_names(loaded)
-    if FLAGS.to == "huggingface":
-        weights.save(loaded, FLAGS.output, "huggingface")
-    elif FLAGS.to == "onnx":
-        onnx(loaded, FLAGS.output)
-    else:
-        stablehlo(loaded, FLAGS.output, FLAGS.platforms)
+    with cloud.staged(FLAGS.output) as output:
+        if FLAGS.to == "huggingface":
+            weights.save(loaded, output, "huggingface")
+        elif FLAGS.to == "onnx":
+            onnx(loaded, output)
+        else:
+            stablehlo(loaded, output, FLAGS.platforms)
     height, width = loaded.model.preprocess.image_size
     print(f"{loaded.name}, images of {height} x {width} pixels: {FLAGS.output}")
     if notice:

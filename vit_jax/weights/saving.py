@@ -16,7 +16,7 @@ from etils import epath
 from flax import nnx
 
 from vit_jax import models
-from vit_jax.core import pytrees
+from vit_jax.core import cloud, pytrees
 from vit_jax.core.errors import UserError, nearest
 from vit_jax.core.files import atomic_folder
 from vit_jax.core.schema.fields import without_a_place
@@ -39,7 +39,8 @@ def save(loaded: Loaded, path: str | Path, to: str, *, approximate: bool = False
 
     Args:
       loaded: as `load_with_info` gives it.
-      path: a file that ends in .npz for "google_npz", else a folder; it must not exist yet.
+      path: a file that ends in .npz for "google_npz", else a folder, on this machine or at gs://;
+        it must not exist yet.
       to: one of DESTINATIONS. A checkpoint is written as the only one of a work directory, with the
         model's step.
       approximate: also write where the format's readers have slightly different epsilons in a
@@ -52,8 +53,10 @@ def save(loaded: Loaded, path: str | Path, to: str, *, approximate: bool = False
     if to not in DESTINATIONS:
         raise UserError(f"to={to!r}. {nearest(to, DESTINATIONS)}")
     format_ = None if to == "checkpoint" else _format(loaded, to)
-    if "://" in os.fspath(path):
-        raise UserError(f"{path}: weights are written to this machine's files; copy them there.")
+    if cloud.is_remote(path):
+        with cloud.staged(path) as local:
+            save(loaded, local, to, approximate=approximate)
+        return
     path = Path(path)
     if os.path.lexists(path):
         raise UserError(f"{path} is there already: give another output, or delete it.")

@@ -50,19 +50,26 @@ class Unreachable(UserError):
     """No answer from the server, or none that it meant."""
 
 
-def download(url: str, target: Path, *, name: str, etag: str | None) -> Downloaded | None:
+class Refused(UserError):
+    """The server gives it to nobody, or to nobody without an account."""
+
+
+def download(
+    url: str, target: Path, *, name: str, etag: str | None, authorization: str = ""
+) -> Downloaded | None:
     """Fetches a file to `target`, all of it or not at all; None: it is still what `etag` names.
 
-    The caller has locked the target. `name` is what messages call it.
+    The caller has locked the target. `name` is what messages call it. `authorization`: the header.
 
     Raises:
+      Refused: no access.
       Unreachable: no answer, or none in several attempts.
-      UserError: no such file, no access, a damaged download, or a full disk.
+      UserError: no such file, a damaged download, or a full disk.
     """
     part = _Part(target)
     for wait_secs in (*WAIT_SECS, None):
         try:
-            with _opened(url, part, etag) as answer:
+            with _opened(url, part, etag, authorization) as answer:
                 part.receive(answer, name)
             break
         except urllib.error.HTTPError as error:
@@ -86,11 +93,13 @@ def download(url: str, target: Path, *, name: str, etag: str | None) -> Download
     return part.finish(name)
 
 
-def _opened(url: str, part: "_Part", etag: str | None) -> Any:
+def _opened(url: str, part: "_Part", etag: str | None, authorization: str) -> Any:
     headers = {
         "User-Agent": f"vit_jax/{vit_jax.__version__}",
         "Accept-Encoding": "identity",  # the stored bytes, of which the checksums are
     }
+    if authorization:
+        headers["Authorization"] = authorization
     if part.size and part.etag:
         headers |= {"Range": f"bytes={part.size}-", "If-Range": part.etag}
     elif etag:
@@ -219,10 +228,11 @@ def _refused(error: urllib.error.HTTPError, name: str) -> UserError:
     if error.code in (404, 410):
         return UserError(f"{name}: the server has no such file. See whether the name is right.")
     if error.code in (401, 403):
-        return UserError(
+        return Refused(
             f"{name}: the server gives this to nobody without an account there, or has no such "
-            f"file ({error.code} {error.reason}). Only public files are fetched: copy it to this "
-            "machine by the tools of that place, and give its path."
+            f"file ({error.code} {error.reason}). Public files are fetched, and those at gs:// "
+            "that this machine's account may read (gcloud auth application-default login): else "
+            "copy it to this machine by the tools of that place, and give its path."
         )
     return Unreachable(
         f"{name}: the server answers {error.code} {error.reason}. Try again later, or download the "

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from etils import epath
 
-from vit_jax.weights.online import hub, storage
+from vit_jax.weights.online import hub, remote_folder, storage
 from vit_jax.weights.online.names import parse
 
 
@@ -44,7 +44,8 @@ def fetch(path: str | os.PathLike | epath.Path) -> Fetched:
     """
     name = parse(path)
     if name is None:
-        return Fetched(epath.Path(path).expanduser(), None)
+        folder = epath.Path(path).expanduser()
+        return Fetched(remote_folder.copied(folder) if "://" in str(path) else folder, None)
     called = os.fspath(path)
     if name.repository:
         snapshot = hub.fetch(name.repository, name.pin, name=called)

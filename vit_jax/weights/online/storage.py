@@ -25,6 +25,7 @@ from vit_jax.weights.online import download
 from vit_jax.weights.online.names import STORAGE
 
 ABOUT = "about.json"
+_READ_ONLY = "https://www.googleapis.com/auth/devstorage.read_only"
 EMULATOR = "STORAGE_EMULATOR_HOST"  # as in Google's own libraries: http://localhost:4443
 
 
@@ -66,10 +67,14 @@ def _fetched(url: str, file: Path, sha256: str | None, name: str) -> Kept:
     there = _about(file)
     if there and sha256 == there["sha256"]:
         return Kept(file, there["sha256"])
+    etag = there["etag"] if there else None
     try:
-        new = download.download(
-            _address(url), file, name=name, etag=there["etag"] if there else None
-        )
+        try:
+            new = download.download(_address(url), file, name=name, etag=etag)
+        except download.Refused:  # so it is not public
+            if not (token := _authorization(url)):
+                raise
+            new = download.download(_address(url), file, name=name, etag=etag, authorization=token)
     except download.Unreachable as error:
         if not there or sha256:
             raise
@@ -97,6 +102,23 @@ def _about(file: Path) -> dict[str, Any]:
 def _folder(url: str) -> Path:
     """Where a file is kept; with 64 bits of hash, so that no two addresses share a folder."""
     return cache_dir() / "weights" / hashlib.sha256(url.encode()).hexdigest()[:16]
+
+
+def _authorization(url: str) -> str:
+    """The header that names this machine's account to Google's storage; "" without one."""
+    if urlsplit(url).hostname != STORAGE:
+        return ""
+    try:
+        import google.auth
+        import google.auth.transport.requests as transport
+    except ImportError:  # extra "gcs"
+        return ""
+    try:
+        account, _ = google.auth.default(scopes=[_READ_ONLY])
+        account.refresh(transport.Request())
+    except google.auth.exceptions.GoogleAuthError:
+        return ""
+    return f"Bearer {account.token}"
 
 
 def _address(url: str) -> str:
