@@ -80,7 +80,8 @@ def test_a_mistake_is_one_message_and_status_1(tmp_path, run_python):
 
 
 MISTAKES = {
-    "a bucket": ({"output": "gs://bucket/data"}, "--output=gs://bucket/data: only folders of"),
+    "a bucket of others": ({"output": "s3://bucket/data"}, "=s3://bucket/data: only folders of"),
+    "no bucket to make it for": ({"scratch": "here"}, "--scratch is for --output=gs://...: leave"),
     "a name with capitals": ({"name": "Mine"}, "--name=Mine: lower-case letters"),
     "an unknown collection": ({"collection": "recods"}, "Did you mean 'records'"),
     "no such file": ({"source": "nowhere.jsonl"}, "--source: no file nowhere.jsonl"),

@@ -8,7 +8,8 @@
 
 Every image is checked, and its bytes are kept as they are. The data set is written to
 OUTPUT/<name>/<version> in the layout of TFDS: ArrayRecord files with random access, for training
-and for TFDS. After an interruption the same command goes on.
+and for TFDS. After an interruption the same command goes on. A data set for gs:// is made on a disk
+of this machine and uploaded.
 """
 
 import dataclasses
@@ -24,6 +25,7 @@ from absl import flags
 from vit_jax.core import command
 from vit_jax.core.errors import Preempted, UserError, nearest
 from vit_jax.core.screen import Screen, format_bytes
+from vit_jax.prepare import bucket
 from vit_jax.prepare.collection import Collection, CollectionRequest, PrepareOptions, is_text
 from vit_jax.prepare.near_pairs import MOST_BITS
 from vit_jax.prepare.pipeline import WORK_DIR, prepare
@@ -68,19 +70,7 @@ FLAGS = flags.FLAGS
 def main(arguments: list[str]) -> None:
     """The command."""
     kind = _kind(arguments)
-    output = _local("output", FLAGS.output)
-    if kind == "image_folder":
-        folder = output / (FLAGS.name or kind) / FLAGS.version
-        source = _local("source", FLAGS.source)
-        for path, name in (
-            (output, f"--output={output}"),
-            (folder, f"{folder}, the new data set,"),
-        ):
-            if path.resolve().is_relative_to(source.resolve()):
-                raise UserError(
-                    f"{name} is inside --source={source}, where every folder is a class or a "
-                    "split: give one beside it."
-                )
+    output, remote = _output(kind)
     screen = Screen()
     try:
         request = CollectionRequest(**_given(CollectionRequest))
@@ -94,6 +84,8 @@ def main(arguments: list[str]) -> None:
                 f"--name={FLAGS.name}: lower-case letters, digits and _, a letter first."
             )
         collection = dataclasses.replace(collection, name=FLAGS.name)
+    if remote:
+        bucket.check(remote, output, collection.name, FLAGS.version)
     for note in collection.notes:
         screen.say(note)
     screen.say(f"{len(collection.parts):,} parts, {len(collection.class_names):,} classes")
@@ -111,6 +103,30 @@ def main(arguments: list[str]) -> None:
     except KeyboardInterrupt as error:
         raise Preempted("Stopped. What is done is kept: the same command goes on.") from error
     _summarise(data_set, screen)
+    if remote:
+        screen.say(f"uploaded     {bucket.upload(data_set, remote, screen)}")
+
+
+def _output(kind: str) -> tuple[Path, str]:
+    """The folder that the data set is made in, and where it is uploaded to: "" if nowhere."""
+    if FLAGS.output.startswith("gs://"):
+        return bucket.scratch_folder(FLAGS.output, FLAGS.scratch), FLAGS.output
+    if FLAGS.scratch is not None:
+        raise UserError("--scratch is for --output=gs://...: leave it out.")
+    output = _local("output", FLAGS.output)
+    if kind == "image_folder":
+        folder = output / (FLAGS.name or kind) / FLAGS.version
+        source = _local("source", FLAGS.source)
+        for path, name in (
+            (output, f"--output={output}"),
+            (folder, f"{folder}, the new data set,"),
+        ):
+            if path.resolve().is_relative_to(source.resolve()):
+                raise UserError(
+                    f"{name} is inside --source={source}, where every folder is a class or a "
+                    "split: give one beside it."
+                )
+    return output, ""
 
 
 def _kind(arguments: list[str]) -> str:
@@ -142,8 +158,8 @@ def _local(flag: str, path: str) -> Path:
         raise UserError(f"--{flag} has a zero character in it, which no path can have.")
     if "://" in path:
         raise UserError(
-            f"--{flag}={path}: only folders of this machine's file system are read and written. "
-            "Mount the bucket (gcsfuse), or prepare on a disk and copy the set."
+            f"--{flag}={path}: only folders of this machine's file system are read; written are "
+            "these and gs://... Copy it to a disk, or mount the bucket (gcsfuse)."
         )
     return Path(path).expanduser()
 
@@ -175,7 +191,10 @@ def define(values: flags.FlagValues = FLAGS) -> None:
         )
     )  # fmt: skip
     text("source", None, "The collection: a file or a folder.")
-    text("output", None, "The data set becomes OUTPUT/<name>/<version>.")
+    text("output", None, "The data set becomes OUTPUT/<name>/<version>; a folder, or gs://...")
+    text(
+        "scratch", None, "For gs://: a folder to make the data set in; it stays. Default: a cache."
+    )
     text("name", None, "Name of the data set; default: that of the collection.")
     text("classes", None, "File of class names, one per line (records, webdataset).")
     integer("num_classes", None, "Instead of --classes, where labels are numbers.", 1)
