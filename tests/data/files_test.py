@@ -1,10 +1,11 @@
-"""TensorFlow's file system in memory, ram://, stands for gs://."""
+"""File systems in memory: TensorFlow's, ram://, stands for gs://, and fsspec's for s3://."""
 
 import errno
 import uuid
 from collections.abc import Callable
 from pathlib import Path
 
+import fsspec
 import numpy as np
 import pytest
 
@@ -30,6 +31,15 @@ def remote() -> str:
 
 
 @pytest.fixture
+def elsewhere() -> str:
+    folder = f"memory://{uuid.uuid4().hex}"
+    for name in ("b/2.png", "b/1.png", "a/0.png", "x.txt"):
+        with fsspec.open(files.join(folder, name), "wb") as file:
+            file.write(name.encode())
+    return folder
+
+
+@pytest.fixture
 def local(tmp_path: Path) -> str:
     for name in ("b/2.png", "b/1.png", "a/0.png", "x.txt"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
@@ -37,7 +47,7 @@ def local(tmp_path: Path) -> str:
     return str(tmp_path)
 
 
-@pytest.fixture(params=["remote", "local"])
+@pytest.fixture(params=["remote", "elsewhere", "local"])
 def folder(request: pytest.FixtureRequest) -> str:
     return request.getfixturevalue(request.param)
 
@@ -118,3 +128,8 @@ def test_transient_errors_are_retried(error: Exception) -> None:
 def test_permanent_errors_are_raised_at_once(error: Exception) -> None:
     with pytest.raises(type(error)):
         files.retried("gs://x/y", failing(1, error))
+
+
+def test_what_nothing_here_opens_is_one_message() -> None:
+    with pytest.raises(UserError, match=r"nothing://a/b cannot be read: Protocol not known"):
+        files.read("nothing://a/b")

@@ -1,4 +1,6 @@
-"""Files on local disks and wherever else TensorFlow opens them, gs:// above all; with retries.
+"""Files on local disks and behind URLs, gs:// above all; with retries.
+
+What TensorFlow does not open, such as s3://, is opened by fsspec, if its package for that is there.
 
 Networks and the file servers behind them fail now and then for a moment. What may pass is tried
 again, ever more slowly; what cannot, such as a missing file, is an error at once.
@@ -27,6 +29,7 @@ _PASSING = frozenset(
     }
 )  # fmt: skip
 _PASSING_CODES = ("UNAVAILABLE", "DEADLINE_EXCEEDED", "ABORTED", "INTERNAL", "RESOURCE_EXHAUSTED")
+_TENSORFLOWS = ("gs", "ram", "file", "hdfs", "viewfs")  # schemes that TensorFlow opens
 _COPIED_BYTES = 8 * 2**20  # at once
 _THREADS = 32  # threads that wait for the network
 
@@ -117,7 +120,10 @@ def subfolders(folder: str | Path) -> list[str]:
 def is_folder(path: str | Path) -> bool:
     """Whether the path is a folder; False if nothing exists there."""
     if is_remote(path):
-        return _remote(path, lambda gfile: gfile.isdir(str(path)))
+        try:  # not isdir, which says no to a folder that may not be read
+            return _remote(path, lambda gfile: gfile.stat(str(path)).is_directory)
+        except FileNotFoundError:
+            return False
     return Path(path).is_dir()
 
 
@@ -180,8 +186,10 @@ def copy(path: str, target: Path, on_bytes: Callable[[int], None]) -> None:
 
 
 def _remote(path: str | Path, action: Callable[[Any], T]) -> T:
-    """`action` with TensorFlow's file systems, retried."""
+    """`action` with TensorFlow's file systems, or fsspec's by the same methods; retried."""
     where = str(path)
+    if where.partition("://")[0] not in _TENSORFLOWS:
+        return _by_fsspec(where, action)
     from vit_jax.data.host_tf import tf
 
     try:
@@ -189,10 +197,57 @@ def _remote(path: str | Path, action: Callable[[Any], T]) -> T:
     except tf.errors.NotFoundError as error:
         raise FileNotFoundError(errno.ENOENT, "there is no such file", where) from error
     except tf.errors.OpError as error:
-        raise UserError(
-            f"{where} cannot be read: {error.message or type(error).__name__}. See whether the "
-            "path is right, and whether this machine may read it."
-        ) from error
+        raise _unreadable(where, error.message or type(error).__name__) from error
+
+
+def _unreadable(where: str, reason: object) -> UserError:
+    return UserError(
+        f"{where} cannot be read: {reason}. See whether the path is right, and whether this "
+        "machine may read it."
+    )
+
+
+class _Stat(NamedTuple):
+    length: int
+    is_directory: bool
+
+
+class _Fsspec:
+    """A file system of fsspec with those methods of tf.io.gfile that are called here."""
+
+    def __init__(self, where: str):
+        import fsspec
+
+        self._system = fsspec.filesystem(where.partition("://")[0])
+
+    def listdir(self, folder: str) -> list[str]:
+        names = self._system.ls(folder, detail=False)
+        # Some list a marker of the folder itself.
+        own = folder.partition("://")[2].strip("/")
+        return [name.rstrip("/").rpartition("/")[2] for name in names if name.strip("/") != own]
+
+    def stat(self, path: str) -> _Stat:
+        info = self._system.info(path)
+        return _Stat(info["size"] or 0, info["type"] == "directory")
+
+    def glob(self, pattern: str) -> list[str]:
+        return [self._system.unstrip_protocol(path) for path in self._system.glob(pattern)]
+
+    def GFile(self, path: str, mode: str) -> Any:
+        return self._system.open(path, mode)
+
+
+def _by_fsspec(where: str, action: Callable[[Any], T]) -> T:
+    try:
+        system = _Fsspec(where)
+    except (ImportError, ValueError) as error:  # ValueError: nobody knows the scheme
+        raise UserError(f"{where} cannot be read: {error}.") from error
+    try:
+        return retried(where, lambda: action(system))
+    except FileNotFoundError as error:
+        raise FileNotFoundError(errno.ENOENT, "there is no such file", where) from error
+    except OSError as error:
+        raise _unreadable(where, error) from error
 
 
 def expanded(path: str) -> str:
