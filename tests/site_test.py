@@ -26,6 +26,7 @@ def project(tmp_path):
         "mkdocs.yml": settings + NAV,
         "README.md": "# Top\n\n[a](docs/a.md#part), [code](configs/one.py), [folder](configs)\n",
         "docs/a.md": "# A\n\n## Part\n\n[t](../README.md), [c](../configs/one.py), [n](colab.ipynb)"
+        "\n\n| a | b |\n|---|---|\n| `x\\|y` | z |\n"
         "\n\n<!-- test: slow -->\n```bash\necho '[no link](there.md)'\n```\n",
         "docs/colab.ipynb": '{"cells": [{"cell_type": "markdown", "source": ["# Cells"]}]}',
         "docs/api/plugins.md": "# API\n\n::: vit_jax.plugins.add\n",
@@ -60,6 +61,7 @@ def test_pages_lead_to_each_other_and_to_the_code(project):
     assert 'href="source/configs/one.py.html"' in made["index.html"]
     assert "<code>one.py</code>" in made["source/configs.html"]
     assert 'href="source/configs/one.py.html"' in made["a.html"]
+    assert "<code>x|y</code>" in made["a.html"]
     assert "ANSWER" in made["source/configs/one.py.html"]
     assert "Cells" in made["notebook.html"]
     assert "[no link](there.md)" in made["a.html"] and "test: slow" not in made["a.html"]

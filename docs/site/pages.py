@@ -28,6 +28,7 @@ UNLISTED = "---\nsearch:\n  exclude: true\n---\n\n"
 
 _FENCE = re.compile(r"^(```+).*?^\1$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"(?<=\]\()(?!https?://|mailto:|#)([^)#\s]+)")
+_ROW = re.compile(r"^\|.*\|$", re.MULTILINE)
 _TEST = re.compile(r"^<!-- test: .+ -->\n", re.MULTILINE)
 
 
@@ -93,7 +94,16 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
         file = Path(os.path.normpath(folder / target))
         return os.path.relpath(page_of(file), start) if file.is_relative_to(ROOT) else target
 
-    return linked(_TEST.sub("", markdown), change)
+    return linked(_unescaped(_TEST.sub("", markdown)), change)
+
+
+def _unescaped(markdown: str) -> str:
+    """In code in tables Python-Markdown, unlike GitHub, keeps the backslash before a pipe."""
+
+    def row(match: re.Match[str]) -> str:
+        return re.sub(r"`[^`]+`", lambda code: code[0].replace(r"\|", "|"), match[0])
+
+    return _ROW.sub(row, markdown)
 
 
 def source(file: Path) -> str:
