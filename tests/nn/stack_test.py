@@ -7,6 +7,7 @@ import pytest
 from flax import nnx
 from jax.extend.core import jaxprs_in_params
 
+from tests.xla_flags import AS_USUAL
 from vit_jax.core import pytrees
 from vit_jax.core.axes import Target
 from vit_jax.nn.block import Block
@@ -30,11 +31,6 @@ def make_stack(scan=False, remat="none", stochastic_depth=0.3, converts=False, *
     )
     stack.converts = converts
     return stack
-
-
-# XLA's passes as in users' programs. With tests/xla_flags.py, two programs fuse different
-# operations and round differently.
-AS_USUAL = {"xla_cpu_use_fusion_emitters": True}
 
 
 def outputs_and_gradients(stack, compiler_options=None):

@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.xla_flags import AS_USUAL
 from vit_jax import models
 from vit_jax.core import pytrees
 from vit_jax.optim import optimizers, patterns, schedules
@@ -276,8 +277,7 @@ def test_one_array_per_layer_gives_the_same_bits(optimizer, options):
     agree = np.testing.assert_array_equal
     if "grad_accum_steps" in options:
         agree = functools.partial(np.testing.assert_allclose, rtol=SAME_MATH, atol=1e-8)
-    # XLA's passes as in users' programs: with tests/xla_flags.py two programs round differently.
-    options = options | {"compiler_options": {"xla_cpu_use_fusion_emitters": True}}
+    options = options | {"compiler_options": AS_USUAL}
     stacked = Trainer(optimizer=optimizer, **options)
     apart = Trainer(optimizer=optimizer, steps_apart=True, **options)
     assert "block[1]" in apart.state.params["blocks"]
