@@ -4,12 +4,14 @@
 #   PYTHON   the interpreter to make the environment with; default: the newest that is new enough
 #   VENV     where the environment is; default: .venv in the repository
 #
-# Defines `root` (the repository), `python` (the environment's), `make_environment`, `add_parity`.
+# Defines `root` (the repository), `python` (the environment's), `constraints` (the file with the
+# versions to install), `make_environment`, `make_fresh_environment`, `add_parity`, `run_tests`.
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 VENV=${VENV:-$root/.venv}
 [[ $VENV == /* ]] || VENV=$PWD/$VENV
 python=$VENV/bin/python
+constraints=$root/constraints.txt
 
 # On a CPU, the memory of a step comes in pages of 2 MiB instead of 4 KiB (docs/install.md).
 export GLIBC_TUNABLES=${GLIBC_TUNABLES-glibc.malloc.hugetlb=1}
@@ -71,8 +73,31 @@ make_environment() {
   say "Installing vit_jax${extra:+ with extra \"$extra\"} (some minutes, about 2.5 GB on disk; once)"
   [[ -t 1 ]] || quiet=(--quiet) # a person at a terminal sees what pip is doing
   "$python" -m pip install --disable-pip-version-check ${quiet[@]+"${quiet[@]}"} \
-    --constraint "$root/constraints.txt" --editable "$root${extra:+[$extra]}"
+    --constraint "$constraints" --editable "$root${extra:+[$extra]}"
   echo "$stamp" >"$installed"
+}
+
+# make_fresh_environment EXTRA [COMMAND]: installs what the index has today, whatever was there before.
+# COMMAND, run in between with the environment's pip, may say in `constraints` what is wanted.
+make_fresh_environment() {
+  [[ ! -e $VENV || -e $VENV/pyvenv.cfg ]] || die "$VENV is not a virtual environment." \
+    "It would be deleted; choose another folder with VENV=/path/to/folder."
+  rm -rf "$VENV"
+  constraints=/dev/null
+  make_venv
+  "$python" -m pip install --quiet --upgrade pip
+  [[ -z ${2:-} ]] || "$2"
+  make_environment "$1"
+  say "What was installed"
+  "$python" --version
+  "$python" -m pip freeze --exclude-editable
+}
+
+# run_tests [ARGUMENT OF PYTEST...]: in two processes.
+# Files stay together: their tests share what a fixture has made. tests/conftest.py orders them.
+run_tests() {
+  say "Tests"
+  "$python" -m pytest -n 2 --dist=loadfile --no-loadscope-reorder "$@"
 }
 
 # add_parity: installs what the weights of other projects are compared with, into the environment

@@ -16,6 +16,4 @@ say "Formatting, lint and types"
 "$python" -m ruff check .
 "$python" -m mypy
 
-say "Tests"
-# Files stay together: their tests share what a fixture has made. tests/conftest.py orders them.
-"$python" -m pytest -n 2 --dist=loadfile --no-loadscope-reorder "$@"
+run_tests "$@"

@@ -14,6 +14,8 @@ from vit_jax.core import devices
 
 ROOT = Path(__file__).parents[1]
 EXTRA = re.compile(r"(?:\.|vit-jax-pretraining)\[([a-z,-]+)\]")
+# A row of the table in docs/install.md: package, oldest, pinned. JAX's has two packages.
+VERSIONS = r"^\| ([a-z_-]+)(?:, jaxlib)? \| ([\d.]+) \| ([\d.]+) \|"
 # Of CPU time. Measured: 0.05 and 0.17 s; JAX and Flax, imported with the first model, take 1.0 s.
 MAX_IMPORT_SECS = 1.5
 
@@ -39,6 +41,17 @@ def test_every_extra_is_documented_and_those_in_messages_exist():
     for file in (ROOT / "vit_jax").rglob("*.py"):
         in_messages |= named(file.read_text())
     assert {"gpu", "hub", "maps", "beam"} <= in_messages <= declared()
+
+
+def test_the_table_of_versions_has_the_pinned_ones_and_the_lower_bounds():
+    pinned = dict(re.findall(r"^([a-z_-]+)==(\S+)", (ROOT / "constraints.txt").read_text(), re.M))
+    bounds = dict(re.findall(r'"([a-z_-]+)>=([\d.]+)', (ROOT / "setup.py").read_text()))
+    table = re.findall(VERSIONS, (ROOT / "docs" / "install.md").read_text(), re.M)
+    assert len(table) > 10
+    for package, oldest, now in table:
+        assert now == pinned[package], package
+        if package != "tensorflow":  # by another name on some systems
+            assert f"{oldest}.".startswith(f"{bounds[package]}."), package
 
 
 def test_the_citation_has_the_version():
