@@ -218,7 +218,8 @@ class _Fsspec:
     def __init__(self, where: str):
         import fsspec
 
-        self._system = fsspec.filesystem(where.partition("://")[0])
+        self._scheme = where.partition("://")[0]
+        self._system = fsspec.filesystem(self._scheme)
 
     def listdir(self, folder: str) -> list[str]:
         names = self._system.ls(folder, detail=False)
@@ -231,7 +232,7 @@ class _Fsspec:
         return _Stat(info["size"] or 0, info["type"] == "directory")
 
     def glob(self, pattern: str) -> list[str]:
-        return [self._system.unstrip_protocol(path) for path in self._system.glob(pattern)]
+        return [f"{self._scheme}://{path.lstrip('/')}" for path in self._system.glob(pattern)]
 
     def GFile(self, path: str, mode: str) -> Any:
         return self._system.open(path, mode)
