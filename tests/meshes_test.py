@@ -37,7 +37,7 @@ for name, overrides in json.loads(runs).items():
 RUN = (
     f"total.steps={STEPS}", "input.batch_size=32", "model.num_heads=4", "model.dropout=0.1",
     "model.stochastic_depth=0.1", "loss.mixup=0.2", "loss.cutmix=1.0", "optim.ema_decay=0.9",
-    "optim.weight_decay=0.1", "optim.lr=3e-3",
+    "optim.weight_decay=0.1", "optim.lr=3e-3", "loss.class_weights=1,2,3,4",
 )  # fmt: skip
 ALL_KINDS = {
     "data x fsdp x tensor, ZeRO-1": (

@@ -105,6 +105,8 @@ class LossConfig:
     mixup: float = 0.0  # alpha of Beta(alpha, alpha); 0: off
     cutmix: float = 0.0  # likewise; with both, each step draws one
     binarize_targets: bool = False  # sigmoid: both classes of a blend are asked for, in whole
+    # A number for each class; "balanced": from the frequencies of the data's labels.
+    class_weights: tuple[float, ...] | Literal["balanced"] | None = None
 
 
 @dataclasses.dataclass(frozen=True)

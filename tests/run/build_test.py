@@ -127,6 +127,7 @@ CHANGES: dict[str, tuple[object, tuple[str, ...]]] = {
     "method.kind": ("masked_patch", ()),
     "loss.kind": ("sigmoid", ()),
     "loss.binarize_targets": (True, ("loss.kind=sigmoid",)),
+    "loss.class_weights": ("1,2,3,4", ()),
     "optim.name": ("lion", ()),
     "optim.schedule": ("cosine", ()),
     "optim.mu_dtype": ("bfloat16", ()),

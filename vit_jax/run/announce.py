@@ -75,9 +75,12 @@ def size(source: Source) -> str:
 def parameters(screen: Screen, objective: Objective, layout: StateLayout) -> None:
     """Announces how many parameters are trained, where not all are, and which are not sharded.
 
-    And the teacher's, where there is one.
+    And the classes' weights in the loss and the teacher, where there are any.
     """
     trained(screen, objective, layout)
+    if objective.class_weights is not None:
+        least, most = min(objective.class_weights), max(objective.class_weights)
+        screen.say(f"loss     classes weigh {least:.3g} to {most:.3g}")
     if layout.teacher is not None:
         teacher(screen, layout.teacher)
     unsharded(screen, layout)

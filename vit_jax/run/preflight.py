@@ -98,6 +98,7 @@ def look(config: RunConfig, workdir: epath.Path, problems: Problems) -> RunParts
         num_examples=data.num_examples,
         num_classes=num_classes,
         class_names=() if source is MISSING else source.class_names,
+        source=None if source is MISSING else source,
         look=look,
     )
     model, layout, durations = step.model, step.layout, step.durations

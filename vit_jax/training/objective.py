@@ -30,6 +30,7 @@ class Objective:
     mean: tuple[float, ...]  # for RGB in [0, 1]
     std: tuple[float, ...]
     binarize_targets: bool = False  # every label in a blend counts 1
+    class_weights: tuple[float, ...] | None = None  # of the loss's terms in training; None: all 1
     adapters: Adapters | None = None  # which are trained instead of everything
     method: Method | None = None  # what is learnt instead of the labels
     total_steps: int = 1  # of the run; read by methods that change on the way
@@ -72,7 +73,19 @@ class Objective:
         if self.method is not None:
             return self.method.learn(model, inputs, key, others)
         logits = model(inputs.images, train=True, rngs=key)
-        return Learnt(self.losses(logits, inputs.targets), logits)
+        weights = self.class_weights
+        of_classes = None if weights is None else jnp.asarray(weights, jnp.float32)
+        return Learnt(LOSSES[self.loss](logits, inputs.targets, of_classes), logits)
+
+    def shares(self, targets: jax.Array, weight: jax.Array) -> jax.Array:
+        """Targets [B, C] before smoothing, weight [B] -> [B]: what losses are multiplied by.
+
+        The softmax loss with class weights is divided by the weights of the labels it saw.
+        """
+        counts = weight
+        if self.class_weights is not None and self.loss == "softmax":
+            counts = weight * label_weight(targets, jnp.asarray(self.class_weights, jnp.float32))
+        return weight / jnp.maximum(jnp.sum(counts), 1e-30)
 
     def numbers(self, learnt: Any, targets: jax.Array, weights: jax.Array) -> dict[str, jax.Array]:
         """What is logged of `Learnt.numbers`, [] each; targets [B, C], weights [B] of sum 1."""
@@ -81,11 +94,12 @@ class Objective:
         return {name: jnp.sum(x * weights) for name, x in learnt.items()}
 
     def losses(self, logits: jax.Array, targets: jax.Array) -> jax.Array:
-        """[B, C], [B, C] -> [B]."""
+        """[B, C], [B, C] -> [B]; without class weights, to compare models by."""
         return LOSSES[self.loss](logits, targets)
 
 
-# Losses give one number per example; targets are rows of class weights.
+# Losses give one number per example; targets are rows of labels' weights. With class weights [C]
+# they are those of torch: CrossEntropyLoss(weight) and BCEWithLogitsLoss(pos_weight).
 
 
 def multi_hot(labels: jax.Array, num_classes: int, weights: jax.Array | None = None) -> jax.Array:
@@ -109,26 +123,40 @@ def smooth_labels(targets: jax.Array, smoothing: float) -> jax.Array:
     return (1.0 - smoothing) * targets + smoothing * uniform
 
 
-def softmax_cross_entropy(logits: jax.Array, targets: jax.Array) -> jax.Array:
+def label_weight(targets: jax.Array, class_weights: jax.Array) -> jax.Array:
+    """[B, C], [C] -> [B]: the mean weight of a row's labels; without one, of all classes."""
+    total = targets.sum(axis=-1)
+    mean = (targets * class_weights).sum(axis=-1) / jnp.where(total > 0, total, 1.0)
+    return jnp.where(total > 0, mean, class_weights.mean())
+
+
+def softmax_cross_entropy(
+    logits: jax.Array, targets: jax.Array, class_weights: jax.Array | None = None
+) -> jax.Array:
     """[B, C], [B, C] -> float32 [B]; cross-entropy to each row of targets, normalised to sum 1.
 
     So an image with several labels should divide its probability between them, evenly or by their
     weights, and the loss's size does not depend on their number. A row without a label, or whose
-    labels all weigh 0, gives 0.
+    labels all weigh 0, gives 0. Each class's term is multiplied by its weight.
     """
     total = targets.sum(axis=-1)
+    targets = targets if class_weights is None else targets * class_weights
     log_p = jax.nn.log_softmax(logits.astype(jnp.float32))
     return -(targets * log_p).sum(axis=-1) / jnp.where(total > 0, total, 1.0)
 
 
-def sigmoid_cross_entropy(logits: jax.Array, targets: jax.Array) -> jax.Array:
+def sigmoid_cross_entropy(
+    logits: jax.Array, targets: jax.Array, class_weights: jax.Array | None = None
+) -> jax.Array:
     """[B, C], [B, C] -> float32 [B]; binary cross-entropy, summed over classes.
 
     The paper's loss for ImageNet-21k and JFT (arXiv 2010.11929, appendix B.1); a mean over classes
-    would be smaller by a factor of C and need another learning rate and clipping norm.
+    would be smaller by a factor of C and need another learning rate and clipping norm. Where a
+    class is asked for, its term is multiplied by its weight.
     """
     logits = logits.astype(jnp.float32)
     yes, no = jax.nn.log_sigmoid(logits), jax.nn.log_sigmoid(-logits)
+    yes = yes if class_weights is None else yes * class_weights
     return -(targets * yes + (1.0 - targets) * no).sum(axis=-1)
 
 

@@ -79,14 +79,14 @@ def make_backward(layout: StateLayout, objective: Objective, seed: int) -> Calla
             losses, numbers = objective.learn(model, inputs, key, others)
             return jnp.sum(losses * weights), numbers
 
-        weights = weight / jnp.maximum(jnp.sum(weight), 1e-9)
         loss, numbers, grads = _accumulated(
             jax.value_and_grad(mean_loss, has_aux=True),
             state.params,
-            (inputs, weights),
+            (inputs, objective.shares(targets, weight)),
             key,
             objective.grad_accum_steps,
         )
+        weights = weight / jnp.maximum(jnp.sum(weight), 1e-9)
         return Backward(loss, grads, objective.numbers(numbers, targets, weights))
 
     return backward

@@ -30,6 +30,7 @@ BOUNDS: dict[str, tuple[float, float]] = {
     "loss.label_smoothing": (0, 1),
     "loss.mixup": (0, 1e6),
     "loss.cutmix": (0, 1e6),
+    "loss.class_weights": (0, 1e6),
     "optim.lr": (0, 1e6),
     "optim.rsqrt_timescale_steps": (1, 2**31),
     "optim.exponential_factor": (1e-6, math.nextafter(1, 2)),

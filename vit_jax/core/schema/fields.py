@@ -109,12 +109,12 @@ def check(spec: Any, section: str = "model") -> None:
 
 
 def check_bounds(name: str, value: Any, bounds: tuple[float, float] | None) -> None:
-    """Raises UserError unless the value, or each of a tuple's, is None or within the bounds."""
+    """Raises UserError unless the value, or each of a tuple's, is None, a word, or in bounds."""
     if bounds is None:
         return
     smallest, below = bounds
     values = value if isinstance(value, tuple | list) else (value,)
-    if any(x is not None and not smallest <= x < below for x in values):
+    if any(not isinstance(x, str | None) and not smallest <= x < below for x in values):
         most = math.nextafter(below, 0)
         limit = f" and at most {most:g}" if most == 1 else f" and below {below:.16g}"
         least = "more than 0" if smallest == ABOVE_0 else f"at least {smallest:.16g}"

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import jax
+import numpy as np
 
 from vit_jax.config import ComponentConfig, InputConfig
 from vit_jax.core import errors
@@ -111,6 +112,19 @@ def stream(c: InputConfig, source: Source, *, seed: int) -> Stream:
             label_index.by_class(labels, classes, describe=source.describe), seed=seed
         )
     return streams.shuffled(source.num_examples, seed=seed, repeats=c.repeats)
+
+
+def class_frequencies(c: InputConfig, source: Source) -> np.ndarray:
+    """The share of each class in all labels of the stream, float64 [C]; zeros without any label."""
+    parts = [(source, 1.0)]
+    if isinstance(source, MixtureSource):
+        quotas = _quotas(c)
+        parts = list(zip(source.parts, (quotas[name] for name in sorted(quotas)), strict=True))
+    counts = np.zeros(source.num_classes)
+    for part, quota in parts:
+        classes = label_index.by_class(_labels(part), source.num_classes, describe=source.describe)
+        counts += np.diff(classes.offsets) * (quota / part.num_examples)
+    return counts / max(counts.sum(), 1e-30)
 
 
 def declared_examples(c: InputConfig) -> int | None:

@@ -12,12 +12,14 @@ from vit_jax.config import LossConfig, ModelConfig, OptimConfig, RunConfig
 from vit_jax.core import errors, pytrees
 from vit_jax.core.axes import Target
 from vit_jax.core.pytrees import OF_METHOD
+from vit_jax.data.source import Source
 from vit_jax.methods import cost
 from vit_jax.nn.kernels.choice import AUTO, check_devices
 from vit_jax.nn.stack import OFFLOAD_MEMORY
 from vit_jax.optim import optimizers, patterns, schedules
 from vit_jax.parallel.products import Products
 from vit_jax.run.parts.durations import Durations, durations
+from vit_jax.run.parts.examples import class_frequencies
 from vit_jax.run.parts.networks import Model, adapters, model, pretraining
 from vit_jax.run.parts.preprocessing import view_sizes
 from vit_jax.run.parts.teachers import teacher
@@ -26,6 +28,7 @@ from vit_jax.training.objective import Objective
 from vit_jax.training.state import StateLayout, state_layout
 from vit_jax.training.step import make_update
 
+BALANCED = "balanced"  # of loss.class_weights
 LEAST_ALPHA = 1e-6  # for mixup and CutMix
 
 
@@ -231,6 +234,61 @@ def objective(config: RunConfig, *, num_classes: int, total_steps: int = 1) -> O
     )
 
 
+def _loss(
+    config: RunConfig, source: Source | None, *, num_classes: int, total_steps: int
+) -> Objective:
+    """The objective with the class weights of `source`; None: not known, all alike."""
+    of_step = objective(config, num_classes=num_classes, total_steps=total_steps)
+    weights = class_weights(config, source, num_classes=num_classes)
+    return dataclasses.replace(of_step, class_weights=weights)
+
+
+def class_weights(
+    config: RunConfig, source: Source | None, *, num_classes: int
+) -> tuple[float, ...] | None:
+    """A weight for each class of the run's data, or None where loss.class_weights is None.
+
+    "balanced" is 1 / (C * share of the class in all labels), with C the number of classes that
+    occur: n / (C * count). A class without a label weighs 1. All are 1 if `source` is None.
+
+    UserError for numbers that do not fit, and where there is nothing to balance.
+    """
+    given = config.loss.class_weights
+    if given is None:
+        return None
+    if given != BALANCED:
+        return _checked(given, num_classes)
+    if config.input.balance is not None:
+        raise errors.UserError(
+            "loss.class_weights=balanced and input.balance=class both make all classes count "
+            "alike: set one of them to none."
+        )
+    if source is None:
+        return (1.0,) * num_classes
+    shares = class_frequencies(config.input, source)
+    occurring = int((shares > 0).sum())
+    if not occurring:
+        raise errors.UserError(
+            "loss.class_weights=balanced: no example has a label. Set loss.class_weights=none."
+        )
+    return tuple(float(1 / (occurring * share)) if share else 1.0 for share in shares)
+
+
+def _checked(weights: tuple[float, ...] | str, num_classes: int) -> tuple[float, ...]:
+    assert not isinstance(weights, str)
+    if len(weights) != num_classes:
+        raise errors.UserError(
+            f"loss.class_weights has {len(weights):,} numbers, the data {num_classes:,} classes: "
+            'give one for each, in their order, or "balanced".'
+        )
+    if not any(weights):
+        raise errors.UserError(
+            "loss.class_weights are all 0, so that nothing would be learnt: give at least one "
+            "class more."
+        )
+    return weights
+
+
 def _check_loss_is_read(c: LossConfig, method: Method) -> None:
     """UserError for a field of the section `loss` that the method leaves unread."""
     read: Sequence[str] = getattr(method, "reads_of_loss", ())
@@ -239,6 +297,7 @@ def _check_loss_is_read(c: LossConfig, method: Method) -> None:
     if unread is None:
         return
     given = f"loss.{unread}={getattr(c, unread)}"
+    given = given if len(given) < 100 else f"loss.{unread}"
     if not method.uses_labels:
         raise errors.UserError(
             f"{given} is about labels, which method.kind={method.kind} does not learn from: leave "
@@ -284,11 +343,13 @@ def step_parts(
     num_examples: int,
     num_classes: int,
     class_names: Sequence[str] | None = (),
+    source: Source | None = None,
     look: Callable[..., Any] | None = None,
 ) -> StepParts:
     """The parts of a step on `mesh`, each made by `look` (Problems.look); nothing is allocated.
 
     class_names: of the data; None: they have none; (): not known, since no data were read.
+    source: the data, if there are; for what the loss takes from their labels.
     """
     look = look or (lambda _, make, *args, **kwargs: make(*args, **kwargs))
     steps = look("plan", durations, config, num_examples=num_examples)
@@ -298,7 +359,7 @@ def step_parts(
     beside = look("method", teacher, config, mesh, **of_data)
     state = look("optim", layout, config, network.make, rate, mesh, beside)
     total_steps = 1 if steps is errors.MISSING else steps.total_steps
-    loss = look("loss", objective, config, num_classes=num_classes, total_steps=total_steps)
+    loss = look("loss", _loss, config, source, num_classes=num_classes, total_steps=total_steps)
     computed = look("method", products, config, network, beside)
     return StepParts(steps, network, rate, state, loss, computed)
 
