@@ -8,7 +8,10 @@ from vit_jax.core import compilation_cache
 from vit_jax.core.errors import UserError
 from vit_jax.plan import __main__ as command
 
-FLAGS = {"topology": None, "compile": True, "cache": True, "chip_hour_price": None, "json": False}
+FLAGS = {
+    "topology": None, "compile": True, "cache": True, "chip_hour_price": None, "json": False,
+    "largest_batch": False, "memory_gib": None,
+}  # fmt: skip
 
 
 @pytest.fixture
@@ -47,6 +50,8 @@ def test_prints_json(plan):
         ((), {"topology": "v9:2x2"}, "generation 'v9'"),
         (("input.num_classes=none",), {}, "--config.input.num_classes="),
         ((), {"chip_hour_price": 1.0}, "--topology"),
+        ((), {"largest_batch": True}, "--largest_batch needs the compiler"),
+        ((), {"memory_gib": 1.0}, "--memory_gib is read by --largest_batch alone"),
         (
             (),
             {"topology": "v5e:2x2", "chip_hour_price": float("nan")},

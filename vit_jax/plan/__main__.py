@@ -23,13 +23,23 @@ if __name__ == "__main__":  # --help and a mistake do not wait for the imports b
     flags.DEFINE_bool("compile", True, "Compile the step; else only what shapes tell.")
     flags.DEFINE_bool("cache", True, "Take from the cache what an earlier plan has compiled.")
     flags.DEFINE_float("chip_hour_price", None, "Of one chip, in any currency.", lower_bound=0)
+    flags.DEFINE_bool(
+        "largest_batch",
+        False,
+        "Only find the fewest microbatches with which the batch fits, and the largest batch.",
+    )
+    flags.DEFINE_float(
+        "memory_gib", None, "With --largest_batch: of a device, if not all it has.", lower_bound=0
+    )
     flags.DEFINE_bool("json", False, "All figures as one JSON object.")
     command.parse(configs.load)
 
+import json
 import math
 import sys
 
 import jax
+from jax.sharding import Mesh
 
 from vit_jax.config import RunConfig
 from vit_jax.core import compilation_cache
@@ -38,6 +48,7 @@ from vit_jax.core.screen import Screen, format_bytes
 from vit_jax.plan import topology
 from vit_jax.plan.compiled import DoesNotFit
 from vit_jax.plan.forecast import Forecast, forecast
+from vit_jax.plan.largest_batch import LargestBatch, largest_batch
 from vit_jax.plan.table import as_json, rows
 from vit_jax.run import build
 
@@ -54,8 +65,24 @@ SMALLER = (
 
 def plan(config: RunConfig, name: str | None, *, compiled: bool, anew: bool) -> Forecast:
     """The forecast of the run on a topology, or on the devices here. Raises what forecast does."""
-    mesh = topology.mesh(name, config.mesh) if name is not None else build.mesh(config.mesh)
-    return forecast(config, mesh, topology=name, compiled=compiled, anew=anew)
+    return forecast(config, mesh(config, name), topology=name, compiled=compiled, anew=anew)
+
+
+def mesh(config: RunConfig, name: str | None) -> Mesh:
+    """The devices of a topology, or those here."""
+    return topology.mesh(name, config.mesh) if name is not None else build.mesh(config.mesh)
+
+
+def largest(config: RunConfig, name: str | None, screen: Screen) -> LargestBatch:
+    """The largest batch that fits a topology, or the devices here."""
+    gib = FLAGS.memory_gib
+    return largest_batch(
+        config,
+        mesh(config, name),
+        lambda tried: plan(tried, name, compiled=True, anew=not FLAGS.cache).memory,
+        there=None if gib is None else int(gib * 2**30),
+        say=screen.say,
+    )
 
 
 def smaller(overrides: list[str], name: str, screen: Screen) -> str:
@@ -87,6 +114,10 @@ def main(_: list[str]) -> None:
         raise UserError(f"--chip_hour_price={price}: give a number, such as 1.2.")
     if price is not None and FLAGS.topology is None:
         raise UserError("--chip_hour_price needs --topology, which says how many chips.")
+    if FLAGS.largest_batch and not FLAGS.compile:
+        raise UserError("--largest_batch needs the compiler: leave out --nocompile.")
+    if FLAGS.memory_gib is not None and not (FLAGS.largest_batch and FLAGS.memory_gib > 0):
+        raise UserError("--memory_gib is read by --largest_batch alone, and is more than 0.")
     if FLAGS.topology:
         topology.check(FLAGS.topology)
         # jax would cache programs for absent devices, and not read them.
@@ -95,6 +126,10 @@ def main(_: list[str]) -> None:
         compilation_cache.use()
     screen = Screen(sys.stderr)
     try:
+        if FLAGS.largest_batch:
+            found = largest(config, FLAGS.topology, screen)
+            print(json.dumps(found._asdict())) if FLAGS.json else _print(found.rows())
+            return
         if FLAGS.compile:
             screen.say("compiling ...")
         planned = plan(config, FLAGS.topology, compiled=FLAGS.compile, anew=not FLAGS.cache)
@@ -105,7 +140,10 @@ def main(_: list[str]) -> None:
     if FLAGS.json:
         print(as_json(planned, price=price))
         return
-    lines = list(rows(planned, price=price))
+    _print(list(rows(planned, price=price)))
+
+
+def _print(lines: list[tuple[str, str]]) -> None:
     width = max(len(what) for what, _ in lines)
     for what, said in lines:
         print(f"{what:{width}}  {said}".rstrip())
