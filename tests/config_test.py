@@ -167,6 +167,53 @@ def test_none_is_a_choice_where_it_is_listed():
     assert (model.position_embedding, model.pool) == ("none", None)
 
 
+@pytest.mark.parametrize("text", ["none", "None", "NONE", "null"])
+def test_every_spelling_of_none(text):
+    config = configs.resolve({"input": {"data_dir": "/data"}}, [f"input.data_dir={text}"])
+    assert config.input.data_dir is None
+    config = configs.resolve({"total": {"steps": 3}}, [f"total.steps={text}", "total.epochs=1"])
+    assert (config.total.steps, config.total.epochs) == (None, 1)
+
+
+@pytest.mark.parametrize("text", ["none", "None", "null", None])
+@pytest.mark.parametrize(
+    ("field", "message"),
+    [
+        ("optim.lr", "it takes a number. For its default leave it out, or write "
+         "--config.optim.lr=0.001."),
+        ("optim.grad_accum_steps", "takes a whole number. For its default leave it out, or write "
+         "--config.optim.grad_accum_steps=1."),
+        ("optim.freeze", "or write --config.optim.freeze=\"()\"."),
+        ("optim.nesterov", "it takes true or false. For its default leave it out, or write "
+         "--config.optim.nesterov=false."),
+        ("input.mean", "or write --config.input.mean=0.5,0.5,0.5."),
+        ("input.split", "it takes a string. For its default leave it out, or write "
+         "--config.input.split=train."),
+        ("optim.name", "'lamb'. For its default leave it out, or write --config.optim.name=adam."),
+        ("evals.val.shots", "or write --config.evals.val.shots=1,5,10."),
+    ],
+)  # fmt: skip
+def test_a_field_that_cannot_be_none_says_how_its_default_is_written(field, message, text):
+    tree, (*sections, name) = {}, field.split(".")
+    here = tree
+    for section in sections:
+        here = here.setdefault(section, {})
+    here.update({name: None} if text is None else {})
+    with pytest.raises(UserError) as error:
+        configs.resolve(tree, [] if text is None else [f"{field}={text}"])
+    assert f"config.{field} cannot be None; " in str(error.value)
+    assert message in str(error.value)
+    _, _, written = str(error.value).rpartition("--config.")
+    configs.resolve({}, [written.rstrip(".").replace('"', "")])  # as it says
+
+
+def test_a_section_is_not_taken_away():
+    with pytest.raises(UserError, match=r"section, got 'none': .* --config\.optim\.name=VALUE"):
+        configs.resolve({}, ["optim=none"])
+    with pytest.raises(UserError, match=r"maps names to .* --config\.evals\.NAME=none"):
+        configs.resolve({}, ["evals=none"])
+
+
 def test_none_takes_an_evaluation_away():
     config = configs.resolve({"evals": {"val": {}, "test": {}}}, ["evals.val=none"])
     assert list(config.evals) == ["test"]
@@ -198,7 +245,7 @@ def test_several_strings_in_files_are_a_list(value):
 
 @pytest.mark.parametrize("value", [1.5, "3", True, None])
 def test_types_in_files_are_checked_too(value):
-    with pytest.raises(UserError, match="seed takes a whole number"):
+    with pytest.raises(UserError, match="takes a whole number"):
         configs.resolve({"seed": value})
 
 

@@ -309,7 +309,7 @@ def resolve(values: Mapping[str, Any], overrides: Sequence[str] = ()) -> RunConf
         if not eq:
             raise errors.UserError(f"Override {override!r} has no value: write name=value.")
         strict.override(tree, name, text)
-        if text.lower() != "none":
+        if not strict.says_none(text):
             for rival in rivals(name):
                 strict.override(tree, rival, "none")
     config = strict.build(RunConfig, tree)

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from vit_jax import config as configs
 from vit_jax.core import command
 from vit_jax.core.errors import UserError
-from vit_jax.core.schema import shipped
+from vit_jax.core.schema import shipped, strict
 
 CONFIG = "config"  # the axis of config files
 NOT_FOR_TRAININGS = (
@@ -141,9 +141,9 @@ def _take_back(
     field: str, values: Sequence[str], common: dict[str, str], axes: dict[str, tuple[str, ...]]
 ) -> None:
     """Drops overrides that a later one replaces or excludes, as in a training."""
-    is_none = [value.lower() == "none" for value in values]
+    is_none = [strict.says_none(value) for value in values]
     for other in (field, *(() if any(is_none) else configs.rivals(field))):
-        if other == field or common.get(other, "").lower() != "none":
+        if other == field or not strict.says_none(common.get(other, "")):
             common.pop(other, None)
             axes.pop(other, None)
 

@@ -101,7 +101,11 @@ def build(
     """
     root = root or cls
     if not isinstance(values, Mapping):
-        raise errors.UserError(f"config.{where} is a section, got {values!r}.")
+        field = next(iter(_hints(cls)), "")
+        raise errors.UserError(
+            f"config.{where} is a section, got {values!r}: set its fields, such as "
+            f"--config.{where}.{field}=VALUE."
+        )
     hints = _hints(cls)
     for name in map(str, values):
         if name not in hints:
@@ -109,8 +113,15 @@ def build(
             of_kind = "" if kind is None else f" where {where}.kind={kind}"
             meant = _meant(full, hints, root)
             raise errors.UserError(f"config has no field {full}{of_kind}. {meant}")
-    done = {n: _typed(v, hints[n], f"{where}.{n}".lstrip("."), root) for n, v in values.items()}
-    return cls(**done)
+    defaults = {f.name: _default(f) for f in dataclasses.fields(cls)}
+    typed = lambda n, v: _typed(v, hints[n], f"{where}.{n}".lstrip("."), root, defaults[n])
+    return cls(**{n: typed(n, v) for n, v in values.items()})
+
+
+def _default(field: dataclasses.Field[Any]) -> Any:
+    """The default of a field; MISSING if it has to be given."""
+    make = field.default_factory
+    return field.default if make is dataclasses.MISSING else make()
 
 
 def _meant(full: str, hints: Mapping[str, Any], root: type) -> str:
@@ -130,7 +141,9 @@ def _meant(full: str, hints: Mapping[str, Any], root: type) -> str:
     return f"Did you mean {meant}? {section or 'config'} has {', '.join(sorted(hints))}."
 
 
-def _typed(value: Any, hint: Any, where: str, root: type) -> Any:
+def _typed(
+    value: Any, hint: Any, where: str, root: type, default: Any = dataclasses.MISSING
+) -> Any:
     """`value` as type `hint`, or a UserError that says which values the field takes."""
     if dataclasses.is_dataclass(hint):
         # A section whose other kinds, of other packages, have fields of their own.
@@ -148,21 +161,42 @@ def _typed(value: Any, hint: Any, where: str, root: type) -> Any:
         return build(by_kind.find(kind), value, where, root, kind)
     if typing.get_origin(hint) is dict:
         if not isinstance(value, Mapping):
-            raise errors.UserError(f"config.{where} maps names to sections, got {value!r}.")
+            raise errors.UserError(
+                f"config.{where} maps names to sections, got {value!r}: one of them is taken away "
+                f"by --config.{where}.NAME=none."
+            )
         item = typing.get_args(hint)[1]
         there = {str(k): v for k, v in value.items() if not _is_none(v)}  # None removes an item
         return {k: _typed(v, item, f"{where}.{k}", root) for k, v in there.items()}
     options = _options(hint)
+    if _is_none(value) and type(None) not in options and "none" not in options:
+        raise errors.UserError(_no_none(where, options, default))
     # "None" is None, not a string; but if "none" is a choice, that is meant.
     for option in sorted(options, key=lambda o: (o != "none", o is not type(None))):
         try:
             return _as(value, option)
         except (ValueError, SyntaxError, TypeError, ArithmeticError, RecursionError, MemoryError):
             continue
-    wanted = " or ".join(_SPELLED.get(o, repr(o)) for o in options)
+    wanted = _spelled(options)
     choices = [o for o in options if isinstance(o, str)]
     help = f" {errors.nearest(str(value), choices)}" if choices else ""
     raise errors.UserError(f"config.{where} takes {wanted}, got {str(value)!r}.{help}")
+
+
+def _no_none(where: str, options: tuple[Any, ...], default: Any) -> str:
+    """The message for None, where it is not a value: how to write the default, or nothing."""
+    told = f"config.{where} cannot be None; it takes {_spelled(options)}."
+    if default is dataclasses.MISSING:
+        return f"{told} It has no default: give one."
+    if isinstance(default, tuple):
+        written = ",".join(map(str, default)) or '"()"'  # in a shell
+    else:
+        written = str(default).lower() if isinstance(default, bool) else str(default)
+    return f"{told} For its default leave it out, or write --config.{where}={written}."
+
+
+def _spelled(options: tuple[Any, ...]) -> str:
+    return " or ".join(_SPELLED.get(option, repr(option)) for option in options)
 
 
 def _hints(cls: type) -> dict[str, Any]:
@@ -226,8 +260,13 @@ def _items(text: str, kind: type) -> Any:
     return [item.strip() for item in text.split(",") if item.strip()]
 
 
+def says_none(text: str) -> bool:
+    """Whether text from the command line means None, as people write it."""
+    return text.lower() in ("none", "null")
+
+
 def _is_none(value: Any) -> bool:
-    return value is None or (isinstance(value, _Text) and value.lower() == "none")
+    return value is None or (isinstance(value, _Text) and says_none(value))
 
 
 _SPELLED = {
