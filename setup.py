@@ -112,6 +112,8 @@ setup(
         "beam": ["apache-beam>=2.77"],
         "gcs": ["google-cloud-storage>=3.17"],  # orbax asks it about buckets of work directories
         "wandb": ["wandb>=0.31"],
+        # The part of mlflow that logs, and what it needs for a store in a file.
+        "mlflow": ["alembic>=1.18", "mlflow-skinny>=3.17", "sqlalchemy>=2.0.48"],
         # CUDA 12, since it runs on the drivers of CUDA 13 as well, but not the other way round.
         "gpu": ["jax[cuda12]"],
         "tpu": ["jax[tpu]"],

@@ -54,7 +54,7 @@ FLOORS = {
 TENSORFLOW = ("tensorflow", "tensorflow_datasets", "clu")
 CLU_ALLOWED = "clu.parameter_overview"
 # What is imported -> packages of extras under another name, which need not be installed.
-EXTRAS_OF = {"sklearn": ["scikit-learn"], "umap": ["umap-learn"]}
+EXTRAS_OF = {"mlflow": ["mlflow-skinny"], "sklearn": ["scikit-learn"], "umap": ["umap-learn"]}
 MAX_LINES = 400
 MAX_FUNCTION_LINES = 60
 MAX_FILES = 13  # in a folder, without __init__.py

@@ -217,6 +217,7 @@ class LogConfig:
     tensorboard: bool = True
     loggers: tuple[str, ...] = ()  # names of plug-ins that get the numbers as well
     wandb_project: str | None = None  # of Weights & Biases, which shows the run there as well
+    mlflow_experiment: str | None = None  # of MLflow, likewise
     histograms_every_steps: int | None = None  # of gradients and activations; None: never
     profile_at_step: int | None = None  # the first of `profile_steps` steps, for TensorBoard
     profile_steps: int = 5

@@ -181,6 +181,7 @@ CHANGES: dict[str, tuple[object, tuple[str, ...]]] = {
     "evals.<name>.temperature": (1.0, FROZEN),
     "log.loggers": ("listed", ()),
     "log.wandb_project": ("project", ()),
+    "log.mlflow_experiment": ("experiment", ()),
     "log.histograms_every_steps": (2, ()),
     "log.profile_at_step": (2, ()),
     "log.profile_steps": (3, ("log.profile_at_step=2",)),
@@ -280,7 +281,7 @@ def stand_ins(monkeypatch):
     monkeypatch.setattr(examples.pseudo_labels, "of_file", pseudo_labelled)
     for module in (inputs, eval_data):
         monkeypatch.setattr(module, "Feed", make("Feed"))
-    for name in ("Checkpoints", "RunLog", "TensorBoard", "WeightsAndBiases"):
+    for name in ("Checkpoints", "RunLog", "TensorBoard", "WeightsAndBiases", "MLflow"):
         monkeypatch.setattr(outputs, name, make(name))
     monkeypatch.setattr(weights, "checkpoint_info", lambda path: path)
     monkeypatch.setattr(train, "warm_start", lambda *a, **kw: TrainState(a, kw, *(None,) * 4))

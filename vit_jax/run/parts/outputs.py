@@ -18,10 +18,12 @@ from vit_jax.store.checkpoints import Checkpoints
 from vit_jax.store.workdir import MayDiffer, WorkdirEntry, check_workdir
 from vit_jax.training.clock import Clock
 from vit_jax.training.feed import Feed
+from vit_jax.training.loggers.mlflow_runs import MLflow, check_experiment
+from vit_jax.training.loggers.tensorboard import TensorBoard
+from vit_jax.training.loggers.weights_and_biases import WeightsAndBiases, check_project
 from vit_jax.training.method import Teacher
-from vit_jax.training.run_log import Logger, RunLog, TensorBoard
+from vit_jax.training.run_log import Logger, RunLog
 from vit_jax.training.skipped import NUMBER, SkippedImages
-from vit_jax.training.weights_and_biases import WeightsAndBiases, check_project
 
 # Fields of a work directory's config that may differ when a run resumes there.
 MAY_DIFFER = MayDiffer(configs.FREE_FIELDS, configs.STEP_FIELDS, configs.with_new_fields)
@@ -61,6 +63,8 @@ def check_log(c: LogConfig) -> None:
     """UserError if the run cannot be logged as configured."""
     if c.wandb_project is not None:
         check_project(c.wandb_project)
+    if c.mlflow_experiment is not None:
+        check_experiment(c.mlflow_experiment)
     for name in c.loggers:
         if entry_points.find("loggers", name) is None:
             there = entry_points.names("loggers")
@@ -80,6 +84,8 @@ def log(
         writers += [entry_points.find("loggers", each)(workdir, fields) for each in c.loggers]
     if c.wandb_project is not None and jax.process_index() == 0:
         writers.append(WeightsAndBiases(workdir, project=c.wandb_project, config=fields))
+    if c.mlflow_experiment is not None and jax.process_index() == 0:
+        writers.append(MLflow(workdir, experiment=c.mlflow_experiment, config=fields))
     if c.tensorboard and jax.process_index() == 0:
         writers.append(TensorBoard(workdir))
     profile = None if c.profile_at_step is None else (c.profile_at_step, c.profile_steps)

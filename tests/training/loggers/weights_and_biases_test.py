@@ -11,7 +11,7 @@ from vit_jax.core.errors import NonFiniteError, Preempted, UserError
 from vit_jax.run import build
 from vit_jax.train import train
 from vit_jax.training.histograms import Histogram
-from vit_jax.training.weights_and_biases import WeightsAndBiases, check_project
+from vit_jax.training.loggers.weights_and_biases import WeightsAndBiases, check_project
 
 PROJECT = "log.wandb_project=vit"
 
