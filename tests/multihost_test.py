@@ -110,6 +110,20 @@ def test_a_missing_process_is_named(start):
 
 
 @pytest.mark.slow
+def test_two_processes_end_early_together(start, tmp_path):
+    """Both when it is measured, and when the first alone knows what had been measured."""
+    early = (
+        "--config.total.steps=30", "--config.early_stopping.metric=test/accuracy",
+        "--config.early_stopping.min_delta=1", "--config.early_stopping.patience=2",
+    )  # fmt: skip
+    for _ in range(2):
+        run = start(2, *early)
+        assert run.end() == {0: 0, 1: 0}, run.output(0) + run.output(1)
+        assert "stopped  after 9 of 30 steps: test/accuracy" in run.output(0)
+        assert max(checkpoint_dir.steps(tmp_path / "run" / "checkpoints")) == 9
+
+
+@pytest.mark.slow
 def test_two_processes_evaluate_as_one_does(start, tmp_path, tiny_run):
     overrides = [flag.removeprefix("--config.") for flag in FLAGS]
     train(tiny_run(*overrides), tmp_path / "run")

@@ -152,6 +152,16 @@ class TotalConfig:
 
 
 @dataclasses.dataclass(frozen=True)
+class EarlyStoppingConfig:
+    """The end of a run whose metric gets no better; the learning rate's schedule stays as it is."""
+
+    metric: str | None = None  # such as "held_out/accuracy"; None: the run goes to its end
+    mode: Literal["max", "min"] = "max"
+    patience: int = 5  # evaluations in a row that are no better than the best before them
+    min_delta: float = 0.0  # what is no more than this is no better
+
+
+@dataclasses.dataclass(frozen=True)
 class MeshConfig:
     """The number of devices along each mesh axis; -1 on one axis: all the rest."""
 
@@ -257,6 +267,7 @@ class RunConfig:
     loss: LossConfig = dataclasses.field(default_factory=LossConfig)
     optim: OptimConfig = dataclasses.field(default_factory=OptimConfig)
     total: TotalConfig = dataclasses.field(default_factory=TotalConfig)
+    early_stopping: EarlyStoppingConfig = dataclasses.field(default_factory=EarlyStoppingConfig)
     mesh: MeshConfig = dataclasses.field(default_factory=MeshConfig)
     checkpoint: CheckpointConfig = dataclasses.field(default_factory=CheckpointConfig)
     evals: dict[str, EvalConfig] = dataclasses.field(default_factory=dict)
@@ -280,9 +291,10 @@ EXCLUSIVE = (
 
 # A run may be resumed although these differ: they do not affect the numbers. "*" is any name.
 FREE_FIELDS = (
-    "log", "evals", "checkpoint", "mesh", "input.threads", "input.timeout_secs", "input.data_dir",
-    "input.mixture.*.data_dir", "input.cache", "input.cache_bytes", "input.max_bad_fraction",
-    "input.pseudo_labels", "input.mixture.*.pseudo_labels", "method.teacher",
+    "log", "evals", "checkpoint", "mesh", "early_stopping", "input.threads", "input.timeout_secs",
+    "input.data_dir", "input.mixture.*.data_dir", "input.cache", "input.cache_bytes",
+    "input.max_bad_fraction", "input.pseudo_labels", "input.mixture.*.pseudo_labels",
+    "method.teacher",
 )  # fmt: skip
 
 # Numbers of steps: a run may be resumed with others, as long as they differ in steps to come alone.

@@ -31,8 +31,9 @@ if __name__ == "__main__":  # --help and a mistake do not wait for the imports b
 
 import collections
 import contextlib
+import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import jax
@@ -51,8 +52,9 @@ from vit_jax.run.check import check
 from vit_jax.run.memory import explain_out_of_memory
 from vit_jax.store.workdir import record
 from vit_jax.store.workdir_lock import lock
+from vit_jax.training.early_stopping import EarlyStopping
 from vit_jax.training.histograms import make_distributions
-from vit_jax.training.run_log import Logger, write_parameters
+from vit_jax.training.run_log import Logger, RunLog, write_parameters
 from vit_jax.training.state import StateLayout, TrainState
 from vit_jax.training.step import Scalars, leave_out, lower_update
 from vit_jax.training.warm_start import warm_start
@@ -116,23 +118,19 @@ def train(
         # Repeat. The batch of step k is a function of k, so nothing else needs to be restored.
         log = enter(build.log(config, workdir, start_step=start, more=loggers))
         feed = enter(run.feed(config, start_step=start))
-        if start < durations.total_steps:
+        # Stopped during the last evaluation?
+        measured = Measured(run, build.early_stopping(config), screen, stop, peers)
+        measured.catch_up(start, state.weights(), log)
+        end = start if measured.ended else durations.total_steps
+        if start < end:
             with announce.compiling(screen):
                 update = compiled_update(config, run)
-        # Stopped during the last evaluation?
-        done = peers.from_first("before the evaluations that were missed", log.row(start))
-        missed = evals.run(start, state.weights(), screen.bar, stop, peers.together, done)
-        bad_images_of_evals = [d.bad_images for data in run.eval_data.values() for d in data.parts]
-        announce.bad_images(screen, *bad_images_of_evals)
-        if missed:
-            announce.results(screen, start, missed)
-            log.write(start, missed, evals.drawn())
         distributions = make_distributions(layout, objective, config.seed)
         clock = build.clock(config, products, durations, mesh, feed, start_step=start)
         skipped = build.skipped_images(config, source, feed, log, start_step=start)
         progress = announce.Progress(screen, durations, objective)
         under_way = UnderWay()
-        for step in range(start + 1, durations.total_steps + 1):
+        for step in range(start + 1, end + 1):
             batch = next(feed)
             if durations.histograms(step):
                 under_way.finish()
@@ -164,9 +162,7 @@ def train(
                     state = layout.together(state)
                 try:
                     if not stop:
-                        weights = state.weights()
-                        results = evals.run(step, weights, screen.bar, stop, peers.together)
-                        announce.bad_images(screen, *bad_images_of_evals)
+                        results = measured.run(step, state.weights())
                 except UserError:  # bad data of an evaluation are no reason to lose the training
                     if not peers.several:  # the others would not come to save
                         stop_if_not_finite(scalars)
@@ -179,7 +175,7 @@ def train(
                     announce.results(screen, step, results)
                 if row | results:
                     log.write(step, row | results, evals.drawn())
-                if durations.save(step) or stopping:
+                if durations.save(step) or stopping or measured.ended:
                     stop_if_not_finite(scalars)
                     state = layout.together(state)
                     with peers.together(f"saving step {step}"):
@@ -187,9 +183,57 @@ def train(
             if stopping:
                 store.wait()
                 raise preempted(stop, step, workdir)
+            if measured.ended:
+                break
         store.wait()
-        announce.finished(screen, durations, model, log.row(durations.total_steps), workdir)
+        announce.stopped_early(screen, measured.early, durations)
+        end = int(state.step)
+        announce.finished(screen, end, model, log.row(end), workdir)
     return layout.together(state)
+
+
+class Measured:
+    """The evaluations of a run, and whether it ends by what they have measured."""
+
+    def __init__(
+        self,
+        run: preflight.RunParts,
+        early: EarlyStopping,
+        screen: Screen,
+        stop: StopRequest | AgreedStop,
+        peers: Peers,
+    ):
+        self.early, self._evals = early, run.evals
+        self._screen, self._stop, self._peers = screen, stop, peers
+        parts = [part for data in run.eval_data.values() for part in data.parts]
+        self._bad_images = [part.bad_images for part in parts]
+
+    @property
+    def ended(self) -> bool:
+        """Whether the run ends before its last step."""
+        return self.early.stopped is not None
+
+    def run(self, step: int, weights: Any, done: Collection[str] = ()) -> dict[str, float]:
+        """The results of those that are due, but for `done`; of all, if the run ends by them."""
+        run = functools.partial(
+            self._evals.run, step, weights, self._screen.bar, self._stop, self._peers.together
+        )
+        found = run(done)
+        self.early.add(step, found)
+        if self.ended:
+            found |= run({*done, *found}, last=True)
+        announce.bad_images(self._screen, *self._bad_images)
+        return found
+
+    def catch_up(self, step: int, weights: Any, log: RunLog) -> None:
+        """Runs those that were missed; before it, takes from the log what had been measured."""
+        known = self._peers.from_first("what was measured", log.values(self.early.metric))
+        for at, value in known:
+            self.early.add(at, {str(self.early.metric): value})
+        done = self._peers.from_first("before the evaluations that were missed", log.row(step))
+        if missed := self.run(step, weights, done):
+            announce.results(self._screen, step, missed)
+            log.write(step, missed, self._evals.drawn())
 
 
 def compiled_update(config: RunConfig, run: preflight.RunParts) -> Any:

@@ -156,6 +156,8 @@ CHANGES: dict[str, tuple[object, tuple[str, ...]]] = {
     "checkpoint.every_steps": (2, ()),
     "checkpoint.keep_every_steps": (3, ()),
     "checkpoint.best_metric": ("test/accuracy", EVAL),
+    "early_stopping.metric": ("test/accuracy", EVAL),
+    "early_stopping.mode": ("min", ()),
     "evals.<name>.kind": ("frozen", (*EVAL, "evals.test.source=tfds")),
     "evals.<name>.source": ("tfds", EVAL),
     "evals.<name>.data_dir": ("/data", (*EVAL, "evals.test.source=tfds")),
@@ -339,7 +341,8 @@ def durations(config):
 
 
 def writing(config):
-    return build.store(config, WORKDIR), build.log(config, WORKDIR, start_step=3)
+    store, log = build.store(config, WORKDIR), build.log(config, WORKDIR, start_step=3)
+    return store, log, build.early_stopping(config)
 
 
 def speed(config):

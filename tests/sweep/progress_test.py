@@ -12,14 +12,15 @@ from vit_jax.sweep.progress import PointProgress
 
 POINT = Point(1, {"seed": "0"}, {})
 CONFIG = {"input": {"batch_size": 100}, "evals": {"test": {"split": "test"}}}
+EARLY = {"metric": "test/loss", "mode": "min", "patience": 1, "min_delta": 0.0}
 
 
 @pytest.fixture
 def look(tmp_path):
     """`look(rows, saved=(10,))`: progress of a work directory with these rows of metrics."""
 
-    def look(rows, saved=(), running=False):
-        document = {"config": CONFIG, "fingerprint": {}, "runs": [{"total_steps": 40}]}
+    def look(rows, saved=(), running=False, **more):
+        document = {"config": CONFIG | more, "fingerprint": {}, "runs": [{"total_steps": 40}]}
         (tmp_path / "config.json").write_text(json.dumps(document))
         lines = [json.dumps(row) + "\n" for row in rows]
         (tmp_path / "metrics.jsonl").write_text("".join(lines))
@@ -40,6 +41,15 @@ def test_finished_is_the_last_step_saved_and_evaluated(look):
     assert look([row(20), last], saved=()).state == "waiting"
     assert look([row(20), row(40)], saved=[40]).state == "waiting"
     assert look([row(20), last]).state == "finished"
+
+
+def test_a_run_that_stopped_early_is_finished(look):
+    rows = [row(10, **{"test/loss": 1.0}), row(20, **{"test/loss": 2.0})]
+    assert look(rows, early_stopping=EARLY).state == "waiting"
+    assert look(rows[:1], saved=[20], early_stopping=EARLY).state == "waiting"
+    assert look(rows, early_stopping=EARLY).state == "finished"
+    assert look(rows, early_stopping=EARLY | {"patience": 2}).state == "waiting"
+    assert look(rows).state == "waiting"
 
 
 def test_time_comes_from_the_rows(look):

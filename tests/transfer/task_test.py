@@ -45,6 +45,7 @@ def test_other_evaluations_and_a_best_metric_of_the_test_are_left_out(task):
         "--config.evals.held_out.kind=frozen",
         "--config.evals.held_out.preprocess=decode",
         "--config.checkpoint.best_metric=test/accuracy",
+        "--config.early_stopping.metric=test/accuracy",
         evaluation="test",
     )
     tasks.check(asked)
@@ -56,6 +57,7 @@ def test_other_evaluations_and_a_best_metric_of_the_test_are_left_out(task):
     assert choose.evals["held_out"].preprocess == "decode|resize(8)"
     assert (list(choose.evals), list(final.evals)) == (["held_out"], ["test"])
     assert choose.checkpoint.best_metric is final.checkpoint.best_metric is None
+    assert choose.early_stopping.metric is final.early_stopping.metric is None
 
 
 def test_the_held_out_part_is_of_the_training_data(task):

@@ -19,6 +19,7 @@ from vit_jax.parallel import mesh as meshes
 from vit_jax.parallel.products import Products
 from vit_jax.run import build
 from vit_jax.store.metrics_file import RESERVED
+from vit_jax.training.early_stopping import EarlyStopping
 from vit_jax.training.feed import BadImages
 from vit_jax.training.method import Teacher
 from vit_jax.training.objective import Objective
@@ -205,22 +206,37 @@ def results(screen: Screen, step: int, numbers: Mapping[str, float]) -> None:
         screen.say(f"step {step:,} | {name}: {line}")
 
 
+def stopped_early(screen: Screen, early: EarlyStopping, durations: build.Durations) -> None:
+    """Says why the run ended before its last step, if it did."""
+    if (stopped := early.stopped) is None:
+        return
+    of = f"of {durations.total_steps:,} steps: {early.metric}"
+    if stopped.best is None:
+        screen.say(f"stopped  after {stopped.step:,} {of} was never finite")
+        return
+    by = f" by more than {early.min_delta:g}" if early.min_delta else ""
+    screen.say(
+        f"stopped  after {stopped.step:,} {of} was not better than {stopped.best:.4g}, of step "
+        f"{stopped.best_step:,},{by} in {early.patience} evaluations (early_stopping)"
+    )
+
+
 def finished(
     screen: Screen,
-    durations: build.Durations,
+    end: int,
     model: build.Model,
     row: Mapping[str, float],
     workdir: epath.Path,
 ) -> None:
-    """Prints the result, where it is, and what to do next."""
-    screen.say(f"finished {durations.total_steps:,} steps")
+    """Prints the result after the last step, `end`, where it is, and what to do next."""
+    screen.say(f"finished {end:,} steps")
     if skipped := row.get(NUMBER):
         screen.say(
             f"skipped  bad images {skipped:,.0f} times, by weight 0; named above when first met"
         )
     for name, line in _by_evaluation(row).items():
         screen.say(f"result   {name}: {line}")
-    screen.say(f"saved    {workdir / 'checkpoints' / str(durations.total_steps)}")
+    screen.say(f"saved    {workdir / 'checkpoints' / str(end)}")
     command = f"predict --checkpoint {workdir} IMAGE..."
     if not model.num_classes:
         command = f"train --config finetune --config.init.weights={workdir} ..."

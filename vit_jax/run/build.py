@@ -25,7 +25,13 @@ from vit_jax.run.parts.eval_data import (
     known_labels,
     unlabelled_data,
 )
-from vit_jax.run.parts.evaluations import KINDS, check_evals, evals
+from vit_jax.run.parts.evaluations import (
+    KINDS,
+    check_early_stopping,
+    check_evals,
+    early_stopping,
+    evals,
+)
 from vit_jax.run.parts.examples import check_views, declared_examples, source, title
 from vit_jax.run.parts.inputs import (
     bad_images,

@@ -143,6 +143,8 @@ def _evaluations(
 ) -> tuple[dict[str, build.EvalData], Evals]:
     """The data of each evaluation, and all of them."""
     kinds = look("evals", build.check_evals, config)
+    early = build.check_early_stopping
+    look("early_stopping", early, config, step.durations, after=[kinds])
     eval_data = {}
     for name in config.evals:
         size, classes = step.model.preprocess.image_size, data.classes

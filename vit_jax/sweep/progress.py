@@ -16,8 +16,10 @@ from vit_jax.core.screen import aligned, format_duration
 from vit_jax.store import runs, workdir
 from vit_jax.store.metrics_file import RESERVED
 from vit_jax.sweep.grid import Point
+from vit_jax.training.early_stopping import stopped
 
 FAILED_FILE = "failed.json"
+EARLY = ("metric", "mode", "patience", "min_delta")
 LOSS, SPEED = "train/loss", "speed/images_per_second"
 
 HEAD = ("point", "state", "step", "loss", "", "images/s", "left", "")
@@ -78,12 +80,22 @@ def look(point: Point, folder: epath.Path, *, running: bool = False) -> PointPro
 
 def is_finished(run: runs.Run) -> bool:
     """Whether the last step is saved, and all evaluations of the config have evaluated it."""
-    end = run.planned_steps
+    end = _last_step(run)
     if end is None or end not in workdir.steps(run.folder / "checkpoints"):
         return False
     evals = {field.split(".")[1] for field in run.fields if field.startswith("evals.")}
     evaluated = {key.partition("/")[0] for key, s in run.series.items() if s.steps[-1] == end}
     return evals <= evaluated
+
+
+def _last_step(run: runs.Run) -> int | None:
+    """The step after which a run ends: early, if it does; None if that is not known."""
+    of = {name: json.loads(run.fields.get(f"early_stopping.{name}", "null")) for name in EARLY}
+    series = run.series.get(of.pop("metric") or "")
+    if series is None:
+        return run.planned_steps
+    early = stopped(zip(series.steps, series.values, strict=True), **of)
+    return run.planned_steps if early is None else max(early.step, saved_step(run.folder))
 
 
 def saved_step(folder: epath.Path) -> int:

@@ -120,6 +120,11 @@ class RunLog:
         rows = self._file.rows() if self._file else []
         return {k: v for row in rows if row["step"] == step for k, v in row.items()}
 
+    def values(self, name: str | None) -> list[tuple[int, float | None]]:
+        """(step, number) of this name, null as None; none of them in another process."""
+        rows = self._file.rows() if self._file else []
+        return [(row["step"], row[name]) for row in rows if name in row]
+
     def last(self, name: str) -> float | None:
         """The newest number of this name; None if there is none yet, or in another process."""
         rows = self._file.rows() if self._file else []

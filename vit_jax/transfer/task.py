@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from vit_jax import config as configs
 from vit_jax.config import EvalConfig, RunConfig
 from vit_jax.core.errors import UserError, nearest
+from vit_jax.core.schema import strict
 from vit_jax.run import build
 from vit_jax.sweep.grid import CONFIG, HINT, SweepGrid
 from vit_jax.sweep.results import SEED
@@ -19,6 +20,8 @@ from vit_jax.training.state import EMA_ENDING
 
 HELD_OUT = "held_out"  # the evaluation on the held-out part
 NO_CHECKPOINT = "none"
+# Fields by which a training would choose by an evaluation, perhaps that of the test.
+PEEKING = ("checkpoint.best_metric", "early_stopping.metric")
 HELD_OUT_PART = 0.1  # unless the task says another
 
 
@@ -126,7 +129,7 @@ def _check_axis(field: str) -> None:
         why = "a seed is not to be chosen; --seeds and --choose_seeds say how many there are"
     elif field == CONFIG:
         why = "one config at a time; give each a transfer of its own"
-    elif field in ("input.split", "init.weights", "checkpoint.best_metric"):
+    elif field in ("input.split", "init.weights", *PEEKING):
         why = "the protocol sets it; give each a transfer of its own"
     elif field.startswith("evals."):
         why = "evaluations are not trained with, so there is nothing to choose"
@@ -232,7 +235,8 @@ def _common(task: TransferTask, config: RunConfig, weights: str | None) -> dict[
             for field in dataclasses.fields(config.init)
             if getattr(config.init, field.name) != field.default
         }
-    no_peeking = {"checkpoint.best_metric": "none"} if config.checkpoint.best_metric else {}
+    values = {field: strict.values_at(config, field)[0][1] for field in PEEKING}
+    no_peeking = {field: "none" for field, value in values.items() if value}
     return kept | init | no_peeking
 
 

@@ -52,6 +52,8 @@ BOUNDS: dict[str, tuple[float, float]] = {
     "total.steps": (1, 2**31),  # the state counts them in an int32
     "total.epochs": (0, 1e6),
     "total.examples": (1, 2**53),
+    "early_stopping.patience": (1, 2**31),
+    "early_stopping.min_delta": (0, 1e9),
     "mesh.replica": (-1, 2**31),
     "mesh.data": (-1, 2**31),
     "mesh.fsdp": (-1, 2**31),

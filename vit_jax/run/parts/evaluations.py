@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import jax
@@ -17,9 +17,11 @@ from vit_jax.config import EvalConfig, RunConfig
 from vit_jax.core import errors
 from vit_jax.core.schema import entry_points
 from vit_jax.data.source import NO_LABEL
+from vit_jax.run.parts.durations import Durations
 from vit_jax.run.parts.eval_data import CLASSIFICATION, FROZEN, PICTURES, EvalData
 from vit_jax.run.parts.updates import ema_decay
 from vit_jax.training.clock import Cadence
+from vit_jax.training.early_stopping import EarlyStopping
 from vit_jax.training.evals import Evals, Evaluator
 from vit_jax.training.evals.classification import Classification, Scores
 from vit_jax.training.evals.feature_cache import FeatureCache
@@ -171,6 +173,17 @@ def numbers_of(c: Any) -> tuple[str, ...]:
     return KINDS[c.kind](c) if c.kind in KINDS else tuple(c.numbers())
 
 
+def metrics(config: RunConfig, names: Iterable[str] | None = None) -> list[str]:
+    """The numbers of the evaluations, or of those of these names: "test/accuracy"."""
+    endings = ("",) if ema_decay(config) is None else ("", EMA_ENDING)
+    return [
+        f"{name}{ending}/{number}"
+        for name in (config.evals if names is None else names)
+        for ending in endings
+        for number in numbers_of(config.evals[name])
+    ]
+
+
 def check_evals(config: RunConfig) -> None:
     """UserError for an unknown kind, or for a best metric that is never measured."""
     for name, c in config.evals.items():
@@ -187,16 +200,40 @@ def check_evals(config: RunConfig) -> None:
                 f"evals.{name}.{given[0]} says which of ImageNet's classes images are, and does "
                 f"not go with {with_}. Take one of them away."
             )
-    best = config.checkpoint.best_metric
-    endings = ("",) if ema_decay(config) is None else ("", EMA_ENDING)
-    there = [
-        f"{name}{ending}/{number}"
-        for name, c in config.evals.items()
-        for ending in endings
-        for number in numbers_of(c)
-    ]
+    best, there = config.checkpoint.best_metric, metrics(config)
     if best is not None and best not in there:
         raise errors.UserError(
             f"checkpoint.best_metric={best!r} is given by no evaluation. "
             f"{errors.nearest(best, there)}"
+        )
+
+
+def early_stopping(config: RunConfig) -> EarlyStopping:
+    """Decides whether a run ends early; it has seen nothing yet."""
+    c = config.early_stopping
+    return EarlyStopping(c.metric, c.mode, c.patience, c.min_delta)
+
+
+def check_early_stopping(config: RunConfig, durations: Durations) -> None:
+    """UserError for a metric that is never measured, or too seldom to end a run."""
+    c = config.early_stopping
+    if c.metric is None:
+        return
+    there = metrics(config)
+    if c.metric not in there:
+        raise errors.UserError(
+            f"early_stopping.metric={c.metric!r} is given by no evaluation. "
+            f"{errors.nearest(c.metric, there)}"
+        )
+    name = next(name for name in config.evals if c.metric in metrics(config, [name]))
+    every, total = config.evals[name].every_steps, durations.total_steps
+    before_the_end = 0 if every is None else (total - 1) // every
+    if before_the_end <= c.patience:
+        most = (total - 1) // (c.patience + 1)
+        at_most = f"at most {most:,}" if most else "a smaller early_stopping.patience as well"
+        raise errors.UserError(
+            f"early_stopping.patience={c.patience} evaluations behind the first never pass before "
+            f"the end: evals.{name}.every_steps={every} gives {before_the_end} before the last of "
+            f"{total:,} steps. Set evals.{name}.every_steps to {at_most}, or "
+            "early_stopping.metric=none."
         )

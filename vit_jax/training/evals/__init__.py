@@ -49,6 +49,7 @@ class Evals:
         stop: Stop = False,
         together: Callable[[str], AbstractContextManager[Any]] = contextlib.nullcontext,
         done: Collection[str] = (),
+        last: bool = False,
     ) -> dict[str, float]:
         """Runs the evaluations due after `step`; returns "<eval name><ending>/<number>" -> number.
 
@@ -60,12 +61,13 @@ class Evals:
           together: name of an evaluation -> a context that all processes enter and leave at the
             same time.
           done: names of numbers; evaluations that already have one are skipped.
+          last: whether all are due, since no further step follows.
         """
         results: dict[str, float] = {}
         for name, (evaluator, due) in self.by_name.items():
             for ending, params in weights.items():
                 label = f"{name}{ending}"
-                if due(step) and not any(key.startswith(f"{label}/") for key in done):
+                if (last or due(step)) and not any(key.startswith(f"{label}/") for key in done):
                     report = lambda done, total, label=label: progress(label, done, total)
                     with together(f"evaluation {label} of step {step}"):
                         found = evaluator.run(params, report, stop)
