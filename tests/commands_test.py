@@ -18,6 +18,7 @@ MISSING = {
     "demo": ["--checkpoint", NOWHERE, "--port=0"],
     "evaluate": ["--checkpoint", NOWHERE],
     "export": ["--checkpoint", NOWHERE, "--output={out}/a"],
+    "find_lr": [f"--config={NOWHERE}.py"],
     "plan": [f"--config={NOWHERE}.py"],
     "predict": ["--checkpoint", NOWHERE, "docs/digits/5_28.png"],
     "prepare": ["image_folder", "--source", NOWHERE, "--output={out}/a"],

@@ -42,6 +42,7 @@ FLOORS = {
     "verify/": 9,
     "prepare/": 9,
     "transfer/": 10,
+    "find_lr.py": 10,
     "api.py": 10,
     "demo/": 10,
     "plugins.py": 10,

@@ -19,6 +19,7 @@ COMMANDS = {
     "demo": "Says on a page what a model sees in an image.",
     "evaluate": "Evaluates checkpoints on any data.",
     "export": "Writes a model for use without this package.",
+    "find_lr": "Looks for a learning rate.",
     "models": "Prints the table of all models.",
     "plan": "Says memory, time and cost of a run before it is started.",
     "predict": "Classifies images.",

@@ -344,17 +344,19 @@ def step_parts(
     num_classes: int,
     class_names: Sequence[str] | None = (),
     source: Source | None = None,
+    rising: schedules.Schedule | None = None,
     look: Callable[..., Any] | None = None,
 ) -> StepParts:
     """The parts of a step on `mesh`, each made by `look` (Problems.look); nothing is allocated.
 
     class_names: of the data; None: they have none; (): not known, since no data were read.
     source: the data, if there are; for what the loss takes from their labels.
+    rising: a learning rate to be tried, instead of the config's schedule.
     """
     look = look or (lambda _, make, *args, **kwargs: make(*args, **kwargs))
     steps = look("plan", durations, config, num_examples=num_examples)
     network = look("model", model, config, num_classes=num_classes)
-    rate = look("optim", schedule, config.optim, steps)
+    rate = rising or look("optim", schedule, config.optim, steps)
     of_data = {"num_classes": num_classes, "class_names": class_names}
     beside = look("method", teacher, config, mesh, **of_data)
     state = look("optim", layout, config, network.make, rate, mesh, beside)
