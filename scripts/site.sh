@@ -17,11 +17,11 @@ export NO_MKDOCS_2_WARNING=1
 PATH=$(dirname "$python"):$PATH # mike calls mkdocs
 
 case ${1:-build} in
-  build) "$python" -m mkdocs build --strict --quiet && say "build/site/index.html" ;;
+  build) "$python" -m mkdocs build --strict && say "build/site/index.html" ;;
   serve) "$python" -m mkdocs serve "${@:2}" ;;
   publish)
     version=${2:-$(sed -n 's/^__version__ = "\(.*\)"$/\1/p' vit_jax/__init__.py)}
-    "$python" -m mkdocs build --strict --quiet # mike does not ask for it
+    "$python" -m mkdocs build --strict # mike does not ask for it
     mike deploy --update-aliases "$version" latest
     mike set-default latest
     say "$version is on the branch gh-pages: git push REMOTE gh-pages"
