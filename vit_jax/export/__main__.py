@@ -2,7 +2,7 @@
 
 --to=huggingface writes a folder that transformers loads; --to=stablehlo a program that JAX runs
 without this package, on any of the platforms it was made for; --to=onnx a file for ONNX's runtimes;
-see docs/export.md.
+--to=tflite one for LiteRT; see docs/export.md.
 """
 
 from absl import flags
@@ -11,12 +11,12 @@ from vit_jax.core import command
 
 if __name__ == "__main__":  # --help and a mistake do not wait for the imports below
     flags.DEFINE_string("checkpoint", None, "Work directory, or a step's folder; or other weights.")
-    flags.DEFINE_string("output", None, "A folder, or a file of --to=onnx; not there yet.")
+    flags.DEFINE_string("output", None, "A folder; of onnx and tflite a file. Not there yet.")
     flags.DEFINE_enum(
         "to",
         "huggingface",
-        ("huggingface", "stablehlo", "onnx"),
-        "For transformers, a program for JAX, or a file for ONNX's runtimes.",
+        ("huggingface", "stablehlo", "onnx", "tflite"),
+        "For transformers, a program for JAX, a file for ONNX's runtimes, or one for LiteRT.",
     )
     flags.DEFINE_bool("ema", False, "The EMA of the weights, if the run kept one.")
     flags.DEFINE_enum("head", "keep", ("keep", "drop"), "Whether to keep the classification layer.")
@@ -24,12 +24,14 @@ if __name__ == "__main__":  # --help and a mistake do not wait for the imports b
         "dtype", None, ("float32", "bfloat16"), "Of stablehlo: type of the computation."
     )
     flags.DEFINE_list("platforms", ["cpu", "cuda", "tpu"], "Of stablehlo: platforms to run on.")
+    flags.DEFINE_integer("batch_size", 1, "Of tflite: how many images a call takes.")
     flags.mark_flags_as_required(["checkpoint", "output"])
     command.parse()
 
 from vit_jax import weights
 from vit_jax.core import cloud
 from vit_jax.core.errors import UserError
+from vit_jax.export import tflite
 from vit_jax.export.program import stablehlo
 from vit_jax.export.to_onnx.file import save as onnx
 
@@ -38,9 +40,11 @@ FLAGS = flags.FLAGS
 
 def main(_: list[str]) -> None:
     """The command."""
-    if FLAGS.to == "onnx" and FLAGS.dtype == "bfloat16":
-        raise UserError("--to=onnx computes in float32: leave --dtype=bfloat16 out.")
-    dtype = "float32" if FLAGS.to == "onnx" else FLAGS.dtype
+    dtype = FLAGS.dtype
+    if FLAGS.to in ("onnx", "tflite"):
+        if dtype == "bfloat16":
+            raise UserError(f"--to={FLAGS.to} computes in float32: leave --dtype=bfloat16 out.")
+        dtype = "float32"
     loaded = weights.load_with_info(FLAGS.checkpoint, ema=FLAGS.ema, head=FLAGS.head, dtype=dtype)
     loaded, notice = weights.with_class_names(loaded)
     with cloud.staged(FLAGS.output) as output:
@@ -48,6 +52,8 @@ def main(_: list[str]) -> None:
             weights.save(loaded, output, "huggingface")
         elif FLAGS.to == "onnx":
             onnx(loaded, output)
+        elif FLAGS.to == "tflite":
+            tflite.save(loaded, output, FLAGS.batch_size)
         else:
             stablehlo(loaded, output, FLAGS.platforms)
     height, width = loaded.model.preprocess.image_size
