@@ -19,6 +19,7 @@ if __name__ == "__main__":  # --help and a mistake do not wait for the imports b
         "For transformers, a program for JAX, a file for ONNX's runtimes, or one for LiteRT.",
     )
     flags.DEFINE_bool("ema", False, "The EMA of the weights, if the run kept one.")
+    flags.DEFINE_bool("int8", False, "Of stablehlo and onnx: dense layers' kernels in 8 bits.")
     flags.DEFINE_enum("head", "keep", ("keep", "drop"), "Whether to keep the classification layer.")
     flags.DEFINE_enum(
         "dtype", None, ("float32", "bfloat16"), "Of stablehlo: type of the computation."
@@ -34,6 +35,7 @@ from vit_jax.core.errors import UserError
 from vit_jax.export import tflite
 from vit_jax.export.program import stablehlo
 from vit_jax.export.to_onnx.file import save as onnx
+from vit_jax.models.int8 import quantise
 
 FLAGS = flags.FLAGS
 
@@ -46,6 +48,10 @@ def main(_: list[str]) -> None:
             raise UserError(f"--to={FLAGS.to} computes in float32: leave --dtype=bfloat16 out.")
         dtype = "float32"
     loaded = weights.load_with_info(FLAGS.checkpoint, ema=FLAGS.ema, head=FLAGS.head, dtype=dtype)
+    if FLAGS.int8:
+        if FLAGS.to not in ("onnx", "stablehlo"):
+            raise UserError(f"--to={FLAGS.to} cannot be with --int8: give --to=onnx or stablehlo.")
+        quantise(loaded.model)
     loaded, notice = weights.with_class_names(loaded)
     with cloud.staged(FLAGS.output) as output:
         if FLAGS.to == "huggingface":

@@ -90,6 +90,7 @@ class Linear(nnx.Module):
         self.bias = param(bias_init, out_shape, out_axes, rngs.params()) if bias else None
         self.contracted = len(in_shape)
         self.precision = precision
+        self.kernel_scale: Any = None  # of a kernel of int8, [*out]
         self.lora_a: Any = None
         self.lora_b: Any = None
         self.adapter_scale = 1.0
@@ -98,7 +99,12 @@ class Linear(nnx.Module):
         """[..., *in_shape] -> [..., *out_shape]."""
         bias = None if self.bias is None else self.bias[...]
         x = x.astype(self.precision.compute)
-        y = affine(x, self.kernel[...], bias, self.contracted, self.precision)
+        if self.kernel_scale is None:
+            y = affine(x, self.kernel[...], bias, self.contracted, self.precision)
+        else:  # the product is scaled, not the kernel: it has fewer numbers, and the same result
+            y = jnp.tensordot(x, self.kernel[...].astype(x.dtype), axes=self.contracted)
+            y = times(y, self.kernel_scale[...])
+            y = y if bias is None else y + bias.astype(y.dtype)
         return y if self.lora_a is None else y + self._adapted(x)
 
     @property
@@ -125,6 +131,20 @@ class Linear(nnx.Module):
         b = param(initializers.zeros, of_b(shape, rank), of_b(names, RANK), key)
         self.lora_b = nnx.data(b)
         self.adapter_scale = scale
+
+    def quantise(self) -> None:
+        """Replaces the kernel by the nearest multiples of a scale for each output, in int8.
+
+        The scale, so that the output's largest weight is 127 of them, is beside it. For inference.
+        """
+        kernel, metadata = self.kernel[...], self.kernel.get_metadata()
+        layer = int(metadata["axes"][0] == LAYERS)
+        inputs = tuple(range(layer, layer + self.contracted))
+        scale = jnp.max(jnp.abs(kernel), inputs, keepdims=True) / 127
+        scale = jnp.where(scale > 0, scale, 1.0)  # of an output without weights
+        names = tuple(name for i, name in enumerate(metadata["axes"]) if i not in inputs)
+        self.kernel = nnx.Param(jnp.rint(kernel / scale).astype(jnp.int8), **metadata)
+        self.kernel_scale = nnx.data(nnx.Param(jnp.squeeze(scale, inputs), axes=names))
 
     def _adapted(self, x: jax.Array) -> jax.Array:
         """[..., *in_shape] -> [..., *out_shape]: the adapter's part of the result."""
