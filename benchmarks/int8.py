@@ -63,7 +63,10 @@ def batches(source: Any, preprocess: Any) -> Iterator[tuple[np.ndarray, list[int
     for some in np.array_split(chosen, max(1, FLAGS.images // BATCH)):
         examples = source.read(some)
         photos = [Image.open(io.BytesIO(each.image)).convert("RGB") for each in examples]
-        yield np.stack([images.load(p, preprocess) for p in photos]), [e.label for e in examples]
+        yield (
+            np.stack([images.load(p, preprocess) for p in photos]),
+            [e.labels[0] for e in examples],
+        )
 
 
 def main(_: list[str]) -> None:
