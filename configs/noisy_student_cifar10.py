@@ -7,9 +7,9 @@
       --config.input.mixture.unlabelled.pseudo_labels=FILE.npz
 
 Recipe   arXiv 1911.04252 in small: none published for this model. Teacher and student are of one
-         size and see as many images; the paper's student is larger, and sees more.
+         size; the paper's student is larger. The noise is weak, as so short a training wants it.
 Data     `cifar10` of TFDS in input.data_dir: `train[:10%]` with labels, `train[10%:]` without.
-Cost     1,200 steps of 128 images each; their time is not yet measured.
+Cost     2,000 steps of 128 images, 2,500 for each student: 9 and 14 minutes beside other work.
 Reaches  not yet measured.
 """
 
@@ -23,7 +23,7 @@ def get_config(arg=None):
     config = ml_collections.ConfigDict(
         {
             "model": {
-                "name": "ViT-Ti/4",
+                "name": "ViT-Ti/8",
                 "depth": 6,
                 "width": 128,
                 "mlp_dim": 256,
@@ -49,13 +49,14 @@ def get_config(arg=None):
                 "weight_decay_meaning": "lr_scaled",
                 "grad_clip_norm": 1.0,
             },
-            "total": {"steps": 1_200},
+            "total": {"steps": 2_000},
             "evals": {"test": {"split": "test", "preprocess": "decode|central_crop(32)"}},
             "checkpoint": {"every_steps": 400},
             "log": {"every_steps": 50},
         }
     )
     if arg == "student":
+        config.total.steps = 2_500
         config.input.num_examples = None
         config.input.mixture = {
             "labelled": {"split": "train[:10%]", "weight": 1.0, "num_examples": 5_000},
@@ -69,8 +70,10 @@ def get_config(arg=None):
             },
         }
         # The paper's EfficientNet-L2: magnitude 27, dropout 0.5 of the features, stochastic depth
-        # 0.2; the released scripts have magnitudes from 6 for B2 to 27 for B7, none below.
-        config.input.preprocess = "decode|pad_crop(32, 4)|flip_lr|randaugment(2, 10)"
-        config.model.dropout = 0.1
+        # 0.2; the released scripts have magnitudes from 6 for B2 to 27 for B7, none below. With
+        # randaugment(2, 10) and dropout 0.1 in all layers a student of ViT-Ti/4 reached 35.3 % in
+        # 1,200 steps, its teacher 49.0 %.
+        jitter = "color_jitter(0.2, 0.2, 0.2, 0.05)"
+        config.input.preprocess = f"decode|pad_crop(32, 4)|flip_lr|{jitter}"
         config.model.stochastic_depth = 0.1
     return config
