@@ -10,7 +10,8 @@ Recipe   arXiv 1911.04252 in small: none published for this model. Teacher and s
          size; the paper's student is larger. The noise is weak, as so short a training wants it.
 Data     `cifar10` of TFDS in input.data_dir: `train[:10%]` with labels, `train[10%:]` without.
 Cost     2,000 steps of 128 images, 2,500 for each student: 9 and 14 minutes beside other work.
-Reaches  not yet measured.
+Reaches  on the test images, one seed: teacher 46.4 %, first student 47.1 %, second student 45.5 %,
+         which is worse than the first.
 """
 
 import ml_collections
