@@ -231,9 +231,10 @@ def gather(graph: Graph, params: dict[str, Any], x: Value, indices: Value) -> Va
         limits = [start + size for start, size in zip(starts, sizes, strict=True)]
         part = cut(graph, x, starts, limits, (1,) * len(sizes))
         kept = [s for i, s in enumerate(part.shape) if i not in numbers.collapsed_slice_dims]
-        for _ in place.shape[:-1]:
-            kept.insert(0, 1)
-        return graph.reshape(part, tuple(kept))
+        rank = range(len(kept) + place.ndim - 1)
+        return graph.reshape(
+            part, tuple(kept.pop(0) if i in numbers.offset_dims else 1 for i in rank)
+        )
     lines = [np.moveaxis(place[..., k], k, 0).reshape(place.shape[k], -1) for k in range(len(axes))]
     is_grid = place.ndim == len(axes) + 1 and all((each == each[:, :1]).all() for each in lines)
     if not is_grid or set(axes) != set(numbers.collapsed_slice_dims):
