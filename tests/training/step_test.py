@@ -292,7 +292,7 @@ def test_one_array_per_layer_gives_the_same_bits(optimizer, options):
 
 
 def test_optimizers_that_may_see_layers_apart():
-    assert ELEMENTWISE == ["adam", "sgd", "lion"]
+    assert ELEMENTWISE == ["adam", "sgd", "rmsprop", "lion"]
 
 
 def test_options_that_a_compiler_does_not_know_are_left_out():
