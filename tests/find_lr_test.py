@@ -41,6 +41,16 @@ def test_of_a_quadratic(noise):
     assert 2 / CURVATURE < found.diverged < 10 * 2 / CURVATURE
 
 
+def test_what_diverges_does_not_move_the_suggestion():
+    """A slow fall, as of a network, and then losses far above the first ones."""
+    rates = np.geomspace(1e-7, 10, 100)
+    falls = 2.3 - 0.3 / (1 + (1e-2 / rates) ** 2)  # the fastest at 1e-2
+    losses = np.where(rates < 0.5, falls, 8.0).tolist()
+    found = RateTest(rates.tolist(), losses, 10.0)
+    assert 3e-3 < found.steepest < 3e-2 < found.lowest < 0.5
+    assert max(found.smoothed) < 3
+
+
 def test_averages_are_of_what_was_seen():
     assert averages([3.0]) == pytest.approx([3.0])
     assert averages([2.0] * 50) == pytest.approx([2.0] * 50)

@@ -45,7 +45,7 @@ from vit_jax.run import build, preflight
 from vit_jax.run.memory import explain_out_of_memory
 from vit_jax.training.step import lower_update
 
-SMOOTHING = 0.9  # of a mean over losses: what it keeps of itself at each step
+SMOOTHING = 0.9  # of averages over losses: the weight of a loss by that of the next one
 DIVERGED = 4.0  # times the best mean so far, as in fastai
 LEFT_OUT = 5  # steps at the beginning, whose means are of few losses
 FEWEST = 10  # steps that can show a slope
@@ -67,25 +67,31 @@ class RateTest(NamedTuple):
     diverged: float | None
 
     @property
+    def falling(self) -> list[float]:
+        """The losses without their noise, up to the lowest average: what diverges has no part."""
+        return smooth(self.losses[: int(np.argmin(averages(self.losses))) + 1])
+
+    @property
     def smoothed(self) -> list[float]:
-        """Losses without their noise; averaged in both directions, so that no slope moves."""
-        there = averages(self.losses)
-        back = averages(self.losses[::-1])[::-1]
-        return [(a + b) / 2 for a, b in zip(there, back, strict=True)]
+        """All losses without their noise, to be drawn; those far above the first ones are cut."""
+        start = max(self.losses[:LEFT_OUT])
+        top = start + (start - min(averages(self.losses)))
+        return smooth([min(loss, top) for loss in self.losses])
 
     @property
     def steepest(self) -> float | None:
         """The rate where the loss falls the fastest over the rate's logarithm; None: nowhere."""
-        if len(self.losses) < FEWEST:
+        means = self.falling
+        if len(means) < FEWEST:
             return None
-        slopes = np.gradient(self.smoothed, np.log(self.rates))[LEFT_OUT:-1]
+        slopes = np.gradient(means, np.log(self.rates[: len(means)]))[LEFT_OUT:]
         place = int(np.argmin(slopes))
         return self.rates[LEFT_OUT + place] if slopes[place] < 0 else None
 
     @property
     def lowest(self) -> float:
         """The rate of the lowest loss."""
-        return self.rates[int(np.argmin(self.smoothed))]
+        return self.rates[int(np.argmin(self.falling))]
 
     def document(self) -> dict[str, Any]:
         """Everything, for JSON."""
@@ -100,6 +106,13 @@ def averages(losses: Sequence[float]) -> list[float]:
         mean = SMOOTHING * mean + (1 - SMOOTHING) * loss
         done.append(mean / (1 - SMOOTHING**number))
     return done
+
+
+def smooth(losses: Sequence[float]) -> list[float]:
+    """Averages over both directions alike, so that no slope moves to higher rates."""
+    steps = np.arange(len(losses))
+    weights = SMOOTHING ** np.abs(steps[:, None] - steps)
+    return list((weights @ np.asarray(losses) / weights.sum(axis=1)).tolist())
 
 
 def has_diverged(losses: Sequence[float]) -> bool:
