@@ -5,11 +5,13 @@ import json
 import jax
 import numpy as np
 import pytest
+from jax import export
 
 from tests.weights.conftest import randomised
 from vit_jax import weights
 from vit_jax.core.errors import UserError
 from vit_jax.export.program import stablehlo
+from vit_jax.models.int8 import quantise
 
 # The program of docs/export.md, in a process without vit_jax.
 PROGRAM = """
@@ -55,6 +57,17 @@ def test_stablehlo_runs_without_this_package(toy, tmp_path, run_python):
     about = json.loads((tmp_path / "out" / "about.json").read_text())
     assert about["preprocess"]["mean"] == [0.5, 0.5, 0.5]
     assert sorted(p.name for p in tmp_path.iterdir() if p.name.startswith(".")) == []
+
+
+def test_stablehlo_takes_kernels_of_8_bits(toy, tmp_path):
+    quantise(toy.model)
+    stablehlo(toy, tmp_path / "out", ("cpu",))
+    params = dict(np.load(tmp_path / "out" / "weights.npz"))
+    assert params["head/kernel"].dtype == np.int8
+    program = export.deserialize((tmp_path / "out" / "program.jax_export").read_bytes())
+    images = np.random.default_rng(1).normal(size=(2, 12, 8, 3)).astype(np.float32)
+    expected = jax.jit(toy.model)(images)
+    np.testing.assert_allclose(program.call(params, images), expected, atol=1e-5)
 
 
 def test_bad_input(toy, tmp_path):

@@ -5,7 +5,6 @@ import sys
 import types
 import zipfile
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -24,12 +23,16 @@ def params_of(model):
 
 
 def randomised(name, class_names=("ant", "bee", "cat"), **fields):
-    """A Loaded model with all parameters random, including norms and biases."""
+    """A Loaded model with all parameters random, norms and biases too; variances above 0."""
     make = lambda: models.create(name, rngs=nnx.Rngs(0), **fields)
     graph, state = nnx.split(nnx.eval_shape(make), nnx.Param)
     rng = np.random.default_rng(0)
-    draw = lambda x: jnp.asarray(rng.normal(0, 0.3, x.shape), np.float32)
-    model = nnx.merge(graph, jax.tree.map(draw, nnx.to_pure_dict(state)))
+
+    def draw(name, x):
+        drawn = rng.normal(0, 0.3, x.shape)
+        return jnp.asarray(np.abs(drawn) + 0.5 if name.endswith("variance") else drawn, np.float32)
+
+    model = nnx.merge(graph, pytrees.map_named(draw, nnx.to_pure_dict(state)))
     names = class_names if model.num_classes else None
     return weights.Loaded(model, name, names, step=0)
 

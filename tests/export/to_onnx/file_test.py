@@ -14,6 +14,7 @@ from vit_jax.core.errors import UserError
 from vit_jax.export.to_onnx import file
 from vit_jax.export.to_onnx.file import save
 from vit_jax.models.images import load
+from vit_jax.models.int8 import quantise
 
 onnx = pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -46,7 +47,8 @@ SLOW = {
 
 def check_logits(loaded, path, images):
     session = onnxruntime.InferenceSession(path)
-    expected = jax.jit(loaded.model)(images)
+    expected = np.asarray(jax.jit(loaded.model)(images))
+    assert np.isfinite(expected).all()
     for batch in (len(images), 1):  # any number of images
         (found,) = session.run(None, {"images": images[:batch]})
         scale = max(1, np.abs(expected).max())
@@ -101,6 +103,16 @@ def test_features_of_a_model_without_a_head(tmp_path):
     save(loaded, tmp_path / "model.onnx")
     session = onnxruntime.InferenceSession(tmp_path / "model.onnx")
     assert [(x.name, x.shape) for x in session.get_outputs()] == [("features", ["batch", 16])]
+
+
+def test_kernels_of_8_bits_stay_so(tmp_path):
+    loaded = randomised("ViT-Ti/4", **TINY_VIT)
+    quantise(loaded.model)
+    save(loaded, tmp_path / "model.onnx")
+    images = np.random.default_rng(1).normal(size=(2, 12, 8, 3)).astype(np.float32)
+    check_logits(loaded, tmp_path / "model.onnx", images)
+    types = [x.data_type for x in onnx.load(tmp_path / "model.onnx").graph.initializer]
+    assert types.count(onnx.TensorProto.INT8) == 2 * 4 + 1  # of each block four, and the head's
 
 
 def test_large_weights_are_beside_it(tmp_path, monkeypatch):
