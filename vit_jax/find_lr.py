@@ -38,7 +38,7 @@ from vit_jax.core import compilation_cache
 from vit_jax.core.errors import UserError
 from vit_jax.core.screen import Screen
 from vit_jax.draw import scales
-from vit_jax.draw.canvas import COLOURS, Canvas
+from vit_jax.draw.canvas import COLOURS, INK, PALE, RULE, Canvas
 from vit_jax.draw.scales import Axes, Scale
 from vit_jax.preview import save
 from vit_jax.run import build, preflight
@@ -51,7 +51,6 @@ LEFT_OUT = 5  # steps at the beginning, whose means are of few losses
 FEWEST = 10  # steps that can show a slope
 
 WIDTH, HEIGHT, LEFT, TOP, BOTTOM, RIGHT = 760, 420, 64, 56, 52, 28  # in pixels
-INK, PALE, RULE = "#1b1b1b", "#6a6a6a", "#e4e4e4"
 
 
 class RateTest(NamedTuple):

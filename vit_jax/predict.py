@@ -95,11 +95,7 @@ class Predictor:
             padding = np.zeros((size - len(part), *batch.shape[1:]), np.float32)
             found = np.asarray(self._forward(self._params, np.concatenate([batch, padding])))
             for (name, _), p in zip(part, found, strict=False):
-                if not np.isfinite(p).all():
-                    raise NonFiniteError(
-                        f"{name}: the probabilities of {self._checkpoint} are not finite. Its "
-                        "numbers are damaged, or the training diverged: use an earlier checkpoint."
-                    )
+                check_finite(p, name, self._checkpoint)
                 yield name, most_likely(p, self._names, top_k)
 
 
@@ -119,6 +115,15 @@ def load_classifier(checkpoint: str, *, ema: bool = False) -> Loaded:
             f"python -m vit_jax.train --config finetune --config.init.weights={checkpoint}"
         )
     return loaded
+
+
+def check_finite(p: np.ndarray, image: Path | int | str, checkpoint: str) -> None:
+    """Raises NonFiniteError unless all probabilities of an image are finite."""
+    if not np.isfinite(p).all():
+        raise NonFiniteError(
+            f"{image}: the probabilities of {checkpoint} are not finite. Its numbers are damaged, "
+            "or the training diverged: use an earlier checkpoint."
+        )
 
 
 def most_likely(p: np.ndarray, names: Sequence[str] | None, top_k: int) -> list[dict]:

@@ -66,7 +66,7 @@ def test_memory_that_is_not_known_has_to_be_given(found):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("quick_compilation")
-def test_of_a_real_step(plan):  # noqa: F811
+def test_of_a_real_step(plan):  # noqa: F811  # that fixture
     model = ("model.name=ViT-Ti/4", "model.depth=2", "input.batch_size=256")
     peak = lambda parts: json.loads(
         plan(*model, f"optim.grad_accum_steps={parts}", json=True)

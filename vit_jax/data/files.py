@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
+from vit_jax.core.cloud import is_remote
 from vit_jax.core.errors import UserError
 from vit_jax.core.waiting import waiting_for
 
@@ -32,11 +33,6 @@ _PASSING_CODES = ("UNAVAILABLE", "DEADLINE_EXCEEDED", "ABORTED", "INTERNAL", "RE
 _TENSORFLOWS = ("gs", "ram", "file", "hdfs", "viewfs")  # schemes that TensorFlow opens
 _COPIED_BYTES = 8 * 2**20  # at once
 _THREADS = 32  # threads that wait for the network
-
-
-def is_remote(path: str | Path) -> bool:
-    """Whether the path is a URL such as "gs://bucket/folder"."""
-    return "://" in str(path)
 
 
 def retried(where: str, action: Callable[[], T]) -> T:

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from vit_jax.core import cloud
 from vit_jax.core.errors import UserError
 from vit_jax.data.source import Source
 from vit_jax.data.sources.builtin import Digits
@@ -55,7 +56,7 @@ def _of_run(checkpoint: str) -> list[Sample]:
     folder = Path(checkpoint).expanduser()
     above = [folder, *folder.absolute().parents[:2]]  # a step's folder is two below
     there = [each for each in above if (each / workdir.CONFIG_FILE).is_file()]
-    if "://" in checkpoint or not there:
+    if cloud.is_remote(checkpoint) or not there:
         return []
     config = workdir.read_document(there[0])["config"]
     source = _source(config["input"])

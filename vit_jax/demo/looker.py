@@ -13,11 +13,11 @@ import numpy as np
 from PIL import Image, UnidentifiedImageError
 
 from vit_jax.core import synsets
-from vit_jax.core.errors import NonFiniteError, UserError
+from vit_jax.core.errors import UserError
 from vit_jax.draw import html_page
 from vit_jax.draw.figures.heat import blend, relative
 from vit_jax.models import images, observe
-from vit_jax.predict import load_classifier, most_likely
+from vit_jax.predict import check_finite, load_classifier, most_likely
 
 # No others are decoded: what is sent is not trusted, and Pillow starts Ghostscript for some.
 FORMATS = ("JPEG", "PNG", "GIF", "WEBP", "BMP", "TIFF", "AVIF")
@@ -86,11 +86,7 @@ class Looker:
         with self.one_at_a_time:
             inputs = images.load(opened(data), self._preprocess, "The file")
             p, heat = self._look(inputs[None])
-        if not np.isfinite(p).all():
-            raise NonFiniteError(
-                f"The probabilities of {self._checkpoint} are not finite. Its numbers are damaged, "
-                "or the training diverged: use an earlier checkpoint."
-            )
+        check_finite(p, "The file", self._checkpoint)
         seen = enlarged(images.displayed(inputs, self._preprocess))
         return {
             "classes": most_likely(p, self._names, self._top_k),

@@ -17,7 +17,7 @@ import threading
 import traceback
 from collections.abc import Callable, Sequence
 from http import HTTPStatus
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from vit_jax.core.errors import NonFiniteError, UserError
@@ -72,7 +72,7 @@ class Server(http.server.ThreadingHTTPServer):
         try:
             found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
             self.address_family, address = found[0][0], found[0][4]
-            super().__init__(address[:2], Handler)  # type: ignore[arg-type]
+            super().__init__((str(address[0]), int(address[1])), Handler)
         except OSError as error:
             raise _unavailable(host, port, error) from error
         self.host, self.waiting = host, threading.BoundedSemaphore(MAX_WAITING)
@@ -82,10 +82,10 @@ class Server(http.server.ThreadingHTTPServer):
         socketserver.TCPServer.server_bind(self)
         self.server_name, self.server_port = str(self.server_address[0]), self.server_address[1]
 
-    def handle_error(self, request: object, client_address: object) -> None:
+    def handle_error(self, request: Any, client_address: Any) -> None:
         """A browser that goes away is no news."""
         if not isinstance(sys.exception(), ConnectionError | TimeoutError):
-            super().handle_error(request, client_address)  # type: ignore[arg-type]
+            super().handle_error(request, client_address)
 
     @property
     def is_public(self) -> bool:

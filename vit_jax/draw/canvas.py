@@ -8,6 +8,7 @@ from vit_jax.draw import scales
 from vit_jax.draw.scales import Axes
 
 COLOURS = ("#3366cc", "#cc3333", "#229944", "#e08a00", "#8844bb", "#1199aa", "#a05a2c", "#777777")
+INK, PALE, RULE = "#1b1b1b", "#6a6a6a", "#e4e4e4"  # of texts, marks, lines of a grid
 
 Font = ImageFont.FreeTypeFont | ImageFont.ImageFont
 XY = tuple[float, float]

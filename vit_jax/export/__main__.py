@@ -47,10 +47,10 @@ def main(_: list[str]) -> None:
         if dtype == "bfloat16":
             raise UserError(f"--to={FLAGS.to} computes in float32: leave --dtype=bfloat16 out.")
         dtype = "float32"
+    if FLAGS.int8 and FLAGS.to not in ("onnx", "stablehlo"):
+        raise UserError(f"--to={FLAGS.to} cannot be with --int8: give --to=onnx or stablehlo.")
     loaded = weights.load_with_info(FLAGS.checkpoint, ema=FLAGS.ema, head=FLAGS.head, dtype=dtype)
     if FLAGS.int8:
-        if FLAGS.to not in ("onnx", "stablehlo"):
-            raise UserError(f"--to={FLAGS.to} cannot be with --int8: give --to=onnx or stablehlo.")
         quantise(loaded.model)
     loaded, notice = weights.with_class_names(loaded)
     with cloud.staged(FLAGS.output) as output:

@@ -22,7 +22,7 @@ from typing import Any
 
 from absl import flags
 
-from vit_jax.core import command
+from vit_jax.core import cloud, command
 from vit_jax.core.errors import Preempted, UserError, nearest
 from vit_jax.core.screen import Screen, format_bytes
 from vit_jax.prepare import bucket
@@ -156,7 +156,7 @@ def _local(flag: str, path: str) -> Path:
         raise UserError(f"--{flag}={path}: the path is not UTF-8: rename it, or give a link to it.")
     if "\0" in path:
         raise UserError(f"--{flag} has a zero character in it, which no path can have.")
-    if "://" in path:
+    if cloud.is_remote(path):
         raise UserError(
             f"--{flag}={path}: only folders of this machine's file system are read; written are "
             "these and gs://... Copy it to a disk, or mount the bucket (gcsfuse)."

@@ -24,11 +24,6 @@ from etils import epath
 CHUNK_BYTES = 16 * 2**20
 IN_FLIGHT_BYTES = 256 * 2**20  # in each process; more if a single array is larger
 
-# TensorStore would wait for ever for a connection that has died: a minute without a byte ends an
-# attempt, and another follows. It reads these at its first request.
-os.environ.setdefault("TENSORSTORE_CURL_LOW_SPEED_TIME_SECONDS", "60")
-os.environ.setdefault("TENSORSTORE_CURL_LOW_SPEED_LIMIT_BYTES", "1")
-
 ORBAX = f"{os.sep}orbax{os.sep}checkpoint{os.sep}"
 _print_unraisable = sys.unraisablehook
 

@@ -7,6 +7,7 @@ import tempfile
 
 from etils import epath
 
+from vit_jax.core import cloud
 from vit_jax.core.errors import UserError
 from vit_jax.core.screen import format_bytes
 from vit_jax.store import workdir
@@ -18,7 +19,7 @@ def check_writable(folder: epath.Path) -> None:
     It writes a file: permissions alone are not reliable, least of all for root. Nothing is tried
     on gs:// and the like; there it is what orbax imports that has to be installed.
     """
-    if "://" in str(folder) and not str(folder).startswith("gs://"):
+    if cloud.is_remote(folder) and not str(folder).startswith("gs://"):
         raise UserError(
             f"The work directory {folder} cannot be written: give a folder or gs://..., or mount "
             "that storage as a folder."
@@ -29,7 +30,7 @@ def check_writable(folder: epath.Path) -> None:
             "checkpoints in a bucket, and it is not installed: pip install "
             "'vit-jax-pretraining[gcs]' (in a clone, --editable '.[gcs]')."
         )
-    if "://" in str(folder):
+    if cloud.is_remote(folder):
         return
     try:
         try_writing(folder)
@@ -67,7 +68,7 @@ def check_disk_space(
     A new checkpoint is complete before an old one is deleted, so there is one more than the
     `keep_last` that are kept. One is saved every `every_steps`, and after `total_steps`.
     """
-    if "://" in str(folder):
+    if cloud.is_remote(folder):
         return
     there = workdir.steps(folder / "checkpoints")
     latest = max(there, default=0)

@@ -8,6 +8,7 @@ from typing import Any
 
 from etils import epath
 
+from vit_jax.core import cloud
 from vit_jax.core.errors import UserError
 from vit_jax.core.files import parse_json, write_text
 from vit_jax.core.schema import renamed
@@ -23,7 +24,7 @@ class MetricsFile:
 
     def __init__(self, path: epath.PathLike):
         self._path = epath.Path(path)
-        self._is_remote = "://" in str(path)
+        self._is_remote = cloud.is_remote(path)
         self._uploaded: bytes | None = None  # what this process wrote last; None: nothing yet
 
     def write(self, step: int, values: Mapping[str, float]) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 import jax
 from etils import epath
 
+from vit_jax.core import cloud
 from vit_jax.core.errors import UserError
 from vit_jax.store import lease, workdir
 
@@ -43,7 +44,7 @@ def alone_in(folder: epath.Path) -> Iterator[None]:
         with lease.held(str(folder), LOCK_FILE):
             yield
         return
-    if fcntl is None or "://" in str(folder):
+    if fcntl is None or cloud.is_remote(folder):
         yield
         return
     workdir.make(folder)
@@ -85,7 +86,7 @@ def take(folder: epath.Path, name: str) -> int | None:
 
 def is_locked(folder: epath.Path, name: str = LOCK_FILE) -> bool:
     """Whether a process holds a lock of the folder; False where locks are unavailable."""
-    if fcntl is None or "://" in str(folder) or not (folder / name).exists():
+    if fcntl is None or cloud.is_remote(folder) or not (folder / name).exists():
         return False
     with (folder / name).open("rb") as file:
         try:

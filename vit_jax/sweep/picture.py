@@ -13,7 +13,7 @@ from etils import epath
 from PIL import Image
 
 from vit_jax.draw import scales
-from vit_jax.draw.canvas import COLOURS, Canvas
+from vit_jax.draw.canvas import COLOURS, INK, PALE, RULE, Canvas
 from vit_jax.draw.scales import Axes, Scale
 from vit_jax.store import workdir
 from vit_jax.sweep.grid import CONFIG
@@ -28,7 +28,7 @@ DOT, LINE_HEIGHT = 3.5, 20
 ASIDE, MOST_ASIDE = 12, 60  # between lines at one place, so that dots do not hide each other
 SEEDS_ASIDE = 5  # from their mean
 LABEL = 60  # the least room of a label on the horizontal axis
-PAPER, INK, PALE, RULE = "#ffffff", "#1b1b1b", "#6a6a6a", "#e4e4e4"
+PAPER = "#ffffff"
 MOST_LINES = 16  # named in the legend
 FEWEST_FACTOR = 8  # between the ends of a logarithmic axis
 

@@ -63,5 +63,9 @@ class EarlyStopping:
     @property
     def stopped(self) -> Stopped | None:
         """Where the run ends by what was added; None: nowhere yet."""
-        of = {"mode": self.mode, "patience": self.patience, "min_delta": self.min_delta}
-        return stopped(sorted(self._values.items()), **of)  # type: ignore[arg-type]
+        return stopped(
+            sorted(self._values.items()),
+            mode=self.mode,
+            patience=self.patience,
+            min_delta=self.min_delta,
+        )

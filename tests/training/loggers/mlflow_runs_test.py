@@ -7,6 +7,7 @@ import types
 import pytest
 from PIL import Image
 
+from tests.training.loggers.one_row import end_with
 from vit_jax.core.errors import NonFiniteError, Preempted, UserError
 from vit_jax.run import build
 from vit_jax.train import train
@@ -66,17 +67,6 @@ def store(monkeypatch):
     monkeypatch.setitem(sys.modules, "mlflow", mlflow)
     monkeypatch.setitem(sys.modules, "mlflow.entities", entities)
     return store
-
-
-def end_with(config, workdir, error, start_step=0):
-    """Performs a run that writes one row and ends with `error`."""
-    try:
-        with build.log(config, workdir, start_step=start_step) as log:
-            log.write(start_step + 1, {"train/loss": 0.25})
-            if error:
-                raise error
-    except type(error):
-        pass
 
 
 def test_a_run_and_its_continuation_are_one_mlflow_run(tmp_path, tiny_run, store):

@@ -7,8 +7,8 @@ import pytest
 from etils import epath
 from PIL import Image
 
+from tests.training.loggers.one_row import end_with
 from vit_jax.core.errors import NonFiniteError, Preempted, UserError
-from vit_jax.run import build
 from vit_jax.train import train
 from vit_jax.training.histograms import Histogram
 from vit_jax.training.loggers.weights_and_biases import WeightsAndBiases, check_project
@@ -49,17 +49,6 @@ def started(monkeypatch):
     wandb.errors = types.SimpleNamespace(Error=type("Error", (Exception,), {}))
     monkeypatch.setitem(sys.modules, "wandb", wandb)
     return runs
-
-
-def end_with(config, workdir, error, start_step=0):
-    """Performs a run that writes one row and ends with `error`."""
-    try:
-        with build.log(config, workdir, start_step=start_step) as log:
-            log.write(start_step + 1, {"train/loss": 0.25})
-            if error:
-                raise error
-    except type(error):
-        pass
 
 
 def test_a_run_and_its_continuation_are_one_wandb_run(tmp_path, tiny_run, started):

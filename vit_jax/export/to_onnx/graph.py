@@ -149,7 +149,7 @@ class Graph:
         if not isinstance(factor, int) or factor * self._batch[0] != size:
             raise UserError(
                 f"ONNX: a size of {size} depends on the number of images in a way that is not "
-                "written: give --batch_size=1, or export to stablehlo."
+                "written: export to stablehlo."
             )
         return factor
 

@@ -193,7 +193,9 @@ def dynamic_slice(graph: Graph, params: dict[str, Any], x: Value, *starts: Value
     places = []
     for start, size, whole in zip(starts, sizes, x.shape, strict=True):
         if start.whole is None:
-            raise UserError("ONNX: a slice at a computed place is not written.")
+            raise UserError(
+                "ONNX: a slice at a computed place is not written: export to stablehlo."
+            )
         places.append(0 if size == whole else int(np.clip(start.whole, 0, whole - size)))
     limits = [place + size for place, size in zip(places, sizes, strict=True)]
     return cut(graph, x, places, limits, (1,) * len(sizes))

@@ -32,8 +32,8 @@ class Model:
       preprocess: the preparation of images for prediction, and so their size.
       num_classes: of its head; 0: it has none.
       adapters: of its kernels; None: they are trained themselves.
-      counted: as `make`, of a program that has all products of the blocks, each once: in a scan,
-        with attention by XLA.
+      make_counted: as `make`, of a program that has all products of the blocks, each once: in a
+        scan, with attention by XLA.
     """
 
     make: Callable[[nnx.Rngs], nnx.Module]
@@ -41,7 +41,7 @@ class Model:
     preprocess: models.Preprocess
     num_classes: int
     adapters: Adapters | None
-    counted: Callable[[nnx.Rngs], nnx.Module]
+    make_counted: Callable[[nnx.Rngs], nnx.Module]
 
 
 def model(config: RunConfig, *, num_classes: int) -> Model:
@@ -77,8 +77,8 @@ def model(config: RunConfig, *, num_classes: int) -> Model:
     info = models.info(name, **arguments)
     wanted: dict[str, Any] = {"scan": True, "attention": XLA}
     changes = {k: v for k, v in wanted.items() if k in info.spec}
-    counted = functools.partial(make, **changes)
-    return Model(make, info, prepared, num_classes, lora, counted)
+    make_counted = functools.partial(make, **changes)
+    return Model(make, info, prepared, num_classes, lora, make_counted)
 
 
 def pretraining(config: RunConfig) -> Method | None:

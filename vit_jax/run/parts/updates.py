@@ -316,7 +316,7 @@ def products(config: RunConfig, model: Model, teacher: Teacher | None) -> Produc
         return Products(model.info.forward_flops)
     return cost.products(
         method,
-        model.counted,
+        model.make_counted,
         Sizes(model.preprocess.image_size, view_sizes(config.input)),
         batch_size=config.input.batch_size,
         num_classes=model.num_classes,

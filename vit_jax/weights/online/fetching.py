@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from etils import epath
 
+from vit_jax.core import cloud
 from vit_jax.weights.online import hub, remote_folder, storage
 from vit_jax.weights.online.names import parse
 
@@ -45,7 +46,7 @@ def fetch(path: str | os.PathLike | epath.Path) -> Fetched:
     name = parse(path)
     if name is None:
         folder = epath.Path(path).expanduser()
-        return Fetched(remote_folder.copied(folder) if "://" in str(path) else folder, None)
+        return Fetched(remote_folder.copied(folder) if cloud.is_remote(path) else folder, None)
     called = os.fspath(path)
     if name.repository:
         snapshot = hub.fetch(name.repository, name.pin, name=called)
