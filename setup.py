@@ -68,7 +68,7 @@ setup(
         "etils[epath]>=1.15",
         "filelock>=4.2",
         "flax>=0.12.8",
-        "fsspec>=2026.9",  # etils needs it too
+        "fsspec>=2024.12",  # etils needs it too
         "google-crc32c>=1.9",
         "jax>=0.10.2",
         "matplotlib>=3.10",

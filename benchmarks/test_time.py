@@ -27,7 +27,7 @@ SUITES = {
     "slow": "slow and not outside",
     "all": "not outside",
 }
-SCHEDULE = ("--dist=loadfile", "--no-loadscope-reorder")  # scripts/test.sh's
+SCHEDULE = ("--dist=loadfile", "--no-loadscope-reorder")  # scripts/environment.sh's
 
 _SUITES = flags.DEFINE_list("suites", ["quick", "slow"], "Which: quick, slow, all.")
 _WORKERS = flags.DEFINE_integer("workers", 2, "Processes of pytest-xdist.")

@@ -57,9 +57,9 @@ def test_pages_and_configs_that_it_names_exist():
 
 # Packages that Colab provides, in versions that are kept or that suffice.
 OF_COLAB = {
-    "absl-py", "array_record", "filelock", "google-crc32c", "matplotlib", "ml_dtypes", "numpy",
-    "pillow", "protobuf", "pyarrow", "scipy", "tensorboard", "tensorflow", "tensorflow-cpu",
-    "tensorflow-datasets",
+    "absl-py", "array_record", "filelock", "fsspec", "google-crc32c", "matplotlib", "ml_dtypes",
+    "numpy", "pillow", "protobuf", "pyarrow", "scipy", "tensorboard", "tensorflow",
+    "tensorflow-cpu", "tensorflow-datasets",
 }  # fmt: skip
 
 

@@ -40,9 +40,9 @@ def test_an_unknown_suite_gives_one_message(run_python):
     assert "there is no 'slwo'. There are: quick, slow, all." in done.stderr
 
 
-def test_schedules_as_the_script_does(run_python):
+def test_schedules_as_the_scripts_do(run_python):
     done = run_python("-c", "from benchmarks import test_time; print(*test_time.SCHEDULE)")
-    script = Path(__file__).parents[2] / "scripts" / "test.sh"
+    script = Path(__file__).parents[2] / "scripts" / "environment.sh"
     assert f"-m pytest -n 2 {done.stdout.strip()} " in script.read_text()
 
 
