@@ -1,7 +1,15 @@
 """Every command that reads or writes a bucket, from prepare to predict."""
 
+import json
+
 import numpy as np
 import pytest
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+)
 from PIL import Image
 
 from tests.cloud.conftest import TINY, said
@@ -79,6 +87,27 @@ def test_prepare_does_not_mix_with_a_set_of_others(prepared, command, photos, tm
     assert "holds a data set that was made elsewhere" in said(result)
 
 
+def test_trains_from_a_prepared_set(storage, prepared, command):
+    storage.faults = [
+        Fault("read sets/.*array_record.*", status=503, times=2),
+        Fault("read sets/.*array_record.*", cut=True, skip=4),
+    ]
+    run = "gs://bucket/of_pets"
+    data = [*data_of("tfds", f"{prepared}/pets"), "--config.input.split=train"]
+    out = done(command("train", *TINY, *data, f"--workdir={run}"))
+    assert "train: 48 examples, 2 classes" in out
+    assert not storage.unmet()
+    assert "test" in done(command("evaluate", f"--checkpoint={run}"))
+
+
+def test_trains_from_copies_of_a_prepared_set(prepared, command, tmp_path):
+    data = [*data_of("tfds", f"{prepared}/pets"), "--config.input.split=train"]
+    cached = f"--config.input.cache={tmp_path}/copies"
+    out = done(command("train", *TINY, *data, cached, f"--workdir={tmp_path}/run"))
+    assert "train: 48 examples" in out
+    assert list((tmp_path / "copies").rglob("*.array_record*"))
+
+
 def test_trains_from_a_folder_of_images(storage, command, photos):
     storage.upload(photos, "photos")
     storage.faults = [
@@ -92,6 +121,16 @@ def test_trains_from_a_folder_of_images(storage, command, photos):
     assert not storage.unmet()
 
 
+def test_data_that_cannot_be_read_are_one_message(storage, command, photos):
+    storage.upload(photos, "photos")
+    storage.faults = [Fault("(list|stat|read) photos/.*", status=403, times=10**6)]
+    data = data_of("image_folder", "gs://bucket/photos")
+    result = command("train", *TINY, *data, "--workdir=gs://bucket/forbidden_photos")
+    assert result.returncode == 1
+    assert "whether this machine may read it" in said(result)
+    assert "Traceback" not in said(result)
+
+
 @pytest.fixture(scope="module")
 def trained(emulator, run_python):
     emulator.faults = []
@@ -100,7 +139,7 @@ def trained(emulator, run_python):
     return run
 
 
-@pytest.mark.parametrize("output", ["w.npz", "hf"])
+@pytest.mark.parametrize("output", ["w.npz", "hf", "checkpoint"])
 def test_weights_go_there_and_come_back(storage, trained, command, output, tmp_path):
     to = {"hf": "huggingface", "w.npz": "google_npz"}.get(output, output)
     there = f"gs://bucket/weights/{output}"
@@ -120,3 +159,60 @@ def test_weights_go_there_and_come_back(storage, trained, command, output, tmp_p
             "train", *TINY, f"--config.init.weights={there}", f"--workdir={tmp_path}/on", **cache
         )
     )
+
+
+def service_account(token_uri):
+    """The file of an account that gets its tokens at this address."""
+    key = rsa.generate_private_key(public_exponent=65_537, key_size=2048)
+    pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
+    named = {"type": "service_account", "client_email": "tests@example.com", "private_key_id": "1"}
+    return named | {"private_key": pem, "token_uri": token_uri}
+
+
+def test_weights_that_are_not_public_come_by_this_machines_account(
+    storage, trained, command, tmp_path
+):
+    done(command("convert", f"--input={trained}", "--output=gs://bucket/private/w.npz"))
+    storage.private = "private/"
+    account = tmp_path / "account.json"
+    account.write_text(json.dumps(service_account(f"{storage.url}/token")))
+    arguments = ("convert", "--input=gs://bucket/private/w.npz", f"--output={tmp_path}/w.npz")
+    cache = {"VIT_JAX_CACHE": str(tmp_path / "cache")}
+    done(command(*arguments, GOOGLE_APPLICATION_CREDENTIALS=str(account), **cache))
+
+
+def test_exports_there(storage, trained, command):
+    output = "gs://bucket/exported"
+    done(command("export", f"--checkpoint={trained}", f"--output={output}", "--to=stablehlo"))
+    assert len(storage.names("exported/")) == 3
+
+
+def test_predicts_from_there(trained, command, photos):
+    image = next(photos.rglob("*.png"))
+    assert "%" in done(command("predict", f"--checkpoint={trained}", str(image)))
+
+
+def test_programs_are_kept_there(storage, command, tmp_path):
+    cache = {
+        "JAX_COMPILATION_CACHE_DIR": "gs://bucket/compiled",
+        "JAX_COMPILATION_CACHE_MAX_SIZE": "-1",
+    }
+    storage.faults = [Fault("upload compiled/.*-cache", status=503)]
+    for number in (1, 2):
+        done(command("train", *TINY, f"--workdir={tmp_path}/{number}", **cache))
+        assert any("jit_update" in name for name in storage.names("compiled/"))
+    assert any(entry.startswith("read compiled/jit_update") for entry in storage.log)
+
+
+def test_a_second_run_at_the_same_time_is_refused(storage, start_python, command, tmp_path):
+    holds = (
+        "import time; from vit_jax.store import workdir_lock, lease; lease.RENEW_SECS = 0.5\n"
+        "with workdir_lock.lock('gs://bucket/shared'): print('held', flush=True); time.sleep(600)"
+    )
+    output = tmp_path / "output"
+    first = start_python(output, "-c", holds, **storage.env)
+    while "held" not in output.read_text():
+        assert first.poll() is None
+    result = command("train", *TINY, "--workdir=gs://bucket/shared")
+    assert result.returncode == 1
+    assert f"Another run (process {first.pid} on" in said(result)

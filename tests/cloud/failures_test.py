@@ -32,6 +32,17 @@ def test_what_passes_is_survived(storage, command):
     result = command("train", *TINY, f"--workdir={run}", **BRIEF)
     assert result.returncode == 0, result.stdout + result.stderr
     assert said(result) == ""
+    assert not storage.unmet()
+    storage.faults = [
+        Fault(f"read {state}", status=503, times=2),
+        Fault(f"read {state}", cut=True, times=2, skip=1),
+        Fault("list stormy/.*", status=429),
+        Fault("read stormy/.*description.*", cut=True),
+    ]
+    result = command("evaluate", f"--checkpoint={run}", **BRIEF)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "test" in result.stdout
+    assert not storage.unmet()
 
 
 @pytest.mark.parametrize(

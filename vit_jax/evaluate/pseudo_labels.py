@@ -20,7 +20,7 @@ from etils import epath
 
 import vit_jax
 from vit_jax.config import RunConfig
-from vit_jax.core import pytrees
+from vit_jax.core import cloud, pytrees
 from vit_jax.core.errors import UserError
 from vit_jax.core.screen import Screen
 from vit_jax.data.sources import image_folder
@@ -91,7 +91,7 @@ def on_data(folder: str, split: str, *, batch_size: int) -> dict[str, Any]:
 def check_file(path: str) -> None:
     """UserError if the file is there and was not written here: it is not to be lost."""
     file = Path(path).expanduser()
-    if "://" in path or file.suffix != ".npz":
+    if cloud.is_remote(path) or file.suffix != ".npz":
         raise UserError(f"--pseudo_labels={path}: give a local file whose name ends in .npz.")
     if file.exists() and not files.is_ours(file):
         raise UserError(

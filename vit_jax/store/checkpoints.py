@@ -215,7 +215,8 @@ class Checkpoints:
                     error.folder.rename(there)
                 except OSError as failure:
                     raise UserError(
-                        f"{error} It could not be moved out of the way ({failure}): move it."
+                        f"{error} It could not be moved out of the way ({failure}): start again, "
+                        "or move it."
                     ) from failure
                 print(
                     f"Notice: checkpoint {name} is damaged ({error.reason}). It was "

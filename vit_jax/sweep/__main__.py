@@ -11,7 +11,7 @@ The same command again continues, and ends with the results: a table, results.cs
 
 from absl import flags
 
-from vit_jax.core import command
+from vit_jax.core import cloud, command
 from vit_jax.sweep.options import define_flags, of_flags
 
 if __name__ == "__main__":  # --help and a mistake do not wait for the imports below
@@ -49,7 +49,7 @@ def main(arguments: list[str]) -> None:
     if FLAGS.dry_run:
         run.dry_run(folder, asked, options)
         return
-    if "://" in str(folder) and options.launcher is None:
+    if cloud.is_remote(folder) and options.launcher is None:
         raise UserError(
             f"--workdir={folder}: trainings of this machine need a folder on it, where their logs "
             "and locks can be. Jobs (--launcher) need none."

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 
 from etils import epath
 
+from vit_jax.core import cloud
 from vit_jax.core.errors import EXIT_OK, Preempted, UserError
 from vit_jax.core.signals import StopRequest
 from vit_jax.store import workdir, workdir_lock
@@ -126,7 +127,7 @@ def launcher_words(launcher: str) -> list[str]:
 def _job(point: Point, folder: epath.Path, options: SweepOptions) -> list[str]:
     """The launcher's command; a relative folder is made absolute, since jobs run elsewhere."""
     place = str(folder / point.name)
-    place = place if "://" in place else os.path.abspath(place)
+    place = place if cloud.is_remote(place) else os.path.abspath(place)
     name = f"--name={options.name}-{point.number}"
     return [*launcher_words(options.launcher or ""), name, "--", *point.arguments(place)]
 

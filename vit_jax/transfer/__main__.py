@@ -12,7 +12,7 @@ test. --checkpoint=none does the same from scratch. The same command again goes 
 from absl import flags
 
 from vit_jax import config as configs
-from vit_jax.core import command
+from vit_jax.core import cloud, command
 from vit_jax.sweep import grid
 from vit_jax.sweep.options import define_flags, of_flags
 
@@ -63,7 +63,7 @@ def main(_: list[str]) -> None:
     if FLAGS.launcher is not None:
         run.launcher_words(FLAGS.launcher)  # before a folder is made
     folder = epath.Path(FLAGS.workdir).expanduser()
-    if "://" in str(folder) and FLAGS.launcher is None:
+    if cloud.is_remote(folder) and FLAGS.launcher is None:
         raise UserError(
             f"--workdir={folder}: trainings of this machine need a folder on it, where their logs "
             "and locks can be. Jobs (--launcher) need none."

@@ -7,7 +7,7 @@ The filters, positions, where it looks, its features, and what it gets wrong, of
 
 from absl import flags
 
-from vit_jax.core import command
+from vit_jax.core import cloud, command
 
 if __name__ == "__main__":  # --help and a mistake do not wait for the imports below
     flags.DEFINE_string(
@@ -98,7 +98,7 @@ def main(arguments: list[str]) -> None:
 
 def _output(images: list[str]) -> Path:
     """The folder to write to. UserError if it cannot be, or if its pictures would be images."""
-    if "://" in FLAGS.output:
+    if cloud.is_remote(FLAGS.output):
         raise UserError(f"--output={FLAGS.output}: give a folder of this machine.")
     folder = Path(FLAGS.output).expanduser()
     page.check_folder(folder)
