@@ -6,31 +6,29 @@
     python -m vit_jax.train --config configs/noisy_student_cifar10.py:student --workdir STUDENT \\
       --config.input.mixture.unlabelled.pseudo_labels=FILE.npz
 
-Recipe   arXiv 1911.04252 in small: none published for this model. Teacher and student are of one
-         size; the paper's student is larger. The noise is weak, as so short a training wants it.
+Variant  `teacher`, `student` of its size, and `wide_student` of twice its width for a second round,
+         as the paper's students grow.
+Recipe   arXiv 1911.04252 in small: none published for this model. The noise is weak, as so short a
+         training wants it.
 Data     `cifar10` of TFDS in input.data_dir: `train[:10%]` with labels, `train[10%:]` without.
-Cost     2,000 steps of 128 images, 2,500 for each student: 9 and 14 minutes beside other work.
-Reaches  on the test images, one seed: teacher 46.4 %, first student 47.1 %, second student 45.5 %,
-         which is worse than the first.
+Cost     1,500 steps of 128 images, 2,000 and 2,500 for the students: 6, 11 and 40 minutes beside
+         other work.
+Reaches  on the test images, one seed: teacher 53.8 %, first student 54.8 %, wide second student
+         61.0 %.
 """
 
 import ml_collections
 
+STEPS = {"teacher": 1_500, "student": 2_000, "wide_student": 2_500}
+
 
 def get_config(arg=None):
     arg = arg or "teacher"
-    if arg not in ("teacher", "student"):
-        raise ValueError(f"it has the variants teacher and student, got {arg!r}.")
+    if arg not in STEPS:
+        raise ValueError(f"it has the variants {', '.join(STEPS)}, got {arg!r}.")
     config = ml_collections.ConfigDict(
         {
-            "model": {
-                "name": "ViT-Ti/8",
-                "depth": 6,
-                "width": 128,
-                "mlp_dim": 256,
-                "num_heads": 2,
-                "pool": "avg",
-            },
+            "model": {"name": "R1-1-1x1", "root_width": 64 if arg == "wide_student" else 32},
             "input": {
                 "source": "tfds",
                 "split": "train[:10%]",
@@ -50,14 +48,13 @@ def get_config(arg=None):
                 "weight_decay_meaning": "lr_scaled",
                 "grad_clip_norm": 1.0,
             },
-            "total": {"steps": 2_000},
+            "total": {"steps": STEPS[arg]},
             "evals": {"test": {"split": "test", "preprocess": "decode|central_crop(32)"}},
             "checkpoint": {"every_steps": 400},
             "log": {"every_steps": 50},
         }
     )
-    if arg == "student":
-        config.total.steps = 2_500
+    if arg != "teacher":
         config.input.num_examples = None
         config.input.mixture = {
             "labelled": {"split": "train[:10%]", "weight": 1.0, "num_examples": 5_000},
@@ -76,5 +73,4 @@ def get_config(arg=None):
         # 1,200 steps, its teacher 49.0 %.
         jitter = "color_jitter(0.2, 0.2, 0.2, 0.05)"
         config.input.preprocess = f"decode|pad_crop(32, 4)|flip_lr|{jitter}"
-        config.model.stochastic_depth = 0.1
     return config

@@ -43,7 +43,7 @@ VARIANTS = {
         ":data=i1k,aug=strong2,variant=H/14",
     ),
     "vit_cifar10.py": ("", ":gpu", ":cpu"),
-    "noisy_student_cifar10.py": ("", ":student"),
+    "noisy_student_cifar10.py": ("", ":student", ":wide_student"),
     "vit_s16_i1k.py": ("", ":evals=data"),
     "vit_i1k_deit3.py": ("", ":variant=S/16", ":variant=L/16", ":variant=H/14"),
     "vit_i1k.py": ("", ":variant=S/16", ":variant=B/32", ":variant=L/16", ":variant=L/32"),
