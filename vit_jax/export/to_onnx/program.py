@@ -84,8 +84,7 @@ def _folded(equation: Any, operands: list[Value]) -> list[Value] | None:
 
 def _loop(graph: Graph, params: dict[str, Any], operands: list[Value]) -> list[Value]:
     """The rounds of a loop, one after the other."""
-    first, last = params["num_consts"], params["num_consts"] + params["num_carry"]
-    shared, carry, each = operands[:first], operands[first:last], operands[last:]
+    shared, carry, each = _parts_of_loop(params, operands)
     rounds = range(params["length"])
     outputs: dict[int, list[Value]] = {}
     for i in reversed(rounds) if params["reverse"] else rounds:
@@ -97,6 +96,14 @@ def _loop(graph: Graph, params: dict[str, Any], operands: list[Value]) -> list[V
         for k in range(len(outputs[0]) if outputs else 0)
     ]
     return [*carry, *stacks]
+
+
+def _parts_of_loop(params: dict[str, Any], operands: list[Value]) -> list[list[Value]]:
+    """What all rounds share, what goes from one to the next, and what has a row for each."""
+    if "ft_in" in params:  # since JAX 0.12
+        return [list(part) for part in params["ft_in"].update(operands).unpack()]
+    first, last = params["num_consts"], params["num_consts"] + params["num_carry"]
+    return [operands[:first], operands[first:last], operands[last:]]
 
 
 def _row(graph: Graph, x: Value, i: int) -> Value:
