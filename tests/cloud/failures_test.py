@@ -19,7 +19,7 @@ def test_what_passes_is_survived(storage, command):
     storage.faults = [
         Fault("upload stormy/metrics.jsonl", status=429, times=2),
         Fault("upload stormy/metrics.jsonl", status=503, skip=3),
-        Fault("upload stormy/config.json", cut=True),
+        Fault("upload stormy/.*config.*", cut=True),
         Fault("list stormy/.*", status=503, times=2, skip=1),
         Fault("stat stormy/.*", status=429, times=2, skip=2),
         Fault(f"upload {state}", status=429),
