@@ -9,6 +9,13 @@ from vit_jax.store.checksums import checksums
 DTYPES = ("float32", "bfloat16", "float16", "int32", "uint32", "int8", "uint8", "bool", "complex64")
 
 
+@pytest.fixture(autouse=True, params=[0, checksums_lib.SMALL_BYTES], ids=["devices", "host"])
+def small_bytes(request, monkeypatch):
+    """Both ways to compute a checksum."""
+    monkeypatch.setattr(checksums_lib, "SMALL_BYTES", request.param)
+    return request.param
+
+
 def of(x) -> str:
     return checksums({"x": jnp.asarray(x)})["x"]
 
@@ -73,7 +80,8 @@ from vit_jax.store import checksums as c
 x = np.random.default_rng(0).standard_normal((16, 8)).astype(np.float32)
 mesh = jax.make_mesh((4, 2), ("data", "model"), axis_types=(AxisType.Auto,) * 2)
 specs = [P(), P("data"), P("model", "data"), P(("data", "model"), None), P(None, "model")]
-sums = {c.checksums({"x": x})["x"]}
+sums = {c.checksums({"x": jax.device_put(x)})["x"]}
+c.SMALL_BYTES = 0
 for spec in specs:
     y = jax.device_put(x, NamedSharding(mesh, spec))
     sums |= set(c.checksums({"x": y}).values())
@@ -87,11 +95,13 @@ assert len(sums) == 1, sums
 """
 
 
+@pytest.mark.parametrize("small_bytes", [0], indirect=True)
 def test_sharding_changes_nothing_and_no_array_is_gathered(run_python):
     done = run_python("-c", SHARDED, devices=8)
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.parametrize("small_bytes", [0], indirect=True)
 def test_is_compiled_once_per_shape():
     checksums({"a": jnp.ones((2, 3)), "b": jnp.zeros((2, 3))})
     size = checksums_lib._words._cache_size()
