@@ -5,7 +5,8 @@
 #   VENV     where the environment is; default: .venv in the repository
 #
 # Defines `root` (the repository), `python` (the environment's), `constraints` (the file with the
-# versions to install), `make_environment`, `make_fresh_environment`, `add_parity`, `run_tests`.
+# versions to install), `make_environment`, `make_fresh_environment`, `add_parity`, `check_code`,
+# `run_tests`.
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 VENV=${VENV:-$root/.venv}
@@ -94,6 +95,11 @@ make_fresh_environment() {
   say "What was installed"
   "$python" --version
   "$python" -m pip freeze --exclude-editable
+}
+
+check_code() {
+  say "Formatting, lint and types"
+  "$python" -m ruff format --check . && "$python" -m ruff check . && "$python" -m mypy
 }
 
 # run_tests [ARGUMENT OF PYTEST...]: in two processes.

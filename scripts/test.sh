@@ -11,9 +11,5 @@ cd "$root"
 export JAX_PLATFORMS=cpu # the tests simulate their devices
 make_environment test
 
-say "Formatting, lint and types"
-"$python" -m ruff format --check .
-"$python" -m ruff check .
-"$python" -m mypy
-
+check_code
 run_tests "$@"
