@@ -5,6 +5,7 @@ import json
 import re
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 
@@ -12,7 +13,8 @@ from vit_jax import config, models, train
 from vit_jax.core import pytrees
 from vit_jax.core.errors import UserError
 from vit_jax.models.vit_spec import PLACES, PLAIN
-from vit_jax.run import build
+from vit_jax.run import build, preflight
+from vit_jax.training.step import lower_update
 
 ROOT = Path(__file__).parent.parent
 FILES = sorted((ROOT / "configs").glob("*.py"))
@@ -403,13 +405,38 @@ def one_of_each_program():
     return list(names.values())
 
 
-# One of each kind; the others take most of a minute together.
+# One of each kind of model, method and way to read the data.
+TRAINED = (
+    "vit_digits.py", "vit_i1k.py", "vit_s16_i1k.py", "vit_i1k_deit3.py",
+    "vit_augreg.py:data=i1k,aug=strong2,variant=H/14", "ablation_axial.py",
+    "ablation_optimizer.py:sgd=R50x1", "ablation_position.py:relative_shared",
+    "distil_tiny_imagenet.py", "finetune.py:cifar10,size=32,lora",
+    "finetune.py:imagenet,size=512,polyak", "hybrid.py", "mae_cifar10.py",
+    "pretrain_tiny_imagenet.py:dino",
+)  # fmt: skip
 QUICK = ("vit_digits.py", "vit_i1k.py")
 
 
+def test_those_that_are_trained_are_among_all():
+    assert set(TRAINED) <= set(one_of_each_program())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [c for c in one_of_each_program() if c not in TRAINED])
+def test_a_batch_and_the_step_at_toy_size(name, tmp_path):
+    """The batch is read and the step traced; compiling it would take ten times as long."""
+    c = toy(name)
+    run = preflight.prepare(c, tmp_path)
+    with run.feed(c, start_step=0) as feed:
+        batch = next(feed)
+    assert jax.tree.map(np.shape, batch) == jax.tree.map(np.shape, run.batch_layout)
+    lowered = lower_update(build.update(c, run.step), run.step.layout.in_steps, run.batch_layout)
+    _, scalars = lowered.out_info
+    assert scalars["train/loss"].shape == ()
+
+
 @pytest.mark.parametrize(
-    "name",
-    [pytest.param(c, marks=[] if c in QUICK else pytest.mark.slow) for c in one_of_each_program()],
+    "name", [pytest.param(c, marks=[] if c in QUICK else pytest.mark.slow) for c in TRAINED]
 )
 def test_two_steps_at_toy_size(name, tmp_path, quick_compilation):
     c = toy(name)

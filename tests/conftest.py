@@ -6,16 +6,17 @@ import re
 import signal
 import subprocess
 import sys
-import tempfile
 from collections import Counter
 from pathlib import Path
 
-# Many tests compile the same toy. Workers and the processes of tests inherit this session's cache;
-# with a limit of its size JAX locks it. It reads the variables when it is imported.
+from vit_jax.core.files import cache_dir
+
+# Most of the tests' time is compilation: many compile the same toy, and most programs are those of
+# the last session. Workers and the processes of tests inherit the cache; with a limit of its size
+# JAX locks it. It reads the variables when it is imported.
 if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
-    COMPILED = tempfile.TemporaryDirectory(prefix="vit_jax_tests_")
     os.environ |= {
-        "JAX_COMPILATION_CACHE_DIR": COMPILED.name,
+        "JAX_COMPILATION_CACHE_DIR": str(cache_dir() / "tests"),
         "JAX_COMPILATION_CACHE_MAX_SIZE": str(2**30),
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.2",
     }
