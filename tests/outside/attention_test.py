@@ -5,12 +5,13 @@ import json
 import numpy as np
 import pytest
 from flax import nnx
-from safetensors.numpy import load_file
 
 from tests.outside.programs.drawing import drawn_images
 from vit_jax import models, weights
 from vit_jax.models import observe
 from vit_jax.probes.attention.distance import mean_distance, patch_distances
+
+load_file = pytest.importorskip("safetensors.numpy").load_file
 
 ROUNDING = 1e-4  # of float32 gradients through three blocks, relative to the largest
 SIDE, CLASSES = 32, (2, 0, 4)
