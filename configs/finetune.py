@@ -13,8 +13,9 @@
     L/16 and :imagenet,size=518,polyak for H/14. configs/finetune.py:lora trains low-rank adapters
     and the head, by Adam.
 
-The architecture is that of WEIGHTS, a work directory or checkpoint of this project; its head and
-pre-logits are left out, and its positions resized. docs/finetune.md explains it.
+The architecture is that of WEIGHTS: a work directory or checkpoint of this project, or what Google,
+Hugging Face or timm published. Its head and pre-logits are left out, and its positions resized.
+docs/finetune.md explains it.
 
 Recipe   arXiv 2010.11929, table 4 and appendix B.1.1. For your own images, which it does not know:
          the steps of Pets and Flowers, which are of a few thousand images too.

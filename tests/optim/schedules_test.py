@@ -88,9 +88,9 @@ def test_unknown_kind_names_the_nearest():
         schedule("cosin")
 
 
-@pytest.mark.parametrize(("warmup_steps", "nearest"), [(11, 10), (-1, 0)])
-def test_a_warmup_that_does_not_fit_is_refused(warmup_steps, nearest):
-    with pytest.raises(UserError, match=f"nearest: {nearest} "):
+@pytest.mark.parametrize("warmup_steps", [11, -1])
+def test_a_warmup_that_does_not_fit_is_refused(warmup_steps):
+    with pytest.raises(UserError, match="a tenth of the training, 1 steps"):
         schedule("linear", warmup_steps=warmup_steps)
 
 

@@ -102,8 +102,8 @@ def _check_fit(kind: str, warmup_steps: int, cooldown_steps: int, total_steps: i
     if not 0 <= warmup_steps <= total_steps:
         raise UserError(
             f"The warmup has to fit into the training, but optim.warmup_* amounts to "
-            f"{warmup_steps} steps and total.* to {total_steps}; nearest: "
-            f"{max(0, min(warmup_steps, total_steps))} steps of warmup."
+            f"{warmup_steps} steps and total.* to {total_steps}: give, for example, a tenth "
+            f"of the training, {total_steps // 10} steps."
         )
     if cooldown_steps and DECAYS[kind].to_zero:
         open_ended = [name for name, decay in DECAYS.items() if not decay.to_zero]
