@@ -4,6 +4,7 @@ import http.client
 import json
 import socket
 import threading
+import time
 
 import pytest
 
@@ -118,6 +119,18 @@ def test_sizes(start, monkeypatch):
         assert refused(server, status, "POST", "/look", headers=given)
     chunked = {**IMAGE, "Transfer-Encoding": "chunked"}
     assert refused(server, 411, "POST", "/look", headers=chunked)
+
+
+def test_what_is_too_large_and_comes_in_small_pieces_is_answered(start):
+    with socket.create_connection(("127.0.0.1", start().server_port), timeout=20) as connection:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        length = MAX_BYTES + 2**16
+        head = f"POST /look HTTP/1.0\r\nHost: localhost\r\nContent-Type: {UNKNOWN}\r\n"
+        connection.sendall(f"{head}Content-Length: {length}\r\n\r\n".encode())
+        for _ in range(length // 2**16):
+            connection.sendall(bytes(2**16))
+            time.sleep(1e-3)
+        assert connection.recv(9999).startswith(b"HTTP/1.0 413")
 
 
 def test_an_image_that_comes_in_part(start):

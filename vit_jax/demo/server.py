@@ -14,6 +14,7 @@ import socket
 import socketserver
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable, Sequence
 from http import HTTPStatus
@@ -219,9 +220,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     def _drain(self) -> None:
         """Reads some of what is not wanted: a browser shows no answer before it has sent all."""
-        for _ in range(64):
-            if not self.rfile.read1(2**20):
-                break
+        left, deadline = 64 * 2**20, time.monotonic() + IDLE_SECS
+        while left > 0 and time.monotonic() < deadline and (read := self.rfile.read1(2**20)):
+            left -= len(read)
 
     def log_message(self, format: str, *args: object) -> None:
         """Nothing: what people look at is theirs."""
