@@ -148,7 +148,7 @@ def test_of_many_points_the_running_ones_are_shown(shown_row):
 
 
 def test_on_a_terminal_the_table_is_rewritten(shown_row, monkeypatch):
-    monkeypatch.setattr("shutil.get_terminal_size", lambda: os.terminal_size((40, 24)))
+    monkeypatch.setattr("shutil.get_terminal_size", lambda **_: os.terminal_size((40, 24)))
     monkeypatch.setattr(progress.Live, "EVERY_SECS", 0.0)
     out = Terminal()
     shown = progress.Live({1: shown_row(1, "waiting"), 2: shown_row(2, "waiting")}, None, out)
