@@ -1,4 +1,7 @@
-"""Every config is built, compared with the paper's table, and trained for two steps at toy size."""
+"""Every config is built, compared with the paper's table, and its step traced at toy size.
+
+Those of TRAINED are trained for two steps.
+"""
 
 import dataclasses
 import json

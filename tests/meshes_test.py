@@ -183,7 +183,9 @@ for name, fields in json.loads(sys.argv[1]).items():
     curves = []
     for data, fsdp, tensor in ((1, 1, 1), (2, 2, 2)):
         mesh = {"data": data, "fsdp": fsdp, "tensor": tensor}
-        trainer = Trainer(dropout=0.1, mesh=mesh, shard_optimizer=fsdp > 1, **fields)
+        trainer = Trainer(
+            mixup=0.2, dropout=0.1, mesh=mesh, shard_optimizer=fsdp > 1, **fields
+        )
         assert trainer.layout.mesh.size == data * fsdp * tensor
         batches = (trainer.batch(i, weight=weight) for i in range(3))
         curves.append([float(trainer.step(batch)["train/loss"]) for batch in batches])
@@ -192,13 +194,10 @@ for name, fields in json.loads(sys.argv[1]).items():
 
 
 @pytest.mark.slow
-def test_optimizers_of_whole_arrays_and_accumulation_compose_with_the_mesh(run_python):
+def test_every_optimizer_and_accumulation_compose_with_the_mesh(run_python):
     """Compares with one device that accumulates too: its microbatches draw the same dropout."""
-    # Of those that look at one element at a time, Adam is in the tests above.
-    whole = [n for n, optimizer in optimizers.OPTIMIZERS.items() if not optimizer.elementwise]
-    runs = {name: {"optimizer": name} for name in whole}
-    # Its update depends on the gradient's size.
-    runs["sgd"] = {"optimizer": "sgd", "grad_accum_steps": 2, "mixup": 0.2}
+    runs = {name: {"optimizer": name} for name in optimizers.OPTIMIZERS}
+    runs["sgd"]["grad_accum_steps"] = 2  # whose update depends on the gradient's size
     done = run_python("-c", UPDATES, json.dumps(runs), devices=8)
     assert done.returncode == 0, done.stderr[-3000:]
     curves = [json.loads(line) for line in done.stdout.splitlines()]

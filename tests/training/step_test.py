@@ -252,7 +252,7 @@ print(json.dumps(losses))
 
 
 def test_eight_devices_give_the_curve_of_one(run_python):
-    """Those of whole arrays do so in tests/meshes_test.py."""
+    """The other optimizers do so in tests/meshes_test.py."""
     done = run_python("-c", ON_EIGHT, devices=8)
     assert done.returncode == 0, done.stderr
     one, trainer = curve()

@@ -110,7 +110,7 @@ def test_ways_to_run_the_units_agree_and_move_every_parameter():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("remat", ["none", "dots_no_batch"])
+@pytest.mark.parametrize("remat", ["none", "dots", "dots_no_batch"])
 def test_bfloat16_moves_every_parameter(remat):
     for name, grad in gradients(dtype="bfloat16", remat=remat).items():
         assert np.isfinite(grad).all() and grad.any(), name
