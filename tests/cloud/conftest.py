@@ -49,14 +49,19 @@ def command(storage, run_python):
 
 @pytest.fixture
 def killed_at(storage, start_python, tmp_path):
-    """`killed_at(fault, "train", ...)`: its output, up to the request that the fault holds up."""
+    """`killed_at(request, "train", ...)`: its output, until it is killed during that request.
 
-    def run(fault, name, *arguments, **env):
+    request: as `Fault.of`. What the process was sending never arrives.
+    """
+    from tests.cloud.emulator import Fault
+
+    def run(request, name, *arguments, **env):
+        fault = Fault(request, wait_secs=30, cut=True)
         storage.faults.append(fault)
         output = tmp_path / f"output{len(storage.faults)}"
         env = storage.env | env | {"PYTHONUNBUFFERED": "1"}
         process = start_python(output, "-m", f"vit_jax.{name}", *arguments, **env)
-        while fault.met <= fault.skip:
+        while not fault.met:
             assert process.poll() is None, output.read_text()
             time.sleep(0.01)
         process.kill()

@@ -5,7 +5,6 @@ import json
 import pytest
 
 from tests.cloud.conftest import TINY, said
-from tests.cloud.emulator import Fault
 
 pytestmark = pytest.mark.slow  # processes that train
 
@@ -52,8 +51,8 @@ def test_killed_twice_while_saving_then_the_same_bits(storage, straight, command
     run = "killed"
     training = ("train", *TINY, f"--workdir=gs://bucket/{run}")
     for moment in ("state/.+", "commit_success.txt"):
-        fault = Fault(f"upload {run}/checkpoints/8/{moment}", wait_secs=30)
-        assert "step 8/12" in killed_at(fault, *training)
+        request = f"upload {run}/checkpoints/8/{moment}"
+        assert "step 8/12" in killed_at(request, *training)
     again = command(*training)
     assert again.returncode == 0, again.stdout + again.stderr
     assert "resumed  from the checkpoint of step 4" in again.stdout
@@ -66,7 +65,7 @@ def test_lists_that_lag_behind(storage, straight, command, killed_at):
     run = "lagging"
     training = ("train", *TINY, f"--workdir=gs://bucket/{run}")
     storage.list_lag_secs = 1.5
-    killed_at(Fault(f"upload {run}/checkpoints/12/state/.+", wait_secs=30), *training)
+    killed_at(f"upload {run}/checkpoints/12/state/.+", *training)
     at_once = command(*training)
     assert at_once.returncode == 1
     assert "out of the way" in said(at_once) and "start again" in said(at_once)

@@ -183,6 +183,20 @@ def test_a_process_ends_soon_after_its_save_failed(small_disk, run_python):
     assert done.returncode == 1
 
 
+def test_a_folder_that_appears_while_saving_gives_one_message(tmp_path, monkeypatch):
+    """In a bucket, the last write of a killed process may arrive after its folder was removed."""
+    checkpoints = Checkpoints(tmp_path / "checkpoints", **RULES)
+    checkpoints.save(1, state_of(1), {}, None)
+    checkpoints.wait()
+
+    def late(*_: object, **__: object) -> None:
+        raise FileExistsError("gs://bucket/checkpoints/2 already exists.")  # as etils raises it
+
+    monkeypatch.setattr(checkpoints._manager, "save", late)
+    with pytest.raises(UserError, match=r"File exists\. Step 1 is still valid\. A process.*again"):
+        checkpoints.save(2, state_of(2), {}, None)
+
+
 def test_a_path_below_a_file_is_refused(tmp_path):
     (tmp_path / "run").write_text("a file")
     with pytest.raises(UserError, match=r"cannot be written to .*Not a directory"):

@@ -37,6 +37,7 @@ ADVICE = {
     errno.EROFS: "The file system is mounted read-only: make it writable",
     errno.EACCES: "You may not write there: change the permissions",
     errno.EPERM: "You may not write there: change the permissions",
+    errno.EEXIST: "A process that writes there still, or was killed a moment ago, is in the way",
     errno.ENOENT: "The folder was removed during the run: put it back or give another --workdir",
     errno.EIO: "The disk has failed: copy the work directory to another one",
 }
@@ -188,8 +189,10 @@ class Checkpoints:
         self._manager.reload()
         latest = self.latest_step()
         valid = "No earlier one exists." if latest is None else f"Step {latest} is still valid."
+        in_the_way = isinstance(error, FileExistsError)  # of gs:// without its number
         for code, advice in ADVICE.items():
-            if getattr(error, "errno", None) == code or os.strerror(code) in str(error):
+            number = errno.EEXIST if in_the_way else getattr(error, "errno", None)
+            if number == code or os.strerror(code) in str(error):
                 raise UserError(
                     f"A checkpoint could not be saved in {self._directory}: {os.strerror(code)}. "
                     f"{valid} {advice}, then start the same command again."
