@@ -71,7 +71,7 @@ setup(
         "fsspec>=2024.12",  # etils needs it too
         "google-crc32c>=1.9",
         "jax>=0.10.2",
-        "matplotlib>=3.10",
+        "matplotlib>=3.10.7",
         "ml_collections>=1.1",
         "ml_dtypes>=0.6",  # bfloat16 for NumPy; JAX needs it too
         "numpy>=2.4",

@@ -2,6 +2,7 @@
 
 import io
 
+import matplotlib
 import numpy as np
 import pytest
 from PIL import Image
@@ -60,6 +61,10 @@ def test_recipe_card_is_drawn_with_all_its_runs_and_ranges():
     assert (low <= runs).all() and (runs <= high).all()
 
 
+@pytest.mark.skipif(
+    tuple(map(int, matplotlib.__version__.split(".")[:2])) < (3, 11),
+    reason="the pictures were drawn by Matplotlib 3.11; letters of 3.10 have other widths",
+)
 @pytest.mark.parametrize("file", study.PICTURES, ids=lambda file: file.stem)
 def test_pictures_of_the_study_show_its_results(file):
     stored, drawn = (Image.open(each) for each in (file, io.BytesIO(study.draw(file))))

@@ -62,7 +62,7 @@ def own(run_python):
 @pytest.mark.usefixtures("quick_compilation")
 def test_linen_begins_at_the_loss_of_chance():
     contender = linen.make(TOY, "float32")
-    assert contender.compile_secs > 0
+    assert contender.compile_secs is None or contender.compile_secs > 0  # None: from the cache
     losses = [float(contender.step()), float(contender.step())]
     assert losses == pytest.approx([LOSS_OF_CHANCE] * 2, abs=NEAR)
     assert contender.planned_bytes > 0
