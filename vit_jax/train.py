@@ -119,9 +119,9 @@ def train(
         log = enter(build.log(config, workdir, start_step=start, more=loggers))
         feed = enter(run.feed(config, start_step=start))
         # Stopped during the last evaluation?
-        measured = Measured(run, build.early_stopping(config), screen, stop, peers)
-        measured.catch_up(start, state.weights(), log)
-        end = start if measured.ended else durations.total_steps
+        evaluations = RunEvaluations(run, build.early_stopping(config), screen, stop, peers)
+        evaluations.catch_up(start, state.weights(), log)
+        end = start if evaluations.ended else durations.total_steps
         if start < end:
             with announce.compiling(screen):
                 update = compiled_update(config, run)
@@ -162,7 +162,7 @@ def train(
                     state = layout.together(state)
                 try:
                     if not stop:
-                        results = measured.run(step, state.weights())
+                        results = evaluations.run(step, state.weights())
                 except UserError:  # bad data of an evaluation are no reason to lose the training
                     if not peers.several:  # the others would not come to save
                         stop_if_not_finite(scalars)
@@ -175,7 +175,7 @@ def train(
                     announce.results(screen, step, results)
                 if row | results:
                     log.write(step, row | results, evals.drawn())
-                if durations.save(step) or stopping or measured.ended:
+                if durations.save(step) or stopping or evaluations.ended:
                     stop_if_not_finite(scalars)
                     state = layout.together(state)
                     with peers.together(f"saving step {step}"):
@@ -183,16 +183,16 @@ def train(
             if stopping:
                 store.wait()
                 raise preempted(stop, step, workdir)
-            if measured.ended:
+            if evaluations.ended:
                 break
         store.wait()
-        announce.stopped_early(screen, measured.early, durations)
+        announce.stopped_early(screen, evaluations.early, durations)
         end = int(state.step)
         announce.finished(screen, end, model, log.row(end), workdir)
     return layout.together(state)
 
 
-class Measured:
+class RunEvaluations:
     """The evaluations of a run, and whether it ends by what they have measured."""
 
     def __init__(
