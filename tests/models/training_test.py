@@ -33,6 +33,8 @@ MESHES = {"1": {"data": 1}, "8": {"data": 2, "fsdp": 2, "tensor": 2}}
 steps, runs = sys.argv[1:]
 for name, toy, devices in json.loads(runs):
     side = models.info(name).stride
+    if name.startswith("EfficientNet"):
+        side *= 2  # batch norms over fewer positions make 2e-4 of float32's rounding
     trainer = Trainer(
         batch_size=8, model=name, toy=toy, size=(side, 2 * side), mesh=MESHES[devices]
     )
