@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import sys
+import zlib
 from collections import Counter
 from pathlib import Path
 
@@ -39,6 +40,8 @@ os.environ.setdefault("XLA_FLAGS", QUICKLY_COMPILED)
 MORE_MEMORY_BYTES = 2**30
 MORE_SECS = 60
 REPOSITORY = Path(__file__).parents[1]
+# Slow tests that are in every share: what nothing quick stands for.
+ALWAYS = ("tests/cloud/", "tests/wheel_test.py")
 
 # A ViT that compiles in a second or two, on images that need no files.
 TINY_RUN = {
@@ -233,9 +236,18 @@ def bounded():
     assert used_bytes("VmHWM") - before < MORE_MEMORY_BYTES
 
 
-def pytest_collection_modifyitems(items):
+def pytest_collection_modifyitems(config, items):
     """Files with slow tests come first, so that short ones fill the time of the last worker."""
-    slow = Counter(item.path for item in items if item.get_closest_marker("slow"))
+    is_slow = lambda item: item.get_closest_marker("slow")
+    if share := config.getoption("--share"):
+        number, shares = share
+        in_turn = [i for i in items if is_slow(i) and not i.nodeid.startswith(ALWAYS)]
+        # By a hash of the name: a new test moves no other one.
+        left_out = [i for i in in_turn if (zlib.crc32(i.nodeid.encode()) - number) % shares]
+        config.hook.pytest_deselected(items=left_out)
+        out = set(left_out)
+        items[:] = [item for item in items if item not in out]
+    slow = Counter(item.path for item in items if is_slow(item))
     items.sort(key=lambda item: -slow[item.path])
 
 
@@ -246,9 +258,23 @@ def pytest_collection_finish():
     gc.set_threshold(50_000, 20, 20)
 
 
+def share(text):
+    """ "3/8" -> (3, 8)."""
+    number, shares = map(int, text.split("/"))
+    if not 0 <= number < shares:
+        raise ValueError
+    return number, shares
+
+
 def pytest_addoption(parser):
     parser.addoption(
         "--regenerate_goldens", action="store_true", help="Write the golden files anew."
+    )
+    parser.addoption(
+        "--share",
+        type=share,
+        metavar="K/N",
+        help="Of the slow tests ALWAYS, and of the others one of N shares, from 0/N on.",
     )
     parser.addoption(
         "--references",

@@ -74,6 +74,7 @@ def test_a_loss_that_never_falls_gives_no_rate(tiny_run):
     assert find_lr.draw(found, "nothing").size == (find_lr.WIDTH, find_lr.HEIGHT)
 
 
+@pytest.mark.slow
 def test_at_one_rate_it_is_a_run(tiny_run, tmp_path):
     """Rates that hardly rise give the losses of a run with a constant one."""
     fields = (

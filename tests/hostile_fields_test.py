@@ -101,6 +101,7 @@ def look(config, tmp_path):
     return True
 
 
+@pytest.mark.slow
 def test_there_are_fields_and_values_enough(runs):
     assert len(fields()) > 120
     assert len(VALUES) == 15
@@ -110,6 +111,7 @@ def test_there_are_fields_and_values_enough(runs):
     assert len({field for field, *_ in runs}) > 60
 
 
+@pytest.mark.slow
 def test_every_sixteenth_run_begins_or_is_refused(runs, tmp_path):
     some = list(runs.values())[::16]
     began = sum(look(config, tmp_path) for config in some)

@@ -136,6 +136,7 @@ def check(outcomes, alone):
     return check
 
 
+@pytest.mark.slow
 def test_a_mesh_of_all_kinds_gives_the_losses_of_one_device(check):
     check(ALL_KINDS)
 

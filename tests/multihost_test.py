@@ -87,6 +87,7 @@ def checksums(workdir):
     return step, {name: array["checksum"] for name, array in arrays.items()}
 
 
+@pytest.mark.slow
 def test_two_processes_train_and_start_again(start, tmp_path):
     """Starting the same command again reports the run finished."""
     first = start(2, devices=2)

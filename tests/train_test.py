@@ -125,6 +125,7 @@ def test_parameters_are_listed(uninterrupted):
     assert "Total: " in table
 
 
+@pytest.mark.slow
 def test_sigterm_saves_and_resuming_gives_the_same_bits(uninterrupted, tmp_path, capsys):
     process = start(tmp_path)
     for line in process.stdout:

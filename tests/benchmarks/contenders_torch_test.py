@@ -39,6 +39,7 @@ def assert_same_loss(logits, folder, labelled):
         assert theirs == pytest.approx(our_loss(folder, dtype, images, labels), rel=tolerance)
 
 
+@pytest.mark.slow
 def test_timm(timm, tmp_path, labelled):  # noqa: F811, the fixture
     from benchmarks.contenders import timm_vit
 

@@ -150,6 +150,7 @@ def test_signs_of_life_keep_a_quiet_run_going():
     assert not run.lost
 
 
+@pytest.mark.slow
 def test_all_stop_at_the_look_that_they_agree_on():
     run = Run(3)
 

@@ -52,6 +52,7 @@ def entries(tmp_path):
     return sorted((tmp_path / "vit_jax" / "xla").glob("jit_f-*-cache"))
 
 
+@pytest.mark.slow
 def test_several_at_once_then_found_again_whatever_happens_to_the_file(tmp_path, compile_program):
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
         first = [f.result() for f in [pool.submit(compile_program) for _ in range(2)]]

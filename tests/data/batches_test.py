@@ -17,13 +17,14 @@ START = """
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("ending", "status"),
     [
         ("batches.itself = batches; raise SystemExit(75)  # nothing collects it before", 75),
-        pytest.param("raise KeyError", 1, marks=pytest.mark.slow),
-        pytest.param("", 0, marks=pytest.mark.slow),
-        pytest.param("batches.close(); batches.close()", 0, marks=pytest.mark.slow),
+        ("raise KeyError", 1),
+        ("", 0),
+        ("batches.close(); batches.close()", 0),
     ],
 )
 def test_exit_status_of_a_process_with_open_batches(ending: str, status: int) -> None:

@@ -64,6 +64,7 @@ def test_images_on_devices_do_not_hide_what_else_is_wrong_with_views(tmp_path):
     assert "input.views has to begin with" in str(told.value)
 
 
+@pytest.mark.slow
 def test_with_all_of_dinov2_and_with_a_bit(tmp_path):
     dinov2 = ("method.centring=sinkhorn", "method.patch_weight=1", "method.koleo_weight=0.1")
     state = train(run("dino", *dinov2, "total.steps=3"), tmp_path / "vit")

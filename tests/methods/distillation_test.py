@@ -157,6 +157,7 @@ def test_a_deit_is_trained_and_loaded_again(tmp_path, saved):
     assert train(again, epath.Path(tmp_path / "b")).params["distillation_head"]["bias"].size == 6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [None, 8])
 def test_the_teacher_sees_images_as_it_was_trained(saved, size):
     """In its normalisation, and at the size of its weights or at the one that was given."""
@@ -262,6 +263,7 @@ def test_the_teachers_parameters_are_an_argument_of_the_step(saved):
     assert sum(np.size(x) for x in traced.consts) < 100
 
 
+@pytest.mark.slow
 def test_a_run_leaves_the_teacher_out_and_notices_another_one(tmp_path, saved, capsys):
     path = saved()
     config = distilled(

@@ -88,6 +88,7 @@ def blocks(stack, there, name):
         ours.scale[...], ours.bias[...] = of(f"{part}.weight"), of(f"{part}.bias")
 
 
+@pytest.mark.slow
 @pytest.mark.parity
 @pytest.mark.parametrize("normalize", [True, False])
 def test_the_loss_is_that_of_transformers(theirs, normalize):
@@ -111,6 +112,7 @@ def test_the_loss_is_that_of_transformers(theirs, normalize):
     np.testing.assert_allclose(found.losses.mean(), float(wanted.loss), rtol=SAME)
 
 
+@pytest.mark.slow
 def test_masked_patches_do_not_reach_the_encoder():
     """Only the loss sees them: gradients of its predictions by their pixels are 0."""
     model = models.create(

@@ -63,6 +63,7 @@ def rows(workdir):
     return [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_run_learns_and_resumes_and_its_model_is_an_ordinary_one(tmp_path, kind, needed):
     frozen = (

@@ -41,6 +41,7 @@ def drawn(params):
 IMAGES = np.random.default_rng(1).normal(size=(3, 8, 8, 3)).astype(np.float32)
 
 
+@pytest.mark.slow
 def test_at_first_nothing_changes(quick_compilation):
     plain, adapted = parts(), parts(ALL)
     for name, x in plain[1].items():

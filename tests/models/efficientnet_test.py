@@ -153,7 +153,8 @@ def gradients(graph, params, images, key=None):
     return jax.jit(jax.value_and_grad(loss))(params)
 
 
-@pytest.mark.parametrize("dtype", [pytest.param("float32", marks=pytest.mark.slow), "bfloat16"])
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_one_step_of_training_moves_every_parameter(dtype):
     graph, params = drawn(dtype=dtype)
     loss, grads = gradients(graph, params, random_images(4, 64, 64), jax.random.key(1))

@@ -20,6 +20,7 @@ TOYS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "side", "fields"),
     [(name, 32, toy) for name, toy in TOYS.items()]

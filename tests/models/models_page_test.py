@@ -1,11 +1,14 @@
 from pathlib import Path
 
+import pytest
+
 from tests.models.by_hand import info
 from vit_jax.models.__main__ import page
 
 DOCS = Path(__file__).parents[2] / "docs"
 
 
+@pytest.mark.slow
 def test_the_page_matches_the_table_of_names(monkeypatch):
     monkeypatch.setattr("vit_jax.models.__main__.info", info)
     written = (DOCS / "models.md").read_text()

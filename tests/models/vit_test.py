@@ -133,6 +133,7 @@ def test_tokens_features_and_logits_fit_together():
         np.testing.assert_allclose(model(images), expected, atol=ROUNDING)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "fields",
     [
@@ -262,6 +263,7 @@ def test_the_softmax_has_its_own_dtype():
     assert 0 < float(jnp.abs(fine - coarse).max()) < 0.1  # as above
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scan", [False, True])
 @pytest.mark.parametrize("place", ["input", "layers"])
 def test_tokens_between_blocks_have_their_own_dtype(scan, place):
@@ -287,6 +289,7 @@ def test_float32_between_blocks_takes_memory():
     assert more == 2 * coarse.block_input_bytes  # a block's input and its middle
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [None, "float32", "bfloat16"])
 def test_gradients_of_kernels_have_their_own_dtype(dtype):
     model = tiny(dtype="bfloat16", gradient_dtype=dtype)

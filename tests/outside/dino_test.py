@@ -5,6 +5,7 @@ import types
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from flax import nnx
 
 from vit_jax.core.pytrees import flatten
@@ -60,6 +61,7 @@ class Features(nnx.Module):
         return images[:, 0, 0]
 
 
+@pytest.mark.slow
 def test_two_steps_of_dino_are_its_authors(theirs):
     values = drawn()
     expected = theirs("dino", "dino_loss", lambda: values)

@@ -75,6 +75,7 @@ def with_weights(method, theirs):
     return model
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("normalized", [False, True])
 def test_the_loss_is_its_authors(theirs, normalized, monkeypatch):
     inputs = drawn()

@@ -45,6 +45,7 @@ BIG_VISIONS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", VISION_TRANSFORMERS)
 def test_vision_transformers_npz(case, theirs, tmp_path):
     expected = theirs(

@@ -30,6 +30,7 @@ def plan(config_file, monkeypatch, capsys):
     jax.config.update("jax_enable_compilation_cache", keeps)
 
 
+@pytest.mark.slow
 def test_a_table_of_the_devices_here(process):
     assert any(line.startswith("model") and "ViT-Ti/16, " in line for line in process)
     assert any("100 steps of 16 images" in line for line in process)

@@ -91,6 +91,7 @@ def test_without_a_folder_it_is_compiled(figures, monkeypatch, tmp_path):
     assert figures.ask() == (FOUND, False)
 
 
+@pytest.mark.slow
 def test_another_process_finds_the_same_program(base, monkeypatch, process):
     monkeypatch.setenv("XLA_FLAGS", xla_flags(jax.device_count()))  # as in that process
     assert process[-1] == compiled.key(base, "v5e:2x2")

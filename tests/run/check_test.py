@@ -109,6 +109,7 @@ def test_both_splits_of_frozen_features_are_sampled(tmp_path, look, images):
     assert bad == [True, False]
 
 
+@pytest.mark.slow
 def test_every_image_is_checked_on_request(tmp_path, look, images, monkeypatch):
     """No sampling: the bad ones are not first, last or a 16th part."""
     monkeypatch.setattr("vit_jax.run.check.SAMPLES", 2)

@@ -14,6 +14,7 @@ def sweep(launch):
     return lambda *arguments, **more: launch("sweep.sh", *arguments, **env, **more)
 
 
+@pytest.mark.slow
 def test_dry_run_shows_every_point_and_starts_none(sweep, recorded, clone):
     op = "--config.input.preprocess=decode|resize(8),'decode|pad_crop(32, 4)'"
     done = sweep("--dry_run", "--workdir=runs/lr", "--", *GRID, op)

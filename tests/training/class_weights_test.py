@@ -146,6 +146,7 @@ def test_what_does_not_fit_is_refused_before_anything_is_written(
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_microbatches_are_divided_by_the_weights_of_the_whole_batch(tiny_run, tmp_path):
     def losses(parts):
         fields = ("loss.class_weights=1,2,3,9", "loss.mixup=0.2", f"optim.grad_accum_steps={parts}")

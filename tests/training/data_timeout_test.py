@@ -37,7 +37,8 @@ def get_config(arg=None):
 """
 
 
-@pytest.mark.parametrize("split", ["train", pytest.param("val", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("split", ["train", "val"])
 def test_the_command_ends_and_names_file_and_host(tmp_path, run_python, split):
     for folder in ("train/a", "train/b", "val/a", "val/b"):
         (tmp_path / folder).mkdir(parents=True)

@@ -78,6 +78,7 @@ def ended(tmp_path_factory):
     return workdir, config, never.seen
 
 
+@pytest.mark.slow
 def test_it_ends_as_after_the_last_step(ended, tmp_path, capsys):
     workdir, config = shutil.copytree(ended[0], tmp_path / "run"), ended[1]
     assert checkpoint_dir.steps(workdir / "checkpoints") == [4, END]
@@ -93,6 +94,7 @@ def test_it_ends_as_after_the_last_step(ended, tmp_path, capsys):
     assert "compiled" not in told
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("left", [1, 2, 4, 20])  # 1 to 4: during the evaluations that end it
 def test_an_interrupted_run_ends_at_the_same_step_with_the_same_bits(ended, tmp_path, left):
     with pytest.raises(Preempted):

@@ -34,6 +34,7 @@ def rows(workdir):
     return [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
 
 
+@pytest.mark.slow
 def test_pretrain_fine_tune_and_resume(tmp_path, tiny_run, own_images, quick_compilation, capsys):
     pretrained = tmp_path / "pretrained"
     train(tiny_run("model.pre_logits=true"), pretrained)

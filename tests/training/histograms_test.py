@@ -82,6 +82,7 @@ def test_gradients_are_those_of_the_update(step):
     assert counts["gradients/blocks/1/mlp/fc1/kernel"].sum() == 16 * 32
 
 
+@pytest.mark.slow
 def test_activations_are_those_of_the_blocks(step):
     layout, objective, state, batch, _, distributions = step
     images, _, _ = examples(batch, objective, seed=0, step=0)

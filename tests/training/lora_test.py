@@ -50,6 +50,7 @@ def moved(before, after):
     )
 
 
+@pytest.mark.slow
 def test_only_adapters_and_the_head_move(tiny_run, adapted, tmp_path, quick_compilation, capsys):
     before = pytrees.flatten(train(tiny_run("total.steps=2"), tmp_path / "before").params)
     capsys.readouterr()

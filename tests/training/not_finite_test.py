@@ -48,6 +48,7 @@ def spoiled_batch(monkeypatch):
     return spoil
 
 
+@pytest.mark.slow
 def test_a_spoiled_batch_can_be_skipped(tmp_path, tiny_run, spoiled_batch, capsys):
     spoiled_batch(4)
     never = train(tiny_run("input.skip_steps=4"), tmp_path / "never")  # encountered it

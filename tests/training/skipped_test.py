@@ -100,6 +100,7 @@ class StopAfter:
         return "SIGTERM"
 
 
+@pytest.mark.slow
 def test_each_file_is_named_once_and_the_count_survives(tmp_path, tiny_run, images, capsys):
     """16 examples, 2 of them bad: four steps see both, in any order."""
     config = tiny_run(

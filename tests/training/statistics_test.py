@@ -37,6 +37,7 @@ def of_root(params):
     return {n: np.asarray(params["root"]["norm"][n]) for n in ("running_mean", "running_variance")}
 
 
+@pytest.mark.slow
 def test_a_step_moves_them_to_the_moments_of_its_batch(trainer):
     before, batch = jax.device_get(trainer.state), trainer.batch(0)
     images = 2 * np.asarray(batch["image"], np.float32) / 255 - 1

@@ -21,6 +21,7 @@ def workdir(tmp_path_factory, run_python):
     return folder
 
 
+@pytest.mark.slow
 def test_a_run_and_how_it_developed(workdir, tmp_path, run_python):
     done = run_python(
         *COMMAND, f"--checkpoint={workdir}", "--images=docs/digits", f"--output={tmp_path / 'o'}",

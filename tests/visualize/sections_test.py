@@ -84,6 +84,7 @@ def test_positions_of_every_place_are_the_parameters(place):
     np.testing.assert_array_equal(found, table[1:].reshape(4, 4, 16))
 
 
+@pytest.mark.slow
 def test_a_hybrid_shows_its_first_convolution(folder):
     found = made("R1-1+ViT-Ti/8", folder, **SMALL)
     assert "convolution" in found[0].section.pictures[0].note

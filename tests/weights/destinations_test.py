@@ -55,6 +55,7 @@ def test_models_convert_to_no_other_format(tmp_path, toy, fields, to):
     assert not goes(toy(**fields), tmp_path, to)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("to", DESTINATIONS)
 @pytest.mark.parametrize("positions", ["learned_1d", "sincos_1d"])
 def test_a_class_token_without_a_position_computes_the_same_there(

@@ -93,6 +93,7 @@ def dinov3(name, config):
     return randomise(hf.DINOv3ViTModel(hf.DINOv3ViTConfig(**(TOY | fields | config))))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "config", "fields"),
     [

@@ -60,6 +60,7 @@ def statistics_and_parameters(module):
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("style", STYLES)
 def test_small_ones(timm, tmp_path, style):
     theirs = randomise(timms(timm, 0.25, 0.7, style, num_classes=3))
@@ -71,6 +72,7 @@ def test_small_ones(timm, tmp_path, style):
     assert_same_function(theirs, ours.model, some_images(45, 76), gradients=True)
 
 
+@pytest.mark.slow
 def test_b0_there_and_back(timm, tmp_path):
     theirs = randomise(timm.create_model("tf_efficientnet_b0"))
     cfg = {"input_size": [3, 224, 224], "crop_pct": 0.875, "interpolation": "bicubic"}

@@ -127,6 +127,7 @@ def test_hybrids_with_the_names_of_todays_code(tmp_path, hybrid, same, fields):
     assert again.model.spec == ours.model.spec
 
 
+@pytest.mark.slow
 def test_published_names_are_found(tmp_path, bit, hybrid):
     weights.save(bit(units=(2, 2, 2, 2)), tmp_path / "bit.npz", "google_npz")
     assert weights.checkpoint_info(tmp_path / "bit.npz").name == "R26x1"

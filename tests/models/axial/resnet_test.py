@@ -101,6 +101,7 @@ def gradients(**fields):
     return pytrees.flatten(jax.jit(jax.grad(loss))(params))
 
 
+@pytest.mark.slow
 def test_ways_to_run_the_units_agree_and_move_every_parameter():
     grads, scanned = gradients(units=(1, 3)), gradients(units=(1, 3), scan=True, remat="full")
     for name, grad in grads.items():

@@ -121,6 +121,7 @@ def test_a_model_of_other_devices_is_loaded_with_auto(monkeypatch):
     assert choice.elsewhere(spec, dtype="float32") == {"attention": "auto"}
 
 
+@pytest.mark.slow
 def test_a_checkpoint_trained_on_a_gpu_is_used_on_a_cpu(tmp_path):
     sizes = {"depth": 1, "width": 16, "mlp_dim": 16, "num_heads": 2, "dtype": "bfloat16"}
     model = models.create(

@@ -67,9 +67,8 @@ def refused(tmp_path, tiny_run):
     return said
 
 
-@pytest.mark.parametrize(
-    "is_decoded", [True, pytest.param(False, marks=pytest.mark.slow, id="in another process")]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("is_decoded", [True, pytest.param(False, id="in another process")])
 def test_trains_to_the_same_bits_without_tensorflow(run_python, tmp_path, is_decoded):
     if is_decoded:
         config = configs.resolve(TINY_RUN, [*RUN, "input.cache=device"])

@@ -5,6 +5,7 @@ import json
 
 import jax
 import numpy as np
+import pytest
 from flax import nnx
 from PIL import Image
 
@@ -33,6 +34,7 @@ def test_pictures_are_kept_apart_from_numbers_until_the_next_run():
     assert (run(3), evals.drawn()) == ({}, {})
 
 
+@pytest.mark.slow
 def test_a_run_draws_at_its_own_cadence(tmp_path, run_python):
     fields = {"kind": "pictures", "every_steps": 2, "pictures": 3}
     fields["preprocess"] = "decode|resize(8)"

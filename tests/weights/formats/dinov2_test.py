@@ -18,6 +18,7 @@ GATED = {**DINOV2, "mlp": "swiglu", "registers": 3}
 HEAD = {"num_classes": 3, "pool": "cls_avg"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "fields",
     [DINOV2, GATED, DINOV2 | HEAD, GATED | HEAD],
