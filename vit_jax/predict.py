@@ -160,11 +160,12 @@ def write_table(
 ) -> None:
     """Writes predictions of `total` images, a row for each class; all of the file or none of it.
 
-    UserError for a file of another kind, or one that cannot be written.
+    Its folder is made. UserError for a file of another kind, or one that cannot be written.
     """
     writer = table_writer(output)
     names = COLUMNS.names[2:]
     try:
+        output.parent.mkdir(parents=True, exist_ok=True)
         with atomic_file(output) as temporary, writer(str(temporary), COLUMNS) as file:
             rows: list[dict] = []
             for done, (image, classes) in enumerate(predictions, start=1):
@@ -176,7 +177,8 @@ def write_table(
                 screen.bar("images", done, total)
     except OSError as error:
         raise UserError(
-            f"--output={output} cannot be written: {error.strerror or error}"
+            f"--output={output} cannot be written: {error.strerror or error}. Give a file in a "
+            "folder that is writable and has room."
         ) from error
 
 
