@@ -3,9 +3,9 @@
     python -m benchmarks.test_time
 
 Runs pytest as scripts/test.sh does, once for the quick tests and once for the slow ones;
---suites=all runs both together, as SHARE=all .ci/run. CPU time is that of pytest and of all processes
-it waited for, by getrusage; it depends little on the machine's other load, unlike wall time.
-Appends a row for each suite to benchmarks/results/test_time.csv.
+--suites=all runs both together, as SHARE=all .ci/run. CPU time is that of pytest and of all
+processes it waited for, by getrusage; it depends little on the machine's other load, unlike wall
+time. Appends a row for each suite to benchmarks/results/test_time.csv.
 """
 
 import os
