@@ -193,7 +193,7 @@ def test_a_folder_that_appears_while_saving_gives_one_message(tmp_path, monkeypa
         raise FileExistsError("gs://bucket/checkpoints/2 already exists.")  # as etils raises it
 
     monkeypatch.setattr(checkpoints._manager, "save", late)
-    with pytest.raises(UserError, match=r"File exists\. Step 1 is still valid\. A process.*again"):
+    with pytest.raises(UserError, match=r"File exists\. Step 1 is still valid\. End what.*again"):
         checkpoints.save(2, state_of(2), {}, None)
 
 

@@ -37,7 +37,7 @@ ADVICE = {
     errno.EROFS: "The file system is mounted read-only: make it writable",
     errno.EACCES: "You may not write there: change the permissions",
     errno.EPERM: "You may not write there: change the permissions",
-    errno.EEXIST: "A process that writes there still, or was killed a moment ago, is in the way",
+    errno.EEXIST: "End what else writes there, or let the last write of a killed process arrive",
     errno.ENOENT: "The folder was removed during the run: put it back or give another --workdir",
     errno.EIO: "The disk has failed: copy the work directory to another one",
 }
