@@ -26,6 +26,18 @@ def raised_from(cause, error):
             tf.errors.UnimplementedError(None, None, "File system scheme 's3' not implemented"),
             "moun",
         ),
+        (
+            tf.errors.FailedPreconditionError(
+                None, None, "Error executing an HTTP request: libcurl code 6 meaning 'Could not re"
+            ),
+            "are well",
+        ),
+        (
+            tf.errors.InvalidArgumentError(
+                None, None, "GCS path doesn't contain a bucket name: gs://"
+            ),
+            "such as gs://BUCKET/FOLDER",
+        ),
         (ValueError('NOT_FOUND: Error writing "gs://b/x"'), "See whether the path"),
         (
             RuntimeError("UNAVAILABLE: connection to https://storage.googleapis.com"),

@@ -27,7 +27,8 @@ _CODES = (
     "ABORTED", "CANCELLED", "DEADLINE_EXCEEDED", "INTERNAL", "NOT_FOUND", "PERMISSION_DENIED",
     "RESOURCE_EXHAUSTED", "UNAUTHENTICATED", "UNAVAILABLE", "UNKNOWN",
 )  # fmt: skip
-_ANSWER = "http_response_code="  # in TensorStore's messages about what the storage answered
+# In TensorStore's messages about what the storage answered, and TensorFlow's about the network.
+_ANSWERS = ("http_response_code=", "Error executing an HTTP request")
 _LONGEST = 300  # characters of a reason
 _ADVICE = (
     (
@@ -37,6 +38,7 @@ _ADVICE = (
         "application-default login.",
     ),
     (r"404|NotFound|NOT_FOUND|does not exist", "See whether the path and its bucket are right."),
+    (r"contain a bucket name", "Give a bucket and a folder in it, such as gs://BUCKET/FOLDER."),
     (r"scheme .* not implemented", "Give a path at gs://, or mount the storage as a folder."),
 )
 _LATER = "When the storage and the network are well, start the same command again."
@@ -84,7 +86,9 @@ def failure(error: BaseException) -> Failure | None:
         said = str(getattr(each, "message", None) or each)
         of_module = kind.__module__.startswith
         named = said.startswith(_CODES) or of_module("tensorflow.")
-        of_storage = (named and _URL.search(said) and not of_module(_OTHERS)) or _ANSWER in said
+        of_storage = (named and _URL.search(said) and not of_module(_OTHERS)) or any(
+            answer in said for answer in _ANSWERS
+        )
         if of_storage or of_module(_MODULES):
             # TensorStore repeats the answer as it came, in brackets.
             words = " ".join(said.partition(" [http_")[0].split()) or kind.__name__
