@@ -1,4 +1,5 @@
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ from vit_jax import models, weights
 from vit_jax.core.errors import NonFiniteError, UserError
 from vit_jax.core.screen import Screen
 from vit_jax.models import Preprocess, images
-from vit_jax.predict import predict, write_table
+from vit_jax.predict import TABLES, predict, write_table
 from vit_jax.train import train
 
 PREDICT = ("-m", "vit_jax.predict")
@@ -68,6 +69,14 @@ def test_a_table(tmp_path, ending, capsys):
         {"file": "b.png", "rank": 1, "class": 1, "name": name, "probability": 0.5},
         {"file": "b.png", "rank": 2, "class": 0, "name": "dog", "probability": 0.5},
     ]
+
+
+@pytest.mark.parametrize("ending", TABLES)
+def test_a_name_that_is_not_utf8_is_escaped(tmp_path, ending):
+    name = os.fsdecode(b"b\xff.png")
+    found = [(Path(name), [{"class": 0, "name": "cat", "probability": 1.0}])]
+    write_table(found, tmp_path / f"a{ending}", 1, Screen())
+    assert b"udcff" in (tmp_path / f"a{ending}").read_bytes()
 
 
 def test_a_table_that_fails_leaves_nothing(tmp_path):

@@ -170,7 +170,7 @@ def write_table(
             rows: list[dict] = []
             for done, (image, classes) in enumerate(predictions, start=1):
                 about = [{name: c[name] for name in names} for c in classes]
-                rows += [{"file": str(image), "rank": 1 + i, **c} for i, c in enumerate(about)]
+                rows += [{"file": name_of(image), "rank": 1 + i, **c} for i, c in enumerate(about)]
                 if done % _IMAGES_A_BLOCK == 0 or done == total:
                     file.write_batch(pa.RecordBatch.from_pylist(rows, COLUMNS))
                     rows = []
@@ -180,6 +180,11 @@ def write_table(
             f"--output={output} cannot be written: {error.strerror or error}. Give a file in a "
             "folder that is writable and has room."
         ) from error
+
+
+def name_of(image: Path | int) -> str:
+    """The file as text; bytes that are not UTF-8 are escaped, since a table holds no others."""
+    return str(image).encode(errors="backslashreplace").decode()
 
 
 def table_writer(output: Path) -> type[csv.CSVWriter] | type[parquet.ParquetWriter]:
