@@ -116,6 +116,13 @@ def test_whatever_a_decoder_raises_is_told(tmp_path, monkeypatch):
         images.load(file, Preprocess(image_size=(8, 8), resize=(8, 8)))
 
 
+def test_floats_of_no_known_range_are_refused(tmp_path):
+    file = tmp_path / "photo.tiff"
+    Image.fromarray(np.linspace(0, 1, 64, dtype=np.float32).reshape(8, 8)).save(file)
+    with pytest.raises(UserError, match=r"photo\.tiff .* floats, of no known range"):
+        images.load(file, Preprocess(image_size=(8, 8), resize=(8, 8)))
+
+
 def test_inputs_are_displayed_as_they_were():
     pixels = np.arange(192, dtype=np.uint8).reshape(8, 8, 3)
     preprocess = Preprocess(image_size=(8, 8), resize=None, mean=(0.5, 0.4, 0.3), std=(0.2,) * 3)

@@ -141,7 +141,12 @@ def displayed(inputs: np.ndarray, preprocess: Preprocess) -> np.ndarray:
 
 
 def _rgb(image: Image.Image) -> Image.Image:
-    """Converts any mode to RGB; 16-bit grey keeps its upper byte, transparency is dropped."""
+    """Converts any mode to RGB; 16-bit grey keeps its upper byte, transparency is dropped.
+
+    ValueError for floats, whose range is not known.
+    """
+    if image.mode == "F":
+        raise ValueError("its pixels are floats, of no known range: give one with integers")
     if image.mode.startswith("I"):
         upper = (np.asarray(image) >> 8).clip(0, 255).astype(np.uint8)
         return Image.fromarray(upper).convert("RGB")
