@@ -149,6 +149,12 @@ def test_one_message_that_names_the_distribution(installed):
     install(installed, "broken", {"loggers": "broken = missing:x", "models": "word = os:sep"})
     with pytest.raises(UserError, match=r"'broken' of broken \(missing:x\) cannot be imported"):
         entry_points.find("loggers", "broken")
+    install(installed, "ends", {"loggers": "ends = ends:x"})
+    (installed / "ends.py").write_text("raise SystemExit(3)")
+    with pytest.raises(
+        UserError, match=r"'ends' of ends \(ends:x\) cannot be imported: SystemExit"
+    ):
+        entry_points.find("loggers", "ends")
     with pytest.raises(UserError, match=r"'word' has to be .* os:sep of broken is"):
         entry_points.find("models", "word")
     with pytest.raises(UserError, match="Did you mean 'mean'"):

@@ -84,7 +84,7 @@ def find(group: str, name: str) -> Any:
         entry = there[0]
         try:
             part = entry.load()
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise errors.UserError(
                 f"{PREFIX}{group}: {name!r} of {_distribution(entry)} ({entry.value}) cannot be "
                 f"imported: {type(error).__name__}: {error}. Mend or uninstall that package."
