@@ -1,17 +1,20 @@
 """Runs in MLflow: by the real package with a store in a file, and by a stand-in."""
 
 import io
+import os
 import sys
+import time
 import types
 
 import pytest
+from etils import epath
 from PIL import Image
 
 from tests.training.loggers.one_row import end_with
 from vit_jax.core.errors import NonFiniteError, Preempted, UserError
 from vit_jax.run import build
 from vit_jax.train import train
-from vit_jax.training.loggers.mlflow_runs import MLflow, check_experiment
+from vit_jax.training.loggers.mlflow_runs import RETRIES, MLflow, check_experiment
 
 EXPERIMENT = "log.mlflow_experiment=vit"
 
@@ -106,6 +109,17 @@ def test_a_failed_start_gives_one_message(tmp_path, store, monkeypatch):
     monkeypatch.setattr(sys.modules["mlflow"], "MlflowClient", away)
     with pytest.raises(UserError, match=r"no such server\. Set MLFLOW_TRACKING_URI"):
         MLflow(tmp_path, experiment="vit", config={})
+
+
+def test_a_server_that_is_not_there_is_found_out_in_seconds(tmp_path, monkeypatch):
+    pytest.importorskip("mlflow")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:1")
+    monkeypatch.delenv(RETRIES, raising=False)
+    start = time.monotonic()
+    with pytest.raises(UserError, match=r"MLflow does not start: .*Set MLFLOW_TRACKING_URI"):
+        MLflow(epath.Path(tmp_path), experiment="vit", config={})
+    assert time.monotonic() - start < 30
+    assert RETRIES not in os.environ
 
 
 def test_without_the_package_nothing_starts(tmp_path, tiny_run, monkeypatch):

@@ -1,10 +1,12 @@
 """Optional logging to MLflow; its own variables apply, such as MLFLOW_TRACKING_URI."""
 
+import contextlib
 import functools
 import io
+import os
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -17,6 +19,7 @@ from vit_jax.store import workdir as workdirs
 from vit_jax.training.histograms import Histogram
 
 ID_FILE = "mlflow_run_id.txt"
+RETRIES = "MLFLOW_HTTP_REQUEST_MAX_RETRIES"
 MOST_PARAMS = 100  # in one request
 LONGEST_PARAM = 6000  # characters of a value
 
@@ -40,8 +43,9 @@ class MLflow:
         self._told = False
         try:
             self._client = self._mlflow.MlflowClient()
-            self._run_id = self._begin(workdir, experiment)
-            self._write_params(config)
+            with _fewer_tries():
+                self._run_id = self._begin(workdir, experiment)
+                self._write_params(config)
         except (self._mlflow.MlflowException, ImportError) as error:
             raise UserError(
                 f"MLflow does not start: {error} Set MLFLOW_TRACKING_URI to a server, or to a file "
@@ -114,6 +118,22 @@ def check_experiment(experiment: str) -> None:
     if not experiment.strip():
         raise UserError(f"log.mlflow_experiment={experiment!r}: give a name.")
     _mlflow()
+
+
+@contextlib.contextmanager
+def _fewer_tries() -> Iterator[None]:
+    """Seconds until a server is known to be away, not the minutes of MLflow's own seven tries.
+
+    A variable of the user's stands.
+    """
+    if RETRIES in os.environ:
+        yield
+        return
+    os.environ[RETRIES] = "2"
+    try:
+        yield
+    finally:
+        del os.environ[RETRIES]
 
 
 def _mlflow() -> Any:
