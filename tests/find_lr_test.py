@@ -95,7 +95,7 @@ def test_at_one_rate_it_is_a_run(tiny_run, tmp_path):
     "limits", [{"min_lr": 0.0}, {"min_lr": 1.0, "max_lr": 0.1}, {"steps": 9}, {"max_lr": np.inf}]
 )
 def test_rates_that_do_not_rise_are_refused(tiny_run, limits):
-    with pytest.raises(UserError, match="give rates that rise"):
+    with pytest.raises(UserError, match=r"give rates that rise|--steps=9: give at least"):
         rate_test(
             tiny_run(), **{"min_lr": 1e-3, "max_lr": 1.0, "steps": 20} | limits, screen=Screen()
         )
@@ -117,4 +117,9 @@ def test_the_command(tmp_path, run_python):
     assert 1e-5 < found["steepest"] < 1 and len(found["losses"]) <= 40
     done = run_python(*command, "--output", str(tmp_path / "lr.gif"))
     assert done.returncode == 1 and "is not a PNG file" in done.stderr
+    (tmp_path / "file").touch()
+    done = run_python(*command, "--output", str(tmp_path / "file" / "lr.png"))
+    assert done.returncode == 1 and "lr.png cannot be written" in done.stderr
+    assert "step" not in done.stdout
+    (tmp_path / "file").unlink()
     assert list(tmp_path.iterdir()) == [tmp_path / "new"]

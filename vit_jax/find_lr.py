@@ -34,7 +34,7 @@ from PIL import Image
 from vit_jax import train
 from vit_jax.cluster.peers import Peers
 from vit_jax.config import RunConfig, TotalConfig
-from vit_jax.core import compilation_cache
+from vit_jax.core import cloud, compilation_cache
 from vit_jax.core.errors import UserError
 from vit_jax.core.screen import Screen
 from vit_jax.draw import scales
@@ -43,6 +43,7 @@ from vit_jax.draw.scales import Axes, Scale
 from vit_jax.preview import save
 from vit_jax.run import build, preflight
 from vit_jax.run.memory import explain_out_of_memory
+from vit_jax.store import disk_space
 from vit_jax.training.step import lower_update
 
 SMOOTHING = 0.9  # of averages over losses: the weight of a loss by that of the next one
@@ -130,10 +131,11 @@ def rate_test(
 
     The batches, the model, the optimizer and all else are the run's; only the schedule is not.
     """
-    if not 0 < min_lr < max_lr < math.inf or steps < FEWEST:
+    if steps < FEWEST:
+        raise UserError(f"--steps={steps}: give at least {FEWEST}.")
+    if not 0 < min_lr < max_lr < math.inf:
         raise UserError(
-            f"--min_lr={min_lr:g} --max_lr={max_lr:g} --steps={steps}: give rates that rise from "
-            f"above 0, and at least {FEWEST} steps."
+            f"--min_lr={min_lr:g} --max_lr={max_lr:g}: give rates that rise from above 0."
         )
     config = build.pinned(_of_steps(config, steps), epath.Path("/nowhere"), Peers.alone())
     build.check_views(config.input)
@@ -231,6 +233,11 @@ def main(_: list[str]) -> None:
     output = None if FLAGS.output is None else epath.Path(FLAGS.output).expanduser()
     if output is not None and output.suffix != ".png":
         raise UserError(f"--output={output} is not a PNG file: give a name that ends in .png.")
+    if output is not None and not cloud.is_remote(output):
+        try:
+            disk_space.try_writing(output.absolute().parent)  # before a search of minutes
+        except OSError as error:
+            raise UserError(f"--output={output} cannot be written: {error.strerror}.") from error
     config = configs.load(FLAGS.config, FLAGS.config_override)
     preflight.check_folders(config)
     compilation_cache.use()

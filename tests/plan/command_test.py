@@ -53,6 +53,7 @@ def test_prints_json(plan):
         ((), {"chip_hour_price": 1.0}, "--topology"),
         ((), {"largest_batch": True}, "--largest_batch needs the compiler"),
         ((), {"memory_gib": 1.0}, "--memory_gib is read by --largest_batch alone"),
+        ((), {"memory_gib": float("nan")}, "--memory_gib=nan: give a number"),
         (
             (),
             {"topology": "v5e:2x2", "chip_hour_price": float("nan")},

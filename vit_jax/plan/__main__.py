@@ -116,8 +116,10 @@ def main(_: list[str]) -> None:
         raise UserError("--chip_hour_price needs --topology, which says how many chips.")
     if FLAGS.largest_batch and not FLAGS.compile:
         raise UserError("--largest_batch needs the compiler: leave out --nocompile.")
-    if FLAGS.memory_gib is not None and not (FLAGS.largest_batch and FLAGS.memory_gib > 0):
-        raise UserError("--memory_gib is read by --largest_batch alone, and is more than 0.")
+    if FLAGS.memory_gib is not None and not 0 < FLAGS.memory_gib < math.inf:
+        raise UserError(f"--memory_gib={FLAGS.memory_gib:g}: give a number above 0.")
+    if FLAGS.memory_gib is not None and not FLAGS.largest_batch:
+        raise UserError("--memory_gib is read by --largest_batch alone.")
     if FLAGS.topology:
         topology.check(FLAGS.topology)
         # jax would cache programs for absent devices, and not read them.

@@ -75,7 +75,10 @@ def find(path: epath.PathLike) -> epath.Path:
             continue
         return directory / str(step)
     if there:
-        raise UserError(f"All checkpoints in {directory} are damaged: steps {there}.")
+        raise UserError(
+            f"All checkpoints in {directory} are damaged: steps {there}. Give another work "
+            "directory, or train anew."
+        )
     raise UserError(
         f"No checkpoint in {folder}. Give a work directory, its checkpoints folder or a step's "
         "folder, e.g. DIR, DIR/checkpoints or DIR/checkpoints/1000."

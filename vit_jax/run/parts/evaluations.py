@@ -230,10 +230,11 @@ def check_early_stopping(config: RunConfig, durations: Durations) -> None:
     before_the_end = 0 if every is None else (total - 1) // every
     if before_the_end <= c.patience:
         most = (total - 1) // (c.patience + 1)
-        at_most = f"at most {most:,}" if most else "a smaller early_stopping.patience as well"
+        advice = f"evals.{name}.every_steps to at most {most:,}"
+        if not most:
+            advice = f"evals.{name}.every_steps and early_stopping.patience lower"
         raise errors.UserError(
             f"early_stopping.patience={c.patience} evaluations behind the first never pass before "
             f"the end: evals.{name}.every_steps={every} gives {before_the_end} before the last of "
-            f"{total:,} steps. Set evals.{name}.every_steps to {at_most}, or "
-            "early_stopping.metric=none."
+            f"{total:,} steps. Set {advice}, or early_stopping.metric=none."
         )
