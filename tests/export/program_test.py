@@ -98,3 +98,19 @@ def test_the_command(toy, tmp_path, run_python, to):
     done = run_python("-m", "vit_jax.export", *arguments)
     assert (done.returncode, done.stdout) == (1, "")
     assert "there already" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--to=stablehlo", "--batch_size=3"), "--batch_size is of --to=tflite"),
+        (("--to=onnx", "--platforms=cpu"), "--platforms is of --to=stablehlo"),
+        (("--to=stablehlo", "--platforms="), "--platforms is empty"),
+        (("--output=",), "--output is empty"),
+        (("--checkpoint=",), "--checkpoint is empty"),
+    ],
+)
+def test_flags_that_nothing_would_read_are_refused(tmp_path, run_python, arguments, message):
+    given = (f"--checkpoint={tmp_path}", f"--output={tmp_path / 'new'}", *arguments)
+    done = run_python("-m", "vit_jax.export", *given)
+    assert done.returncode == 1 and done.stderr.startswith(f"error: {message}")

@@ -38,17 +38,29 @@ from vit_jax.export.to_onnx.file import save as onnx
 from vit_jax.models.int8 import quantise
 
 FLAGS = flags.FLAGS
+# Flags that one format alone reads.
+OF_ONE = {"batch_size": "tflite", "platforms": "stablehlo"}
+IN_FLOAT32 = ("onnx", "tflite")
+
+
+def check_flags() -> None:
+    """UserError for flags that are empty, or that the format does not read."""
+    for name in ("checkpoint", "output", "platforms"):
+        if not FLAGS[name].value:
+            raise UserError(f"--{name} is empty.")
+    for name, reader in OF_ONE.items():
+        if FLAGS[name].present and FLAGS.to != reader:
+            raise UserError(f"--{name} is of --to={reader}: leave it out of --to={FLAGS.to}.")
+    if FLAGS.to in IN_FLOAT32 and FLAGS.dtype == "bfloat16":
+        raise UserError(f"--to={FLAGS.to} computes in float32: leave --dtype=bfloat16 out.")
+    if FLAGS.int8 and FLAGS.to not in ("onnx", "stablehlo"):
+        raise UserError(f"--to={FLAGS.to} cannot be with --int8: give --to=onnx or stablehlo.")
 
 
 def main(_: list[str]) -> None:
     """The command."""
-    dtype = FLAGS.dtype
-    if FLAGS.to in ("onnx", "tflite"):
-        if dtype == "bfloat16":
-            raise UserError(f"--to={FLAGS.to} computes in float32: leave --dtype=bfloat16 out.")
-        dtype = "float32"
-    if FLAGS.int8 and FLAGS.to not in ("onnx", "stablehlo"):
-        raise UserError(f"--to={FLAGS.to} cannot be with --int8: give --to=onnx or stablehlo.")
+    check_flags()
+    dtype = "float32" if FLAGS.to in IN_FLOAT32 else FLAGS.dtype
     loaded = weights.load_with_info(FLAGS.checkpoint, ema=FLAGS.ema, head=FLAGS.head, dtype=dtype)
     if FLAGS.int8:
         quantise(loaded.model)
