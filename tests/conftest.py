@@ -239,14 +239,14 @@ def bounded():
 def pytest_collection_modifyitems(config, items):
     """Files with slow tests come first, so that short ones fill the time of the last worker."""
     is_slow = lambda item: item.get_closest_marker("slow")
-    if share := config.getoption("--share"):
-        number, shares = share
-        in_turn = [i for i in items if is_slow(i) and not i.nodeid.startswith(ALWAYS)]
+    if given := config.getoption("--share"):
+        number, shares = given
         # By a hash of the name: a new test moves no other one.
-        left_out = [i for i in in_turn if (zlib.crc32(i.nodeid.encode()) - number) % shares]
-        config.hook.pytest_deselected(items=left_out)
-        out = set(left_out)
-        items[:] = [item for item in items if item not in out]
+        in_share = lambda item: zlib.crc32(item.nodeid.encode()) % shares == number
+        always = lambda item: not is_slow(item) or item.nodeid.startswith(ALWAYS)
+        kept = [item for item in items if always(item) or in_share(item)]
+        config.hook.pytest_deselected(items=list(set(items).difference(kept)))
+        items[:] = kept
     slow = Counter(item.path for item in items if is_slow(item))
     items.sort(key=lambda item: -slow[item.path])
 
@@ -259,7 +259,7 @@ def pytest_collection_finish():
 
 
 def share(text):
-    """ "3/8" -> (3, 8)."""
+    """Parses "K/N"."""
     number, shares = map(int, text.split("/"))
     if not 0 <= number < shares:
         raise ValueError

@@ -34,7 +34,7 @@ from PIL import Image
 from vit_jax import train
 from vit_jax.cluster.peers import Peers
 from vit_jax.config import RunConfig, TotalConfig
-from vit_jax.core import cloud, compilation_cache
+from vit_jax.core import compilation_cache
 from vit_jax.core.errors import UserError
 from vit_jax.core.screen import Screen
 from vit_jax.draw import scales
@@ -233,11 +233,8 @@ def main(_: list[str]) -> None:
     output = None if FLAGS.output is None else epath.Path(FLAGS.output).expanduser()
     if output is not None and output.suffix != ".png":
         raise UserError(f"--output={output} is not a PNG file: give a name that ends in .png.")
-    if output is not None and not cloud.is_remote(output):
-        try:
-            disk_space.try_writing(output.absolute().parent)  # before a search of minutes
-        except OSError as error:
-            raise UserError(f"--output={output} cannot be written: {error.strerror}.") from error
+    if output is not None:
+        disk_space.check_output(output)  # before a search of minutes
     config = configs.load(FLAGS.config, FLAGS.config_override)
     preflight.check_folders(config)
     compilation_cache.use()

@@ -38,6 +38,7 @@ from vit_jax.core.files import atomic_file
 from vit_jax.core.screen import Screen
 from vit_jax.models.images import AnyImage, find, listed, load
 from vit_jax.models.int8 import quantise
+from vit_jax.store import disk_space
 from vit_jax.weights import Loaded
 
 TABLES = {".csv": csv.CSVWriter, ".parquet": parquet.ParquetWriter}
@@ -176,10 +177,7 @@ def write_table(
                     rows = []
                 screen.bar("images", done, total)
     except OSError as error:
-        raise UserError(
-            f"--output={output} cannot be written: {error.strerror or error}. Give a file in a "
-            "folder that is writable and has room."
-        ) from error
+        raise disk_space.unwritable(output, error) from error
 
 
 def name_of(image: Path | int) -> str:

@@ -29,6 +29,7 @@ from vit_jax.core.errors import UserError
 from vit_jax.draw import contact_sheet
 from vit_jax.draw.contact_sheet import Cell
 from vit_jax.run import build, preflight
+from vit_jax.store import disk_space
 from vit_jax.training import step as steps
 from vit_jax.training.method import view_names
 
@@ -118,10 +119,7 @@ def save(image: Image.Image, output: epath.Path) -> None:
         output.parent.mkdir(parents=True, exist_ok=True)
         output.write_bytes(file.getvalue())
     except OSError as error:
-        raise UserError(
-            f"--output={output} cannot be written: {error.strerror}. Give a file in a folder that "
-            "is writable and has room."
-        ) from error
+        raise disk_space.unwritable(output, error) from error
 
 
 FLAGS = flags.FLAGS

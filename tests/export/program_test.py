@@ -103,8 +103,8 @@ def test_the_command(toy, tmp_path, run_python, to):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--to=stablehlo", "--batch_size=3"), "--batch_size is of --to=tflite"),
-        (("--to=onnx", "--platforms=cpu"), "--platforms is of --to=stablehlo"),
+        (("--to=stablehlo", "--batch_size=3"), "--batch_size is read by --to=tflite alone"),
+        (("--to=onnx", "--platforms=cpu"), "--platforms is read by --to=stablehlo alone"),
         (("--to=stablehlo", "--platforms="), "--platforms is empty"),
         (("--output=",), "--output is empty"),
         (("--checkpoint=",), "--checkpoint is empty"),

@@ -131,7 +131,10 @@ def test_more_patience_lets_an_ended_run_go_on(ended, tmp_path, tiny_run):
             ("early_stopping.patience=4",),
             "gives 4 before the last of 9 steps. Set evals.test",
         ),
-        (("early_stopping.patience=40",), "early_stopping.patience lower"),
+        (
+            ("early_stopping.patience=40",),
+            "to 1, early_stopping.patience below 8, or",
+        ),
     ],
 )
 def test_what_would_never_end_a_run_is_refused(tiny_run, tmp_path, overrides, message):

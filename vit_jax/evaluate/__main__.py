@@ -50,7 +50,6 @@ if __name__ == "__main__":  # --help and a mistake do not wait for the imports b
     command.parse(configs.load, positional=True)
 
 import datetime
-import errno
 import json
 import os
 import sys
@@ -240,16 +239,7 @@ def _file(flag: str, ending: str = "") -> epath.Path | None:
     file = epath.Path(FLAGS[flag].value).expanduser()
     if file.suffix != ending and ending:
         raise UserError(f"--{flag}={file} is not an HTML file: give a name that ends in {ending}.")
-    try:
-        if file.is_dir():
-            raise IsADirectoryError(errno.EISDIR, "it is a folder")
-        if "://" not in str(file):
-            disk_space.try_writing(file.parent)
-    except OSError as error:
-        raise UserError(
-            f"--{flag}={file} cannot be written: {error.strerror}. Give a file in a folder that is "
-            "writable and has room."
-        ) from error
+    disk_space.check_output(file, flag)
     return file
 
 

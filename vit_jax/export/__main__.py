@@ -38,8 +38,7 @@ from vit_jax.export.to_onnx.file import save as onnx
 from vit_jax.models.int8 import quantise
 
 FLAGS = flags.FLAGS
-# Flags that one format alone reads.
-OF_ONE = {"batch_size": "tflite", "platforms": "stablehlo"}
+READ_BY = {"batch_size": "tflite", "platforms": "stablehlo"}
 IN_FLOAT32 = ("onnx", "tflite")
 
 
@@ -47,10 +46,10 @@ def check_flags() -> None:
     """UserError for flags that are empty, or that the format does not read."""
     for name in ("checkpoint", "output", "platforms"):
         if not FLAGS[name].value:
-            raise UserError(f"--{name} is empty.")
-    for name, reader in OF_ONE.items():
+            raise UserError(f"--{name} is empty: give a value.")
+    for name, reader in READ_BY.items():
         if FLAGS[name].present and FLAGS.to != reader:
-            raise UserError(f"--{name} is of --to={reader}: leave it out of --to={FLAGS.to}.")
+            raise UserError(f"--{name} is read by --to={reader} alone: leave it out.")
     if FLAGS.to in IN_FLOAT32 and FLAGS.dtype == "bfloat16":
         raise UserError(f"--to={FLAGS.to} computes in float32: leave --dtype=bfloat16 out.")
     if FLAGS.int8 and FLAGS.to not in ("onnx", "stablehlo"):

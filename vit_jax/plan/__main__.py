@@ -119,7 +119,7 @@ def main(_: list[str]) -> None:
     if FLAGS.memory_gib is not None and not 0 < FLAGS.memory_gib < math.inf:
         raise UserError(f"--memory_gib={FLAGS.memory_gib:g}: give a number above 0.")
     if FLAGS.memory_gib is not None and not FLAGS.largest_batch:
-        raise UserError("--memory_gib is read by --largest_batch alone.")
+        raise UserError("--memory_gib is read by --largest_batch alone: give both, or neither.")
     if FLAGS.topology:
         topology.check(FLAGS.topology)
         # jax would cache programs for absent devices, and not read them.

@@ -15,7 +15,7 @@ from vit_jax.core import cloud, command
 from vit_jax.core.errors import UserError
 from vit_jax.core.files import write_text
 from vit_jax.report import page
-from vit_jax.store import runs
+from vit_jax.store import disk_space, runs
 
 NAME = "report.html"
 
@@ -33,10 +33,7 @@ def report(folders: Sequence[epath.Path], output: epath.Path) -> None:
         output.parent.mkdir(parents=True, exist_ok=True)
         write_text(output, text)
     except OSError as error:
-        raise UserError(
-            f"--output={output} cannot be written: {error.strerror}. Give a file in a folder that "
-            "is writable and has room."
-        ) from error
+        raise disk_space.unwritable(output, error) from error
     empty = [run.name for run in read if not run.series]
     if empty:
         print(f"note     nothing logged yet by {', '.join(empty)}")

@@ -189,9 +189,10 @@ class Checkpoints:
         self._manager.reload()
         latest = self.latest_step()
         valid = "No earlier one exists." if latest is None else f"Step {latest} is still valid."
-        in_the_way = isinstance(error, FileExistsError)  # of gs:// without its number
+        number = getattr(error, "errno", None)
+        if isinstance(error, FileExistsError):
+            number = errno.EEXIST  # which that of gs:// lacks
         for code, advice in ADVICE.items():
-            number = errno.EEXIST if in_the_way else getattr(error, "errno", None)
             if number == code or os.strerror(code) in str(error):
                 raise UserError(
                     f"A checkpoint could not be saved in {self._directory}: {os.strerror(code)}. "

@@ -55,6 +55,25 @@ def try_writing(folder: epath.Path) -> None:
         pass
 
 
+def check_output(file: epath.Path, flag: str = "output") -> None:
+    """Raises UserError if the file that a flag names cannot be written; leaves no trace."""
+    try:
+        if file.is_dir():
+            raise IsADirectoryError(errno.EISDIR, "it is a folder")
+        if not cloud.is_remote(file):
+            try_writing(file.parent)
+    except OSError as error:
+        raise unwritable(file, error, flag) from error
+
+
+def unwritable(file: epath.PathLike, error: OSError, flag: str = "output") -> UserError:
+    """The error for a file that a flag names and that cannot be written."""
+    return UserError(
+        f"--{flag}={file} cannot be written: {error.strerror or error}. Give a file in a "
+        "folder that is writable and has room."
+    )
+
+
 def check_disk_space(
     folder: epath.Path,
     *,
