@@ -6,6 +6,7 @@ import pytest
 from etils import epath
 from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.backend.event_processing.plugin_event_multiplexer import EventMultiplexer
 from tensorboard.util import tensor_util
 
 from vit_jax.core.errors import UserError
@@ -15,7 +16,7 @@ from vit_jax.training.run_log import RunLog, write_parameters
 
 
 def test_scalars_and_histograms_are_read_back(tmp_path):
-    writer = TensorBoard(epath.Path(tmp_path))
+    writer = TensorBoard(epath.Path(tmp_path), start_step=0)
     writer.write(7, {"train/loss": 0.5})
     edges, counts = np.array([-1.0, 0.0, 0.5, 2.0]), np.array([3, 0, 4])
     writer.write_histograms(7, {"gradients/head/bias": Histogram(counts, edges)})
@@ -31,6 +32,41 @@ def test_scalars_and_histograms_are_read_back(tmp_path):
     assert plugin == "histograms"
 
 
+def write_rows(folder, *, start, end):
+    writer = TensorBoard(epath.Path(folder), start_step=start)
+    for step in range(start + 1, end + 1):
+        writer.write(step, {"train/loss": float(step)})
+    writer.close(None)
+
+
+def test_rows_after_the_restored_step_are_written_once(tmp_path):
+    """As after kill -9 at step 5, twice, with a checkpoint of step 3."""
+    write_rows(tmp_path, start=0, end=5)
+    (file,) = tmp_path.iterdir()
+    file.write_bytes(file.read_bytes()[:-10])  # killed while it wrote
+    write_rows(tmp_path, start=3, end=5)
+    write_rows(tmp_path, start=3, end=4)
+    events = EventAccumulator(str(tmp_path)).Reload()
+    assert [event.step for event in events.Tensors("train/loss")] == [1, 2, 3, 4]
+
+
+def test_a_tensorboard_that_is_open_drops_rows_after_the_restored_step(tmp_path):
+    """It has read rows before the resumed run deletes them."""
+    write_rows(tmp_path, start=0, end=5)
+    tensorboard = EventMultiplexer().AddRunsFromDirectory(str(tmp_path)).Reload()
+    assert len(tensorboard.Tensors(".", "train/loss")) == 5
+    write_rows(tmp_path, start=3, end=4)
+    tensorboard.Reload()
+    assert [event.step for event in tensorboard.Tensors(".", "train/loss")] == [1, 2, 3, 4]
+
+
+def test_event_files_of_other_programs_stay(tmp_path):
+    other = tmp_path / "events.out.tfevents.1.other"
+    other.write_bytes(b"\3" + bytes(11) + b"\xff\xff\xff" + bytes(20))
+    write_rows(tmp_path, start=0, end=1)
+    assert len(other.read_bytes()) == 35
+
+
 def png(colour):
     out = io.BytesIO()
     Image.new("RGB", (3, 2), colour).save(out, "PNG")
@@ -38,7 +74,7 @@ def png(colour):
 
 
 def test_pictures_are_read_back(tmp_path):
-    writer = TensorBoard(epath.Path(tmp_path))
+    writer = TensorBoard(epath.Path(tmp_path), start_step=0)
     writer.write_pictures(7, {"look/filters": png("red")})
     writer.close(None)
     events = EventAccumulator(str(tmp_path)).Reload()

@@ -87,7 +87,7 @@ def log(
     if c.mlflow_experiment is not None and jax.process_index() == 0:
         writers.append(MLflow(workdir, experiment=c.mlflow_experiment, config=fields))
     if c.tensorboard and jax.process_index() == 0:
-        writers.append(TensorBoard(workdir))
+        writers.append(TensorBoard(workdir, start_step=start_step))
     profile = None if c.profile_at_step is None else (c.profile_at_step, c.profile_steps)
     return RunLog(workdir, writers=writers, start_step=start_step, profile=profile)
 

@@ -6,6 +6,7 @@ import contextlib
 import io
 import os
 import socket
+import struct
 import time
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -15,8 +16,11 @@ import numpy as np
 from etils import epath
 from PIL import Image
 
+from vit_jax.core.files import atomic_file
 from vit_jax.training.histograms import Histogram
 
+_FILES = "events.out.tfevents."
+_HEADER, _CHECKSUM_BYTES = struct.Struct("<QI"), 4  # around a record: its length, checksums
 _FLUSH_SECS = 30  # of the file, which a bucket takes anew each time
 
 
@@ -25,14 +29,19 @@ class TensorBoard:
 
     A record of it (as in TFRecord files) is an Event message:
     https://github.com/tensorflow/tensorboard/blob/master/tensorboard/compat/proto/event.proto
+
+    Args:
+      start_step: rows after it, from an earlier start that went further, are deleted.
     """
 
-    def __init__(self, workdir: epath.Path):
-        from tensorboard.compat.proto.event_pb2 import Event
+    def __init__(self, workdir: epath.Path, *, start_step: int):
+        from tensorboard.compat.proto.event_pb2 import Event, SessionLog
         from tensorboard.summary.writer.record_writer import RecordWriter
 
+        for file in workdir.glob(f"{_FILES}*"):
+            _truncate_after(file, start_step)
         now, host = time.time(), socket.gethostname()
-        path = workdir / f"events.out.tfevents.{now:.6f}.{host}.{os.getpid()}"
+        path = workdir / f"{_FILES}{now:.6f}.{host}.{os.getpid()}"
         self._opened = contextlib.ExitStack()
         # At gs:// and the like open() gives a context manager that is not the file.
         self._records = RecordWriter(self._opened.enter_context(path.open("wb")))
@@ -41,6 +50,10 @@ class TensorBoard:
         self._last: Future[None] = self._thread.submit(
             self._append, Event(wall_time=now, file_version="brain.Event:2")
         )
+        # A TensorBoard that has read the deleted rows drops those of this step and later ones.
+        start = Event(wall_time=now, step=start_step + 1)
+        start.session_log.status = SessionLog.START
+        self._last = self._thread.submit(self._append, start)
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
         """Writes one row. OSError if an earlier one could not be written."""
@@ -100,3 +113,23 @@ class TensorBoard:
         self._opened.close()
         if error is None:
             self._last.result()
+
+
+def _truncate_after(file: epath.Path, step: int) -> None:
+    """Cuts an event file at its first row after `step`, or at what a kill left unfinished."""
+    from google.protobuf.message import DecodeError
+    from tensorboard.compat.proto.event_pb2 import Event
+
+    data, end = file.read_bytes(), 0
+    while end + _HEADER.size <= len(data):
+        start = end + _HEADER.size
+        stop = start + _HEADER.unpack_from(data, end)[0]
+        try:
+            if stop > len(data) or Event.FromString(data[start:stop]).step > step:
+                break
+        except DecodeError:  # it is damaged, or of another program
+            return
+        end = stop + _CHECKSUM_BYTES
+    if end < len(data):
+        with atomic_file(file) as temporary:
+            temporary.write_bytes(data[:end])
