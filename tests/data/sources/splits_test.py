@@ -1,4 +1,7 @@
+import random
+
 import pytest
+import tensorflow_datasets as tfds
 
 from vit_jax.core.errors import UserError
 from vit_jax.data.sources.splits import Slice, check_disjoint, parts, resolve
@@ -24,23 +27,58 @@ def test_slices(split: str, expected: tuple[str, int, int]) -> None:
     assert resolve(split, SIZES, where="input") == Slice(*expected)
 
 
-def test_slices_mean_what_tfds_means() -> None:
-    tfds = pytest.importorskip("tensorflow_datasets")
-    for num_examples in (50, 99, 1437, 50_001):
-        info = tfds.core.SplitInfo(
-            name="train",
-            shard_lengths=[num_examples],
-            num_bytes=0,
-            filename_template=tfds.core.ShardedFileTemplate(
-                data_dir="/nowhere", dataset_name="x", split="train", filetype_suffix="tfrecord"
-            ),
-        )
-        splits = tfds.core.SplitDict([info])
-        for text in ("train[:98%]", "train[98%:]", "train[25%:75%]", "train[-33%:]", "train[2:5]"):
-            (expected,) = splits[text].file_instructions
-            piece = resolve(text, {"train": num_examples}, where="input")
-            assert piece.num_examples == splits[text].num_examples
-            assert piece.start == expected.skip
+def tfds_splits(shard_lengths: list[int]) -> tfds.core.SplitDict:
+    """`train` in files of so many examples; there are no files."""
+    template = tfds.core.ShardedFileTemplate(
+        data_dir="/nowhere", dataset_name="x", split="train", filetype_suffix="tfrecord"
+    )
+    info = tfds.core.SplitInfo(
+        name="train", shard_lengths=shard_lengths, num_bytes=0, filename_template=template
+    )
+    return tfds.core.SplitDict([info])
+
+
+def bounds_in_tfds(splits: tfds.core.SplitDict, text: str) -> tuple[int, int] | None:
+    """The examples [start, stop) of a slice; None where TFDS refuses it, or reads nothing."""
+    try:
+        (part,) = tfds.core.ReadInstruction.from_spec(text).to_absolute(splits)
+    except ValueError:
+        return None
+    stop = splits["train"].num_examples if part.to is None else part.to
+    return (part.from_ or 0, stop) if 0 <= (part.from_ or 0) < stop else None
+
+
+def random_slice(rng: random.Random, num_examples: int) -> str:
+    def boundary() -> str:
+        unit = rng.choice(["", "%", "%", "shard"])
+        most = {"": num_examples + 2, "%": 101, "shard": 5}[unit]
+        number = rng.randint(-most, most)
+        of_half = unit == "%" and rng.random() < 0.3
+        return rng.choice(["", f"{number}{'.5' if of_half else ''}{unit}"])
+
+    first, second = boundary(), boundary()
+    if rng.random() < 0.5 and second:  # the same unit
+        second = second.rstrip("%shard").partition(".")[0] + first.lstrip("-.0123456789")
+    return rng.choice(["train", "train[-2shard]", *[f"train[{first}:{second}]"] * 20])
+
+
+def test_random_slices_mean_what_tfds_means() -> None:
+    """Or they are refused: those that TFDS refuses, or reads otherwise than they look."""
+    rng, refused = random.Random(0), 0
+    for _ in range(400):
+        lengths = [rng.randint(1, 9) for _ in range(4)] if rng.random() < 0.5 else [300, 299, 1, 41]
+        size, splits = sum(lengths), tfds_splits(lengths)
+        text = random_slice(rng, size)
+        expected = bounds_in_tfds(splits, text)
+        try:
+            part = resolve(text, {"train": size}, where="input", shard_lengths={"train": lengths})
+        except UserError as error:
+            refused += 1
+            why = ("different units", "-0 from the end", "means shards")
+            assert expected is None or any(each in str(error) for each in why), text
+        else:
+            assert (part.start, part.stop) == expected, text
+    assert refused < 300
 
 
 @pytest.mark.parametrize(
@@ -52,6 +90,13 @@ def test_slices_mean_what_tfds_means() -> None:
         ("train[-50001:]", "at least one"),
         ("train[1/2:]", "not a split"),
         ("train[5]", "not a split"),
+        ("train[:]", "not a split"),
+        ("train[12.5:]", "not a split"),
+        ("train[60:66%]", "different units"),  # of TFDS: 60% to 66%
+        ("train[5%:2shard]", "different units"),
+        ("train[:-0]", "-0 from the end"),  # of TFDS: nothing
+        ("tiny[-1%:]", "-0 from the end of 7"),  # of TFDS: everything
+        ("train[1shard:]", "not in. Write the slice in examples or percent"),
         ("", "not a split"),
     ],
 )

@@ -1,19 +1,25 @@
 """Splits and their slices, as TFDS writes them: "train", "train[:98%]", "full[25600:51200]".
 
+https://www.tensorflow.org/datasets/splits. A slice that TFDS reads in a way that its text does not
+show, such as "train[60:66%]" (both in percent) or "train[:-0]" (nothing), is refused.
+
 Several with "+" between them are one behind the other: "train[:800]+validation[:200]".
 """
 
 import itertools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from vit_jax.core.errors import UserError, nearest
 
 ALL = "all"  # all images of a folder that has no folders of splits
 
-_BOUNDARY = r"(-?\d+%?)?"
-_SPLIT = re.compile(rf"(?P<name>[\w.-]+)(\[(?P<start>{_BOUNDARY}):(?P<stop>{_BOUNDARY})\])?")
+_BOUNDARY = r"-?\d+(\.\d+(?=%))?(%|shard)?"
+_SPLIT = re.compile(
+    rf"(?P<name>[\w.-]+)(\[(?!:\])"
+    rf"((?P<start>{_BOUNDARY})?:(?P<stop>{_BOUNDARY})?|(?P<shard>-?\d+)shard)\])?"
+)
 
 
 class Slice(NamedTuple):
@@ -53,12 +59,19 @@ def base_name(split: str, *, where: str) -> str:
     return _match(split, where)["name"]
 
 
-def resolve(split: str, num_examples: Mapping[str, int], *, where: str) -> Slice:
+def resolve(
+    split: str,
+    num_examples: Mapping[str, int],
+    *,
+    where: str,
+    shard_lengths: Mapping[str, Sequence[int]] | None = None,
+) -> Slice:
     """The slice that `split` means, given the sizes of the splits that exist.
 
     As in TFDS, percentages are rounded to the nearest example (so [:98%] and [98%:] share none and
-    miss none) and negative boundaries count from the end. UserError if the split does not exist, or
-    the slice leaves it or is empty; it names the config's section `where`.
+    miss none), negative boundaries count from the end, and shards are files, of `shard_lengths`
+    examples. UserError if the split does not exist, or the slice leaves it or is empty; it names
+    the config's section `where`.
     """
     match = _match(split, where)
     name = match["name"]
@@ -74,13 +87,59 @@ def resolve(split: str, num_examples: Mapping[str, int], *, where: str) -> Slice
             f"{', '.join(f'{n:,} in {k!r}' for k, n in num_examples.items())}; add some, or give "
             "another split."
         )
-    start, stop = _boundary(match["start"], size, 0), _boundary(match["stop"], size, size)
-    if not 0 <= start < stop <= size:
+    unit, texts = _unit(match, split, where)
+    if unit == "shard" and shard_lengths is None:
         raise UserError(
-            f"{where}.split={split!r} means examples [{start}, {stop}) of the {size} in {name!r}; "
-            f"a slice must hold at least one and end at {size} or before."
+            f"{where}.split={split!r}: shards are record files, which this data set is not in. "
+            "Write the slice in examples or percent."
         )
+    ends = [0, *itertools.accumulate((shard_lengths or {}).get(name, ()))]
+    total, scale = {
+        "": (size, int),
+        "%": (size, lambda text: round(float(text) * size / 100)),
+        "shard": (len(ends) - 1, int),
+    }[unit]
+    start, stop = (
+        default if text is None else _from_the_start(text, scale, total, split, where)
+        for text, default in zip(texts, (0, total), strict=True)
+    )
+    if not 0 <= start < stop <= total:
+        what = "shards" if unit == "shard" else "examples"
+        raise UserError(
+            f"{where}.split={split!r} means {what} [{start}, {stop}) of the {total} in {name!r}; "
+            f"a slice must hold at least one and end at {total} or before."
+        )
+    if unit == "shard":
+        start, stop = ends[start], ends[stop]
     return Slice(name, start, stop)
+
+
+def _unit(match: re.Match[str], split: str, where: str) -> tuple[str, list[str | None]]:
+    """("", "%" or "shard"; the numbers before and behind the colon, None where there is none)"""
+    if match["shard"] is not None:
+        following = str(int(match["shard"]) + 1)
+        return "shard", [match["shard"], None if following == "0" else following]
+    given = [match["start"], match["stop"]]
+    units = {text.lstrip("-.0123456789") for text in given if text is not None} or {""}
+    if len(units) > 1:
+        raise UserError(
+            f"{where}.split={split!r}: its two numbers have different units. Write both in "
+            "examples, both in percent or both in shards: train[60%:66%]."
+        )
+    (unit,) = units
+    return unit, [text and text.removesuffix(unit) for text in given]
+
+
+def _from_the_start(
+    text: str, scale: Callable[[str], int], total: int, split: str, where: str
+) -> int:
+    number = scale(text)
+    if text.startswith("-") and number == 0:
+        raise UserError(
+            f"{where}.split={split!r}: -0 from the end of {total} in {text}, which is rounded to "
+            "whole ones. Leave that number out, or give a larger one."
+        )
+    return number + total if number < 0 else number
 
 
 def _match(split: str, where: str) -> re.Match[str]:
@@ -88,14 +147,7 @@ def _match(split: str, where: str) -> re.Match[str]:
     if match is None:
         raise UserError(
             f"{where}.split={split!r} is not a split. Write a name, or a name and one slice in "
-            "examples or percent: train, train[:98%], train[51200:], full[25600:51200]. Put + "
-            "between several."
+            "examples, percent or shards: train, train[:98%], train[51200:], full[25600:51200], "
+            "train[1shard:]. Put + between several."
         )
     return match
-
-
-def _boundary(text: str | None, size: int, default: int) -> int:
-    if not text:
-        return default
-    value = round(int(text[:-1]) * size / 100) if text.endswith("%") else int(text)
-    return value + size if text.startswith("-") else value
