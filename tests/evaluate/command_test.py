@@ -73,6 +73,7 @@ def test_weights_says_how_images_are_prepared(timm_folder, folder, capsys):
     assert model.preprocess == ABOUT
     assert mean_loss == pytest.approx(loss(model, folder, ABOUT), abs=ROUNDING)
     assert "resize_small(18, method='bicubic', longer='down')" in output
+    assert f"data     val: image_folder, val: 9 examples, 3 classes, in {folder}\n" in output
     assert "(0.485, 0.456, 0.406)" in output
     bilinear = models.Preprocess((16, 16), 18, (16, 16), ABOUT.mean, ABOUT.std)
     assert mean_loss != pytest.approx(loss(model, folder, bilinear), abs=20 * ROUNDING)

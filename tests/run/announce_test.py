@@ -1,7 +1,11 @@
 import io
 import types
 
+import pytest
+
 from vit_jax.core.screen import Screen
+from vit_jax.data.source import JoinedSource
+from vit_jax.data.sources.builtin import Synthetic
 from vit_jax.run import announce
 
 PLAN = types.SimpleNamespace(total_steps=1_234_567, steps_per_epoch=312.0)
@@ -22,6 +26,24 @@ def line(monkeypatch, columns, **more):
     right = types.SimpleNamespace(warning=lambda row, step: None)
     announce.Progress(Screen(out), PLAN, right).show(123_456, ROW | more, 186_400.0)
     return out.getvalue().removeprefix("\r\x1b[K")
+
+
+def test_the_folder_that_is_read_is_shown(list_of_two_folders):
+    out = io.StringIO()
+    announce.data(Screen(out), "birds, train+val", list_of_two_folders)
+    assert out.getvalue() == (
+        "data     birds, train+val: 6 examples, 3 classes, in data/birds/1.0.0, data/more\n"
+    )
+
+
+@pytest.fixture
+def list_of_two_folders():
+    def part(location):
+        source = Synthetic(2, 3, (8, 8))
+        source.location = location
+        return source
+
+    return JoinedSource([part("data/birds/1.0.0"), part("data/more"), part("data/more")])
 
 
 def test_the_time_left_and_bad_images_show_at_80_columns(monkeypatch):

@@ -104,7 +104,8 @@ def test_both_splits_of_frozen_features_are_sampled(tmp_path, look, images):
     table, _ = look(*images, EVAL, *frozen, "input.on_bad_image=skip")
     shown = rows(table)
     assert "image_folder, train[:2]: 2 examples" in shown["evals.test.train_split"]
-    assert "image_folder, test: 4 examples" in shown["evals.test"]
+    folder = tmp_path / "images"
+    assert f"image_folder, test: 4 examples, 2 classes, in {folder}; read" in shown["evals.test"]
     bad = [bool("bad image" in shown[f"evals.test{part}"]) for part in (".train_split", "")]
     assert bad == [True, False]
 

@@ -40,7 +40,7 @@ def run(
     durations, info = step.durations, step.model.info
     devices = mesh.devices.ravel()
     epochs = durations.total_steps / durations.steps_per_epoch
-    screen.say(f"data     {build.title(config.input, source)}: {size(source)}")
+    data(screen, build.title(config.input, source), source)
     sizes = [f"{name} {n}" for name, n in mesh.shape.items() if n > 1]
     along = f": {' x '.join(sizes)}" if sizes else ""
     screen.say(f"devices  {mesh.size} x {devices[0].device_kind}{along}{meshes.unused(mesh)}")
@@ -59,6 +59,20 @@ def run(
         screen.say(f"changed  {change}")
 
 
+def data(screen: Screen, title: str, source: Source) -> None:
+    """Announces a data set: its title, size and folder."""
+    screen.say(f"data     {title}: {size(source)}")
+
+
+def eval_data(screen: Screen, config: RunConfig, of: Mapping[str, build.EvalData]) -> None:
+    """Announces the data sets of evaluations, by their names."""
+    for name, evaluation in of.items():
+        for part in evaluation.parts:
+            c = config.evals[name]
+            split = c.split if part is evaluation else c.train_split
+            data(screen, f"{name}: {part.source.name}, {split}", part.source)
+
+
 def forward(products: Products) -> str:
     """FLOPs of a method, such as "12 MFLOPs per example forward, 4 MFLOPs of them ..."."""
     alone = f", {format_count(products.given)}FLOPs of them without gradients"
@@ -68,9 +82,10 @@ def forward(products: Products) -> str:
 
 
 def size(source: Source) -> str:
-    """The size of a data set, such as "1,000 examples, 10 classes"."""
+    """The size of a data set and its folder: "1,000 examples, 10 classes, in data/birds"."""
     weighted = ", weighted labels" if source.weighted else ""
-    return f"{source.num_examples:,} examples, {source.num_classes:,} classes{weighted}"
+    place = f", in {source.location}" if source.location else ""
+    return f"{source.num_examples:,} examples, {source.num_classes:,} classes{weighted}{place}"
 
 
 def parameters(screen: Screen, objective: Objective, layout: StateLayout) -> None:

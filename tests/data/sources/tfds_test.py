@@ -1,5 +1,7 @@
 import itertools
 import json
+import re
+import shutil
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -8,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tensorflow_datasets import features as tfds_features
+from tensorflow_datasets.core.utils.version import list_all_versions
 
 from vit_jax.core.errors import UserError
 from vit_jax.data import files
@@ -255,6 +258,21 @@ def test_takes_the_folder_or_its_parent(tmp_path: Path) -> None:
     write(tmp_path / "birds/1.0.0")
     with pytest.raises(UserError, match=r"several data sets: birds/1.0.0, pets/1.10.0"):
         create(tmp_path)
+
+
+@pytest.mark.parametrize("copy", ["1.0.0.bak", "11.0.0.incompleteXYZ", "01.2.3", "2.0", "latest"])
+def test_a_copy_beside_a_version_is_not_read(tmp_path: Path, copy: str) -> None:
+    """TFDS knows the same versions."""
+    write(tmp_path / "pets/1.0.0")
+    shutil.copytree(tmp_path / "pets/1.0.0", tmp_path / "pets" / copy)
+    shutil.copytree(tmp_path / "pets/1.0.0", tmp_path / "copy_of_pets")
+    assert [str(version) for version in list_all_versions(tmp_path / "pets")] == ["1.0.0"]
+    for folder in (tmp_path, tmp_path / "pets"):
+        assert create(folder).location == str(tmp_path / "pets/1.0.0")
+    assert create(tmp_path / "pets" / copy).location == str(tmp_path / "pets" / copy)
+    shutil.rmtree(tmp_path / "pets/1.0.0")
+    with pytest.raises(UserError, match=rf"{re.escape(copy)}, whose name is not a version such as"):
+        create(tmp_path / "pets")
 
 
 def test_missing_data_say_how_to_get_them(tmp_path: Path) -> None:

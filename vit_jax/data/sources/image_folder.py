@@ -50,7 +50,8 @@ class ImageFolder(Source):
     ) -> None:
         """Without `labelled` images need not lie in folders of classes."""
         listed = _images_of_split if labelled else _images_in_any_folders
-        images, classes, self.part = listed(find_root(data_dir, where=where), split, where)
+        self.location = find_root(data_dir, where=where)
+        images, classes, self.part = listed(self.location, split, where)
         self.class_names = tuple(classes)
         self.num_classes = len(classes)
         self.num_examples = len(images)

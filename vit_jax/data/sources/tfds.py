@@ -39,6 +39,7 @@ HOW_TO_GET = (
 
 # "type" with "content" beside it is how TFDS wrote it before 4.5. It takes both spellings.
 _NAMES_CODE = ("pythonClassName", "python_class_name", "type")
+_VERSION = re.compile(r"(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)")
 _OF_TFDS = re.compile(r"tensorflow_datasets(\.[A-Za-z_]\w*)+")
 
 
@@ -122,11 +123,12 @@ class Tfds(Source):
         `where` is the config's section that asks; `cache`, if any, is where the files are copied to
         before they are read.
         """
-        folder = find_folder(data_dir, where=where)
+        self.location = folder = find_folder(data_dir, where=where)
         info = read_info(folder)
         self.name = info.name
         sizes = {name: s.num_examples for name, s in info.splits.items()}
-        part = resolve(split, sizes, where=where)
+        shards = {name: s.shard_lengths for name, s in info.splits.items()}
+        part = resolve(split, sizes, where=where, shard_lengths=shards)
         self.part = part
         self.num_examples = part.num_examples
 
@@ -251,7 +253,9 @@ class Tfds(Source):
 def find_folder(data_dir: str | None, *, where: str) -> str:
     """The folder with dataset_info.json: `data_dir`, or below it as <name>/<config>/<version>.
 
-    The highest of several versions. UserError if there is none, or more than one data set.
+    Of several versions the highest, as in TFDS: a version is three numbers, so that a copy such as
+    1.0.0.bak and one that was not finished, 1.0.0.incompleteX, are none. UserError if there is
+    none, or more than one data set.
     """
     if data_dir is None:
         raise UserError(
@@ -260,24 +264,37 @@ def find_folder(data_dir: str | None, *, where: str) -> str:
     root = files.expanded(data_dir)
     if not files.is_folder(root):
         raise UserError(f"{where}.data_dir={data_dir} is not a folder. {HOW_TO_GET}")
+    others: list[str] = []
     for depth in range(4):
-        paths = files.glob(root, "*/" * depth + INFO)
-        folders = [posixpath.dirname(path) for path in paths]
-        if len({posixpath.dirname(folder) for folder in folders} if depth else folders) > 1:
-            names = ", ".join(folder.removeprefix(root).strip("/") for folder in folders)
+        folders = [posixpath.dirname(path) for path in files.glob(root, "*/" * depth + INFO)]
+        if depth == 0 and folders:  # it is named itself
+            return folders[0]
+        versions = {folder: _version(folder) for folder in folders}
+        others += [folder for folder, version in versions.items() if version is None]
+        found = {folder: version for folder, version in versions.items() if version is not None}
+        if len({posixpath.dirname(folder) for folder in found}) > 1:
+            names = ", ".join(folder.removeprefix(root).strip("/") for folder in found)
             raise UserError(
                 f"{where}.data_dir={data_dir} holds several data sets: {names}. Name one."
             )
-        if folders:
-            version = lambda folder: [
-                int(number) if number.isdigit() else -1
-                for number in posixpath.basename(folder).split(".")
-            ]
-            return max(folders, key=version)
+        if found:
+            return max(found, key=found.__getitem__)
+    if others:
+        raise UserError(
+            f"{where}.data_dir={data_dir} holds {INFO} in {others[0]}, whose name is not a version "
+            "such as 1.0.0: TFDS does not read it either. If it is a whole data set, give that "
+            f"folder as {where}.data_dir, or rename it."
+        )
     raise UserError(
         f"{where}.data_dir={data_dir} holds no {INFO}, neither itself nor as "
         f"<name>/<version>/{INFO}. {HOW_TO_GET}"
     )
+
+
+def _version(folder: str) -> tuple[int, ...] | None:
+    """(1, 0, 0) of a folder 1.0.0; None where the name is not a version."""
+    match = _VERSION.fullmatch(posixpath.basename(folder))
+    return match and tuple(map(int, match.groups()))
 
 
 def find(root: Path, *, where: str) -> Path | None:
