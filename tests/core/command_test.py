@@ -101,6 +101,20 @@ def test_overrides_are_collected():
     ]  # fmt: skip
 
 
+def test_a_file_of_flags_may_have_overrides(run_python, tmp_path):
+    inner, outer = tmp_path / "inner.txt", tmp_path / "outer.txt"
+    inner.write_text("# a comment\n--config.optim.lr=2\n")
+    outer.write_text(f"--config=a.py\n--flagfile={inner}\n--config.seed=3")
+    program = PROGRAM.format(
+        body="from absl import flags; print(flags.FLAGS.config, flags.FLAGS.config_override)"
+    )
+    done = run_python("-c", program, "--config.optim.lr=1", f"--flagfile={outer}")
+    assert done.stdout == "a.py ['optim.lr=1', 'optim.lr=2', 'seed=3']\n"
+    inner.write_text("--config.optim.lr 2\n")
+    done = run_python("-c", program, "--flagfile", str(outer))
+    assert "Unknown command line flag 'config.optim.lr 2'" in done.stderr
+
+
 def test_a_pipe_that_nobody_reads_any_more_does_not_end_a_command():
     body = """
     from vit_jax.core.screen import Screen

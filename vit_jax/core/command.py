@@ -133,7 +133,8 @@ def spell_overrides(argv: Sequence[str]) -> list[str]:
     for arg in given:
         if arg == "--":
             return [*rest, arg, *given]
-        if not arg.startswith(PREFIX):
+        # "--config.seed 3" as one line of a file of flags is left to absl, which refuses such lines.
+        if not arg.startswith(PREFIX) or " " in arg.partition("=")[0]:
             rest.append(arg)
             continue
         rest.append(f"--{OVERRIDE}={arg.removeprefix(PREFIX)}")
@@ -152,7 +153,9 @@ def _parse(argv: list[str], hint: str) -> list[str]:
     if any(arg in ("--help", "-h", "-help", "--helpshort") for arg in argv[1:]):
         app.usage(shorthelp=True, writeto_stdout=True, exitcode=errors.EXIT_OK)
     try:
-        return flags.FLAGS(spell_overrides(argv))
+        # Files of flags are read before absl does, since they may have overrides too.
+        given = flags.FLAGS.read_flags_from_files(argv[1:], force_gnu=False)
+        return flags.FLAGS([argv[0], *spell_overrides(given)])
     except flags.Error as error:
         spec = sys.modules["__main__"].__spec__
         module = spec.name.removesuffix(".__main__") if spec else "vit_jax.<command>"
