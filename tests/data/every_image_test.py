@@ -22,7 +22,11 @@ def look(source: Source, indices: np.ndarray | None = None, preprocess: str = ""
         threads=2,
         progress=lambda *at: shown.append(at),
     )
-    result = list(messages)
+    faults = list(messages)
+    assert [fault.skippable for fault in faults] == [
+        not fault.text.startswith("record") and "label" not in fault.text for fault in faults
+    ]
+    result = [fault.text for fault in faults]
     total = source.num_examples if indices is None else len(indices)
     assert shown[-1] == (total, total)
     assert sorted(shown) == shown

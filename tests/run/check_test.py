@@ -18,6 +18,7 @@ from vit_jax.cluster.peers import Peers
 from vit_jax.core import axes
 from vit_jax.core.errors import UserError
 from vit_jax.core.screen import Screen
+from vit_jax.data.sources.image_folder import ImageFolder
 from vit_jax.run.check import check, device_bytes
 from vit_jax.train import train
 
@@ -138,6 +139,29 @@ def test_every_image_is_checked_on_request(tmp_path, look, images, monkeypatch):
         file.write_bytes(b"no image")
     _, error = look(*images, EVAL, skip, "input.max_bad_fraction=0.3", **every)
     assert error == "evals.test: all of its 4 images are bad, and none can be scored."
+
+
+@pytest.mark.parametrize("wrong", [-1, 2])
+def test_a_wrong_label_is_named_and_no_bad_image(tmp_path, look, images, monkeypatch, wrong):
+    """A run ends at it, whatever input.on_bad_image is."""
+    read = ImageFolder.read
+    monkeypatch.setattr(
+        ImageFolder,
+        "read",
+        lambda self, indices: [
+            example._replace(labels=(wrong,))
+            if self.describe(i).endswith("train/b/1.png")
+            else example
+            for i, example in zip(indices, read(self, indices), strict=True)
+        ],
+    )
+    table, error = look(*images, EVAL, "input.on_bad_image=skip", all_images=True)
+    file = tmp_path / "images/train/b/1.png"
+    assert f"bad      {file}: label {wrong} is outside [0, 2), the classes" in table
+    assert error.startswith(
+        "input: 1 of 4 examples cannot be used, named above: a run ends at each"
+    )
+    assert rows(table)["input"].endswith("problem") and rows(table)["evals.test"].endswith("ok")
 
 
 def test_a_loss_that_is_not_read_is_one_message(look):

@@ -133,7 +133,7 @@ def spell_overrides(argv: Sequence[str]) -> list[str]:
     for arg in given:
         if arg == "--":
             return [*rest, arg, *given]
-        # "--config.seed 3" as one line of a file of flags is left to absl, which refuses such lines.
+        # "--config.seed 3", one line of a file of flags, is left to absl, which refuses it.
         if not arg.startswith(PREFIX) or " " in arg.partition("=")[0]:
             rest.append(arg)
             continue

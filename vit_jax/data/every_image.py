@@ -1,6 +1,7 @@
 """Looks at every image of a data set, before a run would stumble over one of them."""
 
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 import numpy as np
 
@@ -12,6 +13,17 @@ from vit_jax.data.source import Source, listed
 _BATCH = READ_EXAMPLES  # so that a failing read belongs to the failing batch
 
 
+class Fault(NamedTuple):
+    """What is wrong with an example.
+
+    Attributes:
+      skippable: whether a run may go on without it: a bad image, but no damaged record or label.
+    """
+
+    text: str
+    skippable: bool
+
+
 def bad_images(
     source: Source,
     preprocess: str,
@@ -20,7 +32,7 @@ def bad_images(
     max_image_pixels: int,
     threads: int,
     progress: Callable[[int, int], None],
-) -> Iterator[str]:
+) -> Iterator[Fault]:
     """Finds the bad images among the examples at `indices` (int64 [n]): file and fault of each.
 
     Every file is read and its image decoded as a whole, in `threads` threads (0: one a core), and
@@ -42,7 +54,8 @@ def bad_images(
             with batches:
                 for batch in batches:
                     bad = (batch["weight"] == 0) & (batch["index"] >= 0)
-                    yield from map(batches.bad_image, batch["index"][bad].tolist())
+                    for index in batch["index"][bad].tolist():
+                        yield Fault(batches.bad_image(index), skippable=True)
                     done = min(done + _BATCH, len(indices))
                     progress(done, len(indices))
         except UserError:
@@ -54,7 +67,7 @@ def bad_images(
                 try:
                     Reader(source, choose, max_image_pixels).read(0, 1)
                 except UserError as error:
-                    yield str(error)
+                    yield Fault(str(error), skippable=False)
                 else:
                     readable.append(index)
             if len(readable) == stop - done:

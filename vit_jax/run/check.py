@@ -119,12 +119,18 @@ def _look_at_all(
     config: RunConfig, source: Source, preprocess: str, where: str, screen: Screen
 ) -> int:
     """Counts the bad images, naming each on the screen; UserError if there may be none."""
-    c, bad, examples = config.input, 0, source.num_examples
+    c, bad, unreadable, examples = config.input, 0, 0, source.num_examples
     bar = lambda done, total: screen.bar(f"reading all of {where}", done, total)
-    for file in build.bad_images(c, source, preprocess, bar):
-        screen.note(f"bad      {file}")
+    for fault in build.bad_images(c, source, preprocess, bar):
+        screen.note(f"bad      {fault.text}")
         bad += 1
+        unreadable += not fault.skippable
     build.check_images(c, build.SplitOfRun(where, source, preprocess))
+    if unreadable:
+        raise UserError(
+            f"{where}: {unreadable:,} of {examples:,} examples cannot be used, named above: a run "
+            'ends at each of them, also with input.on_bad_image="skip". Correct the data.'
+        )
     told = f"{where}: {bad:,} of {examples:,} images are bad, named above"
     if bad and c.on_bad_image == "fail":
         raise UserError(

@@ -22,6 +22,7 @@ from vit_jax.training.method import view_names
 from vit_jax.training.objective import Batch
 
 if TYPE_CHECKING:
+    from vit_jax.data.every_image import Fault
     from vit_jax.data.pipeline import Batches
     from vit_jax.data.source import Source
 
@@ -105,7 +106,7 @@ def _cached_feed(
 
 def bad_images(
     c: InputConfig, source: Source, preprocess: str, progress: Callable[[int, int], None]
-) -> Iterator[str]:
+) -> Iterator[Fault]:
     """Bad images of a split, each image read and decoded by one process; see every_image."""
     from vit_jax.data import every_image
 
