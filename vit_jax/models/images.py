@@ -15,14 +15,13 @@ import numpy as np
 from PIL import Image, ImageOps
 
 from vit_jax.core.errors import UserError
+from vit_jax.core.image_files import EXTENSIONS, is_image_name
 from vit_jax.models import Preprocess
 
 # The default of input.max_image_pixels: prediction has no config.
 MAX_PIXELS = 100_000_000
 
 AnyImage = str | os.PathLike[str] | Image.Image | np.ndarray
-
-EXTENSIONS = (".jpg", ".jpeg", ".png", ".gif", ".bmp", ".webp", ".tif", ".tiff")
 
 
 def find(paths: list[str]) -> list[Path]:
@@ -33,8 +32,8 @@ def find(paths: list[str]) -> list[Path]:
     images: list[Path] = []
     for path in (Path(each).expanduser() for each in paths):
         if os.path.isdir(path):
-            inside = sorted(p for p in path.rglob("*") if p.suffix.lower() in EXTENSIONS)
-            images += [p for p in inside if p.is_file() and not p.name.startswith(".")]
+            inside = sorted(p for p in path.rglob("*") if is_image_name(p.name))
+            images += [p for p in inside if p.is_file()]
         elif os.path.isfile(path):  # not a pipe, which may never end
             images.append(path)
         else:

@@ -4,28 +4,16 @@ import hashlib
 import io
 import warnings
 from collections.abc import Iterable
-from pathlib import PurePosixPath
 
 import numpy as np
 from PIL import Image, ImageOps
 
+from vit_jax.core.image_files import EXTENSIONS, FORMATS, OPENED, extension
 from vit_jax.data.reader import orientation, stored_size
 from vit_jax.prepare.catalogue import ImageRow
 from vit_jax.prepare.faults import CONVERT, KEEP, SET_ASIDE, Policy
 
 JPEG_QUALITY = 95  # of converted images, without chroma subsampling
-EXTENSIONS = {
-    "JPEG": (".jpg", ".jpeg", ".jpe", ".jfif"),
-    "MPO": (".jpg", ".jpeg", ".mpo"),  # a JPEG with further images behind it
-    "PNG": (".png", ".apng"),
-    "GIF": (".gif",),
-    "WEBP": (".webp",),
-    "BMP": (".bmp", ".dib"),
-    "TIFF": (".tif", ".tiff"),
-}
-# No others are tried: for EPS Pillow would start a program, and some plugins are hardly used.
-FORMATS = ("JPEG", "PNG", "GIF", "WEBP", "BMP", "DIB", "TIFF", "AVIF", "JPEG2000", "MPO")
-KNOWN_EXTENSIONS = frozenset(extension for group in EXTENSIONS.values() for extension in group)
 GRAY_MODES = frozenset({"1", "L", "LA", "La", "I", "F", "I;16", "I;16L", "I;16B", "I;16N"})
 
 HASH_SIDE = 32  # pixels to which an image is reduced for its perceptual hash
@@ -61,7 +49,7 @@ def _decoded(row: ImageRow, data: bytes, policy: Policy, max_pixels: int) -> tup
     bad = lambda row, fault: (row._replace(faults=(fault,), action=policy[fault]), data)
     # Pillow's plugins raise exceptions of any type for damaged files.
     try:
-        image = Image.open(io.BytesIO(data), formats=FORMATS)
+        image = Image.open(io.BytesIO(data), formats=OPENED)
         row = row._replace(width=image.width, height=image.height, format=image.format or "")
     except Exception:
         return bad(row, "unreadable")
@@ -89,22 +77,21 @@ def strictest(actions: Iterable[str]) -> str:
 
 def _faults(image: Image.Image, data: bytes, name: str) -> tuple[str, ...]:
     """Faults that the header of an image shows."""
-    extension = PurePosixPath(name).suffix.lower()
-    expected = EXTENSIONS.get(image.format or "", ())
+    named, expected = extension(name), FORMATS[image.format or ""]
     checks = {
         "other_format": stored_size(data) is None,
         "rotated": orientation(data) != 1,
         "cmyk": image.mode == "CMYK",
         "gray": image.mode in GRAY_MODES,
         "animated": bool(getattr(image, "is_animated", False)),
-        "wrong_extension": extension in KNOWN_EXTENSIONS and extension not in expected,
+        "wrong_extension": named in EXTENSIONS and named not in expected,
     }
     return tuple(fault for fault, present in checks.items() if present)
 
 
 def _converted(data: bytes, *, rotated: bool) -> bytes:
     """The first image of a file as RGB: a JPEG remains one, all else becomes a PNG."""
-    image = Image.open(io.BytesIO(data), formats=FORMATS)
+    image = Image.open(io.BytesIO(data), formats=OPENED)
     kind = "JPEG" if image.format in ("JPEG", "MPO") else "PNG"
     image.load()
     pixels = (ImageOps.exif_transpose(image) if rotated else image).convert("RGB")

@@ -14,10 +14,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from vit_jax.core.errors import UserError
+from vit_jax.core.image_files import is_image_name
 from vit_jax.data.sources import tfds
 from vit_jax.prepare import faults
 from vit_jax.prepare.catalogue import ImageRow, RowAndBytes
-from vit_jax.prepare.check_image import KNOWN_EXTENSIONS
 from vit_jax.prepare.collection import IMAGES_PER_PART, Part, is_text
 from vit_jax.prepare.duplicates import EvaluationSet
 from vit_jax.prepare.split_assignment import ALL
@@ -126,8 +126,7 @@ def _images(root: Path) -> list[Part]:
         os.path.relpath(os.path.join(folder, name), root)
         for folder, _, names in os.walk(root)
         for name in names
-        if Path(name).suffix.lower() in KNOWN_EXTENSIONS
-        and os.path.isfile(os.path.join(folder, name))
+        if is_image_name(name) and os.path.isfile(os.path.join(folder, name))
     )
     if not names:
         raise UserError(

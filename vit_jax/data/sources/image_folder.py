@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from vit_jax.core.errors import UserError
+from vit_jax.core.image_files import EXTENSIONS, TRAINING_EXTENSIONS, UNKNOWN_EXTENSIONS
 from vit_jax.core.screen import format_bytes
 from vit_jax.core.waiting import waiting_for
 from vit_jax.data import files
@@ -20,8 +21,8 @@ from vit_jax.data.reader import orientation
 from vit_jax.data.source import Example, Source, digest
 from vit_jax.data.sources.splits import ALL, Slice, base_name, resolve
 
-_READ = frozenset({".jpg", ".jpeg", ".jpe", ".png", ".gif", ".bmp", ".webp"})
-_NOT_READ = frozenset({".tif", ".tiff", ".heic", ".heif", ".avif", ".jxl", ".jp2", ".psd"})
+_READ = frozenset(TRAINING_EXTENSIONS)
+_NOT_READ = frozenset({*EXTENSIONS, *UNKNOWN_EXTENSIONS}) - _READ
 _FORMATS = ", ".join(sorted(_READ))
 _OF_TFDS = "dataset_info.json"
 _LOOKED_AT = 100  # folders: enough for versions, and few among classes

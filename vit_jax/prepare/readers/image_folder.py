@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from vit_jax.core.errors import UserError
+from vit_jax.core.image_files import is_image_name
 from vit_jax.prepare.catalogue import ImageRow, Labels, RowAndBytes
-from vit_jax.prepare.check_image import KNOWN_EXTENSIONS
 from vit_jax.prepare.collection import IMAGES_PER_PART, Collection, CollectionRequest, Part, is_line
 from vit_jax.prepare.faults import CONVERT
 from vit_jax.prepare.readers.tars import MAX_MEMBER_BYTES
@@ -60,7 +60,7 @@ def collection(request: CollectionRequest) -> Collection:
     # Images that would be passed over, since other folders contain folders.
     for name in by_split if has_splits else ():
         for file in _names(root / name):
-            if Path(file).suffix.lower() in KNOWN_EXTENSIONS and os.path.isfile(root / name / file):
+            if is_image_name(file) and os.path.isfile(root / name / file):
                 within = next(split for split, names in by_split.items() if names)
                 raise UserError(
                     f"{root / name} holds images ({file!r}), as a class does, and {root / within} "
