@@ -21,6 +21,7 @@ if __name__ == "__main__":  # --help and a mistake do not wait for the imports b
     flags.DEFINE_string(
         "image_size", None, "Resizes learned positions for images of this size: 384, or 224x160."
     )
+    flags.DEFINE_integer("num_heads", None, "Heads of a ViT whose weights do not state them.")
     flags.DEFINE_enum(
         "position_resize", "bilinear", ("bilinear", "bicubic"), "Method of resizing positions."
     )
@@ -46,6 +47,7 @@ def convert(
     ema: bool = False,
     head: str = "keep",
     image_size: tuple[int, int] | None = None,
+    num_heads: int | None = None,
     position_resize: str = "bilinear",
     approximate: bool = False,
 ) -> str:
@@ -55,7 +57,12 @@ def convert(
     so are the UserErrors, with which nothing is written.
     """
     loaded = weights.load_with_info(
-        source, ema=ema, head=head, image_size=image_size, position_resize=position_resize
+        source,
+        ema=ema,
+        head=head,
+        image_size=image_size,
+        num_heads=num_heads,
+        position_resize=position_resize,
     )
     weights.save(loaded, output, to, approximate=approximate)
     model = loaded.model
@@ -85,6 +92,7 @@ def main(_: list[str]) -> None:
             ema=FLAGS.ema,
             head=FLAGS.head,
             image_size=image_size(FLAGS.image_size),
+            num_heads=FLAGS.num_heads,
             position_resize=FLAGS.position_resize,
             approximate=FLAGS.approximate,
         )

@@ -37,7 +37,7 @@ def evil(tmp_path, monkeypatch):
         }),
         ("timm", {
             "custom_load": EVIL, "file": "evil.py", "library_name": "evil",
-            "model_args": {"norm_layer": EVIL},
+            "model_args": {"norm_layer": EVIL, "num_heads": 2},
         }),
     ],
 )  # fmt: skip

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 from vit_jax.core import errors
 from vit_jax.core.schema.fields import ANY, HIDDEN, field
+from vit_jax.core.token_layout import TokenLayout
 from vit_jax.models.bit_spec import DEPTHS, UNITS, units_of
 from vit_jax.models.family import Family
 from vit_jax.models.vit_spec import SIZES, ViTSpec, of_shape
@@ -49,6 +50,11 @@ class HybridSpec(ViTSpec, ResNetSpec):
                 f"model.units={self.units} gives a feature map of stride {self.map_stride}, which "
                 f"patches of {self.patch_size} pixels do not divide into: give fewer stages."
             )
+
+    def token_layout(self, image_size: tuple[int, int]) -> TokenLayout:
+        """Layout of the tokens. UserError if patches do not tile the images: the ResNet pads."""
+        self.check_image_size(image_size)
+        return super().token_layout(image_size)
 
     def patch_flops(self, num_patches: int, image_size: tuple[int, int]) -> int:
         """The part of `forward_flops` up to the tokens."""

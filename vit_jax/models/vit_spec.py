@@ -150,7 +150,20 @@ class ViTSpec(ModelSpec, BlockSpec):
             raise errors.UserError("model.norm_epsilon=0: a small positive number, such as 1e-6.")
 
     def token_layout(self, image_size: tuple[int, int]) -> TokenLayout:
-        """Layout of the tokens for images of this size. UserError if patches do not tile them."""
+        """Layout of the tokens for images of this size. UserError for images below a patch."""
+        p = self.patch_size
+        if min(image_size) < p:
+            self.check_image_size(image_size)
+        grid = (image_size[0] // p, image_size[1] // p)
+        # A distillation token has its position apart: among the others it is a register.
+        registers = self.registers + self.distillation_token
+        return TokenLayout(grid, self.has_class_token, registers, self.class_position)
+
+    def check_image_size(self, image_size: tuple[int, int]) -> None:
+        """Raises UserError for images that patches do not tile: some pixels would not be seen.
+
+        Published models with such images (timm's so400m at 384 pixels) can be loaded.
+        """
         p = self.patch_size
         if any(side % p or side < p for side in image_size):
             near = tuple(_nearest_multiple(side, p) for side in image_size)
@@ -158,10 +171,6 @@ class ViTSpec(ModelSpec, BlockSpec):
                 f"Image size {image_size} does not divide into patches of {p} pixels; nearest: "
                 f"{near}. Change the size in input.preprocess or the patch in model.name."
             )
-        grid = (image_size[0] // p, image_size[1] // p)
-        # A distillation token has its position apart: among the others it is a register.
-        registers = self.registers + self.distillation_token
-        return TokenLayout(grid, self.has_class_token, registers, self.class_position)
 
     def forward_flops(self, num_classes: int, image_size: tuple[int, int]) -> int:
         """FLOPs of the matrix products of one image's forward pass; a multiply-add counts 2.

@@ -35,11 +35,15 @@ class PatchEmbedding(nnx.Module):
         self.precision = precision
 
     def __call__(self, images: jax.Array) -> jax.Array:
-        """[B, H, W, 3] -> [B, N, D]; patches row by row."""
+        """[B, H, W, 3] -> [B, N, D]; patches row by row.
+
+        As in a convolution without padding, what patches leave at the bottom and right is not seen.
+        """
         # Cut and multiply instead of a strided convolution: the same sum, as one matrix product.
         b, h, w, c = images.shape
         p = self.patch_size
-        x = images.astype(self.precision.compute).reshape(b, h // p, p, w // p, p, c)
+        h, w = h // p * p, w // p * p
+        x = images[:, :h, :w].astype(self.precision.compute).reshape(b, h // p, p, w // p, p, c)
         x = x.transpose(0, 1, 3, 2, 4, 5).reshape(b, (h // p) * (w // p), p * p * c)
         kernel = self.kernel[...].reshape(p * p * c, -1)
         x = affine(x, kernel, self.bias[...], 1, self.precision)

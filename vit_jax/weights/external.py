@@ -3,7 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -20,11 +20,29 @@ from vit_jax.weights.match import Match
 Documents = dict[str, dict[str, Any]]
 # Default for files that do not state it: ResNets, and ViTs without positions, which take any size.
 USUAL_IMAGE_SIZE = (224, 224)
-USUAL_HEAD_SIZE = 64
+# Widths of ViTs whose heads have 64 channels in all published models but a few; wider ones differ.
+USUAL_HEAD_SIZE, USUAL_WIDTHS = 64, range(64, 1025)
+# Fields of a model, or "preprocess", that nothing states: their values are assumed, and said aloud.
+BARE = ("gelu", "norm_epsilon", "preprocess")
 # Letters of sizes, by field of a ViT.
 _LETTERS = {"depth": "L", "width": "D", "mlp_dim": "M", "num_heads": "H"}
 _POSITIONS = "positions/embedding"
 _DISTILLATION_POSITION = "distillation_position"  # a row of the other projects' table
+
+
+class Given(NamedTuple):
+    """The caller's word on what a file does not state.
+
+    Attributes:
+      image_size: (height, width) in pixels.
+      num_heads: of a ViT, whose arrays show it in few formats.
+    """
+
+    image_size: tuple[int, int] | None = None
+    num_heads: int | None = None
+
+
+NOTHING_GIVEN = Given()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,6 +54,7 @@ class ExternalWeights:
       num_classes: 0 for a model without a head.
       match: gives the parameters.
       pads_class_position: whether the class token has no position, which equals one of zeros.
+      assumed: the fields of the model, "image_size" and "preprocess" that nothing states.
     """
 
     name: str
@@ -45,6 +64,22 @@ class ExternalWeights:
     preprocess: models.Preprocess
     match: Match
     pads_class_position: bool
+    assumed: tuple[str, ...] = ()
+
+    def assumptions(self) -> str:
+        """A sentence with the values of `assumed`; empty if there are none."""
+        if not self.assumed:
+            return ""
+        about = self.preprocess
+        height, width = about.image_size
+        words = {
+            "image_size": f"images of {height} x {width} pixels",
+            "preprocess": f"images {'resized' if about.crop is None else 'resized and cropped'} to "
+            f"{height} x {width} by {about.interpolation}, with mean {_numbers(about.mean)} and "
+            f"standard deviation {_numbers(about.std)}",
+        }
+        values = [words.get(x) or f"{x}={getattr(self.spec, x)}" for x in self.assumed]
+        return f"nothing beside the arrays states it, so these are assumed: {', '.join(values)}."
 
     def array(self, name: str) -> np.ndarray:
         """The model's parameter of this name, float32."""
@@ -80,8 +115,7 @@ class Format:
 
     Attributes:
       destination: its name in `convert --to`; several kinds of model may share it.
-      reads: the model in a file; MisfitError if its arrays fit none of the format's layouts. The
-        pair is the size of the images that the caller gave, for files that do not say it.
+      reads: the model in a file; MisfitError if its arrays fit none of the format's layouts.
       holds: whether it is for models of this spec and number of classes.
       layout_for: the layout that a model is written in.
       documents: the JSON files beside the arrays, by name.
@@ -93,7 +127,7 @@ class Format:
     """
 
     destination: str
-    reads: Callable[[Opened, tuple[int, int] | None], ExternalWeights]
+    reads: Callable[[Opened, Given], ExternalWeights]
     holds: Callable[[Any, int], bool]
     layout_for: Callable[[Any], Layout]
     documents: Callable[[Any, int, ClassNames, models.Preprocess], Documents]
@@ -121,24 +155,33 @@ def external_weights(
     class_names: ClassNames = None,
     pads_class_position: bool = False,
     name: str | None = None,
+    assumed: tuple[str, ...] = (),
 ) -> ExternalWeights:
     """The model of a matched file.
 
     Args:
       fields: fields of the model that the arrays do not show, or do not show correctly.
       name: default: derived from the sizes.
+      assumed: as in ExternalWeights; those of the match are added.
     """
     name_by_sizes, of_arrays = (_bit if match.is_bit else _vit)(match)
     name = name or name_by_sizes
+    spec = models.spec(name, **{**of_arrays, **match.layout.computes, **(fields or {})})
+    there = (*match.assumed, *assumed)
     return ExternalWeights(
         name=name,
-        spec=models.spec(name, **{**of_arrays, **match.layout.computes, **(fields or {})}),
+        spec=spec,
         num_classes=match.sizes.get("C", 0),
         class_names=class_names,
         preprocess=preprocess,
         match=match,
         pads_class_position=pads_class_position,
+        assumed=tuple(x for x in there if x in ("image_size", "preprocess") or hasattr(spec, x)),
     )
+
+
+def _numbers(values: tuple[float, ...]) -> str:
+    return " ".join(f"{x:g}" for x in values)
 
 
 def vit_sizes(match: Match) -> dict[str, int]:
@@ -147,25 +190,44 @@ def vit_sizes(match: Match) -> dict[str, int]:
 
 
 def with_heads(
-    opened: Opened, match: Match, default: int | None = None, *, required: bool = False
+    opened: Opened,
+    match: Match,
+    given: Given = NOTHING_GIVEN,
+    default: int | None = None,
+    *,
+    required: bool = False,
 ) -> Match:
-    """The same with the num_heads of config.json, or `default`, or of the published size.
+    """The same with its num_heads, for layouts whose arrays do not show it.
 
-    For layouts whose arrays do not show it; heads of other sizes have 64 channels. UserError if
-    config.json says another thing than a number, or nothing although that is `required`.
+    It is what config.json says, or `default`, which its architecture implies; without these what
+    the caller gives. Else it is assumed: that of the published ViT with these sizes, or 64 channels
+    a head where that is usual.
+
+    UserError if config.json says another thing than a number, or nothing although that is
+    `required`; if nothing decides; or for heads that do not divide the width.
     """
     config, width = opened.config or {}, match.sizes["D"]
-    stated = config.get("num_attention_heads", section(config, "model_args").get("num_heads"))
-    if stated is not None or required:
-        if type(stated) is not int or stated < 1:
-            raise UserError(f"{opened.path}: its config.json says {stated!r} heads.")
-        heads = stated
-    else:
-        size = _size_name({**match.sizes, "H": 0})
-        usual = SIZES[size]["num_heads"] if size else max(1, width // USUAL_HEAD_SIZE)
-        heads = default or usual
-    heads = heads if width % heads == 0 else 1
-    return dataclasses.replace(match, sizes=match.sizes | {"H": heads, "K": width // heads})
+    heads = config.get("num_attention_heads", section(config, "model_args").get("num_heads"))
+    if (heads is not None or required) and (type(heads) is not int or heads < 1):
+        raise UserError(f"{opened.path}: its config.json says {heads!r} heads.")
+    size = _size_name({**match.sizes, "H": 0})
+    assumed: tuple[str, ...] = ()
+    heads = heads or default or given.num_heads
+    if heads is None and (size or (width in USUAL_WIDTHS and not width % USUAL_HEAD_SIZE)):
+        heads, assumed = width // USUAL_HEAD_SIZE, ("num_heads",)
+        heads = SIZES[size]["num_heads"] if size else heads
+    if heads is None:
+        raise UserError(
+            f"{opened.path}: nothing states how many heads this ViT has, {match.sizes['L']} layers "
+            f"of width {width}: give num_heads=, or --num_heads when you convert it."
+        )
+    if heads < 1 or width % heads:
+        raise UserError(
+            f"{opened.path}: a width of {width} does not divide into {heads} heads: give "
+            "num_heads=, or --num_heads when you convert it."
+        )
+    sizes = match.sizes | {"H": heads, "K": width // heads}
+    return dataclasses.replace(match, sizes=sizes, assumed=(*match.assumed, *assumed))
 
 
 def pool(match: Match) -> str:
@@ -175,42 +237,60 @@ def pool(match: Match) -> str:
     return "cls" if match.has("cls") else "avg"
 
 
-def image_size(
+def with_image_size(
     opened: Opened,
     match: Match,
-    given: tuple[int, int] | None,
+    given: Given,
     stated: tuple[int, int] | None = None,
-) -> tuple[bool, tuple[int, int]]:
-    """(whether the class token has no position, (height, width) in pixels)
+    *,
+    class_position: bool | None = True,
+) -> tuple[Match, bool, tuple[int, int]]:
+    """(the match, whether the class token has no position, (height, width) in pixels)
+
+    The size is `stated`, in the JSON beside the arrays; without it the caller's, if the positions
+    are of that many patches; or else that of a square, which is then assumed.
 
     Args:
-      given: by the caller, for positions that do not form a square.
-      stated: in the JSON beside the arrays.
+      class_position: whether the positions have rows of class and distillation token; None: the
+        format allows both.
+
+    UserError if nothing decides, or the positions are not of the size that is stated.
     """
-    if match.is_bit:
-        return False, stated or USUAL_IMAGE_SIZE
-    if not match.has("positions"):
-        return False, given or USUAL_IMAGE_SIZE
-    rows, patch, cls = match.sizes["N"], match.patch_pixels, match.first_tokens
+    assumed = dataclasses.replace(match, assumed=(*match.assumed, "image_size"))
+    size = given.image_size
+    if not match.has("positions"):  # of a ResNet, or fixed: any size will do
+        return (match if stated else assumed), False, stated or size or USUAL_IMAGE_SIZE
+    rows, patch, first = match.sizes["N"], match.patch_pixels, match.first_tokens
+    # Rows before those of patches: whether the class token has none.
+    ways = {first: False, 0: first > 0}
+    if first and class_position is not None:
+        del ways[0 if class_position else first]
     patches_of = lambda size: (size[0] // patch) * (size[1] // patch)
+    for size, is_sure in ((stated, True), (given.image_size, False)):
+        for n, pads in ways.items():
+            if size and rows == n + patches_of(size):
+                return (match if is_sure else assumed), pads, size
+    there = f"{opened.path} has {rows} positions of patches of {patch} pixels"
     if stated:
-        if rows in (patches_of(stated), patches_of(stated) + cls):
-            return cls > 0 and rows == patches_of(stated), stated
         raise UserError(
-            f"{opened.path} has {rows} positions of patches of {patch} pixels; its config.json has "
-            f"no image_size, which means {stated[0]} x {stated[1]} pixels: that would be "
-            f"{patches_of(stated)}."
+            f"{there}; its config.json means images of {stated[0]} x {stated[1]} pixels, which "
+            f"would be {patches_of(stated)}{f' and {first}' if first else ''}."
         )
-    for with_class in (cls, 0):
-        side = math.isqrt(max(0, rows - with_class))
-        if side > 0 and side**2 == rows - with_class:
-            return cls > 0 and not with_class, (side * patch, side * patch)
-    if given and rows in (patches_of(given), patches_of(given) + cls):
-        return cls > 0 and rows == patches_of(given), given
+    sides = {n: math.isqrt(max(0, rows - n)) for n in ways}
+    squares = [n for n, side in sides.items() if side and side**2 == rows - n]
+    if squares[:1] == [next(iter(ways))]:
+        side = sides[squares[0]] * patch
+        return assumed, ways[squares[0]], (side, side)
+    could_be = "which do not make a square"
+    if squares:  # without a position of the class token; with it, they would be a rectangle
+        side = sides[squares[0]]
+        could_be = (
+            f"a square of {side} x {side} if its class token has no position, else a rectangle of "
+            f"{rows - first}"
+        )
     raise UserError(
-        f"{opened.path} has {rows} positions of patches of {patch} pixels, which do not make a "
-        "square; nothing beside it says which rectangle they are. Give it when you convert: "
-        "python -m vit_jax.convert --image_size=HEIGHTxWIDTH."
+        f"{there}, {could_be}; nothing beside it says which images they are for. Give their size: "
+        "image_size=(HEIGHT, WIDTH), or --image_size=HEIGHTxWIDTH when you convert it."
     )
 
 

@@ -6,6 +6,7 @@ derives the model (external.py).
 """
 
 import dataclasses
+import functools
 import os
 import sys
 from pathlib import Path
@@ -26,7 +27,7 @@ from vit_jax.parallel import mesh as meshes
 from vit_jax.store import checkpoint_dir
 from vit_jax.weights import config_json
 from vit_jax.weights.checkpoint_info import CheckpointInfo
-from vit_jax.weights.external import ExternalWeights, Format
+from vit_jax.weights.external import NOTHING_GIVEN, ExternalWeights, Format, Given
 from vit_jax.weights.files import detect_format
 from vit_jax.weights.files.detect_format import Opened
 from vit_jax.weights.formats import (
@@ -79,6 +80,7 @@ class Options(TypedDict, total=False):
       head: "keep", or "drop": the model gives features.
       image_size: pixels, one number or (height, width), for images of another size than the
         weights'; or the size of these, if the weights do not state their rectangle.
+      num_heads: of a ViT whose weights do not state it.
       position_resize: how learned positions are then resized, "bilinear" or "bicubic".
       scan: whether blocks run in a loop, which compiles in a fraction of the time; default: as the
         model was trained.
@@ -89,6 +91,7 @@ class Options(TypedDict, total=False):
     mesh: Mesh | None
     head: str
     image_size: int | tuple[int, int] | None
+    num_heads: int | None
     position_resize: str
     scan: bool | None
 
@@ -99,6 +102,7 @@ DEFAULTS: Options = {
     "mesh": None,
     "head": "keep",
     "image_size": None,
+    "num_heads": None,
     "position_resize": "bilinear",
     "scan": None,
 }
@@ -185,10 +189,13 @@ def find(path: str | epath.Path, **options: Unpack[Options]) -> Found:
         if word not in choices:
             raise UserError(f"{word!r}. {nearest(str(word), choices)}")
     size = None if image_size is None else config_json.sides("image_size", image_size)
-    about = checkpoint_info(path, image_size=size)
+    about = checkpoint_info(path, image_size=size, num_heads=o["num_heads"])
     changes = {f: x for f, x in (("dtype", dtype), ("scan", o["scan"])) if x is not None}
     spec = dataclasses.replace(about.spec, **changes, **choice.elsewhere(about.spec, dtype=dtype))
-    preprocess = about.preprocess if size is None else _at(about.preprocess, size)
+    preprocess = about.preprocess
+    if size is not None and size != preprocess.image_size:
+        spec.check_image_size(size)
+        preprocess = _at(preprocess, size)
     num_classes = 0 if o["head"] == "drop" else about.num_classes
 
     def make() -> Any:
@@ -210,9 +217,14 @@ def find(path: str | epath.Path, **options: Unpack[Options]) -> Found:
 
 
 def checkpoint_info(
-    path: str | epath.Path, *, image_size: tuple[int, int] | None = None
+    path: str | epath.Path,
+    *,
+    image_size: tuple[int, int] | None = None,
+    num_heads: int | None = None,
 ) -> CheckpointInfo:
     """Metadata of the checkpoint or file at `path`; for the arguments see `load` and `Options`.
+
+    What is assumed of a file, since nothing states it, is said on stderr.
 
     Raises:
       UserError: nothing is there, or as in `load`.
@@ -220,7 +232,10 @@ def checkpoint_info(
     fetched = fetch(path)
     if not is_external(fetched.path):
         return _own(fetched.path)
-    there = understand(detect_format.open_weights(Path(fetched.path)), image_size)
+    given = Given(image_size, num_heads)
+    there = understand(detect_format.open_weights(Path(fetched.path)), given)
+    if assumptions := there.assumptions():
+        _say_once(f"Notice: {fetched.name or fetched.path}: {assumptions}")
     return CheckpointInfo(
         folder=fetched.path,
         name=there.name,
@@ -285,10 +300,14 @@ def describe(
     }
 
 
-def understand(opened: Opened, image_size: tuple[int, int] | None = None) -> ExternalWeights:
-    """The model in another project's file.
+@functools.cache
+def _say_once(line: str) -> None:
+    if jax.process_index() == 0:
+        print(line, file=sys.stderr)
 
-    `image_size` is in pixels, for files that do not state the rectangle of their positions.
+
+def understand(opened: Opened, given: Given = NOTHING_GIVEN) -> ExternalWeights:
+    """The model in another project's file.
 
     Raises:
       UserError: no known layout, with the first difference of each; or one that does not fit, with
@@ -298,7 +317,7 @@ def understand(opened: Opened, image_size: tuple[int, int] | None = None) -> Ext
     for format_ in FORMATS:
         if format_.recognises(opened):
             try:
-                return format_.reads(opened, image_size)
+                return format_.reads(opened, given)
             except MisfitError as misfit:
                 matches += misfit.args[0]
     if matches:
@@ -322,8 +341,8 @@ def is_external(path: str | epath.Path) -> bool:
 def _class_names(about: CheckpointInfo) -> tuple[str, ...] | None:
     """Names of classes; stderr says which classes of another project's file have none."""
     notice = config_json.notice_of_nameless(about.class_names or ()) if about.external else ""
-    if notice and jax.process_index() == 0:
-        print(f"Notice: {about.origin}: {notice}", file=sys.stderr)
+    if notice:
+        _say_once(f"Notice: {about.origin}: {notice}")
     return about.class_names
 
 

@@ -50,12 +50,14 @@ class Match:
       sizes: sizes of axes by letter.
       tensors: the file's arrays by the layout's names.
       rules: the rules of the parameters that the file has.
+      assumed: what nothing states about it (external.ExternalWeights).
     """
 
     layout: Layout
     sizes: dict[str, int]
     tensors: Tensors
     rules: tuple[Rule, ...]
+    assumed: tuple[str, ...] = ()
 
     @functools.cached_property
     def misfits(self) -> int:

@@ -15,7 +15,7 @@ from vit_jax.core.errors import UserError
 from vit_jax.models.vit_spec import ViTSpec
 from vit_jax.weights import config_json, external
 from vit_jax.weights.config_json import ClassNames, Fits
-from vit_jax.weights.external import Documents, ExternalWeights, Format
+from vit_jax.weights.external import Documents, ExternalWeights, Format, Given
 from vit_jax.weights.files.detect_format import Opened
 from vit_jax.weights.files.tensors import Tensor, Tensors, of_array
 from vit_jax.weights.formats import huggingface
@@ -103,7 +103,7 @@ def _unpacked(tensors: Tensors) -> dict[str, Tensor]:
     return halves
 
 
-def _read(opened: Opened, _: tuple[int, int] | None) -> ExternalWeights:
+def _read(opened: Opened, _: Given) -> ExternalWeights:
     config = opened.config or {}
     gated = any(PACKED in name for name in opened.tensors)
     match = best([_GATED if gated else _PLAIN], _unpacked(opened.tensors))
@@ -133,6 +133,7 @@ def _read(opened: Opened, _: tuple[int, int] | None) -> ExternalWeights:
             "norm_epsilon": config_json.positive(config, "layer_norm_eps", 1e-6),
         },
         class_names=huggingface.class_names(config, match),
+        assumed=huggingface.assumed(opened),
     )
 
 

@@ -16,7 +16,7 @@ from vit_jax.models.vit_spec import STYLES, ViTSpec
 from vit_jax.nn.posemb import ROTARY_BASE
 from vit_jax.weights import config_json, external
 from vit_jax.weights.config_json import ClassNames
-from vit_jax.weights.external import Documents, ExternalWeights, Format
+from vit_jax.weights.external import Documents, ExternalWeights, Format, Given
 from vit_jax.weights.files.detect_format import Opened
 from vit_jax.weights.files.tensors import Tensors, of_array
 from vit_jax.weights.formats import dinov2, huggingface
@@ -69,7 +69,7 @@ def _layout(layers: str, qkv_bias: str, dense_bias: bool, gated: bool) -> Layout
     )
 
 
-def _read(opened: Opened, _: tuple[int, int] | None) -> ExternalWeights:
+def _read(opened: Opened, _: Given) -> ExternalWeights:
     """The model, which takes images of any size."""
     fields = _fields(opened.config or {})
     layers = LAYERS[any(name.startswith(f"{LAYERS[1]}.") for name in opened.tensors)]
@@ -86,6 +86,7 @@ def _read(opened: Opened, _: tuple[int, int] | None) -> ExternalWeights:
         _preprocess(opened, sizes["P"]),
         fields=fields,
         name=f"ViT-{_size_name(fields)}/{sizes['P']}-dinov3",
+        assumed=huggingface.assumed(opened),
     )
 
 

@@ -22,7 +22,7 @@ from vit_jax.models.hybrid_spec import HybridSpec
 from vit_jax.models.vit_spec import ViTSpec
 from vit_jax.weights import external
 from vit_jax.weights.config_json import ClassNames
-from vit_jax.weights.external import Documents, ExternalWeights, Format
+from vit_jax.weights.external import Documents, ExternalWeights, Format, Given
 from vit_jax.weights.files.detect_format import Opened
 from vit_jax.weights.layout import Layout, ResNetNames, Rule, resnet_rules, rule
 from vit_jax.weights.match import best
@@ -239,12 +239,16 @@ _LAYOUTS = (
 )
 
 
-def _read(opened: Opened, given: tuple[int, int] | None) -> ExternalWeights:
+def _read(opened: Opened, given: Given) -> ExternalWeights:
     """The model; the file states nothing about images, so whole images are used."""
     match = best(_LAYOUTS, opened.tensors)
-    pads, size = external.image_size(opened, match, given)
+    # The class token of the released models has a position, that of big_vision's has none.
+    released = match.layout not in (BIG_VISION, _STACKED, _BIG_VISION_FIXED, _STACKED_FIXED)
+    match, pads, size = external.with_image_size(opened, match, given, class_position=released)
     preprocess = models.Preprocess(size, size)
-    return external.external_weights(match, preprocess, pads_class_position=pads)
+    return external.external_weights(
+        match, preprocess, pads_class_position=pads, assumed=("preprocess",)
+    )
 
 
 def layout_for(spec: ViTSpec | BiTSpec) -> Layout:

@@ -15,7 +15,7 @@ from vit_jax.core.errors import UserError
 from vit_jax.models.vit_spec import ViTSpec
 from vit_jax.weights import config_json, external
 from vit_jax.weights.config_json import ClassNames
-from vit_jax.weights.external import Documents, ExternalWeights, Format
+from vit_jax.weights.external import Documents, ExternalWeights, Format, Given
 from vit_jax.weights.files.detect_format import Opened
 from vit_jax.weights.files.tensors import Tensors
 from vit_jax.weights.layout import Layout, rule, torch_linear, torch_norm
@@ -79,7 +79,7 @@ LAYOUTS = {
 }
 
 
-def _read(opened: Opened, given: tuple[int, int] | None) -> ExternalWeights:
+def _read(opened: Opened, given: Given) -> ExternalWeights:
     config = opened.config or {}
     kind = config.get("model_type")
     match = best(LAYOUTS[kind] if kind else LAYOUTS["vit"] + LAYOUTS["ijepa"], opened.tensors)
@@ -92,14 +92,14 @@ def _read(opened: Opened, given: tuple[int, int] | None) -> ExternalWeights:
         sizes["pooler_output_size"] = match.sizes["E"]
     config_json.check_sizes(opened, sizes | config_json.num_labels(match))
     size = config_json.sides("image_size", config.get("image_size", 224)) if config else None
-    pads, image_size = external.image_size(opened, match, given, size)
+    match, pads, image_size = external.with_image_size(opened, match, given, size)
     check_qkv_bias(config, match)
     if config.get("pooler_act", "tanh") != "tanh":
         raise UserError(
             f"config.json: pooler_act={config['pooler_act']!r}; only tanh is supported."
         )
     return external.external_weights(
-        external.with_heads(opened, match),
+        external.with_heads(opened, match, given, 12 if config else None),
         preprocess(opened.preprocessor or {}, image_size),
         fields={
             "gelu": gelu(config),
@@ -107,7 +107,14 @@ def _read(opened: Opened, given: tuple[int, int] | None) -> ExternalWeights:
         },
         class_names=class_names(config, match),
         pads_class_position=pads,
+        assumed=assumed(opened),
     )
+
+
+def assumed(opened: Opened) -> tuple[str, ...]:
+    """What neither config.json nor preprocessor_config.json states."""
+    of_images = () if opened.preprocessor else ("preprocess",)
+    return of_images if opened.config else external.BARE[:2] + of_images
 
 
 def _layout_for(spec: ViTSpec) -> Layout:

@@ -14,7 +14,7 @@ from vit_jax.models.bit_spec import BiTSpec
 from vit_jax.nn.resnet_spec import EXPANSION, GROUPS
 from vit_jax.weights import config_json, external
 from vit_jax.weights.config_json import ClassNames
-from vit_jax.weights.external import Documents, ExternalWeights, Format
+from vit_jax.weights.external import Documents, ExternalWeights, Format, Given
 from vit_jax.weights.files.detect_format import Opened
 from vit_jax.weights.formats import huggingface
 from vit_jax.weights.layout import Layout, ResNetNames, resnet_rules, torch_linear, torch_norm
@@ -77,7 +77,7 @@ def _widths(units: tuple[int, ...], root_width: int) -> list[int]:
     return [EXPANSION * root_width * 2**stage for stage in range(len(units))]
 
 
-def _read(opened: Opened, given: tuple[int, int] | None) -> ExternalWeights:
+def _read(opened: Opened, given: Given) -> ExternalWeights:
     if "model_type" in (opened.config or {}):
         _check_config(opened)  # arrays of the other kind differ in ways that mislead
     match = best([_BIT], opened.tensors)
@@ -90,7 +90,7 @@ def _read(opened: Opened, given: tuple[int, int] | None) -> ExternalWeights:
     }
     config_json.check_sizes(opened, sizes | config_json.num_labels(match))
     _check_config(opened)
-    _, image_size = external.image_size(opened, match, given)
+    _, _, image_size = external.with_image_size(opened, match, given)
     if opened.preprocessor is None:  # the whole image
         preprocess = models.Preprocess(image_size, image_size)
     else:
@@ -99,7 +99,8 @@ def _read(opened: Opened, given: tuple[int, int] | None) -> ExternalWeights:
             document["size"] = {"shortest_edge": document["size"]}
         preprocess = huggingface.preprocess_of_any_size(document)
     names = huggingface.class_names(opened.config or {}, match)
-    return external.external_weights(match, preprocess, class_names=names)
+    assumed = () if opened.preprocessor else ("preprocess",)
+    return external.external_weights(match, preprocess, class_names=names, assumed=assumed)
 
 
 def _documents(

@@ -9,7 +9,7 @@ from vit_jax import models
 from vit_jax.models.vit_spec import ViTSpec
 from vit_jax.weights import config_json, external
 from vit_jax.weights.config_json import ClassNames
-from vit_jax.weights.external import Documents, ExternalWeights, Format
+from vit_jax.weights.external import Documents, ExternalWeights, Format, Given
 from vit_jax.weights.files.detect_format import Opened
 from vit_jax.weights.files.tensors import Tensors
 from vit_jax.weights.formats import huggingface
@@ -39,7 +39,7 @@ _DEIT = _of(_FILES, "Hugging Face's DeiT")
 _LAYOUTS = (_DEIT, _of(_MODULES, huggingface.STATE_DICT.format("DeiT")))
 
 
-def _read(opened: Opened, given: tuple[int, int] | None) -> ExternalWeights:
+def _read(opened: Opened, given: Given) -> ExternalWeights:
     config = opened.config or {}
     match = best(_LAYOUTS, opened.tensors)
     sizes = config_json.token_sizes(match.sizes) | {
@@ -49,10 +49,10 @@ def _read(opened: Opened, given: tuple[int, int] | None) -> ExternalWeights:
     }
     config_json.check_sizes(opened, sizes | config_json.num_labels(match))
     size = config_json.sides("image_size", config.get("image_size", 224))
-    pads, image_size = external.image_size(opened, match, given, size)
+    match, pads, image_size = external.with_image_size(opened, match, given, size)
     huggingface.check_qkv_bias(config, match)
     return external.external_weights(
-        external.with_heads(opened, match),
+        external.with_heads(opened, match, given, 12),
         huggingface.preprocess(opened.preprocessor or {}, image_size),
         fields={
             "gelu": huggingface.gelu(config),
@@ -60,6 +60,7 @@ def _read(opened: Opened, given: tuple[int, int] | None) -> ExternalWeights:
         },
         class_names=huggingface.class_names(config, match),
         pads_class_position=pads,
+        assumed=huggingface.assumed(opened),
     )
 
 

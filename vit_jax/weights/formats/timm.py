@@ -17,7 +17,7 @@ from vit_jax.models.hybrid_spec import HybridSpec
 from vit_jax.models.vit_spec import ViTSpec
 from vit_jax.weights import config_json, external
 from vit_jax.weights.config_json import ClassNames
-from vit_jax.weights.external import Documents, ExternalWeights, Format
+from vit_jax.weights.external import Documents, ExternalWeights, Format, Given
 from vit_jax.weights.files.detect_format import Opened
 from vit_jax.weights.layout import (
     Layout,
@@ -59,8 +59,29 @@ _TANH = re.compile(
     r"vit_((base_patch32|so400m_patch16|giantopt_patch16)_siglip_.*|large_patch16_siglip_(gap_)?512.*)"
 )
 _QUICK = re.compile(r"vit_.*quickgelu.*")
-# Heads of architectures without a published size whose heads do not have 64 channels.
-_HEADS = {"vit_giantopt_": 16}
+# Heads of architectures, by the first pattern that their name begins with.
+_HEADS = tuple(
+    (rf"({pattern})(?![a-z])", number)
+    for pattern, number in (
+        (r"vit_giant_patch14_(reg\d_)?(dinov2|tipsv2)|vit_giant_patch16_radio", 24),
+        (r"vit_base_patch16_gap", 16),
+        (r"vit_base_patch\d+_plus", 14),
+        (r"vit_so150m2", 13),
+        (r"vit_small_resnet\d+d", 8),
+        (r"test_vit2?(?!\d)", 2),
+        (r"test_vit\d", 3),
+        (r"(vit|deit)_tiny", 3),
+        (r"vit_d?wee|vit_xsmall", 4),
+        (r"vit_d?little", 5),
+        (r"(vit|deit3?|flexivit)_small", 6),
+        (r"(vit|deit3)_mediumd?", 8),
+        (r"vit_betwixt", 10),
+        (r"(vit|deit3?|flexivit|beit3)_base", 12),
+        (r"vit_so150m", 14),
+        (r"(vit|deit3|flexivit|beit3|eva)_(large|huge|giant)", 16),
+        (r"vit_(giantopt|gigantic|so400m|intern300m)", 16),
+    )
+)
 # timm's names for `fit` of models.Preprocess.
 _CROP_MODE_OF = {"cover": "center", "stretch": "squash", "inside": "border"}
 _CROP_MODES = tuple(_CROP_MODE_OF.values())
@@ -125,7 +146,7 @@ _UNREAD_OF_HYBRID = ("padding_same",)
 
 def read(
     opened: Opened,
-    given: tuple[int, int] | None,
+    given: Given,
     layouts: tuple[Layout, ...] = (VIT, _HYBRID, _HYBRID_OF_ROOT, _BIT),
 ) -> ExternalWeights:
     """`Format.reads` for files of one of these layouts."""
@@ -139,9 +160,11 @@ def read(
     match = best(layouts, opened.tensors)
     config_json.check_sizes(opened, _sizes(match, config))
     if not match.is_bit:
-        by_name = (number for start, number in _HEADS.items() if name.startswith(start))
-        match = external.with_heads(opened, match, next(by_name, None))
-    pads, image_size = external.image_size(opened, match, given, stated_image_size(config))
+        match = external.with_heads(opened, match, given, _heads(name))
+    # Whether the class token has a position, timm's arrays do not show.
+    match, pads, image_size = external.with_image_size(
+        opened, match, given, stated_image_size(config), class_position=None
+    )
     _check_arguments(config, match)
     return external.external_weights(
         match,
@@ -149,7 +172,13 @@ def read(
         fields={} if match.is_bit else _fields(config, match),
         class_names=class_names(config, match.sizes.get("C", 0)),
         pads_class_position=pads,
+        assumed=() if config else external.BARE,
     )
+
+
+def _heads(architecture: str) -> int | None:
+    """The heads that an architecture has unless model_args say another number."""
+    return next((number for pattern, number in _HEADS if re.match(pattern, architecture)), None)
 
 
 def _sizes(match: Match, config: Mapping[str, Any]) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from vit_jax import models
 from vit_jax.models.vit_spec import ViTSpec
 from vit_jax.weights.config_json import ClassNames
-from vit_jax.weights.external import Documents, ExternalWeights, Format
+from vit_jax.weights.external import Documents, ExternalWeights, Format, Given
 from vit_jax.weights.files.detect_format import Opened
 from vit_jax.weights.formats import timm
 from vit_jax.weights.layout import Layout, rule, torch_linear
@@ -19,7 +19,7 @@ _LAYOUT = Layout(
 )
 
 
-def _read(opened: Opened, given: tuple[int, int] | None) -> ExternalWeights:
+def _read(opened: Opened, given: Given) -> ExternalWeights:
     return timm.read(opened, given, (_LAYOUT,))
 
 

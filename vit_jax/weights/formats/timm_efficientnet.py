@@ -14,7 +14,7 @@ from vit_jax.models.efficientnet.spec import SIZES, EfficientNetSpec, with_sizes
 from vit_jax.nn.efficientnet.spec import SQUEEZE, STAGES
 from vit_jax.weights import config_json
 from vit_jax.weights.config_json import ClassNames
-from vit_jax.weights.external import Documents, ExternalWeights, Format
+from vit_jax.weights.external import Documents, ExternalWeights, Format, Given
 from vit_jax.weights.files.detect_format import Opened
 from vit_jax.weights.formats import timm
 from vit_jax.weights.layout import Layout, Rule, torch_linear
@@ -99,7 +99,7 @@ _LAYOUT = Layout(
 # --- reading
 
 
-def _read(opened: Opened, given: tuple[int, int] | None) -> ExternalWeights:
+def _read(opened: Opened, given: Given) -> ExternalWeights:
     match = best([_LAYOUT], opened.tensors)
     config = opened.config or {}
     sizes = match.sizes
@@ -109,7 +109,7 @@ def _read(opened: Opened, given: tuple[int, int] | None) -> ExternalWeights:
     name = _name(opened, match)
     fields = _fields(config)
     usual = SIZES.get(name.removeprefix("EfficientNet-"), SIZES["B0"]).image_size_px
-    image_size = timm.stated_image_size(config) or given or (usual, usual)
+    image_size = timm.stated_image_size(config) or given.image_size or (usual, usual)
     return ExternalWeights(
         name=name,
         spec=models.spec(name, **fields),
@@ -118,6 +118,7 @@ def _read(opened: Opened, given: tuple[int, int] | None) -> ExternalWeights:
         preprocess=timm.preprocess(config, image_size),
         match=match,
         pads_class_position=False,
+        assumed=() if config else ("image_size", "preprocess"),
     )
 
 

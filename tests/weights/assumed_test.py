@@ -1,0 +1,162 @@
+"""What a file does not state: who is asked, what is assumed, and what is said of it."""
+
+import json
+
+import numpy as np
+import pytest
+from flax import nnx
+
+from vit_jax import models, weights
+from vit_jax.core.errors import UserError
+from vit_jax.weights.external import Given
+from vit_jax.weights.files.detect_format import Opened
+from vit_jax.weights.files.tensors import Tensor
+from vit_jax.weights.formats.timm import _heads
+from vit_jax.weights.loading import understand
+
+ROUNDING = 1e-5  # of float32 between one program and another
+
+
+def saved(path, image_size, *, to="timm", width=64, **fields):
+    fields = {"depth": 1, "width": width, "mlp_dim": 24, "num_heads": 2, "gelu": "exact"} | fields
+    model = models.create(
+        "ViT-Ti/4", num_classes=0, image_size=image_size, rngs=nnx.Rngs(0), **fields
+    )
+    weights.save(weights.Loaded(model, "ViT-Ti/4", None, 0), path, to)
+    return model
+
+
+def test_a_rectangle_is_not_read_as_a_square(tmp_path):
+    """14 x 16 patches and a class token have 225 = 15 x 15 positions."""
+    model = saved(tmp_path / "a", (56, 64))
+    file = tmp_path / "a" / "model.safetensors"
+    images = np.random.default_rng(0).normal(size=(1, 56, 64, 3)).astype(np.float32)
+    expected = model.features(images)
+    np.testing.assert_array_equal(weights.load(tmp_path / "a").features(images), expected)
+    (tmp_path / "a" / "config.json").unlink()
+    given = weights.load(file, image_size=(56, 64), num_heads=2)
+    np.testing.assert_allclose(given.features(images), expected, atol=ROUNDING)
+    with pytest.raises(UserError, match="a square of 15 x 15 if its class token has no position"):
+        weights.load(file)
+    # Without a position of the class token, as timm's no_embed_class has it.
+    other = weights.load(file, image_size=60, num_heads=2)
+    assert other.preprocess.image_size == (60, 60)
+
+
+@pytest.mark.parametrize("pool", ["cls", "avg"])
+def test_the_callers_rectangle_comes_before_a_square(tmp_path, pool):
+    """9 x 16 patches are as many as 12 x 12."""
+    model = saved(tmp_path / "a", (36, 64), pool=pool)
+    (tmp_path / "a" / "config.json").unlink()
+    images = np.random.default_rng(0).normal(size=(1, 36, 64, 3)).astype(np.float32)
+    given = weights.load(tmp_path / "a", image_size=(36, 64), num_heads=2)
+    np.testing.assert_allclose(given.features(images), model.features(images), atol=ROUNDING)
+    assert weights.load(tmp_path / "a").preprocess.image_size == (48, 48)
+
+
+def test_a_class_token_of_google_has_a_position_and_big_visions_none(tmp_path):
+    saved(tmp_path / "a.npz", (16, 16), to="google_npz", gelu="tanh")
+    with np.load(tmp_path / "a.npz") as arrays:
+        released = dict(arrays)
+    name = next(n for n in released if "pos_embedding" in n)
+    released[name] = released[name][:, 1:]  # 16 rows and a class token: 15 patches, no square
+    np.savez(tmp_path / "b.npz", **released)
+    with pytest.raises(UserError, match=r"16 positions .* which do not make a square"):
+        weights.load(tmp_path / "b.npz")
+
+
+# From timm 1.0.31: name, num_heads.
+HEADS = {
+    "vit_tiny_patch16_224": 3, "vit_base_patch16_gap_224": 16, "test_vit": 2, "test_vit3": 3,
+    "vit_base_patch16_plus_240": 14, "vit_giant_patch14_dinov2": 24, "vit_giant_patch14_224": 16,
+    "vit_so400m_patch14_siglip_384": 16, "vit_huge_patch14_224": 16, "deit3_medium_patch16_224": 8,
+    "vit_giantopt_patch16_siglip_256": 16, "flexivit_large": 16,
+    "vit_little_patch16_reg4_gap_256": 5, "vit_small_patch16_224.augreg_in21k": 6,
+    "vit_mediumd_patch16_reg4_gap_256": 8,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "number"), HEADS.items())
+def test_heads_of_timms_architectures(name, number):
+    assert _heads(name) == number
+
+
+def test_an_unknown_architecture_has_no_heads():
+    assert _heads("vit_basement_patch16_224") is None
+    assert _heads("") is None
+
+
+def opened(width, depth, **config):
+    shape = {
+        "cls_token": (1, 1, width), "pos_embed": (1, 5, width),
+        "patch_embed.proj.weight": (width, 3, 16, 16), "patch_embed.proj.bias": (width,),
+        "norm.weight": (width,), "norm.bias": (width,),
+    }  # fmt: skip
+    for i in range(depth):
+        for layer, rows, columns in (
+            ("attn.qkv", 3 * width, width), ("attn.proj", width, width),
+            ("mlp.fc1", 4 * width, width), ("mlp.fc2", width, 4 * width),
+        ):  # fmt: skip
+            shape |= {
+                f"blocks.{i}.{layer}.weight": (rows, columns), f"blocks.{i}.{layer}.bias": (rows,)
+            }  # fmt: skip
+        for norm in ("norm1", "norm2"):
+            shape |= {f"blocks.{i}.{norm}.weight": (width,), f"blocks.{i}.{norm}.bias": (width,)}
+    tensors = {
+        name: Tensor(s, np.dtype(np.float32), lambda s=s: np.zeros(s, np.float32))
+        for name, s in shape.items()
+    }
+    return Opened("x.safetensors", "safetensors", tensors, config or None, None)
+
+
+def test_heads_are_those_of_the_architecture_whatever_its_depth():
+    there = opened(1280, 2, architecture="vit_huge_patch14_224")
+    assert understand(there).spec.num_heads == 16
+    assert "num_heads" not in understand(there).assumed
+    stated = opened(1280, 2, architecture="vit_huge_patch14_224", model_args={"num_heads": 10})
+    assert understand(stated).spec.num_heads == 10
+
+
+def test_a_bare_file_says_what_is_assumed_of_it():
+    there = understand(opened(768, 12))
+    assert there.spec.num_heads == 12
+    assert set(there.assumed) == {"num_heads", "image_size", "gelu", "norm_epsilon", "preprocess"}
+    said = there.assumptions()
+    assert "num_heads=12" in said and "gelu=exact" in said and "mean 0.5 0.5 0.5" in said
+    assert understand(opened(768, 12), Given(num_heads=6)).spec.num_heads == 6
+
+
+@pytest.mark.parametrize("width", [1152, 1280, 1408, 1664])
+def test_heads_that_nothing_decides_are_asked_for(width):
+    with pytest.raises(UserError, match="num_heads="):
+        understand(opened(width, 2))
+    assert understand(opened(width, 2), Given(num_heads=16)).spec.num_heads == 16
+
+
+def test_assumptions_are_said_once_on_stderr(tmp_path, capsys):
+    saved(tmp_path / "a", (16, 16))
+    weights.load(tmp_path / "a")
+    assert "assumed" not in capsys.readouterr().err  # config.json states everything
+    (tmp_path / "a" / "config.json").unlink()
+    weights.load(tmp_path / "a")
+    weights.load(tmp_path / "a")
+    assert capsys.readouterr().err.count("num_heads=1, ") == 1
+
+
+@pytest.mark.parametrize("image_size", [18, (16, 19)])
+def test_patches_leave_the_rest_of_an_image_as_timm_does(tmp_path, image_size):
+    """Such images are refused of new models, and kept of published ones."""
+    saved(tmp_path / "a", (16, 16))
+    file = tmp_path / "a" / "config.json"
+    config = json.loads(file.read_text())
+    config["model_args"]["img_size"] = image_size
+    file.write_text(json.dumps(config))
+    model = weights.load(tmp_path / "a")
+    height, width = model.preprocess.image_size
+    images = np.random.default_rng(0).normal(size=(1, height, width, 3)).astype(np.float32)
+    cut = model.features(images[:, :16, :16])
+    np.testing.assert_array_equal(model.features(images), cut)
+    with pytest.raises(UserError, match="does not divide into patches"):
+        weights.load(tmp_path / "a", image_size=21)
+    weights.save(weights.Loaded(model, "ViT-Ti/4", None, 0), tmp_path / "b", "timm")
+    assert weights.load(tmp_path / "b").preprocess.image_size == (height, width)
