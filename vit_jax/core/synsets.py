@@ -13,6 +13,8 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from vit_jax.core.class_names import normal
+
 NOT_IN_FALL_2011 = ("n03931044", "n09859684")
 _NOT_IN_21K = {"n04399382": "n04399382 teddy, teddy bear"}
 _ID = re.compile(r"n\d{8}\b")
@@ -62,7 +64,9 @@ def places(class_names: Sequence[str], known: Sequence[str]) -> tuple[int, ...] 
     Names are compared by the WordNet ids that they begin with, where all have one.
     """
     ids, known_ids = of_classes(class_names), of_classes(known)
-    wanted, there = (ids, known_ids) if ids and known_ids else (tuple(class_names), tuple(known))
+    wanted, there = ids, known_ids
+    if not (wanted and there):
+        wanted, there = (tuple(map(normal, names)) for names in (class_names, known))
     place = {name: number for number, name in enumerate(there)}
     if len(set(wanted)) < len(wanted) or len(place) < len(there) or not set(wanted) <= set(place):
         return None

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from vit_jax.core import synsets
+from vit_jax.core import class_names, synsets
 from vit_jax.core.errors import UserError
 from vit_jax.data.sources.splits import ALL, Slice
 
@@ -215,6 +215,9 @@ class MixtureSource(JoinedSource):
                 difference = "not the same names, or not in the same order"
             else:
                 continue
+            if names and others:
+                lists = [synsets.of_classes(one) or one for one in (names, others)]
+                difference += f" ({class_names.difference(*lists)})"
             raise UserError(
                 f"input.mixture: {name} and {other_name} have other classes: {difference}. Labels "
                 "are not translated; prepare the data sets with one list of classes."

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from vit_jax.core.class_names import normal
 from vit_jax.models import Preprocess, images
 
 _SYNSET = re.compile(r"n\d{8}(?=_|\b)")
@@ -69,12 +70,12 @@ def find(paths: Sequence[str], preprocess: Preprocess, class_names: Sequence[str
 
 def _places(class_names: Sequence[str]) -> dict[str, int]:
     """The place of each class by its name, and by its WordNet id if it begins with one."""
-    by_name = {name: place for place, name in enumerate(class_names)}
+    by_name = {normal(name): place for place, name in enumerate(class_names)}
     ids = ((_SYNSET.match(name), place) for name, place in by_name.items())
     return {found[0]: place for found, place in ids if found} | by_name
 
 
 def _label(file: Path, places: dict[str, int]) -> int | None:
     synset = _SYNSET.match(file.name)
-    said = [file.parent.name, *([synset[0]] if synset else [])]
+    said = [normal(file.parent.name), *([synset[0]] if synset else [])]
     return next((places[name] for name in said if name in places), None)

@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from vit_jax.core.class_names import normal
 from vit_jax.core.errors import UserError, nearest
 from vit_jax.weights.files.detect_format import Opened
 from vit_jax.weights.match import Match
@@ -142,7 +143,7 @@ def placeholder(number: int) -> str:
 def same_classes(names: Sequence[str], others: Sequence[str]) -> bool:
     """Whether these are the same classes in the same order, as far as both have names."""
     return len(names) == len(others) and all(
-        a == b or placeholder(i) in (a, b)
+        normal(a) == normal(b) or placeholder(i) in (a, b)
         for i, (a, b) in enumerate(zip(names, others, strict=True))
     )
 

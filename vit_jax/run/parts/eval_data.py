@@ -11,7 +11,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from vit_jax.config import EvalConfig, RunConfig
-from vit_jax.core import errors, synsets
+from vit_jax.core import class_names, errors, synsets
 from vit_jax.data.order import label_index, subset
 from vit_jax.data.order.label_index import Labels
 from vit_jax.data.source import Source, share_examples
@@ -152,17 +152,19 @@ def _columns(source: Source, classes: ModelClasses, where: str) -> tuple[int, ..
     if ids and known and set(ids) <= set(known):
         place = {synset: number for number, synset in enumerate(known)}
         return tuple(place[synset] for synset in ids)
+    difference = class_names.difference(theirs, ours) if theirs and ours else ""
     if source.num_classes != classes.number:
+        named = "" if classes.assumed or not difference else f": {difference}"
         raise errors.UserError(
             f"{where} has other classes than the model: {source.num_classes} "
-            f"({source.name}) against {classes.number}. Its accuracy would mean nothing; correct "
-            f"{where}.source, {where}.data_dir or {where}.split. The features alone can be "
+            f"({source.name}) against {classes.number}{named}. Its accuracy would mean nothing; "
+            f"correct {where}.source, {where}.data_dir or {where}.split. The features alone can be "
             f'compared on any classes: {where}.kind="{FROZEN}".'
         )
     if theirs and ours and not classes.assumed:
         raise errors.UserError(
-            f"{where} has other classes than the model, or has them in another "
-            "order: its accuracy would mean nothing."
+            f"{where} has other classes than the model, or has them in another order: "
+            f"{difference}. Its accuracy would mean nothing."
         )
     return None
 
@@ -181,8 +183,12 @@ def _check_frozen(where: str, c: EvalConfig, train: Source, test: Source) -> Non
             "what is learnt from them would be scored by itself. Give splits without common "
             "examples."
         )
-    if (train.num_classes, train.class_names) != (test.num_classes, test.class_names):
-        raise errors.UserError(f"{where}.train_split has other classes than {where}.split.")
+    names, others = (one.class_names or () for one in (train, test))
+    if train.num_classes != test.num_classes or not class_names.are_same(names, others):
+        raise errors.UserError(
+            f"{where}.train_split has other classes than {where}.split: "
+            f"{class_names.difference(names, others) or 'not as many'}."
+        )
     if c.shots:
         labels = label_index.find(train).labels
         try:

@@ -8,6 +8,7 @@ from jax.sharding import Mesh
 from vit_jax import weights
 from vit_jax.config import RunConfig
 from vit_jax.core import synsets
+from vit_jax.core.class_names import normal
 from vit_jax.core.errors import UserError
 from vit_jax.data import files
 from vit_jax.run.parts.pins import of_field
@@ -112,7 +113,8 @@ def _columns(
             "the classes of the data."
         )
     if names and class_names and not assumed:
-        other = next(name for name in class_names if name not in names)
+        known = set(map(normal, names))
+        other = next(name for name in class_names if normal(name) not in known)
         raise UserError(
             f"method.teacher={path} has other classes than the data: {other!r} is none of them. A "
             "teacher has to know the classes of the data."

@@ -1,0 +1,53 @@
+"""Names of classes: when two are the same, and in what two lists of them differ.
+
+macOS gives the names of folders decomposed (NFD: an e and its accent), lists and other systems have
+them composed (NFC). They look the same, so they are the same: names are compared as NFC.
+"""
+
+import unicodedata
+from collections.abc import Iterable, Sequence
+
+from vit_jax.core.errors import UserError
+
+
+def normal(name: str) -> str:
+    """The name as it is compared: composed, Unicode's NFC."""
+    return unicodedata.normalize("NFC", name)
+
+
+def normal_names(names: Iterable[str], where: str) -> dict[str, str]:
+    """Normal name -> the name as `where` has it, in this order. UserError if two are the same."""
+    found: dict[str, str] = {}
+    for name in names:
+        if (other := found.setdefault(normal(name), name)) != name:
+            raise UserError(
+                f"{where} has {other!a} and {name!a}, which are one name, {normal(name)},"
+                " in two encodings of Unicode (NFC and NFD): one class cannot have both. Rename or "
+                "merge them."
+            )
+    return found
+
+
+def are_same(ours: Sequence[str], theirs: Sequence[str]) -> bool:
+    """Whether these are the same classes in the same order."""
+    return list(map(normal, ours)) == list(map(normal, theirs))
+
+
+def difference(ours: Sequence[str], theirs: Sequence[str]) -> str:
+    """The first class in which two lists differ, as part of a sentence; "" if they are the same.
+
+    >>> difference(["cat", "dog"], ["cat", "cow"])
+    "'dog' is not among the others, which have 'cow'"
+    """
+    ours, theirs = list(map(normal, ours)), list(map(normal, theirs))
+    lacking = [name for name in ours if name not in set(theirs)]
+    further = [name for name in theirs if name not in set(ours)]
+    if lacking:
+        others = f", which have {further[0]!r}" if further else ""
+        return f"{lacking[0]!r} is not among the others{others}"
+    if further:
+        return f"{further[0]!r} is only among the others"
+    for number, (name, other) in enumerate(zip(ours, theirs, strict=False)):
+        if name != other:
+            return f"class {number} is {name!r}, and {other!r} among the others"
+    return ""
