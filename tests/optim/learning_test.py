@@ -30,7 +30,7 @@ OPTIMIZERS = {
     "adafactor": (2e-3, {}),
     "lion": (5e-4, {"b2": 0.99}),
     "muon": (2e-3, {"momentum": 0.95, "nesterov": True}),
-    "lamb": (3e-3, {"eps": 1e-6}),
+    "lamb": (3e-3, {"eps": 1e-6, "weight_decay": 0.05}),
 }
 
 pytestmark = pytest.mark.slow

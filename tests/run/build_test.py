@@ -147,7 +147,7 @@ CHANGES: dict[str, tuple[object, tuple[str, ...]]] = {
     "optim.ema_decay": (0.9, ()),
     "optim.momentum": (0.8, ("optim.name=sgd",)),
     "optim.nesterov": (True, ("optim.name=sgd",)),
-    "optim.joint_qkv": (True, ("optim.name=lamb",)),
+    "optim.joint_qkv": (True, ("optim.name=lamb", "optim.weight_decay=0.1")),
     "total.steps": (8, ()),
     "total.epochs": (2.0, ()),
     "total.examples": (160, ()),

@@ -18,7 +18,7 @@ class Optimizer(NamedTuple):
 
     update_rule: Callable[[Moments], optax.GradientTransformation]
     reads: tuple[str, ...]  # fields of Moments
-    after_decay: Callable[[Moments], optax.GradientTransformation] | None = None
+    after_decay: Callable[[Moments, float], optax.GradientTransformation] | None = None  # and decay
     elementwise: bool = False  # whether an update depends on its own gradient and moments alone
     # Of updates that are multiplied by their learning rates already.
     velocity: Callable[[Moments], optax.GradientTransformation] | None = None
@@ -85,7 +85,9 @@ def create(
     optimizer = OPTIMIZERS[name]
     averages = Moments(mu_dtype=mu_dtype, **moments)
     rule, rate = optimizer.update_rule(averages), optax.scale_by_learning_rate(schedule)
-    after_decay = [] if optimizer.after_decay is None else [optimizer.after_decay(averages)]
+    after_decay = (
+        [] if optimizer.after_decay is None else [optimizer.after_decay(averages, weight_decay)]
+    )
     is_scaled = optimizer.velocity is not None
     if optimizer.velocity is not None:
         rule = optax.chain(rule, rate, optimizer.velocity(averages))

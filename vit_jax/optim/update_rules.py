@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import optax
 
 from vit_jax.core import pytrees
+from vit_jax.core.errors import UserError
 from vit_jax.core.pytrees import is_stacked
 from vit_jax.optim import matrices
 from vit_jax.optim.decay import kernels_only
@@ -87,7 +88,9 @@ def muon(m: Moments) -> optax.GradientTransformation:
 
     The momentum of a matrix is orthogonalised by five Newton-Schulz steps, then scaled to the root
     mean square of Adam's updates (arXiv 2502.16982, equation 4), so that one learning rate
-    and one weight decay serve both.
+    and one weight decay serve both. What is orthogonalised is the moving average of gradients, or,
+    with `nesterov`, beta * average + (1 - beta) * gradient. optax corrects the bias of these two
+    by different factors, which changes the direction of the first updates.
     """
 
     def axes(tree: Any) -> Any:
@@ -100,9 +103,18 @@ def muon(m: Moments) -> optax.GradientTransformation:
     def like_adam(update: jax.Array) -> jax.Array:
         return update * (MUON_RMS * math.sqrt(max(update.shape)))
 
-    orthogonal = optax.contrib.scale_by_muon(
-        beta=m.momentum, nesterov=m.nesterov, mu_dtype=m.mu_dtype, weight_dimension_numbers=axes
+    # With beta=0 it orthogonalises what it is given.
+    orthogonalise = optax.contrib.scale_by_muon(
+        beta=0.0, nesterov=False, mu_dtype=m.mu_dtype, weight_dimension_numbers=axes
     )
+
+    def update(grads: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
+        average = optax.tree.update_moment(grads, state.mu, m.momentum, 1)
+        ahead = optax.tree.update_moment(grads, average, m.momentum, 1) if m.nesterov else average
+        updates, after = orthogonalise.update(ahead, state, params)
+        return updates, after._replace(mu=optax.tree.cast(average, m.mu_dtype))
+
+    orthogonal = optax.GradientTransformation(orthogonalise.init, update)
     scaled = matrices.per_matrix(optax.stateless_with_tree_map(lambda u, _: like_adam(u)))
 
     def labels(params: Any) -> Any:
@@ -124,14 +136,23 @@ class TrustRatio(NamedTuple):
     ratio: Any
 
 
-def trust_ratio(m: Moments) -> optax.GradientTransformation:
+def trust_ratio(m: Moments, weight_decay: float) -> optax.GradientTransformation:
     """Scales each kernel's update to the kernel's norm (LAMB, arXiv 1904.00962, algorithm 2).
 
-    Only kernels are scaled, as in the code that trained DeiT III: a bias that starts at zero would
-    hardly move. Nor would a zero kernel, such as a head's: its norm would be lr after the first
-    update and then grow by at most a factor of 1 + lr per step. So a kernel that is zero when
-    updated has the ratio 1 from then on: its updates are Adam's.
+    Only parameters with weight decay are scaled, as in the code that trained DeiT III: none with
+    weight_decay=0, else the kernels. A bias that starts at zero would hardly move. Nor would a
+    zero kernel, such as a head's: its norm would be lr after the first update and then grow by at
+    most a factor of 1 + lr per step. So a kernel that is zero when updated has the ratio 1 from
+    then on: its updates are Adam's.
+
+    Raises:
+      UserError: for a joint ratio where none has one.
     """
+    if m.joint_qkv and not weight_decay:
+        raise UserError(
+            "optim.joint_qkv=True is not read by optim.name=lamb with optim.weight_decay=0, which "
+            "has no trust ratios: set optim.joint_qkv=False, or optim.weight_decay above 0."
+        )
 
     def init(_: jax.Array) -> TrustRatio:
         return TrustRatio(jnp.ones((), bool), jnp.ones((), jnp.float32))
@@ -139,7 +160,7 @@ def trust_ratio(m: Moments) -> optax.GradientTransformation:
     def update(update: jax.Array, state: TrustRatio, param: jax.Array) -> tuple[Any, TrustRatio]:
         norm, of_update = jnp.linalg.norm(param), jnp.linalg.norm(update)
         adapts = state.adapts & (norm != 0)
-        in_use = adapts & (of_update != 0)
+        in_use = adapts & (of_update != 0) & (weight_decay != 0)
         ratio = jnp.where(in_use, norm / jnp.where(in_use, of_update, 1.0), 1.0)
         return ratio.astype(update.dtype) * update, TrustRatio(adapts, ratio.astype(jnp.float32))
 
