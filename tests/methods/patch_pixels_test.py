@@ -32,6 +32,8 @@ def test_patches_and_their_cells_are_row_by_row():
     patches = patch_pixels.cut(images, 4)
     assert patches.shape == (1, 6, 4, 4, 3)
     np.testing.assert_array_equal(patches[0, 4], images[0, 4:8, 4:8])
+    larger = np.pad(images, ((0, 0), (0, 3), (0, 1), (0, 0)))  # model.crop_to_patches
+    np.testing.assert_array_equal(patch_pixels.cut(larger, 4), patches)
     cells = patch_pixels.cells(patches, 2)
     assert cells.shape == (1, 6, 4, 2, 2, 3)
     np.testing.assert_array_equal(cells[0, 4, 2], images[0, 6:8, 4:6])

@@ -145,7 +145,7 @@ def test_assumptions_are_said_once_on_stderr(tmp_path, capsys):
 
 @pytest.mark.parametrize("image_size", [18, (16, 19)])
 def test_patches_leave_the_rest_of_an_image_as_timm_does(tmp_path, image_size):
-    """Such images are refused of new models, and kept of published ones."""
+    """Such images are refused of new models, unless asked for, and kept of published ones."""
     saved(tmp_path / "a", (16, 16))
     file = tmp_path / "a" / "config.json"
     config = json.loads(file.read_text())
@@ -156,7 +156,27 @@ def test_patches_leave_the_rest_of_an_image_as_timm_does(tmp_path, image_size):
     images = np.random.default_rng(0).normal(size=(1, height, width, 3)).astype(np.float32)
     cut = model.features(images[:, :16, :16])
     np.testing.assert_array_equal(model.features(images), cut)
-    with pytest.raises(UserError, match="does not divide into patches"):
+    with pytest.raises(UserError, match=r"does not divide into patches .* nearest: \(20, 20\)"):
         weights.load(tmp_path / "a", image_size=21)
-    weights.save(weights.Loaded(model, "ViT-Ti/4", None, 0), tmp_path / "b", "timm")
-    assert weights.load(tmp_path / "b").preprocess.image_size == (height, width)
+    for to in ("timm", "checkpoint"):
+        weights.save(weights.Loaded(model, "ViT-Ti/4", None, 0), tmp_path / to, to)
+        again = weights.load(tmp_path / to)
+        assert again.preprocess.image_size == (height, width)
+        np.testing.assert_array_equal(again.features(images), cut)
+
+
+def test_an_npz_cannot_state_what_patches_leave_of_an_image(tmp_path):
+    model = models.create(
+        "ViT-Ti/4", depth=1, num_classes=0, image_size=18, crop_to_patches=True, rngs=nnx.Rngs(0)
+    )
+    with pytest.raises(UserError, match="18 x 18 pixels: it is for squares of whole patches"):
+        weights.save(weights.Loaded(model, "ViT-Ti/4", None, 0), tmp_path / "a.npz", "google_npz")
+
+
+def test_new_models_leave_out_pixels_only_if_asked():
+    make = lambda name="ViT-Ti/4", **fields: models.info(name, image_size=18, **fields)
+    with pytest.raises(UserError, match=r"nearest: \(16, 16\).*model.crop_to_patches=true"):
+        make()
+    assert make(crop_to_patches=True).tokens.grid == (4, 4)
+    with pytest.raises(UserError, match="crop_to_patches does not go with a hybrid"):
+        make("R26+ViT-S/32", crop_to_patches=True)

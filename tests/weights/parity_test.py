@@ -200,6 +200,34 @@ def test_timm(timm, tmp_path, images, model_args):
     assert_same_function(theirs, ours, images, gradients=not model_args)
 
 
+@pytest.mark.parametrize("project", ["timm", "huggingface"])
+def test_images_that_patches_do_not_divide(hf, timm, tmp_path, project):
+    """As of timm's so400m/14 at 384 pixels: the last rows and columns are left out."""
+    size = [15, 14]  # of patches of 4
+    images = np.random.default_rng(1).normal(size=(2, *size, 3)).astype(np.float32)
+    if project == "timm":
+        arguments = TIMM_TOY | {"img_size": size, "class_token": False, "global_pool": "map"}
+        theirs = timm.create_model("vit_base_patch16_224", num_classes=3, **arguments)
+        randomise(theirs)
+        config = {"architecture": "vit_base_patch16_224", "model_args": arguments}
+        save_timm(tmp_path / "in", theirs, **config)
+        logits = theirs
+    else:
+        theirs = randomise(hf.ViTForImageClassification(hf_config(hf, image_size=size)))
+        theirs.save_pretrained(tmp_path / "in")
+        logits = lambda x: theirs(x).logits
+    ours = weights.load_with_info(tmp_path / "in")
+    assert ours.model.preprocess.image_size == tuple(size)
+    assert_same_function(logits, ours.model, images)
+    weights.save(ours, tmp_path / "out", project)
+    if project == "timm":
+        again = timm.create_model(f"local-dir:{tmp_path / 'out'}", pretrained=True).eval()
+    else:
+        model = loaded_in_full(hf.AutoModelForImageClassification, tmp_path / "out")
+        again = lambda x: model(x).logits
+    assert_same_function(again, ours.model, images)
+
+
 @pytest.mark.parametrize(
     "fields",
     [

@@ -3,13 +3,16 @@
 import jax
 import jax.numpy as jnp
 
+from vit_jax.nn.patches import whole_patches
+
 COLOURS = 512  # 3 bits for each channel
 
 
 def cut(images: jax.Array, patch_size: int) -> jax.Array:
-    """[B, H, W, 3] -> [B, N, P, P, 3], row by row."""
-    b, h, w, c = images.shape
+    """[B, H, W, 3] -> [B, N, P, P, 3], row by row; of whole patches."""
     p = patch_size
+    images = whole_patches(images, p)
+    b, h, w, c = images.shape
     x = images.reshape(b, h // p, p, w // p, p, c).transpose(0, 1, 3, 2, 4, 5)
     return x.reshape(b, -1, p, p, c)
 

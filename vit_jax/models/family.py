@@ -58,10 +58,6 @@ class ModelSpec(StackSpec):
         0.0, "its initial value [0]; -10 for sigmoid losses over many classes", bounds=(-1e4, 1e4)
     )
 
-    def check_image_size(self, image_size: tuple[int, int]) -> None:
-        """Raises UserError for images, (height, width) in pixels, that are not for this model."""
-        del image_size
-
 
 @dataclasses.dataclass(frozen=True)
 class Family:

@@ -7,7 +7,6 @@ from typing import Any, ClassVar
 
 from vit_jax.core import errors
 from vit_jax.core.schema.fields import ANY, HIDDEN, field
-from vit_jax.core.token_layout import TokenLayout
 from vit_jax.models.bit_spec import DEPTHS, UNITS, units_of
 from vit_jax.models.family import Family
 from vit_jax.models.vit_spec import SIZES, ViTSpec, of_shape
@@ -45,16 +44,16 @@ class HybridSpec(ViTSpec, ResNetSpec):
         """Raises UserError for a model that cannot be built."""
         ViTSpec.check(self)
         ResNetSpec.check(self)
+        if self.crop_to_patches:
+            raise errors.UserError(
+                "model.crop_to_patches does not go with a hybrid, whose ResNet sees every pixel: "
+                "leave it out."
+            )
         if self.patch_size % self.map_stride:
             raise errors.UserError(
                 f"model.units={self.units} gives a feature map of stride {self.map_stride}, which "
                 f"patches of {self.patch_size} pixels do not divide into: give fewer stages."
             )
-
-    def token_layout(self, image_size: tuple[int, int]) -> TokenLayout:
-        """Layout of the tokens. UserError if patches do not tile the images: the ResNet pads."""
-        self.check_image_size(image_size)
-        return super().token_layout(image_size)
 
     def patch_flops(self, num_patches: int, image_size: tuple[int, int]) -> int:
         """The part of `forward_flops` up to the tokens."""

@@ -161,10 +161,8 @@ def create(
     if not declared.is_whole(num_classes) or num_classes < 0:
         raise errors.UserError(f"num_classes={num_classes!r}: a number of classes; 0: no head.")
     preprocess = preprocess or Preprocess(image_size=size, resize=size)
-    fields_of_name = spec(name, **fields)
-    fields_of_name.check_image_size(size)
     return build(
-        fields_of_name,
+        spec(name, **fields),
         num_classes=num_classes,
         image_size=size,
         preprocess=preprocess,

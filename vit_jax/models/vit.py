@@ -30,7 +30,7 @@ class ViT(nnx.Module):
     Args:
       spec: the architecture.
       num_classes: C, for the head; 0: no head.
-      image_size: (height, width) in pixels; multiples of the patch size.
+      image_size: (height, width) in pixels; multiples of the patch size, or crop_to_patches.
       preprocess: how its images must be prepared.
       rngs: nnx.Rngs with a stream for "params".
     """
@@ -98,7 +98,12 @@ class ViT(nnx.Module):
         """Images -> [B, N, D]."""
         spec = self.spec
         return PatchEmbedding(
-            spec.patch_size, spec.width, start=spec.start, precision=spec.precision, rngs=rngs
+            spec.patch_size,
+            spec.width,
+            crop=spec.crop_to_patches,
+            start=spec.start,
+            precision=spec.precision,
+            rngs=rngs,
         )
 
     def _make_block(self, layout: TokenLayout, **arguments: Any) -> nnx.Module:

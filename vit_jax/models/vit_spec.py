@@ -93,6 +93,12 @@ class ViTSpec(ModelSpec, BlockSpec):
         choices=("float32",),
     )
 
+    crop_to_patches: bool = field(
+        False,
+        "takes images that patches do not divide, and leaves out the pixels at the bottom and "
+        "right that fill no patch, as timm and transformers do [false: such sizes are refused]",
+    )
+
     @property
     def stream_dtype(self) -> str:
         """The dtype of the tokens between the blocks."""
@@ -150,27 +156,20 @@ class ViTSpec(ModelSpec, BlockSpec):
             raise errors.UserError("model.norm_epsilon=0: a small positive number, such as 1e-6.")
 
     def token_layout(self, image_size: tuple[int, int]) -> TokenLayout:
-        """Layout of the tokens for images of this size. UserError for images below a patch."""
+        """Layout of the tokens for images of this size. UserError if patches do not tile them."""
         p = self.patch_size
-        if min(image_size) < p:
-            self.check_image_size(image_size)
+        left = not self.crop_to_patches and any(side % p for side in image_size)
+        if left or min(image_size) < p:
+            near = tuple(_nearest_multiple(side, p) for side in image_size)
+            raise errors.UserError(
+                f"Image size {image_size} does not divide into patches of {p} pixels; nearest: "
+                f"{near}. Change the size in input.preprocess or the patch in model.name. A ViT "
+                "can also leave out the pixels that fill no patch: model.crop_to_patches=true."
+            )
         grid = (image_size[0] // p, image_size[1] // p)
         # A distillation token has its position apart: among the others it is a register.
         registers = self.registers + self.distillation_token
         return TokenLayout(grid, self.has_class_token, registers, self.class_position)
-
-    def check_image_size(self, image_size: tuple[int, int]) -> None:
-        """Raises UserError for images that patches do not tile: some pixels would not be seen.
-
-        Published models with such images (timm's so400m at 384 pixels) can be loaded.
-        """
-        p = self.patch_size
-        if any(side % p or side < p for side in image_size):
-            near = tuple(_nearest_multiple(side, p) for side in image_size)
-            raise errors.UserError(
-                f"Image size {image_size} does not divide into patches of {p} pixels; nearest: "
-                f"{near}. Change the size in input.preprocess or the patch in model.name."
-            )
 
     def forward_flops(self, num_classes: int, image_size: tuple[int, int]) -> int:
         """FLOPs of the matrix products of one image's forward pass; a multiply-add counts 2.

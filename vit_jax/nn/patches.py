@@ -10,10 +10,18 @@ from vit_jax.nn.initialization import VIT, Initialization
 from vit_jax.nn.linear import Precision, affine, param
 
 
+def whole_patches(images: jax.Array, patch_size: int) -> jax.Array:
+    """[B, H, W, C] -> the same without the last rows and columns that fill no patch."""
+    rows, columns = (side // patch_size * patch_size for side in images.shape[1:3])
+    return images[:, :rows, :columns]
+
+
 class PatchEmbedding(nnx.Module):
     """The projection of P x P patches; its kernel is [P, P, 3, D], as in a convolution.
 
-    `channels`: in the images, or in the feature maps that replace them.
+    Args:
+      channels: in the images, or in the feature maps that replace them.
+      crop: whether images may have other sizes than multiples of P (`whole_patches`).
     """
 
     def __init__(
@@ -22,6 +30,7 @@ class PatchEmbedding(nnx.Module):
         width: int,
         *,
         channels: int = 3,
+        crop: bool = False,
         start: Initialization = VIT,
         precision: Precision,
         rngs: nnx.Rngs,
@@ -31,19 +40,16 @@ class PatchEmbedding(nnx.Module):
         self.kernel = param(start.patch_kernel, shape, axes, rngs.params())
         bias_init = functools.partial(start.patch_bias, inputs=patch_size**2 * channels)
         self.bias = param(bias_init, (width,), (WIDTH,), rngs.params())
-        self.patch_size = patch_size
+        self.patch_size, self.crop = patch_size, crop
         self.precision = precision
 
     def __call__(self, images: jax.Array) -> jax.Array:
-        """[B, H, W, 3] -> [B, N, D]; patches row by row.
-
-        As in a convolution without padding, what patches leave at the bottom and right is not seen.
-        """
+        """[B, H, W, 3] -> [B, N, D]; patches row by row."""
         # Cut and multiply instead of a strided convolution: the same sum, as one matrix product.
-        b, h, w, c = images.shape
         p = self.patch_size
-        h, w = h // p * p, w // p * p
-        x = images[:, :h, :w].astype(self.precision.compute).reshape(b, h // p, p, w // p, p, c)
+        images = whole_patches(images, p) if self.crop else images
+        b, h, w, c = images.shape
+        x = images.astype(self.precision.compute).reshape(b, h // p, p, w // p, p, c)
         x = x.transpose(0, 1, 3, 2, 4, 5).reshape(b, (h // p) * (w // p), p * p * c)
         kernel = self.kernel[...].reshape(p * p * c, -1)
         x = affine(x, kernel, self.bias[...], 1, self.precision)

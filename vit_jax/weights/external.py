@@ -166,7 +166,10 @@ def external_weights(
     """
     name_by_sizes, of_arrays = (_bit if match.is_bit else _vit)(match)
     name = name or name_by_sizes
-    spec = models.spec(name, **{**of_arrays, **match.layout.computes, **(fields or {})})
+    fields = {**of_arrays, **match.layout.computes, **(fields or {})}
+    if not match.resnet and any(side % match.patch_pixels for side in preprocess.image_size):
+        fields["crop_to_patches"] = True  # as other projects do
+    spec = models.spec(name, **fields)
     there = (*match.assumed, *assumed)
     return ExternalWeights(
         name=name,

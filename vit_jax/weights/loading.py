@@ -194,7 +194,7 @@ def find(path: str | epath.Path, **options: Unpack[Options]) -> Found:
     spec = dataclasses.replace(about.spec, **changes, **choice.elsewhere(about.spec, dtype=dtype))
     preprocess = about.preprocess
     if size is not None and size != preprocess.image_size:
-        spec.check_image_size(size)
+        _check_size(about, size)
         preprocess = _at(preprocess, size)
     num_classes = 0 if o["head"] == "drop" else about.num_classes
 
@@ -336,6 +336,21 @@ def is_external(path: str | epath.Path) -> bool:
     """
     # Files on gs:// and the like are excluded: they cannot be mapped into memory.
     return "://" not in os.fspath(path) and detect_format.is_external(Path(path))
+
+
+def _check_size(about: CheckpointInfo, size: tuple[int, int]) -> None:
+    """UserError for images of another size than the model's, which its patches do not divide."""
+    spec = about.spec
+    if getattr(spec, "crop_to_patches", False):  # of images of its own size
+        spec = dataclasses.replace(spec, crop_to_patches=False)
+    try:
+        spec.token_layout(size)
+    except UserError as error:
+        sides = [max(1, round(side / spec.stride)) * spec.stride for side in size]
+        raise UserError(
+            f"image_size={size} does not divide into patches of {spec.stride} pixels, which "
+            f"{about.origin} has; nearest: {tuple(sides)}."
+        ) from error
 
 
 def _class_names(about: CheckpointInfo) -> tuple[str, ...] | None:

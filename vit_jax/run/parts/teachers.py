@@ -76,8 +76,9 @@ def _check_size(path: str, size: int | None) -> None:
     """UserError unless the teacher's patches tile images of `size` pixels a side; None: its own."""
     if size is None:
         return
-    patch = getattr(weights.checkpoint_info(path).spec, "patch_size", 1)
-    if size % patch:
+    about = weights.checkpoint_info(path)
+    patch = getattr(about.spec, "patch_size", 1)
+    if size % patch and about.preprocess.image_size != (size, size):
         nearest = max(patch, round(size / patch) * patch)
         raise UserError(
             f"its patches of {patch} pixels do not tile the images of method.teacher_image_size="

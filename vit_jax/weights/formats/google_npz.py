@@ -260,13 +260,13 @@ def layout_for(spec: ViTSpec | BiTSpec) -> Layout:
     return _RELEASED if spec.pool == "cls" else BIG_VISION
 
 
-def _documents(_: Any, __: int, ___: ClassNames, about: models.Preprocess) -> Documents:
-    """No documents: the format has none. UserError for images that are not square."""
+def _documents(spec: Any, _: int, __: ClassNames, about: models.Preprocess) -> Documents:
+    """No documents: the format has none. UserError for images that are no square of patches."""
     height, width = about.image_size
-    if height != width:
+    if height != width or (getattr(spec, "crop_to_patches", False) and height % spec.patch_size):
         raise UserError(
             f"Google's .npz cannot say that images are {height} x {width} pixels: it is for "
-            "squares. Give --image_size, or write --to=huggingface or timm."
+            "squares of whole patches. Give --image_size, or write --to=huggingface or timm."
         )
     return {}
 
