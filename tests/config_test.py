@@ -315,3 +315,23 @@ def test_plain_dictionary_and_back():
     config = configs.resolve({}, ["evals.test.split=test", "optim.lr=0.1"])
     there = json.loads(json.dumps(configs.to_dict(config)))
     assert configs.resolve(there) == config
+
+
+class Unprintable:
+    def __repr__(self):
+        raise RuntimeError
+
+    __str__ = __repr__
+
+
+@pytest.mark.parametrize(
+    "value",
+    [Unprintable(), 10**5000, "x" * 5000, "\ud800"],
+    ids=["object", "digits", "long", "surrogate"],
+)
+@pytest.mark.parametrize("field", ["seed", "deterministic", "total", "evals"])
+def test_values_that_cannot_be_shown(field, value):
+    with pytest.raises(UserError) as raised:
+        configs.resolve({field: value})
+    assert len(str(raised.value)) < 1000
+    str(raised.value).encode()

@@ -27,6 +27,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pyarrow as pa
 from flax import nnx
@@ -36,11 +37,13 @@ from vit_jax import weights
 from vit_jax.core.errors import NonFiniteError, UserError
 from vit_jax.core.files import atomic_file
 from vit_jax.core.screen import Screen
+from vit_jax.core.tables import as_text
 from vit_jax.models.images import AnyImage, find, listed, load
 from vit_jax.models.int8 import quantise
 from vit_jax.store import disk_space
 from vit_jax.weights import Loaded
 
+MAX_BATCH_SIZE = 2**14  # 9 GiB of images of 224 pixels
 TABLES = {".csv": csv.CSVWriter, ".parquet": parquet.ParquetWriter}
 COLUMNS = pa.schema(
     [
@@ -67,8 +70,10 @@ class Predictor:
     def __init__(
         self, checkpoint: str, *, ema: bool = False, batch_size: int = 32, int8: bool = False
     ) -> None:
-        if batch_size < 1:
-            raise UserError(f"--batch_size={batch_size}: give at least 1.")
+        if not 1 <= batch_size <= MAX_BATCH_SIZE:
+            raise UserError(
+                f"--batch_size={batch_size}: give at least 1 and at most {MAX_BATCH_SIZE:,}."
+            )
         self._checkpoint, self._batch_size = checkpoint, batch_size
         loaded = load_classifier(checkpoint, ema=ema)
         self._names = loaded.class_names
@@ -114,6 +119,12 @@ def load_classifier(checkpoint: str, *, ema: bool = False) -> Loaded:
         raise UserError(
             f"{checkpoint} is a backbone without a head: it cannot name classes. Fine-tune it: "
             f"python -m vit_jax.train --config finetune --config.init.weights={checkpoint}"
+        )
+    if not jnp.any(loaded.model.head.kernel[...]):
+        raise UserError(
+            f"{checkpoint}: the kernel of its head is all zeros, as in the released weights of "
+            "ImageNet-21k whose heads were left out: every class would be as likely. Fine-tune it: "
+            f"vit-jax train --config finetune --config.init.weights={checkpoint}"
         )
     return loaded
 
@@ -165,13 +176,15 @@ def write_table(
     """
     writer = table_writer(output)
     names = COLUMNS.names[2:]
+    cell = as_text if output.suffix == ".csv" else lambda value: value
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
         with atomic_file(output) as temporary, writer(str(temporary), COLUMNS) as file:
             rows: list[dict] = []
             for done, (image, classes) in enumerate(predictions, start=1):
-                about = [{name: c[name] for name in names} for c in classes]
-                rows += [{"file": name_of(image), "rank": 1 + i, **c} for i, c in enumerate(about)]
+                about = [{name: cell(c[name]) for name in names} for c in classes]
+                file_name = cell(name_of(image))
+                rows += [{"file": file_name, "rank": 1 + i, **c} for i, c in enumerate(about)]
                 if done % _IMAGES_A_BLOCK == 0 or done == total:
                     file.write_batch(pa.RecordBatch.from_pylist(rows, COLUMNS))
                     rows = []

@@ -1,3 +1,4 @@
+import errno
 import subprocess
 import sys
 
@@ -130,3 +131,16 @@ def test_a_pipe_that_nobody_reads_any_more_does_not_end_a_command():
     process.stdout.close()
     assert process.stderr.read() == "done\n"
     assert process.wait(timeout=300) == 0
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (OSError(errno.ENAMETOOLONG, "File name too long", "x" * 5000), "give a shorter path"),
+        (ValueError("embedded null byte"), "NUL character"),
+    ],
+)
+def test_paths_that_no_file_can_have_are_the_users_error(capsys, error, message):
+    assert command.report(error) == 1
+    said = capsys.readouterr().err
+    assert message in said and len(said) < 500

@@ -180,3 +180,15 @@ def test_new_models_leave_out_pixels_only_if_asked():
     assert make(crop_to_patches=True).tokens.grid == (4, 4)
     with pytest.raises(UserError, match="crop_to_patches does not go with a hybrid"):
         make("R26+ViT-S/32", crop_to_patches=True)
+
+
+def test_a_head_of_zeros_names_no_class(tmp_path):
+    """As in the files that Google released for ImageNet-21k without their heads."""
+    from vit_jax.predict import Predictor
+
+    model = models.create(
+        "ViT-Ti/4", depth=1, width=48, mlp_dim=24, num_classes=5, image_size=8, rngs=nnx.Rngs(0)
+    )
+    weights.save(weights.Loaded(model, "ViT-Ti/4", None, 0), tmp_path / "a.npz", "google_npz")
+    with pytest.raises(UserError, match="its head is all zeros"):
+        Predictor(str(tmp_path / "a.npz"))

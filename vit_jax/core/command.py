@@ -4,6 +4,7 @@
 config file is read, so they are collected here and applied, with types, by config.py.
 """
 
+import errno
 import os
 import re
 import sys
@@ -145,8 +146,9 @@ def spell_overrides(argv: Sequence[str]) -> list[str]:
 
 def _show_any_name() -> None:
     """Lets a file name that cannot be shown not end a command. (TextIO lacks the method.)"""
-    if sys.stdout is not None:
-        sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:
+            stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
 
 
 def _parse(argv: list[str], hint: str) -> list[str]:
@@ -204,7 +206,7 @@ def report(error: BaseException, speaker: str = "") -> int:
             return errors.EXIT_PREEMPTED
         case BrokenPipeError():  # the reader of our output has gone, as in `predict ... | head`
             return errors.EXIT_OK
-        case _ if (explained := devices.unusable(error) or _of_storage(error)) is not None:
+        case _ if (explained := _explained(error)) is not None:
             print(f"{speaker}error: {explained}", file=sys.stderr)
             return explained.exit_status
         case _:
@@ -213,10 +215,15 @@ def report(error: BaseException, speaker: str = "") -> int:
             return errors.EXIT_INTERNAL
 
 
-def _of_storage(error: BaseException) -> errors.UserError | None:
+def _explained(error: BaseException) -> errors.UserError | None:
+    """What the user can do about an error of devices, paths or storage; None for others."""
     from vit_jax.core import cloud  # imports etils, for which --help does not wait
 
-    return cloud.explained(error)
+    if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
+        return errors.UserError(f"{errors.text_of(error)}: give a shorter path.")
+    if isinstance(error, ValueError) and "embedded null" in str(error):
+        return errors.UserError("A path contains a NUL character: leave it out.")
+    return devices.unusable(error) or cloud.explained(error)
 
 
 def _exit(status: int) -> None:

@@ -54,6 +54,31 @@ class PeerLost(Exception):
     exit_status = EXIT_PEER_LOST
 
 
+MAX_SHOWN = 300  # characters of a value in a message
+
+
+def shortened(text: str) -> str:
+    """Text for a message: at most MAX_SHOWN characters, and none that cannot be printed."""
+    text = text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}... ({len(text):,} characters)"
+    return text.encode(errors="backslashreplace").decode().replace("\0", "\\0")
+
+
+def text_of(value: object) -> str:
+    """`str` of a value for a message, whatever the value does when it is asked."""
+    try:
+        return shortened(str(value))
+    except Exception:  # a number of more digits than Python prints; an object of a config file
+        return f"a value of type {type(value).__name__} that cannot be shown"
+
+
+def quoted(value: object) -> str:
+    """The same by `repr`."""
+    try:
+        return shortened(repr(value))
+    except Exception:
+        return text_of(value)
+
+
 def nearest(word: str, valid: Iterable[str]) -> str:
     """The end of an error message: the valid names nearest to `word`, or all of them if few.
 

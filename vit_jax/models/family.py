@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
+from vit_jax.core import errors
 from vit_jax.core.schema.fields import field
 from vit_jax.nn.block_spec import StackSpec
 
@@ -57,6 +58,28 @@ class ModelSpec(StackSpec):
     head_bias: float = field(
         0.0, "its initial value [0]; -10 for sigmoid losses over many classes", bounds=(-1e4, 1e4)
     )
+
+
+def check_images(images: Any, cells: tuple[tuple[int, int], int] | None = None) -> None:
+    """Raises UserError unless `images` are [B, H, W, 3] floating-point, in shape and dtype.
+
+    cells: ((H, W), P) of a model with positions for H // P x W // P patches; None: any size.
+    """
+    import jax.numpy as jnp
+
+    shape: Any = getattr(images, "shape", None)
+    dtype: Any = getattr(images, "dtype", None)
+    size, patch = cells or (("H", "W"), 1)
+    fits = shape is not None and len(shape) == 4 and shape[3] == 3
+    if fits and cells:
+        fits = [x // patch for x in shape[1:3]] == [x // patch for x in cells[0]]
+    if not fits or not jnp.issubdtype(dtype, jnp.floating):
+        got = type(images).__name__ if shape is None else f"{dtype} {list(shape)}"
+        raise errors.UserError(
+            f"A model takes float32 images [B, {size[0]}, {size[1]}, 3], normalised as "
+            f"model.preprocess says; got {got}. Files and uint8 arrays of any size are prepared by "
+            "vit_jax.predict or models.images.prepared."
+        )
 
 
 @dataclasses.dataclass(frozen=True)

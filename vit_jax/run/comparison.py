@@ -1,7 +1,5 @@
 """The numbers of several models side by side."""
 
-import csv
-import io
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -11,6 +9,7 @@ from etils import epath
 
 from vit_jax.core.files import write_text
 from vit_jax.core.screen import aligned
+from vit_jax.core.tables import csv_text
 
 LESS = ("loss", "ece", "nll", "brier")  # endings of numbers that had better be small
 Results = Mapping[str, Mapping[str, float]]  # numbers by name, by model
@@ -30,12 +29,9 @@ def table(results: Results) -> list[str]:
 
 def write_csv(path: epath.Path, results: Results) -> None:
     """A row for each model, with every digit; an empty cell for a number that it has not."""
-    names, file = numbers(results), io.StringIO()
-    writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(["checkpoint", *names])
-    for model, row in results.items():
-        writer.writerow([model, *(row.get(name, "") for name in names)])
-    write_text(path, file.getvalue())
+    names = numbers(results)
+    rows = [[model, *(row.get(name, "") for name in names)] for model, row in results.items()]
+    write_text(path, csv_text([["checkpoint", *names], *rows]))
 
 
 def as_json(results: Any) -> str:

@@ -46,6 +46,23 @@ def check_fits(layout: StateLayout, batch: Batch, num_classes: int, cached_bytes
     )
 
 
+def check_batch_fits(
+    field: str, batch_size: int, image_size: tuple[int, int], device: jax.Device, num_devices: int
+) -> None:
+    """UserError for a batch whose images alone do not fit into the devices.
+
+    They are uint8 when they arrive, and float32 for the model.
+    """
+    there, image_bytes = device_memory(device), 5 * 3 * image_size[0] * image_size[1]
+    if there is None or batch_size * image_bytes <= there * num_devices:
+        return
+    raise UserError(
+        f"{field}={batch_size:,}: the images of a batch take "
+        f"{format_bytes(batch_size * image_bytes)}, more than the devices have: give at most "
+        f"{there * num_devices // image_bytes:,}."
+    )
+
+
 def device_memory(device: jax.Device) -> int | None:
     """Memory of a device in bytes; of a CPU, the memory shared by all of this process.
 

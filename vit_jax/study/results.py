@@ -1,7 +1,5 @@
 """What a study found: on the screen, in results.json and results.csv."""
 
-import csv
-import io
 import json
 import math
 from collections.abc import Iterator, Sequence
@@ -12,6 +10,7 @@ from etils import epath
 
 from vit_jax.core.files import write_text
 from vit_jax.core.screen import aligned, format_count
+from vit_jax.core.tables import csv_text
 from vit_jax.probes import scaling_law
 from vit_jax.store import workdir
 from vit_jax.study import frontier, points
@@ -193,14 +192,12 @@ def _finite(number: float) -> float | None:
 def as_csv(made: StudyResult) -> str:
     """A row for each point: its values, size, state and all numbers of its evaluations."""
     fields, names = list(made.points[0].values), points.evaluated(made.points)
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow([*fields, *_size(made.points[0]), "state", "seeds", *names])
+    rows: list[list[Any]] = [[*fields, *_size(made.points[0]), "state", "seeds", *names]]
     for each in made.points:
         values = [each.values[field] for field in fields]
         numbers = [each.numbers.get(name, "") for name in names]
-        writer.writerow([*values, *_size(each).values(), each.state, each.seeds, *numbers])
-    return text.getvalue()
+        rows.append([*values, *_size(each).values(), each.state, each.seeds, *numbers])
+    return csv_text(rows)
 
 
 def cost_lines(found: Sequence[StudyPoint]) -> Iterator[str]:

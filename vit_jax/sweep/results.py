@@ -1,16 +1,16 @@
 """Results of a sweep: a table for people, results.csv for programs."""
 
-import csv
 import functools
-import io
 import math
 import statistics
 from collections.abc import Sequence
+from typing import Any
 
 from etils import epath
 
 from vit_jax.core.files import write_text
 from vit_jax.core.screen import aligned, format_duration
+from vit_jax.core.tables import csv_text
 from vit_jax.store import workdir
 from vit_jax.store.metrics_file import RESERVED
 from vit_jax.sweep import progress
@@ -23,15 +23,13 @@ SEED = "seed"
 def write_csv(file: epath.Path, rows: Sequence[PointProgress], metric: str) -> None:
     """Writes a row for each point, the best first. UserError if it cannot be written."""
     axes, keys = list(rows[0].point.values), _final_keys(rows)
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow([*axes, "state", *keys, "step", "train_seconds", "workdir"])
+    table: list[list[Any]] = [[*axes, "state", *keys, "step", "train_seconds", "workdir"]]
     for row in ordered(rows, metric):
         numbers = [row.numbers.get(key, "") for key in keys]
         ends = [row.step, round(row.train_secs, 1), row.folder]
-        writer.writerow([*(row.point.values[a] for a in axes), row.state, *numbers, *ends])
+        table.append([*(row.point.values[a] for a in axes), row.state, *numbers, *ends])
     try:
-        write_text(file, text.getvalue())
+        write_text(file, csv_text(table))
     except OSError as error:
         raise workdir.unwritable(file.parent, error) from error
 

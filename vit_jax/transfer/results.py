@@ -1,8 +1,6 @@
 """The result of a transfer: on the screen, in results.json and in results.csv."""
 
-import csv
 import functools
-import io
 import json
 import math
 import statistics
@@ -13,6 +11,7 @@ from etils import epath
 
 from vit_jax.core.errors import UserError
 from vit_jax.core.files import parse_json, write_text
+from vit_jax.core.tables import csv_text
 from vit_jax.store import workdir
 from vit_jax.sweep import progress
 from vit_jax.sweep.progress import PointProgress
@@ -130,13 +129,13 @@ def _csv(result: TransferResult, rows: Mapping[str, Sequence[PointProgress]]) ->
         for name in dict.fromkeys(name for row in every for name in row.numbers)
         if name.partition("/")[0] in evaluated
     ]
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["sweep", *axes, SEED, "state", *numbers, "step", "train_seconds", "workdir"])
+    table: list[list[Any]] = [
+        ["sweep", *axes, SEED, "state", *numbers, "step", "train_seconds", "workdir"]
+    ]
     for sweep, each in rows.items():
         for row in each:
             fields = row.point.common | row.point.values
-            writer.writerow(
+            table.append(
                 [
                     sweep,
                     *(fields[axis] for axis in axes),
@@ -148,7 +147,7 @@ def _csv(result: TransferResult, rows: Mapping[str, Sequence[PointProgress]]) ->
                     row.folder,
                 ]
             )
-    return text.getvalue()
+    return csv_text(table)
 
 
 def spell(key: str, number: OverSeeds) -> str:

@@ -5,13 +5,12 @@ mean of the three groups' means, which weighs the four specialized tasks as much
 structured ones: it is shown beside the other, and named.
 """
 
-import csv
-import io
 import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from vit_jax.core.screen import aligned
+from vit_jax.core.tables import csv_text
 from vit_jax.transfer.results import OverSeeds
 from vit_jax.vtab.table import GROUPS, TASKS
 
@@ -79,18 +78,18 @@ class VtabSummary(NamedTuple):
 
     def csv(self) -> str:
         """A row for each task, then one for each mean."""
-        text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
         choices = list(dict.fromkeys(name for each in self.results for name in each.choices))
-        writer.writerow(["task", "group", "accuracy", "std", "seeds", "chosen", *choices, "why"])
+        rows: list[list[Any]] = [
+            ["task", "group", "accuracy", "std", "seeds", "chosen", *choices, "why"]
+        ]
         for each in self.results:
             chosen = " ".join(f"{field}={value}" for field, value in each.chosen.items())
             said = [each.choices.get(name, "") for name in choices]
             group = TASKS[each.name].group
-            writer.writerow([each.name, group, *_cells(each.accuracy), chosen, *said, each.why])
+            rows.append([each.name, group, *_cells(each.accuracy), chosen, *said, each.why])
         for name, mean in self.means().items():
-            writer.writerow([f"mean of {name}", "", *_cells(mean), "", *[""] * len(choices), ""])
-        return text.getvalue()
+            rows.append([f"mean of {name}", "", *_cells(mean), "", *[""] * len(choices), ""])
+        return csv_text(rows)
 
     def lines(self) -> list[str]:
         """What a person reads at the end."""

@@ -5,6 +5,7 @@ a table of names (match.py, layout.py), checks what config.json says of them (co
 derives the model (external.py).
 """
 
+import collections
 import dataclasses
 import functools
 import os
@@ -41,6 +42,7 @@ from vit_jax.weights.formats import (
     timm_deit,
     timm_efficientnet,
 )  # fmt: skip
+from vit_jax.weights.layout import pieces
 from vit_jax.weights.match import Match, MisfitError, refusal
 from vit_jax.weights.online.fetching import fetch
 
@@ -251,7 +253,12 @@ def checkpoint_info(
 
 def _own(path: str | epath.Path) -> CheckpointInfo:
     """Metadata of one of this project's checkpoints."""
-    folder = checkpoint_dir.find(path)
+    try:
+        folder = checkpoint_dir.find(path)
+    except UserError:
+        if "://" not in os.fspath(path):
+            detect_format.check_folder(Path(path))
+        raise
     about = checkpoint_dir.read_description(folder)
     if about.get("format_version") not in (FORMAT_VERSION, WITH_ADAPTERS):
         raise UserError(
@@ -321,11 +328,24 @@ def understand(opened: Opened, given: Given = NOTHING_GIVEN) -> ExternalWeights:
             except MisfitError as misfit:
                 matches += misfit.args[0]
     if matches:
-        raise refusal(opened.path, matches)
+        raise UserError(f"{refusal(opened.path, matches)}{_prefix_hint(opened, matches)}")
     readable = ", ".join(repr(kind) for f in FORMATS for kind in f.model_types)
     raise UserError(
         f"{opened.path} holds a model of the type {(opened.config or {})['model_type']!r}; of "
         f"Hugging Face's models {readable} can be read."
+    )
+
+
+def _prefix_hint(opened: Opened, matches: list[Match]) -> str:
+    """A sentence on what most names begin with, where no layout has it."""
+    firsts = collections.Counter(name.partition(".")[0] for name in opened.tensors if "." in name)
+    first, count = firsts.most_common(1)[0] if firsts else ("", 0)
+    expected = {p.name.partition(".")[0] for m in matches for r in m.rules for p in pieces(r, {})}
+    if first in expected or 3 * count < len(opened.tensors):
+        return ""
+    return (
+        f"\n{count} of its {len(opened.tensors)} names begin with {first!r}: if these are the "
+        "model, save them alone, without it."
     )
 
 

@@ -18,6 +18,7 @@ from vit_jax.data.source import Source, share_examples
 from vit_jax.data.sources import relabelled
 from vit_jax.parallel import mesh as meshes
 from vit_jax.probes import few_shot
+from vit_jax.run import memory
 from vit_jax.run.parts.device_cache import OF_TRAIN, SplitOfRun, cached_set, is_cached
 from vit_jax.run.parts.examples import open_split
 from vit_jax.run.parts.preprocessing import image_size
@@ -107,7 +108,9 @@ def _check_images(where: str, config: RunConfig, mesh: Mesh, wanted: tuple[int, 
         raise errors.UserError(
             f"{where}.preprocess gives images of {size}, the model takes {wanted}."
         )
-    meshes.check_batch(mesh, _batch_size(name, config), f"{where}.batch_size")
+    batch_size, device = _batch_size(name, config), mesh.devices.flat[0]
+    memory.check_batch_fits(f"{where}.batch_size", batch_size, size, device, mesh.size)
+    meshes.check_batch(mesh, batch_size, f"{where}.batch_size")
 
 
 def unlabelled_data(

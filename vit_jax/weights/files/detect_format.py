@@ -1,20 +1,44 @@
 """Opens a file of arrays; its first bytes tell the kind, not its name."""
 
+import argparse
 import dataclasses
 import json
 import zipfile
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from vit_jax.core import errors
 from vit_jax.core.errors import UserError
 from vit_jax.weights.files import npz, safetensors
 from vit_jax.weights.files.tensors import Tensor, Tensors, of_array
 
+# The start of a file that Git LFS has put in place of a large one.
+_LFS_POINTER = b"version https://git-lfs"
+# Files of weights that are not read, by the end of their names, and what to do about each.
+_UNREAD_FILES = {
+    "flax_model.msgpack": "Flax's: load it in transformers 4 and save it by save_pretrained()",
+    "tf_model.h5": "TensorFlow's: load it in transformers 4 and save it by save_pretrained()",
+    "adapter_model.safetensors": "an adapter's alone: merge it into its model in peft "
+    "(merge_and_unload()) and save that",
+    "adapter_model.bin": "an adapter's alone: merge it into its model in peft "
+    "(merge_and_unload()) and save that",
+    ".onnx": "a program, not weights by name: take the model it was exported from",
+    ".gguf": "quantised: take the model it was made from",
+    ".h5": "Keras's: save the model as .npz or safetensors",
+    ".msgpack": "Flax's: save its parameters as .npz",
+}
+# Parts of a training's checkpoint that may hold the model.
+_WRAPPERS = ("state_dict", "model", "model_state_dict", "model_state", "module", "net", "network")
+_SEVERAL = ("model_ema", "state_dict_ema", "ema", "ema_state_dict", "teacher", "student")
 INDEX = ".index.json"  # suffix to the name that the shards would have as one file
 # In a folder, the first of these that exists is read.
 FILES = tuple(
     f"{name}{end}" for name in ("model.safetensors", "pytorch_model.bin") for end in ("", INDEX)
 )
+# What torch and trainers put before all names: DDP, torch.compile, Lightning, self-supervision.
+_PREFIXES = ("module.", "_orig_mod.", "model.", "backbone.", "student.", "teacher.", "network.")
 MAX_JSON_BYTES = 64 * 2**20
 
 
@@ -53,9 +77,36 @@ def open_weights(path: Path) -> Opened:
         kind, tensors = _arrays(file)
     if not tensors:
         raise UserError(f"{file} holds no arrays.")
+    tensors = _without_wrappers(tensors)
     beside = (file.parent / "config.json", file.parent / "preprocessor_config.json")
     documents = [None if kind == "npz" or not f.is_file() else read_json(f) for f in beside]
     return Opened(path, kind, tensors, *documents)
+
+
+def check_folder(folder: Path) -> None:
+    """UserError for a folder with weights that are not read here, and no others."""
+    if not folder.is_dir():
+        return
+    names = sorted(file.name for file in folder.iterdir())
+    for end, advice in _UNREAD_FILES.items():
+        found = next((name for name in names if name.endswith(end)), None)
+        if found:
+            raise UserError(
+                f"{folder} has no {FILES[0]}, but {found}, which is {advice}. Files that are read "
+                f"from a folder: {', '.join(FILES)}."
+            )
+    named = [name for name in names if name.endswith((".safetensors", ".npz", ".pth", ".pt"))]
+    if named:
+        raise UserError(f"{folder} has no {FILES[0]}, but {named[0]}: give that file by its path.")
+
+
+def _without_wrappers(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Arrays without what torch's wrappers put before every name, such as "module."."""
+    for prefix in _PREFIXES:
+        if all(name.startswith(prefix) for name in tensors):
+            shorter = {name.removeprefix(prefix): x for name, x in tensors.items()}
+            return _without_wrappers(shorter)
+    return tensors
 
 
 def read_json(file: Path) -> dict[str, Any]:
@@ -76,9 +127,13 @@ def read_json(file: Path) -> dict[str, Any]:
 def _arrays(file: Path) -> tuple[str, dict[str, Tensor]]:
     try:
         with file.open("rb") as stream:
-            start = stream.read(9)
+            start = stream.read(len(_LFS_POINTER))
     except OSError as error:
         raise UserError(f"{file} cannot be read: {error}.") from error
+    if start == _LFS_POINTER:
+        raise UserError(
+            f"{file} is a pointer of Git LFS, not the file itself: run git lfs pull in its folder."
+        )
     if start[:4] == b"PK\x03\x04":
         return ("torch", _read_torch(file)) if _is_torch(file) else ("npz", npz.read(file))
     if start[8:9] == b"{" or file.suffix == ".safetensors":
@@ -112,23 +167,65 @@ def _read_torch(path: Path) -> dict[str, Tensor]:
             ".safetensors file, or install PyTorch."
         ) from error
     try:
-        tensors = torch.load(path, map_location="cpu", weights_only=True)
+        # Options of a training, which many checkpoints have beside the model.
+        with torch.serialization.safe_globals([argparse.Namespace]):
+            tensors = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # the type depends on the file
         first = (str(error).splitlines() or [type(error).__name__])[0][:200]
         raise UserError(
             f"{path} is refused: it is damaged, or a pickle that holds other things than tensors "
             f"and would run code of its own ({first}). Use the model's .safetensors file."
         ) from error
-    if not isinstance(tensors, dict) or not all(
-        isinstance(name, str) and isinstance(x, torch.Tensor) for name, x in tensors.items()
-    ):
+    named = _model_of(path, tensors, torch.Tensor)
+    return {name: of_array(_numpy(path, name, x)) for name, x in named.items()}
+
+
+def _model_of(path: Path, saved: Any, tensor: type) -> dict[str, Any]:
+    """The tensors by name in what was saved: all of it, or one part of a training's checkpoint."""
+    is_model = lambda x: (
+        isinstance(x, dict)
+        and bool(x)
+        and all(isinstance(n, str) and isinstance(t, tensor) for n, t in x.items())
+    )
+    if is_model(saved):
+        return dict(saved)
+    inside = saved if isinstance(saved, dict) else {}
+    there = [key for key in (*_WRAPPERS, *_SEVERAL) if is_model(inside.get(key))]
+    if len(there) == 1:
+        return dict(inside[there[0]])
+    if there:
         raise UserError(
-            f"{path} holds other things than tensors by name: save model.state_dict(), or use the "
-            "model's .safetensors file."
+            f"{path} holds several models, {', '.join(map(repr, there))}: say which one it is by "
+            f"saving that alone, torch.save(torch.load({path.name!r})[{there[0]!r}], FILE)."
         )
-    # NumPy lacks bfloat16.
-    arrays = {n: (x.float() if x.is_floating_point() else x) for n, x in tensors.items()}
-    return {name: of_array(x.numpy()) for name, x in arrays.items()}
+    raise UserError(
+        f"{path} holds other things than tensors by name: save model.state_dict(), or use the "
+        "model's .safetensors file."
+    )
+
+
+def _numpy(path: Path, name: str, x: Any) -> np.ndarray:
+    """A tensor's values, of whatever layout. UserError for one that has none, or is quantised."""
+    try:
+        if x.is_quantized:
+            raise TypeError("it is quantised")
+        x = x.detach()
+        x = x if x.layout == _strided() else x.to_dense()
+        x = x.resolve_conj().resolve_neg()
+        return (x.float() if x.is_floating_point() else x).numpy()  # NumPy lacks bfloat16
+    except (RuntimeError, TypeError, NotImplementedError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
+        kind = "meta, without values" if x.is_meta else reason
+        raise UserError(
+            f"{path}: {name[:200]} cannot be read ({kind}): save the dense floating-point tensors "
+            "of model.state_dict()."
+        ) from error
+
+
+def _strided() -> Any:
+    import torch
+
+    return torch.strided
 
 
 def _sharded(index: Path) -> tuple[str, dict[str, Tensor]]:
@@ -142,11 +239,22 @@ def _sharded(index: Path) -> tuple[str, dict[str, Tensor]]:
     outside = [f for f in files if Path(f).name != f]
     if outside:
         raise UserError(f"{index} names {outside[0]!r}, which is not a file in its own folder.")
-    absent = [f for f in files if not (index.parent / f).is_file()]
+    absent = [f for f in files if not _is_file(index.parent, f)]
     if absent:
-        raise UserError(f"{index} names {', '.join(absent)}, which is not there: get all parts.")
+        raise UserError(
+            f"{index} names {errors.shortened(', '.join(absent))}, which is not there: get all "
+            "parts."
+        )
     parts = {f: read(index.parent / f) for f in files}
     lost = [f"{name} in {f}" for name, f in where.items() if name not in parts[f]]
     if lost:
-        raise UserError(f"{index} names arrays that are not there: {', '.join(lost[:20])}.")
+        shown = errors.shortened(", ".join(lost))
+        raise UserError(f"{index} names arrays that are not there: {shown}.")
     return kind, {name: parts[f][name] for name, f in where.items()}
+
+
+def _is_file(folder: Path, name: str) -> bool:
+    try:
+        return (folder / name).is_file()
+    except (OSError, ValueError):  # too long, or of characters that no file name has
+        return False

@@ -17,7 +17,7 @@ import numpy as np
 
 from vit_jax.core.errors import UserError
 from vit_jax.core.files import atomic_file
-from vit_jax.weights.files.tensors import MAX_DIMENSIONS, MAX_EMPTY, Tensor
+from vit_jax.weights.files.tensors import FLOATS_OF_8_BITS, MAX_DIMENSIONS, MAX_EMPTY, Tensor
 
 MAX_HEADER_BYTES = 16 * 2**20  # a ViT's has about 50 kB
 LENGTH_BYTES = 8
@@ -28,9 +28,12 @@ DTYPES = {
     "F32": np.dtype("<f4"),
     "F16": np.dtype("<f2"),
     "BF16": np.dtype(ml_dtypes.bfloat16),
+    **dict(zip(("F8_E4M3", "F8_E5M2"), FLOATS_OF_8_BITS, strict=True)),
     **{f"{kind}{8 * n}": np.dtype(f"<{kind.lower()}{n}") for kind in "IU" for n in (8, 4, 2, 1)},
     "BOOL": np.dtype("?"),
 }
+# The other types of the format: packed in less than a byte, scales alone, complex.
+_UNREAD_DTYPES = ("F4", "F6_E2M3", "F6_E3M2", "F8_E8M0", "F8_E4M3FNUZ", "F8_E5M2FNUZ", "C64")
 
 
 def read(path: Path) -> dict[str, Tensor]:
@@ -106,6 +109,12 @@ def _span(path: Path, name: str, entry: Any, size: int) -> tuple[int, int]:
     """Position of an array in the data, once its type and shape agree with its length."""
     if len(name) > MAX_NAME_CHARACTERS:
         raise _Damaged(path, f"a name of {len(name):,} characters begins with {name[:40]!r}")
+    kind = entry.get("dtype") if isinstance(entry, dict) else None
+    if isinstance(kind, str) and kind in _UNREAD_DTYPES:
+        raise UserError(
+            f"{path} holds {name} as {kind}, which cannot be read here: convert it to one of "
+            f"{', '.join(DTYPES)} with the program that wrote it."
+        )
     try:
         dtype, (first, last) = DTYPES[entry["dtype"]], entry["data_offsets"]
         numbers = [*entry["shape"], first, last]
