@@ -84,6 +84,7 @@ setup(
         "tensorboard>=2.21",  # writes its files, without TensorFlow
         "tensorflow-datasets>=4.9.10",
         "tensorstore>=0.1.86",  # orbax needs it too
+        "urllib3>=2.6",  # requests, which TensorFlow needs, needs it too
         f"tensorflow-cpu>=2.21; {HAS_TENSORFLOW_CPU}",
         f"tensorflow>=2.21; {HAS_NO_TENSORFLOW_CPU}",
     ],

@@ -143,3 +143,9 @@ def test_only_regular_files_are_opened(tmp_path):
     for name in (f"{tmp_path}/pipe.png", "a" * 5000):
         with pytest.raises(UserError, match="No image or folder"):
             images.find([name])
+
+
+@pytest.mark.parametrize("address", ["https://example.org/cat.jpg", "gs://b/cat.jpg", "file:///a"])
+def test_addresses_of_images_are_not_fetched(address):
+    with pytest.raises(UserError, match="Download it first"):
+        images.find([address])

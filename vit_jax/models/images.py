@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageOps
 
+from vit_jax.core.cloud import is_remote
 from vit_jax.core.errors import UserError
 from vit_jax.core.image_files import EXTENSIONS, is_image_name
 from vit_jax.models import Preprocess
@@ -27,9 +28,15 @@ AnyImage = str | os.PathLike[str] | Image.Image | np.ndarray
 def find(paths: list[str]) -> list[Path]:
     """The image files among `paths`, folders searched, in the order given, sorted inside folders.
 
-    UserError for a path that does not exist, and if no image is found at all.
+    UserError for an address, a path that does not exist, and if no image is found at all.
     """
     images: list[Path] = []
+    for path in paths:
+        if is_remote(path):
+            raise UserError(
+                f"{path}: images are read from this machine, and not fetched from addresses. "
+                "Download it first, and give the file or folder."
+            )
     for path in (Path(each).expanduser() for each in paths):
         if os.path.isdir(path):
             inside = sorted(p for p in path.rglob("*") if is_image_name(p.name))

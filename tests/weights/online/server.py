@@ -3,10 +3,12 @@
 import base64
 import hashlib
 import json
+import socketserver
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import islice
 
 import google_crc32c
 
@@ -106,3 +108,35 @@ def serving() -> Iterator[Served]:
         yield served
     finally:
         server.shutdown()
+
+
+@contextmanager
+def answering(answer: Callable[[str], bytes | Iterable[bytes]]) -> Iterator[str]:
+    """The address of a server that sends what `answer` says of a path, byte for byte.
+
+    Pieces come 50 ms after one another, for at most 10 seconds.
+    """
+    ended = threading.Event()
+
+    class Handler(socketserver.StreamRequestHandler):
+        def handle(self):
+            path = self.rfile.readline(65537).split()[1].decode()
+            while self.rfile.readline(65537).strip():
+                pass
+            pieces = answer(path)
+            with suppress(OSError):
+                for piece in [pieces] if isinstance(pieces, bytes) else islice(pieces, 200):
+                    self.wfile.write(piece)
+                    if ended.wait(0 if isinstance(pieces, bytes) else 0.05):
+                        break
+
+    class Server(socketserver.ThreadingTCPServer):
+        daemon_threads = allow_reuse_address = True
+
+    with Server(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        try:
+            yield f"http://127.0.0.1:{server.server_address[1]}"
+        finally:
+            ended.set()
+            server.shutdown()

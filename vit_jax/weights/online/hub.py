@@ -5,18 +5,23 @@ preprocessor_config.json, at one commit. Once the cache has all of a commit's, o
 it lacks one, nothing is asked for.
 """
 
+import functools
 import hashlib
+import multiprocessing
 import re
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from vit_jax.core.errors import UserError
 from vit_jax.weights.files.detect_format import INDEX, read_json
+from vit_jax.weights.online.download import check_room, shown, within
+from vit_jax.weights.online.names import is_commit
 
 WEIGHTS = "model.safetensors"
 BESIDE = ("config.json", "preprocessor_config.json")
-_PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".msgpack", ".h5", ".npz")
+ANSWER_SECS = 60.0  # for what the hub says of a repository, and of a file
+SLOWEST_BYTES_PER_SEC = 2**14  # at which a file has to come
+_BLOB = re.compile(r"(?!\.)[^/\\\0-\x1f]{1,200}")  # an ETag that can name a file
 
 
 class Snapshot(NamedTuple):
@@ -40,15 +45,21 @@ def fetch(repository: str, revision: str | None, *, name: str) -> Snapshot:
     """
     hub = _library(name)
     try:
-        commit = hub.HfApi().resolve_revision(repository, revision=revision).resolved
-        repo = _Files(hub, repository, commit, name)
+        resolve = functools.partial(hub.HfApi().resolve_revision, repository, revision=revision)
+        commit = within(ANSWER_SECS, resolve).resolved
+        if not is_commit(str(commit)):
+            raise UserError(
+                f"the hub at {hub.constants.ENDPOINT} answers the commit {shown(commit)!r}, which "
+                "is not 40 hexadecimal digits. See whether HF_ENDPOINT is a hub."
+            )
+        repo = _Files(hub, repository, commit)
         for file in BESIDE:
             repo.file(file)
         weights = repo.file(WEIGHTS) or _parts(repo)
-    except UserError:
-        raise
+    except UserError as error:
+        raise UserError(f"{name}: {error}") from error
     except Exception as error:  # the types are those of huggingface_hub and its HTTP library
-        raise _explained(hub, error, repository, revision, name) from error
+        raise UserError(f"{name}: {_reason(hub, error, repository, revision)}") from error
     return Snapshot(weights.parent, commit)
 
 
@@ -56,28 +67,18 @@ def _parts(repo: "_Files") -> Path:
     """The index of weights in several files, which are fetched."""
     index = repo.file(WEIGHTS + INDEX)
     if index is None:
-        raise UserError(f"{repo.name} has neither {WEIGHTS} nor its parts{_instead(repo)}")
+        raise UserError(
+            f"it has neither {WEIGHTS} nor its parts. Of a repository nothing but safetensors is "
+            "read, since pickles can run code. Choose another with safetensors; or download and "
+            "convert what you trust (docs/weights.md)."
+        )
     where = read_json(index).get("weight_map")
-    files: Iterable[Any] = where.values() if isinstance(where, dict) else ()
-    for file in sorted(set(map(str, files))):
+    files = set(map(str, where.values())) if isinstance(where, dict) else set()
+    for file in sorted(files):
         # What the reader would refuse is not asked for: it says what is wrong with the index.
-        if re.fullmatch(r"[\w.-]+\.safetensors", file, re.ASCII) and repo.file(file) is None:
-            raise UserError(f"{repo.name} lacks {file}, which {WEIGHTS}{INDEX} names.")
+        if re.fullmatch(r"[\w.-]{1,200}\.safetensors", file, re.ASCII) and repo.file(file) is None:
+            raise UserError(f"it lacks {file}, which {WEIGHTS}{INDEX} names.")
     return index
-
-
-def _instead(repo: "_Files") -> str:
-    """What a repository has in place of safetensors, as the end of a sentence."""
-    try:
-        files = repo.hub.HfApi().list_repo_files(repo.repository, revision=repo.commit)
-    except Exception:
-        files = []
-    others = [f for f in files if f.endswith(_PICKLES)]
-    has = f"; it has {', '.join(others[:3])}." if others else "."
-    return (
-        f"{has} Of a repository nothing but safetensors is read, since pickles can run code. "
-        "Choose another with safetensors; or download and convert what you trust (docs/weights.md)."
-    )
 
 
 class _Files(NamedTuple):
@@ -86,7 +87,6 @@ class _Files(NamedTuple):
     hub: Any
     repository: str
     commit: str
-    name: str
 
     def file(self, name: str) -> Path | None:
         """A file in the cache, fetched if it is not there; None: the repository lacks it."""
@@ -95,15 +95,38 @@ class _Files(NamedTuple):
             return Path(there)
         if there is not None:  # known to be absent
             return None
-        missing = self.hub.errors.EntryNotFoundError
+        size = within(ANSWER_SECS, lambda: self._size(name))
+        secs = ANSWER_SECS + (size or 0) / SLOWEST_BYTES_PER_SEC
+        get = functools.partial(
+            self.hub.hf_hub_download, self.repository, name, revision=self.commit
+        )
         try:
-            path = Path(self.hub.hf_hub_download(self.repository, name, revision=self.commit))
+            path = Path(within(secs, get))
         except self.hub.errors.LocalEntryNotFoundError:  # one of the next, but says nothing
             raise
-        except missing:
+        except self.hub.errors.EntryNotFoundError:
             return None
         self._verify(path)
         return path
+
+    def _size(self, name: str) -> int | None:
+        """Bytes that are to come; None: the repository lacks the file. UserError if it is not so.
+
+        huggingface_hub writes where commit and ETag say.
+        """
+        url = self.hub.hf_hub_url(self.repository, name, revision=self.commit)
+        try:
+            about = self.hub.get_hf_file_metadata(url, retry_on_errors=True)
+            commit, etag, size = about.commit_hash, about.etag, about.size or 0
+        except self.hub.errors.EntryNotFoundError as error:
+            commit, etag, size = error.response.headers.get("x-repo-commit"), "none", None
+        if commit not in (self.commit, None) or not _BLOB.fullmatch(etag or "none"):
+            raise UserError(
+                f"the hub answers the commit {shown(commit)} and the ETag {shown(etag)} for {name} "
+                f"at commit {self.commit}, which cannot be. See whether HF_ENDPOINT is a hub."
+            )
+        check_room(Path(self.hub.constants.HF_HUB_CACHE), size or 0, "HF_HOME")
+        return size
 
     def _verify(self, path: Path) -> None:
         """UserError if the file's SHA-256 is not what the hub says; then it is deleted.
@@ -119,8 +142,8 @@ class _Files(NamedTuple):
             blob.unlink()
             path.unlink(missing_ok=True)
             raise UserError(
-                f"{self.name}: {path.name} was damaged on its way here: its SHA-256 is {digest}, "
-                f"not {blob.name}. It is deleted; start the same command again."
+                f"{path.name} was damaged on its way here: its SHA-256 is {digest}, not "
+                f"{blob.name}. It is deleted; start the same command again."
             )
 
 
@@ -138,51 +161,40 @@ def _library(name: str) -> Any:
     return huggingface_hub
 
 
-def _explained(
-    hub: Any, error: Exception, repository: str, revision: str | None, name: str
-) -> UserError:
+def _reason(  # noqa: PLR0911  (one for each kind)
+    hub: Any, error: Exception, repository: str, revision: str | None
+) -> str:
     """What to do about an error of huggingface_hub."""
-    errors = hub.errors
-    where = hub.constants.ENDPOINT
+    errors, where, cache = hub.errors, hub.constants.ENDPOINT, hub.constants.HF_HUB_CACHE
     status = getattr(getattr(error, "response", None), "status_code", None)
     token = "a token" if hub.get_token() is None else "another token than the one that was sent"
     if isinstance(error, errors.GatedRepoError):
-        said = (
+        return (
             f"access to {repository} is granted by its owners alone: ask for it at "
             f"{where}/{repository}, and set HF_TOKEN to {token} of an account that has it."
         )
-    elif isinstance(error, errors.RevisionNotFoundError):
-        said = f"{repository} has no branch, tag or commit {revision!r}: see {where}/{repository}."
-    elif isinstance(error, errors.RepositoryNotFoundError) or status in (401, 403):
-        said = (
+    if isinstance(error, errors.RevisionNotFoundError):
+        return f"{repository} has no branch, tag or commit {revision!r}: see {where}/{repository}."
+    if isinstance(error, errors.RepositoryNotFoundError) or status in (401, 403):
+        return (
             f"{where} has no repository {repository}, or it is private. See whether the name is "
             f"right; for a private one set HF_TOKEN to {token} of an account that may read it."
         )
-    elif isinstance(error, errors.HFValidationError):
-        said = f"the hub takes no such name ({error})."
-    elif _is_offline(hub):
-        said = (
-            "HF_HUB_OFFLINE forbids to ask the hub, and the cache in "
-            f"{hub.constants.HF_HUB_CACHE} does not have all of it: run once without it."
+    if isinstance(error, errors.HFValidationError):
+        return f"the hub takes no such name ({error})."
+    if hub.constants.is_offline_mode():
+        return (
+            f"HF_HUB_OFFLINE forbids to ask the hub, and the cache in {cache} does not have all of "
+            "it: run once without it."
         )
-    elif isinstance(error, OSError) and error.errno is not None and error.filename is not None:
-        said = (
-            f"{error.filename} cannot be written: {error.strerror}. Make room, or move the cache "
-            "by HF_HOME."
+    if isinstance(error, OSError) and error.errno is not None:
+        return (
+            f"{error.strerror or error}, at {error.filename or cache} or on the way from {where}. "
+            "Make room, or move the cache by HF_HOME; or try again."
         )
-    elif isinstance(error, OSError) and error.errno is not None:
-        said = (
-            f"{error.strerror or error}, at {hub.constants.HF_HUB_CACHE} or on the way from "
-            f"{where}. Make room, or move the cache by HF_HOME; or try again."
-        )
-    else:
-        first = (str(error).splitlines() or [""])[0][:200]
-        said = (
-            f"it could not be fetched from {where} ({type(error).__name__}: {first}), and the "
-            "cache does not have all of it. Look at the network, and start the same command again."
-        )
-    return UserError(f"{name}: {said}")
-
-
-def _is_offline(hub: Any) -> bool:
-    return bool(hub.constants.is_offline_mode())
+    slow = isinstance(error, multiprocessing.TimeoutError)
+    said = "it is too slow" if slow else f"{type(error).__name__}: {shown(error)}"
+    return (
+        f"it could not be fetched from {where} ({said}), and the cache does not have all of it. "
+        "Look at the network, and start the same command again."
+    )

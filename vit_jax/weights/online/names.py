@@ -27,7 +27,8 @@ _COMMIT = re.compile(r"[0-9a-f]{40}")
 _REPOSITORY = re.compile(r"[\w.-]+(/[\w.-]+)?", re.ASCII)
 _PREFIX = re.compile(r"(?P<prefix>[A-Za-z][\w+.-]+):(?P<rest>.*)", re.DOTALL)
 _HUB_HOSTS = ("huggingface.co", "hf.co")
-_LOOPBACK = ("localhost", "127.0.0.1", "::1")
+_STORAGES = ("gs", "s3", "az", "hf")  # epath reads folders there
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
 class Name(NamedTuple):
@@ -104,7 +105,7 @@ def _repository(text: str, prefix: str, rest: str) -> Name:
             "behind it a @ and a branch, tag or commit if it is not to be the newest. "
             f"A file of this machine is given as ./{text}."
         )
-    if at and not re.fullmatch(r"[\w./-]+", revision, re.ASCII):
+    if at and (".." in revision or not re.fullmatch(r"[\w./-]+", revision, re.ASCII)):
         raise UserError(f"{text}: behind the @ comes a branch, tag or commit of the repository.")
     where = repository if prefix == HUB else f"timm/{repository}"
     return Name(f"{prefix}:{repository}", where, None, revision or None)
@@ -116,16 +117,29 @@ def _file(text: str, scheme: str) -> Name | None:
         raise UserError(
             f"{text}: behind {_HASH} come the 64 hexadecimal digits of the file's hash."
         )
+    if not text.isprintable():
+        raise UserError(f"{ascii(text)[1:-1]}: addresses have no characters that do not print.")
     if scheme == "gs":
         bucket, _, name = given.removeprefix("gs://").partition("/")
         # Anything else there is a folder of a run, or one of checkpoints.
         if not name.endswith(ENDINGS):
             return None
         return Name(given, None, f"https://{STORAGE}/{quote(bucket)}/{quote(name)}", pin or None)
-    if scheme not in ("http", "https"):
+    if scheme in _STORAGES:
         return None
-    parts = urlsplit(given)
-    path = unquote(parts.path)
+    web, rest = scheme.lower(), given.partition("://")[2]
+    if web not in ("http", "https"):
+        place = f"give the path: /{rest.lstrip('/')}" if web == "file" else "download the file"
+        raise UserError(f"{text}: weights are not fetched by {scheme}://, {place}.")
+    given = f"{web}://{rest}"
+    try:
+        parts = urlsplit(given)
+        path = unquote(parts.path)
+        is_address = bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        is_address = False
+    if not is_address or " " in given:
+        raise UserError(f"{text} is not an address: give https://HOST/PATH, with %20 for a space.")
     if parts.hostname in _HUB_HOSTS:
         owner_and_name = "/".join(path.strip("/").split("/")[:2])
         raise UserError(
@@ -137,7 +151,7 @@ def _file(text: str, scheme: str) -> Name | None:
             f"{text} is not the address of a file of weights: it ends in neither "
             f"{' nor '.join(ENDINGS)}. Files of other formats are pickles, which can run code."
         )
-    if scheme == "http" and parts.hostname not in _LOOPBACK:
+    if web == "http" and parts.hostname not in LOOPBACK:
         raise UserError(f"{text}: weights come by https:// alone, so that nobody can change them.")
     if parts.username or parts.password:
         raise UserError(

@@ -12,15 +12,16 @@ import datetime
 import hashlib
 import json
 import os
+import re
 import sys
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
 
 import filelock
 
 from vit_jax.core.errors import UserError
-from vit_jax.core.files import cache_dir, write_text
+from vit_jax.core.files import cache_dir, parse_json, write_text
 from vit_jax.weights.online import download
 from vit_jax.weights.online.names import STORAGE
 
@@ -30,10 +31,12 @@ EMULATOR = "STORAGE_EMULATOR_HOST"  # as in Google's own libraries: http://local
 
 
 class Kept(NamedTuple):
-    """A file in the cache, and the SHA-256 of its bytes."""
+    """A file in the cache: its path, the SHA-256 and ETag of its bytes, when it came."""
 
     path: Path
     sha256: str
+    etag: str | None
+    date: str
 
 
 def fetch(url: str, sha256: str | None, *, name: str) -> Kept:
@@ -43,8 +46,8 @@ def fetch(url: str, sha256: str | None, *, name: str) -> Kept:
       UserError: it is not there, cannot be read or kept, is damaged, or has another hash than
         `sha256`.
     """
-    folder = _folder(url)
-    file = folder / Path(unquote(urlsplit(url).path)).name
+    folder = cache_dir() / "weights" / hashlib.sha256(url.encode()).hexdigest()[:16]
+    file = folder / re.sub(r"[^\w.-]", "_", Path(unquote(urlsplit(url).path)).name)[-100:]
     try:
         folder.mkdir(parents=True, exist_ok=True)
         # Another process may be fetching it; then it is there afterwards.
@@ -64,10 +67,10 @@ def fetch(url: str, sha256: str | None, *, name: str) -> Kept:
 
 
 def _fetched(url: str, file: Path, sha256: str | None, name: str) -> Kept:
-    there = _about(file)
-    if there and sha256 == there["sha256"]:
-        return Kept(file, there["sha256"])
-    etag = there["etag"] if there else None
+    there = _kept(file)
+    if there and sha256 == there.sha256:
+        return there
+    etag = there.etag if there else None
     try:
         try:
             new = download.download(_address(url), file, name=name, etag=etag)
@@ -78,30 +81,28 @@ def _fetched(url: str, file: Path, sha256: str | None, name: str) -> Kept:
     except download.Unreachable as error:
         if not there or sha256:
             raise
-        print(f"Notice: {error}\nThe copy of {there['date']} is used.", file=sys.stderr)
-        return Kept(file, there["sha256"])
+        print(f"Notice: {error}\nThe copy of {there.date} is used.", file=sys.stderr)
+        return there
     if new is None:
-        return Kept(file, there["sha256"])
+        assert there is not None
+        return there
     date = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     about = {"url": url, **new._asdict(), "bytes": file.stat().st_size, "date": date}
     write_text(file.with_name(ABOUT), json.dumps(about, indent=2) + "\n")
-    return Kept(file, new.sha256)
+    return Kept(file, new.sha256, new.etag, date)
 
 
-def _about(file: Path) -> dict[str, Any]:
-    """What is known of a file; {} if it is not there as it was kept."""
+def _kept(file: Path) -> Kept | None:
+    """The file as its record says; None if it is not there, or not as it was kept."""
     try:
-        about = dict(json.loads(file.with_name(ABOUT).read_text()))
-        sizes = about["bytes"], file.stat().st_size
-        about["etag"], about["date"], str(about["sha256"])
+        about = parse_json(file.with_name(ABOUT).read_bytes())
+        date = datetime.datetime.fromisoformat(about["date"]).isoformat()
+        is_whole = re.fullmatch(r"[0-9a-f]{64}", about["sha256"]) is not None
+        if is_whole and about["bytes"] == file.stat().st_size:
+            return Kept(file, about["sha256"], download.sendable(about["etag"]), date)
     except (OSError, ValueError, KeyError, TypeError):
-        return {}
-    return about if len(set(sizes)) == 1 else {}
-
-
-def _folder(url: str) -> Path:
-    """Where a file is kept; with 64 bits of hash, so that no two addresses share a folder."""
-    return cache_dir() / "weights" / hashlib.sha256(url.encode()).hexdigest()[:16]
+        pass
+    return None
 
 
 def _authorization(url: str) -> str:

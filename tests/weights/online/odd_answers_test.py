@@ -1,0 +1,317 @@
+"""Servers that answer what no server should: one UserError each, in time."""
+
+import gzip
+import itertools
+import json
+import os
+import random
+import time
+
+import pytest
+
+from tests.weights.online.server import answering
+from vit_jax.core.errors import UserError
+from vit_jax.weights.online import download, fetching, hub, storage
+
+OK = b"HTTP/1.1 200 OK\r\n"
+CHUNKED = OK + b"Transfer-Encoding: chunked\r\n\r\n"
+COMMIT = "a" * 40
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch, tmp_path):
+    monkeypatch.setenv("VIT_JAX_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(download, "WAIT_SECS", (0,))
+    monkeypatch.setattr(download, "TIMEOUT_SECS", 0.5)
+    monkeypatch.setattr(download, "ANSWER_SECS", 1.0)
+    monkeypatch.setattr(download, "SLOWEST_SECS", 0.6)
+    monkeypatch.setattr(download, "UNSTATED_BYTES", 2000)
+    start = time.monotonic()
+    yield
+    assert time.monotonic() - start < 6
+
+
+def fetch(answer):
+    with answering(lambda path: answer) as url:
+        return fetching.fetch(f"{url}/x.npz")
+
+
+def redirect(to: bytes) -> bytes:
+    return b"HTTP/1.1 302 Found\r\nLocation: " + to + b"\r\nContent-Length: 0\r\n\r\n"
+
+
+def drip(start: bytes = b"", forever: bytes = b"x"):
+    return itertools.chain([start], itertools.repeat(forever))
+
+
+ANSWERS = {
+    "nothing": b"",
+    "noise": bytes(range(1, 256)),
+    "HTTP/0.9": b"hello",
+    "no number": b"HTTP/1.1 abc OK\r\n\r\n",
+    "204": b"HTTP/1.1 204 No Content\r\n\r\n",
+    "206": b"HTTP/1.1 206 Partial\r\nContent-Range: bytes 5-9/10\r\nContent-Length: 5\r\n\r\nhello",
+    "304": b"HTTP/1.1 304 Not Modified\r\n\r\n",
+    "401": b"HTTP/1.1 401 No\r\nContent-Length: 0\r\n\r\n",
+    "404": b"HTTP/1.1 404 No\r\nContent-Length: 0\r\n\r\n",
+    "416": b"HTTP/1.1 416 No\r\nContent-Length: 0\r\n\r\n",
+    "503": b"HTTP/1.1 503 Later\r\nRetry-After: 86400\r\nContent-Length: 0\r\n\r\n",
+    "999": b"HTTP/1.1 999 What\r\nContent-Length: 0\r\n\r\n",
+    "reason": b"HTTP/1.1 418 \x1b[31m" + b"t" * 9000 + b"\r\nContent-Length: 0\r\n\r\n",
+    "length of a word": OK + b"Content-Length: many\r\n\r\nhello",
+    "length below 0": OK + b"Content-Length: -5\r\n\r\nhello",
+    "length of 5,000 digits": OK + b"Content-Length: " + b"9" * 5000 + b"\r\n\r\nhello",
+    "length of another script": OK + "Content-Length: ٥\r\n\r\nhello".encode(),
+    "two lengths": OK + b"Content-Length: 5\r\nContent-Length: 6\r\n\r\nhello",
+    "length beyond the disk": OK + b"Content-Length: 99999999999999999\r\n\r\nhello",
+    "cut off": OK + b"Content-Length: 9\r\n\r\nhello",
+    "cut off in a chunk": CHUNKED + b"9\r\nhello",
+    "cut off between chunks": CHUNKED + b"5\r\nhello\r\n",
+    "chunk of a word": CHUNKED + b"many\r\nhello\r\n0\r\n\r\n",
+    "chunk below 0": CHUNKED + b"-5\r\nhello\r\n0\r\n\r\n",
+    "long header": OK + b"X: " + b"x" * 70000 + b"\r\n\r\n",
+    "many headers": OK + b"X: x\r\n" * 200 + b"\r\n",
+    "gzip": OK + b"Content-Encoding: gzip\r\n\r\n" + gzip.compress(b"hello"),
+    "no end": OK + b"\r\n" + b"x" * 5000,
+    "redirected to no address": redirect(b"http://["),
+    "to nothing": redirect(b""),
+    "to a port": redirect(b"http://127.0.0.1:99999/x.npz"),
+    "to NUL": redirect(b"http://127.0.0.1\0/x.npz"),
+    "to other than ASCII": redirect("http://münchen.example/x.npz".encode()),
+    "to a file": redirect(b"file:///etc/passwd"),
+    "to FTP": redirect(b"ftp://127.0.0.1/x.npz"),
+    "to what is not encrypted": redirect(b"http://example.org/x.npz"),
+    "for ever": redirect(b"/x.npz"),
+    "without a place": b"HTTP/1.1 302 Found\r\nContent-Length: 0\r\n\r\n",
+    "slow status": drip(),
+    "slow header": drip(OK + b"X: "),
+    "slow body": drip(OK + b"Content-Length: 9999\r\n\r\n"),
+    "slow chunks": drip(CHUNKED, b"1\r\nx\r\n"),
+    "slow chunk": drip(CHUNKED + b"ffff\r\n"),
+    "slow length of a chunk": drip(CHUNKED + b"1;"),
+    "only 100": drip(b"", b"HTTP/1.1 100 Continue\r\n\r\n"),
+    "silence": itertools.repeat(b""),
+}
+
+
+@pytest.mark.parametrize("answer", ANSWERS.values(), ids=ANSWERS)
+def test_an_odd_answer(answer, tmp_path):
+    with pytest.raises(UserError) as raised:
+        fetch(answer)
+    assert "x.npz: " in str(raised.value) and str(raised.value).isprintable()
+    assert len(str(raised.value)) < 700
+    assert not list((tmp_path / "cache").rglob("x.npz"))
+
+
+@pytest.mark.slow
+def test_answers_at_random():
+    """Each is one UserError, or the bytes that are said."""
+    pieces = [
+        OK, b"HTTP/1.1 206 P\r\n", b"HTTP/1.1 301 M\r\n", b"Location: ", b"http://127.0.0.1:1/",
+        b"Content-Length: ", b"5", b"0", b"Transfer-Encoding: chunked", b"Content-Encoding: br",
+        b"ETag: ", b"\r\n", b"\r\n", b"\r\n\r\n", b"hello", b"\0", b"\xff", b"a" * 3000, b'"', b"://",
+    ]  # fmt: skip
+    draw = random.Random(0)
+    for _ in range(150):
+        answer = OK[: draw.choice((0, 17))] + b"".join(draw.choices(pieces, k=draw.randrange(12)))
+        try:
+            path = fetch(answer).path
+        except UserError as error:
+            assert "x.npz" in str(error)
+        else:
+            assert path.read_bytes() in answer
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        {"etag": "a\r\nX: y"},
+        {"etag": 5},
+        {"sha256": "x"},
+        {"sha256": None},
+        {"date": 3},
+        {"bytes": "5"},
+        b"[" * 100000,
+        b"\xff",
+        b"3",
+    ],
+)
+def test_a_damaged_record_is_not_believed(field, tmp_path):
+    body = OK + b'ETag: "v1"\r\nContent-Length: 5\r\n\r\nhello'
+    with answering(lambda path: body) as url:
+        kept = fetching.fetch(f"{url}/x.npz")
+        record = os.path.join(os.path.dirname(kept.path), storage.ABOUT)
+        with open(record, "rb") as file:
+            about = json.loads(file.read())
+        with open(record, "wb") as file:
+            file.write(field if isinstance(field, bytes) else json.dumps(about | field).encode())
+        assert str(fetching.fetch(f"{url}/x.npz")) == str(kept)
+
+
+@pytest.mark.parametrize("record", [b"[" * 100000, b'{"etag": "a\\r\\nX: y"}', b"3", b"\xff"])
+def test_a_damaged_record_of_a_part_is_not_believed(record, tmp_path):
+    body = OK + b"Content-Length: 5\r\n\r\nhello"
+    with answering(lambda path: body) as url:
+        folder = os.path.dirname(fetching.fetch(f"{url}/x.npz").path)
+        os.remove(os.path.join(folder, "x.npz"))
+        for name, data in ((".x.npz.part", b"other"), (".x.npz.part.json", record)):
+            with open(os.path.join(folder, name), "wb") as file:
+                file.write(data)
+        assert fetching.fetch(f"{url}/x.npz").path.read_bytes() == b"hello"
+
+
+def test_a_redirection_is_followed_without_the_account(tmp_path):
+    seen = []
+
+    def answer(path):
+        seen.append(path)
+        return OK + b"Content-Length: 5\r\n\r\nhello"
+
+    with answering(answer) as other, answering(lambda path: redirect(other.encode())) as url:
+        assert fetching.fetch(f"{url.replace('http', 'HTTP')}/x.npz").path.read_bytes() == b"hello"
+    assert seen == ["/"]
+
+
+@pytest.mark.parametrize(
+    "span", ["bytes 2-4/5", "bytes 0-4/5", "bytes 3-4", "bytes 3-4/9", "bytes 3-4/*", "words", ""]
+)
+def test_a_rest_that_is_not_the_rest_is_fetched_anew(span):
+    head = f"HTTP/1.1 206 P\r\nContent-Range: {span}\r\n".encode()
+    whole = OK + b'ETag: "v1"\r\nContent-Length: 5\r\n\r\n'
+    answers = [whole + b"hel", head + b"Content-Length: 2\r\n\r\nXY", whole + b"hello"]
+    with answering(lambda path: answers.pop(0)) as url:
+        with pytest.raises(UserError, match="no answer"):
+            fetching.fetch(f"{url}/x.npz")
+        if answers:
+            assert fetching.fetch(f"{url}/x.npz").path.read_bytes() == b"hello"
+
+
+def test_a_proxy_of_the_environment_is_asked(monkeypatch):
+    asked = []
+
+    def answer(path):
+        asked.append(path)
+        return OK + b"Content-Length: 5\r\n\r\nhello"
+
+    with answering(answer) as proxy:
+        monkeypatch.setenv("http_proxy", proxy.replace("//", "//me:secret%21@"))
+        monkeypatch.setenv("no_proxy", "example.org")
+        assert fetching.fetch("http://localhost:1/x.npz").path.read_bytes() == b"hello"
+        monkeypatch.setenv("no_proxy", "localhost")
+        with pytest.raises(UserError, match="refused"):
+            fetching.fetch("http://localhost:1/y.npz")
+    assert asked == ["http://localhost:1/x.npz"]
+
+
+def tree(depth):
+    return b"[" * depth + b"]" * depth
+
+
+HUB = {
+    "no commit": b'{"id": "timm/toy"}',
+    "empty": b'{"id": "timm/toy", "sha": ""}',
+    "null": b'{"id": "timm/toy", "sha": null}',
+    "a branch": b'{"id": "timm/toy", "sha": "main"}',
+    "a path": b'{"id": "timm/toy", "sha": "../../../x"}',
+    "a list": b'{"id": "timm/toy", "sha": ["a"]}',
+    "a number": b'{"id": "timm/toy", "sha": 5}',
+    "capitals": json.dumps({"id": "timm/toy", "sha": "A" * 40}).encode(),
+    "5,000 letters": json.dumps({"id": "timm/toy", "sha": "a" * 5000}).encode(),
+    "no object": b"[1, 2]",
+    "no JSON": b"<html>",
+    "other than UTF-8": b'{"sha": "\xff"}',
+    "deep": b'{"id": "timm/toy", "sha": ' + tree(100000) + b"}",
+    "odd siblings": json.dumps(
+        {"id": "timm/toy", "sha": COMMIT, "siblings": [{"rfilename": 3}, 5, None, {}]}
+    ).encode(),
+}
+
+
+@pytest.fixture
+def point_hub(monkeypatch, tmp_path):
+    library = pytest.importorskip("huggingface_hub")
+    pytest.importorskip("huggingface_hub.file_download")
+    monkeypatch.setattr(hub, "ANSWER_SECS", 1.5)
+
+    def point(url):
+        template = url + "/{repo_id}/resolve/{revision}/{filename}"
+        monkeypatch.setattr(library.constants, "ENDPOINT", url)
+        monkeypatch.setattr(library.constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+        monkeypatch.setattr(
+            library.file_download, "HUGGINGFACE_CO_URL_TEMPLATE", template, raising=False
+        )
+        monkeypatch.setattr(library.constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+
+    return point
+
+
+def ok(body: bytes, **headers: str) -> bytes:
+    lines = "".join(f"{key.replace('_', '-')}: {value}\r\n" for key, value in headers.items())
+    return OK + f"{lines}Content-Length: {len(body)}\r\n\r\n".encode() + body
+
+
+@pytest.mark.parametrize("about", HUB.values(), ids=HUB)
+def test_an_odd_hub(about, point_hub):
+    missing = f"HTTP/1.1 404 No\r\nX-Error-Code: EntryNotFound\r\nX-Repo-Commit: {COMMIT}\r\n"
+    missing += "Content-Length: 0\r\n\r\n"
+    with answering(lambda p: ok(about) if p.startswith("/api/") else missing.encode()) as url:
+        point_hub(url)
+        with pytest.raises(UserError, match="timm:toy: ") as raised:
+            fetching.fetch("timm:toy")
+    assert len(str(raised.value)) < 700
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"ETag": '"../../../x"', "X_Repo_Commit": COMMIT},
+        {"ETag": '"/x"', "X_Repo_Commit": COMMIT},
+        {"ETag": f'"{"e" * 5000}"', "X_Repo_Commit": COMMIT},
+        {"ETag": '".."', "X_Repo_Commit": COMMIT},
+        {"X_Repo_Commit": COMMIT},
+        {"ETag": '"e"', "X_Repo_Commit": "../../../x"},
+        {"ETag": '"e"', "X_Repo_Commit": "b" * 40},
+        {"ETag": '"e"'},
+        {"ETag": '"e"', "X_Repo_Commit": COMMIT, "X_Linked_Size": "99999999999999999"},
+        {"ETag": '"e"', "X_Repo_Commit": COMMIT, "Location": "file:///etc/passwd"},
+    ],
+    ids=str,
+)
+def test_an_odd_file_of_a_hub(headers, point_hub, tmp_path):
+    about = json.dumps({"id": "timm/toy", "sha": COMMIT}).encode()
+    with answering(lambda p: ok(*((about,) if "/api/" in p else (b"{}",)), **headers)) as url:
+        point_hub(url)
+        with pytest.raises(UserError, match="timm:toy: "):
+            fetching.fetch("timm:toy")
+    assert {path.name for path in tmp_path.iterdir()} <= {"hub", "cache"}
+
+
+@pytest.mark.parametrize(
+    "answer", [drip(OK), drip(OK + b"Content-Length: 9999\r\n\r\n"), itertools.repeat(b"")]
+)
+def test_a_slow_hub(answer, point_hub):
+    with answering(lambda path: answer) as url:
+        point_hub(url)
+        with pytest.raises(UserError, match=r"timm:toy: .*too slow"):
+            fetching.fetch("timm:toy")
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("file:///tmp/x.npz", "give the path: /tmp/x.npz"),
+        ("FTP://example.org/x.npz", "not fetched by FTP://"),
+        ("foo://x", "not fetched by foo://"),
+        ("http://[", "not an address"),
+        ("https://", "not an address"),
+        ("https://example.org:99999/x.npz", "not an address"),
+        ("https://example.org/a b.npz", "not an address"),
+        ("https://example.org/\0.npz", "do not print"),
+        ("gs://bucket/\udcff.npz", "do not print"),
+        ("HTTP://example.org/x.npz", "https:// alone"),
+        ("hf:a/b@../x", "behind the @"),
+    ],
+)
+def test_what_is_not_an_address(name, message):
+    with pytest.raises(UserError, match=message):
+        fetching.fetch(name)
