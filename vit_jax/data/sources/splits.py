@@ -94,11 +94,12 @@ def resolve(
             "Write the slice in examples or percent."
         )
     ends = [0, *itertools.accumulate((shard_lengths or {}).get(name, ()))]
-    total, scale = {
+    units: dict[str, tuple[int, Callable[[str], int]]] = {
         "": (size, int),
         "%": (size, lambda text: round(float(text) * size / 100)),
         "shard": (len(ends) - 1, int),
-    }[unit]
+    }
+    total, scale = units[unit]
     start, stop = (
         default if text is None else _from_the_start(text, scale, total, split, where)
         for text, default in zip(texts, (0, total), strict=True)
