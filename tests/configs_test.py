@@ -51,6 +51,7 @@ VARIANTS = {
     "noisy_student_cifar10.py": ("", ":student", ":wide_student"),
     "vit_s16_i1k.py": ("", ":evals=data"),
     "vit_i1k_deit3.py": ("", ":variant=S/16", ":variant=L/16", ":variant=H/14"),
+    "vit_l16_i21k.py": ("", ":recipe=plsc"),
     "vit_i1k.py": ("", ":variant=S/16", ":variant=B/32", ":variant=L/16", ":variant=L/32"),
 }  # fmt: skip
 CONFIGS = [f"{file.name}{variant}" for file in FILES for variant in VARIANTS.get(file.name, ("",))]

@@ -11,6 +11,7 @@ import pytest
 
 # By folder name below --references.
 ADDRESSES = {
+    "PLSC": "https://github.com/PaddlePaddle/PLSC",
     "Transformer-Explainability": "https://github.com/hila-chefer/Transformer-Explainability",
     "Transformer-MM-Explainability": "https://github.com/hila-chefer/Transformer-MM-Explainability",
     "big_vision": "https://github.com/google-research/big_vision",
