@@ -29,7 +29,7 @@ import ml_collections
 
 def get_config(arg=None):
     if arg not in (None, "", "recipe=plsc"):
-        raise ValueError(f"it has the variant recipe=plsc, got {arg!r}.")
+        raise ValueError(f"it has the variants recipe=plsc, got {arg!r}.")
     of_plsc = bool(arg)
     return ml_collections.ConfigDict(
         {
