@@ -99,6 +99,7 @@ def train(
         enter(lock(workdir))
         entry = build.entry(given, workdir, source, layout.teacher, allow_config_change)
         announce.run(screen, config, source, mesh, run.step, entry.changes)
+        announce.eval_notes(screen, config, run.eval_data)
         announce.parameters(screen, objective, layout)
 
         # Start: resume, else warm start, else scratch, always in this order.

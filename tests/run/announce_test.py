@@ -32,14 +32,14 @@ def test_the_folder_that_is_read_is_shown(list_of_two_folders):
     out = io.StringIO()
     announce.data(Screen(out), "birds, train+val", list_of_two_folders)
     assert out.getvalue() == (
-        "data     birds, train+val: 6 examples, 3 classes, in data/birds/1.0.0, data/more\n"
+        "data     birds, train+val: 9 examples, 3 classes, in data/birds/1.0.0, data/more\n"
     )
 
 
 @pytest.fixture
 def list_of_two_folders():
     def part(location):
-        source = Synthetic(2, 3, (8, 8))
+        source = Synthetic(3, 3, (8, 8))
         source.location = location
         return source
 

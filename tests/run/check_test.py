@@ -2,6 +2,7 @@
 
 import io
 import os
+import shutil
 import signal
 from contextlib import nullcontext
 from types import SimpleNamespace
@@ -139,6 +140,24 @@ def test_every_image_is_checked_on_request(tmp_path, look, images, monkeypatch):
         file.write_bytes(b"no image")
     _, error = look(*images, EVAL, skip, "input.max_bad_fraction=0.3", **every)
     assert error == "evals.test: all of its 4 images are bad, and none can be scored."
+
+
+def test_images_of_one_class_teach_nothing(look, images, tmp_path):
+    shutil.rmtree(tmp_path / "images/train/b")
+    shutil.rmtree(tmp_path / "images/test/b")
+    table, error = look(*images, EVAL)
+    assert "input: all 2 images of" in error and "are in one class, 'a'" in error
+    assert rows(table)["input"].endswith("problem")
+
+
+def test_what_is_passed_over_and_empty_classes_are_shown(look, images, tmp_path):
+    (tmp_path / "images/train/b/notes.txt").write_text("")
+    shutil.rmtree(tmp_path / "images/test/b")
+    table, error = look(*images, EVAL, "input.split=train[:1]", "input.batch_size=1")
+    assert error is None
+    assert "data     image_folder, train[:1]: passed over 1 file whose names do not end" in table
+    assert "data     image_folder, train[:1]: 1 of 2 classes have no image: " in table
+    assert "data     image_folder, test: 1 of 2 classes have no image: b\n" in table
 
 
 @pytest.mark.parametrize("wrong", [-1, 2])

@@ -13,6 +13,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from stat import S_ISDIR, S_ISREG
 from typing import Any, NamedTuple, TypeVar
 
 from vit_jax.core.cloud import is_remote
@@ -73,11 +74,12 @@ def _may_pass(error: Exception) -> bool:
 
 
 class Entry(NamedTuple):
-    """A file or subfolder of a folder."""
+    """A file or subfolder of a folder; or neither: a pipe, or a link to nothing."""
 
     name: str
     is_folder: bool
     size_bytes: int
+    is_file: bool
 
 
 def list_folder(folder: str | Path) -> list[Entry]:
@@ -90,17 +92,20 @@ def list_folder(folder: str | Path) -> list[Entry]:
         with concurrent.futures.ThreadPoolExecutor(_THREADS) as pool:
             stats = pool.map(lambda path: _remote(path, lambda gfile: gfile.stat(path)), paths)
             return sorted(
-                Entry(name, stat.is_directory, stat.length)
+                Entry(name, stat.is_directory, stat.length, not stat.is_directory)
                 for name, stat in zip(names, stats, strict=True)
             )
     with os.scandir(folder) as entries:
-        # os.path, since the methods of DirEntry raise where links form a cycle.
-        is_folder = {entry: os.path.isdir(entry.path) for entry in entries}
-    return sorted(
-        Entry(entry.name, is_folder[entry], entry.stat().st_size)
-        for entry in is_folder
-        if is_folder[entry] or os.path.isfile(entry.path)
-    )
+        return sorted(map(_entry, entries))
+
+
+def _entry(entry: os.DirEntry[str]) -> Entry:
+    try:
+        stat = os.stat(entry.path)  # the methods of `entry` raise where links form a cycle
+    except OSError:
+        return Entry(entry.name, is_folder=False, size_bytes=0, is_file=False)
+    kinds = S_ISDIR(stat.st_mode), S_ISREG(stat.st_mode)
+    return Entry(entry.name, is_folder=kinds[0], size_bytes=stat.st_size, is_file=kinds[1])
 
 
 def subfolders(folder: str | Path) -> list[str]:

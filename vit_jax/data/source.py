@@ -41,6 +41,7 @@ class Source(abc.ABC):
     max_labels: int = 1  # K; the labels of an example are padded to this many
     weighted: bool = False  # whether labels may have weights
     part: Slice | None = None  # the examples of a split that these are, where that is known
+    notes: tuple[str, ...] = ()  # what a person should know of its files, such as those not read
     location: str = ""  # the folder that is read, or several with commas; "" for none
 
     @abc.abstractmethod
@@ -167,6 +168,7 @@ class JoinedSource(Source):
         self.max_labels = max(part.max_labels for part in parts)
         self.weighted = any(part.weighted for part in parts)
         self.fingerprint = digest("\n".join(part.fingerprint for part in parts))
+        self.notes = tuple(dict.fromkeys(note for part in parts for note in part.notes))
         self.location = ", ".join(dict.fromkeys(p.location for p in parts if p.location))
 
     def read(self, indices: np.ndarray) -> list[Example]:

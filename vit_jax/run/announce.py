@@ -5,12 +5,14 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 
 import jax
+import numpy as np
 from etils import epath
 from jax.sharding import Mesh
 
 from vit_jax.config import RunConfig
 from vit_jax.core import axes, compilation_cache, pytrees
 from vit_jax.core.screen import Screen, format_count, format_duration
+from vit_jax.data.order import label_index
 from vit_jax.data.source import Source
 from vit_jax.methods.table import SUPERVISED
 from vit_jax.models import ModelInfo
@@ -26,6 +28,8 @@ from vit_jax.training.objective import Objective
 from vit_jax.training.skipped import NUMBER
 from vit_jax.training.state import StateLayout
 from vit_jax.weights import CheckpointInfo
+
+_NAMED = 10  # classes without an image that are named
 
 
 def run(
@@ -60,17 +64,48 @@ def run(
 
 
 def data(screen: Screen, title: str, source: Source) -> None:
-    """Announces a data set: its title, size and folder."""
+    """Announces a data set: its title, size and folder, and what to know of its files."""
     screen.say(f"data     {title}: {size(source)}")
+    notes(screen, title, source)
+
+
+def notes(screen: Screen, title: str, source: Source) -> None:
+    """Announces files that are not read, and classes without an image."""
+    for note in source.notes:
+        screen.say(f"data     {title}: {note}")
+    labels = label_index.stored(source)
+    if labels is None or not source.num_classes:
+        return
+    empty = np.setdiff1d(np.arange(source.num_classes), labels.labels)
+    if len(empty):
+        names = [source.class_names[c] if source.class_names else str(c) for c in empty[:_NAMED]]
+        more = ", ..." if len(empty) > _NAMED else ""
+        screen.say(
+            f"data     {title}: {len(empty):,} of {source.num_classes:,} classes have no image: "
+            f"{', '.join(names)}{more}"
+        )
 
 
 def eval_data(screen: Screen, config: RunConfig, of: Mapping[str, build.EvalData]) -> None:
     """Announces the data sets of evaluations, by their names."""
+    for title, source in _eval_sources(config, of):
+        data(screen, title, source)
+
+
+def eval_notes(screen: Screen, config: RunConfig, of: Mapping[str, build.EvalData]) -> None:
+    """Announces what to know of the files of evaluations."""
+    for title, source in _eval_sources(config, of):
+        notes(screen, title, source)
+
+
+def _eval_sources(
+    config: RunConfig, of: Mapping[str, build.EvalData]
+) -> Iterator[tuple[str, Source]]:
     for name, evaluation in of.items():
         for part in evaluation.parts:
             c = config.evals[name]
             split = c.split if part is evaluation else c.train_split
-            data(screen, f"{name}: {part.source.name}, {split}", part.source)
+            yield f"{name}: {part.source.name}, {split}", part.source
 
 
 def forward(products: Products) -> str:

@@ -32,7 +32,7 @@ from vit_jax.run.parts.evaluations import (
     early_stopping,
     evals,
 )
-from vit_jax.run.parts.examples import check_views, declared_examples, source, title
+from vit_jax.run.parts.examples import check_classes, check_views, declared_examples, source, title
 from vit_jax.run.parts.inputs import (
     bad_images,
     batch_layout,

@@ -110,6 +110,8 @@ def _data(
             more = look(where, _first_batch, config, source, parts.batch_layout, after=needed)
             bad = MISSING if more is MISSING else bad + more
         result = "" if source is MISSING else f"{title}: {announce.size(source)}"
+        if source is not MISSING:
+            announce.notes(screen, title, source)
         if bad is not MISSING:
             result += f"; read {read}" + (f", {bad} of them bad images" if bad else "")
         yield where, result

@@ -82,6 +82,7 @@ def look(config: RunConfig, workdir: epath.Path, problems: Problems) -> RunParts
     # Devices and data.
     mesh = look("mesh", build.mesh, config.mesh)
     source = look("input", build.source, config.input)
+    look("input", build.check_classes, config, source)
     kept = look("input", build.check_views, config.input)
     look("input", build.check_batch, config, mesh)
     batch_layout = look("input", build.batch_layout, config, source, mesh)

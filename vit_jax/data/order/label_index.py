@@ -128,6 +128,18 @@ def find(source: Source, progress: Progress = lambda done, total: None) -> Label
     return scanned
 
 
+def stored(source: Source) -> Labels | None:
+    """Like `find`, but None where examples would have to be read."""
+    if isinstance(source, SelectedSource):
+        labels = stored(source.source)
+        return labels and labels.take(source.select(np.arange(source.num_examples)))
+    if isinstance(source, JoinedSource):
+        parts = [stored(part) for part in source.parts]
+        known = [part for part in parts if part is not None]
+        return _joined(known) if len(known) == len(parts) else None
+    return source.stored_labels()
+
+
 def _scan(source: Source, progress: Progress) -> Labels:
     def of_block(start: int) -> Labels:
         indices = np.arange(start, min(start + _BLOCK, source.num_examples))

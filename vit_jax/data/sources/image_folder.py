@@ -1,18 +1,27 @@
 """Image files in folders: `<split>/<class>/*`, or `<class>/*` with a split by name.
 
-In the second layout an image belongs to `val` if the SHA-256 of "<class>/<file>" says so (one in
-ten), else to `train`: adding images moves none of the others. Examples are in the order of that
+In the second layout one in ten images of each class is `val`, by the SHA-256 of "<class>/<file>",
+and the others are `train`: adding images moves few of the others. Examples are in the order of that
 hash, so that a slice of a split holds all classes. Classes are sorted by name.
 """
 
-from collections.abc import Iterable
+import collections
+import os
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path, PurePath
 from typing import NamedTuple
 
 import numpy as np
 
 from vit_jax.core.errors import UserError
-from vit_jax.core.image_files import EXTENSIONS, TRAINING_EXTENSIONS, UNKNOWN_EXTENSIONS
+from vit_jax.core.image_files import (
+    EXTENSIONS,
+    TRAINING_EXTENSIONS,
+    UNKNOWN_EXTENSIONS,
+    extension,
+    is_hidden,
+)
 from vit_jax.core.screen import format_bytes
 from vit_jax.core.waiting import waiting_for
 from vit_jax.data import files
@@ -28,6 +37,12 @@ _OF_TFDS = "dataset_info.json"
 _LOOKED_AT = 100  # folders: enough for versions, and few among classes
 _LAYOUTS = "<split>/<class>/image.jpg or <class>/image.jpg"
 _SPLITS = frozenset({"train", "training", "val", "valid", "validation", "test", "eval"})
+# Words of names of folders that are not classes, such as train_images.
+_OF_NO_CLASS = _SPLITS | {
+    "image", "images", "img", "imgs", "photo", "photos", "picture", "pictures", "pics", "data",
+    "dataset", "jpg", "jpeg", "png",
+}  # fmt: skip
+_TABLES = frozenset({".csv", ".tsv", ".jsonl", ".parquet", ".xlsx"})
 # All of a file is read at once. A BMP of 100 million pixels, the largest that is decoded by
 # default, has 400 MB.
 MAX_FILE_BYTES = 512 * 2**20
@@ -41,6 +56,29 @@ class _Image(NamedTuple):
     size_bytes: int
 
 
+class PassedOver:
+    """Files of a folder that are not read, by the reason."""
+
+    def __init__(self) -> None:
+        self._paths: dict[str, list[str]] = collections.defaultdict(list)
+
+    def add(self, reason: str, *paths: str) -> None:
+        """`reason` follows on "passed over 3 files ..."."""
+        if paths:
+            self._paths[reason] += paths
+
+    def clear(self) -> None:
+        """Forgets them, before a folder is read in another way."""
+        self._paths.clear()
+
+    def notes(self) -> tuple[str, ...]:
+        """A line for each reason: how many files, why, and an example."""
+        return tuple(
+            f"passed over {len(paths):,} file{'s' * (len(paths) > 1)} {reason}, such as {paths[0]}"
+            for reason, paths in self._paths.items()
+        )
+
+
 class ImageFolder(Source):
     """A split of a folder of image files. EXIF orientation is honoured."""
 
@@ -52,7 +90,15 @@ class ImageFolder(Source):
         """Without `labelled` images need not lie in folders of classes."""
         listed = _images_of_split if labelled else _images_in_any_folders
         self.location = find_root(data_dir, where=where)
-        images, classes, self.part = listed(self.location, split, where)
+        passed_over = PassedOver()
+        try:
+            images, classes, self.part = listed(self.location, split, where, passed_over)
+        except OSError as error:
+            raise UserError(
+                f"{error.filename or self.location} cannot be read: {error.strerror or error}. "
+                f"Make it readable, or take it out of {where}.data_dir."
+            ) from error
+        self.notes = passed_over.notes()
         self.class_names = tuple(classes)
         self.num_classes = len(classes)
         self.num_examples = len(images)
@@ -128,35 +174,44 @@ def is_of_tfds(folder: str) -> bool:
     return any(Path(root, name, _OF_TFDS).is_file() for name in ("", *versions))
 
 
-def _images_of_split(root: str, split: str, where: str) -> tuple[list[_Image], list[str], Slice]:
+def _images_of_split(
+    root: str, split: str, where: str, passed_over: PassedOver
+) -> tuple[list[_Image], list[str], Slice]:
     """(the images of the split in order, all class names, what they are of the split)"""
     wanted = base_name(split, where=where)
-    folders = {name: files.join(root, name) for name in files.subfolders(root)}
+    folders = {name: files.join(root, name) for name in _subfolders(root)}
     _check_names(root, folders)
     # Folders in a folder of images are ignored: they do not turn a class into a split.
-    has_splits = any(
-        files.subfolders(folder) and (name.lower() in _SPLITS or not _images_of_class(folder, ""))
+    has_images = {name: bool(_images_of_class(folder, "")) for name, folder in folders.items()}
+    splits = {
+        name
         for name, folder in folders.items()
-    )
-    if not has_splits:
-        if _SPLITS.issuperset(map(str.lower, folders)):  # these are not names of classes
-            for folder in folders.values():
-                if _images_of_class(folder, ""):
-                    raise _no_classes(folder)
-        images = _images(root)
-        is_val = {image.order: int(image.order[:8], 16) % 10 == 0 for image in images}
+        if _subfolders(folder) and (name.lower() in _SPLITS or not has_images[name])
+    }
+    _pass_over_beside(root, "beside the folders", passed_over)
+    if not splits:
+        classes = sorted(folders)
+        _check_classes(root, classes)
+        images = _images(root, passed_over)
+        held_out = _held_out(images)
         by_split = {
-            "train": [image for image in images if not is_val[image.order]],
-            "val": [image for image in images if is_val[image.order]],
+            "train": [image for image in images if image.order not in held_out],
+            "val": [image for image in images if image.order in held_out],
             ALL: images,
         }
-        classes = sorted(folders)
     elif wanted in folders:
-        by_split = {wanted: _images(folders[wanted])}
+        for name, folder in folders.items():
+            if has_images[name] and name.lower() not in _SPLITS and name != wanted:
+                inside = [image.path for image in _images_of_class(folder, "")]
+                passed_over.add("in folders beside those of splits", *inside)
+        _pass_over_beside(folders[wanted], "beside the folders of classes", passed_over)
         # The training split numbers the labels: `val` may lack a class, but not shift the others.
         of_train = folders.get("train", folders[wanted])
-        classes = files.subfolders(of_train)
+        classes = _subfolders(of_train)
         _check_names(of_train, classes)
+        if classes:
+            _check_classes(of_train, classes)
+        by_split = {wanted: _images(folders[wanted], passed_over)}
         unknown = sorted({image.class_name for image in by_split[wanted]} - set(classes))
         if unknown:
             raise UserError(
@@ -164,43 +219,79 @@ def _images_of_split(root: str, split: str, where: str) -> tuple[list[_Image], l
                 f"are numbered by the classes of {of_train}; the folders must agree."
             )
     else:
+        _check_layout(root, folders, has_images, wanted, where)
         by_split = {folder_name: [] for folder_name in folders}
     part = resolve(split, {key: len(images) for key, images in by_split.items()}, where=where)
     return by_split[part.name][part.start : part.stop], classes, part
 
 
 def _images_in_any_folders(
-    root: str, split: str, where: str
+    root: str, split: str, where: str, passed_over: PassedOver
 ) -> tuple[list[_Image], list[str], Slice]:
     """Like `_images_of_split`, but `<split>/*`, and any folders in `<split>`, will do too."""
     try:
-        return _images_of_split(root, split, where)
+        return _images_of_split(root, split, where, passed_over)
     except UserError:
+        passed_over.clear()
         wanted = base_name(split, where=where)
         folder = files.join(root, wanted)
         if not files.is_folder(folder):
             if wanted != ALL:
                 raise
             folder = root
-        groups = ["", *files.subfolders(folder)]
+        groups = ["", *_subfolders(folder)]
         images = [i for g in groups for i in _images_of_class(files.join(folder, g), g)]
         if not images:
             raise
+    _pass_over_hidden(folder, passed_over)
+    for group in groups[1:]:
+        _images_of_class(files.join(folder, group), group, passed_over)
     part = resolve(split, {wanted: len(images)}, where=where)
     return sorted(images)[part.start : part.stop], groups, part
 
 
-def _images(folder: str) -> list[_Image]:
+def _held_out(images: Sequence[_Image]) -> frozenset[str]:
+    """Hashes of the images that are `val`: one in ten, in each class in proportion.
+
+    Of a class with n of all N images in classes of more than one, n / N of a tenth of N, rounded
+    down or up: up where most is cut off. A class of one image keeps it for training.
+    """
+    by_class: dict[str, list[str]] = collections.defaultdict(list)
+    for image in images:
+        by_class[image.class_name].append(image.order)
+    # Those first that were `val` by this hash alone.
+    candidates = [
+        sorted(orders, key=lambda order: (int(order[:8], 16) % 10, order))
+        for orders in by_class.values()
+        if len(orders) > 1
+    ]
+    sizes = [len(orders) for orders in candidates]
+    total = sum(sizes)
+    number = -(-total // 10)
+    quotas = [size * number // total for size in sizes]
+    cut_off = sorted(
+        range(len(sizes)), key=lambda c: (-(sizes[c] * number % total), candidates[c][0])
+    )
+    for c in cut_off[: number - sum(quotas)]:
+        quotas[c] += 1
+    return frozenset(
+        order for orders, quota in zip(candidates, quotas, strict=True) for order in orders[:quota]
+    )
+
+
+def _images(folder: str, passed_over: PassedOver) -> list[_Image]:
     """The images of `<class>/*` in the order of their hash."""
     images: list[_Image] = []
-    class_names = files.subfolders(folder)
+    class_names = _subfolders(folder)
     _check_names(folder, class_names)
     for class_name in class_names:
-        of_class = _images_of_class(files.join(folder, class_name), class_name)
+        of_class = _images_of_class(files.join(folder, class_name), class_name, passed_over)
         if not of_class:
+            deeper = list(_images_below(files.join(folder, class_name)))
             raise UserError(
-                f"{files.join(folder, class_name)} has no images ({_FORMATS}). Add some, or "
-                "delete the folder: every folder there is a class."
+                f"{files.join(folder, class_name)} has no images ({_FORMATS})"
+                + (f" directly in it, only deeper: {deeper[0]}. Move" if deeper else ". Add")
+                + " some there, or delete the folder: every folder there is a class."
             )
         images.extend(of_class)
     if not images:
@@ -208,6 +299,52 @@ def _images(folder: str) -> list[_Image]:
             raise _no_classes(folder)
         raise UserError(f"{folder} has no images. It should hold {_LAYOUTS} ({_FORMATS}).")
     return sorted(images)
+
+
+def _check_classes(folder: str, names: Sequence[str]) -> None:
+    """UserError where the names are of folders that hold the images of all classes."""
+    words = [re.findall(r"[a-z]+", name.lower()) for name in names]
+    of_no_class = all(each and _OF_NO_CLASS.issuperset(each) for each in words)
+    if len(names) > 1 and not of_no_class:
+        return
+    tables = [
+        files.join(above, entry.name)
+        for above in (folder, folder.rpartition("/")[0])
+        for entry in (files.list_folder(above) if above else ())
+        if entry.is_file and extension(entry.name) in _TABLES
+    ]
+    with_images = [path for name in names if _images_of_class(path := files.join(folder, name), "")]
+    if not with_images:
+        return
+    if tables:
+        raise UserError(
+            f"{with_images[0]} holds images of all classes, it seems, which the table {tables[0]} "
+            'tells. input.source="image_folder" reads classes from folders alone: put the images '
+            f"of each class into a folder of its own, {_LAYOUTS}; or make a data set of a table of "
+            f"files and labels: python -m vit_jax.prepare records --source={tables[0]}, for "
+            'input.source="tfds".'
+        )
+    if of_no_class:
+        raise _no_classes(with_images[0])
+
+
+def _check_layout(
+    root: str, folders: dict[str, str], has_images: dict[str, bool], wanted: str, where: str
+) -> None:
+    """UserError for folders that are neither those of splits nor those of classes."""
+    names = [name for name in folders if name.lower() not in _SPLITS]
+    if len(folders) == 1 and names:
+        raise UserError(
+            f"{where}.split: {root} has no split {wanted!r}, but one folder, {names[0]!r}, with "
+            f"folders in it. If that is the data set, set {where}.data_dir={folders[names[0]]}."
+        )
+    direct = [name for name in names if has_images[name]]
+    nested = [name for name in names if not has_images[name]]
+    if direct and nested:
+        raise UserError(
+            f"{folders[direct[0]]} holds images, as a class does, and {folders[nested[0]]} folders "
+            "of images, as a split does. All must be <class>/*, or all <split>/<class>/*."
+        )
 
 
 def _no_classes(folder: str) -> UserError:
@@ -230,18 +367,64 @@ def _check_names(root: str, names: Iterable[str]) -> None:
             ) from error
 
 
-def _images_of_class(folder: str, class_name: str) -> list[_Image]:
-    images = []
-    for name, is_folder, size_bytes in files.list_folder(folder):
-        path, extension = files.join(folder, name), PurePath(name).suffix.lower()
-        if name.startswith(".") or is_folder:
-            continue
-        if extension in _NOT_READ:
+def _subfolders(folder: str) -> list[str]:
+    return [name for name in files.subfolders(folder) if not is_hidden(name)]
+
+
+def _images_of_class(
+    folder: str, class_name: str, passed_over: PassedOver | None = None
+) -> list[_Image]:
+    images, others = [], PassedOver() if passed_over is None else passed_over
+    for name, is_folder, size_bytes, is_file in files.list_folder(folder):
+        path = files.join(folder, name)
+        if is_folder:
+            if passed_over is not None:
+                others.add("in folders inside a class", *_images_below(path))
+        elif is_hidden(name):  # of other kinds every folder may have some: Thumbs.db, .DS_Store
+            others.add("whose names begin with a dot", *[path] * _is_image(name))
+        elif not is_file:
+            others.add("that are a pipe, or a link to nothing", path)
+        elif extension(name) in _NOT_READ:
             raise UserError(
-                f"{path}: {extension} images are not read. Convert them to one of "
+                f"{path}: {extension(name)} images are not read. Convert them to one of "
                 f"{_FORMATS} with any image program, or remove them."
             )
-        if extension in _READ:
+        elif extension(name) in _READ:
             order = digest(f"{class_name}/{name}")
             images.append(_Image(order, path, class_name, name, size_bytes))
+        else:
+            others.add("whose names do not end as those of images do", path)
     return images
+
+
+def _pass_over_beside(folder: str, where: str, passed_over: PassedOver) -> None:
+    """Notes the images beside the folders in `folder`, and in those that are hidden."""
+    beside = [
+        entry.name for entry in files.list_folder(folder) if entry.is_file and _is_image(entry.name)
+    ]
+    passed_over.add(where, *(files.join(folder, name) for name in beside))
+    _pass_over_hidden(folder, passed_over)
+
+
+def _pass_over_hidden(folder: str, passed_over: PassedOver) -> None:
+    for name, is_folder, *_ in files.list_folder(folder):
+        if is_folder and is_hidden(name):
+            inside = _images_below(files.join(folder, name))
+            passed_over.add("in hidden folders, or those of an operating system", *inside)
+
+
+def _is_image(name: str) -> bool:
+    return extension(name) in _READ | _NOT_READ
+
+
+def _images_below(folder: str) -> Iterator[str]:
+    """Paths of files that are named like images, at any depth; links are not followed.
+
+    Of a remote folder only what is directly in it.
+    """
+    if files.is_remote(folder):
+        walk = [(folder, [], [entry.name for entry in files.list_folder(folder) if entry.is_file])]
+    else:
+        walk = os.walk(folder)
+    for inside, _, names in walk:
+        yield from (files.join(inside, name) for name in sorted(names) if _is_image(name))

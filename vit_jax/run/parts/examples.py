@@ -5,7 +5,7 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from vit_jax.config import ComponentConfig, InputConfig
+from vit_jax.config import ComponentConfig, InputConfig, RunConfig
 from vit_jax.core import errors
 from vit_jax.core.screen import Screen
 from vit_jax.data.order import label_index, streams, subset
@@ -15,6 +15,7 @@ from vit_jax.data.source import MixtureSource, Source
 from vit_jax.data.sources import caches, pseudo_labels
 from vit_jax.data.sources import table as sources
 from vit_jax.data.sources.caches import FileCache
+from vit_jax.methods.table import SUPERVISED
 from vit_jax.run.parts.device_cache import DEVICE
 from vit_jax.run.parts.preprocessing import image_size
 
@@ -245,6 +246,17 @@ def _check_choice(c: InputConfig) -> None:
         raise errors.UserError(
             f"input.pseudo_labels={c.pseudo_labels} does not apply to input.mixture: which of its "
             "components have pseudo-labels is said by input.mixture.NAME.pseudo_labels."
+        )
+
+
+def check_classes(config: RunConfig, source: Source) -> None:
+    """UserError if there is only one class to learn."""
+    if config.method.kind == SUPERVISED and source.num_classes == 1:
+        (name,) = source.class_names or ("0",)
+        raise errors.UserError(
+            f"input: all {source.num_examples:,} images of {source.location or source.name} are in "
+            f"one class, {name!r}: nothing can be learnt from that. Give each class a folder of "
+            "its own, correct input.data_dir, or learn without labels: method.kind=mae."
         )
 
 
