@@ -10,11 +10,13 @@ from tests.weights.conftest import timm  # noqa: F401, a fixture: timm without t
 from vit_jax.core.errors import UserError
 from vit_jax.weights.files.detect_format import Opened
 from vit_jax.weights.files.tensors import Tensor
+from vit_jax.weights.formats.timm import _epsilon, _heads
 from vit_jax.weights.loading import understand
 
 pytestmark = [pytest.mark.outside, pytest.mark.slow]
 # Names whose arrays fit, in timm 1.0.31; a later version may add some.
 LEAST = 98
+MODULES = ("vision_transformer", "deit", "vision_transformer_hybrid")
 GELUS = {"exact": ("GELU", "none"), "tanh": ("GELUTanh", ""), "quick": ("QuickGELU", "")}
 POOLS = {"cls": "token", "avg": "avg", "map": "map"}
 
@@ -24,8 +26,7 @@ def test_names(timm, tmp_path):  # noqa: F811
     from timm.models._hub import save_config_for_hf
 
     fitting, wrong = [], {}
-    modules = ("vision_transformer", "deit", "vision_transformer_hybrid")
-    for name in itertools.chain(*(timm.list_models(module=module) for module in modules)):
+    for name in itertools.chain(*(timm.list_models(module=module) for module in MODULES)):
         with torch.device("meta"):
             model = timm.create_model(name, pretrained=False)
         save_config_for_hf(model, tmp_path / "config.json")
@@ -62,3 +63,23 @@ def test_names(timm, tmp_path):  # noqa: F811
     print(f"{len(fitting)} names fit")
     assert not wrong
     assert len(fitting) >= LEAST
+
+
+def test_what_names_imply(timm):  # noqa: F811
+    """Heads, GELU and epsilon of every name, also of those whose arrays do not fit."""
+    torch = pytest.importorskip("torch")
+    wrong, compared = {}, 0
+    for name in itertools.chain(*(timm.list_models(module=module) for module in MODULES)):
+        with torch.device("meta"):
+            model = timm.create_model(name, pretrained=False)
+        block = model.blocks[0]
+        epsilons = {m.eps for m in model.modules() if isinstance(m, torch.nn.LayerNorm)}
+        if _heads(name) is None or not hasattr(block, "mlp") or len(epsilons) != 1:
+            continue  # other kinds of models and of norms
+        theirs = (block.attn.num_heads, *epsilons)
+        if theirs != (_heads(name), _epsilon(name)):
+            wrong[name] = theirs
+        compared += 1
+    print(f"{compared} names compared")
+    assert not wrong
+    assert compared >= 150

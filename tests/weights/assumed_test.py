@@ -109,6 +109,82 @@ def opened(width, depth, **config):
     return Opened("x.safetensors", "safetensors", tensors, config or None, None)
 
 
+@pytest.mark.parametrize(
+    ("config", "assumed"),
+    [
+        ({"architecture": "vit_tiny_patch16_224", "pretrained_cfg": {"std": [1, 1, 1]}}, set()),
+        ({"architecture": "vit_tiny_patch16_224"}, {"preprocess"}),
+        ({"architecture": "my_vit"}, {"num_heads", "gelu", "norm_epsilon", "preprocess"}),
+        (
+            {
+                "model_args": {"act_layer": "gelu", "num_heads": 3},
+                "pretrained_cfg": {"std": [1] * 3},
+            },
+            {"norm_epsilon"},
+        ),
+    ],
+)
+def test_what_an_incomplete_config_does_not_state_is_assumed(config, assumed):
+    there = understand(opened(192, 12, **config))
+    assert set(there.assumed) == assumed | {"image_size"}
+
+
+def test_epsilon_is_that_of_the_architecture():
+    there = understand(opened(384, 1, architecture="vit_small_patch16_clip_224"))
+    assert there.spec.norm_epsilon == 1e-5
+
+
+@pytest.mark.parametrize("to", ["timm", "checkpoint", "google_npz"])
+def test_another_number_of_heads_than_weights_state_is_refused(tmp_path, to):
+    saved(tmp_path / "a.npz", (16, 16), to=to, gelu="tanh")
+    assert weights.load(tmp_path / "a.npz", num_heads=2).spec.num_heads == 2
+    with pytest.raises(UserError, match=r"num_heads=4, but .* has 2: leave it out"):
+        weights.load(tmp_path / "a.npz", num_heads=4)
+
+
+def edit_config(folder, size=None, **arguments):
+    """Has config.json state another size of images, or none; and further model_args."""
+    path = folder / "config.json"
+    config = json.loads(path.read_text())
+    del config["model_args"]["img_size"]
+    config["pretrained_cfg"].pop("input_size")
+    if size:
+        config["pretrained_cfg"]["input_size"] = [3, *size]
+    config["model_args"] |= arguments
+    path.write_text(json.dumps(config))
+
+
+@pytest.mark.parametrize(
+    ("without", "size", "expected"),
+    [
+        (True, None, (60, 60)),
+        (True, (60, 60), (60, 60)),
+        (False, (56, 64), (56, 64)),
+        (True, (56, 64), "images of 56 x 64 pixels, which would be 224"),
+        (False, (60, 60), "images of 60 x 60 pixels, which would be 225 and 1"),
+        (False, None, "225 positions .* do not make a square"),
+    ],
+)
+def test_the_config_says_whether_the_class_token_has_a_position(tmp_path, without, size, expected):
+    saved(tmp_path / "a", (56, 64))
+    edit_config(tmp_path / "a", size, no_embed_class=without)
+    if isinstance(expected, tuple):
+        assert weights.load(tmp_path / "a").preprocess.image_size == expected
+    else:
+        with pytest.raises(UserError, match=expected):
+            weights.load(tmp_path / "a")
+
+
+def test_the_callers_size_comes_before_a_config_of_another(tmp_path):
+    model = saved(tmp_path / "a", (56, 64))
+    edit_config(tmp_path / "a", (224, 224))
+    with pytest.raises(UserError, match=r"input_size=\[3, 224, 224\], the arrays have 225"):
+        weights.load(tmp_path / "a")
+    images = np.random.default_rng(0).normal(size=(1, 56, 64, 3)).astype(np.float32)
+    given = weights.load(tmp_path / "a", image_size=(56, 64))
+    np.testing.assert_array_equal(given.features(images), model.features(images))
+
+
 def test_heads_are_those_of_the_architecture_whatever_its_depth():
     there = opened(1280, 2, architecture="vit_huge_patch14_224")
     assert understand(there).spec.num_heads == 16

@@ -254,16 +254,21 @@ def mlp_ratio(
     )
 
 
-def images(key: str, match: Match) -> Fits:
-    """Sides of images: one number, (height, width), or three with the channels first."""
-    rows, size = match.sizes["N"], match.patch_pixels
+def images(key: str, match: Match, given: tuple[int, int] | None) -> Fits:
+    """Sides of images: one number, (height, width), or three with the channels first.
 
-    def agrees(stated: Any) -> bool:
-        height, width = sides(key, without_channels(stated))
-        patches = (height // size) * (width // size)
+    Any are right beside those that the caller gave, (height, width), if the positions are theirs.
+    """
+    rows, patch = match.sizes["N"], match.patch_pixels
+
+    def fits(size: tuple[int, int]) -> bool:
+        patches = (size[0] // patch) * (size[1] // patch)
         return rows in (patches, patches + match.first_tokens)
 
-    return Fits(f"{rows} positions of patches of {size} pixels", agrees)
+    return Fits(
+        f"{rows} positions of patches of {patch} pixels",
+        lambda x: fits(sides(key, without_channels(x))) or bool(given and fits(given)),
+    )
 
 
 def without_channels(size: Any) -> Any:

@@ -44,7 +44,7 @@ from vit_jax.weights.formats import (
 )  # fmt: skip
 from vit_jax.weights.layout import pieces
 from vit_jax.weights.match import Match, MisfitError, refusal
-from vit_jax.weights.online.fetching import fetch
+from vit_jax.weights.online.fetching import Fetched, fetch
 
 FORMAT_VERSION = 1  # of a checkpoint's metadata that this code writes and reads
 WITH_ADAPTERS = 2  # of one with adapters, whose kernels alone are not the model's
@@ -233,9 +233,12 @@ def checkpoint_info(
     """
     fetched = fetch(path)
     if not is_external(fetched.path):
-        return _own(fetched.path)
+        info = _own(fetched.path)
+        _check_heads(fetched, info.spec, num_heads)
+        return info
     given = Given(image_size, num_heads)
     there = understand(detect_format.open_weights(Path(fetched.path)), given)
+    _check_heads(fetched, there.spec, num_heads)
     if assumptions := there.assumptions():
         _say_once(f"Notice: {fetched.name or fetched.path}: {assumptions}")
     return CheckpointInfo(
@@ -305,6 +308,16 @@ def describe(
         "class_names": list(class_names) if class_names else None,
         "preprocess": dataclasses.asdict(preprocess),
     }
+
+
+def _check_heads(fetched: Fetched, spec: Any, given: int | None) -> None:
+    """UserError for another number of heads than weights have that state it."""
+    heads = getattr(spec, "num_heads", None)
+    if given not in (None, heads):
+        raise UserError(
+            f"num_heads={given}, but {fetched} has {heads or 'none'}: leave it out; it is for "
+            "weights that do not state it."
+        )
 
 
 @functools.cache

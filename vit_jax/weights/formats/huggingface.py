@@ -85,7 +85,7 @@ def _read(opened: Opened, given: Given) -> ExternalWeights:
     match = best(LAYOUTS[kind] if kind else LAYOUTS["vit"] + LAYOUTS["ijepa"], opened.tensors)
     sizes = config_json.token_sizes(match.sizes) | {
         "intermediate_size": match.sizes["M"],
-        "image_size": config_json.images("image_size", match),
+        "image_size": config_json.images("image_size", match, given.image_size),
         "qkv_bias": config_json.flag_of(match.has("qkv_bias")),
     }
     if match.has("pre_logits"):

@@ -44,7 +44,7 @@ def _read(opened: Opened, given: Given) -> ExternalWeights:
     match = best(_LAYOUTS, opened.tensors)
     sizes = config_json.token_sizes(match.sizes) | {
         "intermediate_size": match.sizes["M"],
-        "image_size": config_json.images("image_size", match),
+        "image_size": config_json.images("image_size", match, given.image_size),
         "qkv_bias": config_json.flag_of(match.has("qkv_bias")),
     }
     config_json.check_sizes(opened, sizes | config_json.num_labels(match))

@@ -1,9 +1,9 @@
 """timm's ViTs (vit_*), hybrids (vit_*_r50_* and the like) and BiT ResNets (resnetv2_*_bit).
 
-GELU is exact, except in the architectures of _TANH, and the epsilon of layer norms is 1e-6. Hybrids
-and BiTs divide weights by sqrt(variance + 1e-8) and have 1e-5 in group norms, unlike the released
-code, so their models have these values here. Apart from the ViT of a hybrid, their sizes
-are fixed by the architecture's name.
+GELU is exact, except in the architectures of _TANH, and the epsilon of layer norms is 1e-6, except
+in those of _epsilon. Hybrids and BiTs divide weights by sqrt(variance + 1e-8) and have 1e-5 in
+group norms, unlike the released code, so their models have these values here. Apart from the ViT of
+a hybrid, their sizes are fixed by the architecture's name.
 """
 
 import re
@@ -158,12 +158,11 @@ def read(
             "the same model as Hugging Face's DINOv3ViTModel."
         )
     match = best(layouts, opened.tensors)
-    config_json.check_sizes(opened, _sizes(match, config))
+    config_json.check_sizes(opened, _sizes(match, config, given))
     if not match.is_bit:
         match = external.with_heads(opened, match, given, _heads(name))
-    # Whether the class token has a position, timm's arrays do not show.
     match, pads, image_size = external.with_image_size(
-        opened, match, given, stated_image_size(config), class_position=None
+        opened, match, given, stated_image_size(config), class_position=_class_position(config)
     )
     _check_arguments(config, match)
     return external.external_weights(
@@ -172,8 +171,30 @@ def read(
         fields={} if match.is_bit else _fields(config, match),
         class_names=class_names(config, match.sizes.get("C", 0)),
         pads_class_position=pads,
-        assumed=() if config else external.BARE,
+        assumed=_assumed(config),
     )
+
+
+def _class_position(config: Mapping[str, Any]) -> bool | None:
+    """Whether the class token has a position, which timm's arrays do not show; None: unknown."""
+    arguments = config_json.section(config, "model_args")
+    if arguments.get("no_embed_class") is None:
+        return None
+    return not config_json.flag(arguments, "no_embed_class", False)
+
+
+def _assumed(config: Mapping[str, Any]) -> tuple[str, ...]:
+    """What neither the architecture nor another entry of config.json states."""
+    if _heads(str(config.get("architecture", ""))):
+        return assumed_of_images(config)
+    arguments = config_json.section(config, "model_args")
+    gelu = () if arguments.get("act_layer") else ("gelu",)
+    return (*gelu, "norm_epsilon", *assumed_of_images(config))
+
+
+def assumed_of_images(config: Mapping[str, Any]) -> tuple[str, ...]:
+    """ "preprocess" without a section about it, whose absent entries have timm's defaults."""
+    return () if config_json.section(config, "pretrained_cfg") else ("preprocess",)
 
 
 def _heads(architecture: str) -> int | None:
@@ -181,7 +202,12 @@ def _heads(architecture: str) -> int | None:
     return next((number for pattern, number in _HEADS if re.match(pattern, architecture)), None)
 
 
-def _sizes(match: Match, config: Mapping[str, Any]) -> dict[str, Any]:
+def _epsilon(architecture: str) -> float:
+    """The epsilon that an architecture's layer norms have."""
+    return 1e-5 if re.match(r"vit_.*_clip_|beit3_", architecture) else 1e-6
+
+
+def _sizes(match: Match, config: Mapping[str, Any], given: Given) -> dict[str, Any]:
     """Sizes in config.json; a hybrid's patches are of places in its ResNet's map."""
     sizes = match.sizes
     stated = {
@@ -201,7 +227,7 @@ def _sizes(match: Match, config: Mapping[str, Any]) -> dict[str, Any]:
         "model_args.qkv_bias": config_json.flag_of(match.has("qkv_bias")),
         "model_args.mlp_ratio": config_json.mlp_ratio("model_args.mlp_ratio", sizes),
         "model_args.patch_size": config_json.patch("model_args.patch_size", sizes),
-        key: config_json.images(key, match),
+        key: config_json.images(key, match, given.image_size),
     }
 
 
@@ -240,7 +266,7 @@ def _fields(config: Mapping[str, Any], match: Match) -> dict[str, Any]:
             f"config.json: global_pool={in_use['global_pool']!r}, but its arrays are those of a "
             f"model with {pool!r}; with these arrays no other pooling can be computed here."
         )
-    fields: dict[str, Any] = {"gelu": _GELUS[activation], "norm_epsilon": 1e-6}
+    fields: dict[str, Any] = {"gelu": _GELUS[activation], "norm_epsilon": _epsilon(name)}
     if match.has("scale1"):
         fields["layer_scale"] = config_json.positive(arguments, "init_values", 1e-5)
     return fields

@@ -109,7 +109,8 @@ def _read(opened: Opened, given: Given) -> ExternalWeights:
     name = _name(opened, match)
     fields = _fields(config)
     usual = SIZES.get(name.removeprefix("EfficientNet-"), SIZES["B0"]).image_size_px
-    image_size = timm.stated_image_size(config) or given.image_size or (usual, usual)
+    stated = timm.stated_image_size(config) or given.image_size
+    image_size = stated or (usual, usual)
     return ExternalWeights(
         name=name,
         spec=models.spec(name, **fields),
@@ -118,7 +119,11 @@ def _read(opened: Opened, given: Given) -> ExternalWeights:
         preprocess=timm.preprocess(config, image_size),
         match=match,
         pads_class_position=False,
-        assumed=() if config else ("image_size", "preprocess"),
+        assumed=(
+            *_assumed(config),
+            *(() if stated else ("image_size",)),
+            *timm.assumed_of_images(config),
+        ),
     )
 
 
@@ -162,6 +167,14 @@ def _fields(config: Mapping[str, Any]) -> dict[str, Any]:
         "padding": _PADDINGS[word],
         "batch_norm_epsilon": config_json.positive(arguments, "bn_eps", usual),
     }
+
+
+def _assumed(config: Mapping[str, Any]) -> list[str]:
+    """Fields of the model that neither the architecture nor an argument states."""
+    arguments = config_json.section(config, "model_args")
+    of_name = {"padding": "pad_type", "batch_norm_epsilon": "bn_eps"}
+    unstated = [field for field, its in of_name.items() if arguments.get(its) is None]
+    return [] if "architecture" in config else unstated
 
 
 # --- writing
