@@ -106,12 +106,12 @@ def test_an_image_of_pillow_is_refused_before_it_is_decoded(tmp_path):
 
 
 def test_whatever_a_decoder_raises_is_told(tmp_path, monkeypatch):
-    def fail(_):
+    def fail(*_, **__):
         raise RuntimeError("Decoding of color planes failed")  # as the one of AVIF
 
     file = tmp_path / "a.png"
     Image.new("L", (8, 8)).save(file)
-    monkeypatch.setattr(images.ImageOps, "exif_transpose", fail)
+    monkeypatch.setattr(images, "rgb", fail)
     with pytest.raises(UserError, match=r"a\.png is not an image that can be read: Decoding of"):
         images.load(file, Preprocess(image_size=(8, 8), resize=(8, 8)))
 

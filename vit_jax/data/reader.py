@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from vit_jax.core import rgb
 from vit_jax.core.errors import UserError
 from vit_jax.core.waiting import waiting_for
 from vit_jax.data.order.streams import Choose
@@ -22,8 +23,7 @@ _JPEG_FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 _JPEG_BARE = frozenset({0xFF, 0x01, *range(0xD0, 0xD9)})
 _JPEG_SCAN = 0xDA
 _WEBP_ANIMATION = 0x02
-_EXIF_ORIENTATION = 274
-_TIFF_BYTE_ORDERS = {b"II": "<", b"MM": ">"}
+_GIF_EXTENSION, _GIF_FRAME = 0x21, 0x2C
 
 
 class Encoded(NamedTuple):
@@ -55,8 +55,9 @@ def stored_size(data: bytes) -> tuple[int, int] | None:
     """(height, width) in pixels as stored; EXIF orientation is not applied.
 
     None if the header is damaged, or the file is not a JPEG, PNG, GIF, WebP or BMP. Also for
-    two kinds that TensorFlow 2.21 takes but gets wrong: a BMP with a palette comes out in other
-    colours, and an animated WebP damages the process's memory.
+    three kinds that TensorFlow 2.21 takes but gets wrong: a BMP with a palette comes out in other
+    colours, a GIF whose first frame is smaller than the image in another size, and an animated WebP
+    damages the process's memory.
     """
     try:
         if data.startswith(b"\xff\xd8\xff"):
@@ -68,8 +69,7 @@ def stored_size(data: bytes) -> tuple[int, int] | None:
             width, height = struct.unpack_from(">II", data, 16)
             return height, width
         elif data.startswith((b"GIF87a", b"GIF89a")):
-            width, height = struct.unpack_from("<HH", data, 6)
-            return height, width
+            return _gif_size(data)
         elif data.startswith(b"BM"):
             width, height, _, bits_per_pixel = struct.unpack_from("<iiHH", data, 18)
             return (abs(height), width) if bits_per_pixel in (24, 32) else None
@@ -98,6 +98,19 @@ def jpeg_segments(data: bytes) -> Iterator[tuple[int, int, int]]:
         position += 2 + length
 
 
+def _gif_size(data: bytes) -> tuple[int, int] | None:
+    """None if the first frame is smaller than the image (GIF 89a, sections 18 to 20)."""
+    width, height, packed = struct.unpack_from("<HHB", data, 6)
+    start = 13 + (6 << (packed & 7) if packed & 0x80 else 0)
+    while data[start] == _GIF_EXTENSION:
+        start += 2
+        while data[start]:  # the length of a block
+            start += 1 + data[start]
+        start += 1
+    frame = struct.unpack_from("<BHHHH", data, start)
+    return (height, width) if frame == (_GIF_FRAME, 0, 0, width, height) else None
+
+
 def _webp_size(data: bytes) -> tuple[int, int] | None:
     """The three kinds of first chunk (RFC 9649, sections 2.5 to 2.7)."""
     kind = data[12:16]
@@ -115,28 +128,19 @@ def _webp_size(data: bytes) -> tuple[int, int] | None:
 
 
 def orientation(data: bytes) -> int:
-    """The camera's note, 1..8 (Exif 2.3, tag 274); 1, upright as stored, where none can be read."""
+    """The camera's note in an image file, see core/rgb.py; 1 where none can be read."""
     try:
-        tiff = _tiff_block(data)
-        order = _TIFF_BYTE_ORDERS[tiff[:2]]
-        # The entries of the first directory (TIFF 6.0, section 2).
-        directory = struct.unpack_from(order + "I", tiff, 4)[0]
-        num_entries = struct.unpack_from(order + "H", tiff, directory)[0]
-        for entry in range(directory + 2, directory + 2 + 12 * num_entries, 12):
-            tag, _, _, value = struct.unpack_from(order + "HHIH", tiff, entry)
-            if tag == _EXIF_ORIENTATION:
-                return value if 1 <= value <= 8 else 1
-    except (struct.error, IndexError, KeyError):
-        pass
-    return 1
+        return rgb.orientation(_exif(data))
+    except (struct.error, IndexError):
+        return 1
 
 
-def _tiff_block(data: bytes) -> bytes:
+def _exif(data: bytes) -> bytes:
     """The file's Exif data, from where its format keeps them; empty if there are none."""
     if data.startswith(b"\xff\xd8\xff"):
         for marker, start, length in jpeg_segments(data):
             if marker == 0xE1 and data[start : start + 6] == b"Exif\0\0":
-                return data[start + 6 : start + length]
+                return data[start : start + length]
     elif data.startswith(b"\x89PNG\r\n\x1a\n"):
         return _chunk(data, b"eXIf", first=8, name_at=4, head=">I4x", around_bytes=12)
     elif data.startswith(b"RIFF") and data[8:12] == b"WEBP":

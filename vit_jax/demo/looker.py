@@ -14,13 +14,12 @@ from PIL import Image, UnidentifiedImageError
 
 from vit_jax.core import synsets
 from vit_jax.core.errors import UserError
+from vit_jax.core.image_files import OPENED
 from vit_jax.draw import html_page
 from vit_jax.draw.figures.heat import blend, relative
 from vit_jax.models import images, observe
 from vit_jax.predict import check_finite, load_classifier, most_likely
 
-# No others are decoded: what is sent is not trusted, and Pillow starts Ghostscript for some.
-FORMATS = ("JPEG", "PNG", "GIF", "WEBP", "BMP", "TIFF", "AVIF")
 SMALL = 80  # pixels; a smaller input is shown with larger pixels,
 SIDE = 320  # so many of the screen's
 
@@ -116,9 +115,9 @@ def opened(data: bytes) -> Image.Image:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # `images.load` has its own limit
-            return Image.open(io.BytesIO(data), formats=FORMATS)
+            return Image.open(io.BytesIO(data), formats=OPENED)
     except UnidentifiedImageError as error:
-        *most, last = FORMATS
+        *most, last = OPENED
         raise UserError(
             f"The file is not an image that can be read: {', '.join(most)} and {last} can. Of a "
             "phone’s HEIC, send a JPEG."

@@ -3,8 +3,10 @@
 import io
 import warnings
 
-from PIL import Image, ImageFile, ImageOps
+from PIL import Image, ImageFile
 
+from vit_jax.core.image_files import OPENED
+from vit_jax.core.rgb import rgb
 from vit_jax.draw import html_page
 
 QUALITY = 78  # of JPEG
@@ -20,9 +22,9 @@ def data_url(data: bytes, side: int, *, upright: bool = False) -> str | None:
         ImageFile.LOAD_TRUNCATED_IMAGES = True
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            image = Image.open(io.BytesIO(data))
+            image = Image.open(io.BytesIO(data), formats=OPENED)
             image.draft("RGB", (side, side))
-            small = (ImageOps.exif_transpose(image) if upright else image).convert("RGB")
+            small = rgb(image, upright=upright)
     except Exception:  # damaged images are shown where possible; decoders raise anything
         return None
     finally:

@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from PIL import Image, ImageOps
+from PIL import Image, UnidentifiedImageError
 
 from vit_jax.core.cloud import is_remote
 from vit_jax.core.errors import UserError
-from vit_jax.core.image_files import EXTENSIONS, is_image_name
+from vit_jax.core.image_files import EXTENSIONS, OPENED, is_image_name
+from vit_jax.core.rgb import rgb
 from vit_jax.models import Preprocess
 
 # The default of input.max_image_pixels: prediction has no config.
@@ -98,12 +99,20 @@ def load(
         with warnings.catch_warnings():
             # Pillow has its own limit, at which it only warns.
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-            opened = nullcontext(image) if isinstance(image, Image.Image) else Image.open(image)
+            opened = (
+                nullcontext(image)
+                if isinstance(image, Image.Image)
+                else Image.open(image, formats=OPENED)
+            )
         with opened as stored:
             _check_pixels(path, stored.size, preprocess)
-            pixels = _rgb(ImageOps.exif_transpose(stored))
+            pixels = rgb(stored, upright=True)
     except UserError:
         raise
+    except UnidentifiedImageError as error:
+        raise UserError(
+            f"{path} is not an image that can be read: it is none of {', '.join(OPENED)}."
+        ) from error
     except Exception as error:  # decoders of damaged images raise anything
         raise UserError(f"{path} is not an image that can be read: {error}") from error
     prepared = _cropped(path, _resized(pixels, preprocess), preprocess)
@@ -144,21 +153,6 @@ def displayed(inputs: np.ndarray, preprocess: Preprocess) -> np.ndarray:
     """Model inputs [..., H, W, 3] as they look, uint8: what `normalise` was given."""
     mean, std = (np.asarray(x, np.float32) for x in (preprocess.mean, preprocess.std))
     return np.rint((inputs * std + mean) * 255).clip(0, 255).astype(np.uint8)
-
-
-def _rgb(image: Image.Image) -> Image.Image:
-    """Converts any mode to RGB; 16-bit grey keeps its upper byte, transparency is dropped.
-
-    ValueError for floats, whose range is not known.
-    """
-    if image.mode == "F":
-        raise ValueError("its pixels are floats, of no known range: give one with integers")
-    if image.mode.startswith("I"):
-        upper = (np.asarray(image) >> 8).clip(0, 255).astype(np.uint8)
-        return Image.fromarray(upper).convert("RGB")
-    if image.mode == "P" or "transparency" in image.info:
-        return image.convert("RGBA").convert("RGB")
-    return image.convert("RGB")
 
 
 def _resized(image: Image.Image, preprocess: Preprocess) -> Image.Image:

@@ -6,9 +6,11 @@ import warnings
 from collections.abc import Iterable
 
 import numpy as np
-from PIL import Image, ImageOps
+from PIL import Image
 
 from vit_jax.core.image_files import EXTENSIONS, FORMATS, OPENED, extension
+from vit_jax.core.rgb import UnknownRangeError, rgb
+from vit_jax.core.rgb import orientation as exif_orientation
 from vit_jax.data.reader import orientation, stored_size
 from vit_jax.prepare.catalogue import ImageRow
 from vit_jax.prepare.faults import CONVERT, KEEP, SET_ASIDE, Policy
@@ -61,9 +63,11 @@ def _decoded(row: ImageRow, data: bytes, policy: Policy, max_pixels: int) -> tup
         faults = _faults(image, data, row.name)
         image.draft("L", (HASH_SIDE, HASH_SIDE))  # of a JPEG only what the hash needs is computed
         image.load()  # all of the file, so that damage is noticed
-        look, mirrored = perceptual_hashes(image.convert("L"))
+        look, mirrored = perceptual_hashes(rgb(image).convert("L"))
         action = strictest(policy[fault] for fault in faults)
-        stored = _converted(data, rotated="rotated" in faults) if action == CONVERT else data
+        stored = _converted(data) if action == CONVERT else data
+    except UnknownRangeError:
+        return bad(row, "unknown_range")
     except Exception:
         return bad(row, "truncated")
     return row._replace(faults=faults, action=action, look=look, mirrored=mirrored), stored
@@ -78,9 +82,12 @@ def strictest(actions: Iterable[str]) -> str:
 def _faults(image: Image.Image, data: bytes, name: str) -> tuple[str, ...]:
     """Faults that the header of an image shows."""
     named, expected = extension(name), FORMATS[image.format or ""]
+    read_in_training = stored_size(data) is not None
+    of_others = exif_orientation(image.info.get("exif") or b"")
+    turned = orientation(data) if read_in_training else of_others
     checks = {
-        "other_format": stored_size(data) is None,
-        "rotated": orientation(data) != 1,
+        "other_format": not read_in_training,
+        "rotated": turned != 1,
         "cmyk": image.mode == "CMYK",
         "gray": image.mode in GRAY_MODES,
         "animated": bool(getattr(image, "is_animated", False)),
@@ -89,12 +96,11 @@ def _faults(image: Image.Image, data: bytes, name: str) -> tuple[str, ...]:
     return tuple(fault for fault, present in checks.items() if present)
 
 
-def _converted(data: bytes, *, rotated: bool) -> bytes:
-    """The first image of a file as RGB: a JPEG remains one, all else becomes a PNG."""
+def _converted(data: bytes) -> bytes:
+    """The first image of a file as RGB, upright: a JPEG remains one, all else becomes a PNG."""
     image = Image.open(io.BytesIO(data), formats=OPENED)
     kind = "JPEG" if image.format in ("JPEG", "MPO") else "PNG"
-    image.load()
-    pixels = (ImageOps.exif_transpose(image) if rotated else image).convert("RGB")
+    pixels = rgb(image, upright=True)
     out = io.BytesIO()
     options = {"quality": JPEG_QUALITY, "subsampling": 0} if kind == "JPEG" else {}
     pixels.save(out, kind, **options)
